@@ -1,7 +1,7 @@
-/* bench/attention.c -- one side of bench/attention: causal attention, timed on request.
+/* bench/attention.c -- Lockstep's side of bench/attention: causal attention, timed on request.
  *
- * Usage: attention THREADS [ISA [fp32|bf16]].  Says "ready ISA"; then, for each line
- * "B T HEADS SIZE CALLS" of stdin, prints the medians of CALLS forward and CALLS backward passes in
+ * Usage: attention THREADS [ISA [fp32|bf16]].  Prints "ready ISA".  Then, for each line "B T HEADS
+ * SIZE CALLS" of stdin, prints the medians of CALLS forward and CALLS backward passes in
  * microseconds.
  */
 #include <stdio.h>
@@ -17,7 +17,7 @@ typedef struct {
     lk_exec            *exec;
     lki_attention_shape shape;
     bool                bf16;
-    float              *qkv, *y, *lse, *dy, *dqkv; /* room for FP32; in bf16 the first half of it */
+    float              *qkv, *y, *lse, *dy, *dqkv; /* memory for FP32; bf16 uses the first half */
     void               *scratch;
 } bench;
 
@@ -54,7 +54,7 @@ static int compare(const void *a, const void *b)
 
 static double median_us(const bench *b, void (*pass)(const bench *b), double *times, size_t calls)
 {
-    pass(b); /* once unmeasured */
+    pass(b); /* the first pass is not measured */
     for (size_t i = 0; i < calls; i++) {
         double began = now_us();
         pass(b);

@@ -1,8 +1,8 @@
-/* bench/attest.c -- what it costs that an update hashes what it reads and what it writes.
+/* bench/attest.c -- the cost of hashing the values that an update reads and writes.
  *
- * Usage: attest [ROUNDS].  For each optimizer and size, in blocks as in a run (parallel/step.c), by
- * one thread: updates alone, and with the hash of the values before and after each block, in turns;
- * the medians, and their ratio.
+ * Usage: attest [ROUNDS].  For each optimizer and size, one thread alternates between plain updates
+ * and updates that hash the values before and after each block.  Blocks are as in a run
+ * (parallel/step.c).  Prints the medians and their ratio.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +10,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/status.h"
 #include "lockstep/optim.h"
 #include "tensor/exec.h"
 #include "tensor/ops.h"
@@ -21,7 +22,8 @@ typedef struct {
     lk_optimizer optimizer;
     size_t       count;
     float       *values, *sums, *state[STATES];
-    uint64_t    *hashes, differ; /* differ: blocks that were not what was written */
+    /* differ: number of blocks that have changed since they were hashed */
+    uint64_t    *hashes, differ;
     uint64_t     step;
 } bench;
 
@@ -62,8 +64,8 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* An attested pass reads what the one before it has attested: it comes twice, and the second
- * counts. */
+/* Measures both kinds of passes.  An attested pass verifies the hashes of the previous one, so it
+ * runs twice and only the second is measured. */
 static void measure(bench *b, size_t rounds)
 {
     static double plain[ROUNDS_MAX], attested[ROUNDS_MAX];
@@ -99,8 +101,9 @@ static lk_status run(lk_optimizer optimizer, size_t count, size_t rounds)
     }
     if (status == LK_OK)
         measure(&b, rounds);
-    if (b.differ > 0)
-        printf("%llu blocks were not what had been written\n", (unsigned long long)b.differ);
+    if (status == LK_OK && b.differ > 0)
+        status = lk_fail(LK_EIO, "%llu blocks were not what had been written",
+                         (unsigned long long)b.differ);
     lki_free(b.values);
     lki_free(b.sums);
     lki_free(b.hashes);

@@ -1,15 +1,15 @@
-/* collectives.c -- Lockstep's driver for bench/collectives, and the floor.
+/* collectives.c -- Lockstep's driver for bench/collectives, with the floor (a lower bound).
  *
  *     lockstep run -n RANKS -- collectives PIPES BYTES_MAX
  *
- * arena     the public call on buffers in an arena
- * heap      the same on ordinary memory
- * flag      a word goes to the other rank, and one comes back: how near the two cores are
- * floor     the same memory accesses, by plain loops of two ranks that never wait for each other
- * fused     all_reduce as a training step needs it: every owner of a slice sums it and updates
- *           the host's one copy of the parameters
- * separate  the same step with a copy of the parameters on every rank: lk_all_reduce(), then
- *           the same update of everything by everybody
+ *     arena      the public call on buffers in an arena
+ *     heap       the public call on ordinary memory
+ *     flag       sends a word to the other rank and back, which shows the distance of the two cores
+ *     floor      the same memory accesses, in plain loops of two ranks that never wait
+ *     fused      all_reduce as in a training step: every owner of a slice sums it, and updates
+ *                the host's one copy of the parameters
+ *     separate   the same step with a copy of the parameters on every rank: after lk_all_reduce()
+ *                every rank updates all parameters
  */
 #include <stdatomic.h>
 
@@ -17,7 +17,7 @@
 #include "lockstep/optim.h"
 #include "collectives.h"
 
-enum { WAYS = 6, BUCKET = 1 << 16, BUCKETS_MAX = 32 }; /* elements of a bucket; buckets open */
+enum { WAYS = 6, BUCKET = 1 << 16, BUCKETS_MAX = 32 }; /* elements; buckets open at once */
 
 #if defined(__x86_64__)
 #define WIDEST __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -31,10 +31,10 @@ typedef struct {
     lk_comm       *comm;
     lk_exec       *exec;
     way            way;
-    unsigned char *arena;    /* send and recv of every rank, then the shared parameters */
-    unsigned char *heap;     /* my send and recv */
-    size_t         each;     /* bytes of one buffer */
-    float         *params;   /* shared, or mine */
+    unsigned char *arena;    /* input and output of every rank, followed by the shared parameters */
+    unsigned char *heap;     /* this rank's input and output */
+    size_t         each;     /* bytes per buffer */
+    float         *params;   /* shared or this rank's */
     uint64_t       flags;    /* sent so far */
 } state;
 
@@ -77,7 +77,7 @@ static void barrier(driver *d)
     must(lk_barrier(((state *)d->own)->comm));
 }
 
-/* The words lie behind the parameters, a page apart. */
+/* Exchanges flags, which are stored after the parameters, a page apart. */
 static void flag_call(driver *d)
 {
     state            *s    = d->own;
@@ -137,13 +137,13 @@ static void update(const state *s, size_t first, size_t n, const float *gradient
     lk_optimizer_update(&sgd, s->exec, &step, n, gradient, s->params + first, NULL);
 }
 
-/* A bucket, its nodes and slices while it is being reduced. */
+/* A bucket in reduction, with its nodes and slices. */
 typedef struct {
     lk_tree_op   op;
     lk_tree_node node;
     lk_slice     slices[64];
     lk_request  *request;
-    size_t       first, mine, count; /* of the bucket; my slice in it */
+    size_t       first, mine, count; /* mine: this rank's slice */
 } bucket;
 
 static void bucket_start(driver *d, bucket *b, size_t first, size_t elements)
@@ -176,7 +176,7 @@ static void bucket_finish(const driver *d, bucket *b)
     update(d->own, b->first + b->mine, b->count, b->op.out + b->mine);
 }
 
-/* Buckets as a backward pass hands them over, all at once here. */
+/* Reduces buckets as in a backward pass, but all at once. */
 static void fused_call(driver *d, const task *t)
 {
     static bucket buckets[BUCKETS_MAX];
@@ -193,7 +193,8 @@ static void fused_call(driver *d, const task *t)
     barrier(d);
 }
 
-/* Sums of inputs are whole numbers, and the factors powers of two: all updates are exact. */
+/* Checks the parameters.  The sums of inputs are whole numbers and the factors are powers of two,
+ * so all updates are exact. */
 static bool params_right(const driver *d, const task *t)
 {
     const state *s = d->own;
@@ -213,7 +214,7 @@ static bool params_right(const driver *d, const task *t)
 static bool right(const driver *d, const task *t)
 {
     way w = ((const state *)d->own)->way;
-    if (w == FLOOR || w == FLAG) /* nobody waits for anybody; or there is nothing to look at */
+    if (w == FLOOR || w == FLAG) /* flag and floor have no result to check */
         return true;
     return w >= FUSED ? params_right(d, t) : is_right(d, t, t->calls - 1);
 }

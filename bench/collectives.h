@@ -1,19 +1,18 @@
-/* collectives.h -- what the drivers of bench/collectives have in common: how they are asked, what
- * they write before each call, what they time, and what the results must be.
+/* collectives.h -- tasks, inputs, timing and verification for the drivers of bench/collectives.
  *
- * Every rank reads tasks from its own pipe and answers through another, so that between its turns
- * a driver sleeps and the machine belongs to the one whose turn it is.  A task is one line,
+ * Every rank reads tasks from one pipe and answers through another.  So a driver sleeps between its
+ * turns and leaves the machine to the other drivers.  A task is one line,
  *
- *     WAY OP DTYPE BYTES CALLS ROUNDS         arena all_reduce fp32 4096 100 20
+ *     WAY OP DTYPE BYTES CALLS ROUNDS       arena all_reduce fp32 4096 100 20
  *
- * and so is its answer: nanoseconds of a call in each round, or why there are none.  BYTES are
- * those of the whole vector: of both buffers of all_reduce, of what reduce_scatter takes and of
- * what all_gather gives.
+ * and its answer is one line: the nanoseconds per call in each round, or the reason why there are
+ * none.  BYTES is the size of the whole vector: each buffer of all_reduce, the input of
+ * reduce_scatter, and the output of all_gather.
  *
- * Before each call a rank writes its input anew.  Up to SMALL_BYTES the time of a call includes
- * that, since reading the clock would take longer; above, it is what passes between the writing
- * and the return, less what the clock itself takes.  Above MEDIUM_BYTES ranks meet after the
- * writing, so that it is not one rank's writing that the other's call is seen to wait for.
+ * Before each call a rank writes its input.  Up to SMALL_BYTES the time of a call includes this
+ * writing, because reading the clock would take longer.  Above SMALL_BYTES the time begins after
+ * the writing, and the cost of the clock is subtracted.  Above MEDIUM_BYTES ranks also meet after
+ * the writing, so that a rank's call does not wait for another rank's writing.
  */
 #ifndef LK_BENCH_COLLECTIVES_H
 #define LK_BENCH_COLLECTIVES_H
@@ -33,8 +32,9 @@ typedef struct {
     char     way[16], op_name[16], dtype[16];
     task_op  op;
     bool     bf16;
-    size_t   bytes, width;         /* of the whole vector, of an element */
-    size_t   part, input, output;  /* elements of a part, of what a rank puts in and gets */
+    size_t   bytes, width;         /* bytes of the whole vector; bytes of an element */
+    /* elements of a part, of a rank's input and of a rank's output */
+    size_t   part, input, output;
     uint32_t calls, rounds;
 } task;
 
@@ -42,14 +42,16 @@ typedef struct driver driver;
 struct driver {
     uint32_t       rank, size;
     size_t         bytes_max;
-    unsigned char *send, *recv; /* of the task: set by begin */
-    /* Inputs of small tasks, of each type, to begin at element 0 to 7: made by serve(). */
+    unsigned char *send, *recv; /* buffers of the task, set by begin() */
+    /* Inputs of small tasks, for each type, that begin at element 0 to 7.  serve() fills them. */
     float    row[SMALL_BYTES / sizeof(float) + 8];
     uint16_t row16[SMALL_BYTES / sizeof(uint16_t) + 8];
-    const char *(*begin)(driver *d, const task *t); /* NULL, or why it cannot be done */
+    /* Prepares a task.  Returns NULL, or the reason why the task is impossible. */
+    const char *(*begin)(driver *d, const task *t);
     void (*barrier)(driver *d);
     void (*call)(driver *d, const task *t);
-    bool (*right)(const driver *d, const task *t); /* whether the results of the last call are */
+    /* returns true if the results of the last call are correct */
+    bool (*right)(const driver *d, const task *t);
     void *own;
 };
 
@@ -80,7 +82,7 @@ static inline const char *task_read(task *t, const driver *d, const char *line)
 
 /* ---- Inputs and results ------------------------------------------------------------------ */
 
-/* Small whole numbers: their sums are exact in any order and in 16 bits. */
+/* Returns small whole numbers, whose sums are exact in any order, even in 16 bits. */
 static inline uint32_t input_of(uint32_t rank, size_t element, uint32_t call)
 {
     return ((uint32_t)element + 3 * rank + call) % 8;
@@ -108,7 +110,7 @@ static inline void write_input(const driver *d, const task *t, uint32_t call)
     } else {
         float *x = (float *)(void *)d->send;
         for (uint32_t i = 0; i < t->input; i++)
-            x[i] = (float)(int32_t)((i + first) % 8); /* one instruction, unlike uint32_t's */
+            x[i] = (float)(int32_t)((i + first) % 8); /* one instruction, unlike for uint32_t */
     }
 }
 
@@ -146,7 +148,7 @@ static inline double now_ns(void)
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
-/* What passes between two readings of the clock. */
+/* Returns the cost of two readings of the clock, in nanoseconds. */
 static inline double clock_cost_ns(void)
 {
     enum { READINGS = 10000 };
@@ -157,7 +159,7 @@ static inline double clock_cost_ns(void)
     return (last - began) / READINGS;
 }
 
-/* Nanoseconds of one call, in a round that begins with a barrier. */
+/* Returns the nanoseconds per call in one round.  A round begins with a barrier. */
 static inline double round_ns(driver *d, const task *t, double clock_cost)
 {
     double inside = 0;
@@ -197,7 +199,8 @@ static inline void answer(driver *d, const task *t, FILE *out)
     fprintf(out, "\n");
 }
 
-/* Serves until its pipe ends; `pipes` is the path of both without ".RANK.in" and ".RANK.out". */
+/* Serves tasks until the pipe ends.  `pipes` is the path of both pipes without ".RANK.in" and
+ * ".RANK.out". */
 static inline int serve(driver *d, const char *pipes)
 {
     char path[2][512], line[256];

@@ -1,11 +1,11 @@
-/* bench/conv.c -- our side of bench/conv: how long convolutions take.
+/* bench/conv.c -- Lockstep's side of bench/conv: measures the time of convolutions.
  *
- * Says "ready ISA", then reads a line a measurement and answers with the median of the calls, in
- * milliseconds:
+ * Prints "ready ISA", then reads one measurement per line and answers with the median of the calls
+ * in milliseconds:
  *
- *      forward|input|weights N H W CIN COUT KERNEL STRIDE PAD SECONDS
+ *     forward|input|weights N H W CIN COUT KERNEL STRIDE PAD SECONDS
  *
- *      conv [THREADS] [ISA] [fp32|bf16]
+ *     conv [THREADS] [ISA] [fp32|bf16]
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ enum { CALLS_MAX = 1000 };
 typedef struct {
     lki_conv_shape shape;
     bool           bf16;
-    float         *x, *w, *y; /* room for FP32; x and y in bf16 take the first half of it */
+    float         *x, *w, *y; /* memory for FP32; in bf16 x and y use the first half */
     void          *scratch;
 } conv;
 

@@ -1,19 +1,19 @@
-/* bench/gemm.c -- the matrix product beside oneDNN's and OpenBLAS's, in turns.
+/* bench/gemm.c -- compares our matrix product with those of oneDNN and OpenBLAS.
  *
- * Each turn of a shape runs everybody for a while: calls that warm up (the peers' threads of the
- * last one still spin), then calls that count, whose median is kept.  A ratio is the median over
- * turns of a turn's (their time / our time): above 1 we are faster.  Whoever is not installed is
- * left out by name.  Every peer's result is compared with ours.
+ * Each turn of a shape runs every library for some time: first calls to warm up, because the
+ * threads of the previous library may still spin, then measured calls, of which the median is used.
+ * A ratio is the median over turns of (their time / our time): above 1 our product is faster.
+ * Libraries that are not installed are reported and skipped.  Every result is compared with ours.
  *
- *      gemm [THREADS] [ISA] [PREFIX OF USE]
+ *     gemm [THREADS] [ISA] [PREFIX OF USE]
  *
- * Products in FP32, then in bf16 with results in FP32.  Shapes of more than LARGE results are left
- * out unless they are named.
+ * Measures products in FP32, then in bf16 with results in FP32.  Shapes with more than LARGE
+ * results are skipped unless they are named.
  *
- * Peers: lockstep-onednn.so of this build; libopenblas.so.0 as the dynamic linker finds it.  Set
- * OPENBLAS_CORETYPE=SkylakeX where OpenBLAS takes an AVX-512 processor that is newer than it for an
- * older one (it prints what for): that makes it twice as fast.
- * `peak` is a loop of independent fma on registers' worth of data, in the same process.
+ * Peers: lockstep-onednn.so of this build; libopenblas.so.0 as the dynamic linker finds it.  If
+ * OpenBLAS mistakes a newer AVX-512 processor for an older one (it prints the name), set
+ * OPENBLAS_CORETYPE=SkylakeX, which makes OpenBLAS twice as fast.  `peak` is a loop of independent
+ * fma on data in registers, in the same process.
  */
 #include <dlfcn.h>
 #include <math.h>
@@ -25,11 +25,12 @@
 #include "base/memory.h"
 #include "device/half.h"
 #include "tensor/exec.h"
+#include "tensor/isa/kernels.h"
 #include "tensor/onednn/module.h"
 
 enum { TURNS = 5, CALLS = 4000, LARGE = 4 << 20 };
 
-static const double WARM = 0.05, COUNT = 0.04; /* seconds a turn */
+static const double WARM = 0.05, COUNT = 0.04; /* seconds per turn */
 
 typedef struct {
     const char *use;
@@ -76,12 +77,12 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- Who takes part ---------------------------------------------------------------------- */
+/* ---- The libraries ----------------------------------------------------------------------- */
 
 typedef struct {
     const char *name;
     void (*run)(void *self, const shape *s, bool bf16, float *result);
-    void *self; /* NULL: not here */
+    void *self; /* NULL: not available */
     bool  has_bf16;
 } party;
 
@@ -125,7 +126,7 @@ static lki_onednn *open_onednn(uint32_t threads)
     lki_onednn *library = NULL;
     if (module != NULL)
         onednn = dlsym(module, LKI_ONEDNN_SYMBOL);
-    const char *error = onednn == NULL ? "no module (package libdnnl-dev)"
+    const char *error = onednn == NULL ? "no module: not installed (apt package libdnnl-dev)"
                                        : onednn->open(&library, threads);
     printf("oneDNN: %s\n", error != NULL ? error : onednn->identity(library));
     return library;
@@ -154,7 +155,7 @@ static openblas *open_openblas(openblas *blas, uint32_t threads)
     }
     void *library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
-        printf("OpenBLAS: not here (package libopenblas0-pthread)\n");
+        printf("without OpenBLAS: not installed (apt package libopenblas0-pthread)\n");
         return NULL;
     }
     void (*set_threads)(int) = NULL;
@@ -162,8 +163,10 @@ static openblas *open_openblas(openblas *blas, uint32_t threads)
     *(void **)&set_threads   = dlsym(library, "openblas_set_num_threads");
     *(void **)&config        = dlsym(library, "openblas_get_config");
     *(void **)&blas->sgemm   = dlsym(library, "cblas_sgemm");
-    if (set_threads == NULL || config == NULL || blas->sgemm == NULL)
+    if (set_threads == NULL || config == NULL || blas->sgemm == NULL) {
+        printf("without OpenBLAS: libopenblas.so.0 is another library\n");
         return NULL;
+    }
     set_threads(1);
     printf("OpenBLAS: %s\n", config());
     return blas;
@@ -171,7 +174,8 @@ static openblas *open_openblas(openblas *blas, uint32_t threads)
 
 /* ---- Peak -------------------------------------------------------------------------------- */
 
-/* One micro-panel in the first-level cache: what the arithmetic alone allows. */
+/* A loop over one micro-panel in the first-level cache, which measures the limit of the
+ * arithmetic. */
 typedef struct {
     const lki_gemm_kernels *kernels;
 } peak_loop;
@@ -224,7 +228,7 @@ static double median(double *values, size_t count)
     return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
-/* Seconds a call: the median of this turn's. */
+/* Returns the median of the seconds per call in a turn. */
 static double turn(const party *p, const shape *s, bool bf16, float *result)
 {
     static double took[CALLS];
@@ -288,7 +292,7 @@ static lk_status make_operands(void)
             most[1]        = lki_max(most[1], s->n * s->k);
             most[2]        = lki_max(most[2], s->m * s->n);
         }
-    most[0] = lki_max(most[0], PEAK_ROOM); /* which the loop of the peak reads and writes, too */
+    most[0] = lki_max(most[0], PEAK_ROOM); /* the loop for the peak also uses the matrices */
     most[1] = lki_max(most[1], PEAK_ROOM);
     most[2] = lki_max(most[2], PEAK_ROOM);
     LK_TRY(LKI_NEW(&a, most[0], "a"));
@@ -328,13 +332,21 @@ int main(int count, char **words)
            threads, peak(exec, false), peak(exec, true));
     printf("%-4s %-14s %2s %5s %5s %5s  %8s %8s %6s %8s %6s\n", "type", "use", "", "m", "n", "k",
            "GFLOP/s", "oneDNN", "ratio", "OpenBLAS", "ratio");
+    size_t rows = 0;
     for (int bf16 = 0; bf16 < 2; bf16++)
         for (size_t i = 0; i < SHAPES; i++)
-            if (wanted(&shapes[i]))
+            if (wanted(&shapes[i])) {
                 measure(parties, sizeof parties / sizeof parties[0], &shapes[i], bf16 == 1);
+                rows++;
+            }
+    bool compared = parties[1].self != NULL || parties[2].self != NULL;
+    if (rows == 0)
+        fprintf(stderr, "gemm: no use begins with %s\n", prefix);
+    else if (!compared)
+        fprintf(stderr, "gemm: neither oneDNN nor OpenBLAS is here: nothing was compared\n");
     void *const all[] = { a, b, a16, b16, c, ours };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         lki_free(all[i]);
     lk_exec_free(exec);
-    return 0;
+    return rows > 0 && compared ? 0 : 1;
 }

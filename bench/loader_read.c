@@ -1,11 +1,11 @@
-/* bench/loader_read.c -- our side of bench/loader: reading a file, plainly and as a data set.
+/* bench/loader_read.c -- Lockstep's side of bench/loader: reads a file, directly or as a data set.
  *
- *      loader_read plain FILE             read() in pieces of 1 MiB
- *      loader_read loader FILE THREADS    opens tokens:FILE and takes an epoch of it, in the
- *                                         permuted order, from a loader
+ *     loader_read plain FILE              read() in pieces of 1 MiB
+ *     loader_read loader FILE THREADS     opens tokens:FILE, and reads an epoch in permuted order
+ *                                         from a loader
  *
- * Says the seconds that opening and reading took, with the bytes of the file.  `cold` as a last
- * word drops the file from the page cache first.
+ * Prints the seconds of opening and reading, and the bytes of the file.  A last argument `cold`
+ * first drops the file from the page cache.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -32,7 +32,7 @@ static int drop(const char *path)
     return fd >= 0 && close(fd) != 0 ? 1 : failed;
 }
 
-/* What a reader of the bytes does with them is up to it: here one in each page is looked at. */
+/* Reads a file, and touches one byte per page of the data. */
 static int read_plainly(const char *path)
 {
     char    *piece = malloc(PIECE);
@@ -56,7 +56,8 @@ static lk_status read_epoch(const lk_dataset *set, uint32_t threads, uint64_t *t
     uint64_t          n       = lk_dataset_describe(set)->train_count;
     uint64_t          steps   = lk_steps_per_epoch(n, BATCH, false);
     lk_loader        *loader  = NULL;
-    lk_loader_options options = { .global_batch = BATCH, .micro_batch = BATCH,
+    lk_loader_options options = { .struct_size = sizeof(lk_loader_options),
+                                  .global_batch = BATCH, .micro_batch = BATCH,
                                   .virtual_workers = 1, .count = 1, .end_step = steps,
                                   .threads = threads };
     lk_status status = lk_loader_open(&loader, set, &options);
@@ -76,8 +77,9 @@ static int read_as_data(const char *path, uint32_t threads)
     lk_dataset *set    = NULL;
     double      begun  = now();
     (void)snprintf(spec, sizeof spec, "tokens:%s", path);
-    lk_status status = lk_dataset_open(&set, spec, &(lk_dataset_options){ .context = CONTEXT });
-    double    opened = now();
+    lk_dataset_options options = { .struct_size = sizeof options, .context = CONTEXT };
+    lk_status          status  = lk_dataset_open(&set, spec, &options);
+    double             opened  = now();
     if (status == LK_OK)
         status = read_epoch(set, threads, &tokens);
     printf("%.6f %.6f %llu\n", opened - begun, now() - opened, 2 * (unsigned long long)tokens);

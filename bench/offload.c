@@ -1,13 +1,13 @@
-/* bench/offload.c -- the optimizer's state in a file, against the bare disk.
+/* bench/offload.c -- the speed of the optimizer's state in a file, compared with the bare disk.
  *
- *      offload DIR [MIB]      MIB of AdamW's state (512)
+ *     offload DIR [MIB]      MIB of AdamW's state (512)
  *
- * In turns, past the page cache: a file of as many bytes, read from its first byte to its last and
- * then written, one piece of 4 MiB after the other (raw); such a file, read ahead and written
- * behind as a step does it, but nothing computed (bare); and the end of a step (norm, update,
- * attestation) of one worker whose state is in DIR.  Says the medians as MiB/s of what is read and
- * written, and of their ratios in a turn, how long the worker stood still, and what the end of a
- * step takes where the state is in memory.  The goal is 0.8 of raw.
+ * Alternates between three measurements, which bypass the page cache.  raw: a file of the same size
+ * is read from beginning to end and then written, in pieces of 4 MiB.  bare: the same file is read
+ * ahead and written behind as in a step, without computing.  The third is the end of a step (norm,
+ * update, attestation) of one worker whose state is in DIR.  Prints the medians in MiB/s read and
+ * written and their ratios, the time that the worker waited, and the time of the end of a step with
+ * the state in memory.  The goal is 0.8 of raw.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -74,7 +74,7 @@ static bool raw_pass(const raw_file *raw, bool write)
     return true;
 }
 
-/* ---- The bare disk, with transfers under way ----------------------------------------------- */
+/* ---- The bare disk, with overlapping transfers --------------------------------------------- */
 
 typedef struct {
     lki_store *store;
@@ -89,7 +89,7 @@ static bool bare_open(bare_file *bare, const char *dir, size_t bytes)
            LKI_NEW(&bare->buffers, BUFFERS * CHUNK, "buffers") == LK_OK;
 }
 
-/* Chunk k is read into buffer k mod 4 two chunks before it is written back. */
+/* Reads chunk k into buffer k mod 4, two chunks ahead of the write. */
 static bool bare_pass(const bare_file *bare, bool read)
 {
     size_t count = bare->bytes / CHUNK;
@@ -114,13 +114,14 @@ static bool bare_pass(const bare_file *bare, bool read)
 static lk_status open_worker(lk_parallel **out, lk_comm *comm, const char *dir, size_t elements)
 {
     const lk_param            param   = { .name = "w", .shape = { 1, { elements } } };
-    const lk_parallel_options options = { .virtual_workers = 1,
+    const lk_parallel_options options = { .struct_size     = sizeof(lk_parallel_options),
+                                          .virtual_workers = 1,
                                           .optimizer       = { .kind = LK_ADAMW },
                                           .offload         = dir };
     return lk_parallel_open(out, comm, &param, 1, &options);
 }
 
-/* Seconds of the end of a step, and of standing still in it. */
+/* Measures the end of a step, and the time that it waited, in seconds. */
 static bool step(lk_parallel *parallel, uint64_t number, size_t elements, double *seconds,
                  double *stalled)
 {
@@ -216,7 +217,7 @@ static bool measure(lk_comm *comm, const char *dir, size_t elements)
 
 int main(int argc, char **argv)
 {
-    const lk_comm_options options = { .timeout_ms = 0 };
+    const lk_comm_options options = { .struct_size = sizeof(lk_comm_options), .timeout_ms = 0 };
     size_t                mib     = argc > 2 ? strtoul(argv[2], NULL, 10) : 512;
     lk_comm              *comm    = NULL;
     if (argc < 2 || mib < 8) {

@@ -1,13 +1,13 @@
-/* tcp_stream.c -- one end of a stream between two processes; bench/tcp starts both.
+/* tcp_stream.c -- one end of a stream between two processes, both of which bench/tcp starts.
  *
  *     tcp_stream floor|tcp|tls RANK HOST DIRECTORY BYTES SECONDS one|two
  *
- * Rank 0 writes to rank 1 (with `two`, each to the other), blocks of BYTES, for as long as it is
- * read.  Each rank reads for SECONDS, after half a second of warming up, and prints the bytes that
- * arrived a second, and the processor time that it spent on each that it read or wrote.  "floor" is
- * the same over bare sockets: poll(), read() and write(), and nothing else.
+ * Rank 0 writes blocks of BYTES to rank 1 until the reader stops; with `two`, each rank writes to
+ * the other.  Each rank reads for SECONDS after half a second of warm-up.  It prints the bytes
+ * received per second, and the processor time per byte read or written.  "floor" uses bare sockets:
+ * only poll(), read() and write().
  *
- * HOST is the address to listen on; DIRECTORY is where ranks tell each other their addresses.
+ * HOST is the address to listen on.  Ranks publish their addresses in DIRECTORY.
  */
 #include <errno.h>
 #include <poll.h>
@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
-#include "comm/tcp.h"
+#include "link/tcp.h"
 
 static const double WARM_UP_S = 0.5, COOL_DOWN_S = 0.3;
 
@@ -32,10 +32,10 @@ typedef struct {
     bool           reads, writes;
     unsigned char *out, *in;
     char           peer[LKI_ADDRESS_BYTES];
-    double         first_s;                /* when the first byte came */
-    double         begin_s, begin_used_s;  /* of what is measured */
-    double         rate, cost;             /* bytes a second; seconds a byte */
-    size_t         counted, written, done; /* bytes read, written while measuring */
+    double         first_s;                /* time of the first byte */
+    double         begin_s, begin_used_s;  /* beginning: time, and processor time */
+    double         rate, cost;             /* bytes per second; processor seconds per byte */
+    size_t         counted, written, done; /* bytes read and written during the measurement */
 } stream;
 
 static void die(const char *what)
@@ -86,7 +86,7 @@ static const char *address_of(void *context, uint32_t rank)
 
 /* ---- Counting ---------------------------------------------------------------------------- */
 
-/* Notes what arrived; whether it is time to stop. */
+/* Counts bytes, and returns true when the measurement is over. */
 static bool is_over(stream *s, size_t arrived, size_t sent)
 {
     double now = now_s();
@@ -147,7 +147,7 @@ static void run_link(stream *s, const unsigned char *key)
 
 /* ---- Bare sockets ------------------------------------------------------------------------ */
 
-/* Rank 1 listens, rank 0 connects; each direction has a connection of its own. */
+/* Connects rank 0 to rank 1, which listens.  Each direction has its own connection. */
 static int bare_connection(stream *s, int listener)
 {
     lki_address address;

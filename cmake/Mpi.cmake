@@ -1,4 +1,4 @@
-# Modules for MPI: src/comm/transport/mpi/module.c once for each MPI whose compiler wrapper is here.
+# Modules for MPI: src/link/mpi/module.c once for each MPI whose compiler wrapper is here.
 # The library is not linked with MPI; it loads the module that fits when a program asks for it.
 set(LK_MPI AUTO CACHE STRING "Modules for Open MPI and MPICH: AUTO (those that are here), ON (both) or OFF")
 set(LK_MODULE_FOLDER ${CMAKE_BINARY_DIR}/lib/lockstep)
@@ -31,7 +31,7 @@ function(lk_mpi_module name package wrapper argument)
   list(FILTER folders INCLUDE REGEX "^-I")
   list(TRANSFORM folders REPLACE "^-I" "")
   list(FILTER flags INCLUDE REGEX "^-[lL]")
-  add_library(lockstep-mpi-${name} MODULE src/comm/transport/mpi/module.c)
+  add_library(lockstep-mpi-${name} MODULE src/link/mpi/module.c)
   set_target_properties(lockstep-mpi-${name} PROPERTIES PREFIX ""
     LIBRARY_OUTPUT_DIRECTORY ${LK_MODULE_FOLDER})
   target_include_directories(lockstep-mpi-${name} PRIVATE src include)

@@ -1,13 +1,14 @@
-/* custom_block.c -- a block type of your own, in a model that trains on any number of workers.
+/* custom_block.c -- a user-defined block type, in a model that trains on any number of workers.
  *
  * The block is a leaky ReLU after a learnable scale for each channel:
  *
  *     z = scale[c] * x        y = z > 0 ? z : slope * z
  *
- * It fills the same table as the built-in blocks do: plan() says what it reads, puts out and
- * learns; forward() and backward() compute.  The engine brings all memory, and calls it for one
- * micro-batch at a time; nothing here knows of workers.  Part two puts it into a small model,
- * and part three trains that; the weights come out the same, bit for bit, however it is run:
+ * Part one fills in the table that built-in blocks also use: plan() declares the inputs, output and
+ * parameters, and forward() and backward() compute.  The engine provides all memory, and calls the
+ * block for one micro-batch at a time, so the block does not depend on workers.  Part two builds a
+ * small model with the block, and part three trains it.  The weights have the same bits in both
+ * runs:
  *
  *     ./custom_block
  *     lockstep run -n 4 ./custom_block
@@ -42,7 +43,8 @@ static lk_status scaled_leaky_plan(lk_plan *plan)
                          true);
 }
 
-/* A micro-batch has call->samples samples of the planned shape, one after the other. */
+/* Returns the number of rows of a micro-batch: call->samples samples of the planned shape, one
+ * after another. */
 static size_t rows_of(const lk_block_call *call, size_t channels)
 {
     return call->samples * lk_shape_count(call->block->y) / channels;
@@ -70,8 +72,9 @@ static void scaled_leaky_forward(const lk_block_call *call)
     }
 }
 
-/* Gradients of parameters are added to, in the order of the rows: that order is the result's.
- * dx is NULL where nobody wants it, and added to where another block has written already. */
+/* Computes gradients.  It adds to the parameters' gradients in the order of the rows, which
+ * determines their bits.  dx is NULL if it is not needed.  If another block has already written dx,
+ * this block adds to it. */
 static void scaled_leaky_backward(const lk_block_call *call)
 {
     const scaled_leaky_options *options  = call->block->options;
@@ -98,11 +101,11 @@ static const lk_block_type scaled_leaky = {
     .backward = scaled_leaky_backward,
 };
 
-/* ---- Part two: a model with it ------------------------------------------------------------- */
+/* ---- Part two: a model with the block ----------------------------------------------------- */
 
 enum { FEATURES = 2, HIDDEN = 32, CLASSES = 2, PARAMS_MAX = 8 };
 
-/* features -> linear -> scaled_leaky -> linear -> cross-entropy */
+/* Builds features -> linear -> scaled_leaky -> linear -> cross-entropy. */
 static lk_status build_model(lk_model **out)
 {
     const lk_linear_options    wide  = { .out = HIDDEN, .init = LK_INIT_UNIFORM, .scale = 0.7f };
@@ -126,7 +129,7 @@ static lk_status build_model(lk_model **out)
 
 enum { BATCH = 128, VIRTUAL_WORKERS = 8, MICRO_BATCH = BATCH / VIRTUAL_WORKERS, STEPS = 300 };
 
-/* What this program owns; released in one place. */
+/* All objects of this program, which are released in one place. */
 typedef struct {
     lk_comm     *comm;
     lk_model    *model;
@@ -136,7 +139,7 @@ typedef struct {
     double       first_loss, last_loss;
 } program;
 
-/* Sample i: a point of the square, labelled by whether it lies inside a circle. */
+/* Generates sample i: a point of the square, labelled by whether the point is inside a circle. */
 static int32_t make_sample(uint32_t i, float x[FEATURES])
 {
     uint32_t state  = i * 2654435761u + 97u;
@@ -151,7 +154,8 @@ static int32_t make_sample(uint32_t i, float x[FEATURES])
 
 static lk_status open_all(program *self)
 {
-    lk_parallel_options options = { .virtual_workers = VIRTUAL_WORKERS,
+    lk_parallel_options options = { .struct_size     = sizeof(lk_parallel_options),
+                                    .virtual_workers = VIRTUAL_WORKERS,
                                     .seed            = 1,
                                     .optimizer       = { .kind = LK_SGD, .momentum = 0.9 } };
     lk_parallel_term    terms[PARAMS_MAX];
@@ -176,7 +180,8 @@ static lk_status open_all(program *self)
     return lk_parallel_open(&self->parallel, self->comm, params, param_count, &options);
 }
 
-/* The engine has finished a gradient: it may travel while backward goes on. */
+/* Called when the engine has finished a gradient, which may then be sent while backward
+ * continues. */
 static void grad_ready(void *user, uint32_t context, uint32_t term)
 {
     program *self = user;
@@ -184,7 +189,7 @@ static void grad_ready(void *user, uint32_t context, uint32_t term)
     lk_parallel_grad_ready(self->parallel, term);
 }
 
-/* One virtual worker's share of a step, forward and backward. */
+/* Computes one turn of a virtual worker, forward and backward. */
 static void run_turn(program *self, uint32_t step, lk_parallel_turn turn)
 {
     const lk_hooks hooks = { .user = self, .grad_ready = grad_ready };
@@ -198,7 +203,8 @@ static void run_turn(program *self, uint32_t step, lk_parallel_turn turn)
     (void)lk_model_params(self->model, &param_count);
     (void)lk_model_terms(self->model, &term_count);
     for (uint32_t i = 0; i < param_count; i++)
-        params[i] = lk_parallel_param(self->parallel, i); /* fetched anew each step, never kept */
+        params[i] = lk_parallel_param(self->parallel, i); /* must be fetched in each step, because
+                                                           * it may change */
     for (uint32_t t = 0; t < term_count; t++)
         grads[t] = lk_parallel_grad(self->parallel, t);
 
@@ -256,7 +262,7 @@ int main(void)
     if (status == LK_OK && lk_comm_rank(self.comm) == 0)
         print_weights(&self);
     if (status == LK_OK)
-        status = lk_barrier(self.comm); /* nobody leaves while rank 0 still reads */
+        status = lk_barrier(self.comm); /* no rank leaves while rank 0 still reads */
     if (status != LK_OK) {
         fprintf(stderr, "custom_block: %s\n", lk_error_last()->message);
         lk_comm_abort(self.comm);

@@ -1,8 +1,8 @@
 /* own_gradients.c -- a hand-written model, made data-parallel: bring your own gradients.
  *
- * The model is logistic regression with its gradient written out below: it knows nothing of
- * workers.  The lines marked [n] are all that Lockstep adds.  Run it as it is, or on as many
- * workers as you like; the weights come out the same, bit for bit:
+ * The model is logistic regression, with its gradient written out below, and does not depend on
+ * workers.  Lockstep adds only the lines marked [n].  Run the program directly, or on any number of
+ * workers; the weights have the same bits:
  *
  *     ./own_gradients
  *     lockstep run -n 3 ./own_gradients
@@ -18,9 +18,9 @@ enum { FEATURES = 16, SAMPLES = 4096, BATCH = 64, VIRTUAL_WORKERS = 8, STEPS = 2
 enum { WEIGHT, BIAS, PARAMS };
 enum { BIAS_TERM, WEIGHT_TERM }; /* gradients are numbered from the last parameter to the first */
 
-/* ---- The model, which is yours ------------------------------------------------------------ */
+/* ---- Your model --------------------------------------------------------------------------- */
 
-/* Sample i of a made-up data set: noisy pixels whose label is which half is brighter. */
+/* Generates sample i of an artificial data set: noisy pixels, labelled by the brighter half. */
 static int make_sample(unsigned i, float x[FEATURES])
 {
     unsigned state = i * 2654435761u + 12345u;
@@ -36,7 +36,8 @@ static int make_sample(unsigned i, float x[FEATURES])
     return left > right;
 }
 
-/* A rational stand-in for the logistic function, and the squared error of it: no libm needed. */
+/* Adds the gradient of the squared error of a rational function that replaces the logistic function
+ * and needs no libm. */
 static double add_gradient(const float *weight, const float *bias, const float *x, int label,
                            float *weight_grad, float *bias_grad)
 {
@@ -52,7 +53,7 @@ static double add_gradient(const float *weight, const float *bias, const float *
     return (double)(error * error);
 }
 
-/* ---- Training it on any number of workers -------------------------------------------------- */
+/* ---- Training on any number of workers ----------------------------------------------------- */
 
 static lk_status train(lk_comm *comm, lk_parallel **out)
 {
@@ -63,7 +64,8 @@ static lk_status train(lk_comm *comm, lk_parallel **out)
                      .scale = 0.1f },
         [BIAS]   = { .name = "bias", .shape = { 1, { 1 } } },
     };
-    lk_parallel_options options = { .virtual_workers = VIRTUAL_WORKERS,
+    lk_parallel_options options = { .struct_size     = sizeof(lk_parallel_options),
+                                    .virtual_workers = VIRTUAL_WORKERS,
                                     .seed            = 1,
                                     .optimizer       = { .kind = LK_SGD, .momentum = 0.9 } };
     lk_parallel        *p;
@@ -114,7 +116,7 @@ int main(void)
         printf("weights %s\n", hex);
     }
     if (status == LK_OK)
-        status = lk_barrier(comm); /* nobody leaves while rank 0 still reads */
+        status = lk_barrier(comm); /* no rank leaves while rank 0 still reads */
     if (status != LK_OK) {
         fprintf(stderr, "own_gradients: %s\n", lk_error_last()->message);
         lk_comm_abort(comm);

@@ -1,5 +1,6 @@
-/* address.c -- any text as an address, of a peer's record or of the rendezvous: what is read of one
- * is written in a way that reads the same.
+/* address.c -- any text as an address, of a peer's record or of the rendezvous.
+ *
+ * An accepted address is written in a form that parses to the same address.
  */
 #include "fuzz.h"
 
@@ -7,7 +8,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "comm/rendezvous/endpoint.h"
+#include "launch/rendezvous/endpoint.h"
 
 static void read_numeric(const char *text)
 {
@@ -18,7 +19,7 @@ static void read_numeric(const char *text)
         return;
     (void)lki_address_is_loopback(&address);
     lki_address_text(back, &address);
-    if (strchr(back, '%') != NULL) /* an interface of this machine: has no more to say elsewhere */
+    if (strchr(back, '%') != NULL) /* an interface of this machine, meaningless elsewhere */
         return;
     LK_ASSERT(lki_address_parse(&again, back) == LK_OK && again.bytes == address.bytes);
     lki_address_text(twice, &again);

@@ -1,4 +1,4 @@
-/* config.c -- any bytes as a config file: parsed or refused, never a crash, never a bad item. */
+/* config.c -- any bytes as a config file: parsed or refused, without a crash or an invalid item. */
 #include <stdlib.h>
 #include <string.h>
 

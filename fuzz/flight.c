@@ -1,8 +1,8 @@
-/* flight.c -- any bytes as two flight records: what is read is consistent, and can be put together.
+/* flight.c -- any bytes as two flight records: accepted parts are consistent and can be combined.
  *
- * The first byte says whether seals are made right before reading (so that what is behind them is
- * reached), and which rank's names the files have; the next, how much of the rest is the first
- * file.
+ * The first byte selects the rank numbers in the file names, and whether the records' seals
+ * (checksums) are corrected before reading, so that the fuzzer reaches the code after this check.
+ * The second byte determines the length of the first file; the second file has the remaining bytes.
  */
 #include "fuzz.h"
 

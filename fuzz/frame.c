@@ -1,10 +1,12 @@
-/* frame.c -- a header of a frame: what is taken keeps the limits, and is encoded as it came. */
+/* frame.c -- the header of a frame: an accepted header is within the limits, and encodes to the
+ * same bytes. */
 #include "fuzz.h"
 
 #include <string.h>
 
-#include "comm/wire/crc32c.h"
-#include "comm/wire/frame.h"
+#include "base/status.h"
+#include "link/wire/crc32c.h"
+#include "link/wire/frame.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
@@ -15,7 +17,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     memcpy(header, data, sizeof header);
     uint32_t sum = lki_crc32c(0, header, sizeof header - 4);
-    for (size_t i = 0; i < 4 && data[bytes - 1] % 2 == 0; i++) /* or nothing gets past it */
+    for (size_t i = 0; i < 4 && data[bytes - 1] % 2 == 0; i++) /* corrects the checksum in half of
+                                                                * the cases, because otherwise no
+                                                                * input would be accepted */
         header[sizeof header - 4 + i] = (unsigned char)(sum >> 8 * i);
     if (lki_frame_decode(&frame, header) != LK_OK)
         return 0;

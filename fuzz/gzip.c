@@ -1,6 +1,5 @@
-/* gzip.c -- any bytes as a gzip file: read in one go or in small pieces, it is the same content, or
- * refused alike.
- */
+/* gzip.c -- any bytes as a gzip file: reading at once and in small pieces gives the same content,
+ * or the same refusal. */
 #include "fuzz.h"
 
 #include <stdlib.h>
@@ -8,9 +7,9 @@
 
 #include "data/files.h"
 
-enum { CONTENT_MAX = 1 << 16 }; /* what is beyond is not asked for: a bomb costs nothing */
+enum { CONTENT_MAX = 1 << 16 }; /* no byte is read beyond this limit, so a bomb costs nothing */
 
-/* Whether all that came before the limit was good. */
+/* Reads a file in pieces.  Returns true if all bytes before the limit were valid. */
 static bool read_all(uint8_t *out, size_t *used, const uint8_t *data, size_t bytes, size_t piece)
 {
     lki_gunzip *gunzip;

@@ -1,10 +1,11 @@
-/* hello.c -- the first line of a stream: what is read is exactly what would be written. */
+/* hello.c -- the first line of a stream: an accepted line has exactly the bytes that the writer
+ * would produce for its contents. */
 #include "fuzz.h"
 
 #include <string.h>
 
 #include "base/status.h"
-#include "comm/transport/hello.h"
+#include "link/hello.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

@@ -1,4 +1,4 @@
-/* idx.c -- an IDX file, plain or gzip, as images and as labels. */
+/* idx.c -- any bytes as an IDX file, plain or gzip, with images or labels. */
 #include "fuzz.h"
 
 #include "data/files.h"

@@ -1,6 +1,5 @@
-/* job_key.c -- a file with a job's key: 64 hexadecimal digits, white space after them, nothing
- * else; what is read of them is what they say.
- */
+/* job_key.c -- a file with a job's key: only 64 hexadecimal digits followed by white space are
+ * accepted, and give the key that they encode. */
 #include "fuzz.h"
 
 #include <stdio.h>

@@ -1,10 +1,9 @@
-/* journal.c -- any bytes as the log of a run that is resumed: what is kept is whole lines, and
- * would all be kept again.
- */
+/* journal.c -- any bytes as the log of a resumed run: only whole lines are kept, and a second pass
+ * keeps all these lines. */
 #include "fuzz.h"
 
 #include "base/status.h"
-#include "train/session.h"
+#include "train/core/journal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

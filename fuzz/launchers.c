@@ -1,18 +1,17 @@
-/* launchers.c -- any environment, a NAME=VALUE a line, as one that another launcher has left: what
- * is found of a job can be.
- */
+/* launchers.c -- any environment, one NAME=VALUE per line, as set by another launcher: a job found
+ * in it has a valid description. */
 #include "fuzz.h"
 
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/control.h"
-#include "comm/rendezvous/endpoint.h"
+#include "comm/roster.h"
+#include "launch/rendezvous/endpoint.h"
 #include "launch/foreign.h"
 
 enum { TEXT_BYTES = 4096, NAMES = 64 };
 
-/* Takes lines apart, in place. */
+/* Splits a text into lines, in place. */
 static void read_lines(char **names, char *text)
 {
     size_t count = 0;

@@ -1,4 +1,4 @@
-/* manifest.c -- any bytes at all: what the manifest's parser accepts is consistent in itself. */
+/* manifest.c -- any bytes as a manifest: an accepted manifest is consistent. */
 #include "fuzz.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* picture.c -- a picture, decoded as what it says it is and made to fit. */
+/* picture.c -- any bytes as an image, decoded by its format and resized. */
 #include "fuzz.h"
 
 #include "data/image.h"

@@ -1,13 +1,12 @@
-/* rendezvous.c -- letters between launchers: what is read is written again to the same bytes, and
- * no letter is read before it has come whole.
- */
+/* rendezvous.c -- letters between launchers: an accepted letter is written again as the same bytes,
+ * and no letter is accepted before it is complete. */
 #include "fuzz.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
-#include "comm/rendezvous/letter.h"
+#include "launch/rendezvous/letter.h"
 
 static size_t write_again(unsigned char *out, const lki_letter *letter)
 {

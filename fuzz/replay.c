@@ -1,7 +1,7 @@
 /* replay.c -- runs a fuzz target on the files of a folder, without libFuzzer: replay.TARGET DIR...
  *
- * So every build runs the corpora, under whatever sanitizer it has.  A folder without files is a
- * failure: it would pass for ever.
+ * Thus every build runs the corpora, under its sanitizers.  A folder without files is an error,
+ * because it would always pass.
  */
 #include "fuzz.h"
 
@@ -11,7 +11,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Reads the file into memory of exactly its size: a sanitizer sees the first byte beyond. */
+/* Runs a file's contents in memory of exactly its size, so that a sanitizer detects reads beyond
+ * it. */
 static void replay(const char *path)
 {
     FILE       *file = fopen(path, "rb");
@@ -28,7 +29,7 @@ static void replay(const char *path)
     }
     (void)fclose(file);
     printf("%s\n", path);
-    (void)fflush(stdout); /* whoever crashes leaves its name */
+    (void)fflush(stdout); /* makes the name visible after a crash */
     (void)LLVMFuzzerTestOneInput(data, bytes);
     free(data);
 }

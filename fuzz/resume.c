@@ -1,17 +1,17 @@
-/* resume.c -- any JSON as the configuration that a checkpoint was made with: a run goes on with it
- * only if it says the same, and is told what differs.
- */
+/* resume.c -- any JSON as the configuration of a checkpoint: a run resumes only from an equal
+ * configuration, and otherwise reports the difference. */
 #include "fuzz.h"
 
 #include <jansson.h>
 #include <string.h>
 
 #include "base/status.h"
-#include "train/session.h"
+#include "train/core/identity.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    static const lk_train_config config = { .model        = "mlp",
+    static const lk_train_config config = { .struct_size  = sizeof(lk_train_config),
+                                            .model        = "mlp",
                                             .model_options = { .hidden = { 8, 8 },
                                                                .hidden_count = 2 },
                                             .data         = "synthetic:images",

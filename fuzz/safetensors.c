@@ -1,4 +1,4 @@
-/* safetensors.c -- any bytes at all: what the reader accepts can be read through to its end. */
+/* safetensors.c -- any bytes as a safetensors file: an accepted file can be read to its end. */
 #include "fuzz.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* tar.c -- an archive: every member that is found lies inside it, and can be found again. */
+/* tar.c -- any bytes as an archive: every member found lies inside the archive, and is found again
+ * by a walk that begins at its header. */
 #include "fuzz.h"
 
 #include <string.h>

@@ -1,10 +1,10 @@
-/* tf_config.c -- any text as the value of TF_CONFIG, and as what srun says of tasks on nodes. */
+/* tf_config.c -- any text as the value of TF_CONFIG, and as srun's list of tasks per node. */
 #include "fuzz.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/control.h"
+#include "comm/roster.h"
 #include "launch/foreign.h"
 
 static void read_config(const char *text)

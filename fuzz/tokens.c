@@ -1,4 +1,4 @@
-/* tokens.c -- a file of token ids: with a header, and raw in both widths. */
+/* tokens.c -- any bytes as a file of token ids, with a header, and raw in both widths. */
 #include "fuzz.h"
 
 #include "data/files.h"

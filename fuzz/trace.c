@@ -1,8 +1,8 @@
-/* trace.c -- any bytes as what two ranks have left of a trace: what is made of them is JSON whose
- * events have a time and a length, or they are refused.
+/* trace.c -- any bytes as the trace parts of two ranks: the result is JSON whose events have a time
+ * and a duration, or the parts are refused.
  *
- * The first byte says how much of the rest is the first part, the second whether both begin as
- * parts do.
+ * The first byte determines the length of the first part, the second byte whether both parts get a
+ * valid beginning.
  */
 #include "fuzz.h"
 

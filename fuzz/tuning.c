@@ -1,12 +1,13 @@
 /* tuning.c -- any bytes as a file of constants, and as names of algorithms.
  *
- * What is taken of a file lies between the limits; what is taken of names is found again under the
- * operation that it was given for.
+ * Accepted constants are within the limits.  Accepted algorithms are found under the operation for
+ * which they were given.
  */
 #include "fuzz.h"
 
 #include <string.h>
 
+#include "base/status.h"
 #include "comm/algorithm/cost.h"
 #include "comm/algorithm/schedule.h"
 

@@ -1,16 +1,17 @@
-/* wire.c -- a peer that sends any frames: the wire takes them or fails, and writes nowhere else.
+/* wire.c -- a peer that sends any frames: the wire accepts the frames or fails, and writes only to
+ * the buffers that it was given.
  *
- * Each 12 bytes of the input say what is in a frame: mostly values that mean something, in any
- * combination, with the right sum.  Payloads are zeros.
+ * Each 12 bytes of the input determine a frame: it has mostly valid values, in any combination, and
+ * a correct checksum.  Payloads are zeros.
  */
 #include "fuzz.h"
 
 #include <string.h>
 
 #include "base/memory.h"
-#include "comm/wire/crc32c.h"
-#include "comm/transport/sim.h"
-#include "comm/wire/inside.h"
+#include "link/wire/crc32c.h"
+#include "link/sim.h"
+#include "link/wire/inside.h"
 
 enum { LARGE = 300000, FRAMES = 64, EAGER_KEPT = 24 };
 
@@ -36,7 +37,7 @@ static void write_bytes(bench *b, const unsigned char *data, size_t bytes)
     }
 }
 
-/* A header from a few bytes of the input. */
+/* Writes a header determined by a few bytes of the input. */
 static void write_frame(bench *b, const uint8_t in[12], const unsigned char *zeros)
 {
     unsigned char header[LKI_FRAME_BYTES];

@@ -1,8 +1,9 @@
-/* mpi.c -- MPI's driver for bench/collectives; built by it with the mpicc of each implementation.
+/* mpi.c -- MPI's driver for bench/collectives.
  *
  *     mpirun -np RANKS mpi PIPES BYTES_MAX
  *
- * MPI has no bf16, so that is summed by an operation of the user's, written as well as ours.
+ * bench/collectives builds it with the mpicc of each implementation.  MPI has no bf16, so bf16 is
+ * summed by a user-defined operation, which is optimised like ours.
  */
 #include <mpi.h>
 
@@ -28,7 +29,7 @@ static inline float widen(uint16_t h)
     return x;
 }
 
-/* To nearest even; there are no NaNs here. */
+/* Rounds to nearest even; the input has no NaNs. */
 static inline uint16_t narrow(float x)
 {
     uint32_t bits;

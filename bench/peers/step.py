@@ -105,7 +105,7 @@ def build():
 
 
 def batch():
-    """One rank's inputs and targets."""
+    """Returns one rank's inputs and targets."""
     size = SPEC["batch"] // SPEC["ranks"]
     if SPEC["model"] == "gpt":
         return torch.randint(SPEC["vocabulary"], (2, size, SPEC["context"])).unbind()
@@ -116,7 +116,7 @@ def batch():
 
 
 def shard(net):
-    """FSDP's units: each layer, and what is outside of them."""
+    """Applies FSDP to each layer, and to the rest."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -162,7 +162,7 @@ class Trainer:
 
 
 def agreed(seconds):
-    """All ranks must choose alike."""
+    """Returns the sum of all ranks' times, so that all choose alike."""
     if SPEC["ranks"] == 1:
         return seconds
     sums = torch.tensor([seconds], dtype=torch.float64)

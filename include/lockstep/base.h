@@ -1,14 +1,16 @@
-/* lockstep/base.h -- what every other header stands on: statuses, errors, data types.
+/* lockstep/base.h -- statuses, errors, data types and reductions, used by all other headers.
  *
- * A function that can fail returns an lk_status: LK_OK is zero, every failure is negative and
- * must be looked at.  Whoever decides that something is a failure leaves one line that says
- * what, where and what to do; lk_error_last() reads it.  Nothing in the library exits, prints
- * to a stream that it was not given, or reads the environment (only `launch` does, to join).
+ * A function that can fail returns an lk_status.  LK_OK is zero, every failure is negative, and
+ * callers must check the result.  The function that detects a failure records one line that says
+ * what failed, where, and what to do; lk_error_last() returns it.  The library never exits and
+ * never prints to a stream that it was not given.  Only `launch` reads environment variables, to
+ * join.
  *
- * Ownership:  what is returned is borrowed, what comes out through a pointer is owned.
+ * Ownership:  a returned pointer is borrowed, a pointer stored through an `out` argument is owned.
  *             Outputs are set on success; an owned output is NULL on failure.
- *             Every ..._free() takes NULL and cannot fail.
- * Options:    structs whose zero means the default.
+ *             Every ..._free() accepts NULL and cannot fail.
+ * Options:    structs in which zero means the default.  They begin with their size: see
+ *             LK_OPTIONS_INIT().
  */
 #ifndef LK_BASE_H
 #define LK_BASE_H
@@ -28,7 +30,7 @@ extern "C" {
 
 /* ---- Statuses ---------------------------------------------------------------------------- */
 
-/* One row a status: X(name, value, what it means).  The enum and the texts are made from it. */
+/* One row per status: X(name, value, meaning).  Generates the enum and the texts. */
 #define LK_STATUS_TABLE(X)                                                                       \
     X(OK, 0, "success")                                                                          \
     X(EINVAL, -1, "invalid argument")                                                            \
@@ -55,17 +57,45 @@ typedef struct {
     char        message[480]; /* one line, no newline, always terminated */
 } lk_error;
 
-/* The last failure on this thread.  Meaningful only straight after a call that failed. */
+/* Returns the last failure on this thread.  Valid only directly after a call that failed. */
 LK_API const lk_error *lk_error_last(void);
 
-/* The name ("EINVAL") and the meaning ("invalid argument") of a status; never NULL. */
+/* Returns the name of a status ("EINVAL"); never NULL. */
 LK_API const char *lk_status_name(lk_status status);
+/* Returns the meaning of a status ("invalid argument"); never NULL. */
 LK_API const char *lk_status_text(lk_status status);
+
+/* ---- Options ----------------------------------------------------------------------------- */
+
+/* The initial value of an options struct.  struct_size tells the library how many bytes of the
+ * struct the program was compiled with:
+ *
+ *     lk_comm_options a = LK_COMM_OPTIONS_INIT;
+ *     lk_comm_options b = { .struct_size = sizeof(lk_comm_options), .timeout_ms = 5000 };
+ *
+ * A later version may append options without breaking programs compiled before.  Options that a
+ * smaller struct lacks count as zero.  Bytes of a larger struct that this library does not know
+ * must be zero, otherwise the call fails with LK_EUNSUPPORTED.  A struct_size below sizeof(size_t)
+ * or above 64 KiB is LK_EINVAL.  Structs inside other structs do not grow, and their struct_size is
+ * ignored. */
+#ifdef __cplusplus
+extern "C++" {
+template <typename lk_options> lk_options lk_options_init()
+{
+    lk_options options  = lk_options();
+    options.struct_size = sizeof options;
+    return options;
+}
+}
+#define LK_OPTIONS_INIT(type) lk_options_init<type>()
+#else
+#define LK_OPTIONS_INIT(type) { .struct_size = sizeof(type) }
+#endif
 
 /* ---- Data types -------------------------------------------------------------------------- */
 
-/* One row a type: X(NAME, code, bytes, name in safetensors).  Codes are part of the weights
- * hash and never change. */
+/* One row per type: X(NAME, code, bytes, name in safetensors).  Codes are part of the weights hash
+ * and never change. */
 #define LK_DTYPE_TABLE(X)                                                                        \
     X(F32, 1, 4, "F32")                                                                          \
     X(F16, 2, 2, "F16")                                                                          \
@@ -84,18 +114,18 @@ typedef enum {
 #define LK_DTYPE_ENUM(name, code, bytes, text) LK_##name = (code),
     LK_DTYPE_TABLE(LK_DTYPE_ENUM)
 #undef LK_DTYPE_ENUM
-    LK_I4 = 13 /* two in a byte: what sums are rounded to and travel as, of no vector or tensor */
+    LK_I4 = 13 /* 4-bit integers, two per byte: a wire format of sums, never the type of a tensor */
 } lk_dtype;
 
-/* Bytes of one element; 0 for LK_I4, and for a value that is no lk_dtype. */
+/* Returns the bytes of one element; 0 for LK_I4 and for values outside of lk_dtype. */
 LK_API size_t lk_dtype_bytes(lk_dtype dtype);
 
-/* "F32" and so on; "?" for a value that is no lk_dtype. */
+/* Returns the name of a type, e.g. "F32"; "?" for values outside of lk_dtype. */
 LK_API const char *lk_dtype_name(lk_dtype dtype);
 
 /* ---- Reductions -------------------------------------------------------------------------- */
 
-/* One row a kind: X(NAME, code, name in messages). */
+/* One row per kind: X(NAME, code, name in messages). */
 #define LK_REDUCE_TABLE(X)                                                                       \
     X(SUM, 0, "sum")                                                                             \
     X(PRODUCT, 1, "product")                                                                     \
@@ -111,21 +141,22 @@ typedef enum {
 #undef LK_REDUCE_ENUM
 } lk_reduce_kind;
 
-/* How elements are combined.  Operands meet in the order of the canonical tree.  Integers wrap.
- * F16 and BF16 are computed in FP32 and rounded once, to nearest even, at the end.  A NaN among
- * the operands makes the result the one quiet NaN 0x7fc0..., in min and max too, where -0 is
- * less than +0.  AVG is the sum times 1/N (computed in the type of the sum); integers have none.
+/* A reduction.  Operands are combined in the order of the canonical tree.  Integers wrap.  F16 and
+ * BF16 are computed in FP32 and rounded once, to nearest even, at the end.  If any operand is NaN,
+ * the result is the quiet NaN 0x7fc0..., also in min and max.  Min and max order -0 below +0.  AVG
+ * is the sum times 1/N, computed in the type of the sum; it is not defined for integers.
  *
- * ADASUM is not elementwise: of two vectors a and b it makes
- *     a (1 - a.b / (2 a.a)) + b (1 - a.b / (2 b.b)),
- * their average where they are parallel and their sum where they are orthogonal.  Dot products
- * are in FP64, in an order that nothing changes; elements are computed in FP64 and rounded to FP32
- * (FP64) at every node of the tree, to 16 bits at the end.  A vector of zeros adds nothing; where
- * a dot product is not finite (NaN, infinity, or FP64 overflow) the whole result is NaN.  It is for
- * floats, and for whole tensors: all_reduce, reduce and all_reduce_many, without `_start`. */
+ * ADASUM is not elementwise.  It combines two vectors a and b into
+ *    a (1 - a.b / (2 a.a)) + b (1 - a.b / (2 b.b)),
+ * which is their average if they are parallel and their sum if they are orthogonal.  Dot products
+ * are computed in FP64, in a fixed order.  Elements are computed in FP64 and rounded to FP32 (FP64)
+ * at every node of the tree, and to 16 bits at the end.  A vector of zeros adds nothing.  If a dot
+ * product is not finite (NaN, infinity, or FP64 overflow) the whole result is NaN.  ADASUM applies
+ * to floating-point types and whole tensors only: all_reduce, reduce and all_reduce_many, without
+ * `_start`. */
 typedef struct {
     lk_reduce_kind kind;
-    double         factor; /* PREMUL_SUM: every element times this, then the sum */
+    double         factor; /* PREMUL_SUM: multiplies every element before the sum */
 } lk_reduce_op;
 
 static const lk_reduce_op LK_SUM     = { LK_REDUCE_SUM, 1 };
@@ -135,7 +166,8 @@ static const lk_reduce_op LK_MAX     = { LK_REDUCE_MAX, 1 };
 static const lk_reduce_op LK_AVG     = { LK_REDUCE_AVG, 1 };
 static const lk_reduce_op LK_ADASUM  = { LK_REDUCE_ADASUM, 1 };
 
-/* Integers take an integral factor of at most 2^53; floats one rounded to the type of the sum. */
+/* Returns a PREMUL_SUM.  For integers `factor` must be an integer of at most 2^53.  For
+ * floating-point types `factor` is rounded to the type of the sum. */
 static inline lk_reduce_op lk_premul_sum(double factor)
 {
     lk_reduce_op op = { LK_REDUCE_PREMUL_SUM, factor };

@@ -1,10 +1,11 @@
 /* lockstep/checkpoint.h -- named tensors on disk: atomic, hashed, readable by any world size.
  *
  * A checkpoint is a directory DIR/step-00000100 with safetensors files and manifest.json.  The
- * format knows tensors by global shape and pieces by offset, never ranks or a world size.
- * Writing: a temporary directory, every file hashed (XXH3-128 per MiB, SHA-256 whole) and
- * fsynced, the manifest last, rename, fsync of the parent.  A crash at any point leaves what was
- * there.  Loading verifies hashes.  No format here can carry code.
+ * format describes tensors by global shape and pieces by offset; it contains no ranks and no world
+ * size.  A checkpoint is written into a temporary directory.  Every file is hashed (XXH3-128 per
+ * MiB, SHA-256 whole) and fsynced, the manifest last.  Then the directory is renamed and its parent
+ * fsynced.  A crash at any point leaves the previous checkpoints intact.  Loading verifies the
+ * hashes.  No file in a checkpoint can contain code.
  */
 #ifndef LK_CHECKPOINT_H
 #define LK_CHECKPOINT_H
@@ -17,39 +18,39 @@ extern "C" {
 
 /* ---- Writing ----------------------------------------------------------------------------- */
 
-/* Fills `out` with elements [first, first + count) of a file's tensor. */
+/* Fills `out` with elements [first, first + count) of a tensor of the file. */
 typedef lk_status (*lk_checkpoint_fetch)(void *context, size_t tensor, size_t first, size_t count,
                                          void *out);
 
-enum { LK_CHECKPOINT_PIECE = 1 << 18 }; /* elements that are fetched at a time; the last: fewer */
+enum { LK_CHECKPOINT_PIECE = 1 << 18 }; /* elements per fetch; the last fetch may be shorter */
 
-/* One file of a checkpoint and the whole tensors in it.  Those without data are fetched, each from
- * its first piece to its last, in order of tensors; what fetching returns, writing returns. */
+/* One file of a checkpoint and the whole tensors in it.  `fetch` supplies tensors without data, in
+ * order, each from its first piece to its last.  The writing call returns a failure of `fetch`. */
 typedef struct {
     const char         *name; /* "model.safetensors" */
     const lk_tensor    *tensors;
     size_t              tensor_count;
-    lk_checkpoint_fetch fetch; /* NULL: all have data */
+    lk_checkpoint_fetch fetch; /* NULL: all tensors have data */
     void               *context;
 } lk_checkpoint_file;
 
-/* What the manifest says besides tensors and hashes. */
+/* The contents of the manifest other than tensors and hashes. */
 typedef struct {
-    uint64_t    step;          /* updates done: the run goes on with this step */
+    uint64_t    step;          /* completed updates; a resumed run continues with this step */
     uint64_t    seed;
     const char *exactness_id;  /* design rule 8 */
     const char *weights;       /* the weights hash, 64 hex digits */
-    const char *config;        /* a JSON object: every option that defines the result */
-    const uint64_t *spared;    /* writing: steps that stay, however old they are */
+    const char *config;        /* a JSON object with every option that affects the result */
+    const uint64_t *spared;    /* writing: steps that are never removed, whatever their age */
     size_t          spared_count;
 } lk_checkpoint_info;
 
-/* Writes DIR/step-%08u, and once that is durable removes the steps older than the newest `keep`
- * (0 = keep all) that are complete by their manifests; never the one just written, nor one that
- * `info` spares.  Creates DIR if
- * need be.  LK_EINVAL when the step is already there and whole (a damaged one is moved aside, to
- * DIR/damaged-step-...); LK_EIO with the file and the reason, nothing
- * half-written left under the final name.  A file's name ends in ".safetensors". */
+/* Writes DIR/step-%08u, creating DIR if needed.  Once the step is durable, removes complete steps
+ * (judged by their manifests) that are older than the newest `keep`; 0 keeps all.  Never removes
+ * the step just written or the steps in info->spared.  File names must end in ".safetensors".
+ * Returns LK_EINVAL if the step exists and is intact.  A damaged step is renamed to
+ * DIR/damaged-step-... first.  On an I/O error returns LK_EIO, with the file and the reason; no
+ * partial step then has the final name. */
 LK_API LK_NODISCARD lk_status lk_checkpoint_write(const char *dir, const lk_checkpoint_info *info,
                                                   const lk_checkpoint_file *files,
                                                   size_t file_count, uint32_t keep);
@@ -58,53 +59,60 @@ LK_API LK_NODISCARD lk_status lk_checkpoint_write(const char *dir, const lk_chec
 
 typedef struct lk_checkpoint lk_checkpoint;
 
-/* Whether DIR holds any checkpoint, complete or not (so that nothing is overwritten). */
+/* Sets *out to true if DIR holds a checkpoint, complete or not, which must not be overwritten. */
 LK_API LK_NODISCARD lk_status lk_checkpoint_exists(const char *dir, bool *out);
 
-/* Opens `path`: a step directory, or a directory of them (then the newest that verifies; `notes`
- * (may be NULL) receives one line for every newer one that was skipped, and why).  Verifies the
- * manifest and every block of every file.  LK_ECORRUPT names the file, the block and the tensor in
- * it; LK_EFORMAT what is malformed; LK_EIO what cannot be read, or that there is none. */
+/* Opens `path`: a step directory, or a directory of steps, of which the newest valid one is opened.
+ * In the second case `notes` (may be NULL) receives one line for every newer step that was skipped,
+ * with the reason.  Verifies the manifest and every block of every file.  LK_ECORRUPT names the
+ * file, the block and the tensor in the block.  LK_EFORMAT says what is malformed.  LK_EIO names
+ * the unreadable file, or says that DIR has no step. */
 LK_API LK_NODISCARD lk_status lk_checkpoint_open(lk_checkpoint **out, const char *path,
                                                  char *notes, size_t notes_bytes);
-/* The one of a given step of DIR. */
+/* Opens the given step of DIR and verifies it as lk_checkpoint_open() does. */
 LK_API LK_NODISCARD lk_status lk_checkpoint_open_step(lk_checkpoint **out, const char *dir,
                                                       uint64_t step);
 
-/* As lk_checkpoint_open(), but reads only the manifest: for looking at damaged ones.  Tensors have
- * no data (NULL). */
+/* Opens a checkpoint as lk_checkpoint_open() does, but reads only the manifest.  Used to inspect
+ * damaged checkpoints.  Tensors have no data (NULL). */
 LK_API LK_NODISCARD lk_status lk_checkpoint_open_manifest(lk_checkpoint **out, const char *path,
                                                           char *notes, size_t notes_bytes);
 LK_API void lk_checkpoint_free(lk_checkpoint *checkpoint);
 
-/* `config` comes back as the same JSON values in the same order; its spelling may differ. */
+/* Returns the description from the manifest.  `config` has the JSON values that were written, in
+ * the same order; its formatting may differ. */
 LK_API const lk_checkpoint_info *lk_checkpoint_describe(const lk_checkpoint *checkpoint);
+/* Returns the path of the step directory. */
 LK_API const char *lk_checkpoint_path(const lk_checkpoint *checkpoint);
 
-/* The i-th file on the disk as the manifest has it; NULL past the end. */
+/* One file on disk, as the manifest describes it. */
 typedef struct {
     const char *name;
     uint64_t    bytes;
     const char *sha256;
 } lk_checkpoint_stored;
+/* Returns the index-th file; NULL past the end. */
 LK_API const lk_checkpoint_stored *lk_checkpoint_file_at(const lk_checkpoint *checkpoint,
                                                          size_t index);
 
-/* Reads the i-th file and compares its blocks and its SHA-256 with the manifest: LK_ECORRUPT,
- * LK_EIO. */
+/* Reads the index-th file and compares its blocks and its SHA-256 with the manifest.  Returns
+ * LK_ECORRUPT or LK_EIO on failure. */
 LK_API LK_NODISCARD lk_status lk_checkpoint_verify(const lk_checkpoint *checkpoint, size_t index);
 
-/* The i-th tensor of the checkpoint (all files, in manifest order), mapped; NULL past the end.  One
- * that lies in several pieces is put together in memory: without that it has no data (NULL). */
+/* Returns the index-th tensor of the checkpoint (all files, in manifest order), memory-mapped; NULL
+ * past the end.  A tensor stored in several pieces is assembled in memory; if the allocation fails,
+ * its data is NULL. */
 LK_API const lk_tensor *lk_checkpoint_tensor(const lk_checkpoint *checkpoint, size_t index);
+/* Returns the name of the file that holds the index-th tensor; NULL past the end. */
 LK_API const char *lk_checkpoint_tensor_file(const lk_checkpoint *checkpoint, size_t index);
 
-/* lk_weights_hash() of the tensors of model.safetensors, piece by piece where they lie, to compare
- * with what the manifest says; false: there are none, or only the manifest is open. */
+/* Computes lk_weights_hash() of the tensors of model.safetensors, for comparison with the hash in
+ * the manifest.  Reads the tensors piece by piece, in place.  Returns false if the file has no
+ * tensors or only the manifest is open. */
 LK_API bool lk_checkpoint_weights_hash(const lk_checkpoint *checkpoint, char hex[65]);
 
-/* Copies elements [first, first + count) of FP32 tensor `name` of file `file`, whatever pieces it
- * lies in.  LK_EFORMAT if there is no such tensor or its shape is not `shape`. */
+/* Copies elements [first, first + count) of the FP32 tensor `name` of `file`, which may be stored
+ * in several pieces.  Returns LK_EFORMAT if there is no such tensor or its shape is not `shape`. */
 LK_API LK_NODISCARD lk_status lk_checkpoint_read(const lk_checkpoint *checkpoint, const char *file,
                                                  const char *name, lk_shape shape, size_t first,
                                                  size_t count, float *out);
@@ -112,17 +120,22 @@ LK_API LK_NODISCARD lk_status lk_checkpoint_read(const lk_checkpoint *checkpoint
 /* ---- One file out of a checkpoint -------------------------------------------------------- */
 
 typedef struct {
-    const char *path;       /* the new file; nothing may be there */
-    bool        everything; /* the optimizer's and other state, too, not only model.safetensors */
-    void (*progress)(void *context, uint64_t done, uint64_t all); /* (optional) bytes of tensors */
+    size_t      struct_size; /* see LK_CONSOLIDATE_OPTIONS_INIT */
+    const char *path;       /* the new file; must not exist */
+    bool        everything; /* includes optimizer and other state; false: model.safetensors only */
+    void (*progress)(void *context, uint64_t done, uint64_t all); /* (optional) in bytes of
+                                                                   * tensors */
     void *context;
 } lk_consolidate_options;
 
-/* Writes the checkpoint's tensors, under their names, into one safetensors file with a few MiB of
- * memory, however large they are: only the manifest need be open.  Every block read is compared
- * with its hash and the model with the weights hash (LK_ECORRUPT).  The file appears whole and
- * durable or not at all.  LK_EINVAL: it is there already, or a name is there twice.  sha256: of
- * the file, 64 digits and a NUL. */
+#define LK_CONSOLIDATE_OPTIONS_INIT LK_OPTIONS_INIT(lk_consolidate_options)
+
+/* Writes the checkpoint's tensors, under their names, into one safetensors file.  Uses a few MiB of
+ * memory, whatever the size of the tensors.  A checkpoint opened with lk_checkpoint_open_manifest()
+ * suffices.  Compares every block read with its hash, and the model with the weights hash in the
+ * manifest.  Returns LK_ECORRUPT if they differ.  The file appears complete and durable, or not at
+ * all.  Returns LK_EINVAL if the file exists or two tensors have one name. sha256 receives the hash
+ * of the file: 64 hex digits and a NUL. */
 LK_API LK_NODISCARD lk_status lk_checkpoint_consolidate(const lk_checkpoint *checkpoint,
                                                         const lk_consolidate_options *options,
                                                         char sha256[65]);
@@ -131,25 +144,31 @@ LK_API LK_NODISCARD lk_status lk_checkpoint_consolidate(const lk_checkpoint *che
 
 typedef struct lk_safetensors lk_safetensors;
 
-/* Maps and checks a file from anywhere: LK_EIO, LK_EFORMAT with what is wrong and where,
- * LK_EUNSUPPORTED for an element type or a rank that lk_tensor lacks (BOOL reads as U8). */
+/* Maps and checks a safetensors file of any origin.  Returns LK_EIO if the file cannot be read.
+ * Returns LK_EFORMAT, saying what is wrong and where, for an invalid file.  Returns LK_EUNSUPPORTED
+ * for an element type or a rank that lk_tensor lacks (BOOL is read as U8). */
 LK_API LK_NODISCARD lk_status lk_safetensors_open(lk_safetensors **out, const char *path);
 LK_API void lk_safetensors_free(lk_safetensors *file);
 
-/* The tensors in the order of their data; data is aligned to the element.  NULL past the end. */
+/* Returns the number of tensors. */
 LK_API size_t lk_safetensors_count(const lk_safetensors *file);
+/* Returns the index-th tensor in the order of the data, aligned to its element size; NULL past the
+ * end. */
 LK_API const lk_tensor *lk_safetensors_at(const lk_safetensors *file, size_t index);
+/* Returns the tensor with the name `name`, or NULL. */
 LK_API const lk_tensor *lk_safetensors_find(const lk_safetensors *file, const char *name);
 
-/* Writes one file, replacing what is there (not atomic, not synced: lk_checkpoint_write() is). */
+/* Writes one file, replacing an existing one.  Neither atomic nor synced; lk_checkpoint_write() is
+ * both. */
 LK_API LK_NODISCARD lk_status lk_safetensors_write(const char *path, const lk_tensor *tensors,
                                                    size_t count);
 
 /* ---- Hashes ------------------------------------------------------------------------------ */
 
-/* SHA-256 over, for each tensor: name (u32 length, bytes), dtype code (u8), rank (u32), dimensions
- * (u64 each), little-endian data with NaNs canonical.  A tensor in the memory of an earlier one of
- * the same type and shape is tied to it and counts once.  hex: 64 digits and a NUL. */
+/* Computes SHA-256 over, for each tensor: name (u32 length, bytes), dtype code (u8), rank (u32),
+ * dimensions (u64 each), little-endian data with canonical NaNs.  A tensor that shares the memory
+ * of an earlier tensor of the same type and shape is tied to it and counted once. hex: 64 digits
+ * and a NUL. */
 LK_API void lk_weights_hash(const lk_tensor *tensors, size_t count, char hex[65]);
 
 #ifdef __cplusplus

@@ -1,25 +1,24 @@
 /* lockstep/comm.h -- a group of ranks, the memory they share, and the collectives they run.
  *
- * A communicator is an ordered set of `size` ranks on one host: processes that were handed the
- * same control memory, or threads.  Every rank issues the same collectives in the same order; a
- * fingerprint (operation, sequence, dtype, reduction, count, root ...) rides on each, and ranks
- * that disagree are told so at once, both sides named (LK_EMISMATCH).
+ * A communicator is an ordered set of `size` ranks.  The ranks are threads, or processes that map
+ * the same control memory.  Every rank issues the same collectives in the same order.  Each
+ * collective carries a fingerprint (operation, sequence, dtype, reduction, count, root ...).  If
+ * two fingerprints differ, all ranks fail at once with LK_EMISMATCH, which names two ranks.
  *
- * Groups:    lk_comm_split() and its like make communicators of some of the ranks.  They may
- *            overlap, and each has its own order of operations.  What fails in one has failed in
- *            all; messages name ranks by their number in the first communicator.
- *
- * Arenas:    memory that all ranks map (memfd).  Buffers inside arenas move without a copy.
- * Waiting:   spin, yield, then sleep, until the operation's deadline; LK_ETIMEOUT names the
- *            ranks that are missing, where they last were, and whether they are alive.  The
- *            death of a peer ends every wait at once with LK_EPEER.
- * Failure:   after LK_EPEER, LK_ETIMEOUT or LK_EMISMATCH the communicator is dead: every later
- *            call returns the same failure.  What remains is lk_comm_free(), or, for those who go
- *            on without the ranks that were lost, lk_comm_rebuild().
- * Threads:   one thread at a time for all communicators of a rank.
- * Ownership: buffers stay the caller's; an asynchronous call borrows them until it completes.
- * Buffers:   send and recv may be the same place where a call says what that means (in place);
- *            any other overlap is LK_EINVAL.  Sizes may be zero, and the pointers NULL then.
+ * Groups:    lk_comm_split(), lk_comm_subset() and lk_comm_mesh() create communicators of some of
+ *            the ranks.  The results may overlap, and each has its own order of operations.  A
+ *            failure in one communicator fails all of them.  Messages name ranks by their world
+ *            rank.
+ * Arenas:    memory that all ranks map (memfd).  Buffers inside arenas are not copied.
+ * Waiting:   a call spins, yields, then sleeps, until the operation's deadline.  LK_ETIMEOUT names
+ *            the missing ranks, the last position of each, and whether each is alive.  The death of
+ *            a peer ends every wait at once with LK_EPEER.
+ * Failure:   after LK_EPEER, LK_ETIMEOUT or LK_EMISMATCH every later call on the communicator
+ *            returns the same failure.  Only lk_comm_free() and lk_comm_rebuild() still work.
+ * Threads:   only one thread at a time may use the communicators of a rank.
+ * Ownership: buffers belong to the caller; an asynchronous call borrows them until it completes.
+ * Buffers:   send and recv may overlap only as documented for each call (in place); any other
+ *            overlap is LK_EINVAL.  Sizes may be zero, and then pointers may be NULL.
  */
 #ifndef LK_COMM_H
 #define LK_COMM_H
@@ -37,122 +36,128 @@ typedef struct lk_request lk_request;
 /* ---- Life cycle -------------------------------------------------------------------------- */
 
 typedef struct {
-    uint32_t    timeout_ms; /* of every wait; 0 = 30 s */
-    const char *flight;     /* a directory in which every rank keeps a record of what it did last
-                             * (lockstep/flight.h); NULL = none */
-    const char *algorithms; /* over several hosts: "all_reduce:halving,all_gather:ring"; the same on
-                             * all ranks; NULL = the cheapest, by constants that lk_comm_tune()
-                             * measures.  "all_reduce:native" is MPI's own, not exact, and only for
-                             * lk_comm_open_mpi() (there on one host, too) */
-    const char *tuning;     /* a file of such constants, which rank 0 reads; NULL = they are
-                             * measured when hosts meet */
-    const char *cache;      /* a directory in which rank 0 keeps what it measured; NULL = none */
+    size_t      struct_size; /* see LK_COMM_OPTIONS_INIT */
+    uint32_t    timeout_ms; /* deadline of every wait; 0 = 30 s */
+    const char *flight;     /* directory of the flight records (flight.h); NULL = none */
+    const char *algorithms; /* algorithms between hosts, equal on all ranks:
+                             * "all_reduce:halving,all_gather:ring"; NULL = the fastest by the
+                             * constants that lk_comm_tune() measures.  "all_reduce:native" is MPI's
+                             * own, which is not exact, and needs lk_comm_open_mpi() */
+    const char *tuning;     /* file with these constants, read by rank 0; NULL = measured */
+    const char *cache;      /* directory in which rank 0 caches its measurements; NULL = none */
 } lk_comm_options;
 
-/* `size` ranks inside this process, one for each thread that the caller starts: out[r] is rank
- * r's.  All or nothing.  (Processes get theirs from lk_join(), lockstep/launch.h.) */
+#define LK_COMM_OPTIONS_INIT LK_OPTIONS_INIT(lk_comm_options)
+
+/* Creates a communicator of `size` ranks that are threads of this process.  The caller starts the
+ * threads; out[r] belongs to rank r.  On failure nothing is created.  Processes call lk_join()
+ * (launch.h) instead. */
 LK_API LK_NODISCARD lk_status lk_comm_open_threads(lk_comm **out, uint32_t size,
                                                    const lk_comm_options *options);
 
-/* Leaves the group.  NULL is allowed.  Never fails.  On one host it waits for nobody; the last one
- * of a rank over several sees off what was written, for 7 s at most (under MPI it waits for the
- * others: lk_comm_open_mpi()).  Communicators made from this one stay usable, and so do the arenas
- * of this one for them. */
+/* Leaves the group.  Accepts NULL and never fails.  On one host the call does not wait.  On several
+ * hosts, freeing a rank's last communicator flushes pending writes, for at most 7 s.  Under MPI it
+ * waits for the other ranks (lk_comm_open_mpi()).  Communicators created from this one stay usable,
+ * and its arenas stay usable through them. */
 LK_API void lk_comm_free(lk_comm *comm);
 
 LK_API uint32_t lk_comm_rank(const lk_comm *comm);
 LK_API uint32_t lk_comm_size(const lk_comm *comm);
 
-/* The number that a rank of this communicator has in the job: RANK, as lockstep run gives it, and
- * as messages name it.  In a group made by split, or made anew, it may differ from `rank`. */
+/* Returns the world rank of a rank of this communicator: RANK as `lockstep run` assigns it, which
+ * messages print.  The world rank may differ from `rank` after a split or a rebuild. */
 LK_API uint32_t lk_comm_world_rank(const lk_comm *comm, uint32_t rank);
 
-/* Where the ranks are.  Hosts are numbered from 0 in the order of their lowest ranks; the ranks of
- * one host share memory (arenas), and are numbered from 0 there in the order of their ranks. */
+/* Returns the number of hosts.  Hosts are numbered from 0 in the order of their lowest ranks. */
 LK_API uint32_t lk_comm_hosts(const lk_comm *comm);
+/* Returns the number of the host of a rank.  Ranks of one host share memory (arenas). */
 LK_API uint32_t lk_comm_host(const lk_comm *comm, uint32_t rank);
+/* Returns the position of a rank among the ranks of its host, from 0, in the order of ranks. */
 LK_API uint32_t lk_comm_local_rank(const lk_comm *comm, uint32_t rank);
+/* Returns the number of ranks on a host. */
 LK_API uint32_t lk_comm_local_size(const lk_comm *comm, uint32_t host);
 
-/* Where this rank is, for the errors that others print about it: "step 12", "backward". The text
- * is copied (63 bytes). Cheap: call it as often as the place changes. */
+/* Records this rank's position (`step` 12, `phase` "backward").  The errors of other ranks print
+ * it.  Copies at most 63 bytes of `phase`.  The call is cheap enough for every change of phase. */
 LK_API void lk_comm_note(lk_comm *comm, uint64_t step, const char *phase);
 
-/* From here on this rank's waits have this deadline (0 = the one given at opening): for stretches
- * in which one rank works long while the others wait, such as writing a large file.  A peer that is
- * stopped is no such one: it is missed after the deadline given at opening. */
+/* Sets the deadline of this rank's later waits; 0 = the deadline given at opening.  Meant for
+ * phases in which one rank works long while the others wait, such as writing a large file.  A
+ * stopped (SIGSTOP) peer is still reported after the original deadline. */
 LK_API void lk_comm_set_timeout(lk_comm *comm, uint32_t timeout_ms);
 
-/* Tells every rank to stop waiting: their calls return LK_EPEER with this rank's last error.
- * NULL is allowed: whoever could not join has nobody to tell. */
+/* Ends the waits of all ranks: their calls return LK_EPEER with this rank's last error.  Accepts
+ * NULL, for a rank that could not join. */
 LK_API void lk_comm_abort(lk_comm *comm);
 
 /* ---- After a failure --------------------------------------------------------------------- */
 
-/* Collective over those who go on: a new first communicator of the ranks that are left, in their
- * old order and with numbers from 0.  `failed` is the one that lk_join() or this call gave, and has
- * failed.  It stays the caller's, with its arenas, so that what is in them can be taken over; free
- * it then.  Its requests, and those of communicators made from it, are abandoned.
+/* Creates a new first communicator of the surviving ranks, in their old order, numbered from 0.
+ * Collective over the survivors.  `failed` must be a failed communicator from lk_join() or
+ * lk_comm_rebuild().  The caller still owns `failed`, can move its arenas (lk_comm_take_arenas()),
+ * and then frees it.  Requests of `failed`, and of communicators created from it, are abandoned.
  *
- * The launcher decides who is left (`lockstep run --on-failure continue`, or on_failure of
- * lk_launch()): it waits until every rank of `failed` has called this, has left, or has ended.
- * Who has done none of that when the shortest timeout of those who called is over is killed.  A
- * rank that dies meanwhile is not in the new group, or fails it as it would any other.  On several
- * hosts node 0's launcher decides, by what each says of its own; a host may be lost as a whole.
+ * The launcher decides which ranks survive (`lockstep run --on-failure continue`, or on_failure of
+ * lk_launch()).  It waits until every rank of `failed` has called lk_comm_rebuild(), has left, or
+ * has ended.  A rank that does none of these within the shortest timeout of the callers is killed.
+ * If a rank dies during the call, the new group excludes it or fails.  On several hosts node 0's
+ * launcher decides from the reports of all launchers; a whole host may be lost.
  *
- * Ranks that are threads of one process decide together: who has freed its first communicator is
- * gone, and who has not come when the time is up is not killed, but refused the new group.
+ * Ranks that are threads of one process decide together.  A rank that has freed its first
+ * communicator has left.  A late rank is not killed, but the new group refuses it.
  *
- * options->timeout_ms limits the waits here and, until lk_comm_set_timeout(), in the new
- * communicator; NULL, or 0, is the deadline given at opening, which stays that of `failed`.
- * Operations count from 0 again, there are no arenas, and a flight record goes on.
+ * options->timeout_ms limits the waits of this call and, until lk_comm_set_timeout(), of the new
+ * communicator.  NULL or 0 means the deadline given at opening.  Operations are counted from 0
+ * again.  The new communicator has no arenas.  The flight record continues.
  *
- * LK_EINVAL where `failed` is not as above; LK_EUNSUPPORTED where nobody decides (another
- * launcher, --on-failure stop); LK_EPEER and LK_ETIMEOUT where the launcher, that of node 0 or the
- * others went away, or did not come, in the middle of it. */
+ * Returns LK_EINVAL if `failed` is no such communicator, and LK_EUNSUPPORTED if no launcher decides
+ * (a foreign launcher, --on-failure stop).  Returns LK_EPEER or LK_ETIMEOUT if a launcher or
+ * another rank failed or did not arrive during the call. */
 LK_API LK_NODISCARD lk_status lk_comm_rebuild(lk_comm **out, lk_comm *failed,
                                               const lk_comm_options *options);
 
-/* The arenas of `failed` become those of `comm`, which lk_comm_rebuild() made of it and which has
- * none yet, with all that is in them and where they are: nothing is copied.  On several hosts each
- * keeps its own, which may have come to different places when the group failed.  Every rank of
- * `comm` calls it.  LK_EINVAL where that is not so. */
+/* Moves the arenas of `failed` to `comm`, which lk_comm_rebuild() created from `failed`.
+ * Collective over `comm`, which must have no arenas yet (else LK_EINVAL).  Nothing is copied:
+ * contents and addresses stay the same.  On several hosts, arenas of different hosts may be at
+ * different points of the step. */
 LK_API LK_NODISCARD lk_status lk_comm_take_arenas(lk_comm *comm, lk_comm *failed);
 
-/* Whether what ended the group is that a rank was lost: it died, left, or did not come in time; and
- * not that one has given up, with an error of its own, that others would not escape. */
+/* Returns true if the group ended because a rank was lost (died, left, or missed a deadline).
+ * Returns false if a rank reported an error that the other ranks would encounter as well. */
 LK_API bool lk_comm_has_lost(const lk_comm *comm);
 
 /* ---- Groups ------------------------------------------------------------------------------ */
 
 #define LK_NO_COLOR UINT32_MAX
 
-/* Collective.  Ranks that give the same color form a new communicator, ordered by key, then by
- * their rank here.  With LK_NO_COLOR a rank is in none, and *out is NULL. */
+/* Splits the communicator.  Collective.  Ranks with the same color form a new communicator, ordered
+ * by key, then by their rank in `comm`.  A rank with LK_NO_COLOR joins none, and its *out is
+ * NULL. */
 LK_API LK_NODISCARD lk_status lk_comm_split(lk_comm **out, lk_comm *comm, uint32_t color,
                                             uint32_t key);
 
-/* Collective over all of `comm`, all with the same list: a communicator of those `count` ranks,
- * in the order of the list.  On other ranks *out is NULL. */
+/* Creates a communicator of the `count` listed ranks, in the order of the list.  All ranks of
+ * `comm` must call with the same list.  On ranks that are not listed *out is NULL. */
 LK_API LK_NODISCARD lk_status lk_comm_subset(lk_comm **out, lk_comm *comm, const uint32_t *ranks,
                                              uint32_t count);
 
-/* Collective.  Ranks in rows of `columns`, one row after the other: this rank's row, and its
- * column.  rows * columns is the size. */
+/* Arranges the ranks in rows of `columns` ranks and creates a communicator for this rank's row and
+ * one for its column.  Collective.  rows * columns must be the size. */
 LK_API LK_NODISCARD lk_status lk_comm_mesh(lk_comm **row, lk_comm **column, lk_comm *comm,
                                            uint32_t rows, uint32_t columns);
 
 /* ---- Shared memory ----------------------------------------------------------------------- */
 
-/* Collective.  Creates `bytes` of zeroed memory that all ranks see; every page is really there on
- * return (lack of memory is LK_ENOMEM here, not a signal later).  All ranks give the same name
- * and size.  The arena is unmapped by lk_comm_free() at the latest.  Where ranks run on several
- * NUMA nodes, equal parts of it, in order of rank, lie on the nodes of the ranks. */
+/* Creates an arena: `bytes` of zeroed memory that all ranks of a host map.  Collective, with the
+ * same name and size on all ranks.  All pages are allocated on return, so lack of memory is
+ * LK_ENOMEM here, not a signal later.  The arena is unmapped by lk_comm_free() at the latest.  If
+ * ranks run on several NUMA nodes, the arena is divided equally in order of rank, and each part is
+ * placed on its rank's node. */
 LK_API LK_NODISCARD lk_status lk_comm_arena(lk_arena **out, lk_comm *comm, const char *name,
                                             size_t bytes);
-/* Collective.  Piece r of what begins at `offset` (bytes[r] bytes, one piece behind the other) was
- * written by rank r; on return every host's arena has all of them.  On one host that is a barrier.
- * All ranks give the same list. */
+/* Copies the parts that ranks have written to every host's arena.  Collective, with the same list
+ * on all ranks.  Rank r wrote bytes[r] bytes; the parts are consecutive from `offset` on.  On one
+ * host this is a barrier. */
 LK_API LK_NODISCARD lk_status lk_arena_mirror(lk_comm *comm, lk_arena *arena, size_t offset,
                                               const size_t *bytes);
 
@@ -161,75 +166,77 @@ LK_API size_t lk_arena_bytes(const lk_arena *arena);
 
 /* ---- Collectives that move bytes --------------------------------------------------------- */
 
-/* Nobody leaves before everybody has come. */
+/* Returns when all ranks have called it. */
 LK_API LK_NODISCARD lk_status lk_barrier(lk_comm *comm);
 
-/* Copies root's `bytes` bytes at `data` to every rank's. */
+/* Copies root's `bytes` bytes at `data` to every rank's `data`. */
 LK_API LK_NODISCARD lk_status lk_broadcast(lk_comm *comm, void *data, size_t bytes, uint32_t root);
 
-/* Every rank's `bytes` bytes, in order of rank, into recv (size * bytes) on every rank.
+/* Gathers `bytes` bytes from every rank, in order of rank, into recv (size * bytes) on every rank.
  * In place: send == recv + rank * bytes. */
 LK_API LK_NODISCARD lk_status lk_all_gather(lk_comm *comm, const void *send, void *recv,
                                             size_t bytes);
 
-/* The same with bytes[r] bytes from rank r; all ranks give the same list.
- * In place: send is where this rank's part of recv is. */
+/* Gathers bytes[r] bytes from each rank r, in order of rank, into recv on every rank.  All ranks
+ * pass the same list.  In place: send is this rank's part of recv. */
 LK_API LK_NODISCARD lk_status lk_all_gather_v(lk_comm *comm, const void *send, void *recv,
                                               const size_t *bytes);
 
-/* Every rank's `bytes` bytes, in order of rank, into root's recv; elsewhere recv is not looked at.
- * In place: as lk_all_gather(), on root. */
+/* Gathers `bytes` bytes from every rank, in order of rank, into root's recv.  Other ranks' recv is
+ * ignored.  In place, on root: send == recv + root * bytes. */
 LK_API LK_NODISCARD lk_status lk_gather(lk_comm *comm, const void *send, void *recv, size_t bytes,
                                         uint32_t root);
 
-/* Part r of root's send (size * bytes) into rank r's recv; elsewhere send is not looked at.
- * In place, on root: recv == send + root * bytes. */
+/* Scatters root's send (size * bytes): part r is copied to rank r's recv.  Other ranks' send is
+ * ignored.  In place, on root: recv == send + root * bytes. */
 LK_API LK_NODISCARD lk_status lk_scatter(lk_comm *comm, const void *send, void *recv, size_t bytes,
                                          uint32_t root);
 
-/* Part r of every rank's send goes to rank r, which has the parts in order of rank in recv; a
+/* Sends part r of every rank's send to rank r, which stores the parts in recv in order of rank.  A
  * part is `bytes` bytes.  In place: send == recv. */
 LK_API LK_NODISCARD lk_status lk_all_to_all(lk_comm *comm, const void *send, void *recv,
                                             size_t bytes);
 
-/* The same with send_bytes[r] bytes to rank r and recv_bytes[r] from it, one part behind the
- * other.  Two ranks that do not mean the same number are told so.  In place: send == recv, and
- * both lists are the same. */
+/* Sends send_bytes[r] bytes to each rank r and receives recv_bytes[r] bytes from rank r.  The parts
+ * of a buffer are consecutive.  Two ranks that disagree about a size fail with LK_EMISMATCH.  In
+ * place: send == recv, with equal lists. */
 LK_API LK_NODISCARD lk_status lk_all_to_all_v(lk_comm *comm, const void *send,
                                               const size_t *send_bytes, void *recv,
                                               const size_t *recv_bytes);
 
-/* A message between two ranks.  lk_send() returns when the receiver has all of it; messages from
- * one rank to another arrive in order, and both say the same number of bytes.  Two ranks that
- * send to each other must start one of the two calls instead of waiting in both. */
+/* Sends a message to rank `to`, and returns when the receiver has all of it.  Messages from one
+ * rank to another arrive in order, and both sides must pass the same size.  If two ranks send to
+ * each other, one side must use lk_send_start() or lk_recv_start(), or both wait forever. */
 LK_API LK_NODISCARD lk_status lk_send(lk_comm *comm, const void *send, size_t bytes, uint32_t to);
+/* Receives a message of exactly `bytes` bytes from rank `from`. */
 LK_API LK_NODISCARD lk_status lk_recv(lk_comm *comm, void *recv, size_t bytes, uint32_t from);
 
 /* ---- Collectives that reduce ------------------------------------------------------------- */
 
-/* All reductions are elementwise, along the canonical tree over ranks, ((r0 op r1) op (r2 op r3))
- * ...; so the bits do not depend on sizes, on where buffers lie or on timing.  What the operations
- * mean for each type is said beside lk_reduce_op.  Buffers are aligned as their type. */
+/* All reductions except ADASUM are elementwise, along the canonical tree over ranks: ((r0 op r1) op
+ * (r2 op r3)) ... The bits therefore do not depend on sizes, buffer addresses or timing.
+ * lk_reduce_op defines the operations for each type.  Buffers must be aligned to their type. */
 
-/* The reduction of all ranks' `send` into every rank's `recv`.  In place: send == recv. */
+/* Reduces all ranks' `send` into every rank's `recv`.  In place: send == recv. */
 LK_API LK_NODISCARD lk_status lk_all_reduce(lk_comm *comm, const void *send, void *recv,
                                             size_t count, lk_dtype dtype, lk_reduce_op op);
 
-/* The same into root's recv alone; elsewhere recv is not looked at. */
+/* Reduces all ranks' `send` into root's recv; other ranks' recv is ignored.  In place, on root:
+ * send == recv. */
 LK_API LK_NODISCARD lk_status lk_reduce(lk_comm *comm, const void *send, void *recv, size_t count,
                                         lk_dtype dtype, lk_reduce_op op, uint32_t root);
 
-/* The reduction of all ranks' send (size * count elements), of which rank r gets part r.
- * In place: recv == send + rank * count elements. */
+/* Reduces all ranks' send (size * count elements).  Rank r receives part r.  In place: recv == send
+ * + rank * count elements. */
 LK_API LK_NODISCARD lk_status lk_reduce_scatter(lk_comm *comm, const void *send, void *recv,
                                                 size_t count, lk_dtype dtype, lk_reduce_op op);
 
-/* The same with counts[r] elements for rank r; all ranks give the same list. */
+/* Reduces all ranks' send.  Rank r receives counts[r] elements.  All ranks pass the same list. */
 LK_API LK_NODISCARD lk_status lk_reduce_scatter_v(lk_comm *comm, const void *send, void *recv,
                                                   const size_t *counts, lk_dtype dtype,
                                                   lk_reduce_op op);
 
-/* One tensor of many. */
+/* One tensor of lk_all_reduce_many(). */
 typedef struct {
     const void *send;
     void       *recv;
@@ -237,44 +244,47 @@ typedef struct {
     lk_dtype    dtype;
 } lk_reduce_part;
 
-/* lk_all_reduce() of every part, with the bits of separate calls, in fewer: neighbours of the same
- * type travel together while they are small.  Which do is decided by the list alone. */
+/* Performs lk_all_reduce() on every part, with the bits of separate calls, but in fewer operations:
+ * small neighbouring parts of one type are sent together.  The grouping depends only on the list of
+ * parts. */
 LK_API LK_NODISCARD lk_status lk_all_reduce_many(lk_comm *comm, const lk_reduce_part *parts,
                                                  size_t part_count, lk_reduce_op op);
 
 /* ---- Algorithms over several hosts ------------------------------------------------------- */
 
-/* Collective.  Measures the constants by which algorithms are chosen from here on, between rank 0
- * and a rank on another host; rank 0 writes them to the file `path`, unless that is NULL.
- * LK_EINVAL where all ranks are on one host. */
+/* Measures the constants of the cost model, by which algorithms are chosen from now on, between
+ * rank 0 and a rank on another host.  Collective.  Rank 0 writes them to the file `path`, unless
+ * `path` is NULL.  LK_EINVAL if all ranks are on one host. */
 LK_API LK_NODISCARD lk_status lk_comm_tune(lk_comm *comm, const char *path);
 
-/* Where the constants come from, in words; only rank 0 knows of files. */
+/* Returns a text that names the source of the constants.  Only rank 0's text can name a file. */
 LK_API const char *lk_comm_tuning(const lk_comm *comm);
 
-/* From here on as if opened with these options.algorithms; NULL = none.  All ranks alike.
- * LK_EINVAL, with those that there are, where these ranks cannot carry one out. */
+/* Selects algorithms from now on, as lk_comm_options.algorithms does; NULL = none.  All ranks must
+ * pass the same text.  LK_EINVAL if an algorithm does not support these ranks; the message lists
+ * the algorithms that do. */
 LK_API LK_NODISCARD lk_status lk_comm_set_algorithms(lk_comm *comm, const char *algorithms);
 
 typedef struct {
     const char *name;    /* "direct", "ring" ... */
-    bool        exact;   /* the bits of the canonical tree; else only taken when asked for */
+    bool        exact;   /* has the bits of the canonical tree; if false, used only on request */
     bool        chosen;
-    double      seconds; /* that it takes, by the constants; 0 = not known */
+    double      seconds; /* predicted from the constants; 0 = unknown */
 } lk_algorithm;
 
-/* The algorithms of an operation ("all_reduce") on `bytes` bytes of FP32 a rank (of all parts
- * together where data is in parts).  *count is how many there are, 0 where all ranks are on one
- * host without MPI; the first `capacity` of them are in `out`. */
+/* Lists the algorithms of an operation ("all_reduce") on `bytes` bytes of FP32 per rank (of all
+ * parts together if the data has parts).  Writes the first `capacity` algorithms to `out` and their
+ * number to *count.  The number is 0 if all ranks are on one host without MPI. */
 LK_API LK_NODISCARD lk_status lk_comm_explain(const lk_comm *comm, const char *operation,
                                               size_t bytes, lk_algorithm *out, uint32_t capacity,
                                               uint32_t *count);
 
 /* ---- Asynchronous ------------------------------------------------------------------------ */
 
-/* As the calls above, but they return at once; the request is completed by lk_request_wait() and
- * its like.  All ranks start an operation where they start or call it; requests complete in any
- * order.  Lists of sizes are copied, buffers borrowed. */
+/* Asynchronous versions of the calls above.  They return at once; lk_request_wait() or
+ * lk_request_test() completes the request.  In the order of operations that all ranks share, the
+ * start counts as the call.  Requests complete in any order.  Lists of sizes are copied, buffers
+ * borrowed. */
 LK_API LK_NODISCARD lk_status lk_barrier_start(lk_request **out, lk_comm *comm);
 LK_API LK_NODISCARD lk_status lk_broadcast_start(lk_request **out, lk_comm *comm, void *data,
                                                  size_t bytes, uint32_t root);
@@ -310,33 +320,33 @@ LK_API LK_NODISCARD lk_status lk_reduce_scatter_v_start(lk_request **out, lk_com
                                                         const size_t *counts, lk_dtype dtype,
                                                         lk_reduce_op op);
 
-/* Moves a request forward without waiting; *done tells whether it is complete. */
+/* Advances a request without waiting, and sets *done to true if the request is complete. */
 LK_API LK_NODISCARD lk_status lk_request_test(lk_request *request, bool *done);
 
-/* Waits for completion; the communicator's deadline ends the group. */
+/* Waits for completion.  Exceeding the communicator's deadline fails the group. */
 LK_API LK_NODISCARD lk_status lk_request_wait(lk_request *request);
 
-/* Waits up to `timeout_ms`.  LK_ETIMEOUT is no failure of the group: the request goes on, and can
- * be waited for again. */
+/* Waits up to `timeout_ms`.  LK_ETIMEOUT does not fail the group: the request continues, and the
+ * caller can wait for it again. */
 LK_API LK_NODISCARD lk_status lk_request_wait_for(lk_request *request, uint32_t timeout_ms);
 
-/* Every request is freed by its owner.  One that is not complete: those that the others do not
- * need this rank for any more (tree_reduce, messages of a slot's size) leave their results unset;
- * any other ends the group with LK_EPEER. */
+/* Frees a request, complete or not; the caller must free every request.  An incomplete request
+ * leaves its results unset if the other ranks no longer need this rank for it (tree_reduce,
+ * messages of up to a slot's size).  Any other incomplete request ends the group with LK_EPEER. */
 LK_API void lk_request_free(lk_request *request);
 
 /* ---- The central operation --------------------------------------------------------------- */
 
-/* A node of the canonical balanced tree over `leaves` virtual workers that this rank holds: the
- * sum over [first, first + count).  `data` points into an arena: `elements` FP32 values. */
+/* A node of the canonical tree over `leaves` virtual workers that this rank holds: the sum over
+ * leaves [first, first + count).  `data` points into an arena and has `elements` FP32 values. */
 typedef struct {
     uint32_t     first, count;
     const float *data;
 } lk_tree_node;
 
-/* Elements [first, first + count) are summed by rank `owner`.  On several hosts they are wanted by
- * every host whose number modulo the operation's `shards` is `shard`, or that `wanted` says, and
- * summed there by the rank whose local rank is `owner` modulo the local size. */
+/* A slice: elements [first, first + count), summed by rank `owner`.  On several hosts, the hosts
+ * whose number modulo lk_tree_op.shards is `shard` receive the slice, unless lk_tree_op.wanted says
+ * otherwise.  On such a host the rank whose local rank is `owner` modulo the local size sums it. */
 typedef struct {
     size_t   first, count;
     uint32_t owner, shard;
@@ -344,40 +354,44 @@ typedef struct {
 
 typedef struct {
     uint32_t            leaves;     /* V */
-    size_t              elements;   /* in each node's data */
-    const lk_tree_node *nodes;      /* those that I hold, in ascending order of `first` */
+    size_t              elements;   /* number of elements of each node's data */
+    const lk_tree_node *nodes;      /* nodes that this rank holds, by ascending `first` */
     uint32_t            node_count; /* may be 0; at most LK_TREE_NODES_MAX */
-    const lk_slice     *slices;     /* the same on every rank, ascending, disjoint */
+    const lk_slice     *slices;     /* equal on every rank, ascending, disjoint */
     size_t              slice_count;
-    uint32_t            shards;     /* 0 or 1: every host wants every slice; at most the hosts */
-    const uint8_t      *wanted;     /* [hosts][shards], the same on every rank: which host wants
-                                     * which shard, of any number (one host alone wants all);
-                                     * NULL: see lk_slice */
-    float              *out;        /* `elements` wide; only my slices are written.  May be the
-                                     * data of a node that I hold (in place) */
-    bool                packed;     /* out has my slices alone, one behind the other (those that my
-                                     * host wants) */
-    lk_dtype            rounded;    /* LK_BF16 or LK_F16: every node of the tree, leaves too, is
-                                     * rounded to it, and travels between hosts in its 2 bytes; the
-                                     * bits stay those of any ranks and hosts.  LK_I8 or LK_I4: the
-                                     * same in blocks of 256 elements from the first on, of which
-                                     * slices cut none: integers of 8 or 4 bits and a factor that
-                                     * they share, by which the largest is 127 or 7; a block with
-                                     * what is not finite is NaN.  0: LK_F32 */
+    uint32_t            shards;     /* 0 or 1: every host receives every slice; at most the number
+                                     * of hosts */
+    const uint8_t      *wanted;     /* [hosts][shards], equal on every rank: nonzero if the host
+                                     * receives the shard.  A host may receive several shards, and a
+                                     * single host receives all.  NULL: see lk_slice */
+    float              *out;        /* `elements` long; only this rank's slices are written.  May be
+                                     * the data of a node that this rank holds (in place) */
+    bool                packed;     /* out has only this rank's slices (of shards that its host
+                                     * receives), consecutively */
+    lk_dtype            rounded;    /* 0: LK_F32.  LK_BF16 or LK_F16: every node of the tree, leaves
+                                     * included, is rounded to this type and sent between hosts in 2
+                                     * bytes per element; the bits do not depend on ranks and hosts.
+                                     * LK_I8 or LK_I4: every node is rounded in blocks of 256
+                                     * elements, counted from element 0, which slices must not
+                                     * split.  A block has 8- or 4-bit integers and one factor,
+                                     * which maps the largest magnitude to 127 or 7.  A block with a
+                                     * non-finite element becomes NaN */
 } lk_tree_op;
 
 enum { LK_TREE_NODES_MAX = 16 };
 
-/* Bytes in which so many elements travel that are rounded to `rounded` (0: LK_F32). */
+/* Returns the number of bytes in which `elements` elements are sent when rounded to `rounded` (0:
+ * LK_F32). */
 LK_API size_t lk_rounded_bytes(lk_dtype rounded, size_t elements);
 
 /* Starts the elementwise sum of all ranks' nodes in the order of the canonical tree,
- * ((g0+g1)+(g2+g3))+...; when it completes, my slices of `out` hold the sum.  Direct algorithm:
- * each owner reads every node of its slice once and writes the result once.  The arrays of
- * `op` are borrowed until completion, and other ranks may read my nodes until every
- * rank has completed (a later lk_barrier() tells). */
+ * ((g0+g1)+(g2+g3))+... On completion this rank's slices of `out` hold the sum.  The algorithm is
+ * direct: each owner reads every node of its slice once and writes the result once.  The arrays of
+ * `op` are borrowed until completion.  Other ranks may read this rank's nodes until every rank has
+ * completed, which a later lk_barrier() ensures. */
 LK_API LK_NODISCARD lk_status lk_tree_reduce_start(lk_request **out, lk_comm *comm,
                                                    const lk_tree_op *op);
+/* Computes the sum of lk_tree_reduce_start() and waits for its completion. */
 LK_API LK_NODISCARD lk_status lk_tree_reduce(lk_comm *comm, const lk_tree_op *op);
 
 #ifdef __cplusplus

@@ -1,12 +1,12 @@
-/* lockstep/data.h -- samples from files, in an order that no number of workers can change.
+/* lockstep/data.h -- samples from files, in an order that is independent of the number of workers.
  *
- * A data set answers "sample i of the training (or validation) part".  The order of an epoch is
- * a keyed permutation: position p of epoch e is a pure function of (seed, e, n).  A step's
- * global batch is a run of positions, dealt to slots in order; virtual worker v owns slots
- * [v M b, (v+1) M b): M micro-batches of b.  A short batch fills slots in order.
- * So the exact position of a run is one integer: the step.
+ * A data set returns sample i of its training or validation part.  The order of an epoch is a keyed
+ * permutation: the sample at position p of epoch e is a pure function of (seed, e, p, n).  The
+ * global batch of a step is a run of positions, assigned to batch slots in order.  Virtual worker v
+ * owns slots [v M b, (v+1) M b): M micro-batches of b samples.  A short batch fills the slots in
+ * order.  So the state of a run is exactly one integer: the step.
  *
- * Threads: a data set may be read by several threads at once; a loader belongs to one.
+ * Threads: several threads may read a data set at once; only one thread may use a loader.
  */
 #ifndef LK_DATA_H
 #define LK_DATA_H
@@ -21,128 +21,138 @@ extern "C" {
 
 typedef struct lk_dataset lk_dataset;
 
-/* What images of the training part go through each time they are read, drawn for (seed, epoch,
- * sample).  All 0: nothing. */
+/* Augmentation of training images, applied at each read and drawn by (seed, epoch, sample).  All
+ * fields 0: none. */
 typedef struct {
-    uint32_t crop; /* up to so many pixels of black come in from each side: pad and crop */
-    bool     flip; /* every other one is mirrored, left to right */
+    uint32_t crop; /* pad and crop: width of the black padding on each side, in pixels */
+    bool     flip; /* mirrors an image left to right with probability 1/2 */
 
-    /* Above 0: a part of the picture, of this share of its area to all of it and of 3:4 to 4:3, is
-     * made to fit (torchvision's RandomResizedCrop).  In place of `crop`. */
+    /* Above 0: resizes a random part of the image to the full size, like torchvision's
+     * RandomResizedCrop.  The part has at least this share of the area, and an aspect ratio of 3:4
+     * to 4:3.  Replaces `crop`. */
     double resized_crop;
 } lk_augment;
 
 typedef struct {
+    size_t     struct_size; /* see LK_DATASET_OPTIONS_INIT */
     uint32_t   context;    /* tokens: T, the length of a sample */
-    double     validation; /* the fraction kept for validation, 0 <= f < 1 */
-    uint64_t   seed;       /* text window offsets; augmentation; synthetic data */
-    uint64_t   split_seed; /* which images are the validation part; default 0 */
-    uint32_t   fold;       /* which of the parts of that size, from 1; 0 = 1.  No two share any */
-    lk_augment augment;    /* for sources of images: LK_EINVAL for others */
+    double     validation; /* fraction of samples reserved for validation, 0 <= f < 1 */
+    uint64_t   seed;       /* seed of text windows, augmentation and synthetic data */
+    uint64_t   split_seed; /* seed that selects the samples of the validation part; default 0 */
+    uint32_t   fold;       /* number of the validation fold, from 1; folds are disjoint; 0 = 1 */
+    lk_augment augment;    /* images only: LK_EINVAL for other sources */
 
-    /* A file with a number of at least 0 for every sample (of the files, in their order; CIFAR-10's
-     * test batch has none): .npy, or text with white space between.  NULL: none.  For
-     * LK_ORDER_WEIGHTED; the content hash counts it in. */
+    /* A file with one number >= 0 per sample (in the order of the files, without CIFAR-10's test
+     * batch): .npy, or text separated by white space.  NULL: none.  Used by LK_ORDER_WEIGHTED, and
+     * part of the content hash. */
     const char *weights;
 
-    /* A target that is this number, a class or none, counts for nothing: it becomes -1. */
+    /* If `ignores`, targets equal to `ignored`, a class or not, become -1 and do not contribute to
+     * the loss. */
     bool    ignores;
     int64_t ignored;
 
-    /* A file as `weights` is, of numbers up to 256: what training samples with labels count for in
-     * the loss, in steps of 1 / LK_WEIGHT_ONE.  NULL: none. */
+    /* A file in the format of `weights`, with numbers up to 256, in units of 1 / LK_WEIGHT_ONE.
+     * They weight the labelled training samples in the loss.  NULL: none. */
     const char *loss_weights;
 } lk_dataset_options;
+
+#define LK_DATASET_OPTIONS_INIT LK_OPTIONS_INIT(lk_dataset_options)
 
 enum { LK_WEIGHT_ONE = 65536 };
 
 typedef struct {
-    bool tokens;          /* samples are `context` token ids with a target each; otherwise
-                           * floats, standardised as the source says, and one label */
-    bool documents;       /* of tokens: samples have up to `context` of them, each its own number */
-    lk_shape x;           /* of one sample: (T), or (H, W, C), or (features) */
+    bool tokens;          /* true: a sample has `context` token ids and one target per token;
+                           * false: a sample has floats, standardised as the source defines, and
+                           * one label */
+    bool documents;       /* tokens only: each sample has its own length, up to `context` */
+    lk_shape x;           /* shape of a sample: (T), (H, W, C) or (features) */
     uint32_t classes;     /* labels, or the vocabulary size */
-    uint64_t train_count; /* n: samples of an epoch */
+    uint64_t train_count; /* n: samples per epoch */
     uint64_t validation_count;
-    char     content_hash[33]; /* XXH3-128 of the content, hex */
+    char     content_hash[33]; /* XXH3-128 of the content, in hex */
 } lk_dataset_info;
 
-/* Opens `spec` (docs/data.md says what each may hold):
- *   text:FILE|DIR        bytes as tokens, vocabulary 256
- *   tokens:FILE          uint16 or uint32 ids, raw (.u16, .u32) or with llm.c's header;
- *                        FILE?vocab=N&width=16 says what the file does not
- *   shards:DIR           the token files of a folder as one stream; ?vocab and ?width too
- *   idx:IMAGES,LABELS    MNIST's format, also .gz; (H, W, 1)
- *   cifar10:DIR          the binary version; (32, 32, 3); without a validation fraction,
- *                        test_batch.bin is the validation part
- *   tar:FILE|DIR|RANGE   images (JPEG, PNG) and classes in tar archives, as WebDataset packs them;
- *                        ?h=, w= (32) and c= (3) say what they are made to fit, ?classes=
- *   stream:FILE|-        bytes, tokens, images or tar archives of a pipe, read once, which only
- *                        lk_train_run() does
- *   npy:X,Y              NumPy arrays of samples and of integer labels
- *   docs:FILE|DIR|RANGE  documents, each a sample of its own length: lines of a text, "text" of
- *                        JSON lines, .txt and .json in tar archives, token ids between ?end=
- *   synthetic:SPEC       images=N,h=,w=,c=,classes= or samples=N,features=,classes= or
- *                        tokens=N,vocab=; a function of (seed, index)
- * Everything that can be wrong with the files is found here: LK_EINVAL (spec), LK_EIO (missing,
- * unreadable), LK_EFORMAT (empty, truncated, mislabelled, oversized, too few for one sample). */
+/* Opens `spec` (docs/data.md describes the formats):
+ *  text:FILE|DIR        bytes as tokens, vocabulary 256
+ *  tokens:FILE          uint16 or uint32 ids, raw (.u16, .u32) or with llm.c's header;
+ *                       FILE?vocab=N&width=16 supplies properties that the file lacks
+ *  shards:DIR           the token files of a folder as one stream; takes ?vocab and ?width
+ *  idx:IMAGES,LABELS    MNIST's format, also .gz; (H, W, 1)
+ *  cifar10:DIR          the binary version; (32, 32, 3); without a validation fraction,
+ *                       test_batch.bin is the validation part
+ *  tar:FILE|DIR|RANGE   images (JPEG, PNG) and classes in tar archives, as WebDataset packs them;
+ *                       ?h=, w= (32) and c= (3) set the size after resizing, ?classes= their number
+ *  stream:FILE|-        bytes, tokens, images or tar archives from a pipe, read once; only
+ *                       lk_train_run() can read it
+ *  npy:X,Y              NumPy arrays of samples and of integer labels
+ *  docs:FILE|DIR|RANGE  documents, each a sample of its own length: lines of a text, "text" of
+ *                       JSON lines, .txt and .json in tar archives, token ids between ?end=
+ *  synthetic:SPEC       images=N,h=,w=,c=,classes= or samples=N,features=,classes= or
+ *                       tokens=N,vocab=; a function of (seed, index)
+ * Opening detects all problems of the files: LK_EINVAL (spec), LK_EIO (missing, unreadable),
+ * LK_EFORMAT (empty, truncated, mislabelled, oversized, too few for one sample). */
 LK_API LK_NODISCARD lk_status lk_dataset_open(lk_dataset **out, const char *spec,
                                               const lk_dataset_options *options);
 LK_API void                   lk_dataset_free(lk_dataset *dataset);
 
-/* LK_EIO names a file that was changed in place since it was opened, by its size and time of
- * writing: what is read from now on may be of neither version.  A file that was removed, or
- * replaced by another of its name, does no harm: the data set keeps the one that it opened.  A few
- * microseconds a file. */
+/* Returns LK_EIO, naming the file, if the size or modification time of a file has changed since it
+ * was opened: later reads may mix the two versions.  Removing a file, or replacing it by another of
+ * the same name, is harmless: the data set still reads the file that it opened.  The check takes a
+ * few microseconds per file. */
 LK_API LK_NODISCARD lk_status lk_dataset_check(const lk_dataset *dataset);
 
 LK_API const lk_dataset_info *lk_dataset_describe(const lk_dataset *dataset);
 
-/* Targets of a sample: T of a window, 1 of an array, and from 1 to T of a document. */
+/* Returns the number of targets of a sample: T for a window of tokens, 1 for an array, and from 1
+ * to T for a document. */
 LK_API uint32_t lk_dataset_length(const lk_dataset *dataset, bool validation, uint64_t index);
 
-/* One sample, `index` below the part's count.  Tokens: x is int32_t[T], y int32_t[T], the same
- * shifted by one; behind the end of a document, whose end x repeats, targets are -1: none.
- * Arrays: x is float[count], y int32_t[1].
- * `epoch` matters for text windows and augmentation, in training; validation ignores it.
- * LK_EFORMAT for an image that cannot be decoded, with its file, member and offset. */
+/* Reads one sample; `index` is below the count of the part.  Tokens: x is int32_t[T], and y is x
+ * shifted by one, int32_t[T]. Past the end of a document x repeats the separator and targets are
+ * -1.  Arrays: x is float[count], y int32_t[1]. In training `epoch` selects text windows and
+ * augmentation; validation ignores it.  Returns LK_EFORMAT for an image that cannot be decoded, and
+ * names its file, member and offset. */
 LK_API LK_NODISCARD lk_status lk_dataset_read(const lk_dataset *dataset, bool validation,
                                               uint64_t epoch, uint64_t index, void *x, int32_t *y);
 
 /* ---- The order --------------------------------------------------------------------------- */
 
-/* Position p < n of epoch e -> sample < n: a Feistel network over Philox with cycle walking.
- * For p = 0 .. n-1 every sample comes once.  n up to 2^64 - 1. */
+/* Maps position p < n of epoch e to a sample < n: a Feistel network over Philox with cycle walking.
+ * Positions 0 .. n-1 yield every sample once. n may be up to 2^64 - 1. */
 LK_API uint64_t lk_sample_at(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t position);
 
 /* Orders of an epoch; docs/data.md describes them. */
 typedef enum {
     LK_ORDER_PERMUTED,          /* lk_sample_at() */
-    LK_ORDER_SEQUENTIAL,        /* as the files have them */
-    LK_ORDER_TORCH_DISTRIBUTED, /* of PyTorch's DistributedSampler and DataLoader, a replica for
-                                 * each virtual worker; it repeats samples to have as many for each,
-                                 * or with drop_last leaves some out */
-    LK_ORDER_TORCH_UNSHUFFLED,  /* that with shuffle=False */
-    LK_ORDER_WEIGHTED,          /* drawn with replacement, by lk_dataset_options.weights */
+    LK_ORDER_SEQUENTIAL,        /* in the order of the files */
+    LK_ORDER_TORCH_DISTRIBUTED, /* PyTorch's DistributedSampler and DataLoader, with one replica per
+                                 * virtual worker; samples are repeated until replicas are equally
+                                 * long, or left out with drop_last */
+    LK_ORDER_TORCH_UNSHUFFLED,  /* as above with shuffle=False */
+    LK_ORDER_WEIGHTED,          /* drawn with replacement, weighted by lk_dataset_options.weights */
 } lk_order;
 
-/* Positions of an epoch: `n`, or for PyTorch's orders n made a multiple of virtual_workers.  This
- * is the n that the step functions below take. */
+/* Returns the number of positions of an epoch: `n`, or for PyTorch's orders n rounded to a multiple
+ * of virtual_workers.  The step functions below take this number as `n`. */
 LK_API uint64_t lk_epoch_positions(lk_order order, uint64_t n, uint32_t virtual_workers,
                                    bool drop_last);
 
-/* What step `step` consists of, given n samples and a global batch of G >= 1.  An epoch must have
- * a step: lk_steps_per_epoch() is 0 where drop_last leaves none, and there is none to ask for. */
+/* The part of an epoch that one step covers. */
 typedef struct {
     uint64_t epoch;
     uint64_t first;   /* position in the epoch of slot 0 */
-    uint64_t samples; /* <= G; less only in the last step of an epoch */
+    uint64_t samples; /* <= G; fewer than G only in the last step of an epoch */
 } lk_step_span;
+/* Returns the span of step `step`, given n samples and a global batch of G >= 1.
+ * lk_steps_per_epoch() must not be 0 (with drop_last, an epoch may have no step). */
 LK_API lk_step_span lk_step_at(uint64_t n, uint64_t global_batch, bool drop_last, uint64_t step);
+/* Returns the number of steps per epoch. */
 LK_API uint64_t     lk_steps_per_epoch(uint64_t n, uint64_t global_batch, bool drop_last);
 
-/* Samples of micro-batch `micro_index` of virtual worker `v` when a batch has `samples`: not where
- * samples are documents, which are dealt by their tokens. */
+/* Returns the number of samples in micro-batch `micro_index` of virtual worker `v`, given `samples`
+ * in the global batch.  Does not apply to documents, which are distributed by their number of
+ * tokens. */
 LK_API uint32_t lk_micro_samples(uint64_t samples, uint32_t micro_batch, uint32_t micro_count,
                                  uint32_t v, uint32_t micro_index);
 
@@ -151,45 +161,52 @@ LK_API uint32_t lk_micro_samples(uint64_t samples, uint32_t micro_batch, uint32_
 typedef struct lk_loader lk_loader;
 
 typedef struct {
+    size_t struct_size; /* see LK_LOADER_OPTIONS_INIT */
     uint64_t seed;
     uint32_t global_batch, micro_batch, virtual_workers;
-    uint32_t first, count; /* serves `count` virtual workers: first, first + stride ... */
+    uint32_t first, count; /* virtual workers to serve: `count` of them, first, first + stride
+                            * ... */
     uint32_t stride;       /* 0 = 1 */
-    const uint32_t *list;  /* (optional) `count` virtual workers in another order than this */
+    const uint32_t *list;  /* (optional) the `count` virtual workers in an explicit order; replaces
+                            * first and stride */
     bool     drop_last;
     lk_order order;
     uint64_t start_step, end_step; /* the loader prefetches steps [start, end) */
-    uint32_t ahead;                /* micro-batches prepared in advance; 0 = 4 a thread, of small
-                                    * ones up to 32, as 2 MiB hold */
-    uint32_t threads;              /* that prepare them; 0 = 1.  They change nothing else */
-    bool     lock_step;            /* micro-batch k of all of them, then k + 1 */
+    uint32_t ahead;                /* micro-batches prefetched; 0 = 4 per thread, or up to 32 small
+                                    * ones that fit in 2 MiB */
+    uint32_t threads;              /* prefetching threads; 0 = 1; does not affect the batches */
+    bool     lock_step;            /* delivers micro-batch k of all virtual workers before
+                                    * micro-batch k + 1 */
 } lk_loader_options;
 
-/* A micro-batch.  x: `samples` samples; y: T targets or one label each.  `samples` may be 0.  Room
- * for micro_batch samples is there, and zero beyond `samples`.  Where samples are documents there
- * are `length` ids and targets of each in place of T, as many as the longest has; behind the end of
- * a shorter one targets are -1. */
+#define LK_LOADER_OPTIONS_INIT LK_OPTIONS_INIT(lk_loader_options)
+
+/* A micro-batch. x: `samples` samples; y: T targets or one label per sample.  `samples` may be 0.
+ * The memory has room for micro_batch samples and is zero beyond `samples`.  With documents each
+ * sample has `length` ids and targets instead of T.  `length` is that of the longest document in
+ * the micro-batch; targets past the end of a shorter document are -1. */
 typedef struct {
     uint64_t       step, epoch;
     uint32_t       virtual_worker, micro_index;
     uint32_t       samples;
-    uint32_t       length;     /* 0 where samples are no documents */
-    uint32_t       first_slot; /* slot in the global batch of its first sample */
+    uint32_t       length;     /* 0 unless samples are documents */
+    uint32_t       first_slot; /* batch slot of the first sample */
     const void    *x;
     const int32_t *y;
-    const uint32_t *weights;   /* of the samples in the loss, LK_WEIGHT_ONE is 1; NULL: 1 each */
+    const uint32_t *weights;   /* weights of the samples in the loss, LK_WEIGHT_ONE is 1; NULL: all
+                                * 1 */
 } lk_batch;
 
-/* Starts the prefetching threads.  Borrows the data set.  LK_EINVAL if the numbers do not fit one
- * another: global_batch must be a multiple of virtual_workers * micro_batch. */
+/* Starts the prefetching threads.  Borrows the data set.  Returns LK_EINVAL if the numbers are
+ * inconsistent: global_batch must be a multiple of virtual_workers * micro_batch. */
 LK_API LK_NODISCARD lk_status lk_loader_open(lk_loader **out, const lk_dataset *dataset,
                                              const lk_loader_options *options);
 LK_API void                   lk_loader_free(lk_loader *loader);
 
-/* The next micro-batch in order (step, virtual worker, micro index), borrowed until the
- * next call.  In lock step the order is (step, micro index, virtual worker), and all with one micro
- * index are borrowed together, until the first of the next.  LK_EINVAL past end_step; what
- * lk_dataset_read() says of a sample that it cannot read, once those before it are delivered. */
+/* Returns the next micro-batch in the order (step, virtual worker, micro index), borrowed until the
+ * next call.  With lock_step the order is (step, micro index, virtual worker), and all batches of
+ * one micro index are borrowed until the first batch of the next micro index.  Returns LK_EINVAL
+ * past end_step.  A failure of lk_dataset_read() is returned after all samples before it. */
 LK_API LK_NODISCARD lk_status lk_loader_next(lk_loader *loader, lk_batch *out);
 
 #ifdef __cplusplus

@@ -1,14 +1,16 @@
-/* lockstep/flight.h -- what the ranks of a job did last: reading what flight recorders wrote.
+/* lockstep/flight.h -- the last actions of every rank of a job, read from flight recorder files.
  *
- * A job started with a flight directory (lk_comm_options, lk_launch_options, --flight) keeps a file
- * for every rank there, DIR/rank-R.flight: its last 4096 operations and notes, with times.  The
- * files can be read while the job runs and after it died, however it did.  lk_flight_open() puts
- * them together: who is where, what each operation waits for, who disagreed, who came late.
+ * A job started with a flight directory (lk_comm_options, lk_launch_options, --flight-recorder)
+ * writes a file for every rank, DIR/rank-R.flight.  The file holds the last 4096 operations and
+ * notes of the rank, with times.  The files can be read while the job runs and after the job has
+ * ended, even by a crash.  lk_flight_open() combines the files.  The lk_flight lists each rank's
+ * position and the ranks for which each operation waits.  It also lists the ranks that disagreed
+ * about an operation and the ranks that were late.
  *
- * Times are in nanoseconds since the epoch.  Within a host they can be compared to the
- * microsecond, between hosts as well as their clocks agree.
+ * Times are in nanoseconds since the epoch.  Times of one host can be compared to the microsecond.
+ * Times of two hosts can be compared only as precisely as the clocks of the hosts are synchronised.
  *
- * Ownership: everything that is returned belongs to the flight.  Texts are printable ASCII.
+ * Ownership: all returned pointers belong to the lk_flight.  Texts are printable ASCII.
  */
 #ifndef LK_FLIGHT_H
 #define LK_FLIGHT_H
@@ -21,48 +23,52 @@ extern "C" {
 
 typedef struct lk_flight lk_flight;
 
-/* Reads all DIR/rank-R.flight.  What is damaged is told by the ranks that lk_flight_rank_at()
- * returns; LK_EIO if DIR cannot be read, LK_EFORMAT if no file in it could. */
+/* Reads all files DIR/rank-R.flight.  Damaged files are reported in lk_flight_rank.problem.  LK_EIO
+ * if DIR cannot be read, LK_EFORMAT if no file in it could be read. */
 LK_API LK_NODISCARD lk_status lk_flight_open(lk_flight **out, const char *directory);
 LK_API void lk_flight_free(lk_flight *flight);
 
-/* When the files were read; all that is later than a rank's last entry is waiting. */
+/* Returns the time at which the files were read.  A rank's current wait lasts from its last entry
+ * to this time. */
 LK_API int64_t lk_flight_time(const lk_flight *flight);
 
 /* ---- Ranks ------------------------------------------------------------------------------- */
 
 typedef enum {
-    LK_FLIGHT_MISSING, /* there is no file, or none that can be read */
-    LK_FLIGHT_RUNNING, /* its process is there */
-    LK_FLIGHT_STOPPED, /* its process is there, but stopped (SIGSTOP, a debugger) */
-    LK_FLIGHT_LEFT,    /* it went in order */
-    LK_FLIGHT_FAILED,  /* it was told of a failure, or met one */
-    LK_FLIGHT_DEAD,    /* its process is gone, without a word */
-    LK_FLIGHT_UNKNOWN, /* on another host, or before this one was started again */
+    LK_FLIGHT_MISSING, /* there is no readable file */
+    LK_FLIGHT_RUNNING, /* the process exists */
+    LK_FLIGHT_STOPPED, /* the process exists, but is stopped (SIGSTOP, a debugger) */
+    LK_FLIGHT_LEFT,    /* the rank left in order */
+    LK_FLIGHT_FAILED,  /* the rank reported a failure, or received one */
+    LK_FLIGHT_DEAD,    /* the process ended without reporting anything */
+    LK_FLIGHT_UNKNOWN, /* unknown: on another host, or recorded before this host was rebooted */
 } lk_flight_state;
 
-/* "running"; never NULL. */
+/* Returns the name of a state, such as "running"; never NULL. */
 LK_API const char *lk_flight_state_name(lk_flight_state state);
 
 typedef struct {
-    uint32_t        rank; /* in the job */
+    uint32_t        rank; /* world rank */
     lk_flight_state state;
-    const char     *problem; /* what is wrong with its file; "" = nothing */
+    const char     *problem; /* problem with the rank's file; "" = none */
     const char     *host;
     int32_t         pid;
-    int64_t         opened_ns, last_ns; /* its first and last sign of life */
-    uint64_t        entries, lost;      /* that are there; older ones that were written over */
-    bool            noted;              /* lk_comm_note() was called: step and phase hold */
+    int64_t         opened_ns, last_ns; /* times of the first and last entry */
+    uint64_t        entries, lost;      /* number of entries present, and of older entries that were
+                                         * overwritten */
+    bool            noted;              /* lk_comm_note() was called; step and phase are valid */
     uint64_t        step;
     const char     *phase;
     int64_t         noted_ns;
-    const char     *failure; /* what it was told, or said: "" = nothing */
+    const char     *failure; /* failure that the rank received or reported; "" = none */
     int64_t         failed_ns;
-    uint64_t        met, last;  /* operations that all ranks met; in how many it came last */
-    int64_t         late_ns;    /* in those: how much later than the one before, in all */
+    uint64_t        met, last;  /* number of operations that all ranks reached; number of these in
+                                 * which this rank arrived last */
+    int64_t         late_ns;    /* sum of the delays after the second-last rank, over the operations
+                                 * in which this rank arrived last */
 } lk_flight_rank;
 
-/* All ranks of the job in order; NULL behind the last. */
+/* Returns the ranks of the job in order; NULL past the last. */
 LK_API const lk_flight_rank *lk_flight_rank_at(const lk_flight *flight, size_t index);
 
 /* ---- Operations -------------------------------------------------------------------------- */
@@ -70,74 +76,76 @@ LK_API const lk_flight_rank *lk_flight_rank_at(const lk_flight *flight, size_t i
 typedef enum {
     LK_FLIGHT_OPEN,
     LK_FLIGHT_COMPLETE,
-    LK_FLIGHT_FREED,     /* its request was freed before it was complete */
-    LK_FLIGHT_ABANDONED, /* its communicator was freed before it was complete */
+    LK_FLIGHT_FREED,     /* the request was freed before the operation was complete */
+    LK_FLIGHT_ABANDONED, /* the communicator was freed before the operation was complete */
 } lk_flight_fate;
 
-/* "open"; never NULL. */
+/* Returns the name of a fate, such as "open"; never NULL. */
 LK_API const char *lk_flight_fate_name(lk_flight_fate fate);
 
-/* A rank's part in an operation. */
+/* One rank's part in an operation. */
 typedef struct {
     uint32_t       rank;
     lk_flight_fate fate;
-    int64_t        began_ns, met_ns, ended_ns; /* met: all had come.  0 = not (yet) */
+    int64_t        began_ns, met_ns, ended_ns; /* met: when all ranks had arrived.  0 = not (yet) */
     uint64_t       step;
-    bool           differs;   /* from what most others mean by this operation ... */
-    const char    *operation; /* ... which is this: "barrier #4" */
+    bool           differs;   /* this rank issued a different operation than most ranks */
+    const char    *operation; /* that operation, if it differs: "barrier #4" */
 } lk_flight_visit;
 
 typedef struct {
-    const char            *operation; /* "all_reduce #12 (F32 sum, 100 elements)" */
-    uint64_t               bytes;     /* that a rank gives; 0 where the file does not say */
+    const char            *operation; /* such as "all_reduce #12 (F32 sum, 100 elements)" */
+    uint64_t               bytes;     /* contributed by each rank; 0 if not recorded */
     uint32_t               group_size;
     const lk_flight_visit *visits; /* in order of rank */
     uint32_t               visit_count;
-    const uint32_t        *absent; /* ranks of the group that have not come, in order */
+    const uint32_t        *absent; /* ranks of the group that have not arrived, in order */
     uint32_t               absent_count;
-    uint32_t               unknown_count; /* ranks that may have come: their files do not tell */
-    int64_t                first_ns, last_ns; /* arrivals; the spread is what is between them */
-    int64_t                ended_ns; /* when the last ended it; 0 = it is open, or ended nowhere */
-    bool                   differs;  /* ranks disagree about it */
+    uint32_t               unknown_count; /* number of ranks whose files do not record whether they
+                                           * arrived */
+    int64_t                first_ns, last_ns; /* first and last arrival */
+    int64_t                ended_ns; /* time at which the last rank completed; 0 = open, or
+                                      * completed by no rank */
+    bool                   differs;  /* ranks disagree about the operation */
 } lk_flight_operation;
 
-/* By the time of their first arrival; NULL behind the last. */
+/* Returns the operations in order of their first arrival; NULL past the last. */
 LK_API const lk_flight_operation *lk_flight_operation_at(const lk_flight *flight, size_t index);
 LK_API size_t lk_flight_operation_count(const lk_flight *flight);
 
-/* A rank in a group: the last operation that it has completed there, and the first that is open;
- * NULL = none. */
+/* One rank's position in a group: the last operation that the rank completed there, and the first
+ * that is still open; NULL = none. */
 typedef struct {
     uint32_t                   rank, group_size;
-    const char                *group; /* "all ranks", "2 ranks from rank 4 on" */
+    const char                *group; /* such as "all ranks" or "2 ranks with rank 4" */
     const lk_flight_operation *completed, *open;
     uint32_t                   open_count;
 } lk_flight_place;
 
-/* By group, then by rank; NULL behind the last. */
+/* Returns the positions by group, then by rank; NULL past the last. */
 LK_API const lk_flight_place *lk_flight_place_at(const lk_flight *flight, size_t index);
 
 /* ---- Findings ---------------------------------------------------------------------------- */
 
 typedef enum {
-    LK_FLIGHT_DAMAGE,    /* a file cannot be read, or not all of it */
-    LK_FLIGHT_DEATH,     /* a rank's process ended without a word */
-    LK_FLIGHT_FAILURE,   /* what ranks were told */
+    LK_FLIGHT_DAMAGE,    /* a file cannot be read completely */
+    LK_FLIGHT_DEATH,     /* a rank's process ended without reporting anything */
+    LK_FLIGHT_FAILURE,   /* a failure that ranks received */
     LK_FLIGHT_MISMATCH,  /* ranks disagree about an operation */
-    LK_FLIGHT_WAITING,   /* an operation is open because some have not come */
-    LK_FLIGHT_STRAGGLER, /* a rank comes last more often than chance would have it */
+    LK_FLIGHT_WAITING,   /* an operation is open because some ranks have not arrived */
+    LK_FLIGHT_STRAGGLER, /* a rank arrives last significantly more often than by chance */
 } lk_flight_finding_kind;
 
-/* "waiting"; never NULL. */
+/* Returns the name of a kind, such as "waiting"; never NULL. */
 LK_API const char *lk_flight_finding_name(lk_flight_finding_kind kind);
 
 typedef struct {
     lk_flight_finding_kind kind;
-    uint32_t               rank; /* that it is about: the lowest */
+    uint32_t               rank; /* the lowest rank concerned */
     char                   text[500];
 } lk_flight_finding;
 
-/* The gravest kinds first; NULL behind the last. */
+/* Returns the findings, the most severe kinds first; NULL past the last. */
 LK_API const lk_flight_finding *lk_flight_finding_at(const lk_flight *flight, size_t index);
 
 #ifdef __cplusplus

@@ -8,13 +8,15 @@
 extern "C" {
 #endif
 
-/* Whose micro-batches BatchNorm has its statistics from: each virtual worker's own, or those of all
- * virtual workers together, which are then walked in lock step. */
+/* The scope of BatchNorm's statistics.  GHOST: the micro-batch of one virtual worker.  SYNC: the
+ * micro-batches of all virtual workers, which then run in lock step. */
 typedef enum { LK_BATCHNORM_GHOST = 0, LK_BATCHNORM_SYNC } lk_batchnorm;
 
-/* Zero means the default.  Each model reads its own fields and what the data set says. */
+/* Options of a model.  Zero means the default, which the comment after each field gives.  Each
+ * model reads its own fields and the description of the data set. */
 typedef struct {
-    /* from the data set */
+    size_t struct_size; /* see LK_MODEL_OPTIONS_INIT */
+    /* description of the data set */
     lk_shape input; /* of one sample */
     bool     tokens;
     uint32_t classes; /* labels or vocabulary */
@@ -23,34 +25,38 @@ typedef struct {
     uint32_t heads;   /* 4 */
     uint32_t width;   /* 128 */
     float    dropout; /* 0 */
-    bool     logits;  /* the last value is logits, for lk_engine_output(); else the head and the
-                       * loss are one block, which takes less memory */
-    /* gpt and resnet: keep only what layers or residual blocks put out, and compute the rest again
-     * in backward; the same bits */
+    bool     logits;  /* the last value is the logits, for lk_engine_output(); else the head and the
+                       * loss are one block, which needs less memory */
+    /* gpt and resnet: store only the outputs of layers or residual blocks, and recompute the other
+     * values in backward; the bits are the same */
     bool     activation_checkpointing;
     /* mlp */
     uint32_t hidden[8]; /* 512, 512 */
     uint32_t hidden_count;
     /* resnet */
-    uint32_t depth; /* 20; 32, 56: the CIFAR family; 18: ResNet-18 */
+    uint32_t depth; /* 20 (default), 32 and 56: the CIFAR family; 18: ResNet-18 */
     bool     zero_gamma;
     lk_batchnorm batchnorm;
-    /* bare: a model of which only sizes are known, for plans */
-    uint64_t parameters;       /* elements; must be given */
-    uint64_t largest_layer;    /* of these; as in a GPT of that size */
-    uint64_t sample_tokens;    /* 1; each takes 6 operations of every parameter */
-    uint64_t activation_bytes; /* 0; of a sample, kept from forward to backward */
+    /* for the model "bare", of which only sizes are known: see `lockstep plan` */
+    uint64_t parameters;       /* elements; required */
+    uint64_t largest_layer;    /* elements of the largest layer; default: as in a GPT with that many
+                                * parameters */
+    uint64_t sample_tokens;    /* default 1; each token costs 6 operations per parameter */
+    /* default 0; bytes per sample that are stored from forward to backward */
+    uint64_t activation_bytes;
 } lk_model_options;
 
-/* The names of the built-in models that can be trained, in order; NULL past the end. */
+#define LK_MODEL_OPTIONS_INIT LK_OPTIONS_INIT(lk_model_options)
+
+/* Returns the name of the index-th built-in model that can be trained; NULL past the end. */
 LK_API const char *lk_model_builtin(uint32_t index);
 
-/* The options as the model takes them: defaults filled in, fields that it does not read 0.  What
- * lk_model_build() uses and checkpoints record.  An unknown name: only what is from the data. */
-LK_API lk_model_options lk_model_resolve(const char *name, const lk_model_options *options);
+/* Fills in all defaults and sets unused fields to 0, as lk_model_build() uses the options and
+ * checkpoints record them.  For an unknown name only the description of the data remains. */
+LK_API LK_NODISCARD lk_status lk_model_resolve(lk_model_options *options, const char *name);
 
-/* Builds a built-in model, or "bare", which no engine opens.  LK_EINVAL: an unknown name, options
- * or data that do not fit, with what to change. */
+/* Builds a built-in model, or "bare", which no engine can open.  LK_EINVAL for an unknown name, or
+ * for options or data that do not fit; the message suggests a change. */
 LK_API LK_NODISCARD lk_status lk_model_build(lk_model **out, const char *name,
                                              const lk_model_options *options);
 

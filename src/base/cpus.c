@@ -1,10 +1,11 @@
-/* cpus.c -- processors in the order of their distance. */
+/* cpus.c -- processors sorted by proximity. */
 #include "base/cpus.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A number from /sys, of lists the first; 0 where there is none. */
+/* Reads a number, or the first number of a list, from the file `name` of processor `cpu` in /sys.
+ * Returns 0 if the file does not exist. */
 static unsigned read_topology(unsigned cpu, const char *name)
 {
     char     path[96];
@@ -20,7 +21,8 @@ static unsigned read_topology(unsigned cpu, const char *name)
     return number;
 }
 
-/* Package, first thread of the core, thread: where a processor stands among the others. */
+/* Returns a sort key.  Processors are sorted by package, then by the first hardware thread of their
+ * core, then by number. */
 static uint64_t place_of(unsigned cpu)
 {
     return (uint64_t)read_topology(cpu, "physical_package_id") << 32 |

@@ -1,4 +1,4 @@
-/* base/cpus.h -- the processors (as the kernel numbers them) that a thread may run on. */
+/* base/cpus.h -- the processors, in the kernel's numbering, on which a thread may run. */
 #ifndef LKI_CPUS_H
 #define LKI_CPUS_H
 
@@ -6,16 +6,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Neighbours side by side, as /sys tells them: threads of one core, cores of one package. */
+/* Processors sorted by proximity, as /sys reports it: threads of one core, cores of one package. */
 typedef struct {
     uint32_t count;
     uint16_t order[CPU_SETSIZE];
-    uint32_t packages, cores; /* that these are on */
+    uint32_t packages, cores; /* number of packages and cores that these processors belong to */
 } lki_cpus;
 
+/* Sorts the processors of `set`. */
 void lki_cpus_sort(lki_cpus *out, const cpu_set_t *set);
 
-/* Part `index` of `parts`: equal, contiguous in their order. */
+/* Divides the sorted processors into `parts` equal, contiguous parts. *out becomes part `index`. */
 void lki_cpus_share(cpu_set_t *out, const lki_cpus *cpus, uint32_t index, uint32_t parts);
 
 #endif

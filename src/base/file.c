@@ -13,7 +13,8 @@ lk_status lki_map_open(lki_map *out, const char *path)
 {
     static const uint8_t nothing[1];
     *out   = (lki_map){ nothing, 0 };
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe is refused, not waited for */
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* O_NONBLOCK: a pipe must not block
+                                                             * here */
     if (fd < 0)
         return lk_fail(LK_EIO, "cannot open '%s': %s", path, strerror(errno));
     struct stat info;
@@ -45,4 +46,11 @@ double lki_seconds(void)
     struct timespec now;
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+int64_t lki_now_ms(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }

@@ -1,4 +1,4 @@
-/* base/file.h -- reading files whole: mapped, never copied, never assumed to be there. */
+/* base/file.h -- whole files, memory-mapped, and the clock. */
 #ifndef LKI_FILE_H
 #define LKI_FILE_H
 
@@ -6,11 +6,16 @@
 
 typedef struct { const uint8_t *data; size_t bytes; } lki_map;
 
-/* Maps a regular file read-only.  An empty file is {NULL-safe data, 0}.  LK_EIO says why not. */
+/* Maps a regular file read-only.  An empty file yields zero bytes and a pointer that is not NULL.
+ * Returns LK_EIO, with the reason, if the file cannot be mapped. */
 LK_NODISCARD lk_status lki_map_open(lki_map *out, const char *path);
 void lki_map_close(lki_map *map);
 
-/* A monotonic clock in seconds, for reports only: nothing that reaches parameters reads it. */
+/* Returns the monotonic clock in seconds.  For reports and timeouts only: parameters must not
+ * depend on the clock. */
 double lki_seconds(void);
+
+/* Returns the monotonic clock in milliseconds, for deadlines. */
+int64_t lki_now_ms(void);
 
 #endif

@@ -1,9 +1,10 @@
-/* base/float.h -- how this thread's processor rounds and treats tiny numbers; which are finite.
+/* base/float.h -- reads and sets the floating-point mode of this thread (rounding, subnormal
+ * numbers), and finds values that are not finite.
  *
- * A program linked with -ffast-math flushes subnormal numbers to zero in all its threads, and one
- * may round in another direction: both change bits without any sign.  A new thread inherits the
- * mode of the one that starts it.  Standard is what a process is born with: to nearest even,
- * subnormal numbers kept.
+ * A program linked with -ffast-math flushes subnormal numbers to zero in all its threads, and a
+ * program may select another rounding direction.  Both change the results silently.  A new thread
+ * inherits the mode of its creator.  The standard mode is that of a new process: round to nearest
+ * even, subnormal numbers preserved.
  */
 #ifndef LKI_FLOAT_H
 #define LKI_FLOAT_H
@@ -14,12 +15,13 @@
 #include <stdint.h>
 
 #if defined(__x86_64__)
-#define LKI_FLOAT_STANDARD UINT64_C(0x1f80) /* every exception masked, all else 0 */
+#define LKI_FLOAT_STANDARD UINT64_C(0x1f80) /* all exceptions masked, all other bits 0 */
 #else
 #define LKI_FLOAT_STANDARD UINT64_C(0)
 #endif
 
-/* The bits of a mode in which subnormal operands and results are zeros. */
+/* The bits of the mode which, if set, make the processor replace subnormal operands and results by
+ * zero. */
 #if defined(__x86_64__)
 #define LKI_FLOAT_FLUSH UINT64_C(0x8040)
 #endif
@@ -27,7 +29,7 @@
 static inline uint64_t lki_float_mode(void)
 {
 #if defined(__x86_64__)
-    return __builtin_ia32_stmxcsr() & ~UINT64_C(0x3f); /* what has happened is no mode */
+    return __builtin_ia32_stmxcsr() & ~UINT64_C(0x3f); /* without the sticky exception flags */
 #elif defined(__aarch64__)
     uint64_t mode;
     __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
@@ -53,7 +55,7 @@ static inline bool lki_float_is_standard(void)
     return lki_float_mode() == LKI_FLOAT_STANDARD;
 }
 
-/* How many values stand before the first that is infinite or no number; `count`: there is none. */
+/* Returns the index of the first value that is infinite or NaN; `count` if there is none. */
 static inline size_t lki_finite_count(const float *values, size_t count)
 {
     size_t i = 0;

@@ -1,4 +1,4 @@
-/* hash.c -- thin covers over nettle and xxHash. */
+/* hash.c -- thin wrappers of nettle and xxHash. */
 #include "base/hash.h"
 
 #include <stdio.h>
@@ -38,7 +38,8 @@ uint64_t lki_xxh3_plain(const void *data, size_t bytes)
     return XXH3_64bits(data, bytes);
 }
 
-/* What is short takes the same way with any registers. */
+/* Selects the version for the widest registers.  For short inputs all versions run the same
+ * code. */
 uint64_t lki_xxh3(const void *data, size_t bytes)
 {
 #if defined(__x86_64__)

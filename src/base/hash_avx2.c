@@ -1,4 +1,4 @@
-/* hash_avx2.c -- XXH3 on 256-bit registers: the same hash. */
+/* hash_avx2.c -- XXH3 on 256-bit registers, with the result of lki_xxh3_plain(). */
 #include "base/hash.h"
 
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-/* hash_test.c -- XXH3 is one hash, whatever registers compute it. */
+/* hash_test.c -- tests that XXH3 gives the same hash on registers of any width. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,7 +37,7 @@ static void registers_do_not_show(void **state)
     check(4096 * sizeof(float));
 }
 
-/* Written down once: a hash lies in files of checkpoints. */
+/* Checks a fixed value, because checkpoint files contain this hash. */
 static void the_hash_is_that_of_the_standard(void **state)
 {
     (void)state;

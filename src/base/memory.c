@@ -1,4 +1,4 @@
-/* memory.c -- zeroed, cache-line aligned allocation that says what it was for when it fails. */
+/* memory.c -- zeroed allocation, aligned to cache lines, whose failures name the purpose. */
 #include "base/memory.h"
 
 #include <stdlib.h>
@@ -7,8 +7,8 @@
 
 enum { ALIGNMENT = 64 };
 
-/* From this size on memory is asked for in huge pages: matrices are walked by columns, too, and
- * with pages of 4 KiB every element of a column needs an address translated. */
+/* The size from which memory is requested in huge pages.  Matrices are also read by columns, and
+ * with 4 KiB pages every element of a column needs its own address translation. */
 #define HUGE_BYTES ((size_t)2 << 20)
 
 lk_status lki_alloc_untouched(void **out, size_t bytes, const char *what)
@@ -23,7 +23,7 @@ lk_status lki_alloc_untouched(void **out, size_t bytes, const char *what)
         return lk_fail(LK_ENOMEM, "%s: no memory for %zu bytes", what, bytes);
 #ifdef MADV_HUGEPAGE
     if (alignment == HUGE_BYTES)
-        (void)madvise(memory, padded, MADV_HUGEPAGE); /* where it cannot be had, it works as well */
+        (void)madvise(memory, padded, MADV_HUGEPAGE); /* optional: works without them too */
 #endif
     *out = memory;
     return LK_OK;

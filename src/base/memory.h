@@ -4,19 +4,25 @@
 
 #include "base/status.h"
 
-/* Zeroed memory, in whole units of 64 bytes and aligned to them; LK_ENOMEM names `what`. */
+enum { LKI_LINE = 64 }; /* bytes of a cache line */
+
+/* Allocates zeroed memory, in multiples of 64 bytes and aligned to 64.  If memory is exhausted,
+ * returns LK_ENOMEM, with `what` in the message. */
 LK_NODISCARD lk_status lki_alloc(void **out, size_t bytes, const char *what);
 void lki_free(void *memory);
 
-/* The same, but what it holds is not known: nobody has written to its pages yet. */
+/* Allocates as lki_alloc() does, but without zeroing.  The contents are undefined, and no page has
+ * been touched. */
 LK_NODISCARD lk_status lki_alloc_untouched(void **out, size_t bytes, const char *what);
 
-/* lki_alloc() of `count` elements of *pointer; overflow is LK_ENOMEM. */
+/* Allocates a zeroed array of `count` elements of *pointer.  Returns LK_ENOMEM if the size
+ * overflows. */
 #define LKI_NEW(pointer, count, what)                                                            \
     lki_alloc_array((void **)(pointer), (count), sizeof **(pointer), (what))
 LK_NODISCARD lk_status lki_alloc_array(void **out, size_t count, size_t size, const char *what);
 
-/* Grows *pointer (count elements of `size` bytes, capacity in *capacity) to hold one more. */
+/* Ensures that the array *pointer, which has `count` elements of `size` bytes, has room for one
+ * more. *capacity is the array's capacity in elements. */
 LK_NODISCARD lk_status lki_reserve(void **pointer, size_t *capacity, size_t count, size_t size,
                                    const char *what);
 

@@ -1,8 +1,8 @@
 /* pool.c -- threads that claim numbered tasks from a counter.
  *
- * One job at a time.  The owner publishes the job, bumps `generation` and takes part; helpers
- * spin a little for the next generation and then sleep on it with a futex.  The owner returns
- * when every helper that joined the job has left it, so job memory may live on its stack.
+ * A pool runs one job at a time.  The owner publishes the job, increments `generation` and takes
+ * part.  Helpers spin briefly for the next generation and then sleep on it with a futex.  The owner
+ * returns when every helper has left the job, so the job's memory may be on the owner's stack.
  */
 #include "base/pool.h"
 
@@ -22,22 +22,23 @@ enum { SPINS = 2000 };
 
 struct lki_pool {
     uint32_t         threads;
-    uint32_t         started; /* helpers that run: threads - 1, less after a failed start */
+    uint32_t         started; /* number of running helpers: threads - 1, or fewer if a thread could
+                               * not be started */
     pthread_t       *handles;
-    lki_trace       *trace; /* of the helpers' parts, or NULL */
+    lki_trace       *trace; /* trace of the helpers' parts of jobs; NULL: none */
     uint32_t         first_track;
     lki_task         task;
     void            *context;
     size_t           count;
-    bool             each; /* a task is for the thread of its number */
+    bool             each; /* task i runs on thread i */
     bool             pinned;
-    cpu_set_t        before, mine; /* where the caller could run, and does */
+    cpu_set_t        before, mine; /* the caller's affinity before pinning, and while pinned */
     _Atomic size_t   next;
-    _Atomic uint32_t generation; /* futex: helpers wait for it to change */
-    _Atomic uint32_t busy;       /* futex: helpers still in the job; the owner waits for zero */
-    _Atomic uint32_t asleep;     /* who waits in the kernel, or is on the way there */
+    _Atomic uint32_t generation; /* futex: helpers wait until it changes */
+    _Atomic uint32_t busy;       /* futex: number of helpers in the job; the owner waits for zero */
+    _Atomic uint32_t asleep;     /* threads that sleep in the kernel, or are about to */
     _Atomic uint32_t stop;
-    _Atomic uint32_t names; /* hands each helper its thread number */
+    _Atomic uint32_t names; /* assigns a thread number to each helper */
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t value)
@@ -45,8 +46,9 @@ static void futex_wait(_Atomic uint32_t *word, uint32_t value)
     (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
 }
 
-/* After `word` has changed.  Who sleeps has counted itself before it looks at the word for the last
- * time, so one of the two sees what the other did. */
+/* Wakes the threads that sleep on `word`, which must have changed before.  A sleeper increments
+ * `asleep` before it checks the word for the last time.  So either the sleeper sees the changed
+ * word, or this thread sees `asleep` above 0. */
 static void wake(lki_pool *pool, _Atomic uint32_t *word)
 {
     if (atomic_load(&pool->asleep) > 0)
@@ -88,7 +90,7 @@ static void *helper(void *argument)
     uint32_t  thread = atomic_fetch_add(&pool->names, 1) + 1;
     uint32_t  seen   = 0;
 
-    lki_float_mode_set(LKI_FLOAT_STANDARD); /* not that of whoever opened the pool */
+    lki_float_mode_set(LKI_FLOAT_STANDARD); /* not the mode of the thread that opened the pool */
     for (;;) {
         seen = wait_change(pool, &pool->generation, seen);
         if (atomic_load(&pool->stop))
@@ -146,11 +148,11 @@ uint32_t lki_pool_threads(const lki_pool *pool)
 
 void lki_pool_trace(lki_pool *pool, lki_trace *trace, uint32_t first)
 {
-    pool->trace      = trace; /* seen by helpers with the next job */
+    pool->trace      = trace; /* helpers see the change with the next job */
     pool->first_track = first;
 }
 
-/* Every helper takes part, whether it finds a task or not. */
+/* Runs a job on all threads.  Every helper takes part, even if no task is left for it. */
 static void run_job(lki_pool *pool, size_t count, bool each, lki_task task, void *context)
 {
     pool->task    = task;
@@ -184,7 +186,7 @@ void lki_pool_each(lki_pool *pool, lki_task task, void *context)
         run_job(pool, pool->threads, true, task, context);
 }
 
-/* ---- Where threads run, and their memory is ---------------------------------------------- */
+/* ---- Placement of threads and memory ----------------------------------------------------- */
 
 typedef struct {
     char    *memory;
@@ -231,6 +233,7 @@ bool lki_pool_pin(lki_pool *pool)
 
 void lki_pool_pin_caller(lki_pool *pool, bool pinned)
 {
-    if (pool->pinned) /* where cores have been taken away since, it runs on what is left */
+    if (pool->pinned) /* if some of these cores are no longer available, the kernel uses the
+                       * others */
         (void)sched_setaffinity(0, sizeof pool->mine, pinned ? &pool->mine : &pool->before);
 }

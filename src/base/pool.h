@@ -1,7 +1,8 @@
-/* base/pool.h -- one pool of threads a worker; work is cut by the problem, never by the pool.
+/* base/pool.h -- the thread pool of a worker.  The number and size of tasks depend on the problem,
+ * never on the pool.
  *
- * Tasks are numbered 0 .. count-1 and may run in any order on any thread; a task's result must
- * depend on its number alone.  So results cannot depend on how many threads there are.
+ * Tasks are numbered 0 .. count-1 and may run in any order on any thread.  The result of a task
+ * must depend only on its number.  Results therefore cannot depend on the number of threads.
  */
 #ifndef LKI_POOL_H
 #define LKI_POOL_H
@@ -12,36 +13,39 @@
 
 typedef struct lki_pool lki_pool;
 
-/* `threads` counts the caller: 1 starts none.  0 is LK_EINVAL. */
+/* Creates a pool. `threads` includes the caller: with 1 no thread is started, and 0 is
+ * LK_EINVAL. */
 LK_NODISCARD lk_status lki_pool_open(lki_pool **out, uint32_t threads);
 void lki_pool_free(lki_pool *pool);
 
 uint32_t lki_pool_threads(const lki_pool *pool); /* NULL counts as 1 */
 
-/* From the next job on, the helpers' parts of jobs (LKI_SPAN_WORK) are added to `trace`: those of
- * thread i to track `first` + i - 1.  NULL: no more. */
+/* Records the helpers' parts of jobs (LKI_SPAN_WORK) in `trace` from the next job on.  Thread i
+ * uses track `first` + i - 1.  NULL stops recording. */
 void lki_pool_trace(lki_pool *pool, lki_trace *trace, uint32_t first);
 
-/* Runs task(context, i, thread) for every i < count, and returns when all are done.  `thread`
- * (0 .. threads-1) picks scratch memory, nothing else.  The caller takes part; a NULL pool or a
- * single task runs right here.  Must not be called from inside a task. */
+/* Runs task(context, i, thread) for every i < count, and returns when all tasks are done.  A
+ * task may use `thread` (0 .. threads-1) only to select scratch memory.  The caller takes part.
+ * With a NULL pool or a single task all tasks run on the caller.  Must not be called from inside
+ * a task. */
 typedef void (*lki_task)(void *context, size_t index, uint32_t thread);
 void lki_pool_run(lki_pool *pool, size_t count, lki_task task, void *context);
 
-/* The same for one task a thread: task i runs on thread i. */
+/* Runs one task per thread; task i runs on thread i. */
 void lki_pool_each(lki_pool *pool, lki_task task, void *context);
 
-/* As lki_alloc(): each thread writes the zeros of an equal part, in their order, so that they share
- * the work, and pages are near to the cores that these run on. */
+/* Allocates zeroed memory as lki_alloc() does.  Thread i zeroes the i-th of equal parts, which
+ * divides the work and places pages near the cores on which the threads run. */
 LK_NODISCARD lk_status lki_pool_alloc(void **out, lki_pool *pool, size_t bytes, const char *what);
 
-/* Binds each thread, the caller among them, to a share of its own of what the caller may run on
- * (its affinity, inside which the kernel keeps to the cgroup's): equal, neighbours side by side, so
- * that no two threads meet on a core.  False, and nothing is bound, where there are more threads
- * than that.  lki_pool_free() lets the caller run where it could before. */
+/* Binds each thread, including the caller, to an equal share of neighbouring processors, so that no
+ * two threads share a core.  The processors are those of the caller's affinity, which the kernel
+ * limits to the cgroup's.  Returns false and binds nothing if there are more threads than
+ * processors. lki_pool_free() restores the caller's affinity. */
 bool lki_pool_pin(lki_pool *pool);
 
-/* While it is not `pinned`, the caller runs where it could before; so will threads it starts. */
+/* Binds the caller to its share if `pinned`, else to its original affinity.  New threads inherit
+ * the caller's affinity. */
 void lki_pool_pin_caller(lki_pool *pool, bool pinned);
 
 #endif

@@ -1,5 +1,8 @@
-/* pool_test.c -- threads compute in the standard mode, whatever mode their opener is in; they can
- * have cores of their own, and memory is first touched by the thread whose part it is. */
+/* pool_test.c -- tests the threads of a pool.
+ *
+ * Threads use the standard floating-point mode, whatever the mode of their creator.  Threads can be
+ * bound to separate cores.  Memory is first touched by the thread that will use it.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -24,10 +27,10 @@
 
 typedef struct {
     _Atomic uint32_t arrived;
-    float            half[2]; /* of the smallest normal number, by thread */
+    float            half[2]; /* half of the smallest normal number, computed by each thread */
 } meeting;
 
-/* Two tasks that wait for each other run on two threads. */
+/* Waits until both tasks have started, so that they run on two threads. */
 static void halve(void *context, size_t index, uint32_t thread)
 {
     meeting       *m    = context;
@@ -47,13 +50,13 @@ static void helpers_keep_subnormal_numbers(void **state)
     (void)state;
     assert_true(lki_float_is_standard());
     lki_float_mode_set(mode | FLUSH_TO_ZERO);
-    if (lki_float_is_standard()) /* under an emulator without the mode */
+    if (lki_float_is_standard()) /* an emulator may not implement the other mode */
         skip();
     assert_int_equal(lki_pool_open(&pool, 2), LK_OK);
     lki_pool_run(pool, 2, halve, &m);
     lki_pool_free(pool);
     lki_float_mode_set(mode);
-    assert_true(m.half[0] == 0.0f); /* the control: our own thread did flush */
+    assert_true(m.half[0] == 0.0f); /* control: the caller's thread does flush */
     assert_true(m.half[1] == 0x1p-127f);
 }
 
@@ -93,7 +96,7 @@ static void each_thread_has_its_task(void **state)
     assert_int_equal(r.runs[0], 1);
 }
 
-/* All processors of the caller are some thread's, and none is two threads'. */
+/* Checks that every processor of the caller belongs to exactly one thread. */
 static void threads_are_bound_one_by_one(void **state)
 {
     lki_pool *pool = NULL;
@@ -142,7 +145,7 @@ static void more_threads_than_processors_are_not_bound(void **state)
     assert_true(CPU_EQUAL(&r.where[0], &one) && CPU_EQUAL(&r.where[1], &one));
 }
 
-/* Pages that this thread has touched first. */
+/* Returns the number of pages that this thread was the first to touch. */
 static long faults(void)
 {
     struct rusage used;
@@ -167,12 +170,13 @@ static void memory_is_touched_by_all_threads(void **state)
         lki_free(memory);
         lki_pool_free(pool);
     }
-    if (mine[0] < 16) /* a kernel whose pages are so large that this says nothing */
+    if (mine[0] < 16) /* with large pages too few faults occur for a comparison */
         skip();
     assert_true(mine[1] < mine[0] * 3 / 4);
 }
 
-/* Neighbours side by side, and every processor once. */
+/* Checks that each part consists of neighbouring processors, and that every processor is in exactly
+ * one part. */
 static void processors_are_shared_out(void **state)
 {
     const lki_cpus cpus = { .count = 7, .order = { 0, 4, 1, 5, 2, 6, 3 } };

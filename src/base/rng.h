@@ -1,8 +1,9 @@
-/* base/rng.h -- counter-based random numbers: a value is a function of what it is for.
+/* base/rng.h -- counter-based random numbers: a value is a function of its purpose.
  *
- * Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3",
- * SC 2011, section 3.3).  No state, so nothing to save, migrate or depend on a rank.  The
- * counter's last word names the purpose; two purposes can never share numbers.
+ * Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC
+ * 2011, section 3.3).  The generator has no state, so nothing must be saved or migrated, and values
+ * do not depend on a rank.  The counter's last word holds the purpose; two purposes never share
+ * numbers.
  */
 #ifndef LKI_RNG_H
 #define LKI_RNG_H
@@ -11,7 +12,7 @@
 
 typedef enum {
     LKI_RNG_INIT    = 1, /* initial values: element, parameter index */
-    LKI_RNG_DROPOUT = 2, /* element / 4 within the sample, slot in the global batch, step, layer:
+    LKI_RNG_DROPOUT = 2, /* (element / 4 within the sample, batch slot, step, layer):
                           * lki_dropout_place() */
     LKI_RNG_ORDER   = 3, /* the order of an epoch */
     LKI_RNG_OFFSET  = 4, /* the offset of text windows in an epoch */
@@ -24,22 +25,22 @@ typedef enum {
 
 typedef struct { uint32_t word[4]; } lki_random;
 
-/* Four words for (seed, purpose, a, b, c, d).  `d` has 24 bits. */
+/* Returns four words for (seed, purpose, a, b, c, d).  `d` has 24 bits. */
 lki_random lki_philox(uint64_t seed, lki_rng_purpose purpose, uint32_t a, uint32_t b, uint32_t c,
                       uint32_t d);
 
-/* The limits of what dropout tells apart: no two of its elements have the same counter and word. */
-#define LKI_DROPOUT_ELEMENTS ((uint64_t)1 << 42) /* of a sample, in one layer */
+/* The limits within which no two elements of dropout use the same random word. */
+#define LKI_DROPOUT_ELEMENTS ((uint64_t)1 << 42) /* per sample and layer */
 #define LKI_DROPOUT_LAYERS ((uint32_t)1 << 16)
 
-/* `d` of a dropped element; `a` is the lower half of element / 4.  Its upper half, 8 bits, stands
- * above the layer. */
+/* Returns the argument `d` of lki_philox() for an element of dropout.  Its low bits are the layer;
+ * above them are the upper 8 bits of element / 4.  The lower 32 bits of element / 4 are `a`. */
 static inline uint32_t lki_dropout_place(uint32_t layer, uint64_t element)
 {
     return layer | (uint32_t)(element >> 34) << 16;
 }
 
-/* The top 24 bits as a float in [0, 1): exact. */
+/* Converts the top 24 bits of `word` to a float in [0, 1), exactly. */
 static inline float lki_random_unit(uint32_t word)
 {
     return (float)(word >> 8) * 0x1p-24f;

@@ -1,4 +1,4 @@
-/* status.c -- the one thread-local of the library: the last failure on this thread. */
+/* status.c -- the last failure on this thread, the only thread-local variable of the library. */
 #include "base/status.h"
 
 #include <stdarg.h>
@@ -39,7 +39,8 @@ lk_status lki_fail_again(const lk_error *error)
     LK_ASSERT(error->status != LK_OK);
     if (error != &last_error) {
         last_error = *error;
-        if (error->where != last_where) /* a copy of an error that was returned again before */
+        if (error->where != last_where) /* false if `error` is a copy of an error that this thread
+                                         * recorded before */
             (void)snprintf(last_where, sizeof last_where, "%s", error->where ? error->where : "?");
         last_error.where = last_where;
     }

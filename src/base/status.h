@@ -1,17 +1,19 @@
-/* base/status.h -- failing with a reason, asserting our own invariants.
+/* base/status.h -- records failures with a reason, and asserts internal invariants.
  *
- * lk_fail() is for whoever decides that something is a failure: it stores the message for this
- * thread and returns the status.  Whoever passes a status on says nothing (LK_TRY).
+ * The function that detects a failure calls lk_fail(), which stores the message for this thread and
+ * returns the status.  Callers return this status to their own callers without another message
+ * (LK_TRY).
  */
 #ifndef LKI_STATUS_H
 #define LKI_STATUS_H
 
 #include "lockstep/base.h"
 
-/* Records the failure and yields `status`, which must not be LK_OK.  printf-like. */
+/* Records a failure (printf-like) and yields `status`, which must not be LK_OK. */
 #define lk_fail(status, ...) lki_fail((status), __FILE__, __LINE__, __VA_ARGS__)
 
-/* The static analyzer sees one file at a time: it must be told that the result is `status`. */
+/* The static analyzer sees one file at a time, and only this form shows it that the result is
+ * `status`. */
 #ifdef __clang_analyzer__
 #undef lk_fail
 #define lk_fail(status, ...)                                                                     \
@@ -21,11 +23,11 @@
 lk_status lki_fail(lk_status status, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Makes `error` this thread's last failure (one that happened on another thread) and yields
- * its status. */
+/* Stores `error`, which may come from another thread, as this thread's last failure.  Returns
+ * error->status. */
 lk_status lki_fail_again(const lk_error *error);
 
-/* Leaves the enclosing function with the status of a call that failed. */
+/* Returns from the enclosing function with the status of `call` if it fails. */
 #define LK_TRY(call)                                                                             \
     do {                                                                                         \
         lk_status lk_try_status_ = (call);                                                       \
@@ -33,7 +35,8 @@ lk_status lki_fail_again(const lk_error *error);
             return lk_try_status_;                                                               \
     } while (0)
 
-/* Our bugs only; on in every build.  An expression, so that no else can dangle. */
+/* Aborts if the condition is false, in every build.  For bugs of the library only.  The macro is an
+ * expression, so it cannot capture a following `else`. */
 #define LK_ASSERT(condition)                                                                     \
     ((condition) ? (void)0 : lki_assert_failed(#condition, __FILE__, __LINE__))
 

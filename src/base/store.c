@@ -1,4 +1,4 @@
-/* store.c -- the file of a store, and what its transfers end with. */
+/* store.c -- the file of a store, and the completion of its transfers. */
 #include "base/store.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ struct lki_store {
 
 /* ---- The file ---------------------------------------------------------------------------- */
 
-/* Its name is taken away at once. */
+/* Creates a file in `dir` and removes its name at once.  Returns the descriptor. */
 static int open_nameless(const char *dir)
 {
     char path[DIR_BYTES + 32];
@@ -57,7 +57,7 @@ static lk_status open_file(lki_store *store, const char *dir)
     return take_room(store);
 }
 
-/* Not every file system lets transfers pass by the page cache. */
+/* Enables direct I/O if the file system supports it, and returns a description. */
 static const char *pass_by_cache(const lki_store *store)
 {
     int flags = fcntl(store->fd, F_GETFL);

@@ -1,8 +1,9 @@
-/* store_test.c -- what is laid aside comes back, by io_uring and by threads; failures have reasons.
+/* store_test.c -- tests that offloaded data is read back unchanged, by io_uring and by threads, and
+ * that failures have reasons.
  *
- * Method: transfers of all slots under way at a time; buffers that end where no memory may be
- *         touched, so that a transfer is cut short there and fails when it goes on.  A kernel that
- *         forbids io_uring is one whose io_uring_queue_init() says so (store_test.wrap).
+ * Method: transfers in all slots at a time.  Buffers end at inaccessible memory, so a transfer is
+ *         cut short there and fails when it is continued.  To simulate a kernel that forbids
+ *         io_uring, io_uring_queue_init() is wrapped (store_test.wrap).
  */
 #include <errno.h>
 #include <sched.h>
@@ -23,7 +24,7 @@ enum { PIECE = 4 * LKI_STORE_ALIGN, PIECES = 3 * LKI_STORE_SLOTS };
 
 static bool forbidden;
 
-/* Weak: a build without liburing has none. */
+/* Weak, because a build without liburing does not define this function. */
 int __real_io_uring_queue_init(unsigned entries, void *ring, unsigned flags)
     __attribute__((weak));
 int __wrap_io_uring_queue_init(unsigned entries, void *ring, unsigned flags);
@@ -42,7 +43,7 @@ static int make_folder(void **state)
     return mkdtemp(folder) == NULL ? -1 : 0;
 }
 
-/* It is empty: files have no names. */
+/* Removes the folder, which is empty because files have no names. */
 static int remove_folder(void **state)
 {
     (void)state;
@@ -59,7 +60,7 @@ static lki_store *store_of(bool ring)
     return store;
 }
 
-/* ---- What comes back ----------------------------------------------------------------------- */
+/* ---- Transfers that succeed ----------------------------------------------------------------- */
 
 static uint8_t byte_of(uint32_t piece, size_t i)
 {
@@ -90,7 +91,7 @@ static void brings_back_what_it_took(bool ring)
             uint32_t slot   = p % LKI_STORE_SLOTS;
             uint8_t *buffer = memory + slot * PIECE;
             while (p % 3 == 0 && !lki_store_test(store, slot))
-                (void)sched_yield(); /* by asking it is complete, too */
+                (void)sched_yield(); /* polling completes it too */
             assert_int_equal(lki_store_wait(store, slot), LK_OK);
             if (pass == 1 && p >= LKI_STORE_SLOTS)
                 assert_true(holds(buffer, p - LKI_STORE_SLOTS));
@@ -101,7 +102,7 @@ static void brings_back_what_it_took(bool ring)
             lki_store_start(store, slot, pass == 0, buffer, PIECE, (uint64_t)p * PIECE);
         }
     }
-    lki_store_start(store, 0, false, memory, PIECE, 0); /* freeing waits for it */
+    lki_store_start(store, 0, false, memory, PIECE, 0); /* freeing waits for this one */
     lki_store_free(store);
     free(memory);
 }
@@ -118,9 +119,10 @@ static void threads_bring_back(void **state)
     brings_back_what_it_took(false);
 }
 
-/* ---- What fails ---------------------------------------------------------------------------- */
+/* ---- Transfers that fail -------------------------------------------------------------------- */
 
-/* A transfer gets as far as the buffer does; then the kernel refuses.  The next is another's. */
+/* Starts transfers, one with a buffer that ends too early.  Checks that this transfer fails at the
+ * end of its buffer, and that the other transfers succeed. */
 static void fails_with_a_reason(void **state)
 {
     (void)state;
@@ -142,7 +144,7 @@ static void fails_with_a_reason(void **state)
             strstr(message, "Bad address") == NULL)
             fail_msg("%s", message);
         assert_int_equal(lki_store_wait(store, 4), LK_OK);
-        assert_int_equal(lki_store_wait(store, 3), LK_OK); /* it was told */
+        assert_int_equal(lki_store_wait(store, 3), LK_OK); /* the failure was reported once */
         lki_store_free(store);
     }
     assert_int_equal(munmap(memory, 2 * PIECE), 0);

@@ -1,4 +1,4 @@
-/* store_threads.c -- transfers by threads that wait for them. */
+/* store_threads.c -- performs a store's transfers by threads that block in system calls. */
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
@@ -7,14 +7,14 @@
 #include "base/memory.h"
 #include "base/store_engine.h"
 
-enum { THREADS = 2 }; /* one reads while the other writes */
+enum { THREADS = 2 }; /* so that a read and a write can proceed at the same time */
 
 typedef struct {
     int             fd;
     lki_transfer   *transfers;
     pthread_t       threads[THREADS];
     uint32_t        thread_count;
-    pthread_mutex_t lock; /* of what follows, and of `complete` */
+    pthread_mutex_t lock; /* protects the fields below, and `complete` */
     pthread_cond_t  work, done;
     uint32_t        queue[LKI_STORE_SLOTS], first, count;
     bool            over;

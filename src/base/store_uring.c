@@ -1,6 +1,7 @@
-/* store_uring.c -- transfers by io_uring: the kernel makes them while we compute, without a thread.
+/* store_uring.c -- performs a store's transfers by io_uring.  The kernel performs them without a
+ * thread of this process.
  *
- * A build without liburing has the other way only; so has a kernel that forbids io_uring.
+ * A build without liburing, or a kernel that forbids io_uring, uses store_threads.c.
  */
 #include "base/store_engine.h"
 
@@ -33,14 +34,14 @@ static lk_status uring_open(void **out, int fd, lki_transfer *transfers)
     return LK_OK;
 }
 
-/* Asks for what is left of a transfer. */
+/* Submits the remainder of a transfer. */
 static void submit(engine *e, uint32_t slot)
 {
     lki_transfer        *t    = &e->transfers[slot];
     struct io_uring_sqe *sqe  = io_uring_get_sqe(&e->ring);
     uint8_t             *at   = t->buffer + t->done;
     unsigned             left = (unsigned)lki_min(t->bytes - t->done, 1u << 30);
-    LK_ASSERT(sqe != NULL); /* as many as slots */
+    LK_ASSERT(sqe != NULL); /* the ring has an entry per slot */
     if (t->write)
         io_uring_prep_write(sqe, e->fd, at, left, t->offset + t->done);
     else
@@ -59,7 +60,7 @@ static void uring_start(void *self, uint32_t slot)
     submit(self, slot);
 }
 
-/* What one completion says; the rest of a transfer that was cut short is asked for again. */
+/* Records the result of a completion.  Submits the rest of an incomplete transfer. */
 static void take(engine *e, uint32_t slot, int result)
 {
     lki_transfer *t     = &e->transfers[slot];
@@ -96,7 +97,7 @@ static void uring_wait(void *self, uint32_t slot)
         int                  error = -io_uring_wait_cqe(&e->ring, &cqe);
         if (error == EINTR)
             continue;
-        LK_ASSERT(error == 0); /* a ring that is ours and whole */
+        LK_ASSERT(error == 0); /* cannot fail on a valid ring of our own */
         hear(e, cqe);
     }
 }

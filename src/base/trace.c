@@ -1,7 +1,7 @@
-/* trace.c -- rings of spans, one a thread.
+/* trace.c -- rings of spans, one per thread.
  *
- * A ring is written by one thread and read by one: `added` counts the spans put in, `taken` those
- * handed over, both only grow, and span n lies in place n mod capacity, a power of two.
+ * A ring has one writing and one reading thread.  `added` counts the spans written, `taken` the
+ * spans read.  Both only grow, and span n is stored at n mod capacity, a power of two.
  */
 #include "base/trace.h"
 
@@ -12,8 +12,8 @@
 struct lki_track {
     lki_trace_span        *ring;
     uint64_t         capacity;
-    _Atomic uint64_t added, lost;        /* by the track's thread */
-    _Alignas(64) _Atomic uint64_t taken; /* by whoever drains */
+    _Atomic uint64_t added, lost;        /* written by the track's thread */
+    _Alignas(64) _Atomic uint64_t taken; /* written by the thread that drains the rings */
 };
 
 struct lki_trace {

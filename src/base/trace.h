@@ -1,17 +1,17 @@
-/* base/trace.h -- what threads spend their time on, written down as they go.
+/* base/trace.h -- records how threads spend their time.
  *
- * A trace belongs to one rank and has a track for each of its threads.  A thread that has spent a
- * span of time adds it to its track when it ends:
+ * A trace belongs to one rank and has a track for each of its threads.  A thread adds a span of
+ * time to its track when the span ends:
  *
- *      uint64_t begun = lki_trace_begin(track);
- *      ...
- *      lki_trace_end(track, LKI_SPAN_REDUCE, 0, begun);
+ *     uint64_t begun = lki_trace_begin(track);
+ *     ...
+ *     lki_trace_end(track, LKI_SPAN_REDUCE, 0, begun);
  *
- * Spans of a track nest, and the inner ones stand before the outer one.  A track is a ring whose
- * memory is there from the start: nothing is allocated, locked or waited for, and a full ring
- * drops what comes and counts it.  One thread adds to a track; one (any) drains all.
+ * Spans of a track nest; inner spans precede the outer span.  A track is a ring in preallocated
+ * memory.  Adding never allocates, locks or waits, and a full ring drops new spans and counts them.
+ * Only one thread adds to a track.  At any time only one thread drains the tracks.
  *
- * Without a trace the track is NULL: that is one branch, and the clock is not read.
+ * Without a trace the track is NULL, which costs one branch, and the clock is not read.
  */
 #ifndef LKI_TRACE_H
 #define LKI_TRACE_H
@@ -20,7 +20,8 @@
 
 #include "base/status.h"
 
-/* X(NAME, text): what a span was for.  `detail` says more where there is more to say. */
+/* X(NAME, text): the purpose of a span.  The notes say what the span's `detail` contains, if
+ * anything. */
 #define LKI_SPAN_TABLE(X)                                                                        \
     X(STEP, "step")                     /* detail: its number, from 1 */                         \
     X(DATA, "waiting for data")                                                                  \
@@ -33,7 +34,7 @@
     X(WAIT, "waiting for workers")                                                               \
     X(NORM, "norm")                                                                              \
     X(UPDATE, "update")                 /* optimizer, and the hashes before and after */         \
-    X(CONTROL, "control")               /* what is said, asked and checked between steps */      \
+    X(CONTROL, "control")               /* messages, polls and checks between steps */           \
     X(LOG, "log")                                                                                \
     X(EVALUATE, "evaluation")                                                                    \
     X(CHECKPOINT, "checkpoint")                                                                  \
@@ -58,25 +59,25 @@ typedef struct lki_track  lki_track;
 
 const char *lki_trace_text(lki_span_kind kind);
 
-/* `tracks` rings of at least `spans` each. */
+/* Creates a trace of `tracks` rings of at least `spans` spans each. */
 LK_NODISCARD lk_status lki_trace_open(lki_trace **out, uint32_t tracks, size_t spans);
 void lki_trace_free(lki_trace *trace);
 
-/* NULL if the trace is, or has no such track. */
+/* Returns a track; NULL if `trace` is NULL or has no such track. */
 lki_track *lki_trace_track(lki_trace *trace, uint32_t track);
 uint32_t  lki_trace_tracks(const lki_trace *trace);
 
-/* Whether a track of the trace is more than half full: time to drain. */
+/* Returns true if any track is more than half full and should be drained. */
 bool lki_trace_presses(const lki_trace *trace);
 
-/* Hands over what stands in the rings, track by track, in order, and empties them. */
+/* Passes the contents of the rings to `sink`, track by track, in order, and empties the rings. */
 typedef void (*lki_trace_sink)(void *context, uint32_t track, const lki_trace_span *spans,
                                size_t count);
 void lki_trace_drain(lki_trace *trace, lki_trace_sink sink, void *context);
 
 uint64_t lki_trace_lost(const lki_trace *trace); /* spans dropped so far */
 
-void lki_track_add(lki_track *track, lki_trace_span span); /* for lki_trace_end() */
+void lki_track_add(lki_track *track, lki_trace_span span); /* used by lki_trace_end() */
 
 static inline uint64_t lki_trace_now(void)
 {

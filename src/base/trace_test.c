@@ -1,4 +1,5 @@
-/* trace_test.c -- rings of spans: order, wrapping, dropping, and two threads at once. */
+/* trace_test.c -- tests rings of spans: their order, wrapping, dropped spans, and concurrent
+ * writing and reading. */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -52,7 +53,7 @@ static void a_full_ring_drops_and_counts(void **state)
     assert_int_equal(lki_trace_lost(trace), 2);
     lki_trace_drain(trace, read_spans, &r);
     assert_int_equal(r.next, 128);
-    for (uint32_t i = 128; i < 200; i++) /* over the ring's end */
+    for (uint32_t i = 128; i < 200; i++) /* wraps around */
         lki_trace_end(track, LKI_SPAN_WORK, i, lki_trace_begin(track));
     lki_trace_drain(trace, read_spans, &r);
     assert_int_equal(r.next, 200);

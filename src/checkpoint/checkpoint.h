@@ -1,4 +1,5 @@
-/* checkpoint/checkpoint.h -- what the writer asks of the reader, and others of the hashes. */
+/* checkpoint/checkpoint.h -- functions of the reader that the writer uses, and shared hashing
+ * helpers. */
 #ifndef LKI_CHECKPOINT_H
 #define LKI_CHECKPOINT_H
 
@@ -6,16 +7,18 @@
 #include "checkpoint/manifest.h"
 #include "lockstep/checkpoint.h"
 
-/* Whether the manifest of a step verifies and every file is there with its size.  Reads no data. */
+/* Returns true if the hash line of a step's manifest is correct and all files exist with the sizes
+ * that the manifest states.  Reads no tensor data. */
 bool lki_checkpoint_complete(const char *step_path);
 
-/* What an open checkpoint's manifest says; lives as long as that. */
+/* Returns the manifest of an open checkpoint, valid as long as the checkpoint is open. */
 const lki_manifest *lki_checkpoint_manifest(const lk_checkpoint *checkpoint);
 
-/* Adds what lk_weights_hash() hashes of a tensor ahead of its elements. */
+/* Adds the name, type and shape of a tensor to a hash, as lk_weights_hash() does before its
+ * elements. */
 void lki_hash_heading(lki_sha256 *hash, const lk_tensor *tensor);
 
-/* Adds elements of `dtype` to a hash that people compare: as they are, but every NaN as one. */
+/* Adds elements of `dtype` to a hash, with every NaN replaced by one canonical NaN. */
 void lki_hash_elements(lki_sha256 *hash, lk_dtype dtype, const void *data, uint64_t bytes);
 
 #endif

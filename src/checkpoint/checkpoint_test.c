@@ -1,7 +1,8 @@
-/* checkpoint_test.c -- what is written comes back; whatever is changed on the disk is noticed.
+/* checkpoint_test.c -- tests that a checkpoint is read back as it was written, and that every
+ * change on disk is detected.
  *
- * Method: small checkpoints in a fresh folder a case.  Damage is done to every byte of every file
- * (one bit each), by cutting, and by manifests with a correct hash but wrong contents.
+ * Method: small checkpoints, each case in a new folder.  Damage is one flipped bit in every byte of
+ * every file, truncation, and manifests with a correct hash but wrong contents.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -10,7 +11,7 @@
 #include <sys/file.h>
 
 #include "base/hash.h"
-#include "checkpoint/checkpoint_test.h"
+#include "checkpoint/checkpoint_testing.h"
 #include "checkpoint/manifest.h"
 
 #include <cmocka.h>
@@ -166,8 +167,9 @@ static void refuses_wrong_requests(void **state)
     assert_int_equal(entries(folder, ".tmp-"), 0);
 }
 
-/* One flipped bit in a byte of a file is noticed, and the message names the file.  Of the manifest,
- * which is longer and is checked as one, every fifth byte has its turn. */
+/* Checks that a flipped bit in any byte of a file is detected, and that the message names the file.
+ * Tests only every fifth byte of the manifest, which is longer than the other files and verified as
+ * a whole. */
 static void sees_every_flipped_bit(void **state)
 {
     (void)state;
@@ -203,11 +205,13 @@ static void sees_every_flipped_bit(void **state)
     lk_checkpoint_free(checkpoint);
 }
 
-/* A damaged block is named with the tensor in it, also far into a large file. */
+/* Checks that the message names a damaged block and the tensor in it, even far into a large
+ * file. */
 static void names_block_and_tensor(void **state)
 {
     (void)state;
-    enum { COUNT = 700000 }; /* 2.7 MiB each: blocks 0 to 2, and 2 to 5 */
+    enum { COUNT = 700000 }; /* each tensor has 2.7 MiB; the first is in blocks 0 to 2, the second
+                              * in blocks 2 to 5 */
     small  s;
     float *data = calloc(COUNT, sizeof *data);
     assert_non_null(data);
@@ -262,7 +266,8 @@ static void takes_the_newest_that_verifies(void **state)
     assert_non_null(strstr(notes, "skipped step-00000011: "));
     assert_non_null(strstr(notes, "has 50 bytes"));
     assert_null(strstr(notes, "step-00000010"));
-    assert_int_equal(lk_checkpoint_open(&c, folder, notes, 10), LK_OK); /* too small is no harm */
+    assert_int_equal(lk_checkpoint_open(&c, folder, notes, 10), LK_OK); /* too small, but
+                                                                         * harmless */
     assert_int_equal(strlen(notes), 9);
     lk_checkpoint_free(c);
 
@@ -274,7 +279,7 @@ static void takes_the_newest_that_verifies(void **state)
     assert_int_equal(small_write(folder, 14, 0), LK_OK);
     char from[256];
     (void)snprintf(from, sizeof from, "%s", path_of("step-00000014"));
-    assert_int_equal(rename(from, path_of("step-00000015")), 0); /* under another's name */
+    assert_int_equal(rename(from, path_of("step-00000015")), 0); /* under another step's name */
     assert_int_equal(lk_checkpoint_open_step(&c, folder, 15), LK_EFORMAT);
 }
 
@@ -303,15 +308,17 @@ static void keeps_the_newest(void **state)
     assert_int_equal(unlink(path_of("step-00000030/model.safetensors")), 0);
     assert_int_equal(small_write(folder, 40, 2), LK_OK); /* 30 does not count */
     assert_steps("20 30 40 ");
-    assert_int_equal(small_write(folder, 50, 2), LK_OK); /* now it is older than what is kept */
+    assert_int_equal(small_write(folder, 50, 2), LK_OK); /* at this point older than the steps to
+                                                          * keep */
     assert_steps("40 50 ");
-    assert_int_equal(small_write(folder, 5, 1), LK_OK); /* never the one just written */
+    assert_int_equal(small_write(folder, 5, 1), LK_OK); /* the step just written is never removed */
     assert_steps("5 50 ");
     assert_int_equal(small_write(folder, 60, 0), LK_OK);
     assert_steps("5 50 60 ");
 }
 
-/* Temporary directories of the dead go, of the living stay. */
+/* Checks that temporary directories of dead writers are removed, and those of living writers
+ * kept. */
 static void sweeps_after_the_dead(void **state)
 {
     (void)state;
@@ -332,9 +339,10 @@ static void sweeps_after_the_dead(void **state)
     assert_int_equal(entries(folder, ".tmp-"), 0);
 }
 
-/* ---- Manifests that are sealed but wrong --------------------------------------------------- */
+/* ---- Wrong manifests with a correct hash ---------------------------------------------------- */
 
-/* Replaces the first `from` in the manifest of step 1 and puts the right hash on top. */
+/* Replaces the first occurrence of `from` in `original` by `to`, corrects the hash, and stores the
+ * result as the manifest of step 1. */
 static void forge(const char *original, const char *from, const char *to)
 {
     const char *at = strstr(original, from);
@@ -392,7 +400,7 @@ static void refuses_forged_manifests(void **state)
     lk_checkpoint *c;
     assert_int_equal(small_write(folder, 1, 0), LK_OK);
     char *original = (char *)load(path_of("step-00000001/manifest.json"), &size);
-    forge(original, "layers", "levels"); /* a forgery without a fault passes */
+    forge(original, "layers", "levels"); /* control: a valid change is accepted */
     assert_int_equal(lk_checkpoint_open_step(&c, folder, 1), LK_OK);
     assert_non_null(strstr(lk_checkpoint_describe(c)->config, "levels"));
     lk_checkpoint_free(c);
@@ -406,7 +414,8 @@ static void refuses_forged_manifests(void **state)
     free(original);
 }
 
-/* A tensor in pieces over two files reads as one; this writer never makes any. */
+/* Checks that a tensor in pieces over two files is read as one.  The library itself never writes
+ * such files. */
 static void joins_pieces(void **state)
 {
     (void)state;
@@ -424,7 +433,7 @@ static void joins_pieces(void **state)
     assert_int_equal(lk_checkpoint_write(folder, &s.info, s.files, 3, 0), LK_OK);
     char *text = (char *)load(path_of("step-00000001/manifest.json"), &size);
 
-    char *second = strstr(text, "\"file\": \"model-2.safetensors\""); /* its entry leaves */
+    char *second = strstr(text, "\"file\": \"model-2.safetensors\""); /* removes its entry */
     assert_non_null(second);
     char *begin = second, *end = strstr(second, "\"file\": \"state.safetensors\"");
     while (*begin != '{')
@@ -432,7 +441,7 @@ static void joins_pieces(void **state)
     while (*end != '{')
         end--;
     memmove(begin, end, strlen(end) + 1);
-    char *shape = strstr(text, "\"shape\": ["), *close = strchr(shape, ']'); /* the first grows */
+    char *shape = strstr(text, "\"shape\": ["), *close = strchr(shape, ']'); /* grows the first */
     char  joined[8192];
     (void)snprintf(joined, sizeof joined, "%.*s\"shape\": [2, 3%s", (int)(shape - text), text,
                    close);
@@ -445,12 +454,14 @@ static void joins_pieces(void **state)
     assert_memory_equal(got, s.weight + 1, sizeof got);
     assert_memory_equal(lk_checkpoint_tensor(c, 0)->data, s.weight, sizeof s.weight);
     (void)snprintf(out, sizeof out, "%s/one.safetensors", folder);
-    const lk_consolidate_options options = { .path = out };
-    if (lk_checkpoint_consolidate(c, &options, hex) != LK_OK) /* it compares the weights */
+    const lk_consolidate_options options = { .struct_size = sizeof(lk_consolidate_options),
+                                             .path        = out };
+    if (lk_checkpoint_consolidate(c, &options, hex) != LK_OK) /* this compares the weights */
         fail_msg("%s", lk_error_last()->message);
     lk_checkpoint_free(c);
 
-    forge(text, "wte.weight", "ln.weight"); /* and now nobody means what lies in the second file */
+    forge(text, "wte.weight", "ln.weight"); /* now no entry refers to the contents of the second
+                                             * file */
     assert_int_equal(lk_checkpoint_open_step(&c, folder, 1), LK_EFORMAT);
     free(text);
 }

@@ -1,11 +1,12 @@
-/* consolidate.c -- a checkpoint as one safetensors file, whatever pieces it lies in.
+/* consolidate.c -- writes a checkpoint as one safetensors file, however its tensors are divided
+ * into pieces.
  *
- * Files are read block by block into one buffer: the blocks are those that the manifest has a hash
- * of, so nothing is passed on that was not compared.  What is in memory is a block to read, a
- * piece of a tensor, a block to write, and the headers; never the model.  A tensor's elements also
- * go into the weights hash, so what arrives in the new file is compared with what the run has said.
+ * Files are read block by block into one buffer.  A block is the unit for which the manifest has a
+ * hash, so no data is used before it is verified.  Memory holds one block to read, one piece of a
+ * tensor, one block to write, and the headers; never the model.  The elements are also added to the
+ * weights hash, which is compared with the hash that the run recorded.
  *
- * The new file is written beside its place under a temporary name, brought to the disk and renamed.
+ * The new file is written in the same directory under a temporary name, synced and renamed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/manifest.h"
@@ -33,16 +35,18 @@ typedef struct {
     const char                    *folder;
     const lk_consolidate_options  *options;
     source                        *sources;
-    const lki_manifest_tensor    **chosen; /* what is written, in this order; the model first */
+    const lki_manifest_tensor    **chosen; /* the tensors to write, in this order; the model's
+                                            * first */
     lk_tensor                     *tensors;
     size_t                         count, model_count;
 
-    uint8_t   *block; /* verified; of source `block_of`, or NULL */
+    uint8_t   *block; /* the last block read, verified; block_of is its source file (NULL: none) */
     source    *block_of;
     size_t     block_index;
-    uint64_t   done, all; /* bytes of tensors */
+    uint64_t   done, all; /* in bytes of tensors */
     lki_sha256 weights;
-    size_t     headed; /* tensors of the model whose headings are in the hash */
+    size_t     headed; /* number of the model's tensors whose name, type and shape were added to the
+                        * hash */
 } consolidation;
 
 /* ---- Reading blocks ------------------------------------------------------------------------ */
@@ -91,7 +95,7 @@ static lk_status read_range(consolidation *c, source *from, uint64_t first, size
     return LK_OK;
 }
 
-/* ---- The files that there are -------------------------------------------------------------- */
+/* ---- Source files -------------------------------------------------------------------------- */
 
 static lk_status read_header(consolidation *c, source *from, const char *path)
 {
@@ -138,7 +142,7 @@ static lk_status open_sources(consolidation *c)
     return LK_OK;
 }
 
-/* ---- What is written ----------------------------------------------------------------------- */
+/* ---- Tensors to write ---------------------------------------------------------------------- */
 
 static bool is_model(const lki_manifest_tensor *tensor)
 {
@@ -169,7 +173,8 @@ static lk_status choose_tensors(consolidation *c)
     return LK_OK;
 }
 
-/* Where a piece lies in its file; it must have the size that the manifest says. */
+/* *at becomes the position of a piece in its file.  The piece must have the size that the manifest
+ * states. */
 static lk_status find_piece(uint64_t *at, consolidation *c, const lki_manifest_tensor *tensor,
                             const lki_manifest_piece *piece)
 {
@@ -189,7 +194,7 @@ static lk_status find_piece(uint64_t *at, consolidation *c, const lki_manifest_t
                    c->folder, c->manifest->files[piece->file].name, tensor->name);
 }
 
-/* lk_checkpoint_fetch: elements of a tensor, from the pieces that have them. */
+/* Reads elements of a tensor from the pieces that contain them.  Implements lk_checkpoint_fetch. */
 static lk_status fetch(void *context, size_t tensor, size_t first, size_t count, void *out)
 {
     consolidation             *c     = context;
@@ -215,7 +220,9 @@ static lk_status fetch(void *context, size_t tensor, size_t first, size_t count,
     return LK_OK;
 }
 
-/* Tensors of no elements are never fetched, but they have headings. */
+/* Compares the hash of the weights with the hash in the manifest. fetch() adds each tensor's name,
+ * type and shape to the hash, but is not called for empty tensors at the end.  So these are added
+ * here. */
 static lk_status compare_weights(consolidation *c)
 {
     char hex[65];
@@ -289,9 +296,12 @@ static void close_all(consolidation *c)
 lk_status lk_checkpoint_consolidate(const lk_checkpoint *checkpoint,
                                     const lk_consolidate_options *options, char sha256[65])
 {
+    lk_consolidate_options mine;
+
+    LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_consolidate_options"));
     consolidation c = { .manifest = lki_checkpoint_manifest(checkpoint),
                         .folder   = lk_checkpoint_path(checkpoint),
-                        .options  = options };
+                        .options  = &mine };
     lk_status status = open_sources(&c);
     if (status == LK_OK)
         status = choose_tensors(&c);

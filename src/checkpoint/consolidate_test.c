@@ -1,18 +1,18 @@
-/* consolidate_test.c -- a checkpoint as one file: the same tensors, in little memory, whole or not
- * at all.
- */
+/* consolidate_test.c -- tests that consolidating writes the checkpoint's tensors to one file, in
+ * little memory, completely or not at all. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#include "base/sanitized.h"
-#include "checkpoint/checkpoint_test.h"
+#include "base/sanitized_testing.h"
+#include "checkpoint/checkpoint_testing.h"
 
 #include <cmocka.h>
 
-/* A model of several blocks, none of whose tensors ends where a block does, and a state. */
+/* The numbers of elements.  The model has several blocks, and its tensors do not end at block
+ * boundaries. */
 enum { FIRST = 300001, SECOND = 5, THIRD = 700003 };
 
 typedef struct {
@@ -47,7 +47,8 @@ static lk_status consolidate(const char *name, bool everything)
     char           out[256], sha256[65];
     lk_checkpoint *c;
     (void)snprintf(out, sizeof out, "%s/%s", folder, name);
-    const lk_consolidate_options options = { .path = out, .everything = everything };
+    const lk_consolidate_options options = { .struct_size = sizeof(lk_consolidate_options),
+                                             .path = out, .everything = everything };
     assert_int_equal(lk_checkpoint_open_manifest(&c, folder, NULL, 0), LK_OK);
     lk_status status = lk_checkpoint_consolidate(c, &options, sha256);
     lk_checkpoint_free(c);
@@ -131,7 +132,7 @@ static void copies_no_damage(void **state)
     free(l.values);
 }
 
-/* Files that are whole may still not be the weights that the run has told. */
+/* Checks that valid files whose tensors do not match the recorded weights hash are refused. */
 static void compares_the_weights(void **state)
 {
     (void)state;
@@ -141,7 +142,7 @@ static void compares_the_weights(void **state)
     assert_non_null(strstr(lk_error_last()->message, "'wte.weight' is there twice"));
 }
 
-/* Writing fails in the middle of a file: what was written of it goes. */
+/* Checks that a failure in the middle of writing removes the partial file. */
 static void leaves_nothing_behind(void **state)
 {
     (void)state;
@@ -171,7 +172,10 @@ static lk_status make_up(void *context, size_t tensor, size_t first, size_t coun
     return LK_OK;
 }
 
-/* In a child: no more address space than now and 12 MiB, for a model of 32. */
+enum { NO_LIMIT = 3 };
+
+/* Consolidates a model of 32 MiB in a child process, with only 12 MiB of additional address
+ * space. */
 static int copy_in_little_memory(void)
 {
     struct rlimit limit;
@@ -182,9 +186,10 @@ static int copy_in_little_memory(void)
     limit.rlim_cur = limit.rlim_max = pages * (unsigned long)sysconf(_SC_PAGESIZE) + (12u << 20);
     if (setrlimit(RLIMIT_AS, &limit) != 0)
         return 2;
-    if (malloc(20u << 20) != NULL) /* the limit holds */
-        return 3;
-    /* the weights hash is not the zeros' own, which is told after the last byte */
+    if (malloc(20u << 20) != NULL)
+        return NO_LIMIT;
+    /* the weights hash of the zeros differs from the manifest's, which is reported after the last
+     * byte */
     return consolidate("w.safetensors", false) == LK_ECORRUPT &&
                    strstr(lk_error_last()->message, "its weights hash to") != NULL
                ? 0
@@ -195,7 +200,7 @@ static void takes_little_memory(void **state)
 {
     (void)state;
     if (LKI_SANITIZED)
-        skip(); /* sanitizers need more address space than any limit leaves */
+        skip(); /* sanitizers need more address space than the limit allows */
     const lk_tensor          tensor = { "w", LK_F32, { 1, { 8 << 20 } }, NULL };
     const lk_checkpoint_file file   = { .name = "model.safetensors", .tensors = &tensor,
                                         .tensor_count = 1, .fetch = make_up };
@@ -208,6 +213,10 @@ static void takes_little_memory(void **state)
     if (child == 0)
         _exit(copy_in_little_memory());
     assert_int_equal(waitpid(child, &result, 0), child);
+    if (WIFEXITED(result) && WEXITSTATUS(result) == NO_LIMIT) {
+        puts("skipped: memory cannot be limited here (qemu-user takes no RLIMIT_AS)");
+        skip();
+    }
     assert_int_equal(result, 0);
 }
 

@@ -1,14 +1,14 @@
-/* crash_test.c -- a crash, a loss of power or an error at every system call of a write.
+/* crash_test.c -- tests a crash, a power failure and an error at every system call of a write.
  *
- * Goal:   whatever happens while step 2 is written, by one or in parts, the directory opens to step
- *         1 or to step 2, a final name is only ever seen on something whole, and the next write
- *         works.
- * Method: the linker puts the functions below before the C library's (crash_test.wrap names them).
- *         A forked child writes step 1, then step 2 with a fault at the k-th call; k goes up until
- *         a write gets through without reaching its fault.
+ * Goal:   whatever happens while step 2 is written, by one process or in parts, opening the
+ *         directory finds step 1 or step 2, intact.  A final name only ever refers to a complete
+ *         step, and the next write works.
+ * Method: the linker replaces C library functions by the functions below (crash_test.wrap lists
+ *         them).  A forked child writes step 1, then step 2 with a fault at the k-th call. k
+ *         increases until a write completes without reaching its fault.
  *
- * A loss of power is modelled at its worst: files lose all data that no fsync of theirs followed,
- * directories lose the new entries and the renames that no fsync of theirs followed.
+ * A power failure is modelled at its worst.  Files lose all data not followed by an fsync of the
+ * file.  Directories lose the new entries and renames not followed by an fsync of the directory.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 #include <stdarg.h>
 #include <sys/wait.h>
 
-#include "checkpoint/checkpoint_test.h"
+#include "checkpoint/checkpoint_testing.h"
 
 #include <cmocka.h>
 
@@ -27,7 +27,7 @@ enum { FILES_MAX = 64, CRASHED = 99, NOT_REACHED = 77, REFUSED = 1, WRONG = 2 };
 typedef struct { ino_t inode, parent; int fd; bool data_safe, entry_safe; } made_file;
 typedef struct { ino_t parent; char from[512], to[512]; } made_rename;
 
-/* The state of the child that runs into the fault. */
+/* The state of the child in which the fault occurs. */
 static struct {
     fault       kind;
     long        calls, at;
@@ -54,7 +54,7 @@ int     __wrap_mkdir(const char *path, mode_t mode);
 int     __wrap_unlink(const char *path);
 int     __wrap_rmdir(const char *path);
 
-/* ---- The disk after a loss of power -------------------------------------------------------- */
+/* ---- The disk after a power failure -------------------------------------------------------- */
 
 static void lose_power(void)
 {
@@ -66,7 +66,7 @@ static void lose_power(void)
         if (!now.files[i].data_safe)
             (void)!ftruncate(now.files[i].fd, 0);
         (void)snprintf(link, sizeof link, "/proc/self/fd/%d", now.files[i].fd);
-        length = readlink(link, path, sizeof path - 1); /* where it is by now */
+        length = readlink(link, path, sizeof path - 1); /* its current path */
         if (!now.files[i].entry_safe && length > 0) {
             path[length] = '\0';
             (void)__real_unlink(path);
@@ -83,7 +83,7 @@ static ino_t inode_of_parent(const char *path)
     return stat(parent, &info) == 0 ? info.st_ino : 0;
 }
 
-/* Counts a call; true if it must fail. */
+/* Counts a call; returns true if the fault occurs at this call. */
 static bool strikes(void)
 {
     if (now.kind == NOTHING || now.kind == DRIBBLE)
@@ -134,7 +134,7 @@ int __wrap_fsync(int fd)
 {
     struct stat info;
     if (fstat(fd, &info) != 0 || (now.failed_fsync != 0 && info.st_ino == now.failed_fsync))
-        _exit(WRONG); /* a second fsync after a failed one may lie */
+        _exit(WRONG); /* a second fsync after a failed one could report false success */
     if (strikes()) {
         now.failed_fsync = info.st_ino;
         return -1;
@@ -148,7 +148,7 @@ int __wrap_fsync(int fd)
         if (now.renames[i].parent != info.st_ino)
             now.renames[left++] = now.renames[i];
     now.rename_count = left;
-    return 0; /* no real disk is asked: the model above is the disk */
+    return 0; /* no real sync is needed, because the model above is the disk */
 }
 
 int __wrap_rename(const char *from, const char *to)
@@ -201,7 +201,7 @@ static _Noreturn void child(fault kind, long at, int error, bool with_old)
     _exit(good ? REFUSED : WRONG);
 }
 
-/* The child's exit status. */
+/* Forks a child that writes with a fault, and returns its exit status. */
 static int write_with(fault kind, long at, int error, bool with_old)
 {
     int   status;
@@ -215,7 +215,7 @@ static int write_with(fault kind, long at, int error, bool with_old)
     return WEXITSTATUS(status);
 }
 
-/* The step that the directory opens to; 0 if it says that there is none. */
+/* Returns the step that is found when the directory is opened; 0 if there is none. */
 static uint64_t opens_to(long at)
 {
     lk_checkpoint *checkpoint;
@@ -258,7 +258,8 @@ static void strike_everywhere(fault kind, bool with_old)
         done       = result == NOT_REACHED;
         assert_true(done || result == CRASHED);
         uint64_t step = opens_to(at);
-        assert_true(step == last || step == 2); /* first the old one, from some call on the new */
+        assert_true(step == last || step == 2); /* for faults up to some call the old step is found,
+                                                 * and for later faults step 2 */
         last  = step;
         calls = at;
         assert_goes_on();
@@ -291,7 +292,8 @@ static void survives_losses_of_power(void **state)
     strike_everywhere(POWER_LOSS, false);
 }
 
-/* Step 2 is there and whole, or the write says why not and has left nothing. */
+/* Checks that either step 2 exists and is complete, or the write reports the reason and leaves
+ * nothing. */
 static void reports_every_error(void **state)
 {
     (void)state;
@@ -310,7 +312,8 @@ static void reports_every_error(void **state)
     }
 }
 
-/* A disk that fails and stays so: nothing can be tidied up, but the old one opens. */
+/* Tests a disk that fails permanently.  Nothing can be cleaned up.  Expects that the old step can
+ * still be opened. */
 static void lives_with_lasting_errors(void **state)
 {
     (void)state;

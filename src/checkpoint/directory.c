@@ -1,8 +1,8 @@
-/* directory.c -- what a checkpoint needs of the file system besides writing files.
+/* directory.c -- the file-system operations of a checkpoint other than writing files.
  *
- * A writer holds flock() on its temporary directory.  A process id alone would not tell whether
- * the writer lives: in containers every writer has the same small number, and on a shared file
- * system it may run on another host.  The lock dies with the process.
+ * A writer holds flock() on its temporary directory.  A process id would not show whether the
+ * writer is alive: in containers every writer has the same small number, and on a shared file
+ * system it may run on another host.  The lock disappears with the process.
  */
 #include "checkpoint/directory.h"
 
@@ -97,12 +97,12 @@ static bool is_directory(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* Makes one directory whose parent is there; `slash` is the last one of `path` or NULL. */
+/* Creates one directory whose parent exists.  `slash` is the last slash of `path`, or NULL. */
 static lk_status make_one(char *path, char *slash)
 {
     if (is_directory(path))
         return LK_OK;
-    if (mkdir(path, 0777) != 0) /* somebody else may just have made it */
+    if (mkdir(path, 0777) != 0) /* not an error if another process has created the directory */
         return errno == EEXIST ? LK_OK
                                : lk_fail(LK_EIO, "cannot make the directory '%s': %s", path,
                                          strerror(errno));

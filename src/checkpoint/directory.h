@@ -1,4 +1,4 @@
-/* checkpoint/directory.h -- the directory of steps: names, listing, making, syncing, removing. */
+/* checkpoint/directory.h -- the directory of steps: names, listing, creating, syncing, removing. */
 #ifndef LKI_DIRECTORY_H
 #define LKI_DIRECTORY_H
 
@@ -7,27 +7,29 @@
 enum { LKI_PATH_BYTES = 4096, LKI_STEP_NAME_BYTES = 32 };
 
 #define LKI_MANIFEST_NAME "manifest.json"
-#define LKI_TEMPORARY_PREFIX ".tmp-step-" /* then the step and the writer's process id */
+#define LKI_TEMPORARY_PREFIX ".tmp-step-" /* prefix of the step and the writer's process id */
 
 LK_NODISCARD lk_status lki_directory_join(char out[LKI_PATH_BYTES], const char *folder,
                                           const char *name);
 
-/* "step-00000100", and back: false for any other spelling. */
+/* Writes the name of a step, "step-00000100". */
 void lki_step_name(char out[LKI_STEP_NAME_BYTES], uint64_t step);
+/* Parses the name of a step.  Returns false for any other spelling. */
 bool lki_step_parse(uint64_t *step, const char *name);
 
-/* The steps of `dir`, newest first, complete or not; *out from lki_free().  LK_EIO if the
- * directory cannot be read. */
+/* Lists the steps of `dir`, newest first, complete or not.  The caller frees *out with lki_free().
+ * Returns LK_EIO if the directory cannot be read. */
 LK_NODISCARD lk_status lki_steps_list(uint64_t **out, size_t *count, const char *dir);
 
-/* Makes `path` and what is missing above it, each entry durable. */
+/* Creates `path` and its missing parents, and makes each durable. */
 LK_NODISCARD lk_status lki_directory_make(const char *path);
+/* Makes the entries of a directory durable. */
 LK_NODISCARD lk_status lki_directory_sync(const char *path);
 
-/* Removes a directory of plain files as far as that works; says nothing. */
+/* Removes a directory of plain files as far as possible.  Reports no errors. */
 void lki_directory_remove(const char *path);
 
-/* Removes the temporary directories of `dir` whose writers are gone (nobody holds their lock). */
+/* Removes the temporary directories of `dir` whose writers are gone (their locks are free). */
 void lki_directory_sweep(const char *dir);
 
 #endif

@@ -1,14 +1,14 @@
-/* draft.c -- a checkpoint that comes about so that a crash at any point leaves what was there.
+/* draft.c -- writes a checkpoint so that a crash at any point leaves the previous state.
  *
- *   DIR/.tmp-step-00000100-PID/   locked; every file written, hashed, fsynced, by whoever has it
- *       manifest.json             last, fsynced: names all the others and their hashes
- *   fsync of that directory       its entries are durable
- *   rename to DIR/step-00000100   appears whole or not at all
- *   fsync of DIR                  from here on it survives losing power
- *   removing older steps          each is renamed away first, so no half-empty step is ever seen
+ *  DIR/.tmp-step-00000100-PID/   locked; every file written, hashed and fsynced by its owner
+ *      manifest.json             last, fsynced: lists all other files and their hashes
+ *  fsync of that directory       its entries are durable
+ *  rename to DIR/step-00000100   appears complete or not at all
+ *  fsync of DIR                  from here on it survives a power failure
+ *  removing older steps          each is renamed first, so no half-empty step is ever visible
  *
- * Whatever fails before the last fsync undoes all of it.  What fails while removing older steps
- * does not fail the checkpoint: the next one tries again.
+ * A failure before the last fsync undoes everything.  A failure while removing older steps does not
+ * fail the checkpoint; the next checkpoint tries again.
  */
 #include "checkpoint/draft.h"
 
@@ -63,7 +63,7 @@ lk_status lki_draft_write_file(const char *path, const lk_checkpoint_file *file,
     return status;
 }
 
-/* A stretch is stored as one row, if it is not the whole tensor. */
+/* Writes a file of stretches.  A stretch that is not a whole tensor is stored as one row. */
 lk_status lki_draft_write_part(const char *path, const lki_contents *contents, const lki_part *part,
                                json_t *entries)
 {
@@ -84,7 +84,7 @@ lk_status lki_draft_write_part(const char *path, const lki_contents *contents, c
     return status;
 }
 
-/* ---- What the manifest says of tensors ----------------------------------------------------- */
+/* ---- Tensors in the manifest --------------------------------------------------------------- */
 
 bool lki_contents_has_parts(const lki_contents *contents, size_t file)
 {
@@ -100,7 +100,8 @@ static int add_piece(json_t *pieces, const char *file, size_t first, size_t coun
                                                    (json_int_t)first, "count", (json_int_t)count));
 }
 
-/* The stretch of a tensor that begins at `first`; next: how many parts had of tensors before. */
+/* Returns the stretch of a tensor that begins at element `first`, and sets *part to its part.
+ * next[p] is the number of stretches of part p that belong to earlier tensors. */
 static const lki_stretch *find_stretch(const lki_contents *contents, const size_t *next,
                                        size_t file, size_t tensor, size_t first, size_t *part)
 {
@@ -201,7 +202,7 @@ static lk_status write_manifest(lki_draft *d, const lki_contents *contents, cons
     return status;
 }
 
-/* A file that its writer has put somewhere else is not there. */
+/* Checks that all files exist in the draft. */
 static lk_status check_there(lki_draft *d, const json_t *entries)
 {
     for (size_t i = 0; i < json_array_size(entries); i++) {
@@ -219,8 +220,8 @@ static lk_status check_there(lki_draft *d, const json_t *entries)
 
 /* ---- The directory ------------------------------------------------------------------------- */
 
-/* A whole step stays where it is.  A damaged one, which resuming has skipped, would be in the way
- * of the run that makes it again: it moves aside, under a name that means nothing to readers. */
+/* Makes the final name available for the draft.  Fails if a complete step has that name.  A damaged
+ * step of that name is renamed to a name that readers ignore. */
 static lk_status make_way(lki_draft *d, const char *name)
 {
     char           aside[LKI_STEP_NAME_BYTES + 40];
@@ -257,12 +258,13 @@ static lk_status prepare(lki_draft *d, uint64_t step)
     LK_TRY(lki_directory_join(d->scratch, d->dir, temporary));
     if (mkdir(d->scratch, 0777) != 0)
         return lk_fail(LK_EIO, "cannot make the directory '%s': %s", d->scratch, strerror(errno));
-    /* set: from here on there is something to remove */
+    /* From here on a failure must remove the directory. */
     memcpy(d->temporary, d->scratch, sizeof d->temporary);
     d->lock = open(d->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (d->lock < 0)
         return lk_fail(LK_EIO, "cannot open the directory '%s': %s", d->temporary, strerror(errno));
-    (void)flock(d->lock, LOCK_EX | LOCK_NB); /* where locks are missing, nobody can sweep either */
+    (void)flock(d->lock, LOCK_EX | LOCK_NB); /* if the file system has no locks, no process removes
+                                              * temporary directories */
     return LK_OK;
 }
 
@@ -274,7 +276,7 @@ static lk_status publish(lki_draft *d)
                        strerror(errno));
     lk_status status = lki_directory_sync(d->dir);
     if (status != LK_OK && rename(d->final, d->temporary) != 0)
-        d->temporary[0] = '\0'; /* whole, under its final name, but perhaps not durable */
+        d->temporary[0] = '\0'; /* complete under its final name, but perhaps not durable yet */
     return status;
 }
 
@@ -282,7 +284,8 @@ static lk_status publish(lki_draft *d)
 
 static void retire(lki_draft *d, const char *name)
 {
-    char *away = d->temporary; /* free again: the new checkpoint has its final name */
+    char *away = d->temporary; /* this buffer is free, because the new checkpoint has its final
+                                * name */
     (void)snprintf(away, sizeof d->temporary, "%s/" LKI_TEMPORARY_PREFIX "%s-%ld", d->dir, name + 5,
                    (long)getpid());
     if (lki_directory_join(d->scratch, d->dir, name) == LK_OK && rename(d->scratch, away) == 0)
@@ -297,7 +300,8 @@ static bool is_spared(const lk_checkpoint_info *info, uint64_t step)
     return spared;
 }
 
-/* Steps older than the keep-th complete one go; of a newer incomplete one nobody knows enough. */
+/* Removes the steps that are older than the `keep` newest complete steps.  Newer steps are kept,
+ * even if incomplete. */
 static void prune(lki_draft *d, const lk_checkpoint_info *info, uint32_t keep)
 {
     uint64_t *steps;

@@ -1,5 +1,8 @@
-/* checkpoint/draft.h -- a checkpoint that comes about: one process opens its directory and
- * publishes it, and any number of them write its files.  See draft.c. */
+/* checkpoint/draft.h -- a checkpoint being written.
+ *
+ * One process opens the draft's directory and publishes it.  Any number of processes write its
+ * files.  See draft.c.
+ */
 #ifndef LKI_DRAFT_H
 #define LKI_DRAFT_H
 
@@ -8,13 +11,15 @@
 #include "base/status.h"
 #include "lockstep/checkpoint.h"
 
-/* Elements [first, first + count) of a tensor; data: NULL where somebody else has them. */
+/* Elements [first, first + count) of a tensor. data is NULL if these elements are in another
+ * process. */
 typedef struct {
     size_t      tensor, first, count;
     const void *data;
 } lki_stretch;
 
-/* A file on the disk that has stretches of the tensors of file `of`, at most one of each. */
+/* A file on disk that holds stretches of the tensors of the logical file `of`, at most one stretch
+ * per tensor. */
 typedef struct {
     const char        *name;
     size_t             of;
@@ -22,7 +27,8 @@ typedef struct {
     size_t             count;
 } lki_part;
 
-/* All that is in a checkpoint.  Files of which there are parts lie in these, without holes. */
+/* The complete contents of a checkpoint.  A file that has parts is stored only in its parts,
+ * without gaps. */
 typedef struct {
     const lk_checkpoint_info *info;
     const lk_checkpoint_file *files;
@@ -33,32 +39,36 @@ typedef struct {
 
 typedef struct lki_draft lki_draft;
 
-/* LK_EINVAL says what no checkpoint can have. */
+/* Returns LK_EINVAL, with the reason, if the contents cannot be stored. */
 LK_NODISCARD lk_status lki_contents_check(const lki_contents *contents);
 
-/* Whether a file lies in parts. */
+/* Returns true if a file is stored in parts. */
 bool lki_contents_has_parts(const lki_contents *contents, size_t file);
 
-/* Makes DIR/.tmp-step-... for a step.  LK_EINVAL when the step is already there and whole. */
+/* Creates DIR/.tmp-step-... for a step.  Returns LK_EINVAL if the step exists and is complete. */
 LK_NODISCARD lk_status lki_draft_open(lki_draft **out, const char *dir, uint64_t step);
 
-/* Its name in DIR: who sees it there can write into it. */
+/* Returns the draft's name in DIR, with which other processes can write into it. */
 const char *lki_draft_name(const lki_draft *draft);
+/* Returns the path of the draft's directory. */
 const char *lki_draft_path(const lki_draft *draft);
 
-/* Writes a file into the directory `path` of a draft, until it is on the disk, and adds what the
- * manifest says of it to `entries`. */
+/* Writes a file durably into the directory `path` of a draft, and adds its manifest entry to
+ * `entries`. */
 LK_NODISCARD lk_status lki_draft_write_file(const char *path, const lk_checkpoint_file *file,
                                             json_t *entries);
+/* Writes a part durably into the directory `path` of a draft, and adds its manifest entry to
+ * `entries`. */
 LK_NODISCARD lk_status lki_draft_write_part(const char *path, const lki_contents *contents,
                                             const lki_part *part, json_t *entries);
 
-/* When all files are there, of which `entries` tell: writes the manifest and gives the directory
- * its final name; then removes older steps as lk_checkpoint_write() does. */
+/* Publishes the draft.  Called when all its files exist; `entries` has their manifest entries.
+ * Writes the manifest, gives the directory its final name, and removes older steps as
+ * lk_checkpoint_write() does. */
 LK_NODISCARD lk_status lki_draft_publish(lki_draft *draft, const lki_contents *contents,
                                          const json_t *entries, uint32_t keep);
 
-/* What is not published is removed. */
+/* Frees the draft.  Removes an unpublished draft from disk. */
 void lki_draft_free(lki_draft *draft);
 
 #endif

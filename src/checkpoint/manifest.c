@@ -1,12 +1,12 @@
-/* manifest.c -- reading and making manifest.json.
+/* manifest.c -- reads and writes manifest.json.
  *
- * The hash line covers the file's bytes as they are, not a canonical form of the JSON: so the
- * hash does not depend on how some version of a JSON library spells a number, every flipped bit
- * of the file is seen, and `sed 2d manifest.json | sha256sum` checks it by hand.
+ * The hash line covers the file's bytes as they are, not a canonical form of the JSON.  So the hash
+ * does not depend on how a JSON library formats a number, and every flipped bit of the file is
+ * detected.  `sed 2d manifest.json | sha256sum` verifies it by hand.
  *
- * The parser is for files that pass as well as for those that do not (it is fuzzed without the
- * hash): unknown fields, wrong types, names that leave the directory, pieces with holes and
- * sizes that overflow are refused with the place.
+ * The parser trusts nothing, even with a valid hash (it is fuzzed without the hash).  The parser
+ * refuses unknown fields, wrong types, names outside the directory, pieces with gaps and sizes that
+ * overflow.  The error names the place in the manifest.
  */
 #include "checkpoint/manifest.h"
 
@@ -51,7 +51,7 @@ bool lki_manifest_name_ok(const char *name)
                bytes;
 }
 
-/* SHA-256 of the text without its hash line. */
+/* Computes the SHA-256 of the text without its hash line. */
 static void hash_text(const char *rest, size_t bytes, char hex[65])
 {
     lki_sha256 hash;
@@ -161,7 +161,7 @@ static lk_status parse_file(lki_manifest *out, json_t *value, const char *path)
     return LK_OK;
 }
 
-/* Pieces in ascending order must cover the tensor exactly. */
+/* Parses the pieces of a tensor, which must cover it exactly, in ascending order. */
 static lk_status parse_pieces(lki_manifest *out, lki_manifest_tensor *tensor, json_t *pieces,
                               size_t *capacity, const char *path)
 {
@@ -199,7 +199,8 @@ static lk_status parse_pieces(lki_manifest *out, lki_manifest_tensor *tensor, js
     return LK_OK;
 }
 
-/* `seen` has one object for every logical file, with its tensors' names as keys. */
+/* Checks that the tensor's name is unique in its file. `seen` has one JSON object per logical file,
+ * whose keys are the names of the tensors checked so far. */
 static lk_status check_unique(const lki_manifest_tensor *tensor, json_t *seen, const char *path)
 {
     json_t *names = json_object_get(seen, tensor->file);
@@ -285,9 +286,9 @@ void lki_manifest_free(lki_manifest *manifest)
     *manifest = (lki_manifest){ 0 };
 }
 
-/* ---- Making -------------------------------------------------------------------------------- */
+/* ---- Writing ------------------------------------------------------------------------------- */
 
-/* Puts the hash line into the dump of everything else. */
+/* Inserts the hash line into the text of all other lines. */
 static lk_status add_hash_line(char **out, const char *dump)
 {
     char        hex[65];

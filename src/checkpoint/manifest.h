@@ -1,17 +1,17 @@
-/* checkpoint/manifest.h -- manifest.json: what is in a checkpoint, as parsed and checked data.
+/* checkpoint/manifest.h -- manifest.json: the contents of a checkpoint, parsed and checked.
  *
- *   {
- *    "manifest_sha256": "...",            SHA-256 of this file without this line
- *    "format": "lockstep-checkpoint", "version": 1, "block_bytes": 1048576,
- *    "step": 100, "seed": "1", "exactness_id": "...", "weights": "...", "config": {...},
- *    "files":   [{"name": "model.safetensors", "bytes": 0, "sha256": "...", "xxh3_128": ["..."]}],
- *    "tensors": [{"file": "model.safetensors", "name": "...", "dtype": "F32", "shape": [2, 3],
- *                 "pieces": [{"file": "model.safetensors", "first": 0, "count": 6}]}]
- *   }
+ *  {
+ *   "manifest_sha256": "...",            SHA-256 of this file without this line
+ *   "format": "lockstep-checkpoint", "version": 1, "block_bytes": 1048576,
+ *   "step": 100, "seed": "1", "exactness_id": "...", "weights": "...", "config": {...},
+ *   "files":   [{"name": "model.safetensors", "bytes": 0, "sha256": "...", "xxh3_128": ["..."]}],
+ *   "tensors": [{"file": "model.safetensors", "name": "...", "dtype": "F32", "shape": [2, 3],
+ *                "pieces": [{"file": "model.safetensors", "first": 0, "count": 6}]}]
+ *  }
  *
- * A tensor belongs to the logical file under which it is read, and lies in pieces, by global
- * offset, in one file or several.  A file stores a piece under the tensor's name, with the
- * tensor's shape if it is the whole and as one row otherwise.
+ * A tensor belongs to the logical file under whose name it is read.  It is stored in pieces, by
+ * global offset, in one file or several.  A file stores a piece under the tensor's name, with the
+ * tensor's shape if the piece is the whole tensor, and as one row otherwise.
  */
 #ifndef LKI_MANIFEST_H
 #define LKI_MANIFEST_H
@@ -24,7 +24,7 @@
 typedef struct {
     const char   *name, *sha256;
     uint64_t      bytes;
-    const json_t *blocks; /* array of strings of 32 digits, one for every block */
+    const json_t *blocks; /* array of strings of 32 digits, one per block */
 } lki_manifest_file;
 
 typedef struct {
@@ -36,7 +36,7 @@ typedef struct {
     const char *name, *file;
     lk_dtype    dtype;
     lk_shape    shape;
-    size_t      first_piece, piece_count; /* into pieces */
+    size_t      first_piece, piece_count; /* the tensor's range in `pieces` */
 } lki_manifest_tensor;
 
 typedef struct {
@@ -49,23 +49,24 @@ typedef struct {
     size_t               file_count, tensor_count, piece_count;
 } lki_manifest;
 
-/* Whether the text is what was written: LK_EFORMAT without a hash line, LK_ECORRUPT if it
- * differs. */
+/* Compares the hash of the text with the text's own hash line.  Returns LK_EFORMAT if there is no
+ * such line, LK_ECORRUPT if the hash differs. */
 LK_NODISCARD lk_status lki_manifest_verify(const char *text, size_t bytes, const char *path);
 
-/* Reads the text, whatever its hash line says.  On failure *out is empty. */
+/* Parses the text without checking its hash line.  On failure *out is empty. */
 LK_NODISCARD lk_status lki_manifest_parse(lki_manifest *out, const char *text, size_t bytes,
                                           const char *path);
 void lki_manifest_free(lki_manifest *manifest);
 
-/* The manifest as text with its hash line; *out from free().  `files` and `tensors` are the arrays
- * above and are taken over. */
+/* Writes the manifest as text with its hash line.  The caller frees *out with free().  Takes
+ * ownership of `files` and `tensors`, the JSON arrays of these names shown above. */
 LK_NODISCARD lk_status lki_manifest_dump(char **out, const lk_checkpoint_info *info, json_t *files,
                                          json_t *tensors);
 
-/* Letters, digits, '.', '_' and '-', not first a dot, ".safetensors" at the end: nothing that
- * could name something outside its directory. */
+/* Returns true for a valid file name: letters, digits, '.', '_' and '-', no dot first,
+ * ".safetensors" at the end.  Such a name cannot refer to a file outside its directory. */
 bool lki_manifest_name_ok(const char *name);
+/* Returns true if the text consists of exactly `digits` lowercase hex digits. */
 bool lki_is_hex(const char *text, size_t digits);
 
 #endif

@@ -1,6 +1,6 @@
-/* output.c -- writing a file block by block, each hashed while it is still in the cache.
+/* output.c -- writes a file block by block, and hashes each block while it is still in the cache.
  *
- * Cost: one copy into the block (1 MiB), XXH3-128 and SHA-256 over it, one write().
+ * Cost: one copy into the block (1 MiB), XXH3-128 and SHA-256 over the block, one write().
  */
 #include "checkpoint/output.h"
 

@@ -1,4 +1,4 @@
-/* checkpoint/output.h -- a file being written and hashed on the way. */
+/* checkpoint/output.h -- a file that is hashed while it is written. */
 #ifndef LKI_OUTPUT_H
 #define LKI_OUTPUT_H
 
@@ -7,25 +7,29 @@
 #include "base/hash.h"
 #include "base/status.h"
 
-#define LKI_BLOCK_BYTES ((size_t)1 << 20) /* what one XXH3-128 of the manifest covers */
+#define LKI_BLOCK_BYTES ((size_t)1 << 20) /* number of bytes per XXH3-128 in the manifest */
 
 typedef struct {
     const char *path; /* borrowed, for messages */
     int         fd;
-    uint8_t    *block; /* what is not written yet */
+    uint8_t    *block; /* not yet written */
     size_t      filled;
-    uint64_t    bytes;  /* handed over so far */
-    json_t     *blocks; /* array: the hash of every full block; of all after finish */
+    uint64_t    bytes;  /* added so far */
+    json_t     *blocks; /* JSON array with the hashes of the full blocks written so far; after
+                         * lki_output_finish(), of all blocks */
     lki_sha256  hash;
     char        sha256[65]; /* set by finish */
 } lki_output;
 
-/* Creates `path`; with `fresh` it must not be there.  LK_EIO says why not.  free() in any case. */
+/* Creates the file `path`.  With `fresh`, `path` must not exist.  Returns LK_EIO with the reason.
+ * Call lki_output_free() also after a failure. */
 LK_NODISCARD lk_status lki_output_open(lki_output *out, const char *path, bool fresh);
+/* Appends bytes. */
 LK_NODISCARD lk_status lki_output_add(lki_output *output, const void *data, size_t bytes);
 
-/* Writes the rest, with `sync` waits until it is on the disk, and closes.  After a failed fsync
- * the kernel may have dropped the pages, so it is never tried again: the file is lost. */
+/* Writes the remaining bytes, syncs the file to disk if `sync`, and closes it.  A failed fsync is
+ * never repeated, because the kernel may have dropped the unwritten pages, and a second fsync could
+ * report false success. */
 LK_NODISCARD lk_status lki_output_finish(lki_output *output, bool sync);
 void lki_output_free(lki_output *output);
 

@@ -1,8 +1,8 @@
-/* read.c -- opening checkpoints: the manifest first, then every block against its hash.
+/* read.c -- opens checkpoints: verifies the manifest first, then the hash of every block.
  *
- * Opening costs one pass of XXH3 over the mapped files; SHA-256 is for lk_checkpoint_verify(),
- * which people ask for.  Tensors are used where they are mapped; only one that lies in several
- * pieces is put together in memory.
+ * Opening costs one pass of XXH3 over the mapped files.  SHA-256 is computed only on request, by
+ * lk_checkpoint_verify().  Tensors are not copied out of the mapping, except that a tensor stored
+ * in several pieces is assembled in memory.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -21,12 +21,13 @@
 struct lk_checkpoint {
     char                 path[LKI_PATH_BYTES];
     lki_manifest         manifest;
-    lk_checkpoint_stored *stored;    /* a row for every file, for lk_checkpoint_file_at() */
-    lki_map              *maps;      /* one for every file; NULL if only the manifest was asked */
+    lk_checkpoint_stored *stored;    /* [number of files]: the results of lk_checkpoint_file_at() */
+    lki_map              *maps;      /* one mapping per file; NULL if only the manifest was
+                                      * opened */
     lk_safetensors      **files;     /* views of the maps */
     lk_tensor            *tensors;   /* in the manifest's order */
     const void          **places;    /* of every piece */
-    void                **assembled; /* tensors that lie in several pieces, once they are wanted */
+    void                **assembled; /* tensors stored in several pieces, once requested */
 };
 
 /* ---- The manifest -------------------------------------------------------------------------- */
@@ -117,9 +118,10 @@ lk_status lk_checkpoint_verify(const lk_checkpoint *checkpoint, size_t index)
     return status;
 }
 
-/* ---- Tensors out of pieces ----------------------------------------------------------------- */
+/* ---- Tensors in pieces --------------------------------------------------------------------- */
 
-/* The stored tensor that a piece means; it must have the piece's size, and the whole its shape. */
+/* *out becomes the stored tensor of a piece.  The stored tensor must have the piece's size, or the
+ * tensor's shape if the piece is the whole tensor. */
 static lk_status find_piece(const lk_tensor **out, const lk_checkpoint *checkpoint,
                             const lki_manifest_tensor *tensor, const lki_manifest_piece *piece)
 {
@@ -141,7 +143,7 @@ static lk_status find_piece(const lk_tensor **out, const lk_checkpoint *checkpoi
     return LK_OK;
 }
 
-/* All pieces must be there; the data of several are put together when they are wanted. */
+/* Checks that all pieces of a tensor exist.  Several pieces are assembled only on request. */
 static lk_status place_tensor(lk_checkpoint *checkpoint, size_t index)
 {
     const lki_manifest_tensor *tensor = &checkpoint->manifest.tensors[index];
@@ -157,7 +159,7 @@ static lk_status place_tensor(lk_checkpoint *checkpoint, size_t index)
     return LK_OK;
 }
 
-/* Copies elements of a tensor from the pieces that have them. */
+/* Copies elements of a tensor from the pieces that contain them. */
 static void copy_out(const lk_checkpoint *checkpoint, const lki_manifest_tensor *tensor,
                      size_t first, size_t count, void *out)
 {
@@ -173,7 +175,7 @@ static void copy_out(const lk_checkpoint *checkpoint, const lki_manifest_tensor 
     }
 }
 
-/* Puts the pieces of a tensor together. */
+/* Assembles the pieces of a tensor in memory. */
 static lk_status assemble(const lk_checkpoint *checkpoint, size_t index)
 {
     const lki_manifest_tensor *tensor = &checkpoint->manifest.tensors[index];
@@ -186,7 +188,7 @@ static lk_status assemble(const lk_checkpoint *checkpoint, size_t index)
     return LK_OK;
 }
 
-/* Nothing may lie in a file that the manifest does not know of, or be meant twice. */
+/* Checks that the manifest lists every tensor in the files exactly once. */
 static lk_status check_all_meant(const lk_checkpoint *checkpoint)
 {
     const lki_manifest *manifest = &checkpoint->manifest;
@@ -267,7 +269,7 @@ static void add_note(char *notes, size_t notes_bytes, const char *name)
                        lk_error_last()->message);
 }
 
-/* The newest step of `dir` that opens. */
+/* Opens the newest step of `dir` that is valid. */
 static lk_status open_newest(lk_checkpoint **out, const char *dir, bool with_data, char *notes,
                              size_t notes_bytes)
 {
@@ -295,7 +297,8 @@ static lk_status open_newest(lk_checkpoint **out, const char *dir, bool with_dat
     return status;
 }
 
-/* A step directory has a manifest, or at least the name of one. */
+/* Returns true if `path` is a step directory: it has a manifest, or its name is the name of a
+ * step. */
 static bool is_step(const char *path)
 {
     char        manifest[LKI_PATH_BYTES];
@@ -381,7 +384,7 @@ lk_status lk_checkpoint_exists(const char *dir, bool *out)
     return LK_OK;
 }
 
-/* ---- Looking and reading ------------------------------------------------------------------- */
+/* ---- Describing and reading ---------------------------------------------------------------- */
 
 const lk_checkpoint_info *lk_checkpoint_describe(const lk_checkpoint *checkpoint)
 {
@@ -408,7 +411,7 @@ const lk_tensor *lk_checkpoint_tensor(const lk_checkpoint *checkpoint, size_t in
     if (index >= checkpoint->manifest.tensor_count)
         return NULL;
     if (checkpoint->maps != NULL && checkpoint->tensors[index].data == NULL)
-        (void)!assemble(checkpoint, index); /* without memory there are no data */
+        (void)!assemble(checkpoint, index); /* if the allocation fails, the tensor has no data */
     return &checkpoint->tensors[index];
 }
 

@@ -1,12 +1,12 @@
 /* safetensors.c -- a strict reader of safetensors files.
  *
- * A file may come from anywhere, so nothing in it is believed: the header's length is capped and
- * must fit, the JSON must be UTF-8 without duplicate keys or fields that the format lacks, every
- * product is checked for overflow, and the tensors' ranges, sorted, must tile the data exactly.
- * What passes can be read through without another check.
+ * A file may come from any source, so nothing in it is trusted.  The header's length is limited and
+ * must fit in the file.  The JSON must be UTF-8 without duplicate keys or unknown fields.  Every
+ * product is checked for overflow, and the tensors' ranges, sorted, must tile the data exactly.  A
+ * file that passes can be read without further checks.
  *
- * Cost: the header is parsed once; the data is mapped and only touched where a tensor is not
- * aligned to its element size (foreign writers may pack so): those tensors are copied.
+ * Cost: the header is parsed once.  The data is mapped.  Only tensors that are not aligned to their
+ * element size are copied.  Some other programs write such files.
  */
 #include "checkpoint/safetensors.h"
 
@@ -19,18 +19,20 @@
 #include "base/memory.h"
 
 struct lk_safetensors {
-    lki_map               map; /* empty for a view of somebody else's mapping */
+    lki_map               map; /* empty for a view of another mapping */
     lki_safetensors_index index;
-    void                **copies; /* index.count entries, NULL where the mapping serves */
+    void                **copies; /* [index.count]: copies of unaligned tensors; NULL for tensors
+                                   * used in the mapping */
 };
 
 typedef struct {
     lk_tensor tensor;
-    uint64_t  begin, end; /* bytes from the start of the data */
-    size_t    order;      /* in the header: empty tensors share offsets and keep this order */
+    uint64_t  begin, end; /* offsets from the start of the data */
+    size_t    order;      /* position in the header; determines the order of empty tensors, which
+                           * share offsets */
 } entry;
 
-/* ---- Pieces shared with the manifest ------------------------------------------------------- */
+/* ---- Helpers shared with the manifest ------------------------------------------------------ */
 
 bool lki_shape_size(lk_shape shape, lk_dtype dtype, uint64_t *count, uint64_t *bytes)
 {
@@ -78,7 +80,7 @@ lk_status lki_dtype_parse(lk_dtype *out, const char *text, const char *path, con
 #define LKI_DTYPE_ROW(name_, code, bytes, text_) { text_, LK_##name_ },
         LK_DTYPE_TABLE(LKI_DTYPE_ROW)
 #undef LKI_DTYPE_ROW
-        { "BOOL", LK_U8 }, /* masks in foreign files: bytes 0 and 1 */
+        { "BOOL", LK_U8 }, /* masks written by other programs: bytes 0 and 1 */
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (strcmp(known[i].text, text) == 0) {
@@ -144,7 +146,7 @@ static int by_offset(const void *left, const void *right)
     return a->order < b->order ? -1 : 1;
 }
 
-/* Sorted, the tensors must follow each other from 0 to the end of the data. */
+/* Checks that the sorted tensors tile the data from 0 to its end. */
 static lk_status check_tiling(const entry *entries, size_t count, uint64_t data_bytes,
                               const char *path)
 {
@@ -287,7 +289,7 @@ void lki_safetensors_index_free(lki_safetensors_index *index)
 
 /* ---- Open files ---------------------------------------------------------------------------- */
 
-/* Elements must be aligned for whoever reads them through a typed pointer. */
+/* Copies tensors that are not aligned for access through a typed pointer. */
 static lk_status align(lk_safetensors *file)
 {
     LK_TRY(LKI_NEW(&file->copies, file->index.count + 1, "the copies of unaligned tensors"));

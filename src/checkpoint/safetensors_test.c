@@ -1,4 +1,5 @@
-/* safetensors_test.c -- what is written comes back; what is malformed is refused with a reason. */
+/* safetensors_test.c -- tests that a file is read back as it was written, and that malformed files
+ * are refused with a reason. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -96,7 +97,8 @@ static void refuses_to_write_nonsense(void **state)
     assert_non_null(strstr(lk_error_last()->message, "No space"));
 }
 
-/* Headers over eight bytes of data, and what the refusal must mention. */
+/* Malformed headers of a file with eight bytes of data, and text that the error message must
+ * contain. */
 static const struct { const char *header, *reason; lk_status status; } malformed[] = {
     { "[]", "'{'", LK_EFORMAT },
     { "", "'{'", LK_EFORMAT },
@@ -148,7 +150,8 @@ static const struct { const char *header, *reason; lk_status status; } malformed
     { "{}", "take 0 bytes", LK_EFORMAT },
 };
 
-/* A header's text and eight bytes of data as a file in memory; the caller frees it. */
+/* Builds a file in memory from a header's text and eight bytes of data, to be freed by the
+ * caller. */
 static uint8_t *file_of(const char *header, size_t *size)
 {
     uint64_t length = strlen(header);
@@ -215,7 +218,7 @@ static void refuses_lengths_that_lie(void **state)
         assert_int_equal(lki_safetensors_parse(&index, file, size, "memory"), LK_EFORMAT);
 }
 
-/* Cut anywhere, a file no longer opens; nor is anything open when it is not there. */
+/* Checks that a file truncated anywhere, or missing, does not open. */
 static void refuses_the_truncated(void **state)
 {
     (void)state;
@@ -236,7 +239,7 @@ static void refuses_the_truncated(void **state)
     assert_int_equal(lk_safetensors_write(path, sample, 1), LK_OK);
 }
 
-/* The reference implementation reads our file, and we read one of its own. */
+/* A script with which the reference implementation reads our file and writes one for us to read. */
 static const char python[] =
     "import sys\n"
     "try:\n"

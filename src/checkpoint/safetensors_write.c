@@ -1,8 +1,8 @@
-/* safetensors_write.c -- safetensors files as every other reader expects them.
+/* safetensors_write.c -- writes safetensors files that other readers accept.
  *
- * Tensors keep the order given.  The header is padded with spaces to a multiple of 8 bytes, so
- * tensors of one element type stay aligned in a mapping.  The metadata says "format": "pt", which
- * the usual Python loaders insist on.
+ * Tensors are written in the given order.  The header is padded with spaces to a multiple of 8
+ * bytes, so tensors of one element type are aligned in a mapping.  The metadata contains "format":
+ * "pt", which the usual Python loaders require.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -44,7 +44,7 @@ lk_status lki_tensors_check(const lk_checkpoint_file *file)
     return status;
 }
 
-/* The header as JSON; NULL if memory ran out. */
+/* Returns the header as JSON; NULL if an allocation fails. */
 static json_t *header_of(const lk_tensor *tensors, size_t count)
 {
     json_t  *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");

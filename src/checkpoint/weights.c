@@ -1,10 +1,11 @@
-/* weights.c -- the hash that two runs compare: equal for equal weights, whatever stored them.
+/* weights.c -- the hash by which runs are compared.  Equal weights have equal hashes, however they
+ * are stored.
  *
- * SHA-256 over every tensor in the order given: name (u32 length, bytes), dtype code (u8), rank
+ * SHA-256 over every tensor in the given order: name (u32 length, bytes), dtype code (u8), rank
  * (u32), dimensions (u64 each), then the elements.  All integers and elements are little-endian.
- * Every NaN is hashed as one quiet NaN, because its payload depends on which operand a processor
- * copies.  A tensor that lies where an earlier one lies (the same memory, type and shape: a tied
- * embedding listed under both names) counts once.
+ * Every NaN is hashed as one quiet NaN, because the payload of a NaN depends on which operand a
+ * processor copies.  A tensor in the same memory as an earlier tensor, with the same type and
+ * shape, is counted once.  An example is a tied embedding listed under both names.
  */
 #include "lockstep/checkpoint.h"
 
@@ -38,7 +39,7 @@ static void canonical_f64(void *chunk, size_t bytes)
             bits[i] = UINT64_C(0x7ff8000000000000);
 }
 
-/* F16 and BF16 differ in where the exponent ends: `infinity` is its pattern without the sign. */
+/* Replaces NaNs in 16-bit floats.  `infinity` is the format's positive infinity. */
 static void canonical_16(void *chunk, size_t bytes, uint16_t infinity, uint16_t nan)
 {
     uint16_t *bits = chunk;

@@ -1,7 +1,8 @@
-/* weights_test.c -- the weights hash: frozen, and moved by everything that it covers.
+/* weights_test.c -- tests that the weights hash never changes between versions, and that it depends
+ * on everything that it covers.
  *
- * The frozen value was computed by a few lines of Python (hashlib, struct) from the definition,
- * not by this code.
+ * The frozen value was computed from the definition by a few lines of Python (hashlib, struct), not
+ * by this code.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -86,7 +87,7 @@ static void every_nan_is_one(void **state)
         m.bias[1] = nans[i];
         assert_string_equal(hash_of(&m), frozen);
     }
-    m.bias[1] = 0xff800000u; /* an infinity is none */
+    m.bias[1] = 0xff800000u; /* an infinity is not a NaN */
     assert_string_not_equal(hash_of(&m), frozen);
 }
 
@@ -108,7 +109,7 @@ static void nans_of_other_types(void **state)
         tensor.data = cases[i].other;
         lk_weights_hash(&tensor, 1, b);
         assert_string_equal(a, b);
-        tensor.dtype = LK_I8; /* whole numbers are taken as they are */
+        tensor.dtype = LK_I8; /* integers are hashed unchanged */
         lk_weights_hash(&tensor, 1, b);
         assert_string_not_equal(a, b);
     }
@@ -125,7 +126,7 @@ static void tied_counts_once(void **state)
     lk_weights_hash(four, 4, hex);
     assert_string_equal(hex, frozen);
 
-    float copy[6]; /* equal values elsewhere are another tensor */
+    float copy[6]; /* equal values in other memory are another tensor */
     memcpy(copy, m.weight, sizeof copy);
     four[3].data = copy;
     lk_weights_hash(four, 4, hex);

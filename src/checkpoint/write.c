@@ -1,4 +1,5 @@
-/* write.c -- a checkpoint that one process writes whole: a draft, every file, and out with it. */
+/* write.c -- writes a checkpoint from one process: opens a draft, writes all files, publishes
+ * it. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -6,7 +7,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
 
-/* ---- What is asked ------------------------------------------------------------------------- */
+/* ---- Arguments ----------------------------------------------------------------------------- */
 
 static lk_status check_info(const lk_checkpoint_info *info)
 {

@@ -1,9 +1,9 @@
-/* cli/bench.h -- the operations that `lockstep bench` times, and how it knows that they are right.
+/* cli/bench.h -- the operations that `lockstep bench` times, and the checks of their results.
  *
  * Element e of rank r's input in round k is the number (e + 3 r + k) mod 13.  So every input is a
- * piece of one row that repeats itself, and every sum a piece of another: sums of such small
- * whole numbers are exact in any order and in every type, but for one rounding of 16-bit types at
- * the end.  What an operation leaves is compared with these rows, byte by byte.
+ * section of one periodic row, and every sum is a section of another.  Sums of such small whole
+ * numbers are exact in any order and in every type, except for one final rounding of 16-bit types.
+ * Results are compared with these rows byte by byte.
  */
 #ifndef LKI_CLI_BENCH_H
 #define LKI_CLI_BENCH_H
@@ -18,54 +18,54 @@ typedef struct {
     const struct bench_kind *kind;
     lk_comm  *comm;
     lk_dtype  dtype;
-    size_t    width; /* bytes of an element */
+    size_t    width; /* bytes per element */
     uint32_t  rank, ranks, round;
-    size_t    each;          /* bytes of a buffer */
-    lk_arena *arena;         /* where all ranks' buffers are; NULL: in ordinary memory */
-    char     *input, *recv;  /* my buffers; a broadcast's result is in `input` */
-    char     *shared;        /* of an arena_mirror: where the pieces of all ranks lie */
-    char     *row, *sums;    /* as long as a buffer, and BENCH_PERIOD elements more */
-    void     *memory;        /* owned: buffers that are not in the arena */
-    size_t    count;         /* elements of a size */
-    size_t   *counts, *first; /* of every rank's part, and where it begins */
-    size_t   *bytes, *from_bytes; /* parts in bytes, as calls want them */
+    size_t    each;          /* bytes per buffer */
+    lk_arena *arena;         /* contains the buffers of all ranks; NULL: ordinary memory */
+    char     *input, *recv;  /* this rank's buffers; a broadcast returns its result in `input` */
+    char     *shared;        /* arena_mirror: the parts of all ranks */
+    char     *row, *sums;    /* periodic rows, longer than a buffer by BENCH_PERIOD elements */
+    void     *memory;        /* owned; buffers outside of an arena; else NULL */
+    size_t    count;         /* elements of the current size */
+    size_t   *counts, *first; /* per rank: elements of its part; index of the first one */
+    size_t   *bytes, *from_bytes; /* parts in bytes, as arguments of the calls */
     lk_slice *slices;
 } bench;
 
-/* What each rank must move at least, by bytes: bus bandwidth is that over the time. */
+/* The minimum of bytes that each rank must move.  Bus bandwidth is this minimum over the time. */
 typedef enum { BENCH_NOTHING, BENCH_ONCE, BENCH_OTHERS, BENCH_OTHERS_TWICE } bench_moves;
 
 typedef struct bench_kind {
     const char *name;
     bench_moves moves;
-    bool divided;    /* bytes are of all parts together */
-    bool uneven;     /* parts differ */
-    bool tree;       /* sums FP32 in arenas, and lends its input to the others */
-    bool pairs;      /* needs two ranks */
-    const char *way; /* NULL = there are algorithms to choose from, between hosts; else its one */
-    bool gives_part; /* input is one part, not all of them */
-    bool mirrors;    /* and lies in `shared` */
+    bool divided;    /* the size is the total of all parts */
+    bool uneven;     /* parts have different sizes */
+    bool tree;       /* sums FP32 in arenas, so other ranks read this rank's input */
+    bool pairs;      /* needs at least two ranks */
+    const char *way; /* name of the only algorithm between hosts; NULL: several */
+    bool gives_part; /* a rank's input is one part instead of all parts */
+    bool mirrors;    /* the input lies in `shared` */
     lk_status (*call)(const bench *b);
-    bool (*right)(const bench *b); /* what the call has left on this rank */
+    bool (*right)(const bench *b); /* checks the result on this rank */
 } bench_kind;
 
-/* A row without a name ends it. */
+/* The operations; a row without a name ends the table. */
 extern const bench_kind bench_kinds[];
 
-/* NULL if there is none of that name. */
+/* Returns the operation `name`; NULL if there is none. */
 const bench_kind *bench_kind_find(const char *name);
 
-/* Buffers and rows for sizes up to `widest` bytes.  Collective. */
+/* Allocates buffers and rows for sizes up to `widest` bytes.  Collective. */
 lk_status bench_open(bench *b, uint64_t widest, bool foreign);
 void      bench_close(bench *b);
 
-/* From here on the operation is about so many bytes. */
+/* Sets the size of the operation in bytes. */
 void bench_resize(bench *b, uint64_t bytes);
 
-/* This rank's input of b->round. */
+/* Writes this rank's input for round b->round. */
 void bench_write_input(const bench *b);
 
-/* Bytes that each rank must move at least for each byte of the size. */
+/* Returns the minimum of bytes that each rank must move, per byte of the size. */
 double bench_factor(const bench *b);
 
 #endif

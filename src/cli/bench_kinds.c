@@ -1,4 +1,4 @@
-/* bench_kinds.c -- every collective: how it is called, and what it must have left. */
+/* bench_kinds.c -- the table of collectives: the call of each, and the check of its result. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,8 @@ enum { MANY = 16 /* tensors of an all_reduce_many */ };
 
 /* ---- Numbers ----------------------------------------------------------------------------- */
 
-/* A whole number as a 16-bit float with `bits` bits behind the point, to nearest even. */
+/* Converts a whole number to a 16-bit float with `bits` bits of mantissa.  Rounds to nearest
+ * even. */
 static uint16_t half_of(uint32_t value, uint32_t bits, uint32_t bias)
 {
     uint32_t top = 0;
@@ -18,7 +19,7 @@ static uint16_t half_of(uint32_t value, uint32_t bits, uint32_t bias)
         return 0;
     while (value >> top > 1)
         top++;
-    uint64_t scaled = (uint64_t)value << 24 >> top; /* 1.24 */
+    uint64_t scaled = (uint64_t)value << 24 >> top; /* fixed point, 1.24 */
     uint64_t down   = UINT64_C(1) << (24 - bits), rest = scaled % down;
     scaled          = scaled / down + (rest > down / 2 || (rest == down / 2 && scaled / down % 2));
     return (uint16_t)(((top + bias - 1) << bits) + scaled);
@@ -47,7 +48,7 @@ static void store(const bench *b, char *row, size_t element, uint32_t value)
     case LK_U32: memcpy(at, &value, sizeof value); return;
     case LK_I64:
     case LK_U64: memcpy(at, &whole, sizeof whole); return;
-    case LK_I4: return; /* of no vector */
+    case LK_I4: return; /* not used for vectors */
     }
 }
 
@@ -61,7 +62,7 @@ static bool is(const bench *b, const char *result, size_t at, const char *wanted
     return count == 0 || memcmp(result + at * b->width, wanted, count * b->width) == 0;
 }
 
-/* `count` elements of the result from `at` on are those of a rank's input from `element` on. */
+/* Returns true if `result` contains, from index `at`, the input of `rank` from index `element`. */
 static bool is_copy(const bench *b, const char *result, size_t at, size_t count, uint32_t rank,
                     size_t element)
 {
@@ -215,13 +216,14 @@ static bool right_all_to_all(const bench *b)
     return true;
 }
 
-/* Between ranks r and s, in both directions, part (r + s) mod N. */
+/* Returns the number of elements that ranks r and s send to each other: part (r + s) mod N. */
 static size_t shared_count(const bench *b, uint32_t r, uint32_t s)
 {
     return b->counts[(r + s) % b->ranks];
 }
 
-/* Where rank r's part for s, and from s, begins. */
+/* Returns the offset of rank r's data for rank s in its input; the data from s have the same offset
+ * in the output. */
 static size_t shared_first(const bench *b, uint32_t r, uint32_t s)
 {
     size_t first = 0;
@@ -254,7 +256,7 @@ static bool right_broadcast(const bench *b)
     return is_copy(b, b->input, 0, b->count, 0, 0);
 }
 
-/* To the next rank, from the one before. */
+/* Sends to the next rank, and receives from the previous rank. */
 static lk_status call_send_recv(const bench *b)
 {
     uint32_t    to = (b->rank + 1) % b->ranks, from = (b->rank + b->ranks - 1) % b->ranks;
@@ -286,7 +288,7 @@ static bool right_barrier(const bench *b)
     return true;
 }
 
-/* ---- All of them ------------------------------------------------------------------------- */
+/* ---- The table --------------------------------------------------------------------------- */
 
 /* clang-format off */
 const bench_kind bench_kinds[] = {
@@ -354,7 +356,7 @@ static lk_status out_of_memory(const bench *b)
     return LK_ENOMEM;
 }
 
-/* Each rank has two buffers in one arena; or two in ordinary memory. */
+/* Allocates two buffers per rank, in one arena or in ordinary memory. */
 static lk_status open_buffers(bench *b, bool foreign)
 {
     if (foreign) {
@@ -413,7 +415,8 @@ void bench_close(bench *b)
     free(b->slices);
 }
 
-/* Elements of rank r's part; uneven ones grow with the rank, from 1 to N. */
+/* Returns the number of elements in rank r's part.  Uneven parts grow with the rank, from 1 to N in
+ * proportion. */
 static size_t part_of(const bench *b, size_t count, uint32_t r)
 {
     size_t n = b->ranks, part = count / n;

@@ -1,4 +1,4 @@
-/* cli/bench_ops.h -- what `lockstep bench OP` was asked and has measured, and printing it. */
+/* cli/bench_ops.h -- options and measurements of `lockstep bench OP`, and their printing. */
 #ifndef LKI_CLI_BENCH_OPS_H
 #define LKI_CLI_BENCH_OPS_H
 
@@ -14,6 +14,7 @@ typedef struct {
     uint64_t    sizes[BENCH_SIZES_MAX];
     uint32_t    size_count;
     bool        json, foreign, explain, mpi;
+    bool        launched; /* a launcher has started this process as a worker */
     const char *algorithm, *tune;
     lki_nodes   nodes;
 } bench_options;
@@ -22,14 +23,16 @@ typedef struct {
     const bench_options *options;
     bench                bench;
     uint32_t             rounds;
-    double              *times; /* mine, then all ranks' */
+    double              *times; /* seconds per round: this rank's, then those of all ranks */
 } bench_timing;
 
-/* On rank 0, unless JSON is wanted. */
+/* Prints the heading of the table on rank 0.  Prints nothing with --json. */
 void bench_print_heading(const bench_timing *t);
 
-/* A line of the size that was measured, by `a`; the second beside its prediction. */
+/* Prints a line for the measured size and algorithm. */
 void bench_print_size(const bench_timing *t, const lk_algorithm *a, bool right);
+
+/* Prints a line like bench_print_size(), with the predicted time. */
 void bench_print_prediction(const bench_timing *t, const lk_algorithm *a, bool right);
 
 #endif

@@ -1,4 +1,5 @@
-/* bench_print.c -- what `lockstep bench OP` tells: a line a size, for people or for programs. */
+/* bench_print.c -- prints the results of `lockstep bench OP`, one line per size, as text or
+ * JSON. */
 #include "cli/bench_ops.h"
 
 static double median_of(const bench_timing *t)
@@ -11,13 +12,13 @@ static double p99_of(const bench_timing *t)
     return t->times[(t->rounds * 99 + 99) / 100 - 1];
 }
 
-/* What was moved: parts are of whole elements. */
+/* Returns the bytes that were moved, since a part has whole elements. */
 static uint64_t bytes_of(const bench *b)
 {
     return (uint64_t)b->count * b->width;
 }
 
-/* What a JSON object and a line of the table begin with. */
+/* Prints the fields with which every JSON line begins. */
 static void print_json(const bench_timing *t, const lk_algorithm *a)
 {
     const bench *b     = &t->bench;
@@ -48,7 +49,7 @@ void bench_print_size(const bench_timing *t, const lk_algorithm *a, bool right)
     (void)fflush(stdout);
 }
 
-/* Not everything is in the model. */
+/* Prints a size with its predicted time, if the model covers the algorithm. */
 void bench_print_prediction(const bench_timing *t, const lk_algorithm *a, bool right)
 {
     bool known = a->seconds > 0;
@@ -68,7 +69,7 @@ void bench_print_prediction(const bench_timing *t, const lk_algorithm *a, bool r
     (void)fflush(stdout);
 }
 
-/* By what algorithms are chosen, or why there is nothing to. */
+/* Prints the constants that select an algorithm, or why there is no choice. */
 static void print_grounds(const bench_timing *t)
 {
     const bench *b = &t->bench;

@@ -1,9 +1,9 @@
-/* bench_scaling.c -- `lockstep bench scaling`: how steps become faster with more workers.
+/* bench_scaling.c -- `lockstep bench scaling`: the speedup of steps with more workers.
  *
- * The same global batch on 1, 2, ... N workers, so the same result and the same work: each count
- * is a run of `bench step` of its own, and in every round each count has its turn, upwards and
- * downwards alternately.  Efficiency is the ratio of speeds over the ratio of workers, of runs of
- * the same round: what else the machine does in the meantime falls on all of them.
+ * Runs the same global batch on 1, 2, ... N workers, so the result and the work are equal.  Each
+ * run is a `bench step`.  Every round runs each number of workers once, alternately in ascending
+ * and descending order.  Efficiency is the ratio of speeds over the ratio of workers.  Both runs
+ * are of the same round, so that disturbances of the machine affect both.
  */
 #include <errno.h>
 #include <spawn.h>
@@ -15,6 +15,7 @@
 
 #include "cli/bench_step.h"
 #include "cli/commands.h"
+#include "cli/workers.h"
 
 enum { ROUNDS_DEFAULT = 3, ROUNDS_MAX = 99, COUNTS_MAX = 16, LINE_BYTES = 1 << 13 };
 
@@ -24,11 +25,11 @@ typedef struct {
     uint32_t counts[COUNTS_MAX], count_count, rounds;
     double   rates[COUNTS_MAX][ROUNDS_MAX];
     bool     json;
-    char   **words; /* of a run; the last but one is the number of workers */
+    char   **words; /* arguments of a run; the last but one is the number of workers */
     char     workers[16];
 } scaling;
 
-/* ---- Options: ours are taken out, all others are those of `bench step` ------------------- */
+/* ---- Options: ours are removed, all others are passed to `bench step` -------------------- */
 
 typedef struct {
     uint32_t workers, rounds;
@@ -36,27 +37,30 @@ typedef struct {
 } scaling_options;
 
 static const lki_option own[] = {
-    LKI_U32("workers", "N", offsetof(scaling_options, workers), 2, 4096, "2", "the most workers"),
+    LKI_U32("workers", "N", offsetof(scaling_options, workers), 2, 4096, "2",
+            "largest number of workers"),
     LKI_U32("rounds", "N", offsetof(scaling_options, rounds), 1, ROUNDS_MAX, "3",
-            "turns of each number of workers"),
-    LKI_FLAG("json", offsetof(scaling_options, json), "one JSON object a number of workers"),
+            "number of rounds; each round runs every number of workers once"),
+    LKI_FLAG("json", offsetof(scaling_options, json),
+             "print one JSON object per number of workers"),
     LKI_OPTIONS_END,
 };
 
 static const lki_command scaling_command = {
     .name    = "bench scaling",
-    .summary = "time training steps with more and more workers",
+    .summary = "time training steps with growing numbers of workers",
     .usage   = "MODEL [--workers N] [--rounds N] [--json] [options of bench step]",
-    .about = "Runs `bench step` with 1, 2, 4 ... and N workers, each in every round, and says how\n"
-             "much faster more workers are.  All compute the same batch, and so the same result:\n"
-             "--virtual-workers must be at least N.  The efficiency is the speed over that of one\n"
-             "worker, over the number of workers: median and range over the rounds.\n"
-             "`lockstep bench step --help` has the other options.",
+    .about = "Runs `bench step` with 1, 2, 4 ... and N workers, each once per round, and\n"
+             "prints how much faster more workers are.  All compute the same batch, so the\n"
+             "result is the same: --virtual-workers must be at least N.  The efficiency is the\n"
+             "speedup over one worker divided by the number of workers: median and range over\n"
+             "the rounds.\n"
+             "`lockstep bench step --help` lists the other options.",
     .examples = "  lockstep bench scaling gpt --workers 4 --global-batch 32 --micro-batch 4",
     .options  = own,
 };
 
-/* Whether the word at *i is option `name` of ours, which takes a value if `valued`. */
+/* Returns true if the argument at *i is our option `name`.  Skips its value if `valued`. */
 static bool is_own(char **argv, int argc, int *i, const char *name, bool valued)
 {
     size_t length = strlen(name);
@@ -68,7 +72,7 @@ static bool is_own(char **argv, int argc, int *i, const char *name, bool valued)
     return end == '\0' || (end == '=' && valued);
 }
 
-/* Splits argv into our words, and those of a run; both have room for all. */
+/* Splits argv into our arguments and those of a run.  Both arrays have space for all arguments. */
 static void split(int argc, char **argv, char **mine, int *mine_count, char **run, int *run_count)
 {
     for (int i = 2; i < argc; i++) {
@@ -94,7 +98,7 @@ static void choose_counts(scaling *s, uint32_t most)
 
 /* ---- A run ------------------------------------------------------------------------------- */
 
-/* Starts the run with its output in a pipe, of which *from is our end.  0, or an errno. */
+/* Starts a run with its output in a pipe; *from becomes the read end.  Returns 0 or an errno. */
 static int start_run(const scaling *s, pid_t *pid, int *from)
 {
     posix_spawn_file_actions_t actions;
@@ -125,7 +129,7 @@ static size_t read_all(int from, char *line)
     return used;
 }
 
-/* Samples a second; the exit status is not 0 if there is nothing to say. */
+/* Measures samples per second.  Returns an exit status other than 0 on failure. */
 static int run(scaling *s, uint32_t workers, double *rate)
 {
     static const char key[] = "\"samples_per_s\": ";
@@ -151,7 +155,7 @@ static int run(scaling *s, uint32_t workers, double *rate)
     return 0;
 }
 
-/* ---- What is said ------------------------------------------------------------------------ */
+/* ---- Output ------------------------------------------------------------------------------ */
 
 static int by_value(const void *a, const void *b)
 {
@@ -203,6 +207,7 @@ int lki_bench_scaling(int argc, char **argv)
     char          **words      = calloc((size_t)argc + 8, sizeof *words);
     scaling        *s          = calloc(1, sizeof *s);
     int             mine_count = 1, run_count = 3, result = LKI_EXIT_FAILURE;
+    bool            launched; /* unused; each run determines it for itself */
 
     if (mine != NULL && words != NULL && s != NULL) {
         mine[0]  = argv[1];
@@ -212,6 +217,8 @@ int lki_bench_scaling(int argc, char **argv)
         split(argc, argv, mine, &mine_count, words, &run_count);
         result = lki_options_parse(&scaling_command, mine_count, mine, &options);
     }
+    if (result < 0)
+        result = lki_find_launcher(&scaling_command, &launched);
     if (result < 0) {
         words[run_count++] = json;
         words[run_count++] = workers;

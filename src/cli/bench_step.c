@@ -1,7 +1,7 @@
-/* bench_step.c -- `lockstep bench step`: what a training step takes, and on what.
+/* bench_step.c -- `lockstep bench step`: the duration of a training step, and of its parts.
  *
- * A run of `train` that leaves nothing but its times.  The options are those of train without the
- * ones for files and lengths; data and batch have defaults, since what is learned does not matter.
+ * It is a run of `train` of which only the times are kept.  The options are those of train without
+ * files and lengths.  Data and batch have defaults, since the trained values do not matter.
  */
 #include "cli/bench_step.h"
 
@@ -10,46 +10,46 @@
 
 #include "cli/commands.h"
 #include "cli/train.h"
+#include "cli/words.h"
+#include "cli/workers.h"
 #include "lockstep/launch.h"
+#include "lockstep/plan.h"
 
 typedef struct {
-    train_options  train; /* first: its table is part of ours */
+    train_options  train; /* first member, as train's table has offsets in it */
     lk_step_report report;
     uint32_t       warm_up;
     bool           json, predict;
-    double         predicted_ms; /* what the launcher tells its workers; 0: nothing */
+    double         predicted_ms; /* for workers, from the launcher; 0: no prediction */
 } step_options;
 
 enum { STEPS = 20, WARM_UP = 3 };
 
 /* ---- Options ----------------------------------------------------------------------------- */
 
-/* Rows of train that would have no meaning here. */
-static const char *const left_out[] = {
-    "epochs", "checkpoint", "checkpoint-every", "keep", "resume", "init", "log", "eval-every",
-    "quiet", "steps", "validation", "split-seed", "fold", "milestones", "gamma", "warmup",
-    "schedule", "min-lr", "restart", "patience", "min-delta", "max-epochs", "max-samples",
-    "max-tokens", "max-time", "keep-best", "best-by", "eval-weights", "chaos", "host-memory", NULL,
-};
+/* Groups of train's options that have no meaning here: lengths, ends and files. */
+static const char *const left_out[] = { "evaluation and stopping", "checkpoints", NULL };
 
 /* clang-format off */
 static const lki_option own[] = {
-    LKI_U64("steps", "N", offsetof(step_options, train.config.steps), 1, UINT32_MAX, "20",
-            "steps that count"),
-    { .group = "measuring", .name = "warm-up", .type = LKI_OPTION_U32, .value = "N",
+    { .group = "measuring", .name = "steps", .type = LKI_OPTION_U64, .value = "N",
+      .offset = offsetof(step_options, train.config.steps), .low = 1, .high = UINT32_MAX,
+      .preset = "20", .help = "number of measured steps" },
+    { .name = "warm-up", .type = LKI_OPTION_U32, .value = "N",
       .offset = offsetof(step_options, warm_up), .low = 1, .high = 1 << 20, .preset = "3",
-      .help = "steps before those that count" },
-    LKI_FLAG("json", offsetof(step_options, json), "one JSON object"),
-    LKI_FLAG("predict", offsetof(step_options, predict), "predict a step first, as plan --measure "
-             "does, and say both"),
+      .help = "number of steps before the measured ones" },
+    LKI_FLAG("json", offsetof(step_options, json), "print one JSON object"),
+    LKI_FLAG("predict", offsetof(step_options, predict),
+             "before the run, predict the time of a step as plan --measure does, and print it"),
     { .name = "predicted-ms", .type = LKI_OPTION_REAL, .value = "MS",
       .offset = offsetof(step_options, predicted_ms), .range = &lki_range_positive,
-      .preset = "none", .help = "a prediction to say beside what is measured" },
+      .preset = "none",
+      .help   = "predicted time of a step in ms, to print next to the measured one" },
     LKI_OPTIONS_END,
 };
 /* clang-format on */
 
-/* ---- What is said ------------------------------------------------------------------------ */
+/* ---- Output ------------------------------------------------------------------------------ */
 
 static const char *const part_names[] = {
 #define PART_NAME(name, text) text,
@@ -67,7 +67,7 @@ static double mean_of(const lk_step_report *r)
     return r->steps > 0 ? r->seconds / (double)r->steps : 0;
 }
 
-/* The share of what all threads could compute in that time. */
+/* Returns the step's operations as a fraction of the peak of all threads in the same time. */
 static double utilisation(const lk_step_report *r)
 {
     double possible = mean_of(r) * r->peak;
@@ -100,7 +100,7 @@ static void print_head(const step_options *o)
 
 static void print_tables(const lk_step_report *r)
 {
-    double step = 0; /* one that was taken apart */
+    double step = 0; /* the traced steps */
     for (int i = 0; i < LK_STEP_PART_COUNT; i++)
         step += r->parts[i];
     printf("\n%-24s %10s %7s\n", "step", "ms", "share");
@@ -186,7 +186,8 @@ static lk_status predict(step_options *o, double *seconds)
     return status;
 }
 
-/* Predicts while no worker is there yet, and starts workers that are told. */
+/* Predicts the step before the workers run, then starts the workers with the prediction as an
+ * option. */
 static int start_predicted(step_options *o, int argc, char **argv)
 {
     static char name[] = "--predicted-ms";
@@ -195,7 +196,7 @@ static int start_predicted(step_options *o, int argc, char **argv)
     if (o->train.nodes.hosts > 1 || o->train.nodes.count > 1)
         return lki_usage_error(o->train.command, "--predict is for workers of one host");
     if (predict(o, &seconds) != LK_OK) {
-        fprintf(stderr, "lockstep bench step: %s\n", lk_error_last()->message);
+        lki_print_error("bench step");
         return LKI_EXIT_FAILURE;
     }
     char **words = calloc((size_t)argc + 3, sizeof *words);
@@ -219,11 +220,12 @@ static const lki_command step_command = {
     .summary = "time training steps",
     .usage   = "MODEL [options of train]",
     .about =
-        "Trains a model for some steps and says how fast that was and where the time went:\n"
-        "samples and tokens a second; the share of the peak, which independent multiply-adds (of\n"
-        "bf16 under --precision bf16) on all threads reach in the same process; the parts of a\n"
-        "step, and the blocks by type.  Everything is a mean over the workers.  docs/tracing.md\n"
-        "has what is counted.",
+        "Trains a model for some steps and prints how fast that was and where the time went:\n"
+        "samples and tokens per second; the share of the peak, which is the speed of independent\n"
+        "multiply-adds (of bf16 with --precision bf16) on all threads in the same process; the\n"
+        "parts of a step; and the blocks by type.  All values are means over the workers.\n"
+        "docs/tracing.md explains what is counted.",
+    .inherits = "train",
     .examples = "  lockstep bench step gpt --layers 12 --heads 12 --width 768 --global-batch 4 \\\n"
                 "      --workers 1 --threads 2 --optimizer adamw\n"
                 "  lockstep bench step resnet --global-batch 128 --workers 2 --json",
@@ -241,7 +243,10 @@ int lki_bench_step(int argc, char **argv)
     command.options       = rows;
     options.train.command = &command;
     options.train.print   = print_report;
-    int result            = lki_options_parse(&command, argc - 1, argv + 1, &options);
+    bool launched         = false;
+    int  result           = lki_options_parse(&command, argc - 1, argv + 1, &options);
+    if (result < 0)
+        result = lki_find_launcher(&command, &launched);
     if (result < 0) {
         lk_train_config *config = &options.train.config;
         lki_train_defaults(config);
@@ -251,7 +256,7 @@ int lki_bench_step(int argc, char **argv)
         config->warm_up  = options.warm_up;
         config->steps   += options.warm_up;
         config->report   = &options.report;
-        if (options.predict && !lk_launched())
+        if (options.predict && !launched)
             result = start_predicted(&options, argc, argv);
         else
             result = lki_train_start(&options.train, argv);

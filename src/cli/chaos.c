@@ -1,13 +1,13 @@
-/* chaos.c -- reading --chaos. */
+/* chaos.c -- parses --chaos. */
 #include "cli/chaos.h"
 
 #include <string.h>
 
 #include "cli/values.h"
 
-static const double RATE_MAX = 10000; /* a second */
+static const double RATE_MAX = 10000; /* per second */
 
-/* The kind that a word names; 0 = none. */
+/* Returns the kind of fault with this name; 0 if there is none. */
 static uint32_t kind_of(const char *word, size_t length)
 {
     static const struct {

@@ -5,11 +5,12 @@
 #include "cli/options.h"
 #include "lockstep/launch.h"
 
-/* "SEED,RATE", or with the kinds of blows behind it: "7,2,kill,stop". */
+/* Parses "SEED,RATE" with optional kinds of faults after it, such as "7,2,kill,stop". */
 bool lki_parse_chaos(const char *text, lk_chaos *out, lki_message *error);
 
 #define LKI_CHAOS_HELP                                                                             \
-    "kill, stop and slow workers down at random: RATE times a second on each host, by the plan "   \
-    "of SEED; of some kinds only with ,kill ,stop or ,slow behind it"
+    "for tests: inject faults at random, RATE per second on each host: kill, stop or slow "        \
+    "down workers; SEED makes them repeatable; append ,kill ,stop or ,slow to select kinds "       \
+    "of faults"
 
 #endif

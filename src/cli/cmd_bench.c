@@ -1,13 +1,13 @@
-/* cmd_bench.c -- `lockstep bench`: how long collectives take, and whether they are right.
+/* cmd_bench.c -- `lockstep bench`: measures collectives and checks their results.
  *
- * Every rank writes its input anew before each call (bench_kinds.c), meets the others in a barrier,
- * and times the call.  An iteration takes as long as its slowest rank.  On one host short calls are
- * timed in runs of 64, so that the clock is not what is measured; the writing of their few bytes is
- * then part of it.  The last iteration's result is compared byte by byte.
+ * Before each call every rank writes its input (bench_kinds.c) and enters a barrier; then it times
+ * the call.  The time of an iteration is that of its slowest rank.  On one host short calls are
+ * timed in batches of 64, so that reading the clock does not dominate.  The time then includes
+ * writing the few bytes of input.  The result of the last iteration is compared byte by byte.
  *
- * algbw is bytes / time.  busbw is algbw times what each rank must move at least, per byte
- * (2(N-1)/N for all_reduce, (N-1)/N where each rank has a part, 1 for the rest), so that it can be
- * compared with what the memory or the network can do, whatever N.
+ * algbw is bytes / time.  busbw is algbw times the minimum of bytes that each rank must move per
+ * byte: 2(N-1)/N for all_reduce, (N-1)/N if each rank has a part, else 1.  So busbw can be compared
+ * with the bandwidth of memory or network for any N.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -18,16 +18,17 @@
 #include "cli/bench_step.h"
 #include "cli/commands.h"
 #include "cli/values.h"
+#include "cli/words.h"
 #include "cli/workers.h"
 #include "lockstep/launch.h"
 
 enum {
-    BATCH        = 64,   /* calls of a run, for short ones */
-    BATCH_BYTES  = 4096, /* what is short */
+    BATCH        = 64,   /* number of short calls timed together */
+    BATCH_BYTES  = 4096, /* largest size of a short call */
     WARM_UP      = 5,
     ROUNDS_MIN   = 15,
     ROUNDS_MAX   = 400,
-    ROUNDS_BYTES = 1 << 28, /* moved in all, about */
+    ROUNDS_BYTES = 1 << 28, /* moved in all, approximately */
 };
 
 #define AT(field) offsetof(bench_options, field)
@@ -57,7 +58,7 @@ static bool add_size(bench_options *options, uint64_t bytes, lki_message *error)
     return true;
 }
 
-/* A,B,C or FROM:TO, doubling. */
+/* Parses A,B,C or FROM:TO, a range of sizes in which each doubles the previous one. */
 static bool read_sizes(const char *text, void *target, lki_message *error)
 {
     bench_options *options = target;
@@ -87,39 +88,46 @@ static bool read_sizes(const char *text, void *target, lki_message *error)
 
 /* clang-format off */
 static const lki_choice dtypes[] = {
-    { "fp32", LK_F32, NULL }, { "fp64", LK_F64, NULL }, { "fp16", LK_F16, NULL },
-    { "bf16", LK_BF16, NULL }, { "i8", LK_I8, NULL }, { "u8", LK_U8, NULL },
-    { "i16", LK_I16, NULL }, { "u16", LK_U16, NULL }, { "i32", LK_I32, NULL },
-    { "u32", LK_U32, NULL }, { "i64", LK_I64, NULL }, { "u64", LK_U64, NULL }, { NULL, 0, NULL },
+    { .name = "fp32", .value = LK_F32 }, { .name = "fp64", .value = LK_F64 },
+    { .name = "fp16", .value = LK_F16 }, { .name = "bf16", .value = LK_BF16 },
+    { .name = "i8", .value = LK_I8 }, { .name = "u8", .value = LK_U8 },
+    { .name = "i16", .value = LK_I16 }, { .name = "u16", .value = LK_U16 },
+    { .name = "i32", .value = LK_I32 }, { .name = "u32", .value = LK_U32 },
+    { .name = "i64", .value = LK_I64 }, { .name = "u64", .value = LK_U64 },
+    { .name = NULL },
 };
 
 static const lki_option table[] = {
-    LKI_POSITIONAL("OP", AT(op_name), true, "what to time; the list is above"),
+    LKI_POSITIONAL("OP", AT(op_name), true, "the operation to time, from the list above"),
     { .name = "workers", .type = LKI_OPTION_U32, .value = "N", .letter = 'n', .offset = AT(workers),
       .low = 1, .high = 1024, .preset = "2", .help = "worker processes" },
     { .name = "bytes", .type = LKI_OPTION_CUSTOM, .value = "A,B|FROM:TO", .read = read_sizes,
       .preset = "4:16M",
-      .help = "sizes of a rank's data, or of all parts together; K, M and G may follow; "
-              "a range doubles" },
+      .help = "sizes in bytes of a rank's data, or of the parts of all ranks together; K, M and G "
+              "are suffixes; FROM:TO doubles the size each time" },
     LKI_CHOICE(LKI_OPTION_NAME, "dtype", "NAME", AT(dtype), dtypes, "fp32",
-               "what is summed or moved"),
+               "type of the elements"),
     LKI_U32("iterations", "N", AT(iterations), 1, 100000, "15 to 400, by size",
-            "timed rounds of each size"),
-    LKI_FLAG("foreign", AT(foreign), "buffers in ordinary memory, not in an arena"),
-    LKI_STRING("flight", "DIR", AT(flight), NULL,
-               "keep a record of what each worker did last, for inspect --flight DIR"),
-    LKI_FLAG("json", AT(json), "one JSON object a line"),
+            "number of timed rounds per size"),
+    LKI_FLAG("foreign", AT(foreign), "use buffers in ordinary memory, not in an arena"),
+    { .name = "flight-recorder", .alias = "flight", .type = LKI_OPTION_STRING, .value = "DIR",
+      .offset = AT(flight),
+      .help = "record each worker's last operations in DIR, for lockstep inspect --flight DIR" },
+    LKI_FLAG("json", AT(json), "print one JSON object per line"),
     { .name = "timeout", .type = LKI_OPTION_SECONDS, .value = "SECONDS", .offset = AT(timeout_ms),
-      .range = &lki_range_positive, .preset = "30", .help = "how long ranks wait for each other" },
-    { .group = "algorithms, where workers are on several hosts", .name = "algorithm",
+      .range = &lki_range_positive, .preset = "30",
+      .help = "seconds for which ranks wait for each other" },
+    { .group = "algorithms, for workers on several hosts", .name = "algorithm",
       .type = LKI_OPTION_STRING, .value = "NAME", .offset = AT(algorithm),
-      .preset = "the cheapest", .help = "direct, linear, tree, double_tree, halving, ring, levels, "
-                                        "where OP has it; native: MPI's own, under mpirun" },
-    LKI_FLAG("mpi", AT(mpi), "under mpirun: messages of MPI between hosts, instead of TCP"),
-    LKI_FLAG("explain", AT(explain), "time every algorithm that there is, beside what it was "
-                                     "predicted to take"),
+      .preset = "the cheapest",
+      .help = "algorithm between hosts: direct, linear, tree, double_tree, halving, ring or "
+              "levels, if OP has it; native: that of MPI, under mpirun" },
+    LKI_FLAG("mpi", AT(mpi), "under mpirun: use MPI between hosts instead of TCP"),
+    LKI_FLAG("explain", AT(explain),
+             "time every available algorithm, and also print its predicted time"),
     { .name = "tune", .type = LKI_OPTION_STRING, .value = "FILE", .offset = AT(tune),
-      .help = "first measure the constants that algorithms are chosen by, and write them to FILE" },
+      .help = "first measure the constants that decide the choice of algorithms, and write them to "
+              "FILE" },
     LKI_NODE_OPTIONS(AT(nodes)),
     LKI_OPTIONS_END,
 };
@@ -134,7 +142,7 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* On one host short calls are timed together. */
+/* Returns the number of calls that are timed together. */
 static uint32_t calls_of(const bench *b, uint64_t bytes)
 {
     return bytes <= BATCH_BYTES && lk_comm_hosts(b->comm) == 1 && !b->kind->tree ? BATCH : 1;
@@ -157,7 +165,7 @@ static lk_status timed_round(bench_timing *t, uint64_t bytes, uint32_t round, do
         status = b->kind->call(b);
     }
     *time = (seconds() - begun) / calls;
-    if (status == LK_OK && b->kind->tree) /* until here others may read my input */
+    if (status == LK_OK && b->kind->tree) /* others read my input until here */
         status = lk_barrier(b->comm);
     return status;
 }
@@ -168,7 +176,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The slowest rank of each round, sorted. */
+/* Computes the time of the slowest rank in each round, and sorts these times. */
 static lk_status merge_times(const bench_timing *t, uint32_t rounds)
 {
     double   *all    = t->times + rounds;
@@ -189,7 +197,7 @@ static uint32_t rounds_of(const bench_options *options, uint64_t bytes)
     return wanted < ROUNDS_MIN ? ROUNDS_MIN : wanted > ROUNDS_MAX ? ROUNDS_MAX : (uint32_t)wanted;
 }
 
-/* t->times of t->rounds rounds, sorted. */
+/* Measures t->rounds rounds, and stores their sorted times in t->times. */
 static lk_status measure(bench_timing *t, uint64_t bytes, bool *right)
 {
     double    unused = 0, wrong = 0, wrongs = 0;
@@ -215,7 +223,7 @@ static lk_status measure(bench_timing *t, uint64_t bytes, bool *right)
 
 enum { ALGORITHMS = 16 };
 
-/* How it can be done, at least one way. */
+/* Lists the algorithms for a size.  There is at least one. */
 static lk_status list_algorithms(const bench *b, uint64_t bytes, lk_algorithm list[ALGORITHMS],
                                  uint32_t *count)
 {
@@ -239,7 +247,7 @@ static lk_status list_algorithms(const bench *b, uint64_t bytes, lk_algorithm li
     return LK_OK;
 }
 
-/* What the operation takes by every algorithm, and was predicted to. */
+/* Measures one size with every algorithm, and prints the times with the predictions. */
 static lk_status explain_size(bench_timing *t, uint64_t bytes, bool *all_right)
 {
     bench       *b = &t->bench;
@@ -263,7 +271,7 @@ static lk_status explain_size(bench_timing *t, uint64_t bytes, bool *all_right)
     return status == LK_OK ? lk_comm_set_algorithms(b->comm, NULL) : status;
 }
 
-/* How it is done. */
+/* Finds the algorithm that is selected for a size. */
 static lk_status find_algorithm(const bench *b, uint64_t bytes, lk_algorithm *out)
 {
     lk_algorithm list[ALGORITHMS];
@@ -314,7 +322,7 @@ static lk_status bench_all(bench_timing *t, bool *right)
     return status;
 }
 
-/* On every rank alike; rank 0 says why.  Nobody leaves before it has. */
+/* Fails on every rank, after rank 0 has printed the reason.  No rank exits before that. */
 static lk_status refuse(const bench *b, const char *option, const char *why)
 {
     if (b->rank == 0)
@@ -328,8 +336,8 @@ static const char tune_here[] = "it measures the network between hosts, and all 
 static const char algorithm_here[] = "on one host ranks share memory, and sizes and places choose; "
                                      "it is for workers on several (--hosts 2 emulates two)";
 
-/* What is said about algorithms, where there are some.  LK_EINVAL: it cannot be, and why has been
- * said. */
+/* Measures the constants for the choice, and sets the requested algorithm.  If that is impossible,
+ * prints the reason and returns LK_EINVAL. */
 static lk_status prepare_algorithms(const bench_timing *t)
 {
     const bench_options *o = t->options;
@@ -350,8 +358,10 @@ static lk_status prepare_algorithms(const bench_timing *t)
 
 static lk_status join(lk_comm **out, const bench_options *options)
 {
-    const lk_comm_options how  = { .timeout_ms = options->timeout_ms, .flight = options->flight };
-    const lk_join_options join = { .timeout_ms = options->timeout_ms, .flight = options->flight };
+    const lk_comm_options how  = { .struct_size = sizeof(lk_comm_options),
+                                   .timeout_ms = options->timeout_ms, .flight = options->flight };
+    const lk_join_options join = { .struct_size = sizeof(lk_join_options),
+                                   .timeout_ms = options->timeout_ms, .flight = options->flight };
 
     return options->mpi ? lk_comm_open_mpi(out, &how) : lki_join_workers(out, &join);
 }
@@ -363,8 +373,8 @@ static int run_worker(const bench_options *options, const bench_kind *kind)
     bool         right  = true;
     lk_status    status = join(&b->comm, options);
     if (status != LK_OK) {
-        fprintf(stderr, "lockstep bench: %s\n", lk_error_last()->message);
-        return LKI_EXIT_FAILURE;
+        lki_print_error("bench");
+        return lki_exit_unjoined(status);
     }
     b->rank  = lk_comm_rank(b->comm);
     b->ranks = lk_comm_size(b->comm);
@@ -380,7 +390,7 @@ static int run_worker(const bench_options *options, const bench_kind *kind)
     }
     if (status == LK_OK)
         status = bench_all(&t, &right);
-    /* Whoever sees the request first leaves, which is an error to those who wait for it. */
+    /* The first rank that sees the request leaves, which is an error for ranks that wait for it. */
     bool stopped = status != LK_OK && lk_stop_requested(b->comm);
     if (status != LK_OK && !stopped)
         lk_comm_abort(b->comm);
@@ -404,11 +414,12 @@ static int refuse_name(const char *name)
                            names);
 }
 
-/* Whether the operation has it at all; what these workers can is found out when they have met. */
+/* Returns true if the operation has the requested algorithm.  Whether these workers can use it is
+ * checked after they have joined. */
 static bool is_algorithm(const bench_options *o, const bench_kind *kind)
 {
     char                  name[128];
-    const lk_comm_options options = { .algorithms = name };
+    const lk_comm_options options = { .struct_size = sizeof(lk_comm_options), .algorithms = name };
     lk_comm              *comm    = NULL;
 
     if (o->algorithm == NULL)
@@ -416,10 +427,10 @@ static bool is_algorithm(const bench_options *o, const bench_kind *kind)
     snprintf(name, sizeof name, "%s:%s", kind->name, o->algorithm);
     lk_status status = lk_comm_open_threads(&comm, 1, &options);
     lk_comm_free(comm);
-    return status == LK_OK || status == LK_EUNSUPPORTED; /* the latter: MPI's own */
+    return status == LK_OK || status == LK_EUNSUPPORTED; /* unsupported: MPI's own */
 }
 
-/* The width of an element of the type that is named. */
+/* Returns the bytes per element of the selected type. */
 static size_t width_of(const bench_options *o)
 {
     const lki_choice *c = dtypes;
@@ -429,7 +440,7 @@ static size_t width_of(const bench_options *o)
     return lk_dtype_bytes((lk_dtype)c->value);
 }
 
-/* Negative: go on. */
+/* Returns an exit status if a size is invalid, or a negative number to continue. */
 static int check_sizes(const bench_options *o)
 {
     for (uint32_t i = 0; i < o->size_count; i++)
@@ -440,10 +451,10 @@ static int check_sizes(const bench_options *o)
     return -1;
 }
 
-/* Negative: go on. */
+/* Returns an exit status if the options are invalid, or a negative number to continue. */
 static int check(const bench_options *o, const bench_kind *kind)
 {
-    bool hosts = o->nodes.hosts > 1 || o->nodes.count > 1 || lk_launched() || o->mpi;
+    bool hosts = o->nodes.hosts > 1 || o->nodes.count > 1 || o->launched;
 
     if (!hosts && o->tune != NULL)
         return lki_usage_error(&lki_command_bench, "--tune: %s", tune_here);
@@ -463,7 +474,7 @@ static int check(const bench_options *o, const bench_kind *kind)
     if ((kind->tree || kind->mirrors) && o->foreign)
         return lki_usage_error(&lki_command_bench, "%s is about arenas: --foreign cannot be",
                                kind->name);
-    if (kind->pairs && o->workers < 2 && o->nodes.count < 2 && !lk_launched() && !o->mpi)
+    if (kind->pairs && o->workers < 2 && o->nodes.count < 2 && !o->launched)
         return lki_usage_error(&lki_command_bench, "%s needs two workers", kind->name);
     return -1;
 }
@@ -484,7 +495,11 @@ static int bench_main(int argc, char **argv)
         return refuse_name(options.op_name);
     options.mpi = options.mpi || (options.algorithm != NULL &&
                                   strcmp(options.algorithm, "native") == 0);
-    done = check(&options, kind);
+    options.launched = options.mpi; /* by mpirun, if MPI is used */
+    if (!options.mpi)
+        done = lki_find_launcher(&lki_command_bench, &options.launched);
+    if (done < 0)
+        done = check(&options, kind);
     if (done >= 0)
         return done;
     if (kind->moves == BENCH_NOTHING) {
@@ -496,50 +511,51 @@ static int bench_main(int argc, char **argv)
     done = check_sizes(&options);
     if (done >= 0)
         return done;
-    if (lk_launched() || options.mpi)
+    if (options.launched)
         return run_worker(&options, kind);
-    lk_launch_options how = { .workers    = options.workers,
-                              .timeout_ms = options.timeout_ms,
-                              .flight     = options.flight };
+    lk_launch_options how = { .struct_size = sizeof(lk_launch_options),
+                              .workers     = options.workers,
+                              .timeout_ms  = options.timeout_ms,
+                              .flight      = options.flight };
     done = lki_nodes_apply(&options.nodes, &lki_command_bench, &how);
     return done >= 0 ? done : lki_start_workers(argv, how);
 }
 
 const lki_command lki_command_bench = {
     .name    = "bench",
-    .summary = "time training steps, or collectives on one host or several",
+    .summary = "time training steps or collectives",
     .usage   = "OP [--workers N] [--hosts H] [--bytes FROM:TO] [options]",
     .about =
-        "`bench step MODEL` times training steps, and `bench scaling MODEL` says how much faster\n"
-        "they are with more workers; their --help has the options.  Every other OP\n"
+        "`bench step MODEL` times training steps, and `bench scaling MODEL` measures how much\n"
+        "faster they become with more workers; their --help lists the options.  Every other OP\n"
         "times a collective among N workers and verifies its result.  OP is one of\n"
         "\n"
-        "  all_reduce       everybody gets the sum       all_reduce_many  of 16 tensors at once\n"
+        "  all_reduce       every rank gets the sum      all_reduce_many  of 16 tensors at once\n"
         "  reduce           rank 0 gets the sum\n"
         "  reduce_scatter   each gets a part of the sum  reduce_scatter_v  of uneven parts\n"
         "  tree_reduce      owners get their slices of the sum over virtual workers (here N)\n"
-        "  all_gather       everybody gets all parts     all_gather_v     of uneven parts\n"
+        "  all_gather       every rank gets all parts    all_gather_v     of uneven parts\n"
         "  arena_mirror     every host's arena gets what other hosts' ranks wrote\n"
-        "  gather           rank 0 gets all parts        scatter          each gets one of its\n"
+        "  gather           rank 0 gets all parts        scatter          rank 0 sends the parts\n"
         "  all_to_all       each gets a part of each     all_to_all_v     of uneven parts\n"
-        "  broadcast        everybody gets rank 0's      send_recv        each sends to the next\n"
-        "  barrier          all wait for all\n"
+        "  broadcast        every rank gets rank 0's     send_recv        each sends to the next\n"
+        "  barrier          all ranks wait for each other\n"
         "\n"
-        "Inputs are written anew before each call, whole numbers whose sum is exact in any order,\n"
-        "and the last result is compared byte by byte.  A time is the slowest rank's; median and\n"
-        "99th percentile are over the rounds.\n"
+        "Before each call the ranks write new inputs, whole numbers whose sum is exact in any\n"
+        "order; the last result is compared byte by byte.  A time is that of the slowest rank;\n"
+        "median and 99th percentile are over the rounds.\n"
         "\n"
-        "alg GB/s is bytes over time.  bus GB/s is what each rank had to move at least: 2(N-1)/N\n"
-        "of that for all_reduce, (N-1)/N where everybody has a part, all of it for the others.\n"
-        "It can be compared with what memory or network can do, whatever N.\n"
+        "alg GB/s is bytes over time.  bus GB/s counts the bytes that each rank must move at\n"
+        "least: 2(N-1)/N of these for all_reduce, (N-1)/N where every rank has a part, all for\n"
+        "the others.  It can be compared with the bandwidth of memory or network for any N.\n"
         "\n"
         "On one host workers share memory, and there is no choice of an algorithm (\"shared\").\n"
-        "--hosts 2 emulates two on this one, with TCP and TLS between them; --explain then times\n"
-        "every algorithm that there is, beside what the model of costs predicts, and says which\n"
-        "is chosen.\n"
+        "--hosts 2 emulates two hosts on this one, with TCP and TLS between them; --explain then\n"
+        "times every available algorithm, prints the time predicted by the cost model, too, and\n"
+        "marks the one that is chosen.\n"
         "\n"
-        "Under mpirun, --mpi has MPI carry what goes between hosts, and --algorithm native times\n"
-        "MPI's own collective instead of ours: its sums depend on the number of workers.",
+        "Under mpirun, --mpi uses MPI between hosts, and --algorithm native times MPI's own\n"
+        "collective instead of ours: its sums depend on the number of workers.",
     .examples = "  lockstep bench all_reduce --workers 2 --bytes 4:64M\n"
                 "  lockstep bench all_gather --workers 4 --bytes 1K,1M --dtype bf16 --json\n"
                 "  lockstep bench all_reduce --workers 4 --hosts 2 --explain\n"

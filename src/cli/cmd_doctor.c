@@ -1,8 +1,8 @@
-/* cmd_doctor.c -- `lockstep doctor`: what this machine offers, and what is missing.
+/* cmd_doctor.c -- `lockstep doctor`: the features of this machine, and what is missing.
  *
- * One line a finding: ok, warn (works, but slower or smaller than it could be) or missing (does
- * not work), what was found, and what to do about it.  Everything is tried or read where the
- * kernel says it; nothing is guessed and nothing is changed.
+ * Prints one line per finding.  The line begins with ok, warn (works, but slower or smaller than
+ * possible) or missing (does not work).  The finding and a remedy follow.  Every finding comes from
+ * a trial or from the kernel.  The command changes nothing.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -26,7 +26,7 @@ typedef enum { FOUND_OK, FOUND_WARN, FOUND_MISSING, FOUND_KINDS } finding;
 
 typedef struct {
     uint32_t counts[FOUND_KINDS];
-    uint32_t cores; /* that this process may use: whole ones of its quota */
+    uint32_t cores; /* whole cores that this process may use, within its quota */
 } report;
 
 static void say(report *r, finding kind, const char *what, const char *format, ...)
@@ -45,9 +45,10 @@ static void say(report *r, finding kind, const char *what, const char *format, .
     (void)putchar('\n');
 }
 
-/* ---- Reading what the kernel says -------------------------------------------------------- */
+/* ---- Reading kernel files ---------------------------------------------------------------- */
 
-/* The beginning of a small file, without its last newline; false if it cannot be read. */
+/* Reads the beginning of a small file, without its last newline.  Returns false if it is
+ * unreadable. */
 static bool read_text(const char *path, char *text, size_t bytes)
 {
     FILE *file = fopen(path, "re");
@@ -61,7 +62,7 @@ static bool read_text(const char *path, char *text, size_t bytes)
     return true;
 }
 
-/* A line "KEY: 123 kB" of /proc/meminfo, in bytes; 0 if there is none. */
+/* Returns the bytes of a line "KEY: 123 kB" in /proc/meminfo; 0 if there is no such line. */
 static uint64_t memory_line(const char *key)
 {
     char               text[4096];
@@ -75,8 +76,8 @@ static uint64_t memory_line(const char *key)
     return (uint64_t)kib * 1024;
 }
 
-/* Reads a file of this process's group under a controller; "" is the one hierarchy of cgroup 2.
- * Inside a container the group's path may be the host's; then what the root shows is ours. */
+/* Reads a file of this process's cgroup under a controller ("" for cgroup 2).  In a container the
+ * path may be the host's; then the root directory is the process's group. */
 static bool cgroup_read(const char *controller, const char *file, char *text, size_t bytes)
 {
     char all[4096], path[1024];
@@ -102,7 +103,7 @@ static bool cgroup_read(const char *controller, const char *file, char *text, si
     return false;
 }
 
-/* Cores' worth of time that the cgroup grants; 0 = no limit. */
+/* Returns the number of cores whose time the cgroup grants; 0 if it has no limit. */
 static double cgroup_cores(void)
 {
     char   text[64];
@@ -118,7 +119,7 @@ static double cgroup_cores(void)
     return quota / period;
 }
 
-/* Bytes that the cgroup still grants; UINT64_MAX = no limit. */
+/* Returns the bytes that the cgroup still grants; UINT64_MAX if it has no limit. */
 static uint64_t cgroup_memory(void)
 {
     static const char *const places[2][3] = {
@@ -159,7 +160,7 @@ static void check_cores(report *r)
     }
 }
 
-/* Where `run` and `train` would put their workers. */
+/* Prints where `run` and `train` would place their workers. */
 static void check_topology(report *r, uint32_t workers, lk_bind bind)
 {
     enum { SHOWN = 8 };
@@ -208,7 +209,7 @@ static void check_memory(report *r)
         gib < 0.5 ? ": only small models will fit" : "");
 }
 
-/* "always [madvise] never": whether the chosen word is `word`. */
+/* Returns true if `word` is the selected one in a text such as "always [madvise] never". */
 static bool is_chosen(const char *text, const char *word)
 {
     const char *open = strchr(text, '[');
@@ -266,8 +267,8 @@ static void check_kernel(report *r)
             (void)close(pair[i]);
 }
 
-/* The launcher holds four descriptors for a worker (its socket, its pidfd, two pipes), a worker
- * one for each peer; some are for arenas and files. */
+/* Checks the limit of open files.  The launcher needs four descriptors per worker: a socket, a
+ * pidfd and two pipes.  A worker needs one per peer, and some for arenas and files. */
 static void check_limits(report *r)
 {
     enum { FOR_A_WORKER = 4, FOR_THE_REST = 64 };
@@ -304,9 +305,9 @@ typedef struct {
 
 static const lki_option table[] = {
     LKI_U32("workers", "N", AT(workers), 1, 1024, "one for each core",
-            "show where so many workers would run"),
+            "number of workers for which to show the placement"),
     LKI_CHOICE(LKI_OPTION_NAME, "bind", "WHERE", AT(bind), lki_binds, "core",
-               "and how they are bound: core, numa or none, as in lockstep run"),
+               "cores for these workers, as in lockstep run"),
     LKI_OPTIONS_END,
 };
 
@@ -337,10 +338,10 @@ static int doctor_main(int argc, char **argv)
 
 const lki_command lki_command_doctor = {
     .name     = "doctor",
-    .summary  = "what this machine offers and what is missing",
+    .summary  = "show what this machine offers and what is missing",
     .usage    = "[options]",
-    .about    = "Looks at this machine as a training run would see it, one line a finding: ok,\n"
-                "warn (works, but could be better) or missing (does not work), and what to do\n"
+    .about    = "Examines this machine as a training run would see it.  One line per finding:\n"
+                "ok, warn (works, but could be better) or missing (does not work), and what to do\n"
                 "about it.  Changes nothing.  Exits with 1 if something is missing, else with 0.",
     .examples = "  lockstep doctor",
     .options  = table,

@@ -1,8 +1,9 @@
-/* cmd_inspect.c -- `lockstep inspect`: what is in a checkpoint, and whether it still is.
+/* cmd_inspect.c -- `lockstep inspect`: prints the contents of a checkpoint and checks its
+ * integrity.
  *
- * Everything goes into one JSON object first; --json prints it, otherwise it is laid out for
- * people.  So the two cannot disagree.  Damage does not end the report: the manifest, the files
- * that are whole and the one that is not are all shown, then the exit status is 1.
+ * All data are first stored in one JSON object.  --json prints this object; otherwise it is printed
+ * as text.  So both formats have the same contents.  Damage does not end the report.  It has the
+ * manifest and all files, intact or not, and the exit status is 1.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -14,6 +15,9 @@
 
 #include "cli/commands.h"
 #include "cli/inspect.h"
+#include "cli/train.h"
+#include "cli/words.h"
+#include "cli/workers.h"
 #include "lockstep/checkpoint.h"
 
 typedef struct {
@@ -29,27 +33,31 @@ static const lki_need any_path = { "CHECKPOINT", { NULL } }, any_flight = { "fli
 
 static const lki_option table[] = {
     LKI_POSITIONAL("CHECKPOINT", AT(path), false,
-                   "a directory of checkpoints (the newest), one of them, or a .safetensors file"),
+                   "a directory of checkpoints (uses the newest), a checkpoint, or a .safetensors "
+                   "file"),
     { .needs = &any_path, .name = "tensors", .type = LKI_OPTION_FLAG, .offset = AT(tensors),
       .help = "list every tensor with its type, shape and range of values" },
     { .needs = &any_path, .name = "verify", .type = LKI_OPTION_FLAG, .offset = AT(verify),
-      .help = "read all data and compare every hash (the default)" },
+      .help = "read all data and check every hash (the default)" },
     { .needs = &any_path, .name = "consolidate", .type = LKI_OPTION_STRING, .value = "FILE",
       .offset = AT(consolidate),
-      .help   = "write the model into one new .safetensors file, in little memory" },
+      .help   = "write the model to a single new .safetensors file, using little memory" },
     { .needs = &any_consolidate, .name = "everything", .type = LKI_OPTION_FLAG,
-      .offset = AT(everything), .help = "with the optimizer's and running state" },
+      .offset = AT(everything),
+      .help = "with --consolidate: also write optimizer state and running state" },
     LKI_STRING("flight", "DIR", AT(flight), NULL,
-               "instead: what the ranks of a job with --flight DIR did last"),
+               "show the last operations of a job that ran with --flight-recorder DIR, instead of "
+               "a checkpoint"),
     { .needs = &any_flight, .name = "last", .type = LKI_OPTION_U32, .value = "K",
-      .offset = AT(rows), .high = UINT32_MAX, .preset = "20", .help = "operations in the table" },
-    LKI_FLAG("json", AT(json), "write one JSON object instead"),
+      .offset = AT(rows), .high = UINT32_MAX, .preset = "20",
+      .help = "number of operations in the table" },
+    LKI_FLAG("json", AT(json), "print one JSON object"),
     LKI_OPTIONS_END,
 };
 
 static int fail(void)
 {
-    fprintf(stderr, "lockstep inspect: %s\n", lk_error_last()->message);
+    lki_print_error("inspect");
     return LKI_EXIT_FAILURE;
 }
 
@@ -108,7 +116,7 @@ static uint64_t count_of(const lk_tensor *tensor)
     return count;
 }
 
-/* Range and mean of what is finite, and how much is not. */
+/* Computes the range and mean of the finite values, and counts the others. */
 static json_t *statistics(const lk_tensor *tensor)
 {
     double   low = 0, high = 0, sum = 0;
@@ -125,7 +133,7 @@ static json_t *statistics(const lk_tensor *tensor)
     if (finite == 0)
         return json_pack("{s:n, s:n, s:n, s:I}", "min", "max", "mean", "nonfinite",
                          (json_int_t)count);
-    double mean = sum / (double)finite; /* doubles may overflow on the way: then there is no mean */
+    double mean = sum / (double)finite; /* none if the sum overflows */
     return json_pack("{s:f, s:f, s:o, s:I}", "min", low, "max", high, "mean",
                      isfinite(mean) ? json_real(mean) : json_null(), "nonfinite",
                      (json_int_t)(count - finite));
@@ -147,9 +155,9 @@ static json_t *tensor_entry(const lk_tensor *tensor, const char *file)
     return entry;
 }
 
-/* What the totals and the list say of tensor after tensor. */
+/* Totals of the tensors and, if requested, a list of them. */
 typedef struct {
-    json_t  *list; /* NULL unless asked for */
+    json_t  *list; /* NULL: not requested */
     uint64_t tensors, elements, parameters;
 } totals;
 
@@ -206,13 +214,13 @@ static json_t *report_of(const lk_checkpoint *checkpoint, const inspect_options 
     (void)snprintf(seed, sizeof seed, "%" PRIu64, info->seed);
     json_object_set_new(report, "path", json_string(lk_checkpoint_path(checkpoint)));
     json_object_set_new(report, "step", json_integer((json_int_t)info->step));
-    json_object_set_new(report, "seed", json_string(seed)); /* 64 bits: too many for JSON numbers */
+    json_object_set_new(report, "seed", json_string(seed)); /* may be too large for JSON numbers */
     json_object_set_new(report, "exactness_id", json_string(info->exactness_id));
     json_object_set_new(report, "weights", json_string(info->weights));
     json_object_set_new(report, "config", json_loads(info->config, 0, NULL));
     *good = put_files(report, checkpoint, options->verify);
 
-    lk_checkpoint *whole = NULL; /* with data: only where all of it is to be believed */
+    lk_checkpoint *whole = NULL; /* opened with its data only if all files are intact */
     if (options->verify && *good &&
         lk_checkpoint_open(&whole, lk_checkpoint_path(checkpoint), NULL, 0) != LK_OK) {
         *good = false;
@@ -224,7 +232,7 @@ static json_t *report_of(const lk_checkpoint *checkpoint, const inspect_options 
     for (size_t i = 0; (tensor = lk_checkpoint_tensor(from, i)) != NULL; i++)
         add_tensor(&t, tensor, lk_checkpoint_tensor_file(from, i));
     put_totals(report, &t);
-    char hash[65]; /* of the model as it lies there, to compare with what the manifest says */
+    char hash[65]; /* of the stored model; compared with the manifest's */
     if (whole != NULL && lk_checkpoint_weights_hash(whole, hash))
         json_object_set_new(report, "model_hash", json_string(hash));
     lk_checkpoint_free(whole);
@@ -248,7 +256,7 @@ static json_t *report_of_file(const lk_safetensors *file, const inspect_options 
     return report;
 }
 
-/* ---- For people ---------------------------------------------------------------------------- */
+/* ---- Text ---------------------------------------------------------------------------------- */
 
 static const char *text_of(const json_t *object, const char *key)
 {
@@ -261,7 +269,7 @@ static long long number_of(const json_t *object, const char *key)
     return (long long)json_integer_value(json_object_get(object, key));
 }
 
-/* Names in files from anywhere must not move the cursor. */
+/* Prints a name from an untrusted file without control characters, which could move the cursor. */
 static void print_safely(const char *text)
 {
     for (const unsigned char *c = (const unsigned char *)text; *c != '\0'; c++)
@@ -285,12 +293,21 @@ static void print_value(const json_t *value)
     }
 }
 
+/* Returns the current name of an option.  Checkpoints have its first name. */
+static const char *name_of(const char *key)
+{
+    for (const lki_option *o = lki_train_table; o->type != LKI_OPTION_END; o++)
+        if (o->alias != NULL && strcmp(o->alias, key) == 0)
+            return o->name;
+    return key;
+}
+
 static void print_config(const json_t *config)
 {
     printf("configuration\n");
     for (void *at = json_object_iter((json_t *)(uintptr_t)config); at != NULL;
          at       = json_object_iter_next((json_t *)(uintptr_t)config, at)) {
-        printf("  %-24s ", json_object_iter_key(at));
+        printf("  %-24s ", name_of(json_object_iter_key(at)));
         print_value(json_object_iter_value(at));
         printf("\n");
     }
@@ -423,6 +440,8 @@ static int inspect_main(int argc, char **argv)
 {
     inspect_options options = { .verify = true, .rows = 20 };
     int             done    = lki_options_parse(&lki_command_inspect, argc, argv, &options);
+    if (done < 0)
+        done = lki_refuse_half_job(&lki_command_inspect);
     if (done >= 0)
         return done;
     if ((options.path != NULL) == (options.flight != NULL))
@@ -444,25 +463,26 @@ static int inspect_main(int argc, char **argv)
 
 const lki_command lki_command_inspect = {
     .name    = "inspect",
-    .summary = "what is in a checkpoint, and whether it is whole; what a job did last",
+    .summary = "show a checkpoint and verify it; show what a job did last",
     .usage   = "CHECKPOINT [--tensors] [--no-verify] [--json]\n"
                "       lockstep inspect CHECKPOINT --consolidate FILE [--everything]\n"
                "       lockstep inspect --flight DIR [--last K] [--json]",
     .about =
         "Shows step, seed, exactness id, weights hash, configuration, files and tensors of a\n"
-        "checkpoint, after reading all of it and comparing every hash.  What is damaged is named\n"
-        "with its file, block and tensor, and the exit status is 1.  Of several checkpoints in a\n"
-        "directory it takes the newest whose manifest is whole.  A plain .safetensors file has no\n"
-        "hashes to compare: its tensors are shown and hashed.\n"
-        "--no-verify reads the manifest only.\n"
+        "checkpoint, after reading all of it and checking every hash.  Damage is reported with\n"
+        "its file, block and tensor, and the exit status is 1.  In a directory of checkpoints the\n"
+        "newest one with an intact manifest is used.  A plain .safetensors file has no hashes to\n"
+        "check: its tensors are shown and hashed.  --no-verify reads the manifest only.\n"
         "\n"
-        "--consolidate copies the model, whatever files and pieces it lies in, into one new file\n"
-        "that every reader of safetensors opens.  It compares every hash on the way, takes a few\n"
-        "MiB of memory however large the model, and leaves a whole file or none.\n"
+        "--consolidate copies the model, which may be spread over several files, into one new\n"
+        "file for any reader of safetensors.  It checks every hash on the way, takes a few MiB of\n"
+        "memory for a model of any size, and leaves either a complete file or none.\n"
         "\n"
-        "--flight reads the records that the workers of train, run or bench keep with their own\n"
-        "--flight DIR, while they run or after they died: who is where, who waits for whom, who\n"
-        "disagreed, who comes late, and the last operations with the spread of their arrivals.",
+        "--flight reads the records that workers of train, run or bench keep with their own\n"
+        "--flight-recorder DIR, while they run or after they have died: where each rank is, which "
+        "ranks\n"
+        "wait for which, disagree or are late, and the last operations with the spread of their\n"
+        "arrivals.",
     .examples = "  lockstep inspect run1\n"
                 "  lockstep inspect run1/step-00000100 --tensors\n"
                 "  lockstep inspect run1 --json | python3 -m json.tool\n"

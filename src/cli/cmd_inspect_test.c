@@ -1,4 +1,4 @@
-/* cmd_inspect_test.c -- `lockstep inspect` on whole, damaged and plain files. */
+/* cmd_inspect_test.c -- tests `lockstep inspect` with intact, damaged and plain files. */
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
@@ -41,7 +41,7 @@ static int remove_checkpoint(void **state)
     return system(command);
 }
 
-/* Runs the command with `arguments` after the folder; its output, stderr too, is in `out`. */
+/* Runs the command with the folder and `arguments`.  `out` receives its output and stderr. */
 static int inspect(char out[4096], const char *arguments)
 {
     char line[1024];

@@ -1,7 +1,9 @@
-/* cmd_run.c -- `lockstep run`: any program, N times, as ranks of one group. */
+/* cmd_run.c -- `lockstep run`: runs any program N times, as the ranks of one job. */
 #include "cli/chaos.h"
 #include "cli/commands.h"
 #include "cli/nodes.h"
+#include "cli/words.h"
+#include "cli/workers.h"
 
 typedef struct {
     uint32_t    workers, timeout_ms, grace_ms;
@@ -21,9 +23,9 @@ static bool read_chaos(const char *text, void *target, lki_message *error)
 }
 
 static const lki_choice endings[] = {
-    { "stop", LK_ON_FAILURE_STOP, NULL },
-    { "continue", LK_ON_FAILURE_CONTINUE, NULL },
-    { NULL, 0, NULL },
+    { .name = "stop", .value = LK_ON_FAILURE_STOP },
+    { .name = "continue", .value = LK_ON_FAILURE_CONTINUE },
+    { .name = NULL },
 };
 
 /* clang-format off */
@@ -33,19 +35,23 @@ static const lki_option table[] = {
       .help = "how many copies of the program to start on this host" },
     { .name = "timeout", .type = LKI_OPTION_SECONDS, .value = "S", .offset = AT(timeout_ms),
       .range = &lki_range_positive, .preset = "30",
-      .help = "how long a worker waits for the others before it says who is missing" },
+      .help = "seconds for which a worker waits for the others before it reports the missing "
+              "ones" },
     { .name = "grace", .type = LKI_OPTION_SECONDS, .value = "S", .offset = AT(grace_ms),
       .range = &lki_range_positive, .preset = "1",
-      .help = "how long the others may go on once one has failed, before they are killed" },
+      .help = "seconds for which the other workers may continue after a failure, before they are "
+              "killed" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "on-failure", "WHAT", AT(on_failure), endings, "stop",
-               "what becomes of the others when one that had joined fails: they are ended, or they "
-               "go on without it, if the program calls lk_comm_rebuild()"),
+               "reaction to the failure of a worker that had joined: end the others, or let them "
+               "continue without it, if the program calls lk_comm_rebuild()"),
     { .name = "chaos", .type = LKI_OPTION_CUSTOM, .value = "SEED,RATE", .read = read_chaos,
       .preset = "none", .help = LKI_CHAOS_HELP },
     LKI_FLAG("prefix", AT(prefix),
-             "put [rank] before every line of output; --no-prefix lets it through as it is"),
-    LKI_STRING("flight", "DIR", AT(flight), NULL,
-               "keep a record of what each worker that joined did last, for inspect --flight DIR"),
+             "begin every line of output with [rank]; --no-prefix leaves output unchanged"),
+    { .name = "flight-recorder", .alias = "flight", .type = LKI_OPTION_STRING, .value = "DIR",
+      .offset = AT(flight),
+      .help = "record the last operations of each worker that joined in DIR, for lockstep inspect "
+              "--flight DIR" },
     { .name = "PROGRAM ARGS", .type = LKI_OPTION_REST, .offset = AT(argv), .required = true,
       .help = "the program and its arguments; write -- before it if one of them is --help" },
     LKI_NODE_OPTIONS(AT(nodes)),
@@ -57,10 +63,13 @@ static int run_main(int argc, char **argv)
 {
     run_options options = { .prefix = true, .nodes = LKI_NODES_INIT };
     int         done    = lki_options_parse(&lki_command_run, argc, argv, &options);
+    if (done < 0 && options.nodes.count < 2) /* --nnodes describes the whole job */
+        done = lki_refuse_half_job(&lki_command_run);
     if (done >= 0)
         return done;
 
     lk_launch_options how = {
+        .struct_size   = sizeof(lk_launch_options),
         .workers       = options.workers,
         .argv          = options.argv,
         .prefix_output = options.prefix,
@@ -78,9 +87,9 @@ static int run_main(int argc, char **argv)
     lk_launch_result result;
     (void)fflush(NULL);
     if (lk_launch(&how, &result) != LK_OK)
-        fprintf(stderr, "lockstep run: %s\n", lk_error_last()->message);
+        lki_print_error("run");
     else if (result.failed)
-        fprintf(stderr, "lockstep run: %s\n", result.cause);
+        lki_print_message("run", result.cause);
     return result.exit_code;
 }
 
@@ -89,27 +98,30 @@ const lki_command lki_command_run = {
     .summary = "start any program as N workers",
     .usage   = "-n N [options] [--] PROGRAM ARGS...",
     .about =
-        "Starts N copies of a program on this machine and watches them.  Each finds who it is\n"
-        "in its environment: RANK (0 to N-1), WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,\n"
-        "NODE_RANK, MASTER_ADDR and MASTER_PORT, as programs for other launchers expect;\n"
-        "lk_join() finds its group there.\n"
-        "OMP_NUM_THREADS is 1 unless it is set, so that N copies do not fight for the cores.\n"
-        "Rank 0 reads standard input; the others have none.  Where there are enough cores each\n"
+        "Starts N copies of a program on this machine and watches them.  Each gets its place in\n"
+        "the job through the environment: RANK (0 to N-1), WORLD_SIZE, LOCAL_RANK,\n"
+        "LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT, as with other launchers;\n"
+        "lk_join() reads them.\n"
+        "OMP_NUM_THREADS is 1 unless it is set, so that N copies do not compete for the cores.\n"
+        "Rank 0 reads standard input; the others have none.  If there are enough cores, each\n"
         "copy runs on an equal share of them; see --bind.\n"
         "\n"
-        "When one copy fails, the others are woken and ended, and the last line on stderr tells\n"
-        "which rank failed first and why; the exit status is that rank's, or 128 plus the number\n"
-        "of the signal that killed it; 127 if there is no such program.  Ctrl-C and SIGTERM ask\n"
-        "all copies to save and leave (status 75 if they did); a second one ends them.\n"
+        "When one copy fails, the others are woken and ended, and the last line on stderr says\n"
+        "which rank failed first and why.  The exit status is that rank's, or 128 plus the number\n"
+        "of the signal that killed it, or 127 if there is no such program.  Ctrl-C and SIGTERM\n"
+        "ask all copies to save and leave (status 75 if they did); a second one ends them.\n"
         "\n"
-        "With --on-failure continue a copy that fails is lost, a note on stderr says which, and\n"
-        "the others are left alone: they get a group without it from lk_comm_rebuild(), or end.\n"
-        "The exit status is then that of the copies that were in the last group.  On several\n"
-        "hosts all need it; a host may be lost as a whole, save that of node 0.\n"
+        "With --on-failure continue, a note on stderr reports a copy that fails, and the others\n"
+        "are not ended: they get a group without it from lk_comm_rebuild(), or end by themselves.\n"
+        "The exit status is then that of the copies in the last group.  On several hosts all\n"
+        "commands need this option, and any host except that of node 0 may be lost.\n"
         "\n"
-        "On several hosts, run it on each of them with the same --nnodes, --rendezvous and\n"
-        "--job-key.  What happens on one host, happens on all: each ends with the same line and\n"
-        "the same status.",
+        "If the environment describes half of a job, such as RANK without WORLD_SIZE, nothing is\n"
+        "started (status 2): each of several launchers would run the whole job.\n"
+        "\n"
+        "On several hosts, run the command on each of them with the same --nnodes, --rendezvous\n"
+        "and --job-key.  A failure or request to stop on one host takes effect on all, and each\n"
+        "command ends with the same line and the same status.",
     .examples =
         "  lockstep run -n 4 ./my_training --epochs 3\n"
         "  lockstep run -n 2 -- sh -c 'echo I am $RANK of $WORLD_SIZE'\n"

@@ -1,4 +1,4 @@
-/* cmd_run_test.c -- `lockstep run` and `lockstep doctor` from outside: output and exit status. */
+/* cmd_run_test.c -- tests the output and exit status of `lockstep run` and `lockstep doctor`. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-static char said[65536]; /* both streams of the last command */
+static char said[65536]; /* stdout and stderr of the last command */
 
-/* Runs a line of shell in which $L is the command; returns the exit status. */
+/* Runs a shell command line, where $L is the program.  Returns the exit status. */
 static int shell(const char *line)
 {
     char command[1024];

@@ -1,5 +1,7 @@
-/* cmd_sample.c -- `lockstep sample`: text from a trained gpt. */
+/* cmd_sample.c -- `lockstep sample`: generates text with a trained gpt model. */
 #include "cli/commands.h"
+#include "cli/words.h"
+#include "cli/workers.h"
 #include "lockstep/train.h"
 
 typedef struct {
@@ -10,25 +12,26 @@ typedef struct {
 
 /* clang-format off */
 static const lki_choice weights[] = {
-    { "model", LK_WEIGHTS_MODEL, NULL },
-    { "ema", LK_WEIGHTS_EMA, NULL },
-    { NULL, 0, NULL },
+    { .name = "model", .value = LK_WEIGHTS_MODEL },
+    { .name = "ema", .value = LK_WEIGHTS_EMA },
+    { .name = NULL },
 };
 static const lki_option table[] = {
     LKI_POSITIONAL("CHECKPOINT", AT(path), true,
-                   "a directory of checkpoints (the newest), one of them, or a .safetensors file"),
-    LKI_STRING("prompt", "TEXT", AT(prompt), "a line end", "what the text begins with"),
-    LKI_U32("tokens", "N", AT(tokens), 1, 1 << 24, "256", "how many bytes to generate"),
+                   "a directory of checkpoints (uses the newest), a checkpoint, or a .safetensors "
+                   "file"),
+    LKI_STRING("prompt", "TEXT", AT(prompt), "a newline", "text to continue"),
+    LKI_U32("tokens", "N", AT(tokens), 1, 1 << 24, "256", "number of bytes to generate"),
     LKI_REAL("temperature", "T", AT(temperature), &lki_range_not_negative, "0.8",
-             "0 always takes the likeliest byte; 1 draws as the model says"),
-    LKI_U32("top-k", "K", AT(top_k), 1, 65536, "all", "draw from the K likeliest bytes only"),
+             "0 always chooses the most likely byte; 1 samples from the model's distribution"),
+    LKI_U32("top-k", "K", AT(top_k), 1, 65536, "all", "sample only from the K most likely bytes"),
     LKI_U64("seed", "N", AT(seed), 0, UINT64_MAX, "0",
-            "of the draws; the same seed, the same text"),
+            "seed for sampling; the same seed gives the same text"),
     LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(weights), weights,
-               "ema, if there are any", "the model's as they are, or their moving means"),
-    LKI_U32("heads", "N", AT(heads), 1, 1024, "what the checkpoint says",
-            "attention heads; a .safetensors file does not say"),
-    LKI_U32("threads", "N", AT(threads), 1, 1024, "1", "threads to compute with"),
+               "ema, if there is one", "use the model's weights, or their moving average"),
+    LKI_U32("heads", "N", AT(heads), 1, 1024, "as in the checkpoint",
+            "number of attention heads; required for .safetensors files, which do not store it"),
+    LKI_U32("threads", "N", AT(threads), 1, 1024, "1", "number of threads"),
     LKI_OPTIONS_END,
 };
 /* clang-format on */
@@ -43,13 +46,16 @@ static void print_bytes(void *unused, const char *bytes, size_t count)
 static int sample_main(int argc, char **argv)
 {
     sample_options options = { .sample = {
+                                   .struct_size = sizeof(lk_sample_options),
                                    .tokens = 256, .temperature = 0.8, .emit = print_bytes } };
     int            done    = lki_options_parse(&lki_command_sample, argc, argv, &options);
+    if (done < 0)
+        done = lki_refuse_half_job(&lki_command_sample);
     if (done >= 0)
         return done;
     lk_status status = lk_sample(&options.sample);
     if (status != LK_OK) {
-        fprintf(stderr, "lockstep sample: %s\n", lk_error_last()->message);
+        lki_print_error("sample");
         return status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
     }
     printf("\n");

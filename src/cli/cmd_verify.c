@@ -1,4 +1,5 @@
-/* cmd_verify.c -- `lockstep verify`: one virtual worker of one step again, alone. */
+/* cmd_verify.c -- `lockstep verify`: computes one virtual worker of one step again, in one
+ * process. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,9 +7,11 @@
 
 #include "cli/commands.h"
 #include "cli/train.h"
+#include "cli/words.h"
+#include "cli/workers.h"
 
 typedef struct {
-    train_options train; /* the first, for lki_train_rows() */
+    train_options train; /* first, as lki_train_rows() expects */
     uint64_t      step;
     uint32_t      virtual_worker;
     bool          odd;
@@ -16,16 +19,13 @@ typedef struct {
 
 #define AT(field) offsetof(verify_options, field)
 
-/* A command line of train can be given as it was, but for what is not exact. */
-static const char *const left_out[] = { "kernels", NULL };
-
 /* clang-format off */
 static const lki_option own[] = {
-    { .group = "what to make again", .required = true, .name = "step", .type = LKI_OPTION_U64,
+    { .group = "what to compute again", .required = true, .name = "step", .type = LKI_OPTION_U64,
       .value = "S", .offset = AT(step), .low = 1, .high = UINT64_MAX >> 16,
-      .help = "which one of the run, from 1" },
+      .help = "step of the run, from 1" },
     { .required = true, .name = "virtual-worker", .type = LKI_OPTION_U32, .value = "K",
-      .offset = AT(virtual_worker), .high = 4095, .help = "which one in that step, from 0" },
+      .offset = AT(virtual_worker), .high = 4095, .help = "virtual worker of that step, from 0" },
     LKI_OPTIONS_END,
 };
 /* clang-format on */
@@ -39,6 +39,10 @@ static void print_odd(void *context, const lk_replay_odd *odd)
 
 static int verify(verify_options *o)
 {
+    if (o->train.kernels != NULL && strcmp(o->train.kernels, "onednn") == 0)
+        return lki_usage_error_of(o->train.command, &o->train.file,
+                                  "--kernels onednn is not exact, so no step of it can be "
+                                  "computed again");
     lk_replay replay = { .step = o->step, .virtual_worker = o->virtual_worker, .odd = print_odd,
                          .context = o };
     lk_status status = lk_train_replay(&o->train.config, &replay);
@@ -46,7 +50,7 @@ static int verify(verify_options *o)
         return lki_usage_error_of(o->train.command, &o->train.file, "%s",
                                   lk_error_last()->message);
     if (status != LK_OK) {
-        fprintf(stderr, "lockstep verify: %s\n", lk_error_last()->message);
+        lki_print_error("verify");
         return LKI_EXIT_FAILURE;
     }
     printf("step %llu, virtual worker %u, from step %llu on\n", (unsigned long long)o->step,
@@ -61,7 +65,7 @@ static int verify_main(int argc, char **argv)
 {
     verify_options options = { .train = LKI_TRAIN_OPTIONS_INIT };
     lki_command    command = lki_command_verify;
-    lki_option    *rows    = lki_train_rows(left_out, own, false);
+    lki_option    *rows    = lki_train_rows(NULL, own, false);
     if (rows == NULL) {
         fprintf(stderr, "lockstep verify: out of memory\n");
         return LKI_EXIT_FAILURE;
@@ -69,6 +73,8 @@ static int verify_main(int argc, char **argv)
     command.options       = rows;
     options.train.command = &command;
     int result            = lki_options_parse(&command, argc, argv, &options);
+    if (result < 0)
+        result = lki_refuse_half_job(&command);
     if (result < 0)
         result = verify(&options);
     free(options.train.file.text);
@@ -78,18 +84,19 @@ static int verify_main(int argc, char **argv)
 
 const lki_command lki_command_verify = {
     .name    = "verify",
-    .summary = "make one virtual worker of one step again",
+    .summary = "compute one virtual worker of one step again",
     .usage   = "MODEL [options of train] --step S --virtual-worker K",
     .about =
-        "Goes from the newest checkpoint before step S (of --checkpoint DIR; without one from the\n"
-        "beginning) to that step, and makes virtual worker K of it again, alone and in this\n"
-        "process.  Prints how many samples it had, its loss and the hash of its gradient, which\n"
-        "are the same on every machine, and each block in whose gradients something is not\n"
-        "finite, from the last block to the first (then the status is 3).  The options are those\n"
-        "of the run; what cannot change the result is not heeded.  Nothing is written, and the\n"
-        "run may be going on.",
+        "Trains from the newest checkpoint before step S (in --checkpoint DIR; else from the\n"
+        "beginning) to that step, and computes its virtual worker K again, alone and in this\n"
+        "process.  Prints the number of its samples, its loss and the hash of its gradient, which\n"
+        "are the same on every machine, and each block with a gradient that is not finite, from\n"
+        "the last block to the first (the status is then 3).  The options are those of the run;\n"
+        "options that cannot change the result are ignored.  Nothing is written, and the run may\n"
+        "still be active.",
     .examples = "  lockstep verify gpt --data text:book.txt --global-batch 32 --steps 500 \\\n"
                 "      --optimizer adamw --lr 1e-3 --checkpoint run1 --step 312 --virtual-worker 5",
     .options  = own,
+    .inherits = "train",
     .main     = verify_main,
 };

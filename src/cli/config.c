@@ -1,8 +1,8 @@
-/* config.c -- a strict small subset of TOML.
+/* config.c -- a parser for a small and strict subset of TOML.
  *
- * One pass, one line at a time.  Keys and values are decoded into one buffer of twice the text's
- * size plus one: decoding never makes text longer (an escape \uXXXX of 6 characters becomes at
- * most 3 bytes), and the NUL after a key or value takes the place of its '=' or line end.
+ * It makes one pass, line by line, and decodes keys and values into one buffer of twice the text's
+ * size plus one.  Decoded text is never longer than its source: an escape \uXXXX of 6 characters
+ * becomes at most 3 bytes.  The NUL after a key or value uses the byte of its '=' or line end.
  */
 #include "cli/config.h"
 
@@ -19,7 +19,7 @@ typedef struct {
     lki_config  *config;
     const char  *name;
     const char  *at, *end;
-    char        *to; /* where the next decoded byte goes */
+    char        *to; /* end of the decoded text */
     unsigned     line;
     lki_message *error;
 } parser;
@@ -54,7 +54,7 @@ static bool is_bare(char c)
            c == '_';
 }
 
-/* Nothing but blanks and a comment may stand before the end of the line. */
+/* Skips to the next line.  Fails unless the rest of this line has only blanks and a comment. */
 static bool finish_line(parser *p)
 {
     skip_blanks(p);
@@ -147,8 +147,8 @@ static bool is_digit(char c, bool hex)
     return (c >= '0' && c <= '9') || (hex && ((c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F')));
 }
 
-/* An integer in another base, 0x10, as decimal digits; false: it is none.  Digits become no more:
- * what stands before them makes up for it. */
+/* Converts an integer in another base, such as 0x10, to decimal.  Returns false if the text is not
+ * such an integer.  The result fits into the memory of the text. */
 static bool read_other_base(parser *p, char *text, size_t length)
 {
     static const char digits[] = "0123456789abcdef0123456789ABCDEF";
@@ -165,7 +165,7 @@ static bool read_other_base(parser *p, char *text, size_t length)
     return length > 2;
 }
 
-/* Copies one number in TOML's spelling, without its underscores, and says what it is. */
+/* Copies a number without TOML's underscores, and determines its type. */
 static bool read_number(parser *p, lki_config_type *type)
 {
     const char *start = p->at;

@@ -1,4 +1,5 @@
-/* config_test.c -- the config file's grammar: what is read, and how each mistake is refused. */
+/* config_test.c -- tests the config file's grammar: valid input, and the message for each
+ * mistake. */
 #include "cli/config.h"
 
 #include <setjmp.h>
@@ -123,7 +124,7 @@ static void refuses_with_the_line(void **state)
 
 static void needs_no_terminator(void **state)
 {
-    char       *text = malloc(5); /* exactly, so that a read behind it is seen */
+    char       *text = malloc(5); /* exact size: sanitizers then detect a read beyond the end */
     lki_config  config;
     lki_message error;
     (void)state;
@@ -132,7 +133,7 @@ static void needs_no_terminator(void **state)
     assert_true(lki_config_parse(&config, text, 5, "c.toml", &error));
     assert_string_equal(config.items[0].text, "1");
     lki_config_free(&config);
-    for (size_t bytes = 0; bytes < 5; bytes++) /* every prefix ends cleanly */
+    for (size_t bytes = 0; bytes < 5; bytes++) /* every prefix is handled, too */
         if (lki_config_parse(&config, text, bytes, "c.toml", &error))
             lki_config_free(&config);
     free(text);

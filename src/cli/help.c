@@ -1,4 +1,4 @@
-/* help.c -- what a command's table says for people: --help and the man page. */
+/* help.c -- writes --help and the man page from the table of a command. */
 #include "cli/options.h"
 
 #include <ctype.h>
@@ -6,7 +6,7 @@
 
 enum { NAME_COLUMNS = 28, LINE_COLUMNS = 88 };
 
-/* "--lr X", "-n, --workers N", "--[no-]quiet", "MODEL" */
+/* Writes the name of an option, such as "--lr X", "-n, --workers N" or "MODEL". */
 static void write_name(const lki_option *option, char *out, size_t bytes)
 {
     if (option->type == LKI_OPTION_POSITIONAL || option->type == LKI_OPTION_REST) {
@@ -22,16 +22,16 @@ static void write_name(const lki_option *option, char *out, size_t bytes)
     (void)snprintf(out, bytes, "%s--%s%s", letter, option->name, value);
 }
 
-/* Words, wrapped at LINE_COLUMNS, the following lines indented by NAME_COLUMNS. */
-static void write_wrapped(const char *text, size_t *column, FILE *out)
+/* Writes words, wrapped at LINE_COLUMNS.  Indents all lines but the first by `indent` columns. */
+static void write_wrapped(const char *text, size_t indent, size_t *column, FILE *out)
 {
     while (*text != '\0') {
         size_t length = strcspn(text, " ");
-        if (*column > NAME_COLUMNS && *column + length >= LINE_COLUMNS) {
-            fprintf(out, "\n%*s", NAME_COLUMNS, "");
-            *column = NAME_COLUMNS;
+        if (*column > indent && *column + length >= LINE_COLUMNS) {
+            fprintf(out, "\n%*s", (int)indent, "");
+            *column = indent;
         }
-        bool first = *column == NAME_COLUMNS;
+        bool first = *column == indent;
         fprintf(out, "%s%.*s", first ? "" : " ", (int)length, text);
         *column += length + !first;
         text += length + strspn(text + length, " ");
@@ -45,16 +45,17 @@ static void write_choices(const lki_option *option, char *out, size_t bytes)
     for (const lki_choice *c = option->choices; c != NULL && c->name != NULL; c++) {
         if (c->later != NULL)
             continue;
-        int wrote = snprintf(out + used, bytes - used, "%s%s", used > 0 ? ", " : ": ", c->name);
+        int wrote = snprintf(out + used, bytes - used, "%s%s%s", used > 0 ? ", " : ": ", c->name,
+                             c->inexact ? " (not exact)" : "");
         if (wrote > 0 && (size_t)wrote < bytes - used)
             used += (size_t)wrote;
     }
 }
 
-/* The sentence, the choices and the default, as one line. */
+/* Joins the help text, the choices and the default to one line. */
 static void write_sentence(const lki_option *option, char *out, size_t bytes)
 {
-    char choices[256];
+    char choices[320];
     write_choices(option, choices, sizeof choices);
     (void)snprintf(out, bytes, "%s%s%s%s%s%s", option->help, choices,
                    option->required ? " (required)" : "",
@@ -62,35 +63,173 @@ static void write_sentence(const lki_option *option, char *out, size_t bytes)
                    option->preset != NULL ? option->preset : "", option->preset != NULL ? ")" : "");
 }
 
-void lki_options_help(const lki_command *command, FILE *out)
+/* ---- Groups ------------------------------------------------------------------------------ */
+
+/* Returns the heading of a row, which an earlier row may have. */
+static const char *heading_of(const lki_command *command, const lki_option *option)
 {
-    fprintf(out, "usage: lockstep %s %s\n\n%s\n", command->name, command->usage, command->about);
-    if (command->examples != NULL && command->examples[0] != '\0')
-        fprintf(out, "\nexamples:\n%s\n", command->examples);
-    if (command->options[0].type != LKI_OPTION_END && command->options[0].group == NULL)
-        fprintf(out, "\n");
+    while (option->group == NULL && option != command->options)
+        option--;
+    return option->group;
+}
+
+static bool begins_group(const lki_command *command, const lki_option *option)
+{
+    const char *group  = option->group;
+    const char *before = option == command->options ? NULL : heading_of(command, option - 1);
+    return group != NULL && (before == NULL || strcmp(group, before) != 0);
+}
+
+/* Returns true if `topic` occurs in a heading at the beginning of a word.  A hyphen in `topic`
+ * matches a space. */
+static bool is_about(const char *topic, const char *heading)
+{
+    for (const char *at = heading; at != NULL && *at != '\0'; at++) {
+        size_t same = 0;
+        while (topic[same] != '\0' &&
+               (topic[same] == at[same] || (topic[same] == '-' && at[same] == ' ')))
+            same++;
+        if (topic[same] == '\0' && (at == heading || !isalnum((unsigned char)at[-1])))
+            return true;
+    }
+    return false;
+}
+
+void lki_options_groups(const lki_command *command, lki_message *out)
+{
+    size_t used  = 0;
+    out->text[0] = '\0';
     for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++) {
-        char name[96], sentence[640];
-        if (o->type == LKI_OPTION_LATER)
+        if (!begins_group(command, o) || used >= sizeof out->text)
             continue;
-        if (o->group != NULL)
-            fprintf(out, "\n%s:\n", o->group);
-        write_name(o, name, sizeof name);
-        write_sentence(o, sentence, sizeof sentence);
-        int    wrote  = fprintf(out, "  %s", name);
-        size_t column = wrote > 0 ? (size_t)wrote : 0;
-        if (column >= NAME_COLUMNS) {
-            fprintf(out, "\n");
-            column = 0;
-        }
-        fprintf(out, "%*s", (int)(NAME_COLUMNS - column), "");
-        column = NAME_COLUMNS;
-        write_wrapped(sentence, &column, out);
-        fprintf(out, "\n");
+        size_t length = strcspn(o->group, "(");
+        length -= length > 0 && o->group[length] == '(';
+        int wrote = snprintf(out->text + used, sizeof out->text - used, "%s%.*s",
+                             used > 0 ? ", " : "", (int)length, o->group);
+        used += wrote > 0 ? (size_t)wrote : 0;
     }
 }
 
-/* Text in roff: a hyphen is \-, a backslash \e, a dot or quote never begins a line. */
+/* ---- Selecting rows ---------------------------------------------------------------------- */
+
+bool lki_options_are_many(const lki_command *command)
+{
+    for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
+        if (o->common || command->inherits != NULL)
+            return true;
+    return false;
+}
+
+/* Returns false if an option has no effect on this model. */
+static bool fits_model(const lki_option *option, const char *model)
+{
+    if (model == NULL || option->needs == NULL || strcmp(option->needs->name, "MODEL") != 0)
+        return true;
+    for (const char *const *value = option->needs->values; *value != NULL; value++)
+        if (strcmp(*value, model) == 0)
+            return true;
+    return false;
+}
+
+static bool is_listed(const lki_command *command, const lki_option *option, const char *topic,
+                      const char *model)
+{
+    if (option->type == LKI_OPTION_LATER)
+        return false;
+    if (topic != NULL)
+        return strcmp(topic, "all") == 0 || is_about(topic, heading_of(command, option));
+    if (command->inherits != NULL)
+        return !option->inherited && option->needs == NULL;
+    return !lki_options_are_many(command) || (option->common && fits_model(option, model));
+}
+
+/* ---- Help -------------------------------------------------------------------------------- */
+
+static void write_help_row(const lki_option *option, FILE *out)
+{
+    char name[96], sentence[800];
+    write_name(option, name, sizeof name);
+    write_sentence(option, sentence, sizeof sentence);
+    int    wrote  = fprintf(out, "  %s", name);
+    size_t column = wrote > 0 ? (size_t)wrote : 0;
+    if (column >= NAME_COLUMNS) {
+        fprintf(out, "\n");
+        column = 0;
+    }
+    fprintf(out, "%*s", (int)(NAME_COLUMNS - column), "");
+    column = NAME_COLUMNS;
+    write_wrapped(sentence, NAME_COLUMNS, &column, out);
+    fprintf(out, "\n");
+}
+
+/* Prints the selected rows with their headings.  Returns the number of rows. */
+static unsigned write_rows(const lki_command *command, const char *topic, const char *model,
+                           FILE *out)
+{
+    const char *last  = NULL;
+    unsigned    count = 0;
+    for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++) {
+        const char *heading = heading_of(command, o);
+        if (!is_listed(command, o, topic, model))
+            continue;
+        if (count == 0 && heading == NULL)
+            fprintf(out, "\n");
+        if (heading != NULL && (last == NULL || strcmp(last, heading) != 0))
+            fprintf(out, "\n%s:\n", heading);
+        write_help_row(o, out);
+        last = heading;
+        count++;
+    }
+    return count;
+}
+
+/* Prints how many options are not listed, and how to list them. */
+static void write_rest(const lki_command *command, unsigned listed, FILE *out)
+{
+    lki_message groups, text;
+    unsigned    all    = 0;
+    size_t      column = 0;
+    for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
+        all += o->type != LKI_OPTION_LATER;
+    lki_options_groups(command, &groups);
+    if (command->inherits != NULL)
+        (void)snprintf(text.text, sizeof text.text,
+                       "All options of %s that can matter here are accepted, too: see lockstep %s "
+                       "--help.  --help=all lists everything.",
+                       command->inherits, command->inherits);
+    else
+        (void)snprintf(text.text, sizeof text.text,
+                       "These are %u of %u options.  --help=all lists all of them, --help=GROUP "
+                       "those of a group: %.320s.",
+                       listed, all, groups.text);
+    fprintf(out, "\n");
+    write_wrapped(text.text, 0, &column, out);
+    fprintf(out, "\n");
+}
+
+bool lki_options_help(const lki_command *command, const char *topic, const char *model, FILE *out)
+{
+    bool found = topic == NULL;
+    for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
+        found = found || is_listed(command, o, topic, model);
+    if (!found)
+        return false;
+    fprintf(out, "usage: lockstep %s %s\n", command->name, command->usage);
+    if (topic == NULL || strcmp(topic, "all") == 0) {
+        fprintf(out, "\n%s\n", command->about);
+        if (command->examples != NULL && command->examples[0] != '\0')
+            fprintf(out, "\nexamples:\n%s\n", command->examples);
+    }
+    unsigned listed = write_rows(command, topic, model, out);
+    if (topic == NULL && lki_options_are_many(command))
+        write_rest(command, listed, out);
+    return true;
+}
+
+/* ---- Man pages --------------------------------------------------------------------------- */
+
+/* Writes text as roff.  Escapes hyphens and backslashes, and dots and quotes at the beginning of a
+ * line. */
 static void write_roff(const char *text, FILE *out)
 {
     bool line_start = true;
@@ -110,10 +249,10 @@ static void write_roff(const char *text, FILE *out)
 static void write_roff_options(const lki_command *command, FILE *out)
 {
     for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++) {
-        char name[96], sentence[640];
+        char name[96], sentence[800];
         if (o->type == LKI_OPTION_LATER)
             continue;
-        if (o->group != NULL)
+        if (begins_group(command, o))
             fprintf(out, ".SS %s\n", o->group);
         write_name(o, name, sizeof name);
         write_sentence(o, sentence, sizeof sentence);
@@ -122,7 +261,21 @@ static void write_roff_options(const lki_command *command, FILE *out)
         fprintf(out, "\n");
         write_roff(sentence, out);
         fprintf(out, "\n");
+        if (o->alias != NULL) {
+            (void)snprintf(sentence, sizeof sentence,
+                           "Also accepted under its earlier name, --%s%s%s%s.", o->alias,
+                           o->alias_value != NULL ? " (a flag, for " : "",
+                           o->alias_value != NULL ? o->alias_value : "",
+                           o->alias_value != NULL ? ")" : "");
+            write_roff(sentence, out);
+            fprintf(out, "\n");
+        }
     }
+    if (command->inherits != NULL)
+        fprintf(out,
+                ".PP\nAll options of\n.BR lockstep\\-%s (1)\nthat can matter here are "
+                "accepted, too.\n",
+                command->inherits);
 }
 
 void lki_options_man(const lki_command *command, FILE *out)

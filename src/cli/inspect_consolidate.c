@@ -1,15 +1,16 @@
-/* inspect_consolidate.c -- `lockstep inspect --consolidate`: a checkpoint as one file. */
+/* inspect_consolidate.c -- `lockstep inspect --consolidate`: writes a checkpoint as one file. */
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "cli/inspect.h"
 #include "cli/options.h"
+#include "cli/words.h"
 #include "lockstep/checkpoint.h"
 
 enum { PAUSE_MS = 200, PAUSE_IN_FILES_MS = 10000 };
 
-/* Where the last line of progress stands. */
+/* The time of the last progress line, and whether it goes to a terminal. */
 typedef struct {
     bool     terminal;
     uint64_t shown_ms;
@@ -36,7 +37,7 @@ static void show_progress(void *context, uint64_t done, uint64_t all)
 
 static int fail(void)
 {
-    fprintf(stderr, "lockstep inspect: %s\n", lk_error_last()->message);
+    lki_print_error("inspect");
     return LKI_EXIT_FAILURE;
 }
 
@@ -50,6 +51,7 @@ int lki_inspect_consolidate(const char *path, const char *out, bool everything)
     if (status != LK_OK)
         return fail();
     const lk_consolidate_options options = {
+        .struct_size = sizeof(lk_consolidate_options),
         .path = out, .everything = everything, .progress = show_progress, .context = &p
     };
     const uint64_t before = p.shown_ms;

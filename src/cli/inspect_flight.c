@@ -1,7 +1,6 @@
-/* inspect_flight.c -- `lockstep inspect --flight`: what the ranks of a job did last.
+/* inspect_flight.c -- `lockstep inspect --flight`: prints the last operations of a job's ranks.
  *
- * As for checkpoints, everything goes into one JSON object first, and what people see is laid out
- * from that.
+ * All data are first stored in one JSON object, from which the text is printed, as for checkpoints.
  */
 #include "cli/inspect.h"
 
@@ -12,6 +11,7 @@
 #include <time.h>
 
 #include "cli/options.h"
+#include "cli/words.h"
 #include "lockstep/flight.h"
 
 /* ---- The report ---------------------------------------------------------------------------- */
@@ -23,6 +23,7 @@ static json_t *time_value(int64_t ns)
 
 static json_t *rank_entry(const lk_flight_rank *rank)
 {
+    char    failure[LKI_WORDS_BYTES];
     json_t *entry = json_pack("{s:I, s:s, s:s, s:s, s:I, s:o, s:o, s:I, s:I}", "rank",
                               (json_int_t)rank->rank, "state", lk_flight_state_name(rank->state),
                               "problem", rank->problem, "host", rank->host, "pid",
@@ -33,8 +34,9 @@ static json_t *rank_entry(const lk_flight_rank *rank)
         json_object_update_new(entry,
                                json_pack("{s:I, s:s, s:I}", "step", (json_int_t)rank->step, "phase",
                                          rank->phase, "noted_ns", (json_int_t)rank->noted_ns));
-    if (rank->failure[0] != '\0')
-        json_object_update_new(entry, json_pack("{s:s, s:I}", "failure", rank->failure, "failed_ns",
+    lki_words(failure, sizeof failure, rank->failure);
+    if (failure[0] != '\0')
+        json_object_update_new(entry, json_pack("{s:s, s:I}", "failure", failure, "failed_ns",
                                                 (json_int_t)rank->failed_ns));
     json_object_update_new(entry,
                            json_pack("{s:I, s:I, s:I}", "met", (json_int_t)rank->met, "came_last",
@@ -110,7 +112,7 @@ static json_t *report_of(const lk_flight *flight, const char *directory, uint32_
                      operations);
 }
 
-/* ---- For people ---------------------------------------------------------------------------- */
+/* ---- Text ---------------------------------------------------------------------------------- */
 
 static const char *text_of(const json_t *object, const char *key)
 {
@@ -123,7 +125,7 @@ static long long number_of(const json_t *object, const char *key)
     return (long long)json_integer_value(json_object_get(object, key));
 }
 
-/* The time of day, to the microsecond; the day too if `day`. */
+/* Prints the time of day in microseconds, and with `day` the date. */
 static void print_time(long long ns, bool day)
 {
     time_t    seconds = (time_t)(ns / 1000000000);
@@ -168,7 +170,7 @@ static void print_places(const json_t *report)
         const char   *open = text_of(place, "open"), *completed = text_of(place, "completed");
         group = text_of(place, "group");
         if (next == NULL || number_of(next, "rank") <= number_of(place, "rank"))
-            group = NULL; /* the next may be another group of the same name */
+            group = NULL; /* another group of that name begins */
         if (head)
             printf("\n%s\n", text_of(place, "group"));
         printf("  rank %4lld  completed %s", number_of(place, "rank"),
@@ -260,7 +262,7 @@ int lki_inspect_flight(const char *directory, uint32_t rows, bool json)
 {
     lk_flight *flight;
     if (lk_flight_open(&flight, directory) != LK_OK) {
-        fprintf(stderr, "lockstep inspect: %s\n", lk_error_last()->message);
+        lki_print_error("inspect");
         return LKI_EXIT_FAILURE;
     }
     json_t *report = report_of(flight, directory, rows);

@@ -1,4 +1,4 @@
-/* main.c -- the `lockstep` command: finds the subcommand, teaches when there is none. */
+/* main.c -- the `lockstep` command: runs a subcommand, or lists the subcommands. */
 #include <stdio.h>
 #include <string.h>
 
@@ -62,12 +62,14 @@ static int refuse_unknown(const char *name)
 /* ---- help and version -------------------------------------------------------------------- */
 
 typedef struct {
-    const char *topic;
+    const char *command, *topic;
     bool        man, names;
 } help_options;
 
 static const lki_option help_table[] = {
-    LKI_POSITIONAL("COMMAND", offsetof(help_options, topic), false, "the command to explain"),
+    LKI_POSITIONAL("COMMAND", offsetof(help_options, command), false, "the command to explain"),
+    LKI_POSITIONAL("GROUP", offsetof(help_options, topic), false,
+                   "the group of options to list, or all"),
     LKI_FLAG("man", offsetof(help_options, man), "write a man page instead"),
     LKI_FLAG("names", offsetof(help_options, names), "only list the names of the commands"),
     LKI_OPTIONS_END,
@@ -84,22 +86,25 @@ static int help_main(int argc, char **argv)
             printf("%s\n", commands[i]->name);
         return 0;
     }
-    if (options.topic == NULL) {
+    if (options.command == NULL) {
         (options.man ? write_man : write_overview)(stdout);
         return 0;
     }
-    const lki_command *command = find(options.topic);
+    const lki_command *command = find(options.command);
     if (command == NULL)
-        return refuse_unknown(options.topic);
-    (options.man ? lki_options_man : lki_options_help)(command, stdout);
+        return refuse_unknown(options.command);
+    if (options.man)
+        lki_options_man(command, stdout);
+    else if (!lki_options_help(command, options.topic, NULL, stdout))
+        return lki_usage_error(command, "there is no group of options named %s", options.topic);
     return 0;
 }
 
 const lki_command lki_command_help = {
     .name     = "help",
     .summary  = "explain a command",
-    .usage    = "[COMMAND]",
-    .about    = "Prints what a command does and all its options.",
+    .usage    = "[COMMAND [GROUP]]",
+    .about    = "Prints what a command does and its options.",
     .examples = "  lockstep help version",
     .options  = help_table,
     .main     = help_main,
@@ -144,7 +149,8 @@ static int run(int argc, char **argv)
     return command->main(argc - 1, argv + 1);
 }
 
-/* What could not be written some time ago has left no reason. */
+/* Runs the command, and reports an error if its output could not be written.  If the write failed
+ * earlier, its errno is not known. */
 int main(int argc, char **argv)
 {
     int status = run(argc, argv);

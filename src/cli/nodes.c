@@ -1,21 +1,25 @@
-/* nodes.c -- the options of a command whose workers may be on several hosts. */
+/* nodes.c -- the options of commands whose workers may be on several hosts. */
 #include "cli/nodes.h"
 
 #include <string.h>
 
+#include "cli/words.h"
+
 const lki_need lki_need_nodes = { "nnodes", { NULL } };
 
 const lki_choice lki_binds[] = {
-    { "core", LK_BIND_CORES, NULL },     { "numa", LK_BIND_NUMA, NULL },
-    { "thread", LK_BIND_THREADS, NULL }, { "none", LK_BIND_NONE, NULL },
-    { NULL, 0, NULL },
+    { .name = "core", .value = LK_BIND_CORES },     { .name = "numa", .value = LK_BIND_NUMA },
+    { .name = "thread", .value = LK_BIND_THREADS }, { .name = "none", .value = LK_BIND_NONE },
+    { .name = NULL },
 };
 
 enum { GO_ON = -1 };
 
 static void print_note(void *command, const char *text)
 {
-    fprintf(stderr, "lockstep %s: note: %s\n", ((const lki_command *)command)->name, text);
+    char words[LKI_WORDS_BYTES];
+    lki_words(words, sizeof words, text);
+    fprintf(stderr, "lockstep %s: note: %s\n", ((const lki_command *)command)->name, words);
 }
 
 lk_bind lki_bind_of(const char *name)

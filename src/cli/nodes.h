@@ -1,4 +1,4 @@
-/* cli/nodes.h -- the options of a command whose workers may be on several hosts. */
+/* cli/nodes.h -- the options of commands whose workers may be on several hosts. */
 #ifndef LKI_CLI_NODES_H
 #define LKI_CLI_NODES_H
 
@@ -6,18 +6,18 @@
 #include "lockstep/launch.h"
 
 typedef struct {
-    uint32_t      hosts, count, number, join_ms; /* number: LKI_NODE_ANY unless given */
-    uint32_t      hosts_least, least; /* MIN of MIN:MAX; 0 = not given */
+    uint32_t      hosts, count, number, join_ms; /* number: LKI_NODE_ANY if not given */
+    uint32_t      hosts_least, least; /* MIN of MIN:MAX; 0: not given */
     const char   *rendezvous, *key_from;
     bool          insecure;
     const char   *bind;
-    const lki_config_file *file; /* that may have given some of them; NULL: none */
+    const lki_config_file *file; /* the config file that may have set these; NULL: none */
     unsigned char key[LK_JOB_KEY_BYTES];
 } lki_nodes;
 
 #define LKI_NODE_ANY UINT32_MAX
 
-/* A lki_nodes before its options are read. */
+/* Initial values of a lki_nodes. */
 #define LKI_NODES_INIT { .number = LKI_NODE_ANY, .bind = "core" }
 
 extern const lki_need   lki_need_nodes;
@@ -25,46 +25,55 @@ extern const lki_choice lki_binds[];
 
 lk_bind lki_bind_of(const char *name);
 
-/* Rows for a command's table; `at_` is where its lki_nodes stands in its struct. */
+/* Rows for a command's table.  `at_` is the offset of its lki_nodes.  The heading is that of
+ * `train` (train/options.def). */
 /* clang-format off */
 #define LKI_NODE_AT(at_, field_) ((at_) + offsetof(lki_nodes, field_))
 #define LKI_NODE_OPTIONS(at_)                                                                    \
-    LKI_CHOICE(LKI_OPTION_NAME, "bind", "WHERE", LKI_NODE_AT(at_, bind), lki_binds, "core",      \
-               "where workers run: core, each on its share of the cores, if there are enough; "  \
-               "numa, on the memory nodes of that share; none, anywhere"),                       \
-    { .group = "several hosts (the command is started on each, or emulates them)",               \
-      .name = "hosts", .type = LKI_OPTION_U32_SPAN, .value = "H",                                \
+    { .group = "workers and hosts", .name = "bind", .type = LKI_OPTION_NAME, .value = "WHERE",   \
+      .scope = LKI_SCOPE_HOST, .offset = LKI_NODE_AT(at_, bind), .choices = lki_binds,           \
+      .preset = "core",                                                                          \
+      .help = "cores on which each worker runs: its own share of the cores, if there are "       \
+              "enough (core; thread also binds each thread to a core of the share), the NUMA "   \
+              "nodes of its share (numa), or all cores (none)" },                                \
+    { .name = "hosts", .type = LKI_OPTION_U32_SPAN, .value = "H", .scope = LKI_SCOPE_HOST,       \
       .offset = LKI_NODE_AT(at_, hosts), .count_offset = LKI_NODE_AT(at_, hosts_least),          \
       .low = 1, .high = 1024, .preset = "1",                                                     \
-      .help = "emulate so many hosts on this one: each has its share of the workers, memory of " \
-              "its own, and TCP to the others; MIN:MAX as --nnodes" },                           \
-    { .name = "nnodes", .type = LKI_OPTION_U32_SPAN, .value = "N",                               \
+      .help = "emulate H hosts on this machine, each with a part of the workers, memory of "     \
+              "its own and TCP connections to the others; MIN:MAX as for --nnodes" },            \
+    { .name = "nnodes", .type = LKI_OPTION_U32_SPAN, .value = "N", .scope = LKI_SCOPE_HOST,      \
       .offset = LKI_NODE_AT(at_, count), .count_offset = LKI_NODE_AT(at_, least),                \
       .low = 1, .high = 1024, .preset = "1",                                                     \
-      .help = "how many hosts the job has; train: MIN:MAX begins when MIN are there "            \
-              "(and have waited 5 s for more), and others may join it until it ends" },          \
+      .help = "number of hosts, on each of which the command is started; train: MIN:MAX begins " \
+              "with MIN hosts (after waiting 5 s for more), and others may join until the run "  \
+              "ends" },                                                                          \
     { .needs = &lki_need_nodes, .name = "node-rank", .type = LKI_OPTION_U32, .value = "R",       \
-      .offset = LKI_NODE_AT(at_, number), .high = 1023, .preset = "any that is free",            \
-      .help = "the number of this one; it must be given on node 0, where the others meet" },     \
+      .scope = LKI_SCOPE_HOST, .offset = LKI_NODE_AT(at_, number), .high = 1023,                 \
+      .preset = "any free number",                                                               \
+      .help = "number of this host, from 0; required on node 0, to which all other hosts "       \
+              "connect" },                                                                       \
     { .needs = &lki_need_nodes, .name = "rendezvous", .type = LKI_OPTION_STRING,                 \
-      .value = "tcp://HOST:PORT", .offset = LKI_NODE_AT(at_, rendezvous),                        \
-      .help = "an address of node 0 that all hosts can reach" },                                 \
+      .scope = LKI_SCOPE_HOST, .value = "tcp://HOST:PORT",                                       \
+      .offset = LKI_NODE_AT(at_, rendezvous),                                                    \
+      .help = "address of node 0, which all hosts must be able to reach" },                      \
     { .needs = &lki_need_nodes, .name = "job-key", .type = LKI_OPTION_STRING,                    \
-      .value = "FILE|fd:N", .offset = LKI_NODE_AT(at_, key_from),                                \
-      .help = "where the job's secret key is read; lockstep key FILE makes one" },               \
+      .scope = LKI_SCOPE_HOST, .value = "FILE|fd:N", .offset = LKI_NODE_AT(at_, key_from),       \
+      .help = "file or file descriptor with the job's secret key; lockstep key FILE creates a "  \
+              "key" },                                                                           \
     { .needs = &lki_need_nodes, .name = "insecure", .type = LKI_OPTION_FLAG,                     \
-      .offset = LKI_NODE_AT(at_, insecure),                                                      \
-      .help = "no key: anybody on the network can read, change and join the job" },              \
+      .scope = LKI_SCOPE_HOST, .offset = LKI_NODE_AT(at_, insecure),                             \
+      .help = "use no key: anyone on the network can read, change and join the job" },           \
     { .needs = &lki_need_nodes, .name = "join-timeout", .type = LKI_OPTION_SECONDS,              \
-      .value = "S", .offset = LKI_NODE_AT(at_, join_ms), .range = &lki_range_positive,           \
-      .preset = "300", .help = "how long to wait for the other hosts to come, or for MIN" }
+      .scope = LKI_SCOPE_HOST, .value = "S", .offset = LKI_NODE_AT(at_, join_ms),                \
+      .range = &lki_range_positive, .preset = "300",                                             \
+      .help = "seconds to wait for the other hosts, or for MIN of them" }
 /* clang-format on */
 
-/* So many hosts are enough to begin with, where others may come; 0 = all have to be there. */
+/* Returns the number of hosts with which the job may begin if others may join later; 0: all. */
 uint32_t lki_nodes_least(const lki_nodes *nodes);
 
-/* Puts what was given into `how`, and has notes written to stderr; the key is read here.  A
- * negative result says: go on.  Otherwise it is the exit status, and why has been said. */
+/* Copies the options into `how`, reads the key, and selects stderr for notes.  Returns a negative
+ * number to continue, or the exit status after it has printed an error. */
 int lki_nodes_apply(lki_nodes *nodes, const lki_command *command, lk_launch_options *how);
 
 #endif

@@ -1,7 +1,7 @@
-/* options.c -- parsing a command line by a command's table.
+/* options.c -- parses a command line by the table of a command.
  *
- * The config file is applied first and the command line over it, so the command line wins
- * whatever the order of its arguments.  Everything is checked before the command does anything.
+ * The config file is applied before the command line, so the command line takes precedence for any
+ * order of the arguments.  All options are checked before the command does anything.
  */
 #include "cli/options.h"
 
@@ -12,11 +12,12 @@
 
 #include "cli/config.h"
 #include "cli/values.h"
+#include "cli/words.h"
 
 enum { GO_ON = -1 };
 
-/* What an option was given (NULL: it was not), and as which line of the config file; without a key
- * it stood on the command line. */
+/* An option's value (NULL: not given) and its source.  `key` and `line` are those of the config
+ * file; a NULL `key` means the command line. */
 typedef struct {
     const char *text, *key;
     unsigned    line;
@@ -26,42 +27,47 @@ typedef struct {
 typedef struct {
     const lki_command *command;
     void              *target;
-    const char        *config; /* the path of the config file */
-    lki_config_file   *file;   /* the target's, once it is read */
+    const char        *config; /* path of the config file */
+    lki_config_file   *file;   /* in `target`, once the file has been read */
     origin             origins[LKI_OPTIONS_MAX];
-    bool               help; /* --help was met: nothing else matters */
+    bool               help; /* --help was given, so errors are ignored */
+    const char        *topic, *first; /* TOPIC of --help=TOPIC; first positional argument */
     lki_message        error;
 } state;
 
 /* ---- Suggestions ------------------------------------------------------------------------- */
 
-/* Levenshtein's distance, for words of less than 32 characters; more is "far". */
+/* Returns the edit distance of two words: letters to insert, drop or replace, and neighbours to
+ * swap.  Returns 99 if a word has more than 32 characters. */
 static size_t distance(const char *a, const char *b)
 {
-    size_t row[33], na = strlen(a), nb = strlen(b);
+    size_t rows[3][33], na = strlen(a), nb = strlen(b); /* of i - 2, i - 1 and i, in rotation */
     if (na > 32 || nb > 32)
         return 99;
     for (size_t j = 0; j <= nb; j++)
-        row[j] = j;
+        rows[0][j] = j;
     for (size_t i = 1; i <= na; i++) {
-        size_t diagonal = row[0];
-        row[0]          = i;
+        const size_t *above = rows[(i - 1) % 3], *two_above = rows[(i + 1) % 3];
+        size_t       *row   = rows[i % 3];
+        row[0]              = i;
         for (size_t j = 1; j <= nb; j++) {
-            size_t best = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal    = row[j];
-            if (row[j] + 1 < best)
-                best = row[j] + 1;
+            size_t best = above[j - 1] + (a[i - 1] != b[j - 1]);
+            bool   swap = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            if (above[j] + 1 < best)
+                best = above[j] + 1;
             if (row[j - 1] + 1 < best)
                 best = row[j - 1] + 1;
+            if (swap && two_above[j - 2] + 1 < best)
+                best = two_above[j - 2] + 1;
             row[j] = best;
         }
     }
-    return row[nb];
+    return rows[na % 3][nb];
 }
 
 const char *lki_suggest(const char *word, const char *const *names, size_t count)
 {
-    size_t best   = count; /* none */
+    size_t best   = count; /* none yet */
     size_t length = strlen(word), limit = length < 4 ? 1 : length < 8 ? 2 : 3;
     for (size_t i = 0; i < count; i++) {
         size_t d = distance(word, names[i]);
@@ -76,17 +82,23 @@ const char *lki_suggest(const char *word, const char *const *names, size_t count
     return best < count ? names[best] : NULL;
 }
 
-/* ---- Looking options up ------------------------------------------------------------------ */
+/* ---- Looking up options ------------------------------------------------------------------ */
 
 static bool is_named(const lki_option *option)
 {
     return option->type != LKI_OPTION_POSITIONAL && option->type != LKI_OPTION_REST;
 }
 
+static bool is_word(const char *word, const char *text, size_t length)
+{
+    return word != NULL && strlen(word) == length && memcmp(word, text, length) == 0;
+}
+
+/* Finds an option by its name or by an earlier name. */
 static const lki_option *find(const lki_command *command, const char *name, size_t length)
 {
     for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
-        if (is_named(o) && strlen(o->name) == length && memcmp(o->name, name, length) == 0)
+        if (is_named(o) && (is_word(o->name, name, length) || is_word(o->alias, name, length)))
             return o;
     return NULL;
 }
@@ -124,7 +136,7 @@ static origin *origin_of(state *s, const lki_option *option)
     return &s->origins[option - s->command->options];
 }
 
-/* An option as people wrote it: "--lr", or "run.toml:3: lr". */
+/* Writes an option as the user wrote it, such as "--lr" or "run.toml:3: lr". */
 static const char *spell(const state *s, const lki_option *option, const origin *from,
                          lki_message *out)
 {
@@ -137,7 +149,7 @@ static const char *spell(const state *s, const lki_option *option, const origin 
     return out->text;
 }
 
-/* Sets one option, naming it when the value is not good. */
+/* Sets one option.  The message of an error names the option. */
 static bool set(state *s, const lki_option *option, origin from)
 {
     lki_message name, why;
@@ -187,16 +199,25 @@ static bool fits(const lki_option *option, const lki_config_item *item, const ch
     }
 }
 
+static const lki_option *find_key(const lki_command *command, const char *key)
+{
+    for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
+        if (o->type == LKI_OPTION_POSITIONAL && strcasecmp(o->name, key) == 0)
+            return o;
+    return find(command, key, strlen(key));
+}
+
+/* Returns true if a key is an option's earlier name as a flag. */
+static bool is_former_flag(const lki_option *option, const lki_config_item *item)
+{
+    return option->alias_value != NULL && strcmp(option->alias, item->key) == 0 &&
+           item->type == LKI_CONFIG_BOOLEAN;
+}
+
 static bool apply_item(state *s, const char *path, const lki_config_item *item)
 {
-    const lki_option *option = NULL;
-    const char       *wants  = NULL;
-    for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END && option == NULL;
-         o++) {
-        bool model = o->type == LKI_OPTION_POSITIONAL && strcasecmp(o->name, item->key) == 0;
-        if (model || (is_named(o) && strcmp(o->name, item->key) == 0))
-            option = o;
-    }
+    const lki_option *option = find_key(s->command, item->key);
+    const char       *wants  = NULL, *text = item->text;
     if (option != NULL && option->type == LKI_OPTION_CONFIG)
         return lki_refuse(&s->error, "%.150s:%u: a config file cannot name another", path,
                           item->line);
@@ -206,10 +227,19 @@ static bool apply_item(state *s, const char *path, const lki_config_item *item)
                           item->key, meant != NULL ? "; did you mean " : "",
                           meant != NULL ? meant : "", meant != NULL ? "?" : "");
     }
-    if (option->type != LKI_OPTION_LATER && !fits(option, item, &wants))
+    const origin *before = origin_of(s, option);
+    if (before->key != NULL)
+        return lki_refuse(&s->error, "%.150s:%u: %.60s is the same option as %.60s on line %u",
+                          path, item->line, item->key, before->key, before->line);
+    if (is_former_flag(option, item)) {
+        if (strcmp(text, "false") == 0)
+            return true;
+        text = option->alias_value;
+    } else if (option->type != LKI_OPTION_LATER && !fits(option, item, &wants)) {
         return lki_refuse(&s->error, "%.150s:%u: %s must be %s", path, item->line, item->key,
                           wants);
-    return set(s, option, (origin){ item->text, item->key, item->line, false });
+    }
+    return set(s, option, (origin){ text, item->key, item->line, false });
 }
 
 static bool apply_config(state *s, const lki_option *option, const char *path)
@@ -235,15 +265,18 @@ static bool apply_config(state *s, const lki_option *option, const char *path)
 
 typedef enum { PASS_CONFIG, PASS_ALL } pass;
 
-/* `argv[*i]` begins with "--": the option and, where it takes one, its value. */
+/* Reads the long option at argv[*i] and, if it takes one, its value. */
 static bool read_long(state *s, pass which, int argc, char **argv, int *i)
 {
     const char *name   = argv[*i] + 2;
     size_t      length = strcspn(name, "=");
     const char *value  = name[length] == '=' ? name + length + 1 : NULL;
 
-    if (strcmp(name, "help") == 0) {
-        s->help = true;
+    if (is_word("help", name, length)) {
+        s->help  = true;
+        s->topic = value;
+        if (s->first == NULL && *i + 1 < argc && argv[*i + 1][0] != '-')
+            s->first = argv[*i + 1];
         return false;
     }
     const lki_option *option = find(s->command, name, length);
@@ -264,6 +297,8 @@ static bool read_long(state *s, pass which, int argc, char **argv, int *i)
                               option->name, option->name);
         return set_from_line(s, option, "true");
     }
+    if (value == NULL && is_word(option->alias, name, length))
+        value = option->alias_value;
     if (value == NULL && option->value_optional)
         value = "";
     if (value == NULL && (*i + 1 >= argc || strncmp(argv[*i + 1], "--", 2) == 0))
@@ -300,7 +335,7 @@ static const lki_option *next_positional(const lki_command *command, size_t inde
     return NULL;
 }
 
-/* One walk over the arguments; the first pass does nothing but find and apply --config. */
+/* Processes the arguments.  The first pass only finds and applies --config. */
 static bool walk(state *s, pass which, int argc, char **argv)
 {
     size_t positionals = 0;
@@ -319,6 +354,7 @@ static bool walk(state *s, pass which, int argc, char **argv)
             continue;
         }
         const lki_option *option = next_positional(s->command, positionals++);
+        s->first                 = s->first != NULL ? s->first : argv[i];
         if (option == NULL)
             return lki_refuse(&s->error, "unexpected argument %.120s", argv[i]);
         if (option->type == LKI_OPTION_REST) {
@@ -338,7 +374,7 @@ static bool check_required(state *s)
     for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++) {
         if (!o->required || origin_of(s, o)->text != NULL)
             continue;
-        if (o->letter != 0) /* as the usage line has it */
+        if (o->letter != 0) /* as in the usage line */
             return lki_refuse(&s->error, "-%c %s is missing: %s", o->letter, o->value, o->help);
         return lki_refuse(&s->error, "%s%s is missing: %s", is_named(o) ? "--" : "", o->name,
                           o->help);
@@ -346,9 +382,9 @@ static bool check_required(state *s)
     return true;
 }
 
-/* ---- What options need of each other ------------------------------------------------------- */
+/* ---- Dependencies between options ---------------------------------------------------------- */
 
-/* The value that an option has: as given, or its default; NULL: it has none. */
+/* Returns an option's value as given, or its default; NULL if it has none. */
 static const char *value_of(state *s, const lki_option *option)
 {
     const char *given = origin_of(s, option)->text;
@@ -366,7 +402,7 @@ static bool is_met(state *s, const lki_need *need, const lki_option *other)
     return false;
 }
 
-/* "linear, poly or cosine" */
+/* Writes values as text, such as "linear, poly or cosine". */
 static void write_values(const char *const *values, lki_message *out)
 {
     size_t used  = 0;
@@ -378,7 +414,7 @@ static void write_values(const char *const *values, lki_message *out)
     }
 }
 
-/* "--min-lr needs --schedule linear or cosine; this is constant" */
+/* Fails with text such as "--min-lr needs --schedule linear or cosine; this is constant". */
 static bool refuse_useless(state *s, const lki_option *option, const lki_option *other)
 {
     const char *const *values = option->needs->values;
@@ -407,7 +443,7 @@ static bool check_needs(state *s)
     return true;
 }
 
-/* For messages of later, and whoever wants to know what was said. */
+/* Stores the sources of all options, for later messages and for lki_settings_of(). */
 static void keep_origins(const state *s)
 {
     for (size_t i = 0; s->file != NULL && i < LKI_OPTIONS_MAX; i++)
@@ -455,8 +491,11 @@ int lki_options_parse(const lki_command *command, int argc, char **argv, void *t
         return GO_ON;
     if (!s.help)
         return lki_usage_error(command, "%s", s.error.text);
-    lki_options_help(command, stdout);
-    return 0;
+    if (lki_options_help(command, s.topic, s.first, stdout))
+        return 0;
+    lki_options_groups(command, &s.error);
+    return lki_usage_error(command, "--help=%.40s: there is no such group; there are all, %.300s",
+                           s.topic, s.error.text);
 }
 
 __attribute__((format(printf, 3, 0))) static int
@@ -464,11 +503,13 @@ say_usage_error(const lki_command *command, const lki_config_file *file, const c
                 va_list args)
 {
     lki_message plain, named;
+    char        words[LKI_WORDS_BYTES];
 
     (void)vsnprintf(plain.text, sizeof plain.text, format, args);
-    lki_name_lines(&named, command, file, plain.text);
-    fprintf(stderr, "lockstep %s: %s\n(lockstep %s --help lists the options)\n", command->name,
-            named.text, command->name);
+    lki_words(words, sizeof words, plain.text);
+    lki_name_lines(&named, command, file, words);
+    fprintf(stderr, "lockstep %s: %s\n(lockstep %s --help%s lists the options)\n", command->name,
+            named.text, command->name, lki_options_are_many(command) ? "=all" : "");
     return LKI_EXIT_USAGE;
 }
 

@@ -1,28 +1,29 @@
-/* cli/options.h -- one table of options a command drives everything that is said about them.
+/* cli/options.h -- tables that define the options of commands.
  *
- * A command describes itself once: its options with type, range, place in a plain struct,
- * default and a sentence of help.  The same rows parse the command line and the config file,
- * print --help and make the man page, so they cannot disagree.
+ * A command has one table with a row per option: its type, range, field in a plain struct, default
+ * and help.  The same rows are used to parse the command line and the config file, for --help and
+ * for the man page, so these always agree.
  *
- *     typedef struct { uint32_t workers; bool quiet; const char *path; } my_options;
- *     #define AT(field) offsetof(my_options, field)
- *     static const lki_option options[] = {
- *         LKI_POSITIONAL("PATH", AT(path), true, "what to look at"),
- *         LKI_U32("workers", "N", AT(workers), 1, 1024, "1", "worker processes"),
- *         LKI_FLAG("quiet", AT(quiet), "say nothing"),
- *         LKI_OPTIONS_END,
- *     };
- *     const lki_command lki_command_my = { "my", "does this", ..., options, main };
+ *   typedef struct { uint32_t workers; bool quiet; const char *path; } my_options;
+ *   #define AT(field) offsetof(my_options, field)
+ *   static const lki_option options[] = {
+ *       LKI_POSITIONAL("PATH", AT(path), true, "what to look at"),
+ *       LKI_U32("workers", "N", AT(workers), 1, 1024, "1", "worker processes"),
+ *       LKI_FLAG("quiet", AT(quiet), "say nothing"),
+ *       LKI_OPTIONS_END,
+ *   };
+ *   const lki_command lki_command_my = { "my", "does this", ..., options, main };
  *
- * and its main begins with
+ * Its main function begins with
  *
- *     my_options o = { 0 };
- *     int done = lki_options_parse(&lki_command_my, argc, argv, &o);
- *     if (done >= 0)
- *         return done;
+ *   my_options o = { 0 };
+ *   int done = lki_options_parse(&lki_command_my, argc, argv, &o);
+ *   if (done >= 0)
+ *       return done;
  *
- * Strictness: an unknown option, a value of the wrong type or out of range is a usage error (exit
- * 2) that names the option, the value and what is allowed.  The last of a repeated option wins.
+ * An unknown option is a usage error (exit status 2), as is a value of the wrong type or out of
+ * range.  The message names the option, the value and the allowed values.  If an option is
+ * repeated, the last one has effect.
  */
 #ifndef LKI_CLI_OPTIONS_H
 #define LKI_CLI_OPTIONS_H
@@ -32,7 +33,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* What commands exit with, besides 0 (design: the command line). */
+/* Exit statuses besides 0. */
 enum { LKI_EXIT_FAILURE = 1, LKI_EXIT_USAGE = 2, LKI_EXIT_NONFINITE = 3, LKI_EXIT_STOPPED = 75 };
 
 typedef struct {
@@ -41,14 +42,12 @@ typedef struct {
 
 enum { LKI_OPTIONS_MAX = 160 }; /* rows of a table */
 
-/* What a config file has given, and a command line. */
+/* The sources of option values: the config file and the command line. */
 typedef struct {
-    char       *text; /* what strings point into: the caller's to free() after them */
-    const char *path; /* NULL: there was none */
-    unsigned    lines[LKI_OPTIONS_MAX]; /* where the file gives an option, by its row; 0: somebody
-                                         * else does, or nobody */
-    const char *given[LKI_OPTIONS_MAX]; /* the value of an option as somebody has written it, by its
-                                         * row, whether there is a file or not; NULL: nobody has */
+    char       *text; /* memory of string values; the caller frees it last */
+    const char *path; /* NULL: no config file */
+    unsigned    lines[LKI_OPTIONS_MAX]; /* by row: line of the option in the config file; 0: none */
+    const char *given[LKI_OPTIONS_MAX]; /* by row: value as written in either; NULL: not given */
 } lki_config_file;
 
 typedef enum {
@@ -57,34 +56,45 @@ typedef enum {
     LKI_OPTION_STRING,     /* const char *, not empty */
     LKI_OPTION_U32,        /* uint32_t in [low, high] */
     LKI_OPTION_U64,        /* uint64_t in [low, high] */
-    LKI_OPTION_U32_SPAN,   /* uint32_t in [low, high], or MIN:MAX: MIN goes to count_offset */
+    LKI_OPTION_U32_SPAN,   /* uint32_t in [low, high], or MIN:MAX with MIN at count_offset */
     LKI_OPTION_REAL,       /* double in `range` */
     LKI_OPTION_FLOAT,      /* float in `range` */
     LKI_OPTION_REAL_PAIR,  /* double[2], written A,B, each in `range` */
-    LKI_OPTION_MEBIBYTES,  /* size_t in bytes, written in MiB; `range` is of what is written */
-    LKI_OPTION_SECONDS,    /* uint32_t in milliseconds, written in seconds; likewise */
+    LKI_OPTION_MEBIBYTES,  /* size_t in bytes, written in MiB; `range` is in MiB */
+    LKI_OPTION_SECONDS,    /* uint32_t in milliseconds, written in seconds; `range` is in seconds */
     LKI_OPTION_U32_LIST,   /* uint32_t[list_max] and a uint32_t count at count_offset */
-    LKI_OPTION_U64_LIST,   /* uint64_t[list_max], likewise */
-    LKI_OPTION_CHOICE,     /* int (an enum): the value of the row of `choices` that is named */
+    LKI_OPTION_U64_LIST,   /* uint64_t[list_max] and a uint32_t count at count_offset */
+    LKI_OPTION_CHOICE,     /* int (an enum): `value` of the entry of `choices` with this name */
     LKI_OPTION_NAME,       /* const char *: one of the names in `choices` */
-    LKI_OPTION_CUSTOM,     /* read() decides */
-    LKI_OPTION_CONFIG,     /* lki_config_file */
-    LKI_OPTION_LATER,      /* known, but not in this version: refused with `help` */
-    LKI_OPTION_POSITIONAL, /* const char *: the next argument that is no option */
-    LKI_OPTION_REST,       /* char **: all arguments from the first that is no option */
+    LKI_OPTION_CUSTOM,     /* parsed by read() */
+    LKI_OPTION_CONFIG,     /* lki_config_file; the option is --config */
+    LKI_OPTION_LATER,      /* not supported in this version; `help` is the message */
+    LKI_OPTION_POSITIONAL, /* const char *: the next argument that is not an option */
+    LKI_OPTION_REST,       /* char **: all arguments from the first one that is not an option */
 } lki_option_type;
 
-/* `later` (or NULL): the sentence that refuses a name which is known but not there yet. */
+/* A named value.  `later` (or NULL): the message that refuses a name that is not implemented.
+ * `inexact`: the value makes a run "not exact", which help repeats. */
 typedef struct {
     const char *name;
     int         value;
     const char *later;
+    bool        inexact;
 } lki_choice;
+
+/* The hosts for which an option is set, and its influence on the result; see train/options.def. */
+typedef enum {
+    LKI_SCOPE_JOB = 0, /* equal on all hosts; no influence on the result */
+    LKI_SCOPE_RESULT,  /* equal on all hosts; decides the result */
+    LKI_SCOPE_RULE,    /* equal on all hosts; may make the result "not exact" */
+    LKI_SCOPE_HOST,    /* may differ between hosts */
+    LKI_SCOPE_FILE,    /* the path of a file; may differ between hosts */
+} lki_scope;
 
 typedef struct {
     double      low, high;
     bool        low_open, high_open, whole;
-    const char *text; /* "a number above 0" */
+    const char *text; /* for messages: "a number above 0" */
 } lki_range;
 
 extern const lki_range lki_range_positive, lki_range_not_negative, lki_range_fraction,
@@ -92,32 +102,38 @@ extern const lki_range lki_range_positive, lki_range_not_negative, lki_range_fra
 
 enum { LKI_NEED_MAX = 5 };
 
-/* What an option is without effect without: another option, given (no values) or with one of these
- * values.  An option that would do nothing is a misunderstanding, not something to ignore. */
+/* A condition for an option to have an effect: another option is given or, if there are `values`,
+ * has one of them.  An option without effect is an error. */
 typedef struct {
-    const char *name;                     /* of an option or positional of the same table */
-    const char *values[LKI_NEED_MAX + 1]; /* the last is NULL */
+    const char *name;                     /* of an option or positional argument in the table */
+    const char *values[LKI_NEED_MAX + 1]; /* ends with NULL */
 } lki_need;
 
 typedef struct {
     const char       *name;
     lki_option_type   type;
-    const char       *value;  /* what stands for the value in help: "N", "FILE" */
+    const char       *value;  /* placeholder for the value in help: "N", "FILE" */
     size_t            offset; /* of the field in the command's struct */
-    const char       *preset; /* the default as help says it; NULL: none */
+    const char       *preset; /* the default, as help shows it; NULL: none */
     const char       *help;
-    const char       *group;  /* heading above this row; NULL: none */
-    char              letter; /* -n as well as --name; 0: none */
+    const char       *group;  /* heading of this row and the rows below it; NULL: as above */
+    const char       *alias;  /* an earlier name, still accepted; or NULL */
+    const char       *alias_value; /* value for the alias if the alias was a flag; or NULL */
+    lki_scope         scope;
+    char              letter; /* accepted as -n, too; 0: none */
     bool              required;
-    bool              value_optional; /* custom: --name alone reads "" */
-    bool              once;           /* stands once on a command line: the last does not win */
+    bool              value_optional; /* --name may have no value, which is read as "" */
+    bool              once;           /* may not be repeated on the command line */
+    bool              common;         /* listed by a short --help */
+    bool              inherited;      /* a row from lki_command.inherits */
+    const char       *otherwise; /* default of a required option where it is not required */
     uint64_t          low, high;
     const lki_range  *range;
     size_t            count_offset;
     uint32_t          list_max;
-    const lki_choice *choices; /* ends with a row whose name is NULL */
+    const lki_choice *choices; /* ends with an entry whose name is NULL */
     bool (*read)(const char *text, void *options, lki_message *error);
-    const lki_need *needs; /* refused without this; NULL: nothing */
+    const lki_need *needs; /* condition for an effect; NULL: none */
 } lki_option;
 
 /* clang-format off */
@@ -145,40 +161,55 @@ typedef struct {
       .help = help_ }
 /* clang-format on */
 
-/* A subcommand.  `argv[0]` of its main is its name; what main returns is the exit status. */
+/* A subcommand.  argv[0] of its main function is the subcommand's name.  main returns the exit
+ * status. */
 typedef struct {
     const char       *name;
     const char       *summary;  /* a few words, lower case */
     const char       *usage;    /* after "lockstep NAME" */
-    const char       *about;    /* a paragraph or two of prose, lines under 90 columns */
-    const char       *examples; /* whole command lines, one a line */
+    const char       *about;    /* one or two paragraphs, lines under 90 columns */
+    const char       *examples; /* complete command lines, one per line */
     const lki_option *options;
+    const char       *inherits; /* a command whose options are also accepted; NULL: none */
     int (*main)(int argc, char **argv);
 } lki_command;
 
-/* Reads argv[1..] into `target`, a zeroed struct of the command.  A negative result says: go on.
- * Otherwise it is the exit status: 0 after --help, LKI_EXIT_USAGE after the error was printed.
- * Strings point into argv, or into the config file's text, which is to be freed whatever was
- * returned. */
+/* Reads argv[1..] into `target`, the zeroed struct of the command.  Returns a negative number to
+ * continue, or an exit status: 0 after --help, LKI_EXIT_USAGE after it has printed an error.
+ * Strings point into argv or into the config file's text, which the caller must free in all
+ * cases. */
 int lki_options_parse(const lki_command *command, int argc, char **argv, void *target);
 
-/* Prints "lockstep NAME: ..." and where to read on to stderr; returns LKI_EXIT_USAGE. */
+/* Prints "lockstep NAME: ..." and a hint at --help on stderr.  Returns LKI_EXIT_USAGE. */
 int lki_usage_error(const lki_command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* The same, about options that may have come from a file (NULL: from none). */
+/* Prints an error like lki_usage_error() about options that may be in the config file `file` (NULL:
+ * no file). */
 int lki_usage_error_of(const lki_command *command, const lki_config_file *file, const char *format,
                        ...) __attribute__((format(printf, 3, 4)));
 
-/* A message with "run.toml:3: lr" for each "--lr" that the file has given. */
+/* Copies a message.  Replaces "--lr" by "run.toml:3: lr", for each option set in the config
+ * file. */
 void lki_name_lines(lki_message *out, const lki_command *command, const lki_config_file *file,
                     const char *text);
 
-/* The help and the man page (roff) of a command. */
-void lki_options_help(const lki_command *command, FILE *out);
+/* Prints the help of a command.  `topic` selects all options ("all") or those of a group: a word of
+ * its heading, or the heading with hyphens.  A NULL `topic` selects the short list if the table has
+ * one.  `model` (or NULL) excludes options of other models from the short list.  Prints nothing and
+ * returns false if there is no such group. */
+bool lki_options_help(const lki_command *command, const char *topic, const char *model, FILE *out);
+
+/* Returns true if --help prints a short list, and --help=all prints all options. */
+bool lki_options_are_many(const lki_command *command);
+
+/* Writes the headings of a command's groups as "model, data, ...". */
+void lki_options_groups(const lki_command *command, lki_message *out);
+
+/* Writes the man page of a command in roff. */
 void lki_options_man(const lki_command *command, FILE *out);
 
-/* The name among `names` that `word` was probably meant to be, or NULL.  names[count]. */
+/* Returns the entry of names[count] that is most similar to `word`; NULL if none is similar. */
 const char *lki_suggest(const char *word, const char *const *names, size_t count);
 
 #endif

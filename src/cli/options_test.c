@@ -1,8 +1,8 @@
-/* options_test.c -- one table of options: values of every type, ranges, the config file beneath
- * the command line, suggestions, and help that says what parsing does.
+/* options_test.c -- tests tables of options: values of all types, ranges, config file and command
+ * line, suggestions, and help that agrees with the parser.
  *
- * Errors go to stderr, so these tests look at the exit status and at the struct; the texts are
- * checked through the command in tests/cli.
+ * Errors are printed on stderr, so these tests check exit status and struct.  tests/cli checks the
+ * texts through the command.
  */
 #include "cli/options.h"
 
@@ -30,10 +30,10 @@ typedef struct {
 
 #define AT(field) offsetof(target, field)
 
-static const lki_choice kinds[] = { { "plain", 3, NULL },
-                                    { "fancy", 4, NULL },
-                                    { "grand", 0, "is not there yet" },
-                                    { NULL, 0, NULL } };
+static const lki_choice kinds[] = { { .name = "plain", .value = 3 },
+                                    { .name = "fancy", .value = 4 },
+                                    { .name = "grand", .later = "is not there yet" },
+                                    { .name = NULL } };
 
 static const lki_need word_b = { "WHAT", { "b" } }, fancy = { "kind", { "fancy" } },
                       not_plain = { "kind", { "fancy", "dull" } }, a_path = { "path", { NULL } },
@@ -80,7 +80,7 @@ static const lki_command command = {
     .name = "test", .summary = "", .usage = "", .about = "", .options = table
 };
 
-/* Parses the words of `line`; words are static, so pointers to them stay good. */
+/* Parses the words of `line`.  The words are static, so pointers into them stay valid. */
 static int parse(target *out, const char *line)
 {
     static char words[512], *argv[32];
@@ -193,7 +193,8 @@ static void leaves_a_program_its_own_arguments(void **state)
     assert_string_equal(t.rest[0], "--prog");
 }
 
-/* Parses `line` with --config and a file of this text before or behind it. */
+/* Parses `line` with --config FILE before or, with `behind`, after it.  The file contains
+ * `text`. */
 static int parse_with_file(target *out, const char *text, const char *line, bool behind)
 {
     char  path[] = "/tmp/lockstep-options-XXXXXX", whole[256];
@@ -278,12 +279,15 @@ static void help_and_man_name_every_option(void **state)
         size_t bytes = 0;
         FILE  *out   = open_memstream(&text, &bytes);
         assert_non_null(out);
-        (man ? lki_options_man : lki_options_help)(&command, out);
+        if (man)
+            lki_options_man(&command, out);
+        else
+            assert_true(lki_options_help(&command, NULL, NULL, out));
         assert_int_equal(fclose(out), 0);
         for (const lki_option *o = table; o->type != LKI_OPTION_END; o++) {
             char name[64];
             (void)snprintf(name, sizeof name, "%s", o->name);
-            if (man) { /* roff's hyphen */
+            if (man) { /* a hyphen in roff */
                 char *hyphen = strchr(name, '-');
                 if (hyphen != NULL)
                     *hyphen = '\0';

@@ -1,6 +1,5 @@
-/* plan_print.c -- what `lockstep plan` found out, for people and for programs. */
+/* plan_print.c -- prints the results of `lockstep plan`, as text or JSON. */
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 #include "cli/plan.h"
@@ -20,19 +19,12 @@ static double buffers_of(const lk_train_cost *c)
     return (double)(c->shared.tables + c->packs + c->shared.messages + c->workers * c->program);
 }
 
-/* To what is printed of it. */
-static double round_down(double count)
-{
-    double unit = count < 1e4 ? 1 : pow(10, floor(log10(count)) - 3);
-    return floor(count / unit) * unit;
-}
-
-static double samples_per_second(const plan_options *o, const plan_row *row)
+static double samples_per_second(const plan_options *o, const lk_train_plan_row *row)
 {
     return o->train.config.global_batch / row->step.seconds;
 }
 
-/* Of what travels nothing is quantised, and nothing is dropped. */
+/* Returns true if no sent values are quantised and no workers are dropped. */
 static bool is_exact(const plan_options *o)
 {
     lk_dtype gradients = o->train.config.comm_dtype;
@@ -42,36 +34,35 @@ static bool is_exact(const plan_options *o)
 
 /* ---- Text -------------------------------------------------------------------------------- */
 
-static void print_head(const plan_options *o, const plan_table *plan)
+static void print_head(const plan_options *o, const lk_train_plan *plan)
 {
     const lk_train_config *c     = &o->train.config;
-    uint32_t               hosts = lki_plan_hosts(o);
+    uint32_t               hosts = o->plan.hosts;
     printf("%s, %zu parameters, %s%s%s%s%s; batch %u as V %u x %u; %u x %u threads on %u "
            "host%s\n\n",
            c->model, plan->rows[0].cost.parameters, lk_precision_name(c->precision),
            c->comm_dtype == LK_F32 ? "" : ", gradients travel as ",
            c->comm_dtype == LK_F32 ? "" : lk_precision_name(c->comm_dtype),
            c->gather_dtype == LK_I8 ? ", parameters are read as int8" : "",
-           is_exact(o) ? "" : " (not exact)", c->global_batch,
-           c->virtual_workers, c->global_batch / c->virtual_workers, c->workers, c->threads, hosts,
+           is_exact(o) ? "" : " (not exact)", c->global_batch, c->virtual_workers,
+           c->global_batch / c->virtual_workers, c->workers, c->threads, hosts,
            hosts == 1 ? "" : "s");
 }
 
-static void print_memory(const plan_options *o, const plan_table *plan)
+static void print_memory(const plan_options *o, const lk_train_plan *plan)
 {
     printf("%-9s %12s %12s %12s %12s %12s %12s   %s%s\n", "a host", "parameters", "optimizer",
            "gradients", "activations", "buffers", "all, MiB", "sends in a step, MiB",
-           o->memory > 0 ? "   fits   largest model" : "");
+           o->plan.memory > 0 ? "   fits" : "");
     for (uint32_t i = 0; i < plan->row_count; i++) {
-        const plan_row         *row = &plan->rows[i];
-        const lk_parallel_cost *c   = &row->cost.shared;
+        const lk_train_plan_row *row = &plan->rows[i];
+        const lk_parallel_cost  *c   = &row->cost.shared;
         printf("%-9s %12.2f %12.2f %12.2f %12.2f %12.2f %12.2f   ", row->strategy,
                mebi((double)c->params), mebi((double)c->optimizer), mebi((double)c->gradients),
-               mebi(activations_of(&row->cost)), mebi(buffers_of(&row->cost)), mebi(row->whole));
-        if (o->memory > 0)
-            printf("%-20.2f   %-4s   %.4g%s", mebi((double)(c->sent_gradients + c->sent_params)),
-                   row->fits ? "yes" : "no", round_down(row->largest),
-                   row->larger_may_fit ? " or more" : "");
+               mebi(activations_of(&row->cost)), mebi(buffers_of(&row->cost)), mebi(row->bytes));
+        if (o->plan.memory > 0)
+            printf("%-20.2f   %s", mebi((double)(c->sent_gradients + c->sent_params)),
+                   row->fits ? "yes" : "no");
         else
             printf("%.2f", mebi((double)(c->sent_gradients + c->sent_params)));
         printf("\n");
@@ -82,50 +73,10 @@ static void print_memory(const plan_options *o, const plan_table *plan)
                i + 1 == plan->row_count ? "\n" : "");
 }
 
-static void print_refused(const plan_table *plan)
+static void print_refused(const lk_train_plan *plan)
 {
     for (uint32_t i = 0; i < plan->refused_count; i++)
         printf("%s cannot: %s\n", plan->refused[i].strategy, plan->refused[i].why);
-}
-
-static void print_widths(const lk_model_options *mlp)
-{
-    for (uint32_t i = 0; i < mlp->hidden_count; i++)
-        printf("%s%u", i > 0 ? "," : "", mlp->hidden[i]);
-}
-
-static void print_larger(const lk_model_options *model)
-{
-    if (model->width > 0)
-        printf("--width %u", model->width);
-    else if (model->hidden_count > 0)
-        printf("--hidden ");
-    else
-        printf("none");
-    print_widths(model);
-}
-
-/* In what the largest models are larger, and why they are not larger still. */
-static void print_largest(const plan_options *o, const plan_table *plan)
-{
-    const char *model = o->train.config.model;
-    bool        more  = false;
-    for (uint32_t i = 0; i < plan->row_count; i++)
-        more = more || plan->rows[i].larger_may_fit;
-    if (more)
-        printf("or more: a plan is of at most 4096 layers (--largest-layer), 1e15 parameters and a "
-               "--width of %d\n", 1 << 20);
-    if (o->memory == 0 || strcmp(model, "bare") == 0)
-        return;
-    if (strcmp(model, "resnet") == 0) {
-        printf("largest models are told in proportion to the parameters of this one\n");
-        return;
-    }
-    for (uint32_t i = 0; i < plan->row_count; i++) {
-        printf("%s%s ", i == 0 ? "largest models: " : ", ", plan->rows[i].strategy);
-        print_larger(&plan->rows[i].largest_model);
-    }
-    printf("\n");
 }
 
 static const char *in_files(const lk_train_config *c)
@@ -135,7 +86,7 @@ static const char *in_files(const lk_train_config *c)
     return words[c->offloaded & (LK_OFFLOADED_STATES | LK_OFFLOADED_PARAMETERS)];
 }
 
-static void print_spilled(const plan_table *plan)
+static void print_spilled(const lk_train_plan *plan)
 {
     const lk_train_cost *c = &plan->rows[0].cost;
     if (c->spilled > 0)
@@ -143,7 +94,15 @@ static void print_spilled(const plan_table *plan)
                mebi((double)c->workers * (double)c->spilled));
 }
 
-/* What a plan by --parameters had to do without. */
+/* Returns the largest layer of a model that is given by its sizes. */
+static unsigned long long largest_layer(const lk_train_config *config)
+{
+    lk_model_options options = config->model_options;
+    options.struct_size      = sizeof options;
+    return lk_model_resolve(&options, "bare") == LK_OK ? options.largest_layer : 0;
+}
+
+/* Prints what a plan by --parameters could not include. */
 static void print_unknown(const plan_options *o)
 {
     const lk_model_options *model = &o->train.config.model_options;
@@ -154,13 +113,13 @@ static void print_unknown(const plan_options *o)
     if (model->largest_layer == 0)
         printf("layers are taken to be of %llu parameters, as in a GPT of that size: "
                "--largest-layer\n",
-               (unsigned long long)lk_model_resolve("bare", model).largest_layer);
+               largest_layer(&o->train.config));
 }
 
-static void print_files(const plan_options *o, const plan_table *plan)
+static void print_files(const plan_options *o, const lk_train_plan *plan)
 {
     for (uint32_t i = 0; i < plan->row_count; i++) {
-        const plan_row *row = &plan->rows[i];
+        const lk_train_plan_row *row = &plan->rows[i];
         if (row->cost.shared.files == 0)
             continue;
         printf("%s: %s of %.2f MiB a host in files", row->strategy, in_files(&o->train.config),
@@ -174,31 +133,31 @@ static void print_files(const plan_options *o, const plan_table *plan)
     }
 }
 
-static void print_times(const plan_options *o, const plan_table *plan)
+static void print_times(const plan_options *o, const lk_train_plan *plan)
 {
-    const plan_row *first = &plan->rows[0];
+    const lk_train_plan_row *first = &plan->rows[0];
     printf("\nstep: %.3f GFLOP on %u workers, %s; %u x (forward %.3f ms + backward %.3f "
            "ms), update %.3f ms\n",
            1e-9 * plan->flops, first->model.workers,
-           o->measure ? "by what this machine takes" : "by the rate given", first->step.rounds,
+           o->plan.measure ? "by what this machine takes" : "by the rate given", first->step.rounds,
            1e3 * first->model.forward, 1e3 * first->model.backward, 1e3 * first->model.update);
     printf("%-9s %12s %14s %12s %12s %12s\n", "", "step, ms", "communication", "of it bare",
            "samples/s", "efficiency");
     for (uint32_t i = 0; i < plan->row_count; i++) {
-        const plan_row *row = &plan->rows[i];
+        const lk_train_plan_row *row = &plan->rows[i];
         printf("%-9s %12.3f %14.3f %12.3f %12.1f %12.3f\n", row->strategy, 1e3 * row->step.seconds,
                1e3 * row->step.communication, 1e3 * row->step.exposed, samples_per_second(o, row),
                row->step.efficiency);
     }
 }
 
-static void print_points(const plan_table *plan)
+static void print_points(const lk_train_plan *plan)
 {
     printf("\n%7s %7s   %-31s   %s\n", "", "", "as much for each worker", "this batch for all");
     printf("%7s %7s   %12s %18s   %7s %12s %9s\n", "workers", "hosts", "step, ms", "efficiency",
            "rounds", "step, ms", "speed-up");
     for (uint32_t i = 0; i < plan->point_count; i++) {
-        const plan_point *p = &plan->points[i];
+        const lk_train_plan_point *p = &plan->points[i];
         printf("%7u %7u   %12.3f %18.3f", p->workers, p->hosts, 1e3 * p->each.seconds,
                p->each.efficiency);
         if (p->dealt)
@@ -208,13 +167,12 @@ static void print_points(const plan_table *plan)
     }
 }
 
-void lki_plan_print(const plan_options *o, const plan_table *plan)
+void lki_plan_print(const plan_options *o, const lk_train_plan *plan)
 {
     print_head(o, plan);
     print_memory(o, plan);
     print_refused(plan);
     print_unknown(o);
-    print_largest(o, plan);
     print_spilled(plan);
     print_files(o, plan);
     if (plan->timed) {
@@ -229,7 +187,8 @@ void lki_plan_print(const plan_options *o, const plan_table *plan)
 
 /* ---- JSON -------------------------------------------------------------------------------- */
 
-static void print_json_row(const plan_options *o, const plan_table *plan, const plan_row *row)
+static void print_json_row(const plan_options *o, const lk_train_plan *plan,
+                           const lk_train_plan_row *row)
 {
     const lk_parallel_cost *c = &row->cost.shared;
     printf("{\"strategy\": \"%s\", \"parameters\": %zu, \"optimizer\": %zu, \"gradients\": %zu, "
@@ -237,18 +196,10 @@ static void print_json_row(const plan_options *o, const plan_table *plan, const 
            "%" PRIu64 ", \"sent_parameters\": %" PRIu64 ", \"snapshot\": %zu, \"files\": %zu, "
            "\"spilled\": %" PRIu64,
            row->strategy, c->params, c->optimizer, c->gradients, activations_of(&row->cost),
-           buffers_of(&row->cost), row->whole, c->sent_gradients, c->sent_params,
+           buffers_of(&row->cost), row->bytes, c->sent_gradients, c->sent_params,
            row->cost.snapshot, c->files, row->cost.workers * row->cost.spilled);
-    if (o->memory > 0)
-        printf(", \"fits\": %s, \"largest\": %.0f, \"larger_may_fit\": %s",
-               row->fits ? "true" : "false", row->largest, row->larger_may_fit ? "true" : "false");
-    if (row->largest_model.width > 0)
-        printf(", \"largest_width\": %u", row->largest_model.width);
-    if (row->largest_model.hidden_count > 0) {
-        printf(", \"largest_hidden\": [");
-        print_widths(&row->largest_model);
-        printf("]");
-    }
+    if (o->plan.memory > 0)
+        printf(", \"fits\": %s", row->fits ? "true" : "false");
     if (plan->timed)
         printf(", \"step_ms\": %.6f, \"compute_ms\": %.6f, \"communication_ms\": %.6f, "
                "\"exposed_ms\": %.6f, \"update_ms\": %.6f, \"files_ms\": %.6f, "
@@ -259,11 +210,11 @@ static void print_json_row(const plan_options *o, const plan_table *plan, const 
     printf("}");
 }
 
-static void print_json_points(const plan_table *plan)
+static void print_json_points(const lk_train_plan *plan)
 {
     printf(", \"flops\": %.0f, \"scaling\": [", plan->flops);
     for (uint32_t i = 0; i < plan->point_count; i++) {
-        const plan_point *p = &plan->points[i];
+        const lk_train_plan_point *p = &plan->points[i];
         printf("%s{\"workers\": %u, \"hosts\": %u, \"step_ms\": %.6f, \"efficiency\": %.6f",
                i > 0 ? ", " : "", p->workers, p->hosts, 1e3 * p->each.seconds, p->each.efficiency);
         if (p->dealt)
@@ -274,7 +225,7 @@ static void print_json_points(const plan_table *plan)
     printf("]");
 }
 
-/* A message: one line. */
+/* Prints a one-line message as a JSON string. */
 static void print_json_text(const char *text)
 {
     putchar('"');
@@ -283,27 +234,26 @@ static void print_json_text(const char *text)
     putchar('"');
 }
 
-static void print_json_refused(const plan_table *plan)
+static void print_json_refused(const lk_train_plan *plan)
 {
     printf(", \"refused\": [");
     for (uint32_t i = 0; i < plan->refused_count; i++) {
-        printf("%s{\"strategy\": \"%s\", \"why\": ", i > 0 ? ", " : "",
-               plan->refused[i].strategy);
+        printf("%s{\"strategy\": \"%s\", \"why\": ", i > 0 ? ", " : "", plan->refused[i].strategy);
         print_json_text(plan->refused[i].why);
         printf("}");
     }
     printf("]");
 }
 
-void lki_plan_print_json(const plan_options *o, const plan_table *plan)
+void lki_plan_print_json(const plan_options *o, const lk_train_plan *plan)
 {
     const lk_train_config *c = &o->train.config;
     printf("{\"model\": \"%s\", \"elements\": %zu, \"workers\": %u, \"hosts\": %u, \"exact\": %s, ",
-           c->model, plan->rows[0].cost.parameters, c->workers, lki_plan_hosts(o),
+           c->model, plan->rows[0].cost.parameters, c->workers, o->plan.hosts,
            is_exact(o) ? "true" : "false");
     if (strcmp(c->model, "bare") == 0)
         printf("\"largest_layer\": %llu, \"activations_known\": %s, ",
-               (unsigned long long)lk_model_resolve("bare", &c->model_options).largest_layer,
+               largest_layer(c),
                c->model_options.activation_bytes > 0 ? "true" : "false");
     printf("\"strategies\": [");
     for (uint32_t i = 0; i < plan->row_count; i++) {

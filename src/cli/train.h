@@ -1,4 +1,4 @@
-/* cli/train.h -- what `train` shares with the commands that time it or tell what it takes. */
+/* cli/train.h -- declarations that `train` shares with the commands that time or plan a run. */
 #ifndef LKI_CLI_TRAIN_H
 #define LKI_CLI_TRAIN_H
 
@@ -9,61 +9,73 @@
 typedef struct train_options train_options;
 
 enum { LKI_MODE_PROCESSES, LKI_MODE_THREADS }; /* --worker-mode */
-enum { LKI_UNSAID = -1 };                       /* --on-failure */
+enum { LKI_UNSAID = -1 };                       /* default of --on-failure */
 
-/* Everything that stands on the command line. */
+/* All options of a command line. */
 struct train_options {
     lk_train_config config;
     lki_config_file file; /* of --config */
     const char     *kernels;
-    char            module[LK_MODULE_PATH]; /* of theirs */
+    char            module[LK_MODULE_PATH]; /* path of the onednn module */
     const char     *flight;
     int             worker_mode;
-    uint32_t        restart; /* times in a row without a newer checkpoint; 0 = never */
-    int             on_failure; /* LKI_UNSAID until --workers MIN:MAX is known */
+    uint32_t        restart; /* restarts in a row without a newer checkpoint; 0: never */
+    int             on_failure; /* LKI_UNSAID until --workers MIN:MAX has been evaluated */
     lk_chaos        chaos;
     lki_nodes       nodes;
-    lk_train_result result; /* rank 0's */
+    lk_train_result result; /* of rank 0 */
 
-    const lki_command *command;                  /* whose mistakes they are */
-    void (*print)(const train_options *options); /* on rank 0, when the run is complete */
+    const lki_command *command;                  /* the command named in errors */
+    void (*print)(const train_options *options); /* called on rank 0 when the run is complete */
 };
 
-/* The rows of a table whose struct begins with a train_options; the first is MODEL. */
+/* Rows for a struct whose first member is a train_options.  The first row is MODEL. */
 extern const lki_option lki_train_table[];
 
-/* For rows of that table: a rule of loss scaling, or a scale; what a dynamic one begins with; a
- * group of parameters. */
+/* Reads --loss-scale: a rule, or a constant scale. */
 bool lki_read_loss_scale(const char *text, void *target, lki_message *error);
+
+/* Reads --rebalance. */
 bool lki_read_rebalance(const char *text, void *target, lki_message *error);
+
+/* Reads --speculate. */
 bool lki_read_duplicate(const char *text, void *target, lki_message *error);
+
+/* Reads --loss-scale-initial, the initial value of a dynamic scale. */
 bool lki_read_initial_scale(const char *text, void *target, lki_message *error);
+
+/* Reads --param-group, a group of parameters. */
 bool lki_read_group(const char *text, void *target, lki_message *error);
 
-/* What is laid aside, and where. */
+/* Reads --offload: the data to offload, and the directory. */
 bool lki_read_offload(const char *text, void *target, lki_message *error);
 
-/* What images go through, and a label that counts for nothing. */
+/* Reads --augment. */
 bool lki_read_augment(const char *text, void *target, lki_message *error);
+
+/* Reads --ignore-label. */
 bool lki_read_ignored(const char *text, void *target, lki_message *error);
 
-/* Train's rows but those named, and `own`; `relaxed`: of which none but MODEL is required.  The
- * caller's to free().  NULL without memory. */
+/* Returns train's rows together with `own`; a row of `own` replaces train's row of the same name.
+ * `left_out` (or NULL): headings of groups to leave out, ending with NULL.  `relaxed`: only MODEL
+ * is required.  The caller frees the result.  Returns NULL if out of memory. */
 lki_option *lki_train_rows(const char *const *left_out, const lki_option *own, bool relaxed);
 
-/* Where --kernels is onednn, finds its module and has the config name it; LK_EUNSUPPORTED: there is
- * none. */
+/* Finds the module for --kernels onednn and stores its path in the configuration.  Fails with
+ * LK_EUNSUPPORTED if there is no module. */
 LK_NODISCARD lk_status lki_train_find_kernels(train_options *options);
 
-/* Data, batch and learning rate where they were not given and do not matter. */
+/* Sets defaults for data, batch and learning rate, for commands whose results do not depend on
+ * them. */
 void lki_train_defaults(lk_train_config *config);
 
-/* Before options are read. */
-#define LKI_TRAIN_OPTIONS_INIT \
-    { .config = { .resume_step = -1 }, .on_failure = LKI_UNSAID, .nodes = LKI_NODES_INIT }
+/* Initial values, before options are read. */
+#define LKI_TRAIN_OPTIONS_INIT                                                                   \
+    { .config = { .struct_size = sizeof(lk_train_config), .resume_step = -1 },                   \
+      .on_failure = LKI_UNSAID, .nodes = LKI_NODES_INIT }
 
-/* A worker's part in a worker; elsewhere checks everything, starts workers with `argv` and watches
- * them.  Returns the exit status.  Frees what the options own. */
+/* In a worker, runs the worker's part.  Elsewhere checks the options, starts workers with `argv`
+ * and watches them.  Frees the memory owned by the options.  Returns the exit status. */
 int lki_train_start(train_options *options, char **argv);
 
 #endif

@@ -1,10 +1,10 @@
-/* train_data.c -- train's options about data whose values have a form of their own. */
+/* train_data.c -- functions that read the values of train's options for data. */
 #include <string.h>
 
 #include "cli/train.h"
 #include "cli/values.h"
 
-/* One word of --augment. */
+/* Reads one comma-separated word of --augment. */
 static bool read_word(const char *text, size_t length, lk_augment *out)
 {
     static const char crop[] = "crop=", resized[] = "resized-crop=";

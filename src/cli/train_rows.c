@@ -1,5 +1,5 @@
-/* train_rows.c -- the options of train in the tables of commands that do something else with what
- * they describe: bench step, plan; and what reads scales for the table of train. */
+/* train_rows.c -- the rows of train's options for other commands (bench step, plan, verify), and
+ * functions that read some of train's values. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ enum { BATCH = 32 };
 
 /* ---- Scales ------------------------------------------------------------------------------ */
 
-/* A scale to be taken off again exactly. */
+/* Reads a scale whose multiplication is exact: a power of two. */
 static bool read_scale(const char *text, double *out, lki_message *error)
 {
     lk_loss_scaling scaling = { .rule = LK_SCALE_FIXED };
@@ -66,7 +66,7 @@ bool lki_read_rebalance(const char *text, void *target, lki_message *error)
 
 bool lki_read_duplicate(const char *text, void *target, lki_message *error)
 {
-    static const char *const names[] = { "off", "auto", "on" }; /* as in lk_duplicate */
+    static const char *const names[] = { "off", "auto", "on" }; /* in the order of lk_duplicate */
     for (unsigned i = 0; i < 3; i++)
         if (strcmp(text, names[i]) == 0) {
             ((train_options *)target)->config.duplicate = (lk_duplicate)i;
@@ -77,7 +77,7 @@ bool lki_read_duplicate(const char *text, void *target, lki_message *error)
 
 /* ---- Groups ------------------------------------------------------------------------------ */
 
-/* "lr=X" or "decay=Y", each once. */
+/* Reads "lr=X" or "decay=Y"; each may occur once. */
 static bool read_saying(const char *text, size_t length, lk_param_group *group)
 {
     static const char *const keys[] = { "lr=", "decay=" };
@@ -123,7 +123,7 @@ bool lki_read_group(const char *text, void *target, lki_message *error)
     return true;
 }
 
-/* KIND,KIND:DIR */
+/* Reads KIND,KIND:DIR. */
 bool lki_read_offload(const char *text, void *target, lki_message *error)
 {
     static const struct { const char *name; lk_offloaded what; } kinds[] = {
@@ -153,47 +153,63 @@ bool lki_read_offload(const char *text, void *target, lki_message *error)
 
 /* ---- Rows -------------------------------------------------------------------------------- */
 
-static bool is_among(const char *name, const char *const *names)
+static bool is_among(const char *name, const lki_option *rows)
 {
-    for (; *names != NULL; names++)
-        if (strcmp(*names, name) == 0)
+    for (; rows->type != LKI_OPTION_END; rows++)
+        if (strcmp(rows->name, name) == 0)
             return true;
     return false;
 }
 
-/* What is required of train has a default here. */
+/* Returns true if a heading is in the list `groups`. */
+static bool is_left_out(const char *group, const char *const *groups)
+{
+    for (; group != NULL && groups != NULL && *groups != NULL; groups++)
+        if (strcmp(*groups, group) == 0)
+            return true;
+    return false;
+}
+
+/* Removes rows that need an option which is not in the table. */
+static void drop_needy(lki_option *rows)
+{
+    lki_option *to = rows;
+    for (const lki_option *o = rows; o->type != LKI_OPTION_END; o++)
+        if (o->needs == NULL || is_among(o->needs->name, rows))
+            *to++ = *o;
+    while (to->type != LKI_OPTION_END)
+        *to++ = (lki_option)LKI_OPTIONS_END;
+}
+
+/* Makes an option optional if it has a default for commands that do not require it. */
 static void relax(lki_option *row)
 {
-    if (strcmp(row->name, "MODEL") == 0)
-        return;
-    row->required = false;
-    if (strcmp(row->name, "data") == 0)
-        row->preset = "synthetic, of the model's shape";
-    else if (strcmp(row->name, "global-batch") == 0)
-        row->preset = "32";
-    else if (strcmp(row->name, "lr") == 0)
-        row->preset = "1e-4";
+    row->required = row->required && row->otherwise == NULL;
+    if (row->otherwise != NULL)
+        row->preset = row->otherwise;
 }
 
 lki_option *lki_train_rows(const char *const *left_out, const lki_option *own, bool relaxed)
 {
     lki_option *rows  = calloc(LKI_OPTIONS_MAX, sizeof *rows);
-    const char *group = NULL; /* of rows that were left out: the next one's */
+    const char *group = lki_train_table[0].group;
     size_t      count = 0;
     for (const lki_option *o = lki_train_table; rows != NULL && o->type != LKI_OPTION_END; o++) {
         group = o->group != NULL ? o->group : group;
-        if (is_among(o->name, left_out))
+        if (is_left_out(group, left_out) || is_among(o->name, own))
             continue;
-        rows[count]       = *o;
-        rows[count].group = group;
-        group             = NULL;
+        rows[count]           = *o;
+        rows[count].group     = group;
+        rows[count].inherited = true;
         if (relaxed)
             relax(&rows[count]);
         count++;
     }
     for (const lki_option *o = own; rows != NULL && o->type != LKI_OPTION_END; o++)
         rows[count++] = *o;
-    return rows; /* ends with a zeroed row: LKI_OPTION_END */
+    if (rows != NULL)
+        drop_needy(rows); /* its last row is zeroed: LKI_OPTION_END */
+    return rows;
 }
 
 void lki_train_defaults(lk_train_config *config)

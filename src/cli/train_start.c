@@ -1,9 +1,9 @@
-/* train_start.c -- `lockstep train`, once it is read: who does what.
+/* train_start.c -- runs `lockstep train` after its options were read.
  *
- * The process that the user started checks everything, starts the workers as copies of itself
- * with the same arguments, and watches them; a worker finds itself launched, joins its group and
- * trains.  So a mistake is said once, before anything is started, and the workers need no other
- * channel for their configuration than the command line.
+ * The process that the user started checks all options, starts the workers as copies of itself with
+ * the same arguments, and watches them.  A worker detects that it was launched, joins the job and
+ * trains.  So an error is reported once, before any worker starts, and workers need no
+ * configuration except the command line.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -16,8 +16,10 @@
 
 #include "cli/settings.h"
 #include "cli/train.h"
+#include "cli/words.h"
 #include "cli/workers.h"
 #include "lockstep/launch.h"
+#include "lockstep/plan.h"
 
 static int exit_code(lk_status status)
 {
@@ -31,12 +33,12 @@ static int exit_code(lk_status status)
 static int report(lk_status status)
 {
     if (status != LK_OK)
-        fprintf(stderr, "lockstep train: %s\n", lk_error_last()->message);
+        lki_print_error("train");
     return exit_code(status);
 }
 
-/* SIGUSR1, by which batch systems say that time is running out: every thread of a worker blocks it,
- * so that it waits to be found here. */
+/* Returns true if SIGUSR1 is pending, with which batch systems announce the end of a job's time.
+ * Every thread of a worker blocks the signal, so that it stays pending. */
 static bool is_warned(void)
 {
     sigset_t waiting;
@@ -48,13 +50,12 @@ static bool launcher_asks(void *comm)
     return is_warned() || lk_stop_requested(comm);
 }
 
-/* In the threads mode all threads block the signals and one waits for them: the first asks the run
- * to save and leave, the second ends it wherever it is.  `timeout` and its like signal a process
- * and then its group, which is one request: what comes within a moment of the first is not a
- * second. */
+/* The signal thread in threads mode.  All threads block the signals, and this thread waits for
+ * them.  The first signal asks the run to save and end, and the second ends it at once.  `timeout`
+ * signals a process and then its group, so a signal shortly after the first one does not count. */
 typedef struct {
     sigset_t    set;
-    atomic_bool asked, over; /* over: the run has ended, and the thread shall */
+    atomic_bool asked, over; /* over: the thread must end */
 } listener;
 
 static void *listen(void *argument)
@@ -90,7 +91,8 @@ static bool is_to_leave(void *context)
     return lk_leave_requested();
 }
 
-/* Rank 0 says what was asked for before anybody leaves: who does has seen that it is out. */
+/* Prints the result on rank 0 before any rank leaves, so every rank that leaves knows it was
+ * printed. */
 static lk_status print_done(void *context, const lk_train_result *result)
 {
     train_options *options = context;
@@ -99,11 +101,12 @@ static lk_status print_done(void *context, const lk_train_result *result)
     if (fflush(stdout) == 0)
         return LK_OK;
     perror("lockstep: writing to standard output");
-    clearerr(stdout); /* it has been said */
+    clearerr(stdout); /* reported above */
     return LK_EIO;
 }
 
-/* One rank's run.  A failure goes to the group with its reason, for the launcher to print. */
+/* Runs one rank.  A failure is sent with its reason to the other ranks and to the launcher, which
+ * prints it. */
 static lk_status work(lk_comm *comm, void *context)
 {
     train_options  *options = context;
@@ -124,34 +127,34 @@ static lk_status work(lk_comm *comm, void *context)
     return status;
 }
 
-/* Where an interrupted run stands. */
+/* Prints why the run was interrupted, and after which step. */
 static void print_stop(lk_status status)
 {
     if (status == LK_ESTOPPED)
-        fprintf(stderr, "lockstep train: %s\n", lk_error_last()->message);
+        lki_print_error("train");
 }
 
-/* One trace of what the ranks have left, however their run has ended.  Of several machines each
- * has a file of its own. */
+/* Merges the traces that the ranks have written, however the run ended.  With several machines,
+ * each has one file. */
 static int merge_trace(const train_options *options, uint32_t first, uint32_t count, int exit)
 {
     const char *path = options->config.trace;
     uint32_t    mine = options->nodes.count > 1 ? (uint32_t)getpid() : 0;
     if (path == NULL || lk_trace_merge(path, first, count, mine) == LK_OK)
         return exit;
-    fprintf(stderr, "lockstep train: %s\n", lk_error_last()->message);
+    lki_print_error("train");
     return exit != 0 ? exit : LKI_EXIT_FAILURE;
 }
 
-/* On a host whose workers another launcher has started, when they have ended: what those who could
- * not put a trace together have left of it. */
+/* Merges the remaining parts of a trace after all workers of this host have ended, if another
+ * launcher started them and they did not merge the parts. */
 static void merge_what_is_left(void *options, uint32_t first, uint32_t count)
 {
     (void)merge_trace(options, first, count, 0);
 }
 
-/* Whether this worker puts its host's trace together: under our launcher that does, when all have
- * ended.  All ranks of the run come here; a rank's part is whole when it has. */
+/* Returns true if this worker merges the traces of its host.  (Our launcher merges them itself.)
+ * All ranks call this function when their parts are complete. */
 static bool merges(const train_options *options, lk_comm *comm)
 {
     return options->config.trace != NULL && lk_barrier(comm) == LK_OK &&
@@ -161,7 +164,8 @@ static bool merges(const train_options *options, lk_comm *comm)
 static lk_status join(void *context, lk_comm **out)
 {
     train_options        *options = context;
-    const lk_join_options how     = { .timeout_ms    = options->config.timeout_ms,
+    const lk_join_options how     = { .struct_size   = sizeof(lk_join_options),
+                                      .timeout_ms    = options->config.timeout_ms,
                                       .flight        = options->flight,
                                       .ended         = merge_what_is_left,
                                       .ended_context = options,
@@ -172,21 +176,22 @@ static lk_status join(void *context, lk_comm **out)
     return status;
 }
 
-/* What a run goes by that survives. */
+/* Sets the options of a run that continues after losses. */
 static void survive(train_options *options)
 {
     options->config.survives = options->on_failure == LK_ON_FAILURE_CONTINUE;
     options->config.leave    = is_to_leave;
 }
 
-/* On all hosts, also those that have yet to come, as our launcher says. */
+/* Returns the number of ranks of the job as our launcher counts them: including hosts that have not
+ * joined yet. */
 static uint32_t world_size(void)
 {
     const char *world = getenv("WORLD_SIZE");
     return world == NULL ? 0 : (uint32_t)strtoul(world, NULL, 10);
 }
 
-/* In place of one that was lost.  The directory of checkpoints is in use, by the run that it
+/* Runs a worker that replaces a lost one.  The checkpoint directory is in use by the run that it
  * enters. */
 static int run_late_worker(train_options *options)
 {
@@ -208,8 +213,8 @@ static int run_late_worker(train_options *options)
     return said ? exit_code(status) : report(status);
 }
 
-/* Where one host starts again all go on from the newest checkpoint: another's command may be new,
- * and not know. */
+/* Makes all ranks resume from the newest checkpoint if any host was restarted, since another host's
+ * command may be new and not aware of the restart. */
 static lk_status start_alike(lk_comm *comm, train_options *options)
 {
     uint32_t  again  = lki_started_again();
@@ -228,12 +233,14 @@ static int run_worker(train_options *options)
 {
     lk_comm  *comm   = NULL;
     lk_status status = join(options, &comm);
-    /* Our launcher knows of peers, and says it once for all; another does not. */
+    /* Our launcher reports failures of peers once for all workers; other launchers do not. */
     bool silent = getenv("LOCKSTEP_CONTROL_FD") != NULL;
     if (silent && (status == LK_EPEER || status == LK_ETIMEOUT))
         return exit_code(status);
-    if (status != LK_OK)
-        return report(status);
+    if (status != LK_OK) {
+        (void)report(status);
+        return lki_exit_unjoined(status);
+    }
 
     uint32_t rank = lk_comm_rank(comm), host = lk_comm_host(comm, rank);
     options->config.workers         = silent ? world_size() : lk_comm_size(comm);
@@ -275,8 +282,9 @@ static int run_threads(train_options *options)
     options->config.stop         = was_asked;
     options->config.stop_context = &ear;
 
-    const lk_comm_options how = { .timeout_ms = options->config.timeout_ms,
-                                  .flight     = options->flight };
+    const lk_comm_options how = { .struct_size = sizeof(lk_comm_options),
+                                  .timeout_ms  = options->config.timeout_ms,
+                                  .flight      = options->flight };
     lk_status status = lk_launch_threads(options->config.workers, &how, work, options);
     atomic_store(&ear.over, true);
     (void)pthread_kill(thread, SIGINT);
@@ -308,20 +316,21 @@ static bool is_ddp(const train_options *options)
     return strategy == NULL || strcmp(strategy, "ddp") == 0;
 }
 
-/* Whether other hosts may have what one that is lost had: then one can come back, too. */
+/* Returns true if a lost host can return, because other hosts have a copy of its part of the
+ * model. */
 static bool may_return(const train_options *options)
 {
     return is_ddp(options) || is_hybrid(options) || options->config.buddies;
 }
 
-/* Of hosts that are emulated. */
+/* Returns the number of workers on an emulated host. */
 static uint32_t workers_on(const train_options *options, uint32_t host)
 {
     uint64_t workers = options->config.workers, hosts = options->nodes.hosts;
     return (uint32_t)((host + 1) * workers / hosts - host * workers / hosts);
 }
 
-/* Why hosts cannot join later; NULL: they can, or that was not asked for. */
+/* Returns the reason why hosts cannot join later; NULL if they can or need not. */
 static const char *cannot_grow(const train_options *options)
 {
     uint32_t least = lki_nodes_least(&options->nodes);
@@ -332,14 +341,14 @@ static const char *cannot_grow(const train_options *options)
                "model into parts for the hosts that are there when it begins";
     if (is_hybrid(options) && least < options->config.shard_hosts)
         return "--nnodes MIN:MAX (and --hosts) with --strategy hybrid needs a whole group to begin "
-               "with: a MIN of at least --shard-hosts";
+               "with: a MIN of at least --shard-size";
     return options->nodes.hosts > 1 && options->config.workers % options->nodes.hosts != 0
                ? "--hosts MIN:MAX needs as many workers on every host: give a --workers that MAX "
                  "divides" : NULL;
 }
 
-/* Why --shard-hosts cannot be; NULL: it can, or was not asked for.  What hosts read from files of
- * their own they read for as many workers as any. */
+/* Returns the reason why --shard-size is impossible; NULL if it is possible or not used.  Hosts at
+ * the same position of their groups need equal numbers of workers. */
 static const char *cannot_group(const train_options *options, uint32_t hosts)
 {
     uint32_t group = options->config.shard_hosts > 1 ? options->config.shard_hosts : 1;
@@ -347,19 +356,19 @@ static const char *cannot_group(const train_options *options, uint32_t hosts)
     if (!is_hybrid(options) || (group == 1 && !files))
         return NULL;
     if (hosts % group != 0)
-        return "--shard-hosts must divide the number of hosts (--hosts, --nnodes): every group "
+        return "--shard-size must divide the number of hosts (--hosts, --nnodes): every group "
                "has a model of its own";
     for (uint32_t host = group; host < hosts && options->nodes.hosts > 1; host++)
         if (workers_on(options, host) != workers_on(options, host % group))
             return group == 1
                        ? "--offload parameters:DIR with --strategy hybrid needs as many workers on "
                          "every host: give a --workers that the number of hosts divides"
-                       : "--shard-hosts needs as many workers in the same places of every group of "
+                       : "--shard-size needs as many workers in the same places of every group of "
                          "hosts: give a --workers that the number of hosts divides";
     return NULL;
 }
 
-/* Why --restart cannot be; NULL: it can, or was not asked for. */
+/* Returns the reason why --restart is impossible; NULL if it is possible or not used. */
 static const char *cannot_start_again(const train_options *options)
 {
     if (options->restart == 0)
@@ -370,7 +379,8 @@ static const char *cannot_start_again(const train_options *options)
                ? "--restart reads the data again, which a stream may not allow" : NULL;
 }
 
-/* Why --on-failure continue cannot be; NULL: it can, or was not asked for. */
+/* Returns the reason why --on-failure continue is impossible; NULL if it is possible or not
+ * used. */
 static const char *cannot_go_on(const train_options *options)
 {
     bool stream = strncmp(options->config.data, "stream:", 7) == 0;
@@ -390,15 +400,15 @@ static const char *cannot_go_on(const train_options *options)
     return NULL;
 }
 
-/* Why --buddies cannot be; NULL: it can, or was not asked for. */
+/* Returns the reason why --shard-replicas 2 is impossible; NULL if it is possible or not used. */
 static const char *cannot_have_buddies(const train_options *options)
 {
     return options->config.buddies && options->on_failure != LK_ON_FAILURE_CONTINUE
-               ? "--buddies keeps what a lost host had, for those who go on: give --on-failure "
-                 "continue, too" : NULL;
+               ? "--shard-replicas 2 keeps what a lost host had, for those who go on: give "
+                 "--on-failure continue, too" : NULL;
 }
 
-/* The same, with what asked for it. */
+/* Prints a reason as a usage error, with the option that implied --on-failure continue. */
 static int refuse_going_on(const train_options *options, const char *why)
 {
     return lki_usage_error_of(options->command, &options->file, "%s%s", why,
@@ -408,7 +418,7 @@ static int refuse_going_on(const train_options *options, const char *why)
                                   ? "; --nnodes MIN:MAX means --on-failure continue" : "");
 }
 
-/* Why --backup-workers cannot be; NULL: it can, or was not asked for. */
+/* Returns the reason why --backup-workers is impossible; NULL if it is possible or not used. */
 static const char *no_backups(const train_options *options, uint32_t hosts)
 {
     if (options->config.backup_workers == 0)
@@ -420,7 +430,7 @@ static const char *no_backups(const train_options *options, uint32_t hosts)
                : NULL;
 }
 
-/* Why --chaos cannot be; NULL: it can, or was not asked for. */
+/* Returns the reason why --chaos is impossible; NULL if it is possible or not used. */
 static const char *no_chaos(const train_options *options)
 {
     bool ends = options->on_failure != LK_ON_FAILURE_CONTINUE && options->restart == 0;
@@ -434,8 +444,8 @@ static const char *no_chaos(const train_options *options)
                          : NULL;
 }
 
-/* Whether rank 0, which is on this host, would read a standard input that is closed; what is opened
- * later would take its number. */
+/* Returns true if rank 0 is on this host and would read standard input although it is closed.  The
+ * next opened file would have its descriptor number. */
 static bool lacks_input(const train_options *options)
 {
     const char *data = options->config.data;
@@ -443,7 +453,7 @@ static bool lacks_input(const train_options *options)
            (strcmp(data, "stream:-") == 0 || strncmp(data, "stream:-?", 9) == 0);
 }
 
-/* In the process that the user started. */
+/* Starts the run from the process that the user started. */
 static int start(train_options *options, char **argv)
 {
     options->config.files_elsewhere = options->nodes.count > 1 && options->nodes.number != 0;
@@ -458,9 +468,10 @@ static int start(train_options *options, char **argv)
     if (status != LK_OK)
         return report(status);
     options->nodes.file = &options->file;
-    lk_launch_options how   = { .workers    = options->config.workers,
-                                .timeout_ms = options->config.timeout_ms,
-                                .flight     = options->flight };
+    lk_launch_options how   = { .struct_size = sizeof(lk_launch_options),
+                                .workers     = options->config.workers,
+                                .timeout_ms  = options->config.timeout_ms,
+                                .flight      = options->flight };
     int               refused = lki_nodes_apply(&options->nodes, options->command, &how);
     if (refused >= 0)
         return refused;
@@ -506,8 +517,8 @@ static int start(train_options *options, char **argv)
     return merge_trace(options, 0, options->config.workers, exit);
 }
 
-/* Two pools of threads share the cores, so oneDNN's must not spin; its runtime reads that when it
- * is loaded, and the workers inherit it. */
+/* Finds the oneDNN module.  Its threads must not spin, since our threads use the same cores.  Its
+ * runtime reads the environment variable when loaded; the workers inherit the variable. */
 lk_status lki_train_find_kernels(train_options *options)
 {
     if (options->kernels == NULL || strcmp(options->kernels, "onednn") != 0)
@@ -519,7 +530,8 @@ lk_status lki_train_find_kernels(train_options *options)
 
 int lki_train_start(train_options *options, char **argv)
 {
-    /* A file beyond ulimit -f shall be an error that says which; the workers inherit this. */
+    /* A file larger than ulimit -f must cause an error that names the file.  Workers inherit
+     * this. */
     (void)signal(SIGXFSZ, SIG_IGN);
     sigset_t warning;
     (void)sigemptyset(&warning);
@@ -529,7 +541,13 @@ int lki_train_start(train_options *options, char **argv)
     bool ends    = changes && options->on_failure == LK_ON_FAILURE_STOP;
     if (options->on_failure == LKI_UNSAID)
         options->on_failure = changes ? LK_ON_FAILURE_CONTINUE : LK_ON_FAILURE_STOP;
-    int result = LKI_EXIT_FAILURE;
+    bool launched = false;
+    int  result   = lki_find_launcher(options->command, &launched);
+    if (result >= 0) {
+        free(options->file.text);
+        return result;
+    }
+    result = LKI_EXIT_FAILURE;
     if (fcntl(STDOUT_FILENO, F_GETFD) < 0)
         fprintf(stderr, "lockstep train: standard output is closed, where the result goes; "
                         ">/dev/null does without\n");
@@ -541,8 +559,8 @@ int lki_train_start(train_options *options, char **argv)
         result = report(LK_EUNSUPPORTED);
     else
         result = lk_enters() ? run_late_worker(options)
-                 : lk_launched() ? run_worker(options)
-                                 : start(options, argv);
+                 : launched ? run_worker(options)
+                            : start(options, argv);
     free(options->file.text);
     return result;
 }

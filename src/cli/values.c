@@ -1,8 +1,7 @@
-/* values.c -- one option's value, from text into its field.
+/* values.c -- converts the text of an option's value.
  *
- * Numbers are read strictly: every character belongs to the number, so "12x", " 12", "0x10",
- * "nan" and "1e999" are refused rather than half understood.  Nothing is written to the target
- * unless the whole value is good.
+ * Numbers are read strictly: every character must be part of the number, so "12x", " 12", "0x10",
+ * "nan" and "1e999" are errors.  The target changes only if the whole value is valid.
  */
 #include "cli/values.h"
 
@@ -62,7 +61,7 @@ bool lki_parse_real(const char *text, size_t length, double *out)
     return true;
 }
 
-/* A number in every other way. */
+/* Returns true if the text is a number but too large. */
 static bool is_too_large(const char *text, size_t length)
 {
     char copy[64], *end = NULL;
@@ -106,7 +105,7 @@ static bool read_integer(const lki_option *option, const char *text, size_t leng
                       (unsigned long long)option->low, (unsigned long long)option->high);
 }
 
-/* One integer, or two of which the first is no larger. */
+/* Reads one integer, or MIN:MAX with MIN at most MAX. */
 static bool read_span(const lki_option *option, const char *text, unsigned char *target,
                       lki_message *error)
 {
@@ -128,7 +127,7 @@ static bool read_span(const lki_option *option, const char *text, unsigned char 
     return true;
 }
 
-/* Reals in units that the field does not have: whole bytes, whole milliseconds. */
+/* Reads a real and scales it to a whole number of bytes or milliseconds. */
 static bool read_scaled(const lki_option *option, const char *text, double scale, double limit,
                         uint64_t *out, lki_message *error)
 {

@@ -1,4 +1,4 @@
-/* workers.c -- starting copies of this program. */
+/* workers.c -- starts copies of this program. */
 #include "cli/workers.h"
 
 #include <limits.h>
@@ -12,11 +12,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli/options.h"
+#include "cli/words.h"
 #include "lockstep/checkpoint.h"
 
-/* The file that this program is, under its own name where that still leads to it: an upgrade may
- * have put another there. */
+/* Returns the path of this program's file.  After an upgrade its name may refer to another file;
+ * then the path is /proc/self/exe. */
 static char *own_file(char name[PATH_MAX])
 {
     static char always[] = "/proc/self/exe";
@@ -30,12 +30,31 @@ static char *own_file(char name[PATH_MAX])
 
 void lki_name_worker(uint32_t rank)
 {
-    char name[16]; /* what the kernel keeps */
+    char name[16]; /* the kernel's limit: 15 characters and NUL */
     (void)snprintf(name, sizeof name, "lockstep:%u", rank);
     (void)prctl(PR_SET_NAME, name);
 }
 
-/* What a launcher takes as a request to stop. */
+int lki_find_launcher(const lki_command *command, bool *out)
+{
+    if (lk_launched(out) == LK_OK)
+        return -1;
+    lki_print_error(command->name);
+    return LKI_EXIT_USAGE;
+}
+
+int lki_refuse_half_job(const lki_command *command)
+{
+    bool unused;
+    return lki_find_launcher(command, &unused);
+}
+
+int lki_exit_unjoined(lk_status status)
+{
+    return status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
+}
+
+/* Returns the set of signals that a launcher treats as requests to stop. */
 static sigset_t requests(void)
 {
     sigset_t set;
@@ -46,8 +65,8 @@ static sigset_t requests(void)
     return set;
 }
 
-/* A launcher sends the request to those who have not joined, too; we have heard of it in our group
- * by now. */
+/* Joins.  Drops a pending request to stop if the other ranks know of it already, since a launcher
+ * also signals workers that have not joined. */
 lk_status lki_join_workers(lk_comm **out, const lk_join_options *options)
 {
     const struct timespec none   = { 0, 0 };
@@ -60,11 +79,11 @@ lk_status lki_join_workers(lk_comm **out, const lk_join_options *options)
     return status;
 }
 
-/* Whether there was a job; why not has been said, unless it is that others have begun without us
- * (LK_EPEER) and `patient`. */
+/* Launches the job; returns false if no job was started.  Prints the reason, unless `patient` is
+ * set and the job has begun without this host (LK_EPEER). */
 static bool launch(char **argv, lk_launch_options how, bool patient, lk_launch_result *result)
 {
-    /* argv is the command's part of main's: the program's name stands before it. */
+    /* argv does not include the program's name. */
     char   self[PATH_MAX];
     size_t count = 0;
     while (argv[count] != NULL)
@@ -78,22 +97,22 @@ static bool launch(char **argv, lk_launch_options how, bool patient, lk_launch_r
     worker[0] = own_file(self);
     memcpy(worker + 1, argv, count * sizeof *argv);
 
-    const sigset_t set = requests(); /* workers inherit what is blocked: lki_join_workers() */
+    const sigset_t set = requests(); /* also blocked in workers, see lki_join_workers() */
     (void)pthread_sigmask(SIG_BLOCK, &set, NULL);
     how.argv     = worker;
     bool started = lk_launch(&how, result) == LK_OK;
     free(worker);
     if (!started && !(patient && lk_error_last()->status == LK_EPEER))
-        fprintf(stderr, "lockstep %s: %s\n", argv[0], lk_error_last()->message);
+        lki_print_error(argv[0]);
     return started;
 }
 
 static int say_end(const char *command, const lk_launch_result *result)
 {
-    /* Workers that refuse what the user wants have said so. */
+    /* Workers that reject the user's options have printed the reason. */
     bool said = result->exit_code == LKI_EXIT_STOPPED || result->exit_code == LKI_EXIT_USAGE;
     if (result->failed && !said)
-        fprintf(stderr, "lockstep %s: %s\n", command, result->cause);
+        lki_print_message(command, result->cause);
     return result->exit_code;
 }
 
@@ -103,7 +122,7 @@ int lki_start_workers(char **argv, lk_launch_options how)
     return launch(argv, how, false, &result) ? say_end(argv[0], &result) : result.exit_code;
 }
 
-/* ---- Starting them again ----------------------------------------------------------------- */
+/* ---- Restarting -------------------------------------------------------------------------- */
 
 static const char again[] = "LOCKSTEP_STARTED_AGAIN";
 
@@ -112,7 +131,7 @@ bool lki_started_again(void)
     return getenv(again) != NULL;
 }
 
-/* The step of the newest checkpoint; -1 = there is none. */
+/* Returns the step of the newest checkpoint; -1 if there is none. */
 static int64_t newest_step(const char *dir)
 {
     lk_checkpoint *newest;
@@ -123,23 +142,24 @@ static int64_t newest_step(const char *dir)
     return step;
 }
 
-/* What rank 0 begins with is what counts: its checkpoints may be on its host alone, which counts
- * the starts. */
+/* Prints that all workers are started again.  Checkpoint and count are known only on rank 0's host,
+ * since the checkpoints may be on its disk. */
 static void say_again(const char *command, const char *cause, int64_t from, bool elsewhere,
                       uint32_t times, uint32_t most)
 {
-    char where[64] = "what node 0 has", count[64] = "";
+    char where[64] = "what node 0 has", count[64] = "", why[LKI_WORDS_BYTES];
     if (!elsewhere) {
         (void)snprintf(where, sizeof where,
                        from >= 0 ? "the checkpoint of step %lld" : "the beginning",
                        (long long)from);
         (void)snprintf(count, sizeof count, " (%u of %u without a newer one)", times, most);
     }
-    fprintf(stderr, "lockstep %s: %s; all workers are started again, from %s%s\n", command, cause,
+    lki_words(why, sizeof why, cause);
+    fprintf(stderr, "lockstep %s: %s; all workers are started again, from %s%s\n", command, why,
             where, count);
 }
 
-enum { JOIN_MS = 300000 }; /* where nothing else is asked for */
+enum { JOIN_MS = 300000 }; /* default of --join-timeout */
 
 static int64_t now_ms(void)
 {
@@ -148,8 +168,8 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* A host that comes back may do so before node 0 has noticed that it was away: then it is not let
- * into the job that goes on there, but into the next.  Tries until there is one, or time is up. */
+/* Launches the job.  A restarted host may be early: a job that still runs without it rejects it.
+ * The host then tries again until the next job begins or the time limit has passed. */
 static bool launch_in_turn(char **argv, lk_launch_options how, lk_launch_result *result)
 {
     const struct timespec pause = { 0, 250000000 };
@@ -182,7 +202,7 @@ int lki_keep_workers(char **argv, lk_launch_options how, const char *checkpoint,
         if (!result.lost || times > most)
             return say_end(argv[0], &result);
         say_again(argv[0], result.cause, newest, checkpoint == NULL, times, most);
-        how.chaos.seed++; /* the same blows again would let nobody get further */
+        how.chaos.seed++; /* a restart must not repeat the same faults */
         (void)setenv(again, "1", 1);
     }
 }

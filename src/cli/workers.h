@@ -1,25 +1,39 @@
-/* cli/workers.h -- a command that runs as N workers: copies of itself with the same arguments. */
+/* cli/workers.h -- runs a command as N workers: copies of this process with the same arguments. */
 #ifndef LKI_CLI_WORKERS_H
 #define LKI_CLI_WORKERS_H
 
+#include "cli/options.h"
 #include "lockstep/launch.h"
 
-/* Starts copies of this program as `how` says, with argv (argv[0] is the command's name), watches
- * them to their end and says on stderr what failed first.  Returns the exit status. */
+/* Starts copies of this program as `how` specifies, with argv (argv[0] is the command's name).
+ * Watches them until they end, and prints the first failure.  Returns the exit status. */
 int lki_start_workers(char **argv, lk_launch_options how);
 
-/* The same, but workers that were lost (lk_launch_result.lost) are started again, all of them, with
- * lki_started_again(); at most `most` times in a row without a newer checkpoint in `checkpoint`
- * (NULL: it is elsewhere, and whoever is there counts). */
+/* Starts workers like lki_start_workers().  If workers were lost (lk_launch_result.lost), starts
+ * all of them again, at most `most` times in a row without a newer checkpoint in `checkpoint`.  If
+ * that is NULL, another host has the checkpoints and counts the restarts. */
 int lki_keep_workers(char **argv, lk_launch_options how, const char *checkpoint, uint32_t most);
 
-/* In such a copy: whether there were others before it. */
+/* Determines whether a launcher has started this process as a worker (*out).  Returns a negative
+ * number or, if the environment describes only a part of a job, prints the reason and returns the
+ * exit status.  Every command that starts or joins a job calls this first. */
+int lki_find_launcher(const lki_command *command, bool *out);
+
+/* Returns a negative number or, if the environment describes only a part of a job, prints the
+ * reason and returns the exit status. */
+int lki_refuse_half_job(const lki_command *command);
+
+/* Returns the exit status of a worker that could not join.  An invalid environment (LK_EINVAL) is a
+ * usage error. */
+int lki_exit_unjoined(lk_status status);
+
+/* Returns true in workers of a restarted job. */
 bool lki_started_again(void);
 
-/* lk_join_with() of such a copy.  A request to stop that comes earlier than that is kept for it. */
+/* Calls lk_join_with() in a worker.  A request to stop that arrived before the call is not lost. */
 lk_status lki_join_workers(lk_comm **out, const lk_join_options *options);
 
-/* What ps calls this process from here on: "lockstep:3". */
+/* Sets the name that ps shows for this process, such as "lockstep:3". */
 void lki_name_worker(uint32_t rank);
 
 #endif

@@ -1,11 +1,12 @@
 /* collectives_test.c -- barrier, broadcast, all_gather and all_reduce, for every number of ranks.
  *
- * Goal:   the right bytes on every rank, whatever the size, the place of the buffers and the
- *         number of ranks; as threads and as processes; with more ranks than cores; on several
- *         hosts.
- * Method: sizes around every switch-over, and enough chunks to use every staging buffer again;
- *         all_reduce against the tree evaluated here by plain recursion, bit by bit; a barrier is
- *         tested by the counter that it orders.
+ * Goal:   every rank receives the right bytes, for all sizes, buffer locations and numbers of
+ *         ranks.  Ranks are threads or processes, on one host or on several, and more than there
+ *         are cores.
+ * Method: sizes are near those at which the method changes.  Large vectors have enough chunks to
+ *         reuse every staging buffer.  all_reduce is compared bit by bit with the tree evaluated
+ *         here by plain recursion.  The test of the barrier uses counters in shared memory, whose
+ *         accesses the barrier must order.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "comm/hosted.h"
+#include "comm/hosted_testing.h"
 
 static const size_t counts[] = { 0, 1, 2, 7, 8, 9, 111, 112, 113, 1000, 16384, 16385, 40001 };
 enum { WIDTH = 7, COUNTS = sizeof counts / sizeof counts[0], MANY = 40001 };
@@ -68,7 +69,7 @@ static bool sum_f64(lk_comm *comm, double *send, double *recv, size_t n, uint32_
     return true;
 }
 
-/* Rank r's two buffers of MANY doubles, in an arena. */
+/* Returns the two buffers of rank r in an arena, of MANY doubles each. */
 static double *my_part(const lk_arena *arena, const lk_comm *comm)
 {
     return (double *)lk_arena_data(arena) + (size_t)lk_comm_rank(comm) * 2 * MANY;
@@ -87,7 +88,8 @@ static bool reduces_every_count(lk_comm *comm, void *context)
     for (size_t k = 0; k < COUNTS && good; k++) {
         size_t n  = counts[k];
         bool   me = lk_comm_rank(comm) == lk_comm_size(comm) - 1;
-        double *mixed = me ? heap : mine; /* one rank without an arena */
+        double *mixed = me ? heap : mine; /* rank 0 uses the heap and the other ranks use an
+                                           * arena */
         good = sum_f32(comm, (float *)heap, (float *)(heap + MANY), n, call++)
                && sum_f32(comm, (float *)heap, (float *)heap, n, call++)
                && sum_f32(comm, (float *)mine, (float *)(mine + MANY), n, call++)
@@ -109,7 +111,9 @@ static bool refuses_nonsense(lk_comm *comm, void *context)
     CHECK(strstr(lk_error_last()->message, "overlap") != NULL);
     CHECK(lk_all_reduce(comm, buffer, buffer, 4, (lk_dtype)99, LK_SUM) == LK_EINVAL);
     CHECK(lk_broadcast(comm, buffer, 4, lk_comm_size(comm)) == LK_EINVAL);
-    CHECK(lk_all_reduce(comm, &value, &value, 1, LK_F64, LK_SUM) == LK_OK); /* all is still well */
+    CHECK(lk_all_reduce(comm, &value, &value, 1, LK_F64, LK_SUM) == LK_OK); /* succeeds only if the
+                                                                             * group has not
+                                                                             * failed */
     return true;
 }
 
@@ -169,8 +173,8 @@ static bool moves_every_size(lk_comm *comm, void *context)
     return good;
 }
 
-/* What goes past the cache: each rank gets a little more than 16 MiB, from arenas and from the
- * heap, and after a barrier the others see all of it. */
+/* Moves so much data that copies bypass the cache: each rank receives a little more than 16 MiB.
+ * Expects that the other ranks see all of it after a barrier. */
 static bool moves_much(lk_comm *comm, void *context)
 {
     uint32_t  rank = lk_comm_rank(comm), size = lk_comm_size(comm), next = (rank + 1) % size;
@@ -198,8 +202,8 @@ static bool moves_much(lk_comm *comm, void *context)
 
 /* ---- Order ------------------------------------------------------------------------------- */
 
-/* Each rank counts up in the arena; after a barrier it must see all others' counts, and nobody
- * may be further than one round ahead. */
+/* Writes the number of the round to this rank's counter in an arena, then calls a barrier.  Expects
+ * that every rank then reads this number in all counters. */
 static bool orders_memory(lk_comm *comm, void *context)
 {
     uint32_t  rank = lk_comm_rank(comm), size = lk_comm_size(comm), rounds = *(uint32_t *)context;
@@ -218,7 +222,8 @@ static bool orders_memory(lk_comm *comm, void *context)
     return true;
 }
 
-/* Small operations in a row, none of which waits for the one before to be read by all. */
+/* Runs small operations one after the other.  No operation waits until all ranks have read the data
+ * of the previous one. */
 static bool turns_the_ring(lk_comm *comm, void *context)
 {
     uint32_t rank = lk_comm_rank(comm), size = lk_comm_size(comm), rounds = *(uint32_t *)context;
@@ -244,7 +249,7 @@ static void every_size(world_main main, void *context)
     assert_true(world_all(7, false, main, context));
 }
 
-/* What does not lean on memory that all ranks share. */
+/* Runs `main` on several hosts.  `main` must not need memory that all ranks share. */
 static void on_hosts(world_main main, void *context)
 {
     for (uint32_t hosts = 2; hosts <= 6; hosts += 2) {

@@ -1,9 +1,11 @@
-/* conformance_test.c -- every operation, type, reduction, size and place, against plain loops.
+/* conformance_test.c -- every operation, type, reduction, size and buffer location, compared with
+ * plain loops.
  *
- * Goal:   the right bytes on every rank, whatever the number of ranks, as threads and as
- *         processes, on one host and on several; blocking and started; in place and not; from
- *         arenas, from the heap, and from both at once; in groups of some of the ranks.
- * Method: comm/conformance.h.
+ * Goal:   every rank receives the right bytes, for any number of ranks.  Ranks are threads or
+ *         processes, on one host or on several.  Calls are blocking or asynchronous, in place or
+ *         not.  Buffers are in arenas, on the heap, or in both.  Groups have all or some of the
+ *         ranks.
+ * Method: comm/conformance_testing.h.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "comm/conformance.h"
-#include "comm/hosted.h"
+#include "comm/conformance_testing.h"
+#include "comm/hosted_testing.h"
 
 static void every_operation(void **state)
 {
@@ -24,7 +26,8 @@ static void every_operation(void **state)
         assert_true(world_all(size, size % 2 == 1, conforms, &first));
 }
 
-/* The same over hosts: one rank on each, and several. */
+/* Runs every operation on several hosts: first with one rank per host, then with several ranks per
+ * host. */
 static void every_operation_over_hosts(void **state)
 {
     uint32_t first = 5000;
@@ -48,7 +51,8 @@ static void every_operation_over_hosts(void **state)
 
 /* ---- Groups ------------------------------------------------------------------------------ */
 
-/* A buffer in the first communicator's arena, in an operation of a row. */
+/* Creates an arena in the first communicator.  Passes a buffer in this arena to an operation in the
+ * communicator of a row. */
 static bool shares_arenas(lk_comm *comm, void *context)
 {
     uint32_t  me = lk_comm_rank(comm);

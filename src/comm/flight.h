@@ -1,43 +1,47 @@
-/* comm/flight.h -- the flight recorder: what each rank did last, in a file that outlives it.
+/* comm/flight.h -- the flight recorder: the last operations of each rank, in a file that outlives
+ * the rank.
  *
- * A rank maps DIR/rank-R.flight and writes into it when an operation begins, when all have come,
- * and when it ends.  No system call but the clock's: what a process wrote into a shared mapping
- * stays in the file when it is killed.  The file is
+ * A rank maps DIR/rank-R.flight and writes to this file when an operation begins, when all ranks
+ * have arrived at the operation, and when it ends.  The only system call reads the clock: data
+ * written to a shared mapping stays in the file when the process is killed.  The layout of the file
+ * is
  *
- *     header | groups (those that the rank was in) | entries (a ring: the last operations, notes)
+ *     header | groups (of the rank) | entries (a ring of the last operations and notes)
  *
- * Entry number n (from 1) lies at place (n - 1) mod entry_count.  What an entry says once is
- * sealed by a hash that is written last and taken back first, so a reader tells a whole entry from
- * one that its writer did not finish.  The words that follow later (met, ended, fate) are stored
- * each in one piece.
+ * Entry number n (from 1) is at index (n - 1) mod entry_count.  The part of an entry that is
+ * written once is sealed by a hash.  The hash is cleared first and written last, so a reader can
+ * detect an unfinished entry.  The fields that are set later (met, ended, fate) are each stored
+ * atomically.
  *
- * Nothing here knows a secret of the job: fingerprints, counts, times and texts of errors.
+ * The file contains no secret of the job, only fingerprints, counts, times and error texts.
  *
- * Ownership: a recorder belongs to the rank (lki_self).  NULL is a rank that records nothing.
- * Threads:   those of the communicator.
+ * Ownership: a recorder belongs to the rank (lki_self).  It is NULL if the rank records nothing.
+ * Threads:   as for the communicators of the rank.
  */
 #ifndef LKI_COMM_FLIGHT_H
 #define LKI_COMM_FLIGHT_H
 
 #include "base/hash.h"
-#include "comm/group.h"
+#include "comm/roster.h"
+#include "lockstep/comm.h"
 
 enum {
     LKI_FLIGHT_VERSION     = 1,
     LKI_FLIGHT_ENTRIES     = 4096,
-    LKI_FLIGHT_ENTRIES_MAX = 1 << 20, /* that a reader believes */
+    LKI_FLIGHT_ENTRIES_MAX = 1 << 20, /* largest entry_count that a reader accepts */
     LKI_FLIGHT_GROUPS      = 64,
     LKI_FLIGHT_GROUPS_MAX  = 4096,
 };
 
-/* "lkflight", read by a machine of the same byte order. */
+/* The bytes "lkflight" as an integer in this machine's byte order. */
 #define LKI_FLIGHT_MAGIC UINT64_C(0x746867696c666b6c)
 
 /* ---- The file ---------------------------------------------------------------------------- */
 
-/* The last note, twice, so that one of them is whole. */
+/* The last note of the rank.  A file has two copies, which are written alternately, so that one
+ * copy is always complete. */
 typedef struct {
-    uint64_t seal; /* of the rest */
+    uint64_t seal; /* of the other fields */
     uint64_t number;
     int64_t  at;
     uint64_t step;
@@ -57,30 +61,31 @@ typedef struct {
     uint32_t rank, world;
     int32_t  pid;
     uint32_t reserved;
-    uint64_t process_started;     /* /proc/PID/stat: tells the process from a later one */
-    int64_t  opened, wall_offset; /* CLOCK_MONOTONIC; CLOCK_REALTIME less that */
-    char     boot[40];            /* whose CLOCK_MONOTONIC */
+    uint64_t process_started;     /* from /proc/PID/stat; distinguishes a later process with the
+                                   * same pid */
+    int64_t  opened, wall_offset; /* CLOCK_MONOTONIC; CLOCK_REALTIME minus CLOCK_MONOTONIC */
+    char     boot[40];            /* boot id for which CLOCK_MONOTONIC is valid */
     char     host[64];
-    uint64_t seal; /* of all above */
+    uint64_t seal; /* of all fields above */
 
-    int64_t            left; /* when it left in order; 0 = it has not */
+    int64_t            left; /* time at which the rank left in order; 0 = the rank has not left */
     lki_flight_failure failure;
     lki_flight_place   places[2];
     unsigned char      spare[144];
 } lki_flight_header;
 
-/* A group that the rank is in. */
+/* A communicator of the rank. */
 typedef struct {
     uint64_t seal;
-    uint64_t id;    /* of the group, in entries */
+    uint64_t id;    /* of the communicator, in entries */
     uint64_t label; /* lk_comm.group: see lki_print_text() */
     uint32_t size, rank;
-    uint64_t members[LKI_RANKS_MAX / 64]; /* ranks in the job, a bit each */
+    uint64_t members[LKI_RANKS_MAX / 64]; /* bit set of world ranks */
 } lki_flight_group;
 
 typedef enum { LKI_FLIGHT_OPERATION = 1, LKI_FLIGHT_NOTE = 2 } lki_flight_kind;
 
-/* Freed: its request was.  Abandoned: its communicator was. */
+/* How an operation ended.  Freed: its request was freed.  Abandoned: its communicator was freed. */
 typedef enum {
     LKI_FATE_OPEN,
     LKI_FATE_COMPLETE,
@@ -99,7 +104,7 @@ typedef struct {
 } lki_flight_note;
 
 typedef struct {
-    uint64_t seal; /* of what follows, up to `met`; 0 while that is being written */
+    uint64_t seal; /* hash of the fields before `met`; 0 while these fields are being written */
     uint64_t number;
     uint32_t kind, rank; /* rank in the group */
     int64_t  at;
@@ -115,7 +120,7 @@ _Static_assert(sizeof(lki_flight_header) == 1024 && sizeof(lki_flight_group) == 
                "with 64 groups entries begin on a cache line");
 _Static_assert(sizeof(lki_flight_entry) == 128, "entries are two cache lines");
 
-/* Seals of things whose first word is the seal, and of the header. */
+/* Returns the hash of a struct without its first field, which holds the hash. */
 static inline uint64_t lki_flight_seal(const void *sealed, size_t bytes)
 {
     return lki_xxh3((const unsigned char *)sealed + 8, bytes - 8) | 1;
@@ -141,37 +146,45 @@ static inline size_t lki_flight_bytes(uint32_t groups, uint32_t entries)
 
 typedef struct lki_flight lki_flight;
 
-/* Makes DIR if it is not there, and removes files there that ranks of this host, or ranks that
- * this job has not, have left.  Whoever starts ranks calls it, before they open theirs. */
+/* Creates DIR if needed, and removes old flight files: those of this host's ranks, and those of
+ * ranks that do not exist in this job.  Must be called before the ranks open their files. */
 LK_NODISCARD lk_status lki_flight_prepare(const char *directory, lki_roster roster);
 
 LK_NODISCARD lk_status lki_flight_open(lki_flight **out, const char *directory, uint32_t rank,
                                        uint32_t world, uint32_t entries);
 
-/* The rank has left in order. */
+/* Records that the rank has left in order. */
 void lki_flight_close(lki_flight *flight);
 
-/* An operation of comm->self->flight begins; returns the number of its entry. */
+/* Records the start of an operation in comm->self->flight.  Returns the entry's number. */
 uint64_t lki_flight_begin(lk_comm *comm, lki_print print, uint64_t seq);
 
-/* What became of it.  Nothing for a number that is 0, has an end or was written over. */
+/* Records that all ranks have arrived at operation `number`.  Does nothing if `number` is 0, or if
+ * the entry has ended or was overwritten. */
 void lki_flight_met(lki_flight *flight, uint64_t number);
+
+/* Records how operation `number` ended.  Does nothing if `number` is 0, or if the entry has ended
+ * or was overwritten. */
 void lki_flight_end(lki_flight *flight, uint64_t number, lki_fate fate);
 
 void lki_flight_write_note(lki_flight *flight, uint64_t step, const char *phase);
 
-/* The first failure stays, until the rank goes on in a group that was made anew: then what is open
- * is abandoned. */
+/* Records a failure.  The first failure is kept until the rank continues in a rebuilt group. */
 void lki_flight_failed(lki_flight *flight, lk_status status, const char *message);
+
+/* Records that the rank continues in a rebuilt group.  Clears the recorded failure, and marks open
+ * operations as abandoned. */
 void lki_flight_went_on(lki_flight *flight);
 
-/* When the process was started, in the kernel's ticks, and the letter of its state; 0: no such. */
+/* Returns the start time of a process in clock ticks, and its state letter in *state.  Returns 0 if
+ * the process does not exist. */
 uint64_t lki_process_started(int32_t pid, char *state);
 
-/* Names the time since the machine was started: whose CLOCK_MONOTONIC this is. */
+/* Writes the boot id of this machine.  CLOCK_MONOTONIC times of two processes can be compared only
+ * if their boot ids are equal. */
 void lki_boot_id(char out[40]);
 
-/* Whether a file of this name is that of a rank. */
+/* Returns true if `name` is the name of a rank's flight file; *rank becomes that rank. */
 bool lki_flight_is_rank(const char *name, uint32_t *rank);
 
 #endif

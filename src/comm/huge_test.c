@@ -1,10 +1,10 @@
-/* huge_test.c -- counts beyond 2^31: no size on the way of a collective is an int.
+/* huge_test.c -- counts beyond 2^31: a size inside a collective must not be an int.
  *
- * Goal:   more than INT_MAX elements arrive where they belong, on every way (staged, direct,
- *         messages between hosts), whole.
- * Method: two ranks as threads, elements of one byte; every byte depends on its place and its rank,
- *         and all are looked at.  Each case says what memory it needs and is skipped where the
- *         machine, or a sanitizer, has less.
+ * Goal:   more than INT_MAX elements arrive completely and in the right places, with every method
+ *         (staged, direct, messages between hosts).
+ * Method: two ranks as threads, elements of one byte.  Every byte depends on its position and its
+ *         rank, and all bytes are checked.  Each case states the memory it needs.  It is skipped if
+ *         the machine, or a sanitizer, has less.
  */
 #include <limits.h>
 #include <setjmp.h>
@@ -17,14 +17,14 @@
 #include <cmocka.h>
 
 #include "base/memory.h"
-#include "base/sanitized.h"
-#include "comm/hosted.h"
+#include "base/sanitized_testing.h"
+#include "comm/hosted_testing.h"
 
 static const size_t many = (size_t)INT_MAX + 100;
 
 /* ---- Memory ------------------------------------------------------------------------------ */
 
-/* What /proc/meminfo calls available, in GiB. */
+/* Returns the available memory that /proc/meminfo reports, in GiB. */
 static double available(void)
 {
     char               line[128];
@@ -39,11 +39,13 @@ static double available(void)
     return (double)kib / (1 << 20);
 }
 
-/* A third of what there is stays free for others. */
+/* Skips a case unless LK_HUGE=1 is set.  Also skips it under sanitizers, or if it would leave less
+ * than a third of the available memory to other processes. */
 static void needs(const char *name, double gib)
 {
     if (getenv("LK_HUGE") == NULL)
-        print_message("skipped: %s: it takes a minute; ./dev check does it, or LK_HUGE=1\n", name);
+        print_message("skipped: %s: takes a minute; run ./dev check thorough, or set LK_HUGE=1\n",
+                      name);
     else if (LKI_SANITIZED)
         print_message("skipped: %s: sanitizers need several times the memory\n", name);
     else if (available() < 1.5 * gib)
@@ -71,7 +73,8 @@ static void give_back(unsigned char *memory, size_t bytes)
 
 enum { BLOCK = 4096 };
 
-/* Byte i of rank's vector: the same in every block but for what is added. */
+/* Returns a value that depends on the rank and on the block of byte `i`.  The test adds it to byte
+ * `i`. */
 static unsigned char added(size_t i, uint32_t rank)
 {
     return (unsigned char)((i / BLOCK) * 13 + (i >> 31) * 5 + rank * 3 + 1);
@@ -89,7 +92,8 @@ static void fill(unsigned char *data, size_t n, uint32_t rank)
             data[at + i] = (unsigned char)(i * 7 + more);
 }
 
-/* Whether bytes [first, first + n) of a vector are there: rank's, or the sum of both. */
+/* Checks bytes [first, first + n) of a vector.  Returns true if they are the bytes of `rank` or,
+ * with `sum`, the sums of both ranks' bytes. */
 static bool holds(const unsigned char *data, size_t first, size_t n, uint32_t rank, bool sum)
 {
     unsigned char wrong = 0;
@@ -141,7 +145,7 @@ static bool message(lk_comm *comm, unsigned char *data)
     return true;
 }
 
-/* Parts of very different size: rank 1's is a few bytes behind the 2 GiB of rank 0's. */
+/* Divides into parts of very different sizes: 2 GiB for rank 0 and a few bytes for rank 1. */
 static bool divide_unevenly(lk_comm *comm, unsigned char *all)
 {
     size_t   sizes[2] = { many, 7 };

@@ -1,10 +1,11 @@
-/* comm/scratch.h -- what a rank of several hosts has for others' elements until they are summed. */
+/* comm/scratch.h -- sizes of a rank's scratch memory for elements received from other hosts. */
 #ifndef LKI_COMM_SCRATCH_H
 #define LKI_COMM_SCRATCH_H
 
 enum {
-    LKI_TASK_SEGMENT_BYTES = 1 << 20, /* by default */
-    LKI_TASK_ROOMS         = 6,       /* segments of all of a rank's tasks that need scratch */
+    LKI_TASK_SEGMENT_BYTES = 1 << 20, /* default size of a segment */
+    LKI_TASK_ROOMS         = 6,       /* number of segments for which the tasks of a rank have
+                                       * scratch memory in total */
 };
 
 #endif

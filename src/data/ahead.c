@@ -1,10 +1,11 @@
-/* ahead.c -- a thread that takes the next batch from a stream while the last one is used.
+/* ahead.c -- a thread that reads the next batch from a stream while the current one is used.
  *
- * One batch is ready or being taken at any time.  The thread fills it, and waits until it is handed
- * over; whoever wants it waits until it is full.  What is in which batch the stream says, so the
- * thread decides when it is there and nothing else.  After the last batch, or a failure, which is
- * handed over like one, the thread ends.  It may wait for a pipe for ever: an eventfd wakes it.
- * Signals are blocked in it: they belong to the program's own threads.
+ * At any time one batch is ready or being filled.  The thread fills it and waits until the consumer
+ * has taken it.  The consumer waits until the batch is full.  The stream alone determines the
+ * contents of each batch; the thread affects only the time at which a batch is ready.  A failure is
+ * delivered like a batch.  After a failure, or after the last batch, the thread ends.  The thread
+ * may wait for a pipe without a time limit, so an eventfd can wake the thread.  The thread blocks
+ * signals, which belong to the program's own threads.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -20,21 +21,21 @@
 struct lki_ahead {
     lki_stream *stream;
     uint64_t    most;
-    size_t      x_bytes, y_bytes; /* of a sample */
+    size_t      x_bytes, y_bytes; /* per sample */
     void       *x;
     int32_t    *y;
     int         wake;
     pthread_t   thread;
-    bool        running; /* the thread, and with it the lock and the signal */
+    bool        running; /* the thread, the lock and the condition variable exist */
 
-    pthread_mutex_t lock; /* guards what follows; the batch is the thread's until it is full */
+    pthread_mutex_t lock; /* guards the fields below; the thread owns the batch until it is full */
     pthread_cond_t  changed;
     bool            full, stop, last;
     uint64_t        got;
-    lk_error        error; /* .status is LK_OK where there is none */
+    lk_error        error; /* .status is LK_OK if no failure has occurred */
 };
 
-/* True: the batch at hand is to be filled. */
+/* Waits until the batch may be filled.  Returns false if the thread must stop. */
 static bool wait_for_room(lki_ahead *ahead)
 {
     pthread_mutex_lock(&ahead->lock);
@@ -75,7 +76,7 @@ static lk_status start(lki_ahead *ahead)
     if (ahead->wake < 0)
         return lk_fail(LK_ENOMEM, "cannot make an eventfd for a stream's thread");
     pthread_condattr_t monotonic;
-    pthread_mutex_init(&ahead->lock, NULL); /* none of these can fail on Linux */
+    pthread_mutex_init(&ahead->lock, NULL); /* none of these calls can fail on Linux */
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&ahead->changed, &monotonic);
@@ -169,7 +170,7 @@ lk_status lki_ahead_take(lki_ahead *ahead, void *x, int32_t *y, uint64_t *got, b
     *last          = ahead->last;
     memcpy(x, ahead->x, ahead->got * ahead->x_bytes);
     memcpy(y, ahead->y, ahead->got * ahead->y_bytes);
-    ahead->full = ahead->last; /* which stays */
+    ahead->full = ahead->last; /* the last one stays full */
     pthread_cond_broadcast(&ahead->changed);
     pthread_mutex_unlock(&ahead->lock);
     return error.status == LK_OK ? LK_OK : lki_fail_again(&error);

@@ -1,12 +1,13 @@
-/* augment.c -- images of the training part, moved and mirrored.
+/* augment.c -- shifts and mirrors training images.
  *
- * What happens to an image is drawn for (seed, epoch, sample) and for nothing else, so that
- * neither a rank nor a slot of a batch can be seen in it, and a resumed run sees what the
- * undisturbed one would have.  Of the four words of a draw the first moves it sideways, the second
- * up or down, and the third says whether it is mirrored; so `flip` does not change the moves.
+ * The augmentation of an image is a function of (seed, epoch, sample).  So it does not depend on
+ * ranks or batch slots, and a resumed run uses the same augmentation as an uninterrupted one.  A
+ * draw yields four random words.  The first word determines the horizontal shift, the second the
+ * vertical shift, and the third the mirroring.  So the `flip` option does not change the shifts.
  *
- * An image is moved and mirrored where it lies, row by row: no memory, and a few microseconds for
- * one of CIFAR-10.  Parts that are made to fit have a file of their own, part.c, and draws.
+ * An image is shifted and mirrored in place, row by row.  This needs no additional memory, and
+ * takes a few microseconds for a CIFAR-10 image.  Resized crops are in part.c and use separate
+ * draws.
  */
 #include "data/source.h"
 
@@ -19,21 +20,21 @@ lk_status lki_augment_check(const lk_dataset *dataset, const char *spec)
     if (augment->crop == 0 && !augment->flip && augment->resized_crop == 0)
         return LK_OK;
     if (!(augment->resized_crop >= 0 && augment->resized_crop <= 1))
-        return lk_fail(LK_EINVAL, "--augment resized-crop=%g is no share of an area: above 0 and "
+        return lk_fail(LK_EINVAL, "`augment` resized-crop=%g is no share of an area: above 0 and "
                                   "at most 1", augment->resized_crop);
     if (augment->resized_crop > 0 && augment->crop > 0)
-        return lk_fail(LK_EINVAL, "--augment has crop=%u and resized-crop=%g; there is one of them",
+        return lk_fail(LK_EINVAL, "`augment` has crop=%u and resized-crop=%g; there is one of them",
                        augment->crop, augment->resized_crop);
     if (dataset->info.tokens || x.rank != 3)
-        return lk_fail(LK_EINVAL, "--augment is for images, but '%s' has none", spec);
+        return lk_fail(LK_EINVAL, "`augment` is for images, but '%s' has none", spec);
     if (augment->crop < x.dims[0] && augment->crop < x.dims[1])
         return LK_OK;
-    return lk_fail(LK_EINVAL, "--augment crop=%u can move images of '%s' out of sight: they are "
+    return lk_fail(LK_EINVAL, "`augment` crop=%u can move images of '%s' out of sight: they are "
                               "%llu x %llu", augment->crop, spec, (unsigned long long)x.dims[0],
                    (unsigned long long)x.dims[1]);
 }
 
-/* Uniform in [-most, most]; its bias is below (2 most + 1) / 2^32. */
+/* Draws uniformly from [-most, most], with a bias below (2 most + 1) / 2^32. */
 static int64_t draw_shift(uint32_t word, uint32_t most)
 {
     return (int64_t)(word * (2 * (uint64_t)most + 1) >> 32) - (int64_t)most;
@@ -49,7 +50,7 @@ static void blank(const lk_dataset *dataset, float *to, size_t pixels)
                                        : 0.0f;
 }
 
-/* Row `to` of the image becomes `from`, moved by `right` pixels. */
+/* Sets row `to` of the image to row `from`, shifted to the right by `right` pixels. */
 static void move_row(const lk_dataset *dataset, float *to, const float *from, int64_t right)
 {
     size_t width = dataset->info.x.dims[1], channels = dataset->info.x.dims[2];
@@ -64,7 +65,8 @@ static void move_row(const lk_dataset *dataset, float *to, const float *from, in
     }
 }
 
-/* Rows are taken in the order in which none is overwritten before it was moved. */
+/* Shifts an image in place.  The rows are processed in an order that reads each row before it is
+ * overwritten. */
 static void move(const lk_dataset *dataset, float *x, int64_t right, int64_t down)
 {
     int64_t height = (int64_t)dataset->info.x.dims[0];

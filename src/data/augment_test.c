@@ -1,16 +1,17 @@
-/* augment_test.c -- images move and flip by (seed, epoch, sample), and stay images.
+/* augment_test.c -- tests that images are augmented as a function of (seed, epoch, sample), and
+ * only in training.
  *
- * Goal:   what a sample becomes is its own image, padded with black, cropped and perhaps mirrored;
- *         or a part of it, of a share and a proportion that are allowed, made to fit; every move
- *         comes equally often; only training sees it; nothing but seed, epoch and sample decides
- *         which it is.
- * Method: build every image that there can be, plainly, and look which one it is.
+ * Goal:   an augmented sample is the original image, padded with black, cropped and perhaps
+ *         mirrored; or a resized part of the image, with an allowed area and aspect ratio.  All
+ *         shifts are equally frequent.  Only training images are augmented.
+ * Method: construct every possible result naively, and search these results for the one that was
+ *         returned.
  */
 #include "data/tar_testing.h"
 
 enum { H = 7, W = 9, SIDE = H * W, N = 40, CROP = 2, MOVES = (2 * CROP + 1) * (2 * CROP + 1) };
 
-static const lk_dataset_options plain = { .seed = 11 };
+static const lk_dataset_options plain = { .struct_size = sizeof(lk_dataset_options), .seed = 11 };
 
 static lk_dataset_options with(uint32_t crop, bool flip)
 {
@@ -19,7 +20,7 @@ static lk_dataset_options with(uint32_t crop, bool flip)
     return options;
 }
 
-/* Images without two equal rows or columns, none of them black anywhere. */
+/* Writes images without two equal rows or columns and without black pixels. */
 static void write_images(void)
 {
     static uint8_t images[16 + N * SIDE], labels[8 + N];
@@ -38,7 +39,7 @@ static void write_images(void)
     lkt_write("labels", labels, sizeof labels);
 }
 
-/* The pixel of `image` that stands at (row, column) after it. */
+/* Returns the pixel at (row, column) of `image` after an augmentation. */
 static float pixel_after(const float *image, int right, int down, bool flip, int row, int column,
                          size_t channels, size_t c, float black)
 {
@@ -63,7 +64,8 @@ static bool is_it(const float *got, const float *image, int right, int down, boo
     return true;
 }
 
-/* Which of the moves, and in the second half mirrored, it is; there must be one. */
+/* Returns the index of the augmentation that turns `image` into `got`.  Mirrored augmentations have
+ * indices in the second half.  Fails the test if none matches. */
 static size_t find(const float *got, const float *image, size_t channels, float black)
 {
     size_t found = SIZE_MAX;
@@ -95,13 +97,14 @@ static void every_move_comes_equally_often(void **state)
             assert_int_equal(label, same);
             seen[find(got, image, 1, -1.0f)]++;
         }
-    for (size_t k = 0; k < 2 * MOVES; k++) /* 2000 over 50: 40, give or take 6 */
+    for (size_t k = 0; k < 2 * MOVES; k++) /* expected 2000 / 50 = 40, plus or minus 6 */
         assert_in_range(seen[k], 15, 70);
     lk_dataset_free(moving);
     lk_dataset_free(set);
 }
 
-/* Seed, epoch and sample each change it; being read again, by whomever, does not. */
+/* Checks that seed, epoch and sample each change the augmentation, and that a second read does
+ * not. */
 static void seed_epoch_and_sample_decide(void **state)
 {
     (void)state;
@@ -127,7 +130,7 @@ static void seed_epoch_and_sample_decide(void **state)
         seeds += memcmp(x[0], x[3], sizeof x[0]) == 0;
         samples += find(x[0], image[0], 1, -1.0f) == find(x[4], image[1], 1, -1.0f);
     }
-    assert_true(epochs < 6 && seeds < 6 && samples < 6); /* one is expected by chance */
+    assert_true(epochs < 6 && seeds < 6 && samples < 6); /* one match is expected by chance */
     lk_dataset_free(set);
     lk_dataset_free(a);
     lk_dataset_free(b);
@@ -152,7 +155,8 @@ static void draws_are_frozen(void **state)
     lk_dataset_free(set);
 }
 
-/* Alone, each of the two does what it does with the other. */
+/* Checks that crop alone and flip alone give the shifts and the mirroring that they give
+ * together. */
 static void crop_and_flip_stand_alone(void **state)
 {
     (void)state;
@@ -174,7 +178,7 @@ static void crop_and_flip_stand_alone(void **state)
         lk_dataset_free(set[s]);
 }
 
-/* A red pixel and its green and blue stay together; black is what black is in each channel. */
+/* Checks that the channels of a pixel move together, and that black is each channel's own value. */
 static void channels_stay_together(void **state)
 {
     (void)state;
@@ -228,7 +232,7 @@ static void what_has_no_images_is_refused(void **state)
     (void)state;
     lk_dataset_options options = with(CROP, false), far = with(H, false), flip = with(0, true);
     options.context = 8;
-    lkt_refuses("synthetic:tokens=1000,vocab=9", &options, LK_EINVAL, "--augment is for images",
+    lkt_refuses("synthetic:tokens=1000,vocab=9", &options, LK_EINVAL, "`augment` is for images",
                 "tokens=1000");
     lkt_refuses("synthetic:samples=10,features=4,classes=2", &flip, LK_EINVAL, "images",
                 "features=4");
@@ -243,14 +247,14 @@ static int enter(void **state)
     return 0;
 }
 
-/* ---- Parts that are made to fit ------------------------------------------------------------- */
+/* ---- Resized parts -------------------------------------------------------------------------- */
 
 typedef struct {
     int left, top, width, height;
 } part;
 
-/* Pixel (row, column) of a part that is made to fit, by walking over units of 1 / H and 1 / W of a
- * pixel of it one by one. */
+/* Computes pixel (row, column) of a resized part by adding up areas of 1 / H by 1 / W of a pixel,
+ * one at a time. */
 static double fitted(const float *image, int stride, size_t channels, size_t c, part p, int h,
                      int w, int row, int column)
 {
@@ -262,7 +266,7 @@ static double fitted(const float *image, int stride, size_t channels, size_t c, 
     return sum / (p.width * p.height);
 }
 
-/* Whether all pixels are within `off` of that. */
+/* Returns true if no pixel of `got` differs from the result of fitted() by more than `off`. */
 static bool is_part(const float *got, const float *image, int stride, size_t channels, part p,
                     int h, int w, bool mirrored, double off)
 {
@@ -278,7 +282,8 @@ static bool is_part(const float *got, const float *image, int stride, size_t cha
     return true;
 }
 
-/* The one part of an image of height x width that it is; of that size whose sides are given. */
+/* Finds the only part of a `height` x `width` image that gives `got` when it is resized to `h` x
+ * `w`. */
 static part find_part(const float *got, const float *image, int height, int width, size_t channels,
                       int h, int w, bool *mirrored, double off)
 {
@@ -297,7 +302,8 @@ static part find_part(const float *got, const float *image, int height, int widt
     return found;
 }
 
-/* Rounding a side moves it by a half at the most. */
+/* Checks that part `p` has an allowed area and aspect ratio.  Allows for rounding, which changes a
+ * side by at most 0.5. */
 static void assert_allowed(part p, int height, int width, double least)
 {
     double area = (double)height * width, w = p.width, h = p.height;
@@ -334,7 +340,7 @@ static void parts_of_all_sizes_are_made_to_fit(void **state)
             widths[p.width]++;
         }
     assert_in_range(flips, 120, 200);                    /* of 320 */
-    assert_true(areas > 0.50 * SIDE * 320 && areas < 0.75 * SIDE * 320); /* the mean: 0.65 */
+    assert_true(areas > 0.50 * SIDE * 320 && areas < 0.75 * SIDE * 320); /* the mean is 0.65 */
     assert_true(lefts > 320 && tops > 100);
     for (int w = 5; w <= 8; w++)
         assert_true(widths[w] > 10);
@@ -342,7 +348,8 @@ static void parts_of_all_sizes_are_made_to_fit(void **state)
     lk_dataset_free(set);
 }
 
-/* A part of an archive's picture is taken from the picture, not from what it is made to fit. */
+/* Checks that a part of an image in an archive is cut from the original image, not from the resized
+ * one. */
 static void parts_are_of_the_picture_itself(void **state)
 {
     enum { LARGE = 13, SMALL = 5 };

@@ -1,12 +1,13 @@
-/* balance.c -- dealing samples that differ in length, so that virtual workers have as much to do.
+/* balance.c -- distributes samples of different lengths evenly over virtual workers.
  *
- * The longest sample first, each goes to the virtual worker that has the fewest tokens so far of
- * those that have room; of equals the first (Graham, "Bounds on multiprocessing timing anomalies",
- * SIAM J. Appl. Math. 17, 1969, with as many places for each).  So each has its samples in order
- * of their lengths, and those of one micro-batch are nearly as long: little of it is padding.
+ * Samples are assigned in descending order of length.  Each sample is assigned to the virtual
+ * worker that has the fewest tokens so far among those with room; of several, the first (Graham,
+ * "Bounds on multiprocessing timing anomalies", SIAM J.  Appl.  Math. 17, 1969, with an equal
+ * number of places per virtual worker).  Each virtual worker thus has its samples in order of
+ * length, and the samples of a micro-batch have similar lengths, so there is little padding.
  *
- * Of samples as long as each other the first in the batch goes first.  So who has what is a
- * function of the step alone, and every worker finds it out for itself: S log S + S V operations.
+ * Samples of equal length are assigned in batch order.  The assignment is therefore a function of
+ * the step, and every worker computes it by itself in S log S + S V operations.
  */
 #include <stdlib.h>
 #include <string.h>

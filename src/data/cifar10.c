@@ -1,12 +1,13 @@
 /* cifar10.c -- cifar10:DIR, the binary version of CIFAR-10.
  *
  * A record is a label byte and 32 x 32 red, then green, then blue bytes.  A sample is (32, 32, 3),
- * channels innermost; a channel is standardised by the mean and deviation of the published
- * training set (to four digits, as everyone uses them), whatever part of it is here.
+ * channels innermost.  A channel is standardised by its mean and standard deviation over the
+ * published training set (to the usual four digits), even if only some files of that set are
+ * present.
  *
- * Training data are all data_batch_*.bin in byte order.  If no validation fraction is given and
- * test_batch.bin is there, it is the validation part, as everyone reports on it; with a fraction,
- * it is not touched, and the part is taken from the training data.
+ * The training data are all data_batch_*.bin in byte order.  Without a validation fraction,
+ * test_batch.bin, if present, is the validation part, as is usual for reported results.  With a
+ * fraction, test_batch.bin is not read, and the validation part is taken from the training data.
  */
 #include "data/source.h"
 
@@ -40,7 +41,7 @@ static lk_status check_records(const lk_dataset *dataset, const lki_map *map, co
     return LK_OK;
 }
 
-/* Adds one file, which becomes the cifar10's to close whatever is found in it. */
+/* Adds one file.  `self` owns the file even if its contents turn out to be invalid. */
 static lk_status add_file(lk_dataset *dataset, const char *folder, const char *name)
 {
     cifar10 *self = dataset->state;

@@ -1,11 +1,12 @@
-/* cifar10_test.c -- CIFAR-10's records: planes to pixels, which file is for what, bad files. */
-#include "data/testing.h"
+/* cifar10_test.c -- tests CIFAR-10's records: the conversion of planes to pixels, the role of each
+ * file, and invalid files. */
+#include "data/data_testing.h"
 
 enum { RECORD = 3073 };
 
-static const lk_dataset_options none = { 0 };
+static const lk_dataset_options none = LK_DATASET_OPTIONS_INIT;
 
-/* `count` records with labels from `label` on; byte i of record r is (i + r) mod 256. */
+/* Writes `count` records with labels from `label` on; byte i of record r is (i + r) mod 256. */
 static void write_records(const char *path, size_t count, uint8_t label)
 {
     static uint8_t bytes[8 * RECORD];
@@ -73,13 +74,13 @@ static void the_test_batch_validates_unless_a_fraction_is_given(void **state)
     assert_int_equal(label_of(set, false, 4), 4);
     lk_dataset_free(set);
 
-    set = lkt_open("cifar10:cifar", &(lk_dataset_options){ .validation = 0.4 });
+    set = lkt_open("cifar10:cifar", LKT_DATASET(.validation = 0.4));
     assert_int_equal(lk_dataset_describe(set)->train_count, 3);
     assert_int_equal(lk_dataset_describe(set)->validation_count, 2);
     uint32_t seen = 0;
     for (uint64_t i = 0; i < 5; i++)
         seen |= 1u << label_of(set, i >= 3, i >= 3 ? i - 3 : i);
-    assert_int_equal(seen, 0x1f); /* labels 0 to 4: each once, none of the test batch */
+    assert_int_equal(seen, 0x1f); /* labels 0 to 4 once each, and no label of the test batch */
     lk_dataset_free(set);
 }
 

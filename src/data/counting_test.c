@@ -1,7 +1,7 @@
-/* counting_test.c -- what counts for nothing, and what counts for more than others.
+/* counting_test.c -- tests ignored labels, and the weights of samples in the loss.
  *
- * Goal:   a label that is to be ignored becomes no target, whatever the kind of data, and makes no
- *         class; weights in the loss go with their samples; mistakes are named.
+ * Goal:   an ignored label is neither a target nor a class, in every kind of data; each loss weight
+ *         is delivered with its sample; errors name the mistake.
  */
 #include "data/tar_testing.h"
 
@@ -20,7 +20,7 @@ static void write_idx(void)
     lkt_write("labels", classes, sizeof classes);
 }
 
-/* What is to be ignored is -56 here: the same byte. */
+/* Writes arrays in which the ignored label is -56, the byte 200. */
 static void write_npy(void)
 {
     for (int k = 0; k < 2; k++) {
@@ -65,7 +65,7 @@ static int32_t target_of(size_t i)
 
 static void assert_labels(const char *spec, int64_t ignored, uint32_t classes)
 {
-    lk_dataset *set = lkt_open(spec, &(lk_dataset_options){ .ignores = true, .ignored = ignored });
+    lk_dataset *set = lkt_open(spec, LKT_DATASET(.ignores = true, .ignored = ignored));
     float       x[3072];
     int32_t     y;
     assert_int_equal(lk_dataset_describe(set)->classes, classes);
@@ -79,7 +79,7 @@ static void assert_labels(const char *spec, int64_t ignored, uint32_t classes)
 static void assert_stream(const char *spec)
 {
     static float x[SAMPLES * 3072];
-    lk_dataset *set = lkt_open(spec, &(lk_dataset_options){ .ignores = true, .ignored = IGNORED });
+    lk_dataset *set = lkt_open(spec, LKT_DATASET(.ignores = true, .ignored = IGNORED));
     lki_stream *stream = NULL;
     int32_t     y[SAMPLES];
     uint64_t    got;
@@ -95,7 +95,7 @@ static void assert_stream(const char *spec)
 
 static void an_ignored_label_is_no_target(void **state)
 {
-    const lk_dataset_options all = { .seed = 1 };
+    const lk_dataset_options all = { .struct_size = sizeof(lk_dataset_options), .seed = 1 };
     (void)state;
     write_idx();
     write_npy();
@@ -111,10 +111,11 @@ static void an_ignored_label_is_no_target(void **state)
     lkt_refuses("cifar10:cifar", &all, LK_EFORMAT, "record 2 has label 200", "data_batch_1");
 }
 
-/* Of tokens those that come next are targets; what has been read stays. */
+/* Checks that an ignored token is removed from the targets, but not from the inputs. */
 static void an_ignored_token_is_no_target(void **state)
 {
-    lk_dataset_options options = { .context = 4, .ignores = true, .ignored = 'b' };
+    lk_dataset_options options = { .struct_size = sizeof(lk_dataset_options),
+                                   .context = 4, .ignores = true, .ignored = 'b' };
     int32_t            x[4], y[4];
     (void)state;
     lkt_write_text("text", "abababababab");
@@ -131,17 +132,20 @@ static void an_ignored_token_is_no_target(void **state)
     lk_dataset_free(docs);
 }
 
-/* A sample weighs a quarter of its label; half of them are for validation. */
+/* Sets the weight of a sample to a quarter of its label, with half of the samples for validation.
+ * Expects that each training sample is delivered with its own weight. */
 static void weights_in_the_loss_go_with_their_samples(void **state)
 {
-    lk_dataset_options options = { .loss_weights = "weights", .validation = 0.5 };
-    lk_loader_options  way     = { .global_batch = 2, .micro_batch = 2, .virtual_workers = 1,
+    lk_dataset_options options = { .struct_size = sizeof(lk_dataset_options),
+                                   .loss_weights = "weights", .validation = 0.5 };
+    lk_loader_options  way     = { .struct_size = sizeof(lk_loader_options),
+                                   .global_batch = 2, .micro_batch = 2, .virtual_workers = 1,
                                    .count = 1, .end_step = 4, .threads = 2 };
     lk_loader         *loader  = NULL;
     lk_batch           batch;
     uint32_t           seen = 0;
     (void)state;
-    write_npy(); /* x has the same numbers, all from 0 */
+    write_npy(); /* the file x contains the same numbers, and all are valid weights */
     lkt_write_text("weights", "0 0.5 50 0.25 50 0");
     lk_dataset *set = lkt_open("npy:x.npy,x.npy", &options);
     LKT_OK(lk_loader_open(&loader, set, &way));
@@ -153,7 +157,7 @@ static void weights_in_the_loss_go_with_their_samples(void **state)
     assert_int_equal(seen, 6); /* in 2 and 1, twice */
     lk_loader_free(loader);
     lk_dataset_free(set);
-    set = lkt_open("npy:x.npy,x.npy", &(lk_dataset_options){ .seed = 1 });
+    set = lkt_open("npy:x.npy,x.npy", LKT_DATASET(.seed = 1));
     LKT_OK(lk_loader_open(&loader, set, &way));
     LKT_OK(lk_loader_next(loader, &batch));
     assert_null(batch.weights);
@@ -172,7 +176,8 @@ static void bad_weights_in_the_loss_are_refused(void **state)
         { "1 1 -1 1 1 1", "weight 2 is -1; weights are finite and at least 0" },
         { "1 1 x 1 1 1", "weight 2 is 'x', which is no number" },
     };
-    lk_dataset_options options = { .loss_weights = "weights" };
+    lk_dataset_options options = { .struct_size  = sizeof(lk_dataset_options),
+                                   .loss_weights = "weights" };
     (void)state;
     write_npy();
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -181,8 +186,8 @@ static void bad_weights_in_the_loss_are_refused(void **state)
     }
     lkt_write_text("text", "abababababab");
     options.context = 4;
-    lkt_refuses("text:text", &options, LK_EINVAL, "--loss-weights are of samples with labels", "");
-    lkt_refuses("stream:text", &options, LK_EINVAL, "--loss-weights", "stream:text");
+    lkt_refuses("text:text", &options, LK_EINVAL, "`loss_weights` are of samples with labels", "");
+    lkt_refuses("stream:text", &options, LK_EINVAL, "`loss_weights`", "stream:text");
 }
 
 int main(void)

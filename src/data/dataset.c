@@ -1,22 +1,22 @@
-/* dataset.c -- opening a spec, splitting off the validation part, reading one sample.
+/* dataset.c -- opens a spec, splits off the validation part, and reads samples.
  *
- * Tokens:  a stream of `part` tokens holds n = (part - T) / T windows of T tokens and the token
- *          after them.  In training, window i starts at o + iT with o in [0, T) drawn for each
- *          epoch, so that borders move; o + nT + 1 <= part holds for every o, so n is the same
+ * Tokens: a stream of `part` tokens has n = (part - T) / T windows of T tokens, each with the
+ *          following token.  In training, window i starts at o + iT with o in [0, T) drawn per
+ *          epoch, so that window borders move.  For every o, o + nT + 1 <= part, so n is the same
  *          in every epoch.  The validation part is the last floor(fraction * tokens) tokens, and
- *          its windows start at 0.
- * Arrays:  a permutation keyed by split_seed alone puts floor(fraction * samples) of them in
- *          front: these are for validation (of fold k the k-th so many), the others for training.
- *          No table is kept.  With nothing to split, samples keep the order of their files.
- * Documents: split as arrays are, each whole; documents.c makes samples of both parts.
- * Floor:   0.29 of 100 is 29 for people and 28.999... in binary; a millionth is added before
- *          rounding down, so people are right.
+ *          its windows start at 0.  Arrays: a permutation keyed by split_seed puts floor(fraction *
+ *          samples) samples first, for validation (fold k uses the k-th run of that length).  The
+ *          others are for training.  No table is stored.  Without a validation part, samples keep
+ *          the order of their files.  Documents: split like arrays, as whole documents; documents.c
+ *          makes samples of both parts.  Floor: 0.29 of 100 is 28.999... in binary.  So a millionth
+ *          is added before rounding down, which gives the expected 29.
  */
 #include "data/source.h"
 
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "data/batch.h"
 #include "data/stream.h"
 
@@ -47,15 +47,16 @@ static uint64_t part_of(double fraction, uint64_t total)
     return (uint64_t)(fraction * (double)total + 1e-6);
 }
 
-/* Windows in a part of a stream; LK_EFORMAT if there are none. */
+/* *out becomes the number of windows in `tokens` tokens.  Returns LK_EFORMAT if the tokens do not
+ * fill one window. */
 static lk_status count_windows(uint64_t *out, const lk_dataset *dataset, const char *spec,
                                const char *part, uint64_t tokens)
 {
     uint64_t context = dataset->options.context;
     if (tokens < 2 * context)
         return lk_fail(LK_EFORMAT,
-                       "'%s' has %llu tokens, %llu of them for %s, but one window of --context "
-                       "%llu needs %llu; lower --context to at most %llu, or change --validation "
+                       "'%s' has %llu tokens, %llu of them for %s, but one window of `context` "
+                       "%llu needs %llu; lower `context` to at most %llu, or change `validation` "
                        "(now %g)",
                        spec, (unsigned long long)dataset->total, (unsigned long long)tokens, part,
                        (unsigned long long)context, (unsigned long long)(2 * context),
@@ -68,7 +69,7 @@ static lk_status split_tokens(lk_dataset *dataset, const char *spec)
 {
     lk_dataset_info *info = &dataset->info;
     if (dataset->options.fold > 1)
-        return lk_fail(LK_EINVAL, "'%s': --fold is for arrays with labels; of text the last part "
+        return lk_fail(LK_EINVAL, "'%s': `fold` is for arrays with labels; of text the last part "
                                   "is held out", spec);
     dataset->held_out = part_of(dataset->options.validation, dataset->total);
     LK_TRY(count_windows(&info->train_count, dataset, spec, "training",
@@ -85,17 +86,17 @@ static lk_status split_samples(lk_dataset *dataset, const char *spec)
     uint64_t         total = dataset->total;
     uint64_t         kept  = part_of(dataset->options.validation, total);
     if (dataset->options.validation > 0 && (kept == 0 || kept >= total))
-        return lk_fail(LK_EFORMAT, "'%s' has %llu samples; --validation %g keeps %llu of them and "
+        return lk_fail(LK_EFORMAT, "'%s' has %llu samples; `validation` %g keeps %llu of them and "
                                    "leaves %llu to train on; both must be at least 1",
                        spec, (unsigned long long)total, dataset->options.validation,
                        (unsigned long long)kept, (unsigned long long)(total - kept));
     info->validation_count = dataset->held_out > 0 ? dataset->held_out : kept;
     info->train_count      = total - info->validation_count;
     if (dataset->options.fold > 1 && (dataset->held_out > 0 || kept == 0))
-        return lk_fail(LK_EINVAL, "'%s': --fold %u needs --validation FRACTION, of which it is one",
+        return lk_fail(LK_EINVAL, "'%s': `fold` %u needs `validation` FRACTION, of which it is one",
                        spec, dataset->options.fold);
     if (dataset->options.fold > 1 && dataset->options.fold > total / kept)
-        return lk_fail(LK_EINVAL, "'%s': there is no --fold %u; --validation %g makes %llu of them",
+        return lk_fail(LK_EINVAL, "'%s': there is no `fold` %u; `validation` %g makes %llu of them",
                        spec, dataset->options.fold, dataset->options.validation,
                        (unsigned long long)(total / kept));
     return LK_OK;
@@ -105,7 +106,7 @@ static lk_status open_source(lk_dataset *dataset, const char *spec)
 {
     const lk_dataset_options *options = &dataset->options;
     if (!(options->validation >= 0 && options->validation < 1))
-        return lk_fail(LK_EINVAL, "--validation %g is not a fraction: at least 0 and below 1",
+        return lk_fail(LK_EINVAL, "`validation` %g is not a fraction: at least 0 and below 1",
                        options->validation);
     LK_TRY(find_source(&dataset->source, spec));
     const char *rest = strchr(spec, ':') + 1;
@@ -122,7 +123,7 @@ static lk_status open_source(lk_dataset *dataset, const char *spec)
     }
     if (options->context == 0)
         return lk_fail(LK_EINVAL, "'%s' is a stream of tokens: give the length of a sample, "
-                                  "--context", spec);
+                                  "`context`", spec);
     dataset->elements = options->context;
     dataset->info.x   = (lk_shape){ .rank = 1, .dims = { options->context } };
     if (dataset->source->read_document != NULL) {
@@ -140,8 +141,10 @@ lk_status lk_dataset_open(lk_dataset **out, const char *spec, const lk_dataset_o
     *out = NULL;
     lk_dataset *dataset = NULL;
     LK_TRY(LKI_NEW(&dataset, 1, "data set"));
-    dataset->options = *options;
-    lk_status status = open_source(dataset, spec);
+    lk_status status = lki_options_copy(&dataset->options, sizeof dataset->options, options,
+                                        "lk_dataset_options");
+    if (status == LK_OK)
+        status = open_source(dataset, spec);
     if (status != LK_OK) {
         lk_dataset_free(dataset);
         return status;

@@ -1,16 +1,17 @@
-/* docs.c -- docs:PATH: documents, each a sample of its own length.
+/* docs.c -- docs:PATH, a source of documents, each of which is a sample with its own length.
  *
- *      .jsonl             a JSON object a line; its member "text" is a document
- *      .tar               members .txt, each a document, and .json as a line of .jsonl; of a sample
- *                         (see fileset.h) that has both, the .txt
- *      .u16 .u32 .bin     token ids (see tokens.c), the documents between those that ?end= says
- *      others             a document a line
+ *     .jsonl             one JSON object per line; its member "text" is a document
+ *     .tar               members .txt, each a document, and .json, each like a line of .jsonl;
+ *                        a sample (see fileset.h) with both uses the .txt
+ *     .u16 .u32 .bin     token ids (see tokens.c); the id given by ?end= separates documents
+ *     others             one document per line
  *
- * Documents of text are bytes, without the byte 0, which is their separator; those of ids are
- * parted by that id.  Empty ones are left out.  Files are mapped and walked through once when they
- * are opened, which finds where each document begins; text inside JSON is decoded when it is read.
+ * Documents of text are bytes other than 0, which is their separator.  Documents of ids are
+ * separated by the id given by ?end=. Empty documents are skipped.  Files are mapped and scanned
+ * once when they are opened, to find the beginning of each document.  Text in JSON is decoded when
+ * it is read.
  *
- * Memory: 24 bytes a document.
+ * Memory: 24 bytes per document.
  */
 #include "data/source.h"
 
@@ -23,21 +24,21 @@
 #include "data/fileset.h"
 
 typedef struct {
-    uint64_t offset; /* of its bytes in the file, or of its first id */
+    uint64_t offset; /* offset of its bytes in the file, or index of its first id */
     uint32_t bytes;  /* in the file; ids: 0 */
-    uint32_t tokens; /* JSON: bytes of the text */
+    uint32_t tokens; /* JSON: bytes of the decoded text */
     uint32_t shard;
     bool     json;
 } document;
 
 typedef struct {
     lki_fileset  shards;
-    lki_tokens *ids; /* of each shard, or NULL: text */
+    lki_tokens *ids; /* one per shard; NULL: the documents are text */
     document   *documents;
     size_t      count, capacity;
-    document    text, json; /* while an archive is walked through: of the sample at hand, or none */
-    uint32_t    shard;      /* likewise */
-    uint64_t    end, width, vocabulary; /* as the spec says them; UINT64_MAX, 0, 0: it does not */
+    document    text, json; /* while scanning an archive: the documents of the current sample */
+    uint32_t    shard;      /* while scanning: the current shard */
+    uint64_t    end, width, vocabulary; /* settings of the spec; UINT64_MAX, 0 and 0 if not given */
 } docs;
 
 /* ---- Documents ------------------------------------------------------------------------------ */
@@ -52,10 +53,10 @@ static lk_status add_document(docs *self, document what)
     return LK_OK;
 }
 
-/* What says where in a file something is: a line of it, or a member. */
+/* A position in a file, for messages: a line, or a member of an archive. */
 typedef struct {
     const char *path, *member;
-    size_t      number; /* of the line, or the byte at which the member begins */
+    size_t      number; /* number of the line, or offset at which the member begins */
 } place;
 
 static lk_status damaged(const place *at, const char *why)
@@ -74,7 +75,8 @@ static lk_status check_text(const uint8_t *text, size_t bytes, const place *at)
     return LK_OK;
 }
 
-/* The object whose member *text is; NULL: there is none, *error says why. */
+/* Parses a JSON object and finds its member "text".  Returns NULL if the object is invalid, with
+ * the reason in *error. */
 static json_t *parse(const uint8_t *bytes, size_t count, const json_t **text, json_error_t *error)
 {
     json_t *object = json_loadb((const char *)bytes, count, JSON_REJECT_DUPLICATES, error);
@@ -157,7 +159,8 @@ static lk_status end_sample(void *context, const lki_tar *tar, const char *key, 
     return add_document(self, json);
 }
 
-/* What stands between two separators, or before the first, or behind the last. */
+/* Adds the documents of a file of ids.  A document ends at a separator or at the end of the
+ * file. */
 static lk_status find_ids(lk_dataset *dataset, const lki_mapped *in, uint32_t width)
 {
     docs       *self = dataset->state;
@@ -231,7 +234,7 @@ static lk_status parse_spec(docs *self, char **path, const char *rest)
     return LK_OK;
 }
 
-/* Text has one separator; ids the one that is said. */
+/* Sets the separator: 0 for text, the id in the spec for ids. */
 static lk_status choose_separator(lk_dataset *dataset, const char *rest)
 {
     docs *self = dataset->state;
@@ -308,7 +311,8 @@ static void copy_bytes(const uint8_t *from, size_t count, int32_t *out)
         out[i] = from[i];
 }
 
-/* The line was good when it was opened; a file that was changed since may be anything. */
+/* Reads a document from its JSON line.  The line was valid at opening, but the file may have
+ * changed. */
 static lk_status read_json(const document *what, const lki_mapped *in, uint64_t first, size_t count,
                            int32_t *out)
 {

@@ -1,10 +1,12 @@
-/* docs_test.c -- documents: where they are found, what their samples are, and how they are dealt.
+/* docs_test.c -- tests how documents are found, cut into samples, and distributed over virtual
+ * workers.
  *
- * Goal:   lines, JSON, archives and ids give the documents that they hold; a sample has as many
- *         targets as the document; a longer one is cut and nothing of it lost; the parts share no
- *         document; a step's samples all come once, to virtual workers with nearly as many tokens,
- *         as many as each has room for, whoever asks for which of them.
- * Method: small files written by hand, and the text of a play where it is there.
+ * Goal:   lines, JSON, archives and ids yield their documents.  A sample has as many targets as its
+ *         document, and a longer document is cut without loss.  The two parts share no document.
+ *         Every sample of a step is delivered once.  In every step virtual workers get nearly equal
+ *         numbers of tokens, and no more samples than they have room for.  This holds for loaders
+ *         that serve any subset of the virtual workers.
+ * Method: small handwritten files, and the text of a play if present.
  */
 #include "data/tar_testing.h"
 
@@ -12,9 +14,9 @@
 
 enum { T = 6 };
 
-static const lk_dataset_options plain = { .context = T };
+static const lk_dataset_options plain = { .struct_size = sizeof(lk_dataset_options), .context = T };
 
-/* The text of sample `index`: its targets as they are, '|' for the separator. */
+/* Writes sample `index` as text: its targets, with '|' for the separator. */
 static void text_of(const lk_dataset *set, bool validation, uint64_t index, char out[T + 1])
 {
     int32_t  x[T], y[T];
@@ -29,7 +31,7 @@ static void text_of(const lk_dataset *set, bool validation, uint64_t index, char
     out[length] = '\0';
 }
 
-/* All samples, one behind the other. */
+/* Checks all samples, concatenated. */
 static void assert_samples(const char *spec, const char *want)
 {
     lk_dataset *set       = lkt_open(spec, &plain);
@@ -130,9 +132,9 @@ static void bad_documents_are_refused(void **state)
     lkt_write("nul.txt", "a\nb\0c\n", 6);
     lkt_refuses("docs:nul.txt", &plain, LK_EFORMAT, "line 2 holds a NUL byte", "nul.txt");
     lkt_refuses("docs:lines.txt?end=3", &plain, LK_EINVAL, "is text, which has no end=", "");
-    lkt_refuses("docs:lines.txt", &(lk_dataset_options){ 0 }, LK_EINVAL, "--context", "");
-    lkt_refuses("docs:lines.txt", &(lk_dataset_options){ .context = T, .weights = "w" }, LK_EINVAL,
-                "--weights", "tokens");
+    lkt_refuses("docs:lines.txt", LKT_DATASET(), LK_EINVAL, "`context`", "");
+    lkt_refuses("docs:lines.txt", LKT_DATASET(.context = T, .weights = "w"), LK_EINVAL,
+                "`weights`", "tokens");
     assert_int_equal(mkdir("mixed", 0755), 0);
     lkt_write_text("mixed/a.txt", "a");
     lkt_write("mixed/b.u16", "ab", 2);
@@ -143,7 +145,7 @@ static void bad_documents_are_refused(void **state)
 
 enum { DOCUMENTS = 40 };
 
-/* Document i is the letter 'A' + i, 1 to 19 times. */
+/* Writes documents: document i consists of the letter 'A' + i, 1 to 19 times. */
 static void write_letters(void)
 {
     char text[2048] = "";
@@ -153,7 +155,7 @@ static void write_letters(void)
     lkt_write_text("letters", text);
 }
 
-/* Adds a part's samples to what has been seen of each letter. */
+/* Adds a part's samples to the count of each letter. */
 static void count_letters(const lk_dataset *set, bool validation, uint32_t count[DOCUMENTS])
 {
     const lk_dataset_info *info = lk_dataset_describe(set);
@@ -173,6 +175,7 @@ static void parts_share_no_document(void **state)
     for (uint32_t fold = 1; fold <= 4; fold++) {
         uint32_t    mine[DOCUMENTS] = { 0 }, held[DOCUMENTS] = { 0 };
         lk_dataset *set = lkt_open("docs:letters", &(lk_dataset_options){
+                                       .struct_size = sizeof(lk_dataset_options),
                                        .context = T, .validation = 0.25, .fold = fold });
         count_letters(set, false, mine);
         count_letters(set, true, held);
@@ -187,7 +190,7 @@ static void parts_share_no_document(void **state)
         assert_int_equal(held_in_all[i], 1);
 }
 
-/* ---- Dealing -------------------------------------------------------------------------------- */
+/* ---- Distribution --------------------------------------------------------------------------- */
 
 enum { V = 4, M = 3, B = 2, G = V * M * B, STEPS = 9 };
 
@@ -196,13 +199,14 @@ static lk_loader *open_loader(const lk_dataset *set, uint32_t first, uint32_t co
 {
     lk_loader *loader = NULL;
     LKT_OK(lk_loader_open(&loader, set, &(lk_loader_options){
+                              .struct_size = sizeof(lk_loader_options),
                               .seed = 5, .global_batch = G, .micro_batch = B, .virtual_workers = V,
                               .first = first, .count = count, .stride = stride, .order = order,
                               .end_step = STEPS, .threads = 2 }));
     return loader;
 }
 
-/* Everything that a virtual worker gets in a step. */
+/* All samples of a virtual worker in a step. */
 typedef struct {
     uint32_t samples[M], length[M];
     uint64_t tokens, longest;
@@ -243,7 +247,8 @@ static int by_value(const void *a, const void *b)
     return *left < *right ? -1 : *left > *right;
 }
 
-/* What a step has, by content, is what stands at its positions. */
+/* Checks that the virtual workers together got the samples at the positions of `step`, each once.
+ * Compares the contents. */
 static void assert_all_once(const lk_dataset *set, const hand hands[V], uint64_t step)
 {
     uint64_t     got[G], want[G], count = 0, n = lk_dataset_describe(set)->train_count;
@@ -264,7 +269,8 @@ static void assert_all_once(const lk_dataset *set, const hand hands[V], uint64_t
     assert_memory_equal(got, want, count * sizeof *got);
 }
 
-/* Nobody has more than another by more than one sample; not even in a short batch. */
+/* Checks that the numbers of tokens of any two virtual workers differ by at most the tokens of one
+ * sample, even in a short batch. */
 static void assert_balanced(const hand hands[V])
 {
     for (uint32_t v = 0; v < V; v++)
@@ -276,7 +282,7 @@ static void a_step_is_dealt_by_tokens(void **state)
 {
     (void)state;
     write_letters();
-    lk_dataset *set   = lkt_open("docs:letters", &plain); /* 88 samples: 3 steps of 24, and 16 */
+    lk_dataset *set   = lkt_open("docs:letters", &plain); /* 3 steps of 24 samples, then 16 */
     lk_loader  *whole = open_loader(set, 0, V, 1, LK_ORDER_PERMUTED);
     lk_loader  *each[2] = { open_loader(set, 0, 2, 2, LK_ORDER_PERMUTED),
                             open_loader(set, 1, 2, 2, LK_ORDER_PERMUTED) };
@@ -299,7 +305,7 @@ static void a_step_is_dealt_by_tokens(void **state)
     lk_dataset_free(set);
 }
 
-/* PyTorch's slots are PyTorch's. */
+/* Checks that samples are not balanced by length in PyTorch's orders. */
 static void torch_is_not_dealt(void **state)
 {
     int32_t  x[T], y[T];
@@ -325,12 +331,12 @@ static void lines_of_a_play(void **state)
     if (lkt_real_file(path, sizeof path, "text/tinyshakespeare.txt") == NULL)
         skip();
     (void)snprintf(spec, sizeof spec, "docs:%s", path);
-    lk_dataset *set = lkt_open(spec, &(lk_dataset_options){ .context = 128 });
+    lk_dataset *set = lkt_open(spec, LKT_DATASET(.context = 128));
     lines           = lk_dataset_describe(set)->train_count;
     for (uint64_t i = 0; i < lines; i++)
         tokens += lk_dataset_length(set, false, i);
     assert_int_equal(lines, 32777);
-    assert_int_equal(tokens, 1115394 - 7223); /* each line with its end, but for empty ones */
+    assert_int_equal(tokens, 1115394 - 7223); /* each line with its end; empty lines are skipped */
     lk_dataset_free(set);
 }
 

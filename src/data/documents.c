@@ -1,21 +1,23 @@
-/* documents.c -- samples of documents, each as long as it is.
+/* documents.c -- makes samples of documents, each as long as its document.
  *
- * A document of n tokens has n + 1 targets: all of its own, the first one too, and behind them the
- * separator, a token that is in no document.
+ * A document of n tokens has n + 1 targets: all its tokens, including the first, and then the
+ * separator, a token that occurs in no document.
  *
- *      x   separator  t0  t1  ...  t(n-1)
- *      y          t0  t1  t2  ...  separator
+ *     x   separator  t0  t1  ...  t(n-1)
+ *     y          t0  t1  t2  ...  separator
  *
- * T of them at the most are a sample.  A longer document is cut after every T targets, and nothing
- * of it is lost: each piece is a sample, whose first x is the target before it.  The parts for
- * training and for validation are drawn from whole documents, so that no document is in both.
+ * A sample has at most T of these targets.  A longer document is cut after every T targets.  Each
+ * piece is a sample whose first x is the last target of the previous piece, so no target is lost.
+ * The parts for training and validation are drawn from whole documents, so that no document is in
+ * both.
  *
- * Memory: 8 bytes a sample.
+ * Memory: 8 bytes per sample.
  */
 #include "base/memory.h"
 #include "data/source.h"
 
-/* The pieces of document `d` go behind `count` others, or, without `to`, are counted only. */
+/* Appends the pieces of document `d` to `to`, which has `count` pieces.  Returns the new number of
+ * pieces.  If `to` is NULL, only counts the pieces. */
 static uint64_t cut(const lk_dataset *dataset, uint64_t d, lki_piece *to, uint64_t count)
 {
     uint64_t targets = dataset->source->document_tokens(dataset, d) + 1;
@@ -25,7 +27,7 @@ static uint64_t cut(const lk_dataset *dataset, uint64_t d, lki_piece *to, uint64
     return count + parts;
 }
 
-/* One byte for each document: whether it is held out. */
+/* Marks the documents of the validation part, one byte per document. */
 static void mark(const lk_dataset *dataset, uint8_t *held)
 {
     for (uint64_t i = 0; i < dataset->info.validation_count; i++)
@@ -78,7 +80,8 @@ uint32_t lk_dataset_length(const lk_dataset *dataset, bool validation, uint64_t 
     return left < context ? (uint32_t)left : context;
 }
 
-/* The first `length` ids and targets: at least as many as there are. */
+/* Reads the first `length` ids and targets of a piece. `length` is at least the length of the
+ * piece. */
 static lk_status read_piece(const lk_dataset *dataset, bool validation, uint64_t index,
                             uint32_t length, int32_t *x, int32_t *y)
 {

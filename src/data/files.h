@@ -1,8 +1,8 @@
-/* data/files.h -- the file formats, each parsed from memory: nothing here opens a file.
+/* data/files.h -- parsers of the file formats, which read from memory and open no files.
  *
- * All take bytes that may be hostile, check every number before it is used or multiplied, and
- * allocate nothing that the bytes do not vouch for.  `path` is for messages.  What they put out
- * points into `data`, which must outlive it.
+ * All parsers accept hostile bytes: they check every number before it is used or multiplied, and
+ * allocate no more memory than the size of the input justifies. `path` is used only in messages.
+ * Outputs point into `data`, so `data` must outlive the outputs.
  */
 #ifndef LKI_DATA_FILES_H
 #define LKI_DATA_FILES_H
@@ -15,12 +15,12 @@ typedef struct {
     uint64_t       dims[3];
     const uint8_t *values;
     size_t         count;  /* the product of the dimensions */
-    const uint8_t *plain;  /* the file as it is without gzip */
+    const uint8_t *plain;  /* the uncompressed file */
     size_t         plain_bytes;
-    uint8_t       *memory; /* what was inflated, if it was */
+    uint8_t       *memory; /* the inflated data, or NULL */
 } lki_idx;
 
-/* `rank` is what the file must have: 3 for images, 1 for labels. */
+/* Parses a file.  `rank` is the expected rank: 3 for images, 1 for labels. */
 LK_NODISCARD lk_status lki_idx_parse(lki_idx *out, const uint8_t *data, size_t bytes,
                                      uint32_t rank, const char *path);
 void lki_idx_close(lki_idx *idx);
@@ -33,31 +33,31 @@ typedef struct {
     lk_dtype       dtype; /* F32, F64, and integers */
     uint32_t       rank;
     uint64_t       dims[LKI_NPY_RANK_MAX];
-    const uint8_t *values; /* maybe not aligned */
+    const uint8_t *values; /* possibly unaligned */
     size_t         count;
 } lki_npy;
 
-/* A C-ordered array of at least one dimension, none of them 0. */
+/* Parses a C-ordered array with at least one dimension.  All dimensions must be above 0. */
 LK_NODISCARD lk_status lki_npy_parse(lki_npy *out, const uint8_t *data, size_t bytes,
                                      const char *path);
 
-/* Element `index` as a number.  FP64 and wide integers are rounded. */
+/* Returns element `index` as a number.  Rounds FP64 and wide integers. */
 float lki_npy_number(const lki_npy *array, size_t index);
 
 /* ---- Token files ---------------------------------------------------------------------------- */
 
 typedef struct {
-    const uint8_t *values; /* maybe not aligned */
+    const uint8_t *values; /* possibly unaligned */
     uint64_t       count;
-    uint32_t       width; /* bytes of a token: 2 or 4 */
+    uint32_t       width; /* bytes per token: 2 or 4 */
     uint32_t       max;   /* the largest token */
 } lki_tokens;
 
-/* `width` 0 means that a header says it; `vocabulary` 0 that any token is good. */
+/* Parses a token file.  `width` 0: read from the header; `vocabulary` 0: any token is valid. */
 LK_NODISCARD lk_status lki_tokens_parse(lki_tokens *out, const uint8_t *data, size_t bytes,
                                         uint32_t width, uint64_t vocabulary, const char *path);
 
-/* Tokens [first, first + count). */
+/* Copies tokens [first, first + count). */
 void lki_tokens_copy(const lki_tokens *tokens, uint64_t first, size_t count, int32_t *out);
 
 /* ---- tar ------------------------------------------------------------------------------------ */
@@ -65,24 +65,26 @@ void lki_tokens_copy(const lki_tokens *tokens, uint64_t first, size_t count, int
 enum { LKI_TAR_NAME_MAX = 1023 };
 
 typedef struct lki_tar {
-    const uint8_t *data; /* what is in memory: `bytes` of the archive, from `from` on */
+    const uint8_t *data; /* the part of the archive in memory: `bytes` bytes from offset `from`
+                          * on */
     size_t         from, bytes;
     const char    *path;
-    size_t         at, start;          /* the next header; the first header of the member at hand */
-    bool           has_name, has_size; /* an extended header has said them */
+    size_t         at, start;          /* offsets of the next header and of the first header of the
+                                        * current member */
+    bool           has_name, has_size; /* given by an extended header */
     uint64_t       size;
     char           name[LKI_TAR_NAME_MAX + 1];
 
-    /* NULL, or where memory does not hold all: makes it hold what there is up to `end`.  What lies
-     * before `at` may go. */
+    /* Loads the archive up to offset `end`, or to its end.  May drop the bytes before offset `at`.
+     * The pointer is NULL if the whole archive is in memory. */
     lk_status (*hold)(struct lki_tar *tar, size_t end);
-    void *context; /* hold()'s */
+    void *context; /* for hold() */
 } lki_tar;
 
-/* A regular file. */
+/* A regular file in an archive. */
 typedef struct {
-    const char    *name;    /* this and content: until the next call */
-    size_t         start;   /* of its headers: where a walk can begin */
+    const char    *name;    /* name and content are valid until the next call */
+    size_t         start;   /* offset of the member's first header; a walk can begin there */
     size_t         offset;  /* of its content */
     const uint8_t *content; /* `bytes` of it */
     size_t         bytes;
@@ -90,12 +92,13 @@ typedef struct {
 
 void lki_tar_begin(lki_tar *tar, const uint8_t *data, size_t bytes, const char *path);
 
-/* The next regular file; *more is false where the archive ends.  LK_EFORMAT says at which byte it
- * is truncated or damaged. */
+/* Finds the next regular file; *more is false at the end of the archive.  LK_EFORMAT names the byte
+ * at which the archive is truncated or damaged. */
 LK_NODISCARD lk_status lki_tar_next(lki_tar *tar, lki_tar_member *out, bool *more);
 
-/* Where an archive has ended: whether another one follows, as where several were written into one
- * file or pipe, behind any number of blocks of zeros.  What is not zeros must be one. */
+/* Called at the end of an archive.  Several archives may be written to one file or pipe. *more
+ * becomes true if another archive follows, after any number of zero blocks.  Returns LK_EFORMAT if
+ * other bytes follow. */
 LK_NODISCARD lk_status lki_tar_follows(lki_tar *tar, bool *more);
 
 /* ---- gzip ----------------------------------------------------------------------------------- */
@@ -107,11 +110,11 @@ LK_NODISCARD lk_status lki_gunzip_open(lki_gunzip **out, const uint8_t *data, si
                                        const char *path);
 void lki_gunzip_close(lki_gunzip *gunzip);
 
-/* Inflates up to `bytes`; *got is less only where the content ends. */
+/* Inflates up to `bytes` bytes; *got is below `bytes` only at the end of the content. */
 LK_NODISCARD lk_status lki_gunzip_read(lki_gunzip *gunzip, uint8_t *out, size_t bytes,
                                        size_t *got);
 
-/* LK_EFORMAT unless content and file end here. */
+/* Returns LK_EFORMAT unless all content has been read and the file has no further bytes. */
 LK_NODISCARD lk_status lki_gunzip_finish(lki_gunzip *gunzip);
 
 #endif

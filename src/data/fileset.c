@@ -1,4 +1,4 @@
-/* fileset.c -- FILE, FOLDER or RANGE as a list of mapped files; walking through a tar archive. */
+/* fileset.c -- maps a FILE, FOLDER or RANGE as a list of files, and walks through tar archives. */
 #include "data/fileset.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ bool lki_ends_with(const char *path, const char *end)
     return length > tail && strcmp(path + length - tail, end) == 0;
 }
 
-/* Takes `path` over, whatever happens. */
+/* Adds a file.  Takes ownership of `path`, also on failure. */
 static lk_status add(lki_fileset *set, lk_dataset *dataset, char *path)
 {
     lk_status status = lki_reserve((void **)&set->at, &set->capacity, set->count,
@@ -129,7 +129,7 @@ static size_t key_length(const char *name)
     return (size_t)(base - name) + strcspn(base, ".");
 }
 
-/* The member at hand begins a sample of its own, if there is one. */
+/* Starts a new sample with the current member of the archive, if there is a current member. */
 static void begin_sample(lki_tar_walk *walk, size_t length)
 {
     walk->begun = walk->member.start;

@@ -1,8 +1,8 @@
-/* folder.c -- the files of a folder in an order that no file system decides.
+/* folder.c -- lists the files of a folder in an order that does not depend on the file system.
  *
- * Folders are put on a list and the list is walked, so depth costs no stack.  Links are not
- * followed: they can lead round in circles and out of the folder.  The order is that of the
- * bytes of the whole relative path, so "a.txt" comes before "a/b".
+ * Subfolders are queued in a list, so deep folders need no recursion.  Links are not followed,
+ * because they can form cycles and leave the folder.  Files are in byte order of the whole relative
+ * path, so "a.txt" is before "a/b".
  */
 #include "data/source.h"
 

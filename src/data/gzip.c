@@ -1,7 +1,8 @@
-/* gzip.c -- inflating a gzip file that lies in memory, piece by piece, no more than asked for.
+/* gzip.c -- inflates a gzip file in memory, piece by piece.  Each call inflates only as many bytes
+ * as requested.
  *
- * The caller says how many bytes it wants, from a header it has read first, so a small file that
- * inflates to a terabyte costs nothing.  zlib checks the content's CRC and length at its end.
+ * The caller requests a number of bytes that it knows from a header, so a small file that inflates
+ * to a terabyte costs nothing. zlib checks the content's CRC and length at its end.
  */
 #include "data/files.h"
 
@@ -15,7 +16,7 @@
 struct lki_gunzip {
     z_stream    stream;
     const char *path;
-    size_t      input;  /* bytes not yet given to zlib */
+    size_t      input;  /* bytes not yet passed to zlib */
     bool        opened; /* the stream is initialised */
     bool        ended;
 };
@@ -33,7 +34,7 @@ lk_status lki_gunzip_open(lki_gunzip **out, const uint8_t *data, size_t bytes, c
     gunzip->path           = path;
     gunzip->input          = bytes;
     gunzip->stream.next_in = data;
-    if (inflateInit2(&gunzip->stream, MAX_WBITS + 16) != Z_OK) { /* + 16: gzip, nothing else */
+    if (inflateInit2(&gunzip->stream, MAX_WBITS + 16) != Z_OK) { /* + 16: gzip format only */
         lki_free(gunzip);
         return lk_fail(LK_ENOMEM, "'%s': no memory for inflating", path);
     }
@@ -51,7 +52,7 @@ void lki_gunzip_close(lki_gunzip *gunzip)
     lki_free(gunzip);
 }
 
-/* zlib counts in 32 bits: feeds it at most that at a time. */
+/* Passes more input to zlib, whose counts have 32 bits. */
 static void refill(lki_gunzip *gunzip)
 {
     if (gunzip->stream.avail_in == 0) {

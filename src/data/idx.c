@@ -1,7 +1,7 @@
-/* idx.c -- idx:IMAGES,LABELS: grey images and their classes, as MNIST and its relatives have them.
+/* idx.c -- idx:IMAGES,LABELS: grey images and their classes, in the format of MNIST.
  *
- * A pixel v becomes (v/255 - 0.5) / 0.5, in [-1, 1]: the same for any IDX file, so that what a
- * model was trained on is known from its name alone.  A sample is (H, W, 1).
+ * A pixel v becomes (v/255 - 0.5) / 0.5, in [-1, 1], for every IDX file.  The spec thus determines
+ * the values on which a model was trained.  A sample is (H, W, 1).
  */
 #include "data/source.h"
 

@@ -1,12 +1,12 @@
 /* idx_file.c -- the IDX format: a magic number, big-endian dimensions, bytes.
  *
- *      00 00 08 RR   type 08 = unsigned byte, RR = rank
- *      u32 x RR      dimensions
- *      u8  x ...     values, last dimension innermost
+ *     00 00 08 RR   type 08 = unsigned byte, RR = rank
+ *     u32 x RR      dimensions
+ *     u8  x ...     values, last dimension innermost
  *
- * A gzip file is known by its own magic and not by its name.  Its header is inflated first, and
- * says how much memory is right; deflate makes at most 1032 bytes of one, so a header that
- * claims more than that of its file is refused before any memory is asked for.
+ * A gzip file is recognised by its magic number, not by its name.  Its header is inflated first and
+ * determines the memory needed.  Deflate expands by at most a factor of 1032, so a header that
+ * claims more is refused before any memory is allocated.
  */
 #include "data/files.h"
 
@@ -26,7 +26,7 @@ static size_t header_bytes(uint32_t rank)
     return 4 + 4 * (size_t)rank;
 }
 
-/* Fills dims and count.  `head` holds the whole header. */
+/* Sets dims and count.  `head` holds the whole header. */
 static lk_status parse_header(lki_idx *out, const uint8_t *head, uint32_t rank, const char *path)
 {
     uint32_t magic = be32(head), want = (uint32_t)TYPE_U8 << 8 | rank;

@@ -1,5 +1,6 @@
-/* idx_test.c -- IDX files, plain and gzip: what they hold, and every way of being wrong. */
-#include "data/testing.h"
+/* idx_test.c -- tests IDX files, plain and gzip: the values read from valid files, and the errors
+ * for invalid ones. */
+#include "data/data_testing.h"
 
 #include <zlib.h>
 
@@ -8,7 +9,7 @@
 
 enum { N = 10, H = 3, W = 4, IMAGES = 16 + N * H * W, LABELS = 8 + N };
 
-static const lk_dataset_options none = { 0 };
+static const lk_dataset_options none = LK_DATASET_OPTIONS_INIT;
 
 static void put32(uint8_t *p, uint32_t value)
 {
@@ -16,7 +17,7 @@ static void put32(uint8_t *p, uint32_t value)
         p[i] = (uint8_t)(value >> (24 - 8 * i));
 }
 
-/* Ten images whose bytes count up; labels 0 1 2 0 1 2 ... */
+/* Writes ten images whose bytes count up, with labels 0 1 2 0 1 2 ... */
 static void make_images(uint8_t out[IMAGES])
 {
     put32(out, 0x803);
@@ -168,7 +169,7 @@ static void refuses_bad_gzip(void **state)
     assert_int_equal(fread(gz, 1, sizeof gz, file), bytes);
     (void)fclose(file);
 
-    for (size_t cut = 1; cut < bytes; cut++) { /* whatever is missing, it is noticed */
+    for (size_t cut = 1; cut < bytes; cut++) { /* every truncation is detected */
         lkt_write("bad", gz, cut);
         lkt_refuses("idx:bad,labels", &none, LK_EFORMAT, "'bad'", "");
     }

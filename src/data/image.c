@@ -1,8 +1,8 @@
-/* image.c -- JPEG by libjpeg-turbo, PNG by libpng.
+/* image.c -- decodes JPEG with libjpeg-turbo and PNG with libpng.
  *
- * A JPEG is a description from which decoders may draw slightly different pixels.  Ours is always
- * the accurate integer transform with smooth upsampling, which libjpeg-turbo computes alike on
- * every processor; the content hash of what has JPEGs tells decoders apart that do not agree.
+ * JPEG decoders may produce slightly different pixels.  We always use the accurate integer
+ * transform with smooth upsampling, which libjpeg-turbo computes identically on every processor.
+ * The content hash of data with JPEGs differs between decoders with different pixels.
  */
 #include "data/image.h"
 
@@ -72,7 +72,7 @@ lk_status lki_jpeg_decode(lki_image *out, const uint8_t *data, size_t bytes, uin
 
 /* ---- PNG ------------------------------------------------------------------------------------ */
 
-/* All that lives across a jump out of libpng. */
+/* The state of decoding a PNG, in memory that a longjmp out of libpng leaves intact. */
 typedef struct {
     png_structp      png;
     png_infop        info;
@@ -91,7 +91,7 @@ static void on_error(png_structp png, png_const_charp message)
     png_longjmp(png, 1);
 }
 
-/* Of chunks that do not matter for the pixels. */
+/* Ignores warnings, which concern chunks that do not affect pixels. */
 static void on_warning(png_structp png, png_const_charp message)
 {
     (void)png;
@@ -107,7 +107,8 @@ static void on_read(png_structp png, png_bytep out, size_t bytes)
     r->at += bytes;
 }
 
-/* Asks for 8 bits, no palette and no transparency; *channels becomes what there will be. */
+/* Requests 8 bits without palette and transparency. *channels becomes the resulting number of
+ * channels. */
 static void simplify(reader *r)
 {
     int type = png_get_color_type(r->png, r->info);
@@ -133,7 +134,8 @@ static lk_status allocate_rows(reader *r)
     return LK_OK;
 }
 
-/* A stream of deflate has at most 1032 bytes for one: what claims more is not worth its memory. */
+/* Returns true if the file is large enough for the image that its header claims: deflate expands by
+ * at most a factor of 1032.  Called before memory is allocated for the image. */
 static bool is_vouched_for(const reader *r)
 {
     return (uint64_t)png_get_rowbytes(r->png, r->info) * png_get_image_height(r->png, r->info) /
@@ -160,7 +162,7 @@ static uint8_t luma(const uint8_t *rgb)
     return (uint8_t)((299u * rgb[0] + 587u * rgb[1] + 114u * rgb[2] + 500) / 1000);
 }
 
-/* Between one channel and three. */
+/* Converts between one channel and three. */
 static lk_status convert(lki_image *image, uint32_t channels)
 {
     size_t   pixels = (size_t)image->width * image->height;

@@ -1,4 +1,4 @@
-/* lanes.c -- the plain loops, and which to take. */
+/* lanes.c -- the portable loops, and the selection of the best table. */
 #include "base/status.h"
 #include "data/lanes.h"
 

@@ -1,8 +1,8 @@
-/* data/lanes.h -- what the loader does to many values alike, in the widest registers there are.
+/* data/lanes.h -- the loader's loops over many values, in the widest registers.
  *
- * A loader is to cost little beside a small model's step, which has the cores for itself else.  The
- * loops of lanes.inc are compiled once for each instruction set; they are integer and single IEEE
- * operations, so that all give the bits of the plain ones.
+ * A loader must be cheap compared with a step of a small model, with which it shares the cores.
+ * The loops of lanes.inc are compiled once per instruction set.  They consist of integer and single
+ * IEEE operations, so all versions give bit-identical results.
  */
 #ifndef LKI_DATA_LANES_H
 #define LKI_DATA_LANES_H
@@ -15,29 +15,30 @@
 
 enum { LKI_LANES = 32 };
 
-/* The network of order.c: see there. */
+/* The Feistel network of order.c. */
 typedef struct {
     uint64_t        seed, epoch;
     lki_rng_purpose purpose;
-    uint32_t        half;   /* bits */
+    uint32_t        half;   /* in bits */
     uint32_t        rounds;
 } lki_network;
 
 typedef struct {
     const char *name;
 
-    /* LKI_LANES values pass through the network. */
+    /* Applies the network to LKI_LANES values, in place. left[] and right[] hold the halves of each
+     * value. */
     void (*pass)(const lki_network *of, uint32_t left[LKI_LANES], uint32_t right[LKI_LANES]);
 
-    /* Pixels in [-1, 1]: to[i] = (from[i] / 255 - 0.5) / 0.5. */
+    /* Converts pixels to [-1, 1]: to[i] = (from[i] / 255 - 0.5) / 0.5. */
     void (*pixels)(size_t count, const uint8_t *from, float *to);
 } lki_lanes;
 
-/* The widest that the processor has. */
+/* Returns the table for the widest registers of this processor. */
 const lki_lanes *lki_lanes_best(void);
 
-/* For tests: table `index`, the widest first and the plain one last; NULL behind it, and where the
- * processor lacks it *lacks is true. */
+/* For tests: returns table `index`, the widest first and the portable one last; NULL past the end.
+ * *lacks becomes true if this processor does not support the table. */
 const lki_lanes *lki_lanes_at(size_t index, bool *lacks);
 
 static inline uint32_t lki_network_mask(const lki_network *of)

@@ -1,5 +1,6 @@
-/* lanes_test.c -- the loader's wide loops give the bits of the plain ones. */
-#include "data/testing.h"
+/* lanes_test.c -- tests that the loader's wide loops give exactly the results of the portable
+ * loops. */
+#include "data/data_testing.h"
 
 #include "data/lanes.h"
 #include "data/source.h"

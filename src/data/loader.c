@@ -1,20 +1,20 @@
 /* loader.c -- threads that prepare micro-batches ahead of their use.
  *
- * A ring of ahead + 1 micro-batches: the consumer borrows one (in lock step one of each virtual
- * worker, and the ring is so much larger), the threads fill the others.
- * `claimed` counts the batches that some thread has begun, `freed` those handed back; both only
- * grow, batch number k lives in place k mod slots, and nothing is begun while claimed - freed =
- * slots.  A thread that waits for that is woken when half of the places are free: a wake-up costs
- * as much as a small micro-batch.
+ * The ring has ahead + 1 micro-batches.  The consumer borrows one micro-batch, and the threads fill
+ * the others.  In lock step the consumer borrows one micro-batch per virtual worker, and the ring
+ * is larger by as many. `claimed` counts the batches that threads have begun, `freed` the batches
+ * that the consumer has returned.  Both counters only grow, and batch k is in slot k mod slots.  No
+ * batch is begun while claimed - freed = slots.  A thread that waits for room is woken when half of
+ * the slots are free, because a wake-up costs as much as a small micro-batch.
  *
  *      freed        taken                     claimed
  *        |  borrowed  |  ready, or being filled  |  free  |
  *
- * Batches are begun in order, each by the thread that has `turn`, which asks the sampler what is in
- * it; they are filled side by side; and they are handed out in order, each when it is ready.  Which
- * batch is which is arithmetic on the step alone (order.c), so the threads' timing and number can
- * delay the consumer but never change what it gets.  All memory is allocated when the loader is
- * opened.  Signals are blocked in the threads: they belong to the program's own.
+ * Batches are begun in order.  The thread that holds `turn` begins one, and asks the sampler for
+ * its contents.  Batches are filled concurrently, and are passed to the consumer in order.  Their
+ * contents depend only on the step (order.c), so the threads' timing and number can delay the
+ * consumer but never change its data.  All memory is allocated when the loader is opened.  The
+ * threads block signals, which belong to the program's own threads.
  */
 #include "data/source.h"
 
@@ -23,22 +23,23 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "data/batch.h"
 #include "data/loader.h"
 #include "data/sampler.h"
 
 enum { AHEAD_MAX = 4096, THREADS_MAX = 256 };
 
-/* What is prepared in advance for a thread unless it is said: so many micro-batches, or, of small
- * ones, as many as these bytes hold, so that a wake-up serves more of them. */
+/* Defaults for `ahead`: micro-batches per thread or, if they are small, as many as fit in
+ * AHEAD_BYTES, so that one wake-up serves several micro-batches. */
 enum { AHEAD_LEAST = 4, AHEAD_MOST = 32, AHEAD_BYTES = 2 << 20 };
 
-/* A micro-batch that is being filled, and after that, if it could not be, why. */
+/* A slot of the ring: a micro-batch being filled or ready, or a failure. */
 typedef struct {
     uint64_t  number, epoch;
     uint64_t *indices; /* of its samples */
     bool      ready;
-    lk_error  error; /* .status is LK_OK where there is none */
+    lk_error  error; /* .status is LK_OK if no failure has occurred */
     lk_batch  batch;
 } place;
 
@@ -46,9 +47,9 @@ struct lk_loader {
     const lk_dataset *dataset;
     lk_loader_options options;
     uint32_t          micro_count;
-    size_t            x_bytes, y_count; /* of one sample */
+    size_t            x_bytes, y_count; /* per sample */
     uint64_t          slots;
-    uint32_t          borrows; /* micro-batches that the consumer has at a time */
+    uint32_t          borrows; /* micro-batches borrowed at a time */
     place            *ring;
     uint64_t         *indices;
     uint8_t          *x;
@@ -57,25 +58,25 @@ struct lk_loader {
     uint32_t         *list;    /* of virtual workers, or NULL */
 
     pthread_t *threads;
-    uint32_t   running; /* of them; above 0 the locks and the signals exist, too */
+    uint32_t   running; /* number of threads; above 0 the locks and condition variables exist */
 
-    pthread_mutex_t turn; /* guards what follows; may be held while `lock` is taken */
+    pthread_mutex_t turn; /* guards the fields below; may be held when `lock` is acquired */
     lki_sampler     sampler;
-    uint64_t        step; /* of the next micro-batch to be begun */
+    uint64_t        step; /* step of the next micro-batch to begin */
     uint32_t        worker, micro;
 
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t  more, room;
     uint64_t        claimed, freed, taken;
     bool            finished, stop;
-    uint32_t        begun; /* threads */
-    lki_trace      *trace; /* of their work, or NULL */
+    uint32_t        begun; /* number of begun threads */
+    lki_trace      *trace; /* trace of the threads' work; NULL: none */
     uint32_t        first_track;
 };
 
 /* ---- The threads --------------------------------------------------------------------------- */
 
-/* Waits for a free place and claims it.  NULL when the loader is being freed. */
+/* Waits for a free slot and claims the slot.  Returns NULL when the loader is being freed. */
 static place *wait_for_room(lk_loader *loader)
 {
     place *claimed = NULL;
@@ -99,7 +100,7 @@ static void say_finished(lk_loader *loader)
     pthread_mutex_unlock(&loader->lock);
 }
 
-/* What the next micro-batch is. */
+/* Computes the contents of the next micro-batch. */
 static void describe(lk_loader *loader, place *p)
 {
     const lk_loader_options *o    = &loader->options;
@@ -113,7 +114,7 @@ static void describe(lk_loader *loader, place *p)
     p->batch.first_slot = (v * loader->micro_count + loader->micro) * o->micro_batch;
 }
 
-/* On to the one after it; in lock step the virtual workers follow each other faster. */
+/* Advances to the next micro-batch.  In lock step, virtual workers change fastest. */
 static void advance(lk_loader *loader)
 {
     bool      lock_step = loader->options.lock_step;
@@ -128,7 +129,7 @@ static void advance(lk_loader *loader)
     loader->step++;
 }
 
-/* Begins the next micro-batch, or returns NULL: there is none, or the loader is being freed. */
+/* Begins the next micro-batch.  Returns NULL at the end, or when the loader is being freed. */
 static place *begin(lk_loader *loader)
 {
     place *p = NULL;
@@ -181,7 +182,7 @@ static void hand_over(lk_loader *loader, place *p)
     pthread_mutex_unlock(&loader->lock);
 }
 
-/* Of the loader's thread `number`. */
+/* Returns the track of thread `number` of the loader. */
 static lki_track *track_of(lk_loader *loader, uint32_t number)
 {
     pthread_mutex_lock(&loader->lock);
@@ -224,8 +225,8 @@ static lk_status check_options(const lk_dataset *dataset, const lk_loader_option
                        o->virtual_workers);
     uint64_t unit = (uint64_t)o->virtual_workers * o->micro_batch;
     if (o->global_batch % unit != 0)
-        return lk_fail(LK_EINVAL, "loader: --global-batch %u is no multiple of %u virtual workers "
-                                  "times --micro-batch %u (%llu)", o->global_batch,
+        return lk_fail(LK_EINVAL, "loader: `global_batch` %u is no multiple of %u virtual workers "
+                                  "times `micro_batch` %u (%llu)", o->global_batch,
                        o->virtual_workers, o->micro_batch, (unsigned long long)unit);
     if (o->count == 0 || o->first >= o->virtual_workers ||
         o->count - 1 > (o->virtual_workers - 1 - o->first) / (o->stride ? o->stride : 1))
@@ -247,7 +248,7 @@ static lk_status check_options(const lk_dataset *dataset, const lk_loader_option
                                             o->virtual_workers, o->drop_last);
     if (lk_steps_per_epoch(positions, o->global_batch, o->drop_last) == 0)
         return lk_fail(LK_EINVAL, "loader: %llu samples do not fill one global batch of %u; lower "
-                                  "--global-batch or leave out --drop-last",
+                                  "`global_batch` or leave out `drop_last`",
                        (unsigned long long)dataset->info.train_count, o->global_batch);
     return LK_OK;
 }
@@ -297,7 +298,7 @@ static lk_status start(lk_loader *loader)
 {
     sigset_t all, before;
     int      error = 0;
-    pthread_mutex_init(&loader->turn, NULL); /* with NULL attributes these cannot fail on Linux */
+    pthread_mutex_init(&loader->turn, NULL); /* cannot fail on Linux with NULL attributes */
     pthread_mutex_init(&loader->lock, NULL);
     pthread_cond_init(&loader->more, NULL);
     pthread_cond_init(&loader->room, NULL);
@@ -318,6 +319,9 @@ lk_status lk_loader_open(lk_loader **out, const lk_dataset *dataset,
 {
     LK_ASSERT(out != NULL && dataset != NULL && options != NULL);
     *out = NULL;
+    lk_loader_options mine;
+    LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_loader_options"));
+    options = &mine;
     LK_TRY(check_options(dataset, options));
     lk_loader *loader = NULL;
     LK_TRY(LKI_NEW(&loader, 1, "loader"));
@@ -382,7 +386,7 @@ void lki_loader_trace(lk_loader *loader, lki_trace *trace, uint32_t first)
     pthread_mutex_unlock(&loader->lock);
 }
 
-/* The next place, once it is ready; NULL where nothing comes any more. */
+/* Waits until the next slot is ready, and returns the slot; NULL past the end. */
 static place *take(lk_loader *loader)
 {
     place *next = &loader->ring[loader->taken % loader->slots];

@@ -1,9 +1,11 @@
-/* loader_test.c -- the thread delivers what reading by hand gives, in order, for any share.
+/* loader_test.c -- tests that a loader delivers the samples that direct reads yield, in order,
+ * whichever virtual workers it serves.
  *
- * Goal:   the loader's timing, depth and share of virtual workers change nothing.
- * Method: rebuild every micro-batch from lk_step_at() and lk_dataset_read() and compare bytes.
+ * Goal:   the loader's timing, depth and share of virtual workers do not change the batches.
+ * Method: rebuild every micro-batch from lk_step_at() and lk_dataset_read(), and compare its bytes
+ *         with the loader's.
  */
-#include "data/testing.h"
+#include "data/data_testing.h"
 
 #include <time.h>
 
@@ -15,21 +17,22 @@ static lk_dataset *open_tokens(void)
 {
     lk_dataset *set = NULL;
     LKT_OK(lk_dataset_open(&set, "synthetic:tokens=500,vocab=50",
-                           &(lk_dataset_options){ .seed = 3, .context = T }));
-    return set; /* 61 windows: two full steps of 24 and a short one of 13 */
+                           LKT_DATASET(.seed = 3, .context = T)));
+    return set; /* 61 windows: two steps of 24 and a short step of 13 */
 }
 
 static lk_dataset *open_images(void)
 {
     lk_dataset *set = NULL;
     LKT_OK(lk_dataset_open(&set, "synthetic:images=61,h=2,w=2,c=2,classes=3",
-                           &(lk_dataset_options){ .seed = 3 }));
+                           LKT_DATASET(.seed = 3)));
     return set;
 }
 
 static lk_loader_options options_for(uint32_t first, uint32_t count)
 {
-    return (lk_loader_options){ .seed = 11, .global_batch = G, .micro_batch = B,
+    return (lk_loader_options){ .struct_size = sizeof(lk_loader_options),
+                                .seed = 11, .global_batch = G, .micro_batch = B,
                                 .virtual_workers = V, .first = first, .count = count,
                                 .end_step = 7 };
 }
@@ -45,7 +48,7 @@ static void assert_batch(const lk_dataset *set, const lk_batch *got, uint64_t st
     assert_int_equal(got->micro_index, m);
     assert_int_equal(got->first_slot, (v * M + m) * B);
     assert_int_equal(got->samples, lk_micro_samples(span.samples, B, M, v, m));
-    size_t targets = info->tokens ? T : 1; /* an image of 2 x 2 x 2 has as many bytes as x here */
+    size_t targets = info->tokens ? T : 1; /* x fits T tokens or an image of 2 x 2 x 2 */
     for (uint32_t i = 0; i < B; i++) {
         uint8_t x[4 * T] = { 0 };
         int32_t y[T]     = { 0 };
@@ -92,7 +95,8 @@ static void equals_direct_reads(void **state)
     lk_dataset_free(images);
 }
 
-/* Every share is compared with the same direct reads, so shares together equal the whole. */
+/* Opens loaders for several subsets of the virtual workers.  Compares each with direct reads of the
+ * samples. */
 static void any_share_delivers_its_part(void **state)
 {
     (void)state;
@@ -105,7 +109,8 @@ static void any_share_delivers_its_part(void **state)
     lk_dataset_free(set);
 }
 
-/* In lock step all virtual workers' micro-batches of one index are there together. */
+/* Checks that in lock step the micro-batches that all virtual workers have for one index are
+ * borrowed together. */
 static void in_lock_step_all_stay(void **state)
 {
     static const uint32_t depths[] = { 1, 2, 5, 40 };
@@ -138,8 +143,8 @@ static void count_loads(void *context, uint32_t track, const lki_trace_span *spa
         *loads += spans[i].kind == LKI_SPAN_LOAD && spans[i].ended >= spans[i].begun;
 }
 
-/* But for those begun before it was asked for, every micro-batch is on the track of whoever filled
- * it. */
+/* Checks that every micro-batch is in the track of the thread that filled it, except batches begun
+ * before tracing was requested. */
 static void every_thread_is_traced(void **state)
 {
     enum { THREADS = 3, STEPS = 50, BATCHES = STEPS * V * M, BEFORE = 4 * THREADS + 1 };
@@ -192,7 +197,7 @@ static void two_halves_are_the_whole(void **state)
     lk_dataset_free(set);
 }
 
-/* Any number of threads, any number of places for what they prepare, and any order. */
+/* Checks that any number of threads and slots, and any order, give the same batches. */
 static void threads_change_nothing(void **state)
 {
     (void)state;
@@ -239,7 +244,8 @@ static void a_borrowed_batch_stays(void **state)
     lk_dataset_free(set);
 }
 
-/* Freed at once, in the middle, and with an endless range: the thread is waiting each time. */
+/* Frees a loader at once, after some batches, and with an endless range of steps.  The loader's
+ * thread is waiting each time. */
 static void free_never_hangs(void **state)
 {
     (void)state;
@@ -277,7 +283,7 @@ static void impossible_options_are_refused(void **state)
     refuses(set, o, "at least 1");
     o = options_for(0, V);
     o.global_batch = G + 1;
-    refuses(set, o, "--global-batch 25 is no multiple");
+    refuses(set, o, "`global_batch` 25 is no multiple");
     o = options_for(0, V);
     o.virtual_workers = o.micro_batch = UINT32_MAX;
     refuses(set, o, "no multiple");

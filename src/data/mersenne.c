@@ -1,9 +1,9 @@
 /* mersenne.c -- the permutation that torch.randperm(n) draws after manual_seed(seed).
  *
- * The Mersenne Twister MT19937 (Matsumoto and Nishimura, ACM TOMACS 8, 1998), seeded with the lower
- * 32 bits, and Fisher and Yates' shuffle: place i changes with place i + z, z = draw mod (n - i).
- * Whoever moves from PyTorch can so compare run with run; our own order has no state and no bias.
- * From n = 2^32 / 20 on PyTorch itself draws in another way.
+ * Uses the Mersenne Twister MT19937 (Matsumoto and Nishimura, ACM TOMACS 8, 1998), seeded with the
+ * lower 32 bits, and the Fisher-Yates shuffle: element i is swapped with element i + z, z = draw
+ * mod (n - i).  The permutation allows users of PyTorch to compare runs; our own order has neither
+ * state nor bias.  For n >= 2^32 / 20 PyTorch itself uses another method.
  */
 #include "data/source.h"
 

@@ -1,9 +1,8 @@
 /* npy.c -- npy:X,Y: NumPy arrays of samples and of their labels.
  *
  * X is (N, features), (N, H, W), read as (H, W, 1), or (N, H, W, C); (N) counts as one feature.
- * Bytes (uint8) are pixels and become (v/255 - 0.5) / 0.5.  All other numbers are taken as they
- * are and rounded to FP32: whoever saved floats has scaled them already.
- * Y is (N) or (N, 1), of any integer type; there are max + 1 classes.
+ * Bytes (uint8) are pixels and become (v/255 - 0.5) / 0.5.  All other numbers are used unscaled,
+ * rounded to FP32.  Y is (N) or (N, 1), of any integer type; there are max + 1 classes.
  */
 #include "data/source.h"
 
@@ -23,7 +22,7 @@ typedef struct {
     float    pixel[256];
 } npy;
 
-/* Element `index` of an integer array, its bits extended by sign or zeros to 64. */
+/* Returns element `index` of an integer array, sign- or zero-extended to 64 bits. */
 static uint64_t integer_at(const lki_npy *array, size_t index)
 {
     size_t   width = lk_dtype_bytes(array->dtype);
@@ -34,7 +33,7 @@ static uint64_t integer_at(const lki_npy *array, size_t index)
     bool is_signed = array->dtype == LK_I8 || array->dtype == LK_I16 || array->dtype == LK_I32;
     if (is_signed && (value >> (8 * width - 1) & 1) != 0)
         value |= ~UINT64_C(0) << (8 * width);
-    return value; /* a negative number is a huge one, and refused as such */
+    return value; /* a negative number becomes a huge unsigned one, which is refused later */
 }
 
 static lk_status check_finite(const lki_npy *array, const char *path)

@@ -1,14 +1,14 @@
 /* npy_file.c -- NumPy's npy format, versions 1, 2 and 3.
  *
- *      93 'N' 'U' 'M' 'P' 'Y' major minor
- *      u16 (version 1) or u32 (2 and 3): bytes of the header, little-endian
- *      {'descr': '<f4', 'fortran_order': False, 'shape': (60000, 784), }   spaces   newline
- *      values
+ *     93 'N' 'U' 'M' 'P' 'Y' major minor
+ *     u16 (version 1) or u32 (2 and 3): bytes of the header, little-endian
+ *     {'descr': '<f4', 'fortran_order': False, 'shape': (60000, 784), }   spaces   newline
+ *     values
  *
- * The header is a Python literal.  We read the one kind of literal that stands there: a
- * dictionary with exactly these three keys, in any order, its strings without escapes.
- * What is well-formed but not ours to use (big-endian, Fortran order, structures, halves) is
- * refused with the way to convert it.
+ * The header is a Python literal.  We parse only the kind of literal that occurs: a dictionary with
+ * exactly these three keys, in any order, with strings without escapes.  Well-formed files that we
+ * do not support (big-endian, Fortran order, structures, halves) are refused with advice for
+ * converting them.
  */
 #include "data/files.h"
 
@@ -39,7 +39,7 @@ static void skip_spaces(parser *p)
         p->at++;
 }
 
-/* Takes `c` if it comes next, after spaces. */
+/* Skips spaces, and consumes the next character if it is `c`. */
 static bool take(parser *p, char c)
 {
     skip_spaces(p);
@@ -239,7 +239,7 @@ lk_status lki_npy_parse(lki_npy *out, const uint8_t *data, size_t bytes, const c
         return (float)value;                                                                     \
     }
 
-/* Element `index` as a number.  Alignment is not promised, hence the copies. */
+/* Returns element `index` as a number.  Copies the bytes, because values may be unaligned. */
 float lki_npy_number(const lki_npy *array, size_t index)
 {
     switch ((int)array->dtype) {
@@ -255,6 +255,6 @@ float lki_npy_number(const lki_npy *array, size_t index)
         READ_CASE(I64, int64_t)
     default: break;
     }
-    LK_ASSERT(false); /* lki_npy_parse() lets no other type through */
+    LK_ASSERT(false); /* lki_npy_parse() accepts no other type */
     return 0;
 }

@@ -1,11 +1,12 @@
-/* npy_test.c -- NumPy arrays: every type and header version, and every way of being wrong. */
-#include "data/testing.h"
+/* npy_test.c -- tests NumPy arrays of every type and header version, and the errors for invalid
+ * files. */
+#include "data/data_testing.h"
 
 #include "data/files.h"
 
-static const lk_dataset_options none = { 0 };
+static const lk_dataset_options none = LK_DATASET_OPTIONS_INIT;
 
-/* Writes an npy file around `header`, padded as NumPy does: the values begin at 64. */
+/* Writes an npy file with `header`, padded as NumPy does, so that the values begin at byte 64. */
 static void write_npy(const char *path, int version, const char *header, const void *values,
                       size_t bytes)
 {

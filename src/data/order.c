@@ -1,22 +1,22 @@
-/* order.c -- which sample stands at which place: permutations, steps and micro-batches.
+/* order.c -- the sample at each position: permutations, steps and micro-batches.
  *
- * An epoch's order is a permutation of [0, n) that is computed, not stored: a balanced Feistel
- * network on the smallest even number of bits that holds n, with values of n and above sent
- * through again until one falls below n (cycle walking; Black and Rogaway, "Ciphers with
- * arbitrary finite domains", CT-RSA 2002, section 3).  A network is a bijection whatever its
- * round function, and walking the cycles of a bijection is one again.
+ * The order of an epoch is a permutation of [0, n) that is computed, not stored.  It is a balanced
+ * Feistel network on the smallest even number of bits that holds n.  Results of n and above are
+ * passed through the network again until the result is below n (cycle walking; Black and Rogaway,
+ * "Ciphers with arbitrary finite domains", CT-RSA 2002, section 3).  A Feistel network is a
+ * bijection for any round function, and remains one with cycle walking.
  *
  *      left  right            each of 8 rounds:  (left, right) -> (right, left ^ F(right))
  *        \   /  |             F = Philox keyed by the seed, counter (right, epoch, width, round)
  *
- * Rounds:  4 suffice against an adversary for wide halves (Luby and Rackoff, 1988), but data
- *          sets are small: at 10,000 samples a half has 7 bits.  Patarin's bounds ("Security of
- *          random Feistel schemes with 5 or more rounds", CRYPTO 2004) ask for 6; FF3 of NIST SP
- *          800-38G takes 8, and so do we.
- * Cost:    the bits are even, so the domain is below 4n: under 4 passes, 2 on average, and a
- *          pass is 8 Philox blocks: well under a microsecond.  No memory, no state: any position
- *          of any epoch at once, which is what makes a resumed run exact.  A run of positions goes
- *          through the network side by side (lanes.h).
+ * Rounds:  4 suffice against an adversary for wide halves (Luby and Rackoff, 1988), but data sets
+ *          are small: at 10,000 samples a half has 7 bits.  Patarin's bounds ("Security of random
+ *          Feistel schemes with 5 or more rounds", CRYPTO 2004) require 6.  We use 8, like FF3 of
+ *          NIST SP 800-38G.
+ * Cost:    the number of bits is even, so the domain is below 4n, and a position needs under 4
+ *          passes, 2 on average.  A pass is 8 Philox blocks, well under a microsecond.  No memory
+ *          and no state are needed.  Any position of any epoch is computed directly, which makes
+ *          a resumed run exact.  A run of positions is computed in parallel lanes (lanes.h).
  */
 #include "data/source.h"
 
@@ -24,7 +24,7 @@
 
 enum { ROUNDS = 8 };
 
-/* Half of the smallest even number of bits that can hold every value below n. */
+/* Returns half of the smallest even number of bits that can hold every value below n. */
 static uint32_t half_bits(uint64_t n)
 {
     uint32_t bits = n <= 1 ? 0 : 64 - (uint32_t)__builtin_clzll(n - 1);
@@ -53,7 +53,8 @@ uint64_t lki_permute(uint64_t seed, lki_rng_purpose purpose, uint64_t epoch, uin
     return at;
 }
 
-/* A lane whose value has arrived takes the next position; one without has nowhere to put it. */
+/* Permutes a run of positions.  A lane that has reached a value below n continues with the next
+ * position.  Lanes without a position compute values that are ignored. */
 void lki_permute_run(uint64_t seed, lki_rng_purpose purpose, uint64_t epoch, uint64_t n,
                      uint64_t first, size_t count, uint64_t *out)
 {
@@ -65,7 +66,7 @@ void lki_permute_run(uint64_t seed, lki_rng_purpose purpose, uint64_t epoch, uin
 
     LK_ASSERT(count == 0 || (first < n && count <= n - first));
     for (int l = 0; l < LKI_LANES; l++)
-        place[l] = SIZE_MAX; /* is free */
+        place[l] = SIZE_MAX; /* the lane is free */
     while (done < count) {
         for (int l = 0; l < LKI_LANES && begun < count; l++)
             if (place[l] == SIZE_MAX) {

@@ -1,10 +1,12 @@
-/* order_test.c -- an epoch's order is a permutation, keyed, frozen; steps cover it exactly.
+/* order_test.c -- tests that the order of an epoch is a keyed permutation that never changes, and
+ * that the steps of an epoch cover it exactly.
  *
- * Goal:   every sample once an epoch, whatever n and the global batch; other seeds and epochs,
- *         other orders; the order of today is the order for ever.
- * Method: count visits; compare whole orders; compare with values written down here.
+ * Goal:   every sample occurs once per epoch, for any n and global batch; different seeds and
+ *         epochs have different orders; the order never changes between versions.
+ * Method: count how often each sample occurs; compare whole orders; compare orders with values
+ *         stored in this file.
  */
-#include "data/testing.h"
+#include "data/data_testing.h"
 
 #include "data/source.h"
 
@@ -48,7 +50,8 @@ static void a_run_is_its_positions(void **state)
         }
 }
 
-/* 2^40 cannot be walked; but a bijection has an inverse, so no two of any positions meet. */
+/* Tests 512 positions for values of n that are too large to enumerate (about 2^40, and 2^64 - 1).
+ * Expects samples below n, no two of them equal. */
 static void huge_n_stays_inside(void **state)
 {
     (void)state;
@@ -78,14 +81,15 @@ static void seed_and_epoch_change_it(void **state)
 {
     (void)state;
     assert_int_equal(same_places(1, 2, 1, 2), 1000);
-    assert_true(same_places(1, 2, 1, 3) < 20); /* one is expected by chance */
+    assert_true(same_places(1, 2, 1, 3) < 20); /* one match is expected by chance */
     assert_true(same_places(1, 2, 2, 2) < 20);
-    assert_true(same_places(1, 2, 2, 1) < 20); /* seed + epoch is not the key */
+    assert_true(same_places(1, 2, 2, 1) < 20); /* the key is not seed + epoch */
     assert_true(same_places(1, 2, 1, 2 + (UINT64_C(1) << 32)) < 20);
     assert_true(same_places(1, 2, 1 + (UINT64_C(1) << 32), 2) < 20);
 }
 
-/* All 24 orders of 4 samples, and of 3 samples all 6, come about equally often. */
+/* Checks that all 24 orders of 4 samples and all 6 orders of 3 samples are about equally
+ * frequent. */
 static void small_orders_are_fair(void **state)
 {
     (void)state;

@@ -1,17 +1,17 @@
-/* part.c -- random parts of a picture, made to fit again: RandomResizedCrop.
+/* part.c -- resizes random parts of an image: RandomResizedCrop.
  *
- * A part has a share of the picture's area that is drawn evenly from [resized_crop, 1], and a
- * proportion of width to height from 3:4 to 4:3, its logarithm drawn evenly; both sides are
- * rounded.  One that does not fit inside is drawn again, ten times at most; after that it is the
- * largest in the middle whose proportion is allowed (Szegedy et al., "Going deeper with
- * convolutions", CVPR 2015, section 6, as torchvision does it).  Drawn for (seed, epoch, sample,
- * try).
+ * A part has a share of the image's area drawn uniformly from [resized_crop, 1], and an aspect
+ * ratio from 3:4 to 4:3 whose logarithm is drawn uniformly; both sides are rounded.  A part that
+ * does not fit in the image is drawn again, at most ten times.  After that the largest centred part
+ * with an allowed ratio is used (Szegedy et al., "Going deeper with convolutions", CVPR 2015,
+ * section 6, as torchvision implements it).  Draws are keyed by (seed, epoch, sample, try).
  *
- * A pixel of the result is the mean over the area that it covers, as in resize.c.  Where a source
- * has pictures of their own sizes the part is taken from these (read_part); else from the sample,
- * whose FP32 values are summed in FP64, row by row.
+ * A pixel of the result is the mean over the area that it covers, as in resize.c.  If a source's
+ * images have different sizes, the part is taken from the original image (read_part).  Otherwise
+ * the part is taken from the sample, whose FP32 values are summed in FP64, row by row.
  *
- * Cost: about four multiplications a value, or as many as a pixel covers.
+ * Cost: about four multiplications per value, or one per source pixel under a pixel of the
+ * result.
  */
 #include <math.h>
 #include <string.h>
@@ -22,15 +22,15 @@
 
 enum { TRIES = 10 };
 
-#define LOG_WIDEST 0.28768207F /* of 4/3 */
+#define LOG_WIDEST 0.28768207F /* log(4/3) */
 
-/* In [0, count), evenly but for a bias below count / 2^32. */
+/* Draws uniformly from [0, count), with a bias below count / 2^32. */
 static uint32_t draw_below(uint32_t word, uint64_t count)
 {
     return (uint32_t)(word * count >> 32);
 }
 
-/* Whether the try is one that fits. */
+/* Draws a part; returns true if it fits in the image. */
 static bool draw_part(lki_rectangle *out, const lki_random *random, double least, uint32_t height,
                       uint32_t width)
 {
@@ -47,7 +47,7 @@ static bool draw_part(lki_rectangle *out, const lki_random *random, double least
     return true;
 }
 
-/* All of it, but for what makes it too wide or too high. */
+/* Returns the largest centred part with an allowed aspect ratio. */
 static lki_rectangle middle(uint32_t height, uint32_t width)
 {
     uint64_t      widest  = (uint64_t)height * 4 / 3, highest = (uint64_t)width * 4 / 3;
@@ -63,7 +63,7 @@ lki_rectangle lki_part_of(const lk_dataset *dataset, const lki_draw *draw, uint3
 {
     lki_rectangle part;
     for (uint32_t try = 1; try <= TRIES; try++) {
-        /* The moves and the mirror of augment.c have 0 where the try is. */
+        /* keyed differently from the draws of augment.c, whose counter has 0 in place of `try` */
         lki_random random = lki_philox(dataset->options.seed, LKI_RNG_AUGMENT,
                                        (uint32_t)draw->index, (uint32_t)(draw->index >> 32),
                                        (uint32_t)draw->epoch,
@@ -74,10 +74,10 @@ lki_rectangle lki_part_of(const lk_dataset *dataset, const lki_draw *draw, uint3
     return middle(height, width);
 }
 
-/* ---- Of the sample itself ------------------------------------------------------------------- */
+/* ---- Parts of the sample itself ------------------------------------------------------------- */
 
-/* How much of source pixel `p` pixel `i` of `count` covers, where `count` of them cover `pixels`:
- * in units of 1 / count. */
+/* Returns the overlap of source pixel `p` with pixel `i` of `count`, in units of 1 / count.  The
+ * `count` pixels together cover `pixels` source pixels. */
 static uint64_t covered(uint64_t p, uint64_t i, uint64_t count, uint64_t pixels)
 {
     uint64_t first = lki_max(p * count, i * pixels);
@@ -85,7 +85,7 @@ static uint64_t covered(uint64_t p, uint64_t i, uint64_t count, uint64_t pixels)
     return last - first;
 }
 
-/* One value: channel `c` of pixel (j, i). */
+/* Computes one value of the result: channel `c` of the pixel in row `j` and column `i`. */
 static float mean_of(const float *from, const lki_rectangle *part, lk_shape shape, size_t j,
                      size_t i, size_t c)
 {

@@ -1,6 +1,7 @@
-/* picture.c -- a sample of an archive, member by member, and as the model gets it.
+/* picture.c -- assembles a sample of an archive from its members, and converts it for the model.
  *
- * An image is .jpg, .jpeg or .png, a class .cls, a number in ASCII; of each there is one.
+ * An image is .jpg, .jpeg or .png; a class is .cls, a number in ASCII.  A sample has one image and
+ * one class.
  */
 #include "data/picture.h"
 

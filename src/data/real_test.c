@@ -1,9 +1,10 @@
-/* real_test.c -- ten thousand MNIST digits and Tiny Shakespeare, where they are.
+/* real_test.c -- tests with ten thousand MNIST digits and Tiny Shakespeare, if these files are
+ * present.
  *
- * They are looked for in the folder LOCKSTEP_TEST_DATA, or in shared/data beside the source tree;
- * without them the test is skipped.
+ * The files are expected in the folder LOCKSTEP_TEST_DATA, or in shared/data beside the source
+ * tree.  Without them the test is skipped.
  */
-#include "data/testing.h"
+#include "data/data_testing.h"
 
 #include "data/source.h"
 
@@ -14,7 +15,7 @@ static void digits_are_split_as_asked(void **state)
     (void)state;
     char spec[1200];
     (void)snprintf(spec, sizeof spec, "idx:%s,%s", images, labels);
-    lk_dataset *set = lkt_open(spec, &(lk_dataset_options){ .validation = 0.2 });
+    lk_dataset *set = lkt_open(spec, LKT_DATASET(.validation = 0.2));
     const lk_dataset_info *info = lk_dataset_describe(set);
     assert_int_equal(info->train_count, 8000);
     assert_int_equal(info->validation_count, 2000);
@@ -43,8 +44,7 @@ static void shakespeare_is_read_as_it_stands(void **state)
     (void)state;
     char spec[600];
     (void)snprintf(spec, sizeof spec, "text:%s", shakespeare);
-    lk_dataset *set = lkt_open(spec, &(lk_dataset_options){ .context = 64, .validation = 0.1,
-                                                            .seed    = 1 });
+    lk_dataset *set = lkt_open(spec, LKT_DATASET(.context = 64, .validation = 0.1, .seed = 1));
     const lk_dataset_info *info = lk_dataset_describe(set);
     assert_int_equal(info->train_count, (1115394 - 111539 - 64) / 64);
     assert_int_equal(info->validation_count, (111539 - 64) / 64);

@@ -1,15 +1,16 @@
-/* resize.c -- an image of any size becomes one of the model's, in whole numbers.
+/* resize.c -- resizes an image of any size to the model's, in integer arithmetic.
  *
- * Crop:    the largest rectangle in the middle that has the target's shape: all of one side, and
- *          of the other as many pixels as its proportion says, rounded to the nearest; where an
- *          odd number is cut off, the larger half of it is on the right or at the bottom.
- * Resize:  laid over each other, a pixel of the target covers a rectangle of the source; its value
- *          is the mean over that, each source pixel counting by the area that is covered, rounded
- *          half up.  Areas in units of 1 / (height x width) of a source pixel are whole numbers, so
- *          the mean is exact before it is rounded, and no processor can see it otherwise.  An image
- *          of the right size stays as it is; a smaller one is blown up in the same way.
- * Cost:    rows are summed sideways first, each once, and these sums downwards: one multiplication
- *          for every byte of the crop, and one for every byte of (crop height + height) x width.
+ * Crop: the largest centred rectangle of the target's shape.  The crop has the full length of one
+ *          side.  Its other side follows from the target's aspect ratio, rounded to the nearest
+ *          pixel.  If an odd number of pixels is cut off, the larger half is at the right or
+ *          bottom.  Resize: a pixel of the target covers a rectangle of the source.  Its value is
+ *          the mean over that rectangle, with each source pixel weighted by the covered area,
+ *          rounded half up.  In units of 1 / (height x width) of a source pixel areas are integers,
+ *          so the mean is exact before it is rounded, and equal on all processors.  An image of the
+ *          right size is unchanged; a smaller image is enlarged by the same rule.  Cost: each row
+ *          is summed horizontally once, then these sums are summed vertically.  This takes one
+ *          multiplication for every byte of the crop, and one for every byte of (crop height +
+ *          height) x width.
  */
 #include <string.h>
 
@@ -29,12 +30,12 @@ static lki_rectangle crop(const lki_image *image, uint32_t height, uint32_t widt
     return r;
 }
 
-/* `count` sums over runs of a row's pixels, each of `pixels` / `count` of them, in units of
- * 1 / count of a pixel. */
+/* Computes `count` sums over equal runs of a row of `pixels` pixels, in units of 1 / count of a
+ * pixel. */
 static void sum_row(uint32_t *sums, uint32_t count, const uint8_t *row, uint32_t pixels,
                     uint32_t channels)
 {
-    uint32_t left = count; /* units of *row that are not yet taken */
+    uint32_t left = count; /* units of the current pixel not yet added */
     for (uint32_t i = 0; i < count; i++, sums += channels) {
         memset(sums, 0, channels * sizeof *sums);
         for (uint32_t wanted = pixels; wanted > 0;) {
@@ -58,7 +59,7 @@ static void fit(const lki_image *image, lki_rectangle from, uint32_t height, uin
     size_t         stride   = image->width * channels;
     const uint8_t *row      = image->pixels + from.top * stride + from.left * channels;
     uint64_t       area     = (uint64_t)from.width * from.height;
-    uint32_t       left     = 0; /* units of the row in `sums` that are not yet taken */
+    uint32_t       left     = 0; /* units of the row in `sums` not yet added */
     LK_ASSERT(area > 0);
     for (uint32_t j = 0; j < height; j++, out += values) {
         memset(totals, 0, values * sizeof *totals);

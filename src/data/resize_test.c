@@ -1,9 +1,9 @@
-/* resize_test.c -- any image becomes one of the model's size, exactly.
+/* resize_test.c -- tests that resizing an image to the model's size is exact.
  *
- * Goal:   a pixel is the rounded mean over the area that it covers of the middle of the image.
- * Method: areas in whole numbers, pixel by pixel, without any order or buffer.
+ * Goal:   a pixel is the rounded mean over the area of the centred crop that it covers.
+ * Method: compute each pixel separately from areas in integers, and compare the result.
  */
-#include "data/testing.h"
+#include "data/data_testing.h"
 
 #include "base/memory.h"
 #include "data/image.h"
@@ -30,7 +30,7 @@ static uint64_t overlap(uint64_t a, uint64_t b, uint64_t c, uint64_t d)
     return to > from ? to - from : 0;
 }
 
-/* Pixel (i, j) of a target of w x h laid over the rectangle (left, top, cw, ch). */
+/* Computes pixel (i, j) of a w x h target that covers the rectangle (left, top, cw, ch). */
 static uint8_t mean(uint32_t left, uint32_t top, uint64_t cw, uint64_t ch, uint64_t w, uint64_t h,
                     uint64_t i, uint64_t j, uint32_t c)
 {
@@ -44,8 +44,8 @@ static uint8_t mean(uint32_t left, uint32_t top, uint64_t cw, uint64_t ch, uint6
 }
 
 static const struct {
-    uint32_t width, height, w, h; /* of the image; what it is made to fit */
-    uint32_t left, top, cw, ch;   /* the rectangle in its middle */
+    uint32_t width, height, w, h; /* sizes of the image and of the target */
+    uint32_t left, top, cw, ch;   /* the centred rectangle */
 } cases[] = {
     { 8, 8, 8, 8, 0, 0, 8, 8 },    { 8, 8, 4, 4, 0, 0, 8, 8 },   { 10, 6, 4, 4, 2, 0, 6, 6 },
     { 6, 11, 4, 4, 0, 2, 6, 6 },   { 7, 5, 3, 2, 0, 0, 7, 5 },   { 13, 9, 5, 7, 3, 0, 6, 9 },

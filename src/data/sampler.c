@@ -1,14 +1,14 @@
-/* sampler.c -- orders: from a step and a slot of its batch to a sample.
+/* sampler.c -- orders: map a step and a slot of its batch to a sample.
  *
- * An order has two parts: what stands at a position of an epoch, and which positions a slot gets.
- * Ours deal positions to slots one after another, so that virtual worker v has a run of them.
- * PyTorch's DistributedSampler deals them to its replicas in turn, and DataLoader cuts what each of
- * them has into batches; with a replica for each virtual worker, slot (v, k) of a step that begins
- * at position `first` has position first + k V + v.  So rank r there and virtual worker r here see
- * the same samples in the same batches, the short last one included: each of its virtual workers
- * has as many as the others.
+ * An order has two parts: the sample at each position of an epoch, and the positions of each slot.
+ * Our own orders assign positions to slots consecutively, so virtual worker v has consecutive
+ * positions.  PyTorch's DistributedSampler assigns positions to its replicas in turn, and
+ * DataLoader cuts each replica's positions into batches.  With one replica per virtual worker, slot
+ * (v, k) of a step that begins at position `first` has position first + k V + v.  So rank r in
+ * PyTorch and virtual worker r here see the same samples in the same batches.  This includes a
+ * short last batch, in which all virtual workers have equally many samples.
  *
- * Where samples are documents, our orders deal the positions of a step by what stands there: see
+ * If samples are documents, our orders distribute the positions of a step by length: see
  * balance.c.
  */
 #include "data/sampler.h"
@@ -88,7 +88,8 @@ lk_step_span lki_sampler_step(const lki_sampler *sampler, uint64_t step)
                       sampler->options.drop_last, step);
 }
 
-/* PyTorch pads with what the epoch began with, as often as it takes. */
+/* Returns the sample at a position.  PyTorch's orders pad by repeating the beginning of the
+ * epoch. */
 static uint64_t sample_at(lki_sampler *s, uint64_t epoch, uint64_t position)
 {
     uint64_t n = s->dataset->info.train_count;
@@ -105,7 +106,8 @@ static uint64_t sample_at(lki_sampler *s, uint64_t epoch, uint64_t position)
     return s->table[position % n];
 }
 
-/* Deals all of a step, once. */
+/* Distributes the documents of a step over virtual workers.  Does nothing if this step was the last
+ * step distributed. */
 static void deal(lki_sampler *s, const lk_step_span *span)
 {
     const lk_loader_options *o = &s->options;

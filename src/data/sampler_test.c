@@ -1,17 +1,20 @@
-/* sampler_test.c -- the orders of an epoch: PyTorch's, drawn by weights, as the files have them.
+/* sampler_test.c -- tests the orders of an epoch: PyTorch's, the weighted order, and the order of
+ * the files.
  *
- * Goal:   what stands in each slot of each step is what PyTorch's DistributedSampler and DataLoader
- *         give to its ranks; weights are met; any loader, from any step on, has the same.  Remark 4
- *         of Goyal et al. (2017): an epoch has one order, which is divided amongst all workers.
- * Method: samples that are their own number; lists that PyTorch 2.15 printed; counting.
+ * Goal:   each slot of each step has the sample that PyTorch's DistributedSampler and DataLoader
+ *         assign to its ranks; frequencies match weights; a loader that starts at any step delivers
+ *         what a loader from step 0 delivers.  Remark 4 of Goyal et al.  (2017): an epoch has one
+ *         order, divided among all workers.
+ * Method: data whose samples contain their own number; comparison with lists printed by PyTorch
+ *         2.15; counts of samples.
  */
-#include "data/testing.h"
+#include "data/data_testing.h"
 
 #include <math.h>
 
 #include "data/source.h"
 
-/* `n` samples of one feature, its number, and label 0. */
+/* Writes `n` samples with label 0 and one feature, the sample's number. */
 static void write_numbers(uint32_t n)
 {
     char           head[128];
@@ -39,10 +42,11 @@ static void write_numbers(uint32_t n)
 static lk_dataset *open_numbers(uint32_t n, const char *weights)
 {
     write_numbers(n);
-    return lkt_open("npy:x.npy,y.npy", &(lk_dataset_options){ .weights = weights });
+    return lkt_open("npy:x.npy,y.npy", LKT_DATASET(.weights = weights));
 }
 
-/* What a loader delivers, "12 20|13 16|" for the micro-batches of virtual worker `v`. */
+/* Writes the numbers of the samples that a loader delivers to `out`.  Example: "12 20|13 16|" has
+ * two micro-batches of two samples. */
 static void deliver(char *out, size_t bytes, const lk_dataset *set,
                     const lk_loader_options *options)
 {
@@ -67,12 +71,12 @@ typedef struct {
     uint32_t    n, ranks, batch;
     uint64_t    seed, epoch;
     bool        shuffle, drop_last;
-    const char *want[5]; /* of each rank: the batches of that epoch */
+    const char *want[5]; /* the expected batches of that epoch, for each rank */
 } torch_run;
 
-/* DataLoader(dataset, batch_size=batch, drop_last=drop_last, sampler=DistributedSampler(dataset,
- * num_replicas=ranks, rank=r, shuffle=shuffle, seed=seed, drop_last=drop_last)) after
- * set_epoch(epoch), as PyTorch 2.15.0 listed them. */
+/* Lists printed by PyTorch 2.15.0: DataLoader(dataset, batch_size=batch, drop_last=drop_last,
+ * sampler= DistributedSampler(dataset, num_replicas=ranks, rank=r, shuffle=shuffle, seed=seed,
+ * drop_last=drop_last)) after set_epoch(epoch). */
 static const torch_run torch_runs[] = {
     { 10, 4, 1, 0, 0, true, false, { "4|3|6|", "1|9|2|", "7|0|4|", "5|8|1|" } },
     { 10, 4, 2, 0, 1, true, false, { "5 0|7|", "6 8|4|", "1 9|5|", "2 3|6|" } },
@@ -89,7 +93,8 @@ static const torch_run torch_runs[] = {
 
 static lk_loader_options as_torch(const torch_run *run)
 {
-    lk_loader_options options = { .seed = run->seed, .global_batch = run->ranks * run->batch,
+    lk_loader_options options = { .struct_size = sizeof(lk_loader_options),
+                                  .seed = run->seed, .global_batch = run->ranks * run->batch,
                                   .micro_batch = run->batch, .virtual_workers = run->ranks,
                                   .drop_last = run->drop_last,
                                   .order = run->shuffle ? LK_ORDER_TORCH_DISTRIBUTED
@@ -120,8 +125,8 @@ static void batches_are_those_of_pytorch(void **state)
     }
 }
 
-/* A batch in two micro-batches is that batch; a loader that starts in the middle, or serves
- * every other virtual worker, has the same. */
+/* Checks that two micro-batches together have the samples of the batch.  Checks the same for
+ * loaders that start at a later step or serve every second virtual worker. */
 static void micro_batches_and_shares_do_not_matter(void **state)
 {
     (void)state;
@@ -145,7 +150,7 @@ static void micro_batches_and_shares_do_not_matter(void **state)
     lk_dataset_free(set);
 }
 
-/* Through the end of one epoch into the next. */
+/* Checks that a loader continues across the end of an epoch. */
 static void epochs_follow_each_other(void **state)
 {
     (void)state;
@@ -197,7 +202,8 @@ static void sequential_is_as_the_files_have_them(void **state)
 {
     (void)state;
     lk_dataset       *set     = open_numbers(10, NULL);
-    lk_loader_options options = { .global_batch = 4, .micro_batch = 2, .virtual_workers = 2,
+    lk_loader_options options = { .struct_size = sizeof(lk_loader_options),
+                                  .global_batch = 4, .micro_batch = 2, .virtual_workers = 2,
                                   .count = 2, .end_step = 4, .order = LK_ORDER_SEQUENTIAL };
     char              got[256];
     deliver(got, sizeof got, set, &options);
@@ -209,7 +215,7 @@ static void sequential_is_as_the_files_have_them(void **state)
 
 enum { REMARK_N = 64, REMARK_V = 4, REMARK_B = 2, REMARK_STEPS = REMARK_N / (REMARK_V * REMARK_B) };
 
-/* Of two epochs, which sample each slot of each step has. */
+/* The sample in each slot of each step, for two epochs. */
 typedef struct {
     uint64_t of[2][REMARK_N]; /* [epoch][position] */
 } division;
@@ -219,10 +225,11 @@ static uint32_t worker_of(uint32_t position)
     return position % (REMARK_V * REMARK_B) / REMARK_B;
 }
 
-/* As `workers` of them get it, each with a loader of its own. */
+/* Reads the samples of `workers` workers, each with its own loader. */
 static void divide(division *out, const lk_dataset *set, uint32_t workers)
 {
-    lk_loader_options o = { .seed = 5, .global_batch = REMARK_V * REMARK_B,
+    lk_loader_options o = { .struct_size = sizeof(lk_loader_options),
+                            .seed = 5, .global_batch = REMARK_V * REMARK_B,
                             .micro_batch = REMARK_B, .virtual_workers = REMARK_V,
                             .count = REMARK_V / workers, .end_step = 2 * REMARK_STEPS };
     for (; o.first < REMARK_V; o.first += o.count) {
@@ -240,7 +247,7 @@ static void divide(division *out, const lk_dataset *set, uint32_t workers)
     }
 }
 
-/* Together the workers see each sample once an epoch. */
+/* Returns true if the workers together see each sample once per epoch. */
 static bool has_each_once(const division *d)
 {
     for (int epoch = 0; epoch < 2; epoch++) {
@@ -253,7 +260,7 @@ static bool has_each_once(const division *d)
     return true;
 }
 
-/* No worker keeps its samples from one epoch to the next. */
+/* Returns true if each worker gets different samples in the second epoch than in the first. */
 static bool is_shuffled_as_a_whole(const division *d)
 {
     uint64_t had[2][REMARK_V] = { { 0 } };
@@ -283,7 +290,8 @@ static void remark_4_one_order_of_an_epoch_is_divided_amongst_all(void **state)
     lk_dataset_free(set);
 }
 
-/* Workers that shuffle all data for themselves, and ones that shuffle a part of their own. */
+/* Negative control for the checks above.  If workers each shuffle all data, or each shuffle only a
+ * part of the data, the checks must fail. */
 static void remark_4_orders_of_each_worker_differ(void **state)
 {
     enum { EACH = REMARK_N / REMARK_V };
@@ -303,7 +311,8 @@ static void remark_4_orders_of_each_worker_differ(void **state)
 
 /* ---- Weights ------------------------------------------------------------------------------- */
 
-/* Draws and shares agree: chi-squared of 7 classes is above 32 by chance once in 40,000. */
+/* Checks that frequencies match weights.  Chi-squared of 7 classes exceeds 32 by chance once in
+ * 40,000. */
 static void samples_come_as_often_as_they_weigh(void **state)
 {
     (void)state;
@@ -330,7 +339,8 @@ static void draws_are_frozen_and_keyed(void **state)
     (void)state;
     lkt_write_text("weights", "1 2 3 4 5 6 7 8 9 10");
     lk_dataset *set = open_numbers(10, "weights");
-    lk_loader_options options = { .seed = 3, .global_batch = 5, .micro_batch = 5,
+    lk_loader_options options = { .struct_size = sizeof(lk_loader_options),
+                                  .seed = 3, .global_batch = 5, .micro_batch = 5,
                                   .virtual_workers = 1, .count = 1, .end_step = 4,
                                   .order = LK_ORDER_WEIGHTED };
     char        got[256];
@@ -348,7 +358,8 @@ static void draws_are_frozen_and_keyed(void **state)
     lk_dataset_free(set);
 }
 
-/* The validation part's samples are not drawn, and weights go with their samples. */
+/* Checks that samples of the validation part are not drawn, and that each training sample is drawn
+ * by its own weight. */
 static void weights_follow_the_split(void **state)
 {
     (void)state;
@@ -358,7 +369,7 @@ static void weights_follow_the_split(void **state)
     lkt_write_text("weights", text);
     write_numbers(100);
     lk_dataset *set = lkt_open("npy:x.npy,y.npy",
-                               &(lk_dataset_options){ .weights = "weights", .validation = 0.5 });
+                               LKT_DATASET(.weights = "weights", .validation = 0.5));
     for (uint64_t p = 0; p < 500; p++) {
         float   x;
         int32_t y;
@@ -378,7 +389,8 @@ static void text_and_npy_are_the_same_weights(void **state)
         assert_int_equal(lki_weighted_at(a, 1, 0, p), lki_weighted_at(b, 1, 0, p));
     assert_string_not_equal(lk_dataset_describe(a)->content_hash,
                             lk_dataset_describe(none)->content_hash);
-    lk_loader_options options = { .global_batch = 5, .micro_batch = 5, .virtual_workers = 1,
+    lk_loader_options options = { .struct_size = sizeof(lk_loader_options),
+                                  .global_batch = 5, .micro_batch = 5, .virtual_workers = 1,
                                   .count = 1, .end_step = 1 };
     lk_loader *loader = NULL;
     assert_int_equal(lk_loader_open(&loader, a, &options), LK_EINVAL);
@@ -407,7 +419,8 @@ static void bad_weights_are_refused(void **state)
         { "0 0 0", "the weights of the 3 samples to train on come to 0" },
         { "1e308 1e308 1e308", "come to inf" },
     };
-    lk_dataset_options options = { .weights = "weights" };
+    lk_dataset_options options = { .struct_size = sizeof(lk_dataset_options),
+                                   .weights     = "weights" };
     write_numbers(3);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         lkt_write_text("weights", bad[i].text);
@@ -415,9 +428,8 @@ static void bad_weights_are_refused(void **state)
     }
     (void)unlink("weights");
     lkt_refuses("npy:x.npy,y.npy", &options, LK_EIO, "weights", "");
-    lkt_refuses("synthetic:tokens=500,vocab=9", &(lk_dataset_options){ .weights = "x.npy",
-                                                                       .context = 4 },
-                LK_EINVAL, "--weights are of samples", "tokens=500");
+    lkt_refuses("synthetic:tokens=500,vocab=9", LKT_DATASET(.weights = "x.npy", .context = 4),
+                LK_EINVAL, "`weights` are of samples", "tokens=500");
 }
 
 int main(void)

@@ -1,4 +1,5 @@
-/* settings.c -- what stands in a spec: numbers by table, pairs of paths. */
+/* settings.c -- parses the arguments of a spec: settings of the form NAME=NUMBER, and pairs of
+ * paths. */
 #include "data/source.h"
 
 #include <stdio.h>
@@ -14,7 +15,7 @@ static const lki_setting *find(const lki_setting *table, const char *text, size_
     return NULL;
 }
 
-/* Decimal digits up to `end`, without overflow. */
+/* Parses decimal digits up to `end`; returns false on overflow. */
 static bool parse_number(uint64_t *out, const char *text, const char *end)
 {
     uint64_t value = 0;
@@ -29,7 +30,7 @@ static bool parse_number(uint64_t *out, const char *text, const char *end)
     return true;
 }
 
-/* "vocab=N, width=N" */
+/* Writes the known settings, e.g. "vocab=N, width=N". */
 static void list_settings(const lki_setting *table, char *out, size_t bytes)
 {
     size_t used = 0;

@@ -1,14 +1,15 @@
-/* stream.c -- stream:PATH and stream:-, which is standard input: samples that come as they come.
+/* stream.c -- stream:PATH and stream:- (standard input): samples in the order of arrival.
  *
  * Tokens:  bytes, or with ?width=16 or 32 little-endian ids below ?vocab=.  Sample i is the tokens
- *          [iT, (i + 1) T) with those one further as targets; what is left of less than T at the
- *          end is no sample.
- * Images:  with ?h=, w=, c= and classes=, records as CIFAR-10's binary version has them: a byte for
- *          the class, then the channels one after the other, row by row.
- * Archives: with ?tar=1 and classes=, pictures as tar: has them: stream_tar.c.
+ *          [iT, (i + 1) T); its targets are the tokens shifted by one.  Fewer than T tokens left
+ *          at the end are not a sample.
+ * Images:  with ?h=, w=, c= and classes=, records like CIFAR-10's binary version: a byte for the
+ *          class, then one channel after the other, row by row.
+ * Archives: with ?tar=1 and classes=, images as in tar: (stream_tar.c).
  *
- * One reader takes what a step needs and one sample more, so that it knows which step is the last.
- * The position is a number of samples, and so of bytes: a file is entered anywhere, a pipe is not.
+ * The reader takes the samples of a step and one more sample, so that it recognises the last step.
+ * The state is a number of samples, and thus of bytes.  A file can be read from any position, a
+ * pipe cannot.
  */
 #include "data/stream_source.h"
 
@@ -23,7 +24,8 @@
 #include "base/memory.h"
 #include "data/source.h"
 
-/* Nobody counts so far, and sums with it do not overflow. */
+/* Stands for an unknown number of samples.  The value is large, but sums with it do not
+ * overflow. */
 #define UNKNOWN ((uint64_t)1 << 60)
 
 typedef lki_stream_source source;
@@ -70,7 +72,7 @@ static lk_status describe_tokens(lk_dataset *dataset, source *self, const char *
         return lk_fail(LK_EINVAL, "'stream:%s': tokens have width= and vocab=, both", rest);
     if (dataset->options.context == 0)
         return lk_fail(LK_EINVAL, "'stream:%s' is a stream of tokens: give the length of a sample, "
-                                  "--context", rest);
+                                  "`context`", rest);
     self->width   = self->width > 0 ? self->width / 8 : 1;
     info->classes = (uint32_t)(self->vocabulary > 0 ? self->vocabulary : 256);
     info->tokens  = true;
@@ -85,10 +87,10 @@ static lk_status describe(lk_dataset *dataset, source *self, const char *rest)
     bool tokens = self->width > 0 || self->vocabulary > 0, archive = self->archive > 0;
     if (dataset->options.validation > 0)
         return lk_fail(LK_EINVAL, "'stream:%s' has no part to keep for validation: nobody knows "
-                                  "where it ends; leave out --validation", rest);
+                                  "where it ends; leave out `validation`", rest);
     if (dataset->options.weights != NULL || dataset->options.loss_weights != NULL)
         return lk_fail(LK_EINVAL, "'stream:%s' has no number of samples to have weights; leave out "
-                                  "--weights and --loss-weights", rest);
+                                  "`weights` and `loss_weights`", rest);
     if (((images || archive) && tokens) ||
         (images && !archive && (self->height == 0 || self->columns == 0 || self->classes == 0)))
         return lk_fail(LK_EINVAL, "'stream:%s' must have h=, w= and classes= (and c=) for images, "
@@ -156,7 +158,8 @@ bool lki_dataset_is_stream(const lk_dataset *dataset)
 
 /* ---- Reading -------------------------------------------------------------------------------- */
 
-/* The samples of an archive are found by walking through it. */
+/* Skips the first `skip` samples.  In an archive, walks through the members to find the end of
+ * these samples. */
 static lk_status skip_samples(lki_stream *stream, uint64_t skip)
 {
     const source *self = stream->dataset->state;
@@ -211,7 +214,7 @@ void lki_stream_close(lki_stream *stream)
     lki_free(stream);
 }
 
-/* Waits until there is something to be read; a file always has. */
+/* Waits until bytes can be read, which is always true for a file. */
 static lk_status wait_for_bytes(const lki_stream *stream)
 {
     struct pollfd any[2] = { { .fd = stream->fd, .events = POLLIN },

@@ -1,12 +1,12 @@
-/* stream_tar.c -- pictures in an archive that is read once, from its beginning to its end.
+/* stream_tar.c -- images in an archive that is read once, from beginning to end.
  *
- * Of the archive one member is in memory at a time, with its headers, and of the samples the next
- * one: a picture is decoded when it has come, and the sample is there with its class, whichever
- * comes first.  What its other members hold is passed over.  Behind an archive's end another may
+ * Memory holds one member of the archive at a time, with its headers, and the next sample.  An
+ * image is decoded when it arrives; the sample is complete when it also has a class, whichever of
+ * the two comes first.  Other members are skipped.  After the end of an archive another archive may
  * begin, as `cat` writes them.
  *
- * An archive cannot be entered: to go on behind some samples the members before are walked
- * through, not decoded.
+ * An archive has no random access.  To resume after some samples, the reader walks through the
+ * members before them without decoding.
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,15 +17,15 @@
 
 struct lki_stream_tar {
     lki_stream  *stream;
-    char        *path; /* for messages: with the kind of data */
+    char        *path; /* for messages; includes the kind of data */
     lki_tar_walk walk;
     uint8_t     *memory; /* walk.tar's window */
     size_t       capacity;
-    lki_picture  now;    /* the sample at hand */
-    uint64_t     number, skip; /* samples found so far; of them those that nobody wants */
-    float       *x;      /* the next one, if it is ready */
+    lki_picture  now;    /* the current sample */
+    uint64_t     number, skip; /* number of samples found so far, and of samples to skip */
+    float       *x;      /* the next sample, if ready */
     bool         ready, over;
-    lk_error     error;  /* .status is LK_OK where there is none */
+    lk_error     error;  /* .status is LK_OK if no failure has occurred */
 };
 
 /* ---- The window ----------------------------------------------------------------------------- */
@@ -112,7 +112,7 @@ static lk_status see_member(lki_stream_tar *self)
     return LK_OK;
 }
 
-/* On to the next sample, or the end. */
+/* Advances to the next sample, or to the end of the stream. */
 static lk_status find_sample(lki_stream_tar *self)
 {
     while (!self->ready && !self->over) {
@@ -149,7 +149,8 @@ static lk_status look(lki_stream_tar *self)
     return LK_OK;
 }
 
-/* What is wrong with the sample behind these is said when it is to be taken. */
+/* Takes samples.  If reading ahead to the following sample fails, the next call reports the
+ * failure. */
 lk_status lki_stream_tar_take(lki_stream_tar *self, uint64_t count, float *x, int32_t *y,
                               uint64_t *got, bool *last)
 {

@@ -1,10 +1,10 @@
-/* stream_tar_test.c -- pictures of an archive that is read once.
+/* stream_tar_test.c -- tests images from an archive that is read once, as a stream.
  *
- * Goal:   batches have what tar: has of the same archives, augmented or not, from any sample on;
- *         archives may follow each other, in a file of tar: too, and nothing else may; one that is
- *         cut off anywhere gives the batches that are whole, then says where it ends, and in which
- *         member.
- * Method: archives made here, in a file and in a pipe by its name in /proc.
+ * Goal:   stream: gives the batches that tar: gives for the same archives, augmented or not, from
+ *         any sample on.  Several archives may follow each other, also in a file of tar:, but other
+ *         bytes may not follow.  An archive truncated anywhere delivers its complete batches, then
+ *         reports the byte and the member at which the archive ends.
+ * Method: archives generated here, in a file and in a pipe opened by its name in /proc.
  */
 #include "data/tar_testing.h"
 
@@ -15,9 +15,10 @@ enum { BATCH = 4, SAMPLES = 10, SIDE = 8, VALUES = SIDE * SIDE * 3 };
 #define SETTINGS "h=8&w=8&classes=4"
 
 static lkt_file archive;
-static size_t   ends[SAMPLES]; /* of its samples */
+static size_t   ends[SAMPLES]; /* where each sample ends */
 
-/* Samples whose class or picture comes first, with members that are neither. */
+/* Creates an archive.  In some samples the class comes first, in others the image.  Some have other
+ * members, too. */
 static void make_archive(uint32_t first, uint32_t count)
 {
     archive.count = 0;
@@ -41,7 +42,7 @@ static void write_archive(const char *path)
     lkt_write(path, archive.bytes, archive.count);
 }
 
-/* From `skip` on to the end, in batches: how many came before that or a failure. */
+/* Reads batches from sample `skip` to the end or a failure.  Returns the number of samples. */
 static uint64_t read_all(const lk_dataset *set, uint64_t skip, float *x, int32_t *y,
                          lk_status *status)
 {
@@ -78,17 +79,18 @@ static void assert_same(const lk_dataset *tar, const lk_dataset *set, uint64_t s
 
 static void batches_are_those_of_the_archive(void **state)
 {
-    static const lk_dataset_options ways[] = {
-        { .seed = 7 },
-        { .seed = 7, .augment = { .crop = 2, .flip = true } },
-        { .seed = 7, .augment = { .resized_crop = 0.2, .flip = true } },
+    static const lk_augment ways[] = {
+        { 0 },
+        { .crop = 2, .flip = true },
+        { .resized_crop = 0.2, .flip = true },
     };
     (void)state;
     make_archive(0, SAMPLES);
     write_archive("a.tar");
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
-        lk_dataset *tar = lkt_open("tar:a.tar?" SETTINGS, &ways[i]);
-        lk_dataset *set = lkt_open("stream:a.tar?tar=1&" SETTINGS, &ways[i]);
+        const lk_dataset_options *way = LKT_DATASET(.seed = 7, .augment = ways[i]);
+        lk_dataset               *tar = lkt_open("tar:a.tar?" SETTINGS, way);
+        lk_dataset               *set = lkt_open("stream:a.tar?tar=1&" SETTINGS, way);
         for (uint64_t skip = 0; skip <= SAMPLES; skip++)
             assert_same(tar, set, skip, SAMPLES);
         lk_dataset_free(set);
@@ -110,21 +112,22 @@ static void archives_follow_each_other_in_a_pipe(void **state)
     }
     (void)close(fds[1]);
     (void)snprintf(spec, sizeof spec, "stream:/proc/self/fd/%d?tar=1&" SETTINGS, fds[0]);
-    lk_dataset *tar = lkt_open("tar:{0..1}.tar?" SETTINGS, &(lk_dataset_options){ .seed = 1 });
-    lk_dataset *set = lkt_open(spec, &(lk_dataset_options){ .seed = 1 });
+    lk_dataset *tar = lkt_open("tar:{0..1}.tar?" SETTINGS, LKT_DATASET(.seed = 1));
+    lk_dataset *set = lkt_open(spec, LKT_DATASET(.seed = 1));
     assert_same(tar, set, 0, SAMPLES);
     lk_dataset_free(set);
     lk_dataset_free(tar);
     (void)close(fds[0]);
 }
 
-/* Zeros are passed over, an archive is read, and anything else is refused at its byte. */
+/* Checks that zeros after an archive are skipped, that a second archive is read, and that other
+ * bytes are refused with their offset. */
 static void what_follows_an_archive_is_judged_alike(void **state)
 {
     static lkt_file          whole;
     static float             x[(SAMPLES + BATCH) * VALUES];
     static int32_t           y[SAMPLES + BATCH];
-    const lk_dataset_options options = { .seed = 1 };
+    const lk_dataset_options options = { .struct_size = sizeof(lk_dataset_options), .seed = 1 };
     char                     place[64], junk[512];
     lk_status                status;
     (void)state;
@@ -132,7 +135,7 @@ static void what_follows_an_archive_is_judged_alike(void **state)
     for (uint32_t k = 0; k < 2; k++) {
         make_archive(k * SAMPLES / 2, SAMPLES / 2);
         lkt_add(&whole, archive.bytes, archive.count);
-        lkt_tar_end(&whole); /* two blocks of zeros more */
+        lkt_tar_end(&whole); /* two more blocks of zeros */
     }
     make_archive(0, SAMPLES);
     write_archive("one.tar");
@@ -156,7 +159,8 @@ static void what_follows_an_archive_is_judged_alike(void **state)
     lk_dataset_free(one);
 }
 
-/* Whole batches come, and what is said is where the archive ends, and, inside a member, which. */
+/* Truncates an archive.  Whole batches are delivered, and the message has the byte and the member
+ * at which the archive ends. */
 static void cut_at(size_t bytes, const lk_dataset *set)
 {
     static float   x[(SAMPLES + BATCH) * VALUES];
@@ -167,7 +171,7 @@ static void cut_at(size_t bytes, const lk_dataset *set)
     uint64_t count = read_all(set, 0, x, y, &status), whole = 0;
     while (whole < SAMPLES && ends[whole] <= bytes)
         whole++;
-    assert_in_range(count, whole / BATCH * BATCH, (whole + 1) / BATCH * BATCH); /* or its padding */
+    assert_in_range(count, whole / BATCH * BATCH, (whole + 1) / BATCH * BATCH); /* or padding */
     assert_int_equal(status, LK_EFORMAT);
     (void)snprintf(end, sizeof end, "'stream:cut.tar' ends at byte %zu", bytes);
     const char *said = lk_error_last()->message;
@@ -180,10 +184,10 @@ static void an_archive_cut_off_anywhere_says_so(void **state)
 {
     (void)state;
     make_archive(0, SAMPLES);
-    size_t whole = archive.count - 1024; /* without the two blocks that end it */
+    size_t whole = archive.count - 1024; /* size of the archive without the two blocks of zeros at
+                                          * its end */
     write_archive("cut.tar");
-    lk_dataset *set = lkt_open("stream:cut.tar?tar=1&" SETTINGS,
-                               &(lk_dataset_options){ .seed = 1 });
+    lk_dataset *set = lkt_open("stream:cut.tar?tar=1&" SETTINGS, LKT_DATASET(.seed = 1));
     for (size_t bytes = whole + 511; bytes > 700; bytes -= bytes > whole - 512 ? 1 : 131)
         cut_at(bytes, set);
     cut_at(512 + 40, set);
@@ -200,7 +204,7 @@ static void refuses(const char *settings, const char *text)
     lk_status      status;
     (void)snprintf(spec, sizeof spec, "stream:bad.tar?tar=1&h=8&w=8&%s", settings);
     write_archive("bad.tar");
-    lk_dataset *set = lkt_open(spec, &(lk_dataset_options){ .seed = 1 });
+    lk_dataset *set = lkt_open(spec, LKT_DATASET(.seed = 1));
     (void)read_all(set, 0, x, y, &status);
     assert_int_equal(status, LK_EFORMAT);
     if (strstr(lk_error_last()->message, text) == NULL)
@@ -210,7 +214,7 @@ static void refuses(const char *settings, const char *text)
 
 static void what_is_wrong_inside_is_named(void **state)
 {
-    const lk_dataset_options none = { .seed = 1 };
+    const lk_dataset_options none = { .struct_size = sizeof(lk_dataset_options), .seed = 1 };
     (void)state;
     make_archive(0, SAMPLES);
     refuses("classes=3", "'d/3.cls' at byte ");

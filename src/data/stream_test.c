@@ -1,18 +1,18 @@
-/* stream_test.c -- a stream that is read ahead.
+/* stream_test.c -- reading a stream ahead.
  *
- * Goal:   the next batch is taken from a pipe before anybody asks for it; batches are those that
- *         the stream itself gives, also the last one; what is wrong with one is said when its turn
- *         comes, and again; closing never waits for the pipe.
- * Method: a pipe of this process, by its name in /proc.
+ * Goal:   the next batch is read from a pipe before it is requested.  The batches, including the
+ *         last one, equal those of the stream itself.  A failure is reported when its batch is
+ *         taken, and at every later call.  Closing never waits for the pipe.
+ * Method: a pipe of this process, opened by its name in /proc.
  */
-#include "data/testing.h"
+#include "data/data_testing.h"
 
 #include <sys/ioctl.h>
 #include <time.h>
 
 #include "data/stream.h"
 
-enum { BATCH = 4, SIDE = 3, PIXELS = SIDE * SIDE, RECORD = 1 + PIXELS, LIMIT_S = 60 };
+enum { BATCH = 4, SIDE = 3, PIXELS = SIDE * SIDE, RECORD = 1 + PIXELS, LIMIT_S = 300 };
 
 typedef struct {
     int         ends[2];
@@ -36,7 +36,7 @@ static feed open_feed(uint32_t records)
     char spec[128];
     assert_int_equal(pipe(f.ends), 0);
     (void)snprintf(spec, sizeof spec, "stream:/proc/self/fd/%d?h=3&w=3&classes=5", f.ends[0]);
-    f.set = lkt_open(spec, &(lk_dataset_options){ .seed = 1 });
+    f.set = lkt_open(spec, LKT_DATASET(.seed = 1));
     write_records(&f, 0, records);
     LKT_OK(lki_ahead_open(&f.ahead, f.set, 0, BATCH));
     return f;
@@ -57,7 +57,7 @@ static void hang_up(feed *f)
     f->ends[1] = -1;
 }
 
-/* Batch `number` has `count` records. */
+/* Checks that batch `number` has `count` records. */
 static void assert_batch(const feed *f, uint32_t number, uint32_t count, bool is_last)
 {
     float    x[BATCH * PIXELS];
@@ -88,7 +88,7 @@ static void batches_come_in_order_to_the_last(void **state)
     close_feed(&f);
 }
 
-/* Bytes that wait in the pipe. */
+/* Returns the number of unread bytes in the pipe. */
 static int waiting(const feed *f)
 {
     int bytes = 0;
@@ -102,7 +102,7 @@ static void the_next_batch_is_read_ahead(void **state)
     feed   f   = open_feed(BATCH + 1);
     time_t end = time(NULL) + LIMIT_S;
     assert_batch(&f, 0, BATCH, false);
-    write_records(&f, BATCH + 1, BATCH); /* nobody asks for them */
+    write_records(&f, BATCH + 1, BATCH); /* not requested by anyone */
     while (waiting(&f) > 0 && time(NULL) < end)
         (void)usleep(1000);
     assert_int_equal(waiting(&f), 0);

@@ -1,11 +1,11 @@
-/* synthetic.c -- data that need no file: every value is a function of (seed, index).
+/* synthetic.c -- data without files: every value is a function of (seed, index).
  *
- * images=N or samples=N: the label of sample i is drawn from its index; element e is half the
- *      class's own pattern at e and half noise, so the label can be learnt from the data, and
- *      the values lie in [-1, 1) as those of standardised pixels do.  Both halves are multiples
- *      of 2^-24 of at most 1/2, so their sum is exact.
- * tokens=N: phrases of 8 tokens; the first is drawn, each next is its predecessor plus one.  A
- *      model that has learnt this is unsure at one token of eight only.
+ * images=N or samples=N: the label of sample i is drawn from its index.  Element e is half the
+ *      class's own pattern at e and half noise, so the label can be learnt from the data, and the
+ *      values are in [-1, 1) like standardised pixels.  Both halves are multiples of 2^-24 of at
+ *      most 1/2, so their sum is exact. tokens=N: phrases of 8 tokens.  The first token is drawn,
+ *      and each further token is its predecessor plus one.  A model that has learnt this rule is
+ *      uncertain only at one token of eight.
  */
 #include "data/source.h"
 
@@ -16,7 +16,7 @@
 
 enum { PHRASE = 8 };
 
-/* What a random word is for, in the counter's last word. */
+/* The purposes of random words, stored in the counter's last word. */
 enum { FOR_LABEL, FOR_PATTERN, FOR_NOISE, FOR_PHRASE };
 
 typedef struct {
@@ -66,8 +66,8 @@ static lk_status describe_tokens(lk_dataset *dataset, synthetic *self)
     return LK_OK;
 }
 
-/* The kind is the one of images, samples and tokens that is given; settings of others are
- * mistakes. */
+/* Fills in the description for the kind: images, samples or tokens.  Settings of other kinds are
+ * errors. */
 static lk_status describe(lk_dataset *dataset, synthetic *self, const char *rest)
 {
     bool image_only  = self->height > 0 || self->width > 0 || self->channels > 0;

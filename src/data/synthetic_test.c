@@ -1,16 +1,17 @@
-/* synthetic_test.c -- data without files: pure, learnable, split by key; settings checked. */
-#include "data/testing.h"
+/* synthetic_test.c -- tests that synthetic data are pure functions of seed and index, can be
+ * learnt, and are split by key; and that settings are checked. */
+#include "data/data_testing.h"
 
 #include "base/hash.h"
 
-static const lk_dataset_options seed_one = { .seed = 1 };
+static const lk_dataset_options seed_one = { .struct_size = sizeof(lk_dataset_options), .seed = 1 };
 
 static void values_are_a_function_of_seed_and_index(void **state)
 {
     (void)state;
     static const char spec[] = "synthetic:images=50,h=5,w=3,c=2,classes=4";
     lk_dataset *a = lkt_open(spec, &seed_one), *b = lkt_open(spec, &seed_one);
-    lk_dataset *c = lkt_open(spec, &(lk_dataset_options){ .seed = 2 });
+    lk_dataset *c = lkt_open(spec, LKT_DATASET(.seed = 2));
     size_t      different = 0;
     for (uint64_t i = 0; i < 50; i++) {
         float   x[3][30];
@@ -34,7 +35,8 @@ static void values_are_a_function_of_seed_and_index(void **state)
     lk_dataset_free(c);
 }
 
-/* The class whose mean over the first samples is nearest must mostly be the right one. */
+/* Checks that the class with the nearest mean over the training samples is right for most
+ * samples. */
 static void labels_can_be_learnt(void **state)
 {
     (void)state;
@@ -74,7 +76,7 @@ static void tokens_count_up_in_phrases(void **state)
 {
     (void)state;
     lk_dataset *set = lkt_open("synthetic:tokens=1000,vocab=64",
-                               &(lk_dataset_options){ .seed = 1, .context = 32 });
+                               LKT_DATASET(.seed = 1, .context = 32));
     assert_int_equal(lk_dataset_describe(set)->classes, 64);
     assert_int_equal(lk_dataset_describe(set)->train_count, 30);
     int32_t x[32], y[32];
@@ -91,15 +93,14 @@ static void tokens_count_up_in_phrases(void **state)
     lk_dataset_free(set);
 }
 
-/* Hashes each sample, and finds every one of the whole set exactly once in the two parts. */
+/* Checks that every sample, identified by its hash, is in exactly one of the two parts. */
 static void the_split_is_a_partition(void **state)
 {
     (void)state;
     static const char spec[] = "synthetic:samples=101,features=3,classes=2";
     lk_dataset *whole = lkt_open(spec, &seed_one);
-    lk_dataset *split = lkt_open(spec, &(lk_dataset_options){ .seed = 1, .validation = 0.29 });
-    lk_dataset *other = lkt_open(spec, &(lk_dataset_options){ .seed = 1, .validation = 0.29,
-                                                              .split_seed = 1 });
+    lk_dataset *split = lkt_open(spec, LKT_DATASET(.seed = 1, .validation = 0.29));
+    lk_dataset *other = lkt_open(spec, LKT_DATASET(.seed = 1, .validation = 0.29, .split_seed = 1));
     const lk_dataset_info *info = lk_dataset_describe(split);
     assert_int_equal(info->validation_count, 29);
     assert_int_equal(info->train_count, 72);
@@ -122,7 +123,7 @@ static void the_split_is_a_partition(void **state)
             LKT_OK(lk_dataset_read(other, true, 0, b, x[1], &y));
             common += memcmp(x[0], x[1], sizeof x[0]) == 0;
         }
-    assert_true(common < 20); /* another key, another part */
+    assert_true(common < 20); /* another key gives another part */
     lk_dataset_free(whole);
     lk_dataset_free(split);
     lk_dataset_free(other);
@@ -144,13 +145,14 @@ static void wrong_settings_are_refused(void **state)
     lkt_refuses("synthetic:h=10", o, LK_EINVAL, "h=10", "must be one of");
     lkt_refuses("synthetic:images=10,tokens=10", o, LK_EINVAL, "tokens=10", "must be one of");
     lkt_refuses("synthetic:images=10,vocab=3", o, LK_EINVAL, "vocab=3", "must be one of");
-    lkt_refuses("synthetic:images=3", &(lk_dataset_options){ .validation = 0.1 }, LK_EFORMAT,
+    lkt_refuses("synthetic:images=3", LKT_DATASET(.validation = 0.1), LK_EFORMAT,
                 "3 samples", "keeps 0");
-    lkt_refuses("synthetic:images=1", &(lk_dataset_options){ .validation = 0.9999999 },
+    lkt_refuses("synthetic:images=1", LKT_DATASET(.validation = 0.9999999),
                 LK_EFORMAT, "1 samples", "leaves 0");
 }
 
-/* 29 of 101 make three folds, which have nothing in common; each is a partition. */
+/* Checks that the three folds of 29 out of 101 samples are disjoint, and that each is a
+ * partition. */
 static void folds_share_nothing(void **state)
 {
     static const char spec[] = "synthetic:samples=101,features=3,classes=2";
@@ -158,7 +160,8 @@ static void folds_share_nothing(void **state)
     int32_t           held[101] = { 0 };
     (void)state;
     for (uint32_t fold = 1; fold <= 3; fold++) {
-        lk_dataset_options options = { .seed = 1, .validation = 0.29, .fold = fold };
+        lk_dataset_options options = { .struct_size = sizeof(lk_dataset_options),
+                                       .seed = 1, .validation = 0.29, .fold = fold };
         lk_dataset        *split   = lkt_open(spec, &options);
         for (uint64_t i = 0; i < 101; i++) {
             float   want[3], x[3];
@@ -176,11 +179,12 @@ static void folds_share_nothing(void **state)
         lk_dataset_free(split);
     }
     lk_dataset_free(whole);
-    lk_dataset_options fourth = { .validation = 0.29, .fold = 4 };
-    lkt_refuses(spec, &fourth, LK_EINVAL, "there is no --fold 4",
-                "--validation 0.29 makes 3 of them");
+    lk_dataset_options fourth = { .struct_size = sizeof(lk_dataset_options),
+                                  .validation = 0.29, .fold = 4 };
+    lkt_refuses(spec, &fourth, LK_EINVAL, "there is no `fold` 4",
+                "`validation` 0.29 makes 3 of them");
     fourth.validation = 0;
-    lkt_refuses(spec, &fourth, LK_EINVAL, spec, "--fold 4 needs --validation FRACTION");
+    lkt_refuses(spec, &fourth, LK_EINVAL, spec, "`fold` 4 needs `validation` FRACTION");
 }
 
 int main(void)

@@ -1,15 +1,14 @@
-/* tar.c -- tar:PATH: pictures and their classes in tar archives, as WebDataset packs them.
+/* tar.c -- tar:PATH: images and their classes in tar archives, as WebDataset packs them.
  *
- * Members that follow each other and have the same key are one sample: the key is the name up to
- * the first dot after the last slash, and what follows says what it is.
+ * Consecutive members with the same key form one sample.  The key is the name up to the first dot
+ * after the last slash; the rest is the extension.
  *
- *      train/00017.jpg  train/00017.cls  train/00018.png  train/00018.json  train/00018.cls
+ *     train/00017.jpg  train/00017.cls  train/00018.png  train/00018.json  train/00018.cls
  *
- * What is neither an image nor a class (picture.c) is passed over, and so are keys that have
- * neither.  Archives are mapped, and walked through once when they are opened, which finds where
- * everything is: so a sample is read from its place at once, in any order, and the position of a
- * run stays one integer.  What costs time, decoding, is done when a sample is read; of the damage
- * that there can be, only what is inside an image is found as late.
+ * Members that are neither an image nor a class (picture.c) are ignored, and so are keys that have
+ * neither.  Archives are mapped and scanned once when they are opened, to find all members.  So
+ * samples can be read in any order, and the state of a run remains one integer.  Decoding is slow
+ * and is done when a sample is read; damage inside an image is therefore found only then.
  */
 #include <string.h>
 
@@ -22,8 +21,8 @@ typedef struct {
     lki_fileset  shards;
     lki_picture *samples;
     size_t       count, capacity;
-    lki_picture  now; /* while they are walked through: the one that may get more */
-    uint64_t     height, width, channels, classes; /* as the spec says them; 0: it does not */
+    lki_picture  now; /* while scanning: the sample to which members are still added */
+    uint64_t     height, width, channels, classes; /* from the spec; 0: not given */
     float        pixel[256];
 } archive;
 
@@ -119,7 +118,8 @@ static lk_status decode(const lk_dataset *dataset, uint64_t index, lki_image *ou
     return lki_picture_decode(from, member.content, (uint32_t)self->channels, &place, out);
 }
 
-/* Decoders of JPEG need not agree to the bit: what the first one becomes is part of the content. */
+/* Hashes the first decoded JPEG, because decoders may differ in bits and their output is part of
+ * the content. */
 static lk_status hash_decoder(const lk_dataset *dataset, char hex[33])
 {
     const archive *self = dataset->state;
@@ -170,7 +170,7 @@ static void tar_close(lk_dataset *dataset)
 
 /* ---- Reading -------------------------------------------------------------------------------- */
 
-/* `draw`: of a part; NULL: the middle. */
+/* Reads a sample: the part drawn by `draw`, or the centre if `draw` is NULL. */
 static lk_status tar_read_part(const lk_dataset *dataset, uint64_t index, const lki_draw *draw,
                                float *x, int32_t *label)
 {

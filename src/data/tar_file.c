@@ -1,18 +1,18 @@
-/* tar_file.c -- the members of a tar archive, one after the other.
+/* tar_file.c -- the members of a tar archive, in order.
  *
- *      header   512 bytes: name 100, mode.., size at 124 (12), checksum at 148 (8), type at 156,
- *               magic "ustar" at 257, prefix of the name at 345 (155)
- *      content  `size` bytes, and zeros up to a multiple of 512
- *      ...
- *      end      two blocks of zeros, of which we ask for one
+ *     header   512 bytes: name 100, mode.., size at 124 (12), checksum at 148 (8), type at 156,
+ *              magic "ustar" at 257, prefix of the name at 345 (155)
+ *     content  `size` bytes, and zeros up to a multiple of 512
+ *     ...
+ *     end      two blocks of zeros, of which we require one
  *
- * Read are POSIX's ustar, pax's extended headers (path and size) and GNU's long names and binary
- * sizes, which is what tar programs write today.  Checksums are checked.  What is no regular file
- * is passed over.  An archive that just stops, also between two members, was cut off: the end block
- * is what tells.
+ * Supports POSIX ustar, pax extended headers (path and size), and GNU's long names and binary
+ * sizes, which cover today's tar programs.  Checksums are verified.  Members other than regular
+ * files are skipped.  An archive without an end block is truncated, even if it ends between two
+ * members.
  *
- * All of an archive may be in memory, or a part of it that moves on with the members: then of each
- * as much as it has, and no more than there turns out to be, whatever its header says.
+ * Memory holds the whole archive, or a window that moves with the members.  A window is only as
+ * large as the current member really is, whatever its header claims.
  */
 #include "data/files.h"
 
@@ -30,7 +30,8 @@ void lki_tar_begin(lki_tar *tar, const uint8_t *data, size_t bytes, const char *
 
 /* ---- Numbers -------------------------------------------------------------------------------- */
 
-/* Octal digits between spaces and up to a NUL or space, or, by GNU, a binary number. */
+/* Parses a number field of a header.  It has octal digits after optional spaces, up to a NUL or
+ * space, or GNU's binary form. */
 static bool parse_number(uint64_t *out, const uint8_t *field, size_t width)
 {
     uint64_t value = 0;
@@ -52,7 +53,8 @@ static bool parse_number(uint64_t *out, const uint8_t *field, size_t width)
     return i == width || field[i] == '\0' || field[i] == ' ';
 }
 
-/* The sum of the header's bytes, those of the checksum itself as spaces. */
+/* Returns true if the checksum matches.  It is the sum of the header's bytes, with the checksum
+ * field itself read as spaces. */
 static bool has_checksum(const uint8_t *header)
 {
     uint64_t sum = 0, stored;
@@ -83,7 +85,7 @@ static lk_status set_name(lki_tar *tar, const uint8_t *text, size_t bytes)
     return LK_OK;
 }
 
-/* The name in the header itself. */
+/* Sets the member's name from the name fields of its header. */
 static void join_name(lki_tar *tar, const uint8_t *header)
 {
     size_t prefix = 0, length = strnlen((const char *)header + NAME_AT, NAME);
@@ -98,7 +100,7 @@ static void join_name(lki_tar *tar, const uint8_t *header)
 
 /* ---- pax ------------------------------------------------------------------------------------ */
 
-/* One record of "LENGTH KEY=VALUE\n"; its length goes to *taken. */
+/* Parses one record "LENGTH KEY=VALUE\n"; *taken becomes its length. */
 static lk_status take_record(lki_tar *tar, const uint8_t *text, size_t bytes, size_t *taken)
 {
     size_t length = 0, at = 0;
@@ -146,7 +148,8 @@ static lk_status take_records(lki_tar *tar, const uint8_t *text, size_t bytes)
 
 /* ---- Members -------------------------------------------------------------------------------- */
 
-/* Has `bytes` from `at` on in memory, or as many as there are: *left. */
+/* Loads the archive so that `bytes` bytes from offset tar->at on are in memory. *left becomes the
+ * number of bytes available from there. */
 static lk_status reach(lki_tar *tar, size_t bytes, size_t *left)
 {
     size_t end = bytes < SIZE_MAX - tar->at ? tar->at + bytes : SIZE_MAX;
@@ -167,7 +170,8 @@ static lk_status fail_cut(const lki_tar *tar)
                                "is truncated", tar->path, tar->from + tar->bytes);
 }
 
-/* Takes a header and its content; *type becomes '\0' where the archive ends. */
+/* Reads the next header. *type becomes its type, or '\0' at the end of the archive. *content and
+ * *bytes become the offset and size of the member's content. */
 static lk_status take_entry(lki_tar *tar, char *type, size_t *content, size_t *bytes)
 {
     uint64_t size = 0;
@@ -219,7 +223,7 @@ lk_status lki_tar_next(lki_tar *tar, lki_tar_member *out, bool *more)
             LK_TRY(take_records(tar, bytes_at(tar, content), bytes));
         } else if (type == '0' || type == '7') {
             break;
-        } else if (type != 'K' && type != 'g') { /* a folder, a link, a device */
+        } else if (type != 'K' && type != 'g') { /* a folder, a link or a device */
             tar->start    = tar->at;
             tar->has_name = tar->has_size = false;
         }

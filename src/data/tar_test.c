@@ -1,8 +1,8 @@
-/* tar_test.c -- pictures in archives: what is found where, decoded and made to fit.
+/* tar_test.c -- tests how images in archives are found, decoded and resized.
  *
- * Goal:   every member counts for its sample, in the order of the archives; a picture is the one
- *         that other decoders see; damage is named with its file, member and byte.
- * Method: archives and PNGs written by hand; one JPEG by cjpeg, with what djpeg makes of it.
+ * Goal:   every member is added to its sample, in the order of the archives; decoded images have
+ *         the pixels that other decoders produce; an error names the damaged file, member and byte.
+ * Method: archives and PNGs written by hand; one JPEG from cjpeg, with the pixels of djpeg.
  */
 #include "data/tar_testing.h"
 
@@ -10,9 +10,10 @@
 #include "data/files.h"
 #include "data/image.h"
 
-static const lk_dataset_options none = { 0 };
+static const lk_dataset_options none = LK_DATASET_OPTIONS_INIT;
 
-/* cjpeg -quality 50 -optimize (libjpeg-turbo 2.1.5): 22 x 13, colours at half the resolution. */
+/* The output of cjpeg -quality 50 -optimize (libjpeg-turbo 2.1.5): 22 x 13, colours at half the
+ * resolution. */
 static const uint8_t jpeg[376] = {
     255, 216, 255, 224, 0, 16, 74, 70, 73, 70, 0, 1, 1, 0, 0, 1, 0, 1,
     0, 0, 255, 219, 0, 67, 0, 16, 11, 12, 14, 12, 10, 16, 14, 13, 14, 18,
@@ -37,14 +38,14 @@ static const uint8_t jpeg[376] = {
     83, 250, 221, 244, 2, 117, 129, 254, 140, 169, 162, 244, 114, 127, 255, 217,
 };
 
-static lkt_file archive; /* the one that is being made */
+static lkt_file archive; /* the archive under construction */
 
 static void save(const char *path)
 {
     lkt_write(path, archive.bytes, archive.count);
 }
 
-/* What a decoder made of it, in two numbers. */
+/* Summarises the pixels of a decoder in two numbers. */
 static void digest(const uint8_t *pixels, size_t count, uint64_t *sum, uint64_t *weighted)
 {
     *sum = *weighted = 0;
@@ -75,7 +76,7 @@ static void a_jpeg_is_what_djpeg_makes_of_it(void **state)
     lki_image_free(&image);
 }
 
-/* The pixels of a PNG of 4 x 2, as colours or as grey. */
+/* Checks the pixels of a 4 x 2 PNG, decoded as colour or grey. */
 static void assert_png(uint8_t depth, uint8_t type, const uint8_t *palette, const uint8_t *rows,
                        size_t stride, uint32_t channels, const uint8_t *want)
 {
@@ -105,7 +106,7 @@ static void every_kind_of_png_becomes_bytes(void **state)
         palette[i] = (uint8_t)(255 - i);
     for (size_t i = 0; i < 8; i++) {
         memcpy(clear + 4 * i, colours + 3 * i, 3);
-        clear[4 * i + 3] = (uint8_t)(i * 30); /* alpha: left out */
+        clear[4 * i + 3] = (uint8_t)(i * 30); /* alpha: dropped */
         indices[i]       = (uint8_t)(i * 3);
         lumas[i] = (uint8_t)((299 * colours[3 * i] + 587 * colours[3 * i + 1] +
                               114 * colours[3 * i + 2] + 500) / 1000);
@@ -125,7 +126,7 @@ static void every_kind_of_png_becomes_bytes(void **state)
 
 /* ---- Archives ------------------------------------------------------------------------------- */
 
-/* Four samples in two folders; some members that do not matter, and a key with none that does. */
+/* Makes four samples in two folders, some ignored members, and a key without a sample. */
 static void make_archive(void)
 {
     archive.count = 0;
@@ -158,7 +159,7 @@ static void samples_are_found_in_order(void **state)
         LKT_OK(lk_dataset_read(set, false, 0, i, x, &y));
         assert_int_equal(y, labels[i]);
     }
-    for (size_t i = 0; i < 192; i++) { /* of the last: a picture of the right size */
+    for (size_t i = 0; i < 192; i++) { /* pixels of the last sample, an image of the right size */
         uint8_t v    = (uint8_t)((i * 7 + 4 * 31 + i / 5 * 4) % 256);
         float   want = ((float)v / 255.0f - 0.5f) / 0.5f;
         assert_memory_equal(&x[i], &want, sizeof want);
@@ -186,7 +187,8 @@ static void a_picture_is_cropped_and_resized(void **state)
     lk_dataset_free(set);
 }
 
-/* Names as GNU and pax write them when they are long, and as ustar cuts them. */
+/* Checks that long names are read in GNU's form, in pax form, and split into prefix and name as in
+ * ustar. */
 static void long_names_are_read(void **state)
 {
     (void)state;
@@ -205,7 +207,7 @@ static void long_names_are_read(void **state)
     memset(prefix, 'p', sizeof prefix - 1);
     size_t at = archive.count;
     lkt_tar_text(&archive, "rest", "ustar");
-    memcpy(archive.bytes + at + 345, prefix, 155); /* and the checksum with it */
+    memcpy(archive.bytes + at + 345, prefix, 155); /* the checksum is adjusted below */
     (void)snprintf((char *)archive.bytes + at + 148, 8, "%06o",
                    (unsigned)(strtoul((char *)archive.bytes + at + 148, NULL, 8) + 155 * 'p'));
     lkt_tar_end(&archive);
@@ -311,7 +313,7 @@ static void a_damaged_header_is_refused(void **state)
     lkt_refuses("tar:text.tar", &none, LK_EFORMAT, "'text.tar' is no tar archive", "byte 0");
 }
 
-/* An archive with these members, of which ".png" holds a picture. */
+/* Makes an archive with these members; each ".png" contains an image. */
 static void make_members(const char *const *members)
 {
     static lkt_file       picture;
@@ -366,7 +368,8 @@ static void incomplete_samples_are_named(void **state)
     lkt_refuses("tar:nowhere.tar", &none, LK_EIO, "nowhere.tar", "");
 }
 
-/* The first picture is good; the second, whatever is wrong with it, is found when it is read. */
+/* Makes an archive of a good image and a damaged one, `bytes`.  Checks that the damaged image is
+ * refused when it is read, with a message that contains `why`. */
 static void refuses_picture(const char *name, const uint8_t *bytes, size_t count, const char *why)
 {
     char    text[128];
@@ -399,7 +402,7 @@ static void a_damaged_picture_is_named(void **state)
     refuses_picture("bad.jpg", rows, 64, "JPEG: Not a JPEG file");
     refuses_picture("bad.jpg", (const uint8_t *)"", 0, "JPEG: ");
     memcpy(damaged, jpeg, sizeof damaged);
-    damaged[330] = 0xff; /* in the middle of the pixels: a marker where none belongs */
+    damaged[330] = 0xff; /* in the pixels: a marker that is not allowed there */
     damaged[331] = 0xd8;
     refuses_picture("bad.jpg", damaged, sizeof damaged, "JPEG: ");
     refuses_picture("bad.png", picture.bytes, picture.count - 20, "PNG: ");
@@ -414,7 +417,7 @@ static void a_damaged_picture_is_named(void **state)
     refuses_picture("bad.png", picture.bytes, picture.count, "PNG: it claims more pixels than");
 }
 
-/* What comes before the damage is delivered; then the loader says what is wrong, each time. */
+/* Checks that a loader delivers all samples before the damage, then reports it at every call. */
 static void a_loader_says_what_it_cannot_read(void **state)
 {
     (void)state;
@@ -430,7 +433,8 @@ static void a_loader_says_what_it_cannot_read(void **state)
     save("x.tar");
     lk_dataset *set = lkt_open("tar:x.tar?h=4&w=4", &none);
     for (uint32_t threads = 1; threads <= 4; threads++) {
-        lk_loader_options options = { .global_batch = 2, .micro_batch = 2, .virtual_workers = 1,
+        lk_loader_options options = { .struct_size = sizeof(lk_loader_options),
+                                      .global_batch = 2, .micro_batch = 2, .virtual_workers = 1,
                                       .count = 1, .end_step = 5, .order = LK_ORDER_SEQUENTIAL,
                                       .threads = threads };
         lk_loader *loader = NULL;

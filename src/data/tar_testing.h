@@ -1,8 +1,8 @@
-/* data/tar_testing.h -- archives and pictures for tests, written by hand. */
+/* data/tar_testing.h -- for tests: archives and images, written byte by byte. */
 #ifndef LKI_DATA_TAR_TESTING_H
 #define LKI_DATA_TAR_TESTING_H
 
-#include "data/testing.h"
+#include "data/data_testing.h"
 
 #include <zlib.h>
 
@@ -36,8 +36,9 @@ static inline void lkt_add_chunk(lkt_file *file, const char *type, const void *d
     lkt_add_word(file, (uint32_t)crc32(0, file->bytes + at, (uInt)(4 + bytes)));
 }
 
-/* `type` 0 grey, 2 colour, 3 palette (then `palette` has 3 x 256 bytes), 4 grey and alpha, 6 colour
- * and alpha; `rows` are the pixels as they stand in the file, `stride` bytes a row. */
+/* Writes a PNG.  `type`: 0 grey, 2 colour, 3 palette (`palette` has 3 x 256 bytes), 4 grey and
+ * alpha, 6 colour and alpha.  `rows` are the pixels as stored in the file, `stride` bytes per
+ * row. */
 static inline void lkt_png(lkt_file *file, uint32_t width, uint32_t height, uint8_t depth,
                            uint8_t type, const uint8_t *palette, const uint8_t *rows,
                            size_t stride)
@@ -70,7 +71,7 @@ static inline void lkt_tar_block(lkt_file *tar, const void *data, size_t bytes)
     lkt_add(tar, zeros, (512 - bytes % 512) % 512);
 }
 
-/* A member with the ustar header that everybody reads. */
+/* Adds a member with a plain ustar header. */
 static inline void lkt_tar_add(lkt_file *tar, const char *name, char type, const void *data,
                                size_t bytes)
 {
@@ -101,7 +102,7 @@ static inline void lkt_tar_end(lkt_file *tar)
     lkt_add(tar, zeros, sizeof zeros);
 }
 
-/* A picture of `side` x `side` whose bytes follow from `which`. */
+/* Adds a `side` x `side` image whose bytes depend on `which`. */
 static inline void lkt_tar_picture(lkt_file *tar, const char *key, uint32_t side, uint32_t which)
 {
     static lkt_file picture;
@@ -123,7 +124,7 @@ static inline void lkt_tar_class(lkt_file *tar, const char *key, int label)
     lkt_tar_text(tar, name, text);
 }
 
-/* A sample: both. */
+/* Adds a sample: an image and its class. */
 static inline void lkt_tar_sample(lkt_file *tar, const char *key, uint32_t side, uint32_t which,
                                   int label)
 {

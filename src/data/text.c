@@ -1,8 +1,8 @@
-/* text.c -- bytes as tokens: a file, or all texts of a folder one after the other.
+/* text.c -- bytes as tokens: a file, or all text files of a folder one after another.
  *
- * A file is mapped: workers of one host share its pages.  A folder is read into memory, because
- * it is many small files that somebody may be editing: what was read stays as it was, and the
- * content hash says what that is.  A file with a NUL byte in it is no text and is left out.
+ * A file is mapped, so workers of one host share its pages.  A folder is read into memory, because
+ * its many small files may be edited during training.  The copy does not change, and the content
+ * hash identifies it.  A file that contains a NUL byte is not text and is skipped.
  */
 #include "data/source.h"
 
@@ -17,12 +17,12 @@
 #include "base/memory.h"
 
 typedef struct {
-    lki_map        map;    /* of a file */
-    uint8_t       *memory; /* of a folder */
+    lki_map        map;    /* for a file */
+    uint8_t       *memory; /* for a folder */
     const uint8_t *bytes;
 } text;
 
-/* Appends the file to memory + *used, if it holds no NUL; at most `room` bytes of it. */
+/* Appends at most `room` bytes of the file to memory + *used, unless the file contains a NUL. */
 static lk_status append(uint8_t *memory, size_t *used, size_t room, const char *path)
 {
     size_t got = 0;
@@ -62,7 +62,8 @@ static lk_status file_size(size_t *out, const char *folder, const char *name)
     return status;
 }
 
-/* Sizes first, one allocation, then the bytes: at most as many as the size promised. */
+/* Reads a folder: determines the sizes of its files, allocates once, and reads at most those
+ * sizes. */
 static lk_status read_folder(text *self, size_t *bytes, const char *folder,
                              const lki_listing *files)
 {

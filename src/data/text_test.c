@@ -1,8 +1,9 @@
-/* text_test.c -- bytes as tokens: windows, offsets, the validation part, folders, bad input.
+/* text_test.c -- tests bytes as tokens: windows, their offsets, the validation part, folders, and
+ * invalid input.
  *
- * Method: texts whose byte at p says where it stands, so that a window shows where it was cut.
+ * Method: texts whose byte at position p encodes p, so that a window shows its position.
  */
-#include "data/testing.h"
+#include "data/data_testing.h"
 
 #include "base/hash.h"
 #include "data/source.h"
@@ -24,8 +25,7 @@ static void windows_cover_the_text(void **state)
     write_ramp("ramp");
     for (uint32_t context = 1; context <= LENGTH / 2; context++) {
         lk_dataset *set = NULL;
-        LKT_OK(lk_dataset_open(&set, "text:ramp", &(lk_dataset_options){ .context = context,
-                                                                         .seed    = 5 }));
+        LKT_OK(lk_dataset_open(&set, "text:ramp", LKT_DATASET(.context = context, .seed = 5)));
         const lk_dataset_info *info = lk_dataset_describe(set);
         assert_int_equal(info->train_count, (LENGTH - context) / context);
         assert_int_equal(info->validation_count, 0);
@@ -64,9 +64,9 @@ static void the_tail_is_for_validation(void **state)
     (void)state;
     write_ramp("ramp");
     lk_dataset *set = NULL;
-    LKT_OK(lk_dataset_open(&set, "text:ramp", &(lk_dataset_options){ .context    = 10,
-                                                                     .validation = 0.2,
-                                                                     .seed       = 1 }));
+    LKT_OK(lk_dataset_open(&set, "text:ramp", LKT_DATASET(.context = 10,
+                                                          .validation = 0.2,
+                                                          .seed = 1)));
     const lk_dataset_info *info = lk_dataset_describe(set);
     assert_int_equal(info->train_count, 19);
     assert_int_equal(info->validation_count, 4);
@@ -113,7 +113,7 @@ static void a_folder_is_read_in_byte_order(void **state)
     char              hash[33];
     lki_xxh3_128(want, strlen(want), hash);
     lk_dataset *set = NULL;
-    LKT_OK(lk_dataset_open(&set, "text:tree", &(lk_dataset_options){ .context = 1 }));
+    LKT_OK(lk_dataset_open(&set, "text:tree", LKT_DATASET(.context = 1)));
     const lk_dataset_info *info = lk_dataset_describe(set);
     assert_string_equal(info->content_hash, hash);
     assert_int_equal(info->train_count, strlen(want) - 1);
@@ -129,30 +129,30 @@ static void a_folder_is_read_in_byte_order(void **state)
 static void bad_texts_are_refused(void **state)
 {
     (void)state;
-    const lk_dataset_options ten = { .context = 10 };
+    const lk_dataset_options ten = { .struct_size = sizeof(lk_dataset_options), .context = 10 };
     lkt_write_text("empty", "");
     lkt_write_text("short", "0123456789012345678");
     assert_int_equal(mkdir("bare", 0700), 0);
     assert_int_equal(mkfifo("pipe", 0600), 0);
     lkt_refuses("text:missing", &ten, LK_EIO, "missing", "No such file");
     lkt_refuses("text:empty", &ten, LK_EFORMAT, "empty", "empty");
-    lkt_refuses("text:short", &ten, LK_EFORMAT, "19", "needs 20; lower --context to at most 9");
+    lkt_refuses("text:short", &ten, LK_EFORMAT, "19", "needs 20; lower `context` to at most 9");
     lkt_refuses("text:bare", &ten, LK_EFORMAT, "bare", "no text");
     lkt_refuses("text:/dev/null", &ten, LK_EIO, "/dev/null", "not a regular file");
-    lkt_refuses("text:pipe", &ten, LK_EIO, "pipe", "not a regular file"); /* which nobody writes */
-    lkt_refuses("text:short", &(lk_dataset_options){ 0 }, LK_EINVAL, "short", "--context");
+    lkt_refuses("text:pipe", &ten, LK_EIO, "pipe", "not a regular file"); /* without a writer */
+    lkt_refuses("text:short", LKT_DATASET(), LK_EINVAL, "short", "`context`");
     lkt_refuses("text:", &ten, LK_EINVAL, "text:", "no data");
     lkt_refuses("texts:short", &ten, LK_EINVAL, "texts:short", "unknown data source");
     lkt_refuses("short", &ten, LK_EINVAL, "'short'", "unknown data source");
     lkt_refuses("", &ten, LK_EINVAL, "''", "unknown data source");
     write_ramp("ramp");
-    lkt_refuses("text:ramp", &(lk_dataset_options){ .context = 10, .validation = 0.01 },
-                LK_EFORMAT, "2 of them for validation", "--validation");
-    lkt_refuses("text:ramp", &(lk_dataset_options){ .context = 10, .validation = 1 }, LK_EINVAL,
-                "--validation 1", "fraction");
-    lkt_refuses("text:ramp", &(lk_dataset_options){ .context = 10, .validation = -0.5 },
-                LK_EINVAL, "--validation -0.5", "fraction");
-    lkt_refuses("text:ramp", &(lk_dataset_options){ .context = 10, .validation = 0.0 / 0.0 },
+    lkt_refuses("text:ramp", LKT_DATASET(.context = 10, .validation = 0.01),
+                LK_EFORMAT, "2 of them for validation", "`validation`");
+    lkt_refuses("text:ramp", LKT_DATASET(.context = 10, .validation = 1), LK_EINVAL,
+                "`validation` 1", "fraction");
+    lkt_refuses("text:ramp", LKT_DATASET(.context = 10, .validation = -0.5),
+                LK_EINVAL, "`validation` -0.5", "fraction");
+    lkt_refuses("text:ramp", LKT_DATASET(.context = 10, .validation = 0.0 / 0.0),
                 LK_EINVAL, "nan", "fraction");
 }
 

@@ -1,8 +1,9 @@
-/* tokens.c -- tokens:FILE and shards:DIR: ready-made token ids, mapped, never copied.
+/* tokens.c -- tokens:FILE and shards:DIR: token ids from files, which are mapped and never copied.
  *
- * The shards of a folder are one stream, in byte order of their names, with nothing between
- * them; windows run across their borders.  After a '?' may stand vocab=N (otherwise the largest
- * token plus one) and width=16 or 32 (otherwise the name's .u16 or .u32, or the file's header).
+ * The shards of a folder form one stream, in byte order of their names, with nothing between two
+ * shards.  A window may extend from one shard to the next.  A '?' may introduce vocab=N (default:
+ * the largest token plus one) and width=16 or 32 (default: by the suffix .u16 or .u32, or the
+ * file's header).
  */
 #include "data/source.h"
 
@@ -17,13 +18,13 @@
 typedef struct {
     lki_map    map;
     lki_tokens file;
-    uint64_t   first; /* the place of its first token in the stream */
+    uint64_t   first; /* position of the shard's first token in the stream */
 } shard;
 
 typedef struct {
     shard   *shards;
     size_t   count, capacity;
-    uint64_t vocabulary, width; /* as given; 0 = not */
+    uint64_t vocabulary, width; /* 0 = not given */
 } tokens;
 
 static uint32_t width_of(const tokens *self, const char *path)
@@ -33,7 +34,7 @@ static uint32_t width_of(const tokens *self, const char *path)
     return lki_ends_with(path, ".u16") ? 2 : lki_ends_with(path, ".u32") ? 4 : 0;
 }
 
-/* Adds one file, which becomes the stream's to close whatever is found in it. */
+/* Adds one file.  `self` owns the file even if its contents turn out to be invalid. */
 static lk_status add_file(lk_dataset *dataset, const char *path)
 {
     tokens *self = dataset->state;
@@ -88,7 +89,7 @@ static lk_status hash_files(lk_dataset *dataset)
     return status;
 }
 
-/* Cuts what follows the last '?' off `path` and parses it. */
+/* Removes the text after the last '?' from `path` and parses it. */
 static lk_status parse_settings(tokens *self, char *path)
 {
     char *mark = strrchr(path, '?');
@@ -149,7 +150,7 @@ static void tokens_close(lk_dataset *dataset)
     lki_free(self);
 }
 
-/* The shard that holds place `at`: the last that begins no later. */
+/* Returns the shard that contains position `at`. */
 static const shard *shard_at(const tokens *self, uint64_t at)
 {
     size_t low = 0, high = self->count;

@@ -1,7 +1,7 @@
 /* tokens_file.c -- files of token ids: little-endian uint16 or uint32, raw or with a header.
  *
- * The header is that of llm.c's data sets: 256 little-endian int32, of which the first three are
- * a magic number, a version and the count of tokens that follow.
+ * The header is that of llm.c's data sets: 256 little-endian int32, of which the first three are a
+ * magic number, a version and the count of tokens that follow.
  *
  *      magic 20240520, version 1:  uint16 (GPT-2)
  *      magic 20240801, version 7:  uint32 (Llama 3)
@@ -52,12 +52,12 @@ static lk_status parse_header(lki_tokens *out, const uint8_t *data, size_t bytes
     return LK_OK;
 }
 
-/* The largest token, sixteen bits or thirty-two at a time. */
+/* Returns the largest token. */
 static uint32_t largest(const lki_tokens *tokens)
 {
     uint32_t max = 0;
     for (uint64_t i = 0; i < tokens->count; i++) {
-        uint32_t token = 0; /* the low bytes first, on every machine that we build for */
+        uint32_t token = 0; /* tokens and supported machines are little-endian */
         if (tokens->width == 2) {
             uint16_t narrow;
             memcpy(&narrow, tokens->values + 2 * i, sizeof narrow);

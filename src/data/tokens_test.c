@@ -1,11 +1,12 @@
-/* tokens_test.c -- files of token ids: widths, headers, shards as one stream, bad files. */
-#include "data/testing.h"
+/* tokens_test.c -- tests files of token ids: widths, headers, shards as one stream, and invalid
+ * files. */
+#include "data/data_testing.h"
 
 #include "data/files.h"
 
 enum { COUNT = 100, HEADER = 256 };
 
-static const lk_dataset_options ten = { .context = 10 };
+static const lk_dataset_options ten = { .struct_size = sizeof(lk_dataset_options), .context = 10 };
 
 static void write_u16(const char *path, uint16_t first, size_t count)
 {
@@ -23,7 +24,7 @@ static void write_u32(const char *path, uint32_t first, size_t count)
     lkt_write(path, tokens, count * sizeof *tokens);
 }
 
-/* A file with a header that speaks of `said` tokens, and `bytes` bytes of them. */
+/* Writes a file whose header claims `said` tokens, followed by `bytes` bytes of tokens. */
 static void write_with_header(const char *path, int32_t magic, int32_t version, int32_t said,
                               size_t bytes)
 {
@@ -38,10 +39,10 @@ static void write_with_header(const char *path, int32_t magic, int32_t version, 
     lkt_write(path, header, 4 * HEADER + bytes);
 }
 
-/* All windows of the stream first, first + 1, ... */
+/* Checks that the windows of the stream are first, first + 1, ... */
 static void assert_ramp(const char *spec, int32_t first, uint32_t count, uint32_t classes)
 {
-    lk_dataset *set = lkt_open(spec, &(lk_dataset_options){ .context = 1 });
+    lk_dataset *set = lkt_open(spec, LKT_DATASET(.context = 1));
     assert_true(lk_dataset_describe(set)->tokens);
     assert_int_equal(lk_dataset_describe(set)->classes, classes);
     assert_int_equal(lk_dataset_describe(set)->train_count, count - 1);
@@ -83,8 +84,7 @@ static void shards_are_one_stream(void **state)
     lkt_write_text("shards/.c.u32.swp", "hidden");
     assert_ramp("shards:shards", 400, 200, 600);
 
-    lk_dataset *set = lkt_open("shards:shards", &(lk_dataset_options){ .context    = 30,
-                                                                       .validation = 0.7 });
+    lk_dataset *set = lkt_open("shards:shards", LKT_DATASET(.context = 30, .validation = 0.7));
     int32_t x[30], y[30];
     assert_int_equal(lk_dataset_describe(set)->validation_count, 3);
     for (int32_t i = 0; i < 3; i++) { /* the last 140 tokens begin at 460 */
@@ -138,7 +138,7 @@ static void refuses_bad_files(void **state)
     write_u32("wide.u32", 0x7ffffff0u, COUNT);
     lkt_refuses("tokens:wide.u32", &ten, LK_EFORMAT, "token 2147483731", "2147483647");
     write_u16("few.u16", 1, 19);
-    lkt_refuses("tokens:few.u16", &ten, LK_EFORMAT, "19 tokens", "needs 20; lower --context");
+    lkt_refuses("tokens:few.u16", &ten, LK_EFORMAT, "19 tokens", "needs 20; lower `context`");
     write_with_header("bad.bin", 20240520, 1, COUNT, 2 * COUNT - 1);
     lkt_refuses("tokens:bad.bin", &ten, LK_EFORMAT, "truncated", "100 tokens of 2 bytes");
     write_with_header("bad.bin", 20240520, 1, COUNT, 2 * COUNT + 1);

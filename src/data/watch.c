@@ -1,8 +1,8 @@
-/* watch.c -- noticing that a file changes while it is read where it lies.
+/* watch.c -- detects changes of a file that is read through a mapping.
  *
- * A mapping shows what others write into its file.  Comparing contents would cost as much as
- * training, so size and time of writing stand for them.  Only the file that was opened counts: one
- * that has taken its name since is another.
+ * A mapping shows later writes to its file.  Reading the contents again would cost as much as
+ * training.  So the file's size and modification time are compared with those at opening.  Only the
+ * file that was opened is checked, not another file that now has its name.
  */
 #include "data/source.h"
 

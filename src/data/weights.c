@@ -1,16 +1,15 @@
-/* weights.c -- numbers for samples: how often they are drawn, what they count for in the loss.
+/* weights.c -- weights of samples, for drawing samples and for the loss.
  *
- * In the loss: a weight is a whole number of 65536ths, and a sample is as good as so many, so that
- * weights that are all the same give the bits of none where they are powers of two, and sums of
- * weights are exact.  4 bytes a sample.
+ * In the loss, a weight is an integer number of 65536ths, and a sample counts that many times.
+ * Sums of weights are therefore exact, and equal weights that are powers of two give the bits of an
+ * unweighted run.  Memory: 4 bytes per sample.
  *
- * Samples drawn with replacement, each as often as its weight says:
- * The weights are added up once, one after the other, in the order of the training part; what they
- * have come to after each sample is kept, 8 bytes a sample.  Position p of epoch e draws 53 bits
- * for (seed, e, p), as a fraction of the whole, and takes the sample in whose share that falls, by
- * bisection.  So nothing is stored for a position, any of them is found at once, and a sample of
- * weight 0, whose share is empty, never comes.  (The alias method would save the bisection, some
- * tens of nanoseconds, and cost another 8 bytes a sample.)
+ * For drawing with replacement, the weights of the training part are summed once, in order, and all
+ * prefix sums are stored, 8 bytes per sample.  Position p of epoch e draws 53 bits by (seed, e, p),
+ * as a fraction of the total, and finds by bisection the sample whose interval contains it.  So
+ * nothing is stored per position, every position is computed directly, and a sample of weight 0,
+ * whose interval is empty, never occurs.  (The alias method would save the bisection, some tens of
+ * nanoseconds, and cost another 8 bytes per sample.)
  */
 #include "data/source.h"
 
@@ -23,10 +22,11 @@
 #include "base/memory.h"
 #include "data/files.h"
 
-enum { LOSS_WEIGHT_MAX = 256 }; /* and so 2^24 steps, which FP32 has all of */
+enum { LOSS_WEIGHT_MAX = 256 }; /* at most 2^24 units of 1 / LK_WEIGHT_ONE, which FP32 represents
+                                 * exactly */
 
 typedef struct {
-    double *values; /* of all samples of the files */
+    double *values; /* one per sample of the files */
     size_t  count, capacity;
 } weights;
 
@@ -53,7 +53,7 @@ static lk_status read_npy(weights *out, const lki_map *map, const char *path)
     return LK_OK;
 }
 
-/* A number between white space. */
+/* Adds a number from a text file. */
 static lk_status add_word(weights *out, const uint8_t *word, size_t length, const char *path)
 {
     char   text[64] = "", *end = text;
@@ -90,7 +90,7 @@ static lk_status read_text(weights *out, const lki_map *map, const char *path)
     return LK_OK;
 }
 
-/* The data set's own content hash becomes one of data and weights. */
+/* Replaces the content hash of the data set by a hash of that hash and the weights. */
 static lk_status add_hash(lk_dataset *dataset, const lki_map *map)
 {
     char hashes[2][33];
@@ -99,12 +99,12 @@ static lk_status add_hash(lk_dataset *dataset, const lki_map *map)
     return lki_hash_of_hashes(dataset->info.content_hash, hashes, 2);
 }
 
-/* Of the training part's samples. */
+/* Computes the prefix sums of the training part's weights. */
 static lk_status add_up(lk_dataset *dataset, const weights *all, const char *path)
 {
     uint64_t n   = dataset->info.train_count;
     double   sum = 0;
-    LK_ASSERT(all->values != NULL); /* one for each sample */
+    LK_ASSERT(all->values != NULL); /* one per sample */
     LK_TRY(LKI_NEW(&dataset->cumulative, n, "weights"));
     for (uint64_t i = 0; i < n; i++)
         dataset->cumulative[i] = sum += all->values[lki_sample_place(dataset, false, i)];
@@ -114,7 +114,7 @@ static lk_status add_up(lk_dataset *dataset, const weights *all, const char *pat
     return LK_OK;
 }
 
-/* In whole 65536ths. */
+/* Converts the weights to 65536ths. */
 static lk_status count_for_loss(lk_dataset *dataset, const weights *all, const char *path)
 {
     uint64_t sum = 0;
@@ -135,7 +135,7 @@ static lk_status count_for_loss(lk_dataset *dataset, const weights *all, const c
     return LK_OK;
 }
 
-/* For drawing, or for the loss. */
+/* Opens a weight file, for drawing or for the loss. */
 static lk_status open_weights(lk_dataset *dataset, const char *spec, const char *path, bool drawing)
 {
     static const uint8_t magic[] = { 0x93, 'N', 'U', 'M', 'P', 'Y' };
@@ -143,7 +143,7 @@ static lk_status open_weights(lk_dataset *dataset, const char *spec, const char 
     lki_map              map;
     if (dataset->info.tokens)
         return lk_fail(LK_EINVAL, "%s are of samples with labels; '%s' has tokens",
-                       drawing ? "--weights" : "--loss-weights", spec);
+                       drawing ? "`weights`" : "`loss_weights`", spec);
     LK_TRY(lki_map_open(&map, path));
     bool      npy    = map.bytes >= sizeof magic && memcmp(map.data, magic, sizeof magic) == 0;
     lk_status status = npy ? read_npy(&all, &map, path) : read_text(&all, &map, path);
@@ -170,8 +170,9 @@ lk_status lki_weights_open(lk_dataset *dataset, const char *spec)
     return LK_OK;
 }
 
-/* The permutation's numbers have half the bits of a sample above the round in their last word, at
- * least one; here that is 0, so the two never share any. */
+/* Draws a sample.  The permutation of order.c uses the same purpose.  In the last word of the
+ * permutation's counter, the bits above the round hold half the width of a sample number (at least
+ * 1).  Here these bits are 0.  So the two never use the same random numbers. */
 uint64_t lki_weighted_at(const lk_dataset *dataset, uint64_t seed, uint64_t epoch,
                          uint64_t position)
 {
@@ -181,7 +182,8 @@ uint64_t lki_weighted_at(const lk_dataset *dataset, uint64_t seed, uint64_t epoc
     uint64_t bits  = (uint64_t)random.word[0] << 21 | random.word[1] >> 11;
     uint64_t n     = dataset->info.train_count;
     double   point = (double)bits * 0x1p-53 * dataset->cumulative[n - 1];
-    uint64_t low   = 0, high = n - 1; /* the first sample whose sum is above the point */
+    uint64_t low   = 0, high = n - 1; /* bisection: finds the first sample whose prefix sum is above
+                                       * the drawn point */
     while (low < high) {
         uint64_t middle = low + (high - low) / 2;
         if (dataset->cumulative[middle] > point)

@@ -1,6 +1,7 @@
-/* adasum.c -- the factors of adaptive summation, and the loops for this processor.
+/* adasum.c -- the factors of adaptive summation, and the selection of loops for this processor.
  *
- * Cost: dot products read both vectors once; so does the sum, which writes one of them.
+ * Cost: the dot products read both vectors once.  The sum reads both once and overwrites one of
+ * them.
  */
 #include "device/adasum.h"
 
@@ -30,7 +31,8 @@ lki_dots lki_dots_block(size_t width, size_t n, const void *a, const void *b)
     return loops_of(width)->dots(n, a, b);
 }
 
-/* Halved last: twice a norm may be more than a double holds. */
+/* Returns 1 - dot / (2 norm).  Divides by 2 last, because twice the norm may exceed the range of
+ * double. */
 static double factor(double dot, double norm)
 {
     return norm > 0 ? 1 - 0.5 * (dot / norm) : 1;

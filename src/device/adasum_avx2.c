@@ -1,6 +1,6 @@
 /* adasum_avx2.c -- the loops of adaptive summation for processors with AVX2. */
 #if defined(__x86_64__)
-#include <stddef.h> /* before the pragma: what headers define is for every processor */
+#include <stddef.h> /* before the pragma, because functions in headers must run on any processor */
 #include <stdint.h>
 #include <string.h>
 
@@ -15,5 +15,5 @@
 #pragma clang attribute pop
 #endif
 #else
-typedef int lki_no_adasum_avx2_here; /* an empty file is no C */
+typedef int lki_no_adasum_avx2_here; /* C forbids an empty file */
 #endif

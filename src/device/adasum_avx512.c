@@ -1,6 +1,6 @@
 /* adasum_avx512.c -- the loops of adaptive summation for processors with AVX-512. */
 #if defined(__x86_64__)
-#include <stddef.h> /* before the pragma: what headers define is for every processor */
+#include <stddef.h> /* before the pragma, because functions in headers must run on any processor */
 #include <stdint.h>
 #include <string.h>
 
@@ -16,5 +16,5 @@
 #pragma clang attribute pop
 #endif
 #else
-typedef int lki_no_adasum_avx512_here; /* an empty file is no C */
+typedef int lki_no_adasum_avx512_here; /* C forbids an empty file */
 #endif

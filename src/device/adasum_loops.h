@@ -9,7 +9,7 @@ typedef struct {
     void (*mix)(size_t n, double left_factor, double right_factor, void *left, const void *right);
 } lki_adasum_loops;
 
-/* For floats, for doubles. */
+/* Indexed by type: floats, doubles. */
 extern const lki_adasum_loops lki_adasum_portable[2];
 #if defined(__x86_64__)
 extern const lki_adasum_loops lki_adasum_avx2[2], lki_adasum_avx512[2];

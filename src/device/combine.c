@@ -1,25 +1,27 @@
 /* combine.c -- elementwise reductions of every type, along the canonical tree.
  *
- * A kind of reduction is up to three loops: `load` makes an accumulator of each element (16-bit
- * floats widen, premultiplied sums multiply), `combine` joins two vectors of accumulators, and
- * `store` makes elements of them again (averages multiply, 16-bit floats round: the only time).
- * Where a type is its own accumulator, load and store are NULL and nothing is copied.
+ * A kind of reduction consists of up to three loops.  `load` converts elements to accumulators
+ * (16-bit floats are widened, premultiplied sums multiplied).  `combine` combines two vectors of
+ * accumulators.  `store` converts them back (averages are multiplied, 16-bit floats rounded, for
+ * the only time).  If a type is its own accumulator, load and store are NULL and nothing is copied.
  *
- * Every float result passes clean(): which of two NaNs an addition returns is up to the processor
- * and to how the compiler arranged the operands, and would else differ between the vector part of
- * a loop and its rest, so between two cuts of the same work.
+ * Every float result passes clean(), which makes all NaNs equal.  Otherwise an addition of two NaNs
+ * would return either of them, depending on the processor and on the compiler's order of the
+ * operands.  The choice could differ between the vector part of a loop and its remainder, and thus
+ * between two divisions of the same work.
  *
- * The loops are compiled for several instruction sets, which changes nothing but their speed.
+ * The loops are compiled for several instruction sets, which differ only in speed.
  *
- * Where the result also goes to other ranks, the most common case (the sum of two vectors of FP32
- * or 16 bits, for two ranks) stores each line twice while it is in a register; all else is copied
- * block by block.  Lines of the other rank's vector are in its caches, written: up to FETCH_BYTES
- * they are fetched ahead, ready to be written, which saves asking for them twice.  Longer vectors
- * are in memory anyway.
+ * In the most common case (the sum of two vectors of FP32 or 16 bits, for two ranks), each line of
+ * the result is stored to both destinations from a register.  In all other cases the result is
+ * copied block by block.  The lines of the other rank's destination are in its caches.  For vectors
+ * of up to FETCH_BYTES these lines are prefetched for writing, which saves a second request per
+ * line.  Longer vectors do not fit in the caches.
  *
- * Cost:  elements are taken in blocks that stay in the first-level cache, as in reduce.c: every
- *        input is read once and the output written once.
- * Order: elementwise, hence the same bits for every cut of the elements and of the work.
+ * Cost:  elements are processed in blocks that remain in the first-level cache, as in reduce.c.
+ *        Every input is read once and the output written once.
+ * Order: elementwise, so the bits are the same for every division of the elements and of the
+ * work.
  */
 #include "device/combine.h"
 
@@ -32,8 +34,8 @@
 #include "device/reduce.h"
 
 enum {
-    BLOCK_BYTES = 4096,    /* of accumulators; each level of the tree holds one */
-    FETCH_BYTES = 2 << 20, /* two such slices fit a second-level cache and what is shared behind */
+    BLOCK_BYTES = 4096,    /* bytes of accumulators; each level of the tree holds one block */
+    FETCH_BYTES = 2 << 20, /* two such slices fit in the second-level cache and the shared cache */
 };
 
 /* ---- Names and checks -------------------------------------------------------------------- */
@@ -81,7 +83,7 @@ typedef struct {
     lki_convert_loop      load, store;
     double             load_factor, store_factor;
     const void *const *from;
-    size_t             at, n; /* this block */
+    size_t             at, n; /* the current block */
 } evaluation;
 
 static const void *leaf(const evaluation *e, uint32_t index, void *to)
@@ -93,7 +95,8 @@ static const void *leaf(const evaluation *e, uint32_t index, void *to)
     return to;
 }
 
-/* The accumulators of node [first, first + count): where a leaf lies, or in `to`. */
+/* Returns the accumulators of node [first, first + count).  A leaf is used in place; other nodes
+ * are computed in `to`. */
 static const void *evaluate(const evaluation *e, uint32_t first, uint32_t count, void *to)
 {
     alignas(64) unsigned char other[BLOCK_BYTES];
@@ -107,7 +110,7 @@ static const void *evaluate(const evaluation *e, uint32_t first, uint32_t count,
     return to;
 }
 
-/* The root of one block, written last: `out` may be a leaf. */
+/* Evaluates the root of one block.  Writes the result last, because `out` may be a leaf. */
 static void evaluate_root(const evaluation *e, uint32_t leaves, void *out)
 {
     alignas(64) unsigned char left[BLOCK_BYTES], right[BLOCK_BYTES];
@@ -159,7 +162,8 @@ void lki_combine_all(lk_dtype dtype, lk_reduce_op op, uint32_t leaves, const voi
     lki_combine_all_by(lki_combine_best(), dtype, op, leaves, from, count, out, out_count);
 }
 
-/* Two vectors into one or two places, without a detour: whether there is a loop for that. */
+/* Combines two vectors into one or two destinations directly.  Returns false if there is no such
+ * loop for this type and operation. */
 static bool combine_pair(const lki_type_loops *type, lk_reduce_op op, const void *const *from,
                          size_t count, void *const *out, uint32_t out_count)
 {

@@ -1,6 +1,7 @@
 /* combine_avx2.c -- the loops of reductions for processors with AVX2. */
 #if defined(__x86_64__)
-#include <emmintrin.h> /* before the pragma: what headers define is for every processor */
+#include <emmintrin.h> /* before the pragma, because functions in headers must run on any
+                        * processor */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -16,5 +17,5 @@
 #pragma clang attribute pop
 #endif
 #else
-typedef int lki_no_avx2_here; /* an empty file is no C */
+typedef int lki_no_avx2_here; /* C forbids an empty file */
 #endif

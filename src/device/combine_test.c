@@ -1,10 +1,10 @@
-/* combine_test.c -- reductions of every type against the plain ones, bit by bit.
+/* combine_test.c -- compares reductions of every type with naive reductions, bit by bit.
  *
  * Goal:   every kind of reduction of every type, for every number of operands and every length,
- *         is what plain.h says; 16-bit conversions are exact or rounded to nearest even.
- * Method: arbitrary patterns with NaNs, infinities, subnormals and zeros of both signs among
- *         them; conversions over all 16-bit patterns, at, above and below every midpoint of two
- *         neighbours, which settles rounding for all floats.
+ *         matches plain_testing.h; 16-bit conversions are exact or rounded to nearest even.
+ * Method: random patterns including NaNs, infinities, subnormals and zeros of both signs.
+ *         Conversions of all 16-bit patterns, and of values at, above and below every midpoint of
+ *         two neighbours, which determines rounding for all floats.
  */
 #include "device/combine.h"
 
@@ -16,14 +16,15 @@
 
 #include "device/combine_loops.h"
 #include "device/half.h"
-#include "device/plain.h"
+#include "device/plain_testing.h"
 
 enum { LEAVES_MAX = 9, COUNT_MAX = 4100 };
 
 typedef struct {
     const lki_type_loops *loops;
     plain_tables          tables;
-    double                data[LEAVES_MAX][COUNT_MAX], out[COUNT_MAX]; /* room for any type */
+    double                data[LEAVES_MAX][COUNT_MAX], out[COUNT_MAX]; /* large enough for any
+                                                                        * type */
 } bench;
 
 static const lk_reduce_op ops[] = {
@@ -60,7 +61,7 @@ static void check_one(bench *b, lk_dtype d, lk_reduce_op op, uint32_t leaves, si
     free(want);
 }
 
-/* Into several places at once, of which the first may be a leaf and another one as well. */
+/* Checks reductions into `places` destinations.  Any destination may also be a leaf. */
 static void check_all(bench *b, lk_dtype d, lk_reduce_op op, uint32_t leaves, size_t count,
                       uint32_t places)
 {
@@ -102,7 +103,8 @@ static void into_several_places(bench *b)
                             check_all(b, plain_dtypes[d], ops[k], leaves, counts[c], places);
 }
 
-/* Past the cache it is the same sum, wherever it begins, and nothing beside it is touched. */
+/* Checks sums that bypass the cache at every alignment: the bits are equal, and no adjacent byte is
+ * written. */
 static void past_the_cache(bench *b)
 {
     float *left = (float *)b->data[0], *right = (float *)b->data[1], *out = (float *)b->data[2];
@@ -206,7 +208,7 @@ static void conversions_are_exact(void **state)
     }
 }
 
-/* ---- What is easily wrong ---------------------------------------------------------------- */
+/* ---- Special cases ----------------------------------------------------------------------- */
 
 static uint16_t sum_f16(uint32_t leaves, const uint16_t *values)
 {
@@ -218,8 +220,8 @@ static uint16_t sum_f16(uint32_t leaves, const uint16_t *values)
     return out;
 }
 
-/* 2048 + 1 + 1: rounding at each step would lose both ones; and 65504 + 65504 - 65504 - 65504
- * overflows in 16 bits. */
+/* Checks that halves are rounded once.  In 2048 + 1 + 1, rounding at each step would lose both
+ * ones. 65504 + 65504 - 65504 - 65504 would overflow in 16 bits. */
 static void halves_are_rounded_once(void **state)
 {
     const uint16_t grows[] = { 0x6800, 0x3c00, 0x3c00, 0 };
@@ -229,7 +231,7 @@ static void halves_are_rounded_once(void **state)
     assert_int_equal(sum_f16(4, falls), 0);
 }
 
-/* max(1, NaN, 3, 4) is NaN wherever the NaN stands, and -0 < +0 in either order. */
+/* Checks that max(1, NaN, 3, 4) is NaN wherever the NaN is, and that -0 < +0 in either order. */
 static void nan_and_zero(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* copy.c -- copies that do not pass through the cache, where the processor has stores for that. */
+/* copy.c -- copies that bypass the cache, if the processor has such stores. */
 #include "device/copy.h"
 
 #include <stdint.h>
@@ -9,7 +9,7 @@
 
 enum { LINE = 64 };
 
-/* `to` begins a line. */
+/* Copies whole cache lines; `to` must be aligned to a line. */
 static void copy_lines(unsigned char *to, const unsigned char *from, size_t lines)
 {
     for (size_t i = 0; i < lines; i++, to += LINE, from += LINE) {
@@ -36,7 +36,8 @@ void lki_copy_far(void *to, const void *from, size_t bytes)
     memcpy(to, from, head);
     copy_lines((unsigned char *)to + head, (const unsigned char *)from + head, lines);
     memcpy((unsigned char *)to + done, (const unsigned char *)from + done, bytes - done);
-    _mm_sfence(); /* these stores overtake others, and would be overtaken by a flag */
+    _mm_sfence(); /* without this fence, the later store of a flag could overtake these non-temporal
+                   * stores */
 }
 #else
 void lki_copy_far(void *to, const void *from, size_t bytes)

@@ -1,12 +1,12 @@
-/* device/copy.h -- copies that do not pass through the cache. */
+/* device/copy.h -- copies that bypass the cache. */
 #ifndef LKI_DEVICE_COPY_H
 #define LKI_DEVICE_COPY_H
 
 #include <stddef.h>
 
-/* memcpy() for what nobody will read before it has left the cache anyway: its lines are not
- * fetched to be overwritten, which is a third of what a copy moves.  Whoever waits for a flag
- * that is raised later sees the bytes. */
+/* Copies like memcpy(), for data that is read only after it has left the cache.  Does not fetch the
+ * destination's lines, which saves a third of the memory traffic.  If the caller then sets a flag,
+ * a reader that sees the flag also sees the bytes. */
 void lki_copy_far(void *to, const void *from, size_t bytes);
 
 #endif

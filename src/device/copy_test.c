@@ -1,4 +1,4 @@
-/* copy_test.c -- lki_copy_far() copies exactly its bytes, wherever they begin and end. */
+/* copy_test.c -- lki_copy_far() copies exactly its bytes, at any alignment of both ends. */
 #include "device/copy.h"
 
 #include <setjmp.h>

@@ -1,8 +1,9 @@
 /* device/half.h -- 16-bit floats to FP32 and back, exactly and without branches.
  *
- * Widening is exact.  Narrowing rounds once, to nearest even; what is too large becomes infinity,
- * subnormals are kept, every NaN becomes the positive quiet one.  Nothing here meets a subnormal
- * FP32 operand that matters, so the bits hold where a host flushes those to zero, too.
+ * Widening is exact.  Narrowing rounds once, to nearest even.  Values that are too large become
+ * infinity, subnormals are preserved, and every NaN becomes the positive quiet NaN.  No result
+ * depends on a subnormal FP32 operand, so the bits are the same on a host that flushes subnormals
+ * to zero.
  */
 #ifndef LKI_DEVICE_HALF_H
 #define LKI_DEVICE_HALF_H
@@ -36,7 +37,7 @@ static inline uint16_t lki_bf16_narrow(float x)
     return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
 }
 
-/* The exponent's bias differs by 112.  A subnormal is an integer times 2^-24. */
+/* Widens fp16.  The exponents' biases differ by 112; a subnormal is an integer times 2^-24. */
 static inline float lki_f16_widen(uint16_t h)
 {
     uint32_t magnitude = h & 0x7fffu, sign = (h & 0x8000u) << 16;
@@ -47,7 +48,7 @@ static inline float lki_f16_widen(uint16_t h)
     return lki_f32_from_bits(sign | bits);
 }
 
-/* Below 2^-14 the sum with 0.5, whose last place is 2^-24, does the rounding. */
+/* Narrows to fp16.  Below 2^-14, adding 0.5, whose last place is 2^-24, rounds the value. */
 static inline uint16_t lki_f16_narrow(float x)
 {
     uint32_t bits = lki_f32_bits(x), sign = bits >> 16 & 0x8000;

@@ -1,10 +1,11 @@
-/* partial.c -- combine.c's loops over a tree of which some inner nodes are given.
+/* partial.c -- reductions with combine.c's loops, where the values of some inner nodes of the tree
+ * are given.
  *
- * Cost:  elements are taken in blocks that stay in the first-level cache: every input is read
- *        once and the output written once.
- * Order: the canonical tree, elementwise: cut anywhere, the same bits as lki_combine() over all
- *        leaves, since a node's accumulators are what that has in its hands at the same place.
- *        Elements that share a factor are cut between their blocks.
+ * Cost:  elements are processed in blocks that remain in the first-level cache.  Every input is
+ *        read once and the output written once.
+ * Order: the canonical tree, elementwise.  Wherever the tree is divided, the bits are those of
+ *        lki_combine() over all leaves, because a node's accumulators are its intermediate values.
+ *        Elements that share a factor are divided only between their blocks.
  */
 #include "device/partial.h"
 
@@ -16,7 +17,7 @@
 #include "device/quantise.h"
 #include "device/reduce.h"
 
-enum { BLOCK_BYTES = 4096 }; /* of accumulators; each level of the tree holds one */
+enum { BLOCK_BYTES = 4096 }; /* bytes of accumulators; each level of the tree holds one block */
 
 typedef struct {
     const lki_partial    *p;
@@ -24,8 +25,8 @@ typedef struct {
     lki_combine_loop      combine;
     lki_convert_loop      load, store;
     double                store_factor;
-    uint32_t              next;  /* node, from left to right */
-    size_t                at, n; /* this block */
+    uint32_t              next;  /* index of the next node, from left to right */
+    size_t                at, n; /* the current block */
 } evaluation;
 
 size_t lki_partial_width(lk_dtype dtype)
@@ -33,7 +34,7 @@ size_t lki_partial_width(lk_dtype dtype)
     return lki_combine_portable[dtype].accumulator;
 }
 
-/* How far element `at` is from the first. */
+/* Returns the byte offset of element `at`. */
 static size_t offset_of(const lki_type_loops *type, bool elements, size_t at)
 {
     if (elements && type->block > 0)
@@ -53,7 +54,8 @@ static const void *take(evaluation *e, void *to)
     return to;
 }
 
-/* The accumulators of node [first, first + count): where they lie, or in `to`. */
+/* Returns the accumulators of node [first, first + count).  A given node is used in place; other
+ * nodes are computed in `to`. */
 static const void *evaluate(evaluation *e, uint32_t first, uint32_t count, void *to)
 {
     alignas(64) unsigned char other[BLOCK_BYTES];
@@ -70,7 +72,7 @@ static const void *evaluate(evaluation *e, uint32_t first, uint32_t count, void 
     return to;
 }
 
-/* The one node that is given is the one that is asked for. */
+/* Evaluates a block in the case that the only given node is the requested node itself. */
 static void take_block(evaluation *e, bool stores, void *out)
 {
     alignas(64) unsigned char here[BLOCK_BYTES];
@@ -84,7 +86,7 @@ static void take_block(evaluation *e, bool stores, void *out)
         memcpy(out, data, e->n * (e->p->root ? e->type->width : e->type->accumulator));
 }
 
-/* One block, written last: `out` may be an input. */
+/* Evaluates one block.  Writes the result last, because `out` may be an input. */
 static void evaluate_block(evaluation *e, void *out)
 {
     alignas(64) unsigned char a[BLOCK_BYTES], b[BLOCK_BYTES];

@@ -1,15 +1,16 @@
 /* device/partial.h -- reductions of any type, from some nodes of the canonical tree to another.
  *
- * What travels between two ranks on the way to a sum is a partial: the accumulators of a node, in
- * FP32 where the elements have 16 bits, so that rounding happens once, at the root.  Leaves are
- * elements.  Where every node is rounded (as reduce.h does), inner nodes may be elements, too. */
+ * A partial is an intermediate value of a reduction, as ranks send it.  It has the accumulators of
+ * a node, in FP32 if the elements have 16 bits, so that rounding happens once, at the root.  Leaves
+ * are elements.  If every node is rounded (as in reduce.h), inner nodes may be elements, too.
+ */
 #ifndef LKI_DEVICE_PARTIAL_H
 #define LKI_DEVICE_PARTIAL_H
 
 #include "lockstep/base.h"
 
-/* Node [first, first + count): its accumulators, or elements: those of a leaf, or what it has been
- * rounded to. */
+/* The value of node [first, first + count).  If `leaf`, the value has elements: those of a leaf, or
+ * those to which the node was rounded.  Otherwise the value has accumulators. */
 typedef struct {
     uint32_t    first, count;
     bool        leaf;
@@ -19,20 +20,21 @@ typedef struct {
 typedef struct {
     lk_dtype        dtype;
     lk_reduce_op    op;
-    uint32_t        leaves;       /* of the whole tree: what an average divides by */
-    uint32_t        first, count; /* the node that is evaluated */
-    bool            root;         /* elements come out; else accumulators */
-    bool            rounded;      /* sums: every node, not the root alone; dtype says to what:
-                                   * 16 bits, or blocks (quantise.h) */
-    const lki_partial_node *nodes;        /* ascending, covering it once */
+    uint32_t        leaves;       /* number of leaves of the whole tree, the divisor of an
+                                   * average */
+    uint32_t        first, count; /* the node to compute */
+    bool            root;         /* output elements; otherwise accumulators */
+    bool            rounded;      /* sums only: every node, not only the root, is rounded to dtype,
+                                   * which has 16 bits or blocks (quantise.h) */
+    const lki_partial_node *nodes;        /* in ascending order, covering the node exactly once */
     uint32_t        node_count;
 } lki_partial;
 
-/* Bytes of one accumulator. */
+/* Returns the bytes of one accumulator. */
 size_t lki_partial_width(lk_dtype dtype);
 
-/* out[i] for i < count: the node's value, elementwise.  `out` may be one of the inputs if that
- * has elements of the same width.  What lki_combine_check() refuses is asserted against. */
+/* Computes the node's value elementwise: out[i] for i < count.  `out` may be an input whose
+ * elements have the same width.  Asserts that lki_combine_check() accepts the operation. */
 void lki_partial_combine(const lki_partial *p, size_t count, void *out);
 
 #endif

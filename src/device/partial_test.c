@@ -1,9 +1,10 @@
-/* partial_test.c -- a tree evaluated in pieces has the bits of the tree evaluated at once.
+/* partial_test.c -- tests that a tree evaluated in parts gives exactly the result of the tree
+ * evaluated at once.
  *
- * Goal:   every type and reduction, any number of leaves, any choice of inner nodes that are
- *         evaluated elsewhere first, in one piece or cut: the same bytes as lki_combine().
- * Method: a random cut goes down the tree; at each node it either hands out accumulators that
- *         were worked out from its own random cut, or goes on to its children.
+ * Goal:   lki_partial_combine() gives the bytes of lki_combine(), for every type and reduction, any
+ *         number of leaves, and any choice of inner nodes that are evaluated first.
+ * Method: a random division descends the tree.  At each node it either supplies accumulators that
+ *         were computed by their own random division, or continues with the children.
  */
 #include "device/partial.h"
 
@@ -14,7 +15,7 @@
 #include <cmocka.h>
 
 #include "device/combine.h"
-#include "device/plain.h"
+#include "device/plain_testing.h"
 #include "device/reduce.h"
 
 enum { LEAVES_MAX = 33, COUNT = 1500 };
@@ -36,7 +37,7 @@ static uint32_t draw(bench *b, uint32_t below)
 
 static void evaluate(bench *b, uint32_t first, uint32_t count, bool root, void *out);
 
-/* Nodes that cover [first, first + count), from left to right. */
+/* Chooses nodes that cover [first, first + count), from left to right. */
 static uint32_t cut(bench *b, uint32_t first, uint32_t count, bool whole, lki_partial_node *nodes)
 {
     if (count == 1 && draw(b, 4) != 0) {

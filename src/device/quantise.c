@@ -1,24 +1,24 @@
-/* quantise.c -- blocks whose elements are integers times a factor of the block's.
+/* quantise.c -- blocks whose elements are integers times a common factor.
  *
- *      x        0.30  -1.27   0.02 ...        largest magnitude 1.27
- *      factor   1.27 / 127, rounded up to 16 significant bits: 0.0100002...
- *      integer    30   -127      2 ...        x over the factor, to the nearest, ties to even
- *      value    0.300..  -1.270..  0.020..    integer times factor, exactly
+ *     x        0.30  -1.27   0.02 ...        largest magnitude 1.27
+ *     factor   1.27 / 127, rounded up to 16 significant bits: 0.0100002...
+ *     integer    30   -127      2 ...        x / factor, to nearest, ties to even
+ *     value    0.300..  -1.270..  0.020..    integer times factor, exactly
  *
- * What has been quantised and is quantised again stays as it is, so that nobody need know whether
- * it has.  That is why a factor has 16 bits: an integer times it is exact in FP32, and rounding it
- * up moves the largest magnitude, now 127 times it, by less than half a step.  Its limits, 2^-100
- * and a 127th (or 7th) of the largest number, keep its inverse and all products normal and finite:
- * what is smaller than half of 2^-100 becomes 0.
+ * Quantising is idempotent, so callers need not know whether a vector is already quantised.  For
+ * this reason a factor has 16 bits.  Its product with an integer is exact in FP32, and rounding it
+ * up moves the largest magnitude, which becomes 127 factors, by less than half a step.  The limits
+ * of a factor, 2^-100 and 1/127 (or 1/7) of the largest number, make its inverse and all products
+ * normal and finite.  Magnitudes below half of 2^-100 become 0.
  *
- * A block with an element that is no number, or infinite, has a NaN for its factor: all of it is
- * NaN then, and whoever looks at the sum sees it.
+ * The factor of a block with an infinite or NaN element is NaN.  The whole block then becomes NaN,
+ * and so does the sum.
  *
- * Error:  at most half a factor: of the largest magnitude in the block a 254th, or a 14th.
- * Bytes:  4 for the factor, then one for each integer, or one for two: element i in the low bits,
- *         i + 128 in the high ones.
- * Order:  a block is looked at as a whole, so all that is cut is cut between blocks.  The largest
- *         of integers is the same in any order; all else is elementwise.
+ * Error:  at most half a factor: 1/254 (or 1/14) of the largest magnitude in the block.
+ * Bytes:  4 for the factor, then one per integer, or one per two integers: element i in the low
+ *         bits, i + 128 in the high bits.
+ * Order:  a block is processed as a whole, so work is divided only between blocks.  The largest of
+ *         integers is the same in any order; all other operations are elementwise.
  */
 #include "device/quantise.h"
 

@@ -1,10 +1,9 @@
-/* quantise_test.c -- blocks that share a factor.
+/* quantise_test.c -- tests vectors whose blocks of elements share a factor.
  *
- * Goal:   every set of loops gives the bits of a plain reference, in memory and on the way; what
- *         has been rounded stays as it is; errors keep to their bound; what is not finite is not
- *         hidden.
- * Method: lengths that are whole blocks and not, values of any size, subnormal ones and the largest
- *         too; the reference counts in doubles, one element at a time.
+ * Goal:   every set of loops gives the bits of a naive reference, in memory and as sent; rounding
+ *         is idempotent; errors remain within their bound; non-finite values are not hidden.
+ * Method: lengths with and without a partial block; values of any size, including subnormal ones
+ *         and the largest; the reference computes in doubles, one element at a time.
  */
 #include "device/quantise.h"
 
@@ -25,9 +24,10 @@ enum { N = 5 * LKI_QUANTISED + 77, BYTES = 6 * (LKI_QUANTISED + 4), TRIALS = 24 
 
 static const lk_dtype types[] = { LK_I8, LK_I4 };
 
-/* ---- By hand ----------------------------------------------------------------------------- */
+/* ---- The reference ----------------------------------------------------------------------- */
 
-/* Rounded up to 16 significant bits; at least 2^-100, and so that `levels` of it are a number. */
+/* Rounds up to 16 significant bits.  The result is at least 2^-100, and small enough that `levels`
+ * times the result is finite. */
 static float plain_factor(const float *x, size_t count, double levels)
 {
     double most = 0;
@@ -97,7 +97,7 @@ static void fill(float *x, size_t n, uint64_t trial)
         if (trial == TRIALS - 1 && i % 300 == 7)
             x[i] = r.word[3] % 2 == 0 ? 0x1.fffffep127f : -0x1.fffffep127f;
     }
-    if (trial % 4 == 3) /* two of the blocks */
+    if (trial % 4 == 3) /* in two of the blocks */
         x[300] = trial % 8 == 3 ? INFINITY : NAN;
 }
 
@@ -121,7 +121,7 @@ static void check_loops(const lki_type_loops *loops, lk_dtype type, size_t n, ui
     memset(got, 0, n * sizeof *got);
     loops->load(n, bytes, 1, got);
     assert_memory_equal(got, want, n * sizeof *got);
-    loops->rounded(n, got, 1, got); /* in place, and as it was */
+    loops->rounded(n, got, 1, got); /* in place; must not change any value */
     assert_memory_equal(got, want, n * sizeof *got);
 
     plain_rounded(type, y, n, sum);
@@ -169,7 +169,8 @@ static void errors_keep_to_their_bound(void **state)
         }
 }
 
-/* A block's infinity is a NaN in all of it, also in what travelled; not in its neighbours. */
+/* Checks that an infinity makes its whole block NaN, also when sent, but not the neighbouring
+ * blocks. */
 static void what_is_not_finite_is_seen(void **state)
 {
     static const float   bad[] = { INFINITY, -INFINITY, NAN };
@@ -190,14 +191,14 @@ static void what_is_not_finite_is_seen(void **state)
             for (size_t i = 0; i < N; i++)
                 assert_true(isnan(x[i]) == (i / LKI_QUANTISED == 1));
         }
-    for (size_t i = 0; i < N; i++) /* what overflows as a sum does, too */
+    for (size_t i = 0; i < N; i++) /* a sum that overflows also becomes NaN */
         x[i] = got[i] = 0x1.fffffep127f;
     lki_merge_f32(LK_I4, N, x, got);
     assert_true(isnan(x[0]) && isnan(x[N - 1]));
 }
 
-/* Nodes that are given as they travel, from any cut between blocks, sum to what those in memory do;
- * a cut through a block does not. */
+/* Checks that nodes in the form in which they are sent, divided between blocks, sum to the same
+ * bits as nodes in memory.  A division within a block gives other bits. */
 static void travelling_nodes_sum_alike(void **state)
 {
     enum { V = 5, LENGTH = 9 * LKI_QUANTISED };

@@ -1,24 +1,25 @@
-/* reduce.c -- sums of virtual workers' partials, in the order of the canonical tree.
+/* reduce.c -- sums of virtual workers' partial sums, in the order of the canonical tree.
  *
- * The tree over leaves [f, f + c) has the leaves [f, f + 2^j) on its left, 2^j the largest power
- * of two below c.  Callers hold some of its nodes; the nodes above are evaluated here:
+ * The tree over leaves [f, f + c) has the leaves [f, f + 2^j) on its left, where 2^j is the largest
+ * power of two below c.  Callers hold some of its nodes; the nodes above them are evaluated here:
  *
- *                 root                     inputs: [0,2) [2,3) [3,4) [4,5)
- *              /        \                  evaluated: [2,4), [0,4), [0,5)
- *           [0,4)      [4,5) = g4
- *          /     \
- *       [0,2)   [2,4)
- *               /   \
- *              g2    g3
+ *                root                     inputs: [0,2) [2,3) [3,4) [4,5)
+ *             /        \                  evaluated: [2,4), [0,4), [0,5)
+ *          [0,4)      [4,5) = g4
+ *         /     \
+ *      [0,2)   [2,4)
+ *              /   \
+ *             g2    g3
  *
- * Cost:  elements are taken in blocks that stay in the first-level cache, so every input is
+ * Cost:  elements are processed in blocks that remain in the first-level cache.  Every input is
  *        read once and the output written once; sums of inner nodes never leave the cache.
- * Sums: as lki_combine() forms them, so every NaN is the same one.
- * Order: elementwise, hence the same bits for every cut of the elements and of the work; but where
- *        elements share a factor (quantise.h) only for cuts between their blocks, as all here are.
+ * Sums:  computed as by lki_combine(), so every NaN is the same NaN.
+ * Order: elementwise, so the bits are the same for every division of the elements and of the work.
+ *        Elements that share a factor (quantise.h) may be divided only between blocks, as done
+ *        here.
  *
- * Where nodes are rounded, every one is, whoever holds it: its bits are still a function of its
- * leaves alone, and it travels in the bytes of what it is rounded to.
+ * Either all nodes are rounded, on every rank, or none.  The bits of a node still depend only on
+ * its leaves, and the node is sent in the bytes of the type to which it is rounded.
  */
 #include "device/reduce.h"
 
@@ -30,11 +31,12 @@
 #include "device/combine_loops.h"
 #include "device/quantise.h"
 
-/* Inner nodes on the way down hold a block each: 4 KiB a level of the tree. */
+/* The elements of a block.  Each inner node on the path holds one block, 4 KiB per level of the
+ * tree. */
 enum { BLOCK = 4 * LKI_QUANTISED };
 
-/* A sum that goes to memory of its own and is at least as large has left the nearer caches before
- * anybody reads it: its lines need not be fetched to be overwritten. */
+/* The size from which a sum, written to separate memory, leaves the nearer caches before it is
+ * read.  Its lines then need not be fetched to be overwritten. */
 enum { FAR_BYTES = 4 << 20 };
 
 typedef struct {
@@ -55,7 +57,7 @@ static void add(lk_dtype rounded, size_t n, const float *left, const float *righ
         lki_combine(LK_F32, LK_SUM, 2, from, n, out);
 }
 
-/* Of a tree that is one node. */
+/* Stores the value of a tree that consists of one node. */
 static void take(lk_dtype rounded, size_t n, const float *from, float *out)
 {
     if (lki_rounds(rounded))
@@ -100,8 +102,8 @@ bool lki_tree_is_node(uint32_t leaves, uint32_t first, uint32_t count)
     return true;
 }
 
-/* The block of node [first, first + count): where an input holds it, or in `to`.  Nodes are
- * visited from left to right, so the inputs come in their order. */
+/* Returns the block of node [first, first + count), from an input or computed in `to`.  Visits
+ * nodes from left to right, in the order of the inputs. */
 static const float *evaluate(evaluation *e, uint32_t first, uint32_t count, float *to)
 {
     LK_ASSERT(e->next < e->input_count);
@@ -136,7 +138,7 @@ void lki_tree_sum_f32(lk_dtype rounded, uint32_t leaves, const lki_tree_input *i
         return;
     }
     for (size_t at = 0; at < n; at += BLOCK) {
-        float      a[BLOCK], b[BLOCK]; /* `out` is written last: it may be an input */
+        float      a[BLOCK], b[BLOCK]; /* `out` may be an input, so it is written last */
         evaluation e     = { inputs, input_count, 0, at, lki_min(BLOCK, n - at), rounded };
         const float *left  = evaluate(&e, 0, half, a);
         const float *right = evaluate(&e, half, leaves - half, b);

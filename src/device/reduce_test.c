@@ -1,8 +1,8 @@
 /* reduce_test.c -- sums in the order of the canonical tree.
  *
- * Goal:   whatever nodes the inputs are, the bits are those of the tree over single leaves.
- * Method: V from 1 to 33, random partitions of the tree into nodes, against a plain recursion;
- *         a chain and another association must give other bits, or the test proves nothing.
+ * Goal:   for any choice of given nodes, the bits are those of the tree over single leaves.
+ * Method: V from 1 to 33, random partitions of the tree into nodes, against a plain recursion.  A
+ *         chain and another association must give other bits, or the test would prove nothing.
  */
 #include "device/reduce.h"
 
@@ -16,7 +16,7 @@
 #include "base/rng.h"
 #include "device/half.h"
 
-enum { V_MAX = 33, N = 2500 }; /* more than two blocks and no whole number of them */
+enum { V_MAX = 33, N = 2500 }; /* more than two blocks, not a whole number of blocks */
 
 static float leaf[V_MAX][N], node[V_MAX][N];
 
@@ -47,7 +47,7 @@ static float plain(lk_dtype rounded, uint32_t first, uint32_t count, size_t i)
                                  plain(rounded, first + left, count - left, i));
 }
 
-/* Splits the tree at random into nodes and evaluates those into node[]; leaves as they are. */
+/* Splits the tree at random into nodes and evaluates the nodes into node[]. Leaves are copied. */
 static uint32_t partition(lk_dtype rounded, uint32_t first, uint32_t count, uint64_t seed,
                           lki_tree_input *out)
 {
@@ -73,7 +73,7 @@ static void check_partitions(lk_dtype rounded, uint32_t v, uint64_t trials)
         uint32_t       count = partition(rounded, 0, v, trial, inputs);
         lki_tree_sum_f32(rounded, v, inputs, count, N, out);
         assert_memory_equal(out, want, sizeof want);
-        size_t place = inputs[trial % count].first; /* into an input, as owners do */
+        size_t place = inputs[trial % count].first; /* the output is an input, as on owners */
         lki_tree_sum_f32(rounded, v, inputs, count, N, node[place]);
         assert_memory_equal(node[place], want, sizeof want);
     }
@@ -90,7 +90,8 @@ static void sums_any_partition(void **state)
     }
 }
 
-/* 256 + 1 + 1 in the 8 bits of bf16: each 1 is lost, but not their sum. */
+/* Checks rounding at every node: in the 8 bits of bf16, 256 + 1 + 1 loses each 1, but not their
+ * sum. */
 static void rounds_every_node(void **state)
 {
     static const float values[4] = { 256, 1, 1, 1.00390625f };
@@ -113,7 +114,7 @@ static void rounds_every_node(void **state)
     assert_true(left == 2);
 }
 
-/* So long that the sum goes past the cache. */
+/* Checks vectors long enough for sums that bypass the cache. */
 static void sums_long_vectors(void **state)
 {
     enum { LONG = (1 << 20) + 5 };

@@ -1,10 +1,11 @@
-/* events.c -- the records of all ranks put together: the operations.
+/* events.c -- the operations in the records of all ranks.
  *
- * What makes entries of several ranks one operation is the group, the sequence number and, of
- * messages, sender and receiver.  All entries are sorted by that, and each run becomes an
- * operation with a visit for each rank.  Which ranks should have come is told by the groups that
- * the files list; whether one that has no entry did not come, or came so long ago that the entry
- * was written over, follows from the highest number that it has reached there.
+ * Entries of several ranks belong to one operation if they have the same group, sequence number
+ * and, for messages, sender and receiver.  All entries are sorted by these fields.  Each run of
+ * equal entries becomes an operation with one visit per rank.  The groups listed in the files
+ * determine which ranks should have arrived.  If a rank has no entry, either the rank has not
+ * arrived or its entry was overwritten.  The highest sequence number of the rank in that stream
+ * distinguishes the two cases.
  *
  * Cost: a sort of all entries.
  */
@@ -86,7 +87,7 @@ static bool same_print(const lki_flight_entry *a, const lki_flight_entry *b, boo
            (mail || (a->op.what == b->op.what && a->op.hash == b->op.hash));
 }
 
-/* The print that most of them have; the first of those that as many have. */
+/* Returns the first entry that has the most common fingerprint. */
 static const lki_flight_entry *most_common(const ref *refs, size_t count, bool mail)
 {
     size_t best = 0, best_votes = 0, differ = 0;
@@ -111,7 +112,9 @@ static void text_of(char *out, size_t bytes, const lki_flight_entry *e)
     lki_print_text(out, bytes, print, e->op.seq, e->op.label);
 }
 
-/* Entries do not tell the first communicator of one host's ranks from that of all. */
+/* Writes the text of an operation.  An entry does not show whether its first communicator has all
+ * ranks or the ranks of one host.  If the communicator is smaller than the job, the text therefore
+ * names the group. */
 static void event_text(const lk_flight *flight, char *out, size_t bytes,
                        const lki_flight_circle *circle, const lki_flight_entry *e)
 {
@@ -121,13 +124,14 @@ static void event_text(const lk_flight *flight, char *out, size_t bytes,
         (void)snprintf(out + used, bytes - used, " among %s", circle->text);
 }
 
-/* The rank in the job of a rank in the group, or NOBODY. */
+/* Returns the world rank of `rank`, which is a rank in the group; NOBODY if unknown. */
 static uint32_t world_rank(const lki_flight_circle *circle, uint32_t rank)
 {
     return rank < LKI_RANKS_MAX ? (uint32_t)circle->world[rank] - 1 : NOBODY;
 }
 
-/* "send #3 (100 bytes from rank 0 to rank 2)", in ranks of the job where they are known. */
+/* Writes "send #3 (100 bytes from rank 0 to rank 2)".  The ranks are world ranks if these are
+ * known. */
 static void mail_text(char *out, size_t bytes, const lki_flight_circle *circle, const ref *r)
 {
     uint32_t from = world_rank(circle, r->from), to = world_rank(circle, r->to);
@@ -138,8 +142,8 @@ static void mail_text(char *out, size_t bytes, const lki_flight_circle *circle, 
                    to == NOBODY ? "the group's " : "", to == NOBODY ? r->to : to);
 }
 
-/* Whether a rank that has no entry of this operation has not come to it yet, as its file tells;
- * `reached`: 1 + the highest number that it came to in this stream, 0 = none. */
+/* Returns true if the file of a rank without an entry shows that the rank has not arrived.
+ * `reached` is 1 + the highest sequence number of the rank in this stream; 0 = none. */
 static bool is_absent(const lk_flight *flight, const lki_flight_event *event, uint32_t rank,
                       uint64_t reached)
 {
@@ -212,7 +216,8 @@ static void take_times(lk_flight_operation *operation, const lk_flight_visit *vi
     operation->ended_ns = open ? 0 : lki_flight_later(operation->ended_ns, visit->ended_ns);
 }
 
-/* settle() gives these texts to the visits that differ, in their order. */
+/* Stores the text of an operation that differs from the operation of most ranks.  settle() later
+ * assigns these texts to their visits, in the same order. */
 static lk_status keep_text(lk_flight *flight, const lki_flight_entry *entry)
 {
     void     *texts = flight->texts;
@@ -224,7 +229,7 @@ static lk_status keep_text(lk_flight *flight, const lki_flight_entry *entry)
     return LK_OK;
 }
 
-/* Makes an operation of the refs [0, count), whose visits come next. */
+/* Creates an operation from the entries refs [0, count).  Stores its visits from *next_visit on. */
 static lk_status make_event(lk_flight *flight, const ref *refs, size_t count, size_t *next_visit)
 {
     bool                    mail   = refs[0].from != NOBODY;
@@ -268,7 +273,7 @@ static bool in_one_stream(const ref *x, const ref *y)
     return by_stream(x, y) == 0;
 }
 
-/* How far every rank has come in the stream that the refs [0, count) are. */
+/* Sets reached[r] to 1 + the highest sequence number of rank r in the stream of refs [0, count). */
 static void measure_stream(const ref *refs, size_t count, uint64_t *reached, uint32_t world)
 {
     memset(reached, 0, world * sizeof *reached);
@@ -305,7 +310,7 @@ static int by_time(const void *a, const void *b)
     return (x->seq > y->seq) - (x->seq < y->seq);
 }
 
-/* Pointers into what does not move any more. */
+/* Sets pointers to array elements, when the arrays no longer move. */
 static void settle(lk_flight *flight)
 {
     lk_flight_visit *visits = flight->visits;
@@ -342,7 +347,8 @@ static lk_flight_place *place_of(const lk_flight *flight, const lki_flight_circl
     return &flight->places[at];
 }
 
-/* Operations come in the order of their beginning; the last completed is the last to end. */
+/* Fills in the position of each rank in each group (lk_flight_place).  Operations are sorted by
+ * their begin.  The last completed operation of a rank is the last one in this order. */
 static void collect_places(lk_flight *flight)
 {
     for (size_t i = 0; i < flight->event_count; i++) {
@@ -359,7 +365,7 @@ static void collect_places(lk_flight *flight)
     }
 }
 
-/* ---- All together ------------------------------------------------------------------------ */
+/* ---- Collecting everything -------------------------------------------------------------- */
 
 lk_status lki_flight_collect_events(lk_flight *flight)
 {

@@ -1,8 +1,7 @@
-/* file.c -- reading one flight record, whatever has become of it.
+/* file.c -- reading one flight recorder file, which may be damaged.
  *
- * The file may be cut short, damaged, of another size than ours, or in the middle of being
- * written.  Nothing in it is believed before its seal has been compared; what does not hold is
- * left out and said in one line.
+ * The file may be truncated, damaged, of an unexpected size, or just being written.  No data is
+ * trusted before its seal has been verified.  Invalid parts are dropped and reported in one line.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -18,7 +17,7 @@
 #include "base/memory.h"
 #include "flight/flight.h"
 
-/* A text from a file of any origin: it ends, and does not move anybody's cursor. */
+/* Makes a text of unknown origin safe to print: terminated, without control characters. */
 static void make_printable(char *text, size_t bytes)
 {
     text[bytes - 1] = '\0';
@@ -30,7 +29,7 @@ static void make_printable(char *text, size_t bytes)
 static void complain(lki_flight_file *file, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* The first complaint stays: what follows is its consequence. */
+/* Records a problem.  Only the first problem is kept, because later ones are consequences. */
 static void complain(lki_flight_file *file, const char *format, ...)
 {
     va_list args;
@@ -42,7 +41,8 @@ static void complain(lki_flight_file *file, const char *format, ...)
     va_end(args);
 }
 
-/* Of a clock that began at 0, with room to add two of them. */
+/* Returns true for a valid time of a clock that began at 0.  The sum of two valid times does not
+ * overflow. */
 static bool is_time(int64_t t)
 {
     return t >= 0 && t < INT64_MAX / 4;
@@ -100,7 +100,8 @@ static void take_header(lki_flight_file *file)
 
 /* ---- Groups and entries ------------------------------------------------------------------ */
 
-/* How many things of `size` bytes from `at` on are there, of `count`. */
+/* Returns the number of complete items of `size` bytes that the file has from offset `at` on, at
+ * most `count`. */
 static uint32_t whole(size_t bytes, size_t at, size_t size, uint32_t count)
 {
     size_t there = bytes > at ? (bytes - at) / size : 0;
@@ -138,7 +139,8 @@ static bool is_entry(const lki_flight_entry *entry, uint32_t place, uint32_t cou
            (entry->kind == LKI_FLIGHT_OPERATION || entry->kind == LKI_FLIGHT_NOTE);
 }
 
-/* Times that cannot be were damaged: they have no seal of their own. */
+/* Clears invalid times of an entry.  The time fields have no seal, so an invalid time means damage.
+ * Returns false if a time was invalid. */
 static bool clean_entry(lki_flight_entry *e)
 {
     bool good = e->fate <= LK_FLIGHT_ABANDONED && is_time(e->met) && is_time(e->ended) &&
@@ -161,14 +163,15 @@ static int by_number(const void *a, const void *b)
     return (x->number > y->number) - (x->number < y->number);
 }
 
-/* What is no whole entry: how many, and where the last of them is. */
+/* Incomplete entries: their number, and the index of the last one. */
 typedef struct {
     uint32_t count, place;
 } broken;
 
-/* A ring has one generation of entries before its head and one behind.  Where the head is, one may
- * be unfinished: its writer is at it, or was killed.  Entries that are older than that were read
- * before their writer overtook the reader. */
+/* Reports damaged entries.  A ring holds entries of one generation before its head and of the
+ * previous generation after it.  The entry at the head may be incomplete, because its writer is
+ * running or was killed.  Entries more than one generation old were read before the writer
+ * overwrote them, and are dropped. */
 static void judge_entries(lki_flight_file *file, uint32_t there, broken bad)
 {
     uint32_t capacity = file->header.entry_count, old = 0;
@@ -256,7 +259,8 @@ void lki_flight_file_deinit(lki_flight_file *file)
 
 enum { FILE_BYTES_MAX = 256 << 20, TRIES = 3 };
 
-/* Reads, never maps: a file that is cut short meanwhile is a short file, and no signal. */
+/* Reads the file instead of mapping it.  If the file is truncated during the read, the result is a
+ * short file instead of a signal. */
 static lk_status read_whole(int fd, void **out, size_t *bytes)
 {
     struct stat about;
@@ -298,7 +302,8 @@ static lk_status read_record(lki_flight_file *out, int folder, const char *name)
     return st;
 }
 
-/* What can be known about the rank's process from here. */
+/* Sets whether the rank's process exists, and its state, if the file was written on this
+ * machine. */
 static void look_at_process(lki_flight_file *file)
 {
     char boot[40], state;
@@ -310,7 +315,8 @@ static void look_at_process(lki_flight_file *file)
         file->process = state;
 }
 
-/* Again if it looks damaged while its writer is at work: then it may just have been in motion. */
+/* Reads a file.  If the file looks damaged while its writer is running, reads the file again,
+ * because the writer may have been changing it. */
 static lk_status read_calmly(lki_flight_file *out, int folder, const char *name)
 {
     for (int i = 0;; i++) {
@@ -348,7 +354,8 @@ static int64_t now_ns(clockid_t clock)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Now, by the clock of a file of this machine, whatever was done to the time of day since. */
+/* Returns the current time.  Uses the clock offset of a file that was written on this machine, if
+ * there is one, so that later changes of the time of day have no effect. */
 static int64_t now_of(const lki_flight_file *files, size_t count)
 {
     for (size_t i = 0; i < count; i++)

@@ -1,5 +1,5 @@
-/* find.c -- what is wrong, in sentences: damage, deaths, failures, disagreements, waits,
- * and ranks that come late again and again.
+/* find.c -- describing problems in sentences: damage, deaths, failures, disagreements, waits, and
+ * ranks that are repeatedly late.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,11 +9,13 @@
 #include "flight/flight.h"
 
 enum {
-    WAITS_MAX      = 16, /* that are told; later ones mostly follow from the first */
+    WAITS_MAX      = 16, /* maximum number of reported waits; later waits mostly follow from the
+                          * first */
     MISMATCHES_MAX = 16,
-    STRAGGLER_MET  = 32,    /* operations below which nobody is called a straggler */
+    STRAGGLER_MET  = 32,    /* minimum number of operations before a rank is reported as a
+                             * straggler */
     STRAGGLER_NS   = 50000, /* lateness that matters */
-    NAMES_MAX      = 300,   /* bytes of a list of ranks */
+    NAMES_MAX      = 300,   /* size limit of the text that lists ranks */
 };
 
 /* ---- Sentences --------------------------------------------------------------------------- */
@@ -47,7 +49,8 @@ static lk_status add(lk_flight *flight, lk_flight_finding_kind kind, uint32_t ra
     return LK_OK;
 }
 
-/* "rank 3", "ranks 0 to 5, 7 and others" of those that `in` accepts; how many these are. */
+/* Writes "rank 3" or "ranks 0 to 5, 7 and others" for all ranks r with in[r].  Returns the number
+ * of these ranks. */
 static uint32_t say_ranks(line *l, const bool *in, uint32_t world)
 {
     uint32_t count = 0;
@@ -95,7 +98,7 @@ static void say_duration(line *l, int64_t ns)
         say(l, "%.1f s", 1e-9 * (double)ns);
 }
 
-/* The last operation that the rank completed, in any group. */
+/* Returns the operation that the rank completed last, in any group. */
 static const lk_flight_operation *last_completed(const lk_flight *flight, uint32_t rank)
 {
     const lk_flight_operation *last = NULL;
@@ -109,7 +112,7 @@ static const lk_flight_operation *last_completed(const lk_flight *flight, uint32
     return last;
 }
 
-/* "rank 2 (stopped, at step 17 in backward, last completed barrier #4)" */
+/* Writes "rank 2 (stopped, at step 17 in backward, last completed barrier #4)". */
 static void say_who(line *l, const lk_flight *flight, uint32_t rank)
 {
     const lk_flight_rank      *who  = &flight->ranks[rank];
@@ -159,7 +162,7 @@ static lk_status find_deaths(lk_flight *flight)
     return LK_OK;
 }
 
-/* One finding for all that were told the same. */
+/* Adds one finding per failure text, for all ranks that received it. */
 static lk_status find_failures(lk_flight *flight, bool *told)
 {
     for (uint32_t rank = 0; rank < flight->world; rank++) {
@@ -204,7 +207,9 @@ static lk_status find_mismatches(lk_flight *flight)
     return LK_OK;
 }
 
-/* When those who wait stopped waiting: now, or with their last sign. */
+/* Returns the time until which a rank waited.  This is the current time if the rank is alive and
+ * the time of the failure if the rank failed.  Otherwise it is the time of the last entry of all
+ * ranks. */
 static int64_t end_of_wait(const lk_flight *flight, const lk_flight_rank *rank)
 {
     bool    alive = rank->state == LK_FLIGHT_RUNNING || rank->state == LK_FLIGHT_STOPPED;
@@ -261,14 +266,14 @@ static bool is_open(const lk_flight_operation *op)
     bool open = false;
     for (uint32_t k = 0; k < op->visit_count; k++)
         open = open || op->visits[k].fate == LK_FLIGHT_OPEN;
-    return open && !op->differs; /* what ranks disagree about is open for that reason */
+    return open && !op->differs; /* a disagreement is reported separately */
 }
 
-/* Of every group the first open operation that somebody is missing in, and the first that all have
- * come to; what is open behind them waits for them. */
+/* Reports two open operations of every group: the first at which ranks are missing, and the first
+ * at which all ranks have arrived.  Later open operations wait for these two. */
 static lk_status find_waits(lk_flight *flight, bool *waiting)
 {
-    bool     *seen  = NULL; /* two for each group */
+    bool     *seen  = NULL; /* two per group */
     int       found = 0;
     lk_status st    = LKI_NEW(&seen, 2 * flight->circle_count + 1, "groups of a flight");
 
@@ -287,7 +292,7 @@ static lk_status find_waits(lk_flight *flight, bool *waiting)
 
 /* ---- Stragglers -------------------------------------------------------------------------- */
 
-/* How late the last came after the one before it. */
+/* Measures how much later the last rank arrived at an operation than the second-last rank. */
 static void measure_arrivals(lk_flight *flight, const lki_flight_event *event)
 {
     const lk_flight_operation *op     = &event->super;
@@ -309,10 +314,11 @@ static void measure_arrivals(lk_flight *flight, const lki_flight_event *event)
     flight->ranks[last->rank].last++;
     lk_flight_rank *who = &flight->ranks[last->rank];
     if (__builtin_add_overflow(who->late_ns, last->began_ns - before, &who->late_ns))
-        who->late_ns = INT64_MAX; /* times that never were */
+        who->late_ns = INT64_MAX; /* invalid times */
 }
 
-/* A straggler comes last at least as often as half way between chance and always. */
+/* Reports stragglers.  A straggler is last in many operations: at least the mean of the number
+ * expected by chance and the number of all operations. */
 static lk_status find_stragglers(lk_flight *flight)
 {
     for (size_t i = 0; i < flight->event_count; i++)

@@ -1,4 +1,5 @@
-/* flight/flight.h -- flight records (comm/flight.h) read, and put together: what lk_flight is. */
+/* flight/flight.h -- parsed flight recorder files (comm/flight.h), and lk_flight, which combines
+ * them. */
 #ifndef LKI_FLIGHT_FLIGHT_H
 #define LKI_FLIGHT_FLIGHT_H
 
@@ -9,47 +10,50 @@
 
 typedef struct {
     char                   name[32];      /* "rank-3.flight" */
-    char                   problem[200];  /* "" : the file is whole */
-    bool                   readable;      /* the header is; then what is below holds */
-    lki_flight_header      header;        /* all texts in it end, and are printable */
-    lki_flight_place       place;         /* the last note; number 0: there was none */
+    char                   problem[200];  /* "" if the file is intact */
+    bool                   readable;      /* the header is valid; the fields below are set only
+                                           * then */
+    lki_flight_header      header;        /* all its texts are terminated and printable */
+    lki_flight_place       place;         /* the last note; if number is 0, there is none */
     lki_flight_group      *groups;
     uint32_t               group_count;
     lki_flight_entry      *entries;       /* in order of their numbers */
     uint32_t               entry_count;
-    uint64_t               lost;          /* older ones, written over */
-    bool                   here;    /* of this machine since it was started; then ... */
-    char                   process; /* ... the letter of the rank's state, 0 if it is gone */
+    uint64_t               lost;          /* number of older entries that were overwritten */
+    bool                   here;    /* the file was written on this machine after its last boot */
+    char                   process; /* if `here`: state letter of the rank's process, as in /proc; 0
+                                     * = the process has ended */
 } lki_flight_file;
 
-/* Reads what can be read of these bytes; LK_ENOMEM or LK_OK. */
+/* Parses as many of the `bytes` bytes at `data` as are valid.  Returns LK_ENOMEM or LK_OK. */
 LK_NODISCARD lk_status lki_flight_parse(lki_flight_file *out, const char *name, const void *data,
                                         size_t bytes);
 void lki_flight_file_deinit(lki_flight_file *file);
 
-/* ---- Putting them together --------------------------------------------------------------- */
+/* ---- Combining them ---------------------------------------------------------------------- */
 
-/* A flight of these files, read at `now` (since the epoch).  The array and what is in it are the
- * flight's from then on, also on failure. */
+/* Creates a flight from files that were read at `now` (ns since the epoch).  Takes ownership of the
+ * array and its contents, also on failure. */
 LK_NODISCARD lk_status lki_flight_merge(lk_flight **out, lki_flight_file *files, size_t count,
                                         int64_t now);
 
-/* The group of an operation or a place: which ranks of the job are in it, as far as is known. */
+/* The group of an operation or a place: the world ranks of its members, if known. */
 typedef struct {
     uint64_t id, label;
     uint32_t size, member_count;
-    size_t   first_place; /* in lk_flight.places; one for each member */
+    size_t   first_place; /* index in lk_flight.places; one place per member */
     char     text[64];
     uint64_t members[LKI_RANKS_MAX / 64];
-    uint16_t world[LKI_RANKS_MAX]; /* of a rank in the group: 1 + that in the job; 0 = unknown */
+    uint16_t world[LKI_RANKS_MAX]; /* [rank in the group]: 1 + world rank; 0 = unknown */
 } lki_flight_circle;
 
 typedef struct {
     lk_flight_operation super;
-    uint32_t            circle; /* index */
-    uint32_t            from, to; /* of a message, in the group; else UINT32_MAX */
+    uint32_t            circle; /* index of its group */
+    uint32_t            from, to; /* sender and receiver of a message, as ranks in the group; else
+                                   * UINT32_MAX */
     uint64_t            seq;
-    lki_print           print; /* what most mean */
+    lki_print           print; /* the most common fingerprint */
     size_t              first_absent;
     char                text[LKI_OPERATION_BYTES + 32];
 } lki_flight_event;
@@ -59,7 +63,7 @@ struct lk_flight {
     lki_flight_file    *files;
     size_t              file_count;
     uint32_t            world;
-    lki_flight_file   **of_rank; /* NULL: none that can be used */
+    lki_flight_file   **of_rank; /* NULL: no usable file */
     lk_flight_rank     *ranks;
     lki_flight_circle  *circles;
     size_t              circle_count, circle_capacity;
@@ -68,17 +72,19 @@ struct lk_flight {
     lk_flight_visit    *visits;
     uint32_t           *absent;
     size_t              absent_count, absent_capacity;
-    char              (*texts)[LKI_OPERATION_BYTES]; /* of visits that differ */
+    char              (*texts)[LKI_OPERATION_BYTES]; /* texts of the visits that differ */
     size_t              text_count, text_capacity;
     lk_flight_place    *places;
     size_t              place_count;
-    double             *chance; /* of every rank: how often it would come last by chance */
+    double             *chance; /* per rank: expected number of operations in which it is last by
+                                 * chance */
     lk_flight_finding  *findings;
     size_t              finding_count, finding_capacity;
 };
 
-/* Fills in operations, visits and places (events.c), and the findings (find.c). */
+/* Fills in operations, visits and places (events.c). */
 LK_NODISCARD lk_status lki_flight_collect_events(lk_flight *flight);
+/* Fills in the findings (find.c). */
 LK_NODISCARD lk_status lki_flight_find(lk_flight *flight);
 
 lki_flight_circle *lki_flight_circle_of(const lk_flight *flight, uint64_t id);
@@ -100,7 +106,7 @@ static inline bool lki_flight_is_member(const lki_flight_circle *circle, uint32_
 
 static inline lki_flight_event *lki_flight_event_of(const lk_flight_operation *operation)
 {
-    return (lki_flight_event *)(uintptr_t)operation; /* its first member */
+    return (lki_flight_event *)(uintptr_t)operation; /* valid because `super` is the first member */
 }
 
 #endif

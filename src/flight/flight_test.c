@@ -1,10 +1,10 @@
-/* flight_test.c -- flight records: what is written, what can be read of it, and what is found.
+/* flight_test.c -- flight recorder files: writing, reading, and findings.
  *
- * Goal:   operations of all kinds come back with their groups, fates and arrivals; whatever is cut
- *         off or changed in a file, the reader says so and shows the rest; who is missing, dead,
- *         late or of another opinion is named.
- * Method: groups of threads that record; files made by the recorder with few entries and then
- *         damaged, byte after byte; and files made here, where times matter.
+ * Goal:   the reader returns operations of all kinds with their groups, fates and arrivals.  It
+ *         reports truncated and changed files, and returns their undamaged entries.  It names the
+ *         ranks that are missing, dead or late, or that disagree.
+ * Method: threads record operations of several groups.  Other tests damage small recorded files
+ *         byte by byte.  Tests of times construct their files.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "base/memory.h"
-#include "comm/world.h"
+#include "comm/world_testing.h"
 #include "flight/flight.h"
 
 static char folder[64];
@@ -44,7 +44,8 @@ static void run_recorded(uint32_t size, recorded_main main, void *context)
     lk_comm        *comms[WORLD_MAX];
     world_thread    ranks[WORLD_MAX];
     pthread_t       threads[WORLD_MAX];
-    lk_comm_options options = { .timeout_ms = 20000, .flight = folder };
+    lk_comm_options options = { .struct_size = sizeof(lk_comm_options),
+                                .timeout_ms = WORLD_PATIENCE_MS, .flight = folder };
 
     assert_int_equal(lk_comm_open_threads(comms, size, &options), LK_OK);
     for (uint32_t rank = 0; rank < size; rank++) {
@@ -77,7 +78,7 @@ static const lk_flight_operation *operation_named(const lk_flight *flight, const
     return NULL;
 }
 
-/* The finding of this kind whose text has all of `words`. */
+/* Returns the finding of this kind whose text contains all of `words`. */
 static const lk_flight_finding *finding_with(const lk_flight *flight, lk_flight_finding_kind kind,
                                              const char *words)
 {
@@ -115,7 +116,7 @@ static bool all_kinds(lk_comm *comm, void *context)
         CHECK(lk_broadcast(pair, word, 8, 1) == LK_OK);
     lk_comm_free(pair);
     CHECK(lk_barrier_start(&request, comm) == LK_OK);
-    if (rank != 1) /* that one goes without waiting: nobody needs it any more */
+    if (rank != 1) /* rank 1 leaves without waiting, because no rank needs it any more */
         CHECK(lk_request_wait(request) == LK_OK);
     lk_request_free(request);
     return true;
@@ -247,7 +248,7 @@ static void tells_of_freed_requests(void **state)
     lk_flight_free(flight);
 }
 
-/* What a job before this one has left does not belong to it. */
+/* Checks that files of a previous job in the directory are removed. */
 static void clears_the_directory(void **state)
 {
     (void)state;
@@ -262,7 +263,7 @@ static void clears_the_directory(void **state)
 static void refuses_what_is_no_directory(void **state)
 {
     lk_comm        *comms[2];
-    lk_comm_options options = { .flight = "/proc/version" };
+    lk_comm_options options = { .struct_size = sizeof(lk_comm_options), .flight = "/proc/version" };
     lk_flight      *flight;
     (void)state;
     assert_int_equal(lk_comm_open_threads(comms, 2, &options), LK_EIO);
@@ -289,7 +290,7 @@ static lki_flight_entry *entry_at(image *i, uint32_t place)
     return (lki_flight_entry *)(void *)(i->data + at);
 }
 
-/* The record of a rank with `entries` notes in a ring of FEW. */
+/* Writes the file of a rank with `notes` notes in a ring of FEW entries. */
 static void record(uint32_t notes)
 {
     lki_flight *flight;
@@ -310,7 +311,8 @@ static void record(uint32_t notes)
 static lki_flight_file parse(size_t bytes)
 {
     lki_flight_file file;
-    void           *copy = malloc(bytes + 1); /* so that a sanitizer sees what is behind it */
+    void           *copy = malloc(bytes + 1); /* exact size, so that a sanitizer detects reads
+                                               * beyond it */
     assert_non_null(copy);
     memcpy(copy, made.data, bytes);
     assert_int_equal(lki_flight_parse(&file, "rank-0.flight", copy, bytes), LK_OK);
@@ -335,7 +337,8 @@ static void reads_whole_ones(void **state)
     }
 }
 
-/* Where the writer was is where an entry may be half there, and nowhere else. */
+/* Checks that an incomplete entry is accepted at the writer's position, but not at another
+ * position. */
 static void an_unfinished_entry_is_no_damage(void **state)
 {
     (void)state;
@@ -366,7 +369,8 @@ static void tells_what_was_cut_off(void **state)
     }
 }
 
-/* Bytes that have no seal because they change later, or where an unfinished entry may be. */
+/* Returns true if a change of the byte at `at` need not be reported.  Such a byte has no seal, or
+ * belongs to an entry that may be incomplete. */
 static bool may_differ(size_t at)
 {
     size_t entries = lki_flight_bytes(LKI_FLIGHT_GROUPS, 0),
@@ -396,7 +400,7 @@ static void tells_what_was_changed(void **state)
 
 /* ---- Findings ---------------------------------------------------------------------------- */
 
-/* Records made by hand: times in ms from 1000 s on. */
+/* Returns a time for constructed files: `ms` after 1000 s. */
 static int64_t at_ms(int64_t ms)
 {
     return (1000000 + ms) * 1000000;
@@ -498,7 +502,9 @@ static void names_the_dead(void **state)
     lk_flight_free(flight);
 }
 
-/* An entry that was written over is not a rank that did not come. */
+/* Overwrites 5 of the 9 entries of rank 1, which has not arrived at operation 9.  Expects that the
+ * arrival of rank 1 is unknown for the overwritten operations.  Rank 1 must be absent only from
+ * operation 9. */
 static void tells_absent_from_forgotten(void **state)
 {
     (void)state;
@@ -540,7 +546,7 @@ static void tells_of_missing_files(void **state)
     lki_flight_file *files = begin_files(3);
     for (uint32_t rank = 0; rank < 3; rank++)
         enter(&files[rank], 0, 1, rank == 0 ? -1 : 2);
-    files[1].header.world = 5; /* of a job before this one */
+    files[1].header.world = 5; /* from a previous job */
     files[1].header.opened -= 1000000000;
     (void)snprintf(files[2].problem, sizeof files[2].problem, "it is damaged");
     files[2].readable = false;

@@ -1,8 +1,8 @@
-/* merge.c -- the records of all ranks put together: the ranks and their groups.
+/* merge.c -- the ranks and groups in the records of all ranks.
  *
- * The files may be of different jobs (a directory that was used twice): the job is the one that
- * was opened last.  What groups there are is told by every file that lists them, and by
- * operations of groups that no file had room to list.
+ * If the files belong to different jobs (in a directory that was used twice), the job opened last
+ * is used.  Groups are read from the files that list them.  If no file had room for a group, the
+ * group is found by its operations.
  */
 #include "flight/flight.h"
 
@@ -67,7 +67,7 @@ static void describe_rank(lk_flight *flight, uint32_t rank)
     out->failed_ns = lki_flight_wall(file, file->header.failure.at);
 }
 
-/* The job is the one that was opened last. */
+/* Returns the world size of the job that was opened last. */
 static uint32_t world_of(const lki_flight_file *files, size_t count)
 {
     uint32_t world  = 0;
@@ -83,8 +83,8 @@ static uint32_t world_of(const lki_flight_file *files, size_t count)
     return world;
 }
 
-/* The clocks of one machine since it was started are one clock: it was set a little between one
- * opening and the next. */
+/* Sets one clock offset for all files that were written on one machine since its last boot.  The
+ * time of day may have been adjusted between the openings of the files. */
 static void share_clocks(lki_flight_file *files, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -171,7 +171,7 @@ static void add_member(lki_flight_circle *circle, uint32_t rank)
     circle->members[rank / 64] |= UINT64_C(1) << rank % 64;
 }
 
-/* What the groups that a file lists say of their members. */
+/* Adds the members of the groups that a file lists. */
 static lk_status add_listed(lk_flight *flight, const lki_flight_file *file)
 {
     for (uint32_t i = 0; i < file->group_count; i++) {
@@ -187,7 +187,7 @@ static lk_status add_listed(lk_flight *flight, const lki_flight_file *file)
     return LK_OK;
 }
 
-/* A group that no file has room to list is known by who was there. */
+/* Adds groups that a file does not list, with the ranks that took part in their operations. */
 static lk_status add_seen(lk_flight *flight, const lki_flight_file *file)
 {
     for (uint32_t i = 0; i < file->entry_count; i++) {
@@ -205,7 +205,7 @@ static lk_status add_seen(lk_flight *flight, const lki_flight_file *file)
     return LK_OK;
 }
 
-/* The first communicator before others, larger groups before smaller ones. */
+/* Orders the first communicator before others, and larger groups before smaller ones. */
 static int by_importance(const void *a, const void *b)
 {
     const lki_flight_circle *x = a, *y = b;
@@ -218,7 +218,8 @@ static int by_importance(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Of a job on several hosts the ranks of one have a first communicator, too. */
+/* Writes the name of a group.  A first communicator (label 0) smaller than the job consists of one
+ * host's ranks. */
 static void name_circle(const lk_flight *flight, lki_flight_circle *circle)
 {
     uint32_t lowest = 0;

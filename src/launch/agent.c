@@ -1,13 +1,13 @@
-/* agent.c -- the agent of a host whose workers another launcher has started.
+/* agent.c -- the agent of a host whose workers were started by another launcher.
  *
- * Worker to agent: a claim, which says who it is; agent to worker: a gift (descriptors of the
- * control memory and of the key) or why there is none.  The connection then is the worker's socket
- * to its launcher, like the one that our own launcher hands down.
+ * A worker sends the agent a `claim`, which identifies the worker.  The agent answers with a
+ * `gift`, which carries the descriptors of the control memory and of the key, or the reason for a
+ * refusal.  Afterwards the connection serves as the worker's socket to its launcher.
  *
- * The agent is a fork of a fork, so that a program which waits for any child does not meet it, in a
- * session of its own, so that what a terminal or a launcher does to the workers' group does not
- * meet it either.  It has nothing of the worker's open, and does with the workers what watch.c
- * does, except ending them unless a request to stop asks for that.
+ * The agent is a fork of a fork, so a program that waits for any child does not see it.  It runs in
+ * a session of its own, so signals to the workers' process group do not reach it.  It closes all of
+ * the worker's files.  The agent watches the workers as a launcher does (watch.c), but ends them
+ * only after a request to stop.
  */
 #include "launch/agent.h"
 
@@ -35,7 +35,8 @@
 
 enum { TIMEOUT_MS = 30000, RETRY_MS = 20, ANSWER_FDS = 2 };
 
-/* What the agent has of the worker that starts it: descriptors by these numbers. */
+/* The agent's fixed descriptors: the listening socket, and a pidfd of the worker that started
+ * it. */
 enum { AT_LISTENER = 3, AT_STARTER, AT_END };
 
 static const uint64_t claim_magic = UINT64_C(0x6d69616c632d6b6c); /* "lk-claim" */
@@ -53,9 +54,9 @@ typedef struct {
     char      message[LKI_MESSAGE_BYTES];
 } gift;
 
-/* ---- The socket that they meet at -------------------------------------------------------- */
+/* ---- The meeting point ------------------------------------------------------------------- */
 
-/* An abstract name: nothing in a file system, gone with its owner. */
+/* Builds the name of an abstract socket, which is in no file system and vanishes with its owner. */
 static socklen_t name_of(struct sockaddr_un *out, const lki_foreign *job)
 {
     *out     = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -64,7 +65,7 @@ static socklen_t name_of(struct sockaddr_un *out, const lki_foreign *job)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)used);
 }
 
-/* The process at the other end if it is one of our user's, or 0. */
+/* Returns the pid of the peer process, or 0 if that process belongs to another user. */
 static pid_t own_peer(int fd)
 {
     struct ucred peer  = {.pid = 0};
@@ -120,7 +121,7 @@ static void answer(int fd, const gift *words, const int *fds)
         rights->cmsg_len       = CMSG_LEN(count * sizeof(int));
         memcpy(CMSG_DATA(rights), fds, count * sizeof(int));
     }
-    (void)!sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT); /* one that is gone is seen to be */
+    (void)!sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT); /* errors show later */
 }
 
 static void refuse(int fd, lk_status status, const char *why)
@@ -137,7 +138,8 @@ static bool is_claim(const claim *c, const lki_foreign *job)
            && c->local_rank < job->local_size;
 }
 
-/* Seats one worker.  Ranks of a host must be consecutive: that is how memory is laid out. */
+/* Accepts the worker at the other end of `fd`, or sends the worker a refusal.  The memory layout
+ * requires that the ranks of a host are consecutive. */
 static void seat(lki_job *job, const lki_foreign *host, int fd)
 {
     claim   c   = {.magic = 0};
@@ -159,7 +161,7 @@ static void seat(lki_job *job, const lki_foreign *host, int fd)
         return;
     }
     worker->pidfd = pidfd_open(pid, 0);
-    if (worker->pidfd < 0) { /* it has ended meanwhile, or cannot be watched: it will be missed */
+    if (worker->pidfd < 0) { /* the worker has ended, or cannot be watched */
         (void)close(fd);
         return;
     }
@@ -168,7 +170,8 @@ static void seat(lki_job *job, const lki_foreign *host, int fd)
     job->started++;
 }
 
-/* Sleeps until somebody comes, a worker ends or a signal does.  Whether somebody has come. */
+/* Sleeps until a worker connects or ends, or a signal arrives.  Returns true if a worker
+ * connects. */
 static bool await_worker(lki_job *job, int left_ms)
 {
     struct pollfd *polled = job->polled;
@@ -183,7 +186,7 @@ static bool await_worker(lki_job *job, int left_ms)
     return poll(polled, NEWS + (nfds_t)job->count, left_ms) > 0 && polled[0].revents != 0;
 }
 
-/* Nobody waits for a host whose workers are not all there any more. */
+/* Fails if a worker of this host has ended, because the host will never be complete. */
 static lk_status check_workers(lki_job *job, const lki_foreign *host)
 {
     struct pollfd starter = {.fd = AT_STARTER, .events = POLLIN};
@@ -221,7 +224,7 @@ static lk_status collect(lki_job *job, const lki_foreign *host)
     return LK_OK;
 }
 
-/* ---- The agent: its life ----------------------------------------------------------------- */
+/* ---- The agent: lifetime ----------------------------------------------------------------- */
 
 static lk_status prepare(lki_job *job)
 {
@@ -251,7 +254,8 @@ static void answer_all(const lki_job *job, lk_status st)
             answer(job->workers[i].socket, &words, st == LK_OK ? fds : NULL);
 }
 
-/* Whether there was a job: all workers of this host have ended then. */
+/* Serves the host's workers.  Returns true if a job was formed and all its workers on this host
+ * have ended. */
 static bool serve(lki_job *job, const lki_foreign *host)
 {
     lk_launch_result result = {.exit_code = 1};
@@ -293,8 +297,7 @@ static lk_status job_open(lki_job *job, const lk_launch_options *options, const 
     return LKI_NEW(&job->polled, LKI_POLLED(job->count), "the agent's descriptors");
 }
 
-/* Nothing of the worker's stays open but these two.  What it did about signals, ignoring them or
- * handling them, is over. */
+/* Closes all of the worker's descriptors except two, and resets its signal handling. */
 static void leave_the_worker(int listener, int starter)
 {
     static const int of_a_launcher[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
@@ -324,34 +327,25 @@ static _Noreturn void be_the_agent(const lki_foreign *f, const lk_launch_options
     _exit(0);
 }
 
-/* ---- The worker: starting and asking it -------------------------------------------------- */
+/* ---- The worker: starting and asking the agent ------------------------------------------- */
 
-/* How the hosts meet, where there are several. */
+/* Fills in the options with which the agent connects to the job's other hosts, if any. */
 static lk_status plan(lk_launch_options *out, unsigned char key[LK_JOB_KEY_BYTES],
                       const lki_foreign *f, const lk_join_options *join)
 {
-    const char *path = getenv("LOCKSTEP_JOB_KEY_FILE"), *insecure = getenv("LOCKSTEP_INSECURE");
-
-    *out = (lk_launch_options){.workers = f->local_size, .node = f->rank == 0 ? 0 : -1,
+    *out = (lk_launch_options){.struct_size = sizeof *out, .workers = f->local_size,
+                               .node = f->rank == 0 ? 0 : -1,
                                .join_ms = join->timeout_ms,
                                .timeout_ms = join->timeout_ms != 0 ? join->timeout_ms
                                                                    : TIMEOUT_MS};
     if (f->local_size == f->size)
         return LK_OK;
-    if (f->rendezvous[0] == '\0')
-        return lk_fail(LK_EINVAL, "%s has put this job on several hosts: set LOCKSTEP_RENDEZVOUS "
-                                  "to tcp://HOST:PORT with an address of rank 0's host, or "
-                                  "MASTER_ADDR and MASTER_PORT", f->by);
     out->rendezvous = f->rendezvous;
-    out->insecure   = insecure != NULL && strcmp(insecure, "1") == 0;
+    out->insecure   = f->insecure;
     if (out->insecure)
         return LK_OK;
-    if (path == NULL)
-        return lk_fail(LK_EINVAL, "%s has put this job on several hosts: set LOCKSTEP_JOB_KEY_FILE "
-                                  "to a file with the job's key, which lockstep key FILE makes, or "
-                                  "LOCKSTEP_INSECURE=1 to go without", f->by);
     out->job_key = key;
-    return lk_job_key_read(key, path);
+    return lk_job_key_read(key, f->key_file);
 }
 
 static lk_status start(const lki_foreign *f, const lk_launch_options *options,
@@ -381,7 +375,8 @@ static lk_status start(const lki_foreign *f, const lk_launch_options *options,
                                         strerror(error));
 }
 
-/* Until the worker with local rank 0 has come so far. */
+/* Connects to the agent.  Retries, because the worker with local rank 0 may not have started the
+ * agent yet. */
 static lk_status find_agent(int *out, const lki_foreign *f, uint32_t timeout_ms)
 {
     const struct timespec moment = {.tv_nsec = RETRY_MS * 1000000L};
@@ -409,7 +404,7 @@ static lk_status find_agent(int *out, const lki_foreign *f, uint32_t timeout_ms)
     return lk_fail(LK_EINVAL, "another user listens where the agent of this host should");
 }
 
-/* Takes what the agent gives: words, and descriptors with them. */
+/* Receives the agent's answer and its descriptors. */
 static lk_status receive(int fd, gift *words, int fds[ANSWER_FDS])
 {
     struct iovec part = {.iov_base = words, .iov_len = sizeof *words};

@@ -1,11 +1,12 @@
-/* launch/agent.h -- joining a job that another launcher has started.
+/* launch/agent.h -- joins a job that another launcher (mpirun, srun, torchrun) has started.
  *
- * Somebody must hold the control memory and the arenas, pass descriptors on, see workers die, and
- * meet the other hosts: what our launcher does for its children.  Here it is the host's agent, a
- * process that the worker with local rank 0 leaves to itself when it joins.  The host's workers
- * find it by an abstract Unix socket whose name follows from the job; it talks to those of its own
- * user only.  It ends when they have, or when one of them has before all had met.  A request to
- * stop that a worker gets (SIGTERM) goes to it, and it asks the whole job to save and leave.
+ * Our own launcher holds the control memory and the arenas, passes on descriptors, detects deaths
+ * and connects to the other hosts.  Under another launcher an extra process on each host, the
+ * agent, does this work.  The worker with local rank 0 forks the agent when it joins.  The host's
+ * other workers find the agent through an abstract Unix socket whose name is derived from the job.
+ * The agent serves only workers of its own user.  The agent ends when these workers have ended, or
+ * when a worker ends before all have joined.  A worker that receives SIGTERM forwards the signal to
+ * the agent, which asks the whole job to save and leave.
  */
 #ifndef LKI_LAUNCH_AGENT_H
 #define LKI_LAUNCH_AGENT_H
@@ -13,17 +14,18 @@
 #include "launch/foreign.h"
 #include "lockstep/launch.h"
 
-/* What a worker gets from the agent; the descriptors are the caller's. */
+/* The agent's answer to a worker.  The caller owns the descriptors. */
 typedef struct {
     int  control, socket;
-    int  process; /* a pidfd of the agent, */
-    int32_t pid;  /* and its number */
+    int  process; /* a pidfd of the agent */
+    int32_t pid;  /* the agent's process id */
     bool secure;
-    unsigned char key[LK_JOB_KEY_BYTES]; /* of the job, if it is secure */
+    unsigned char key[LK_JOB_KEY_BYTES]; /* key of the job, if `secure` */
 } lki_agent_gift;
 
-/* Starts the agent where this is local rank 0, and asks it.  Waits for all workers of this host and
- * for all hosts. */
+/* Starts the agent if this process is local rank 0, and requests the descriptors from the agent.
+ * Waits for all workers of this host and for all hosts. lki_foreign_check_hosts() must have
+ * succeeded. */
 LK_NODISCARD lk_status lki_agent_join(lki_agent_gift *out, const lki_foreign *job,
                                       const lk_join_options *options);
 

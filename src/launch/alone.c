@@ -1,10 +1,10 @@
-/* alone.c -- a worker that is stopped, and nobody waits for it.
+/* alone.c -- handles a stopped (SIGSTOP) worker that no other worker waits for.
  *
- * Where there are others, they miss one that does not run.  The last one of a job, or its only one,
- * is missed by nobody, and killing it would help nobody either: it is waited for, and the launcher
- * says what it waits for.  One that is stopped when all was done, and that others have seen, is
- * not: it has nothing left to do but to end, and is killed.  As everywhere, time in which the
- * launcher itself did not run (Ctrl-Z stops all) does not count.
+ * A stopped worker with peers is detected when its peers time out.  The last worker of a job has no
+ * peers.  If the last worker is stopped, the launcher waits and prints a note that names the
+ * worker.  The launcher kills a stopped worker if other workers have seen the end of the job,
+ * because only the exit of the stopped worker is then missing.  Time in which the launcher itself
+ * did not run (Ctrl-Z stops all processes) does not count.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -14,12 +14,12 @@
 
 #include "base/file.h"
 #include "launch/job.h"
-#include "launch/keeper/keeper.h"
+#include "launch/keeper.h"
 
 static const double LATE_SECONDS = 0.5;
 
-/* The state in /proc/PID/stat stands behind the name, which may hold anything but ends with the
- * last parenthesis. */
+/* Reads the process state from /proc/PID/stat.  The state follows the last ')', because the process
+ * name in parentheses may itself contain ')'. */
 bool lki_is_stopped(pid_t pid)
 {
     char path[40], text[256];
@@ -35,7 +35,7 @@ bool lki_is_stopped(pid_t pid)
     return state != NULL && (strncmp(state, ") T", 3) == 0 || strncmp(state, ") t", 3) == 0);
 }
 
-/* Whether a rank of another host is left to miss those of this one. */
+/* Returns true if a running rank of another host may be waiting for ranks of this host. */
 static bool any_elsewhere(const lki_job *job)
 {
     lki_rank_view view;
@@ -49,7 +49,8 @@ static bool any_elsewhere(const lki_job *job)
     return any;
 }
 
-/* Who runs, if it is one, on all hosts; else job->count. */
+/* Returns the only running worker of all hosts.  Returns job->count if several workers run, or if
+ * the only running worker is on another host. */
 static uint32_t last_one(const lki_job *job)
 {
     uint32_t last = job->count, running = 0;
@@ -62,7 +63,8 @@ static uint32_t last_one(const lki_job *job)
     return running == 1 && !any_elsewhere(job) ? last : job->count;
 }
 
-/* Who has nothing left to do and runs: the first that is stopped, if one is; else job->count. */
+/* Returns a running worker that has nothing left to do but exit, preferably a stopped worker.
+ * Returns job->count if there is no such worker. */
 static uint32_t late_one(const lki_job *job)
 {
     bool          survives = job->options->on_failure == LK_ON_FAILURE_CONTINUE;

@@ -1,18 +1,20 @@
-/* alone_test.c -- who is stopped when all is done is killed, and the job is done.
+/* alone_test.c -- tests that the launcher kills a process that is stopped (SIGSTOP) when all work
+ * is done.
  *
- * Goal:   where ranks leave together a rank, or the launcher of a host, that is stopped after the
- *         others have seen the end holds up nobody for longer than the timeout: it is killed and
- *         noted, and the job has not failed; nor has it where other ranks were lost before.
- * Method: the workers are this very program; they stop themselves, or their launcher, behind the
- *         last barrier.
+ * Goal:   if ranks leave together, a stopped rank or launcher delays the end of the job by at most
+ *         the timeout.  The delay counts from the moment when the others have seen the end.  The
+ *         stopped process is killed with a note.  The job then counts as a success, even if other
+ *         ranks were lost before.
+ * Method: the workers are this program; they stop themselves, or their launcher, after the last
+ *         barrier.
  */
 #include <signal.h>
 
-#include "base/sanitized.h"
-#include "comm/control.h"
-#include "launch/rebuild_jobs.h"
+#include "comm/worker.h"
+#include "launch/rebuild_jobs_testing.h"
+#include "launch/side_by_side_testing.h"
 
-/* The rank is killed, and the others meet again. */
+/* Kills `rank`, and rebuilds the group without that rank. */
 static bool go_on_without(lk_comm **comm, uint32_t rank)
 {
     lk_comm *before = *comm;
@@ -26,13 +28,13 @@ static bool go_on_without(lk_comm **comm, uint32_t rank)
     return lk_barrier(*comm) == LK_OK;
 }
 
-/* "worker MODE PLACE RANK": behind the barrier this rank stops itself, or the process that has
- * started it; before, another may be lost. */
+/* Runs as a worker, with arguments "worker MODE PLACE RANK".  After the barrier the rank RANK stops
+ * itself or its parent process.  Some modes kill another rank before the barrier. */
 static int work(char **argv)
 {
     lk_comm *comm;
 
-    (void)setenv("LOCKSTEP_TIMEOUT_MS", "20000", 1); /* for coming together on a busy machine */
+    (void)setenv("LOCKSTEP_TIMEOUT_MS", "20000", 1); /* limit for connecting on a busy machine */
     if (lk_join(&comm) != LK_OK)
         return 90;
     if (strcmp(argv[3], "lost") == 0 ? !go_on_without(&comm, 1) : lk_barrier(comm) != LK_OK)
@@ -49,11 +51,12 @@ static int work(char **argv)
     return 0;
 }
 
-enum { TIMEOUT_S = LKI_SANITIZED ? 5 : 2 };
+enum { TIMEOUT_S = 6 };
 
 static lk_launch_options over(uint32_t hosts, lk_on_failure on_failure)
 {
-    return (lk_launch_options){ .workers        = 2,
+    return (lk_launch_options){ .struct_size    = sizeof(lk_launch_options),
+                                .workers        = 2,
                                 .hosts          = hosts,
                                 .timeout_ms     = 1000 * TIMEOUT_S,
                                 .on_failure     = on_failure,
@@ -61,56 +64,95 @@ static lk_launch_options over(uint32_t hosts, lk_on_failure on_failure)
                                 .note           = take_note };
 }
 
-static void a_rank_is_killed(void **state)
+/* Stops rank 0 after the barrier or, if `place` is "left", after rank 0 has left its group.  In
+ * continue mode with several hosts, only a rank that has left is known to be done. */
+static void kill_a_rank(uint32_t hosts, lk_on_failure on_failure, const char *place)
 {
-    static const struct {
-        uint32_t      hosts;
-        lk_on_failure on_failure;
-        const char   *place; /* in continue mode over hosts only who has left is known to be done */
-    } jobs[] = { { 1, LK_ON_FAILURE_STOP, "" },
-                 { 2, LK_ON_FAILURE_STOP, "" },
-                 { 2, LK_ON_FAILURE_CONTINUE, "left" } };
     char words[128];
 
-    (void)state;
-    for (size_t i = 0; i < sizeof jobs / sizeof jobs[0]; i++) {
-        assert_good(launch(over(jobs[i].hosts, jobs[i].on_failure), "rank", jobs[i].place, 0),
-                    "rank", jobs[i].place, (uint32_t)i);
-        (void)snprintf(words, sizeof words, ") has been stopped (by SIGSTOP or a debugger) for %d "
-                       "s when all was done, and is killed\n", TIMEOUT_S);
-        assert_noted("rank 0 (");
-        assert_noted(words);
-        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
-    }
+    assert_good(launch(over(hosts, on_failure), "rank", place, 0), "rank", place, hosts);
+    (void)snprintf(words, sizeof words, ") has been stopped (by SIGSTOP or a debugger) for %d s "
+                   "when all was done, and is killed\n", TIMEOUT_S);
+    assert_noted("rank 0 (");
+    assert_noted(words);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
 }
 
-static void a_launcher_is_killed(void **state)
+static void a_rank_is_killed(void **state)
 {
-    static const lk_on_failure ways[] = { LK_ON_FAILURE_STOP, LK_ON_FAILURE_CONTINUE };
-    char                       words[64];
-
     (void)state;
-    for (uint32_t host = 0; host < 2; host++) {
-        assert_good(launch(over(2, ways[host]), "launcher", "", host), "launcher", "", host);
-        (void)snprintf(words, sizeof words, "the launcher of host%u (node %u, pid ", host, host);
-        assert_noted(words);
-        assert_noted(") has not ended with the others, and is killed\n");
-        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
-    }
+    kill_a_rank(1, LK_ON_FAILURE_STOP, "");
 }
 
-/* Of two hosts the other has lost its only rank; of three there is one that has seen the end. */
-static void a_launcher_is_killed_where_others_were_lost(void **state)
+static void a_rank_of_a_host_is_killed(void **state)
 {
     (void)state;
-    for (uint32_t hosts = 2; hosts <= 3; hosts++) {
-        lk_launch_options options = over(hosts, LK_ON_FAILURE_CONTINUE);
-        options.workers           = hosts;
-        assert_good(launch(options, "launcher", "lost", 0), "launcher", "lost", hosts);
-        assert_noted("the launcher of host0 (node 0, pid ");
-        assert_noted(") has not ended with the others, and is killed\n");
-        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
-    }
+    kill_a_rank(2, LK_ON_FAILURE_STOP, "");
+}
+
+static void a_rank_of_a_host_that_goes_on_is_killed(void **state)
+{
+    (void)state;
+    kill_a_rank(2, LK_ON_FAILURE_CONTINUE, "left");
+}
+
+/* Stops the launcher of `host`, one of `hosts` hosts with one worker each. */
+static void kill_a_launcher(uint32_t hosts, lk_on_failure on_failure, const char *place,
+                            uint32_t host)
+{
+    lk_launch_options options = over(hosts, on_failure);
+    char              words[64];
+
+    options.workers = hosts;
+    assert_good(launch(options, "launcher", place, host), "launcher", place, host);
+    (void)snprintf(words, sizeof words, "the launcher of host%u (node %u, pid ", host, host);
+    assert_noted(words);
+    assert_noted(") has not ended with the others, and is killed\n");
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+}
+
+static void the_launcher_of_node_0_is_killed(void **state)
+{
+    (void)state;
+    kill_a_launcher(2, LK_ON_FAILURE_STOP, "", 0);
+}
+
+static void another_launcher_is_killed(void **state)
+{
+    (void)state;
+    kill_a_launcher(2, LK_ON_FAILURE_CONTINUE, "", 1);
+}
+
+/* Stops the launcher of one of two hosts, after the other host has lost its only rank. */
+static void a_launcher_is_killed_where_the_other_was_lost(void **state)
+{
+    (void)state;
+    kill_a_launcher(2, LK_ON_FAILURE_CONTINUE, "lost", 0);
+}
+
+/* Stops the launcher of one of three hosts.  The second host has lost its rank, and the third has
+ * seen the end of the job. */
+static void a_launcher_is_killed_where_one_of_two_was_lost(void **state)
+{
+    (void)state;
+    kill_a_launcher(3, LK_ON_FAILURE_CONTINUE, "lost", 0);
+}
+
+/* clang-format off */
+#define ALL(X)                                                                                   \
+    X(a_rank_is_killed), X(a_rank_of_a_host_is_killed),                                          \
+    X(a_rank_of_a_host_that_goes_on_is_killed), X(the_launcher_of_node_0_is_killed),             \
+    X(another_launcher_is_killed), X(a_launcher_is_killed_where_the_other_was_lost),             \
+    X(a_launcher_is_killed_where_one_of_two_was_lost)
+#define NAME(test) (char[]){ #test }
+/* clang-format on */
+
+static void all_are_killed(void **state)
+{
+    char *const names[] = { ALL(NAME) };
+
+    (void)state;
+    run_side_by_side(self, names, sizeof names / sizeof names[0]);
 }
 
 int main(int argc, char **argv)
@@ -118,10 +160,8 @@ int main(int argc, char **argv)
     if (argc >= 5 && strcmp(argv[1], "worker") == 0)
         return work(argv);
     find_self();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_rank_is_killed),
-        cmocka_unit_test(a_launcher_is_killed),
-        cmocka_unit_test(a_launcher_is_killed_where_others_were_lost),
-    };
-    return cmocka_run_group_tests_name("launch.alone", tests, NULL, NULL);
+    const struct CMUnitTest each[] = { ALL(cmocka_unit_test) };
+    const struct CMUnitTest all[]  = { cmocka_unit_test(all_are_killed) };
+    return only_one(argc, argv) ? cmocka_run_group_tests_name("launch.alone", each, NULL, NULL)
+                                : cmocka_run_group_tests_name("launch.alone", all, NULL, NULL);
 }

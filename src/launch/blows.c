@@ -1,9 +1,9 @@
-/* blows.c -- the plan of blows, and what they are; see blows.h.
+/* blows.c -- the plan of fault injection, and its execution; see blows.h.
  *
- * Blow k is a function of the seed, the host and k: how long after the one before it comes (as far
- * apart as events that know nothing of each other), what it is, which of those who run it hits, and
- * how long it lasts (every order of magnitude is as likely).  So a seed gives the same plan again;
- * what a worker is at just then is not planned.
+ * Fault k is a function of the seed, the host and k.  Its properties are the delay after fault k -
+ * 1 (exponentially distributed), the kind, the victim among the running workers, and the duration
+ * (log uniform).  Equal seeds therefore give equal plans, but a fault may hit its victim at another
+ * point of the work.
  */
 #include "launch/blows.h"
 
@@ -16,29 +16,31 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
-#include "launch/keeper/keeper.h"
+#include "launch/keeper.h"
 #include "launch/nodes.h"
 
 static const double SHORTEST_SECONDS = 1e-3, LONGEST_SECONDS = 1;
-static const double PULSE_SECONDS    = 2e-3; /* a slow worker's, and its pauses */
-static const double LOOK_SECONDS     = 0.05; /* between two looks whether all have begun */
+static const double PULSE_SECONDS    = 2e-3; /* seconds for which a slowed worker runs, and for
+                                              * which it then pauses */
+static const double LOOK_SECONDS     = 0.05; /* interval in seconds of checks whether faults may
+                                              * begin */
 
 enum { TEXT_BYTES = 512 };
-enum { AT_DELAY, AT_KIND, AT_VICTIM, AT_LENGTH }; /* what is drawn for a blow */
+enum { AT_DELAY, AT_KIND, AT_VICTIM, AT_LENGTH }; /* indices of a fault's random numbers */
 
 static const lk_chaos_kind kinds[] = { LK_CHAOS_KILL, LK_CHAOS_STOP, LK_CHAOS_SLOW };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
-/* What a worker suffers. */
+/* The current fault of a worker. */
 typedef struct {
     bool   killed, stopped;
-    double until; /* it is let go; 0: nothing */
-    double turns; /* it stops or goes on, if it is slow; else 0 */
+    double until; /* seconds; its end, 0: none */
+    double turns; /* time of a slow worker's next stop or start, in seconds; else 0 */
 } ailment;
 
 struct lki_blows {
-    uint64_t blows; /* of the plan, so far */
-    double   at;    /* the next one; 0: the plan has not begun */
+    uint64_t blows; /* planned so far */
+    double   at;    /* time of the next fault in seconds; 0: the plan has not begun */
     ailment *of;    /* [workers] */
     uint32_t counts[KINDS];
 };
@@ -88,7 +90,7 @@ void lki_blows_forget(const lki_job *job, uint32_t i)
 
 /* ---- The plan ---------------------------------------------------------------------------- */
 
-/* In [0, 1), for one thing about blow `k`. */
+/* Returns a random number in [0, 1) for one property of fault `k`. */
 static double draw(const lki_job *job, uint64_t k, uint64_t thing)
 {
     uint64_t node       = job->rendezvous != NULL ? lki_rendezvous_self(job->rendezvous) : 0;
@@ -124,7 +126,8 @@ static bool is_there(const lki_job *job, uint32_t i)
     return view.state == LKI_RANK_RUNNING && !job->blows->of[i].killed;
 }
 
-/* One of those who suffer nothing, or job->count; *left: of all who are in the group. */
+/* Returns a worker that has no fault at present, or job->count if there is none. *left becomes the
+ * number of workers in the group. */
 static uint32_t victim_of(const lki_job *job, uint64_t k, uint32_t *left)
 {
     const ailment *of   = job->blows->of;
@@ -144,7 +147,7 @@ static uint32_t victim_of(const lki_job *job, uint64_t k, uint32_t *left)
     return i;
 }
 
-/* ---- Blows ------------------------------------------------------------------------------- */
+/* ---- Faults ------------------------------------------------------------------------------ */
 
 static void tell(const lki_job *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -165,7 +168,8 @@ static void tell(const lki_job *job, const char *format, ...)
         options->note(options->note_context, text);
 }
 
-/* A pid stays its own until we reap it. */
+/* Sends a signal to a running worker.  The worker's pid cannot be reused before this process reaps
+ * the worker. */
 static void hit(const lki_job *job, uint32_t i, int number)
 {
     if (job->workers[i].pid > 0 && job->workers[i].order == 0)
@@ -193,7 +197,7 @@ static void begin(lki_job *job, uint32_t i, lk_chaos_kind kind, double length)
     its->turns   = kind == LK_CHAOS_SLOW ? lki_seconds() + PULSE_SECONDS : 0;
 }
 
-/* The plan's next blow, which finds its victim now. */
+/* Injects the next planned fault, into a victim chosen now. */
 static void strike(lki_job *job)
 {
     lki_blows *self = job->blows;
@@ -208,7 +212,8 @@ static void strike(lki_job *job)
     begin(job, i, kinds[kind], length_of(job, k));
 }
 
-/* What a worker suffers changes, or ends. */
+/* Starts or stops a slowed worker whose turn it is, or ends the fault of worker `i`, as due at
+ * `now`. */
 static void treat(lki_job *job, uint32_t i, double now)
 {
     ailment *its = &job->blows->of[i];
@@ -226,8 +231,8 @@ static void treat(lki_job *job, uint32_t i, double now)
     }
 }
 
-/* From then on a loss can be survived.  On several hosts others may not have met yet when all here
- * have: that shows when the first step begins. */
+/* Returns true if the job can survive a loss: all workers have joined and, with several hosts, the
+ * first step has begun. */
 static bool may_begin(const lki_job *job)
 {
     bool          may = lki_control_all_joined(job->control);
@@ -265,7 +270,7 @@ double lki_blows_next(const lki_job *job)
 
     if (self == NULL)
         return 0;
-    next = self->at > 0 ? self->at : lki_seconds() + LOOK_SECONDS; /* nobody tells of the start */
+    next = self->at > 0 ? self->at : lki_seconds() + LOOK_SECONDS; /* the start is not announced */
     for (uint32_t i = 0; i < job->count; i++) {
         const ailment *its = &self->of[i];
         double         at  = its->turns > 0 && its->turns < its->until ? its->turns : its->until;

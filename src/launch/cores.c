@@ -1,14 +1,14 @@
-/* cores.c -- dealing the cores of a job to its workers.
+/* cores.c -- distributes the cores of a machine over the workers of a job.
  *
- * Ranks that wait for each other wake each other, and the kernel likes to put who wakes and who is
- * woken on one core, where neither can spin for the other: a small all_reduce of two ranks takes
- * ten times as long there.  So every worker gets its share of the cores, for itself and whatever
- * threads it starts.  A share is as large as it can be, so jobs that run side by side on the same
- * cores do not crowd on some of them.
+ * Ranks that wait for each other wake each other.  The kernel tends to put the waking and the woken
+ * thread on one core, where neither can spin for the other.  A small all_reduce of two ranks then
+ * takes ten times as long.  So every worker has exclusive use of a share of the cores, for itself
+ * and its threads.  Each share is as large as possible, so jobs that run side by side do not crowd
+ * on a few cores.
  *
- * Shares are of neighbours, so that a worker has caches and memory to itself.  What is near to what
- * hwloc knows best, but to load it takes longer than to start a worker; so on a machine with one
- * NUMA node it is left to /sys.
+ * Shares consist of neighbouring cores, so that a worker has caches and memory for itself. hwloc
+ * describes proximity best, but loading hwloc takes longer than starting a worker.  On a machine
+ * with one NUMA node, /sys is used instead.
  */
 #include "launch/cores.h"
 
@@ -18,7 +18,7 @@
 
 #include "base/cpus.h"
 
-/* ---- What there is ----------------------------------------------------------------------- */
+/* ---- Finding cores ----------------------------------------------------------------------- */
 
 static void read_sys(lki_cores *cores, const cpu_set_t *allowed)
 {
@@ -32,7 +32,8 @@ static void read_sys(lki_cores *cores, const cpu_set_t *allowed)
     (void)snprintf(cores->by, sizeof cores->by, "/sys");
 }
 
-/* Whether the kernel has more than one NUMA node, or somebody has hwloc tell of another machine. */
+/* Returns true if the kernel reports several NUMA nodes, or if the environment makes hwloc describe
+ * another machine. */
 static bool needs_hwloc(void)
 {
     char  nodes[64] = "";
@@ -87,7 +88,7 @@ bool lki_cores_share(cpu_set_t *out, const lki_cores *cores, uint32_t rank, uint
     return true;
 }
 
-/* ---- For those who ask ------------------------------------------------------------------- */
+/* ---- The public functions ---------------------------------------------------------------- */
 
 void lk_topology_find(lk_topology *out)
 {
@@ -101,7 +102,7 @@ void lk_topology_find(lk_topology *out)
     (void)snprintf(out->by, sizeof out->by, "%s", cores.by);
 }
 
-/* "0-3,8"; false where the text has no room for more. */
+/* Writes a list such as "0-3,8"; returns false if `out` is too small. */
 static bool list(char *out, size_t bytes, const cpu_set_t *set)
 {
     size_t used = 0;

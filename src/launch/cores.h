@@ -1,4 +1,4 @@
-/* launch/cores.h -- which cores each worker of a job runs on. */
+/* launch/cores.h -- assigns cores to the workers of a job. */
 #ifndef LKI_LAUNCH_CORES_H
 #define LKI_LAUNCH_CORES_H
 
@@ -8,26 +8,27 @@
 
 #include "lockstep/launch.h"
 
-/* The cores that this process may run on, neighbours (threads of one core, cores of one cache, of
- * one NUMA node) side by side. */
+/* The cores that this process may use, ordered by proximity: the threads of a core, the cores that
+ * share a cache and the cores of a NUMA node are adjacent. */
 typedef struct {
-    uint32_t count; /* 0 = not known */
+    uint32_t count; /* 0: unknown */
     uint16_t order[CPU_SETSIZE];
-    uint16_t node[CPU_SETSIZE]; /* of order[i]: its NUMA node, as the kernel numbers them */
-    uint32_t packages, nodes, cores; /* that these are on; 0 = not known */
-    char     by[48];                 /* who says so */
+    uint16_t node[CPU_SETSIZE]; /* NUMA node of order[i], in the kernel's numbering */
+    uint32_t packages, nodes, cores; /* number of packages, NUMA nodes and cores; 0: unknown */
+    char     by[48];                 /* source of this information */
 } lki_cores;
 
-/* `thorough`: by hwloc also where the machine has one NUMA node, and /sys says enough. */
+/* Finds the cores that this process may use.  With `thorough`, uses hwloc even on a machine with
+ * one NUMA node, where /sys is sufficient. */
 void lki_cores_find(lki_cores *cores, bool thorough);
 
-/* Of those in `allowed`, by hwloc, which is loaded; false where it is not there.  HWLOC_SYNTHETIC
- * and HWLOC_XMLFILE in the environment have it tell of another machine. */
+/* Finds the cores in `allowed` with hwloc.  Returns false if hwloc cannot be loaded.  The
+ * environment variables HWLOC_SYNTHETIC and HWLOC_XMLFILE make hwloc describe another machine. */
 bool lki_topology_read(lki_cores *cores, const cpu_set_t *allowed);
 
-/* Worker `rank` of `workers` gets an equal, contiguous share or, bound to NUMA nodes, all cores of
- * the nodes where that is.  False where it is not bound: by wish, or because there are more workers
- * than cores and none has a share; then each runs where there is room. */
+/* Computes the cores of worker `rank` of `workers`.  They are an equal, contiguous share or, with
+ * LK_BIND_NUMA, all cores of the NUMA nodes that the share touches.  Returns false if the worker is
+ * not bound: with LK_BIND_NONE, or if there are more workers than cores. */
 bool lki_cores_share(cpu_set_t *out, const lki_cores *cores, uint32_t rank, uint32_t workers,
                      lk_bind bind);
 

@@ -1,4 +1,4 @@
-/* cores_test.c -- the shares in which cores are dealt to workers. */
+/* cores_test.c -- tests which cores each worker of a job is bound to. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "launch/cores.h"
 
-/* Seven cores whose neighbours are not their numbers' neighbours. */
+/* Seven cores in order of proximity.  Neighbouring cores do not have consecutive numbers. */
 static const lki_cores seven = { .count = 7, .order = { 0, 4, 1, 5, 2, 6, 3 } };
 
 static void shares_are_whole_and_equal(void **state)
@@ -60,7 +60,8 @@ static void finds_those_of_this_process(void **state)
     }
 }
 
-/* What wishes come to on two nodes: cores 0, 4, 1 and 5, 2, 6, 3. */
+/* Tests LK_BIND_NONE and LK_BIND_NUMA on two NUMA nodes.  One node has cores 0, 4 and 1, the other
+ * has cores 5, 2, 6 and 3. */
 static void workers_are_bound_as_asked(void **state)
 {
     lki_cores two = seven;
@@ -73,14 +74,15 @@ static void workers_are_bound_as_asked(void **state)
     assert_true(CPU_COUNT(&share) == 3 && CPU_ISSET(0, &share) && CPU_ISSET(1, &share));
     assert_true(lki_cores_share(&share, &two, 1, 2, LK_BIND_NUMA));
     assert_true(CPU_COUNT(&share) == 4 && CPU_ISSET(3, &share) && CPU_ISSET(5, &share));
-    assert_true(lki_cores_share(&share, &two, 13, 14, LK_BIND_NUMA)); /* more than cores */
+    assert_true(lki_cores_share(&share, &two, 13, 14, LK_BIND_NUMA)); /* more workers than cores */
     assert_int_equal(CPU_COUNT(&share), 4);
     assert_true(lki_cores_share(&share, &two, 0, 1, LK_BIND_NUMA));
     assert_int_equal(CPU_COUNT(&share), 7);
 }
 
-/* hwloc tells of a machine that this one is not: two packages, of two nodes with two cores of two
- * threads each.  Where a list of indexes follows, that is how the kernel numbers them. */
+/* Lets hwloc describe a synthetic machine with two packages and two NUMA nodes per package.  Each
+ * NUMA node has two cores with two threads.  Expects the order of the cores and the node of each
+ * core, in the kernel's numbering. */
 static void topologies_are_read(void **state)
 {
     static lki_cores cores;
@@ -92,13 +94,13 @@ static void topologies_are_read(void **state)
     assert_int_equal(setenv("HWLOC_SYNTHETIC", "pack:2 numa:2 core:2 pu:2", 1), 0);
     cores = (lki_cores){ .count = 0 };
     if (!lki_topology_read(&cores, &allowed))
-        skip(); /* no hwloc here */
+        skip(); /* without hwloc */
     assert_int_equal(cores.count, 16);
     assert_true(cores.packages == 2 && cores.nodes == 4 && cores.cores == 8);
     for (uint32_t i = 0; i < 16; i++)
         assert_true(cores.order[i] == i && cores.node[i] == i / 4);
 
-    CPU_ZERO(&allowed); /* a cgroup may leave these */
+    CPU_ZERO(&allowed); /* restricted as by a cgroup */
     for (unsigned cpu = 3; cpu < 9; cpu++)
         CPU_SET(cpu, &allowed);
     cores = (lki_cores){ .count = 0 };

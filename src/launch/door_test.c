@@ -1,7 +1,8 @@
-/* door_test.c -- strangers at the doors of a job on several hosts: whoever watches it is told.
+/* door_test.c -- tests that the launcher reports connections from processes that do not belong to
+ * the job.
  *
- * The workers are this very program, on two emulated hosts; rank 0 plays the stranger at rank 1's
- * door, which it knows, and goes on as a rank.
+ * The workers are this program, on two emulated hosts.  Rank 0 connects to rank 1's address like a
+ * process outside the job, and then continues as a rank.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,12 +15,12 @@
 
 #include <cmocka.h>
 
-#include "comm/address.h"
-#include "comm/group.h"
-#include "launch/self_test.h"
+#include "link/address.h"
+#include "comm/group/group.h"
+#include "launch/self_testing.h"
 #include "lockstep/launch.h"
 
-/* Says something that is no hello, and waits until it is shown the door. */
+/* Sends bytes that are not a hello, and waits until the connection is closed. */
 static bool scan(const char *address)
 {
     static const char words[] = "GET / HTTP/1.0\r\n\r\n";
@@ -53,7 +54,8 @@ static int worker(void)
     return good ? 0 : 1;
 }
 
-/* The launchers are processes of their own: what they note ends in a file that all share. */
+/* Appends a note to a file.  The launchers are separate processes, so they collect their notes in
+ * one file. */
 static void write_down(void *file, const char *text)
 {
     dprintf(*(int *)file, "%s\n", text);
@@ -67,11 +69,12 @@ static void strangers_at_a_workers_door_are_noted(void **state)
     char              word[]  = "worker";
     char             *argv[]  = { self, word, NULL };
     int               file    = memfd_create("notes", MFD_CLOEXEC);
-    lk_launch_options options = { .workers    = 2,
-                                  .hosts      = 2,
-                                  .argv       = argv,
-                                  .timeout_ms = 20000,
-                                  .note       = write_down,
+    lk_launch_options options = { .struct_size  = sizeof(lk_launch_options),
+                                  .workers      = 2,
+                                  .hosts        = 2,
+                                  .argv         = argv,
+                                  .timeout_ms   = 20000,
+                                  .note         = write_down,
                                   .note_context = &file };
     lk_launch_result  result;
 

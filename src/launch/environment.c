@@ -1,4 +1,4 @@
-/* environment.c -- what a worker is told by names: RANK and its kin. */
+/* environment.c -- builds the environment of a worker: RANK and related names. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static const char *const our_names[] = {
 
 enum { OURS = sizeof our_names / sizeof our_names[0], NUMBER_BYTES = 48 };
 
-/* An environment that grows: pointers to texts, which stand one behind the other. */
+/* An environment under construction.  The strings that `list` points to share one buffer. */
 typedef struct {
     char **list;
     size_t used;

@@ -1,64 +1,72 @@
-/* launch/family.h -- emulated hosts: their launchers, as the one above sees them (hosts.c), and
- * what it does about those that do not run, or do not end (late.c).
- */
+/* launch/family.h -- for emulated hosts: the parent process's record of each host's launcher
+ * (hosts.c), and the handling of launchers that do not run or do not end (late.c). */
 #ifndef LKI_LAUNCH_FAMILY_H
 #define LKI_LAUNCH_FAMILY_H
 
 #include "launch/job.h"
 
-/* What a launcher says when all have met, and when it has ended; each in one write. */
+/* A message from an emulated host's launcher to the parent process, sent in one write.  The
+ * launcher sends one when all hosts have connected, and one when it has ended. */
 typedef struct {
-    bool             ended, left; /* or: it has left the others, on request */
+    bool             ended, left; /* left: the host has left the job on request */
     lk_status        status;
     lk_launch_result result;
     char             message[LKI_MESSAGE_BYTES];
 } lki_report;
 
+/* One emulated host. */
 typedef struct {
-    pid_t      pid;     /* 0 = not running */
-    int        pidfd, orders, reports; /* orders: where to write them; reports: where to read */
+    pid_t      pid;     /* 0: not running */
+    int        pidfd, orders, reports; /* orders: write end; reports: read end */
     lki_stream streams[2];
     uint32_t   first, count; /* its ranks */
-    uint32_t   times;        /* it was started again */
-    bool       late;         /* it comes when the others have begun */
-    bool       met, by_us;   /* it has met the others; it was killed from here, ... */
-    bool       stopped;      /* ... since it did not run, and nobody else could miss it */
-    bool       done;         /* ... but a worker of it had seen the end */
+    uint32_t   times;        /* number of restarts */
+    bool       late;         /* this host was started after the other hosts */
+    bool       met, by_us;   /* met: the launcher has connected to the other hosts; by_us: this
+                              * process killed it */
+    bool       stopped; /* this process killed the launcher, which did not run; no other host could
+                         * detect that */
+    bool       done;         /* the launcher was killed after one of its workers had seen the end of
+                              * the job */
     bool       reported, left;
     lki_report said;
-    int        status; /* of waitpid() */
+    int        status; /* as waitpid() returned it */
 } lki_emulated;
 
 typedef struct {
     const lk_launch_options *options;
-    uint32_t                 count, running, begun; /* begun: so many have been started at all */
+    uint32_t                 count, running, begun; /* begun: number of hosts that were started at
+                                                     * least once */
     lki_emulated            *hosts;
     lki_signals              signals;
     lki_sink                 sinks[2];
     struct pollfd           *polled;
-    double                   asked_at; /* seconds; when the job was asked to stop, or 0 */
-    double                   kill_at;  /* the same; 0 = not planned */
-    double                   stopped_s, looked_at; /* how long nobody has run; and until when */
-    const lki_emulated      *first_lost; /* of those that did not report, and were not killed since
-                                          * the others had ended; NULL = none */
-    lk_launch_result         how_lost; /* it was */
+    double                   asked_at; /* time of the request to stop in seconds; 0: none */
+    double                   kill_at;  /* seconds; 0: not planned */
+    double                   stopped_s, looked_at; /* seconds for which no launcher ran; time of the
+                                                    * last check */
+    const lki_emulated      *first_lost; /* first host lost while others ran; NULL: none */
+    lk_launch_result         how_lost; /* the launch result that reports the loss of first_lost */
     int                      listener;
     char                     endpoint[64];
     unsigned char            key[LK_JOB_KEY_BYTES];
 } lki_family;
 
-/* Kills all that run; none of them counts as lost. */
+/* Kills all running launchers.  A launcher killed here does not count as lost. */
 void lki_family_kill(const lki_family *f);
 
-/* The same for those that have not ended with the others, which is noted if all is done. */
+/* Kills all launchers that still run although the other launchers have ended.  Prints a note if the
+ * job had finished. */
 void lki_family_end_late(lki_family *f);
 
-/* Now and then: where no launcher runs since all are stopped, they are lost after as long as they
- * would miss each other.  Time in which this process did not run does not count. */
+/* Kills all launchers if no launcher has run for as long as hosts wait before they treat a silent
+ * host as lost.  Called every LKI_FAMILY_LOOK_S.  Time in which this process did not run does not
+ * count. */
 #define LKI_FAMILY_LOOK_S 0.5
 void lki_family_look(lki_family *f);
 
-/* Where all leave together: a host of which somebody has seen that all is done; NULL = none. */
+/* Returns a host whose worker or report proves that the whole job is done; NULL if there is none,
+ * which is always the case without options->leave_together. */
 const lki_emulated *lki_family_complete(const lki_family *f);
 
 #endif

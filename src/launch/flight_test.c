@@ -1,6 +1,6 @@
-/* flight_test.c -- workers that another launcher starts keep a record of flight when they are told.
+/* flight_test.c -- tests flight records of workers that another launcher has started.
  *
- * The workers are this very program, started with the names that torchrun sets.
+ * The workers are this program, started with the environment that torchrun sets.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "launch/self_test.h"
+#include "launch/self_testing.h"
 #include "lockstep/launch.h"
 
 static char self[SELF_BYTES];

@@ -1,4 +1,4 @@
-/* foreign_test.c -- what other launchers put into the environment, and what is read from it. */
+/* foreign_test.c -- tests which jobs are detected in the environments that other launchers set. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ static const char *const all_names[] = {
     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", "PMI_RANK",
     "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_PROCID", "SLURM_NTASKS",
     "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE",
-    "SLURM_JOB_ID", "SLURM_STEP_ID", "TF_CONFIG", "LOCKSTEP_RENDEZVOUS",
+    "SLURM_JOB_ID", "SLURM_STEP_ID", "TF_CONFIG", "LOCKSTEP_RENDEZVOUS", "PMIX_RANK", "PMI_ID",
 };
 
 static int forget_all(void **state)
@@ -27,7 +27,7 @@ static int forget_all(void **state)
     return 0;
 }
 
-/* "NAME=VALUE NAME=VALUE" */
+/* Sets the variables in a text such as "NAME=VALUE NAME=VALUE". */
 static void set_names(const char *text)
 {
     char copy[512], *rest = copy;
@@ -39,6 +39,11 @@ static void set_names(const char *text)
         (void)setenv(word, value + 1, 1);
     }
 }
+
+/* The environment of an interactive shell in a Slurm allocation. */
+#define SHELL_OF_SRUN                                                                            \
+    "SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0 "                      \
+    "SLURM_STEP_TASKS_PER_NODE=1 SLURM_NODEID=0 SLURM_JOB_ID=7 "
 
 static const struct {
     const char *names, *by;
@@ -60,6 +65,19 @@ static const struct {
     { "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1", NULL, 0, 1, 0, 1, "" },
     { "SLURM_PROCID=0 SLURM_NTASKS=6 SLURM_LOCALID=0 SLURM_JOB_ID=7", NULL, 0, 0, 0, 0, "" },
     { "WORLD_SIZE=1", NULL, 0, 0, 0, 0, "" },
+    { "RANK=0 WORLD_SIZE=1", NULL, 0, 0, 0, 0, "" },
+    { "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0", NULL, 0, 0, 0, 0, "" },
+    { "PMI_RANK=0 PMI_SIZE=1", NULL, 0, 0, 0, 0, "" },
+    { "PMIX_RANK=0", NULL, 0, 0, 0, 0, "" }, /* MPI by itself */
+    { "MASTER_ADDR=h MASTER_PORT=1 LOCKSTEP_RENDEZVOUS=tcp://g:2", NULL, 0, 0, 0, 0, "" },
+    { "SLURM_NTASKS=6 SLURM_JOB_ID=7", NULL, 0, 0, 0, 0, "" }, /* salloc */
+    { SHELL_OF_SRUN "PMI_RANK=0 RANK=0", NULL, 0, 0, 0, 0, "" },
+    { "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 PMI_RANK=2 PMI_SIZE=4", NULL, 0, 0, 0, 0,
+      "" }, /* the first complete set decides */
+    { "RANK=2 PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2", "mpiexec", 1, 2, 1, 2,
+      "" },
+    { "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=h", "torchrun", 0, 2, 0, 2,
+      "" }, /* one host needs no address */
 };
 
 static void reads_what_launchers_say(void **state)
@@ -67,10 +85,12 @@ static void reads_what_launchers_say(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         lki_foreign f;
+        bool        launched = good[i].by == NULL;
         set_names(good[i].names);
         if (lki_foreign_find(&f) != LK_OK)
             fail_msg("%s: %s", good[i].names, lk_error_last()->message);
-        assert_int_equal(lk_launched(), good[i].by != NULL);
+        assert_int_equal(lk_launched(&launched), LK_OK);
+        assert_int_equal(launched, good[i].by != NULL);
         if (good[i].by == NULL) {
             assert_null(f.by);
             continue;
@@ -84,31 +104,108 @@ static void reads_what_launchers_say(void **state)
     }
 }
 
+/* Rows of: variables; the part of the message that names them or describes the fault; the end of
+ * the message. */
+static const char *const refused[][3] = {
+    { "WORLD_SIZE=4",
+      "WORLD_SIZE=4 is set, but not RANK, LOCAL_RANK and LOCAL_WORLD_SIZE: set them for every",
+      "; unset WORLD_SIZE to run alone" },
+    { "RANK=0 WORLD_SIZE=4",
+      "RANK=0 and WORLD_SIZE=4 are set, but not LOCAL_RANK and LOCAL_WORLD_SIZE",
+      "unset RANK and WORLD_SIZE to run alone" },
+    { "RANK=0 WORLD_SIZE=4 LOCAL_RANK=0",
+      "RANK=0, WORLD_SIZE=4 and LOCAL_RANK=0 are set, but not LOCAL_WORLD_SIZE",
+      "unset RANK, WORLD_SIZE and LOCAL_RANK to run alone" },
+    { "RANK=0", "RANK=0 is set, but not WORLD_SIZE", "unset RANK to run alone" },
+    { "RANK=x", "RANK=x is set, but not WORLD_SIZE", "unset RANK to run alone" },
+    { "LOCAL_RANK=0", "LOCAL_RANK=0 is set, but not RANK, WORLD_SIZE", "unset LOCAL_RANK to" },
+    { "RANK=3 WORLD_SIZE=1", "RANK=3 and WORLD_SIZE=1 are set", "unset RANK and WORLD_SIZE to" },
+    { "RANK= WORLD_SIZE=", "RANK= and WORLD_SIZE= are set", "unset RANK and WORLD_SIZE to" },
+    { "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1",
+      "LOCAL_WORLD_SIZE=1 are set, but not MASTER_ADDR and MASTER_PORT: set them",
+      "unset RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE to run alone" },
+    { "RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=h",
+      "MASTER_ADDR=h are set, but not MASTER_PORT: set", "LOCAL_WORLD_SIZE to run alone" },
+    { "PMI_RANK=0 PMI_SIZE=4",
+      "PMI_RANK=0 and PMI_SIZE=4 are set, but not MPI_LOCALRANKID and MPI_LOCALNRANKS",
+      "unset PMI_RANK and PMI_SIZE to run alone" },
+    { "PMI_RANK=0", "PMI_RANK=0 is set, but not PMI_SIZE", "unset PMI_RANK to run alone" },
+    { "PMIX_RANK=2", "PMIX_RANK=2 is set, but not the number of processes", "unset PMIX_RANK to" },
+    { "PMI_ID=1", "PMI_ID=1 is set, but not the number of processes", "unset PMI_ID to" },
+    { "OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_RANK=1 is set, but not OMPI_COMM_WORLD_SIZE, ",
+      "unset OMPI_COMM_WORLD_RANK to run alone" },
+    { "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2",
+      "are set, but not OMPI_COMM_WORLD_LOCAL_RANK: ", "OMPI_COMM_WORLD_LOCAL_SIZE to run alone" },
+    { "SLURM_PROCID=2 SLURM_NTASKS=4", "SLURM_PROCID=2 is set, but not SLURM_STEP_NUM_TASKS",
+      "unset SLURM_PROCID to run alone" },
+    { "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4", "SLURM_PROCID=0 and SLURM_STEP_NUM_TASKS=4 are set",
+      "unset SLURM_PROCID and SLURM_STEP_NUM_TASKS to run alone" },
+    { SHELL_OF_SRUN "RANK=0 WORLD_SIZE=4", "RANK=0 and WORLD_SIZE=4 are set, but not LOCAL_RANK",
+      "unset RANK and WORLD_SIZE to run alone" },
+    { SHELL_OF_SRUN "RANK=2", "RANK=2 is set, but not WORLD_SIZE", "unset RANK to run alone" },
+    { "RANK=4 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=4",
+      "RANK=4, WORLD_SIZE=4, LOCAL_RANK=0 and LOCAL_WORLD_SIZE=4: rank 4 of 4, and rank 0 of 4 on "
+      "its host, cannot be",
+      "unset RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE to run alone" },
+    { "RANK=0 WORLD_SIZE=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=0", "rank 0 of 0", "to run alone" },
+    { "RANK=0 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", "cannot be", "to run alone" },
+    { "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=1", "cannot be", "to run alone" },
+    { "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=5", "cannot be", "to run alone" },
+    { "RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=4", "cannot be", "to run alone" },
+    { "RANK=x WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", "RANK=x in the environment",
+      "unset RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE to run alone" },
+    { "RANK=1 WORLD_SIZE=9999 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", "WORLD_SIZE=9999", "alone" },
+    { "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=6 SLURM_LOCALID=1 SLURM_NODEID=3 "
+      "SLURM_STEP_TASKS_PER_NODE=3(x2)", "does not say how many tasks node 3 has",
+      "unset SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID and SLURM_STEP_TASKS_PER_NODE to" },
+    { "TF_CONFIG=[]", "TF_CONFIG=[] in the environment: it must be an object", "unset TF_CONFIG" },
+    { "TF_CONFIG=", "TF_CONFIG= in the environment: it is not JSON", "unset TF_CONFIG to run" },
+    { "TF_CONFIG={\"cluster\":[]}", "TF_CONFIG={\"cluster\":[]} in", "unset TF_CONFIG to run" },
+    { "TF_CONFIG={\"task\":{\"type\":\"worker\",\"index\":1}}", "but no cluster", "TF_CONFIG to" },
+};
+
+static void assert_refused(const char *names, lk_status status, const char *first,
+                           const char *second)
+{
+    const char *said = lk_error_last()->message;
+    if (status != LK_EINVAL)
+        fail_msg("%s: not refused", names);
+    if (strstr(said, first) == NULL || strstr(said, second) == NULL)
+        fail_msg("%s: %s", names, said);
+}
+
 static void refuses_what_cannot_be(void **state)
 {
-    static const char *const bad[][2] = {
-        { "WORLD_SIZE=4", "not all of RANK, LOCAL_RANK and LOCAL_WORLD_SIZE" },
-        { "RANK=0 WORLD_SIZE=4 LOCAL_RANK=0", "not all of RANK, LOCAL_RANK" },
-        { "PMI_RANK=0 PMI_SIZE=4", "not all of PMI_RANK, MPI_LOCALRANKID" },
-        { "RANK=4 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=4", "rank 4 of 4" },
-        { "RANK=0 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", "that cannot be" },
-        { "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=1", "that cannot be" },
-        { "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=5", "that cannot be" },
-        { "RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=4", "that cannot be" },
-        { "RANK=x WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", "RANK=x in the environment" },
-        { "RANK=1 WORLD_SIZE=9999 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", "WORLD_SIZE=9999" },
-        { "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=6 SLURM_LOCALID=1 SLURM_NODEID=3 "
-          "SLURM_STEP_TASKS_PER_NODE=3(x2)", "does not say how many tasks node 3 has" },
-    };
     (void)state;
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         lki_foreign f;
-        set_names(bad[i][0]);
-        assert_int_equal(lki_foreign_find(&f), LK_EINVAL);
-        if (strstr(lk_error_last()->message, bad[i][1]) == NULL)
-            fail_msg("%s: %s", bad[i][0], lk_error_last()->message);
-        assert_false(lk_launched());
+        lk_comm    *comm;
+        bool        launched = false;
+        set_names(refused[i][0]);
+        assert_refused(refused[i][0], lki_foreign_find(&f), refused[i][1], refused[i][2]);
+        assert_refused(refused[i][0], lk_launched(&launched), refused[i][1], refused[i][2]);
+        assert_true(launched); /* not alone */
+        assert_refused(refused[i][0], lk_join(&comm), refused[i][1], refused[i][2]);
+        assert_null(comm);
     }
+}
+
+/* Describes a job on several hosts without an address or a key.  Expects that lk_launched() accepts
+ * the description, because such a process may start our own launcher.  Expects that joining is
+ * refused. */
+static void joining_needs_an_address_and_a_key(void **state)
+{
+    static const char two_hosts[] =
+        "PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1";
+    lk_comm *comm;
+    bool     launched = false;
+    (void)state;
+    set_names(two_hosts);
+    assert_int_equal(lk_launched(&launched), LK_OK);
+    assert_true(launched);
+    assert_refused(two_hosts, lk_join(&comm), "set LOCKSTEP_RENDEZVOUS", "MASTER_PORT");
+    (void)setenv("LOCKSTEP_RENDEZVOUS", "tcp://127.0.0.1:1", 1);
+    assert_refused(two_hosts, lk_join(&comm), "set LOCKSTEP_JOB_KEY_FILE", "LOCKSTEP_INSECURE=1");
 }
 
 static void jobs_are_told_apart(void **state)
@@ -174,6 +271,7 @@ static void tf_config_is_read(void **state)
         { "{\"worker\": [\"a\"]}", "worker", 0, "HOST:PORT" },
         { "{\"worker\": \"a:1\"}", "worker", 0, "HOST:PORT" },
         { "{\"worker\": [\"a:1\"]", "worker", 0, "is not JSON" },
+        { "[\"a:1\"]", "worker", 0, "cluster must be an object" },
     };
     char        text[512];
     lki_foreign f;
@@ -196,9 +294,12 @@ static void tf_config_is_read(void **state)
         if (strstr(lk_error_last()->message, bad[i].words) == NULL)
             fail_msg("%s: %s", text, lk_error_last()->message);
     }
-    (void)setenv("TF_CONFIG", "{}", 1);
-    assert_int_equal(lki_foreign_find(&f), LK_OK);
-    assert_null(f.by);
+    static const char *const alone[] = { "{}", "{\"task\": {\"type\": \"worker\", \"index\": 0}}" };
+    for (size_t i = 0; i < 2; i++) {
+        (void)setenv("TF_CONFIG", alone[i], 1);
+        assert_int_equal(lki_foreign_find(&f), LK_OK);
+        assert_null(f.by);
+    }
 }
 
 int main(void)
@@ -206,6 +307,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(reads_what_launchers_say, forget_all),
         cmocka_unit_test_setup(refuses_what_cannot_be, forget_all),
+        cmocka_unit_test_setup(joining_needs_an_address_and_a_key, forget_all),
         cmocka_unit_test_setup(jobs_are_told_apart, forget_all),
         cmocka_unit_test_setup(slurms_lists_are_read, forget_all),
         cmocka_unit_test_setup(tf_config_is_read, forget_all),

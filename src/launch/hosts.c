@@ -1,19 +1,19 @@
-/* hosts.c -- several hosts, emulated on this one: a launcher for each, and one above them.
+/* hosts.c -- emulates several hosts on this machine, with a launcher per host and one parent
+ * process.
  *
- * The launchers are forks of this process, each with its share of the workers and of the cores,
- * and go through all that launchers on different hosts go through: they meet (on a port of the
- * loopback interface that the kernel has chosen, with a key that nobody else has), and their
- * workers talk by TCP.  The one above them holds the terminal's end: it passes on what signals
- * want, as orders that cannot be mistaken for each other, puts their lines of output together, and
- * says once how the job ended.
+ * The launchers are forks of this process.  Each has its share of the workers and cores, and does
+ * everything that the launcher of a real host does.  They connect through a loopback port chosen by
+ * the kernel, with a secret key, and their workers communicate by TCP.  The parent owns the
+ * terminal.  It passes on signals as distinct orders, merges the launchers' output, and reports the
+ * job's result once.
  *
- * A launcher that is killed is a host that is lost: the others say so, and the one above adds how.
- * Before all have met they would wait for it, as for a host that is late; but this one will not
- * come, so then the job ends.  Where lost workers are replaced one that is lost later is started
- * again, and comes as a host does that comes late (outside.c); so do those that are not needed to
- * begin with, as soon as the others have met.  One that does not end when the
- * others have is killed.  One that is stopped is missed by the others, unless all are: then the one
- * above misses them.  When that dies, all do.
+ * A launcher that is killed is a lost host: the others report the loss, and the parent adds the
+ * reason.  If a launcher is killed before all have connected, the job ends, because the others
+ * would wait in vain.  If lost workers are replaced, the parent restarts a host that is lost later,
+ * and the host enters as a late host (outside.c).  Hosts that are not needed at the beginning start
+ * in the same way once the others have connected.  The parent kills a launcher that does not end
+ * with the others.  Running launchers detect a stopped launcher; if all are stopped, the parent
+ * detects that.  When the parent dies, all launchers die.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -37,7 +37,8 @@
 enum { AT_SIGNALS, AT_SINKS, AT_REPORTS = 3, AT_HOSTS, PER_HOST = 3 }; /* places in `polled` */
 enum { OF_PIDFD, OF_STREAMS };
 
-static const double linger_s = 5; /* for those that have not ended when the first has */
+static const double linger_s = 5; /* seconds for the other launchers to end after the first launcher
+                                   * has ended */
 
 static void close_if_open(int *fd)
 {
@@ -46,7 +47,7 @@ static void close_if_open(int *fd)
     *fd = -1;
 }
 
-/* ---- Starting them ----------------------------------------------------------------------- */
+/* ---- Starting the launchers -------------------------------------------------------------- */
 
 static lk_status listen_on_loopback(lki_family *f)
 {
@@ -87,7 +88,8 @@ static lk_status family_open(lki_family *f, const lk_launch_options *options)
     return lki_signals_open(&f->signals);
 }
 
-/* The host's workers get the cores that they would have as workers of one host. */
+/* Binds this process to the host's share of the cores: the cores that the host's workers would have
+ * if all workers of the job were on one host. */
 static void take_cores(const lki_family *f, const lki_emulated *h)
 {
     static lki_cores cores;
@@ -114,7 +116,7 @@ static void say_left(int reports)
     (void)!write(reports, &said, sizeof said);
 }
 
-/* In the child: the launcher of host `i`.  The rest of the family is no business of it. */
+/* Runs the launcher of host `i` in the child, after closing all descriptors of the other hosts. */
 static _Noreturn void be_a_host(lki_family *f, uint32_t i, int orders, int reports,
                                 const int output[2], pid_t parent)
 {
@@ -150,14 +152,15 @@ static _Noreturn void be_a_host(lki_family *f, uint32_t i, int orders, int repor
     options.rendezvous = f->endpoint;
     options.job_key    = f->key;
     options.insecure   = false;
-    options.chaos.seed += f->hosts[i].times; /* the same blows again would let it not get further */
+    options.chaos.seed += f->hosts[i].times; /* a restart must not repeat the same faults */
     said.status        = lki_launch_host(&options, &host, &said.result);
     if (said.status != LK_OK)
         (void)snprintf(said.message, sizeof said.message, "%s", lk_error_last()->message);
     _exit(write(reports, &said, sizeof said) == (ssize_t)sizeof said ? 0 : 1);
 }
 
-/* The ends of a socket and three pipes: ours go to the host, `theirs` to its launcher. */
+/* Opens a socket and three pipes between this process and a host's launcher. theirs[] receives the
+ * launcher's ends of the socket and of the pipes. */
 static lk_status connect_host(const lki_family *f, lki_emulated *h, int theirs[4])
 {
     int ends[2];
@@ -204,7 +207,7 @@ static lk_status start_host(lki_family *f, uint32_t i)
                                            "pidfd_open: %s", i, strerror(errno));
 }
 
-/* ---- Watching them ----------------------------------------------------------------------- */
+/* ---- Watching the launchers -------------------------------------------------------------- */
 
 static void order(const lki_family *f, lki_order what)
 {
@@ -232,7 +235,8 @@ static void take_signals(lki_family *f)
     }
 }
 
-/* "host1 (node 1, ranks 2 to 3) is lost: its launcher was killed by SIGKILL" */
+/* Describes a loss, e.g. "host1 (node 1, ranks 2 to 3) is lost: its launcher was killed by
+ * SIGKILL". */
 static void say_how_lost(const lki_family *f, const lki_emulated *h, lk_launch_result *result)
 {
     uint32_t        i    = (uint32_t)(h - f->hosts);
@@ -278,7 +282,8 @@ static void hear_reports(lki_emulated *h)
     }
 }
 
-/* A host other than node 0, lost in the middle of the job, or on its way back into it. */
+/* Returns true if a lost host is to be started again.  This excludes node 0, and any host lost
+ * before all had connected. */
 static bool comes_back(const lki_family *f, const lki_emulated *h)
 {
     const lk_launch_options *o    = f->options;
@@ -290,7 +295,8 @@ static bool comes_back(const lki_family *f, const lki_emulated *h)
            && f->asked_at <= 0 && f->kill_at <= 0 && h->times < o->replacements;
 }
 
-/* One on its way back is not let in; if the job ends, that is why. */
+/* Prints a note that the other hosts refused a host that was started again, unless the job is
+ * ending. */
 static void note_refused(const lki_family *f, const lki_emulated *h)
 {
     char text[LKI_MESSAGE_BYTES + 64];
@@ -301,7 +307,7 @@ static void note_refused(const lki_family *f, const lki_emulated *h)
         f->options->note(f->options->note_context, text);
 }
 
-/* Nobody is left to let them in. */
+/* Kills late hosts that have not entered if no host is left to admit them. */
 static void kill_those_on_their_way(const lki_family *f)
 {
     for (uint32_t i = 1; i < f->count; i++) {
@@ -313,7 +319,7 @@ static void kill_those_on_their_way(const lki_family *f)
     }
 }
 
-/* The others go on, whatever becomes of that. */
+/* Starts a late host.  If the start fails, the other hosts continue. */
 static void start_late(lki_family *f, uint32_t i)
 {
     char text[LKI_MESSAGE_BYTES + 64];
@@ -344,7 +350,7 @@ static void start_again(lki_family *f, lki_emulated *h)
     start_late(f, i);
 }
 
-/* Whether some hosts are to be started when the others have met. */
+/* Returns true if some hosts are to be started only after the others have connected. */
 static bool is_incomplete(const lki_family *f)
 {
     return f->begun < f->count && f->hosts[0].pid > 0;
@@ -373,14 +379,14 @@ static void host_ended(lki_family *f, lki_emulated *h)
                  && f->options->on_failure == LK_ON_FAILURE_CONTINUE;
     if (lost && (f->first_lost == NULL || f->first_lost == h || h == &f->hosts[0])) {
         f->first_lost = h;
-        say_how_lost(f, h, &f->how_lost); /* another may take its place */
+        say_how_lost(f, h, &f->how_lost); /* a later loss of node 0 replaces this reason */
     }
     if (h->late && !h->met && h->reported) {
         note_refused(f, h);
         h->left = true;
     }
     if (borne && !h->stopped)
-        note_lost(f, h); /* and those that are left may go on */
+        note_lost(f, h); /* the others may continue */
     if (again)
         start_again(f, h);
     if (h == &f->hosts[0])
@@ -394,7 +400,7 @@ static void host_ended(lki_family *f, lki_emulated *h)
 
 /* ---- The loop ------------------------------------------------------------------------------ */
 
-/* Milliseconds until it is time to kill, or to look who is stopped. */
+/* Returns the milliseconds until the next kill or the next check for stopped launchers. */
 static int time_left(const lki_family *f)
 {
     double now = lki_seconds(), left = f->looked_at + LKI_FAMILY_LOOK_S - now;
@@ -457,7 +463,7 @@ static lk_status watch(lki_family *f)
     return LK_OK;
 }
 
-/* What is left in the pipes, now that nobody writes to them any more. */
+/* Writes the output that is left in the pipes after all launchers have ended. */
 static void finish_output(lki_family *f)
 {
     for (uint32_t s = 0; s < 2; s++) {
@@ -473,10 +479,11 @@ static void finish_output(lki_family *f)
     }
 }
 
-/* ---- How it ended ------------------------------------------------------------------------ */
+/* ---- The end of the job ------------------------------------------------------------------ */
 
-/* All that live on say the same, save one that could not do its part: it says more.  Where they
- * have lost node 0 each speaks for itself: then who has seen the end is right. */
+/* Determines the result.  All surviving launchers report the same result, except a launcher that
+ * has failed itself, whose report has more detail.  If node 0 was lost, results may differ, and a
+ * launcher that has seen the end of the job is right. */
 static lk_status judge(const lki_family *f, lk_launch_result *result)
 {
     const lki_emulated *best = NULL, *lost = f->first_lost, *seen = lki_family_complete(f);

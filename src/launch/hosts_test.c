@@ -1,12 +1,13 @@
-/* hosts_test.c -- hosts whose launchers do not come, or are silent.
+/* hosts_test.c -- tests hosts whose launchers are killed before the job starts, or stop sending.
  *
- * Goal:   nobody waits for one that is killed before all have met: the job ends at once, the host
- *         is named, and the job may be started again, whether or not it would go on after a
- *         failure.  Nor is anybody waited for who has heard a request to stop before.
- *         Silence is missed after the job's timeout.
- * Method: the linker puts the calls below before the rendezvous's (hosts_test.wrap).  The launcher
- *         of one host does not come to one of them: it is killed before it has looked for the
- *         others, or before it has heard of them.
+ * Goal:   no launcher waits for a launcher that is killed before all have connected.  The job ends
+ *         at once, the message names the host, and the result says that the job may be started
+ *         again, with or without continue mode.  No launcher waits for a launcher that received a
+ *         request to stop before all had connected.  A silent launcher counts as lost after the
+ *         job's timeout.
+ * Method: the linker replaces functions of the rendezvous by the functions below (hosts_test.wrap).
+ *         In the launcher of one host these functions kill the launcher before it connects to the
+ *         others, or before it has received their messages.
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -19,7 +20,7 @@
 #include <cmocka.h>
 
 #include "base/file.h"
-#include "comm/rendezvous.h"
+#include "launch/rendezvous/rendezvous.h"
 #include "launch/nodes.h"
 #include "lockstep/launch.h"
 
@@ -60,13 +61,14 @@ lk_status __wrap_lki_rendezvous_next(lki_rendezvous *rendezvous, lki_event *out)
 static void launch(lk_on_failure on_failure, lk_status expected, lk_launch_result *result)
 {
     char             *argv[]  = { (char[]){ "true" }, NULL };
-    lk_launch_options options = { .workers    = WORKERS,
-                                  .hosts      = HOSTS,
-                                  .argv       = argv,
-                                  .join_ms    = 20000,
-                                  .on_failure = on_failure };
+    lk_launch_options options = { .struct_size = sizeof(lk_launch_options),
+                                  .workers     = WORKERS,
+                                  .hosts       = HOSTS,
+                                  .argv        = argv,
+                                  .join_ms     = 20000,
+                                  .on_failure  = on_failure };
     assert_int_equal(lk_launch(&options, result), expected);
-    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* nobody is left */
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no process is left */
 }
 
 static void who_does_not_come_to_the_meeting_is_named(void **state)
@@ -95,26 +97,34 @@ static void who_does_not_come_to_the_meeting_is_named(void **state)
     assert_false(result.failed);
 }
 
-/* No launcher stays for as long as it may after another's end, which is 5 s. */
-static void who_is_asked_to_stop_before_ends_all(void **state)
+/* Stops one launcher; returns the number of seconds until the job ended. */
+static double stop_one(void)
 {
     lk_launch_result result;
     double           begun = lki_seconds();
 
+    launch(LK_ON_FAILURE_CONTINUE, LK_ESTOPPED, &result);
+    assert_string_equal(lk_error_last()->message, "SIGTERM came while waiting for the other nodes");
+    assert_int_equal(result.exit_code, 128 + SIGTERM);
+    return lki_seconds() - begun;
+}
+
+/* Stops one launcher before all have connected.  Expects that the job ends without the 5 s for
+ * which a launcher may outlive another.  A wait of 5 s by mistake would occur in every try, but a
+ * busy machine delays only some tries. */
+static void who_is_asked_to_stop_before_ends_all(void **state)
+{
     (void)state;
     of = SIGTERM;
     for (last = OPENING; last <= LISTENING; last++)
-        for (doomed = 0; doomed < HOSTS; doomed++) {
-            launch(LK_ON_FAILURE_CONTINUE, LK_ESTOPPED, &result);
-            assert_string_equal(lk_error_last()->message,
-                                "SIGTERM came while waiting for the other nodes");
-            assert_int_equal(result.exit_code, 128 + SIGTERM);
-        }
+        for (doomed = 0; doomed < HOSTS; doomed++)
+            for (uint32_t tries = 0; stop_one() >= 5; tries++)
+                assert_true(tries < 20);
     last = NEVER;
-    assert_true(lki_seconds() - begun < 5 * 2 * HOSTS);
 }
 
-/* From 1 s to 10 s. */
+/* Checks that the silence after which a node counts as lost is the job's timeout, limited to 1 s to
+ * 10 s. */
 static void silence_is_as_long_as_other_waits(void **state)
 {
     (void)state;

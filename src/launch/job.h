@@ -1,116 +1,132 @@
-/* launch/job.h -- what the launcher knows about a job, and the parts that watch and judge it. */
+/* launch/job.h -- the launcher's state of a job, and the functions that watch a job and determine
+ * its result. */
 #ifndef LKI_LAUNCH_JOB_H
 #define LKI_LAUNCH_JOB_H
 
 #include <poll.h>
 #include <sys/types.h>
 
-#include "comm/rendezvous.h"
+#include "launch/control/control.h"
+#include "launch/rendezvous/rendezvous.h"
 #include "launch/output.h"
 #include "launch/signals.h"
 #include "lockstep/launch.h"
 
-enum { LKI_TIMEOUT_MS = 30000 }; /* where no other is asked for */
+enum { LKI_TIMEOUT_MS = 30000 }; /* if no other is given */
 
 typedef struct {
-    pid_t      pid;        /* 0 = not started */
-    int        pidfd;      /* readable when it has ended; -1 = none */
-    int        socket;     /* our end, which the control owns; -1 = the worker closed its own */
-    lki_stream streams[2]; /* its standard output and error, when prefixed */
-    uint32_t   order;      /* n-th to end, from 1; 0 = running */
-    int        status;     /* its exit status, when `signal` is 0 */
-    int        signal;     /* that ended it */
-    bool       by_us;      /* the launcher had told it to end */
-    bool       told;       /* its group had failed already when it exited */
-    bool       was_stopped; /* found stopped while others timed out */
-    bool       asked;      /* has passed a request to stop on to us */
-    bool       enters;     /* it was started in place of another ... */
-    bool       waits;      /* ... is ready to enter ... */
-    bool       entered;    /* ... and let in, ... */
-    uint64_t   since;      /* ... when the others were at this step */
-    bool       given_up;   /* nobody is started in its place */
+    pid_t      pid;        /* 0: not started */
+    int        pidfd;      /* pidfd, readable when the worker has ended; -1: none */
+    int        socket;     /* launcher's end, owned by `control`; -1: closed by the worker */
+    lki_stream streams[2]; /* standard output and error, if the lines get prefixes */
+    uint32_t   order;      /* position in the order in which workers ended, from 1; 0: running */
+    int        status;     /* exit status if `signal` is 0 */
+    int        signal;     /* the signal that ended it */
+    bool       by_us;      /* the launcher has sent the worker a signal to end it */
+    bool       told;       /* the group had already failed when the worker exited */
+    bool       was_stopped; /* the worker was stopped (SIGSTOP) while peers timed out */
+    bool       asked;      /* the worker has forwarded a request to stop */
+    bool       enters;     /* a replacement of a lost worker */
+    bool       waits;      /* ready to enter the group */
+    bool       entered;    /* it has entered the group */
+    uint64_t   since;      /* step of the group at which the worker entered */
+    bool       given_up;   /* no further replacement is started */
 } lki_worker;
 
-/* What a launcher is told that is one of several on this machine, each for an emulated host. */
+/* Additional options of a launcher that serves an emulated host, or workers of another launcher. */
 typedef struct {
-    const char *name;     /* of its host; NULL = as the system calls this one */
-    int         listener; /* for node 0: listens already; -1 = none */
-    int         orders;   /* lki_orders come from here, and no signal counts twice; -1 = none */
-    void      (*met)(int reports); /* is told when all have met; NULL = nobody is */
-    void      (*left)(int reports); /* the same when this host has left the others */
+    const char *name;     /* host name; NULL: the system's host name */
+    int         listener; /* node 0: a socket that already listens; -1: none */
+    int         orders;   /* descriptor from which lki_order records are read, which replace
+                           * signals; -1: none */
+    void      (*met)(int reports); /* called when all hosts have connected; NULL: none */
+    void      (*left)(int reports); /* called when this host has left the job; NULL: none */
     int         reports;
-    uint32_t    world, first; /* where another launcher has numbered the ranks; world 0 = none */
+    uint32_t    world, first; /* world size and this host's first rank, if another launcher assigned
+                               * the ranks; world 0: no other launcher did */
 } lki_host;
 
-/* What the launcher above those wants of all: a signal, as lki_job_stop() has it. */
+/* An order from the parent process of emulated hosts: the arguments of lki_job_stop(). */
 typedef struct {
     int  number;
     bool force, deaf;
 } lki_order;
 
 typedef struct lki_blows lki_blows; /* blows.h */
-typedef struct lki_keeper lki_keeper; /* keeper/keeper.h */
+typedef struct lki_keeper lki_keeper; /* keeper.h */
 
 typedef struct {
     const lk_launch_options *options;
     const lki_host          *host;
     uint32_t                 count, started, ended;
-    lki_roster               roster;     /* worker i is rank roster.first + i */
-    lki_rendezvous          *rendezvous; /* with the other nodes; NULL = there are none */
-    bool                     introduced; /* they know our workers' addresses, of this epoch */
-    bool                     begun;      /* and once we knew those of all */
-    bool                     told;       /* they know that the group of this epoch has failed */
-    uint64_t                 epoch;      /* of the job; the control's may be older: we are out */
-    uint32_t                 refused;    /* connections at the rendezvous, as far as noted ... */
-    double                   refused_at; /* ... when; seconds, 0 = never */
-    bool                     outside;    /* this host has come late, and is in no group yet ... */
-    bool                     dropped;    /* the group has gone on without this host */
-    bool                     ready;      /* ... but its workers could be, and node 0 knows it */
-    uint64_t                 heard;      /* events of other nodes, by coordinators */
-    lki_standing             standing;   /* outside: who is in it; the rendezvous has the memory */
-    bool                     over;       /* on all nodes, with this outcome: */
+    lki_roster               roster;     /* worker i has rank roster.first + i */
+    lki_rendezvous          *rendezvous; /* connections to the other nodes; NULL: one host */
+    bool                     introduced; /* other nodes know the addresses of our workers */
+    bool                     begun;      /* the addresses of all workers were known at least once */
+    bool                     told; /* other nodes know that the group of this epoch has failed */
+    uint64_t                 epoch;      /* the job's epoch; if this host is out, `control` still
+                                          * has an older epoch */
+    uint32_t                 refused;    /* refused connections that were noted */
+    double                   refused_at; /* time of the last note about refused connections, in
+                                          * seconds; 0: none */
+    bool                     outside;    /* this late host is not in a group yet */
+    bool                     dropped;    /* the group continues without this host */
+    bool                     ready; /* if `outside` is true: node 0 knows that our workers are
+                                     * ready */
+    uint64_t                 heard;      /* number of other nodes' events that this or an earlier
+                                          * coordinator has handled */
+    lki_standing             standing;   /* if `outside` is true: the members of the group;
+                                          * borrowed */
+    bool                     over;       /* the job has ended on all nodes, with `outcome` */
     lki_outcome              outcome;
-    int                      key_fd;     /* the job's key for the workers; -1 = none */
+    int                      key_fd;     /* the job's key, for the workers; -1: none */
     char                     master[256]; /* MASTER_ADDR */
     lki_control             *control;
-    char                    *flight; /* the absolute path of options->flight */
-    lki_blows               *blows;  /* NULL: nobody wants any */
-    lki_keeper              *keeper; /* NULL: this is the only launcher */
+    char                    *flight; /* absolute path of options->flight */
+    lki_blows               *blows;  /* NULL: no chaos */
+    lki_keeper              *keeper; /* NULL: this is the only launcher process */
     lki_worker              *workers;
     lki_sink                 sinks[2];
-    struct pollfd           *polled;    /* see watch.c for the places */
+    struct pollfd           *polled;    /* places: see lines.h */
     lki_signals              signals;
-    bool                     leaving;      /* this host leaves the others, which go on */
-    double                   asked_at;     /* seconds; when such a signal first came here, or 0 */
-    int                      stop_signal;  /* the first request to stop, on any node, or 0 */
-    int                      force_signal; /* the second, or 0 */
-    double                   heed_at;      /* seconds; who looks for requests has by then; or 0 */
-    bool                     unheeded;     /* nobody had */
-    double                   terminate_at; /* seconds; 0 = not planned */
-    double                   kill_at;      /* the same */
-    double                   rebuild_left; /* seconds until who does not come is killed; 0 = */
-    double                   rebuild_seen; /* nobody asks; and when that was last looked at */
-    bool                     rebuild_killed; /* who does not come has been */
-    bool                     rebuild_told;   /* the other nodes know that we ask ... */
-    bool                     rebuild_said;   /* ... and who of us goes on */
-    uint32_t                 replaced;   /* workers in a row that did not last */
-    bool                     alone;         /* one worker runs, ... */
-    double                   alone_seconds; /* ... has been stopped for so long, ... */
-    double                   alone_seen;    /* ... and was looked at then */
-    uint32_t                 rebuild_ms; /* what ranks of other nodes who ask wait for; 0 = none */
+    bool                     leaving;      /* this host is leaving; the other hosts continue */
+    double                   asked_at; /* time in seconds of the first request to stop on this host;
+                                        * 0: none */
+    int                      stop_signal;  /* signal of the first request to stop on any node; 0:
+                                            * none */
+    int                      force_signal; /* the second one, or 0 */
+    double                   heed_at;      /* time in seconds by which a worker must check for a
+                                            * stop request */
+    bool                     unheeded;     /* no worker has */
+    double                   terminate_at; /* seconds; 0: not planned */
+    double                   kill_at;      /* seconds; 0: not planned */
+    double                   rebuild_left; /* seconds until missing workers are killed; 0: none */
+    double                   rebuild_seen; /* time of the last update of rebuild_left */
+    bool                     rebuild_killed; /* the missing workers were killed */
+    bool                     rebuild_told; /* other nodes know that we request a new group */
+    bool                     rebuild_said;   /* other nodes know which of our workers survive */
+    uint32_t                 replaced;   /* failed replacements in a row */
+    bool                     alone;         /* only one worker is left */
+    double                   alone_seconds; /* seconds for which the last worker has been stopped */
+    double                   alone_seen;    /* when that was last checked */
+    uint32_t                 rebuild_ms; /* shortest timeout in other nodes' requests for a new
+                                          * group; 0: none */
 } lki_job;
 
-/* lk_launch() for one host (launch.c), and for several that are emulated (hosts.c). */
+/* Runs lk_launch() for one host (launch.c). */
 LK_NODISCARD lk_status lki_launch_host(const lk_launch_options *options, const lki_host *host,
                                        lk_launch_result *result);
+
+/* Runs lk_launch() for several emulated hosts (hosts.c). */
 LK_NODISCARD lk_status lki_launch_hosts(const lk_launch_options *options,
                                         lk_launch_result *result);
 
-/* Close-on-exec; what to do about too few descriptors is said. */
+/* Opens a pipe with close-on-exec.  If descriptors run out, the error says how to raise the
+ * limit. */
 LK_NODISCARD lk_status lki_pipe_open(int ends[2]);
 
-/* Whether another launcher has started the workers: they are no children of ours, and how they end
- * is its affair, save that we have taken a request to stop for them. */
+/* Returns true if another launcher has started the workers.  They are not children of this process.
+ * The other launcher handles their deaths, unless a request to stop was passed to us. */
 static inline bool lki_is_foreign(const lki_job *job)
 {
     return job->host->world > 0;
@@ -121,112 +137,125 @@ static inline uint32_t lki_rank_of_worker(const lki_job *job, uint32_t i)
     return job->roster.first + i;
 }
 
-/* How many places lki_watch() needs in job->polled. */
+/* The number of entries in job->polled that lki_watch() needs. */
 #define LKI_POLLED(workers) (6 + 4 * (size_t)(workers))
 
 /* Runs the job until every worker has ended and its output is written. */
 LK_NODISCARD lk_status lki_watch(lki_job *job);
 
-/* After that, again and again until the other nodes have come to their ends, too. */
+/* Runs one turn of the launcher's loop.  Called after lki_watch(), repeatedly until job->over. */
 LK_NODISCARD lk_status lki_watch_others(lki_job *job);
 
-/* The same where this node leaves them: until they have been told. */
+/* Runs a host that leaves the job until the other hosts have been informed. */
 LK_NODISCARD lk_status lki_watch_farewell(lki_job *job);
 
-/* The job has failed: those who cannot know are told to end, and all have the grace to. */
+/* Ends the job after a failure.  Sends a signal at once to workers that cannot detect the failure,
+ * and to all others after the grace period. */
 void lki_job_fail(lki_job *job);
 
-/* The job shall save and leave; with `force` it shall just end.  `deaf`: workers that have not
- * joined have had the signal already. */
+/* Asks the job to save and leave, or with `force` to end. `deaf` is true if the workers that have
+ * not joined have already received the signal. */
 void lki_job_stop(lki_job *job, int number, bool force, bool deaf);
 
-/* Does what signals and the launcher above want; before anything has begun it just notes it. */
+/* Handles pending signals and orders.  Before the workers have started, only records the signals
+ * and orders. */
 void lki_job_listen(lki_job *job);
 
-/* Says how the workers of this host ended: the first failure by cause.  Returns its weight beside
- * those of other nodes. */
+/* Sets *result to the first failure by cause among the workers of this host.  Returns the weight of
+ * that failure, for comparison with the results of other nodes. */
 uint32_t lki_judge(const lki_job *job, lk_launch_result *result);
 
-/* Whether a job that ended by this weight and signal is lk_launch_result.lost. */
+/* Computes lk_launch_result.lost from the weight of the job's result and the signal that ended the
+ * process. */
 bool lki_was_lost(const lki_job *job, uint32_t weight, int signal);
 
-/* "rank 1 (pid 9491) was killed by SIGKILL at step 12 in backward", of a worker that has ended. */
+/* Describes the end of a worker, e.g. "rank 1 (pid 9491) was killed by SIGKILL at step 12 in
+ * backward". */
 void lki_job_describe(const lki_job *job, uint32_t i, char *line, size_t bytes);
 
-/* The same for those who go on to tell (lki_control_lose()), if a signal has ended it: also why it
- * was we who sent it. */
+/* If a signal has ended worker i, passes the description of its end to the surviving workers
+ * (lki_control_lose()).  If the launcher has sent the signal, the description includes the
+ * reason. */
 void lki_job_lose(const lki_job *job, uint32_t i);
 
-/* Tells the caller what happened, where he wants to know. */
+/* Passes a note to the function options->note, if set. */
 void lki_job_note(const lki_job *job, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* The same of losses, where the ranks do not tell. */
+/* Passes a note about a loss, unless the ranks report losses themselves. */
 void lki_job_note_loss(const lki_job *job, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Whether the others may go on without a worker that has failed. */
+/* Returns true if the surviving workers may continue after a worker's failure. */
 bool lki_job_survives(const lki_job *job);
 
-/* After every turn: gives those who ask for it the group without those who are lost, when it is
- * time to (rebuild.c). */
+/* Forms the new group once its members are known (rebuild.c).  Called after every turn. */
 void lki_rebuild_turn(lki_job *job);
 
-/* Ranks of other nodes ask for the group after `epoch`; the next one is decided on. */
+/* Records that ranks of other nodes request a group after `epoch`. */
 void lki_rebuild_asked(lki_job *job, uint64_t epoch, uint32_t timeout_ms);
+
+/* Forms the group after `epoch`, whose members node 0 has chosen. */
 void lki_rebuild_begin(lki_job *job, uint64_t epoch, const lki_members *members);
 
-/* Of a host that may have come late (outside.c): what it knows then; whether it stays outside of
- * the group of `epoch`, which begins; and after every turn. */
+/* Prepares the state of a host that may have connected after the job began (outside.c). */
 void lki_outside_open(lki_job *job);
+
+/* Returns true if this host has no rank in `members`, the group of `epoch`, which is about to
+ * begin. */
 bool lki_outside_stays(lki_job *job, uint64_t epoch, const lki_members *members);
+
+/* Reports to node 0 when all workers of a late host are ready to enter.  Called after every
+ * turn. */
 void lki_outside_turn(lki_job *job);
 
-/* The launcher before this one may have made a group, and not got further. */
+/* Completes a group that the previous coordinator may have started to form. */
 void lki_rebuild_resume(lki_job *job);
 
-/* Whether ranks of this node are in the group as it is now. */
+/* Returns true if ranks of this node are in the current group. */
 bool lki_rebuild_concerns(const lki_job *job);
 
-/* Whether that needs another look soon. */
+/* Returns true while the launcher waits for missing members of a new group. */
 static inline bool lki_rebuild_pending(const lki_job *job)
 {
     return job->rebuild_left > 0;
 }
 
-/* After every turn: starts workers in place of those who were lost (replace.c); and, when a group
- * has come to be, notes who of them is in it. */
+/* Starts workers in place of lost ones (replace.c).  Called after every turn. */
 void lki_replace_turn(lki_job *job);
+
+/* Records which replacements of lost workers are in the new group. */
 void lki_replace_begin(lki_job *job);
 
-/* launch.c: worker i, which has ended, again: it is to enter. */
+/* Starts a replacement of worker i, which has ended (launch.c). */
 LK_NODISCARD lk_status lki_job_start_again(lki_job *job, uint32_t i);
 
-/* What every wait of the workers is limited by; seconds. */
+/* Returns the timeout of each wait of a worker, in seconds. */
 static inline double lki_timeout_seconds(const lki_job *job)
 {
     return (job->options->timeout_ms != 0 ? job->options->timeout_ms : LKI_TIMEOUT_MS) * 1e-3;
 }
 
-/* After every turn, and each LKI_ALONE_SECONDS while there is one worker only: says if it has been
- * stopped for longer than anybody would wait (alone.c). */
+/* Prints a note if the last running worker has been stopped (SIGSTOP) for longer than a timeout
+ * (alone.c).  Called after every turn, and every LKI_ALONE_SECONDS while one worker runs. */
 #define LKI_ALONE_SECONDS 0.5
 void lki_alone_turn(lki_job *job);
 
-/* By SIGSTOP or a debugger. */
+/* Returns true if a process is stopped by SIGSTOP or a debugger. */
 bool lki_is_stopped(pid_t pid);
 
-/* Whether that is what worker i is.  One that has given up is not: sanitizers stop a process at its
- * end, to look at its memory. */
+/* Returns true if worker i is stopped.  Returns false for a worker that has given up, because
+ * sanitizers stop a process at its end to examine its memory. */
 bool lki_job_is_stopped(const lki_job *job, uint32_t i);
 
-/* Who is stopped while others wait for it is killed. */
+/* Kills stopped workers for which others wait. */
 void lki_job_kill_stopped(lki_job *job);
 
-/* Whether somebody has left who does so only when all have finished (leave_together). */
+/* Returns true if a worker has left although workers leave only when all have finished
+ * (leave_together). */
 bool lki_is_complete(const lki_job *job);
 
-/* Whether a worker that has ended did what a request to stop had asked for. */
+/* Returns true if a worker ended because of a request to stop. */
 bool lki_left_on_request(const lki_job *job, const lki_worker *worker);
 
 #endif

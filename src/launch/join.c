@@ -1,19 +1,19 @@
 /* join.c -- the worker's side: from the launcher's environment to a communicator.
  *
- * The only place of the library that reads the environment, together with foreign.c for workers
- * that somebody else's launcher has started, and agent.c for what those may be told beside that.
+ * No other file of the library reads the environment, except foreign.c for workers that another
+ * launcher has started.
  *
- * Signals.  The launcher decides what a signal to the job means, so a worker that joins must not
- * die of one that was meant for all (Ctrl-C, `timeout`, systemd, a closed terminal): SIGINT is
- * ignored, and SIGTERM and SIGHUP are sent on to the launcher, which asks the whole job to save
- * and leave.  Only from the launcher itself they mean what they always mean.  Handlers of the
- * program's own, and signals that it ignores, are left alone.
+ * Signals.  The launcher decides what a signal to the job means.  A worker that joins must
+ * therefore not die of a signal that was sent to all (Ctrl-C, timeout(1), systemd, a closed
+ * terminal).  SIGINT is ignored.  SIGTERM and SIGHUP are forwarded to the launcher, which asks the
+ * whole job to save and leave.  Both signals have their usual effect only when the launcher itself
+ * sends them.  The program's own handlers, and signals that it ignores, are not changed.
  *
- * A program that says so (options.leaves) takes SIGTERM to itself alone for a wish that it leaves
- * the others: a machine that is taken away, or a core that is wanted for something else.
+ * In a program that sets options.leaves, a SIGTERM sent only to this process is a request to leave
+ * the job, for example because its machine or core is needed for something else.
  *
- * Another launcher sends such signals to its workers alone (a terminal, too), so they send all of
- * them on to the host's agent.
+ * Under another launcher, that launcher or the terminal sends such signals only to the workers.
+ * The workers then forward all these signals to the host's agent.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -26,25 +26,30 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "base/options.h"
 #include "base/status.h"
-#include "comm/control.h"
+#include "comm/worker.h"
 #include "comm/flight.h"
 #include "launch/agent.h"
-
-static bool is_ours(void)
-{
-    return getenv("LOCKSTEP_CONTROL_FD") != NULL;
-}
-
-bool lk_launched(void)
-{
-    lki_foreign job;
-    return is_ours() || (lki_foreign_find(&job) == LK_OK && job.by != NULL);
-}
+#include "launch/names.h"
 
 bool lk_stop_requested(const lk_comm *comm)
 {
     return lki_comm_stop_requested(comm);
+}
+
+/* ---- Our launcher's names ---------------------------------------------------------------- */
+
+static const char *const our_names[] = {
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCKSTEP_CONTROL_FD",
+    "LOCKSTEP_SOCKET_FD", "LOCKSTEP_TIMEOUT_MS", "LOCKSTEP_KEY_FD", "LOCKSTEP_ENTERS",
+};
+
+enum { OUR_NAMES = sizeof our_names / sizeof our_names[0] };
+
+static bool is_ours(void)
+{
+    return getenv("LOCKSTEP_CONTROL_FD") != NULL;
 }
 
 /* Reads a whole number in [0, limit] from the environment. */
@@ -55,13 +60,15 @@ static lk_status read_number(uint32_t *out, const char *name, uint32_t limit)
     size_t      i     = 0;
 
     if (text == NULL)
-        return lk_fail(LK_EINVAL, "%s is not set, but LOCKSTEP_CONTROL_FD is: start the program "
-                                  "with lockstep run, or unset both", name);
+        return lk_fail(LK_EINVAL, "LOCKSTEP_CONTROL_FD=%.20s is set, but not %s: start the program "
+                       "with lockstep run; unset %s to run alone", getenv("LOCKSTEP_CONTROL_FD"),
+                       name, lki_names_list(our_names, OUR_NAMES, LKI_NAMES_SET).text);
     for (; isdigit((unsigned char)text[i]) && value <= limit; i++)
         value = value * 10 + (uint64_t)(text[i] - '0');
     if (i == 0 || text[i] != '\0' || value > limit)
-        return lk_fail(LK_EINVAL, "%s=%.40s in the environment must be a whole number up to %u",
-                       name, text, limit);
+        return lk_fail(LK_EINVAL, "%s=%.40s in the environment must be a whole number up to %u; "
+                       "unset %s to run alone", name, text, limit,
+                       lki_names_list(our_names, OUR_NAMES, LKI_NAMES_SET).text);
     *out = (uint32_t)value;
     return LK_OK;
 }
@@ -74,7 +81,8 @@ static lk_status read_descriptor(int *out, const char *name)
     *out = (int)value;
     if (fcntl(*out, F_GETFD) < 0)
         return lk_fail(LK_EINVAL, "%s=%d is not open here: whatever started this program closed "
-                                  "it, or lk_join() was called before", name, *out);
+                       "it, or lk_join() was called before; unset %s to run alone", name, *out,
+                       lki_names_list(our_names, OUR_NAMES, LKI_NAMES_SET).text);
     return LK_OK;
 }
 
@@ -83,7 +91,7 @@ static lk_status read_descriptor(int *out, const char *name)
 static void die_of(int number)
 {
     (void)signal(number, SIG_DFL);
-    (void)raise(number); /* comes when the handler returns */
+    (void)raise(number); /* takes effect when the handler returns */
 }
 
 static void ask_launcher(int number, siginfo_t *info, void *context)
@@ -92,20 +100,20 @@ static void ask_launcher(int number, siginfo_t *info, void *context)
     pid_t launcher = getppid();
 
     (void)context;
-    if (info->si_pid == launcher) /* it means us */
+    if (info->si_pid == launcher) /* meant for us */
         die_of(number);
     else
         (void)kill(launcher, number);
     errno = saved;
 }
 
-/* What lk_leave_requested() tells: a handler has no other place for it. */
+/* The result of lk_leave_requested().  A global variable, because a signal handler sets it. */
 static volatile sig_atomic_t asked_to_leave;
 
 static void note_wish(int number, siginfo_t *info, void *context)
 {
     (void)context;
-    if (info->si_pid == getppid()) /* it means that this is the end */
+    if (info->si_pid == getppid()) /* the launcher ends this worker */
         die_of(number);
     else
         asked_to_leave = 1;
@@ -116,7 +124,7 @@ bool lk_leave_requested(void)
     return asked_to_leave != 0;
 }
 
-/* The agent, once there is one: a handler has no other way to know. */
+/* The agent's pidfd and pid.  Global variables, because a signal handler reads them. */
 static volatile sig_atomic_t agent_process = -1, agent_pid;
 
 static void ask_agent(int number, siginfo_t *info, void *context)
@@ -159,7 +167,8 @@ static void leave_signals_to_launcher(bool leaves)
 
     if (has_default_action(SIGINT))
         (void)sigaction(SIGINT, &ignore, NULL);
-    /* Only a direct child has this set: another's parent would not know what to do. */
+    /* Only a direct child of the launcher has SIGKILL as its parent-death signal.  The parent of
+     * any other process does not expect signals from it. */
     (void)prctl(PR_GET_PDEATHSIG, &at_parents_death);
     for (size_t i = 0; i < 2 && at_parents_death == SIGKILL; i++)
         if (has_default_action(passed_on[i]))
@@ -169,12 +178,12 @@ static void leave_signals_to_launcher(bool leaves)
 
 /* ---- Joining ----------------------------------------------------------------------------- */
 
-/* What a launcher has left for this worker. */
+/* The data that a launcher has provided to this worker. */
 typedef struct {
     uint32_t        rank, size;
     int             control, socket;
     bool            secure;
-    unsigned char   key[LK_JOB_KEY_BYTES]; /* of the job, if it is secure */
+    unsigned char   key[LK_JOB_KEY_BYTES]; /* of the job, if `secure` */
     lk_comm_options options;
     char            cache[400];
 } inheritance;
@@ -193,7 +202,8 @@ static lk_status read_key(inheritance *from)
                ? LK_OK : lk_fail(LK_EINVAL, "LOCKSTEP_KEY_FD=%d holds no job key", fd);
 }
 
-/* How algorithms between hosts are chosen: what was asked for, and where measurements are kept. */
+/* Reads two settings for the choice of algorithms between hosts: the forced algorithms, and the
+ * name of the file of measurements. */
 static void read_choices(inheritance *from)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -207,25 +217,70 @@ static void read_choices(inheritance *from)
     from->options.cache = from->cache[0] == '\0' ? NULL : from->cache;
 }
 
-/* From our launcher, by the environment. */
-static lk_status find_ours(inheritance *from, const lk_join_options *options)
+/* Reads the variables that our launcher has set, except the descriptors, which lk_join() closes. */
+static lk_status read_ours(inheritance *from)
 {
+    uint32_t unused;
+
     LK_TRY(read_number(&from->size, "WORLD_SIZE", LKI_RANKS_MAX));
     LK_TRY(read_number(&from->rank, "RANK", LKI_RANKS_MAX - 1));
     LK_TRY(read_number(&from->options.timeout_ms, "LOCKSTEP_TIMEOUT_MS", UINT32_MAX));
+    LK_TRY(read_number(&unused, "LOCKSTEP_CONTROL_FD", INT32_MAX));
+    LK_TRY(read_number(&unused, "LOCKSTEP_SOCKET_FD", INT32_MAX));
+    if (from->rank < from->size)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "RANK=%u with WORLD_SIZE=%u: ranks are below the size; unset %s to "
+                   "run alone", from->rank, from->size,
+                   lki_names_list(our_names, OUR_NAMES, LKI_NAMES_SET).text);
+}
+
+/* Refuses variables that only our launcher sets if LOCKSTEP_CONTROL_FD is not set. */
+static lk_status check_not_ours(void)
+{
+    static const char *const only_ours[] = {"LOCKSTEP_SOCKET_FD", "LOCKSTEP_KEY_FD",
+                                            "LOCKSTEP_ENTERS"};
+    lki_names values = lki_names_list(only_ours, 3, LKI_NAMES_VALUES);
+
+    if (values.count == 0)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "%s %s set, but not LOCKSTEP_CONTROL_FD: start the program with "
+                   "lockstep run; unset %s to run alone", values.text,
+                   values.count == 1 ? "is" : "are",
+                   lki_names_list(our_names, OUR_NAMES, LKI_NAMES_SET).text);
+}
+
+/* Finds a job of another launcher. */
+static lk_status find_others(lki_foreign *job)
+{
+    LK_TRY(check_not_ours());
+    return lki_foreign_find(job);
+}
+
+lk_status lk_launched(bool *out)
+{
+    inheritance from = {.control = -1};
+    lki_foreign job  = {.by = NULL};
+
+    *out = true;
+    LK_TRY(is_ours() ? read_ours(&from) : find_others(&job));
+    *out = is_ours() || job.by != NULL;
+    return LK_OK;
+}
+
+/* Reads the variables, descriptors and key that our launcher has provided. */
+static lk_status find_ours(inheritance *from, const lk_join_options *options)
+{
+    LK_TRY(read_ours(from));
     from->options.flight = getenv("LOCKSTEP_FLIGHT");
     LK_TRY(read_descriptor(&from->control, "LOCKSTEP_CONTROL_FD"));
     LK_TRY(read_descriptor(&from->socket, "LOCKSTEP_SOCKET_FD"));
-    if (from->rank >= from->size)
-        return lk_fail(LK_EINVAL, "RANK=%u with WORLD_SIZE=%u: ranks are below the size",
-                       from->rank, from->size);
     LK_TRY(read_key(from));
     leave_signals_to_launcher(options->leaves);
     return LK_OK;
 }
 
-/* No launcher of ours has made the directory; the first worker of the host does, before the others
- * come so far. */
+/* Determines the folder of flight records.  Under another launcher, the first worker of the host
+ * creates the folder before the others open their records. */
 static lk_status find_flight(inheritance *from, const lki_foreign *job, const char *wanted)
 {
     lki_roster here = {job->size, job->rank - job->local_rank, job->local_size};
@@ -235,7 +290,7 @@ static lk_status find_flight(inheritance *from, const lki_foreign *job, const ch
                ? lki_flight_prepare(from->options.flight, here) : LK_OK;
 }
 
-/* From this host's agent, which stands in for one of ours. */
+/* Receives from this host's agent the data that our own launcher would have provided. */
 static lk_status find_foreign(inheritance *from, const lki_foreign *job,
                               const lk_join_options *options)
 {
@@ -245,6 +300,7 @@ static lk_status find_foreign(inheritance *from, const lki_foreign *job,
     if (how.timeout_ms == 0 && getenv("LOCKSTEP_TIMEOUT_MS") != NULL)
         LK_TRY(read_number(&how.timeout_ms, "LOCKSTEP_TIMEOUT_MS", UINT32_MAX));
     from->options.timeout_ms = how.timeout_ms;
+    LK_TRY(lki_foreign_check_hosts(job));
     LK_TRY(find_flight(from, job, how.flight));
     LK_TRY(lki_agent_join(&gift, job, &how));
     leave_signals_to_agent(&gift);
@@ -263,7 +319,8 @@ bool lk_enters(void)
     return getenv("LOCKSTEP_ENTERS") != NULL;
 }
 
-/* A group that has been there before.  Whoever had this rank may have left a flight record. */
+/* Enters a running group in place of a lost worker.  Preserves the flight record of that worker, if
+ * any. */
 static lk_status enter_later(lk_comm **out, const inheritance *from)
 {
     lk_comm_options options = from->options;
@@ -277,7 +334,7 @@ static lk_status enter_later(lk_comm **out, const inheritance *from)
 
 static lk_status enter(lk_comm **out, const inheritance *from)
 {
-    /* What the program starts itself has no business with them. */
+    /* Programs started by this process must not inherit the descriptors. */
     (void)fcntl(from->control, F_SETFD, FD_CLOEXEC);
     (void)fcntl(from->socket, F_SETFD, FD_CLOEXEC);
     LK_TRY(lki_comm_open_shm(out, from->control, from->rank, from->socket, &from->options));
@@ -296,16 +353,18 @@ static lk_status enter(lk_comm **out, const inheritance *from)
 
 lk_status lk_join_with(lk_comm **out, const lk_join_options *options)
 {
-    inheritance      from = {.control = -1, .socket = -1};
-    lki_foreign job  = {.by = NULL};
+    inheritance     from = {.control = -1, .socket = -1};
+    lki_foreign     job  = {.by = NULL};
+    lk_join_options mine;
 
     *out = NULL;
+    LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_join_options"));
     if (!is_ours())
-        LK_TRY(lki_foreign_find(&job));
+        LK_TRY(find_others(&job));
     if (!is_ours() && job.by == NULL)
         return lk_comm_open_threads(out, 1, NULL);
     read_choices(&from);
-    lk_status st = is_ours() ? find_ours(&from, options) : find_foreign(&from, &job, options);
+    lk_status st = is_ours() ? find_ours(&from, &mine) : find_foreign(&from, &job, &mine);
     if (st == LK_OK)
         st = is_ours() && lk_enters() ? enter_later(out, &from) : enter(out, &from);
     explicit_bzero(from.key, sizeof from.key);
@@ -314,7 +373,5 @@ lk_status lk_join_with(lk_comm **out, const lk_join_options *options)
 
 lk_status lk_join(lk_comm **out)
 {
-    const lk_join_options none = {.flight = NULL};
-
-    return lk_join_with(out, &none);
+    return lk_join_with(out, NULL);
 }

@@ -1,8 +1,8 @@
-/* key.c -- a job's key: making one, and reading one from a file or a descriptor.
+/* key.c -- creates a job's key, and reads it from a file or a descriptor.
  *
- * A key is 64 hexadecimal digits, so that it can be copied like any text.  It is never an argument
- * or in the environment, which others can read (/proc), and a file with it is refused when others
- * than its owner can.
+ * A key is 64 hexadecimal digits, so it can be copied as text.  A key is never passed as an
+ * argument or in the environment, which others can read in /proc.  A key file that users other than
+ * its owner can access is refused.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -48,7 +48,7 @@ static lk_status check_file(int fd, const char *from)
     if (fstat(fd, &about) != 0)
         return lk_fail(LK_EINVAL, "cannot look at %s: %s", from, strerror(errno));
     if (!S_ISREG(about.st_mode))
-        return LK_OK; /* a pipe: whoever holds its other end wrote it */
+        return LK_OK; /* a pipe has no access rights to check; its writer is trusted */
     if ((about.st_mode & (S_IRWXG | S_IRWXO)) != 0)
         return lk_fail(LK_EINVAL, "the job key in %s is open to others than its owner (mode %03o): "
                        "chmod 600 it, and use a new one where others are not trusted", from,
@@ -58,7 +58,7 @@ static lk_status check_file(int fd, const char *from)
     return LK_OK;
 }
 
-/* The digits and the white space after them, no more. */
+/* Reads the key's digits and trailing white space, and refuses all other bytes. */
 static lk_status read_digits(char text[DIGITS + 8], int fd, const char *from)
 {
     size_t used = 0;

@@ -1,8 +1,9 @@
 /* late.c -- launchers of emulated hosts that do not run, or do not end with the others.
  *
- * One that is stopped is silent, and missed by the others.  Where none runs the one above looks at
- * them, and they are lost as if they had missed each other.  One that is killed when all has been
- * done has lost nothing: that a worker of it has ended well says so, if nobody else does.
+ * The other launchers detect a stopped launcher by its silence.  If no launcher runs, the parent
+ * process detects that, and treats all hosts as lost.  A launcher killed after the end of the job
+ * is not a loss.  If no other launcher reports the end of the job, a worker that has exited with 0
+ * proves that the job has ended.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -13,7 +14,8 @@
 #include "launch/family.h"
 #include "launch/nodes.h"
 
-static const double LATE_S = 0.5; /* who sleeps so much longer did not run himself */
+static const double LATE_S = 0.5; /* seconds; a longer delay between two checks means that this
+                                   * process did not run */
 
 void lki_family_kill(const lki_family *f)
 {
@@ -35,8 +37,9 @@ static void note_of_launcher(const lki_family *f, const lki_emulated *h, const c
         f->options->note(f->options->note_context, text);
 }
 
-/* Whether a worker has ended well, which its launcher has not said.  What stands in /proc/PID/stat
- * of it begins to count behind the name: the state comes first, the status is the 50th. */
+/* Returns true if a worker is a zombie with exit status 0 that its launcher has not reported.  In
+ * /proc/PID/stat, the first field after the process name is the state, and the 50th is the exit
+ * status. */
 static bool has_ended_well(long pid)
 {
     enum { STATUS = 50 };
@@ -71,7 +74,8 @@ static bool any_worker_is_done(pid_t launcher)
     return done;
 }
 
-/* Who has ended well has seen that all is done, where all leave together. */
+/* Returns a host that has ended successfully, or NULL.  With leave_together such a host proves that
+ * the whole job is done. */
 const lki_emulated *lki_family_complete(const lki_family *f)
 {
     const lki_emulated *seen = NULL;
@@ -92,7 +96,8 @@ static void look_who_is_done(lki_family *f)
             f->hosts[i].done = any_worker_is_done(f->hosts[i].pid);
 }
 
-/* Where the others have done all, nothing else would say it. */
+/* Kills launchers that have not ended.  Prints a note if the job was complete, because nothing else
+ * would report the kill. */
 void lki_family_end_late(lki_family *f)
 {
     look_who_is_done(f);
@@ -102,7 +107,8 @@ void lki_family_end_late(lki_family *f)
     lki_family_kill(f);
 }
 
-/* One that has come late and is not in misses nobody. */
+/* Returns true if a host can detect the silence of other hosts, which a host cannot do before it
+ * has entered the job. */
 static bool misses_others(const lki_emulated *h)
 {
     return h->pid > 0 && !lki_is_stopped(h->pid) && (!h->late || h->met);
@@ -134,7 +140,8 @@ static void end_stopped(lki_family *f, double after_s)
     }
 }
 
-/* As soon as one runs it misses the others itself, after the same time. */
+/* Kills all launchers if all have been stopped for too long.  If one launcher runs, that launcher
+ * detects the stopped ones. */
 void lki_family_look(lki_family *f)
 {
     double now = lki_seconds(), passed = now - f->looked_at;

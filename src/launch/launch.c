@@ -1,12 +1,12 @@
-/* launch.c -- lk_launch(): from options to workers, and from their ends to one result.
+/* launch.c -- lk_launch(): starts the workers, and combines their ends into one result.
  *
- * Start-up is a fork and an exec a worker; all children are on their way before the launcher waits
- * for any.  Whether the execs succeeded is read from one pipe that every child inherits and that
- * exec closes: its end means that all programs run, a message on it names the one that does not.
- * An exec can hang, on a file system that does not answer: the wait has the job's deadline.
+ * To start a job, the launcher runs one fork and exec per worker.  The launcher starts all children
+ * before it waits for any.  Every child inherits one pipe, which exec closes.  End of file on the
+ * pipe means that all programs run, and a message on it identifies the child whose exec failed.  An
+ * exec can hang on a file system that does not answer, so the wait has the job's deadline.
  *
- * With other nodes there is a meeting before (nodes.c), for nobody knows the ranks before all have
- * come; and the result is that of all.
+ * With several nodes the launchers first connect to each other (nodes.c), because the ranks are not
+ * known before.  The result then combines the results of all nodes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,10 +21,11 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "comm/flight.h"
 #include "launch/blows.h"
 #include "launch/cores.h"
-#include "launch/keeper/keeper.h"
+#include "launch/keeper.h"
 #include "launch/nodes.h"
 #include "launch/spawn.h"
 
@@ -39,7 +40,7 @@ static void close_if_open(int *fd)
 
 /* ---- The job's memory -------------------------------------------------------------------- */
 
-/* Our descriptors must not be 0, 1 or 2, which the children replace. */
+/* Reserves descriptors 0, 1 and 2, which the children replace. */
 static void open_standard(void)
 {
     int fd = open("/dev/null", O_RDWR);
@@ -49,7 +50,8 @@ static void open_standard(void)
     close_if_open(&fd);
 }
 
-/* Workers may change their directory before they join. */
+/* Makes the flight directory an absolute path, because workers may change their directory before
+ * they join. */
 static lk_status flight_open(lki_job *job)
 {
     const char *directory = job->options->flight;
@@ -91,7 +93,7 @@ static void note(void *context, const char *text)
     lki_job_note(context, "%s", text);
 }
 
-/* What needs the roster. */
+/* Allocates the memory whose size depends on the roster. */
 static lk_status memory_open(lki_job *job)
 {
     LK_TRY(flight_open(job));
@@ -104,7 +106,7 @@ static lk_status memory_open(lki_job *job)
     return LK_OK;
 }
 
-/* SIGKILL, because this is for when there is nobody left to talk to. */
+/* Kills all remaining workers.  Used when no orderly end is possible. */
 static void job_kill(lki_job *job)
 {
     for (uint32_t i = 0; i < job->count; i++) {
@@ -150,7 +152,7 @@ lk_status lki_pipe_open(int ends[2])
                            "are, and a worker needs four", strerror(errno));
 }
 
-/* Our ends of the worker's output; its own go to `plan`. */
+/* Opens pipes for the worker's output; `plan` receives the worker's ends. */
 static lk_status connect_output(lki_worker *worker, lki_spawn_plan *plan)
 {
     char prefix[16];
@@ -186,15 +188,16 @@ static lk_status start_planned(lki_job *job, lki_spawn_plan *plan, lki_worker_fa
     LK_TRY(st);
     job->started++;
     lki_control_started(job->control, plan->rank, (int32_t)worker->pid);
-    worker->pidfd = pidfd_open(worker->pid, 0); /* close-on-exec by definition */
+    worker->pidfd = pidfd_open(worker->pid, 0); /* always close-on-exec */
     if (worker->pidfd < 0)
         return lk_fail(LK_EUNSUPPORTED, "cannot watch worker %u: pidfd_open: %s; Linux 5.3 or "
                                         "newer is needed", plan->rank, strerror(errno));
     return LK_OK;
 }
 
-/* Rank 0 has the launcher's standard input, the others have none: they would share its bytes in
- * an order that nobody chose. */
+/* Starts a worker.  Rank 0 inherits the launcher's standard input.  All other ranks have no
+ * standard input, because several readers would receive parts of the input in an arbitrary
+ * order. */
 static lk_status start_worker(lki_job *job, uint32_t i, const lki_worker_facts *common, int nothing,
                               int report, const lki_cores *cores)
 {
@@ -219,7 +222,8 @@ static lk_status start_worker(lki_job *job, uint32_t i, const lki_worker_facts *
     return st;
 }
 
-/* Whether a child still holds the pipe that exec closes: `pipe` is what it is to the kernel. */
+/* Returns true if a child still has the pipe that exec closes.  `pipe`: the pipe's link in
+ * /proc. */
 static bool holds_pipe(pid_t pid, int fd, const char *pipe)
 {
     char    path[64], held[64];
@@ -229,7 +233,8 @@ static bool holds_pipe(pid_t pid, int fd, const char *pipe)
     return strcmp(held, pipe) == 0;
 }
 
-/* Names the first child that has not become the program, and so has `theirs` open. */
+/* Returns an error that names the first child whose exec has not finished, which the open
+ * descriptor `theirs` shows. */
 static lk_status exec_late(const lki_job *job, int report, int theirs, uint32_t timeout_ms)
 {
     char     path[64], pipe[64];
@@ -246,7 +251,8 @@ static lk_status exec_late(const lki_job *job, int report, int theirs, uint32_t 
                    (double)timeout_ms / 1000);
 }
 
-/* Until the pipe is readable or closed by all; meanwhile the other nodes hear from us. */
+/* Waits until the pipe `report` is readable or closed by all children.  Serves the other nodes
+ * during the wait. */
 static lk_status await_report(lki_job *job, int report, int theirs, uint32_t timeout_ms)
 {
     struct pollfd polled[2] = {{.fd = report, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
@@ -266,8 +272,8 @@ static lk_status await_report(lki_job *job, int report, int theirs, uint32_t tim
     return LK_OK;
 }
 
-/* Waits until every child has become the program.  The first that could not fails the job.
- * `theirs`: the other end of the pipe, as the children know it. */
+/* Waits until every child has executed the program.  The first failed exec fails the job. `theirs`
+ * is the descriptor number of the pipe's write end in the children. */
 static lk_status await_exec(lki_job *job, int report, int theirs, lk_launch_result *result)
 {
     uint32_t timeout_ms = job->options->timeout_ms > 0 ? job->options->timeout_ms : LKI_TIMEOUT_MS;
@@ -294,7 +300,7 @@ static lk_status await_exec(lki_job *job, int report, int theirs, lk_launch_resu
     return LK_EINVAL;
 }
 
-/* What is the same for all workers of this node. */
+/* Returns the facts that are equal for all workers of this node. */
 static lki_worker_facts common_facts(lki_job *job)
 {
     lki_worker_facts facts = {.size       = job->roster.world,
@@ -423,10 +429,12 @@ lk_status lki_launch_host(const lk_launch_options *options, const lki_host *host
 lk_status lk_launch(const lk_launch_options *options, lk_launch_result *result)
 {
     static const lki_host here = {.listener = -1, .orders = -1};
+    lk_launch_options     mine;
 
     *result = (lk_launch_result){.exit_code = EXIT_USAGE};
-    LK_TRY(check(options));
+    LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_launch_options"));
+    LK_TRY(check(&mine));
     result->exit_code = 1;
-    return options->hosts > 1 ? lki_launch_hosts(options, result)
-                              : lki_launch_host(options, &here, result);
+    return mine.hosts > 1 ? lki_launch_hosts(&mine, result)
+                          : lki_launch_host(&mine, &here, result);
 }

@@ -1,8 +1,8 @@
-/* launch_test.c -- lk_launch() with real processes, which lk_join().
+/* launch_test.c -- tests lk_launch() with real processes, which call lk_join().
  *
- * The workers are this very program: started with "worker MODE" it runs one of the functions of
- * launch_test.h, and what it exits with is what the tests look at.  Output is
- * caught in memory files put in the place of standard output and error.
+ * The workers are this program: started with "worker MODE" it runs a function of launch_testing.h,
+ * and the tests check its exit status.  Memory files in place of standard output and error capture
+ * the output.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -19,8 +19,8 @@
 
 #include <cmocka.h>
 
-#include "launch/launch_test.h"
-#include "launch/self_test.h"
+#include "launch/launch_testing.h"
+#include "launch/self_testing.h"
 
 /* ---- Launching and catching -------------------------------------------------------------- */
 
@@ -62,7 +62,8 @@ static void launch_program(outcome *o, lk_launch_options options, char *const *a
     release_stream(2, saved[1], caught[1], o->err, sizeof o->err);
 }
 
-/* The outcome stays valid until the next launch. */
+/* Launches this program with the arguments "worker MODE".  The returned outcome remains valid until
+ * the next launch. */
 static const outcome *launch(lk_launch_options options, const char *mode)
 {
     static outcome o;
@@ -70,20 +71,26 @@ static const outcome *launch(lk_launch_options options, const char *mode)
     char          *argv[] = {self, word, copy, NULL};
 
     (void)snprintf(copy, sizeof copy, "%s", mode);
+    options.struct_size = sizeof options;
     if (options.timeout_ms == 0)
         options.timeout_ms = 20000;
     launch_program(&o, options, argv);
     return &o;
 }
 
+/* A grace period for workers that end by themselves, long enough for a busy machine. */
+enum { PATIENT_MS = 60000 };
+
 static lk_launch_options plain(uint32_t workers)
 {
-    return (lk_launch_options){.workers = workers};
+    return (lk_launch_options){.struct_size = sizeof(lk_launch_options),
+                               .workers = workers, .grace_ms = PATIENT_MS};
 }
 
 static lk_launch_options prefixed(uint32_t workers)
 {
-    return (lk_launch_options){.workers = workers, .prefix_output = true};
+    return (lk_launch_options){.struct_size = sizeof(lk_launch_options),
+                               .workers = workers, .prefix_output = true, .grace_ms = PATIENT_MS};
 }
 
 static void assert_cause(const outcome *o, uint32_t rank, int exit_code, const char *words)
@@ -124,7 +131,7 @@ static void tells_each_worker_who_it_is(void **state)
 {
     (void)state;
     (void)setenv("CANARY", "sings", 1);
-    (void)setenv("RANK", "77", 1); /* of some launcher above us */
+    (void)setenv("RANK", "77", 1); /* of a launcher above us */
     (void)unsetenv("OMP_NUM_THREADS");
     const outcome *o = launch(prefixed(3), "environment");
     (void)unsetenv("RANK");
@@ -162,7 +169,7 @@ static void prefixes_whole_lines(void **state)
     assert_true(has_line(o->out, "[1] last")); /* it had no newline */
     assert_string_equal(o->err, "[1] aside\n");
 
-    size_t x = 0, lines = 0; /* rank 0's long line came whole, in three pieces */
+    size_t x = 0, lines = 0; /* rank 0's long line arrived complete, in three pieces */
     for (const char *c = o->out; *c != '\0'; c++) {
         x += *c == 'x';
         lines += *c == '\n';
@@ -229,12 +236,10 @@ static void reports_the_cause_not_who_heard_of_it(void **state)
     (void)state;
     for (int i = 0; i < 5; i++)
         assert_cause(launch(plain(4), "quiet"), 1, 7, "exited with status 7");
-    /* Those who are slow in these two are not to be ended by the launcher instead. */
-    lk_launch_options two   = {.workers = 2, .grace_ms = 20000};
-    lk_launch_options three = {.workers = 3, .grace_ms = 20000};
-    assert_cause(launch(two, "told_first"), 1, 128 + SIGKILL, "was killed by SIGKILL");
-    assert_cause(launch(three, "slow_to_leave"), 0, 5, "0 ranks");
-    assert_cause(launch(plain(3), "never_leaves"), 0, 1, "0 ranks");
+    assert_cause(launch(plain(2), "told_first"), 1, 128 + SIGKILL, "was killed by SIGKILL");
+    assert_cause(launch(plain(3), "slow_to_leave"), 0, 5, "0 ranks");
+    lk_launch_options impatient = {.struct_size = sizeof(lk_launch_options), .workers = 3};
+    assert_cause(launch(impatient, "never_leaves"), 0, 1, "0 ranks");
 }
 
 static void reports_a_workers_own_words(void **state)
@@ -248,7 +253,7 @@ static void reports_a_workers_own_words(void **state)
 static void reports_a_stopped_worker(void **state)
 {
     (void)state;
-    const outcome *o = launch((lk_launch_options){.workers = 3, .timeout_ms = 300}, "stopped");
+    const outcome *o = launch(plain(3), "stopped");
     assert_cause(o, 1, 128 + SIGKILL, "is stopped");
 }
 
@@ -258,7 +263,8 @@ static void refuses_what_it_cannot_run(void **state)
     static outcome o;
     char           missing[] = "no-such-program-here", directory[] = "/tmp";
     char          *argv[]    = {missing, NULL};
-    lk_launch_options two = {.workers = 2}, none = {.workers = 0};
+    lk_launch_options two = {.struct_size = sizeof(lk_launch_options), .workers = 2};
+    lk_launch_options none = LK_LAUNCH_OPTIONS_INIT;
 
     launch_program(&o, two, argv);
     assert_int_equal(o.status, LK_EINVAL);
@@ -273,7 +279,7 @@ static void refuses_what_it_cannot_run(void **state)
     argv[0] = NULL;
     launch_program(&o, two, argv);
     assert_int_equal(o.status, LK_EINVAL);
-    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* nobody is left, running or not */
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no process is left, running or not */
 }
 
 static void asks_the_job_to_save_and_leave(void **state)
@@ -330,7 +336,7 @@ static void leaves_the_callers_signals_as_they_were(void **state)
         assert_int_equal(sigismember(&before, i), sigismember(&after, i));
 }
 
-/* Reads the workers' pids, kills the launcher, and watches the workers go. */
+/* Reads the workers' pids, kills the launcher, and checks that the workers die. */
 static void workers_die_with_their_launcher(void **state)
 {
     (void)state;
@@ -340,7 +346,8 @@ static void workers_die_with_their_launcher(void **state)
     if (launcher == 0) {
         char word[] = "worker", mode[] = "pid";
         char *argv[] = {self, word, mode, NULL};
-        lk_launch_options options = {.workers = 2, .argv = argv};
+        lk_launch_options options = {.struct_size = sizeof(lk_launch_options),
+                                     .workers = 2, .argv = argv};
         lk_launch_result  result;
         (void)dup2(ends[1], 1);
         (void)close(ends[1]);
@@ -358,7 +365,7 @@ static void workers_die_with_their_launcher(void **state)
     assert_int_equal(waitpid(launcher, NULL, 0), launcher);
     for (int i = 0; i < 2; i++) {
         struct pollfd ended = {.fd = pidfds[i], .events = POLLIN};
-        assert_int_equal(poll(&ended, 1, 5000), 1);
+        assert_int_equal(poll(&ended, 1, 300000), 1);
         (void)close(pidfds[i]);
     }
     (void)fclose(lines);
@@ -372,7 +379,8 @@ static void joins_in_many_sizes(void **state)
     assert_good(launch(plain(2), "wrong_size"));
 }
 
-/* How many workers may run on a core. */
+/* Returns the number of workers that may run on core `cpu`, from the output that the workers have
+ * printed. */
 static uint32_t times_dealt(const char *text, unsigned cpu)
 {
     uint32_t times = 0;

@@ -1,4 +1,4 @@
-/* lines.c -- the workers' output, from their pipes to where the launcher writes. */
+/* lines.c -- moves the workers' output from their pipes to the launcher's output. */
 #include "launch/lines.h"
 
 void lki_lines_prepare(lki_job *job)
@@ -25,11 +25,11 @@ void lki_lines_move(lki_job *job)
                 (void)lki_stream_read(&job->workers[i].streams[s], &job->sinks[s]);
 }
 
-/* Everybody has ended.  What is in the pipes is read and written; for what a process that they
- * left behind may still write nobody waits. */
+/* Writes the rest of the output when all workers have ended.  Does not wait for output of processes
+ * that the workers have left running. */
 void lki_lines_finish(lki_job *job)
 {
-    enum { READS_MAX = 1048576 / LKI_READ_BYTES }; /* no pipe holds more, unless root says so */
+    enum { READS_MAX = 1048576 / LKI_READ_BYTES }; /* largest pipe without privileges */
 
     for (uint32_t s = 0; s < 2; s++) {
         lki_sink *sink = &job->sinks[s];

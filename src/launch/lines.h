@@ -1,11 +1,11 @@
-/* launch/lines.h -- the workers' output, and the places of what a launcher waits for. */
+/* launch/lines.h -- forwards the workers' output, and defines the layout of job->polled. */
 #ifndef LKI_LAUNCH_LINES_H
 #define LKI_LAUNCH_LINES_H
 
 #include "launch/job.h"
 
-/* Places in job->polled: the signals, two sinks, the other nodes, orders, the other of keeper and
- * coordinator, then four for each worker. */
+/* Indices in job->polled: the signals, two sinks, the other nodes, orders, the channel between
+ * keeper and coordinator, then four entries per worker. */
 enum { LKI_AT_SIGNALS, LKI_AT_SINKS, LKI_AT_NODES = 3, LKI_AT_ORDERS, LKI_AT_OTHER, LKI_AT_WORKERS,
        LKI_PER_WORKER = 4 };
 _Static_assert(LKI_AT_WORKERS + LKI_PER_WORKER == LKI_POLLED(1), "job.h says how many");
@@ -16,10 +16,13 @@ static inline struct pollfd *lki_place(const lki_job *job, uint32_t i, uint32_t 
     return &job->polled[LKI_AT_WORKERS + i * LKI_PER_WORKER + of];
 }
 
-/* Puts the sinks that have something and the streams that are wanted into their places; moves what
- * poll() says of them; and, when everybody has ended, whatever is left. */
+/* Writes to job->polled the sinks that have pending output, and the streams whose sink has room. */
 void lki_lines_prepare(lki_job *job);
+
+/* Moves output after poll(). */
 void lki_lines_move(lki_job *job);
+
+/* Forwards the rest of the output when all workers have ended. */
 void lki_lines_finish(lki_job *job);
 
 #endif

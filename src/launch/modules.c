@@ -1,4 +1,4 @@
-/* modules.c -- where the parts of lockstep are that are loaded when they are asked for. */
+/* modules.c -- finds modules that are loaded on demand. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "lockstep/launch.h"
 
-/* The folder of this program, without the slash. */
+/* Returns the folder of this program, without a trailing slash. */
 static void program_folder(char *out, size_t bytes)
 {
     ssize_t length = readlink("/proc/self/exe", out, bytes - 1);
@@ -18,8 +18,9 @@ static void program_folder(char *out, size_t bytes)
         *slash = '\0';
 }
 
-/* The folders where modules may be: the one that the caller says, or else with the program, or
- * where this library was installed.  False after the last. */
+/* Returns the i-th folder to search.  If LOCKSTEP_MODULES is set, the only folder is its value.
+ * Otherwise the program's folder comes first, then the folders of the installed library.  Returns
+ * false after the last folder. */
 static bool folder(char out[LK_MODULE_PATH], int i)
 {
     const char *said = getenv("LOCKSTEP_MODULES");
@@ -38,7 +39,7 @@ static bool folder(char out[LK_MODULE_PATH], int i)
     return i < 3;
 }
 
-/* Not part of its caller's frame: sanitizers put wide margins around paths. */
+/* Not inlined, because sanitizers would put wide margins around paths in the caller's frame. */
 __attribute__((noinline)) lk_status lk_module_find(char path[LK_MODULE_PATH], const char *name,
                                                    const char *package)
 {

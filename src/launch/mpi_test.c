@@ -1,4 +1,9 @@
-/* mpi_test.c -- without MPI: errors that say what is missing.  With it: tests/mpi. */
+/* mpi_test.c -- tests errors that name a missing MPI or module.  Tests in tests/mpi need an
+ * installed MPI.
+ *
+ * The linker replaces lki_mpi_open() (mpi_test.wrap).  The replacement opens a group of one rank,
+ * like an MPI that reports one process.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,12 +15,31 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/mpi.h"
 #include "lockstep/launch.h"
+
+static bool alone; /* lki_mpi_open() opens a group of one rank */
+
+/* The linker's names. */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
+lk_status __real_lki_mpi_open(lk_comm **out, const char *path, const lk_comm_options *options,
+                              uint32_t hosts);
+lk_status __wrap_lki_mpi_open(lk_comm **out, const char *path, const lk_comm_options *options,
+                              uint32_t hosts);
+
+lk_status __wrap_lki_mpi_open(lk_comm **out, const char *path, const lk_comm_options *options,
+                              uint32_t hosts)
+{
+    return alone ? lk_comm_open_threads(out, 1, NULL)
+                 : __real_lki_mpi_open(out, path, options, hosts);
+}
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 static void forget_everything(void)
 {
     static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PMI_ID",
-                                         "LOCKSTEP_MODULES" };
+                                         "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+                                         "WORLD_SIZE", "LOCKSTEP_MODULES" };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         (void)unsetenv(names[i]);
 }
@@ -47,27 +71,73 @@ static void what_is_missing_is_named(void **state)
     refuses("PMI_RANK", "no lockstep-mpi-mpich.so", "libmpich-dev");
 }
 
-/* A file that is no module, and a library that is none of ours. */
-static void what_is_no_module_is_refused(void **state)
+/* Creates a new folder with a file that has a module's name but is not a module. */
+static void make_module(char folder[], char path[100])
 {
-    char    folder[] = "/tmp/lockstep-mpi-XXXXXX", path[100];
-    lk_comm *comm;
-
-    (void)state;
     forget_everything();
     assert_non_null(mkdtemp(folder));
-    (void)snprintf(path, sizeof path, "%s/lockstep-mpi-mpich.so", folder);
+    (void)snprintf(path, 100, "%s/lockstep-mpi-mpich.so", folder);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
     (void)fputs("this is text\n", file);
     (void)fclose(file);
     (void)setenv("PMI_RANK", "0", 1);
     (void)setenv("LOCKSTEP_MODULES", folder, 1);
-    assert_int_equal(lk_comm_open_mpi(&comm, NULL), LK_EUNSUPPORTED);
-    assert_non_null(strstr(lk_error_last()->message, path));
+}
+
+static void remove_module(const char *folder, const char *path)
+{
     forget_everything();
     (void)unlink(path);
     (void)rmdir(folder);
+}
+
+static void what_is_no_module_is_refused(void **state)
+{
+    char    folder[] = "/tmp/lockstep-mpi-XXXXXX", path[100];
+    lk_comm *comm;
+
+    (void)state;
+    make_module(folder, path);
+    assert_int_equal(lk_comm_open_mpi(&comm, NULL), LK_EUNSUPPORTED);
+    assert_non_null(strstr(lk_error_last()->message, path));
+    remove_module(folder, path);
+}
+
+static void assert_refused(const char *wanted)
+{
+    lk_comm *comm = (lk_comm *)&comm;
+
+    assert_int_equal(lk_comm_open_mpi(&comm, NULL), LK_EINVAL);
+    assert_null(comm);
+    if (strstr(lk_error_last()->message, wanted) == NULL)
+        fail_msg("%s", lk_error_last()->message);
+}
+
+/* Joins while MPI reports one process and the environment reports several.  Expects a refusal,
+ * because each process would be rank 0 of 1. */
+static void alone_among_others_is_refused(void **state)
+{
+    char     folder[] = "/tmp/lockstep-mpi-XXXXXX", path[100];
+    lk_comm *comm;
+
+    (void)state;
+    make_module(folder, path);
+    alone = true;
+    assert_refused("PMI_RANK=0 is set, but not PMI_SIZE");
+    (void)setenv("MPI_LOCALRANKID", "0", 1);
+    (void)setenv("MPI_LOCALNRANKS", "3", 1);
+    (void)setenv("PMI_SIZE", "3", 1);
+    assert_refused("to MPI this process is alone, but mpiexec says that it is rank 0 of 3");
+    (void)setenv("MPI_LOCALNRANKS", "1", 1);
+    (void)setenv("PMI_SIZE", "1", 1);
+    assert_int_equal(lk_comm_open_mpi(&comm, NULL), LK_OK);
+    lk_comm_free(comm);
+    alone = false;
+    remove_module(folder, path);
+    (void)setenv("WORLD_SIZE", "4", 1);
+    assert_refused("WORLD_SIZE=4 is set, but not RANK");
+    forget_everything();
 }
 
 int main(void)
@@ -75,6 +145,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_missing_is_named),
         cmocka_unit_test(what_is_no_module_is_refused),
+        cmocka_unit_test(alone_among_others_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,10 @@
-/* nodes.c -- a launcher among those of the other nodes: meeting them, what they say, what it says.
+/* nodes.c -- communication of this launcher with the launchers of the other nodes.
  *
- * What happens to a worker or to a launcher concerns all nodes.  A launcher tells the others what
- * it sees on its own host and acts on what they tell as if it had happened here: a verdict condemns
- * its own control memory, which wakes its workers with the same text; a request to stop is passed
- * on; addresses are written into the records of the ranks that they belong to.
+ * The death of a worker or a launcher concerns all nodes.  A launcher reports the events of its own
+ * host, and treats reports of other nodes like local events.  A verdict fails the group in its own
+ * control memory, which wakes its workers with the same text.  A request to stop is forwarded to
+ * the workers.  Addresses of remote workers are written into the control memory, in the records of
+ * their ranks.
  */
 #include "launch/nodes.h"
 
@@ -16,9 +17,10 @@
 
 #include "base/file.h"
 #include "base/memory.h"
-#include "launch/keeper/keeper.h"
+#include "launch/keeper.h"
 
-static const double REFUSED_SECONDS = 10; /* between two notes of that kind */
+static const double REFUSED_SECONDS = 10; /* interval in seconds of notes about refused
+                                           * connections */
 
 enum { LAST_CALL_MS = 5000 };
 enum { SILENCE_MS_MIN = 1000, SILENCE_MS_MAX = 10000, WEIGHT_FAILED = LKI_WEIGHT_LOST + 1 };
@@ -28,7 +30,8 @@ const lki_node *lki_nodes_self(const lki_job *job)
     return lki_rendezvous_node(job->rendezvous, lki_rendezvous_self(job->rendezvous));
 }
 
-/* The first at once, then seldom, the rest at the end. */
+/* Prints notes about refused connections: one about the first refusal at once, further notes at
+ * intervals of REFUSED_SECONDS. `last` also prints a note before the interval has passed. */
 void lki_nodes_note_refused(lki_job *job, bool last)
 {
     uint32_t count = lki_rendezvous_refused(job->rendezvous);
@@ -57,8 +60,8 @@ lk_status lki_nodes_check_workers(const lki_job *job)
     return LK_OK;
 }
 
-/* Sleeps until the rendezvous has news.  Nothing has begun, so a request to stop just ends it, and
- * so does the end of a worker that was there before us. */
+/* Sleeps until the rendezvous has an event.  Before the job has begun, a request to stop ends the
+ * wait.  The end of a worker that another launcher has started also ends the wait. */
 static lk_status await_news(lki_job *job)
 {
     enum { SIGNALS, NEWS, ORDERS, WORKERS };
@@ -86,7 +89,8 @@ uint32_t lki_nodes_silence_ms(uint32_t timeout_ms)
     return (uint32_t)lki_min(lki_max(timeout_ms, SILENCE_MS_MIN), SILENCE_MS_MAX);
 }
 
-/* Emulated hosts that come late are not started before. */
+/* Returns the time for which node 0 waits for missing hosts once enough have connected.  The time
+ * is 0 for emulated hosts, because late emulated hosts are started only after the job has begun. */
 static uint32_t last_call_ms(const lki_job *job)
 {
     uint32_t join_ms = job->options->join_ms;
@@ -95,7 +99,8 @@ static uint32_t last_call_ms(const lki_job *job)
     return join_ms != 0 && join_ms < LAST_CALL_MS ? join_ms : LAST_CALL_MS;
 }
 
-/* Of the hosts of the job; the others may come later. */
+/* Returns the number of hosts that take part from the beginning.  The other hosts may join
+ * later. */
 static uint32_t count_present(const lki_job *job)
 {
     uint32_t count = 0;
@@ -158,7 +163,8 @@ lk_status lki_nodes_meet(lki_job *job)
     return LK_OK;
 }
 
-/* The key goes to the workers by a descriptor: it is no business of whoever reads environments. */
+/* Writes the key for the workers into a sealed memfd, because any process of the user can read an
+ * environment. */
 static lk_status key_open(lki_job *job)
 {
     const unsigned char *key = job->options->job_key;
@@ -182,7 +188,7 @@ lk_status lki_nodes_prepare(lki_job *job)
         if (node->host[0] == '\0')
             lki_control_leave_out(job->control, node->roster.first, node->roster.count);
     }
-    job->begun = count_present(job) == 1; /* then nobody has to be known */
+    job->begun = count_present(job) == 1; /* no addresses of other hosts are needed */
     memcpy(facts.id, lki_rendezvous_job(job->rendezvous), sizeof facts.id);
     (void)snprintf(facts.listen, sizeof facts.listen, "%s",
                    lki_rendezvous_address(job->rendezvous));
@@ -190,7 +196,8 @@ lk_status lki_nodes_prepare(lki_job *job)
     return key_open(job);
 }
 
-/* Node 0 may listen on all addresses, of which one is no way to reach it. */
+/* Fills in the facts about the nodes.  If node 0 listens on all addresses, the master address is
+ * the address by which the other nodes reach node 0. */
 void lki_nodes_describe(lki_job *job, lki_worker_facts *facts)
 {
     static const char *const everywhere[] = {"0.0.0.0", "::"};
@@ -200,14 +207,14 @@ void lki_nodes_describe(lki_job *job, lki_worker_facts *facts)
     facts->port    = lki_rendezvous_port(job->rendezvous);
     facts->address = job->master;
     if (lki_address_split(job->options->rendezvous + strlen("tcp://"), job->master, port) != LK_OK)
-        job->master[0] = '\0'; /* cannot be: it has led us to node 0 */
+        job->master[0] = '\0'; /* cannot happen: this address has led to node 0 */
     for (size_t i = 0; i < 2; i++)
         if (strcmp(job->master, everywhere[i]) == 0)
             (void)snprintf(job->master, sizeof job->master, "%s",
                            lki_rendezvous_address(job->rendezvous));
 }
 
-/* ---- What the others say ----------------------------------------------------------------- */
+/* ---- Messages of other nodes ------------------------------------------------------------- */
 
 static bool is_here(const lki_job *job, uint32_t rank)
 {
@@ -220,7 +227,7 @@ static const lki_introduction *introduction(const lki_job *job, uint32_t rank)
                                    : lki_rendezvous_introduction(job->rendezvous, rank);
 }
 
-/* Where it takes long some have no address yet. */
+/* Records the addresses of ranks on other hosts; some may arrive later. */
 static void hear_introductions(lki_job *job)
 {
     bool all = true;
@@ -240,7 +247,8 @@ static void hear_introductions(lki_job *job)
     job->begun = job->begun || all;
 }
 
-/* Whether our own workers have said the same: where all have agreed to end the group. */
+/* Returns true if our own workers have already reported the same failure.  This happens if all
+ * ranks agreed to end the group. */
 static bool is_known(const lki_job *job, const lki_verdict *verdict)
 {
     lk_error ours;
@@ -258,7 +266,7 @@ static void hear_ended(const lki_job *job, const lki_rank_end *end)
     lki_control_ended_there(job->control, end->rank, end->exit_code, end->signal);
 }
 
-/* All who were on the host of one that its launcher tells nothing of any more. */
+/* Marks all ranks of the culprit's host as lost, because that host sends no further reports. */
 static void lose_host(const lki_job *job, const lki_verdict *verdict)
 {
     for (uint32_t i = 0; i < lki_rendezvous_nodes(job->rendezvous); i++) {
@@ -270,8 +278,8 @@ static void lose_host(const lki_job *job, const lki_verdict *verdict)
     }
 }
 
-/* The others' workers are left alone where the job goes on.  On an emulated host they are told of
- * by the launcher that has lost one; a real one has a terminal of its own. */
+/* Handles the failure of the group.  If the job continues, the workers are not ended.  Prints a
+ * note, unless the hosts are emulated: then the launcher of the lost worker prints the note. */
 static void hear_verdict(lki_job *job, const lki_verdict *verdict)
 {
     bool known = is_known(job, verdict);
@@ -288,7 +296,7 @@ static void hear_verdict(lki_job *job, const lki_verdict *verdict)
     lki_control_condemn(job->control, verdict->culprit, verdict->status, verdict->message);
 }
 
-/* A host that has come late, and may have another name than the one that had its place. */
+/* Handles a late host, which may have another name than the host that it replaces. */
 static void hear_awaited(lki_job *job, const lki_event *event)
 {
     const lki_node *node = lki_rendezvous_node(job->rendezvous, event->node);
@@ -306,7 +314,7 @@ static void hear_awaited(lki_job *job, const lki_event *event)
                      event->node, node->roster.count > 1 ? "s" : "", node->roster.first, to);
 }
 
-/* What others say to each other. */
+/* Returns true if an event of this kind must be ignored by a host that is not in the group. */
 static bool is_for_insiders(const lki_job *job, lki_event_kind kind)
 {
     return kind == LKI_EVENT_KNOWN || kind == LKI_EVENT_ASKED || kind == LKI_EVENT_AWAITED ||
@@ -343,14 +351,14 @@ lk_status lki_nodes_serve(lki_job *job)
     do {
         LK_TRY(lki_post_next(job, &event));
         hear(job, &event);
-        lki_post_heard(job);
+        lki_post_heard(job, &event);
     } while (event.kind != LKI_EVENT_NONE && !job->over);
     if (!lki_is_coordinator(job))
         lki_nodes_note_refused(job, false);
     return LK_OK;
 }
 
-/* ---- What it says ------------------------------------------------------------------------ */
+/* ---- Messages to the others -------------------------------------------------------------- */
 
 void lki_nodes_speak(const lki_job *job, const lki_saying *what)
 {
@@ -384,8 +392,8 @@ bool lki_nodes_lost(const lki_job *job)
                                    : lki_rendezvous_lost(job->rendezvous);
 }
 
-/* Introduces the workers of this host, as soon as all that are in the group have said where they
- * listen. */
+/* Sends the addresses of this host's workers to the other nodes, once every group member on this
+ * host listens. */
 static void introduce(lki_job *job)
 {
     lki_introduction *workers = NULL;
@@ -453,7 +461,7 @@ void lki_nodes_stop(lki_job *job, int number, bool force)
 
 /* ---- The end ----------------------------------------------------------------------------- */
 
-/* This node could not do its part: it is why the job fails. */
+/* Reports to the other nodes that this launcher has failed with `why`, which fails the job. */
 static lki_outcome say_why_not(lki_job *job, const lk_error *why, int exit_code)
 {
     lki_verdict verdict = {.culprit = job->roster.first, .status = LK_EPEER};
@@ -481,7 +489,7 @@ static lki_outcome outcome_of(uint32_t weight, const lk_launch_result *result)
     return outcome;
 }
 
-/* All workers of this host have left the others, as they were asked to. */
+/* Returns true if all workers of this host have left on request while other hosts continue. */
 static bool has_left(const lki_job *job)
 {
     bool left = job->leaving && job->stop_signal == 0;
@@ -491,12 +499,13 @@ static bool has_left(const lki_job *job)
     return left;
 }
 
-/* The others go on without this host.  It leaves, for as long as it is there its place is taken. */
+/* Returns true if the other hosts continue without this host, which must then leave so that a late
+ * host can take its place. */
 static bool is_out(const lki_job *job)
 {
     bool others  = !job->over && !lki_rendezvous_lost(job->rendezvous);
     bool dropped = job->dropped && job->options->host_returns
-                   && lki_rendezvous_self(job->rendezvous) != 0; /* who decides stays */
+                   && lki_rendezvous_self(job->rendezvous) != 0; /* node 0 decides */
     return others && (job->outside || dropped);
 }
 

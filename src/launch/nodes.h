@@ -1,12 +1,13 @@
-/* launch/nodes.h -- a launcher among those of the other nodes. */
+/* launch/nodes.h -- communication between the launchers of the nodes. */
 #ifndef LKI_LAUNCH_NODES_H
 #define LKI_LAUNCH_NODES_H
 
 #include "launch/job.h"
 #include "launch/spawn.h"
 
-/* What a launcher says to the others while the job runs, as lki_rendezvous_introduce() and so on
- * have it; `workers` to `entrants` are those functions' arguments. */
+/* The messages that a launcher sends to the others while the job runs.  Each corresponds to a
+ * function such as lki_rendezvous_introduce(); the fields below are the arguments of these
+ * functions. */
 typedef enum {
     LKI_SAY_INTRODUCE,
     LKI_SAY_ENDED,
@@ -19,60 +20,67 @@ typedef enum {
 
 typedef struct lki_saying {
     lki_say_kind            kind;
-    uint64_t                epoch; /* in which it is said */
+    uint64_t                epoch; /* epoch to which the message refers */
     const lki_introduction *workers;
     lki_rank_end            end;
     lki_verdict             verdict;
     lki_order               stop;
     uint32_t                timeout_ms;
     lki_members             members, entrants;
-    bool                    admits; /* false: nobody shall enter */
+    bool                    admits; /* false: no worker may enter */
 } lki_saying;
 
-/* Says it, wherever the connections are; and where they are. */
+/* Sends a message to the other nodes.  A coordinator sends through the keeper, which owns the
+ * connections. */
 void lki_nodes_say(const lki_job *job, const lki_saying *what);
+
+/* Sends a message to the other nodes.  Called in the process that owns the connections. */
 void lki_nodes_speak(const lki_job *job, const lki_saying *what);
 
-/* This one, once all have met. */
+/* Returns the data of this node, once all nodes have connected. */
 const lki_node *lki_nodes_self(const lki_job *job);
 
-/* Whether node 0 is lost, so that nobody decides any more. */
+/* Returns true if node 0 is lost.  No new group can then be formed. */
 bool lki_nodes_lost(const lki_job *job);
 
-/* Waits until all nodes have come: job->roster is known then, and who is where. */
+/* Waits for all nodes.  Afterwards job->roster and the placement of all ranks are known. */
 LK_NODISCARD lk_status lki_nodes_meet(lki_job *job);
 
-/* After how much silence a node is lost, for waits of this length (0: as they are when nothing is
- * asked for): as long as these, from 1 s to 10 s. */
+/* Returns the silence after which a node counts as lost.  This is the given timeout of the workers
+ * (0: the default), limited to 1 s to 10 s. */
 uint32_t lki_nodes_silence_ms(uint32_t timeout_ms);
 
-/* LK_EPEER if a worker that another launcher has started ended before all had met. */
+/* Fails with LK_EPEER if a worker of another launcher has ended before all nodes had connected. */
 LK_NODISCARD lk_status lki_nodes_check_workers(const lki_job *job);
 
-/* Puts into the control memory, and a descriptor, what workers need to reach those on other hosts:
- * names of the hosts, the job, the key. */
+/* Writes the facts that workers need to reach other hosts into the control memory, and the key into
+ * a memfd. */
 LK_NODISCARD lk_status lki_nodes_prepare(lki_job *job);
 
-/* What workers are told of the nodes: the number of this one, where node 0 is. */
+/* Fills in this node's number and node 0's address for the workers. */
 void lki_nodes_describe(lki_job *job, lki_worker_facts *facts);
 
-/* The others have said something. */
+/* Handles all messages from the other nodes. */
 LK_NODISCARD lk_status lki_nodes_serve(lki_job *job);
 
-/* Strangers at the rendezvous, since the last note; `last`: or none will follow. */
+/* Prints a note about connections that the rendezvous has refused since the last note.  With
+ * `last`, prints the note even if the last one is recent. */
 void lki_nodes_note_refused(lki_job *job, bool last);
 
-/* Something may have changed in the control memory: addresses of workers, or a failure. */
+/* Sends new facts from the control memory to the other nodes: addresses of workers, or a
+ * failure. */
 void lki_nodes_look(lki_job *job);
 
-/* A worker of this node has ended; whether it failed the job is said by lki_nodes_look(). */
+/* Reports the end of a worker to the other nodes.  If the end was a failure, lki_nodes_look()
+ * reports the failure separately. */
 void lki_nodes_ended(lki_job *job, uint32_t i);
 
-/* The user wants something of this node that all shall do. */
+/* Forwards a user's request to stop to the other nodes. */
 void lki_nodes_stop(lki_job *job, int number, bool force);
 
-/* All is said and done on this node, with `st` and (where that is LK_OK) `weight` of `result`.
- * Waits for the others; the result is everybody's then. */
+/* Reports that this node has finished with status `st`.  If `st` is LK_OK, also reports `result`
+ * and its `weight`.  Waits for the other nodes, and replaces *result by the result of the whole
+ * job. */
 LK_NODISCARD lk_status lki_nodes_finish(lki_job *job, lk_status st, uint32_t weight,
                                         lk_launch_result *result);
 

@@ -1,4 +1,4 @@
-/* output.c -- the workers' lines, whole, each with its rank in front. */
+/* output.c -- forwards the workers' output line by line, prefixed with the rank. */
 #include "launch/output.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 #include "base/memory.h"
 
-/* After poll() a pipe takes this much without blocking (POSIX calls it PIPE_BUF). */
+/* The number of bytes that a pipe accepts without blocking after poll() (PIPE_BUF in POSIX). */
 enum { WRITE_BYTES = 4096 };
 
 lk_status lki_sink_init(lki_sink *sink, int to)
@@ -45,7 +45,8 @@ void lki_stream_deinit(lki_stream *stream)
     *stream = (lki_stream){.from = -1};
 }
 
-/* One read may complete as many lines as it has bytes, and each gains a prefix. */
+/* Returns true if the output of one read fits into the sink, even if every byte read ends a line
+ * and so adds a prefix. */
 bool lki_sink_has_room(const lki_sink *sink)
 {
     size_t worst = LKI_READ_BYTES * (sizeof((lki_stream *)0)->prefix + 2) + 2 * LKI_LINE_BYTES;
@@ -114,7 +115,7 @@ static void take_bytes(lki_stream *stream, lki_sink *sink, const char *text, siz
         bytes -= fits;
         if (bytes == 0)
             break;
-        emit_line(stream, sink); /* its end has come, or it is too long */
+        emit_line(stream, sink); /* complete, or too long */
         if (*text == '\n') {
             text++;
             bytes--;

@@ -1,9 +1,9 @@
-/* launch/output.h -- the workers' lines, whole, each with its rank in front.
+/* launch/output.h -- forwards the workers' output line by line, prefixed with the rank.
  *
- * A worker writes into a pipe (a stream here); its lines go to the launcher's own standard output
- * or error (a sink).  The launcher must never block on a slow reader, or it would miss a death:
- * sinks are written when poll() says so, and a stream is read only while its sink has room, so a
- * slow reader slows the workers and nothing else.
+ * A worker writes into a pipe (a stream here), and its lines go to the launcher's own standard
+ * output or error (a sink).  The launcher must never block on a slow reader, or it would detect
+ * deaths late.  Sinks are therefore written only when poll() permits, and a stream is read only
+ * while its sink has room.  So a slow reader slows down only the workers.
  */
 #ifndef LKI_LAUNCH_OUTPUT_H
 #define LKI_LAUNCH_OUTPUT_H
@@ -11,48 +11,49 @@
 #include "base/status.h"
 
 enum {
-    LKI_LINE_BYTES = 8192,   /* a longer line is cut into lines of this size */
-    LKI_READ_BYTES = 4096,   /* at most this much of a stream at a time */
-    LKI_SINK_BYTES = 262144, /* what may wait for a slow reader */
+    LKI_LINE_BYTES = 8192,   /* size at which longer lines are split */
+    LKI_READ_BYTES = 4096,   /* bytes per read from a stream */
+    LKI_SINK_BYTES = 262144, /* limit of the bytes that wait for a slow reader */
 };
 
 typedef struct {
-    int    to;   /* not ours to close; -1 once nobody reads it any more */
+    int    to;   /* the descriptor to write to, borrowed; -1: the reader has closed its end */
     char  *text; /* LKI_SINK_BYTES */
     size_t used;
 } lki_sink;
 
 typedef struct {
-    int    from;       /* the pipe's read end, non-blocking; -1 at its end */
+    int    from;       /* read end of the pipe, non-blocking; -1: end of file */
     char   prefix[16]; /* "[3] " */
-    char  *line;       /* LKI_LINE_BYTES: the start of a line whose end has not come */
+    char  *line;       /* a buffer of LKI_LINE_BYTES for the beginning of an unfinished line */
     size_t used;
 } lki_stream;
 
 LK_NODISCARD lk_status lki_sink_init(lki_sink *sink, int to);
 void lki_sink_deinit(lki_sink *sink);
 
-/* Owns `from` from now on, and has closed it when it fails. */
+/* Opens a stream.  Takes ownership of `from`, and closes it on failure. */
 LK_NODISCARD lk_status lki_stream_init(lki_stream *stream, int from, const char *prefix);
-void lki_stream_deinit(lki_stream *stream); /* a zeroed stream is allowed */
+void lki_stream_deinit(lki_stream *stream); /* accepts a zeroed stream */
 
-/* Whether the sink can take whatever one lki_stream_read() may produce. */
+/* Returns true if the sink has room for the output of one lki_stream_read(). */
 bool lki_sink_has_room(const lki_sink *sink);
 
-/* Nobody reads it any more: forgets what waits and whatever comes. */
+/* Discards all output that is pending or that follows.  Called when the reader is gone. */
 void lki_sink_close(lki_sink *sink);
 
-/* Writes some of what waits; call it when the descriptor is writable.  Closes the sink when
- * nobody reads it any more. */
+/* Writes some of the pending output.  Called when the descriptor is writable.  Closes the sink if
+ * the reader is gone. */
 void lki_sink_write(lki_sink *sink);
 
-/* Writes until the sink has room, with `all` until nothing waits.  It is closed when `stop` becomes
- * readable: whoever interrupts us does not want to see the rest. */
+/* Writes until the sink has room, or with `all` until nothing is pending.  Closes the sink when
+ * `stop` becomes readable, because a user who interrupts the program does not want the pending
+ * output. */
 void lki_sink_drain(lki_sink *sink, bool all, int stop);
 
-/* Reads once and moves whole lines to the sink, which must have room.  At the end of the stream
- * (or when the sink is closed) flushes the last, unfinished line and closes it.  Returns false
- * when there is nothing more to read now. */
+/* Reads once, and moves whole lines to the sink, which must have room.  At the end of the stream,
+ * or if the sink is closed, also moves the last, unfinished line and closes the stream.  Returns
+ * false if nothing more can be read now. */
 bool lki_stream_read(lki_stream *stream, lki_sink *sink);
 
 /* Moves an unfinished last line to the sink, and closes the stream. */

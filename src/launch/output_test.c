@@ -1,4 +1,4 @@
-/* output_test.c -- lines are the same however the bytes arrive. */
+/* output_test.c -- tests that the output lines do not depend on how the bytes arrive. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 
 #include "launch/output.h"
 
-/* Sends `text` through a stream in pieces of `piece` bytes; what came out is in `sink`. */
+/* Sends `text` through a stream in pieces of `piece` bytes into `sink`. */
 static void pass(lki_sink *sink, const char *text, size_t bytes, size_t piece)
 {
     lki_stream stream;
@@ -55,7 +55,7 @@ static void lines_do_not_depend_on_pieces(void **state)
     assert_passes("one\ntwo\n\nthree", "[12] one\n[12] two\n[12] \n[12] three\n");
 }
 
-/* The worst for the room that lki_sink_has_room() promises: nothing but line ends. */
+/* Sends line ends only, the worst case for lki_sink_has_room().  Expects that every read fits. */
 static void a_read_always_fits(void **state)
 {
     (void)state;
@@ -85,7 +85,7 @@ static void long_lines_are_cut(void **state)
     }
 }
 
-/* In a child, which has SIGPIPE blocked like lk_launch(). */
+/* Runs in a child that has blocked SIGPIPE, like lk_launch(). */
 static void a_reader_that_goes_away_closes_the_sink(void **state)
 {
     (void)state;

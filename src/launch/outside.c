@@ -1,10 +1,11 @@
-/* outside.c -- the launcher of a host that has come late, in place of one that the job has lost.
+/* outside.c -- the launcher of a late host, which replaces a host that the job has lost.
  *
- * Its workers start with the numbers of those that were there, and wait to enter, as a worker does
- * that is started in place of another (replace.c); but nobody of this host is in the group, whose
- * launcher would let them in.  So it tells node 0 when all are ready, and is told of every group;
- * the first that has its workers in it is its first (rebuild.c).  Until then whatever happens to it
- * is its own affair: if one of its workers ends it ends, and the others go on as they were.
+ * The workers of a late host start with the ranks of the lost host and wait to enter, like
+ * replacements (replace.c).  Replacements on other hosts are admitted by a launcher that is in the
+ * group, but this host's launcher is not.  So this launcher informs node 0 when all its workers are
+ * ready, and receives the members of every new group.  The host enters with the first group that
+ * contains its workers (rebuild.c).  Until then a failure on this host does not affect other hosts.
+ * If a worker of this host ends, all workers of this host are ended, and the other hosts continue.
  */
 #include <stdio.h>
 

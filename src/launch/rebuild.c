@@ -1,33 +1,35 @@
-/* rebuild.c -- the launcher's part when a group goes on without those that it has lost.
+/* rebuild.c -- the launcher's part in continuing with a new group after a loss.
  *
- * A job that continues does not end with a worker that fails: its death ends the others' waits as
- * ever, but they are left alone, and may ask for a new group (comm/rebuild.c) or end by themselves.
- * The first that asks sets the clock.  When nobody is missing any more, those who asked get the
- * control memory of the next epoch; who is still missing when the time is up is killed, so that
- * nobody is left who might think that he belongs to it, and has a second to be dead.
+ * With --on-failure continue the job does not end with a failed worker.  The failure ends the waits
+ * of the other workers as usual.  The survivors may then request a new group (comm/join/rebuild.c)
+ * or exit.  The first request starts a deadline.  As soon as all survivors have made a request,
+ * they receive the control memory of the next epoch.  Workers that are still missing at the
+ * deadline are killed, so that no process is left that considers itself a member.  The launcher
+ * waits up to one second for the end of the killed workers.
  *
- * On several nodes each launcher does that for its own workers, and the first that is asked sets
- * the others' clocks, too.  None makes a group by itself: it tells node 0 who goes on from here,
- * and node 0, when all have said so, have finished or are lost, tells all who the group is.
+ * With several nodes each launcher collects the requests of its own workers, and the first request
+ * starts the deadline on all nodes.  A launcher does not form a group by itself: it reports to node
+ * 0 which of its workers survive.  When all nodes have reported, have finished or are lost, node 0
+ * sends the members to all.
  *
- *      launcher                             node 0 (rendezvous/seats.c)
- *      asked {epoch k, time} -------------> passed on
- *      nobody is missing here
- *      group {epoch k, its ranks} --------> waits for the rest
- *      control memory of epoch k+1 <------- group {epoch k+1, all ranks}
- *      introductions, as at the start <---> introductions
+ *   launcher                                  node 0 (rendezvous/seats.c)
+ *   asked {epoch k, time}        -------------> passed on
+ *   nobody is missing here
+ *   group {epoch k, its ranks}   -------------> waits for the other nodes
+ *   control memory of epoch k+1  <------------- group {epoch k+1, all ranks}
+ *   introductions, as at the start <----------> introductions
  *
- * A node that is lost, or has no rank left, is out; what happened there does not count any more.
- * One that has lost node 0 has nobody to decide, and its part of the job ends.
+ * A node that is lost, or has no rank left, is excluded, and its later events are ignored.  If node
+ * 0 is lost, the other nodes cannot continue, and the job ends on every node.
  *
- * As everywhere, time in which this process did not run does not count.
+ * Time in which this process did not run does not count.
  */
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 #include "base/file.h"
-#include "launch/keeper/keeper.h"
+#include "launch/keeper.h"
 #include "launch/nodes.h"
 
 static const double LATE_SECONDS = 0.5, DYING_SECONDS = 1;
@@ -65,8 +67,8 @@ void lki_job_note_loss(const lki_job *job, const char *format, ...)
     va_end(args);
 }
 
-/* Workers that have not joined cannot go on: they have no group to make anew.  And nobody can where
- * nobody decides. */
+/* Returns true if the job can continue after a failure.  Workers that have not joined have no group
+ * to rebuild, and without node 0 no new group can be formed. */
 bool lki_job_survives(const lki_job *job)
 {
     return job->options->on_failure == LK_ON_FAILURE_CONTINUE && job->kill_at <= 0
@@ -108,7 +110,7 @@ static void kill_missing(lki_job *job, uint32_t timeout_ms)
     job->rebuild_left   = DYING_SECONDS;
 }
 
-/* Node 0 of emulated hosts speaks for all. */
+/* Prints a note about the new group.  With emulated hosts only node 0 prints it. */
 static void note_group(const lki_job *job, const lki_members *members)
 {
     uint32_t count = 0;
@@ -121,7 +123,8 @@ static void note_group(const lki_job *job, const lki_members *members)
     lki_job_note_loss(job, "the group goes on with %u of %u ranks", count, job->roster.world);
 }
 
-/* Whether there is a control memory of the new epoch; those who asked know why there is none. */
+/* Creates the control memory of the new epoch.  Returns true on success; on failure the workers
+ * that made a request receive the reason. */
 static bool begin(lki_job *job, const lki_members *members)
 {
     bool made;
@@ -135,7 +138,8 @@ static bool begin(lki_job *job, const lki_members *members)
     return made;
 }
 
-/* Nobody is missing here: on one host that is all, else it is node 0's to put together. */
+/* Acts when no worker of this host is missing.  Forms the new group or, with several nodes, reports
+ * the survivors to node 0. */
 static void settle(lki_job *job)
 {
     lki_members members = lki_control_askers(job->control);
@@ -166,7 +170,7 @@ void lki_rebuild_resume(lki_job *job)
     lki_members members = {{0}};
 
     if (job->rendezvous != NULL || lki_control_epoch(job->control) == job->epoch)
-        return; /* of several nodes the event is heard again */
+        return; /* with several nodes, node 0's announcement arrives again */
     for (uint32_t rank = 0; rank < job->roster.world; rank++)
         if (lki_control_is_member(job->control, rank))
             lki_members_add(&members, rank);
@@ -185,7 +189,7 @@ void lki_rebuild_asked(lki_job *job, uint64_t epoch, uint32_t timeout_ms)
         job->rebuild_ms = timeout_ms;
 }
 
-/* This node cannot come along.  Its workers end, and the others go on without them. */
+/* Reports that this node cannot take part in the new group.  The workers of this node then end. */
 static void fall_out(lki_job *job, uint32_t culprit)
 {
     lki_saying ours = {.kind    = LKI_SAY_VERDICT,
@@ -201,7 +205,7 @@ static void fall_out(lki_job *job, uint32_t culprit)
 
 void lki_rebuild_begin(lki_job *job, uint64_t epoch, const lki_members *members)
 {
-    bool     made      = lki_control_epoch(job->control) == epoch; /* by a launcher before this */
+    bool     made      = lki_control_epoch(job->control) == epoch; /* by a previous coordinator */
     bool     concerned = made || lki_rebuild_concerns(job);
     uint32_t first     = job->roster.first, end = first + job->count;
 
@@ -220,12 +224,12 @@ void lki_rebuild_begin(lki_job *job, uint64_t epoch, const lki_members *members)
         return;
     }
     lki_replace_begin(job);
-    lki_nodes_look(job); /* somebody may have died since he asked */
+    lki_nodes_look(job); /* a member may have died since its request */
 }
 
-/* ---- Every turn -------------------------------------------------------------------------- */
+/* ---- Turns ------------------------------------------------------------------------------- */
 
-/* The time that is left, after that which has passed since the last look. */
+/* Subtracts the time since the last call from job->rebuild_left, the time until the deadline. */
 static void count_down(lki_job *job, uint32_t timeout_ms)
 {
     double now    = lki_seconds(), passed = now - job->rebuild_seen, most = timeout_ms * 1e-3;
@@ -240,7 +244,8 @@ static void count_down(lki_job *job, uint32_t timeout_ms)
         job->rebuild_left = most;
 }
 
-/* How long those who ask wait at most, here and on other nodes; 0 where nobody asks. */
+/* Returns the shortest timeout of all ranks that request a group, on this node or on others; 0 if
+ * there is no request. */
 static uint32_t asked_ms(const lki_job *job)
 {
     uint32_t here, there = job->rebuild_ms;
@@ -250,16 +255,17 @@ static uint32_t asked_ms(const lki_job *job)
     return there != 0 && there < here ? there : here;
 }
 
-/* Says no to those who ask, where nothing can come of it. */
+/* Refuses the requests for a new group if no group can be formed, and sends the reason.  Returns
+ * true in that case. */
 static bool refuse(lki_job *job)
 {
     if (lki_is_foreign(job))
         lki_control_refuse(job->control, LK_EUNSUPPORTED, "another launcher (mpirun, srun, "
                            "torchrun) has started this job, and ends it when a rank fails: only "
-                           "lockstep run --on-failure continue lets the others go on");
+                           "`on_failure` continue lets the others go on");
     else if (job->options->on_failure != LK_ON_FAILURE_CONTINUE)
         lki_control_refuse(job->control, LK_EUNSUPPORTED, "this job ends at its first failure: "
-                           "start it with lockstep run --on-failure continue to go on without the "
+                           "start it with `on_failure` continue to go on without the "
                            "ranks that are lost");
     else if (job->rendezvous != NULL && lki_nodes_lost(job))
         lki_control_refuse(job->control, LK_EPEER, "node 0, whose launcher decides who goes on, is "

@@ -1,10 +1,11 @@
-/* rebuild_test.c -- a group that loses ranks and goes on, with real processes.
+/* rebuild_test.c -- tests a group of real processes that loses ranks and continues.
  *
- * Goal:   whoever dies, wherever, the others come to be one group again, in their old order, whose
- *         collectives have the right bits; nothing is left behind; who does not come is out, and
- *         named; a job that was not asked to go on ends as ever.
- * Method: the workers are this very program: "worker MODE" runs a function of rebuild_test.h, which
- *         ends with 0 only if all that it can see is right.
+ * Goal:   ranks die at many places in the code.  The survivors rebuild one group, in their old
+ *         order, whose collectives give exactly the expected results.  No process or descriptor is
+ *         left behind.  A rank that does not take part is excluded and named.  A job without
+ *         continue mode ends.
+ * Method: the workers are this program: "worker MODE" runs a function of rebuild_testing.h, which
+ *         exits with 0 only if all its checks succeed.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,8 +16,10 @@
 
 #include <cmocka.h>
 
-#include "launch/rebuild_jobs.h"
-#include "launch/rebuild_test.h"
+#include "base/thorough_testing.h"
+#include "launch/rebuild_jobs_testing.h"
+#include "launch/rebuild_testing.h"
+#include "launch/side_by_side_testing.h"
 #include "launch/spawn.h"
 
 /* ---- Tests ------------------------------------------------------------------------------- */
@@ -54,13 +57,14 @@ static void several_die_at_once(void **state)
 static void ranks_die_at_any_moment(void **state)
 {
     (void)state;
-    for (uint32_t seed = 0; seed < 20; seed++) {
+    for (uint32_t seed = 0; seed < (lki_thorough() ? 20 : 6); seed++) {
         assert_good(launch(going_on(6), "storm", "", seed), "storm", "", seed);
         assert_noted("the group goes on with 1 of 6 ranks");
     }
 }
 
-/* Who was killed, in order: "2 0 1 ". */
+/* Runs a job with faults planned by `seed`. `order` becomes the ranks that were killed, in order,
+ * such as "2 0 1 ". */
 static void killed_by_plan(char order[32], uint64_t seed)
 {
     static const char mark[]  = "chaos: rank ";
@@ -74,7 +78,7 @@ static void killed_by_plan(char order[32], uint64_t seed)
         (void)snprintf(order + strlen(order), 32 - strlen(order), "%c ", at[strlen(mark)]);
 }
 
-/* A seed gives the same plan again, and the last one is spared. */
+/* Checks that a seed repeats its plan, and that the last rank is spared. */
 static void blows_are_planned(void **state)
 {
     char once[32], again[32], other[32];
@@ -97,17 +101,36 @@ static void nothing_is_left_behind(void **state)
     assert_int_equal(maps_of("/proc/self/maps"), maps);
 }
 
-static void who_does_not_come_is_out(void **state)
+static lk_launch_options hurried(void)
 {
     lk_launch_options options = going_on(3);
+    options.timeout_ms        = 6000;
+    return options;
+}
+
+static void who_is_stopped_is_out(void **state)
+{
+    (void)state;
+    assert_good(launch(hurried(), "absent", "stopped", 0), "absent", "stopped", 0);
+    assert_noted("is stopped (by SIGSTOP or a debugger)");
+}
+
+static void who_is_asleep_is_out(void **state)
+{
+    (void)state;
+    assert_good(launch(hurried(), "absent", "asleep", 0), "absent", "asleep", 0);
+    assert_noted("has not come within 6 s to go on with the others, and is killed");
+    assert_null(strstr(notes, "SIGKILL"));
+}
+
+#define NAME(test) (char[]){ #test }
+
+static void who_does_not_come_is_out(void **state)
+{
+    char *const names[] = { NAME(who_is_stopped_is_out), NAME(who_is_asleep_is_out) };
 
     (void)state;
-    options.timeout_ms = 3000;
-    assert_good(launch(options, "absent", "stopped", 0), "absent", "stopped", 0);
-    assert_noted("is stopped (by SIGSTOP or a debugger)");
-    assert_good(launch(options, "absent", "asleep", 0), "absent", "asleep", 0);
-    assert_noted("has not come within 3 s to go on with the others, and is killed");
-    assert_null(strstr(notes, "SIGKILL"));
+    run_side_by_side(self, names, 2);
 }
 
 static void who_has_left_is_not_waited_for(void **state)
@@ -143,7 +166,8 @@ static void the_last_group_is_judged(void **state)
     assert_noted("rank 0 (pid ");
 }
 
-/* Only where the ranks leave together does one that is done vouch for the others. */
+/* Kills a rank when all ranks are done.  A rank that has finished proves that the others have
+ * finished only if ranks leave together. */
 static void who_dies_when_all_is_done_is_no_loss(void **state)
 {
     (void)state;
@@ -158,7 +182,8 @@ static void who_dies_when_all_is_done_is_no_loss(void **state)
 
 static void other_jobs_end_as_ever(void **state)
 {
-    lk_launch_options stop = { .workers = 3, .timeout_ms = 20000, .note = take_note };
+    lk_launch_options stop = { .struct_size = sizeof(lk_launch_options),
+                               .workers = 3, .timeout_ms = 20000, .note = take_note };
 
     (void)state;
     lk_launch_result result = launch(stop, "refused", "", 0);
@@ -222,6 +247,8 @@ int main(int argc, char **argv)
     if (argc >= 3 && strcmp(argv[1], "worker") == 0)
         return work(argc, argv);
     find_self();
+    const struct CMUnitTest waiting[] = { cmocka_unit_test(who_is_stopped_is_out),
+                                          cmocka_unit_test(who_is_asleep_is_out) };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_rank_dies_at_each_place),
         cmocka_unit_test(several_die_at_once),
@@ -239,5 +266,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_flight_record_goes_on),
         cmocka_unit_test(the_command_says_who_is_lost),
     };
+    if (only_one(argc, argv))
+        return cmocka_run_group_tests_name("launch.rebuild", waiting, NULL, NULL);
     return cmocka_run_group_tests_name("launch.rebuild", tests, NULL, NULL);
 }

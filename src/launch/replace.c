@@ -1,10 +1,11 @@
-/* replace.c -- new workers in place of those that a job has lost.
+/* replace.c -- starts new workers in place of lost ones.
  *
- * When a worker was lost and the others have gone on without it, another process is started with
- * its number.  It asks to enter when it is ready to (comm/rebuild.c), and the others let it in when
- * it suits them.  Who does not get in, or is lost again before it has made two steps, counts: after
- * so many in a row as the options say no more are started, for it is the machine that kills them,
- * or the program.  Who still waits when nobody of the group is left has nothing to enter.
+ * When a worker was lost and the group continues without it, another process is started with the
+ * same rank.  The replacement asks to enter when it is ready (comm/join/rebuild.c), and the group
+ * admits it between two steps.  A replacement that is not admitted, or is lost before it has
+ * completed two steps, counts as failed.  After options->replacements failures in a row the
+ * launcher starts no more replacements, because the program or the machine must be at fault.  A
+ * replacement that still waits when no group member is left is ended.
  */
 #include <signal.h>
 
@@ -31,7 +32,7 @@ static bool group_lives(const lki_job *job)
     return i < job->count;
 }
 
-/* It was, and the others have gone on. */
+/* Returns true if a worker was lost and the group continues without it. */
 static bool is_lost(const lki_job *job, uint32_t i)
 {
     const lki_worker *worker = &job->workers[i];
@@ -40,7 +41,7 @@ static bool is_lost(const lki_job *job, uint32_t i)
     return worker->order != 0 && !left && !worker->given_up && !is_member(job, i);
 }
 
-/* Whether one more may be started in its place. */
+/* Counts failed replacements in a row.  Returns true if another replacement may be started. */
 static bool may_be_replaced(lki_job *job, uint32_t i)
 {
     const lki_worker *worker = &job->workers[i];
@@ -78,7 +79,8 @@ static void dismiss(lki_job *job)
         }
 }
 
-/* The others know it by now, and have it enter after the step that they are in. */
+/* Marks the replacements that are ready.  The group sees the mark, and admits these workers after
+ * its current step. */
 static void note_ready(lki_job *job)
 {
     lki_members waiting = lki_control_entrants(job->control);

@@ -1,19 +1,20 @@
-/* report.c -- how the workers of a host ended: the first failure by cause, in one line.
+/* report.c -- determines how the workers of a host ended: the first failure by cause, in one line.
  *
- * When one worker dies, all do within milliseconds, and the order in which the launcher hears of
- * it is luck.  So workers are judged by why they ended, and only then by when:
+ * When one worker dies, all workers end within milliseconds, in an arbitrary order.  So workers are
+ * ranked first by the reason of their end, and only then by its time:
  *
- *   stopped      did not run while others waited for it: the cause, whatever else happened
- *   failed       by itself: a signal, a status other than 0, an error of its own
- *   timed out    waited in vain: a cause only if nobody failed by himself
- *   consequence  told that a peer had failed (LK_EPEER), or ended by the launcher after that or
- *                after a second request to stop
- *   left         with status 75 after a request to stop
- *   done         with status 0
+ *   stopped       did not run while others waited for it: the cause, whatever else happened
+ *   failed        by itself: by a signal, a status other than 0, an error of its own
+ *   timed out     waited in vain: a cause only if no other worker failed by itself
+ *   consequence   received the failure of a peer (LK_EPEER), or was ended by the launcher after
+ *                 that or after a second request to stop
+ *   left          ended with status 75 after a request to stop
+ *   done          ended with status 0
  *
- * The best of the highest class is reported; among equals the first to end.  Where the job went on
- * after a failure, only those count who were in the last group.  Where the ranks leave together
- * (leave_together) one that is done has seen that all are: who is killed on his way out is, too.
+ * The launcher reports the worker of the highest class.  Within a class, it reports the worker that
+ * ended first.  If the job continued after a failure, only members of the last group count.  If
+ * ranks leave together (leave_together), a worker that is done proves that all are done.  A worker
+ * killed while it exits then counts as done.
  */
 #include <signal.h>
 #include <stdarg.h>
@@ -25,14 +26,15 @@
 
 enum { EXIT_STOPPED = 75, EXIT_SIGNAL = 128 };
 
-/* The order of weights; LOST is what the rendezvous makes of a node that is gone. */
+/* The classes in ascending weight.  LOST equals the weight that the rendezvous assigns to the
+ * outcome of a lost node. */
 typedef enum { DONE, LEFT, CONSEQUENCE, TIMED_OUT, LOST, FAILED, STOPPED } ending;
 
 _Static_assert((int)LOST == (int)LKI_WEIGHT_LOST, "the rendezvous weighs lost nodes like this");
 
-/* Workers on several hosts agree among themselves when they leave, and that may be known here
- * before the request to another node's launcher is.  Where losses are borne one worker may leave by
- * itself. */
+/* Returns true if a worker has left on request.  Workers of several hosts agree to leave, and they
+ * may act on the agreement before the request itself reaches this host.  With --on-failure continue
+ * a single worker may leave. */
 bool lki_left_on_request(const lki_job *job, const lki_worker *worker)
 {
     bool asked = job->stop_signal != 0 || job->rendezvous != NULL ||
@@ -40,7 +42,8 @@ bool lki_left_on_request(const lki_job *job, const lki_worker *worker)
     return asked && worker->signal == 0 && worker->status == EXIT_STOPPED;
 }
 
-/* One of this host, or of another: then it cannot be told from one that has left on request. */
+/* Returns true if a worker has seen the end of the job.  About a worker of another host only its
+ * leaving is known, and after a request to stop that does not prove the end of the job. */
 bool lki_is_complete(const lki_job *job)
 {
     bool          survives = job->options->on_failure == LK_ON_FAILURE_CONTINUE;
@@ -58,7 +61,7 @@ bool lki_is_complete(const lki_job *job)
     return complete && job->options->leave_together;
 }
 
-/* Whether it had told an error of its own when it was ended, for it did not end by itself. */
+/* Returns true if the worker had reported an error of its own before the launcher ended it. */
 static bool had_failed(const lki_worker *worker, const lki_rank_view *view)
 {
     return worker->by_us && worker->signal != 0 && view->status != LK_OK
@@ -86,7 +89,7 @@ static ending ending_of(const lki_job *job, uint32_t i)
     return view.status == LK_ETIMEOUT ? TIMED_OUT : FAILED;
 }
 
-/* Appends to the line what fits. */
+/* Appends text to `line`, and truncates the text if the line is full. */
 static void say(char *line, size_t bytes, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -152,7 +155,7 @@ void lki_job_lose(const lki_job *job, uint32_t i)
 
     bool missed = worker->by_us && job->rebuild_killed;
     if (worker->signal == 0 || (worker->by_us && !missed && job->force_signal == 0))
-        return; /* it is not for its end that it is lost */
+        return; /* the worker was lost for another reason */
     lki_control_view(job->control, rank, &view);
     lki_control_who(job->control, rank, who);
     (void)snprintf(line, sizeof line, "%s ", who);
@@ -169,7 +172,8 @@ void lki_job_lose(const lki_job *job, uint32_t i)
     lki_control_lose(job->control, rank, line);
 }
 
-/* The worker whose end tells most about the job's.  Who is not in the last group does not. */
+/* Returns the worker of the last group with the highest class, as explained above. *how becomes its
+ * class. */
 static uint32_t most_telling(const lki_job *job, ending *how)
 {
     uint32_t best = job->count;

@@ -1,13 +1,14 @@
-/* signals.c -- the signals that a launcher takes for its workers.
+/* signals.c -- the signals that a launcher handles for its workers.
  *
- * They are blocked and read from a descriptor, so that no handler and no global is needed.  A
- * signal that the caller ignores stays ignored (nohup), with one exception: a shell without job
- * control starts its background jobs with SIGINT ignored, so that Ctrl-C spares them.  There we
- * overlook only the terminal's SIGINT and still obey kill -INT (watch.c).
+ * The signals are blocked and read from a descriptor, so neither a signal handler nor a global
+ * variable is needed.  A signal that the caller ignores remains ignored (nohup), with one
+ * exception.  A shell without job control starts background jobs with SIGINT ignored, so that
+ * Ctrl-C spares them.  In this case only the terminal's SIGINT is ignored, and kill -INT is obeyed
+ * (watch.c).
  *
- * SIGPIPE is blocked as well: a reader that goes away closes the sink, and the workers then find
- * it out by themselves; and SIGXFSZ: what `ulimit -f` forbids is an error like any other.  SIGCHLD
- * must not be ignored, or the kernel would reap our children and throw their statuses away.
+ * SIGPIPE is blocked: if a reader closes its end, the launcher closes the sink, and the workers see
+ * the error themselves.  SIGXFSZ is blocked: exceeding `ulimit -f` is an ordinary error.  SIGCHLD
+ * must not be ignored, or the kernel would reap our children and discard their statuses.
  */
 #include <errno.h>
 #include <string.h>
@@ -53,7 +54,8 @@ void lki_signals_close(lki_signals *self)
 {
     if (self->fd < 0)
         return;
-    static const int ours[] = {SIGPIPE, SIGXFSZ}; /* the caller must not die of them now */
+    static const int ours[] = {SIGPIPE, SIGXFSZ}; /* discarded if pending, because they must not
+                                                   * kill the caller when unblocked */
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
         struct timespec none = {0};
         sigset_t        one;

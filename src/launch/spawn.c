@@ -1,14 +1,14 @@
-/* spawn.c -- starting one worker as a direct child that cannot outlive its launcher.
+/* spawn.c -- starts one worker as a child that cannot outlive its launcher.
  *
- * fork() and exec(), not posix_spawn(): a worker asks the kernel for SIGKILL at its launcher's
- * death (PR_SET_PDEATHSIG) and that must be asked by the child.  Between fork and exec only
- * async-signal-safe functions run, because the launcher may have other threads; so everything
- * that needs memory (the environment) is made before.
+ * Uses fork() and exec() instead of posix_spawn(), because the child itself must ask the kernel to
+ * kill it at its launcher's death (PR_SET_PDEATHSIG).  The launcher may have other threads, so only
+ * async-signal-safe functions run between fork and exec.  The environment, which needs memory, is
+ * prepared before the fork.
  *
- * Workers stay in the launcher's process group.  Thus a terminal's job control works on the whole
- * job (Ctrl-Z, fg), rank 0 may read the terminal, and lockstep workers survive Ctrl-C because
- * lk_join() keeps SIGINT from ending them.  A group of their own was rejected: it would be in
- * the terminal's background, where reading stops a process.
+ * Workers stay in the launcher's process group.  So a terminal's job control works on the whole job
+ * (Ctrl-Z, fg), and rank 0 may read the terminal.  Lockstep workers survive Ctrl-C because
+ * lk_join() ignores SIGINT.  A separate group was rejected, because a group in the terminal's
+ * background is stopped when it reads.
  */
 #include "launch/spawn.h"
 
@@ -25,7 +25,7 @@
 
 enum { EXEC_FAILED = 127 };
 
-/* Everything below runs in the child and never returns. */
+/* The functions below run in the child and never return. */
 
 static _Noreturn void child_failed(const lki_spawn_plan *plan)
 {
@@ -40,7 +40,7 @@ static _Noreturn void child_main(const lki_spawn_plan *plan, pid_t launcher)
 {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
         child_failed(plan);
-    if (getppid() != launcher) /* it died before the line above could tell the kernel */
+    if (getppid() != launcher) /* the launcher died before prctl() took effect */
         _exit(EXEC_FAILED);
     for (int fd = 0; fd < 3; fd++)
         if (plan->standard[fd] >= 0 && dup2(plan->standard[fd], fd) < 0)
@@ -50,14 +50,15 @@ static _Noreturn void child_main(const lki_spawn_plan *plan, pid_t launcher)
             child_failed(plan);
     if (sigprocmask(SIG_SETMASK, &plan->mask, NULL) != 0)
         child_failed(plan);
-    if (plan->bound) /* where it is not allowed, the program runs all the same */
+    if (plan->bound) /* binding is not essential, so errors are ignored */
         (void)sched_setaffinity(0, sizeof plan->cores, &plan->cores);
     (void)execvpe(plan->argv[0], plan->argv, plan->environment);
     child_failed(plan);
 }
 
-/* fork(), for a child of our parent's.  The kernel writes its pid before it runs, also if we are
- * killed just then.  What the C library does at a fork is not wanted: only exec follows. */
+/* Forks a child of our parent.  The kernel stores the child's pid before the child runs, even if
+ * this process is killed at that moment.  The C library's fork handlers are not needed, because
+ * only exec follows. */
 static pid_t fork_sibling(pid_t *record)
 {
     return (pid_t)syscall(SYS_clone, CLONE_PARENT | CLONE_PARENT_SETTID | SIGCHLD, NULL, record,
@@ -82,7 +83,7 @@ uint16_t lki_port_free(void)
 {
     struct sockaddr_in address = {.sin_family = AF_INET};
     socklen_t          bytes   = sizeof address;
-    uint16_t           port    = 29500; /* what the ecosystem's launchers take by default */
+    uint16_t           port    = 29500; /* the default of other launchers */
     int                fd      = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

@@ -1,10 +1,10 @@
-/* tf_config.c -- the value of TF_CONFIG, as tf.distribute has it:
+/* tf_config.c -- parses the value of TF_CONFIG, as in tf.distribute:
  *
- *     {"cluster": {"chief": ["a:1"], "worker": ["a:2", "b:1"]}, "task": {"type": "worker",
- *      "index": 0}}
+ *    {"cluster": {"chief": ["a:1"], "worker": ["a:2", "b:1"]}, "task": {"type": "worker",
+ *     "index": 0}}
  *
- * The chief is rank 0, the workers follow in their order.  Tasks on one host have the same host
- * name, and stand side by side.
+ * The chief is rank 0, and the workers follow in their listed order.  Tasks on one host have the
+ * same host name, and must be adjacent in the lists.
  */
 #include <jansson.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
-#include "comm/control.h"
+#include "comm/roster.h"
 #include "launch/foreign.h"
 
 /* The tasks that compute, in the order of ranks. */
@@ -24,7 +24,7 @@ typedef struct {
 
 static lk_status refuse(const char *why)
 {
-    return lk_fail(LK_EINVAL, "TF_CONFIG in the environment: %s", why);
+    return lk_fail(LK_EINVAL, "%s", why);
 }
 
 static lk_status add_tasks(tasks *all, const json_t *cluster, const char *type)
@@ -51,7 +51,7 @@ static bool same_host(const char *a, const char *b)
     return (size_t)(strrchr(b, ':') - b) == length && memcmp(a, b, length) == 0;
 }
 
-/* Who shares the host of out->rank; its tasks must stand side by side. */
+/* Finds the tasks on the host of out->rank, which must be adjacent. */
 static lk_status find_neighbours(lki_foreign *out, const tasks *all)
 {
     uint32_t first = out->rank, end = out->rank + 1;
@@ -85,13 +85,27 @@ static lk_status read_task(lki_foreign *out, const tasks *all, const json_t *tas
     return LK_OK;
 }
 
+/* Checks that a TF_CONFIG without a cluster describes a single task. */
+static lk_status check_alone(const json_t *root)
+{
+    const json_t *task = json_object_get(root, "task"), *place = json_object_get(task, "index");
+
+    if (!json_is_object(root))
+        return refuse("it must be an object with cluster and task");
+    if (place != NULL && (!json_is_integer(place) || json_integer_value(place) != 0))
+        return refuse("it has the index of a task, but no cluster");
+    return LK_OK;
+}
+
 static lk_status read_root(lki_foreign *out, const json_t *root)
 {
     const json_t *cluster = json_object_get(root, "cluster");
     tasks         all     = { .count = 0 };
 
+    if (cluster == NULL)
+        return check_alone(root);
     if (!json_is_object(cluster))
-        return LK_OK; /* a task by itself: no job of several */
+        return refuse("cluster must be an object with lists of HOST:PORT");
     LK_TRY(add_tasks(&all, cluster, "chief"));
     all.chiefs = all.count;
     LK_TRY(add_tasks(&all, cluster, "worker"));
@@ -116,9 +130,11 @@ lk_status lki_tf_config_read(lki_foreign *out, const char *json)
     json_error_t error;
     json_t      *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
 
-    if (root == NULL)
-        return lk_fail(LK_EINVAL, "TF_CONFIG in the environment is not JSON: %.100s", error.text);
-    lk_status st = read_root(out, root);
+    lk_status    st   = root != NULL ? read_root(out, root)
+                                     : lk_fail(LK_EINVAL, "it is not JSON: %.100s", error.text);
     json_decref(root);
-    return st;
+    if (st != LK_EINVAL)
+        return st;
+    return lk_fail(st, "TF_CONFIG=%.160s in the environment: %s; set it right for every process, "
+                       "or unset TF_CONFIG to run alone", json, lk_error_last()->message);
 }

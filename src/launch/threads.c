@@ -1,8 +1,8 @@
-/* threads.c -- the threads mode: a whole group inside one process.
+/* threads.c -- threads mode, in which the ranks of a group are threads of one process.
  *
- * Serves embedding, tests and the thread sanitizer.  A rank that fails tells the others at once
- * (lk_comm_abort), so nobody waits for it; what they then return is a consequence (LK_EPEER) and
- * never what is reported, even if it came first.
+ * Used for embedding, for tests and with the thread sanitizer.  A rank that fails informs the
+ * others at once (lk_comm_abort), so no rank waits for it.  The LK_EPEER that the others then
+ * return is a consequence.  LK_EPEER is never reported as the cause, even if it is returned first.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -24,11 +24,13 @@ struct crew {
     lk_status (*main)(lk_comm *comm, void *context);
     void           *context;
     pthread_mutex_t lock;
-    lk_error        first;     /* the first failure by cause; LK_OK = none */
-    char            where[64]; /* first.where points here: the original is its thread's */
+    lk_error        first;     /* the first failure by cause; LK_OK: none */
+    char            where[64]; /* copy of first.where, because the original belongs to a thread that
+                                * may have ended */
 };
 
-/* Causes above consequences, failures above a stop that was asked for. */
+/* Returns how important a status is: causes weigh more than consequences, and failures more than a
+ * requested stop. */
 static int weight(lk_status status)
 {
     switch ((int)status) {
@@ -39,12 +41,12 @@ static int weight(lk_status status)
     }
 }
 
-/* Runs on the thread whose last failure is the one that led to `status`. */
+/* Records the end of a rank.  Runs on the rank's thread, whose last error belongs to `status`. */
 static void note_end(const member *self, lk_status status)
 {
     if (status == LK_OK)
         return;
-    if (lk_error_last()->status != status) /* the callback made it up without a word */
+    if (lk_error_last()->status != status) /* the callback has set no error */
         (void)lk_fail(status, "rank %u returned %s (%s)", lk_comm_rank(self->comm),
                       lk_status_name(status), lk_status_text(status));
     (void)pthread_mutex_lock(&self->crew->lock);
@@ -63,11 +65,12 @@ static void *run_member(void *argument)
     member *self = argument;
 
     note_end(self, self->crew->main(self->comm, self->crew->context));
-    lk_comm_free(self->comm); /* whoever still waits for this rank is told that it has left */
+    lk_comm_free(self->comm); /* ends the waits of other ranks for this rank */
     return NULL;
 }
 
-/* A thread that could not be started fails like one that ran: the others are waiting for it. */
+/* Starts the thread of `rank`.  If the thread cannot be started, marks the rank as failed, because
+ * the other ranks wait for it. */
 static void start_member(member *self, uint32_t rank)
 {
     int error = pthread_create(&self->thread, NULL, run_member, self);

@@ -1,4 +1,5 @@
-/* threads_test.c -- lk_launch_threads(): every rank runs; the first failure by cause returns. */
+/* threads_test.c -- tests that lk_launch_threads() runs every rank, and returns the failure that
+ * caused the others. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -10,7 +11,8 @@
 #include "base/status.h"
 #include "lockstep/launch.h"
 
-static const lk_comm_options patient = {.timeout_ms = 20000};
+static const lk_comm_options patient = {.struct_size = sizeof(lk_comm_options),
+                                        .timeout_ms  = 20000};
 
 static lk_status add_up(lk_comm *comm, void *context)
 {
@@ -36,10 +38,10 @@ static void runs_every_rank(void **state)
 
 typedef struct {
     uint32_t         who;
-    _Atomic uint32_t told; /* ranks that heard why */
+    _Atomic uint32_t told; /* ranks that received the cause */
 } failing;
 
-/* One rank fails at once; the others would wait for it for ever. */
+/* Fails at once in one rank.  The other ranks would wait for ever if they were not informed. */
 static lk_status one_fails(lk_comm *comm, void *context)
 {
     failing *f = context;
@@ -80,7 +82,7 @@ static void a_status_alone_gets_words(void **state)
     assert_non_null(strstr(lk_error_last()->message, "rank 1 returned ENONFINITE"));
 }
 
-/* Returning early in good order is a mistake as well, when the others go on. */
+/* Returns early without an error in one rank, which is a mistake while the others continue. */
 static lk_status one_returns(lk_comm *comm, void *context)
 {
     (void)context;

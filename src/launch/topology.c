@@ -1,5 +1,4 @@
-/* topology.c -- what hwloc says of this machine: loaded when it is asked for, as nothing else
- * needs it. */
+/* topology.c -- reads the machine's topology from hwloc, which is loaded on demand. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,9 +15,9 @@
 #include <dlfcn.h>
 #include <hwloc.h>
 
-static const char LIBRARY[] = "libhwloc.so.15"; /* of every hwloc 2 */
+static const char LIBRARY[] = "libhwloc.so.15"; /* soname of all hwloc 2.x */
 
-/* Every function that is used, once. */
+/* The functions that are used. */
 #define HWLOC_TABLE(X)                                                                           \
     X(hwloc_get_api_version)                                                                     \
     X(hwloc_topology_init)                                                                       \
@@ -80,7 +79,7 @@ static bool holds(const library *l, const hwloc_obj_t object, const cpu_set_t *a
     return false;
 }
 
-/* Objects of a type that have some of the cores. */
+/* Counts the objects of a type that contain at least one of the allowed cores. */
 static uint32_t count(const library *l, hwloc_obj_type_t type, const cpu_set_t *allowed)
 {
     int      depth = l->hwloc_get_type_depth(l->topology, type);
@@ -92,7 +91,7 @@ static uint32_t count(const library *l, hwloc_obj_type_t type, const cpu_set_t *
     return found;
 }
 
-/* The lowest NUMA node that a core is near to. */
+/* Returns the lowest NUMA node that is local to a core. */
 static uint16_t node_of(const library *l, unsigned cpu)
 {
     unsigned all = l->hwloc_get_nbobjs_by_depth(l->topology, HWLOC_TYPE_DEPTH_NUMANODE);
@@ -105,7 +104,7 @@ static uint16_t node_of(const library *l, unsigned cpu)
     return 0;
 }
 
-/* hwloc lists the threads of cores as they lie in its tree: neighbours side by side. */
+/* Lists the allowed threads in hwloc's order, in which neighbours are adjacent. */
 static void list(const library *l, lki_cores *out, const cpu_set_t *allowed)
 {
     int      depth = l->hwloc_get_type_depth(l->topology, HWLOC_OBJ_PU);

@@ -1,29 +1,28 @@
-/* watch.c -- the launcher's loop: deaths, signals, output, descriptors, and nothing else.
+/* watch.c -- the launcher's loop, which reacts to deaths, signals, output and messages.
  *
- * One thread sleeps in poll() on everything at once.  What it does about
+ * One thread sleeps in poll() until one of these events occurs:
  *
- *   a worker's end     marks it in the control memory, which wakes its peers at once.  If it
- *                      failed, the job fails: workers that never joined a group cannot know and
- *                      get SIGTERM now; those that did report LK_EPEER by themselves and get
- *                      SIGTERM after half the grace; whoever is left gets SIGKILL at its end.
- *   a first SIGINT,    raises the stop flag for workers that joined, and passes the signal on to
- *   SIGTERM, SIGHUP    those that did not.  The terminal's own Ctrl-C has reached everybody
- *                      already (we are one process group) and is not passed on twice.
- *                      If no worker looks for requests within the grace, none ever will: the
- *                      job ends as after a second one.
- *   a second one       SIGTERM to all, then SIGKILL after the grace.  A lockstep worker that is
- *                      told to stop asks its launcher to (lk_join()); such a request may be the
- *                      first, never the second: `timeout` and systemd signal whole groups.
- *                      `timeout` also sends to us and then to our group, at once: what comes
- *                      within a tenth of a second of the first belongs to it.
- *   SIGUSR1, SIGUSR2   are passed on to all.
- *   output, sockets    see output.h and comm/control.h.
- *   the other nodes    see nodes.h.
+ *   a worker's end     It is marked in the control memory, which wakes its peers at once.  If the
+ *                      worker failed, the job fails.  Workers that never joined a group cannot
+ *                      detect that and get SIGTERM now.  The others report LK_EPEER by themselves
+ *                      and get SIGTERM after half the grace period.  At the end of the grace period
+ *                      all remaining workers get SIGKILL.
+ *   a first SIGINT,    The launcher raises the stop flag for workers that have joined, and sends
+ *   SIGTERM, SIGHUP    the signal to workers that have not.  The terminal's own Ctrl-C has reached
+ *                      all workers already (one process group) and is not sent twice.  If no
+ *                      worker checks for requests within the grace period, the job ends as after a
+ *                      second request.
+ *   a second one       All workers get SIGTERM, then SIGKILL after the grace period.  A lockstep
+ *                      worker forwards a signal to its launcher (lk_join()).  There it may count as
+ *                      the first request, never as the second, because timeout(1) and systemd
+ *                      signal whole groups.  timeout(1) also signals the launcher and then its
+ *                      group: a signal within a tenth of a second of the first is ignored.
+ *   SIGUSR1, SIGUSR2   They are sent to all workers.
+ *   output, sockets    See output.h and launch/control/control.h.
+ *   the other nodes    See nodes.h.
  *
- * A plan of blows (blows.h) has its turn as well.
- *
- * Where a job goes on after a failure (on_failure), the first of these is for the others to see to:
- * see rebuild.c.
+ * Fault injection (blows.h) also runs here.  With --on-failure continue a worker's failure is
+ * handled by rebuild.c instead.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -39,11 +38,11 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "launch/blows.h"
-#include "launch/keeper/keeper.h"
+#include "launch/keeper.h"
 #include "launch/lines.h"
 #include "launch/nodes.h"
 
-static const double LOOK_SECONDS = 0.1; /* while a group is being made anew */
+static const double LOOK_SECONDS = 0.1; /* seconds between turns while a group is being rebuilt */
 
 static bool is_running(const lki_worker *worker)
 {
@@ -67,7 +66,7 @@ static bool any_joined(const lki_job *job)
     return i < job->count;
 }
 
-/* A pid stays its own until we reap it, so this cannot hit a stranger. */
+/* Sends a signal to a running worker.  Its pid cannot be reused before this process reaps it. */
 static void send_signal(const lki_job *job, const lki_worker *worker, int number)
 {
     if (is_running(worker) && !lki_is_foreign(job))
@@ -129,7 +128,7 @@ static void end_by_time(lki_job *job)
         signal_everyone(job, SIGTERM);
     }
     if (job->kill_at > 0 && now >= job->kill_at) {
-        job->kill_at = now + grace_seconds(job); /* a process inside the kernel may take its time */
+        job->kill_at = now + grace_seconds(job); /* a process inside the kernel needs some time */
         signal_everyone(job, SIGKILL);
     }
 }
@@ -142,7 +141,8 @@ bool lki_job_is_stopped(const lki_job *job, uint32_t i)
     return view.state != LKI_RANK_FAILED && lki_is_stopped(job->workers[i].pid);
 }
 
-/* Somebody timed out.  A peer that does not run at all is why; only SIGKILL reaches it. */
+/* Kills stopped workers after their peers have timed out.  The stopped workers have caused the
+ * timeout, and only SIGKILL ends a stopped process. */
 void lki_job_kill_stopped(lki_job *job)
 {
     for (uint32_t i = 0; i < job->count; i++) {
@@ -155,10 +155,10 @@ void lki_job_kill_stopped(lki_job *job)
     }
 }
 
-/* ---- What may happen --------------------------------------------------------------------- */
+/* ---- Events ------------------------------------------------------------------------------ */
 
-/* Looks how a child ended, without releasing its pid yet: what peers find under that number must
- * not change before the control memory says so. */
+/* Determines how a child ended, without releasing its pid.  Peers may examine that pid until the
+ * control memory says that the worker has ended. */
 static bool look_how_it_ended(const lki_job *job, lki_worker *worker)
 {
     siginfo_t info;
@@ -174,8 +174,9 @@ static bool look_how_it_ended(const lki_job *job, lki_worker *worker)
     return true;
 }
 
-/* Tells the control memory about a worker's end, and says whether it fails the job.  Others may
- * have found it gone before we do: a verdict about itself has not told it of anything. */
+/* Records a worker's end in the control memory, and returns true if it fails the job.  If the peers
+ * have found the worker dead before the launcher did, the group has already failed.  In this case
+ * the worker's own death is the cause, so worker->told remains false. */
 static bool tell_the_others(lki_job *job, uint32_t i)
 {
     lki_worker *worker = &job->workers[i];
@@ -189,18 +190,20 @@ static bool tell_the_others(lki_job *job, uint32_t i)
     }
     if (lki_is_foreign(job)) {
         bool gone      = lki_control_vanished(job->control, rank);
-        worker->status = gone ? 1 : 0; /* or whatever else: nobody tells us */
+        worker->status = gone ? 1 : 0; /* the actual status is unknown */
         return gone;
     }
     worker->told = joined && worker->signal == 0 &&
                    lki_control_failed(job->control, &first, &error) && first != rank;
     if (!lki_control_ended(job->control, rank, worker->status, worker->signal))
         return false;
-    /* One that obeyed a signal passed on to it: its like may still be saving. */
+    /* after a request to stop, a worker that had not joined has obeyed the signal; others may be
+     * saving */
     return job->stop_signal == 0 || joined;
 }
 
-/* What it said last.  A process that it has left behind may hold the socket open. */
+/* Handles a worker's last messages.  Does not wait until the socket is closed, because a process
+ * that the worker has started may still have the socket open. */
 static lk_status hear_last_words(lki_job *job, uint32_t i)
 {
     struct pollfd ready = {.fd = job->workers[i].socket, .events = POLLIN};
@@ -217,14 +220,14 @@ static void note_loss(const lki_job *job, uint32_t i)
 {
     char line[sizeof ((lk_launch_result *)NULL)->cause];
 
-    if (job->workers[i].by_us) /* why has been said */
+    if (job->workers[i].by_us) /* the reason was noted before */
         return;
     lki_job_describe(job, i, line, sizeof line);
     lki_job_note_loss(job, "%s", line);
 }
 
-/* Where losses are borne, one that is killed when it has left its group is none; nor is it when all
- * was done. */
+/* Ignores a kill that did no harm.  With --on-failure continue, a kill does no harm after the
+ * worker has left its group.  With leave_together, a kill does no harm after the end of the job. */
 static void forgive(const lki_job *job, uint32_t i)
 {
     lki_worker   *worker = &job->workers[i];
@@ -236,7 +239,7 @@ static void forgive(const lki_job *job, uint32_t i)
         worker->signal = 0;
 }
 
-/* Worker i has failed. */
+/* Handles the failure of worker i. */
 static void bear(lki_job *job, uint32_t i)
 {
     lki_rank_view view;
@@ -276,9 +279,10 @@ static lk_status worker_ended(lki_job *job, uint32_t i)
     return LK_OK;
 }
 
-/* Whether a request from there may be one more after the first.  A worker passes on what it gets:
- * under us that is what we got as well; another launcher tells the workers alone, each of them once
- * for each request. */
+/* Returns true if a signal from process `from` may be a second request to stop.  A worker forwards
+ * the signals that it receives.  If our own launcher has started the workers, it has received the
+ * same signal itself.  Under another launcher only workers receive signals, so a second signal from
+ * the same worker is a new request. */
 static bool may_be_second(lki_job *job, pid_t from)
 {
     for (uint32_t i = 0; i < job->count; i++)
@@ -311,7 +315,8 @@ void lki_job_stop(lki_job *job, int number, bool force, bool deaf)
         force_end(job, number);
 }
 
-/* Node 0 cannot leave: it decides who goes on. */
+/* Returns true if this host may leave by itself.  Node 0 may not, because it decides who
+ * continues. */
 static bool may_leave(const lki_job *job, int number)
 {
     return number == SIGTERM && job->options->host_leaves && job->stop_signal == 0
@@ -341,7 +346,7 @@ static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)
     bool force         = !first && !echo && !led && second;
 
     if (from_terminal && (led || (number == SIGINT && job->signals.interrupt_ignored)))
-        return; /* it has reached the launcher above as well */
+        return; /* the parent of the emulated hosts has received it, too */
     if (!first && !force)
         return;
     if (first)
@@ -350,7 +355,7 @@ static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)
         leave(job);
         return;
     }
-    if (force && job->leaving) { /* the others lose it */
+    if (force && job->leaving) { /* the others lose this host */
         force_end(job, number);
         return;
     }
@@ -423,7 +428,7 @@ static lk_status serve_sockets(lki_job *job)
 
 /* ---- The loop ---------------------------------------------------------------------------- */
 
-/* poll() overlooks negative descriptors, which is how what is absent or unwanted is said. */
+/* Fills in job->polled. poll() ignores the negative descriptors of absent sources. */
 static void prepare(lki_job *job)
 {
     job->polled[LKI_AT_SIGNALS] = (struct pollfd){.fd = job->signals.fd, .events = POLLIN};
@@ -440,7 +445,7 @@ static void prepare(lki_job *job)
     lki_lines_prepare(job);
 }
 
-/* Milliseconds until something is planned, rounded up; -1 = nothing is. */
+/* Returns the milliseconds until the next planned action, rounded up; -1 if there is none. */
 static int time_left(const lki_job *job)
 {
     double at   = job->terminate_at > 0 ? job->terminate_at : job->kill_at;
@@ -508,7 +513,7 @@ lk_status lki_watch(lki_job *job)
         LK_TRY(turn(job));
     lki_blows_report(job);
     lki_lines_finish(job);
-    take_signals(job); /* one may have cut the output short */
+    take_signals(job); /* a signal may have interrupted the output */
     return LK_OK;
 }
 

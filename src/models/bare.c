@@ -1,24 +1,25 @@
-/* bare.c -- a model of which only sizes are known.  It is for plans: nothing of it can run.
+/* bare.c -- a model for plans, of which only sizes are known.  It cannot run.
  *
- * All that a plan asks of a model is what its blocks say of themselves, so this one's say it and
- * do nothing: layers of parameters, equal but for a smaller last one, each of which a token takes
- * 2 operations of forward and 4 of backward (Kaplan et al., Scaling Laws for Neural Language
- * Models, 2020, section 2.1).
+ * A plan only reads the sizes of blocks, so the blocks of this model report sizes and compute
+ * nothing.  They are layers of parameters of equal size, except for a smaller last one.  A token
+ * takes 2 operations per parameter in forward and 4 in backward (Kaplan et al., Scaling Laws for
+ * Neural Language Models, 2020, section 2.1).
  *
- * Where nobody says how large a layer is, there are as many as in a GPT of that size which is 128
- * times as wide as it is deep: 12 L (128 L)^2 parameters.  GPT-3 is (Brown et al., Language Models
- * are Few-Shot Learners, 2020, table 2.1: 96 layers of 12288).
+ * By default the number of layers is that of a GPT with as many parameters whose width is 128 times
+ * its depth: 12 L (128 L)^2 parameters.  GPT-3 has this shape (Brown et al., Language Models are
+ * Few-Shot Learners, 2020, table 2.1: 96 layers of 12288).
  */
 #include <math.h>
 
 #include "models/build.h"
 
 enum { LAYERS_MAX = 4096, LOGITS = 2 };
-#define PARAMETERS_OF_DEPTH (12.0 * 128 * 128) /* times the cube of the layers */
+/* to be multiplied by the cube of the number of layers */
+#define PARAMETERS_OF_DEPTH (12.0 * 128 * 128)
 
 typedef struct {
     uint64_t parameters;
-    uint64_t tokens, activation_bytes; /* of a sample */
+    uint64_t tokens, activation_bytes; /* per sample */
 } bare_layer;
 
 static lk_status layer_plan(lk_plan *plan)

@@ -1,7 +1,7 @@
-/* models/build.h -- what the builders of models share.
+/* models/build.h -- helpers shared by the builders of models.
  *
- * A builder appends block after block and looks at the status once, at the end: after a failure
- * every further step does nothing.
+ * A builder appends blocks and checks the status once, at the end.  After a failure all further
+ * calls do nothing.
  */
 #ifndef LKI_MODELS_BUILD_H
 #define LKI_MODELS_BUILD_H
@@ -11,33 +11,36 @@
 
 typedef struct {
     lk_model *model;
-    lk_status status; /* of the first step that failed */
+    lk_status status; /* of the first failed step */
 } lki_builder;
 
-/* Appends a block with one input; returns its value. */
+/* Appends a block with one input, and returns its value. */
 lk_value lki_build(lki_builder *builder, const lk_block_type *type, const char *name,
                    const void *options, size_t options_bytes, lk_value x);
-/* The same with two inputs. */
+/* Appends a block with two inputs, and returns its value. */
 lk_value lki_build2(lki_builder *builder, const lk_block_type *type, const char *name,
                     const void *options, size_t options_bytes, lk_value x0, lk_value x1);
 
-/* Begins the next checkpointed segment; false: there is none from here on. */
+/* Begins the next checkpointed segment if `begin` is true; otherwise ends the open one. */
 void lki_build_segment(lki_builder *builder, bool begin);
 
-/* Starts with an empty model, and hands it out, or frees it, at the end. */
+/* Starts a builder with an empty model. */
 LK_NODISCARD lk_status lki_build_begin(lki_builder *builder, const char *name, lk_shape input,
                                        bool tokens);
+/* Returns the finished model, or frees it after a failure. */
 LK_NODISCARD lk_status lki_build_end(lki_builder *builder, lk_model **out);
 
-/* A name made of parts; printf-like.  Too long a name is cut: lk_model_add() refuses it then. */
+/* Formats a name like printf().  A name that is too long is truncated so that lk_model_add()
+ * refuses it. */
 typedef struct { char text[LK_NAME_MAX]; } lki_name;
 lki_name lki_name_of(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The builders, each behind what copies its own options and fills in their defaults. */
+/* Copies the fields of the model's own options, with defaults.  There is one function per model. */
 void lki_resolve_gpt(lk_model_options *out, const lk_model_options *options);
 void lki_resolve_mlp(lk_model_options *out, const lk_model_options *options);
 void lki_resolve_bare(lk_model_options *out, const lk_model_options *options);
 void lki_resolve_resnet(lk_model_options *out, const lk_model_options *options);
+/* Builds the model from resolved options.  There is one function per model. */
 LK_NODISCARD lk_status lki_build_gpt(lk_model **out, const lk_model_options *options);
 LK_NODISCARD lk_status lki_build_mlp(lk_model **out, const lk_model_options *options);
 LK_NODISCARD lk_status lki_build_bare(lk_model **out, const lk_model_options *options);

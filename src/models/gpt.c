@@ -1,10 +1,10 @@
 /* gpt.c -- GPT-2: a decoder of pre-norm transformer blocks, with the head tied to the embedding.
  *
- * Names, shapes and order of the parameters are those of the Hugging Face checkpoint (Conv1D
- * weights are (in, out)), so its weights load and ours load there.
+ * Names, shapes and order of the parameters are equal to the Hugging Face checkpoint (Conv1D
+ * weights are (in, out)).  So either program can load the weights of the other.
  *
  * Initial values: N(0, 0.02), residual projections 0.02 / sqrt(2 layers), biases 0, norms 1.
- * Dropout, if any: on the embedding, the attention probabilities and both residual branches.
+ * Dropout applies to the embedding, the attention probabilities and both residual branches.
  *
  * Source: Radford et al. 2019, section 2.3.
  */
@@ -47,8 +47,9 @@ static lk_value dropout(gpt *g, lk_value x)
     return lki_build(&g->base, &lk_block_dropout, "", &options, sizeof options, x);
 }
 
-/* x + dropout(h w + b): the end of a residual branch.  Without dropout the product adds x itself;
- * else the branch comes first: nobody else reads it, so the sum can lie where it did. */
+/* Ends a residual branch: x + dropout(h w + b).  Without dropout the matrix product adds x itself.
+ * With dropout the branch is the first operand of the sum, which may overwrite it because no other
+ * block reads it. */
 static lk_value end_branch(gpt *g, lki_name name, lk_value h, lk_value x)
 {
     lk_linear_options options = linear_options(g->width, NULL, g->residual_deviation);
@@ -92,18 +93,18 @@ static lk_status check_options(const lk_model_options *options, const gpt *g)
 {
     if (!options->tokens || options->input.rank != 1)
         return lk_fail(LK_EINVAL,
-                       "gpt: it reads sequences of tokens; give --data text:FILE or tokens:FILE");
+                       "gpt: it reads sequences of tokens; give `data` text:FILE or tokens:FILE");
     if (options->classes < 2)
         return lk_fail(LK_EINVAL,
-                       "gpt: a vocabulary of %u; the tokens of --data must have at least 2",
+                       "gpt: a vocabulary of %u; the tokens of `data` must have at least 2",
                        options->classes);
     if (g->layers > LAYERS_MAX)
-        return lk_fail(LK_EINVAL, "gpt: --layers %u; at most %d", g->layers, LAYERS_MAX);
+        return lk_fail(LK_EINVAL, "gpt: `layers` %u; at most %d", g->layers, LAYERS_MAX);
     if (g->width % g->heads != 0)
-        return lk_fail(LK_EINVAL, "gpt: --width %u cannot be cut into --heads %u; %u would do",
+        return lk_fail(LK_EINVAL, "gpt: `width` %u cannot be cut into `heads` %u; %u would do",
                        g->width, g->heads, (g->width / g->heads + 1) * g->heads);
     if (!(g->dropout >= 0.0F && g->dropout < 1.0F))
-        return lk_fail(LK_EINVAL, "gpt: --dropout %g is not in [0, 1)", (double)g->dropout);
+        return lk_fail(LK_EINVAL, "gpt: `dropout` %g is not in [0, 1)", (double)g->dropout);
     return LK_OK;
 }
 

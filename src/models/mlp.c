@@ -1,7 +1,7 @@
-/* mlp.c -- fully connected layers with ReLU: fc0, fc1, ... and one more for the classes.
+/* mlp.c -- fully connected layers with ReLU (fc0, fc1, ...), and a last layer for the classes.
  *
- * Weights and biases start uniform in [-1/sqrt(fan_in), 1/sqrt(fan_in)), as torch.nn.Linear's do
- * (Kaiming uniform with a = sqrt(5)).  An image is read as one row of values.
+ * Weights and biases are initialised uniformly in [-1/sqrt(fan_in), 1/sqrt(fan_in)), as in
+ * torch.nn.Linear (Kaiming uniform with a = sqrt(5)).  An image is read as one row of values.
  */
 #include <math.h>
 
@@ -28,14 +28,14 @@ static lk_status check_options(const lk_model_options *options)
         return lk_fail(LK_EINVAL,
                        "mlp: it reads images or features, not tokens; train gpt on text");
     if (options->classes < 2)
-        return lk_fail(LK_EINVAL, "mlp: %u classes; the labels of --data must have at least 2",
+        return lk_fail(LK_EINVAL, "mlp: %u classes; the labels of `data` must have at least 2",
                        options->classes);
     if (options->hidden_count > HIDDEN_MAX)
-        return lk_fail(LK_EINVAL, "mlp: --hidden has %u layers; at most %d", options->hidden_count,
+        return lk_fail(LK_EINVAL, "mlp: `hidden` has %u layers; at most %d", options->hidden_count,
                        (int)HIDDEN_MAX);
     for (uint32_t i = 0; i < options->hidden_count; i++)
         if (options->hidden[i] == 0)
-            return lk_fail(LK_EINVAL, "mlp: layer %u of --hidden has width 0", i);
+            return lk_fail(LK_EINVAL, "mlp: layer %u of `hidden` has width 0", i);
     return LK_OK;
 }
 
@@ -54,7 +54,8 @@ lk_status lki_build_mlp(lk_model **out, const lk_model_options *options)
     lk_value x = 0;
     uint64_t in;
     lk_shape row = options->input;
-    if (lki_shape_elements(options->input, &in)) /* if not, it is refused as it is */
+    /* otherwise lk_model_add() refuses the unchanged shape */
+    if (lki_shape_elements(options->input, &in))
         row = (lk_shape){ 1, { in } };
     LK_TRY(lki_build_begin(&builder, "mlp", row, false));
     for (uint32_t i = 0; i < options->hidden_count; i++) {

@@ -1,10 +1,11 @@
-/* models.c -- the table of built-in models, and what their builders share. */
+/* models.c -- the table of built-in models, and the helpers of their builders. */
 #include "lockstep/models.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "models/build.h"
 
 static const struct {
@@ -25,28 +26,36 @@ const char *lk_model_builtin(uint32_t index)
     return index < TRAINED ? builtin[index].name : NULL;
 }
 
-lk_model_options lk_model_resolve(const char *name, const lk_model_options *options)
+lk_status lk_model_resolve(lk_model_options *options, const char *name)
 {
-    lk_model_options own = { .input   = options->input,
-                             .tokens  = options->tokens,
-                             .classes = options->classes };
+    lk_model_options given;
+
+    LK_TRY(lki_options_copy(&given, sizeof given, options, "lk_model_options"));
+    lk_model_options own = { .struct_size = sizeof own,
+                             .input       = given.input,
+                             .tokens      = given.tokens,
+                             .classes     = given.classes };
     for (uint32_t i = 0; i < BUILTIN_COUNT; i++)
         if (strcmp(builtin[i].name, name) == 0)
-            builtin[i].resolve(&own, options);
-    return own;
+            builtin[i].resolve(&own, &given);
+    lki_options_return(options, &own);
+    return LK_OK;
 }
 
 lk_status lk_model_build(lk_model **out, const char *name, const lk_model_options *options)
 {
-    lk_model_options own = lk_model_resolve(name, options);
-    *out                 = NULL;
+    lk_model_options own;
+
+    *out = NULL;
+    LK_TRY(lki_options_copy(&own, sizeof own, options, "lk_model_options"));
+    LK_TRY(lk_model_resolve(&own, name));
     for (uint32_t i = 0; i < BUILTIN_COUNT; i++)
         if (strcmp(builtin[i].name, name) == 0)
             return builtin[i].build(out, &own);
     return lk_fail(LK_EINVAL, "unknown model %s; there are gpt, resnet and mlp", name);
 }
 
-/* ---- What builders share ----------------------------------------------------------------- */
+/* ---- Helpers of builders ---------------------------------------------------------------- */
 
 static lk_value append(lki_builder *builder, const lk_block_type *type, const char *name,
                        const void *options, size_t options_bytes, const lk_value *inputs,

@@ -1,4 +1,4 @@
-/* models_test.c -- the built-in models: sizes, names and shapes that the world knows. */
+/* models_test.c -- the built-in models against published sizes, names and shapes. */
 #include "lockstep/models.h"
 
 #include <setjmp.h>
@@ -41,6 +41,7 @@ static void assert_shape(const lk_model *model, const char *name, lk_shape want)
 static void assert_refused(const char *name, lk_model_options options, const char *text)
 {
     lk_model *model;
+    options.struct_size = sizeof options;
     assert_int_equal(lk_model_build(&model, name, &options), LK_EINVAL);
     assert_null(model);
     if (strstr(lk_error_last()->message, text) == NULL)
@@ -49,7 +50,8 @@ static void assert_refused(const char *name, lk_model_options options, const cha
 
 /* ---- gpt ---------------------------------------------------------------------------------- */
 
-static const lk_model_options gpt2_small = { .input = { 1, { 1024 } },
+static const lk_model_options gpt2_small = { .struct_size = sizeof(lk_model_options),
+                                             .input = { 1, { 1024 } },
                                              .tokens = true,
                                              .classes = 50257,
                                              .layers = 12,
@@ -105,7 +107,8 @@ static void test_gpt_ties_its_head_and_starts_as_gpt2_does(void **state)
 
 static void test_gpt_has_dropout_only_when_asked(void **state)
 {
-    lk_model_options options = { .input = { 1, { 8 } }, .tokens = true, .classes = 256 };
+    lk_model_options options = { .struct_size = sizeof(lk_model_options),
+                                 .input = { 1, { 8 } }, .tokens = true, .classes = 256 };
     lk_model        *model   = model_of("gpt", &options);
     uint32_t         blocks  = lk_model_block_count(model);
     (void)state;
@@ -113,7 +116,7 @@ static void test_gpt_has_dropout_only_when_asked(void **state)
     lk_model_free(model);
     options.dropout = 0.1F;
     model           = model_of("gpt", &options);
-    assert_int_equal(lk_model_block_count(model), blocks + 1 + 4 * 4); /* and the sums */
+    assert_int_equal(lk_model_block_count(model), blocks + 1 + 4 * 4); /* plus the sums */
     lk_model_free(model);
 }
 
@@ -121,7 +124,8 @@ static void test_gpt_has_dropout_only_when_asked(void **state)
 
 static size_t resnet_elements(uint32_t depth, uint64_t side, uint64_t channels, uint32_t classes)
 {
-    lk_model_options options = { .input = { 3, { side, side, channels } }, .classes = classes,
+    lk_model_options options = { .struct_size = sizeof(lk_model_options),
+                                 .input = { 3, { side, side, channels } }, .classes = classes,
                                  .depth = depth };
     lk_model        *model   = model_of("resnet", &options);
     size_t           count   = lk_model_param_elements(model);
@@ -144,7 +148,8 @@ static void test_resnets_have_their_parameters(void **state)
 
 static void test_resnet18_is_named_as_users_know_it(void **state)
 {
-    lk_model_options options = { .input = { 3, { 224, 224, 3 } }, .classes = 1000, .depth = 18 };
+    lk_model_options options = { .struct_size = sizeof(lk_model_options),
+                                 .input = { 3, { 224, 224, 3 } }, .classes = 1000, .depth = 18 };
     lk_model        *model   = model_of("resnet", &options);
     uint32_t         count;
     (void)state;
@@ -171,7 +176,8 @@ static void test_resnet18_is_named_as_users_know_it(void **state)
 
 static void test_zero_gamma_is_for_the_last_norm_of_a_block(void **state)
 {
-    lk_model_options options = { .input = { 3, { 32, 32, 3 } }, .classes = 10, .zero_gamma = true };
+    lk_model_options options = { .struct_size = sizeof(lk_model_options),
+                                 .input = { 3, { 32, 32, 3 } }, .classes = 10, .zero_gamma = true };
     lk_model        *model   = model_of("resnet", &options);
     (void)state;
     assert_int_equal(param_of(model, "layer1.0.bn1.weight")->init, LK_INIT_ONE);
@@ -183,7 +189,8 @@ static void test_zero_gamma_is_for_the_last_norm_of_a_block(void **state)
 
 static void test_mlp(void **state)
 {
-    lk_model_options options = { .input = { 3, { 28, 28, 1 } }, .classes = 10 };
+    lk_model_options options = { .struct_size = sizeof(lk_model_options),
+                                 .input = { 3, { 28, 28, 1 } }, .classes = 10 };
     lk_model        *model   = model_of("mlp", &options);
     (void)state;
     assert_shape(model, "fc0.weight", (lk_shape){ 2, { 512, 784 } });
@@ -201,7 +208,7 @@ static void test_mlp(void **state)
     lk_model_free(model);
 }
 
-/* ---- What is refused ---------------------------------------------------------------------- */
+/* ---- Errors ------------------------------------------------------------------------------- */
 
 static void test_options_that_do_not_fit_say_what_to_change(void **state)
 {
@@ -209,36 +216,37 @@ static void test_options_that_do_not_fit_say_what_to_change(void **state)
     (void)state;
     assert_refused("vgg", (lk_model_options){ .input = image, .classes = 10 },
                    "gpt, resnet and mlp");
-    assert_refused("gpt", (lk_model_options){ .input = image, .classes = 10 }, "--data");
+    assert_refused("gpt", (lk_model_options){ .input = image, .classes = 10 }, "`data`");
     assert_refused(
         "gpt",
         (lk_model_options){ .input = text, .tokens = true, .classes = 9, .width = 100, .heads = 3 },
-        "--heads");
+        "`heads`");
     assert_refused("gpt", (lk_model_options){ .input = text, .tokens = true, .classes = 9,
-                                              .dropout = 1.0F }, "--dropout");
+                                              .dropout = 1.0F }, "`dropout`");
     assert_refused("resnet", (lk_model_options){ .input = text, .classes = 10 }, "images");
     assert_refused("resnet", (lk_model_options){ .input = image, .classes = 10, .depth = 21 },
-                   "--depth 21");
+                   "`depth` 21");
     assert_refused("resnet", (lk_model_options){ .input = image, .classes = 10, .depth = 50 },
-                   "--depth 50");
+                   "`depth` 50");
     assert_refused("resnet", (lk_model_options){ .input = image, .classes = 1 }, "labels");
     assert_refused("mlp", (lk_model_options){ .input = text, .tokens = true, .classes = 9 },
                    "tokens");
     assert_refused("mlp", (lk_model_options){ .input = image, .classes = 9, .hidden_count = 2,
-                                              .hidden = { 8, 0 } }, "--hidden");
+                                              .hidden = { 8, 0 } }, "`hidden`");
 }
 
-/* What an engine may not open can be described. */
+/* Sizes of a bare model can be computed, although no engine may open the model. */
 static void test_bare_models_do_not_run(void **state)
 {
     (void)state;
-    lk_model_options options = { .parameters = 1000, .largest_layer = 400 };
+    lk_model_options options = { .struct_size = sizeof(lk_model_options),
+                                 .parameters = 1000, .largest_layer = 400 };
     lk_model        *model   = NULL;
     lk_exec         *exec    = NULL;
     lk_engine       *engine  = NULL;
     assert_int_equal(lk_model_build(&model, "bare", &options), LK_OK);
     assert_int_equal(lk_model_param_elements(model), 1000);
-    assert_int_equal(lk_model_block_count(model), 4); /* 400, 400, 200, and the loss */
+    assert_int_equal(lk_model_block_count(model), 4); /* layers of 400, 400 and 200, and the loss */
     assert_int_equal(lk_exec_open(&exec, 1, NULL), LK_OK);
     assert_int_equal(lk_engine_open(&engine, model, exec, LK_F32, 1, 1), LK_EUNSUPPORTED);
     lk_exec_free(exec);

@@ -1,13 +1,13 @@
-/* resnet.c -- residual networks of basic blocks: two 3x3 convolutions beside a shortcut.
+/* resnet.c -- residual networks of basic blocks, each two 3x3 convolutions and a shortcut.
  *
  *     x -- conv1 -- bn1 -- relu -- conv2 -- bn2 -- (+) -- relu --
  *       \-------------- shortcut ------------------/
  *
- * The CIFAR family (depth 6n + 2): three stages of n blocks with 16, 32 and 64 channels, shortcuts
- * without parameters.  ResNet-18 (depth 18): four stages of two blocks with 64 to 512 channels,
- * shortcuts by 1x1 convolution where the shape changes; for images of at least 64 pixels it
- * begins with a 7x7 convolution and max pooling, for smaller ones with a 3x3 convolution.  Names
- * are torchvision's.
+ * The CIFAR family (depth 6n + 2) has three stages of n blocks with 16, 32 and 64 channels, and
+ * shortcuts without parameters.  ResNet-18 (depth 18) has four stages of two blocks with 64 to 512
+ * channels.  Its shortcuts are 1x1 convolutions if the shape changes.  For images of at least 64
+ * pixels it begins with a 7x7 convolution and max pooling, for smaller images with a 3x3
+ * convolution.  Names are torchvision's.
  *
  * Source: He et al. 2015, sections 3.3 and 4.2.
  */
@@ -22,7 +22,7 @@ typedef struct {
     bool        projection; /* shortcuts have parameters */
     bool        zero_gamma;
     const lk_block_type *norm;
-    uint64_t    channels;   /* of the value that the next block reads */
+    uint64_t    channels;   /* channels of the value that the next block reads */
 } resnet;
 
 static lk_value conv(resnet *r, lki_name name, uint64_t out, uint64_t kernel, uint64_t stride,
@@ -83,7 +83,8 @@ static void head(resnet *r, uint32_t classes, lk_value x)
     lki_build(&r->base, &lk_block_cross_entropy, "", NULL, 0, x);
 }
 
-/* 50 and 152 are 6n + 2 too, but who asks for them means bottleneck networks. */
+/* Returns true for supported depths.  50 and 152 are also 6n + 2, but denote bottleneck
+ * networks. */
 static bool known_depth(uint32_t depth)
 {
     return depth == 18 || (depth >= 8 && depth <= DEPTH_MAX && depth % 6 == 2 && depth != 50 &&
@@ -94,14 +95,14 @@ static lk_status check_options(const lk_model_options *options, uint32_t depth)
 {
     if (options->tokens || options->input.rank != 3)
         return lk_fail(LK_EINVAL,
-                       "resnet: it reads images (height, width, channels); give --data idx:, "
+                       "resnet: it reads images (height, width, channels); give `data` idx:, "
                        "cifar10:, tar:, or npy: or stream: with images, or train mlp");
     if (options->classes < 2)
-        return lk_fail(LK_EINVAL, "resnet: %u classes; the labels of --data must have at least 2",
+        return lk_fail(LK_EINVAL, "resnet: %u classes; the labels of `data` must have at least 2",
                        options->classes);
     if (!known_depth(depth))
         return lk_fail(LK_EINVAL,
-                       "resnet: --depth %u; there are 18, and 20, 32, 44, 56, 110 ... (6n + 2, "
+                       "resnet: `depth` %u; there are 18, and 20, 32, 44, 56, 110 ... (6n + 2, "
                        "the CIFAR family) without the bottleneck networks 50 and 152",
                        depth);
     return LK_OK;

@@ -1,14 +1,15 @@
 /* blocks_test.c -- every block type against finite differences.
  *
- * The block under test stands between a probe, whose parameter is added to the model's input (so
- * that its gradient is that of the block's input, over all samples), and a loss that is a fixed
- * random combination of the outputs, summed in FP64.  Every element of every parameter, the
- * probes' included, is moved both ways, and the slope compared with what backward adds.
+ * The block under test is between a probe and a loss.  The probe adds a parameter to the model's
+ * input, so the parameter's gradient is that of the block's input, over all samples.  The loss is a
+ * fixed random combination of the outputs, summed in FP64.  Every element of every parameter,
+ * including the probe's, is changed in both directions, and the slope is compared with the gradient
+ * that backward computes.
  *
- * Then the same with values stored as bf16, whatever the block makes of them: every parameter's
- * gradient must be near that of FP32.
+ * The test is repeated with values stored as bf16, whatever type the block uses internally.  Every
+ * parameter's gradient must then be close to its gradient in FP32.
  */
-#include "nn/testing.h"
+#include "nn/nn_testing.h"
 
 #include <math.h>
 
@@ -16,7 +17,7 @@
 
 enum { SAMPLES = 3 };
 
-/* ---- The probe: y = x + p, p for each sample the same ------------------------------------- */
+/* ---- The probe: y = x + p, with the same p for each sample --------------------------------- */
 
 static lk_status probe_plan(lk_plan *plan)
 {
@@ -96,14 +97,15 @@ static double loss_of(rig *r)
     lk_walk walk = net_walk(&r->n, true);
     lk_pass pass = net_pass(&r->n, 0, SAMPLES, r->x, r->targets);
     r->sum          = 0.0;
-    pass.grads      = r->n.grads[1]; /* a loss may make some; compare() reads [0] */
+    /* a loss may compute some gradients in forward; compare() reads [0] */
+    pass.grads      = r->n.grads[1];
     pass.state_sums = NULL;
     lk_engine_forward(r->n.engine, &walk, &pass, 1);
     return r->sum + pass.loss_sum;
 }
 
-/* The slope of the loss in one element.  False where it has a kink (a ReLU at 0, two equal largest
- * values): the slopes on both sides differ by more than curvature explains. */
+/* Computes the slope of the loss in one element.  Returns false at a kink (a ReLU at 0, or two
+ * equal maxima), where the slopes on both sides differ by more than curvature explains. */
 static bool slope(rig *r, uint32_t param, size_t element, double *out)
 {
     const float step = 1.0F / 256.0F;
@@ -119,7 +121,7 @@ static bool slope(rig *r, uint32_t param, size_t element, double *out)
     return fabs(right - left) <= 0.02 + 0.02 * fabs(*out);
 }
 
-/* What backward added for one element, over all terms of its parameter. */
+/* Returns backward's gradient of one element, over all terms of its parameter. */
 static double gradient(const rig *r, uint32_t param, size_t element)
 {
     double              sum = 0.0;
@@ -131,7 +133,7 @@ static double gradient(const rig *r, uint32_t param, size_t element)
     return sum;
 }
 
-/* Of the difference of the gradients of term `t` in two contexts, as a part of the first's. */
+/* Returns the difference between two contexts' gradients of term `t`, relative to the first. */
 static double distance(const net *n, uint32_t t)
 {
     double difference = 0.0, norm = 0.0;
@@ -143,7 +145,8 @@ static double distance(const net *n, uint32_t t)
     return sqrt(difference / norm);
 }
 
-/* After backward in FP32, into context 0.  Two places in a hundred: four roundings to 8 bits. */
+/* Compares gradients with those in FP32, which are in context 0.  Two percent are allowed: four
+ * roundings to 8 bits. */
 static void compare_in_bf16(const rig *r)
 {
     const double within = 0.02;
@@ -185,7 +188,7 @@ static void compare(rig *r)
     assert_true(elements > 0 && kinks * 6 <= elements);
 }
 
-/* Adds the loss, compares, frees everything. */
+/* Adds the loss, compares, and frees everything. */
 static void finish(rig *r, lk_model *model, lk_value out, const void *x)
 {
     combine_options options = { .sum = &r->sum };
@@ -197,7 +200,7 @@ static void finish(rig *r, lk_model *model, lk_value out, const void *x)
     net_close(&r->n);
 }
 
-/* A probe for each input, the block on top of them. */
+/* Builds a model of the block with a probe for each input, and tests it. */
 static void check_block(const lk_block_type *type, const void *options, size_t options_bytes,
                         lk_shape shape, uint32_t inputs, bool loss)
 {
@@ -302,13 +305,13 @@ static void test_pooling(void **state)
 static void test_cross_entropy(void **state)
 {
     (void)state;
-    lk_linear_cross_entropy_options own = { .classes = 4, .rows = 7 }; /* a chunk is 16 of them */
+    lk_linear_cross_entropy_options own = { .classes = 4, .rows = 7 }; /* a chunk has 16 rows */
     CHECK_PLAIN(lk_block_cross_entropy, ((lk_shape){ 2, { 5, 4 } }), 1, true);
     check_block(&lk_block_linear_cross_entropy, &own, sizeof own, (lk_shape){ 2, { 5, 3 } }, 1,
                 true);
 }
 
-/* The embedding reads token ids, so it has no probe; its weight is also the head's. */
+/* The embedding reads token ids, so it has no probe.  Its weight is also that of the head. */
 static void test_embedding(void **state)
 {
     const int32_t        tokens[4 * SAMPLES] = { 0, 3, 3, 1, 2, 2, 0, 4, 1, 1, 1, 3 };
@@ -324,7 +327,8 @@ static void test_embedding(void **state)
     finish(&r, model, v, tokens);
 }
 
-/* A value with three readers, one of them in place and one twice: the gradients add up. */
+/* Tests a value with three readers, of which one works in place and one reads it twice.  The
+ * gradients must add up. */
 static void test_shared_value(void **state)
 {
     lk_dropout_options dropout = { .p = 0.25F };

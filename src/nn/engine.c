@@ -1,21 +1,21 @@
 /* engine.c -- walks a model's blocks forward and backward for a set of contexts.
  *
  * Each context (a virtual worker's micro-batch) has its own values, saved memory and gradients;
- * scratch memory is shared.  A block runs for all contexts before the next block does, so that
- * what a block needs from elsewhere (its parameters, say) is fetched once a block:
+ * scratch memory is shared.  A block runs for all contexts before the next block does, so that its
+ * parameters are fetched only once:
  *
  *      forward     for each block:            before_read, before_forward, every context,
  *                                             after_forward
  *      backward    for each block, reversed:  before_read, before_backward, every context and its
  *                                             grad_ready, after_backward
  *
- * Of checkpointed segments, all but the last run forward again just before their backward pass.
+ * Every checkpointed segment except the last runs forward again just before its backward pass.
  *
- * Contexts never see each other, so the result of one does not depend on how many are walked
- * together.  A context without samples computes nothing and is ready at once.  The exception are
- * blocks with statistics (statistics.h): all contexts put in their rows before any goes on.
+ * Contexts are independent, so the result of a context does not depend on the number of contexts.
+ * A context without samples computes nothing and is ready at once.  Blocks with statistics are an
+ * exception (statistics.h): all contexts contribute their rows before any context continues.
  *
- * Memory: layout.c; allocated when the engine opens, never after.
+ * Memory: see layout.c.  It is allocated when the engine opens, and never later.
  */
 #include "nn/engine.h"
 
@@ -29,7 +29,7 @@
 
 /* ---- Life cycle -------------------------------------------------------------------------- */
 
-/* Asking for more than there is would end the process when the memory is first touched. */
+/* Refuses more memory than the machine has, because the process would be killed on first use. */
 static lk_status check_memory(const lk_engine *engine, size_t bytes)
 {
     long   pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
@@ -43,7 +43,7 @@ static lk_status check_memory(const lk_engine *engine, size_t bytes)
     return LK_OK;
 }
 
-/* Of the contexts alone, and of everything. */
+/* Counts the bytes of the contexts in *bytes, and those of the whole engine in *total. */
 static lk_status count_bytes(const lki_layout *layout, const lk_model *model, uint32_t contexts,
                              size_t *bytes, size_t *total)
 {
@@ -167,7 +167,7 @@ void lk_engine_free(lk_engine *engine)
     lki_free(engine);
 }
 
-/* ---- Where things are -------------------------------------------------------------------- */
+/* ---- Addresses --------------------------------------------------------------------------- */
 
 static void *at(const lk_engine *engine, uint32_t context, size_t offset)
 {
@@ -226,17 +226,17 @@ double lk_engine_flops(const lk_engine *engine, uint32_t block)
 
 /* ---- One call ---------------------------------------------------------------------------- */
 
-/* A call and what it points to. */
+/* A call and the arrays to which it points. */
 typedef struct {
     lk_block_call call;
-    lk_block      block; /* of fewer positions */
+    lk_block      block; /* replaces the model's block if there are fewer positions */
     lk_pack       pack;
     const float  *params[LK_BLOCK_PARAMS_MAX], *state[LK_BLOCK_PARAMS_MAX];
     const uint16_t *params_bf16[LK_BLOCK_PARAMS_MAX];
     float        *grads[LK_BLOCK_PARAMS_MAX], *sums[LK_BLOCK_PARAMS_MAX];
 } frame;
 
-/* The block as a model of `length` positions would have it. */
+/* Returns the block as planned in a model of `length` positions. */
 static const lk_block *shorten(lk_block *out, const lk_block *block, uint32_t length)
 {
     if (length == 0)
@@ -287,8 +287,8 @@ static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, c
     f->call.hit     = engine->hits;
 }
 
-/* Forward or, where there are gradients, backward; on copies where values are not as the block
- * takes them. */
+/* Runs the block forward or, if the call has gradients, backward.  Values are copied if the block
+ * accepts another type. */
 static void run_block(const lk_engine *engine, const lki_block_entry *entry,
                       const lk_block_call *call)
 {
@@ -305,7 +305,7 @@ static void run_block(const lk_engine *engine, const lki_block_entry *entry,
     lki_widen_end(&wide);
 }
 
-/* The row of statistics that comes before it. */
+/* Computes the row of statistics of a context before the block runs. */
 static void run_row(const lk_engine *engine, const lki_block_entry *entry,
                     const lk_block_call *call, double *row)
 {
@@ -317,7 +317,7 @@ static void run_row(const lk_engine *engine, const lki_block_entry *entry,
     (call->grads != NULL ? of->backward_row : of->forward_row)(&wide.call, row);
 }
 
-/* Adds the rows of loss to the pass's sums, in order. */
+/* Adds the rows of loss to the pass's sums, in row order. */
 static void sum_rows(const lk_engine *engine, lk_pass *pass)
 {
     size_t each = pass->length != 0 ? pass->length : lk_model_loss_rows(engine->model);
@@ -332,8 +332,8 @@ static void sum_rows(const lk_engine *engine, lk_pass *pass)
     }
 }
 
-/* Types that can are told to write gradients where there are none yet; for others, and where no
- * call follows, they are cleared. */
+/* Prepares gradients whose memory is undefined.  Block types that support it are told to overwrite
+ * them instead of adding.  For other types, and if there is no call, the gradients are zeroed. */
 static void begin_grads(const lk_engine *engine, const lk_pass *pass, uint32_t b,
                         lk_block_call *call)
 {
@@ -351,7 +351,8 @@ static void begin_grads(const lk_engine *engine, const lk_pass *pass, uint32_t b
     }
 }
 
-/* `again`: for backward, so that running statistics have the call already. */
+/* Runs a block forward for one context.  `again`: it is a recomputation, so the running statistics
+ * already include this call. */
 static void forward_call(const lk_engine *engine, const lk_walk *walk, lk_pass *pass,
                          uint32_t context, uint32_t b, bool again)
 {
@@ -409,14 +410,15 @@ static void backward_call(const lk_engine *engine, const lk_walk *walk, const lk
 {
     frame f;
 
-    if (!engine->layout.places[b].wanted) /* no parameters here or before: nothing depends on it */
+    /* no block up to this one has parameters, so this gradient is not needed */
+    if (!engine->layout.places[b].wanted)
         return;
     backward_frame_init(&f, engine, walk, pass, context, b);
     begin_grads(engine, pass, b, &f.call);
     run_block(engine, &engine->model->blocks[b], &f.call);
 }
 
-/* All contexts' rows of a block with statistics, merged. */
+/* Computes and merges the rows of all contexts for a block with statistics. */
 static void make_statistics(const lk_engine *engine, const lk_walk *walk, const lk_pass *passes,
                             const lk_hooks *hooks, uint32_t count, uint32_t b, bool backward)
 {
@@ -479,7 +481,7 @@ static void forward_block(const lk_engine *engine, const lk_walk *walk, lk_pass 
     lki_track *track = lki_exec_track(engine->exec);
     uint64_t   begun = lki_trace_begin(track);
 
-    if (!again) /* else they are kept */
+    if (!again) /* a recomputation uses the stored totals of forward instead */
         make_statistics(engine, walk, passes, hooks, count, b, false);
     for (uint32_t c = 0; c < count; c++)
         if (passes[c].samples > 0)
@@ -487,20 +489,21 @@ static void forward_block(const lk_engine *engine, const lk_walk *walk, lk_pass 
     lki_trace_end(track, LKI_SPAN_BLOCK_FORWARD, b, begun);
 }
 
-/* Around a block that makes a value, or is the last to read one, of those in a file. */
+/* Prepares the buffer of a value that may be in a file, before block `b` computes the value. */
 static void begin_aside(lk_engine *engine, uint32_t b)
 {
     if (engine->layout.places[b].aside != 0)
         lki_spill_make(&engine->spill, engine->layout.places[b].aside - 1);
 }
 
+/* Allows the value to be written to the file, after its last reader in forward. */
 static void end_aside(lk_engine *engine, const lk_walk *walk, uint32_t b)
 {
     if (walk->training && engine->layout.places[b].leaves != 0)
         lki_spill_leave(&engine->spill, engine->layout.places[b].leaves - 1);
 }
 
-/* What the block is about to read of them, forward again or backward. */
+/* Waits for the values in a file that block `b` reads, in backward or in a recomputation. */
 static void need_aside(lk_engine *engine, uint32_t b)
 {
     const lki_block_entry *entry = &engine->model->blocks[b];
@@ -548,8 +551,9 @@ static void backward_block(const lk_engine *engine, const lk_walk *walk, const l
     }
 }
 
-/* If block `b` is the last of a checkpointed segment whose memory another has had since: makes
- * what the segment's backward pass reads again. */
+/* Runs a checkpointed segment forward again if block `b` is its last block and another segment has
+ * used the shared memory since.  This recomputes the values that the segment's backward pass
+ * reads. */
 static void forward_again(lk_engine *engine, const lk_walk *walk, lk_pass *passes, uint32_t count,
                           uint32_t b)
 {

@@ -1,4 +1,4 @@
-/* nn/engine.h -- the engine's insides, for the engine and its tests. */
+/* nn/engine.h -- the fields of the engine, for the engine's files and tests. */
 #ifndef LKI_NN_ENGINE_H
 #define LKI_NN_ENGINE_H
 
@@ -11,20 +11,22 @@ struct lk_engine {
     const lk_model *model; /* borrowed */
     lk_exec        *exec;  /* borrowed */
     uint32_t        micro_batch, contexts;
-    uint32_t        positions; /* with which every value begins; 0: they do not all */
+    uint32_t        positions; /* the first dimension of all values; 0: values differ */
     lki_layout      layout;
     unsigned char  *memory;      /* contexts x layout.context_bytes */
-    lki_spill       spill; /* what is in a file and not in memory */
-    unsigned char  *scratch;     /* one for all: calls follow each other */
-    unsigned char  *wide;        /* copies of a call's values; what lk_engine_output() gives */
-    float          *loss;        /* a row each, of the context whose loss block runs */
+    lki_spill       spill; /* values that are stored in a file */
+    /* scratch of one call, shared by all contexts because calls are sequential */
+    unsigned char  *scratch;
+    unsigned char  *wide; /* copies of a call's values, or the result of lk_engine_output() */
+    float          *loss;        /* losses of the rows of the context whose loss block is running */
     uint8_t        *hits;
-    uint32_t       *first_terms; /* of each block: terms of a block are neighbours */
+    /* [block_count]: first gradient term; terms of a block are neighbours */
+    uint32_t       *first_terms;
     lki_statistics  statistics;
     lki_packs       packs;
 };
 
-/* What a training step needs for one sample in a block that lies at `place`. */
+/* Returns the operations per sample of a training step in a block with the given place. */
 double lki_block_flops(const lki_block_entry *entry, const lki_place *place);
 
 #endif

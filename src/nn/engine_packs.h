@@ -4,13 +4,16 @@
 
 #include "lockstep/nn.h"
 
-/* Weights are packed for each product.  With lki_engine_pack_bytes() of memory, 64-byte aligned and
- * zero at first, an engine keeps them for all walks of one version, and finds what engines like it
- * have packed there, of other threads or processes.  The caller names another version whenever a
- * parameter has changed; no two are walked at a time.  0 bytes: it is not worth it. */
+/* Returns the bytes of memory in which an engine can store packed weights; 0: storing them is not
+ * worthwhile.  Weights are packed for each product.  The memory must be 64-byte aligned and
+ * initially zero.  An engine stores packed weights there for all walks of one version, and finds
+ * those of equal engines in other threads or processes.  The caller must set another version
+ * whenever a parameter has changed, and must not walk two versions at the same time. */
 LK_NODISCARD lk_status lki_engine_pack_bytes(size_t *out, const lk_model *model,
                                              const lk_exec *exec, lk_dtype dtype,
                                              uint32_t micro_batch);
-void                   lki_engine_keep_packs(lk_engine *engine, void *memory); /* NULL: none */
+
+/* Sets memory of lki_engine_pack_bytes() bytes.  NULL: packed weights are not stored. */
+void                   lki_engine_keep_packs(lk_engine *engine, void *memory);
 
 #endif

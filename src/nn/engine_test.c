@@ -1,5 +1,6 @@
-/* engine_test.c -- the engine: values, order, and the same bits however it is run. */
-#include "nn/testing_nets.h"
+/* engine_test.c -- tests of the engine: values, order of calls, and equal bits for any contexts and
+ * threads. */
+#include "nn/nets_testing.h"
 
 #include <math.h>
 
@@ -46,8 +47,8 @@ static void test_a_sample_does_not_depend_on_its_neighbours(void **state)
     net_close(&n);
 }
 
-/* A micro-batch of `samples` and one more behind it, added to cleared gradients or, `empty`, put
- * over what lies there. */
+/* Runs a micro-batch of `samples` samples, then one of SAMPLES samples.  Gradients are added to
+ * zeroed memory or, with `empty`, overwrite the memory. */
 static size_t two_micro_batches(build model, lk_dtype dtype, uint32_t samples, bool empty,
                                 unsigned char *out)
 {
@@ -114,7 +115,7 @@ static void note_ready(void *user, uint32_t context, uint32_t term)
     note(user, (char)('x' + context), term);
 }
 
-/* fc0 (two parameters), loss: terms 0 and 1 belong to block 0. */
+/* The model has two blocks: fc0, whose two parameters are terms 0 and 1, and the loss. */
 static void test_hooks_fire_in_order_even_for_empty_passes(void **state)
 {
     journal   full = { { 0 }, 0 }, empty = { { 0 }, 0 };
@@ -149,7 +150,7 @@ static void test_hooks_fire_in_order_even_for_empty_passes(void **state)
 
 /* ---- Parameters ----------------------------------------------------------------------------- */
 
-/* Gives the walk the parameters of the block that asks for them, and of no other. */
+/* A walk in which only the block that requests parameters has them. */
 typedef struct {
     net         *n;
     const float *table[64];
@@ -193,7 +194,7 @@ static void test_parameters_are_read_when_it_is_told(void **state)
     lki_free(images);
 }
 
-/* ---- Gradients that nobody wants ------------------------------------------------------------ */
+/* ---- Unneeded gradients ------------------------------------------------------------------- */
 
 typedef struct { bool *saw_dx; } spy_options;
 
@@ -244,13 +245,13 @@ static void test_the_input_has_no_gradient(void **state)
     lki_free(x);
 }
 
-/* ---- Against a plain reference -------------------------------------------------------------- */
+/* ---- Comparison with a plain reference ---------------------------------------------------- */
 
 enum { IN = 5, HIDDEN = 4, OUT = 3, ROWS = 4 };
 
 typedef struct { double w0[IN * HIDDEN], b0[HIDDEN], w1[HIDDEN * OUT], b1[OUT], loss; } two_layers;
 
-/* Weights are (in, out).  Fills *g with the gradients of the sum of losses. */
+/* Computes the gradients of the sum of losses in *g.  Weights are (in, out). */
 static void reference_net(const net *n, const float *x, const int32_t *targets, two_layers *g)
 {
     const float *w0 = n->params[0], *b0 = n->params[1], *w1 = n->params[2], *b1 = n->params[3];
@@ -309,7 +310,8 @@ static void test_two_layers_against_a_reference(void **state)
     lk_engine_forward(n.engine, &walk, &pass, 1);
     lk_engine_backward(n.engine, &walk, &pass, 1);
     reference_net(&n, x, targets, &want);
-    assert_near(n.grads[0][0], want.w1, (size_t)HIDDEN * OUT); /* the last block is ready first */
+    /* the last block's terms come first */
+    assert_near(n.grads[0][0], want.w1, (size_t)HIDDEN * OUT);
     assert_near(n.grads[0][1], want.b1, OUT);
     assert_near(n.grads[0][2], want.w0, (size_t)IN * HIDDEN);
     assert_near(n.grads[0][3], want.b0, HIDDEN);
@@ -356,7 +358,7 @@ static void test_batchnorm_uses_its_state_in_evaluation(void **state)
     lk_engine_forward(n.engine, &walk, &pass, 1);
     assert_true(n.sums[0][0][0] == 2.0F * 2.0F && n.sums[0][0][1] == 2.0F * 20.0F);
     assert_true(n.sums[0][1][0] == 2.0F * 2.0F && n.sums[0][1][1] == 2.0F * 200.0F);
-    walk.training = false; /* the state is still mean 0, variance 1 */
+    walk.training = false; /* the running state is still mean 0 and variance 1 */
     lk_engine_forward(n.engine, &walk, &pass, 1);
     for (uint32_t i = 0; i < 4; i++)
         assert_true(fabsf(lk_engine_output(n.engine, 0)[i] - (x[i] * n.params[0][i % 2] +

@@ -1,27 +1,27 @@
 /* layout.c -- the memory of a context, planned once.
  *
- * Values and saved memory are kept from forward to backward, one after the other.  A block that
- * can work in place writes over its input if nobody else reads that and its producer's backward
- * does not either.
+ * Values and saved memory are stored from forward to backward, one after another.  A block that can
+ * work in place overwrites its input, if neither another block nor the backward pass of the input's
+ * producer reads it.
  *
- * Of a checkpointed segment's values those that are read outside are kept; the others, and what its
- * blocks save, lie in memory that all segments share, and are made again before the segment's
- * backward pass.  Nobody writes over what is kept and in a segment, from where it may be needed
- * again.  A block whose output is kept and which saves nothing need not run again.
+ * The values of a checkpointed segment that other blocks read are stored.  Its other values and its
+ * saved memory are in an area that all segments share, and are recomputed before the segment's
+ * backward pass.  A stored value of a segment is never overwritten, because the recomputation may
+ * read it.  A block need not run again if its output is stored and it saves nothing.
  *
- * What only the next segment reads of a checkpointed one may be in a file from then on until that
- * one's backward pass (spill.h): one value of each segment.
+ * One value of each checkpointed segment may be in a file (spill.h).  Only the next segment may
+ * read it, and it is in the file between that segment's forward and backward pass.
  *
- * A value's gradient is alive from the backward pass of its last reader, which writes it, over
- * those of the other readers, which add to it, to that of its producer, which reads it.  (The
- * order is that of the blocks, so the sum of a value's gradients has one order.)  A block that
- * works in place turns its dy into its dx where it lies, and the gradient of a residual sum is that
- * of its second input.  The gradient of the logits lies where the logits were, if the loss block
- * is their only reader.  Values with no parameters before them, such as the model's input, have no
- * gradient at all.
+ * A value's gradient is written in the backward pass of the value's last reader.  The passes of the
+ * other readers add to it, and the pass of its producer reads it. (Blocks run in order, so the sum
+ * of a value's gradients has a fixed order.) A block that works in place replaces its dy by its dx,
+ * and the gradient of a residual sum is also that of its second input.  The gradient of the logits
+ * overwrites the logits if the loss block is their only reader.  A value that depends on no
+ * parameter, such as the model's input, has no gradient.
  *
- * Placement: slots from large to small, each at the lowest offset where it overlaps no placed
- * slot that is alive at the same time (greedy by size; Pisarchyk and Lee 2020).
+ * Placement: slots are placed from large to small, each at the lowest offset where it overlaps no
+ * placed slot that is in use at the same time (greedy by size; Pisarchyk and Lee 2020).
+ *
  * Cost: quadratic in the number of blocks, once.
  */
 #include "nn/layout.h"
@@ -34,7 +34,8 @@
 
 enum { ALIGNMENT = 64 };
 
-/* More than any machine has, and small enough for sums and small products not to overflow. */
+/* A limit that exceeds any machine's memory.  It is small enough for sums and small products not to
+ * overflow. */
 #define BYTES_MAX ((size_t)1 << 46)
 
 static lk_status too_large(const lki_block_entry *entry, const char *what, uint32_t micro_batch)
@@ -77,7 +78,8 @@ static void count_readers(lki_layout *layout, const lk_model *model)
     }
 }
 
-/* Whether value b + 1 is kept for the next segment alone; *last is its last reader. */
+/* Returns true if value b + 1 is stored only for the next segment.  Sets *last to its last
+ * reader. */
 static bool may_be_aside(const lki_layout *layout, const lk_model *model, uint32_t b,
                          uint32_t *last)
 {
@@ -94,7 +96,7 @@ static bool may_be_aside(const lki_layout *layout, const lk_model *model, uint32
     return next;
 }
 
-/* They are in memory if there are few. */
+/* Chooses values for the file.  If there are few of them, all remain in memory. */
 static void choose_aside(lki_layout *layout, const lk_model *model)
 {
     uint32_t last = 0, of = 0;
@@ -129,14 +131,14 @@ static lk_status check_model(const lki_layout *layout, const lk_model *model)
     return LK_OK;
 }
 
-/* Whether a later block may write over value `v`: it is the only reader of one that no backward
- * pass needs. */
+/* Returns true if a later block may overwrite value `v`: it has a single reader, and no backward
+ * pass needs it. */
 static bool may_overwrite(const lki_layout *layout, const lk_model *model, lk_value v)
 {
     return v > 0 && layout->places[v - 1].readers == 1 && model->blocks[v - 1].output_unread;
 }
 
-/* Whether block `b` may put its output where its first input is. */
+/* Returns true if block `b` may write its output over its first input. */
 static bool may_work_in_place(const lki_layout *layout, const lk_model *model, uint32_t b)
 {
     const lki_block_entry *entry = &model->blocks[b];
@@ -147,7 +149,8 @@ static bool may_work_in_place(const lki_layout *layout, const lk_model *model, u
            model->blocks[x0 - 1].segment == entry->segment;
 }
 
-/* What is not kept is placed from 0 on in each segment, and moved behind what is kept later. */
+/* Returns the end of the stored values or, if not `kept`, of the current segment's other values.
+ * The latter are placed from 0 on in each segment, and later moved after the stored values. */
 static size_t *end_of(lki_layout *layout, bool kept)
 {
     return kept ? &layout->context_bytes : &layout->segment;
@@ -211,7 +214,7 @@ static void place_copies(lki_layout *layout, const lk_model *model, uint32_t b,
         return;
     layout->wide_bytes =
         lki_max(layout->wide_bytes, lki_widen_bytes(entry, layout->dtype, micro_batch));
-    if (entry->type->loss) /* lk_engine_output() widens what it reads */
+    if (entry->type->loss) /* lk_engine_output() needs memory for a widened copy of the logits */
         layout->wide_bytes =
             lki_max(layout->wide_bytes,
                     micro_batch * lk_shape_count(entry->block.x[0]) * sizeof(float));
@@ -246,8 +249,8 @@ static uint32_t new_slot(lki_layout *layout, size_t bytes, uint32_t from)
     return layout->slot_count++;
 }
 
-/* The loss block's backward makes the gradient of its input: in place, or beside a value that
- * others still need. */
+/* Plans the gradient of the loss block's input: in place or, if other blocks still need the value,
+ * in a slot. */
 static void plan_loss_gradient(lki_layout *layout, const lk_model *model, uint32_t b)
 {
     lk_value   v     = model->blocks[b].inputs[0];
@@ -259,8 +262,8 @@ static void plan_loss_gradient(lki_layout *layout, const lk_model *model, uint32
         input->slot = new_slot(layout, input->value_bytes, b);
 }
 
-/* Whether block `b` may turn its dy into dx[i] where it lies: a block that works in place its
- * first input's, one that adds its second input to the result that input's. */
+/* Returns true if block `b` may write dx[i] over its dy.  A block that works in place may do so for
+ * its first input, and a block that adds its second input to the result for its second. */
 static bool may_reuse_dy(const lki_layout *layout, const lki_block_entry *entry, uint32_t b,
                          uint32_t i)
 {
@@ -276,8 +279,8 @@ static bool may_reuse_dy(const lki_layout *layout, const lki_block_entry *entry,
     return true;
 }
 
-/* Blocks from last to first: the first to reach a value opens its slot and writes, the others
- * add, its producer closes it. */
+/* Visits blocks from last to first.  The first reader of a value opens the slot and writes the
+ * gradient, other readers add to it, and the producer closes the slot. */
 static void plan_gradients(lki_layout *layout, const lk_model *model)
 {
     for (uint32_t b = (uint32_t)model->block_count; b-- > 0;) {
@@ -318,8 +321,8 @@ static bool alive_together(const lki_grad_slot *a, const lki_grad_slot *b)
     return a->from >= b->to && b->from >= a->to;
 }
 
-/* The lowest offset at which `slot` overlaps none of the placed ones alive with it: try 0, then
- * step behind whichever is in the way; offsets only grow, so this ends. */
+/* Finds the lowest offset at which `slot` overlaps no placed slot that is in use at the same time.
+ * The search starts at 0 and moves past any slot in the way.  It ends because offsets only grow. */
 static size_t first_fit(lki_grad_slot *const *placed, uint32_t count, const lki_grad_slot *slot)
 {
     size_t offset = 0;
@@ -354,7 +357,7 @@ static lk_status place_gradients(lki_layout *layout)
     return LK_OK;
 }
 
-/* ---- All of it --------------------------------------------------------------------------- */
+/* ---- Opening ----------------------------------------------------------------------------- */
 
 static lk_status lay_out(lki_layout *layout, const lk_model *model, const lk_exec *exec,
                          uint32_t micro_batch, bool files)

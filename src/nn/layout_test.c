@@ -1,9 +1,9 @@
-/* layout_test.c -- where things lie: what shares memory, or is computed again, changes no bit.
+/* layout_test.c -- shared memory and recomputed values change no bit.
  *
- * Method: nets that share memory against those that do not, by all that a step leaves; and dead
- *         memory full of NaN, which must not show.
+ * Method: nets that share memory are compared with nets that do not, by all results of a step.
+ *         Unused memory is filled with NaN, which must not appear in any result.
  */
-#include "nn/testing_nets.h"
+#include "nn/nets_testing.h"
 
 static void test_in_place_changes_nothing(void **state)
 {
@@ -15,7 +15,7 @@ static void test_in_place_changes_nothing(void **state)
     assert_same_results(reference, bytes, out, run(plain_decoder(), 1, NULL, 1, NULL, out));
 }
 
-/* 18 rows are two chunks of 16. */
+/* The 18 rows of logits are computed in two chunks, of 16 rows and of 2. */
 static void test_logits_by_chunks_change_nothing(void **state)
 {
     static unsigned char reference[RESULT_BYTES], out[RESULT_BYTES];
@@ -58,14 +58,15 @@ static void test_checkpointing_changes_nothing_but_memory(void **state)
     }
 }
 
-/* Dropout goes by the slot in the global batch, and rows do not see each other: a sample's loss is
- * the same alone as among others. */
+/* Dropout depends on the slot in the global batch, and rows are independent.  So a sample has the
+ * same loss alone and among other samples. */
 
-/* ---- Dead memory -------------------------------------------------------------------------- */
+/* ---- Unused memory ------------------------------------------------------------------------ */
 
-/* Fills what is dead with NaN: all of it before forward, scratch before every block, what segments
- * share before another has it, and before and after a block's backward the gradients that nobody
- * has written or will read. */
+/* Fills unused memory with NaN.  This is all memory before forward, scratch memory before every
+ * block, and the segments' shared memory before the next segment uses it.  Before and after the
+ * backward pass of a block it also includes the gradients that are neither written nor still to be
+ * read. */
 typedef struct {
     net      n;
     uint32_t fills, segment;
@@ -114,7 +115,7 @@ static void poison_but(poisoner *p, uint32_t done)
     free(live);
 }
 
-/* Before block b's backward, b + 1 is done. */
+/* Called before the backward pass of block b, when that of block b + 1 is complete. */
 static void poison_before_backward(void *user, uint32_t block)
 {
     poison_scratch(user, block);
@@ -182,7 +183,7 @@ static void test_slots_do_not_overlap(void **state)
                         b->offset + b->bytes <= a->offset);
         }
     }
-    assert_true(layout->grads_bytes <= sum / 2); /* memory is used again */
+    assert_true(layout->grads_bytes <= sum / 2); /* memory is reused */
     net_close(&n);
 }
 

@@ -1,12 +1,12 @@
-/* model.c -- building a model: a list of blocks, each planned as it is appended.
+/* model.c -- builds a model: a list of blocks, each of which is planned when it is appended.
  *
- * lk_model_add() copies the options, gives the block's plan function a half-made entry to fill
- * through lk_plan_...(), checks what it declared, and only then appends it; a block that does not
- * fit leaves the model as it was.
+ * lk_model_add() copies the options and passes a partial entry to the block's plan function, which
+ * completes it by calls of lk_plan_...().  Then lk_model_add() checks the entry and appends it.  A
+ * block that does not fit leaves the model unchanged.
  *
- * Gradient terms stand in the order in which backward finishes them: blocks from last to first,
- * within a block in the order planned.  So every block's terms go in front of all earlier ones,
- * and each block's are contiguous.
+ * Gradient terms are in the order in which backward finishes them: blocks from last to first, and
+ * within a block in the planned order.  So the terms of a new block are contiguous and are inserted
+ * before all existing terms.
  */
 #include "nn/model.h"
 
@@ -55,7 +55,7 @@ static bool same_shape(lk_shape a, lk_shape b)
     return true;
 }
 
-/* ---- What plan functions call ------------------------------------------------------------ */
+/* ---- Functions for plan functions -------------------------------------------------------- */
 
 lk_status lk_plan_fail(const lk_plan *plan, const char *format, ...)
 {
@@ -100,7 +100,7 @@ lk_status lki_plan_inputs(const lk_plan *plan, uint32_t min, uint32_t max)
     return LK_OK;
 }
 
-/* "BLOCK.suffix", or the suffix alone in a block without a name. */
+/* Builds "BLOCK.suffix", or only the suffix if the block has no name. */
 static lk_status full_name(const lk_plan *plan, const char *suffix, char out[LK_NAME_MAX])
 {
     const char *name  = plan->entry->name;
@@ -136,7 +136,7 @@ lk_status lk_plan_param(lk_plan *plan, const char *suffix, lk_shape shape, lk_in
     lk_model *model = plan->model;
     lk_param param = {
         .shape = shape, .uses = 1, .no_decay = no_decay, .init = init, .scale = scale,
-        .bf16 = true /* until a block that reads it is appended, and takes it otherwise */
+        .bf16 = true /* set to false when a block that cannot read bf16 is appended */
     };
     uint64_t  count;
 
@@ -311,7 +311,7 @@ static lk_status plan_entry(lki_block_entry *entry, lk_model *model)
     return LK_OK;
 }
 
-/* Makes room for everything that appending will write, so that it cannot fail half-way. */
+/* Reserves memory for all arrays that appending extends, so that appending cannot fail halfway. */
 static lk_status reserve_entry(lk_model *model, uint32_t terms)
 {
     LK_TRY(lki_reserve((void **)&model->blocks, &model->block_capacity, model->block_count,
@@ -365,7 +365,7 @@ lk_status lk_model_add(lk_value *out, lk_model *model, const lk_block_type *type
     *out = (lk_value)model->block_count;
     return LK_OK;
 
-undo: /* what the block declared goes; uses of earlier blocks' parameters are taken back */
+undo: /* removes the block's declarations, and its uses of earlier blocks' parameters */
     for (uint32_t i = 0; i < entry.block.param_count; i++)
         model->params[entry.params[i]].uses--;
     model->param_count    = param_count;

@@ -1,5 +1,5 @@
-/* model_test.c -- building models: names, terms, sharing, and what is refused. */
-#include "nn/testing.h"
+/* model_test.c -- tests of building models: names, terms, shared parameters, and refused models. */
+#include "nn/nn_testing.h"
 
 static lk_model *model_of(lk_shape shape, bool tokens)
 {
@@ -22,7 +22,7 @@ static void assert_says(lk_status got, lk_status want, const char *text)
         fail_msg("\"%s\" is not in: %s", text, lk_error_last()->message);
 }
 
-/* A tied embedding with a head: wte has two uses, and the head's term comes first. */
+/* A tied embedding and head: wte has two uses, and the head's term is first. */
 static void test_terms_stand_in_the_order_of_backward(void **state)
 {
     lk_embedding_options embedding = { .vocabulary = 5, .width = 6 };
@@ -65,7 +65,8 @@ static void test_a_block_that_does_not_fit_leaves_nothing(void **state)
     assert_says(add(&ignored, model, &lk_block_linear, "b", &bad, sizeof bad, v), LK_EINVAL,
                 "(4, 4)");
     bad =
-        (lk_linear_options){ .out = 4, .shared = "fc.weight" }; /* shared; then its bias clashes */
+        /* the shared weight is accepted, but then the bias's name exists already */
+        (lk_linear_options){ .out = 4, .shared = "fc.weight" };
     assert_says(add(&ignored, model, &lk_block_linear, "fc", &bad, sizeof bad, v), LK_EINVAL,
                 "fc.bias");
     bad = (lk_linear_options){ .out = 4, .shared = "nothing" };

@@ -1,11 +1,11 @@
 /* narrow_test.c -- values that are stored as bf16 or fp16.
  *
- * Goal:   what a block puts out is rounded once, and so is the model's input where a block takes
- *         bf16; gradients are near those of FP32, and not equal.  Parameters that all who read them
- *         take as bf16 may be kept so: not a bit is another.
- * (That bits do not depend on who computes them is tests/exactness's.)
+ * Goal:   the output of a block is rounded once, and so is the model's input if a block accepts
+ *         bf16.  Gradients are close to those of FP32, but not equal.  Parameters that all readers
+ *         accept as bf16 may be stored as bf16 without changing a bit.
+ * (tests/exactness checks that bits do not depend on who computes them.)
  */
-#include "nn/testing.h"
+#include "nn/nn_testing.h"
 
 #include <math.h>
 
@@ -21,7 +21,7 @@ static float rounded(lk_dtype dtype, float x)
     return dtype == LK_BF16 ? lki_bf16_widen(lki_bf16_narrow(x)) : lki_f16_widen(lki_f16_narrow(x));
 }
 
-/* Evaluation of BatchNorm, after which ReLU has nothing to round. */
+/* Builds a net that evaluates BatchNorm.  A ReLU after BatchNorm has nothing to round. */
 static lk_model *normalise(bool relu)
 {
     lk_model *model;
@@ -41,7 +41,7 @@ static lk_value linear(lk_model *model, const char *name, uint64_t out, const ch
     return add1(model, &lk_block_linear, name, &options, sizeof options, x);
 }
 
-/* A residual sum, so that a gradient is added to. */
+/* Builds a net with a residual sum, in which gradients are added. */
 static lk_model *residual(void)
 {
     lk_model *model;
@@ -80,7 +80,7 @@ static void test_values_are_rounded_once(void **state)
     lki_free(taken);
 }
 
-/* Of the difference of two nets' gradients, as a part of the first's. */
+/* Returns the difference between the gradients of two nets, relative to the first. */
 static double distance(const net *a, const net *b, uint32_t term)
 {
     double difference = 0.0, norm = 0.0;
@@ -117,7 +117,8 @@ static void test_gradients_are_near_those_of_fp32(void **state)
     lki_free(x);
 }
 
-/* A head in the loss block, which makes its weight's gradient in forward. */
+/* Builds a net with a head in the loss block.  The loss block computes its weight's gradient in
+ * forward. */
 static lk_model *headed(void)
 {
     lk_linear_cross_entropy_options options = { .classes = OUT, .scale = 0.3f };
@@ -147,8 +148,8 @@ static size_t zeros(const net *n, uint32_t term)
     return count;
 }
 
-/* In FP32 every gradient is as many times larger, to the bit.  In fp16 a loss of 2^-24 has no
- * gradient before the last product, which scaling brings back. */
+/* Checks that in FP32 every gradient is multiplied by exactly the loss scale.  In fp16 a loss of
+ * 2^-24 has no gradient before the last product, and scaling restores it. */
 static void test_a_loss_scale_scales_every_gradient(void **state)
 {
     float *x = noise_floats(5, (size_t)SAMPLES * IN);
@@ -161,7 +162,7 @@ static void test_a_loss_scale_scales_every_gradient(void **state)
                 assert_true(large.grads[0][t][i] == 256 * plain.grads[0][t][i]);
         net tiny = scaled(LK_F16, m == 0 ? residual() : headed(), x, 0x1p-26f);
         net kept = scaled(LK_F16, m == 0 ? residual() : headed(), x, 0x1p-8f);
-        uint32_t first = plain.term_count - 1; /* backward comes to it last */
+        uint32_t first = plain.term_count - 1; /* the term that backward computes last */
         assert_int_equal(zeros(&tiny, first), net_term_count(&tiny, first));
         assert_true(zeros(&kept, first) < net_term_count(&kept, first) / 4);
         net_close(&plain);
@@ -172,7 +173,7 @@ static void test_a_loss_scale_scales_every_gradient(void **state)
     lki_free(x);
 }
 
-/* Reads its parameter in FP32: a table that it shares is kept so. */
+/* A block that reads its parameter in FP32, so that a shared table is stored as FP32. */
 static lk_status wide_plan(lk_plan *plan)
 {
     lk_plan_output(plan, lk_plan_block(plan)->x[0]);
@@ -201,7 +202,8 @@ static const lk_block_type wide_type = {
     .name = "wide", .plan = wide_plan, .forward = wide_forward, .backward = wide_backward
 };
 
-/* All that reads matrices: tables, weights of both ways round, a head that is tied. */
+/* Builds a net with all blocks that read matrices: embeddings, weights in both orders, a tied
+ * head. */
 static lk_model *of_tokens(bool shares)
 {
     lk_embedding_options            tables = { .vocabulary = OUT, .width = IN };
@@ -219,7 +221,7 @@ static lk_model *of_tokens(bool shares)
     return model;
 }
 
-/* Keeps what may be as bf16; returns how many. */
+/* Stores all parameters that allow it as bf16, and returns their number. */
 static uint32_t keep_narrow(net *n, const uint16_t **narrow)
 {
     uint32_t        count, kept = 0;

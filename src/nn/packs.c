@@ -1,4 +1,4 @@
-/* packs.c -- the layout of packs; see packs.h. */
+/* packs.c -- the layout of packed weights; see packs.h. */
 #include "nn/packs.h"
 
 #include "base/memory.h"

@@ -1,16 +1,17 @@
-/* nn/packs.h -- where the weights of a model's blocks are kept as products read them. */
+/* nn/packs.h -- memory for the packed weights of a model's blocks. */
 #ifndef LKI_NN_PACKS_H
 #define LKI_NN_PACKS_H
 
 #include "nn/layout.h"
 #include "tensor/packs.h"
 
-/* Of each block two packs, of forward and of backward, each with its state in front.  Offsets are
- * from the start of the memory. */
+/* Each block has two packs, for forward and backward.  Each pack is preceded by its state.  Offsets
+ * are from the start of the memory. */
 typedef struct {
     size_t        *at;     /* [block_count][2]; SIZE_MAX: none */
-    size_t         bytes;  /* of all */
-    unsigned char *memory; /* the caller's, and maybe others' too; NULL: none are kept */
+    size_t         bytes;  /* of all packs */
+    /* owned by the caller, possibly shared with other engines; NULL: packs are not stored */
+    unsigned char *memory;
 } lki_packs;
 
 LK_NODISCARD lk_status lki_packs_init(lki_packs *packs, const lki_layout *layout,
@@ -18,7 +19,7 @@ LK_NODISCARD lk_status lki_packs_init(lki_packs *packs, const lki_layout *layout
                                       uint32_t micro_batch);
 void                   lki_packs_deinit(lki_packs *packs);
 
-/* *room, or NULL where block `b` has no pack or there is no version to keep. */
+/* Fills *room and returns it.  Returns NULL if block `b` has no pack or `version` is 0. */
 const lk_pack *lki_packs_of(const lki_packs *packs, lk_pack *room, uint32_t b, bool backward,
                             uint64_t version);
 

@@ -1,12 +1,12 @@
-/* packs_test.c -- engines that keep packed weights.
+/* packs_test.c -- engines that store packed weights.
  *
- * Goal:   steps of two workers that share packs have the bits of steps without, though parameters
- *         change from step to step; where packs are being made by one that is gone they have, too;
- *         and a walk without a version reads none.
- * Control: packs that are damaged, and versions that stay, show.
+ * Goal:   steps of two workers that share packs have the bits of steps without packs, although
+ *         parameters change between steps.  The same holds after a process has died while filling
+ *         packs.  A walk without a version reads no pack.
+ * Control: damaged packs, or a version that is not changed, give other bits.
  */
 #include "nn/engine_packs.h"
-#include "nn/testing_nets.h"
+#include "nn/nets_testing.h"
 
 #include "base/memory.h"
 
@@ -28,7 +28,7 @@ static packs packs_open(const net *n, lk_dtype dtype)
     return p;
 }
 
-/* What follows a pack's state: all that is not one. */
+/* Overwrites the contents of all packs, but not their states. */
 static void damage(const net *n, const packs *p)
 {
     const lki_packs *layout = &n->engine->packs;
@@ -44,7 +44,7 @@ static void begin_all(const net *n, const packs *p, uint64_t version)
             *(lki_pack_state *)(void *)((char *)p->memory + n->engine->packs.at[i]) = 2 * version;
 }
 
-/* The parameters of step `step`. */
+/* Sets the parameters to those of step `step`. */
 static void set_params(const net *n, uint32_t step)
 {
     uint32_t        count;
@@ -55,7 +55,7 @@ static void set_params(const net *n, uint32_t step)
                                  (params[i].init == LK_INIT_ONE ? 1.0F : 0);
 }
 
-/* Two turns of a step, the second of fewer samples. */
+/* Runs two turns of a step, the second with fewer samples. */
 static size_t turns(const net *n, uint64_t version, unsigned char *out)
 {
     float  *images = noise_floats(2, (size_t)2 * SAMPLES * 216);

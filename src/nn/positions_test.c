@@ -1,12 +1,13 @@
 /* positions_test.c -- passes of fewer positions than the model has.
  *
- * Goal:   a pass of `length` positions gives the bits that a model of so many positions gives:
- *         losses, logits and every gradient, those of the positions themselves zero behind them; in
- *         every precision, with activation checkpointing and with chunks of logits.
- * Method: both models, with the same parameters as far as the shorter one goes; passes of the full
- *         length before and after, so that old values lie where the short pass must not look.
+ * Goal:   a pass of `length` positions gives the bits of a model with that many positions: losses,
+ *         logits and every gradient.  The gradients of the remaining positions are zero.  This
+ *         holds in every precision, with activation checkpointing and with chunks of logits.
+ * Method: both models are run with equal parameters, as far as the shorter model has them.  Passes
+ *         of full length before the short pass leave old values in the memory that it must not
+ *         read.
  */
-#include "nn/testing_nets.h"
+#include "nn/nets_testing.h"
 
 static const uint32_t lengths[] = { 1, 4, 5, TIME };
 
@@ -23,7 +24,8 @@ static side open_side(uint32_t time, lk_dtype dtype, bool segments, uint64_t row
     return s;
 }
 
-/* A step of SAMPLES samples; 0: of all positions. */
+/* Runs a step of SAMPLES samples with `length` positions, or with all positions if `length` is
+ * 0. */
 static void step(side *s, uint32_t length, uint32_t offset)
 {
     lk_walk walk = net_walk(&s->net, true);

@@ -1,4 +1,4 @@
-/* reads.c -- which blocks a training pass comes to, and whose parameters it reads. */
+/* reads.c -- the order in which a training pass runs blocks and reads their parameters. */
 #include "nn/model.h"
 
 bool lki_model_again(const lk_model *model, uint32_t last, uint32_t *first)

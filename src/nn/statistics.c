@@ -1,6 +1,6 @@
-/* statistics.c -- rows of statistics and what becomes of them; see statistics.h.
+/* statistics.c -- stores and merges rows of statistics; see statistics.h.
  *
- * Memory: for each context a row of the widest block; for each block two rows.
+ * Memory: one row of the widest block for each context, and two rows for each block.
  */
 #include "nn/statistics.h"
 
@@ -15,7 +15,7 @@ uint32_t lki_statistics_width(const lki_block_entry *entry)
     return of == NULL ? 0 : of->width(&entry->block);
 }
 
-/* Values of the contexts' rows, and of all totals. */
+/* Counts the numbers in the rows of all contexts, and in all totals. */
 static void count_values(const lk_model *model, uint32_t contexts, size_t *rows, size_t *totals)
 {
     size_t widest = 0;

@@ -1,9 +1,10 @@
-/* steady_test.c -- a step allocates nothing: all its memory is there when the engine is open.
+/* steady_test.c -- a step allocates no memory, because the engine allocates all memory when it
+ * opens.
  *
- * Method: the linker hands every call of malloc and its like, from the library and from here, to
- *         the functions below, which count them.
+ * Method: the linker redirects every call of malloc and similar functions, in the library and in
+ *         this test, to the functions below, which count the calls.
  */
-#include "nn/testing_nets.h"
+#include "nn/nets_testing.h"
 
 static size_t allocations;
 
@@ -58,7 +59,7 @@ static void test_a_step_allocates_nothing(void **state)
         float  *images = noise_floats(2, (size_t)SAMPLES * 216);
         lk_walk walk   = net_walk(&n, true);
         lk_pass pass   = pass_of(&n, 0, 0, SAMPLES, images);
-        assert_true(allocations > 0); /* they are counted */
+        assert_true(allocations > 0); /* calls are counted */
         allocations = 0;
         lk_engine_forward(n.engine, &walk, &pass, 1);
         lk_engine_backward(n.engine, &walk, &pass, 1);

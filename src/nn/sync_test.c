@@ -1,10 +1,10 @@
-/* sync_test.c -- SyncBatchNorm: the micro-batches of all contexts are one batch.
+/* sync_test.c -- SyncBatchNorm computes the statistics of all contexts as those of one batch.
  *
- * Method: a net is walked over contexts of uneven sizes, and over one that has all their samples.
- *         Where sums are exact (small integers) the values are the same bits, else they differ by
- *         roundings; ghost BatchNorm, whose contexts know nothing of each other, is far off.
+ * Method: a net is walked over contexts of different sizes, and over one context with all samples.
+ *         If sums are exact (small integers), the values have equal bits; otherwise they differ by
+ *         rounding.  Ghost BatchNorm, whose contexts are independent, differs much more.
  */
-#include "nn/testing_nets.h"
+#include "nn/nets_testing.h"
 
 #include <math.h>
 
@@ -12,7 +12,7 @@ enum { TOGETHER = 4, ALL = 7, IMAGE = 216 };
 
 static const uint32_t uneven[TOGETHER] = { 3, 0, 2, 2 };
 
-/* Walks `contexts` contexts once; their gradients and state sums are left added up in context 0. */
+/* Walks `contexts` contexts once, and adds their gradients and state sums in context 0. */
 static double walk_once(net *n, uint32_t contexts, const uint32_t *samples, const float *images,
                         const lk_hooks *hooks)
 {
@@ -51,7 +51,8 @@ static double relative(const float *a, const float *b, size_t count)
     return sqrt(apart / norm);
 }
 
-/* The most by which gradients and running statistics of a split batch differ from the whole's. */
+/* Returns the largest difference between a split and a whole batch, in gradients and running
+ * statistics. */
 static double furthest(const lk_block_type *norm, lk_dtype dtype, bool segments)
 {
     static const uint32_t whole[] = { ALL };
@@ -84,9 +85,9 @@ static void a_split_batch_is_the_whole_batch(void **state)
     assert_true(furthest(&lk_block_batchnorm, LK_F32, false) > 0.1);
 }
 
-/* ---- Exact where sums are ---------------------------------------------------------------- */
+/* ---- Exact sums --------------------------------------------------------------------------- */
 
-/* The norm reads the model's input itself, and what it makes of it is looked at. */
+/* Opens a net whose norm reads the model's input directly, so that its result can be checked. */
 static net open_bare(const lk_block_type *norm, uint32_t micro_batch, uint32_t contexts)
 {
     lk_batchnorm_options options = { 0 };
@@ -105,7 +106,7 @@ static const void *normalised(const net *n, uint32_t context)
            n->engine->layout.places[0].value;
 }
 
-/* Integers whose mean is an integer in every sample, another in each. */
+/* Returns integers whose mean in each sample is also an integer. */
 static float *integers(void)
 {
     float *images = new_floats((size_t)ALL * IMAGE);
@@ -178,17 +179,17 @@ typedef struct {
     uint32_t calls, rows;
 } counter;
 
-/* As without a hook: the contexts are all there is. */
+/* Merges rows like the engine without a hook, because the contexts are all virtual workers. */
 static void count_rows(void *user, uint32_t width, lk_row_merge merge, double *rows, double *total)
 {
     counter *c = user;
-    for (uint32_t i = 1; i < c->rows; i++) /* the canonical tree over three is a chain */
+    for (uint32_t i = 1; i < c->rows; i++) /* the canonical tree over three rows is a chain */
         merge(width, rows, rows + (size_t)i * width);
     memcpy(total, rows, width * sizeof *total);
     c->calls++;
 }
 
-/* A segment that runs again has its statistics already. */
+/* A segment that runs again must use its stored statistics. */
 static void bits_do_not_depend_on_how_it_is_walked(void **state)
 {
     static unsigned char reference[RESULT_BYTES], out[RESULT_BYTES];
@@ -202,7 +203,7 @@ static void bits_do_not_depend_on_how_it_is_walked(void **state)
                         run(sync_convnet(), 2, NULL, PASSES, &count_plain, out));
     assert_same_results(reference, bytes, out,
                         run(checkpointed_sync_convnet(), 2, NULL, PASSES, &count_again, out));
-    assert_int_equal(plain.calls, 4); /* two norms, there and back */
+    assert_int_equal(plain.calls, 4); /* two norms, forward and backward */
     assert_int_equal(again.calls, 4);
 }
 

@@ -1,13 +1,14 @@
-/* widen.c -- copies of a call's values as the block takes them, and back.
+/* widen.c -- converts a call's values to the type that the block accepts, and back.
  *
- * A value that is stored as bf16 or fp16 is exact in FP32.  So a block that knows FP32 alone
- * computes on copies, and what it puts out is rounded once, to nearest even: storage is narrow,
- * arithmetic is not.  A gradient that is added to is widened, added to and rounded.
+ * A value that is stored as bf16 or fp16 is exact in FP32.  So a block that only supports FP32
+ * computes on copies, and its output is rounded once, to nearest even.  Storage is narrow, but
+ * arithmetic is FP32.  To add to a gradient, it is widened, the sum is computed, and the sum is
+ * rounded.
  *
- * A block that takes bf16 works on the values where they are; only the model's input, which is
- * always FP32, is rounded for it.
+ * A block that accepts bf16 uses the values directly.  Only the model's input, which is always
+ * FP32, is rounded for it.
  *
- * Cost: a pass over each value that is copied, 6 bytes an element.
+ * Cost: a pass over each copied value, 6 bytes per element.
  */
 #include "base/memory.h"
 #include "nn/widen.h"
@@ -23,7 +24,7 @@ lk_dtype lki_taken_dtype(const lki_block_entry *entry, lk_dtype dtype)
     return dtype == LK_BF16 && entry->type->bf16 ? LK_BF16 : LK_F32;
 }
 
-/* Input `i` is the model's, and not token ids. */
+/* Returns true if input `i` is the model's input and has no token ids. */
 static bool is_wide_input(const lki_block_entry *entry, uint32_t i)
 {
     return entry->inputs[i] == 0 && !(entry->type->tokens && i == 0);
@@ -41,7 +42,7 @@ size_t lki_widen_bytes(const lki_block_entry *entry, lk_dtype dtype, uint32_t sa
     return bytes;
 }
 
-/* Memory for a copy, filled if `fill`. */
+/* Reserves a copy of a value, and fills it if `fill` is set. */
 static float *copy_of(const lki_widened *w, unsigned char **at, lk_shape shape, const void *value,
                       bool fill)
 {
@@ -59,7 +60,8 @@ static void round_to(const lki_widened *w, lk_shape shape, const float *copy, vo
                 w->narrow->dtype, value);
 }
 
-/* One copy for a gradient that two inputs share: the first writes, the second adds. */
+/* Returns the copy of a gradient.  Two inputs may share a copy: the first writes it, the second
+ * adds to it. */
 static float *gradient_copy(lki_widened *w, unsigned char **at, uint32_t i)
 {
     for (uint32_t k = 0; k < i; k++)
@@ -68,7 +70,7 @@ static float *gradient_copy(lki_widened *w, unsigned char **at, uint32_t i)
     return copy_of(w, at, w->narrow->block->x[i], w->narrow->dx[i], w->narrow->add[i]);
 }
 
-/* The call of a block that takes narrow values. */
+/* Prepares the call of a block that accepts narrow values. */
 static void narrow_inputs(lki_widened *w, unsigned char *memory)
 {
     const lk_block_call *narrow = w->narrow;
@@ -99,7 +101,7 @@ void lki_widen_begin(lki_widened *w, const lki_block_entry *entry, const lk_bloc
     for (uint32_t i = 0; i < block->input_count; i++)
         if (entry->inputs[i] != 0)
             w->call.x[i] = copy_of(w, &at, block->x[i], narrow->x[i], true);
-    if (loss) { /* its y and dx[0] are its x[0] */
+    if (loss) { /* the loss block's y and dx[0] are its x[0] */
         w->call.y = (float *)(uintptr_t)w->call.x[0];
         if (backward)
             w->call.dx[0] = w->call.y;

@@ -1,4 +1,4 @@
-/* groups.c -- which parameters are treated otherwise, by the patterns of their names. */
+/* groups.c -- parameter groups, selected by patterns for names. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,7 +6,8 @@
 #include "base/status.h"
 #include "lockstep/optim.h"
 
-/* On a mismatch the last `*` takes one character more. */
+/* Returns true if the name matches the pattern.  On a mismatch the last `*` is extended by one
+ * character. */
 static bool fits(const char *pattern, const char *name)
 {
     const char *star = NULL, *taken = NULL;
@@ -29,7 +30,7 @@ static bool fits(const char *pattern, const char *name)
     return *pattern == '\0';
 }
 
-/* As many names as there is room for. */
+/* Returns LK_EINVAL with a message that lists as many existing names as fit. */
 static lk_status no_such_parameter(const char *pattern, const lk_param *params, uint32_t count)
 {
     char     names[320];

@@ -1,7 +1,7 @@
 /* optim_test.c -- optimizers, schedules and clipping against formulas in double precision.
  *
- * Goal:   what PyTorch's users expect, the same bits for whole tensors and shards, and refusals
- *         that name the field.
+ * Goal:   the results that PyTorch users expect, the same bits for whole tensors and shards, and
+ *         errors that name the field.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -21,7 +21,7 @@ static float gradient(int t, int i)
     return lki_random_unit(r.word[0]) - 0.4f;
 }
 
-/* Runs STEPS updates, in two shards when `cut` lies inside. */
+/* Runs STEPS updates, in two shards if `cut` is within the tensor. */
 static void train(const lk_optimizer *o, const char *isa, size_t cut, float p[N])
 {
     static float s0[N], s1[N];
@@ -115,8 +115,8 @@ static void follows_lion(void **state)
         assert_true(fabs((double)p[i] - lion_in_double(i, 0.1)) < 1e-5);
 }
 
-/* Goyal et al. (2017), remark 2: a momentum of steps, times the ratio of the rates whenever they
- * change, is a momentum of gradients; without that factor it is another method. */
+/* Checks Goyal et al. (2017), remark 2.  A momentum of steps that is multiplied by the ratio of the
+ * rates at each change equals a momentum of gradients.  Without that factor the results differ. */
 static void remark_2_a_momentum_of_gradients_needs_no_correction(void **state)
 {
     static const double rates[] = { 0.1, 0.1, 0.5, 1.0, 1.0, 0.1, 0.01, 0.01 };
@@ -146,7 +146,8 @@ static void remark_2_a_momentum_of_gradients_needs_no_correction(void **state)
     lk_exec_free(exec);
 }
 
-/* Values by hand: the ratio 0.001 x 4 / (2 + 0.5 x 4) of lars, 4 / 2 of lamb. */
+/* Checks values computed by hand: the ratios 0.001 x 4 / (2 + 0.5 x 4) of lars and 4 / 2 of
+ * lamb. */
 static void trusts_as_published(void **state)
 {
     lk_optimizer lars = { .kind = LK_LARS, .weight_decay = 0.5 }, lamb = { .kind = LK_LAMB },
@@ -278,8 +279,8 @@ static void follows_schedules(void **state)
     near_(lk_schedule_at(&m, 20), 0.01);
 }
 
-/* Goyal et al. (2017): a minibatch of 8192 has 32 times the rate of 256, 0.1, which it reaches from
- * there step by step in five epochs of 156. */
+/* Checks Goyal et al. (2017): minibatches of 8192 have 32 times the rate 0.1 of minibatches of 256.
+ * The rate rises from 0.1 step by step in five epochs of 156 steps. */
 static void scales_and_warms_up_as_goyal_et_al(void **state)
 {
     double      lr = lk_scale_lr(LK_SCALE_LR_LINEAR, 0.1, 8192, 256);
@@ -317,8 +318,8 @@ static void follows_more_schedules(void **state)
     near_(lk_schedule_at(&wsd, 125), 0.8);
 }
 
-/* The rates of torch.optim.lr_scheduler.OneCycleLR(max_lr = 1, total_steps = 10), with which rises
- * end at step 0.3 x 10 - 1. */
+/* Checks the rates of torch.optim.lr_scheduler.OneCycleLR(max_lr = 1, total_steps = 10), whose rise
+ * ends at step 0.3 x 10 - 1. */
 static void follows_one_cycle(void **state)
 {
     static const double pytorch[] = { 0.04, 0.52, 1.0, 0.9504846320134739, 0.8117456539497631,

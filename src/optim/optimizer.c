@@ -1,7 +1,7 @@
 /* optimizer.c -- update rules on any run of elements.
  *
- * Host-side factors are doubles made without libm: powers by squaring, and the square root that
- * IEEE rounds correctly.  See tensor/ops.h for the formulas.
+ * Factors are computed in double precision without libm: powers by squaring, and square roots,
+ * which IEEE 754 rounds correctly.  See tensor/ops.h for the formulas.
  */
 #include <math.h>
 #include <string.h>
@@ -10,11 +10,11 @@
 #include "lockstep/optim.h"
 #include "tensor/ops.h"
 
-/* ---- What it is -------------------------------------------------------------------------- */
+/* ---- Options ----------------------------------------------------------------------------- */
 
 static double or_default(double value, double otherwise)
 {
-    return value == 0.0 ? otherwise : value; /* zero asks for the default */
+    return value == 0.0 ? otherwise : value; /* zero selects the default */
 }
 
 static lk_status check_range(const char *field, double value, double low, double below)
@@ -36,7 +36,7 @@ const char *lk_optimizer_name(lk_optimizer_kind kind)
     return names[kind];
 }
 
-/* Like sgd, or else with moments. */
+/* Returns true for rules like sgd.  The other rules have moments. */
 static bool has_momentum(const lk_optimizer *o)
 {
     return o->kind == LK_SGD || o->kind == LK_LARS;
@@ -93,7 +93,7 @@ lk_status lk_optimizer_check(const lk_optimizer *optimizer)
     return check_range("eps", o->eps, 0.0, HUGE_VAL);
 }
 
-/* Of the rule's own. */
+/* Returns the number of states of the rule, without the moving average. */
 static uint32_t rule_states(const lk_optimizer *o)
 {
     if (o->kind == LK_SGD)
@@ -227,7 +227,8 @@ float lk_clip_factor(double norm, double max_norm)
     if (max_norm <= 0.0)
         return 1.0f;
     double factor = max_norm / (norm + 1e-6);
-    return factor >= 1.0 ? 1.0f : (float)factor; /* a NaN norm gives NaN: nothing is hidden */
+    return factor >= 1.0 ? 1.0f : (float)factor; /* a NaN norm gives a NaN factor, so that the NaN
+                                                  * is not hidden */
 }
 
 void lk_clip_values(size_t n, float *g, float scale, float limit)

@@ -1,8 +1,8 @@
-/* scaler.c -- loss scaling: how a scale follows what overflows.
+/* scaler.c -- loss scaling: changes of the scale after overflows and good steps.
  *
- * A scale is a power of two and so are its factors: taking it off a gradient again is exact.  Both
- * rules count good steps since the last overflow: PyTorch's begins to count anew when the scale has
- * doubled, DeepSpeed's goes on, and has a step more before the first doubling.
+ * A scale and its factors are powers of two, so dividing a gradient by the scale is exact.  Both
+ * rules count good steps since the last overflow.  PyTorch restarts the count when the scale is
+ * doubled.  DeepSpeed continues it, and waits for one more step before the first doubling.
  */
 #include <math.h>
 
@@ -52,7 +52,8 @@ bool lk_loss_scaling_skips(const lk_loss_scaling *scaling)
     return scaling->rule == LK_SCALE_PYTORCH || scaling->rule == LK_SCALE_DEEPSPEED;
 }
 
-/* DeepSpeed's least is 1; PyTorch has none, and ours is where fp16's numbers end. */
+/* Halves the scale.  DeepSpeed's minimum is 1.  PyTorch has none, so we stop at the smallest number
+ * of fp16. */
 static lk_status shrink(const lk_loss_scaling *full, lk_loss_scaler *s)
 {
     double least = full->rule == LK_SCALE_DEEPSPEED ? 1.0 : 0x1p-24;
@@ -63,7 +64,7 @@ static lk_status shrink(const lk_loss_scaling *full, lk_loss_scaler *s)
     if (s->scale <= least)
         return lk_fail(LK_ENONFINITE,
                        "the gradient is not finite at the smallest loss scale, %g; lower the "
-                       "learning rate, or use --precision bf16",
+                       "learning rate, or use `precision` bf16",
                        s->scale);
     s->scale *= 0.5;
     return LK_OK;
@@ -75,7 +76,7 @@ static void grow(const lk_loss_scaling *full, lk_loss_scaler *s)
     if (pytorch)
         s->good++;
     if (s->good > 0 && s->good % full->window == 0) {
-        if (s->scale < 0x1p32) /* beyond, nothing is left that could overflow */
+        if (s->scale < 0x1p32) /* a larger scale is not needed */
             s->scale *= 2;
         s->hysteresis = full->hysteresis;
         if (pytorch)

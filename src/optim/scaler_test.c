@@ -1,9 +1,9 @@
 /* scaler_test.c -- loss scaling by the rules of PyTorch and DeepSpeed.
  *
- * Goal:   the scale after every step is the one that torch.amp.GradScaler and DeepSpeed's
- *         DynamicLossScaler have, with their defaults and with others.
- * Method: traces with known values, and long random ones against each rule as its own words have
- *         it: PyTorch's growth tracker; DeepSpeed's iterations since the last overflow.
+ * Goal:   the scale after every step equals that of torch.amp.GradScaler and of DeepSpeed's
+ *         DynamicLossScaler, with default and other settings.
+ * Method: traces with known values.  Long random traces are compared with each rule in its original
+ *         formulation: PyTorch's growth tracker, DeepSpeed's iterations since the last overflow.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 #include "base/status.h"
 #include "lockstep/optim.h"
 
-/* `count` times the same step; leaves the scale. */
+/* Repeats a step `count` times and returns the scale. */
 static double after(const lk_loss_scaling *scaling, lk_loss_scaler *s, int count, bool overflow)
 {
     for (int i = 0; i < count; i++)
@@ -37,7 +37,7 @@ static void follows_the_trace_of_pytorch(void **state)
     assert_true(after(&pytorch, &s, 1999, false) == 8192);
     assert_true(after(&pytorch, &s, 1, false) == 16384);
     assert_true(after(&pytorch, &s, 1999, false) == 16384);
-    assert_true(after(&pytorch, &s, 1, true) == 8192); /* the count begins anew */
+    assert_true(after(&pytorch, &s, 1, true) == 8192); /* the count restarts */
     assert_true(after(&pytorch, &s, 1999, false) == 8192);
     assert_true(after(&pytorch, &s, 1, false) == 16384);
     assert_int_equal(s.skipped, 4);
@@ -55,7 +55,8 @@ static void follows_the_trace_of_deepspeed(void **state)
     assert_true(after(&deepspeed, &s, 1, true) == 262144); /* hysteresis */
     assert_true(after(&deepspeed, &s, 1, true) == 131072);
     assert_true(after(&deepspeed, &s, 500, false) == 131072);
-    assert_true(after(&deepspeed, &s, 2, true) == 32768); /* used up until the scale doubles */
+    /* the hysteresis stays used up until the scale is doubled */
+    assert_true(after(&deepspeed, &s, 2, true) == 32768);
     assert_true(after(&deepspeed, &s, 1001, false) == 65536);
     assert_true(after(&deepspeed, &s, 1, true) == 65536);
     assert_true(after(&deepspeed, &s, 1, true) == 32768);
@@ -94,7 +95,7 @@ static void plain_deepspeed(plain *p, long window, long hysteresis, bool overflo
     p->iteration++;
 }
 
-/* Few windows and many overflows: the scale moves about its middle. */
+/* Uses small windows and many overflows, so that the scale moves up and down. */
 static void follows_long_random_traces(void **state)
 {
     (void)state;
@@ -108,7 +109,7 @@ static void follows_long_random_traces(void **state)
         for (uint32_t t = 0; t < 400; t++) {
             lki_random r        = lki_philox(trace, LKI_RNG_DATA, t, 0, 0, 0);
             bool       overflow = r.word[0] % 8 == 0 || (s.scale > 0x1p28 && r.word[0] % 2 == 0);
-            if (s.scale < 16) /* the least is another test's */
+            if (s.scale < 16) /* the minimum is covered by another test */
                 overflow = false;
             if (s.scale > 0x1p31)
                 break;

@@ -8,7 +8,7 @@
 
 enum { MILESTONES_MAX = sizeof((lk_schedule *)0)->milestones / sizeof(uint64_t) };
 
-/* ---- What it is -------------------------------------------------------------------------- */
+/* ---- Options ----------------------------------------------------------------------------- */
 
 const char *lk_schedule_name(lk_schedule_kind kind)
 {
@@ -110,7 +110,7 @@ static double after_milestones(const lk_schedule *s, uint64_t step)
     return lr;
 }
 
-/* From 1 at 0 to 0 at 1. */
+/* Returns half a cosine wave, which falls from 1 at 0 to 0 at 1. */
 static double half_cosine(double done)
 {
     static const double pi = 0x1.921fb54442d18p+1;
@@ -122,7 +122,7 @@ static double part_of(uint64_t step, uint64_t first, uint64_t last)
     return (double)(step - first) / (double)(last - first);
 }
 
-/* Of what is above min_lr, after warmup. */
+/* Returns the remaining fraction of the rate above min_lr, after warmup. */
 static double left_of(const lk_schedule *s, uint64_t step)
 {
     double done = part_of(step, s->warmup, s->steps);

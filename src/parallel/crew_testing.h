@@ -1,9 +1,10 @@
-/* parallel/crew_testing.h -- for tests of who makes what: a crew of ranks, on one host or several,
- * that trains a small model, and the hash of all that comes out.
+/* parallel/crew_testing.h -- a crew of ranks that trains a small model, for tests that control
+ * which rank computes which virtual worker.
+ *
+ * The crew runs on one host or several, and the result is a hash of all values.
  *
  * Gradients are pure functions of step, virtual worker and element, with a wide spread of
- * exponents, so that an order of sums which differs gives other bits.  A test puts its own in
- * between by the hooks.
+ * exponents, so that sums in different orders differ.  A test adds its own actions in the hooks.
  */
 #ifndef LKI_PARALLEL_CREW_TESTING_H
 #define LKI_PARALLEL_CREW_TESTING_H
@@ -18,29 +19,32 @@
 
 #include "base/hash.h"
 #include "base/rng.h"
-#include "comm/hosted.h"
-#include "parallel/strategy.h"
-#include "parallel/testing.h"
+#include "comm/hosted_testing.h"
+#include "parallel/state.h"
+#include "parallel/parallel_testing.h"
 
 enum { LKT_PARAMS = 3, LKT_LEAVES_MAX = 64, LKT_ELEMENTS_MAX = 50 * 90 };
 
 typedef struct lkt_crew lkt_crew;
 
 struct lkt_crew {
-    const lk_param     *model; /* LKT_PARAMS */
+    const lk_param     *model; /* [LKT_PARAMS] */
     lk_parallel_options options;
     uint32_t            ranks, steps;
-    hosted              hosts;    /* none: one host */
-    bool                swapped;  /* virtual workers 1 and 2: a negative control */
-    bool                stubborn; /* makes what is dropped to its end */
+    hosted              hosts;    /* zero: a single host */
+    bool                swapped;  /* exchanges virtual workers 1 and 2: a negative control */
+    bool                stubborn; /* computes dropped turns to their end */
 
-    /* (optional) A rank's: before a step; in place of lkt_make_turn(); before it makes the `term`th
-     * term of a turn; when its turns are over; and when the step is. */
+    /* (optional) Called on every rank before a step. */
     void (*at_step)(lkt_crew *w, lk_parallel *p, uint32_t step);
+    /* (optional) Computes a turn in place of lkt_make_turn(). */
     void (*make)(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn);
+    /* (optional) Called before a turn computes term number `term`. */
     void (*at_term)(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn,
                     uint32_t term);
+    /* (optional) Called when the rank has finished its turns. */
     void (*at_turns)(lkt_crew *w, lk_parallel *p, uint32_t step);
+    /* (optional) Called when the step is finished. */
     void (*at_result)(lkt_crew *w, lk_parallel *p, uint32_t step, const lk_step_result *result);
 };
 
@@ -62,13 +66,14 @@ static inline float lkt_noise(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
     return value;
 }
 
-/* False: the rest was left out. */
+/* Computes a turn.  Returns false if the rest of the turn was skipped. */
 static inline bool lkt_make_turn(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn)
 {
     uint32_t v = turn.virtual_worker;
     if (w->swapped)
         v = v == 1 ? 2 : v == 2 ? 1 : v;
-    for (uint32_t t = 0; t < LKT_PARAMS; t++) { /* by default terms go from the last to the first */
+    /* terms are computed from the last to the first by default */
+    for (uint32_t t = 0; t < LKT_PARAMS; t++) {
         uint32_t     param = LKT_PARAMS - 1 - t;
         const float *value = lk_parallel_param(p, param);
         if (w->at_term != NULL)
@@ -111,7 +116,7 @@ static inline lk_status lkt_step(lk_parallel *p, lkt_crew *w, uint32_t step, lki
     return LK_OK;
 }
 
-/* Of everything that a checkpoint has, and of a sum over virtual workers as evaluations make. */
+/* Hashes all values of a checkpoint, and a sum over virtual workers like that of an evaluation. */
 static inline lk_status lkt_hash_values(lk_parallel *p, const lkt_crew *w, lki_sha256 *hash)
 {
     static _Thread_local float values[LKT_ELEMENTS_MAX];
@@ -169,7 +174,8 @@ static inline bool lkt_member_on_host(lk_comm *comm, void *context)
 static inline void lkt_run_on_one_host(const lkt_crew *w, lkt_member *members)
 {
     lk_comm        *comms[LKT_RANKS_MAX] = { NULL };
-    lk_comm_options options              = { .timeout_ms = 20000 };
+    lk_comm_options options              = { .struct_size = sizeof(lk_comm_options),
+                                             .timeout_ms  = WORLD_PATIENCE_MS };
     assert_int_equal(lk_comm_open_threads(comms, w->ranks, &options), LK_OK);
     for (uint32_t r = 0; r < w->ranks; r++)
         members[r].comm = comms[r];
@@ -178,7 +184,7 @@ static inline void lkt_run_on_one_host(const lkt_crew *w, lkt_member *members)
         lk_comm_free(comms[r]);
 }
 
-/* Runs a crew, which must succeed, all ranks alike; leaves its hash. */
+/* Runs a crew, which must succeed with equal hashes on all ranks.  Returns the hash. */
 static inline void lkt_run_crew(lkt_crew *w, char hash[65])
 {
     lkt_member members[LKT_RANKS_MAX];
@@ -201,7 +207,8 @@ static inline lkt_crew lkt_make_crew(const lk_param *model, const char *strategy
 {
     return (lkt_crew){ .model   = model,
                        .ranks   = ranks,
-                       .options = { .strategy           = strategy,
+                       .options = { .struct_size        = sizeof(lk_parallel_options),
+                                    .strategy           = strategy,
                                     .virtual_workers    = leaves,
                                     .micro_count        = 2,
                                     .bucket_bytes       = 2000,
@@ -213,7 +220,7 @@ static inline lkt_crew lkt_make_crew(const lk_param *model, const char *strategy
                                     .state_count  = 1 } };
 }
 
-/* One worker who makes all. */
+/* Returns a crew of one worker that computes everything with strategy single. */
 static inline lkt_crew lkt_single_of(const lkt_crew *w)
 {
     lkt_crew single           = lkt_make_crew(w->model, "single", w->options.virtual_workers, 1);
@@ -223,7 +230,7 @@ static inline lkt_crew lkt_single_of(const lkt_crew *w)
     return single;
 }
 
-/* The crew's hash must be that of it. */
+/* Asserts that the crew's hash equals that of strategy single. */
 static inline void lkt_must_be_single(lkt_crew *w)
 {
     char     want[65], got[65];

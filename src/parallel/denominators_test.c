@@ -1,13 +1,14 @@
-/* denominators_test.c -- a mean over what counts, of all workers, divided once: for any split.
+/* denominators_test.c -- the mean over all counted samples is divided once, for any split.
  *
- * Goal:   1,000 random batches of samples of 1 to 6 tokens, each dealt at random to virtual workers
- *         and micro-batches, make the step that one worker makes of the whole batch: loss, norm and
- *         values, bit for bit.  Many turns get nothing, and some whole workers.
- * Method: every gradient is an integer, so that no sum is rounded and order cannot matter; what is
- *         left is what a step divides by.  That is samples, tokens or the sum of their weights;
- *         tokens with an ignored label add nothing to either.  The values after a step are also
- *         compared with sums made here in integers.
- * Negative controls: dividing in each turn and averaging that, or counting ignored tokens, differs.
+ * Goal:   1,000 random batches of samples of 1 to 6 tokens are divided at random between virtual
+ *         workers and micro-batches.  Each split gives the loss, norm and values that one worker
+ *         computes for the whole batch, bit for bit.  Many turns, and some workers, get no samples.
+ * Method: every gradient is an integer, so no sum is rounded and order cannot matter.  Only the
+ *         divisor of a step remains: samples, tokens or the sum of their weights.  Tokens with an
+ *         ignored label contribute neither to the sum nor to the divisor.  The values after a step
+ *         are also compared with integer sums computed here.
+ * Negative controls: dividing in each turn and averaging the results, or counting ignored tokens,
+ *         gives other values.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -20,8 +21,8 @@
 
 #include "base/memory.h"
 #include "base/rng.h"
-#include "comm/hosted.h"
-#include "parallel/strategy.h"
+#include "comm/hosted_testing.h"
+#include "parallel/state.h"
 
 enum { SPLITS = 1000, STEPS = 25, CREWS = SPLITS / STEPS };
 enum { PARAMS = 3, TERMS = 4, ELEMENTS = 96, SAMPLES_MAX = 40, TOKENS_MAX = 6, RANKS_MAX = 4 };
@@ -39,17 +40,18 @@ typedef enum { NOTHING, MEAN_OF_MEANS, COUNT_IGNORED } mischief;
 
 typedef struct { double loss, norm; float values[PARAMS][ELEMENTS]; } outcome;
 
-/* Samples are dealt to the turns of `options`; those of the whole batch have one. */
+/* A crew.  Samples are assigned to the turns of `options`.  A crew that computes a whole batch has
+ * only one turn. */
 typedef struct {
     lk_parallel_options options;
     uint32_t            number, ranks;
-    hosted              hosts; /* none: one host */
+    hosted              hosts; /* zero: a single host */
     denominator         by;
     mischief            mischief;
-    outcome            *outcomes; /* [STEPS], of rank 0 */
+    outcome            *outcomes; /* [STEPS], those of rank 0 */
 } crew;
 
-/* A number that depends on a crew's batch, and on nothing of who computes what. */
+/* Returns a number below `below` that depends on the crew's batch but not on the rank. */
 static uint32_t draw(const crew *c, uint32_t step, uint32_t sample, uint32_t what, uint32_t below)
 {
     return lki_philox(31, LKI_RNG_DATA, c->number, step, sample, what).word[0] % below;
@@ -60,7 +62,8 @@ static uint32_t samples_of(const crew *c, uint32_t step)
     return 1 + draw(c, step, 0, 1000, SAMPLES_MAX);
 }
 
-/* 0: its label is ignored.  The first of a batch never is. */
+/* Returns the weight of a token; 0 if its label is ignored.  The first token of a batch is never
+ * ignored. */
 static uint32_t weight_of(const crew *c, uint32_t step, uint32_t sample, uint32_t token)
 {
     if (token > draw(c, step, sample, 1001, TOKENS_MAX))
@@ -70,7 +73,7 @@ static uint32_t weight_of(const crew *c, uint32_t step, uint32_t sample, uint32_
     return c->by == WEIGHTS ? 1 + draw(c, step, sample, 1200 + token, 7) : 1;
 }
 
-/* The gradient of a token with respect to an element of a term, from -8 to 8. */
+/* Returns the gradient of a token with respect to an element of a term, from -8 to 8. */
 static int32_t slope(const crew *c, uint32_t step, uint32_t sample, uint32_t token, uint32_t term,
                      uint32_t element)
 {
@@ -79,7 +82,7 @@ static int32_t slope(const crew *c, uint32_t step, uint32_t sample, uint32_t tok
     return (int32_t)((x ^ x >> 12) % 17) - 8;
 }
 
-/* What a sample counts for. */
+/* Returns the count of a sample: its contribution to the divisor. */
 static uint32_t count_of(const crew *c, uint32_t step, uint32_t sample)
 {
     uint32_t total = 0, ignored = 0;
@@ -101,7 +104,7 @@ static bool is_mine(const crew *c, uint32_t step, uint32_t sample, lk_parallel_t
                turn.micro_index;
 }
 
-/* A term's sums over a turn, or, with no turn, over the batch. */
+/* Sums a term over a turn or, if `turn` is NULL, over the whole batch. */
 static void add_term(const crew *c, uint32_t step, const lk_parallel_turn *turn, uint32_t term,
                      int64_t sums[ELEMENTS])
 {
@@ -137,7 +140,8 @@ static void run_turn(lk_parallel *p, const crew *c, uint32_t step, lk_parallel_t
     lk_parallel_report(p, own ? 5.0 : 5.0 * count, samples, own ? 1 : count, 0);
 }
 
-/* The norm, and the values after the first step, 0 before, are what integers say. */
+/* Returns true if the norm, and the values after the first step (initially 0), equal the integer
+ * sums. */
 static bool is_mean(const crew *c, uint32_t step, const outcome *out)
 {
     uint64_t count   = 0;
@@ -185,7 +189,7 @@ static bool rank_main(lk_comm *comm, void *context)
     for (uint32_t step = 0; status == LK_OK && step < STEPS; step++)
         status = one_step(p, c, step, &c->outcomes[step]);
     if (status == LK_OK)
-        status = lk_barrier(comm); /* rank 0 has read the last values */
+        status = lk_barrier(comm); /* rank 0 has finished reading the last values */
     if (status != LK_OK) {
         fprintf(stderr, "rank %u: %s\n", lk_comm_rank(comm), lk_error_last()->message);
         lk_comm_abort(comm);
@@ -204,14 +208,15 @@ static void run(crew *c)
 
 static crew whole_batch(uint32_t number, outcome *outcomes)
 {
-    return (crew){ .options  = { .strategy = "single", .virtual_workers = 1, .micro_count = 1 },
+    return (crew){ .options  = { .struct_size = sizeof(lk_parallel_options), .strategy = "single",
+                                .virtual_workers = 1, .micro_count = 1 },
                    .number   = number,
                    .ranks    = 1,
                    .by       = number % DENOMINATORS,
                    .outcomes = outcomes };
 }
 
-/* The same batches, dealt out. */
+/* Returns a crew that splits the same batches between turns. */
 static crew split_batch(uint32_t number, outcome *outcomes)
 {
     static const char *const strategies[] = { "ddp", "zero1", "zero2", "single" };
@@ -232,7 +237,7 @@ static crew split_batch(uint32_t number, outcome *outcomes)
     return c;
 }
 
-/* In how many steps the two differ. */
+/* Returns the number of steps in which the two outcomes differ. */
 static uint32_t differing(const outcome *a, const outcome *b)
 {
     uint32_t count = 0;

@@ -1,11 +1,12 @@
-/* goyal_test.c -- the remarks of Goyal et al., "Accurate, Large Minibatch SGD" (2017), on a step.
+/* goyal_test.c -- tests of the remarks of Goyal et al., "Accurate, Large Minibatch SGD" (2017).
  *
- * Goal:   what the paper warns of does not happen here: a scaled loss is no scaled learning rate
- *         where there is weight decay (remark 1), and a loss is normalised by the samples of all
- *         workers, not by each worker's (remark 3).  And its linear rule: k steps of n samples are
- *         one of kn at k times the rate where gradients do not change in between.
- * Each has its number in its name: remark 2, momentum correction, is in optim_test.c, as is the
- * warmup; remark 4, one order an epoch for all workers, in sampler_test.c.
+ * Goal:   a step makes none of the mistakes they describe.  With weight decay, scaling the loss
+ *         differs from scaling the learning rate (remark 1).  A loss is normalised by the samples
+ *         of all workers, not of each worker (remark 3).  The paper's linear rule holds: k steps of
+ *         n samples equal one step of kn samples at k times the rate, if gradients do not change in
+ *         between.
+ * Tests are named after the remarks.  Remark 2, momentum correction, and the warmup are in
+ * optim_test.c; remark 4, one order per epoch for all workers, is in sampler_test.c.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -21,7 +22,7 @@ enum { LEAVES = 4 };
 
 static const lk_param model[] = { { .name = "w", .shape = { 1, { 1 } }, .init = LK_INIT_ONE } };
 
-/* Virtual worker v has samples[v] of them, with the gradient g[v] each. */
+/* A run in which virtual worker v has samples[v] samples, each with the gradient g[v]. */
 typedef struct {
     double       loss_scale, lr, weight_decay;
     uint32_t     steps;
@@ -29,12 +30,13 @@ typedef struct {
     double       g[LEAVES];
 } recipe;
 
-/* The weight, 1 at first, after the steps. */
+/* Returns the weight after the steps.  Its initial value is 1. */
 static double train(const recipe *r)
 {
     lk_comm            *comm    = NULL;
     lk_parallel        *p       = NULL;
-    lk_parallel_options options = { .virtual_workers = LEAVES,
+    lk_parallel_options options = { .struct_size     = sizeof(lk_parallel_options),
+                                    .virtual_workers = LEAVES,
                                     .optimizer       = { .weight_decay = r->weight_decay } };
     lk_parallel_turn    turn;
     lk_step_result      result;

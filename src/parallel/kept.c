@@ -1,12 +1,12 @@
-/* kept.c -- which elements of a model a host keeps.
+/* kept.c -- the elements of a model that a host stores.
  *
- * A shard has the spans of its owners.  In its own space those of a parameter lie behind each
- * other, so a stretch is as long as spans are neighbours in the parameter.
+ * A shard consists of the spans of its owners.  In the shard's space the spans of one parameter are
+ * consecutive.  So spans of the shard that are neighbours in the parameter form one contiguous run.
  */
 #include "parallel/kept.h"
 
 #include "base/memory.h"
-#include "parallel/strategy.h"
+#include "parallel/state.h"
 
 uint32_t lki_kept_shards(const lk_parallel *parallel)
 {
@@ -21,7 +21,7 @@ size_t lki_kept_most(const lk_parallel *parallel)
     return most * sizeof(float);
 }
 
-/* The rank here of this number in the job; as many as there are if none has it. */
+/* Returns the rank in `world` with this number in the job, or world->ranks if there is none. */
 static uint32_t rank_of(const lki_world *world, uint32_t number)
 {
     uint32_t r = 0;
@@ -30,7 +30,7 @@ static uint32_t rank_of(const lki_world *world, uint32_t number)
     return r;
 }
 
-/* Whether a host of that group is one that has the shard. */
+/* Returns true if a host of group `next` stores the shard. */
 static bool is_kept(const lk_parallel *parallel, const lk_comm *next, uint32_t shard)
 {
     const lki_world *world = &parallel->world;

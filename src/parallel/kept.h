@@ -1,38 +1,39 @@
-/* parallel/kept.h -- which elements of a model a host keeps, for whoever writes them there. */
+/* parallel/kept.h -- the elements of a model that a host stores, for code that saves them there. */
 #ifndef LKI_PARALLEL_KEPT_H
 #define LKI_PARALLEL_KEPT_H
 
 #include "lockstep/parallel.h"
 
-/* Parts that hosts keep of a model, 1: every host has all of it. */
+/* Returns the number of shards; 1: every host stores the whole model. */
 uint32_t lki_kept_shards(const lk_parallel *parallel);
 
-/* Bytes of one vector, as parameters are, over the largest of them. */
+/* Returns the bytes that one vector of the size of the parameters takes in the largest shard. */
 size_t lki_kept_most(const lk_parallel *parallel);
 
-/* Whether those hosts of `next` that were there before keep all of it. */
+/* Returns true if the whole model is stored on the hosts of `next` that were members before. */
 bool lki_kept_whole(const lk_parallel *parallel, const lk_comm *next);
 
-/* Whether the model is cut into parts for all hosts of the job: else some were lost before it was,
- * and who enters cannot know what is whose. */
+/* Sets *out to true if the model was sharded over all hosts of the job.  If hosts were lost before
+ * sharding, a host that joins cannot determine which shard each host stores. */
 LK_NODISCARD lk_status lki_kept_for_all(const lk_parallel *parallel, bool *out);
 
-/* Whether values of this kind (lk_parallel_value()) are in parts; parameters may not be where the
- * optimizer's states are. */
+/* Returns true if values of kind `which` (see lk_parallel_value()) are sharded.  Optimizer states
+ * may be sharded when parameters are not. */
 bool lki_kept_in_parts(const lk_parallel *parallel, uint32_t which);
 
-/* Whether this rank is the one that writes its host's part: there is one for each, the first of a
- * host of the first group that has them all.  *shard is which. */
+/* Returns true if this rank saves its host's shard, and then sets *shard.  Each shard is saved by
+ * one rank: the first one of a host in the first group of hosts that has all shards. */
 bool lki_kept_writer(const lk_parallel *parallel, uint32_t *shard);
 
-/* Elements [first, first + count) of a parameter; data: where they lie on this host, or NULL. */
+/* Elements [first, first + count) of a parameter.  `data` is their address on this host, or
+ * NULL. */
 typedef struct {
     size_t       first, count;
     const float *data;
 } lki_kept;
 
-/* The next stretch that a shard has of a value, in order; false when there is none.  *at begins
- * at 0. */
+/* Finds the next contiguous run of elements of a parameter in a shard, in order.  Returns false at
+ * the end.  *at must be 0 in the first call. */
 bool lki_kept_next(const lk_parallel *parallel, uint32_t param, uint32_t which, uint32_t shard,
                    size_t *at, lki_kept *out);
 

@@ -1,7 +1,7 @@
 /* layerwise_test.c -- LARS and LAMB against their papers' formulas in double precision.
  *
- * Goal:   trust ratios are made of the norms of whole tensors (several spans long), of the clipped
- *         mean gradient, and are left out for parameters that do not decay.
+ * Goal:   trust ratios are computed from the norms of whole tensors (several spans long) and of the
+ *         clipped mean gradient, and not used for parameters without decay.
  * Method: one worker, two virtual workers, a model of two tensors; the same steps in doubles.
  */
 #include <math.h>
@@ -52,7 +52,7 @@ static void mean_gradient(plain *s, uint32_t step)
         s->g[i] *= by;
 }
 
-/* v = m v + lr trust (g + wd w); w -= v */
+/* Computes v = m v + lr trust (g + wd w); w -= v. */
 static void lars_tensor(plain *s, const lk_optimizer *o, size_t first, size_t end, bool excluded)
 {
     double decay = excluded ? 0 : o->weight_decay, w = norm(s->p, first, end);
@@ -98,7 +98,8 @@ static void take_step(lk_parallel *p, uint32_t step)
     lk_step_result   result;
     assert_int_equal(lk_parallel_begin(p, step), LK_OK);
     while (lk_parallel_next(p, &turn)) {
-        for (uint32_t i = 0; i < ELEMENTS; i++) /* terms: the last parameter first */
+        /* terms are ordered from the last parameter to the first */
+        for (uint32_t i = 0; i < ELEMENTS; i++)
             lk_parallel_grad(p, i < LONG ? 1 : 0)[i < LONG ? i : i - LONG] +=
                 (float)gradient(step, turn.virtual_worker, i);
         lk_parallel_report(p, 1, COUNT / 2, COUNT / 2, 0);
@@ -111,7 +112,8 @@ static void follows(lk_optimizer optimizer, double clip_norm)
     static plain        s;
     lk_comm            *comm    = NULL;
     lk_parallel        *p       = NULL;
-    lk_parallel_options options = { .virtual_workers = 2, .optimizer = optimizer,
+    lk_parallel_options options = { .struct_size = sizeof(lk_parallel_options),
+                                    .virtual_workers = 2, .optimizer = optimizer,
                                     .clip_norm = clip_norm, .seed = 4 };
     assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
     assert_int_equal(lk_parallel_open(&p, comm, model, 2, &options), LK_OK);

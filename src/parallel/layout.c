@@ -1,7 +1,8 @@
-/* layout.c -- the two spaces, the spans, the buckets and their owners; see layout.h.
+/* layout.c -- computes the two spaces, the spans, the buckets and their owners; see layout.h.
  *
- * Everything here is arithmetic on the model and the options; only what is dealt looks at the
- * number of owners, and that cannot change a bit: the reduction and the update are elementwise.
+ * The layout depends only on the model, the options and the owners.  The number of owners affects
+ * only the assignment of elements to owners.  The assignment cannot change results, because the
+ * reduction and the update are elementwise.
  */
 #include "parallel/layout.h"
 
@@ -48,7 +49,8 @@ static lk_status copy_params(lki_layout *layout, const lk_param *params, uint32_
     return LK_OK;
 }
 
-/* Terms as given, or parameters from last to first, the last use of each first. */
+/* Copies the given terms.  The default is from the last parameter to the first, and from the last
+ * use of each to the first. */
 static lk_status copy_terms(lki_layout *layout, const lk_parallel_options *options)
 {
     uint32_t total = layout->first_use[layout->param_count], t = 0;
@@ -56,6 +58,7 @@ static lk_status copy_terms(lki_layout *layout, const lk_parallel_options *optio
     LK_TRY(LKI_NEW(&layout->terms, total, "gradient terms"));
     LK_TRY(LKI_NEW(&layout->term_at, total, "gradient terms"));
     LK_TRY(LKI_NEW(&layout->term_of, total, "gradient terms"));
+    LK_TRY(LKI_NEW(&layout->named, total, "gradient terms"));
     LK_TRY(LKI_NEW(&layout->first_piece, (size_t)total + 1, "gradient terms"));
     LK_TRY(LKI_NEW(&layout->first_bucket, total, "gradient terms"));
     LK_TRY(LKI_NEW(&layout->last_bucket, total, "gradient terms"));
@@ -81,6 +84,7 @@ static lk_status copy_terms(lki_layout *layout, const lk_parallel_options *optio
             return lk_fail(LK_EINVAL, "gradient terms %u and %u are both use %u of '%s'", *of, t,
                            term.use, layout->params[term.param].name);
         *of = t;
+        layout->named[t] = t;
     }
     return LK_OK;
 }
@@ -110,7 +114,8 @@ static void place(lki_layout *layout, const size_t *param_at)
     }
 }
 
-/* How many there are of each parameter and, term after term, of all before it. */
+/* Counts the spans of each parameter.  Also counts, over the terms in order, the spans before each
+ * term. */
 static void count_spans(lki_layout *layout)
 {
     for (uint32_t p = 0; p < layout->param_count; p++)
@@ -124,7 +129,7 @@ static void count_spans(lki_layout *layout)
     }
 }
 
-/* ---- What is read ------------------------------------------------------------------------ */
+/* ---- Parameters as they are read ---------------------------------------------------------- */
 
 lk_dtype lki_layout_read_dtype(const lki_layout *layout, uint32_t param)
 {
@@ -141,7 +146,7 @@ size_t lki_layout_read_bytes(const lki_layout *layout, const lki_param_span *spa
     return read_bytes(layout, span->param, lki_layout_width(layout, span));
 }
 
-/* All spans but the last are whole lines. */
+/* All spans but the last one of a tensor are whole cache lines. */
 size_t lki_layout_run_bytes(const lki_layout *layout, const lki_param_run *run)
 {
     return read_bytes(layout, run->param, lki_layout_run_width(layout, run));
@@ -152,7 +157,8 @@ size_t lki_layout_param_bytes(const lki_layout *layout, uint32_t param)
     return read_bytes(layout, param, lki_round_up(layout->sizes[param], layout->align));
 }
 
-/* In FP32 where they lie; else one behind the other. */
+/* Places FP32 parameters at their offsets in the parameter space, and bf16 parameters without
+ * gaps. */
 static void place_reads(lki_layout *layout)
 {
     for (uint32_t t = 0; t < layout->term_count; t++) {
@@ -184,16 +190,16 @@ size_t lki_layout_run_width(const lki_layout *layout, const lki_param_run *run)
     return last ? lki_round_up(run->count, layout->align) : run->count;
 }
 
-/* Where the open bucket ends. */
+/* The state of the walk that forms buckets. */
 typedef struct {
     size_t limits[2];
-    size_t filled; /* bytes in it */
-    size_t room;   /* buckets that there is memory for */
+    size_t filled; /* bytes in the open bucket */
+    size_t room;   /* allocated buckets */
     bool   counted;
 } bucket_walk;
 
-/* Whether the span of a term that begins `inside` it opens a bucket: one that has reached its limit
- * takes no more, but perhaps the rest of a block. */
+/* Returns true if the span of a term at `inside` opens a new bucket.  A bucket that has reached its
+ * limit accepts nothing more except, with whole_blocks, the rest of a block. */
 static bool opens_bucket(const bucket_walk *walk, const lki_layout *layout, uint32_t term,
                          size_t inside)
 {
@@ -211,7 +217,7 @@ static lk_status open_bucket(lki_layout *layout, bucket_walk *walk, size_t first
     return LK_OK;
 }
 
-/* The elements of whole spans that the open bucket takes before it has reached its limit. */
+/* Returns how many elements, in whole spans, the open bucket accepts until it reaches its limit. */
 static size_t room_in_bucket(const lki_layout *layout, const bucket_walk *walk)
 {
     const size_t span  = LKI_NORM_BLOCK * sizeof(float);
@@ -220,8 +226,8 @@ static size_t room_in_bucket(const lki_layout *layout, const bucket_walk *walk)
     return lki_max(1, (left + span - 1) / span) * LKI_NORM_BLOCK;
 }
 
-/* The open bucket takes `count` elements of a term, from `inside` it; returns how many it and those
- * that are like it take together. */
+/* Adds `count` elements of a term, from `inside` on, to the open bucket.  Returns the elements of
+ * that bucket and of all equal buckets that follow it. */
 static size_t fill_bucket(lki_layout *layout, bucket_walk *walk, uint32_t term, size_t inside,
                           size_t count)
 {
@@ -232,7 +238,8 @@ static size_t fill_bucket(lki_layout *layout, bucket_walk *walk, uint32_t term, 
     size_t      left   = layout->sizes[all.param] - inside;
 
     if (walk->counted && !layout->whole_blocks && walk->filled == 0 && b > 0 && left > count)
-        bucket->alike = left / count; /* what fills a bucket fills as many of those behind it */
+        /* the rest of the term fills equal buckets, which become one entry */
+        bucket->alike = left / count;
     bucket->terms += inside == 0 || layout->last_bucket[term] != b;
     bucket->count += width;
     bucket->dealt += layout->terms[term].use == 0 ? width : 0;
@@ -279,7 +286,8 @@ static size_t end_of(const lki_bucket *bucket)
     return bucket->first + bucket->alike * bucket->count;
 }
 
-/* The bucket in which an element of the gradient space lies, from `b` on. */
+/* Returns the bucket that contains an element of the gradient space, searching from bucket `b`
+ * on. */
 static uint32_t bucket_of(const lki_layout *layout, uint32_t b, size_t at)
 {
     while (at >= end_of(&layout->buckets[b]))
@@ -287,15 +295,16 @@ static uint32_t bucket_of(const lki_layout *layout, uint32_t b, size_t at)
     return b;
 }
 
-/* Of what is dealt in a bucket each owner has an equal part: the spans whose middle lies in it.
- * `done` elements of them are before the span, which is `width` wide. */
+/* Returns the owner of a span of `width` elements that begins after `done` elements of the bucket.
+ * Each owner has an equal part of the bucket: the spans whose middle is in that part. */
 static uint32_t owner_of(const lki_layout *layout, const lki_bucket *bucket, size_t done,
                          size_t width)
 {
     return (uint32_t)((done + width / 2) * layout->owner_count / bucket->dealt);
 }
 
-/* How many whole spans in a row begin before the owner's part ends, of which the first does. */
+/* Counts the consecutive whole spans that belong to `owner`.  The first span begins after `done`
+ * elements of the bucket. */
 static size_t whole_spans(const lki_layout *layout, const lki_bucket *bucket, size_t done,
                           uint32_t owner)
 {
@@ -304,7 +313,8 @@ static size_t whole_spans(const lki_layout *layout, const lki_bucket *bucket, si
     return (end - done - LKI_NORM_BLOCK / 2 + LKI_NORM_BLOCK - 1) / LKI_NORM_BLOCK;
 }
 
-/* The run that begins where `s` says, of `left` elements that its bucket has of the term. */
+/* Computes the owner and the length of the run that begins at `s`.  From there on, the bucket has
+ * `left` elements of the term. */
 static void measure(const lki_layout *layout, const lki_bucket *bucket, size_t left,
                     lki_param_run *s)
 {
@@ -318,7 +328,7 @@ static void measure(const lki_layout *layout, const lki_bucket *bucket, size_t l
     }
 }
 
-/* What the bucket has of a term from s->inside on, which is then behind it. */
+/* Visits the runs of a term in a bucket, from s->inside on, and advances s->inside past them. */
 static void walk_bucket(const lki_layout *layout, uint32_t term, const lki_bucket *bucket,
                         lki_param_run *s, lki_run_visit visit, void *context)
 {
@@ -380,8 +390,8 @@ static void put_spans(void *context, const lki_param_run *s)
         };
 }
 
-/* In order of owner, and of spans where that is the same; with one shard nobody gathers anything by
- * that, and spans' turns are theirs whoever owns them. */
+/* Numbers spans in order of owner, then of position.  With one shard nothing is gathered in this
+ * order.  Spans then keep their numbers when owners change. */
 static lk_status take_turns(lki_layout *layout)
 {
     size_t *next = NULL, *kept = NULL, before = 0;
@@ -405,7 +415,7 @@ static lk_status take_turns(lki_layout *layout)
     return LK_OK;
 }
 
-/* Neighbouring spans of one owner are one slice. */
+/* Joins neighbouring spans of one owner into one slice. */
 static lk_status make_slices(lki_layout *layout)
 {
     size_t   capacity = 0;
@@ -449,7 +459,7 @@ static lk_status make_tables(lki_layout *layout)
     return make_slices(layout);
 }
 
-/* ---- All of it --------------------------------------------------------------------------- */
+/* ---- Opening ----------------------------------------------------------------------------- */
 
 lk_status lki_layout_open(lki_layout **out, const lk_param *params, uint32_t param_count,
                           const lk_parallel_options *options, const lki_deal *deal)
@@ -494,7 +504,7 @@ void lki_layout_free(lki_layout *layout)
                       layout->first_piece, layout->first_use, layout->first_bucket,
                       layout->last_bucket, layout->spans,     layout->first_span,
                       layout->buckets,     layout->owners,    layout->kept,
-                      layout->owned,       layout->read_at };
+                      layout->owned,       layout->read_at,   layout->named };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         lki_free(parts[i]);
     lki_free(layout);

@@ -1,4 +1,4 @@
-/* layout_test.c -- every gradient element is in one slice of one owner, whatever the buckets. */
+/* layout_test.c -- every gradient element is in one slice of one owner, for any size of buckets. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,17 +16,18 @@ static const lk_param model[] = {
     { .name = "h.0.bias", .shape = { 1, { 96 } } },
     { .name = "one", .shape = { 1, { 1 } } },
     { .name = "h.1.weight", .shape = { 2, { 4097, 3 } } },
-    { .name = "long", .shape = { 1, { 45 * 4096 + 100 } } }, /* 22 buckets of 20000 bytes alike */
+    { .name = "long", .shape = { 1, { 45 * 4096 + 100 } } }, /* 22 equal buckets of 20000 bytes */
 };
 enum { PARAMS = sizeof model / sizeof model[0] };
 
 enum { OWNERS_MAX = 8 };
 
-/* Shards of `each` owners, the last of what is left. */
+/* Opens a layout with shards of `each` owners.  The last shard has the remaining owners. */
 static lki_layout *open_layout_as(size_t bucket_bytes, size_t first_bytes, uint32_t ranks,
                                   uint32_t each, bool counted)
 {
-    lk_parallel_options options = { .bucket_bytes       = bucket_bytes,
+    lk_parallel_options options = { .struct_size        = sizeof(lk_parallel_options),
+                                    .bucket_bytes       = bucket_bytes,
                                     .first_bucket_bytes = first_bytes };
     lki_owner           owners[OWNERS_MAX];
     const lki_deal      deal    = { .owners = owners, .count = ranks,
@@ -45,7 +46,7 @@ static lki_layout *open_layout(size_t bucket_bytes, size_t first_bytes, uint32_t
     return open_layout_as(bucket_bytes, first_bytes, ranks, each, false);
 }
 
-/* Marks the owner of each element of the gradient space; every element has exactly one. */
+/* Returns the owner of each element of the gradient space; every element must have exactly one. */
 static uint32_t *owners_of(const lki_layout *layout, uint32_t each)
 {
     uint32_t *owner = NULL;
@@ -90,7 +91,8 @@ static void deals_every_element_to_one_owner(void **state)
         }
 }
 
-/* Side by side in the shard's space, and owners take turns in order. */
+/* Expects that the spans of a shard are consecutive in the shard's space, and that span->turn
+ * follows the order of owners. */
 static void keeps_every_span_once(void **state)
 {
     (void)state;
@@ -136,8 +138,8 @@ static void counts_the_terms_of_each_bucket(void **state)
     lki_layout_free(layout);
 }
 
-/* In the order of the gradient space: the owner in whose equal part of its bucket a span's middle
- * lies. */
+/* Checks owners in the order of the gradient space: a span belongs to the owner whose equal part of
+ * the bucket contains the span's middle. */
 static void owners_have_equal_parts(void **state)
 {
     (void)state;
@@ -168,7 +170,8 @@ static void owners_have_equal_parts(void **state)
     }
 }
 
-/* Buckets as they would be listed, those that are alike one by one. */
+/* Compares the buckets of a counted layout, in which equal buckets are one entry, with those of a
+ * listed layout. */
 static void compare_buckets(const lki_layout *counted, const lki_layout *listed)
 {
     uint32_t next = 0;
@@ -186,7 +189,8 @@ static void compare_buckets(const lki_layout *counted, const lki_layout *listed)
     assert_int_equal(next, listed->bucket_count);
 }
 
-/* What is counted only is what the tables would come to, and there are none. */
+/* Compares a counted layout with a listed layout.  Expects equal numbers, but no tables in the
+ * counted layout. */
 static void counts_what_it_does_not_list(void **state)
 {
     (void)state;
@@ -219,7 +223,8 @@ static void refuses_terms_that_do_not_match(void **state)
     lk_parallel_term    twice[PARAMS + 1] = { { 0, 0, 0 }, { 0, 0, 0 }, { 1, 0, 0 },
                                               { 2, 0, 0 }, { 3, 0, 0 }, { 4, 0, 0 },
                                               { 5, 0, 0 } };
-    lk_parallel_options options           = { .terms = twice, .term_count = PARAMS + 1 };
+    lk_parallel_options options           = { .struct_size = sizeof(lk_parallel_options),
+                                              .terms = twice, .term_count = PARAMS + 1 };
     lki_owner           owner             = { 0, 0 };
     const lki_deal      deal              = { .owners = &owner, .count = 1, .shards = 1 };
     lki_layout         *layout            = NULL;

@@ -1,8 +1,8 @@
-/* lock_step_test.c -- turns of all virtual workers at a time: same bits, and rows in tree order.
+/* lock_step_test.c -- turns in lock step give equal bits, and merge rows in tree order.
  *
- * Method: made-up gradients on any number of ranks (threads).  In lock step every strategy must
- *         leave what `single` leaves turn by turn.  Rows are merged by an operation for which the
- *         order and the tree show.
+ * Method: synthetic gradients on any number of ranks (threads).  In lock step every strategy must
+ *         give the results that `single` gives without lock step.  The operation that merges rows
+ *         depends on the order and the tree.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 #include "base/memory.h"
 #include "base/rng.h"
 #include "device/reduce.h"
-#include "parallel/strategy.h"
-#include "parallel/testing.h"
+#include "parallel/state.h"
+#include "parallel/parallel_testing.h"
 
 enum { RANKS_MAX = 12, LEAVES_MAX = 12, STEPS = 2, MICRO = 2, WIDTH = 3 };
 
@@ -48,7 +48,7 @@ static float noise(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 
 /* ---- Rows -------------------------------------------------------------------------------- */
 
-/* Neither commutative nor associative. */
+/* A merge that is neither commutative nor associative. */
 static void mix(uint32_t width, double *left, const double *right)
 {
     for (uint32_t i = 0; i < width; i++)
@@ -93,14 +93,14 @@ static lk_status check_rows(lk_parallel *p, const lk_parallel_turn *turn)
 
 static void add_term(lk_parallel *p, uint32_t t, uint32_t v, uint32_t step, uint32_t micro)
 {
-    uint32_t param = PARAMS - 1 - t; /* the default order of terms */
+    uint32_t param = PARAMS - 1 - t; /* terms are in the default order */
     size_t   count = lk_shape_count(model[param].shape);
     float   *grad  = lk_parallel_grad(p, t);
     for (size_t i = 0; i < count; i++)
         grad[i] += noise((uint32_t)i, step * 10 + t, v, micro);
 }
 
-/* As an engine walks: term by term, in each all virtual workers. */
+/* Computes a turn as an engine does: term by term, and each term for all virtual workers. */
 static lk_status run_turn(lk_parallel *p, const crew *w, uint32_t step,
                           const lk_parallel_turn *turn)
 {
@@ -177,7 +177,8 @@ static void run_crew(const crew *w, member *members)
 static crew crew_of(uint32_t leaves, uint32_t ranks, const char *strategy, bool lock_step)
 {
     return (crew){ .ranks   = ranks,
-                   .options = { .strategy        = strategy,
+                   .options = { .struct_size     = sizeof(lk_parallel_options),
+                                .strategy        = strategy,
                                 .virtual_workers = leaves,
                                 .micro_count     = MICRO,
                                 .lock_step       = lock_step,
@@ -228,7 +229,7 @@ static void rounds_are_refused(void **state)
     run_crew(&w, members);
     for (uint32_t r = 0; r < 3; r++) {
         assert_int_equal(members[r].status, LK_EINVAL);
-        assert_non_null(strstr(members[r].error.message, "use --strategy zero1"));
+        assert_non_null(strstr(members[r].error.message, "use `strategy` zero1"));
     }
 }
 

@@ -1,19 +1,21 @@
-/* parallel/pieces.h -- in which pieces gradients travel, told without placing anything. */
+/* parallel/pieces.h -- the pieces in which gradients are sent, computed without allocating the
+ * gradients. */
 #ifndef LKI_PARALLEL_PIECES_H
 #define LKI_PARALLEL_PIECES_H
 
 #include "lockstep/parallel.h"
 
-/* Buckets whose last gradient is of the same block. */
+/* The consecutive buckets whose last gradient term belongs to one block. */
 typedef struct {
-    uint32_t term;           /* the last that they have something of */
+    uint32_t term;           /* the last term that overlaps the buckets */
     size_t   buckets;
-    size_t   elements, dealt; /* of gradients; and of these, those of first uses */
-    double   gathers[2][2];   /* of parameters, how often they are: in the first turn of a step, in
-                               * each other one; forward, backward */
+    size_t   elements, dealt; /* elements of gradients; elements among them that are first uses */
+    /* The number of gathers of the piece's parameters, [turn][pass].  turn 0: the first of a step,
+     * turn 1: each other one.  pass 0: forward, pass 1: backward. */
+    double   gathers[2][2];
 } lki_grad_piece;
 
-/* In the order of terms, as many as *count; the caller's to lki_free(). */
+/* Lists the pieces in the order of terms.  The caller frees *out with lki_free(). */
 LK_NODISCARD lk_status lki_pieces_make(lki_grad_piece **out, uint32_t *count,
                                        const lk_param *params, uint32_t param_count,
                                        const lk_parallel_options *options,

@@ -1,11 +1,11 @@
-/* rules_test.c -- groups of parameters, clipping by value and the moving mean of the weights.
+/* rules_test.c -- groups of parameters, clipping by value and the moving average of the weights.
  *
- * Goal:   each parameter has the rate and the decay of its groups; elements of the mean gradient
- *         are cut at the limit; the mean e of the weights p is p after the first update and goes on
- *         with e += (1 - decay) (p - e); all of it with the same bits on any ranks, hosts and
- *         strategy.
+ * Goal:   each parameter has the learning rate and the weight decay of its groups.  Elements of the
+ *         mean gradient are clipped at the limit.  The average e of the weights p is p after the
+ *         first update, and continues by e += (1 - decay) (p - e).  The bits are equal with any
+ *         ranks, hosts and strategy.
  * Method: sgd and adamw against the formulas in double precision; then runs on several hosts
- *         against `single`, of which all values and states are hashed.
+ *         against `single`, with a hash of all values and states.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -16,7 +16,7 @@
 
 #include "base/hash.h"
 #include "base/rng.h"
-#include "comm/hosted.h"
+#include "comm/hosted_testing.h"
 #include "lockstep/parallel.h"
 
 enum { LONG = 9001, SHORT = 5, LATE = 100, ELEMENTS = LONG + SHORT + LATE, STEPS = 5 };
@@ -33,7 +33,7 @@ static const lk_param model[PARAMS] = {
 };
 static const size_t first_of[PARAMS + 1] = { 0, LONG, LONG + SHORT, ELEMENTS };
 
-/* The last that says it holds: late.w has a rate of its own, and no decay. */
+/* The last group that sets a value takes precedence: late.w has a separate rate and no decay. */
 static const lk_param_group groups[] = {
     { .pattern = "late*", .has_lr = true, .lr = 7, .has_decay = true },
     { .pattern = "?", .has_decay = true, .weight_decay = 0.2 },
@@ -51,7 +51,8 @@ static double gradient(uint32_t step, uint32_t v, uint32_t i)
 
 static lk_parallel_options options_of(lk_optimizer_kind kind, const char *strategy)
 {
-    return (lk_parallel_options){ .strategy        = strategy,
+    return (lk_parallel_options){ .struct_size     = sizeof(lk_parallel_options),
+                                  .strategy        = strategy,
                                   .virtual_workers = LEAVES,
                                   .bucket_bytes    = 9000,
                                   .optimizer = { .kind         = kind,
@@ -147,7 +148,8 @@ static void follows(lk_optimizer_kind kind)
                 plain_element(&s, kind, step, i, param);
             }
     }
-    assert_in_range(cut, ELEMENTS / 100, ELEMENTS * STEPS / 2); /* some are, most are not */
+    /* some elements are clipped, but most are not */
+    assert_in_range(cut, ELEMENTS / 100, ELEMENTS * STEPS / 2);
     compare(p, 0, s.p);
     compare(p, lk_optimizer_state_count(&options.optimizer), s.e);
     lk_parallel_free(p);
@@ -161,7 +163,7 @@ static void follows_the_formulas(void **state)
     follows(LK_ADAMW);
 }
 
-/* ---- Everywhere the same ----------------------------------------------------------------- */
+/* ---- Equal bits everywhere ---------------------------------------------------------------- */
 
 typedef struct {
     lk_parallel_options options;
@@ -226,7 +228,7 @@ static void has_the_same_bits_everywhere(void **state)
     }
 }
 
-/* ---- What is refused --------------------------------------------------------------------- */
+/* ---- Refused options ---------------------------------------------------------------------- */
 
 static void refuses(const lk_parallel_options *options, const char *why)
 {

@@ -1,6 +1,7 @@
-/* scaling_test.c -- loss scaling in a step: gradients that are so many times larger change no bit,
- * one rank's overflow is everybody's, and what is skipped leaves nothing behind.
- */
+/* scaling_test.c -- loss scaling in a step.
+ *
+ * Scaled gradients change no bit, all ranks detect the overflow of one rank, and a skipped step has
+ * no effect. */
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -27,8 +28,8 @@ static const lk_parallel_state running[] = { { "mean", 3, 0, 0.1f } };
 typedef struct {
     uint32_t        ranks;
     lk_loss_scaling scaling;
-    bool            overflows[STEPS]; /* of virtual worker 2 in that step */
-    bool            loss;             /* not its gradient but its loss */
+    bool            overflows[STEPS]; /* [step]: virtual worker 2 overflows in this step */
+    bool            loss;             /* the loss overflows instead of the gradient */
 } run;
 
 typedef struct {
@@ -38,7 +39,7 @@ typedef struct {
     double         norms[STEPS];
     bool           skipped[STEPS];
     lk_loss_scaler scaler;
-    uint64_t       step; /* of the gradients: skipped steps take none */
+    uint64_t       step; /* step number of the gradients; skipped steps do not count */
 } rank_run;
 
 static float gradient(uint64_t step, uint32_t v, uint32_t i)
@@ -78,7 +79,8 @@ static void *rank_main(void *argument)
 {
     rank_run           *r       = argument;
     lk_parallel        *p       = NULL;
-    lk_parallel_options options = { .virtual_workers = LEAVES, .optimizer = { .kind = LK_ADAMW },
+    lk_parallel_options options = { .struct_size = sizeof(lk_parallel_options),
+                                    .virtual_workers = LEAVES, .optimizer = { .kind = LK_ADAMW },
                                     .scaling = r->run->scaling, .clip_norm = 1,
                                     .states = running, .state_count = 1 };
     assert_int_equal(lk_parallel_open(&p, r->comm, model, 1, &options), LK_OK);
@@ -92,13 +94,13 @@ static void *rank_main(void *argument)
     return NULL;
 }
 
-/* What rank 0 has in the end; all ranks have the same. */
+/* Returns the final state of rank 0.  Expects that all other ranks have the same state. */
 static const rank_run *result_of(const run *what)
 {
     static rank_run runs[RANKS_MAX];
     lk_comm        *comms[RANKS_MAX] = { NULL };
     pthread_t       threads[RANKS_MAX];
-    lk_comm_options options = { .timeout_ms = 20000 };
+    lk_comm_options options = { .struct_size = sizeof(lk_comm_options), .timeout_ms = 300000 };
     assert_int_equal(lk_comm_open_threads(comms, what->ranks, &options), LK_OK);
     for (uint32_t i = 0; i < what->ranks; i++) {
         runs[i] = (rank_run){ .run = what, .comm = comms[i] };
@@ -131,8 +133,8 @@ static void a_scale_changes_no_bit(void **state)
         }
 }
 
-/* Three updates, as if the skipped steps had never been: the optimizer counts updates, and running
- * statistics have seen nothing. */
+/* Skips steps in which a value overflows.  Expects three updates: skipped steps neither count as
+ * updates nor change running statistics. */
 static void what_overflows_is_skipped_by_all(void **state)
 {
     static rank_run want;

@@ -1,4 +1,4 @@
-/* virtual.c -- ranges of virtual workers and the binary counter over them; see virtual.h. */
+/* virtual.c -- ranges of virtual workers, and the merge counter over a range; see virtual.h. */
 #include "parallel/virtual.h"
 
 #include <string.h>
@@ -71,7 +71,7 @@ void lki_counter_begin(lki_merge_counter *counter, uint32_t leaves)
     *counter = (lki_merge_counter){ .leaves = leaves };
 }
 
-/* The lowest buffer that no live sum occupies. */
+/* Returns the first buffer without a live sum. */
 static uint32_t free_buffer(const lki_merge_counter *counter)
 {
     for (uint32_t buffer = 0;; buffer++) {
@@ -139,8 +139,7 @@ bool lki_counter_walk(lki_merge_counter *counter, uint32_t tree, const uint32_t 
 
 /* ---- A range ----------------------------------------------------------------------------- */
 
-/* The largest subtrees of `tree` = [first, first + count) that lie in [begin, end), behind those
- * that are there. */
+/* Appends the largest subtrees of `tree` that are within [begin, end). */
 static void add_subtrees(lki_node nodes[LKI_NODES_MAX], uint32_t *used, lki_node tree,
                          uint32_t begin, uint32_t end)
 {
@@ -165,7 +164,7 @@ uint32_t lki_virtual_nodes(lki_node nodes[LKI_NODES_MAX], uint32_t leaves, uint3
     return used;
 }
 
-/* Of two of one size the one that begins before the other stays before it. */
+/* Sorts nodes by size, largest first.  Nodes of the same size remain in order. */
 static void sort_by_size(lki_node *nodes, uint32_t count)
 {
     for (uint32_t i = 1; i < count; i++)
@@ -222,7 +221,8 @@ void lki_virtual_plan_range(lki_virtual_plan *plan, uint32_t leaves, uint32_t fi
     lki_nodes_sort(plan->nodes, plan->node_count);
 }
 
-/* While a subtree is made its left part, one sum then, waits for its right part. */
+/* Returns the number of buffers of a complete subtree.  While its right half is computed, its left
+ * half is already one sum, in one buffer. */
 static uint32_t buffers_of_subtree(uint32_t count)
 {
     uint32_t most = 1;
@@ -231,7 +231,8 @@ static uint32_t buffers_of_subtree(uint32_t count)
         while (left >> bits != 0)
             bits++;
         most = (uint32_t)lki_max(most, waiting + bits);
-        most = (uint32_t)lki_max(most, waiting + 2); /* and the first of the right part */
+        /* one buffer is for the first virtual worker of the right part */
+        most = (uint32_t)lki_max(most, waiting + 2);
         count -= left;
     }
     return most;

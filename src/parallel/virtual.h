@@ -1,25 +1,26 @@
-/* parallel/virtual.h -- which virtual workers a rank runs, and how their gradients merge.
+/* parallel/virtual.h -- the virtual workers of each rank, and the order in which their gradients
+ * merge.
  *
- * Virtual workers are dealt in ranges or in rounds.  In rounds (rounds.h) rank r runs r, r + N,
- * r + 2N ..., so that neighbours are computed at the same time.
+ * Virtual workers are assigned in ranges or in rounds.  In rounds (rounds.h) rank r runs r, r + N,
+ * r + 2N, and so on, so that neighbours are computed at the same time.
  *
  * In ranges a rank runs a contiguous part of the V virtual workers.  It computes them in order and
  * merges neighbours like a binary counter: as soon as two adjacent sums are the two children of a
- * node of the canonical tree, the right one, which is the younger, takes the left one in.  What is
- * left at the end are the few maximal subtrees of the range; each travels once.  The peak number of
- * live buffers is known in advance (V = 8 on 3 ranks needs 3; V = 32 on 3 needs 6), and so is the
- * buffer of every gradient.
+ * tree node, the left sum is added to the right one, which is the newer.  At the end the few
+ * maximal subtrees of the range are left, and each is sent once.  The plan gives the buffer of
+ * every gradient and the peak number of live buffers (V = 8 on 3 ranks needs 3; V = 32 on 3 ranks
+ * needs 6).
  *
- * Ranges need not be equal: where they may move between steps (balance.h) a rank makes the largest
- * subtrees of its range first, so that wherever the range begins it needs about as many buffers as
- * one that begins at a multiple of its length.
+ * Ranges need not be equal.  If they may move between steps (balance.h), a rank computes the
+ * largest subtrees of its range first.  Then any range needs about as many buffers as one that
+ * begins at a multiple of its length.
  */
 #ifndef LKI_PARALLEL_VIRTUAL_H
 #define LKI_PARALLEL_VIRTUAL_H
 
 #include "base/status.h"
 
-enum { LKI_NODES_MAX = 64 }; /* two maximal chains of a 32-bit range */
+enum { LKI_NODES_MAX = 64 }; /* the most nodes of a range: two chains of 32 levels */
 
 /* The sum over virtual workers [first, first + count), in buffer `buffer`. */
 typedef struct {
@@ -29,78 +30,88 @@ typedef struct {
 typedef struct {
     uint32_t leaves;       /* V */
     uint32_t first, count; /* this rank's range */
-    uint32_t buffers;      /* the peak */
-    uint32_t node_count;   /* what is left at the end */
+    uint32_t buffers;      /* peak number of live buffers */
+    uint32_t node_count;   /* subtrees that are left at the end */
     lki_node nodes[LKI_NODES_MAX];
 } lki_virtual_plan;
 
-/* The ways to deal V virtual workers to ranks. */
+/* The assignment of V virtual workers to ranks. */
 typedef struct {
     uint32_t        leaves, ranks;
-    bool            rounds; /* else ranges */
-    const uint32_t *bounds; /* [ranks + 1]: where ranges begin, and V; NULL: they are equal */
+    bool            rounds; /* false: in ranges */
+    const uint32_t *bounds; /* [ranks + 1]: begin of each range, then V; NULL: equal ranges */
 } lki_dealing;
 
-/* Of a rank: virtual workers first, first + stride, ..., `count` of them. */
+/* The virtual workers of one rank: first, first + stride, ..., `count` of them. */
 typedef struct {
     uint32_t first, count, stride;
 } lki_share;
 
 lki_share lki_share_of(const lki_dealing *dealing, uint32_t rank);
-/* Who runs `leaf`, and how many virtual workers come before it if ranks' shares follow each other.
- */
+
+/* Returns the rank that runs `leaf`. */
 uint32_t lki_share_rank(const lki_dealing *dealing, uint32_t leaf);
+
+/* Returns the position of `leaf` in the list of all ranks' shares, one after another. */
 uint32_t lki_share_place(const lki_dealing *dealing, uint32_t leaf);
 
-/* The range of `rank`: [rank V / N, (rank + 1) V / N). */
+/* Computes the range of `rank`: [rank V / N, (rank + 1) V / N). */
 void lki_virtual_range(uint32_t leaves, uint32_t ranks, uint32_t rank, uint32_t *first,
                        uint32_t *count);
 
+/* Plans the range of `rank`, computed in ascending order. */
 void lki_virtual_plan_make(lki_virtual_plan *plan, uint32_t leaves, uint32_t ranks, uint32_t rank);
 
-/* The same for any range of `leaves`, made from the first on or, `largest`, with its largest
- * subtrees first; and the virtual workers of [first, first + count) in that order. */
+/* Plans the range [first, first + count) of `leaves` virtual workers.  It is computed in ascending
+ * order or, with `largest`, largest subtrees first. */
 void lki_virtual_plan_range(lki_virtual_plan *plan, uint32_t leaves, uint32_t first, uint32_t count,
                             bool largest);
+
+/* Lists the virtual workers of [first, first + count) in the order of `largest`: largest subtrees
+ * first. */
 void lki_virtual_order(uint32_t *order, uint32_t leaves, uint32_t first, uint32_t count);
 
-/* The buffers of that plan alone, without making it. */
+/* Returns the number of buffers that lki_virtual_plan_range() would plan. */
 uint32_t lki_virtual_buffers(uint32_t leaves, uint32_t first, uint32_t count, bool largest);
 
-/* The largest subtrees of V leaves that lie in [first, first + count), in order; their number. */
+/* Lists the largest subtrees of V leaves in [first, first + count), in order, and returns their
+ * number. */
 uint32_t lki_virtual_nodes(lki_node nodes[LKI_NODES_MAX], uint32_t leaves, uint32_t first,
                            uint32_t count);
 
-/* In place, by where they begin. */
+/* Sorts nodes in place by their first virtual worker. */
 void lki_nodes_sort(lki_node *nodes, uint32_t count);
 
-/* How many largest subtrees of V leaves lie in [begin, end): each travels on its own. */
+/* Counts the largest subtrees of V leaves in [begin, end).  Each is sent as one message. */
 uint32_t lki_virtual_branches(uint32_t leaves, uint32_t begin, uint32_t end);
 
-/* The live sums while a range is being computed. */
+/* The live sums during the computation of a range. */
 typedef struct {
     uint32_t leaves, depth, used;
-    uint64_t reserved; /* a bit for each buffer that is not to be handed out, though it is free */
+    /* one bit for each buffer that must not be assigned, although it is free */
+    uint64_t reserved;
     lki_node stack[LKI_NODES_MAX];
 } lki_merge_counter;
 
 void lki_counter_begin(lki_merge_counter *counter, uint32_t leaves);
 
-/* The buffer in which virtual worker `leaf`, the next of the range, accumulates. */
+/* Begins virtual worker `leaf`, the next of the range, and returns the buffer in which it
+ * accumulates. */
 uint32_t lki_counter_push(lki_merge_counter *counter, uint32_t leaf);
 
-/* The same for a sum over `count` of them, from `first`. */
+/* Begins a sum over virtual workers [first, first + count), and returns its buffer. */
 uint32_t lki_counter_push_node(lki_merge_counter *counter, uint32_t first, uint32_t count);
 
-/* The same, in a buffer of the caller's choice. */
+/* Begins virtual worker `leaf` in a buffer that the caller chooses. */
 void lki_counter_push_into(lki_merge_counter *counter, uint32_t leaf, uint32_t buffer);
 
-/* What is live when the last of these virtual workers, of `tree` in all, is made, and not yet
- * merged.  False: more sums than a counter has. */
+/* Stores in `counter` the sums that are live when the last of `leaves` is computed but not yet
+ * merged.  `tree` is V.  Returns false if there are more sums than a counter holds. */
 bool lki_counter_walk(lki_merge_counter *counter, uint32_t tree, const uint32_t *leaves,
                       uint32_t count);
 
-/* Whether the top two sums make a node now; if so the buffers to add: right = left + right. */
+/* Replaces the top two sums by their parent and returns true, if they are the children of a tree
+ * node.  The caller must then add the buffers: right = left + right. */
 bool lki_counter_merge(lki_merge_counter *counter, uint32_t *left, uint32_t *right);
 
 #endif

@@ -1,4 +1,5 @@
-/* virtual_test.c -- ranges cover V once; the counter leaves maximal nodes; its peak is known. */
+/* virtual_test.c -- ranges cover V once, the merge counter leaves maximal nodes, and the peak
+ * number of buffers is as planned. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -53,7 +54,7 @@ static void needs_the_buffers_that_the_design_says(void **state)
     assert_int_equal(peak(64, 1), 7); /* log2(64) + 1 */
 }
 
-/* A live sum's buffer is never handed out again while it lives. */
+/* Expects that the buffer of a live sum is never assigned again. */
 static void never_reuses_a_live_buffer(void **state)
 {
     (void)state;
@@ -72,8 +73,8 @@ static void never_reuses_a_live_buffer(void **state)
     }
 }
 
-/* Wherever a range begins: as many buffers as its length takes, and one for every subtree that is
- * left of it. */
+/* Plans ranges with the largest subtrees first.  Expects at most as many buffers as in ascending
+ * order, and at most one more than the number of subtrees or of bits of the range's length. */
 static void largest_subtrees_first_need_few_buffers(void **state)
 {
     (void)state;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "comm/control.h"
+#include "comm/worker.h"
 
 static lk_status make_room(lki_world *world, uint32_t hosts, uint32_t ranks)
 {
@@ -50,7 +50,7 @@ lk_status lki_world_of(lki_world *world, const lk_comm *comm)
     return status;
 }
 
-/* Nodes have their ranks in order. */
+/* Assumes that the ranks of a host are numbered consecutively. */
 lk_status lki_world_first(lki_world *world, const lk_comm *comm)
 {
     uint32_t ranks = lki_comm_world(comm), hosts = 0, *sizes = NULL;

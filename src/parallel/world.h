@@ -1,6 +1,7 @@
-/* parallel/world.h -- the ranks of a job and the hosts that they are on, with or without a
- * communicator: a strategy places things by this alone, so that what it will take can be told
- * before anything runs. */
+/* parallel/world.h -- the ranks of a job and their hosts, with or without a communicator.
+ *
+ * Strategies place everything by this struct only, so the memory of a run can be computed before it
+ * starts. */
 #ifndef LKI_PARALLEL_WORLD_H
 #define LKI_PARALLEL_WORLD_H
 
@@ -9,18 +10,22 @@
 
 typedef struct {
     uint32_t  ranks, hosts;
-    uint32_t  widest;   /* the most ranks that a host has */
-    uint32_t *sizes;    /* ranks of each host */
-    uint32_t *host_of;  /* of each rank */
-    uint32_t *local_of; /* of each rank: its number among those of its host */
-    uint32_t *numbers;  /* of each rank: in the job, of which others may be lost */
+    uint32_t  widest;   /* the most ranks on any host */
+    uint32_t *sizes;    /* [hosts]: ranks on each host */
+    uint32_t *host_of;  /* [ranks] */
+    uint32_t *local_of; /* [ranks]: number of the rank on its host */
+    uint32_t *numbers; /* [ranks]: number of the rank in the job, which counts lost ranks too */
 } lki_world;
 
-/* Ranks follow each other host by host.  lki_world_deinit() accepts a half-made one. */
+/* Fills `world` for hosts of the given sizes; ranks are numbered host by host.  On failure call
+ * lki_world_deinit() as well. */
 LK_NODISCARD lk_status lki_world_init(lki_world *world, const uint32_t *sizes, uint32_t hosts);
+
+/* Fills `world` from the ranks of a communicator. */
 LK_NODISCARD lk_status lki_world_of(lki_world *world, const lk_comm *comm);
 
-/* All ranks of the job, in the group or not: what it was when the job began. */
+/* Fills `world` with all ranks that the job had at its start, even those that have left the
+ * group. */
 LK_NODISCARD lk_status lki_world_first(lki_world *world, const lk_comm *comm);
 void                   lki_world_deinit(lki_world *world);
 

@@ -1,37 +1,47 @@
-/* tensor/exec.h -- what operators take from an lk_exec: kernels, threads, buffers. */
+/* tensor/exec.h -- the parts of an lk_exec that operators use. */
 #ifndef LKI_TENSOR_EXEC_H
 #define LKI_TENSOR_EXEC_H
 
-#include "tensor/isa/kernels.h"
+#include "tensor/ops.h"
 
 enum {
-    LKI_EXEC_SHARED  = 1u << 20, /* floats all threads share: packed panels of b */
-    LKI_EXEC_PRIVATE = 1u << 18, /* floats a thread has to itself */
+    LKI_EXEC_SHARED  = 1u << 20, /* floats that all threads share, for packed panels of b */
+    LKI_EXEC_PRIVATE = 1u << 18, /* floats for each thread */
 };
+
+/* The tables of kernels of an instruction set (isa/kernels.h). */
+typedef struct lki_kernels lki_kernels;
 
 const lki_kernels *lki_exec_kernels(const lk_exec *exec);
 
-/* Buffers that an operator may use while it runs; operators called from it use them too. */
+/* Returns the buffer that all threads share.  The current operator, and operators that it calls,
+ * may use it. */
 float *lki_exec_shared(lk_exec *exec);
+
+/* Returns the buffer of one thread, for the current operator and operators that it calls. */
 float *lki_exec_private(lk_exec *exec, uint32_t thread);
 
-/* Binds its threads, one by one, to cores that the caller may run on, as lki_pool_pin() does, and
- * gives each a buffer near by; where that cannot be, they run where there is room. */
+/* Binds each thread to one of the caller's cores, as lki_pool_pin() does, and gives it a buffer in
+ * nearby memory.  If this is impossible, threads are not bound. */
 LK_NODISCARD lk_status lki_exec_pin(lk_exec *exec);
-void                   lki_exec_pin_caller(lk_exec *exec, bool pinned); /* lki_pool_pin_caller() */
 
-/* From here on what the thread that uses `exec` does is added to track 0 of `trace`, and what its
- * helpers do to the tracks from `helpers` on.  NULL: nothing. */
+/* Calls lki_pool_pin_caller(). */
+void                   lki_exec_pin_caller(lk_exec *exec, bool pinned);
+
+/* Records from now on the work of the calling thread in track 0 of `trace`, and that of its helpers
+ * in the tracks from `helpers` on.  NULL stops recording. */
 void      lki_exec_trace(lk_exec *exec, lki_trace *trace, uint32_t helpers);
 lki_track *lki_exec_track(const lk_exec *exec); /* track 0, or NULL */
 
-/* Floating-point operations a second of all threads together: independent steps of products of
- * `operands`, F32 or BF16, in registers, for about `seconds`.  What any kernel could at most. */
+/* Measures the peak floating-point operations per second of all threads together.  They run
+ * independent multiply-adds of `operands` (F32 or BF16) in registers for about `seconds`.  No
+ * kernel can exceed this. */
 double lki_exec_peak(lk_exec *exec, lk_dtype operands, double seconds);
 
-/* As lk_parallel_for(), with the thread's number. */
+/* Runs tasks like lk_parallel_for(), and passes the thread's number to each. */
 void lki_exec_run(lk_exec *exec, size_t count, lki_task task, void *context);
 
-enum { LKI_GRAIN = 16384 }; /* elements: a span of cheap work that outweighs its hand-over */
+/* Elements per task: with fewer, starting a task costs more than cheap work on them. */
+enum { LKI_GRAIN = 16384 };
 
 #endif

@@ -1,14 +1,16 @@
-/* tensor/packs.h -- weights in the order in which products read them, kept while they stay.
+/* tensor/packs.h -- packed weights, stored until the weights change.
  *
- * What a product packs of a weight it needs again for the next micro-batch.  A pack is memory for
- * that, which several threads and processes may share: a word says which version of the weight is
- * there.  Versions tell values apart: where two are equal, so are the values.
+ * Products of the next micro-batch need the packed form of a weight again.  A pack is memory for
+ * it, which several threads and processes may share.  A word holds the version of the weight in the
+ * pack.  Equal versions must mean equal values.
  *
- *      who finds another version      makes the pack, and says that it is there
- *      who finds it being made        does without: nobody waits, so nobody can be held up by one
- *                                     that dies meanwhile, and what it leaves is never read
+ *      a caller that finds another version     fills the pack, and then sets the word
+ *      a caller that finds it being filled     packs the weight for itself.  No caller waits, so
+ *                                              one that dies while filling a pack blocks no other,
+ *                                              and its pack is never read
  *
- * While one makes or reads a version nobody may ask for another one: ranks meet between two.
+ * No caller may request another version while one is being filled or read.  So ranks meet between
+ * two versions.
  */
 #ifndef LKI_TENSOR_PACKS_H
 #define LKI_TENSOR_PACKS_H
@@ -18,26 +20,26 @@
 
 #include "lockstep/tensor.h"
 
-/* Products of more rows have no packs: packing takes less than a hundredth of them, and what is
- * packed as much memory as the weight. */
+/* Products with more rows have no packs, because packing takes less than one percent of their time
+ * and a pack is as large as the weight. */
 enum { LKI_PACKED_ROWS = 512 };
 
-typedef _Atomic uint64_t lki_pack_state; /* 2 x version, and 1 more when the pack is there */
+typedef _Atomic uint64_t lki_pack_state; /* 2 x version, plus 1 once the pack is complete */
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "processes share it");
 
 struct lk_pack {
     lki_pack_state *state;   /* 0 in new memory */
-    uint64_t        version; /* of the weight now, from 1 */
+    uint64_t        version; /* current version of the weight, from 1 */
     float          *data;    /* 64-byte aligned */
 };
 
 typedef enum {
-    LKI_PACK_NONE = 0, /* there is none, or another one makes it */
-    LKI_PACK_MINE,     /* the caller makes it, and then calls lki_pack_end() */
+    LKI_PACK_NONE = 0, /* there is no pack, or another caller is filling it */
+    LKI_PACK_MINE,     /* the caller must fill the pack, and then call lki_pack_end() */
     LKI_PACK_THERE,
 } lki_pack_turn;
 
-/* `pack` may be NULL. */
+/* Determines whether the caller must fill the pack or can read it.  `pack` may be NULL. */
 static inline lki_pack_turn lki_pack_begin(const lk_pack *pack)
 {
     if (pack == NULL)
@@ -51,7 +53,7 @@ static inline lki_pack_turn lki_pack_begin(const lk_pack *pack)
     return LKI_PACK_NONE;
 }
 
-/* Not over another's turn: who comes so late has been given up. */
+/* Marks the pack as complete, unless another caller has begun a newer version since. */
 static inline void lki_pack_end(const lk_pack *pack)
 {
     uint64_t making = 2 * pack->version;

@@ -1,10 +1,11 @@
-/* packs_test.c -- packed weights that several share.
+/* packs_test.c -- packed weights that several threads and processes share.
  *
- * Goal:   a pack is read by those alone whose version it has, and only when it is there; a maker
- *         that dies holds nobody up, and what it leaves is never read; threads that share packs
- *         get the bits of a product without.
- * Control: a changed weight under a version that stays gives the old bits.
- * The bits of products with packs, shape by shape: gemm_test.c, conv_test.c, conv_bf16_test.c.
+ * Goal:   a pack is read only by callers with its version, and only when it is complete.  A process
+ *         that dies while it fills a pack blocks no other, and its pack is never read.  Threads
+ *         that share packs compute the bits of a product without packs.
+ * Control: a changed weight with an unchanged version gives the old bits.
+ * gemm_test.c, conv_test.c and conv_bf16_test.c test the bits of products with packs, shape by
+ * shape.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,11 +13,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tensor/testing.h"
+#include "tensor/tensor_testing.h"
 
 enum { M = 5, N = 70, K = 90, STATE_BYTES = 64, BYTES = STATE_BYTES + 96 * K * 4, WORKERS = 4 };
 
-/* Of a weight of N x K, as processes share it. */
+/* Returns a pack of an N x K weight in memory that processes share. */
 static lk_pack pack_new(void)
 {
     void *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -46,7 +47,7 @@ static void a_version_is_made_once(void **state)
     (void)state;
     assert_int_equal(lki_pack_begin(NULL), LKI_PACK_NONE);
     for (uint64_t v = 1; v < 5; v++) {
-        pack.version = v == 4 ? 2 : v; /* as after a step back */
+        pack.version = v == 4 ? 2 : v; /* a version that was used before */
         assert_int_equal(lki_pack_begin(&pack), LKI_PACK_MINE);
         assert_int_equal(lki_pack_begin(&pack), LKI_PACK_NONE);
         lki_pack_end(&pack);
@@ -71,7 +72,7 @@ static void a_maker_that_dies_leaves_nothing(void **state)
     lki_test_fill(a, M * K, 1, 1.0f);
     lki_test_fill(b, N * K, 2, 1.0f);
     pid_t child = fork();
-    if (child == 0) { /* half of it is garbage then */
+    if (child == 0) { /* half of the pack then contains garbage */
         bool mine = lki_pack_begin(&pack) == LKI_PACK_MINE;
         memset(pack.data, 0xff, (BYTES - STATE_BYTES) / 2);
         _exit(mine ? 0 : 1);
@@ -113,7 +114,7 @@ static void a_version_that_stays_gives_the_old_bits(void **state)
     pack_free(&pack);
 }
 
-/* ---- Workers that share ------------------------------------------------------------------ */
+/* ---- Workers that share packs ------------------------------------------------------------- */
 
 enum { STEPS = 30, TURNS = 3 };
 

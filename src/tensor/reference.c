@@ -46,8 +46,8 @@ static float flushed(float x)
     return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
 }
 
-/* A double holds the product and has more than twice a float's digits, so that rounding twice
- * rounds once; 2^-126 - 2^-151 is the least that rounds to a normal number. */
+/* Rounds once: a double holds the exact product and has more than twice a float's digits. 2^-126 -
+ * 2^-151 is the smallest value that rounds to a normal number. */
 float lki_reference_fma_flushed(float a, float b, float sum)
 {
     double exact = (double)flushed(a) * (double)flushed(b) + (double)flushed(sum);
@@ -69,7 +69,7 @@ static float gemm_element(const lki_gemm_args *g, size_t i, size_t j, float sum)
         return sum;
     }
     for (size_t p = 0; p < g->k; p += 2)
-        for (size_t q = p + 2; q-- > p;) { /* the second of a pair first */
+        for (size_t q = p + 2; q-- > p;) { /* the second value of a pair comes first */
             size_t at = at_b + q * step_b;
             sum = q >= g->k ? lki_reference_fma_flushed(0.0f, 0.0f, sum)
                             : lki_reference_fma_flushed(
@@ -135,11 +135,12 @@ void lki_reference_dropout(lki_dropout_key key, size_t samples, size_t per_sampl
         }
 }
 
-/* cos of u turns by the quarter nearest to u, as the vector version cuts it. */
+/* Returns the cosine of u turns or, with shift 3, the sine.  Subtracts the nearest multiple of a
+ * quarter, like the vector version. */
 static float turn(float u, int shift)
 {
     float quarter = rintf(u * 4.0f), t = fmaf(-quarter, 0.25f, u), s = t * t;
-    int   j = (int)quarter + shift; /* sin is cos three quarters on */
+    int   j = (int)quarter + shift; /* sin is cos three quarters later */
     float c = fmaf(0x1.d9f7bcp+5f, s, -0x1.55c664p+6f), d = fmaf(42.05869394f, s, -76.70585975f);
     c = fmaf(fmaf(fmaf(c, s, 0x1.03c1dep+6f), s, -0x1.3bd3ccp+4f), s, 1.0f);
     d = t * fmaf(fmaf(fmaf(d, s, 81.60524928f), s, -41.34170224f), s, 6.283185307f);

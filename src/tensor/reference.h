@@ -8,7 +8,8 @@
 
 #include "tensor/ops.h"
 
-/* fma(a, b, sum) where what is subnormal is zero: half a step of a product of bf16 values. */
+/* Returns fma(a, b, sum) with subnormal values replaced by zero: half a step of a product of bf16
+ * values. */
 float lki_reference_fma_flushed(float a, float b, float sum);
 
 void   lki_reference_gemm(const lki_gemm_args *args);

@@ -12,10 +12,10 @@
 
 enum { LANES = 16, QUERIES = 32, KEYS = 64 };
 
-/* n values, `step` apart, of an operand. */
+/* A line of n values of an operand, `step` apart. */
 typedef struct { const uint16_t *at; size_t step; } line;
 
-/* The chain over n products in pairs, the second of a pair first. */
+/* Continues the chain over n products in pairs, of which the second product is added first. */
 static float chain(size_t n, line a, line b, float sum)
 {
     for (size_t p = 0; p < n; p += 2)
@@ -37,7 +37,8 @@ static uint16_t operand(float x)
 typedef struct {
     const lki_attention_shape *s;
     size_t          sample, head, size, row;
-    const uint16_t *q, *k, *v, *dy, *y; /* of token 0, rows `row` (dy, y: s->c) apart */
+    /* addresses of token 0's rows; rows are `row` apart, and in dy and y s->c apart */
+    const uint16_t *q, *k, *v, *dy, *y;
     float           scale;
 } head_of;
 
@@ -63,7 +64,8 @@ static float keep_of(const head_of *h, size_t i, size_t j)
     return unit >= s->dropout.p ? 1.0f / (1.0f - s->dropout.p) : 0.0f;
 }
 
-/* Query i meets keys up to here: the end of its block in whole lanes; those after i as zeros. */
+/* Returns the end of the keys for query i: the end of its block, rounded up to whole lanes.  Keys
+ * after i count as zeros. */
 static size_t keys_of(const lki_attention_shape *s, size_t i)
 {
     size_t end = (i / QUERIES + 1) * QUERIES;
@@ -76,7 +78,8 @@ static float score(const head_of *h, size_t i, size_t j)
     return chain(h->size, (line){ h->q + i * h->row, 1 }, (line){ h->k + j * h->row, 1 }, 0.0f);
 }
 
-/* y[d] moves on by keys first .. end - 1 with what `p` says of them; `from` are their rows. */
+/* Continues `sum` over keys first .. end - 1 with the weights `p`.  `from` is a column of the keys'
+ * rows. */
 static float over_keys(const head_of *h, const uint16_t p[KEYS], size_t first, size_t end,
                        const uint16_t *from, float sum)
 {
@@ -135,7 +138,8 @@ static float row_dot(size_t n, const uint16_t *a, const uint16_t *b)
     return lki_reference_lane_sum(LANES, lanes);
 }
 
-/* Probabilities and gradients of scores of a head, (t, t), zeros above the diagonal. */
+/* Computes the probabilities and the gradients of the scores of a head, (t, t), with zeros above
+ * the diagonal. */
 static void attention_scores(const head_of *h, const float *lse, uint16_t *p, uint16_t *ds)
 {
     size_t t = h->s->t, c = h->s->c;
@@ -152,7 +156,8 @@ static void attention_scores(const head_of *h, const float *lse, uint16_t *p, ui
     }
 }
 
-/* Column d of what `out` (t rows, 3c apart) gets of the head, for token i as query and as key. */
+/* Computes column d of the gradients of a head for token i, as query and as key.  `out` has t rows,
+ * 3c apart. */
 static void attention_token(const head_of *h, const uint16_t *p, const uint16_t *ds, size_t i,
                             size_t d, float *out)
 {
@@ -204,7 +209,8 @@ static uint16_t *rounded(const float *x, size_t n)
     return y;
 }
 
-/* Pixel (y, x) of an (n, h, w, c) image at `sample` and channel 0, or NULL in the padding. */
+/* Returns the address of pixel (y, x), channel 0, of `sample` of an (n, h, w, c) image; NULL in the
+ * padding. */
 static const uint16_t *pixel(const uint16_t *image, size_t sample, size_t h, size_t w, size_t c,
                              size_t y, size_t x)
 {
@@ -264,7 +270,8 @@ void lki_reference_conv_bf16_backward_input(const lki_conv_shape *s, const uint1
     free(narrow);
 }
 
-/* The pairs of a row of dy of which one meets the image through tap kx. */
+/* Continues `sum` over those pairs of a row of dy that use at least one pixel of the image through
+ * tap kx. */
 static float conv_weights_row(const lki_conv_shape *s, const uint16_t *x_row,
                               const uint16_t *dy_row, size_t kx, float sum)
 {
@@ -285,7 +292,7 @@ static float conv_weights_row(const lki_conv_shape *s, const uint16_t *x_row,
     return sum;
 }
 
-/* Under a kernel of 1 x 1: the pixels as they follow each other. */
+/* Continues `sum` for a kernel of 1 x 1, over pairs of consecutive pixels. */
 static float conv_weights_plain(const lki_conv_shape *s, const uint16_t *x, const uint16_t *dy,
                                 float sum)
 {

@@ -1,4 +1,4 @@
-/* tensor/reference_bf16.h -- attention and convolution in bf16, written plainly: see
+/* tensor/reference_bf16.h -- plain references of attention and convolution in bf16; see
  * tensor/reference_nn.h. */
 #ifndef LKI_TENSOR_REFERENCE_BF16_H
 #define LKI_TENSOR_REFERENCE_BF16_H
@@ -8,7 +8,8 @@
 void lki_reference_attention_bf16(const lki_attention_shape *s, const uint16_t *qkv, uint16_t *y,
                                   float *lse);
 
-/* dqkv (b, t, 3c) is before the last rounding, so that it may be added to something. */
+/* Computes dqkv (b, t, 3c) without the final rounding, so that a test can add it to other
+ * values. */
 void lki_reference_attention_bf16_backward(const lki_attention_shape *s, const uint16_t *qkv,
                                            const uint16_t *y, const float *lse, const uint16_t *dy,
                                            float *dqkv);

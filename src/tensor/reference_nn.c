@@ -90,7 +90,7 @@ static float column_step(column_kind kind, float sum, float x, float dy, float m
     return sum;
 }
 
-/* Eight chunks of four chains, and their trees. */
+/* Sums a column: eight chunks of four chains, then their trees. */
 static float column_sum(column_kind kind, size_t rows, size_t c, const float *x, const float *dy,
                         float mean, float rstd)
 {
@@ -141,7 +141,8 @@ void lki_reference_batchnorm_backward(size_t rows, size_t c, const float *x, con
 
 /* ---- Convolution and pooling -------------------------------------------------------------- */
 
-/* Pixel (y, x) of an (n, h, w, c) image at `sample` and channel 0, or NULL in the padding. */
+/* Returns the address of pixel (y, x), channel 0, of `sample` of an (n, h, w, c) image; NULL in the
+ * padding. */
 static const float *pixel(const float *image, size_t sample, size_t h, size_t w, size_t c, size_t y,
                           size_t x)
 {
@@ -270,7 +271,7 @@ static float chain_dot(size_t n, const float *a, const float *b)
     return sum;
 }
 
-/* One query: keys by blocks of KEYS, past keys only. */
+/* Computes one query, only with past keys, by blocks of KEYS. */
 static void attention_query(const lki_attention_shape *s, const float *qkv, size_t sample,
                             size_t head, size_t i, float *y, float *lse)
 {
@@ -313,7 +314,7 @@ void lki_reference_attention(const lki_attention_shape *s, const float *qkv, flo
     }
 }
 
-/* Adds what the pair (query i, key j) of a head contributes to the three gradients. */
+/* Adds the contribution of the pair (query i, key j) of a head to the three gradients. */
 static void attention_pair(const lki_attention_shape *s, const float *row_i, const float *row_j,
                            float lse, float delta, float keep, const float *dy, float *d_i,
                            float *d_j)

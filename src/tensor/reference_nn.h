@@ -1,14 +1,16 @@
-/* tensor/reference_nn.h -- convolution, norms, attention, embedding and loss, written plainly.
+/* tensor/reference_nn.h -- plain references of convolution, norms, attention, embedding and loss.
  *
- * One loop an index, one element at a time, the order of operations of tensor/ops.h and of the
- * essays in tensor/ops/: the operators must equal these to the bit.  Slow; for tests.
+ * Each index has one loop, and elements are computed one at a time.  The order of operations is
+ * that of tensor/ops.h and of the file comments in tensor/ops/.  The operators must equal these
+ * references to the bit.  They are slow and used only by tests.
  */
 #ifndef LKI_TENSOR_REFERENCE_NN_H
 #define LKI_TENSOR_REFERENCE_NN_H
 
 #include "tensor/ops.h"
 
-/* Value i is added on lane i % 16; then lane l takes lane l + 8, l + 4, l + 2, l + 1. */
+/* Sums n values on 16 lanes: value i is added to lane i % 16.  Then lane l + 8 is added to lane l,
+ * then l + 4, l + 2 and l + 1. */
 float lki_reference_lane_sum(size_t n, const float *x);
 
 void lki_reference_layernorm(size_t rows, size_t c, const float *x, const float *gamma,

@@ -1,5 +1,5 @@
-/* bench_step_test.c -- `lockstep bench step` and `bench scaling`: a step is accounted for, and the
- * operations of the models are what their definitions say. */
+/* bench_step_test.c -- tests that the parts of a step in `lockstep bench step` add up, and that the
+ * counts of operations match the models' definitions; also tests `bench scaling`. */
 #include <jansson.h>
 
 #include "cli/command.h"
@@ -25,7 +25,29 @@ static json_t *report_of(const char *folder, const char *arguments)
     return root;
 }
 
-/* Parts make the whole, and nearly all of it has a name. */
+/* Runs several measurements.  Returns the smallest share of a step's time that no named part
+ * accounts for.  The share grows if the kernel preempts the process there, so the minimum
+ * counts. */
+static double least_unaccounted(const char *folder, const char *arguments, json_t **root)
+{
+    double least = 1;
+    *root        = NULL;
+    for (int i = 0; i < 10 && least > 0.02; i++) {
+        const char *name;
+        json_t     *value;
+        double      sum = 0;
+        json_decref(*root);
+        *root         = report_of(folder, arguments);
+        json_t *parts = json_object_get(*root, "parts_ms");
+        json_object_foreach(parts, name, value) sum += json_number_value(value);
+        double share = number(parts, "unaccounted") / sum;
+        least        = share < least ? share : least;
+    }
+    return least;
+}
+
+/* Checks that the times of the parts add up to the time of the step, and that named parts account
+ * for nearly all of that time. */
 static void a_step_is_accounted_for(void **state)
 {
     static const char *const calls[] = {
@@ -36,23 +58,21 @@ static void a_step_is_accounted_for(void **state)
         "--micro-batch 4 --steps 3 --warm-up 1 --json",
     };
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
-        json_t     *root = report_of(*state, calls[i]), *parts = json_object_get(root, "parts_ms");
-        double      sum = 0, step = number(root, "step_ms");
-        const char *name;
-        json_t     *value;
-        json_object_foreach(parts, name, value) sum += json_number_value(value);
-        assert_true(json_object_size(parts) == 14 && step > 0);
-        assert_true(number(parts, "unaccounted") <= 0.02 * sum);
+        json_t *root;
+        assert_true(least_unaccounted(*state, calls[i], &root) <= 0.02);
+        json_t *parts = json_object_get(root, "parts_ms");
+        assert_true(json_object_size(parts) == 14 && number(root, "step_ms") > 0);
         assert_true(number(parts, "forward") > 0 && number(parts, "backward") > 0);
         assert_true(number(parts, "optimizer") > 0);
         assert_true(number(root, "samples_per_s") > 0 && number(root, "pss_bytes") > 0);
         assert_true(number(root, "utilisation") > 0 && number(root, "lost_spans") == 0);
-        assert_true(number(root, "loading_ms") >= 0); /* what came ahead is not in it */
+        assert_true(number(root, "loading_ms") >= 0); /* work done in advance is not included */
         json_decref(root);
     }
 }
 
-/* Steps that are only timed, as every other short one is, are those whose samples count. */
+/* Checks that samples per second are computed from the steps that are only timed (every second
+ * short step). */
 static void samples_are_those_of_the_steps_that_count(void **state)
 {
     json_t *root = report_of(*state, "bench step mlp --hidden 8 --global-batch 4 --workers 1 "
@@ -73,11 +93,13 @@ static double flops_of(const char *folder, const char *arguments)
 
 static void operations_are_those_of_the_definition(void **state)
 {
-    /* Two samples; forward and the parameters' gradients of both layers, the input's of one. */
+    /* Two samples.  Forward pass and parameter gradients have both layers, the input gradient has
+     * one. */
     double mlp = 2 * 2 * (2 * 784 * 32 + 3 * 32 * 10);
     assert_true(flops_of(*state, "bench step mlp --hidden 32 --global-batch 2 --workers 1 "
                                  "--steps 1 --warm-up 1 --json") == mlp);
-    /* T 16, width 8, one layer, vocabulary 65: 12 C^2 + C V a token, and T + 1 places halved. */
+    /* T = 16, width C = 8, one layer, vocabulary V = 65.  Linear layers take 12 C^2 + C V per
+     * token; on average a token has scores for half of T + 1 places. */
     double t = 16, c = 8, linear = 3 * 2 * t * (12 * c * c + c * 65), scores = 6 * t * (t + 1) * c;
     assert_true(flops_of(*state, "bench step gpt --layers 1 --heads 2 --width 8 --context 16 "
                                  "--data synthetic:tokens=2000,vocab=65 --global-batch 1 "

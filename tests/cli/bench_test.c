@@ -1,5 +1,5 @@
-/* bench_test.c -- `lockstep bench`: every operation's results are right, on one host and several,
- * its JSON has the promised names and the promised bandwidths. */
+/* bench_test.c -- tests that `lockstep bench` verifies every operation, on one host and several,
+ * and that its JSON has the documented names and bandwidths. */
 #include "cli/command.h"
 
 static const char *const names[] = {
@@ -10,7 +10,7 @@ static const char *const names[] = {
 
 static const struct {
     const char *name;
-    double      factor; /* bus over algorithm bandwidth, of three workers */
+    double      factor; /* ratio of bus to algorithm bandwidth, for three workers */
 } ops[] = {
     { "all_reduce", 4. / 3 },       { "all_reduce_many", 4. / 3 }, { "reduce", 1 },
     { "reduce_scatter", 2. / 3 },   { "reduce_scatter_v", 2. / 3 }, { "tree_reduce", 2. / 3 },
@@ -27,7 +27,7 @@ static double value_of(const char *line, const char *name)
     return strtod(at + strlen(name) + 2, NULL);
 }
 
-/* Each line is whole, verified, and says the bandwidth of the bus that `factor` makes. */
+/* Checks that each line is complete, verified, and has the bus bandwidth given by `factor`. */
 static size_t check_lines(char *out, double factor)
 {
     size_t lines = 0;
@@ -59,7 +59,7 @@ static void every_operation_is_verified(void **state)
         }
 }
 
-/* Sums of 24 and more ranks are beyond what bf16 has between two powers of two. */
+/* Runs every type.  Sums of 24 or more ranks exceed the precision of bf16 between powers of two. */
 static void every_type_and_place_is_verified(void **state)
 {
     static const char *const calls[] = {
@@ -106,7 +106,8 @@ static void algorithms_are_explained(void **state)
     assert_non_null(strstr(r.out, "\"algorithm\": \"ring\""));
 }
 
-/* Measured the first time, read the second; and what the environment asks for. */
+/* Runs twice with a file of constants.  Expects that the second run reads the constants that the
+ * first run measured.  Also tests constants from the environment. */
 static void constants_are_kept(void **state)
 {
     static const char bench[] = LK_TEST_COMMAND " bench all_gather --hosts 2 --bytes 64 "
@@ -157,7 +158,8 @@ static void nonsense_is_a_usage_error(void **state)
     }
 }
 
-/* One sentence that says what there is, whether that is known before or when all have met. */
+/* Requests impossible algorithms.  Expects a single error message, whether the error is detected
+ * before or after all workers have joined. */
 static void an_algorithm_that_cannot_be_is_refused(void **state)
 {
     static command_result r;
@@ -175,7 +177,8 @@ static void an_algorithm_that_cannot_be_is_refused(void **state)
     assert_non_null(strstr(r.err, "has no \"levels\" among 6 ranks, 3 on each host, but direct"));
 }
 
-/* Where there is no choice it says so, and what was moved is what is printed. */
+/* Checks that --explain says when only one algorithm is possible, and prints the number of bytes
+ * moved. */
 static void everything_is_explained(void **state)
 {
     static command_result r;
@@ -207,12 +210,14 @@ static void help_names_every_operation(void **state)
         assert_non_null(strstr(r.err, ops[i].name));
 }
 
-/* Ctrl-C and `timeout` end it in the middle, quietly. */
+/* Checks that Ctrl-C and timeout(1) end the benchmark in the middle, without a message.  The signal
+ * is sent after the first line, when the benchmark still has seconds to run. */
 static void a_request_to_stop_ends_it(void **state)
 {
     static command_result r;
     (void)run_shell(&r, *state,
-                    LK_TEST_COMMAND " bench all_reduce --workers 3 --bytes 4:64M --json >lines & "
+                    LK_TEST_COMMAND " bench all_reduce --workers 3 --bytes 4:64M --iterations 50 "
+                                    "--json >lines & "
                                     "until [ -s lines ]; do sleep 0.01; done; kill -TERM $!; "
                                     "wait $!");
     assert_string_equal(r.err, "");

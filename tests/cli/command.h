@@ -1,4 +1,4 @@
-/* cli/command.h -- running the command in a test: what it said, where, and how it ended. */
+/* cli/command.h -- for tests: runs the command, and stores its output and exit status. */
 #ifndef LKT_COMMAND_H
 #define LKT_COMMAND_H
 
@@ -15,12 +15,16 @@
 
 #include <cmocka.h>
 
+/* Prints the whole message before it fails, because cmocka truncates messages at 1024 bytes. */
+#undef fail_msg
+#define fail_msg(...) (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), fail())
+
 typedef struct {
-    int  status; /* exit status; 128 + signal when one ended it */
+    int  status; /* exit status, or 128 + signal */
     char out[16384], err[16384];
 } command_result;
 
-/* A folder for the files of one test program; removed by remove_folder(). */
+/* Creates a folder for the files of one test program. remove_folder() removes it. */
 static inline int make_folder(void **state)
 {
     static char folder[32];
@@ -73,7 +77,7 @@ static inline void assert_says(const char *text, const char *wanted)
         fail_msg("no '%s' in: %s", wanted, text);
 }
 
-/* The 64 digits of the last line of stdout, which must be "weights DIGITS". */
+/* Reads the 64 digits of the last line of stdout, which must be "weights DIGITS". */
 static inline void read_weights(const command_result *result, char digits[65])
 {
     size_t      length = strlen(result->out);

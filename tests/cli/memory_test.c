@@ -1,14 +1,17 @@
-/* memory_test.c -- `--host-memory`: a model too large for a host is split over them, or refused.
+/* memory_test.c -- `--host-memory`: a model too large for one host is distributed over several, or
+ * refused.
  *
- * What a whole copy of this model takes is four times what each of the eight hosts has.
+ * A complete copy of this model needs three times the memory of each of the eight hosts.
  */
-#include "base/sanitized.h"
+#include "base/sanitized_testing.h"
 #include "cli/command.h"
 
-#define OPTIONS_OF(workers)                                                                        \
-    "gpt --layers 22 --heads 4 --width 256 --context 8 --virtual-workers " workers                 \
-    " --micro-batch 1 --global-batch " workers " --data synthetic:tokens=2000,vocab=64 "           \
+#define LAYERS_OF(layers, workers)                                                                 \
+    "gpt --layers " layers " --heads 4 --width 256 --context 8 --micro-batch 1 "                   \
+    "--virtual-workers " workers " --global-batch " workers                                        \
+    " --data synthetic:tokens=2000,vocab=64 "                                                      \
     "--optimizer adamw --lr 1e-3 --quiet --bucket-mb 1 --steps 1 "
+#define OPTIONS_OF(workers) LAYERS_OF("11", workers)
 #define MODEL_OF(workers) "train " OPTIONS_OF(workers)
 #define MODEL             MODEL_OF("8")
 #define PLAN              "plan " OPTIONS_OF("8")
@@ -16,31 +19,33 @@
 static void a_whole_copy_is_refused(void **state)
 {
     static command_result r;
-    run_command(&r, *state, MODEL "--workers 8 --hosts 8 --host-memory 66 --strategy ddp");
+    run_command(&r, *state, MODEL "--workers 8 --hosts 8 --host-memory 46 --strategy ddp");
     assert_int_equal(r.status, 2);
-    assert_says(r.err, "ddp takes 283.");
-    assert_says(r.err, " MiB of each of 8 hosts (parameters 66.");
-    assert_says(r.err, "but --host-memory leaves 66.0; choose --strategy zero3, which takes ");
-    run_command(&r, *state, MODEL "--workers 2 --hosts 2 --host-memory 66");
+    assert_says(r.err, "ddp takes 149.");
+    assert_says(r.err, " MiB of each of 8 hosts (parameters 33.");
+    assert_says(r.err, "but --host-memory leaves 46.0; choose --strategy zero3, which takes ");
+    run_command(&r, *state, MODEL "--workers 2 --hosts 2 --host-memory 46");
     assert_says(r.err, "no strategy fits: zero3 takes the least, ");
-    run_command(&r, *state, MODEL "--workers 2 --worker-mode threads --host-memory 66");
+    run_command(&r, *state, MODEL "--workers 2 --worker-mode threads --host-memory 46");
     assert_int_equal(r.status, 2);
 }
 
-/* Nothing is advised that would be refused next. */
+/* Runs commands that are refused for lack of memory.  Expects that the advice in the message names
+ * no option that would be refused, too. */
 static void advice_can_be_taken(void **state)
 {
     static command_result r;
-    run_command(&r, *state, MODEL "--workers 8 --hosts 8 --host-memory 100 --audit 1");
+    run_command(&r, *state, MODEL "--workers 8 --hosts 8 --host-memory 66 --sdc-check 1");
     assert_int_equal(r.status, 2);
     assert_null(strstr(r.err, "zero3"));
     assert_says(r.err, "--offload for the optimizer's state, or a smaller model");
-    run_command(&r, *state, MODEL "--workers 2 --hosts 2 --host-memory 40 --gather-dtype int8");
+    run_command(&r, *state, MODEL "--workers 2 --hosts 2 --host-memory 30 --param-comm-dtype int8");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "--offload for the optimizer's state, or a smaller model");
     run_command(&r, *state, "train gpt --data synthetic:tokens=8000,vocab=64 --global-batch 32 "
-                            "--steps 1 --lr 0.1 --optimizer sgd --workers 2 --hosts 2 --buddies "
-                            "--on-failure continue --strategy zero3 --host-memory 54");
+                            "--steps 1 --lr 0.1 --optimizer sgd --workers 2 --hosts 2 "
+                            "--shard-replicas 2 --on-failure continue --strategy zero3 "
+                            "--host-memory 54");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "choose --strategy zero1");
 }
@@ -50,29 +55,30 @@ static void parts_of_it_are_made_and_trained(void **state)
     static command_result r;
     char                  whole[65], parts[65];
     if (LKI_SANITIZED)
-        skip(); /* sanitizers take more than a host has */
+        skip(); /* sanitizers need more memory than a host has */
     run_command(&r, *state, MODEL "--workers 1");
     read_weights(&r, whole);
-    run_command(&r, *state, MODEL "--workers 8 --hosts 8 --host-memory 66 --strategy zero3");
+    run_command(&r, *state, MODEL "--workers 8 --hosts 8 --host-memory 46 --strategy zero3");
     assert_int_equal(r.status, 0);
     read_weights(&r, parts);
     assert_string_equal(parts, whole);
 }
 
-/* Of two hosts neither has the memory for half of the states, but for those in files. */
+/* Checks that two hosts succeed with states in files if neither has memory for half of the
+ * states. */
 static void files_hold_what_memory_does_not(void **state)
 {
     static command_result r;
     char                  whole[65], parts[65];
     if (LKI_SANITIZED)
-        skip(); /* likewise */
+        skip(); /* sanitizers need more memory than a host has */
     run_command(&r, *state, MODEL_OF("2") "--workers 1");
     read_weights(&r, whole);
-    run_command(&r, *state, MODEL_OF("2") "--workers 2 --hosts 2 --host-memory 90 "
+    run_command(&r, *state, MODEL_OF("2") "--workers 2 --hosts 2 --host-memory 58 "
                                           "--strategy zero3");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "--offload for the optimizer's state and zero3's parameters, or a smaller");
-    run_command(&r, *state, MODEL_OF("2") "--workers 2 --hosts 2 --host-memory 90 "
+    run_command(&r, *state, MODEL_OF("2") "--workers 2 --hosts 2 --host-memory 58 "
                                           "--strategy zero3 --offload optimizer,parameters:/tmp");
     if (r.status != 0)
         fail_msg("%s", r.err);
@@ -80,7 +86,7 @@ static void files_hold_what_memory_does_not(void **state)
     assert_string_equal(parts, whole);
 }
 
-/* What a plan says is enough is enough, rounded up to a whole MiB. */
+/* Runs with the memory that the plan states, rounded up to a whole MiB. */
 static void run_as_planned(const char *folder, const char *options)
 {
     static command_result r;
@@ -99,18 +105,18 @@ static void run_as_planned(const char *folder, const char *options)
 static void what_is_planned_runs(void **state)
 {
     static const char *const ways[] = {
-        OPTIONS_OF("8") "--workers 4 --hosts 2 --strategy ddp",
-        OPTIONS_OF("8") "--workers 4 --hosts 4 --strategy zero3 --threads 2",
-        OPTIONS_OF("8") "--workers 8 --hosts 2 --strategy zero2",
-        OPTIONS_OF("8") "--workers 4 --hosts 2 --strategy zero3 --precision bf16",
-        OPTIONS_OF("8") "--workers 2 --strategy zero1",
+        LAYERS_OF("4", "8") "--workers 4 --hosts 2 --strategy ddp",
+        LAYERS_OF("4", "8") "--workers 4 --hosts 4 --strategy zero3 --threads 2",
+        LAYERS_OF("4", "8") "--workers 8 --hosts 2 --strategy zero2",
+        LAYERS_OF("4", "8") "--workers 4 --hosts 2 --strategy zero3 --precision bf16",
+        LAYERS_OF("4", "8") "--workers 2 --strategy zero1",
     };
     for (size_t i = 0; !LKI_SANITIZED && i < sizeof ways / sizeof ways[0]; i++)
         run_as_planned(*state, ways[i]);
 }
 
-/* A model so small that little else than what a plan counts is there at the end, when parameters
- * come back in pieces. */
+/* A small model.  At the end of its run, when parameters are read back piece by piece, the planned
+ * data are almost all of the memory in use. */
 #define SIX_WORKERS                                                                                \
     "gpt --layers 1 --heads 4 --width 192 --context 32 --data synthetic:tokens=8000,vocab=64 "     \
     "--strategy zero3 --workers 6 --hosts 3 --virtual-workers 6 --micro-batch 4 "                  \
@@ -120,25 +126,25 @@ static void what_is_planned_runs(void **state)
 static void so_does_what_is_planned_with_files(void **state)
 {
     if (LKI_SANITIZED)
-        skip(); /* likewise */
+        skip(); /* sanitizers need more memory than a host has */
     run_as_planned(*state, SIX_WORKERS "--optimizer lamb");
     run_as_planned(*state, SIX_WORKERS "--optimizer adamw --checkpoint saved");
 }
 
-/* One of a host's workers has the copy that checkpoints are written from: rank 0 of everything, of
- * files, too, and where others may be lost; else each host's writer of its part.  Each has a copy
- * of the mean that it evaluates. */
+/* Checks the copies in a plan.  For asynchronous checkpoints one worker of a host has a copy.  Rank
+ * 0 has a copy of everything, with files or if workers may be lost; otherwise each host's writer
+ * has a copy of its part.  Each worker has a copy of the moving mean that it evaluates. */
 static void so_do_copies(void **state)
 {
     static const char *const ways[] = {
         "--hosts 1 --strategy zero3 --offload optimizer,parameters:/tmp --checkpoint files",
         "--hosts 2 --strategy zero3 --checkpoint parts",
-        "--hosts 4 --strategy zero3 --checkpoint buddies --on-failure continue --buddies",
+        "--hosts 4 --strategy zero3 --checkpoint buddies --on-failure continue --shard-replicas 2",
         "--hosts 2 --strategy zero2 --checkpoint mean --ema 0.9 --validation 0.2",
     };
     char line[512];
     for (size_t i = 0; !LKI_SANITIZED && i < sizeof ways / sizeof ways[0]; i++) {
-        (void)snprintf(line, sizeof line, "gpt --layers 4 --heads 4 --width 320 --context 8 "
+        (void)snprintf(line, sizeof line, "gpt --layers 2 --heads 4 --width 320 --context 8 "
                        "--data synthetic:tokens=2000,vocab=5000 --global-batch 4 --micro-batch 1 "
                        "--workers 4 --optimizer adamw --lr 1e-3 --steps 3 --checkpoint-async "
                        "--quiet --checkpoint-every 2 %s", ways[i]);
@@ -146,19 +152,19 @@ static void so_do_copies(void **state)
     }
 }
 
-/* What is not in a plan: the stacks of so many threads. */
+/* Checks that the limit also covers memory outside of the plan: the stacks of many threads. */
 static void the_limit_holds(void **state)
 {
     static command_result r;
     if (LKI_SANITIZED)
         skip(); /* likewise */
-    run_command(&r, *state, MODEL "--workers 8 --hosts 8 --host-memory 60 --strategy zero3 "
+    run_command(&r, *state, MODEL "--workers 8 --hosts 8 --host-memory 42 --strategy zero3 "
                                   "--loader-threads 64");
     assert_int_not_equal(r.status, 0);
     assert_says(r.err, "loader: cannot start its threads");
 }
 
-/* Makes a group of processes that may have `bytes` of memory between them, where that can be. */
+/* Creates a cgroup that limits its processes to `bytes` of memory, if possible. */
 static bool open_cgroup(char *group, size_t capacity, double bytes)
 {
     char line[512];
@@ -175,7 +181,8 @@ static bool open_cgroup(char *group, size_t capacity, double bytes)
     return system(line) == 0;
 }
 
-/* False where there are no cgroups, or they are not ours. */
+/* Runs the command in a cgroup that limits its memory to `bytes`.  Returns false if no such cgroup
+ * can be created. */
 static bool run_within(command_result *r, const char *folder, double bytes, const char *arguments)
 {
     char group[128], line[1024];
@@ -189,13 +196,13 @@ static bool run_within(command_result *r, const char *folder, double bytes, cons
     return there;
 }
 
-/* The launcher has none of it: some MiB more. */
+/* Checks that a run needs no more memory than its plan, plus some MiB for the launcher. */
 static void a_plan_is_enough(void **state)
 {
     const double          launcher = 16 << 20;
     static command_result r;
     if (LKI_SANITIZED)
-        skip(); /* likewise */
+        skip(); /* sanitizers need more memory than a host has */
     run_command(&r, *state, PLAN "--workers 8 --hosts 8 --strategy zero3 --json");
     const char *all = strstr(r.out, "\"all\": ");
     assert_non_null(all);

@@ -1,5 +1,6 @@
-/* trace_test.c -- `lockstep train --trace`: valid JSON whatever ended the run, spans that nest,
- * steps that are accounted for, and the same weights as without. */
+/* trace_test.c -- tests that `lockstep train --trace` writes valid JSON however the run ended.
+ * Spans nest and account for the time of a step, and the weights are those of a run without a
+ * trace. */
 #include <jansson.h>
 
 #include "cli/command.h"
@@ -10,7 +11,7 @@
     "--global-batch 8 --micro-batch 2 --virtual-workers 4 --clip-norm 1 --optimizer adamw "        \
     "--lr 1e-3 --quiet "
 
-/* More micro-batches than loaders prepare ahead, before anybody traces. */
+/* STEPS: more micro-batches than loaders prepare before tracing begins */
 enum { EVENTS_MAX = 1 << 16, STEPS_MAX = 64, STEPS = 60 };
 
 typedef struct {
@@ -22,7 +23,8 @@ typedef struct {
 typedef struct {
     json_t *root;
     size_t  count;
-    event  *events; /* complete ones, by process, track, beginning; the longer first */
+    event  *events; /* complete events, sorted by process, track and beginning, then longest
+                     * first */
 } trace;
 
 static int by_place(const void *a, const void *b)
@@ -85,7 +87,7 @@ static size_t count_of(const trace *t, long pid, const char *category)
     return count;
 }
 
-/* On a track a span lies inside another or beside it.  Times have a thousandth of their unit. */
+/* Checks that spans of a track nest or are disjoint.  Times are rounded to a thousandth. */
 static void assert_nested(const trace *t)
 {
     enum { DEPTH = 16 };
@@ -104,7 +106,7 @@ static void assert_nested(const trace *t)
     }
 }
 
-/* The share of a step that its spans cover. */
+/* Returns the share of a step that its spans cover. */
 static double coverage(const trace *t, const event *step)
 {
     double covered = 0, until = step->begun;
@@ -125,7 +127,8 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median over the steps: one that the machine interrupted in between says nothing. */
+/* Returns the median of coverage() over the steps of process `pid`.  A single step may be distorted
+ * if the machine interrupts it. */
 static double coverage_of_rank(const trace *t, long pid)
 {
     double shares[STEPS_MAX];
@@ -171,11 +174,11 @@ static void a_trace_accounts_for_every_step(void **state)
         (void)snprintf(line, sizeof line, "t%zu.json", i);
         assert_whole(*state, line, i == 0 ? 1 : 2, STEPS);
     }
-    (void)run_shell(&r, *state, "! ls | grep part"); /* none is left over */
+    (void)run_shell(&r, *state, "! ls | grep part"); /* no part is left */
     assert_int_equal(r.status, 0);
 }
 
-/* Helpers of the pool have tracks of their own. */
+/* Checks that helpers of the pool have separate tracks. */
 static void threads_have_tracks(void **state)
 {
     trace  t       = read_trace(*state, "t0.json");

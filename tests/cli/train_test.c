@@ -1,4 +1,5 @@
-/* train_test.c -- what scripts rely on: the weights line, exit statuses, config files, sampling. */
+/* train_test.c -- tests the properties of `lockstep train` that scripts rely on: the weights line,
+ * exit statuses, config files, sampling. */
 #include "cli/command.h"
 
 #define DATA "--data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 4 "
@@ -55,7 +56,7 @@ static void a_config_file_is_the_same_options(void **state)
     assert_says(r.err, "run.toml:9: unknown key setps; did you mean steps?");
 }
 
-/* A mistake in the file is shown where it stands and as it is written there. */
+/* Checks that a mistake in the file is reported with its line, quoted as in the file. */
 static void a_config_file_is_quoted_in_errors(void **state)
 {
     static const struct {
@@ -98,13 +99,13 @@ static void a_loss_that_is_not_finite_has_status_3(void **state)
         assert_int_equal(r.status, 3);
         assert_string_equal(r.out, "");
         assert_says(r.err, "finite");
-        const char *first = strchr(r.err, '\n'); /* said once */
+        const char *first = strchr(r.err, '\n'); /* reported once */
         assert_non_null(first);
         assert_string_equal(first, "\n");
     }
 }
 
-/* Stops a long run once it has made steps, and goes on from what it saved. */
+/* Stops a long run after some steps, and resumes from its checkpoint. */
 static void a_signal_saves_and_has_status_75(void **state)
 {
     static const char *const modes[] = { "--workers 2", "--workers 2 --worker-mode threads" };
@@ -124,7 +125,8 @@ static void a_signal_saves_and_has_status_75(void **state)
     }
 }
 
-/* So slow a mean is still what the first steps have made, and knows nothing. */
+/* Checks --ema.  A very slow mean still has the values of the first steps, and has learned
+ * nothing. */
 static void moving_means_write_and_are_evaluated(void **state)
 {
     static const char sample[] = "sample mean --prompt ab --tokens 40 --temperature 0 ";
@@ -156,24 +158,27 @@ static void groups_are_read(void **state)
 {
     static command_result r;
     char                  one[65], two[65], other[65];
-    run_command(&r, *state, MLP "--steps 3 --quiet --group 'fc?.bias:lr=2;*weight:lr=0.5,decay=0'");
+    run_command(&r, *state, MLP "--steps 3 --quiet --param-group "
+                                "'fc?.bias:lr=2;*weight:lr=0.5,decay=0'");
     assert_int_equal(r.status, 0);
     read_weights(&r, one);
-    run_command(&r, *state, MLP "--steps 3 --quiet --group '*.bias:lr=2' --group '*weight:lr=0.5'");
+    run_command(&r, *state, MLP "--steps 3 --quiet --param-group '*.bias:lr=2' --param-group "
+                                "'*weight:lr=0.5'");
     read_weights(&r, two);
     assert_string_equal(one, two);
-    run_command(&r, *state, MLP "--steps 3 --quiet --group '*.bias:lr=2' --clip-value 0.01");
+    run_command(&r, *state, MLP "--steps 3 --quiet --param-group '*.bias:lr=2' --clip-value 0.01");
     read_weights(&r, other);
     assert_string_not_equal(one, other);
-    run_command(&r, *state, MLP "--steps 3 --group 'fc9.*:lr=2'");
+    run_command(&r, *state, MLP "--steps 3 --param-group 'fc9.*:lr=2'");
     assert_int_equal(r.status, 2);
-    assert_says(r.err, "--group: no parameter is named like 'fc9.*'; there are fc0.weight, ");
-    run_command(&r, *state, MLP "--steps 3 --group 'fc0.*:rate=2'");
+    assert_says(r.err, "--param-group: no parameter is named like 'fc9.*'; there are fc0.weight, ");
+    run_command(&r, *state, MLP "--steps 3 --param-group 'fc0.*:rate=2'");
     assert_int_equal(r.status, 2);
-    assert_says(r.err, "--group fc0.*:rate=2: must be PATTERN:lr=X,decay=Y");
-    run_command(&r, *state, MLP "--steps 3 --group 'fc0.*:lr=2,decay=0,lr=1'");
+    assert_says(r.err, "--param-group fc0.*:rate=2: must be PATTERN:lr=X,decay=Y");
+    run_command(&r, *state, MLP "--steps 3 --param-group 'fc0.*:lr=2,decay=0,lr=1'");
     assert_int_equal(r.status, 2);
-    assert_says(r.err, "--group fc0.*:lr=2,decay=0,lr=1: must be PATTERN:lr=X,decay=Y, each once");
+    assert_says(r.err, "--param-group fc0.*:lr=2,decay=0,lr=1: must be PATTERN:lr=X,decay=Y, each "
+                       "once");
     run_command(&r, *state, MLP "--steps 3 --clip-value 1 --clip-norm 1");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "give --clip-norm or --clip-value, not both");
@@ -209,7 +214,7 @@ static void a_trained_gpt_writes(void **state)
     (void)snprintf(line, sizeof line, "%s--temperature 0", sample);
     run_command(&r, *state, line);
     assert_int_equal(r.status, 0);
-    assert_says(r.out, "abcdefgabcdefg"); /* what the text says, with nothing left to chance */
+    assert_says(r.out, "abcdefgabcdefg"); /* the text itself, without randomness */
     assert_int_equal(strlen(r.out), 2 + 40 + 1);
     (void)snprintf(line, sizeof line, "%s--temperature 2 --seed 1", sample);
     run_command(&r, *state, line);
@@ -236,7 +241,7 @@ static void a_trained_gpt_writes(void **state)
     assert_says(again.out, "abcdefgabcdefg");
 }
 
-/* Writes a NaN over the 4 bytes that stand so far from the file's end. */
+/* Overwrites 4 bytes, `from_end` bytes before the end of the file, with a NaN. */
 #define POISON(file, from_end)                                                                     \
     "printf '\\000\\000\\300\\177' | dd of=" file " bs=1 conv=notrunc seek=$(($(stat -c %s " file  \
     ") - " #from_end "))"
@@ -290,7 +295,7 @@ static void an_end_that_is_not_finite_has_status_3(void **state)
     }
 }
 
-/* What was left to its default is in the checkpoint like what was given. */
+/* Checks that checkpoints record defaults like given values. */
 static void a_default_is_recorded(void **state)
 {
 #define SMALL                                                                                      \
@@ -309,8 +314,8 @@ static void a_default_is_recorded(void **state)
     assert_null(strstr(r.out, "  depth "));
 }
 
-/* Without the module: what to install.  With it: a run that says what it is, and no more than that
- * changes. */
+/* Checks --kernels onednn.  Without the module the error names the package; with it the run is
+ * labelled. */
 static void other_kernels_are_named(void **state)
 {
     static command_result r;
@@ -332,7 +337,8 @@ static void other_kernels_are_named(void **state)
     assert_says(r.err, "--kernels onednn multiplies FP32 values alone");
 }
 
-/* Two of four virtual workers in each step, whoever has them. */
+/* Checks that two of the four virtual workers are dropped in each step, and that the run is
+ * labelled not exact. */
 static void backup_workers_are_labelled(void **state)
 {
     static command_result r;
@@ -349,7 +355,8 @@ static void backup_workers_are_labelled(void **state)
     assert_says(r.out, " (not exact)\n");
 }
 
-/* Its steps are exact, but not what they begin with; and so on. */
+/* Checks that a run is labelled not exact if it resumes, directly or indirectly, from a run with
+ * that label. */
 static void and_so_is_what_goes_on_from_them(void **state)
 {
     static command_result r;
@@ -381,9 +388,9 @@ static void and_refused_where_they_are_not_for(void **state)
         { "train mlp " DATA "--strategy zero2 ", "take --strategy ddp or zero1" },
         { "train mlp " DATA "--backup-workers 2 ", "--backup-workers 2 of --workers 2" },
         { "train mlp " DATA "--rebalance on ", "leave out --rebalance" },
-        { "train mlp " DATA "--duplicate on ", "leave one of them out" },
-        { "train mlp " DATA "--duplicate auto ", "leave one of them out" },
-        { "train mlp " DATA "--audit 1 ", "what --audit would compare" },
+        { "train mlp " DATA "--speculate on ", "leave one of them out" },
+        { "train mlp " DATA "--speculate auto ", "leave one of them out" },
+        { "train mlp " DATA "--sdc-check 1 ", "what --sdc-check would compare" },
         { "train mlp " DATA "--noise-scale 0.9 ", "what --noise-scale compares" },
         { "train resnet " DATA "--batchnorm sync ", "take --batchnorm ghost" },
         { "verify mlp " DATA "--step 1 --virtual-worker 0 ", "of its steps can be made again" },

@@ -1,7 +1,8 @@
-/* usage_test.c -- the command as a teacher: overview, help, and one clear error for each mistake.
+/* usage_test.c -- overview and help of the command, and one clear error for each mistake.
  *
- * Method: the command itself.  A usage error has status 2, says nothing on stdout, begins with
- * the command's name and contains what is written here; no worker has been started for it.
+ * Method: the command itself.  A usage error has status 2 and prints nothing on stdout.  It begins
+ *         with the command's name and contains the words given here.  No worker has been
+ * started.
  */
 #include "cli/command.h"
 
@@ -82,7 +83,8 @@ static const struct {
       "--momentum needs --optimizer sgd or lars; this is adamw" },
     { GOOD "--steps 1 --nesterov --optimizer adamw",
       "--nesterov needs --optimizer sgd or lars; this is adamw" },
-    { GOOD "--steps 1 --trust 0.01", "--trust needs --optimizer lars; this is sgd" },
+    { GOOD "--steps 1 --trust-coefficient 0.01", "--trust-coefficient needs --optimizer lars; this "
+                                                 "is sgd" },
     { GOOD "--steps 9 --milestones 5", "--milestones needs --schedule step; this is constant" },
     { GOOD "--steps 9 --gamma 0.5 --schedule linear",
       "--gamma needs --schedule step; this is linear" },
@@ -110,9 +112,10 @@ static const struct {
     { GOOD "--steps 1 --precision fp16 --loss-scale apex",
       "--loss-scale apex: must be pytorch, deepspeed, none, or a power of two" },
     { GOOD "--steps 1 --order shuffled", "--order shuffled: is none of: permuted, sequential" },
-    { GOOD "--steps 1 --order weighted", "--order weighted: is what --weights FILE makes of it" },
-    { GOOD "--steps 1 --order sequential --weights w",
-      "--weights draws samples in an order of its own; leave out --order sequential" },
+    { GOOD "--steps 1 --order weighted", "--order weighted: is what --sample-weights FILE makes of "
+                                         "it" },
+    { GOOD "--steps 1 --order sequential --sample-weights w",
+      "--sample-weights draws samples in an order of its own; leave out --order sequential" },
     { GOOD "--steps 1 --augment crop", "--augment crop: must be crop=PIXELS or resized-crop=" },
     { GOOD "--steps 1 --augment resized-crop=1.5", "resized-crop=1.5: must be crop=PIXELS" },
     { GOOD "--steps 1 --augment resized-crop=0.5,crop=2", "there is one of them" },
@@ -120,14 +123,15 @@ static const struct {
     { GOOD "--steps 1 --augment crop=4,", "--augment crop=4,: must be crop=PIXELS" },
     { GOOD "--steps 1 --augment crop=300", "--augment crop=300 can move images of" },
     { GOOD "--steps 1 --loss-scale pytorch",
-      "--hysteresis are for --precision fp16 and --comm-dtype fp16" },
-    { GOOD "--steps 1 --comm-dtype fp64",
-      "--comm-dtype fp64: is none of: fp32, bf16, fp16, int8, int4" },
-    { GOOD "--steps 1 --comm-dtype fp16 --precision bf16",
-      "--comm-dtype fp16 needs a loss scale, which --precision bf16 does not have" },
-    { GOOD "--steps 1 --scale-window 5", "--scale-window and --hysteresis are for --precision fp" },
-    { GOOD "--steps 1 --precision fp16 --hysteresis 3",
-      "--hysteresis needs --loss-scale deepspeed; this is pytorch" },
+      "--loss-scale-hysteresis are for --precision fp16 and --grad-comm-dtype fp16" },
+    { GOOD "--steps 1 --grad-comm-dtype fp64",
+      "--grad-comm-dtype fp64: is none of: fp32, bf16, fp16, int8, int4" },
+    { GOOD "--steps 1 --grad-comm-dtype fp16 --precision bf16",
+      "--grad-comm-dtype fp16 needs a loss scale, which --precision bf16 does not have" },
+    { GOOD "--steps 1 --loss-scale-window 5", "--loss-scale-window and --loss-scale-hysteresis are "
+                                              "for --precision fp" },
+    { GOOD "--steps 1 --precision fp16 --loss-scale-hysteresis 3",
+      "--loss-scale-hysteresis needs --loss-scale deepspeed; this is pytorch" },
     { GOOD "--steps 1 --strategy hybrit", "--strategy hybrit: is none of: ddp, zero1, zero2" },
     { GOOD "--steps 1 --virtual-workers 1 --noise-scale 0.9", "needs --virtual-workers 2 or more" },
     { GOOD "--steps 1 --precision bf8", "--precision bf8: is none of: fp32, bf16, fp16" },
@@ -136,14 +140,14 @@ static const struct {
     { GOOD "--steps 1 --virtual-workers 2 --workers 2 --hosts 2 --worker-mode threads",
       "--hosts needs --worker-mode" },
     { GOOD "--steps 1 --nnodes 2", "--nnodes 2 needs --rendezvous tcp://HOST:PORT" },
-    { GOOD "--steps 1 --virtual-workers 4 --workers 4 --hosts 4 --strategy hybrid --shard-hosts 3",
-      "--shard-hosts must divide the number of hosts" },
+    { GOOD "--steps 1 --virtual-workers 4 --workers 4 --hosts 4 --strategy hybrid --shard-size 3",
+      "--shard-size must divide the number of hosts" },
     { GOOD "--steps 1 --virtual-workers 8 --workers 3 --hosts 2 --strategy hybrid --offload "
            "parameters:/tmp", "needs as many workers on every host" },
-    { GOOD "--steps 1 --workers 2 --hosts 2 --strategy zero3 --gather-dtype int8 --offload "
-           "parameters:/tmp", "leave out --gather-dtype int8" },
-    { GOOD "--steps 1 --virtual-workers 8 --workers 5 --hosts 4 --strategy hybrid --shard-hosts 2",
-      "--shard-hosts needs as many workers in the same places of every group of hosts" },
+    { GOOD "--steps 1 --workers 2 --hosts 2 --strategy zero3 --param-comm-dtype int8 --offload "
+           "parameters:/tmp", "leave out --param-comm-dtype int8" },
+    { GOOD "--steps 1 --virtual-workers 8 --workers 5 --hosts 4 --strategy hybrid --shard-size 2",
+      "--shard-size needs as many workers in the same places of every group of hosts" },
     { GOOD "--steps 1 --strategy fsdp", "--strategy fsdp: is zero3 here, which FULL_SHARD means" },
     { GOOD "--steps 1 --offload optimizer:/tmp --offload parameters:/tmp",
       "--offload stands twice: write all in one, --offload WHAT,WHAT:DIR" },
@@ -159,14 +163,14 @@ static const struct {
       "--on-failure stop ends: leave out one of them, or MIN" },
     { GOOD "--steps 1 --virtual-workers 2 --workers 2 --hosts 1:2 --strategy zero1",
       "--nnodes MIN:MAX (and --hosts) needs --strategy ddp, or hybrid" },
-    { GOOD "--steps 1 --virtual-workers 4 --workers 4 --hosts 1:4 --strategy hybrid --shard-hosts "
+    { GOOD "--steps 1 --virtual-workers 4 --workers 4 --hosts 1:4 --strategy hybrid --shard-size "
            "2", "needs a whole group to begin with" },
     { GOOD "--steps 1 --virtual-workers 8 --workers 3 --hosts 1:2",
       "--hosts MIN:MAX needs as many workers on every host" },
     { "run -n 2 --hosts 1:2 true", "here all have to be there from the beginning" },
     { "verify mlp --lr 0.1 --global-batch 8 --steps 3 --step 2 --virtual-worker 0",
       "--data is missing" },
-    { "verify" OF_GOOD "--steps 3 --step 2", "--virtual-worker is missing: which one" },
+    { "verify" OF_GOOD "--steps 3 --step 2", "--virtual-worker is missing: virtual worker of" },
     { "verify" OF_GOOD "--steps 3 --step 2 --virtual-worker 0 --checkpoint nowhere",
       "cannot find the directory 'nowhere'" },
     { GOOD "--steps 1 --restart", "--restart needs --checkpoint DIR" },
@@ -204,7 +208,7 @@ static void each_mistake_has_its_error(void **state)
     }
 }
 
-/* What the file says is named by its line, also where options do not go together. */
+/* Checks that errors about the config file name its lines, even if options exclude each other. */
 static void mistakes_of_a_file_name_its_lines(void **state)
 {
     static command_result r;
@@ -216,6 +220,10 @@ static void mistakes_of_a_file_name_its_lines(void **state)
                     LK_TEST_COMMAND " " GOOD "--steps 1 --config a.toml --micro-batch 4");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "a.toml:3: hosts 2 are more than the 1 workers; raise a.toml:2: workers");
+    (void)run_shell(&r, *state, "printf 'audit = 0.5\\nsdc-check = 1\\n' >b.toml; " LK_TEST_COMMAND
+                                " " GOOD "--steps 1 --config b.toml");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "b.toml:2: sdc-check is the same option as audit on line 1");
 }
 
 static void a_closed_input_or_output_is_no_success(void **state)

@@ -1,4 +1,5 @@
-/* workers_test.c -- what ps shows of a run: lockstep, and which worker it is. */
+/* workers_test.c -- tests how ps shows a run: the names of the command and of each worker's
+ * process. */
 #include "faults/job.h"
 
 static void read_proc(pid_t pid, const char *name, char *out, size_t bytes)
@@ -17,7 +18,7 @@ static void workers_have_their_names(void **state)
     job_start(&j, *state, 3, MLP "--steps 100000000 --log pipe");
     job_await_step(&j, HIT_AT);
     for (uint32_t i = 0; i < 3; i++) {
-        char name[64], wanted[64], command[4096]; /* whose first word ends with a NUL */
+        char name[64], wanted[64], command[4096]; /* the first argument ends with a NUL */
         read_proc(j.worker[i], "comm", name, sizeof name);
         (void)snprintf(wanted, sizeof wanted, "lockstep:%u\n", i);
         assert_string_equal(name, wanted);
@@ -29,7 +30,7 @@ static void workers_have_their_names(void **state)
     assert_int_equal(j.result.status, 75);
 }
 
-/* An upgrade that takes the file away while the command starts does not hold it up. */
+/* Checks that the command works even if its file is removed (as in an upgrade) while it starts. */
 static void workers_need_no_name(void **state)
 {
     static command_result r;

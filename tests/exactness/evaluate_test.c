@@ -1,11 +1,12 @@
-/* evaluate_test.c -- the validation part counts each sample once, whatever its size.
+/* evaluate_test.c -- tests that evaluation counts each sample once, whatever the size of the
+ * validation part.
  *
- * Goal:   loss and accuracy of validation parts of 1 to 3 * 8 + 1 samples, more or fewer than
- *         workers, virtual workers and micro-batches, are the same on any number of workers; the
- *         accuracy is a whole number of that many samples, the one that a single worker counts
- *         sample by sample without slices.
- * Method: the command itself; its step moves nothing (a learning rate of 1e-30), so every run
- *         judges the same weights.
+ * Goal:   validation parts of 1 to 3 * 8 + 1 samples have the same loss and accuracy on any number
+ *         of workers, whether they have more or fewer samples than workers, virtual workers and
+ *         micro-batches.  The accuracy is a whole number of samples, as counted by a single worker
+ *         one sample at a time.
+ * Method: the command itself.  The learning rate is 1e-30, so a step changes nothing and every run
+ *         evaluates equal weights.
  */
 #include <math.h>
 
@@ -17,7 +18,7 @@ typedef struct {
     double loss, accuracy;
 } verdict;
 
-/* Half of 2 * `samples` images are kept for validation. */
+/* Evaluates a run.  Half of the 2 * `samples` images are reserved for validation. */
 static verdict judge(const char *folder, int samples, const char *options)
 {
     static command_result r;

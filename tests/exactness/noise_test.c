@@ -1,7 +1,8 @@
-/* noise_test.c -- `--noise-scale`: what the log says of the critical batch size is the same however
- * the run was carried out, and goes on in a checkpoint.
+/* noise_test.c -- `--noise-scale`: the logged critical batch size does not depend on how the run is
+ * executed, and continues from a checkpoint.
  *
- * Method: the command itself; the last step's figures as the log has them, to the last digit.
+ * Method: the command itself; the numbers that the log has for the last step are compared to the
+ *         last digit.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +20,7 @@ typedef struct { char text[256]; } figures;
 
 static char dir[] = "/tmp/lockstep-noise-XXXXXX";
 
-/* Trains, and takes the end of the last step's line from the noise scale on. */
+/* Trains, and returns the last step's log line from the field of the noise scale to its end. */
 static figures train(const char *options)
 {
     char    command[1024], line[2048], log[128];

@@ -1,10 +1,11 @@
-/* sources_test.c -- data of every kind of its own give the same bits to any number of workers.
+/* sources_test.c -- tests that training gives the same bits on any number of workers, with data of
+ * every kind.
  *
- * Goal:   pictures in archives, augmented, drawn by weights or in PyTorch's order, from any number
- *         of loader threads, train the same model with one, two and three workers; so do documents,
- *         and each of their tokens weighs as much however they are split; a stream, that of the
- *         same samples in files, whatever is left for its last step, pictures in archives, too; and
- *         labels that are ignored, and weights in the loss, which are exact sums.
+ * Goal:   images in archives, augmented, drawn by weights or in PyTorch's order, from any number of
+ *         loader threads, train the same model with one, two and three workers.  So do documents,
+ *         whose tokens have the same weight in any division.  A stream gives the bits of the same
+ *         samples in files, including images in archives and a short last step.  Ignored labels and
+ *         weights in the loss give exact sums.
  * Method: the command itself; the hash of each run.
  */
 #include <math.h>
@@ -28,7 +29,7 @@ static void run_of(char hash[65], const char *folder, const char *options, uint3
     assert_int_equal(sscanf(at, "\nrun %64[0-9a-f]", hash), 1);
 }
 
-/* From `least` on. */
+/* Checks that runs on `least` to three workers have the hash of a run on one worker. */
 static void same_on_any_workers(const char *folder, const char *options, uint32_t least,
                                 char want[65])
 {
@@ -41,7 +42,7 @@ static void same_on_any_workers(const char *folder, const char *options, uint32_
     }
 }
 
-/* Must end with `status`; the hash, or a part of the message. */
+/* Runs a line that must end with `status`.  Returns the hash, or checks a part of the message. */
 static void run_line(const char *folder, const char *line, int status, char hash[65],
                      const char *text)
 {
@@ -75,7 +76,7 @@ static void archives_give_the_same_bits(void **state)
 #define ARCHIVES "--data 'tar:{0..2}.tar?h=8&w=8' "
     same_on_any_workers(*state, ARCHIVES "--loader-threads 3", 2, plain);
     same_on_any_workers(*state, ARCHIVES "--augment crop=2,flip --loader-threads 2", 3, other[0]);
-    same_on_any_workers(*state, ARCHIVES "--weights weights", 3, other[1]);
+    same_on_any_workers(*state, ARCHIVES "--sample-weights weights", 3, other[1]);
     same_on_any_workers(*state, ARCHIVES "--order torch-distributed", 3, other[2]);
     same_on_any_workers(*state, ARCHIVES "--augment resized-crop=0.2,flip", 3, other[3]);
     for (size_t i = 0; i < 4; i++)
@@ -84,7 +85,7 @@ static void archives_give_the_same_bits(void **state)
 
 /* ---- Documents ------------------------------------------------------------------------------ */
 
-/* Losses of the steps, and of the validation part at the end. */
+/* Reads the losses of the steps, and the loss of the validation part at the end. */
 static size_t losses_of(const char *folder, double out[16])
 {
     static char log[1 << 14];
@@ -95,7 +96,8 @@ static size_t losses_of(const char *folder, double out[16])
     return count;
 }
 
-/* Lines of 1 to 40 letters, in a batch that the last step does not fill. */
+/* Trains on documents of 1 to 40 letters, with a short last batch.  Expects the same losses in any
+ * division. */
 static void documents_weigh_what_they_have(void **state)
 {
     static const char *const ways[] = {
@@ -135,9 +137,9 @@ static void documents_weigh_what_they_have(void **state)
 
 /* ---- Streams -------------------------------------------------------------------------------- */
 
-enum { SAMPLES = 41, SIDE = 3, RECORD = 1 + SIDE * SIDE }; /* three steps of 12, and 5 */
+enum { SAMPLES = 41, SIDE = 3, RECORD = 1 + SIDE * SIDE }; /* three steps of 12, and one of 5 */
 
-/* The same images as a stream of records and as IDX files. */
+/* Writes the same images as a stream of records and as IDX files. */
 static void make_images(const char *folder)
 {
     static lkt_file records, images, labels;
@@ -208,11 +210,11 @@ static void a_run_goes_on_with_a_file_and_not_with_a_pipe(void **state)
              got, "--data ended the run after step 4 of 9");
     assert_string_equal(got, want);
     run_line(*state, TRAIN STREAM("records") "--steps 9 --workers 2 --checkpoint c --resume", 0,
-             got, "--data ended the run after step 4 of 9"); /* there is nothing left of it */
+             got, "--data ended the run after step 4 of 9"); /* no sample is left in the stream */
     assert_string_equal(got, want);
 }
 
-/* A pipe with 13 records that nobody ever closes. */
+/* A shell line for a pipe with 13 records that no process closes. */
 #define PAUSED "rm -f p; mkfifo p && exec 3<>p && head -c 133 records >&3; "
 
 static void a_stream_that_pauses_can_be_left(void **state)
@@ -272,7 +274,7 @@ static void tokens_of_a_stream(void **state)
     }
 }
 
-/* 41 pictures in two archives. */
+/* Writes 41 pictures into two archives. */
 static void make_archives(const char *folder)
 {
     static lkt_file archive;
@@ -316,13 +318,13 @@ static void archives_of_a_stream_are_those_of_files(void **state)
     run_line(*state, "head -c 23296 0.tar | " TRAIN PIPED "--steps 50 --workers 2", 1, NULL,
              "'stream:-' ends at byte 23296, inside the member '11.png' at byte 22528: it has ");
     run_line(*state, "rm -f q; mkfifo q && exec 3<>q && head -c 23296 0.tar >&3; " TRAIN PIPED
-             "--steps 50 --workers 2 --timeout 0.3 <q", 1, NULL,
+             "--steps 50 --workers 1 --worker-mode threads --timeout 0.3 <q", 1, NULL,
              "has not given a batch of 12 samples in 300 ms");
 }
 
-/* ---- What counts ---------------------------------------------------------------------------- */
+/* ---- Weights and labels --------------------------------------------------------------------- */
 
-/* A number for each image: `text` where its class is `which`, else `other`. */
+/* Writes a number for each image: `text` if its class is `which`, else `other`. */
 static void write_weights(const char *folder, const char *name, size_t which, const char *text,
                           const char *other)
 {
@@ -334,8 +336,8 @@ static void write_weights(const char *folder, const char *name, size_t which, co
     lkt_write_text(path, all);
 }
 
-/* Weights that are all 4 give the bits of none, and those of 0 the bits of labels that are to be
- * ignored; weights of all kinds the same bits on any workers, in every precision. */
+/* Checks weights in every precision.  Weights of 4 give the bits of no weights, weights of 0 give
+ * those of ignored labels, and mixed weights give the same bits on any workers. */
 static void weights_and_labels_count_alike_on_any_workers(void **state)
 {
     static const char *const ways[] = {
@@ -379,7 +381,7 @@ static void weights_and_labels_count_alike_on_any_workers(void **state)
              "step 1: none of its 2 samples counts for anything, by their labels or weights");
 }
 
-/* The first loss of a batch of all images, where the classes have these weights. */
+/* Returns the first loss of a batch of all images, with these weights of the classes. */
 static double weighted_loss(const char *folder, const char *const weights[4])
 {
     double losses[16];

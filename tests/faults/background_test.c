@@ -1,12 +1,13 @@
-/* background_test.c -- checkpoints that are written while the run goes on: what it may not cost.
+/* background_test.c -- tests checkpoints that a thread writes while the run continues.
  *
- * Goal:   the files have the bytes that a run has written which waited for them, though later steps
- *         were made before the first byte was written; none is left out; a disk that refuses one
- *         ends no run, but where it was the last; and a process that dies in the middle of one, at
- *         any call, leaves what resuming needs for the undisturbed run's bits.
- * Method: the linker puts the calls below before the C library's (background_test.wrap).  Where a
- *         thread is not the run's own it is the writer, which they hold up until the run has come
- *         to some step, refuse, or end with the process.
+ * Goal:   the files equal those of a run that waits for its checkpoints, although the run completes
+ *         further steps before the first byte is written.  No file is missing.  A disk that refuses
+ *         a checkpoint does not end the run, unless the checkpoint was the last one.  If a process
+ *         dies while writing a checkpoint, at any call, a resumed run still computes the
+ *         undisturbed run's bits.
+ * Method: the linker replaces C library functions by the functions below (background_test.wrap).  A
+ *         call from any thread except the run's own is a call of the writer.  The functions delay
+ *         the writer until the run has reached some step, fail the call, or end the process.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -25,21 +26,24 @@
 #include "base/memory.h"
 #include "lockstep/checkpoint.h"
 #include "lockstep/launch.h"
+#include "lockstep/plan.h"
 #include "lockstep/train.h"
 
-enum { STEPS = 9, CRASHED = 99, PATIENCE_S = 60 };
+enum { STEPS = 9, CRASHED = 99, PATIENCE_S = 300 };
 
-/* One run, as the calls see it. */
-static _Thread_local bool own; /* this thread is the run's, or the test's */
+/* The state of one run, used by the wrapped calls. */
+static _Thread_local bool own; /* true in the run's and the test's threads */
 
 static struct {
-    atomic_uint steps;     /* that the run has made */
-    uint32_t    hold;      /* the writer waits for so many; 0: for nothing */
-    uint32_t    most;      /* that were made while it was held */
-    bool        impatient; /* so many were not made */
-    uint32_t    stop;      /* the run is asked to stop after so many; 0: never */
-    long        calls, fatal; /* the process dies at this call of the writer; 0: never */
-    uint32_t    refused;   /* calls that fail: there is no room */
+    atomic_uint steps;     /* steps that the run has made */
+    uint32_t    hold;      /* the writer waits until the run has made this number of steps; 0: no
+                            * wait */
+    uint32_t    most;      /* number of steps made when the writer stopped waiting */
+    bool        impatient; /* `hold` steps were not made in time */
+    uint32_t    stop;      /* the run is asked to stop after this number of steps; 0: never */
+    long        calls, fatal; /* calls of the writer so far; the process dies at call `fatal`, 0:
+                               * never */
+    uint32_t    refused;   /* number of calls to fail next, for lack of space */
 } now;
 
 int     __real_rename(const char *from, const char *to);
@@ -60,12 +64,13 @@ static void hold_writer(void)
         now.impatient = lki_seconds() - since > PATIENCE_S;
         (void)usleep(1000);
     }
-    (void)usleep(20000); /* the run could go on, if it would */
+    (void)usleep(20000); /* time for a step that must not happen */
     now.most = atomic_load(&now.steps);
     now.hold = 0;
 }
 
-/* Whether a call is to fail.  The run's own are left alone. */
+/* Delays the writer, and returns true if its call is to fail.  Does not affect the run's own
+ * calls. */
 static bool strikes(void)
 {
     if (own)
@@ -117,7 +122,8 @@ static lk_status work(lk_comm *comm, void *context)
 
 static lk_train_config config_of(const char *dir, uint64_t every)
 {
-    return (lk_train_config){ .model            = "mlp",
+    return (lk_train_config){ .struct_size      = sizeof(lk_train_config),
+                              .model            = "mlp",
                               .data             = "synthetic:images=32,h=4,w=4,c=1,classes=3",
                               .global_batch     = 4,
                               .steps            = STEPS,
@@ -225,8 +231,9 @@ static void a_full_disk_ends_only_what_cannot_try_again(void **state)
     assert_int_equal(system("test -z \"$(ls -d full/.tmp* 2>/dev/null)\""), 0);
 }
 
-/* Every evaluation is better than those before.  The writer has no room for that of step 6, and the
- * run is asked to stop after it: then the best is still that of step 3, and there. */
+/* Runs with evaluations that improve each time.  The writer has no space for the checkpoint of step
+ * 6, and the run is asked to stop after it.  Then step 3 must still be the best, and on the
+ * disk. */
 static void what_was_refused_is_not_the_best(void **state)
 {
     lk_train_config config = config_of("full", 0);
@@ -245,7 +252,7 @@ static void what_was_refused_is_not_the_best(void **state)
     assert_true(is_there("full", 3) && !is_there("full", 6));
 }
 
-/* In a process of its own, which dies at a call of the writer. */
+/* Runs in a separate process, which dies at the writer's call number `fatal`. */
 static int run_until(long fatal)
 {
     int   status;

@@ -1,20 +1,25 @@
-/* coordinator_test.c -- coordinators are stopped and killed, and training goes on.
+/* coordinator_test.c -- coordinators are stopped and killed, and training continues.
  *
- * Goal:   while one is stopped, steps are made; when it is killed, at any moment, workers that die
- *         before or after it are named, taken over from and replaced; the weights are those of the
- *         run that nobody disturbed, and no process is left.  So it is on one host, and over hosts
- *         with that of each, of node 0 as well.
- * Method: the command itself, hit at seeded moments.  What happens between any two calls of a
- *         coordinator is for launch/keeper/keeper_test.c.
+ * Goal:   the run continues while a coordinator is stopped.  A coordinator may be killed at any
+ *         moment.  Workers that die before or after that are named, their work is taken over, and
+ *         they are replaced.  The weights are those of the undisturbed run, and no process is left.
+ *         All of this holds on one host, and with several hosts for each host's coordinator,
+ *         including node 0's.
+ * Method: the command itself, hit at seeded moments. launch/keeper/keeper_test.c covers the moments
+ *         between any two calls of a coordinator.
  */
-#include "base/sanitized.h"
+#include "base/thorough_testing.h"
 #include "faults/survivors.h"
 
 #define TOLD MLP GOES_ON "--log pipe "
 #define AGAIN TOLD "--restart --checkpoint ck --strategy zero1 "
-enum { ROUNDS = LKI_SANITIZED ? 2 : 5 };
 
-/* Another one of this keeper than `last`, as soon as there is one. */
+static uint32_t rounds(uint32_t all, uint32_t some)
+{
+    return lki_thorough() ? all : some;
+}
+
+/* Waits for the keeper's next coordinator after `last`. */
 static pid_t next_coordinator(job *j, pid_t keeper, pid_t last)
 {
     double since = seconds_now();
@@ -24,7 +29,8 @@ static pid_t next_coordinator(job *j, pid_t keeper, pid_t last)
     return found;
 }
 
-/* The bits, the notes of `killed` coordinators, and nobody left. */
+/* Checks that the weights are `wanted`, those of an undisturbed run.  Checks that stderr has
+ * `killed` notes about coordinators, and that the last coordinator (pid `last`) is gone. */
 static void assert_went_on(job *j, const char *wanted, pid_t last, uint32_t killed)
 {
     static const char note[] = "lockstep train: note: the coordinator ";
@@ -38,13 +44,14 @@ static void assert_went_on(job *j, const char *wanted, pid_t last, uint32_t kill
         fail_msg("the coordinator (pid %d) is left", (int)last);
 }
 
-/* Nothing of a step passes through it.  A worker that dies meanwhile is told of afterwards. */
+/* Stops the coordinator while the run makes steps, then kills the coordinator.  A worker that dies
+ * during that time must be reported afterwards. */
 static void steps_are_made_without_one(void **state)
 {
     static job j;
     char       wanted[65];
     undisturbed(*state, MLP, STEPS, wanted);
-    job_start(&j, *state, 3, TOLD "--steps 60");
+    job_start(&j, *state, 3, TOLD "--steps 60 --timeout 300");
     job_await_step(&j, 3);
     pid_t first = next_coordinator(&j, j.pid, 0);
     assert_int_equal(kill(first, SIGSTOP), 0);
@@ -66,10 +73,10 @@ static void any_number_may_be_killed(void **state)
     char       wanted[65];
     uint64_t   seed = 11;
     undisturbed(*state, MLP, STEPS, wanted);
-    for (int round = 0; round < ROUNDS; round++) {
+    for (uint32_t round = 0; round < rounds(5, 2); round++) {
         job_start(&j, *state, 3, AGAIN "--steps 60");
         job_await_step(&j, 1 + next_random(&seed) % HIT_AT);
-        uint32_t kills = 1 + (uint32_t)(next_random(&seed) % 4), victim = (uint32_t)round % 3;
+        uint32_t kills = 1 + (uint32_t)(next_random(&seed) % 4), victim = round % 3;
         pid_t    last  = 0;
         for (uint32_t k = 0; k < kills; k++) {
             last = next_coordinator(&j, j.pid, last);
@@ -85,7 +92,7 @@ static void any_number_may_be_killed(void **state)
     }
 }
 
-/* Both hosts', in turn and at once; and a worker of the one or the other in between. */
+/* Kills the coordinators of both hosts, in turn and at once, and a worker in between. */
 static void those_of_hosts_may_be_killed(void **state)
 {
     static const char *const lines[] = {
@@ -98,7 +105,7 @@ static void those_of_hosts_may_be_killed(void **state)
     char       wanted[65];
     uint64_t   seed = 17;
     undisturbed(*state, MLP, STEPS, wanted);
-    for (uint32_t round = 0; round < (LKI_SANITIZED ? 2 : 8); round++) {
+    for (uint32_t round = 0; round < rounds(8, 4); round++) {
         job_start(&j, *state, 4, lines[round % 4]);
         job_await_step(&j, 1 + next_random(&seed) % HIT_AT);
         pid_t    keepers[2] = { launcher_of(&j, 0), launcher_of(&j, 2) }, last[2] = { 0, 0 };
@@ -121,7 +128,8 @@ static void those_of_hosts_may_be_killed(void **state)
     }
 }
 
-/* The control: who decides nothing for others takes all with it. */
+/* Control: kills the keeper.  Unlike the death of a coordinator, the death of a keeper ends all its
+ * processes. */
 static void the_keeper_takes_all_with_it(void **state)
 {
     static job j;

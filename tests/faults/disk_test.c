@@ -1,15 +1,16 @@
-/* disk_test.c -- disks that are full, closed or wrong: an error that says so, and nothing lost.
+/* disk_test.c -- tests disks that are full, read-only or damaged.  Expects a clear error, and no
+ * loss of earlier checkpoints.
  *
- * Goal:   whatever a file or directory refuses, the command says which, ends with a status other
- *         than 0 and by no signal, and what was saved before is whole and can be gone on from.
- * Method: a tmpfs of 64 KiB and a read-only mount in a mount namespace (skipped where the kernel
- *         grants none), /dev/full, ulimit -f, and bits that the test flips.
+ * Goal:   if a file or directory is refused, the command names it and exits by itself with a status
+ *         other than 0.  Earlier checkpoints are complete and can be resumed.
+ * Method: a tmpfs of 64 KiB and a read-only mount in a mount namespace (skipped if the kernel does
+ *         not permit one), /dev/full, ulimit -f, and bits that the test flips.
  */
 #include "faults/job.h"
 
 #define FAILS(r) assert_int_equal((r).status, 1)
 
-/* Runs a line of shell as root of a user and mount namespace of its own. */
+/* Runs a line of shell as root of a separate user and mount namespace. */
 static void run_unshared(command_result *r, const char *folder, const char *line)
 {
     static char whole[3000];
@@ -22,7 +23,8 @@ static void run_unshared(command_result *r, const char *folder, const char *line
     (void)run_shell(r, folder, whole);
 }
 
-/* `how` it is run, and what it says of the checkpoint for which there is no room. */
+/* Fills the disk in a run with the options `how`.  `says` is the message about the refused
+ * checkpoint. */
 static void fill_disk(const char *folder, const char *how, const char *says)
 {
     static command_result r;
@@ -53,7 +55,8 @@ static void a_full_disk_loses_nothing_older(void **state)
     fill_disk(*state, "", "in writing a checkpoint: cannot ");
 }
 
-/* Any of those who write may be the first to find no room: it is named. */
+/* Fills a disk shared by hosts.  Any host's writer may be the first to find no space.  Expects a
+ * message that names this writer. */
 static void a_full_disk_that_hosts_share_loses_nothing_older(void **state)
 {
     fill_disk(*state, "--hosts 2 --strategy zero3",
@@ -74,7 +77,7 @@ static void a_directory_that_cannot_be_written_is_said_first(void **state)
     assert_says(r.err, "cannot write to the checkpoint directory 'mnt': Read-only file system\n");
     assert_says(r.err, "cannot create the checkpoint directory 'mnt/ck': Read-only file system\n");
     assert_says(r.err, "cannot write the log 'mnt/log': Read-only file system\n");
-    assert_null(strstr(r.err, "step 1/")); /* before any work */
+    assert_null(strstr(r.err, "step 1/")); /* before the first step */
 }
 
 static void a_path_that_is_no_directory_is_said_first(void **state)
@@ -116,7 +119,7 @@ static void a_full_device_fails_log_and_output(void **state)
     }
 }
 
-/* ulimit -f raises SIGXFSZ, which must not be the end. */
+/* Sets ulimit -f, which raises SIGXFSZ.  The signal must not end the process. */
 static void a_limit_of_size_is_an_error(void **state)
 {
     static command_result r;
@@ -139,7 +142,7 @@ static void a_limit_of_size_is_an_error(void **state)
 
 /* ---- Damage ------------------------------------------------------------------------------- */
 
-/* Makes "ck" with steps 10 and 20 of the run to 60. */
+/* Creates "ck" with steps 10 and 20 of a run of 60 steps. */
 static void make_two(const char *folder)
 {
     static command_result r;
@@ -182,7 +185,7 @@ static void damage_is_skipped_with_its_reason(void **state)
         assert_says(r.err, "resuming from ck/step-00000010");
         read_weights(&r, digits);
         assert_string_equal(digits, wanted);
-        (void)run_shell(&r, *state, "ls ck"); /* the damaged one is still there to be looked at */
+        (void)run_shell(&r, *state, "ls ck"); /* the damaged checkpoint is still there */
         assert_says(r.out, "damaged-step-00000020-");
     }
     forget(*state);

@@ -1,17 +1,17 @@
-/* flight_test.c -- what `lockstep inspect --flight` says of jobs that were hit while they ran.
+/* flight_test.c -- the reports of `lockstep inspect --flight` on jobs that were hit while they ran.
  *
- * Goal:   whoever was killed or stopped is named, with what the others were waiting for, from
- *         files alone, while the job runs and after it.
- * Method: real training runs (job.h); a live one is looked at again and again until it says what
- *         it must.
+ * Goal:   a report names a killed or stopped rank, and the operation in which the others waited for
+ *         that rank.  The command needs only files, and works while the job runs and afterwards.
+ * Method: real training runs (job.h).  A running job is inspected repeatedly until the report has
+ *         the finding.
  */
 #include <jansson.h>
 
 #include "faults/job.h"
 
-#define ENDLESS "--steps 100000000 --log pipe --flight fl "
+#define ENDLESS "--steps 100000000 --log pipe --flight-recorder fl "
 
-/* Beside the job's own output. */
+/* Runs inspect, with output files separate from the job's. */
 static void look(const char *folder, command_result *r, const char *options)
 {
     char aside[64], line[128];
@@ -22,7 +22,8 @@ static void look(const char *folder, command_result *r, const char *options)
     run_command(r, aside, line);
 }
 
-/* The text of a finding of this kind about this rank, with these words; NULL: there is none. */
+/* Returns the text of a finding of this kind about this rank that contains `words`; NULL if there
+ * is none. */
 static const char *find_text(json_t *report, const char *kind, uint32_t rank, const char *words)
 {
     json_t *findings = json_object_get(report, "findings"), *finding;
@@ -112,7 +113,7 @@ static void a_stopped_rank_is_named_while_the_others_wait(void **state)
 static void damage_is_told_and_the_rest_shown(void **state)
 {
     static command_result r;
-    run_command(&r, *state, MLP "--steps 5 --workers 3 --flight fl");
+    run_command(&r, *state, MLP "--steps 5 --workers 3 --flight-recorder fl");
     assert_int_equal(r.status, 0);
     (void)run_shell(&r, *state, "rm fl/rank-0.flight; truncate -s 100000 fl/rank-1.flight");
     look(*state, &r, "");
@@ -126,19 +127,20 @@ static void damage_is_told_and_the_rest_shown(void **state)
     assert_says(r.err, "no flight record could be read; rank-1.flight: it ends after 9 bytes");
 }
 
-/* Threads, and programs started by run; the environment is nobody's business but the worker's. */
+/* Starts workers as threads and with `run`.  Records must not contain the environment, and workers
+ * without --flight-recorder must not have LOCKSTEP_FLIGHT. */
 static void every_way_to_start_workers_records(void **state)
 {
     static command_result r;
     (void)run_shell(&r, *state, "rm -rf fl");
-    run_command(&r, *state, MLP "--steps 5 --workers 2 --worker-mode threads --flight fl");
+    run_command(&r, *state, MLP "--steps 5 --workers 2 --worker-mode threads --flight-recorder fl");
     assert_int_equal(r.status, 0);
     look(*state, &r, "");
     assert_int_equal(r.status, 0);
     assert_says(r.out, "tree_reduce");
     (void)run_shell(&r, *state,
                     "SECRET=2f6e1d LOCKSTEP_FLIGHT=/nowhere " LK_TEST_COMMAND
-                    " run -n 3 --flight fl -- " LK_TEST_COMMAND
+                    " run -n 3 --flight-recorder fl -- " LK_TEST_COMMAND
                     " bench all_reduce --bytes 1K --iterations 3");
     assert_int_equal(r.status, 0);
     look(*state, &r, "--last 1000");
@@ -157,7 +159,7 @@ static void every_way_to_start_workers_records(void **state)
 static void a_directory_that_cannot_be_is_said_first(void **state)
 {
     static command_result r;
-    run_command(&r, *state, MLP "--steps 5 --workers 2 --flight /proc/version");
+    run_command(&r, *state, MLP "--steps 5 --workers 2 --flight-recorder /proc/version");
     assert_int_equal(r.status, 1);
     assert_says(r.err, "flight directory '/proc/version'");
     run_command(&r, *state, "inspect");

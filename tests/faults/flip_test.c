@@ -1,34 +1,34 @@
-/* flip_test.c -- one bit that is not what was computed: what a run makes of it.
+/* flip_test.c -- flips one bit in a run, and checks that the run detects the flip.
  *
- * Goal:   a gradient that differs by one bit on one worker is found by `train --audit 1` in that
- *         step, and worker, virtual worker and tensor are named, on stderr and in the log; with
- *         --on-failure continue that worker is left out, and the weights and the log are those of
- *         the undisturbed run.  So is a bit in what is kept of weights, packed, which all workers
- *         read.  A bit that flips in the parameters between two steps is found in
- *         the next one, and tensor, elements and worker are named.
- * Method: this program is the command as well, and its workers are copies of it, as ever.  In them
- *         the linker puts the calls below before the strategy's (flip_test.wrap), and LKT_FLIP says
- *         "KIND RANK STEP".
- * Control: without --audit nobody notices, and the weights are others.
+ * Goal:   `--sdc-check 1` detects a gradient that differs by one bit on one worker in the same
+ *         step.  It names worker, virtual worker and tensor, on stderr and in the log.  With
+ *         --on-failure continue that worker is excluded, and the weights and the log are those of
+ *         the undisturbed run.  A bit flipped in packed weights, which all workers read, is
+ *         detected, too.  A bit flipped in the parameters between two steps is detected in the next
+ *         step, and tensor, elements and worker are named.
+ * Method: this program is also the command, and its workers are copies of it.  In the workers the
+ *         linker replaces functions of the strategy by the functions below (flip_test.wrap), and
+ *         LKT_FLIP has the form "KIND RANK STEP".
+ * Control: without --sdc-check the flip is not reported, and the weights differ.
  */
 #include "cli/command.h"
 #include "cli/commands.h"
-#include "comm/control.h"
-#include "parallel/strategy.h"
+#include "comm/worker.h"
+#include "parallel/state.h"
 
 #define MLP                                                                                        \
     "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 5 --hidden 8 "   \
     "--global-batch 20 --micro-batch 2 --momentum 0.9 --lr 0.05 --steps 9 --quiet "
-enum { AT_STEP = 3, TERM = 1 }; /* counted from 1; the last bias */
+enum { AT_STEP = 3, TERM = 1 }; /* steps count from 1; the term is the last bias */
 
-/* ---- What happens in a worker ------------------------------------------------------------- */
+/* ---- Flips in a worker -------------------------------------------------------------------- */
 
 void             __real_lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term);
 lk_status        __real_lk_parallel_begin(lk_parallel *parallel, uint64_t step);
 void             __wrap_lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term);
 LK_NODISCARD lk_status __wrap_lk_parallel_begin(lk_parallel *parallel, uint64_t step);
 
-static bool flipped; /* once is enough */
+static bool flipped; /* flip only once */
 
 static bool strikes(const lk_parallel *parallel, const char *kind, uint64_t step)
 {
@@ -50,7 +50,7 @@ static void flip(float *value)
     flipped = true;
 }
 
-/* The first row of the first weight. */
+/* Flips a bit in the first row of the first weight. */
 static void flip_packs(const lk_parallel *parallel)
 {
     lk_arena *packs = lki_comm_arena_named(parallel->comm, "packs");
@@ -61,9 +61,9 @@ static void flip_packs(const lk_parallel *parallel)
 
 void __wrap_lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term)
 {
-    if (term == TERM && parallel->micro + 1 == parallel->micros &&
+    if (term == TERM && parallel->turn.micro + 1 == parallel->now.micros &&
         (strikes(parallel, "gradient", parallel->step) ||
-         (parallel->remaking && strikes(parallel, "again", parallel->step))))
+         (parallel->turn.kind == LKI_TURN_AGAIN && strikes(parallel, "again", parallel->step))))
         flip(lk_parallel_grad(parallel, term));
     if (term == TERM && strikes(parallel, "pack", parallel->step))
         flip_packs(parallel);
@@ -81,7 +81,7 @@ lk_status __wrap_lk_parallel_begin(lk_parallel *parallel, uint64_t step)
 
 static char self[256];
 
-/* `flips`: "KIND RANK", in that step; or NULL. */
+/* Runs the command.  `flips`: "KIND RANK" for step AT_STEP, or NULL. */
 static void run(command_result *r, const char *folder, const char *flips, uint32_t workers,
                 const char *options)
 {
@@ -93,7 +93,7 @@ static void run(command_result *r, const char *folder, const char *flips, uint32
     (void)run_shell(r, folder, line);
 }
 
-/* The steps in the log, without times, and without its end. */
+/* Reads the steps of the log, without times and without the lines at its end. */
 static void read_steps(command_result *r, const char *folder)
 {
     (void)run_shell(r, folder, "sed '/\"audit\"/d; /\"weights\"/d; /\"checkpoint\"/d; "
@@ -109,7 +109,7 @@ static void undisturbed(const char *folder, char digits[65], command_result *ste
     read_steps(steps, folder);
 }
 
-/* What stderr and the log say of it. */
+/* Checks the reports on stderr and in the log. */
 static void assert_named(const command_result *r, const char *folder, uint32_t rank)
 {
     static command_result log;
@@ -125,7 +125,7 @@ static void assert_named(const command_result *r, const char *folder, uint32_t r
     (void)snprintf(wanted, sizeof wanted, "], \"odd\": %u, \"what\": \"gradient of "
                    "'fc1.bias'\"}}\n", rank);
     assert_says(log.out, wanted);
-    assert_true(strchr(log.out, '\n')[1] == '\0'); /* once */
+    assert_true(strchr(log.out, '\n')[1] == '\0'); /* one report only */
 }
 
 static const char *const kinds[]      = { "gradient", "again" };
@@ -136,23 +136,24 @@ static void a_flipped_gradient_ends_the_run(void **state)
     static command_result r;
     char                  options[64], flips[32];
     for (uint32_t i = 0; i < 4; i++) {
-        (void)snprintf(options, sizeof options, "--audit 1 --strategy %s", strategies[i]);
+        (void)snprintf(options, sizeof options, "--sdc-check 1 --strategy %s", strategies[i]);
         (void)snprintf(flips, sizeof flips, "%s %u", kinds[i % 2], i % 3);
         run(&r, *state, flips, 3, options);
         if (r.status != 1)
             fail_msg("%s: status %d: %s", options, r.status, r.err);
         assert_named(&r, *state, i % 3);
     }
-    run(&r, *state, "gradient 1", 2, "--audit 1");
+    run(&r, *state, "gradient 1", 2, "--sdc-check 1");
     assert_int_equal(r.status, 1);
     assert_says(r.err, "and there is no third rank to tell which (nothing was updated)");
 }
 
-/* A worker that reads it has other results than two that make them again. */
+/* Flips packed weights.  The worker that reads them has other results than the two workers that
+ * repeat its virtual workers. */
 static void a_flipped_pack_ends_the_run(void **state)
 {
     static command_result r;
-    run(&r, *state, "pack 1", 3, "--audit 1");
+    run(&r, *state, "pack 1", 3, "--sdc-check 1");
     assert_int_equal(r.status, 1);
     assert_says(r.err, "has made other results of virtual worker ");
 }
@@ -163,7 +164,7 @@ static void a_worker_that_errs_is_left_out(void **state)
     char                  options[128], flips[32], wanted[65], digits[65];
     undisturbed(*state, wanted, &want);
     for (uint32_t i = 0; i < 4; i++) {
-        (void)snprintf(options, sizeof options, "--audit 1 --on-failure continue --strategy %s "
+        (void)snprintf(options, sizeof options, "--sdc-check 1 --on-failure continue --strategy %s "
                        "--checkpoint ck", strategies[i]);
         (void)snprintf(flips, sizeof flips, "%s %u", kinds[i / 2], i % 3);
         run(&r, *state, flips, 3, options);
@@ -188,7 +189,7 @@ static void nobody_notices_without_audits(void **state)
     assert_int_equal(r.status, 0);
     read_weights(&r, digits);
     assert_string_not_equal(digits, wanted);
-    run(&r, *state, NULL, 3, "--audit 1"); /* and audits change nothing */
+    run(&r, *state, NULL, 3, "--sdc-check 1"); /* audits change no bits */
     assert_int_equal(r.status, 0);
     read_weights(&r, digits);
     assert_string_equal(digits, wanted);
@@ -213,7 +214,7 @@ static void flipped_parameters_are_found(void **state)
     "mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --hidden 8 --global-batch 20 "           \
     "--micro-batch 2 --momentum 0.9 --steps 9 --quiet "
 
-/* The line of stdout that begins with a word. */
+/* Copies the line of stdout that begins with `word` to `line`. */
 static void read_line(const command_result *r, const char *word, char line[128])
 {
     const char *at     = strstr(r->out, word);
@@ -247,7 +248,7 @@ static void one_virtual_worker_can_be_made_again(void **state)
     }
 }
 
-/* Of one virtual worker the loss is that of the step. */
+/* Verifies the only virtual worker of a run, whose loss must be that of the log. */
 static void its_loss_is_that_of_the_log(void **state)
 {
     static command_result r;
@@ -286,11 +287,12 @@ static void what_is_not_finite_is_found_again(void **state)
 static void what_cannot_be_audited_is_refused(void **state)
 {
     static const char *const lines[][2] = {
-        { MLP "--workers 2 --audit 1.5", "must be a number above 0 and up to 1" },
-        { MLP "--workers 3 --hosts 3 --strategy zero3 --audit 1", "needs --strategy ddp, zero1" },
+        { MLP "--workers 2 --sdc-check 1.5", "must be a number above 0 and up to 1" },
+        { MLP "--workers 3 --hosts 3 --strategy zero3 --sdc-check 1", "needs --strategy ddp, "
+                                                                      "zero1" },
         { "train resnet --data synthetic:images=60,h=9,w=9,c=3,classes=4 --batchnorm sync "
-          "--virtual-workers 4 --global-batch 8 --steps 2 --lr 0.1 --audit 1",
-          "--audit needs --batchnorm ghost" },
+          "--virtual-workers 4 --global-batch 8 --steps 2 --lr 0.1 --sdc-check 1",
+          "--sdc-check needs --batchnorm ghost" },
     };
     static command_result r;
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {

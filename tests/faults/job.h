@@ -1,9 +1,9 @@
-/* faults/job.h -- a training job that runs while a test does something to it.
+/* faults/job.h -- for tests: a training job that is disturbed while it runs.
  *
- * A job can write its log into a pipe of 4 KiB that the test holds.  Rank 0 then cannot be more
- * than some 20 steps ahead of what the test has read, however fast or slow the machine is: so a
- * test hits a run where it wants, without sleeping, and the run has a fixed number of steps whose
- * weights are known.  Every wait has a generous limit; how long it really took is printed.
+ * A job can write its log into a pipe of 4 KiB that the test owns.  Rank 0 then cannot be more than
+ * some 20 steps ahead of the last line that the test has read, whatever the speed of the machine.
+ * So a test hits a run at the intended step without sleeping, and the run has a fixed number of
+ * steps whose weights are known.  Every wait has a generous limit; its actual time is printed.
  */
 #ifndef LKT_JOB_H
 #define LKT_JOB_H
@@ -21,17 +21,19 @@
 #define MLP                                                                                        \
     "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 4 "              \
     "--hidden 8 --global-batch 8 --micro-batch 2 --momentum 0.9 --lr 0.05 "
-enum { STEPS = 60, HIT_AT = 12, AHEAD_MAX = 30, JOB_WORKERS_MAX = 4, LIMIT_SECONDS = 90 };
+enum { STEPS = 60, HIT_AT = 12, AHEAD_MAX = 30, JOB_WORKERS_MAX = 4, LIMIT_SECONDS = 300 };
 
 typedef struct {
     const char    *folder;
-    pid_t          pid; /* of the command: the launcher, and leader of its process group */
+    pid_t          pid; /* pid of the command, the launcher and leader of its process group */
     uint32_t       workers;
     pid_t          worker[JOB_WORKERS_MAX];
     int            log; /* the pipe */
     char           line[1024];
     size_t         used;
     double         hit_at;
+    double         timeout_s; /* silence after which a rank counts as lost */
+    bool           ended;     /* found by a wait */
     command_result result;
 } job;
 
@@ -48,7 +50,7 @@ static inline void nap(void)
     (void)nanosleep(&moment, NULL);
 }
 
-/* The kernel's letter for the state of a process; 0 = there is none. */
+/* Returns the kernel's letter for the state of a process; 0 if the process does not exist. */
 static inline char process_state(pid_t pid)
 {
     char path[64], text[512];
@@ -62,7 +64,8 @@ static inline char process_state(pid_t pid)
     return name_end != NULL && name_end[1] != '\0' ? name_end[2] : (char)0;
 }
 
-/* Whoever is dead but not yet reaped, by a parent that is not ours, is gone all the same. */
+/* Returns true if a process is dead, even if its parent, which is not this test, has not reaped it
+ * yet. */
 static inline bool is_gone(pid_t pid)
 {
     char state = process_state(pid);
@@ -91,16 +94,15 @@ static inline void job_fail(const job *j, const char *format, ...)
     fail_msg("%s", text);
 }
 
-/* Starts "lockstep ARGUMENTS" in a process group of its own; with --workers, unless they say so. */
-static inline void job_start(job *j, const char *folder, uint32_t workers, const char *arguments)
+/* Creates the files of a job that has not started yet. */
+static inline void job_prepare(job *j, const char *folder, uint32_t workers)
 {
-    static char line[3000];
-    char        path[64];
+    char path[64];
     assert_true(workers <= JOB_WORKERS_MAX);
     (void)memset(j, 0, sizeof *j);
     j->folder  = folder;
     j->workers = workers;
-    (void)snprintf(path, sizeof path, "%s/err", folder); /* nobody shall read the last job's */
+    (void)snprintf(path, sizeof path, "%s/err", folder); /* remains of the previous job */
     (void)unlink(path);
     (void)close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
     (void)snprintf(path, sizeof path, "%s/pipe", folder);
@@ -109,11 +111,20 @@ static inline void job_start(job *j, const char *folder, uint32_t workers, const
     j->log = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     assert_true(j->log >= 0);
     assert_int_equal(fcntl(j->log, F_SETPIPE_SZ, 4096), 4096);
-    char many[32] = "";
+}
+
+/* Starts "lockstep ARGUMENTS" in a separate process group, with --workers unless `arguments` has
+ * it. */
+static inline void job_run(job *j, const char *arguments)
+{
+    static char line[3000];
+    char        many[32] = "";
     if (strstr(arguments, "--workers") == NULL)
-        (void)snprintf(many, sizeof many, "--workers %u", workers);
-    (void)snprintf(line, sizeof line, "cd %s && exec %s %s %s >out 2>err </dev/null", folder,
+        (void)snprintf(many, sizeof many, "--workers %u", j->workers);
+    (void)snprintf(line, sizeof line, "cd %s && exec %s %s %s >out 2>err </dev/null", j->folder,
                    LK_TEST_COMMAND, arguments, many);
+    const char *timeout = strstr(arguments, "--timeout ");
+    j->timeout_s        = timeout != NULL ? atof(timeout + strlen("--timeout ")) : 30;
     (void)fflush(NULL);
     j->pid = fork();
     assert_true(j->pid >= 0);
@@ -125,27 +136,57 @@ static inline void job_start(job *j, const char *folder, uint32_t workers, const
     (void)setpgid(j->pid, j->pid);
 }
 
+static inline void job_start(job *j, const char *folder, uint32_t workers, const char *arguments)
+{
+    job_prepare(j, folder, workers);
+    job_run(j, arguments);
+}
+
+/* Starts a job whose rank 0 cannot write its first line before the log is read. */
+static inline void job_start_held(job *j, const char *folder, uint32_t workers,
+                                  const char *arguments)
+{
+    static const char filling[4096];
+    job_prepare(j, folder, workers);
+    assert_int_equal(write(j->log, filling, sizeof filling), sizeof filling);
+    job_run(j, arguments);
+}
+
 /* ---- Waiting for something to hit --------------------------------------------------------- */
 
+static inline bool has_ended(const job *j)
+{
+    siginfo_t info = { 0 };
+    return waitid(P_PID, (id_t)j->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
+/* Sleeps briefly.  Fails if the limit has passed, or if the job had already ended before the call.
+ * So the caller checks once more after the end of the job. */
 static inline void check_waiting(job *j, double since, const char *what)
 {
+    read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
     if (seconds_now() - since > LIMIT_SECONDS)
-        job_fail(j, "waited %d s in vain for %s", LIMIT_SECONDS, what);
-    if (waitpid(j->pid, NULL, WNOHANG) != 0) {
-        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
+        job_fail(j, "waited %d s in vain for %s: %s", LIMIT_SECONDS, what, j->result.err);
+    if (j->ended)
         job_fail(j, "the job ended before %s: %s", what, j->result.err);
-    }
+    j->ended = has_ended(j);
     nap();
 }
 
-/* Waits until stderr says something, and learns the workers from what rank 0 introduces. */
-static inline void job_await_word(job *j, const char *word)
+/* Waits until stderr contains `word`, without reading the log. */
+static inline void await_word(job *j, const char *word)
 {
     for (double since = seconds_now();; check_waiting(j, since, word)) {
         read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
         if (strstr(j->result.err, word) != NULL)
-            break;
+            return;
     }
+}
+
+/* Waits until stderr contains `word`, and reads the workers' pids from rank 0's introduction. */
+static inline void job_await_word(job *j, const char *word)
+{
+    await_word(j, word);
     for (uint32_t i = 0; i < j->workers; i++) {
         char wanted[32];
         (void)snprintf(wanted, sizeof wanted, "\nrank %u (pid ", i);
@@ -155,7 +196,7 @@ static inline void job_await_word(job *j, const char *word)
     }
 }
 
-/* Reads what the log's pipe holds, up to the line of `step`; whether that has been seen. */
+/* Reads the log's pipe up to the line of `step`.  Returns true if that line has been read. */
 static inline bool read_log(job *j, unsigned long step)
 {
     char byte;
@@ -181,7 +222,7 @@ static inline void job_await_step(job *j, unsigned long step)
         check_waiting(j, since, "a step in the log");
 }
 
-/* Waits until all workers are started, before they have said a word. */
+/* Waits until all workers have started, before they have printed a line. */
 static inline void job_await_children(job *j)
 {
     char path[64];
@@ -195,40 +236,102 @@ static inline void job_await_children(job *j)
             (void)fclose(file);
         if (count == j->workers)
             return;
-        if (seconds_now() - since > LIMIT_SECONDS)
-            job_fail(j, "no %u workers within %d s", j->workers, LIMIT_SECONDS);
+        check_waiting(j, since, "its workers");
     }
 }
 
-/* ---- The blow and the end ----------------------------------------------------------------- */
+/* ---- The fault and the end ---------------------------------------------------------------- */
 
 static inline void job_hit(job *j, pid_t pid, int number)
 {
     j->hit_at = seconds_now();
+    assert_int_not_equal(pid, 0); /* pid 0 would be this test and its whole group */
     assert_int_equal(kill(pid, number), 0);
 }
 
-/* Whether the command has yet to take a signal that it was sent. */
-static inline bool has_pending(pid_t pid)
+/* Returns true if a process has handled all signals sent to it, which launchers do between two
+ * sleeps.  A stopped or dead process handles no more signals. */
+static inline bool has_handled_signals(pid_t pid)
 {
     char path[64], text[4096];
     (void)snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
     FILE *file = fopen(path, "r");
     if (file == NULL)
-        return false;
+        return true;
     text[fread(text, 1, sizeof text - 1, file)] = '\0';
     (void)fclose(file);
-    const char *pending = strstr(text, "ShdPnd:");
-    return pending != NULL && strtoull(pending + strlen("ShdPnd:"), NULL, 16) != 0;
+    const char *pending = strstr(text, "ShdPnd:"), *state = strstr(text, "State:");
+    assert_true(pending != NULL && state != NULL);
+    if (strchr("TtZX", state[strlen("State:\t")]) != NULL)
+        return true;
+    return strtoull(pending + strlen("ShdPnd:"), NULL, 16) == 0 && state[strlen("State:\t")] == 'S';
 }
 
-/* Waits for the command and for every worker to be gone; returns the seconds since the blow. */
+/* Returns true if the process is a coordinator. */
+static inline bool is_coordinator(pid_t pid)
+{
+    char path[64], comm[32] = "";
+    (void)snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    FILE *file = fopen(path, "r");
+    bool  is   = file != NULL && fgets(comm, sizeof comm, file) != NULL
+              && strcmp(comm, "lockstep-coord\n") == 0;
+    if (file != NULL)
+        (void)fclose(file);
+    return is;
+}
+
+/* Reads the pid of a keeper's next child; 0 at the end. */
+static inline pid_t next_child(FILE *children)
+{
+    int pid = 0;
+    return children != NULL && fscanf(children, "%d", &pid) == 1 ? (pid_t)pid : 0;
+}
+
+static inline FILE *children_of(pid_t parent)
+{
+    char path[64];
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)parent, (int)parent);
+    return fopen(path, "re");
+}
+
+/* Returns the pid of this keeper's coordinator; 0 if the keeper has no coordinator at present.  For
+ * a moment, a worker started by a coordinator has the coordinator's name. */
+static inline pid_t coordinator_of(pid_t keeper)
+{
+    FILE *children = children_of(keeper);
+    pid_t pid, found = 0;
+    while (found == 0 && (pid = next_child(children)) != 0)
+        found = !is_gone(pid) && is_coordinator(pid) ? pid : 0;
+    if (children != NULL)
+        (void)fclose(children);
+    return found;
+}
+
+/* Returns true if a launcher and its coordinator have handled all signals sent to them. */
+static inline bool has_heard(pid_t launcher)
+{
+    pid_t coordinator = coordinator_of(launcher);
+    return has_handled_signals(launcher) &&
+           (coordinator == 0 || has_handled_signals(coordinator));
+}
+
+/* Waits until a launcher has handled its signals.  Does not read the log during that time, so the
+ * run cannot continue beyond the pipe. */
+static inline void await_heard(const job *j, pid_t launcher)
+{
+    while (!has_heard(launcher)) {
+        if (seconds_now() - j->hit_at > LIMIT_SECONDS)
+            job_fail(j, "the launcher %d does not handle a signal", (int)launcher);
+        nap();
+    }
+}
+
+/* Waits until the command and all workers are gone.  Returns the seconds since job_hit(). */
 static inline double job_wait(job *j)
 {
     int    status = 0;
     double taken  = 0;
-    while (has_pending(j->pid) && seconds_now() - j->hit_at < 1)
-        nap(); /* nobody reads the log yet: the run does not get away meanwhile */
+    await_heard(j, j->pid);
     while (waitpid(j->pid, &status, WNOHANG) == 0) {
         while (read_log(j, (unsigned long)-1))
             continue;
@@ -251,7 +354,8 @@ static inline double job_wait(job *j)
     return taken;
 }
 
-/* The one line of the command itself, which must be the last of stderr. */
+/* Returns the verdict, which is the last line of stderr.  Checks that the command itself has
+ * printed no other line. */
 static inline const char *job_verdict(const job *j)
 {
     static const char mark[] = "lockstep train: ";
@@ -262,7 +366,8 @@ static inline const char *job_verdict(const job *j)
     return line + strlen(mark);
 }
 
-/* The verdict names rank and pid, says `what`, and the step; returns that, and the phase. */
+/* Checks that the verdict names rank, pid, `what` and the step.  Returns the step, and its
+ * phase. */
 static inline unsigned long job_blames(const job *j, uint32_t rank, const char *what,
                                        const char **phase)
 {
@@ -279,9 +384,9 @@ static inline unsigned long job_blames(const job *j, uint32_t rank, const char *
     return step;
 }
 
-/* ---- What must be true afterwards --------------------------------------------------------- */
+/* ---- Checks afterwards -------------------------------------------------------------------- */
 
-/* The weights of the run of `steps` steps that nobody disturbed. */
+/* Computes the weights of the undisturbed run of `steps` steps. */
 static inline void undisturbed(const char *folder, const char *options, unsigned long steps,
                                char digits[65])
 {
@@ -295,8 +400,9 @@ static inline void undisturbed(const char *folder, const char *options, unsigned
     read_weights(&r, digits);
 }
 
-/* All that is in the directory "ck" verifies, nothing half-written is left, and going on from its
- * newest with another number of workers gives the undisturbed run's bits. */
+/* Checks the directory "ck".  All files in it must verify, and no partial file may be left.  A run
+ * resumed from the newest checkpoint on another number of workers must have the undisturbed run's
+ * bits. */
 static inline void goes_on(const char *folder, const char *options, uint32_t workers,
                            unsigned long steps, const char *wanted)
 {
@@ -324,7 +430,7 @@ static inline void forget(const char *folder)
     (void)run_shell(&r, folder, "rm -rf ck");
 }
 
-/* Before each test: what one that failed has left must not fail the next. */
+/* Removes the files that a failed test has left.  Runs before each test. */
 static inline int begin_afresh(void **state)
 {
     forget(*state);

@@ -1,16 +1,16 @@
-/* join_test.c -- runs that begin with fewer hosts than they have later.
+/* join_test.c -- tests runs that begin with fewer hosts than they have later.
  *
- * Goal:   hosts that come when the run has begun, for the first time or again, enter between two
- *         steps, whatever becomes of them on the way or afterwards, and the weights are those of
- *         the run that nobody disturbed.
- * Method: the command itself on emulated hosts, of which it starts the rest when the first have
- *         met.  The log is a pipe, of which a line is read now and then.
+ * Goal:   hosts that come after the run has begun, for the first time or again, enter between two
+ *         steps.  Whatever happens to them before or after that, the weights are those of the
+ *         undisturbed run.
+ * Method: the command itself on emulated hosts, some of which it starts only when the first hosts
+ *         have connected.  The log is a pipe, from which a line is read now and then.
  */
 #include "faults/survivors.h"
 
 #define JOINED GOES_ON "--steps 300 --log pipe --checkpoint ck "
 
-/* Of `here` workers, which are there from the beginning. */
+/* Begins with `here` workers. */
 static void begin(job *j, const char *folder, uint32_t here, const char *arguments)
 {
     job_start(j, folder, here, arguments);
@@ -26,7 +26,8 @@ static void finish(job *j, const char *wanted)
     forget(j->folder);
 }
 
-/* It has all that those had who were there before it. */
+/* Lets a late host enter, which copies the model, then kills the first hosts.  Expects that the
+ * late host finishes the run. */
 static void the_others_may_be_lost_then(void **state)
 {
     static job j;
@@ -34,6 +35,7 @@ static void the_others_may_be_lost_then(void **state)
     undisturbed(*state, BUSY, LONGER, wanted);
     begin(&j, *state, 2, BUSY JOINED "--workers 4 --hosts 1:2");
     drip_before_next(&j, "ranks 2-3 enter after step ", 1);
+    await_step_of_all(&j);
     job_hit(&j, j.worker[0], SIGKILL);
     job_hit(&j, j.worker[1], SIGKILL);
     finish(&j, wanted);
@@ -41,8 +43,8 @@ static void the_others_may_be_lost_then(void **state)
     assert_says(j.result.err, "note: the run has lost 2 ranks and went on with 2; 2 entered;");
 }
 
-/* With groups of two hosts that share a model: a whole group joins, or the rest of one, and then
- * has the parts alone that the first hosts had. */
+/* Joins groups of two hosts that share a model: a whole group, or the rest of a group, which then
+ * has parts that only the first hosts had. */
 static void groups_are_joined(void **state)
 {
     static job j;
@@ -50,7 +52,7 @@ static void groups_are_joined(void **state)
     undisturbed(*state, BUSY, LONGER, wanted);
     for (uint32_t here = 2; here <= 3; here++) {
         static char line[1024];
-        (void)snprintf(line, sizeof line, BUSY JOINED "--strategy hybrid --shard-hosts 2 "
+        (void)snprintf(line, sizeof line, BUSY JOINED "--strategy hybrid --shard-size 2 "
                        "--workers 4 --hosts %u:4", here);
         begin(&j, *state, here, line);
         for (uint32_t late = here; late < 4; late++) {
@@ -60,32 +62,33 @@ static void groups_are_joined(void **state)
         drip_before_next(&j, " after step ", 1);
         if (here == 2 && strstr(j.result.err, "ranks 2-3 enter after step ") == NULL)
             drip_before_next(&j, " after step ", 2);
+        await_step_of_all(&j);
         hit_launcher(&j, 1);
         finish(&j, wanted);
         assert_says(j.result.err, "host host1 (node 1, rank 1) is lost: ");
     }
 }
 
-/* Where others have its part, too.  Nobody makes a step while it is on its way. */
+/* Loses a host before the first step while another host has its part, too.  Rank 0 is blocked by
+ * its log while a replacement is starting. */
 static void one_lost_before_the_first_step_comes_back(void **state)
 {
     static job j;
     char       wanted[65];
     undisturbed(*state, MLP SLOW, 6, wanted);
-    job_start(&j, *state, 4, MLP GOES_ON SLOW "--steps 6 --timeout 300 --restart --checkpoint ck "
-              "--hosts 4 --strategy zero3 --buddies");
-    hold_early(&j);
+    job_start_early(&j, *state, 4, MLP GOES_ON SLOW "--steps 6 --restart --checkpoint ck --hosts 4 "
+                    "--strategy zero3 --shard-replicas 2 --log pipe");
     hit_launcher(&j, 3);
-    await_nth(&j, "; the run begins with 3 of 4 workers; ", 1);
-    job_hit(&j, j.worker[0], SIGSTOP);
-    await_nth(&j, "(node 3, rank 3) is ready to enter", 1);
-    job_hit(&j, j.worker[0], SIGCONT);
+    await_word(&j, "; the run begins with 3 of 4 workers; ");
+    await_word(&j, "(node 3, rank 3) is ready to enter");
+    j.hit_at = seconds_now();
     (void)job_wait(&j);
     assert_undisturbed(&j, wanted);
     assert_says(j.result.err, "note: the run has lost 1 rank and went on with 4; 1 entered;");
 }
 
-/* Where workers are replaced, as any host that is lost. */
+/* Kills a late host in a job that replaces workers.  Expects that the host is restarted like any
+ * other host. */
 static void it_may_be_lost_and_comes_again(void **state)
 {
     static job j;
@@ -101,7 +104,8 @@ static void it_may_be_lost_and_comes_again(void **state)
     finish(&j, wanted);
 }
 
-/* Its launcher as soon as it has a place, or its worker when that is ready; the other comes in. */
+/* Kills a late host's launcher as soon as it has a seat, or its worker when the worker is ready.
+ * The other late host enters. */
 static void one_may_be_killed_on_its_way(void **state)
 {
     static job j;

@@ -1,9 +1,9 @@
-/* lock_test.c -- one run at a time in a checkpoint directory.
+/* lock_test.c -- tests that only one run at a time uses a checkpoint directory.
  *
- * Goal:   a second run into a directory in use is refused before it does anything, told who uses
- *         it, and disturbs nobody; of runs that start together one wins; what a crash leaves holds
- *         nobody up.
- * Method: the command itself; the first run is held in its log's pipe (job.h).
+ * Goal:   a second run into a directory in use is refused before it does anything, with a message
+ *         that names the user, and disturbs no run.  If several runs start together, one acquires
+ *         the lock.  A lock left by a crash stops no later run.
+ * Method: the command itself; the first run is blocked by its log's pipe (job.h).
  */
 #include "faults/job.h"
 
@@ -47,12 +47,12 @@ static void a_second_run_is_told_who_is_there(void **state)
         assert_int_equal(j.result.status, 0);
         read_weights(&j.result, digits);
         assert_string_equal(digits, wanted);
-        goes_on(*state, MLP, 2, STEPS, wanted); /* and nothing is left but steps */
+        goes_on(*state, MLP, 2, STEPS, wanted); /* and "ck" has only steps */
         forget(*state);
     }
 }
 
-/* As if a file server had given it to a run on another host. */
+/* Replaces the lock, as if a file server had granted it to a run on another host. */
 static void a_lock_that_is_lost_ends_the_run(void **state)
 {
     static job j;
@@ -85,13 +85,13 @@ static void what_a_crash_leaves_is_free(void **state)
         job_hit(&j, launcher ? j.pid : j.worker[0], SIGKILL);
         (void)job_wait(&j);
         (void)run_shell(&r, *state, "cat ck/.lock");
-        assert_says(r.out, "pid "); /* so the test is about something */
+        assert_says(r.out, "pid "); /* otherwise the test has tested nothing */
         goes_on(*state, MLP, 3, STEPS, wanted);
         forget(*state);
     }
 }
 
-/* However close together they start: one does all of it, the others nothing. */
+/* Starts several runs at once.  One must do all the work, and the others none. */
 static void of_runs_started_together_one_wins(void **state)
 {
     enum { ROUNDS = 8, RUNS = 3 };

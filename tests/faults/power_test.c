@@ -1,10 +1,12 @@
-/* power_test.c -- a loss of power just after a checkpoint has its name: the log is there up to it.
+/* power_test.c -- simulates a power failure just after a checkpoint got its final name, and checks
+ * that the log has every step up to the checkpoint.
  *
- * Goal:   resuming from whatever checkpoint survives finds a log in which no step before it is
- *         missing, so that the finished log has every step once.
- * Method: a run in this process.  The linker puts fsync() and rename() below before the C
- *         library's (power_test.wrap): when a checkpoint gets its name the power fails, at its
- * worst: the log loses what no fsync of it followed, and its name if its directory saw none.
+ * Goal:   a run that resumes from any surviving checkpoint finds a log with every step before it,
+ *         so that the finished log has every step once.
+ * Method: a run in this process.  The linker replaces the C library's fsync() and rename() by the
+ *         functions below (power_test.wrap).  When a checkpoint gets its name the power fails, in
+ *         the worst way: the log loses all bytes written after its last fsync, and its name unless
+ *         its directory was synced.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,9 +25,9 @@
 enum { EVERY = 2, STEPS = 6, CRASHED = 99 };
 
 static struct {
-    const char *fatal;     /* the name at which the power fails; NULL: never */
+    const char *fatal;     /* the power fails at this name; NULL: never */
     off_t       log_safe;  /* bytes of the log that are on the disk */
-    bool        name_safe; /* and its directory's entry */
+    bool        name_safe; /* the log's directory entry is on the disk */
 } disk;
 
 int __real_rename(const char *from, const char *to);
@@ -63,7 +65,8 @@ static lk_status work(lk_comm *comm, void *context)
 
 static lk_status train(bool resume)
 {
-    lk_train_config config = { .model            = "mlp",
+    lk_train_config config = { .struct_size      = sizeof(lk_train_config),
+                               .model            = "mlp",
                                .data             = "synthetic:samples=64,features=4,classes=3",
                                .global_batch     = 8,
                                .steps            = STEPS,
@@ -80,7 +83,7 @@ static lk_status train(bool resume)
     return status == LK_OK ? lk_launch_threads(1, 0, work, &config) : status;
 }
 
-/* Exit status of a run in a process of its own, in which the power fails at `fatal`. */
+/* Runs in a separate process, in which the power fails at `fatal`.  Returns its exit status. */
 static int run_until(const char *fatal)
 {
     int   status;
@@ -95,7 +98,7 @@ static int run_until(const char *fatal)
     return WEXITSTATUS(status);
 }
 
-/* The next line that is not of a checkpoint, which a resumed run may lack. */
+/* Reads the next line that is not about a checkpoint, because a resumed run may lack such lines. */
 static void next_line(char *line, int size, FILE *log)
 {
     do
@@ -103,7 +106,7 @@ static void next_line(char *line, int size, FILE *log)
     while (strstr(line, "\"checkpoint\"") != NULL);
 }
 
-/* The log has the steps 1 to `steps`, in order, and nothing after them but the end. */
+/* Checks that the log has the steps 1 to `steps` in order, and then only the end. */
 static void assert_log(unsigned long steps)
 {
     char  line[1024];
@@ -125,7 +128,7 @@ static void no_step_before_a_checkpoint_is_lost(void **state)
     static const char *const names[] = { "/step-00000002", "/step-00000004", "/step-00000006" };
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        assert_int_equal(mkdir("logs", 0700), 0); /* which nothing but the log would sync */
+        assert_int_equal(mkdir("logs", 0700), 0); /* only the log would sync this directory */
         assert_int_equal(run_until(names[i]), CRASHED);
         assert_int_equal(train(true), LK_OK);
         assert_log(STEPS);

@@ -1,8 +1,9 @@
-/* refuse_test.c -- what is wrong is refused by name, and the first to fail is the one reported.
+/* refuse_test.c -- tests that wrong input is refused with a message that names it, and that the
+ * first failure is reported.
  *
- * Goal:   options that contradict a checkpoint, another model's checkpoint, cut data and numbers
- *         that are not finite end the run with a message that names them, and leave everything as
- *         it was; `lockstep run` reports the first failure by cause.
+ * Goal:   options that contradict a checkpoint, another model's checkpoint, truncated data and
+ *         non-finite numbers end the run with a message that names them.  They change no file.
+ *         `lockstep run` reports the first failure by cause.
  * Method: the command itself.
  */
 #include "faults/job.h"
@@ -55,7 +56,7 @@ static void contradictions_are_named(void **state)
                 "--lr 0.05 " ON_CK);
     assert_int_equal(r.status, 2);
     assert_says(r.err, "the model is \"gpt\", but the checkpoint was made with \"mlp\"");
-    run_command(&r, *state, "inspect ck"); /* none of them touched it */
+    run_command(&r, *state, "inspect ck"); /* no run has changed it */
     assert_int_equal(r.status, 0);
     forget(*state);
 }
@@ -78,12 +79,13 @@ static void infinities_update_nothing(void **state)
         assert_says(r.err, "; `lockstep verify` with --step ");
         *strstr(r.err, "; `lockstep verify`") = '\0';
         const char *said = strstr(r.err, "step ");
-        for (const char *next; (next = strstr(said + 1, "step ")) != NULL;) /* the reason's own */
+        for (const char *next; (next = strstr(said + 1, "step ")) != NULL;) /* the last */
             said = next;
         assert_int_equal(sscanf(said, "step %lu: the ", &failed), 1);
         (void)run_shell(&r, *state, "tail -n 1 log; ls ck | tail -n 1");
         assert_int_equal(sscanf(strstr(r.out, "\nstep-") + 1, "step-%lu", &saved), 1);
-        assert_int_equal(saved + 1, failed); /* the step before is the last that was saved */
+        assert_int_equal(saved + 1, failed); /* the last checkpoint is that of the step before the
+                                              * failed one */
         (void)snprintf(line, sizeof line, "{\"step\": %lu, ", saved);
         assert_int_equal(strncmp(r.out, line, strlen(line)), 0); /* and logged */
         forget(*state);
@@ -123,7 +125,7 @@ static void cut_data_is_refused(void **state)
     }
 }
 
-/* What was trained on before the change is saved, what came after it is not. */
+/* Changes the data during a run.  The steps before the change are saved, later steps are not. */
 static void data_that_change_are_named(void **state)
 {
     static const char *const modes[] = { "", "--worker-mode threads" };
@@ -186,10 +188,10 @@ static void the_example_has_the_same_weights_for_every_n(void **state)
         print_message("skipped: %s is not built\n", program);
         skip();
     }
-    (void)snprintf(line, sizeof line, "WORLD_SIZE=2 %s", program); /* it cannot join: no crash */
+    (void)snprintf(line, sizeof line, "WORLD_SIZE=2 %s", program); /* cannot join: no crash */
     (void)run_shell(&r, *state, line);
     assert_int_equal(r.status, 1);
-    assert_says(r.err, "WORLD_SIZE=2 is set, but not all of RANK");
+    assert_says(r.err, "WORLD_SIZE=2 is set, but not RANK");
     for (int workers = 1; workers <= 3; workers++) {
         (void)snprintf(line, sizeof line, "run -n %d %s", workers, program);
         run_command(&r, *state, line);

@@ -1,22 +1,23 @@
-/* restart_test.c -- `train --restart`: whoever is killed, the one command ends with the weights of
- * the run that nobody disturbed; what a restart cannot mend ends it as ever.
+/* restart_test.c -- `train --restart`: after any kills, the same command ends with the weights of
+ * the undisturbed run; a failure that a restart cannot repair ends it.
  *
- * Goal:   workers, several at once, or the launcher of a host are killed again and again: the
- *         command goes on by itself, from its newest checkpoint.  A request to stop, an error of
- *         the program's own and too many losses without a newer checkpoint end it, and say so.
- * Method: the command itself.  Its children are looked up each time that they are hit, as soon as
- *         there is a newer checkpoint than at the blow before.  An evaluation after each step
- *         takes far longer than the step, so that no run gets away meanwhile.
+ * Goal:   workers, several at once, or the launcher of a host are killed repeatedly, and the
+ *         command restarts by itself from its newest checkpoint.  A request to stop, an error of
+ *         the program itself, or too many losses without a newer checkpoint end the command with a
+ *         message.
+ * Method: the command itself.  Before each kill the test finds the command's children, and waits
+ *         for a newer checkpoint than before the last kill.  The log's pipe blocks the run until
+ *         then.
  */
 #include "faults/job.h"
 
 #define SAVES "--checkpoint ck --checkpoint-every 5 --keep 2 --restart "
-#define SLOW                                                                                       \
-    "train mlp --data synthetic:images=1200,h=4,w=4,c=1,classes=3 --validation 0.95 "              \
-    "--eval-every 1 --virtual-workers 4 --hidden 128 --global-batch 8 --lr 0.05 "
-enum { BLOWS = 3, LONG = 50 };
+#define EVALUATES                                                                                  \
+    "train mlp --data synthetic:images=320,h=4,w=4,c=1,classes=3 --validation 0.2 "                \
+    "--eval-every 1 --virtual-workers 4 --hidden 32 --global-batch 8 --lr 0.05 "
+enum { BLOWS = 3, LONG = 120 };
 
-/* The newest step in "ck"; 0 = none. */
+/* Returns the newest step in "ck"; 0 = none. */
 static unsigned long newest(const char *folder)
 {
     unsigned long  step, found = 0;
@@ -32,14 +33,8 @@ static unsigned long newest(const char *folder)
     return found;
 }
 
-static bool has_ended(const job *j)
-{
-    siginfo_t info = { 0 };
-    return waitid(P_PID, (id_t)j->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
-}
-
-/* The command's children, `count` of them at most; returns how many there are. */
-static uint32_t children_of(const job *j, pid_t *child, uint32_t count)
+/* Lists the command's children, at most `count`.  Returns their number. */
+static uint32_t find_children(const job *j, pid_t *child, uint32_t count)
 {
     char     path[64];
     uint32_t found = 0;
@@ -52,17 +47,19 @@ static uint32_t children_of(const job *j, pid_t *child, uint32_t count)
     return found;
 }
 
-/* Waits for `count` children that are not those of before, and for a checkpoint after *step; false
- * if the run is over before. */
+/* Waits for `count` new children, and for a checkpoint after *step.  Returns false if the run ends
+ * before. */
 static bool await_progress(job *j, uint32_t count, unsigned long *step)
 {
     pid_t before = j->worker[0];
     for (double since = seconds_now(); !has_ended(j); nap()) {
         if (seconds_now() - since > LIMIT_SECONDS)
             job_fail(j, "waited %d s for a checkpoint after step %lu", LIMIT_SECONDS, *step);
-        if (children_of(j, j->worker, count) < count || j->worker[0] == before ||
-            newest(j->folder) <= *step)
+        if (find_children(j, j->worker, count) < count || j->worker[0] == before ||
+            newest(j->folder) <= *step) {
+            (void)read_log(j, (unsigned long)-1);
             continue;
+        }
         *step = newest(j->folder);
         return true;
     }
@@ -77,7 +74,8 @@ static uint32_t count_words(const char *text, const char *word)
     return count;
 }
 
-/* Of the command's `children` the last, and all of them, are killed in turn. */
+/* Waits for progress, then kills the last of the command's `children` child processes or all of
+ * them, in turn. */
 static void hit_again_and_again(const char *folder, uint32_t workers, const char *options,
                                 uint32_t children, const char *wanted)
 {
@@ -86,11 +84,12 @@ static void hit_again_and_again(const char *folder, uint32_t workers, const char
     uint32_t      blows = 0;
     char          line[1024], digits[65];
 
-    (void)snprintf(line, sizeof line, SLOW SAVES "--steps %d %s", LONG, options);
+    (void)snprintf(line, sizeof line, EVALUATES SAVES "--steps %d --log pipe %s", LONG, options);
     job_start(&j, folder, workers, line);
     for (; blows < BLOWS && await_progress(&j, children, &step); blows++)
         for (uint32_t i = blows % 2 == 0 ? children - 1 : 0; i < children; i++)
-            (void)kill(j.worker[i], SIGKILL); /* one may be gone with the one before */
+            (void)kill(j.worker[i], SIGKILL); /* an error is ignored, because this worker may
+                                               * already have died with the previous one */
     j.hit_at = seconds_now();
     (void)job_wait(&j);
     if (j.result.status != 0)
@@ -116,7 +115,7 @@ static void whoever_is_killed_it_goes_on(void **state)
     char wanted[65];
     if (!lists_children())
         skip();
-    undisturbed(*state, SLOW, LONG, wanted);
+    undisturbed(*state, EVALUATES, LONG, wanted);
     hit_again_and_again(*state, 1, "", 1, wanted);
     forget(*state);
     hit_again_and_again(*state, 3, "", 3, wanted);
@@ -138,7 +137,7 @@ static void a_request_to_stop_is_obeyed(void **state)
     goes_on(*state, MLP, 3, STEPS, wanted);
 }
 
-/* Nothing is saved on the way, so nothing is gained by starting again for ever. */
+/* Saves no intermediate checkpoint.  A restart then gains nothing, and the command must give up. */
 static void without_a_newer_checkpoint_it_gives_up(void **state)
 {
     static job j;
@@ -148,7 +147,7 @@ static void without_a_newer_checkpoint_it_gives_up(void **state)
     for (int blow = 0; blow < 3; blow++) {
         pid_t  before = j.worker[0];
         double since  = seconds_now();
-        while (children_of(&j, j.worker, 2) < 2 || j.worker[0] == before)
+        while (find_children(&j, j.worker, 2) < 2 || j.worker[0] == before)
             check_waiting(&j, since, "other workers");
         job_hit(&j, j.worker[1], SIGKILL);
     }
@@ -158,7 +157,7 @@ static void without_a_newer_checkpoint_it_gives_up(void **state)
     assert_non_null(strstr(j.result.err, "(2 of 2 without a newer one)"));
 }
 
-/* Nothing else tells its launcher when to begin. */
+/* Injects faults into the only worker of a job with --chaos. */
 static void chaos_hits_one_worker_alone(void **state)
 {
     static command_result r;

@@ -1,15 +1,21 @@
-/* return_test.c -- hosts that are lost and come back into a run that has gone on without them.
+/* return_test.c -- tests hosts that are lost, and return to a run that has continued without them.
  *
- * Goal:   a host enters between two steps, gets the model from the others, and the weights are
- *         those of the run that nobody disturbed; whatever becomes of it on the way, or of who
- *         gives it the model, and whatever data it has, the others go on.
- * Method: the command itself, on emulated hosts that it starts again, hit at moments that its lines
- *         tell, or at seeded ones.
+ * Goal:   a host enters between two steps, receives the model from the others, and the weights are
+ *         those of the undisturbed run.  Whatever happens to the host before it enters, or to the
+ *         host that sends the model, and whatever data it has, the others continue.
+ * Method: the command itself, on emulated hosts that it restarts, hit when certain lines appear, or
+ *         at seeded moments.
  */
-#include "base/sanitized.h"
+#include "base/sanitized_testing.h"
+#include "base/thorough_testing.h"
 #include "faults/survivors.h"
+#include "launch/self_testing.h"
+#include "launch/side_by_side_testing.h"
 
-enum { ROUNDS = LKI_SANITIZED ? 1 : 2 };
+static uint32_t rounds(void)
+{
+    return lki_thorough() ? 2 : 1;
+}
 
 #define RETURNS GOES_ON "--restart=20 --steps 300 --log pipe --checkpoint ck "
 #define TEXT                                                                                       \
@@ -32,7 +38,7 @@ static void a_host_comes_back(void **state)
     char       wanted[65];
     uint64_t   seed = 1;
     undisturbed(*state, BUSY, LONGER, wanted);
-    for (uint32_t round = 0; round < ROUNDS; round++) {
+    for (uint32_t round = 0; round < rounds(); round++) {
         job_start(&j, *state, 4, BUSY RETURNS "--hosts 2");
         job_await_step(&j, HIT_AT);
         for (uint32_t nth = 1; nth <= 2; nth++) {
@@ -53,17 +59,18 @@ static void a_host_comes_back(void **state)
     }
 }
 
-/* Of a host that has a part of the model: who keeps that, too, gives it, and may be lost then. */
+/* Loses a host with a part of the model.  The host with the replica of that part sends it, and may
+ * then be lost. */
 static void a_host_with_a_part_comes_back(void **state)
 {
     static const struct {
         const char *bits, *way;
     } cases[] = {
-        { "--precision bf16 ", "--strategy zero1 --buddies --hosts 4 " },
-        { "", "--strategy zero3 --buddies --hosts 4 " },
-        { "", "--strategy zero2 --buddies --hosts 4 " },
-        { "", "--strategy hybrid --shard-hosts 2 --hosts 4 " },
-        { "--gather-dtype int8 ", "--strategy ddp --hosts 4 " },
+        { "--precision bf16 ", "--strategy zero1 --shard-replicas 2 --hosts 4 " },
+        { "", "--strategy zero3 --shard-replicas 2 --hosts 4 " },
+        { "", "--strategy zero2 --shard-replicas 2 --hosts 4 " },
+        { "", "--strategy hybrid --shard-size 2 --hosts 4 " },
+        { "--param-comm-dtype int8 ", "--strategy ddp --hosts 4 " },
     };
     static job  j;
     static char bits[512], line[1024];
@@ -78,13 +85,14 @@ static void a_host_with_a_part_comes_back(void **state)
         drip_before_next(&j, LEFT, 1);
         drip_until_nth(&j, "(node 3, rank 3) is ready to enter", 1);
         drip_before_next(&j, " enters after step ", 1);
+        await_step_of_all(&j);
         hit_launcher(&j, 2);
         finish(&j, wanted);
         forget(*state);
     }
 }
 
-/* Its launcher as soon as it has a place, and one of its workers when they are ready. */
+/* Kills the launcher as soon as it has a seat, or one of its workers when they are ready. */
 static void one_is_killed_on_its_way(void **state)
 {
     static job j;
@@ -103,14 +111,14 @@ static void one_is_killed_on_its_way(void **state)
     assert_says(j.result.err, " ranks and went on with ");
 }
 
-/* While it enters, or before, or behind: the one that gives it the model, or it, at any moment. */
+/* Kills the entering host, or the host that sends the model, before, while or after it enters. */
 static void anyone_is_killed_at_any_moment(void **state)
 {
     static job j;
     char       wanted[65];
     uint64_t   seed = 7;
     undisturbed(*state, BUSY, LONGER, wanted);
-    for (uint32_t round = 0; round < 2 * ROUNDS; round++) {
+    for (uint32_t round = 0; round < 2 * rounds(); round++) {
         job_start(&j, *state, 4, BUSY RETURNS "--hosts 2");
         job_await_step(&j, HIT_AT);
         hit_launcher(&j, 2);
@@ -125,7 +133,7 @@ static void anyone_is_killed_at_any_moment(void **state)
     }
 }
 
-/* Puts a file of the same length in place of the one that is there, if there is one. */
+/* Replaces a file, if it exists, by another of the same length. */
 static void write_text(const char *folder, int byte)
 {
     char path[2][128], text[4000];
@@ -139,7 +147,8 @@ static void write_text(const char *folder, int byte)
     assert_int_equal(rename(path[1], path[0]), 0);
 }
 
-/* The others see what it has before they give it anything, and go on without it. */
+/* Gives one host other data.  The others detect that before they send it the model, and continue
+ * without it. */
 static void one_with_other_data_is_not_let_in(void **state)
 {
     static job j;
@@ -157,12 +166,13 @@ static void one_with_other_data_is_not_let_in(void **state)
     assert_says(j.result.err, "note: the run has lost 2 ranks and went on with 2; that took ");
 }
 
-/* Whether what was stopped in the moment in which it was to enter is what nobody waits for longer
- * than the timeout: the others name it.  It may have entered just before. */
+/* Stops a worker or a launcher just when it is to enter.  Expects that the others wait no longer
+ * than the timeout, and name the stopped process, which may have entered just before.  Returns
+ * false if the moment was missed. */
 static bool one_is_stopped(const char *folder, const char *wanted, bool a_worker, bool a_launcher)
 {
     static job j;
-    job_start(&j, folder, 4, BUSY RETURNS "--hosts 2 --timeout 2");
+    job_start(&j, folder, 4, BUSY RETURNS "--hosts 2 --timeout 10");
     job_await_step(&j, HIT_AT);
     hit_launcher(&j, 2);
     drip_before_next(&j, LEFT, 1);
@@ -183,19 +193,31 @@ static bool one_is_stopped(const char *folder, const char *wanted, bool a_worker
     return refused != NULL;
 }
 
-/* A worker, its launcher, or both. */
-static void one_is_stopped_as_it_enters(void **state)
+static void stop_as_it_enters(const char *folder, bool a_worker, bool a_launcher)
 {
-    char wanted[65];
-    undisturbed(*state, BUSY, LONGER, wanted);
-    for (uint32_t round = 0; round < 3; round++) {
-        uint32_t tries = 1;
-        while (!one_is_stopped(*state, wanted, round != 1, round != 0))
-            assert_true(tries++ < 8);
-    }
+    char     wanted[65];
+    uint32_t tries = 1;
+    undisturbed(folder, BUSY, LONGER, wanted);
+    while (!one_is_stopped(folder, wanted, a_worker, a_launcher))
+        assert_true(tries++ < 50);
 }
 
-/* Of several hosts one is lost while another is on its way. */
+static void a_worker_is_stopped_as_it_enters(void **state)
+{
+    stop_as_it_enters(*state, true, false);
+}
+
+static void a_launcher_is_stopped_as_it_enters(void **state)
+{
+    stop_as_it_enters(*state, false, true);
+}
+
+static void both_are_stopped_as_they_enter(void **state)
+{
+    stop_as_it_enters(*state, true, true);
+}
+
+/* Loses one host while another is starting. */
 static void several_are_lost_and_come_back(void **state)
 {
     static job j;
@@ -209,17 +231,17 @@ static void several_are_lost_and_come_back(void **state)
     hit_launcher(&j, 3);
     hit_launcher(&j, 2);
     finish(&j, wanted);
-    assert_says(j.result.err, " ranks and went on with "); /* of those on their way some may be */
+    assert_says(j.result.err, " ranks and went on with "); /* some hosts may not have entered yet */
 }
 
-/* The one that has come does not miss the one that is stopped, whom it waits for: the command does,
- * and all begin again. */
+/* Stops the launcher of one host and kills the other's.  The returning host waits for the stopped
+ * launcher and cannot report it.  The command reports it, and all start again. */
 static void nobody_else_is_there_to_miss_one(void **state)
 {
     static job j;
     char       wanted[65];
     undisturbed(*state, BUSY, LONGER, wanted);
-    job_start(&j, *state, 4, BUSY RETURNS "--hosts 2 --timeout 2");
+    job_start(&j, *state, 4, BUSY RETURNS "--hosts 2 --timeout 10");
     job_await_step(&j, HIT_AT);
     job_hit(&j, launcher_of(&j, 0), SIGSTOP);
     hit_launcher(&j, 2);
@@ -227,17 +249,35 @@ static void nobody_else_is_there_to_miss_one(void **state)
     assert_says(j.result.err, "no other host is left to miss it, and it is killed");
 }
 
-int main(void)
+/* clang-format off */
+#define WAITING(X)                                                                                 \
+    X(a_worker_is_stopped_as_it_enters), X(a_launcher_is_stopped_as_it_enters),                    \
+    X(both_are_stopped_as_they_enter), X(nobody_else_is_there_to_miss_one)
+#define NAME(test) (char[]){ #test }
+/* clang-format on */
+
+static char self[SELF_BYTES];
+
+static void who_is_stopped_is_missed_in_time(void **state)
 {
-    const struct CMUnitTest tests[] = {
+    char *const names[] = { WAITING(NAME) };
+    (void)state;
+    run_side_by_side(self, names, sizeof names / sizeof names[0]);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest waiting[] = { WAITING(cmocka_unit_test) };
+    const struct CMUnitTest tests[]   = {
         cmocka_unit_test_setup(a_host_comes_back, begin_afresh),
         cmocka_unit_test_setup(a_host_with_a_part_comes_back, begin_afresh),
         cmocka_unit_test_setup(one_is_killed_on_its_way, begin_afresh),
         cmocka_unit_test_setup(anyone_is_killed_at_any_moment, begin_afresh),
         cmocka_unit_test_setup(one_with_other_data_is_not_let_in, begin_afresh),
-        cmocka_unit_test_setup(one_is_stopped_as_it_enters, begin_afresh),
+        cmocka_unit_test_setup(who_is_stopped_is_missed_in_time, begin_afresh),
         cmocka_unit_test_setup(several_are_lost_and_come_back, begin_afresh),
-        cmocka_unit_test_setup(nobody_else_is_there_to_miss_one, begin_afresh),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    (void)self_is_worker(self, argc, argv);
+    return only_one(argc, argv) ? cmocka_run_group_tests(waiting, make_folder, remove_folder)
+                                : cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

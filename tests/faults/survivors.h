@@ -1,4 +1,4 @@
-/* faults/survivors.h -- for tests of runs that go on without workers that they have lost. */
+/* faults/survivors.h -- for tests of runs that continue without lost workers. */
 #ifndef LKT_SURVIVORS_H
 #define LKT_SURVIVORS_H
 
@@ -6,12 +6,12 @@
 
 #define GOES_ON "--on-failure continue "
 
-enum { LONGER = 300 }; /* steps of runs in which workers are replaced */
+enum { LONGER = 300 }; /* number of steps of runs in which workers are replaced */
 
-/* Takes long to open. */
-#define SLOW "--hidden 2000,2000 --flight fl "
+/* Options of a run that takes long to open. */
+#define SLOW "--hidden 2000,2000 --flight-recorder fl --timeout 300 "
 
-/* Evaluates and checkpoints between many of its short steps. */
+/* Options of a run that evaluates and checkpoints between many of its short steps. */
 #define BUSY                                                                                       \
     "train mlp --data synthetic:images=320,h=4,w=4,c=1,classes=3 --validation 0.2 --eval-every 2 " \
     "--virtual-workers 4 --hidden 32 --global-batch 8 --micro-batch 2 --optimizer adamw --lr 0.01 "
@@ -22,7 +22,7 @@ static inline uint64_t next_random(uint64_t *seed)
     return *seed >> 33;
 }
 
-/* A moment of up to 4 ms. */
+/* Sleeps up to 4 ms. */
 static inline void rest(uint64_t *seed)
 {
     const struct timespec moment = { 0, (long)(next_random(seed) % 4000000) };
@@ -39,14 +39,14 @@ static inline void assert_undisturbed(job *j, const char *wanted)
         fail_msg("%s, undisturbed %s: %s", digits, wanted, j->result.err);
 }
 
-/* Starts a job whose log is the pipe, and waits until it is where it is hit. */
+/* Starts a job whose log is the pipe, and waits for the step at which it is hit. */
 static inline void job_begin(job *j, const char *folder, uint32_t workers, const char *arguments)
 {
     job_start(j, folder, workers, arguments);
     job_await_step(j, HIT_AT);
 }
 
-/* What stands in a log, without times. */
+/* Reads the contents of a log without times. */
 static inline void read_bits(const char *folder, const char *log, command_result *r)
 {
     char line[256];
@@ -57,13 +57,7 @@ static inline void read_bits(const char *folder, const char *log, command_result
     (void)run_shell(r, folder, line);
 }
 
-static inline bool has_ended(const job *j)
-{
-    siginfo_t info = { 0 };
-    return waitid(P_PID, (id_t)j->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
-}
-
-/* Where nothing holds a run up it may get away: whether it says the word before it ends. */
+/* Waits for the word in a run that is not blocked.  Returns false if the run ended without it. */
 static inline bool await_or_end(job *j, const char *word)
 {
     for (double since = seconds_now(); !has_ended(j); nap()) {
@@ -76,53 +70,112 @@ static inline bool await_or_end(job *j, const char *word)
     return false;
 }
 
-/* Waits for the nth `word`, and reads the log meanwhile: who writes it may be waited for. */
+static inline uint32_t count_of(const char *text, const char *word)
+{
+    uint32_t count = 0;
+    for (const char *at = text; (at = strstr(at, word)) != NULL; at++)
+        count++;
+    return count;
+}
+
+/* Waits for the nth `word`.  Reads the log during the wait, because others may wait for its
+ * writer. */
 static inline void await_nth(job *j, const char *word, uint32_t nth)
 {
     for (double since = seconds_now();; check_waiting(j, since, word)) {
-        uint32_t count = 0;
         read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
-        for (const char *at = j->result.err; (at = strstr(at, word)) != NULL; at++)
-            count++;
-        if (count >= nth)
+        if (count_of(j->result.err, word) >= nth)
             return;
         (void)read_log(j, (unsigned long)-1);
     }
 }
 
-/* Whether all have joined, and rank `last` has yet to open data or to make room for the model, as
- * flight records in "fl" say; learns who they are. */
-static inline bool is_early(job *j, uint32_t last)
+/* A rank's progress, from its flight record. */
+typedef enum {
+    IS_STARTING,
+    IS_EARLY, /* all have joined, and cannot continue without this rank */
+    IS_LATE,
+} earliness;
+
+/* Determines from the records in "fl" the progress of rank `last`, and the pids of all ranks. */
+static inline earliness look_at_last(job *j, uint32_t last)
 {
-    char     line[256];
-    bool     early = false;
-    uint32_t rank, joined = 0;
-    int      pid;
+    char      line[256], state[16];
+    earliness where = IS_STARTING;
+    uint32_t  rank, joined = 0;
+    int       pid;
     (void)snprintf(line, sizeof line, "%s inspect --flight %s/fl 2>/dev/null", LK_TEST_COMMAND,
                    j->folder);
     FILE *said = popen(line, "r");
-    while (fgets(line, sizeof line, said) != NULL)
-        if (sscanf(line, " %u running %d", &rank, &pid) == 2 && rank <= last) {
-            j->worker[rank] = (pid_t)pid;
-            joined += strstr(line, "  0  ") != NULL;
-            early = rank == last && (strstr(line, "  0  opening data") != NULL ||
-                                     strstr(line, "  0  making room for the model") != NULL);
-        }
+    while (fgets(line, sizeof line, said) != NULL) {
+        if (sscanf(line, " %u %15s %d", &rank, state, &pid) != 3 || rank > last ||
+            (strcmp(state, "running") != 0 && strcmp(state, "stopped") != 0))
+            continue;
+        j->worker[rank] = (pid_t)pid;
+        joined += strstr(line, "  0  ") != NULL;
+        if (rank != last)
+            continue;
+        bool waited_for = strstr(line, "  0  opening data") != NULL ||
+                          strstr(line, "  0  making room for the model") != NULL;
+        bool has_joined = strstr(line, "  -  ") == NULL;
+        where           = waited_for ? IS_EARLY : has_joined ? IS_LATE : IS_STARTING;
+    }
     (void)pclose(said);
-    return early && joined > last;
+    return where == IS_EARLY && joined <= last ? IS_STARTING : where;
 }
 
-/* Stops the last rank before its first step: nobody begins without it. */
-static inline void hold_early(job *j)
+/* Lets the stopped rank `last` run for a moment at a time, until all ranks have joined and no other
+ * rank can begin without this one.  Returns false if the rank has run too far. */
+static inline bool stop_early(job *j, uint32_t last)
 {
-    uint32_t last = j->workers - 1;
-    for (double since = seconds_now(); !is_early(j, last);)
-        check_waiting(j, since, "a rank before its first step");
-    assert_int_equal(kill(j->worker[last], SIGSTOP), 0);
+    earliness where = IS_STARTING;
+    for (double since = seconds_now(); where != IS_EARLY; check_waiting(j, since, "a rank")) {
+        pid_t pid = j->worker[last];
+        if (pid > 0)
+            (void)kill(pid, SIGSTOP);
+        while (pid > 0 && process_state(pid) != 'T' && !is_gone(pid))
+            nap();
+        where = look_at_last(j, last);
+        if (where == IS_LATE)
+            return false;
+        if (where == IS_STARTING && pid > 0)
+            (void)kill(pid, SIGCONT);
+        where = pid > 0 ? where : IS_STARTING;
+    }
+    return true;
 }
 
-/* Waits until the one that is started in its place can enter; the run is held up by its log.
- * `host`: "" or, where there are several, "host host1, ". */
+/* Starts a job with SLOW whose last rank is stopped before its first step, and reads all pids.  If
+ * the log is the pipe, rank 0 cannot write its first line before the log is read. */
+static inline void job_start_early(job *j, const char *folder, uint32_t workers,
+                                   const char *arguments)
+{
+    static command_result r;
+    for (uint32_t tries = 0; tries < 50; tries++) {
+        (void)run_shell(&r, folder, "rm -rf ck fl");
+        job_start_held(j, folder, workers, arguments);
+        if (stop_early(j, workers - 1))
+            return;
+        job_kill_all(j);
+        j->hit_at = seconds_now();
+        (void)job_wait(j);
+    }
+    fail_msg("the last rank could not be stopped before its first step");
+}
+
+/* Kills a worker, and waits until its launcher has reported that to the others on the host. */
+static inline void kill_and_await_told(job *j, pid_t pid)
+{
+    job_hit(j, pid, SIGKILL);
+    while (process_state(pid) != 0) {
+        if (seconds_now() - j->hit_at > LIMIT_SECONDS)
+            job_fail(j, "the worker %d has not been reaped", (int)pid);
+        nap();
+    }
+}
+
+/* Waits until a replacement can enter, while the log blocks the run.  `host`: "" or, with several
+ * hosts, "host host1, ". */
 static inline void await_replacement(job *j, uint32_t rank, uint32_t nth, const char *host)
 {
     char wanted[64];
@@ -140,7 +193,7 @@ static inline void await_replacement(job *j, uint32_t rank, uint32_t nth, const 
 
 /* ---- Hosts --------------------------------------------------------------------------------- */
 
-/* The launcher of a host is who started its workers. */
+/* Returns the launcher of a rank's host, which is the parent of its process. */
 static inline pid_t launcher_of(const job *j, uint32_t rank)
 {
     char path[64], text[4096];
@@ -155,47 +208,7 @@ static inline pid_t launcher_of(const job *j, uint32_t rank)
     return (pid_t)atoi(parent + strlen("PPid:"));
 }
 
-/* Whether it is one that takes decisions for a keeper. */
-static inline bool is_coordinator(pid_t pid)
-{
-    char path[64], comm[32] = "";
-    (void)snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
-    FILE *file = fopen(path, "r");
-    bool  is   = file != NULL && fgets(comm, sizeof comm, file) != NULL
-              && strcmp(comm, "lockstep-coord\n") == 0;
-    if (file != NULL)
-        (void)fclose(file);
-    return is;
-}
-
-/* A keeper's children, one after the other; 0: no more. */
-static inline pid_t next_child(FILE *children)
-{
-    int pid = 0;
-    return children != NULL && fscanf(children, "%d", &pid) == 1 ? (pid_t)pid : 0;
-}
-
-static inline FILE *children_of(pid_t parent)
-{
-    char path[64];
-    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)parent, (int)parent);
-    return fopen(path, "re");
-}
-
-/* That of this keeper; 0: there is none now.  A worker that it has started has its name for a
- * moment. */
-static inline pid_t coordinator_of(pid_t keeper)
-{
-    FILE *children = children_of(keeper);
-    pid_t pid, found = 0;
-    while (found == 0 && (pid = next_child(children)) != 0)
-        found = !is_gone(pid) && is_coordinator(pid) ? pid : 0;
-    if (children != NULL)
-        (void)fclose(children);
-    return found;
-}
-
-/* The newest child of a process that is there yet, and no coordinator. */
+/* Returns the newest living child of a process, except a coordinator. */
 static inline pid_t newest_child(pid_t parent)
 {
     FILE *children = children_of(parent);
@@ -207,34 +220,43 @@ static inline pid_t newest_child(pid_t parent)
     return newest;
 }
 
-static inline void drip_each(job *j, long pause_ns, const char *word, uint32_t nth)
+/* Waits for the nth `word`.  Reads a line of the log now and then, long before rank 0, which is
+ * blocked by the log, would count as lost.  So the run advances, but only slowly. */
+static inline void drip_until_nth(job *j, const char *word, uint32_t nth)
 {
-    const struct timespec moment = { 0, pause_ns };
-    for (double since = seconds_now();; check_waiting(j, since, word)) {
-        uint32_t count = 0;
-        char     byte  = 0;
+    double since = seconds_now(), read_at = 0;
+    for (;; check_waiting(j, since, word)) {
         read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
-        for (const char *at = j->result.err; (at = strstr(at, word)) != NULL; at++)
-            count++;
-        if (count >= nth)
+        if (count_of(j->result.err, word) >= nth)
             return;
-        while (byte != '\n' && read(j->log, &byte, 1) == 1)
+        if (seconds_now() - read_at < j->timeout_s / 4)
             continue;
-        (void)nanosleep(&moment, NULL);
+        (void)read_log(j, (unsigned long)-1);
+        read_at = seconds_now();
     }
 }
 
-/* As await_nth(), but of the log a line is read now and then: so rank 0, which stands before it,
- * goes on, and does not get away. */
-static inline void drip_until_nth(job *j, const char *word, uint32_t nth)
-{
-    drip_each(j, 50000000, word, nth);
-}
-
-/* The same for what comes before the next step does: as soon as rank 0 has written its line. */
+/* Waits for a line that is printed before the next step, once rank 0 has written its own line.
+ * Reads one line of the log at a time. */
 static inline void drip_before_next(job *j, const char *word, uint32_t nth)
 {
-    drip_each(j, 1, word, nth);
+    for (double since = seconds_now();; check_waiting(j, since, word)) {
+        char byte = 0;
+        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
+        if (count_of(j->result.err, word) >= nth)
+            return;
+        while (byte != '\n' && read(j->log, &byte, 1) == 1)
+            continue;
+    }
+}
+
+/* Waits for the first step after all replacements have entered, when all have the model. */
+static inline void await_step_of_all(job *j)
+{
+    unsigned long step = 0;
+    for (const char *at = j->result.err; (at = strstr(at, " after step ")) != NULL; at++)
+        step = strtoul(at + strlen(" after step "), NULL, 10);
+    job_await_step(j, step + 1);
 }
 
 static inline void await_gone(job *j, pid_t launcher)
@@ -246,8 +268,8 @@ static inline void await_gone(job *j, pid_t launcher)
     }
 }
 
-/* Nobody waits for a launcher: until it has died nobody reads the log, so that the run does not get
- * away meanwhile. */
+/* Kills a launcher.  No worker waits for a launcher, so the log is not read until it is dead:
+ * otherwise the run could end first. */
 static inline void hit_launcher(job *j, uint32_t rank)
 {
     pid_t launcher = launcher_of(j, rank);

@@ -1,10 +1,14 @@
-/* emulated_test.c -- --hosts H: several hosts on this one, and what happens to their launchers.
+/* emulated_test.c -- --hosts H: tests jobs on several emulated hosts, whose launchers are killed or
+ * stopped.
  *
- * Goal:   it is a job of H hosts in everything but the wires: same bits, same ends; a launcher
- *         that is killed or stops is a host that is lost, named, and nothing is left behind.
- * Method: nodes.h with one node, the launcher above the hosts' launchers, which are its children.
+ * Goal:   such a job differs from a job on H hosts only in its network: the bits and the ends are
+ *         the same.  A launcher that is killed or stopped is a lost host, which is named, and no
+ *         process is left behind.
+ * Method: nodes.h with one node: the parent process of the hosts' launchers.
  */
 #include "hosts/nodes.h"
+#include "launch/self_testing.h"
+#include "launch/side_by_side_testing.h"
 
 #define MLP                                                                                      \
     "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 6 "            \
@@ -47,13 +51,13 @@ static void ranks_and_lines_are_those_of_hosts(void **state)
                             "100'");
     assert_int_equal(r.status, 6);
     assert_says(r.err, "lockstep run: rank 1 (host host1, pid ");
-    assert_null(strchr(strchr(r.err, '\n') + 1, '\n')); /* said once */
+    assert_null(strchr(strchr(r.err, '\n') + 1, '\n')); /* only once */
     run_command(&r, *state, "run -n 2 --hosts 2 no-such-program");
     assert_int_equal(r.status, 127);
     assert_says(r.err, "cannot run no-such-program");
 }
 
-/* ---- Its processes ----------------------------------------------------------------------- */
+/* ---- The job's processes ----------------------------------------------------------------- */
 
 enum { HOSTS = 3 };
 
@@ -88,7 +92,7 @@ typedef struct {
     pid_t launchers[HOSTS], workers[HOSTS * 2];
 } job;
 
-/* Three hosts with two workers each that sleep, all of them started. */
+/* Starts three hosts with two workers each, and waits until all workers have started. */
 static void start(job *j, const char *folder, const char *options, const char *script)
 {
     char line[512];
@@ -117,7 +121,7 @@ static void nobody_is_left(job *j)
         }
 }
 
-#define SLEEPS "echo ready; exec sleep 100"
+#define SLEEPS "echo ready; exec sleep 1000"
 #define POLITE "trap \"exit 75\" TERM INT; echo ready; while :; do sleep 0.05; done"
 
 static void a_killed_launcher_is_a_lost_host(void **state)
@@ -139,34 +143,43 @@ static void a_killed_launcher_is_a_lost_host(void **state)
 static void a_stopped_launcher_is_a_lost_host(void **state)
 {
     static job j;
-    start(&j, *state, "--timeout 2", SLEEPS);
+    start(&j, *state, "--timeout 6", SLEEPS);
     assert_int_equal(kill(j.launchers[1], SIGSTOP), 0);
     node_ends(&j.j, 0, 1, "host host1 (node 1, ranks 2 to 3) is lost: its launcher ");
     nobody_is_left(&j);
 }
 
-/* Nobody is left who could miss them but the one above. */
+/* Stops all launchers, or all but one that is killed.  Then only the parent process can detect that
+ * the launchers are stopped.  Expects that the parent kills them. */
+static void stop_all(const char *folder, const char *options, bool one_dies)
+{
+    static job j;
+    char       words[192];
+
+    start(&j, folder, options, SLEEPS);
+    for (uint32_t h = one_dies; h < HOSTS; h++)
+        assert_int_equal(kill(j.launchers[h], SIGSTOP), 0);
+    if (one_dies)
+        assert_int_equal(kill(j.launchers[0], SIGKILL), 0);
+    node_ends(&j.j, 0, 1, one_dies ? "lockstep run: host host0 (node 0, ranks 0 to 1) is lost: "
+                                     "its launcher was killed by SIGKILL\n"
+                                   : "lockstep run: host host0 (node 0, ranks 0 to 1) is lost: "
+                                     "its launcher did not run, and was killed\n");
+    (void)snprintf(words, sizeof words, "note: the launcher of host1 (node 1, pid %d) has been "
+                   "stopped (by SIGSTOP or a debugger) for 6 s, no other host is left to miss "
+                   "it, and it is killed\n", (int)j.launchers[1]);
+    assert_says(j.j.ended[0].err, words);
+    nobody_is_left(&j);
+}
+
 static void stopped_launchers_are_lost_where_no_other_runs(void **state)
 {
-    static const char *const ways[] = { "--timeout 1", "--timeout 1 --on-failure continue" };
-    static job j;
-    for (uint32_t one_dies = 0; one_dies < 2; one_dies++) {
-        char words[192];
-        start(&j, *state, ways[one_dies], SLEEPS);
-        for (uint32_t h = one_dies; h < HOSTS; h++)
-            assert_int_equal(kill(j.launchers[h], SIGSTOP), 0);
-        if (one_dies)
-            assert_int_equal(kill(j.launchers[0], SIGKILL), 0);
-        node_ends(&j.j, 0, 1, one_dies ? "lockstep run: host host0 (node 0, ranks 0 to 1) is lost: "
-                                         "its launcher was killed by SIGKILL\n"
-                                       : "lockstep run: host host0 (node 0, ranks 0 to 1) is lost: "
-                                         "its launcher did not run, and was killed\n");
-        (void)snprintf(words, sizeof words, "note: the launcher of host1 (node 1, pid %d) has been "
-                       "stopped (by SIGSTOP or a debugger) for 1 s, no other host is left to miss "
-                       "it, and it is killed\n", (int)j.launchers[1]);
-        assert_says(j.j.ended[0].err, words);
-        nobody_is_left(&j);
-    }
+    stop_all(*state, "--timeout 6", false);
+}
+
+static void stopped_launchers_are_lost_where_the_other_dies(void **state)
+{
+    stop_all(*state, "--timeout 6 --on-failure continue", true);
 }
 
 static void a_killed_worker_is_named_with_its_host(void **state)
@@ -190,7 +203,8 @@ static void all_die_with_the_launcher_above(void **state)
     nobody_is_left(&j);
 }
 
-/* As from a shell's kill, as from `timeout` and a terminal, and to one host's launcher alone. */
+/* Requests a stop like a shell's kill, like timeout(1) and a terminal, and from one host's launcher
+ * only. */
 static void a_request_to_stop_counts_once(void **state)
 {
     static job j;
@@ -210,18 +224,18 @@ static void a_second_request_ends_all(void **state)
     start(&j, *state, "--grace 0.2", "trap \"\" TERM INT; echo ready; sleep 100 & wait; wait");
     assert_int_equal(kill(j.j.pid[0], SIGINT), 0);
     node_await_signals_taken(&j.j, 0);
-    pass(0.3); /* what comes at once is an echo of the first */
+    pass(0.3); /* an immediate signal would count as the first one */
     assert_int_equal(kill(j.j.pid[0], SIGINT), 0);
     node_ends(&j.j, 0, 128 + SIGINT, "a second SIGINT ended the workers");
     nobody_is_left(&j);
 }
 
-/* Ctrl-Z, longer than anybody may be silent, and fg. */
+/* Pauses the job by Ctrl-Z, longer than any timeout, and continues it by fg. */
 static void a_pause_is_no_fault(void **state)
 {
     static job            j;
-    const struct timespec pause = { .tv_sec = 4 };
-    start(&j, *state, "--timeout 2", "echo ready; sleep 5; exit 0");
+    const struct timespec pause = { .tv_sec = 5 };
+    start(&j, *state, "--timeout 4", "echo ready; sleep 6; exit 0");
     assert_int_equal(kill(-j.j.pid[0], SIGSTOP), 0);
     (void)nanosleep(&pause, NULL);
     assert_int_equal(kill(-j.j.pid[0], SIGCONT), 0);
@@ -229,19 +243,38 @@ static void a_pause_is_no_fault(void **state)
     assert_string_equal(j.j.ended[0].err, "");
 }
 
-int main(void)
+/* clang-format off */
+#define WAITING(X)                                                                               \
+    X(a_stopped_launcher_is_a_lost_host), X(stopped_launchers_are_lost_where_no_other_runs),     \
+    X(stopped_launchers_are_lost_where_the_other_dies), X(a_pause_is_no_fault)
+#define NAME(test) (char[]){ #test }
+/* clang-format on */
+
+static char self[SELF_BYTES];
+
+static void who_is_stopped_is_missed_in_time(void **state)
 {
-    const struct CMUnitTest tests[] = {
+    char *const names[] = { WAITING(NAME) };
+
+    (void)state;
+    run_side_by_side(self, names, sizeof names / sizeof names[0]);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest waiting[] = { WAITING(cmocka_unit_test) };
+    const struct CMUnitTest tests[]   = {
         cmocka_unit_test(the_bits_of_one_host),
         cmocka_unit_test(ranks_and_lines_are_those_of_hosts),
         cmocka_unit_test(a_killed_launcher_is_a_lost_host),
-        cmocka_unit_test(a_stopped_launcher_is_a_lost_host),
-        cmocka_unit_test(stopped_launchers_are_lost_where_no_other_runs),
+        cmocka_unit_test(who_is_stopped_is_missed_in_time),
         cmocka_unit_test(a_killed_worker_is_named_with_its_host),
         cmocka_unit_test(all_die_with_the_launcher_above),
         cmocka_unit_test(a_request_to_stop_counts_once),
         cmocka_unit_test(a_second_request_ends_all),
-        cmocka_unit_test(a_pause_is_no_fault),
     };
-    return cmocka_run_group_tests_name("hosts.emulated", tests, make_folder, remove_folder);
+    (void)self_is_worker(self, argc, argv);
+    return only_one(argc, argv)
+               ? cmocka_run_group_tests_name("hosts.emulated", waiting, make_folder, remove_folder)
+               : cmocka_run_group_tests_name("hosts.emulated", tests, make_folder, remove_folder);
 }

@@ -1,7 +1,7 @@
-/* hosts/nodes.h -- the nodes of a job, each a command of its own, as on several hosts.
+/* hosts/nodes.h -- for tests: the nodes of a job, each a separate command, as on several hosts.
  *
- * All of them are on this one, and meet at a port of 127.0.0.1.  A node's output goes to files of
- * its own.  Every wait has a generous limit.
+ * All nodes run on this machine, and connect to a port of 127.0.0.1.  Each node's output goes to
+ * separate files.  Every wait has a generous limit.
  */
 #ifndef LKT_NODES_H
 #define LKT_NODES_H
@@ -14,13 +14,13 @@
 
 #include "cli/command.h"
 
-enum { NODES_MAX = 4, LIMIT_SECONDS = 60 };
+enum { NODES_MAX = 4, LIMIT_SECONDS = 300 };
 
 typedef struct {
     const char    *folder;
     uint32_t       count;
     unsigned       port;
-    pid_t          pid[NODES_MAX]; /* of the command, the launcher; 0 = ended */
+    pid_t          pid[NODES_MAX]; /* pid of each command, a launcher; 0 = ended */
     command_result ended[NODES_MAX];
 } nodes;
 
@@ -56,7 +56,7 @@ static inline unsigned free_port(void)
     return ntohs(address.sin_port);
 }
 
-/* A job that nobody has come to yet; its key is the file "key". */
+/* Prepares a job without nodes; its key is the file "key". */
 static inline void nodes_begin(nodes *j, const char *folder)
 {
     memset(j, 0, sizeof *j);
@@ -78,7 +78,7 @@ static inline uint32_t node_start(nodes *j, const char *line)
     uint32_t    i = j->count++;
 
     assert_true(i < NODES_MAX);
-    forget_stream(j, "out", i); /* nobody shall read what an earlier job has said */
+    forget_stream(j, "out", i); /* no test may read the output of an earlier job */
     forget_stream(j, "err", i);
     (void)snprintf(whole, sizeof whole,
                    "cd %s; L=%s; R='--rendezvous tcp://127.0.0.1:%u --job-key key'\n"
@@ -123,7 +123,7 @@ static inline void nodes_fail(nodes *j, const char *format, ...)
     fail_msg("%s", text);
 }
 
-/* What a node has said so far. */
+/* Returns the output of a node so far. */
 static inline const char *node_said(nodes *j, uint32_t i, const char *stream)
 {
     char name[16];
@@ -140,24 +140,28 @@ static inline void node_await_word(nodes *j, uint32_t i, const char *word)
             nodes_fail(j, "node %u does not say %s", i, word);
 }
 
-/* Until the launcher has taken all signals that were sent to it: two that wait are one. */
+/* Waits until the launcher has handled all its signals, which it does between two sleeps.  Two
+ * pending signals of one kind would be merged. */
 static inline void node_await_signals_taken(nodes *j, uint32_t i)
 {
-    bool taken = false;
-    for (double since = seconds_now(); !taken; nap()) {
+    bool taken = false, sleeps = false;
+    for (double since = seconds_now(); !taken || !sleeps; nap()) {
         char path[64], line[256];
         (void)snprintf(path, sizeof path, "/proc/%d/status", (int)j->pid[i]);
         FILE *file = fopen(path, "r");
         if (file == NULL || seconds_now() - since > LIMIT_SECONDS)
             nodes_fail(j, "node %u does not take its signal", i);
-        while (fgets(line, sizeof line, file) != NULL)
+        while (fgets(line, sizeof line, file) != NULL) {
+            if (strncmp(line, "State:", 6) == 0)
+                sleeps = line[strlen("State:\t")] == 'S';
             if (strncmp(line, "ShdPnd:", 7) == 0)
                 taken = strtoull(line + 7, NULL, 16) == 0;
+        }
         (void)fclose(file);
     }
 }
 
-/* Waits for a node to end; what it said is in ended[i] then. */
+/* Waits for a node to end; ended[i] then has its output. */
 static inline const command_result *node_wait(nodes *j, uint32_t i)
 {
     int status = 0;
@@ -175,7 +179,7 @@ static inline const command_result *node_wait(nodes *j, uint32_t i)
     return &j->ended[i];
 }
 
-/* Node `i` ends with this status, and says these words on stderr. */
+/* Checks that node `i` ends with this status, and prints these words on stderr. */
 static inline void node_ends(nodes *j, uint32_t i, int status, const char *words)
 {
     const command_result *r = node_wait(j, i);
@@ -189,7 +193,7 @@ static inline void nodes_end(nodes *j, int status, const char *words)
         node_ends(j, i, status, words);
 }
 
-/* A folder with a key in it. */
+/* Creates a folder with a key in it. */
 static inline int make_folder_with_key(void **state)
 {
     static command_result r;

@@ -1,8 +1,9 @@
-/* nodes_test.c -- jobs of several launchers that meet: they start, end and fail as one.
+/* nodes_test.c -- tests that the launchers of a job start, end and fail together.
  *
- * Goal:   whatever happens on one node, every node ends with the same status and says the same;
- *         who does not belong or does not come is named; strangers change nothing.
- * Method: nodes.h; the workers are lines of shell, which know nothing of us.
+ * Goal:   whatever happens on one node, every node ends with the same status and message.  A node
+ *         that is missing or does not belong to the job is named.  Other connections have no
+ *         effect.
+ * Method: nodes.h; the workers are lines of shell, which do not use Lockstep.
  */
 #include "hosts/nodes.h"
 
@@ -14,7 +15,7 @@ static void ranks_go_through_the_nodes(void **state)
     static nodes j;
     nodes_begin(&j, *state);
     (void)node_start(&j, "exec $L run --nnodes 3 --node-rank 2 $R -n 1 " TELL);
-    (void)node_start(&j, "exec $L run --nnodes 3 $R -n 2 " TELL); /* takes what is left: 1 */
+    (void)node_start(&j, "exec $L run --nnodes 3 $R -n 2 " TELL); /* takes the rest: node 1 */
     (void)node_start(&j, "exec $L run --nnodes 3 --node-rank 0 $R -n 2 " TELL);
     nodes_end(&j, 0, "");
     assert_string_equal(j.ended[0].out, "[4] 4/5 0/1 2 2 127.0.0.1\n");
@@ -24,7 +25,7 @@ static void ranks_go_through_the_nodes(void **state)
     assert_says(j.ended[2].out, "[1] 1/5 1/2 0 0 127.0.0.1\n");
 }
 
-/* One port for the programs' own use, the same for all. */
+/* Checks that all workers receive the same port for the programs' own use. */
 static void all_are_told_the_same_port(void **state)
 {
     static nodes j;
@@ -49,7 +50,7 @@ static void start_pair(nodes *j, const char *folder, const char *zero, const cha
     (void)node_start(j, line);
 }
 
-/* All four workers have said that they listen, or do not listen, to signals. */
+/* Waits until all four workers have printed whether they handle signals. */
 static void await_ready(nodes *j)
 {
     node_await_word(j, 0, "[0] ready");
@@ -62,18 +63,18 @@ static void a_failure_is_everybodys(void **state)
 {
     static nodes j;
     for (int from = 0; from < 2; from++) {
-        static const char fails[] = "sh -c 'test $LOCAL_RANK = 0 || exit 3; sleep 100'";
+        static const char fails[] = "sh -c 'test $LOCAL_RANK = 0 || exit 3; sleep 1000'";
         char              words[64];
-        start_pair(&j, *state, from == 0 ? fails : "sleep 100", from == 1 ? fails : "sleep 100");
+        start_pair(&j, *state, from == 0 ? fails : "sleep 1000", from == 1 ? fails : "sleep 1000");
         nodes_end(&j, 3, "exited with status 3\n");
         (void)snprintf(words, sizeof words, "lockstep run: rank %d (host ", from == 0 ? 1 : 3);
         assert_says(j.ended[0].err, words);
         assert_string_equal(j.ended[0].err, j.ended[1].err);
     }
-    start_pair(&j, *state, "sleep 100", "sh -c 'test $LOCAL_RANK = 0 || kill -9 $$; sleep 100'");
+    start_pair(&j, *state, "sleep 1000", "sh -c 'test $LOCAL_RANK = 0 || kill -9 $$; sleep 1000'");
     nodes_end(&j, 128 + SIGKILL, "was killed by SIGKILL\n");
     assert_string_equal(j.ended[0].err, j.ended[1].err);
-    start_pair(&j, *state, "sleep 100", "no-such-program");
+    start_pair(&j, *state, "sleep 1000", "no-such-program");
     nodes_end(&j, 127, "cannot run no-such-program");
     assert_says(j.ended[0].err, "(node 1): cannot run");
 }
@@ -111,13 +112,13 @@ static void a_second_request_ends_all(void **state)
     await_ready(&j);
     assert_int_equal(kill(j.pid[1], SIGTERM), 0);
     node_await_signals_taken(&j, 1);
-    pass(0.3); /* what comes at once is an echo of the first */
+    pass(0.3); /* an immediate signal would count as the first one */
     assert_int_equal(kill(j.pid[1], SIGTERM), 0);
     nodes_end(&j, 128 + SIGTERM, "a second SIGTERM ended the workers");
 }
 
-/* Node 0 of three, and two that both say they are node 2.  Returns the one that has come first,
- * once the other has been refused for it. */
+/* Starts node 0 of three, and two nodes that both claim to be node 2.  Returns the node that
+ * connected first, once the other has been refused. */
 static uint32_t start_twice(nodes *j, const char *folder)
 {
     nodes_begin(j, folder);
@@ -146,12 +147,12 @@ static void a_signal_ends_the_waiting(void **state)
 
 /* ---- Losing a node ----------------------------------------------------------------------- */
 
-/* The launcher of one node is killed or stopped; the others name its host and end. */
+/* Kills or stops the launcher of one node.  The others must name its host and end. */
 static void lose_one(const char *folder, uint32_t lost, int how, const char *words)
 {
     static nodes j;
-    start_pair(&j, folder, "--timeout 2 sh -c 'echo ready; exec sleep 100'",
-               "--timeout 2 sh -c 'echo ready; exec sleep 100'");
+    start_pair(&j, folder, "--timeout 4 sh -c 'echo ready; exec sleep 1000'",
+               "--timeout 4 sh -c 'echo ready; exec sleep 1000'");
     await_ready(&j);
     assert_int_equal(kill(j.pid[lost], how), 0);
     node_ends(&j, 1 - lost, 1, lost == 0 ? " (node 0, ranks 0 to 1) is lost: its launcher "
@@ -161,7 +162,7 @@ static void lose_one(const char *folder, uint32_t lost, int how, const char *wor
     if (how == SIGKILL) {
         node_ends(&j, lost, 128 + SIGKILL, "");
     } else {
-        const command_result *r = node_wait(&j, lost); /* it hears of it when it wakes up */
+        const command_result *r = node_wait(&j, lost); /* received when it is continued */
         assert_int_equal(r->status, 1);
         assert_says(r->err, "is lost: its launcher ");
     }
@@ -171,11 +172,11 @@ static void a_lost_node_is_named(void **state)
 {
     for (uint32_t lost = 0; lost < 2; lost++) {
         lose_one(*state, lost, SIGKILL, "broke the connection");
-        lose_one(*state, lost, SIGSTOP, "has said nothing for 2");
+        lose_one(*state, lost, SIGSTOP, "has said nothing for 4");
     }
 }
 
-/* ---- Who does not belong ----------------------------------------------------------------- */
+/* ---- Strangers --------------------------------------------------------------------------- */
 
 static void who_is_missing_is_named(void **state)
 {
@@ -230,7 +231,7 @@ static void who_does_not_belong_is_refused(void **state)
     run_command(&r, *state, "run --node-rank 1 -n 1 true");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "--node-rank needs --nnodes");
-    run_command(&r, *state, "key key"); /* never over one that is there */
+    run_command(&r, *state, "key key"); /* an existing file is never overwritten */
     assert_int_equal(r.status, 1);
     assert_says(r.err, "File exists");
 }

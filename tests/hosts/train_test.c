@@ -1,11 +1,12 @@
-/* train_test.c -- training on several hosts: the bits of one worker, and every end in good order.
+/* train_test.c -- tests that training on several hosts gives the bits of one worker, and tests
+ * every kind of end.
  *
- * Goal:   the weights are those of one worker; a worker's death is named on every node with host,
- *         process and signal; Ctrl-C on any node saves; going on from there gives the same weights;
- *         a node that comes back before it is missed waits for its turn; where the others have gone
- *         on without it, it enters, if it has the key and the settings of the job; and so do hosts
- *         that come when the job has begun without them.
- * Method: nodes.h; the log of rank 0 is a pipe, which holds the run while nobody reads it.
+ * Goal:   the weights are those of one worker.  Every node names a dead worker with host, process
+ *         and signal.  Ctrl-C on any node saves, and a resumed run has the same weights.  A node
+ *         that returns before its loss is detected waits until the others have continued without
+ *         it.  It then enters, if it has the key and the settings of the job.  Hosts that connect
+ *         after the job has begun without them enter in the same way.
+ * Method: nodes.h; the log of rank 0 is a pipe, which blocks the run while it is not read.
  */
 #include "hosts/nodes.h"
 
@@ -18,7 +19,7 @@ enum { PIPE_BYTES = 4096 };
     "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 6 "            \
     "--hidden 8 --global-batch 12 --micro-batch 2 --momentum 0.9 --lr 0.05 "
 
-#define LONG "--steps 300 --timeout 60 "
+#define LONG "--steps 300 --timeout 300 "
 
 static void weights_of_one_worker(const char *folder, const char *options, char digits[65])
 {
@@ -31,7 +32,7 @@ static void weights_of_one_worker(const char *folder, const char *options, char 
     read_weights(&r, digits);
 }
 
-/* Node i with this many workers. */
+/* Starts node `i` with this number of workers. */
 static void start(nodes *j, uint32_t count, uint32_t i, uint32_t workers, const char *options)
 {
     char line[800];
@@ -55,7 +56,7 @@ static void the_bits_of_one_worker(void **state)
         nodes_end(&j, 0, "");
         read_weights(&j.ended[0], got);
         assert_string_equal(got, wanted);
-        assert_string_equal(j.ended[1].out, ""); /* only rank 0 speaks */
+        assert_string_equal(j.ended[1].out, ""); /* only rank 0 prints */
     }
 }
 
@@ -93,7 +94,7 @@ static void read_pipe(const held *h)
         continue;
 }
 
-/* Some steps on: rank 0 stands before the full pipe at last. */
+/* Waits some steps, until the full pipe blocks rank 0. */
 static void await_held(held *h)
 {
     int held_bytes = 0;
@@ -104,7 +105,7 @@ static void await_held(held *h)
     }
 }
 
-/* Two nodes with two workers each. */
+/* Starts two nodes with two workers each. */
 static void start_held_each(held *h, const char *folder, const char *const options[2])
 {
     char line[256];
@@ -122,7 +123,7 @@ static void start_held(held *h, const char *folder, const char *options)
     start_held_each(h, folder, (const char *const[2]){ options, options });
 }
 
-/* The process that ran a rank, as rank 0 has introduced it. */
+/* Returns the process that ran a rank, from rank 0's introduction. */
 static pid_t worker(held *h, uint32_t rank)
 {
     char        wanted[32];
@@ -157,7 +158,7 @@ static void wait_all(held *h)
     (void)close(h->log);
 }
 
-/* The last line of stderr. */
+/* Returns the last line of stderr. */
 static const char *last_line(const command_result *r)
 {
     const char *at = r->err, *line = at;
@@ -214,8 +215,8 @@ static void a_signal_on_any_node_saves(void **state)
     }
 }
 
-/* Another command for node 1 comes while the job goes on with the first one, as from a host that
- * was away for a moment. */
+/* Starts another command for node 1 while the job runs with the first one, as from a host that was
+ * disconnected for a moment. */
 static void who_comes_back_too_soon_waits(void **state)
 {
     static held h;
@@ -245,8 +246,8 @@ static void await_said(held *h, uint32_t i, const char *word)
             nodes_fail(&h->j, "node %u does not say %s", i, word);
 }
 
-/* What node 0 says when the run goes on: a line of the log is read now and then, so that rank 0
- * does not stand before it, and does not get away either. */
+/* Waits for a line of node 0 after the run continues.  Reads a line of the log now and then, so
+ * that the log neither blocks rank 0 nor lets the run get far ahead. */
 static void await_going_on(held *h, const char *word)
 {
     for (double since = seconds_now(); strstr(node_said(&h->j, 0, "err"), word) == NULL; nap()) {
@@ -258,7 +259,7 @@ static void await_going_on(held *h, const char *word)
     }
 }
 
-/* Of one command on each host. */
+/* Kills the coordinators of a command on each host. */
 static void coordinators_are_killed(void **state)
 {
     static held           h;
@@ -287,7 +288,8 @@ static void coordinators_are_killed(void **state)
     assert_string_equal(got, wanted);
 }
 
-/* Node 1 is lost, and comes back; before it, who has another key or other settings. */
+/* Kills node 1.  Nodes with another key or other settings then try to enter, and are refused.
+ * Finally node 1 returns and enters. */
 static void who_comes_back_enters(void **state)
 {
     static held           h;
@@ -324,8 +326,8 @@ static void who_comes_back_enters(void **state)
     assert_string_equal(got, wanted);
 }
 
-/* Node 0 begins alone.  Of those who come while it runs one says which it is, and one takes what is
- * free; a third is one too many. */
+/* Starts node 0 alone.  One late node names its number, and another takes a free number.  A third
+ * late node is one too many. */
 static void who_comes_later_joins(void **state)
 {
     static held h;
@@ -354,7 +356,8 @@ static void who_comes_later_joins(void **state)
     assert_string_equal(got, wanted);
 }
 
-/* Of hosts, or of virtual workers for all that may come. */
+/* Starts a job with too few hosts, and one with too few virtual workers for all hosts that may
+ * join.  Expects that node 0 ends with a message that names the numbers. */
 static void too_few_do_not_begin(void **state)
 {
     static nodes j;
@@ -367,7 +370,8 @@ static void too_few_do_not_begin(void **state)
     nodes_end(&j, 1, "--workers 9 are more than the 6 virtual workers of this run");
 }
 
-/* Node 1 does not see the checkpoints, and does not speak of them as if there were none. */
+/* Restarts from node 0's checkpoints.  Node 1 does not see them, and must not report that there are
+ * none. */
 static void where_others_go_on_is_for_node_0_to_say(void **state)
 {
     static held              h;

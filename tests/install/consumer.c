@@ -1,4 +1,4 @@
-/* The smallest program that uses the installed library; it is compiled as C and as C++. */
+/* consumer.c -- the smallest program that uses the installed library; compiled as C and as C++. */
 #include <lockstep/base.h>
 #include <lockstep/tensor.h>
 #include <stdio.h>

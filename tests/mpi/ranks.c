@@ -1,23 +1,23 @@
-/* ranks.c -- the communicator over MPI, from inside: a program that tests/mpi/run starts by mpirun.
+/* ranks.c -- tests of the communicator over MPI; tests/mpi/run starts this program with mpirun.
  *
- *     ranks conform FIRST   every operation, from call FIRST on, also in groups
- *     ranks bits            the bits of threads, by every exact algorithm
- *     ranks abort           rank 1 gives up, and the others are told
- *     ranks die             rank 1 ends without a word: MPI ends the job
- *     ranks late            a timeout, and the rank that was missed leaves much later
- *     ranks early           rank 1 leaves, the others go on without it
- *     ranks hosts COUNT     they are on so many hosts, and those of a host share memory
- *     ranks closed          rank 0 lets nobody open its memory, unless they may open everything
- *     ranks native BYTES    MPI's own collectives, in calls of so many bytes (0: as ever)
- *     ranks differ          ranks mean different things by a native operation
- *     ranks absent          rank 1 does not come to one
- *     ranks guest LIBRARY   the program initialises MPI (in LIBRARY) itself, and goes on afterwards
+ *    ranks conform FIRST    every operation, from call FIRST on, also in groups
+ *    ranks bits             the same bits as in threads, by every exact algorithm
+ *    ranks abort            rank 1 gives up, and the others are informed
+ *    ranks die              rank 1 dies silently: MPI ends the job
+ *    ranks late             a timeout, and the missing rank leaves much later
+ *    ranks early            rank 1 leaves, the others continue without it
+ *    ranks hosts COUNT      emulates COUNT hosts; ranks of a host share memory
+ *    ranks closed           rank 0 forbids opening its memory, except to privileged users
+ *    ranks native BYTES     MPI's own collectives, in calls of BYTES (0: the default)
+ *    ranks differ           ranks disagree about a native operation
+ *    ranks absent           rank 1 does not take part in a native operation
+ *    ranks guest LIBRARY    the program itself uses MPI (in LIBRARY) before and after
  */
 #include <dlfcn.h>
 #include <sys/prctl.h>
 
 #include "base/hash.h"
-#include "comm/conformance.h"
+#include "comm/conformance_testing.h"
 #include "lockstep/launch.h"
 
 static bool leaves(lk_comm *comm, bool good)
@@ -31,11 +31,11 @@ static bool leaves(lk_comm *comm, bool good)
 enum { MOST_ELEMENTS = 70001 };
 
 typedef struct {
-    const char *algorithm; /* NULL: what the library chooses */
-    uint64_t    hash;      /* what rank 0 finds */
+    const char *algorithm; /* NULL: chosen by the library */
+    uint64_t    hash;      /* computed by rank 0 */
 } sums;
 
-/* A hash over sums of many sizes. */
+/* Hashes sums of many sizes. */
 static bool sums_up(lk_comm *comm, void *context)
 {
     static const size_t sizes[] = { 1, 3, 1000, 20011, MOST_ELEMENTS };
@@ -106,22 +106,43 @@ static bool dies(lk_comm *comm)
     return true;
 }
 
-/* Rank 1 stays away for so long that the others have had enough and want to leave. */
+/* Leaves a mark to show that this rank has timed out waiting for rank 1. */
+static bool mark(const lk_comm *comm)
+{
+    char path[200];
+    (void)snprintf(path, sizeof path, "%s/missed-%u", getenv("LKT_MARKS"), lk_comm_rank(comm));
+    FILE *file = fopen(path, "w");
+    CHECK(file != NULL && fclose(file) == 0);
+    return true;
+}
+
+/* Waits until all other ranks have left their marks. */
+static void wait_for_marks(const lk_comm *comm)
+{
+    char path[200];
+    for (uint32_t rank = 0; rank < lk_comm_size(comm); rank++) {
+        (void)snprintf(path, sizeof path, "%s/missed-%u", getenv("LKT_MARKS"), rank);
+        while (rank != lk_comm_rank(comm) && access(path, F_OK) != 0)
+            (void)usleep(10000);
+    }
+}
+
+/* Delays rank 1 until the others have timed out and want to leave. */
 static bool is_late(lk_comm *comm)
 {
     CHECK(lk_barrier(comm) == LK_OK);
     lk_comm_set_timeout(comm, 500);
     if (lk_comm_rank(comm) == 1) {
-        (void)sleep(3);
+        wait_for_marks(comm);
         CHECK(lk_barrier(comm) != LK_OK);
         return true;
     }
     lk_status st = lk_barrier(comm);
     CHECK(st == LK_ETIMEOUT || st == LK_EPEER);
-    return true;
+    return mark(comm);
 }
 
-/* What rank 1 has sent before it left arrives, though it is asked for much later. */
+/* Rank 1 sends messages and leaves.  Checks that the messages still arrive. */
 static bool leaves_early(lk_comm *comm)
 {
     enum { BYTES = 50000 };
@@ -149,7 +170,7 @@ static bool leaves_early(lk_comm *comm)
 
 /* ---- Shared memory ----------------------------------------------------------------------- */
 
-/* What a rank writes into an arena those on its host see, and nobody else. */
+/* Checks that ranks of the same host, and no others, see each other's arena. */
 static bool are_on(lk_comm *comm, uint32_t hosts)
 {
     enum { BYTES = 4096 };
@@ -184,13 +205,13 @@ typedef struct {
     unsigned char *send, *recv;
 } native_job;
 
-/* Where this rank's part of a vector of all parts is. */
+/* Returns the address of this rank's part of `all`, a vector with the parts of all ranks. */
 static unsigned char *own_part(lk_comm *comm, const native_job *j, unsigned char *all)
 {
     return all + lk_comm_rank(comm) * j->count * lk_dtype_bytes(j->dtype);
 }
 
-/* Where the result of a job in place comes to lie. */
+/* Returns the address of the result of a job. */
 static unsigned char *results(lk_comm *comm, const native_job *j)
 {
     if (j->op == 5)
@@ -221,7 +242,8 @@ static lk_status run_native(lk_comm *comm, const native_job *j)
     return st;
 }
 
-/* 1 or 2, whose sums and products are the same in every order. */
+/* Writes 1, or 2 if `two`, to element `i`.  Sums and products of these numbers are exact in every
+ * order. */
 static void write_number(lk_dtype dtype, size_t i, bool two, unsigned char *to)
 {
     size_t   width = lk_dtype_bytes(dtype);
@@ -242,7 +264,7 @@ static void write_numbers(lk_comm *comm, const native_job *j, unsigned char *to)
         write_number(j->dtype, i, (i + i / 7 + lk_comm_rank(comm)) % 2 == 1, to);
 }
 
-/* The same by ours, then by MPI: every byte of what comes is the same. */
+/* Runs a job by our algorithm and by MPI's, and compares every byte of the results. */
 static bool agrees(lk_comm *comm, native_job j)
 {
     size_t         all = j.count * lk_comm_size(comm) * lk_dtype_bytes(j.dtype);
@@ -269,7 +291,8 @@ static bool agrees(lk_comm *comm, native_job j)
     return true;
 }
 
-/* Where it is chosen it is called what it is. */
+/* Checks that the communicator reports a native algorithm if and only if one was requested
+ * (`asked`). */
 static bool is_labelled(lk_comm *comm, bool asked)
 {
     lk_algorithm list[32];
@@ -287,7 +310,7 @@ static bool is_labelled(lk_comm *comm, bool asked)
     return true;
 }
 
-/* Many are open at once, and are waited for in another order on every rank. */
+/* Starts many operations, and waits for them in a different order on every rank. */
 static bool bursts(lk_comm *comm)
 {
     lk_request *requests[BURST];
@@ -302,7 +325,7 @@ static bool bursts(lk_comm *comm)
               == LK_OK);
     }
     for (uint32_t k = 0; k < BURST; k++) {
-        uint32_t which = (k * (2 * rank + 5) + rank) % BURST; /* some twice, some not at all */
+        uint32_t which = (k * (2 * rank + 5) + rank) % BURST; /* some twice, some never */
         CHECK(lk_request_wait(requests[which]) == LK_OK);
     }
     for (int k = 0; k < BURST; k++) {
@@ -362,13 +385,13 @@ static bool is_missed(lk_comm *comm)
     CHECK(lk_barrier(comm) == LK_OK);
     lk_comm_set_timeout(comm, 500);
     if (lk_comm_rank(comm) == 1) {
-        (void)sleep(2);
+        wait_for_marks(comm);
         return true;
     }
     lk_status st = lk_all_reduce(comm, &x, &x, 1, LK_F32, LK_SUM);
     CHECK(st == LK_ETIMEOUT || st == LK_EPEER);
     printf("rank 1 was missed\n");
-    return true;
+    return mark(comm);
 }
 
 /* ---- A program with an MPI of its own ---------------------------------------------------- */
@@ -389,7 +412,7 @@ static void find(void *handle, const char *name, void *into, size_t bytes)
     memcpy(into, &symbol, bytes);
 }
 
-/* The library leaves it running, and can be used several times. */
+/* Checks that the library leaves MPI running, and can be used several times. */
 static bool is_a_guest(const char *library)
 {
     void     *handle = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
@@ -418,7 +441,8 @@ static bool is_a_guest(const char *library)
            && strstr(lk_error_last()->message, "has been finalised") != NULL;
 }
 
-/* By the rules of the kernel, unless this user is above them. */
+/* Forbids opening rank 0's memory.  The user's privileges determine whether ranks then share
+ * memory; in both cases all operations must work. */
 static bool is_closed(void)
 {
     const char *mine = getenv("OMPI_COMM_WORLD_RANK");
@@ -443,7 +467,7 @@ static bool is_closed(void)
 
 static bool satisfied(const char *what, const char *more)
 {
-    lk_comm_options options = { .timeout_ms = 60000 };
+    lk_comm_options options = { .struct_size = sizeof(lk_comm_options), .timeout_ms = 250000 };
     lk_comm        *comm;
     uint32_t        first = (uint32_t)atoi(more);
 

@@ -1,16 +1,16 @@
-/* cost.c -- which algorithm: the cheapest that may be taken, by a model of four constants.
+/* cost.c -- the choice of the cheapest algorithm, with a cost model of four constants.
  *
  *      time = rounds * alpha + messages * omega + bytes sent * beta + bytes combined * gamma
  *
- * Ranks of one host share its network: what they send to other hosts counts for all of them.
+ * Ranks of one host share its network, so the bytes that they send to other hosts are added up.
  *
- * An algorithm says how many it takes of each (lki_work), for its busiest rank.  What is sent in
- * segments overlaps with what is combined, so this is more than it takes; but it is more for all of
- * them.  All ranks must choose alike, so nothing goes in that they do not share: the problem, the
+ * An algorithm reports its factors (lki_work) for its busiest rank.  With several segments, sending
+ * and combining overlap, so the estimate is too high, but for all algorithms alike.  All ranks must
+ * make the same choice.  The choice therefore depends only on common data: the problem, the
  * constants (rank 0's) and the options.
  *
- * An algorithm that is not exact is never chosen for a reduction; it may be asked for by name, and
- * then the name goes into the fingerprint of its operations.
+ * An algorithm that is not exact is never chosen for a reduction.  The user may select it by name,
+ * and its name is then part of the fingerprint of its operations.
  */
 #include "comm/algorithm/cost.h"
 
@@ -27,12 +27,13 @@
 #include "base/memory.h"
 #include "comm/algorithm/schedule.h"
 
-enum { FILE_BYTES_MAX = 64 << 10 }; /* of constants: it is a page at most, with all its comments */
+enum { FILE_BYTES_MAX = 64 << 10 }; /* size limit of a file; constants with comments need less than
+                                     * a page */
 
-/* A network of 10 Gbit/s, kernel included; one core that sums. */
+/* The assumed constants: a network of 10 Gbit/s, the kernel's overhead, and one core that sums. */
 static const lki_model assumed = { 40e-6, 4e-6, 1e-9, 0.15e-9 };
 
-/* ---- Asking for one by name -------------------------------------------------------------- */
+/* ---- Forcing an algorithm by name -------------------------------------------------------- */
 
 typedef struct {
     const char *name;
@@ -74,7 +75,7 @@ static bool can(const lki_method *method, lki_op_kind kind, const lki_problem *h
     return method->can(&some);
 }
 
-/* Why not, and which there are. */
+/* Returns an error with the reason and a list of the supported algorithms. */
 static lk_status refuse(const op_row *row, const char *name, size_t length,
                         const lki_problem *here)
 {
@@ -94,7 +95,7 @@ static lk_status refuse(const op_row *row, const char *name, size_t length,
                    (int)lki_min(length, 100), name, where, names);
 }
 
-/* One "operation:algorithm" of `length` characters. */
+/* Parses one "operation:algorithm" of `length` characters. */
 static lk_status force(lki_tuning *t, const char *text, size_t length, const lki_problem *here)
 {
     const char *colon  = memchr(text, ':', length);
@@ -183,7 +184,8 @@ bool lki_tuning_divides(uint32_t kind)
     return false;
 }
 
-/* Where ranks have no core each, what all of them do takes its time, too. */
+/* Returns the seconds for `times` operations that share the cores of all ranks.  The work of one
+ * operation takes `all` seconds on one core. */
 static double share_of(const lki_tuning *tuning, const lki_problem *problem, double all,
                        double times)
 {
@@ -191,7 +193,8 @@ static double share_of(const lki_tuning *tuning, const lki_problem *problem, dou
     return all * times / cores;
 }
 
-/* Ranks of one host share its network: what they send to other hosts counts for all of them. */
+/* Returns the estimated seconds of an algorithm.  Ranks of one host share its network, so the bytes
+ * that they send to other hosts are added up. */
 static double seconds_of(const lki_tuning *tuning, const lki_method *method,
                          const lki_problem *problem, double times)
 {
@@ -260,7 +263,7 @@ static double *constant(lki_model *m, size_t i)
     return constants[i];
 }
 
-/* *found: a bit for each constant. */
+/* Reads one line. *found gets a bit per constant. */
 static lk_status read_line(lki_model *out, const char *line, const char *path, unsigned number,
                            unsigned *found)
 {
@@ -295,7 +298,8 @@ lk_status lki_model_parse(lki_model *out, unsigned *found, const char *text, siz
         number++;
         if (length > 0 && *at != '#') {
             if (length < sizeof line && memchr(at, '\0', length) == NULL)
-                memcpy(line, at, length); /* what is longer, or no text, is no constant */
+                memcpy(line, at, length); /* a longer line, or one with a zero byte, is rejected
+                                           * below */
             LK_TRY(read_line(out, line, path, number, found));
         }
         at += length + 1;
@@ -303,7 +307,7 @@ lk_status lki_model_parse(lki_model *out, unsigned *found, const char *text, siz
     return LK_OK;
 }
 
-/* What is no file could keep its reader waiting, or never end. */
+/* Reads a regular file.  Any other file could block the reader or be endless. */
 static lk_status read_model(lki_model *out, const char *path, unsigned *found)
 {
     lki_map   map;

@@ -1,89 +1,94 @@
-/* algorithm/cost.h -- which algorithm a collective over hosts takes, and the constants it knows. */
+/* algorithm/cost.h -- the choice of an algorithm for a collective over hosts, and the cost
+ * model. */
 #ifndef LKI_COMM_COST_H
 #define LKI_COMM_COST_H
-
-#include <sched.h>
 
 #include "lockstep/comm.h"
 
 struct lki_method;
 struct lki_problem;
 
-/* Seconds: a small message on its way; one more of several at the same time; a byte sent; a byte of
- * elements read to be combined. */
+/* Costs in seconds.  alpha: of a small message.  omega: of each further message sent at the same
+ * time.  beta: of a byte sent.  gamma: of a byte of elements that is read to be combined. */
 typedef struct {
     double alpha, omega, beta, gamma;
 } lki_model;
 
 enum { LKI_TUNING_OPS = 32 };
 
-/* The same on every rank, as all must choose alike. */
+/* The state of the choice of algorithms.  Equal on every rank, because all ranks must choose the
+ * same algorithm. */
 typedef struct lki_tuning {
     lki_model                model;
-    double                   cores;                  /* that all ranks share; 0 = one each */
-    const struct lki_method *forced[LKI_TUNING_OPS]; /* by lki_op_kind; NULL = the cheapest */
+    double                   cores;                  /* number of cores that all ranks share; 0 =
+                                                      * one core per rank */
+    const struct lki_method *forced[LKI_TUNING_OPS]; /* algorithm to use, by lki_op_kind; NULL = the
+                                                      * cheapest */
     size_t                   segment_bytes;          /* 0 = the default */
-    bool                     native;                 /* there is an MPI to ask */
-    bool                     prepared;               /* lki_tuning_prepare() has found it out */
-    bool                     of_a_file;              /* the model comes from one: */
-    lki_model                given;                  /* what rank 0 has read there; all take it over
-                                                      * in lki_span_open(), at the same time */
-    char                     cache[512];             /* a directory; "" = none */
-    char                     source[1024];           /* of the model, in words, on rank 0 */
+    bool                     native;                 /* MPI is available */
+    bool                     prepared;               /* lki_tuning_prepare() has run */
+    bool                     of_a_file;              /* the model comes from a file */
+    lki_model                given;                  /* constants that rank 0 has read from the
+                                                      * file; all ranks adopt them together in
+                                                      * lki_span_open() */
+    char                     cache[512];             /* cache directory; "" = none */
+    char                     source[1024];           /* text that describes the source of the model;
+                                                      * on rank 0 only */
 } lki_tuning;
 
-/* Reads what the options say.  LK_EINVAL for algorithms that do not exist, or not for this; a file
- * is rank 0's to read. */
+/* Initialises the tuning from the options.  Only rank 0 reads a file.  LK_EINVAL if an algorithm
+ * does not exist, or not for its operation. */
 LK_NODISCARD lk_status lki_tuning_init(lki_tuning *out, const lk_comm_options *options,
                                        uint32_t rank);
 
-/* "all_reduce:halving,all_gather:ring"; NULL = none.  `here`: how many ranks there are, on what
- * hosts; LK_EINVAL where an algorithm is not for these.  NULL = any: where it cannot be, the
- * cheapest is taken. */
+/* Forces algorithms: "all_reduce:halving,all_gather:ring"; NULL = none.  `here` describes the ranks
+ * and hosts; an algorithm that does not support them is LK_EINVAL.  With `here` NULL every
+ * algorithm is accepted.  If a forced algorithm does not support a problem, the cheapest one is
+ * used. */
 LK_NODISCARD lk_status lki_tuning_force(lki_tuning *tuning, const char *algorithms,
                                         const struct lki_problem *here);
 
-/* The cheapest that is exact, or the one that is asked for where it can. */
+/* Returns the forced algorithm if it supports the problem, else the cheapest exact one. */
 const struct lki_method *lki_tuning_choose(const lki_tuning *tuning,
                                            const struct lki_problem *problem);
 
-/* An operation (lki_op_kind) by its name; whether what ranks give, or get, is in parts. */
+/* Looks up an operation (lki_op_kind) by its name. *divided is true if its input or output is in
+ * parts. */
 LK_NODISCARD lk_status lki_tuning_find(uint32_t *kind, bool *divided, const char *name);
 
-/* Whether it combines elements. */
+/* Returns true if the operation reduces elements. */
 bool lki_tuning_sums(uint32_t kind);
 
-/* Whether what ranks give, or get, is in parts. */
+/* Returns true if the operation's input or output is in parts. */
 bool lki_tuning_divides(uint32_t kind);
 
-/* Seconds of the cheapest exact algorithm, where `times` such operations go on at once on cores and
- * network of the same hosts. */
+/* Returns the estimated seconds of the cheapest exact algorithm if `times` such operations run at
+ * once and share the hosts' cores and network. */
 double lki_tuning_least(const lki_tuning *tuning, const struct lki_problem *problem, double times);
 
-/* By the model. */
+/* Returns the estimated seconds of an algorithm. */
 double lki_tuning_seconds(const lki_tuning *tuning, const struct lki_method *method,
                           const struct lki_problem *problem);
 
-/* Collective, over hosts that have just met: constants of a file, of the cache or measured, and
- * cores, as rank 0 finds them. */
-LK_NODISCARD lk_status lki_tuning_prepare(lk_comm *comm);
-
-/* What hosts have found out about each other is forgotten; and, collective: all get what rank 0
- * knows of it, or find it out, where there was no other host until now.  In between all ranks
- * choose alike, whether they have known it or not. */
+/* Resets the model and the cores to the defaults, which are equal on all ranks, until
+ * lki_tuning_tell() sets them. */
 void lki_tuning_forget(lki_tuning *tuning);
-LK_NODISCARD lk_status lki_tuning_tell(lk_comm *comm, const lki_tuning *known);
 
-/* Cores that ranks on these machines share; 0 if each has one. */
-double lki_tuning_cores(uint32_t ranks, const uint64_t *machines, const cpu_set_t *cores);
-
-/* A file of constants: what it does not have is assumed.  `found` gets a bit for each that it has.
- * LK_EIO for what is no regular file, too. */
+/* The set of all four constants, one bit per constant. */
 #define LKI_MODEL_WHOLE 15u
+
+/* Parses the text of a file of constants.  Constants that are missing in the text keep their
+ * defaults.  *found becomes a set of the constants in the text, one bit per constant. */
 LK_NODISCARD lk_status lki_model_parse(lki_model *out, unsigned *found, const char *text,
                                        size_t bytes, const char *path);
+
+/* Reads a file of constants.  LK_EIO also if the path is not a regular file. */
 LK_NODISCARD lk_status lki_model_read(lki_model *out, const char *path);
-LK_NODISCARD lk_status lki_model_read_whole(lki_model *out, const char *path); /* all constants */
+
+/* Reads a file of constants.  Returns an error unless the file has all four constants. */
+LK_NODISCARD lk_status lki_model_read_whole(lki_model *out, const char *path);
+
+/* Replaces a file of constants.  LK_EIO also if the path is not a regular file. */
 LK_NODISCARD lk_status lki_model_write(const lki_model *model, const char *path);
 
 #endif

@@ -1,20 +1,20 @@
-/* direct.c -- everybody sends to everybody: slices to their owners, sums back to all.
+/* direct.c -- every rank sends slices to their owners, and owners send sums to all ranks.
  *
  *      round 0   each rank sends slice s of its vector to rank s        (all to all)
  *      round 1   rank s evaluates the tree over all ranks' slice s, and sends the sum to all
  *
- * reduce_scatter is the first half, with the parts as slices; all_gather is the second.  reduce
- * sends its sums to root alone.  Ranks begin with the next higher one, so that not all send to the
- * same at once.
+ * reduce_scatter is round 0, with the parts as slices. all_gather is round 1. reduce sends the sums
+ * only to root.  Each rank first sends to the next higher rank, so that no rank receives from all
+ * at once.
  *
  * Cost:    2 rounds.  A rank sends 2 (N-1)/N n bytes, as a ring does, for any N, in 2 (N-1)
- *          messages; (N-1)/N n in each half.
- * Order:   the canonical tree at the owner of a slice: exact.  Leaves travel as they are, so types
- *          of 16 bits are rounded once and travel as 16 bits.
- * Memory:  (N-1)/N of a segment; with many ranks messages become small before anything else hurts.
+ *          messages.  Each round has half of these.
+ * Order:   the canonical tree at the owner of a slice: exact.  Leaves are sent unchanged, so 16-bit
+ *          types are sent as 16 bits and rounded once.
+ * Memory:  (N-1)/N of a segment.  With many ranks, the number of small messages is the first limit.
  * Source:  the pairwise exchange of Thakur, Rabenseifner, Gropp, "Optimization of collective
  *          communication operations in MPICH" (IJHPCA 19, 2005), section 4.4, with all pairs at
- * once and the order of the sum fixed.
+ *          once and a fixed order of the sum.
  */
 #include "comm/algorithm/schedule.h"
 
@@ -23,7 +23,7 @@ static uint32_t next(const lki_problem *p, uint32_t i)
     return (p->rank + i) % p->size;
 }
 
-/* The slice of the reduction that `rank` evaluates, and where it lies in the send buffers. */
+/* Returns the slice that `rank` evaluates, as a range of the send buffers. */
 static lki_range slice_of(const lki_problem *p, uint32_t rank)
 {
     bool divided = p->kind == LKI_OP_REDUCE_SCATTER || p->kind == LKI_OP_REDUCE_SCATTER_V;
@@ -56,7 +56,7 @@ static void sum_slice(const lki_problem *p, lki_schedule *s, lki_spot room, lki_
     }
 }
 
-/* Everybody's range of recv to everybody. */
+/* Sends every rank's range of recv to all other ranks. */
 static void gather_ranges(const lki_problem *p, lki_schedule *s,
                           lki_range (*range)(const lki_problem *p, uint32_t rank))
 {

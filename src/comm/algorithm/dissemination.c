@@ -1,8 +1,9 @@
-/* dissemination.c -- a barrier in which news travel twice as far in every round.
+/* dissemination.c -- a barrier in which every round doubles the number of arrivals that a rank
+ * knows.
  *
- *      round k   rank r tells rank r + 2^k that it has come, and hears it from rank r - 2^k
+ *      round k   rank r signals its arrival to rank r + 2^k, and awaits the signal of rank r - 2^k
  *
- * After round k a rank knows of the 2^(k+1) ranks up to itself that they have come.
+ * After round k a rank knows that the 2^(k+1) ranks up to itself have arrived.
  *
  * Cost:    log2 N rounds, rounded up, and as many messages without payload.
  * Order:   nothing is computed.

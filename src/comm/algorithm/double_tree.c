@@ -1,10 +1,10 @@
-/* double_tree.c -- the canonical tree twice, over two halves of the vector, worked on by
- * different ranks.
+/* double_tree.c -- the canonical tree twice, over two halves of the vector, evaluated by different
+ * ranks.
  *
- * Who evaluates an inner node is free; only its operands are not.  A node whose right child begins
- * with rank m is evaluated by rank m in the first half and by rank m - 1 in the second.  Each rank
- * is then at most one inner node of each tree, and whoever is high up in one is low down in
- * the other:
+ * The operands of an inner node are fixed, but any rank can evaluate it.  A node whose right child
+ * begins with rank m is evaluated by rank m in the first half and by rank m - 1 in the second.
+ * Each rank then has at most one inner node of each tree.  A rank that is near the root in one tree
+ * is near the leaves in the other:
  *
  *             first half  4                  second half 3
  *                       /   \                          /   \
@@ -13,19 +13,19 @@
  *      node of two:  1   3 5   7                    0   2 4   6
  *      leaves:      0 1 2 3 4 5 6 7                0 1 2 3 4 5 6 7
  *
- * A leaf goes to the node above it (half of them are there already), sums go up, and the
- * root comes back the same way; a rank that is a node gets it as such, and only rank 0, which is
- * none in the first tree, and the last rank, which is none in the second, as leaves.
+ * A leaf is sent to the rank of its parent node; for half of the leaves that is the same rank.
+ * Sums are sent up to the root, and the result is sent down the same edges.  A rank with an inner
+ * node receives the result there.  Rank 0 has no inner node in the first tree and receives that
+ * half as a leaf.  The last rank has none in the second tree.
  *
- * Cost:    2 log2 N rounds.  A rank sends at most 2 messages of n/2 in each tree and direction, at
- *          most 2 1/2 n bytes in all where N is a power of two.  Partials of 16-bit types travel
- *          as FP32.
+ * Cost:    2 log2 N rounds.  A rank sends at most 2 messages of n/2 in each tree and direction, and
+ *          at most 2 1/2 n bytes in total if N is a power of two.  Partial sums of 16-bit types are
+ *          sent as FP32.
  * Order:   the canonical tree: exact.
  * Memory:  three halves of a segment of accumulators, for each tree.
- * Source:  the idea of two trees from Sanders, Speck, Traff, "Two-tree algorithms for full
- *          bandwidth broadcast, reduction and scan" (Parallel Computing 35, 2009); their
- *          trees are in-order and would add a rank's own elements between two sums, so these are
- *          others.
+ * Source:  the idea of two trees is from Sanders, Speck, Traff, "Two-tree algorithms for full
+ *          bandwidth broadcast, reduction and scan" (Parallel Computing 35, 2009).  Their trees are
+ *          in-order and would add a rank's own elements between two sums, so these trees differ.
  */
 #include "comm/algorithm/schedule.h"
 #include "device/reduce.h"
@@ -36,7 +36,7 @@ typedef struct {
     lki_schedule      *s;
     bool               second;
     lki_range          half;
-    lki_spot           left, right, sum; /* what comes to my node, and what I make of it */
+    lki_spot           left, right, sum; /* operands and result of this rank's node */
 } tree;
 
 typedef struct {
@@ -48,7 +48,7 @@ static uint32_t height(uint32_t count)
     return count == 1 ? 0 : 32 - (uint32_t)__builtin_clz(count - 1);
 }
 
-/* Who has the value of a node. */
+/* Returns the rank that has the value of a node. */
 static uint32_t home(const tree *t, node n)
 {
     if (n.count == 1)
@@ -61,13 +61,13 @@ static size_t bytes_of(const tree *t, node n)
     return n.count == 1 ? t->half.bytes : lki_problem_partial(t->p, t->half.bytes);
 }
 
-/* Where the value of one of my nodes is. */
+/* Returns the spot with the value of one of this rank's nodes. */
 static lki_spot value_at(const tree *t, node n)
 {
     return n.count == 1 ? lki_spot_at(LKI_SEND_BUFFER, t->half.at) : t->sum;
 }
 
-/* A child's value goes to where its parent is evaluated. */
+/* Sends a child's value to the rank that evaluates its parent. */
 static void bring(const tree *t, node child, uint32_t to, lki_spot room)
 {
     uint32_t from = home(t, child), me = t->p->rank;
@@ -91,7 +91,7 @@ static node right_of(node n)
     return (node){ n.first + left, n.count - left };
 }
 
-/* The children of all nodes of height `at`, to where those are evaluated. */
+/* Sends the children of all nodes of height `at` to the ranks that evaluate the nodes. */
 static void bring_up(const tree *t, node n, uint32_t at)
 {
     if (height(n.count) < at)
@@ -105,7 +105,7 @@ static void bring_up(const tree *t, node n, uint32_t at)
     bring_up(t, right_of(n), at);
 }
 
-/* My node of height `at`, if I have one. */
+/* Evaluates this rank's node of height `at`, if it has one. */
 static void evaluate(const tree *t, node n, uint32_t at)
 {
     if (height(n.count) > at) {
@@ -124,7 +124,7 @@ static void evaluate(const tree *t, node n, uint32_t at)
                          n.first, n.count, t->half.bytes / t->p->width, terms, 2);
 }
 
-/* The root's value, from the nodes of height `at` to their children. */
+/* Sends the result from the nodes of height `at` to their children. */
 static void bring_down(const tree *t, node n, uint32_t at)
 {
     uint32_t outsider = t->second ? t->p->size - 1 : 0, from = home(t, n);
@@ -170,7 +170,7 @@ static void alone(const lki_problem *p, lki_schedule *s)
                              whole.bytes / p->width, &mine, 1);
 }
 
-/* Both trees at once, each in a lane of its own. */
+/* Calls `pass` for both trees.  The messages of each tree use their own lane. */
 static void both(const tree trees[2], lki_schedule *s, uint32_t at,
                  void (*pass)(const tree *t, node n, uint32_t at))
 {
@@ -211,7 +211,7 @@ static lki_work work(const lki_problem *p)
     double wide = (double)lki_problem_partial(p, p->width) / (double)p->width;
 
     const uint32_t half = (p->size + 1) / 2;
-    double         N = p->size, leaves = half; /* of a tree: those that are not at home */
+    double         N = p->size, leaves = half; /* leaves of a tree that must be sent */
 
     return (lki_work){ 2 * rounds, 4 * rounds - 2, n / 2 + more * wide * n + more * n + n / 2,
                        rounds * n, 2 * (leaves + N - 2 + N - 1),

@@ -1,26 +1,26 @@
-/* halving.c -- recursive halving and doubling, in blocks that are powers of two.
+/* halving.c -- recursive halving and doubling, in blocks of 2^k ranks.
  *
- * In a block of 2^k ranks, round j pairs ranks at distance 2^j: each sends one half of the range
- * it still has, and sums the other.  After k rounds a rank has 1/2^k of the vector, summed over the
- * block; the way back gathers.  Partners at 1, 2, 4 ... and not ... 4, 2, 1: so the sums on the
- * way are those of aligned powers of two.
+ * In a block of 2^k ranks, round j pairs ranks at distance 2^j.  Each rank of a pair sends one half
+ * of its current range, and sums the other half.  After k rounds a rank has 1/2^k of the vector,
+ * summed over the block.  Doubling then gathers the ranges in the opposite order.  Distances are 1,
+ * 2, 4 ..., not ... 4, 2, 1, so that the partial sums are over aligned powers of two.
  *
- * N ranks are blocks of the powers of two that N is made of, the largest first: 13 = 8 + 4 + 1.
- * The smallest hands its ranges to the next larger, whose ranges are parts of them, and so on to
- * the first, B0 + (B1 + B2): as the canonical tree has it.  The results go the same way back.
+ * N ranks are divided into blocks by the powers of two in N, the largest first: 13 = 8 + 4 + 1.
+ * The smallest block sends its ranges to the next larger block, which adds them, and so on to the
+ * first: B0 + (B1 + B2), as in the canonical tree.  A range of a larger block is always a part of a
+ * range of a smaller block.  The results are sent back in the opposite order.
  *
  *      13 ranks:   0 1 2 3 4 5 6 7 | 8 9 10 11 | 12
  *                  halving in each | B2 -> B1 -> B0 | B0 -> B1 -> B2 | doubling in each
  *
- * Cost:    2 log2 N rounds where N is a power of two, and 2 for each further block.  A rank
- *          sends 2 (N-1)/N n bytes then; partials of 16-bit types travel as FP32, so their halving
- *          is doubled after the first round.  A block that is much smaller than the first one sends
- *          its whole vector.
+ * Cost:    2 log2 N rounds if N is a power of two, and 2 for each further block.  A rank sends 2
+ *          (N-1)/N n bytes if N is a power of two.  Partial sums of 16-bit types are sent as FP32,
+ *          so halving sends twice the bytes after the first round.  A block that is much smaller
+ *          than the first one sends its whole vector.
  * Order:   the canonical tree: exact.
- * Memory:  a segment of accumulators, and half of one.
- * Source:  Rabenseifner and Traff, "More efficient reduction algorithms for non-power-of-two
- *          number of processors in message-passing parallel systems" (EuroPVM/MPI 2004): binary
- *          blocks.
+ * Memory:  one and a half segments of accumulators.
+ * Source:  Rabenseifner and Traff, "More efficient reduction algorithms for non-power-of-two number
+ *          of processors in message-passing parallel systems" (EuroPVM/MPI 2004): binary blocks.
  */
 #include "comm/algorithm/schedule.h"
 
@@ -34,9 +34,10 @@ typedef struct {
     const lki_problem *p;
     lki_schedule      *s;
     block              blocks[BLOCKS_MAX];
-    uint32_t           count, mine; /* which is mine */
-    uint32_t           q;           /* my place in it */
-    lki_spot           sum, in;     /* of the whole vector; ranges lie where they belong */
+    uint32_t           count, mine; /* number of blocks; this rank's block */
+    uint32_t           q;           /* this rank's index in its block */
+    lki_spot           sum, in;     /* scratch as long as the vector; ranges are at their offsets in
+                                     * the vector */
 } state;
 
 static void cut_blocks(state *t)
@@ -55,7 +56,8 @@ static void cut_blocks(state *t)
     }
 }
 
-/* What place q has after `rounds` halvings, in elements from the start of the segment. */
+/* Returns the range of the rank at index q of its block after `rounds` halvings, in elements of the
+ * segment. */
 static lki_range range_of(const state *t, uint32_t q, uint32_t rounds)
 {
     size_t low = 0, high = lki_problem_whole(t->p).bytes / t->p->width;
@@ -85,14 +87,14 @@ static lki_spot in_user(const state *t, lki_buffer buffer, lki_range r)
     return lki_spot_at(buffer, lki_problem_whole(t->p).at + r.at * t->p->width);
 }
 
-/* The node of what I have: of `leaves` ranks from `first` on. */
+/* Returns this rank's term for the node of `leaves` ranks from `first` on. */
 static lki_term term_of(const state *t, uint32_t first, uint32_t leaves, lki_range r)
 {
     bool leaf = leaves == 1;
     return (lki_term){ first, leaves, leaf, leaf ? in_user(t, LKI_SEND_BUFFER, r) : in_sum(t, r) };
 }
 
-/* Adds what lies at `in` to my node, which may become the root. */
+/* Combines two neighbouring nodes.  The result may be the root. */
 static void add(const state *t, lki_term a, lki_term b, lki_range r)
 {
     const lki_term terms[2] = { a.first < b.first ? a : b, a.first < b.first ? b : a };
@@ -124,7 +126,8 @@ static void halve(const state *t)
     }
 }
 
-/* Block i's ranges meet those of the blocks behind it, which block i + 1 has. */
+/* Sends the sums of all blocks after block `i`, which block i + 1 has, to block `i`.  Block `i`
+ * adds them to its own sums. */
 static void hand_over(const state *t, uint32_t i)
 {
     const block *left = &t->blocks[i], *right = left + 1;
@@ -146,7 +149,7 @@ static void hand_over(const state *t, uint32_t i)
     }
 }
 
-/* The results of block i to block i + 1. */
+/* Sends the results of block i to block i + 1. */
 static void hand_back(const state *t, uint32_t i)
 {
     const block *left = &t->blocks[i], *right = left + 1;
@@ -209,7 +212,7 @@ static bool can(const lki_problem *p)
     return p->kind == LKI_OP_ALL_REDUCE;
 }
 
-/* That a rank of a block sends to others of it. */
+/* Returns the number of bytes that a rank of a block sends to other ranks of its block. */
 static double block_bytes(const block *b, double n, double unit)
 {
     double part = 1 - 1 / (double)(UINT64_C(1) << b->bits);
@@ -231,7 +234,8 @@ static lki_work work(const lki_problem *p)
         w.all_messages += 2 * t.blocks[i].bits * ranks;
         w.all_bytes    += block_bytes(&t.blocks[i], n, unit) * ranks;
     }
-    for (uint32_t i = 0; i + 1 < t.count; i++) { /* a block and the next smaller one */
+    for (uint32_t i = 0; i + 1 < t.count; i++) { /* for each block: the exchange with the next
+                                                  * smaller block */
         double few  = (double)(UINT64_C(1) << t.blocks[i + 1].bits);
         double many = (double)(UINT64_C(1) << t.blocks[i].bits);
         w.rounds += 2;

@@ -1,21 +1,23 @@
-/* levels.c -- over hosts of several ranks: shared memory first, the network once, shared memory
- * last.
+/* levels.c -- for hosts with several ranks: first shared memory, then the network, then shared
+ * memory.
  *
  *      all_reduce       reduce_scatter on each host | all_reduce of each slice among the ranks that
  *                       have it, one on each host | all_gather on each host
- *      reduce_scatter   as its first two thirds;  all_gather: as its last two, backwards
- *      broadcast        from root to a rank of each host | to all on each host
+ *      reduce_scatter   the first two steps of all_reduce
+ *      all_gather       the last two steps of all_reduce
+ *      broadcast        from root to a rank of each host | to all ranks on each host
  *
- * No schedule of messages: span/relay.c does it by operations of smaller groups, each taking
- * the algorithm that is cheapest there.
+ * There is no schedule of messages. span/relay.c performs these steps as operations of smaller
+ * groups, each with the algorithm that is cheapest for its group.
  *
- * Cost:    for H hosts of L ranks a host sends 2 (H-1)/H n bytes of an all_reduce in all, as if it
- * had one rank; what goes straight from every rank to every other crosses up to L times. Order: the
- * canonical tree where hosts are equal powers of two, for the sum of a host is then a node of it;
- * others take other algorithms for what is summed. Memory:  16-bit types: the vector in FP32.
- * reduce_scatter and all_gather: H parts. Source:  the two-level scheme of Karonis et al.,
- * "Exploiting hierarchy in parallel computer networks to optimize collective operation performance"
- * (IPDPS 2000).
+ * Cost:    for H hosts of L ranks a host sends 2 (H-1)/H n bytes in an all_reduce, as if it had one
+ *          rank.  If every rank sent directly to all others, data would cross the network up to L
+ *          times.
+ * Order:   the canonical tree if the number of ranks per host is a power of two, because a host's
+ *          sum is then a node of the tree.  For other numbers reductions use other algorithms.
+ * Memory:  16-bit types: the vector in FP32. reduce_scatter and all_gather: H parts.
+ * Source:  the two-level scheme of Karonis et al., "Exploiting hierarchy in parallel computer
+ *          networks to optimize collective operation performance" (IPDPS 2000).
  */
 #include "comm/algorithm/cost.h"
 #include "comm/algorithm/schedule.h"
@@ -29,7 +31,7 @@ static bool can(const lki_problem *p)
            (moves || (sums && (p->each & (p->each - 1)) == 0));
 }
 
-/* What travels between hosts, as one rank of each sees it. */
+/* Returns the problem between hosts, from the view of one rank of each host. */
 static lki_problem between_hosts(const lki_problem *p)
 {
     lki_problem leg  = *p;
@@ -47,8 +49,8 @@ static lki_problem between_hosts(const lki_problem *p)
     return leg;
 }
 
-/* All ranks of a host take part in it at once, but in a broadcast.  What is done in the memory of
- * a host counts as reading and writing the vector twice. */
+/* Returns the estimated seconds.  All ranks of a host send at once, except in a broadcast.  The
+ * work in the memory of a host is counted as reading and writing the vector twice. */
 static double seconds(const lki_tuning *tuning, const lki_problem *p)
 {
     lki_problem leg   = between_hosts(p);

@@ -1,4 +1,4 @@
-/* linear.c -- every message goes straight from who has it to who wants it, in one round.
+/* linear.c -- every message is sent directly from its source to its destination, in one round.
  *
  *      broadcast, scatter     root sends to each rank
  *      gather                 each rank sends to root
@@ -6,11 +6,11 @@
  *      reduce                 as gather; root evaluates the tree
  *      all_reduce             each rank sends its vector to each, and each evaluates the tree
  *
- * Cost:    1 round and up to N - 1 messages of a rank.  What is not reduced and not the same for
- *          all could not be less; reduce and all_reduce are for vectors so small that a message
- *          costs what it costs.
+ * Cost:    1 round and up to N - 1 messages per rank.  This is the minimum for data that differs
+ *          from rank to rank and is not reduced. reduce and all_reduce are for vectors so small
+ *          that only the number of messages matters.
  * Order:   the canonical tree: exact.
- * Memory:  reductions: N - 1 segments where they are evaluated; all_to_all in place: one
+ * Memory:  reductions: N - 1 segments on the ranks that evaluate the tree; all_to_all in place: one
  *          segment of each part.
  * Source:  Thakur, Rabenseifner, Gropp (IJHPCA 19, 2005), section 4.3.
  */
@@ -69,7 +69,8 @@ static void build_scatter(const lki_problem *p, lki_schedule *s)
         lki_schedule_send(s, next(p, i), of_send(lki_problem_part(p, next(p, i)).at), mine.bytes);
 }
 
-/* In place what is sent is set aside, all of it before the first message comes. */
+/* Builds an all_to_all.  In place, all data to be sent is copied aside before the first message
+ * arrives. */
 static void build_all_to_all(const lki_problem *p, lki_schedule *s)
 {
     lki_range mine = lki_problem_part(p, p->rank);

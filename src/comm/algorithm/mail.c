@@ -1,6 +1,6 @@
-/* mail.c -- one message between two ranks, and the receiver's word that it has it.
+/* mail.c -- one message between two ranks, and the receiver's acknowledgement.
  *
- * A send is complete when everything has been taken, whatever the size: see coll/send_recv.c.
+ * A send of any size is complete when the receiver has received everything: see coll/send_recv.c.
  *
  * Cost:    2 rounds, n bytes.
  * Order:   nothing is computed.

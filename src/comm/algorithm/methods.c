@@ -1,12 +1,9 @@
-/* methods.c -- all algorithms, in the order in which lists name them. */
+/* methods.c -- the table of all algorithms, in the order in which messages list them. */
 #include "comm/algorithm/schedule.h"
 
-const lki_method *const lki_methods[] = {
-    &lki_method_direct,        &lki_method_linear,  &lki_method_tree,
-    &lki_method_double_tree,   &lki_method_halving, &lki_method_ring,
-    &lki_method_levels,        &lki_method_mirror,  &lki_method_dissemination,
-    &lki_method_mail,          &lki_method_native,  NULL,
-};
+#define METHOD_ADDRESS(name) &lki_method_##name,
+const lki_method *const lki_methods[] = { LKI_METHOD_TABLE(METHOD_ADDRESS) NULL };
+#undef METHOD_ADDRESS
 
 uint32_t lki_method_number(const lki_method *method)
 {

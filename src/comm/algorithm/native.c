@@ -1,9 +1,9 @@
-/* native.c -- MPI's own collective, in a job that MPI has started: see transport/mpi/native.c.
+/* native.c -- MPI's own collective, in a job that MPI has started: see comm/mpi/native.c.
  *
- * Cost:    MPI's; the model of costs knows nothing of it.
+ * Cost:    MPI's; the cost model does not know it.
  * Order:   MPI's, which depends on the library, its version, sizes and the number of ranks: not
- *          exact.  So it is only taken when it is asked for by name.
- * Memory:  16-bit types: the vector in FP32.  What else MPI takes.
+ *          exact.  The algorithm is therefore used only if selected by name.
+ * Memory:  16-bit types: the vector in FP32.  MPI's own buffers are not counted.
  */
 #include "comm/algorithm/schedule.h"
 

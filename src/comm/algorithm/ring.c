@@ -1,19 +1,20 @@
-/* ring.c -- everything goes round once: to the next rank, from the one before.
+/* ring.c -- data passes once around the ring: each rank sends to its successor.
  *
- *      reduce_scatter   round k   rank r sends its sum of part r-1-k, and adds its own elements
- *                                 to the sum of part r-2-k that arrives; after N-1 rounds that is
- *                                 part r, complete
+ *      reduce_scatter   round k   rank r sends its sum of part r-1-k, receives the sum of part
+ *                       r-2-k,
+ *                                 and adds its own elements to it; after N-1 rounds rank r has the
+ *                                 complete sum of part r
  *      all_gather       round k   rank r sends part r-k
  *
- * all_reduce is the one, over slices, and then the other.
+ * all_reduce is a reduce_scatter of slices, followed by an all_gather.
  *
- * Cost:    N-1 rounds each.  A rank sends (N-1)/N n bytes in each, in N-1 messages, always to the
- *          same peer; the partials of 16-bit types travel as FP32, so all but their first hop is
- *          doubled.
- * Order:   a chain that begins behind the owner of a part: r+1, r+2 ... r.  NOT EXACT: bits
- *          depend on N and on where a part lies.  Chosen only by name where something is reduced;
- *          a gathering computes nothing.
- * Memory:  one part of a segment, in and out.
+ * Cost:    N-1 rounds for each of the two.  In each a rank sends (N-1)/N n bytes, in N-1 messages,
+ *          always to the same peer.  Partial sums of 16-bit types are sent as FP32, so all hops but
+ *          the first send twice the bytes.
+ * Order:   a chain that begins after the owner of a part: r+1, r+2 ... r.  NOT EXACT: bits depend
+ *          on N and on the position of a part.  Reductions use the ring only if selected by name.
+ *          An all_gather computes nothing.
+ * Memory:  one part of a segment for each direction.
  * Source:  Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
  *          workstations" (JPDC 69, 2009).
  */
@@ -46,7 +47,7 @@ static size_t longest(const lki_problem *p, lki_range (*range)(const lki_problem
     return longest;
 }
 
-/* What has come of the chain, and my elements.  They meet as the two leaves of a tree. */
+/* Adds this rank's elements to the received sum, as a tree of two leaves. */
 static void join(const lki_problem *p, lki_schedule *s, lki_spot chain, bool first, lki_range mine,
                  lki_spot out, bool last)
 {
@@ -56,7 +57,7 @@ static void join(const lki_problem *p, lki_schedule *s, lki_spot chain, bool fir
         lki_schedule_combine(s, out, last, 0, 2, mine.bytes / p->width, terms, 2);
 }
 
-/* Rank r's own range, summed, at `out`. */
+/* Computes the sum of each rank's range on that rank, at `out`. */
 static void scatter(const lki_problem *p, lki_schedule *s, lki_spot out,
                     lki_range (*range)(const lki_problem *p, uint32_t rank))
 {

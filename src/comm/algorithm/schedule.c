@@ -1,4 +1,4 @@
-/* schedule.c -- writing schedules down, and the actions that need no messages. */
+/* schedule.c -- building schedules, and performing the actions that need no messages. */
 #include "comm/algorithm/schedule.h"
 
 #include <string.h>
@@ -32,7 +32,7 @@ lki_range lki_problem_whole(const lki_problem *p)
     return windowed(p, 0, p->bytes);
 }
 
-/* i * count / size without overflow. */
+/* Returns i * count / size without overflow. */
 static size_t border(size_t count, uint32_t i, uint32_t size)
 {
     return count / size * i + count % size * i / size;
@@ -177,7 +177,8 @@ void lki_schedule_compute(const lki_schedule *s, const lki_action *a, const lki_
                           unsigned char *const base[LKI_BUFFERS], lki_partial_node *nodes)
 {
     if (a->kind == LKI_ACT_COPY) {
-        memmove(at(base, a->spot), at(base, a->from), a->bytes); /* in place: the same bytes */
+        memmove(at(base, a->spot), at(base, a->from), a->bytes); /* source and destination may be
+                                                                  * equal (in place) */
         return;
     }
     LK_ASSERT(a->kind == LKI_ACT_COMBINE);

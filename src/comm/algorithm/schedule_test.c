@@ -1,9 +1,9 @@
-/* schedule_test.c -- every algorithm on paper.
+/* schedule_test.c -- every algorithm, carried out without a network.
  *
- * Goal:    each algorithm, for any number of ranks, size, type, reduction, root and segment, in
- *          place and not, moves and sums what it should; the exact ones have the bits of the
- *          canonical tree; bytes sent are those of the formulas, to the byte.
- * Method:  see paper.h.  All choices are sampled so that each kind turns at another pace.
+ * Goal:    each algorithm moves and sums correctly for any number of ranks, size, type, reduction,
+ *          root and segment, in place or not.  The exact ones have the bits of the canonical tree.
+ *          The bytes sent are exactly those of the formulas.
+ * Method:  see paper_testing.h.  All choices are sampled, each kind of choice at another rate.
  * Control: the ring must differ from the tree for sums of floats, from 3 ranks on.
  */
 #include <setjmp.h>
@@ -14,9 +14,9 @@
 #include <cmocka.h>
 
 #include "base/hash.h"
-#include "comm/algorithm/paper.h"
+#include "comm/algorithm/paper_testing.h"
 #include "device/combine.h"
-#include "device/plain.h"
+#include "device/plain_testing.h"
 
 static const uint32_t sizes[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 24, 32 };
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
@@ -33,7 +33,7 @@ typedef struct {
     uint32_t     size, root;
     lk_dtype     dtype;
     lk_reduce_op op;
-    size_t       count; /* of the vector or, divided, of each part; see part_count() */
+    size_t       count; /* elements of the vector or of each part; see part_count() */
     bool         in_place;
     size_t       segment; /* elements */
 } job;
@@ -79,7 +79,8 @@ static void set_up(office *o, const job *j, size_t offsets[RANKS_MAX + 1])
                                              .parts = even ? NULL : offsets };
 }
 
-/* Runs the job; *hash is of all results.  Whether they are the tree's. */
+/* Runs the job and hashes all results.  Returns true if the results equal those of the canonical
+ * tree. */
 static bool reduces(office *o, const lki_method *method, const job *j, uint64_t *hash)
 {
     size_t         width = lk_dtype_bytes(j->dtype), total = total_count(j), offsets[RANKS_MAX + 1];
@@ -111,7 +112,7 @@ static bool reduces(office *o, const lki_method *method, const job *j, uint64_t 
             same = same && memcmp(d->base[LKI_RECV_BUFFER], want + first, bytes) == 0;
             *hash ^= lki_xxh3(d->base[LKI_RECV_BUFFER], bytes) + r;
         }
-        if (!j->in_place) /* the sender's own is as it was */
+        if (!j->in_place) /* without in_place, send must be unchanged */
             assert_memory_equal(d->base[LKI_SEND_BUFFER], copies[r], total * width);
         d->base[LKI_RECV_BUFFER] = kept[r];
         free(copies[r]);
@@ -165,7 +166,8 @@ static void every_reduction(void **state)
     close_office(o);
 }
 
-/* The control: what is called not exact is not, so the test would see it. */
+/* Checks that an algorithm marked as not exact differs from the tree, so that this test can detect
+ * a difference. */
 static void a_ring_is_not_exact(void **state)
 {
     office  *o = open_office();
@@ -181,7 +183,7 @@ static void a_ring_is_not_exact(void **state)
                   .segment = 1021 };
         assert_false(lki_method_ring.exact);
         assert_false(reduces(o, &lki_method_ring, &j, &hash));
-        j.dtype = LK_U32; /* integers do not care */
+        j.dtype = LK_U32; /* integer sums do not depend on the order */
         assert_true(reduces(o, &lki_method_ring, &j, &hash));
         assert_true(reduces(o, &lki_method_direct, &j, &other));
         assert_int_equal(hash, other);
@@ -260,7 +262,8 @@ static void scatters(office *o, const lki_method *method, const job *j)
     free(want);
 }
 
-/* Uneven: what goes from a to b; in place as much as comes back. */
+/* Returns the number of elements that `from` sends to `to`.  In place, `to` sends the same number
+ * to `from`. */
 static size_t flow(const job *j, uint32_t from, uint32_t to)
 {
     if (j->kind == LKI_OP_ALL_TO_ALL)
@@ -348,7 +351,8 @@ static void every_move(void **state)
     close_office(o);
 }
 
-/* After the barrier's schedule everybody has heard of everybody, at whatever pace. */
+/* Checks that after the barrier's schedule every rank knows that all others have arrived, in any
+ * order of messages. */
 static void a_barrier_is_one(void **state)
 {
     office *o = open_office();
@@ -401,7 +405,7 @@ static void sends(office *o, const lki_method *method, lki_op_kind kind, uint32_
                      (int)kind, size, r, o->desks[r].sent, bytes);
 }
 
-/* n is a multiple of N elements in every segment. */
+/* Counts bytes; n is a multiple of N elements in every segment. */
 static void bytes_are_those_of_the_formulas(void **state)
 {
     office *o = open_office();
@@ -417,7 +421,7 @@ static void bytes_are_those_of_the_formulas(void **state)
         sends(o, &lki_method_ring, LKI_OP_ALL_REDUCE, N, LK_F32, n, n / 2, 2 * half * 4);
         sends(o, &lki_method_ring, LKI_OP_REDUCE_SCATTER, N, LK_F64, each, each, half * 8);
         sends(o, &lki_method_ring, LKI_OP_ALL_GATHER, N, 0, each, each, half);
-        if (N > 1) /* FP32 after the first hop, and 16 bits on the way back */
+        if (N > 1) /* FP32 after the first hop, and 16 bits in the all_gather */
             sends(o, &lki_method_ring, LKI_OP_ALL_REDUCE, N, LK_BF16, n, n,
                   2 * each + 4 * (N - 2) * each + 2 * half);
         if ((N & (N - 1)) != 0 || N == 1)
@@ -433,7 +437,7 @@ static void bytes_are_those_of_the_formulas(void **state)
 
 enum { ROUNDS = 128 };
 
-/* What a rank does in one round; what the busiest does. */
+/* The work of one rank in one round, or the work of the busiest rank. */
 typedef struct {
     double sends, receives, sent, received, combined;
 } effort;
@@ -471,8 +475,9 @@ static bool differs(double said, double is, bool even)
     return is > said * 1.0001 || (even && is < said * 0.9999);
 }
 
-/* What an algorithm says that it costs, against the sum over rounds of what the busiest rank does,
- * and against what all send: never less, and just that where N is a power of two. */
+/* Compares the work that an algorithm claims with the work of its schedules: of the busiest rank,
+ * summed over rounds, and of all ranks.  The claim must never be less, and must be exact if N is a
+ * power of two. */
 static void check_work(office *o, const lki_method *method, const job *j)
 {
     effort   busiest[ROUNDS] = { 0 };

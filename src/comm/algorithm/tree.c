@@ -1,22 +1,22 @@
-/* tree.c -- the binomial tree: sums travel down to rank 0, copies up from a root.
+/* tree.c -- the binomial tree: sums are sent towards rank 0, copies away from the root.
  *
- *      reduce, round j   rank r, a multiple of 2^j but not of 2^(j+1), sends node [r, r + 2^j)
- *                        (as far as there are ranks) to rank r - 2^j, which adds it to its own
- *      broadcast         the same edges back, from the longest to the shortest
+ *      reduce, round j   rank r, a multiple of 2^j but not of 2^(j+1), sends node [r, r + 2^j),
+ *                        cut off at N, to rank r - 2^j, which adds it to its own
+ *      broadcast         the same edges in the opposite direction, from the longest to the shortest
  *
  *      r0 <- r1          [0,2) = r0 + r1            aligned powers of two, cut off at N, are
- *      r2 <- r3          [2,4) = r2 + r3            just the nodes of the canonical tree
+ *      r2 <- r3          [2,4) = r2 + r3            exactly the nodes of the canonical tree
  *      r0 <- r2          [0,4)     r0 <- r4         [0,5)
  *
- * A sum for another root than 0 takes one more hop; a broadcast turns the tree until root is
- * in the place of 0.  all_reduce is reduce to 0 and broadcast.
+ * A sum for another root than 0 needs one more hop.  A broadcast rotates the ranks so that root
+ * takes the place of rank 0. all_reduce is a reduce to rank 0 and a broadcast.
  *
- * Cost:    log2 N rounds for each half; rank 0 receives, or sends, n bytes in each of them.
- *          Partials of 16-bit types travel as FP32.
+ * Cost:    log2 N rounds for each half, in each of which rank 0 receives, or sends, n bytes.
+ *          Partial sums of 16-bit types are sent as FP32.
  * Order:   the canonical tree: exact.
  * Memory:  two segments of accumulators.
  * Source:  Thakur, Rabenseifner, Gropp (IJHPCA 19, 2005), sections 4.2, 4.5; the edges are those of
- * van de Geijn's minimum spanning tree.
+ *          van de Geijn's minimum spanning tree.
  */
 #include "comm/algorithm/schedule.h"
 
@@ -38,7 +38,7 @@ static size_t bytes_of(const lki_problem *p, size_t bytes, uint32_t leaves)
     return leaves == 1 ? bytes : lki_problem_partial(p, bytes);
 }
 
-/* Rank 0 has the root of the tree at `out` in the end; rounds 0 .. height. */
+/* Sums the vectors of all ranks at rank 0's `out`.  Uses rounds 0 to height. */
 static void build_up(const lki_problem *p, lki_schedule *s, lki_spot out)
 {
     lki_range whole = lki_problem_whole(p);
@@ -72,7 +72,7 @@ static void build_up(const lki_problem *p, lki_schedule *s, lki_spot out)
     }
 }
 
-/* From `root`'s recv to all; rounds `first` .. first + height. */
+/* Broadcasts `root`'s recv.  Uses rounds `first` to first + height. */
 static void build_down(const lki_problem *p, lki_schedule *s, uint32_t root, uint32_t first)
 {
     lki_range whole = lki_problem_whole(p);
@@ -126,7 +126,7 @@ static lki_work work(const lki_problem *p)
         return (lki_work){ rounds, rounds, rounds * n, 0, others, others * n };
     const uint32_t half = (p->size + 1) / 2;
     double   wide = (double)lki_problem_partial(p, p->width) / (double)p->width;
-    double   leaves = half, /* that travel as they are */
+    double   leaves = half, /* sent as they are */
              more = p->kind == LKI_OP_REDUCE && p->root != 0;
     lki_work up     = { rounds + more, rounds + more, n + (rounds - 1) * n * wide + more * n,
                         2 * rounds * n, others + more,

@@ -1,30 +1,31 @@
-/* adasum.c -- adaptive summation: two gradients that point the same way are averaged, two that are
- * orthogonal are added.
+/* adasum.c -- adaptive summation.  Two parallel gradients are averaged; two orthogonal gradients
+ * are added.
  *
- * Along the canonical tree over ranks, for whole vectors a (left) and b (right):
+ * A node of the canonical tree over ranks, for whole vectors a (left) and b (right), is
  *
  *      a (1 - a.b / (2 a.a)) + b (1 - a.b / (2 b.b))
  *
- * A node needs the dot products of whole vectors before any of its elements, so unlike other
- * reductions this one goes level by level:
+ * A node's elements depend on dot products of whole vectors, so Adasum, unlike other reductions,
+ * proceeds level by level:
  *
- *      scatter   rank r gets blocks [r B/N, (r+1) B/N) of all N vectors (all_to_all_v)
- *      level     dot products of its blocks, for every pair of the level, as the nodes of the
- *      x log2 N  canonical tree over all B blocks that it has; everybody gets all of these
- *                (all_gather_v), finishes the trees, and mixes its part of each pair
- *      gather    the parts of the result come together (all_gather_v, or all_to_all_v to a root)
+ *      scatter   rank r receives blocks [r B/N, (r+1) B/N) of all N vectors (all_to_all_v)
+ *      level     each rank computes dot products over its blocks, for every pair of the level, as
+ *      x log2 N  nodes of the canonical tree over all B blocks; all ranks receive these nodes
+ *                (all_gather_v), complete the trees, and combine their part of each pair
+ *      gather    the parts of the result are gathered (all_gather_v, or all_to_all_v to a root)
  *
- * Vectors that are small together are gathered whole on every rank, which then does all of it
- * alone.  It begins with an exchange of a word, which carries the fingerprint and tells whether
- * everybody has memory.  As it is made of other collectives it works wherever they do.
+ * If all vectors together are small, every rank gathers all of them and does the whole computation
+ * itself.  The operation begins with an exchange of one word, which compares fingerprints and shows
+ * whether all ranks could allocate memory.  Adasum consists of other collectives, so it supports
+ * the same hosts and links as they do.
  *
- * Cost:    2 (N-1)/N n bytes sent by each rank, as a direct all_reduce; log2 N small exchanges.
- * Order:   fixed by the tree over ranks, the tree over blocks and the lanes of a block: the same
- *          bits for every size, place, way and timing, on all ranks.  Not elementwise, so a
- *          tensor must not be cut; and not independent of the number of ranks.
+ * Cost:    2 (N-1)/N n bytes sent by each rank, as in a direct all_reduce; log2 N small exchanges.
+ * Order:   fixed by the tree over ranks, the tree over blocks and the lanes of a block.  All ranks
+ *          have the same bits, which depend neither on buffer locations nor on timing.  The result
+ *          depends on the number of ranks.  It is not elementwise, so a tensor must not be cut.
  * Memory:  n bytes on each rank, and 2 n more for 16-bit types.
- * Source:  Maleki et al., "Scaling Distributed Training with Adaptive Summation" (2020), sections
- *          3 and 4; distances double as there, dot products are exchanged as nodes of a tree.
+ * Source:  Maleki et al., "Scaling Distributed Training with Adaptive Summation" (2020), sections 3
+ *          and 4.  Distances double as in the paper; dot products are exchanged as nodes of a tree.
  */
 #include "comm/coll/adasum.h"
 
@@ -35,7 +36,8 @@
 #include "device/combine_loops.h"
 #include "device/combine.h"
 
-enum { GATHERED_BYTES = 262144 }; /* of all vectors together: these are not worth cutting */
+enum { GATHERED_BYTES = 262144 }; /* if all vectors together have fewer bytes, they are not divided
+                                   * among ranks */
 
 typedef struct {
     uint32_t left, right;
@@ -45,16 +47,17 @@ typedef struct {
     lk_comm              *comm;
     const lki_type_loops *type;
     size_t                count, accumulator;
-    uint32_t              owners; /* all ranks; 1 where each has all blocks */
-    uint32_t              me;     /* among them */
+    uint32_t              owners; /* number of ranks that share the blocks; 1: every rank has all
+                                   * blocks */
+    uint32_t              me;     /* this rank's number among the owners */
     uint64_t              blocks;
-    size_t                mine;   /* elements of every vector that I have */
-    unsigned char        *elements, *values; /* of all ranks: as they came, as accumulators */
+    size_t                mine;   /* elements of each vector that this rank owns */
+    unsigned char        *elements, *values; /* all vectors: as received, and as accumulators */
     pair                 *pairs;
     uint32_t              pair_count;
     lki_dots             *told, *all;
-    lki_dots            **cursors; /* into `all`, of every owner */
-    size_t               *sizes, *others; /* bytes, of every rank */
+    lki_dots            **cursors; /* [owner]: the next node of the owner in `all` */
+    size_t               *sizes, *others; /* [rank]: bytes */
 } work;
 
 /* ---- Blocks ------------------------------------------------------------------------------ */
@@ -85,7 +88,8 @@ static lki_dots add_dots(lki_dots x, lki_dots y)
     return (lki_dots){ x.ab + y.ab, x.aa + y.aa, x.bb + y.bb };
 }
 
-/* How many nodes of the tree over [first, first + count) an owner tells: the largest it has. */
+/* Counts the nodes that an owner publishes from the tree over blocks [first, first + count).  These
+ * are the maximal nodes whose blocks all belong to the owner. */
 static size_t count_nodes(const work *w, uint32_t owner, uint64_t first, uint64_t count)
 {
     uint64_t begin = first_block(w, owner), end = first_block(w, owner + 1);
@@ -103,7 +107,7 @@ static void *value_of(const work *w, uint32_t rank)
     return w->values + rank * w->mine * w->accumulator;
 }
 
-/* The dot products of a node that I have. */
+/* Computes the dot products of a node.  This rank must have all blocks of the node. */
 static lki_dots dots_of(const work *w, pair p, uint64_t first, uint64_t count)
 {
     if (count > 1) {
@@ -117,7 +121,7 @@ static lki_dots dots_of(const work *w, pair p, uint64_t first, uint64_t count)
                           lki_at(value_of(w, p.right), offset));
 }
 
-/* In the order in which count_nodes() meets them. */
+/* Writes this rank's nodes in the order in which count_nodes() visits them. */
 static void tell_nodes(const work *w, pair p, uint64_t first, uint64_t count, lki_dots **out)
 {
     uint64_t begin = first_block(w, w->me), end = first_block(w, w->me + 1);
@@ -133,7 +137,7 @@ static void tell_nodes(const work *w, pair p, uint64_t first, uint64_t count, lk
     tell_nodes(w, p, first + half, count - half, out);
 }
 
-/* The node, from what its owners have told. */
+/* Computes a node from the nodes that the owners have published. */
 static lki_dots read_node(work *w, uint64_t first, uint64_t count)
 {
     uint32_t owner = (uint32_t)(first * w->owners / w->blocks);
@@ -154,7 +158,8 @@ static uint32_t height_of(uint32_t leaves)
     return leaves == 1 ? 0 : 32 - (uint32_t)__builtin_clz(leaves - 1);
 }
 
-/* The pairs that nodes of this height in the tree over ranks [first, first + count) join. */
+/* Lists the pairs that are combined at this height of the tree over ranks [first, first +
+ * count). */
 static void list_pairs(work *w, uint32_t height, uint32_t first, uint32_t count)
 {
     if (height_of(count) < height)
@@ -242,10 +247,11 @@ static lki_parcel parcel(const lk_request *r, uint32_t from, uint32_t to)
 
 static const lki_route route = { .parcel = parcel };
 
-/* All ranks mean the same, and nobody goes on where one cannot. */
+/* Compares the fingerprints of all ranks.  Fails on all ranks if `mine` is an error on any rank. */
 static lk_status meet(lk_comm *comm, lki_print print, lk_status mine)
 {
-    int32_t    word  = (int32_t)mine, all[LKI_RANKS_MAX]; /* what cannot be lacking */
+    int32_t    word  = (int32_t)mine, all[LKI_RANKS_MAX]; /* on the stack, because an allocation
+                                                           * could fail */
     lk_error   error = *lk_error_last();
     lk_request r = { .comm       = comm,
                      .op.print   = print,

@@ -1,8 +1,9 @@
-/* all_gather.c -- every rank's bytes, in order of rank, on every rank; also uneven.
+/* all_gather.c -- every rank's bytes, in order of rank, on every rank; also with parts of different
+ * sizes.
  *
- * Cost:    see move.c; each rank copies what all others send.
+ * Cost:    see move.c; each rank copies the bytes of all other ranks.
  * Order:   nothing is computed.
- * Memory:  the staging buffers, which exist anyway; uneven: an offset for every rank.
+ * Memory:  none but the existing staging buffers; with different sizes, an offset for every rank.
  */
 #include "base/hash.h"
 #include "base/memory.h"
@@ -46,7 +47,8 @@ static void prepare(lk_request *r, lk_comm *comm, const void *send, void *recv, 
     lki_move_init(r);
 }
 
-/* What fits the slots, without a request around it: that would take as long as the rest. */
+/* Gathers payloads that fit the slots, without a request, because creating one would double the
+ * time. */
 static lk_status at_once(lk_comm *comm, const void *send, void *recv, size_t bytes)
 {
     lki_op slot;

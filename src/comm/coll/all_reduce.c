@@ -1,31 +1,32 @@
 /* all_reduce.c -- the reduction of all ranks' vectors on every rank, by the canonical tree.
  *
- * Three ways; which one is taken depends on the size and on where the buffers lie, never on
- * timing, and none of them can change a bit, since the tree is elementwise:
+ * There are three methods.  The size and location of the buffers determine the method, never
+ * timing.  The tree is elementwise, so all methods give the same bits:
  *
- *   slot     up to lki_payload_most(): payloads travel in the slots, everybody sums everything.
+ *   slot     up to lki_payload_most() bytes: payloads are sent in the slots, and every rank sums.
  *   direct   all buffers in arenas: the owner of a slice reads it from all `send` buffers and
- *            writes the sum into all `recv` buffers.
- *   staged   else: chunk after chunk through the staging buffers, where everybody puts the slices
- *            of the others.  The owner of a slice reads its own elements where they are, and leaves
- *            the sum in its vector and in its staging buffer, from where the others copy it.
+ *            writes the sum to all `recv` buffers.
+ *   staged   otherwise: chunk by chunk through the staging buffers, where every rank puts the
+ *            slices of the other ranks.  The owner of a slice reads its own elements in place.  It
+ *            writes the sum to its vector and to its staging buffer, from which the other ranks
+ *            copy it.
  *
- *      staged, one round a chunk (|):
+ *      staged, one round per chunk (|):
  *          in 0 | sum 0, in 1 | out 0, sum 1, in 2 | out 1, sum 2, in 3 | out 2 ...
- *      The buffer of chunk c is filled again with chunk c + 3, which nobody does before
- *      everybody has copied chunk c out.  Where all ranks found the staging buffers free before
- *      they published, chunk 0 is in by then.
+ *      The buffer of chunk c is reused for chunk c + 3, when all ranks have copied chunk c out.  If
+ *      all ranks find their staging buffers free before they publish, they put chunk 0 in at once.
  *
- * reduce is the same with one receiver.  A vector may be in parts: the slots and the staging
- * buffers hold them as one.
+ * reduce uses this code with one receiver.  A vector may be in parts; in slots and staging buffers
+ * the parts are contiguous.
  *
- * Cost:    slot: one synchronisation, size * bytes read.  Direct: two, and 2 bytes of memory
- *          traffic a payload byte on each rank.  Staged: chunks + 1, and 4 bytes.
- * Order:   ((r0 + r1) + (r2 + r3)) + ..., whatever the size and the way: exact.
- * Memory:  the staging buffers, which exist anyway.
+ * Cost:    slot: one synchronisation, size * bytes read.  Direct: two synchronisations, and on each
+ *          rank 2 bytes of memory traffic per payload byte.  Staged: chunks + 1 synchronisations, 4
+ *          bytes.
+ * Order:   ((r0 + r1) + (r2 + r3)) + ..., for every size and method: exact.
+ * Memory:  none but the existing staging buffers.
  * Source:  the two-shot direct reduction is the reduce-scatter and all-gather of Rabenseifner
- *          ("Optimization of collective reduction operations", ICCS 2004, section 4) with shared
- *          memory in the place of messages.
+ *          ("Optimization of collective reduction operations", ICCS 2004, section 4), with shared
+ *          memory in place of messages.
  */
 #include "base/memory.h"
 #include "comm/coll/adasum.h"
@@ -35,7 +36,8 @@
 
 /* ---- Parts ------------------------------------------------------------------------------- */
 
-/* Copies bytes [at, at + bytes) of the request's vector out of its parts, or into them. */
+/* Copies bytes [at, at + bytes) of the request's vector.  If `out` is not NULL, copies from the
+ * parts of the vector to `out`; otherwise from `in` to the parts. */
 static void copy_parts(const lk_request *r, size_t at, size_t bytes, unsigned char *out,
                        const unsigned char *in)
 {
@@ -84,13 +86,15 @@ static bool receives(const lk_request *r, uint32_t rank)
     return r->root == LKI_ALL_RANKS || r->root == rank;
 }
 
-/* out[0 .. count) = the tree over from[rank][0 .. count); `out` may be one of them. */
+/* Computes elements [0, count) of the tree over the vectors `from`, which has one vector per rank.
+ * The result `out` may be one of these vectors. */
 static void sum(const lk_request *r, const void *const *from, void *out, size_t count)
 {
     lki_combine(r->reduce.dtype, r->reduce.op, r->comm->size, from, count, out);
 }
 
-/* The slice that `rank` sums, of a vector of `count` elements: whole cache lines. */
+/* Computes the slice [*first, *end) that `rank` sums, of a vector of `count` elements.  A slice is
+ * a whole number of cache lines. */
 static void slice_of(const lk_request *r, size_t count, uint32_t rank, size_t *first, size_t *end)
 {
     size_t size = r->comm->size, width = r->reduce.width;
@@ -139,7 +143,7 @@ static void act_direct(lk_request *r)
     if (first == end)
         return;
     for (uint32_t i = 0; i < comm->size; i++) {
-        uint32_t  rank  = (comm->rank + i) % comm->size; /* mine is the first */
+        uint32_t  rank  = (comm->rank + i) % comm->size; /* my own first */
         lki_reach reach = lki_reach_of(r, rank);
         send[rank]      = (unsigned char *)lki_place_data(comm, reach.send) + first * width;
         if (receives(r, rank))
@@ -150,7 +154,7 @@ static void act_direct(lk_request *r)
 
 /* ---- staged ------------------------------------------------------------------------------ */
 
-/* Bytes of a chunk, and slice `rank` of them. */
+/* A chunk of a rank's vector, and slice [first, end) of its bytes. */
 typedef struct {
     size_t at, bytes, first, end;
 } chunk_part;
@@ -158,13 +162,18 @@ typedef struct {
 static chunk_part piece(const lk_request *r, uint64_t chunk, uint32_t rank)
 {
     size_t        width = r->reduce.width;
-    chunk_part p     = { .at = (size_t)chunk * LKI_STAGE_BYTES };
+    chunk_part p     = { .at = (size_t)chunk * r->comm->stage_bytes };
 
-    p.bytes = p.at < r->bytes ? lki_min(r->bytes - p.at, LKI_STAGE_BYTES) : 0;
+    p.bytes = p.at < r->bytes ? lki_min(r->bytes - p.at, r->comm->stage_bytes) : 0;
     slice_of(r, p.bytes / width, rank, &p.first, &p.end);
     p.first *= width;
     p.end   *= width;
     return p;
+}
+
+static uint64_t chunks_of(const lk_request *r)
+{
+    return (r->bytes + r->comm->stage_bytes - 1) / r->comm->stage_bytes;
 }
 
 static unsigned char *stage_of(const lk_request *r, uint64_t chunk, uint32_t rank)
@@ -172,13 +181,17 @@ static unsigned char *stage_of(const lk_request *r, uint64_t chunk, uint32_t ran
     return lki_stage(r->comm, rank, r->comm->chunks + chunk);
 }
 
-/* What others sum; of a vector in parts all, since its owner needs it in one piece. */
+/* Stages the slices that other ranks sum.  A vector in parts is staged whole, because its owner
+ * needs it contiguous. */
 static void stage_in(const lk_request *r, uint64_t chunk)
 {
     uint32_t       me = r->comm->rank;
     chunk_part  p  = piece(r, chunk, me);
     unsigned char *to = stage_of(r, chunk, me);
 
+    if (p.bytes == 0)
+        return;
+    (void)lki_stage_claim(r->comm, r->comm->chunks + chunk);
     if (r->reduce.parts != NULL) {
         fetch(r, p.at, p.bytes, to);
         return;
@@ -187,9 +200,16 @@ static void stage_in(const lk_request *r, uint64_t chunk)
     fetch(r, p.at + p.end, p.bytes - p.end, to + p.end);
 }
 
-/* Sums my slice of the chunk.  Into my vector first, and from there for the others into my staging
- * buffer: they have its lines, and memcpy() gets those back several times as fast as the stores of
- * a loop do. */
+/* Checks that the staging buffers of all ranks hold the chunk. */
+static void check_stages(const lk_request *r, uint64_t chunk)
+{
+    for (uint32_t rank = 0; rank < r->comm->size; rank++)
+        lki_stage_check(r->comm, rank, r->comm->chunks + chunk);
+}
+
+/* Sums this rank's slice of the chunk into its vector, and copies the sum to its staging buffer.
+ * Other ranks' caches hold the lines of that buffer, and memcpy() regains them several times as
+ * fast as a loop of stores. */
 static void stage_sum(const lk_request *r, uint64_t chunk)
 {
     lk_comm       *comm  = r->comm;
@@ -206,7 +226,9 @@ static void stage_sum(const lk_request *r, uint64_t chunk)
         from[comm->rank] = r->send + p.at + p.first;
     if (whole && receives(r, comm->rank))
         out = r->recv + p.at + p.first;
+    check_stages(r, chunk);
     sum(r, from, out, (p.end - p.first) / r->reduce.width);
+    check_stages(r, chunk);
     if (out != stage && r->root == LKI_ALL_RANKS)
         memcpy(stage, out, p.end - p.first);
 }
@@ -218,15 +240,19 @@ static void stage_out(const lk_request *r, uint64_t chunk)
     if (!receives(r, comm->rank))
         return;
     for (uint32_t i = r->reduce.parts == NULL; i < comm->size; i++) {
-        uint32_t      rank = (comm->rank + i) % comm->size; /* not all from the same at once */
-        chunk_part p    = piece(r, chunk, rank);
+        uint32_t      rank = (comm->rank + i) % comm->size; /* ranks start with different peers */
+        chunk_part    p    = piece(r, chunk, rank);
+        if (p.bytes == 0)
+            continue;
+        lki_stage_check(comm, rank, comm->chunks + chunk);
         deliver(r, p.at + p.first, p.end - p.first, stage_of(r, chunk, rank) + p.first);
+        lki_stage_check(comm, rank, comm->chunks + chunk);
     }
 }
 
 static void act_staged(lk_request *r)
 {
-    uint64_t chunks = (r->bytes + LKI_STAGE_BYTES - 1) / LKI_STAGE_BYTES, round = r->round;
+    uint64_t chunks = chunks_of(r), round = r->round;
 
     if (!r->filled && round-- == 0) {
         stage_in(r, 0);
@@ -260,7 +286,7 @@ static void publish(lk_request *r)
         mine.recv   = lki_place_of(comm, r->recv, r->bytes);
         mine.direct = mine.direct && mine.recv.arena != 0;
     }
-    if (!mine.direct && lki_request_first(r)) { /* then staged it will be */
+    if (!mine.direct && lki_request_first(r)) { /* the method will be staged */
         stage_in(r, 0);
         mine.filled = true;
     }
@@ -287,7 +313,7 @@ static void plan(lk_request *r)
     if (direct)
         r->lane = LKI_LANE_NONE;
     else
-        r->rounds = (r->bytes + LKI_STAGE_BYTES - 1) / LKI_STAGE_BYTES + 1 + !filled;
+        r->rounds = chunks_of(r) + 1 + !filled;
 }
 
 static lk_status act(lk_request *r)
@@ -346,7 +372,7 @@ static void prepare(lk_request *r, lk_comm *comm, const void *send, void *recv, 
     lki_all_reduce_init(r);
 }
 
-/* What act_slot() does, without a request around it: that would take as long as the rest. */
+/* Performs the slot method without a request, because creating one would double the time. */
 static lk_status at_once(lk_comm *comm, const void *send, void *recv, size_t count, lk_dtype dtype,
                          lk_reduce_op op)
 {

@@ -1,13 +1,13 @@
-/* all_reduce_many.c -- all_reduce of many tensors in as few operations as are worth it.
+/* all_reduce_many.c -- all_reduce of many tensors in few operations.
  *
- * Neighbours in the list that have the same type and at most PART_BYTES each travel as one
- * vector of up to RUN_BYTES, copied part by part into and out of the slots or staging buffers;
- * any larger tensor travels alone, in place where it lies in an arena.  Sizes and types decide
- * that and nothing else, so all ranks cut the same list in the same way, and the fingerprint of
- * a run holds the counts of its parts.
+ * Neighbours in the list that have the same type and at most PART_BYTES each are reduced as one
+ * vector of up to RUN_BYTES.  They are copied part by part into and out of the slots or staging
+ * buffers.  A larger tensor is reduced separately, in place if it is in an arena.  Only sizes and
+ * types determine this, so all ranks divide the same list in the same way.  The fingerprint of a
+ * run includes the counts of its parts.
  *
- * Cost:    as all_reduce.c for every run; no copy beyond those that staging makes anyway.
- * Order:   elementwise, as separate calls: exact.
+ * Cost:    as all_reduce.c for every run; no copies but those of staging.
+ * Order:   elementwise, as in separate calls: exact.
  * Memory:  none.
  */
 #include "base/hash.h"
@@ -43,7 +43,8 @@ static lk_status check(const lk_reduce_part *parts, size_t count, lk_reduce_op o
     return LK_OK;
 }
 
-/* How many parts from the first on travel together.  What is not elementwise does not. */
+/* Returns the number of parts, from the first one on, that are reduced together.  It is 1 for
+ * Adasum, which is not elementwise. */
 static size_t run_length(const lk_reduce_part *parts, size_t count, lk_reduce_op op)
 {
     size_t length = 0, bytes = 0;

@@ -1,12 +1,13 @@
-/* all_to_all.c -- part r of every rank's buffer on rank r; also uneven.
+/* all_to_all.c -- part r of every rank's buffer on rank r; also with parts of different sizes.
  *
- * In the uneven case a rank knows only what it sends and what it expects, so all tell each other
- * first, and where the two do not agree both are named.
+ * With different sizes a rank knows only the sizes that it sends and expects.  Ranks therefore
+ * exchange sizes first, and an error names both ranks of a pair that disagrees.
  *
- * Cost:    see move.c; each rank copies one part from every other.  Uneven: one synchronisation
- *          more.
+ * Cost:    see move.c; each rank copies one part from every other rank.  Different sizes: one more
+ *          synchronisation.
  * Order:   nothing is computed.
- * Memory:  the staging buffers, which exist anyway; uneven: three offsets for every rank.
+ * Memory:  none but the existing staging buffers; with different sizes, three offsets for every
+ *          rank.
  */
 #include "base/memory.h"
 #include "comm/coll/move.h"
@@ -16,7 +17,8 @@ static lki_parcel even(const lk_request *r, uint32_t from, uint32_t to)
     return (lki_parcel){ to * r->bytes, from * r->bytes, r->bytes };
 }
 
-/* Three tables, size + 1 each: where parts begin in send, in recv, and in the senders' buffers. */
+/* Uses three tables of size + 1 offsets each: of the parts in send, in recv, and in the senders'
+ * buffers. */
 static lki_parcel uneven(const lk_request *r, uint32_t from, uint32_t to)
 {
     uint32_t      me = r->comm->rank, size = r->comm->size;

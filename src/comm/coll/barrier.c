@@ -1,9 +1,9 @@
-/* barrier.c -- nobody leaves before everybody has come.
+/* barrier.c -- a barrier: no rank leaves before all have arrived.
  *
- * Cost:    one slot published and `size` - 1 read: one cache line each.
+ * Cost:    publishes one slot and reads `size` - 1 slots, of one cache line each.
  * Memory:  none.
  */
-#include "comm/request.h"
+#include "comm/group/request.h"
 
 static void plan(lk_request *request)
 {

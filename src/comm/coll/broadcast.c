@@ -2,7 +2,7 @@
  *
  * Cost:    see move.c; all ranks copy from root's buffer, or from root's staging buffers.
  * Order:   nothing is computed.
- * Memory:  root's staging buffers, which exist anyway.
+ * Memory:  none but root's existing staging buffers.
  */
 #include "comm/coll/move.h"
 

@@ -1,8 +1,8 @@
 /* gather.c -- every rank's bytes, in order of rank, on root.
  *
- * Cost:    see move.c; root copies what all others send.
+ * Cost:    see move.c; root copies the bytes of all other ranks.
  * Order:   nothing is computed.
- * Memory:  the staging buffers, which exist anyway.
+ * Memory:  none but the existing staging buffers.
  */
 #include "comm/coll/move.h"
 

@@ -1,27 +1,30 @@
-/* move.c -- the engine under broadcast, gather, scatter, all-gather and all-to-all.
+/* move.c -- the engine of broadcast, gather, scatter, all-gather and all-to-all.
  *
- * An operation is a route: a function that says which bytes of whose buffer go where.  Three
- * ways; which one is taken depends on sizes and places only:
+ * An operation has a route: a function that maps bytes of each sender's buffer to places in each
+ * receiver's buffer.  There are three methods.  Only sizes and locations of buffers determine the
+ * method:
  *
- *   slot     the parcels of a rank fit its slot together: published there, and read from there.
- *   direct   all that is sent lies in arenas: receivers copy from there, and a round later
- *            senders may use their buffers again.
- *   staged   else: chunk after chunk through the staging buffers, where every receiver has a
- *            share (or all share the whole, if all get the same).
+ *   slot     the parcels of a rank fit its slot: published there, and read from there.
+ *   direct   all senders' buffers are in arenas: receivers copy from them.  One round later the
+ *            senders may reuse their buffers.
+ *   staged   otherwise: chunk by chunk through the staging buffers.  Every receiver has a share of
+ *            a buffer; if all receive the same bytes, the share is the whole buffer.
  *
- *      staged, one round a chunk (|):   put 0 | take 0, put 1 | take 1, put 2 | take 2 ...
- *      A rank that puts chunk c + 1 knows that all have taken chunk c - 1, so the third buffer
- *      is for the next operation, which others may begin while some still take the last chunk.
- *      The first chunk is put before publishing where the staging buffers are free then; if all
- *      ranks did so, that saves a round.
+ *      staged, one round per chunk (|):   put 0 | take 0, put 1 | take 1, put 2 | take 2 ...
+ *      A rank puts chunk c + 1 when all ranks have taken chunk c - 1.  The third buffer is for the
+ *      next operation, which some ranks may begin while others still take the last chunk.
+ *      A rank that has taken all chunks of earlier operations puts its first chunk, if any, and
+ *      then publishes `filled`.  If all ranks have published that, one round is saved.  `filled`
+ *      must be correct also on a rank that sends nothing: the senders of a single chunk are done
+ *      when all ranks have published, and later operations reuse this buffer.
  *
- * With a header ranks first tell each other, through the staging buffers, what they mean to send
- * to whom, and compare.
+ * With a header, ranks first publish the sizes of their parcels in the staging buffers, and
+ * compare.
  *
- * Cost:    slot: one synchronisation.  Direct: two, and every byte is copied once.  Staged: one
- *          for each chunk and one more, and every byte is copied twice.
+ * Cost:    slot: one synchronisation.  Direct: two, and every byte is copied once.  Staged: one per
+ *          chunk and one more, and every byte is copied twice.
  * Order:   nothing is computed.
- * Memory:  the staging buffers, which exist anyway.
+ * Memory:  none but the existing staging buffers.
  */
 #include "comm/coll/move.h"
 
@@ -30,11 +33,11 @@
 #include "base/memory.h"
 #include "device/copy.h"
 
-/* What a rank gets in all; from here on it has left the caches, which others share, before it is
- * read again. */
+/* If one operation receives at least this many bytes in total, copies bypass the caches.  Ranks
+ * share the caches, so that much data would be evicted before it is read again. */
 enum { FAR_BYTES = 16 << 20 };
 
-/* What a sender tells a receiver in the header. */
+/* A header's entry for one receiver. */
 typedef struct {
     uint64_t at, bytes;
 } notice;
@@ -89,7 +92,7 @@ lk_status lki_check_root(const lk_comm *comm, const char *name, uint32_t root)
     return LK_OK;
 }
 
-/* ---- Telling where ----------------------------------------------------------------------- */
+/* ---- Publishing places ------------------------------------------------------------------- */
 
 void lki_reach_tell(const lk_request *r, const lki_reach *mine)
 {
@@ -109,11 +112,12 @@ size_t lki_share(const lk_request *r)
 
     LK_ASSERT(size > 0);
     if (r->route == NULL || r->route->personal)
-        return LKI_STAGE_BYTES / size / LKI_LINE * LKI_LINE;
-    return LKI_STAGE_BYTES;
+        return r->comm->stage_bytes / size / LKI_LINE * LKI_LINE;
+    return r->comm->stage_bytes;
 }
 
-/* Bytes of the slot that the largest sender needs; the same on every rank. */
+/* Returns the number of bytes that the largest sender needs in its slot, which is equal on all
+ * ranks. */
 static size_t slot_bytes(const lk_request *r)
 {
     return r->route->personal ? r->longest * r->comm->size : r->longest;
@@ -129,7 +133,7 @@ void lki_move_init(lk_request *r)
 
 /* ---- Staging ----------------------------------------------------------------------------- */
 
-/* Into `recv`; among threads that may be where it is already. */
+/* Copies to offset `at` of recv.  If ranks are threads, `from` may be the destination itself. */
 static void copy(const lk_request *r, size_t at, const void *from, size_t bytes)
 {
     if (bytes == 0 || r->recv + at == from)
@@ -140,14 +144,14 @@ static void copy(const lk_request *r, size_t at, const void *from, size_t bytes)
         memcpy(r->recv + at, from, bytes);
 }
 
-/* How many bytes of a parcel are in chunk `chunk`. */
+/* Returns the number of bytes of a parcel that belong to chunk number `chunk`. */
 static size_t in_chunk(size_t bytes, uint64_t chunk, size_t share)
 {
     size_t at = (size_t)chunk * share;
     return at < bytes ? lki_min(bytes - at, share) : 0;
 }
 
-/* Where in `from`'s staging buffer receiver `to` finds its share of a chunk. */
+/* Returns the part of the staging buffer of `from` that is for receiver `to`. */
 static unsigned char *shelf(const lk_request *r, uint64_t stage, uint32_t from, uint32_t to)
 {
     unsigned char *at = lki_stage(r->comm, from, stage);
@@ -158,15 +162,19 @@ static void put(const lk_request *r, uint64_t first, uint64_t chunk)
 {
     lk_comm *comm  = r->comm;
     size_t   share = lki_share(r);
+    bool     begun = false;
 
     for (uint32_t to = 0; to < comm->size; to++) {
         lki_parcel p = r->route->parcel(r, comm->rank, to);
         size_t     n = in_chunk(p.bytes, chunk, share);
         if (to == comm->rank || n == 0)
             continue;
+        if (!begun)
+            (void)lki_stage_claim(comm, first + chunk);
+        begun = true;
         memcpy(shelf(r, first + chunk, comm->rank, to), r->send + p.from_at + chunk * share, n);
         if (!r->route->personal)
-            return; /* one copy for all */
+            return; /* one copy serves all receivers */
     }
 }
 
@@ -176,15 +184,18 @@ static void take(const lk_request *r, uint64_t first, uint64_t chunk)
     size_t   share = lki_share(r);
 
     for (uint32_t i = 1; i < comm->size; i++) {
-        uint32_t   from = (comm->rank + i) % comm->size; /* not all from the same at once */
+        uint32_t   from = (comm->rank + i) % comm->size; /* ranks start with different peers */
         lki_parcel p    = r->route->parcel(r, from, comm->rank);
         size_t     n    = in_chunk(p.bytes, chunk, share);
-        if (n > 0)
-            copy(r, p.to_at + chunk * share, shelf(r, first + chunk, from, comm->rank), n);
+        if (n == 0)
+            continue;
+        lki_stage_check(comm, from, first + chunk);
+        copy(r, p.to_at + chunk * share, shelf(r, first + chunk, from, comm->rank), n);
+        lki_stage_check(comm, from, first + chunk);
     }
 }
 
-/* My own parcel. */
+/* Copies the parcel from this rank to itself. */
 static void keep_mine(const lk_request *r)
 {
     lki_parcel p = r->route->parcel(r, r->comm->rank, r->comm->rank);
@@ -192,8 +203,9 @@ static void keep_mine(const lk_request *r)
         copy(r, p.to_at, r->send + p.from_at, p.bytes);
 }
 
-/* A chunk of it that I have just put, so that it is in the cache; all of it before the first where
- * what I put is for the others only. */
+/* Copies the parcel from this rank to itself.  If all ranks receive the same bytes, copies each
+ * chunk just after it was staged, while it is in the cache.  Otherwise copies the whole parcel with
+ * the first chunk. */
 static void keep_chunk(const lk_request *r, uint64_t chunk)
 {
     lki_parcel p  = r->route->parcel(r, r->comm->rank, r->comm->rank);
@@ -210,7 +222,7 @@ static void keep_chunk(const lk_request *r, uint64_t chunk)
 static void put_header(const lk_request *r)
 {
     lk_comm *comm    = r->comm;
-    notice  *notices = lki_stage(comm, comm->rank, comm->chunks);
+    notice  *notices = lki_stage_claim(comm, comm->chunks);
 
     for (uint32_t to = 0; to < comm->size; to++) {
         lki_parcel p = r->route->parcel(r, comm->rank, to);
@@ -218,7 +230,8 @@ static void put_header(const lk_request *r)
     }
 }
 
-/* Learns where my parcels begin; `offsets` has room for that behind what the route uses. */
+/* Reads the offsets of this rank's parcels in the senders' buffers, and stores them in `offsets`
+ * after the route's own tables. */
 static lk_status take_header(lk_request *r)
 {
     lk_comm *comm = r->comm;
@@ -226,6 +239,7 @@ static lk_status take_header(lk_request *r)
     for (uint32_t from = 0; from < comm->size; from++) {
         const notice *told = (const notice *)lki_stage(comm, from, comm->chunks) + comm->rank;
         lki_parcel    p    = r->route->parcel(r, from, comm->rank);
+        lki_stage_check(comm, from, comm->chunks);
         if (told->bytes != p.bytes)
             return lki_fail_group(comm, comm->world[from], LK_EMISMATCH,
                                   "all_to_all_v #%llu: rank %u sends %llu bytes to rank %u, which "
@@ -234,6 +248,7 @@ static lk_status take_header(lk_request *r)
                                   (unsigned long long)told->bytes, comm->world[comm->rank],
                                   p.bytes);
         r->offsets[2 * (comm->size + 1) + from] = (size_t)told->at;
+        lki_stage_check(comm, from, comm->chunks);
     }
     comm->chunks++;
     return LK_OK;
@@ -252,12 +267,10 @@ static void publish(lk_request *r)
     lki_reach mine = { .longest = r->longest };
     mine.send      = lki_place_of(comm, r->send, r->send_bytes);
     mine.direct    = r->send_bytes == 0 || (mine.send.arena != 0 && !r->in_place);
-    mine.filled    = r->send_bytes == 0 && !r->route->header;
-    if (!mine.direct && !r->route->header && lki_request_first(r)) {
+    if ((!mine.direct || r->send_bytes == 0) && !r->route->header && lki_request_first(r)) {
         put(r, comm->chunks, 0);
         mine.filled = true;
     }
-    r->filled = mine.filled;
     lki_reach_tell(r, &mine);
 }
 
@@ -269,7 +282,7 @@ static bool gets_much(const lk_request *r)
     return bytes >= FAR_BYTES;
 }
 
-/* From here on `longest` and `filled` are those of all ranks. */
+/* Chooses the method.  Afterwards `longest` and `filled` have their values for all ranks. */
 static void plan(lk_request *r)
 {
     bool direct = true, filled = true;

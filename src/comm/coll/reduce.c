@@ -1,6 +1,6 @@
 /* reduce.c -- the reduction of all ranks' vectors on one rank.
  *
- * all_reduce with one receiver: see all_reduce.c for cost, order (exact) and memory.
+ * This is an all_reduce with one receiver: see all_reduce.c for cost, order (exact) and memory.
  */
 #include "comm/coll/adasum.h"
 

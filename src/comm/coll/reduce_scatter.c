@@ -1,16 +1,17 @@
-/* reduce_scatter.c -- the reduction of all ranks' vectors, of which each rank gets one part.
+/* reduce_scatter.c -- the reduction of all ranks' vectors, of which each rank receives one part.
  *
- * Three ways, none of which can change a bit:
+ * There are three methods, which all give the same bits:
  *
- *   slot     whole vectors of up to lki_payload_most() travel in slots; everybody sums its part.
- *   direct   all `send` buffers in arenas: everybody sums its part from them.
- *   staged   else: chunk after chunk through the staging buffers, in which every rank has a
- *            share; rounds as in move.c, with a sum in the place of a copy.
+ *   slot     whole vectors of up to lki_payload_most() bytes are sent in slots; each rank sums its
+ *            part.
+ *   direct   all `send` buffers are in arenas: each rank sums its part from them.
+ *   staged   otherwise: chunk by chunk through the staging buffers, in which every rank has a
+ *            share.  Rounds are as in move.c, with a sum in place of a copy.
  *
- * Cost:    slot: one synchronisation.  Direct: two, every element read once by one rank, the
- *          part written once.  Staged: one a chunk and one more, and one copy in addition.
- * Order:   ((r0 + r1) + (r2 + r3)) + ..., whatever the size and the way: exact.
- * Memory:  the staging buffers, which exist anyway, and an offset for every rank if uneven.
+ * Cost:    slot: one synchronisation.  Direct: two; one rank reads each element once and writes its
+ *          part once.  Staged: one per chunk and one more, and one additional copy.
+ * Order:   ((r0 + r1) + (r2 + r3)) + ..., for every size and method: exact.
+ * Memory:  none but the existing staging buffers; with different sizes, an offset for every rank.
  */
 #include <string.h>
 
@@ -19,7 +20,7 @@
 #include "comm/coll/adasum.h"
 #include "device/combine.h"
 
-/* Part `rank` of every send buffer, in bytes. */
+/* Returns the offset of part `rank` in every send buffer, in bytes. */
 static size_t part_at(const lk_request *r, uint32_t rank)
 {
     return r->offsets != NULL ? r->offsets[rank] : rank * r->longest;
@@ -30,7 +31,7 @@ static size_t part_bytes(const lk_request *r, uint32_t rank)
     return r->offsets != NULL ? r->offsets[rank + 1] - r->offsets[rank] : r->longest;
 }
 
-/* comm->pointers hold where all ranks' elements are. */
+/* Sums the vectors to which comm->pointers points; it has one pointer per rank. */
 static void sum(const lk_request *r, size_t at, size_t bytes)
 {
     if (bytes > 0)
@@ -78,16 +79,30 @@ static unsigned char *shelf(const lk_request *r, uint64_t chunk, uint32_t from, 
 
 static void put(const lk_request *r, uint64_t chunk)
 {
-    uint32_t me = r->comm->rank;
+    uint32_t me    = r->comm->rank;
+    bool     begun = false;
 
     for (uint32_t to = 0; to < r->comm->size; to++) {
         size_t n = in_chunk(r, to, chunk);
-        if (to != me && n > 0)
-            memcpy(shelf(r, chunk, me, to), r->send + part_at(r, to) + chunk * lki_share(r), n);
+        if (to == me || n == 0)
+            continue;
+        if (!begun)
+            (void)lki_stage_claim(r->comm, r->comm->chunks + chunk);
+        begun = true;
+        memcpy(shelf(r, chunk, me, to), r->send + part_at(r, to) + chunk * lki_share(r), n);
     }
 }
 
-/* My own elements are read where they are; in place, the sum replaces them there. */
+/* Checks that the staging buffers of all other ranks hold the chunk. */
+static void check_stages(const lk_request *r, uint64_t chunk)
+{
+    for (uint32_t from = 0; from < r->comm->size; from++)
+        if (from != r->comm->rank)
+            lki_stage_check(r->comm, from, r->comm->chunks + chunk);
+}
+
+/* Sums a chunk of this rank's part.  The rank's own elements are read in place; in an in-place
+ * operation the sum replaces them. */
 static void take(const lk_request *r, uint64_t chunk)
 {
     lk_comm *comm = r->comm;
@@ -95,10 +110,12 @@ static void take(const lk_request *r, uint64_t chunk)
 
     if (n == 0)
         return;
+    check_stages(r, chunk);
     for (uint32_t from = 0; from < comm->size; from++)
         comm->pointers[from] = from == comm->rank ? r->send + part_at(r, from) + at
                                                   : shelf(r, chunk, from, comm->rank);
     sum(r, at, n);
+    check_stages(r, chunk);
 }
 
 static void act_staged(lk_request *r)
@@ -168,14 +185,16 @@ static const lki_algorithm algorithm = { .publish = publish, .plan = plan, .act 
 
 /* ---- The calls --------------------------------------------------------------------------- */
 
-/* `longest`, or `offsets` if the parts differ, and `send_bytes` are set. */
+/* Completes a request.  Its send_bytes and `longest`, or `offsets` if the parts differ, must be
+ * set. */
 static void prepare(lk_request *r)
 {
     r->how  = &algorithm;
     r->lane = r->send_bytes <= lki_payload_most(r->comm->size) ? LKI_LANE_NONE : LKI_LANE_STAGES;
 }
 
-/* *total: of all parts. */
+/* Checks the arguments of a reduce_scatter with equal parts; *total is the size of all parts in
+ * bytes. */
 static lk_status check_even(size_t *total, lk_comm *comm, const void *send, void *recv,
                             size_t count, lk_dtype dtype, lk_reduce_op op)
 {
@@ -205,7 +224,7 @@ static void prepare_even(lk_request *r, lk_comm *comm, const void *send, void *r
     prepare(r);
 }
 
-/* What act_slot() does, without a request around it: that would take as long as the rest. */
+/* Performs the slot method without a request, because creating one would double the time. */
 static lk_status at_once(lk_comm *comm, const void *send, void *recv, size_t count, lk_dtype dtype,
                          lk_reduce_op op)
 {

@@ -3,7 +3,7 @@
  * Cost:    see move.c; each rank copies its part from root's buffer, or from its share of root's
  *          staging buffers.
  * Order:   nothing is computed.
- * Memory:  root's staging buffers, which exist anyway.
+ * Memory:  none but root's existing staging buffers.
  */
 #include "comm/coll/move.h"
 

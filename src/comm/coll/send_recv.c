@@ -1,44 +1,45 @@
 /* send_recv.c -- messages between two ranks.
  *
- * A rank keeps in its seat, for every peer, the description of the message that it sends there,
- * two pieces of it, and two counters: pieces sent to that peer, pieces taken of what came from
- * there.  A message in an arena is one piece: the receiver copies it from where it lies.  Any other
- * travels piece by piece, and while the receiver copies one the sender fills the other:
+ * A rank's seat has, for every peer, the description of a message to that peer, two pieces of the
+ * message, and two counters: pieces sent to the peer, and pieces received from it.  A message in an
+ * arena is one piece, which the receiver copies from there.  Any other message is sent in pieces;
+ * while the receiver copies one piece the sender fills the other:
  *
  *      sender     fill 0, sent 1 | fill 1, sent 2 | (taken >= 1) fill 0, sent 3 | ... taken == all
  *      receiver   (sent >= 1) copy 0, taken 1 | (sent >= 2) copy 1, taken 2 | ...
  *
- * A send is complete when everything has been taken, always: a program that deadlocks with large
- * messages deadlocks with small ones, when it is written and not when it grows.
+ * A send is complete only when the whole message has been received.  A program that deadlocks with
+ * large messages thus also deadlocks with small ones, when it is first tested.
  *
  * Cost:    in an arena one copy and one synchronisation each way, else two copies.
- * Order:   messages from one rank to another in the order of their sends.
- * Memory:  two pieces for every pair, part of the seats.
+ * Order:   messages from one rank to another arrive in the order of their sends.
+ * Memory:  two pieces for every pair of ranks, in the seats.
  */
 #include <string.h>
 
 #include "base/memory.h"
 #include "comm/coll/move.h"
-#include "comm/span/span.h"
+#include "comm/group/span.h"
 
 static size_t mail_bytes(const lk_comm *comm)
 {
     return sizeof(lki_mail) + 2 * lki_piece_bytes(comm->size);
 }
 
-/* What `rank` keeps for `peer`, as an offset in its seat and as a pointer. */
+/* Returns the offset, in a rank's seat, of its lki_mail for `peer`. */
 static size_t mail_offset(const lk_comm *comm, uint32_t peer)
 {
     return sizeof(lki_seat) + peer * mail_bytes(comm);
 }
 
+/* Returns the lki_mail of `rank` for messages with `peer`. */
 static lki_mail *mail_of(const lk_comm *comm, uint32_t rank, uint32_t peer)
 {
     unsigned char *seat = (unsigned char *)lki_seat_of(comm, rank);
     return (lki_mail *)(void *)(seat + mail_offset(comm, peer));
 }
 
-/* Piece number `piece` of all that `from` ever sent to `to`. */
+/* Returns the buffer of piece number `piece`, counted over all messages from `from` to `to`. */
 static unsigned char *piece_at(const lk_comm *comm, uint32_t from, uint32_t to, uint64_t piece)
 {
     unsigned char *pieces = (unsigned char *)(mail_of(comm, from, to) + 1);
@@ -57,7 +58,7 @@ static uint64_t pieces_in(const lk_request *r, lki_place place)
     return place.arena != 0 || r->bytes == 0 ? 1 : (r->bytes + each - 1) / each;
 }
 
-/* Reached when the peer's counter at `field` has come to `target`. */
+/* Returns the goal "the peer's counter at offset `field` has reached `target`". */
 static lki_goal peer_goal(const lk_request *r, size_t field, uint64_t target)
 {
     size_t offset = mail_offset(r->comm, r->comm->rank) + field;
@@ -67,7 +68,7 @@ static lki_goal peer_goal(const lk_request *r, size_t field, uint64_t target)
                        .end    = (uint16_t)(r->root + 1) };
 }
 
-/* It is this message's turn, so it has a number. */
+/* Gives the message its number.  The message must be the oldest in its lane. */
 static void begin(lk_request *r, uint64_t number)
 {
     r->op.seq = number;
@@ -112,7 +113,8 @@ static lk_status move_send(lk_request *r, bool *moved)
     r->round++;
     atomic_store_explicit(&mail->sent, ++flow->sent, memory_order_release);
     comm->unrung = true;
-    /* the next piece goes where the one before this was; the end is when all are taken */
+    /* Waits until the peer has received the previous piece, because the next piece overwrites it.
+     * At the end waits until the peer has received all pieces. */
     r->goal = peer_goal(r, offsetof(lki_mail, taken), flow->sent - (r->round < r->rounds));
     return LK_OK;
 }
@@ -153,7 +155,7 @@ static lk_status move_receive(lk_request *r, bool *moved)
         LK_TRY(check_message(r, mail));
         r->rounds = pieces_in(r, mail->place);
     }
-    if (mail->place.arena != 0 && r->bytes > 0) /* a rank may send to itself: memmove */
+    if (mail->place.arena != 0 && r->bytes > 0) /* memmove, because a rank may send to itself */
         memmove(r->recv, lki_place_data(comm, mail->place), r->bytes);
     else if (r->bytes > 0)
         memcpy(r->recv + r->round * lki_piece_bytes(comm->size),
@@ -179,7 +181,7 @@ static lk_status prepare(lk_request *r, lk_comm *comm, bool send, const void *fr
                              false));
     lki_print print = lki_print_make(send ? LKI_OP_SEND : LKI_OP_RECV, LK_U8, peer, bytes);
     if (comm->span != NULL && lk_comm_host(comm, peer) == lk_comm_host(comm, comm->rank)) {
-        peer = lk_comm_local_rank(comm, peer); /* what stays on a host needs no wire */
+        peer = lk_comm_local_rank(comm, peer); /* ranks of one host need no wire */
         comm = comm->span->local;
     }
     *r = (lk_request){

@@ -1,30 +1,31 @@
 /* split.c -- communicators of some of the ranks.
  *
- * All ranks tell their color and key, so each can work out all the groups.  One arena of the
- * parent holds the seats of all of them, group after group in order of color, so that every rank
- * is seated in one round and no memory has to be found for each group.  What ties the groups of
- * a rank together (record, bell, failure, requests) stays the same: a rank that sleeps in one
- * group is woken by what concerns it in another, and a failure anywhere ends all.
+ * All ranks publish their color and key, so each can compute all groups.  One arena of the parent
+ * has the seats of all groups, in order of color.  Every rank thus gets a seat in one round, with
+ * one allocation for all groups.  The groups of a rank share its record, bell, failure and
+ * requests.  A rank that sleeps in one group is woken by events of another, and a failure in any
+ * group fails all groups.
  *
- * Over several hosts every host splits its own communicator in the same way.  A group of which all
- * ranks are on one host is what came of that; any other is made over it, with levels of its own
- * where it has equally many ranks on each of its hosts, two at least.
+ * On several hosts every host splits its own communicator in the same way.  A group whose ranks are
+ * all on one host is the resulting local communicator.  Any other group is a span communicator over
+ * the local ones.  It has its own levels if it has the same number of ranks, at least two, on each
+ * of its hosts.
  *
- * Cost:   one all_gather of 8 bytes, one arena and one agreement.
- * Memory: a seat for every rank (about 0.5 MiB), kept until its last communicator is freed.
+ * Cost:    one all_gather of 8 bytes, one arena and one agreement.
+ * Memory:  a seat for every rank (about 0.5 MiB), until its last communicator is freed.
  */
 #include <string.h>
 
 #include "base/hash.h"
 #include "base/memory.h"
 #include "comm/coll/move.h"
-#include "comm/span/span.h"
+#include "comm/group/span.h"
 
 typedef struct {
     uint32_t color, key;
 } choice;
 
-/* ---- Telling ----------------------------------------------------------------------------- */
+/* ---- Publishing -------------------------------------------------------------------------- */
 
 static lki_parcel parcel(const lk_request *r, uint32_t from, uint32_t to)
 {
@@ -34,7 +35,8 @@ static lki_parcel parcel(const lk_request *r, uint32_t from, uint32_t to)
 
 static const lki_route route = { .parcel = parcel };
 
-/* `hash`: what ranks must agree on beyond that they split. */
+/* Gathers the choices of all ranks in `all`.  Ranks must also agree on other arguments, of which
+ * `hash` is a hash. */
 static lk_status tell(lk_comm *comm, choice mine, uint64_t hash, choice *all)
 {
     lk_request r    = { .comm       = comm,
@@ -59,7 +61,7 @@ static uint32_t count_of(const choice *all, uint32_t size, uint32_t color)
     return count;
 }
 
-/* Bytes of the seats of all groups whose color is below `color`. */
+/* Returns the number of bytes of the seats of all groups whose color is less than `color`. */
 static size_t bytes_below(const choice *all, uint32_t size, uint32_t color)
 {
     size_t bytes = 0;
@@ -76,7 +78,8 @@ static size_t bytes_below(const choice *all, uint32_t size, uint32_t color)
     return bytes;
 }
 
-/* The ranks of a color in `members`, by key, then by rank; my place among them. */
+/* Writes the ranks with a color to `members`, ordered by key and then by rank.  Returns this rank's
+ * index in `members`. */
 static uint32_t order(const lk_comm *comm, const choice *all, uint32_t color, uint32_t *members)
 {
     uint32_t count = 0, mine = 0;
@@ -94,7 +97,7 @@ static uint32_t order(const lk_comm *comm, const choice *all, uint32_t color, ui
     return mine;
 }
 
-/* ---- Making ------------------------------------------------------------------------------ */
+/* ---- Creating ----------------------------------------------------------------------------- */
 
 static void describe(lk_comm *child, lk_comm *parent, const uint32_t *members, uint32_t color)
 {
@@ -137,19 +140,19 @@ static lk_status make_over(lk_comm **out, lk_comm *comm, lk_comm *local, const u
 
     LK_TRY(LKI_NEW(&host_of, count, "hosts of a group"));
     for (uint32_t i = 0; i < count; i++)
-        host_of[i] = comm->span->host_of[members[i]];
-    lk_status st = lki_span_new(out, local, rank, count, host_of);
+        host_of[i] = comm->span->map.host_of[members[i]];
+    lk_status st = comm->self->span_ops->create(out, local, rank, count, host_of);
     lki_free(host_of);
     LK_TRY(st);
-    (*out)->span->owns_local = true;
     describe(*out, comm, members, color);
     return LK_OK;
 }
 
-/* My group, or the part of it on this host where that is all. */
+/* Creates this rank's group.  If all ranks of the group are on this host, the group is the local
+ * communicator. */
 static lk_status make_spanning(lk_comm **out, lk_comm *comm, const choice *all, uint32_t *members)
 {
-    uint32_t color = all[comm->rank].color, here = comm->span->host_of[comm->rank];
+    uint32_t color = all[comm->rank].color, here = comm->span->map.host_of[comm->rank];
     uint32_t count = count_of(all, comm->size, color), rank = 0, hosts = 0;
     lk_comm *local;
 
@@ -157,7 +160,7 @@ static lk_status make_spanning(lk_comm **out, lk_comm *comm, const choice *all, 
         rank = order(comm, all, color, members);
     LK_TRY(lk_comm_split(&local, comm->span->local, color, rank));
     for (uint32_t i = 0; i < count && color != LK_NO_COLOR; i++)
-        hosts += comm->span->host_of[members[i]] != here;
+        hosts += comm->span->map.host_of[members[i]] != here;
     if (hosts == 0) {
         *out = local;
         return LK_OK;
@@ -176,12 +179,12 @@ static lk_status split(lk_comm **out, lk_comm *comm, choice mine, uint64_t hash,
     LK_TRY(tell(comm, mine, hash, all));
     size_t    bytes = bytes_below(all, comm->size, LK_NO_COLOR);
     lk_status st;
-    if (bytes == 0) /* nobody is in any group */
+    if (bytes == 0) /* all ranks have LK_NO_COLOR */
         return LK_OK;
     if (comm->span != NULL) {
         st = lki_agree(comm, make_spanning(out, comm, all, members));
         if (st == LK_OK && *out != NULL && (*out)->span != NULL)
-            st = lki_levels_open(&(*out)->span->levels, *out);
+            st = comm->self->span_ops->connect(*out);
     } else {
         LK_TRY(lk_comm_arena(&arena, comm, "seats", bytes));
         arena->seats = true;

@@ -1,31 +1,32 @@
 /* tree_reduce.c -- the canonical tree over virtual workers, summed by the owners of slices.
  *
- * Every rank publishes where its nodes lie: (first, count, place) each, in the slot of the
- * operation.  Once all have, each owner reads every node of its slices once, sums in the order
- * of the tree and writes the result once.  Who holds which nodes cannot matter to the sum: the
- * nodes determine what is still to be added, and the tree says in which order.
+ * Every rank publishes its nodes in the slot of the operation, each as (first, count, place).  When
+ * all ranks have published, each owner reads every node of its slices once, sums in the order of
+ * the tree and writes the result once.  The assignment of nodes to ranks does not change the sum:
+ * the tree fixes the order of all additions, and inner nodes only shorten it.
  *
  *      V = 8 on three ranks:   r0: [0,2) [2,1)   r1: [3,1) [4,2)   r2: [6,2)
- *      ((g0+g1) + (g2 + g3)) + ((g4+g5) + (g6+g7))    inner sums that a rank holds are done
+ *      ((g0+g1) + (g2 + g3)) + ((g4+g5) + (g6+g7))    ranks already hold the sums without blanks
  *
- * Over several hosts the ranks of each tell each other the same, then span/forest.c goes on.
+ * On several hosts the ranks of each host publish their nodes to each other in this way; then
+ * span/forest.c continues.
  *
- * Cost:    one synchronisation; `elements` * nodes / size read and elements / size written by
- *          each rank; nothing else moves.
- * Order:   the canonical tree, for every number of ranks, map and slicing.  Rounded nodes stay FP32
- *          in memory: nothing is won on one host, but the bits are those of several.  What is
- *          rounded in blocks is sliced between them.
- * Memory:  nothing beside the request; up to LKI_IN_FLIGHT operations are open at once.
+ * Cost:    one synchronisation.  Each rank reads `elements` * nodes / size elements and writes
+ *          elements / size; nothing else is transferred.
+ * Order:   the canonical tree, for every number of ranks, assignment and slicing.  Rounded nodes
+ *          are stored as FP32, so that one host gives the same bits as several, where rounding
+ *          saves traffic.  For nodes rounded in blocks, slices begin and end between blocks.
+ * Memory:  nothing besides the request; up to LKI_IN_FLIGHT operations are open at once.
  */
 #include <string.h>
 
 #include "base/hash.h"
 #include "base/memory.h"
-#include "comm/span/forest.h"
-#include "comm/span/span.h"
+#include "comm/coll/tree_reduce.h"
+#include "comm/group/span.h"
 #include "device/quantise.h"
 
-/* A node as the others need to know it. */
+/* A node as published. */
 typedef struct {
     uint32_t first, count;
     uint32_t arena, level;
@@ -36,7 +37,8 @@ typedef struct { told_node nodes[LK_TREE_NODES_MAX]; } told;
 
 _Static_assert(sizeof(told) + 8 <= LKI_BODY_BYTES, "the nodes of a rank travel in a slot");
 
-/* How many nodes a rank has travels with them, behind the longest list. */
+/* size of a rank's payload, which is its list of nodes, padded to the maximal length, and their
+ * number */
 static const size_t told_bytes = LKI_BODY_BYTES;
 
 /* ---- Starting ---------------------------------------------------------------------------- */
@@ -105,7 +107,8 @@ static lk_status check_slices(const lk_comm *comm, const lk_tree_op *op)
     return LK_OK;
 }
 
-/* Field by field: the padding of a slice is nobody's business. */
+/* Returns a hash of the operation.  Hashes the fields of a slice one by one, because its padding is
+ * undefined. */
 static uint64_t hash_of(const lk_comm *comm, const lk_tree_op *op)
 {
     const uint64_t whole[2] = { op->leaves, op->shards };
@@ -141,7 +144,8 @@ static void tell_nodes(lk_request *request)
 
 /* ---- Finishing --------------------------------------------------------------------------- */
 
-/* Inserts by `first`: ranks usually hold ascending ranges, so this rarely moves anything. */
+/* Inserts a node into the list, which is sorted by `first`.  Ranks usually hold ascending ranges,
+ * so entries are rarely moved. */
 static void insert(lki_tree_input *inputs, uint32_t count, lki_tree_input input)
 {
     uint32_t at = count;
@@ -152,7 +156,7 @@ static void insert(lki_tree_input *inputs, uint32_t count, lki_tree_input input)
     inputs[at] = input;
 }
 
-/* All ranks' nodes in ascending order. */
+/* Collects all ranks' nodes in ascending order.  Returns their number. */
 static uint32_t collect(lk_comm *comm, const lki_op *op, lki_tree_input *inputs)
 {
     uint32_t count = 0;
@@ -176,7 +180,8 @@ static uint32_t collect(lk_comm *comm, const lki_op *op, lki_tree_input *inputs)
     return count;
 }
 
-/* Every rank sees the same nodes, so every rank comes to the same conclusion. */
+/* Checks that the nodes of all ranks cover each leaf once.  Every rank sees the same nodes, so all
+ * ranks agree. */
 static lk_status check_cover(lk_comm *comm, const lk_request *request,
                              const lki_tree_input *inputs, uint32_t count)
 {
@@ -246,19 +251,20 @@ static lk_status prepare(lk_request *r, lk_comm *comm, const lk_tree_op *tree)
 static lk_status keep_nodes(lk_request *request)
 {
     lk_comm *comm = request->comm;
-    return lki_forest_take(request->forest, comm->inputs,
-                           collect(comm, &request->op, comm->inputs));
+    return request->take(request->forest, comm->inputs, collect(comm, &request->op, comm->inputs));
 }
 
 static const lki_algorithm gathering = { .publish = tell_nodes, .plan = plan, .act = keep_nodes };
 
-lk_status lki_tree_gather_start(lk_request **out, lk_request *request, lki_forest *forest)
+lk_status lki_tree_gather_start(lk_request **out, lk_request *request, struct lki_forest *forest,
+                                lki_tree_take *take)
 {
     const lk_request r = { .comm   = request->comm->span->local,
                            .caller = request,
                            .how    = &gathering,
                            .tree   = request->tree,
-                           .forest = forest };
+                           .forest = forest,
+                           .take   = take };
     return lki_request_start(out, &r);
 }
 

@@ -1,13 +1,13 @@
-/* tree_reduce_test.c -- the central operation: the same bits for every map of virtual workers.
+/* tree_reduce_test.c -- tree_reduce: the same bits for every assignment of virtual workers.
  *
- * Goal:   lk_tree_reduce() equals the canonical tree bit by bit for every number of ranks, every
- *         map of virtual workers to ranks, every slicing, with sums in their place or packed,
- *         rounded in 16 bits or in blocks at every node or not; with many operations open at once,
- *         completed in any order; and tells when the nodes do not cover the tree.  Between hosts
- *         the bytes are those of the formula.
- * Method: leaves are a function of (virtual worker, element, call); the reference is the tree by
- *         plain recursion, which knows neither ranks nor slices.  Since every number of ranks
- *         must match the same reference, all match each other.
+ * Goal:   lk_tree_reduce() equals the canonical tree bit by bit, for every number of ranks,
+ *         assignment of virtual workers to ranks, and slicing.  This holds with sums at their
+ *         offsets or packed, with or without rounding of every node to 16 bits or in blocks, and
+ *         with many operations open at once, completed in any order. tree_reduce fails if the nodes
+ *         do not cover the tree.  Between hosts it sends exactly the bytes that the formula gives.
+ * Method: leaves are a function of (virtual worker, element, call).  The reference is the tree by
+ *         plain recursion, without ranks and slices.  All numbers of ranks are compared with one
+ *         reference.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,8 @@ typedef struct { uint32_t leaves, shards; map_kind kind; } setting;
 
 enum { PARTS_MAX = 64 };
 
-/* More parts than hosts; one wants any of them, several the same, nobody some. */
+/* Chooses at random which hosts want which shards.  Only used if there are more shards than
+ * hosts. */
 static bool choose_parts(uint8_t *wanted, uint32_t hosts, setting *set, uint32_t *seed)
 {
     set->shards = hosts + draw(seed, 3);
@@ -37,7 +38,7 @@ static bool reduce_once(lk_comm *comm, float *memory, setting set, uint32_t call
     uint32_t seed = call * 977 + set.leaves, size = lk_comm_size(comm);
     map      m    = { .leaves = set.leaves };
     lk_slice slices[SLICES];
-    size_t   elements = call % 5 == 0 ? call % 3 : ELEMENTS; /* none, one and two, too */
+    size_t   elements = call % 5 == 0 ? call % 3 : ELEMENTS; /* includes 0, 1 and 2 elements */
     lk_dtype rounded  = call % 3 == 0 ? 0 : call % 3 == 1 ? LK_BF16 : LK_F16;
     uint8_t  wanted[PARTS_MAX];
     bool     anyhow = call % 7 > 3 && choose_parts(wanted, lk_comm_hosts(comm), &set, &seed);
@@ -57,7 +58,7 @@ static bool reduce_once(lk_comm *comm, float *memory, setting set, uint32_t call
     CHECK(lk_tree_reduce(comm, &op) == LK_OK);
     if (!slices_are_right(comm, &op, call))
         return false;
-    CHECK(lk_barrier(comm) == LK_OK); /* others may still read my nodes */
+    CHECK(lk_barrier(comm) == LK_OK); /* other ranks may still read this rank's nodes */
     return true;
 }
 
@@ -86,7 +87,7 @@ static bool reduces_every_map(lk_comm *comm, void *context)
 
 /* ---- Many at once ------------------------------------------------------------------------ */
 
-enum { OPEN = 150, SMALL = 60, WORKERS = 5 }; /* more open than the ring holds */
+enum { OPEN = 150, SMALL = 60, WORKERS = 5 }; /* OPEN is more than the number of slots */
 
 typedef struct {
     map         m;
@@ -113,9 +114,10 @@ static bool start_piece(lk_comm *comm, piece *p, float *memory, uint32_t call)
 
 static bool finish_pieces(lk_comm *comm, piece *pieces)
 {
-    uint32_t step = 1 + 2 * (lk_comm_rank(comm) % 3 + 3); /* 7, 9 and 11: each in its own order */
+    uint32_t step = 1 + 2 * (lk_comm_rank(comm) % 3 + 3); /* 7, 9 and 11, so that orders differ
+                                                           * between ranks */
 
-    step = step == 9 ? 13 : step; /* must not divide OPEN */
+    step = step == 9 ? 13 : step; /* must be coprime to OPEN */
     for (uint32_t k = 0; k < OPEN; k++) {
         piece *p    = &pieces[k * step % OPEN];
         bool   done = false;
@@ -142,7 +144,7 @@ static bool keeps_many_open(lk_comm *comm, void *context)
     for (uint32_t k = 0; k < OPEN && good; k++) {
         double one = 1;
         good = start_piece(comm, &pieces[k], mine + (size_t)k * (WORKERS + 1) * SMALL, k);
-        if (k % 40 == 17) /* other collectives in between */
+        if (k % 40 == 17) /* other collectives between them */
             good = good && lk_all_reduce(comm, &one, &one, 1, LK_F64, LK_SUM) == LK_OK;
     }
     good = good && finish_pieces(comm, pieces);
@@ -194,14 +196,15 @@ static bool refuses_cut_blocks(lk_comm *comm, void *context)
     return true;
 }
 
-/* Over hosts a failure may reach who is still in the barrier, but nobody before it. */
+/* Waits until all ranks have arrived.  Over hosts a failure may reach a rank in this barrier. */
 static bool all_have_come(lk_comm *comm)
 {
     lk_status st = lk_barrier(comm);
     return st == LK_OK || st == LK_EMISMATCH;
 }
 
-/* Nobody holds virtual worker 3: all ranks are told, also those that own no slice. */
+/* Omits virtual worker 3.  Expects that all ranks receive the error, including a rank that owns no
+ * slice. */
 static bool notices_a_gap(lk_comm *comm, void *context)
 {
     lk_arena *arena;
@@ -237,7 +240,7 @@ static bool notices_other_slices(lk_comm *comm, void *context)
     return true;
 }
 
-/* On a host of one rank the leaf is held there and on the other hosts, else already twice there. */
+/* Holds a leaf on two ranks, which are on one host or on two.  Expects an error. */
 static bool notices_twice(lk_comm *comm, void *context)
 {
     lk_arena *arena;
@@ -262,7 +265,7 @@ static const hosted shapes[] = { { .hosts = 2, .each = 1 },
                                  { .hosts = 3, .each = 3, .fewer = 2 } };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
-/* Vectors of several pieces, of which slices leave out some. */
+/* Sums vectors with slices of several pieces.  Some elements are in no slice. */
 static bool cuts_large_slices(lk_comm *comm, void *context)
 {
     enum { LARGE = 700001 };
@@ -295,17 +298,18 @@ static void large_slices(void **state)
         assert_true(hosted_all(shapes[k], cuts_large_slices, k % 2 == 0 ? &plain : &half));
 }
 
-/* ---- What travels between hosts ---------------------------------------------------------- */
+/* ---- Bytes sent between hosts ------------------------------------------------------------ */
 
 typedef struct {
     uint32_t leaves;
-    size_t   elements; /* of two slices, which every number of hosts here divides */
-    uint64_t slack;    /* bytes: large slices go in pieces, which not every one does */
-    bool     sharded;  /* each slice is wanted by one host only */
+    size_t   elements; /* size of two slices; a multiple of all numbers of hosts used here */
+    uint64_t slack;    /* bytes by which slices in pieces may exceed the formula */
+    bool     sharded;  /* only one host wants each slice */
     lk_dtype rounded;
 } traffic;
 
-/* The subtrees of which this host holds every leaf, when ranks hold contiguous ranges. */
+/* Counts the maximal subtrees whose leaves are all on this host, if ranks hold contiguous
+ * ranges. */
 static uint32_t subtrees_here(const lk_comm *comm, uint32_t leaves)
 {
     uint32_t size = lk_comm_size(comm), host = lk_comm_host(comm, lk_comm_rank(comm));
@@ -316,7 +320,8 @@ static uint32_t subtrees_here(const lk_comm *comm, uint32_t leaves)
     return gather_nodes(&m, 1, 0, leaves) ? m.node_count : 0;
 }
 
-/* To each rank of another host that owns what one here owns goes a set of leaves. */
+/* Counts the bytes of sets of leaves that this rank sends: one set to each rank of another host
+ * that owns the slices that this rank owns here. */
 static uint64_t bytes_of_sets(const lk_comm *comm, uint32_t leaves)
 {
     uint32_t mine    = lk_comm_local_size(comm, lk_comm_host(comm, lk_comm_rank(comm)));
@@ -348,8 +353,8 @@ static bool sum_of_host(lk_comm *comm, uint64_t mine, uint64_t *sum)
     return true;
 }
 
-/* Every element is summed on one host: the others send it their subtrees, and get the sum if they
- * want it. */
+/* Counts the bytes of partial sums and sums.  Every element is summed on one host.  The other hosts
+ * send that host their subtrees, and receive the sum if they want it. */
 static uint64_t bytes_of_sums(const lk_comm *comm, const lk_tree_op *op)
 {
     uint32_t hosts = lk_comm_hosts(comm), host = lk_comm_host(comm, lk_comm_rank(comm));
@@ -366,7 +371,7 @@ static uint64_t bytes_of_sums(const lk_comm *comm, const lk_tree_op *op)
     return bytes;
 }
 
-/* Bytes that this rank sends for it, and that its host should. */
+/* Reduces, and counts the bytes that this rank sends and those that its host should send. */
 static bool reduce_and_count(lk_comm *comm, const traffic *t, uint64_t *sent, uint64_t *want)
 {
     map       m    = { .leaves = t->leaves };
@@ -402,8 +407,8 @@ static bool sends_what_it_should(lk_comm *comm, void *context)
     return true;
 }
 
-/* Hosts hold a subtree each, so what all of them send does not depend on who sums how much: of the
- * vector, H-1 times the subtrees and H-1 times their sum. */
+/* Checks the total of all hosts, each of which holds a subtree: H-1 times the subtrees and H-1
+ * times their sum.  The total does not depend on how many elements each host sums. */
 static bool all_send_what_they_should(lk_comm *comm, void *context)
 {
     const traffic *t     = context;
@@ -432,7 +437,7 @@ static void uneven_slices_send_no_more(void **state)
             traffic t = { .leaves = 8, .elements = elements[k], .rounded = k % 2 ? LK_F16 : 0 };
             assert_true(hosted_all(alike[i], all_send_what_they_should, &t));
         }
-    for (size_t i = 0; i < 4; i++) { /* of 1199 blocks, the last of which is short */
+    for (size_t i = 0; i < 4; i++) { /* 1199 blocks; the last block is short */
         traffic t = { .leaves = 8, .elements = 599 * 512 + 500, .rounded = i % 2 ? LK_I8 : LK_I4 };
         assert_true(hosted_all(alike[i], all_send_what_they_should, &t));
     }

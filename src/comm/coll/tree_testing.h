@@ -1,9 +1,9 @@
-/* coll/tree_testing.h -- for tests of tree_reduce: who holds which nodes, who owns which slices,
- * and the sums by plain recursion. */
+/* coll/tree_testing.h -- for tests of tree_reduce: assignments of nodes to ranks and of slices to
+ * owners, and the expected sums by plain recursion. */
 #ifndef LKI_COMM_TREE_TESTING_H
 #define LKI_COMM_TREE_TESTING_H
 
-#include "comm/hosted.h"
+#include "comm/hosted_testing.h"
 #include "device/half.h"
 #include "device/quantise.h"
 #include "device/reduce.h"
@@ -25,7 +25,7 @@ static inline float round_to(lk_dtype rounded, float x)
                                : x;
 }
 
-/* A node before it is rounded itself. */
+/* Returns the value of a node before the node itself is rounded. */
 static inline float tree(lk_dtype rounded, uint32_t first, uint32_t count, size_t i, uint32_t call)
 {
     if (count == 1)
@@ -35,8 +35,8 @@ static inline float tree(lk_dtype rounded, uint32_t first, uint32_t count, size_
            round_to(rounded, tree(rounded, first + left, count - left, i, call));
 }
 
-/* The same of what is rounded in blocks, all elements at once: the node, which is rounded but for
- * a leaf. */
+/* Computes all elements of a node with rounding in blocks.  The result is rounded unless it is a
+ * leaf. */
 static inline bool block_tree(lk_dtype rounded, uint32_t first, uint32_t count, size_t n,
                               uint32_t call, float *out)
 {
@@ -55,7 +55,7 @@ static inline bool block_tree(lk_dtype rounded, uint32_t first, uint32_t count, 
     return good;
 }
 
-/* A small generator with the same sequence on every rank. */
+/* Returns a random number below `below`.  Ranks with the same state draw the same sequence. */
 static inline uint32_t draw(uint32_t *state, uint32_t below)
 {
     *state = *state * 1664525u + 1013904223u;
@@ -81,7 +81,8 @@ static inline void choose_owners(map *m, map_kind kind, uint32_t size, uint32_t 
                       : kind == RANDOM ? draw(seed, size) : one;
 }
 
-/* The maximal subtrees of which this rank owns every leaf. */
+/* Collects the maximal subtrees all of whose leaves belong to this rank.  Returns false if there
+ * are too many. */
 static inline bool gather_nodes(map *m, uint32_t rank, uint32_t first, uint32_t count)
 {
     bool all = true;
@@ -99,7 +100,8 @@ static inline bool gather_nodes(map *m, uint32_t rank, uint32_t first, uint32_t 
 
 /* ---- One operation ----------------------------------------------------------------------- */
 
-/* Slices of any length, some empty, some elements in none, owners and shards in any order. */
+/* Chooses slices of any length, some empty, with gaps between them.  Owners and shards are
+ * random. */
 static inline void choose_slices(lk_slice *slices, uint32_t size, uint32_t shards,
                                  size_t elements, uint32_t *seed)
 {
@@ -114,7 +116,7 @@ static inline void choose_slices(lk_slice *slices, uint32_t size, uint32_t shard
     }
 }
 
-/* Every rank's part of the arena holds its nodes one after the other. */
+/* Computes a rank's nodes into its part of the arena, consecutively. */
 static inline void fill_nodes(map *m, float *memory, size_t elements, lk_dtype rounded,
                               uint32_t call)
 {
@@ -136,7 +138,7 @@ static inline bool wants(const lk_tree_op *op, const lk_slice *slice, uint32_t h
     return op->shards < 2 || host % op->shards == slice->shard;
 }
 
-/* On every host that wants it one rank owns it. */
+/* Returns true if this host wants the slice and this rank owns the slice there. */
 static inline bool owns(lk_comm *comm, const lk_tree_op *op, const lk_slice *slice)
 {
     uint32_t me = lk_comm_rank(comm);

@@ -1,30 +1,32 @@
-/* span/await.c -- waiting for both worlds, and asking about those who do not come.
+/* span/await.c -- waiting for the wire and for the board, and asking late ranks for their
+ * operation.
  *
- * Polls as long as ranks have a core each, then sleeps in the link.  Who sleeps there does not hear
- * the bell of its board, so it looks at it between slices: short ones while requests of this host
- * are open, too, longer ones where only failures can be missed.
+ * A wait polls while each rank has a core, then sleeps in the link.  The board's bell does not wake
+ * a rank that sleeps in the link, so the rank checks the board between slices.  Slices are short
+ * while requests of this host are open.  Otherwise they are longer, because they only delay the
+ * detection of failures.
  *
- * Who waits for long asks others what they are in (wire/wire.h): first those whose messages it
- * waits for, and some more; when its time is over, everybody (missing.c).
+ * A rank that waits for long asks other ranks for their operation (wire.h).  It first asks the
+ * ranks for whose messages it waits, and some more.  Once its deadline has passed it asks all ranks
+ * (missing.c).
  */
 #include "comm/span/span.h"
 
 #include <sched.h>
 
-#include "comm/engine.h"
+#include "comm/mpi/engine.h"
 
 enum { SLICE_MS = 10, SHORT_SLICE_MS = 1, YIELDS = 40, PEERS_MS = 50, LATE_MS = 500 };
 
-/* ---- Asking what others are in ----------------------------------------------------------- */
+/* ---- Asking others for their operation --------------------------------------------------- */
 
 static bool is_collective(const lk_request *r)
 {
     return !r->complete && r->comm->span != NULL && r->caller == NULL && r->how->move == NULL;
 }
 
-/* Whoever may be in another operation than others are has a neighbour among these that is in
- * another one, so that all ranks together need no more questions than that, whatever the operation
- * waits for: messages, or memory of this host. */
+/* Asks the ranks at distances 1, 2, 4 ... on both sides of this rank.  If one rank's operation
+ * differs from that of the others, a neighbour at one of these distances detects it. */
 static void ask_around(const lk_request *r)
 {
     const lk_comm *comm = r->comm;
@@ -37,7 +39,7 @@ static void ask_around(const lk_request *r)
     }
 }
 
-/* In each communicator about the oldest operation: there the ranks are in another one first. */
+/* Asks about the oldest operation of each communicator: the first one in which ranks can differ. */
 static void ask_others(const lki_self *self)
 {
     if (!lki_wire_probe(self->wire))
@@ -63,7 +65,7 @@ void lki_span_poll(lki_self *self)
 
 /* ---- Waiting ----------------------------------------------------------------------------- */
 
-/* Whether operations of this host alone are open. */
+/* Returns true if requests of communicators within this host are open. */
 static bool local_work(const lki_self *self)
 {
     for (const lk_request *r = self->requests; r != NULL; r = r->next)
@@ -72,7 +74,7 @@ static bool local_work(const lki_self *self)
     return false;
 }
 
-/* One look at everything, and a slice of sleep if there is nothing to do. */
+/* Polls everything once, and sleeps for a slice if there is nothing to do. */
 static lk_status look(lk_request *r, int64_t ms, bool *idle)
 {
     lk_comm  *comm = r->comm;
@@ -111,7 +113,7 @@ lk_status lki_span_await(lk_request *r, int64_t ms, int64_t *late)
         bool    spins = polls++ < comm->spins;
         bool    yields = !spins && slice == SHORT_SLICE_MS && yielded++ < YIELDS;
         if (yields)
-            (void)sched_yield(); /* what it waits for may be a rank of this host */
+            (void)sched_yield(); /* the late rank may need this core */
         LK_TRY(look(r, spins || yields ? 0 : slice, &idle));
         if (idle && r->native != NULL)
             lki_native_rest(before - began);

@@ -1,4 +1,4 @@
-/* calls.c -- what on one host is done with slots and seats, over several of them. */
+/* calls.c -- versions for several hosts of the calls that use slots and seats on one host. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 /* ---- Comparing outcomes ------------------------------------------------------------------ */
 
-/* The lowest rank that failed, UINT32_MAX if none; on all. */
+/* Computes on every rank the lowest rank that called with `failed`; UINT32_MAX if no rank did. */
 static lk_status lowest_failure(lk_comm *comm, bool failed, uint32_t *lowest)
 {
     lk_request r = {
@@ -28,7 +28,8 @@ static lk_status lowest_failure(lk_comm *comm, bool failed, uint32_t *lowest)
 
 lk_status lki_span_agree(lk_comm *comm, lk_status mine)
 {
-    lk_error told = *lk_error_last(); /* of `mine`, before anything below fails */
+    lk_error told = *lk_error_last(); /* the error that belongs to `mine`, saved before a call below
+                                       * can fail */
     uint32_t lowest;
 
     LK_TRY(lowest_failure(comm, mine != LK_OK, &lowest));
@@ -64,7 +65,7 @@ lk_status lki_span_mirror_prepare(lk_request *r, lk_arena *arena, size_t offset,
                                   const size_t *bytes)
 {
     const uint64_t name     = lki_xxh3(arena->name, strlen(arena->name));
-    const uint64_t where[2] = { name, offset }; /* numbers are a host's own: one may come late */
+    const uint64_t where[2] = { name, offset }; /* an arena's index is valid only on its host */
     const uint32_t size     = r->comm->size;
     unsigned char *shared   = (unsigned char *)lk_arena_data(arena) + offset;
 
@@ -79,7 +80,8 @@ lk_status lki_span_mirror_prepare(lk_request *r, lk_arena *arena, size_t offset,
     return LK_OK;
 }
 
-/* Straight from arena to arena.  Nobody looks at what came before all ranks of a host are done. */
+/* Copies directly from arena to arena.  No rank may read the bytes before all ranks of its host
+ * have received them, hence the barrier. */
 lk_status lki_span_mirror(lk_comm *comm, lk_arena *arena, size_t offset, const size_t *bytes)
 {
     lk_request r = { .comm = comm };

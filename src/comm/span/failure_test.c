@@ -1,10 +1,12 @@
-/* span/failure_test.c -- ranks on several hosts that leave, give up, die or stay away; those that
- * disagree are in span/mismatch_test.c.
+/* span/failure_test.c -- ranks on several hosts that leave, give up, die or do not call.  For ranks
+ * that disagree see span/mismatch_test.c.
  *
- * Goal:   every rank learns of it, by the same status and a text that names the culprit; every
- *         later call says the same; a failure on one host's board reaches the others and back.
- * Method: hosted.h, with one rank a host (by the simulation's clock) and with two.  An operation
- * may be complete for a rank before another one strays, so the others go on until they are told.
+ * Goal:   every rank receives the error, with the right status and a text that names the culprit.
+ *         Every later call returns it again.  A failure on one host's board reaches the other
+ *         hosts.
+ * Method: hosted ranks, one per host (with the simulation's clock) and two.  An operation may be
+ *         complete for one rank before another rank fails, so ranks continue until they receive the
+ *         error.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "comm/hosted.h"
+#include "comm/hosted_testing.h"
 
 enum { VICTIM = 1, LARGE = 100000, ROOM = LARGE * 8 };
 
@@ -85,7 +87,7 @@ static const operation operations[] = {
 };
 enum { OPERATIONS = sizeof operations / sizeof operations[0] };
 
-/* What happens, and what everybody is told. */
+/* A failure: the operation in which it happens, and the error that every rank must receive. */
 typedef struct {
     const operation *op;
     lk_status        expect;
@@ -122,7 +124,8 @@ static bool is_told(lk_comm *comm, const story *s, lk_status st)
     return true;
 }
 
-/* Again and again, until it fails: who only sends finds out when nobody takes it any more. */
+/* Repeats the operation until it fails.  A rank that only sends detects the failure when no rank
+ * receives its data any more. */
 static lk_status go_on(room *r, const operation *op)
 {
     lk_status st = LK_OK;
@@ -131,14 +134,14 @@ static lk_status go_on(room *r, const operation *op)
     return st == LK_OK ? lk_barrier(r->comm) : st;
 }
 
-/* ---- Who is not there any more ----------------------------------------------------------- */
+/* ---- Ranks that are gone ----------------------------------------------------------------- */
 
 static bool leaves(lk_comm *comm, void *context)
 {
     const story *s = context;
     room         r;
 
-    lk_status st = lk_barrier(comm); /* the others may be told while they are in it */
+    lk_status st = lk_barrier(comm); /* it may already fail with the other ranks' error */
     if (lk_comm_rank(comm) == VICTIM)
         return st == LK_OK;
     if (!room_open(&r, comm))
@@ -201,7 +204,7 @@ static bool gives_up(lk_comm *comm, void *context)
     return good;
 }
 
-/* The last rank is on the other host. */
+/* Gives up on the last rank, which is on another host. */
 static void a_rank_that_gives_up_is_told(void **state)
 {
     (void)state;
@@ -226,7 +229,7 @@ static bool drops_a_request(lk_comm *comm, void *context)
         lk_request_free(request);
         request = NULL;
         st      = lk_barrier(comm);
-    } else if (st == LK_OK) { /* else the others were faster */
+    } else if (st == LK_OK) { /* false if the other ranks have already failed */
         st = lk_request_wait(request);
     }
     bool good = is_told(comm, context, st);
@@ -243,7 +246,7 @@ static void a_dropped_request_is_told(void **state)
         assert_true(hosted_all(shapes[k], drops_a_request, &s));
 }
 
-/* A communicator that is freed with requests open takes nobody's memory with it. */
+/* Frees a communicator with open requests, whose memory must stay valid. */
 static bool frees_early(lk_comm *comm, void *context)
 {
     lk_comm    *twin;
@@ -252,7 +255,7 @@ static bool frees_early(lk_comm *comm, void *context)
 
     (void)context;
     if (lk_comm_split(&twin, comm, 0, lk_comm_rank(comm)) == LK_EPEER)
-        return true; /* the others were faster */
+        return true; /* the other ranks have already failed */
     if (!room_open(&r, comm))
         return false;
     for (int i = 0; i < 3; i++) {
@@ -275,10 +278,10 @@ static void requests_outlive_a_communicator(void **state)
         assert_true(hosted_all(shapes[k], frees_early, NULL));
 }
 
-/* ---- Who is late ------------------------------------------------------------------------- */
+/* ---- Ranks that are late ----------------------------------------------------------------- */
 
-/* The victim waits for a message that nobody sends, longer than the others wait for it, or for
- * root, which waits for it. */
+/* Makes the victim wait for a message that is never sent, with a later deadline than the other
+ * ranks.  They wait for the victim, or for a root that waits for the victim. */
 static bool stays_away(lk_comm *comm, void *context)
 {
     story *s = context;
@@ -287,6 +290,7 @@ static bool stays_away(lk_comm *comm, void *context)
     if (!room_open(&r, comm))
         return false;
     CHECK(lk_barrier(comm) == LK_OK);
+    lk_comm_set_timeout(comm, 2000); /* in simulated time */
     lk_status st;
     if (lk_comm_rank(comm) == VICTIM) {
         lk_comm_set_timeout(comm, 1000000);
@@ -303,22 +307,21 @@ static void a_deadline_names_who_is_missing(void **state)
 {
     (void)state;
     for (size_t i = 0; i < OPERATIONS; i++) {
-        story  s     = { .op     = &operations[i],
-                         .expect = LK_ETIMEOUT,
-                         .words  = { "waited ", "rank 1 (", "last in message #0 (4 bytes" } };
-        hosted h     = shapes[i % 2];
-        h.timeout_ms = 2000;
-        assert_true(hosted_all(h, stays_away, &s));
+        story s = { .op     = &operations[i],
+                    .expect = LK_ETIMEOUT,
+                    .words  = { "waited ", "rank 1 (", "last in message #0 (4 bytes" } };
+        assert_true(hosted_all(shapes[i % 2], stays_away, &s));
     }
 }
 
-/* They compute, and answer nobody; there is one on each host who does. */
+/* Makes some ranks compute without answering questions.  One rank on each host answers. */
 static bool computes(lk_comm *comm, void *context)
 {
     const story *s = context;
 
     lk_comm_note(comm, 7, "data");
     CHECK(lk_barrier(comm) == LK_OK);
+    lk_comm_set_timeout(comm, 1000); /* applies to the next wait only */
     while (strchr(s->words[0], (char)('0' + lk_comm_rank(comm))) != NULL && !lki_failed(comm))
         (void)usleep(1000);
     CHECK(lk_barrier(comm) == LK_ETIMEOUT);
@@ -332,7 +335,8 @@ static bool computes(lk_comm *comm, void *context)
     return true;
 }
 
-/* Their hosts see what they are in. */
+/* Lets ranks be silent.  Expects that other ranks of their hosts report the operations of the
+ * silent ranks. */
 static void who_answers_nobody_is_seen_by_others(void **state)
 {
     static const char *const away[] = { "1", "3", "13", "13567" };
@@ -340,15 +344,16 @@ static void who_answers_nobody_is_seen_by_others(void **state)
     for (size_t i = 0; i < sizeof away / sizeof away[0]; i++) {
         story  s = { .words = { away[i], "last in barrier #",
                                 "a thread of this process, at step 7 in data" } };
-        hosted h = { .hosts = 2, .each = i == 3 ? 4 : 2, .timeout_ms = 1500 };
+        hosted h = { .hosts = 2, .each = i == 3 ? 4 : 2 };
         assert_true(hosted_all(h, computes, &s));
     }
 }
 
 /* ---- Levels ------------------------------------------------------------------------------ */
 
-/* Both hosts make three calls, but not in one order.  Nobody may take one's value for another's:
- * a rank has what its call's root sent, or an error, and in the end all have one. */
+/* Makes three calls in different orders on the two hosts.  No call may return data of another call:
+ * a rank has the data that its call's root sent, or an error.  In the end all ranks have an
+ * error. */
 static bool calls_in_another_order(lk_comm *comm, void *context)
 {
     static const uint32_t roots[2][3] = { { 0, 0, 1 }, { 1, 0, 0 } };
@@ -372,7 +377,8 @@ static void levels_do_not_mix_up_calls(void **state)
     assert_true(hosted_all(h, calls_in_another_order, NULL));
 }
 
-/* An operation over levels is requests of smaller groups, which go with it. */
+/* Frees an incomplete operation with levels.  Expects that its requests in smaller groups are freed
+ * as well. */
 static bool leaves_a_request_open(lk_comm *comm, void *context)
 {
     lk_request *request = NULL;

@@ -1,18 +1,19 @@
-/* fill.c -- an arena that is filled by all hosts while their ranks do something else.
+/* fill.c -- an arena that all hosts fill in the background.
  *
- * A mirror (algorithm/mirror.c) between two meetings of the ranks of each host: before the first
- * one somebody may still read what was there, after the second one all is there that came for
- * others.
+ * A fill is a mirror (algorithm/mirror.c) between two meetings (barriers) of the ranks of each
+ * host.  Before the first meeting a rank may still read the old contents.  After the second one all
+ * data from other hosts is complete.
  *
- *      ENTERING      all ranks of my host have started it - my part is put into place
- *      TRAVELLING    my part goes to every other host, and parts of theirs come - and are taken
- *      LEAVING       the other ranks of my host have taken what came to them
+ *      ENTERING      waits until all ranks of this host have started the fill; then puts this
+ *                    rank's part into place
+ *      TRAVELLING    exchanges parts with the other hosts; then takes the received parts
+ *      LEAVING       waits until the other ranks of this host have taken their received parts
  *
- * Several may be under way.  Ranks must start meetings in one order: the first ones are started
- * with the operation, the others in turn, in a group of their own.  A rank that is alone on its
- * host meets nobody.
+ * Several fills may be in progress.  Ranks must start meetings in the same order.  The first
+ * meeting is started with the operation.  The second meetings have their own group and are started
+ * in turn.  A rank that is the only one of its host has no meetings.
  *
- * Cost:    that of a mirror, and two barriers of a host; and what the filler does.
+ * Cost:    that of a mirror, two barriers of a host, and the filler's own work.
  * Memory:  none.
  */
 #include "comm/span/fill.h"
@@ -24,8 +25,8 @@
 typedef enum { ENTERING, TRAVELLING, LEAVING } stage;
 
 struct lki_filling {
-    lk_request *request, *meeting; /* the latter owned, or NULL */
-    lki_doors  *doors;             /* NULL: alone */
+    lk_request *request, *meeting; /* `meeting` is owned and may be NULL */
+    lki_doors  *doors;             /* NULL: the only rank of its host */
     stage       stage;
     uint64_t    number;
     bool        moving, taken;
@@ -33,6 +34,7 @@ struct lki_filling {
 
 static lk_status meet(lki_filling *f, lk_comm *group)
 {
+    LK_ASSERT(group->caller == NULL);
     group->caller = f->request;
     lk_status st  = lk_barrier_start(&f->meeting, group);
     group->caller = NULL;
@@ -87,15 +89,15 @@ static void put_mine(const lk_request *r)
         r->filler->put(r->filler->context, r->recv + from);
 }
 
-/* My own part, and what has come to me. */
+/* Takes this rank's own part and the parts that it has received. */
 static void take_parts(const lk_request *r)
 {
     const lki_span *span = r->comm->span;
-    uint32_t        me = r->comm->rank, here = span->host_of[me];
+    uint32_t        me = r->comm->rank, here = span->map.host_of[me];
 
     for (uint32_t rank = 0; r->filler->take != NULL && rank < r->comm->size; rank++) {
-        bool local = span->host_of[rank] == here;
-        if (local ? rank == me : lki_mirror_taker(span, rank, here) == me)
+        bool local = span->map.host_of[rank] == here;
+        if (local ? rank == me : lki_mirror_taker(&span->map, rank, here) == me)
             r->filler->take(r->filler->context, rank);
     }
 }
@@ -119,10 +121,11 @@ static lk_status move(lki_filling *f, bool *moved, bool *done)
     if (over && f->doors == NULL) {
         *done = true;
     } else if (over && f->doors->turn == f->number) {
+        *moved = true;
+        LK_TRY(meet(f, f->doors->leave)); /* may wait, and advance the next fill, but not into its
+                                           * LEAVING stage */
         f->stage = LEAVING;
         f->doors->turn++;
-        *moved = true;
-        LK_TRY(meet(f, f->doors->leave));
     }
     if (f->stage == LEAVING)
         *done = have_met(f);
@@ -134,7 +137,7 @@ lk_status lki_filling_move(lki_filling *f, bool *moved, bool *done)
     lk_status st = LK_OK;
 
     *done = false;
-    if (f->moving) /* starting a meeting may wait, and what waits moves all requests */
+    if (f->moving) /* starting a meeting may wait, and a wait advances all requests */
         return LK_OK;
     f->moving = true;
     st        = move(f, moved, done);
@@ -147,7 +150,7 @@ lk_status lki_filling_move(lki_filling *f, bool *moved, bool *done)
 static lk_status open_doors(lk_comm *comm)
 {
     lki_span *span = comm->span;
-    uint32_t  here = span->local_ranks[comm->rank];
+    uint32_t  here = span->map.local_ranks[comm->rank];
 
     if (span->local->size == 1 || span->doors.leave != NULL)
         return LK_OK;
@@ -164,6 +167,6 @@ lk_status lki_arena_fill_start(lk_request **out, lk_comm *comm, lk_arena *arena,
     LK_ASSERT(comm->span != NULL);
     LK_TRY(open_doors(comm));
     LK_TRY(lki_span_mirror_prepare(&r, arena, offset, bytes));
-    r.op.print.hash ^= LKI_OP_MIRROR; /* another operation than one that returns when it is done */
+    r.op.print.hash ^= LKI_OP_MIRROR; /* distinguishes it from lki_span_mirror(), which blocks */
     return lki_request_start(out, &r);
 }

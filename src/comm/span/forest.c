@@ -1,78 +1,80 @@
 /* forest.c -- the canonical tree over virtual workers, summed by hosts that hold parts of it.
  *
- * Every host has an owner for every slice, whether it wants the sum or not.  The nodes that a
- * host's ranks hold lie in its memory, so each owner can evaluate, of its slices, whatever the host
- * has all leaves of: its branches, the largest such nodes.
+ * Every host has an owner for every slice, even if it does not want the sum.  The nodes of a host's
+ * ranks are in shared memory.  Each owner can thus evaluate, for its slices, every tree node all of
+ * whose leaves are on the host.  The maximal such nodes are the host's branches.
  *
  *      V = 8, hosts A and B      A: [0,4) [4,5)     B: [5,6) [6,8)      ((A A) + ((A B) + B))
  *
- *      gathering   the ranks of a host tell each other where their nodes lie (shared memory)
- *      sets        owners of the same slices tell each other which leaves their hosts have
- *      pieces      each slice is cut into pieces, and these into as many parts as hosts want it:
- *                  owners send their branches of part k to that of the k-th such host, which
- *                  evaluates the tree over the branches of all and sends the sum to the others
+ *      gathering   the ranks of a host publish the places of their nodes (shared memory)
+ *      sets        owners of the same slices exchange the sets of leaves of their hosts
+ *      pieces      a slice is cut into pieces, and a piece into one part per host that wants it.
+ *                  Owners send their branches of part k to the owner on the k-th such host, which
+ *                  evaluates the tree over all branches and sends the sum to the others.
  *
- * Cost:    of a slice of n bytes that all of H hosts want, each host's owner sends (H-1)/H n for
- *          each of its branches and (H-1)/H n of sums; of one that a single host wants, the others'
- *          owners send n for each branch, and that is all.  A host that holds a contiguous range of
- *          leaves has few branches, and just one if hosts are equal powers of two.  3 rounds.
- *          Nodes that are rounded have 2 bytes an element on the way, or 260 or 132 a block of 256
- *          (device/quantise.h), of which none is cut, and are packed before and unpacked after it,
- *          which reads and writes them once more each.
- * Order:   the canonical tree: exact, for every map of leaves to hosts.
- * Memory: that of tasks (task.h): of each piece a rank has a segment in scratch at the most.
+ * Cost:    for a slice of n bytes that all H hosts want, each host's owner sends (H-1)/H n per
+ *          branch and (H-1)/H n of sums.  For a slice that only one host wants, the owners on other
+ *          hosts send n per branch and nothing else.  A host with a contiguous range of leaves has
+ *          few branches; one if all hosts have the same power of two of leaves.  3 rounds.  Rounded
+ *          nodes are sent in 2 bytes per element, or 260 or 132 per block of 256
+ *          (device/quantise.h), which is never cut.  Packing and unpacking read and write them once
+ *          more each.
+ * Order:   the canonical tree: exact, for every assignment of leaves to hosts.
+ * Memory:  that of tasks (task.h): a rank has at most one segment of scratch per piece.
  */
 #include "comm/span/forest.h"
 
 #include <string.h>
 
 #include "base/memory.h"
+#include "comm/coll/tree_reduce.h"
 #include "comm/span/span.h"
 #include "device/quantise.h"
 
-/* A node of which one host has all leaves. */
+/* A tree node all of whose leaves are on one host. */
 typedef struct {
     uint32_t first, count, host;
-    uint32_t lane; /* which of its host's */
+    uint32_t lane; /* index among its host's branches */
 } branch;
 
 typedef enum { GATHERING, SETS, PIECES } stage;
 
 struct lki_forest {
     lk_comm        *comm;
-    lk_tree_op      tree; /* its arrays are the caller's */
+    const lki_host_map *map;
+    lk_tree_op      tree; /* the caller owns its arrays */
     stage           stage;
     lk_request     *gathering; /* owned */
     lki_task       *task;      /* owned */
     lki_tree_input *inputs;    /* this host's nodes */
     uint32_t        input_count;
-    size_t          words; /* of a set of leaves */
-    uint64_t       *sets;  /* of every host: the leaves it has */
-    bool           *peers; /* of every rank: owns a slice of mine, or tells me about its host */
+    size_t          words; /* number of 64-bit words of a set of leaves */
+    uint64_t       *sets;  /* [host]: the host's leaves */
+    bool           *peers; /* [rank]: owns a slice of this rank, or sends its host's set */
     branch         *branches;
     size_t          branch_count, branch_capacity;
-    size_t         *have;   /* of every host: its branches */
-    size_t          part;   /* elements of a host's part of a piece, at most */
-    uint64_t       *pieces; /* of every slice: how many pieces lie before it; and in all */
-    size_t         *places; /* of every slice that is mine: where its sum goes, in tree.out */
+    size_t         *have;   /* [host]: number of its branches */
+    size_t          part;   /* maximum of elements in a host's part of a piece */
+    uint64_t       *pieces; /* [slice]: pieces of the slices before it; [slice_count]: of all */
+    size_t         *places; /* [slice]: offset of its sum in tree.out, if owned here */
 };
 
-/* Of a piece: the most, and of a host's part the least where there are many branches. */
+/* Elements: the maximum of a piece, and the minimum of a host's part if branches are many. */
 enum { PIECE_ELEMENTS = LKI_TASK_SEGMENT_BYTES / sizeof(float), PART_ELEMENTS = 4096 };
 
-/* ---- Who and what ------------------------------------------------------------------------ */
+/* ---- Owners and hosts -------------------------------------------------------------------- */
 
 static uint32_t here(const lki_forest *f)
 {
-    return f->comm->span->host_of[f->comm->rank];
+    return f->map->host_of[f->comm->rank];
 }
 
-/* The rank that owns the slice on a host. */
+/* Returns the rank that owns the slice on a host. */
 static uint32_t owner_on(const lki_forest *f, const lk_slice *slice, uint32_t host)
 {
-    const lki_span *span = f->comm->span;
-    LK_ASSERT(span->local_sizes[host] > 0);
-    return span->ranks[span->first_of[host] + slice->owner % span->local_sizes[host]];
+    const lki_host_map *map = f->map;
+    LK_ASSERT(map->local_sizes[host] > 0);
+    return map->ranks[map->first_of[host] + slice->owner % map->local_sizes[host]];
 }
 
 static bool is_mine(const lki_forest *f, const lk_slice *slice)
@@ -87,13 +89,13 @@ static bool wants(const lki_forest *f, const lk_slice *slice, uint32_t host)
     return f->tree.shards < 2 || host % f->tree.shards == slice->shard;
 }
 
-/* If `owner` is me, as slices name owners, then those that it is on the other hosts. */
+/* Marks the owners on other hosts of the slices of `owner`, if this rank owns them on this host. */
 static void find_peers_of(lki_forest *f, uint32_t owner)
 {
     const lk_slice slice = { .owner = owner };
 
     for (uint32_t host = 0; owner_on(f, &slice, here(f)) == f->comm->rank
-                            && host < f->comm->span->hosts; host++)
+                            && host < f->map->hosts; host++)
         f->peers[owner_on(f, &slice, host)] = true;
 }
 
@@ -110,31 +112,99 @@ static void find_places(lki_forest *f)
     }
 }
 
-/* All ranks learn which leaves the hosts have, also those that own nothing. */
+/* Finds the ranks with which this rank exchanges sets.  A rank without slices also has peers. */
 static void find_peers(lki_forest *f)
 {
-    for (uint32_t host = 0; host < f->comm->span->hosts; host++)
-        for (uint32_t owner = 0; owner < f->comm->span->local_sizes[host]; owner++)
+    for (uint32_t host = 0; host < f->map->hosts; host++)
+        for (uint32_t owner = 0; owner < f->map->local_sizes[host]; owner++)
             find_peers_of(f, owner);
-
     for (size_t i = 0; i < f->tree.slice_count; i++)
         find_peers_of(f, f->tree.slices[i].owner);
-    f->peers[f->comm->rank]        = false;
+    f->peers[f->comm->rank] = false;
 }
+
+/* ---- Sets of leaves ---------------------------------------------------------------------- */
+
+static uint64_t *set_of(const lki_forest *f, uint32_t host)
+{
+    return f->sets + host * f->words;
+}
+
+static bool has(const lki_forest *f, uint32_t host, uint32_t leaf)
+{
+    return (set_of(f, host)[leaf / 64] >> leaf % 64 & 1) != 0;
+}
+
+static lk_status take(lki_forest *f, const lki_tree_input *inputs, uint32_t count)
+{
+    uint64_t *mine = set_of(f, here(f));
+
+    if (LKI_NEW(&f->inputs, (size_t)count + 1, "nodes of a host") != LK_OK)
+        return lki_fail_group(f->comm, f->comm->self->rank, LK_EPEER, "rank %u: no memory for the "
+                              "nodes of its host", f->comm->self->rank);
+    for (uint32_t i = 0; i < count; i++) {
+        f->inputs[i] = inputs[i];
+        for (uint32_t leaf = inputs[i].first; leaf < inputs[i].first + inputs[i].count; leaf++) {
+            if (has(f, here(f), leaf))
+                return lki_fail_group(f->comm, f->comm->self->rank, LK_EMISMATCH,
+                                      "tree_reduce: virtual worker %u is held twice on the host of "
+                                      "rank %u: each must be held by one rank",
+                                      leaf, f->comm->self->rank);
+            mine[leaf / 64] |= UINT64_C(1) << leaf % 64;
+        }
+    }
+    f->input_count = count;
+    return LK_OK;
+}
+
+static void build_sets(const lki_problem *p, lki_schedule *s)
+{
+    const lki_forest *f     = p->forest;
+    size_t            bytes = f->words * sizeof(uint64_t);
+
+    for (uint32_t rank = 0; rank < p->size; rank++) {
+        if (!f->peers[rank])
+            continue;
+        lki_schedule_send(s, rank, lki_spot_at(LKI_SEND_BUFFER, here(f) * bytes), bytes);
+        lki_schedule_receive(s, rank, lki_spot_at(LKI_RECV_BUFFER, f->map->host_of[rank] * bytes),
+                             bytes);
+    }
+}
+
+/* Checks that every leaf is on one host.  All ranks see the same sets, so all ranks agree. */
+static lk_status check_cover(const lki_forest *f, uint64_t seq)
+{
+    uint32_t end = f->tree.leaves, total = 0;
+
+    for (uint32_t leaf = f->tree.leaves; leaf-- > 0;) {
+        uint32_t holders = 0;
+        for (uint32_t host = 0; host < f->map->hosts; host++)
+            holders += has(f, host, leaf);
+        end = holders == 1 ? end : leaf;
+        total += holders;
+    }
+    if (end == f->tree.leaves)
+        return LK_OK;
+    return lki_fail_group(f->comm, f->comm->self->rank, LK_EMISMATCH,
+                          "tree_reduce #%llu: the nodes of all ranks cover virtual workers up to "
+                          "%u once and %u in all, but there are %u: each must be held by one rank",
+                          (unsigned long long)seq, end, total, f->tree.leaves);
+}
+
+/* ---- Life -------------------------------------------------------------------------------- */
 
 lk_status lki_forest_new(lki_forest **out, lk_request *r)
 {
     lki_forest *f;
-    uint32_t    leaves = r->tree.leaves, hosts = r->comm->span->hosts;
+    uint32_t    leaves = r->tree.leaves, hosts = r->comm->span->map.hosts;
 
     *out = NULL;
     if (leaves > LKI_FOREST_LEAVES_MAX)
         return lk_fail(LK_EUNSUPPORTED, "tree_reduce of %u virtual workers over %u hosts: at most "
                        "%d are possible", leaves, hosts, LKI_FOREST_LEAVES_MAX);
     LK_TRY(LKI_NEW(&f, 1, "tree over hosts"));
-    f->comm      = r->comm;
-    f->tree      = r->tree;
-    f->words     = (leaves + 63) / 64;
+    *f = (lki_forest){ .comm = r->comm, .map = &r->comm->span->map, .tree = r->tree,
+                       .words = (leaves + 63) / 64 };
     lk_status st = LKI_NEW(&f->sets, f->words * hosts, "leaves of hosts");
     if (st == LK_OK)
         st = LKI_NEW(&f->peers, r->comm->size, "owners on other hosts");
@@ -147,7 +217,7 @@ lk_status lki_forest_new(lki_forest **out, lk_request *r)
     if (st == LK_OK) {
         find_peers(f);
         find_places(f);
-        st = lki_tree_gather_start(&f->gathering, r, f);
+        st = lki_tree_gather_start(&f->gathering, r, f, take);
     }
     if (st != LK_OK) {
         lki_forest_free(f);
@@ -183,75 +253,6 @@ const lki_task *lki_forest_task(const lki_forest *f)
     return f->task;
 }
 
-/* ---- Sets of leaves ---------------------------------------------------------------------- */
-
-static uint64_t *set_of(const lki_forest *f, uint32_t host)
-{
-    return f->sets + host * f->words;
-}
-
-static bool has(const lki_forest *f, uint32_t host, uint32_t leaf)
-{
-    return (set_of(f, host)[leaf / 64] >> leaf % 64 & 1) != 0;
-}
-
-lk_status lki_forest_take(lki_forest *f, const lki_tree_input *inputs, uint32_t count)
-{
-    uint64_t *mine = set_of(f, here(f));
-
-    if (LKI_NEW(&f->inputs, (size_t)count + 1, "nodes of a host") != LK_OK)
-        return lki_fail_group(f->comm, f->comm->self->rank, LK_EPEER, "rank %u: no memory for the "
-                              "nodes of its host", f->comm->self->rank);
-    for (uint32_t i = 0; i < count; i++) {
-        f->inputs[i] = inputs[i];
-        for (uint32_t leaf = inputs[i].first; leaf < inputs[i].first + inputs[i].count; leaf++) {
-            if (has(f, here(f), leaf))
-                return lki_fail_group(f->comm, f->comm->self->rank, LK_EMISMATCH,
-                                      "tree_reduce: virtual worker %u is held twice on the host of "
-                                      "rank %u: each must be held by one rank",
-                                      leaf, f->comm->self->rank);
-            mine[leaf / 64] |= UINT64_C(1) << leaf % 64;
-        }
-    }
-    f->input_count = count;
-    return LK_OK;
-}
-
-static void build_sets(const lki_problem *p, lki_schedule *s)
-{
-    const lki_forest *f     = p->forest;
-    const lki_span   *span  = f->comm->span;
-    size_t            bytes = f->words * sizeof(uint64_t);
-
-    for (uint32_t rank = 0; rank < p->size; rank++) {
-        if (!f->peers[rank])
-            continue;
-        lki_schedule_send(s, rank, lki_spot_at(LKI_SEND_BUFFER, here(f) * bytes), bytes);
-        lki_schedule_receive(s, rank, lki_spot_at(LKI_RECV_BUFFER, span->host_of[rank] * bytes),
-                             bytes);
-    }
-}
-
-/* Every leaf is on one host.  All ranks see the same sets, and come to the same conclusion. */
-static lk_status check_cover(const lki_forest *f, uint64_t seq)
-{
-    uint32_t end = f->tree.leaves, total = 0;
-
-    for (uint32_t leaf = f->tree.leaves; leaf-- > 0;) {
-        uint32_t holders = 0;
-        for (uint32_t host = 0; host < f->comm->span->hosts; host++)
-            holders += has(f, host, leaf);
-        end = holders == 1 ? end : leaf;
-        total += holders;
-    }
-    if (end == f->tree.leaves)
-        return LK_OK;
-    return lki_fail_group(f->comm, f->comm->self->rank, LK_EMISMATCH,
-                          "tree_reduce #%llu: the nodes of all ranks cover virtual workers up to "
-                          "%u once and %u in all, but there are %u: each must be held by one rank",
-                          (unsigned long long)seq, end, total, f->tree.leaves);
-}
-
 /* ---- Branches ---------------------------------------------------------------------------- */
 
 static lk_status add_branch(lki_forest *f, uint32_t host, uint32_t first, uint32_t count)
@@ -262,7 +263,7 @@ static lk_status add_branch(lki_forest *f, uint32_t host, uint32_t first, uint32
     return LK_OK;
 }
 
-/* From left to right: a node is one host's, or its children are looked at. */
+/* Adds a node as a branch if one host has all its leaves, else searches its children. */
 static lk_status find_branches(lki_forest *f, uint32_t first, uint32_t count)
 {
     uint32_t host = 0, leaf = first;
@@ -288,12 +289,12 @@ static lk_status branch_out(lki_forest *f)
 
 /* ---- Pieces ------------------------------------------------------------------------------ */
 
-/* Elements [first, first + count). */
+/* A range of elements: [first, first + count). */
 typedef struct {
     size_t first, count;
 } elements;
 
-/* Hosts before `end` that want a slice. */
+/* Returns the number of hosts below `end` that want the slice. */
 static uint32_t count_wanting(const lki_forest *f, const lk_slice *slice, uint32_t end)
 {
     const uint32_t shards = f->tree.shards;
@@ -308,27 +309,28 @@ static uint32_t count_wanting(const lki_forest *f, const lk_slice *slice, uint32
     return count;
 }
 
-/* Bytes of elements on the way. */
+/* Returns the bytes in which `count` elements are sent. */
 static size_t bytes_of(const lki_forest *f, size_t count)
 {
     return lki_rounded_bytes(f->tree.rounded, count);
 }
 
-/* What a host has in scratch of a piece that `all` hosts want, in parts: others' branches of its
- * part; its own branches of the other parts, if several ranks have nodes of one, or they are
- * rounded; and sums that are rounded.  All ranks say the same of every host. */
+/* Counts the parts in a host's scratch for a piece that `all` hosts want: other hosts' branches for
+ * its own part; its own branches for the other parts, if nodes are rounded or it has several ranks;
+ * and rounded sums.  All ranks compute the same value for every host. */
 static size_t parts_in_scratch(const lki_forest *f, uint32_t host, bool wanted, size_t all)
 {
     const bool   rounds = lki_rounds(f->tree.rounded);
     const size_t own = f->have[host], theirs = wanted ? f->branch_count - own : 0;
-    const size_t made = rounds || f->comm->span->local_sizes[host] > 1 ? own * (all - wanted) : 0;
+    const size_t made = rounds || f->map->local_sizes[host] > 1 ? own * (all - wanted) : 0;
     return theirs + made + (rounds && wanted && all > 1 ? all : 0);
 }
 
-/* So large that no host has more than a segment in scratch, unless there are very many branches. */
+/* Returns the part size for which one segment of scratch suffices, unless there are many
+ * branches. */
 static size_t part_elements(const lki_forest *f)
 {
-    const uint32_t hosts = f->comm->span->hosts;
+    const uint32_t hosts = f->map->hosts;
     size_t         most  = 1;
 
     for (lk_slice slice = { 0 }; slice.shard < lki_max(f->tree.shards, 1); slice.shard++) {
@@ -342,7 +344,7 @@ static size_t part_elements(const lki_forest *f)
 
 static size_t piece_elements(const lki_forest *f, const lk_slice *slice)
 {
-    size_t parts = count_wanting(f, slice, f->comm->span->hosts);
+    size_t parts = count_wanting(f, slice, f->map->hosts);
     return parts == 0 ? PIECE_ELEMENTS : lki_min(parts * f->part, PIECE_ELEMENTS);
 }
 
@@ -359,13 +361,12 @@ static void count_pieces(lki_forest *f)
     f->pieces[f->tree.slice_count] = pieces;
 }
 
-/* What a host sums of a piece of a slice: nothing, if it does not want it. */
+/* Returns the part of a piece that a host sums; empty if the host does not want the slice. */
 static elements part_of(const lki_forest *f, const lk_slice *slice, elements piece, uint32_t host)
 {
     if (!wants(f, slice, host))
         return (elements){ piece.first, 0 };
-    size_t k     = count_wanting(f, slice, host);
-    size_t parts = count_wanting(f, slice, f->comm->span->hosts);
+    size_t k = count_wanting(f, slice, host), parts = count_wanting(f, slice, f->map->hosts);
     size_t unit  = lki_quantises(f->tree.rounded) ? LKI_QUANTISED : 1;
     size_t units = (piece.count + unit - 1) / unit, each = units / parts, more = units % parts;
     size_t begin = (k * each + lki_min(k, more)) * unit;
@@ -374,7 +375,7 @@ static elements part_of(const lki_forest *f, const lk_slice *slice, elements pie
     return (elements){ piece.first + begin, lki_min(end, piece.count) - begin };
 }
 
-/* Where elements of a buffer in memory lie: the base is 0. */
+/* Returns the spot of elements in memory, for a buffer with base 0. */
 static lki_spot in_memory(const float *data, size_t first)
 {
     return lki_spot_at(LKI_SEND_BUFFER, (size_t)(uintptr_t)(data + first));
@@ -390,7 +391,7 @@ static void add_inputs(const lki_forest *f, lki_schedule *s, const branch *b, si
     }
 }
 
-/* A branch of mine over a part: where a rank of this host has it, or evaluated, or rounded. */
+/* Returns the spot of a branch of this host over a part: a rank's memory, or computed scratch. */
 static lki_spot have_branch(const lki_forest *f, lki_schedule *s, const branch *b, elements part)
 {
     const bool rounds = lki_rounds(f->tree.rounded);
@@ -407,7 +408,7 @@ static lki_spot have_branch(const lki_forest *f, lki_schedule *s, const branch *
 static void send_branches(const lki_forest *f, lki_schedule *s, const lk_slice *slice,
                           elements piece)
 {
-    for (uint32_t host = 0; host < f->comm->span->hosts; host++) {
+    for (uint32_t host = 0; host < f->map->hosts; host++) {
         elements part = part_of(f, slice, piece, host);
         for (size_t i = 0; i < f->branch_count && host != here(f) && part.count > 0; i++) {
             const branch *b = &f->branches[i];
@@ -420,7 +421,7 @@ static void send_branches(const lki_forest *f, lki_schedule *s, const lk_slice *
     }
 }
 
-/* What comes lies at room, branch after branch of the other hosts. */
+/* Receives the branches of the other hosts, consecutively from `room` on. */
 static void receive_branches(const lki_forest *f, lki_schedule *s, const lk_slice *slice,
                              lki_spot room, size_t each, size_t bytes)
 {
@@ -434,7 +435,7 @@ static void receive_branches(const lki_forest *f, lki_schedule *s, const lk_slic
     }
 }
 
-/* Where the sum of element `at` of a slice of mine goes. */
+/* Returns the spot that stores the sum of element `at` of a slice of this rank. */
 static lki_spot in_sums(const lki_forest *f, const lk_slice *slice, size_t at)
 {
     return in_memory(f->tree.out, f->places[slice - f->tree.slices] + (at - slice->first));
@@ -459,7 +460,7 @@ static void sum_part(const lki_forest *f, lki_schedule *s, const lk_slice *slice
     }
 }
 
-/* A sum as it is in memory, where from: `packs`, or where it is packed. */
+/* Packs a sum in memory for sending or, if `packs` is false, unpacks a received sum into memory. */
 static void repack(const lki_forest *f, lki_schedule *s, bool packs, lki_spot from, lki_spot to,
                    size_t count)
 {
@@ -469,7 +470,7 @@ static void repack(const lki_forest *f, lki_schedule *s, bool packs, lki_spot fr
     lki_schedule_combine_term(s, (lki_term){ 0, f->tree.leaves, !packs, from });
 }
 
-/* Where the sum of a part travels from, or arrives. */
+/* Returns the spot from which the sum of a part is sent, or at which it is received. */
 static lki_spot sum_on_the_way(const lki_forest *f, lki_schedule *s, const lk_slice *slice,
                                elements part)
 {
@@ -477,12 +478,12 @@ static lki_spot sum_on_the_way(const lki_forest *f, lki_schedule *s, const lk_sl
                                        : in_sums(f, slice, part.first);
 }
 
-/* Once they are there: others' parts lie at `room` behind each other. */
+/* Unpacks the received sums.  The other hosts' parts are consecutive from `room` on. */
 static void unpack_sums(const lki_forest *f, lki_schedule *s, const lk_slice *slice,
                         elements piece, lki_spot room)
 {
     lki_schedule_round(s, 3);
-    for (uint32_t host = 0; host < f->comm->span->hosts; host++) {
+    for (uint32_t host = 0; host < f->map->hosts; host++) {
         elements theirs = part_of(f, slice, piece, host);
         if (host == here(f) || !wants(f, slice, host))
             continue;
@@ -494,7 +495,7 @@ static void unpack_sums(const lki_forest *f, lki_schedule *s, const lk_slice *sl
 static void exchange_sums(const lki_forest *f, lki_schedule *s, const lk_slice *slice,
                           elements piece)
 {
-    const uint32_t hosts = f->comm->span->hosts;
+    const uint32_t hosts = f->map->hosts;
     elements       mine  = part_of(f, slice, piece, here(f));
     lki_spot       from  = sum_on_the_way(f, s, slice, mine), first = { LKI_SCRATCH, s->scratch };
 
@@ -513,7 +514,7 @@ static void exchange_sums(const lki_forest *f, lki_schedule *s, const lk_slice *
         unpack_sums(f, s, slice, piece, first);
 }
 
-/* Segment number p->at is a piece of a slice; of those that are not mine there is nothing to do. */
+/* Builds segment p->at, a piece of a slice.  Adds no actions unless this rank owns the slice. */
 static void build_piece(const lki_problem *p, lki_schedule *s)
 {
     const lki_forest *f   = p->forest;

@@ -1,37 +1,30 @@
-/* span/forest.h -- a tree_reduce over several hosts: what each host holds of the tree. */
+/* span/forest.h -- a tree_reduce over several hosts, each of which holds a part of the tree. */
 #ifndef LKI_COMM_FOREST_H
 #define LKI_COMM_FOREST_H
 
-#include "comm/request.h"
+#include "comm/group/request.h"
 #include "comm/span/task.h"
 
 typedef struct lki_forest lki_forest;
 
-/* A host's branches are the lanes of a round, of which LKI_STEPS_MAX / 4 have names (forest.c takes
- * a stride of 4); at worst every other leaf is one. */
+/* A host's branches use the lanes of a schedule round, and there are names for LKI_STEPS_MAX / 4
+ * lanes (forest.c has a stride of 4).  In the worst case every second leaf is a branch. */
 enum { LKI_FOREST_LEAVES_MAX = 4096 };
 
-/* For a request of a communicator over hosts; begins to gather the nodes of this host. */
+/* Creates the forest of a request of a span communicator, and starts to gather this host's
+ * nodes. */
 LK_NODISCARD lk_status lki_forest_new(lki_forest **out, lk_request *request);
 
-/* Of a gathering: the nodes of all ranks of this host, ascending. */
-LK_NODISCARD lk_status lki_forest_take(lki_forest *forest, const lki_tree_input *inputs,
-                                       uint32_t count);
-
-/* As lki_task_move(). */
+/* Advances the forest.  *moved and *done are those of lki_task_move(). */
 LK_NODISCARD lk_status lki_forest_move(lki_forest *forest, const lki_wire_op *op, bool *moved,
                                        bool *done);
 
-/* What it waits for: the gathering on this host, or, if NULL is returned, the task. */
+/* Returns the gathering on this host for which the forest waits.  NULL: the forest waits for
+ * lki_forest_task(). */
 const lk_request *lki_forest_gathering(const lki_forest *forest);
 const lki_task   *lki_forest_task(const lki_forest *forest);
 
-/* NULL is allowed. */
+/* Frees the forest.  NULL is allowed. */
 void lki_forest_free(lki_forest *forest);
-
-/* Starts a part of `request` on its local communicator that calls lki_forest_take()
- * (coll/tree_reduce.c). */
-LK_NODISCARD lk_status lki_tree_gather_start(lk_request **out, lk_request *request,
-                                             lki_forest *forest);
 
 #endif

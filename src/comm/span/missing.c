@@ -1,8 +1,10 @@
-/* span/missing.c -- a deadline is over: who is missing, and what is each of them in?
+/* span/missing.c -- reporting an expired deadline: the missing ranks, and their last known
+ * operations.
  *
- * Everybody is asked, not only those whose messages are awaited: they may be waiting themselves.
- * Who has not been in the operation is missing.  Who does not answer computes, or is stopped, or
- * lost; then one that shares its host's memory is asked what it sees there.
+ * All ranks are asked, not only those whose messages are awaited, because these ranks may
+ * themselves be waiting.  A rank that has not been in the operation is missing.  A rank that does
+ * not answer is computing, stopped or lost.  Another rank on its host is then asked for its
+ * observation in that host's memory.
  */
 #include "comm/span/span.h"
 
@@ -11,7 +13,7 @@
 
 #include "comm/span/task.h"
 
-enum { ANSWER_MS = 100, SLICE_MS = 10, DETAIL_BYTES = 400 };
+enum { ANSWER_MS = 500, SLICE_MS = 10, DETAIL_BYTES = 400 };
 
 typedef enum { IN, BEFORE, SILENT } standing;
 
@@ -39,7 +41,8 @@ static bool has_silent(const lk_request *r, const lki_wire_op *op)
     return false;
 }
 
-/* Until all have answered, or for a moment.  The request may come to its end, or the group. */
+/* Waits until all ranks have answered, for at most ANSWER_MS.  The request may complete, or the
+ * group fail, during the wait. */
 static lk_status await_answers(const lk_request *r, const lki_wire_op *op)
 {
     lki_wire *wire = r->comm->self->wire;
@@ -58,17 +61,18 @@ static lk_status await_answers(const lk_request *r, const lki_wire_op *op)
     return lki_failed(r->comm) ? lki_group_failure(r->comm) : LK_OK;
 }
 
-/* Of those who are silent one is asked who shares a host with them, and is not. */
+/* For each silent rank, asks a rank of its host that has answered. */
 static void ask_witnesses(const lk_request *r, const lki_wire_op *op)
 {
-    const lk_comm *comm = r->comm;
+    const lk_comm  *comm    = r->comm;
+    const uint32_t *host_of = comm->span->map.host_of;
 
     for (uint32_t rank = 0; rank < comm->size; rank++) {
         uint32_t mate = 0;
         if (!concerns(r, rank) || standing_of(r, op, rank) != SILENT)
             continue;
         while (mate < comm->size && (!concerns(r, mate) || standing_of(r, op, mate) == SILENT
-                                     || comm->span->host_of[mate] != comm->span->host_of[rank]))
+                                     || host_of[mate] != host_of[rank]))
             mate++;
         if (mate < comm->size)
             lki_wire_ask_of(comm->self->wire, comm->world[mate], comm->world[rank], op);
@@ -87,9 +91,32 @@ static lk_status ask_all(const lk_request *r, const lki_wire_op *op)
     return await_answers(r, op);
 }
 
-/* ---- Telling ----------------------------------------------------------------------------- */
+/* ---- Seeing ranks of this host ----------------------------------------------------------- */
 
-/* ", alive, last in barrier #5, at step 3 in data" */
+bool lki_rank_seen(void *self_, uint32_t rank, lki_wire_op *op, char state[LKI_WIRE_STATE_BYTES])
+{
+    const lki_self  *self  = self_;
+    const lki_board *board = self->group->board;
+    lki_rank_view    view;
+
+    if (rank < board->first || rank - board->first >= board->seated)
+        return false;
+    const lki_rank *record  = &board->ranks[rank];
+    uint64_t        started = atomic_load(&record->started);
+    lki_board_view(board, rank, &view);
+    *op = (lki_wire_op){ .seq         = started - (started > 0),
+                         .label       = atomic_load(&record->group),
+                         .print.what  = started > 0 ? atomic_load(&record->what) : 0,
+                         .print.count = atomic_load(&record->count) };
+    (void)snprintf(state, LKI_WIRE_STATE_BYTES, "%s%s%s",
+                   rank == self->rank ? "" : lki_liveness(self, &view),
+                   rank == self->rank ? "" : ", ", view.place);
+    return true;
+}
+
+/* ---- Reporting --------------------------------------------------------------------------- */
+
+/* Writes the known facts about a rank, such as ", last in barrier #5, alive, at step 3 in data". */
 static void known_text(char out[DETAIL_BYTES], const lk_comm *comm, uint32_t rank,
                        const lki_wire_op *op)
 {
@@ -110,7 +137,8 @@ static void known_text(char out[DETAIL_BYTES], const lk_comm *comm, uint32_t ran
                    state[0] == '\0' ? "" : ", ", state);
 }
 
-/* Those in this state: some with all that is known, as long as there is room, then numbers. */
+/* Lists the ranks in state `wanted`.  Describes as many ranks as fit, and counts the remaining
+ * ranks. */
 static void list(char *out, size_t bytes, const lk_request *r, const lki_wire_op *op,
                  standing wanted)
 {
@@ -126,7 +154,7 @@ static void list(char *out, size_t bytes, const lk_request *r, const lki_wire_op
         size_t      least = used + sizeof ", ) and 1234 others";
         lki_board_who(who, comm->board, comm->world[rank], "");
         known_text(more, comm, rank, op);
-        who[strlen(who) - 1] = '\0'; /* the bracket */
+        who[strlen(who) - 1] = '\0'; /* the closing bracket */
         if (least + strlen(who) + strlen(more) < bytes)
             used += (size_t)snprintf(out + used, bytes - used, "%s%s%s)", comma, who, more);
         else if (least + strlen(who) < bytes)
@@ -138,7 +166,8 @@ static void list(char *out, size_t bytes, const lk_request *r, const lki_wire_op
         (void)snprintf(out + used, bytes - used, " and %u other%s", rest, rest > 1 ? "s" : "");
 }
 
-/* The first that is missing, else one whose messages are. */
+/* Returns the first missing rank.  If no rank is missing, returns a rank whose messages are
+ * awaited. */
 static uint32_t culprit_of(const lk_request *r, const lki_wire_op *op, const uint32_t *awaited,
                            uint32_t count)
 {

@@ -1,4 +1,4 @@
-/* open.c -- making a communicator over several hosts. */
+/* open.c -- opening a communicator over several hosts. */
 #include "comm/span/span.h"
 
 #include <string.h>
@@ -15,29 +15,29 @@ void lki_span_free(lki_span *span)
     lk_comm_free(span->doors.leave);
     if (span->owns_local)
         lk_comm_free(span->local);
-    lki_free(span->host_of);
-    lki_free(span->local_ranks);
-    lki_free(span->local_sizes);
-    lki_free(span->first_of);
-    lki_free(span->ranks);
+    lki_free(span->map.host_of);
+    lki_free(span->map.local_ranks);
+    lki_free(span->map.local_sizes);
+    lki_free(span->map.first_of);
+    lki_free(span->map.ranks);
     lki_free(span);
 }
 
-/* Hosts are numbered in the order of their lowest ranks here. */
-static void place(lki_span *span, const lk_comm *comm, const uint32_t *host_of)
+/* Numbers the hosts in the order of their lowest ranks in this communicator. */
+static void place(lki_host_map *map, const lk_comm *comm, const uint32_t *host_of)
 {
     for (uint32_t rank = 0; rank < comm->size; rank++) {
         uint32_t before = 0;
         while (before < rank && host_of[before] != host_of[rank])
             before++;
-        uint32_t host = before < rank ? span->host_of[before] : span->hosts++;
-        span->host_of[rank]     = host;
-        span->local_ranks[rank] = span->local_sizes[host]++;
+        uint32_t host = before < rank ? map->host_of[before] : map->hosts++;
+        map->host_of[rank]     = host;
+        map->local_ranks[rank] = map->local_sizes[host]++;
     }
-    for (uint32_t host = 1; host < span->hosts; host++)
-        span->first_of[host] = span->first_of[host - 1] + span->local_sizes[host - 1];
+    for (uint32_t host = 1; host < map->hosts; host++)
+        map->first_of[host] = map->first_of[host - 1] + map->local_sizes[host - 1];
     for (uint32_t rank = 0; rank < comm->size; rank++)
-        span->ranks[span->first_of[span->host_of[rank]] + span->local_ranks[rank]] = rank;
+        map->ranks[map->first_of[map->host_of[rank]] + map->local_ranks[rank]] = rank;
 }
 
 lk_status lki_span_new(lk_comm **out, lk_comm *local, uint32_t rank, uint32_t size,
@@ -50,29 +50,65 @@ lk_status lki_span_new(lk_comm **out, lk_comm *local, uint32_t rank, uint32_t si
     if (st == LK_OK) {
         (*out)->span = span;
         span->local  = local;
-        st           = LKI_NEW(&span->host_of, size, "hosts of ranks");
+        st           = LKI_NEW(&span->map.host_of, size, "hosts of ranks");
     }
     if (st == LK_OK)
-        st = LKI_NEW(&span->local_ranks, size, "ranks on their hosts");
+        st = LKI_NEW(&span->map.local_ranks, size, "ranks on their hosts");
     if (st == LK_OK)
-        st = LKI_NEW(&span->local_sizes, size, "ranks of hosts");
+        st = LKI_NEW(&span->map.local_sizes, size, "ranks of hosts");
     if (st == LK_OK)
-        st = LKI_NEW(&span->first_of, size, "ranks of hosts");
+        st = LKI_NEW(&span->map.first_of, size, "ranks of hosts");
     if (st == LK_OK)
-        st = LKI_NEW(&span->ranks, size, "ranks of hosts");
+        st = LKI_NEW(&span->map.ranks, size, "ranks of hosts");
     if (st != LK_OK) {
         lki_comm_delete(*out);
         *out = NULL;
         return st;
     }
-    place(span, *out, host_of);
-    LK_ASSERT(span->local_sizes[span->host_of[rank]] == local->size);
+    place(&span->map, *out, host_of);
+    LK_ASSERT(span->map.local_sizes[span->map.host_of[rank]] == local->size);
     return LK_OK;
 }
 
-/* The ranks of the group in `world`, their hosts in `hosts`; returns the place of `me`.  On every
- * host who has entered is behind those who were there before, as their seats are: so the first of
- * all stays that as long as it lives. */
+static lk_status create(lk_comm **out, lk_comm *local, uint32_t rank, uint32_t size,
+                        const uint32_t *host_of)
+{
+    LK_TRY(lki_span_new(out, local, rank, size, host_of));
+    (*out)->span->owns_local = true;
+    return LK_OK;
+}
+
+static lk_status connect_levels(lk_comm *comm)
+{
+    return lki_levels_open(&comm->span->levels, comm);
+}
+
+static void leave(lki_self *self)
+{
+    lki_wire_close(self->wire, self->told);
+    lki_rooms_free(self->rooms);
+}
+
+static const lki_span_ops ops = {
+    .publish = lki_span_publish,
+    .advance = lki_span_advance,
+    .drop    = lki_span_drop,
+    .await   = lki_span_await,
+    .timeout = lki_span_timeout,
+    .poll    = lki_span_poll,
+    .tell    = lki_span_tell,
+    .leave   = leave,
+    .agree   = lki_span_agree,
+    .arena   = lki_span_arena,
+    .mirror  = lki_span_mirror,
+    .create  = create,
+    .connect = connect_levels,
+    .free    = lki_span_free,
+};
+
+/* Writes the members of the group to `world` and their hosts to `hosts`.  Returns the index of
+ * `me`.  On every host, ranks that entered later come after older ranks, in the order of their
+ * seats.  The first rank of the group thus stays the first while it lives. */
 static uint32_t list_members(const lki_board *board, const uint32_t *host_of, uint32_t me,
                              uint32_t *world, uint32_t *hosts)
 {
@@ -129,7 +165,8 @@ lk_status lki_span_open(lk_comm **out, lk_comm *local, lki_link *link, const uin
 {
     *out = NULL;
     LK_ASSERT(link->ranks == local->board->size && link->rank == local->self->rank);
-    lk_status st = lki_wire_open(&local->self->wire, link);
+    local->self->span_ops = &ops;
+    lk_status st          = lki_wire_open(&local->self->wire, link);
     if (st == LK_OK)
         lki_wire_look_by(local->self->wire, lki_rank_seen, local->self);
     if (st == LK_OK)

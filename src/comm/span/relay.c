@@ -1,9 +1,9 @@
-/* relay.c -- the legs of an operation over hosts of several ranks: algorithm/levels.c says which.
+/* relay.c -- the legs of an operation over hosts with several ranks, as in algorithm/levels.c.
  *
- * A vector is cut into parts, which follow each other through the legs: while one is on the network
- * another one is summed in shared memory.  A leg is some requests of one group.  In each group all
- * ranks must start the same operations in the same order; parts are numbered, through all relays of
- * a communicator, and start a leg in the order of their numbers.
+ * A vector is cut into parts, which pass through the legs one after the other: while one part is on
+ * the network another one is summed in shared memory.  A leg is one or more requests of one group.
+ * All ranks of a group must start the same operations in the same order.  Parts are therefore
+ * numbered, over all relays of a communicator, and start each leg in the order of their numbers.
  *
  *      part 0   | host | hosts | host |
  *      part 1          | host  | hosts | host |
@@ -17,13 +17,14 @@
 #include "comm/span/span.h"
 #include "device/partial.h"
 
-enum { PART_BYTES = 4 << 20, OPEN = 3 }; /* tuning.segment_bytes may be other bytes of a part */
+enum { PART_BYTES = 4 << 20, OPEN = 3 }; /* tuning.segment_bytes, if not 0, replaces PART_BYTES */
 
-/* One part: elements [first, first + count) of the vector; or all, where that is divided. */
+/* A part: elements [first, first + count) of the vector, or the whole operation if it is not
+ * cut. */
 typedef struct {
     size_t       first, count;
-    uint32_t     leg; /* the next to start */
-    uint32_t     open; /* requests of the last one */
+    uint32_t     leg; /* next leg to start */
+    uint32_t     open; /* open requests of the last leg started */
     lk_request **requests;
     bool         over;
 } part;
@@ -31,16 +32,18 @@ typedef struct {
 struct lki_relay {
     lk_request       *request;
     lki_levels       *levels;
-    uint32_t          here, hosts, host; /* my place on my host; hosts, and which is mine */
-    lk_dtype          dtype;             /* of what travels */
+    uint32_t          here, hosts, host; /* this rank's local rank; the number of hosts; this
+                                          * host */
+    lk_dtype          dtype;             /* type of the accumulators */
     lk_reduce_op      within, across, last;
-    bool              wide, finishes; /* travels as FP32; is finished at the end */
-    size_t            width;          /* of what travels */
-    unsigned char    *room;           /* owned: what travels, where that is not the user's */
-    size_t           *sizes;          /* owned: of slices, of this host's ranks */
+    bool              wide, finishes; /* elements are sent as FP32; the result is converted at the
+                                       * end */
+    size_t            width;          /* bytes per element as sent */
+    unsigned char    *room;           /* owned: data to send that is not in the user's buffers */
+    size_t           *sizes;          /* owned: sizes of the slices of this host's ranks */
     part             *parts;
     size_t            part_count;
-    uint64_t          base; /* number of the first */
+    uint64_t          base; /* number of the first part */
     bool              moving;
 };
 
@@ -55,14 +58,15 @@ void lki_levels_free(lki_levels *levels)
     lki_free(levels);
 }
 
-/* Ranks in the order of hosts, as many on each. */
+/* Returns true if ranks are in the order of hosts and all hosts have the same number of ranks, at
+ * least two. */
 static bool is_regular(const lki_span *span, uint32_t size)
 {
     for (uint32_t rank = 0; rank < size; rank++)
-        if (span->local_sizes[span->host_of[rank]] != span->local_sizes[0] ||
-            span->host_of[rank] != rank / span->local_sizes[0])
+        if (span->map.local_sizes[span->map.host_of[rank]] != span->map.local_sizes[0] ||
+            span->map.host_of[rank] != rank / span->map.local_sizes[0])
             return false;
-    return span->local_sizes[0] > 1 && span->hosts > 1;
+    return span->map.local_sizes[0] > 1 && span->map.hosts > 1;
 }
 
 lk_status lki_levels_open(lki_levels **out, lk_comm *comm)
@@ -74,25 +78,26 @@ lk_status lki_levels_open(lki_levels **out, lk_comm *comm)
     if (!is_regular(span, comm->size))
         return LK_OK;
     LK_TRY(LKI_NEW(&levels, 1, "levels of hosts"));
-    levels->each     = span->local_sizes[0];
-    uint32_t  here   = span->local_ranks[comm->rank];
+    levels->each     = span->map.local_sizes[0];
+    uint32_t  here   = span->map.local_ranks[comm->rank];
     lk_status st     = lk_comm_split(&levels->groups[0], span->local, 0, here);
     if (st == LK_OK)
         st = lk_comm_split(&levels->groups[2], span->local, 0, here);
     if (st == LK_OK)
-        st = lk_comm_split(&levels->groups[1], comm, here, span->host_of[comm->rank]);
+        st = lk_comm_split(&levels->groups[1], comm, here, span->map.host_of[comm->rank]);
     if (st != LK_OK) {
         lki_levels_free(levels);
         return st;
     }
-    comm->users--; /* it does not keep who owns it */
+    comm->users--; /* removes the group's reference: `comm` owns the group, so the group must not
+                    * keep `comm` open */
     levels->groups[1]->parent = span->local;
     span->local->users++;
     *out = levels;
     return LK_OK;
 }
 
-/* ---- What travels ------------------------------------------------------------------------ */
+/* ---- Data as sent ------------------------------------------------------------------------ */
 
 static lki_op_kind kind_of(const lki_relay *y)
 {
@@ -104,8 +109,8 @@ static bool sums(const lki_relay *y)
     return y->request->reduce.width != 0;
 }
 
-/* 16-bit elements travel as FP32; what else an operation does at the leaves is done in the first
- * leg, and what it does at the root after the last. */
+/* Chooses the types of the legs.  16-bit elements are sent as FP32.  Other work of a reduction on
+ * its leaves is done in the first leg, and work on the root after the last leg. */
 static void plan_types(lki_relay *y)
 {
     const lki_reduction *v = &y->request->reduce;
@@ -123,7 +128,7 @@ static void plan_types(lki_relay *y)
     y->finishes = y->wide || v->op.kind == LK_REDUCE_AVG;
 }
 
-/* Elements to accumulators, or back at the end. */
+/* Converts elements to accumulators or, with `root`, accumulators to the result. */
 static void convert(const lki_relay *y, bool root, const void *from, size_t count, void *to)
 {
     const lki_partial_node node = { 0, root ? y->request->comm->size : 1, !root, from };
@@ -141,7 +146,7 @@ static void convert(const lki_relay *y, bool root, const void *from, size_t coun
 
 /* ---- all_reduce -------------------------------------------------------------------------- */
 
-/* Where my slice of a part begins; sizes[] are of the part. */
+/* Computes the sizes of a part's slices in sizes[].  Returns the offset of this rank's slice. */
 static size_t slices_of(lki_relay *y, const part *p, size_t unit)
 {
     size_t each = p->count / y->levels->each, more = p->count % y->levels->each, mine = 0;
@@ -153,7 +158,7 @@ static size_t slices_of(lki_relay *y, const part *p, size_t unit)
     return mine;
 }
 
-/* The part, as it travels. */
+/* Returns the part's data in the form in which it is sent. */
 static unsigned char *travels(const lki_relay *y, const part *p)
 {
     return (y->wide ? y->room : y->request->recv) + p->first * y->width;
@@ -182,7 +187,7 @@ static lk_status reduce_leg(lki_relay *y, part *p)
     return lk_all_gather_v_start(p->requests, l->groups[2], data + mine, data, y->sizes);
 }
 
-/* ---- The others -------------------------------------------------------------------------- */
+/* ---- Other operations -------------------------------------------------------------------- */
 
 static lk_status broadcast_leg(lki_relay *y, part *p)
 {
@@ -200,7 +205,8 @@ static lk_status broadcast_leg(lki_relay *y, part *p)
                               r->root % y->levels->each);
 }
 
-/* My column's parts come to room, and from there to where this host's ranks share them. */
+/* Gathers the parts of the ranks with this local rank in `room`.  Then copies them to recv and
+ * shares them with the other ranks of this host. */
 static lk_status gather_leg(lki_relay *y, part *p)
 {
     const lk_request *r     = y->request;
@@ -224,7 +230,8 @@ static lk_status gather_leg(lki_relay *y, part *p)
     return st;
 }
 
-/* What is for my column comes to room, host after host; `wide`: all of send lies behind that. */
+/* Collects the data for the ranks with this local rank in `room`, in order of hosts.  With `wide`
+ * the converted input follows in `room`. */
 static lk_status scatter_leg(lki_relay *y, part *p)
 {
     const lk_request    *r    = y->request;
@@ -264,6 +271,7 @@ static lk_status start_leg(lki_relay *y, part *p)
 {
     lk_comm *group = y->levels->groups[p->leg];
 
+    LK_ASSERT(group->caller == NULL);
     group->caller = y->request;
     lk_status st  = run_leg(y, p);
     group->caller = NULL;
@@ -308,9 +316,11 @@ static lk_status move_part(lki_relay *y, part *p, uint64_t number, bool *moved)
         }
         if (l->turn[p->leg] != number || (p->leg == 0 && number >= l->done + OPEN))
             return LK_OK;
-        l->turn[p->leg]++;
         *moved = true;
-        LK_TRY(start_leg(y, p));
+        LK_TRY(start_leg(y, p)); /* may wait for a slot and advance other relays, but not in this
+                                  * leg */
+        LK_ASSERT(l->turn[p->leg] == number);
+        l->turn[p->leg]++;
         p->leg++;
     }
     return LK_OK;
@@ -321,7 +331,7 @@ lk_status lki_relay_move(lki_relay *y, bool *moved, bool *done)
     lk_status st = LK_OK;
 
     *done = false;
-    if (y->moving) /* starting a request may wait, and what waits moves all requests */
+    if (y->moving) /* starting a request may wait, and a wait advances all requests */
         return LK_OK;
     y->moving = true;
     *done     = true;
@@ -358,7 +368,8 @@ void lki_relay_free(lki_relay *y)
     lki_free(y);
 }
 
-/* Elements of a part at most, in all, and of the room. */
+/* Computes the number of elements of the largest part and of the whole operation, and the size of
+ * `room`. */
 static void measure(const lki_relay *y, size_t *most, size_t *count, size_t *room)
 {
     const lk_request *r     = y->request;
@@ -415,9 +426,9 @@ lk_status lki_relay_new(lki_relay **out, lk_request *r)
     LK_TRY(LKI_NEW(&y, 1, "operation over hosts"));
     y->request   = r;
     y->levels    = span->levels;
-    y->here      = span->local_ranks[r->comm->rank];
-    y->host      = span->host_of[r->comm->rank];
-    y->hosts     = span->hosts;
+    y->here      = span->map.local_ranks[r->comm->rank];
+    y->host      = span->map.host_of[r->comm->rank];
+    y->hosts     = span->map.hosts;
     plan_types(y);
     lk_status st = fill(y);
     if (st != LK_OK) {

@@ -1,38 +1,43 @@
-/* span/relay.h -- an operation over hosts of several ranks, by operations of smaller groups. */
+/* span/relay.h -- an operation over hosts with several ranks, made of operations of smaller
+ * groups. */
 #ifndef LKI_COMM_RELAY_H
 #define LKI_COMM_RELAY_H
 
-#include "comm/request.h"
+#include "comm/group/request.h"
 
 enum { LKI_LEGS = 3 };
 
-/* The groups that a span's operations are made of: its ranks on this host, twice, and the ranks of
- * all hosts that have the same place there.  Each has one leg of every relay, in the order of the
- * relays, so that all ranks see the same order in each, whatever they are waiting for. */
-typedef struct {
-    lk_comm *groups[LKI_LEGS]; /* this host's, across hosts, this host's */
-    uint32_t each;             /* ranks on a host */
-    uint64_t next;             /* number of the next part of a relay */
-    uint64_t turn[LKI_LEGS];   /* which part may start this leg */
-    uint64_t done;             /* parts */
+/* The groups that carry out a span communicator's operations.  Two groups have its ranks on this
+ * host; one has the rank with the same local rank on each host.  Each group carries out one leg of
+ * every relay, in the order of the relays.  All ranks of a group therefore see the same order,
+ * whichever request they wait for. */
+typedef struct lki_levels {
+    lk_comm *groups[LKI_LEGS]; /* this host's ranks, across hosts, this host's ranks */
+    uint32_t each;             /* ranks per host */
+    uint64_t next;             /* number of the next part of any relay */
+    uint64_t turn[LKI_LEGS];   /* [leg]: number of the part that may start this leg next */
+    uint64_t done;             /* parts that are complete */
 } lki_levels;
 
 typedef struct lki_relay lki_relay;
 
-/* Collective.  NULL where hosts have one rank, or not equally many, or ranks in no order. */
+/* Creates the groups.  Collective. *out is NULL if hosts have one rank or unequal numbers of ranks,
+ * or if ranks are not in the order of their hosts. */
 LK_NODISCARD lk_status lki_levels_open(lki_levels **out, lk_comm *comm);
+/* Frees the groups.  NULL is allowed. */
 void lki_levels_free(lki_levels *levels);
 
-/* Takes the next places in the order; of a request that lki_method_levels is chosen for. */
+/* Creates the relay of a request for which lki_method_levels was chosen, and takes the next part
+ * numbers. */
 LK_NODISCARD lk_status lki_relay_new(lki_relay **out, lk_request *request);
 
-/* As lki_task_move(). */
+/* Advances the relay.  *moved and *done are those of lki_task_move(). */
 LK_NODISCARD lk_status lki_relay_move(lki_relay *relay, bool *moved, bool *done);
 
-/* A request that it waits for, or NULL. */
+/* Returns a request for which the relay waits, or NULL. */
 lk_request *lki_relay_waits_for(const lki_relay *relay);
 
-/* NULL is allowed. */
+/* Frees the relay.  NULL is allowed. */
 void lki_relay_free(lki_relay *relay);
 
 #endif

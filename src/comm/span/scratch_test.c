@@ -1,11 +1,11 @@
-/* scratch_test.c -- what ranks of several hosts hold of each other's elements is bounded.
+/* scratch_test.c -- a bound for the memory of elements received from other ranks.
  *
- * Goal:   many trees over hosts at once, in two communicators, come to their end with the right
- *         sums; and what a rank has for others' parts of them is never more than its rooms, and one
- *         segment for each communicator.
- * Method: allocations that are for it are counted as they are made and freed.  The first ranks
- *         begin with the operations of which they sum the end, the last ones with the others, where
- *         they do: each has its rooms full of what others send only after they have had one.
+ * Goal:   many trees over hosts at once, in two communicators, complete with the right sums.  A
+ *         rank's memory for parts from other ranks never exceeds its rooms and one segment per
+ *         communicator.
+ * Method: counts allocations and releases of that memory.  Every rank begins with the communicator
+ *         in which its slices are in the second half of the vectors.  Its rooms thus fill with
+ *         parts that other ranks send only after they have acquired rooms themselves.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,16 +14,16 @@
 #include <cmocka.h>
 
 #include "base/memory.h"
-#include "base/sanitized.h"
-#include "comm/hosted.h"
+#include "base/sanitized_testing.h"
+#include "comm/hosted_testing.h"
 #include "comm/scratch.h"
 
 enum { HOSTS = 4, OPEN = 10, SLICE = 300000, ELEMENTS = HOSTS * SLICE, HELD_MAX = 64 };
 
-/* Sanitizers make each element a matter of its own: the last of many trees may take long. */
+/* Sanitizers check each element separately, so the last of many trees may take long. */
 #define LONG_WAITS .timeout_ms = 300000
 
-/* ---- What is held ------------------------------------------------------------------------ */
+/* ---- Allocations ------------------------------------------------------------------------- */
 
 typedef struct {
     void  *memory[HELD_MAX];
@@ -66,7 +66,8 @@ void __wrap_lki_free(void *memory)
 
 /* ---- Trees ------------------------------------------------------------------------------- */
 
-/* So many ranks on each host, of which the first ones have a leaf each. */
+/* The number of ranks per host and the number of leaves.  Each of the first `leaves` ranks has one
+ * leaf. */
 typedef struct {
     uint32_t each, leaves;
 } shape;
@@ -75,8 +76,8 @@ typedef struct {
     lk_comm     *comms[2];
     uint32_t     leaves, host;
     lk_tree_node node;
-    lk_slice     slices[2][HOSTS]; /* the second ones are wanted from the last host to the first */
-    float       *out; /* SLICE of each operation */
+    lk_slice     slices[2][HOSTS]; /* in the second list, the last host wants the first slice */
+    float       *out; /* SLICE elements per operation */
     lk_request  *requests[2][OPEN];
 } trees;
 
@@ -111,7 +112,7 @@ static bool is_sum(lk_comm *comm, const trees *t, uint32_t which)
     return true;
 }
 
-/* The first rank of a host owns all slices there. */
+/* Reduces many trees.  The first rank of a host owns all slices there. */
 static bool reduces_many(lk_comm *comm, void *context)
 {
     const shape   *of   = context;
@@ -133,7 +134,7 @@ static bool reduces_many(lk_comm *comm, void *context)
     }
     CHECK(lk_barrier(comm) == LK_OK);
     CHECK(start(comm, &t, first) && start(comm, &t, 1 - first));
-    for (uint32_t k = 2 * OPEN; k-- > 0;) { /* the last ones first */
+    for (uint32_t k = 2 * OPEN; k-- > 0;) { /* in the opposite order of their starts */
         lk_request **request = &t.requests[k < OPEN ? first : 1 - first][k % OPEN];
         CHECK(lk_request_wait(*request) == LK_OK);
         lk_request_free(*request);
@@ -155,7 +156,8 @@ static void scratch_is_bounded(void **state)
                                reduces_many, &one_each));
 }
 
-/* Who has no branch gets those of all; branches of several ranks are made before they travel. */
+/* Runs the test on hosts that differ.  A rank without branches receives all branches.  A host with
+ * several ranks computes its branches before it sends them. */
 static void so_it_is_for_uneven_hosts(void **state)
 {
     shape some_have_none = { .each = 1, .leaves = HOSTS / 2 };

@@ -1,12 +1,12 @@
-/* seeds_test.c -- a thousand jobs, each with a seed and a fault of its own.
+/* seeds_test.c -- a thousand jobs, each with its own seed and fault.
  *
- * Goal:   whatever happens between hosts, every rank ends with the right data or with an error that
- *         names a rank, within its deadline, and never with wrong data; nothing is left behind.
- * Method: a seed says how many ranks there are, which collectives they do by which algorithms, what
- *         goes wrong, when and where.  Nine of ten jobs run over the simulation, whose streams
- *         delay what they carry and overtake each other, in its own time; one of ten over TCP, with
- *         strangers at the door.  How many there were of each kind is printed, with the seed of one
- *         that fails.
+ * Goal:   with any fault between hosts, every rank receives the right data, or an error that names
+ *         a rank, within its deadline.  No rank receives wrong data, and no resource leaks.
+ * Method: a seed determines the number of ranks, the collectives and their algorithms, and the
+ *         fault with its time and place.  Nine of ten jobs run over the simulation, in simulated
+ *         time.  Its streams delay their data and overtake each other.  One of ten jobs runs over
+ *         TCP, with connections from outside the job.  The test prints the number of jobs of each
+ *         kind, and the seed of a job that fails.
  */
 #include <dirent.h>
 #include <malloc.h>
@@ -19,34 +19,34 @@
 #include <cmocka.h>
 
 #include "base/hash.h"
-#include "comm/hosted.h"
-#include "comm/tcp.h"
-#include "comm/transport/chaos.h"
-#include "comm/transport/hello.h"
-#include "comm/wire/frame.h"
+#include "comm/hosted_testing.h"
+#include "link/tcp.h"
+#include "link/chaos.h"
+#include "link/hello.h"
+#include "link/wire/frame.h"
 
 enum { RUNS = 1000, RANKS_MOST = 4, OPS = 6, MOST = 40000, TIMEOUT_MS = 5000, SLACK_MS = 4000 };
 
 typedef enum {
-    NOTHING,      /* but delays, and streams that overtake each other */
+    NOTHING,      /* only delays, and streams that overtake each other */
     PARTIAL,      /* reads and writes of single bytes, or of none */
-    PAUSES,       /* streams that rest */
+    PAUSES,       /* streams that pause */
     BROKEN,       /* a connection is lost */
-    CUT,          /* the same in the middle of a frame */
-    HALF_OPEN,    /* a stream swallows what is written, and gives nothing */
-    DAMAGED,      /* a bit of a byte */
-    GARBAGE,      /* bytes that nobody has sent */
-    OVERSIZED,    /* a frame that is too long, with a good header else */
-    HOST_LOST,    /* a rank is gone with all that was on its way */
-    RANK_LEAVES,  /* before the others have what they need */
+    CUT,          /* a connection is lost within a frame */
+    HALF_OPEN,    /* a stream discards all writes and delivers nothing */
+    DAMAGED,      /* a bit of a byte is flipped */
+    GARBAGE,      /* bytes arrive that no rank has sent */
+    OVERSIZED,    /* a frame that is too long, with an otherwise valid header */
+    HOST_LOST,    /* a rank dies, with all data in flight */
+    RANK_LEAVES,  /* a rank leaves before the others have received its data */
     RANK_GIVES_UP,
-    AT_THE_DOOR,  /* from here on over TCP */
+    AT_THE_DOOR,  /* this fault and all below use TCP */
     DOOR_GARBAGE = AT_THE_DOOR,
     DOOR_OVERSIZED, /* a hello without an end */
-    DOOR_CUT,       /* a hello that ends in the middle */
-    DOOR_HALF_OPEN, /* the same, and stays */
-    DOOR_OLD_EPOCH, /* a worker of an older epoch */
-    DOOR_KEY,       /* one with another key */
+    DOOR_CUT,       /* a hello that is cut off in the middle */
+    DOOR_HALF_OPEN, /* an incomplete hello on a connection that stays open */
+    DOOR_OLD_EPOCH, /* a hello from a worker of an older epoch */
+    DOOR_KEY,       /* a hello from a worker with another key */
     FAULTS
 } fault;
 
@@ -66,7 +66,8 @@ static bool is_harmless(fault f)
 typedef struct {
     uint64_t        seed;
     fault           what;
-    uint32_t        ranks, victim, at; /* the victim, and before which operation */
+    uint32_t        ranks, victim, at; /* `at`: number of the operation before which the fault
+                                        * happens */
     lki_sim        *sim;
     _Atomic uint32_t failed;
 } job;
@@ -165,7 +166,7 @@ static lk_status do_op(lk_comm *comm, const job *j, uint32_t op, uint32_t *data,
 
 /* ---- A rank ------------------------------------------------------------------------------- */
 
-/* Whether this rank goes on with its operations. */
+/* Applies the fault if its time has come.  Returns false if this rank stops here. */
 static bool meets_its_fate(lk_comm *comm, const job *j, uint32_t op)
 {
     if (lk_comm_rank(comm) != j->victim || op != j->at)
@@ -181,7 +182,7 @@ static bool is_named(const lk_error *error, fault what)
 {
     bool status = error->status == LK_EPEER || error->status == LK_ETIMEOUT
                   || (error->status == LK_EMISMATCH && what >= DAMAGED)
-                  || (error->status == LK_EIO && what == HOST_LOST); /* of the lost one itself */
+                  || (error->status == LK_EIO && what == HOST_LOST); /* the lost rank's own error */
     return status && strstr(error->message, "rank ") != NULL;
 }
 
@@ -196,7 +197,8 @@ static bool lives(lk_comm *comm, void *context)
     CHECK(data != NULL);
     for (uint32_t op = 0; op < OPS && st == LK_OK && meets_its_fate(comm, j, op); op++)
         st = do_op(comm, j, op, data, &right);
-    if (st == LK_OK && j->what < AT_THE_DOOR) /* what was sent is taken before it leaves */
+    if (st == LK_OK && j->what < AT_THE_DOOR) /* the rank leaves after its peers have received the
+                                               * data that it sent */
         st = lk_comm_rank(comm) == j->victim && j->what == RANK_LEAVES ? LK_OK : lk_barrier(comm);
     free(data);
     CHECK(right);
@@ -272,13 +274,16 @@ static const unsigned char other[LKI_KEY_BYTES] = "guessed";
 
 enum { EPOCH = 5 };
 
+/* The addresses of all ranks.  They are copies, because a rank may try to connect to a rank that
+ * has closed its link. */
 typedef struct {
     lki_link *links[RANKS_MOST];
+    char      addresses[RANKS_MOST][LKI_ADDRESS_BYTES];
 } network;
 
 static const char *address_of(void *context, uint32_t rank)
 {
-    return lki_tcp_address(((const network *)context)->links[rank]);
+    return ((const network *)context)->addresses[rank];
 }
 
 static lki_link *open_door(network *net, const job *j, uint32_t rank, bool stranger)
@@ -303,7 +308,8 @@ static int stranger_at(const char *where)
     return fd;
 }
 
-/* Says something that is no hello to rank 1, and stays unless it is to be cut. */
+/* Connects to rank 1 and sends bytes that are not a hello.  Keeps the connection open unless the
+ * fault cuts it. */
 static int come_with_words(const job *j, const char *where)
 {
     int  fd = stranger_at(where);
@@ -321,8 +327,8 @@ static int come_with_words(const job *j, const char *where)
     return fd;
 }
 
-/* A worker that does not belong to the job wants to write to rank 1: until it is turned away, or
- * the job is over. */
+/* A worker without a job, or of another job, that tries to write to rank 1 until it is refused or
+ * the job ends. */
 typedef struct {
     lki_link    *link;
     _Atomic bool over;
@@ -350,7 +356,7 @@ static void *intrude(void *context)
 
 static uint32_t run_with_strangers(job *j)
 {
-    network   net = { { NULL } };
+    network   net = { .links = { NULL } };
     hosted    h   = { .hosts = j->ranks, .each = 1, .timeout_ms = 60000, .links = net.links,
                       .algorithms = algorithms_of(j->seed) };
     intruder  in  = { .link = NULL };
@@ -358,13 +364,16 @@ static uint32_t run_with_strangers(job *j)
     int       fd = -1;
     char      answer = 1;
 
-    for (uint32_t rank = 0; rank < j->ranks; rank++)
+    for (uint32_t rank = 0; rank < j->ranks; rank++) {
         net.links[rank] = open_door(&net, j, rank, false);
+        (void)snprintf(net.addresses[rank], LKI_ADDRESS_BYTES, "%s",
+                       lki_tcp_address(net.links[rank]));
+    }
     if (j->what >= DOOR_OLD_EPOCH) {
         in.link = open_door(&net, j, 0, true);
         assert_int_equal(pthread_create(&thread, NULL, intrude, &in), 0);
     } else {
-        fd = come_with_words(j, lki_tcp_address(net.links[1]));
+        fd = come_with_words(j, net.addresses[1]);
     }
     uint32_t satisfied = hosted_run(h, lives, j);
     atomic_store(&in.over, true);
@@ -423,7 +432,7 @@ static void a_thousand_jobs(void **state)
         runs[j.what]++;
         failed[j.what] += atomic_load(&j.failed) > 0;
         all++;
-        if (seed == 99) { /* what a process makes once is there */
+        if (seed == 99) { /* by now all objects that exist once per process have been created */
             before = descriptors();
             bytes  = mallinfo2().uordblks;
         }

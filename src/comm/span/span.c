@@ -1,8 +1,8 @@
 /* span.c -- requests of a communicator over several hosts; await.c waits for them.
  *
- * A started operation is begun on the wire at once, so that ranks which are in different ones find
- * out; its messages travel when it is among the first LKI_SPAN_RUNNING of its communicator that
- * are not complete, so that memory stays bounded however many are open.
+ * A started operation is begun on the wire at once, so that ranks in different operations detect
+ * the mismatch.  An operation exchanges messages only while it is one of the RUNNING first
+ * incomplete operations.  Memory thus stays bounded for any number of open operations.
  */
 #include "comm/span/span.h"
 
@@ -12,7 +12,8 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "comm/coll/reduction.h"
-#include "comm/engine.h"
+#include "comm/mpi/engine.h"
+#include "comm/span/fill.h"
 #include "comm/span/forest.h"
 #include "comm/span/task.h"
 
@@ -37,7 +38,7 @@ void lki_span_tell(const lk_comm *comm)
     lki_wire_abort(comm->self->wire, lki_board_culprit(comm->board), &why);
 }
 
-/* What this thread failed with here is not for the caller alone: the others wait. */
+/* Fails the group with this thread's error, because other ranks wait for the operation. */
 static lk_status fail_here(lk_comm *comm)
 {
     char text[400];
@@ -46,7 +47,7 @@ static lk_status fail_here(lk_comm *comm)
     return lki_fail_group(comm, comm->self->rank, LK_EPEER, "rank %u: %s", comm->self->rank, text);
 }
 
-/* ---- What a request is about ------------------------------------------------------------- */
+/* ---- The problem and the name of a request ----------------------------------------------- */
 
 static lki_op_kind kind_of(const lk_request *r)
 {
@@ -61,7 +62,7 @@ static lki_op_kind kind_of(const lk_request *r)
     }
 }
 
-/* Bytes of the vector or, where it is divided evenly, of a part. */
+/* Returns the bytes of the vector, or of one part if the vector is divided evenly. */
 static size_t bytes_of(const lk_request *r, lki_op_kind kind)
 {
     if (kind == LKI_OP_REDUCE_SCATTER)
@@ -81,7 +82,7 @@ static lki_problem problem_of(const lk_request *r)
     const lk_comm *comm = r->comm;
     lki_op_kind    kind = kind_of(r);
     bool           sums = r->reduce.width != 0;
-    bool           named = kind == (lki_op_kind)(r->op.print.what & 0xff); /* is what it says */
+    bool           named = kind == (lki_op_kind)(r->op.print.what & 0xff); /* no stand-in */
 
     return (lki_problem){
         .kind       = kind,
@@ -97,7 +98,7 @@ static lki_problem problem_of(const lk_request *r)
         .recv_parts = kind == LKI_OP_ALL_TO_ALL_V ? r->offsets + comm->size + 1 : NULL,
         .in_place   = r->in_place,
         .native     = lki_native_can(r),
-        .span       = comm->span,
+        .map        = &comm->span->map,
     };
 }
 
@@ -106,13 +107,13 @@ static bool is_mail(const lk_request *r)
     return r->how->move != NULL;
 }
 
-/* 1 + the algorithm that was asked for by name: ranks must agree on it. */
+/* Returns 1 + the number of an algorithm forced by name.  Ranks must agree on it. */
 static uint32_t forced_name(const lk_request *r)
 {
     return lki_method_number(r->comm->self->tuning.forced[kind_of(r)]);
 }
 
-/* Messages between two ranks are numbered for themselves, and both sides call them alike. */
+/* Messages between two ranks are numbered separately; both sides must compute the same name. */
 lki_wire_op lki_span_name(const lk_request *request)
 {
     const lk_request *r    = request->caller != NULL ? request->caller : request;

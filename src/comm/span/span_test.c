@@ -1,8 +1,10 @@
-/* span_test.c -- a communicator over several hosts: who is where, and the first operations.
+/* span_test.c -- a communicator over several hosts: hosts and local ranks, and the basic
+ * operations.
  *
- * Goal:   ranks know who shares memory with them; barrier, broadcast, all_gather and all_reduce
- *         are right for every number of hosts and of ranks on them, small and in segments.
- * Method: hosted.h.  With one rank a host everything is a function of the seed.
+ * Goal:   ranks know the ranks with which they share memory. barrier, broadcast, all_gather and
+ *         all_reduce are right for every number of hosts and of ranks on them, with small data and
+ *         in segments.
+ * Method: hosted_testing.h.  With one rank per host the seed determines everything.
  */
 #include <sched.h>
 #include <setjmp.h>
@@ -11,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "comm/hosted.h"
-#include "device/plain.h"
+#include "comm/hosted_testing.h"
+#include "device/plain_testing.h"
 
 static bool knows_places(lk_comm *comm, void *context)
 {
@@ -94,9 +96,9 @@ static bool does_the_first_four(lk_comm *comm, void *context)
     return good;
 }
 
-enum { LARGE_PIECE = 200000 }; /* more than travels unasked */
+enum { LARGE_PIECE = 200000 }; /* more than is sent without an announcement */
 
-/* Pieces of some ranks are empty; each host gets a piece once; what is around them stays. */
+/* Mirrors an arena.  Some ranks' parts are empty.  Bytes around the parts must not change. */
 static bool mirrors(lk_comm *comm, void *context)
 {
     uint32_t  size = lk_comm_size(comm), me = lk_comm_rank(comm);
@@ -128,7 +130,7 @@ static bool mirrors(lk_comm *comm, void *context)
 
 enum { FILLS = 9, PLACES = 2 };
 
-/* Piece r of fill `number` is bytes of this. */
+/* Returns the value of all bytes that `rank` contributes to fill `number`. */
 static unsigned char filled(uint32_t number, uint32_t rank)
 {
     return (unsigned char)(1 + number * HOSTED_MAX + rank);
@@ -143,7 +145,8 @@ static bool holds(const unsigned char *data, const size_t *bytes, uint32_t size,
     return true;
 }
 
-/* What a rank gives, and of how many it has taken what they gave. */
+/* A fill in progress: this rank's part (`from`, `bytes`), and the numbers of calls of put() and
+ * take(). */
 typedef struct {
     const unsigned char *from;
     size_t               bytes, *sizes;
@@ -171,7 +174,7 @@ static void take_gift(void *context, uint32_t rank)
     g->taken++;
 }
 
-/* By this host: each rank's once. */
+/* Checks that this host has taken the part of each rank once. */
 static bool all_are_taken(lk_comm *comm, uint64_t taken)
 {
     uint64_t all[HOSTED_MAX], sum = 0;
@@ -182,9 +185,9 @@ static bool all_are_taken(lk_comm *comm, uint64_t taken)
     return true;
 }
 
-/* As many are under way as there are places, and in every other there is little, so that it comes
- * before the one that was started first.  A place keeps what it has until this rank fills it again,
- * however far others are. */
+/* Fills an arena, with as many fills in progress as the arena has places.  Every second fill is
+ * small, so it completes before the previous one.  A place keeps its contents until this rank fills
+ * it again, however far ahead other ranks are. */
 static bool fills(lk_comm *comm, void *context)
 {
     uint32_t       size = lk_comm_size(comm), me = lk_comm_rank(comm);

@@ -2,18 +2,18 @@
  *
  *      segment   0  |--round 0--|--round 1--|
  *                1     |--round 0--|--round 1--|         each advances when its own messages
- *                2        |--round 0--|--round 1--|      have come and gone
+ *                2        |--round 0--|--round 1--|      are complete
  *                3                          |--round 0-- ...
  *
- * Cost:   a schedule is written anew for every segment: some hundred nanoseconds an action.
- * Memory: of all tasks of a rank LKI_TASK_ROOMS times what the schedule of one segment takes, and
- *         once more for each communicator whose first operation finds no room.
+ * Cost:   a schedule is written for every segment, which takes some hundred nanoseconds per action.
+ * Memory: for all tasks of a rank LKI_TASK_ROOMS times the scratch of one segment's schedule, plus
+ *         one segment for each communicator whose first operation finds no free room.
  */
 #include "comm/span/task.h"
 
 #include "base/memory.h"
 
-enum { STEP_BITS = 13 }; /* of a round and a lane; segments have the rest */
+enum { STEP_BITS = 13 }; /* bits for round and lane; the others are the segment's number */
 
 _Static_assert(1 << STEP_BITS >= LKI_STEPS_MAX, "rounds and lanes fit a step");
 
@@ -24,20 +24,21 @@ typedef struct {
     lki_message      *messages;
     lki_partial_node *nodes;
     unsigned char    *base[LKI_BUFFERS];
-    size_t            room; /* which holds the scratch; NO_ROOM: none does */
+    size_t            room; /* index of its scratch room, or NO_ROOM */
     uint32_t          number;
-    size_t            next;         /* action */
-    size_t            first, count; /* messages: the first that is not known to be done; begun */
+    size_t            next;         /* the next action */
+    size_t            first, count; /* number of messages known to be done; number of messages
+                                     * begun */
     bool              active;
 } instance;
 
 struct lki_task {
-    lki_task     *next; /* of those that share rooms */
+    lki_task     *next; /* in the list of tasks that share the rooms */
     lki_wire     *wire;
     lki_task_plan plan;
     size_t        window;
     uint64_t      segments, begun, ended;
-    bool          scratches; /* a segment needed scratch */
+    bool          scratches; /* a segment has needed scratch */
     instance      instances[LKI_TASK_IN_FLIGHT];
 };
 
@@ -52,7 +53,7 @@ void lki_rooms_free(lki_rooms *rooms)
     lki_free(rooms);
 }
 
-/* Of its communicator's. */
+/* Returns true if the task's operation is the first open operation of its communicator. */
 static bool is_first(const lki_task *task)
 {
     const lki_wire_op *op = &task->plan.op;
@@ -71,7 +72,7 @@ static size_t free_room(const lki_rooms *rooms)
     return room;
 }
 
-/* What was in there before is still in there. */
+/* Acquires scratch memory for a segment.  The memory is not zeroed. */
 static lk_status take_room(lki_rooms *rooms, size_t bytes, instance *i)
 {
     const char *what = "what other ranks send of a segment";
@@ -108,14 +109,15 @@ static void give_room(lki_rooms *rooms, instance *i)
 
 /* ---- Segments ---------------------------------------------------------------------------- */
 
-/* Parts that are summed or set aside come from all ranks at once. */
+/* Returns true for operations in which a rank receives parts from all ranks at once, to sum or
+ * store them. */
 static bool comes_from_all(lki_op_kind kind)
 {
     return kind == LKI_OP_REDUCE_SCATTER || kind == LKI_OP_REDUCE_SCATTER_V ||
            kind == LKI_OP_ALL_TO_ALL || kind == LKI_OP_ALL_TO_ALL_V;
 }
 
-/* The same on every rank: looks at nothing that only this one knows. */
+/* Returns the window of a segment.  It depends only on values that are equal on all ranks. */
 static size_t window_of(const lki_task_plan *plan)
 {
     size_t segment = plan->segment_bytes == 0 ? LKI_TASK_SEGMENT_BYTES : plan->segment_bytes;
@@ -142,7 +144,8 @@ static void forget(instance *i, const lki_task *task)
     *i = (instance){ 0 };
 }
 
-/* Whether a segment that needs scratch has to wait for another one's. */
+/* Returns true if the next segment needs scratch and must wait until another segment frees its
+ * scratch. */
 static bool must_wait(const lki_task *task)
 {
     bool alone = task->begun == task->ended && is_first(task);
@@ -173,7 +176,8 @@ static lk_status prepare(lki_task *task, instance *i)
     return LK_OK;
 }
 
-/* The next segment, if there is one and it need not wait. */
+/* Begins the next segment, if there is one and if it need not wait.  *begun becomes true if it
+ * began. */
 static lk_status begin(lki_task *task, instance *i, bool *begun)
 {
     *begun = false;
@@ -190,7 +194,8 @@ static lk_status begin(lki_task *task, instance *i, bool *begun)
 
 /* ---- Rounds ------------------------------------------------------------------------------ */
 
-/* Of what two ranks alone know: all_to_all_v. */
+/* Returns the size of a complete message of an all_to_all_v, which only its two ranks know.
+ * Returns 0 for other operations. */
 static size_t whole_of(const lki_problem *p, const lki_action *a)
 {
     const size_t *parts = a->kind == LKI_ACT_SEND ? p->parts : p->recv_parts;

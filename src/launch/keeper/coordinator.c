@@ -1,4 +1,4 @@
-/* coordinator.c -- the coordinator's part: taking over, and what it asks of the keeper. */
+/* coordinator.c -- the coordinator: takeover, and requests to the keeper. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,11 +10,11 @@
 #include <unistd.h>
 
 #include "base/memory.h"
-#include "launch/keeper/keeper.h"
+#include "launch/keeper.h"
 
 /* ---- Asking the keeper ------------------------------------------------------------------- */
 
-/* Without a keeper there is nothing to coordinate. */
+/* Sends a letter, with a descriptor unless `fd` is -1.  Exits if the keeper is gone. */
 static void write_letter(const lki_keeper *keeper, const lki_keeper_letter *letter, int fd)
 {
     struct iovec bytes = {.iov_base = (void *)(uintptr_t)letter, .iov_len = sizeof *letter};
@@ -75,7 +75,8 @@ bool lki_look(const lki_job *job, uint32_t i, siginfo_t *info)
     if (!lki_is_coordinator(job)) {
         if (waitid(P_PID, (id_t)pid, info, WEXITED | WNOHANG | WNOWAIT) == 0)
             return info->si_pid != 0;
-        info->si_code   = CLD_EXITED; /* somebody else in this process has reaped it: a failure */
+        info->si_code   = CLD_EXITED; /* other code of this process has reaped the worker, so its
+                                       * status is unknown and counts as a failure */
         info->si_status = 1;
         return true;
     }
@@ -95,7 +96,8 @@ void lki_reap(const lki_job *job, uint32_t i)
         (void)waitid(P_PID, (id_t)pid, NULL, WEXITED | WNOHANG);
 }
 
-/* A worker takes a signal from its parent for the last word. */
+/* Sends a signal.  The signal must appear to come from the keeper, because a worker always obeys
+ * signals of its parent. */
 void lki_signal_worker(const lki_job *job, uint32_t i, int number)
 {
     const lki_worker *worker = &job->workers[i];
@@ -164,7 +166,7 @@ static void commit(void *context)
     lki_commit(context);
 }
 
-/* What only the keeper has to do with. */
+/* Closes or replaces the inherited descriptors that only the keeper uses. */
 static void leave_the_keeper(lki_job *job, int channel)
 {
     (void)close(job->signals.fd);
@@ -178,14 +180,16 @@ static void leave_the_keeper(lki_job *job, int channel)
     for (int s = 0; s < 2; s++)
         job->sinks[s] = (lki_sink){.to = -1};
     for (uint32_t i = 0; i < job->count; i++)
-        for (int s = 0; s < 2; s++) { /* whoever writes must see it if nobody reads any more */
+        for (int s = 0; s < 2; s++) { /* closes the inherited read ends, so that workers get an
+                                       * error when no reader is left */
             if (job->workers[i].streams[s].from >= 0)
                 (void)close(job->workers[i].streams[s].from);
             job->workers[i].streams[s] = (lki_stream){.from = -1};
         }
 }
 
-/* One that was started, and is not in the books, is not known to have what it needs. */
+/* Kills a worker that the previous coordinator has started but not recorded, because the worker may
+ * not have received all descriptors. */
 static void bury_unknown(const lki_job *job, uint32_t i)
 {
     pid_t born = job->keeper->births[i].pid;
@@ -209,7 +213,7 @@ static lk_status take_over(lki_job *job)
         lki_worker *worker = &job->workers[i];
         bury_unknown(job, i);
         if (worker->order != 0) {
-            lki_reap(job, i); /* which may have been done */
+            lki_reap(job, i); /* may be done already */
             continue;
         }
         worker->pidfd = pidfd_open(worker->pid, 0);
@@ -238,5 +242,5 @@ _Noreturn void lki_coordinate(lki_job *job, int channel)
         shared->weight = lki_judge(job, &shared->result);
     shared->error = st == LK_OK ? (lk_error){.status = LK_OK} : *lk_error_last();
     atomic_store(&shared->done, true);
-    _exit(st == LK_OK ? shared->result.exit_code : 1); /* as its workers: see late.c */
+    _exit(st == LK_OK ? shared->result.exit_code : 1); /* like a worker's status; see late.c */
 }

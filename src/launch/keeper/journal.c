@@ -1,4 +1,4 @@
-/* journal.c -- two pages of shared memory, of which one is always whole. */
+/* journal.c -- the journal: two pages of shared memory, one of which is always complete. */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -6,11 +6,12 @@
 
 #include "base/memory.h"
 #include "launch/blows.h"
-#include "launch/keeper/keeper.h"
+#include "launch/keeper.h"
 
 enum { ALIGNMENT = 64 };
 
-/* More than comes while a coordinator is waited for: of a rank its end in each of some groups. */
+/* Number of events that may arrive while no coordinator runs: enough for the ends of all ranks in a
+ * few groups. */
 enum { EVENTS_PER_RANK = 4, EVENTS_MORE = 256 };
 
 static size_t aligned(size_t bytes)
@@ -18,12 +19,12 @@ static size_t aligned(size_t bytes)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* Where the parts of a page are. */
+/* The offsets of a page's parts. */
 typedef struct {
     size_t workers, control, blows, standing, end;
 } layout;
 
-/* Who is in the group that a host is outside of. */
+/* Returns the size of the table of group members.  Only a host outside the group has this table. */
 static size_t standing_bytes(const lki_job *job)
 {
     return job->standing.since != NULL ? job->roster.world * sizeof *job->standing.since : 0;
@@ -41,7 +42,8 @@ static layout layout_of(const lki_job *job)
     return at;
 }
 
-/* The next part of the shared memory; before there is any, it only counts. */
+/* Returns the next `bytes` bytes of the shared memory, for one of its parts.  If the memory is not
+ * mapped yet, only adds up the sizes. */
 static void *part(lki_keeper *self, size_t bytes)
 {
     unsigned char *memory = (void *)self->shared;
@@ -140,8 +142,9 @@ uint64_t lki_keeper_epoch(const lki_job *job)
                : lki_control_saved_epoch(newest_page(keeper) + layout_of(job).control);
 }
 
-/* Pointers in the pages are as good here as where they were written: they lead to what there was
- * before either was forked.  Sockets are those that the keeper has. */
+/* Restores the newest page.  Pointers in the page are valid here, because they refer to memory
+ * allocated before any coordinator was forked.  The workers' sockets are inherited from the
+ * keeper. */
 void lki_keeper_restore(lki_job *job)
 {
     const unsigned char *page = newest_page(job->keeper);
@@ -161,7 +164,8 @@ void lki_keeper_restore(lki_job *job)
     lki_control_restore(job->control, page + at.control);
 }
 
-/* All workers have ended: nothing more comes from their sockets. */
+/* Restores the newest page when all workers have ended.  The sockets of the workers no longer
+ * matter. */
 void lki_keeper_learn(lki_job *job)
 {
     const lki_job        own  = *job;

@@ -1,5 +1,5 @@
-/* keeper.c -- the keeper's part: it has, and does as it is told.  See keeper.h. */
-#include "launch/keeper/keeper.h"
+/* keeper.c -- the keeper, which holds descriptors and obeys the coordinator.  See keeper.h. */
+#include "launch/keeper.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -15,7 +15,8 @@
 #include "base/hash.h"
 #include "launch/lines.h"
 
-/* In the keeper's own polled: the coordinator's letters, and its end. */
+/* Indices in the keeper's job->polled: the socket with the coordinator's letters, and the
+ * coordinator's pidfd. */
 enum { AT_CHANNEL = LKI_AT_ORDERS, AT_PIDFD = LKI_AT_OTHER };
 enum { CRASHES_MAX = 5, TOLD = sizeof((lki_keeper *)0)->told / sizeof(uint64_t) };
 
@@ -31,7 +32,7 @@ static void close_if_open(int *fd)
     *fd = -1;
 }
 
-/* ---- Doing as it is told ----------------------------------------------------------------- */
+/* ---- Obeying the coordinator ------------------------------------------------------------- */
 
 static void tell(const lki_job *job, uint32_t kind, const char *text)
 {
@@ -43,8 +44,8 @@ static void tell(const lki_job *job, uint32_t kind, const char *text)
         options->note(options->note_context, text);
 }
 
-/* What a coordinator has told before it was killed in the middle of a turn, the next one tells
- * again. */
+/* Prints a note, unless the same note of a coordinator that died during its turn was already
+ * printed. */
 static void tell_once(const lki_job *job, const lki_keeper_letter *letter)
 {
     lki_keeper *keeper = job->keeper;
@@ -64,8 +65,8 @@ static void answer(const lki_keeper *keeper, const lki_keeper_answer *words)
     (void)!send(keeper->channel, words, sizeof *words, MSG_NOSIGNAL);
 }
 
-/* Somebody else in this process may have reaped it, with wait() for any child: then nobody can say
- * how it ended, and that counts as a failure. */
+/* Determines how process `pid` has ended.  Other code of this process may have reaped `pid` by
+ * waiting for any child.  The status is then unknown and counts as a failure. */
 static lki_keeper_answer look(int32_t pid, int how)
 {
     siginfo_t info = {0};
@@ -86,7 +87,7 @@ static void reap(const lki_job *job, const lki_keeper_letter *letter)
     answer(job->keeper, &words);
 }
 
-/* To the control memory that was kept last. */
+/* Switches to the control memory whose descriptor was received last. */
 static lk_status move(lki_job *job)
 {
     int fd = job->keeper->board;
@@ -123,7 +124,7 @@ static lk_status obey(lki_job *job, const lki_keeper_letter *letter, int fd)
     return LK_OK;
 }
 
-/* One letter; false: there is none. */
+/* Receives one letter; returns false if there is none. */
 static bool receive(const lki_keeper *keeper, lki_keeper_letter *letter, int *fd)
 {
     struct iovec bytes = {.iov_base = letter, .iov_len = sizeof *letter};
@@ -155,8 +156,8 @@ static lk_status obey_all(lki_job *job)
     return LK_OK;
 }
 
-/* Nobody waits for a coordinator that does not read: what does not fit is lost, as signals are that
- * come twice. */
+/* Forwards signals without waiting for the coordinator.  Signals that do not fit are dropped, as
+ * the kernel drops signals that are already pending. */
 static void pass_signals(const lki_job *job)
 {
     struct signalfd_siginfo info;
@@ -179,7 +180,7 @@ static void prepare(const lki_job *job, int pidfd)
     job->polled[AT_PIDFD]   = (struct pollfd){.fd = pidfd, .events = POLLIN};
 }
 
-/* Until the coordinator has ended. */
+/* Serves the coordinator until it ends. */
 static lk_status serve(lki_job *job, int pidfd)
 {
     bool ended = false;
@@ -206,7 +207,8 @@ static lk_status serve(lki_job *job, int pidfd)
     return LK_OK;
 }
 
-/* Who is forked has the workers' sockets and the control memory that the journal speaks of. */
+/* Prepares the fork of a coordinator, which inherits the workers' sockets and the control memory
+ * that the journal refers to. */
 static lk_status prepare_takeover(lki_job *job)
 {
     if (lki_keeper_epoch(job) != lki_control_epoch(job->control))
@@ -236,7 +238,8 @@ static lk_status start(lki_job *job)
     return lk_fail(LK_ENOMEM, "cannot start a coordinator: fork: %s", strerror(errno));
 }
 
-/* How it ended; a signal of its own making (a crash) is told from one that somebody sent. */
+/* Prints a note about the end of a coordinator.  Fails after several crashes in a row.  A kill by
+ * another process is not a crash. */
 static lk_status mourn(lki_job *job, int32_t pid, const siginfo_t *info, uint64_t turns)
 {
     static const int crashes[] = {SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE};
@@ -264,7 +267,7 @@ static lk_status mourn(lki_job *job, int32_t pid, const siginfo_t *info, uint64_
     return LK_OK;
 }
 
-/* From a fork to its end. */
+/* Runs one coordinator from its fork to its end. */
 static lk_status coordinate(lki_job *job)
 {
     lki_keeper *keeper = job->keeper;
@@ -290,7 +293,8 @@ static lk_status coordinate(lki_job *job)
 
 /* ---- The job ----------------------------------------------------------------------------- */
 
-/* Coordinators open their own; and what workers print is the keeper's. */
+/* Opens the keeper.  Coordinators open their own pidfds; the keeper forwards the workers'
+ * output. */
 static lk_status open_keeper(lki_job *job)
 {
     LK_TRY(lki_keeper_open(&job->keeper, job));
@@ -307,8 +311,7 @@ static lk_status open_keeper(lki_job *job)
     return lk_fail(LK_EIO, "descriptors for the coordinator: %s", strerror(errno));
 }
 
-/* What is to be settled with the other nodes is for the keeper, who has heard what no coordinator
- * has. */
+/* Handles, in the keeper, the other nodes' events that no coordinator has handled. */
 static lk_status speak_for_itself(lki_job *job)
 {
     LK_TRY(prepare_takeover(job));
@@ -332,13 +335,14 @@ lk_status lki_keep(lki_job *job, uint32_t *weight, lk_launch_result *result)
     if (shared->error.status != LK_OK)
         return lki_fail_again(&shared->error);
     lki_lines_finish(job);
-    pass_signals(job); /* one may have cut the output short */
+    pass_signals(job); /* a signal may have interrupted the output */
     *weight = shared->weight;
     *result = shared->result;
     return LK_OK;
 }
 
-/* Whose end is not known yet is for the launcher to kill, whoever has started them. */
+/* Copies the pids of workers that may still run to job->workers, so that the launcher kills these
+ * workers. */
 static void take_back_workers(const lki_job *job)
 {
     for (uint32_t i = 0; i < job->count; i++) {

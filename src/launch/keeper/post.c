@@ -1,17 +1,17 @@
-/* post.c -- over hosts: between a coordinator and the launchers of other nodes stands its keeper.
+/* post.c -- passes messages between a coordinator and the launchers of other nodes.
  *
- * The connections to other hosts are the keeper's, as the workers are, for its end is that of this
- * host: who hears that they break knows that the workers are gone.  It puts what it hears into a
- * ring that outlives coordinators; how far one has heard is in the journal, so the next one goes on
- * with what this one had not finished.  What a coordinator says again since it did not live to
- * write down that it had said it is not passed on twice: of one epoch a node says once who its
- * workers are, why the group has failed, that it asks for the next one and who goes on to it.
+ * The keeper owns the connections to other hosts, because the workers of this host are lost if the
+ * connections break.  The keeper puts received messages into a ring that outlives coordinators.
+ * The journal records how far the ring was handled, so the next coordinator continues there.  If a
+ * coordinator died before it could record a message, the next one sends the message again, and the
+ * keeper drops it.  The keeper recognises repeated messages because in each epoch a node announces
+ * its workers, the group's failure, its request for a new group and its survivors only once.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "launch/keeper/keeper.h"
+#include "launch/keeper.h"
 #include "launch/nodes.h"
 
 /* ---- The keeper -------------------------------------------------------------------------- */
@@ -36,7 +36,8 @@ static void put(const lki_job *job, const lki_event *event)
     (void)!write(keeper->bell, &one, sizeof one);
 }
 
-/* Without room the others hear nothing from here until a coordinator has heard something. */
+/* Receives events while the ring has room.  If the ring is full, the keeper reads nothing from the
+ * other hosts until a coordinator has handled an event. */
 lk_status lki_post_collect(lki_job *job)
 {
     lki_event event = {.kind = LKI_EVENT_MET};
@@ -62,7 +63,7 @@ void lki_post_pass_on(const lki_job *job, const lki_saying *what)
     lki_nodes_speak(job, what);
 }
 
-/* ---- Whoever hears ----------------------------------------------------------------------- */
+/* ---- Receiving events -------------------------------------------------------------------- */
 
 lk_status lki_post_next(const lki_job *job, lki_event *out)
 {
@@ -74,14 +75,17 @@ lk_status lki_post_next(const lki_job *job, lki_event *out)
         *out = keeper->events[job->heard % keeper->event_places];
     else if (!lki_is_coordinator(job))
         return lki_rendezvous_next(job->rendezvous, out);
-    else if (read(keeper->bell, &rings, sizeof rings) > 0) /* before that something was posted */
+    else if (read(keeper->bell, &rings, sizeof rings) > 0) /* clears the bell first */
         return lki_post_next(job, out);
     return LK_OK;
 }
 
-void lki_post_heard(lki_job *job)
+/* Ignores LKI_EVENT_NONE.  The keeper may have posted an event since lki_post_next() found none,
+ * and that event is still to be handled. */
+void lki_post_heard(lki_job *job, const lki_event *event)
 {
-    if (job->keeper == NULL || job->heard == atomic_load(&job->keeper->shared->posted))
+    if (event->kind == LKI_EVENT_NONE || job->keeper == NULL ||
+        job->heard == atomic_load(&job->keeper->shared->posted))
         return;
     job->heard++;
     lki_commit(job);
@@ -94,8 +98,9 @@ int lki_post_fd(const lki_job *job)
 
 /* ---- The coordinator --------------------------------------------------------------------- */
 
-/* The letter cannot hold all workers; and the next ones are introduced when the keeper has long
- * passed these on, for a group that is made lies between. */
+/* Asks the keeper to send a message.  A letter cannot hold all workers, so their table is in shared
+ * memory.  The table is not overwritten before the keeper has sent it, because a new group must
+ * form before the next introduction. */
 void lki_post_say(const lki_job *job, const lki_saying *what)
 {
     lki_keeper_letter letter = {.kind = LKI_KEEPER_SAYING, .saying = *what};

@@ -1,16 +1,19 @@
-/* silence.c -- a coordinator that is there and does nothing: stopped, or lost in itself.
+/* silence.c -- detects coordinators that hang or are stopped.
  *
- * Workers who wait for it, as when the group is made or changes, give up after the job's timeout.
- * Half of that is the keeper's patience; the other half is for what they wait for.
+ * Workers that wait for the coordinator, for example during a rebuild, give up after the job's
+ * timeout.  The keeper waits for half of that time, which leaves the other half to the next
+ * coordinator.
  */
 #include <signal.h>
 #include <stdio.h>
 
 #include "base/file.h"
-#include "launch/keeper/keeper.h"
+#include "launch/keeper.h"
 
-static const double TURN_SECONDS = 0.5, TURNS = 4; /* at most, and as often before it is missed */
-static const double LATE_SECONDS = 0.5;            /* who sleeps longer did not run */
+static const double TURN_SECONDS = 0.5, TURNS = 4; /* longest sleep in seconds; number of sleeps
+                                                    * without a turn until the kill */
+static const double LATE_SECONDS = 0.5; /* seconds; a longer delay between checks means that the
+                                         * keeper did not run */
 
 static double patience(const lki_job *job)
 {

@@ -1,4 +1,4 @@
-/* blocks.c -- what the built-in blocks have in common. */
+/* blocks.c -- helpers of the built-in blocks. */
 #include "nn/blocks/blocks.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
-/* conv.c -- 2-D convolution without bias, NHWC, weights (out, in, k, k); and max pooling, which
- * shares its geometry.
+/* conv.c -- 2-D convolution without bias, and max pooling, which has the same geometry.
+ *
+ * Images are NHWC, weights (out, in, k, k).
  *
  * Kaiming normal initialisation, fan-out: standard deviation sqrt(2 / (k k out)).
  */
@@ -9,8 +10,8 @@
 
 enum { KERNEL_MAX = 255, SIDE_MAX = 1 << 20 };
 
-/* Fills *out for one sample from the block's input and the options; LK_EINVAL if they do not
- * fit. */
+/* Computes the geometry for one sample from the block's input and the options.  LK_EINVAL if they
+ * do not match. */
 static lk_status plan_window(const lk_plan *plan, uint64_t kernel, uint64_t stride, uint64_t pad,
                              lki_conv_shape *out)
 {
@@ -41,7 +42,7 @@ static lk_status plan_window(const lk_plan *plan, uint64_t kernel, uint64_t stri
     return LK_OK;
 }
 
-/* The same for a call or a micro-batch, from the shapes that were planned. */
+/* Returns the planned geometry, for `samples` samples. */
 static lki_conv_shape window_of(const lk_block *block, uint32_t samples, uint64_t kernel,
                                 uint64_t stride, uint64_t pad)
 {
@@ -130,7 +131,8 @@ static void conv_backward(const lk_block_call *call)
                                 call->add[0], call->scratch, call->pack);
 }
 
-/* Pairs of an output place and a place of the kernel that meet inside the image, along one side. */
+/* Counts, along one side, the pairs of an output position and a kernel position that read inside
+ * the image. */
 static double taps_inside(uint64_t in, uint64_t out, const lki_conv_shape *s)
 {
     uint64_t taps = 0;

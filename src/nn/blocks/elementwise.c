@@ -1,7 +1,7 @@
 /* elementwise.c -- dropout, add and relu: one output element for each input element.
  *
- * All three can work in place: their backward passes need no x, and turn dy into dx element by
- * element.
+ * All three can work in place, because their backward passes need no x and replace dy by dx element
+ * by element.
  */
 #include "nn/blocks/blocks.h"
 
@@ -38,7 +38,7 @@ static void dropout_forward(const lk_block_call *call)
         lki_copy(call, call->samples * count, call->x[0], call->y);
 }
 
-/* The mask is not kept: the same key makes it again. */
+/* Recomputes the mask from its key, because the mask is not stored. */
 static void dropout_backward(const lk_block_call *call)
 {
     lki_dropout_key key   = dropout_key(call);
@@ -82,14 +82,15 @@ static void add_forward(const lk_block_call *call)
             call->y);
 }
 
-/* dx[0] may be dy, so it comes last. */
+/* Passes dy to both inputs.  dx[0] may be the memory of dy, so it is written last. */
 static void add_backward(const lk_block_call *call)
 {
     size_t count = lki_elements(call, call->block->y);
     if (call->dx[0] != call->dx[1]) {
         lki_pass_gradient(call, 1, count, call->dy);
         lki_pass_gradient(call, 0, count, call->dy);
-    } else { /* a value added to itself: the engine has the first input write, the second add */
+    /* a value added to itself: the first gradient is written, the second is added */
+    } else {
         lki_pass_gradient(call, 0, count, call->dy);
         lki_pass_gradient(call, 1, count, call->dy);
     }

@@ -1,16 +1,17 @@
-/* linear.c -- y = x w + b, with an activation and a sum in the product's epilogue.
+/* linear.c -- y = x w + b, with an activation and a sum in the epilogue of the product.
  *
- * The weight is (out, in), as torch.nn.Linear stores it, or (in, out), as the Conv1D of GPT-2
- * does; or it is an earlier block's, which then gets one more gradient term (tied embeddings).
- * All leading dimensions of x are rows.  A second input is added to the result where the product
- * leaves it: y = activation(x w + b) + x1, the end of a residual branch.
+ * The weight is (out, in), as torch.nn.Linear stores it, or (in, out), as the Conv1D of GPT-2 does.
+ * It may be an earlier block's weight, which then has one more gradient term (tied embeddings).
+ * All leading dimensions of x are rows.  A second input is added within the product: y =
+ * activation(x w + b) + x1, the end of a residual branch.
  *
- * What backward keeps: nothing without an activation; y itself for ReLU, whose sign is that of
- * the value before it; the value before a GELU, or a ReLU and a sum.
+ * Values saved for backward: none without an activation.  For ReLU, y is saved, because it is
+ * positive exactly if the value before the activation is.  For GELU, and for ReLU with a second
+ * input, the value before the activation is saved.
  *
- * In bf16 all three products multiply pairs of bf16 values into FP32 sums; the weight is rounded
- * as a product reads it, unless it comes so.  What is kept, and the gradient before the activation,
- * is bf16 too.
+ * In bf16 all three products multiply pairs of bf16 values into FP32 sums.  The weight is rounded
+ * when a product reads it, unless it is already bf16.  The saved values and the gradient before the
+ * activation are also bf16.
  */
 #include <string.h>
 
@@ -103,7 +104,7 @@ static void linear_buffers(const lk_block *block, const lk_exec *exec, lk_dtype 
     *scratch = activation_of(block) != LKI_ACT_NONE ? bytes : 0;
 }
 
-/* The shape of either product with the weight: y, or dx. */
+/* Returns the arguments of a product with the weight, for y (forward) or dx (backward). */
 static lki_gemm_args product_of(const lk_block *block, lk_dtype dtype, uint32_t samples,
                                 bool backward)
 {
@@ -141,7 +142,7 @@ static void linear_forward(const lk_block_call *call)
     lki_gemm(call->exec, &gemm);
 }
 
-/* The gradient of the value before the activation; the bias's is made with it, in one pass. */
+/* Returns the gradient before the activation, and computes the bias's gradient in the same pass. */
 static const void *before_activation(const lk_block_call *call, size_t rows, size_t out)
 {
     const lk_linear_options *options    = call->block->options;

@@ -1,15 +1,15 @@
 /* loss.c -- softmax cross-entropy: one row of loss for each row of logits.
  *
- * When training, forward leaves the gradient (softmax - onehot, unscaled) where the logits were,
- * in the pass over them that makes the loss; backward has nothing left to do.
+ * In training, forward replaces the logits by the gradient (softmax - onehot, unscaled), in the
+ * pass that computes the loss.  Backward then does nothing.
  *
- * With the product that makes the logits in the same block they need never be there as a whole:
- * forward goes by chunks of rows, and what backward would do with a chunk it does at once.
+ * A block that contains the product for the logits never needs all logits at once.  Forward
+ * processes chunks of rows, and does the backward work of a chunk immediately.
  *
  *      logits = x W'    loss, dlogits     dW += dlogits' x     x = dlogits W, the gradient of x
  *
  * Every element of dW is one chain over the rows in order, and every other result belongs to one
- * row, so the bits are those of two blocks.
+ * row, so the bits are those of two separate blocks.
  */
 #include <string.h>
 
@@ -30,7 +30,7 @@ static lk_status cross_entropy_plan(lk_plan *plan)
     return LK_OK;
 }
 
-/* Of the gradient that forward leaves. */
+/* Returns the factor of the gradient that forward stores. */
 static float loss_factor(const lk_block_call *call)
 {
     return call->training ? call->loss_scale : 0;
@@ -46,8 +46,8 @@ static void weigh_row(lk_dtype dtype, size_t classes, uint32_t weight, void *row
         narrow[i] = lki_bf16_narrow(lki_bf16_widen(narrow[i]) * (float)weight);
 }
 
-/* The gradients of rows first .. first + m - 1.  What is rounded is rounded again; what weighs
- * nothing is 0, whatever its logits are. */
+/* Multiplies the gradients of rows first .. first + m - 1 by their weights, and rounds them again
+ * if they are narrow.  A row of weight 0 becomes 0, whatever its logits are. */
 static void weigh(const lk_block_call *call, size_t first, size_t m, size_t classes, void *logits)
 {
     size_t bytes = classes * lk_dtype_bytes(call->dtype);
@@ -83,15 +83,15 @@ const lk_block_type lk_block_cross_entropy = {
     .bf16     = true,
 };
 
-/* ---- With the product before it ---------------------------------------------------------- */
+/* ---- Fused with the linear layer before it ---------------------------------------------- */
 
-/* Logits that there are at a time.  A chunk packs the weight twice: at GPT-2's vocabulary, 667 rows
- * a chunk, that is about a percent of its time. */
+/* The maximum bytes of logits at a time.  A chunk packs the weight twice.  With GPT-2's vocabulary
+ * and 667 rows per chunk, this is about one percent of its time. */
 #define LOGITS_BYTES ((size_t)128 << 20)
 
 typedef struct {
     size_t       rows, in, classes, chunk;
-    size_t       bytes; /* of a logit */
+    size_t       bytes; /* of one logit */
     void        *logits;
 } head;
 
@@ -139,7 +139,7 @@ static void linear_cross_entropy_buffers(const lk_block *block, const lk_exec *e
     *scratch = rows * options->classes * lk_dtype_bytes(dtype);
 }
 
-/* Rows first .. first + m - 1; y are those of x. */
+/* Computes rows first .. first + m - 1.  The rows of x are in y. */
 static void head_chunk(const lk_block_call *call, const head *h, size_t first, size_t m)
 {
     void         *x      = (char *)call->y + first * h->in * h->bytes;
@@ -171,7 +171,7 @@ static void linear_cross_entropy_forward(const lk_block_call *call)
                .bytes = lk_dtype_bytes(call->dtype), .logits = call->scratch };
     size_t most = chunk_max(options, call->dtype), chunks = (h.rows + most - 1) / most;
 
-    h.chunk = lki_round_up((h.rows + chunks - 1) / chunks, 16); /* nearly equal ones */
+    h.chunk = lki_round_up((h.rows + chunks - 1) / chunks, 16); /* chunks of nearly equal size */
     for (size_t first = 0; first < h.rows; first += h.chunk)
         head_chunk(call, &h, first, lki_min(h.chunk, h.rows - first));
 }

@@ -1,16 +1,18 @@
-/* norm.c -- LayerNorm over the innermost dimension; BatchNorm over everything else.
+/* norm.c -- LayerNorm over the innermost dimension, and BatchNorm over all others.
  *
- * BatchNorm is "ghost" BatchNorm: when training, the statistics are those of one micro-batch of
- * one virtual worker, so that no rank needs another's.  The running statistics are sums over
- * samples here (samples * mean, samples * unbiased variance); whoever owns the state divides by
- * the count and folds them in.  Evaluation uses the running values.
+ * BatchNorm is "ghost" BatchNorm: training uses the statistics of one micro-batch of one virtual
+ * worker, so ranks need not exchange them.  The block adds samples * mean and samples * unbiased
+ * variance to the state sums.  The owner of the state divides these sums by the count, and updates
+ * the running statistics, which evaluation uses.
  *
- * SyncBatchNorm has the statistics of all virtual workers' micro-batches instead.  Each puts in how
- * many values a channel has, their sum, and the squares of their differences from its own mean;
- * two such are merged in FP64 (Chan, Golub and LeVeque 1979), so no large numbers cancel.  Backward
- * adds up dy and dy * xhat.  With one virtual worker the bits are those of BatchNorm.
+ * SyncBatchNorm uses statistics over the micro-batches of all virtual workers.  For each channel a
+ * micro-batch contributes the number of its values, their sum, and the sum of squared differences
+ * from its mean.  Two contributions are merged in FP64 (Chan, Golub and LeVeque 1979), so no large
+ * numbers cancel.  Backward sums dy and dy * xhat.  With one virtual worker the bits are those of
+ * BatchNorm.
  *
- * With a second input it is the end of a residual block: y = relu(norm(x0) + x1), in one pass.
+ * With a second input BatchNorm is the end of a residual block: y = relu(norm(x0) + x1), in one
+ * pass.
  *
  * Source: Ioffe and Szegedy 2015 (BatchNorm), Ba et al. 2016 (LayerNorm), Hoffer et al. 2017,
  * section 3.4 (ghost statistics).
@@ -19,9 +21,9 @@
 
 #include <string.h>
 
-#define BATCHNORM_MOMENTUM 0.1F /* of the running statistics, as users of PyTorch expect */
+#define BATCHNORM_MOMENTUM 0.1F /* momentum of the running statistics; PyTorch's default */
 
-/* gamma and beta of `c` channels under the names that PyTorch gives them. */
+/* Declares gamma and beta of `c` channels, with PyTorch's names. */
 static lk_status plan_affine(lk_plan *plan, uint64_t c, lk_init gamma)
 {
     LK_TRY(lk_plan_param(plan, "weight", (lk_shape){ 1, { c } }, gamma, 0.0F, true));
@@ -55,8 +57,8 @@ static lk_status layernorm_plan(lk_plan *plan)
     return LK_OK;
 }
 
-/* The kernels make dx in the same pass as the parameters' gradients; where nobody wants it, it
- * goes to scratch memory. */
+/* Returns the memory for dx, or scratch memory if dx is not needed.  The kernels compute dx in the
+ * same pass as the parameters' gradients. */
 static void *wanted_or_scratch(const lk_block_call *call, void *scratch)
 {
     return call->dx[0] != NULL ? call->dx[0] : scratch;
@@ -219,7 +221,8 @@ const lk_block_type lk_block_batchnorm = {
 
 /* ---- SyncBatchNorm ----------------------------------------------------------------------- */
 
-/* A row of statistics: how many values, then two numbers a channel. */
+/* Returns the width of a row of statistics: the number of values, then two numbers for each
+ * channel. */
 static uint32_t row_width(const lk_block *block)
 {
     return 1 + 2 * (uint32_t)lki_width(block->x[0]);
@@ -227,7 +230,8 @@ static uint32_t row_width(const lk_block *block)
 
 typedef struct {
     batchnorm_view of;
-    float         *first, *second; /* (c) each: sums of this call's rows, then means over all */
+    /* c elements each: sums over this call's rows, then means over all rows */
+    float         *first, *second;
 } sync_view;
 
 static sync_view sync_of(const lk_block_call *call)

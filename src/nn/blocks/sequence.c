@@ -1,4 +1,4 @@
-/* sequence.c -- the two blocks that know about sequences: embedding and causal self-attention. */
+/* sequence.c -- the two blocks for sequences: embedding and causal self-attention. */
 #include "nn/blocks/blocks.h"
 
 /* ---- Embedding --------------------------------------------------------------------------- */
@@ -130,8 +130,8 @@ static void attention_backward(const lk_block_call *call)
                                call->dx[0], call->add[0], call->scratch);
 }
 
-/* Two products over pairs of places of which one is not after the other; in backward four.  (That
- * backward computes the scores anew is our choice, not the definition's.) */
+/* Counts, for forward, two products over the pairs of a position and one that is not after it, and
+ * for backward four.  Backward also recomputes the scores, which is our choice and not counted. */
 static lk_block_flops attention_flops(const lk_block *block)
 {
     double t = (double)block->y.dims[0], product = t * (t + 1) * (double)block->y.dims[1];

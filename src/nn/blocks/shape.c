@@ -1,7 +1,7 @@
-/* shape.c -- blocks that only move values: flatten, global average pooling, and the shortcut
- * without parameters of He et al. 2015 (section 3.3, option A: every stride-th pixel, new
- * channels zero, behind the old ones).
- */
+/* shape.c -- blocks that only move values: flatten, global average pooling, and the shortcut.
+ *
+ * The shortcut is the one without parameters of He et al. 2015 (section 3.3, option A): every
+ * stride-th pixel, with zero channels appended. */
 #include <string.h>
 
 #include "device/half.h"
@@ -99,14 +99,14 @@ static lk_status shortcut_plan(lk_plan *plan)
     return LK_OK;
 }
 
-/* One output row of one sample. */
+/* Copies one output row of one sample. */
 static void shortcut_forward_row(void *context, size_t index)
 {
     const lk_block_call       *call    = context;
     const lk_shortcut_options *options = call->block->options;
     const uint64_t            *x = call->block->x[0].dims, *y = call->block->y.dims;
     size_t      sample = index / y[0], row = index % y[0], bytes = lk_dtype_bytes(call->dtype);
-    size_t      from = x[2] * bytes, to = y[2] * bytes; /* a pixel */
+    size_t      from = x[2] * bytes, to = y[2] * bytes; /* bytes of a pixel */
     const char *in =
         (const char *)call->x[0] + (sample * x[0] + row * options->stride) * x[1] * from;
     char       *out = (char *)call->y + index * y[1] * to;
@@ -119,12 +119,13 @@ static void shortcut_forward_row(void *context, size_t index)
 
 static void shortcut_forward(const lk_block_call *call)
 {
-    lk_block_call copy = *call; /* a task's context is not const */
+    lk_block_call copy = *call; /* needed because a task's context is not const */
     lk_parallel_for(call->exec, call->samples * call->block->y.dims[0], shortcut_forward_row,
                     &copy);
 }
 
-/* A pixel's dx += dy; the places are those of its first channels. */
+/* Adds a pixel's dy to its dx.  `at_dy` and `at_dx` are the offsets of the pixel's first
+ * channels. */
 static void shortcut_pixel(const lk_block_call *call, size_t channels, size_t at_dy, size_t at_dx)
 {
     const float    *wide   = (const float *)call->dy + at_dy;
@@ -138,7 +139,8 @@ static void shortcut_pixel(const lk_block_call *call, size_t channels, size_t at
             dx[c] += wide[c];
 }
 
-/* One input row of one sample: the gradient of every pixel that was taken, 0 for the others. */
+/* Computes one input row of one sample: the gradient of the pixels that forward read, and 0 for the
+ * others. */
 static void shortcut_backward_row(void *context, size_t index)
 {
     const lk_block_call       *call    = context;

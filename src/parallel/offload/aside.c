@@ -1,13 +1,15 @@
-/* aside.c -- a rank's part of something in a file of its own, chunk by chunk.
+/* aside.c -- a rank's part of some vectors, stored in chunks in a private file.
  *
- * The spans that a rank owns are cut into chunks, in order; a chunk has all columns of its spans.
- * Chunk k lives in buffer k mod ring while it is there.  What comes back is compared with its hash
- * (XXH3) before anything uses it.  A chunk that was never written is zeros, and not read.
+ * The spans that a rank owns are divided into chunks, in order; a chunk has all columns of its
+ * spans.  While chunk k is in memory it is in buffer k mod ring.  A chunk that has been read is
+ * compared with its hash (XXH3) before it is used.  A chunk that was never written is all zeros and
+ * is not read.
  *
  *      columns     span 0: moment, variance | span 1: moment, variance | ... | to a whole page
  *
- * Where parameters are in a file a chunk is of one unit, so that a unit is a range of chunks, and
- * one buffer is kept apart for single values: others are of units under way.
+ * If parameters are in a file, a chunk contains spans of one unit only, so that a unit is a range
+ * of chunks.  One buffer is then reserved for single values, because the others hold chunks of
+ * units in transfer.
  *
  * Memory: the buffers, and 12 bytes for each span of the model.
  */
@@ -22,25 +24,26 @@
 
 enum { SPANS_LEAST = 8, SPANS_MOST = 64, PARTS = 8 };
 
-/* ---- What lies where ----------------------------------------------------------------------- */
+/* ---- Places -------------------------------------------------------------------------------- */
 
 static const lki_param_span *span_at(const lk_parallel *parallel, size_t place)
 {
-    return &parallel->layout->spans[parallel->mine[place]];
+    return &parallel->layout->spans[parallel->owned.spans[place]];
 }
 
-/* Of a small part an eighth, so that something is on its way while something is computed on. */
+/* Returns the number of spans of a chunk.  For a small part it is an eighth of the part, so that
+ * reading and computing overlap. */
 static size_t chunk_spans(size_t mine)
 {
     return lki_min(SPANS_MOST, lki_max(SPANS_LEAST, mine / PARTS));
 }
 
-/* The end of the chunk that begins at a place. */
+/* Returns the end of the chunk that begins at place `first`. */
 static size_t end_of_chunk(const lk_parallel *parallel, size_t first)
 {
     const lki_layout *layout = parallel->layout;
     size_t            end    = first + 1;
-    size_t limit = lki_min(first + chunk_spans(parallel->mine_count), parallel->mine_count);
+    size_t limit = lki_min(first + chunk_spans(parallel->owned.count), parallel->owned.count);
     if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
         return limit;
     uint32_t unit = lki_unit_of(layout, span_at(parallel, first)->param);
@@ -49,18 +52,18 @@ static size_t end_of_chunk(const lk_parallel *parallel, size_t first)
     return end;
 }
 
-/* Fills in chunks, unless there are none yet: then only counts them. */
+/* Computes the chunks, or only counts them while a->chunks is NULL. */
 static uint64_t cut(lki_aside *a)
 {
     const lk_parallel *parallel = a->parallel;
     size_t             count    = 0;
     uint64_t           offset   = 0;
-    for (size_t first = 0, end; first < parallel->mine_count; first = end, count++) {
+    for (size_t first = 0, end; first < parallel->owned.count; first = end, count++) {
         size_t floats = 0;
         end           = end_of_chunk(parallel, first);
         for (size_t i = first; i < end; i++) {
-            a->chunk_of[parallel->mine[i]] = (uint32_t)count;
-            a->at[parallel->mine[i]]       = floats;
+            a->chunk_of[parallel->owned.spans[i]] = (uint32_t)count;
+            a->at[parallel->owned.spans[i]]       = floats;
             floats += a->columns * lki_layout_width(parallel->layout, span_at(parallel, i));
         }
         size_t payload = floats * sizeof(float), bytes = lki_round_up(payload, LKI_STORE_ALIGN);
@@ -75,7 +78,8 @@ static uint64_t cut(lki_aside *a)
     return offset;
 }
 
-/* In one piece, which huge pages may hold: then a transfer is few requests to the disk. */
+/* Allocates all buffers as one block, which may use huge pages, so that a transfer takes few disk
+ * requests. */
 static lk_status open_buffers(lki_aside *a, bool apart)
 {
     a->ring        = apart ? LKI_ASIDE_RING_APART : LKI_ASIDE_RING;
@@ -89,7 +93,7 @@ static lk_status open_buffers(lki_aside *a, bool apart)
     return LK_OK;
 }
 
-/* Whose it is, and what to do about a disk that failed it. */
+/* Adds the rank, the name of the values and some advice to the message of a disk error. */
 static lk_status explain(const lki_aside *a, lk_status status, const char *advice)
 {
     lk_error error = *lk_error_last();
@@ -109,7 +113,7 @@ static lk_status open_parts(lki_aside *a, bool apart)
     uint64_t bytes = cut(a);
     a->here        = a->chunk_count;
     LK_TRY(open_buffers(a, apart));
-    return explain(a, lki_store_open(&a->store, a->parallel->offload_dir, bytes),
+    return explain(a, lki_store_open(&a->store, a->parallel->offload.folder, bytes),
                    "make room there for every rank's part, or choose another directory");
 }
 
@@ -118,7 +122,7 @@ lk_status lki_aside_open(lki_aside **out, lk_parallel *parallel, const char *wha
 {
     lki_aside *a = NULL;
     *out         = NULL;
-    if (columns == 0 || parallel->mine_count == 0)
+    if (columns == 0 || parallel->owned.count == 0)
         return LK_OK;
     LK_TRY(LKI_NEW(&a, 1, what));
     a->parallel      = parallel;
@@ -136,7 +140,7 @@ void lki_aside_close(lki_aside *a)
 {
     if (a == NULL)
         return;
-    lki_store_free(a->store); /* before the buffers that it may be writing */
+    lki_store_free(a->store); /* freed before the buffers, which may still be in use */
     lki_free(a->memory);
     lki_free(a->chunks);
     lki_free(a->chunk_of);
@@ -155,7 +159,7 @@ size_t lki_aside_memory(const lk_parallel *parallel, uint32_t columns, bool apar
     return buffers * each * columns * sizeof(float);
 }
 
-/* ---- Chunks on their way ------------------------------------------------------------------- */
+/* ---- Transfers of chunks ------------------------------------------------------------------- */
 
 static uint32_t slot_of(const lki_aside *a, size_t k)
 {
@@ -171,7 +175,7 @@ static lk_status wait_for(lki_aside *a, uint32_t slot)
                    "go on from the last checkpoint, with another directory or all in memory");
 }
 
-/* The buffer's last transfer is complete, or this waits for it. */
+/* Starts a read after the buffer's last transfer is complete. */
 static lk_status begin_read(lki_aside *a, size_t k, uint32_t slot)
 {
     const lki_chunk *c = &a->chunks[k];
@@ -197,7 +201,7 @@ static lk_status end_read(lki_aside *a, size_t k, uint32_t slot)
                    "rank %u: %s in '%s', bytes %" PRIu64 " to %" PRIu64 " (of '%.60s%s%.60s'), is "
                    "not what was written: the disk is faulty, or something else wrote there; go on "
                    "from the last checkpoint",
-                   parallel->rank, a->what, parallel->offload_dir, c->offset,
+                   parallel->rank, a->what, parallel->offload.folder, c->offset,
                    c->offset + c->bytes, parallel->layout->params[from].name,
                    from == to ? "" : "' to '", last);
 }
@@ -242,7 +246,7 @@ float *lki_aside_find(const lki_aside *a, size_t span, uint32_t column)
     return find_in(a, slot_of(a, a->chunk_of[span]), span, column);
 }
 
-/* ---- One value after the other ------------------------------------------------------------- */
+/* ---- Single values ------------------------------------------------------------------------- */
 
 lk_status lki_aside_put_back(lki_aside *a)
 {
@@ -261,14 +265,14 @@ lk_status lki_aside_settle(lki_aside *a)
     return LK_OK;
 }
 
-/* Where a span's column is, its chunk fetched into the buffer for that. */
+/* Finds a span's column in the buffer for single values, after reading its chunk if necessary. */
 static lk_status reach(lki_aside *a, size_t span, uint32_t column, float **out)
 {
     size_t k = a->chunk_of[span];
     if (a->here != k) {
         LK_TRY(lki_aside_put_back(a));
         for (uint32_t slot = 0; slot < a->ring && a->own == 0; slot++)
-            LK_TRY(wait_for(a, slot)); /* what an update has left may be this chunk's */
+            LK_TRY(wait_for(a, slot)); /* an update may still be writing this chunk */
         LK_TRY(begin_read(a, k, a->own));
         LK_TRY(end_read(a, k, a->own));
         a->here = k;

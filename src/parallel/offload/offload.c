@@ -1,11 +1,12 @@
-/* offload.c -- what an update needs in files: the optimizer's state, parameters, or both.
+/* offload.c -- stores the optimizer's state, parameters, or both in files.
  *
- * Each is a file of chunks of its own (aside.h), cut at the same spans.  An update goes over the
- * chunks: while one is computed on, the next two are being read and the one before is written.
- * Between updates parameters are read by units: supply.c.
+ * The state and the parameters are in separate files of chunks (aside.h), whose chunks have the
+ * same spans.  An update visits the chunks in order.  While one chunk is updated, the next two are
+ * read and the previous one is written.  Between updates parameters are read by units; see
+ * supply.c.
  *
- * Cost: a step reads and writes every state once (lamb: twice); it reads every parameter once
- *       (lars, lamb: twice, three times) and writes it once, besides what is read by units.
+ * Cost: a step reads and writes every state once (LAMB: twice).  It reads every parameter once
+ *       (LARS: twice, LAMB: three times) and writes it once.  Units are read in addition.
  */
 #include "parallel/offload/offload.h"
 
@@ -19,22 +20,22 @@ lk_status lki_offload_open(lk_parallel *parallel)
 {
     uint32_t states = lk_optimizer_state_count(&parallel->optimizer);
     if (parallel->in_files & LK_OFFLOADED_STATES)
-        LK_TRY(lki_aside_open(&parallel->states_aside, parallel, "the optimizer's state", states,
+        LK_TRY(lki_aside_open(&parallel->offload.states, parallel, "the optimizer's state", states,
                               false));
     if (parallel->in_files & LK_OFFLOADED_PARAMETERS)
-        LK_TRY(lki_aside_open(&parallel->params_aside, parallel, "its part of the parameters", 1,
+        LK_TRY(lki_aside_open(&parallel->offload.params, parallel, "its part of the parameters", 1,
                               true));
     return LK_OK;
 }
 
 void lki_offload_close(lk_parallel *parallel)
 {
-    lki_aside_close(parallel->states_aside);
-    lki_aside_close(parallel->params_aside);
-    parallel->states_aside = parallel->params_aside = NULL;
+    lki_aside_close(parallel->offload.states);
+    lki_aside_close(parallel->offload.params);
+    parallel->offload.states = parallel->offload.params = NULL;
 }
 
-/* ---- How much ------------------------------------------------------------------------------ */
+/* ---- Memory -------------------------------------------------------------------------------- */
 
 size_t lki_offload_states_memory(const lk_parallel *parallel)
 {
@@ -49,7 +50,7 @@ size_t lki_offload_params_memory(const lk_parallel *parallel)
     return aside ? lki_aside_memory(parallel, 1, true) : 0;
 }
 
-/* Of the host that has the most. */
+/* Returns the bytes of all files of a host: the maximum over all hosts. */
 size_t lki_offload_files(const lk_parallel *parallel)
 {
     size_t most = 0, columns = (parallel->in_files & LK_OFFLOADED_PARAMETERS) != 0;
@@ -60,15 +61,15 @@ size_t lki_offload_files(const lk_parallel *parallel)
     return most * columns * sizeof(float);
 }
 
-/* ---- Going over it ------------------------------------------------------------------------- */
+/* ---- Walking over chunks ------------------------------------------------------------------- */
 
 bool lki_offload_has(const lk_parallel *parallel, unsigned over)
 {
-    return (parallel->states_aside != NULL && (over & LKI_OVER_STATES)) ||
-           (parallel->params_aside != NULL && (over & LKI_OVER_PARAMS));
+    return (parallel->offload.states != NULL && (over & LKI_OVER_STATES)) ||
+           (parallel->offload.params != NULL && (over & LKI_OVER_PARAMS));
 }
 
-/* Either may be NULL. */
+/* Either aside may be NULL. */
 typedef struct {
     lki_aside *asides[2];
     bool       written[2];
@@ -91,9 +92,9 @@ static lk_status settle(lki_aside *aside, size_t k)
 lk_status lki_offload_walk(lk_parallel *parallel, unsigned over, lki_offload_visit visit,
                            void *context)
 {
-    walk w = { .asides  = { over & LKI_OVER_STATES ? parallel->states_aside : NULL,
-                            over & LKI_OVER_PARAMS ? parallel->params_aside : NULL },
-               .written = { true, (over & LKI_OVER_CHANGES) != 0 } };
+    walk             w   = { .asides = { over & LKI_OVER_STATES ? parallel->offload.states : NULL,
+                           over & LKI_OVER_PARAMS ? parallel->offload.params : NULL },
+                             .written = { true, (over & LKI_OVER_CHANGES) != 0 } };
     const lki_aside *any = w.asides[0] != NULL ? w.asides[0] : w.asides[1];
     if (any == NULL)
         return LK_OK;
@@ -109,41 +110,41 @@ lk_status lki_offload_walk(lk_parallel *parallel, unsigned over, lki_offload_vis
             if (w.asides[i] != NULL && w.written[i])
                 lki_aside_begin_write(w.asides[i], k);
     }
-    return w.asides[1] != NULL ? lki_aside_settle(w.asides[1]) : LK_OK; /* to be read by units */
+    /* settled, so that units can be read */
+    return w.asides[1] != NULL ? lki_aside_settle(w.asides[1]) : LK_OK;
 }
 
 void lki_offload_states(const lk_parallel *parallel, size_t span, float **states)
 {
-    for (uint32_t i = 0; i < parallel->states_aside->columns; i++)
-        states[i] = lki_aside_find(parallel->states_aside, span, i);
+    for (uint32_t i = 0; i < parallel->offload.states->columns; i++)
+        states[i] = lki_aside_find(parallel->offload.states, span, i);
 }
 
 float *lki_offload_values(const lk_parallel *parallel, size_t span)
 {
-    return lki_aside_find(parallel->params_aside, span, 0);
+    return lki_aside_find(parallel->offload.params, span, 0);
 }
 
-/* ---- One value after the other ------------------------------------------------------------- */
+/* ---- Single values ------------------------------------------------------------------------- */
 
 lk_status lki_offload_get(lk_parallel *parallel, size_t span, uint32_t which, size_t from,
                           size_t count, float *out)
 {
-    return which == 0
-               ? lki_aside_get(parallel->params_aside, span, 0, from, count, out)
-               : lki_aside_get(parallel->states_aside, span, which - 1, from, count, out);
+    return which == 0 ? lki_aside_get(parallel->offload.params, span, 0, from, count, out)
+                      : lki_aside_get(parallel->offload.states, span, which - 1, from, count, out);
 }
 
 lk_status lki_offload_put(lk_parallel *parallel, size_t span, uint32_t which, const float *values)
 {
-    return which == 0 ? lki_aside_put(parallel->params_aside, span, 0, values)
-                      : lki_aside_put(parallel->states_aside, span, which - 1, values);
+    return which == 0 ? lki_aside_put(parallel->offload.params, span, 0, values)
+                      : lki_aside_put(parallel->offload.states, span, which - 1, values);
 }
 
 lk_status lki_offload_settle(lk_parallel *parallel)
 {
-    if (parallel->states_aside != NULL)
-        LK_TRY(lki_aside_put_back(parallel->states_aside));
-    return parallel->params_aside != NULL ? lki_aside_put_back(parallel->params_aside) : LK_OK;
+    if (parallel->offload.states != NULL)
+        LK_TRY(lki_aside_put_back(parallel->offload.states));
+    return parallel->offload.params != NULL ? lki_aside_put_back(parallel->offload.params) : LK_OK;
 }
 
 static double take_stalled(lki_aside *aside)
@@ -156,12 +157,12 @@ static double take_stalled(lki_aside *aside)
 
 double lki_offload_stalled(lk_parallel *parallel)
 {
-    return take_stalled(parallel->states_aside) + take_stalled(parallel->params_aside);
+    return take_stalled(parallel->offload.states) + take_stalled(parallel->offload.params);
 }
 
 const char *lk_parallel_offload_how(const lk_parallel *parallel)
 {
-    const lki_aside *any = parallel->states_aside != NULL ? parallel->states_aside
-                                                          : parallel->params_aside;
+    const lki_aside *any = parallel->offload.states != NULL ? parallel->offload.states
+                                                            : parallel->offload.params;
     return any == NULL ? "" : lki_store_how(any->store);
 }

@@ -1,15 +1,16 @@
-/* supply.c -- units of parameters that come out of files.
+/* supply.c -- reads units of parameters from files.
  *
- * A host's shard is in its ranks' files (aside.h); a unit is a range of each one's chunks.  A rank
- * whose unit is to come into a slot (units.c) orders it, and reads its chunks through the buffers
- * that its file has, as many at a time, straight into their place in the slot:
+ * A host's shard is in its ranks' files (aside.h), and a unit is a range of chunks in each file.  A
+ * rank orders a unit that needs a slot (units.c).  It reads its chunks of the unit through the
+ * file's buffers, as many at a time as there are buffers, and copies them to their place in the
+ * slot:
  *
- *      ENTERING    until all ranks of my host are done with what is in the slot
+ *      ENTERING    until all ranks of my host have finished with the slot's present unit
  *      READING     chunk after chunk: read - compared with its hash - copied into place
  *
- * Then what came is for units.c to tell the other ranks, or to send to other hosts.  Units come in
- * the order in which they are ordered, which is that of every rank.  A file is read while blocks
- * are computed, and moves forward between them: nothing else waits for it.
+ * Then units.c announces the unit to the other ranks, or sends it to other hosts.  Units arrive in
+ * the order in which they are ordered, which is equal on every rank.  A file is read while blocks
+ * are computed, and reads are advanced between blocks.
  *
  * Memory: none but the file's buffers.
  */
@@ -23,15 +24,16 @@
 typedef struct {
     uint32_t    unit;
     float      *to;
-    lk_request *entered; /* NULL: all have */
-    size_t      read, copied, end; /* chunks: the next to be asked for, and to be put in place */
+    lk_request *entered; /* NULL: all ranks have entered */
+    /* chunks: the next one to read, the next one to copy, and the end */
+    size_t      read, copied, end;
 } order;
 
 struct lki_supply {
     lk_parallel *parallel;
-    lk_comm     *host;        /* its ranks; NULL: each is alone on its */
-    size_t      *first_chunk; /* of each unit; [unit_count]: all */
-    order       *orders;      /* a ring of as many as there are slots */
+    lk_comm     *host;        /* the ranks of this host; NULL: every host has one rank */
+    size_t      *first_chunk; /* [unit_count + 1]: each unit's first chunk */
+    order       *orders;      /* [slot_count]: a ring */
     uint32_t     first, count;
 };
 
@@ -39,16 +41,17 @@ struct lki_supply {
 
 static uint32_t unit_of_chunk(const lk_parallel *parallel, size_t k)
 {
-    const lki_chunk *c = &parallel->params_aside->chunks[k];
-    return lki_unit_of(parallel->layout, parallel->layout->spans[parallel->mine[c->first]].param);
+    const lki_chunk *c = &parallel->offload.params->chunks[k];
+    return lki_unit_of(parallel->layout,
+                       parallel->layout->spans[parallel->owned.spans[c->first]].param);
 }
 
-/* Chunks follow each other unit by unit. */
+/* Lists each unit's first chunk, because chunks are in the order of units. */
 static lk_status list_chunks(lki_supply *s)
 {
     const lk_parallel *parallel = s->parallel;
     const uint32_t     units    = parallel->layout->bucket_count;
-    const size_t       count    = parallel->params_aside ? parallel->params_aside->chunk_count : 0;
+    const size_t       count = parallel->offload.params ? parallel->offload.params->chunk_count : 0;
     size_t             k        = 0;
 
     LK_TRY(LKI_NEW(&s->first_chunk, (size_t)units + 1, "units of parameters"));
@@ -101,18 +104,19 @@ void lki_supply_close(lki_supply *s)
     lki_free(s);
 }
 
-/* ---- What a unit has of mine ------------------------------------------------------------- */
+/* ---- My part of a unit ------------------------------------------------------------------- */
 
-/* Spans of a unit that one owner has are neighbours in the parameter space. */
+/* Counts one contiguous run, because an owner's spans in a unit are neighbours in the parameter
+ * space. */
 size_t lki_supply_part(const lki_supply *s, uint32_t unit, size_t *at)
 {
     const lk_parallel *parallel = s->parallel;
     size_t             elements = 0;
     *at                         = 0;
     for (size_t k = s->first_chunk[unit]; k < s->first_chunk[unit + 1]; k++) {
-        const lki_chunk *c = &parallel->params_aside->chunks[k];
+        const lki_chunk *c = &parallel->offload.params->chunks[k];
         if (elements == 0)
-            *at = parallel->layout->spans[parallel->mine[c->first]].at;
+            *at = parallel->layout->spans[parallel->owned.spans[c->first]].at;
         elements += c->payload / sizeof(float);
     }
     return elements;
@@ -131,15 +135,16 @@ lk_status lki_supply_order(lki_supply *s, uint32_t unit, float *to)
     order *o = order_at(s, s->count);
     *o       = (order){ .unit = unit, .to = to, .read = s->first_chunk[unit],
                         .copied = s->first_chunk[unit], .end = s->first_chunk[unit + 1] };
-    if (s->parallel->params_aside != NULL)
-        LK_TRY(lki_aside_put_back(s->parallel->params_aside));
+    if (s->parallel->offload.params != NULL)
+        LK_TRY(lki_aside_put_back(s->parallel->offload.params));
     if (s->host != NULL)
         LK_TRY(lk_barrier_start(&o->entered, s->host));
     s->count++;
     return LK_OK;
 }
 
-/* Nobody else waits for what this rank has behind it while it waits for the others. */
+/* Tests whether all ranks have entered, or waits until they have.  Before a wait it settles all
+ * communication that other ranks may need from this rank. */
 static lk_status enter(lki_supply *s, order *o, bool wait, bool *entered)
 {
     lk_parallel *parallel = s->parallel;
@@ -148,7 +153,7 @@ static lk_status enter(lki_supply *s, order *o, bool wait, bool *entered)
         return LK_OK;
     LK_TRY(lk_request_test(o->entered, entered));
     if (!*entered && wait) {
-        if (parallel->turning)
+        if (parallel->turn.running)
             LK_TRY(parallel->ops->settle(parallel));
         LK_TRY(lk_request_wait(o->entered));
         *entered = true;
@@ -163,7 +168,7 @@ static lk_status enter(lki_supply *s, order *o, bool wait, bool *entered)
 static lk_status put_in_place(lki_aside *aside, order *o)
 {
     const lki_chunk *c    = &aside->chunks[o->copied];
-    size_t           span = aside->parallel->mine[c->first];
+    size_t           span = aside->parallel->owned.spans[c->first];
     LK_TRY(lki_aside_end_read(aside, o->copied));
     memcpy(o->to, lki_aside_find(aside, span, 0), c->payload);
     o->to += c->payload / sizeof *o->to;
@@ -173,7 +178,7 @@ static lk_status put_in_place(lki_aside *aside, order *o)
 
 static lk_status read_on(lki_supply *s, order *o, bool wait)
 {
-    lki_aside *aside = s->parallel->params_aside;
+    lki_aside *aside = s->parallel->offload.params;
     while (o->copied < o->end) {
         for (; o->read < o->end && o->read - o->copied < aside->ring; o->read++)
             LK_TRY(lki_aside_begin_read(aside, o->read));

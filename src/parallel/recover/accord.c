@@ -1,35 +1,37 @@
-/* accord.c -- hosts that have come to different places of a step agree on where it is.
+/* accord.c -- makes hosts agree on the progress of a step after a failure.
  *
- * Each host has a ledger, and a copy of all that ddp keeps.  When a group has failed one may have
- * marks of a step, and the other none yet:
+ * Each host has a ledger and, with ddp, a copy of all values.  When a group has failed, one host
+ * may have marks of a step while another has none yet:
  *
  *      host A      sums - meeting - mark t - update - meeting        t + 1: sums ...
  *      host B      sums - meeting                                    (or dead)
  *
- * A mark is written by who has left a meeting to which every rank of every host has come, each with
- * its sums in its host's memory.  So where anybody left has a mark of t, every host that has anyone
- * left has all sums of t, and can update its copy by itself; what it may lack is what the meeting
- * told: the tally and the reports, from which running state has its counts.  A host without the
- * mark gets both from a rank that has it.  The reports are there before its own mark is, for that
- * is what a mark says when one more is lost on the way: whoever has one can give all of it.
+ * A rank writes its mark after a meeting that every rank of every host has reached with its sums in
+ * its host's memory.  So if any live rank has a mark of t, every host with a live rank has all sums
+ * of t and can update its copy alone.  It may only lack the results of the meeting: the tally, and
+ * the reports, whose counts running state needs.  A host without the mark receives both from a rank
+ * that has it.  It stores the reports before it writes its own mark.  So if one more rank is lost,
+ * any host with a mark can still send both.
  *
- * No host is further behind, for t + 1 is met for by those who have left the meeting after the
- * update of t, to which all have come.  Where only lost hosts had a mark of t, nothing that they
- * did is known elsewhere: rank 0 tells a step after that meeting.  So the step is made again, as if
- * there had been no mark, and has the same bits.
+ * No host is further behind, because ranks meet for t + 1 only after all have reached the meeting
+ * that follows the update of t.  If only lost hosts had a mark of t, no other host has seen their
+ * results, because rank 0 reports a step only after that meeting.  So the step is computed again as
+ * if there had been no mark, with the same bits.
  */
 #include <string.h>
 
 #include "base/memory.h"
-#include "parallel/strategy.h"
+#include "parallel/durable.h"
+#include "parallel/state.h"
 
 static size_t report_bytes(const lk_parallel *parallel)
 {
     return parallel->leaves * parallel->report_bytes;
 }
 
-/* Reports stand in the order of who runs them now, or ran them then: what is done with those of a
- * step that was decided on goes over all of them. */
+/* Sends the tally and the reports to hosts without the mark.  The reports are ordered by the ranks
+ * that run the virtual workers now, or ran them then.  The order does not matter, because a decided
+ * step uses only all reports together. */
 static lk_status hear_decision(lk_parallel *parallel, uint32_t root, bool knows, lki_tally *tally,
                                char *room)
 {
@@ -45,11 +47,12 @@ static lk_status hear_decision(lk_parallel *parallel, uint32_t root, bool knows,
         memcpy(parallel->reports, room + sizeof *tally, bytes);
     LK_TRY(lk_barrier(parallel->comm));
     if (!knows)
-        lki_ledger_mark(parallel, tally);
+        parallel->durable->mark(parallel, tally);
     return LK_OK;
 }
 
-/* The first of all ranks that knows the most, and whether others know less. */
+/* Returns the first rank whose ledger has the latest step.  Sets *differ to true if the ledgers of
+ * other ranks have an earlier step. */
 static uint32_t find_root(const uint64_t *told, uint32_t ranks, bool *differ)
 {
     uint32_t root = 0;

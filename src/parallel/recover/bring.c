@@ -1,21 +1,22 @@
-/* bring.c -- a host that has come late gets what the others keep, in pieces, from all of them.
+/* bring.c -- copies stored values to a host that joins the running job, in pieces, from all hosts.
  *
- * All know who gives which piece, so nobody asks:
+ * Every rank can compute which rank sends which piece, so there are no requests:
  *
- *      a region              what all hosts have alike, or what those have that keep a shard
- *                            (strategies/keepers.h), and hosts get that are to keep it
- *      piece p of a region   given by the p-th of those who have it, host by host in turn, together
- *                            with the hash of what lies there;
- *                            seen by the one behind that, who gives the hash of its own copy
- *                            received by the p-th of the new host's ranks
+ *      a region              values that are equal on all hosts, or on the hosts of one shard
+ *                            (keepers.h), for the new hosts that must store them
+ *      piece p of a region   is sent with its hash by the p-th of the ranks that have it (the
+ *                            givers), taken from each host in turn;
+ *                            is witnessed by the next giver on another host, which sends the hash
+ *                            of its own copy; and
+ *                            is received by the p-th of the new host's ranks
  *
- * Hashes are XXH3.  What has arrived must have both; where it has not the piece is given again, by
- * the next of those who have it, and the note says who had given the other.  Pieces are received
- * where they belong: nobody reads them before all are right.
+ * Hashes are XXH3.  The hash of the received piece must equal both.  Otherwise the next rank that
+ * has the piece sends it again, and a note names the rank that sent the damaged piece.  Pieces are
+ * received in place: no rank reads them before all of them are correct.
  *
- * Cost:   the bytes that the new host keeps, once; every giver reads its own and, as a witness, as
- *         many again.
- * Memory: none but lists of givers and of regions.
+ * Cost:   the bytes that the new host stores are sent once.  Every giver reads the pieces that it
+ *         sends and, as a witness, as many again.
+ * Memory: only lists of givers and of regions.
  */
 #include "parallel/recover/bring.h"
 
@@ -24,41 +25,41 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
-#include "comm/control.h"
-#include "parallel/strategy.h"
+#include "comm/worker.h"
+#include "parallel/state.h"
 
 enum { BAD_MAX = 31, ATTEMPTS_MAX = 4, COMMON_REGIONS = 4 };
 
 static const size_t   PIECE_BYTES = (size_t)1 << 20;
-static const uint32_t COMMON      = UINT32_MAX; /* of no shard: every host has it */
+static const uint32_t COMMON      = UINT32_MAX; /* no shard: every host has the region */
 
-/* Bytes that all who have them have alike. */
+/* Values that are equal on all hosts that store them. */
 typedef struct {
     const char    *what;
-    unsigned char *data;  /* here, if this host has it or gets it */
+    unsigned char *data;  /* address on this host, if the host has or receives the values */
     size_t         bytes;
     uint32_t       shard;
 } region;
 
-/* Of a rank that has received: the pieces that it did not get as they are. */
+/* The pieces that a rank has received damaged. */
 typedef struct {
-    uint32_t count; /* more than BAD_MAX: all that were its to get */
+    uint32_t count; /* more than BAD_MAX: all pieces of the rank are sent again */
     uint32_t pieces[BAD_MAX];
 } damage;
 
 typedef struct {
     lk_parallel *parallel;
-    const bool  *fresh;     /* of hosts */
-    damage       mine, *all; /* of this attempt, and of all ranks in the one before */
+    const bool  *fresh;     /* [hosts] */
+    damage       mine, *all; /* mine: of this attempt; all: of every rank in the previous attempt */
     uint32_t     attempt;
     region      *regions;
     uint32_t     region_count;
-    uint32_t    *givers;    /* of a region: ranks, host by host in turn */
+    uint32_t    *givers;    /* the ranks that send a region, taken from each host in turn */
     uint32_t     giver_count;
-    uint32_t     piece;     /* counted over all regions */
+    uint32_t     piece;     /* its number over all regions */
 } bringing;
 
-/* ---- Who gives --------------------------------------------------------------------------- */
+/* ---- Givers ------------------------------------------------------------------------------ */
 
 static bool is_of(const bringing *b, const region *r, uint32_t host)
 {
@@ -86,7 +87,7 @@ static uint32_t giver_of(const bringing *b, uint32_t attempt)
     return b->givers[(b->piece + attempt) % b->giver_count];
 }
 
-/* One on another host, or none: then the giver. */
+/* Returns the next giver on another host, or the giver itself if there is none. */
 static uint32_t witness_of(const bringing *b)
 {
     const uint32_t *host_of = b->parallel->world.host_of;
@@ -108,7 +109,7 @@ static uint32_t receiver_on(const bringing *b, uint32_t host)
     return rank;
 }
 
-/* Whether this piece is (still) to be given to that rank. */
+/* Returns true if this piece must (still) be sent to that rank. */
 static bool is_wanted(const bringing *b, uint32_t receiver)
 {
     const damage *d = &b->all[receiver];
@@ -189,7 +190,7 @@ static lk_status bring_region(bringing *b, const region *r)
     return LK_OK;
 }
 
-/* ---- All of them ------------------------------------------------------------------------- */
+/* ---- All pieces -------------------------------------------------------------------------- */
 
 static void add(bringing *b, const char *what, uint32_t shard, void *data, size_t bytes)
 {
@@ -197,7 +198,8 @@ static void add(bringing *b, const char *what, uint32_t shard, void *data, size_
         b->regions[b->region_count++] = (region){ what, data, bytes, shard };
 }
 
-/* Of each owner those of the spans that it tells of, which lie behind each other for a while. */
+/* Finds a run of consecutive spans whose owners belong to one shard, sets *end to the run's end,
+ * and returns the shard. */
 static uint32_t run_of_hashes(const lk_parallel *parallel, size_t first, size_t *end)
 {
     const lki_layout *layout = parallel->layout;
@@ -217,7 +219,7 @@ static uint32_t count_runs(const lk_parallel *parallel)
     return count;
 }
 
-/* What a host keeps for itself of a shard lies behind what it keeps of those before. */
+/* Lists the values of a shard.  On each host they are stored after those of the previous shards. */
 static void list_shard(bringing *b, uint32_t shard)
 {
     lk_parallel *parallel = b->parallel;
@@ -230,8 +232,8 @@ static void list_shard(bringing *b, uint32_t shard)
         add(b, "optimizer's state", shard, parallel->optimizer_state[i] + before, bytes);
 }
 
-/* What hosts have alike when a step is complete.  The rest of the arena is a step's own, or
- * somebody's. */
+/* Lists the values that are equal on all hosts when a step is complete.  The rest of the arena
+ * belongs to a single step or to single ranks. */
 static void list_regions(bringing *b)
 {
     lk_parallel      *parallel = b->parallel;
@@ -244,13 +246,13 @@ static void list_regions(bringing *b)
         add(b, "parameters as they are read", COMMON, parallel->read, lki_reading_bytes(parallel));
     for (uint32_t shard = 0; shard < parallel->shards; shard++)
         list_shard(b, shard);
-    add(b, "running state", COMMON, parallel->running, running);
-    if (parallel->running_mean != NULL)
-        add(b, "running state's mean", COMMON, parallel->running_mean, running);
+    add(b, "running state", COMMON, parallel->running.values, running);
+    if (parallel->running.mean != NULL)
+        add(b, "running state's mean", COMMON, parallel->running.mean, running);
     for (size_t first = 0, end; first < layout->span_count; first = end) {
         uint32_t shard = run_of_hashes(parallel, first, &end);
-        add(b, "hashes of parameters", shard, &parallel->hashes[first],
-            (end - first) * sizeof *parallel->hashes);
+        add(b, "hashes of parameters", shard, &parallel->owned.hashes[first],
+            (end - first) * sizeof *parallel->owned.hashes);
     }
 }
 
@@ -298,7 +300,7 @@ lk_status lki_bring(lk_parallel *parallel, const bool *fresh)
     if (status == LK_OK)
         status = LKI_NEW(&b.regions, most_regions(parallel), "parts of the model");
     if (status == LK_OK)
-        status = lk_barrier(parallel->comm); /* what is given is complete */
+        status = lk_barrier(parallel->comm); /* the values to be sent are complete */
     if (status == LK_OK)
         status = bring_all(&b);
     lki_free(b.regions);

@@ -1,11 +1,12 @@
-/* parallel/recover/bring.h -- what a host needs that has come late: bring.c. */
+/* parallel/recover/bring.h -- copies a model to hosts that join a running job; see bring.c. */
 #ifndef LKI_PARALLEL_BRING_H
 #define LKI_PARALLEL_BRING_H
 
 #include "lockstep/parallel.h"
 
-/* Collective, between two steps: hosts that are fresh[host] get parameters, the optimizer's state
- * and running state from the others.  LK_ECORRUPT where a piece was damaged again and again. */
+/* Sends parameters, the optimizer's state and running state from the other hosts to every host
+ * whose fresh[host] is set.  Collective, between two steps.  Returns LK_ECORRUPT if a piece arrived
+ * damaged too often. */
 LK_NODISCARD lk_status lki_bring(lk_parallel *parallel, const bool *fresh);
 
 #endif

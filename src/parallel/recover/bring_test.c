@@ -1,11 +1,11 @@
-/* bring_test.c -- a host that has come late has what the others have, whatever is damaged on the
- * way.
+/* bring_test.c -- a host that joins receives the other hosts' state, even if pieces are damaged.
  *
- * Goal:   every byte of parameters, optimizer's state and running state, from all hosts; a piece
- *         that arrives damaged, or that another host has otherwise, is noticed, taken from somebody
- *         else, and who gave it is named; what stays damaged fails on all ranks.
- * Method: simulated hosts, of which the last has forgotten what it had; receiving is wrapped, and
- *         may change a byte.
+ * Goal:   the new host receives every byte of parameters, optimizer state and running state, from
+ *         all hosts.  A piece that arrives damaged, or that differs on another host, is detected
+ *         and received from a third host, and its sender is named.  Lasting damage fails on all
+ *         ranks.
+ * Method: hosts are simulated, and the last has lost its state.  The receive function is wrapped
+ *         and may change a byte.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,9 +16,9 @@
 #include <cmocka.h>
 
 #include "base/hash.h"
-#include "comm/hosted.h"
+#include "comm/hosted_testing.h"
 #include "parallel/recover/bring.h"
-#include "parallel/strategy.h"
+#include "parallel/state.h"
 
 enum { LARGE = 700000, SMALL = 9, WIDTH = 33, PIECE = 1000 };
 
@@ -29,13 +29,13 @@ static const lk_param params[] = {
 static const lk_parallel_state states[] = { { "mean", WIDTH, 0, 0.1F } };
 
 typedef struct {
-    int         damaged;  /* so many large messages arrive with a byte changed */
-    bool        odd;      /* host 0 has one byte that the others do not have */
-    lk_status   status;   /* what all get */
-    const char *told;     /* words of the note that names somebody; NULL: nobody is named */
+    int         damaged;  /* large messages whose receive changes a byte */
+    bool        odd;      /* host 0 has one byte that differs from the others' */
+    lk_status   status;   /* returned on all ranks */
+    const char *told;     /* words of the note that names a rank; NULL: there is no note */
 } plot;
 
-/* Of the plot that is played; ranks are threads. */
+/* State of the current plot; ranks are threads. */
 static _Atomic int damages, notes;
 static char        last_note[LKI_MESSAGE_BYTES];
 static bool        silent;
@@ -69,26 +69,26 @@ static void fill(lk_parallel *parallel, bool forget)
         for (size_t i = 0; i < all; i++)
             parallel->optimizer_state[s][i] = forget ? 0 : (float)(i % 1013 + s);
     for (size_t i = 0; i < WIDTH; i++)
-        parallel->running[i] = forget ? 7 : (float)i;
+        parallel->running.values[i] = forget ? 7 : (float)i;
     for (size_t i = 0; i < all && forget; i++)
         parallel->params[i] = -1;
     for (size_t i = 0; i < parallel->layout->span_count && forget; i++)
-        parallel->hashes[i] = i;
+        parallel->owned.hashes[i] = i;
 }
 
 static uint64_t hash_of(const lk_parallel *parallel)
 {
     const size_t all = lki_kept_elements(parallel) * sizeof(float);
+    const size_t spans = parallel->layout->span_count * sizeof(uint64_t);
     uint64_t     hashes[4] = { lki_xxh3(parallel->params, all),
-                               lki_xxh3(parallel->running, WIDTH * sizeof(float)),
-                               lki_xxh3(parallel->hashes, parallel->layout->span_count
-                                                              * sizeof *parallel->hashes) };
+                               lki_xxh3(parallel->running.values, WIDTH * sizeof(float)),
+                               lki_xxh3(parallel->owned.hashes, spans) };
     for (uint32_t s = 0; s < lk_optimizer_state_count(&parallel->optimizer); s++)
         hashes[3] = 31 * hashes[3] + lki_xxh3(parallel->optimizer_state[s], all);
     return lki_xxh3(hashes, sizeof hashes);
 }
 
-/* Whether all ranks but those of host 0, if that is odd, have the same. */
+/* Returns true if all ranks have equal state, except host 0's ranks if `odd` is set. */
 static bool all_alike(const lk_parallel *parallel, const plot *p)
 {
     uint64_t mine = hash_of(parallel), all[HOSTED_MAX];
@@ -102,7 +102,8 @@ static bool all_alike(const lk_parallel *parallel, const plot *p)
 static bool play(lk_comm *comm, void *context)
 {
     const plot               *p       = context;
-    const lk_parallel_options options = { .strategy = "ddp", .virtual_workers = 8, .seed = 3,
+    const lk_parallel_options options = { .struct_size = sizeof(lk_parallel_options),
+                                          .strategy = "ddp", .virtual_workers = 8, .seed = 3,
                                           .micro_count = 1, .optimizer = { .kind = LK_ADAMW,
                                           .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8 },
                                           .states = states, .state_count = 1,
@@ -131,7 +132,7 @@ static void all_is_brought(plot p, hosted h)
     atomic_store(&damages, p.damaged);
     atomic_store(&notes, 0);
     last_note[0] = '\0';
-    silent       = p.damaged > 1; /* several may tell at the same time */
+    silent       = p.damaged > 1; /* several ranks may report at the same time */
     assert_true(hosted_all(h, play, &p));
     if (p.told == NULL)
         assert_int_equal(atomic_load(&notes), 0);

@@ -1,17 +1,19 @@
-/* fewer.c -- the buffers for gradients that whoever may be left of a run will need.
+/* fewer.c -- the number of gradient buffers that are needed after ranks are lost.
  *
- * They are counted once, for every number of ranks that there may be: a host's memory has room for
- * the worst of them from the beginning.
+ * Buffers are counted once, for every possible number of ranks.  A host's memory has room for the
+ * worst case from the beginning.
  */
 #include "base/memory.h"
-#include "parallel/strategy.h"
+#include "parallel/state.h"
 
 uint32_t lki_share_buffers(const lk_parallel *parallel, lki_share share)
 {
-    return lki_virtual_buffers(parallel->leaves, share.first, share.count, parallel->largest);
+    return lki_virtual_buffers(parallel->leaves, share.first, share.count,
+                               parallel->effects.largest);
 }
 
-/* The most that neighbours among `ranks` ranks take, of whom `here` are on one host. */
+/* Returns the most buffers that consecutive ranks on one host need, if there are `ranks` ranks and
+ * a host has at most `here` of them. */
 static size_t most_of_neighbours(const lk_parallel *parallel, uint32_t ranks, size_t *buffers)
 {
     const lki_dealing dealing = { .leaves = parallel->leaves, .ranks = ranks };
@@ -19,7 +21,8 @@ static size_t most_of_neighbours(const lk_parallel *parallel, uint32_t ranks, si
     size_t            total = 0, most = 0;
 
     for (uint32_t r = 0; r < ranks; r++) {
-        buffers[r] = lki_share_buffers(parallel, lki_share_of(&dealing, r)) + parallel->spares;
+        buffers[r] = lki_share_buffers(parallel, lki_share_of(&dealing, r)) +
+                     parallel->effects.spares;
         total += buffers[r] - (r >= here ? buffers[r - here] : 0);
         most = lki_max(most, total);
     }

@@ -1,14 +1,15 @@
-/* hosts_test.c -- whoever is lost of several hosts, whenever: the bits of a run without losses.
+/* hosts_test.c -- ranks of several hosts are lost at any moment, and no bit of the result changes.
  *
- * Goal:   a rank of a host ends at any moment of a step, or several do: what a host keeps alone is
- *         updated, given and gathered by those who are left of it; hosts that have come to
- *         different places of the step agree on where it is.
+ * Goal:   one or several ranks of a host end at any moment of a step.  A shard that only one host
+ *         stores is updated, sent and gathered by the host's survivors.  Hosts at different
+ *         positions of the step agree on one position.
  * Method: as ledger_test.c, over simulated hosts.
  */
-#include "parallel/recover/losses.h"
+#include "parallel/recover/losses_testing.h"
 
-/* Two hosts of two, of one and two, and of one each: then a whole host is lost, also that of rank
- * 0.  Moments between one host's mark and the other's are among them. */
+/* Loses ranks of two hosts.  Both have two ranks, then the hosts have one and two.  With one rank
+ * each a whole host is lost, including rank 0's host.  Some moments are between the marks of the
+ * two hosts. */
 static void lost_on_one_of_several_hosts(void **state)
 {
     const long every = LKI_SANITIZED ? 8 : 1;
@@ -25,8 +26,7 @@ static void lost_on_one_of_several_hosts(void **state)
     lose_all_through(over(2, plot_of(lamb, "zero2", 5, 0, 4)), 9 * every);
 }
 
-/* What a host keeps of the parameters is gathered while they are read; a host that has lost workers
- * gives it with those that are left. */
+/* Loses ranks while parameters are gathered.  The survivors of a host send its shard. */
 static void lost_where_parameters_are_gathered(void **state)
 {
     const long every = LKI_SANITIZED ? 8 : 1;
@@ -39,7 +39,8 @@ static void lost_where_parameters_are_gathered(void **state)
     lose_all_through(in_groups_of(1, over(2, plot_of(adamw, "hybrid", 4, 0, 0))), 19 * every);
 }
 
-/* Of ranks 0 1 | 2 3 4: then fewer are left in all than a host had. */
+/* Loses all but one rank of each of the hosts 0 1 | 2 3 4.  Fewer ranks survive than one host
+ * had. */
 static void lose_all_but_one_of_each_host(plot p)
 {
     const uint32_t ranks[VICTIMS] = { 1, 3, 4 };
@@ -55,7 +56,7 @@ static void lose_all_but_one_of_each_host(plot p)
     }
 }
 
-/* A whole host is lost: its buddy has what it had, or the other group. */
+/* Loses a whole host, whose state its buddy or the other group has. */
 static void a_host_is_lost(void **state)
 {
     const long every = LKI_SANITIZED ? 8 : 1;
@@ -70,7 +71,8 @@ static void a_host_is_lost(void **state)
     lose_all_through(in_groups_of(2, over(4, plot_of(lamb, "hybrid", 4, 0, 2))), 7 * every);
 }
 
-/* The buddy has what it had in FP32, and what all read as bf16. */
+/* Loses a host whose blocks read bf16.  The buddy has the lost host's shard in FP32, and all hosts
+ * have the bf16 values. */
 static void a_host_that_reads_bf16_is_lost(void **state)
 {
     const long every = LKI_SANITIZED ? 8 : 1;
@@ -83,7 +85,7 @@ static void a_host_that_reads_bf16_is_lost(void **state)
                      13 * every);
 }
 
-/* One after the other, or both at a time: of different pairs, and of different groups. */
+/* Loses hosts one after another, or two at a time, of different pairs and of different groups. */
 static void lose_hosts(plot p, uint32_t first, uint32_t second, uint32_t third)
 {
     const uint32_t ranks[VICTIMS] = { first, second, third };

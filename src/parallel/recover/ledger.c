@@ -1,15 +1,17 @@
 /* ledger.c -- marks, stamps and the undo log; see ledger.h. */
-#include "parallel/recover/ledger.h"
+#include "parallel/ledger.h"
 
 #include <string.h>
 
 #include "base/memory.h"
-#include "comm/control.h"
-#include "parallel/strategy.h"
+#include "comm/worker.h"
+#include "parallel/durable.h"
+#include "parallel/state.h"
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
-/* The most ranks of a host of the job: not all of them may be here yet, or any more. */
+/* Finds the most ranks that any host of the job may have.  It counts ranks that have not joined yet
+ * or are lost. */
 static lk_status find_widest(lk_parallel *parallel, uint32_t world)
 {
     lki_ledger *ledger = &parallel->ledger;
@@ -31,7 +33,8 @@ lk_status lki_ledger_describe(lk_parallel *parallel, const lk_parallel_options *
 {
     lki_ledger *ledger = &parallel->ledger;
 
-    ledger->kept = options->survives;
+    ledger->kept      = options->survives;
+    parallel->durable = ledger->kept ? &lki_durable_ledger : &lki_durable_none;
     if (!ledger->kept)
         return LK_OK;
     if (options->lock_step)
@@ -66,27 +69,25 @@ lk_status lki_ledger_arena(lk_parallel *parallel, lki_ledger_arenas which, size_
     *out = *kept;
     if (*kept != NULL && lk_arena_bytes(*kept) >= bytes)
         return LK_OK;
-    return lk_fail(LK_EINVAL, "there is no arena '%s' of %zu bytes to go on with: the group has "
-                   "yet to take over those of the one before, or has other options", names[which],
-                   bytes);
+    return lk_fail(LK_EINVAL,
+                   "there is no arena '%s' of %zu bytes to go on with: the group has "
+                   "yet to take over those of the one before, or has other options",
+                   names[which], bytes);
 }
 
-lk_status lki_ledger_open(lk_parallel *parallel)
+static lk_status ledger_open(lk_parallel *parallel)
 {
     lki_ledger *ledger = &parallel->ledger;
-    if (!ledger->kept)
-        return LK_OK;
-    parallel->hashes = ledger->hashes;
+    parallel->owned.hashes = ledger->hashes;
     return LKI_NEW(&ledger->holds, ledger->threads, "entries of an undo log");
 }
 
-void lki_ledger_close(lk_parallel *parallel)
+static void ledger_close(lk_parallel *parallel)
 {
     lki_free(parallel->ledger.holds);
     lki_free(parallel->ledger.dealt.owners);
     lki_free(parallel->ledger.round_buffers);
-    if (parallel->ledger.kept)
-        parallel->hashes = NULL;
+    parallel->owned.hashes = NULL;
 }
 
 static void *carve(char *base, size_t *at, size_t count, size_t bytes)
@@ -96,13 +97,11 @@ static void *carve(char *base, size_t *at, size_t count, size_t bytes)
     return part;
 }
 
-size_t lki_ledger_lay_out(lk_parallel *parallel, char *base, size_t at)
+static size_t ledger_lay_out(lk_parallel *parallel, char *base, size_t at)
 {
     lki_ledger *l     = &parallel->ledger;
     size_t      spans = parallel->layout->span_count;
 
-    if (!l->kept)
-        return at;
     l->marks        = carve(base, &at, l->seats, sizeof *l->marks);
     l->entries      = carve(base, &at, (size_t)l->seats * l->threads, sizeof *l->entries);
     l->stamps       = carve(base, &at, spans, sizeof *l->stamps);
@@ -115,10 +114,10 @@ size_t lki_ledger_lay_out(lk_parallel *parallel, char *base, size_t at)
     return at;
 }
 
-/* ---- While a step is made ---------------------------------------------------------------- */
+/* ---- During a step ----------------------------------------------------------------------- */
 
-/* All that comes before it in the program is there for who finds it, all that comes after it is not
- * for who does not: see ledger.h. */
+/* Stores a word in program order.  A reader that finds the word also finds all earlier stores.  A
+ * reader that does not find the word finds no later store.  See ledger.h. */
 static void say(_Atomic uint64_t *word, uint64_t what)
 {
     atomic_store_explicit(word, what, memory_order_release);
@@ -130,36 +129,39 @@ static uint64_t stamp_of(const lk_parallel *parallel, lki_update_stage stage)
     return 2 * (parallel->step + 1) + (uint64_t)stage;
 }
 
-void lki_ledger_note_sum(lk_parallel *parallel, size_t span, const float *sum)
+static void note_sum(lk_parallel *parallel, size_t span, const float *sum)
 {
     lki_ledger *ledger = &parallel->ledger;
-    if (ledger->kept)
-        ledger->sums[span] = (uint64_t)(sum - ledger->gradients);
+    ledger->sums[span] = (uint64_t)(sum - ledger->gradients);
 }
 
-void lki_ledger_note_states(lk_parallel *parallel, const float *sums)
+static void note_states(lk_parallel *parallel, const float *sums)
 {
     lki_ledger *ledger = &parallel->ledger;
-    if (!ledger->kept || parallel->state_width == 0)
+    if (parallel->state_width == 0)
         return;
     for (uint32_t o = parallel->local; o < parallel->world.widest; o += parallel->locals)
         ledger->state_sums[o] = (uint64_t)(sums - ledger->gradients);
 }
 
-void lki_ledger_mark(lk_parallel *parallel, const lki_tally *tally)
+static float *find_sum(const lk_parallel *parallel, size_t span)
+{
+    return parallel->ledger.gradients + parallel->ledger.sums[span];
+}
+
+static void mark(lk_parallel *parallel, const lki_tally *tally)
 {
     lki_ledger *ledger = &parallel->ledger;
     uint64_t    steps  = parallel->step + 1;
+    lki_mark   *mine   = &ledger->marks[parallel->rank];
 
-    if (!ledger->kept)
-        return;
-    lki_mark *mark = &ledger->marks[parallel->rank];
-    atomic_store(&mark->turns[steps & 1].steps, 0);
-    mark->turns[steps & 1].tally = *tally;
-    atomic_store(&mark->turns[steps & 1].steps, steps);
+    atomic_store(&mine->turns[steps & 1].steps, 0);
+    mine->turns[steps & 1].tally = *tally;
+    atomic_store(&mine->turns[steps & 1].steps, steps);
 }
 
-/* There are as many as threads that may change something at the same time. */
+/* Returns a free entry.  There are as many entries as threads that may change spans at the same
+ * time. */
 static lki_entry *free_entry(lk_parallel *parallel)
 {
     lki_ledger *ledger = &parallel->ledger;
@@ -172,7 +174,7 @@ static lki_entry *free_entry(lk_parallel *parallel)
     return &ledger->entries[(size_t)parallel->rank * ledger->threads + i];
 }
 
-/* What a stage changes of a span; NULL where it changes nothing. */
+/* Finds the parts of a span that a stage changes.  Unchanged parts are set to NULL. */
 static void parts_of(const lk_parallel *parallel, size_t index, lki_update_stage stage,
                      float *part[LKI_ENTRY_PARTS])
 {
@@ -185,37 +187,31 @@ static void parts_of(const lk_parallel *parallel, size_t index, lki_update_stage
         part[i] = parallel->optimizer_state[i] + lki_kept_at(parallel, span);
     if (stage == LKI_UPDATED)
         part[LKI_ENTRY_VALUES] = lki_values_of(parallel, span);
-    if (stage == LKI_DIRECTED || parallel->clip_value > 0)
+    if (stage == LKI_DIRECTED || parallel->clip.value > 0)
         part[LKI_ENTRY_SUMS] = ledger->gradients + ledger->sums[index];
 }
 
-lki_entry *lki_ledger_keep(lk_parallel *parallel, size_t index, lki_update_stage stage)
+static lki_entry *begin_span(lk_parallel *parallel, size_t index, lki_update_stage stage)
 {
     const lki_ledger *ledger = &parallel->ledger;
-
-    if (!ledger->kept)
-        return NULL;
-    lki_entry *entry = free_entry(parallel);
-    entry->stamp     = stamp_of(parallel, stage);
+    lki_entry        *entry  = free_entry(parallel);
+    entry->stamp             = stamp_of(parallel, stage);
     say(&entry->progress, ledger->begun[index] << 32);
     say(&entry->span, index + 1);
     return entry;
 }
 
-bool lki_ledger_is_begun(const lk_parallel *parallel, size_t index)
+static bool is_begun(const lk_parallel *parallel, size_t index)
 {
-    return parallel->ledger.kept && parallel->ledger.begun[index] > 0;
+    return parallel->ledger.begun[index] > 0;
 }
 
-bool lki_ledger_next(const lk_parallel *parallel, size_t index, lki_entry *entry, lki_piece *piece)
+static bool next_piece(const lk_parallel *parallel, size_t index, lki_entry *entry,
+                       lki_piece *piece)
 {
     const size_t count = parallel->layout->spans[index].count;
     float       *part[LKI_ENTRY_PARTS];
 
-    if (entry == NULL) {
-        *piece = (lki_piece){ piece->count, count - piece->count };
-        return piece->count > 0;
-    }
     uint64_t progress = atomic_load_explicit(&entry->progress, memory_order_relaxed);
     size_t   first    = (size_t)(progress >> 32) + (uint32_t)progress;
     say(&entry->progress, first << 32);
@@ -230,12 +226,10 @@ bool lki_ledger_next(const lk_parallel *parallel, size_t index, lki_entry *entry
     return true;
 }
 
-void lki_ledger_drop(lk_parallel *parallel, size_t index, lki_entry *entry)
+static void end_span(lk_parallel *parallel, size_t index, lki_entry *entry)
 {
     lki_ledger *ledger = &parallel->ledger;
 
-    if (entry == NULL)
-        return;
     say(&ledger->stamps[index], entry->stamp);
     ledger->begun[index] = 0;
     say(&entry->span, 0);
@@ -243,11 +237,61 @@ void lki_ledger_drop(lk_parallel *parallel, size_t index, lki_entry *entry)
     atomic_store(&mine->held, false);
 }
 
-bool lki_ledger_has(const lk_parallel *parallel, size_t index, lki_update_stage stage)
+static bool has(const lk_parallel *parallel, size_t index, lki_update_stage stage)
 {
     const lki_ledger *ledger = &parallel->ledger;
-    return ledger->kept && atomic_load(&ledger->stamps[index]) >= stamp_of(parallel, stage);
+    return atomic_load(&ledger->stamps[index]) >= stamp_of(parallel, stage);
 }
+
+static lki_running_update begin_running(lk_parallel *parallel, uint32_t owner, size_t first,
+                                        size_t end, const float *sums)
+{
+    const lki_ledger  *ledger = &parallel->ledger;
+    const size_t       bytes  = (end - first) * sizeof(float);
+    lki_running_update at     = { .sums   = ledger->gradients + ledger->state_sums[owner],
+                                  .values = ledger->staged };
+
+    (void)sums; /* the ledger has the address of the sums */
+    if (parallel->running.mean != NULL)
+        at.mean = ledger->staged + parallel->state_width;
+    at.complete = atomic_load(&ledger->state_stamps[owner]) == parallel->step + 1;
+    if (at.complete)
+        return at;
+    memcpy(at.values + first, parallel->running.values + first, bytes);
+    if (at.mean != NULL)
+        memcpy(at.mean + first, parallel->running.mean + first, bytes);
+    return at;
+}
+
+/* Copies the new values.  All of them are complete before the first old value is overwritten. */
+static void end_running(lk_parallel *parallel, uint32_t owner, size_t first, size_t end)
+{
+    const lki_ledger *ledger = &parallel->ledger;
+    const float      *staged = ledger->staged + first;
+    const size_t      bytes  = (end - first) * sizeof(float);
+
+    atomic_store(&ledger->state_stamps[owner], parallel->step + 1);
+    memcpy(parallel->running.values + first, staged, bytes);
+    if (parallel->running.mean != NULL)
+        memcpy(parallel->running.mean + first, staged + parallel->state_width, bytes);
+}
+
+const lki_durable lki_durable_ledger = {
+    .lay_out       = ledger_lay_out,
+    .open          = ledger_open,
+    .close         = ledger_close,
+    .note_sum      = note_sum,
+    .note_states   = note_states,
+    .find_sum      = find_sum,
+    .mark          = mark,
+    .has           = has,
+    .is_begun      = is_begun,
+    .begin_span    = begin_span,
+    .next_piece    = next_piece,
+    .end_span      = end_span,
+    .begin_running = begin_running,
+    .end_running   = end_running,
+};
 
 /* ---- After a failure --------------------------------------------------------------------- */
 
@@ -283,9 +327,9 @@ void lki_ledger_stage(lk_parallel *parallel)
 
     if (bytes == 0)
         return;
-    memcpy(parallel->ledger.staged, parallel->running, bytes);
-    if (parallel->running_mean != NULL)
-        memcpy(parallel->ledger.staged + parallel->state_width, parallel->running_mean, bytes);
+    memcpy(parallel->ledger.staged, parallel->running.values, bytes);
+    if (parallel->running.mean != NULL)
+        memcpy(parallel->ledger.staged + parallel->state_width, parallel->running.mean, bytes);
 }
 
 static void undo(lk_parallel *parallel, lki_entry *entry)

@@ -1,10 +1,11 @@
-/* ledger_test.c -- whoever is lost, whenever: the others end with the bits of a run without losses.
+/* ledger_test.c -- ranks are lost at any moment, and no bit of the result changes.
  *
- * Goal:   a rank ends at any moment of a step, another one while the rest goes on; no slice of the
- *         parameters, of the optimizer's state or of running state is updated twice or never.
- * Method: moments all through two steps take turns (losses.h); several hosts are hosts_test.c's.
+ * Goal:   a rank ends at any moment of a step, and a second rank during the recovery.  Every slice
+ *         of the parameters, of the optimizer's state and of running state is updated exactly once.
+ * Method: the loss is tried at moments all through two steps (losses_testing.h).  See hosts_test.c
+ *         for several hosts.
  */
-#include "parallel/recover/losses.h"
+#include "parallel/recover/losses_testing.h"
 
 static void lost_all_through_a_step(void **state)
 {
@@ -24,16 +25,17 @@ static void two_are_lost(void **state)
     lose_two(plot_of(lamb, "ddp", 4, 0, 0), 1);
 }
 
-/* Nobody waits in the first step before its gradients are made: so those who are left have made
- * theirs, whenever another is lost.  A virtual worker is finished before its turn is over; a sum
- * that is torn in the middle takes nothing along but the last of those that it is made of. */
+/* Checks that only unfinished virtual workers are computed again.  In the first step no rank waits
+ * before its gradients are computed, so the survivors have their gradients whenever a rank is lost.
+ * A virtual worker is complete before its turn ends.  An interrupted sum loses only the last of its
+ * inputs. */
 static void only_the_unfinished_is_made_again(void **state)
 {
     plot     p    = plot_of(adamw, "ddp", 2, 0, 1);
     uint64_t want = undisturbed(&p);
     uint32_t none = 0, some = 0;
     (void)state;
-    for (long at = 1;; at++) {
+    for (long at = 1;; at += stride()) {
         p.victims[0].at = at;
         assert_true(play(&p) == want);
         uint32_t made = p.lost;

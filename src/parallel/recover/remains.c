@@ -1,23 +1,23 @@
-/* remains.c -- from tags to a plan, the same on every rank; see remains.h. */
-#include "parallel/recover/remains.h"
+/* remains.c -- computes a plan from the tags, equal on every rank; see remains.h. */
+#include "parallel/remains.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
-#include "parallel/strategy.h"
+#include "parallel/state.h"
 
-/* While the plan is made. */
+/* The state while the plan is computed. */
 typedef struct {
     lki_remains *plan;
     uint32_t     leaves, ranks, rank, buffers;
     uint32_t    *missing, missing_count;
-    uint32_t    *held;  /* [ranks]: nodes that each has */
-    bool        *taken; /* [buffers]: by them */
-    bool         room;  /* no rank has too many */
+    uint32_t    *held;  /* [ranks]: number of nodes that each rank holds */
+    bool        *taken; /* [buffers]: occupied by these nodes */
+    bool         room;  /* no rank holds too many nodes */
 } making;
 
-/* Nodes before those inside them. */
+/* Orders nodes by their first virtual worker, and a node before the nodes inside it. */
 static int by_place(const void *a, const void *b)
 {
     const lki_node *left = a, *right = b;
@@ -26,7 +26,8 @@ static int by_place(const void *a, const void *b)
     return left->count > right->count ? -1 : left->count < right->count;
 }
 
-/* Of two nodes one is in the other, or they are disjoint: the largest of all tags are a cover. */
+/* Finds the cover.  Two nodes are either disjoint or one is inside the other, so the largest nodes
+ * of all tags are a cover. */
 static void find_cover(lki_remains *plan, const lki_tag *tags, uint32_t buffers, uint64_t steps)
 {
     uint32_t found = 0, end = 0;
@@ -54,7 +55,7 @@ static void find_missing(making *m)
     }
 }
 
-/* Neighbours that one rank has merge; the right one's buffer has the sum. */
+/* Adds a node to those of `owner`, and merges neighbours into the buffer of the right one. */
 static void take(making *m, lki_merge_counter *counter, uint32_t owner, lki_node node)
 {
     lki_remains *plan = m->plan;
@@ -84,7 +85,7 @@ static void keep(making *m, const lki_merge_counter *counter, uint32_t owner)
     }
 }
 
-/* Nodes go to whose share they begin in. */
+/* Assigns each node to the rank whose share contains its first virtual worker. */
 static void deal_cover(making *m)
 {
     const lki_remains *plan    = m->plan;
@@ -103,7 +104,7 @@ static void deal_cover(making *m)
     }
 }
 
-/* The next buffers that are free, for `count` of the merge counter's. */
+/* Finds the next `count` free buffers, one for each buffer of the merge counter. */
 static bool find_places(const making *m, uint32_t *at, uint32_t count, uint32_t *places)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -116,7 +117,8 @@ static bool find_places(const making *m, uint32_t *at, uint32_t count, uint32_t 
     return true;
 }
 
-/* Whether the first `helpers` ranks have room to make what is missing. */
+/* Assigns the missing virtual workers to the first `helpers` ranks.  Returns false if these have
+ * too few buffers. */
 static bool deal_missing(making *m, uint32_t helpers)
 {
     lki_remains *plan = m->plan;
@@ -150,7 +152,7 @@ static void make_plan(making *m)
         plan->count = 0;
         plan->there = --helpers > 0;
     }
-    if (!plan->there) /* the step is made from its beginning, of nothing that there was */
+    if (!plan->there) /* the step is computed from its beginning, and no result is reused */
         plan->held_count = 0;
     plan->unfinished = m->missing_count;
 }
@@ -192,9 +194,9 @@ void lki_remains_deinit(lki_remains *remains)
     *remains = (lki_remains){ .there = false };
 }
 
-/* ---- Taking it up ------------------------------------------------------------------------ */
+/* ---- Preparing to continue --------------------------------------------------------------- */
 
-/* 1 + the number of the step that was under way; 0 = none was. */
+/* Returns 1 + the number of the interrupted step; 0 if no step was in progress. */
 static uint64_t broken_step(const lki_tag *tags, uint32_t count, uint64_t complete)
 {
     uint64_t steps = 0;
@@ -203,7 +205,8 @@ static uint64_t broken_step(const lki_tag *tags, uint32_t count, uint64_t comple
     return complete == 0 || steps == complete + 1 ? steps : 0;
 }
 
-/* Tags of what nobody takes up any more: they must not be found when the next one is lost. */
+/* Removes the tags of buffers that are no longer used, so that they are not found after another
+ * loss. */
 static void clear_tags(const lki_remains *remains, lki_tag *tags, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -234,7 +237,7 @@ lk_status lki_remains_take(lk_parallel *parallel, float *buffers, lki_tag *tags,
     if (steps > 0)
         LK_TRY(lki_remains_find(&parallel->remains, tags, count, steps, parallel->leaves,
                                 parallel->ranks, parallel->rank));
-    LK_TRY(lk_barrier(parallel->comm)); /* all have read the tags */
+    LK_TRY(lk_barrier(parallel->comm)); /* all ranks have read the tags */
     if (parallel->local == 0)
         clear_tags(&parallel->remains, tags, count);
     merge_held(parallel, buffers, tags);

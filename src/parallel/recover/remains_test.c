@@ -1,9 +1,9 @@
-/* remains_test.c -- what is left of a step, and the rest, are all virtual workers, each once.
+/* remains_test.c -- plans after a loss contain every virtual worker exactly once.
  *
- * Goal:   whatever the tags say, ranks come to plans that fit: every virtual worker is held or made
- *         by one rank, in buffers that nobody else uses, in no more nodes than can travel; what
- *         tags have is kept; where there is room for a plan, there is one.
- * Method: random cuts of the tree for random numbers of ranks, some of the nodes lost.
+ * Goal:   for any tags, ranks find plans that fit.  Every virtual worker is held or computed by one
+ *         rank, in separate buffers, in no more nodes than can be sent.  Tagged sums are used.  A
+ *         plan is found whenever one fits.
+ * Method: the tree is cut at random for random numbers of ranks, and some nodes are lost.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 
 #include "base/hash.h"
 #include "device/reduce.h"
-#include "parallel/recover/remains.h"
+#include "parallel/remains.h"
 
 enum { LEAVES_MAX = 64, RANKS_MAX = 8, BUFFERS_MAX = 96, STEP = 7, ROUNDS = 3000 };
 
@@ -32,7 +32,7 @@ static uint32_t below(scene *s, uint32_t limit)
     return (uint32_t)(s->seed >> 20) % limit;
 }
 
-/* Tags of some nodes in [first, first + count), and of some nodes inside those. */
+/* Tags some nodes in [first, first + count), and some nodes inside those. */
 static void cut(scene *s, uint32_t first, uint32_t count, bool inside)
 {
     bool kept = below(s, 4) == 0 && s->used < s->buffers;
@@ -72,7 +72,7 @@ static void check_rank(const scene *s, const lki_remains *plan, uint8_t *leaves,
         mark(buffers, plan->places[i], 1);
 }
 
-/* Whether there was a plan. */
+/* Checks a scene, and returns true if it has a plan. */
 static bool check_scene(const scene *s)
 {
     uint8_t  leaves[LEAVES_MAX] = { 0 }, buffers[BUFFERS_MAX] = { 0 };
@@ -112,7 +112,7 @@ static void each_virtual_worker_is_there_once(void **state)
     assert_true(plans > ROUNDS / 2);
 }
 
-/* V = 8 on two ranks, of which the second is lost in its third virtual worker. */
+/* Plans with V = 8 on two ranks, after the second is lost in its third virtual worker. */
 static void little_room_is_enough(void **state)
 {
     lki_tag     tags[6] = { 0 };

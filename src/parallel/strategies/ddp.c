@@ -1,20 +1,19 @@
-/* ddp.c -- distributed data parallelism on one host: whole gradients, one copy of the model.
+/* ddp.c -- distributed data parallelism, with whole gradients and one copy of the model per host.
  *
- * Backward writes every gradient where it will be reduced: into the bucket, in the arena.  A
- * rank runs its virtual workers in order and merges finished neighbours (virtual.h).  During the
- * backward pass of its last one, each bucket that is complete is merged at once and handed to
- * lk_tree_reduce_start(), always in the order of the buckets; between blocks progress() reduces
- * this rank's slices of whatever has arrived from everybody.  There is no progress thread: with
- * as many workers as cores there is nobody to spare.
+ * The backward pass writes every gradient into its bucket in the arena, where it will be reduced.
+ * A rank runs its virtual workers in order and merges finished neighbours (virtual.h).  During the
+ * backward pass of its last virtual worker it merges each bucket as soon as it is complete, and
+ * passes it to lk_tree_reduce_start(), always in the order of the buckets.  Between blocks
+ * progress() reduces this rank's slices of the gradients that have arrived from all ranks.  There
+ * is no progress thread, because no core is free if there are as many workers as cores.
  *
- * With a ledger what a rank has made outlives it (remains.h): neighbours merge into the younger
- * one's buffer, so that a rank that is lost in the middle of it takes none of the older along; sums
- * overwrite nothing that is needed; and a rank that hears that another is lost finishes its virtual
- * workers all the same.  The step that was broken off is made with what is left of it, in whatever
- * buffers that is.
+ * With a ledger the results of a rank outlive it (remains.h).  Neighbours merge into the buffer of
+ * the newer one, so a rank that dies in a merge does not destroy older results.  Sums overwrite no
+ * buffer that is still needed.  A rank that detects a lost peer still finishes its virtual workers.
+ * The interrupted step is then completed from all remaining results, in any buffers.
  *
- * Memory: peak buffers (lki_virtual_plan) x gradient bytes for each rank; with a ledger those of
- *         the number of ranks that takes the most, and one for the sums.
+ * Memory: peak buffers (lki_virtual_plan) x gradient bytes for each rank.  With a ledger: the most
+ *         that any smaller number of ranks needs, and one more for the sums.
  * Order:  the canonical tree; see lk_tree_reduce_start().
  */
 #include <string.h>
@@ -25,7 +24,7 @@
 #include "parallel/strategies/ddp.h"
 #include "tensor/exec.h"
 
-enum { IN_FLIGHT_MAX = 32 }; /* requests that a rank keeps open */
+enum { IN_FLIGHT_MAX = 32 }; /* the most requests that a rank has open */
 
 /* ---- Attaching --------------------------------------------------------------------------- */
 
@@ -41,7 +40,7 @@ static lk_status reduce_states(lk_parallel *parallel, lki_ddp *self)
     return LK_OK;
 }
 
-/* What this rank adds to the sums, as places. */
+/* Lists the nodes that this rank adds to the sums, with buffer numbers of the host. */
 static uint32_t list_nodes(const lk_parallel *parallel, const lki_ddp *self,
                            lki_node nodes[LK_TREE_NODES_MAX])
 {
@@ -92,8 +91,8 @@ static void send_sums(lki_ddp *self, float *home)
 
 static void aim(lk_parallel *parallel, lki_ddp *self)
 {
-    lki_node nodes[LK_TREE_NODES_MAX];
-    uint32_t count = list_nodes(parallel, self, nodes);
+    lki_node nodes[LK_TREE_NODES_MAX] = { 0 };
+    uint32_t count                    = list_nodes(parallel, self, nodes);
 
     lki_ddp_hold(parallel, self, nodes, count);
     send_sums(self, self->sums != NULL ? self->sums : lki_ddp_data(parallel, nodes[0].buffer));
@@ -101,7 +100,7 @@ static void aim(lk_parallel *parallel, lki_ddp *self)
         self->reductions[b].op.leaves = parallel->leaves;
 }
 
-/* In lock step every virtual worker has a buffer of its own until all are done. */
+/* Plans for lock step, in which every virtual worker needs its own buffer until all are done. */
 static void plan_together(const lk_parallel *parallel, lki_ddp *self)
 {
     lki_virtual_plan *plan = &self->plan;
@@ -117,7 +116,7 @@ static void plan_together(const lk_parallel *parallel, lki_ddp *self)
     memcpy(plan->nodes, self->counter.stack, plan->node_count * sizeof plan->nodes[0]);
 }
 
-/* A reduction for each bucket, and one for running state. */
+/* Prepares a reduction for each bucket, and another for running state. */
 static lk_status prepare_reductions(lk_parallel *parallel, lki_ddp *self)
 {
     const lki_layout *layout = parallel->layout;
@@ -141,7 +140,8 @@ static lk_status prepare_reductions(lk_parallel *parallel, lki_ddp *self)
     return LK_OK;
 }
 
-/* What lies between terms is 0, and will be elsewhere. */
+/* Switches to the new order of terms.  Buffers are zeroed, because the padding between terms must
+ * be zero and has moved. */
 static lk_status ddp_relay(lk_parallel *parallel)
 {
     lki_ddp *self = lki_ddp_of(parallel);
@@ -219,7 +219,7 @@ void lki_ddp_begin_step(lk_parallel *parallel, lki_ddp *self)
 static lk_status ddp_begin_leaf(lk_parallel *parallel, uint32_t leaf, lki_gradients *out)
 {
     lki_ddp *self  = lki_ddp_of(parallel);
-    uint32_t index = parallel->leaf + parallel->chosen;
+    uint32_t index = parallel->turn.leaf + parallel->turn.chosen;
     if (!self->begun)
         lki_ddp_begin_step(parallel, self);
     uint32_t buffer = parallel->lock_step ? index : lki_counter_push(&self->counter, leaf);
@@ -264,7 +264,7 @@ static lk_status wait_for_oldest(lk_parallel *parallel, lki_ddp *self)
     double    begun = lki_seconds();
     bool      done;
     lk_status status = complete_oldest(self, true, &done);
-    parallel->waited += lki_seconds() - begun;
+    parallel->turn.waited += lki_seconds() - begun;
     return status;
 }
 
@@ -273,7 +273,7 @@ static bool is_idle(const lk_parallel *parallel, uint32_t reduction)
     return reduction < parallel->layout->bucket_count && lki_is_idle(parallel, reduction);
 }
 
-/* What is left to be merged of the next reduction, whether it starts or not. */
+/* Does the remaining merges of the next bucket, even if its reduction cannot start yet. */
 static void merge_next(const lk_parallel *parallel, lki_ddp *self)
 {
     const lki_reduction *r = &self->reductions[self->merged];
@@ -317,18 +317,18 @@ lk_status lki_ddp_remember(const lk_parallel *parallel, lki_ddp *self, lk_status
     return LK_OK;
 }
 
-/* Whether sums take the place of what the last virtual worker was merged with: see remains.h.  What
- * others of my buffers might have is not looked for. */
+/* Returns true if sums overwrite the buffer that the last virtual worker was merged with first (see
+ * remains.h).  Returns false if other ranks' results may be in my buffers. */
 static bool replaces(const lk_parallel *parallel, const lki_ddp *self)
 {
     return self->tags != NULL && parallel->world.hosts == 1 && self->merge_count > 0 &&
-           !parallel->remains.there && !parallel->duplicates && parallel->backups.count == 0;
+           !parallel->remains.there && !parallel->effects.lends;
 }
 
 static lk_status ddp_term_ready(lk_parallel *parallel, uint32_t term)
 {
     lki_ddp *self = lki_ddp_of(parallel);
-    if (!self->last_leaf || self->lost.status != LK_OK || parallel->backups.count > 0)
+    if (!self->last_leaf || self->lost.status != LK_OK || parallel->effects.holds_back)
         return LK_OK;
     const lki_layout *layout = parallel->layout;
     for (uint32_t b = layout->first_bucket[term]; b <= layout->last_bucket[term]; b++) {
@@ -340,7 +340,8 @@ static lk_status ddp_term_ready(lk_parallel *parallel, uint32_t term)
             merge_next(parallel, self);
         return LK_OK;
     }
-    /* Running state comes last: its sums are complete only with the whole virtual worker. */
+    /* Running state comes last, because its sums are complete only after the whole virtual
+     * worker. */
     uint32_t count        = self->reduction_count;
     self->reduction_count = layout->bucket_count;
     lk_status status      = lki_ddp_start(parallel, self);
@@ -394,7 +395,7 @@ static lk_status ddp_progress(lk_parallel *parallel)
     return lki_ddp_remember(parallel, self, status);
 }
 
-/* Nothing of the step was left to this rank but sums. */
+/* Starts the reductions of a rank that has no more virtual workers to compute in this step. */
 static lk_status start_without_leaves(lk_parallel *parallel, lki_ddp *self)
 {
     lki_ddp_begin_step(parallel, self);
@@ -443,13 +444,12 @@ static lki_passes ddp_passes(const lk_parallel *parallel, uint32_t host)
     .survives = true, .raw = true, .bytes = lki_ddp_bytes, .attach = ddp_attach,                 \
     .detach = ddp_detach, .begin_leaf = ddp_begin_leaf, .term_ready = ddp_term_ready,            \
     .end_leaf = ddp_end_leaf, .progress = ddp_progress, .reduce = ddp_reduce,                    \
-    .begin_other = lki_ddp_begin_other, .end_other = lki_ddp_end_other,                          \
-    .elsewhere = lki_ddp_elsewhere, .watch = lki_ddp_watch, .leave_out = lki_ddp_leave_out,      \
+    .exchange = &lki_ddp_exchange, .leave_out = lki_ddp_leave_out,                               \
     .relay = ddp_relay, .fits = lki_ddp_fits, .redeal = ddp_redeal, .salvage = ddp_salvage,      \
     .passes = ddp_passes
 
 const lki_strategy_ops lki_strategy_ddp = { .name = "ddp", ALIKE };
 
-/* ZeRO-1 (Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter
- * Models, 5.1): of each sum a host gets only what it updates. */
+/* ZeRO-1 (Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models,
+ * 5.1): a host receives only the sums that it updates. */
 const lki_strategy_ops lki_strategy_zero1 = { .name = "zero1", .sharded = true, ALIKE };

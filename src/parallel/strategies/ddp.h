@@ -1,47 +1,54 @@
-/* parallel/strategies/ddp.h -- ddp's and zero1's own: ddp.c, what memory they take (ddp_room.c),
- * and virtual workers that others make (ddp_others.c).
+/* parallel/strategies/ddp.h -- declarations shared by the files of ddp and zero1.
  *
- * Threads: one at a time per lk_parallel, as everything of a strategy.
+ * The files are ddp.c, ddp_room.c (memory) and ddp_others.c (virtual workers that other ranks
+ * compute).  Threads: one at a time per lk_parallel, as in every strategy.
  */
 #ifndef LKI_PARALLEL_STRATEGIES_DDP_H
 #define LKI_PARALLEL_STRATEGIES_DDP_H
 
-#include "parallel/strategy.h"
+#include "parallel/state.h"
 
-/* One bucket's reduction, prepared once. */
+/* The reduction of one bucket.  It is prepared once and used in every step. */
 typedef struct {
     lk_tree_op   op;
     lk_tree_node nodes[LK_TREE_NODES_MAX];
     lk_request  *request;
-    size_t       first;   /* in the gradient space */
+    size_t       first;   /* offset in the gradient space */
     uint32_t     pending; /* terms that are not ready yet */
     uint32_t     terms;
 } lki_reduction;
 
 typedef struct {
-    float            *buffers; /* of all ranks of the host: gradient spaces */
-    uint32_t          first;   /* mine: plan.buffers of them, and spares, from here on */
-    float            *sums;    /* with a ledger: room for those of all; else NULL */
-    float            *home;    /* where this step's go: a gradient space */
-    lki_tag          *tags;    /* of buffers; NULL without a ledger */
-    size_t            room;    /* buffers that each host has */
-    lk_error          lost;    /* a peer was, in this step; .status is LK_OK else */
+    float            *buffers; /* gradient spaces of all ranks of the host */
+    /* number of my first buffer, which begins my plan.buffers and spares */
+    uint32_t          first;
+    float            *sums;    /* with a ledger: memory for the sums of all ranks; else NULL */
+    float            *home;    /* the gradient space that receives this step's sums */
+    lki_tag          *tags;    /* [buffers]; NULL without a ledger */
+    size_t            room;    /* number of buffers on each host */
+    /* the failure of a peer in this step; its .status is LK_OK if there was none */
+    lk_error          lost;
     lki_virtual_plan  plan;
     lki_merge_counter counter;
     lki_reduction    *reductions;
-    uint32_t          reduction_count; /* the buckets, and one for running state if there is any */
+    /* number of buckets, plus 1 if there is running state */
+    uint32_t          reduction_count;
     uint32_t          merged, started, completed;
     lk_slice         *state_slices;
-    bool              begun; /* the step under way, by its first virtual worker */
+    bool              begun; /* the first virtual worker of the current step has begun */
     bool              last_leaf;
     uint32_t          merge_count;
-    lki_merging      *merges; /* after the last virtual worker, or, in lock step, after all */
+    /* merges after the last virtual worker or, in lock step, after all of them */
+    lki_merging      *merges;
     uint32_t          last;   /* the buffer of the last virtual worker */
-    uint64_t          lent;   /* of my buffers, a bit each: what others had to make is there */
-    bool              astray; /* in this step some of my virtual workers lie elsewhere */
+    /* one bit for each of my buffers, set if the buffer holds another rank's virtual worker */
+    uint64_t          lent;
+    /* some of my virtual workers of this step are in other ranks' buffers */
+    bool              astray;
 } lki_ddp;
 
-/* In a merge counter: a place among all buffers, not one of its own. */
+/* A flag in the buffer numbers of a merge counter: the number is that of a buffer of the host, not
+ * of this rank. */
 #define LKI_ELSEWHERE (UINT32_C(1) << 31)
 
 static inline lki_ddp *lki_ddp_of(const lk_parallel *parallel)
@@ -50,7 +57,7 @@ static inline lki_ddp *lki_ddp_of(const lk_parallel *parallel)
     return parallel->private;
 }
 
-/* Which of all buffers is the merge counter's `buffer`. */
+/* Returns the number of the merge counter's `buffer` among all buffers of the host. */
 static inline uint32_t lki_ddp_place(const lk_parallel *parallel, uint32_t buffer)
 {
     if (buffer & LKI_ELSEWHERE)
@@ -69,56 +76,71 @@ static inline float *lki_ddp_buffer(const lk_parallel *parallel, uint32_t buffer
     return lki_ddp_data(parallel, lki_ddp_place(parallel, buffer));
 }
 
-/* ddp_room.c: what the buffers of a rank are; how many the ranks before `end` have on a host, and
- * all of them; the bytes; and the arena. */
+/* Plans the buffers of a rank.  Defined in ddp_room.c, like the next five functions. */
 void   lki_ddp_plan(const lk_parallel *parallel, const lki_dealing *dealing, uint32_t rank,
                     lki_virtual_plan *plan);
+
+/* Returns the number of buffers of the ranks before `end` on a host. */
 size_t lki_ddp_buffers(const lk_parallel *parallel, const lki_dealing *dealing, uint32_t host,
                        uint32_t end);
+
+/* Returns the number of all buffers on a host. */
 size_t lki_ddp_all_buffers(const lk_parallel *parallel, uint32_t host);
+
+/* Returns the bytes of a host's arena; 0 if they overflow. */
 size_t lki_ddp_bytes(const lk_parallel *parallel, uint32_t host);
+
+/* Returns true if the arena has enough buffers for `dealing`. */
 bool   lki_ddp_fits(const lk_parallel *parallel, const lki_dealing *dealing);
+
+/* Opens the arena, and finds this rank's buffers in it. */
 LK_NODISCARD lk_status lki_ddp_arena(lk_parallel *parallel, lki_ddp *self);
 
-/* ddp.c: nothing of the step is there; all nodes of the merge counter that can merge do; and every
- * reduction whose turn it is and whose terms are all there starts. */
+/* Begins a step, with nothing computed.  Defined in ddp.c. */
 void                   lki_ddp_begin_step(lk_parallel *parallel, lki_ddp *self);
+
+/* Merges all nodes of the merge counter that can be merged. */
 void                   lki_ddp_merge(lk_parallel *parallel, lki_ddp *self);
+
+/* Starts reductions in order, until a reduction has a term that is not ready. */
 LK_NODISCARD lk_status lki_ddp_start(lk_parallel *parallel, lki_ddp *self);
-/* The last virtual worker is there, and all are merged; and all that is left starts. */
+
+/* Ends the last virtual worker when all others are merged, and starts the remaining reductions. */
 LK_NODISCARD lk_status lki_ddp_end_last(lk_parallel *parallel, lki_ddp *self);
-/* What every reduction has of this rank: nodes in places, ascending; and those of its counter. */
+
+/* Sets the nodes that this rank adds to every reduction, in ascending order of virtual workers and
+ * with buffer numbers of the host. */
 void                   lki_ddp_hold(lk_parallel *parallel, lki_ddp *self, const lki_node *nodes,
                                     uint32_t count);
+
+/* Uses the nodes of the merge counter as the nodes that this rank adds to every reduction. */
 void                   lki_ddp_hold_counted(lk_parallel *parallel, lki_ddp *self);
-/* All start, as everything is there. */
+
+/* Starts all reductions when all gradients of this rank are complete. */
 LK_NODISCARD lk_status lki_ddp_start_all(lk_parallel *parallel, lki_ddp *self);
-/* With a ledger the loss of a peer is told when this rank's virtual workers are all made. */
+
+/* With a ledger, stores the failure of a peer until all of this rank's virtual workers are
+ * computed, and returns LK_OK.  Returns any other failure at once. */
 LK_NODISCARD lk_status lki_ddp_remember(const lk_parallel *parallel, lki_ddp *self,
                                         lk_status status);
 
-/* ddp_others.c: see lki_strategy_ops. */
-LK_NODISCARD lk_status lki_ddp_leave_out(lk_parallel *parallel);
-bool                   lki_ddp_begin_other(lk_parallel *parallel, lki_gradients *out,
-                                           uint32_t *place);
-void                   lki_ddp_end_other(lk_parallel *parallel, uint32_t leaf, uint32_t place,
-                                         bool taken);
-LK_NODISCARD lk_status lki_ddp_elsewhere(lk_parallel *parallel, uint32_t leaf, uint32_t place,
-                                         bool begun);
-LK_NODISCARD lk_status lki_ddp_watch(lk_parallel *parallel, double seconds, bool *over);
+/* The functions of lki_strategy_ops that are defined in ddp_others.c. */
+extern const lki_exchange lki_ddp_exchange;
+LK_NODISCARD lk_status    lki_ddp_leave_out(lk_parallel *parallel);
 
 static inline lki_gradients lki_ddp_gradients(const lk_parallel *parallel, float *whole)
 {
     return (lki_gradients){ .gradients = whole, .states = whole + parallel->layout->grad_elements };
 }
 
-/* A tag says what a buffer holds as long as nobody changes it; without a ledger there are none. */
+/* Removes the tag of a buffer before a change.  Without a ledger there are no tags. */
 static inline void lki_ddp_change(const lk_parallel *parallel, const lki_ddp *self, uint32_t buffer)
 {
     if (self->tags != NULL)
         lki_tag_take_off(&self->tags[lki_ddp_place(parallel, buffer)]);
 }
 
+/* Sets the tag of a buffer to `node`, whose sum it now holds. */
 static inline void lki_ddp_changed(const lk_parallel *parallel, const lki_ddp *self, lki_node node)
 {
     if (self->tags != NULL)

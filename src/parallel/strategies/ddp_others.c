@@ -1,10 +1,12 @@
-/* ddp_others.c -- virtual workers of one rank that another rank makes (claims.h), or that are
- * dropped (backups.h).
+/* ddp_others.c -- virtual workers that another rank computes, or that are dropped.
  *
- * Who makes one that is not its own, or that another may have made meanwhile, makes it in one of
- * its buffers that is free.  All buffers of a host are in one arena, so it stays there: the rank
- * whose virtual worker it is takes its place for a node of its own tree, merges and hands in as
- * ever.  So each node is held by the rank that holds it in any step, and summed once.
+ * See features/claims.c and features/backups.c.
+ *
+ * A rank computes a virtual worker of another rank in one of its own free buffers.  It also does so
+ * with its own virtual worker if another rank may compute the same one.  All buffers of a host are
+ * in one arena, so the result stays in that buffer.  The rank to which the virtual worker belongs
+ * uses the buffer as a node of its own tree, and merges and reduces it as always.  So each node
+ * belongs to the same rank as in any other step, and is summed once.
  */
 #include <string.h>
 
@@ -12,7 +14,8 @@
 #include "base/memory.h"
 #include "parallel/strategies/ddp.h"
 
-/* Once all is handed in, nodes are those of the plan; until then, those of the counter. */
+/* Returns true if a buffer is free.  The nodes of the plan occupy buffers once all reductions have
+ * started; before that the nodes of the counter do. */
 static bool is_free(const lki_ddp *self, uint32_t buffer)
 {
     bool            handed = self->started == self->reduction_count;
@@ -24,10 +27,10 @@ static bool is_free(const lki_ddp *self, uint32_t buffer)
     return !taken;
 }
 
-bool lki_ddp_begin_other(lk_parallel *parallel, lki_gradients *out, uint32_t *place)
+static bool begin_other(lk_parallel *parallel, lki_gradients *out, uint32_t *place)
 {
     lki_ddp *self   = lki_ddp_of(parallel);
-    uint32_t buffer = 0, end = (uint32_t)lki_min(self->plan.buffers + parallel->spares, 64);
+    uint32_t buffer = 0, end = (uint32_t)lki_min(self->plan.buffers + parallel->effects.spares, 64);
 
     if (!self->begun)
         lki_ddp_begin_step(parallel, self);
@@ -44,7 +47,7 @@ bool lki_ddp_begin_other(lk_parallel *parallel, lki_gradients *out, uint32_t *pl
     return true;
 }
 
-void lki_ddp_end_other(lk_parallel *parallel, uint32_t leaf, uint32_t place, bool taken)
+static void end_other(lk_parallel *parallel, uint32_t leaf, uint32_t place, bool taken)
 {
     lki_ddp *self   = lki_ddp_of(parallel);
     uint32_t buffer = place - self->first;
@@ -64,7 +67,8 @@ void lki_ddp_hold_counted(lk_parallel *parallel, lki_ddp *self)
     lki_ddp_hold(parallel, self, counter.stack, counter.depth);
 }
 
-/* Nothing more is to be made: what the counter has is what this rank adds to the sums. */
+/* Starts all reductions with the nodes of the counter.  This rank computes nothing more in this
+ * step. */
 static lk_status hand_in(lk_parallel *parallel, lki_ddp *self)
 {
     self->merge_count = 0;
@@ -72,7 +76,8 @@ static lk_status hand_in(lk_parallel *parallel, lki_ddp *self)
     return lki_ddp_start_all(parallel, self);
 }
 
-/* Of the last one what is not merged yet; what is is complete, with the same bits. */
+/* Copies those buckets of the last virtual worker that are not merged yet.  Merged buckets are
+ * complete and have the same bits. */
 static lk_status replace_last(lk_parallel *parallel, lki_ddp *self, uint32_t place)
 {
     for (uint32_t b = self->merged; b < self->reduction_count; b++) {
@@ -83,7 +88,7 @@ static lk_status replace_last(lk_parallel *parallel, lki_ddp *self, uint32_t pla
     return lki_ddp_end_last(parallel, self);
 }
 
-lk_status lki_ddp_elsewhere(lk_parallel *parallel, uint32_t leaf, uint32_t place, bool begun)
+static lk_status use_other(lk_parallel *parallel, uint32_t leaf, uint32_t place, bool begun)
 {
     lki_ddp           *self    = lki_ddp_of(parallel);
     lki_merge_counter *counter = &self->counter;
@@ -99,12 +104,12 @@ lk_status lki_ddp_elsewhere(lk_parallel *parallel, uint32_t leaf, uint32_t place
         lki_counter_push_into(counter, leaf, 0);
     counter->stack[counter->depth - 1].buffer = LKI_ELSEWHERE | place;
     lki_ddp_merge(parallel, self);
-    if (parallel->leaf + 1 < lki_turns(parallel))
+    if (parallel->turn.leaf + 1 < lki_turns(parallel))
         return LK_OK;
     return lki_ddp_remember(parallel, self, hand_in(parallel, self));
 }
 
-/* Of my own reductions, which are started. */
+/* Waits up to `seconds` for my own reductions, which must have been started. */
 static lk_status wait_for(lki_ddp *self, double seconds, bool *over)
 {
     double end = lki_seconds() + seconds;
@@ -126,16 +131,23 @@ static lk_status wait_for(lki_ddp *self, double seconds, bool *over)
     return LK_OK;
 }
 
-lk_status lki_ddp_watch(lk_parallel *parallel, double seconds, bool *over)
+static lk_status watch(lk_parallel *parallel, double seconds, bool *over)
 {
     lki_ddp *self = lki_ddp_of(parallel);
     return lki_ddp_remember(parallel, self, wait_for(self, seconds, over));
 }
 
-/* ---- Left out of a step ------------------------------------------------------------------ */
+const lki_exchange lki_ddp_exchange = {
+    .begin = begin_other,
+    .end   = end_other,
+    .use   = use_other,
+    .watch = watch,
+};
 
-/* One buffer of zeros stands for every node; sums may go to the first node's, which is another one
- * where there are several. */
+/* ---- Dropping a rank's gradients --------------------------------------------------------- */
+
+/* Reduces zeros in place of my gradients: every node reads one zeroed buffer.  A sum may be written
+ * to the first node's buffer, so the zeros are in the second node's buffer if there is one. */
 lk_status lki_ddp_leave_out(lk_parallel *parallel)
 {
     lki_ddp *self = lki_ddp_of(parallel);

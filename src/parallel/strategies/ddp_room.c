@@ -1,4 +1,5 @@
-/* ddp_room.c -- what ddp and zero1 take of memory: all ranks' buffers in one arena of each host. */
+/* ddp_room.c -- the memory of ddp and zero1: one arena per host with the buffers of all its
+ * ranks. */
 #include "base/memory.h"
 #include "parallel/strategies/ddp.h"
 
@@ -6,10 +7,11 @@ void lki_ddp_plan(const lk_parallel *parallel, const lki_dealing *dealing, uint3
                   lki_virtual_plan *plan)
 {
     lki_share share = lki_share_of(dealing, rank);
-    lki_virtual_plan_range(plan, parallel->leaves, share.first, share.count, parallel->largest);
+    lki_virtual_plan_range(plan, parallel->leaves, share.first, share.count,
+                           parallel->effects.largest);
 }
 
-/* Buffers of the ranks before `end` on a host. */
+/* Counts the buffers of the ranks before `end` on a host. */
 size_t lki_ddp_buffers(const lk_parallel *parallel, const lki_dealing *dealing, uint32_t host,
                        uint32_t end)
 {
@@ -18,14 +20,14 @@ size_t lki_ddp_buffers(const lk_parallel *parallel, const lki_dealing *dealing, 
         lki_share share = lki_share_of(dealing, r);
         if (parallel->world.host_of[r] != host)
             continue;
-        total += parallel->spares + (parallel->lock_step ? share.count
-                                                         : lki_share_buffers(parallel, share));
+        total += parallel->effects.spares +
+                 (parallel->lock_step ? share.count : lki_share_buffers(parallel, share));
     }
     return total;
 }
 
-/* Of all ranks of a host, now and, with a ledger, whoever is left of those that there were: then
- * it is the same for all hosts. */
+/* Counts the buffers of all ranks of a host.  With a ledger the number suffices for any set of
+ * surviving ranks, and is equal on all hosts. */
 size_t lki_ddp_all_buffers(const lk_parallel *parallel, uint32_t host)
 {
     return parallel->ledger.kept
@@ -44,8 +46,8 @@ size_t lki_ddp_bytes(const lk_parallel *parallel, uint32_t host)
                : bytes;
 }
 
-/* All ranks' buffers in one arena; mine start after those of the ranks before me.  With a ledger
- * the sums come first, and the tags last. */
+/* Opens one arena for all ranks' buffers.  Mine follow those of the ranks before me.  With a ledger
+ * the sums come first and the tags last. */
 lk_status lki_ddp_arena(lk_parallel *parallel, lki_ddp *self)
 {
     const uint32_t mine = parallel->world.host_of[parallel->rank];
@@ -72,7 +74,7 @@ lk_status lki_ddp_arena(lk_parallel *parallel, lki_ddp *self)
     return LK_OK;
 }
 
-/* With rebalancing: whether shares that are dealt so have room. */
+/* Returns true if the arena has enough buffers for `dealing`, and no rank holds too many nodes. */
 bool lki_ddp_fits(const lk_parallel *parallel, const lki_dealing *dealing)
 {
     lki_virtual_plan plan;

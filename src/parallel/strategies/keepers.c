@@ -1,43 +1,43 @@
-/* keepers.c -- which hosts keep which part of the model, and go on keeping it when some are lost.
+/* keepers.c -- the shards that each host stores, including after hosts are lost.
  *
- * A strategy that keeps everything on every host has one part, a shard.  One that shards has one
- * for each host; or neighbouring hosts are a group that has all of them, and so has every other
- * group:
+ * A strategy that stores the whole model on every host has one shard.  A sharding strategy has a
+ * shard for each host.  With "hybrid", each group of neighbouring hosts has all shards:
  *
  *      hosts       0   1  |  2   3  |  4   5         2 shards, 3 groups
  *      shards      0   1  |  0   1  |  0   1
  *
- * With buddies, which are for a single group, two neighbours keep each other's shard as well (of an
- * odd number the one before the last keeps that of the last, too).  Each updates both, from the
- * same sums, so nothing but these has to be sent:
+ * With buddies, which need a single group, two neighbours also store each other's shard. (If the
+ * number of hosts is odd, the last host but one also stores the last host's shard.) Both hosts
+ * update both shards from the same sums, so only the sums must be sent in addition:
  *
  *      hosts       0    1   |  2    3    4           5 shards
  *      shards      0 1  0 1 | 2 3  2 3 4 4
  *
- * A host that is lost leaves the numbers of shards, and what others keep, as they were when the run
- * began, also if it was lost before or has yet to come, where those who are there have all parts
- * without it; one that comes back is the one that it was, and gets its shards from who keeps them
- * (recover/bring.c).  What it gave its group another one gives that has it: the first in order of
- * shard.  Where that is one of another group, all groups are one until it comes back.  Parts of
- * which no host is left are lost.
+ * The loss of a host changes neither the numbers of shards nor the shards of other hosts.  Hosts
+ * that were lost earlier or have not joined yet are also counted, if the present hosts have all
+ * shards.  A host that returns gets its old number, and receives its shards from hosts that store
+ * them (recover/bring.c).  If a lost host sent shards to its group, another host that stores them
+ * does so instead: the first in order of shard.  If that host is in another group, all groups form
+ * one group until the lost host has returned.  A shard that no host stores is lost.
  *
- * Memory: with buddies each host has two shards' state in place of one's, and what is lost of it
- *         takes no more: nothing moves.
+ * Memory: with buddies each host has the state of two shards instead of one.  A loss needs no more
+ *         memory, because no shard moves.
  */
-#include "parallel/strategies/keepers.h"
+#include "parallel/keepers.h"
 
 #include <string.h>
 
 #include "base/memory.h"
-#include "comm/control.h"
-#include "parallel/strategy.h"
+#include "comm/worker.h"
+#include "parallel/state.h"
 
 static bool has_buddies(const lk_parallel *parallel)
 {
     return parallel->buddies && parallel->shards == parallel->keepers.born;
 }
 
-/* Who keeps the shard of `shard`'s host for it, by the numbers that hosts had. */
+/* Returns the host that stores a copy of the shard of host `shard`, with the hosts' original
+ * numbers. */
 static uint32_t buddy_of(const lk_parallel *parallel, uint32_t shard)
 {
     if (parallel->shards == 1)
@@ -45,7 +45,7 @@ static uint32_t buddy_of(const lk_parallel *parallel, uint32_t shard)
     return (shard ^ 1) < parallel->shards ? shard ^ 1 : shard - 1;
 }
 
-/* Whether the host that had this number keeps a shard. */
+/* Returns true if the host with this original number stores a shard. */
 static bool keeps_by_origin(const lk_parallel *parallel, uint32_t origin, uint32_t shard)
 {
     return origin % parallel->shards == shard ||
@@ -122,26 +122,29 @@ void lki_keepers_place(lk_parallel *parallel)
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
-/* Hosts may have been lost since the model was cut: those who were there know what was ... */
+/* Returns the object before the failure, which is NULL on new ranks.  It knows how the model was
+ * sharded, although hosts may have been lost since. */
 static const lk_parallel *before_of(const lk_parallel *parallel)
 {
     return parallel->ops->sharded ? parallel->ledger.before : NULL;
 }
 
-/* ... and who has entered since finds it out. */
+/* Returns true if this rank has joined the running job, and must determine how the model was
+ * sharded. */
 static bool is_late(const lk_parallel *parallel)
 {
     return parallel->ops->sharded && parallel->ledger.goes_on && parallel->ledger.before == NULL;
 }
 
-/* Whether the run begins with hosts that are not all that the job may have. */
+/* Returns true if the run begins without some of the hosts that the job may have. */
 static bool is_partial(const lk_parallel *parallel)
 {
     return parallel->ops->sharded && parallel->ledger.kept && !parallel->ledger.goes_on &&
            lki_comm_world(parallel->comm) > parallel->ranks;
 }
 
-/* `first`: the job's hosts and ranks when it began, where it goes on. */
+/* Computes the number of shards.  If the run continues, `first` has the hosts and ranks at the
+ * start of the job. */
 static lk_status count_shards(lk_parallel *parallel, const lki_world *first,
                               const lk_parallel_options *options)
 {
@@ -155,12 +158,13 @@ static lk_status count_shards(lk_parallel *parallel, const lki_world *first,
     parallel->keepers.born = hosts;
     if (parallel->shards > hosts || hosts % parallel->shards != 0)
         return lk_fail(LK_EINVAL, "%u hosts cannot be cut into groups of %u that share a model: "
-                       "give a --shard-hosts that divides them", hosts, parallel->shards);
+                       "give a `shard_hosts` that divides them", hosts, parallel->shards);
     return LK_OK;
 }
 
-/* Which host that rank of the job was on; of one that has come with its host the one that it was on
- * when all began, if the run was cut for all that there were then.  Or as many as there were. */
+/* Returns the original number of the host that a rank of the job was on.  A host that has joined
+ * has an original number only if the model was sharded for all hosts of the job.  It is the host's
+ * number at the start of the job.  Otherwise returns `born`, which is no host's number. */
 static uint32_t find_origin(const lk_parallel *before, const lki_world *first, uint32_t number)
 {
     uint32_t r = 0, born = before->keepers.born;
@@ -168,10 +172,13 @@ static uint32_t find_origin(const lk_parallel *before, const lki_world *first, u
         r++;
     if (r < before->ranks)
         return before->keepers.origins[before->world.host_of[r]];
-    return first->hosts == born ? first->host_of[number] : born;
+    if (first->hosts != born)
+        return born;
+    LK_ASSERT(first->host_of != NULL);
+    return first->host_of[number];
 }
 
-/* Whether all hosts have one. */
+/* Finds the original numbers of all hosts.  Returns false if a host has none. */
 static bool find_origins(lk_parallel *parallel, const lki_world *first)
 {
     const lki_world   *world   = &parallel->world;
@@ -181,6 +188,7 @@ static bool find_origins(lk_parallel *parallel, const lki_world *first)
 
     for (uint32_t host = 0; host < world->hosts; host++)
         keepers->origins[host] = keepers->born;
+    LK_ASSERT(!keepers->for_all || first->host_of != NULL);
     for (uint32_t r = 0; r < world->ranks; r++) {
         uint32_t *origin = &keepers->origins[world->host_of[r]];
         uint32_t  found  = before != NULL     ? find_origin(before, first, world->numbers[r])
@@ -193,8 +201,8 @@ static bool find_origins(lk_parallel *parallel, const lki_world *first)
     return all;
 }
 
-/* Of hosts in order of their shards, the first of the group that keeps it; `hosts` if there is
- * none. */
+/* Returns the host that sends a shard to the group: the shard's own host or, without it, the first
+ * host that stores the shard.  Returns `hosts` if there is none. */
 static uint32_t find_giver(const lk_parallel *parallel, uint32_t group, uint32_t shard)
 {
     const lki_keepers *keepers = &parallel->keepers;
@@ -211,7 +219,7 @@ static uint32_t find_giver(const lk_parallel *parallel, uint32_t group, uint32_t
     return best;
 }
 
-/* Whether each group has all. */
+/* Finds the senders of all shards.  Returns false if a group lacks a shard. */
 static bool find_givers(lk_parallel *parallel, uint32_t *lost)
 {
     lki_keepers *keepers = &parallel->keepers;
@@ -229,7 +237,7 @@ static bool find_givers(lk_parallel *parallel, uint32_t *lost)
     return whole;
 }
 
-/* As at the beginning, or all hosts are one. */
+/* Forms the original groups, or one group of all hosts. */
 static void find_groups(lk_parallel *parallel, bool as_one)
 {
     lki_keepers *keepers = &parallel->keepers;
@@ -239,7 +247,7 @@ static void find_groups(lk_parallel *parallel, bool as_one)
         keepers->groups[host] = as_one ? 0 : keepers->origins[host] / parallel->shards;
 }
 
-/* Groups of which no host is left are none: others are counted anew. */
+/* Renumbers groups, leaving out empty ones. */
 static void drop_empty_groups(lk_parallel *parallel)
 {
     lki_keepers *keepers = &parallel->keepers;
@@ -289,6 +297,7 @@ static lk_status open_keepers(lk_parallel *parallel, const lki_world *first,
         for (uint32_t shard = 0; shard < parallel->shards; shard++)
             keepers->kept[host * parallel->shards + shard] =
                 keeps_by_origin(parallel, keepers->origins[host], shard);
+    LK_ASSERT(parallel->shards > 0);
     parallel->shard = keepers->origins[parallel->world.host_of[parallel->rank]] % parallel->shards;
     find_groups(parallel, false);
     drop_empty_groups(parallel);
@@ -317,7 +326,8 @@ lk_status lki_keepers_open(lk_parallel *parallel, const lk_parallel_options *opt
     lki_world_deinit(&first);
     if (status == LK_OK || !partial)
         return status;
-    lki_keepers_close(parallel); /* those who are here do not have all parts: they cut it anew */
+    /* the present hosts do not have all shards, so the model is sharded again */
+    lki_keepers_close(parallel);
     parallel->keepers = (lki_keepers){ .for_all = false };
     return open_keepers(parallel, &first, options);
 }

@@ -1,7 +1,7 @@
-/* names.c -- the strategies by their names. */
+/* names.c -- finds strategies by name. */
 #include <string.h>
 
-#include "parallel/strategy.h"
+#include "parallel/state.h"
 
 const char *lk_strategy_name(const char *name)
 {

@@ -1,5 +1,6 @@
-/* rounds.c -- the subtrees of every round, and where partial sums are kept; see rounds.h. */
-#include "parallel/strategies/rounds.h"
+/* rounds.c -- computes the subtrees of every round, and the buffers of partial sums; see
+ * rounds.h. */
+#include "parallel/rounds.h"
 
 #include "base/memory.h"
 

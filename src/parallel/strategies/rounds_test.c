@@ -1,5 +1,7 @@
-/* rounds_test.c -- rounds cover V once, partial sums merge to the canonical tree, and none is
- * written where one of the same round may still be. */
+/* rounds_test.c -- tests of rounds.h.
+ *
+ * Rounds cover V once, and partial sums merge to the canonical tree.  No sum is written to a buffer
+ * that another sum of the same round may still use. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,7 +10,7 @@
 #include <cmocka.h>
 
 #include "device/reduce.h"
-#include "parallel/strategies/rounds.h"
+#include "parallel/rounds.h"
 
 enum { LEAVES_MAX = 40 };
 
@@ -35,12 +37,12 @@ static void every_subtree_is_a_node_of_its_round(void **state)
         }
 }
 
-/* Which virtual workers a buffer has the sum of. */
+/* The virtual workers whose sum is in a buffer, as a range. */
 typedef struct {
     uint32_t first, count;
 } held;
 
-/* Sums of a round may come in, all of them, before the first is merged. */
+/* Simulates a round in which all sums arrive before the first merge. */
 static void play_round(const lki_round_plan *plan, uint32_t j, uint32_t leaves, held *buffers)
 {
     uint64_t written = 0;

@@ -1,12 +1,12 @@
-/* shards.c -- who owns what, and how the parts that hosts keep of a model come together.
+/* shards.c -- the owners of spans, and the gathering of shards.
  *
- * A strategy that keeps everything on every host has one shard: the ranks of each host own it.
- * One that shards has a shard on each host, and every rank of the job owns spans of its own.  Then
- * sums of squares, new parameters, and what somebody asks for travel from owners to all hosts; or,
- * where groups of hosts have all shards each (keepers.c), inside of groups only.
+ * A strategy that stores the whole model on every host has one shard, owned by the ranks of each
+ * host.  With a sharding strategy each host has a shard, and every rank of the job owns different
+ * spans.  Owners then send sums of squares, new parameters and requested values to all hosts.  If
+ * each group of hosts has all shards (keepers.c), they send these only within their group.
  *
- * Cost: of n bytes that are gathered each host sends its part to all others of its group:
- *       (S-1)/S n for S shards over all of its ranks if parts are equal.
+ * Cost: to gather n bytes, each host sends its part to all other hosts of its group: (S-1)/S n for
+ *       S shards over all of its ranks if parts are equal.
  */
 #include "parallel/strategies/shards.h"
 
@@ -16,10 +16,10 @@
 #include "device/quantise.h"
 #include "parallel/offload/offload.h"
 
-/* A part of the model's arena in which every owner's piece lies behind that of the one before. */
+/* A part of the model's arena in which the owners' pieces are consecutive. */
 struct lki_piece_list {
     size_t  offset;
-    size_t *bytes; /* of each rank of the group */
+    size_t *bytes; /* [ranks of the group] */
 };
 
 /* ---- Owners ------------------------------------------------------------------------------ */
@@ -29,7 +29,8 @@ static uint32_t group_of(const lk_parallel *parallel, uint32_t rank)
     return lki_group_of(parallel, parallel->world.host_of[rank]);
 }
 
-/* Ranks of a group stand in the order of what their hosts keep: so does what they give. */
+/* Orders the hosts of a group by the shards that they store, which is the order of the data that
+ * they send. */
 static bool is_before(const lk_parallel *parallel, uint32_t host, uint32_t other)
 {
     const uint32_t *origins = parallel->keepers.origins;
@@ -38,7 +39,7 @@ static bool is_before(const lk_parallel *parallel, uint32_t host, uint32_t other
     return left != right ? left < right : host < other;
 }
 
-/* Where the rank of this number on a host of my group stands in the group. */
+/* Returns the number, in my group, of the rank with local number `local` on `host`. */
 static uint32_t place_on(const lk_parallel *parallel, uint32_t host, uint32_t local)
 {
     const lki_world *world = &parallel->world;
@@ -51,13 +52,14 @@ static uint32_t place_on(const lk_parallel *parallel, uint32_t host, uint32_t lo
     return place;
 }
 
-/* The host that gives a shard to mine, or is mine. */
+/* Returns the host that sends a shard to my host; this may be my host itself. */
 static uint32_t giver_to_me(const lk_parallel *parallel, uint32_t shard)
 {
     return lki_giver(parallel, parallel->world.host_of[parallel->rank], shard);
 }
 
-/* The ranks of the first group, in order.  Every other group has as many, in the same places. */
+/* Makes the ranks of the first group owners, in order.  Every other group must have as many ranks,
+ * at the same positions. */
 static lk_status deal_to_groups(lk_parallel *parallel, const lki_world *world, lki_deal *deal)
 {
     for (uint32_t r = 0; r < world->ranks; r++) {
@@ -87,8 +89,8 @@ static lk_status copy_owners(lki_deal *to, const lki_deal *from)
     return LK_OK;
 }
 
-/* Who owned what when the run began: those who were there know it, and who has entered since, or
- * begins without some, finds it out. */
+/* Finds the owners at the start of the run.  Ranks that were members then have stored the list.
+ * Ranks that have joined since, or that start without some hosts, compute the list. */
 static lk_status deal_at_first(lk_parallel *parallel, lki_deal *deal)
 {
     const lk_parallel *before = parallel->ledger.before;
@@ -107,7 +109,8 @@ static lk_status deal_at_first(lk_parallel *parallel, lki_deal *deal)
     return status;
 }
 
-/* Whoever is left of a host goes on for the others that were there. */
+/* Lists the owners of each shard.  The surviving ranks of a host take over the work of lost
+ * ranks. */
 static lk_status deal_shards(lk_parallel *parallel, lki_deal *deal)
 {
     LK_TRY(deal_at_first(parallel, deal));
@@ -154,8 +157,7 @@ lk_status lki_state_slices(const lk_parallel *parallel, lk_slice **out, size_t *
 
 /* ---- Places ------------------------------------------------------------------------------ */
 
-/* Owners whose shards come from that host before the one of this number; and, where that is their
- * count, all. */
+/* Counts the owners before number `end` whose shards are sent by `host`. */
 static uint32_t owners_at(const lk_parallel *parallel, uint32_t host, uint32_t end)
 {
     uint32_t count = 0;
@@ -168,22 +170,25 @@ static uint32_t find_carrier(const lk_parallel *parallel, uint32_t owner)
 {
     const lki_layout *layout = parallel->layout;
     uint32_t          host   = giver_to_me(parallel, layout->owners[owner].shard);
+    uint32_t          before = owners_at(parallel, host, owner);
+    uint32_t          all    = owners_at(parallel, host, layout->owner_count);
 
-    return place_on(parallel, host, parallel->world.sizes[host] * owners_at(parallel, host, owner) /
-                                        owners_at(parallel, host, layout->owner_count));
+    LK_ASSERT(all > 0); /* this owner at least */
+    return place_on(parallel, host, parallel->world.sizes[host] * before / all);
 }
 
 uint32_t lki_shards_carrier(const lk_parallel *parallel, uint32_t owner)
 {
-    return parallel->carriers[owner];
+    return parallel->peers.carriers[owner];
 }
 
-/* Whether that may be somebody else than the rank that has made it, or come where somebody has yet
- * to: then they meet before.  Before sums are gathered they always have. */
+/* Returns true if the ranks must meet before gathering.  A meeting is necessary if a rank sends
+ * values that another rank has written, or receives into memory to which another rank still writes.
+ * Before sums are gathered, the ranks have always met. */
 static bool meets_before(const lk_parallel *parallel)
 {
     return parallel->keepers.doubled ||
-           parallel->layout->owner_count > lk_comm_size(parallel->group);
+           parallel->layout->owner_count > lk_comm_size(parallel->peers.group);
 }
 
 /* ---- Gathering --------------------------------------------------------------------------- */
@@ -195,21 +200,21 @@ static size_t offset_of(const lk_parallel *parallel, const void *at)
 
 static lk_status list_sums(lk_parallel *parallel, lki_piece_list *list)
 {
-    LK_TRY(LKI_NEW(&list->bytes, lk_comm_size(parallel->group), "pieces of sums"));
-    list->offset = offset_of(parallel, parallel->block_sums);
+    LK_TRY(LKI_NEW(&list->bytes, lk_comm_size(parallel->peers.group), "pieces of sums"));
+    list->offset = offset_of(parallel, parallel->norms.blocks);
     for (size_t i = 0; i < parallel->layout->span_count; i++)
         list->bytes[lki_shards_carrier(parallel, parallel->layout->spans[i].owner)] +=
-            parallel->measures * sizeof *parallel->block_sums;
+            parallel->norms.measures * sizeof *parallel->norms.blocks;
     return LK_OK;
 }
 
-/* The parameters of a bucket lie together, in order of owner. */
+/* Lists the pieces of a bucket's parameters, which are consecutive, in order of owner. */
 static lk_status list_params(lk_parallel *parallel, const lki_bucket *bucket, lki_piece_list *list)
 {
     const lki_layout *layout = parallel->layout;
     size_t            first  = SIZE_MAX;
 
-    LK_TRY(LKI_NEW(&list->bytes, lk_comm_size(parallel->group), "pieces of parameters"));
+    LK_TRY(LKI_NEW(&list->bytes, lk_comm_size(parallel->peers.group), "pieces of parameters"));
     for (size_t i = 0; i < layout->span_count; i++) {
         const lki_param_span *span = &layout->spans[i];
         size_t                at   = lki_layout_grad_at(layout, span, 0);
@@ -220,7 +225,8 @@ static lk_status list_params(lk_parallel *parallel, const lki_bucket *bucket, lk
             lki_shards_span_bytes(parallel, span);
     }
     const void *all = layout->bf16 ? (const void *)parallel->read : parallel->params;
-    if (first < SIZE_MAX && !parallel->gathers) /* it may have further uses of shared ones only */
+    /* a bucket may have only further uses of shared parameters */
+    if (first < SIZE_MAX && !parallel->gathers)
         list->offset = offset_of(parallel, (const char *)all + first);
     return LK_OK;
 }
@@ -231,39 +237,39 @@ lk_status lki_shards_open(lk_parallel *parallel)
 
     if (parallel->shards == 1 && !parallel->gathers)
         return LK_OK;
-    parallel->group = parallel->comm;
+    parallel->peers.group = parallel->comm;
     if (parallel->shards < parallel->keepers.born)
-        LK_TRY(lk_comm_split(&parallel->group, parallel->comm, group_of(parallel, parallel->rank),
-                             place_on(parallel, parallel->world.host_of[parallel->rank],
-                                      parallel->local)));
-    LK_TRY(LKI_NEW(&parallel->carriers, layout->owner_count, "owners"));
+        LK_TRY(lk_comm_split(
+            &parallel->peers.group, parallel->comm, group_of(parallel, parallel->rank),
+            place_on(parallel, parallel->world.host_of[parallel->rank], parallel->local)));
+    LK_TRY(LKI_NEW(&parallel->peers.carriers, layout->owner_count, "owners"));
     for (uint32_t o = 0; o < layout->owner_count; o++)
-        parallel->carriers[o] = find_carrier(parallel, o);
-    LK_TRY(LKI_NEW(&parallel->pieces, layout->bucket_count + 1, "pieces of a model"));
-    LK_TRY(list_sums(parallel, &parallel->pieces[0]));
+        parallel->peers.carriers[o] = find_carrier(parallel, o);
+    LK_TRY(LKI_NEW(&parallel->peers.pieces, layout->bucket_count + 1, "pieces of a model"));
+    LK_TRY(list_sums(parallel, &parallel->peers.pieces[0]));
     for (uint32_t b = 0; b < layout->bucket_count; b++)
-        LK_TRY(list_params(parallel, &layout->buckets[b], &parallel->pieces[1 + b]));
+        LK_TRY(list_params(parallel, &layout->buckets[b], &parallel->peers.pieces[1 + b]));
     return LK_OK;
 }
 
 void lki_shards_close(lk_parallel *parallel)
 {
-    for (uint32_t b = 0; parallel->pieces != NULL && b <= parallel->layout->bucket_count; b++)
-        lki_free(parallel->pieces[b].bytes);
-    lki_free(parallel->pieces);
-    lki_free(parallel->carriers);
-    if (parallel->group != parallel->comm)
-        lk_comm_free(parallel->group);
+    for (uint32_t b = 0; parallel->peers.pieces != NULL && b <= parallel->layout->bucket_count; b++)
+        lki_free(parallel->peers.pieces[b].bytes);
+    lki_free(parallel->peers.pieces);
+    lki_free(parallel->peers.carriers);
+    if (parallel->peers.group != parallel->comm)
+        lk_comm_free(parallel->peers.group);
 }
 
 static lk_status gather(lk_parallel *parallel, const lki_piece_list *list)
 {
-    return lk_arena_mirror(parallel->group, parallel->arena, list->offset, list->bytes);
+    return lk_arena_mirror(parallel->peers.group, parallel->arena, list->offset, list->bytes);
 }
 
 lk_status lki_shards_gather_sums(lk_parallel *parallel)
 {
-    return parallel->shards == 1 ? LK_OK : gather(parallel, &parallel->pieces[0]);
+    return parallel->shards == 1 ? LK_OK : gather(parallel, &parallel->peers.pieces[0]);
 }
 
 lk_status lki_shards_gather_unit(lk_parallel *parallel, lk_comm *comm, const size_t *bytes,
@@ -275,7 +281,7 @@ lk_status lki_shards_gather_unit(lk_parallel *parallel, lk_comm *comm, const siz
 
 const size_t *lki_shards_unit_bytes(const lk_parallel *parallel, uint32_t unit)
 {
-    return parallel->pieces[1 + unit].bytes;
+    return parallel->peers.pieces[1 + unit].bytes;
 }
 
 size_t lki_shards_span_bytes(const lk_parallel *parallel, const lki_param_span *span)
@@ -288,7 +294,7 @@ size_t lki_shards_span_bytes(const lk_parallel *parallel, const lki_param_span *
 size_t lki_shards_run_bytes(const lk_parallel *parallel, const lki_param_run *run)
 {
     if (parallel->gathers && parallel->quantised)
-        return lki_rounded_bytes(LK_I8, run->count); /* no span's border cuts a block */
+        return lki_rounded_bytes(LK_I8, run->count); /* a span always ends at the end of a block */
     return lki_layout_run_bytes(parallel->layout, run);
 }
 
@@ -297,13 +303,14 @@ lk_status lki_shards_gather_params(lk_parallel *parallel)
     if (parallel->shards > 1 && meets_before(parallel))
         LK_TRY(lk_barrier(parallel->comm));
     for (uint32_t b = 0; parallel->shards > 1 && b < parallel->layout->bucket_count; b++)
-        LK_TRY(gather(parallel, &parallel->pieces[1 + b]));
+        LK_TRY(gather(parallel, &parallel->peers.pieces[1 + b]));
     return LK_OK;
 }
 
-/* ---- Asking for values ------------------------------------------------------------------- */
+/* ---- Requested values -------------------------------------------------------------------- */
 
-/* What [first, first + count) of a parameter has of a span. */
+/* Returns how many elements of [first, first + count) of a parameter are in a span, and sets *from
+ * to the first of these elements. */
 static size_t overlap(const lki_param_span *span, size_t first, size_t count, size_t *from)
 {
     size_t end = lki_min(first + count, span->inside + span->count);
@@ -311,8 +318,8 @@ static size_t overlap(const lki_param_span *span, size_t first, size_t count, si
     return end > *from ? end - *from : 0;
 }
 
-/* Values are given by their owners to those of a group, or where every host has owners for all by
- * the first host's ranks to everybody: whose place gives a span's, mine, and how many there are. */
+/* Returns the number of the rank that sends a span's values: its owner in the group or, if every
+ * host has all values, a rank of the first host. */
 static uint32_t giver_of(const lk_parallel *parallel, const lki_param_span *span)
 {
     const lki_owner *owner = &parallel->layout->owners[span->owner];
@@ -321,18 +328,20 @@ static uint32_t giver_of(const lk_parallel *parallel, const lki_param_span *span
                : span->owner % parallel->world.sizes[0];
 }
 
+/* Returns this rank's number among the ranks that exchange values. */
 static uint32_t my_place(const lk_parallel *parallel)
 {
-    return parallel->shards > 1 ? lk_comm_rank(parallel->group) : parallel->rank;
+    return parallel->shards > 1 ? lk_comm_rank(parallel->peers.group) : parallel->rank;
 }
 
+/* Returns the number of ranks that exchange values. */
 static uint32_t place_count(const lk_parallel *parallel)
 {
-    return parallel->shards > 1 ? lk_comm_size(parallel->group) : parallel->ranks;
+    return parallel->shards > 1 ? lk_comm_size(parallel->peers.group) : parallel->ranks;
 }
 
-/* Copies my spans' part of the range to `packed`, or everybody's from there to `out`.  What is laid
- * aside in a file has no `kept`. */
+/* Copies to `packed` the elements in [first, first + count) of a parameter that this rank provides.
+ * They come from `kept` in the arena or, if `kept` is NULL, from a file. */
 static lk_status pack(lk_parallel *parallel, uint32_t param, uint32_t which, const float *kept,
                       size_t first, size_t count, float *packed)
 {
@@ -352,6 +361,7 @@ static lk_status pack(lk_parallel *parallel, uint32_t param, uint32_t which, con
     return LK_OK;
 }
 
+/* Copies the parts of all ranks from `packed` to `out`. */
 static void unpack(const lk_parallel *parallel, uint32_t param, const float *packed, size_t *at,
                    size_t first, size_t count, float *out)
 {
@@ -388,8 +398,8 @@ static lk_status gather_values(lk_parallel *parallel, uint32_t param, uint32_t w
     }
     float *mine = packed + at[my_place(parallel)] / sizeof *packed;
     LK_TRY(pack(parallel, param, which, kept, first, count, mine));
-    LK_TRY(lk_all_gather_v(parallel->shards > 1 ? parallel->group : parallel->comm, mine, packed,
-                           bytes));
+    LK_TRY(lk_all_gather_v(parallel->shards > 1 ? parallel->peers.group : parallel->comm, mine,
+                           packed, bytes));
     unpack(parallel, param, packed, at, first, count, out);
     return LK_OK;
 }

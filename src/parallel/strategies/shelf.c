@@ -1,5 +1,5 @@
-/* shelf.c -- which unit goes where; see shelf.h. */
-#include "parallel/strategies/shelf.h"
+/* shelf.c -- assigns unit buffers (slots) to units; see shelf.h. */
+#include "parallel/shelf.h"
 
 #include "base/memory.h"
 
@@ -8,7 +8,8 @@ uint32_t lki_unit_of(const lki_layout *layout, uint32_t param)
     return layout->first_bucket[layout->term_of[layout->first_use[param]]];
 }
 
-/* Terms, and so parameters, follow each other unit by unit. */
+/* Returns the bytes of the largest unit.  The parameters of a unit are consecutive, because its
+ * terms are. */
 size_t lki_unit_largest(const lki_layout *layout)
 {
     size_t   most = 0, begin = 0;
@@ -65,7 +66,7 @@ static lk_status add_read(lki_shelf *shelf, const lki_layout *layout, uint32_t t
     return LK_OK;
 }
 
-/* As given, or all blocks forward and then backward. */
+/* Lists the given reads; by default all blocks forward, then all backward. */
 static lk_status list_reads(lki_shelf *shelf, const lki_layout *layout,
                             const lk_parallel_options *options)
 {
@@ -83,7 +84,7 @@ static lk_status list_reads(lki_shelf *shelf, const lki_layout *layout,
     return LK_OK;
 }
 
-/* The first reads are of all blocks, each once. */
+/* Checks that the first reads are of all blocks, once each. */
 static lk_status find_forward(lki_shelf *shelf, const lki_layout *layout)
 {
     uint8_t  *seen   = NULL;
@@ -103,7 +104,7 @@ static lk_status find_forward(lki_shelf *shelf, const lki_layout *layout)
     return status;
 }
 
-/* Where each unit is read. */
+/* Lists the reads of each unit. */
 static lk_status list_units(lki_shelf *shelf)
 {
     size_t count = 0;
@@ -116,7 +117,8 @@ static lk_status list_units(lki_shelf *shelf)
             shelf->first_at[shelf->reads[i].units[k] + 2]++;
     for (uint32_t u = 1; u <= shelf->unit_count; u++)
         shelf->first_at[u + 1] += shelf->first_at[u];
-    for (uint32_t i = 0; i < shelf->read_count; i++) /* [u + 1] moves from u's first to its end */
+    /* [u + 1] is advanced from the unit's first entry to its end */
+    for (uint32_t i = 0; i < shelf->read_count; i++)
         for (uint32_t k = 0; k < shelf->reads[i].count; k++)
             shelf->reads_at[shelf->first_at[shelf->reads[i].units[k] + 1]++] = i;
     return LK_OK;
@@ -162,13 +164,14 @@ void lki_shelf_clear(lki_shelf *shelf)
         shelf->unit_in[s] = LKI_NO_UNIT;
 }
 
-/* Reads from `at` on until the unit is read: 0 if `at` does, `period` if none does. */
+/* Returns the number of reads from read `at` until the unit is read: 0 if `at` reads it, `period`
+ * if no read does. */
 static uint32_t distance(const lki_shelf *shelf, uint32_t at, uint32_t period, uint32_t unit)
 {
     const uint32_t *reads = shelf->reads_at + shelf->first_at[unit];
     uint32_t        low = 0, count = shelf->first_at[unit + 1] - shelf->first_at[unit];
 
-    for (uint32_t high = count; low < high;) { /* the first that is not before `at` */
+    for (uint32_t high = count; low < high;) { /* finds the first read that is not before `at` */
         uint32_t middle = low + (high - low) / 2;
         bool     before = reads[middle] < at;
         low             = before ? middle + 1 : low;

@@ -1,7 +1,8 @@
-/* single.c -- the reference that every strategy must equal, as plainly as it can be said.
+/* single.c -- the reference that every strategy must equal, written as plainly as possible.
  *
- * One worker, V whole gradients side by side, one recursive sum.  No buckets, no overlap, no
- * merging on the way, no shared slices.
+ * One worker, V whole gradients side by side, one recursive sum.  There are no buckets, no overlap,
+ * no merging during the backward pass and no shared slices.
+ *
  * Cost: V x gradient bytes of memory, V - 1 additions per element.  For tests and `verify`.
  */
 #include <string.h>
@@ -10,7 +11,7 @@
 #include "device/half.h"
 #include "device/quantise.h"
 #include "device/reduce.h"
-#include "parallel/strategy.h"
+#include "parallel/state.h"
 
 static size_t single_bytes(const lk_parallel *parallel, uint32_t host)
 {
@@ -26,7 +27,7 @@ static lk_status single_attach(lk_parallel *parallel)
     if (parallel->ranks != 1)
         return lk_fail(LK_EINVAL,
                        "strategy 'single' is the one-worker reference, but there are %u "
-                       "workers; use --workers 1 or --strategy ddp",
+                       "workers; use `workers` 1 or `strategy` ddp",
                        parallel->ranks);
     float *all = NULL;
     LK_TRY(LKI_NEW(&all, parallel->width * parallel->leaves, "gradients of all virtual workers"));
@@ -71,19 +72,19 @@ static lk_status single_end_leaf(lk_parallel *parallel)
     return LK_OK;
 }
 
-/* A node's gradients; running state comes behind them. */
+/* Rounds the gradients of a tree node.  Running state, which follows them, is not rounded. */
 static void round_node(const lk_parallel *parallel, float *node)
 {
     for (size_t i = 0; parallel->rounded == LK_BF16 && i < parallel->layout->grad_elements; i++)
         node[i] = lki_bf16_widen(lki_bf16_narrow(node[i]));
     for (size_t i = 0; parallel->rounded == LK_F16 && i < parallel->layout->grad_elements; i++)
         node[i] = lki_f16_widen(lki_f16_narrow(node[i]));
-    if (lki_quantises(parallel->rounded)) /* tensors begin with a block */
+    if (lki_quantises(parallel->rounded)) /* every tensor begins at a block */
         lki_rounding_loops(parallel->rounded)->rounded(parallel->layout->grad_elements, node, 1,
                                                        node);
 }
 
-/* Leaves the sum over [first, first + count) in the gradient of `first`. */
+/* Computes the sum over [first, first + count) into the gradient of virtual worker `first`. */
 static void sum_tree(const lk_parallel *parallel, uint32_t first, uint32_t count)
 {
     float *a = whole_gradient(parallel, first);
@@ -105,7 +106,7 @@ static lk_status single_reduce(lk_parallel *parallel, lki_gradients *sums)
     return LK_OK;
 }
 
-/* There is one host. */
+/* Returns zeros, because nothing is sent within a single host. */
 static lki_passes single_passes(const lk_parallel *parallel, uint32_t host)
 {
     (void)parallel;

@@ -1,40 +1,43 @@
-/* units.c -- parameters that hosts keep in parts, and that are whole while somebody reads them.
+/* units.c -- sharded parameters that are gathered, unit by unit, when blocks read them.
  *
- * Every host keeps a shard of the parameters (shards.c): those of a unit, which is a bucket and so
- * some whole blocks, are dealt to the owners in equal parts.  Before a block reads its parameters
- * the ranks of all hosts gather its unit: each owner puts what it keeps into a slot that is at the
- * same place in the arena of every host, and sends it to the others.  A unit stays until its slot
- * is needed (shelf.h).
+ * Every host stores a shard of the parameters (shards.c).  A unit is a bucket, and therefore some
+ * whole blocks; its parameters are assigned to the owners in equal parts.  Before a block reads its
+ * parameters, the ranks of all hosts gather its unit.  Each owner copies its part into a slot, at
+ * the same offset in the arena of every host, and sends it to the other hosts.  A unit stays in
+ * memory until its slot is needed (shelf.h).
  *
  *      blocks      | unit 3 | unit 2 | unit 1 |
- *      slot 0      | 3               | 1 ...          comes while unit 2 is read
+ *      slot 0      | 3               | 1 ...          arrives while unit 2 is read
  *      slot 1               | 2               | 0 ...
  *
- * While a unit is read the next one comes into the slot that it would come into then anyway, as
- * soon as all ranks of the host are done with what is there (comm/fill.h).  It moves whenever a
- * rank waits for anything, and between blocks: there is no other thread.  All ranks read the same
- * blocks in the same order, also those that have nothing to compute.
+ * While a unit is read, the next unit is received into its slot, as soon as all ranks of the host
+ * have finished with that slot's present unit (comm/fill.h).  Transfers advance whenever a rank
+ * waits, and between blocks; there is no other thread.  All ranks read the same blocks in the same
+ * order, even ranks that have nothing to compute.
  *
- * Where a host's shard is in files (offload/supply.c), also where it is the only host, a part is
- * read into its place in the slot first.  Then it is sent, or the host's other ranks are told:
+ * A host's shard may be in files (offload/supply.c), even on a single host.  A part is then first
+ * read into its place in the slot, and after that sent to other hosts, or announced to the host's
+ * other ranks:
  *
- *      ordered - entered - read | travels, or is told
+ *      ordered - entered - read | sent, or announced
  *
- * That first half moves between blocks and where somebody wants a unit.  A rank waits for nothing
- * while a unit is unread that another needs to get there: it has then all that it has come to.
+ * The steps up to "read" advance between blocks and when a rank needs a unit.  A rank must not wait
+ * for anything else while it has not read a unit that another rank needs to continue.
  *
- * Where parameters are read as bf16 (gather_dtype), owners round what they put into a slot: half of
- * the bytes travel, and are there.  Where they are read as blocks of 8 bits, these are put into a
- * parcel beside the slot, which is what travels; whoever it comes to on a host takes it from there.
- * Parcels may be kept for every unit until the values change: then a unit that is read again is
- * taken from there, and no host sends anything (ZeRO++'s secondary shard; Wang et al. 2023).
+ * If parameters are read as bf16 (gather_dtype), owners round them into the slot, and half of the
+ * bytes are sent and stored.  If they are read as blocks of 8 bits, owners write the blocks into a
+ * parcel beside the slot, and send the parcel.  On each host the receiving ranks convert it into
+ * the slot.  Parcels of all units may stay in memory until the values change.  A unit that is read
+ * again is then converted from its parcel, and nothing is sent (ZeRO++'s secondary shard; Wang et
+ * al. 2023).
  *
- * Memory: a shard, and slots for so many of the largest units; quantised, about a quarter of each
- *         slot more, or a byte for every parameter.
- * Cost:   of a unit of n bytes each host sends its part to all others: (H-1)/H n over all of its
+ * Memory: a shard, and slots of the size of the largest unit.  Quantised: about a quarter more for
+ *         each slot, or a byte for every parameter.
+ * Cost:   for a unit of n bytes, each host sends its part to all others: (H-1)/H n over all of its
  *         ranks.  A turn gathers each unit for its forward and again for its backward pass, unless
- *         it is still there.
- * (Zhao et al., PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel, 2023, section 3.)
+ *         it is still in a slot.
+ * Source: Zhao et al., PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel, 2023,
+ *         section 3.
  */
 #include "parallel/strategies/units.h"
 
@@ -46,57 +49,67 @@
 #include "parallel/offload/supply.h"
 #include "parallel/strategies/shards.h"
 
-enum { LINE = 64 }; /* bytes at which parcels begin */
+enum { LINE = 64 }; /* alignment of parcels in bytes */
 
-/* What this rank gives of a unit: to be copied, or rounded, unless it is in its place. */
+/* A piece of a unit that this rank sends.  It is copied or rounded into the slot, unless it is
+ * already there. */
 typedef struct {
     const float *from;
     lk_dtype     to;           /* LK_F32 or LK_BF16 */
-    size_t       count, bytes; /* elements; as it is read, with what lies behind it */
+    /* elements; bytes in the type in which they are read, with padding */
+    size_t       count, bytes;
 } piece;
 
-/* What is on its way to a slot. */
+/* A transfer into a slot. */
 typedef struct {
     lk_parallel *parallel;
     uint32_t     unit;
     lki_filler   filler;
-    lk_request  *request; /* or NULL */
+    lk_request  *request; /* NULL: none is under way */
 } arrival;
 
-/* Whether this rank gives a span to the others: what it owns, or of ranks that are lost. */
+/* Returns true if this rank sends a span to the others, as its owner or in place of a lost
+ * owner. */
 static bool gives(const lk_parallel *parallel, const lki_param_span *span)
 {
-    return lki_shards_carrier(parallel, span->owner) == lk_comm_rank(parallel->group);
+    return lki_shards_carrier(parallel, span->owner) == lk_comm_rank(parallel->peers.group);
 }
 
-/* Of units that are quantised. */
+/* The state for quantised units. */
 typedef struct {
-    size_t *spans;      /* their numbers, in the order of the parameter space */
-    size_t *first_span; /* of each unit, among these; [unit_count] = all */
-    bool   *held;       /* of each unit: its parcel is there, and is what owners have */
-    size_t *parcel_at;  /* of each unit, where they are kept */
-    size_t *nothing;    /* [ranks of the group]: 0, what such a one needs of each */
+    size_t *spans;      /* span numbers in the order of the parameter space */
+    size_t *first_span; /* [unit_count + 1]: each unit's first entry in `spans` */
+    bool   *held;       /* [unit_count]: the unit's parcel is complete and current */
+    /* [unit_count]: offset of the unit's parcel, if all parcels stay in memory */
+    size_t *parcel_at;
+    /* [ranks of the group]: zeros, the bytes that ranks send for a unit whose parcel is complete */
+    size_t *nothing;
 } packing;
 
 struct lki_units {
-    lk_comm     *comm;        /* the group once more: gathering has an order of its own */
-    size_t      *first;       /* of each unit: where it begins among what is read, bytes */
-    piece       *mine;        /* what I give of all units, in the order of that space */
-    size_t      *first_mine;  /* of each unit, among these; [unit_count] = all */
-    arrival     *coming;      /* into each slot */
+    /* a second communicator of the group, because gathers run in a separate order */
+    lk_comm     *comm;
+    /* [unit_count]: byte offset of each unit in the copy of all parameters in the type in which
+     * they are read */
+    size_t      *first;
+    piece       *mine;        /* the pieces that I send, unit by unit */
+    size_t      *first_mine;  /* [unit_count + 1]: each unit's first entry in `mine` */
+    arrival     *coming;      /* [slot_count] */
     packing      packing;
-    lki_supply  *supply;      /* of what is in files, or NULL */
-    uint32_t    *ordered;     /* of it, for each slot: a unit that has not come, or LKI_NO_UNIT */
-    uint32_t    *last;        /* of each term: reads up to and with its block's last */
-    uint32_t     at;          /* the turn's next read */
+    lki_supply  *supply;      /* supplies parameters from files; NULL: parameters are in memory */
+    /* [slot_count]: the unit that was ordered from files and is not complete, or LKI_NO_UNIT */
+    uint32_t    *ordered;
+    /* [term_count]: number of reads up to and including the last read of the term's block */
+    uint32_t    *last;
+    uint32_t     at;          /* the next read of the turn */
 };
 
-/* ---- How much ---------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------ */
 
 size_t lki_units_bytes(lk_parallel *parallel)
 {
-    parallel->slot_bytes = lki_unit_largest(parallel->layout);
-    return parallel->shelf.slot_count * parallel->slot_bytes;
+    parallel->shelf.slot_bytes = lki_unit_largest(parallel->layout);
+    return parallel->shelf.slot_count * parallel->shelf.slot_bytes;
 }
 
 size_t lki_units_parcels(lk_parallel *parallel)
@@ -113,19 +126,20 @@ size_t lki_units_parcels(lk_parallel *parallel)
             bytes = 0;
         unit = lki_unit_of(layout, p);
         all -= lki_round_up(bytes, LINE);
-        bytes += lki_rounded_bytes(LK_I8, layout->sizes[p]); /* no span's border cuts a block */
+        /* a span always ends at the end of a block */
+        bytes += lki_rounded_bytes(LK_I8, layout->sizes[p]);
         all += lki_round_up(bytes, LINE);
         most = lki_max(most, lki_round_up(bytes, LINE));
     }
-    parallel->parcel_bytes = most;
+    parallel->shelf.parcel_bytes = most;
     return parallel->keeps ? all : parallel->shelf.slot_count * most;
 }
 
-/* ---- What comes -------------------------------------------------------------------------- */
+/* ---- Transfers --------------------------------------------------------------------------- */
 
 static unsigned char *memory_of(const lk_parallel *parallel, uint32_t slot)
 {
-    return parallel->slots + slot * parallel->slot_bytes;
+    return parallel->shelf.slots + slot * parallel->shelf.slot_bytes;
 }
 
 static void put_whole(void *context, void *to)
@@ -147,9 +161,9 @@ static void put_whole(void *context, void *to)
 static unsigned char *parcel_of(const lk_parallel *parallel, const arrival *a)
 {
     const lki_units *self = parallel->units;
-    return parallel->parcels + (parallel->keeps
-                                    ? self->packing.parcel_at[a->unit]
-                                    : (size_t)(a - self->coming) * parallel->parcel_bytes);
+    return parallel->shelf.parcels +
+           (parallel->keeps ? self->packing.parcel_at[a->unit]
+                            : (size_t)(a - self->coming) * parallel->shelf.parcel_bytes);
 }
 
 static void put_packed(void *context, void *to)
@@ -168,7 +182,7 @@ static void put_packed(void *context, void *to)
     }
 }
 
-/* From the parcel to the slot, also what I have put there. */
+/* Converts rank `giver`'s part of a parcel into the slot.  The giver may be this rank. */
 static void take_packed(void *context, uint32_t giver)
 {
     const arrival       *a        = context;
@@ -197,8 +211,8 @@ static uint32_t last_read(const lki_shelf *shelf, uint32_t term)
     return last;
 }
 
-/* Neighbours in the unit that are neighbours in my shard are one piece.  Of what is in a file it is
- * the whole part, which will be in its place. */
+/* Adds a span to the pieces that I send.  Spans that are neighbours in the unit and in my shard
+ * become one piece.  With files the piece is my whole part, which is read into its place. */
 static void add_mine(const lk_parallel *parallel, lki_units *self, const lki_param_span *span)
 {
     size_t *end   = &self->first_mine[lki_unit_of(parallel->layout, span->param) + 1];
@@ -228,18 +242,19 @@ static lk_status list_mine(const lk_parallel *parallel, lki_units *self)
         uint32_t p = layout->terms[t].param;
         if (layout->terms[t].use != 0)
             continue;
-        for (; unit < lki_unit_of(layout, p); unit++) /* the next ones begin where it ends */
+        for (; unit < lki_unit_of(layout, p); unit++) /* the next units begin where this one ends */
             self->first_mine[unit + 2] = self->first_mine[unit + 1];
         for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++)
             if (gives(parallel, &layout->spans[i]))
                 add_mine(parallel, self, &layout->spans[i]);
     }
-    for (unit += 2; unit <= layout->bucket_count; unit++) /* further uses of shared parameters */
+    /* units that have only further uses of shared parameters */
+    for (unit += 2; unit <= layout->bucket_count; unit++)
         self->first_mine[unit] = self->first_mine[unit - 1];
     return LK_OK;
 }
 
-/* Units follow each other as terms do. */
+/* Lists spans unit by unit, in the order of terms. */
 static lk_status list_spans(const lki_layout *layout, packing *p)
 {
     size_t count = 0;
@@ -254,7 +269,8 @@ static lk_status list_spans(const lki_layout *layout, packing *p)
             p->spans[count++] = i;
         p->first_span[lki_unit_of(layout, param) + 1] = count;
     }
-    for (uint32_t u = 0; u < layout->bucket_count; u++) /* some have further uses only */
+    /* units that have only further uses of shared parameters */
+    for (uint32_t u = 0; u < layout->bucket_count; u++)
         p->first_span[u + 1] = lki_max(p->first_span[u + 1], p->first_span[u]);
     return LK_OK;
 }
@@ -269,7 +285,7 @@ static lk_status open_packing(const lk_parallel *parallel, packing *p)
         return LK_OK;
     LK_TRY(list_spans(layout, p));
     LK_TRY(LKI_NEW(&p->parcel_at, layout->bucket_count, "units that are kept"));
-    LK_TRY(LKI_NEW(&p->nothing, lk_comm_size(parallel->group), "units that are kept"));
+    LK_TRY(LKI_NEW(&p->nothing, lk_comm_size(parallel->peers.group), "units that are kept"));
     for (uint32_t u = 0; u < layout->bucket_count; u++) {
         p->parcel_at[u] = at;
         for (size_t i = p->first_span[u]; i < p->first_span[u + 1]; i++)
@@ -319,7 +335,8 @@ lk_status lki_units_open(lk_parallel *parallel)
     for (uint32_t t = 0; t < layout->term_count; t++)
         self->last[t] = layout->terms[t].same_block ? self->last[t - 1]
                                                     : last_read(&parallel->shelf, t);
-    return lk_comm_split(&self->comm, parallel->group, 0, lk_comm_rank(parallel->group));
+    return lk_comm_split(&self->comm, parallel->peers.group, 0,
+                         lk_comm_rank(parallel->peers.group));
 }
 
 void lki_units_close(lk_parallel *parallel)
@@ -348,13 +365,15 @@ void lki_units_close(lk_parallel *parallel)
 
 /* ---- Gathering --------------------------------------------------------------------------- */
 
-/* Of a unit whose memory is `to`: element `at` of the parameter space, where all are FP32. */
+/* Returns the address of element `at` of the parameter space in a unit's memory `to`.  All
+ * parameters must be FP32. */
 static float *place_in(const lki_units *self, uint32_t unit, void *to, size_t at)
 {
     return (float *)to + (at - self->first[unit] / sizeof(float));
 }
 
-/* Where no other host is left its ranks put all of it there together, and wait for that. */
+/* Fills a unit if only one host is left.  Its ranks copy all parts into the slot, between two
+ * barriers. */
 static lk_status give_here(lk_parallel *parallel, uint32_t unit, uint32_t slot)
 {
     lki_units *self = parallel->units;
@@ -367,7 +386,7 @@ static lk_status give_here(lk_parallel *parallel, uint32_t unit, uint32_t slot)
                                                : memory_of(parallel, slot);
     for (uint32_t r = 0; r < lk_comm_rank(self->comm); r++)
         at += bytes[r];
-    if (parallel->turning)
+    if (parallel->turn.running)
         LK_TRY(parallel->ops->settle(parallel));
     LK_TRY(lk_barrier(self->comm));
     a->filler.put(a, to + at);
@@ -376,7 +395,7 @@ static lk_status give_here(lk_parallel *parallel, uint32_t unit, uint32_t slot)
     return lk_barrier_start(&a->request, self->comm);
 }
 
-/* My part of a unit is in its place, or will be copied there: the others get it. */
+/* Sends my part of a unit to the other hosts, after copying it to the slot if necessary. */
 static lk_status give(lk_parallel *parallel, uint32_t unit, uint32_t slot)
 {
     lki_units    *self  = parallel->units;
@@ -400,7 +419,8 @@ static lk_status give(lk_parallel *parallel, uint32_t unit, uint32_t slot)
                                   &a->filler, &a->request);
 }
 
-/* Out of files: all that was ordered up to what is for `slot`, or what there is already. */
+/* Reads units from files and sends them.  With a slot, waits until its unit is sent; otherwise
+ * sends only units that are already read. */
 static lk_status receive(lk_parallel *parallel, uint32_t slot)
 {
     lki_units *self = parallel->units;
@@ -418,7 +438,7 @@ static lk_status receive(lk_parallel *parallel, uint32_t slot)
     return LK_OK;
 }
 
-/* Waits until what is on its way to a slot is there. */
+/* Waits until the transfer into a slot is complete. */
 static lk_status finish(lk_parallel *parallel, uint32_t slot)
 {
     lk_request **coming = &parallel->units->coming[slot].request;
@@ -429,7 +449,7 @@ static lk_status finish(lk_parallel *parallel, uint32_t slot)
     if (*coming == NULL)
         return LK_OK;
     LK_TRY(lk_request_test(*coming, &done));
-    if (!done && parallel->turning)
+    if (!done && parallel->turn.running)
         LK_TRY(parallel->ops->settle(parallel));
     LK_TRY(lk_request_wait(*coming));
     lk_request_free(*coming);
@@ -451,7 +471,8 @@ static lk_status gather(lk_parallel *parallel, uint32_t unit)
     size_t     at;
 
     for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
-        if (s == slot || (parallel->keeps && self->coming[s].unit == unit)) /* into its parcel */
+        /* the unit's parcel may still be arriving */
+        if (s == slot || (parallel->keeps && self->coming[s].unit == unit))
             LK_TRY(finish(parallel, s));
     if (self->supply == NULL)
         return give(parallel, unit, slot);
@@ -463,13 +484,13 @@ static lk_status gather(lk_parallel *parallel, uint32_t unit)
     return receive(parallel, LKI_NO_SLOT);
 }
 
-/* Of a step that has failed nobody will hear. */
+/* Returns true after a failure, when other ranks no longer take part in transfers. */
 static bool has_failed(const lk_parallel *parallel)
 {
-    return parallel->failure.status != LK_OK;
+    return parallel->now.failure.status != LK_OK;
 }
 
-/* What read `at` lacks, and what comes next, is on its way. */
+/* Starts transfers of the units that read `at` needs, and of the next units. */
 static lk_status prepare(lk_parallel *parallel, uint32_t at, uint32_t period)
 {
     lk_status status = LK_OK;
@@ -483,7 +504,7 @@ static lk_status prepare(lk_parallel *parallel, uint32_t at, uint32_t period)
     return status;
 }
 
-/* It is in memory. */
+/* Waits until the units of a read are in memory. */
 static lk_status read_at(lk_parallel *parallel, uint32_t at, uint32_t period)
 {
     const lki_read *read = &parallel->shelf.reads[at];
@@ -503,14 +524,14 @@ lk_status lki_units_read(lk_parallel *parallel, uint32_t term)
 {
     lki_units      *self   = parallel->units;
     const lki_shelf *shelf   = &parallel->shelf;
-    uint32_t        period = parallel->turning ? shelf->read_count : shelf->forward;
+    uint32_t        period = parallel->turn.running ? shelf->read_count : shelf->forward;
     uint32_t        at     = self->at % period, found = at;
 
     while (shelf->reads[found].term != term)
         found = (found + 1) % period;
     self->at         = found + 1;
     lk_status status = read_at(parallel, found, period);
-    if (status == LK_OK && found != at) /* other ranks will say so, too */
+    if (status == LK_OK && found != at) /* the other ranks will fail with the same message */
         status = finish_all(parallel);
     if (status == LK_OK && found != at)
         return lk_fail(LK_EINVAL,
@@ -524,7 +545,8 @@ lk_status lki_units_catch_up(lk_parallel *parallel, uint32_t term)
 {
     lki_units *self = parallel->units;
     uint32_t   all = parallel->shelf.read_count, end = term == UINT32_MAX ? all : self->last[term];
-    for (; self->at < end; self->at++) /* who waits for a file goes on here alone */
+    /* a rank that waits for a file advances its own transfers here */
+    for (; self->at < end; self->at++)
         LK_TRY(self->supply == NULL ? prepare(parallel, self->at, all)
                                     : read_at(parallel, self->at, all));
     if (term != UINT32_MAX)
@@ -540,7 +562,7 @@ lk_status lki_units_progress(lk_parallel *parallel)
     if (self->supply != NULL)
         LK_TRY(receive(parallel, LKI_NO_SLOT));
     for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
-        if (self->coming[s].request != NULL) /* asking for one moves all */
+        if (self->coming[s].request != NULL) /* testing one request advances all requests */
             return lk_request_test(self->coming[s].request, &done);
     return LK_OK;
 }

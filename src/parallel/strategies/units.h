@@ -1,46 +1,53 @@
-/* parallel/strategies/units.h -- parameters that hosts keep in parts and gather while they read
- * them.  See units.c. */
+/* parallel/strategies/units.h -- sharded parameters that are gathered when blocks read them.  See
+ * units.c. */
 #ifndef LKI_PARALLEL_UNITS_H
 #define LKI_PARALLEL_UNITS_H
 
-#include "parallel/strategy.h"
+#include "parallel/state.h"
 
-/* Of all slots, and of what comes there if it is quantised; leaves how large one is. */
+/* Returns the bytes of all slots, and sets parallel->shelf.slot_bytes. */
 size_t lki_units_bytes(lk_parallel *parallel);
+
+/* Returns the bytes of all parcels, which hold quantised units, and sets
+ * parallel->shelf.parcel_bytes. */
 size_t lki_units_parcels(lk_parallel *parallel);
 
-/* Turns of a step; plan/gathers.c: how often so many gather each unit, out[unit_count], zeroed. */
+/* Returns the number of turns of a step. */
 uint64_t               lki_units_turns(const lk_parallel *parallel);
+
+/* Counts how often each unit is gathered in `turns` turns. out[unit_count] must be zeroed.  Defined
+ * in gathers.c. */
 LK_NODISCARD lk_status lki_units_count(lk_parallel *parallel, uint64_t turns, lki_gathers *out);
 
-/* Once layout, pieces and arena are there; lki_units_close() accepts a half-made one. */
+/* Prepares gathering, once the layout, the pieces and the arena exist. lki_units_close() accepts a
+ * half-opened state. */
 LK_NODISCARD lk_status lki_units_open(lk_parallel *parallel);
 void                   lki_units_close(lk_parallel *parallel);
 
-/* Collective.  The block whose first gradient term is `term` reads its parameters from now on until
- * the next call.  They are in memory even if it fails. */
+/* Gathers the parameters of the block whose first gradient term is `term`.  They may be read until
+ * the next call.  Even on failure their addresses are valid memory.  Collective. */
 LK_NODISCARD lk_status lki_units_read(lk_parallel *parallel, uint32_t term);
 
-/* What the turn has not read yet, up to the last read of the block of `term`; UINT32_MAX: all, and
- * the next read is the first again. */
+/* Gathers the units that the turn has not read yet, up to the last read of the block of `term`.
+ * UINT32_MAX gathers all units, and restarts the list of reads. */
 LK_NODISCARD lk_status lki_units_catch_up(lk_parallel *parallel, uint32_t term);
 
-/* Whether the turn has no read of the term's block to come. */
+/* Returns true if the turn will not read the term's block again. */
 bool lki_units_passed(const lk_parallel *parallel, uint32_t term);
 
-/* A turn begins. */
+/* Begins a turn. */
 void lki_units_begin(lk_parallel *parallel);
 
-/* Before values change: waits for what still comes. */
+/* Waits for units that are still arriving; called before values change. */
 LK_NODISCARD lk_status lki_units_settle(lk_parallel *parallel);
 
-/* They have changed: what was gathered is old. */
+/* Discards all gathered units, because the values have changed. */
 void lki_units_forget(lk_parallel *parallel);
 
-/* Moves forward what is on its way, without waiting. */
+/* Advances the current transfers without waiting. */
 LK_NODISCARD lk_status lki_units_progress(lk_parallel *parallel);
 
-/* Where a parameter that is being read lies, or NULL. */
+/* Returns the address of a parameter whose block is being read, or NULL. */
 const void *lki_units_find(const lk_parallel *parallel, uint32_t param);
 
 #endif

@@ -1,7 +1,7 @@
-/* units_test.c -- units of parameters in their slots, on paper; and who reads out of order.
+/* units_test.c -- the assignment of units to slots, and reads out of order.
  *
- * Method: a slot that is taken for another unit is compared with every other choice, by trying all
- *         of them; over simulated hosts a block that is not the next is read.
+ * Method: the number of gathers is compared with the minimum over all choices of slots.  Over
+ *         simulated hosts a block is read out of order.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,12 +10,13 @@
 
 #include <cmocka.h>
 
-#include "comm/hosted.h"
-#include "parallel/strategy.h"
+#include "comm/hosted_testing.h"
+#include "parallel/state.h"
 
 enum { UNITS = 5, PARAMS = UNITS + 1 };
 
-/* The first is read by the last block, too; every other parameter is a block, and a unit. */
+/* The last block also reads the first parameter.  Every other parameter is one block and one
+ * unit. */
 static const lk_param model[PARAMS] = {
     { .name = "shared", .shape = { 1, { 32 } }, .uses = 2 },
     { .name = "a", .shape = { 1, { 16 } } },
@@ -25,14 +26,15 @@ static const lk_param model[PARAMS] = {
     { .name = "bias", .shape = { 1, { 1 } } },
 };
 
-/* In the order of backward: the last block has two parameters, of two units. */
+/* Terms in the order of the backward pass: the last block has two parameters, in two units. */
 static const lk_parallel_term terms[] = { { 5, 0, 0 }, { 0, 1, 1 }, { 4, 0, 0 }, { 3, 0, 0 },
                                           { 2, 0, 0 }, { 1, 0, 0 }, { 0, 0, 0 } };
 enum { TERMS = sizeof terms / sizeof terms[0] };
 
 static lk_parallel_options options_of(uint32_t buffers)
 {
-    return (lk_parallel_options){ .strategy           = "zero3",
+    return (lk_parallel_options){ .struct_size        = sizeof(lk_parallel_options),
+                                  .strategy           = "zero3",
                                   .virtual_workers    = 2,
                                   .bucket_bytes       = 1,
                                   .first_bucket_bytes = 1,
@@ -61,18 +63,21 @@ static void reads_are_of_units(void **state)
     assert_int_equal(shelf.unit_count, 6);
     assert_int_equal(shelf.forward, 6);
     assert_int_equal(shelf.read_count, 12);
-    assert_int_equal(shelf.slot_count, 3); /* what the last block reads, and what comes next */
+    /* the units that the last block reads, and the next unit */
+    assert_int_equal(shelf.slot_count, 3);
     const uint32_t units[] = { 5, 4, 3, 2, 1, 0, 0, 1, 2, 3, 4, 5 };
     for (uint32_t i = 0; i < 12; i++) {
         assert_int_equal(shelf.reads[i].units[0], units[i]);
         assert_int_equal(shelf.reads[i].count, units[i] == 0 ? 2 : 1);
     }
-    assert_int_equal(shelf.reads[5].units[1], 5); /* the shared one lies where its use 0 does */
+    /* the shared parameter is in the unit of its use 0 */
+    assert_int_equal(shelf.reads[5].units[1], 5);
     lki_shelf_deinit(&shelf);
     lki_layout_free(layout);
 }
 
-/* What a walk over all reads puts into slots; every unit that is read is there. */
+/* Counts the units that a walk over all reads puts into slots, and checks that every unit that is
+ * read has a slot. */
 static uint32_t count_puts(lki_shelf *shelf)
 {
     uint32_t puts = 0, unit;
@@ -89,7 +94,8 @@ static uint32_t count_puts(lki_shelf *shelf)
     return puts;
 }
 
-/* The fewest of any choices, from read `at` on with these units in the slots. */
+/* Returns the minimum number of puts over all choices, from read `at` on and with these units in
+ * the slots. */
 static uint32_t fewest_puts(const lki_shelf *shelf, uint32_t at, uint32_t next, const uint32_t *in)
 {
     uint32_t best = UINT32_MAX, slots = shelf->slot_count, now[UNITS + 1];
@@ -129,7 +135,7 @@ static void no_choice_gathers_less(void **state)
         assert_int_equal(lki_shelf_init(&shelf, layout, &options), LK_OK);
         assert_int_equal(shelf.slot_count, buffers < 2 ? 2 : buffers > 6 ? 6 : buffers);
         assert_int_equal(count_puts(&shelf), fewest_puts(&shelf, 0, 0, empty));
-        if (buffers >= 6) /* nothing is let go: each is gathered once */
+        if (buffers >= 6) /* no unit is replaced, so each is gathered once */
             assert_int_equal(count_puts(&shelf), 6);
         lki_shelf_deinit(&shelf);
         lki_layout_free(layout);
@@ -141,8 +147,8 @@ static uint64_t sum_of(const lki_gathers *g)
     return g->first[0] + g->first[1] + g->others[0] + g->others[1];
 }
 
-/* Turn after turn, against what is told of all.  Where backward goes the same way as forward it is
- * some turns until they are alike. */
+/* Compares lki_shelf_count() with a walk, turn by turn.  If the backward pass reads in the order of
+ * the forward pass, turns become equal only after some turns. */
 static void gathers_of_turns_are_counted(void **state)
 {
     static const uint32_t same_way[] = { 6, 5, 4, 3, 2, 0, 6, 5, 4, 3, 2, 0 };
@@ -171,7 +177,8 @@ static void gathers_of_turns_are_counted(void **state)
         }
 }
 
-/* Nothing that is read until then goes, and the same units come in the same order as without. */
+/* Puts units into slots ahead of their reads.  Expects that no unit that is read in between is
+ * replaced, and that units arrive in the same order as without. */
 static void what_comes_ahead_would_come_anyway(void **state)
 {
     (void)state;
@@ -195,7 +202,7 @@ static void what_comes_ahead_would_come_anyway(void **state)
         }
         assert_int_equal(early + at_once, count);
         assert_int_equal(next, count);
-        assert_int_equal(at_once, buffers <= 2 ? 9 : 1); /* the shared unit stays, and takes one */
+        assert_int_equal(at_once, buffers <= 2 ? 9 : 1); /* the shared unit stays in a slot */
         lki_shelf_deinit(&shelf);
         lki_shelf_deinit(&plain);
         lki_layout_free(layout);
@@ -205,7 +212,8 @@ static void what_comes_ahead_would_come_anyway(void **state)
 static void refuses_reads_that_leave_blocks_out(void **state)
 {
     static const uint32_t twice[]  = { 6, 6, 5, 4, 3, 2, 0 };
-    static const uint32_t inside[] = { 6, 5, 4, 3, 2, 1 }; /* term 1 is of term 0's block */
+    /* term 1 is inside the block of term 0 */
+    static const uint32_t inside[] = { 6, 5, 4, 3, 2, 1 };
     lk_parallel_options   options  = options_of(0);
     lki_layout           *layout   = layout_of(&options);
     lki_shelf              shelf;
@@ -225,7 +233,7 @@ static void refuses_reads_that_leave_blocks_out(void **state)
 
 /* ---- Over hosts -------------------------------------------------------------------------- */
 
-/* What it reads is in memory all the same. */
+/* Reads a block out of order.  Its parameters must still be in memory. */
 static bool reads_out_of_order(lk_comm *comm, void *context)
 {
     lk_parallel_options options = options_of(0);
@@ -252,7 +260,8 @@ static void names_a_block_that_is_read_out_of_order(void **state)
     assert_true(hosted_all((hosted){ .hosts = 2, .each = 1 }, reads_out_of_order, NULL));
 }
 
-/* Hosts 1 and 3 keep the same part, and one of them changes it and stands by that. */
+/* Hosts 1 and 3 store the same shard.  One of them changes it, and updates its own hashes to
+ * match. */
 static bool drifts_apart(lk_comm *comm, void *context)
 {
     lk_parallel_options options = options_of(0);
@@ -271,7 +280,7 @@ static bool drifts_apart(lk_comm *comm, void *context)
             lk_parallel_report(p, 1, 1, 1, 0);
         status = lk_parallel_finish(p, 0.1, &result);
         if (step == 0 && lk_comm_rank(comm) == 3) {
-            const lki_param_span *span = &p->layout->spans[p->mine[0]];
+            const lki_param_span *span = &p->layout->spans[p->owned.spans[0]];
             lki_values_of(p, span)[0] += 1;
             lki_attest_written(p, span->param);
         }

@@ -1,64 +1,69 @@
-/* zero2.c -- ZeRO-2: gradients, too, are kept by those who update with them, and by nobody else.
+/* zero2.c -- ZeRO-2: summed gradients are stored only by the ranks that update with them.
  *
- * Virtual workers are dealt in rounds (rounds.h).  During backward a rank has room for the buckets
- * under way: the one that is being computed and the one before, which travels.  As soon as a bucket
- * is complete, each subtree of the round is reduced to the owners, who keep partial sums of what
- * they own.  Then the ranks of the host, who have read each other's, tell each other that they are
- * done, and the room is the next but one's:
+ * Virtual workers are assigned in rounds (rounds.h).  During the backward pass a rank has memory
+ * for two buckets: the bucket that is being computed, and the one before it, which is being sent.
+ * As soon as a bucket is complete, each subtree of the round is reduced to the owners, which store
+ * partial sums of their slices.  Ranks of a host read each other's gradients directly.  They notify
+ * each other when they have finished, and the memory is used for the next bucket but one:
  *
  *      buckets     0 at the bottom, 1 at the top, 2 at the bottom ...   (even, odd)
  *      a bucket    claimed - computed - reduced - released
  *
- * A virtual worker that accumulates over several micro-batches needs all of its gradient until the
- * last of them: then every bucket has a place of its own.
+ * A virtual worker that accumulates over several micro-batches needs its whole gradient until the
+ * last one.  Then every bucket has separate memory.
  *
- * Memory: for each rank the two largest neighbouring buckets (or one whole gradient), and of what
- *         it owns as many partial sums as the rounds need (lki_round_plan).
- * Order:  the canonical tree: that of every subtree, then that over them.
- * (Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, 5.2.)
+ * Memory: for each rank the largest two neighbouring buckets (or one whole gradient), and as many
+ *         partial sums of its slices as the rounds need (lki_round_plan).
+ * Order:  the canonical tree, first within each subtree and then over the subtrees.
+ * Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models,
+ *         5.2.
  */
 #include <string.h>
 
 #include "base/memory.h"
 #include "parallel/strategies/shards.h"
 
-enum { JOBS = 4 }; /* buckets whose sums travel at a time */
+enum { JOBS = 4 }; /* buckets that are reduced at the same time */
 
-/* A bucket or, as the last, running state. */
+/* A bucket.  The last unit is running state. */
 typedef struct {
-    lk_tree_op op;    /* what all its reductions have in common */
-    size_t     place; /* in the room */
-    size_t     first; /* of what I own: in a partial sum */
+    lk_tree_op op;    /* the fields that are equal for all of its reductions */
+    size_t     place; /* offset in `room` */
+    size_t     first; /* offset in a partial sum of my slices */
     size_t     owned;
     uint32_t   terms, pending;
 } unit;
 
-/* The sum over one subtree. */
+/* The reduction of one subtree. */
 typedef struct {
     lk_tree_op   op;
     lk_tree_node node;
     lk_request  *request;
 } travel;
 
-/* A unit's reductions of one round. */
+/* The reductions of one unit in one round. */
 typedef struct {
     travel     *travels; /* [widest] */
     uint32_t    arrived;
-    lk_request *leaving; /* until the ranks of this host have read what they need */
+    lk_request *leaving; /* open until the ranks of this host have finished reading */
 } job;
 
 typedef struct {
-    lk_comm  *host;                           /* the ranks of my host; NULL: each is alone on its */
-    float    *room, *states[2];               /* for gradients: mine */
-    float    *partials, *state_partials;      /* mine: as many as the rounds need, side by side */
-    size_t    owned, state_elements, *places; /* of what I own, in a partial sum */
+    lk_comm  *host; /* the ranks of my host; NULL: every host has one rank */
+    /* room: memory for my gradients; states: my running state in even and odd rounds */
+    float    *room, *states[2];
+    /* my partial sums, as many as the rounds need, one after another */
+    float    *partials, *state_partials;
+    /* places: [pieces]: offset of each of my pieces in a partial sum */
+    size_t    owned, state_elements, *places;
     unit     *units;
     uint32_t  unit_count;
     lk_slice *state_slices;
     travel   *travels;
-    job       jobs[JOBS];        /* job k, of unit k mod unit_count, is jobs[k mod JOBS] */
-    uint64_t  started, released; /* jobs of this step */
-    uint32_t  round, claimed;    /* of the virtual worker under way: its units with room */
+    job       jobs[JOBS]; /* job k is for unit k mod unit_count and is stored in jobs[k mod JOBS] */
+    uint64_t  started, released; /* number of jobs started and released in this step */
+    /* round: the current virtual worker's round; claimed: how many of its units have memory */
+    uint32_t  round, claimed;
 } zero2;
 
 static zero2 *zero2_of(const lk_parallel *parallel)
@@ -72,7 +77,7 @@ static bool accumulates(const lk_parallel *parallel)
     return parallel->micro_count > 1;
 }
 
-/* ---- How much ---------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------ */
 
 static size_t room_elements(const lk_parallel *parallel)
 {
@@ -88,7 +93,7 @@ static size_t room_elements(const lk_parallel *parallel)
     return most;
 }
 
-/* Elements of sums that ranks of a host own: those whose number there is below `locals`. */
+/* Counts the elements of sums that ranks with local numbers below `locals` own on a host. */
 static size_t owned_elements(const lk_parallel *parallel, uint32_t host, uint32_t locals)
 {
     const lki_layout *layout = parallel->layout;
@@ -103,14 +108,16 @@ static size_t owned_elements(const lk_parallel *parallel, uint32_t host, uint32_
     return total;
 }
 
-/* Elements that a rank has whatever it owns, where rounds need so many buffers. */
+/* Counts the elements that a rank needs even if it owns nothing, if rounds need `buffers` partial
+ * sums. */
 static size_t fixed_elements(const lk_parallel *parallel, uint32_t buffers)
 {
     return room_elements(parallel) +
            (2 + (size_t)buffers) * parallel->micro_count * parallel->state_width;
 }
 
-/* Of `locals` ranks, which own so much. */
+/* Counts the elements of `locals` ranks that together own `owned` elements.  Returns false on
+ * overflow. */
 static bool count_with(const lk_parallel *parallel, uint32_t locals, size_t owned, uint32_t buffers,
                        size_t *total)
 {
@@ -127,8 +134,8 @@ static bool count_elements(const lk_parallel *parallel, uint32_t host, uint32_t 
                       parallel->rounds.buffers, total);
 }
 
-/* The most that those of a host take who are left of all that there may be: unless whole hosts can
- * be spared, each of the others has one at least. */
+/* Computes the most elements that the surviving ranks of a host may need.  If the loss of a whole
+ * host ends the run, each other host has at least one rank. */
 static bool count_of_fewer(const lk_parallel *parallel, uint32_t host, size_t *most)
 {
     const lki_ledger *ledger = &parallel->ledger;
@@ -212,7 +219,7 @@ static void place_units(lk_parallel *parallel, zero2 *self)
     self->unit_count = layout->bucket_count;
 }
 
-/* Partial sums have what I own in the order of the gradient space. */
+/* Computes the offsets of my sums in a partial sum, in the order of the gradient space. */
 static void place_sums(lk_parallel *parallel, zero2 *self)
 {
     const lki_layout *layout = parallel->layout;
@@ -296,7 +303,7 @@ static bool is_states(const lk_parallel *parallel, const zero2 *self, const unit
     return (uint32_t)(u - self->units) == parallel->layout->bucket_count;
 }
 
-/* What I own of a unit, in a partial sum. */
+/* Returns the address of a unit's partial sum in `buffer`. */
 static float *partial_of(const lk_parallel *parallel, const zero2 *self, const unit *u,
                          uint32_t buffer)
 {
@@ -304,7 +311,7 @@ static float *partial_of(const lk_parallel *parallel, const zero2 *self, const u
                                         : self->partials + buffer * self->owned + u->first;
 }
 
-/* My gradient of a unit in a round. */
+/* Returns the address of my gradient of a unit in a round. */
 static float *gradient_of(const lk_parallel *parallel, const zero2 *self, const unit *u,
                           uint32_t round)
 {
@@ -323,7 +330,7 @@ static lk_status finish_request(lk_request **request, bool wait, bool *done)
     return LK_OK;
 }
 
-/* A subtree's sum is there. */
+/* Does the merges that are possible once a subtree's sum is complete. */
 static void merge_partials(lk_parallel *parallel, zero2 *self, const unit *u,
                            const lki_subtree *subtree)
 {
@@ -334,7 +341,8 @@ static void merge_partials(lk_parallel *parallel, zero2 *self, const unit *u,
     }
 }
 
-/* Moves a job's sums forward; *reduced: they are all there, and others of this host know. */
+/* Advances a job's reductions.  *reduced is set when all are complete and the other ranks of the
+ * host are notified. */
 static lk_status arrive(lk_parallel *parallel, zero2 *self, uint64_t number, bool wait,
                         bool *reduced)
 {
@@ -357,7 +365,8 @@ static lk_status arrive(lk_parallel *parallel, zero2 *self, uint64_t number, boo
     return LK_OK;
 }
 
-/* Moves a job forward; *reduced and *done tell how far it is. */
+/* Advances a job.  *reduced is set when its sums are complete, *done when its memory may be
+ * reused. */
 static lk_status advance(lk_parallel *parallel, zero2 *self, uint64_t number, bool wait,
                          bool *reduced, bool *done)
 {
@@ -371,7 +380,7 @@ static lk_status advance(lk_parallel *parallel, zero2 *self, uint64_t number, bo
     return j->leaving == NULL ? LK_OK : finish_request(&j->leaving, wait, done);
 }
 
-/* Waits until so many jobs are released. */
+/* Waits until the first `wanted` jobs are released. */
 static lk_status release(lk_parallel *parallel, zero2 *self, uint64_t wanted)
 {
     bool reduced, done;
@@ -382,8 +391,8 @@ static lk_status release(lk_parallel *parallel, zero2 *self, uint64_t wanted)
     return LK_OK;
 }
 
-/* Starts the next job.  The room of one that came before may still be read, its partial sums not
- * yet be merged. */
+/* Starts the next job.  Waits first for an earlier job whose memory may still be read, or whose
+ * partial sums may not be merged yet. */
 static lk_status start_next(lk_parallel *parallel, zero2 *self)
 {
     const lki_round_plan *plan   = &parallel->rounds;
@@ -433,7 +442,7 @@ static lk_status not_ready(const lk_parallel *parallel, uint32_t bucket)
 {
     const lki_layout *layout = parallel->layout;
     uint32_t          term   = 0;
-    while (layout->first_bucket[term] < bucket || parallel->ready[term])
+    while (layout->first_bucket[term] < bucket || parallel->turn.ready[term])
         term++;
     return lk_fail(LK_EINVAL,
                    "strategy %s has no room yet for the gradients that were asked for: those of "
@@ -442,13 +451,13 @@ static lk_status not_ready(const lk_parallel *parallel, uint32_t bucket)
                    parallel->ops->name, layout->params[layout->terms[term].param].name);
 }
 
-/* Makes room for the units up to `last` of this virtual worker. */
+/* Waits for the memory of this virtual worker's units up to `last`. */
 static lk_status claim(lk_parallel *parallel, zero2 *self, uint32_t last)
 {
     for (; self->claimed <= last; self->claimed++) {
         uint32_t    k      = self->claimed;
         uint64_t    number = (uint64_t)self->round * self->unit_count + k;
-        /* Jobs that have been where this one comes. */
+        /* the number of jobs that must be released, because they used this memory */
         uint64_t before = !accumulates(parallel)       ? (k == 0 ? number : number - 1)
                           : number >= self->unit_count ? number - self->unit_count + 1
                                                        : 0;
@@ -483,7 +492,7 @@ static lk_status zero2_term_ready(lk_parallel *parallel, uint32_t term)
     return LK_OK;
 }
 
-/* Running state is complete. */
+/* Starts the remaining jobs, since running state is now complete. */
 static lk_status zero2_end_leaf(lk_parallel *parallel)
 {
     zero2 *self = zero2_of(parallel);
@@ -503,8 +512,8 @@ static lk_status zero2_progress(lk_parallel *parallel)
     return LK_OK;
 }
 
-/* Before a rank waits for something else, on which others come later than it does: they may wait
- * here until it has read their gradients. */
+/* Waits until other ranks have read this rank's gradients.  Called before any wait for ranks that
+ * may themselves be waiting here. */
 static lk_status zero2_settle(lk_parallel *parallel)
 {
     zero2 *self = zero2_of(parallel);
@@ -514,7 +523,8 @@ static lk_status zero2_settle(lk_parallel *parallel)
     return LK_OK;
 }
 
-/* The last round may have no virtual worker for this rank. */
+/* Starts the jobs of the last round, in which this rank may have no virtual worker, and waits for
+ * all sums. */
 static lk_status zero2_reduce(lk_parallel *parallel, lki_gradients *sums)
 {
     zero2   *self = zero2_of(parallel);
@@ -530,7 +540,7 @@ static lk_status zero2_reduce(lk_parallel *parallel, lki_gradients *sums)
     return LK_OK;
 }
 
-/* What all three have in common. */
+/* The functions that zero2, zero3 and hybrid share. */
 #define ZERO2                                                                                      \
     .sharded = true, .rounds = true, .whole_blocks = true, .raw = true, .bytes = zero2_bytes,      \
     .passes = zero2_passes, .attach = zero2_attach, .detach = zero2_detach,                        \
@@ -540,12 +550,12 @@ static lk_status zero2_reduce(lk_parallel *parallel, lki_gradients *sums)
 
 const lki_strategy_ops lki_strategy_zero2 = { .name = "zero2", .survives = true, ZERO2 };
 
-/* Parameters in parts, too: units.c. */
+/* ZeRO-3: parameters are sharded as well; see units.c. */
 const lki_strategy_ops lki_strategy_zero3 = {
     .name = "zero3", .survives = true, .gathers = true, ZERO2
 };
 
-/* The same in every group of hosts: shards.c. */
+/* ZeRO-3 within each group of hosts; see shards.c. */
 const lki_strategy_ops lki_strategy_hybrid = {
     .name = "hybrid", .survives = true, .replicates = true, .gathers = true, ZERO2
 };

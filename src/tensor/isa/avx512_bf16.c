@@ -1,4 +1,5 @@
-/* avx512_bf16.c -- the kernels of bf16 values, where an instruction multiplies pairs. */
+/* avx512_bf16.c -- the kernels of bf16 values, with the instruction that multiplies pairs of
+ * values. */
 #include "tensor/isa/kernels.h"
 
 #if defined(__x86_64__)

@@ -1,9 +1,9 @@
-/* tensor/isa/conv.h -- what convolution needs from an instruction set.
+/* tensor/isa/conv.h -- the kernels of convolution that each instruction set provides.
  *
- * Both products read images where they lie: a row of a window is contiguous in NHWC.  Every sum is
- * one chain in ascending order of its index, so the tiles' sizes change no bits and each
- * instruction set picks its own.  In FP32 a step of a chain is an fma of values; in bf16 it is
- * v16_dot2() of words of two values (isa/gemm.h), and `values` of a, b below are words.
+ * Both products read images in place, because a row of a window is contiguous in NHWC.  Every sum
+ * is one chain in ascending order of its index.  So the sizes of tiles change no bits, and each
+ * instruction set chooses its own.  In FP32 a step of a chain is an fma of values.  In bf16 it is
+ * v16_dot2() of words of two values (isa/gemm.h), and `values` of a and b below are words.
  */
 #ifndef LKI_TENSOR_ISA_CONV_H
 #define LKI_TENSOR_ISA_CONV_H
@@ -12,13 +12,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Chains over k of a (rows, k) times b (k, columns).  A row of `a` is `segments` runs of `length`
- * values, a_pitch apart; it starts a_offset behind its pointer.  b lies in panels of 16 columns,
- * padded: b(segment, l, j) is b[j / 16 * panel + segment * b_pitch + l * 16 + j % 16].
+/* Chains over k of a (rows, k) times b (k, columns).  A row of `a` consists of `segments` runs of
+ * `length` values, a_pitch apart, and begins at its pointer plus a_offset. b is in panels of 16
+ * columns, padded: b(segment, l, j) is b[j / 16 * panel + segment * b_pitch + l * 16 + j % 16].
  *
- * Chains begin at zero or go on from `sums`, whose rows are as wide as whole vectors.  Where `to`
- * is given they end: row i of the result begins at to[i], or of what they are added to; in bf16 it
- * is of bf16.  Else `sums` has them. */
+ * Chains begin at zero or continue from `sums`, whose rows are padded to whole vectors.  If `to` is
+ * given, the chains end here, and row i of the result is written or added to to[i].  In bf16 the
+ * result is bf16.  Without `to` the sums remain in `sums`.
+ */
 typedef struct {
     size_t              rows, columns;
     const float *const *a;
@@ -30,9 +31,9 @@ typedef struct {
     void *const        *to;
 } lki_conv_windows;
 
-/* c (rows, columns) continues its chain over k of a(k, row) b(k, column).  k walks `sets` of `runs`
- * of `run` steps; the three distances say how far a and b move with each.  columns is a multiple of
- * 16; there are at most outer_rows rows. */
+/* Continues the chains of c (rows, columns) over k of a(k, row) b(k, column).  k runs over `sets`
+ * of `runs` of `run` steps.  a_set, a_run, a_step and b_set, b_run, b_step are the distances
+ * between these in a and b.  columns is a multiple of 16, and rows at most outer_rows. */
 typedef struct {
     size_t       rows, columns, sets, runs, run;
     const float *a;
@@ -43,18 +44,18 @@ typedef struct {
     size_t       ldc;
 } lki_conv_outer;
 
-/* `columns` <= 16 output channels of weights (cout, cin, taps) from w on, and their sixteen columns
- * of a matrix with rows (tap, ci), `step` elements apart. */
+/* A panel of weights (cout, cin, taps): `columns` <= 16 output channels, starting at w.  `matrix`
+ * has the same panel as sixteen columns with rows (tap, ci), `step` elements apart. */
 typedef struct {
     size_t       columns, cin, taps, step;
-    const float *w;  /* to read */
-    float       *dw; /* to write */
+    const float *w;  /* weights to be read */
+    float       *dw; /* gradients to be written */
     float       *matrix;
 } lki_weight_panel;
 
-enum { LKI_CONV_SLACK = 16 }; /* floats behind what pack_pixels() writes */
+enum { LKI_CONV_SLACK = 16 }; /* floats that pack_pixels() may write past the end of its result */
 
-/* The most rows of a lki_conv_outer: of 16 columns, and of more. */
+/* The maximum rows of an lki_conv_outer: with 16 columns (narrow), and with more (wide). */
 typedef struct { size_t narrow, wide; } lki_outer_rows;
 
 typedef struct {
@@ -63,19 +64,21 @@ typedef struct {
     void (*windows)(const lki_conv_windows *windows);
     void (*outer)(const lki_conv_outer *outer);
 
-    /* `channels` <= 16 values of each pixel, `stride` apart, close together. */
+    /* Copies `channels` <= 16 values of each pixel, `stride` apart, to contiguous memory. */
     void (*pack_pixels)(size_t pixels, size_t channels, const float *from, size_t stride,
                         float *to);
-    void (*pack_weights)(const lki_weight_panel *panel); /* zeros beyond columns */
+    void (*pack_weights)(const lki_weight_panel *panel); /* writes zeros beyond `columns` */
     void (*unpack_weights)(const lki_weight_panel *panel);
 } lki_conv_kernels;
 
-/* Words of pixels of a row: entry i has, of each channel, pixel i * step - pad in its low half and
- * the pixel `apart` after it in the other; zeros where there is no pixel.  An entry's words are
- * `pitch` behind those of the last; `lanes` are written: `channels`, or that in whole vectors. */
+/* Combines the pixels of a row to words.  Each entry has a word per channel: pixel i * step - pad
+ * of entry i in the low half, and the pixel `apart` pixels after it in the high half.  Missing
+ * pixels are zeros.  Entries are `pitch` words apart.  `lanes` words of each entry are written:
+ * `channels`, or `channels` rounded up to whole vectors. */
 typedef struct {
     size_t          entries, step, pad, apart;
-    size_t          pixels, channels, stride; /* of the row; values from pixel to pixel */
+    /* pixels and channels of the row; stride: values between pixels */
+    size_t          pixels, channels, stride;
     const uint16_t *from;
     size_t          pitch, lanes;
     float          *to;
@@ -86,11 +89,11 @@ typedef struct {
     void (*windows)(const lki_conv_windows *windows);
     void (*outer)(const lki_conv_outer *outer);
 
-    /* (taps, rows, 16) FP32 become (taps, rows / 2 rounded up, 16) words, rounded, in place. */
+    /* Rounds (taps, rows, 16) FP32 values, in place, to (taps, rows / 2 rounded up, 16) words. */
     void (*round_rows)(size_t taps, size_t rows, float *matrix);
     void (*zip_pixels)(const lki_pixel_zip *zip);
 
-    /* Odd channels become whole words, with a zero. */
+    /* Copies pixels with an odd number of channels to whole words, with a zero at the end. */
     void (*pad_pixels)(size_t pixels, size_t channels, const uint16_t *from, float *to);
 } lki_conv_bf16_kernels;
 

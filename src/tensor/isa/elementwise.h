@@ -1,10 +1,11 @@
-/* tensor/isa/elementwise.h -- spans of elements. */
+/* tensor/isa/elementwise.h -- kernels on spans of elements. */
 #ifndef LKI_TENSOR_ISA_ELEMENTWISE_H
 #define LKI_TENSOR_ISA_ELEMENTWISE_H
 
 #include "tensor/ops.h"
 
-/* Some columns of dy (m, stride): see lki_bias_backward().  The pointers are those of the first. */
+/* Some columns of dy (m, stride): see lki_bias_backward().  The pointers are those of the first
+ * column. */
 typedef struct {
     lk_dtype       type; /* of x, dy and dz */
     lki_activation act;
@@ -23,7 +24,8 @@ typedef struct {
                               const void *dy, void *dx, bool add);
     void (*bias_backward)(const lki_bias_columns *columns);
 
-    /* Elements first .. first + n - 1 of the sample in slot `slot`; first is a multiple of 64. */
+    /* Drops elements first .. first + n - 1 of the sample in batch slot `slot`; first is a multiple
+     * of 64. */
     void (*dropout)(lk_dtype type, const lki_dropout_key *key, uint32_t slot, size_t first,
                     size_t n, const void *x, void *y, bool add);
 } lki_elementwise_kernels;

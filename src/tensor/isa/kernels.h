@@ -1,8 +1,9 @@
-/* tensor/isa/kernels.h -- the table of kernels, one a family of operators, one table an ISA.
+/* tensor/isa/kernels.h -- the table of kernels: one table per instruction set, one entry per family
+ * of operators.
  *
- * Operators in tensor/ops/ cut work into tiles by the problem's shape and call the entries; the
- * entries run on the calling thread.  A family is three files: its struct here in NAME.h, its
- * bodies in NAME.inc, written on simd.h and ending with `static const lki_NAME_kernels
+ * Operators in tensor/ops/ divide their work into tiles by the problem's shape and call the
+ * entries, which run on the calling thread.  A family is three files: its struct in NAME.h here,
+ * its bodies in NAME.inc, written on simd.h and ending with `static const lki_NAME_kernels
  * NAME_kernels`, and its operators.
  */
 #ifndef LKI_TENSOR_ISA_KERNELS_H
@@ -15,14 +16,14 @@
 #include "tensor/isa/param.h"
 #include "tensor/isa/scores.h"
 
-/* What multiplies bf16 values. */
+/* The kernels that multiply bf16 values. */
 typedef struct {
     const lki_gemm_kernels      *gemm;
     const lki_conv_bf16_kernels *conv;
     const lki_score_kernels     *scores;
 } lki_bf16_kernels;
 
-typedef struct {
+typedef struct lki_kernels {
     const char                    *name;
     const lki_gemm_kernels        *gemm;
     const lki_bf16_kernels        *bf16;
@@ -36,7 +37,7 @@ typedef struct {
 #if defined(__x86_64__)
 extern const lki_kernels lki_kernels_avx512, lki_kernels_avx2;
 
-/* With the instruction for it; the other tables have emulations, which give the same bits. */
+/* Uses the processor's instruction.  The other tables have emulations with the same bits. */
 extern const lki_bf16_kernels lki_bf16_avx512;
 #endif
 #if defined(__aarch64__)

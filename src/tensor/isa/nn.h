@@ -1,6 +1,6 @@
-/* tensor/isa/nn.h -- the kernels behind attention, norms and loss.
+/* tensor/isa/nn.h -- the kernels of attention, norms and loss.
  *
- * One table an instruction set; the operators in ops/ cut the work and call through it.
+ * One table for each instruction set; the operators in ops/ divide the work and call through it.
  */
 #ifndef LKI_TENSOR_ISA_NN_H
 #define LKI_TENSOR_ISA_NN_H
@@ -11,9 +11,9 @@
 
 #include "lockstep/base.h"
 
-/* c (rows, columns) = chains of fma over k ascending of a (rows, length) and b (length, columns),
- * from +0.0 or, to `go_on`, from what c holds.  b lies in panels of 16 columns: b(k, j) is
- * b[j / 16 * panel + k * step + j % 16].  columns is a multiple of 16. */
+/* Computes c (rows, columns) as chains of fma over ascending k of a (rows, length) and b (length,
+ * columns).  Chains begin at +0.0 or, with `go_on`, at c.  b is in panels of 16 columns: b(k, j) is
+ * b[j / 16 * panel + k * step + j % 16]. columns is a multiple of 16. */
 typedef struct {
     size_t       rows, columns, length;
     const float *a;
@@ -25,7 +25,8 @@ typedef struct {
     bool         go_on;
 } lki_tile_rows;
 
-/* The same with a transposed: a (length, rows), b (length, columns) with rows ldb apart. */
+/* Computes c (rows, columns) in the same way from a transposed a (length, rows) and b (length,
+ * columns), whose rows are ldb apart. */
 typedef struct {
     size_t       rows, columns, length;
     const float *a;
@@ -37,25 +38,25 @@ typedef struct {
     bool         go_on;
 } lki_tile_outer;
 
-/* BatchNorm: some columns of matrices whose rows are `stride` apart, of `type`, F32 or BF16; the
- * vectors have `columns` values. */
+/* Some columns of the matrices of BatchNorm.  Rows are `stride` apart, and of type `type` (F32 or
+ * BF16).  The vectors have `columns` values. */
 typedef struct {
     lk_dtype     type;
     size_t       rows, columns, stride;
     const void  *x, *dy;
     const float *mean, *rstd, *gamma, *beta;
-    const float *mean_dy, *mean_dy_xhat; /* batchnorm_dx: column means of dy and dy * xhat */
+    const float *mean_dy, *mean_dy_xhat; /* batchnorm_dx: column means of dy and of dy * xhat */
     void        *y;                      /* y or dx */
     bool         add;
 
-    /* its end: y = relu(norm + plus), either of them optional */
-    const void *plus, *out; /* backward: `out` is what relu left; NULL without it */
+    /* For y = relu(norm + plus), in which the sum and the ReLU are optional. */
+    const void *plus, *out; /* out: the forward result, for backward; NULL without ReLU */
     void       *dplus;
     bool        relu, add_plus;
 } lki_columns;
 
-/* Rows of LayerNorm, `stride` apart, or some of their columns; mean and rstd are per row.  x, dy
- * and dx are of `type`, F32 or BF16. */
+/* Rows of LayerNorm, `stride` apart, or some of their columns.  mean and rstd are per row.  x, dy
+ * and dx have the type `type` (F32 or BF16). */
 typedef struct {
     lk_dtype     type;
     size_t       rows, columns, stride;
@@ -65,20 +66,20 @@ typedef struct {
     bool         add;
 } lki_norm_rows;
 
-enum { LKI_COLUMNS_MAX = 128 }; /* of sums, squares and products */
+enum { LKI_COLUMNS_MAX = 128 }; /* maximum columns at a time for sums, squares and products */
 
-/* One row of scores against `count` keys, of which the first `valid` are in its past. */
+/* A row of scores against `count` keys, of which the query may attend to the first `valid`. */
 typedef struct {
     size_t       count, valid;
     float        scale;
-    const float *keep; /* 0 or 1 / (1 - p) a key; NULL without dropout */
-    float       *s;    /* scores in; probabilities (dropped ones 0) out */
+    const float *keep; /* for each key: 0 or 1 / (1 - p); NULL without dropout */
+    float       *s;    /* on input the scores; on output the probabilities, 0 for dropped keys */
 } lki_score_row;
 
 typedef struct {
     void (*tile_rows)(const lki_tile_rows *tile);
     void (*tile_outer)(const lki_tile_outer *tile);
-    /* Row r of `a` becomes column r of the panels of 16 columns, padded with zeros. */
+    /* Copies row r of `a` to column r of the panels of 16 columns, padded with zeros. */
     void (*pack_transposed)(size_t rows, size_t length, const float *a, size_t lda, float *panels);
 
     void (*layernorm)(lk_dtype type, size_t rows, size_t c, const void *x, const float *gamma,
@@ -92,13 +93,15 @@ typedef struct {
     void (*batchnorm_apply)(const lki_columns *columns);
     void (*batchnorm_dx)(const lki_columns *columns);
 
-    /* Rows follow each other; one with a negative target gets zeros. */
+    /* Computes consecutive rows.  Rows with a negative target are set to zeros. */
     void (*softmax_xent)(lk_dtype type, size_t rows, size_t classes, void *logits,
                          const int32_t *targets, float *loss, uint8_t *hit, bool gradient);
 
-    /* Moves (max, sum) on by the row; yields the factor for what was summed under the old max. */
+    /* Updates (max, sum) with the row.  Returns the factor for results that were summed with the
+     * old max. */
     float (*score_forward)(const lki_score_row *row, float *max, float *sum);
-    /* dp: gradient of the dropped probabilities in, of the unscaled scores out. */
+    /* dp, in: gradients of the probabilities after dropout; out: gradients of the unscaled
+     * scores. */
     void (*score_backward)(const lki_score_row *row, float lse, float delta, float *dp);
     void (*scale)(size_t n, float factor, float *x);
     float (*dot)(size_t n, const float *a, const float *b);

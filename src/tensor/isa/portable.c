@@ -1,4 +1,4 @@
-/* portable.c -- the kernels on whatever vectors the target's baseline has. */
+/* portable.c -- the kernels on the vectors that every processor of the target has. */
 #include "tensor/isa/kernels.h"
 
 #define LKI_SIMD_PORTABLE

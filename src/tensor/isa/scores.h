@@ -1,8 +1,8 @@
-/* tensor/isa/scores.h -- what attention in bf16 does between its products.
+/* tensor/isa/scores.h -- the kernels of attention in bf16, other than matrix products.
  *
- * Scores come out of a product in FP32; probabilities and gradients of scores go into the next as
- * words of two bf16 values (isa/gemm.h), rounded as v16_to_operand() says: subnormal values are
- * zeros.  2^x is v16_exp2().
+ * Scores are FP32 results of a product.  Probabilities and gradients of scores are operands of the
+ * next product: words of two bf16 values (isa/gemm.h), rounded by v16_to_operand(), which replaces
+ * subnormal values by zero.  2^x is v16_exp2().
  */
 #ifndef LKI_TENSOR_ISA_SCORES_H
 #define LKI_TENSOR_ISA_SCORES_H
@@ -13,37 +13,41 @@
 
 enum { LKI_SCORE_LANES = 16 };
 
-/* A block: all its matrices are (queries, keys) with rows `ld` apart; queries <= 64, keys in whole
- * lanes.  The first `past` keys are in the past of the first query, one more of the next's. */
+/* A block.  Its matrices are (queries, keys) with rows `ld` apart; queries <= 64, and keys is a
+ * multiple of the lanes.  The first query may attend to the first `past` keys, and each further
+ * query to one more. */
 typedef struct {
     size_t       queries, keys, past, ld;
-    float        factor;      /* to the base of 2: log2 e / sqrt(head size) */
+    float        factor;      /* log2 e / sqrt(head size), for powers of 2 */
     const float *scores;
-    const float *keep;        /* 0 or 1 / (1 - p) a score; NULL without dropout */
+    const float *keep;        /* for each score: 0 or 1 / (1 - p); NULL without dropout */
     uint16_t    *operand;     /* forward: probabilities; backward: gradients of scores */
 
-    /* forward: of every query, so far */
-    float *max;               /* factor times the largest score */
-    float *sums;              /* (queries, 16): lane l has the keys l modulo 16 */
-    float *out;               /* (queries, width), rows whole lanes; NULL before the first block */
+    /* Forward: the state of every query. */
+    float *max;               /* maximum score so far, times factor */
+    float *sums;              /* (queries, 16): lane l has the sum over keys l modulo 16 */
+    /* (queries, width), rows padded to whole lanes; NULL for the first block */
+    float *out;
     size_t width;
 
-    /* backward: of every query; then words of two queries each, (queries / 2 rounded up, ld) */
-    const float *dp;          /* gradients of the probabilities, without dropout */
+    /* For backward.  dp, lse and delta are inputs.  p_pairs and ds_pairs receive words of two
+     * queries each, (queries / 2 rounded up, ld). */
+    const float *dp;          /* gradients of the probabilities, before dropout */
     const float *lse, *delta;
     float       *p_pairs, *ds_pairs;
 } lki_score_block;
 
 typedef struct {
-    /* Moves max, sums and out on by a block and leaves its probabilities (dropped ones 0). */
+    /* Updates max, sums and out with a block, and stores its probabilities, 0 for dropped ones. */
     void (*forward)(const lki_score_block *block);
 
-    /* p = 2^(factor score - lse), ds = p (keep dp - delta); p_pairs gets keep p. */
+    /* Computes p = 2^(factor score - lse) and ds = p (keep dp - delta).  p_pairs receives keep
+     * p. */
     void (*backward)(const lki_score_block *block);
 
-    /* y = x factor, or y + x factor, rounded once. */
+    /* Stores y = x factor or, with `add`, y + x factor, rounded once. */
     void (*finish)(size_t n, float factor, const float *x, uint16_t *y, bool add);
-    float (*lane_sum)(const float *lanes); /* of 16, by the lane tree */
+    float (*lane_sum)(const float *lanes); /* returns the sum of 16 lanes, by the lane tree */
     float (*dot)(size_t n, const uint16_t *a, const uint16_t *b); /* on 16 lanes, in FP32 */
 } lki_score_kernels;
 

@@ -12,12 +12,12 @@ typedef struct {
 } v16i;
 typedef struct {
     __m256 low, high;
-} m16; /* all ones or all zeros a lane */
+} m16; /* each lane is all ones or all zeros */
 typedef struct {
     __m256d part[4];
 } d16;
 
-/* All ones in the first n of 8 lanes, from a window over ones and zeros. */
+/* Returns a mask of the first n of 8 lanes, loaded from an array of ones followed by zeros. */
 LKI_SIMD __m256i v8_first(size_t n)
 {
     static const int32_t window[16] = { -1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0 };
@@ -61,7 +61,7 @@ LKI_SIMD void v16_store_n(float *p, size_t n, v16 x)
     }
 }
 
-/* A function of the sixteen lanes from the instruction for eight. */
+/* Defines a function of sixteen lanes by the instruction for eight lanes. */
 #define LKI_LANES_2(name, type, op)                                                                \
     LKI_SIMD type name(type a, type b)                                                             \
     {                                                                                              \
@@ -187,7 +187,7 @@ LKI_SIMD v16i v16i_load_u16_n(const uint16_t *p, size_t n)
                    _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p + 8))) };
 }
 
-/* Words below 2^16. */
+/* Stores words below 2^16 as 16-bit values. */
 LKI_SIMD void v16i_store_u16_n(uint16_t *p, size_t n, v16i x)
 {
     uint16_t some[16];
@@ -287,7 +287,7 @@ LKI_SIMD double d16_sum(d16 x)
     return _mm_cvtsd_f64(_mm_add_sd(c, _mm_unpackhi_pd(c, c)));
 }
 
-/* The four 8-lane rows' words side by side: a quarter of v16_interleave4(). */
+/* Interleaves the words of four 8-lane rows: a quarter of v16_interleave4(). */
 LKI_SIMD void v8_interleave4(__m256 x0, __m256 x1, __m256 x2, __m256 x3, v16 *first, v16 *second)
 {
     __m256 a = _mm256_unpacklo_ps(x0, x1), b = _mm256_unpackhi_ps(x0, x1);
@@ -298,7 +298,7 @@ LKI_SIMD void v8_interleave4(__m256 x0, __m256 x1, __m256 x2, __m256 x3, v16 *fi
     *second = (v16){ _mm256_permute2f128_ps(p, q, 0x31), _mm256_permute2f128_ps(r, s, 0x31) };
 }
 
-/* Two fma under a mode that flushes. */
+/* v16_dot2() consists of two fma in a mode that flushes subnormal values to zero. */
 #define LKI_DOT2_MODE LKI_FLOAT_FLUSH
 LKI_SIMD v16 v16_dot2(v16 a, v16 b, v16 sum)
 {
@@ -307,7 +307,7 @@ LKI_SIMD v16 v16_dot2(v16 a, v16 b, v16 sum)
     return v16_fma(v16_from_bits(v16i_shl(x, 16)), v16_from_bits(v16i_shl(y, 16)), sum);
 }
 
-/* Word w of lane l moves to place 4 l + w of the 64 words: x[0] then holds places 0 .. 15. */
+/* Moves word w of lane l to index 4 l + w of the 64 words.  x[0] then holds indices 0 .. 15. */
 LKI_SIMD void v16_interleave4(v16 x[4])
 {
     v16 y[4];
@@ -335,7 +335,7 @@ LKI_SIMD void v8_transpose(__m256 x[8])
     }
 }
 
-/* Rows become columns: lane j of x[i] moves to lane i of x[j]. */
+/* Transposes: lane j of x[i] moves to lane i of x[j]. */
 LKI_SIMD void v16_transpose(v16 x[16])
 {
     __m256 a[8], b[8], c[8], d[8];

@@ -125,7 +125,7 @@ LKI_SIMD v16i v16_to_int(v16 x)
 {
     return _mm512_cvttps_epi32(x);
 }
-#define LKI_SIMD_SCALES /* has v16_scale() of its own */
+#define LKI_SIMD_SCALES /* this file defines v16_scale() */
 LKI_SIMD v16 v16_scale(v16 x, v16 n)
 {
     return _mm512_scalef_ps(x, n);
@@ -191,7 +191,7 @@ LKI_SIMD v16i v16i_shl(v16i a, unsigned n)
 LKI_SIMD v16i v16i_shr(v16i a, unsigned n)
 {
     return _mm512_srli_epi32(a, n);
-} /* zeros come in */
+} /* shifts in zeros */
 LKI_SIMD m16 v16i_eq(v16i a, v16i b)
 {
     return _mm512_cmpeq_epi32_mask(a, b);
@@ -201,7 +201,7 @@ LKI_SIMD m16 v16i_lt(v16i a, v16i b)
     return _mm512_cmplt_epi32_mask(a, b);
 } /* signed */
 
-#define LKI_SIMD_NARROWS /* has v16_to_bf16() of its own */
+#define LKI_SIMD_NARROWS /* this file defines v16_to_bf16() */
 LKI_SIMD v16i v16_to_bf16(v16 x)
 {
     v16i bits = _mm512_castps_si512(x);
@@ -212,7 +212,7 @@ LKI_SIMD v16i v16_to_bf16(v16 x)
     return _mm512_mask_mov_epi32(up, nan, _mm512_set1_epi32(0x7fc0));
 }
 
-/* The 64-bit products of unsigned words. */
+/* Computes the 64-bit products of unsigned words. */
 LKI_SIMD void v16i_mul_wide(v16i a, v16i b, v16i *high, v16i *low)
 {
     __m512i even = _mm512_mul_epu32(a, b);
@@ -260,8 +260,8 @@ LKI_SIMD d16 d16_fma(v16 a, v16 b, d16 sum)
                   _mm512_fmadd_pd(x.high, y.high, sum.high) };
 }
 
-#define LKI_SIMD_ADDS_SQUARES /* has d16_add_squares() of its own */
-/* Halves are widened as they are loaded, which takes no shuffle. */
+#define LKI_SIMD_ADDS_SQUARES /* this file defines d16_add_squares() */
+/* Widens each half during the load, which needs no shuffle. */
 LKI_SIMD d16 d16_add_squares(const float *p, d16 sum)
 {
     __m512d low  = _mm512_cvtps_pd(_mm256_loadu_ps(p));
@@ -277,7 +277,8 @@ LKI_SIMD double d16_sum(d16 x)
     return _mm_cvtsd_f64(_mm_add_sd(c, _mm_unpackhi_pd(c, c)));
 }
 
-/* Without the instruction: two fma under a mode that flushes. */
+/* Without the bf16 instruction, v16_dot2() consists of two fma in a mode that flushes subnormal
+ * values to zero. */
 #if defined(__AVX512BF16__)
 LKI_SIMD v16 v16_dot2(v16 a, v16 b, v16 sum)
 {
@@ -293,14 +294,15 @@ LKI_SIMD v16 v16_dot2(v16 a, v16 b, v16 sum)
 }
 #endif
 
-/* Word w of lane l moves to place 4 l + w of the 64 words: x[0] then holds places 0 .. 15. */
+/* Moves word w of lane l to index 4 l + w of the 64 words.  x[0] then holds indices 0 .. 15. */
 LKI_SIMD void v16_interleave4(v16 x[4])
 {
     __m512 a = _mm512_unpacklo_ps(x[0], x[1]), b = _mm512_unpackhi_ps(x[0], x[1]);
     __m512 c = _mm512_unpacklo_ps(x[2], x[3]), d = _mm512_unpackhi_ps(x[2], x[3]);
     __m512 p = _mm512_shuffle_ps(a, c, 0x44), q = _mm512_shuffle_ps(a, c, 0xee);
     __m512 r = _mm512_shuffle_ps(b, d, 0x44), s = _mm512_shuffle_ps(b, d, 0xee);
-    /* p holds lanes 0, 4, 8, 12 (128 bits each), q 1, 5, 9, 13, r 2, 6, ..., s 3, 7, ... */
+    /* p holds lanes 0, 4, 8, 12 (128 bits each), q lanes 1, 5, 9, 13, r lanes 2, 6, ..., s lanes 3,
+     * 7, ... */
     __m512 e = _mm512_shuffle_f32x4(p, q, 0x44), f = _mm512_shuffle_f32x4(p, q, 0xee);
     __m512 g = _mm512_shuffle_f32x4(r, s, 0x44), h = _mm512_shuffle_f32x4(r, s, 0xee);
     x[0] = _mm512_shuffle_f32x4(e, g, 0x88);
@@ -309,7 +311,7 @@ LKI_SIMD void v16_interleave4(v16 x[4])
     x[3] = _mm512_shuffle_f32x4(f, h, 0xdd);
 }
 
-/* Rows become columns: lane j of x[i] moves to lane i of x[j]. */
+/* Transposes: lane j of x[i] moves to lane i of x[j]. */
 LKI_SIMD void v16_transpose(v16 x[16])
 {
     v16 t[16];
@@ -322,7 +324,7 @@ LKI_SIMD void v16_transpose(v16 x[16])
         t[i + 2] = _mm512_shuffle_ps(b, d, 0x44);
         t[i + 3] = _mm512_shuffle_ps(b, d, 0xee);
     }
-    /* t[4 r + c], quarter q: column 4 q + c of rows 4 r .. 4 r + 3. */
+    /* quarter q of t[4 r + c] is column 4 q + c of rows 4 r .. 4 r + 3. */
     for (int c = 0; c < 4; c++) {
         __m512 e  = _mm512_shuffle_f32x4(t[c], t[4 + c], 0x88);
         __m512 f  = _mm512_shuffle_f32x4(t[c], t[4 + c], 0xdd);
@@ -335,7 +337,7 @@ LKI_SIMD void v16_transpose(v16 x[16])
     }
 }
 
-/* Four values of each of the rows 0, 4, 8 and 12. */
+/* Loads four values of each of the rows 0, 4, 8 and 12. */
 LKI_SIMD v16 v16_load_quarters(const float *p, size_t stride)
 {
     v16 x = _mm512_castps128_ps512(_mm_loadu_ps(p));
@@ -344,8 +346,8 @@ LKI_SIMD v16 v16_load_quarters(const float *p, size_t stride)
     return _mm512_mask_broadcast_f32x4(x, 0xf000, _mm_loadu_ps(p + 12 * stride));
 }
 
-#define LKI_SIMD_LOADS_TURNED /* has v16_load_turned() of its own, and a quarter of it */
-/* Four columns of 16 rows.  Quarters go to their lanes as they are loaded, which takes half of the
+#define LKI_SIMD_LOADS_TURNED /* this file also defines v16_load_turned(), and a quarter of it */
+/* Loads four columns of 16 rows.  Quarters are loaded directly into their lanes, which halves the
  * shuffles. */
 LKI_SIMD void v16_load_turned_4(const float *p, size_t stride, v16 x[4])
 {

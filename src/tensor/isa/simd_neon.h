@@ -1,8 +1,8 @@
 /* tensor/isa/simd_neon.h -- the lanes of simd.h in four 128-bit registers (eight for doubles).
  *
- * Left to itself the compiler takes vectors of 64 bytes through memory; written out, the lanes
- * of a micro-tile stay in the 32 registers.  Operators of C are instructions here, and none of them
- * is fused with another (-ffp-contract=off).
+ * The compiler would pass vectors of 64 bytes through memory.  With four explicit vectors the lanes
+ * of a micro-tile stay in the 32 registers.  Each C operator is a single instruction here, and no
+ * two are fused (-ffp-contract=off).
  */
 #ifndef LKI_TENSOR_ISA_SIMD_NEON_H
 #define LKI_TENSOR_ISA_SIMD_NEON_H
@@ -17,12 +17,12 @@ typedef struct {
 } v16i;
 typedef struct {
     uint32x4_t part[4];
-} m16; /* all ones or all zeros a lane */
+} m16; /* each lane is all ones or all zeros */
 typedef struct {
     float64x2_t part[8];
 } d16;
 
-/* A function of the sixteen lanes from one of four. */
+/* Defines a function of sixteen lanes by a function of four lanes. */
 #define LKI_LANES_1(name, to, from, op)                                                            \
     LKI_SIMD to name(from a)                                                                       \
     {                                                                                              \
@@ -35,7 +35,7 @@ typedef struct {
                        op(a.part[2], b.part[2]), op(a.part[3], b.part[3]) } };                     \
     }
 
-/* What a > b ? a : b says, whichever of them is no number, and of zeros. */
+/* Returns a > b ? a : b, including for NaNs and for zeros of either sign. */
 LKI_SIMD float32x4_t v4_max(float32x4_t a, float32x4_t b)
 {
     return vbslq_f32(vcgtq_f32(a, b), a, b);
@@ -45,7 +45,7 @@ LKI_SIMD float32x4_t v4_min(float32x4_t a, float32x4_t b)
     return vbslq_f32(vcltq_f32(a, b), a, b);
 }
 
-/* Out of range is INT32_MIN, as the x86 instruction has it. */
+/* Converts to int.  Values out of range give INT32_MIN, as with the x86 instruction. */
 LKI_SIMD int32x4_t v4_to_int(float32x4_t x)
 {
     uint32x4_t fits = vandq_u32(vcgeq_f32(x, vdupq_n_f32(-0x1p31f)),
@@ -106,7 +106,7 @@ LKI_SIMD void v16_store(float *p, v16 x)
     vst1q_f32(p + 12, x.part[3]);
 }
 
-/* Four lanes or the first n, the rest 0. */
+/* Loads four lanes, or only the first n and zeros for the rest. */
 LKI_SIMD float32x4_t v4_load_n(const float *p, size_t n)
 {
     float32x4_t x = vdupq_n_f32(0.0f);
@@ -179,7 +179,7 @@ LKI_SIMD int32x4_t v4i_load_bytes(const uint8_t *p)
 
 LKI_SIMD v16i v16i_load_words(const void *p)
 {
-    const uint8_t *from = p; /* of any alignment */
+    const uint8_t *from = p; /* may have any alignment */
     return (v16i){ { v4i_load_bytes(from), v4i_load_bytes(from + 16), v4i_load_bytes(from + 32),
                      v4i_load_bytes(from + 48) } };
 }
@@ -199,7 +199,7 @@ LKI_SIMD v16i v16i_load_u16_n(const uint16_t *p, size_t n)
                      vreinterpretq_s32_u32(vmovl_high_u16(high)) } };
 }
 
-/* The low halves of eight words. */
+/* Returns the low halves of eight words. */
 LKI_SIMD uint16x8_t v8i_narrow(int32x4_t low, int32x4_t high)
 {
     return vuzp1q_u16(vreinterpretq_u16_s32(low), vreinterpretq_u16_s32(high));
@@ -237,7 +237,7 @@ LKI_SIMD v16i v16i_select(m16 m, v16i yes, v16i no)
     return v16_bits(v16_select(m, v16_from_bits(yes), v16_from_bits(no)));
 }
 
-/* Bit i is lane i. */
+/* Returns a mask in which bit i is lane i. */
 LKI_SIMD uint32_t m16_mask(m16 a)
 {
     uint32x4_t bits = { 1, 2, 4, 8 };
@@ -258,14 +258,15 @@ LKI_SIMD int32x4_t v4i_shr(int32x4_t a, int32x4_t by)
     return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), vnegq_s32(by)));
 }
 
-LKI_SIMD v16i v16i_shr(v16i a, int n) /* zeros come in */
+LKI_SIMD v16i v16i_shr(v16i a, int n) /* shifts in zeros */
 {
     int32x4_t by = vdupq_n_s32(n);
     return (v16i){ { v4i_shr(a.part[0], by), v4i_shr(a.part[1], by), v4i_shr(a.part[2], by),
                      v4i_shr(a.part[3], by) } };
 }
 
-/* The 64-bit products of unsigned words: little-endian, so even words are low. */
+/* Computes the 64-bit products of unsigned words.  The processor is little-endian, so even words
+ * are the low words. */
 LKI_SIMD void v4i_mul_wide(int32x4_t a, int32x4_t b, int32x4_t *high, int32x4_t *low)
 {
     uint32x4_t x = vreinterpretq_u32_s32(a), y = vreinterpretq_u32_s32(b);
@@ -342,15 +343,16 @@ LKI_SIMD double d16_sum(d16 x)
 
 /* ---- Products of bf16 -------------------------------------------------------------------- */
 
-/* Values below `least` become zeros of their sign. */
+/* Replaces values below `least` by zeros of the same sign. */
 LKI_SIMD float64x2_t d2_flush(float64x2_t x, double least)
 {
     uint64x2_t sign = vandq_u64(vreinterpretq_u64_f64(x), vdupq_n_u64(UINT64_C(1) << 63));
     return vbslq_f64(vcaltq_f64(x, vdupq_n_f64(least)), vreinterpretq_f64_u64(sign), x);
 }
 
-/* sum + a b of floats, as portable lanes compute it: FPCR.FZ flushes what is below 2^-126 before it
- * is rounded, where the x86 mode does so after, and BFDOT rounds to odd. */
+/* Returns sum + a b of floats, with the bits of the portable lanes.  FPCR.FZ is not used because it
+ * flushes values below 2^-126 before they are rounded, while the x86 mode does so afterwards.
+ * BFDOT is not used because it rounds to odd. */
 LKI_SIMD float64x2_t d2_fma_flushed(float64x2_t a, float64x2_t b, float64x2_t sum)
 {
     float64x2_t x = d2_flush(a, 0x1p-126), y = d2_flush(b, 0x1p-126);
@@ -382,9 +384,9 @@ LKI_SIMD v16 v16_dot2(v16 a, v16 b, v16 sum)
     return v16_fma_flushed(v16_from_bits(v16i_shl(x, 16)), v16_from_bits(v16i_shl(y, 16)), sum);
 }
 
-/* ---- Lanes that move --------------------------------------------------------------------- */
+/* ---- Moving lanes ------------------------------------------------------------------------- */
 
-/* Rows become columns. */
+/* Transposes 4 x 4 values. */
 LKI_SIMD void v4_transpose(float32x4_t *a, float32x4_t *b, float32x4_t *c, float32x4_t *d)
 {
     float64x2_t p = vreinterpretq_f64_f32(vtrn1q_f32(*a, *b)); /* a0 b0 a2 b2 */
@@ -397,7 +399,7 @@ LKI_SIMD void v4_transpose(float32x4_t *a, float32x4_t *b, float32x4_t *c, float
     *d = vreinterpretq_f32_f64(vzip2q_f64(q, s));
 }
 
-/* Word w of lane l moves to place 4 l + w of the 64 words: x[0] then holds places 0 .. 15. */
+/* Moves word w of lane l to index 4 l + w of the 64 words.  x[0] then holds indices 0 .. 15. */
 LKI_SIMD void v16_interleave4(v16 x[4])
 {
     v16 y[4];
@@ -411,7 +413,7 @@ LKI_SIMD void v16_interleave4(v16 x[4])
         x[i] = y[i];
 }
 
-/* Rows become columns: lane j of x[i] moves to lane i of x[j]. */
+/* Transposes: lane j of x[i] moves to lane i of x[j]. */
 LKI_SIMD void v16_transpose(v16 x[16])
 {
 #pragma GCC unroll 4
@@ -421,7 +423,7 @@ LKI_SIMD void v16_transpose(v16 x[16])
             v4_transpose(&x[4 * i].part[j], &x[4 * i + 1].part[j], &x[4 * i + 2].part[j],
                          &x[4 * i + 3].part[j]);
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) /* and the blocks of four change places */
+    for (int i = 0; i < 4; i++) /* exchanges the blocks of four */
 #pragma GCC unroll 4
         for (int j = 0; j < i; j++)
 #pragma GCC unroll 4

@@ -1,21 +1,26 @@
 /* tensor/isa/simd_portable.h -- the lanes of simd.h in the compiler's own vectors.
  *
- * The compiler cuts them into whatever registers the target has (SSE2, NEON).  fmaf() is
- * correctly rounded wherever it comes from, so the bits are those of the other files; on an
- * x86 processor without FMA it is a slow call, which is the price of the same bits.
+ * The compiler divides them into the registers of the target (SSE2, NEON). fmaf() is correctly
+ * rounded in every implementation, so the bits are those of the other files.  On an x86 processor
+ * without FMA it is a slow call, but the bits are equal.
  */
 #ifndef LKI_TENSOR_ISA_SIMD_PORTABLE_H
 #define LKI_TENSOR_ISA_SIMD_PORTABLE_H
 
 #include <string.h>
 
-/* Vectors wider than registers never cross a function that is not inlined: no ABI is at stake. */
+/* A vector operation is many instructions here, and an fma can be sixteen calls.  If long functions
+ * were inlined into every kernel, compiling would take minutes and nothing would be faster. */
+#define LKI_SIMD_LONG static __attribute__((noinline, unused))
+
+/* Vectors wider than registers are passed only to inlined functions or within one file, so no ABI
+ * is affected. */
 #pragma GCC diagnostic ignored "-Wpsabi"
 
 typedef float    v16 __attribute__((vector_size(64)));
 typedef int32_t  v16i __attribute__((vector_size(64)));
 typedef uint32_t v16u __attribute__((vector_size(64)));
-typedef v16i     m16; /* all ones or all zeros a lane */
+typedef v16i     m16; /* each lane is all ones or all zeros */
 typedef double   d16 __attribute__((vector_size(128)));
 
 LKI_SIMD v16i v16_bits(v16 x) { return (v16i)x; }
@@ -26,7 +31,8 @@ LKI_SIMD v16  v16_zero(void) { return (v16){ 0 }; }
 LKI_SIMD v16 v16_set1(float x)
 {
     int32_t bits;
-    memcpy(&bits, &x, sizeof bits); /* as bits: arithmetic with zeros would lose the sign of -0 */
+    /* set by bits, because arithmetic with zeros would lose the sign of -0 */
+    memcpy(&bits, &x, sizeof bits);
     return v16_from_bits(v16i_set1(bits));
 }
 
@@ -58,9 +64,9 @@ LKI_SIMD v16 v16_sub(v16 a, v16 b) { return a - b; }
 LKI_SIMD v16 v16_mul(v16 a, v16 b) { return a * b; }
 LKI_SIMD v16 v16_div(v16 a, v16 b) { return a / b; }
 
-LKI_SIMD v16 v16_fma(v16 a, v16 b, v16 c)
+LKI_SIMD_LONG v16 v16_fma(v16 a, v16 b, v16 c)
 {
-    for (int i = 0; i < 16; i++) /* on NEON, four instructions */
+    for (int i = 0; i < 16; i++) /* four instructions on NEON */
         c[i] = __builtin_fmaf(a[i], b[i], c[i]);
     return c;
 }
@@ -97,7 +103,7 @@ LKI_SIMD v16 v16_select(m16 m, v16 yes, v16 no)
 LKI_SIMD v16 v16_max(v16 a, v16 b) { return v16_select(a > b, a, b); }
 LKI_SIMD v16 v16_min(v16 a, v16 b) { return v16_select(a < b, a, b); }
 
-/* Out of range is INT32_MIN, as the x86 instruction has it. */
+/* Converts to int.  Values out of range give INT32_MIN, as with the x86 instruction. */
 LKI_SIMD v16i v16_to_int(v16 x)
 {
     v16i y;
@@ -148,7 +154,7 @@ LKI_SIMD v16i v16i_shr(v16i a, int n) { return (v16i)((v16u)a >> n); }
 LKI_SIMD m16  v16i_eq(v16i a, v16i b) { return a == b; }
 LKI_SIMD m16  v16i_lt(v16i a, v16i b) { return a < b; } /* signed */
 
-/* The 64-bit products of unsigned words. */
+/* Computes the 64-bit products of unsigned words. */
 LKI_SIMD void v16i_mul_wide(v16i a, v16i b, v16i *high, v16i *low)
 {
     for (int i = 0; i < 16; i++) {
@@ -192,7 +198,7 @@ LKI_SIMD double d16_sum(d16 x)
 
 typedef int64_t d16i __attribute__((vector_size(128)));
 
-/* Values below `least` become zeros of their sign. */
+/* Replaces values below `least` by zeros of the same sign. */
 LKI_SIMD d16 d16_flush(d16 x, double least)
 {
     d16i bits = (d16i)x, sign = bits & INT64_MIN;
@@ -200,8 +206,8 @@ LKI_SIMD d16 d16_flush(d16 x, double least)
     return (d16)((bits & ~tiny) | (sign & tiny));
 }
 
-/* sum + a b of floats, exact but for one rounding: a double holds the product, and has more than
- * twice the digits.  2^-126 - 2^-151 is the least that rounds to a normal number. */
+/* Returns sum + a b of floats, rounded once.  A double holds the exact product, and has more than
+ * twice the digits. 2^-126 - 2^-151 is the smallest value that rounds to a normal number. */
 LKI_SIMD v16 v16_fma_flushed(v16 a, v16 b, v16 sum)
 {
     d16 x = d16_flush(d16_from(a), 0x1p-126), y = d16_flush(d16_from(b), 0x1p-126);
@@ -209,15 +215,15 @@ LKI_SIMD v16 v16_fma_flushed(v16 a, v16 b, v16 sum)
     return __builtin_convertvector(d16_flush(z, 0x1.ffffffp-127), v16);
 }
 
-LKI_SIMD v16 v16_dot2(v16 a, v16 b, v16 sum)
+LKI_SIMD_LONG v16 v16_dot2(v16 a, v16 b, v16 sum)
 {
     v16i x = v16_bits(a), y = v16_bits(b), odd = v16i_set1((int32_t)0xffff0000);
     sum = v16_fma_flushed(v16_from_bits(x & odd), v16_from_bits(y & odd), sum);
     return v16_fma_flushed(v16_from_bits(v16i_shl(x, 16)), v16_from_bits(v16i_shl(y, 16)), sum);
 }
 
-/* Word w of lane l moves to place 4 l + w of the 64 words: x[0] then holds places 0 .. 15. */
-LKI_SIMD void v16_interleave4(v16 x[4])
+/* Moves word w of lane l to index 4 l + w of the 64 words.  x[0] then holds indices 0 .. 15. */
+LKI_SIMD_LONG void v16_interleave4(v16 x[4])
 {
     v16 y[4];
     for (int i = 0; i < 64; i++)
@@ -226,8 +232,8 @@ LKI_SIMD void v16_interleave4(v16 x[4])
         x[i] = y[i];
 }
 
-/* Rows become columns: lane j of x[i] moves to lane i of x[j]. */
-LKI_SIMD void v16_transpose(v16 x[16])
+/* Transposes: lane j of x[i] moves to lane i of x[j]. */
+LKI_SIMD_LONG void v16_transpose(v16 x[16])
 {
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < i; j++) {

@@ -1,4 +1,5 @@
-/* tensor/isa/simd_scalar.h -- one lane under the names of simd.h, for scalar.c and references. */
+/* tensor/isa/simd_scalar.h -- a single lane with the names of simd.h, for scalar.c and
+ * references. */
 #ifndef LKI_TENSOR_ISA_SIMD_SCALAR_H
 #define LKI_TENSOR_ISA_SIMD_SCALAR_H
 

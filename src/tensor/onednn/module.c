@@ -1,7 +1,8 @@
-/* module.c -- oneDNN for the library: matrix products and convolutions by its primitives.
+/* module.c -- matrix products and convolutions by oneDNN's primitives.
  *
- * A primitive belongs to one shape; the last PLANS of either kind are kept, the oldest makes room.
- * Convolutions choose how their weights lie; ours are brought to that and back.
+ * A primitive is for one shape.  PLANS primitives of each kind are cached, and a new one replaces
+ * the oldest.  For convolutions oneDNN chooses the layout of the weights, and ours are converted to
+ * it and back.
  */
 #include "tensor/onednn/module.h"
 
@@ -12,7 +13,7 @@
 
 enum { PLANS = 256 };
 
-/* OpenMP's, which oneDNN runs on; its header belongs to one compiler. */
+/* Declared here because the header of OpenMP, which oneDNN uses, is specific to a compiler. */
 extern void omp_set_num_threads(int threads);
 
 typedef struct {
@@ -21,16 +22,16 @@ typedef struct {
     dnnl_memory_t    a, b, c;
 } plan;
 
-/* What the primitive reads or writes in its own format or, to be added, beside ours. */
+/* Memory in the primitive's format, or separate memory for a result that is to be added to ours. */
 typedef struct {
-    dnnl_primitive_t move; /* NULL: not needed */
+    dnnl_primitive_t move; /* NULL: no conversion is needed */
     dnnl_memory_t    memory;
 } inner;
 
 typedef struct {
     lki_onednn_conv  conv;
     dnnl_primitive_t primitive;
-    dnnl_memory_t    x, w, y; /* ours */
+    dnnl_memory_t    x, w, y; /* in our format */
     inner            weights, dx;
 } conv_plan;
 
@@ -39,7 +40,7 @@ struct lki_onednn {
     dnnl_stream_t stream;
     uint32_t      threads;
     plan          plans[PLANS];
-    size_t        used, next; /* plans made; the place of the next */
+    size_t        used, next; /* number of plans; index of the next plan */
     conv_plan     convs[PLANS];
     size_t        convs_used, convs_next;
     char          identity[96], text[160];
@@ -141,7 +142,8 @@ static void module_close(lki_onednn *library)
 
 /* ---- Products ---------------------------------------------------------------------------- */
 
-/* A (rows, columns) operand whose rows are `stride` apart, or stored transposed. */
+/* Describes a (rows, columns) operand whose rows are `stride` apart, or that is stored
+ * transposed. */
 static dnnl_status_t describe(dnnl_memory_desc_t *out, size_t rows, size_t columns, size_t stride,
                               bool transposed, bool bf16)
 {
@@ -231,7 +233,8 @@ static dnnl_status_t find(lki_onednn *library, const lki_onednn_shape *shape, pl
     return status;
 }
 
-/* A memory is for reading and writing; which of them is the primitive's business. */
+/* Sets the address of a memory.  oneDNN's memories are never const, even if the primitive only
+ * reads them. */
 static bool point(dnnl_memory_t memory, const void *data)
 {
     union {
@@ -245,7 +248,8 @@ static const char *module_gemm(lki_onednn *library, const lki_onednn_shape *shap
                                const void *b, void *c)
 {
     plan *p = NULL;
-    omp_set_num_threads((int)library->threads); /* it compiles for as many, too */
+    /* oneDNN also compiles for this number of threads */
+    omp_set_num_threads((int)library->threads);
     dnnl_status_t status = find(library, shape, &p);
     if (status != dnnl_success)
         return fail(library, "matmul", status);
@@ -263,9 +267,9 @@ static const char *module_gemm(lki_onednn *library, const lki_onednn_shape *shap
 
 /* ---- Convolutions ------------------------------------------------------------------------ */
 
-/* As they lie with us: NHWC, and PyTorch's weights. */
+/* Layouts of our tensors: NHWC, and PyTorch's weights. */
 typedef struct {
-    dnnl_memory_desc_t x, w, y, any; /* any: weights as the primitive likes them */
+    dnnl_memory_desc_t x, w, y, any; /* any: weights in the layout that the primitive prefers */
 } conv_layouts;
 
 static dnnl_status_t pixels(dnnl_memory_desc_t *out, size_t n, size_t c, size_t h, size_t w)
@@ -289,7 +293,8 @@ static dnnl_status_t lay_out(conv_layouts *l, const lki_onednn_conv *c)
     return status;
 }
 
-/* The forward pass, or a gradient, which wants to know of the forward pass. */
+/* Describes the forward pass or a gradient.  A gradient needs the description of the forward
+ * pass. */
 static dnnl_status_t describe_conv(dnnl_primitive_desc_t *out, const lki_onednn *library,
                                    const conv_layouts *l, const lki_onednn_conv *c,
                                    lki_onednn_pass pass, const_dnnl_primitive_desc_t forward)
@@ -314,7 +319,8 @@ static dnnl_status_t describe_conv(dnnl_primitive_desc_t *out, const lki_onednn 
     return dnnl_primitive_desc_create(out, &desc, NULL, library->engine, forward);
 }
 
-/* Memory in the format `theirs`, and the way there from `ours` or, `back`, into a sum in it. */
+/* Allocates memory in the format `theirs`.  Prepares its conversion from `ours` or, with `back`,
+ * its addition to a result in `ours`. */
 static dnnl_status_t make_inner(inner *out, const lki_onednn *library,
                                 const dnnl_memory_desc_t *ours, const dnnl_memory_desc_t *theirs,
                                 bool back)

@@ -1,12 +1,12 @@
-/* tensor/onednn/module.h -- what lockstep-onednn.so does for the library, and nothing else.
+/* tensor/onednn/module.h -- the interface of lockstep-onednn.so to the library.
  *
- * oneDNN computes the same products and convolutions with kernels of its own, whose bits depend on
- * its version, the processor, the number of threads and sometimes the cut of the rows.  It is the
- * judge of our speed, and never what training uses unasked.  The module stands on libc and oneDNN
- * alone, so this header must do without the rest of the library.
+ * oneDNN computes the same products and convolutions with its own kernels, whose bits depend on its
+ * version, the processor, the number of threads and sometimes the division of the rows.  We compare
+ * our speed with it, and training uses it only on request.  The module depends only on libc and
+ * oneDNN, so this header must not include the rest of the library.
  *
- * Errors:  a call returns NULL, or what went wrong; the text stays until the next call.
- * Threads: one at a time; oneDNN's own (OpenMP) run below it.
+ * Errors:  a call returns NULL, or an error message that is valid until the next call.
+ * Threads: one thread at a time, which starts oneDNN's OpenMP threads.
  */
 #ifndef LKI_TENSOR_ONEDNN_MODULE_H
 #define LKI_TENSOR_ONEDNN_MODULE_H
@@ -22,36 +22,38 @@ enum { LKI_ONEDNN_REVISION = 2 };
 
 typedef struct lki_onednn lki_onednn;
 
-/* c (m, n) = a (m, k) b (k, n), or += with `accumulate`; row-major, a transposed operand is stored
- * (k, m) or (n, k).  Row strides are in elements, never 0. */
+/* Computes c (m, n) = a (m, k) b (k, n), or c += a b with `accumulate`.  Matrices are row-major; a
+ * transposed operand is stored as (k, m) or (n, k).  Row strides are in elements and never 0. */
 typedef struct {
     bool   transpose_a, transpose_b, accumulate;
-    bool   bf16_operands, bf16_result; /* else FP32 */
+    bool   bf16_operands, bf16_result; /* false: FP32 */
     size_t m, n, k, lda, ldb, ldc;
 } lki_onednn_shape;
 
-/* A convolution in FP32 as lki_conv() and its gradients have it: x (n, h, w, cin), weights (cout,
- * cin, kh, kw), y (n, oh, ow, cout).  The pass says which of the three is the result. */
+/* A convolution in FP32, as for lki_conv() and its gradients: x (n, h, w, cin), weights (cout, cin,
+ * kh, kw), y (n, oh, ow, cout).  The pass selects which of the three is the result. */
 typedef enum { LKI_ONEDNN_Y, LKI_ONEDNN_X, LKI_ONEDNN_WEIGHTS } lki_onednn_pass;
 typedef struct {
     lki_onednn_pass pass;
-    bool            accumulate; /* the weights' gradient does always */
+    bool            accumulate; /* for dx only; the gradient of the weights always accumulates */
     size_t          n, h, w, cin, cout, kh, kw, stride, pad, oh, ow;
 } lki_onednn_conv;
 
 typedef struct {
-    uint32_t revision; /* LKI_ONEDNN_REVISION: the rest is as below */
+    uint32_t revision; /* LKI_ONEDNN_REVISION; otherwise the rest of this struct is invalid */
 
     const char *(*open)(lki_onednn **out, uint32_t threads);
 
-    /* "2.6.3, avx512_core_bf16, 2 threads": what its bits depend on. */
+    /* Describes everything on which oneDNN's bits depend, such as "2.6.3, avx512_core_bf16, 2
+     * threads". */
     const char *(*identity)(const lki_onednn *library);
 
-    /* The first product of a shape compiles its kernel; later ones find it. */
+    /* Computes a product.  The first product of each shape compiles its kernel. */
     const char *(*gemm)(lki_onednn *library, const lki_onednn_shape *shape, const void *a,
                         const void *b, void *c);
 
-    /* Two are read and one, that of the pass, is written. */
+    /* Computes a convolution: reads two of the tensors and writes the third, which the pass
+     * selects. */
     const char *(*conv)(lki_onednn *library, const lki_onednn_conv *conv, const float *x,
                         const float *weights, const float *y);
 

@@ -1,10 +1,11 @@
-/* onednn.c -- handing products and convolutions to lockstep-onednn.so, and what follows a product.
+/* onednn.c -- passes products and convolutions to lockstep-onednn.so, and completes products.
  *
- * The module stays loaded: its threads do not end.  A shape that oneDNN cannot do is computed by
- * the own kernels, so that a step never fails half-way; the first such failure is kept, for who
- * measures to be told.
+ * The module is never unloaded, because its threads do not end.  If oneDNN cannot compute a shape,
+ * our own kernels do, so that a step never fails halfway.  The first such failure is stored, so
+ * that benchmarks can report it.
  */
 #include "tensor/onednn/onednn.h"
+#include "tensor/isa/kernels.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -52,12 +53,12 @@ static bool done(lki_other *other, const char *error)
     return error == NULL;
 }
 
-/* ---- What follows a product -------------------------------------------------------------- */
+/* ---- The end of a product ---------------------------------------------------------------- */
 
 typedef struct {
     const lki_gemm_ends *ends;
     lki_gemm_finish      finish;
-    size_t               m, n, rows; /* rows: of a task */
+    size_t               m, n, rows; /* rows: of one task */
 } ending;
 
 static void end_task(void *context, size_t index, uint32_t thread)

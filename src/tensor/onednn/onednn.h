@@ -1,20 +1,22 @@
-/* tensor/onednn/onednn.h -- products and convolutions by oneDNN, where an exec was told to. */
+/* tensor/onednn/onednn.h -- products and convolutions by oneDNN, if an exec enables it. */
 #ifndef LKI_TENSOR_ONEDNN_H
 #define LKI_TENSOR_ONEDNN_H
 
 #include "tensor/exec.h"
 #include "tensor/onednn/module.h"
 
-/* What an exec has of it; all zero where it computes for itself. */
+/* The state of oneDNN in an exec; all zero if it is not used. */
 typedef struct {
     const lki_onednn_module *module;
     lki_onednn              *library;
-    char                     failure[160]; /* the first, "" = none */
+    char                     failure[160]; /* the first failure; "": none */
 } lki_other;
 
-/* Both return false where oneDNN is not asked or could not do it, and nothing was written.  It is
- * asked for FP32 alone. */
+/* Computes a product with oneDNN, in FP32 only.  Returns false and writes nothing if oneDNN is
+ * disabled or cannot compute it. */
 bool lki_other_gemm(lk_exec *exec, const lki_gemm_args *args);
+
+/* Computes a convolution with oneDNN, in FP32 only.  Returns false like lki_other_gemm(). */
 bool lki_other_conv(lk_exec *exec, const lki_conv_shape *shape, lki_onednn_pass pass, bool add,
                     const float *x, const float *w, const float *y);
 

@@ -1,11 +1,12 @@
-/* onednn_test.c -- what oneDNN computes in our place is the same up to rounding, in every mode that
- * operators have, and of what it is not asked for no bit changes. */
+/* onednn_test.c -- oneDNN's results equal ours up to rounding, in every mode of the operators.
+ *
+ * The operators that oneDNN does not compute keep their bits. */
 #include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
-#include "tensor/ops/testing_conv.h"
-#include "tensor/testing.h"
+#include "tensor/ops/conv_testing.h"
+#include "tensor/tensor_testing.h"
 
 enum { SKIPPED = 77, ROOM = 40 * 48 };
 
@@ -22,7 +23,7 @@ static pair open_pair(void)
     return p;
 }
 
-/* Nothing may have been left to the own kernels. */
+/* Closes a pair, and checks that our own kernels computed nothing in its place. */
 static void close_pair(pair *p)
 {
     const char *failure;
@@ -40,8 +41,8 @@ static void assert_near(const float *got, const float *want, size_t count)
             fail_msg("element %zu is %g, not %g", i, (double)got[i], (double)want[i]);
 }
 
-/* Bit i of `modes`: a transposed, b transposed, accumulate, bias, GELU with pre, residual, rows
- * apart. */
+/* Multiplies in the modes of the bits in `modes`: a transposed, b transposed, accumulate, bias,
+ * GELU with pre, residual, rows with gaps. */
 static void multiply(lk_exec *exec, unsigned modes, float *c, float *pre)
 {
     static float a[ROOM], b[ROOM], bias[48], residual[ROOM];
@@ -82,7 +83,7 @@ static void products_are_near(void **state)
     close_pair(&p);
 }
 
-/* 16-bit values are multiplied as ever, and so is nothing. */
+/* Our own kernels compute products of 16-bit values and empty products. */
 static void what_is_not_asked_for_stays(void **state)
 {
     uint16_t a[9 * 7], b[7 * 5];

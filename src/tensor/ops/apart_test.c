@@ -1,11 +1,11 @@
-/* apart_test.c -- a product in which one fma is taken apart has other bits.
+/* apart_test.c -- a product whose fma is split into two operations has other bits.
  *
- * Goal:   that hashes of results show what they are compared for: a compiler or an instruction set
- *         that rounds between the multiplication and the addition, on any processor.
- * Method: the bodies of tensor/isa/ once more, as this file's flags compile them (NEON's on ARM,
- *         the portable ones elsewhere), with two roundings in place of v16_fma().  The hash must be
- *         another than that of the same body in the library; and the same where the values are
- *         such that nothing is rounded.
+ * Goal:   hashes of results detect a compiler or an instruction set that rounds between the
+ *         multiplication and the addition, on any processor.
+ * Method: the bodies of tensor/isa/ are compiled again with this file's flags (NEON's on ARM, the
+ *         portable ones elsewhere), with two roundings in place of v16_fma().  The hash must differ
+ *         from that of the same body in the library, and must be equal if the values are such that
+ *         nothing is rounded.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,8 +17,9 @@
 #include "base/hash.h"
 #include "device/half.h"
 #include "tensor/exec.h"
+#include "tensor/isa/kernels.h"
 #include "tensor/isa/simd.h"
-#include "tensor/testing.h"
+#include "tensor/tensor_testing.h"
 
 LKI_SIMD v16 two_roundings(v16 a, v16 b, v16 c)
 {
@@ -32,7 +33,7 @@ LKI_MICRO_KERNELS(f32)
 
 enum { M = 13, N = 16 * VECTORS, K = 40 };
 
-/* a (M, K) as it stands, b (K, N) as one panel. */
+/* Returns the hash of a product of a (M, K), in place, and b (K, N), as one panel. */
 static uint64_t hash_of(void (*multiply)(const lki_gemm_block *), float scale)
 {
     float a[M * K], b[K * N], c[M * N];
@@ -50,7 +51,7 @@ static uint64_t hash_of(void (*multiply)(const lki_gemm_block *), float scale)
 
 static void apart(const lki_gemm_block *block)
 {
-    (void)micro_f32_peak; /* comes with the kernels */
+    (void)micro_f32_peak; /* is defined with the kernels */
     walk_block(micro_f32, block);
 }
 

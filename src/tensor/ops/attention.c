@@ -1,34 +1,36 @@
 /* attention.c -- causal self-attention by blocks, forward and backward.
  *
- * A task is one head of one sample.  It packs the head's keys and values once, then walks
- * blocks of QUERIES rows against blocks of KEYS columns; a block of scores lives in L1 and no
- * (t, t) tensor exists.  The softmax is online (isa/softmax.inc).  Blocks wholly in the future
- * are not visited; of the others strips of STRIP queries, or of keys, leave out what is in their
- * future, but for less than a strip, where a future key has probability exactly 0.
+ * A task is one head of one sample.  It packs the head's keys and values once, and then processes
+ * blocks of QUERIES rows and KEYS columns.  A block of scores stays in the first-level cache, and
+ * there is no (t, t) tensor.  The softmax is online (isa/softmax.inc).  Blocks that are completely
+ * in the future are skipped.  In other blocks a strip of STRIP queries skips the keys that follow
+ * its last query, and a strip of STRIP keys skips the queries that precede its first key.  The few
+ * masked scores that remain within a strip have probability exactly 0.
  *
  *      forward    S = Q K'        O = rescaled O + P V          y = O / sum, lse = max + log sum
  *      backward   P = exp(S - lse)         dP = dY V'           dS = P (dP - delta) scale
  *                 dV += P' dY     dK += dS' Q     dQ += dS K    delta = dY . y
  *
- * The log of the denominator replaces the maximum and the sum, and delta, the row's sum of
- * P dP, is dY . y: Dao et al., "FlashAttention", 2022, section 3.1 and appendix B.  With dropout
- * P V and dP take the kept probabilities only; both identities still hold.
+ * The log of the denominator replaces the maximum and the sum. delta, the row's sum of P dP, equals
+ * dY . y (Dao et al., "FlashAttention", 2022, section 3.1 and appendix B).  With dropout, P V and
+ * dP use only the kept probabilities; both identities still hold.
  *
- * Order:   blocks are constants of this file.  O and dQ run over keys ascending, dK and dV over
- *          queries ascending: every value is one chain, whichever thread takes the head.
- * Cost:    4 t^2 c operations forward and 10 backward, halved by causality but for the
+ * Order:   the block sizes are constants of this file.  O and dQ are chains over ascending keys, dK
+ *          and dV over ascending queries, whichever thread computes the head.
+ * Cost:    4 t^2 c operations forward and 10 backward, halved by causality except in the
  *          diagonal blocks.
- * Memory:  a few (t, head size) matrices a thread: lki_attention_scratch_bytes().
+ * Memory:  a few (t, head size) matrices per thread; see lki_attention_scratch_bytes().
  */
 #include <string.h>
 
 #include "tensor/ops/attention.h"
+#include "tensor/isa/kernels.h"
 
-enum { STRIP = 8 }; /* queries that are cut off at one key, or keys at one query */
+enum { STRIP = 8 }; /* number of queries, or keys, that skip the same masked scores */
 
-/* A head's own copies; rows are `width` wide: the head size in whole lanes, padded with zeros.
- * `k_columns`, `v_columns` are the transposes in panels of 16 keys.  t_pad is t in whole
- * lanes. */
+/* The copies of a head's data.  Rows have `width` values: the head size rounded up to whole lanes,
+ * padded with zeros.  `k_columns` and `v_columns` are the transposes in panels of 16 keys.  t_pad
+ * is t rounded up to whole lanes. */
 typedef struct {
     size_t width, t_pad, panel;
     float *scores, *dp;                    /* (QUERIES, KEYS) */
@@ -42,7 +44,7 @@ typedef struct {
 typedef struct {
     const lki_nn_kernels       *kernels;
     const lki_attention_shape  *shape;
-    size_t       size;  /* of a head */
+    size_t       size;  /* size of a head */
     float        scale; /* 1 / sqrt(size) */
     const float *qkv, *dy;
     float       *y, *lse, *dqkv;
@@ -80,7 +82,8 @@ size_t lki_attention_scratch_bytes(const lk_exec *exec, const lki_attention_shap
     return head_lay_out(&h, shape->t, shape->c / shape->heads, NULL) * lk_exec_threads(exec);
 }
 
-/* (t, size) values, rows `stride` apart, into (t, width), the rest of each row zeros. */
+/* Copies (t, size) values, with rows `stride` apart, to (t, width), and fills the rest of each row
+ * with zeros. */
 static void copy_rows(const head *h, size_t t, size_t size, size_t stride, const float *from,
                       float *to)
 {
@@ -90,13 +93,13 @@ static void copy_rows(const head *h, size_t t, size_t size, size_t stride, const
     }
 }
 
-/* Keys of a block that query i of it, the last of its strip, may see. */
+/* Returns the number of keys of a block to which query i, the last of its strip, may attend. */
 static size_t keys_seen(const block *b, size_t i)
 {
     return lki_min(b->keys, b->first_query + i + 1 - b->first_key);
 }
 
-/* to (queries, keys) = rows of `left`, `stride` apart, times the columns of `right`. */
+/* Computes `to` (queries, keys): rows of `left`, `stride` apart, times the columns of `right`. */
 static void block_scores(const attention *a, const head *h, const block *b, const float *left,
                          size_t stride, const float *right, float *to)
 {
@@ -111,8 +114,8 @@ static void block_scores(const attention *a, const head *h, const block *b, cons
     }
 }
 
-/* h->out (queries, width) continues its chains over the block's keys, or starts them at the first:
- * scores times rows of `right`. */
+/* Continues the chains of h->out (queries, width) over the block's keys: scores times rows of
+ * `right`.  The chains start at the first key. */
 static void block_values(const attention *a, const head *h, const block *b, const float *scores,
                          const float *right)
 {
@@ -127,8 +130,8 @@ static void block_values(const attention *a, const head *h, const block *b, cons
     }
 }
 
-/* to (keys, width) continues its chains over the block's queries, or starts them where the keys are
- * the queries' own: transposed scores times rows. */
+/* Continues the chains of `to` (keys, width) over the block's queries: transposed scores times
+ * rows.  A key's chain starts at the query with the key's position. */
 static void block_transposed(const attention *a, const head *h, const block *b, const float *scores,
                              const float *right, float *to)
 {
@@ -145,7 +148,7 @@ static void block_transposed(const attention *a, const head *h, const block *b, 
     }
 }
 
-/* Scores of query i of a block; `index` is the task: (sample, head). */
+/* Returns the scores of query i of a block.  The task `index` is a pair (sample, head). */
 static lki_score_row score_row(const attention *a, const head *h, const block *b, size_t index,
                                size_t i)
 {
@@ -251,7 +254,7 @@ static void backward_block(const attention *a, const head *h, size_t index, cons
     block_values(a, h, b, h->dp, h->k);
 }
 
-/* Rows of the head into its part of dqkv. */
+/* Writes or adds rows of the head to its part of dqkv. */
 static void put_rows(const attention *a, const head *h, size_t rows, const float *from, float *to)
 {
     for (size_t i = 0; i < rows; i++) {

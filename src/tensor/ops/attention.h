@@ -1,31 +1,35 @@
-/* ops/attention.h -- what attention in FP32 and in bf16 share: its blocks, where a head's rows are,
- * and what dropout keeps. */
+/* ops/attention.h -- blocks, offsets of a head's rows, and dropout, for attention in FP32 and
+ * bf16. */
 #ifndef LKI_TENSOR_OPS_ATTENTION_H
 #define LKI_TENSOR_OPS_ATTENTION_H
 
 #include "base/memory.h"
 #include "tensor/exec.h"
+#include "tensor/isa/kernels.h"
 #include "tensor/ops.h"
 
 enum { LANES = 16, QUERIES = 32, KEYS = 64 };
 
-/* Queries first_query .. + queries - 1 against keys first_key .. + keys - 1 (whole lanes). */
+/* Queries first_query .. first_query + queries - 1 and keys first_key .. first_key + keys - 1.
+ * keys is a multiple of the lanes. */
 typedef struct { size_t first_query, queries, first_key, keys; } block;
 
 static inline block block_at(size_t t, size_t first_query, size_t first_key)
 {
     size_t queries = lki_min(QUERIES, t - first_query);
-    size_t past    = first_query + queries - first_key; /* keys up to the last query's own */
+    /* number of keys up to the position of the last query */
+    size_t past    = first_query + queries - first_key;
     return (block){ first_query, queries, first_key, lki_min(KEYS, lki_round_up(past, LANES)) };
 }
 
-/* Row i of a head's part of a (b, t, parts * c) tensor.  `index` is the task: (sample, head). */
+/* Returns the offset of row i of a head's part of a (b, t, parts * c) tensor.  The task `index` is
+ * a pair (sample, head). */
 static inline size_t head_row(const lki_attention_shape *s, size_t index, size_t i, size_t parts)
 {
     return (index / s->heads * s->t + i) * parts * s->c + index % s->heads * (s->c / s->heads);
 }
 
-/* What dropout keeps of the scores of query i of a block. */
+/* Computes the dropout factors of the scores of query i of a block. */
 static inline void keep_scores(const lki_nn_kernels *kernels, const lki_attention_shape *s,
                                const block *b, size_t index, size_t i, float *keep)
 {

@@ -1,29 +1,31 @@
 /* attention_bf16.c -- causal self-attention by blocks in bf16, forward and backward.
  *
- * What attention.c says holds here, but for these:
+ * It works like attention.c, with these differences:
  *
- *      products   run on the micro-kernels of lki_gemm() (isa/gemm.h): words of two bf16 values,
- *                 sums in FP32.  Along k they take pairs of dimensions, of keys or of queries.
- *      softmax    in FP32, to the base of 2: the scale of scores has the factor log2 e, and lse is
- *                 max + log2 sum.  Its sums stay on 16 lanes until a query has met all its keys.
- *      rounding   probabilities and gradients of scores become bf16 for the products that take
- *                 them, and what comes out is rounded once.  dQ and dK are scaled by
+ *      products   use the micro-kernels of lki_gemm() (isa/gemm.h): words of two bf16 values, sums
+ *                 in FP32.  Words along k are pairs of dimensions, of keys or of queries.
+ *      softmax    in FP32, to base 2: the scale of scores contains the factor log2 e, and lse is
+ *                 max + log2 sum.  The 16 lanes are summed only after a query's last key.
+ *      rounding   probabilities and gradients of scores are rounded to bf16 as operands of
+ *                 products, and results are rounded once.  dQ and dK are scaled by
  *                 1 / sqrt(head size) at the end.
  *
- * Order:   O and dQ are chains over keys ascending up to the end of the query's block, in whole
- *          lanes (future keys have probability +0); dK and dV over queries ascending from the first
+ * Order:   O and dQ are chains over ascending keys up to the end of the query's block, in whole
+ *          lanes (future keys have probability +0); dK and dV over ascending queries from the first
  *          of the key's own block.
- * Memory:  a few (t, head size) matrices a thread: lki_attention_bf16_scratch_bytes().
+ * Memory:  a few (t, head size) matrices per thread; see lki_attention_bf16_scratch_bytes().
  */
 #include <string.h>
 
 #include "tensor/ops/attention.h"
+#include "tensor/isa/kernels.h"
 
 enum { PANEL_MAX = 32 };
 
-/* A head's own copies.  `rows` matrices are (t, words): a row is a query or key, padded with a zero
- * to whole words.  `turned` ones are panels of keys, (words, panel) each; `zipped` ones panels of
- * dimensions, (t_pad / 2, panel) each, whose words are pairs of queries or keys. */
+/* The copies of a head's data.  `rows` matrices are (t, words): a row is a query or key, padded
+ * with a zero to whole words.  `turned` matrices are panels of keys, each (words, panel).  `zipped`
+ * matrices are panels of dimensions, each (t_pad / 2, panel); their words are pairs of queries or
+ * keys. */
 typedef struct {
     size_t    words, width, t_pad, panel;
     float    *scores, *dp, *keep;        /* (QUERIES, KEYS) */
@@ -39,7 +41,7 @@ typedef struct {
     const lki_bf16_kernels     *kernels;
     const lki_nn_kernels       *nn; /* for dropout */
     const lki_attention_shape  *shape;
-    size_t          size;           /* of a head */
+    size_t          size;           /* size of a head */
     float           scale;          /* 1 / sqrt(size) */
     const uint16_t *qkv, *dy;
     uint16_t       *y, *dqkv;
@@ -130,7 +132,7 @@ static void head_open(const attention *a, size_t index, uint32_t thread, head *h
 
 /* ---- Blocks ------------------------------------------------------------------------------ */
 
-/* to (queries, keys) = rows times turned. */
+/* Computes `to` (queries, keys) = rows times turned. */
 static void block_scores(const attention *a, const head *h, const block *b, const uint16_t *rows,
                          const float *turned, float *to)
 {
@@ -143,7 +145,7 @@ static void block_scores(const attention *a, const head *h, const block *b, cons
     });
 }
 
-/* to (queries, size), rows `width` wide, continues its chains over the block's keys. */
+/* Continues the chains of `to` (queries, size), rows `width` wide, over the block's keys. */
 static void block_values(const attention *a, const head *h, const block *b, const float *zipped,
                          float *to)
 {
@@ -155,7 +157,7 @@ static void block_values(const attention *a, const head *h, const block *b, cons
     });
 }
 
-/* to (keys, size), rows `width` wide, continues its chains over the block's queries. */
+/* Continues the chains of `to` (keys, size), rows `width` wide, over the block's queries. */
 static void block_transposed(const attention *a, const head *h, const block *b, const float *pairs,
                              const float *zipped, float *to)
 {
@@ -167,7 +169,8 @@ static void block_transposed(const attention *a, const head *h, const block *b, 
     });
 }
 
-/* What dropout keeps of a block; NULL without it.  `index` is the task: (sample, head). */
+/* Computes the dropout factors of a block; NULL without dropout.  The task `index` is a pair
+ * (sample, head). */
 static const float *block_keep(const attention *a, const head *h, const block *b, size_t index)
 {
     if (!(a->shape->dropout.p > 0.0f))

@@ -1,19 +1,21 @@
-/* attention_bf16_test.c -- attention in bf16: the model's bits on every machine; gradients. */
+/* attention_bf16_test.c -- attention in bf16 has the reference's bits on every exec, and correct
+ * gradients. */
 #include "tensor/exec.h"
-#include "tensor/ops/testing_attention.h"
+#include "tensor/isa/kernels.h"
+#include "tensor/ops/attention_testing.h"
 #include "tensor/reference_bf16.h"
 
 static void *scratch_new(const lk_exec *exec, const lki_attention_shape *s)
 {
     size_t bytes = lki_attention_bf16_scratch_bytes(exec, s);
     void  *p     = nn_bytes(bytes);
-    memset(p, 0xff, bytes); /* garbage must not show */
+    memset(p, 0xff, bytes); /* garbage must not affect results */
     return p;
 }
 
 typedef struct { uint16_t *qkv, *dy, *y, *d, *sum; float *lse, *exact; } results;
 
-/* What the plain version says; `sum` is d added to values of seed 5. */
+/* Computes the results of the reference; `sum` is d added to values of seed 5. */
 static results results_of(const lki_attention_shape *s, float scale)
 {
     counts  c = counts_of(s);
@@ -74,7 +76,7 @@ static void attention_bits(void **state)
     nn_machines_free(&m);
 }
 
-/* Values so small that products, sums and gradients of scores are subnormal at every turn. */
+/* Uses values so small that many products, sums and gradients of scores are subnormal. */
 static void attention_flushes_what_is_subnormal(void **state)
 {
     static const lki_attention_shape s = { 1, 35, 18, 2, { 0 } };
@@ -89,8 +91,8 @@ static void attention_flushes_what_is_subnormal(void **state)
     nn_machines_free(&m);
 }
 
-/* What rounds to the least normal number, and the most that does not count: with p = 1 the gradient
- * of a score is -delta. */
+/* Tests a value that is flushed although it would round to the smallest normal number, and that
+ * number itself.  With p = 1 the gradient of a score is -delta. */
 static void operands_are_flushed_before_they_are_rounded(void **state)
 {
     enum { ROWS = 4, KEYS = 16 };
@@ -98,7 +100,7 @@ static void operands_are_flushed_before_they_are_rounded(void **state)
     static const uint16_t want[ROWS]  = { 0x8000, 0x8080, 0x0000, 0x8d81 };
     nn_machines m = nn_machines_for(true);
     (void)state;
-    for (size_t k = 0; k < m.count; k += LKI_TEST_THREADS) {
+    for (size_t k = 0; k < m.count; k += lki_test_threads()) {
         float    zeros[ROWS * KEYS] = { 0 }, p[ROWS / 2 * KEYS], ds[ROWS / 2 * KEYS];
         uint16_t got[ROWS * KEYS], pair[2];
         lki_exec_kernels(m.exec[k])->bf16->scores->backward(&(lki_score_block){
@@ -114,7 +116,7 @@ static void operands_are_flushed_before_they_are_rounded(void **state)
     nn_machines_free(&m);
 }
 
-/* Within what rounding to bf16 leaves: sums of 2^-9 of values around 1. */
+/* Allows the error of rounding to bf16: sums of 2^-9 of values near 1. */
 static void attention_gradients(void **state)
 {
     lk_exec *exec = NULL;
@@ -123,7 +125,7 @@ static void attention_gradients(void **state)
     for (size_t i = 0; i < SHAPES; i++) {
         const lki_attention_shape *s = &shapes[i];
         if (s->t > 100)
-            continue; /* differences cost a forward pass a place */
+            continue; /* each difference costs a forward pass */
         counts    c   = counts_of(s);
         uint16_t *qkv = nn_values_bf16(c.qkv, 1, 2), *dy = nn_values_bf16(c.y, 2, 1);
         uint16_t *y = nn_values_bf16(c.y, 3, 1), *d = nn_values_bf16(c.qkv, 4, 1);

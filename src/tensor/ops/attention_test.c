@@ -1,8 +1,10 @@
-/* attention_test.c -- causal attention: the reference's bits on every machine; gradients. */
+/* attention_test.c -- causal attention has the reference's bits on every exec, and correct
+ * gradients. */
 #include "tensor/exec.h"
-#include "tensor/ops/testing_attention.h"
+#include "tensor/isa/kernels.h"
+#include "tensor/ops/attention_testing.h"
 
-/* Values large enough for the softmax to have winners. */
+/* Returns values large enough that single keys dominate the softmax. */
 static float *qkv_new(size_t n)
 {
     float *qkv = nn_values(n, 1);
@@ -15,7 +17,7 @@ static void *scratch_new(const lk_exec *exec, const lki_attention_shape *s)
 {
     size_t bytes = lki_attention_scratch_bytes(exec, s);
     void  *p     = nn_bytes(bytes);
-    memset(p, 0xff, bytes); /* garbage must not show */
+    memset(p, 0xff, bytes); /* garbage must not affect results */
     return p;
 }
 
@@ -76,7 +78,7 @@ static void attention_gradients(void **state)
     for (size_t i = 0; i < SHAPES; i++) {
         const lki_attention_shape *s = &shapes[i];
         if (s->t > 100)
-            continue; /* differences cost a forward pass a place */
+            continue; /* each difference costs a forward pass */
         counts c   = counts_of(s);
         float *qkv = qkv_new(c.qkv), *dy = nn_values(c.y, 2);
         float *y = nn_values(c.y, 3), *lse = nn_values(c.lse, 4), *d = nn_values(c.qkv, 5);
@@ -97,7 +99,7 @@ static void attention_gradients(void **state)
     lk_exec_free(exec);
 }
 
-/* What comes later changes nothing that came before. */
+/* Changing later tokens does not change earlier results. */
 static void attention_is_causal(void **state)
 {
     lki_attention_shape s = { 1, 80, 32, 2, { 0 } };
@@ -122,8 +124,9 @@ static void attention_is_causal(void **state)
     lk_exec_free(exec);
 }
 
-/* What the kernels keep of n elements of a sample, `first` being the first, and what they must: the
- * number of an element's counter has 40 bits, of which the upper 8 stand above the layer. */
+/* Checks the dropout factors that the kernels compute for n elements of a sample, from `first` on.
+ * The number of an element's counter has 40 bits, of which the upper 8 are stored above the
+ * layer. */
 static void check_keep(const lk_exec *exec, uint64_t first, size_t n, float *keep)
 {
     static const uint32_t key[3] = { 7, 11, 3 }; /* slot, step, layer */

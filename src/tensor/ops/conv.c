@@ -1,26 +1,28 @@
-/* conv.c -- two-dimensional convolution, NHWC: forward and the input's gradient.
+/* conv.c -- two-dimensional convolution, NHWC: the forward pass and the input's gradient.
  *
- * Both are matrix products whose left side is read where it lies: a row of a window, kw * cin
- * values, is contiguous.  No im2col matrix exists, and no frame of zeros: output points that meet
- * the same taps are computed together, whatever their sample, and only those taps (of a 4 x 4
- * image under a 3 x 3 kernel that leaves out 31 % of the products).
+ * Both are matrix products whose left side is read in place, because a row of a window, kw * cin
+ * values, is contiguous.  There is no im2col matrix and no frame of zeros.  Instead, output points
+ * that use the same taps (kernel positions inside the image) are computed together, for all
+ * samples, and with only those taps (with a 3 x 3 kernel on a 4 x 4 image this saves 31 % of the
+ * products).
  *
  *      forward    y  (pixel, cout) = window (pixel, kh kw cin)  times  weights
  *      input      dx (pixel, cin)  = window of dy               times  weights, taps reversed
  *
- * With stride s an input pixel meets only the taps of its own residue modulo s, so the input's
- * gradient runs once for each of the s * s residues, over just their taps.  The weights' gradient
- * is in conv_weights.c.
+ * With stride s an input pixel uses only the taps of its own residue modulo s.  So the input's
+ * gradient is computed separately for each of the s * s residues, with only its taps.  The weights'
+ * gradient is in conv_weights.c.
  *
- * Order:   every output is one chain of fma.  Forward: over (ky, kx, ci).  Input: over (oy, ox,
- *          co) ascending.  Padding takes no part.
- * Cost:    2 cin cout operations a point and tap.  A block of DEPTH rows of the weights stays in
- *          the first cache while a task's points pass; the sums wait in the result meanwhile.
- * Memory:  weights reordered, a wave of columns at a time: lki_conv_scratch_bytes().
+ * Order:   every output is one chain of fma: in the forward pass over (ky, kx, ci), for the input's
+ *          gradient over ascending (oy, ox, co).  Padding is left out.
+ * Cost:    2 cin cout operations per point and tap.  A block of DEPTH rows of the weights stays in
+ *          the first-level cache while a task processes its points, and the sums are stored in the
+ *          result.
+ * Memory:  the reordered weights of a wave of columns at a time; see lki_conv_scratch_bytes().
  *
- * In bf16 the same runs on words of two channels (isa/conv.h): weights are rounded when they are
- * reordered, an odd number of channels gets one of zeros first, and sums wait in the thread's
- * buffer until they are rounded.
+ * In bf16 the same code processes words of two channels (isa/conv.h).  Weights are rounded when
+ * they are reordered.  An odd number of channels is first padded with a channel of zeros.  Sums are
+ * in the thread's buffer until they are rounded.
  *
  * Following windows by pointer ("implicit GEMM"): Chetlur et al., "cuDNN: efficient primitives for
  * deep learning", 2014, section 3.
@@ -30,34 +32,40 @@
 #include <string.h>
 
 #include "tensor/onednn/onednn.h"
+#include "tensor/isa/kernels.h"
 
 enum {
     LANES        = LKI_CONV_LANES,
-    POINTS       = 64,       /* of a task */
+    POINTS       = 64,       /* points of a task */
     COLUMNS_MAX  = 64,
-    COLUMNS_DEEP = 32,       /* where 64 columns of weights would not stay in the second cache */
-    DEEP         = 2048,     /* values of a window */
-    DEPTH        = 256,      /* x 32 columns x 4 bytes: 32 KiB */
+    /* columns, if 64 columns of weights would not stay in the second-level cache */
+    COLUMNS_DEEP = 32,
+    DEEP         = 2048,     /* number of values of a window from which COLUMNS_DEEP is used */
+    DEPTH        = 256,      /* rows of weights: 256 x 32 columns x 4 bytes are 32 KiB */
 };
 
 /* ---- Weights in the order of the chains -------------------------------------------------- */
 
-/* Row (ky, kx, ci) and column co of the reordered matrix stand at
- * co / 16 * panel + row * 16 + co % 16. */
+/* The reordered weights.  Row (ky, kx, ci) and column co are at index co / 16 * panel + row * 16 +
+ * co % 16. */
 typedef struct {
     const lki_conv_kernels      *kernels;
     const lki_conv_bf16_kernels *bf16; /* NULL: FP32 */
     const lki_conv_shape        *shape;
     const float                 *w;
     float                       *matrix;
-    size_t                  panel, first;   /* floats of a panel; the first of this wave */
+    /* floats of a panel; number of the first panel of this wave */
+    size_t                  panel, first;
     lki_pack_turn           turn;
-    float                  *kept;           /* with a turn: all of the matrix, ... */
-    size_t                  kept_panel;     /* ... without what bf16 leaves empty */
-    size_t                  ry, rx, ty, tx; /* dx: first tap and number of taps of a residue */
+    /* the whole matrix in the pack; NULL: there is no pack */
+    float                  *kept;
+    /* floats of a panel in the pack, which has no gaps in bf16 */
+    size_t                  kept_panel;
+    /* for dx: first tap and number of taps of the residue */
+    size_t                  ry, rx, ty, tx;
 } weights;
 
-/* Panel `index` of this wave is made. */
+/* Copies panel `index` of this wave to the pack if this call fills the pack. */
 static void weights_keep(const weights *m, size_t index)
 {
     if (m->turn == LKI_PACK_MINE)
@@ -65,7 +73,7 @@ static void weights_keep(const weights *m, size_t index)
                m->kept_panel * sizeof *m->kept);
 }
 
-/* Sixteen output channels. */
+/* Reorders the weights of sixteen output channels. */
 static void weights_forward_task(void *context, size_t index, uint32_t thread)
 {
     const weights        *m = context;
@@ -85,7 +93,7 @@ static void weights_forward_task(void *context, size_t index, uint32_t thread)
     weights_keep(m, index);
 }
 
-/* Sixteen input channels of the taps of one residue, last tap first. */
+/* Reorders the weights of sixteen input channels, for the taps of one residue, last tap first. */
 static void weights_input_task(void *context, size_t index, uint32_t thread)
 {
     const weights        *m = context;
@@ -111,16 +119,16 @@ static void weights_input_task(void *context, size_t index, uint32_t thread)
     weights_keep(m, index);
 }
 
-/* ---- Points that meet the same taps ------------------------------------------------------ */
+/* ---- Points that use the same taps ------------------------------------------------------- */
 
-/* Positions 0 .. count - 1 along an axis of an image of `size`; position i meets the pixels
- * start + i * step .. + taps - 1, as far as they exist. */
+/* Positions 0 .. count - 1 along an axis of an image of `size` pixels.  Position i uses those of
+ * the pixels start + i * step .. start + i * step + taps - 1 that exist. */
 typedef struct {
     ptrdiff_t start;
     size_t    step, count, taps, size;
 } axis;
 
-/* Neighbouring positions that meet the same taps low .. high - 1. */
+/* Consecutive positions that use the same taps low .. high - 1. */
 typedef struct { size_t first, count, low, high; } stretch;
 
 static stretch stretch_at(const axis *a, size_t first)
@@ -141,23 +149,25 @@ static stretch stretch_at(const axis *a, size_t first)
 
 /* ---- Windows times weights --------------------------------------------------------------- */
 
-/* Point (sample, gy, gx) of a grid is pixel (to_y0 + gy * to_step, ...) of the result. */
+/* A grid of points.  Point (sample, gy, gx) is pixel (to_y0 + gy * to_step, ...) of the result. */
 typedef struct {
     const lki_conv_kernels      *kernels;
     const lki_conv_bf16_kernels *bf16;    /* NULL: FP32 */
     lk_exec                     *exec;
-    const float                 *image;   /* in bf16, of words */
+    const float                 *image;   /* the image, which consists of words in bf16 */
     size_t                       n, c;
-    axis                         y, x;    /* of the image */
+    axis                         y, x;    /* axes of the image */
     const float                 *matrix;
     size_t                       panel;
-    size_t                       columns, first, last; /* of a task; of this wave */
+    /* columns of a task; first and last column of this wave */
+    size_t                       columns, first, last;
     void                        *to;
     size_t                       to_h, to_w, to_c, to_y0, to_x0, to_step;
     bool                         add;
 } grid;
 
-/* Some points of one class, and where their windows and results are. */
+/* Some points of one class (those with the same taps), and the addresses of their windows and
+ * results. */
 typedef struct {
     stretch      y, x;
     size_t       count;
@@ -170,13 +180,13 @@ static size_t blocks_of(size_t count, size_t size)
     return (count + size - 1) / size;
 }
 
-/* A task's columns, for windows of `depth` values. */
+/* Returns the number of columns of a task, for windows of `depth` values. */
 static size_t columns_of(size_t depth)
 {
     return depth > DEEP ? COLUMNS_DEEP : COLUMNS_MAX;
 }
 
-/* How many tasks a class of points is. */
+/* Returns the number of tasks of a class of points. */
 static size_t tasks_of(const grid *g, const stretch *y, const stretch *x)
 {
     return blocks_of(g->n * y->count * x->count, POINTS);
@@ -195,7 +205,7 @@ static size_t tasks_of_all(const grid *g)
     return tasks;
 }
 
-/* The class that task `index` belongs to; *index becomes its number there. */
+/* Finds the class of task `index`, and sets *index to the task's number within the class. */
 static void points_class(const grid *g, points *p, size_t *index)
 {
     for (p->y = (stretch){ 0 };;) {
@@ -210,13 +220,15 @@ static void points_class(const grid *g, points *p, size_t *index)
     }
 }
 
-/* The rest of a row of the class: `count` points from point i on, whose results begin at
+/* Adds the rest of a row of the class: `count` points from point i on.  Their results begin at
  * `column`. */
 static void points_row(const grid *g, points *p, size_t i, size_t count, size_t sample, size_t gy,
                        size_t gx, size_t column)
 {
-    bool   any  = p->y.high > 0 && p->x.high > 0; /* taps: without any nothing is read */
-    size_t y    = (size_t)g->y.start + gy * g->y.step + p->y.low; /* of the first tap that counts */
+    /* false: there are no taps, and nothing is read */
+    bool   any  = p->y.high > 0 && p->x.high > 0;
+    /* position of the first tap that exists */
+    size_t y    = (size_t)g->y.start + gy * g->y.step + p->y.low;
     size_t x    = (size_t)g->x.start + gx * g->x.step + p->x.low;
     size_t to_y = g->to_y0 + gy * g->to_step, to_x = g->to_x0 + gx * g->to_step;
     size_t at   = any ? ((sample * g->y.size + y) * g->x.size + x) * g->c : 0;
@@ -250,7 +262,7 @@ static void points_find(const grid *g, points *p, size_t index, size_t column)
     }
 }
 
-/* t's chains, DEPTH of their products at a time. */
+/* Computes the chains of `t`, DEPTH of their products at a time. */
 static void windows_in_blocks(const grid *g, const lki_conv_windows *t)
 {
     void (*windows)(const lki_conv_windows *) =
@@ -282,7 +294,7 @@ static void grid_task(void *context, size_t index, uint32_t thread)
 {
     const grid *g      = context;
     size_t      groups = blocks_of(g->last - g->first, g->columns);
-    size_t      column = index % groups * g->columns; /* of the wave */
+    size_t      column = index % groups * g->columns; /* first column within the wave */
     size_t      row    = g->x.taps * g->c;
     points      p;
 
@@ -305,7 +317,7 @@ static void grid_task(void *context, size_t index, uint32_t thread)
     });
 }
 
-/* Makes the matrix of a wave, or finds it. */
+/* Computes the matrix of a wave, or uses that of the pack. */
 static void grid_weights(grid *g, lki_task pack, weights *m)
 {
     m->first  = g->first / LANES;
@@ -319,7 +331,7 @@ static void grid_weights(grid *g, lki_task pack, weights *m)
     lki_exec_run(g->exec, blocks_of(g->last - g->first, LANES), pack, m);
 }
 
-/* `pack` makes a panel of m's matrix. */
+/* Computes a grid.  The task `pack` computes a panel of m's matrix. */
 static void grid_run(lk_exec *exec, grid *g, lki_task pack, weights *m)
 {
     size_t tasks  = tasks_of_all(g);
@@ -339,7 +351,7 @@ static void grid_run(lk_exec *exec, grid *g, lki_task pack, weights *m)
 
 /* ---- Forward ----------------------------------------------------------------------------- */
 
-/* `g` has the images. */
+/* Computes the forward pass; `g` has the images. */
 static void forward(lk_exec *exec, const lki_conv_shape *s, grid *g, const float *w, float *matrix,
                     const lk_pack *pack)
 {
@@ -369,7 +381,7 @@ void lki_conv(lk_exec *exec, const lki_conv_shape *shape, const float *x, const 
 
 /* ---- The input's gradient ---------------------------------------------------------------- */
 
-/* Along one axis: the input positions of residue r, and the outputs that they meet. */
+/* Returns, along one axis, the input positions of residue r and the outputs that they use. */
 static axis residue_of(size_t *first, size_t r, size_t in, size_t out, size_t kernel,
                        size_t stride, size_t pad)
 {
@@ -381,7 +393,7 @@ static axis residue_of(size_t *first, size_t r, size_t in, size_t out, size_t ke
     return a;
 }
 
-/* `images` has the images, and what happens to the result. */
+/* Computes the gradient of the input.  `images` has dy and the memory of the result. */
 static void backward_input(lk_exec *exec, const lki_conv_shape *s, const grid *images,
                            const float *w, float *matrix, const lk_pack *pack)
 {
@@ -434,7 +446,8 @@ size_t lki_conv_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape)
     return lki_max(lki_conv_weights_bytes(shape), matrix_bytes(shape));
 }
 
-/* All residues of backward together have each tap once. */
+/* The size is valid for both passes, because the residues of the backward pass together have each
+ * tap once. */
 size_t lki_conv_pack_bytes(const lki_conv_shape *s, lk_dtype dtype, bool backward)
 {
     size_t deep   = backward ? s->cout : s->cin, wide = backward ? s->cin : s->cout;
@@ -450,7 +463,7 @@ size_t lki_conv_pack_bytes(const lki_conv_shape *s, lk_dtype dtype, bool backwar
 
 typedef struct {
     const lki_conv_bf16_kernels *kernels;
-    size_t                       pixels, channels; /* pixels: of a row */
+    size_t                       pixels, channels; /* number of pixels of a row, and of channels */
     const uint16_t              *from;
     float                       *to;
 } padding;
@@ -468,7 +481,7 @@ static size_t padded_bytes(size_t pixels, size_t channels)
     return channels % 2 == 0 ? 0 : pixels * (channels + 1) * sizeof(uint16_t);
 }
 
-/* Images of `rows` rows as words: themselves, or a copy behind the matrix. */
+/* Returns images of `rows` rows as words: in place, or as a padded copy after the matrix. */
 static const float *words_of(lk_exec *exec, const lki_conv_shape *s, size_t rows, size_t pixels,
                              size_t channels, const uint16_t *images, char *scratch)
 {

@@ -1,4 +1,4 @@
-/* tensor/ops/conv.h -- what the files of convolution share. */
+/* tensor/ops/conv.h -- functions shared by the files of convolution. */
 #ifndef LKI_TENSOR_OPS_CONV_H
 #define LKI_TENSOR_OPS_CONV_H
 
@@ -7,17 +7,20 @@
 
 enum { LKI_CONV_LANES = 16 };
 
-/* Weights are reordered for some columns of the result at a time, so that they are still in a near
- * cache when they are used: as many as about 1 MiB holds, but a multiple of `least`. */
-#define LKI_CONV_WAVE ((size_t)1 << 18) /* floats */
+/* The floats of weights that are reordered at a time.  This is about 1 MiB, so that they are still
+ * in a near cache when they are used. */
+#define LKI_CONV_WAVE ((size_t)1 << 18)
 
+/* Returns how many columns of the result have their weights reordered at a time: a multiple of
+ * `least`. */
 static inline size_t lki_conv_wave(size_t depth, size_t columns, size_t least)
 {
     size_t wave = LKI_CONV_WAVE / lki_max(1, depth) / least * least;
     return lki_min(columns, lki_max(least, wave));
 }
 
-/* The most that the matrix of a wave takes, for up to `depth` rows and `least` up to 64. */
+/* Returns the maximum bytes of the matrix of a wave, for up to `depth` rows and `least` up to
+ * 64. */
 static inline size_t lki_conv_wave_bytes(size_t depth, size_t columns)
 {
     size_t whole = depth * lki_round_up(columns, LKI_CONV_LANES);
@@ -25,16 +28,18 @@ static inline size_t lki_conv_wave_bytes(size_t depth, size_t columns)
     return lki_round_up(lki_min(whole, wave) * sizeof(float), 64);
 }
 
-/* Scratch of the weights' gradient. */
+/* Returns the bytes of scratch memory of the weights' gradient. */
 size_t lki_conv_weights_bytes(const lki_conv_shape *shape);
+
+/* Returns the bytes of scratch memory of the weights' gradient in bf16. */
 size_t lki_conv_weights_bf16_bytes(const lki_conv_shape *shape);
 
-/* A wave of dw (cout, cin, kh, kw), and the same in the order of the tiles: a matrix
- * (kh kw cin, columns). */
+/* A wave (a range of output channels) of dw (cout, cin, kh, kw), and its values in the order of the
+ * tiles: a matrix (kh kw cin, columns). */
 typedef struct {
     const lki_conv_shape *shape;
     float                *dw, *matrix;
-    size_t                first, columns; /* of output channels, in whole lanes */
+    size_t                first, columns; /* output channels, a multiple of the lanes */
 } lki_conv_dw;
 void lki_conv_reorder(lk_exec *exec, const lki_conv_dw *dw);
 void lki_conv_restore(lk_exec *exec, const lki_conv_dw *dw);

@@ -1,8 +1,9 @@
-/* conv_bf16_test.c -- convolution on bf16 values: the model's bits on every machine; gradients. */
-#include "tensor/ops/testing_conv.h"
+/* conv_bf16_test.c -- convolution in bf16 has the reference's bits on every exec, and correct
+ * gradients. */
+#include "tensor/ops/conv_testing.h"
 #include "tensor/reference_bf16.h"
 
-/* Garbage in the scratch must not show. */
+/* Returns scratch memory filled with garbage, which must not affect results. */
 static void *scratch_new(const lk_exec *exec, const lki_conv_shape *s)
 {
     size_t bytes = lki_conv_bf16_scratch_bytes(exec, s);
@@ -11,7 +12,7 @@ static void *scratch_new(const lk_exec *exec, const lki_conv_shape *s)
     return p;
 }
 
-/* x (or dx), w, dy (or y) in; the results of the plain version. */
+/* Inputs x (or dx), w, dy (or y), and the results of the reference. */
 typedef struct {
     uint16_t *x, *dy, *y, *dx, *sum;
     float    *w, *dw;
@@ -90,7 +91,7 @@ static void conv_bits(void **state)
     nn_machines_free(&m);
 }
 
-/* Values so small that products and sums are subnormal at every turn. */
+/* Uses values so small that many products and sums are subnormal. */
 static void conv_flushes_what_is_subnormal(void **state)
 {
     static const size_t some[] = { 1, 3, 4, 9 };
@@ -106,7 +107,7 @@ static void conv_flushes_what_is_subnormal(void **state)
     nn_machines_free(&m);
 }
 
-/* Within what rounding weights and results to bf16 leaves. */
+/* Allows the error of rounding weights and results to bf16. */
 static void conv_gradients(void **state)
 {
     lk_exec *exec = NULL;
@@ -116,7 +117,7 @@ static void conv_gradients(void **state)
         lki_conv_shape s = shape_at(i);
         counts         c = counts_of(&s);
         if (c.x * s.cout * s.kh * s.kw > 100000)
-            continue; /* differences cost a forward pass a place */
+            continue; /* each difference costs a forward pass */
         uint16_t *x = nn_values_bf16(c.x, 1, 1), *dy = nn_values_bf16(c.y, 3, 1);
         uint16_t *dx = nn_values_bf16(c.x, 4, 1);
         float    *w = nn_values(c.w, 2), *dw = nn_values(c.w, 5), *old_dw = nn_values(c.w, 5);

@@ -1,7 +1,7 @@
-/* conv_test.c -- convolution: the reference's bits on every machine; gradients. */
-#include "tensor/ops/testing_conv.h"
+/* conv_test.c -- convolution has the reference's bits on every exec, and correct gradients. */
+#include "tensor/ops/conv_testing.h"
 
-/* Garbage in the scratch must not show. */
+/* Returns scratch memory filled with garbage, which must not affect results. */
 static void *scratch_new(const lk_exec *exec, const lki_conv_shape *s)
 {
     size_t bytes = lki_conv_scratch_bytes(exec, s);
@@ -102,7 +102,7 @@ static void conv_gradients(void **state)
         lki_conv_shape s = shape_at(i);
         counts c = counts_of(&s);
         if (c.x * s.cout * s.kh * s.kw > 100000)
-            continue; /* differences cost a forward pass a place */
+            continue; /* each difference costs a forward pass */
         float *x = nn_values(c.x, 1), *w = nn_values(c.w, 2), *dy = nn_values(c.y, 3);
         float *dx = nn_values(c.x, 4), *dw = nn_values(c.w, 5), *old_dw = nn_values(c.w, 5);
         void  *scratch = scratch_new(exec, &s);

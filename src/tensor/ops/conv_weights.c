@@ -2,41 +2,44 @@
  *
  *      dw (kh kw cin, cout) += transposed windows (kh kw cin, pixel)  times  dy (pixel, cout)
  *
- * A task has some output channels, some panels of input channels and all taps (or one row of them,
- * where there would be too few tasks), and takes some hundred pixels of dy at a time, a slab: each
- * tap's tile of dw moves on by the pixels of the slab that its taps meet.  So x and dy come from
- * memory once a task and from the first cache for the taps.  Where pixels have many channels, a
- * panel's are packed first.
+ * A task has some output channels, some panels of input channels and all taps (or one row of taps,
+ * if there would be too few tasks).  It processes a slab, some hundred pixels of dy, at a time.
+ * The tile of dw of each tap continues its chains over the pixels of the slab that the tap uses.
+ * So a task reads x and dy from memory once, and from the first-level cache for all taps.  If
+ * pixels have many channels, those of a panel are packed first.
  *
- * In bf16 a step is two pixels, and a slab begins with words of them: of dy the pairs of
- * neighbours that begin at even places; of x every pixel with the one a stride further, zeros
- * beside the image.  So a tap's pairs are words from its own column on.  Where pixels stay whole,
- * the words of the taps in a row of the kernel follow each other: if these taps meet the same
- * pairs, they are channels of one tap.  A task makes its words itself, although others make the
- * same: what another core has written is far away.
+ * In bf16 a step is two pixels, and a slab first combines pixels to words.  Words of dy are the
+ * pairs of neighbours that begin at even positions.  Words of x are every pixel and the pixel one
+ * stride further, with zeros outside the image.  So the pairs of a tap are consecutive words from
+ * the tap's column on.  If pixels are not divided into panels, the words of the taps in a row of
+ * the kernel are consecutive.  If these taps use the same pairs, they are treated as channels of
+ * one tap.  Each task builds its own words, even if other tasks build the same ones, because
+ * reading them from another core's cache is slow.
  *
- * Tasks go by rounds of a few samples, which stay in a near cache for the whole round.  In bf16
- * kernels of 1 x 1 are a plain product of transposed dy and x.
+ * Tasks run in rounds of a few samples, which stay in a near cache for the whole round.  In bf16,
+ * kernels of 1 x 1 are computed as a plain product of transposed dy and x.
  *
- * Order:   every element of dw is one chain from what dw holds: of fma over (sample, oy, ox), or of
- *          v16_dot2() over (sample, oy, pair), of what the tap meets.
- * Cost:    2 cin cout operations a pixel and tap; dw is reordered before and after.
+ * Order:   every element of dw is one chain that starts from the value in dw.  It consists of fma
+ *          over (sample, oy, ox), or of v16_dot2() over (sample, oy, pair), for the points that the
+ *          tap uses.
+ * Cost:    2 cin cout operations per pixel and tap; dw is reordered before and after.
  */
 #include <string.h>
 
 #include "tensor/onednn/onednn.h"
 #include "tensor/ops/conv.h"
+#include "tensor/isa/kernels.h"
 
 enum {
     LANES         = LKI_CONV_LANES,
-    NEAR_CHANNELS = 32, /* of x: then what a panel skips does not matter */
-    NEAR_KERNEL   = 16, /* rows of taps whose x fits into a task's buffer in any case */
-    PIXELS        = 256, /* of dy at a time: 32 KiB of 32 channels */
+    NEAR_CHANNELS = 32, /* channels of x up to which pixels are not divided into panels */
+    NEAR_KERNEL   = 16, /* maximum rows of taps for which a task's buffer holds x */
+    PIXELS        = 256, /* pixels of dy at a time: 32 channels of them are 32 KiB */
     COLUMNS       = 32,
-    COLUMNS_WIDE  = 64,  /* for panels of few input channels */
-    WIDE_ROWS     = 6,   /* that are few: 6 x 4 vectors of sums */
-    FEW_ROWS      = 8,   /* panels are not made smaller for more tasks */
-    BATCH_BYTES   = 1 << 21, /* of x and dy: near enough for every task to read them again */
+    COLUMNS_WIDE  = 64,  /* columns of a task, for panels of few input channels */
+    WIDE_ROWS     = 6,   /* maximum input channels of such a panel: 6 x 4 vectors of sums */
+    FEW_ROWS      = 8,   /* minimum rows of a panel that is divided to get more tasks */
+    BATCH_BYTES   = 1 << 21, /* bytes of x and dy that stay in cache for all tasks */
 };
 
 typedef struct {
@@ -46,14 +49,16 @@ typedef struct {
     const lki_conv_shape        *shape;
     const void                  *x, *dy;
     lki_conv_dw                  to;
-    size_t                       unit;            /* pixels of a step */
-    bool                         whole;           /* pixels of x have all channels */
-    size_t                       channels, kw;    /* of a tap; taps of a row of the kernel */
-    size_t                       panels, runs;    /* of channels; of panels, a task each */
-    size_t                       wave;            /* columns that are done together */
-    size_t                       columns, groups; /* of a task; of columns */
-    size_t                       taps;            /* rows of taps of a task */
-    size_t                       first, last;     /* samples of this round of tasks */
+    size_t                       unit;            /* pixels in a step */
+    bool                         whole;           /* pixels of x are not divided into panels */
+    size_t                       channels, kw; /* channels per tap; taps in a row of the kernel */
+    /* number of panels of channels; runs of panels, one per task */
+    size_t                       panels, runs;
+    size_t                       wave;            /* columns that are computed together */
+    /* columns of a task; number of groups of columns */
+    size_t                       columns, groups;
+    size_t                       taps;            /* rows of taps per task */
+    size_t                       first, last;     /* range of samples of this round of tasks */
 } gradient;
 
 static size_t blocks_of(size_t count, size_t size)
@@ -61,7 +66,7 @@ static size_t blocks_of(size_t count, size_t size)
     return (count + size - 1) / size;
 }
 
-/* Parts of `count`, as equal as can be. */
+/* One of several parts of `count`, which are as equal as possible. */
 typedef struct { size_t first, count; } part;
 
 static part part_of(size_t count, size_t parts, size_t index)
@@ -127,9 +132,9 @@ size_t lki_conv_weights_bytes(const lki_conv_shape *s)
 
 /* ---- Slabs ------------------------------------------------------------------------------- */
 
-/* Samples, rows and steps of dy that are taken together, and what of x they meet: rows iy on, and
- * pixels ix on (in bf16 words, counted with the padding).  x begins there, dy at the task's first
- * column; distances are in floats. */
+/* A slab: the samples, rows and steps of dy that are processed together, and the rows from iy on
+ * and pixels from ix on of x that they use (in bf16 words, counting the padding).  x starts there,
+ * and dy at the task's first column.  Distances are in floats. */
 typedef struct {
     size_t       sample, samples, oy, rows, step, steps;
     size_t       iy, height, ix, width;
@@ -142,7 +147,7 @@ static size_t steps_of(const gradient *g)
     return blocks_of(g->shape->ow, g->unit);
 }
 
-/* Floats of x and dy in a task's buffer, at most. */
+/* Returns the maximum floats of x and dy in a task's buffer. */
 static size_t slab_floats(const gradient *g, const slab *b)
 {
     const lki_conv_shape *s = g->shape;
@@ -153,7 +158,7 @@ static size_t slab_floats(const gradient *g, const slab *b)
            LKI_CONV_SLACK;
 }
 
-/* The size of the slabs of a call. */
+/* Chooses the size of the slabs of a call. */
 static slab slab_size(const gradient *g)
 {
     const lki_conv_shape *s = g->shape;
@@ -168,7 +173,7 @@ static slab slab_size(const gradient *g)
     return b;
 }
 
-/* Rows and pixels of x that the taps of rows `from` to `to` - 1 meet. */
+/* Computes the rows and pixels of x that are used by the rows of taps `from` to `to` - 1. */
 static void slab_extent(const gradient *g, slab *b, size_t from, size_t to)
 {
     const lki_conv_shape *s = g->shape;
@@ -187,11 +192,12 @@ static void slab_extent(const gradient *g, slab *b, size_t from, size_t to)
     }
 }
 
-/* Copies `channels` of x from `first` on, in FP32 packed, in bf16 as words. */
+/* Copies `channels` of x: packed in FP32, or as words in bf16. */
 static void slab_copy_x(const gradient *g, slab *b, part channels, float *to)
 {
     const lki_conv_shape *s = g->shape;
-    size_t lead = lki_min(b->ix, s->pad), skip = b->ix - lead; /* of the words */
+    /* skip: pixels of the row before the first word */
+    size_t lead = lki_min(b->ix, s->pad), skip = b->ix - lead;
     b->x_pixel  = channels.count;
     b->x_row    = b->width * channels.count;
     b->x_sample = b->height * b->x_row;
@@ -221,7 +227,7 @@ static void slab_use_x(const gradient *g, slab *b)
     b->x = (const float *)g->x + b->sample * b->x_sample + b->iy * b->x_row + b->ix * s->cin;
 }
 
-/* A row of dy: its words, or its values in whole lanes. */
+/* Copies a row of dy: as words, or as values padded to whole lanes. */
 static void copy_dy_row(const gradient *g, const slab *b, size_t at, size_t count, size_t columns,
                         float *to)
 {
@@ -239,7 +245,7 @@ static void copy_dy_row(const gradient *g, const slab *b, size_t at, size_t coun
         memcpy(to + i * columns, (const float *)g->dy + at + i * s->cout, count * sizeof *to);
 }
 
-/* dy from column `first` on; where it is copied, `to` moves behind it. */
+/* Opens dy from column `first` on.  If dy is copied, `to` is advanced past the copy. */
 static void slab_open_dy(const gradient *g, slab *b, size_t first, size_t columns, float **to)
 {
     const lki_conv_shape *s = g->shape;
@@ -264,7 +270,8 @@ static void slab_open_dy(const gradient *g, slab *b, size_t first, size_t column
 
 /* ---- Tiles ------------------------------------------------------------------------------- */
 
-/* Positions low .. high - 1 of `count` that meet a pixel of 0 .. size - 1 through tap `tap`. */
+/* Positions low .. high - 1 of `count`: those that use a pixel of 0 .. size - 1 through tap
+ * `tap`. */
 typedef struct { size_t low, high; } span;
 
 static span span_of(size_t tap, size_t count, size_t stride, size_t pad, size_t size)
@@ -274,7 +281,7 @@ static span span_of(size_t tap, size_t count, size_t stride, size_t pad, size_t 
     return a;
 }
 
-/* One tap's tile of dw, over the steps of the slab that it meets. */
+/* Continues one tap's tile of dw over the steps of the slab that the tap uses. */
 static void tap_run(const gradient *g, const slab *b, size_t ky, size_t kx, part channels,
                     size_t column, lki_conv_outer *t)
 {
@@ -305,7 +312,7 @@ static void tap_run(const gradient *g, const slab *b, size_t ky, size_t kx, part
     (g->bf16 != NULL ? g->bf16->outer : g->kernels->outer)(t);
 }
 
-/* What a task has: panels, columns of the wave, and rows of taps. */
+/* A task's part: panels, columns of the wave, and rows of taps. */
 typedef struct { part panels; size_t column, columns, from, to; } share;
 
 static void slab_run(const gradient *g, slab *b, const share *own, float *buffer)
@@ -350,7 +357,8 @@ static void gradient_task(void *context, size_t index, uint32_t thread)
 
 /* ---- Waves ------------------------------------------------------------------------------- */
 
-/* Whether all taps of a row of the kernel meet the same pairs. */
+/* Returns true if all taps in a row of the kernel use the same pairs of output columns, so that the
+ * row can be computed as one tap with kw * cin channels. */
 static bool meet_alike(const lki_conv_shape *s)
 {
     for (size_t kx = 0; kx < s->kw; kx++) {
@@ -361,8 +369,9 @@ static bool meet_alike(const lki_conv_shape *s)
     return true;
 }
 
-/* Cuts the work into tasks.  In bf16 as few as keep all threads busy, so that few words are made
- * more than once; in FP32 a panel is a task, whose tiles of dw stay in the first cache. */
+/* Divides the work into tasks.  In bf16 there are just enough tasks to keep all threads busy, so
+ * that few words are built more than once.  In FP32 each panel is a task, whose tiles of dw stay in
+ * the first-level cache. */
 static void plan_tasks(gradient *g, size_t width)
 {
     const lki_conv_shape *s    = g->shape;
@@ -382,7 +391,7 @@ static void plan_tasks(gradient *g, size_t width)
     g->taps     = s->kh > NEAR_KERNEL || g->runs * g->groups < threads ? 1 : s->kh;
 }
 
-/* A wave of dw, by rounds of samples. */
+/* Computes a wave of dw, by rounds of samples. */
 static void wave_run(gradient *g)
 {
     const lki_conv_shape *s = g->shape;
@@ -399,7 +408,7 @@ static void wave_run(gradient *g)
     lki_conv_restore(g->exec, &g->to);
 }
 
-/* `g` has x and dy. */
+/* Computes dw.  `g` has x and dy. */
 static void gradient_run(lk_exec *exec, gradient *g, const lki_conv_shape *s, float *dw,
                          void *scratch)
 {
@@ -435,7 +444,7 @@ static bool is_plain(const lki_conv_shape *s)
 
 typedef struct { const lki_conv_shape *shape; const uint16_t *x; uint16_t *to; } gathering;
 
-/* The pixels of x that a row of dy meets. */
+/* Copies the pixels of x that a row of dy uses. */
 static void gathering_task(void *context, size_t index, uint32_t thread)
 {
     const gathering      *g = context;

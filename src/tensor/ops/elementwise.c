@@ -1,6 +1,7 @@
-/* elementwise.c -- sums, activations and dropout, cut into spans of LKI_GRAIN elements. */
+/* elementwise.c -- sums, activations and dropout, divided into spans of LKI_GRAIN elements. */
 #include "base/memory.h"
 #include "tensor/exec.h"
+#include "tensor/isa/kernels.h"
 
 typedef struct {
     const lki_elementwise_kernels *kernels;
@@ -12,7 +13,7 @@ typedef struct {
     lki_activation                 act;
     bool                           add;
     const lki_dropout_key         *key;
-    size_t                         spans; /* of one sample */
+    size_t                         spans; /* spans of one sample */
 } spans;
 
 static size_t bytes_of(const spans *s, size_t elements)
@@ -116,7 +117,7 @@ void lki_activate_backward(lk_exec *exec, lk_dtype type, lki_activation act, siz
 typedef struct {
     const lki_elementwise_kernels *kernels;
     lki_bias_columns               all;
-    size_t                         each; /* columns a task takes */
+    size_t                         each; /* columns of a task */
 } bias_columns;
 
 static void bias_task(void *context, size_t index, uint32_t thread)

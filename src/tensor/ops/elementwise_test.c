@@ -1,15 +1,17 @@
 /* elementwise_test.c -- elementwise operators, initial values, norms and updates, to the bit.
  *
- * Goal:   the plain reference's bits for every instruction set and thread count, for counts that
- *         are no multiple of the lanes and for more than one span.
- * Method: memcmp.  Dropout and initial values must also not depend on where a range begins.
+ * Goal:   every instruction set and thread count gives the bits of the plain reference.  Counts
+ *         need not be multiples of the lanes, and may exceed one span.
+ * Method: results are compared by memcmp.  Dropout and initial values must also not depend on the
+ *         begin of a range.
  */
 #include <math.h>
 
 #include "base/hash.h"
 #include "device/half.h"
 #include "tensor/reference.h"
-#include "tensor/testing.h"
+#include "tensor/tensor_testing.h"
+#include "tensor/isa/kernels.h"
 
 enum { ROOM = 40000 };
 static float        x[ROOM], dy[ROOM], start[ROOM], want[ROOM], got[ROOM];
@@ -92,7 +94,7 @@ static void activates_backward(void **state)
         }
 }
 
-/* The reference in two passes: dz whole, then its column sums. */
+/* Computes the reference in two passes: the whole dz, then its column sums. */
 static void one_bias_backward(lki_activation act, size_t m, size_t n)
 {
     static float want_dz[ROOM], got_dz[ROOM];
@@ -129,14 +131,15 @@ static void narrow(const float *from, uint16_t *to)
         to[i] = lki_bf16_narrow(from[i]);
 }
 
-/* Whether the first n of got16 are `want`, rounded, and the others are still those of start16. */
+/* Asserts that the first n values of got16 are `want` rounded, and that the others are still those
+ * of start16. */
 static void assert_rounded(size_t n)
 {
     for (size_t i = 0; i < ROOM; i++)
         assert_int_equal(got16[i], i < n ? lki_bf16_narrow(want[i]) : start16[i]);
 }
 
-/* What FP32 gives for the same values, rounded once. */
+/* Compares with the results of FP32 for the same values, rounded once. */
 static void rounds_once_in_bf16(void **state)
 {
     static float    wide_x[ROOM], wide_dy[ROOM], wide_start[ROOM];
@@ -174,7 +177,7 @@ static void rounds_once_in_bf16(void **state)
         }
 }
 
-/* What is summed has not been rounded: the sums are those of FP32. */
+/* Values are not rounded before they are summed, so the sums are those of FP32. */
 static void sums_biases_in_bf16(void **state)
 {
     static float wide_x[ROOM], wide_dy[ROOM], want_sums[ROOM], dz[ROOM];
@@ -222,7 +225,7 @@ static void drops_by_slot_and_element(void **state)
                 memcpy(got, start, sizeof got);
                 lki_dropout(execs[e], LK_F32, key, 2, widths[w], dy, got, add);
                 assert_memory_equal(got, want, sizeof got);
-                lki_dropout_key second = key; /* sample 1 by itself, as another worker has it */
+                lki_dropout_key second = key; /* only sample 1, as on another worker */
                 second.first_slot++;
                 memcpy(got, start, sizeof got);
                 lki_dropout(execs[e], LK_F32, second, 1, widths[w], dy + widths[w],
@@ -294,7 +297,7 @@ static void sums_squares_on_sixteen_lanes(void **state)
             assert_memory_equal(&sum, &plain, sizeof sum);
         }
         if (counts[c] == 1000)
-            assert_true(chain != plain); /* a chain would have been seen */
+            assert_true(chain != plain); /* so a plain chain would be detected */
     }
 }
 
@@ -327,7 +330,8 @@ static void sums_doubles_by_the_tree(void **state)
     assert_true(lki_tree_sum_f64(d, 0) == 0.0 && lki_tree_sum_f64(d, 1) == 1e16);
 }
 
-/* Parameters and the state of an optimizer with moments: of the reference, and of the kernel. */
+/* Parameters and the state of an optimizer with moments.  [0] is the reference's, [1] the
+ * kernel's. */
 typedef struct {
     float p[2][1000], m[2][1000], v[2][1000];
 } moments;
@@ -368,7 +372,7 @@ static void updates_by_adamw(void **state)
         for (uint64_t t = 1; t <= 3; t++) {
             lki_adamw_step step = step_with_moments(t, 1e-8);
             lki_reference_adamw(&step, 1000, dy + t, a.p[0], a.m[0], a.v[0]);
-            lki_adamw(execs[e], &step, 333, dy + t, a.p[1], a.m[1], a.v[1]); /* in two shards */
+            lki_adamw(execs[e], &step, 333, dy + t, a.p[1], a.m[1], a.v[1]); /* in two parts */
             lki_adamw(execs[e], &step, 667, dy + t + 333, a.p[1] + 333, a.m[1] + 333,
                       a.v[1] + 333);
         }
@@ -436,7 +440,8 @@ static void updates_by_lion(void **state)
         }
         for (int t = 0; t < 3; t++) {
             memcpy(g, dy + t, sizeof g);
-            g[7] = g[500] = 0; /* no sign in the first step */
+            /* a zero gradient has no sign, so the first step does not change these parameters */
+            g[7] = g[500] = 0;
             lki_reference_lion(&step, 1000, g, p[0], m[0]);
             lki_lion(execs[e], &step, 333, g, p[1], m[1]);
             lki_lion(execs[e], &step, 667, g + 333, p[1] + 333, m[1] + 333);
@@ -446,7 +451,7 @@ static void updates_by_lion(void **state)
     }
 }
 
-/* One number for all of it, so that builds by different compilers can be held side by side. */
+/* Compares one hash of all results, so that builds by different compilers can be compared. */
 static void has_the_known_bits(void **state)
 {
     (void)state;

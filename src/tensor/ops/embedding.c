@@ -1,26 +1,27 @@
-/* embedding.c -- rows of a table by token, plus a row by position; and the way back.
+/* embedding.c -- embeddings: a table row by token plus a table row by position, and the gradients.
  *
- * Forward is a copy and an addition, split over positions.  Backward scatters: two positions
- * with the same token add to the same row.  Instead of atomics every thread owns a block of
- * columns and walks all positions in order, so each element of a table is one chain of
- * additions that continues from what the buffer holds.
+ * Forward is a copy and an addition, divided by positions.  Backward scatters, because two
+ * positions with the same token add to the same row.  There are no atomics: every thread owns a
+ * block of columns and processes all positions in order.  So each element of a table is one chain
+ * of additions that continues from the contents of the buffer.
  *
- * In bf16 both rows are rounded before they are added, as a product rounds its weights: so a table
- * may be kept as bf16, and one that is also the head's weight is the same to both.
+ * In bf16 both rows are rounded before the addition, as a product rounds its weights.  So a table
+ * may be stored as bf16, and a table shared with the head has the same values in both uses.
  *
- * Cost: bytes only.  Nothing here rounds differently on another instruction set, so there are
- * no kernels: the compiler's own vectors do.
+ * Cost: memory traffic only.  The results do not depend on the instruction set, so there are no
+ * kernels; the compiler vectorises the loops.
  */
 #include <string.h>
 
 #include "base/memory.h"
 #include "device/half.h"
 #include "tensor/ops.h"
+#include "tensor/isa/kernels.h"
 
 enum {
     ROWS_PER_TASK    = 32,
-    COLUMNS_PER_TASK = 64, /* two to four cache lines of a row: narrow enough for several threads */
-    PIECE            = 256, /* values of a row that are in FP32 at a time */
+    COLUMNS_PER_TASK = 64, /* two to four cache lines of a row, so that several threads have work */
+    PIECE            = 256, /* values of a row that are in FP32 at the same time */
 };
 
 typedef struct {
@@ -33,7 +34,7 @@ typedef struct {
     float         *dwte, *dwpe;
 } embedding;
 
-/* n values of a table from element `at` on, rounded where results are. */
+/* Loads n values of a table from element `at` on, rounded to bf16 if results are bf16. */
 static void load(lk_dtype type, const lki_table *table, size_t at, size_t n, float *row)
 {
     const uint16_t *narrow = (const uint16_t *)table->values + at;
@@ -92,7 +93,7 @@ void lki_embedding(lk_exec *exec, lk_dtype type, size_t b, size_t t, size_t c,
                  &e);
 }
 
-/* sums += n values from element `at` on. */
+/* Adds n values from element `at` on to `sums`. */
 static void add_to(lk_dtype type, size_t n, const void *values, size_t at, float *sums)
 {
     const uint16_t *narrow = (const uint16_t *)values + at;

@@ -1,5 +1,6 @@
-/* embedding_test.c -- rows by token: exact forward, the reference's bits backward. */
-#include "tensor/ops/testing_nn.h"
+/* embedding_test.c -- embeddings are exact in forward, and have the reference's bits in
+ * backward. */
+#include "tensor/ops/nn_testing.h"
 
 enum { B = 3, T = 7, VOCABULARY = 5 };
 
@@ -35,8 +36,8 @@ static void one_width(lk_exec *exec, size_t c, const int32_t *tokens, bool posit
         free(lists[i]);
 }
 
-/* Forward rounds rows, whether they are stored so or not, and their sum; backward adds what it
- * reads, exactly, in FP32. */
+/* Forward rounds the sum of rows, and rows that are not stored rounded.  Backward adds the
+ * gradients exactly in FP32. */
 static void one_width_in_bf16(lk_exec *exec, size_t c, const int32_t *tokens)
 {
     float    *wte = nn_values(VOCABULARY * c, 1), *wpe = nn_values(T * c, 2);
@@ -86,7 +87,7 @@ static void embedding_bits(void **state)
     nn_machines_free(&m);
 }
 
-/* The loss is linear in the tables, so differences are exact but for rounding. */
+/* The loss is linear in the tables, so differences are exact except for rounding. */
 typedef struct { const int32_t *tokens; double *wte, *wpe, *dy; size_t c; } exact;
 
 static double exact_loss(const void *context)

@@ -1,50 +1,57 @@
-/* gemm.c -- the matrix product, cut into tiles of c.
+/* gemm.c -- the matrix product, divided into tiles of c.
  *
- * What:   c = a b, each element one chain of fma over ascending k, from 0 or from what c holds.
- *         A chain leaves the registers every LKI_GEMM_K steps and goes on from c, which rounds
- *         nothing, so neither tiles nor threads nor the instruction set can show in the bits.
- * How:    There are two ways.  By groups: a thread takes a group of columns, packs its panels of b
- *         block by block of k, and runs the micro-kernels of isa/gemm_tile.inc over all rows:
- *         nothing is shared, nobody waits.  Beside few rows the first micro-tiles pack a transposed
- *         b themselves, as they multiply.  By slabs: all threads pack a slab of b first, and then
- *         take tiles of c; where a must be packed (it is transposed, or its rows would evict each
- *         other), it is for each tile.  A b that is not wide is read where it stands instead, and
- *         beside a packed a panel after panel, each fetched while the one before it is at work.
- *         Slabs are for a that must be packed, for b in place, and for more rows than columns,
- *         where groups would be narrow and fetch a too often.
- *         bf16 values go in pairs, as words: see isa/gemm.h; all sizes here are in words.
- *         A result in bf16 is summed in the thread's buffer, over the whole of k, and rounded from
- *         there.
+ * What:   c = a b.  Each element is one chain of fma over ascending k, from 0 or from the value in
+ *         c.  A chain is stored every LKI_GEMM_K steps and continues from c, without rounding.  So
+ *         neither tiles nor threads nor the instruction set can change the bits.
+ * How:    There are two ways.
+ *         By groups: a thread takes a group of columns, packs its panels of b block by block of k,
+ *         and runs the micro-kernels of isa/gemm_tile.inc over all rows.  Nothing is shared, and no
+ *         thread waits.  If rows are few, the first micro-tiles pack a transposed b themselves
+ *         while they multiply.
+ *         By slabs: all threads first pack a slab of b, and then process tiles of c.  If a must be
+ *         packed (it is transposed, or its rows would evict each other), each tile packs its part.
+ *         A b that is not wide is read in place instead.  If a is packed, such a b is read panel by
+ *         panel, and each panel is prefetched while the previous one is in use.
+ *         Slabs are used if a must be packed, if b is read in place, or if there are more rows than
+ *         columns.  In that case groups would be narrow and read a too often.
+ *         bf16 values are processed in pairs, as words: see isa/gemm.h.  All sizes are in words.  A
+ *         result in bf16 is summed in the thread's buffer, over the whole of k, and then rounded.
  * Cost:   2 m n k flops; k n floats of b are read once and written once, a once per column tile.
  *         A micro-panel of a (14 x 384 floats) stays in the first-level cache while the panels
- *         of b (48 KiB each) come from the second.
+ *         of b (48 KiB each) are read from the second.
  * Source: Goto, van de Geijn: "Anatomy of high-performance matrix multiplication", ACM TOMS
  *         34(3), 2008, sections 4 and 5.
  */
 #include "base/memory.h"
 #include "tensor/onednn/onednn.h"
 #include "tensor/ops/gemm_turned.h"
+#include "tensor/isa/kernels.h"
 
 enum {
-    TILE_ROWS     = LKI_GEMM_M, /* 112 x 384 words of a stay in a second-level cache */
-    SLAB_COLUMNS  = 1280, /* 384 x 1280 words of b: 1.9 MiB; narrower ones pack a more often */
-    TALL_ROWS     = 224,  /* of a tile whose a is not packed, beside ... */
-    TALL_COLUMNS  = 256,  /* ... so many columns: all three stay in a second-level cache */
-    PACKED_ROWS   = 256,  /* of a tile that packs a and reads b in place, panel after panel */
-    WIDE          = 2304, /* columns of b that are packed rather than read in place */
-    SUM_COLUMNS   = 640,  /* of a tile whose result is bf16: its sums fit the buffer */
-    FEW_ROWS      = 48,   /* up to here b is packed panel by panel, or read where it stands */
-    SOME_ROWS     = 384,  /* up to here all rows of a stay in a second-level cache */
+    TILE_ROWS     = LKI_GEMM_M, /* 112 x 384 words of a fit into a second-level cache */
+    /* 384 x 1280 words of b: 1.9 MiB; with narrower slabs a is packed more often */
+    SLAB_COLUMNS  = 1280,
+    TALL_ROWS     = 224,  /* rows of a tile if a is not packed */
+    /* columns of a tile if a is not packed; all three matrices fit into a second-level cache */
+    TALL_COLUMNS  = 256,
+    PACKED_ROWS   = 256,  /* rows of a tile if a is packed and b is read in place, panel by panel */
+    WIDE          = 2304, /* columns of b from which b is packed instead of read in place */
+    /* columns of a tile if the result is bf16; its sums fit into the buffer */
+    SUM_COLUMNS   = 640,
+    FEW_ROWS      = 48,   /* rows up to which b is packed panel by panel, or read in place */
+    SOME_ROWS     = 384,  /* rows up to which the whole of a fits into a second-level cache */
     GROUP_COLUMNS = 256,  /* 384 x 256 words of b: 384 KiB of a second-level cache */
-    GROUP_FEWER   = 96,   /* the same beside SOME_ROWS of a */
-    ALIASED       = 1024, /* rows of a so many words apart fall into the same cache sets ... */
-    TURN_ALIASED  = 512,  /* ... and those of a transposed b into two of them */
-    LANES         = 16,   /* columns that a micro-kernel reads at once: what stands in place has
-                           * whole ones */
+    GROUP_FEWER   = 96,   /* columns of a group if a has SOME_ROWS rows */
+    /* distance in words at which rows of a fall into the same cache sets */
+    ALIASED       = 1024,
+    /* distance in words at which rows of a transposed b fall into two groups of cache sets */
+    TURN_ALIASED  = 512,
+    /* columns that a micro-kernel reads at once; a b in place must have a multiple of them */
+    LANES         = 16,
 };
 
-/* A thread's buffer: packed a, packed panels of b, the sums of a tile.  A share of whole
- * micro-panels may exceed the rows above by less than one. */
+/* The offsets in a thread's buffer: packed a, packed panels of b, and the sums of a tile.  A part
+ * of whole micro-panels may exceed the rows above by less than one micro-panel. */
 enum {
     B_OFFSET    = (TILE_ROWS + LKI_GEMM_ROWS_MAX) * LKI_GEMM_K,
     SUMS_OFFSET = B_OFFSET + LKI_GEMM_K * GROUP_COLUMNS,
@@ -62,16 +69,19 @@ typedef struct {
     const lki_gemm_kernels *kernels;
     lk_exec                *exec;
     float                  *packed;
-    const float            *kept;         /* all of b, packed: args->pack has it; or NULL */
+    /* the whole packed b in args->pack; NULL: there is no pack */
+    const float            *kept;
     lk_dtype                result;
-    size_t                  bytes, pair;  /* of an operand's element; elements in a word */
-    size_t                  b_bytes;      /* of an element of b as it is stored */
+    size_t                  bytes, pair;  /* bytes of an element of an operand; elements per word */
+    size_t                  b_bytes;      /* bytes of an element of b in the caller's memory */
     void (*pack_panel)(bool transposed, size_t n, size_t k, const void *b, size_t ldb, float *to);
-    size_t                  steps;        /* words of k */
+    size_t                  steps;        /* words along k */
     size_t                  lda, ldb, ldc;
-    size_t                  col, columns; /* the slab: columns of b and c ... */
-    size_t                  k, depth;     /* ... and words of k */
-    size_t                  pack_panels;  /* panels a packing task takes */
+    /* columns of b and c in the slab: number of the first, and count */
+    size_t                  col, columns;
+    /* words along k in the slab: number of the first, and count */
+    size_t                  k, depth;
+    size_t                  pack_panels;  /* panels of a packing task */
     bool                    pack_a, b_in_place;
     size_t                  tiles_down, tiles_across;
 } product;
@@ -81,13 +91,14 @@ static size_t divide_up(size_t a, size_t b)
     return (a + b - 1) / b;
 }
 
-/* The slab is stored by blocks of LKI_GEMM_K words; within a block, panel after panel. */
+/* Returns the padded width of the slab.  The slab is stored by blocks of LKI_GEMM_K words, and each
+ * block panel by panel. */
 static size_t padded_columns(const product *p)
 {
     return lki_round_up(p->columns, p->kernels->columns);
 }
 
-/* Elements of k in `words` from word `first` on. */
+/* Returns the number of elements of k in `words` words from word `first` on. */
 static size_t elements(const product *p, size_t first, size_t words)
 {
     return lki_min(words * p->pair, p->args->k - first * p->pair);
@@ -99,7 +110,7 @@ static const void *operand_at(const void *base, size_t row, size_t stride, size_
     return (const char *)base + (row * stride + column) * bytes;
 }
 
-/* The panel of b that starts at word k0, column j. */
+/* Packs the panel of b that starts at word k0, column j. */
 static void pack_b(const product *p, size_t k0, size_t k, size_t j, size_t n, float *to)
 {
     const lki_gemm_args *g   = p->args;
@@ -125,13 +136,13 @@ static void pack_task(void *context, size_t index, uint32_t thread)
                p->packed + k0 * padded_columns(p) + j * k);
 }
 
-/* b for words k0 .. k0 + k from column `col` on, as the whole of it is packed. */
+/* Returns words k0 .. k0 + k of b, from column `col` on, in the pack. */
 static const float *kept_b(const product *p, size_t k0, size_t k, size_t col)
 {
     return p->kept + k0 * lki_round_up(p->args->n, p->kernels->columns) + col * k;
 }
 
-/* Rows of a as the micro-kernels take them: in place, or packed into the thread's buffer. */
+/* Returns rows of a for the micro-kernels: in place, or packed into the thread's buffer. */
 static const float *operand_a(const product *p, size_t row, size_t m, size_t k0, size_t k,
                               uint32_t thread)
 {
@@ -146,7 +157,7 @@ static const float *operand_a(const product *p, size_t row, size_t m, size_t k0,
     return packed;
 }
 
-/* Where the chains of the tile at (row, col) live: in c, or in the thread's buffer. */
+/* Stores the chains of the tile at (row, col) in c, or in the thread's buffer. */
 static void place_sums(const product *p, lki_gemm_block *block, size_t row, size_t col,
                        uint32_t thread)
 {
@@ -164,7 +175,7 @@ static void place_sums(const product *p, lki_gemm_block *block, size_t row, size
                                      block->c + i * block->n);
 }
 
-/* What follows the chains of a block at (row, col): sums in registers, or *end. */
+/* Plans the end of a block at (row, col): additions in registers, or with *end. */
 static void place_end(const product *p, lki_gemm_block *block, lki_gemm_finish *end, size_t row,
                       size_t col)
 {
@@ -194,13 +205,14 @@ static void place_end(const product *p, lki_gemm_block *block, lki_gemm_finish *
     block->finish = end;
 }
 
-/* Where a is packed and b stands in place, each panel of b is read once for many rows of a. */
+/* Returns true if a is packed and b is in place.  Each panel of b is then read once for many rows
+ * of a. */
 static bool by_columns(const product *p)
 {
     return p->pack_a && p->b_in_place && p->result == LK_F32;
 }
 
-/* Where part `index` of `count` starts, when whole units share out `total` evenly. */
+/* Returns the start of part `index` of `count` nearly equal parts of `total`, in whole units. */
 static size_t share(size_t total, size_t unit, size_t count, size_t index)
 {
     size_t units = divide_up(total, unit);
@@ -226,7 +238,7 @@ static void tile_task(void *context, size_t index, uint32_t thread)
     place_sums(p, &block, row, p->col + j, thread);
     lki_gemm_finish end;
     size_t          k0 = 0;
-    do { /* once even for k = 0: c must still be written */
+    do { /* runs at least once, because c must be written even for k = 0 */
         block.k         = lki_min(LKI_GEMM_K, p->depth - k0);
         block.b         = p->packed + k0 * padded_columns(p) + j * block.k;
         block.b_panel   = block.k * width;
@@ -246,8 +258,9 @@ static void tile_task(void *context, size_t index, uint32_t thread)
     } while (k0 < p->depth);
 }
 
-/* Whether the first tiles of a group pack b themselves: beside many rows packing is nothing, and
- * rows that fall into the same cache sets would be fetched for each of their parts. */
+/* Returns true if the first tiles of a group pack b themselves.  With many rows the cost of packing
+ * is negligible.  Not done if rows of b fall into the same cache sets, because they would then be
+ * read again for each part. */
 static bool turns_b(const product *p, const lki_gemm_block *block)
 {
     size_t steps = p->kernels->turned_steps;
@@ -255,8 +268,8 @@ static bool turns_b(const product *p, const lki_gemm_block *block)
            steps > 0 && block->k % steps == 0 && block->n % p->kernels->columns == 0;
 }
 
-/* The panels of b for words k0 .. k0 + k of a group, packed now or by its first tiles; or, where
- * few rows use it, b as it stands. */
+/* Finds the panels of b for words k0 .. k0 + k of a group.  They are packed now or by the group's
+ * first tiles or, if few rows use them, read in place. */
 static void group_b(const product *p, lki_gemm_block *block, size_t k0, size_t col, float *packed)
 {
     const lki_gemm_args *g     = p->args;
@@ -286,7 +299,7 @@ static void group_b(const product *p, lki_gemm_block *block, size_t k0, size_t c
         pack_b(p, k0, block->k, col + j, lki_min(width, block->n - j), packed + j * block->k);
 }
 
-/* All rows of a share times the group's panels of b, for words k0 .. k0 + k. */
+/* Multiplies all rows of a part with the group's panels of b, for words k0 .. k0 + k. */
 static void group_rows(const product *p, const lki_gemm_block *group, size_t k0, size_t row,
                        size_t col, uint32_t thread)
 {
@@ -304,8 +317,8 @@ static void group_rows(const product *p, const lki_gemm_block *group, size_t k0,
     }
 }
 
-/* A group of columns for a share of the rows: what is packed is used by this thread alone, while it
- * is in its cache. */
+/* Computes a group of columns for a part of the rows.  Only this thread uses the packed panels,
+ * while they are in its cache. */
 static void group_task(void *context, size_t index, uint32_t thread)
 {
     const product *p     = context;
@@ -322,7 +335,7 @@ static void group_task(void *context, size_t index, uint32_t thread)
     };
     place_sums(p, &group, row, col, thread);
     size_t k0 = 0;
-    do { /* once even for k = 0: c must still be written */
+    do { /* runs at least once, because c must be written even for k = 0 */
         group.k         = lki_min(LKI_GEMM_K, p->steps - k0);
         group.from_zero = k0 == 0 && !p->args->accumulate;
         group_b(p, &group, k0, col, lki_exec_private(p->exec, thread) + B_OFFSET);
@@ -331,8 +344,8 @@ static void group_task(void *context, size_t index, uint32_t thread)
     } while (k0 < p->steps);
 }
 
-/* Tiles of which every thread gets the same share, and several where that leaves them large.  Rows
- * are cut first: what is packed of a serves one tile. */
+/* Chooses tiles so that all threads compute equally many, and several if tiles would be large.
+ * Rows are divided first, because only one tile uses a packed a. */
 static void choose_tiles(product *p)
 {
     bool   tall    = !p->pack_a && p->pair == 1;
@@ -365,14 +378,15 @@ static void run_slab(product *p)
     lki_exec_run(p->exec, p->tiles_down * p->tiles_across, tile_task, p);
 }
 
-/* Few rows that must be packed beside a b that needs no packing: each thread packs them once. */
+/* Returns true if few rows must be packed and b needs no packing.  Each thread then packs the rows
+ * once. */
 static bool packs_only_a(const product *p)
 {
     return p->pack_a && p->b_in_place && p->args->n % LANES == 0;
 }
 
-/* The columns of a group, at most: panel by panel where rows are few, unless packing a is to be
- * paid for. */
+/* Returns the maximum columns of a group: one panel if rows are few, or more to make up for packing
+ * a. */
 static size_t group_columns(const product *p)
 {
     if (packs_only_a(p))
@@ -382,7 +396,8 @@ static size_t group_columns(const product *p)
     return p->args->m <= SOME_ROWS || p->result != LK_F32 ? GROUP_FEWER : GROUP_COLUMNS;
 }
 
-/* As many groups as give every thread the same; rows are cut where there are too few columns. */
+/* Computes the product by groups, equally many for each thread.  Rows are divided if there are too
+ * few columns. */
 static void run_groups(product *p)
 {
     size_t m = p->args->m, panels = divide_up(p->args->n, p->kernels->columns);
@@ -399,7 +414,8 @@ static void run_groups(product *p)
     lki_exec_run(p->exec, p->tiles_down * p->tiles_across, group_task, p);
 }
 
-/* Rows in place are words apart; packing costs little where they would evict each other. */
+/* Returns true if a must be packed.  Rows in place must begin at whole words.  If rows would evict
+ * each other from the cache, packing costs little. */
 static bool must_pack_a(const product *p)
 {
     const lki_gemm_args *g = p->args;
@@ -408,7 +424,8 @@ static bool must_pack_a(const product *p)
            (p->lda / p->pair % ALIASED == 0 && g->n >= 2 * p->kernels->columns && g->m > FEW_ROWS);
 }
 
-/* Micro-kernels read whole panels, and rows that fall into the same cache sets evict each other. */
+/* Returns true if b can be read in place.  Micro-kernels read whole panels, and rows that fall into
+ * the same cache sets evict each other. */
 static bool may_use_b_in_place(const product *p)
 {
     const lki_gemm_args *g = p->args;
@@ -416,7 +433,8 @@ static bool may_use_b_in_place(const product *p)
            p->ldb % ALIASED != 0;
 }
 
-/* The columns of a slab: a result in bf16 needs all of k at once, as its sums have no place. */
+/* Returns the columns of a slab.  A result in bf16 needs all of k at once, because its sums cannot
+ * be stored between slabs. */
 static size_t slab_columns(const product *p)
 {
     if (p->b_in_place || (p->kept != NULL && p->result == LK_F32))
@@ -434,7 +452,8 @@ static bool goes_by_groups(const product *p)
     const lki_gemm_args *g = p->args;
     if (g->m <= FEW_ROWS || slab_columns(p) == 0)
         return true;
-    if (p->result != LK_F32 && g->m > SOME_ROWS) /* the sums of a group have no place */
+    /* the sums of a group would not fit into the buffer */
+    if (p->result != LK_F32 && g->m > SOME_ROWS)
         return false;
     return !p->pack_a && !p->b_in_place && (p->pair == 2 || g->m <= g->n);
 }
@@ -457,13 +476,14 @@ static void run_slabs(product *p)
 
 /* ---- Packs ------------------------------------------------------------------------------- */
 
-/* A b that is read in place, be it by few rows or by many, has none. */
+/* Returns true if b has a pack.  There is no pack for a b that is read in place, by few rows or by
+ * many. */
 static bool has_pack(const product *p)
 {
     return p->args->transpose_b || p->pair == 2 || !may_use_b_in_place(p);
 }
 
-/* All of b. */
+/* Packs the whole of b. */
 static void make_pack(const product *p)
 {
     product whole     = *p;

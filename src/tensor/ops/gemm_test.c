@@ -1,24 +1,29 @@
-/* gemm_test.c -- the matrix product is one chain of fma an element, whoever computes it.
+/* gemm_test.c -- every element of a matrix product is one chain of fma, on every exec.
  *
- * Goal:   the bits of a scalar loop for every instruction set, thread count, shape, transpose,
- *         stride, epilogue, and cut of the rows.
- * Method: memcmp with the reference.  A chain that is cut in two and a product without fma must
- *         give other bits, or the data would prove nothing.
+ * Goal:   the product has the bits of a scalar loop for every instruction set, thread count, shape,
+ *         transpose, stride, epilogue and division of the rows.
+ * Method: results are compared with the reference by memcmp.  Every size is tested with every
+ *         transpose, and the other choices alternate; LK_THOROUGH=1 tests all combinations.  A
+ *         chain that is cut in two and a product without fma must give other bits, or the data
+ *         would prove nothing.
  */
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/thorough_testing.h"
 #include "device/half.h"
 #include "tensor/reference.h"
-#include "tensor/testing.h"
+#include "tensor/tensor_testing.h"
+#include "tensor/isa/kernels.h"
 
 enum { ROOM = 200000 };
 static float    a[ROOM], b[ROOM], start[ROOM], bias[ROOM], residual[ROOM], want[ROOM], got[ROOM],
     want_pre[ROOM], got_pre[ROOM];
 static uint16_t a16[ROOM], b16[ROOM], start16[ROOM];
 
-/* Without a pack; where one is made; where it is there; and where another one is making it. */
+/* The ways of testing: without a pack, with a pack that the call fills, with a full one, and with
+ * one that another thread is filling. */
 enum { PACK_NONE, PACK_NEW, PACK_THERE, PACK_BUSY, PACK_WAYS };
 static _Alignas(64) float pack_room[2 * ROOM];
 static lki_pack_state     pack_state;
@@ -27,9 +32,10 @@ typedef struct {
     size_t m, n, k;
 } size;
 
-/* Micro-tile borders of all instruction sets, one row, one column, no k, more k than one panel,
- * more rows and columns than one tile; with a large transpose as few rows as are turned; few rows
- * beside columns that are whole vectors, but no whole micro-tiles. */
+/* Sizes at the borders of micro-tiles of all instruction sets.  Also one row, one column, no k,
+ * more k than one panel, and more rows and columns than one tile.  For gemm_turned.c, few rows with
+ * a large transpose.  Also few rows, with columns that are whole vectors but not whole
+ * micro-tiles. */
 static const size sizes[] = {
     { 1, 1, 1 },     { 1, 33, 7 },    { 6, 16, 5 },   { 14, 32, 9 },   { 15, 31, 3 },
     { 48, 17, 40 },  { 49, 33, 65 },  { 3, 5, 0 },    { 13, 1, 64 },   { 1, 65, 385 },
@@ -39,7 +45,8 @@ static const size sizes[] = {
     { 32, 784, 32 }, { 47, 112, 400 }, { 29, 96, 788 }, { 2, 64, 36 },  { 14, 32, 512 },
 };
 
-/* False where this product has none; on one exec of each instruction set there are some. */
+/* Prepares the pack for a way.  Returns false if this product has no such way.  Packs are tested on
+ * one exec of each instruction set. */
 static bool open_pack(const lk_exec *exec, lki_gemm_args *args, int way)
 {
     static const lk_pack pack  = { .state = &pack_state, .version = 3, .data = pack_room };
@@ -60,6 +67,8 @@ static bool open_pack(const lk_exec *exec, lki_gemm_args *args, int way)
 
 static void check(lk_exec *const *execs, size_t count, lki_gemm_args args)
 {
+    if (count == 0)
+        return;
     size_t rows = args.ldc != 0 ? args.ldc : args.n, used = args.m * rows;
     LK_ASSERT(used <= ROOM && (args.m + 3) * (args.k + 3) <= ROOM &&
               (args.n + 3) * (args.k + 3) <= ROOM);
@@ -101,6 +110,13 @@ static void fill_all(void)
     }
 }
 
+/* Returns true if the nth size is tested with this transpose and this choice.  Without LK_THOROUGH
+ * each transpose is tested with one of the `choices`. */
+static bool takes_turn(size_t nth, unsigned transpose, unsigned choice, unsigned choices)
+{
+    return lki_thorough() || (transpose + choice) % choices == nth % choices;
+}
+
 static void equals_the_scalar_loop(void **state)
 {
     (void)state;
@@ -109,7 +125,7 @@ static void equals_the_scalar_loop(void **state)
     fill_all();
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (unsigned way = 0; way < 8; way++)
-            check(execs, count,
+            check(execs, takes_turn(s, way % 4, way / 4, 2) ? count : 0,
                   (lki_gemm_args){ .transpose_a = way & 1,
                                    .transpose_b = way & 2,
                                    .accumulate  = way & 4,
@@ -151,7 +167,7 @@ static void equals_it_with_strides_and_epilogues(void **state)
     lki_test_execs_free(execs, count);
 }
 
-/* Every shape, transpose and result. */
+/* Tests every shape, transpose and result. */
 static void equals_the_scalar_loop_in_bf16(void **state)
 {
     (void)state;
@@ -160,7 +176,7 @@ static void equals_the_scalar_loop_in_bf16(void **state)
     fill_all();
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (unsigned way = 0; way < 16; way++)
-            check(execs, count,
+            check(execs, takes_turn(s, way % 4, way / 4, 4) ? count : 0,
                   (lki_gemm_args){ .transpose_a = way & 1,
                                    .transpose_b = way & 2,
                                    .accumulate  = way & 4,
@@ -174,7 +190,7 @@ static void equals_the_scalar_loop_in_bf16(void **state)
     lki_test_execs_free(execs, count);
 }
 
-/* A b of floats, among them ties, what rounds up to the next exponent, and subnormal ones. */
+/* Tests a b of floats: ties, values that round up to the next exponent, and subnormal values. */
 static void rounds_a_wide_b(void **state)
 {
     (void)state;
@@ -188,7 +204,7 @@ static void rounds_a_wide_b(void **state)
         wide[i] = lki_f32_from_bits(kinds[i / 3 % (sizeof kinds / sizeof kinds[0])]);
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (unsigned way = 0; way < 4; way++)
-            check(execs, count,
+            check(execs, takes_turn(s, way % 2, way / 2, 2) ? count : 0,
                   (lki_gemm_args){ .transpose_b = way & 1,
                                    .accumulate  = way & 2,
                                    .operands    = LK_BF16,
@@ -203,7 +219,7 @@ static void rounds_a_wide_b(void **state)
     lki_test_execs_free(execs, count);
 }
 
-/* So long a k that not one panel of it fits the buffer that threads share. */
+/* Tests a k so long that the shared buffer of the threads cannot hold even one panel of it. */
 static void equals_it_in_bf16_over_a_long_k(void **state)
 {
     (void)state;
@@ -220,7 +236,7 @@ static void equals_it_in_bf16_over_a_long_k(void **state)
     lki_gemm_args args = { .transpose_b = true, .operands = LK_BF16, .result = LK_BF16, .m = M,
                            .n = N, .k = K, .a = left, .b = right, .c = want };
     lki_reference_gemm(&args);
-    for (size_t e = 1; e < count; e += LKI_TEST_THREADS) { /* on 3 threads */
+    for (size_t e = 1; e < count; e += lki_test_threads()) { /* on 3 threads */
         memset(got, 0, sizeof got);
         args.c = got;
         lki_gemm(execs[e], &args);
@@ -231,7 +247,7 @@ static void equals_it_in_bf16_over_a_long_k(void **state)
     lki_test_execs_free(execs, count);
 }
 
-/* Strides of every parity, operands at odd addresses, every epilogue, mixed types. */
+/* Tests strides of every parity, operands at odd addresses, every epilogue, and mixed types. */
 static void equals_it_in_bf16_with_strides_and_epilogues(void **state)
 {
     (void)state;
@@ -266,7 +282,7 @@ static void equals_it_in_bf16_with_strides_and_epilogues(void **state)
     lki_test_execs_free(execs, count);
 }
 
-/* Values so small that sums and operands are subnormal at every turn. */
+/* Uses values so small that many sums and operands are subnormal. */
 static void flushes_what_is_subnormal_in_bf16(void **state)
 {
     (void)state;
@@ -294,10 +310,10 @@ static void flushes_what_is_subnormal_in_bf16(void **state)
         zeros += want[i] == 0.0f;
         kept += want[i] != 0.0f && fabsf(want[i]) < 0x1p-120f;
     }
-    assert_true(zeros > 0 && kept > 0); /* else the data would prove nothing */
+    assert_true(zeros > 0 && kept > 0); /* otherwise the data would not detect an error */
 
-    /* 2^-126 less the most that leaves it a normal number, less the least that does not; and a
-     * subnormal operand times a large one. */
+    /* 2^-126 minus the largest value that leaves it normal, 2^-126 minus the smallest value that
+     * does not, and a subnormal operand times a large one. */
     static const uint16_t edge[][2] = { { 0x1980, 0x9a00 },
                                         { 0x1980, 0x9a10 },
                                         { 0x0040, 0x7f00 } };
@@ -314,7 +330,8 @@ static void flushes_what_is_subnormal_in_bf16(void **state)
     lki_test_execs_free(execs, count);
 }
 
-/* The data must be able to tell: the other order in a pair, or one rounding for both, shows. */
+/* The data must detect errors: the other order in a pair, or one rounding for both products, must
+ * give other bits. */
 static void other_orders_give_other_bits_in_bf16(void **state)
 {
     (void)state;
@@ -346,7 +363,7 @@ static void converts_between_types(void **state)
     enum { N = 65536 + 37 };
     static uint16_t half[N], back[N];
     fill_all();
-    for (size_t i = 0; i < N; i++) { /* every pattern of 16 bits; floats of every size */
+    for (size_t i = 0; i < N; i++) { /* every pattern of 16 bits, and floats of every size */
         half[i] = (uint16_t)i;
         want[i]    = lki_f32_from_bits((uint32_t)i << 16 | (uint32_t)(i * 40503 & 0xffff));
     }
@@ -384,7 +401,8 @@ static void rows_do_not_depend_on_their_batch(void **state)
     lki_test_execs_free(execs, count);
 }
 
-/* The data must be able to tell: rounding products, or adding two half chains, shows. */
+/* The data must detect errors: rounding products, or adding two half chains, must give other
+ * bits. */
 static void other_orders_give_other_bits(void **state)
 {
     (void)state;

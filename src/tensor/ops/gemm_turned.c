@@ -1,29 +1,31 @@
-/* gemm_turned.c -- products of few rows with the transpose of a large matrix, as y = x w' is.
+/* gemm_turned.c -- products of few rows with the transpose of a large matrix, such as y = x w'.
  *
- * What:   c = a b', b (n, k) with many more rows than a (m, k) has.  The micro-kernels want panels
+ * What:   c = a b', where b (n, k) has many more rows than a (m, k).  The micro-kernels need panels
  *         of columns of their right operand, so lki_gemm() would pack b, the larger one, to use it
- *         a few times.  Here c' = b a' is computed: b is the left operand, read row by row where it
- *         stands, and the smaller a is packed.
- * How:    A thread takes some of the rows of a, the same ones in every product of as many rows, so
- *         that what it writes is in its cache when the next layer reads it; where there are more
- *         threads than panels of rows, some share a panel and each has some of the rows of b.  It
- *         packs its rows of a, sums its part of c' in its buffer, some rows of b at a time and over
- *         the whole of k, and turns these, block by block of 16 x 16, into columns of c, which it
- *         then finishes while they are near.  Nobody waits for anybody but at the end.
- * Order:  each element is the same chain of fma over ascending k; which factor comes first rounds
- *         nothing.
- * Cost:   m k floats are packed instead of n k; m n floats are turned.
+ *         a few times.  Here c' = b a' is computed: b is the left operand, read row by row in
+ *         place, and the smaller a is packed.
+ * How:    A thread computes some of the rows of a.  They are the same rows in every product of as
+ *         many rows, so the results are in the thread's cache when the next layer reads them.  If
+ *         there are more threads than panels of rows, several threads share a panel, and each uses
+ *         some of the rows of b.  A thread packs its rows of a.  It sums its part of c' in its
+ *         buffer, some rows of b at a time and over the whole of k, and transposes it, in blocks of
+ *         16 x 16, into columns of c, which it then finishes while they are in cache.  Threads wait
+ *         only at the end.
+ * Order:  each element is the same chain of fma over ascending k; the order of the two factors
+ *         rounds nothing.
+ * Cost:   m k floats are packed instead of n k; m n floats are transposed.
  */
 #include "tensor/ops/gemm_turned.h"
 
 #include "base/memory.h"
 #include "tensor/exec.h"
+#include "tensor/isa/kernels.h"
 
 enum {
-    MOST_ROWS   = 384,  /* of a: their panels of a block of k stay in a second-level cache */
-    LEAST_DEPTH = 128,  /* of k: turning costs as much as some steps of it */
-    TILE_ROWS   = 112,  /* of b, at a time */
-    ALIASED     = 1024, /* rows of b so many floats apart fall into the same cache sets */
+    MOST_ROWS   = 384,  /* rows of a whose panels of a block of k stay in a second-level cache */
+    LEAST_DEPTH = 128,  /* minimum k: transposing costs as much as some steps along k */
+    TILE_ROWS   = 112,  /* rows of b at a time */
+    ALIASED     = 1024, /* distance in floats at which rows of b fall into the same cache sets */
 };
 _Static_assert((TILE_ROWS + LKI_GEMM_ROWS_MAX) * MOST_ROWS <= LKI_EXEC_PRIVATE,
                "a thread's buffer is too small");
@@ -33,11 +35,12 @@ typedef struct {
     const lki_kernels   *all;
     lk_exec             *exec;
     size_t               lda, ldb, ldc;
-    size_t               width, panels;  /* of a panel of a; panels */
-    size_t               groups, shares; /* of panels; of the rows of b, for each group */
+    size_t               width, panels;  /* width of a panel of a; number of panels */
+    /* groups of panels; parts of the rows of b in each group */
+    size_t               groups, shares;
 } turned;
 
-/* What a thread has: rows of a, and of b. */
+/* A thread's part: some rows of a and of b. */
 typedef struct { size_t first, rows, padded, begin, end; float *packed; } part;
 
 static size_t divide_up(size_t a, size_t b)
@@ -55,7 +58,7 @@ static bool is_worth_it(const turned *t)
            t->ldb % ALIASED != 0;
 }
 
-/* Groups of panels that threads can share evenly. */
+/* Returns the number of groups of panels that threads can share evenly. */
 static size_t count_groups(size_t panels, size_t threads)
 {
     size_t groups = lki_min(panels, threads);
@@ -77,7 +80,7 @@ static part part_of(const turned *t, size_t thread)
     return p;
 }
 
-/* By blocks of LKI_GEMM_K of k; within one, panel after panel. */
+/* Packs a thread's rows of a by blocks of LKI_GEMM_K of k, and each block panel by panel. */
 static void pack(const turned *t, const part *p)
 {
     const lki_gemm_args *g = t->args;
@@ -90,7 +93,7 @@ static void pack(const turned *t, const part *p)
     }
 }
 
-/* Rows of c' from `row` on become columns of c. */
+/* Transposes rows of c' from `row` on into columns of c, and finishes them. */
 static void turn(const turned *t, const part *p, const lki_gemm_block *block, size_t row)
 {
     const lki_gemm_args *g  = t->args;

@@ -4,11 +4,11 @@
 
 #include "tensor/ops.h"
 
-/* Computes lki_gemm(exec, args) if that is faster than packing b, which is the case for some shapes
- * only; else it does nothing and returns false.  The same bits. */
+/* Computes lki_gemm(exec, args) with the same bits, if that is faster than packing b.  This is so
+ * only for some shapes; otherwise does nothing and returns false. */
 bool lki_gemm_turned(lk_exec *exec, const lki_gemm_args *args);
 
-/* Whether it would; looks at no memory. */
+/* Returns true if lki_gemm_turned() would compute the product.  Does not read the operands. */
 bool lki_gemm_turns(const lk_exec *exec, const lki_gemm_args *args);
 
 #endif

@@ -1,6 +1,7 @@
-/* loss.c -- softmax cross-entropy (isa/softmax.inc); split over rows. */
+/* loss.c -- softmax cross-entropy (isa/softmax.inc), divided by rows. */
 #include "base/memory.h"
 #include "tensor/exec.h"
+#include "tensor/isa/kernels.h"
 #include "tensor/ops.h"
 
 enum { VALUES_PER_TASK = 16384 };

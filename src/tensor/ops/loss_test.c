@@ -1,11 +1,12 @@
-/* loss_test.c -- softmax cross-entropy: the reference's bits on every machine; gradients. */
-#include "tensor/ops/testing_nn.h"
+/* loss_test.c -- softmax cross-entropy has the reference's bits on every exec, and correct
+ * gradients. */
+#include "tensor/ops/nn_testing.h"
 
 static const size_t classes_tried[] = { 1, 2, 10, 16, 17, 65, 256, 5003 };
 
 enum { TRIED = sizeof classes_tried / sizeof classes_tried[0], ROWS = 19 };
 
-/* Logits of a few nats; some targets masked, and ties for the largest in some rows. */
+/* Returns logits of a few nats.  Some targets are masked, and some rows have several maxima. */
 static float *logits_new(size_t classes, int32_t *targets)
 {
     float *logits = nn_values(ROWS * classes, 1);
@@ -47,7 +48,8 @@ static void loss_bits(void **state)
     nn_machines_free(&m);
 }
 
-/* Losses are those of FP32, gradients are rounded once; logits alone stay as they are. */
+/* Losses are those of FP32, and gradients are rounded once.  Without a gradient the logits are
+ * unchanged. */
 static void loss_bits_in_bf16(void **state)
 {
     nn_machines m = nn_machines_open();
@@ -75,7 +77,8 @@ static void loss_bits_in_bf16(void **state)
     nn_machines_free(&m);
 }
 
-/* Targets by hand: a hit, a tie that an earlier class wins, a miss, a masked row. */
+/* Tests targets with known results: a hit, a tie that an earlier class wins, a miss, a masked
+ * row. */
 static void hits_and_masks(void **state)
 {
     float   logits[4][3] = { { 0, 2, 1 }, { 2, 2, 1 }, { 0, 2, 1 }, { 0, 2, 1 } };

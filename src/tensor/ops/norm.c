@@ -1,21 +1,24 @@
 /* norm.c -- LayerNorm and BatchNorm, forward and backward.
  *
- * LayerNorm is split over rows; its parameters' gradients over blocks of columns, where every
- * element is one chain over the rows in order that continues from what the buffer holds.
+ * LayerNorm is divided by rows.  The gradients of its parameters are divided by blocks of columns.
+ * Every element is one chain over the rows in order, which continues from the contents of the
+ * buffer.
  *
- * BatchNorm sums columns of a matrix that may have sixteen columns and a hundred thousand rows,
- * so rows are cut too: into CHUNKS chunks, whatever the machine, whose sums fold as a balanced
- * tree.  Columns go by slabs, so that the chunks' partial sums fit on the stack.
+ * BatchNorm sums columns of a matrix that may have sixteen columns and a hundred thousand rows, so
+ * rows are also divided.  On every machine there are CHUNKS chunks, whose sums are added by a
+ * balanced tree.  Columns are processed in slabs, so that the chunks' partial sums fit on the
+ * stack.
  *
- *      chunk k of `rows` rows is [k rows / 8, (k + 1) rows / 8); its four chains and their fold
+ *      chunk k of `rows` rows is [k rows / 8, (k + 1) rows / 8); its four chains and their sum
  *      are in isa/norm.inc; the tree is ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))
  *
- * Cost: BatchNorm reads x three times forward, x and dy twice backward; a slab's rows are whole
- * cache lines where channels are multiples of 16.  The residual sum and the ReLU behind it, and
- * their gradients, are part of these passes.
+ * Cost: BatchNorm reads x three times in the forward pass, and x and dy twice in the backward pass.
+ * A slab's rows are whole cache lines if the number of channels is a multiple of 16.  The residual
+ * sum and the ReLU after it, and their gradients, are part of these passes.
  */
 #include "base/memory.h"
 #include "tensor/exec.h"
+#include "tensor/isa/kernels.h"
 #include "tensor/ops.h"
 
 enum {
@@ -36,7 +39,7 @@ typedef struct {
     float                *dgamma, *dbeta;
 } layernorm;
 
-/* Element `i` of values of the norm's type. */
+/* Returns the address of element `i` of values of the norm's type. */
 static const void *norm_at(const lki_norm_rows *t, const void *values, size_t i)
 {
     return (const char *)values + i * lk_dtype_bytes(t->type);
@@ -110,21 +113,21 @@ void lki_layernorm_backward(lk_exec *exec, lk_dtype type, size_t rows, size_t c,
         .dbeta   = dbeta,
     };
     lki_pool *pool = lki_exec_pool(exec);
-    /* dx may be dy, so the gradients that read dy come first. */
+    /* dx may be dy, so the gradients that read dy are computed first. */
     lki_pool_run(pool, (c + COLUMNS_PER_TASK - 1) / COLUMNS_PER_TASK, layernorm_dparams_task, &n);
     lki_pool_run(pool, (rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK, layernorm_dx_task, &n);
 }
 
-/* What the chunks of one slab of columns do, and where their sums go. */
+/* The work on the chunks of one slab of columns, and the memory of their sums. */
 typedef struct slab slab;
 struct slab {
     const lki_nn_kernels *kernels;
     lki_columns           all; /* the slab's columns, all rows */
     void (*work)(const slab *s, const lki_columns *chunk, size_t index);
-    float (*sums)[SLAB], (*products)[SLAB]; /* a row a chunk */
+    float (*sums)[SLAB], (*products)[SLAB]; /* one row for each chunk */
 };
 
-/* The same of rows further on; NULL stays NULL. */
+/* Returns the address of values `bytes` further on; NULL remains NULL. */
 static const void *rows_on(const void *values, size_t bytes)
 {
     return values == NULL ? NULL : (const char *)values + bytes;
@@ -195,7 +198,7 @@ static float fold_chunks(float (*sums)[SLAB], size_t column)
     return (pair[0] + pair[1]) + (pair[2] + pair[3]);
 }
 
-/* Columns first .. of the call, ready for the forward pass. */
+/* Returns the call's columns from `first` on, prepared for the forward pass. */
 static lki_columns forward_columns(const lki_batchnorm_args *a, size_t first, const float *mean,
                                    const float *rstd)
 {
@@ -268,7 +271,7 @@ void lki_batchnorm_normalize(lk_exec *exec, const lki_batchnorm_args *a)
     }
 }
 
-/* The same for the backward pass. */
+/* Returns the call's columns from `first` on, prepared for the backward pass. */
 static lki_columns backward_columns(const lki_batchnorm_args *a, size_t first,
                                     const float *mean_dy, const float *mean_dy_xhat)
 {

@@ -1,5 +1,6 @@
-/* norm_test.c -- LayerNorm and BatchNorm: the reference's bits on every machine; gradients. */
-#include "tensor/ops/testing_nn.h"
+/* norm_test.c -- LayerNorm and BatchNorm have the reference's bits on every exec, and correct
+ * gradients. */
+#include "tensor/ops/nn_testing.h"
 
 typedef struct { size_t rows, c; } shape;
 
@@ -9,7 +10,7 @@ static const shape shapes[] = {
 
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
-/* What a norm reads, and one set of what it writes. */
+/* The inputs of a norm, and one set of its results. */
 typedef struct { float *x, *gamma, *beta, *dy; } inputs;
 typedef struct { float *y, *mean, *rstd, *var, *dx, *dgamma, *dbeta; } outputs;
 
@@ -88,7 +89,7 @@ static void layernorm_bits(void **state)
     nn_machines_free(&m);
 }
 
-/* Statistics and the parameters' gradients are those of FP32; y and dx are rounded once. */
+/* Statistics and the parameters' gradients are those of FP32, and y and dx are rounded once. */
 static void layernorm_bits_in_bf16(void **state)
 {
     nn_machines m = nn_machines_open();
@@ -163,7 +164,8 @@ static void batchnorm_bits(void **state)
     nn_machines_free(&m);
 }
 
-/* What comes after the norm, step by step: y = relu(y + plus), and `dz`, the gradient of that. */
+/* Computes the end of a residual block step by step: y = relu(y + plus), and the gradient before it
+ * in `dz`. */
 static void reference_ends(shape s, const float *plus, bool relu, const float *dy, float *y,
                            float *dz)
 {
@@ -176,7 +178,7 @@ static void reference_ends(shape s, const float *plus, bool relu, const float *d
     }
 }
 
-/* With a residual sum, a ReLU or both, and gradients that are written or added to. */
+/* Tests a residual sum, a ReLU or both, with gradients that are written or added. */
 static void batchnorm_ends_bits(void **state)
 {
     nn_machines m = nn_machines_open();
@@ -220,8 +222,8 @@ static void batchnorm_ends_bits(void **state)
     nn_machines_free(&m);
 }
 
-/* Statistics and the parameters' gradients are those of FP32, all else is
- * rounded once. */
+/* Statistics and the parameters' gradients are those of FP32, and all other results are rounded
+ * once. */
 static void one_batchnorm_in_bf16(const nn_machines *m, shape s, unsigned way)
 {
     size_t    n    = s.rows * s.c;
@@ -282,7 +284,7 @@ static void batchnorm_bits_in_bf16(void **state)
     nn_machines_free(&m);
 }
 
-/* Evaluation with given statistics is the same line with another mean and variance. */
+/* Evaluation with given statistics uses the same formula with another mean and variance. */
 static void batchnorm_apply_bits(void **state)
 {
     nn_machines m = nn_machines_open();
@@ -312,10 +314,10 @@ static void batchnorm_apply_bits(void **state)
     nn_machines_free(&m);
 }
 
-/* Sum of dy * y in doubles; x(i, j) of set i, member j stands at i * outer + j * inner. */
+/* Inputs in doubles for the sum of dy * y.  Member j of set i is at x[i * outer + j * inner]. */
 typedef struct {
     size_t  sets, members, outer, inner;
-    bool    per_set; /* gamma and beta: one a set (BatchNorm) or one a member (LayerNorm) */
+    bool    per_set; /* gamma and beta are per set (BatchNorm) or per member (LayerNorm) */
     double *x, *gamma, *beta, *dy;
 } exact;
 

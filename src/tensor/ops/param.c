@@ -1,12 +1,13 @@
 /* param.c -- initial values, norms and updates of parameters.
  *
- * The factors of an update are computed in double, as the frameworks' host code does, and
- * rounded to float once; the elements see floats only.
+ * The factors of an update are computed in double, as in the host code of the frameworks, and
+ * rounded to float once.  Elements are updated with floats only.
  */
 #include <string.h>
 
 #include "base/memory.h"
 #include "tensor/exec.h"
+#include "tensor/isa/kernels.h"
 
 typedef struct {
     const lki_param_kernels *kernels;
@@ -17,7 +18,8 @@ typedef struct {
     float                   *y;
 } initial;
 
-/* One task makes the values of LKI_GRAIN elements at a multiple of it, less what lies outside. */
+/* Computes the values of LKI_GRAIN elements, except those outside the range.  The first element is
+ * a multiple of LKI_GRAIN. */
 static void init_task(void *context, size_t index, uint32_t thread)
 {
     (void)thread;

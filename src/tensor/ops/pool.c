@@ -1,23 +1,24 @@
 /* pool.c -- maximum and mean over windows of an NHWC image.
  *
- * Maximum: each output keeps the first largest value of its window, in order of rows and then
- * columns, and remembers where it stood, so that backward looks at no values: each input gathers,
- * in order, the outputs of the windows that it is in and whose maximum it was.  A window over
- * nothing but padding is the shape's fault.
+ * Maximum: each output is the first largest value of its window, in order of rows and then columns,
+ * and its position is stored.  So backward needs no values: each input adds, in order, the
+ * gradients of the windows of which it was the maximum.  The shape must have no window that
+ * contains only padding.
  *
  * Mean: one chain of additions per channel over the positions in order, then one division.
  *
  * Values are FP32 or bf16; sums are FP32 and rounded once.
  *
- * Cost: bytes only.  Nothing here rounds differently on another instruction set.
+ * Cost: memory traffic only.  The results do not depend on the instruction set.
  */
 #include <string.h>
 
 #include "base/memory.h"
 #include "device/half.h"
 #include "tensor/ops.h"
+#include "tensor/isa/kernels.h"
 
-enum { CHANNELS = 32 }; /* that are taken together */
+enum { CHANNELS = 32 }; /* channels that are processed together */
 
 static float value_at(lk_dtype type, const void *values, size_t i)
 {
@@ -57,8 +58,8 @@ typedef struct {
     bool                  add;
 } maxpool;
 
-/* Lets input position `at` compete for the maximum of `c` channels.  The first
- * NaN beats all numbers. */
+/* Compares input position `at` with the current maximum of `c` channels.  The first NaN takes
+ * precedence over all numbers. */
 static void compete(const float *restrict x, uint32_t at, size_t c, float *restrict best,
                     uint32_t *restrict where)
 {
@@ -69,7 +70,7 @@ static void compete(const float *restrict x, uint32_t at, size_t c, float *restr
     }
 }
 
-/* `count` channels from `first` on of output (oy, ox). */
+/* Computes `count` channels from `first` on of output (oy, ox). */
 static void maxpool_window(const maxpool *m, size_t sample, size_t oy, size_t ox, size_t first,
                            size_t count, float *best, uint32_t *where)
 {
@@ -77,7 +78,8 @@ static void maxpool_window(const maxpool *m, size_t sample, size_t oy, size_t ox
     float                 x[CHANNELS];
     bool                  any = false;
     for (size_t ky = 0; ky < s->kh; ky++) {
-        size_t iy = oy * s->stride + ky - s->pad; /* wraps above the image: then it is >= h */
+        /* the index wraps around above the image, and is then >= h */
+        size_t iy = oy * s->stride + ky - s->pad;
         if (iy >= s->h)
             continue;
         for (size_t kx = 0; kx < s->kw; kx++) {
@@ -98,7 +100,7 @@ static void maxpool_window(const maxpool *m, size_t sample, size_t oy, size_t ox
     LK_ASSERT(any);
 }
 
-/* A row of outputs. */
+/* Computes a row of outputs. */
 static void maxpool_task(void *context, size_t index, uint32_t thread)
 {
     const maxpool        *m = context;
@@ -124,7 +126,7 @@ void lki_maxpool(lk_exec *exec, lk_dtype type, const lki_conv_shape *shape, cons
     lki_pool_run(lki_exec_pool(exec), shape->n * shape->oh, maxpool_task, &m);
 }
 
-/* Windows first .. last - 1 of `count` have position `at` in them. */
+/* Windows first .. last - 1 of `count`: those that contain position `at`. */
 typedef struct { size_t first, last; } covering;
 
 static covering covering_of(size_t at, size_t count, size_t kernel, size_t stride, size_t pad)
@@ -140,7 +142,7 @@ static void gather(const float *restrict dy, const uint32_t *restrict from, uint
         sum[i] = from[i] == at ? sum[i] + dy[i] : sum[i];
 }
 
-/* A row of inputs. */
+/* Computes a row of inputs. */
 static void maxpool_backward_task(void *context, size_t index, uint32_t thread)
 {
     const maxpool        *m = context;
@@ -185,7 +187,7 @@ typedef struct {
     bool        add;
 } avgpool;
 
-/* By blocks of channels, whose sums are FP32 whatever they are stored as. */
+/* Computes means by blocks of channels.  The sums are FP32 for either type. */
 static void avgpool_task(void *context, size_t index, uint32_t thread)
 {
     const avgpool *a = context;

@@ -1,7 +1,9 @@
-/* pool_test.c -- maximum and mean: the reference's bits on every machine; gradients. */
-#include "tensor/ops/testing_nn.h"
+/* pool_test.c -- maximum and mean have the reference's bits on every exec, and correct
+ * gradients. */
+#include "tensor/ops/nn_testing.h"
 
-/* n, h, w, c, c, kh, kw, stride, pad: windows apart, overlapping, and at the border. */
+/* n, h, w, c, c, kh, kw, stride, pad: windows that are separate, that overlap, and at the
+ * border. */
 static const lki_conv_shape shapes[] = {
     { 1, 2, 2, 1, 1, 2, 2, 2, 0, 1, 1 },    { 2, 8, 8, 16, 16, 2, 2, 2, 0, 4, 4 },
     { 2, 7, 9, 33, 33, 3, 3, 2, 1, 4, 5 },  { 1, 5, 6, 70, 70, 3, 3, 1, 1, 5, 6 },
@@ -9,7 +11,8 @@ static const lki_conv_shape shapes[] = {
 
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
-/* Few different values, so that windows have ties; all negative, so that padding would win. */
+/* Returns a few different values, so that windows have ties.  All are negative, so that zero
+ * padding would be the maximum. */
 static float *tied_values(size_t n)
 {
     float *x = nn_values(n, 1);
@@ -43,7 +46,7 @@ static void maxpool_bits(void **state)
     nn_machines_free(&m);
 }
 
-/* A NaN is not lost, wherever in the window it stands; of two the first stays. */
+/* A NaN wins at any position of the window, and the first of two NaNs is kept. */
 static void maxpool_keeps_nan(void **state)
 {
     const lki_conv_shape s = { 1, 2, 2, 1, 1, 2, 2, 2, 0, 1, 1 };
@@ -61,7 +64,7 @@ static void maxpool_keeps_nan(void **state)
     nn_machines_free(&m);
 }
 
-/* Every dy lands where its maximum stood, in order of outputs. */
+/* Every dy must be added at the position of its maximum, in order of outputs. */
 static void maxpool_backward_bits(void **state)
 {
     nn_machines m = nn_machines_open();
@@ -94,7 +97,8 @@ static void maxpool_backward_bits(void **state)
     nn_machines_free(&m);
 }
 
-/* Values as in FP32, and gradients that overlapping windows add in FP32, rounded once. */
+/* Values are those of FP32.  Gradients of overlapping windows are added in FP32 and rounded
+ * once. */
 static void maxpool_bits_in_bf16(void **state)
 {
     nn_machines m = nn_machines_open();
@@ -213,7 +217,8 @@ static void maxpool_gradients(void **state)
         float *dy = nn_values(out, 3), *dx = nn_values(in, 4);
         uint32_t *argmax = nn_bytes(out * sizeof *argmax);
         for (size_t k = 0; k < in; k++)
-            x[k] = (float)(k * 7919 % 8191); /* no ties within a window: differences are defined */
+            /* there are no ties within a window, so that differences are defined */
+            x[k] = (float)(k * 7919 % 8191);
         lki_maxpool(exec, LK_F32, s, x, y, argmax);
         lki_maxpool_backward(exec, LK_F32, s, argmax, dy, dx, false);
         exact e = { s, nn_doubles(x, in), nn_doubles(dy, out) };

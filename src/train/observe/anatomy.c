@@ -1,9 +1,9 @@
-/* anatomy.c -- how much of a step went where.
+/* anatomy.c -- divides the time of steps among their parts.
  *
- * Spans nest, and inner ones come before the outer one.  What a span took by itself is what it
- * took less what the spans directly inside it did; a stack of finished spans that no outer one has
- * claimed yet finds those.  The sums of a step are added to the report's when the step ends, if it
- * is measured.  Ranks' sums meet at the end.
+ * Spans nest, and an inner span is recorded before the outer one.  The own time of a span is its
+ * duration minus that of the spans directly inside it.  A stack of finished spans that no outer
+ * span has claimed yet finds these.  At the end of a measured step its sums are added to the
+ * report's sums.  The sums of the ranks are combined at the end of the run.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,11 +14,11 @@
 #include "tensor/exec.h"
 #include "train/observe/observe.h"
 
-enum { OPEN_MAX = 4096 }; /* spans side by side that no outer one has claimed */
+enum { OPEN_MAX = 4096 }; /* spans that no outer span has claimed yet */
 #define PEAK_SECONDS 0.1
 enum { PEAK_TRIES = 3 };
 
-/* Of a step, or of all measured ones.  Nanoseconds. */
+/* Nanoseconds by kind and type: of one step, or of all measured steps. */
 typedef struct {
     uint64_t kinds[LKI_SPAN_KINDS];
     uint64_t forward[LK_STEP_TYPES_MAX], backward[LK_STEP_TYPES_MAX];
@@ -27,14 +27,14 @@ typedef struct {
 struct lki_anatomy {
     const lk_model *model;
     uint32_t        type_count;
-    const char     *types[LK_STEP_TYPES_MAX]; /* the last is for all that there is no room for */
+    const char     *types[LK_STEP_TYPES_MAX]; /* the last entry stands for all further types */
     uint8_t        *type_of;                  /* of each block */
     uint64_t        first, steps, measured;
     double         *seconds; /* of each measured step */
     uint64_t        timed;
-    double         *times;   /* of each of those that were only timed */
-    uint64_t        from;    /* when the last step that is not measured ended */
-    uint64_t        loading; /* nanoseconds of the loader's threads, since then */
+    double         *times;   /* seconds of each step that was timed without spans */
+    uint64_t        from;    /* end of the last step before the first measured step */
+    uint64_t        loading; /* nanoseconds of loader threads since `from` */
     sums            step, all;
     uint32_t        open_count;
     lki_trace_span  open[OPEN_MAX];
@@ -142,7 +142,7 @@ void lki_anatomy_add_loads(lki_anatomy *anatomy, const lki_trace_span *spans, si
 
 /* ---- The report -------------------------------------------------------------------------- */
 
-/* What a rank tells the others. */
+/* The sums that ranks exchange. */
 typedef struct {
     double parts[LK_STEP_PART_COUNT];
     double forward[LK_STEP_TYPES_MAX], backward[LK_STEP_TYPES_MAX];
@@ -254,7 +254,7 @@ lk_status lki_anatomy_report(lki_anatomy *anatomy, lk_comm *comm, lk_exec *exec,
     fill_times(anatomy, report);
     fill_types(anatomy, engine, report);
     LK_TRY(LKI_NEW(&all, ranks, "a report of steps"));
-    lk_status status = lk_barrier(comm); /* so that peaks are measured at the same time */
+    lk_status status = lk_barrier(comm); /* all ranks then measure their peaks at the same time */
     if (status == LK_OK) {
         mine   = account_of(anatomy, exec, precision);
         status = lk_all_gather(comm, &mine, all, sizeof mine);

@@ -1,4 +1,4 @@
-/* network.c -- paces of links, window by window; see network.h. */
+/* network.c -- computes the paces of links in each window; see network.h. */
 #include "train/observe/network.h"
 
 #include <math.h>
@@ -7,8 +7,10 @@
 
 #include "base/memory.h"
 
-enum { LITTLE = 4, LEAST_BYTES = 65536 }; /* of the busiest link's bytes, a part; and at all */
-static const double TICK = 0.01;          /* seconds that a kernel may not have counted */
+/* A link is judged if it carries at least 1/LITTLE of the busiest link's bytes and at least
+ * LEAST_BYTES. */
+enum { LITTLE = 4, LEAST_BYTES = 65536 };
+static const double TICK = 0.01; /* seconds; the resolution of the kernel's time counters */
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
@@ -42,9 +44,10 @@ void lki_network_close(lki_network *network)
     *network = (lki_network){ .hosts = 0 };
 }
 
-/* ---- A window ---------------------------------------------------------------------------- */
+/* ---- Collecting a window ----------------------------------------------------------------- */
 
-/* Links of the ranks of a host are in use at the same time. */
+/* Adds the traffic of another rank of the same host.  The connections of both ranks are busy at the
+ * same time. */
 static void add(lki_traffic *to, lki_traffic more)
 {
     to->bytes += more.bytes;
@@ -52,7 +55,8 @@ static void add(lki_traffic *to, lki_traffic more)
     to->rate = fmax(to->rate, more.rate);
 }
 
-/* A connection that has ended takes what it has counted along. */
+/* Returns the traffic between the counts `before` and `now`.  A count below `before` belongs to a
+ * new connection, whose count began at 0. */
 static lki_traffic since(lki_traffic now, lki_traffic before)
 {
     bool less = now.bytes < before.bytes || now.busy < before.busy;
@@ -87,7 +91,7 @@ static double median_rate(lki_network *n, uint32_t rank)
     return lower_median(n->sorted, LKI_WINDOW_STEPS);
 }
 
-/* What this rank has sent in the window. */
+/* Sums the traffic that this rank has sent in the window, by receiving host. */
 static void look(lki_network *n, const lk_comm *comm)
 {
     for (uint32_t h = 0; h < n->hosts; h++)
@@ -102,7 +106,8 @@ static void look(lki_network *n, const lk_comm *comm)
     }
 }
 
-/* Everybody's, as links between hosts; and rank 0's clock. */
+/* Exchanges the traffic of all ranks and sums it by link.  Uses the duration that rank 0
+ * measured. */
 static lk_status meet(lki_network *n, lk_comm *comm)
 {
     const uint32_t hosts = n->hosts;
@@ -144,14 +149,14 @@ lk_status lki_network_step(lki_network *n, lk_comm *comm, double seconds, double
     return LK_OK;
 }
 
-/* ---- The rule ---------------------------------------------------------------------------- */
+/* ---- Judging a window -------------------------------------------------------------------- */
 
 static const lki_traffic *link_of(const lki_network *n, uint32_t from, uint32_t to)
 {
     return &n->links[from * n->hosts + to];
 }
 
-/* Seconds a byte; 0: it says nothing. */
+/* Returns a link's seconds per byte; 0 if it has carried too few bytes. */
 static double pace_of(const lki_network *n, lki_pace_by by, uint32_t from, uint32_t to)
 {
     const lki_traffic *link = link_of(n, from, to);
@@ -165,8 +170,8 @@ static double pace_of(const lki_network *n, lki_pace_by by, uint32_t from, uint3
                              : 0;
 }
 
-/* The lower median over links from host `from` to host `to`; where either is n->hosts over all of
- * them, but for `without`.  0: none says anything. */
+/* Returns the lower median of the paces of links from host `from` to host `to`.  n->hosts stands
+ * for any host except `without`.  Returns 0 if no such link has carried enough bytes. */
 static double median_of(lki_network *n, lki_pace_by by, uint32_t from, uint32_t to,
                         uint32_t without)
 {
@@ -182,7 +187,8 @@ static double median_of(lki_network *n, lki_pace_by by, uint32_t from, uint32_t 
     return lower_median(n->sorted, count);
 }
 
-/* What links from, or to, a host took longer than they would at another pace: the busiest one. */
+/* Returns the excess busy time of a host's outgoing or incoming links.  Per link, that is its busy
+ * time minus its time at `pace`; the result is the largest. */
 static double excess_of(const lki_network *n, uint32_t host, bool out, double pace)
 {
     double most = 0;
@@ -193,12 +199,13 @@ static double excess_of(const lki_network *n, uint32_t host, bool out, double pa
     return most;
 }
 
-/* What a window took. */
+/* The duration of a window. */
 typedef struct {
     double seconds, computing;
 } window;
 
-/* One direction of a host, or of the link between two, against the others' paces, or the best. */
+/* Compares the paces of a host's outgoing or incoming links with the paces `against`.  With two
+ * hosts, compares the link between them.  Marks the host if it is slow. */
 static void weigh(lki_network *n, const window *w, uint32_t host, bool out,
                   const double against[LKI_PACES])
 {

@@ -1,5 +1,5 @@
-/* network_test.c -- a host, or a link, that the network makes slow is named, and nobody else is.
- * Method: what has gone over links in a window is made up; no clock is read. */
+/* network_test.c -- checks that exactly the hosts and links slowed down by the network are named.
+ * Method: the traffic of a window is made up, and no clock is read. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 
 enum { HOSTS_MAX = 4, MIB = 1 << 20 };
 
-/* A network of so many hosts without ranks. */
+/* A network of some hosts without ranks. */
 static struct {
     lki_network   network;
     lki_traffic   links[HOSTS_MAX * HOSTS_MAX];
@@ -24,7 +24,7 @@ static lki_traffic *link_of(uint32_t from, uint32_t to)
     return &net.links[from * net.network.hosts + to];
 }
 
-/* Over every link 100 MiB in a second. */
+/* Sets the traffic of every link to 100 MiB in one second. */
 static void begin(uint32_t hosts)
 {
     memset(&net, 0, sizeof net);
@@ -38,7 +38,7 @@ static void begin(uint32_t hosts)
                 *link_of(a, b) = (lki_traffic){ 100 * MIB, 1, 200 * MIB };
 }
 
-/* Of a window of 10 s, 4 of which somebody is computing: a bit for each host that is slow. */
+/* Judges a window of 10 s with 4 s of computation.  Returns a bit for each slow host. */
 static unsigned judge(void)
 {
     unsigned slow = 0;
@@ -86,15 +86,16 @@ static void nobody_is_whom_it_costs_little(void **state)
 {
     (void)state;
     begin(3);
-    slow_down(1, true, true, 3); /* 2 s of 10: 1.25 times as fast without */
+    slow_down(1, true, true, 3); /* would save 2 s of 10 s, a factor of only 1.25 */
     assert_int_equal(judge(), 0);
     slow_down(1, true, true, 2);
-    lki_network_judge(&net.network, 10, 8); /* no more than 2 s are not computed */
+    lki_network_judge(&net.network, 10, 8); /* only 2 s of the window could be saved */
     assert_false(net.of[1].slow);
     assert_int_equal(judge(), 2);
 }
 
-/* As links to a process that is stopped now and then: what arrives does so as fast as ever. */
+/* Judges links to a process that is stopped from time to time.  Expects no slow host, since the
+ * links' pace by rate is normal. */
 static void nor_whose_bytes_arrive_as_fast_as_the_others(void **state)
 {
     (void)state;
@@ -102,10 +103,10 @@ static void nor_whose_bytes_arrive_as_fast_as_the_others(void **state)
     slow_down(1, false, true, 5);
     link_of(0, 1)->rate = link_of(2, 1)->rate = 150 * MIB;
     assert_int_equal(judge(), 0);
-    begin(3); /* a sample that is low says nothing alone */
+    begin(3); /* a low rate alone does not make a host slow */
     link_of(0, 1)->rate = link_of(2, 1)->rate = MIB;
     assert_int_equal(judge(), 0);
-    begin(3); /* and nobody has to know the rate */
+    begin(3); /* without known rates no host is slow */
     slow_down(1, false, true, 5);
     link_of(0, 1)->rate = link_of(2, 1)->rate = 0;
     assert_int_equal(judge(), 0);
@@ -120,7 +121,8 @@ static void one_bad_link_makes_no_host_slow(void **state)
     assert_int_equal(judge(), 0);
 }
 
-/* As in a ring, where messages go to all and bytes to a neighbour. */
+/* Judges links that carry few bytes, as in a ring, where bytes go only to a neighbour.  Expects
+ * that these links are ignored. */
 static void links_of_messages_say_nothing(void **state)
 {
     (void)state;
@@ -128,7 +130,7 @@ static void links_of_messages_say_nothing(void **state)
     for (uint32_t h = 0; h < 3; h++)
         *link_of((h + 1) % 3, h) = (lki_traffic){ 1000, 0.5, MIB };
     assert_int_equal(judge(), 0);
-    slow_link(0, 1, 5); /* what goes out of host 0 and into host 1: nobody knows which */
+    slow_link(0, 1, 5); /* the link from host 0 to host 1 is slow: either host may be the cause */
     assert_int_equal(judge(), 3);
     begin(3);
     *link_of(1, 0) = *link_of(1, 2) = (lki_traffic){ 1000, 5, 1000 };
@@ -149,7 +151,7 @@ static void of_two_hosts_the_link_is_against_its_best(void **state)
     assert_int_equal(judge(), 1);
     assert_true(net.of[0].times > 9.99 && net.of[0].times < 10.01);
     assert_true(net.of[0].worst > 9.99);
-    begin(2); /* who has never been better is not slow */
+    begin(2); /* a link that was never better is not slow */
     slow_down(0, true, true, 5);
     assert_int_equal(judge(), 0);
 }

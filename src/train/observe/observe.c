@@ -1,4 +1,5 @@
-/* observe.c -- a session's trace: its tracks, and where what stands in them goes. */
+/* observe.c -- the trace of a session: opens its tracks, and drains them into trace file and
+ * report. */
 #include "train/observe/observe.h"
 
 #include "base/file.h"
@@ -6,15 +7,15 @@
 #include "comm/trace.h"
 #include "data/loader.h"
 #include "tensor/exec.h"
-#include "train/session.h"
 
 enum {
-    SPANS_A_BLOCK = 16, /* of a turn: its own two, and what goes on between blocks */
+    SPANS_A_BLOCK = 16, /* per turn: forward, backward and the time between blocks */
     SPANS_MIN     = 1 << 12,
     SPANS_MAX     = 1 << 20,
 };
 
-/* Of steps below this what the clocks take would show. */
+/* Only a part of the steps below this duration is traced, since clock calls would slow them
+ * down. */
 static const double SHORT_SECONDS = 1e-3;
 
 enum { APART, TIMED, WAYS };
@@ -25,12 +26,12 @@ struct lki_observer {
     lki_anatomy    *anatomy; /* NULL: no report */
     uint32_t        loaders; /* threads */
     uint64_t        samples[WAYS], tokens[WAYS];
-    double          begun;   /* the step under way; 0 before the first */
-    bool            brief;   /* there was a short step */
-    int             way;     /* of the step under way: traced, or not */
+    double          begun;   /* start of the current step; 0: none yet */
+    bool            brief;   /* a step shorter than SHORT_SECONDS has occurred */
+    int             way;     /* TIMED: the current step is only timed; APART: it is traced */
 };
 
-/* Room for two steps of this rank, within reason. */
+/* Returns the number of spans to allocate for two steps of this rank, within limits. */
 static size_t spans_of(const lki_session *s)
 {
     size_t turns = (size_t)s->count * s->micro_count;
@@ -38,7 +39,7 @@ static size_t spans_of(const lki_session *s)
     return spans < SPANS_MIN ? SPANS_MIN : lki_min(spans, SPANS_MAX);
 }
 
-/* The loop's thread and its helpers. */
+/* Attaches the trace to the loop's thread and its helpers. */
 static void attach_loop(lki_session *s, lki_trace *trace)
 {
     lki_exec_trace(s->exec, trace, LKI_TRACK_LOADERS + s->observer->loaders);
@@ -76,8 +77,8 @@ lk_status lki_observe_open(lki_session *s)
         LK_TRY(lki_trace_part_open(&self->part, c->trace, s->rank, lk_comm_host(s->comm, s->rank),
                                    self->loaders, s->model));
     if (report)
-        LK_TRY(
-            lki_anatomy_open(&self->anatomy, s->model, s->start + c->warm_up, c->steps - s->start));
+        LK_TRY(lki_anatomy_open(&self->anatomy, s->model, s->progress.start + c->warm_up,
+                                c->steps - s->progress.start));
     attach(s, self->trace);
     return LK_OK;
 }
@@ -103,7 +104,7 @@ void lki_observe_begin(lki_session *s, uint64_t done)
     if (self->way == TIMED)
         lki_anatomy_time(self->anatomy, took);
     self->begun = now;
-    int next    = self->brief && self->way == APART && done > s->start + s->config->warm_up
+    int next    = self->brief && self->way == APART && done > s->progress.start + s->config->warm_up
                       ? TIMED : APART;
     if (next != self->way)
         attach_loop(s, next == APART ? self->trace : NULL);
@@ -127,7 +128,7 @@ void lki_observe_drain(const lki_session *s)
 
 void lki_observe_step(const lki_session *s, const lki_step_record *record)
 {
-    if (s->observer == NULL || record->step <= s->start + s->config->warm_up)
+    if (s->observer == NULL || record->step <= s->progress.start + s->config->warm_up)
         return;
     s->observer->samples[s->observer->way] += record->samples;
     s->observer->tokens[s->observer->way] += record->tokens;
@@ -139,7 +140,7 @@ lk_status lki_observe_report(lki_session *s, uint64_t done)
     lk_step_report other = { .steps = 0 }, *report = s->rank == 0 ? s->config->report : &other;
     if (s->config->report == NULL)
         return LK_OK;
-    lki_observe_begin(s, done); /* what comes now is no step */
+    lki_observe_begin(s, done); /* later spans belong to no step */
     self->way = APART;
     int way   = self->samples[TIMED] > 0 ? TIMED : APART;
     *report   = (lk_step_report){ .samples = self->samples[way], .tokens = self->tokens[way] };
@@ -158,7 +159,7 @@ lk_status lki_observe_close(lki_session *s)
         return LK_OK;
     if (self->trace != NULL) {
         lki_observe_drain(s);
-        lki_observe_drain(s); /* the span of the first */
+        lki_observe_drain(s); /* the first drain has itself recorded a span */
         attach(s, NULL);
         status = lki_trace_part_close(self->part, lki_trace_lost(self->trace));
     }

@@ -1,9 +1,9 @@
-/* train/observe/observe.h -- what a rank writes down of its steps, and makes of it.
+/* train/observe/observe.h -- records the times of a rank's steps, and evaluates them.
  *
- * Where --trace or a report is asked for, a rank has a trace: a track for the thread of the loop,
- * one for each of the loader's and one for each helper of the pool.  It is drained between steps,
- * into the rank's part of the trace (trace_part.c) and the sums of the report (anatomy.c).  Nothing
- * of it reaches a parameter.
+ * With --trace or a report a rank has a trace.  It has one track for the loop's thread, one for
+ * each loader thread and one for each helper of the pool.  Between steps the trace is drained into
+ * the rank's part of the trace file (trace_part.c) and into the sums of the report (anatomy.c).  No
+ * recorded value influences a parameter.
  */
 #ifndef LKI_TRAIN_OBSERVE_H
 #define LKI_TRAIN_OBSERVE_H
@@ -11,62 +11,93 @@
 #include "base/trace.h"
 #include "lockstep/nn.h"
 #include "lockstep/train.h"
+#include "train/core/session.h"
 
-enum { LKI_TRACK_LOOP, LKI_TRACK_LOADERS }; /* the helpers' are behind the loader's */
+enum { LKI_TRACK_LOOP, LKI_TRACK_LOADERS }; /* tracks of helpers follow those of loaders */
 
 /* ---- A rank's part of a trace (trace_part.c) --------------------------------------------- */
 
 typedef struct lki_trace_part lki_trace_part;
 
-/* Creates the file in which rank `rank` leaves its spans for lk_trace_merge(). */
+/* Creates the file for the spans of rank `rank`, which lk_trace_merge() reads. */
 LK_NODISCARD lk_status lki_trace_part_open(lki_trace_part **out, const char *path, uint32_t rank,
                                            uint32_t host, uint32_t loaders,
                                            const lk_model *model);
+
+/* Appends spans of a track to the part. */
 void lki_trace_part_add(lki_trace_part *part, uint32_t track, const lki_trace_span *spans,
                         size_t count);
-/* Everything is with the system, or why it is not.  NULL is allowed; frees it in any case. */
+/* Flushes and frees the part.  Reports the first error, if any.  `lost`: number of dropped spans.
+ * Accepts NULL. */
 LK_NODISCARD lk_status lki_trace_part_close(lki_trace_part *part, uint64_t lost);
 
-/* What begins a part's file; then come batches, each a head and its spans, to the end. */
+/* The header of a part's file.  Batches follow to the end of the file, each a header and spans. */
 #define LKI_TRACE_MAGIC "LKTRACE1"
 typedef struct {
     char     magic[8];
     uint32_t rank, host, pid, parent, blocks;
-    uint32_t loaders; /* threads of the loader */
-    int64_t  epoch_ns; /* what to add to the monotonic clock for the time of day */
-} lki_trace_head; /* then `blocks` names of LKI_TRACE_NAME bytes */
+    uint32_t loaders; /* number of loader threads */
+    int64_t  epoch_ns; /* nanoseconds to add to the monotonic clock for the time of day */
+} lki_trace_head; /* followed by `blocks` names of LKI_TRACE_NAME bytes */
 
 typedef struct {
-    uint32_t track; /* LKI_TRACK_LOST: `count` spans were dropped, none follow */
+    uint32_t track; /* LKI_TRACK_LOST: `count` spans were dropped; none follow */
     uint32_t count;
 } lki_trace_batch;
 
 enum { LKI_TRACE_NAME = 96 };
 #define LKI_TRACK_LOST UINT32_MAX
 
-/* "PATH.rank-3.part"; LK_EINVAL if that is too long. */
+/* Writes "PATH.rank-3.part".  Fails with LK_EINVAL if it is too long. */
 LK_NODISCARD lk_status lki_trace_part_path(char out[4096], const char *path, uint32_t rank);
 
 /* ---- The sums of a report (anatomy.c) ---------------------------------------------------- */
 
 typedef struct lki_anatomy lki_anatomy;
 
-/* Of the steps after the first `warm_up`, at most `steps` of them. */
+/* Opens sums for at most `steps` steps, beginning after step `first`. */
 LK_NODISCARD lk_status lki_anatomy_open(lki_anatomy **out, const lk_model *model, uint64_t first,
                                         uint64_t steps);
 void lki_anatomy_free(lki_anatomy *anatomy);
-/* A step after the warm-up of which there are no spans took so long. */
+/* Adds a measured step that was timed without spans. */
 void lki_anatomy_time(lki_anatomy *anatomy, double seconds);
-/* Spans of the loop's track. */
+/* Adds spans of the loop's track. */
 void lki_anatomy_add(lki_anatomy *anatomy, const lki_trace_span *spans, size_t count);
 
-/* Those of a track of the loader's. */
+/* Adds spans of a loader's track. */
 void lki_anatomy_add_loads(lki_anatomy *anatomy, const lki_trace_span *spans, size_t count);
 
-/* Collective: rank 0's report.  Its steps and their times are those of lki_anatomy_time() if there
- * are any; `samples` and `tokens` must be theirs. */
+/* Fills in rank 0's report, from the steps of lki_anatomy_time() if there are any.  report->samples
+ * and report->tokens must already count the same steps.  Collective. */
 LK_NODISCARD lk_status lki_anatomy_report(lki_anatomy *anatomy, lk_comm *comm, lk_exec *exec,
                                           const lk_engine *engine, lk_dtype precision,
                                           lk_step_report *report);
+
+/* ---- A session's trace (observe.c): nothing without --trace or a report ------------------ */
+
+LK_NODISCARD lk_status lki_observe_open(lki_session *session);
+
+/* Traces the session's new loader. */
+void lki_observe_loader(const lki_session *s);
+
+/* Begins a step after `done` complete ones.  If only a report is wanted, every second short step is
+ * timed without spans. */
+void lki_observe_begin(lki_session *session, uint64_t done);
+
+/* Drains the trace between two turns if it is nearly full. */
+void lki_observe_turn(const lki_session *session);
+
+/* Drains the trace between two steps. */
+void lki_observe_drain(const lki_session *session);
+
+/* Adds the samples and tokens of a step to the report. */
+void lki_observe_step(const lki_session *session, const lki_step_record *record);
+
+/* Fills in config->report after the last of `done` steps.  Collective. */
+LK_NODISCARD lk_status lki_observe_report(lki_session *session, uint64_t done);
+
+/* Closes the trace.  The loader must already be closed.  Fails with LK_EIO if the trace could not
+ * be written. */
+LK_NODISCARD lk_status lki_observe_close(lki_session *session);
 
 #endif

@@ -1,8 +1,8 @@
-/* pace.c -- what is seen of ranks that are slower than others: shares that have moved (the rule is
- * in parallel/balance.h), and stragglers.
+/* pace.c -- statistics of slow ranks: moved virtual workers (parallel/balance.h has the rule) and
+ * stragglers.
  *
- * All ranks know what each has taken for its virtual workers in a step (lki_balance_time()),
- * and each keeps the books, for rank 0 may be another one tomorrow.
+ * All ranks know the time of each rank for its virtual workers in a step (lki_balance_time()).  All
+ * ranks keep these statistics, since any rank may become rank 0.
  */
 #include "train/observe/pace.h"
 
@@ -11,114 +11,30 @@
 
 #include "base/memory.h"
 #include "base/file.h"
-#include "comm/control.h"
+#include "comm/worker.h"
+#include "train/core/feed.h"
 #include "train/observe/network.h"
+#include "train/observe/observe.h"
 #include "train/observe/stragglers.h"
-#include "train/recover/succession.h"
 
-/* Of a rank, so far: steps in which it did not count, and its virtual workers in them. */
+/* The steps that dropped a rank, and the number of its virtual workers in them. */
 typedef struct {
     uint64_t steps, virtual_workers;
 } dropped;
 
 struct lki_pace {
     lki_stragglers stragglers;
-    lki_network    network; /* between hosts */
-    lki_rank_time  *times;  /* [ranks]: of a step */
-    uint32_t      *bounds; /* [ranks + 1]: where shares begin, and V */
-    uint32_t      *before; /* likewise, before the last change */
-    bool           moved;  /* they have ever */
-    bool           judged; /* the last step has filled a window */
-    uint64_t       moves, workers; /* so far: steps after which some have, and how many */
-    uint64_t       duplicated; /* virtual workers that others have made, so far */
+    lki_network    network; /* of links between hosts */
+    lki_rank_time  *times;  /* [ranks]: of the last step */
+    uint32_t      *bounds; /* [ranks + 1]: first virtual worker of each range; last entry: V */
+    uint32_t      *before; /* [ranks + 1]: bounds before the last change */
+    bool           moved;  /* ranges have changed at least once */
+    bool           judged; /* the last step completed a window */
+    uint64_t       moves, workers; /* steps that changed ranges; virtual workers moved by them */
+    uint64_t       duplicated; /* virtual workers computed by a rank they were not assigned to */
     dropped       *dropped;    /* [ranks], with backup workers */
-    uint64_t       steps;      /* so far */
+    uint64_t       steps;      /* steps so far */
 };
-
-/* ---- Whether ----------------------------------------------------------------------------- */
-
-static const char *why_not(const lk_train_config *c)
-{
-    const char *strategy = c->strategy != NULL ? lk_strategy_name(c->strategy) : "ddp";
-    if (strcmp(strategy, "ddp") != 0 && strcmp(strategy, "zero1") != 0)
-        return "deals virtual workers in rounds, a turn of all workers each, which an unequal "
-               "share would only make longer; take --strategy ddp or zero1";
-    if (c->model_options.batchnorm == LK_BATCHNORM_SYNC)
-        return "with --batchnorm sync has a worker's virtual workers computed at the same time, "
-               "in memory for as many as it begins with; take --batchnorm ghost";
-    return NULL;
-}
-
-/* The same of virtual workers that others make. */
-static const char *why_none_others(const lk_train_config *c)
-{
-    if (c->model_options.batchnorm == LK_BATCHNORM_SYNC)
-        return "with --batchnorm sync has all virtual workers made at the same time; take "
-               "--batchnorm ghost";
-    if (why_not(c) != NULL)
-        return "sums each round of virtual workers before the next, so none can be made by "
-               "another; take --strategy ddp or zero1";
-    return c->audit > 0 ? "with --audit compares what two workers have made; leave one of them out"
-                        : NULL;
-}
-
-bool lki_pace_moves(const lk_train_config *c)
-{
-    return c->rebalance == LK_REBALANCE_ON ||
-           (c->rebalance == LK_REBALANCE_DEFAULT && c->backup_workers == 0 && why_not(c) == NULL);
-}
-
-bool lki_pace_duplicates(const lk_train_config *c)
-{
-    bool free = !c->survives && c->virtual_workers >= 2 * c->workers && c->hook == NULL;
-    return c->duplicate == LK_DUPLICATE_ON ||
-           (c->duplicate == LK_DUPLICATE_AUTO && free && why_none_others(c) == NULL);
-}
-
-/* With what no worker can be dropped from a step; NULL: nothing of that. */
-static const char *why_no_backups(const lk_train_config *c)
-{
-    return c->workers_here > 0 && c->workers_here < c->workers
-               ? "is for workers of one host"
-           : c->strategy != NULL && strcmp(c->strategy, "ddp") != 0 &&
-                   strcmp(c->strategy, "zero1") != 0
-               ? "drops gradients before they are summed: take --strategy ddp or zero1"
-           : c->model_options.batchnorm == LK_BATCHNORM_SYNC
-               ? "cannot drop what --batchnorm sync has already shared: take --batchnorm ghost"
-           : c->rebalance == LK_REBALANCE_ON ? "keeps equal shares: leave out --rebalance"
-           : c->duplicate != LK_DUPLICATE_OFF
-               ? "drops what is late, and --duplicate has it made: leave one of them out"
-           : c->audit > 0 ? "drops what --audit would compare: leave one of them out"
-           : c->noise_decay > 0 ? "drops what --noise-scale compares: leave one of them out"
-           : c->survives ? "is not for runs that go on where workers are lost: leave out "
-                           "--on-failure continue, and MIN of --workers MIN:MAX"
-           : c->hook != NULL ? "may drop what a hook was given: leave one of them out"
-                             : NULL;
-}
-
-static lk_status check_backups(const lk_train_config *c)
-{
-    const char *why = why_no_backups(c);
-    if (c->backup_workers == 0)
-        return LK_OK;
-    if (c->backup_workers >= c->workers)
-        return lk_fail(LK_EINVAL, "--backup-workers %u of --workers %u leaves none that counts: "
-                                  "give fewer", c->backup_workers, c->workers);
-    return why == NULL ? LK_OK : lk_fail(LK_EINVAL, "--backup-workers %s", why);
-}
-
-lk_status lki_pace_check(const lk_train_config *c)
-{
-    LK_TRY(check_backups(c));
-    const char *name   = c->strategy != NULL ? c->strategy : "ddp";
-    const char *why    = why_not(c);
-    const char *others = why_none_others(c);
-    if (c->rebalance == LK_REBALANCE_ON && why != NULL)
-        return lk_fail(LK_EINVAL, "--rebalance: --strategy %s %s", name, why);
-    if (c->duplicate == LK_DUPLICATE_ON && others != NULL)
-        return lk_fail(LK_EINVAL, "--duplicate: --strategy %s %s", name, others);
-    return LK_OK;
-}
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
@@ -185,8 +101,8 @@ const uint32_t *lki_pace_bounds(const lki_session *s)
 
 /* ---- A step ------------------------------------------------------------------------------ */
 
-/* A step does not say how fast ranks are of which one that was lost has made a part, or that was
- * over before one of them had begun it. */
+/* Adds the times of a step to the statistics of stragglers.  Ignores a step in which some rank has
+ * no time.  Such a rank was lost, or had not begun the step when the step was complete. */
 static void add_times(const lki_session *s)
 {
     lki_pace *p     = s->pace;
@@ -211,10 +127,12 @@ static lk_status add_to_network(const lki_session *s)
     return lki_network_step(&p->network, s->comm, lki_seconds() - s->begun, longest);
 }
 
-/* What was not read of a step that this rank was dropped from is not waited for. */
+/* Reopens the data of a rank that was dropped from a step before it had read all data of the
+ * step. */
 static lk_status skip_data(lki_session *s, uint64_t done)
 {
-    if (s->pace->times[s->rank].dropped == 0 || s->turns == (uint64_t)s->count * s->micro_count)
+    if (s->pace->times[s->rank].dropped == 0 ||
+        s->turn.count == (uint64_t)s->count * s->micro_count)
         return LK_OK;
     LK_TRY(lki_feed_deal(s, done));
     lki_observe_loader(s);
@@ -244,7 +162,7 @@ lk_status lki_pace_step(lki_session *s, uint64_t done, const lk_step_result *res
     return LK_OK;
 }
 
-/* ---- Telling ----------------------------------------------------------------------------- */
+/* ---- Reporting --------------------------------------------------------------------------- */
 
 static void name_rank(const lki_session *s, uint32_t r, char text[LKI_WHO_BYTES])
 {
@@ -269,7 +187,7 @@ static json_t *shares_json(const lki_session *s)
     return shares;
 }
 
-/* "rank 0 takes 11 virtual workers (8 before, 10.1 ms each), rank 1 5 (8, 20.0 ms)". */
+/* Prints text such as "rank 0 has 11 virtual workers, 8 before: it takes 10.1 ms for each". */
 static void say_moved(const lki_session *s, uint64_t step)
 {
     const lki_pace *p = s->pace;
@@ -311,7 +229,7 @@ static lk_status tell_straggler(lki_session *s, uint64_t step, uint32_t r)
     if (!of->was_slow)
         lki_journal_say(s->journal, "straggler: in steps %llu to %llu %s took %s for a "
                         "virtual worker, %.2f times the median; cause: %s",
-                        (unsigned long long)(step - all->steps + 1), (unsigned long long)step, who,
+                        (unsigned long long)step - all->steps + 1, (unsigned long long)step, who,
                         each, of->times, lki_cause_name(of->cause));
     json_t *line = json_pack("{s:I, s:{s:I, s:I, s:s, s:f, s:f, s:f, s:I}}", "step",
                              (json_int_t)step, "straggler", "rank",
@@ -323,7 +241,7 @@ static lk_status tell_straggler(lki_session *s, uint64_t step, uint32_t r)
     return lki_journal_event(s->journal, line);
 }
 
-/* Of two hosts the link is named: "the link between hosts 0 and 1". */
+/* Writes the name of a slow host or, with two hosts, "the link between hosts 0 and 1". */
 static void name_link(const lki_pace *p, uint32_t h, char text[LKI_WHO_BYTES])
 {
     if (p->network.hosts == 2)
@@ -352,7 +270,7 @@ static lk_status tell_slow_host(const lki_session *s, uint64_t step, uint32_t h)
     if (!of->was_slow)
         lki_journal_say(s->journal, "straggler: in steps %llu to %llu %s took %s for a MiB, %.2f "
                         "times %s, which is %.0f %% of the steps' time; cause: network",
-                        (unsigned long long)(step - steps + 1), (unsigned long long)step, who,
+                        (unsigned long long)step - steps + 1, (unsigned long long)step, who,
                         each, of->times, against(p), 100 * of->share);
     json_t *hosts = p->network.hosts == 2 ? json_pack("[i, i]", 0, 1) : json_pack("[i]", (int)h);
     json_t *line  = json_pack("{s:I, s:{s:o, s:s, s:f, s:f, s:f, s:I}}", "step", (json_int_t)step,
@@ -362,19 +280,18 @@ static lk_status tell_slow_host(const lki_session *s, uint64_t step, uint32_t h)
     return lki_journal_event(s->journal, line);
 }
 
-lk_status lki_pace_tell(lki_session *s, const lki_step_record *record)
+lk_status lki_pace_tell(lki_session *s, const lki_step_record *record, bool *told)
 {
     const lki_stragglers *all = &s->pace->stragglers;
 
-    if (record->moved == 0 && !s->pace->judged && !s->pace->network.full)
+    *told = record->moved > 0 || s->pace->judged || s->pace->network.full;
+    if (!*told)
         return LK_OK;
     LK_TRY(tell_moved(s, record));
     for (uint32_t r = 0; s->pace->judged && r < all->ranks; r++)
         LK_TRY(tell_straggler(s, record->step, r));
     for (uint32_t h = 0; s->pace->network.full && h < s->pace->network.hosts; h++)
         LK_TRY(tell_slow_host(s, record->step, h));
-    if (s->survival != NULL)
-        lki_note_all_said(s);
     return LK_OK;
 }
 

@@ -1,4 +1,4 @@
-/* stragglers.c -- times of ranks, window by window; see stragglers.h. */
+/* stragglers.c -- compares the times of ranks in each window; see stragglers.h. */
 #include "train/observe/stragglers.h"
 
 #include <math.h>

@@ -1,9 +1,10 @@
-/* train/observe/stragglers.h -- which ranks are slower than others, and why.
+/* train/observe/stragglers.h -- detects ranks that are slower than the others, with the cause.
  *
- * Over a window of LKI_WINDOW_STEPS steps, or as many as take LKI_WINDOW_SECONDS, a rank is a
- * straggler that takes LKI_SLOW times as long for a virtual worker as the median rank does; of two
- * in the middle the faster one counts, so that with two ranks it is the other.  What it takes more
- * has a cause, whichever makes up more than half of it: waiting for its data, or computing.
+ * A window is LKI_WINDOW_STEPS steps, or as many as take LKI_WINDOW_SECONDS.  A rank is a straggler
+ * in a window if it takes LKI_SLOW times as long per virtual worker as the median rank.  With an
+ * even number of ranks the median is the faster of the two middle ranks, so the slower of two ranks
+ * can be a straggler.  The cause is waiting for data or computing: the one that makes up more than
+ * half of the excess.
  */
 #ifndef LKI_TRAIN_STRAGGLERS_H
 #define LKI_TRAIN_STRAGGLERS_H
@@ -16,16 +17,15 @@ enum { LKI_WINDOW_STEPS = 20 };
 
 typedef enum { LKI_CAUSE_COMPUTE, LKI_CAUSE_DATA, LKI_CAUSES } lki_cause;
 
-/* Of a rank. */
+/* The state of one rank. */
 typedef struct {
-    double    seconds, data;  /* of a virtual worker, in the window that is full, or in its steps so
-                               * far */
-    bool      slow, was_slow; /* in the last window that was full, and in the one before */
-    double    times;          /* the median, in it */
-    lki_cause cause;          /* if it was slow */
-    uint32_t  windows;        /* in which it was slow */
-    uint32_t  by[LKI_CAUSES];
-    double    worst;          /* times the median */
+    double    seconds, data;  /* per virtual worker, in the last full or the current window */
+    bool      slow, was_slow; /* slow in the last full window; slow in the window before that */
+    double    times;          /* time relative to the median rank's, in the last full window */
+    lki_cause cause;          /* valid if `slow` */
+    uint32_t  windows;        /* windows in which the rank was slow */
+    uint32_t  by[LKI_CAUSES]; /* windows by cause */
+    double    worst;          /* largest `times` of all windows */
 } lki_straggler;
 
 typedef struct {
@@ -33,24 +33,26 @@ typedef struct {
     lki_straggler *of;     /* [ranks] */
     double        *sorted; /* [ranks] */
     uint32_t       steps, windows;
-    double         seconds; /* of the window's steps: what the slowest rank took */
+    double         seconds; /* sum of the slowest rank's seconds over the steps of the window */
     bool           full;
 } lki_stragglers;
 
-/* Closing accepts what was not opened. */
+/* Opens the state of `ranks` ranks.  lki_stragglers_close() accepts a zeroed structure. */
 LK_NODISCARD lk_status lki_stragglers_open(lki_stragglers *out, uint32_t ranks);
 void                   lki_stragglers_close(lki_stragglers *all);
 
-/* A step's times of all ranks.  True: the window is full with it, and says who is slow; the next
- * step begins another. */
+/* Adds the times of all ranks in one step.  Returns true if the window is full and its results are
+ * valid; the next step then begins a new window. */
 bool lki_stragglers_add(lki_stragglers *all, const lki_rank_time *times);
 
-/* "10.1 ms", and of short ones as many decimals as leave two digits that are not 0. */
+/* Formats a duration with at least two significant digits, such as "10.1 ms". */
 enum { LKI_PACE_BYTES = 32 };
 void lki_pace_text(char text[LKI_PACE_BYTES], double seconds);
 
-/* "compute" or "data"; of a rank that was slow in some windows, what made it so most often. */
+/* Returns "compute" or "data". */
 const char *lki_cause_name(lki_cause cause);
+
+/* Returns the most frequent cause of a rank that was slow in at least one window. */
 lki_cause   lki_straggler_cause(const lki_straggler *of);
 
 #endif

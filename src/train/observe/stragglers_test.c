@@ -1,5 +1,5 @@
-/* stragglers_test.c -- who is slow is named, with the cause, and nobody else is.
- * Method: times of ranks are made up; no clock is read. */
+/* stragglers_test.c -- checks that exactly the stragglers are named, with their cause. Method: the
+ * times of ranks are made up, and no clock is read. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@
 
 enum { RANKS = 4 };
 
-/* Seconds of a virtual worker, and how many of these it waits for data. */
+/* Returns times with `seconds` per virtual worker, including `data` seconds of waiting for data. */
 static lki_rank_time time_of(uint32_t virtual_workers, double seconds, double data)
 {
     return (lki_rank_time){ .virtual_workers = virtual_workers,
@@ -18,7 +18,7 @@ static lki_rank_time time_of(uint32_t virtual_workers, double seconds, double da
                            .data            = virtual_workers * data };
 }
 
-/* Steps until a window is full. */
+/* Adds steps until a window is full; returns their number. */
 static uint32_t fill(lki_stragglers *all, const lki_rank_time *times)
 {
     uint32_t steps = 1;
@@ -52,7 +52,8 @@ static void names_the_slow_and_the_cause(void **state)
     lki_stragglers_close(&all);
 }
 
-/* Of two the faster one is what the other is compared with, however many it has to make. */
+/* Compares two ranks with different numbers of virtual workers.  Expects that the slower rank is a
+ * straggler. */
 static void of_two_the_other_one_counts(void **state)
 {
     lki_stragglers     all;
@@ -64,7 +65,8 @@ static void of_two_the_other_one_counts(void **state)
     lki_stragglers_close(&all);
 }
 
-/* Short steps make up a window of the same length, and one pause does not fill it. */
+/* Adds short steps.  Expects a window of the same duration as with long steps, and that one pause
+ * does not fill the window. */
 static void short_steps_count_together(void **state)
 {
     lki_stragglers     all;

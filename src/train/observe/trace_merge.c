@@ -1,10 +1,10 @@
-/* trace_merge.c -- one Chrome trace of the parts that the ranks have left.
+/* trace_merge.c -- merges the parts that the ranks have written into one Chrome trace.
  *
  * The format is that of chrome://tracing and ui.perfetto.dev: an object whose "traceEvents" are
- * complete events ("ph": "X") with a beginning and a duration in microseconds, and names for
- * processes and threads.  A rank is a process there, and a track a thread; times are relative to
- * the earliest span of all, by the clock of the day, so that hosts fit together as well as their
- * clocks do.  A part may end anywhere, its rank may have been killed: whole spans count.
+ * complete events ("ph": "X") with a start and a duration in microseconds, and names of processes
+ * and threads.  A rank becomes a process, and a track becomes a thread.  Times are relative to the
+ * earliest span by the time of day, so hosts are aligned as well as their clocks are.  A part may
+ * end anywhere, since its rank may have been killed.  Its complete spans are used.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -19,13 +19,14 @@ typedef struct {
     lki_map        map;
     lki_trace_head head;
     const char    *names;
-    size_t         at; /* of the first batch */
+    size_t         at; /* offset of the first batch */
     char           path[4096];
 } part;
 
 /* ---- Reading a part ---------------------------------------------------------------------- */
 
-/* False at the part's end: what a killed rank wrote only half of is left out. */
+/* Reads the next batch; returns false at the end of the part.  Ignores an incomplete span at the
+ * end, from a killed rank. */
 static bool next_batch(const part *p, size_t *at, lki_trace_batch *batch,
                        const unsigned char **spans)
 {
@@ -43,8 +44,8 @@ static bool next_batch(const part *p, size_t *at, lki_trace_batch *batch,
     return batch->count > 0;
 }
 
-/* Nanoseconds, some 97 years: what is beyond is damaged, and sums and differences of two stay what
- * they are. */
+/* Limit of valid times in nanoseconds (about 97 years).  Larger times are damaged.  Sums and
+ * differences of two valid times cannot overflow. */
 static const int64_t TIME_MAX = INT64_MAX / 3;
 
 static bool is_time(int64_t time)
@@ -84,8 +85,8 @@ static bool has_spans(const part *p)
     return p->map.bytes >= sizeof p->head && p->at < p->map.bytes;
 }
 
-/* The earliest beginning in a part, by the clock of the day.  Spans come in the order of their
- * ends, so any may be it. */
+/* Returns the earliest start in a part, by time of day.  Spans are ordered by their ends, so any
+ * span may have the earliest start. */
 static int64_t earliest(const part *p)
 {
     int64_t              first = INT64_MAX;
@@ -103,7 +104,8 @@ static int64_t earliest(const part *p)
 
 /* ---- Writing ----------------------------------------------------------------------------- */
 
-/* Names of block types are the user's: only what needs no escape. */
+/* Writes the name of a block type without characters that JSON would escape, since users choose
+ * these names. */
 static void write_name(FILE *out, const char *name, size_t bytes)
 {
     for (size_t i = 0; i < bytes && name[i] != '\0'; i++)
@@ -160,7 +162,7 @@ static void write_span(FILE *out, const part *p, uint32_t track, lki_trace_span 
     fprintf(out, "\"}");
 }
 
-/* Adds the spans that the part says were dropped to *lost. */
+/* Writes the spans of a part.  Adds the number of dropped spans to *lost. */
 static void write_part(FILE *out, const part *p, int64_t zero, uint64_t *lost)
 {
     enum { NAMED_MAX = 256 };
@@ -189,7 +191,7 @@ static lk_status write_all(const char *path, const part *parts, uint32_t count)
     uint64_t lost = 0;
 
     if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
-        return lk_fail(LK_EINVAL, "--trace has a path of %zu bytes", strlen(path));
+        return lk_fail(LK_EINVAL, "`trace` has a path of %zu bytes", strlen(path));
     for (uint32_t i = 0; i < count; i++) {
         int64_t first = earliest(&parts[i]);
         zero          = first < zero ? first : zero;
@@ -210,7 +212,7 @@ static lk_status write_all(const char *path, const part *parts, uint32_t count)
     return LK_OK;
 }
 
-/* Opens the parts that are there and wanted. */
+/* Opens the existing parts of the requested ranks. */
 static lk_status find_parts(part *parts, uint32_t *found, const char *path, uint32_t first,
                             uint32_t count, uint32_t launcher)
 {
@@ -219,11 +221,11 @@ static lk_status find_parts(part *parts, uint32_t *found, const char *path, uint
         LK_TRY(lki_trace_part_path(p->path, path, first + i));
         if (access(p->path, F_OK) != 0)
             continue;
-        ++*found; /* to be closed, whatever it is */
+        ++*found; /* so that the caller closes it also after a failure */
         LK_TRY(part_read(p));
         if (p->names == NULL || (launcher != 0 && p->head.parent != launcher)) {
             lki_map_close(&p->map);
-            if (p->names == NULL) /* its rank ended before it had begun */
+            if (p->names == NULL) /* the rank ended before it had written anything */
                 (void)unlink(p->path);
             *p = (part){ .at = 0 };
             --*found;
@@ -232,14 +234,15 @@ static lk_status find_parts(part *parts, uint32_t *found, const char *path, uint
     return LK_OK;
 }
 
-/* The file of a host beyond the first, which may share its folder with the others'. */
+/* Returns the path of a host's file.  Hosts after the first have a suffix, as they may share the
+ * folder. */
 static lk_status name_of_host(char out[4096], const char *path, uint32_t host)
 {
     char suffix[32] = "";
     if (host != 0)
         (void)snprintf(suffix, sizeof suffix, ".host-%u", host);
     if (snprintf(out, 4096, "%s%s", path, suffix) >= 4096)
-        return lk_fail(LK_EINVAL, "--trace has a path of %zu bytes", strlen(path));
+        return lk_fail(LK_EINVAL, "`trace` has a path of %zu bytes", strlen(path));
     return LK_OK;
 }
 

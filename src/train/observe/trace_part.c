@@ -1,9 +1,9 @@
-/* trace_part.c -- a rank's part of a trace: its spans as they are, appended to a file of its own.
+/* trace_part.c -- a rank's part of a trace: appends its spans to a file of its own.
  *
- * Writing must cost little while the run goes on, and what is written must be of use whatever ends
- * the run; so parts are in binary, appended batch by batch, and one JSON file is made of all of
- * them by whoever outlives the ranks: lk_trace_merge().  A write that fails is kept for
- * lki_trace_part_close(): no step fails for its trace.
+ * Writing must cost little during the run, and the file must be usable however the run ends.  So
+ * parts are binary and are appended batch by batch.  lk_trace_merge() makes one JSON file of them
+ * after the ranks have ended.  lki_trace_part_close() reports a failed write; no step fails because
+ * of its trace.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,14 +18,14 @@
 
 struct lki_trace_part {
     int  fd;
-    int  error; /* errno of the first write that failed */
+    int  error; /* errno of the first failed write */
     char path[4096];
 };
 
 lk_status lki_trace_part_path(char out[4096], const char *path, uint32_t rank)
 {
     if (snprintf(out, 4096, "%s.rank-%u.part", path, rank) >= 4096)
-        return lk_fail(LK_EINVAL, "--trace has a path of %zu bytes", strlen(path));
+        return lk_fail(LK_EINVAL, "`trace` has a path of %zu bytes", strlen(path));
     return LK_OK;
 }
 

@@ -1,28 +1,30 @@
-/* change.c -- a group that changes between two steps, because all have agreed to it.
+/* change.c -- agreed changes of the communicator between two steps.
  *
- * Who was asked to leave says so when all look round after a step, and everybody learns who it is.
- * The step and all that follows it is completed as ever; then
+ * After a step ranks exchange the events that they have seen, which include wishes to leave.  If
+ * there are any, the ranks then exchange which ranks want to leave.  The step and all work that
+ * follows it are completed as usual.  Then:
  *
- *      who leaves      puts down what is its alone: rank 0 the log, the checkpoint under way and
- *                      the directory's lock
- *      all             meet: nobody needs it any more
- *      the others      end the group, and go on in one of their own (survive.c), which begins with
- *                      the next step: nothing is redone
+ *   1. A leaver closes its own resources; rank 0 closes the log, the unfinished checkpoint and the
+ *      lock.
+ *   2. All ranks synchronise, so that no rank needs the leavers any more.  The leavers end.
+ *   3. The other ranks dissolve the communicator and continue in a new one (survive.c).  It begins
+ *      with the next step, so no work is repeated.
  *
- * Who wants to enter waits at the launcher (comm/rebuild.c), which says so to all.  When one of all
- * looks round and sees it, the group ends in the same way, and is made anew with it (enter.c).
+ * A process that wants to enter waits at the launcher (comm/join/rebuild.c), which announces it to
+ * all ranks.  When a rank sees that, the communicator ends in the same way.  The new communicator
+ * includes the process (enter.c).
  *
- * A rank that is lost on the way ends the group as it always does, and the wish stands.
+ * If a rank is lost in the meantime, the communicator ends as after any loss, and the wish remains.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
-#include "comm/control.h"
-#include "comm/group.h"
+#include "comm/worker.h"
 #include "parallel/kept.h"
-#include "train/saves/save.h"
 #include "train/recover/succession.h"
+#include "train/saves/lock.h"
+#include "train/saves/save.h"
 
 /* ---- Agreeing ---------------------------------------------------------------------------- */
 
@@ -36,7 +38,8 @@ bool lki_change_wished(lki_session *s)
     return s->survival->change.wish || lki_comm_is_awaited(s->comm);
 }
 
-/* "rank 2 (pid 4711) leaves on request after step 812".  Who enters is known when he has. */
+/* Writes text such as "rank 2 (pid 4711) leaves on request after step 812".  Ranks that will enter
+ * are not yet known by name. */
 static void say_why(const lki_session *s, uint64_t done, const lki_list *who)
 {
     lki_change        *change = &s->survival->change;
@@ -48,14 +51,15 @@ static void say_why(const lki_session *s, uint64_t done, const lki_list *who)
         (void)snprintf(change->why, sizeof change->why, "workers enter after step %llu", step);
         return;
     }
-    lki_board_who(one, s->comm->board, change->first, "");
+    lki_comm_world_who(s->comm, change->first, one);
     (void)snprintf(several, sizeof several, "ranks %s", who->text);
     (void)snprintf(change->why, sizeof change->why, "%s %s on request after step %llu",
                    change->leavers > 1 ? several : one, change->leavers > 1 ? "leave" : "leaves",
                    step);
 }
 
-/* Whether all of a host leave, and take along what it alone has: then the run stops. */
+/* Returns true if all ranks of a host want to leave and only that host stores its shard.  The run
+ * then stops instead. */
 static bool takes_a_shard_along(const lki_session *s, const uint8_t *wishes)
 {
     uint32_t hosts = lk_comm_hosts(s->comm);
@@ -108,11 +112,11 @@ static lk_status put_down_files(lki_session *s, uint64_t done)
 {
     LK_TRY(lki_background_settle(s, done, true));
     lki_note_all_said(s);
-    lki_background_close(s->background);
-    lki_lock_drop(s->lock, s->config->checkpoint);
+    lki_background_close(s->saves->background);
+    lki_lock_drop(s->saves->lock, s->config->checkpoint);
     lki_journal_free(s->journal);
-    s->background = NULL;
-    s->lock       = -1;
+    s->saves->background = NULL;
+    s->saves->lock       = -1;
     s->journal    = NULL;
     return LK_OK;
 }
@@ -127,7 +131,7 @@ lk_status lki_change_make(lki_session *s, uint64_t done)
     if (self->change.wish)
         LK_TRY(put_down_files(s, done));
     lk_status status = lk_barrier(s->comm);
-    if (status != LK_OK && !lki_change_is(s, lk_error_last())) /* others are faster than we are */
+    if (status != LK_OK && !lki_change_is(s, lk_error_last())) /* else dissolved by others */
         return status;
     lki_let_rank_0_work(s, false);
     if (!self->change.wish)

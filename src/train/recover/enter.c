@@ -1,25 +1,29 @@
-/* enter.c -- a new process in place of one that was lost.
+/* enter.c -- a new process that replaces a lost one.
  *
- * It opens data and model by itself, and then waits.  When the others let it in, between two steps
- * (change.c), it has their arenas, and with them the parameters and all that follows a step
- * (survive.c); the group goes on with it as with one rank less.  What is in no arena each of the
- * others has made by itself, step for step: rank 0 tells it.
+ * The process opens data and model, then waits.  When the communicator admits it, between two steps
+ * (change.c), it receives the arenas.  They contain the parameters and everything about the last
+ * step (survive.c).  The ranks then continue as after the loss of a rank.  Rank 0 sends the state
+ * that is not in an arena, because each rank has computed it step by step.
  *
- * Until it is in it fails alone: whatever it is, the others go on without it.  Whether it has the
- * data of the run all see before it gets anything; where it has others they end the group together,
- * and make one without it.
+ * Before the process has entered, its failures do not affect the others.  All ranks check that it
+ * has the data of the run before it receives anything.  If its data differ, they dissolve
+ * the communicator and form one without it.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "base/memory.h"
-#include "comm/control.h"
+#include "comm/worker.h"
 #include "parallel/kept.h"
+#include "train/core/identity.h"
+#include "train/core/progress.h"
+#include "train/observe/observe.h"
 #include "train/observe/pace.h"
 #include "train/recover/succession.h"
+#include "train/saves/save.h"
 
-/* What ranks have made of the steps so far, the same on all. */
+/* State that is equal on all ranks, computed from the steps so far. */
 typedef struct {
     char      loss_chain[65];
     bool      judged_best, inexact;
@@ -32,18 +36,18 @@ typedef struct {
 static news news_of(const lki_session *s)
 {
     const lki_survival *self = s->survival;
-    news                n    = { .start       = s->start,
-                                 .chained     = s->chained,
-                                 .judged      = s->judged,
-                                 .audited     = s->audited,
-                                 .judged_best = s->judged_best,
+    news                n    = { .start       = s->progress.start,
+                                 .chained     = s->progress.chained,
+                                 .judged      = s->progress.judged,
+                                 .audited     = s->progress.audited,
+                                 .judged_best = s->progress.judged_best,
                                  .inexact     = s->inexact,
-                                 .watch       = s->watch,
+                                 .watch       = s->progress.watch,
                                  .lost        = self->lost,
                                  .left        = self->left,
                                  .entered     = self->entered,
                                  .seconds     = self->seconds };
-    memcpy(n.loss_chain, s->loss_chain, sizeof n.loss_chain);
+    memcpy(n.loss_chain, s->progress.loss_chain, sizeof n.loss_chain);
     return n;
 }
 
@@ -51,17 +55,17 @@ static void believe(lki_session *s, const news *n, uint32_t entered)
 {
     lki_survival *self = s->survival;
 
-    s->start       = n->start;
-    s->chained     = n->chained;
-    s->judged      = n->judged;
-    s->audited     = n->audited;
-    s->judged_best = n->judged_best;
-    s->watch       = n->watch;
+    s->progress.start       = n->start;
+    s->progress.chained     = n->chained;
+    s->progress.judged      = n->judged;
+    s->progress.audited     = n->audited;
+    s->progress.judged_best = n->judged_best;
+    s->progress.watch       = n->watch;
     self->lost     = n->lost;
     self->left     = n->left;
     self->entered  = n->entered + entered;
     self->seconds  = n->seconds;
-    memcpy(s->loss_chain, n->loss_chain, sizeof s->loss_chain);
+    memcpy(s->progress.loss_chain, n->loss_chain, sizeof s->progress.loss_chain);
     if (n->inexact)
         lki_go_on_inexact(s);
 }
@@ -80,8 +84,8 @@ lk_status lki_welcome(lki_session *s, lk_comm *comm)
     return LK_OK;
 }
 
-/* The first whose data have another hash than rank 0's, or as many as there are if none has; and
- * whether this rank has. */
+/* Finds the first rank whose data differ from rank 0's.  *odd becomes that rank, or the number of
+ * ranks if there is none.  *mine becomes true if this rank's data differ. */
 static lk_status find_odd_data(const lki_session *s, lk_comm *comm, uint32_t *odd, bool *mine)
 {
     enum { HASH_BYTES = sizeof((lk_dataset_info *)NULL)->content_hash };
@@ -98,7 +102,9 @@ static lk_status find_odd_data(const lki_session *s, lk_comm *comm, uint32_t *od
     return status;
 }
 
-/* Those who were there before know it; who enters hears it. */
+/* Dissolves the communicator if hosts lost before the first step stored a part of the model,
+ * because entering ranks can no longer receive that part.  Only the ranks that were there at the
+ * time know this; entering ranks are informed here. */
 static lk_status check_parts(const lki_session *s, lk_comm *comm)
 {
     bool     all = true;
@@ -134,7 +140,8 @@ lk_status lki_check_entrants(const lki_session *s, lk_comm *comm)
                            "without this worker", s->config->data);
 }
 
-/* What is the group's becomes this session's, save what follows from its share. */
+/* Enters the communicator and takes over its state, except state that depends on this rank's
+ * virtual workers. */
 static lk_status go_in(lki_session *s, lki_position *at, lk_train_result *result)
 {
     const lk_train_config *c = s->config;
@@ -162,19 +169,21 @@ static lk_status go_in(lki_session *s, lki_position *at, lk_train_result *result
     return LK_OK;
 }
 
-/* All that takes long is there before the others are held up. */
+/* Does all slow work of an entering process before the other ranks have to wait for it. */
 lk_status lki_session_enter(lki_session *s, lki_position *at, lk_train_result *result)
 {
     lk_dataset_options options = lki_dataset_options(s->config);
 
     LK_TRY(lk_dataset_open(&s->dataset, s->config->data, &options));
     lki_exactness_id(s->config, lk_dataset_describe(s->dataset), s->exactness_id);
+    LK_TRY(lki_saves_open(s));
     LK_TRY(lki_session_model(s));
     LK_TRY(go_in(s, at, result));
     LK_TRY(lki_pace_open(s));
     LK_TRY(lki_session_turns(s));
     LK_TRY(lki_keep_packs(s));
     LK_TRY(lki_session_deal(s, at->done));
+    lki_observe_loader(s);
     s->outside = false;
     return LK_OK;
 }

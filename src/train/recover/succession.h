@@ -1,5 +1,5 @@
-/* train/recover/succession.h -- one group after another: what survive.c, change.c and tell.c
- * share. */
+/* train/recover/succession.h -- declarations that survive.c, change.c and tell.c share, for
+ * replacing one communicator by the next. */
 #ifndef LKI_TRAIN_SUCCESSION_H
 #define LKI_TRAIN_SUCCESSION_H
 
@@ -9,54 +9,55 @@
 
 enum { LKI_LIST_BYTES = 160, LKI_WHY_BYTES = 400 };
 
-/* How far the log is. */
+/* The position up to which rank 0 has written the log. */
 typedef struct {
     uint64_t bytes, step, evaluation;
     bool     ended, done;
-    double   loss, accuracy; /* of the evaluation */
+    double   loss, accuracy; /* loss and accuracy of the evaluation after step `evaluation` */
 } lki_said;
 
-/* In an arena; rank 0 writes it. */
+/* Notes of rank 0, in an arena, so that they are still available if rank 0 is lost. */
 typedef struct {
     _Atomic uint64_t turn, settled;
     lki_said         said[2];
 } lki_minutes;
 
-/* What all have agreed to do with the group when the step is over. */
+/* A change of the communicator that all ranks have agreed on, to be made at the end of a step. */
 typedef struct {
-    bool     wish;    /* this rank wants to leave, or ... */
-    bool     agreed;  /* ... somebody does, of whom there are some, or wants to enter */
+    bool     wish;    /* this rank wants to leave */
+    bool     agreed;  /* some rank leaves or another process enters */
     uint32_t leavers;
-    uint32_t first;   /* of them, or of all, by its number in the job */
-    char     why[LKI_WHY_BYTES]; /* the same on all ranks */
+    uint32_t first;   /* lowest job rank of the leavers; rank 0's if nobody leaves */
+    char     why[LKI_WHY_BYTES]; /* equal on all ranks */
 } lki_change;
 
 struct lki_survival {
     lki_minutes *minutes;
-    lki_minutes  found;      /* as they were when the group had come to be */
-    uint32_t     lost, left, entered; /* ranks, in all */
+    lki_minutes  found;      /* as read when the communicator was replaced */
+    uint32_t     lost, left, entered; /* numbers of ranks, in total */
     double       seconds;
     lki_change   change;
-    bool         over; /* all has been said and done: who ends now is not missed */
+    bool         over; /* all results are reported; a later death of this rank is harmless */
 };
 
-/* A group that has come to be. */
+/* A communicator that has replaced another communicator. */
 typedef struct {
     const lk_comm *before, *now;
-    bool           rounds;  /* virtual workers are dealt in */
-    const uint32_t *bounds; /* of their shares before, where those had moved */
-    bool           planned; /* between two steps, as all had agreed */
-    bool           late;    /* somebody was waited for in vain */
-    bool           early;   /* nobody has made a step */
+    bool           rounds;  /* virtual workers are assigned in dealing rounds */
+    const uint32_t *bounds; /* previous bounds of ranges, if ranges had moved; else NULL */
+    bool           planned; /* an agreed change between two steps */
+    bool           late;    /* some rank did not answer in time */
+    bool           early;   /* replaced before the first step */
     const char    *why;
-    const char    *refused; /* planned for one to enter, and why none has */
-    uint32_t       lost, left, entered; /* ranks */
-    uint64_t       done;       /* steps */
-    uint32_t       unfinished; /* virtual workers of the next step */
+    const char    *refused; /* why no process entered although expected; else NULL */
+    uint32_t       lost, left, entered; /* numbers of ranks */
+    uint64_t       done;       /* complete steps */
+    uint32_t       unfinished; /* virtual workers of the next step that are still to be computed */
     double         seconds;
 } lki_succession;
 
-/* "2, 4-6" of ascending numbers: begins as { 0 }; when all are added, it is ended. */
+/* A list of ascending numbers as text, such as "2, 4-6".  Initialised with { 0 }; lki_list_end()
+ * completes the text. */
 typedef struct {
     char     text[LKI_LIST_BYTES];
     uint32_t count, from, to;
@@ -65,36 +66,36 @@ typedef struct {
 void lki_list_add(lki_list *list, uint32_t number);
 void lki_list_end(lki_list *list);
 
-/* The session is in this group.  The one before is the caller's. */
+/* Makes the session use the communicator `next`.  The caller still owns the previous one. */
 void lki_take_group(lki_session *s, lk_comm *next);
 
-/* Collective: how far the log is, as rank 0 has noted it. */
+/* Reads how much of the log rank 0 has written.  Collective. */
 LK_NODISCARD lk_status lki_read_minutes(lki_session *s, lk_comm *next);
 
-/* What is in the arenas that `comm` has taken over becomes its strategy's, and a step that was
- * decided on is complete. */
+/* Rebuilds the strategy from the arenas that `comm` has taken over.  Completes the last step if all
+ * its sums were complete. */
 LK_NODISCARD lk_status lki_parallel_over(lki_session *s, lk_parallel **out, lk_comm *comm,
                                          lk_parallel_standing *standing);
 
-/* What the last complete step gave, where this rank has not come so far. */
+/* Updates this rank's progress to the last complete step. */
 void lki_catch_up(lki_session *s, const lk_parallel_standing *standing, lki_position *at,
                   lk_train_result *result);
 
-/* Collective: LK_EPEER where somebody has entered `comm` with other data, LK_EMISMATCH for him; the
- * group is over then. */
+/* Checks the data of ranks that have entered `comm`.  If their data differ from rank 0's, dissolves
+ * the communicator.  Then fails with LK_EMISMATCH on ranks that entered, and with LK_EPEER on all
+ * others.  Collective. */
 LK_NODISCARD lk_status lki_check_entrants(const lki_session *s, lk_comm *comm);
 
-/* Collective: those who have entered `comm`, if any have, learn what is in no arena. */
+/* Sends ranks that have entered `comm` the state that is not in arenas.  Collective. */
 LK_NODISCARD lk_status lki_welcome(lki_session *s, lk_comm *comm);
 
-/* Rank 0: nothing of the log as it is now is to be said again. */
-void lki_note_all_said(lki_session *s);
-
-/* Who has taken what over, by the shares before and now; and, at the end, how often. */
+/* Prints which ranks have taken over which virtual workers. */
 void lki_tell_succession(const lki_session *s, const lki_succession *t);
+
+/* Prints at the end of the run how many ranks were lost, left and entered. */
 void lki_tell_summary(const lki_session *s);
 
-/* Whether a group has ended as all had agreed. */
+/* Returns true if a communicator ended because of an agreed change. */
 bool lki_change_is(const lki_session *s, const lk_error *why);
 
 #endif

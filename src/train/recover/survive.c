@@ -1,14 +1,15 @@
-/* survive.c -- going on without ranks; see survive.h.
+/* survive.c -- continues a run after ranks were lost; see survive.h.
  *
- *      all who are left            a new group, to which the arenas go over; the last step, if its
- *                                  sums were complete, is completed by all together
- *      each                        its new share, its loader at the next step, the loss chain
- *      who is rank 0 now           log, cut back to what was said, and the directory's lock
+ * All remaining ranks form a new communicator, which takes over the arenas.  If the sums of the
+ * last step were complete, they complete that step together.  Each rank gets new virtual workers, a
+ * loader that begins at the next step, and the loss chain.  The new rank 0 takes over the
+ * directory's lock and the log, which it truncates to the noted length.
  *
- * What rank 0 says is noted in two places in turn, so that one is whole whenever it dies: a line of
- * the log that it has not noted is cut off and said again.  It is noted on its host alone.  Where
- * that is lost, the log is cut back to the step before the last, which is told again with all that
- * follows it: who was rank 0 had told nothing of the next, nor left out anything of the one before.
+ * Rank 0 writes its notes alternately in two places, so one of them is complete whenever it dies.
+ * A log line that was not noted is cut off and written again.  The notes are on rank 0's host.  If
+ * that host is lost, the log is truncated to the step before the last one, and the last step is
+ * logged again with everything that follows it.  That suffices, since the old rank 0 had written
+ * nothing of the next step and everything of the step before.
  */
 #include "train/recover/survive.h"
 
@@ -20,13 +21,15 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "checkpoint/directory.h"
-#include "comm/control.h"
-#include "comm/group.h"
+#include "comm/worker.h"
 #include "parallel/kept.h"
 #include "parallel/virtual.h"
+#include "train/core/progress.h"
+#include "train/observe/observe.h"
 #include "train/observe/pace.h"
-#include "train/saves/save.h"
 #include "train/recover/succession.h"
+#include "train/saves/lock.h"
+#include "train/saves/save.h"
 
 enum { PATIENCE_MS = 3600 * 1000, MOMENT_MS = 10 };
 
@@ -62,7 +65,7 @@ bool lki_survives(const lki_session *s, lk_status status)
            lk_comm_has_lost(s->comm);
 }
 
-/* ---- What rank 0 says -------------------------------------------------------------------- */
+/* ---- Reports of rank 0 ------------------------------------------------------------------- */
 
 static void note_said(lki_session *s, const lki_said *what)
 {
@@ -75,9 +78,10 @@ static void note_said(lki_session *s, const lki_said *what)
 
 void lki_note_all_said(lki_session *s)
 {
+    if (s->survival == NULL || s->rank != 0)
+        return;
     const lki_said now = *said_now(s->survival->minutes);
-    if (s->rank == 0)
-        note_said(s, &now);
+    note_said(s, &now);
 }
 
 lk_status lki_say_step(lki_session *s, const lki_step_record *record)
@@ -156,14 +160,15 @@ lk_status lki_say_done(lki_session *s, const lk_train_result *result)
 
 void lki_settle(lki_session *s, uint64_t done)
 {
-    bool ends = done >= s->end || s->ended != NULL || s->stopped;
+    bool ends = done >= s->progress.end || s->progress.ended != NULL || s->stopped;
     if (s->survival != NULL && s->rank == 0 && !ends)
         atomic_store(&s->survival->minutes->settled, done);
 }
 
 /* ---- The new group ----------------------------------------------------------------------- */
 
-/* Leaves the group before to the caller.  Whoever worked long is in this one, and waits as ever. */
+/* Makes the session use a new communicator.  The caller still owns the old one.  Restores the
+ * default timeout, because no rank of the new communicator is busy with files yet. */
 void lki_take_group(lki_session *s, lk_comm *next)
 {
     lk_comm_set_timeout(next, 0);
@@ -173,27 +178,12 @@ void lki_take_group(lki_session *s, lk_comm *next)
     s->patient = false;
 }
 
-/* A session that is not open, of the same run. */
-static void begin_anew(lki_session *s, lk_comm *comm)
+lk_status lki_regroup(lki_session *s, const lk_error *why, double begun)
 {
-    uint32_t lost    = s->lost_early;
-    double   seconds = s->lost_seconds;
-
-    (void)lki_session_close(s);
-    *s              = lki_session_of(s->config, s->given, comm);
-    s->lost_early   = lost;
-    s->lost_seconds = seconds;
-}
-
-lk_status lki_regroup(lki_session *s)
-{
-    double         begun  = lki_seconds();
-    lk_error       why    = *lk_error_last();
     lk_comm       *before = s->comm, *next;
-    lki_succession t      = { .early = true, .why = why.message, .before = before,
-                              .late  = why.status == LK_ETIMEOUT };
+    lki_succession t      = { .early = true, .why = why->message, .before = before,
+                              .late  = why->status == LK_ETIMEOUT };
 
-    begin_anew(s, before);
     LK_TRY(lk_comm_rebuild(&next, before, NULL));
     lki_take_group(s, next);
     t.now     = next;
@@ -233,9 +223,9 @@ lk_status lki_parallel_over(lki_session *s, lk_parallel **out, lk_comm *comm,
     return status;
 }
 
-/* The minutes are read before rank 0 may go on to write them.  Its host has them, unless rank 0
- * was on one that is lost: then nobody knows what was told after the last step, and it is told
- * again. */
+/* Copies rank 0's notes before rank 0 may continue to write.  Ranks on other hosts receive the
+ * notes from rank 0.  If the host of the old rank 0 was lost, its lines after the last step are
+ * unknown and are written again. */
 lk_status lki_read_minutes(lki_session *s, lk_comm *next)
 {
     lki_minutes *found = &s->survival->found;
@@ -243,7 +233,7 @@ lk_status lki_read_minutes(lki_session *s, lk_comm *next)
     return lk_comm_hosts(next) > 1 ? lk_broadcast(next, found, sizeof *found, 0) : LK_OK;
 }
 
-/* What a host keeps alone is lost with it: all see that, and end. */
+/* Fails on all ranks if a lost host was the only one with a part of the state. */
 static lk_status check_hosts(const lki_session *s, const lk_comm *next)
 {
     const lk_train_config *c     = s->config;
@@ -263,15 +253,15 @@ static lk_status check_hosts(const lki_session *s, const lk_comm *next)
                    "that %s keeps on %s: %s%s", lk_comm_hosts(next), lk_comm_hosts(s->comm),
                    c->strategy, c->buddies ? "two" : groups ? "one of each group" : "one alone",
                    from, c->buddies ? ""
-                         : groups   ? ", or take a smaller --shard-hosts, or ddp"
-                                    : ", or take --buddies, or ddp");
+                         : groups   ? ", or take a smaller `shard_hosts`, or ddp"
+                                    : ", or take `buddies` 2, or ddp");
 }
 
-/* In a group that has come to be. */
+/* Takes over all state in a new communicator. */
 static lk_status settle_in(lki_session *s, lk_comm *next, lk_parallel **parallel,
                            lk_parallel_standing *standing)
 {
-    lk_comm_note(next, s->chained + 1, "going on");
+    lk_comm_note(next, s->progress.chained + 1, "going on");
     LK_TRY(lki_check_entrants(s, next));
     LK_TRY(lki_read_minutes(s, next));
     LK_TRY(lki_parallel_over(s, parallel, next, standing));
@@ -283,7 +273,7 @@ static lk_status settle_in(lki_session *s, lk_comm *next, lk_parallel **parallel
     return status;
 }
 
-/* Its launcher hears why. */
+/* Ends the run, and reports the reason to the launcher. */
 static lk_status give_up(lk_comm *next)
 {
     lk_error why = *lk_error_last();
@@ -292,7 +282,8 @@ static lk_status give_up(lk_comm *next)
     return lki_fail_again(&why);
 }
 
-/* Why a group with some that were to enter does not hold: a connection alone says little. */
+/* Explains why a communicator with entering ranks has failed, since the error of a connection is
+ * not informative. */
 static void tell_missed(lk_error *missed, const lk_comm *next)
 {
     char     who[LKI_WHO_BYTES];
@@ -304,17 +295,18 @@ static void tell_missed(lk_error *missed, const lk_comm *next)
     if (r == ranks || strstr(missed->message, "host ") != NULL ||
         strstr(missed->message, "rank ") != NULL)
         return;
-    lki_board_who(who, next->board, lk_comm_world_rank(next, r), "");
+    lki_comm_who(next, r, who);
     (void)snprintf(missed->message, sizeof missed->message, "%.260s was to enter: %.180s", who,
                    lk_error_last()->message);
 }
 
-/* One group after the other until one holds; the first may have others in it who enter.  `missed`:
- * what became of those that did not. */
+/* Forms communicators until one succeeds.  With `admits` the first one may include entering
+ * processes; if they fail, *missed becomes the reason. */
 static lk_status find_group(lki_session *s, bool admits, lk_comm **out, lk_parallel **parallel,
                             lk_parallel_standing *standing, lk_error *missed)
 {
-    lk_comm_options options = { .timeout_ms = s->patient ? PATIENCE_MS : 0 };
+    lk_comm_options options = { .struct_size = sizeof options,
+                                .timeout_ms  = s->patient ? PATIENCE_MS : 0 };
     lk_comm        *failed  = s->comm, *next;
     lk_status       status;
 
@@ -343,37 +335,38 @@ static lk_status find_group(lki_session *s, bool admits, lk_comm **out, lk_paral
     return status;
 }
 
-/* Where there are no minutes, nothing was told yet, and the log is as it was before the run, or
- * has a line that nobody knows of; or what was told stands in the log alone. */
+/* Opens the log at the right position.  Without notes of rank 0, begins a new log if no step is
+ * done; otherwise finds the end of step `done` - 1 in the log. */
 static lk_status take_log(lki_session *s, uint64_t done)
 {
     lki_minutes *found = &s->survival->found;
     uint64_t     bytes = said_now(found)->bytes;
     bool         known = atomic_load(&found->turn) > 0;
 
-    if (!known && done == s->start)
-        return lki_journal_begin(s->journal, s->start, s->end);
+    if (!known && done == s->progress.start)
+        return lki_journal_begin(s->journal, s->progress.start, s->progress.end);
     if (!known)
         LK_TRY(lki_journal_find(s->journal, done - 1, &bytes));
-    return lki_journal_take_over(s->journal, done, s->end, bytes);
+    return lki_journal_take_over(s->journal, done, s->progress.end, bytes);
 }
 
-/* The one that has it may be on another host, cut off, and about to end. */
+/* Locks the directory, with retries, as the old rank 0 may be on a disconnected host and about to
+ * end. */
 static lk_status take_lock(lki_session *s)
 {
     const struct timespec moment = { 0, MOMENT_MS * 1000000L };
-    double                end    = lki_seconds() + 0.5e-3 * s->comm->timeout_ms;
+    double                end    = lki_seconds() + 0.5e-3 * lki_comm_timeout_ms(s->comm);
     lk_status             status = LK_EIO;
 
     while (status == LK_EIO && lki_seconds() < end) {
-        status = lki_lock_take(&s->lock, s->config->checkpoint, s->journal);
+        status = lki_lock_take(&s->saves->lock, s->config->checkpoint, s->journal);
         if (status == LK_EIO)
             (void)nanosleep(&moment, NULL);
     }
     return status;
 }
 
-/* Rank 0 is gone: this one has its files from here on. */
+/* Takes over log and directory on the new rank 0. */
 static lk_status take_files(lki_session *s, uint64_t done)
 {
     const lk_train_config *c = s->config;
@@ -389,21 +382,21 @@ static lk_status take_files(lki_session *s, uint64_t done)
     if (!c->checkpoint_async)
         return LK_OK;
     LK_TRY(lki_background_make_room(s));
-    return lki_background_open(&s->background, s);
+    return lki_background_open(&s->saves->background, s);
 }
 
-/* ---- Going on ---------------------------------------------------------------------------- */
+/* ---- Continuing -------------------------------------------------------------------------- */
 
-/* What the last complete step gave, where this rank has not come so far. */
+/* Updates this rank's progress to the last complete step. */
 void lki_catch_up(lki_session *s, const lk_parallel_standing *standing, lki_position *at,
                   lk_train_result *result)
 {
     const lki_said *told = said_now(&s->survival->found);
 
-    *at = (lki_position){ .done = standing->steps > 0 ? standing->steps : s->start };
+    *at = (lki_position){ .done = standing->steps > 0 ? standing->steps : s->progress.start };
     if (standing->steps == 0)
         return;
-    if (s->chained < at->done)
+    if (s->progress.chained < at->done)
         lki_session_chain(s, at->done, &standing->last);
     result->loss = standing->last.loss;
     if (told->evaluation == at->done && at->done > 0) {
@@ -419,7 +412,7 @@ void lki_catch_up(lki_session *s, const lk_parallel_standing *standing, lki_posi
     lki_session_record(s, &standing->last, standing->loss_scale, &at->record);
 }
 
-/* The session is the new group's from here on. */
+/* Makes the session use the new communicator, and reports the change. */
 static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lki_position *at,
                       double begun)
 {
@@ -428,7 +421,7 @@ static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lk
 
     t->before = before;
     t->now    = next;
-    t->rounds = s->stride > 1; /* as they are among more than one */
+    t->rounds = s->stride > 1; /* with one rank the stride is always 1 */
     t->bounds = lki_pace_bounds(s);
     t->left    = t->planned ? self->change.leavers : 0;
     t->entered = lki_comm_entered(next);
@@ -443,6 +436,8 @@ static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lk
     lk_status status = take_files(s, at->done);
     if (status == LK_OK)
         status = lki_session_deal(s, at->done);
+    if (status == LK_OK)
+        lki_observe_loader(s);
     t->rounds  = t->rounds || s->stride > 1;
     t->seconds = lki_seconds() - begun;
     self->seconds += t->seconds;
@@ -460,7 +455,7 @@ lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
     lk_error             why   = *lk_error_last(), missed = { .status = LK_OK };
     lk_comm             *next = NULL;
     lk_parallel         *parallel = NULL;
-    lk_parallel_standing standing;
+    lk_parallel_standing standing = { 0 };
     lk_audit_finding     finding;
     bool                 found = lk_parallel_finding(s->parallel, &finding);
     bool                 planned = lki_change_is(s, &why);
@@ -474,7 +469,7 @@ lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
                          .planned    = planned,
                          .refused    = kept_out && missed.status != LK_OK ? missed.message : NULL,
                          .late       = why.status == LK_ETIMEOUT,
-                         .unfinished = at->done < s->end ? standing.unfinished : 0 };
+                         .unfinished = at->done < s->progress.end ? standing.unfinished : 0 };
     LK_TRY(move(s, &t, next, at, begun));
     result->speaks = s->rank == 0;
     return found ? lki_say_finding(s, &finding) : LK_OK;

@@ -1,16 +1,16 @@
-/* tell.c -- what the user sees of groups that follow each other: a line for each, and a sum. */
+/* tell.c -- reports changes of the communicator to the user: one line per change, and totals at the
+ * end of the run. */
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/control.h"
-#include "comm/group.h"
+#include "comm/worker.h"
 #include "parallel/virtual.h"
 #include "train/recover/succession.h"
 
-/* Of why some are lost, and of a line with that. */
+/* LOSSES_BYTES: all reasons of losses.  LINE_BYTES: a whole line. */
 enum { LOSSES_BYTES = 1600, LINE_BYTES = LOSSES_BYTES + LKI_WHY_BYTES + LKI_LIST_BYTES + 64 };
 
-/* ---- Numbers ----------------------------------------------------------------------------- */
+/* ---- Lists of numbers -------------------------------------------------------------------- */
 
 void lki_list_end(lki_list *l)
 {
@@ -33,9 +33,9 @@ void lki_list_add(lki_list *l, uint32_t number)
     l->count++;
 }
 
-/* ---- Who has taken what over ------------------------------------------------------------- */
+/* ---- Who took over what ------------------------------------------------------------------ */
 
-/* Whether rank `r` of a group is in the one that followed it. */
+/* Returns true if rank `r` of the communicator `before` is in the communicator `now`. */
 static bool is_left(const lk_comm *before, uint32_t r, const lk_comm *now)
 {
     for (uint32_t i = 0; i < lk_comm_size(now); i++)
@@ -44,12 +44,12 @@ static bool is_left(const lk_comm *before, uint32_t r, const lk_comm *now)
     return false;
 }
 
-/* Virtual workers of somebody who is gone, and who has them now. */
+/* The virtual workers of lost ranks, and the ranks that have taken them over. */
 typedef struct {
     lki_list ranks, workers;
 } legacy;
 
-/* Whether rank `r` of the group now has one. */
+/* Returns true if rank `r` of the communicator `now` has a virtual worker of a lost rank. */
 static bool takes_over(const lki_dealing *deal, uint32_t r, const lki_dealing *then,
                        const lk_comm *before, const lk_comm *now)
 {
@@ -77,7 +77,7 @@ static void find_legacy(legacy *l, const lki_succession *t, uint32_t leaves)
     lki_list_end(&l->workers);
 }
 
-/* Who is new, and what is his now. */
+/* Prints the ranks that have entered, and their virtual workers. */
 static void tell_entered(const lki_session *s, const lki_succession *t)
 {
     const lki_dealing deal = { s->config->virtual_workers, lk_comm_size(t->now), t->rounds, NULL };
@@ -87,7 +87,7 @@ static void tell_entered(const lki_session *s, const lki_succession *t)
     for (uint32_t r = 0; r < lk_comm_size(t->now); r++)
         if (lki_comm_is_fresh(t->now, r)) {
             lki_list_add(&ranks, lk_comm_world_rank(t->now, r));
-            lki_board_who(who, t->now->board, lk_comm_world_rank(t->now, r), "");
+            lki_comm_who(t->now, r, who);
         }
     for (uint32_t v = 0; v < deal.leaves; v++)
         if (lki_comm_is_fresh(t->now, lki_share_rank(&deal, v)))
@@ -102,17 +102,19 @@ static void tell_entered(const lki_session *s, const lki_succession *t)
                      workers.count > 1 ? "s" : "", workers.text, 1e3 * t->seconds);
 }
 
-/* Why those are gone who are, and of whom nobody has said it, or there is no room to. */
+/* The reasons of losses.  `others` lists the lost ranks whose reason is unknown or does not fit
+ * into the text. */
 typedef struct {
     char     text[LOSSES_BYTES];
     lki_list others;
-    bool     first; /* the one whose end the group had failed for is told of */
+    bool     first; /* the text has the reason of the rank that caused the failure */
 } losses;
 
-/* Two that were on one host may be lost with it, and it is told once. */
+/* Collects the reasons of losses.  Adds the common reason of two ranks that were lost with their
+ * host only once. */
 static void find_losses(losses *l, const lki_succession *t)
 {
-    uint32_t culprit = lki_board_culprit(t->before->board);
+    uint32_t culprit = lki_comm_culprit(t->before);
     char     how[LKI_LOSS_BYTES];
     size_t   used = 0;
 
@@ -137,8 +139,8 @@ static void find_losses(losses *l, const lki_succession *t)
     lki_list_end(&l->others);
 }
 
-/* Why there is another group.  What ended a wait is not all, nor always what was at the bottom of
- * it: launchers know more. */
+/* Writes why the communicator was replaced.  The error that ended a wait is not always the cause;
+ * launchers may know the cause. */
 static void say_cause(const lki_succession *t, char cause[LINE_BYTES])
 {
     losses l;
@@ -149,7 +151,7 @@ static void say_cause(const lki_succession *t, char cause[LINE_BYTES])
     bool told    = l.text[0] != '\0' && !leave && (l.others.count == 0 || (l.first && !enter));
     if (told)
         (void)snprintf(cause, LINE_BYTES, "%s", l.text);
-    else if (enter) /* nobody had wished it */
+    else if (enter) /* the lost rank had not asked to leave */
         (void)snprintf(cause, LINE_BYTES, "rank%s %s %s lost after step %llu, when another was to "
                        "enter", several ? "s" : "", l.others.text, several ? "were" : "was",
                        (unsigned long long)t->done);
@@ -163,7 +165,7 @@ static void say_cause(const lki_succession *t, char cause[LINE_BYTES])
                        l.others.text, several ? "are" : "is", leave ? "gone" : "lost");
 }
 
-/* Nobody had anything yet that others could take over. */
+/* Reports losses before the first step, when there is no work to take over. */
 static void tell_early(const lki_session *s, const lki_succession *t)
 {
     char cause[LINE_BYTES];

@@ -1,19 +1,19 @@
-/* background.c -- checkpoints that are written while the run goes on.
+/* background.c -- writes checkpoints while the run continues.
  *
- * The state lies in memory that ranks share, where a fork would not keep it as it is: so it is
- * copied, and a thread of rank 0's writes the copy, hashes and all.  The run stands still for the
- * copy alone.  Where hosts write what they keep (parts.c) each has such a copy and such a thread;
- * between two steps all learn when the last one is done, and a second thread of rank 0's publishes
- * what has been written.
+ * The state is in memory shared between processes, so a fork would not preserve a snapshot of it.
+ * Instead the state is copied, and a thread of rank 0 hashes and writes the copy.  The run stops
+ * only for the copy.  If each host writes its own part (parts.c), each has such a copy and thread.
+ * Between two steps all ranks learn when the last thread has finished.  A second thread of rank 0
+ * then publishes the checkpoint.
  *
- * Rules:  There is one copy: a checkpoint waits until the one before it is written.  The last one
- *         of a run, and that of a request to stop, are written before anything else happens.  If
- *         the disk refuses one the run goes on, as it would lose what the checkpoint did not keep;
- *         the next one tries again, and the last one decides how the run ends.  Refused, it is
- *         none of the best (--keep-best).
- * Memory: parameters, the optimizer's state and running state once more, on rank 0's host; or on
- *         each host what it writes.
- * Cost:   the writer takes time of a core that its host may need for the steps.
+ * Rules: There is one copy, so a checkpoint waits until the previous one is written.  The last
+ * checkpoint of a run, and that of a request to stop, are written synchronously.  If the disk
+ * fails, the run continues, since ending it would lose the unsaved steps.  The next checkpoint
+ * tries again, and the last one decides whether the run fails.  A failed checkpoint is not one of
+ * the best (--keep-best).
+ * Memory: a second copy of parameters, optimizer state and running state on rank 0's host, or on
+ * each host a copy of its part.
+ * Cost: the writer uses time of a core that the steps may need.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -22,28 +22,28 @@
 
 #include "base/file.h"
 #include "base/memory.h"
-#include "comm/group.h"
+#include "comm/worker.h"
 #include "parallel/kept.h"
 #include "tensor/exec.h"
+#include "train/core/surroundings.h"
 #include "train/saves/parts.h"
-#include "train/surroundings.h"
 
-enum { ALIGN = 64, COPY_BYTES = 1 << 20 }; /* COPY_BYTES: what a task copies */
+enum { ALIGN = 64, COPY_BYTES = 1 << 20 }; /* COPY_BYTES: bytes that one task copies */
 
 struct lki_background {
     const lk_train_config *config;
     lki_journal           *journal;
-    bool                   first; /* rank 0's */
+    bool                   first; /* this is rank 0 */
     char                  *copy;
-    lki_sheet             *sheet; /* what is copied, or being written; or NULL */
-    lki_writing           *writing; /* where, if others write, too; else NULL */
-    bool                   gathered; /* all have written: it is being published */
+    lki_sheet             *sheet; /* the contents being copied or written; NULL: none */
+    lki_writing           *writing; /* the draft if several hosts write; else NULL */
+    bool                   gathered; /* all hosts have written; rank 0 publishes */
     pthread_t              thread;
     bool                   busy;
     uint64_t               step;
     double                 stall;
 
-    /* The writer's, until it is done. */
+    /* Written by the thread until `done` is true. */
     _Atomic bool done;
     double       seconds;
     lk_error     error;
@@ -78,7 +78,7 @@ static bool is_whole(const lki_sheet *sheet, size_t file)
     return !lki_contents_has_parts(&contents, file);
 }
 
-/* Of what this rank writes: what is its own of the parts, and rank 0's files that are whole. */
+/* Returns the bytes that this rank copies: its own parts and, on rank 0, the undivided files. */
 static size_t bytes_to_copy(const lki_background *b, const lki_sheet *sheet)
 {
     size_t bytes = 0;
@@ -94,11 +94,32 @@ static size_t bytes_to_copy(const lki_background *b, const lki_sheet *sheet)
     return bytes;
 }
 
-/* All ranks of a host say the same, whoever of them writes. */
+size_t lki_snapshot_bytes(const lk_train_config *c, const lk_model *model, size_t params_part,
+                          size_t states_part)
+{
+    uint32_t        params, states, slots = lk_optimizer_state_count(&c->optimizer);
+    const uint32_t  copies = c->optimizer.ema > 0 ? 2 : 1;
+    const lk_param *param  = lk_model_params(model, &params);
+    const lk_state *state  = lk_model_states(model, &states);
+    size_t          bytes = 0, values = 0;
+
+    for (uint32_t p = 0; p < params; p++) {
+        lk_tensor one = { NULL, LK_F32, param[p].shape, NULL };
+        values += lki_background_bytes(&one, 1);
+    }
+    for (uint32_t i = 0; i < states; i++) {
+        lk_tensor one = { NULL, LK_F32, { 1, { state[i].count } }, NULL };
+        bytes += copies * lki_background_bytes(&one, 1);
+    }
+    bytes += slots * (states_part > 0 ? states_part : values);
+    return bytes + (params_part > 0 ? params_part : values);
+}
+
+/* Returns the bytes of the largest copy of any rank; equal on all ranks of a host. */
 static size_t room_for_copy(const lki_session *session)
 {
     const lk_parallel *parallel = session->parallel;
-    const size_t       part     = session->by_owners ? lki_kept_most(parallel) : 0;
+    const size_t       part     = session->saves->by_owners ? lki_kept_most(parallel) : 0;
     return lki_snapshot_bytes(session->config, session->model,
                               lki_kept_in_parts(parallel, 0) ? part : 0,
                               lki_kept_in_parts(parallel, 1) ? part : 0);
@@ -121,11 +142,11 @@ lk_status lki_background_open(lki_background **out, lki_session *session)
     lk_status status = LKI_NEW(&s, 1, "a checkpoint");
     if (status == LK_OK)
         status = lki_sheet_fill(session, s);
-    if (status == LK_OK && session->by_owners)
+    if (status == LK_OK && session->saves->by_owners)
         status = lki_sheet_divide(session, s);
     if (status == LK_OK)
         status = lki_alloc((void **)&b->copy, bytes_to_copy(b, s),
-                           "the copy that checkpoints are written from (--checkpoint-async)");
+                           "the copy that checkpoints are written from (`checkpoint_async`)");
     lki_sheet_free(s);
     if (status != LK_OK) {
         lki_background_close(b);
@@ -135,7 +156,7 @@ lk_status lki_background_open(lki_background **out, lki_session *session)
     return LK_OK;
 }
 
-/* The sheet that was copied, and a draft that was not published. */
+/* Frees the contents of the checkpoint, and its draft if that was not published. */
 static void forget(lki_background *b)
 {
     lki_sheet_free(b->sheet);
@@ -213,7 +234,7 @@ lk_status lki_background_copy(lki_background *b, lk_exec *exec, lki_sheet *sheet
 {
     char *to = b->copy;
     LK_ASSERT(!b->busy);
-    forget(b); /* one that was never begun, as a rank was lost meanwhile */
+    forget(b); /* a copy that was not written because a rank was lost */
     b->sheet   = sheet;
     b->writing = writing;
     for (size_t p = 0; p < sheet->part_count; p++)
@@ -230,7 +251,7 @@ lk_status lki_background_copy(lki_background *b, lk_exec *exec, lki_sheet *sheet
 
 /* ---- Writing ----------------------------------------------------------------------------- */
 
-/* Where hosts keep parts of parameters, the hash was made with them. */
+/* Hashes the weights, if the copy has not done so, and syncs the log. */
 static lk_status hash_and_sync(lki_background *b)
 {
     lki_sheet *sheet = b->sheet;
@@ -266,7 +287,7 @@ static void *writer(void *argument)
     return NULL;
 }
 
-/* The thread takes no signals: those are for the run. */
+/* Starts the writer thread with all signals blocked, since the main thread handles signals. */
 static lk_status start(lki_background *b)
 {
     sigset_t all, before;
@@ -296,10 +317,10 @@ bool lki_background_writes(const lki_background *b)
 
 static lk_status note_failure(lki_session *session, uint64_t step)
 {
-    const lki_background *b = session->background;
-    lki_watch_refused(&session->watch, session->config, b->step);
-    session->checkpoints.failed++;
-    session->checkpoints.stalled += b->stall;
+    const lki_background *b = session->saves->background;
+    lki_watch_refused(&session->progress.watch, session->config, b->step);
+    session->saves->times.failed++;
+    session->saves->times.stalled += b->stall;
     lki_journal_note(session->journal, "the checkpoint of step %llu failed: %s; the run goes on, "
                      "and the next one tries again", (unsigned long long)b->step,
                      b->error.message);
@@ -313,24 +334,25 @@ static void join(lki_background *b)
     b->busy = false;
 }
 
-/* What has been written is over, well or not. */
+/* Reports a checkpoint that was written or has failed. */
 static lk_status conclude(lki_session *session, uint64_t step)
 {
-    lki_background *b = session->background;
+    lki_background *b = session->saves->background;
     forget(b);
     if (b->error.status == LK_OK)
         return lki_note_saved(session, step, b->step, b->stall, b->seconds);
     return b->error.status == LK_EIO ? note_failure(session, step) : lki_fail_again(&b->error);
 }
 
-/* All hosts have written, or will have: what that has come to.  Rank 0 goes on alone. */
+/* Gathers the results of all hosts when they have finished.  On success rank 0 then publishes the
+ * checkpoint. */
 static lk_status gather(lki_session *session, uint64_t step)
 {
-    lki_background *b       = session->background;
+    lki_background *b       = session->saves->background;
     lki_writing     nothing = { 0 };
     lk_error        mine    = { .status = LK_OK };
 
-    session->drafting = false;
+    session->saves->drafting = false;
     if (b != NULL) {
         join(b);
         mine = b->error;
@@ -339,8 +361,9 @@ static lk_status gather(lki_session *session, uint64_t step)
     if (session->rank != 0) {
         if (b != NULL)
             forget(b);
-        return status == LK_EIO ? LK_OK : status; /* rank 0 says so */
+        return status == LK_EIO ? LK_OK : status; /* rank 0 logs that */
     }
+    LK_ASSERT(b != NULL);
     b->gathered = status == LK_OK;
     if (status == LK_OK)
         return start(b);
@@ -350,11 +373,11 @@ static lk_status gather(lki_session *session, uint64_t step)
 
 lk_status lki_background_settle(lki_session *session, uint64_t step, bool wait)
 {
-    lki_background *b = session->background;
+    lki_background *b = session->saves->background;
 
-    if (session->drafting && !wait && !session->drafted)
+    if (session->saves->drafting && !wait && !session->saves->drafted)
         return LK_OK;
-    if (session->drafting)
+    if (session->saves->drafting)
         LK_TRY(gather(session, step));
     if (b == NULL || !b->busy || (!wait && lki_background_writes(b)))
         return LK_OK;

@@ -1,16 +1,16 @@
-/* lock.c -- one run at a time in a directory of checkpoints.
+/* lock.c -- ensures that only one run at a time uses a checkpoint directory.
  *
- * Rank 0 holds a lock on DIR/.lock from before it reads the directory until it leaves.  The lock
- * belongs to the open file (OFD), so the kernel drops it with the process, however that ends, and
- * what a crash leaves is a file that nobody holds.  The file says who holds it; its time of
- * modification, since when.  It is removed while it is still held: whoever gets the lock on a file
- * that is no longer the directory's tries again.
+ * Rank 0 holds a lock on DIR/.lock from before it reads the directory until it ends.  The lock
+ * belongs to the open file (OFD), so the kernel releases it however the process ends, and a crash
+ * leaves an unlocked file.  The file names its holder, and its modification time is the time of
+ * locking.  The holder removes the file while it is still locked.  A process that gets the lock of
+ * a removed file tries again.
  *
- * Between hosts a lock may be lost: the server of a shared file system gives it to another once it
- * has not heard of its holder for a while, and there are file systems whose locks hold on one host
- * only.  The signature does not lie then, since whoever gets the lock signs.  So before each
- * checkpoint its writer looks whether that is still its own, and of two halves that were cut off
- * from each other one saves.
+ * Locks between hosts may be lost.  The server of a shared file system passes a lock to another
+ * host after a time without contact, and on some file systems locks are valid within one host only.
+ * The signature in the file is still correct then, since every new holder signs.  So before each
+ * checkpoint rank 0 checks that the signature is its own.  If a network failure splits a job in
+ * two, only one part saves.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 
 #include "base/memory.h"
 #include "checkpoint/directory.h"
-#include "train/session.h"
+#include "train/saves/lock.h"
 
 
 enum { HOLDER_BYTES = 128 };
@@ -32,7 +32,7 @@ static struct flock whole_file(void)
     return (struct flock){ .l_type = F_WRLCK, .l_whence = SEEK_SET };
 }
 
-/* Who holds it, as that run wrote it: nothing, if it has only just got it. */
+/* Fails with LK_EIO.  The message names the lock's holder, if the holder has signed the file. */
 static lk_status refuse(const char *dir, int fd)
 {
     char        holder[HOLDER_BYTES + 1] = "", since[64] = "";
@@ -46,7 +46,7 @@ static lk_status refuse(const char *dir, int fd)
         (void)strftime(since, sizeof since, ", since %Y-%m-%d %H:%M:%S UTC", &when);
     return lk_fail(LK_EIO,
                    "another run is using '%s': %s%s; wait for its end, stop it, or give another "
-                   "--checkpoint directory",
+                   "`checkpoint` directory",
                    dir, holder[0] != '\0' ? holder : "it is just starting", since);
 }
 
@@ -57,14 +57,14 @@ lk_status lki_lock_check(const char *dir)
     LK_TRY(lki_directory_join(path, dir, LKI_LOCK_NAME));
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
-        return LK_OK; /* nobody has been here; what else it may be, taking it will say */
+        return LK_OK; /* no run has used it; lki_lock_take() reports other errors */
     bool      held   = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
     lk_status status = held ? refuse(dir, fd) : LK_OK;
     (void)close(fd);
     return status;
 }
 
-/* Whether `path` still names the open file. */
+/* Returns true if `path` still names the open file. */
 static bool is_current(int fd, const char *path)
 {
     struct stat mine, there;
@@ -84,7 +84,7 @@ static void sign(int fd)
     char text[HOLDER_BYTES];
     int  length = signature(text);
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)length, 0) != length)
-        return; /* a full disk: the lock holds all the same */
+        return; /* disk full: the lock is held without a signature */
 }
 
 lk_status lki_lock_take(int *out, const char *dir, lki_journal *journal)
@@ -117,7 +117,8 @@ lk_status lki_lock_take(int *out, const char *dir, lki_journal *journal)
     }
 }
 
-/* By its name: what another host has written is read where a file is opened. */
+/* Opens the lock file by its name again.  The old descriptor might not show changes by another
+ * host. */
 lk_status lki_lock_hold(int fd, const char *dir)
 {
     char path[LKI_PATH_BYTES], holder[HOLDER_BYTES + 1], mine[HOLDER_BYTES];

@@ -1,9 +1,5 @@
-/* lock_test.c -- the lock on a checkpoint directory where the file system has none, or changes
- * under it.
- *
- * Method: the linker puts fcntl() below before the C library's (lock_test.wrap): it can fail like a
- *         file system without locks, or let another run finish between opening and locking.
- */
+/* lock_test.c -- checks the lock of a checkpoint directory on file systems without locks, and if
+ * the lock file changes during locking. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -17,11 +13,11 @@
 
 #include <cmocka.h>
 
-#include "train/session.h"
+#include "train/saves/lock.h"
 
 static struct {
-    int         error;   /* what locking fails with; 0: it works */
-    const char *removed; /* what disappears just before the next lock; NULL: nothing */
+    int         error;   /* error of locking; 0: locking works */
+    const char *removed; /* file removed just before the next lock; NULL: none */
 } now;
 
 int __real_fcntl(int fd, int command, void *argument);
@@ -79,16 +75,16 @@ static void a_file_that_is_gone_is_no_lock(void **state)
 {
     int mine, other;
     (void)state;
-    now.removed = path; /* a run ends just after we have opened its file */
+    now.removed = path; /* a run ends just after its lock file was opened */
     assert_int_equal(lki_lock_take(&mine, folder, NULL), LK_OK);
     assert_int_equal(lki_lock_take(&other, folder, NULL), LK_EIO);
     lki_lock_drop(mine, folder);
 }
 
-/* What `errno` from locking makes rank 0 say. */
+/* Writes to `out` the note that rank 0 prints if locking fails with `error`. */
 static void note_of(int error, char *out, size_t bytes)
 {
-    lk_train_config config  = { .quiet = true };
+    lk_train_config config  = { .struct_size = sizeof(lk_train_config), .quiet = true };
     lki_journal    *journal = NULL;
     char            said[64];
     int             mine, before = dup(STDERR_FILENO);
@@ -123,7 +119,8 @@ static void no_locks_here_is_said(void **state)
     }
 }
 
-/* Locks hold nothing here: another run signs, and the first finds it out. */
+/* Lets another run sign the lock file on a file system whose locks have no effect.  Expects that
+ * the first run detects the new signature. */
 static void who_has_lost_it_is_told(void **state)
 {
     int mine, status;
@@ -133,11 +130,11 @@ static void who_has_lost_it_is_told(void **state)
     assert_int_equal(lki_lock_hold(-1, folder), LK_OK);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
-    assert_int_equal(fclose(file), 0); /* a full disk: nobody could sign */
+    assert_int_equal(fclose(file), 0); /* a full disk: no run could sign */
     assert_int_equal(lki_lock_hold(mine, folder), LK_OK);
     pid_t other = fork();
     if (other == 0) {
-        const lk_train_config config  = { .quiet = true };
+        const lk_train_config config  = { .struct_size = sizeof(lk_train_config), .quiet = true };
         lki_journal          *journal = NULL;
         now.error                     = ENOLCK;
         bool opened = lki_journal_open(&journal, &config) == LK_OK;

@@ -1,19 +1,22 @@
-/* parts.c -- a checkpoint that several hosts write, each what it keeps.
+/* parts.c -- a checkpoint to which each host writes the part that it stores.
  *
- * Where hosts keep parts of the optimizer's state, or of the parameters, and all see the directory,
- * the first worker of each host writes its part into files of its own: nothing of it travels.  What
- * every host has is rank 0's to write, and so is the manifest, last of all.
+ * This is used if hosts store parts of the optimizer state or of the parameters and all of them see
+ * the directory.  The first worker of each host writes that host's part into separate files, so the
+ * part is not sent over the network.  Rank 0 writes the data that every host has and, at the end,
+ * the manifest.
  *
- *      rank 0      opens the draft, says where        gathers hashes    publishes
- *      writers                       files            say how it went
+ *   1. Rank 0 opens the draft and broadcasts its path.
+ *   2. Writers write their files and report the results.
+ *   3. Rank 0 gathers the hashes and publishes the checkpoint.
  *
- * State that is in files (--offload) rank 0 fetches, and so all the rest; and all of a run that may
- * lose one of these workers and go on.
+ * It is not used for offloaded state (--offload), nor in runs that continue after losing one of the
+ * writers.  Then rank 0 fetches everything.
  *
- * A file stores at most one stretch of a tensor, so what a host keeps of a large one that lies in
- * several buckets takes further files: optimizer-host1.safetensors, optimizer-host1-2.safetensors.
+ * A file stores at most one stretch of a tensor.  If a host's part of a large tensor lies in
+ * several buckets, it needs further files: optimizer-host1.safetensors,
+ * optimizer-host1-2.safetensors.
  *
- * Cost:    a host's part to its files; some bytes for each MiB of it travel.
+ * Cost: writing each host's part, and sending a few bytes per MiB of it.
  */
 #include "train/saves/parts.h"
 
@@ -26,12 +29,13 @@
 
 #include "base/memory.h"
 #include "parallel/kept.h"
+#include "train/saves/lock.h"
 
-/* ---- Whether ----------------------------------------------------------------------------- */
+/* ---- Choosing ---------------------------------------------------------------------------- */
 
 enum { MARK_BYTES = 256 };
 
-/* What is in the lock file of the directory, as this host sees it. */
+/* Reads the directory's lock file, as this host sees it. */
 static void read_mark(const char *dir, char mark[MARK_BYTES])
 {
     char path[LKI_PATH_BYTES];
@@ -52,7 +56,7 @@ lk_status lki_parts_agree(lki_session *session)
     char                   mark[MARK_BYTES], first[MARK_BYTES];
     uint32_t               sees, all = 0;
 
-    session->by_owners = false;
+    session->saves->by_owners = false;
     if (config->checkpoint == NULL || config->survives ||
         lki_in_files(config, LK_OFFLOADED_STATES | LK_OFFLOADED_PARAMETERS) ||
         lki_kept_shards(session->parallel) == 1)
@@ -62,7 +66,7 @@ lk_status lki_parts_agree(lki_session *session)
     LK_TRY(lk_broadcast(session->comm, first, sizeof first, 0));
     sees = first[0] != '\0' && memcmp(first, mark, sizeof mark) == 0;
     LK_TRY(lk_all_reduce(session->comm, &sees, &all, 1, LK_U32, LK_MIN));
-    session->by_owners = all == 1;
+    session->saves->by_owners = all == 1;
     return LK_OK;
 }
 
@@ -70,12 +74,13 @@ bool lki_parts_writes(const lki_session *session)
 {
     uint32_t shard;
     return session->rank == 0 ||
-           (session->by_owners && lki_kept_writer(session->parallel, &shard));
+           (session->saves->by_owners && lki_kept_writer(session->parallel, &shard));
 }
 
-/* ---- What is in parts -------------------------------------------------------------------- */
+/* ---- Dividing the files ------------------------------------------------------------------ */
 
-/* The value that tensor `tensor` of a file is of: see lki_sheet_fill(). */
+/* Returns which value of a parameter the tensor stores: 0 is the weights, 1 and up are optimizer
+ * states.  *param becomes the parameter's index.  See lki_sheet_fill(). */
 static uint32_t value_of(const lki_session *session, size_t file, size_t tensor, uint32_t *param)
 {
     uint32_t slots = lk_optimizer_state_count(&session->config->optimizer);
@@ -89,8 +94,8 @@ static bool is_in_parts(const lki_session *session, const lki_sheet *sheet, size
            lki_kept_in_parts(session->parallel, file == 0 ? 0 : 1);
 }
 
-/* Visits the stretches that a shard has of a file: adds those that are the layer-th of their
- * tensors to `to`, unless that is NULL, and returns how many; *layers is the most of any tensor. */
+/* Counts the stretches of a shard that are number `layer` of their tensors.  Adds them to `to`
+ * unless it is NULL.  *layers becomes the largest number of stretches of any tensor. */
 static size_t list_stretches(const lki_session *session, const lki_sheet *sheet, size_t file,
                              uint32_t shard, size_t layer, lki_stretch *to, size_t *layers)
 {
@@ -142,7 +147,7 @@ static size_t count_layers(const lki_session *session, const lki_sheet *sheet, s
     return layers;
 }
 
-/* Rank 0 tells where everything is; to others their own part is enough. */
+/* Lists all shards on rank 0, which writes the manifest.  Other ranks list only their own. */
 lk_status lki_sheet_divide(const lki_session *session, lki_sheet *sheet)
 {
     uint32_t first, end;
@@ -220,10 +225,10 @@ lk_status lki_writing_files(lki_writing *writing, const lki_sheet *sheet, bool f
 typedef struct {
     lk_status status;
     char      message[sizeof ((lk_error *)NULL)->message];
-    uint64_t  bytes; /* of its entries, as text */
+    uint64_t  bytes; /* bytes of the manifest entries as text */
 } outcome;
 
-/* Every writer's entries go to rank 0. */
+/* Sends the manifest entries of all writers to rank 0. */
 static lk_status gather_entries(lki_writing *writing, const lki_session *session,
                                 const outcome *all, char *text)
 {

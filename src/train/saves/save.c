@@ -1,10 +1,10 @@
-/* save.c -- the checkpoints that a run leaves.
+/* save.c -- the checkpoints of a run.
  *
- * What lies in the shared memory of every host rank 0 writes, whole tensors, while the others wait.
- * What hosts keep parts of they write themselves (parts.c), if all see the directory; if not, they
- * give it to rank 0 piece by piece, in the order in which it hashes and writes.
- * With checkpoint_async writers copy all of it instead, and the copy is written meanwhile
- * (background.c).
+ * Rank 0 writes tensors that are in the shared memory of every host, while the other ranks wait.
+ * If hosts store parts of a tensor and all see the directory, each host writes its part (parts.c).
+ * If they do not all see it, they send their parts to rank 0 piece by piece, in the order in which
+ * it writes.  With checkpoint_async writers copy all data instead, and write the copy in the
+ * background (background.c).
  */
 #include <math.h>
 #include <stdio.h>
@@ -14,35 +14,36 @@
 #include "base/memory.h"
 #include "checkpoint/directory.h"
 #include "base/file.h"
+#include "train/core/identity.h"
+#include "train/saves/lock.h"
 #include "train/saves/parts.h"
 
-enum { PATIENCE_MS = 3600 * 1000 };
+/* ---- The session's state ----------------------------------------------------------------- */
 
-/* ---- Values that are in parts ------------------------------------------------------------ */
-
-lk_status lki_visit_value(const lki_session *session, uint32_t param, uint32_t which,
-                          void (*visit)(void *context, const float *values, size_t count),
-                          void *context)
+lk_status lki_saves_open(lki_session *session)
 {
-    const float *whole = lk_parallel_value(session->parallel, param, which);
-    size_t       count = lk_shape_count(session->params[param].shape);
-    float       *piece = NULL;
-    lk_status    status;
-
-    if (whole != NULL) {
-        visit(context, whole, count);
-        return LK_OK;
-    }
-    status = LKI_NEW(&piece, LK_CHECKPOINT_PIECE, "a piece of a tensor");
-    for (size_t at = 0; status == LK_OK && at < count; at += LK_CHECKPOINT_PIECE) {
-        size_t n = lki_min(count - at, LK_CHECKPOINT_PIECE);
-        status   = lk_parallel_fetch(session->parallel, param, which, at, n, piece);
-        if (status == LK_OK)
-            visit(context, piece, n);
-    }
-    lki_free(piece);
-    return status;
+    LK_TRY(LKI_NEW(&session->saves, 1, "checkpoints"));
+    session->saves->lock = -1;
+    return LK_OK;
 }
+
+void lki_saves_stop(lki_session *session)
+{
+    if (session->saves == NULL)
+        return;
+    lki_background_close(session->saves->background);
+    session->saves->background = NULL;
+}
+
+void lki_saves_close(lki_session *session)
+{
+    if (session->saves != NULL)
+        lki_lock_drop(session->saves->lock, session->config->checkpoint);
+    lki_free(session->saves);
+    session->saves = NULL;
+}
+
+/* ---- Values of which hosts keep parts ---------------------------------------------------- */
 
 static lk_status fetch_param(void *context, size_t tensor, size_t first, size_t count, void *out)
 {
@@ -50,7 +51,8 @@ static lk_status fetch_param(void *context, size_t tensor, size_t first, size_t 
     return lk_parallel_fetch(session->parallel, (uint32_t)tensor, 0, first, count, out);
 }
 
-/* Of the optimizer's file: the states of the first parameter, of the second, and so on. */
+/* Fetches values for the optimizer's file: all states of the first parameter, then of the second,
+ * and so on. */
 static lk_status fetch_state(void *context, size_t tensor, size_t first, size_t count, void *out)
 {
     const lki_session *session = context;
@@ -73,7 +75,7 @@ static lk_status give_value(const lki_session *session, uint32_t param, uint32_t
                : lki_visit_value(session, param, which, give, NULL);
 }
 
-/* This rank's part of what rank 0 fetches, file by file. */
+/* Sends this rank's part of the data that rank 0 fetches, file by file. */
 static lk_status give_values(const lki_session *session)
 {
     uint32_t slots = lk_optimizer_state_count(&session->config->optimizer);
@@ -85,7 +87,7 @@ static lk_status give_values(const lki_session *session)
     return LK_OK;
 }
 
-/* ---- What is written --------------------------------------------------------------------- */
+/* ---- Contents ---------------------------------------------------------------------------- */
 
 static void optimizer_tensors(lki_session *session, lki_sheet *s, lk_tensor *at)
 {
@@ -133,11 +135,14 @@ lk_status lki_sheet_fill(lki_session *session, lki_sheet *s)
     return LK_OK;
 }
 
-/* Resumed from an older step, a run makes newer ones again, with the same bits: losses, weights
- * and options as that step's own manifest tells them. */
+/* Returns true if the directory already has this checkpoint: its manifest has the same losses,
+ * weights and options as `info`.  A run resumed from an older step recomputes newer checkpoints bit
+ * for bit. */
 static bool is_there_already(const char *dir, const lk_checkpoint_info *info)
 {
     lk_checkpoint *checkpoint = NULL;
+
+    LK_ASSERT(info != NULL);
     if (lk_checkpoint_open_step(&checkpoint, dir, info->step) != LK_OK)
         return false;
     const lk_checkpoint_info *there = lk_checkpoint_describe(checkpoint);
@@ -150,21 +155,21 @@ static bool is_there_already(const char *dir, const lk_checkpoint_info *info)
     return same;
 }
 
-/* All but the weights' hash. */
+/* Fills in all fields of the sheet except the weights' hash. */
 static lk_status describe(lki_session *session, uint64_t step, lki_sheet *s)
 {
     const lk_train_config *config = session->config;
     LK_TRY(lki_sheet_fill(session, s));
 
     json_t *object = lki_config_json(config, lk_dataset_describe(session->dataset));
-    (void)json_object_set_new(object, "loss-chain", json_string(session->loss_chain));
+    (void)json_object_set_new(object, "loss-chain", json_string(session->progress.loss_chain));
     lk_loss_scaler scaler = lk_parallel_scaler(session->parallel);
     if (config->scaling.rule > LK_SCALE_NONE || scaler.skipped > 0)
         (void)json_object_set_new(object, "loss-scaler", lki_scaler_json(&scaler));
     lk_noise noise = lk_parallel_noise(session->parallel);
     if (config->noise_decay > 0)
         (void)json_object_set_new(object, "noise", lki_noise_json(&noise));
-    json_t *watch = lki_watch_json(&session->watch, config);
+    json_t *watch = lki_watch_json(&session->progress.watch, config);
     if (watch != NULL)
         (void)json_object_set_new(object, "watch", watch);
     s->config = json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS);
@@ -177,9 +182,9 @@ static lk_status describe(lki_session *session, uint64_t step, lki_sheet *s)
                                     .weights      = s->weights,
                                     .config       = s->config,
                                     .spared       = s->spared,
-                                    .spared_count = session->watch.best_count };
-    for (uint32_t i = 0; i < session->watch.best_count; i++)
-        s->spared[i] = session->watch.best[i].step;
+                                    .spared_count = session->progress.watch.best_count };
+    for (uint32_t i = 0; i < session->progress.watch.best_count; i++)
+        s->spared[i] = session->progress.watch.best[i].step;
     return LK_OK;
 }
 
@@ -210,14 +215,8 @@ lk_status lki_sheet_write(const lki_sheet *s, const lk_train_config *config)
 
 /* ---- Saving ------------------------------------------------------------------------------ */
 
-void lki_let_rank_0_work(lki_session *session, bool work)
-{
-    session->patient = work;
-    if (session->rank != 0)
-        lk_comm_set_timeout(session->comm, work ? PATIENCE_MS : 0);
-}
-
-/* All but the weights' hash, which is rank 0's to say; of others what they write. */
+/* Prepares the sheet.  Rank 0 fills in all fields except the weights' hash, and other writers fill
+ * in their parts. */
 static lk_status prepare_sheet(lki_session *session, uint64_t step, lki_sheet **out)
 {
     lki_sheet *s;
@@ -226,7 +225,7 @@ static lk_status prepare_sheet(lki_session *session, uint64_t step, lki_sheet **
         return LK_OK;
     LK_TRY(LKI_NEW(&s, 1, "a checkpoint"));
     lk_status status = session->rank == 0 ? describe(session, step, s) : lki_sheet_fill(session, s);
-    if (status == LK_OK && session->by_owners)
+    if (status == LK_OK && session->saves->by_owners)
         status = lki_sheet_divide(session, s);
     if (status == LK_OK)
         *out = s;
@@ -235,7 +234,7 @@ static lk_status prepare_sheet(lki_session *session, uint64_t step, lki_sheet **
     return status;
 }
 
-/* Collective where parameters are in parts; else rank 0's. */
+/* Computes the weights' hash.  Collective if hosts store parts of the parameters. */
 static lk_status hash_weights(const lki_session *session, lki_sheet *s)
 {
     char weights[65];
@@ -245,7 +244,7 @@ static lk_status hash_weights(const lki_session *session, lki_sheet *s)
                                                               : LK_OK;
 }
 
-/* Rank 0 writes what the others give. */
+/* Writes all data on rank 0; the other ranks send it their parts. */
 static lk_status save_alone(lki_session *session, const lki_sheet *s, bool wanted)
 {
     uint32_t writes = wanted;
@@ -264,7 +263,7 @@ static lk_status write_parts(lki_session *session, const lki_sheet *s, lki_writi
     return session->rank == 0 ? lki_writing_publish(writing, s, session->config) : LK_OK;
 }
 
-/* Every writer what it has. */
+/* Writes each writer's part. */
 static lk_status save_parts(lki_session *session, const lki_sheet *s, bool wanted)
 {
     lki_writing writing;
@@ -277,7 +276,7 @@ static lk_status save_parts(lki_session *session, const lki_sheet *s, bool wante
     return status;
 }
 
-/* Writes while all wait. */
+/* Saves while all ranks wait. */
 static lk_status save_now(lki_session *session, uint64_t step)
 {
     lki_sheet *s = NULL;
@@ -288,14 +287,14 @@ static lk_status save_now(lki_session *session, uint64_t step)
         status = lki_journal_sync(session->journal);
     if (status == LK_OK) {
         bool wanted = session->rank == 0 && !lki_sheet_is_there(s, session->config->checkpoint);
-        status      = session->by_owners ? save_parts(session, s, wanted)
+        status      = session->saves->by_owners ? save_parts(session, s, wanted)
                                          : save_alone(session, s, wanted);
     }
     lki_sheet_free(s);
     return status;
 }
 
-/* Writers copy what is theirs into a draft, which `s` and what is behind it now belong to. */
+/* Copies each writer's part for a draft.  Takes over `s`. */
 static lk_status copy_parts(lki_session *session, uint64_t step, lki_sheet *s)
 {
     lki_writing *writing = NULL;
@@ -307,9 +306,9 @@ static lk_status copy_parts(lki_session *session, uint64_t step, lki_sheet *s)
         status = LKI_NEW(&writing, 1, "a checkpoint");
     if (status == LK_OK)
         status = lki_writing_begin(writing, session, step, session->rank == 0, &begun);
-    session->drafting = begun;
+    session->saves->drafting = begun;
     if (status == LK_OK && s != NULL)
-        return lki_background_copy(session->background, session->exec, s, writing);
+        return lki_background_copy(session->saves->background, session->exec, s, writing);
     if (writing != NULL)
         lki_writing_end(writing);
     lki_free(writing);
@@ -317,17 +316,17 @@ static lk_status copy_parts(lki_session *session, uint64_t step, lki_sheet *s)
     return status;
 }
 
-/* Leaves a copy to be written, once the one before it is. */
+/* Makes a copy, once the previous copy is written, and writes it in the background. */
 static lk_status save_later(lki_session *session, uint64_t step)
 {
     lki_sheet *s = NULL;
     LK_TRY(lki_background_settle(session, step, true));
     LK_TRY(prepare_sheet(session, step, &s));
-    if (session->by_owners)
+    if (session->saves->by_owners)
         return copy_parts(session, step, s);
     if (session->rank != 0)
         return give_values(session);
-    return lki_background_copy(session->background, session->exec, s, NULL);
+    return lki_background_copy(session->saves->background, session->exec, s, NULL);
 }
 
 lk_status lki_save(lki_session *session, uint64_t step, bool later)
@@ -336,13 +335,13 @@ lk_status lki_save(lki_session *session, uint64_t step, bool later)
     later        = later && session->config->checkpoint_async;
     lk_comm_note(session->comm, step, later ? "copying a checkpoint" : "writing a checkpoint");
     lki_let_rank_0_work(session, true);
-    LK_TRY(lki_lock_hold(session->lock, session->config->checkpoint));
+    LK_TRY(lki_lock_hold(session->saves->lock, session->config->checkpoint));
     LK_TRY(later ? save_later(session, step) : save_now(session, step));
     LK_TRY(lk_barrier(session->comm));
     lki_let_rank_0_work(session, false);
     double stall = lki_seconds() - begun;
     if (later)
-        return lki_background_start(session->background, step, stall);
+        return lki_background_start(session->saves->background, step, stall);
     if (session->rank != 0)
         return LK_OK;
     return lki_note_saved(session, step, step, stall, stall);
@@ -351,8 +350,8 @@ lk_status lki_save(lki_session *session, uint64_t step, bool later)
 lk_status lki_note_saved(lki_session *session, uint64_t step, uint64_t saved, double stall,
                          double seconds)
 {
-    lk_checkpoint_times *times = &session->checkpoints;
-    lki_watch_written(&session->watch, saved);
+    lk_checkpoint_times *times = &session->saves->times;
+    lki_watch_written(&session->progress.watch, saved);
     times->written++;
     times->stalled += stall;
     times->longest_stall = fmax(times->longest_stall, stall);

@@ -1,24 +1,81 @@
-/* train/saves/save.h -- a checkpoint as its writer is told of it, and writing while the run goes
- * on. */
+/* train/saves/save.h -- the contents of a checkpoint for its writer, and the background writer. */
 #ifndef LKI_TRAIN_SAVE_H
 #define LKI_TRAIN_SAVE_H
 
 #include "checkpoint/draft.h"
-#include "train/session.h"
+#include "train/core/session.h"
+
+#define LKI_MODEL_FILE "model.safetensors"
+#define LKI_OPTIMIZER_FILE "optimizer.safetensors"
+#define LKI_STATE_FILE "state.safetensors"
+
+enum { LKI_OPTIMIZER_NAME_MAX = LK_NAME_MAX + 32 };
+
+typedef struct lki_background lki_background;
+
+/* The session's state for checkpoints. */
+struct lki_saves {
+    int                 lock; /* descriptor of the directory's lock; -1 on ranks other than 0 */
+    lki_background     *background; /* background writer; NULL without checkpoint_async */
+    bool                by_owners;  /* each host writes its own part (parts.c) */
+    bool                drafting;   /* some host is still writing a background checkpoint */
+    bool                drafted;    /* all hosts have finished writing it */
+    lk_checkpoint_times times;
+};
+
+LK_NODISCARD lk_status lki_saves_open(lki_session *session);
+
+/* Waits for the checkpoint that is being written, and ends its writer.  This function and
+ * lki_saves_close() accept a session without lki_saves_open(). */
+void lki_saves_stop(lki_session *session);
+
+/* Releases the directory's lock. */
+void lki_saves_close(lki_session *session);
+
+/* ---- Starting (start.c), and checkpoints (save.c, parts.c) --------------------------------- */
+
+/* Fails if the directory already has checkpoints, unless the run is resumed. */
+LK_NODISCARD lk_status lki_checkpoint_check(const lk_train_config *config);
+
+/* Locks the directory on rank 0, and repeats lki_checkpoint_check() while it is locked. */
+LK_NODISCARD lk_status lki_own_directory(lki_session *session);
+
+/* Fails with LK_EINVAL if options contradict the checkpoint to resume from.  The message names the
+ * first such option. */
+LK_NODISCARD lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info *data);
+
+/* Loads the file of --init or the checkpoint to resume from, and sets session->start.  Rank 0 reads
+ * the files.  Collective. */
+LK_NODISCARD lk_status lki_start_values(lki_session *session);
+
+/* Decides whether each host writes its own part of checkpoints.  Collective.  The parameters and
+ * the checkpoint directory must be open. */
+LK_NODISCARD lk_status lki_parts_agree(lki_session *session);
+
+/* Returns true if this rank writes any file of a checkpoint. */
+bool lki_parts_writes(const lki_session *session);
+
+/* Saves a checkpoint, and returns the outcome on every rank.  `later`: with checkpoint_async, ranks
+ * wait only until the copy is complete.  Collective. */
+LK_NODISCARD lk_status lki_save(lki_session *session, uint64_t step, bool later);
+
+/* Checks that a safetensors file has every parameter of the model. */
+LK_NODISCARD lk_status lki_init_check(const char *path, const lk_model *model);
 
 typedef struct {
     char         name[64];
     lki_stretch *stretches;
 } lki_sheet_part;
 
-/* Names and shapes are the session's; `info` points into it. */
+/* The contents of a checkpoint.  The session owns names and shapes; `info` points into the
+ * sheet. */
 typedef struct {
-    lk_tensor *tensors; /* of all files, in order */
+    lk_tensor *tensors; /* of all files, in file order */
     char (*names)[LKI_OPTIMIZER_NAME_MAX];
     lk_checkpoint_file files[3];
     size_t             file_count;
-    lki_part          *parts; /* [part_count], where hosts write what they keep; their memory: */
-    lki_sheet_part    *own_parts;
+    lki_part          *parts; /* [part_count]; with by_owners: this host's parts */
+    lki_sheet_part    *own_parts; /* memory of `parts` */
     size_t             part_count;
     char              *config; /* JSON */
     char               weights[65];
@@ -28,56 +85,53 @@ typedef struct {
 
 /* ---- save.c: writers ----------------------------------------------------------------------- */
 
-/* The tensors, where they lie or as they are fetched, in a zeroed sheet. */
+/* Lists all tensors in a zeroed sheet, each with its address or with a function that fetches it. */
 LK_NODISCARD lk_status lki_sheet_fill(lki_session *session, lki_sheet *sheet);
 void                   lki_sheet_free(lki_sheet *sheet);
 
-/* parts.c: divides what hosts keep in parts; the sheet says all that is in a checkpoint. */
+/* Divides the files to which each host writes its part.  Defined in parts.c. */
 LK_NODISCARD lk_status lki_sheet_divide(const lki_session *session, lki_sheet *sheet);
+
+/* Returns all contents of the sheet's checkpoint.  Defined in parts.c. */
 lki_contents           lki_sheet_contents(const lki_sheet *sheet);
 
-/* Whether the directory has this very checkpoint, made before by the same run. */
+/* Returns true if the directory already has this checkpoint, written by the same run. */
 bool lki_sheet_is_there(const lki_sheet *sheet, const char *dir);
 LK_NODISCARD lk_status lki_sheet_write(const lki_sheet *sheet, const lk_train_config *config);
 
-/* Counts a checkpoint and logs it. */
+/* Counts and logs a written checkpoint. */
 LK_NODISCARD lk_status lki_note_saved(lki_session *session, uint64_t step, uint64_t saved,
                                       double stall, double seconds);
 
-/* ---- background.c: writers; NULL does nothing ---------------------------------------------- */
+/* ---- background.c: background writers; functions ignore a NULL background ------------------- */
 
 typedef struct lki_writing lki_writing; /* parts.h */
 
-/* Every rank, under --host-memory: room for the copy of the one who has it on its host. */
+/* Reserves memory for the copy, counted in --host-memory.  Called on every rank. */
 LK_NODISCARD lk_status lki_background_make_room(lki_session *session);
 LK_NODISCARD lk_status lki_background_open(lki_background **out, lki_session *session);
 
-/* Waits for what is being written. */
+/* Waits for the checkpoint that is being written. */
 void lki_background_close(lki_background *background);
 
-/* Copies every tensor, fetching what is elsewhere, and takes the sheet over, fail or not.  With
- * `writing`, which is taken over, too, what is mine. */
+/* Copies every tensor, and fetches tensors that this host does not store.  With `writing`, copies
+ * only this rank's part.  Takes over `sheet` and `writing`, also on failure. */
 LK_NODISCARD lk_status lki_background_copy(lki_background *background, lk_exec *exec,
                                            lki_sheet *sheet, lki_writing *writing);
 
-/* Begins to write what was copied, for which the run stood still so long. */
+/* Starts to write the copy.  `stall`: seconds for which the copy stopped the run. */
 LK_NODISCARD lk_status lki_background_start(lki_background *background, uint64_t step,
                                             double stall);
 
-/* Takes notice, after `step` steps, of what has been written; `wait`: of what is being written,
- * too.  A disk that refused it is noted and no failure.  Collective where hosts write what they
- * keep. */
+/* Logs and counts the checkpoints written so far, after `step` steps.  With `wait`, first waits for
+ * the checkpoint that is being written.  A disk error is logged, but the function succeeds.
+ * Collective if hosts write their own parts. */
 LK_NODISCARD lk_status lki_background_settle(lki_session *session, uint64_t step, bool wait);
 
-/* Whether the writer is still at its files. */
+/* Returns true while the writer is busy. */
 bool lki_background_writes(const lki_background *background);
 
-/* Bytes of the copy. */
+/* Returns the bytes of a copy of `count` tensors. */
 size_t lki_background_bytes(const lk_tensor *tensors, size_t count);
-
-/* What who writes checkpoints copies of all values and states that they have: of parameters and of
- * each state a part of so many bytes, or all of them if that is 0: plan/estimate.c. */
-size_t lki_snapshot_bytes(const lk_train_config *config, const lk_model *model, size_t params_part,
-                          size_t states_part);
 
 #endif

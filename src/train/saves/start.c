@@ -1,6 +1,6 @@
-/* start.c -- what a run starts from: initial values, a checkpoint, or a file from elsewhere.
+/* start.c -- the initial values of a run: initialised, from a checkpoint, or from another file.
  *
- * Rank 0 reads, and tells the others: on their hosts there may be no such files.
+ * Rank 0 reads the files and broadcasts their contents, since other hosts may not have the files.
  */
 #include <errno.h>
 #include <libgen.h>
@@ -12,11 +12,14 @@
 #include "base/float.h"
 #include "base/memory.h"
 #include "checkpoint/directory.h"
-#include "train/session.h"
+#include "train/core/identity.h"
+#include "train/saves/lock.h"
+#include "train/saves/save.h"
 
 /* ---- Resuming ---------------------------------------------------------------------------- */
 
-/* And brings its name to the disk.  A parent that is not there is more likely a slip. */
+/* Creates a directory and syncs its name to disk.  Does not create missing parents, since these
+ * suggest a mistyped path. */
 static lk_status make_directory(const char *path)
 {
     char parent[LKI_PATH_BYTES];
@@ -25,7 +28,7 @@ static lk_status make_directory(const char *path)
                                : lk_fail(LK_EIO, "cannot create the checkpoint directory '%s': %s",
                                          path, strerror(errno));
     if (snprintf(parent, sizeof parent, "%s", path) >= (int)sizeof parent)
-        return lk_fail(LK_EINVAL, "--checkpoint has a path of %zu bytes", strlen(path));
+        return lk_fail(LK_EINVAL, "`checkpoint` has a path of %zu bytes", strlen(path));
     return lki_directory_sync(dirname(parent));
 }
 
@@ -35,19 +38,19 @@ lk_status lki_checkpoint_check(const lk_train_config *config)
     if (config->checkpoint == NULL) {
         if (config->resume)
             return lk_fail(LK_EINVAL,
-                           "--resume needs --checkpoint DIR, the directory to resume from");
+                           "`resume` needs `checkpoint` DIR, the directory to resume from");
         return LK_OK;
     }
     LK_TRY(lk_checkpoint_exists(config->checkpoint, &exists));
     if (exists && !config->resume)
         return lk_fail(LK_EINVAL,
-                       "'%s' already has checkpoints; continue that run with --resume, or "
-                       "give another --checkpoint directory",
+                       "'%s' already has checkpoints; continue that run with `resume`, or "
+                       "give another `checkpoint` directory",
                        config->checkpoint);
     if (!exists && config->resume_required)
         return lk_fail(LK_EINVAL,
-                       "there is no checkpoint in '%s' to resume from; leave --resume out "
-                       "to start a new run (or use --resume=auto)",
+                       "there is no checkpoint in '%s' to resume from; leave `resume` out "
+                       "to start a new run (or use `resume`=auto)",
                        config->checkpoint);
     LK_TRY(make_directory(config->checkpoint));
     if (access(config->checkpoint, W_OK | X_OK) != 0)
@@ -56,18 +59,19 @@ lk_status lki_checkpoint_check(const lk_train_config *config)
     return LK_OK;
 }
 
-/* Once rank 0 holds the directory it looks again: the run before may have saved since the check.
- * Every rank must have come past its own check, which would find the directory in use. */
+/* Locks the directory, then checks again, since the previous run may have saved since the first
+ * check.  All ranks have passed their own check by now, which would report the directory as in
+ * use. */
 lk_status lki_own_directory(lki_session *s)
 {
     const lk_train_config *c = s->config;
     if (s->rank != 0 || c->checkpoint == NULL || s->replays)
         return LK_OK;
-    LK_TRY(lki_lock_take(&s->lock, c->checkpoint, s->journal));
+    LK_TRY(lki_lock_take(&s->saves->lock, c->checkpoint, s->journal));
     return lki_checkpoint_check(c);
 }
 
-/* Whether this run goes on with that one; leaves what else it goes on with. */
+/* Checks that this run can continue from the checkpoint, and reads further state from it. */
 static lk_status check_compatible(const lk_train_config *config, const lk_dataset_info *data,
                                   const lk_checkpoint_info *info, char loss_chain[65],
                                   lk_loss_scaler *scaler, lk_noise *noise, lki_watch *watch)
@@ -90,7 +94,7 @@ static lk_status check_compatible(const lk_train_config *config, const lk_datase
     json_decref(mine);
     LK_TRY(status);
     if (info->step > config->steps)
-        return lk_fail(LK_EINVAL, "the checkpoint is at step %llu, past --steps %llu",
+        return lk_fail(LK_EINVAL, "the checkpoint is at step %llu, past `steps` %llu",
                        (unsigned long long)info->step, (unsigned long long)config->steps);
     return LK_OK;
 }
@@ -128,13 +132,13 @@ static void note_exactness(lki_session *session, const lk_checkpoint_info *info)
                          info->exactness_id, session->exactness_id);
 }
 
-/* What rank 0 has read is everybody's. */
+/* Broadcasts values that rank 0 has read. */
 static lk_status share(lki_session *session, float *values, size_t count)
 {
     return lk_broadcast(session->comm, values, count * sizeof *values, 0);
 }
 
-/* `checkpoint` is NULL on all ranks but 0. */
+/* Reads a tensor on rank 0 and broadcasts it.  `checkpoint` is NULL on the other ranks. */
 static lk_status read_shared(lki_session *session, const lk_checkpoint *checkpoint,
                              const char *file, const char *name, lk_shape shape, float *values)
 {
@@ -185,8 +189,9 @@ static lk_status load_all(lki_session *session, const lk_checkpoint *checkpoint)
     return status;
 }
 
-/* The checkpoint to go on from.  Its bytes are verified here, so this may take long. */
-static lk_status find_checkpoint(lki_session *session, lk_checkpoint **out)
+/* Opens the checkpoint to continue from.  May take long, since it verifies all bytes. */
+static lk_status find_checkpoint(lki_session *session, lk_checkpoint **out, lk_loss_scaler *scaler,
+                                 lk_noise *noise)
 {
     const lk_train_config *config      = session->config;
     char                   notes[2048] = "";
@@ -195,44 +200,45 @@ static lk_status find_checkpoint(lki_session *session, lk_checkpoint **out)
         LK_TRY(lk_checkpoint_open_step(out, config->checkpoint, (uint64_t)config->resume_step));
     else
         LK_TRY(lk_checkpoint_open(out, config->checkpoint, notes, sizeof notes));
-    if (notes[0] != '\0') /* whole lines */
+    if (notes[0] != '\0') /* one or more whole lines */
         lki_journal_note(session->journal, "%.*s", (int)strlen(notes) - 1, notes);
     const lk_checkpoint_info *info = lk_checkpoint_describe(*out);
     LK_TRY(check_compatible(config, lk_dataset_describe(session->dataset), info,
-                            session->loss_chain, &session->scaler, &session->noise,
-                            &session->watch));
+                            session->progress.loss_chain, scaler, noise, &session->progress.watch));
     session->inexact = lki_is_labelled(info->exactness_id);
     if (session->inexact)
         lki_go_on_inexact(session);
     note_exactness(session, info);
-    session->start = info->step;
+    session->progress.start = info->step;
     return LK_OK;
 }
 
 static lk_status resume(lki_session *session)
 {
-    lk_checkpoint *checkpoint = NULL;
-    lk_status      status     = LK_OK;
+    lk_checkpoint    *checkpoint = NULL;
+    lk_status         status     = LK_OK;
+    lki_run_progress *progress   = &session->progress;
+    lk_loss_scaler    scaler     = lk_parallel_scaler(session->parallel);
+    lk_noise          noise      = { 0 };
 
-    session->scaler = lk_parallel_scaler(session->parallel);
     if (session->rank == 0)
-        status = find_checkpoint(session, &checkpoint);
+        status = find_checkpoint(session, &checkpoint, &scaler, &noise);
     if (status == LK_OK)
-        status = lk_broadcast(session->comm, &session->start, sizeof session->start, 0);
+        status = lk_broadcast(session->comm, &progress->start, sizeof progress->start, 0);
     if (status == LK_OK)
         status = lk_broadcast(session->comm, &session->inexact, sizeof session->inexact, 0);
     if (status == LK_OK && session->inexact)
         lki_go_on_inexact(session);
     if (status == LK_OK)
-        status = lk_broadcast(session->comm, session->loss_chain, sizeof session->loss_chain, 0);
+        status = lk_broadcast(session->comm, progress->loss_chain, sizeof progress->loss_chain, 0);
     if (status == LK_OK)
-        status = lk_broadcast(session->comm, &session->scaler, sizeof session->scaler, 0);
+        status = lk_broadcast(session->comm, &scaler, sizeof scaler, 0);
     if (status == LK_OK)
-        status = lk_broadcast(session->comm, &session->noise, sizeof session->noise, 0);
+        status = lk_broadcast(session->comm, &noise, sizeof noise, 0);
     if (status == LK_OK)
-        status = lk_broadcast(session->comm, &session->watch, sizeof session->watch, 0);
-    lk_parallel_load_scaler(session->parallel, &session->scaler);
-    lk_parallel_load_noise(session->parallel, &session->noise);
+        status = lk_broadcast(session->comm, &progress->watch, sizeof progress->watch, 0);
+    lk_parallel_load_scaler(session->parallel, &scaler);
+    lk_parallel_load_noise(session->parallel, &noise);
     if (status == LK_OK)
         status = load_all(session, checkpoint);
     if (status == LK_OK && session->rank == 0)
@@ -243,7 +249,8 @@ static lk_status resume(lki_session *session)
 
 /* ---- Starting from a file ---------------------------------------------------------------- */
 
-/* Files from elsewhere may put "transformer." before GPT-2's names. */
+/* Finds a parameter by name.  Other programs may write GPT-2's names with the prefix
+ * "transformer.". */
 static const lk_tensor *find_param(const lk_safetensors *file, const char *name)
 {
     char             prefixed[LK_NAME_MAX + 16];
@@ -254,7 +261,8 @@ static const lk_tensor *find_param(const lk_safetensors *file, const char *name)
     return lk_safetensors_find(file, prefixed);
 }
 
-/* Position embeddings may be longer than the context: the first rows are taken. */
+/* Returns true if the file's shape matches the parameter's.  Position embeddings in the file may be
+ * longer; then their first rows are used. */
 static bool shape_fits(const lk_param *param, lk_shape shape)
 {
     bool fits = shape.rank == param->shape.rank;
@@ -297,7 +305,8 @@ static lk_status init_tensor(const lk_tensor **out, const lk_safetensors *file, 
     return LK_OK;
 }
 
-/* Buffers that GPT-2 files carry, and a head that is tied anyway. */
+/* Returns true for tensors that a GPT-2 file may have in addition to the model's: mask buffers, and
+ * an output head equal to the embedding. */
 static bool may_be_left(const char *name, const lk_safetensors *file, const lk_tensor *tensor)
 {
     const char      *tail = strrchr(name, '.');
@@ -312,7 +321,7 @@ static bool may_be_left(const char *name, const lk_safetensors *file, const lk_t
     return bias || strstr(name, ".attn.masked_bias") != NULL;
 }
 
-/* A file with more in it than the model has is another model's. */
+/* Fails if the file has more tensors than the model, because it then belongs to another model. */
 static lk_status check_nothing_left(const lk_safetensors *file, const char *path,
                                     const lk_param *params, uint32_t count)
 {
@@ -375,7 +384,7 @@ static void to_floats(const lk_tensor *tensor, size_t count, float *out)
     }
 }
 
-/* Element by element of one tensor of the file, as floats. */
+/* Reads a tensor of the file as floats, and checks that all values are finite. */
 static lk_status read_init(const lk_safetensors *file, const char *path, const lk_param *param,
                            size_t count, float *values)
 {

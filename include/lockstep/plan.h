@@ -1,0 +1,185 @@
+/* lockstep/plan.h -- predicts the memory, the traffic and the time of a training run.
+ *
+ * A plan completes a configuration (lockstep/train.h) as a run would and builds the model without
+ * memory for its values.  The strategies then report the memory that they would use
+ * (lk_parallel_estimate()).  So the bytes are those of a run, for any size of model and machine.
+ *
+ * Times come from a model of a step, lk_step_model.  Its inputs are rates of a machine, which are
+ * either given or measured on this machine.  docs/plan.md describes how accurate these predictions
+ * are.
+ *
+ * lk_train_plan_make() does this for every strategy and chooses one.  The functions before it are
+ * its parts, for programs that need only some of them.
+ */
+#ifndef LK_PLAN_H
+#define LK_PLAN_H
+
+#include "lockstep/train.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Memory ------------------------------------------------------------------------------ */
+
+/* The memory that a run needs on the host that needs most; sizes in bytes. */
+typedef struct {
+    size_t           parameters;  /* number of elements */
+    uint32_t         workers;     /* on that host */
+    lk_parallel_cost shared;      /* memory shared by a host's workers, and bytes sent per step */
+    size_t           activations; /* bytes per worker, including scratch memory of the blocks */
+    uint64_t         spilled;     /* bytes of activations that each worker stores in a file */
+    size_t           packs;       /* packed weights, shared by the workers of a host */
+    size_t           snapshot;    /* copy that checkpoint_async takes; of the largest host */
+    size_t           program;     /* per worker: buffers and fixed overhead */
+} lk_train_cost;
+LK_API size_t lk_train_cost_bytes(const lk_train_cost *cost); /* the total, without the data */
+
+/* Completes a configuration as lk_train_check() does.  Computes the memory of a run whose workers
+ * are divided evenly among `hosts` hosts.  The model may be too large for this machine.  Only the
+ * data and config->init must exist. */
+LK_API LK_NODISCARD lk_status lk_train_estimate(lk_train_config *config, uint32_t hosts,
+                                                lk_train_cost *out);
+
+/* Returns LK_EINVAL if a host needs more than config->host_memory.  The message names the bytes and
+ * a strategy that would fit.  A run enforces this limit while its workers run. */
+LK_API LK_NODISCARD lk_status lk_train_fits(const lk_train_config *config, uint32_t hosts);
+
+/* ---- Predicting a step ------------------------------------------------------------------- */
+
+/* A group of buckets that complete together.  `buckets` is their number; the other fields are their
+ * fractions of the totals.  With stage 3, gathers[t][p] is the number of times that a pass gathers
+ * them: t is 0 in the first turn of a step, else 1; p is 0 in forward and 1 in backward. */
+typedef struct {
+    double buckets, gradients, parameters, forward, backward, gathers[2][2];
+} lk_step_piece;
+
+/* The inputs of a prediction.  All hosts have equally many workers. */
+typedef struct {
+    uint32_t       workers, hosts, virtual_workers, piece_count;
+    uint32_t       micro_count;       /* micro-batches per virtual worker; 0 = 1 */
+    uint32_t       stage;             /* 0: ddp; 1 to 3: the ZeRO stage */
+    uint32_t       shard_hosts;       /* with stage 3: hosts that share a model copy; 0 = all */
+    bool           buddies;           /* neighbouring hosts hold replicas of each other's shard */
+    double         forward, backward; /* seconds per virtual worker */
+    double         update;          /* seconds after backward: sums within a host, and optimizer */
+    double         gradient_bytes;  /* bytes of all gradients; tied parameters count twice */
+    double         parameter_bytes; /* of all parameters; 0 = gradient_bytes */
+    double         bucket_bytes;    /* bytes of gradients per bucket; 0 = 25 MiB */
+    lk_step_piece *pieces;          /* [piece_count], in backward's order; NULL: equal pieces */
+    double         bandwidth, latency;  /* bytes per second and host; seconds per message */
+    double file_bytes, pass_file_bytes; /* bytes of hosts sharing a model: per update, per pass */
+    double file_bandwidth;              /* bytes per second and host; 0: unknown */
+} lk_step_model;
+
+typedef struct {
+    uint32_t rounds;                 /* virtual workers of the worker that has most */
+    double   balance;                /* V / N divided by rounds */
+    double   sent;                   /* bytes sent by the host that sends most */
+    double   compute;                /* seconds: forward and backward of all rounds */
+    double   communication, exposed; /* seconds of network use; the part not hidden */
+    double   files, stalled;         /* seconds of file use; the part not hidden */
+    double   seconds;                /* compute + exposed + update + stalled */
+    double   efficiency;             /* ideal time (balanced, no communication) / `seconds` */
+} lk_step_prediction;
+
+/* Predicts a step, with the communication of the cheapest exact algorithms.  For every subtree of
+ * virtual workers that a host computes, it sends (H-1)/H of the bytes to sum, and as many bytes of
+ * sums or parameters.  A bucket takes ceil(log2 H) consecutive messages in each direction.  Buckets
+ * are sent one at a time during the last micro-batch.  If there is only one micro-batch, stages 2
+ * and 3 have memory for two buckets.  Stages 1 and 2 gather parameters after the update, which
+ * nothing hides.  Stage 3 gathers them in all passes, one bucket ahead. */
+LK_API LK_NODISCARD lk_status lk_step_predict(lk_step_prediction *out, const lk_step_model *model);
+
+/* The rates of a machine, for lk_step_model.  0 = unknown. */
+typedef struct {
+    double flops;            /* operations per second and worker in matrix products */
+    double memory_bandwidth; /* bytes per second and worker; 0: updates take no time */
+    double bandwidth, latency, file_bandwidth; /* file_bandwidth: 0 = the measured rate, if any */
+} lk_rates;
+
+/* The times measured on a machine, for blocks of one kind of model and for updates. */
+typedef struct lk_calibration lk_calibration;
+
+/* Completes a configuration as lk_train_check() does, and measures this machine for some seconds:
+ * blocks of small models of config->model's kind, updates of several sizes, and a file in
+ * config->offload.  Runs the workers of one host as threads (at most one per core of this machine),
+ * each with config->threads. */
+LK_API LK_NODISCARD lk_status lk_calibrate(lk_calibration **out, lk_train_config *config,
+                                           uint32_t hosts);
+LK_API void                   lk_calibration_free(lk_calibration *calibration);
+
+/* Completes a configuration as lk_train_check() does and fills in the model of its step, which
+ * lk_step_model_deinit() frees.  Times come from `measured`, or from rates->flops if that is NULL.
+ * *flops (may be NULL) receives the operations per step of all workers, as in lk_step_report. */
+LK_API LK_NODISCARD lk_status lk_train_model_step(lk_step_model *out, double *flops,
+                                                  lk_train_config *config, uint32_t hosts,
+                                                  const lk_rates       *rates,
+                                                  const lk_calibration *measured);
+LK_API void                   lk_step_model_deinit(lk_step_model *model);
+
+/* ---- Comparing strategies ----------------------------------------------------------------- */
+
+enum { LK_PLAN_ROWS_MAX = 8, LK_PLAN_POINTS_MAX = 32 };
+
+typedef struct {
+    size_t   struct_size;  /* LK_TRAIN_PLAN_OPTIONS_INIT */
+    uint32_t hosts;        /* 0 = 1; the workers are divided evenly among them */
+    double   memory;       /* memory of a host in bytes; 0 = no limit */
+    bool     measure;      /* take times from lk_calibrate() */
+    lk_rates rates;        /* with rates.flops set, times come from `rates` */
+    uint32_t most_workers; /* largest number of workers of the points; 0 = 4096 */
+} lk_train_plan_options;
+
+#define LK_TRAIN_PLAN_OPTIONS_INIT LK_OPTIONS_INIT(lk_train_plan_options)
+
+/* A strategy that supports the given options. */
+typedef struct {
+    const char        *strategy;
+    lk_train_cost      cost;
+    double             bytes; /* lk_train_cost_bytes(&cost) */
+    bool               fits;  /* `bytes` is at most options.memory */
+    lk_step_model      model; /* `model` and `step` are zero if the step is not timed */
+    lk_step_prediction step;
+} lk_train_plan_row;
+
+/* A strategy that does not support the given options, although another strategy does. */
+typedef struct {
+    const char *strategy;
+    char        why[512];
+} lk_train_plan_refusal;
+
+/* The chosen strategy with another number of workers, but equally many per host. */
+typedef struct {
+    uint32_t           workers, hosts;
+    bool               dealt; /* V >= workers, so the fields of `same` are valid */
+    lk_step_prediction each;  /* every worker computes as much as in the plan */
+    lk_step_prediction same;  /* all workers together compute the plan's batch */
+} lk_train_plan_point;
+
+typedef struct {
+    lk_train_plan_row     rows[LK_PLAN_ROWS_MAX];
+    uint32_t              row_count, chosen; /* chosen: index of a row; row_count if none fits */
+    char                  why[256];          /* the reason for that choice */
+    lk_train_plan_refusal refused[LK_PLAN_ROWS_MAX];
+    uint32_t              refused_count;
+    bool                  timed;
+    double                flops;                      /* operations per step; if timed */
+    lk_train_plan_point   points[LK_PLAN_POINTS_MAX]; /* 1, 2, 4 ... workers; if timed */
+    uint32_t              point_count;
+    double                alone; /* seconds per step of the same batch on one worker */
+} lk_train_plan;
+
+/* Completes a configuration as lk_train_check() does.  Plans config->strategy or, if that is NULL,
+ * all strategies that support the options.  Among the strategies that fit, chooses the one with the
+ * shortest step, or without times the one that sends least.  The points use one host unless
+ * rates.bandwidth is given.  Fails if no strategy is possible.  The caller frees the plan with
+ * lk_train_plan_deinit(), also after a failure. */
+LK_API LK_NODISCARD lk_status lk_train_plan_make(lk_train_plan *out, lk_train_config *config,
+                                                 const lk_train_plan_options *options);
+LK_API void                   lk_train_plan_deinit(lk_train_plan *plan);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LK_PLAN_H */

@@ -1,0 +1,20 @@
+/* cli/words.h -- translates messages of the library into terms of the command. */
+#ifndef LKI_CLI_WORDS_H
+#define LKI_CLI_WORDS_H
+
+#include <stddef.h>
+
+enum { LKI_WORDS_BYTES = 1024 };
+
+/* Copies a message of the library.  Replaces a field of a public struct, which is in backquotes
+ * (`global_batch`), by the option that sets it (--global-batch).  Truncates a message longer than
+ * `bytes`. */
+void lki_words(char *out, size_t bytes, const char *message);
+
+/* Prints "lockstep COMMAND: " and a message of the library, in terms of the command. */
+void lki_print_message(const char *command, const char *message);
+
+/* Prints "lockstep COMMAND: " and the last error of this thread, in terms of the command. */
+void lki_print_error(const char *command);
+
+#endif

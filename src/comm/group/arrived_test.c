@@ -1,0 +1,70 @@
+/* arrived_test.c -- an operation that all ranks have reached succeeds, even if one of the ranks
+ * dies afterwards.
+ *
+ * Method: the linker redirects a waiting rank's check for dead peers to the function below.  Before
+ *         the first check this function lets the other rank arrive and die.  Expects that this
+ *         operation succeeds and that the next operation fails.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+#include "comm/world_testing.h"
+
+enum { WAITER, VICTIM };
+
+static _Atomic int *waited; /* 1: WAITER has begun to check for dead peers, and VICTIM may arrive */
+static bool         opened; /* the group is open; earlier waits are not part of the test */
+
+lk_status __wrap_lki_peers_check(lk_comm *comm, lki_goal goal);
+lk_status __real_lki_peers_check(lk_comm *comm, lki_goal goal);
+
+lk_status __wrap_lki_peers_check(lk_comm *comm, lki_goal goal)
+{
+    if (opened && comm->rank == WAITER && atomic_exchange(waited, 1) == 0) {
+        struct pollfd ended = { .fd = comm->self->pidfds[VICTIM], .events = POLLIN };
+        if (poll(&ended, 1, WORLD_PATIENCE_MS) != 1)
+            abort();
+    }
+    return __real_lki_peers_check(comm, goal);
+}
+
+static bool come_and_die(lk_comm *comm, void *context)
+{
+    (void)context;
+    opened = true;
+    while (comm->rank == VICTIM && atomic_load(waited) == 0)
+        (void)usleep(200);
+    CHECK(lk_barrier(comm) == LK_OK);
+    if (comm->rank == VICTIM)
+        (void)raise(SIGKILL);
+    CHECK(lk_barrier(comm) == LK_EPEER);
+    CHECK(strstr(lk_error_last()->message, "rank 1") != NULL);
+    return true;
+}
+
+static void what_has_arrived_counts(void **state)
+{
+    (void)state;
+    for (int deaf = 0; deaf < 2; deaf++) {
+        world w = { .size = 2, .timeout_ms = WORLD_PATIENCE_MS, .victim = NOBODY,
+                    .deaf = deaf != 0 };
+        atomic_store(waited, 0);
+        assert_int_equal(world_run(w, come_and_die, NULL), 1 << WAITER);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_has_arrived_counts),
+    };
+    waited = mmap(NULL, sizeof *waited, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (waited == MAP_FAILED)
+        return 1;
+    return cmocka_run_group_tests_name("comm.arrived", tests, NULL, NULL);
+}

@@ -1,0 +1,196 @@
+/* prepare_test.c -- the constants that rank 0 determines before the first choice, on all ranks.
+ *
+ * Goal:   constants come from the given file, else from the cache, else from a measurement, which
+ *         is cached.  An unusable cache file is replaced.  All ranks have equal constants.  A
+ *         simulation measures nothing by itself.  With shared cores, algorithms that send less are
+ *         preferred.
+ * Method: hosted_testing.h; lki_tuning_prepare() is called as for real links.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "base/hash.h"
+#include "comm/algorithm/schedule.h"
+#include "comm/span/tuning.h"
+#include "comm/hosted_testing.h"
+
+/* ---- Sources ----------------------------------------------------------------------------- */
+
+typedef struct {
+    char        cache[64]; /* a directory */
+    const char *tuning;    /* a given file */
+    const char *expected;  /* part of rank 0's description of the source */
+    const char *and;
+    lki_model   model;     /* rank 0's model after the run */
+} sources;
+
+static bool prepares(lk_comm *comm, void *context)
+{
+    sources    *s      = context;
+    lki_tuning *tuning = &comm->self->tuning;
+    uint64_t    mine[HOSTED_MAX], all[HOSTED_MAX];
+
+    CHECK(s->tuning != NULL || strcmp(tuning->source, "those of a network of 10 Gbit/s") == 0);
+    (void)snprintf(tuning->cache, sizeof tuning->cache, "%s", s->cache);
+    CHECK(lki_tuning_prepare(comm) == LK_OK);
+    if (comm->rank == 0) {
+        s->model = tuning->model;
+        if (strstr(lk_comm_tuning(comm), s->expected) == NULL ||
+            strstr(lk_comm_tuning(comm), s->and) == NULL)
+            fprintf(stderr, "it says \"%s\"\n", lk_comm_tuning(comm));
+        CHECK(strstr(lk_comm_tuning(comm), s->expected) != NULL);
+        CHECK(strstr(lk_comm_tuning(comm), s->and) != NULL);
+    }
+    mine[0] = lki_xxh3(&tuning->model, sizeof tuning->model) ^
+              lki_xxh3(&tuning->cores, sizeof tuning->cores);
+    CHECK(lk_all_gather(comm, mine, all, sizeof *mine) == LK_OK);
+    for (uint32_t rank = 0; rank < comm->size; rank++)
+        CHECK(all[rank] == mine[0]);
+    return true;
+}
+
+static void run(sources *s, const char *expected, const char *and, uint32_t hosts)
+{
+    s->expected = expected;
+    s->and      = and;
+    assert_true(hosted_all((hosted){ .hosts = hosts, .each = 5 - hosts, .tuning = s->tuning },
+                           prepares, s));
+}
+
+/* Runs a shell command in which $D is the folder. */
+static void shell(const char *command, const char *folder)
+{
+    assert_int_equal(setenv("D", folder, 1), 0);
+    assert_int_equal(system(command), 0);
+}
+
+static void constants_are_measured_once(void **state)
+{
+    sources s = { .cache = "/tmp/lockstep-cache-XXXXXX" };
+
+    (void)state;
+    assert_non_null(mkdtemp(s.cache));
+    strcat(s.cache, "/a/b"); /* neither folder exists yet */
+    run(&s, "measured, and kept in ", s.cache, 3);
+    lki_model first = s.model;
+    run(&s, "of ", s.cache, 3);
+    assert_true(fabs(s.model.beta / first.beta - 1) < 1e-3); /* the file has four digits */
+    run(&s, "measured, and kept in ", s.cache, 2); /* other hosts */
+
+    shell("for f in $D/*; do echo 'alpha 1e-5' > $f; done", s.cache);
+    run(&s, "measured (instead: ", "is not whole", 3);
+    run(&s, "of ", "", 3);
+    shell("for f in $D/*; do head -c 100 /dev/urandom > $f; done", s.cache);
+    run(&s, "measured (instead: ", "expected alpha", 3);
+    run(&s, "of ", "", 3);
+    shell("for f in $D/*; do : > $f; done", s.cache);
+    run(&s, "measured (instead: ", "is not whole", 3);
+    shell("test $(ls $D | wc -l) = 2 && rm -r $(dirname $(dirname $D))", s.cache);
+}
+
+static void a_cache_that_cannot_be_is_none(void **state)
+{
+    sources s = { .cache = "/dev/null/x" };
+
+    (void)state;
+    run(&s, "measured; ", "Not a directory", 3);
+    s.cache[0] = '\0';
+    run(&s, "measured", "", 3);
+}
+
+static void a_file_that_was_given_wins(void **state)
+{
+    sources s       = { .cache = "/tmp/lockstep-cache-XXXXXX" };
+    char    path[80];
+
+    (void)state;
+    assert_non_null(mkdtemp(s.cache));
+    (void)snprintf(path, sizeof path, "%s/mine", s.cache);
+    assert_int_equal(lki_model_write(&(lki_model){ 1, 2, 3, 4 }, path), LK_OK);
+    s.tuning = path;
+    run(&s, "", "", 3);
+    assert_true(s.model.alpha == 1 && s.model.gamma == 4);
+    shell("test $(ls $D | wc -l) = 1 && rm -r $D", s.cache); /* nothing was cached */
+}
+
+/* ---- Cores ------------------------------------------------------------------------------- */
+
+static void cores_are_counted(void **state)
+{
+    const uint64_t one[4] = { 7, 7, 7, 7 }, two[4] = { 7, 8, 7, 8 }, uneven[4] = { 7, 7, 7, 8 };
+    cpu_set_t      each[4], both[4];
+
+    (void)state;
+    for (size_t rank = 0; rank < 4; rank++) {
+        CPU_ZERO(&each[rank]);
+        CPU_SET(rank, &each[rank]);
+        CPU_ZERO(&both[rank]);
+        CPU_SET(0, &both[rank]);
+        CPU_SET(1, &both[rank]);
+    }
+    assert_true(lki_tuning_cores(4, one, each) == 0);    /* each rank is bound to a core */
+    assert_true(lki_tuning_cores(4, one, both) == 2);    /* four ranks share two cores */
+    assert_true(lki_tuning_cores(4, two, both) == 0);    /* each machine has two cores for two
+                                                          * ranks */
+    assert_true(fabs(lki_tuning_cores(4, uneven, both) - 4 * 2. / 3) < 1e-9);
+}
+
+/* ---- Choosing ---------------------------------------------------------------------------- */
+
+static const char *chosen(const lki_tuning *tuning, lki_op_kind kind, uint32_t ranks, uint32_t each,
+                          size_t bytes)
+{
+    const lki_problem p = { .kind = kind, .size = ranks, .each = each, .dtype = LK_F32,
+                            .op = LK_SUM, .width = 4, .bytes = bytes, .window = SIZE_MAX };
+    return lki_tuning_choose(tuning, &p)->name;
+}
+
+static void choices_are_those_of_the_constants(void **state)
+{
+    /* Ranks on two cores of one machine, over loopback; and ranks with a core each. */
+    const lki_tuning crowded = { .model = { 16e-6, 14e-6, 0.9e-9, 7e-12 }, .cores = 2 };
+    const lki_tuning free    = { .model = crowded.model };
+    const lki_tuning slow    = { .model = { 30e-6, 3e-6, 8e-9, 0.1e-9 } };
+
+    (void)state;
+    assert_string_equal(chosen(&free, LKI_OP_ALL_REDUCE, 4, 0, 4), "linear");
+    assert_string_equal(chosen(&crowded, LKI_OP_ALL_REDUCE, 8, 0, 4), "tree");
+    assert_string_equal(chosen(&crowded, LKI_OP_ALL_REDUCE, 4, 0, 1 << 20), "halving");
+    assert_string_equal(chosen(&crowded, LKI_OP_ALL_REDUCE, 4, 2, 4), "levels");
+    assert_string_equal(chosen(&crowded, LKI_OP_ALL_REDUCE, 4, 2, 1 << 20), "levels");
+    assert_string_equal(chosen(&slow, LKI_OP_ALL_REDUCE, 3, 0, 1 << 20), "direct");
+    assert_string_equal(chosen(&slow, LKI_OP_BROADCAST, 16, 0, 1 << 20), "tree");
+    assert_string_equal(chosen(&slow, LKI_OP_BROADCAST, 2, 0, 1 << 20), "linear");
+    assert_string_equal(chosen(&slow, LKI_OP_ALL_GATHER, 8, 4, 1 << 20), "levels");
+}
+
+/* Checks that levels cost slightly more than their part between the hosts. */
+static void levels_cost_what_they_do_between_hosts(void **state)
+{
+    const lki_tuning  slow = { .model = { 30e-6, 3e-6, 8e-9, 0 } };
+    const lki_problem all  = { .kind = LKI_OP_ALL_REDUCE, .size = 8, .each = 4, .dtype = LK_F32,
+                               .op = LK_SUM, .width = 4, .bytes = 1 << 20, .window = SIZE_MAX };
+    double between = 30e-6 + 3e-6 + (1 << 20) * 8e-9; /* the linear algorithm, with all slices at
+                                                       * once */
+
+    (void)state;
+    assert_true(fabs(lki_tuning_seconds(&slow, &lki_method_levels, &all) - between - 30e-6)
+                < 1e-9);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cores_are_counted),
+        cmocka_unit_test(choices_are_those_of_the_constants),
+        cmocka_unit_test(levels_cost_what_they_do_between_hosts),
+        cmocka_unit_test(constants_are_measured_once),
+        cmocka_unit_test(a_cache_that_cannot_be_is_none),
+        cmocka_unit_test(a_file_that_was_given_wins),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,141 @@
+/* address_test.c -- addresses as text, and the choice of an interface. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <netdb.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/status.h"
+#include "link/address.h"
+
+static void text_and_back(void **state)
+{
+    static const char *const TEXTS[] = { "10.0.0.1:4711", "[::1]:4711", "127.0.0.1:1",
+                                         "[2001:db8::ff00:42:8329]:65535" };
+    (void)state;
+    for (size_t i = 0; i < sizeof TEXTS / sizeof TEXTS[0]; i++) {
+        lki_address address;
+        char        text[LKI_ADDRESS_BYTES];
+        assert_int_equal(lki_address_parse(&address, TEXTS[i]), LK_OK);
+        lki_address_text(text, &address);
+        assert_string_equal(text, TEXTS[i]);
+        assert_int_equal(lki_address_is_loopback(&address),
+                         strchr(TEXTS[i], '1') == TEXTS[i] + 3 || TEXTS[i][2] == '7');
+    }
+}
+
+static void what_is_no_address(void **state)
+{
+    static const char *const TEXTS[] = { "",
+                                         ":",
+                                         "10.0.0.1",
+                                         "10.0.0.1:",
+                                         ":4711",
+                                         "::1:4711",
+                                         "[::1]",
+                                         "[]:1",
+                                         "localhost:4711",
+                                         "10.0.0.256:1",
+                                         "10.0.0.1:port",
+                                         "10.0.0.1:12345678901234567",
+                                         "[::1:5" };
+    (void)state;
+    for (size_t i = 0; i < sizeof TEXTS / sizeof TEXTS[0]; i++) {
+        lki_address address;
+        if (lki_address_parse(&address, TEXTS[i]) != LK_EINVAL)
+            fail_msg("\"%s\" is taken for an address", TEXTS[i]);
+    }
+    char host[256], port[16];
+    assert_int_equal(lki_address_split("node7.cluster:29500", host, port), LK_OK);
+    assert_string_equal(host, "node7.cluster");
+    assert_string_equal(port, "29500");
+}
+
+static void loopback_is_for_one_host(void **state)
+{
+    char out[LKI_ADDRESS_BYTES];
+    (void)state;
+    assert_int_equal(lki_address_interface(out, "127.0.0.1:4711", false), LK_OK);
+    assert_string_equal(out, "127.0.0.1");
+    struct addrinfo *found = NULL; /* none without /etc/hosts */
+    if (getaddrinfo("localhost", NULL, NULL, &found) == 0) {
+        assert_int_equal(lki_address_interface(out, "localhost:4711", false), LK_OK);
+        freeaddrinfo(found);
+    }
+    assert_int_equal(lki_address_interface(out, "127.0.0.1:4711", true), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "loopback"));
+    assert_int_equal(lki_address_interface(out, "no-such-host.invalid:1", true), LK_EINVAL);
+}
+
+/* Checks that the kernel chooses a port, and that the call returns it. */
+static void listens(void **state)
+{
+    static const char *const HOSTS[] = { "127.0.0.1", "::1" };
+    (void)state;
+    lki_address elsewhere;
+    int         none;
+    assert_int_equal(lki_address_listen(&none, &elsewhere, "192.0.2.77"), LK_EIO);
+    assert_non_null(strstr(lk_error_last()->message, "no such address"));
+    assert_int_equal(none, -1);
+    for (int i = 0; i < 2; i++) {
+        lki_address address, other;
+        int         fd, more;
+        char        text[LKI_ADDRESS_BYTES], again[LKI_ADDRESS_BYTES];
+        if (i == 1 && lki_address_listen(&fd, &address, HOSTS[i]) != LK_OK) {
+            print_message("skipped: no IPv6 here\n");
+            skip();
+        }
+        if (i == 1)
+            close(fd);
+        assert_int_equal(lki_address_listen(&fd, &address, HOSTS[i]), LK_OK);
+        assert_int_equal(lki_address_listen(&more, &other, HOSTS[i]), LK_OK);
+        lki_address_text(text, &address);
+        lki_address_text(again, &other);
+        assert_string_not_equal(text, again);
+        assert_true(strstr(text, HOSTS[i]) != NULL && strstr(text, ":0") == NULL);
+        close(fd);
+        close(more);
+    }
+}
+
+/* Takes down the loopback interface in a new network namespace, so that no route exists.  Expects
+ * an error. */
+static void no_route_is_an_error(void **state)
+{
+    (void)state;
+    pid_t pid = fork();
+    if (pid == 0) {
+        char out[LKI_ADDRESS_BYTES];
+        if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
+            _exit(77);
+        _exit(lki_address_interface(out, "192.0.2.1:1", false) == LK_EINVAL &&
+                      strstr(lk_error_last()->message, "no route") != NULL
+                  ? 0
+                  : 1);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) {
+        print_message("skipped: no network namespaces here\n");
+        skip();
+    }
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_and_back),
+        cmocka_unit_test(what_is_no_address),
+        cmocka_unit_test(loopback_is_for_one_host),
+        cmocka_unit_test(listens),
+        cmocka_unit_test(no_route_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,310 @@
+/* module.c -- all calls of MPI.  This file is compiled into two modules, one for Open MPI and one
+ * for MPICH.
+ *
+ * Sends are synchronous (MPI_Issend): they complete when the receiver has matched them.  The open
+ * requests therefore bound the unread data at a receiver, independent of MPI's limit for small
+ * messages.
+ */
+#include "link/mpi/module.h"
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { SETTLE_MS = 2000 };
+
+struct lki_mpi_ticket {
+    lki_mpi_ticket *next;
+    MPI_Request     request;
+};
+
+struct lki_mpi_world {
+    MPI_Comm      comm;      /* for messages */
+    MPI_Comm      native[2]; /* communicators for collectives: [0] for calls with `apart`, [1]
+                              * for calls without it */
+    lki_mpi_ticket *tickets; /* open collectives */
+    bool          ours;      /* this module has initialised MPI */
+    int           slots;
+    MPI_Request  *requests; /* of every slot; MPI_REQUEST_NULL = free */
+    int          *indices;
+    MPI_Status   *statuses;
+    lki_mpi_done *done;
+    char          text[MPI_MAX_ERROR_STRING + 64];
+};
+
+static const char *fail(lki_mpi_world *world, const char *call, int code)
+{
+    char reason[MPI_MAX_ERROR_STRING] = "";
+    int  length;
+
+    if (MPI_Error_string(code, reason, &length) != MPI_SUCCESS)
+        (void)snprintf(reason, sizeof reason, "code %d", code);
+    (void)snprintf(world->text, sizeof world->text, "%s: %s", call, reason);
+    return world->text;
+}
+
+/* ---- Life -------------------------------------------------------------------------------- */
+
+/* Initialises MPI unless it is initialised.  *ours becomes true if this call initialised MPI.
+ * MPI_THREAD_SERIALIZED suffices, because calls of several threads never overlap. */
+static const char *initialise(bool *ours)
+{
+    int initialised = 0, finalised = 0, provided;
+
+    if (MPI_Initialized(&initialised) != MPI_SUCCESS || MPI_Finalized(&finalised) != MPI_SUCCESS)
+        return "MPI_Initialized: it does not say";
+    if (finalised)
+        return "MPI has been finalised in this process, and cannot begin again: initialise it "
+               "before the first communicator, and finalise it after the last";
+    *ours = !initialised;
+    if (*ours && MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
+        return "MPI_Init_thread has failed";
+    return NULL;
+}
+
+static const char *duplicate(lki_mpi_world *world)
+{
+    MPI_Comm *copies[3] = { &world->comm, &world->native[0], &world->native[1] };
+
+    for (int i = 0; i < 3; i++) {
+        if (MPI_Comm_dup(MPI_COMM_WORLD, copies[i]) != MPI_SUCCESS)
+            return "MPI_Comm_dup of MPI_COMM_WORLD has failed";
+        (void)MPI_Comm_set_errhandler(*copies[i], MPI_ERRORS_RETURN);
+    }
+    return NULL;
+}
+
+static const char *module_open(lki_mpi_world **out, uint32_t *rank, uint32_t *ranks)
+{
+    lki_mpi_world *world = calloc(1, sizeof *world);
+    int            me = 0, size = 1;
+
+    *out = NULL;
+    if (world == NULL)
+        return "no memory";
+    const char *error = initialise(&world->ours);
+    if (error == NULL)
+        error = duplicate(world);
+    if (error != NULL) {
+        free(world);
+        return error;
+    }
+    (void)MPI_Comm_rank(world->comm, &me);
+    (void)MPI_Comm_size(world->comm, &size);
+    *rank  = (uint32_t)me;
+    *ranks = (uint32_t)size;
+    *out   = world;
+    return NULL;
+}
+
+static const char *module_reserve(lki_mpi_world *world, uint32_t slots)
+{
+    world->requests = calloc(slots, sizeof *world->requests);
+    world->indices  = calloc(slots, sizeof *world->indices);
+    world->statuses = calloc(slots, sizeof *world->statuses);
+    world->done     = calloc(slots, sizeof *world->done);
+    if (world->requests == NULL || world->indices == NULL || world->statuses == NULL ||
+        world->done == NULL)
+        return "no memory for requests";
+    for (uint32_t i = 0; i < slots; i++)
+        world->requests[i] = MPI_REQUEST_NULL;
+    world->slots = (int)slots;
+    return NULL;
+}
+
+static void forget(lki_mpi_world *world, lki_mpi_ticket *ticket)
+{
+    lki_mpi_ticket **at = &world->tickets;
+
+    while (*at != ticket)
+        at = &(*at)->next;
+    *at = ticket->next;
+    free(ticket);
+}
+
+/* Waits briefly for collectives that were abandoned after a failure.  Returns true if all of them
+ * have ended. */
+static bool settle(lki_mpi_world *world)
+{
+    const struct timespec nap = { .tv_nsec = 1000000 };
+
+    for (int ms = 0; world->tickets != NULL && ms < SETTLE_MS; ms++) {
+        int flag = 0, code = MPI_Test(&world->tickets->request, &flag, MPI_STATUS_IGNORE);
+        if (code != MPI_SUCCESS)
+            return false;
+        if (flag != 0)
+            forget(world, world->tickets);
+        else
+            (void)nanosleep(&nap, NULL);
+    }
+    return world->tickets == NULL;
+}
+
+static void module_close(lki_mpi_world *world)
+{
+    bool ours = world->ours;
+
+    if (!settle(world)) /* MPI_Finalize() would wait forever, and MPI may still use the callers'
+                         * buffers */
+        return;
+    (void)MPI_Comm_free(&world->comm);
+    (void)MPI_Comm_free(&world->native[0]);
+    (void)MPI_Comm_free(&world->native[1]);
+    free(world->requests);
+    free(world->indices);
+    free(world->statuses);
+    free(world->done);
+    free(world);
+    if (ours)
+        (void)MPI_Finalize();
+}
+
+/* ---- Messages ---------------------------------------------------------------------------- */
+
+static const char *module_gather(lki_mpi_world *world, const void *mine, void *all, size_t bytes)
+{
+    int n    = (int)bytes;
+    int code = MPI_Allgather(mine, n, MPI_BYTE, all, n, MPI_BYTE, world->comm);
+
+    return code == MPI_SUCCESS ? NULL : fail(world, "MPI_Allgather", code);
+}
+
+static const char *module_send(lki_mpi_world *world, uint32_t slot, uint32_t peer, uint32_t tag,
+                               const void *data, size_t bytes)
+{
+    int code = MPI_Issend(data, (int)bytes, MPI_BYTE, (int)peer, (int)tag, world->comm,
+                          &world->requests[slot]);
+
+    return code == MPI_SUCCESS ? NULL : fail(world, "MPI_Issend", code);
+}
+
+static const char *module_receive(lki_mpi_world *world, uint32_t slot, uint32_t peer,
+                                  uint32_t tag, void *data, size_t bytes)
+{
+    int code = MPI_Irecv(data, (int)bytes, MPI_BYTE, (int)peer, (int)tag, world->comm,
+                         &world->requests[slot]);
+
+    return code == MPI_SUCCESS ? NULL : fail(world, "MPI_Irecv", code);
+}
+
+static const char *module_poll(lki_mpi_world *world, const lki_mpi_done **done, uint32_t *count)
+{
+    int n = 0, code;
+
+    *done  = world->done;
+    *count = 0;
+    code   = MPI_Testsome(world->slots, world->requests, &n, world->indices, world->statuses);
+    if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS)
+        return fail(world, "MPI_Testsome", code);
+    if (n == MPI_UNDEFINED)
+        return NULL;
+    for (int i = 0; i < n; i++) {
+        bool broken = code == MPI_ERR_IN_STATUS && world->statuses[i].MPI_ERROR != MPI_SUCCESS;
+        int  bytes  = 0;
+        if (broken)
+            (void)fail(world, "MPI_Testsome", world->statuses[i].MPI_ERROR);
+        else
+            (void)MPI_Get_count(&world->statuses[i], MPI_BYTE, &bytes);
+        world->done[i] = (lki_mpi_done){ .slot  = (uint32_t)world->indices[i],
+                                         .bytes = bytes > 0 ? (size_t)bytes : 0,
+                                         .error = broken ? world->text : NULL };
+    }
+    *count = (uint32_t)n;
+    return NULL;
+}
+
+/* ---- Collectives ------------------------------------------------------------------------- */
+
+static MPI_Datatype type_of(lk_dtype dtype)
+{
+    switch ((int)dtype) {
+    case LK_F32: return MPI_FLOAT;
+    case LK_F64: return MPI_DOUBLE;
+    case LK_I8: return MPI_INT8_T;
+    case LK_U8: return MPI_UINT8_T;
+    case LK_I16: return MPI_INT16_T;
+    case LK_U16: return MPI_UINT16_T;
+    case LK_I32: return MPI_INT32_T;
+    case LK_U32: return MPI_UINT32_T;
+    case LK_I64: return MPI_INT64_T;
+    default: return MPI_UINT64_T;
+    }
+}
+
+static MPI_Op op_of(lk_reduce_kind kind)
+{
+    switch ((int)kind) {
+    case LK_REDUCE_PRODUCT: return MPI_PROD;
+    case LK_REDUCE_MIN: return MPI_MIN;
+    case LK_REDUCE_MAX: return MPI_MAX;
+    default: return MPI_SUM;
+    }
+}
+
+static int call_mpi(MPI_Comm comm, const lki_mpi_call *c, MPI_Request *out)
+{
+    const void  *send = c->send == NULL ? MPI_IN_PLACE : c->send;
+    MPI_Datatype type = type_of(c->dtype);
+    MPI_Op       op   = op_of(c->op);
+    int          n    = (int)c->count, root = (int)c->root;
+
+    switch (c->kind) {
+    case LKI_MPI_BROADCAST: return MPI_Ibcast(c->recv, n, type, root, comm, out);
+    case LKI_MPI_ALL_GATHER:
+        return MPI_Iallgather(send, n, type, c->recv, n, type, comm, out);
+    case LKI_MPI_ALL_TO_ALL:
+        return MPI_Ialltoall(send, n, type, c->recv, n, type, comm, out);
+    case LKI_MPI_REDUCE_SCATTER:
+        return MPI_Ireduce_scatter_block(send, c->recv, n, type, op, comm, out);
+    case LKI_MPI_REDUCE: return MPI_Ireduce(send, c->recv, n, type, op, root, comm, out);
+    case LKI_MPI_ALL_REDUCE: break;
+    }
+    return MPI_Iallreduce(send, c->recv, n, type, op, comm, out);
+}
+
+static const char *module_start(lki_mpi_world *world, const lki_mpi_call *call,
+                                lki_mpi_ticket **out)
+{
+    lki_mpi_ticket *ticket = malloc(sizeof *ticket);
+
+    *out = NULL;
+    if (ticket == NULL)
+        return "no memory for a request";
+    int code = call_mpi(world->native[call->apart ? 0 : 1], call, &ticket->request);
+    if (code != MPI_SUCCESS) {
+        free(ticket);
+        return fail(world, "a collective of MPI", code);
+    }
+    ticket->next   = world->tickets;
+    world->tickets = ticket;
+    *out           = ticket;
+    return NULL;
+}
+
+static const char *module_test(lki_mpi_world *world, lki_mpi_ticket *ticket, bool *done)
+{
+    int flag = 0, code = MPI_Test(&ticket->request, &flag, MPI_STATUS_IGNORE);
+
+    *done = code == MPI_SUCCESS && flag != 0;
+    if (code != MPI_SUCCESS)
+        return fail(world, "a collective of MPI", code);
+    if (*done)
+        forget(world, ticket);
+    return NULL;
+}
+
+extern const lki_mpi_module lk_mpi_module;
+
+__attribute__((visibility("default"))) const lki_mpi_module lk_mpi_module = {
+    .revision = LKI_MPI_REVISION,
+    .open     = module_open,
+    .reserve  = module_reserve,
+    .gather   = module_gather,
+    .send     = module_send,
+    .receive  = module_receive,
+    .poll     = module_poll,
+    .start    = module_start,
+    .test     = module_test,
+    .close    = module_close,
+};

@@ -1,0 +1,133 @@
+/* agree.c -- checks that all ranks have the same model.  Each rank's hashes are gathered and
+ * compared with rank 0's hashes.
+ *
+ * Cost: each rank sends 8 bytes per parameter once, and 8 bytes per tensor that is loaded.
+ */
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "parallel/state.h"
+
+/* Hashes the options, and then each parameter.  All ranks must have equal hashes. */
+static void describe(const lk_parallel *parallel, const lk_parallel_options *options,
+                     uint64_t *hashes)
+{
+    const lki_layout *layout = parallel->layout;
+    const size_t      terms  = layout->term_count * sizeof *layout->terms;
+    const size_t      states = parallel->running.count * sizeof *parallel->running.of;
+    const size_t      rules  = layout->param_count * sizeof *parallel->rules;
+    const size_t      reads  = parallel->shelf.read_count * sizeof *parallel->shelf.reads;
+    uint64_t          o[]    = { parallel->leaves,
+                                 parallel->micro_count,
+                                 parallel->lock_step,
+                                 (uint64_t)parallel->rounded,
+                                 (uint64_t)options->gather_dtype,
+                                 parallel->keeps,
+                                 lki_features_hash(options),
+                                 options->seed,
+                                 options->bucket_bytes,
+                                 options->first_bucket_bytes,
+                                 (uint64_t)options->optimizer.kind,
+                                 parallel->state_width,
+                                 lki_xxh3(layout->terms, terms),
+                                 lki_xxh3(parallel->running.of, states),
+                                 lki_xxh3(parallel->rules, rules),
+                                 lki_xxh3(parallel->shelf.reads, reads),
+                                 parallel->shelf.slot_count,
+                                 parallel->shards,
+                                 parallel->buddies,
+                                 lki_xxh3(parallel->ops->name, strlen(parallel->ops->name)) };
+    double            f[]    = { options->clip_norm,
+                                 options->clip_value,
+                                 options->optimizer.ema,
+                                 options->optimizer.momentum,
+                                 options->optimizer.beta1,
+                                 options->optimizer.beta2,
+                                 options->optimizer.eps,
+                                 options->optimizer.weight_decay,
+                                 options->optimizer.trust,
+                                 options->optimizer.nesterov,
+                                 options->optimizer.momentum_of,
+                                 options->optimizer.uncorrected,
+                                 options->optimizer.decay_all };
+    hashes[0]                = lki_xxh3(o, sizeof o) ^ lki_xxh3(f, sizeof f);
+    for (uint32_t p = 0; p < layout->param_count; p++) {
+        const lk_param *param              = &layout->params[p];
+        uint64_t        d[LK_RANK_MAX + 7] = { param->shape.rank,
+                                               lki_layout_uses(layout, p),
+                                               param->no_decay,
+                                               param->bf16,
+                                               (uint64_t)param->init,
+                                               lki_xxh3(&param->scale, sizeof param->scale),
+                                               lki_xxh3(param->name, strlen(param->name)) };
+        memcpy(d + 7, param->shape.dims, param->shape.rank * sizeof d[0]);
+        hashes[1 + p] = lki_xxh3(d, sizeof d);
+    }
+}
+
+/* Compares `count` hashes over all ranks.  Sets *differs to the index of the first hash that
+ * differs from rank 0's, and *who to the rank with the different hash. */
+static lk_status compare(const lk_parallel *parallel, const uint64_t *hashes, size_t count,
+                         size_t *differs, uint32_t *who)
+{
+    uint64_t *all = NULL;
+    *differs      = SIZE_MAX;
+    LK_TRY(LKI_NEW(&all, count * parallel->ranks, "hashes to compare"));
+    lk_status status = lk_all_gather(parallel->comm, hashes, all, count * sizeof *hashes);
+    for (size_t i = 0; status == LK_OK && *differs == SIZE_MAX && i < count; i++)
+        for (uint32_t r = 1; r < parallel->ranks && *differs == SIZE_MAX; r++)
+            if (all[r * count + i] != all[i]) {
+                *differs = i;
+                *who     = r;
+            }
+    lki_free(all);
+    return status;
+}
+
+lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options *options)
+{
+    uint32_t who = 0;
+    size_t   differs, count = (size_t)parallel->layout->param_count + 1;
+    uint64_t params = count - 1, *hashes = NULL;
+    LK_TRY(compare(parallel, &params, 1, &differs, &who));
+    if (differs != SIZE_MAX)
+        return lk_fail(LK_EMISMATCH,
+                       "ranks 0 and %u describe models with different numbers of "
+                       "parameters (rank %u has %llu)",
+                       who, parallel->rank, (unsigned long long)params);
+    LK_TRY(LKI_NEW(&hashes, count, "hashes to compare"));
+    describe(parallel, options, hashes);
+    lk_status status = compare(parallel, hashes, count, &differs, &who);
+    lki_free(hashes);
+    LK_TRY(status);
+    if (differs == 0)
+        return lk_fail(LK_EMISMATCH,
+                       "ranks 0 and %u were given different options (virtual workers, "
+                       "micro-batches, optimizer, groups, clipping, seed, buckets, types of what "
+                       "travels, hook or none, audit, order of gradient terms or of reads, or "
+                       "running state)",
+                       who);
+    if (differs != SIZE_MAX)
+        return lk_fail(LK_EMISMATCH,
+                       "ranks 0 and %u disagree about parameter %zu, '%s' on rank %u: "
+                       "its name, shape, uses, initialisation or what it may be read as differ",
+                       who, differs - 1, parallel->layout->params[differs - 1].name,
+                       parallel->rank);
+    return LK_OK;
+}
+
+lk_status lki_verify_same_values(lk_parallel *parallel, const char *name, const float *values,
+                                 size_t count)
+{
+    uint32_t who = 0;
+    size_t   differs;
+    uint64_t hash = lki_xxh3(values, count * sizeof *values);
+    LK_TRY(compare(parallel, &hash, 1, &differs, &who));
+    if (differs != SIZE_MAX)
+        return lk_fail(LK_EMISMATCH,
+                       "ranks 0 and %u start with different values of '%s'; every rank "
+                       "must load the same",
+                       who, name);
+    return LK_OK;
+}

@@ -1,0 +1,513 @@
+/* parallel.c -- opens and closes the public object of a strategy.  See values.c for values and
+ * turns.c for turns.
+ *
+ * All memory that ranks share is one arena, "model": parameters, the optimizer's state, running
+ * state, and the tables through which ranks exchange sums.  Gradients are in the strategy's own
+ * arena.  Every host has an arena "model".  If every host has owners for the whole model, all hosts
+ * receive complete sums and compute the same values.  If hosts store shards, owners send each other
+ * their computed values (shards.c).
+ */
+#include "lockstep/parallel.h"
+
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "comm/worker.h"
+#include "parallel/durable.h"
+#include "parallel/offload/offload.h"
+#include "parallel/recover/bring.h"
+#include "parallel/strategies/shards.h"
+#include "parallel/strategies/units.h"
+#include "tensor/ops.h"
+
+enum { ALIGN = 16 };
+
+/* ---- Opening ----------------------------------------------------------------------------- */
+
+static lk_status check_options(const lk_parallel *parallel, const lk_parallel_options *options)
+{
+    if (options->virtual_workers == 0)
+        return lk_fail(LK_EINVAL, "virtual_workers is 0; give V, at least the number of workers");
+    if (options->virtual_workers < parallel->ranks)
+        return lk_fail(LK_EINVAL,
+                       "%u workers are more than the %u virtual workers; raise "
+                       "`virtual_workers` or lower `workers`",
+                       parallel->ranks, options->virtual_workers);
+    if (!(options->clip_norm >= 0))
+        return lk_fail(LK_EINVAL, "clip_norm is %g; give a positive norm, or 0 for none",
+                       options->clip_norm);
+    if (!(options->clip_value >= 0))
+        return lk_fail(LK_EINVAL, "clip_value is %g; give a positive limit, or 0 for none",
+                       options->clip_value);
+    if (options->clip_value > 0 && options->clip_norm > 0)
+        return lk_fail(LK_EINVAL, "give clip_norm or clip_value, not both");
+    if (options->clip_value > 0 && options->optimizer.kind == LK_LARS)
+        return lk_fail(LK_EINVAL, "lars goes by the norms of gradients as they are: clip_value is "
+                                  "not for it");
+    if (options->comm_dtype != 0 && options->comm_dtype != LK_F32 &&
+        !lki_rounds(options->comm_dtype))
+        return lk_fail(LK_EINVAL,
+                       "comm_dtype: gradients travel as F32, BF16, F16, I8 or I4, not as %s",
+                       lk_dtype_name(options->comm_dtype));
+    if (options->gather_dtype != 0 && options->gather_dtype != LK_F32 &&
+        options->gather_dtype != LK_BF16 && options->gather_dtype != LK_I8)
+        return lk_fail(LK_EINVAL, "gather_dtype: parameters are read as F32, BF16 or I8, not as %s",
+                       lk_dtype_name(options->gather_dtype));
+    if (options->gather_dtype == LK_I8 && options->offload != NULL &&
+        options->offloaded & LK_OFFLOADED_PARAMETERS)
+        return lk_fail(LK_EUNSUPPORTED, "parameters in files are read as they are: leave out "
+                                        "gather_dtype, or lay the optimizer's state aside alone");
+    if (options->keep_gathered && options->gather_dtype != LK_I8)
+        return lk_fail(LK_EINVAL, "keep_gathered keeps parameters as blocks of I8: give "
+                                  "gather_dtype LK_I8, or as many unit_buffers as there are units");
+    if (options->buddies && !options->survives)
+        return lk_fail(LK_EINVAL, "buddies keep what a lost host had, for those who go on: give "
+                                  "survives, too, or leave them out");
+    if (options->survives && options->offload != NULL)
+        return lk_fail(LK_EUNSUPPORTED, "what is in a rank's file goes with the rank: leave out "
+                                        "survives, or offload");
+    return lk_optimizer_check(&options->optimizer);
+}
+
+static lk_status copy_states(lk_parallel *parallel, const lk_parallel_options *options)
+{
+    uint32_t count = options->state_count;
+    LK_TRY(LKI_NEW(&parallel->running.of, count + 1, "running state"));
+    LK_TRY(LKI_NEW(&parallel->running.at, count + 1, "running state"));
+    for (uint32_t i = 0; i < count; i++) {
+        parallel->running.of[i]      = options->states[i];
+        /* the name belongs to the caller and is not needed here */
+        parallel->running.of[i].name = NULL;
+        parallel->running.at[i]      = parallel->state_width;
+        parallel->state_width += lki_round_up(options->states[i].count, ALIGN);
+    }
+    parallel->running.count = count;
+    parallel->width       = parallel->layout->grad_elements +
+                      parallel->micro_count * parallel->state_width;
+    return LK_OK;
+}
+
+void *lki_carve(char *base, size_t *at, size_t bytes)
+{
+    void *part = base == NULL ? NULL : base + *at;
+    *at        = lki_round_up(*at + bytes, 64);
+    return part;
+}
+
+static size_t lay_out(lk_parallel *parallel, char *base)
+{
+    const lki_layout *layout = parallel->layout;
+    size_t            at     = 0;
+    size_t params            = parallel->in_files & LK_OFFLOADED_PARAMETERS ? 0
+                               : parallel->parted ? lki_kept_elements(parallel)
+                                                  : layout->elements;
+    parallel->params         = lki_carve(base, &at, params * sizeof(float));
+    if (parallel->gathers) {
+        parallel->shelf.slots   = lki_carve(base, &at, lki_units_bytes(parallel));
+        parallel->shelf.parcels = lki_carve(base, &at, lki_units_parcels(parallel));
+    } else if (lki_reading_bytes(parallel) > 0)
+        parallel->read = lki_carve(base, &at, lki_reading_bytes(parallel));
+    uint32_t states = parallel->in_files & LK_OFFLOADED_STATES
+                          ? 0 : lk_optimizer_state_count(&parallel->optimizer);
+    for (uint32_t i = 0; i < states; i++)
+        parallel->optimizer_state[i] =
+            lki_carve(base, &at, lki_kept_elements(parallel) * sizeof(float));
+    parallel->running.values = lki_carve(base, &at, parallel->state_width * sizeof(float));
+    if (parallel->optimizer.ema > 0)
+        parallel->running.mean = lki_carve(base, &at, parallel->state_width * sizeof(float));
+    size_t sums            = layout->span_count * parallel->norms.measures;
+    parallel->norms.blocks = lki_carve(base, &at, sums * sizeof(double));
+    parallel->reports    = lki_carve(base, &at, parallel->leaves * parallel->report_bytes);
+    at = lki_features_lay_out(parallel, base, at);
+    return parallel->durable->lay_out(parallel, base, at);
+}
+
+/* Lists spans in the order of the parameter space, which is also the order of units. */
+void lki_own_spans(lk_parallel *parallel)
+{
+    const lki_layout *layout = parallel->layout;
+    parallel->owned.count    = 0;
+    for (uint32_t t = 0; t < layout->term_count; t++) {
+        uint32_t p = layout->terms[t].param;
+        for (size_t i = layout->first_span[p];
+             layout->terms[t].use == 0 && i < layout->first_span[p + 1]; i++)
+            if (lki_owns(parallel, &layout->spans[i]))
+                parallel->owned.spans[parallel->owned.count++] = i;
+    }
+}
+
+static lk_status open_turns(lk_parallel *parallel)
+{
+    const size_t    terms = parallel->layout->term_count;
+    lki_turn_state *turn  = &parallel->turn;
+    LK_TRY(LKI_NEW(&turn->ready, turn->together * terms, "gradient terms"));
+    LK_TRY(LKI_NEW(&turn->begun, turn->together * terms, "gradient terms"));
+    LK_TRY(LKI_NEW(&turn->announced, terms, "gradient terms"));
+    return LKI_NEW(&turn->current, turn->together, "virtual workers");
+}
+
+static lk_status open_own(lk_parallel *parallel)
+{
+    const lki_layout *layout = parallel->layout;
+    LK_TRY(LKI_NEW(&parallel->owned.spans, layout->span_count, "owned spans"));
+    LK_TRY(open_turns(parallel));
+    LK_TRY(LKI_NEW(&parallel->reported, parallel->ranks, "sizes of reports"));
+    LK_TRY(
+        LKI_NEW(&parallel->norms.scratch, lki_max(layout->span_count, parallel->leaves), "sums"));
+    LK_TRY(LKI_NEW(&parallel->norms.of, (size_t)parallel->norms.measures * layout->param_count,
+                   "norms"));
+    LK_TRY(LKI_NEW(&parallel->uses.now, layout->param_count, "used parameters"));
+    LK_TRY(LKI_NEW(&parallel->uses.missed, layout->param_count, "used parameters"));
+    memset(parallel->uses.now, 1, layout->param_count);
+    lki_own_spans(parallel);
+    for (uint32_t r = 0; r < parallel->ranks; r++)
+        parallel->reported[r] = lki_share_of(&parallel->dealing, r).count * parallel->report_bytes;
+    return LK_OK;
+}
+
+typedef struct {
+    lk_parallel *parallel;
+    uint64_t     seed;
+    /* scratch for a span that this host stores only in the type in which it is read */
+    float       *others;
+} beginning;
+
+static void initialise_span(const beginning *b, const lki_param_span *span)
+{
+    lk_parallel *parallel = b->parallel;
+    bool         elsewhere = parallel->parted && !lki_owns(parallel, span);
+    float       *values    = elsewhere ? b->others : lki_values_of(parallel, span);
+    lki_init_param(parallel->exec, b->seed, span->param, &parallel->layout->params[span->param],
+                   span->inside, span->count, values);
+    lki_reading_put(parallel, span, values);
+}
+
+static void initialise_mine(void *context, size_t first, size_t end)
+{
+    const beginning *b = context;
+    for (size_t i = first; i < end; i++) {
+        initialise_span(b, &b->parallel->layout->spans[b->parallel->owned.spans[i]]);
+        lki_attest_span(b->parallel, b->parallel->owned.spans[i]);
+    }
+}
+
+/* Computes every initial value from a counter-based generator.  On every host one rank does this
+ * for each span, so nothing is broadcast. */
+static lk_status initialise(lk_parallel *parallel, uint64_t seed)
+{
+    const lki_layout *layout = parallel->layout;
+    beginning         b      = { parallel, seed, NULL };
+    if (parallel->offload.params != NULL)
+        LK_TRY(lki_offload_walk(parallel, LKI_OVER_PARAMS | LKI_OVER_CHANGES, initialise_mine, &b));
+    LK_TRY(LKI_NEW(&b.others, LKI_NORM_BLOCK, "a block of initial values"));
+    for (size_t i = 0; !parallel->gathers && i < layout->span_count; i++)
+        if (lki_tends(parallel, &layout->spans[i]))
+            initialise_span(&b, &layout->spans[i]);
+    lki_free(b.others);
+    if (parallel->offload.params == NULL && parallel->gathers)
+        initialise_mine(&b, 0, parallel->owned.count);
+    for (uint32_t p = 0; !parallel->gathers && p < layout->param_count; p++)
+        lki_attest_written(parallel, p);
+    for (uint32_t s = 0; s < lk_parallel_state_count(parallel) && parallel->local == 0; s++) {
+        const lk_parallel_state *state = &parallel->running.of[s % parallel->running.count];
+        for (size_t i = 0; i < state->count; i++)
+            lki_state_data(parallel, s)[i] = state->initial;
+    }
+    return lk_barrier(parallel->comm);
+}
+
+/* Checks the strategy: parameters in files must be gathered, like those of other hosts. */
+static lk_status check_files(const lk_parallel *parallel)
+{
+    const lki_world *world = &parallel->world;
+    if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
+        return LK_OK;
+    if (!parallel->ops->gathers)
+        return lk_fail(LK_EINVAL, "strategy %s reads parameters where they are: with parameters in "
+                                  "files (`offload`) choose `strategy` zero3 or hybrid",
+                       parallel->ops->name);
+    for (uint32_t h = 1; parallel->shards == 1 && h < world->hosts; h++)
+        if (world->sizes[h] != world->sizes[0])
+            return lk_fail(LK_EUNSUPPORTED, "strategy %s with parameters in files (`offload`) "
+                                            "needs as many workers on hosts 0 and %u",
+                           parallel->ops->name, h);
+    return LK_OK;
+}
+
+static lk_status open_layout(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
+                             const lk_parallel_options *options)
+{
+    lki_deal  deal;
+    lk_status status = lki_shards_deal(parallel, &deal);
+    deal.bf16        = options->gather_dtype == LK_BF16 && parallel->shards > 1 &&
+                !(parallel->in_files & LK_OFFLOADED_PARAMETERS);
+    deal.counted     = parallel->comm == NULL;
+    if (status == LK_OK)
+        status = lki_layout_open(&parallel->layout, params, param_count, options, &deal);
+    if (status == LK_OK)
+        lki_keepers_place(parallel);
+    lki_free(deal.owners);
+    return status;
+}
+
+lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
+                                const lk_parallel_options *options)
+{
+    parallel->ranks       = parallel->world.ranks;
+    parallel->local       = parallel->world.local_of[parallel->rank];
+    parallel->locals      = parallel->world.sizes[parallel->world.host_of[parallel->rank]];
+    parallel->optimizer   = options->optimizer;
+    parallel->norms.measures = options->optimizer.kind == LK_LAMB   ? 3
+                               : options->optimizer.kind == LK_LARS ? 2
+                                                                    : 1;
+    parallel->offload.folder = options->offload;
+    parallel->in_files    = options->offload == NULL  ? 0
+                            : options->offloaded == 0 ? LK_OFFLOADED_STATES : options->offloaded;
+    parallel->clip.norm      = options->clip_norm;
+    parallel->clip.value     = options->clip_value;
+    parallel->rounded     = lki_rounds(options->comm_dtype) ? options->comm_dtype : LK_F32;
+    parallel->quantised   = options->gather_dtype == LK_I8;
+    parallel->keeps       = options->keep_gathered;
+    parallel->leaves      = options->virtual_workers;
+    parallel->micro_count = options->micro_count ? options->micro_count : 1;
+    parallel->report_bytes =
+        sizeof(lki_report) + parallel->micro_count * sizeof(uint64_t);
+    LK_TRY(check_options(parallel, options));
+    LK_TRY(LKI_NEW(&parallel->rules, (size_t)param_count + 1, "rules of parameters"));
+    LK_TRY(lk_param_rules(parallel->rules, params, param_count, options->groups,
+                          options->group_count));
+    LK_TRY(lki_strategy_find(&parallel->ops, options->strategy));
+    LK_TRY(lki_ledger_describe(parallel, options));
+    parallel->lock_step   = options->lock_step;
+    if (parallel->lock_step && parallel->ops->rounds && parallel->leaves > parallel->ranks)
+        return lk_fail(LK_EINVAL,
+                       "strategy %s deals %u virtual workers to %u workers in rounds, but "
+                       "SyncBatchNorm has all of them computed at a time; use `strategy` zero1, or "
+                       "as many workers as virtual workers",
+                       parallel->ops->name, parallel->leaves, parallel->ranks);
+    parallel->dealing = (lki_dealing){ .leaves = parallel->leaves,
+                                       .ranks  = parallel->ranks,
+                                       .rounds = parallel->ops->rounds };
+    parallel->share   = lki_share_of(&parallel->dealing, parallel->rank);
+    parallel->turn.together = parallel->lock_step ? parallel->share.count : 1;
+    if (parallel->ops->rounds)
+        LK_TRY(lki_round_plan_init(&parallel->rounds, parallel->leaves, parallel->ranks));
+    LK_TRY(lki_keepers_open(parallel, options));
+    LK_TRY(check_files(parallel));
+    LK_TRY(open_layout(parallel, params, param_count, options));
+    parallel->gathers = parallel->ops->gathers &&
+                        (parallel->shards > 1 || parallel->in_files & LK_OFFLOADED_PARAMETERS);
+    parallel->parted  = parallel->gathers || parallel->layout->bf16;
+    if (parallel->gathers)
+        LK_TRY(lki_shelf_init(&parallel->shelf, parallel->layout, options));
+    LK_TRY(copy_states(parallel, options));
+    LK_TRY(lki_features_open(parallel, options));
+    return lki_ledger_count(parallel);
+}
+
+size_t lki_parallel_arena(lk_parallel *parallel)
+{
+    return lay_out(parallel, NULL);
+}
+
+static lk_status open_arena(lk_parallel *parallel)
+{
+    size_t bytes = lay_out(parallel, NULL);
+    LK_TRY(lki_ledger_arena(parallel, LKI_ARENA_MODEL, bytes, &parallel->arena));
+    LK_ASSERT(bytes <= lk_arena_bytes(parallel->arena));
+    (void)lay_out(parallel, lk_arena_data(parallel->arena));
+    return LK_OK;
+}
+
+static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
+                            const lk_parallel_options *options)
+{
+    LK_TRY(lki_world_of(&parallel->world, parallel->comm));
+    LK_TRY(lki_parallel_describe(parallel, params, param_count, options));
+    if (parallel->exec == NULL) {
+        LK_TRY(lk_exec_open(&parallel->own_exec, 1, NULL));
+        parallel->exec = parallel->own_exec;
+    }
+    LK_TRY(lki_verify_same_model(parallel, options));
+    LK_TRY(open_own(parallel));
+    LK_TRY(open_arena(parallel));
+    LK_TRY(parallel->durable->open(parallel));
+    LK_TRY(lki_shards_open(parallel));
+    LK_TRY(lki_offload_open(parallel));
+    if (parallel->lock_step)
+        LK_TRY(lki_rows_open(parallel));
+    LK_TRY(lki_units_open(parallel));
+    LK_TRY(lki_features_attach(parallel));
+    return parallel->ops->attach(parallel);
+}
+
+/* Opens the object.  With `goes_on`, takes over the arenas of `before` or, if `before` is NULL,
+ * opens existing arenas by name. */
+static lk_status open_over(lk_parallel **out, bool goes_on, const lk_parallel *before,
+                           lk_comm *comm, const lk_param *params, uint32_t param_count,
+                           const lk_parallel_options *options)
+{
+    *out                  = NULL;
+    lk_parallel *parallel = NULL;
+    LK_TRY(LKI_NEW(&parallel, 1, "strategy"));
+    parallel->comm          = comm;
+    parallel->rank          = lk_comm_rank(comm);
+    parallel->exec          = options->exec;
+    parallel->ledger.goes_on = goes_on;
+    parallel->ledger.before  = before;
+    lk_status status         = open_parts(parallel, params, param_count, options);
+    parallel->ledger.goes_on = false;
+    parallel->ledger.before  = NULL;
+    if (status != LK_OK) {
+        lk_parallel_free(parallel);
+        return status;
+    }
+    *out = parallel;
+    return LK_OK;
+}
+
+lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm, const lk_param *params,
+                           uint32_t param_count, const lk_parallel_options *options)
+{
+    lk_parallel_options mine;
+
+    *out = NULL;
+    LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_parallel_options"));
+    LK_TRY(open_over(out, false, NULL, comm, params, param_count, &mine));
+    lk_status status = initialise(*out, mine.seed);
+    if (status == LK_OK)
+        return LK_OK;
+    lk_parallel_free(*out);
+    *out = NULL;
+    return status;
+}
+
+/* Returns true if this rank's host has joined the running job. */
+static bool is_fresh(const lk_parallel *parallel)
+{
+    return lki_comm_host_is_fresh(parallel->comm, parallel->world.host_of[parallel->rank]);
+}
+
+/* Copies the model to hosts that have joined the running job.  They enter between two steps, when
+ * the last step is complete. */
+static lk_status bring(lk_parallel *parallel)
+{
+    bool *fresh = NULL, any = false;
+
+    LK_TRY(LKI_NEW(&fresh, parallel->world.hosts, "hosts"));
+    for (uint32_t host = 0; host < parallel->world.hosts; host++) {
+        fresh[host] = lki_comm_host_is_fresh(parallel->comm, host);
+        any         = any || fresh[host];
+    }
+    lk_status status = any ? lki_bring(parallel, fresh) : LK_OK;
+    lki_free(fresh);
+    if (status == LK_OK && is_fresh(parallel) && parallel->local == 0)
+        lki_ledger_stage(parallel);
+    return status;
+}
+
+/* Completes the last step from the ledger, if a step has been marked. */
+static lk_status complete(lk_parallel *parallel, const lk_parallel *failed,
+                          lk_parallel_standing *standing)
+{
+    lki_tally tally;
+
+    lki_features_take_over(parallel, failed);
+    LK_TRY(lki_ledger_accord(parallel, &standing->steps, &tally));
+    if (is_fresh(parallel) && parallel->local == 0)
+        lki_ledger_fill(parallel, standing->steps);
+    standing->last       = tally.result;
+    standing->loss_scale = tally.scale;
+    LK_TRY(bring(parallel));
+    if (standing->steps == 0)
+        LK_TRY(lk_barrier(parallel->comm));
+    else
+        LK_TRY(lki_step_complete(parallel, standing->steps - 1, &tally));
+    if (parallel->ops->salvage != NULL && !parallel->effects.restarts)
+        LK_TRY(parallel->ops->salvage(parallel, standing->steps));
+    standing->unfinished = parallel->remains.there ? parallel->remains.unfinished
+                                                   : parallel->leaves;
+    return LK_OK;
+}
+
+lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed, lk_comm *comm,
+                            const lk_param *params, uint32_t param_count,
+                            const lk_parallel_options *options, lk_parallel_standing *standing)
+{
+    lk_parallel_options mine;
+
+    *out = NULL;
+    LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_parallel_options"));
+    if ((failed != NULL && !failed->ledger.kept) || !mine.survives)
+        return lk_fail(LK_EINVAL, "lk_parallel_go_on() needs options.survives, and what was opened "
+                                  "with it");
+    LK_TRY(open_over(out, true, failed, comm, params, param_count, &mine));
+    lk_status status = complete(*out, failed, standing);
+    if (status == LK_OK)
+        return LK_OK;
+    lk_parallel_free(*out);
+    *out = NULL;
+    return status;
+}
+
+void lk_parallel_free(lk_parallel *parallel)
+{
+    if (parallel == NULL)
+        return;
+    if (parallel->ops != NULL && parallel->private != NULL)
+        parallel->ops->detach(parallel);
+    lki_remains_deinit(&parallel->remains);
+    lki_round_plan_deinit(&parallel->rounds);
+    lki_units_close(parallel);
+    lki_shelf_deinit(&parallel->shelf);
+    lki_shards_close(parallel);
+    lki_keepers_close(parallel);
+    lki_world_deinit(&parallel->world);
+    lki_layout_free(parallel->layout);
+    lk_exec_free(parallel->own_exec);
+    lki_free(parallel->rules);
+    if (parallel->durable != NULL)
+        parallel->durable->close(parallel);
+    lki_free(parallel->running.of);
+    lki_free(parallel->running.at);
+    lki_free(parallel->owned.spans);
+    lki_rows_close(parallel);
+    lki_features_close(parallel);
+    lki_free(parallel->uses.now);
+    lki_free(parallel->uses.missed);
+    lki_free(parallel->queue);
+    lki_offload_close(parallel);
+    lki_free(parallel->turn.ready);
+    lki_free(parallel->scraps.gradient);
+    lki_free(parallel->scraps.params);
+    lki_free(parallel->turn.begun);
+    lki_free(parallel->turn.announced);
+    lki_free(parallel->turn.current);
+    lki_free(parallel->reported);
+    lki_free(parallel->norms.scratch);
+    lki_free(parallel->norms.of);
+    lki_free(parallel);
+}
+
+void lk_parallel_share(const lk_parallel *parallel, uint32_t *first, uint32_t *count,
+                       uint32_t *stride)
+{
+    *first  = parallel->share.first;
+    *count  = parallel->share.count;
+    *stride = parallel->share.stride;
+}
+
+bool lk_parallel_remainder(const lk_parallel *parallel, uint32_t *first, uint32_t *last,
+                           uint32_t *count)
+{
+    const lki_remains *remains = &parallel->remains;
+    *first = *last = 0;
+    *count         = remains->there ? remains->count : 0;
+    if (*count == 0)
+        return remains->there;
+    *first = remains->leaves[0];
+    *last  = remains->leaves[*count - 1];
+    return true;
+}

@@ -1,0 +1,311 @@
+/* turns.c -- the turns of a step, and the caller's reports.  See terms.c for gradients.
+ *
+ * A step stores its first failure until lk_parallel_finish(), because hooks within a backward pass
+ * cannot return it.
+ */
+#include <string.h>
+
+#include "base/file.h"
+#include "base/float.h"
+#include "base/memory.h"
+#include "device/reduce.h"
+#include "parallel/strategies/units.h"
+
+static bool failed(const lk_parallel *parallel)
+{
+    return lki_step_failed(parallel);
+}
+
+void lki_step_keep(lk_parallel *parallel, lk_status status)
+{
+    if (status != LK_OK && !failed(parallel))
+        parallel->now.failure = *lk_error_last();
+}
+
+static void keep(lk_parallel *parallel, lk_status status)
+{
+    lki_step_keep(parallel, status);
+}
+
+lk_status lk_parallel_begin(lk_parallel *parallel, uint64_t step)
+{
+    return lk_parallel_begin_micros(parallel, step, parallel->micro_count);
+}
+
+static lk_status check_micros(const lk_parallel *parallel, uint32_t count)
+{
+    bool whole = !parallel->ops->rounds || parallel->micro_count > 1;
+    if (count == 0)
+        return lk_fail(LK_EINVAL, "a step has at least one micro-batch");
+    if (count > parallel->micro_count && (parallel->running.count > 0 || !whole))
+        return lk_fail(LK_EINVAL,
+                       "a step of %u micro-batches, but the options have %u: there is "
+                       "room for no more %s",
+                       count, parallel->micro_count,
+                       whole ? "of the running state's sums" : "than one of gradients");
+    return LK_OK;
+}
+
+static void begin_turns(lki_turn_state *turn)
+{
+    turn->leaf = turn->micro = 0;
+    turn->running = turn->dropped = turn->left_out = turn->closing = false;
+    turn->kind                                                     = LKI_TURN_OWN;
+    turn->owner                                                    = LKI_NO_FEATURE;
+    turn->report                                                   = NULL;
+}
+
+lk_status lk_parallel_begin_micros(lk_parallel *parallel, uint64_t step, uint32_t micro_count)
+{
+    if (failed(parallel))
+        return lki_fail_again(&parallel->now.failure);
+    if (parallel->now.under_way)
+        return lk_fail(LK_EINVAL, "step %llu is under way: lk_parallel_finish() ends it",
+                       (unsigned long long)parallel->step);
+    if (!lki_float_is_standard())
+        return lk_fail(LK_EINVAL, "this thread flushes tiny numbers to zero or rounds in another "
+                                  "direction, as programs linked with -ffast-math do: its bits "
+                                  "would not be those of others; link without it");
+    LK_TRY(check_micros(parallel, micro_count));
+    if (parallel->remains.there && parallel->remains.step != step)
+        return lk_fail(LK_EINVAL, "step %llu was broken off, and comes before step %llu",
+                       (unsigned long long)parallel->remains.step, (unsigned long long)step);
+    parallel->now.under_way = true;
+    parallel->now.micros    = micro_count;
+    parallel->step          = step;
+    parallel->now.seed      = 1;
+    parallel->now.reduced   = false;
+    parallel->now.mended    = parallel->remains.there;
+    begin_turns(&parallel->turn);
+    lki_features_begin_step(parallel);
+    return LK_OK;
+}
+
+bool lki_turn_computes(const lk_parallel *parallel)
+{
+    return parallel->turn.kind != LKI_TURN_OWN || parallel->turn.leaf < lki_turns(parallel);
+}
+
+uint32_t lki_leaf_now(const lk_parallel *parallel)
+{
+    const lki_turn_state *turn = &parallel->turn;
+    return turn->kind == LKI_TURN_OWN ? lki_leaf_of_turn(parallel, turn->leaf + turn->chosen)
+                                      : turn->guest;
+}
+
+lki_report *lki_report_now(const lk_parallel *parallel)
+{
+    return parallel->turn.report != NULL ? parallel->turn.report
+                                         : lki_report_of(parallel, lki_leaf_now(parallel));
+}
+
+void lk_parallel_choose(lk_parallel *parallel, uint32_t index)
+{
+    LK_ASSERT(parallel->turn.running && index < parallel->turn.together);
+    parallel->turn.chosen = index;
+}
+
+/* Ends the turns of one virtual worker or, in lock step, of all virtual workers of this rank. */
+static void end_leaf(lk_parallel *parallel)
+{
+    lki_turn_state *turn = &parallel->turn;
+    bool            last = turn->leaf + 1 == lki_turns(parallel);
+    turn->micro          = 0;
+    if (last && lki_features_are_moot(parallel, true)) {
+        keep(parallel, lki_features_drop(parallel));
+        return;
+    }
+    keep(parallel, parallel->ops->end_leaf(parallel));
+    turn->leaf += turn->together;
+}
+
+static void end_turn(lk_parallel *parallel)
+{
+    lki_turn_state *turn = &parallel->turn;
+    bool            own  = lki_turn_computes(parallel); /* false: there is no report */
+    if (turn->micro + 1 == parallel->now.micros)
+        for (turn->chosen = 0; turn->chosen < turn->together; turn->chosen++)
+            lki_turn_end_terms(parallel);
+    lki_turn_catch_up(parallel);
+    turn->chosen  = 0;
+    turn->running = false;
+    if (++turn->micro < parallel->now.micros || failed(parallel))
+        return;
+    for (; own && turn->chosen < turn->together; turn->chosen++)
+        lki_features_end_leaf(parallel);
+    turn->chosen = 0;
+    end_leaf(parallel);
+}
+
+void lki_report_begin(lk_parallel *parallel)
+{
+    lki_report *report = lki_report_now(parallel);
+    memset(report, 0, parallel->report_bytes);
+    report->micros = parallel->now.micros;
+    report->maker  = parallel->rank;
+}
+
+void lki_turn_clear(lk_parallel *parallel)
+{
+    size_t terms = parallel->layout->term_count;
+    memset(parallel->turn.ready, 0, terms);
+    memset(parallel->turn.begun, 0, terms);
+    parallel->turn.left_out = false;
+}
+
+static void begin_leaves(lk_parallel *parallel)
+{
+    lki_turn_state *turn  = &parallel->turn;
+    size_t          terms = parallel->layout->term_count;
+    memset(turn->ready, 0, turn->together * terms);
+    memset(turn->begun, !parallel->ops->raw, turn->together * terms);
+    memset(turn->announced, 0, terms * sizeof *turn->announced);
+    turn->left_out = false;
+    keep(parallel, lki_features_begin_leaves(parallel));
+    for (uint32_t c = 0; c < turn->together && !failed(parallel); c++) {
+        turn->chosen = c;
+        lki_report_begin(parallel);
+        keep(parallel,
+             parallel->ops->begin_leaf(parallel, lki_leaf_now(parallel), &turn->current[c]));
+    }
+    turn->chosen = 0;
+}
+
+void lki_turn_begin(lk_parallel *parallel)
+{
+    parallel->turn.running = true;
+    parallel->turn.since   = lki_seconds();
+    parallel->turn.waited  = 0;
+    if (parallel->gathers)
+        lki_units_begin(parallel);
+}
+
+/* Ends the rank's own turn and adds its time to the report.  In lock step the time is added to the
+ * first virtual worker's report. */
+static void end_own(lk_parallel *parallel)
+{
+    lki_report *report = lki_report_of(parallel, lki_leaf_now(parallel));
+    if (parallel->turn.dropped)
+        keep(parallel, lki_features_drop(parallel));
+    else
+        end_turn(parallel);
+    report->seconds += lki_seconds() - parallel->turn.since - parallel->turn.waited;
+}
+
+bool lki_turn_begin_own(lk_parallel *parallel)
+{
+    if (lki_features_are_moot(parallel, false)) {
+        keep(parallel, lki_features_drop(parallel));
+        return false;
+    }
+    if (parallel->turn.micro == 0)
+        begin_leaves(parallel);
+    if (failed(parallel))
+        return false;
+    lki_turn_begin(parallel);
+    return true;
+}
+
+bool lk_parallel_dropped(lk_parallel *parallel)
+{
+    lki_turn_state *turn = &parallel->turn;
+    if (turn->running && !turn->dropped)
+        turn->dropped = lki_features_are_moot(parallel, false);
+    return turn->dropped;
+}
+
+static void end_any(lk_parallel *parallel)
+{
+    const uint32_t owner = parallel->turn.owner;
+    if (owner == LKI_NO_FEATURE)
+        end_own(parallel);
+    else
+        lki_feature_table[owner]->end_turn(parallel, parallel->features[owner]);
+}
+
+static bool next_any(lk_parallel *parallel)
+{
+    const uint32_t owner = parallel->turn.owner;
+    if (owner != LKI_NO_FEATURE)
+        return lki_feature_table[owner]->next_turn(parallel, parallel->features[owner]);
+    if (parallel->turn.leaf < lki_turns(parallel))
+        return lki_turn_begin_own(parallel);
+    return lki_features_next_turn(parallel);
+}
+
+bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
+{
+    if (parallel->turn.running)
+        end_any(parallel);
+    if (failed(parallel) || !parallel->now.under_way || !next_any(parallel))
+        return false;
+    bool again = parallel->turn.kind != LKI_TURN_OWN;
+    *turn      = (lk_parallel_turn){ lki_leaf_now(parallel), parallel->turn.micro, again };
+    return true;
+}
+
+/* Runs a turn without samples, for a rank that has no virtual worker in the last round.  It takes
+ * part in gathering parameters, and reduces the spans that it owns. */
+static void sit_out(lk_parallel *parallel)
+{
+    lki_turn_state *turn  = &parallel->turn;
+    size_t          terms = parallel->layout->term_count;
+    memset(turn->ready, 0, terms);
+    memset(turn->begun, 1, terms); /* its gradients are never read */
+    memset(turn->announced, 0, terms * sizeof *turn->announced);
+    keep(parallel, parallel->ops->begin_leaf(parallel, lki_leaf_now(parallel), turn->current));
+    for (uint32_t k = 0; k < parallel->micro_count && !failed(parallel); k++) {
+        lki_turn_begin(parallel);
+        end_turn(parallel);
+    }
+}
+
+void lk_parallel_progress(lk_parallel *parallel)
+{
+    if (parallel->gathers && !failed(parallel))
+        keep(parallel, lki_units_progress(parallel));
+    if (parallel->ops->progress != NULL && !failed(parallel))
+        keep(parallel, parallel->ops->progress(parallel));
+}
+
+void lk_parallel_merge_rows(lk_parallel *parallel, uint32_t width,
+                            void (*merge)(uint32_t width, double *left, const double *right),
+                            double *rows, double *total)
+{
+    LK_ASSERT(parallel->turn.running && parallel->lock_step);
+    memset(total, 0, width * sizeof *total);
+    if (!failed(parallel))
+        keep(parallel, lki_rows_merge(parallel, width, merge, rows, total));
+}
+
+void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples, uint64_t count,
+                        uint64_t hits)
+{
+    LK_ASSERT(parallel->turn.running);
+    lki_report *report = lki_report_now(parallel);
+    report->loss += loss_sum;
+    report->count += count;
+    report->hits += hits;
+    report->samples[lki_min(parallel->turn.micro, parallel->micro_count - 1)] += samples;
+}
+
+lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *result)
+{
+    lk_parallel_turn turn;
+    *result = (lk_step_result){ 0 };
+    if (!parallel->now.under_way && !failed(parallel))
+        return lk_fail(LK_EINVAL, "no step is under way: lk_parallel_begin() begins one");
+    parallel->turn.closing = true;
+    while (lk_parallel_next(parallel, &turn)) /* turns that the caller has skipped have no effect */
+        parallel->turn.left_out = true;
+    if (parallel->gathers && !failed(parallel) && parallel->share.count < parallel->rounds.rounds)
+        sit_out(parallel);
+    if (!failed(parallel) && !parallel->now.reduced)
+        keep(parallel, parallel->ops->reduce(parallel, &parallel->now.sums));
+    if (!failed(parallel))
+        keep(parallel, lki_step_finish(parallel, &parallel->now.sums, lr, result));
+    if (!failed(parallel))
+        keep(parallel, lki_features_end_step(parallel, result));
+    parallel->now.under_way = false;
+    return failed(parallel) ? lki_fail_again(&parallel->now.failure) : LK_OK;
+}

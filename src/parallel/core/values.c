@@ -1,0 +1,154 @@
+/* values.c -- reads and loads parameters, the optimizer's state and running state. */
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "parallel/offload/offload.h"
+#include "parallel/strategies/units.h"
+
+float *lki_scrap(const lk_parallel *parallel, float **at)
+{
+    const lki_layout *layout = parallel->layout;
+    size_t            most   = 0;
+    for (uint32_t p = 0; p < layout->param_count; p++)
+        most = lki_max(most, lki_round_up(layout->sizes[p], layout->align));
+    if (*at == NULL && LKI_NEW(at, most, "a turn after a failure") != LK_OK)
+        *at = NULL;
+    return *at;
+}
+
+/* ---- Parameters and the optimizer's state ------------------------------------------------ */
+
+/* Returns a parameter in the type in which blocks read it. */
+static const void *find_read(const lk_parallel *parallel, uint32_t param)
+{
+    const lki_layout *layout = parallel->layout;
+    if (parallel->now.failure.status != LK_OK && parallel->scraps.params != NULL)
+        return parallel->scraps.params;
+    if (parallel->gathers)
+        return lki_units_find(parallel, param);
+    return parallel->read != NULL ? parallel->read + layout->read_at[param]
+                                  : (const void *)lk_parallel_value(parallel, param, 0);
+}
+
+const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param)
+{
+    LK_ASSERT(param < parallel->layout->param_count);
+    bool narrow = lki_layout_read_dtype(parallel->layout, param) == LK_BF16;
+    return narrow ? NULL : find_read(parallel, param);
+}
+
+const uint16_t *lk_parallel_param_bf16(const lk_parallel *parallel, uint32_t param)
+{
+    LK_ASSERT(param < parallel->layout->param_count);
+    bool narrow = lki_layout_read_dtype(parallel->layout, param) == LK_BF16;
+    return narrow ? find_read(parallel, param) : NULL;
+}
+
+const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint32_t which)
+{
+    const lki_layout *layout = parallel->layout;
+    LK_ASSERT(param < layout->param_count);
+    LK_ASSERT(which <= lk_optimizer_state_count(&parallel->optimizer));
+    if (which == 0)
+        return parallel->parted ? NULL : parallel->params + layout->param_at[param];
+    if (parallel->shards > 1 || parallel->in_files & LK_OFFLOADED_STATES)
+        return NULL;
+    return parallel->optimizer_state[which - 1] + layout->spans[layout->first_span[param]].kept;
+}
+
+/* Loads a value that is stored in a file.  Its hash is computed here, because the value does not
+ * stay in memory. */
+static lk_status load_aside(lk_parallel *parallel, uint32_t param, uint32_t which,
+                            const float *values)
+{
+    const lki_layout *layout = parallel->layout;
+    for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
+        const lki_param_span *span = &layout->spans[i];
+        if (!lki_owns(parallel, span))
+            continue;
+        LK_TRY(lki_offload_put(parallel, i, which, values + span->inside));
+        if (which == 0)
+            parallel->owned.hashes[i] = lki_xxh3(values + span->inside,
+                                                 span->count * sizeof *values);
+    }
+    return LK_OK;
+}
+
+static void load_here(lk_parallel *parallel, uint32_t param, uint32_t which, const float *values)
+{
+    const lki_layout *layout = parallel->layout;
+    for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
+        const lki_param_span *span = &layout->spans[i];
+        float *to = which == 0 ? lki_values_of(parallel, span)
+                               : parallel->optimizer_state[which - 1] + lki_kept_at(parallel, span);
+        if (which == 0 && !parallel->parted ? lki_tends(parallel, span) : lki_owns(parallel, span))
+            memcpy(to, values + span->inside, span->count * sizeof *to);
+        if (which == 0 && lki_tends(parallel, span))
+            lki_reading_put(parallel, span, values + span->inside);
+    }
+    if (which == 0)
+        lki_attest_written(parallel, param);
+}
+
+lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which,
+                           const float *values)
+{
+    const lki_layout *layout = parallel->layout;
+    if (param >= layout->param_count || which > lk_optimizer_state_count(&parallel->optimizer))
+        return lk_fail(LK_EINVAL, "there is no value %u of parameter %u", which, param);
+    LK_TRY(
+        lki_verify_same_values(parallel, layout->params[param].name, values, layout->sizes[param]));
+    if (which == 0)
+        LK_TRY(lki_units_settle(parallel));
+    if (parallel->in_files & (which == 0 ? LK_OFFLOADED_PARAMETERS : LK_OFFLOADED_STATES))
+        LK_TRY(load_aside(parallel, param, which, values));
+    else
+        load_here(parallel, param, which, values);
+    if (which == 0 && parallel->gathers)
+        lki_units_forget(parallel);
+    return lk_barrier(parallel->comm);
+}
+
+/* ---- Running state, and its moving average ------------------------------------------------ */
+
+uint32_t lk_parallel_state_count(const lk_parallel *parallel)
+{
+    return parallel->running.count * (parallel->optimizer.ema > 0 ? 2 : 1);
+}
+
+float *lki_state_data(const lk_parallel *parallel, uint32_t state)
+{
+    LK_ASSERT(state < lk_parallel_state_count(parallel));
+    bool mean = state >= parallel->running.count;
+    return mean ? parallel->running.mean + parallel->running.at[state - parallel->running.count]
+                : parallel->running.values + parallel->running.at[state];
+}
+
+const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t state)
+{
+    return lki_state_data(parallel, state);
+}
+
+lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state, const float *values)
+{
+    if (state >= lk_parallel_state_count(parallel))
+        return lk_fail(LK_EINVAL, "there is no running state %u", state);
+    size_t count = parallel->running.of[state % parallel->running.count].count;
+    LK_TRY(lki_verify_same_values(parallel, "running state", values, count));
+    if (parallel->local == 0)
+        memcpy(lki_state_data(parallel, state), values, count * sizeof *values);
+    return lk_barrier(parallel->comm);
+}
+
+bool lki_is_idle(const lk_parallel *parallel, uint32_t bucket)
+{
+    const lki_layout *layout = parallel->layout;
+    if (!parallel->uses.fixed)
+        return false;
+    for (uint32_t t = 0; t < layout->term_count; t++)
+        if (layout->first_bucket[t] <= bucket && bucket <= layout->last_bucket[t] &&
+            lki_is_used(parallel, layout->terms[t].param))
+            return false;
+    return true;
+}

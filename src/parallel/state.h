@@ -1,0 +1,377 @@
+/* parallel/state.h -- the object that core, strategies and features share.
+ *
+ * Also declares the functions of the core that strategies and features call.
+ *
+ * Ownership: `parallel` belongs to the core.  A strategy owns parallel->private alone, a feature
+ *            the state that its open() allocates (feature.h).
+ */
+#ifndef LKI_PARALLEL_STATE_H
+#define LKI_PARALLEL_STATE_H
+
+#include "base/status.h"
+#include "device/reduce.h"
+#include "parallel/feature.h"
+#include "parallel/layout.h"
+#include "parallel/ledger.h"
+#include "parallel/remains.h"
+#include "parallel/keepers.h"
+#include "parallel/rounds.h"
+#include "parallel/shelf.h"
+#include "parallel/turn.h"
+#include "parallel/world.h"
+
+typedef struct lki_piece_list lki_piece_list; /* shards.c */
+typedef struct lki_row_merger lki_row_merger; /* rows.c */
+typedef struct lki_units      lki_units;      /* units.c */
+typedef struct lki_aside      lki_aside;      /* offload/aside.c */
+
+/* The parameters that the last step has used. */
+typedef struct {
+    uint8_t  *now;    /* [param_count]: used by any virtual worker in the last step */
+    uint64_t *missed; /* [param_count]: steps in which the parameter was not updated */
+    bool      fixed;  /* use cannot change any more, so sums of unused buckets are not sent */
+} lki_uses;
+
+/* The ranks with which this rank exchanges the parts of the model that hosts store (shards.c). */
+typedef struct {
+    uint32_t       *carriers; /* [owner_count]: see lki_shards_carrier() */
+    lk_comm        *group;    /* the ranks whose hosts exchange the parts that they store */
+    lki_piece_list *pieces;
+} lki_peers;
+
+/* Running state and its moving average: the values of each state, padded. */
+typedef struct {
+    uint32_t           count;
+    lk_parallel_state *of;     /* [count] */
+    size_t            *at;     /* [count]: offset of each state */
+    float             *values; /* in the arena, like `mean` */
+    float             *mean;   /* NULL unless the optimizer keeps averages (ema) */
+} lki_running;
+
+/* Values that are in files; see offload/. */
+typedef struct {
+    const char *folder;
+    lki_aside  *states; /* file of the states that I own; NULL: none, or in memory */
+    lki_aside  *params;
+} lki_offload;
+
+/* Sums of squares, and the norms computed from them. */
+typedef struct {
+    uint32_t measures;     /* number of sums of squares for each span */
+    double   root_squares; /* sum of squares of the summed gradient */
+    /* [span_count][measures], in order of `turn`, in the arena; see lki_block_sum() */
+    double *blocks;
+    double *of;      /* [measures][param_count] */
+    double *scratch; /* [max(spans, virtual workers)] */
+} lki_norms;
+
+/* The spans that this rank owns. */
+typedef struct {
+    size_t   *spans; /* [count]: their numbers in the layout */
+    size_t    count;
+    uint64_t *hashes; /* [span_count]: hash of the values that I wrote last */
+} lki_owned;
+
+/* Limits of the gradient; 0: none. */
+typedef struct {
+    double norm, value;
+} lki_clip;
+
+/* Zeroed memory that a turn uses after a failure; see lki_scrap(). */
+typedef struct {
+    float *gradient; /* replaces gradients; NULL: not allocated yet */
+    float *params;   /* replaces gathered parameters; NULL: not allocated yet */
+} lki_scraps;
+
+/* The effects of features on strategies and on a step. */
+typedef struct {
+    bool     largest;    /* a rank computes the largest subtrees of its share first */
+    bool     lends;      /* ranks compute each other's virtual workers */
+    uint32_t spares;     /* with `lends`: extra gradient buffers per rank */
+    bool     restarts;   /* an interrupted step is computed again from its beginning */
+    bool     holds_back; /* a rank sends its gradients only after its last turn */
+} lki_effects;
+
+/* The state of the current step, apart from its turns. */
+typedef struct {
+    bool          under_way;
+    uint32_t      micros;  /* micro-batches of this step */
+    double        seed;    /* loss scale: the factor by which the gradients are too large */
+    bool          mended;  /* a part of the step was computed before a rank was lost */
+    bool          reduced; /* `sums` is valid */
+    lki_gradients sums;
+    lk_error      failure; /* kept until lk_parallel_finish() */
+} lki_step_state;
+
+struct lk_parallel {
+    const lki_strategy_ops *ops;
+    void *private;
+    lk_comm  *comm; /* NULL: only sizes are computed, and nothing runs */
+    lki_world world;
+    uint32_t  rank, ranks;
+    uint32_t  local, locals; /* my rank on this host; the number of ranks on this host */
+    /* the number of shards of the model; my host's shard */
+    uint32_t     shards, shard;
+    bool         buddies; /* two neighbouring hosts also store each other's shard */
+    lki_keepers  keepers;
+    lki_peers    peers;
+    bool         gathers; /* the parameters of a shard are stored on its own host only */
+    bool         parted;  /* the FP32 values are sharded, even if they are not gathered */
+    lki_shelf    shelf;   /* used if `gathers` */
+    lki_units   *units;
+    bool         quantised; /* parameters are read as blocks of 8 bits */
+    bool         keeps;     /* gathered units stay in memory until the values change */
+    lk_exec     *exec, *own_exec;
+    lk_optimizer optimizer;
+    lki_norms    norms;
+    lki_clip     clip;
+    /* type to which every tree node of the gradients is rounded; LK_F32: not rounded */
+    lk_dtype        rounded;
+    lk_param_rule  *rules; /* [param_count] */
+    uint32_t        leaves, micro_count;
+    bool            lock_step;
+    lki_row_merger *rows; /* only in lock step */
+    lki_layout     *layout;
+    lki_dealing     dealing;
+    lki_share       share; /* my virtual workers */
+    /* my virtual workers in the order in which I compute them; NULL: ascending */
+    uint32_t      *queue;
+    lki_effects    effects;
+    lki_round_plan rounds; /* used if virtual workers are assigned in rounds */
+
+    lki_running running;
+    size_t      state_width; /* elements of running state, whose sums follow the gradients */
+    /* elements of a gradient space: gradients, then micro_count x state_width */
+    size_t width;
+
+    /* The fields below point into the arena: one copy for all ranks of a host. */
+    lk_arena *arena;
+    /* the parameters of my host's shard if `parted`, else all */
+    float    *params;
+    float    *optimizer_state[LK_OPTIMIZER_STATES_MAX]; /* of my host's shard */
+    /* The rounded or quantised copy that ranks read if parameters are not gathered
+     * (lki_param_span.read_at). */
+    unsigned char *read;
+    lki_offload    offload;
+    /* bits of lk_offloaded: the values that are stored in files instead of the arena */
+    unsigned in_files;
+    /* [leaves]: reports of report_bytes each, ordered by the rank that runs the virtual worker */
+    char    *reports;
+    size_t   report_bytes;
+    const lki_durable *durable;
+    lki_ledger         ledger;
+    /* the results that are left of an interrupted step, until they are reduced */
+    lki_remains        remains;
+
+    /* The fields below are private to this rank. */
+    lki_owned owned;
+    size_t   *reported; /* [ranks]: bytes of each rank's reports */
+    lki_uses  uses;
+    /* [row of lki_feature_table]: the feature's state; NULL: off */
+    void     *features[LKI_FEATURES_MAX];
+
+    /* The step in progress, if there is one. */
+    uint64_t       step;
+    lki_turn_state turn;
+    lki_step_state now;
+    lki_scraps     scraps;
+};
+
+static inline bool lki_step_failed(const lk_parallel *parallel)
+{
+    return parallel->now.failure.status != LK_OK;
+}
+
+/* Returns zeroed memory for the largest parameter or its gradient, allocated once and stored in
+ * *at.  Returns NULL if memory is exhausted.  After a failure the current turn runs to its end and
+ * its results are discarded.  Other ranks may not have failed yet.  So the turn must not write to
+ * the memory of their gradients, nor read buffers into which they still receive. */
+float *lki_scrap(const lk_parallel *parallel, float **at);
+
+/* Returns true if this rank updates the host's copy of the span.  On every host one rank does so:
+ * the rank with the local number of the span's owner. */
+static inline bool lki_tends(const lk_parallel *parallel, const lki_param_span *span)
+{
+    return parallel->layout->owners[span->owner].local % parallel->locals == parallel->local;
+}
+
+/* Returns true if this rank owns the span on its host: the host stores the span, and this rank
+ * updates it. */
+static inline bool lki_owns(const lk_parallel *parallel, const lki_param_span *span)
+{
+    return lki_keeps(parallel, parallel->world.host_of[parallel->rank],
+                     parallel->layout->owners[span->owner].shard) &&
+           lki_tends(parallel, span);
+}
+
+/* Returns the offset of a span in the values that its owner's host stores. */
+static inline size_t lki_kept_at(const lk_parallel *parallel, const lki_param_span *span)
+{
+    return span->kept + parallel->keepers.before[parallel->layout->owners[span->owner].shard];
+}
+
+/* Returns the parameters of one of my spans.  The span's chunk must be in memory.  Defined in
+ * offload/offload.c. */
+float *lki_offload_values(const lk_parallel *parallel, size_t span);
+
+/* Returns the address of a span's parameters on its owner's host. */
+static inline float *lki_values_of(const lk_parallel *parallel, const lki_param_span *span)
+{
+    if (parallel->offload.params != NULL)
+        return lki_offload_values(parallel, (size_t)(span - parallel->layout->spans));
+    return parallel->params + (parallel->parted ? lki_kept_at(parallel, span) : span->at);
+}
+
+/* Returns how many buffers a rank needs to compute a share that is a range. */
+uint32_t lki_share_buffers(const lk_parallel *parallel, lki_share share);
+
+/* Returns the number of virtual workers that this rank runs in the current step. */
+static inline uint32_t lki_turns(const lk_parallel *parallel)
+{
+    return parallel->remains.there ? parallel->remains.count : parallel->share.count;
+}
+
+/* Returns the n-th virtual worker that this rank runs in the current step. */
+static inline uint32_t lki_leaf_of_turn(const lk_parallel *parallel, uint32_t n)
+{
+    if (parallel->remains.there)
+        return parallel->remains.leaves[n];
+    return parallel->queue != NULL ? parallel->queue[n]
+                                   : parallel->share.first + n * parallel->share.stride;
+}
+
+/* The quantity whose squares are summed for a span.  LARS uses the first two, LAMB all three. */
+typedef enum { LKI_OF_GRADIENT = 0, LKI_OF_VALUES, LKI_OF_MOVES } lki_measure;
+
+static inline double *lki_block_sum(const lk_parallel *parallel, const lki_param_span *span,
+                                    lki_measure measure)
+{
+    return &parallel->norms.blocks[span->turn * parallel->norms.measures + measure];
+}
+
+static inline lki_report *lki_report_of(const lk_parallel *parallel, uint32_t leaf)
+{
+    LK_ASSERT(leaf < parallel->leaves);
+    size_t place = lki_share_place(&parallel->dealing, leaf);
+    return (lki_report *)(void *)(parallel->reports + place * parallel->report_bytes);
+}
+
+/* Computes all fields that need neither memory for values nor other ranks.  parallel->world and
+ * parallel->rank must be set.  Defined in parallel.c. */
+LK_NODISCARD lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params,
+                                             uint32_t                   param_count,
+                                             const lk_parallel_options *options);
+
+/* Returns the bytes of the model's arena, after lki_parallel_describe(). */
+size_t lki_parallel_arena(lk_parallel *parallel);
+
+/* Returns running state `state`, numbered as in lk_parallel_state_count().  Defined in values.c. */
+float *lki_state_data(const lk_parallel *parallel, uint32_t state);
+
+/* Does the rest of a step after the reduction.  Defined in step.c. */
+lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, double lr,
+                          lk_step_result *result);
+
+/* Completes a step whose sums are complete in the ledger.  Collective. */
+LK_NODISCARD lk_status lki_step_complete(lk_parallel *parallel, uint64_t step,
+                                         const lki_tally *tally);
+
+/* Returns the address of use `use` of a span in sums or gradients. */
+static inline float *lki_gradient_of(const lk_parallel *parallel, const lki_gradients *from,
+                                     const lki_param_span *span, uint32_t use)
+{
+    const lki_layout *layout = parallel->layout;
+    return from->gradients + (from->places == NULL
+                                  ? lki_layout_grad_at(layout, span, use)
+                                  : from->places[lki_layout_piece(layout, span, use)]);
+}
+
+static inline bool lki_is_used(const lk_parallel *parallel, uint32_t param)
+{
+    return parallel->uses.now[param];
+}
+
+/* Returns true if no term of a bucket can be used, so that the bucket need not be sent.  Defined in
+ * values.c. */
+bool lki_is_idle(const lk_parallel *parallel, uint32_t bucket);
+
+/* Reserves the next `bytes` of an arena during its layout.  A `base` of NULL only measures.
+ * Defined in parallel.c. */
+void *lki_carve(char *base, size_t *at, size_t bytes);
+
+/* Lists this rank's spans in parallel->owned.spans.  Defined in parallel.c. */
+void lki_own_spans(lk_parallel *parallel);
+
+/* Returns the slices of running state.  Each of the micro_count rows is divided equally between the
+ * owners of a host.  The caller frees *out. */
+LK_NODISCARD lk_status lki_state_slices(const lk_parallel *parallel, lk_slice **out, size_t *count);
+
+/* rows.c implements lk_parallel_merge_rows(). */
+LK_NODISCARD lk_status lki_rows_open(lk_parallel *parallel);
+LK_NODISCARD lk_status lki_rows_merge(lk_parallel *parallel, uint32_t width, lki_row_merge merge,
+                                      double *rows, double *total);
+
+/* Closes the merger.  Does nothing if the merger was never opened. */
+void lki_rows_close(lk_parallel *parallel);
+
+/* Returns the bytes of parallel->read, a copy of the parameters if they are read as bf16 or as
+ * blocks of 8 bits.  Defined in reading.c. */
+size_t lki_reading_bytes(const lk_parallel *parallel);
+
+/* Writes the copy of a span that ranks read, converted from `values`. */
+void lki_reading_put(const lk_parallel *parallel, const lki_param_span *span, const float *values);
+
+/* Returns true if the copy of a span that ranks read was converted from `values`. */
+bool lki_reading_holds(const lk_parallel *parallel, const lki_param_span *span,
+                       const float *values);
+
+/* Publishes the new values to all ranks after an update, if parameters are not gathered.
+ * Collective. */
+LK_NODISCARD lk_status lki_reading_publish(lk_parallel *parallel);
+
+/* Computes right = left + right with all threads, rounded to `rounded` (LK_F32: not rounded).
+ * Defined in merge.c. */
+void lki_merge(const lk_parallel *parallel, lk_dtype rounded, float *right, const float *left,
+               size_t count);
+
+/* Sets `count` elements to zero with all threads. */
+void lki_clear(const lk_parallel *parallel, float *at, size_t count);
+
+/* Adds one whole gradient space to another.  Running state is never rounded. */
+static inline void lki_merge_spaces(const lk_parallel *parallel, float *right, const float *left)
+{
+    size_t gradients = parallel->layout->grad_elements;
+    lki_merge(parallel, parallel->rounded, right, left, gradients);
+    if (parallel->width > gradients)
+        lki_merge(parallel, LK_F32, right + gradients, left + gradients,
+                  parallel->width - gradients);
+}
+
+/* Counts the largest subtrees of [first, first + count) whose virtual workers all run on one
+ * host. */
+uint32_t lki_count_branches(const lk_parallel *parallel, uint32_t first, uint32_t count,
+                            uint32_t host);
+
+/* Compares the model and the options between ranks.  LK_EMISMATCH names the first tensor, or the
+ * options, that differ.  Defined in agree.c. */
+lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options *options);
+
+/* Compares the values of tensor `name` between ranks; LK_EMISMATCH names the rank that differs. */
+lk_status lki_verify_same_values(lk_parallel *parallel, const char *name, const float *values,
+                                 size_t count);
+
+/* Updates a span with its sum.  Returns false if attestation finds that the span's values have
+ * changed since they were written.  Defined in update.c. */
+bool lki_span_update(lk_parallel *parallel, const lk_update *all, size_t index, float *sum);
+
+/* Replaces the sum of a span by the direction in which LAMB moves the values.  Called before
+ * lki_span_update(). */
+void lki_span_direct(lk_parallel *parallel, const lk_update *all, size_t index, float *sum);
+
+/* Hashes this rank's spans of parameter `param`, as the baseline of attestation. */
+void lki_attest_written(lk_parallel *parallel, uint32_t param);
+
+/* Hashes one span, given by its number in the layout, as the baseline of attestation. */
+void lki_attest_span(lk_parallel *parallel, size_t index);
+
+#endif

@@ -1,0 +1,97 @@
+/* parallel/turn.h -- the turns of a step, and the reports of virtual workers.  See turns.c and
+ * terms.c.
+ */
+#ifndef LKI_PARALLEL_TURN_H
+#define LKI_PARALLEL_TURN_H
+
+#include "parallel/strategy.h"
+
+/* A virtual worker counts, was dropped, or was never begun. */
+typedef enum { LKI_COUNTS = 0, LKI_DROPPED, LKI_NOT_BEGUN } lki_counting;
+
+/* The report of one virtual worker on one step, visible to all ranks. */
+typedef struct {
+    double   loss;
+    double   squares; /* squared norm of the gradient; only computed for the noise scale */
+    double   seconds; /* seconds that the rank spent on the virtual worker's turns */
+    double   data;    /* the share of `seconds` that the rank waited for data */
+    uint64_t count, hits;
+    uint64_t written; /* in a rank's first report: hash of the parameters that this rank wrote */
+    uint32_t micros;  /* micro-batches of this step */
+    uint32_t maker;   /* the rank that computed the virtual worker */
+    /* in rank 0's first report: number of terms finished in another order than the layout's */
+    uint32_t     reorders;
+    lki_counting counting;  /* whether this virtual worker counts */
+    /* samples of each micro-batch, followed by one bit per parameter: set if it is used */
+    uint64_t     samples[];
+} lki_report;
+
+/* The kinds of turns. */
+typedef enum {
+    LKI_TURN_OWN = 0, /* virtual workers of my own */
+    LKI_TURN_HELP,    /* a virtual worker of another rank; the result may count */
+    LKI_TURN_AGAIN    /* a virtual worker that has been computed; the result never counts */
+} lki_turn_kind;
+
+/* The turns of the current step.  One turn computes `together` virtual workers. */
+typedef struct {
+    uint32_t      leaf, micro; /* my current turn; `leaf` counts from 0 in my share */
+    uint32_t      together;
+    uint32_t      chosen; /* the virtual worker of the turn that is being computed */
+    double        since;  /* when the current turn began, by this rank's clock */
+    double        waited; /* seconds of the current turn that this rank waited for others */
+    lki_turn_kind kind;
+    uint32_t      guest;  /* the virtual worker, unless `kind` is LKI_TURN_OWN */
+    uint32_t      owner;  /* row of the feature that ends the turn, or LKI_NO_FEATURE */
+    lki_report   *report; /* the current virtual worker's report; NULL: it is in the common table */
+    bool          running;
+    bool          ending;   /* terms are announced because the turn ends */
+    bool          dropped;  /* the result of this turn will be ignored */
+    bool          left_out; /* the caller has skipped a turn of the current virtual worker */
+    bool          closing;  /* the caller computes no more turns */
+    /* [together][term_count]: the current virtual worker has announced the term */
+    uint8_t      *ready;
+    /* [together][term_count]: the memory is zeroed, or the caller will overwrite it */
+    uint8_t *begun;
+    /* [term_count]: number of current virtual workers that have announced the term */
+    uint32_t      *announced;
+    lki_gradients *current; /* [together] */
+} lki_turn_state;
+
+/* Returns the memory to which the chosen virtual worker adds a term of the layout.  The call does
+ * not count as a use of the term. */
+float *lki_gradient_now(lk_parallel *parallel, uint32_t term);
+
+/* Returns the number of the chosen virtual worker among all V. */
+uint32_t    lki_leaf_now(const lk_parallel *parallel);
+lki_report *lki_report_now(const lk_parallel *parallel); /* other ranks cannot see it yet */
+
+/* Returns true if the current turn computes a virtual worker; false if the rank only takes part in
+ * communication. */
+bool lki_turn_computes(const lk_parallel *parallel);
+
+/* Stores a failure for lk_parallel_finish(), because hooks cannot return it. */
+void lki_step_keep(lk_parallel *parallel, lk_status status);
+
+/* ---- Turns, for features that begin them (turns.c) ------------------------------------------- */
+
+/* Begins my next own turn and its virtual workers.  Returns false if there is none. */
+bool lki_turn_begin_own(lk_parallel *parallel);
+
+/* Begins a turn whose virtual workers have begun. */
+void lki_turn_begin(lk_parallel *parallel);
+
+/* Prepares a virtual worker of kind LKI_TURN_HELP or LKI_TURN_AGAIN: marks no term as ready and no
+ * memory as zeroed. */
+void lki_turn_clear(lk_parallel *parallel);
+
+/* Clears the current report, before a virtual worker is computed. */
+void lki_report_begin(lk_parallel *parallel);
+
+/* Announces all terms that the current virtual worker has not announced yet. */
+void lki_turn_end_terms(lk_parallel *parallel);
+
+/* Takes part in the gathers that other ranks still do in this turn. */
+void lki_turn_catch_up(lk_parallel *parallel);
+
+#endif

@@ -1,0 +1,65 @@
+/* tensor/tensor_testing.h -- execs of every kind and reproducible data, for tests of operators. */
+#ifndef LKI_TENSOR_TENSOR_TESTING_H
+#define LKI_TENSOR_TENSOR_TESTING_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "base/thorough_testing.h"
+#include "tensor/ops.h"
+
+/* The number of execs of one instruction set, and of the at most four sets that a processor has. */
+enum { LKI_TEST_THREADS = 5, LKI_EXECS_MAX = 4 * LKI_TEST_THREADS };
+
+/* Execs of each instruction set that are tried. */
+static inline size_t lki_test_threads(void)
+{
+    return lki_thorough() ? LKI_TEST_THREADS : 3;
+}
+
+/* Opens execs on 1, 3 and 8 threads (with LK_THOROUGH=1 also 2 and 5) for each instruction set of
+ * this processor.  `bf16` includes those that differ only for bf16. */
+static inline size_t lki_test_execs_for(lk_exec *execs[LKI_EXECS_MAX], bool bf16)
+{
+    static const char *const isas[]    = { "avx512", "avx2", "neon", "portable", "avx512_bf16" };
+    static const uint32_t    threads[] = { 1, 3, 8, 2, 5 };
+    size_t                   count     = 0;
+    for (size_t i = 0; i < (bf16 ? 5 : 4); i++)
+        for (size_t t = 0; t < lki_test_threads(); t++) {
+            lk_exec  *exec   = NULL;
+            lk_status status = lk_exec_open(&exec, threads[t], isas[i]);
+            if (status == LK_OK) {
+                assert_true(count < LKI_EXECS_MAX);
+                execs[count++] = exec;
+            } else
+                assert_int_equal(status, LK_EUNSUPPORTED);
+        }
+    assert_true(count >= lki_test_threads()); /* portable is always there */
+    return count;
+}
+
+static inline size_t lki_test_execs(lk_exec *execs[LKI_EXECS_MAX])
+{
+    return lki_test_execs_for(execs, false);
+}
+
+static inline void lki_test_execs_free(lk_exec *execs[LKI_EXECS_MAX], size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        lk_exec_free(execs[i]);
+}
+
+/* Fills x with values of mixed sign and size in [-scale, scale). */
+static inline void lki_test_fill(float *x, size_t n, uint32_t seed, float scale)
+{
+    for (size_t i = 0; i < n; i++) {
+        lki_random r = lki_philox(seed, LKI_RNG_DATA, (uint32_t)i, 0, 0, 0);
+        x[i]         = (lki_random_unit(r.word[0]) * 2.0f - 1.0f) * scale;
+    }
+}
+
+#endif

@@ -1,0 +1,74 @@
+/* train/config.h -- values derived from a run's configuration, without a running session. */
+#ifndef LKI_TRAIN_CONFIG_H
+#define LKI_TRAIN_CONFIG_H
+
+#include "lockstep/data.h"
+#include "lockstep/models.h"
+#include "lockstep/parallel.h"
+#include "lockstep/train.h"
+
+/* Returns true if any part of `what` (bits of lk_offloaded) is offloaded to files. */
+static inline bool lki_in_files(const lk_train_config *config, unsigned what)
+{
+    unsigned all = config->offloaded == 0 ? LK_OFFLOADED_STATES : config->offloaded;
+    return config->offload != NULL && (all & what) != 0;
+}
+
+/* Completes the configuration as lk_train_check() does.  With `runs` false, the data must exist,
+ * but the model may exceed this machine's memory. */
+LK_NODISCARD lk_status lki_train_complete(lk_train_config *config, bool runs);
+
+/* Returns the model's options, with the fields that describe the data set filled in. */
+lk_model_options lki_model_options(const lk_train_config *config, const lk_dataset_info *data);
+
+lk_dataset_options lki_dataset_options(const lk_train_config *config);
+
+/* Returns the number of positions in an epoch. */
+uint64_t lki_positions(const lk_train_config *config, const lk_dataset_info *data);
+
+/* Checks the options for the order of samples, and completes them. */
+LK_NODISCARD lk_status lki_order_check(lk_train_config *config);
+
+/* Returns the value of --order that selects `order`. */
+const char *lki_order_name(lk_order order);
+
+/* ---- The strategy (core/strategy.c) ------------------------------------------------------- */
+
+/* Returns the ZeRO stage of a strategy: 0 for ddp, 3 for hybrid (among the hosts that share one
+ * copy of the model). */
+uint32_t lki_stage_of(const char *strategy);
+
+/* Returns the type in which parameters are read: config->gather_dtype, or bf16 in bf16 runs that do
+ * not offload parameters. */
+lk_dtype lki_gather_dtype(const lk_train_config *config);
+
+/* Returns true if virtual workers move between ranks (--rebalance). */
+bool lki_rebalances(const lk_train_config *config);
+
+/* Returns true if idle ranks compute virtual workers of other ranks (--speculate). */
+bool lki_duplicates(const lk_train_config *config);
+
+/* Fails with LK_EINVAL if the configuration does not support --rebalance, --speculate or
+ * --backup-workers. */
+LK_NODISCARD lk_status lki_pace_check(const lk_train_config *config);
+
+/* Fills in the strategy's options from the configuration and the model.  The caller frees their
+ * arrays with lki_parallel_options_free(). */
+LK_NODISCARD lk_status lki_parallel_options_of(const lk_train_config *config, const lk_model *model,
+                                               lk_exec *exec, lk_parallel_options *out);
+void                   lki_parallel_options_free(lk_parallel_options *options);
+
+/* ---- Bytes ------------------------------------------------------------------------------- */
+
+/* Computes the bytes of packed weights on each host.  *out becomes 0 if packing would not save
+ * time.  `gathers`: each host stores only a part of the parameters.  Defined in core/keep.c. */
+LK_NODISCARD lk_status lki_pack_bytes(size_t *out, const lk_train_config *config,
+                                      const lk_model *model, const lk_exec *exec, bool gathers);
+
+/* Returns the bytes that a checkpoint writer copies with checkpoint_async.  params_part and
+ * states_part are the bytes of this host's part of the parameters and of each optimizer state; 0 =
+ * whole.  Defined in saves/background.c. */
+size_t lki_snapshot_bytes(const lk_train_config *config, const lk_model *model, size_t params_part,
+                          size_t states_part);
+
+#endif

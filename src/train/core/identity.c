@@ -1,0 +1,290 @@
+/* identity.c -- the identity of a run: its options, exactness id and hashes. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "checkpoint/checkpoint.h"
+#include "train/core/identity.h"
+#include "train/options.h"
+
+/* Revision numbers.  Raise one if a change alters the results of kernels, random numbers or the
+ * tree. */
+enum { KERNEL_REVISION = 7, RNG_REVISION = 1, TREE_REVISION = 1 };
+
+lk_model_options lki_model_options(const lk_train_config *config, const lk_dataset_info *data)
+{
+    lk_model_options options = config->model_options;
+    options.struct_size      = sizeof options;
+    options.input            = data->x;
+    options.tokens           = data->tokens;
+    options.classes          = data->classes;
+    return options;
+}
+
+lk_dataset_options lki_dataset_options(const lk_train_config *config)
+{
+    return (lk_dataset_options){ .struct_size  = sizeof(lk_dataset_options),
+                                 .context      = config->context,
+                                 .validation   = config->validation,
+                                 .seed         = config->seed,
+                                 .split_seed   = config->split_seed,
+                                 .fold         = config->fold,
+                                 .augment      = config->augment,
+                                 .weights      = config->weights,
+                                 .ignores      = config->ignores,
+                                 .ignored      = config->ignored,
+                                 .loss_weights = config->loss_weights };
+}
+
+static void put_integer(json_t *object, const char *key, uint64_t value)
+{
+    (void)json_object_set_new(object, key, json_integer((json_int_t)value));
+}
+
+static void put_real(json_t *object, const char *key, double value)
+{
+    (void)json_object_set_new(object, key, json_real(value));
+}
+
+static void put_data(json_t *object, const lk_dataset_info *data)
+{
+    json_t *input = json_array();
+    put_integer(object, "classes", data->classes);
+    (void)json_object_set_new(object, "tokens", json_boolean(data->tokens));
+    for (uint32_t i = 0; i < data->x.rank; i++)
+        (void)json_array_append_new(input, json_integer((json_int_t)data->x.dims[i]));
+    (void)json_object_set_new(object, "input", input);
+}
+
+json_t *lki_scaler_json(const lk_loss_scaler *scaler)
+{
+    json_t *object = json_object();
+    put_real(object, "scale", scaler->scale);
+    put_integer(object, "good", scaler->good);
+    put_integer(object, "skipped", scaler->skipped);
+    put_integer(object, "hysteresis", scaler->hysteresis);
+    return object;
+}
+
+void lki_scaler_read(const json_t *object, lk_loss_scaler *scaler)
+{
+    double scale = json_real_value(json_object_get(object, "scale"));
+    if (!(scale > 0)) /* the checkpoint has no loss scaler */
+        return;
+    scaler->scale      = scale;
+    scaler->good       = (uint64_t)json_integer_value(json_object_get(object, "good"));
+    scaler->skipped    = (uint64_t)json_integer_value(json_object_get(object, "skipped"));
+    scaler->hysteresis = (uint32_t)json_integer_value(json_object_get(object, "hysteresis"));
+}
+
+json_t *lki_noise_json(const lk_noise *noise)
+{
+    json_t *object = json_object();
+    put_real(object, "square", noise->square);
+    put_real(object, "trace", noise->trace);
+    put_real(object, "weight", noise->weight);
+    put_integer(object, "steps", noise->steps);
+    return object;
+}
+
+void lki_noise_read(const json_t *object, lk_noise *noise)
+{
+    noise->square = json_real_value(json_object_get(object, "square"));
+    noise->trace  = json_real_value(json_object_get(object, "trace"));
+    noise->weight = json_real_value(json_object_get(object, "weight"));
+    noise->steps  = (uint64_t)json_integer_value(json_object_get(object, "steps"));
+}
+
+json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *data)
+{
+    const lk_train_config c      = lki_config_resolve(config);
+    json_t               *object = json_object();
+    if (object == NULL)
+        return NULL;
+    for (const lki_field *f = lki_fields; f->name != NULL; f++)
+        if (lki_field_is_recorded(f, &c))
+            (void)json_object_set_new(object, lki_field_key(f), lki_field_json(f, &c));
+    put_data(object, data);
+    (void)json_object_set_new(object, "hook", json_boolean(config->hook != NULL));
+    return object;
+}
+
+const char *lk_precision_name(lk_dtype precision)
+{
+    switch ((int)precision) {
+    case LK_BF16: return "bf16";
+    case LK_F16: return "fp16";
+    case LK_I8: return "int8";
+    case LK_I4: return "int4";
+    default: return "fp32";
+    }
+}
+
+/* Returns the name of a value for messages: the name of its option, or `key` if no option sets the
+ * value. */
+static const char *known_as(const char *key, char text[64])
+{
+    const lki_field *field = lki_field_find(key);
+    if (strcmp(key, "model") == 0)
+        return "the model";
+    if (strcmp(key, "hook") == 0)
+        return "the use of a gradient hook";
+    (void)snprintf(text, 64, field != NULL ? "`%s`" : "'%s' of the data",
+                   field != NULL ? field->path : key);
+    return text;
+}
+
+/* Returns the value of option `key` in a checkpoint, or the option's default if the checkpoint
+ * lacks it.  Version 0.1.0 stored models' defaults as 0 and []. */
+static json_t *recorded(const json_t *stored, const char *key)
+{
+    const lk_train_config none  = { .model = json_string_value(json_object_get(stored, "model")) };
+    const lk_train_config c     = lki_config_resolve(&none);
+    const lki_field      *field = lki_field_find(key);
+    json_t               *value = json_object_get(stored, key);
+    bool unsaid = (json_is_integer(value) && json_integer_value(value) == 0) ||
+                  (json_is_array(value) && json_array_size(value) == 0);
+    bool of_model = field != NULL && field->offset < offsetof(lk_train_config, data);
+
+    if (value != NULL && !(unsaid && of_model))
+        return json_incref(value);
+    if (field != NULL)
+        return lki_field_json(field, &c);
+    return strcmp(key, "hook") == 0 ? json_false() : NULL;
+}
+
+static lk_status refuse(const char *key, const json_t *value, const json_t *other)
+{
+    const size_t as_people_write = JSON_ENCODE_ANY | JSON_REAL_PRECISION(15);
+    char         name[64];
+    char        *was    = other == NULL ? NULL : json_dumps(other, as_people_write);
+    char        *now    = json_dumps(value, as_people_write);
+    lk_status    status = lk_fail(LK_EINVAL,
+                                  "%s is %s, but the checkpoint was made with %s; resume with the "
+                                     "same value, or start a new run in another directory",
+                                  known_as(key, name), now ? now : "?", was ? was : "none");
+    free(was);
+    free(now);
+    return status;
+}
+
+lk_status lki_config_compare(const json_t *stored, const json_t *mine)
+{
+    lk_status   status = LK_OK;
+    const char *key;
+    json_t     *value;
+
+    json_object_foreach((json_t *)(uintptr_t)mine, key, value)
+    {
+        const lki_field *field = lki_field_find(key);
+        if (field != NULL && lki_field_is_free(field, json_object_get(stored, key) != NULL))
+            continue;
+        json_t *other = recorded(stored, key);
+        if (status == LK_OK && !json_equal(other, value))
+            status = refuse(key, value, other);
+        json_decref(other);
+    }
+    return status;
+}
+
+static const char label[] = " (not exact)";
+
+bool lki_is_labelled(const char *exactness_id)
+{
+    return strstr(exactness_id, label) != NULL;
+}
+
+void lki_go_on_inexact(lki_session *session)
+{
+    char  *id   = session->exactness_id;
+    size_t used = strlen(id);
+
+    session->inexact = true;
+    if (!lki_is_labelled(id))
+        (void)snprintf(id + used, sizeof session->exactness_id - used, "%s", label);
+    lki_journal_label(session->journal);
+}
+
+bool lki_is_exact(const lk_train_config *config)
+{
+    return lki_fields_are_exact(config);
+}
+
+void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33])
+{
+    const bool rounds = config->comm_dtype != LK_F32 && config->comm_dtype != 0;
+    char       text[512], hex[65];
+    lki_sha256 hash;
+    int        length = snprintf(
+               text, sizeof text,
+               "lockstep kernels %d rng %d tree %d dtype %s%s%s%s%s virtual-workers %u micro-batch "
+               "%u global-batch %u data %s%s%s%s",
+               KERNEL_REVISION, RNG_REVISION, TREE_REVISION, lk_precision_name(config->precision),
+               config->scaling.rule > LK_SCALE_NONE ? " scaled" : "",
+               rounds ? " travels as " : "", rounds ? lk_precision_name(config->comm_dtype) : "",
+               config->gather_dtype == LK_I8 ? " read as int8" : "", config->virtual_workers,
+               config->micro_batch, config->global_batch, data->content_hash,
+               config->onednn != NULL ? " onednn" : "", config->hook != NULL ? " hook" : "",
+               config->backup_workers > 0 ? " backup workers" : "");
+    lki_sha256_begin(&hash);
+    lki_sha256_add(&hash, text, (size_t)length);
+    lki_sha256_end(&hash, hex);
+    (void)snprintf(out, 33, "%.16s%s", hex, lki_is_exact(config) ? "" : label);
+}
+
+void lki_loss_bits(double loss, char hex[17])
+{
+    uint64_t bits;
+    memcpy(&bits, &loss, sizeof bits);
+    (void)snprintf(hex, 17, "%016" PRIx64, bits);
+}
+
+void lki_loss_chain_add(char chain[65], double loss)
+{
+    char       bits[17];
+    lki_sha256 hash;
+    lki_loss_bits(loss, bits);
+    lki_sha256_begin(&hash);
+    lki_sha256_add(&hash, chain, strlen(chain));
+    lki_sha256_add(&hash, bits, 16);
+    lki_sha256_end(&hash, chain);
+}
+
+static void hash_piece(void *context, const float *values, size_t count)
+{
+    lki_hash_elements(context, LK_F32, values, count * sizeof *values);
+}
+
+lk_status lki_weights_hash(const lki_session *session, char hex[65])
+{
+    lki_sha256 hash;
+
+    lki_sha256_begin(&hash);
+    for (uint32_t p = 0; p < session->param_count; p++) {
+        const lk_tensor tensor = { session->params[p].name, LK_F32, session->params[p].shape,
+                                   NULL };
+        lki_hash_heading(&hash, &tensor);
+        LK_TRY(lki_visit_value(session, p, 0, hash_piece, &hash));
+    }
+    lki_sha256_end(&hash, hex);
+    return LK_OK;
+}
+
+lk_status lki_run_hash(const lki_session *session, const char *weights, char hex[65])
+{
+    lki_sha256 hash;
+    uint32_t   slots = lk_optimizer_state_count(&session->config->optimizer);
+
+    lki_sha256_begin(&hash);
+    lki_sha256_add(&hash, weights, 64);
+    for (uint32_t s = 0; s < session->kept_count; s++)
+        lki_hash_elements(&hash, LK_F32, lk_parallel_state_data(session->parallel, s),
+                          session->kept[s].count * sizeof(float));
+    for (uint32_t i = 1; i <= slots; i++)
+        for (uint32_t p = 0; p < session->param_count; p++)
+            LK_TRY(lki_visit_value(session, p, i, hash_piece, &hash));
+    lki_sha256_add(&hash, session->progress.loss_chain, strlen(session->progress.loss_chain));
+    lki_sha256_end(&hash, hex);
+    return LK_OK;
+}

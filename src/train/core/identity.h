@@ -1,0 +1,51 @@
+/* train/core/identity.h -- defines the identity of a run: its options, exactness id and hashes. */
+#ifndef LKI_TRAIN_IDENTITY_H
+#define LKI_TRAIN_IDENTITY_H
+
+#include "train/core/session.h"
+
+/* Returns true if gradients and parameters are not quantised and no worker's gradient is
+ * dropped. */
+bool lki_is_exact(const lk_train_config *config);
+
+/* Returns true if an exactness id is marked as not exact. */
+bool lki_is_labelled(const char *exactness_id);
+
+/* Marks the exactness id and the log as not exact, because the run continues from a checkpoint that
+ * is not exact. */
+void lki_go_on_inexact(lki_session *session);
+
+/* Returns all options that define the result, by key.  New reference; NULL if out of memory. */
+json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *data);
+
+/* Fails with LK_EINVAL if the options `mine` differ from the options `stored` in the checkpoint.
+ * The message names the first differing option. */
+LK_NODISCARD lk_status lki_config_compare(const json_t *stored, const json_t *mine);
+
+void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33]);
+
+/* Returns a loss scaler as JSON for a checkpoint. */
+json_t *lki_scaler_json(const lk_loss_scaler *scaler);
+
+/* Reads a loss scaler from a checkpoint.  Leaves *scaler unchanged if the checkpoint has no loss
+ * scaler. */
+void    lki_scaler_read(const json_t *object, lk_loss_scaler *scaler);
+
+/* Returns the averages of the gradient noise scale as JSON for a checkpoint. */
+json_t *lki_noise_json(const lk_noise *noise);
+
+/* Reads averages of the gradient noise scale from a checkpoint.  Leaves *noise unchanged if the
+ * checkpoint has none. */
+void    lki_noise_read(const json_t *object, lk_noise *noise);
+
+/* Appends a step's loss to the hash chain of losses. */
+void lki_loss_chain_add(char chain[65], double loss);
+void lki_loss_bits(double loss, char hex[17]);
+
+/* Computes the hash of all weights.  Collective. */
+LK_NODISCARD lk_status lki_weights_hash(const lki_session *session, char hex[65]);
+
+/* Computes the hash of the run: weights, running state, optimizer state and losses.  Collective. */
+LK_NODISCARD lk_status lki_run_hash(const lki_session *session, const char *weights, char hex[65]);
+
+#endif

@@ -1,0 +1,183 @@
+/* identity_test.c -- checks the hash of a run: every value changes it, and all NaNs are equal. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "train/core/identity.h"
+
+enum { VALUES = 3 };
+
+static const uint32_t one = 0x3f800000u, infinity = 0x7f800000u, quiet_nan = 0x7fc00000u,
+                      nans[] = { 0x7f800001u, 0xff800001u, 0xffc00000u, 0x7fffffffu };
+
+/* A session of one rank with one parameter, its momentum and one running state. */
+typedef struct {
+    lk_train_config config;
+    lk_param        param;
+    lk_state        state;
+    lki_session     session;
+} run;
+
+static void run_open(run *r)
+{
+    lk_comm_options   how     = { .struct_size = sizeof(lk_comm_options), .timeout_ms = 20000 };
+    lk_parallel_state running = { "mean", VALUES, 0, 0.1f };
+    r->config                 = (lk_train_config){ .struct_size = sizeof(lk_train_config),
+                                                   .optimizer   = { .momentum = 0.9 } };
+    r->param                  = (lk_param){ .name = "w", .shape = { 1, { VALUES } } };
+    r->state                  = (lk_state){ .name = "mean", .count = VALUES };
+    r->session                = (lki_session){ .config      = &r->config,
+                                               .ranks       = 1,
+                                               .params      = &r->param,
+                                               .states      = &r->state,
+                                               .param_count = 1,
+                                               .state_count = 1,
+                                               .kept        = &r->state,
+                                               .kept_count  = 1 };
+    assert_int_equal(lk_comm_open_threads(&r->session.comm, 1, &how), LK_OK);
+    lk_parallel_options options = { .struct_size     = sizeof(lk_parallel_options),
+                                    .strategy        = "single",
+                                    .virtual_workers = 1,
+                                    .optimizer       = r->config.optimizer,
+                                    .states          = &running,
+                                    .state_count     = 1 };
+    assert_int_equal(
+        lk_parallel_open(&r->session.parallel, r->session.comm, &r->param, 1, &options), LK_OK);
+}
+
+static void run_close(run *r)
+{
+    lk_parallel_free(r->session.parallel);
+    lk_comm_free(r->session.comm);
+}
+
+/* Computes the hash of a run after setting the middle value of the parameter (0), the momentum (1)
+ * or the running state (2) to these bits. */
+static void hash_with(run *r, int where, uint32_t bits, char hex[65])
+{
+    float values[VALUES] = { 0.5f, 0, -0.5f }, plain[VALUES] = { 0 };
+    char  weights[65];
+    memcpy(&values[1], &bits, sizeof bits);
+    for (uint32_t which = 0; which < 2; which++)
+        assert_int_equal(
+            lk_parallel_load(r->session.parallel, 0, which, (int)which == where ? values : plain),
+            LK_OK);
+    assert_int_equal(lk_parallel_load_state(r->session.parallel, 0, where == 2 ? values : plain),
+                     LK_OK);
+    assert_int_equal(lki_weights_hash(&r->session, weights), LK_OK);
+    assert_int_equal(lki_run_hash(&r->session, weights, hex), LK_OK);
+}
+
+static void every_value_counts_and_every_nan_is_one(void **state)
+{
+    run r;
+    (void)state;
+    run_open(&r);
+    for (int where = 0; where < 3; where++) {
+        char with_one[65], with_infinity[65], with_nan[65], hex[65];
+        hash_with(&r, where, one, with_one);
+        hash_with(&r, where, infinity, with_infinity);
+        hash_with(&r, where, quiet_nan, with_nan);
+        assert_string_not_equal(with_one, with_infinity);
+        assert_string_not_equal(with_infinity, with_nan);
+        for (size_t i = 0; i < sizeof nans / sizeof nans[0]; i++) {
+            hash_with(&r, where, nans[i], hex);
+            assert_string_equal(hex, with_nan);
+        }
+    }
+    run_close(&r);
+}
+
+/* Returns the configuration that a checkpoint records for `model` with one option set. */
+static json_t *config_of(const char *model, const char *option, const char *value)
+{
+    lk_train_config config = { .struct_size = sizeof(lk_train_config), .model = model };
+    lk_dataset_info data   = { .tokens = strcmp(model, "gpt") == 0, .classes = 3 };
+    json_t         *json   = lki_config_json(&config, &data);
+    assert_non_null(json);
+    if (option != NULL)
+        assert_int_equal(
+            json_object_set_new(json, option, json_loads(value, JSON_DECODE_ANY, NULL)), 0);
+    return json;
+}
+
+static void a_model_records_its_own_options(void **state)
+{
+    static const struct {
+        const char *model, *has[5], *lacks[5];
+    } cases[] = {
+        { "mlp", { "hidden" }, { "layers", "heads", "context", "depth", "dropout" } },
+        { "resnet",
+          { "depth", "zero-gamma", "batchnorm" },
+          { "layers", "heads", "context", "hidden" } },
+        { "gpt", { "layers", "heads", "width", "dropout", "context" }, { "hidden", "depth" } },
+    };
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        json_t *json = config_of(cases[i].model, NULL, NULL);
+        for (size_t k = 0; k < 5; k++) {
+            if (cases[i].has[k] != NULL)
+                assert_non_null(json_object_get(json, cases[i].has[k]));
+            if (cases[i].lacks[k] != NULL)
+                assert_null(json_object_get(json, cases[i].lacks[k]));
+        }
+        json_decref(json);
+    }
+}
+
+/* Compares a run without options with a checkpoint that records `value`. */
+static lk_status compare(const char *model, const char *option, const char *value)
+{
+    json_t   *mine = config_of(model, NULL, NULL), *stored = config_of(model, option, value);
+    lk_status status = lki_config_compare(stored, mine);
+    json_decref(mine);
+    json_decref(stored);
+    return status;
+}
+
+static void a_default_is_its_value(void **state)
+{
+    (void)state;
+    assert_int_equal(compare("mlp", "hidden", "[512, 512]"), LK_OK);
+    assert_int_equal(compare("mlp", "hidden", "[]"), LK_OK); /* version 0.1.0 recorded it as [] */
+    assert_int_equal(compare("mlp", "hidden", "[512, 511]"), LK_EINVAL);
+    assert_int_equal(compare("gpt", "heads", "4"), LK_OK);
+    assert_int_equal(compare("gpt", "heads", "0"), LK_OK);
+    assert_int_equal(compare("gpt", "heads", "2"), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message,
+                           "`model_options.heads` is 4, but the checkpoint was made"));
+    assert_int_equal(compare("resnet", "depth", "20"), LK_OK);
+    assert_int_equal(compare("resnet", "depth", "0"), LK_OK);
+    assert_int_equal(compare("resnet", "seed", "1"), LK_EINVAL);
+    assert_int_equal(compare("resnet", "seed", "0"), LK_OK);
+}
+
+/* Checks options that checkpoints of earlier versions lack.  Expects their defaults. */
+static void what_was_not_recorded_was_the_default(void **state)
+{
+    json_t *mine = config_of("mlp", "decay-all", "true"), *stored = config_of("mlp", NULL, NULL);
+    (void)state;
+    assert_int_equal(json_object_del(stored, "decay-all"), 0);
+    assert_int_equal(json_object_del(stored, "momentum-of"), 0);
+    assert_int_equal(lki_config_compare(stored, mine), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "`optimizer.decay_all` is true, but the "
+                                                     "checkpoint"));
+    assert_int_equal(json_object_set_new(mine, "decay-all", json_false()), 0);
+    assert_int_equal(lki_config_compare(stored, mine), LK_OK);
+    json_decref(mine);
+    json_decref(stored);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_value_counts_and_every_nan_is_one),
+        cmocka_unit_test(a_model_records_its_own_options),
+        cmocka_unit_test(a_default_is_its_value),
+        cmocka_unit_test(what_was_not_recorded_was_the_default),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,144 @@
+/* introduce.c -- exchanges between ranks before the first step.  They check that all ranks read the
+ * same data, and rank 0 prints the virtual workers of each rank. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "train/core/feed.h"
+#include "train/options.h"
+
+static lk_status different_data(const lki_session *s, uint32_t rank)
+{
+    uint32_t host = lk_comm_host(s->comm, rank);
+    if (host != 0)
+        return lk_fail(LK_EMISMATCH,
+                       "hosts 0 and %u have different data as '%s' (ranks 0 and %u): give every "
+                       "host the same files",
+                       host, s->config->data, rank);
+    return lk_fail(LK_EMISMATCH,
+                   "ranks 0 and %u read different data from '%s': it changed while "
+                   "the workers started; start again",
+                   rank, s->config->data);
+}
+
+/* Returns " on host 3", or "" if there is only one host. */
+static const char *host_text(const lki_session *s, uint32_t rank, char text[32])
+{
+    text[0] = '\0';
+    if (lk_comm_hosts(s->comm) > 1)
+        (void)snprintf(text, 32, " on host %u", lk_comm_host(s->comm, rank));
+    return text;
+}
+
+/* Values that must be equal on all ranks; rank 0's are compared with every other rank's. */
+typedef struct {
+    char     data[40]; /* content hash */
+    uint64_t fields[LKI_FIELDS_MAX];
+} common_values;
+
+/* Fails if a rank's options differ from the options of rank 0.  The message names the first
+ * differing option. */
+static lk_status compare_fields(const lki_session *s, const common_values *first,
+                                const common_values *other, uint32_t rank)
+{
+    char text[32];
+    for (const lki_field *f = lki_fields; f->name != NULL; f++)
+        if (first->fields[f - lki_fields] != other->fields[f - lki_fields])
+            return lk_fail(LK_EMISMATCH,
+                           "ranks 0 and %u%s have different values of `%s`: all need the same "
+                           "options", rank, host_text(s, rank, text), f->path);
+    return LK_OK;
+}
+
+/* Compares every rank's data and options with those of rank 0.  The data can differ if a file was
+ * edited while workers started. */
+lk_status lki_verify_same_start(lki_session *s)
+{
+    common_values mine = { .data = "" }, *all = NULL;
+    lk_status     status;
+    (void)snprintf(mine.data, sizeof mine.data, "%s",
+                   lk_dataset_describe(s->dataset)->content_hash);
+    lki_fields_hash(s->config, mine.fields);
+    LK_TRY(LKI_NEW(&all, s->ranks, "values to compare"));
+    status = lk_all_gather(s->comm, &mine, all, sizeof mine);
+    for (uint32_t r = 1; status == LK_OK && r < s->ranks; r++) {
+        status = compare_fields(s, &all[0], &all[r], r);
+        if (status == LK_OK && memcmp(all[0].data, all[r].data, sizeof all->data) != 0)
+            status = different_data(s, r);
+    }
+    lki_free(all);
+    return status;
+}
+
+void lki_tell_kernels(lki_session *s, bool end)
+{
+    const char *failure, *onednn = lk_exec_onednn(s->exec, &failure);
+    if (onednn != NULL && !end)
+        lki_journal_note(s->journal, "note: products are oneDNN's (%s): this run is not exact, its "
+                         "bits depend on that", onednn);
+    else if (failure != NULL)
+        lki_journal_note(s->journal, "note: the own kernels computed what oneDNN could not: %s",
+                         failure);
+}
+
+void lki_tell_bits(const lki_session *s)
+{
+    const char *name = lk_precision_name(s->config->comm_dtype);
+    if (s->inexact)
+        lki_journal_note(s->journal,
+                         "note: this run is not exact: it goes on from steps that were not, and "
+                         "its bits depend on theirs");
+    if (s->config->backup_workers > 0)
+        lki_journal_note(s->journal,
+                         "note: this run is not exact: of a step the %u workers count that come "
+                         "first, and what the others have is dropped (--backup-workers %u); its "
+                         "bits depend on who that is", s->ranks - s->config->backup_workers,
+                         s->config->backup_workers);
+    if (s->config->gather_dtype == LK_I8)
+        lki_journal_note(s->journal,
+                         "note: this run is not exact: parameters are read as int8, in blocks of "
+                         "256; the bits are the same for any workers");
+    if (s->config->comm_dtype == LK_F32)
+        return;
+    if (s->config->comm_dtype == LK_BF16 || s->config->comm_dtype == LK_F16)
+        lki_journal_note(s->journal,
+                         "note: gradients and every sum of them are rounded to %s, as which they "
+                         "travel: the same bits for any workers, but not those of "
+                         "--grad-comm-dtype fp32", name);
+    else
+        lki_journal_note(s->journal,
+                         "note: this run is not exact: gradients and every sum of them are rounded "
+                         "to %s in blocks of 256, as which they travel; the bits are the same for "
+                         "any workers", name);
+}
+
+lk_status lki_introduce(lki_session *s)
+{
+    uint64_t mine[3] = { (uint64_t)getpid(), s->first, s->count }, *all = NULL;
+    char     text[32], every[32], samples[40];
+
+    (void)snprintf(every, sizeof every, ", every %u", s->stride);
+    LK_TRY(LKI_NEW(&all, 3 * (size_t)s->ranks, "introductions"));
+    lk_status status = lk_all_gather(s->comm, mine, all, sizeof mine);
+    if (status == LK_OK) {
+        lki_journal_say(s->journal,
+                        "%s: %zu parameters, %s %llu steps of %u (V %u x %u x %u)",
+                        s->config->model, lk_model_param_elements(s->model),
+                        lki_feed_text(s, samples),
+                        (unsigned long long)s->progress.end, s->config->global_batch,
+                        s->config->virtual_workers, s->micro_count, s->config->micro_batch);
+        for (uint32_t r = 0; r < s->ranks; r++) {
+            unsigned long long pid = all[3 * r], first = all[3 * r + 1], count = all[3 * r + 2];
+            lki_journal_say(s->journal, "rank %u (pid %llu%s) runs virtual workers %llu-%llu%s",
+                            lk_comm_world_rank(s->comm, r), pid, host_text(s, r, text), first,
+                            first + (count - 1) * s->stride,
+                            s->stride > 1 && count > 1 ? every : "");
+        }
+        lki_tell_kernels(s, false);
+        lki_tell_bits(s);
+        lki_order_tell(s);
+    }
+    lki_free(all);
+    return status;
+}

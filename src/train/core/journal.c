@@ -1,0 +1,446 @@
+/* journal.c -- the log, one JSON object per step, and the progress display.
+ *
+ * The log is line-buffered, so a killed run leaves whole lines.  A resumed run truncates the log
+ * after the checkpoint's step, so every step is logged once.  A checkpoint is published only after
+ * the log up to its step is on disk, so no step is missing.  Progress is printed on stderr: as a
+ * bar on a terminal, else as plain lines at intervals.
+ */
+#include <errno.h>
+#include <libgen.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "checkpoint/directory.h"
+#include "train/core/identity.h"
+#include "train/options.h"
+
+enum { BAR = 24, PLAIN_LINES = 20 };
+#define REDRAW_SECONDS 0.05
+
+struct lki_report_file {
+    const lk_train_config *config;
+    FILE                  *log; /* NULL: no --log */
+    bool                   terminal, bar_shown;
+    bool                   inexact; /* the run is not exact */
+    char                   repeated[160]; /* options that every line repeats */
+    double                 begun, shown; /* shown: time of the last redraw */
+    uint64_t               start, end;
+};
+
+size_t lki_log_prefix(const uint8_t *log, size_t bytes, uint64_t step)
+{
+    size_t at = 0;
+    while (at < bytes) {
+        const uint8_t *end = memchr(log + at, '\n', bytes - at);
+        if (end == NULL)
+            break;
+        size_t  length = (size_t)(end - (log + at));
+        json_t *line   = json_loadb((const char *)log + at, length, 0, NULL);
+        json_t *number = json_object_get(line, "step");
+        bool    keep   = json_is_integer(number) && (uint64_t)json_integer_value(number) <= step &&
+                    json_object_get(line, "weights") == NULL;
+        json_decref(line);
+        if (!keep)
+            break;
+        at += length + 1;
+    }
+    return at;
+}
+
+static lk_status cut(const char *path, size_t bytes)
+{
+    if (truncate(path, (off_t)bytes) != 0)
+        return lk_fail(LK_EIO, "cannot cut the log '%s' back to %zu bytes: %s", path, bytes,
+                       strerror(errno));
+    return LK_OK;
+}
+
+/* Computes the bytes of the log up to step `start`. */
+static lk_status find_prefix(const char *path, uint64_t start, size_t *bytes)
+{
+    lki_map map;
+    LK_TRY(lki_map_open(&map, path));
+    *bytes = lki_log_prefix(map.data, map.bytes, start);
+    lki_map_close(&map);
+    return LK_OK;
+}
+
+static bool is_file(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+static lk_status log_open(lki_journal *journal, const char *path, const char *mode)
+{
+    struct stat info;
+    journal->log = fopen(path, mode);
+    if (journal->log == NULL)
+        return lk_fail(LK_EIO, "cannot write the log '%s': %s", path, strerror(errno));
+    (void)setvbuf(journal->log, NULL, _IOLBF, 1 << 14);
+    if (lstat(path, &info) != 0 || !S_ISREG(info.st_mode)) /* a pipe, a device or a symbolic link */
+        return LK_OK;
+    char parent[LKI_PATH_BYTES];
+    if (snprintf(parent, sizeof parent, "%s", path) >= (int)sizeof parent)
+        return lk_fail(LK_EINVAL, "`log` has a path of %zu bytes", strlen(path));
+    return lki_directory_sync(dirname(parent)); /* its directory entry */
+}
+
+lk_status lki_journal_sync(lki_journal *journal)
+{
+    struct stat info;
+    if (journal == NULL || journal->log == NULL || fstat(fileno(journal->log), &info) != 0 ||
+        !S_ISREG(info.st_mode))
+        return LK_OK;
+    if (fsync(fileno(journal->log)) != 0)
+        return lk_fail(LK_EIO, "cannot bring the log '%s' to the disk: fsync: %s",
+                       journal->config->log, strerror(errno));
+    return LK_OK;
+}
+
+lk_status lki_journal_open(lki_journal **out, const lk_train_config *config)
+{
+    lki_journal *journal = NULL;
+    *out                 = NULL;
+    LK_TRY(LKI_NEW(&journal, 1, "log"));
+    journal->config   = config;
+    journal->terminal = isatty(STDERR_FILENO) == 1;
+    journal->inexact  = !lki_is_exact(config);
+    lki_fields_log(config, journal->repeated, sizeof journal->repeated);
+    *out              = journal;
+    return LK_OK;
+}
+
+void lki_journal_label(lki_journal *journal)
+{
+    if (journal != NULL)
+        journal->inexact = true;
+}
+
+static const char *exactness_of(const lki_journal *journal)
+{
+    return journal->inexact ? ", \"exact\": false" : "";
+}
+
+lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end)
+{
+    size_t bytes;
+    if (journal == NULL)
+        return LK_OK;
+    const char *path = journal->config->log;
+    journal->begun   = lki_seconds();
+    journal->start   = start;
+    journal->end     = end;
+    if (path == NULL)
+        return LK_OK;
+    if (start > 0 && is_file(path)) {
+        LK_TRY(find_prefix(path, start, &bytes));
+        LK_TRY(cut(path, bytes));
+    }
+    return log_open(journal, path, start > 0 ? "ae" : "we");
+}
+
+lk_status lki_journal_find(const lki_journal *journal, uint64_t step, uint64_t *bytes)
+{
+    const char *path  = journal->config->log;
+    size_t      found = 0;
+    lk_status   status = path == NULL || !is_file(path) ? LK_OK : find_prefix(path, step, &found);
+
+    *bytes = found;
+    return status;
+}
+
+lk_status lki_journal_take_over(lki_journal *journal, uint64_t done, uint64_t end, uint64_t bytes)
+{
+    const char *path = journal->config->log;
+    journal->begun   = lki_seconds();
+    journal->start   = done > 0 ? done - 1 : 0; /* the last step may still have to be logged */
+    journal->end     = end;
+    if (path == NULL)
+        return LK_OK;
+    if (is_file(path))
+        LK_TRY(cut(path, (size_t)bytes));
+    return log_open(journal, path, "ae");
+}
+
+uint64_t lki_journal_bytes(const lki_journal *journal)
+{
+    struct stat info;
+    if (journal == NULL || journal->log == NULL || fstat(fileno(journal->log), &info) != 0 ||
+        !S_ISREG(info.st_mode))
+        return 0;
+    return (uint64_t)info.st_size;
+}
+
+static void clear_bar(lki_journal *journal)
+{
+    if (journal->bar_shown)
+        fputs("\r\033[K", stderr);
+    journal->bar_shown = false;
+}
+
+void lki_journal_free(lki_journal *journal)
+{
+    if (journal == NULL)
+        return;
+    clear_bar(journal);
+    if (journal->log != NULL)
+        (void)fclose(journal->log);
+    lki_free(journal);
+}
+
+__attribute__((format(printf, 2, 0))) static void say(lki_journal *journal, const char *format,
+                                                      va_list args)
+{
+    clear_bar(journal);
+    (void)vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+}
+
+void lki_journal_note(lki_journal *journal, const char *format, ...)
+{
+    va_list args;
+    if (journal == NULL)
+        return;
+    va_start(args, format);
+    say(journal, format, args);
+    va_end(args);
+}
+
+void lki_journal_say(lki_journal *journal, const char *format, ...)
+{
+    va_list args;
+    if (journal == NULL || journal->config->quiet)
+        return;
+    va_start(args, format);
+    say(journal, format, args);
+    va_end(args);
+}
+
+static lk_status log_checked(const lki_journal *journal, int written)
+{
+    if (written < 0 || ferror(journal->log))
+        return lk_fail(LK_EIO, "cannot write the log '%s': %s", journal->config->log,
+                       strerror(errno));
+    return LK_OK;
+}
+
+static size_t terminal_columns(void)
+{
+    struct winsize size;
+    bool           known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    return known ? size.ws_col : 80;
+}
+
+/* Draws the progress bar, cut to the terminal's width.  In a wrapped line the carriage return would
+ * not return to the beginning. */
+static void show_bar(lki_journal *journal, const lki_step_record *r, double rate, double left)
+{
+    char   bar[BAR + 1], line[256];
+    size_t full    = (size_t)(r->step * BAR / journal->end);
+    size_t columns = lki_min(terminal_columns() - 1, sizeof line - 1);
+    memset(bar, '.', BAR);
+    memset(bar, '#', full);
+    bar[BAR] = '\0';
+    (void)snprintf(line, sizeof line, "[%s] step %llu/%llu  loss %.4f  %.0f %s/s  %02d:%02d left",
+                   bar, (unsigned long long)r->step, (unsigned long long)journal->end, r->loss,
+                   rate, r->tokens ? "tokens" : "samples", (int)(left / 60), (int)fmod(left, 60));
+    line[columns] = '\0';
+    fprintf(stderr, "\r\033[K%s", line);
+    journal->bar_shown = true;
+    journal->shown     = lki_seconds();
+}
+
+static void show(lki_journal *journal, const lki_step_record *r)
+{
+    uint64_t steps = journal->end, done = r->step - journal->start;
+    double   spent = lki_seconds() - journal->begun;
+    double   left  = spent / (double)done * (double)(steps - r->step);
+    double   units = (double)(r->tokens ? r->tokens : r->samples);
+    double   rate  = units / r->seconds;
+    uint64_t every = lki_max(1, steps / PLAIN_LINES);
+
+    if (journal->config->quiet)
+        return;
+    if (journal->terminal && (r->step == steps || lki_seconds() - journal->shown > REDRAW_SECONDS))
+        show_bar(journal, r, rate, left);
+    else if (journal->terminal)
+        return;
+    else if (done == 1 || r->step % every == 0 || r->step == steps)
+        fprintf(stderr, "step %llu/%llu  loss %.4f  lr %.3g  %.0f %s/s  %.0f s left\n",
+                (unsigned long long)r->step, (unsigned long long)steps, r->loss, r->lr, rate,
+                r->tokens ? "tokens" : "samples", left);
+}
+
+/* Formats a number for JSON, which cannot represent values that are not finite. */
+static const char *number_text(char out[32], double value)
+{
+    (void)snprintf(out, 32, "%.17g", value);
+    return isfinite(value) ? out : "null";
+}
+
+/* Writes the loss scale and the number of skipped steps, if the run scales its loss. */
+static void write_scale(const lki_step_record *r, char text[96])
+{
+    text[0] = '\0';
+    if (r->loss_scale > 0)
+        (void)snprintf(text, 96, ", \"loss_scale\": %.17g, \"skipped_steps\": %llu", r->loss_scale,
+                       (unsigned long long)r->skipped);
+}
+
+/* Writes the gradient noise scale after this step. */
+static void write_noise(const lki_journal *journal, const lk_noise *n, char text[160])
+{
+    char   critical[32], square[32], trace[32];
+    double mean = n->weight > 0 ? 1 / n->weight : (double)NAN;
+    text[0]     = '\0';
+    if (journal->config->noise_decay > 0)
+        (void)snprintf(text, 160,
+                       ", \"critical_batch\": %s, \"noise_trace\": %s, \"noise_square\": %s",
+                       number_text(critical, lk_noise_scale(n)),
+                       number_text(trace, n->trace * mean), number_text(square, n->square * mean));
+}
+
+/* Writes the number of virtual workers that an audit has verified. */
+static void write_audited(const lki_journal *journal, uint32_t audited, char text[32])
+{
+    text[0] = '\0';
+    if (journal->config->audit > 0)
+        (void)snprintf(text, 32, ", \"audited\": %u", audited);
+}
+
+/* Writes the values that, like times, depend on the load of the machine. */
+static void write_rates(const lki_step_record *r, char text[96])
+{
+    int used = 0;
+    text[0]  = '\0';
+    if (r->tokens > 0)
+        used = snprintf(text, 96, ", \"tokens_per_s\": %.1f", (double)r->tokens / r->seconds);
+    if (r->duplicated > 0)
+        used += snprintf(text + used, 96 - (size_t)used, ", \"duplicated\": %u", r->duplicated);
+    if (r->dropped > 0)
+        (void)snprintf(text + used, 96 - (size_t)used, ", \"dropped\": %u", r->dropped);
+}
+
+lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
+{
+    char bits[17], tokens[96], loss[32], norm[32], scale[96], noise[160];
+    char stall[48] = "", audited[32];
+    if (journal == NULL)
+        return LK_OK;
+    show(journal, r);
+    if (r->skips)
+        lki_journal_say(journal,
+                        "step %llu was skipped: its gradient overflows at a loss scale of %.10g",
+                        (unsigned long long)r->step, r->loss_scale);
+    if (journal->log == NULL)
+        return LK_OK;
+    lki_loss_bits(r->loss, bits);
+    write_scale(r, scale);
+    write_noise(journal, &r->noise, noise);
+    write_audited(journal, r->audited, audited);
+    write_rates(r, tokens);
+    if (journal->config->offload != NULL)
+        (void)snprintf(stall, sizeof stall, ", \"offload_stall_ms\": %.3f", 1e3 * r->stalled);
+    int written = fprintf(
+        journal->log,
+        "{\"step\": %llu, \"epoch\": %llu, \"loss\": %s, \"loss_bits\": \"%s\", "
+        "\"lr\": %.17g, \"grad_norm\": %s, \"samples_per_s\": %.1f%s, "
+        "\"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
+        "\"finish_ms\": %.3f%s%s%s%s%s%s}\n",
+        (unsigned long long)r->step, (unsigned long long)r->epoch, number_text(loss, r->loss), bits,
+        r->lr, number_text(norm, r->grad_norm), (double)r->samples / r->seconds, tokens,
+        1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds, 1e3 * r->finish_seconds,
+        scale, noise, journal->repeated, stall, audited, exactness_of(journal));
+    return log_checked(journal, written);
+}
+
+lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss, double accuracy)
+{
+    if (journal == NULL)
+        return LK_OK;
+    lki_journal_say(journal, "step %llu  validation loss %.4f  accuracy %.2f %%",
+                    (unsigned long long)step, loss, 100 * accuracy);
+    if (journal->log == NULL)
+        return LK_OK;
+    char bits[17], text[32];
+    lki_loss_bits(loss, bits);
+    return log_checked(journal,
+                       fprintf(journal->log,
+                               "{\"step\": %llu, \"val_loss\": %s, \"val_loss_bits\": \"%s\", "
+                               "\"val_accuracy\": %.17g%s}\n",
+                               (unsigned long long)step, number_text(text, loss), bits, accuracy,
+                               exactness_of(journal)));
+}
+
+lk_status lki_journal_event(lki_journal *journal, json_t *line)
+{
+    char *text = json_dumps(line, JSON_REAL_PRECISION(9));
+    json_decref(line);
+    if (text == NULL)
+        return lk_fail(LK_ENOMEM, "a line of the log");
+    lk_status status = LK_OK;
+    if (journal != NULL && journal->log != NULL)
+        status = log_checked(journal, fprintf(journal->log, "%s\n", text));
+    free(text);
+    return status;
+}
+
+lk_status lki_journal_saved(lki_journal *journal, uint64_t step, uint64_t saved, double stall,
+                            double seconds, const char *error)
+{
+    if (journal == NULL || journal->log == NULL)
+        return LK_OK;
+    json_t *line = json_pack("{s:I, s:I, s:f, s:f, s:s*}", "step", (json_int_t)step, "checkpoint",
+                             (json_int_t)saved, "stall_ms", 1e3 * stall, "write_ms", 1e3 * seconds,
+                             "error", error);
+    if (journal->inexact)
+        (void)json_object_set_new(line, "exact", json_false());
+    return lki_journal_event(journal, line);
+}
+
+/* Logs the finding of an audit.  "odd" is the only rank whose result differs from the results of
+ * all other ranks; null if no single rank does. */
+lk_status lki_journal_finding(lki_journal *journal, const lk_audit_finding *f)
+{
+    char ranks[64], odd[16] = "null";
+    if (journal == NULL || journal->log == NULL)
+        return LK_OK;
+    for (uint32_t i = 0, used = 0; i < f->count; i++)
+        used += (uint32_t)snprintf(ranks + used, sizeof ranks - used, i > 0 ? ", %u" : "%u",
+                                   f->ranks[i]);
+    if (f->odd < f->count)
+        (void)snprintf(odd, sizeof odd, "%u", f->ranks[f->odd]);
+    return log_checked(journal,
+                       fprintf(journal->log,
+                               "{\"step\": %llu, \"audit\": {\"virtual_worker\": %u, "
+                               "\"ranks\": [%s], \"odd\": %s, \"what\": \"%s\"}}\n",
+                               (unsigned long long)f->step, f->virtual_worker, ranks, odd,
+                               f->what));
+}
+
+lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result)
+{
+    if (journal == NULL || journal->log == NULL)
+        return LK_OK;
+    char ended[64] = "", audited[48] = "";
+    if (journal->config->audit > 0)
+        (void)snprintf(audited, sizeof audited, ", \"audited\": %llu",
+                       (unsigned long long)result->audited);
+    if (result->ended != NULL)
+        (void)snprintf(ended, sizeof ended, ", \"ended\": \"%s\"", result->ended);
+    return log_checked(journal,
+                       fprintf(journal->log,
+                               "{\"step\": %llu, \"weights\": \"%s\", "
+                               "\"run\": \"%s\"%s%s%s}\n",
+                               (unsigned long long)result->steps, result->weights, result->run,
+                               ended, audited, exactness_of(journal)));
+}

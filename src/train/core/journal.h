@@ -1,0 +1,78 @@
+/* train/core/journal.h -- the log of a run, and messages on stderr.  See journal.c. */
+#ifndef LKI_TRAIN_JOURNAL_H
+#define LKI_TRAIN_JOURNAL_H
+
+#include <jansson.h>
+
+#include "base/status.h"
+#include "lockstep/train.h"
+
+typedef struct lki_report_file lki_journal;
+
+/* The values of a step for its log line. */
+typedef struct lki_step_record {
+    uint64_t step, epoch, samples, tokens;
+    double   loss, lr, grad_norm;
+    double   loss_scale; /* 0: no loss scaling */
+    uint64_t skipped;    /* number of skipped steps so far, including this one */
+    bool     skips;      /* this step was skipped */
+    uint32_t audited;    /* virtual workers computed twice with identical results */
+    uint32_t moved;      /* virtual workers assigned to another rank after this step */
+    uint32_t duplicated; /* virtual workers computed by a rank they were not assigned to */
+    uint32_t dropped;    /* virtual workers left out of the update (--backup-workers) */
+    lk_noise noise;      /* averages so far, if the noise scale is measured */
+    double   stalled;    /* seconds that rank 0 waited for its offload file */
+    double   seconds, data_seconds, compute_seconds, finish_seconds;
+} lki_step_record;
+
+/* Opens the journal.  All functions below do nothing if the journal is NULL, as on ranks other than
+ * 0. */
+LK_NODISCARD lk_status lki_journal_open(lki_journal **out, const lk_train_config *config);
+
+/* Marks all following log lines as not exact. */
+void lki_journal_label(lki_journal *journal);
+
+/* Opens the log for steps `start` + 1 to `end`.  Truncates an existing log after step `start`. */
+LK_NODISCARD lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end);
+
+/* Opens the log on a new rank 0, after `done` steps.  Truncates it to its first `bytes` bytes. */
+LK_NODISCARD lk_status lki_journal_take_over(lki_journal *journal, uint64_t done, uint64_t end,
+                                             uint64_t bytes);
+/* Computes the bytes of the log up to step `step`; 0 if there is no file. */
+LK_NODISCARD lk_status lki_journal_find(const lki_journal *journal, uint64_t step,
+                                        uint64_t *bytes);
+uint64_t               lki_journal_bytes(const lki_journal *journal); /* 0: no file */
+void                   lki_journal_free(lki_journal *journal);
+LK_NODISCARD lk_status lki_journal_step(lki_journal *journal, const lki_step_record *record);
+LK_NODISCARD lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss,
+                                              double accuracy);
+
+/* Returns the bytes of `log` before the first line of a later step or of the end of the run. */
+size_t lki_log_prefix(const uint8_t *log, size_t bytes, uint64_t step);
+
+/* Reports after step `step` that the checkpoint of step `saved` was written, or that `error`
+ * occurred. */
+LK_NODISCARD lk_status lki_journal_saved(lki_journal *journal, uint64_t step, uint64_t saved,
+                                         double stall, double seconds, const char *error);
+
+/* Logs the finding of an audit. */
+LK_NODISCARD lk_status lki_journal_finding(lki_journal *journal, const lk_audit_finding *finding);
+
+/* Logs another event of a step.  Takes over the reference; fails if `line` is NULL (out of
+ * memory). */
+LK_NODISCARD lk_status lki_journal_event(lki_journal *journal, json_t *line);
+
+/* Waits until the log is on disk.  Does nothing if it is not a regular file. */
+LK_NODISCARD lk_status lki_journal_sync(lki_journal *journal);
+LK_NODISCARD lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result);
+
+/* Prints a message on stderr, formatted as by printf.  Clears the progress bar before the
+ * message. */
+void lki_journal_note(lki_journal *journal, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Prints a message like lki_journal_note(), but nothing with config->quiet. */
+void lki_journal_say(lki_journal *journal, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif

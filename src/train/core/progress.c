@@ -1,0 +1,87 @@
+/* progress.c -- the progress of a run, and its end. */
+#include "train/core/progress.h"
+
+#include <string.h>
+
+#include "base/file.h"
+#include "parallel/balance.h"
+#include "train/core/feed.h"
+#include "train/core/identity.h"
+
+/* ---- Records of a step --------------------------------------------------------------------- */
+
+static uint64_t samples_that_count(const lki_session *s)
+{
+    uint64_t samples = 0;
+    for (uint32_t r = 0; r < s->ranks; r++)
+        samples += lki_balance_time(s->parallel, r).samples;
+    return samples;
+}
+
+void lki_session_record(const lki_session *s, const lk_step_result *result, double loss_scale,
+                        lki_step_record *record)
+{
+    lk_step_span span  = lki_step_span(s, record->step - 1);
+    record->epoch      = span.epoch;
+    record->samples    = span.samples;
+    record->tokens     = lk_dataset_describe(s->dataset)->tokens ? result->count : 0;
+    record->loss       = result->loss;
+    record->loss_scale = s->config->scaling.rule > LK_SCALE_NONE ? loss_scale : 0;
+    record->grad_norm  = result->grad_norm;
+    record->skips      = result->skipped;
+    record->stalled    = result->stalled;
+    record->audited    = result->audited;
+    record->moved      = result->moved;
+    record->duplicated = result->duplicated;
+    record->dropped    = result->dropped;
+    if (s->config->backup_workers > 0)
+        record->samples = samples_that_count(s);
+    record->noise      = lk_parallel_noise(s->parallel);
+    record->skipped    = lk_parallel_scaler(s->parallel).skipped;
+}
+
+void lki_session_chain(lki_session *s, uint64_t done, const lk_step_result *result)
+{
+    lki_loss_chain_add(s->progress.loss_chain, result->loss);
+    s->progress.audited += result->audited;
+    s->progress.chained = done;
+}
+
+/* ---- The end ----------------------------------------------------------------------------- */
+
+static double clock_of(const lki_session *s)
+{
+    return s->config->clock != NULL ? s->config->clock(s->config->clock_context) : lki_seconds();
+}
+
+void lki_find_end(lki_session *s)
+{
+    lki_run_progress *p = &s->progress;
+
+    p->end   = lki_last_step(s->config, lk_dataset_describe(s->dataset), &p->ended);
+    p->began = clock_of(s);
+    if (p->start < p->end) /* otherwise the run is over: all steps done, or p->ended set */
+        p->ended = lki_watch_tires(&p->watch, s->config) ? "patience" : NULL;
+}
+
+bool lki_time_is_over(const lki_session *s)
+{
+    uint32_t most = s->config->max_time_ms;
+    if (s->progress.ended != NULL && strcmp(s->progress.ended, "max-time") == 0)
+        return true;
+    return most > 0 && clock_of(s) - s->progress.began >= (double)most / 1e3;
+}
+
+bool lki_heed_evaluation(lki_session *s, uint64_t done, double loss, double accuracy)
+{
+    lki_run_progress *p = &s->progress;
+
+    if (done < s->config->steps && !lki_is_due(s->config->eval_every, done))
+        return false;
+    if (p->judged != done)
+        p->judged_best = lki_watch_see(&p->watch, s->config, done, loss, accuracy);
+    p->judged = done;
+    if (done < p->end && p->ended == NULL && lki_watch_tires(&p->watch, s->config))
+        p->ended = "patience";
+    return p->judged_best;
+}

@@ -1,0 +1,50 @@
+/* session.c -- an empty session, and small functions that all folders of the room use. */
+#include "train/core/session.h"
+
+#include "base/memory.h"
+#include "lockstep/checkpoint.h"
+
+enum { PATIENCE_MS = 3600 * 1000 };
+
+lki_session lki_session_of(const lk_train_config *config, lk_comm *given, lk_comm *comm)
+{
+    return (lki_session){ .config      = config,
+                          .comm        = comm,
+                          .given       = given,
+                          .rank        = comm == NULL ? UINT32_MAX : lk_comm_rank(comm),
+                          .ranks       = comm == NULL ? 0 : lk_comm_size(comm),
+                          .outside     = comm == NULL,
+                          .micro_count = config->global_batch / config->virtual_workers /
+                                         config->micro_batch };
+}
+
+void lki_let_rank_0_work(lki_session *session, bool work)
+{
+    session->patient = work;
+    if (session->rank != 0)
+        lk_comm_set_timeout(session->comm, work ? PATIENCE_MS : 0);
+}
+
+lk_status lki_visit_value(const lki_session *session, uint32_t param, uint32_t which,
+                          void (*visit)(void *context, const float *values, size_t count),
+                          void *context)
+{
+    const float *whole = lk_parallel_value(session->parallel, param, which);
+    size_t       count = lk_shape_count(session->params[param].shape);
+    float       *piece = NULL;
+    lk_status    status;
+
+    if (whole != NULL) {
+        visit(context, whole, count);
+        return LK_OK;
+    }
+    status = LKI_NEW(&piece, LK_CHECKPOINT_PIECE, "a piece of a tensor");
+    for (size_t at = 0; status == LK_OK && at < count; at += LK_CHECKPOINT_PIECE) {
+        size_t n = lki_min(count - at, LK_CHECKPOINT_PIECE);
+        status   = lk_parallel_fetch(session->parallel, param, which, at, n, piece);
+        if (status == LK_OK)
+            visit(context, piece, n);
+    }
+    lki_free(piece);
+    return status;
+}

@@ -1,0 +1,57 @@
+/* train/loop/loop.h -- the parts of the training loop. */
+#ifndef LKI_TRAIN_LOOP_H
+#define LKI_TRAIN_LOOP_H
+
+#include "train/core/session.h"
+
+/* ---- A session (run.c) ------------------------------------------------------------------- */
+
+LK_NODISCARD lk_status lki_session_open(lki_session *session);
+lk_status              lki_session_close(lki_session *session);
+
+/* ---- A step (step.c) --------------------------------------------------------------------- */
+
+/* Begins step `step`, from 0. */
+LK_NODISCARD lk_status lki_session_begin(lki_session *session, uint64_t step);
+
+/* Runs forward and backward on the micro-batches in session->turn.batches. */
+void                   lki_session_turn(lki_session *session);
+
+/* Runs a whole step with its update, and fills in its record. */
+LK_NODISCARD lk_status lki_session_step(lki_session *session, uint64_t step,
+                                        lki_step_record *record);
+
+/* The before_read hook of lk_hooks; `user` is the session. */
+void lki_read_block(void *user, uint32_t block);
+
+/* ---- Evaluation (evaluate.c) ------------------------------------------------------------- */
+
+/* Computes the mean loss and accuracy of the validation part after `done` steps, each sample once.
+ * Uses the weights or, depending on the options, their moving means.  Collective. */
+LK_NODISCARD lk_status lki_evaluate(lki_session *session, uint64_t done, double *loss,
+                                    double *accuracy);
+
+/* ---- Between two steps (after.c) --------------------------------------------------------- */
+
+/* Evaluates and saves if due.  Decides whether the run ends (session->ended) or was asked to stop
+ * (session->stopped).  Collective, after each step. */
+LK_NODISCARD lk_status lki_after_step(lki_session *session, uint64_t done, lk_train_result *result);
+
+/* ---- The end of a run (finish.c) --------------------------------------------------------- */
+
+/* Fails with LK_ENONFINITE if the final weights or the last evaluation are not finite.
+ * Collective. */
+LK_NODISCARD lk_status lki_check_end(const lki_session *session, uint64_t done,
+                                     const lk_train_result *result);
+
+/* Computes the hashes, compares them between hosts, and prints the summary.  Collective. */
+LK_NODISCARD lk_status lki_finish(lki_session *session, uint64_t done, lk_train_result *result);
+
+/* Fails with LK_ESTOPPED on a rank that leaves while the others continue. */
+LK_NODISCARD lk_status lki_leave(const lki_session *session, uint64_t done,
+                                 lk_train_result *result);
+
+/* Fails with the reason why the run ends incomplete on all ranks. */
+LK_NODISCARD lk_status lki_incomplete(const lki_session *session, uint64_t done);
+
+#endif

@@ -1,0 +1,176 @@
+/* replay.c -- computes one virtual worker of one step again, for `lockstep verify`.
+ *
+ * The steps after the checkpoint are computed as usual.  In the last step only the turns of this
+ * virtual worker are computed, and its gradients are examined before they are summed.
+ */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/float.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/directory.h"
+#include "data/stream.h"
+#include "train/core/feed.h"
+#include "train/core/surroundings.h"
+#include "train/loop/loop.h"
+
+/* ---- Where to begin ---------------------------------------------------------------------- */
+
+static lk_status find_start(lk_train_config *c, const lk_replay *r)
+{
+    uint64_t *steps = NULL;
+    size_t    count = 0, i = 0;
+    bool      exists = false;
+
+    if (c->checkpoint != NULL && access(c->checkpoint, F_OK) != 0)
+        return lk_fail(LK_EINVAL, "`checkpoint`: cannot find the directory '%s': %s; leave it out "
+                       "to make all from the beginning", c->checkpoint, strerror(errno));
+    if (c->checkpoint != NULL)
+        LK_TRY(lk_checkpoint_exists(c->checkpoint, &exists));
+    if (exists)
+        LK_TRY(lki_steps_list(&steps, &count, c->checkpoint));
+    while (i < count && steps[i] >= r->step)
+        i++;
+    c->resume = c->resume_required = i < count;
+    c->resume_step                 = i < count ? (int64_t)steps[i] : -1;
+    if (i == count)
+        c->checkpoint = NULL;
+    lki_free(steps);
+    return LK_OK;
+}
+
+static lk_status check(const lk_train_config *c, const lk_replay *r)
+{
+    if (r->step == 0 || r->step > c->steps)
+        return lk_fail(LK_EINVAL, "there is no step %llu: they are numbered from 1, up to %llu",
+                       (unsigned long long)r->step, (unsigned long long)c->steps);
+    if (r->virtual_worker >= c->virtual_workers)
+        return lk_fail(LK_EINVAL, "there is no virtual worker %u: they are numbered from 0, below "
+                       "%u", r->virtual_worker, c->virtual_workers);
+    return LK_OK;
+}
+
+/* Completes the configuration for one worker that neither prints nor saves. */
+static lk_status complete(lk_train_config *c, const lk_replay *r)
+{
+    c->workers          = 1;
+    c->workers_here     = 0;
+    c->strategy         = NULL;
+    c->shard_hosts      = 0;
+    c->buddies          = false;
+    c->log              = NULL;
+    c->trace            = NULL;
+    c->report           = NULL;
+    c->quiet            = true;
+    c->survives         = false;
+    c->audit            = 0;
+    c->rebalance        = LK_REBALANCE_OFF;
+    c->duplicate        = LK_DUPLICATE_OFF;
+    c->offload          = NULL;
+    c->checkpoint_async = false;
+    if (c->backup_workers > 0)
+        return lk_fail(LK_EINVAL, "what a run with `backup_workers` has dropped depends on time, "
+                                  "so none of its steps can be made again");
+    LK_TRY(find_start(c, r));
+    LK_TRY(lk_train_check(c));
+    return check(c, r);
+}
+
+/* ---- Looking at gradients ---------------------------------------------------------------- */
+
+static void look_at_term(lki_session *s, const lk_replay *r, const lk_grad_term *terms, uint32_t t,
+                         lki_sha256 *hash)
+{
+    const lk_param *param  = &s->params[terms[t].param];
+    const lk_tensor tensor = { param->name, LK_F32, param->shape, NULL };
+    const float    *values = lk_parallel_grad(s->parallel, t);
+    const size_t    count = lk_shape_count(param->shape), finite = lki_finite_count(values, count);
+
+    lki_hash_heading(hash, &tensor);
+    lki_hash_elements(hash, LK_F32, values, count * sizeof *values);
+    if (finite == count || r->odd == NULL)
+        return;
+    const lk_replay_odd odd = { terms[t].block, param->name, finite, count, values[finite] };
+    r->odd(r->context, &odd);
+}
+
+static void look(lki_session *s, lk_replay *r)
+{
+    lki_sha256          hash;
+    uint32_t            count;
+    const lk_grad_term *terms = lk_model_terms(s->model, &count);
+
+    lki_sha256_begin(&hash);
+    for (uint32_t t = 0; t < count; t++)
+        look_at_term(s, r, terms, t, &hash);
+    lki_sha256_end(&hash, r->gradient);
+    r->count = s->turn.passes[0].count;
+    r->loss  = r->count > 0 ? s->turn.passes[0].loss_sum / (double)r->count : 0;
+}
+
+/* ---- The turns --------------------------------------------------------------------------- */
+
+static lk_status make_alone(lki_session *s, lk_replay *r)
+{
+    lk_parallel_turn turn;
+    lk_step_result   unused;
+
+    s->alone   = true;
+    s->turn.version = 0;
+    LK_TRY(lki_session_begin(s, r->step - 1));
+    while (lk_parallel_next(s->parallel, &turn)) {
+        if (turn.virtual_worker != r->virtual_worker)
+            continue;
+        LK_TRY(lki_feed_again(s, r->step - 1, turn.virtual_worker, turn.micro_index,
+                              &s->turn.batches[0]));
+        lki_session_turn(s);
+        r->samples += s->turn.batches[0].samples;
+        if (turn.micro_index + 1 < s->micro_count)
+            continue;
+        look(s, r);
+        return LK_OK;
+    }
+    return lk_parallel_finish(s->parallel, 0, &unused); /* fails, and says why */
+}
+
+static lk_status replay(lki_session *s, lk_replay *r)
+{
+    lki_step_record record;
+
+    LK_TRY(lki_session_open(s));
+    if (lki_dataset_is_stream(s->dataset))
+        return lk_fail(LK_EINVAL, "a stream is over when it has been read: no step of it can be "
+                                  "made again");
+    if (lk_model_lock_step(s->model))
+        return lk_fail(LK_EINVAL, "with `batchnorm` sync no virtual worker can be made alone");
+    r->from    = s->progress.start;
+    r->samples = 0;
+    for (uint64_t step = s->progress.start; step + 1 < r->step; step++) {
+        record = (lki_step_record){ .step = step + 1 };
+        LK_TRY(lki_session_step(s, step, &record));
+    }
+    return make_alone(s, r);
+}
+
+lk_status lk_train_replay(const lk_train_config *config, lk_replay *r)
+{
+    lk_train_config c;
+    lk_comm        *comm = NULL;
+
+    LK_TRY(lki_options_copy(&c, sizeof c, config, "lk_train_config"));
+    LK_TRY(complete(&c, r));
+    LK_TRY(lk_comm_open_threads(&comm, 1, NULL));
+    lki_session      s      = lki_session_of(&c, comm, comm);
+    lki_surroundings around = lki_surroundings_enter();
+    s.replays               = true;
+    lk_status status        = replay(&s, r);
+    lk_error  why           = *lk_error_last();
+    lk_status closed        = lki_session_close(&s);
+    lk_comm_free(comm);
+    lki_surroundings_leave(&around);
+    return status == LK_OK ? closed : lki_fail_again(&why);
+}

@@ -1,0 +1,237 @@
+/* run.c -- the training loop of one rank: the sequence of a step.
+ *
+ * data (step, virtual worker, micro-batch) -> forward -> loss sum and count -> backward; each
+ * complete gradient is reported to the strategy, which reduces between blocks -> norm, clip, update
+ * -> log, evaluation, checkpoint.  No value that influences a parameter depends on a clock or a
+ * rank.
+ */
+#include <math.h>
+
+#include "base/file.h"
+#include "base/options.h"
+#include "comm/worker.h"
+#include "tensor/exec.h"
+#include "train/core/feed.h"
+#include "train/core/identity.h"
+#include "train/core/progress.h"
+#include "train/core/surroundings.h"
+#include "train/loop/loop.h"
+#include "train/observe/observe.h"
+#include "train/observe/pace.h"
+#include "train/recover/survive.h"
+#include "train/saves/save.h"
+
+/* ---- Opening ----------------------------------------------------------------------------- */
+
+lk_status lki_session_open(lki_session *s)
+{
+    const lk_train_config *c       = s->config;
+    lk_dataset_options     options = lki_dataset_options(c);
+
+    lk_comm_note(s->comm, 0, "opening data");
+    if (c->host_memory > 0)
+        LK_TRY(lki_comm_limit_memory(s->comm, c->host_memory));
+    if (s->rank == 0 && s->journal == NULL)
+        LK_TRY(lki_journal_open(&s->journal, c));
+    LK_TRY(lk_dataset_open(&s->dataset, c->data, &options));
+    lki_exactness_id(c, lk_dataset_describe(s->dataset), s->exactness_id);
+    LK_TRY(lki_verify_same_start(s)); /* waits for all ranks */
+    LK_TRY(lki_saves_open(s));
+    LK_TRY(lki_own_directory(s));
+    lk_comm_note(s->comm, 0, "making room for the model");
+    LK_TRY(lki_session_model(s));
+    LK_TRY(lki_session_parallel(s));
+    LK_TRY(lki_survival_open(s));
+    LK_TRY(lki_pace_open(s));
+    LK_TRY(lki_session_turns(s));
+    LK_TRY(lki_keep_packs(s));
+    lk_comm_note(s->comm, 0, "loading what it starts from");
+    LK_TRY(lki_start_values(s));
+    lki_find_end(s);
+    LK_TRY(lki_journal_begin(s->journal, s->progress.start, s->progress.end));
+    LK_TRY(lki_introduce(s));
+    LK_TRY(lki_feed_open(s, s->progress.start));
+    s->progress.chained = s->progress.start;
+    LK_TRY(lki_parts_agree(s));
+    if (c->checkpoint_async)
+        LK_TRY(lki_background_make_room(s));
+    if (c->checkpoint_async && lki_parts_writes(s))
+        LK_TRY(lki_background_open(&s->saves->background, s));
+    return lki_observe_open(s);
+}
+
+lk_status lki_session_close(lki_session *s)
+{
+    lki_feed_close(s);
+    lki_saves_stop(s);
+    lk_status status = lki_observe_close(s);
+    lki_session_free(s);
+    lki_survival_close(s);
+    lki_pace_close(s);
+    lki_saves_close(s);
+    lki_journal_free(s->journal);
+    return status;
+}
+
+/* ---- The loop ---------------------------------------------------------------------------- */
+
+static lk_status leave_step(lki_session *s, const lki_step_record *record, lk_train_result *result)
+{
+    lki_track *track = lki_exec_track(s->exec);
+
+    lk_comm_note(s->comm, record->step, "leaving the step");
+    uint64_t said = lki_trace_begin(track);
+    bool     told;
+    LK_TRY(lki_say_step(s, record));
+    LK_TRY(lki_pace_tell(s, record, &told));
+    if (told)
+        lki_note_all_said(s);
+    lki_trace_end(track, LKI_SPAN_LOG, 0, said);
+    return lki_after_step(s, record->step, result);
+}
+
+/* Begins a step.  If the data are a stream, reads the step's batch. */
+static lk_status feed_step(lki_session *s, uint64_t step, lki_step_record *record, bool *there)
+{
+    lki_track *track  = lki_exec_track(s->exec);
+    uint64_t   begun  = lki_trace_begin(track);
+    s->begun          = lki_seconds();
+    *record           = (lki_step_record){ .step = step + 1 };
+    lk_status  status = lki_feed_step(s, step, there);
+    if (s->feed == NULL)
+        return status;
+    record->data_seconds = lki_seconds() - s->begun;
+    lki_trace_end(track, LKI_SPAN_DATA, 0, begun);
+    return status;
+}
+
+/* Runs a step and all work up to the next step; a trace shows both as one step.  Does not advance
+ * *done if the stream has ended.  If a request to stop ended the stream, saves after the previous
+ * step. */
+static lk_status whole_step(lki_session *s, uint64_t *done, lk_train_result *result)
+{
+    lki_observe_begin(s, *done);
+    lki_track      *track = lki_exec_track(s->exec);
+    uint64_t        begun = lki_trace_begin(track);
+    lki_step_record record;
+    bool            there;
+
+    lki_observe_drain(s); /* removes spans recorded since the last step */
+    LK_TRY(feed_step(s, *done, &record, &there));
+    if (!there)
+        return s->stopped ? lki_after_step(s, *done, result) : LK_OK;
+    LK_TRY(lki_session_step(s, *done, &record));
+    result->loss = record.loss;
+    lki_observe_step(s, &record);
+    LK_TRY(leave_step(s, &record, result));
+    lki_trace_end(track, LKI_SPAN_STEP, (uint32_t)++*done, begun);
+    return LK_OK;
+}
+
+/* Runs all steps after `at`, and ends the run. */
+static lk_status run_from(lki_session *s, const lki_position *at, lk_train_result *result)
+{
+    uint64_t done = at->done;
+
+    if (at->behind)
+        LK_TRY(leave_step(s, &at->record, result));
+    while (done < s->progress.end && s->progress.ended == NULL && !s->stopped && !s->left)
+        LK_TRY(whole_step(s, &done, result));
+    if (s->left)
+        return lki_leave(s, done, result);
+    bool complete = done >= s->progress.end || s->progress.ended != NULL;
+    LK_TRY(lki_observe_report(s, done));
+    if (complete)
+        LK_TRY(lki_check_end(s, done, result));
+    LK_TRY(lki_finish(s, done, result));
+    return complete ? LK_OK : lki_incomplete(s, done);
+}
+
+static lk_status loop(lki_session *s, lki_position *at, lk_train_result *result)
+{
+    lk_status status = run_from(s, at, result);
+
+    while (lki_survives(s, status)) {
+        LK_TRY(lki_go_on(s, at, result));
+        status = run_from(s, at, result);
+    }
+    return status;
+}
+
+/* Replaces the closed session by a new session of the same run, with the remaining ranks. */
+static lk_status begin_anew(lki_session *s)
+{
+    lk_error    why   = *lk_error_last();
+    double      begun = lki_seconds();
+    lki_session next  = lki_session_of(s->config, s->given, s->comm);
+
+    next.lost_early   = s->lost_early;
+    next.lost_seconds = s->lost_seconds;
+    (void)lki_session_close(s);
+    *s = next;
+    return lki_regroup(s, &why, begun);
+}
+
+/* Opens the session.  Opens it again if ranks are lost before the first step, when there is nothing
+ * to preserve. */
+static lk_status open_and_loop(lki_session *s, lk_train_result *result)
+{
+    lk_status status = lki_session_open(s);
+
+    while (lki_survives(s, status)) {
+        LK_TRY(begin_anew(s));
+        status = lki_cannot_begin(s, lki_session_open(s));
+    }
+    result->speaks  = s->rank == 0;
+    lki_position at = { .done = s->progress.start };
+    return status == LK_OK ? loop(s, &at, result) : status;
+}
+
+static lk_status enter_and_loop(lki_session *s, lk_train_result *result)
+{
+    lki_position at;
+
+    LK_TRY(lki_session_enter(s, &at, result));
+    return loop(s, &at, result);
+}
+
+/* Logs the finding of an audit that ends the run, while all ranks still wait for each other.  In a
+ * run that continues, the remaining ranks log it. */
+static void tell_finding(lki_session *s)
+{
+    lk_audit_finding finding;
+    if (s->parallel == NULL || !lk_parallel_finding(s->parallel, &finding) ||
+        (s->survival != NULL && finding.odd != UINT32_MAX))
+        return;
+    lk_status told = lki_say_finding(s, &finding), met = lk_barrier(s->comm);
+    (void)told;
+    (void)met;
+}
+
+lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_result *result)
+{
+    lk_train_config mine;
+
+    *result = (lk_train_result){ .loss                = (double)NAN,
+                                 .validation_loss     = (double)NAN,
+                                 .validation_accuracy = (double)NAN };
+    lk_status usable = lki_options_copy(&mine, sizeof mine, config, "lk_train_config");
+    if (usable != LK_OK) {
+        lk_comm_abort(comm);
+        return usable;
+    }
+    lki_session      s      = lki_session_of(&mine, comm, comm);
+    lki_surroundings around = lki_surroundings_enter();
+    lk_status    status = s.outside ? enter_and_loop(&s, result) : open_and_loop(&s, result);
+    lk_error why = *lk_error_last();
+    tell_finding(&s);
+    if (status != LK_OK && status != LK_ESTOPPED && !s.outside) { /* else the others continue */
+        (void)lki_fail_again(&why);
+        lk_comm_abort(s.comm); /* records this rank's error and wakes the other ranks */
+    }
+    lk_status closed = lki_session_close(&s);
+    if (s.comm != comm)
+        lk_comm_free(s.comm);
+    lki_surroundings_leave(&around);
+    return status == LK_OK ? closed : lki_fail_again(&why);
+}

@@ -1,0 +1,352 @@
+/* options.c -- reads the fields of a configuration as JSON and answers questions about all fields;
+ * see options.def. */
+#include "train/options.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/status.h"
+#include "lockstep/base.h"
+
+/* ---- Values of a form of their own -------------------------------------------------------- */
+
+static json_t *augment_json(const lk_train_config *config)
+{
+    const lk_augment *augment  = &config->augment;
+    char              text[64] = "none";
+    if (augment->crop > 0)
+        (void)snprintf(text, sizeof text, "crop=%u%s", augment->crop, augment->flip ? ",flip" : "");
+    else if (augment->resized_crop > 0)
+        (void)snprintf(text, sizeof text, "resized-crop=%.17g%s", augment->resized_crop,
+                       augment->flip ? ",flip" : "");
+    else if (augment->flip)
+        (void)snprintf(text, sizeof text, "flip");
+    return json_string(text);
+}
+
+static json_t *loss_weights_json(const lk_train_config *config)
+{
+    return json_boolean(config->loss_weights != NULL);
+}
+
+static json_t *ignored_json(const lk_train_config *config)
+{
+    return config->ignores ? json_integer(config->ignored) : json_null();
+}
+
+static json_t *groups_json(const lk_train_config *config)
+{
+    json_t *groups = json_array();
+    for (uint32_t i = 0; i < config->group_count; i++) {
+        const lk_param_group *group = &config->groups[i];
+        json_t               *one   = json_object();
+        (void)json_object_set_new(one, "pattern", json_string(group->pattern));
+        if (group->has_lr)
+            (void)json_object_set_new(one, "lr", json_real(group->lr));
+        if (group->has_decay)
+            (void)json_object_set_new(one, "decay", json_real(group->weight_decay));
+        (void)json_array_append_new(groups, one);
+    }
+    return groups;
+}
+
+static json_t *loss_scale_json(const lk_train_config *config)
+{
+    static const char *const names[] = { "", "none", "pytorch", "deepspeed", "fixed" };
+    return json_string(names[config->scaling.rule]);
+}
+
+static json_t *initial_scale_json(const lk_train_config *config)
+{
+    return json_real(config->scaling.initial);
+}
+
+static json_t *offload_json(const lk_train_config *config)
+{
+    char text[512];
+    (void)snprintf(text, sizeof text, "%u:%.480s", config->offloaded,
+                   config->offload != NULL ? config->offload : "");
+    return json_string(text);
+}
+
+static json_t *replicas_json(const lk_train_config *config)
+{
+    return json_integer(config->buddies ? 2 : 1);
+}
+
+static json_t *rebalance_json(const lk_train_config *config)
+{
+    char text[48];
+    (void)snprintf(text, sizeof text, "%d:%llu", (int)config->rebalance,
+                   (unsigned long long)config->rebalance_seed);
+    return json_string(text);
+}
+
+static json_t *duplicate_json(const lk_train_config *config)
+{
+    return json_integer(config->duplicate);
+}
+
+/* ---- The table --------------------------------------------------------------------------- */
+
+/* clang-format off */
+#define OPTION(name_, type_, value_, field_, group_, scope_, default_, help_, more_)             \
+    { .name = name_, .path = #field_, .type = LKI_FIELD_##type_,                                 \
+      .scope = LKI_FIELD_##scope_, .offset = offsetof(lk_train_config, field_), more_ },
+#define COMMAND_OPTION(name_, type_, value_, field_, group_, scope_, default_, help_, more_)
+
+#define FROM(low_, high_)
+#define RANGE(range_)
+#define COUNT(field_, most_) .count_offset = offsetof(lk_train_config, field_),
+#define CHOICES(list_) .choices = (const lki_field_choice[]){ list_ { .name = NULL } },
+#define NAMED(name_, value_) { .name = name_, .value = value_ },
+#define INEXACT(name_, value_) { .name = name_, .value = value_, .inexact = true },
+#define REFUSED(name_, value_, why_) { .name = name_, .value = value_ },
+#define READ(function_)
+#define WRITE(function_) .write = function_,
+#define NEEDS(option_) .needs = &(const lki_field_need){ option_, { NULL } },
+#define WITH(option_, ...) .needs = &(const lki_field_need){ option_, { __VA_ARGS__ } },
+#define ALIAS(name_) .alias = name_,
+#define ALIAS_OF(name_, value_) .alias = name_,
+#define COMMON
+#define REQUIRED
+#define ELSE(default_)
+#define LETTER(letter_)
+#define VALUE_OPTIONAL
+#define ONCE
+#define INTO(option_) .into = option_,
+#define RECORDED .recorded = &(const lki_field_need){ NULL, { NULL } },
+#define RECORDED_IF(option_) .recorded = &(const lki_field_need){ option_, { NULL } },
+#define RECORDED_WITH(option_, ...)                                                              \
+    .recorded = &(const lki_field_need){ option_, { __VA_ARGS__ } },
+#define MAY_CHANGE .may_change = true,
+#define MAY_COME .may_come = true,
+#define LOGGED .logged = true,
+
+const lki_field lki_fields[] = {
+#include "train/options.def"
+    { .name = NULL },
+};
+/* clang-format on */
+
+_Static_assert(sizeof lki_fields / sizeof lki_fields[0] <= LKI_FIELDS_MAX, "a hash for each");
+
+const char *lki_field_key(const lki_field *field)
+{
+    if (field->type == LKI_FIELD_POSITIONAL)
+        return "model";
+    return field->alias != NULL ? field->alias : field->name;
+}
+
+const lki_field *lki_field_find(const char *key)
+{
+    for (const lki_field *f = lki_fields; f->name != NULL; f++)
+        if (strcmp(key, f->name) == 0 || strcmp(key, lki_field_key(f)) == 0)
+            return f;
+    return NULL;
+}
+
+/* ---- Values ------------------------------------------------------------------------------ */
+
+static uint32_t u32_at(const unsigned char *at)
+{
+    uint32_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+static uint64_t u64_at(const unsigned char *at)
+{
+    uint64_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+static double real_at(const unsigned char *at)
+{
+    double value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+static json_t *float_json(const unsigned char *at)
+{
+    float value;
+    memcpy(&value, at, sizeof value);
+    return json_real((double)value);
+}
+
+static json_t *text_json(const unsigned char *at)
+{
+    const char *text;
+    memcpy(&text, at, sizeof text);
+    return text != NULL ? json_string(text) : json_null();
+}
+
+/* Returns the choice with the field's value.  If no choice matches, returns the first one, which is
+ * the default. */
+static const lki_field_choice *choice_of(const lki_field *field, const lk_train_config *config)
+{
+    int value;
+    memcpy(&value, (const unsigned char *)config + field->offset, sizeof value);
+    for (const lki_field_choice *c = field->choices; c->name != NULL; c++)
+        if (c->value == value)
+            return c;
+    return field->choices;
+}
+
+static json_t *list_json(const lki_field *field, const lk_train_config *config)
+{
+    const unsigned char *base = (const unsigned char *)config, *at = base + field->offset;
+    uint32_t             count  = u32_at(base + field->count_offset);
+    json_t              *values = json_array();
+    for (uint32_t i = 0; i < count; i++)
+        (void)json_array_append_new(
+            values, json_integer(field->type == LKI_FIELD_U32_LIST
+                                     ? (json_int_t)u32_at(at + i * sizeof(uint32_t))
+                                     : (json_int_t)u64_at(at + i * sizeof(uint64_t))));
+    return values;
+}
+
+json_t *lki_field_json(const lki_field *field, const lk_train_config *config)
+{
+    const unsigned char *at = (const unsigned char *)config + field->offset;
+    json_t              *pair;
+    if (field->write != NULL)
+        return field->write(config);
+    switch (field->type) {
+    case LKI_FIELD_FLAG: return json_boolean(*(const bool *)at);
+    case LKI_FIELD_STRING:
+    case LKI_FIELD_POSITIONAL:
+    case LKI_FIELD_NAME: return text_json(at);
+    case LKI_FIELD_U32:
+    case LKI_FIELD_U32_SPAN:
+    case LKI_FIELD_SECONDS: return json_integer(u32_at(at));
+    case LKI_FIELD_U64:
+    case LKI_FIELD_MEBIBYTES: return json_integer((json_int_t)u64_at(at));
+    case LKI_FIELD_REAL: return json_real(real_at(at));
+    case LKI_FIELD_FLOAT: return float_json(at);
+    case LKI_FIELD_REAL_PAIR:
+        pair = json_array();
+        (void)json_array_append_new(pair, json_real(real_at(at)));
+        (void)json_array_append_new(pair, json_real(real_at(at + sizeof(double))));
+        return pair;
+    case LKI_FIELD_U32_LIST:
+    case LKI_FIELD_U64_LIST: return list_json(field, config);
+    case LKI_FIELD_CHOICE: return json_string(choice_of(field, config)->name);
+    case LKI_FIELD_CUSTOM:
+    default: return NULL;
+    }
+}
+
+lk_train_config lki_config_resolve(const lk_train_config *config)
+{
+    lk_train_config c = *config;
+
+    c.model_options.struct_size = sizeof c.model_options;
+    lk_status status = lk_model_resolve(&c.model_options, c.model != NULL ? c.model : "");
+    LK_ASSERT(status == LK_OK);
+    c.fold = c.fold > 1 ? c.fold : 1;
+    return c;
+}
+
+/* ---- Records ----------------------------------------------------------------------------- */
+
+/* Returns true if a value is that of a field that was not set. */
+static bool is_unset(const json_t *value)
+{
+    return value == NULL || json_is_null(value) || json_is_false(value) ||
+           (json_is_number(value) && !(json_number_value(value) != 0)) ||
+           (json_is_array(value) && json_array_size(value) == 0);
+}
+
+static bool is_met(const lki_field_need *need, const lk_train_config *config)
+{
+    if (need == NULL || need->name == NULL)
+        return true;
+    json_t     *value = lki_field_json(lki_field_find(need->name), config);
+    const char *text  = json_string_value(value);
+    bool        met   = need->values[0] == NULL && !is_unset(value);
+    for (size_t i = 0; text != NULL && need->values[i] != NULL; i++)
+        met = met || strcmp(text, need->values[i]) == 0;
+    json_decref(value);
+    return met;
+}
+
+bool lki_field_is_recorded(const lki_field *field, const lk_train_config *config)
+{
+    bool decides = field->scope == LKI_FIELD_RESULT || field->scope == LKI_FIELD_RULE;
+    if (field->into != NULL || (!decides && field->recorded == NULL))
+        return false;
+    return is_met(field->recorded != NULL ? field->recorded : field->needs, config);
+}
+
+bool lki_field_is_free(const lki_field *field, bool stored)
+{
+    return field->may_change || field->scope == LKI_FIELD_RULE || (field->may_come && !stored);
+}
+
+/* ---- All fields -------------------------------------------------------------------------- */
+
+bool lki_fields_are_exact(const lk_train_config *config)
+{
+    bool exact = true;
+    for (const lki_field *f = lki_fields; f->name != NULL; f++) {
+        if (f->scope != LKI_FIELD_RULE)
+            continue;
+        json_t *value = lki_field_json(f, config);
+        exact = exact && (f->choices != NULL ? !choice_of(f, config)->inexact : is_unset(value));
+        json_decref(value);
+    }
+    return exact;
+}
+
+static bool is_default(const lki_field *field, const lk_train_config *config)
+{
+    const lk_train_config none = { .model = config->model };
+    json_t *value = lki_field_json(field, config), *other = lki_field_json(field, &none);
+    bool    same = json_equal(value, other);
+    json_decref(value);
+    json_decref(other);
+    return same;
+}
+
+void lki_fields_log(const lk_train_config *config, char *text, size_t bytes)
+{
+    bool   any  = false;
+    size_t used = 0;
+    text[0]     = '\0';
+    for (const lki_field *f = lki_fields; f->name != NULL; f++)
+        any = any || (f->logged && !is_default(f, config));
+    for (const lki_field *f = lki_fields; any && f->name != NULL && used < bytes; f++) {
+        if (!f->logged)
+            continue;
+        char    key[64];
+        json_t *value = lki_field_json(f, config);
+        char   *dump  = json_dumps(value, JSON_ENCODE_ANY);
+        (void)snprintf(key, sizeof key, "%s", lki_field_key(f));
+        for (char *hyphen = strchr(key, '-'); hyphen != NULL; hyphen = strchr(hyphen, '-'))
+            *hyphen = '_';
+        int wrote = snprintf(text + used, bytes - used, ", \"%s\": %s", key, dump ? dump : "null");
+        used += wrote > 0 ? (size_t)wrote : 0;
+        free(dump);
+        json_decref(value);
+    }
+}
+
+void lki_fields_hash(const lk_train_config *config, uint64_t hashes[LKI_FIELDS_MAX])
+{
+    memset(hashes, 0, LKI_FIELDS_MAX * sizeof *hashes);
+    for (const lki_field *f = lki_fields; f->name != NULL; f++) {
+        if (f->scope == LKI_FIELD_HOST || f->scope == LKI_FIELD_FILE)
+            continue;
+        json_t *value = lki_field_json(f, config);
+        char   *text  = value != NULL ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
+        if (text != NULL)
+            hashes[f - lki_fields] = lki_xxh3(text, strlen(text));
+        free(text);
+        json_decref(value);
+    }
+}

@@ -1,0 +1,301 @@
+/* options_test.c -- checks that every row of the table has its effect on checkpoint records and
+ * their comparison, on the agreement of ranks, on the log and on the label "not exact".
+ *
+ * For each row, the tests compare two configurations that differ in its field only.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "train/options.h"
+#include "train/core/identity.h"
+
+static const lk_dataset_info data = { .tokens = true, .classes = 3 };
+
+/* Changes the value of a field. */
+static void change(const lki_field *field, lk_train_config *config)
+{
+    unsigned char *at     = (unsigned char *)config + field->offset, *count;
+    const char    *text   = "other";
+    double         real   = 0.5;
+    float          single = 0.5f;
+    uint32_t       one    = 1;
+    count                 = (unsigned char *)config + field->count_offset;
+    if (strcmp(field->name, "ignore-label") == 0)
+        config->ignores = true;
+    else if (strcmp(field->name, "param-group") == 0)
+        config->group_count = 1;
+    else
+        switch (field->type) {
+        case LKI_FIELD_STRING:
+        case LKI_FIELD_POSITIONAL:
+        case LKI_FIELD_NAME: memcpy(at, &text, sizeof text); break;
+        case LKI_FIELD_REAL:
+        case LKI_FIELD_REAL_PAIR: memcpy(at, &real, sizeof real); break;
+        case LKI_FIELD_FLOAT: memcpy(at, &single, sizeof single); break;
+        case LKI_FIELD_U32_LIST:
+        case LKI_FIELD_U64_LIST:
+            *at = 7;
+            memcpy(count, &one, sizeof one);
+            break;
+        case LKI_FIELD_CHOICE: memcpy(at, &field->choices[1].value, sizeof(int)); break;
+        case LKI_FIELD_CUSTOM:
+            if (strcmp(field->name, "offload") == 0) {
+                memcpy(at, &text, sizeof text);
+                break;
+            }
+            *at = strcmp(field->name, "shard-replicas") == 0 ? 1 : 3; /* shard-replicas is a bool */
+            break;
+        case LKI_FIELD_FLAG: *at = 1; break;
+        case LKI_FIELD_U32:
+        case LKI_FIELD_U32_SPAN:
+        case LKI_FIELD_SECONDS:
+        case LKI_FIELD_U64:
+        case LKI_FIELD_MEBIBYTES: *at = (unsigned char)(*at + 2); break;
+        default: fail();
+        }
+}
+
+/* Sets a field to a value that satisfies `need`. */
+static void satisfy(const lki_field_need *need, lk_train_config *config)
+{
+    if (need == NULL || need->name == NULL)
+        return;
+    const lki_field *other = lki_field_find(need->name);
+    assert_non_null(other);
+    if (need->values[0] == NULL)
+        change(other, config);
+    else if (other->type == LKI_FIELD_POSITIONAL)
+        config->model = need->values[0];
+    else if (other->type == LKI_FIELD_CUSTOM)
+        config->scaling.rule = strcmp(need->values[0], "fixed") == 0       ? LK_SCALE_FIXED
+                               : strcmp(need->values[0], "deepspeed") == 0 ? LK_SCALE_DEEPSPEED
+                                                                           : LK_SCALE_PYTORCH;
+    else
+        for (const lki_field_choice *c = other->choices; c->name != NULL; c++)
+            if (strcmp(c->name, need->values[0]) == 0)
+                memcpy((unsigned char *)config + other->offset, &c->value, sizeof c->value);
+}
+
+/* Makes two configurations that differ in the row's field only. */
+static void two_configs(const lki_field *field, lk_train_config two[2])
+{
+    const lki_field_need *need = field->recorded != NULL ? field->recorded : field->needs;
+    two[0]                     = (lk_train_config){ .struct_size = sizeof(lk_train_config),
+                                                    .model       = "gpt" };
+    if (need == NULL || need->name == NULL || strcmp(need->name, field->name) != 0)
+        satisfy(need, &two[0]);
+    two[1] = two[0];
+    change(field, &two[1]);
+}
+
+static void rows_are_consistent(void **state)
+{
+    (void)state;
+    for (const lki_field *f = lki_fields; f->name != NULL; f++) {
+        assert_ptr_equal(lki_field_find(f->name), f);
+        assert_ptr_equal(lki_field_find(lki_field_key(f)), f);
+        if (f->needs != NULL)
+            assert_true(strcmp(f->needs->name, "MODEL") == 0 || lki_field_find(f->needs->name));
+        if (f->into != NULL)
+            assert_true(lki_field_find(f->into) != NULL && f->scope == LKI_FIELD_RESULT);
+        assert_true(f->type != LKI_FIELD_CHOICE || f->choices != NULL);
+        if (f->scope == LKI_FIELD_HOST || f->scope == LKI_FIELD_FILE)
+            continue;
+        const lk_train_config none  = { .struct_size = sizeof(lk_train_config), .model = "gpt" };
+        json_t               *value = lki_field_json(f, &none); /* it has a value to agree on */
+        assert_non_null(value);
+        json_decref(value);
+    }
+}
+
+/* Checks that a resumed run must repeat every option that decides the result, and that the message
+ * names the option. */
+static void a_checkpoint_records_what_decides_the_result(void **state)
+{
+    unsigned refused = 0;
+    (void)state;
+    for (const lki_field *f = lki_fields; f->name != NULL; f++) {
+        lk_train_config two[2];
+        char            option[80];
+        two_configs(f, two);
+        bool decides = (f->scope == LKI_FIELD_RESULT && f->into == NULL) ||
+                       f->scope == LKI_FIELD_RULE || f->recorded != NULL;
+        json_t *stored = lki_config_json(&two[0], &data), *mine = lki_config_json(&two[1], &data);
+        if ((json_object_get(mine, lki_field_key(f)) != NULL) != decides)
+            fail_msg("%s is %srecorded", f->name, decides ? "not " : "");
+        lk_status status = lki_config_compare(stored, mine);
+        bool equal = !decides || lki_field_is_free(f, json_object_get(stored, lki_field_key(f)));
+        if ((status == LK_OK) != equal)
+            fail_msg("%s: %d", f->name, (int)status);
+        (void)snprintf(option, sizeof option,
+                       f->type == LKI_FIELD_POSITIONAL ? "the %s is " : "`%s` is ", f->path);
+        if (status != LK_OK && strstr(lk_error_last()->message, option) == NULL)
+            fail_msg("%s: %s", f->name, lk_error_last()->message);
+        refused += status != LK_OK;
+        json_decref(stored);
+        json_decref(mine);
+    }
+    assert_true(refused > 40);
+}
+
+static void ranks_agree_on_all_but_hosts_and_files(void **state)
+{
+    (void)state;
+    for (const lki_field *f = lki_fields; f->name != NULL; f++) {
+        lk_train_config two[2];
+        uint64_t        one[LKI_FIELDS_MAX], other[LKI_FIELDS_MAX];
+        two_configs(f, two);
+        lki_fields_hash(&two[0], one);
+        lki_fields_hash(&two[1], other);
+        bool of_job = f->scope != LKI_FIELD_HOST && f->scope != LKI_FIELD_FILE;
+        if ((one[f - lki_fields] != other[f - lki_fields]) != of_job)
+            fail_msg("%s", f->name);
+    }
+}
+
+typedef struct {
+    lk_train_config config;
+    lk_comm        *comm;
+} differing_rank;
+
+/* Runs a rank; returns NULL if the run fails with a message that names the differing option. */
+static void *run_differing(void *argument)
+{
+    differing_rank *rank = argument;
+    lk_train_result result;
+    lk_status       status  = lk_train_run(rank->comm, &rank->config, &result);
+    const char     *message = lk_error_last()->message;
+    bool            named = strstr(message, "ranks 0 and 1 have different values of `schedule.lr`:")
+                            != NULL;
+    if (status == LK_EMISMATCH && named)
+        return NULL;
+    print_message("%d, %s\n", (int)status, message);
+    return argument;
+}
+
+static void ranks_that_differ_are_told_in_what(void **state)
+{
+    const lk_comm_options how = { .struct_size = sizeof(lk_comm_options), .timeout_ms = 20000 };
+    differing_rank        ranks[2];
+    lk_comm              *comms[2];
+    pthread_t             thread;
+    void                 *failed;
+    lk_train_config       config = { .struct_size     = sizeof(lk_train_config),
+                                     .model           = "mlp",
+                                     .data            = "synthetic:images=60,h=6,w=6,c=1,classes=5",
+                                     .global_batch    = 8,
+                                     .virtual_workers = 2,
+                                     .steps           = 1,
+                                     .schedule        = { .lr = 0.1 },
+                                     .resume_step     = -1,
+                                     .quiet           = true };
+    (void)state;
+    config.workers = config.workers_here = 2;
+    assert_int_equal(lk_train_check(&config), LK_OK);
+    assert_int_equal(lk_comm_open_threads(comms, 2, &how), LK_OK);
+    for (uint32_t r = 0; r < 2; r++)
+        ranks[r] = (differing_rank){ .config = config, .comm = comms[r] };
+    ranks[1].config.threads     = 2; /* may differ */
+    ranks[1].config.schedule.lr = 0.2;
+    assert_int_equal(pthread_create(&thread, NULL, run_differing, &ranks[1]), 0);
+    assert_null(run_differing(&ranks[0]));
+    assert_int_equal(pthread_join(thread, &failed), 0);
+    assert_null(failed);
+    lk_comm_free(comms[0]);
+    lk_comm_free(comms[1]);
+}
+
+/* Checks which rules are "not exact", and which fields log lines repeat. */
+static void rules_are_labelled_and_logged(void **state)
+{
+    lk_train_config config = { .struct_size = sizeof(lk_train_config), .model = "mlp" };
+    char            text[160];
+    (void)state;
+    assert_true(lki_fields_are_exact(&config));
+    lki_fields_log(&config, text, sizeof text);
+    assert_string_equal(text, "");
+    config.comm_dtype = LK_BF16;
+    assert_true(lki_fields_are_exact(&config));
+    lki_fields_log(&config, text, sizeof text);
+    assert_string_equal(text, ", \"comm_dtype\": \"bf16\", \"gather_dtype\": \"fp32\"");
+    config.comm_dtype = LK_I4;
+    assert_false(lki_fields_are_exact(&config));
+    config = (lk_train_config){ .struct_size = sizeof(lk_train_config),
+                                .model = "mlp", .gather_dtype = LK_I8 };
+    assert_false(lki_fields_are_exact(&config));
+    config = (lk_train_config){ .struct_size = sizeof(lk_train_config),
+                                .model = "mlp", .backup_workers = 1 };
+    assert_false(lki_fields_are_exact(&config));
+}
+
+/* Checks that checkpoints use the first names of renamed options. */
+static void keys_of_checkpoints_do_not_change(void **state)
+{
+    static const char *const keys[] = { "comm-dtype",   "gather-dtype", "trust",
+                                        "group",        "decay-all",    "initial-scale",
+                                        "scale-window", "hysteresis",   "model" };
+    (void)state;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const lki_field *field = lki_field_find(keys[i]);
+        assert_non_null(field);
+        assert_string_equal(lki_field_key(field), keys[i]);
+    }
+}
+
+/* Completes a configuration with two unknown fields, as of a newer program.  Expects that it is
+ * completed in place, and that an unknown field other than 0 is refused. */
+static void a_longer_configuration_is_completed_in_place(void **state)
+{
+    struct {
+        lk_train_config known;
+        uint64_t        unknown[2];
+    } longer = { .known = { .struct_size  = sizeof longer,
+                            .model        = "mlp",
+                            .data         = "synthetic:images=60,h=6,w=6,c=1,classes=5",
+                            .global_batch = 8,
+                            .steps        = 1,
+                            .schedule     = { .lr = 0.1 },
+                            .quiet        = true } };
+    lk_train_config *config = &longer.known;
+    (void)state;
+    assert_int_equal(lk_train_check(config), LK_OK);
+    assert_int_equal(config->context, 64);
+    assert_int_equal(config->struct_size, sizeof longer);
+    assert_true(longer.unknown[0] == 0 && longer.unknown[1] == 0);
+    longer.unknown[1] = 5;
+    assert_int_equal(lk_train_check(config), LK_EUNSUPPORTED);
+    assert_non_null(strstr(lk_error_last()->message, "lk_train_config has 16 bytes"));
+    config->struct_size = sizeof *config; /* bytes after the known struct are not read */
+    config->context     = 0;
+    assert_int_equal(lk_train_check(config), LK_OK);
+    assert_int_equal(config->context, 64);
+    assert_int_equal(longer.unknown[1], 5);
+    config->struct_size = offsetof(lk_train_config, stop); /* of an older program */
+    config->stop        = (bool (*)(void *))(uintptr_t)1;
+    config->context     = 0;
+    assert_int_equal(lk_train_check(config), LK_OK);
+    assert_int_equal(config->context, 64);
+    assert_int_equal((uintptr_t)config->stop, 1);
+    config->struct_size = 0;
+    assert_int_equal(lk_train_check(config), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "begin with LK_TRAIN_CONFIG_INIT"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_longer_configuration_is_completed_in_place),
+        cmocka_unit_test(rows_are_consistent),
+        cmocka_unit_test(a_checkpoint_records_what_decides_the_result),
+        cmocka_unit_test(ranks_agree_on_all_but_hosts_and_files),
+        cmocka_unit_test(ranks_that_differ_are_told_in_what),
+        cmocka_unit_test(rules_are_labelled_and_logged),
+        cmocka_unit_test(keys_of_checkpoints_do_not_change),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
