@@ -519,7 +519,8 @@ lk_status lki_watch(lki_job *job)
 
 lk_status lki_watch_farewell(lki_job *job)
 {
-    while (!job->over && !lki_rendezvous_has_told(job->rendezvous))
+    lki_rendezvous_leave(job->rendezvous);
+    while (!job->over && !lki_rendezvous_has_left(job->rendezvous))
         LK_TRY(turn(job));
     return LK_OK;
 }

@@ -52,6 +52,7 @@ struct lki_tls {
     BIO               *inner;  /* OpenSSL's end; owned by the session */
     int                fd;
     bool               server, established, more, finished, cut;
+    int                unsendable; /* the errno with which sending failed; 0 = none */
     char               peer[LKI_TLS_PEER_BYTES];
     char               identity[LKI_TLS_IDENTITY_BYTES];
     unsigned char      key[LKI_KEY_BYTES]; /* the job's key; zeroed after the handshake */
@@ -116,13 +117,15 @@ static int push(lki_tls *tls)
     }
 }
 
+/* Does not end the session: the peer may have sent data before it closed the connection. */
 lk_status lki_tls_flush(lki_tls *tls)
 {
-    int error = push(tls);
-    if (error == 0)
+    if (tls->unsendable == 0)
+        tls->unsendable = push(tls);
+    if (tls->unsendable == 0)
         return LK_OK;
     tls->cut = true;
-    return broken(tls, "sending: %s", strerror(error));
+    return lk_fail(LK_EPEER, "%s: sending: %s", tls->peer, strerror(tls->unsendable));
 }
 
 /* ---- The key ----------------------------------------------------------------------------- */

@@ -15,8 +15,9 @@
  * caller must also wait for the socket to be writable.
  *
  * Threads: only one thread at a time may use a library and its sessions.
- * Errors:  LK_EPEER means that the session has ended.  Every later call then fails, too.  The error
- *          names the peer.
+ * Errors:  LK_EPEER means that the session has ended.  Every later call then fails, too, with one
+ *          exception: after a failure to send, data that the peer sent before can still be read.
+ *          The error names the peer.
  */
 #ifndef LKI_LINK_TLS_H
 #define LKI_LINK_TLS_H

@@ -77,6 +77,12 @@ static inline void assert_says(const char *text, const char *wanted)
         fail_msg("no '%s' in: %s", wanted, text);
 }
 
+static inline void assert_says_not(const char *text, const char *unwanted)
+{
+    if (strstr(text, unwanted) != NULL)
+        fail_msg("\"%s\" in: %s", unwanted, text);
+}
+
 /* Reads the 64 digits of the last line of stdout, which must be "weights DIGITS". */
 static inline void read_weights(const command_result *result, char digits[65])
 {

@@ -26,7 +26,7 @@ static void stops_and_goes_on(const char *folder, uint32_t workers, const char *
     if (j.result.status != 75)
         fail_msg("status %d: %s", j.result.status, j.result.err);
     assert_string_equal(j.result.out, "");
-    assert_null(strstr(j.result.err, "lockstep train: rank"));
+    assert_says_not(j.result.err, "lockstep train: rank");
     goes_on(folder, MLP, workers % JOB_WORKERS_MAX + 1, STEPS, wanted);
     forget(folder);
 }

@@ -211,6 +211,72 @@ static void nobody_speaks_for_others(void **state)
     }
 }
 
+/* ---- Leaving ----------------------------------------------------------------------------- */
+
+/* Closes node 1's connection.  Then waits until node 0 has noticed, and checks that node 1 counts
+ * as finished, and not as lost. */
+static void assert_node_1_has_finished(void)
+{
+    lki_rendezvous_close(j.nodes[1].r, NULL);
+    j.nodes[1].r     = NULL;
+    j.nodes[0].hangs = false;
+    while (j.nodes[0].r->server->seats[1].guest >= 0)
+        move(&j);
+    move_for(&j, 20);
+    assert_int_equal(j.nodes[0].r->server->seats[1].outcome.weight, 7);
+    assert_null(find(&j.nodes[0], LKI_EVENT_VERDICT));
+    assert_null(find(&j.nodes[2], LKI_EVENT_VERDICT));
+    end(&j);
+}
+
+/* Node 0 sends to node 1 before it reads node 1's outcome.  The first letter makes the kernel reset
+ * the connection, and the second one cannot be sent. */
+static void the_outcome_of_a_closed_connection_is_read(void **state)
+{
+    (void)state;
+    meet_to_go_on(3);
+    j.nodes[0].hangs = true;
+    lki_rendezvous_stop(j.nodes[0].r, SIGTERM, false);
+    lki_rendezvous_stop(j.nodes[0].r, SIGTERM, true);
+    finish(1, 7);
+    assert_node_1_has_finished();
+}
+
+/* Node 0 reads node 1's report, its outcome and the end of the connection at once.  The report makes
+ * node 0 send the next group to all, including node 1. */
+static void all_letters_before_the_end_are_read(void **state)
+{
+    (void)state;
+    meet_to_go_on(3);
+    say(0, 0, 1);
+    say(2, 0, 8);
+    assert_no_group();
+    j.nodes[0].hangs = true;
+    say(1, 0, 2);
+    finish(1, 7);
+    assert_node_1_has_finished();
+}
+
+/* A node that leaves keeps its connection until node 0 has read all reports, and does not take node
+ * 0's closing for a loss. */
+static void a_node_that_leaves_is_read_first(void **state)
+{
+    (void)state;
+    meet_to_go_on(3);
+    j.nodes[0].hangs = true;
+    finish(1, 7);
+    lki_rendezvous_leave(j.nodes[1].r);
+    move(&j);
+    assert_true(lki_line_is_open(&j.nodes[1].r->line));
+    j.nodes[0].hangs = false;
+    while (lki_line_is_open(&j.nodes[1].r->line))
+        move(&j);
+    assert_true(lki_rendezvous_has_left(j.nodes[1].r));
+    assert_false(lki_rendezvous_lost(j.nodes[1].r));
+    assert_int_equal(j.nodes[1].count, 1); /* LKI_EVENT_MET */
+    assert_node_1_has_finished();
+}
+
 static void all_must_want_it(void **state)
 {
     (void)state;
@@ -229,7 +295,15 @@ int main(void)
         TEST(one_group_follows_another),          TEST(who_cannot_speak_is_not_waited_for),
         TEST(who_enters_is_let_in_by_all),
         TEST(nobody_goes_on_where_all_have_died), TEST(nobody_speaks_for_others),
+        TEST(the_outcome_of_a_closed_connection_is_read),
+        TEST(all_letters_before_the_end_are_read), TEST(a_node_that_leaves_is_read_first),
         TEST(all_must_want_it),
     };
-    return cmocka_run_group_tests_name("comm.going_on", tests, without_key, NULL);
+    const struct CMUnitTest secured[] = {
+        TEST(the_outcome_of_a_closed_connection_is_read),
+        TEST(all_letters_before_the_end_are_read), TEST(a_node_that_leaves_is_read_first),
+    };
+    int failed = cmocka_run_group_tests_name("launch.going_on", tests, without_key, NULL);
+    failed += cmocka_run_group_tests_name("launch.going_on with a key", secured, with_key, NULL);
+    return failed;
 }

@@ -9,6 +9,8 @@
 #include "launch/rendezvous/endpoint.h"
 #include "launch/rendezvous/server.h"
 
+enum { LKI_LINGER_MS = 2000 }; /* limit of the wait for other nodes at the end */
+
 typedef enum {
     LKI_CONNECTING, /* or about to */
     LKI_WAITING,    /* the hello was sent */
@@ -41,6 +43,8 @@ struct lki_rendezvous {
     lki_standing      standing; /* only if late */
     lki_introduction *workers;
     bool              verdict_told, finished, together;
+    bool              leaving; /* this node leaves a job that goes on without it */
+    int64_t           left;    /* time when it began to leave */
     bool              out; /* no rank of this node is in the group any more */
     lki_outcome       outcome; /* of this node, once finished */
 };

@@ -83,6 +83,8 @@ static void note_end(lki_line *line, bool broken, const char *how)
     if (line->ended)
         return;
     line->ended = true;
+    if (line->mute)
+        return; /* the failure to send is the reason */
     if (how == NULL)
         (void)snprintf(line->why, sizeof line->why, "closed the connection");
     else
@@ -95,14 +97,31 @@ static lk_status tell_end(const lki_line *line)
     return lk_fail(LK_EPEER, "%s", line->why);
 }
 
-/* Records the end after a failed TLS call, whose message begins with the peer's name. */
-static void note_tls_end(lki_line *line)
+/* Returns the reason of a failed TLS call, whose message begins with the peer's name. */
+static const char *tls_reason(void)
 {
     const char *text = lk_error_last()->message;
     size_t      name = strlen(peer) + 2;
 
+    return strlen(text) > name ? text + name : text;
+}
+
+static void note_tls_end(lki_line *line)
+{
     line->distrusted = !line->established && !lki_tls_cut(line->tls);
-    note_end(line, lki_tls_cut(line->tls), strlen(text) > name ? text + name : text);
+    note_end(line, lki_tls_cut(line->tls), tls_reason());
+}
+
+/* Records that nothing more can be sent, as `how` says.  Drops the queue and makes the socket
+ * readable, so that the owner reads what is left and finds the end. */
+static void fall_mute(lki_line *line, const char *how)
+{
+    if (line->mute)
+        return;
+    line->mute      = true;
+    line->out.first = line->out.end = 0;
+    (void)snprintf(line->why, sizeof line->why, "broke the connection (%.150s)", how);
+    (void)shutdown(line->fd, SHUT_RDWR);
 }
 
 /* Continues the handshake.  Returns true once letters can be sent. */
@@ -123,7 +142,7 @@ static void send_some(lki_line *line, size_t *moved)
     *moved = 0;
     if (line->tls != NULL) {
         if (lki_tls_write(line->tls, &part, 1, moved) != LK_OK)
-            note_tls_end(line);
+            fall_mute(line, tls_reason());
         return;
     }
     do
@@ -132,10 +151,19 @@ static void send_some(lki_line *line, size_t *moved)
     if (sent >= 0)
         *moved = (size_t)sent;
     else if (errno != EAGAIN)
-        note_end(line, true, strerror(errno));
+        fall_mute(line, strerror(errno));
 }
 
-lk_status lki_line_send(lki_line *line, int64_t now)
+/* Closes the direction to the peer of a line whose queue has been sent. */
+static void close_output(lki_line *line)
+{
+    if (line->tls != NULL && lki_tls_finish(line->tls) != LK_OK)
+        fall_mute(line, tls_reason());
+    if (!line->mute && !lki_line_has_more(line))
+        (void)shutdown(line->fd, SHUT_WR);
+}
+
+void lki_line_send(lki_line *line, int64_t now)
 {
     lki_buffer *out   = &line->out;
     size_t      moved = 1;
@@ -145,11 +173,18 @@ lk_status lki_line_send(lki_line *line, int64_t now)
         out->first += moved;
         line->said = moved > 0 ? now : line->said;
     }
-    if (line->tls != NULL && !line->ended && lki_tls_flush(line->tls) != LK_OK)
-        note_tls_end(line);
+    if (line->tls != NULL && !line->ended && !line->mute && lki_tls_flush(line->tls) != LK_OK)
+        fall_mute(line, tls_reason());
     if (out->first == out->end)
         out->first = out->end = 0;
-    return line->ended ? tell_end(line) : LK_OK;
+    if (line->finishing && is_ready(line) && out->end == 0)
+        close_output(line);
+}
+
+void lki_line_finish(lki_line *line, int64_t now)
+{
+    line->finishing = true;
+    lki_line_send(line, now);
 }
 
 /* Reads up to `bytes` available bytes. *moved becomes their number, which may be 0. */
@@ -214,6 +249,8 @@ lk_status lki_line_say(lki_line *line, const void *letter, size_t bytes)
 {
     lki_buffer *out = &line->out;
 
+    if (line->mute || line->ended || line->finishing)
+        return LK_OK;
     if (out->end - out->first + bytes > WAITING_MAX)
         return lk_fail(LK_EPEER, "does not read what it is sent: %zu bytes wait",
                        out->end - out->first);
@@ -232,7 +269,7 @@ lk_status lki_line_write(lki_line *line, const lki_letter *letter)
 bool lki_line_has_more(const lki_line *line)
 {
     bool waits = line->out.first < line->out.end;
-    if (line->tls == NULL)
+    if (line->tls == NULL || line->mute)
         return waits;
     return lki_tls_unsent(line->tls) > 0 || (line->established && waits);
 }

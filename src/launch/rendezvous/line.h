@@ -3,6 +3,10 @@
  * A line is plain, or uses TLS with the job's key.  Both directions are buffered and no call
  * blocks.  A broken line records the reason and remains broken until its owner closes it.  A peer
  * that leaves too many bytes unread is treated as broken.
+ *
+ * Only reading finds the end of a line.  A launcher that leaves the job sends its outcome and
+ * closes the connection, perhaps before it has read everything.  If a send fails after that, the
+ * outcome must still be read.
  */
 #ifndef LKI_LAUNCH_RENDEZVOUS_LINE_H
 #define LKI_LAUNCH_RENDEZVOUS_LINE_H
@@ -23,6 +27,8 @@ typedef struct {
     lki_buffer in, out;
     size_t     limit;       /* size of the largest letter accepted from the peer */
     int64_t    heard, said; /* times of the last bytes received and sent */
+    bool       finishing; /* the direction to the peer is closed when the queue has been sent */
+    bool       mute;  /* nothing more can be sent; what the peer has sent is still read */
     bool       ended; /* no more bytes will arrive; `in` may still hold letters */
     char       why[200]; /* reason of the end, e.g. "closed the connection" */
 } lki_line;
@@ -45,8 +51,9 @@ static inline bool lki_line_is_open(const lki_line *line)
 /* Reads the bytes that have arrived. */
 LK_NODISCARD lk_status lki_line_receive(lki_line *line, int64_t now);
 
-/* Sends as much of the queue as the socket accepts.  Returns LK_EPEER as lki_line_next() does. */
-LK_NODISCARD lk_status lki_line_send(lki_line *line, int64_t now);
+/* Sends as much of the queue as the socket accepts.  If that fails, the queue is dropped, and the
+ * socket is readable up to the end of the line. */
+void lki_line_send(lki_line *line, int64_t now);
 
 /* Returns the next complete letter; *got is false if there is none.  The letter points into the
  * line and is valid until the next call for that line.  Returns LK_EFORMAT for invalid bytes,
@@ -54,11 +61,17 @@ LK_NODISCARD lk_status lki_line_send(lki_line *line, int64_t now);
  * connection". */
 LK_NODISCARD lk_status lki_line_next(lki_line *line, lki_letter *letter, bool *got);
 
-/* Queues a letter of `bytes` bytes, as written by lki_letter_write(). */
+/* Queues a letter of `bytes` bytes, as written by lki_letter_write().  Drops the letter if nothing
+ * more can be sent. */
 LK_NODISCARD lk_status lki_line_say(lki_line *line, const void *letter, size_t bytes);
 
 /* Queues a letter that has no list. */
 LK_NODISCARD lk_status lki_line_write(lki_line *line, const lki_letter *letter);
+
+/* Closes the direction to the peer once everything queued has been sent.  The line ends when the
+ * peer has read it all and closes the connection.  A close() before that may destroy bytes that are
+ * still on their way: the kernel resets a connection that is closed with unread bytes. */
+void lki_line_finish(lki_line *line, int64_t now);
 
 /* Returns true if sending must continue once the socket has room. */
 bool lki_line_has_more(const lki_line *line);

@@ -27,7 +27,6 @@ enum {
     TICK_MS_MAX = 500,
     LATE_MS     = 1000, /* if a tick is late by this, or by half of silence_ms, this process was
                          * stopped */
-    LINGER_MS   = 2000,
     EVENTS_MAX  = 64,
     AT_LINE     = LKI_SERVER_LISTENER + 1,
     AT_TIMER,
@@ -88,10 +87,7 @@ static void connect_next(lki_rendezvous *r, int64_t now)
 /* Sends queued bytes, and asks epoll to report room for the rest. */
 static void send_waiting(lki_rendezvous *r, int64_t now)
 {
-    if (lki_line_send(&r->line, now) != LK_OK) {
-        lki_rendezvous_lose(r, lk_error_last()->message);
-        return;
-    }
+    lki_line_send(&r->line, now);
     bool more = lki_line_has_more(&r->line);
     if (more == r->sending)
         return;
@@ -151,7 +147,10 @@ void lki_rendezvous_lose(lki_rendezvous *r, const char *why)
     char reason[240];
 
     (void)snprintf(reason, sizeof reason, "%.230s", why);
-    if (r->stage < LKI_MET && r->line.distrusted) {
+    if (r->leaving) {
+        lki_line_close(&r->line);
+        r->stage = LKI_OVER;
+    } else if (r->stage < LKI_MET && r->line.distrusted) {
         (void)lk_fail(LK_EPEER, "node 0 at %s port %s %s: is it of the same job, and does this "
                       "node have the same job key?", r->endpoint.host, r->endpoint.port, reason);
         r->failure = *lk_error_last();
@@ -551,7 +550,7 @@ void lki_rendezvous_close(lki_rendezvous *r, const char *why)
 {
     if (r == NULL)
         return;
-    int64_t end = lki_now_ms() + LINGER_MS; /* time for the other nodes to leave */
+    int64_t end = lki_now_ms() + LKI_LINGER_MS; /* time for the other nodes to leave */
     while (r->server != NULL && r->stage == LKI_OVER && lki_server_has_guests(r->server)
            && lki_now_ms() < end)
         serve(r, TICK_MS);

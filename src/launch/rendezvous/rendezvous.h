@@ -214,8 +214,11 @@ void lki_rendezvous_asked(lki_rendezvous *rendezvous, uint64_t epoch, uint32_t t
 void lki_rendezvous_go_on(lki_rendezvous *rendezvous, uint64_t epoch, const lki_members *members,
                           const lki_members *entrants);
 
-/* Returns true if all reports so far have been sent. */
-bool lki_rendezvous_has_told(const lki_rendezvous *rendezvous);
+/* Leaves a job that goes on without this node, after lki_rendezvous_finish().  The caller continues
+ * to handle events until lki_rendezvous_has_left() is true: node 0 has then read all reports, or has
+ * not done so for two seconds.  Node 0 itself cannot leave. */
+void lki_rendezvous_leave(lki_rendezvous *rendezvous);
+bool lki_rendezvous_has_left(const lki_rendezvous *rendezvous);
 
 /* Returns true if node 0 is lost, so that no further decisions are made. */
 bool lki_rendezvous_lost(const lki_rendezvous *rendezvous);

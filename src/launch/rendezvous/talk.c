@@ -1,6 +1,7 @@
 /* talk.c -- a launcher's end of the rendezvous: queries and outgoing letters. */
 #include "launch/rendezvous/inside.h"
 
+#include "base/file.h"
 #include "base/memory.h"
 
 /* ---- Queries ----------------------------------------------------------------------------- */
@@ -116,9 +117,19 @@ void lki_rendezvous_go_on(lki_rendezvous *r, uint64_t epoch, const lki_members *
         lki_rendezvous_write(r, &letter);
 }
 
-bool lki_rendezvous_has_told(const lki_rendezvous *r)
+void lki_rendezvous_leave(lki_rendezvous *r)
 {
-    return r->stage == LKI_LOST || !lki_line_has_more(&r->line);
+    LK_ASSERT(r->finished && r->server == NULL);
+    if (r->stage != LKI_MET)
+        return;
+    r->leaving = true;
+    r->left    = lki_now_ms();
+    lki_line_finish(&r->line, r->left);
+}
+
+bool lki_rendezvous_has_left(const lki_rendezvous *r)
+{
+    return r->stage != LKI_MET || lki_now_ms() - r->left > LKI_LINGER_MS;
 }
 
 bool lki_rendezvous_lost(const lki_rendezvous *r)
