@@ -100,7 +100,8 @@ static int least_helped(const lkt_crew *w)
     return w->hosts.hosts == 0 ? 2 : 1;
 }
 
-/* Holds rank 1 before it begins the step, until others have finished some of its virtual workers. */
+/* Holds rank 1 before it begins the step, until others have finished some of its virtual
+ * workers. */
 static void hold_before_step(lkt_crew *w, lk_parallel *p, uint32_t step)
 {
     const uint64_t mine = ((UINT64_C(1) << p->share.count) - 1) << p->share.first;
