@@ -242,8 +242,8 @@ static void the_outcome_of_a_closed_connection_is_read(void **state)
     assert_node_1_has_finished();
 }
 
-/* Node 0 reads node 1's report, its outcome and the end of the connection at once.  The report makes
- * node 0 send the next group to all, including node 1. */
+/* Node 0 reads node 1's report, its outcome and the end of the connection at once.  The report
+ * makes node 0 send the next group to all, including node 1. */
 static void all_letters_before_the_end_are_read(void **state)
 {
     (void)state;

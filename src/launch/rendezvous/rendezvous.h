@@ -215,8 +215,8 @@ void lki_rendezvous_go_on(lki_rendezvous *rendezvous, uint64_t epoch, const lki_
                           const lki_members *entrants);
 
 /* Leaves a job that goes on without this node, after lki_rendezvous_finish().  The caller continues
- * to handle events until lki_rendezvous_has_left() is true: node 0 has then read all reports, or has
- * not done so for two seconds.  Node 0 itself cannot leave. */
+ * to handle events until lki_rendezvous_has_left() returns true: node 0 has then read all reports,
+ * or has not done so for two seconds.  Node 0 itself cannot leave. */
 void lki_rendezvous_leave(lki_rendezvous *rendezvous);
 bool lki_rendezvous_has_left(const lki_rendezvous *rendezvous);
 
