@@ -32,7 +32,8 @@ typedef struct {
     lk_slice *slices;
 } bench;
 
-/* The minimum of bytes that each rank must move.  Bus bandwidth is this minimum over the time. */
+/* The minimum of bytes that each rank must move.  Bus bandwidth is this minimum divided by the
+ * time. */
 typedef enum { BENCH_NOTHING, BENCH_ONCE, BENCH_OTHERS, BENCH_OTHERS_TWICE } bench_moves;
 
 typedef struct bench_kind {

@@ -165,7 +165,7 @@ static lk_status timed_round(bench_timing *t, uint64_t bytes, uint32_t round, do
         status = b->kind->call(b);
     }
     *time = (seconds() - begun) / calls;
-    if (status == LK_OK && b->kind->tree) /* others read my input until here */
+    if (status == LK_OK && b->kind->tree) /* other ranks read this rank's input until here */
         status = lk_barrier(b->comm);
     return status;
 }

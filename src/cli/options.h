@@ -126,7 +126,8 @@ typedef struct {
     bool              once;           /* may not be repeated on the command line */
     bool              common;         /* listed by a short --help */
     bool              inherited;      /* a row from lki_command.inherits */
-    const char       *otherwise; /* default of a required option where it is not required */
+    const char       *otherwise; /* `required` options: default in commands that do not require
+                                  * them */
     uint64_t          low, high;
     const lki_range  *range;
     size_t            count_offset;

@@ -212,8 +212,8 @@ static void strike(lki_job *job)
     begin(job, i, kinds[kind], length_of(job, k));
 }
 
-/* Starts or stops a slowed worker whose turn it is, or ends the fault of worker `i`, as due at
- * `now`. */
+/* Ends the fault of worker `i` if it is due at `now`.  Otherwise stops or continues the worker if
+ * it is slowed and the next change is due. */
 static void treat(lki_job *job, uint32_t i, double now)
 {
     ailment *its = &job->blows->of[i];

@@ -12,7 +12,7 @@
 #include "launch/signals.h"
 #include "lockstep/launch.h"
 
-enum { LKI_TIMEOUT_MS = 30000 }; /* if no other is given */
+enum { LKI_TIMEOUT_MS = 30000 }; /* default timeout of a wait */
 
 typedef struct {
     pid_t      pid;        /* 0: not started */
@@ -87,14 +87,14 @@ typedef struct {
     lki_keeper              *keeper; /* NULL: this is the only launcher process */
     lki_worker              *workers;
     lki_sink                 sinks[2];
-    struct pollfd           *polled;    /* places: see lines.h */
+    struct pollfd           *polled;    /* entries for poll(); lines.h defines their order */
     lki_signals              signals;
     bool                     leaving;      /* this host is leaving; the other hosts continue */
     double                   asked_at; /* time in seconds of the first request to stop on this host;
                                         * 0: none */
     int                      stop_signal;  /* signal of the first request to stop on any node; 0:
                                             * none */
-    int                      force_signal; /* the second one, or 0 */
+    int                      force_signal; /* signal of the second request; 0: none */
     double                   heed_at;      /* time in seconds by which a worker must check for a
                                             * stop request */
     bool                     unheeded;     /* no worker has */
@@ -108,7 +108,7 @@ typedef struct {
     uint32_t                 replaced;   /* failed replacements in a row */
     bool                     alone;         /* only one worker is left */
     double                   alone_seconds; /* seconds for which the last worker has been stopped */
-    double                   alone_seen;    /* when that was last checked */
+    double                   alone_seen;    /* time of the last check in seconds */
     uint32_t                 rebuild_ms; /* shortest timeout in other nodes' requests for a new
                                           * group; 0: none */
 } lki_job;

@@ -8,7 +8,7 @@ typedef enum {
     LKI_NAMES_VALUES,  /* the variables that are set, with their values: "RANK=0 and
                         * WORLD_SIZE=4" */
     LKI_NAMES_SET,     /* set names: "RANK and WORLD_SIZE" */
-    LKI_NAMES_MISSING, /* those that are not */
+    LKI_NAMES_MISSING, /* names that are not set */
 } lki_names_kind;
 
 typedef struct {

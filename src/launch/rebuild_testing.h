@@ -305,8 +305,8 @@ static int work_many(void)
 
 /* ---- Other cases -------------------------------------------------------------------------- */
 
-/* While the other ranks wait for the victim, the victim is stopped or, if `stopped` is false, runs
- * without a request for a new group. */
+/* Makes the other ranks wait for a victim that requests no new group.  The victim is stopped or, if
+ * `stopped` is false, runs. */
 static int work_absent(bool stopped)
 {
     lk_comm *comm = join();

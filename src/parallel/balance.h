@@ -32,7 +32,8 @@ typedef struct {
     double   pace;
 } lki_rank_time;
 
-/* Returns the assignment of virtual workers to ranks; valid until a step moves some. */
+/* Returns the assignment of virtual workers to ranks.  It is valid until a step moves virtual
+ * workers. */
 const lki_dealing *lki_parallel_dealing(const lk_parallel *parallel);
 
 /* Computes how many of `leaves` virtual workers each rank gets, at least one.  pace[r] is the time

@@ -12,7 +12,7 @@
  * Threads:   one at a time for each lk_parallel.  Entries marked "collective" are called by all
  *            ranks in the same order, and only they may communicate.
  *
- * All entries but `name`, open() and close() are optional: NULL is not called.
+ * All entries except `name`, open() and close() are optional and may be NULL.
  */
 #ifndef LKI_PARALLEL_FEATURE_H
 #define LKI_PARALLEL_FEATURE_H

@@ -15,7 +15,7 @@ typedef struct {
     uint32_t *groups;  /* [hosts]: each host's group, within which hosts exchange shards */
     uint32_t  count;   /* number of groups */
     uint32_t *givers;  /* [groups][shards]: the host that sends the shard to its group */
-    size_t   *before;  /* [shards]: elements that my host stores of earlier shards */
+    size_t   *before;  /* [shards]: elements that this host stores of earlier shards */
     bool      doubled; /* a host stores a shard that another host of its group sends */
 } lki_keepers;
 
@@ -45,7 +45,7 @@ bool lki_keep_alike(const lk_parallel *parallel, uint32_t host, uint32_t other);
 /* Returns true if groups remain complete after the loss of any one host. */
 bool lki_keepers_spare(const lk_parallel *parallel);
 
-/* Computes the offset of each shard in the memory of my host, once the layout is known. */
+/* Computes the offset of each shard in the memory of this host, once the layout is known. */
 void lki_keepers_place(lk_parallel *parallel);
 
 /* Returns the elements that a host stores: the maximum over all possible hosts. */

@@ -55,7 +55,7 @@ typedef struct {
 /* A contiguous range of the gradient space that is sent as one message. */
 typedef struct {
     size_t    first, count; /* elements */
-    size_t    dealt;        /* elements, of these, that belong to a parameter's first use */
+    size_t    dealt;        /* number of these elements that belong to a parameter's first use */
     size_t    alike; /* 1; with `counted`, the number of consecutive, equal buckets in one term */
     lk_slice *slices;       /* offsets are relative to `first`; NULL if only counted */
     size_t    slice_count;

@@ -22,7 +22,7 @@
  *
  *      entry: span, done 0, torn 0             nothing of the span is changed
  *         its values of [0, n)                 saved; not valid while torn is 0
- *         done 0, torn n          one word     [0, n) may be partly changed; the entry has it
+ *         done 0, torn n          one word     [0, n) may be partly changed; it was saved
  *         [0, n) is updated
  *         done n, torn 0          one word     [0, n) is new; the saved values are not valid
  *         ...                                  until the whole span is done

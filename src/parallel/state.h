@@ -51,7 +51,7 @@ typedef struct {
 /* Values that are in files; see offload/. */
 typedef struct {
     const char *folder;
-    lki_aside  *states; /* file of the states that I own; NULL: none, or in memory */
+    lki_aside  *states; /* file of the states that this rank owns; NULL: none, or in memory */
     lki_aside  *params;
 } lki_offload;
 
@@ -69,7 +69,7 @@ typedef struct {
 typedef struct {
     size_t   *spans; /* [count]: their numbers in the layout */
     size_t    count;
-    uint64_t *hashes; /* [span_count]: hash of the values that I wrote last */
+    uint64_t *hashes; /* [span_count]: hash of the values that this rank wrote last */
 } lki_owned;
 
 /* Limits of the gradient; 0: none. */
@@ -109,8 +109,8 @@ struct lk_parallel {
     lk_comm  *comm; /* NULL: only sizes are computed, and nothing runs */
     lki_world world;
     uint32_t  rank, ranks;
-    uint32_t  local, locals; /* my rank on this host; the number of ranks on this host */
-    /* the number of shards of the model; my host's shard */
+    uint32_t  local, locals; /* this rank's number on its host; the number of ranks on this host */
+    /* the number of shards of the model; this host's shard */
     uint32_t     shards, shard;
     bool         buddies; /* two neighbouring hosts also store each other's shard */
     lki_keepers  keepers;
@@ -133,8 +133,8 @@ struct lk_parallel {
     lki_row_merger *rows; /* only in lock step */
     lki_layout     *layout;
     lki_dealing     dealing;
-    lki_share       share; /* my virtual workers */
-    /* my virtual workers in the order in which I compute them; NULL: ascending */
+    lki_share       share; /* this rank's virtual workers */
+    /* this rank's virtual workers in the order of computation; NULL: ascending */
     uint32_t      *queue;
     lki_effects    effects;
     lki_round_plan rounds; /* used if virtual workers are assigned in rounds */
@@ -146,9 +146,9 @@ struct lk_parallel {
 
     /* The fields below point into the arena: one copy for all ranks of a host. */
     lk_arena *arena;
-    /* the parameters of my host's shard if `parted`, else all */
+    /* the parameters of this host's shard if `parted`, else all */
     float    *params;
-    float    *optimizer_state[LK_OPTIMIZER_STATES_MAX]; /* of my host's shard */
+    float    *optimizer_state[LK_OPTIMIZER_STATES_MAX]; /* of this host's shard */
     /* The rounded or quantised copy that ranks read if parameters are not gathered
      * (lki_param_span.read_at). */
     unsigned char *read;
@@ -210,8 +210,8 @@ static inline size_t lki_kept_at(const lk_parallel *parallel, const lki_param_sp
     return span->kept + parallel->keepers.before[parallel->layout->owners[span->owner].shard];
 }
 
-/* Returns the parameters of one of my spans.  The span's chunk must be in memory.  Defined in
- * offload/offload.c. */
+/* Returns the parameters of one of this rank's spans.  The span's chunk must be in memory.  Defined
+ * in offload/offload.c. */
 float *lki_offload_values(const lk_parallel *parallel, size_t span);
 
 /* Returns the address of a span's parameters on its owner's host. */
@@ -306,7 +306,8 @@ void lki_own_spans(lk_parallel *parallel);
  * owners of a host.  The caller frees *out. */
 LK_NODISCARD lk_status lki_state_slices(const lk_parallel *parallel, lk_slice **out, size_t *count);
 
-/* rows.c implements lk_parallel_merge_rows(). */
+/* Opens the merger of rows; lki_rows_merge() implements lk_parallel_merge_rows().  Defined in
+ * rows.c. */
 LK_NODISCARD lk_status lki_rows_open(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_rows_merge(lk_parallel *parallel, uint32_t width, lki_row_merge merge,
                                       double *rows, double *total);

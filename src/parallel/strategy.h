@@ -24,10 +24,11 @@ typedef struct {
     uint64_t branches, sums;
 } lki_passes;
 
-/* The place of one virtual worker's gradients, or of the sums over all virtual workers. */
+/* The memory of one virtual worker's gradients, or of the sums over all virtual workers. */
 typedef struct {
-    float        *gradients; /* a whole gradient space; with `places`, only the pieces that I own */
-    /* offsets of my pieces, indexed by lki_layout_piece(); NULL: `gradients` has all pieces */
+    float        *gradients; /* if `places` is NULL: a whole gradient space; else the pieces that
+                              * this rank owns */
+    /* NULL, or the offsets of this rank's pieces in `gradients`, indexed by lki_layout_piece() */
     const size_t *places;
     float        *states;    /* micro_count rows of state_width */
 } lki_gradients;
@@ -40,11 +41,11 @@ typedef struct {
     /* Ends a virtual worker that begin() has begun.  If `taken`, the result counts, and its buffer
      * stays in use for this step. */
     void (*end)(lk_parallel *parallel, uint32_t leaf, uint32_t place, bool taken);
-    /* Uses the finished gradient in buffer `place` for virtual worker `leaf` of my share.  If
-     * `begun`, this is my current virtual worker, else my next one. */
+    /* Uses the finished gradient in buffer `place` for virtual worker `leaf` of this rank's share.
+     * If `begun`, `leaf` is the current virtual worker, else the next one. */
     lk_status (*use)(lk_parallel *parallel, uint32_t leaf, uint32_t place, bool begun);
-    /* Called after my own virtual workers are handed in.  Waits up to `seconds` for other ranks,
-     * and sets *over to true when they have handed in theirs. */
+    /* Called after this rank's own virtual workers are handed in.  Waits up to `seconds` for other
+     * ranks, and sets *over to true when they have handed in theirs. */
     lk_status (*watch)(lk_parallel *parallel, double seconds, bool *over);
 } lki_exchange;
 
@@ -88,7 +89,8 @@ typedef struct {
      * wait while this rank waits to gather. */
     lk_status (*settle)(lk_parallel *parallel);
 
-    /* Waits for the sums over all virtual workers of my spans, and sets *sums to their place. */
+    /* Waits for the sums over all virtual workers of this rank's spans, and sets *sums to their
+     * place. */
     lk_status (*reduce)(lk_parallel *parallel, lki_gradients *sums);
 
     /* (optional) Switches to another layout with the same number of elements, between two steps. */
@@ -103,8 +105,8 @@ typedef struct {
     /* (optional) Allows ranks to compute each other's virtual workers. */
     const lki_exchange *exchange;
 
-    /* (optional) Replaces all results of my virtual workers in this step by zeros, sends the zeros,
-     * and ends my last virtual worker. */
+    /* (optional) Replaces all results of this rank's virtual workers in this step by zeros, sends
+     * the zeros, and ends this rank's last virtual worker. */
     lk_status (*leave_out)(lk_parallel *parallel);
 
     /* (optional) Determines which results remain of the step after the first `steps` steps, and

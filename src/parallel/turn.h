@@ -28,17 +28,18 @@ typedef struct {
 
 /* The kinds of turns. */
 typedef enum {
-    LKI_TURN_OWN = 0, /* virtual workers of my own */
+    LKI_TURN_OWN = 0, /* virtual workers of this rank */
     LKI_TURN_HELP,    /* a virtual worker of another rank; the result may count */
     LKI_TURN_AGAIN    /* a virtual worker that has been computed; the result never counts */
 } lki_turn_kind;
 
 /* The turns of the current step.  One turn computes `together` virtual workers. */
 typedef struct {
-    uint32_t      leaf, micro; /* my current turn; `leaf` counts from 0 in my share */
+    uint32_t      leaf, micro; /* this rank's current turn; `leaf` counts from 0 in this rank's
+                                * share */
     uint32_t      together;
     uint32_t      chosen; /* the virtual worker of the turn that is being computed */
-    double        since;  /* when the current turn began, by this rank's clock */
+    double        since;  /* start time of the current turn, by this rank's clock */
     double        waited; /* seconds of the current turn that this rank waited for others */
     lki_turn_kind kind;
     uint32_t      guest;  /* the virtual worker, unless `kind` is LKI_TURN_OWN */
@@ -75,7 +76,8 @@ void lki_step_keep(lk_parallel *parallel, lk_status status);
 
 /* ---- Turns, for features that begin them (turns.c) ------------------------------------------- */
 
-/* Begins my next own turn and its virtual workers.  Returns false if there is none. */
+/* Begins this rank's next turn of kind LKI_TURN_OWN, and its virtual workers.  Returns false if
+ * there is none. */
 bool lki_turn_begin_own(lk_parallel *parallel);
 
 /* Begins a turn whose virtual workers have begun. */

@@ -18,7 +18,7 @@ typedef struct {
     size_t                 count;
 } lki_probe_family;
 
-/* Returns the small models of the kind that is called `model`, or NULL. */
+/* Returns the small models of a kind, such as "gpt", or NULL if there is no such kind. */
 const lki_probe_family *lki_probe_family_of(const char *model);
 
 /* A small model with the inputs that all workers read. */

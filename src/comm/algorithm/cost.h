@@ -37,7 +37,7 @@ typedef struct lki_tuning {
 } lki_tuning;
 
 /* Initialises the tuning from the options.  Only rank 0 reads a file.  LK_EINVAL if an algorithm
- * does not exist, or not for its operation. */
+ * does not exist or does not support its operation. */
 LK_NODISCARD lk_status lki_tuning_init(lki_tuning *out, const lk_comm_options *options,
                                        uint32_t rank);
 

@@ -81,8 +81,8 @@ static unsigned char *spot(const desk *d, lki_spot s)
     return d->base[s.buffer] + s.at;
 }
 
-/* Performs the actions of this rank's current round.  A receive whose message is not there yet is
- * retried later. */
+/* Performs the actions of this rank's current round.  A receive whose message is not available yet
+ * is retried later. */
 static bool begin_round(office *o, uint32_t me)
 {
     desk *d         = &o->desks[me];

@@ -122,23 +122,23 @@ enum { LKI_ROUNDS_MAX = 4096, LKI_STEPS_MAX = 2 * LKI_ROUNDS_MAX };
 
 void lki_schedule_free(lki_schedule *s);
 
-/* Adds a send; a message of no bytes is omitted. */
+/* Adds a send, unless `bytes` is 0. */
 void lki_schedule_send(lki_schedule *s, uint32_t to, lki_spot from, size_t bytes);
 
-/* Adds a receive; a message of no bytes is omitted. */
+/* Adds a receive, unless `bytes` is 0. */
 void lki_schedule_receive(lki_schedule *s, uint32_t from, lki_spot to, size_t bytes);
 
-/* Adds a send of an empty message, which is not omitted. */
+/* Adds a send of an empty message. */
 void lki_schedule_signal(lki_schedule *s, uint32_t to);
 
 /* Adds the receive of an empty message. */
 void lki_schedule_await(lki_schedule *s, uint32_t from);
 
-/* Adds a copy; does nothing for no bytes. */
+/* Adds a copy, unless `bytes` is 0. */
 void lki_schedule_copy(lki_schedule *s, lki_spot to, lki_spot from, size_t bytes);
 
-/* Adds the combination of `terms`, which cover tree node [first, first + leaves), into `out`.  With
- * `root` the result is elements, without it accumulators. */
+/* Adds an action that combines `terms` into `out`.  The terms cover tree node [first, first +
+ * leaves).  The result is elements if `root` is true, else accumulators. */
 void lki_schedule_combine(lki_schedule *s, lki_spot out, bool root, uint32_t first, uint32_t leaves,
                           size_t count, const lki_term *terms, uint32_t term_count);
 

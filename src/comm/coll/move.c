@@ -15,8 +15,8 @@
  *      next operation, which some ranks may begin while others still take the last chunk.
  *      A rank that has taken all chunks of earlier operations puts its first chunk, if any, and
  *      then publishes `filled`.  If all ranks have published that, one round is saved.  `filled`
- *      must be correct also on a rank that sends nothing: the senders of a single chunk are done
- *      when all ranks have published, and later operations reuse this buffer.
+ *      must be correct even on a rank that sends nothing.  The senders of a single chunk are done
+ *      when all ranks have published, and later operations then reuse the buffer.
  *
  * With a header, ranks first publish the sizes of their parcels in the staging buffers, and
  * compare.

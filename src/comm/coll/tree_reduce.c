@@ -6,7 +6,7 @@
  * the tree fixes the order of all additions, and inner nodes only shorten it.
  *
  *      V = 8 on three ranks:   r0: [0,2) [2,1)   r1: [3,1) [4,2)   r2: [6,2)
- *      ((g0+g1) + (g2 + g3)) + ((g4+g5) + (g6+g7))    ranks already hold the sums without blanks
+ *      ((g0+g1) + (g2 + g3)) + ((g4+g5) + (g6+g7))    sums without blanks are held by ranks
  *
  * On several hosts the ranks of each host publish their nodes to each other in this way; then
  * span/forest.c continues.

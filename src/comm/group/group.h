@@ -59,8 +59,8 @@ typedef struct {
 
     uint64_t    memory_limit; /* memory limit for all ranks of this host together; 0 = none */
     uint64_t    arena_bytes;  /* total size of the arenas created while the limit is set */
-    uint64_t    one_bytes;    /* part of the limit that is reserved for one of the ranks */
-    bool        is_one;       /* that rank is this one */
+    uint64_t    one_bytes;    /* part of the limit that is reserved for one rank */
+    bool        is_one;       /* that part is reserved for this rank */
     struct lki_flight *flight; /* the flight recorder (comm/flight.h), or NULL */
     lki_track         *track;  /* the trace track (comm/trace.h), or NULL */
 } lki_self;
@@ -223,7 +223,7 @@ LK_NODISCARD lk_status lki_agree(lk_comm *comm, lk_status mine);
  * (request.c). */
 bool lki_progress(lk_comm *comm);
 
-/* Detaches the open requests of a communicator that is being freed from it. */
+/* Detaches the open requests from a communicator that is being freed. */
 void lki_requests_orphan(lk_comm *comm);
 
 /* ---- Failing together (failure.c) -------------------------------------------------------- */

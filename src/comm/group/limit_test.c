@@ -34,8 +34,8 @@ static bool stays_below(lk_comm *comm, void *context)
     return true;
 }
 
-/* Lets the ranks allocate memory, then creates an arena after which the limit would leave less than
- * that.  Expects an error. */
+/* Lets the ranks allocate memory.  Then creates an arena that leaves less of the limit than the
+ * ranks have allocated.  Expects an error. */
 static bool counts_what_is_there(lk_comm *comm, void *context)
 {
     void     *memory = NULL;

@@ -106,8 +106,9 @@ static lk_status act(lk_request *request)
     return status;
 }
 
-/* A mismatch within a sub-request means that the ranks' requests of which it is a part differ.  The
- * comparison of these requests reports it, with the names of their operations (span/span.c). */
+/* Advances a collective.  A mismatch within a sub-request means that the parent requests differ
+ * between ranks.  The comparison of the parents reports it, with the names of their operations
+ * (span/span.c). */
 static lk_status move_collective(lk_request *r, bool *moved)
 {
     if (!r->met) {
@@ -189,7 +190,7 @@ static lk_status await_span(lk_request *request, int64_t ms, int64_t *late)
     return status;
 }
 
-/* Advances a request by one goal.  Waits up to `ms` for the goal.  *late is that of
+/* Advances a request by one goal.  Waits up to `ms` for the goal.  *late is as in
  * lki_await_for(). */
 static lk_status nearer(lk_request *first, int64_t ms, int64_t *late)
 {

@@ -23,7 +23,7 @@ typedef struct lki_span_ops {
      * request), or if the wire may still write to its buffers. */
     void (*drop)(lk_request *request, bool others);
 
-    /* Waits until the request is complete.  `ms` and *late are those of lki_await_for(). */
+    /* Waits until the request is complete.  `ms` and *late are as in lki_await_for(). */
     lk_status (*await)(lk_request *request, int64_t ms, int64_t *late);
 
     /* Handles an expired deadline.  Asks all ranks concerned for their positions, then fails the

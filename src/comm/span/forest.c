@@ -50,16 +50,17 @@ struct lki_forest {
     uint32_t        input_count;
     size_t          words; /* number of 64-bit words of a set of leaves */
     uint64_t       *sets;  /* [host]: the host's leaves */
-    bool           *peers; /* [rank]: owns a slice of this rank, or sends its host's set */
+    bool           *peers; /* [rank]: this rank exchanges sets with it */
     branch         *branches;
     size_t          branch_count, branch_capacity;
-    size_t         *have;   /* [host]: number of its branches */
-    size_t          part;   /* maximum of elements in a host's part of a piece */
-    uint64_t       *pieces; /* [slice]: pieces of the slices before it; [slice_count]: of all */
+    size_t         *have;   /* [host]: number of the host's branches */
+    size_t          part;   /* maximum number of elements in a host's part of a piece */
+    uint64_t       *pieces; /* [slice]: number of pieces of earlier slices; last: of all slices */
     size_t         *places; /* [slice]: offset of its sum in tree.out, if owned here */
 };
 
-/* Elements: the maximum of a piece, and the minimum of a host's part if branches are many. */
+/* The maximum number of elements in a piece, and the minimum number in a host's part if there are
+ * many branches. */
 enum { PIECE_ELEMENTS = LKI_TASK_SEGMENT_BYTES / sizeof(float), PART_ELEMENTS = 4096 };
 
 /* ---- Owners and hosts -------------------------------------------------------------------- */
@@ -89,7 +90,8 @@ static bool wants(const lki_forest *f, const lk_slice *slice, uint32_t host)
     return f->tree.shards < 2 || host % f->tree.shards == slice->shard;
 }
 
-/* Marks the owners on other hosts of the slices of `owner`, if this rank owns them on this host. */
+/* Marks the owners of the slices of `owner` on all hosts as peers.  Does nothing unless this rank
+ * owns these slices on its host. */
 static void find_peers_of(lki_forest *f, uint32_t owner)
 {
     const lk_slice slice = { .owner = owner };
@@ -315,9 +317,10 @@ static size_t bytes_of(const lki_forest *f, size_t count)
     return lki_rounded_bytes(f->tree.rounded, count);
 }
 
-/* Counts the parts in a host's scratch for a piece that `all` hosts want: other hosts' branches for
- * its own part; its own branches for the other parts, if nodes are rounded or it has several ranks;
- * and rounded sums.  All ranks compute the same value for every host. */
+/* Returns the number of parts that a host needs in scratch for a piece that `all` hosts want.  The
+ * host receives other hosts' branches for its own part.  It computes its branches for other hosts'
+ * parts, if nodes are rounded or it has several ranks.  With rounding, sums need scratch as well.
+ * All ranks compute the same value for every host. */
 static size_t parts_in_scratch(const lki_forest *f, uint32_t host, bool wanted, size_t all)
 {
     const bool   rounds = lki_rounds(f->tree.rounded);
@@ -391,7 +394,8 @@ static void add_inputs(const lki_forest *f, lki_schedule *s, const branch *b, si
     }
 }
 
-/* Returns the spot of a branch of this host over a part: a rank's memory, or computed scratch. */
+/* Returns the spot of a branch of this host over a part.  The branch is in a rank's memory, or is
+ * computed in scratch. */
 static lki_spot have_branch(const lki_forest *f, lki_schedule *s, const branch *b, elements part)
 {
     const bool rounds = lki_rounds(f->tree.rounded);

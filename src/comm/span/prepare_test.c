@@ -23,7 +23,8 @@
 typedef struct {
     char        cache[64]; /* a directory */
     const char *tuning;    /* a given file */
-    const char *expected;  /* part of rank 0's description of the source */
+    const char *expected;  /* this text and `and` must occur in rank 0's description of the
+                            * source */
     const char *and;
     lki_model   model;     /* rank 0's model after the run */
 } sources;

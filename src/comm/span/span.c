@@ -113,7 +113,8 @@ static uint32_t forced_name(const lk_request *r)
     return lki_method_number(r->comm->self->tuning.forced[kind_of(r)]);
 }
 
-/* Messages between two ranks are numbered separately; both sides must compute the same name. */
+/* Computes the name of a request's messages.  The two ranks of a send and its receive compute the
+ * same name.  For each pair of ranks such messages are numbered separately. */
 lki_wire_op lki_span_name(const lk_request *request)
 {
     const lk_request *r    = request->caller != NULL ? request->caller : request;

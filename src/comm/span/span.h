@@ -72,7 +72,7 @@ void lki_span_tell(const lk_comm *comm);
  * too. */
 void lki_span_poll(lki_self *self);
 
-/* Waits until the request is complete.  `ms` and *late are those of lki_await_for(). */
+/* Waits until the request is complete.  `ms` and *late are as in lki_await_for(). */
 LK_NODISCARD lk_status lki_span_await(lk_request *request, int64_t ms, int64_t *late);
 
 /* Handles an expired deadline.  Asks all ranks concerned for their positions, then fails the group.

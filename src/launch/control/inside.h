@@ -13,9 +13,9 @@ struct lki_control {
     lki_roster roster;
     int       *sockets; /* sockets of the ranks of this host */
     lki_ask   *asked;   /* pending requests of the ranks of this host; timeout_ms 0 = none */
-    bool      *enters;  /* they wait to enter */
+    bool      *enters;  /* whether each rank of this host waits to enter */
     uint32_t   elsewhere; /* number of other hosts that wait to enter */
-    uint64_t  *numbers; /* of their last requests */
+    uint64_t  *numbers; /* numbers of the last requests of this host's ranks */
     int       *arenas;
     size_t     arena_count, arena_capacity;
     void     (*tell)(void *context, const char *text); /* NULL: no listener */

@@ -142,8 +142,8 @@ static int work_lines(void)
     return 0;
 }
 
-/* The last rank stops itself (SIGSTOP) until another process continues it.  If the job has two
- * ranks, the first has died before. */
+/* The last rank stops itself (SIGSTOP) until another process continues it.  In a job of two ranks
+ * the first rank is killed before that. */
 static int work_alone(void)
 {
     lk_comm *comm = join();
@@ -182,8 +182,8 @@ static pid_t coordinator_of(pid_t keeper)
     return found;
 }
 
-/* Rank 1 enters late a collective that needs the coordinator, and stops the coordinator just before
- * that.  So the other ranks have used up part of their timeout when the coordinator stops. */
+/* Rank 1 waits, stops the coordinator, and enters a collective that needs the coordinator.  When
+ * the coordinator stops, the other ranks have already used up a part of their timeout. */
 static int work_starve(uint32_t timeout_ms)
 {
     lk_comm  *comm = join();

@@ -72,7 +72,7 @@ static lki_entry *begin_span(lk_parallel *parallel, size_t span, lki_update_stag
     return NULL;
 }
 
-/* Finds the whole span, once. */
+/* Returns the whole span as one piece in the first call, and false afterwards. */
 static bool next_piece(const lk_parallel *parallel, size_t span, lki_entry *entry, lki_piece *piece)
 {
     (void)entry;

@@ -218,7 +218,8 @@ static lk_status initialise(lk_parallel *parallel, uint64_t seed)
     return lk_barrier(parallel->comm);
 }
 
-/* Checks the strategy: parameters in files must be gathered, like those of other hosts. */
+/* Checks that the strategy can read parameters from files: it must gather them.  If there is one
+ * shard, all hosts must have equal numbers of ranks. */
 static lk_status check_files(const lk_parallel *parallel)
 {
     const lki_world *world = &parallel->world;

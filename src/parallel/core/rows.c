@@ -22,7 +22,7 @@ struct lki_row_merger {
     subtree  *subtrees; /* subtrees of all ranks, in order of virtual worker */
     size_t   *bytes;    /* [ranks]: bytes of the rows that each rank sends */
     uint32_t *counts;   /* [ranks]: subtrees of each rank */
-    /* number of subtrees of all ranks; number of those of the ranks before mine */
+    /* number of subtrees of all ranks; number of subtrees of the ranks before this one */
     uint32_t  subtree_count, before;
     double   *sheet;
     size_t    sheet_room; /* allocated values */

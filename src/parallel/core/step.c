@@ -35,7 +35,7 @@
 
 enum { SPANS_PER_TASK = 8 };
 
-/* The context of a pass over my spans.  The pass visits a few spans at a time. */
+/* The context of a pass over this rank's spans.  The pass visits a few spans at a time. */
 typedef struct step_context step_context;
 struct step_context {
     lk_parallel         *parallel;
@@ -75,8 +75,8 @@ static void visit_mine(step_context *step, lki_span_kind kind,
     lki_trace_end(track, kind, 0, begun);
 }
 
-/* Visits my spans.  `over` selects the values that must be in memory, because values may be in
- * files. */
+/* Visits this rank's spans.  `over` selects the values that must be in memory, because values may
+ * be in files. */
 static lk_status visit_over(step_context *step, lki_span_kind kind, unsigned over,
                             void (*visit)(step_context *step, size_t span))
 {
@@ -342,8 +342,8 @@ static void update_running(const step_context *step, uint32_t owner, uint32_t ow
     durable->end_running(parallel, owner, first, end);
 }
 
-/* Combines the hashes of my spans.  The result must not depend on their order, because hosts may
- * assign spans to their ranks differently. */
+/* Combines the hashes of this rank's spans.  The result must not depend on their order, because
+ * hosts may assign spans to their ranks differently. */
 static uint64_t hash_of_written(const lk_parallel *parallel)
 {
     uint64_t hash = 0;

@@ -53,7 +53,7 @@ static bool take_step(lk_comm *comm, lk_parallel *p, uint64_t *early)
             *early = bytes_sent(comm) - before;
         lk_parallel_report(p, 1, 1, 1, 0);
         for (uint32_t t = 0; !p->gathers && t < p->layout->term_count; t++)
-            lk_parallel_grad_ready(p, t); /* otherwise after it is read */
+            lk_parallel_grad_ready(p, t); /* gathered terms are announced after they are read */
         lk_parallel_progress(p);
     }
     CHECK(lk_parallel_finish(p, 0.1, &result) == LK_OK);
@@ -80,8 +80,8 @@ static uint64_t bytes_to_agree(const lk_parallel *p)
            (p->shards - 1) * given * sizeof(double);
 }
 
-/* Returns the tolerance in bytes: the possible differences between equal parts, over all pieces
- * that are divided. */
+/* Returns the tolerance in bytes.  Pieces are divided into nearly equal parts, so each part may
+ * differ a little from the estimate. */
 static uint64_t left_over(const lk_parallel *p)
 {
     uint64_t unit = lki_quantises(p->rounded) ? lk_rounded_bytes(p->rounded, 1) : sizeof(float);

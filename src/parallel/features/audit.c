@@ -169,7 +169,7 @@ static uint32_t maker(const lk_parallel *parallel, const audit *a, uint32_t leaf
     return (own + 1 + (a->turn + (which == THIRD)) % others) % parallel->ranks;
 }
 
-/* Returns the number in the job of the rank that computes `leaf` in a stage. */
+/* Returns the job-wide number of the rank that computes `leaf` in a stage. */
 static uint32_t named(const lk_parallel *parallel, const audit *a, uint32_t leaf, stage which)
 {
     return lk_comm_world_rank(parallel->comm, maker(parallel, a, leaf, which));

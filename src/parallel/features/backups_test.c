@@ -125,8 +125,8 @@ static void until_over(const lk_parallel *p)
         (void)sched_yield();
 }
 
-/* The place at which the rank is held in every step but the second: in its n-th virtual worker.  No
- * other rank continues before it is held. */
+/* The virtual worker (by its number in the rank's share), term and micro-batch at which a rank is
+ * held, in every step except the second.  All other ranks wait until it is held. */
 static uint32_t hold_at, hold_term, hold_micro;
 
 static void hold_in_turn(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn,

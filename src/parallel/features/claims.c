@@ -50,10 +50,10 @@ typedef struct {
     uint32_t   *queue;  /* scratch: the queue of another rank */
     uint64_t    round;  /* number of steps begun */
     bool        on;     /* virtual workers are claimed in the current step */
-    double      pace;   /* seconds that one of my own virtual workers takes */
+    double      pace;   /* seconds that one of this rank virtual workers takes */
     /* the minimum `pace` at which this rank computes other ranks' virtual workers */
     double      least;
-    uint32_t    place;  /* the buffer in which I compute another rank's virtual worker */
+    uint32_t    place;  /* the buffer in which this rank computes another rank's virtual worker */
 } claims;
 
 /* The state of a virtual worker.  The upper half of its word is the round; then follow one of these
@@ -189,7 +189,7 @@ static bool claims_are_moot(lk_parallel *parallel, void *context, bool over)
     return !over && is_lost(parallel, context);
 }
 
-/* Ends the current virtual worker.  Returns true if my result counts; my report is then
+/* Ends the current virtual worker.  Returns true if this rank's result counts; its report is then
  * published. */
 static bool win(const lk_parallel *parallel, const claims *c)
 {
@@ -205,8 +205,9 @@ static bool win(const lk_parallel *parallel, const claims *c)
     return false;
 }
 
-/* Waits for a virtual worker of mine that another rank has claimed.  When the virtual worker is
- * done, sets *there to true and *place to its buffer.  Gives up after a while, unless `patient`. */
+/* Waits for a virtual worker of this rank that another rank has claimed.  When the virtual worker
+ * is done, sets *there to true and *place to its buffer.  Gives up after a while, unless
+ * `patient`. */
 static lk_status await_result(const lk_parallel *parallel, const claims *c, uint32_t leaf,
                               bool patient, uint32_t *place, bool *there)
 {
@@ -237,8 +238,8 @@ static bool make(lk_parallel *parallel, uint32_t leaf)
     return true;
 }
 
-/* Begins one of my virtual workers for which another rank takes too long.  Returns false if no
- * buffer is free. */
+/* Begins one of this rank's virtual workers for which another rank takes too long.  Returns false
+ * if no buffer is free. */
 static bool make_again(lk_parallel *parallel, claims *c, uint32_t leaf)
 {
     uint64_t word = look(c, leaf);
@@ -325,7 +326,7 @@ static lk_status find_work(lk_parallel *parallel, const claims *c, bool *more)
 }
 
 /* Chooses another rank's virtual worker and makes it the current one.  Waits until it is certain
- * whether there is one.  My own virtual workers must be handed in. */
+ * whether there is one.  This rank's own virtual workers must be handed in. */
 static lk_status help(lk_parallel *parallel, claims *c, bool *more)
 {
     const lki_exchange *exchange = parallel->ops->exchange;
@@ -350,8 +351,8 @@ static void begin_other(lk_parallel *parallel)
     lki_step_keep(parallel, lki_features_begin_leaves(parallel));
 }
 
-/* Waits for my next virtual worker, which another rank has claimed.  Returns true if I must compute
- * it as well. */
+/* Waits for this rank's next virtual worker, which another rank has claimed.  Returns true if this
+ * rank must compute it as well. */
 static bool take_back(lk_parallel *parallel, claims *c)
 {
     uint32_t leaf = lki_leaf_now(parallel), place;
@@ -394,7 +395,7 @@ static bool claims_next_turn(lk_parallel *parallel, void *context)
     return true;
 }
 
-/* Ends another rank's virtual worker.  If `mine`, my result counts. */
+/* Ends another rank's virtual worker.  If `mine`, this rank's result counts. */
 static void end_other(lk_parallel *parallel, const claims *c, bool mine)
 {
     const uint32_t leaf = lki_leaf_now(parallel);

@@ -125,8 +125,8 @@ static void what_a_rank_has_not_begun_is_made_by_others(void **state)
     }
 }
 
-/* Holds rank 1 in the middle of its n-th virtual worker, until its result is not needed any
- * more. */
+/* The virtual worker (by its number in the rank's share), term and micro-batch at which rank 1 is
+ * held until its result is no longer needed. */
 static uint32_t hold_at, hold_term, hold_micro;
 
 static void hold_in_turn(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn,
@@ -134,7 +134,8 @@ static void hold_in_turn(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel
 {
     (void)w;
     if (step > 0 && p->rank != 1 && !turn.again && term == 0)
-        until(&done.held[step], 1); /* early ranks take what rank 1 has not begun */
+        until(&done.held[step], 1); /* other ranks compute the virtual workers that rank 1 has not
+                                     * begun */
     if (step == 0 || p->rank != 1 || turn.again || p->turn.leaf != hold_at || term != hold_term ||
         turn.micro_index != hold_micro)
         return;

@@ -19,8 +19,8 @@ typedef struct {
     size_t    bucket_bytes, first_bucket_bytes; /* as given in the options */
 } order;
 
-/* Returns true if buckets may be reordered.  They may not with shards, because stored shards would
- * have to move, nor with a ledger, because it refers to places that would change. */
+/* Returns true if buckets may be reordered.  Shards exclude it, because stored shards would have to
+ * move.  A ledger excludes it, because it refers to places that would change. */
 static bool can_reorder(const lk_parallel *parallel)
 {
     return parallel->ops->relay != NULL && parallel->shards == 1 && !parallel->lock_step &&

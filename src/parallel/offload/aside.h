@@ -19,7 +19,7 @@ struct lki_aside {
     lki_store   *store;
     lki_chunk   *chunks;
     size_t       chunk_count, widest;
-    uint32_t    *chunk_of; /* [span_count]: the chunk of each of my spans */
+    uint32_t    *chunk_of; /* [span_count]: the chunk of each of this rank's spans */
     size_t      *at;       /* [span_count]: offset of the span in its chunk, in elements */
     void        *memory;
     uint8_t     *buffers[LKI_STORE_SLOTS]; /* in `memory` */
@@ -38,7 +38,7 @@ enum { LKI_ASIDE_RING = 4, LKI_ASIDE_RING_APART = 7 };
  * vectors.  Needs only the layout. */
 size_t lki_aside_memory(const lk_parallel *parallel, uint32_t columns, bool apart);
 
-/* Opens the file, once my spans are known.  `what` is borrowed. */
+/* Opens the file, once this rank's spans are known.  `what` is borrowed. */
 LK_NODISCARD lk_status lki_aside_open(lki_aside **out, lk_parallel *parallel, const char *what,
                                       uint32_t columns, bool apart);
 

@@ -5,7 +5,7 @@
  * file's buffers, as many at a time as there are buffers, and copies them to their place in the
  * slot:
  *
- *      ENTERING    until all ranks of my host have finished with the slot's present unit
+ *      ENTERING    until all ranks of the host have finished with the slot's present unit
  *      READING     chunk after chunk: read - compared with its hash - copied into place
  *
  * Then units.c announces the unit to the other ranks, or sends it to other hosts.  Units arrive in
@@ -104,7 +104,7 @@ void lki_supply_close(lki_supply *s)
     lki_free(s);
 }
 
-/* ---- My part of a unit ------------------------------------------------------------------- */
+/* ---- This rank's part of a unit ---------------------------------------------------------- */
 
 /* Counts one contiguous run, because an owner's spans in a unit are neighbours in the parameter
  * space. */

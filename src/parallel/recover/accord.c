@@ -29,9 +29,9 @@ static size_t report_bytes(const lk_parallel *parallel)
     return parallel->leaves * parallel->report_bytes;
 }
 
-/* Sends the tally and the reports to hosts without the mark.  The reports are ordered by the ranks
- * that run the virtual workers now, or ran them then.  The order does not matter, because a decided
- * step uses only all reports together. */
+/* Sends the tally and the reports to hosts without the mark.  The reports may be in the order of an
+ * earlier assignment of virtual workers.  Their order does not matter, because a decided step uses
+ * only the total of all reports. */
 static lk_status hear_decision(lk_parallel *parallel, uint32_t root, bool knows, lki_tally *tally,
                                char *room)
 {

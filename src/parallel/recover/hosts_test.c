@@ -7,8 +7,8 @@
  */
 #include "parallel/recover/losses_testing.h"
 
-/* Loses ranks of two hosts.  Both have two ranks, then the hosts have one and two.  With one rank
- * each a whole host is lost, including rank 0's host.  Some moments are between the marks of the
+/* Loses ranks of hosts with equal and with unequal numbers of ranks.  The loss of the only rank of
+ * a host is the loss of the host, including rank 0's host.  Some moments are between the marks of
  * two hosts. */
 static void lost_on_one_of_several_hosts(void **state)
 {

@@ -194,7 +194,7 @@ typedef struct {
     _Atomic uint32_t lost;
     _Atomic uint64_t complete;   /* complete steps, as the surviving ranks found */
     _Atomic long     longest; /* most moments of any rank */
-    pthread_barrier_t opened; /* prevents that a rank is lost before all have opened */
+    pthread_barrier_t opened; /* no rank is lost before all have opened */
 } plot;
 
 static const size_t      sizes[PARAMS]  = { 5000, 7, 4097 };

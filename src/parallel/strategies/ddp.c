@@ -318,7 +318,7 @@ lk_status lki_ddp_remember(const lk_parallel *parallel, lki_ddp *self, lk_status
 }
 
 /* Returns true if sums overwrite the buffer that the last virtual worker was merged with first (see
- * remains.h).  Returns false if other ranks' results may be in my buffers. */
+ * remains.h).  Returns false if other ranks' results may be in this rank's buffers. */
 static bool replaces(const lk_parallel *parallel, const lki_ddp *self)
 {
     return self->tags != NULL && parallel->world.hosts == 1 && self->merge_count > 0 &&

@@ -20,7 +20,7 @@ typedef struct {
 
 typedef struct {
     float            *buffers; /* gradient spaces of all ranks of the host */
-    /* number of my first buffer, which begins my plan.buffers and spares */
+    /* number of the first of this rank's plan.buffers + spares buffers */
     uint32_t          first;
     float            *sums;    /* with a ledger: memory for the sums of all ranks; else NULL */
     float            *home;    /* the gradient space that receives this step's sums */
@@ -41,9 +41,10 @@ typedef struct {
     /* merges after the last virtual worker or, in lock step, after all of them */
     lki_merging      *merges;
     uint32_t          last;   /* the buffer of the last virtual worker */
-    /* one bit for each of my buffers, set if the buffer holds another rank's virtual worker */
+    /* one bit for each of this rank's buffers, set if the buffer holds another rank's virtual
+     * worker */
     uint64_t          lent;
-    /* some of my virtual workers of this step are in other ranks' buffers */
+    /* some of this rank's virtual workers of this step are in other ranks' buffers */
     bool              astray;
 } lki_ddp;
 

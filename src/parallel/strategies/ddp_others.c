@@ -109,7 +109,7 @@ static lk_status use_other(lk_parallel *parallel, uint32_t leaf, uint32_t place,
     return lki_ddp_remember(parallel, self, hand_in(parallel, self));
 }
 
-/* Waits up to `seconds` for my own reductions, which must have been started. */
+/* Waits up to `seconds` for this rank's own reductions, which must have been started. */
 static lk_status wait_for(lki_ddp *self, double seconds, bool *over)
 {
     double end = lki_seconds() + seconds;
@@ -146,8 +146,9 @@ const lki_exchange lki_ddp_exchange = {
 
 /* ---- Dropping a rank's gradients --------------------------------------------------------- */
 
-/* Reduces zeros in place of my gradients: every node reads one zeroed buffer.  A sum may be written
- * to the first node's buffer, so the zeros are in the second node's buffer if there is one. */
+/* Reduces zeros in place of this rank's gradients: every node reads one zeroed buffer.  A sum may
+ * be written to the first node's buffer, so the zeros are in the second node's buffer if there is
+ * one. */
 lk_status lki_ddp_leave_out(lk_parallel *parallel)
 {
     lki_ddp *self = lki_ddp_of(parallel);

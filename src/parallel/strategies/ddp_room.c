@@ -46,8 +46,8 @@ size_t lki_ddp_bytes(const lk_parallel *parallel, uint32_t host)
                : bytes;
 }
 
-/* Opens one arena for all ranks' buffers.  Mine follow those of the ranks before me.  With a ledger
- * the sums come first and the tags last. */
+/* Opens one arena for all ranks' buffers.  This rank's buffers follow those of the ranks before
+ * this one.  With a ledger the sums come first and the tags last. */
 lk_status lki_ddp_arena(lk_parallel *parallel, lki_ddp *self)
 {
     const uint32_t mine = parallel->world.host_of[parallel->rank];

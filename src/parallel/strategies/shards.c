@@ -39,7 +39,7 @@ static bool is_before(const lk_parallel *parallel, uint32_t host, uint32_t other
     return left != right ? left < right : host < other;
 }
 
-/* Returns the number, in my group, of the rank with local number `local` on `host`. */
+/* Returns the number, in this rank's group, of the rank with local number `local` on `host`. */
 static uint32_t place_on(const lk_parallel *parallel, uint32_t host, uint32_t local)
 {
     const lki_world *world = &parallel->world;
@@ -52,14 +52,14 @@ static uint32_t place_on(const lk_parallel *parallel, uint32_t host, uint32_t lo
     return place;
 }
 
-/* Returns the host that sends a shard to my host; this may be my host itself. */
+/* Returns the host that sends a shard to this host; it may be this host itself. */
 static uint32_t giver_to_me(const lk_parallel *parallel, uint32_t shard)
 {
     return lki_giver(parallel, parallel->world.host_of[parallel->rank], shard);
 }
 
-/* Makes the ranks of the first group owners, in order.  Every other group must have as many ranks,
- * at the same positions. */
+/* Appoints the ranks of the first group as owners, in order.  Every other group must have as many
+ * ranks, at the same positions. */
 static lk_status deal_to_groups(lk_parallel *parallel, const lki_world *world, lki_deal *deal)
 {
     for (uint32_t r = 0; r < world->ranks; r++) {

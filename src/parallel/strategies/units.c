@@ -82,7 +82,7 @@ typedef struct {
     bool   *held;       /* [unit_count]: the unit's parcel is complete and current */
     /* [unit_count]: offset of the unit's parcel, if all parcels stay in memory */
     size_t *parcel_at;
-    /* [ranks of the group]: zeros, the bytes that ranks send for a unit whose parcel is complete */
+    /* [ranks of the group]: zeros.  For a unit whose parcel is complete, ranks send no bytes */
     size_t *nothing;
 } packing;
 
@@ -92,7 +92,7 @@ struct lki_units {
     /* [unit_count]: byte offset of each unit in the copy of all parameters in the type in which
      * they are read */
     size_t      *first;
-    piece       *mine;        /* the pieces that I send, unit by unit */
+    piece       *mine;        /* the pieces that this rank sends, unit by unit */
     size_t      *first_mine;  /* [unit_count + 1]: each unit's first entry in `mine` */
     arrival     *coming;      /* [slot_count] */
     packing      packing;
@@ -211,8 +211,9 @@ static uint32_t last_read(const lki_shelf *shelf, uint32_t term)
     return last;
 }
 
-/* Adds a span to the pieces that I send.  Spans that are neighbours in the unit and in my shard
- * become one piece.  With files the piece is my whole part, which is read into its place. */
+/* Adds a span to the pieces that this rank sends.  Spans that are neighbours in the unit and in
+ * this rank's shard become one piece.  With files the piece is this rank's whole part, which is
+ * read into its place. */
 static void add_mine(const lk_parallel *parallel, lki_units *self, const lki_param_span *span)
 {
     size_t *end   = &self->first_mine[lki_unit_of(parallel->layout, span->param) + 1];
@@ -395,7 +396,8 @@ static lk_status give_here(lk_parallel *parallel, uint32_t unit, uint32_t slot)
     return lk_barrier_start(&a->request, self->comm);
 }
 
-/* Sends my part of a unit to the other hosts, after copying it to the slot if necessary. */
+/* Sends this rank's part of a unit to the other hosts, after copying it to the slot if
+ * necessary. */
 static lk_status give(lk_parallel *parallel, uint32_t unit, uint32_t slot)
 {
     lki_units    *self  = parallel->units;
@@ -419,8 +421,8 @@ static lk_status give(lk_parallel *parallel, uint32_t unit, uint32_t slot)
                                   &a->filler, &a->request);
 }
 
-/* Reads units from files and sends them.  With a slot, waits until its unit is sent; otherwise
- * sends only units that are already read. */
+/* Sends the units that have been read from files.  If `slot` is not LKI_NO_SLOT, first waits until
+ * the unit ordered for that slot is read and sent. */
 static lk_status receive(lk_parallel *parallel, uint32_t slot)
 {
     lki_units *self = parallel->units;

@@ -25,11 +25,11 @@
 
 enum { JOBS = 4 }; /* buckets that are reduced at the same time */
 
-/* A bucket.  The last unit is running state. */
+/* A unit: a bucket.  The last unit is running state. */
 typedef struct {
     lk_tree_op op;    /* the fields that are equal for all of its reductions */
     size_t     place; /* offset in `room` */
-    size_t     first; /* offset in a partial sum of my slices */
+    size_t     first; /* offset in a partial sum of this rank's slices */
     size_t     owned;
     uint32_t   terms, pending;
 } unit;
@@ -49,12 +49,13 @@ typedef struct {
 } job;
 
 typedef struct {
-    lk_comm  *host; /* the ranks of my host; NULL: every host has one rank */
-    /* room: memory for my gradients; states: my running state in even and odd rounds */
+    lk_comm  *host; /* the ranks of this host; NULL: every host has one rank */
+    /* room: memory for this rank's gradients; states: this rank's running state in even and odd
+     * rounds */
     float    *room, *states[2];
-    /* my partial sums, as many as the rounds need, one after another */
+    /* this rank's partial sums, as many as the rounds need, one after another */
     float    *partials, *state_partials;
-    /* places: [pieces]: offset of each of my pieces in a partial sum */
+    /* places: [pieces]: offset of each of this rank's pieces in a partial sum */
     size_t    owned, state_elements, *places;
     unit     *units;
     uint32_t  unit_count;
@@ -62,7 +63,8 @@ typedef struct {
     travel   *travels;
     job       jobs[JOBS]; /* job k is for unit k mod unit_count and is stored in jobs[k mod JOBS] */
     uint64_t  started, released; /* number of jobs started and released in this step */
-    /* round: the current virtual worker's round; claimed: how many of its units have memory */
+    /* round: number of the current virtual worker's round; claimed: number of units for which the
+     * current virtual worker has memory */
     uint32_t  round, claimed;
 } zero2;
 
@@ -219,7 +221,7 @@ static void place_units(lk_parallel *parallel, zero2 *self)
     self->unit_count = layout->bucket_count;
 }
 
-/* Computes the offsets of my sums in a partial sum, in the order of the gradient space. */
+/* Computes the offsets of this rank's sums in a partial sum, in the order of the gradient space. */
 static void place_sums(lk_parallel *parallel, zero2 *self)
 {
     const lki_layout *layout = parallel->layout;
@@ -311,7 +313,7 @@ static float *partial_of(const lk_parallel *parallel, const zero2 *self, const u
                                         : self->partials + buffer * self->owned + u->first;
 }
 
-/* Returns the address of my gradient of a unit in a round. */
+/* Returns the address of this rank's gradient of a unit in a round. */
 static float *gradient_of(const lk_parallel *parallel, const zero2 *self, const unit *u,
                           uint32_t round)
 {
@@ -492,7 +494,8 @@ static lk_status zero2_term_ready(lk_parallel *parallel, uint32_t term)
     return LK_OK;
 }
 
-/* Starts the remaining jobs, since running state is now complete. */
+/* Starts the remaining jobs of the round.  The last one reduces running state, which is now
+ * complete. */
 static lk_status zero2_end_leaf(lk_parallel *parallel)
 {
     zero2 *self = zero2_of(parallel);

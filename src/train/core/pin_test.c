@@ -20,7 +20,8 @@ typedef struct {
     lk_train_config config;
     cpu_set_t       all;
     lk_comm        *comm;
-    int             own, narrow, wide; /* cores of the caller; threads with fewer, and with all */
+    int             own, narrow, wide; /* cores of the caller; threads with fewer cores; threads
+                                        * with all cores */
 } view;
 
 static bool look(void *context)

@@ -46,7 +46,8 @@ static lk_train_config config_of(uint64_t steps)
 
 typedef struct {
     lk_train_config config;
-    uint32_t        late, looks; /* the rank whose clock reaches the limit; after which reading */
+    uint32_t        late, looks; /* rank whose clock reaches the limit; number of readings before
+                                  * that */
     lk_train_result result[RANKS_MAX];
 } run;
 

@@ -1,8 +1,8 @@
 /* anatomy.c -- divides the time of steps among their parts.
  *
  * Spans nest, and an inner span is recorded before the outer one.  The own time of a span is its
- * duration minus that of the spans directly inside it.  A stack of finished spans that no outer
- * span has claimed yet finds these.  At the end of a measured step its sums are added to the
+ * duration minus that of the spans directly inside it.  To find the latter, finished spans are on a
+ * stack until their outer span ends.  At the end of a measured step its sums are added to the
  * report's sums.  The sums of the ranks are combined at the end of the run.
  */
 #include <stdio.h>

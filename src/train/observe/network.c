@@ -187,8 +187,8 @@ static double median_of(lki_network *n, lki_pace_by by, uint32_t from, uint32_t 
     return lower_median(n->sorted, count);
 }
 
-/* Returns the excess busy time of a host's outgoing or incoming links.  Per link, that is its busy
- * time minus its time at `pace`; the result is the largest. */
+/* Returns the largest excess time of a host's outgoing or incoming links.  The excess time of a
+ * link is its busy time minus the time that its bytes would take at `pace`. */
 static double excess_of(const lki_network *n, uint32_t host, bool out, double pace)
 {
     double most = 0;

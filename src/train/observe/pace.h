@@ -16,11 +16,11 @@ LK_NODISCARD lk_status lki_pace_step(lki_session *s, uint64_t done, const lk_ste
  * anything was logged. */
 LK_NODISCARD lk_status lki_pace_tell(lki_session *s, const lki_step_record *record, bool *told);
 
-/* Resets the statistics after the communicator was replaced.  Until the first step of the new one,
- * lki_pace_bounds() returns the previous ranges, in the form of lki_dealing. */
+/* Resets the statistics after the communicator was replaced.  Until the first step of the new
+ * communicator, lki_pace_bounds() returns the previous bounds. */
 void            lki_pace_regroup(lki_session *s);
 
-/* Returns the bounds of the previous communicator's ranges; NULL if they never moved. */
+/* Returns the bounds of the ranges, as in lki_dealing.bounds; NULL if ranges have never moved. */
 const uint32_t *lki_pace_bounds(const lki_session *s);
 
 /* Prints the totals at the end of the run. */

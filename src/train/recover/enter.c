@@ -102,9 +102,9 @@ static lk_status find_odd_data(const lki_session *s, lk_comm *comm, uint32_t *od
     return status;
 }
 
-/* Dissolves the communicator if hosts lost before the first step stored a part of the model,
- * because entering ranks can no longer receive that part.  Only the ranks that were there at the
- * time know this; entering ranks are informed here. */
+/* Dissolves the communicator if hosts were lost before the first step, so that the model is sharded
+ * without them.  Entering ranks cannot determine the shards of such a model.  Only ranks that were
+ * members at that time know this, so they inform the entering ranks here. */
 static lk_status check_parts(const lki_session *s, lk_comm *comm)
 {
     bool     all = true;

@@ -51,9 +51,8 @@ LK_NODISCARD lk_status lki_say_end(lki_session *s, const lk_train_result *result
  * config->survives is set. */
 void lki_note_all_said(lki_session *s);
 
-/* Passes the result to config->done once, on rank 0.  Does nothing with it if `result` is NULL.
- * Collective.  After this call no rank reads the model of another rank, so the death of a rank is
- * harmless. */
+/* Passes the result, unless it is NULL, to config->done once, on rank 0.  Collective.  After this
+ * call no rank reads the model of another rank, so the death of a rank is harmless. */
 LK_NODISCARD lk_status lki_say_done(lki_session *s, const lk_train_result *result);
 
 /* ---- Replacing a lost rank (enter.c) ------------------------------------------------------- */
