@@ -3,7 +3,7 @@
  *     mpirun -np RANKS mpi PIPES BYTES_MAX
  *
  * bench/collectives builds it with the mpicc of each implementation.  MPI has no bf16, so bf16 is
- * summed by a user-defined operation, which is optimised like ours.
+ * summed by a user-defined operation, which is optimised like Lockstep's.
  */
 #include <mpi.h>
 

@@ -136,23 +136,25 @@ typedef struct {
  * Returns LK_EINVAL if the program cannot be run, with exit_code 127 (not found) or 126 and no
  * process left, or if the options are invalid, with exit_code 2.
  *
- * Environment: everything is inherited, except that RANK and the other names above are replaced,
+ * Environment:  everything is inherited, except that RANK and the other names above are replaced,
  *               and OMP_NUM_THREADS is 1 unless set.  Rank 0 has the caller's standard input, all
- *               other ranks have none.  Cores: workers are bound as options.bind says, to cores
- *               that the caller may run on.  Neighbouring ranks get neighbouring cores.  The
- *               caller's binding does not change.  Result: exit_code is the failing worker's
- *               status, 128 + signal, or 75 when workers left with 75 after a request to stop.  A
- *               worker that failed because a peer had failed is never the cause.  Signals: during
- *               the call, the first SIGINT, SIGTERM or SIGHUP asks the job to stop.  Workers that
- *               have not joined receive the signal itself.  A second signal ends the job, unless it
- *               arrives within a tenth of a second of the first.  SIGUSR1 and SIGUSR2 are forwarded
- *               to all workers.  If the caller has other threads, these must block all five
- *               signals.  Losses: with LK_ON_FAILURE_CONTINUE the result is that of the ranks of
- *               the last group. `note` reports the ranks that were lost earlier.  Lifetime: workers
- *               are killed when the calling thread dies, however it dies.  Coordinator: with
- *               LK_ON_FAILURE_CONTINUE a forked child of the caller watches the workers and makes
- *               all decisions.  If this child dies, the caller forks another.  The caller's thread
- *               calls `note`. */
+ *               other ranks have none.
+ * Cores:        workers are bound as options.bind says, to cores that the caller may run on.
+ *               Neighbouring ranks get neighbouring cores.  The caller's binding does not change.
+ * Result:       exit_code is the failing worker's status, 128 + signal, or 75 when workers left
+ *               with 75 after a request to stop.  A worker that failed because a peer had failed is
+ *               never the cause.
+ * Signals:      during the call, the first SIGINT, SIGTERM or SIGHUP asks the job to stop.  Workers
+ *               that have not joined receive the signal itself.  A second signal ends the job,
+ *               unless it arrives within a tenth of a second of the first.  SIGUSR1 and SIGUSR2 are
+ *               forwarded to all workers.  If the caller has other threads, these must block all
+ *               five signals.
+ * Losses:       with LK_ON_FAILURE_CONTINUE the result is that of the ranks of the last group.
+ *               `note` reports the ranks that were lost earlier.
+ * Lifetime:     workers are killed when the calling thread dies, however it dies.
+ * Coordinator:  with LK_ON_FAILURE_CONTINUE a forked child of the caller watches the workers and
+ *               makes all decisions.  If this child dies, the caller forks another.  The caller's
+ *               thread calls `note`. */
 LK_API LK_NODISCARD lk_status lk_launch(const lk_launch_options *options, lk_launch_result *result);
 
 /* The processors available to the caller. */
@@ -188,7 +190,7 @@ LK_API LK_NODISCARD lk_status lk_job_key_read(unsigned char key[LK_JOB_KEY_BYTES
  * do.  *out is then true, because the process must not run as a job of its own. */
 LK_API LK_NODISCARD lk_status lk_launched(bool *out);
 
-/* Launcher options for workers that another launcher has started.  Under our own launcher,
+/* Launcher options for workers that another launcher has started.  Under Lockstep's launcher,
  * lk_launch_options apply instead, and all fields except `leaves` are ignored. */
 typedef struct {
     size_t      struct_size; /* see LK_JOIN_OPTIONS_INIT */
@@ -203,8 +205,8 @@ typedef struct {
     void (*ended)(void *context, uint32_t first, uint32_t count);
     void  *ended_context;
 
-    /* Under our own launcher: a SIGTERM sent to this process, and not to the launcher, asks it to
-     * leave the job (lk_leave_requested()) instead of stopping the job. */
+    /* Under Lockstep's launcher: a SIGTERM sent to this process, and not to the launcher, asks it
+     * to leave the job (lk_leave_requested()) instead of stopping the job. */
     bool leaves;
 } lk_join_options;
 

@@ -211,11 +211,12 @@ LK_API void lk_clip_values(size_t n, float *g, float scale, float limit);
  * is not finite, a dynamic scale is halved and the update is skipped.  After a number of good steps
  * the scale is doubled.
  *
- *     pytorch      as torch.amp.GradScaler: every overflow halves the scale, `window` (2000) good
- *                  steps in a row double it
- *     deepspeed    as DynamicLossScaler: the last of `hysteresis` (2) overflows and every one after
- *                  it halves the scale, not below 1; each `window` (1000) good steps since the last
- *                  overflow, after one more, double it and restore the hysteresis
+ *     pytorch      as torch.amp.GradScaler: every overflow halves the scale, and `window` (2000)
+ *                  good steps in a row double it
+ *     deepspeed    as DynamicLossScaler: the first `hysteresis` (2) - 1 overflows have no effect,
+ *                  and each later one halves the scale, not below 1.  Good step k `window` + 1
+ *                  since the last overflow (k = 1, 2, ...; `window` 1000) doubles the scale and
+ *                  restores the hysteresis
  *     fixed        always `initial`; a value that is not finite ends the run */
 typedef enum {
     LK_SCALE_AUTO = 0, /* none, except in training in fp16: pytorch */

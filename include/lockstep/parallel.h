@@ -283,8 +283,9 @@ LK_API float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t state);
 LK_API void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term);
 
 /* Returns the factor by which to multiply gradients whose loss is a mean over `count`, equal on all
- * ranks.  It is the loss scale (1 without scaling), divided by `count` rounded up to a power of two
- * because the gradients are those of a sum.  lk_parallel_finish() removes the factor. */
+ * ranks.  Gradients must be those of a sum.  The factor is therefore the loss scale (1 without
+ * scaling), divided by the smallest power of two that is at least `count`.  lk_parallel_finish()
+ * removes the factor. */
 LK_API float lk_parallel_loss_scale(lk_parallel *parallel, uint64_t count);
 
 /* Returns the state of the loss scale.  lk_parallel_load_scaler() restores it from a checkpoint on

@@ -86,7 +86,8 @@ LK_API uint32_t               lk_exec_threads(const lk_exec *exec);
 LK_API LK_NODISCARD lk_status lk_exec_use_onednn(lk_exec *exec, const char *path);
 
 /* Returns oneDNN's version and setting ("2.6.3, avx2, 1 threads"); NULL if it is not used.  Sets
- * *failure to oneDNN's first failure, after which our kernels compute the product, or to NULL. */
+ * *failure to oneDNN's first failure, after which Lockstep's kernels compute the product, or to
+ * NULL. */
 LK_API const char *lk_exec_onednn(lk_exec *exec, const char **failure);
 
 /* Runs task(context, i) for every i < count on the threads of `exec`, and waits for all.  The

@@ -239,7 +239,8 @@ static void refuses_the_truncated(void **state)
     assert_int_equal(lk_safetensors_write(path, sample, 1), LK_OK);
 }
 
-/* A script with which the reference implementation reads our file and writes one for us to read. */
+/* A script with which the reference implementation reads a file of this test and writes one for the
+ * test to read. */
 static const char python[] =
     "import sys\n"
     "try:\n"

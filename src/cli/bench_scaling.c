@@ -60,7 +60,8 @@ static const lki_command scaling_command = {
     .options  = own,
 };
 
-/* Returns true if the argument at *i is our option `name`.  Skips its value if `valued`. */
+/* Returns true if the argument at *i is the option `name` of `bench scaling`.  Skips its value if
+ * `valued`. */
 static bool is_own(char **argv, int argc, int *i, const char *name, bool valued)
 {
     size_t length = strlen(name);
@@ -72,7 +73,8 @@ static bool is_own(char **argv, int argc, int *i, const char *name, bool valued)
     return end == '\0' || (end == '=' && valued);
 }
 
-/* Splits argv into our arguments and those of a run.  Both arrays have space for all arguments. */
+/* Splits argv into the arguments of `bench scaling` and those of a run.  Both arrays have space for
+ * all arguments. */
 static void split(int argc, char **argv, char **mine, int *mine_count, char **run, int *run_count)
 {
     for (int i = 2; i < argc; i++) {

@@ -153,8 +153,8 @@ static void merge_what_is_left(void *options, uint32_t first, uint32_t count)
     (void)merge_trace(options, first, count, 0);
 }
 
-/* Returns true if this worker merges the traces of its host.  (Our launcher merges them itself.)
- * All ranks call this function when their parts are complete. */
+/* Returns true if this worker merges the traces of its host.  (Lockstep's launcher merges them
+ * itself.)  All ranks call this function when their parts are complete. */
 static bool merges(const train_options *options, lk_comm *comm)
 {
     return options->config.trace != NULL && lk_barrier(comm) == LK_OK &&
@@ -183,8 +183,8 @@ static void survive(train_options *options)
     options->config.leave    = is_to_leave;
 }
 
-/* Returns the number of ranks of the job as our launcher counts them: including hosts that have not
- * joined yet. */
+/* Returns the number of ranks of the job as Lockstep's launcher counts them: including hosts that
+ * have not joined yet. */
 static uint32_t world_size(void)
 {
     const char *world = getenv("WORLD_SIZE");
@@ -233,7 +233,8 @@ static int run_worker(train_options *options)
 {
     lk_comm  *comm   = NULL;
     lk_status status = join(options, &comm);
-    /* Our launcher reports failures of peers once for all workers; other launchers do not. */
+    /* Lockstep's launcher reports failures of peers once for all workers; other launchers do
+     * not. */
     bool silent = getenv("LOCKSTEP_CONTROL_FD") != NULL;
     if (silent && (status == LK_EPEER || status == LK_ETIMEOUT))
         return exit_code(status);
@@ -517,8 +518,9 @@ static int start(train_options *options, char **argv)
     return merge_trace(options, 0, options->config.workers, exit);
 }
 
-/* Finds the oneDNN module.  Its threads must not spin, since our threads use the same cores.  Its
- * runtime reads the environment variable when loaded; the workers inherit the variable. */
+/* Finds the oneDNN module.  Its threads must not spin, since the library's threads use the same
+ * cores.  Its runtime reads the environment variable when loaded; the workers inherit the
+ * variable. */
 lk_status lki_train_find_kernels(train_options *options)
 {
     if (options->kernels == NULL || strcmp(options->kernels, "onednn") != 0)

@@ -1,15 +1,17 @@
 /* dataset.c -- opens a spec, splits off the validation part, and reads samples.
  *
- * Tokens: a stream of `part` tokens has n = (part - T) / T windows of T tokens, each with the
- *          following token.  In training, window i starts at o + iT with o in [0, T) drawn per
- *          epoch, so that window borders move.  For every o, o + nT + 1 <= part, so n is the same
- *          in every epoch.  The validation part is the last floor(fraction * tokens) tokens, and
- *          its windows start at 0.  Arrays: a permutation keyed by split_seed puts floor(fraction *
- *          samples) samples first, for validation (fold k uses the k-th run of that length).  The
- *          others are for training.  No table is stored.  Without a validation part, samples keep
- *          the order of their files.  Documents: split like arrays, as whole documents; documents.c
- *          makes samples of both parts.  Floor: 0.29 of 100 is 28.999... in binary.  So a millionth
- *          is added before rounding down, which gives the expected 29.
+ * Tokens:     a stream of `part` tokens has n = (part - T) / T windows of T tokens, each with the
+ *             following token.  In training, window i starts at o + iT with o in [0, T) drawn per
+ *             epoch, so that window borders move.  For every o, o + nT + 1 <= part, so n is the
+ *             same in every epoch.  The validation part is the last floor(fraction * tokens)
+ *             tokens, and its windows start at 0.
+ * Arrays:     a permutation keyed by split_seed puts floor(fraction * samples) samples first, for
+ *             validation (fold k uses the k-th run of that length).  The others are for training.
+ *             No table is stored.  Without a validation part, samples keep the order of their
+ *             files.
+ * Documents:  split like arrays, as whole documents; documents.c makes samples of both parts.
+ * Floor:      0.29 of 100 is 28.999... in binary.  So a millionth is added before rounding down,
+ *             which gives the expected 29.
  */
 #include "data/source.h"
 

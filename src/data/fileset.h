@@ -16,10 +16,10 @@ typedef struct {
     size_t     count, capacity;
 } lki_fileset;
 
-/* Maps the files of a data set and watches them for changes. `path` is a file, a folder or a range.
- * Of a folder, takes the files that end in one of `endings` (terminated by NULL), in byte order of
- * their relative paths.  A range is "HEAD{000..127}TAIL".  All its numbers have as many digits as
- * the first.  After a failure the caller must still close the set. */
+/* Maps the files of a data set and watches them for changes.  `path` is a file, a folder or a
+ * range.  From a folder, takes the files that end in one of `endings` (terminated by NULL), in byte
+ * order of their relative paths.  A range is "HEAD{000..127}TAIL".  All its numbers have as many
+ * digits as the first.  After a failure the caller must still close the set. */
 LK_NODISCARD lk_status lki_fileset_open(lki_fileset *set, lk_dataset *dataset, const char *path,
                                        const char *const *endings);
 void                   lki_fileset_close(lki_fileset *set);

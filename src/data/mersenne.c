@@ -2,8 +2,8 @@
  *
  * Uses the Mersenne Twister MT19937 (Matsumoto and Nishimura, ACM TOMACS 8, 1998), seeded with the
  * lower 32 bits, and the Fisher-Yates shuffle: element i is swapped with element i + z, z = draw
- * mod (n - i).  The permutation allows users of PyTorch to compare runs; our own order has neither
- * state nor bias.  For n >= 2^32 / 20 PyTorch itself uses another method.
+ * mod (n - i).  The permutation allows users of PyTorch to compare runs; Lockstep's own order has
+ * neither state nor bias.  For n >= 2^32 / 20 PyTorch itself uses another method.
  */
 #include "data/source.h"
 

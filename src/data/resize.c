@@ -1,15 +1,16 @@
 /* resize.c -- resizes an image of any size to the model's, in integer arithmetic.
  *
- * Crop: the largest centred rectangle of the target's shape.  The crop has the full length of one
- *          side.  Its other side follows from the target's aspect ratio, rounded to the nearest
+ * Crop:    the largest centred rectangle of the target's shape.  The crop has the full length of
+ *          one side.  Its other side follows from the target's aspect ratio, rounded to the nearest
  *          pixel.  If an odd number of pixels is cut off, the larger half is at the right or
- *          bottom.  Resize: a pixel of the target covers a rectangle of the source.  Its value is
- *          the mean over that rectangle, with each source pixel weighted by the covered area,
- *          rounded half up.  In units of 1 / (height x width) of a source pixel areas are integers,
- *          so the mean is exact before it is rounded, and equal on all processors.  An image of the
- *          right size is unchanged; a smaller image is enlarged by the same rule.  Cost: each row
- *          is summed horizontally once, then these sums are summed vertically.  This takes one
- *          multiplication for every byte of the crop, and one for every byte of (crop height +
+ *          bottom.
+ * Resize:  a pixel of the target covers a rectangle of the source.  Its value is the mean over that
+ *          rectangle, with each source pixel weighted by the covered area, rounded half up.  In
+ *          units of 1 / (height x width) of a source pixel areas are integers, so the mean is exact
+ *          before it is rounded, and equal on all processors.  An image of the right size is
+ *          unchanged; a smaller image is enlarged by the same rule.
+ * Cost:    each row is summed horizontally once, then these sums are summed vertically.  This takes
+ *          one multiplication for every byte of the crop, and one for every byte of (crop height +
  *          height) x width.
  */
 #include <string.h>

@@ -1,14 +1,14 @@
 /* sampler.c -- orders: map a step and a slot of its batch to a sample.
  *
  * An order has two parts: the sample at each position of an epoch, and the positions of each slot.
- * Our own orders assign positions to slots consecutively, so virtual worker v has consecutive
- * positions.  PyTorch's DistributedSampler assigns positions to its replicas in turn, and
- * DataLoader cuts each replica's positions into batches.  With one replica per virtual worker, slot
- * (v, k) of a step that begins at position `first` has position first + k V + v.  So rank r in
+ * Lockstep's own orders assign positions to slots consecutively, so virtual worker v has
+ * consecutive positions.  PyTorch's DistributedSampler assigns positions to its replicas in turn,
+ * and DataLoader cuts each replica's positions into batches.  With one replica per virtual worker,
+ * slot (v, k) of a step that begins at position `first` has position first + k V + v.  So rank r in
  * PyTorch and virtual worker r here see the same samples in the same batches.  This includes a
  * short last batch, in which all virtual workers have equally many samples.
  *
- * If samples are documents, our orders distribute the positions of a step by length: see
+ * If samples are documents, Lockstep's own orders distribute the positions of a step by length: see
  * balance.c.
  */
 #include "data/sampler.h"

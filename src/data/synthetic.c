@@ -3,9 +3,10 @@
  * images=N or samples=N: the label of sample i is drawn from its index.  Element e is half the
  *      class's own pattern at e and half noise, so the label can be learnt from the data, and the
  *      values are in [-1, 1) like standardised pixels.  Both halves are multiples of 2^-24 of at
- *      most 1/2, so their sum is exact. tokens=N: phrases of 8 tokens.  The first token is drawn,
- *      and each further token is its predecessor plus one.  A model that has learnt this rule is
- *      uncertain only at one token of eight.
+ *      most 1/2, so their sum is exact.
+ * tokens=N: phrases of 8 tokens.  The first token is drawn, and each further token is its
+ *      predecessor plus one.  A model that has learnt this rule is uncertain only at one token of
+ *      eight.
  */
 #include "data/source.h"
 

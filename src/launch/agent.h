@@ -1,12 +1,12 @@
 /* launch/agent.h -- joins a job that another launcher (mpirun, srun, torchrun) has started.
  *
- * Our own launcher holds the control memory and the arenas, passes on descriptors, detects deaths
- * and connects to the other hosts.  Under another launcher an extra process on each host, the
- * agent, does this work.  The worker with local rank 0 forks the agent when it joins.  The host's
- * other workers find the agent through an abstract Unix socket whose name is derived from the job.
- * The agent serves only workers of its own user.  The agent ends when these workers have ended, or
- * when a worker ends before all have joined.  A worker that receives SIGTERM forwards the signal to
- * the agent, which asks the whole job to save and leave.
+ * Lockstep's launcher holds the control memory and the arenas, passes on descriptors, detects
+ * deaths and connects to the other hosts.  Under another launcher an extra process on each host,
+ * the agent, does this work.  The worker with local rank 0 forks the agent when it joins.  The
+ * host's other workers find the agent through an abstract Unix socket whose name is derived from
+ * the job.  The agent serves only workers of its own user.  The agent ends when these workers have
+ * ended, or when a worker ends before all have joined.  A worker that receives SIGTERM forwards the
+ * signal to the agent, which asks the whole job to save and leave.
  */
 #ifndef LKI_LAUNCH_AGENT_H
 #define LKI_LAUNCH_AGENT_H

@@ -191,7 +191,7 @@ static void refuses_what_cannot_be(void **state)
 }
 
 /* Describes a job on several hosts without an address or a key.  Expects that lk_launched() accepts
- * the description, because such a process may start our own launcher.  Expects that joining is
+ * the description, because such a process may start Lockstep's launcher.  Expects that joining is
  * refused. */
 static void joining_needs_an_address_and_a_key(void **state)
 {

@@ -38,7 +38,7 @@ bool lk_stop_requested(const lk_comm *comm)
     return lki_comm_stop_requested(comm);
 }
 
-/* ---- Our launcher's names ---------------------------------------------------------------- */
+/* ---- The names of Lockstep's launcher ---------------------------------------------------- */
 
 static const char *const our_names[] = {
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCKSTEP_CONTROL_FD",
@@ -217,7 +217,8 @@ static void read_choices(inheritance *from)
     from->options.cache = from->cache[0] == '\0' ? NULL : from->cache;
 }
 
-/* Reads the variables that our launcher has set, except the descriptors, which lk_join() closes. */
+/* Reads the variables that Lockstep's launcher has set, except the descriptors, which lk_join()
+ * closes. */
 static lk_status read_ours(inheritance *from)
 {
     uint32_t unused;
@@ -234,7 +235,7 @@ static lk_status read_ours(inheritance *from)
                    lki_names_list(our_names, OUR_NAMES, LKI_NAMES_SET).text);
 }
 
-/* Refuses variables that only our launcher sets if LOCKSTEP_CONTROL_FD is not set. */
+/* Refuses variables that only Lockstep's launcher sets if LOCKSTEP_CONTROL_FD is not set. */
 static lk_status check_not_ours(void)
 {
     static const char *const only_ours[] = {"LOCKSTEP_SOCKET_FD", "LOCKSTEP_KEY_FD",
@@ -267,7 +268,7 @@ lk_status lk_launched(bool *out)
     return LK_OK;
 }
 
-/* Reads the variables, descriptors and key that our launcher has provided. */
+/* Reads the variables, descriptors and key that Lockstep's launcher has provided. */
 static lk_status find_ours(inheritance *from, const lk_join_options *options)
 {
     LK_TRY(read_ours(from));
@@ -290,7 +291,7 @@ static lk_status find_flight(inheritance *from, const lki_foreign *job, const ch
                ? lki_flight_prepare(from->options.flight, here) : LK_OK;
 }
 
-/* Receives from this host's agent the data that our own launcher would have provided. */
+/* Receives from this host's agent the data that Lockstep's launcher would have provided. */
 static lk_status find_foreign(inheritance *from, const lki_foreign *job,
                               const lk_join_options *options)
 {

@@ -60,7 +60,7 @@ static void refuses_a_broken_environment(void **state)
         (void)unsetenv(names[i]);
 }
 
-/* Sets one variable that only our launcher sets, without LOCKSTEP_CONTROL_FD.  Expects a
+/* Sets one variable that only Lockstep's launcher sets, without LOCKSTEP_CONTROL_FD.  Expects a
  * refusal. */
 static void refuses_what_is_left_of_ours(void **state)
 {

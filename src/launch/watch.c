@@ -280,9 +280,9 @@ static lk_status worker_ended(lki_job *job, uint32_t i)
 }
 
 /* Returns true if a signal from process `from` may be a second request to stop.  A worker forwards
- * the signals that it receives.  If our own launcher has started the workers, it has received the
- * same signal itself.  Under another launcher only workers receive signals, so a second signal from
- * the same worker is a new request. */
+ * the signals that it receives.  If Lockstep's launcher has started the workers, it has received
+ * the same signal itself.  Under another launcher only workers receive signals, so a second signal
+ * from the same worker is a new request. */
 static bool may_be_second(lki_job *job, pid_t from)
 {
     for (uint32_t i = 0; i < job->count; i++)

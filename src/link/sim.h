@@ -11,9 +11,9 @@
  *                through their links.  The same seed gives the same run.  Every rank needs a thread
  *                that uses and closes its link, because no thread runs before all ranks have made a
  *                call.
- * LKI_SIM_ALONE  one thread calls all links in turn; wait() advances the time.  LKI_SIM_FREE  each
- * rank has a thread, which may also wait by other means.  The clock is the real clock, and bytes
- * are not delayed.
+ * LKI_SIM_ALONE  one thread calls all links in turn; wait() advances the time.
+ * LKI_SIM_FREE   each rank has a thread, which may also wait by other means.  The clock is the real
+ *                clock, and bytes are not delayed.
  *
  * Ownership: a sim is freed after its links are closed.
  */

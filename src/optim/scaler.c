@@ -52,8 +52,8 @@ bool lk_loss_scaling_skips(const lk_loss_scaling *scaling)
     return scaling->rule == LK_SCALE_PYTORCH || scaling->rule == LK_SCALE_DEEPSPEED;
 }
 
-/* Halves the scale.  DeepSpeed's minimum is 1.  PyTorch has none, so we stop at the smallest number
- * of fp16. */
+/* Halves the scale.  DeepSpeed's minimum is 1.  PyTorch has none; here it is the smallest number of
+ * fp16. */
 static lk_status shrink(const lk_loss_scaling *full, lk_loss_scaler *s)
 {
     double least = full->rule == LK_SCALE_DEEPSPEED ? 1.0 : 0x1p-24;

@@ -28,8 +28,8 @@ LK_NODISCARD lk_status lki_exec_pin(lk_exec *exec);
 /* Calls lki_pool_pin_caller(). */
 void                   lki_exec_pin_caller(lk_exec *exec, bool pinned);
 
-/* Records from now on the work of the calling thread in track 0 of `trace`, and that of its helpers
- * in the tracks from `helpers` on.  NULL stops recording. */
+/* Traces the work of all threads from now on.  The work of the calling thread is recorded in track
+ * 0 of `trace`, the work of its helpers in the tracks from `helpers` on.  NULL stops recording. */
 void      lki_exec_trace(lk_exec *exec, lki_trace *trace, uint32_t helpers);
 lki_track *lki_exec_track(const lk_exec *exec); /* track 0, or NULL */
 

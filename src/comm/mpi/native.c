@@ -1,4 +1,4 @@
-/* native.c -- our collectives, performed by MPI's own.
+/* native.c -- collectives that MPI performs.
  *
  * Ranks first compare fingerprints: with the slots in shared memory if all ranks are on one host,
  * else with MPI's all_gather.  Then they make the call.  MPI requires the same order of collectives
@@ -9,9 +9,9 @@
  *      operation 1   | compare |      | call |
  *
  * Features that MPI lacks are implemented around it: 16-bit elements are sent as FP32, factors are
- * applied before the call and averages computed after it, as in our own algorithms.  A call takes
- * at most INT_MAX elements, so a long vector needs several calls.  Parts that are too long for one
- * call are reduced to their ranks, or broadcast by them, one after the other.
+ * applied before the call and averages computed after it, as in Lockstep's own algorithms.  A call
+ * takes at most INT_MAX elements, so a long vector needs several calls.  Parts that are too long
+ * for one call are reduced to their ranks, or broadcast by them, one after the other.
  *
  * Cost: the cost of MPI's call and of the comparison, which is one all_gather of 24 bytes, or one
  *       synchronisation on one host.

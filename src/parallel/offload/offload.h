@@ -27,7 +27,7 @@ enum { LKI_OVER_STATES = 1, LKI_OVER_PARAMS = 2, LKI_OVER_CHANGES = 4 };
 /* Returns true if any of these values is in a file. */
 bool lki_offload_has(const lk_parallel *parallel, unsigned over);
 
-/* Visits this rank's spans chunk by chunk. visit() gets a range [first, end) of indices into
+/* Visits this rank's spans chunk by chunk.  visit() gets a range [first, end) of indices into
  * parallel->owned.spans, for which lki_offload_states() and lki_values_of() are valid during the
  * call. */
 typedef void (*lki_offload_visit)(void *context, size_t first, size_t end);

@@ -1,4 +1,4 @@
-/* scalar_test.c -- our elementary functions against the C library's doubles.
+/* scalar_test.c -- the elementary functions against the C library's doubles.
  *
  * Goal:   the error is at most 2 units in the last place over every range that occurs in training,
  *         and results at the edges are correct.

@@ -1,8 +1,8 @@
 /* module.c -- matrix products and convolutions by oneDNN's primitives.
  *
  * A primitive is for one shape.  PLANS primitives of each kind are cached, and a new one replaces
- * the oldest.  For convolutions oneDNN chooses the layout of the weights, and ours are converted to
- * it and back.
+ * the oldest.  For convolutions oneDNN chooses the layout of the weights.  Lockstep's weights are
+ * converted to this layout and back.
  */
 #include "tensor/onednn/module.h"
 
@@ -22,7 +22,8 @@ typedef struct {
     dnnl_memory_t    a, b, c;
 } plan;
 
-/* Memory in the primitive's format, or separate memory for a result that is to be added to ours. */
+/* Memory in the primitive's format, or separate memory for a result that is to be added to
+ * Lockstep's. */
 typedef struct {
     dnnl_primitive_t move; /* NULL: no conversion is needed */
     dnnl_memory_t    memory;
@@ -31,7 +32,7 @@ typedef struct {
 typedef struct {
     lki_onednn_conv  conv;
     dnnl_primitive_t primitive;
-    dnnl_memory_t    x, w, y; /* in our format */
+    dnnl_memory_t    x, w, y; /* in Lockstep's format */
     inner            weights, dx;
 } conv_plan;
 
@@ -267,7 +268,7 @@ static const char *module_gemm(lki_onednn *library, const lki_onednn_shape *shap
 
 /* ---- Convolutions ------------------------------------------------------------------------ */
 
-/* Layouts of our tensors: NHWC, and PyTorch's weights. */
+/* Layouts of Lockstep's tensors: NHWC, and PyTorch's weights. */
 typedef struct {
     dnnl_memory_desc_t x, w, y, any; /* any: weights in the layout that the primitive prefers */
 } conv_layouts;

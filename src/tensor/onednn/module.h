@@ -1,9 +1,9 @@
 /* tensor/onednn/module.h -- the interface of lockstep-onednn.so to the library.
  *
  * oneDNN computes the same products and convolutions with its own kernels, whose bits depend on its
- * version, the processor, the number of threads and sometimes the division of the rows.  We compare
- * our speed with it, and training uses it only on request.  The module depends only on libc and
- * oneDNN, so this header must not include the rest of the library.
+ * version, the processor, the number of threads and sometimes the division of the rows.  Benchmarks
+ * compare the library with oneDNN, and training uses oneDNN only on request.  The module depends
+ * only on libc and oneDNN, so this header must not include the rest of the library.
  *
  * Errors:  a call returns NULL, or an error message that is valid until the next call.
  * Threads: one thread at a time, which starts oneDNN's OpenMP threads.

@@ -1,4 +1,5 @@
-/* onednn_test.c -- oneDNN's results equal ours up to rounding, in every mode of the operators.
+/* onednn_test.c -- oneDNN's results equal Lockstep's up to rounding, in every mode of the
+ * operators.
  *
  * The operators that oneDNN does not compute keep their bits. */
 #include <math.h>
@@ -23,7 +24,7 @@ static pair open_pair(void)
     return p;
 }
 
-/* Closes a pair, and checks that our own kernels computed nothing in its place. */
+/* Closes a pair, and checks that Lockstep's own kernels computed nothing in its place. */
 static void close_pair(pair *p)
 {
     const char *failure;
@@ -83,7 +84,7 @@ static void products_are_near(void **state)
     close_pair(&p);
 }
 
-/* Our own kernels compute products of 16-bit values and empty products. */
+/* Lockstep's own kernels compute products of 16-bit values and empty products. */
 static void what_is_not_asked_for_stays(void **state)
 {
     uint16_t a[9 * 7], b[7 * 5];

@@ -235,7 +235,7 @@ static void peak_task(void *context, size_t index, uint32_t thread)
     (void)thread;
     while (lki_seconds() < loop->until)
         mine += loop->kernels->multiply_adds((float)index * 0x1p-20f, &sink);
-    LK_ASSERT(sink >= 0); /* prevents that the loop is optimised away */
+    LK_ASSERT(sink >= 0); /* prevents the compiler from removing the loop */
     atomic_fetch_add(&loop->operations, mine);
 }
 

@@ -181,8 +181,8 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .clip_value         = c->clip_value,
                                   .noise_decay        = c->noise_decay,
                                   .audit              = c->audit,
-                                  /* Our models use all parameters, so unused ones need not be
-                                   * detected. */
+                                  /* The built-in models use all parameters, so unused ones need not
+                                   * be detected. */
                                   .unused         = LK_UNUSED_ZERO,
                                   .rebalance      = lki_rebalances(c),
                                   .rebalance_seed = c->rebalance_seed,
