@@ -333,8 +333,8 @@ static lk_status refuse(const bench *b, const char *option, const char *why)
 
 static const char tune_here[] = "it measures the network between hosts, and all workers are on "
                                 "one (--hosts 2 emulates two)";
-static const char algorithm_here[] = "on one host ranks share memory, and sizes and places choose; "
-                                     "it is for workers on several (--hosts 2 emulates two)";
+static const char algorithm_here[] = "on one host ranks share memory, and only sizes and places "
+                                     "decide; it is for several hosts (--hosts 2 emulates two)";
 
 /* Measures the constants for the choice, and sets the requested algorithm.  If that is impossible,
  * prints the reason and returns LK_EINVAL. */
@@ -467,12 +467,12 @@ static int check(const bench_options *o, const bench_kind *kind)
     if (!is_algorithm(o, kind))
         return lki_usage_error(&lki_command_bench, "--algorithm: %s", lk_error_last()->message);
     if (o->algorithm != NULL && o->explain)
-        return lki_usage_error(&lki_command_bench, "--explain takes every algorithm in turn, "
-                                                   "--algorithm one: only one of them can be");
+        return lki_usage_error(&lki_command_bench, "--explain times every algorithm, "
+                                                   "--algorithm one: leave out one of the two");
     if (kind->tree && strcmp(o->dtype, "fp32") != 0)
         return lki_usage_error(&lki_command_bench, "%s sums fp32 only", kind->name);
     if ((kind->tree || kind->mirrors) && o->foreign)
-        return lki_usage_error(&lki_command_bench, "%s is about arenas: --foreign cannot be",
+        return lki_usage_error(&lki_command_bench, "%s needs an arena: leave out --foreign",
                                kind->name);
     if (kind->pairs && o->workers < 2 && o->nodes.count < 2 && !o->launched)
         return lki_usage_error(&lki_command_bench, "%s needs two workers", kind->name);
@@ -555,7 +555,7 @@ const lki_command lki_command_bench = {
         "marks the one that is chosen.\n"
         "\n"
         "Under mpirun, --mpi uses MPI between hosts, and --algorithm native times MPI's own\n"
-        "collective instead of ours: its sums depend on the number of workers.",
+        "collective instead of Lockstep's: its sums depend on the number of workers.",
     .examples = "  lockstep bench all_reduce --workers 2 --bytes 4:64M\n"
                 "  lockstep bench all_gather --workers 4 --bytes 1K,1M --dtype bf16 --json\n"
                 "  lockstep bench all_reduce --workers 4 --hosts 2 --explain\n"

@@ -194,7 +194,7 @@ static void check_isa(report *r)
     }
     bool slow = strcmp(lk_exec_isa(exec), "portable") == 0;
     say(r, slow ? FOUND_WARN : FOUND_OK, "instructions", "%s%s (the same bits as any other)",
-        lk_exec_isa(exec), slow ? ": no vector unit that we have kernels for, so slow" : "");
+        lk_exec_isa(exec), slow ? ": no vector unit that Lockstep has kernels for, so slow" : "");
     lk_exec_free(exec);
 }
 

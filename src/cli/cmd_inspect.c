@@ -450,7 +450,7 @@ static int inspect_main(int argc, char **argv)
         return lki_inspect_flight(options.flight, options.rows, options.json);
     if (options.consolidate != NULL && (options.json || options.tensors))
         return lki_usage_error(&lki_command_inspect,
-                               "--consolidate says nothing of --json and --tensors");
+                               "--consolidate prints neither --json nor --tensors");
     if (options.consolidate != NULL)
         return lki_inspect_consolidate(options.path, options.consolidate, options.everything);
     struct stat info;

@@ -118,7 +118,7 @@ static int run_plan(plan_options *o)
     lk_status status = LK_OK;
     if (is_timed(o) && o->plan.hosts > 1 && o->plan.rates.bandwidth == 0)
         result = lki_usage_error(o->train.command,
-                                 "what %u hosts send takes --bandwidth to be told", o->plan.hosts);
+                                 "the time of a step on %u hosts needs --bandwidth", o->plan.hosts);
     else if ((status = make_plan(o, plan)) != LK_OK)
         result = fail(o, status);
     else if (o->json)
@@ -151,7 +151,7 @@ static const char *cannot_time(const plan_options *o)
     bool timed = is_timed(o);
     bool sends = o->plan.rates.bandwidth > 0 || o->plan.rates.latency > 0;
     if (o->plan.measure && o->plan.rates.flops > 0)
-        return "--measure finds out what --flops says: leave out one of the two";
+        return "--measure measures what --flops states: leave out one of the two";
     if (!timed && (sends || o->plan.most_workers > 0 || o->plan.rates.file_bandwidth > 0))
         return "--bandwidth, --latency, --file-bandwidth and --most-workers are for a step's time: "
                "give --flops or --measure, too";
@@ -168,15 +168,15 @@ static const char *cannot_plan(const plan_options *o)
     if (named && strcmp(o->train.config.model, "bare") == 0)
         return "a model of which only sizes are known has no name: --parameters P in its place";
     if (named && o->parameters > 0)
-        return "--parameters stands in the place of MODEL: leave out one of the two";
+        return "--parameters replaces MODEL: leave out one of the two";
     if (o->train.config.buddies && !goes_on(&o->train))
-        return "--shard-replicas 2 keeps what a lost host had, for those who go on: give "
+        return "--shard-replicas 2 stores the shard of a lost host for the remaining hosts: give "
                "--on-failure continue, too";
     if (o->train.config.precision == LK_BF16 && uses_onednn(o))
         return "--kernels onednn multiplies FP32 values alone; leave out --precision bf16, or use "
                "--kernels own";
     if (!named && o->train.config.data != NULL)
-        return "--data is for a MODEL: of --parameters alone nothing reads any";
+        return "--data is for a MODEL: with --parameters no data are read";
     if (o->plan.measure && !named)
         return "--measure times the blocks of a MODEL; with --parameters give --flops";
     return cannot_time(o);

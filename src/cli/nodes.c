@@ -44,8 +44,8 @@ int lki_nodes_apply(lki_nodes *nodes, const lki_command *command, lk_launch_opti
     how->note_context = (void *)(uintptr_t)command;
     if (nodes->hosts > 1 && nodes->count > 1)
         return lki_usage_error_of(command, nodes->file,
-                                  "--hosts %u emulates hosts on this one, --nnodes %u are real: "
-                                  "only one of them can be", nodes->hosts, nodes->count);
+                                  "--hosts %u emulates hosts on this one, --nnodes %u are real "
+                                  "ones: leave out one of the two", nodes->hosts, nodes->count);
     if (nodes->hosts > how->workers)
         return lki_usage_error_of(command, nodes->file,
                                   "--hosts %u are more than the %u workers; raise --workers",
@@ -61,8 +61,8 @@ int lki_nodes_apply(lki_nodes *nodes, const lki_command *command, lk_launch_opti
                                   "address of node 0", nodes->count);
     if ((nodes->key_from == NULL) != nodes->insecure)
         return lki_usage_error_of(command, nodes->file,
-                                  "--nnodes %u needs one of --job-key FILE, which lockstep key "
-                                  "FILE makes, and --insecure", nodes->count);
+                                  "--nnodes %u needs one of --job-key FILE (lockstep key FILE "
+                                  "creates one) and --insecure", nodes->count);
     if (nodes->number != LKI_NODE_ANY && nodes->number >= nodes->count)
         return lki_usage_error_of(command, nodes->file,
                                   "--node-rank %u: of %u nodes the last is %u", nodes->number,

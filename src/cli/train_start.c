@@ -338,8 +338,8 @@ static const char *cannot_grow(const train_options *options)
     if (least == 0)
         return NULL;
     if (!is_ddp(options) && !is_hybrid(options))
-        return "--nnodes MIN:MAX (and --hosts) needs --strategy ddp, or hybrid: the others cut the "
-               "model into parts for the hosts that are there when it begins";
+        return "--nnodes MIN:MAX (and --hosts) needs --strategy ddp or hybrid: the others divide "
+               "the model among the hosts that are there at the start";
     if (is_hybrid(options) && least < options->config.shard_hosts)
         return "--nnodes MIN:MAX (and --hosts) with --strategy hybrid needs a whole group to begin "
                "with: a MIN of at least --shard-size";
@@ -390,8 +390,8 @@ static const char *cannot_go_on(const train_options *options)
     if (stream)
         return "--on-failure continue cannot read a stream's last batch again; leave it out";
     if (options->config.offload != NULL)
-        return "--on-failure continue needs all state in memory: what is in a worker's file is "
-               "gone with it; leave out --offload, or use --restart";
+        return "--on-failure continue needs all state in memory, because a worker's file is lost "
+               "with it; leave out --offload, or use --restart";
     if (options->worker_mode == LKI_MODE_THREADS)
         return "--on-failure continue needs --worker-mode processes: threads die together";
     if (options->config.workers > 1 &&
@@ -405,8 +405,8 @@ static const char *cannot_go_on(const train_options *options)
 static const char *cannot_have_buddies(const train_options *options)
 {
     return options->config.buddies && options->on_failure != LK_ON_FAILURE_CONTINUE
-               ? "--shard-replicas 2 keeps what a lost host had, for those who go on: give "
-                 "--on-failure continue, too" : NULL;
+               ? "--shard-replicas 2 stores the shard of a lost host for the remaining hosts: "
+                 "give --on-failure continue, too" : NULL;
 }
 
 /* Prints a reason as a usage error, with the option that implied --on-failure continue. */
@@ -426,8 +426,8 @@ static const char *no_backups(const train_options *options, uint32_t hosts)
         return NULL;
     return hosts > 1 ? "--backup-workers is for workers of one host: leave out --hosts and --nnodes"
            : options->on_failure == LK_ON_FAILURE_CONTINUE
-               ? "--backup-workers is not for runs that go on where workers are lost: leave out "
-                 "--on-failure continue, and MIN of --workers MIN:MAX"
+               ? "--backup-workers is not for runs that continue after the loss of workers: leave "
+                 "out --on-failure continue, and MIN of --workers MIN:MAX"
                : NULL;
 }
 
@@ -440,7 +440,7 @@ static const char *no_chaos(const train_options *options)
         return NULL;
     if (options->worker_mode == LKI_MODE_THREADS)
         return "--chaos needs --worker-mode processes: threads die together";
-    return ends && kills ? "--chaos kills workers, with which the run ends: give --on-failure "
+    return ends && kills ? "--chaos kills workers, which would end the run: give --on-failure "
                            "continue or --restart, or leave out killing (SEED,RATE,stop,slow)"
                          : NULL;
 }
@@ -518,7 +518,7 @@ static int start(train_options *options, char **argv)
     return merge_trace(options, 0, options->config.workers, exit);
 }
 
-/* Finds the oneDNN module.  Its threads must not spin, since the library's threads use the same
+/* Finds the oneDNN module.  Its threads must not spin, since Lockstep's threads use the same
  * cores.  Its runtime reads the environment variable when loaded; the workers inherit the
  * variable. */
 lk_status lki_train_find_kernels(train_options *options)
@@ -554,9 +554,9 @@ int lki_train_start(train_options *options, char **argv)
         fprintf(stderr, "lockstep train: standard output is closed, where the result goes; "
                         ">/dev/null does without\n");
     else if (ends)
-        result = refuse(options, "MIN:MAX (--workers, --nnodes, --hosts) goes on with the others "
-                                 "where workers are lost, and --on-failure stop ends: leave out "
-                                 "one of them, or MIN");
+        result = refuse(options, "MIN:MAX (--workers, --nnodes, --hosts) continues after the loss "
+                                 "of workers, and --on-failure stop ends the run: leave out one "
+                                 "of them, or MIN");
     else if (lki_train_find_kernels(options) != LK_OK)
         result = report(LK_EUNSUPPORTED);
     else
