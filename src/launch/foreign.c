@@ -30,9 +30,9 @@ enum { RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, NAMES, ADDRESS = NAMES, ALL_NAMES = N
  * all workers of a job and differ between jobs. */
 typedef struct {
     const char *by;
-    const char *names[ALL_NAMES]; /* indexed by the enum above, then two variables that form an
-                                   * address; if one of the first four is NULL, this launcher's set
-                                   * is never complete */
+    const char *names[ALL_NAMES]; /* indexed by the enum above; ADDRESS and the next entry form an
+                                   * address.  If one of the first four is NULL, the environment of
+                                   * this launcher is never complete */
     bool        alone;            /* the variable of the rank may be set to 0 in a process that runs
                                    * by itself */
     const char *job[4];

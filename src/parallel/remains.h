@@ -18,12 +18,12 @@
  * is lost.
  *
  * After the reduction the nodes of a step are still intact, because the sums over all virtual
- * workers are written elsewhere.  On one host each owner writes them to the buffer that its last
- * virtual worker was merged with first (buffer 1 above).  Once [0, 4) has its tag, that buffer is
- * no longer needed, and its tag is removed.  So nothing is reduced before a rank has computed all
- * of its virtual workers.  This costs no time, because all sums need the last rank's gradients.
- * The buffer is in the owner's cache, because it has just been read.  Separate memory for the sums
- * would not be in cache; it cost 6 % of the time of steps of 2.3 ms.
+ * workers are written elsewhere.  On one host an owner writes its sums to the buffer that was the
+ * first to be merged with its last virtual worker (buffer 1 above).  When [0, 4) has its tag, the
+ * tag of that buffer is removed.  So a rank reduces only after it has computed all of its virtual
+ * workers.  This costs no time, because all sums need the last rank's gradients.  The buffer is in
+ * the owner's cache, because it has just been read.  Separate memory for the sums would not be in
+ * cache; it cost 6 % of the time of steps of 2.3 ms.
  *
  * Separate memory is still used in three cases: by owners that have merged nothing; in a step that
  * continues from remains, because its nodes may be in any buffer; and if ranks lend each other

@@ -294,7 +294,8 @@ typedef struct {
     point           points[POINTS_MAX];
     lki_work        works[POINTS_MAX]; /* of the type being fitted */
     double          measured[POINTS_MAX];
-    double          medians, slowest; /* of a pass: sum of blocks' medians; slowest mean */
+    double          medians, slowest; /* times of a pass, summed over models: by the median of each
+                                       * block; by the mean of the slowest worker */
 } calibrating;
 
 static double mean_pass(probe *p)

@@ -12,7 +12,7 @@
 #include "base/thorough_testing.h"
 #include "tensor/ops.h"
 
-/* The number of execs of one instruction set, and of the at most four sets that a processor has. */
+/* LKI_EXECS_MAX: execs of all instruction sets, of which a processor has at most four. */
 enum { LKI_TEST_THREADS = 5, LKI_EXECS_MAX = 4 * LKI_TEST_THREADS };
 
 /* Execs of each instruction set that are tried. */

@@ -38,7 +38,7 @@ typedef struct {
     bool              begun; /* the first virtual worker of the current step has begun */
     bool              last_leaf;
     uint32_t          merge_count;
-    /* merges after the last virtual worker or, in lock step, after all of them */
+    /* the merges that follow the last virtual worker or, in lock step, all virtual workers */
     lki_merging      *merges;
     uint32_t          last;   /* the buffer of the last virtual worker */
     /* one bit for each of this rank's buffers, set if the buffer holds another rank's virtual

@@ -147,8 +147,9 @@ static uint64_t sum_of(const lki_gathers *g)
     return g->first[0] + g->first[1] + g->others[0] + g->others[1];
 }
 
-/* Compares lki_shelf_count() with a walk, turn by turn.  If the backward pass reads in the order of
- * the forward pass, turns become equal only after some turns. */
+/* Compares the gathers that lki_shelf_count() predicts with those of lki_shelf_put(), for several
+ * turns.  If the backward pass reads in the order of the forward pass, the first turns gather
+ * different units than later ones. */
 static void gathers_of_turns_are_counted(void **state)
 {
     static const uint32_t same_way[] = { 6, 5, 4, 3, 2, 0, 6, 5, 4, 3, 2, 0 };

@@ -8,16 +8,16 @@
  *         and runs the micro-kernels of isa/gemm_tile.inc over all rows.  Nothing is shared, and no
  *         thread waits.  If rows are few, the first micro-tiles pack a transposed b themselves
  *         while they multiply.
- *         By slabs: all threads first pack a slab of b, and then process tiles of c.  If a must be
- *         packed (it is transposed, or its rows would evict each other), each tile packs its part.
- *         A b that is not wide is read in place instead.  If a is packed, such a b is read panel by
- *         panel, and each panel is prefetched while the previous one is in use.
- *         Slabs are used if a must be packed, if b is read in place, or if there are more rows than
- *         columns.  In that case groups would be narrow and read a too often.
+ *         By slabs: all threads first pack a slab of b, and then process tiles of c.  If `a` must
+ *         be packed (it is transposed, or its rows would evict each other), each tile packs its
+ *         part.  If b is not wide, it is read in place instead.  If `a` is packed as well, b is
+ *         read panel by panel, and each panel is prefetched while the previous one is in use.
+ *         Slabs are used if `a` must be packed, if b is read in place, or if there are more rows
+ *         than columns.  With more rows, groups would be narrow and read `a` too often.
  *         bf16 values are processed in pairs, as words: see isa/gemm.h.  All sizes are in words.  A
  *         result in bf16 is summed in the thread's buffer, over the whole of k, and then rounded.
- * Cost:   2 m n k flops; k n floats of b are read once and written once, a once per column tile.
- *         A micro-panel of a (14 x 384 floats) stays in the first-level cache while the panels
+ * Cost:   2 m n k flops; k n floats of b are read once and written once, `a` once per column tile.
+ *         A micro-panel of `a` (14 x 384 floats) stays in the first-level cache while the panels
  *         of b (48 KiB each) are read from the second.
  * Source: Goto, van de Geijn: "Anatomy of high-performance matrix multiplication", ACM TOMS
  *         34(3), 2008, sections 4 and 5.
@@ -28,25 +28,25 @@
 #include "tensor/isa/kernels.h"
 
 enum {
-    TILE_ROWS     = LKI_GEMM_M, /* 112 x 384 words of a fit into a second-level cache */
-    /* 384 x 1280 words of b: 1.9 MiB; with narrower slabs a is packed more often */
+    TILE_ROWS     = LKI_GEMM_M, /* 112 x 384 words of `a` fit into a second-level cache */
+    /* 384 x 1280 words of b: 1.9 MiB; with narrower slabs `a` is packed more often */
     SLAB_COLUMNS  = 1280,
-    TALL_ROWS     = 224,  /* rows of a tile if a is not packed */
-    /* columns of a tile if a is not packed; all three matrices fit into a second-level cache */
+    TALL_ROWS     = 224,  /* rows of a tile if `a` is not packed */
+    /* columns of a tile if `a` is not packed; all three matrices fit into a second-level cache */
     TALL_COLUMNS  = 256,
-    PACKED_ROWS   = 256,  /* rows of a tile if a is packed and b is read in place, panel by panel */
+    PACKED_ROWS   = 256,  /* rows of a tile if `a` is packed and b is read panel by panel */
     WIDE          = 2304, /* columns of b from which b is packed instead of read in place */
     /* columns of a tile if the result is bf16; its sums fit into the buffer */
     SUM_COLUMNS   = 640,
     FEW_ROWS      = 48,   /* rows up to which b is packed panel by panel, or read in place */
-    SOME_ROWS     = 384,  /* rows up to which the whole of a fits into a second-level cache */
+    SOME_ROWS     = 384,  /* rows up to which the whole matrix `a` fits into a second-level cache */
     GROUP_COLUMNS = 256,  /* 384 x 256 words of b: 384 KiB of a second-level cache */
-    GROUP_FEWER   = 96,   /* columns of a group if a has SOME_ROWS rows */
-    /* distance in words at which rows of a fall into the same cache sets */
+    GROUP_FEWER   = 96,   /* columns of a group if `a` has SOME_ROWS rows */
+    /* distance in words at which rows of `a` fall into the same cache sets */
     ALIASED       = 1024,
     /* distance in words at which rows of a transposed b fall into two groups of cache sets */
     TURN_ALIASED  = 512,
-    /* columns that a micro-kernel reads at once; a b in place must have a multiple of them */
+    /* columns that a micro-kernel reads at once; b in place must have a multiple of them */
     LANES         = 16,
 };
 
@@ -142,7 +142,7 @@ static const float *kept_b(const product *p, size_t k0, size_t k, size_t col)
     return p->kept + k0 * lki_round_up(p->args->n, p->kernels->columns) + col * k;
 }
 
-/* Returns rows of a for the micro-kernels: in place, or packed into the thread's buffer. */
+/* Returns rows of `a` for the micro-kernels: in place, or packed into the thread's buffer. */
 static const float *operand_a(const product *p, size_t row, size_t m, size_t k0, size_t k,
                               uint32_t thread)
 {
@@ -205,8 +205,8 @@ static void place_end(const product *p, lki_gemm_block *block, lki_gemm_finish *
     block->finish = end;
 }
 
-/* Returns true if a is packed and b is in place.  Each panel of b is then read once for many rows
- * of a. */
+/* Returns true if `a` is packed and b is in place.  Each panel of b is then read once for many rows
+ * of `a`. */
 static bool by_columns(const product *p)
 {
     return p->pack_a && p->b_in_place && p->result == LK_F32;
@@ -414,8 +414,8 @@ static void run_groups(product *p)
     lki_exec_run(p->exec, p->tiles_down * p->tiles_across, group_task, p);
 }
 
-/* Returns true if a must be packed.  Rows in place must begin at whole words.  If rows would evict
- * each other from the cache, packing costs little. */
+/* Returns true if `a` must be packed.  Rows in place must begin at whole words.  If rows would
+ * evict each other from the cache, packing costs little. */
 static bool must_pack_a(const product *p)
 {
     const lki_gemm_args *g = p->args;
@@ -476,8 +476,7 @@ static void run_slabs(product *p)
 
 /* ---- Packs ------------------------------------------------------------------------------- */
 
-/* Returns true if b has a pack.  There is no pack for a b that is read in place, by few rows or by
- * many. */
+/* Returns true if b has a pack.  It has none if it is read in place, by few rows or by many. */
 static bool has_pack(const product *p)
 {
     return p->args->transpose_b || p->pair == 2 || !may_use_b_in_place(p);

@@ -190,7 +190,8 @@ static void equals_the_scalar_loop_in_bf16(void **state)
     lki_test_execs_free(execs, count);
 }
 
-/* Tests a b of floats: ties, values that round up to the next exponent, and subnormal values. */
+/* Tests with a matrix b of floats: ties, values that round up to the next exponent, and subnormal
+ * values. */
 static void rounds_a_wide_b(void **state)
 {
     (void)state;

@@ -3,11 +3,11 @@
  * What:   c = a b', where b (n, k) has many more rows than a (m, k).  The micro-kernels need panels
  *         of columns of their right operand, so lki_gemm() would pack b, the larger one, to use it
  *         a few times.  Here c' = b a' is computed: b is the left operand, read row by row in
- *         place, and the smaller a is packed.
- * How:    A thread computes some of the rows of a.  They are the same rows in every product of as
+ *         place, and the smaller `a` is packed.
+ * How:    A thread computes some of the rows of `a`.  They are the same rows in every product of as
  *         many rows, so the results are in the thread's cache when the next layer reads them.  If
  *         there are more threads than panels of rows, several threads share a panel, and each uses
- *         some of the rows of b.  A thread packs its rows of a.  It sums its part of c' in its
+ *         some of the rows of b.  A thread packs its rows of `a`.  It sums its part of c' in its
  *         buffer, some rows of b at a time and over the whole of k, and transposes it, in blocks of
  *         16 x 16, into columns of c, which it then finishes while they are in cache.  Threads wait
  *         only at the end.
@@ -22,7 +22,7 @@
 #include "tensor/isa/kernels.h"
 
 enum {
-    MOST_ROWS   = 384,  /* rows of a whose panels of a block of k stay in a second-level cache */
+    MOST_ROWS   = 384,  /* rows of `a` whose panels of a block of k stay in a second-level cache */
     LEAST_DEPTH = 128,  /* minimum k: transposing costs as much as some steps along k */
     TILE_ROWS   = 112,  /* rows of b at a time */
     ALIASED     = 1024, /* distance in floats at which rows of b fall into the same cache sets */
@@ -40,7 +40,7 @@ typedef struct {
     size_t               groups, shares;
 } turned;
 
-/* A thread's part: some rows of a and of b. */
+/* A thread's part: some rows of `a` and of b. */
 typedef struct { size_t first, rows, padded, begin, end; float *packed; } part;
 
 static size_t divide_up(size_t a, size_t b)
@@ -80,7 +80,7 @@ static part part_of(const turned *t, size_t thread)
     return p;
 }
 
-/* Packs a thread's rows of a by blocks of LKI_GEMM_K of k, and each block panel by panel. */
+/* Packs a thread's rows of `a` by blocks of LKI_GEMM_K of k, and each block panel by panel. */
 static void pack(const turned *t, const part *p)
 {
     const lki_gemm_args *g = t->args;
