@@ -2,7 +2,7 @@
  *
  * Samples are assigned in descending order of length.  Each sample is assigned to the virtual
  * worker that has the fewest tokens so far among those with room; of several, the first (Graham,
- * "Bounds on multiprocessing timing anomalies", SIAM J.  Appl.  Math. 17, 1969, with an equal
+ * "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17, 1969, with an equal
  * number of places per virtual worker).  Each virtual worker thus has its samples in order of
  * length, and the samples of a micro-batch have similar lengths, so there is little padding.
  *

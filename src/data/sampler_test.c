@@ -3,7 +3,7 @@
  *
  * Goal:   each slot of each step has the sample that PyTorch's DistributedSampler and DataLoader
  *         assign to its ranks; frequencies match weights; a loader that starts at any step delivers
- *         what a loader from step 0 delivers.  Remark 4 of Goyal et al.  (2017): an epoch has one
+ *         what a loader from step 0 delivers.  Remark 4 of Goyal et al. (2017): an epoch has one
  *         order, divided among all workers.
  * Method: data whose samples contain their own number; comparison with lists printed by PyTorch
  *         2.15; counts of samples.

@@ -268,7 +268,7 @@ static void sent_bytes_are_those_of_the_estimate(void **state)
             }
 }
 
-/* Checks the measurements of Goyal et al.  (2017): ResNet-50 on 32 servers of 8 GPUs with 50
+/* Checks the measurements of Goyal et al. (2017): ResNet-50 on 32 servers of 8 GPUs with 50
  * Gbit/s.  29 h on one server mean 232 ms per step of 256 images, of which backward takes 120 ms.
  * One hour on all servers is 0.906 of the ideal.  Their step lies between a step that hides all it
  * can and a step that hides nothing. */

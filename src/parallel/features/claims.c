@@ -50,7 +50,7 @@ typedef struct {
     uint32_t   *queue;  /* scratch: the queue of another rank */
     uint64_t    round;  /* number of steps begun */
     bool        on;     /* virtual workers are claimed in the current step */
-    double      pace;   /* seconds that one of this rank virtual workers takes */
+    double      pace;   /* seconds that a virtual worker of this rank takes */
     /* the minimum `pace` at which this rank computes other ranks' virtual workers */
     double      least;
     uint32_t    place;  /* the buffer in which this rank computes another rank's virtual worker */

@@ -175,7 +175,8 @@ static void place_sums(const product *p, lki_gemm_block *block, size_t row, size
                                      block->c + i * block->n);
 }
 
-/* Plans the end of a block at (row, col): additions in registers, or with *end. */
+/* Decides how bias, residual and activation are applied to a block at (row, col): by the
+ * micro-kernel, or afterwards as described in *end. */
 static void place_end(const product *p, lki_gemm_block *block, lki_gemm_finish *end, size_t row,
                       size_t col)
 {
