@@ -7,24 +7,24 @@
  *    16 group  24 seq     32 label          40 what     48 count   56 hash
  *    64 total  72 offset  80 bytes          84 sum      88 value   92 sum of the 92 bytes before
  *
- * EAGER  a complete message: `total` == `bytes`.  `offset` is lki_message.whole.  ANNOUNCE
- * announces a message of `total` bytes, which is sent after a GRANT.  `offset` is
- * lki_message.whole.
- * GRANT  requests an announced message, because the receiver's buffer is available.  PIECE  `bytes`
- * of an announced message, from `offset` on.  Pieces begin at multiples of
+ * EAGER     a complete message: `total` == `bytes`.  `offset` is lki_message.whole.
+ * ANNOUNCE  announces a message of `total` bytes, which is sent after a GRANT.  `offset` is
+ *           lki_message.whole.
+ * GRANT     requests an announced message, because the receiver's buffer is available.
+ * PIECE     `bytes` of an announced message, from `offset` on.  Pieces begin at multiples of
  *           LKI_FRAME_PIECE_BYTES.
- * CREDIT  `total` more bytes of eager messages have been consumed.  The credit of a message is
+ * CREDIT    `total` more bytes of eager messages have been consumed.  The credit of a message is
  *           LKI_FRAME_EAGER_COST more than its payload.
- * PROBE  the sender waits in this operation and asks for the position of rank `step`.  This rank is
+ * PROBE     the sender waits in this operation and asks for the position of rank `step`, which is
  *           the receiver or another rank on the receiver's host.
- * ANSWER  answers a probe about rank `step` and operation number `total` of group `offset`.
+ * ANSWER    answers a probe about rank `step` and operation number `total` of group `offset`.
  *           `value` is an lki_wire_place, and the payload is a text.  If the probe is about the
  *           sender, the header has the probed operation, or the sender's latest operation if the
  *           sender has not been in the probed one.  Otherwise it has the latest operation that the
  *           sender has observed on that rank.
- * ABORT  the sender has failed.  -`value` is the status, `step` is the culprit, and the payload is
- * a text.  GOODBYE  the last frame on all streams.  The payload has the operations that the sender
- * began
+ * ABORT     the sender has failed.  -`value` is the status, `step` is the culprit, and the payload
+ *           is a text.
+ * GOODBYE   the last frame on all streams.  The payload has the operations that the sender began
  *           last, the latest first, each as bytes 16 to 63 of a header.
  */
 #ifndef LKI_LINK_WIRE_FRAME_H
