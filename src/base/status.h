@@ -9,6 +9,9 @@
 
 #include "lockstep/base.h"
 
+/* The bytes of an error's text: the one limit for texts of failures, in memory and in messages. */
+enum { LKI_MESSAGE_BYTES = sizeof((lk_error *)0)->message };
+
 /* Records a failure (printf-like) and yields `status`, which must not be LK_OK. */
 #define lk_fail(status, ...) lki_fail((status), __FILE__, __LINE__, __VA_ARGS__)
 

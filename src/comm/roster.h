@@ -2,6 +2,7 @@
 #ifndef LKI_COMM_ROSTER_H
 #define LKI_COMM_ROSTER_H
 
+#include "base/status.h"
 #include "link/address.h"
 #include "link/operation.h"
 #include "link/tcp.h"
@@ -10,7 +11,6 @@ enum {
     LKI_RANKS_MAX     = 1024,
     LKI_PHASE_BYTES   = 64,
     LKI_PLACE_BYTES   = 112,
-    LKI_MESSAGE_BYTES = 480,
     LKI_HOST_BYTES    = 64,
     LKI_WHO_BYTES     = 280, /* lki_board_who() */
     LKI_LOSS_BYTES    = 400, /* lki_comm_loss() */

@@ -68,10 +68,8 @@ static bool passes(simulated *s, void *context)
     s->wire->link->sealed = t->sealed;
     for (uint32_t round = 0; round < ROUNDS && st == LK_OK; round++)
         st = pass_round(s, t, round, data);
-    if (st != LK_OK && !s->wire->failed) {
-        lk_error why = { .status = st, .message = "waited too long" };
-        lki_wire_abort(s->wire, s->rank, &why);
-    }
+    if (st != LK_OK)
+        lki_wire_abort(s->wire, s->rank, st, "waited too long");
     free(data);
     CHECK(st == LK_OK || st == LK_EPEER || st == LK_ETIMEOUT);
     t->failed |= (uint32_t)(st != LK_OK) << s->rank;

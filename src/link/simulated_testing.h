@@ -32,7 +32,7 @@ typedef bool (*simulated_main)(simulated *s, void *context);
         if (!(condition)) {                                                                      \
             fprintf(stderr, "%s:%d: rank %u of %u, seed %llu: %s is false; last error: %s\n",    \
                     __FILE__, __LINE__, s->rank, s->ranks, (unsigned long long)s->seed,          \
-                    #condition, lk_error_last()->message);                                       \
+                    #condition, lki_wire_failure(s->wire)->message);                             \
             return false;                                                                        \
         }                                                                                        \
     } while (0)

@@ -23,7 +23,7 @@ enum { RUNNING = 8 };
 
 void lki_span_condemn(lki_self *self)
 {
-    lk_error why     = *lk_error_last();
+    lk_error why     = *lki_wire_failure(self->wire);
     uint32_t culprit = lki_wire_culprit(self->wire);
 
     lki_board_name_hosts(why.message, self->group->board);
@@ -35,7 +35,7 @@ void lki_span_tell(const lk_comm *comm)
     lk_error why;
 
     lki_board_failure(comm->board, &why);
-    lki_wire_abort(comm->self->wire, lki_board_culprit(comm->board), &why);
+    lki_wire_abort(comm->self->wire, lki_board_culprit(comm->board), why.status, why.message);
 }
 
 /* Fails the group with this thread's error, because other ranks wait for the operation. */

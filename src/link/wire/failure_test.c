@@ -41,6 +41,11 @@ static lk_status await_failure(simulated *s)
     return st;
 }
 
+static bool says(const simulated *s, const char *text)
+{
+    return strstr(lki_wire_failure(s->wire)->message, text) != NULL;
+}
+
 /* ---- Disagreement ------------------------------------------------------------------------ */
 
 /* A disagreement of ranks 0 and 1.  The other ranks wait for rank 0. */
@@ -248,7 +253,7 @@ static bool quarrel_main(simulated *s, void *context)
         st = await_failure(s);
     }
     CHECK(st == LK_EMISMATCH && lki_wire_now_ms(s->wire) <= limit);
-    CHECK(strstr(lk_error_last()->message, q->text) != NULL);
+    CHECK(says(s, q->text));
     CHECK(lki_wire_culprit(s->wire) < 2);
     free(data);
     return true;
@@ -329,14 +334,12 @@ typedef struct {
 
 static void gives_up(simulated *s)
 {
-    lk_error why = { .status = LK_ENOMEM, .message = "out of memory: 7 bytes" };
-    lki_wire_abort(s->wire, 1, &why);
+    lki_wire_abort(s->wire, 1, LK_ENOMEM, "out of memory: 7 bytes");
 }
 
 static void waited_long(simulated *s)
 {
-    lk_error why = { .status = LK_ETIMEOUT, .message = "rank 1 waited 5 ms for rank 0" };
-    lki_wire_abort(s->wire, 0, &why);
+    lki_wire_abort(s->wire, 0, LK_ETIMEOUT, "rank 1 waited 5 ms for rank 0");
 }
 
 static void dies(simulated *s)
@@ -388,7 +391,7 @@ static bool mishap_main(simulated *s, void *context)
     if (s->rank != 1 || what->does != leaves)
         st = await_failure(s);
     CHECK(st == (s->rank == 1 ? what->own : what->verdict));
-    CHECK(s->rank == 1 || strstr(lk_error_last()->message, what->text) != NULL);
+    CHECK(s->rank == 1 || says(s, what->text));
     CHECK(s->rank == 1 || lki_wire_culprit(s->wire) == (what->does == waited_long ? 0 : 1));
     CHECK(lki_wire_now_ms(s->wire) - now <= what->within_ms + 100);
     for (uint32_t peer = 0; st != LK_OK && peer < s->ranks; peer++)
@@ -419,8 +422,6 @@ static void all_hear_of_it(void **state)
 static bool stays_failed(simulated *s, void *context)
 {
     lki_wire_op op = op_of(0, LKI_OP_BARRIER, 0), next = op_of(1, LKI_OP_BARRIER, 0);
-    lk_error    why[2] = { { .status = LK_ENOMEM, .message = "first" },
-                           { .status = LK_EIO, .message = "second" } };
     uint32_t    value = 0;
     lki_message m = message_of(op, 1 - s->rank, 0, &value, sizeof value);
 
@@ -428,18 +429,18 @@ static bool stays_failed(simulated *s, void *context)
     CHECK(lki_wire_begin(s->wire, &op) == LK_OK);
     lki_wire_receive(s->wire, &m);
     if (s->rank == 0) {
-        lki_wire_abort(s->wire, 0, &why[0]);
-        lki_wire_abort(s->wire, 1, &why[1]);
+        lki_wire_abort(s->wire, 0, LK_ENOMEM, "first");
+        lki_wire_abort(s->wire, 1, LK_EIO, "second");
     }
     lk_status st = await_failure(s);
     CHECK(st == (s->rank == 0 ? LK_ENOMEM : LK_EPEER));
-    CHECK(strstr(lk_error_last()->message, "first") != NULL && lki_wire_culprit(s->wire) == 0);
+    CHECK(says(s, "first") && lki_wire_culprit(s->wire) == 0);
     CHECK(lki_wire_begin(s->wire, &next) == st && lki_wire_end(s->wire, &op) == st);
     lki_wire_forget(s->wire, &m);
     lki_wire_receive(s->wire, &m);
     lki_wire_send(s->wire, &m);
     lki_wire_probe(s->wire);
-    CHECK(sim_progress(s, 1) == st && strstr(lk_error_last()->message, "first") != NULL);
+    CHECK(sim_progress(s, 1) == st && says(s, "first"));
     return !m.done;
 }
 
@@ -509,8 +510,8 @@ static bool only_listens(simulated *s, void *context)
     CHECK(lki_wire_begin(s->wire, &m.op) == LK_OK);
     lki_wire_send(s->wire, &m);
     CHECK(await_failure(s) == LK_EPEER && lki_wire_culprit(s->wire) == 1);
-    return strstr(lk_error_last()->message, "rank 1 is gone, last heard of in no operation: "
-                                            "stream 0 from rank 1 was closed") != NULL;
+    return says(s, "rank 1 is gone, last heard of in no operation: "
+                   "stream 0 from rank 1 was closed");
 }
 
 static void listeners_go_in_silence(void **state)
@@ -529,13 +530,12 @@ static bool nobody_listens(simulated *s, void *context)
 {
     const bool *known = context;
     lki_wire_op op    = op_of(0, LKI_OP_BARRIER, 0);
-    lk_error    why   = { .status = LK_ENOMEM, .message = "out of memory" };
     uint32_t    value = 0;
     lki_message m     = message_of(op, 1 - s->rank, 0, &value, sizeof value);
 
     CHECK(lki_wire_begin(s->wire, &op) == LK_OK);
     if (s->rank == 0) {
-        lki_wire_abort(s->wire, 0, &why);
+        lki_wire_abort(s->wire, 0, LK_ENOMEM, "out of memory");
         lki_wire_close(s->wire, *known);
         s->wire = NULL;
         return true;

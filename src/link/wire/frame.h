@@ -30,6 +30,7 @@
 #ifndef LKI_LINK_WIRE_FRAME_H
 #define LKI_LINK_WIRE_FRAME_H
 
+#include "base/status.h"
 #include "link/wire/wire.h"
 
 enum {
@@ -37,7 +38,7 @@ enum {
     LKI_FRAME_EAGER_BYTES = 64 * 1024,  /* longest message that is sent without a grant */
     LKI_FRAME_PIECE_BYTES = 256 * 1024, /* largest payload of a piece; small, so that an ABORT never
                                          * waits long behind a piece */
-    LKI_FRAME_TEXT_BYTES  = 480,
+    LKI_FRAME_TEXT_BYTES  = LKI_MESSAGE_BYTES,
     LKI_FRAME_OP_BYTES    = 48,
     LKI_FRAME_OPS_MAX     = LKI_FRAME_TEXT_BYTES / LKI_FRAME_OP_BYTES, /* in a GOODBYE */
     LKI_FRAME_EAGER_COST  = 128,

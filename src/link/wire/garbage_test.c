@@ -104,8 +104,8 @@ static void tear_down(bench *b)
 static void expect(bench *b, lk_status status, const char *text)
 {
     progress(b, status);
-    if (strstr(lk_error_last()->message, text) == NULL)
-        fail_msg("\"%s\" is not in \"%s\"", text, lk_error_last()->message);
+    if (strstr(lki_wire_failure(b->wire)->message, text) == NULL)
+        fail_msg("\"%s\" is not in \"%s\"", text, lki_wire_failure(b->wire)->message);
     assert_int_equal(lki_wire_culprit(b->wire), PEER);
     tear_down(b);
 }

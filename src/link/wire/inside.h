@@ -127,7 +127,7 @@ typedef struct {
                              * the peer */
     bool         breaking;  /* a stream has broken; an ABORT with the reason may still arrive */
     int64_t      broken_ms; /* time of the break */
-    char         broken_text[400];
+    char         broken_text[LKI_MESSAGE_BYTES];
     uint32_t      farewells; /* number of operations in the peer's GOODBYE */
     unsigned char text[LKI_FRAME_TEXT_BYTES + 1]; /* payload of the peer's ABORT, GOODBYE or
                                                    * ANSWER */

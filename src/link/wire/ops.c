@@ -254,7 +254,7 @@ lk_status lki_wire_begin(lki_wire *wire, const lki_wire_op *op)
     lki_wire_group *group;
 
     if (wire->failed)
-        return lki_fail_again(&wire->failure);
+        return wire->failure.status;
     lk_status st = make_group(wire, &group, op->group);
     if (st == LK_OK)
         st = lki_reserve((void **)&group->open, &group->open_capacity, group->open_count,
@@ -273,7 +273,7 @@ lk_status lki_wire_begin(lki_wire *wire, const lki_wire_op *op)
 lk_status lki_wire_end(lki_wire *wire, const lki_wire_op *op)
 {
     if (wire->failed)
-        return lki_fail_again(&wire->failure);
+        return wire->failure.status;
     lki_wire_group *group = find_group(wire, op->group);
     lki_open_op    *open  = group == NULL ? NULL : find_seq(group, op->seq);
     LK_ASSERT(open != NULL && open->open == 0);

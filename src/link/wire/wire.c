@@ -67,15 +67,14 @@ static void stop(lki_wire *wire)
             lki_wire_watch(wire, lki_wire_stream(wire, peer, i));
 }
 
-/* Marks the wire as failed and reports the failure to all ranks.  If the reason came from a peer
- * (`told`), reports it only to ranks to which this rank has written, because only their streams
- * would otherwise end without a reason. */
-static void fail_with(lki_wire *wire, uint32_t culprit, const lk_error *why, bool told)
+/* Marks the wire as failed for the reason in `failure.message`, and reports it to all ranks.  If
+ * the reason came from a peer (`told`), reports it only to ranks to which this rank has written,
+ * because only their streams would otherwise end without a reason. */
+static lk_status fail_with(lki_wire *wire, uint32_t culprit, lk_status status, bool told)
 {
-    wire->failed        = true;
-    wire->culprit       = culprit;
-    wire->failure       = *why;
-    wire->failure.where = "wire";
+    wire->failed         = true;
+    wire->culprit        = culprit;
+    wire->failure.status = status;
     stop(wire);
     for (uint32_t peer = 0; peer < wire->link->ranks; peer++)
         if (peer != wire->link->rank && !wire->peers[peer].left
@@ -83,43 +82,44 @@ static void fail_with(lki_wire *wire, uint32_t culprit, const lk_error *why, boo
             wire->peers[peer].saying = true;
             lki_wire_stir(wire, peer, 0);
         }
+    return status;
 }
 
 lk_status lki_wire_fail(lki_wire *wire, uint32_t culprit, lk_status status, const char *format, ...)
 {
-    lk_error why = { .status = status };
-    va_list  args;
+    va_list args;
 
+    if (wire->failed)
+        return wire->failure.status;
     va_start(args, format);
-    (void)vsnprintf(why.message, sizeof why.message, format, args);
+    (void)vsnprintf(wire->failure.message, sizeof wire->failure.message, format, args);
     va_end(args);
-    if (!wire->failed)
-        fail_with(wire, culprit, &why, false);
-    return lki_fail_again(&wire->failure);
+    return fail_with(wire, culprit, status, false);
 }
 
 lk_status lki_wire_fail_told(lki_wire *wire, uint32_t peer, const lki_frame *frame,
                              const char *text)
 {
-    lk_error why     = { .status = LK_EPEER };
     uint32_t culprit = frame->step < wire->link->ranks ? frame->step : peer;
     int64_t  told    = -(int64_t)frame->value;
+    bool     known   = told == LK_EMISMATCH || told == LK_ETIMEOUT || told == LK_EPEER;
+    char     who[32] = "";
 
-    if (told == LK_EMISMATCH || told == LK_ETIMEOUT || told == LK_EPEER) {
-        why.status = (lk_status)told;
-        (void)snprintf(why.message, sizeof why.message, "%s", text);
-    } else {
-        (void)snprintf(why.message, sizeof why.message, "rank %u gave up: %.400s", peer, text);
-    }
-    fail_with(wire, culprit, &why, true);
-    return lki_fail_again(&wire->failure);
+    if (!known)
+        (void)snprintf(who, sizeof who, "rank %u gave up: ", peer);
+    (void)snprintf(wire->failure.message, sizeof wire->failure.message, "%s%s", who, text);
+    return fail_with(wire, culprit, known ? (lk_status)told : LK_EPEER, true);
 }
 
-void lki_wire_abort(lki_wire *wire, uint32_t culprit, const lk_error *why)
+void lki_wire_abort(lki_wire *wire, uint32_t culprit, lk_status status, const char *why)
 {
-    if (!wire->failed)
-        fail_with(wire, culprit, why, false);
+    (void)lki_wire_fail(wire, culprit, status, "%s", why);
     (void)lki_wire_write(wire);
+}
+
+const lk_error *lki_wire_failure(const lki_wire *wire)
+{
+    return &wire->failure;
 }
 
 uint32_t lki_wire_culprit(const lki_wire *wire)
@@ -150,7 +150,7 @@ static lk_status fail_gone(lki_wire *wire, uint32_t rank)
 
     if (peer->heard.print.what != 0)
         lki_print_text(last, sizeof last, peer->heard.print, peer->heard.seq, peer->heard.label);
-    return lki_wire_fail(wire, rank, LK_EPEER, "rank %u is gone, last heard of in %s: %.300s", rank,
+    return lki_wire_fail(wire, rank, LK_EPEER, "rank %u is gone, last heard of in %s: %s", rank,
                          last, peer->broken_text);
 }
 
@@ -208,8 +208,7 @@ lk_status lki_wire_broken(lki_wire *wire, lki_stream *stream, bool reading)
         peer->breaking  = true;
         peer->broken_ms = lki_wire_now_ms(wire);
         wire->breaking++;
-        (void)snprintf(peer->broken_text, sizeof peer->broken_text, "%.390s",
-                       lk_error_last()->message);
+        memcpy(peer->broken_text, lk_error_last()->message, sizeof peer->broken_text);
     }
     bool last = reading && stream->index == 0 && peer->known && !peer->left;
     return last ? judge(wire, stream->peer) : LK_OK;
@@ -461,7 +460,7 @@ lk_status lki_wire_progress(lki_wire *wire, int64_t ms, bool *moved)
     if (!wire->failed)
         return LK_OK;
     (void)lki_wire_write(wire);
-    return lki_fail_again(&wire->failure);
+    return wire->failure.status;
 }
 
 lki_wire_op lki_wire_heard(const lki_wire *wire, uint32_t peer)

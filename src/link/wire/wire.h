@@ -110,7 +110,7 @@ void lki_wire_forget(lki_wire *wire, lki_message *message);
 
 /* Sends and receives as much as possible.  If no bytes can be moved, waits up to `ms`.  *moved
  * becomes true if bytes were sent or received.  A failure (LK_EPEER, LK_EMISMATCH, ...) is final,
- * and all later calls return it. */
+ * and all later calls return its status; lki_wire_failure() has the reason. */
 LK_NODISCARD lk_status lki_wire_progress(lki_wire *wire, int64_t ms, bool *moved);
 
 /* Sends probes to the peers for which open messages wait, if probes are due.  They are due 20 ms
@@ -133,6 +133,11 @@ const lki_wire_word *lki_wire_word_of(const lki_wire *wire, uint32_t rank, const
  * answers name operations only. */
 void lki_wire_look_by(lki_wire *wire, lki_wire_eyes eyes, void *context);
 
+/* Returns the first failure of the wire, which never changes; its status is LK_OK while there is
+ * none.  Calls on a wire that has failed return this status.  The text is here only, not in
+ * lk_error_last(). */
+const lk_error *lki_wire_failure(const lki_wire *wire);
+
 /* Returns the rank that caused the failure of the wire. */
 uint32_t lki_wire_culprit(const lki_wire *wire);
 
@@ -140,8 +145,9 @@ uint32_t lki_wire_culprit(const lki_wire *wire);
  * first frame. */
 lki_wire_op lki_wire_heard(const lki_wire *wire, uint32_t peer);
 
-/* Fails the wire with the error `why`, and reports it to every reachable rank. */
-void lki_wire_abort(lki_wire *wire, uint32_t culprit, const lk_error *why);
+/* Fails the wire, unless it has failed already, and reports the reason `why` to every reachable
+ * rank. */
+void lki_wire_abort(lki_wire *wire, uint32_t culprit, lk_status status, const char *why);
 
 const lki_link *lki_wire_link(const lki_wire *wire);
 lki_wire_counts lki_wire_count(const lki_wire *wire);
