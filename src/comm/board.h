@@ -110,12 +110,8 @@ typedef struct {
 
     alignas(LKI_LINE) _Atomic uint32_t state;
     _Atomic int32_t  pid, exit_code, signal;
-    _Atomic uint32_t erred; /* 0, then 1 forever: the rank has failed, and the four fields below are
-                             * valid */
-    uint32_t         culprit; /* the rank to blame */
-    lk_status        status;  /* error of this rank */
-    lk_status        verdict; /* status that the other ranks return */
-    char             message[LKI_MESSAGE_BYTES];
+    _Atomic uint32_t erred; /* 0, then 1 forever: the rank has failed, and `failure` is final */
+    lki_failure      failure;
 
     /* Fields for jobs on several hosts.  The launcher sets `host` before any worker starts.  The
      * rank sets `address`, or the launcher if the rank is on another host. */
@@ -205,7 +201,7 @@ void lki_wake_all(lki_board *board);
 
 /* ---- Records ----------------------------------------------------------------------------- */
 
-/* Takes a snapshot of a rank's record. */
+/* Takes a snapshot of a rank's record.  The text of its error stays in the record. */
 void lki_board_view(const lki_board *board, uint32_t rank, lki_rank_view *out);
 
 /* Writes "rank 5 (pid 4711)", or "rank 5 (host b, pid 4711)" in a job on several hosts.  The text
@@ -223,15 +219,13 @@ bool lki_board_ended(lki_board *board, uint32_t rank, int exit_code, int signal)
 
 /* ---- Failures ---------------------------------------------------------------------------- */
 
-/* Copies the failure of the group to *out, for a process that is not a rank of the group. */
-void lki_board_failure(const lki_board *board, lk_error *out);
-
-/* Returns the rank that caused the group's failure. */
-uint32_t lki_board_culprit(const lki_board *board);
+/* Returns the failure of the group, or NULL. */
+const lki_failure *lki_board_failure(const lki_board *board);
 
 /* Makes `record` the group's failure if there is none yet.  `culprit` is the rank to blame.
- * `status` is the error of the record's own rank, `verdict` the error that the other ranks
- * return. */
+ * `status` is the error of the record's own rank, `verdict` the error that the other ranks return.
+ * If they differ, the other ranks also report who gave up, and where.  Adds host names as in
+ * lki_board_name_hosts(). */
 void lki_board_condemn(lki_board *board, uint32_t record, uint32_t culprit, lk_status status,
                        lk_status verdict, const char *message);
 

@@ -24,6 +24,15 @@ typedef enum {
     LKI_RANK_DEAD,    /* the process of the rank ended with a signal or a status other than 0 */
 } lki_rank_state;
 
+/* The first error of a rank.  It is final once it is published, so readers use it in place. */
+typedef struct {
+    uint32_t  culprit; /* the rank to blame */
+    lk_status status;  /* error of the rank itself */
+    lk_status verdict; /* error that the other ranks return */
+    uint32_t  own;     /* start of the rank's own text in `text`; other ranks report all of it */
+    char      text[LKI_MESSAGE_BYTES];
+} lki_failure;
+
 /* A snapshot of a rank's record, taken without stopping the rank. */
 typedef struct {
     lki_rank_state state;
@@ -36,7 +45,7 @@ typedef struct {
     char           operation[LKI_OPERATION_BYTES]; /* "all_reduce #12 (F32, 100 elements)" */
     char           place[LKI_PLACE_BYTES];         /* "at step 12 in backward" */
     lk_status      status;      /* first error of the rank; LK_OK if none */
-    char           message[LKI_MESSAGE_BYTES];
+    const char    *message;     /* its text, in the record; "" if none */
 } lki_rank_view;
 
 /* ---- Sets of ranks ----------------------------------------------------------------------- */

@@ -251,10 +251,9 @@ static void hear_introductions(lki_job *job)
  * ranks agreed to end the group. */
 static bool is_known(const lki_job *job, const lki_verdict *verdict)
 {
-    lk_error ours;
-    uint32_t culprit;
-    return lki_control_failed(job->control, &culprit, &ours)
-           && strcmp(ours.message, verdict->message) == 0;
+    const lki_failure *ours = lki_control_failure(job->control);
+
+    return ours != NULL && strcmp(ours->text, verdict->message) == 0;
 }
 
 static void hear_ended(const lki_job *job, const lki_rank_end *end)
@@ -422,17 +421,18 @@ static void introduce(lki_job *job)
 void lki_nodes_look(lki_job *job)
 {
     lki_saying ours = {.kind = LKI_SAY_VERDICT, .epoch = job->epoch};
-    lk_error   why;
 
     if (job->outside)
         return;
     if (!job->introduced && lki_rebuild_concerns(job))
         introduce(job);
-    if (job->told || !lki_control_failed(job->control, &ours.verdict.culprit, &why))
+    const lki_failure *f = lki_control_failure(job->control);
+    if (job->told || f == NULL)
         return;
-    job->told           = true;
-    ours.verdict.status = why.status;
-    memcpy(ours.verdict.message, why.message, sizeof ours.verdict.message);
+    job->told            = true;
+    ours.verdict.culprit = f->culprit;
+    ours.verdict.status  = f->verdict;
+    memcpy(ours.verdict.message, f->text, sizeof ours.verdict.message);
     lki_nodes_say(job, &ours);
 }
 

@@ -290,8 +290,8 @@ static void tell_others(lki_job *job, uint32_t timeout_ms)
 
 void lki_rebuild_turn(lki_job *job)
 {
-    uint32_t timeout_ms = asked_ms(job), first;
-    lk_error error;
+    uint32_t           timeout_ms = asked_ms(job);
+    const lki_failure *f          = lki_control_failure(job->control);
 
     if (job->outside)
         return;
@@ -303,8 +303,7 @@ void lki_rebuild_turn(lki_job *job)
     if (refuse(job))
         return;
     tell_others(job, timeout_ms);
-    if (!lki_rebuild_pending(job) && lki_control_failed(job->control, &first, &error)
-        && error.status == LK_ETIMEOUT)
+    if (!lki_rebuild_pending(job) && f != NULL && f->verdict == LK_ETIMEOUT)
         lki_job_kill_stopped(job);
     if (!any_missing(job)) {
         settle(job);

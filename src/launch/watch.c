@@ -181,8 +181,7 @@ static bool tell_the_others(lki_job *job, uint32_t i)
 {
     lki_worker *worker = &job->workers[i];
     bool        joined = has_joined(job, i);
-    lk_error    error;
-    uint32_t    first, rank = lki_rank_of_worker(job, i);
+    uint32_t    rank   = lki_rank_of_worker(job, i);
 
     if (lki_left_on_request(job, worker)) {
         (void)lki_control_ended(job->control, rank, 0, 0);
@@ -193,8 +192,8 @@ static bool tell_the_others(lki_job *job, uint32_t i)
         worker->status = gone ? 1 : 0; /* the actual status is unknown */
         return gone;
     }
-    worker->told = joined && worker->signal == 0 &&
-                   lki_control_failed(job->control, &first, &error) && first != rank;
+    const lki_failure *f = lki_control_failure(job->control);
+    worker->told = joined && worker->signal == 0 && f != NULL && f->culprit != rank;
     if (!lki_control_ended(job->control, rank, worker->status, worker->signal))
         return false;
     /* after a request to stop, a worker that had not joined has obeyed the signal; others may be

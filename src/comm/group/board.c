@@ -213,9 +213,10 @@ void lki_board_view(const lki_board *board, uint32_t rank, lki_rank_view *out)
     else
         snprintf(out->place, sizeof out->place, "at step %llu%s%s", (unsigned long long)out->step,
                  out->phase[0] != '\0' ? " in " : "", out->phase);
+    out->message = "";
     if (atomic_load_explicit(&record->erred, memory_order_acquire) != 0) {
-        out->status = record->status;
-        memcpy(out->message, record->message, sizeof out->message);
+        out->status  = record->failure.status;
+        out->message = record->failure.text + record->failure.own;
     }
 }
 
@@ -235,7 +236,7 @@ static void how_it_ended(char *out, size_t bytes, int exit_code, int signal)
 bool lki_board_ended(lki_board *board, uint32_t rank, int exit_code, int signal)
 {
     lki_rank *record = &board->ranks[rank];
-    char      how[64], message[480];
+    char      how[64], message[LKI_MESSAGE_BYTES];
 
     atomic_store(&record->exit_code, exit_code);
     atomic_store(&record->signal, signal);
@@ -250,9 +251,9 @@ bool lki_board_ended(lki_board *board, uint32_t rank, int exit_code, int signal)
     lki_board_who(who, board, rank, "");
     atomic_store(&record->state, LKI_RANK_DEAD);
     how_it_ended(how, sizeof how, exit_code, signal);
-    int used = snprintf(message, sizeof message, "%.200s %s %s", who, how, view.place);
+    int used = snprintf(message, sizeof message, "%s %s %s", who, how, view.place);
     if (view.status != LK_OK)
-        snprintf(message + used, sizeof message - (size_t)used, ": %.240s", view.message);
+        snprintf(message + used, sizeof message - (size_t)used, ": %s", view.message);
     lki_board_condemn(board, board->size, rank, LK_EPEER, LK_EPEER, message);
     return true;
 }

@@ -530,7 +530,7 @@ void lk_comm_abort(lk_comm *comm)
         lki_board_condemn(comm->board, rank, rank, last.status, LK_EPEER, last.message);
     } else {
         lki_rank_view view;
-        char          message[480], who[LKI_WHO_BYTES];
+        char          message[LKI_MESSAGE_BYTES], who[LKI_WHO_BYTES];
         lki_board_view(comm->board, rank, &view);
         lki_board_who(who, comm->board, rank, "");
         snprintf(message, sizeof message, "%s called lk_comm_abort() %s", who, view.place);

@@ -18,16 +18,30 @@
 
 /* ---- Recording a failure ----------------------------------------------------------------- */
 
+/* Writes which rank gave up, and where, before the rank's own text.  Returns the bytes written. */
+static uint32_t write_lead(char out[LKI_MESSAGE_BYTES], const lki_board *board, uint32_t record)
+{
+    lki_rank_view view;
+    char          who[LKI_WHO_BYTES];
+
+    lki_board_view(board, record, &view);
+    lki_board_who(who, board, record, "");
+    return (uint32_t)snprintf(out, LKI_MESSAGE_BYTES, "%s gave up %s: ", who, view.place);
+}
+
 void lki_board_condemn(lki_board *board, uint32_t record, uint32_t culprit, lk_status status,
                        lk_status verdict, const char *message)
 {
-    lki_rank *writer = &board->ranks[record];
+    lki_rank    *writer = &board->ranks[record];
+    lki_failure *f      = &writer->failure;
 
     if (atomic_load(&writer->erred) == 0) {
-        writer->culprit = culprit;
-        writer->status  = status;
-        writer->verdict = verdict;
-        snprintf(writer->message, sizeof writer->message, "%s", message);
+        f->culprit = culprit;
+        f->status  = status;
+        f->verdict = verdict;
+        f->own     = status == verdict ? 0 : write_lead(f->text, board, record);
+        (void)snprintf(f->text + f->own, sizeof f->text - f->own, "%s", message);
+        lki_board_name_hosts(f->text, board);
         atomic_store_explicit(&writer->erred, 1, memory_order_release);
     }
     uint32_t none = 0;
@@ -35,41 +49,20 @@ void lki_board_condemn(lki_board *board, uint32_t record, uint32_t culprit, lk_s
     lki_wake_all(board);
 }
 
-uint32_t lki_board_culprit(const lki_board *board)
+const lki_failure *lki_board_failure(const lki_board *board)
 {
-    uint32_t record = atomic_load_explicit(&board->failed, memory_order_acquire) - 1;
-    LK_ASSERT(record <= board->size);
-    return board->ranks[record].culprit;
-}
+    uint32_t failed = atomic_load_explicit(&board->failed, memory_order_acquire);
 
-void lki_board_failure(const lki_board *board, lk_error *out)
-{
-    uint32_t        record = atomic_load_explicit(&board->failed, memory_order_acquire) - 1;
-    const lki_rank *writer = &board->ranks[record];
-    LK_ASSERT(record <= board->size);
-
-    out->status = writer->verdict;
-    out->where  = "comm";
-    if (writer->status == writer->verdict) {
-        memcpy(out->message, writer->message, sizeof out->message);
-        return;
-    }
-    lki_rank_view view;
-    char          who[LKI_WHO_BYTES];
-    lki_board_view(board, record, &view);
-    lki_board_who(who, board, record, "");
-    snprintf(out->message, sizeof out->message, "%.104s gave up %.111s: %.250s", who, view.place,
-             view.message);
+    LK_ASSERT(failed <= board->size + 1);
+    return failed == 0 ? NULL : &board->ranks[failed - 1].failure;
 }
 
 bool lk_comm_has_lost(const lk_comm *comm)
 {
-    uint32_t record = atomic_load_explicit(&comm->board->failed, memory_order_acquire);
-    if (record == 0)
-        return false;
-    const lki_rank *writer = &comm->board->ranks[record - 1];
-    return writer->status == writer->verdict
-           && (writer->status == LK_EPEER || writer->status == LK_ETIMEOUT);
+    const lki_failure *f = lki_board_failure(comm->board);
+
+    return f != NULL && f->status == f->verdict
+           && (f->status == LK_EPEER || f->status == LK_ETIMEOUT);
 }
 
 void lki_failure_spread(const lk_comm *comm)
@@ -91,24 +84,27 @@ bool lki_comm_has_failed(const lk_comm *comm)
 
 uint32_t lki_comm_culprit(const lk_comm *failed)
 {
-    return lki_board_culprit(failed->board);
+    const lki_failure *f = lki_board_failure(failed->board);
+
+    LK_ASSERT(f != NULL);
+    return f->culprit;
 }
 
 lk_status lki_group_failure(const lk_comm *comm)
 {
-    lk_error error;
+    const lki_failure *f = lki_board_failure(comm->board);
 
+    LK_ASSERT(f != NULL);
     lki_failure_spread(comm);
-    lki_board_failure(comm->board, &error);
     if (comm->self->flight != NULL)
-        lki_flight_failed(comm->self->flight, error.status, error.message);
-    return lki_fail_again(&error);
+        lki_flight_failed(comm->self->flight, f->verdict, f->text);
+    return lk_fail(f->verdict, "%s", f->text);
 }
 
 lk_status lki_fail_group(lk_comm *comm, uint32_t culprit, lk_status verdict, const char *format,
                          ...)
 {
-    char    message[sizeof comm->me->message];
+    char    message[LKI_MESSAGE_BYTES];
     va_list args;
 
     va_start(args, format);

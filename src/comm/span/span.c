@@ -23,28 +23,24 @@ enum { RUNNING = 8 };
 
 void lki_span_condemn(lki_self *self)
 {
-    lk_error why     = *lki_wire_failure(self->wire);
-    uint32_t culprit = lki_wire_culprit(self->wire);
+    const lk_error *why = lki_wire_failure(self->wire);
 
-    lki_board_name_hosts(why.message, self->group->board);
-    lki_board_condemn(self->group->board, self->rank, culprit, why.status, why.status, why.message);
+    lki_board_condemn(self->group->board, self->rank, lki_wire_culprit(self->wire), why->status,
+                      why->status, why->message);
 }
 
 void lki_span_tell(const lk_comm *comm)
 {
-    lk_error why;
+    const lki_failure *f = lki_board_failure(comm->board);
 
-    lki_board_failure(comm->board, &why);
-    lki_wire_abort(comm->self->wire, lki_board_culprit(comm->board), why.status, why.message);
+    lki_wire_abort(comm->self->wire, f->culprit, f->verdict, f->text);
 }
 
 /* Fails the group with this thread's error, because other ranks wait for the operation. */
 static lk_status fail_here(lk_comm *comm)
 {
-    char text[400];
-
-    snprintf(text, sizeof text, "%.399s", lk_error_last()->message);
-    return lki_fail_group(comm, comm->self->rank, LK_EPEER, "rank %u: %s", comm->self->rank, text);
+    return lki_fail_group(comm, comm->self->rank, LK_EPEER, "rank %u: %s", comm->self->rank,
+                          lk_error_last()->message);
 }
 
 /* ---- The problem and the name of a request ----------------------------------------------- */

@@ -249,10 +249,10 @@ bool lki_control_vanished(lki_control *control, uint32_t rank)
         return lki_control_ended(control, rank, 0, 0);
     lki_board_who(who, board, rank, "");
     atomic_store(&board->ranks[rank].state, LKI_RANK_DEAD);
-    int used = snprintf(message, sizeof message, "%.104s is gone: its process ended without "
+    int used = snprintf(message, sizeof message, "%s is gone: its process ended without "
                         "leaving the group, %s", who, view.place);
     if (view.status != LK_OK)
-        snprintf(message + used, sizeof message - (size_t)used, ": %.200s", view.message);
+        snprintf(message + used, sizeof message - (size_t)used, ": %s", view.message);
     lki_board_condemn(board, board->size, rank, LK_EPEER, LK_EPEER, message);
     return true;
 }
@@ -278,13 +278,9 @@ void lki_control_view(const lki_control *control, uint32_t rank, lki_rank_view *
     lki_board_view(control->board, rank, out);
 }
 
-bool lki_control_failed(const lki_control *control, uint32_t *rank, lk_error *error)
+const lki_failure *lki_control_failure(const lki_control *control)
 {
-    if (atomic_load(&control->board->failed) == 0)
-        return false;
-    *rank = lki_board_culprit(control->board);
-    lki_board_failure(control->board, error);
-    return true;
+    return lki_board_failure(control->board);
 }
 
 void lki_control_who(const lki_control *control, uint32_t rank, char out[LKI_WHO_BYTES])

@@ -189,10 +189,10 @@ void lki_control_ended_there(lki_control *control, uint32_t rank, int exit_code,
 void lki_control_condemn(lki_control *control, uint32_t culprit, lk_status status,
                          const char *message);
 
+/* Takes a snapshot of a rank's record.  Its message is borrowed until the next epoch. */
 void lki_control_view(const lki_control *control, uint32_t rank, lki_rank_view *out);
 
-/* Returns true if the group has failed.  Then *rank is the first rank that failed, and *error is
- * the error that the others return. */
-bool lki_control_failed(const lki_control *control, uint32_t *rank, lk_error *error);
+/* Returns the failure of the group, or NULL.  It is borrowed until the next epoch. */
+const lki_failure *lki_control_failure(const lki_control *control);
 
 #endif

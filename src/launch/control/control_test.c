@@ -95,8 +95,6 @@ static void the_view_is_what_the_rank_said(void **state)
     lki_control  *control;
     lki_rank_view view;
     lk_comm      *comm;
-    uint32_t      rank;
-    lk_error      error;
 
     (void)state;
     assert_int_equal(lki_control_create(&control, lki_roster_alone(1)), LK_OK);
@@ -112,7 +110,7 @@ static void the_view_is_what_the_rank_said(void **state)
     assert_int_equal(view.step, 41);
     assert_int_equal(strlen(view.phase), LKI_PHASE_BYTES - 1);
     assert_string_equal(view.operation, "barrier #0");
-    assert_false(lki_control_failed(control, &rank, &error));
+    assert_null(lki_control_failure(control));
 
     assert_false(lki_comm_stop_requested(comm));
     lki_control_request_stop(control);
@@ -120,9 +118,12 @@ static void the_view_is_what_the_rank_said(void **state)
 
     assert_int_equal(lk_fail(LK_EIO, "the disk is full"), LK_EIO);
     lk_comm_abort(comm);
-    assert_true(lki_control_failed(control, &rank, &error));
-    assert_int_equal(rank, 0);
-    assert_non_null(strstr(error.message, "the disk is full"));
+    const lki_failure *f = lki_control_failure(control);
+    assert_non_null(f);
+    assert_int_equal(f->culprit, 0);
+    assert_int_equal(f->verdict, LK_EPEER);
+    assert_non_null(strstr(f->text, "gave up at step 41 in "));
+    assert_non_null(strstr(f->text, ": the disk is full"));
     lki_control_view(control, 0, &view);
     assert_int_equal(view.state, LKI_RANK_FAILED);
     assert_int_equal(view.status, LK_EIO);
@@ -135,21 +136,19 @@ static void the_first_failure_stays(void **state)
 {
     lki_control  *control;
     lki_rank_view view;
-    uint32_t      rank;
-    lk_error      error;
 
     (void)state;
     assert_int_equal(lki_control_create(&control, lki_roster_alone(SIZE)), LK_OK);
     lki_control_started(control, 2, 77);
     assert_false(lki_control_ended(control, 0, 0, 0));
-    assert_false(lki_control_failed(control, &rank, &error));
+    assert_null(lki_control_failure(control));
     assert_true(lki_control_ended(control, 2, 0, SIGSEGV));
     assert_true(lki_control_ended(control, 1, 3, 0));
-    assert_true(lki_control_failed(control, &rank, &error));
-    assert_int_equal(rank, 2);
-    assert_int_equal(error.status, LK_EPEER);
-    assert_string_equal(error.message,
-                        "rank 2 (pid 77) was killed by SIGSEGV before its first step");
+    const lki_failure *f = lki_control_failure(control);
+    assert_non_null(f);
+    assert_int_equal(f->culprit, 2);
+    assert_int_equal(f->verdict, LK_EPEER);
+    assert_string_equal(f->text, "rank 2 (pid 77) was killed by SIGSEGV before its first step");
     lki_control_view(control, 1, &view);
     assert_int_equal(view.state, LKI_RANK_DEAD);
     assert_int_equal(view.exit_code, 3);
