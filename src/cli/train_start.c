@@ -120,8 +120,6 @@ static lk_status work(lk_comm *comm, void *context)
         config.stop_context = comm;
     }
     lk_status status = lk_train_run(comm, &config, &result);
-    if (status != LK_OK && status != LK_ESTOPPED)
-        lk_comm_abort(comm);
     if (result.speaks)
         options->result = result;
     return status;

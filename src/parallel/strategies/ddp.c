@@ -20,6 +20,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "comm/worker.h"
 #include "device/reduce.h"
 #include "parallel/strategies/ddp.h"
 #include "tensor/exec.h"
@@ -207,10 +208,9 @@ void lki_ddp_begin_step(lk_parallel *parallel, lki_ddp *self)
     else if (self->sums != NULL)
         send_sums(self, self->sums);
     self->begun  = true;
-    self->astray = false;
+    self->astray = self->lost = false;
     self->lent   = 0;
     lki_counter_begin(&self->counter, parallel->leaves);
-    self->lost    = (lk_error){ .status = LK_OK };
     self->merged = self->started = self->completed = 0;
     for (uint32_t b = 0; b < self->reduction_count; b++)
         self->reductions[b].pending = self->reductions[b].terms;
@@ -313,7 +313,7 @@ lk_status lki_ddp_remember(const lk_parallel *parallel, lki_ddp *self, lk_status
 {
     if (!parallel->ledger.kept || (status != LK_EPEER && status != LK_ETIMEOUT))
         return status;
-    self->lost = *lk_error_last();
+    self->lost = true;
     return LK_OK;
 }
 
@@ -328,7 +328,7 @@ static bool replaces(const lk_parallel *parallel, const lki_ddp *self)
 static lk_status ddp_term_ready(lk_parallel *parallel, uint32_t term)
 {
     lki_ddp *self = lki_ddp_of(parallel);
-    if (!self->last_leaf || self->lost.status != LK_OK || parallel->effects.holds_back)
+    if (!self->last_leaf || self->lost || parallel->effects.holds_back)
         return LK_OK;
     const lki_layout *layout = parallel->layout;
     for (uint32_t b = layout->first_bucket[term]; b <= layout->last_bucket[term]; b++) {
@@ -369,7 +369,7 @@ lk_status lki_ddp_end_last(lk_parallel *parallel, lki_ddp *self)
         lki_ddp_change(parallel, self, self->merges[0].left);
         send_sums(self, lki_ddp_buffer(parallel, self->merges[0].left));
     }
-    if (self->lost.status != LK_OK)
+    if (self->lost)
         return LK_OK;
     return lki_ddp_remember(parallel, self, lki_ddp_start_all(parallel, self));
 }
@@ -389,8 +389,7 @@ static lk_status ddp_progress(lk_parallel *parallel)
     lki_ddp  *self   = lki_ddp_of(parallel);
     lk_status status = LK_OK;
     bool      done   = true;
-    while (done && status == LK_OK && self->lost.status == LK_OK &&
-           self->completed < self->started)
+    while (done && status == LK_OK && !self->lost && self->completed < self->started)
         status = complete_oldest(self, false, &done);
     return lki_ddp_remember(parallel, self, status);
 }
@@ -409,8 +408,8 @@ static lk_status ddp_reduce(lk_parallel *parallel, lki_gradients *sums)
     bool done;
     if (lki_turns(parallel) == 0)
         LK_TRY(start_without_leaves(parallel, self));
-    if (self->lost.status != LK_OK)
-        return lki_fail_again(&self->lost);
+    if (self->lost)
+        return lki_group_failure(parallel->comm);
     LK_ASSERT(self->started == self->reduction_count);
     while (self->completed < self->started)
         LK_TRY(complete_oldest(self, true, &done));

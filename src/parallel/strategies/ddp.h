@@ -26,8 +26,7 @@ typedef struct {
     float            *home;    /* the gradient space that receives this step's sums */
     lki_tag          *tags;    /* [buffers]; NULL without a ledger */
     size_t            room;    /* number of buffers on each host */
-    /* the failure of a peer in this step; its .status is LK_OK if there was none */
-    lk_error          lost;
+    bool              lost; /* with a ledger: the group has failed in this step */
     lki_virtual_plan  plan;
     lki_merge_counter counter;
     lki_reduction    *reductions;
@@ -120,7 +119,7 @@ void                   lki_ddp_hold_counted(lk_parallel *parallel, lki_ddp *self
 /* Starts all reductions when all gradients of this rank are complete. */
 LK_NODISCARD lk_status lki_ddp_start_all(lk_parallel *parallel, lki_ddp *self);
 
-/* With a ledger, stores the failure of a peer until all of this rank's virtual workers are
+/* With a ledger, postpones the failure of the group until all of this rank's virtual workers are
  * computed, and returns LK_OK.  Returns any other failure at once. */
 LK_NODISCARD lk_status lki_ddp_remember(const lk_parallel *parallel, lki_ddp *self,
                                         lk_status status);

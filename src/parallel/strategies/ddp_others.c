@@ -37,7 +37,7 @@ static bool begin_other(lk_parallel *parallel, lki_gradients *out, uint32_t *pla
     while (buffer < end && !is_free(self, buffer))
         buffer++;
     bool handed = self->started == self->reduction_count;
-    if (buffer == end || self->lost.status != LK_OK || (handed && self->astray))
+    if (buffer == end || self->lost || (handed && self->astray))
         return false;
     self->lent |= UINT64_C(1) << buffer;
     lki_ddp_change(parallel, self, buffer);
@@ -95,7 +95,7 @@ static lk_status use_other(lk_parallel *parallel, uint32_t leaf, uint32_t place,
 
     if (!self->begun)
         lki_ddp_begin_step(parallel, self);
-    if (self->lost.status != LK_OK)
+    if (self->lost)
         return LK_OK;
     self->astray = true;
     if (begun && self->last_leaf)
@@ -114,7 +114,7 @@ static lk_status wait_for(lki_ddp *self, double seconds, bool *over)
 {
     double end = lki_seconds() + seconds;
 
-    while (self->completed < self->started && self->lost.status == LK_OK) {
+    while (self->completed < self->started && !self->lost) {
         lki_reduction *r    = &self->reductions[self->completed];
         double         left = 1e3 * (end - lki_seconds());
         lk_status status = r->request == NULL

@@ -230,6 +230,8 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
         lk_comm_abort(s.comm); /* records this rank's error and wakes the other ranks */
     }
     lk_status closed = lki_session_close(&s);
+    if (status == LK_OK && closed != LK_OK)
+        lk_comm_abort(s.comm); /* NULL if the rank has not entered: then does nothing */
     if (s.comm != comm)
         lk_comm_free(s.comm);
     lki_surroundings_leave(&around);
