@@ -52,7 +52,7 @@ typedef struct {
     uint64_t seal;
     int64_t  at;
     int64_t  status;
-    char     text[480];
+    char     text[LKI_MESSAGE_BYTES];
 } lki_flight_failure;
 
 typedef struct {

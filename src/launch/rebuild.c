@@ -196,8 +196,7 @@ static void fall_out(lki_job *job, uint32_t culprit)
                        .epoch   = job->epoch,
                        .verdict = {.culprit = culprit, .status = LK_EPEER}};
 
-    (void)snprintf(ours.verdict.message, sizeof ours.verdict.message, "%.400s",
-                   lk_error_last()->message);
+    memcpy(ours.verdict.message, lk_error_last()->message, sizeof ours.verdict.message);
     lki_nodes_say(job, &ours);
     job->told = true;
     lki_job_fail(job);

@@ -48,7 +48,7 @@ lk_status lki_agree(lk_comm *comm, lk_status mine)
     LK_TRY(lki_op_open(&op, comm, lki_print_make(LKI_OP_AGREE, LK_F32, 0, 0)));
     outcome *told = lki_op_payload(comm, &op, comm->rank, sizeof *told);
     told->status  = mine;
-    snprintf(told->message, sizeof told->message, "%.400s", mine == LK_OK ? "" : error.message);
+    snprintf(told->message, sizeof told->message, "%s", mine == LK_OK ? "" : error.message);
     lki_op_publish(comm, &op);
     LK_TRY(lki_op_meet(comm, &op));
     lk_status st = first_failure(comm, &op);

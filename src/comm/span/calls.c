@@ -37,7 +37,7 @@ lk_status lki_span_agree(lk_comm *comm, lk_status mine)
         return LK_OK;
     told.where = NULL;
     LK_TRY(lk_broadcast(comm, &told, sizeof told, lowest));
-    return lk_fail(told.status, "rank %u: %.400s", lowest, told.message);
+    return lk_fail(told.status, "rank %u: %s", lowest, told.message);
 }
 
 /* ---- Arenas ------------------------------------------------------------------------------ */
