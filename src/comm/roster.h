@@ -13,6 +13,7 @@ enum {
     LKI_PLACE_BYTES   = 112,
     LKI_HOST_BYTES    = 64,
     LKI_WHO_BYTES     = 280, /* lki_board_who() */
+    LKI_LEAD_BYTES    = LKI_WHO_BYTES + LKI_PLACE_BYTES + 16, /* "rank 5 (...) gave up at ...: " */
     LKI_LOSS_BYTES    = 400, /* lki_comm_loss() */
 };
 
@@ -29,8 +30,9 @@ typedef struct {
     uint32_t  culprit; /* the rank to blame */
     lk_status status;  /* error of the rank itself */
     lk_status verdict; /* error that the other ranks return */
-    uint32_t  own;     /* start of the rank's own text in `text`; other ranks report all of it */
-    char      text[LKI_MESSAGE_BYTES];
+    uint32_t  own;     /* start of the rank's own text in `text`; other ranks report all of it, as
+                        * far as LKI_MESSAGE_BYTES allow */
+    char      text[LKI_LEAD_BYTES + LKI_MESSAGE_BYTES];
 } lki_failure;
 
 /* A snapshot of a rank's record, taken without stopping the rank. */

@@ -253,7 +253,8 @@ static bool is_known(const lki_job *job, const lki_verdict *verdict)
 {
     const lki_failure *ours = lki_control_failure(job->control);
 
-    return ours != NULL && strcmp(ours->text, verdict->message) == 0;
+    return ours != NULL
+           && strncmp(ours->text, verdict->message, sizeof verdict->message - 1) == 0;
 }
 
 static void hear_ended(const lki_job *job, const lki_rank_end *end)
@@ -432,7 +433,7 @@ void lki_nodes_look(lki_job *job)
     job->told            = true;
     ours.verdict.culprit = f->culprit;
     ours.verdict.status  = f->verdict;
-    memcpy(ours.verdict.message, f->text, sizeof ours.verdict.message);
+    memcpy(ours.verdict.message, f->text, sizeof ours.verdict.message - 1);
     lki_nodes_say(job, &ours);
 }
 

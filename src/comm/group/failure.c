@@ -19,14 +19,14 @@
 /* ---- Recording a failure ----------------------------------------------------------------- */
 
 /* Writes which rank gave up, and where, before the rank's own text.  Returns the bytes written. */
-static uint32_t write_lead(char out[LKI_MESSAGE_BYTES], const lki_board *board, uint32_t record)
+static uint32_t write_lead(char out[LKI_LEAD_BYTES], const lki_board *board, uint32_t record)
 {
     lki_rank_view view;
     char          who[LKI_WHO_BYTES];
 
     lki_board_view(board, record, &view);
     lki_board_who(who, board, record, "");
-    return (uint32_t)snprintf(out, LKI_MESSAGE_BYTES, "%s gave up %s: ", who, view.place);
+    return (uint32_t)snprintf(out, LKI_LEAD_BYTES, "%s gave up %s: ", who, view.place);
 }
 
 void lki_board_condemn(lki_board *board, uint32_t record, uint32_t culprit, lk_status status,

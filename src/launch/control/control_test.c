@@ -132,6 +132,31 @@ static void the_view_is_what_the_rank_said(void **state)
     lki_control_free(control);
 }
 
+/* A launcher can read the whole text of a rank's error, although other ranks also report who gave
+ * up. */
+static void a_long_error_is_not_cut(void **state)
+{
+    lki_control  *control;
+    lki_rank_view view;
+    lk_comm      *comm;
+    char          text[LKI_MESSAGE_BYTES];
+
+    (void)state;
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    assert_int_equal(lki_control_create(&control, lki_roster_alone(1)), LK_OK);
+    assert_int_equal(lki_comm_open_shm(&comm, lki_control_fd(control), 0, -1, NULL), LK_OK);
+    assert_int_equal(lk_fail(LK_EIO, "%s", text), LK_EIO);
+    lk_comm_abort(comm);
+    lki_control_view(control, 0, &view);
+    assert_string_equal(view.message, text);
+    assert_int_equal(lk_barrier(comm), LK_EPEER);
+    assert_non_null(strstr(lk_error_last()->message, "gave up before its first step: xxx"));
+    assert_int_equal(strlen(lk_error_last()->message), LKI_MESSAGE_BYTES - 1);
+    lk_comm_free(comm);
+    lki_control_free(control);
+}
+
 static void the_first_failure_stays(void **state)
 {
     lki_control  *control;
@@ -421,6 +446,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arenas_are_shared),       cmocka_unit_test(arenas_must_be_the_same),
         cmocka_unit_test(the_view_is_what_the_rank_said),
+        cmocka_unit_test(a_long_error_is_not_cut),
         cmocka_unit_test(the_first_failure_stays), cmocka_unit_test(strangers_are_refused),
         cmocka_unit_test(joining_alone_times_out),
         cmocka_unit_test(ranks_of_other_hosts_are_introduced),
