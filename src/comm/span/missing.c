@@ -13,7 +13,7 @@
 
 #include "comm/span/task.h"
 
-enum { ANSWER_MS = 500, SLICE_MS = 10, DETAIL_BYTES = 400 };
+enum { ANSWER_MS = 500, WITNESS_MS = 2000, SLICE_MS = 10, DETAIL_BYTES = 400 };
 
 typedef enum { IN, BEFORE, SILENT } standing;
 
@@ -41,15 +41,40 @@ static bool has_silent(const lk_request *r, const lki_wire_op *op)
     return false;
 }
 
-/* Waits until all ranks have answered, for at most ANSWER_MS.  The request may complete, or the
- * group fail, during the wait. */
-static lk_status await_answers(const lk_request *r, const lki_wire_op *op)
+/* Returns a rank of the same host that has answered; comm->size if there is none. */
+static uint32_t witness_of(const lk_request *r, const lki_wire_op *op, uint32_t rank)
 {
-    lki_wire *wire = r->comm->self->wire;
-    int64_t   until = lki_wire_now_ms(wire) + ANSWER_MS;
+    const uint32_t *host_of = r->comm->span->map.host_of;
+    uint32_t        mate    = 0;
+
+    while (mate < r->comm->size && (!concerns(r, mate) || standing_of(r, op, mate) == SILENT
+                                    || host_of[mate] != host_of[rank]))
+        mate++;
+    return mate;
+}
+
+/* Returns true if a silent rank has a witness whose observation has not arrived. */
+static bool has_unseen(const lk_request *r, const lki_wire_op *op)
+{
+    const lk_comm *comm = r->comm;
+
+    for (uint32_t rank = 0; rank < comm->size; rank++)
+        if (concerns(r, rank) && lki_wire_word_of(comm->self->wire, comm->world[rank], op) == NULL
+            && witness_of(r, op, rank) < comm->size)
+            return true;
+    return false;
+}
+
+/* Waits until nothing is `lacking`, for at most `ms`.  The request may complete, or the group fail,
+ * during the wait. */
+static lk_status await_answers(const lk_request *r, const lki_wire_op *op, int64_t ms,
+                               bool (*lacking)(const lk_request *, const lki_wire_op *))
+{
+    lki_wire *wire  = r->comm->self->wire;
+    int64_t   until = lki_wire_now_ms(wire) + ms;
     bool      moved;
 
-    while (!r->complete && has_silent(r, op) && lki_wire_now_ms(wire) < until) {
+    while (!r->complete && lacking(r, op) && lki_wire_now_ms(wire) < until) {
         (void)lki_progress(r->comm);
         if (lki_failed(r->comm))
             return lki_group_failure(r->comm);
@@ -61,19 +86,15 @@ static lk_status await_answers(const lk_request *r, const lki_wire_op *op)
     return lki_failed(r->comm) ? lki_group_failure(r->comm) : LK_OK;
 }
 
-/* For each silent rank, asks a rank of its host that has answered. */
+/* Asks the witness of each silent rank for its observation. */
 static void ask_witnesses(const lk_request *r, const lki_wire_op *op)
 {
-    const lk_comm  *comm    = r->comm;
-    const uint32_t *host_of = comm->span->map.host_of;
+    const lk_comm *comm = r->comm;
 
     for (uint32_t rank = 0; rank < comm->size; rank++) {
-        uint32_t mate = 0;
         if (!concerns(r, rank) || standing_of(r, op, rank) != SILENT)
             continue;
-        while (mate < comm->size && (!concerns(r, mate) || standing_of(r, op, mate) == SILENT
-                                     || host_of[mate] != host_of[rank]))
-            mate++;
+        uint32_t mate = witness_of(r, op, rank);
         if (mate < comm->size)
             lki_wire_ask_of(comm->self->wire, comm->world[mate], comm->world[rank], op);
     }
@@ -84,11 +105,11 @@ static lk_status ask_all(const lk_request *r, const lki_wire_op *op)
     for (uint32_t rank = 0; rank < r->comm->size; rank++)
         if (concerns(r, rank))
             lki_wire_ask(r->comm->self->wire, r->comm->world[rank], op);
-    LK_TRY(await_answers(r, op));
+    LK_TRY(await_answers(r, op, ANSWER_MS, has_silent));
     if (r->complete || !has_silent(r, op))
         return LK_OK;
     ask_witnesses(r, op);
-    return await_answers(r, op);
+    return await_answers(r, op, WITNESS_MS, has_unseen);
 }
 
 /* ---- Seeing ranks of this host ----------------------------------------------------------- */
