@@ -52,7 +52,7 @@ static void assert_copied(const lk_some_options *mine, uint64_t first, uint64_t 
     assert_int_equal(mine->second, second);
 }
 
-static void what_a_program_does_not_know_is_zero(void **state)
+static void fields_unknown_to_the_program_are_zero(void **state)
 {
     lk_some_options mine;
     (void)state;
@@ -66,7 +66,7 @@ static void what_a_program_does_not_know_is_zero(void **state)
     assert_copied(&mine, 0, 0);
 }
 
-static void what_the_library_does_not_know_must_be_zero(void **state)
+static void fields_unknown_to_the_library_must_be_zero(void **state)
 {
     lk_some_options mine;
     (void)state;
@@ -82,7 +82,7 @@ static void what_the_library_does_not_know_must_be_zero(void **state)
     }
 }
 
-static void a_size_that_is_none_is_refused(void **state)
+static void an_invalid_struct_size_is_refused(void **state)
 {
     static const size_t none[] = { 0, 1, sizeof(size_t) - 1, 5000000, SIZE_MAX };
     lk_some_options     mine;
@@ -117,9 +117,9 @@ static void completed_options_keep_their_size(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_program_does_not_know_is_zero),
-        cmocka_unit_test(what_the_library_does_not_know_must_be_zero),
-        cmocka_unit_test(a_size_that_is_none_is_refused),
+        cmocka_unit_test(fields_unknown_to_the_program_are_zero),
+        cmocka_unit_test(fields_unknown_to_the_library_must_be_zero),
+        cmocka_unit_test(an_invalid_struct_size_is_refused),
         cmocka_unit_test(completed_options_keep_their_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -77,7 +77,7 @@ static void call_roll(void *context, size_t index, uint32_t thread)
     (void)sched_getaffinity(0, sizeof r->where[thread], &r->where[thread]);
 }
 
-static void each_thread_has_its_task(void **state)
+static void each_task_runs_on_its_own_thread(void **state)
 {
     lki_pool *pool = NULL;
     roll      r    = { .runs = { 0 } };
@@ -197,7 +197,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(helpers_keep_subnormal_numbers),
-        cmocka_unit_test(each_thread_has_its_task),
+        cmocka_unit_test(each_task_runs_on_its_own_thread),
         cmocka_unit_test(threads_are_bound_one_by_one),
         cmocka_unit_test(more_threads_than_processors_are_not_bound),
         cmocka_unit_test(memory_is_touched_by_all_threads),

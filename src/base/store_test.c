@@ -81,7 +81,7 @@ static bool holds(const uint8_t *bytes, uint32_t piece)
     return i == PIECE;
 }
 
-static void brings_back_what_it_took(bool ring)
+static void check_round_trip(bool ring)
 {
     lki_store *store  = store_of(ring);
     uint8_t   *memory = NULL;
@@ -107,23 +107,23 @@ static void brings_back_what_it_took(bool ring)
     free(memory);
 }
 
-static void ring_brings_back(void **state)
+static void io_uring_reads_data_back_unchanged(void **state)
 {
     (void)state;
-    brings_back_what_it_took(true);
+    check_round_trip(true);
 }
 
-static void threads_bring_back(void **state)
+static void threads_read_data_back_unchanged(void **state)
 {
     (void)state;
-    brings_back_what_it_took(false);
+    check_round_trip(false);
 }
 
 /* ---- Transfers that fail -------------------------------------------------------------------- */
 
 /* Starts transfers, one with a buffer that ends too early.  Checks that this transfer fails at the
  * end of its buffer, and that the other transfers succeed. */
-static void fails_with_a_reason(void **state)
+static void a_failed_transfer_reports_its_reason(void **state)
 {
     (void)state;
     uint8_t *memory = mmap(NULL, 2 * PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
@@ -150,7 +150,7 @@ static void fails_with_a_reason(void **state)
     assert_int_equal(munmap(memory, 2 * PIECE), 0);
 }
 
-static void needs_a_directory(void **state)
+static void a_missing_directory_is_refused(void **state)
 {
     (void)state;
     lki_store *store;
@@ -168,10 +168,10 @@ static void needs_a_directory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(ring_brings_back),
-        CASE(threads_bring_back),
-        CASE(fails_with_a_reason),
-        CASE(needs_a_directory),
+        CASE(io_uring_reads_data_back_unchanged),
+        CASE(threads_read_data_back_unchanged),
+        CASE(a_failed_transfer_reports_its_reason),
+        CASE(a_missing_directory_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

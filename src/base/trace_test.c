@@ -30,7 +30,7 @@ static void read_spans(void *context, uint32_t track, const lki_trace_span *span
     }
 }
 
-static void no_lane_is_no_trace(void **state)
+static void calls_without_a_trace_do_nothing(void **state)
 {
     (void)state;
     assert_null(lki_trace_track(NULL, 0));
@@ -79,7 +79,7 @@ static void *write_spans(void *argument)
     return NULL;
 }
 
-static void one_adds_while_another_drains(void **state)
+static void a_trace_is_drained_while_spans_are_added(void **state)
 {
     (void)state;
     lki_trace *trace = NULL;
@@ -103,9 +103,9 @@ static void one_adds_while_another_drains(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_lane_is_no_trace),
+        cmocka_unit_test(calls_without_a_trace_do_nothing),
         cmocka_unit_test(a_full_ring_drops_and_counts),
-        cmocka_unit_test(one_adds_while_another_drains),
+        cmocka_unit_test(a_trace_is_drained_while_spans_are_added),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,7 +65,7 @@ static void assert_is_small(const lk_checkpoint *checkpoint, uint64_t step)
     assert_null(lk_checkpoint_tensor(checkpoint, 4));
 }
 
-static void comes_back(void **state)
+static void a_checkpoint_is_read_back_as_written(void **state)
 {
     (void)state;
     lk_checkpoint *checkpoint;
@@ -100,7 +100,7 @@ static void comes_back(void **state)
     lk_checkpoint_free(checkpoint);
 }
 
-static void reads_what_is_asked(void **state)
+static void a_read_returns_the_requested_elements(void **state)
 {
     (void)state;
     static const lk_shape matrix = { 2, { 2, 3 } }, row = { 1, { 6 } }, scalar = { 0, { 0 } };
@@ -170,7 +170,7 @@ static void refuses_wrong_requests(void **state)
 /* Checks that a flipped bit in any byte of a file is detected, and that the message names the file.
  * Tests only every fifth byte of the manifest, which is longer than the other files and verified as
  * a whole. */
-static void sees_every_flipped_bit(void **state)
+static void every_flipped_bit_is_detected(void **state)
 {
     (void)state;
     static const char *const names[] = { "manifest.json", "model.safetensors",
@@ -207,7 +207,7 @@ static void sees_every_flipped_bit(void **state)
 
 /* Checks that the message names a damaged block and the tensor in it, even far into a large
  * file. */
-static void names_block_and_tensor(void **state)
+static void damage_is_reported_with_block_and_tensor(void **state)
 {
     (void)state;
     enum { COUNT = 700000 }; /* each tensor has 2.7 MiB; the first is in blocks 0 to 2, the second
@@ -246,7 +246,7 @@ static void names_block_and_tensor(void **state)
     free(file);
 }
 
-static void takes_the_newest_that_verifies(void **state)
+static void opening_takes_the_newest_intact_checkpoint(void **state)
 {
     (void)state;
     char           notes[1000];
@@ -298,7 +298,7 @@ static void assert_steps(const char *wanted)
     assert_int_equal(entries(folder, ".tmp-"), 0);
 }
 
-static void keeps_the_newest(void **state)
+static void only_the_newest_checkpoints_are_kept(void **state)
 {
     (void)state;
     assert_int_equal(small_write(folder, 10, 2), LK_OK);
@@ -319,7 +319,7 @@ static void keeps_the_newest(void **state)
 
 /* Checks that temporary directories of dead writers are removed, and those of living writers
  * kept. */
-static void sweeps_after_the_dead(void **state)
+static void temporary_files_of_dead_writers_are_removed(void **state)
 {
     (void)state;
     char dead[128], living[128];
@@ -416,7 +416,7 @@ static void refuses_forged_manifests(void **state)
 
 /* Checks that a tensor in pieces over two files is read as one.  The library itself never writes
  * such files. */
-static void joins_pieces(void **state)
+static void a_tensor_in_two_files_is_read_as_one(void **state)
 {
     (void)state;
     small          s;
@@ -471,16 +471,16 @@ static void joins_pieces(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(comes_back),
-        CASE(reads_what_is_asked),
+        CASE(a_checkpoint_is_read_back_as_written),
+        CASE(a_read_returns_the_requested_elements),
         CASE(refuses_wrong_requests),
-        CASE(sees_every_flipped_bit),
-        CASE(names_block_and_tensor),
-        CASE(takes_the_newest_that_verifies),
-        CASE(keeps_the_newest),
-        CASE(sweeps_after_the_dead),
+        CASE(every_flipped_bit_is_detected),
+        CASE(damage_is_reported_with_block_and_tensor),
+        CASE(opening_takes_the_newest_intact_checkpoint),
+        CASE(only_the_newest_checkpoints_are_kept),
+        CASE(temporary_files_of_dead_writers_are_removed),
         CASE(refuses_forged_manifests),
-        CASE(joins_pieces),
+        CASE(a_tensor_in_two_files_is_read_as_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

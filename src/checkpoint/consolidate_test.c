@@ -64,7 +64,7 @@ static void assert_same(const lk_safetensors *file, const lk_tensor *tensor, siz
         assert_memory_equal(found->data, tensor->data, count * sizeof(float));
 }
 
-static void has_the_same_tensors(void **state)
+static void the_consolidated_file_has_the_same_tensors(void **state)
 {
     (void)state;
     large           l;
@@ -111,7 +111,7 @@ static void flip(const char *path, long at)
     assert_int_equal(fclose(file), 0);
 }
 
-static void copies_no_damage(void **state)
+static void a_damaged_checkpoint_is_refused(void **state)
 {
     (void)state;
     large l;
@@ -133,7 +133,7 @@ static void copies_no_damage(void **state)
 }
 
 /* Checks that valid files whose tensors do not match the recorded weights hash are refused. */
-static void compares_the_weights(void **state)
+static void tensors_must_match_the_weights_hash(void **state)
 {
     (void)state;
     assert_int_equal(small_write(folder, 1, 0), LK_OK);
@@ -143,7 +143,7 @@ static void compares_the_weights(void **state)
 }
 
 /* Checks that a failure in the middle of writing removes the partial file. */
-static void leaves_nothing_behind(void **state)
+static void a_failed_write_leaves_no_file(void **state)
 {
     (void)state;
     large         l;
@@ -196,7 +196,7 @@ static int copy_in_little_memory(void)
                : 4;
 }
 
-static void takes_little_memory(void **state)
+static void consolidating_takes_little_memory(void **state)
 {
     (void)state;
     if (LKI_SANITIZED)
@@ -225,8 +225,9 @@ static void takes_little_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(has_the_same_tensors), CASE(copies_no_damage),    CASE(compares_the_weights),
-        CASE(leaves_nothing_behind), CASE(takes_little_memory),
+        CASE(the_consolidated_file_has_the_same_tensors), CASE(a_damaged_checkpoint_is_refused),
+        CASE(tensors_must_match_the_weights_hash),        CASE(a_failed_write_leaves_no_file),
+        CASE(consolidating_takes_little_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

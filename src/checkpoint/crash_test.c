@@ -285,7 +285,7 @@ static void survives_crashes_between_parts(void **state)
     now.parts = false;
 }
 
-static void survives_losses_of_power(void **state)
+static void survives_power_failures(void **state)
 {
     (void)state;
     strike_everywhere(POWER_LOSS, true);
@@ -314,7 +314,7 @@ static void reports_every_error(void **state)
 
 /* Tests a disk that fails permanently.  Nothing can be cleaned up.  Expects that the old step can
  * still be opened. */
-static void lives_with_lasting_errors(void **state)
+static void a_failing_disk_leaves_the_old_checkpoint(void **state)
 {
     (void)state;
     bool done = false;
@@ -328,7 +328,7 @@ static void lives_with_lasting_errors(void **state)
     }
 }
 
-static void goes_on_after_short_writes(void **state)
+static void short_writes_are_continued(void **state)
 {
     (void)state;
     assert_int_equal(write_with(DRIBBLE, 0, EIO, true), 0);
@@ -341,10 +341,12 @@ static void goes_on_after_short_writes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(survives_crashes),         CASE(survives_losses_of_power),
+        CASE(survives_crashes),
+        CASE(survives_power_failures),
         CASE(survives_crashes_between_parts),
-        CASE(reports_every_error),      CASE(lives_with_lasting_errors),
-        CASE(goes_on_after_short_writes),
+        CASE(reports_every_error),
+        CASE(a_failing_disk_leaves_the_old_checkpoint),
+        CASE(short_writes_are_continued),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,7 +52,7 @@ static void put_file(const void *data, size_t count)
     assert_int_equal(fclose(file), 0);
 }
 
-static void comes_back(void **state)
+static void a_file_is_read_back_as_written(void **state)
 {
     (void)state;
     lk_safetensors *file;
@@ -163,7 +163,7 @@ static uint8_t *file_of(const char *header, size_t *size)
     return file;
 }
 
-static void refuses_the_malformed(void **state)
+static void malformed_headers_are_refused(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof malformed / sizeof malformed[0]; i++) {
@@ -202,7 +202,7 @@ static void accepts_what_the_format_allows(void **state)
     }
 }
 
-static void refuses_lengths_that_lie(void **state)
+static void wrong_header_lengths_are_refused(void **state)
 {
     (void)state;
     static const uint64_t lengths[] = { 0, 9, 10, 1000, 100000001, UINT64_MAX, UINT64_MAX - 7 };
@@ -219,7 +219,7 @@ static void refuses_lengths_that_lie(void **state)
 }
 
 /* Checks that a file truncated anywhere, or missing, does not open. */
-static void refuses_the_truncated(void **state)
+static void truncated_files_are_refused(void **state)
 {
     (void)state;
     static uint8_t  whole[4096];
@@ -295,12 +295,12 @@ static void python_agrees(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(comes_back),
+        cmocka_unit_test(a_file_is_read_back_as_written),
         cmocka_unit_test(refuses_to_write_nonsense),
-        cmocka_unit_test(refuses_the_malformed),
+        cmocka_unit_test(malformed_headers_are_refused),
         cmocka_unit_test(accepts_what_the_format_allows),
-        cmocka_unit_test(refuses_lengths_that_lie),
-        cmocka_unit_test(refuses_the_truncated),
+        cmocka_unit_test(wrong_header_lengths_are_refused),
+        cmocka_unit_test(truncated_files_are_refused),
         cmocka_unit_test(python_agrees),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -42,7 +42,7 @@ static const char *hash_of(const model *m)
 
 static const char frozen[] = "e20af0a1800e6a5f8eb777b960e1aba10f97a2af8c7033ecc0f13e2cdbb1594b";
 
-static void is_frozen(void **state)
+static void the_hash_has_its_frozen_value(void **state)
 {
     (void)state;
     model m;
@@ -53,7 +53,7 @@ static void is_frozen(void **state)
     assert_string_equal(hex, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
-static void sees_every_change(void **state)
+static void every_change_changes_the_hash(void **state)
 {
     (void)state;
     model m;
@@ -77,7 +77,7 @@ static void sees_every_change(void **state)
     assert_string_not_equal(hash_of(&m), frozen);
 }
 
-static void every_nan_is_one(void **state)
+static void all_nans_have_one_hash(void **state)
 {
     (void)state;
     static const uint32_t nans[] = { 0x7fc00000u, 0x7f800001u, 0xff800001u, 0xffffffffu };
@@ -91,7 +91,7 @@ static void every_nan_is_one(void **state)
     assert_string_not_equal(hash_of(&m), frozen);
 }
 
-static void nans_of_other_types(void **state)
+static void nans_of_other_types_have_one_hash(void **state)
 {
     (void)state;
     static const uint64_t doubles[2] = { UINT64_C(0x7ff8000000000000),
@@ -115,7 +115,7 @@ static void nans_of_other_types(void **state)
     }
 }
 
-static void tied_counts_once(void **state)
+static void a_tied_tensor_is_hashed_once(void **state)
 {
     (void)state;
     model m;
@@ -133,7 +133,7 @@ static void tied_counts_once(void **state)
     assert_string_not_equal(hex, frozen);
 }
 
-static void sees_beyond_one_chunk(void **state)
+static void the_hash_covers_more_than_one_chunk(void **state)
 {
     (void)state;
     enum { COUNT = 3001 };
@@ -151,9 +151,12 @@ static void sees_beyond_one_chunk(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_frozen),        cmocka_unit_test(sees_every_change),
-        cmocka_unit_test(every_nan_is_one), cmocka_unit_test(nans_of_other_types),
-        cmocka_unit_test(tied_counts_once), cmocka_unit_test(sees_beyond_one_chunk),
+        cmocka_unit_test(the_hash_has_its_frozen_value),
+        cmocka_unit_test(every_change_changes_the_hash),
+        cmocka_unit_test(all_nans_have_one_hash),
+        cmocka_unit_test(nans_of_other_types_have_one_hash),
+        cmocka_unit_test(a_tied_tensor_is_hashed_once),
+        cmocka_unit_test(the_hash_covers_more_than_one_chunk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

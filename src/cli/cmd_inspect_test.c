@@ -60,7 +60,7 @@ static void assert_has(const char *out, const char *wanted)
         fail_msg("no '%s' in:\n%s", wanted, out);
 }
 
-static void shows_a_whole_one(void **state)
+static void an_intact_checkpoint_is_shown(void **state)
 {
     (void)state;
     char out[4096];
@@ -75,7 +75,7 @@ static void shows_a_whole_one(void **state)
     assert_has(out, "unchecked");
 }
 
-static void speaks_json(void **state)
+static void the_json_report_is_valid(void **state)
 {
     (void)state;
     char out[4096];
@@ -103,7 +103,7 @@ static void shows_a_plain_file(void **state)
     assert_has(out, weights);
 }
 
-static void writes_one_file(void **state)
+static void consolidate_writes_one_file(void **state)
 {
     (void)state;
     char out[4096], arguments[128];
@@ -119,7 +119,7 @@ static void writes_one_file(void **state)
     assert_int_equal(inspect(out, " --json --consolidate x"), 2);
 }
 
-static void names_the_damage(void **state)
+static void a_damaged_block_is_named(void **state)
 {
     (void)state;
     char out[4096], path[128];
@@ -141,11 +141,11 @@ static void names_the_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shows_a_whole_one),
-        cmocka_unit_test(speaks_json),
+        cmocka_unit_test(an_intact_checkpoint_is_shown),
+        cmocka_unit_test(the_json_report_is_valid),
         cmocka_unit_test(shows_a_plain_file),
-        cmocka_unit_test(writes_one_file),
-        cmocka_unit_test(names_the_damage), /* last: it damages the checkpoint */
+        cmocka_unit_test(consolidate_writes_one_file),
+        cmocka_unit_test(a_damaged_block_is_named), /* last: it damages the checkpoint */
     };
     return cmocka_run_group_tests(tests, make_checkpoint, remove_checkpoint);
 }

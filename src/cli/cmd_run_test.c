@@ -66,7 +66,7 @@ static void passes_signals_on(void **state)
                128 + 15, "SIGTERM");
 }
 
-static void teaches_and_refuses(void **state)
+static void run_prints_help_and_refuses_usage_errors(void **state)
 {
     (void)state;
     assert_run("$L run --help", 0, "lockstep run -n 4 ./my_training");
@@ -78,13 +78,13 @@ static void teaches_and_refuses(void **state)
     assert_run("$L run -n 2 --timeout 0 ls", 2, "timeout");
 }
 
-static void the_reader_may_go_away(void **state)
+static void run_ends_when_its_output_is_closed(void **state)
 {
     (void)state;
     assert_run("$L run -n 2 yes 2>/dev/null | head -1", 0, "y\n");
 }
 
-static void doctor_finds_what_we_need(void **state)
+static void doctor_reports_the_requirements(void **state)
 {
     (void)state;
     assert_run("$L doctor", 0, "ok       pidfd");
@@ -98,9 +98,12 @@ static void doctor_finds_what_we_need(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(runs_any_program),    cmocka_unit_test(reports_the_first_failure),
-        cmocka_unit_test(passes_signals_on),   cmocka_unit_test(teaches_and_refuses),
-        cmocka_unit_test(the_reader_may_go_away), cmocka_unit_test(doctor_finds_what_we_need),
+        cmocka_unit_test(runs_any_program),
+        cmocka_unit_test(reports_the_first_failure),
+        cmocka_unit_test(passes_signals_on),
+        cmocka_unit_test(run_prints_help_and_refuses_usage_errors),
+        cmocka_unit_test(run_ends_when_its_output_is_closed),
+        cmocka_unit_test(doctor_reports_the_requirements),
     };
     return cmocka_run_group_tests_name("cli.cmd_run", tests, NULL, NULL);
 }

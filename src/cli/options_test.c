@@ -119,7 +119,7 @@ static void reads_every_type(void **state)
     assert_int_equal(t.seed, 2);
 }
 
-static void refuses_what_is_not_whole_and_in_range(void **state)
+static void invalid_arguments_are_refused(void **state)
 {
     static const char *const bad[] = {
         "",
@@ -180,7 +180,7 @@ static void refuses_what_is_not_whole_and_in_range(void **state)
     assert_int_equal(parse(&t, "--help --rate nan"), 0);
 }
 
-static void leaves_a_program_its_own_arguments(void **state)
+static void arguments_of_the_program_are_not_parsed(void **state)
 {
     target t;
     (void)state;
@@ -235,7 +235,7 @@ static void the_command_line_wins(void **state)
     }
 }
 
-static void the_file_is_strict(void **state)
+static void invalid_config_files_are_refused(void **state)
 {
     static const char *const bad[] = {
         "what = \"a\"\nwokers = 1\n",     "what = \"a\"\nworkers = \"1\"\n",
@@ -258,7 +258,7 @@ static void the_file_is_strict(void **state)
     assert_int_equal(parse(&t, "a --config /"), LKI_EXIT_USAGE);
 }
 
-static void suggests_what_was_meant(void **state)
+static void the_nearest_option_is_suggested(void **state)
 {
     static const char *const names[] = { "workers", "seed", "global-batch", "micro-batch" };
     (void)state;
@@ -303,11 +303,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_every_type),
-        cmocka_unit_test(refuses_what_is_not_whole_and_in_range),
-        cmocka_unit_test(leaves_a_program_its_own_arguments),
+        cmocka_unit_test(invalid_arguments_are_refused),
+        cmocka_unit_test(arguments_of_the_program_are_not_parsed),
         cmocka_unit_test(the_command_line_wins),
-        cmocka_unit_test(the_file_is_strict),
-        cmocka_unit_test(suggests_what_was_meant),
+        cmocka_unit_test(invalid_config_files_are_refused),
+        cmocka_unit_test(the_nearest_option_is_suggested),
         cmocka_unit_test(help_and_man_name_every_option),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -99,7 +99,7 @@ static void help_and_man_have_every_row(void **state)
     free(man);
 }
 
-static void short_help_is_of_one_model(void **state)
+static void short_help_lists_the_options_of_one_model(void **state)
 {
     static const char *const models[] = { "gpt", "resnet", "mlp" };
     (void)state;
@@ -224,7 +224,7 @@ static void every_row_is_read_under_every_name(void **state)
     assert_true(read > 100);
 }
 
-static void a_former_flag_means_its_value(void **state)
+static void a_flag_alias_sets_its_value(void **state)
 {
     const lki_option *replicas = train->options;
     (void)state;
@@ -270,9 +270,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_are_unique_and_groups_are_whole),
         cmocka_unit_test(help_and_man_have_every_row),
-        cmocka_unit_test(short_help_is_of_one_model),
+        cmocka_unit_test(short_help_lists_the_options_of_one_model),
         cmocka_unit_test(every_row_is_read_under_every_name),
-        cmocka_unit_test(a_former_flag_means_its_value),
+        cmocka_unit_test(a_flag_alias_sets_its_value),
         cmocka_unit_test(other_commands_have_the_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -81,7 +81,7 @@ static size_t find(const float *got, const float *image, size_t channels, float 
     return found;
 }
 
-static void every_move_comes_equally_often(void **state)
+static void all_shifts_are_equally_frequent(void **state)
 {
     (void)state;
     lk_dataset_options options = with(CROP, true);
@@ -105,7 +105,7 @@ static void every_move_comes_equally_often(void **state)
 
 /* Checks that seed, epoch and sample each change the augmentation, and that a second read does
  * not. */
-static void seed_epoch_and_sample_decide(void **state)
+static void draws_depend_on_seed_epoch_and_sample(void **state)
 {
     (void)state;
     lk_dataset_options options = with(CROP, true), other = options;
@@ -157,7 +157,7 @@ static void draws_are_frozen(void **state)
 
 /* Checks that crop alone and flip alone give the shifts and the mirroring that they give
  * together. */
-static void crop_and_flip_stand_alone(void **state)
+static void crop_and_flip_are_independent(void **state)
 {
     (void)state;
     lk_dataset_options both = with(CROP, true), crop = with(CROP, false), flip = with(0, true);
@@ -227,7 +227,7 @@ static void only_training_is_augmented(void **state)
     lk_dataset_free(set);
 }
 
-static void what_has_no_images_is_refused(void **state)
+static void augmenting_data_without_images_is_refused(void **state)
 {
     (void)state;
     lk_dataset_options options = with(CROP, false), far = with(H, false), flip = with(0, true);
@@ -311,7 +311,7 @@ static void assert_allowed(part p, int height, int width, double least)
     assert_true((w + 0.5) / (h - 0.5) >= 0.75 && (w - 0.5) / (h + 0.5) <= 4.0 / 3);
 }
 
-static void parts_of_all_sizes_are_made_to_fit(void **state)
+static void resized_crops_fit_the_model(void **state)
 {
     enum { EPOCHS = 8 };
     (void)state;
@@ -350,7 +350,7 @@ static void parts_of_all_sizes_are_made_to_fit(void **state)
 
 /* Checks that a part of an image in an archive is cut from the original image, not from the resized
  * one. */
-static void parts_are_of_the_picture_itself(void **state)
+static void crops_are_cut_from_the_original_image(void **state)
 {
     enum { LARGE = 13, SMALL = 5 };
     static lkt_file archive;
@@ -383,7 +383,7 @@ static void parts_are_of_the_picture_itself(void **state)
     lk_dataset_free(set);
 }
 
-static void shares_are_checked(void **state)
+static void invalid_crop_shares_are_refused(void **state)
 {
     static const lk_augment bad[] = { { .resized_crop = 1.01 }, { .resized_crop = -0.5 },
                                       { .resized_crop = 0.5, .crop = 1 } };
@@ -399,16 +399,16 @@ static void shares_are_checked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_move_comes_equally_often),
-        cmocka_unit_test(seed_epoch_and_sample_decide),
+        cmocka_unit_test(all_shifts_are_equally_frequent),
+        cmocka_unit_test(draws_depend_on_seed_epoch_and_sample),
         cmocka_unit_test(draws_are_frozen),
-        cmocka_unit_test(crop_and_flip_stand_alone),
+        cmocka_unit_test(crop_and_flip_are_independent),
         cmocka_unit_test(channels_stay_together),
         cmocka_unit_test(only_training_is_augmented),
-        cmocka_unit_test(parts_of_all_sizes_are_made_to_fit),
-        cmocka_unit_test(parts_are_of_the_picture_itself),
-        cmocka_unit_test(shares_are_checked),
-        cmocka_unit_test(what_has_no_images_is_refused),
+        cmocka_unit_test(resized_crops_fit_the_model),
+        cmocka_unit_test(crops_are_cut_from_the_original_image),
+        cmocka_unit_test(invalid_crop_shares_are_refused),
+        cmocka_unit_test(augmenting_data_without_images_is_refused),
     };
     return cmocka_run_group_tests(tests, enter, lkt_leave_folder);
 }

@@ -47,7 +47,7 @@ static void assert_samples(const char *spec, const char *want)
     lk_dataset_free(set);
 }
 
-static void lines_and_json(void **state)
+static void lines_and_json_yield_documents(void **state)
 {
     (void)state;
     lkt_write_text("lines.txt", "one\n\ntwo22\r\nthree3\nfourfourfour!\nx");
@@ -65,7 +65,7 @@ static void lines_and_json(void **state)
     assert_samples("docs:r-{1..2}", "1| 2|");
 }
 
-static void members_of_archives(void **state)
+static void archive_members_yield_documents(void **state)
 {
     static lkt_file tar;
     (void)state;
@@ -91,7 +91,7 @@ static void members_of_archives(void **state)
     lkt_refuses("docs:none.tar", &plain, LK_EFORMAT, "'a' at byte 0", "no \"text\"");
 }
 
-static void ids_between_separators(void **state)
+static void ids_between_separators_yield_documents(void **state)
 {
     const uint16_t    ids[] = { 9, 1, 2, 3, 9, 9, 4, 9, 5, 6 };
     static const char want[3][3] = { { 1, 2, 3 }, { 4 }, { 5, 6 } };
@@ -278,7 +278,7 @@ static void assert_balanced(const hand hands[V])
             assert_true(hands[v].tokens <= hands[w].tokens + hands[v].longest);
 }
 
-static void a_step_is_dealt_by_tokens(void **state)
+static void a_step_is_balanced_by_tokens(void **state)
 {
     (void)state;
     write_letters();
@@ -306,7 +306,7 @@ static void a_step_is_dealt_by_tokens(void **state)
 }
 
 /* Checks that samples are not balanced by length in PyTorch's orders. */
-static void torch_is_not_dealt(void **state)
+static void pytorch_orders_are_not_balanced(void **state)
 {
     int32_t  x[T], y[T];
     lk_batch batch;
@@ -323,7 +323,7 @@ static void torch_is_not_dealt(void **state)
     lk_dataset_free(set);
 }
 
-static void lines_of_a_play(void **state)
+static void lines_of_a_real_text_yield_documents(void **state)
 {
     char        path[512], spec[600];
     uint64_t    tokens = 0, lines = 0;
@@ -343,14 +343,14 @@ static void lines_of_a_play(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_and_json),
-        cmocka_unit_test(members_of_archives),
-        cmocka_unit_test(ids_between_separators),
+        cmocka_unit_test(lines_and_json_yield_documents),
+        cmocka_unit_test(archive_members_yield_documents),
+        cmocka_unit_test(ids_between_separators_yield_documents),
         cmocka_unit_test(bad_documents_are_refused),
         cmocka_unit_test(parts_share_no_document),
-        cmocka_unit_test(a_step_is_dealt_by_tokens),
-        cmocka_unit_test(torch_is_not_dealt),
-        cmocka_unit_test(lines_of_a_play),
+        cmocka_unit_test(a_step_is_balanced_by_tokens),
+        cmocka_unit_test(pytorch_orders_are_not_balanced),
+        cmocka_unit_test(lines_of_a_real_text_yield_documents),
     };
     return cmocka_run_group_tests(tests, lkt_enter_folder, lkt_leave_folder);
 }

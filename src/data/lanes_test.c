@@ -5,7 +5,7 @@
 #include "data/lanes.h"
 #include "data/source.h"
 
-static void a_pass_is_the_plain_one(void **state)
+static void wide_loops_permute_like_portable_loops(void **state)
 {
     static const uint32_t halves[] = { 1, 7, 16, 31, 32 };
     bool                  lacks;
@@ -56,7 +56,7 @@ static void pixels_are_those_of_the_table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_pass_is_the_plain_one),
+        cmocka_unit_test(wide_loops_permute_like_portable_loops),
         cmocka_unit_test(pixels_are_those_of_the_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

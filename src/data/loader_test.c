@@ -111,7 +111,7 @@ static void any_share_delivers_its_part(void **state)
 
 /* Checks that in lock step the micro-batches that all virtual workers have for one index are
  * borrowed together. */
-static void in_lock_step_all_stay(void **state)
+static void batches_of_one_lock_step_stay_borrowed(void **state)
 {
     static const uint32_t depths[] = { 1, 2, 5, 40 };
     lk_dataset           *set      = open_tokens();
@@ -170,7 +170,7 @@ static void every_thread_is_traced(void **state)
     lk_dataset_free(set);
 }
 
-static void two_halves_are_the_whole(void **state)
+static void two_half_loaders_equal_one_whole_loader(void **state)
 {
     (void)state;
     lk_dataset *set = open_tokens();
@@ -198,7 +198,7 @@ static void two_halves_are_the_whole(void **state)
 }
 
 /* Checks that any number of threads and slots, and any order, give the same batches. */
-static void threads_change_nothing(void **state)
+static void thread_counts_do_not_change_the_batches(void **state)
 {
     (void)state;
     lk_dataset *tokens = open_tokens(), *images = open_images();
@@ -227,7 +227,7 @@ static void resumes_at_any_step(void **state)
     lk_dataset_free(set);
 }
 
-static void a_borrowed_batch_stays(void **state)
+static void a_borrowed_batch_is_not_overwritten(void **state)
 {
     (void)state;
     lk_dataset *set = open_tokens();
@@ -311,12 +311,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_direct_reads),
         cmocka_unit_test(any_share_delivers_its_part),
-        cmocka_unit_test(in_lock_step_all_stay),
+        cmocka_unit_test(batches_of_one_lock_step_stay_borrowed),
         cmocka_unit_test(every_thread_is_traced),
-        cmocka_unit_test(two_halves_are_the_whole),
-        cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(two_half_loaders_equal_one_whole_loader),
+        cmocka_unit_test(thread_counts_do_not_change_the_batches),
         cmocka_unit_test(resumes_at_any_step),
-        cmocka_unit_test(a_borrowed_batch_stays),
+        cmocka_unit_test(a_borrowed_batch_is_not_overwritten),
         cmocka_unit_test(free_never_hangs),
         cmocka_unit_test(impossible_options_are_refused),
     };

@@ -25,7 +25,7 @@ static void assert_bijection(uint64_t seed, uint64_t epoch, uint64_t n)
     free(seen);
 }
 
-static void every_sample_once(void **state)
+static void every_sample_occurs_once_per_epoch(void **state)
 {
     (void)state;
     static const uint64_t wide[] = { 1000, 1023, 1024, 1025, 4095, 4096, 4097, 8000, 10007, 65537 };
@@ -36,7 +36,7 @@ static void every_sample_once(void **state)
         assert_bijection(UINT64_MAX - i, i, wide[i]);
 }
 
-static void a_run_is_its_positions(void **state)
+static void a_range_equals_its_single_positions(void **state)
 {
     static const uint64_t sizes[]  = { 1, 2, 15, 32, 33, 300, 6400, 65537, UINT64_MAX };
     static const size_t   counts[] = { 0, 1, 31, 32, 33, 100, 300 };
@@ -52,7 +52,7 @@ static void a_run_is_its_positions(void **state)
 
 /* Tests 512 positions for values of n that are too large to enumerate (about 2^40, and 2^64 - 1).
  * Expects samples below n, no two of them equal. */
-static void huge_n_stays_inside(void **state)
+static void samples_stay_below_a_huge_n(void **state)
 {
     (void)state;
     static const uint64_t sizes[] = { (UINT64_C(1) << 40) - 1, UINT64_C(1) << 40,
@@ -188,9 +188,9 @@ static void short_batch_fills_slots_in_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_sample_once),
-        cmocka_unit_test(a_run_is_its_positions),
-        cmocka_unit_test(huge_n_stays_inside),
+        cmocka_unit_test(every_sample_occurs_once_per_epoch),
+        cmocka_unit_test(a_range_equals_its_single_positions),
+        cmocka_unit_test(samples_stay_below_a_huge_n),
         cmocka_unit_test(seed_and_epoch_change_it),
         cmocka_unit_test(small_orders_are_fair),
         cmocka_unit_test(order_is_frozen),

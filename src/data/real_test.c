@@ -10,7 +10,7 @@
 
 static char images[512], labels[512], shakespeare[512];
 
-static void digits_are_split_as_asked(void **state)
+static void digits_are_split_as_requested(void **state)
 {
     (void)state;
     char spec[1200];
@@ -39,7 +39,7 @@ static void digits_are_split_as_asked(void **state)
     lk_dataset_free(set);
 }
 
-static void shakespeare_is_read_as_it_stands(void **state)
+static void shakespeare_is_read_unchanged(void **state)
 {
     (void)state;
     char spec[600];
@@ -67,8 +67,8 @@ static void shakespeare_is_read_as_it_stands(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(digits_are_split_as_asked),
-        cmocka_unit_test(shakespeare_is_read_as_it_stands),
+        cmocka_unit_test(digits_are_split_as_requested),
+        cmocka_unit_test(shakespeare_is_read_unchanged),
     };
     if (lkt_real_file(images, sizeof images, "mnist10k/t10k-images-idx3-ubyte.gz") == NULL ||
         lkt_real_file(labels, sizeof labels, "mnist10k/t10k-labels-idx1-ubyte.gz") == NULL ||

@@ -72,7 +72,7 @@ static void pixels_are_means_over_areas(void **state)
         }
 }
 
-static void extremes_stay_what_they_are(void **state)
+static void constant_images_stay_constant(void **state)
 {
     (void)state;
     static const uint8_t values[] = { 0, 1, 254, 255 };
@@ -91,7 +91,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pixels_are_means_over_areas),
-        cmocka_unit_test(extremes_stay_what_they_are),
+        cmocka_unit_test(constant_images_stay_constant),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

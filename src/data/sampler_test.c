@@ -185,7 +185,7 @@ static void randperm_is_that_of_pytorch(void **state)
     assert_int_equal(got[35000], 38848);
 }
 
-static void positions_are_a_multiple_for_pytorch_alone(void **state)
+static void only_pytorch_orders_round_the_epoch_to_a_multiple(void **state)
 {
     (void)state;
     for (uint64_t n = 0; n < 40; n++)
@@ -198,7 +198,7 @@ static void positions_are_a_multiple_for_pytorch_alone(void **state)
         }
 }
 
-static void sequential_is_as_the_files_have_them(void **state)
+static void the_sequential_order_is_that_of_the_files(void **state)
 {
     (void)state;
     lk_dataset       *set     = open_numbers(10, NULL);
@@ -313,7 +313,7 @@ static void remark_4_orders_of_each_worker_differ(void **state)
 
 /* Checks that frequencies match weights.  Chi-squared of 7 classes exceeds 32 by chance once in
  * 40,000. */
-static void samples_come_as_often_as_they_weigh(void **state)
+static void samples_are_drawn_in_proportion_to_their_weights(void **state)
 {
     (void)state;
     static const double share[8] = { 0.25, 0, 0.5, 1, 2.25, 0.125, 3.875, 0 };
@@ -439,11 +439,11 @@ int main(void)
         cmocka_unit_test(micro_batches_and_shares_do_not_matter),
         cmocka_unit_test(epochs_follow_each_other),
         cmocka_unit_test(randperm_is_that_of_pytorch),
-        cmocka_unit_test(positions_are_a_multiple_for_pytorch_alone),
-        cmocka_unit_test(sequential_is_as_the_files_have_them),
+        cmocka_unit_test(only_pytorch_orders_round_the_epoch_to_a_multiple),
+        cmocka_unit_test(the_sequential_order_is_that_of_the_files),
         cmocka_unit_test(remark_4_one_order_of_an_epoch_is_divided_amongst_all),
         cmocka_unit_test(remark_4_orders_of_each_worker_differ),
-        cmocka_unit_test(samples_come_as_often_as_they_weigh),
+        cmocka_unit_test(samples_are_drawn_in_proportion_to_their_weights),
         cmocka_unit_test(draws_are_frozen_and_keyed),
         cmocka_unit_test(weights_follow_the_split),
         cmocka_unit_test(text_and_npy_are_the_same_weights),

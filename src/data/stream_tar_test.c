@@ -122,7 +122,7 @@ static void archives_follow_each_other_in_a_pipe(void **state)
 
 /* Checks that zeros after an archive are skipped, that a second archive is read, and that other
  * bytes are refused with their offset. */
-static void what_follows_an_archive_is_judged_alike(void **state)
+static void bytes_after_an_archive_are_checked(void **state)
 {
     static lkt_file          whole;
     static float             x[(SAMPLES + BATCH) * VALUES];
@@ -180,7 +180,7 @@ static void cut_at(size_t bytes, const lk_dataset *set)
         fail_msg("cut at %zu: %s", bytes, said);
 }
 
-static void an_archive_cut_off_anywhere_says_so(void **state)
+static void a_truncated_archive_is_reported(void **state)
 {
     (void)state;
     make_archive(0, SAMPLES);
@@ -212,7 +212,7 @@ static void refuses(const char *settings, const char *text)
     lk_dataset_free(set);
 }
 
-static void what_is_wrong_inside_is_named(void **state)
+static void invalid_members_are_named(void **state)
 {
     const lk_dataset_options none = { .struct_size = sizeof(lk_dataset_options), .seed = 1 };
     (void)state;
@@ -237,9 +237,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batches_are_those_of_the_archive),
         cmocka_unit_test(archives_follow_each_other_in_a_pipe),
-        cmocka_unit_test(what_follows_an_archive_is_judged_alike),
-        cmocka_unit_test(an_archive_cut_off_anywhere_says_so),
-        cmocka_unit_test(what_is_wrong_inside_is_named),
+        cmocka_unit_test(bytes_after_an_archive_are_checked),
+        cmocka_unit_test(a_truncated_archive_is_reported),
+        cmocka_unit_test(invalid_members_are_named),
     };
     return cmocka_run_group_tests(tests, lkt_enter_folder, lkt_leave_folder);
 }

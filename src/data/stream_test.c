@@ -121,7 +121,7 @@ static void closing_does_not_wait_for_the_pipe(void **state)
     }
 }
 
-static void what_is_wrong_is_said_in_its_turn(void **state)
+static void an_error_is_reported_with_its_batch(void **state)
 {
     float          x[BATCH * PIXELS];
     int32_t        y[BATCH];
@@ -146,7 +146,7 @@ int main(void)
         cmocka_unit_test(batches_come_in_order_to_the_last),
         cmocka_unit_test(the_next_batch_is_read_ahead),
         cmocka_unit_test(closing_does_not_wait_for_the_pipe),
-        cmocka_unit_test(what_is_wrong_is_said_in_its_turn),
+        cmocka_unit_test(an_error_is_reported_with_its_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,7 +57,7 @@ static void digest(const uint8_t *pixels, size_t count, uint64_t *sum, uint64_t 
 
 static const lki_image_place here = { "file", "member", 0 };
 
-static void a_jpeg_is_what_djpeg_makes_of_it(void **state)
+static void a_jpeg_has_the_pixels_of_djpeg(void **state)
 {
     (void)state;
     uint64_t  sum, weighted;
@@ -224,7 +224,7 @@ static void long_names_are_read(void **state)
     assert_false(more);
 }
 
-static void shards_are_one_after_the_other(void **state)
+static void shards_are_read_in_order(void **state)
 {
     (void)state;
     static const char *const names[] = { "s/b/1.tar", "s/a.tar", "s/c.tar" };
@@ -418,7 +418,7 @@ static void a_damaged_picture_is_named(void **state)
 }
 
 /* Checks that a loader delivers all samples before the damage, then reports it at every call. */
-static void a_loader_says_what_it_cannot_read(void **state)
+static void a_loader_reports_a_damaged_sample(void **state)
 {
     (void)state;
     archive.count = 0;
@@ -454,17 +454,17 @@ static void a_loader_says_what_it_cannot_read(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_jpeg_is_what_djpeg_makes_of_it),
+        cmocka_unit_test(a_jpeg_has_the_pixels_of_djpeg),
         cmocka_unit_test(every_kind_of_png_becomes_bytes),
         cmocka_unit_test(samples_are_found_in_order),
         cmocka_unit_test(a_picture_is_cropped_and_resized),
         cmocka_unit_test(long_names_are_read),
-        cmocka_unit_test(shards_are_one_after_the_other),
+        cmocka_unit_test(shards_are_read_in_order),
         cmocka_unit_test(an_archive_cut_off_anywhere_is_refused),
         cmocka_unit_test(a_damaged_header_is_refused),
         cmocka_unit_test(incomplete_samples_are_named),
         cmocka_unit_test(a_damaged_picture_is_named),
-        cmocka_unit_test(a_loader_says_what_it_cannot_read),
+        cmocka_unit_test(a_loader_reports_a_damaged_sample),
     };
     return cmocka_run_group_tests(tests, lkt_enter_folder, lkt_leave_folder);
 }

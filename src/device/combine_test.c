@@ -135,7 +135,7 @@ static void every_type_and_kind(bench *b)
                         check_one(b, plain_dtypes[d], ops[k], leaves, counts[c], (leaves + c) % 2);
 }
 
-static void by_portable_loops(void **state)
+static void portable_loops_equal_plain_reductions(void **state)
 {
     bench *b = *state;
     b->loops = lki_combine_portable;
@@ -144,7 +144,7 @@ static void by_portable_loops(void **state)
     past_the_cache(b);
 }
 
-static void by_narrower_loops(void **state)
+static void avx2_loops_equal_plain_reductions(void **state)
 {
 #if defined(__x86_64__)
     bench *b = *state;
@@ -159,7 +159,7 @@ static void by_narrower_loops(void **state)
 #endif
 }
 
-static void by_the_best_loops(void **state)
+static void the_best_loops_equal_plain_reductions(void **state)
 {
     bench *b = *state;
     b->loops = lki_combine_best();
@@ -232,7 +232,7 @@ static void halves_are_rounded_once(void **state)
 }
 
 /* Checks that max(1, NaN, 3, 4) is NaN wherever the NaN is, and that -0 < +0 in either order. */
-static void nan_and_zero(void **state)
+static void minimum_and_maximum_handle_nan_and_signed_zeros(void **state)
 {
     (void)state;
     for (uint32_t place = 0; place < 4; place++) {
@@ -253,7 +253,7 @@ static void nan_and_zero(void **state)
     assert_false(signbit(out));
 }
 
-static void refusals(void **state)
+static void invalid_types_and_reductions_are_refused(void **state)
 {
     (void)state;
     assert_int_equal(lki_combine_check((lk_dtype)77, LK_SUM), LK_EINVAL);
@@ -283,10 +283,13 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(conversions_are_exact), cmocka_unit_test(halves_are_rounded_once),
-        cmocka_unit_test(nan_and_zero),          cmocka_unit_test(refusals),
-        cmocka_unit_test(by_portable_loops),     cmocka_unit_test(by_narrower_loops),
-        cmocka_unit_test(by_the_best_loops),
+        cmocka_unit_test(conversions_are_exact),
+        cmocka_unit_test(halves_are_rounded_once),
+        cmocka_unit_test(minimum_and_maximum_handle_nan_and_signed_zeros),
+        cmocka_unit_test(invalid_types_and_reductions_are_refused),
+        cmocka_unit_test(portable_loops_equal_plain_reductions),
+        cmocka_unit_test(avx2_loops_equal_plain_reductions),
+        cmocka_unit_test(the_best_loops_equal_plain_reductions),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

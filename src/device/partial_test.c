@@ -98,7 +98,7 @@ static void check(bench *b)
         free(b->made[--b->made_count]);
 }
 
-static void pieces_make_the_tree(void **state)
+static void partial_sums_combine_to_the_tree(void **state)
 {
     static const lk_reduce_kind kinds[] = {
         LK_REDUCE_SUM, LK_REDUCE_PRODUCT, LK_REDUCE_MIN,
@@ -119,7 +119,7 @@ static void pieces_make_the_tree(void **state)
     free(b);
 }
 
-static void widths(void **state)
+static void partial_sums_have_the_accumulator_width(void **state)
 {
     (void)state;
     assert_int_equal(lki_partial_width(LK_BF16), 4);
@@ -131,8 +131,8 @@ static void widths(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pieces_make_the_tree),
-        cmocka_unit_test(widths),
+        cmocka_unit_test(partial_sums_combine_to_the_tree),
+        cmocka_unit_test(partial_sums_have_the_accumulator_width),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

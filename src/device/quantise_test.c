@@ -134,7 +134,7 @@ static void check_loops(const lki_type_loops *loops, lk_dtype type, size_t n, ui
     assert_true(got[n] == 3);
 }
 
-static void loops_are_those_of_the_reference(void **state)
+static void loops_have_the_bits_of_the_reference(void **state)
 {
     static const size_t lengths[] = { 1, 255, 256, 257, 512, N };
     (void)state;
@@ -171,7 +171,7 @@ static void errors_keep_to_their_bound(void **state)
 
 /* Checks that an infinity makes its whole block NaN, also when sent, but not the neighbouring
  * blocks. */
-static void what_is_not_finite_is_seen(void **state)
+static void a_non_finite_value_makes_its_block_nan(void **state)
 {
     static const float   bad[] = { INFINITY, -INFINITY, NAN };
     static unsigned char bytes[BYTES];
@@ -199,7 +199,7 @@ static void what_is_not_finite_is_seen(void **state)
 
 /* Checks that nodes in the form in which they are sent, divided between blocks, sum to the same
  * bits as nodes in memory.  A division within a block gives other bits. */
-static void travelling_nodes_sum_alike(void **state)
+static void packed_nodes_sum_to_the_same_bits(void **state)
 {
     enum { V = 5, LENGTH = 9 * LKI_QUANTISED };
     static float         leaf[V][LENGTH], want[LENGTH], got[LENGTH];
@@ -251,10 +251,10 @@ static void bytes_are_counted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(loops_are_those_of_the_reference),
+        cmocka_unit_test(loops_have_the_bits_of_the_reference),
         cmocka_unit_test(errors_keep_to_their_bound),
-        cmocka_unit_test(what_is_not_finite_is_seen),
-        cmocka_unit_test(travelling_nodes_sum_alike),
+        cmocka_unit_test(a_non_finite_value_makes_its_block_nan),
+        cmocka_unit_test(packed_nodes_sum_to_the_same_bits),
         cmocka_unit_test(bytes_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

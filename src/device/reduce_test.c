@@ -150,7 +150,7 @@ static void sums_any_cut_of_elements(void **state)
     assert_memory_equal(cut, whole, sizeof whole);
 }
 
-static void order_of_operands_is_free_and_association_is_not(void **state)
+static void swapping_operands_keeps_bits_and_regrouping_does_not(void **state)
 {
     (void)state;
     static float chain[N], tree[N], swapped[N];
@@ -174,7 +174,7 @@ static void order_of_operands_is_free_and_association_is_not(void **state)
     assert_memory_not_equal(out, tree, sizeof tree);
 }
 
-static void knows_its_nodes(void **state)
+static void tree_nodes_are_recognised(void **state)
 {
     (void)state;
     assert_int_equal(lki_tree_left(2), 1);
@@ -211,8 +211,8 @@ int main(void)
         cmocka_unit_test(rounds_every_node),
         cmocka_unit_test(sums_long_vectors),
         cmocka_unit_test(sums_any_cut_of_elements),
-        cmocka_unit_test(order_of_operands_is_free_and_association_is_not),
-        cmocka_unit_test(knows_its_nodes),
+        cmocka_unit_test(swapping_operands_keeps_bits_and_regrouping_does_not),
+        cmocka_unit_test(tree_nodes_are_recognised),
         cmocka_unit_test(merges_in_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -153,7 +153,7 @@ static void records_all_kinds(void **state)
     lk_flight_free(flight);
 }
 
-static void keeps_the_last_words(void **state)
+static void the_final_state_of_ranks_is_recorded(void **state)
 {
     (void)state;
     run_recorded(3, all_kinds, NULL);
@@ -187,7 +187,7 @@ static bool many(lk_comm *comm, void *context)
     return true;
 }
 
-static void forgets_the_oldest(void **state)
+static void the_oldest_entries_are_overwritten(void **state)
 {
     (void)state;
     run_recorded(2, many, NULL);
@@ -210,7 +210,7 @@ static bool disagree(lk_comm *comm, void *context)
     return true;
 }
 
-static void names_who_disagrees(void **state)
+static void disagreeing_ranks_are_named(void **state)
 {
     (void)state;
     run_recorded(3, disagree, NULL);
@@ -236,7 +236,7 @@ static bool gives_up(lk_comm *comm, void *context)
     return true;
 }
 
-static void tells_of_freed_requests(void **state)
+static void freed_requests_are_reported(void **state)
 {
     (void)state;
     run_recorded(2, gives_up, NULL);
@@ -260,7 +260,7 @@ static void clears_the_directory(void **state)
     lk_flight_free(flight);
 }
 
-static void refuses_what_is_no_directory(void **state)
+static void a_path_that_is_no_directory_is_refused(void **state)
 {
     lk_comm        *comms[2];
     lk_comm_options options = { .struct_size = sizeof(lk_comm_options), .flight = "/proc/version" };
@@ -320,7 +320,7 @@ static lki_flight_file parse(size_t bytes)
     return file;
 }
 
-static void reads_whole_ones(void **state)
+static void intact_files_are_read(void **state)
 {
     (void)state;
     for (uint32_t notes = 0; notes < 3 * FEW; notes++) {
@@ -357,7 +357,7 @@ static void an_unfinished_entry_is_no_damage(void **state)
         }
 }
 
-static void tells_what_was_cut_off(void **state)
+static void truncated_files_are_reported(void **state)
 {
     (void)state;
     record(FEW + 3);
@@ -383,7 +383,7 @@ static bool may_differ(size_t at)
     return byte >= offsetof(lki_flight_entry, met) || place == 0 || place == FEW - 1;
 }
 
-static void tells_what_was_changed(void **state)
+static void changed_bytes_are_reported(void **state)
 {
     (void)state;
     record(FEW);
@@ -453,7 +453,7 @@ static lk_flight *merge(lki_flight_file *files, uint32_t count, int64_t now)
     return flight;
 }
 
-static void names_whom_all_wait_for(void **state)
+static void the_rank_that_all_wait_for_is_named(void **state)
 {
     (void)state;
     lki_flight_file *files = begin_files(4);
@@ -479,7 +479,7 @@ static void names_whom_all_wait_for(void **state)
     lk_flight_free(flight);
 }
 
-static void names_the_dead(void **state)
+static void dead_ranks_are_named(void **state)
 {
     (void)state;
     lki_flight_file *files = begin_files(3);
@@ -505,7 +505,7 @@ static void names_the_dead(void **state)
 /* Overwrites 5 of the 9 entries of rank 1, which has not arrived at operation 9.  Expects that the
  * arrival of rank 1 is unknown for the overwritten operations.  Rank 1 must be absent only from
  * operation 9. */
-static void tells_absent_from_forgotten(void **state)
+static void overwritten_entries_do_not_mean_absence(void **state)
 {
     (void)state;
     lki_flight_file *files = begin_files(2);
@@ -540,7 +540,7 @@ static void names_stragglers(void **state)
     lk_flight_free(flight);
 }
 
-static void tells_of_missing_files(void **state)
+static void missing_files_are_reported(void **state)
 {
     (void)state;
     lki_flight_file *files = begin_files(3);
@@ -562,21 +562,21 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_all_kinds),
-        cmocka_unit_test(keeps_the_last_words),
-        cmocka_unit_test(forgets_the_oldest),
-        cmocka_unit_test(names_who_disagrees),
-        cmocka_unit_test(tells_of_freed_requests),
+        cmocka_unit_test(the_final_state_of_ranks_is_recorded),
+        cmocka_unit_test(the_oldest_entries_are_overwritten),
+        cmocka_unit_test(disagreeing_ranks_are_named),
+        cmocka_unit_test(freed_requests_are_reported),
         cmocka_unit_test(clears_the_directory),
-        cmocka_unit_test(refuses_what_is_no_directory),
-        cmocka_unit_test(reads_whole_ones),
+        cmocka_unit_test(a_path_that_is_no_directory_is_refused),
+        cmocka_unit_test(intact_files_are_read),
         cmocka_unit_test(an_unfinished_entry_is_no_damage),
-        cmocka_unit_test(tells_what_was_cut_off),
-        cmocka_unit_test(tells_what_was_changed),
-        cmocka_unit_test(names_whom_all_wait_for),
-        cmocka_unit_test(names_the_dead),
-        cmocka_unit_test(tells_absent_from_forgotten),
+        cmocka_unit_test(truncated_files_are_reported),
+        cmocka_unit_test(changed_bytes_are_reported),
+        cmocka_unit_test(the_rank_that_all_wait_for_is_named),
+        cmocka_unit_test(dead_ranks_are_named),
+        cmocka_unit_test(overwritten_entries_do_not_mean_absence),
         cmocka_unit_test(names_stragglers),
-        cmocka_unit_test(tells_of_missing_files),
+        cmocka_unit_test(missing_files_are_reported),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
