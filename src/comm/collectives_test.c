@@ -266,21 +266,21 @@ static void all_reduce_is_the_tree(void **state)
     on_hosts(reduces_every_count, NULL);
 }
 
-static void bytes_arrive(void **state)
+static void vectors_of_all_sizes_arrive(void **state)
 {
     (void)state;
     every_size(moves_every_size, NULL);
     on_hosts(moves_every_size, NULL);
 }
 
-static void much_arrives(void **state)
+static void large_vectors_arrive(void **state)
 {
     (void)state;
     for (uint32_t size = 2; size <= 3; size++)
         assert_true(world_all(size, false, moves_much, NULL));
 }
 
-static void nonsense_is_refused(void **state)
+static void invalid_calls_are_refused(void **state)
 {
     (void)state;
     every_size(refuses_nonsense, NULL);
@@ -294,7 +294,7 @@ static void barriers_order_memory(void **state)
     every_size(orders_memory, &rounds);
 }
 
-static void small_operations_in_a_row(void **state)
+static void many_small_operations_work_in_a_row(void **state)
 {
     uint32_t rounds = 500;
     (void)state;
@@ -306,9 +306,12 @@ static void small_operations_in_a_row(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nonsense_is_refused),      cmocka_unit_test(barriers_order_memory),
-        cmocka_unit_test(small_operations_in_a_row), cmocka_unit_test(bytes_arrive),
-        cmocka_unit_test(all_reduce_is_the_tree),   cmocka_unit_test(much_arrives),
+        cmocka_unit_test(invalid_calls_are_refused),
+        cmocka_unit_test(barriers_order_memory),
+        cmocka_unit_test(many_small_operations_work_in_a_row),
+        cmocka_unit_test(vectors_of_all_sizes_arrive),
+        cmocka_unit_test(all_reduce_is_the_tree),
+        cmocka_unit_test(large_vectors_arrive),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@
 #include "comm/conformance_testing.h"
 #include "comm/hosted_testing.h"
 
-static void every_operation(void **state)
+static void every_operation_equals_plain_loops(void **state)
 {
     uint32_t first = 0;
     (void)state;
@@ -28,7 +28,7 @@ static void every_operation(void **state)
 
 /* Runs every operation on several hosts: first with one rank per host, then with several ranks per
  * host. */
-static void every_operation_over_hosts(void **state)
+static void every_operation_over_hosts_equals_plain_loops(void **state)
 {
     uint32_t first = 5000;
     (void)state;
@@ -88,7 +88,7 @@ static bool refuses_groups(lk_comm *comm, void *context)
     return true;
 }
 
-static void groups(void **state)
+static void split_communicators_work(void **state)
 {
     (void)state;
     for (uint32_t size = 4; size <= 6; size += 2)
@@ -99,7 +99,7 @@ static void groups(void **state)
         }
 }
 
-static void groups_over_hosts(void **state)
+static void split_communicators_work_over_hosts(void **state)
 {
     static const hosted shapes[] = { { .hosts = 4, .each = 1 },
                                      { .hosts = 2, .each = 2 },
@@ -116,10 +116,10 @@ static void groups_over_hosts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(groups),
-        cmocka_unit_test(every_operation),
-        cmocka_unit_test(groups_over_hosts),
-        cmocka_unit_test(every_operation_over_hosts),
+        cmocka_unit_test(split_communicators_work),
+        cmocka_unit_test(every_operation_equals_plain_loops),
+        cmocka_unit_test(split_communicators_work_over_hosts),
+        cmocka_unit_test(every_operation_over_hosts_equals_plain_loops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -376,7 +376,7 @@ static bool passes_on(desk *d, job *j)
     return matches(d, j, j->recv, n);
 }
 
-/* ---- All of them ------------------------------------------------------------------------- */
+/* ---- All operations ---------------------------------------------------------------------- */
 
 static bool perform(desk *d, uint32_t what, job *j)
 {

@@ -56,7 +56,7 @@ static void needs(const char *name, double gib)
     skip();
 }
 
-static unsigned char *take(size_t bytes)
+static unsigned char *map_memory(size_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -161,7 +161,7 @@ static bool divide_unevenly(lk_comm *comm, unsigned char *all)
 
 static bool one_vector(lk_comm *comm, void *context)
 {
-    unsigned char *data = take(many + 7);
+    unsigned char *data = map_memory(many + 7);
 
     (void)context;
     CHECK(all_reduce(comm, data, LK_U8));
@@ -188,7 +188,7 @@ static bool in_an_arena(lk_comm *comm, void *context)
 static bool two_vectors(lk_comm *comm, void *context)
 {
     uint32_t       me   = lk_comm_rank(comm);
-    unsigned char *all  = take(2 * many), *mine = all + me * many;
+    unsigned char *all  = map_memory(2 * many), *mine = all + me * many;
 
     (void)context;
     fill(all, 2 * many, me);
@@ -208,28 +208,28 @@ static bool two_threads(world_main main)
 
 /* ---- The tests --------------------------------------------------------------------------- */
 
-static void staged(void **state)
+static void staging_moves_2_31_elements(void **state)
 {
     (void)state;
     needs("2^31 elements in ordinary memory", 4.1);
     assert_true(two_threads(one_vector));
 }
 
-static void direct(void **state)
+static void arenas_move_2_31_elements(void **state)
 {
     (void)state;
     needs("2^31 elements in an arena", 4.1);
     assert_true(two_threads(in_an_arena));
 }
 
-static void parts(void **state)
+static void each_rank_gathers_2_31_elements(void **state)
 {
     (void)state;
     needs("2^31 elements for each rank", 8.1);
     assert_true(two_threads(two_vectors));
 }
 
-static void over_hosts(void **state)
+static void messages_move_2_31_elements(void **state)
 {
     hosted h = { .hosts = 2, .each = 1, .timeout_ms = 120000 };
     (void)state;
@@ -240,10 +240,10 @@ static void over_hosts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(staged),
-        cmocka_unit_test(direct),
-        cmocka_unit_test(parts),
-        cmocka_unit_test(over_hosts),
+        cmocka_unit_test(staging_moves_2_31_elements),
+        cmocka_unit_test(arenas_move_2_31_elements),
+        cmocka_unit_test(each_rank_gathers_2_31_elements),
+        cmocka_unit_test(messages_move_2_31_elements),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -338,7 +338,7 @@ static bool runs(lk_comm *comm, void *context)
     return good;
 }
 
-/* ---- A rank that is late ----------------------------------------------------------------- */
+/* ---- A late rank ------------------------------------------------------------------------- */
 
 enum { LATE = 4, TRIES = 64 };
 
@@ -393,7 +393,7 @@ static void play_late(uint32_t size, kind what, size_t words)
     }
 }
 
-static void the_last_rank_reads_late(void **state)
+static void a_late_rank_receives_the_right_bytes(void **state)
 {
     (void)state;
     for (uint32_t size = 2; size <= 4; size++)
@@ -403,7 +403,7 @@ static void the_last_rank_reads_late(void **state)
         }
 }
 
-/* ---- All of it --------------------------------------------------------------------------- */
+/* ---- All tests --------------------------------------------------------------------------- */
 
 /* Returns the number of seeds to try: the value of LK_SEEDS if it is set, else `many` in a thorough
  * run and `few` in any other run. */
@@ -413,7 +413,7 @@ static uint32_t seeds(uint32_t few, uint32_t many)
     return asked != NULL ? (uint32_t)strtoul(asked, NULL, 10) : lki_thorough() ? many : few;
 }
 
-static void on_one_host(void **state)
+static void open_operations_work_on_one_host(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < seeds(60, 1000); i++) {
@@ -426,7 +426,7 @@ static void on_one_host(void **state)
     }
 }
 
-static void over_hosts(void **state)
+static void open_operations_work_over_hosts(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < seeds(8, 200); i++) {
@@ -448,7 +448,7 @@ static void over_hosts(void **state)
 /* Runs levels whose groups have two slots but more than two operations.  Starting an operation then
  * waits for a slot.  This wait advances other operations, which may need slots of the same
  * group. */
-static void legs_start_in_order(void **state)
+static void levels_wait_for_slots_without_deadlock(void **state)
 {
     static const kind by_levels[] = { ALL_GATHER, REDUCE_SCATTER, BROADCAST, ALL_REDUCE };
 
@@ -468,7 +468,7 @@ static void legs_start_in_order(void **state)
     }
 }
 
-static void over_forty_hosts(void **state)
+static void open_operations_work_over_forty_hosts(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < seeds(1, 20); i++) {
@@ -488,11 +488,11 @@ static void over_forty_hosts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_last_rank_reads_late),
-        cmocka_unit_test(on_one_host),
-        cmocka_unit_test(over_hosts),
-        cmocka_unit_test(legs_start_in_order),
-        cmocka_unit_test(over_forty_hosts),
+        cmocka_unit_test(a_late_rank_receives_the_right_bytes),
+        cmocka_unit_test(open_operations_work_on_one_host),
+        cmocka_unit_test(open_operations_work_over_hosts),
+        cmocka_unit_test(levels_wait_for_slots_without_deadlock),
+        cmocka_unit_test(open_operations_work_over_forty_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "link/address.h"
 
-static void text_and_back(void **state)
+static void addresses_survive_formatting_and_parsing(void **state)
 {
     static const char *const TEXTS[] = { "10.0.0.1:4711", "[::1]:4711", "127.0.0.1:1",
                                          "[2001:db8::ff00:42:8329]:65535" };
@@ -29,7 +29,7 @@ static void text_and_back(void **state)
     }
 }
 
-static void what_is_no_address(void **state)
+static void invalid_addresses_are_refused(void **state)
 {
     static const char *const TEXTS[] = { "",
                                          ":",
@@ -73,7 +73,7 @@ static void loopback_is_for_one_host(void **state)
 }
 
 /* Checks that the kernel chooses a port, and that the call returns it. */
-static void listens(void **state)
+static void listening_returns_the_chosen_port(void **state)
 {
     static const char *const HOSTS[] = { "127.0.0.1", "::1" };
     (void)state;
@@ -131,10 +131,10 @@ static void no_route_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_and_back),
-        cmocka_unit_test(what_is_no_address),
+        cmocka_unit_test(addresses_survive_formatting_and_parsing),
+        cmocka_unit_test(invalid_addresses_are_refused),
         cmocka_unit_test(loopback_is_for_one_host),
-        cmocka_unit_test(listens),
+        cmocka_unit_test(listening_returns_the_chosen_port),
         cmocka_unit_test(no_route_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

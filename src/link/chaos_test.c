@@ -89,7 +89,7 @@ static void run(trial *t, uint64_t seed, const lki_chaos *chaos, uint64_t *trace
 
 /* ---- Harmless faults --------------------------------------------------------------------- */
 
-static void split_and_paused(void **state)
+static void split_and_paused_streams_deliver_all_bytes(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 1000; seed++) {
@@ -107,7 +107,7 @@ static void split_and_paused(void **state)
     }
 }
 
-static void same_seed_same_run(void **state)
+static void the_same_seed_gives_the_same_run(void **state)
 {
     uint64_t traces[3];
 
@@ -125,7 +125,7 @@ static void same_seed_same_run(void **state)
 /* ---- Fatal faults ------------------------------------------------------------------------ */
 
 /* Breaks one stream of rank 0 at its nth call.  Every unfinished rank must fail. */
-static void broken_streams(void **state)
+static void broken_streams_are_reported(void **state)
 {
     uint32_t failures = 0;
 
@@ -143,7 +143,7 @@ static void broken_streams(void **state)
 
 /* Makes a stream discard everything that is written to it.  Only the deadline of 30 s of simulated
  * time usually detects this fault. */
-static void silent_streams(void **state)
+static void silent_streams_time_out(void **state)
 {
     uint32_t late = 0;
 
@@ -159,7 +159,7 @@ static void silent_streams(void **state)
 }
 
 /* Flips a bit of any received byte.  Only the checksums can detect this fault, and they must. */
-static void damaged_bytes(void **state)
+static void damaged_bytes_are_detected_by_checksums(void **state)
 {
     uint32_t unseen = 0;
 
@@ -179,9 +179,11 @@ static void damaged_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(split_and_paused), cmocka_unit_test(same_seed_same_run),
-        cmocka_unit_test(broken_streams),   cmocka_unit_test(silent_streams),
-        cmocka_unit_test(damaged_bytes),
+        cmocka_unit_test(split_and_paused_streams_deliver_all_bytes),
+        cmocka_unit_test(the_same_seed_gives_the_same_run),
+        cmocka_unit_test(broken_streams_are_reported),
+        cmocka_unit_test(silent_streams_time_out),
+        cmocka_unit_test(damaged_bytes_are_detected_by_checksums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,7 +48,7 @@ static void refuses(const world *w, lki_refusal why, uint64_t before, uint64_t a
     exchange(w, 0, 1, 0, "still here");
 }
 
-/* ---- Plain ------------------------------------------------------------------------------- */
+/* ---- Plain connections ------------------------------------------------------------------- */
 
 #define JOB_TEXT "abcd0100000000000000000000000000"
 
@@ -80,7 +80,7 @@ static const struct {
     { "lockstep:" JOB_TEXT ":5:0>1:0\n", 0, LKI_REFUSED_DUPLICATE },
 };
 
-static void plain_hellos_are_judged(void **state)
+static void invalid_plain_hellos_are_refused(void **state)
 {
     world    w;
     unsigned kinds = 0;
@@ -104,7 +104,7 @@ static void plain_hellos_are_judged(void **state)
 }
 
 /* Sends a valid hello byte by byte.  Expects that the sender is admitted. */
-static void a_plain_hello_byte_by_byte(void **state)
+static void a_plain_hello_may_arrive_byte_by_byte(void **state)
 {
     static const char GOOD[] = "lockstep:" JOB_TEXT ":5:0>1:1\n";
     world             w;
@@ -129,7 +129,7 @@ static void a_plain_hello_byte_by_byte(void **state)
 
 /* ---- Time and places --------------------------------------------------------------------- */
 
-static void the_silent_and_the_hasty(void **state)
+static void silent_and_disconnecting_strangers_are_refused(void **state)
 {
     (void)state;
     for (int secure = 0; secure < 2; secure++) {
@@ -157,7 +157,7 @@ static void the_silent_and_the_hasty(void **state)
 
 /* Lets a rank not call wait() for longer than the time limit of a hello.  Expects that the rank
  * does not refuse a peer whose hello arrived in that time. */
-static void a_deadline_passes_only_while_we_look(void **state)
+static void a_hello_deadline_does_not_pass_between_waits(void **state)
 {
     static const char GOOD[] = "lockstep:" JOB_TEXT ":5:0>1:1\n";
     world             w;
@@ -180,7 +180,7 @@ static void a_deadline_passes_only_while_we_look(void **state)
 
 /* Lets the deadline of a hello pass after the hello has arrived.  Expects that the hello is still
  * read and accepted. */
-static void who_is_late_is_heard_once_more(void **state)
+static void a_hello_is_read_once_more_after_its_deadline(void **state)
 {
     static const char GOOD[] = "lockstep:" JOB_TEXT ":5:0>1:1\n";
     world             w;
@@ -199,7 +199,7 @@ static void who_is_late_is_heard_once_more(void **state)
 
 /* Opens more silent connections than the rank keeps.  Expects that the job's own connections are
  * still admitted. */
-static void a_crowd_does_not_keep_others_out(void **state)
+static void many_strangers_do_not_block_the_job(void **state)
 {
     (void)state;
     for (int secure = 0; secure < 2; secure++) {
@@ -229,7 +229,7 @@ static void a_crowd_does_not_keep_others_out(void **state)
 
 /* ---- TLS --------------------------------------------------------------------------------- */
 
-static void what_is_no_tls_is_garbage(void **state)
+static void bytes_that_are_not_tls_are_refused(void **state)
 {
     static const char *const SAYS[] = { "GET / HTTP/1.0\r\n\r\n", "SSH-2.0-OpenSSH_9.2\r\n",
                                         "lockstep:" JOB_TEXT ":5:0>1:1\n",
@@ -271,7 +271,7 @@ static bool tls_stranger(const world *w, const char *identity, const unsigned ch
     return status == LK_OK;
 }
 
-static void tls_identities_are_judged(void **state)
+static void invalid_tls_identities_are_refused(void **state)
 {
     static const unsigned char OTHER[LKI_KEY_BYTES] = { 7, 7, 8 };
     static const struct {
@@ -329,7 +329,7 @@ static void is_told(const world *w, const lki_tcp_options *options, const char *
     exchange(w, 0, 1, 0, "still here");
 }
 
-static void a_writer_is_told_why(void **state)
+static void a_refused_writer_receives_the_reason(void **state)
 {
     static const unsigned char OTHER[LKI_KEY_BYTES] = { 7, 7, 8 };
     (void)state;
@@ -435,7 +435,7 @@ static void exchange_by(proxy *p, world *w, const char *word)
     assert_memory_equal(got, word, in);
 }
 
-static void a_connection_byte_by_byte(void **state)
+static void a_connection_may_arrive_byte_by_byte(void **state)
 {
     static proxy p;
     (void)state;
@@ -481,16 +481,16 @@ static void a_replay_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LINK_TEST(plain_hellos_are_judged),
-        LINK_TEST(a_plain_hello_byte_by_byte),
-        LINK_TEST(the_silent_and_the_hasty),
-        LINK_TEST(a_deadline_passes_only_while_we_look),
-        LINK_TEST(who_is_late_is_heard_once_more),
-        LINK_TEST(a_crowd_does_not_keep_others_out),
-        LINK_TEST(what_is_no_tls_is_garbage),
-        LINK_TEST(tls_identities_are_judged),
-        LINK_TEST(a_writer_is_told_why),
-        LINK_TEST(a_connection_byte_by_byte),
+        LINK_TEST(invalid_plain_hellos_are_refused),
+        LINK_TEST(a_plain_hello_may_arrive_byte_by_byte),
+        LINK_TEST(silent_and_disconnecting_strangers_are_refused),
+        LINK_TEST(a_hello_deadline_does_not_pass_between_waits),
+        LINK_TEST(a_hello_is_read_once_more_after_its_deadline),
+        LINK_TEST(many_strangers_do_not_block_the_job),
+        LINK_TEST(bytes_that_are_not_tls_are_refused),
+        LINK_TEST(invalid_tls_identities_are_refused),
+        LINK_TEST(a_refused_writer_receives_the_reason),
+        LINK_TEST(a_connection_may_arrive_byte_by_byte),
         LINK_TEST(a_replay_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

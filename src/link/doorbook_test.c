@@ -9,7 +9,7 @@
 
 #include "link/doorbook.h"
 
-static void a_flood_is_two_lines(void **state)
+static void a_flood_is_reported_in_two_lines(void **state)
 {
     static lki_doorbook book;
     char                text[LKI_DOORBOOK_TEXT_BYTES];
@@ -30,7 +30,7 @@ static void a_flood_is_two_lines(void **state)
     assert_false(lki_doorbook_next(&book, INT64_MAX, &why, text));
 }
 
-static void reasons_and_hosts_are_told_apart(void **state)
+static void reasons_and_hosts_are_reported_separately(void **state)
 {
     static lki_doorbook book;
     char                text[LKI_DOORBOOK_TEXT_BYTES];
@@ -75,9 +75,9 @@ static void many_hosts_share_a_line(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_flood_is_two_lines),
-        cmocka_unit_test(reasons_and_hosts_are_told_apart),
+        cmocka_unit_test(a_flood_is_reported_in_two_lines),
+        cmocka_unit_test(reasons_and_hosts_are_reported_separately),
         cmocka_unit_test(many_hosts_share_a_line),
     };
-    return cmocka_run_group_tests_name("comm.doorbook", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("link.doorbook", tests, NULL, NULL);
 }

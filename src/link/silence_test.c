@@ -68,7 +68,7 @@ static pid_t begin(bool secure, bool writing)
     _exit(turn_loopback(true) && finds_silence(secure, writing) ? 0 : 1);
 }
 
-static void silence_is_found(void **state)
+static void a_vanished_host_is_detected(void **state)
 {
     pid_t pids[4];
     int   statuses[4];
@@ -89,6 +89,6 @@ static void silence_is_found(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { LINK_TEST(silence_is_found) };
+    const struct CMUnitTest tests[] = { LINK_TEST(a_vanished_host_is_detected) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,7 +69,7 @@ static void close_both(pair *p)
 
 /* Writes until the pipe is full.  Expects that the pipe accepts nothing more until the reader
  * reads, and that bytes keep their order. */
-static void bytes_in_order(void **state)
+static void bytes_arrive_in_order(void **state)
 {
     unsigned char data[6000], got[6000];
 
@@ -97,7 +97,7 @@ static void bytes_in_order(void **state)
 }
 
 /* Expects that wait() reports only streams that are watched and can be read or written. */
-static void waits_for_what_is_watched(void **state)
+static void wait_reports_watched_streams_only(void **state)
 {
     unsigned char byte = 5, many[PIPE_BYTES + 1] = { 0 };
     pair          p    = pair_open(3);
@@ -124,7 +124,7 @@ static void waits_for_what_is_watched(void **state)
 
 /* Closes a writer.  Expects that the bytes written before arrive, and that the stream then ends for
  * both ranks. */
-static void ends(void **state)
+static void a_closed_stream_ends_after_its_bytes(void **state)
 {
     char   data[3], text[] = "end";
     pair   p = pair_open(4);
@@ -149,7 +149,7 @@ static void ends(void **state)
 }
 
 /* Kills a rank with bytes in flight.  Expects that these bytes do not arrive. */
-static void deaths(void **state)
+static void a_killed_rank_loses_its_bytes_in_flight(void **state)
 {
     char     data[3] = "end";
     pair     p = pair_open(5);
@@ -203,7 +203,7 @@ static bool chatters(simulated *s, void *context)
     return true;
 }
 
-static void one_run_a_seed(void **state)
+static void a_seed_determines_the_run(void **state)
 {
     uint64_t traces[12], orders[12] = { 0 };
 
@@ -245,9 +245,12 @@ static void waiting_takes_no_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_in_order), cmocka_unit_test(waits_for_what_is_watched),
-        cmocka_unit_test(ends),           cmocka_unit_test(deaths),
-        cmocka_unit_test(one_run_a_seed), cmocka_unit_test(waiting_takes_no_time),
+        cmocka_unit_test(bytes_arrive_in_order),
+        cmocka_unit_test(wait_reports_watched_streams_only),
+        cmocka_unit_test(a_closed_stream_ends_after_its_bytes),
+        cmocka_unit_test(a_killed_rank_loses_its_bytes_in_flight),
+        cmocka_unit_test(a_seed_determines_the_run),
+        cmocka_unit_test(waiting_takes_no_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

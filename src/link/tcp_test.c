@@ -246,7 +246,7 @@ static void the_rest_of_a_record_is_readable(void **state)
 
 /* Calls wait() with room for few events.  Expects that every ready stream is reported
  * eventually. */
-static void wait_reports_as_much_as_there_is_room_for(void **state)
+static void wait_reports_every_ready_stream_eventually(void **state)
 {
     (void)state;
     for (int secure = 0; secure < 2; secure++) {
@@ -286,7 +286,7 @@ static void *close_in_thread(void *argument)
 
 /* Closes the writer at once and lets the reader be slow.  Expects that all accepted bytes
  * arrive. */
-static void what_was_written_arrives_after_close(void **state)
+static void written_bytes_arrive_after_close(void **state)
 {
     static unsigned char block[400000], got[400000];
     (void)state;
@@ -327,7 +327,7 @@ static void what_was_written_arrives_after_close(void **state)
 
 /* Closes a reader that never sent anything.  Expects that a rank that only writes, or only waits,
  * detects this. */
-static void the_end_of_a_reader_is_seen(void **state)
+static void a_closed_reader_is_detected(void **state)
 {
     static const char zeros[100000];
     (void)state;
@@ -360,7 +360,7 @@ static void the_end_of_a_reader_is_seen(void **state)
 
 /* Ends a writer, in order or with a reset, while the reader does not watch the stream.  Expects
  * that the reader's wait() does not return at once all the time. */
-static void the_end_of_a_writer_waits_for_its_reader(void **state)
+static void a_closed_writer_waits_for_its_reader(void **state)
 {
     static const char HELLO[] = "lockstep:abcd0100000000000000000000000000:5:0>1:0\n";
     (void)state;
@@ -435,7 +435,7 @@ static void a_peer_may_start_later(void **state)
     }
 }
 
-static void a_peer_that_never_comes(void **state)
+static void an_absent_peer_is_reported(void **state)
 {
     char   dead[LKI_ADDRESS_BYTES];
     size_t moved = 0;
@@ -459,7 +459,7 @@ static void a_peer_that_never_comes(void **state)
 
 /* Lets a writer do no call for longer than the time limit to connect, after its connection was
  * established.  Expects that the writer can go on. */
-static void a_writer_that_is_busy_is_not_too_late(void **state)
+static void a_busy_writer_does_not_time_out(void **state)
 {
     (void)state;
     for (int secure = 0; secure < 2; secure++) {
@@ -501,7 +501,7 @@ static void a_refusal_after_contact_is_final(void **state)
 
 /* Uses up all file descriptors.  Expects that no connection is accepted and nothing fails.  Then
  * frees descriptors and expects that the link works again. */
-static void descriptors_run_out(void **state)
+static void a_link_survives_a_lack_of_descriptors(void **state)
 {
     struct rlimit limit, none;
     int           fds[3];
@@ -556,15 +556,15 @@ int main(void)
         LINK_TEST(a_slow_reader_stops_the_writer),
         LINK_TEST(a_fresh_stream_is_writable),
         LINK_TEST(the_rest_of_a_record_is_readable),
-        LINK_TEST(wait_reports_as_much_as_there_is_room_for),
-        LINK_TEST(what_was_written_arrives_after_close),
-        LINK_TEST(the_end_of_a_reader_is_seen),
-        LINK_TEST(the_end_of_a_writer_waits_for_its_reader),
+        LINK_TEST(wait_reports_every_ready_stream_eventually),
+        LINK_TEST(written_bytes_arrive_after_close),
+        LINK_TEST(a_closed_reader_is_detected),
+        LINK_TEST(a_closed_writer_waits_for_its_reader),
         LINK_TEST(a_peer_may_start_later),
-        LINK_TEST(a_peer_that_never_comes),
-        LINK_TEST(a_writer_that_is_busy_is_not_too_late),
+        LINK_TEST(an_absent_peer_is_reported),
+        LINK_TEST(a_busy_writer_does_not_time_out),
         LINK_TEST(a_refusal_after_contact_is_final),
-        LINK_TEST(descriptors_run_out),
+        LINK_TEST(a_link_survives_a_lack_of_descriptors),
         LINK_TEST(descriptors_are_not_inherited),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

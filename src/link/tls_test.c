@@ -197,7 +197,7 @@ static void a_slow_reader_bounds_memory(void **state)
     close_pair(&p);
 }
 
-static void buffered_tells_what_the_socket_does_not(void **state)
+static void buffered_bytes_are_reported(void **state)
 {
     unsigned char data[100] = { 0 };
     struct iovec  part      = { data, sizeof data };
@@ -237,7 +237,7 @@ static void keys_are_renewed(void **state)
 
 /* ---- Ends -------------------------------------------------------------------------------- */
 
-static void a_farewell_is_told_from_a_cut(void **state)
+static void a_close_is_distinguished_from_a_cut(void **state)
 {
     unsigned char data[100] = { 5 };
     struct iovec  part      = { data, sizeof data };
@@ -312,7 +312,7 @@ static void a_missing_library_is_named(void **state)
 
 /* ---- Admission --------------------------------------------------------------------------- */
 
-static void others_do_not_get_in(void **state)
+static void peers_with_another_key_or_identity_are_refused(void **state)
 {
     static const char LONG[] =
         "lockstep:test:1>0 and so on and so on and so on and so on and so on "
@@ -370,7 +370,7 @@ static size_t drain(int fd, unsigned char *data, size_t capacity)
     return got > 0 ? (size_t)got : 0;
 }
 
-static void a_byte_at_a_time_will_do(void **state)
+static void a_handshake_works_byte_by_byte(void **state)
 {
     unsigned char byte;
     bool          here = false, there = false;
@@ -391,7 +391,7 @@ static void a_byte_at_a_time_will_do(void **state)
 
 /* Records a handshake and its data, and replays them to a new session of the same server.  Expects
  * that the server refuses them. */
-static void a_recording_is_worthless(void **state)
+static void a_replayed_session_is_refused(void **state)
 {
     static unsigned char record[65536], back[8192];
     unsigned char        data[100] = { 9 };
@@ -479,7 +479,7 @@ static void garbage_is_refused(void **state)
 
 /* Sends a handshake message of 128 KiB in records of maximal size, each of which is valid.  Expects
  * that the session ends before it has received the whole message. */
-static void an_endless_greeting_is_cut(void **state)
+static void an_oversized_handshake_is_refused(void **state)
 {
     static unsigned char record[5 + 4096];
     const size_t         BODY   = sizeof record - 5;
@@ -506,18 +506,18 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_arrive_both_ways),
         cmocka_unit_test(a_slow_reader_bounds_memory),
-        cmocka_unit_test(buffered_tells_what_the_socket_does_not),
+        cmocka_unit_test(buffered_bytes_are_reported),
         cmocka_unit_test(keys_are_renewed),
-        cmocka_unit_test(a_farewell_is_told_from_a_cut),
+        cmocka_unit_test(a_close_is_distinguished_from_a_cut),
         cmocka_unit_test(a_gone_reader_is_an_error_and_no_signal),
         cmocka_unit_test(a_missing_library_is_named),
-        cmocka_unit_test(others_do_not_get_in),
+        cmocka_unit_test(peers_with_another_key_or_identity_are_refused),
         cmocka_unit_test(keys_belong_to_an_identity),
-        cmocka_unit_test(a_byte_at_a_time_will_do),
-        cmocka_unit_test(a_recording_is_worthless),
+        cmocka_unit_test(a_handshake_works_byte_by_byte),
+        cmocka_unit_test(a_replayed_session_is_refused),
         cmocka_unit_test(a_changed_byte_is_found),
         cmocka_unit_test(garbage_is_refused),
-        cmocka_unit_test(an_endless_greeting_is_cut),
+        cmocka_unit_test(an_oversized_handshake_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,7 +39,7 @@ static void counts_by_peer(bool secure)
     world_close(&w);
 }
 
-static void what_has_arrived_is_counted_by_peer(void **state)
+static void acknowledged_bytes_are_counted_by_peer(void **state)
 {
     (void)state;
     counts_by_peer(false);
@@ -48,7 +48,7 @@ static void what_has_arrived_is_counted_by_peer(void **state)
 
 /* Wraps a tcp link in a chaos link.  Expects that the chaos link returns the statistics of the tcp
  * link. */
-static void and_so_it_is_behind_another_link(void **state)
+static void a_chaos_link_returns_the_counts_of_its_inner_link(void **state)
 {
     lki_link   *inner;
     lki_chaos   calm = { .seed = 1 };
@@ -67,8 +67,8 @@ static void and_so_it_is_behind_another_link(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LINK_TEST(what_has_arrived_is_counted_by_peer),
-        LINK_TEST(and_so_it_is_behind_another_link),
+        LINK_TEST(acknowledged_bytes_are_counted_by_peer),
+        LINK_TEST(a_chaos_link_returns_the_counts_of_its_inner_link),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -146,7 +146,7 @@ static void levels_have_the_same_bits(void **state)
         }
 }
 
-static void a_ring_differs(void **state)
+static void the_ring_has_other_bits_than_the_tree(void **state)
 {
     (void)state;
     for (uint32_t size = 3; size <= 9; size += 3) {
@@ -440,7 +440,7 @@ static void wrong_names_are_refused(void **state)
 }
 
 /* Checks that MPI's algorithms are refused without MPI, at opening and later. */
-static void natives_need_mpi(void **state)
+static void native_algorithms_need_mpi(void **state)
 {
     lk_comm_options options = { .struct_size = sizeof(lk_comm_options),
                                 .algorithms  = "all_reduce:native" };
@@ -469,7 +469,7 @@ static bool asks_for_another(lk_comm *comm, void *context)
     return true;
 }
 
-static void ranks_must_ask_for_the_same(void **state)
+static void ranks_must_select_the_same_algorithm(void **state)
 {
     (void)state;
     assert_true(hosted_all((hosted){ .hosts = 3, .each = 1 }, asks_for_another, NULL));
@@ -534,7 +534,7 @@ static void wrong_files_are_refused(void **state)
 
 /* Passes a pipe as the file of constants.  Expects an error, because rank 0 would block on the pipe
  * forever and every other rank would wait for rank 0. */
-static void only_files_are_read_and_written(void **state)
+static void a_pipe_is_refused_as_tuning_file(void **state)
 {
     char      path[] = "/tmp/lockstep-tuning-XXXXXX", line[101];
     int       fd     = mkstemp(path);
@@ -563,11 +563,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_names_are_refused),
         cmocka_unit_test(wrong_files_are_refused),
-        cmocka_unit_test(only_files_are_read_and_written),
-        cmocka_unit_test(natives_need_mpi),
-        cmocka_unit_test(ranks_must_ask_for_the_same),
+        cmocka_unit_test(a_pipe_is_refused_as_tuning_file),
+        cmocka_unit_test(native_algorithms_need_mpi),
+        cmocka_unit_test(ranks_must_select_the_same_algorithm),
         cmocka_unit_test(constants_are_measured),
-        cmocka_unit_test(a_ring_differs),
+        cmocka_unit_test(the_ring_has_other_bits_than_the_tree),
         cmocka_unit_test(levels_have_the_same_bits),
         cmocka_unit_test(bytes_sent_are_those_of_the_formulas),
         cmocka_unit_test(uneven_vectors_send_no_more),

@@ -134,7 +134,7 @@ static void one_reduction(office *o, const lki_method *method, const job *j)
                  j->segment, j->root, j->in_place ? ", in place" : "");
 }
 
-static void every_reduction(void **state)
+static void every_reduction_schedule_is_correct(void **state)
 {
     static const size_t counts[] = { 0, 1, 2, 7, 33, 500, 1021 }, segments[] = { 1024, 64, 11 };
     office             *o    = open_office();
@@ -317,7 +317,7 @@ static void one_move(office *o, const lki_method *method, const job *j)
     }
 }
 
-static void every_move(void **state)
+static void every_data_movement_schedule_is_correct(void **state)
 {
     static const lki_op_kind kinds[] = { LKI_OP_BROADCAST,    LKI_OP_SCATTER,
                                          LKI_OP_GATHER,       LKI_OP_ALL_GATHER,
@@ -353,7 +353,7 @@ static void every_move(void **state)
 
 /* Checks that after the barrier's schedule every rank knows that all others have arrived, in any
  * order of messages. */
-static void a_barrier_is_one(void **state)
+static void the_barrier_schedule_waits_for_all_ranks(void **state)
 {
     office *o = open_office();
 
@@ -515,7 +515,7 @@ static void check_work(office *o, const lki_method *method, const job *j)
                  said.bytes, said.all_bytes, said.combined);
 }
 
-static void algorithms_say_what_they_cost(void **state)
+static void predicted_costs_equal_those_of_the_schedules(void **state)
 {
     static const lki_op_kind kinds[] = { LKI_OP_ALL_REDUCE, LKI_OP_REDUCE,  LKI_OP_REDUCE_SCATTER,
                                          LKI_OP_ALL_GATHER, LKI_OP_GATHER,  LKI_OP_SCATTER,
@@ -539,11 +539,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_are_those_of_the_formulas),
-        cmocka_unit_test(algorithms_say_what_they_cost),
-        cmocka_unit_test(a_barrier_is_one),
-        cmocka_unit_test(every_move),
+        cmocka_unit_test(predicted_costs_equal_those_of_the_schedules),
+        cmocka_unit_test(the_barrier_schedule_waits_for_all_ranks),
+        cmocka_unit_test(every_data_movement_schedule_is_correct),
         cmocka_unit_test(a_ring_is_not_exact),
-        cmocka_unit_test(every_reduction),
+        cmocka_unit_test(every_reduction_schedule_is_correct),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

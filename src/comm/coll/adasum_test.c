@@ -129,7 +129,7 @@ static void plain(rules how, uint32_t size, size_t n, uint32_t call, void *out)
     free(root);
 }
 
-/* ---- Everywhere -------------------------------------------------------------------------- */
+/* ---- Any number of ranks and hosts ------------------------------------------------------- */
 
 static const lk_dtype types[] = { LK_F32, LK_F64, LK_F16, LK_BF16 };
 static const size_t   counts[] = { 0, 1, 15, 16, 100, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK + 3,
@@ -358,7 +358,7 @@ static bool says_what_it_cannot(lk_comm *comm, void *context)
     return true;
 }
 
-static void means_what_it_says(void **state)
+static void adasum_adds_orthogonal_and_averages_parallel_vectors(void **state)
 {
     (void)state;
     assert_true(world_all(4, true, adds_what_is_orthogonal, NULL));
@@ -375,7 +375,7 @@ int main(void)
         cmocka_unit_test(has_the_bits_of_the_formula),
         cmocka_unit_test(has_the_same_bits_over_hosts),
         cmocka_unit_test(another_order_has_other_bits),
-        cmocka_unit_test(means_what_it_says),
+        cmocka_unit_test(adasum_adds_orthogonal_and_averages_parallel_vectors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

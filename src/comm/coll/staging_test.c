@@ -456,7 +456,7 @@ enum {
 };
 
 /* Searches with four slots: all operations may be open at once. */
-static void all_are_open_at_once(void **state)
+static void every_order_works_with_four_slots(void **state)
 {
     (void)state;
     account sum = search_some(4, lki_thorough() ? ALL : SENDERS | OTHERS, NEVER, false);
@@ -466,7 +466,7 @@ static void all_are_open_at_once(void **state)
 
 /* Searches with two slots.  Each slot is reused while other ranks may still be in the previous
  * operation. */
-static void slots_are_used_again(void **state)
+static void every_order_works_with_two_reused_slots(void **state)
 {
     (void)state;
     uint32_t alike = lki_thorough() ? ALL : LKI_SANITIZED ? SLOTS : ALL & ~(SENDERS | OTHERS);
@@ -477,7 +477,7 @@ static void slots_are_used_again(void **state)
 
 /* Lets ranks that send nothing claim falsely that they have received all chunks.  Expects that the
  * search detects this. */
-static void lies_are_found_out(void **state)
+static void false_acknowledgements_are_detected(void **state)
 {
     (void)state;
     account sum = search_some(4, SENDERS, NEVER, true);
@@ -487,9 +487,9 @@ static void lies_are_found_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_are_open_at_once),
-        cmocka_unit_test(slots_are_used_again),
-        cmocka_unit_test(lies_are_found_out),
+        cmocka_unit_test(every_order_works_with_four_slots),
+        cmocka_unit_test(every_order_works_with_two_reused_slots),
+        cmocka_unit_test(false_acknowledgements_are_detected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

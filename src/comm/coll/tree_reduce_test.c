@@ -85,7 +85,7 @@ static bool reduces_every_map(lk_comm *comm, void *context)
     return true;
 }
 
-/* ---- Many at once ------------------------------------------------------------------------ */
+/* ---- Several open operations ------------------------------------------------------------- */
 
 enum { OPEN = 150, SMALL = 60, WORKERS = 5 }; /* OPEN is more than the number of slots */
 
@@ -289,7 +289,7 @@ static bool cuts_large_slices(lk_comm *comm, void *context)
     return true;
 }
 
-static void large_slices(void **state)
+static void large_slices_have_the_bits_of_the_tree(void **state)
 {
     lk_dtype plain = LK_F32, half = LK_BF16;
     (void)state;
@@ -443,7 +443,7 @@ static void uneven_slices_send_no_more(void **state)
     }
 }
 
-static void hosts_send_what_they_should(void **state)
+static void hosts_send_the_bytes_of_the_formula(void **state)
 {
     static const traffic jobs[] = {
         { 8, 60, 0, false, 0 },       { 12, 9600, 0, false, LK_BF16 },
@@ -459,7 +459,7 @@ static void hosts_send_what_they_should(void **state)
         }
 }
 
-static void same_bits_for_every_map(void **state)
+static void every_assignment_has_the_same_bits(void **state)
 {
     (void)state;
     for (uint32_t size = 1; size <= 8; size++)
@@ -470,7 +470,7 @@ static void same_bits_for_every_map(void **state)
         assert_true(hosted_all(shapes[k], reduces_every_map, NULL));
 }
 
-static void many_open_in_any_order(void **state)
+static void open_reductions_complete_in_any_order(void **state)
 {
     (void)state;
     for (uint32_t size = 1; size <= 8; size = size * 3 / 2 + 1)
@@ -502,10 +502,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_calls_are_refused),
-        cmocka_unit_test(same_bits_for_every_map),
-        cmocka_unit_test(many_open_in_any_order),
-        cmocka_unit_test(large_slices),
-        cmocka_unit_test(hosts_send_what_they_should),
+        cmocka_unit_test(every_assignment_has_the_same_bits),
+        cmocka_unit_test(open_reductions_complete_in_any_order),
+        cmocka_unit_test(large_slices_have_the_bits_of_the_tree),
+        cmocka_unit_test(hosts_send_the_bytes_of_the_formula),
         cmocka_unit_test(uneven_slices_send_no_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

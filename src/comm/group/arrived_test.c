@@ -33,7 +33,7 @@ lk_status __wrap_lki_peers_check(lk_comm *comm, lki_goal goal)
     return __real_lki_peers_check(comm, goal);
 }
 
-static bool come_and_die(lk_comm *comm, void *context)
+static bool meet_then_die(lk_comm *comm, void *context)
 {
     (void)context;
     opened = true;
@@ -47,24 +47,24 @@ static bool come_and_die(lk_comm *comm, void *context)
     return true;
 }
 
-static void what_has_arrived_counts(void **state)
+static void an_operation_reached_by_all_succeeds_despite_a_death(void **state)
 {
     (void)state;
     for (int deaf = 0; deaf < 2; deaf++) {
         world w = { .size = 2, .timeout_ms = WORLD_PATIENCE_MS, .victim = NOBODY,
                     .deaf = deaf != 0 };
         atomic_store(waited, 0);
-        assert_int_equal(world_run(w, come_and_die, NULL), 1 << WAITER);
+        assert_int_equal(world_run(w, meet_then_die, NULL), 1 << WAITER);
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_has_arrived_counts),
+        cmocka_unit_test(an_operation_reached_by_all_succeeds_despite_a_death),
     };
     waited = mmap(NULL, sizeof *waited, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (waited == MAP_FAILED)
         return 1;
-    return cmocka_run_group_tests_name("comm.arrived", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("comm.group.arrived", tests, NULL, NULL);
 }

@@ -272,7 +272,7 @@ static bool goes_on(lk_comm *comm, void *context)
 
 static const uint32_t survivors = (1u << SIZE) - 1 - (1u << VICTIM);
 
-static void death_is_told(void **state)
+static void a_killed_rank_is_reported(void **state)
 {
     (void)state;
     for (size_t i = 0; i < OPERATIONS; i++)
@@ -286,7 +286,7 @@ static void death_is_told(void **state)
         }
 }
 
-static void death_at_any_moment_is_told(void **state)
+static void a_rank_killed_at_any_moment_is_reported(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ENDLESS; i++) {
@@ -302,7 +302,7 @@ static void death_at_any_moment_is_told(void **state)
 
 /* ---- Silence ----------------------------------------------------------------------------- */
 
-static void a_stopped_rank_is_told(void **state)
+static void a_stopped_rank_is_reported(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ENDLESS; i += 4) {
@@ -330,7 +330,7 @@ static bool stays_away(lk_comm *comm, void *context)
                                                       * failure */
 }
 
-static void a_rank_that_does_not_come_is_told(void **state)
+static void an_absent_rank_is_reported(void **state)
 {
     (void)state;
     for (int threads = 0; threads < 2; threads++) {
@@ -351,7 +351,7 @@ static bool leaves_early(lk_comm *comm, void *context)
     return fails_as_told(comm, context, lk_barrier(comm));
 }
 
-static void a_rank_that_leaves_is_told(void **state)
+static void a_leaving_rank_is_reported(void **state)
 {
     (void)state;
     for (int threads = 0; threads < 2; threads++) {
@@ -389,7 +389,7 @@ static bool drops_a_request(lk_comm *comm, void *context)
     return good;
 }
 
-static void a_dropped_request_is_told(void **state)
+static void a_freed_request_is_reported(void **state)
 {
     (void)state;
     for (int threads = 0; threads < 2; threads++)
@@ -416,7 +416,7 @@ static bool dies_in_a_group(lk_comm *comm, void *context)
     return good;
 }
 
-static void death_in_a_group_is_told(void **state)
+static void a_rank_killed_in_a_split_communicator_is_reported(void **state)
 {
     (void)state;
     for (int with = 0; with < 2; with++)
@@ -443,7 +443,7 @@ static bool gives_up(lk_comm *comm, void *context)
     return fails_as_told(comm, context, lk_barrier(comm));
 }
 
-static void giving_up_is_told(void **state)
+static void a_rank_that_gives_up_is_reported(void **state)
 {
     (void)state;
     for (int threads = 0; threads < 2; threads++) {
@@ -490,18 +490,18 @@ static void requests_fail_with_their_group(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(death_is_told),
-        cmocka_unit_test(death_at_any_moment_is_told),
-        cmocka_unit_test(a_stopped_rank_is_told),
-        cmocka_unit_test(a_rank_that_does_not_come_is_told),
-        cmocka_unit_test(a_rank_that_leaves_is_told),
-        cmocka_unit_test(a_dropped_request_is_told),
-        cmocka_unit_test(death_in_a_group_is_told),
-        cmocka_unit_test(giving_up_is_told),
+        cmocka_unit_test(a_killed_rank_is_reported),
+        cmocka_unit_test(a_rank_killed_at_any_moment_is_reported),
+        cmocka_unit_test(a_stopped_rank_is_reported),
+        cmocka_unit_test(an_absent_rank_is_reported),
+        cmocka_unit_test(a_leaving_rank_is_reported),
+        cmocka_unit_test(a_freed_request_is_reported),
+        cmocka_unit_test(a_rank_killed_in_a_split_communicator_is_reported),
+        cmocka_unit_test(a_rank_that_gives_up_is_reported),
         cmocka_unit_test(requests_fail_with_their_group),
     };
     strike = mmap(NULL, sizeof *strike, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (strike == MAP_FAILED)
         return 1;
-    return cmocka_run_group_tests_name("comm.failure", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("comm.group.failure", tests, NULL, NULL);
 }

@@ -81,7 +81,7 @@ static void a_host_stays_below_its_limit(void **state)
     assert_true(world_all(2, false, one_has_more, NULL));
 }
 
-static void threads_have_none(void **state)
+static void thread_workers_have_no_memory_limit(void **state)
 {
     (void)state;
     assert_true(world_all(2, true, is_for_processes, NULL));
@@ -91,7 +91,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_host_stays_below_its_limit),
-        cmocka_unit_test(threads_have_none),
+        cmocka_unit_test(thread_workers_have_no_memory_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ static int policy_of(void *at)
 /* Checks the memory policies of all parts of an arena.  This machine may have only one NUMA node.
  * A rank with an unknown node therefore stands for a rank on a second node, and its part has no
  * policy. */
-static void parts_are_where_their_ranks_are(void **state)
+static void arena_parts_prefer_the_numa_nodes_of_their_ranks(void **state)
 {
     lk_comm  *comms[RANKS];
     lk_arena *arena;
@@ -57,6 +57,8 @@ static void parts_are_where_their_ranks_are(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(parts_are_where_their_ranks_are) };
-    return cmocka_run_group_tests_name("comm.numa", tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(arena_parts_prefer_the_numa_nodes_of_their_ranks),
+    };
+    return cmocka_run_group_tests_name("comm.group.numa", tests, NULL, NULL);
 }

@@ -36,7 +36,7 @@ static bool pages_are_there(lk_comm *comm, void *context)
     return true;
 }
 
-static void arenas_have_their_pages(void **state)
+static void all_pages_of_an_arena_are_allocated(void **state)
 {
     (void)state;
     for (uint32_t size = 1; size <= 3; size++)
@@ -46,6 +46,6 @@ static void arenas_have_their_pages(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(arenas_have_their_pages) };
-    return cmocka_run_group_tests_name("comm.pages", tests, NULL, NULL);
+    const struct CMUnitTest tests[] = { cmocka_unit_test(all_pages_of_an_arena_are_allocated) };
+    return cmocka_run_group_tests_name("comm.group.pages", tests, NULL, NULL);
 }

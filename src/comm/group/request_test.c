@@ -131,14 +131,14 @@ static bool payload_comes_late(lk_comm *comm, void *context)
     return lk_barrier(comm) == LK_OK;
 }
 
-static void late_payload(void **state)
+static void a_late_payload_is_awaited(void **state)
 {
     (void)state;
     for (int threads = 0; threads < 2; threads++)
         assert_true(world_all(2, threads == 1, payload_comes_late, NULL));
 }
 
-static void many_at_once(void **state)
+static void open_requests_complete_in_any_order(void **state)
 {
     (void)state;
     for (uint32_t size = 2; size <= 6; size += 2)
@@ -148,7 +148,7 @@ static void many_at_once(void **state)
         }
 }
 
-static void many_at_once_over_hosts(void **state)
+static void open_requests_over_hosts_complete_in_any_order(void **state)
 {
     static const hosted shapes[] = { { .hosts = 2, .each = 1 },
                                      { .hosts = 4, .each = 1 },
@@ -164,9 +164,9 @@ static void many_at_once_over_hosts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(many_at_once),
-        cmocka_unit_test(late_payload),
-        cmocka_unit_test(many_at_once_over_hosts),
+        cmocka_unit_test(open_requests_complete_in_any_order),
+        cmocka_unit_test(a_late_payload_is_awaited),
+        cmocka_unit_test(open_requests_over_hosts_complete_in_any_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

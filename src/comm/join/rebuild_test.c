@@ -44,7 +44,7 @@ static lki_link *link_of(void *context, uint32_t rank, uint64_t epoch)
     return lki_sim_link(s->sims[epoch], rank);
 }
 
-/* ---- The new group is as good as any ------------------------------------------------------ */
+/* ---- The new group works ------------------------------------------------------------------ */
 
 static float tree_sum(const lk_comm *comm, uint32_t first, uint32_t count, size_t i)
 {
@@ -158,7 +158,7 @@ static bool goes_on(lk_comm *comm, story *s, lk_comm **out)
     return group_is_good(comm, all & ~s->victims);
 }
 
-static bool live(lk_comm *comm, void *context)
+static bool end_or_rebuild(lk_comm *comm, void *context)
 {
     story   *s  = context;
     uint32_t me = lk_comm_rank(comm);
@@ -172,7 +172,7 @@ static bool live(lk_comm *comm, void *context)
     return good;
 }
 
-static bool live_long(lk_comm *comm, void *context)
+static bool rebuild_repeatedly(lk_comm *comm, void *context)
 {
     const story    *s       = context;
     lk_comm_options options = { .struct_size = sizeof(lk_comm_options),
@@ -222,7 +222,7 @@ static bool run_hosts(uint32_t hosts, uint32_t each, uint32_t fewer, world_main 
 
 static const end all_ends[] = { LEAVES, GIVES_UP, LEAVES_THE_NEXT, STAYS_AWAY };
 
-static void threads_go_on(void **state)
+static void surviving_threads_rebuild_one_group(void **state)
 {
     static const uint32_t victims[] = { 1, 2, 8, 6, 7, 13 };
 
@@ -232,12 +232,12 @@ static void threads_go_on(void **state)
             story s = { .victims = victims[v], .how = all_ends[e] };
             if (s.how == STAYS_AWAY && v > 0) /* takes a while */
                 continue;
-            if (!world_all(4, true, live, &s))
+            if (!world_all(4, true, end_or_rebuild, &s))
                 fail_msg("victims %x, end %zu", victims[v], e);
         }
 }
 
-static void hosts_of_threads_go_on(void **state)
+static void surviving_ranks_of_several_hosts_rebuild_one_group(void **state)
 {
     /* Bit sets of victims among ranks 0 1 2 | 3 4 5, or 0 1 | 2 3 | 4. */
     static const uint32_t victims[2][5] = { { 1, 16, 7, 56, 9 }, { 1, 16, 3, 12, 19 } };
@@ -249,7 +249,7 @@ static void hosts_of_threads_go_on(void **state)
                 story s = { .victims = victims[shape][v], .how = all_ends[e] };
                 if (s.how == STAYS_AWAY && v > 0) /* takes a while */
                     continue;
-                if (!run_hosts(2 + shape, 3 - shape, shape, live, &s))
+                if (!run_hosts(2 + shape, 3 - shape, shape, end_or_rebuild, &s))
                     fail_msg("shape %u, victims %x, end %zu", shape, victims[shape][v], e);
             }
 }
@@ -265,7 +265,7 @@ static uint32_t entries_of(const char *path)
     return count;
 }
 
-static void nothing_is_left_behind(void **state)
+static void repeated_rebuilds_leak_nothing(void **state)
 {
     uint32_t descriptors = 0, threads = 0;
     size_t   bytes = 0;
@@ -273,8 +273,8 @@ static void nothing_is_left_behind(void **state)
     (void)state;
     for (int i = 0; i < 3; i++) {
         story s = { .rounds = i == 0 ? 2 : 50 };
-        assert_true(world_all(3, true, live_long, &s));
-        assert_true(run_hosts(2, 2, 0, live_long, &s));
+        assert_true(world_all(3, true, rebuild_repeatedly, &s));
+        assert_true(run_hosts(2, 2, 0, rebuild_repeatedly, &s));
         if (i == 1) {
             descriptors = entries_of("/proc/self/fd");
             threads     = entries_of("/proc/self/task");
@@ -286,7 +286,7 @@ static void nothing_is_left_behind(void **state)
     assert_in_range(mallinfo2().uordblks, 0, bytes + 4096);
 }
 
-static void who_stayed_away_is_refused(void **state)
+static void an_excluded_rank_cannot_rebuild(void **state)
 {
     lk_comm *comms[2], *next;
 
@@ -354,14 +354,14 @@ static bool takes_arenas(lk_comm *comm, void *context)
     return true;
 }
 
-static void arenas_go_over(void **state)
+static void arenas_move_to_the_new_group(void **state)
 {
     (void)state;
     assert_true(world_all(3, true, takes_arenas, NULL));
 }
 
 /* Lets a rank report an error of its own.  Expects that lk_comm_has_lost() returns false. */
-static void giving_up_is_no_loss(void **state)
+static void a_rank_that_aborts_is_not_lost(void **state)
 {
     lk_comm *comms[2];
     (void)state;
@@ -378,12 +378,12 @@ static void giving_up_is_no_loss(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_go_on),
-        cmocka_unit_test(hosts_of_threads_go_on),
-        cmocka_unit_test(nothing_is_left_behind),
-        cmocka_unit_test(who_stayed_away_is_refused),
-        cmocka_unit_test(arenas_go_over),
-        cmocka_unit_test(giving_up_is_no_loss),
+        cmocka_unit_test(surviving_threads_rebuild_one_group),
+        cmocka_unit_test(surviving_ranks_of_several_hosts_rebuild_one_group),
+        cmocka_unit_test(repeated_rebuilds_leak_nothing),
+        cmocka_unit_test(an_excluded_rank_cannot_rebuild),
+        cmocka_unit_test(arenas_move_to_the_new_group),
+        cmocka_unit_test(a_rank_that_aborts_is_not_lost),
     };
-    return cmocka_run_group_tests_name("comm.rebuild", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("comm.join.rebuild", tests, NULL, NULL);
 }

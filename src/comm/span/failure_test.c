@@ -134,7 +134,7 @@ static lk_status go_on(room *r, const operation *op)
     return st == LK_OK ? lk_barrier(r->comm) : st;
 }
 
-/* ---- Ranks that are gone ----------------------------------------------------------------- */
+/* ---- Ranks that leave or die ------------------------------------------------------------- */
 
 static bool leaves(lk_comm *comm, void *context)
 {
@@ -151,7 +151,7 @@ static bool leaves(lk_comm *comm, void *context)
     return good;
 }
 
-static void a_rank_that_leaves_is_told(void **state)
+static void a_leaving_rank_is_reported(void **state)
 {
     (void)state;
     for (size_t i = 0; i < OPERATIONS; i++) {
@@ -176,7 +176,7 @@ static bool dies(lk_comm *comm, void *context)
     return good;
 }
 
-static void a_host_that_dies_is_told(void **state)
+static void a_dead_host_is_reported(void **state)
 {
     (void)state;
     for (size_t i = 0; i < OPERATIONS; i++) {
@@ -205,7 +205,7 @@ static bool gives_up(lk_comm *comm, void *context)
 }
 
 /* Gives up on the last rank, which is on another host. */
-static void a_rank_that_gives_up_is_told(void **state)
+static void a_rank_that_gives_up_is_reported(void **state)
 {
     (void)state;
     for (size_t i = 0; i < OPERATIONS; i++) {
@@ -238,7 +238,7 @@ static bool drops_a_request(lk_comm *comm, void *context)
     return good;
 }
 
-static void a_dropped_request_is_told(void **state)
+static void a_freed_request_is_reported(void **state)
 {
     story s = { .expect = LK_EPEER, .words = { "rank 1 freed its request of all_reduce #" } };
     (void)state;
@@ -303,7 +303,7 @@ static bool stays_away(lk_comm *comm, void *context)
     return good;
 }
 
-static void a_deadline_names_who_is_missing(void **state)
+static void a_timeout_names_the_missing_rank(void **state)
 {
     (void)state;
     for (size_t i = 0; i < OPERATIONS; i++) {
@@ -337,7 +337,7 @@ static bool computes(lk_comm *comm, void *context)
 
 /* Lets ranks be silent.  Expects that other ranks of their hosts report the operations of the
  * silent ranks. */
-static void who_answers_nobody_is_seen_by_others(void **state)
+static void silent_ranks_are_reported_by_ranks_of_their_host(void **state)
 {
     static const char *const away[] = { "1", "3", "13", "13567" };
     (void)state;
@@ -406,13 +406,13 @@ static void requests_over_levels_outlive_a_communicator(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_rank_that_leaves_is_told),
-        cmocka_unit_test(a_host_that_dies_is_told),
-        cmocka_unit_test(a_rank_that_gives_up_is_told),
-        cmocka_unit_test(a_dropped_request_is_told),
+        cmocka_unit_test(a_leaving_rank_is_reported),
+        cmocka_unit_test(a_dead_host_is_reported),
+        cmocka_unit_test(a_rank_that_gives_up_is_reported),
+        cmocka_unit_test(a_freed_request_is_reported),
         cmocka_unit_test(requests_outlive_a_communicator),
-        cmocka_unit_test(a_deadline_names_who_is_missing),
-        cmocka_unit_test(who_answers_nobody_is_seen_by_others),
+        cmocka_unit_test(a_timeout_names_the_missing_rank),
+        cmocka_unit_test(silent_ranks_are_reported_by_ranks_of_their_host),
         cmocka_unit_test(levels_do_not_mix_up_calls),
         cmocka_unit_test(requests_over_levels_outlive_a_communicator),
     };

@@ -299,7 +299,7 @@ static bool has_levels(const operation *op)
 
 /* Tries all pairs of operations in one of the two orders.  With LK_THOROUGH=1 tries both orders,
  * and pairs with levels in one more way. */
-static void other_operations(void **state)
+static void differing_operations_are_reported(void **state)
 {
     char what[80];
     (void)state;
@@ -330,7 +330,7 @@ static void quarrel_about(const operation *op, const char *about, call other)
                                  .leaves = op->has_root });
 }
 
-static void other_arguments(void **state)
+static void differing_arguments_are_reported(void **state)
 {
     (void)state;
     for (size_t i = 0; i < OPERATIONS; i++) {
@@ -365,7 +365,7 @@ static void other_arguments(void **state)
     }
 }
 
-static void other_numbers(void **state)
+static void differing_send_and_receive_counts_are_reported(void **state)
 {
     static const size_t numbers[][2] = { { 16, 8 }, { 3, 8 }, { 0, 8 }, { 8, 0 }, { 200000, 8 },
                                          { 200000, 300000 } }; /* sent, expected */
@@ -386,9 +386,9 @@ static void other_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(other_numbers),
-        cmocka_unit_test(other_arguments),
-        cmocka_unit_test(other_operations),
+        cmocka_unit_test(differing_send_and_receive_counts_are_reported),
+        cmocka_unit_test(differing_arguments_are_reported),
+        cmocka_unit_test(differing_operations_are_reported),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     for (size_t w = 0; w < WAYS; w++)

@@ -93,7 +93,7 @@ static void constants_are_measured_once(void **state)
     shell("test $(ls $D | wc -l) = 2 && rm -r $(dirname $(dirname $D))", s.cache);
 }
 
-static void a_cache_that_cannot_be_is_none(void **state)
+static void constants_are_measured_without_a_usable_cache(void **state)
 {
     sources s = { .cache = "/dev/null/x" };
 
@@ -103,7 +103,7 @@ static void a_cache_that_cannot_be_is_none(void **state)
     run(&s, "measured", "", 3);
 }
 
-static void a_file_that_was_given_wins(void **state)
+static void a_given_file_overrides_the_cache(void **state)
 {
     sources s       = { .cache = "/tmp/lockstep-cache-XXXXXX" };
     char    path[80];
@@ -170,7 +170,7 @@ static void choices_are_those_of_the_constants(void **state)
 }
 
 /* Checks that levels cost slightly more than their part between the hosts. */
-static void levels_cost_what_they_do_between_hosts(void **state)
+static void the_cost_of_levels_is_that_between_hosts(void **state)
 {
     const lki_tuning  slow = { .model = { 30e-6, 3e-6, 8e-9, 0 } };
     const lki_problem all  = { .kind = LKI_OP_ALL_REDUCE, .size = 8, .each = 4, .dtype = LK_F32,
@@ -188,10 +188,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cores_are_counted),
         cmocka_unit_test(choices_are_those_of_the_constants),
-        cmocka_unit_test(levels_cost_what_they_do_between_hosts),
+        cmocka_unit_test(the_cost_of_levels_is_that_between_hosts),
         cmocka_unit_test(constants_are_measured_once),
-        cmocka_unit_test(a_cache_that_cannot_be_is_none),
-        cmocka_unit_test(a_file_that_was_given_wins),
+        cmocka_unit_test(constants_are_measured_without_a_usable_cache),
+        cmocka_unit_test(a_given_file_overrides_the_cache),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -158,7 +158,7 @@ static void scratch_is_bounded(void **state)
 
 /* Runs the test on hosts that differ.  A rank without branches receives all branches.  A host with
  * several ranks computes its branches before it sends them. */
-static void so_it_is_for_uneven_hosts(void **state)
+static void scratch_is_bounded_on_uneven_hosts(void **state)
 {
     shape some_have_none = { .each = 1, .leaves = HOSTS / 2 };
     shape two_each       = { .each = 2, .leaves = 2 * HOSTS };
@@ -173,7 +173,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scratch_is_bounded),
-        cmocka_unit_test(so_it_is_for_uneven_hosts),
+        cmocka_unit_test(scratch_is_bounded_on_uneven_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

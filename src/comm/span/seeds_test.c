@@ -186,7 +186,7 @@ static bool is_named(const lk_error *error, fault what)
     return status && strstr(error->message, "rank ") != NULL;
 }
 
-static bool lives(lk_comm *comm, void *context)
+static bool run_operations(lk_comm *comm, void *context)
 {
     job      *j     = context;
     uint32_t *data  = malloc(MOST * sizeof *data);
@@ -262,7 +262,7 @@ static uint32_t run_simulated(job *j)
         lki_chaos chaos = chaos_of(j, rank);
         assert_int_equal(lki_chaos_open(&links[rank], lki_sim_link(j->sim, rank), &chaos), LK_OK);
     }
-    uint32_t satisfied = hosted_run(h, lives, j);
+    uint32_t satisfied = hosted_run(h, run_operations, j);
     lki_sim_free(j->sim);
     return satisfied;
 }
@@ -375,7 +375,7 @@ static uint32_t run_with_strangers(job *j)
     } else {
         fd = come_with_words(j, net.addresses[1]);
     }
-    uint32_t satisfied = hosted_run(h, lives, j);
+    uint32_t satisfied = hosted_run(h, run_operations, j);
     atomic_store(&in.over, true);
     if (fd >= 0) {
         (void)!recv(fd, &answer, 1, MSG_DONTWAIT);
@@ -388,7 +388,7 @@ static uint32_t run_with_strangers(job *j)
     return satisfied;
 }
 
-/* ---- All of them -------------------------------------------------------------------------- */
+/* ---- All jobs ----------------------------------------------------------------------------- */
 
 static job job_of(uint64_t seed)
 {
@@ -413,7 +413,7 @@ static uint32_t descriptors(void)
     return count;
 }
 
-static void a_thousand_jobs(void **state)
+static void random_faults_give_correct_data_or_an_error(void **state)
 {
     uint32_t  runs[FAULTS] = { 0 }, failed[FAULTS] = { 0 }, before = 0, all = 0;
     size_t    bytes = 0;
@@ -451,7 +451,7 @@ static void a_thousand_jobs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_thousand_jobs),
+        cmocka_unit_test(random_faults_give_correct_data_or_an_error),
     };
-    return cmocka_run_group_tests_name("comm.seeds", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("comm.span.seeds", tests, NULL, NULL);
 }

@@ -255,7 +255,7 @@ static void arenas_are_mirrored(void **state)
         assert_true(hosted_all(shapes[k], mirrors, NULL));
 }
 
-static void hosts_of_one(void **state)
+static void operations_work_with_one_rank_per_host(void **state)
 {
     (void)state;
     for (uint32_t n = 1; n <= 9; n++) {
@@ -265,7 +265,7 @@ static void hosts_of_one(void **state)
     }
 }
 
-static void hosts_of_several(void **state)
+static void operations_work_with_several_ranks_per_host(void **state)
 {
     (void)state;
     for (uint32_t each = 2; each <= 3; each++)
@@ -279,8 +279,8 @@ static void hosts_of_several(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hosts_of_one),
-        cmocka_unit_test(hosts_of_several),
+        cmocka_unit_test(operations_work_with_one_rank_per_host),
+        cmocka_unit_test(operations_work_with_several_ranks_per_host),
         cmocka_unit_test(arenas_are_mirrored),
         cmocka_unit_test(arenas_are_filled),
     };

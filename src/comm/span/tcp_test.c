@@ -52,7 +52,7 @@ static void open_network(network *net, uint32_t ranks, const unsigned char *key)
     }
 }
 
-static void collectives_over_tcp(void **state)
+static void collectives_work_over_tcp(void **state)
 {
     static const unsigned char KEY[LKI_KEY_BYTES] = { 3, 1, 4 };
     uint32_t                   first = 9000;
@@ -95,7 +95,7 @@ static bool gives_up_in_the_middle(lk_comm *comm, void *context)
     return false;
 }
 
-static void the_end_of_a_rank_is_heard_of(void **state)
+static void a_rank_that_gives_up_is_reported(void **state)
 {
     static const unsigned char KEY[LKI_KEY_BYTES] = { 3, 1, 4 };
     (void)state;
@@ -120,7 +120,7 @@ static bool disagrees(lk_comm *comm, void *context)
     return true;
 }
 
-static void both_sides_of_a_disagreement_are_heard_of(void **state)
+static void both_sides_of_a_mismatch_are_reported(void **state)
 {
     static const unsigned char KEY[LKI_KEY_BYTES] = { 3, 1, 4 };
     (void)state;
@@ -137,9 +137,9 @@ static void both_sides_of_a_disagreement_are_heard_of(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(collectives_over_tcp),
-        cmocka_unit_test(the_end_of_a_rank_is_heard_of),
-        cmocka_unit_test(both_sides_of_a_disagreement_are_heard_of),
+        cmocka_unit_test(collectives_work_over_tcp),
+        cmocka_unit_test(a_rank_that_gives_up_is_reported),
+        cmocka_unit_test(both_sides_of_a_mismatch_are_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -191,7 +191,7 @@ static size_t put(fake *all, uint32_t from, size_t at, size_t bytes)
     return moved;
 }
 
-static lki_ready look(fake *all, uint32_t rank, int64_t ms)
+static lki_ready wait_for_event(fake *all, uint32_t rank, int64_t ms)
 {
     lki_ready ready = { 0 };
     uint32_t  count;
@@ -207,7 +207,7 @@ static size_t read_all(fake *all, uint32_t rank, size_t piece)
     lk_status st    = LK_OK;
 
     for (int i = 0; i < 100000 && st == LK_OK; i++) {
-        (void)look(all, rank, 1);
+        (void)wait_for_event(all, rank, 1);
         st = all->links[rank]->ops->read(all->links[rank], !rank, 0, got + total,
                                          lki_min(piece, BLOCK - total), &moved);
         total += moved;
@@ -250,20 +250,20 @@ static void a_slow_reader_stops_the_writer(void **state)
     all.links[1]->ops->watch(all.links[1], 0, 0, false, false);
     for (int i = 0; i < 100; i++) {
         written += put(&all, 0, written, lki_min(BLOCK - written, 100000));
-        (void)look(&all, 0, 0);
-        assert_false(look(&all, 1, 0).readable);
+        (void)wait_for_event(&all, 0, 0);
+        assert_false(wait_for_event(&all, 1, 0).readable);
     }
     assert_in_range(written, CHUNK_BYTES, BLOCK - 1);
     all.links[0]->ops->watch(all.links[0], 1, 0, true, true);
-    assert_false(look(&all, 0, 5).writable);
+    assert_false(wait_for_event(&all, 0, 5).writable);
     all.links[1]->ops->watch(all.links[1], 0, 0, true, false);
-    assert_true(look(&all, 1, 1000).readable);
+    assert_true(wait_for_event(&all, 1, 1000).readable);
     for (int i = 0; i < 100000 && at < BLOCK; i++) {
         assert_int_equal(all.links[1]->ops->read(all.links[1], 0, 0, got + at, BLOCK - at, &moved),
                          LK_OK);
         at += moved;
-        (void)look(&all, 1, 0);
-        (void)look(&all, 0, 0);
+        (void)wait_for_event(&all, 1, 0);
+        (void)wait_for_event(&all, 0, 0);
         if (written < BLOCK)
             written += put(&all, 0, written, BLOCK - written);
     }
@@ -274,7 +274,7 @@ static void a_slow_reader_stops_the_writer(void **state)
 
 /* Completes the empty message that ends a stream before the messages with earlier bytes.  Expects
  * that no bytes are lost. */
-static void what_was_written_arrives_after_close(void **state)
+static void written_bytes_arrive_after_close(void **state)
 {
     (void)state;
     for (size_t bytes = 1; bytes < 3 * CHUNK_BYTES; bytes = bytes * 5 + 3) {
@@ -290,13 +290,13 @@ static void what_was_written_arrives_after_close(void **state)
         wait_for_matches(&all, 1);
         assert_int_equal(read_all(&all, 1, 7777), bytes);
         assert_memory_equal(got, block, bytes);
-        assert_true(look(&all, 1, 1000).readable); /* the end is reported again */
+        assert_true(wait_for_event(&all, 1, 1000).readable); /* the end is reported again */
         assert_int_equal(all.links[1]->ops->write(all.links[1], 0, 0,
                                                   &(struct iovec){ block, 1 }, 1, &moved),
                          LK_EPEER);
         assert_non_null(strstr(lk_error_last()->message, "closed at the other end"));
         all.links[1]->ops->watch(all.links[1], 0, 0, false, false);
-        assert_false(look(&all, 1, 1).readable);
+        assert_false(wait_for_event(&all, 1, 1).readable);
         (void)close_in_thread(all.links[1]);
         (void)pthread_join(thread, NULL);
         assert_true(all.ranks[0].closed && all.ranks[1].closed);
@@ -331,7 +331,7 @@ static void errors_break_their_stream(void **state)
     begin(&all);
     assert_int_equal(put(&all, 0, 0, 10), 10);
     all.failing = true;
-    assert_true(look(&all, 1, 1000).readable);
+    assert_true(wait_for_event(&all, 1, 1000).readable);
     assert_int_equal(all.links[1]->ops->read(all.links[1], 0, 0, got, 10, &moved), LK_EPEER);
     assert_int_equal(moved, 0);
     assert_non_null(strstr(lk_error_last()->message, "the network is down"));
@@ -348,7 +348,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_slow_reader_stops_the_writer),
-        cmocka_unit_test(what_was_written_arrives_after_close),
+        cmocka_unit_test(written_bytes_arrive_after_close),
         cmocka_unit_test(unread_bytes_are_dropped),
         cmocka_unit_test(errors_break_their_stream),
     };
