@@ -78,19 +78,19 @@ static void kill_a_rank(uint32_t hosts, lk_on_failure on_failure, const char *pl
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
 }
 
-static void a_rank_is_killed(void **state)
+static void a_stopped_rank_is_killed_at_the_end(void **state)
 {
     (void)state;
     kill_a_rank(1, LK_ON_FAILURE_STOP, "");
 }
 
-static void a_rank_of_a_host_is_killed(void **state)
+static void a_stopped_rank_of_two_hosts_is_killed_at_the_end(void **state)
 {
     (void)state;
     kill_a_rank(2, LK_ON_FAILURE_STOP, "");
 }
 
-static void a_rank_of_a_host_that_goes_on_is_killed(void **state)
+static void a_stopped_rank_that_has_left_is_killed_at_the_end(void **state)
 {
     (void)state;
     kill_a_rank(2, LK_ON_FAILURE_CONTINUE, "left");
@@ -111,20 +111,20 @@ static void kill_a_launcher(uint32_t hosts, lk_on_failure on_failure, const char
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
 }
 
-static void the_launcher_of_node_0_is_killed(void **state)
+static void a_stopped_launcher_of_node_0_is_killed(void **state)
 {
     (void)state;
     kill_a_launcher(2, LK_ON_FAILURE_STOP, "", 0);
 }
 
-static void another_launcher_is_killed(void **state)
+static void a_stopped_launcher_of_node_1_is_killed(void **state)
 {
     (void)state;
     kill_a_launcher(2, LK_ON_FAILURE_CONTINUE, "", 1);
 }
 
 /* Stops the launcher of one of two hosts, after the other host has lost its only rank. */
-static void a_launcher_is_killed_where_the_other_was_lost(void **state)
+static void a_stopped_launcher_is_killed_after_the_other_host_is_lost(void **state)
 {
     (void)state;
     kill_a_launcher(2, LK_ON_FAILURE_CONTINUE, "lost", 0);
@@ -132,7 +132,7 @@ static void a_launcher_is_killed_where_the_other_was_lost(void **state)
 
 /* Stops the launcher of one of three hosts.  The second host has lost its rank, and the third has
  * seen the end of the job. */
-static void a_launcher_is_killed_where_one_of_two_was_lost(void **state)
+static void a_stopped_launcher_is_killed_after_one_of_two_is_lost(void **state)
 {
     (void)state;
     kill_a_launcher(3, LK_ON_FAILURE_CONTINUE, "lost", 0);
@@ -140,14 +140,15 @@ static void a_launcher_is_killed_where_one_of_two_was_lost(void **state)
 
 /* clang-format off */
 #define ALL(X)                                                                                   \
-    X(a_rank_is_killed), X(a_rank_of_a_host_is_killed),                                          \
-    X(a_rank_of_a_host_that_goes_on_is_killed), X(the_launcher_of_node_0_is_killed),             \
-    X(another_launcher_is_killed), X(a_launcher_is_killed_where_the_other_was_lost),             \
-    X(a_launcher_is_killed_where_one_of_two_was_lost)
+    X(a_stopped_rank_is_killed_at_the_end), X(a_stopped_rank_of_two_hosts_is_killed_at_the_end), \
+    X(a_stopped_rank_that_has_left_is_killed_at_the_end),                                        \
+    X(a_stopped_launcher_of_node_0_is_killed), X(a_stopped_launcher_of_node_1_is_killed),        \
+    X(a_stopped_launcher_is_killed_after_the_other_host_is_lost),                                \
+    X(a_stopped_launcher_is_killed_after_one_of_two_is_lost)
 #define NAME(test) (char[]){ #test }
 /* clang-format on */
 
-static void all_are_killed(void **state)
+static void stopped_processes_are_killed_at_the_end(void **state)
 {
     char *const names[] = { ALL(NAME) };
 
@@ -161,7 +162,7 @@ int main(int argc, char **argv)
         return work(argv);
     find_self();
     const struct CMUnitTest each[] = { ALL(cmocka_unit_test) };
-    const struct CMUnitTest all[]  = { cmocka_unit_test(all_are_killed) };
+    const struct CMUnitTest all[]  = { cmocka_unit_test(stopped_processes_are_killed_at_the_end) };
     return only_one(argc, argv) ? cmocka_run_group_tests_name("launch.alone", each, NULL, NULL)
                                 : cmocka_run_group_tests_name("launch.alone", all, NULL, NULL);
 }

@@ -10,7 +10,7 @@
 /* Seven cores in order of proximity.  Neighbouring cores do not have consecutive numbers. */
 static const lki_cores seven = { .count = 7, .order = { 0, 4, 1, 5, 2, 6, 3 } };
 
-static void shares_are_whole_and_equal(void **state)
+static void core_shares_are_equal_and_disjoint(void **state)
 {
     (void)state;
     for (uint32_t workers = 1; workers <= seven.count; workers++) {
@@ -28,7 +28,7 @@ static void shares_are_whole_and_equal(void **state)
     }
 }
 
-static void shares_are_of_neighbours(void **state)
+static void core_shares_consist_of_neighbouring_cores(void **state)
 {
     cpu_set_t share;
     (void)state;
@@ -37,7 +37,7 @@ static void shares_are_of_neighbours(void **state)
     assert_true(CPU_ISSET(1, &share) && CPU_ISSET(5, &share));
 }
 
-static void too_many_workers_have_none(void **state)
+static void workers_beyond_the_cores_are_not_bound(void **state)
 {
     const lki_cores unknown = { .count = 0 };
     cpu_set_t       share;
@@ -46,7 +46,7 @@ static void too_many_workers_have_none(void **state)
     assert_false(lki_cores_share(&share, &unknown, 0, 1, LK_BIND_CORES));
 }
 
-static void finds_those_of_this_process(void **state)
+static void the_cores_of_this_process_are_found(void **state)
 {
     static lki_cores cores;
     cpu_set_t        mine;
@@ -62,7 +62,7 @@ static void finds_those_of_this_process(void **state)
 
 /* Tests LK_BIND_NONE and LK_BIND_NUMA on two NUMA nodes.  One node has cores 0, 4 and 1, the other
  * has cores 5, 2, 6 and 3. */
-static void workers_are_bound_as_asked(void **state)
+static void workers_are_bound_as_requested(void **state)
 {
     lki_cores two = seven;
     cpu_set_t share;
@@ -120,11 +120,11 @@ static void topologies_are_read(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shares_are_whole_and_equal),
-        cmocka_unit_test(shares_are_of_neighbours),
-        cmocka_unit_test(too_many_workers_have_none),
-        cmocka_unit_test(finds_those_of_this_process),
-        cmocka_unit_test(workers_are_bound_as_asked),
+        cmocka_unit_test(core_shares_are_equal_and_disjoint),
+        cmocka_unit_test(core_shares_consist_of_neighbouring_cores),
+        cmocka_unit_test(workers_beyond_the_cores_are_not_bound),
+        cmocka_unit_test(the_cores_of_this_process_are_found),
+        cmocka_unit_test(workers_are_bound_as_requested),
         cmocka_unit_test(topologies_are_read),
     };
     return cmocka_run_group_tests_name("launch.cores", tests, NULL, NULL);

@@ -80,7 +80,7 @@ static const struct {
       "" }, /* one host needs no address */
 };
 
-static void reads_what_launchers_say(void **state)
+static void environments_of_foreign_launchers_are_read(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
@@ -174,7 +174,7 @@ static void assert_refused(const char *names, lk_status status, const char *firs
         fail_msg("%s: %s", names, said);
 }
 
-static void refuses_what_cannot_be(void **state)
+static void contradictory_environments_are_refused(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
@@ -208,7 +208,7 @@ static void joining_needs_an_address_and_a_key(void **state)
     assert_refused(two_hosts, lk_join(&comm), "set LOCKSTEP_JOB_KEY_FILE", "LOCKSTEP_INSECURE=1");
 }
 
-static void jobs_are_told_apart(void **state)
+static void different_jobs_have_different_ids(void **state)
 {
     lki_foreign a, b;
     (void)state;
@@ -305,10 +305,10 @@ static void tf_config_is_read(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(reads_what_launchers_say, forget_all),
-        cmocka_unit_test_setup(refuses_what_cannot_be, forget_all),
+        cmocka_unit_test_setup(environments_of_foreign_launchers_are_read, forget_all),
+        cmocka_unit_test_setup(contradictory_environments_are_refused, forget_all),
         cmocka_unit_test_setup(joining_needs_an_address_and_a_key, forget_all),
-        cmocka_unit_test_setup(jobs_are_told_apart, forget_all),
+        cmocka_unit_test_setup(different_jobs_have_different_ids, forget_all),
         cmocka_unit_test_setup(slurms_lists_are_read, forget_all),
         cmocka_unit_test_setup(tf_config_is_read, forget_all),
     };

@@ -71,7 +71,7 @@ static void launch(lk_on_failure on_failure, lk_status expected, lk_launch_resul
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no process is left */
 }
 
-static void who_does_not_come_to_the_meeting_is_named(void **state)
+static void a_launcher_killed_before_the_rendezvous_is_named(void **state)
 {
     static const lk_on_failure on_failure[] = { LK_ON_FAILURE_STOP, LK_ON_FAILURE_CONTINUE };
     lk_launch_result           result;
@@ -112,7 +112,7 @@ static double stop_one(void)
 /* Stops one launcher before all have connected.  Expects that the job ends without the 5 s for
  * which a launcher may outlive another.  A wait of 5 s by mistake would occur in every try, but a
  * busy machine delays only some tries. */
-static void who_is_asked_to_stop_before_ends_all(void **state)
+static void a_stop_request_before_the_rendezvous_ends_the_job(void **state)
 {
     (void)state;
     of = SIGTERM;
@@ -125,7 +125,7 @@ static void who_is_asked_to_stop_before_ends_all(void **state)
 
 /* Checks that the silence after which a node counts as lost is the job's timeout, limited to 1 s to
  * 10 s. */
-static void silence_is_as_long_as_other_waits(void **state)
+static void the_silence_limit_follows_the_timeout(void **state)
 {
     (void)state;
     assert_int_equal(lki_nodes_silence_ms(1), 1000);
@@ -138,9 +138,9 @@ static void silence_is_as_long_as_other_waits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_does_not_come_to_the_meeting_is_named),
-        cmocka_unit_test(who_is_asked_to_stop_before_ends_all),
-        cmocka_unit_test(silence_is_as_long_as_other_waits),
+        cmocka_unit_test(a_launcher_killed_before_the_rendezvous_is_named),
+        cmocka_unit_test(a_stop_request_before_the_rendezvous_ends_the_job),
+        cmocka_unit_test(the_silence_limit_follows_the_timeout),
     };
     return cmocka_run_group_tests_name("launch.hosts", tests, NULL, NULL);
 }

@@ -10,7 +10,7 @@
 
 #include "lockstep/launch.h"
 
-static void is_alone_without_a_launcher(void **state)
+static void a_process_without_a_launcher_is_rank_0_of_1(void **state)
 {
     (void)state;
     lk_comm *comm;
@@ -62,7 +62,7 @@ static void refuses_a_broken_environment(void **state)
 
 /* Sets one variable that only Lockstep's launcher sets, without LOCKSTEP_CONTROL_FD.  Expects a
  * refusal. */
-static void refuses_what_is_left_of_ours(void **state)
+static void leftover_launcher_variables_are_refused(void **state)
 {
     (void)state;
     static const char *const left[] = {"LOCKSTEP_SOCKET_FD", "LOCKSTEP_KEY_FD", "LOCKSTEP_ENTERS"};
@@ -83,9 +83,9 @@ static void refuses_what_is_left_of_ours(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_alone_without_a_launcher),
+        cmocka_unit_test(a_process_without_a_launcher_is_rank_0_of_1),
         cmocka_unit_test(refuses_a_broken_environment),
-        cmocka_unit_test(refuses_what_is_left_of_ours),
+        cmocka_unit_test(leftover_launcher_variables_are_refused),
     };
     return cmocka_run_group_tests_name("launch.join", tests, NULL, NULL);
 }

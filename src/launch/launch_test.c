@@ -127,7 +127,7 @@ static bool has_line(const char *text, const char *line)
 
 /* ---- Tests ------------------------------------------------------------------------------- */
 
-static void tells_each_worker_who_it_is(void **state)
+static void workers_receive_their_environment(void **state)
 {
     (void)state;
     (void)setenv("CANARY", "sings", 1);
@@ -147,7 +147,7 @@ static void tells_each_worker_who_it_is(void **state)
             fail_msg("no line \"%s\" in:\n%s", lines[i], o->out);
 }
 
-static void respects_the_users_threads(void **state)
+static void the_users_thread_count_is_kept(void **state)
 {
     (void)state;
     (void)setenv("OMP_NUM_THREADS", "5", 1);
@@ -186,7 +186,7 @@ static void inherits_output_as_it_is(void **state)
     assert_string_equal(o->out, "gone\n");
 }
 
-static void does_not_wait_for_what_workers_leave_behind(void **state)
+static void children_of_workers_are_not_waited_for(void **state)
 {
     (void)state;
     const outcome *o = launch(prefixed(2), "leaves_child");
@@ -231,7 +231,7 @@ static void reports_a_killed_worker_and_wakes_its_peers(void **state)
     assert_non_null(strstr(o->err, words));
 }
 
-static void reports_the_cause_not_who_heard_of_it(void **state)
+static void the_cause_is_reported_not_its_consequences(void **state)
 {
     (void)state;
     for (int i = 0; i < 5; i++)
@@ -242,7 +242,7 @@ static void reports_the_cause_not_who_heard_of_it(void **state)
     assert_cause(launch(impatient, "never_leaves"), 0, 1, "0 ranks");
 }
 
-static void reports_a_workers_own_words(void **state)
+static void the_error_of_a_worker_is_reported(void **state)
 {
     (void)state;
     const outcome *o = launch(plain(3), "error");
@@ -257,7 +257,7 @@ static void reports_a_stopped_worker(void **state)
     assert_cause(o, 1, 128 + SIGKILL, "is stopped");
 }
 
-static void refuses_what_it_cannot_run(void **state)
+static void invalid_programs_and_options_are_refused(void **state)
 {
     (void)state;
     static outcome o;
@@ -282,7 +282,7 @@ static void refuses_what_it_cannot_run(void **state)
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no process is left, running or not */
 }
 
-static void asks_the_job_to_save_and_leave(void **state)
+static void a_stop_request_ends_the_job_with_status_75(void **state)
 {
     (void)state;
     static const char *const modes[] = {"stop", "stop_all"};
@@ -307,7 +307,7 @@ static void passes_signals_on_to_plain_programs(void **state)
     assert_int_equal(o->result.exit_code, 20);
 }
 
-static void a_second_signal_ends_the_deaf(void **state)
+static void a_second_signal_ends_deaf_workers(void **state)
 {
     (void)state;
     const outcome *o = launch((lk_launch_options){.workers = 2, .grace_ms = 100}, "deaf");
@@ -316,7 +316,7 @@ static void a_second_signal_ends_the_deaf(void **state)
     assert_non_null(strstr(o->result.cause, "second SIGTERM"));
 }
 
-static void who_never_looks_for_requests_is_ended(void **state)
+static void workers_that_ignore_requests_are_ended(void **state)
 {
     (void)state;
     const outcome *o = launch((lk_launch_options){.workers = 2, .grace_ms = 100}, "heedless");
@@ -371,7 +371,7 @@ static void workers_die_with_their_launcher(void **state)
     (void)fclose(lines);
 }
 
-static void joins_in_many_sizes(void **state)
+static void jobs_of_many_sizes_join(void **state)
 {
     (void)state;
     for (uint32_t workers = 1; workers <= 9; workers += 4)
@@ -392,7 +392,7 @@ static uint32_t times_dealt(const char *text, unsigned cpu)
     return times;
 }
 
-static void deals_the_cores(void **state)
+static void cores_are_distributed_to_workers(void **state)
 {
     cpu_set_t mine, after;
 
@@ -418,26 +418,26 @@ int main(int argc, char **argv)
     if (self_is_worker(self, argc, argv))
         return work(argv[argc - 1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tells_each_worker_who_it_is),
-        cmocka_unit_test(respects_the_users_threads),
+        cmocka_unit_test(workers_receive_their_environment),
+        cmocka_unit_test(the_users_thread_count_is_kept),
         cmocka_unit_test(prefixes_whole_lines),
         cmocka_unit_test(inherits_output_as_it_is),
-        cmocka_unit_test(does_not_wait_for_what_workers_leave_behind),
+        cmocka_unit_test(children_of_workers_are_not_waited_for),
         cmocka_unit_test(gives_input_to_rank_0_alone),
         cmocka_unit_test(reports_an_exit_status),
         cmocka_unit_test(reports_a_killed_worker_and_wakes_its_peers),
-        cmocka_unit_test(reports_the_cause_not_who_heard_of_it),
-        cmocka_unit_test(reports_a_workers_own_words),
+        cmocka_unit_test(the_cause_is_reported_not_its_consequences),
+        cmocka_unit_test(the_error_of_a_worker_is_reported),
         cmocka_unit_test(reports_a_stopped_worker),
-        cmocka_unit_test(refuses_what_it_cannot_run),
-        cmocka_unit_test(asks_the_job_to_save_and_leave),
+        cmocka_unit_test(invalid_programs_and_options_are_refused),
+        cmocka_unit_test(a_stop_request_ends_the_job_with_status_75),
         cmocka_unit_test(passes_signals_on_to_plain_programs),
-        cmocka_unit_test(a_second_signal_ends_the_deaf),
-        cmocka_unit_test(who_never_looks_for_requests_is_ended),
+        cmocka_unit_test(a_second_signal_ends_deaf_workers),
+        cmocka_unit_test(workers_that_ignore_requests_are_ended),
         cmocka_unit_test(leaves_the_callers_signals_as_they_were),
         cmocka_unit_test(workers_die_with_their_launcher),
-        cmocka_unit_test(joins_in_many_sizes),
-        cmocka_unit_test(deals_the_cores),
+        cmocka_unit_test(jobs_of_many_sizes_join),
+        cmocka_unit_test(cores_are_distributed_to_workers),
     };
     return cmocka_run_group_tests_name("launch.launch", tests, NULL, NULL);
 }

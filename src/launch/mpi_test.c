@@ -61,7 +61,7 @@ static void refuses(const char *variable, const char *first, const char *second)
     forget_everything();
 }
 
-static void what_is_missing_is_named(void **state)
+static void missing_modules_are_named(void **state)
 {
     (void)state;
     refuses(NULL, "OMPI_COMM_WORLD_RANK", "mpirun -n N");
@@ -92,7 +92,7 @@ static void remove_module(const char *folder, const char *path)
     (void)rmdir(folder);
 }
 
-static void what_is_no_module_is_refused(void **state)
+static void a_file_that_is_no_module_is_refused(void **state)
 {
     char    folder[] = "/tmp/lockstep-mpi-XXXXXX", path[100];
     lk_comm *comm;
@@ -116,7 +116,7 @@ static void assert_refused(const char *wanted)
 
 /* Joins while MPI reports one process and the environment reports several.  Expects a refusal,
  * because each process would be rank 0 of 1. */
-static void alone_among_others_is_refused(void **state)
+static void a_lone_mpi_process_of_a_larger_job_is_refused(void **state)
 {
     char     folder[] = "/tmp/lockstep-mpi-XXXXXX", path[100];
     lk_comm *comm;
@@ -143,9 +143,9 @@ static void alone_among_others_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_missing_is_named),
-        cmocka_unit_test(what_is_no_module_is_refused),
-        cmocka_unit_test(alone_among_others_is_refused),
+        cmocka_unit_test(missing_modules_are_named),
+        cmocka_unit_test(a_file_that_is_no_module_is_refused),
+        cmocka_unit_test(a_lone_mpi_process_of_a_larger_job_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

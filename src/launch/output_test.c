@@ -45,7 +45,7 @@ static void assert_passes(const char *text, const char *lines)
     }
 }
 
-static void lines_do_not_depend_on_pieces(void **state)
+static void lines_do_not_depend_on_read_sizes(void **state)
 {
     (void)state;
     assert_passes("", "");
@@ -56,7 +56,7 @@ static void lines_do_not_depend_on_pieces(void **state)
 }
 
 /* Sends line ends only, the worst case for lki_sink_has_room().  Expects that every read fits. */
-static void a_read_always_fits(void **state)
+static void a_read_always_fits_the_buffer(void **state)
 {
     (void)state;
     static char text[LKI_READ_BYTES];
@@ -109,8 +109,8 @@ static void a_reader_that_goes_away_closes_the_sink(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_do_not_depend_on_pieces),
-        cmocka_unit_test(a_read_always_fits),
+        cmocka_unit_test(lines_do_not_depend_on_read_sizes),
+        cmocka_unit_test(a_read_always_fits_the_buffer),
         cmocka_unit_test(long_lines_are_cut),
         cmocka_unit_test(a_reader_that_goes_away_closes_the_sink),
     };

@@ -20,7 +20,7 @@ static lk_launch_options over(uint32_t hosts, uint32_t workers)
     return options;
 }
 
-static void ranks_and_hosts_die(void **state)
+static void survivors_rebuild_after_deaths_of_ranks_and_hosts(void **state)
 {
     /* Host 0 has ranks 0 and 1, host 1 has ranks 2 and 3.  The victims are rank 3, rank 0, host 1,
      * host 0, one rank per host, and all ranks but rank 0. */
@@ -44,7 +44,7 @@ static void ranks_and_hosts_die(void **state)
         }
 }
 
-static void hosts_may_be_uneven(void **state)
+static void survivors_rebuild_on_uneven_hosts(void **state)
 {
     static const uint32_t victims[] = { 1u << 4, 1u << 1, 2 | 4, 8 | 16 | 32, 1 | 8 | 64 };
 
@@ -54,7 +54,7 @@ static void hosts_may_be_uneven(void **state)
                     victims[i]);
 }
 
-static void ranks_die_at_any_moment(void **state)
+static void survivors_rebuild_after_deaths_at_any_moment(void **state)
 {
     (void)state;
     for (uint32_t seed = 0; seed < (lki_thorough() ? 6 : 2); seed++) {
@@ -63,7 +63,7 @@ static void ranks_die_at_any_moment(void **state)
     }
 }
 
-static void nothing_is_left_behind(void **state)
+static void rebuilds_leave_no_descriptors_or_maps(void **state)
 {
     (void)state;
     uint32_t before = entries_of("/proc/self/fd"), maps = maps_of("/proc/self/maps");
@@ -79,14 +79,14 @@ static lk_launch_options hurried(void)
     return options;
 }
 
-static void who_is_stopped_is_out(void **state)
+static void a_stopped_rank_is_excluded(void **state)
 {
     (void)state;
     assert_good(launch(hurried(), "absent", "stopped", 0), "absent", "stopped", 0);
     assert_noted("is stopped (by SIGSTOP or a debugger)");
 }
 
-static void who_is_asleep_is_out(void **state)
+static void a_sleeping_rank_is_excluded(void **state)
 {
     (void)state;
     assert_good(launch(hurried(), "absent", "asleep", 0), "absent", "asleep", 0);
@@ -95,15 +95,15 @@ static void who_is_asleep_is_out(void **state)
 
 #define NAME(test) (char[]){ #test }
 
-static void who_does_not_come_is_out(void **state)
+static void absent_ranks_are_excluded(void **state)
 {
-    char *const names[] = { NAME(who_is_stopped_is_out), NAME(who_is_asleep_is_out) };
+    char *const names[] = { NAME(a_stopped_rank_is_excluded), NAME(a_sleeping_rank_is_excluded) };
 
     (void)state;
     run_side_by_side(self, names, 2);
 }
 
-static void who_has_left_is_not_waited_for(void **state)
+static void a_rank_that_has_left_is_not_awaited(void **state)
 {
     (void)state;
     assert_good(launch(over(3, 3), "leave", "", 0), "leave", "", 0);
@@ -112,7 +112,7 @@ static void who_has_left_is_not_waited_for(void **state)
     assert_null(strstr(notes, "has not come"));
 }
 
-static void a_host_is_lost(void **state)
+static void survivors_continue_after_a_host_is_lost(void **state)
 {
     (void)state;
     assert_good(launch(over(3, 6), "launcher", "", 2), "launcher", "", 2);
@@ -124,7 +124,7 @@ static void a_host_is_lost(void **state)
     assert_non_null(strstr(result.cause, "host host0 (node 0, ranks 0 to 1) is lost"));
 }
 
-static void a_request_to_stop_is_carried_over(void **state)
+static void a_stop_request_survives_a_rebuild(void **state)
 {
     (void)state;
     lk_launch_result result = launch(over(2, 3), "stop", "", 0);
@@ -134,7 +134,7 @@ static void a_request_to_stop_is_carried_over(void **state)
 
 /* Kills rank 0, and ends a rank of the new group with status 3.  The launcher of that rank may
  * detect that end later than other hosts do.  Expects that the job's result is status 3. */
-static void the_last_group_is_judged(void **state)
+static void the_result_is_that_of_the_last_group(void **state)
 {
     static const char *const how[] = { "at once", "slowly" };
 
@@ -148,7 +148,7 @@ static void the_last_group_is_judged(void **state)
     }
 }
 
-static void requests_and_wrong_calls(void **state)
+static void wrong_calls_are_refused_and_old_requests_fail(void **state)
 {
     (void)state;
     assert_good(launch(over(2, 2), "misuse", "", 0), "misuse", "", 0);
@@ -156,7 +156,7 @@ static void requests_and_wrong_calls(void **state)
 }
 
 /* Runs two commands, as on two hosts.  Expects that their output names the lost host or rank. */
-static void commands_on_hosts_say_who_is_lost(void **state)
+static void commands_name_lost_hosts_and_ranks(void **state)
 {
     char folder[] = "/tmp/lk-rebuild-XXXXXX", line[8192];
     int  port     = lki_port_free();
@@ -181,20 +181,20 @@ int main(int argc, char **argv)
     if (argc >= 3 && strcmp(argv[1], "worker") == 0)
         return work(argc, argv);
     find_self();
-    const struct CMUnitTest waiting[] = { cmocka_unit_test(who_is_stopped_is_out),
-                                          cmocka_unit_test(who_is_asleep_is_out) };
+    const struct CMUnitTest waiting[] = { cmocka_unit_test(a_stopped_rank_is_excluded),
+                                          cmocka_unit_test(a_sleeping_rank_is_excluded) };
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_and_hosts_die),
-        cmocka_unit_test(hosts_may_be_uneven),
-        cmocka_unit_test(ranks_die_at_any_moment),
-        cmocka_unit_test(nothing_is_left_behind),
-        cmocka_unit_test(who_does_not_come_is_out),
-        cmocka_unit_test(who_has_left_is_not_waited_for),
-        cmocka_unit_test(a_host_is_lost),
-        cmocka_unit_test(a_request_to_stop_is_carried_over),
-        cmocka_unit_test(the_last_group_is_judged),
-        cmocka_unit_test(requests_and_wrong_calls),
-        cmocka_unit_test(commands_on_hosts_say_who_is_lost),
+        cmocka_unit_test(survivors_rebuild_after_deaths_of_ranks_and_hosts),
+        cmocka_unit_test(survivors_rebuild_on_uneven_hosts),
+        cmocka_unit_test(survivors_rebuild_after_deaths_at_any_moment),
+        cmocka_unit_test(rebuilds_leave_no_descriptors_or_maps),
+        cmocka_unit_test(absent_ranks_are_excluded),
+        cmocka_unit_test(a_rank_that_has_left_is_not_awaited),
+        cmocka_unit_test(survivors_continue_after_a_host_is_lost),
+        cmocka_unit_test(a_stop_request_survives_a_rebuild),
+        cmocka_unit_test(the_result_is_that_of_the_last_group),
+        cmocka_unit_test(wrong_calls_are_refused_and_old_requests_fail),
+        cmocka_unit_test(commands_name_lost_hosts_and_ranks),
     };
     if (only_one(argc, argv))
         return cmocka_run_group_tests_name("launch.rebuild_hosts", waiting, NULL, NULL);

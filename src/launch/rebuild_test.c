@@ -27,7 +27,7 @@
 static const char *const places[] = { "collective", "started", "arena", "split", "asking",
                                       "answered" };
 
-static void each_rank_dies_at_each_place(void **state)
+static void survivors_rebuild_after_a_death_at_each_place(void **state)
 {
     (void)state;
     for (size_t p = 0; p < sizeof places / sizeof places[0]; p++)
@@ -42,7 +42,7 @@ static void each_rank_dies_at_each_place(void **state)
         }
 }
 
-static void several_die_at_once(void **state)
+static void survivors_rebuild_after_simultaneous_deaths(void **state)
 {
     static const uint32_t victims[] = { 3, 6, 9, 14, 11, 7 };
 
@@ -54,7 +54,7 @@ static void several_die_at_once(void **state)
     assert_noted("the group goes on with 1 of 4 ranks");
 }
 
-static void ranks_die_at_any_moment(void **state)
+static void survivors_rebuild_after_deaths_at_any_moment(void **state)
 {
     (void)state;
     for (uint32_t seed = 0; seed < (lki_thorough() ? 20 : 6); seed++) {
@@ -79,7 +79,7 @@ static void killed_by_plan(char order[32], uint64_t seed)
 }
 
 /* Checks that a seed repeats its plan, and that the last rank is spared. */
-static void blows_are_planned(void **state)
+static void injected_faults_repeat_with_their_seed(void **state)
 {
     char once[32], again[32], other[32];
 
@@ -92,7 +92,7 @@ static void blows_are_planned(void **state)
     assert_string_not_equal(once, other);
 }
 
-static void nothing_is_left_behind(void **state)
+static void rebuilds_leave_no_descriptors_or_maps(void **state)
 {
     (void)state;
     uint32_t before = entries_of("/proc/self/fd"), maps = maps_of("/proc/self/maps");
@@ -108,14 +108,14 @@ static lk_launch_options hurried(void)
     return options;
 }
 
-static void who_is_stopped_is_out(void **state)
+static void a_stopped_rank_is_excluded(void **state)
 {
     (void)state;
     assert_good(launch(hurried(), "absent", "stopped", 0), "absent", "stopped", 0);
     assert_noted("is stopped (by SIGSTOP or a debugger)");
 }
 
-static void who_is_asleep_is_out(void **state)
+static void a_sleeping_rank_is_excluded(void **state)
 {
     (void)state;
     assert_good(launch(hurried(), "absent", "asleep", 0), "absent", "asleep", 0);
@@ -125,15 +125,15 @@ static void who_is_asleep_is_out(void **state)
 
 #define NAME(test) (char[]){ #test }
 
-static void who_does_not_come_is_out(void **state)
+static void absent_ranks_are_excluded(void **state)
 {
-    char *const names[] = { NAME(who_is_stopped_is_out), NAME(who_is_asleep_is_out) };
+    char *const names[] = { NAME(a_stopped_rank_is_excluded), NAME(a_sleeping_rank_is_excluded) };
 
     (void)state;
     run_side_by_side(self, names, 2);
 }
 
-static void who_has_left_is_not_waited_for(void **state)
+static void a_rank_that_has_left_is_not_awaited(void **state)
 {
     (void)state;
     assert_good(launch(going_on(3), "leave", "", 0), "leave", "", 0);
@@ -147,7 +147,7 @@ static void wrong_calls_are_refused(void **state)
     assert_good(launch(going_on(3), "requests", "", 0), "requests", "", 0);
 }
 
-static void a_request_to_stop_is_carried_over(void **state)
+static void a_stop_request_survives_a_rebuild(void **state)
 {
     (void)state;
     lk_launch_result result = launch(going_on(3), "stop", "", 0);
@@ -155,7 +155,7 @@ static void a_request_to_stop_is_carried_over(void **state)
     assert_int_equal(result.exit_code, 75);
 }
 
-static void the_last_group_is_judged(void **state)
+static void the_result_is_that_of_the_last_group(void **state)
 {
     (void)state;
     lk_launch_result result = launch(going_on(4), "end", "", 0);
@@ -168,7 +168,7 @@ static void the_last_group_is_judged(void **state)
 
 /* Kills a rank when all ranks are done.  A rank that has finished proves that the others have
  * finished only if ranks leave together. */
-static void who_dies_when_all_is_done_is_no_loss(void **state)
+static void a_death_after_a_joint_end_is_no_failure(void **state)
 {
     (void)state;
     for (uint32_t together = 0; together < 2; together++) {
@@ -180,7 +180,7 @@ static void who_dies_when_all_is_done_is_no_loss(void **state)
     }
 }
 
-static void other_jobs_end_as_ever(void **state)
+static void jobs_that_cannot_rebuild_end_at_a_failure(void **state)
 {
     lk_launch_options stop = { .struct_size = sizeof(lk_launch_options),
                                .workers = 3, .timeout_ms = 20000, .note = take_note };
@@ -197,7 +197,7 @@ static void other_jobs_end_as_ever(void **state)
     assert_int_equal(result.exit_code, 5);
 }
 
-static void another_launchers_job_says_why_not(void **state)
+static void a_rebuild_under_a_foreign_launcher_is_refused(void **state)
 {
     char line[8192];
 
@@ -209,7 +209,7 @@ static void another_launchers_job_says_why_not(void **state)
     assert_said("another launcher (mpirun, srun, torchrun) has started this job, and ends it when");
 }
 
-static void the_flight_record_goes_on(void **state)
+static void the_flight_record_continues_after_a_rebuild(void **state)
 {
     char              folder[] = "/tmp/lk-rebuild-XXXXXX", line[8192], path[64];
     lk_launch_options options  = going_on(3);
@@ -230,7 +230,7 @@ static void the_flight_record_goes_on(void **state)
     assert_int_equal(rmdir(folder), 0);
 }
 
-static void the_command_says_who_is_lost(void **state)
+static void the_command_names_the_lost_rank(void **state)
 {
     char line[8192];
 
@@ -247,24 +247,24 @@ int main(int argc, char **argv)
     if (argc >= 3 && strcmp(argv[1], "worker") == 0)
         return work(argc, argv);
     find_self();
-    const struct CMUnitTest waiting[] = { cmocka_unit_test(who_is_stopped_is_out),
-                                          cmocka_unit_test(who_is_asleep_is_out) };
+    const struct CMUnitTest waiting[] = { cmocka_unit_test(a_stopped_rank_is_excluded),
+                                          cmocka_unit_test(a_sleeping_rank_is_excluded) };
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_rank_dies_at_each_place),
-        cmocka_unit_test(several_die_at_once),
-        cmocka_unit_test(ranks_die_at_any_moment),
-        cmocka_unit_test(blows_are_planned),
-        cmocka_unit_test(nothing_is_left_behind),
-        cmocka_unit_test(who_does_not_come_is_out),
-        cmocka_unit_test(who_has_left_is_not_waited_for),
+        cmocka_unit_test(survivors_rebuild_after_a_death_at_each_place),
+        cmocka_unit_test(survivors_rebuild_after_simultaneous_deaths),
+        cmocka_unit_test(survivors_rebuild_after_deaths_at_any_moment),
+        cmocka_unit_test(injected_faults_repeat_with_their_seed),
+        cmocka_unit_test(rebuilds_leave_no_descriptors_or_maps),
+        cmocka_unit_test(absent_ranks_are_excluded),
+        cmocka_unit_test(a_rank_that_has_left_is_not_awaited),
         cmocka_unit_test(wrong_calls_are_refused),
-        cmocka_unit_test(a_request_to_stop_is_carried_over),
-        cmocka_unit_test(the_last_group_is_judged),
-        cmocka_unit_test(who_dies_when_all_is_done_is_no_loss),
-        cmocka_unit_test(other_jobs_end_as_ever),
-        cmocka_unit_test(another_launchers_job_says_why_not),
-        cmocka_unit_test(the_flight_record_goes_on),
-        cmocka_unit_test(the_command_says_who_is_lost),
+        cmocka_unit_test(a_stop_request_survives_a_rebuild),
+        cmocka_unit_test(the_result_is_that_of_the_last_group),
+        cmocka_unit_test(a_death_after_a_joint_end_is_no_failure),
+        cmocka_unit_test(jobs_that_cannot_rebuild_end_at_a_failure),
+        cmocka_unit_test(a_rebuild_under_a_foreign_launcher_is_refused),
+        cmocka_unit_test(the_flight_record_continues_after_a_rebuild),
+        cmocka_unit_test(the_command_names_the_lost_rank),
     };
     if (only_one(argc, argv))
         return cmocka_run_group_tests_name("launch.rebuild", waiting, NULL, NULL);

@@ -55,7 +55,7 @@ static lk_status one_fails(lk_comm *comm, void *context)
     return st;
 }
 
-static void an_early_failure_wakes_the_others_and_is_the_one_reported(void **state)
+static void the_first_failure_wakes_the_others_and_is_reported(void **state)
 {
     (void)state;
     for (uint32_t who = 0; who < 4; who++) {
@@ -75,7 +75,7 @@ static lk_status fails_without_a_word(lk_comm *comm, void *context)
     return lk_comm_rank(comm) == 1 ? LK_ENONFINITE : lk_barrier(comm);
 }
 
-static void a_status_alone_gets_words(void **state)
+static void a_status_without_a_message_gets_one(void **state)
 {
     (void)state;
     assert_int_equal(lk_launch_threads(2, &patient, fails_without_a_word, NULL), LK_ENONFINITE);
@@ -89,7 +89,7 @@ static lk_status one_returns(lk_comm *comm, void *context)
     return lk_comm_rank(comm) == 0 ? LK_OK : lk_barrier(comm);
 }
 
-static void an_early_return_is_noticed_at_once(void **state)
+static void an_early_return_is_detected_at_once(void **state)
 {
     (void)state;
     assert_int_equal(lk_launch_threads(3, &patient, one_returns, NULL), LK_EPEER);
@@ -103,13 +103,13 @@ static lk_status stops(lk_comm *comm, void *context)
     return lk_fail(LK_ESTOPPED, "stopped");
 }
 
-static void leaving_on_request_is_told(void **state)
+static void a_stop_on_request_is_returned(void **state)
 {
     (void)state;
     assert_int_equal(lk_launch_threads(3, &patient, stops, NULL), LK_ESTOPPED);
 }
 
-static void refuses_no_workers(void **state)
+static void zero_workers_are_refused(void **state)
 {
     (void)state;
     assert_int_equal(lk_launch_threads(0, &patient, stops, NULL), LK_EINVAL);
@@ -119,11 +119,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs_every_rank),
-        cmocka_unit_test(an_early_failure_wakes_the_others_and_is_the_one_reported),
-        cmocka_unit_test(a_status_alone_gets_words),
-        cmocka_unit_test(an_early_return_is_noticed_at_once),
-        cmocka_unit_test(leaving_on_request_is_told),
-        cmocka_unit_test(refuses_no_workers),
+        cmocka_unit_test(the_first_failure_wakes_the_others_and_is_reported),
+        cmocka_unit_test(a_status_without_a_message_gets_one),
+        cmocka_unit_test(an_early_return_is_detected_at_once),
+        cmocka_unit_test(a_stop_on_request_is_returned),
+        cmocka_unit_test(zero_workers_are_refused),
     };
     return cmocka_run_group_tests_name("launch.threads", tests, NULL, NULL);
 }

@@ -79,7 +79,7 @@ static void arenas_are_shared(void **state)
         }
 }
 
-static void arenas_must_be_the_same(void **state)
+static void ranks_must_agree_on_an_arena(void **state)
 {
     (void)state;
     for (int k = 0; k < 4; k++) {
@@ -90,7 +90,7 @@ static void arenas_must_be_the_same(void **state)
 
 /* ---- The launcher's side ----------------------------------------------------------------- */
 
-static void the_view_is_what_the_rank_said(void **state)
+static void the_view_shows_the_recorded_state(void **state)
 {
     lki_control  *control;
     lki_rank_view view;
@@ -157,7 +157,7 @@ static void a_long_error_is_not_cut(void **state)
     lki_control_free(control);
 }
 
-static void the_first_failure_stays(void **state)
+static void the_first_failure_is_kept(void **state)
 {
     lki_control  *control;
     lki_rank_view view;
@@ -351,7 +351,7 @@ static void assert_lost(const lki_control *control, uint32_t rank, uint64_t epoc
 
 /* Checks that a loss text remains until the rank is lost again, even after a new process has
  * replaced the lost one.  Checks that a rank outside the group gets no loss text. */
-static void how_ranks_were_lost_stays_known(void **state)
+static void the_text_of_a_loss_is_kept(void **state)
 {
     lki_control *control;
 
@@ -375,7 +375,7 @@ static void how_ranks_were_lost_stays_known(void **state)
 }
 
 /* Introduces all ranks except 0 and 2. */
-static void who_cannot_be_reached_is_named(void **state)
+static void unreachable_ranks_are_named(void **state)
 {
     lk_comm_options options = { .struct_size = sizeof(lk_comm_options), .timeout_ms = 100 };
     lki_control    *control;
@@ -417,7 +417,7 @@ static bool shares_without_a_launcher(lki_control *control, uint32_t rank)
     return good;
 }
 
-static void arenas_need_no_launcher(void **state)
+static void arenas_work_without_a_launcher(void **state)
 {
     lki_control *control;
     pid_t        children[2];
@@ -444,15 +444,17 @@ static void arenas_need_no_launcher(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arenas_are_shared),       cmocka_unit_test(arenas_must_be_the_same),
-        cmocka_unit_test(the_view_is_what_the_rank_said),
+        cmocka_unit_test(arenas_are_shared),
+        cmocka_unit_test(ranks_must_agree_on_an_arena),
+        cmocka_unit_test(the_view_shows_the_recorded_state),
         cmocka_unit_test(a_long_error_is_not_cut),
-        cmocka_unit_test(the_first_failure_stays), cmocka_unit_test(strangers_are_refused),
+        cmocka_unit_test(the_first_failure_is_kept),
+        cmocka_unit_test(strangers_are_refused),
         cmocka_unit_test(joining_alone_times_out),
         cmocka_unit_test(ranks_of_other_hosts_are_introduced),
-        cmocka_unit_test(how_ranks_were_lost_stays_known),
-        cmocka_unit_test(who_cannot_be_reached_is_named),
-        cmocka_unit_test(arenas_need_no_launcher),
+        cmocka_unit_test(the_text_of_a_loss_is_kept),
+        cmocka_unit_test(unreachable_ranks_are_named),
+        cmocka_unit_test(arenas_work_without_a_launcher),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -275,7 +275,7 @@ static uint32_t skipped(const expected *job)
     return job == jobs ? 0 : job->hosts > 1 ? 5 : 1;
 }
 
-static void one_dies_at_each_call(void **state)
+static void a_coordinator_may_die_at_each_system_call(void **state)
 {
     (void)state;
     for (size_t j = 0; j < JOBS; j++) {
@@ -292,7 +292,7 @@ static void one_dies_at_each_call(void **state)
     }
 }
 
-static void many_die(void **state)
+static void coordinators_may_die_repeatedly(void **state)
 {
     uint32_t deaths = 0;
 
@@ -309,7 +309,7 @@ static void many_die(void **state)
 }
 
 /* Stops or hangs the coordinator once the workers have connected. */
-static void do_nothing(int number, const char *how)
+static void check_inactive_coordinator(int number, const char *how)
 {
     char words[160];
 
@@ -322,21 +322,21 @@ static void do_nothing(int number, const char *how)
     assert_noted(words);
 }
 
-static void one_that_is_stopped_is_killed(void **state)
+static void a_stopped_coordinator_is_killed(void **state)
 {
     (void)state;
-    do_nothing(SIGSTOP, "been stopped (by SIGSTOP or a debugger)");
+    check_inactive_coordinator(SIGSTOP, "been stopped (by SIGSTOP or a debugger)");
 }
 
-static void one_that_hangs_is_killed(void **state)
+static void a_hanging_coordinator_is_killed(void **state)
 {
     (void)state;
-    do_nothing(0, "done nothing");
+    check_inactive_coordinator(0, "done nothing");
 }
 
 /* Stops the coordinator while ranks wait for it.  Checks that no rank gives up, not even the rank
  * that has waited longest. */
-static void those_who_wait_for_one_do_not_give_up(void **state)
+static void ranks_wait_for_a_stopped_coordinator(void **state)
 {
     lk_launch_options options = going_on(3);
 
@@ -346,7 +346,7 @@ static void those_who_wait_for_one_do_not_give_up(void **state)
     assert_noted(LKI_SANITIZED ? "for 8 s, and is killed" : "for 5 s, and is killed");
 }
 
-static void crashes_without_end_are_the_jobs_end(void **state)
+static void repeated_coordinator_crashes_end_the_job(void **state)
 {
     lk_launch_options options = going_on(2);
     lk_launch_result  result;
@@ -365,7 +365,7 @@ static void crashes_without_end_are_the_jobs_end(void **state)
     plan->number = SIGKILL;
 }
 
-static void all_end_with_the_keeper(void **state)
+static void all_processes_end_with_the_keeper(void **state)
 {
     char line[8192];
 
@@ -377,7 +377,7 @@ static void all_end_with_the_keeper(void **state)
 }
 
 /* Checks that the output has a line of each rank, whether a coordinator dies or not. */
-static void output_is_whole(void **state)
+static void output_is_complete_despite_a_dead_coordinator(void **state)
 {
     static char line[5 * sizeof self];
 
@@ -417,7 +417,7 @@ static void take_note_and_wake(void *context, const char *text)
         (void)kill((pid_t)atoi(pid + strlen("kill -CONT ")), SIGCONT);
 }
 
-static void stop_the_only_one(uint32_t hosts)
+static void stop_the_last_worker(uint32_t hosts)
 {
     lk_launch_options options = going_on(hosts);
 
@@ -431,27 +431,27 @@ static void stop_the_only_one(uint32_t hosts)
     assert_int_equal(times_noted("stopped"), 1);
 }
 
-static void the_only_one_is_told_of(void **state)
+static void a_stopped_only_worker_is_reported(void **state)
 {
     (void)state;
-    stop_the_only_one(1);
+    stop_the_last_worker(1);
 }
 
-static void the_last_one_of_two_hosts_is_told_of(void **state)
+static void a_stopped_last_worker_of_two_hosts_is_reported(void **state)
 {
     (void)state;
-    stop_the_only_one(2);
+    stop_the_last_worker(2);
 }
 
 /* clang-format off */
 #define WAITING(X)                                                                               \
-    X(one_that_is_stopped_is_killed), X(one_that_hangs_is_killed),                               \
-    X(those_who_wait_for_one_do_not_give_up), X(the_only_one_is_told_of),                        \
-    X(the_last_one_of_two_hosts_is_told_of)
+    X(a_stopped_coordinator_is_killed), X(a_hanging_coordinator_is_killed),                      \
+    X(ranks_wait_for_a_stopped_coordinator), X(a_stopped_only_worker_is_reported),               \
+    X(a_stopped_last_worker_of_two_hosts_is_reported)
 #define NAME(test) (char[]){ #test }
 /* clang-format on */
 
-static void who_does_nothing_is_missed(void **state)
+static void stopped_processes_are_detected(void **state)
 {
     char *const names[] = { WAITING(NAME) };
 
@@ -476,15 +476,15 @@ int main(int argc, char **argv)
     if (argc >= 3 && strcmp(argv[1], "output") == 0)
         return print_lines(argc > 3);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_dies_at_each_call),
-        cmocka_unit_test(many_die),
-        cmocka_unit_test(who_does_nothing_is_missed),
-        cmocka_unit_test(crashes_without_end_are_the_jobs_end),
-        cmocka_unit_test(all_end_with_the_keeper),
-        cmocka_unit_test(output_is_whole),
+        cmocka_unit_test(a_coordinator_may_die_at_each_system_call),
+        cmocka_unit_test(coordinators_may_die_repeatedly),
+        cmocka_unit_test(stopped_processes_are_detected),
+        cmocka_unit_test(repeated_coordinator_crashes_end_the_job),
+        cmocka_unit_test(all_processes_end_with_the_keeper),
+        cmocka_unit_test(output_is_complete_despite_a_dead_coordinator),
     };
     const struct CMUnitTest waiting[] = { WAITING(cmocka_unit_test) };
     if (only_one(argc, argv))
-        return cmocka_run_group_tests_name("launch.keeper", waiting, NULL, NULL);
-    return cmocka_run_group_tests_name("launch.keeper", tests, NULL, NULL);
+        return cmocka_run_group_tests_name("launch.keeper.keeper", waiting, NULL, NULL);
+    return cmocka_run_group_tests_name("launch.keeper.keeper", tests, NULL, NULL);
 }

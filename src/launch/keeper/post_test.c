@@ -73,7 +73,7 @@ static int close_job(void **state)
     return 0;
 }
 
-static void all_are_handled_in_order(void **state)
+static void events_are_handled_in_order(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < 3; i++)
@@ -85,7 +85,7 @@ static void all_are_handled_in_order(void **state)
     assert_int_equal(job.heard, 3);
 }
 
-static void one_that_comes_when_none_was_found_is_handled(void **state)
+static void an_event_posted_after_an_empty_read_is_handled(void **state)
 {
     (void)state;
     post(&(lki_event){ .kind = LKI_EVENT_ASKED, .timeout_ms = 700 });
@@ -100,8 +100,8 @@ static void one_that_comes_when_none_was_found_is_handled(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(all_are_handled_in_order, open_job, close_job),
-        cmocka_unit_test_setup_teardown(one_that_comes_when_none_was_found_is_handled, open_job,
+        cmocka_unit_test_setup_teardown(events_are_handled_in_order, open_job, close_job),
+        cmocka_unit_test_setup_teardown(an_event_posted_after_an_empty_read_is_handled, open_job,
                                         close_job),
     };
     return cmocka_run_group_tests_name("launch.keeper.post", tests, NULL, NULL);

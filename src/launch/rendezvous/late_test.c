@@ -43,7 +43,7 @@ static void forget_events(void)
         j.nodes[i].count = 0;
 }
 
-static void say(uint32_t at, uint64_t epoch, uint32_t bits, uint32_t entrants)
+static void propose_group(uint32_t at, uint64_t epoch, uint32_t bits, uint32_t entrants)
 {
     const lki_members members = { { bits } }, more_members = { { entrants } };
     lki_rendezvous_go_on(j.nodes[at].r, epoch, &members, &more_members);
@@ -56,14 +56,14 @@ static void assert_group(uint32_t at, uint64_t epoch, uint32_t bits)
     assert_int_equal(event->members.words[0], bits);
 }
 
-static void lose(uint32_t at)
+static void close_node(uint32_t at)
 {
     lki_rendezvous_close(j.nodes[at].r, NULL);
     j.nodes[at].r = NULL;
 }
 
 /* Adds a late node, whose host name and number of workers are those of node `at`. */
-static node *come(uint32_t at, const char *const *its_settings)
+static node *add_late(uint32_t at, const char *const *its_settings)
 {
     lki_rendezvous_options options = going_on(3, -1);
     options.workers                = at + 1;
@@ -73,20 +73,20 @@ static node *come(uint32_t at, const char *const *its_settings)
 
 static void leave_out_node_1(void)
 {
-    lose(1);
+    close_node(1);
     assert_verdict(&j, 0, 1, "host h1 (node 1, ranks 1 to 2) is lost");
-    say(0, 0, 1, 0);
-    say(2, 0, 8 | 16 | 32, 0);
+    propose_group(0, 0, 1, 0);
+    propose_group(2, 0, 8 | 16 | 32, 0);
     assert_group(0, 1, 1 | 8 | 16 | 32);
     assert_group(2, 1, 1 | 8 | 16 | 32);
     forget_events();
 }
 
-static void it_takes_a_place_and_enters(void **state)
+static void a_late_host_takes_a_free_seat_and_enters(void **state)
 {
     (void)state;
     meet_to_go_on(3, true);
-    node *late = come(1, settings); /* connects before the loss of its predecessor */
+    node *late = add_late(1, settings); /* connects before the loss of its predecessor */
     await_guests(&j, &j.nodes[0], 4);
     move_for(&j, 50);
     assert_int_equal(late->count, 0);
@@ -97,18 +97,18 @@ static void it_takes_a_place_and_enters(void **state)
     assert_int_equal(standing->epoch, 1);
     for (uint32_t rank = 0; rank < 6; rank++)
         assert_int_equal(standing->since[rank], rank == 1 || rank == 2 ? 0 : 1);
-    say(0, 1, 1, 0); /* the late node is not ready */
-    say(2, 1, 8, 0);
+    propose_group(0, 1, 1, 0); /* the late node is not ready */
+    propose_group(2, 1, 8, 0);
     assert_group(0, 2, 1 | 8);
     assert_group(2, 2, 1 | 8);
     assert_group(3, 2, 1 | 8); /* but it receives the group */
     forget_events();
-    say(3, 1, 0, 2 | 4);
+    propose_group(3, 1, 0, 2 | 4);
     const lki_event *event = await(&j, &j.nodes[2], LKI_EVENT_AWAITED);
     assert_true(event->waits && event->node == 1);
     assert_string_equal(event->host, "h3");
-    say(0, 2, 1, 0);
-    say(2, 2, 8, 0);
+    propose_group(0, 2, 1, 0);
+    propose_group(2, 2, 8, 0);
     assert_group(0, 3, 1 | 2 | 4 | 8);
     assert_group(2, 3, 1 | 2 | 4 | 8);
     assert_group(3, 3, 1 | 2 | 4 | 8);
@@ -117,13 +117,13 @@ static void it_takes_a_place_and_enters(void **state)
     introduce(late);
     (void)await(&j, &j.nodes[0], LKI_EVENT_KNOWN);
     forget_events(); /* from here on its loss is a failure */
-    lose(3);
+    close_node(3);
     assert_verdict(&j, 0, 1, "host h3 (node 1, ranks 1 to 2) is lost");
     end(&j);
 }
 
 /* Checks that nodes that wait for missing introductions receive the existing ones. */
-static void who_does_not_introduce_its_ranks_can_be_named(void **state)
+static void waiting_hosts_receive_existing_introductions(void **state)
 {
     (void)state;
     begin(&j);
@@ -134,11 +134,11 @@ static void who_does_not_introduce_its_ranks_can_be_named(void **state)
     }
     await_all(&j, LKI_EVENT_MET);
     leave_out_node_1();
-    (void)await(&j, come(1, settings), LKI_EVENT_MET);
-    say(3, 1, 0, 2 | 4);
+    (void)await(&j, add_late(1, settings), LKI_EVENT_MET);
+    propose_group(3, 1, 0, 2 | 4);
     (void)await(&j, &j.nodes[0], LKI_EVENT_AWAITED);
-    say(0, 1, 1, 0);
-    say(2, 1, 8, 0);
+    propose_group(0, 1, 1, 0);
+    propose_group(2, 1, 8, 0);
     assert_group(2, 2, 1 | 2 | 4 | 8);
     introduce(&j.nodes[0]);
     introduce(&j.nodes[2]);
@@ -149,25 +149,25 @@ static void who_does_not_introduce_its_ranks_can_be_named(void **state)
     end(&j);
 }
 
-static void nobody_misses_it_before(void **state)
+static void a_late_host_lost_before_entering_is_no_failure(void **state)
 {
     (void)state;
     meet_to_go_on(3, true);
     leave_out_node_1();
-    node *late = come(1, settings);
+    node *late = add_late(1, settings);
     (void)await(&j, late, LKI_EVENT_MET);
-    say(3, 1, 0, 2 | 4);
+    propose_group(3, 1, 0, 2 | 4);
     (void)await(&j, &j.nodes[0], LKI_EVENT_AWAITED);
     forget_events();
-    lose(3);
+    close_node(3);
     assert_false(await(&j, &j.nodes[0], LKI_EVENT_AWAITED)->waits);
-    say(0, 1, 1, 0);
-    say(2, 1, 8, 0);
+    propose_group(0, 1, 1, 0);
+    propose_group(2, 1, 8, 0);
     assert_group(0, 2, 1 | 8);
     assert_null(find(&j.nodes[0], LKI_EVENT_VERDICT));
     forget_events();
-    late = come(1, settings); /* one more late node connects when the other nodes are about to
-                               * finish */
+    late = add_late(1, settings); /* one more late node connects when the other nodes are about to
+                                   * finish */
     (void)await(&j, late, LKI_EVENT_MET);
     const lki_outcome done = { .weight = 0 };
     lki_rendezvous_finish(j.nodes[0].r, &done);
@@ -177,32 +177,33 @@ static void nobody_misses_it_before(void **state)
     end(&j);
 }
 
-static void who_does_not_belong_is_told_why(void **state)
+static void an_unsuitable_late_host_is_refused_with_the_reason(void **state)
 {
     (void)state;
     meet_to_go_on(3, true);
     leave_out_node_1();
-    await_error(&j, come(1, others), LK_EINVAL, "other settings than the job: node 0 has '--lr "
+    await_error(&j, add_late(1, others), LK_EINVAL, "other settings than the job: node 0 has '--lr "
                 "0.05'");
-    await_error(&j, come(1, more), LK_EINVAL, "has 1 settings that node 0 does not have");
-    await_error(&j, come(4, settings), LK_EINVAL, "brings 5 workers, and no node whose place");
+    await_error(&j, add_late(1, more), LK_EINVAL, "has 1 settings that node 0 does not have");
+    await_error(&j, add_late(4, settings), LK_EINVAL, "brings 5 workers, and no node whose place");
     lki_rendezvous_stop(j.nodes[2].r, 15, false);
     (void)await(&j, &j.nodes[0], LKI_EVENT_STOP);
-    await_error(&j, come(1, settings), LK_EPEER, "comes too late: the job has been asked to stop");
+    await_error(&j, add_late(1, settings), LK_EPEER,
+                "comes too late: the job has been asked to stop");
     assert_null(find(&j.nodes[0], LKI_EVENT_VERDICT));
     end(&j);
     meet_to_go_on(3, false);
     leave_out_node_1();
-    await_error(&j, come(1, settings), LK_EPEER, "has begun, and takes hosts in only where ");
+    await_error(&j, add_late(1, settings), LK_EPEER, "has begun, and takes hosts in only where ");
     end(&j);
 }
 
-static void without_a_place_it_waits_for_a_while(void **state)
+static void a_late_host_without_a_seat_times_out(void **state)
 {
     (void)state;
     meet_to_go_on(3, true);
     j.nodes[0].r->server->options.join_ms = 300; /* affects late nodes only */
-    await_error(&j, come(1, settings), LK_EPEER, "has lost no host whose place");
+    await_error(&j, add_late(1, settings), LK_EPEER, "has lost no host whose place");
     end(&j);
 }
 
@@ -217,7 +218,7 @@ static node *add_of_at_least(uint32_t least, uint32_t nodes, int32_t number, uin
 }
 
 /* Node 0 has rank 0, node 1, which is late, has rank 1, node 2 has ranks 2 and 3. */
-static void a_job_begins_without_one_that_joins_it(void **state)
+static void a_late_host_joins_a_job_that_began_without_it(void **state)
 {
     (void)state;
     begin(&j);
@@ -231,36 +232,36 @@ static void a_job_begins_without_one_that_joins_it(void **state)
         introduce(&j.nodes[at]);
     }
     (void)await(&j, &j.nodes[1], LKI_EVENT_KNOWN); /* nobody waits for node 1 */
-    await_error(&j, come(4, settings), LK_EINVAL, "brings 5 workers, and no node whose place");
-    node *late = come(0, settings);
+    await_error(&j, add_late(4, settings), LK_EINVAL, "brings 5 workers, and no node whose place");
+    node *late = add_late(0, settings);
     (void)await(&j, late, LKI_EVENT_MET);
     assert_int_equal(lki_rendezvous_self(late->r), 1);
     for (uint32_t rank = 0; rank < 4; rank++)
         assert_int_equal(lki_rendezvous_standing(late->r)->since[rank], rank != 1);
-    say(3, 0, 0, 2);
+    propose_group(3, 0, 0, 2);
     (void)await(&j, &j.nodes[0], LKI_EVENT_AWAITED);
-    say(0, 0, 1, 0);
-    say(1, 0, 4 | 8, 0);
+    propose_group(0, 0, 1, 0);
+    propose_group(1, 0, 4 | 8, 0);
     assert_group(1, 1, 1 | 2 | 4 | 8);
     assert_group(3, 1, 1 | 2 | 4 | 8);
     forget_events(); /* from here on its loss is a failure */
-    lose(3);
+    close_node(3);
     assert_verdict(&j, 0, 1, "host h3 (node 1, rank 1) is lost");
     end(&j);
 }
 
-static void node_0_begins_alone(void **state)
+static void node_0_begins_a_job_alone(void **state)
 {
     (void)state;
     begin(&j);
     node *alone = add_of_at_least(1, 3, 0, 50);
     (void)await(&j, alone, LKI_EVENT_MET);
     assert_string_equal(lki_rendezvous_address(alone->r), "127.0.0.1");
-    (void)await(&j, come(0, settings), LKI_EVENT_MET);
+    (void)await(&j, add_late(0, settings), LKI_EVENT_MET);
     end(&j);
 }
 
-static void when_all_are_there_nobody_waits_for_more(void **state)
+static void a_complete_job_begins_at_once(void **state)
 {
     (void)state;
     begin(&j);
@@ -271,7 +272,7 @@ static void when_all_are_there_nobody_waits_for_more(void **state)
     end(&j);
 }
 
-static void too_few_do_not_begin(void **state)
+static void too_few_hosts_do_not_begin(void **state)
 {
     lki_rendezvous_options options;
     (void)state;
@@ -286,13 +287,13 @@ static void too_few_do_not_begin(void **state)
 
 /* Node 0 is lost, or the job ends, after a late node has received the roster but before it receives
  * the standing.  Expects that the late node ends, too. */
-static void who_is_half_in_ends_with_node_0(void **state)
+static void a_joining_host_ends_with_node_0(void **state)
 {
     (void)state;
     for (uint32_t over = 0; over < 2; over++) {
         meet_to_go_on(3, true);
         leave_out_node_1();
-        node *late = come(1, settings);
+        node *late = add_late(1, settings);
         (void)await(&j, late, LKI_EVENT_MET);
         lki_free(late->r->standing.since);
         late->r->standing.since = NULL;
@@ -302,7 +303,7 @@ static void who_is_half_in_ends_with_node_0(void **state)
             lki_rendezvous_finish(j.nodes[0].r, &good);
             lki_rendezvous_finish(j.nodes[2].r, &good);
         } else {
-            lose(0);
+            close_node(0);
         }
         await_error(&j, late, LK_EPEER, over ? "the job is over, before this host had been let"
                                              : "before this host had been let into the job");
@@ -313,12 +314,16 @@ static void who_is_half_in_ends_with_node_0(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(it_takes_a_place_and_enters),     TEST(nobody_misses_it_before),
-        TEST(who_does_not_introduce_its_ranks_can_be_named),
-        TEST(who_does_not_belong_is_told_why), TEST(without_a_place_it_waits_for_a_while),
-        TEST(a_job_begins_without_one_that_joins_it), TEST(node_0_begins_alone),
-        TEST(when_all_are_there_nobody_waits_for_more), TEST(too_few_do_not_begin),
-        TEST(who_is_half_in_ends_with_node_0),
+        TEST(a_late_host_takes_a_free_seat_and_enters),
+        TEST(a_late_host_lost_before_entering_is_no_failure),
+        TEST(waiting_hosts_receive_existing_introductions),
+        TEST(an_unsuitable_late_host_is_refused_with_the_reason),
+        TEST(a_late_host_without_a_seat_times_out),
+        TEST(a_late_host_joins_a_job_that_began_without_it),
+        TEST(node_0_begins_a_job_alone),
+        TEST(a_complete_job_begins_at_once),
+        TEST(too_few_hosts_do_not_begin),
+        TEST(a_joining_host_ends_with_node_0),
     };
-    return cmocka_run_group_tests_name("comm.late", tests, with_key, NULL);
+    return cmocka_run_group_tests_name("launch.rendezvous.late", tests, with_key, NULL);
 }

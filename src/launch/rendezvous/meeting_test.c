@@ -10,7 +10,7 @@ enum { SILENCE_MS = 800 }; /* many ticks, even on a busy machine */
 
 /* ---- Meeting ----------------------------------------------------------------------------- */
 
-static void everybody_learns_the_same_roster(void **state)
+static void all_nodes_receive_the_same_roster(void **state)
 {
     (void)state;
     for (uint32_t nodes = 1; nodes <= 5; nodes++) {
@@ -39,7 +39,7 @@ static void everybody_learns_the_same_roster(void **state)
     }
 }
 
-static void who_has_no_number_gets_one(void **state)
+static void nodes_without_a_number_get_a_free_one(void **state)
 {
     static job j;
     bool       taken[4] = { false };
@@ -61,7 +61,7 @@ static void who_has_no_number_gets_one(void **state)
 }
 
 /* A foreign launcher has numbered the ranks.  The job begins when all ranks are present. */
-static void ranks_may_be_numbered_already(void **state)
+static void numbers_of_a_foreign_launcher_are_kept(void **state)
 {
     static const uint32_t firsts[] = { 3, 0, 1 }, counts[] = { 2, 1, 2 };
     static job            j;
@@ -105,7 +105,7 @@ static void ranks_may_be_numbered_already(void **state)
 
 /* Checks that nodes try to connect until node 0 listens, and that a closed node may connect
  * again. */
-static void the_order_does_not_matter(void **state)
+static void nodes_may_connect_in_any_order(void **state)
 {
     static job j;
     (void)state;
@@ -131,7 +131,7 @@ static void the_order_does_not_matter(void **state)
 
 /* Lets all nodes but some connect, then sets the deadline to the present.  Expects an error that
  * names the missing nodes. */
-static void who_is_missing_is_named(void **state)
+static void missing_nodes_are_named(void **state)
 {
     static job j;
     (void)state;
@@ -147,7 +147,7 @@ static void who_is_missing_is_named(void **state)
     end(&j);
 }
 
-static void nobody_there_is_told(void **state)
+static void an_absent_node_0_is_reported(void **state)
 {
     static job j;
     (void)state;
@@ -158,7 +158,7 @@ static void nobody_there_is_told(void **state)
     end(&j);
 }
 
-static void who_does_not_fit_is_refused(void **state)
+static void contradicting_nodes_are_refused(void **state)
 {
     static job j;
     (void)state;
@@ -201,7 +201,7 @@ static void who_does_not_fit_is_refused(void **state)
     assert_non_null(strstr(lk_error_last()->message, "another host's address"));
 }
 
-static void keys_must_be_the_same(void **state)
+static void nodes_must_have_the_same_key(void **state)
 {
     static const unsigned char other[LKI_KEY_BYTES] = "another key";
     static job                 j;
@@ -272,7 +272,7 @@ static void workers_are_introduced(void **state)
     end(&j);
 }
 
-static void what_one_says_the_others_hear(void **state)
+static void reports_of_a_node_reach_the_other_nodes(void **state)
 {
     static job j;
     (void)state;
@@ -301,7 +301,7 @@ static void what_one_says_the_others_hear(void **state)
     end(&j);
 }
 
-static void the_weightiest_outcome_is_everybodys(void **state)
+static void all_nodes_end_with_the_weightiest_outcome(void **state)
 {
     static job j;
     (void)state;
@@ -351,7 +351,7 @@ static void a_lost_node_is_named(void **state)
     }
 }
 
-static void node_0_can_be_lost_as_well(void **state)
+static void a_lost_node_0_is_named(void **state)
 {
     static job j;
     (void)state;
@@ -376,7 +376,7 @@ static void node_0_can_be_lost_as_well(void **state)
 }
 
 /* Checks that nodes without news send keep-alive letters, and are not lost. */
-static void the_silent_are_not_lost(void **state)
+static void idle_nodes_are_not_lost(void **state)
 {
     static job j;
     (void)state;
@@ -388,7 +388,7 @@ static void the_silent_are_not_lost(void **state)
 }
 
 /* Stops all nodes, as by Ctrl-Z, for about the longest silence allowed, and continues them. */
-static void a_pause_of_all_is_no_silence(void **state)
+static void a_pause_of_all_nodes_loses_no_node(void **state)
 {
     static const struct timespec pauses[] = { { .tv_nsec = 900000000 }, { .tv_nsec = 510000000 },
                                               { .tv_nsec = 510000000 }, { .tv_nsec = 510000000 } };
@@ -404,7 +404,7 @@ static void a_pause_of_all_is_no_silence(void **state)
     end(&j);
 }
 
-static void who_gives_up_tells_those_who_wait(void **state)
+static void a_node_that_gives_up_informs_waiting_nodes(void **state)
 {
     static job j;
     (void)state;
@@ -421,17 +421,26 @@ static void who_gives_up_tells_those_who_wait(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(everybody_learns_the_same_roster), TEST(who_has_no_number_gets_one),
-        TEST(ranks_may_be_numbered_already),
-        TEST(the_order_does_not_matter),        TEST(who_is_missing_is_named),
-        TEST(nobody_there_is_told),             TEST(who_does_not_fit_is_refused),
-        TEST(keys_must_be_the_same),
-        TEST(ipv6_works),                       TEST(workers_are_introduced),
-        TEST(what_one_says_the_others_hear),    TEST(the_weightiest_outcome_is_everybodys),
-        TEST(a_lost_node_is_named),             TEST(node_0_can_be_lost_as_well),
-        TEST(the_silent_are_not_lost),          TEST(a_pause_of_all_is_no_silence),
-        TEST(who_gives_up_tells_those_who_wait),
+        TEST(all_nodes_receive_the_same_roster),
+        TEST(nodes_without_a_number_get_a_free_one),
+        TEST(numbers_of_a_foreign_launcher_are_kept),
+        TEST(nodes_may_connect_in_any_order),
+        TEST(missing_nodes_are_named),
+        TEST(an_absent_node_0_is_reported),
+        TEST(contradicting_nodes_are_refused),
+        TEST(nodes_must_have_the_same_key),
+        TEST(ipv6_works),
+        TEST(workers_are_introduced),
+        TEST(reports_of_a_node_reach_the_other_nodes),
+        TEST(all_nodes_end_with_the_weightiest_outcome),
+        TEST(a_lost_node_is_named),
+        TEST(a_lost_node_0_is_named),
+        TEST(idle_nodes_are_not_lost),
+        TEST(a_pause_of_all_nodes_loses_no_node),
+        TEST(a_node_that_gives_up_informs_waiting_nodes),
     };
-    int failed = cmocka_run_group_tests_name("comm.meeting, plain", tests, without_key, NULL);
-    return failed + cmocka_run_group_tests_name("comm.meeting, TLS", tests, with_key, NULL);
+    int failed = cmocka_run_group_tests_name("launch.rendezvous.meeting, plain", tests, without_key,
+                                             NULL);
+    return failed +
+           cmocka_run_group_tests_name("launch.rendezvous.meeting, TLS", tests, with_key, NULL);
 }

@@ -35,7 +35,7 @@ static void assert_hangs_up(job *j, const void *bytes, size_t count)
     (void)close(fd);
 }
 
-static void strangers_disturb_nobody(void **state)
+static void strangers_do_not_disturb_the_job(void **state)
 {
     static job           j;
     static unsigned char bytes[LKI_LETTER_BYTES_MAX];
@@ -81,7 +81,7 @@ static void strangers_disturb_nobody(void **state)
 
 /* Checks that an admitted node that sends invalid bytes is lost, and reported like any other
  * loss. */
-static void a_guest_that_lies_is_lost(void **state)
+static void a_node_that_sends_invalid_bytes_is_lost(void **state)
 {
     static job    j;
     unsigned char bytes[LKI_LETTER_PLAIN_BYTES];
@@ -114,9 +114,11 @@ static void a_guest_that_lies_is_lost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(strangers_disturb_nobody),
-        TEST(a_guest_that_lies_is_lost),
+        TEST(strangers_do_not_disturb_the_job),
+        TEST(a_node_that_sends_invalid_bytes_is_lost),
     };
-    int failed = cmocka_run_group_tests_name("comm.strangers, plain", tests, without_key, NULL);
-    return failed + cmocka_run_group_tests_name("comm.strangers, TLS", tests, with_key, NULL);
+    int failed = cmocka_run_group_tests_name("launch.rendezvous.strangers, plain", tests,
+                                             without_key, NULL);
+    return failed +
+           cmocka_run_group_tests_name("launch.rendezvous.strangers, TLS", tests, with_key, NULL);
 }
