@@ -246,7 +246,7 @@ static uint32_t differing(const outcome *a, const outcome *b)
     return count;
 }
 
-static void any_split_makes_the_step_of_the_whole_batch(void **state)
+static void any_split_gives_the_step_of_the_whole_batch(void **state)
 {
     static outcome want[STEPS], got[STEPS];
     (void)state;
@@ -277,7 +277,7 @@ static void a_mean_of_means_and_ignored_tokens_differ(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_split_makes_the_step_of_the_whole_batch),
+        cmocka_unit_test(any_split_gives_the_step_of_the_whole_batch),
         cmocka_unit_test(a_mean_of_means_and_ignored_tokens_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -83,7 +83,7 @@ static void remark_3_a_loss_is_normalised_by_all_samples(void **state)
     assert_false(near_(mean, mean_of_means));
 }
 
-static void a_large_step_is_as_many_small_ones(void **state)
+static void a_large_step_equals_several_small_steps(void **state)
 {
     recipe small = { 1, 0.1, 0, 4, { 2, 0, 0, 0 }, { 0.5, 0.5, 0.5, 0.5 } };
     recipe large = { 1, lk_scale_lr(LK_SCALE_LR_LINEAR, 0.1, 8, 2), 0, 1, { 2, 2, 2, 2 },
@@ -97,7 +97,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(remark_1_a_scaled_loss_is_no_scaled_rate),
         cmocka_unit_test(remark_3_a_loss_is_normalised_by_all_samples),
-        cmocka_unit_test(a_large_step_is_as_many_small_ones),
+        cmocka_unit_test(a_large_step_equals_several_small_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

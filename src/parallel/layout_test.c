@@ -68,7 +68,7 @@ static uint32_t *owners_of(const lki_layout *layout, uint32_t each)
     return owner;
 }
 
-static void deals_every_element_to_one_owner(void **state)
+static void every_element_has_one_owner(void **state)
 {
     (void)state;
     static const size_t sizes[] = { 1, 20000, 100000, 1 << 20, 0 };
@@ -93,7 +93,7 @@ static void deals_every_element_to_one_owner(void **state)
 
 /* Expects that the spans of a shard are consecutive in the shard's space, and that span->turn
  * follows the order of owners. */
-static void keeps_every_span_once(void **state)
+static void every_span_is_stored_once(void **state)
 {
     (void)state;
     for (uint32_t each = 1; each <= 3; each++) {
@@ -191,7 +191,7 @@ static void compare_buckets(const lki_layout *counted, const lki_layout *listed)
 
 /* Compares a counted layout with a listed layout.  Expects equal numbers, but no tables in the
  * counted layout. */
-static void counts_what_it_does_not_list(void **state)
+static void a_counted_layout_equals_a_listed_one(void **state)
 {
     (void)state;
     for (uint32_t each = 1; each <= OWNERS_MAX; each += 3) {
@@ -238,11 +238,11 @@ static void refuses_terms_that_do_not_match(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deals_every_element_to_one_owner),
-        cmocka_unit_test(keeps_every_span_once),
+        cmocka_unit_test(every_element_has_one_owner),
+        cmocka_unit_test(every_span_is_stored_once),
         cmocka_unit_test(counts_the_terms_of_each_bucket),
         cmocka_unit_test(owners_have_equal_parts),
-        cmocka_unit_test(counts_what_it_does_not_list),
+        cmocka_unit_test(a_counted_layout_equals_a_listed_one),
         cmocka_unit_test(refuses_terms_that_do_not_match),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

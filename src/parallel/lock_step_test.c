@@ -200,7 +200,7 @@ static void check_crew(const crew *w, const float *want)
     }
 }
 
-static void bits_are_those_of_turns_one_by_one(void **state)
+static void turns_in_lock_step_give_the_bits_of_single(void **state)
 {
     static const uint32_t leaves[] = { 1, 3, 8, 12 }, ranks[] = { 1, 2, 3, 5, 8 };
     static member         single;
@@ -236,7 +236,7 @@ static void rounds_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_are_those_of_turns_one_by_one),
+        cmocka_unit_test(turns_in_lock_step_give_the_bits_of_single),
         cmocka_unit_test(rounds_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -404,7 +404,7 @@ static void buckets_do_not_change_bits(void **state)
     }
 }
 
-static void sgd_and_no_clipping_too(void **state)
+static void sgd_without_clipping_gives_the_bits_of_single(void **state)
 {
     (void)state;
     char  want[65], got[65];
@@ -503,7 +503,7 @@ static void fails_with(mischief what, lk_status status, const char *text)
     crew_fails_with(&w, status, text);
 }
 
-static void names_memory_that_changed(void **state)
+static void changed_parameters_are_named(void **state)
 {
     (void)state;
     fails_with(CORRUPT, LK_ECORRUPT, "parameter 'w', elements 4096 to 8191");
@@ -525,7 +525,7 @@ static void names_a_gradient_that_is_not_finite(void **state)
     fails_with(NOT_FINITE, LK_ENONFINITE, "step 3: the gradient of 'w'");
 }
 
-static void names_what_ranks_disagree_about(void **state)
+static void disagreements_of_ranks_are_named(void **state)
 {
     (void)state;
     fails_with(OTHER_SHAPE, LK_EMISMATCH, "parameter 2, 'b'");
@@ -554,7 +554,7 @@ static void refuses_calls_out_of_turn(void **state)
 }
 
 /* Requests more terms than two buckets hold without reporting any as ready.  The step must fail. */
-static void refuses_gradients_that_nobody_finishes(void **state)
+static void gradients_that_are_never_ready_are_refused(void **state)
 {
     crew zero2 = make_crew("zero2", 6, 3);
     (void)state;
@@ -584,16 +584,16 @@ int main(void)
         cmocka_unit_test(several_hosts_give_the_bits_of_single),
         cmocka_unit_test(rounds_give_the_bits_of_single),
         cmocka_unit_test(buckets_do_not_change_bits),
-        cmocka_unit_test(sgd_and_no_clipping_too),
+        cmocka_unit_test(sgd_without_clipping_gives_the_bits_of_single),
         cmocka_unit_test(every_optimizer_gives_the_bits_of_single),
         cmocka_unit_test(other_orders_give_other_bits),
-        cmocka_unit_test(names_memory_that_changed),
+        cmocka_unit_test(changed_parameters_are_named),
         cmocka_unit_test(names_hosts_that_drift_apart),
         cmocka_unit_test(names_a_gradient_that_is_not_finite),
-        cmocka_unit_test(names_what_ranks_disagree_about),
+        cmocka_unit_test(disagreements_of_ranks_are_named),
         cmocka_unit_test(refuses_a_thread_that_rounds_otherwise),
         cmocka_unit_test(refuses_calls_out_of_turn),
-        cmocka_unit_test(refuses_gradients_that_nobody_finishes),
+        cmocka_unit_test(gradients_that_are_never_ready_are_refused),
         cmocka_unit_test(refuses_more_workers_than_virtual_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -156,7 +156,7 @@ static void follows(lk_optimizer_kind kind)
     lk_comm_free(comm);
 }
 
-static void follows_the_formulas(void **state)
+static void rules_follow_the_formulas(void **state)
 {
     (void)state;
     follows(LK_SGD);
@@ -202,7 +202,7 @@ static uint64_t hash_on(hosted h, lk_parallel_options options)
     return j.hashes[0];
 }
 
-static void has_the_same_bits_everywhere(void **state)
+static void rules_have_the_same_bits_on_any_ranks(void **state)
 {
     static const hosted alone    = { .hosts = 1, .each = 1 };
     static const hosted places[] = { { .hosts = 1, .each = 3 },
@@ -239,7 +239,7 @@ static void refuses(const lk_parallel_options *options, const char *why)
         fail_msg("no '%s' in: %s", why, lk_error_last()->message);
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+static void invalid_options_are_refused(void **state)
 {
     lk_param_group      group   = { .pattern = "w?", .has_lr = true };
     lk_parallel_options options = options_of(LK_SGD, "ddp");
@@ -269,9 +269,9 @@ static void what_makes_no_sense_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(follows_the_formulas),
-        cmocka_unit_test(has_the_same_bits_everywhere),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
+        cmocka_unit_test(rules_follow_the_formulas),
+        cmocka_unit_test(rules_have_the_same_bits_on_any_ranks),
+        cmocka_unit_test(invalid_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -135,7 +135,7 @@ static void a_scale_changes_no_bit(void **state)
 
 /* Skips steps in which a value overflows.  Expects three updates: skipped steps neither count as
  * updates nor change running statistics. */
-static void what_overflows_is_skipped_by_all(void **state)
+static void an_overflowing_step_is_skipped_by_all_ranks(void **state)
 {
     static rank_run want;
     (void)state;
@@ -163,7 +163,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_scale_changes_no_bit),
-        cmocka_unit_test(what_overflows_is_skipped_by_all),
+        cmocka_unit_test(an_overflowing_step_is_skipped_by_all_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

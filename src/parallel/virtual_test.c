@@ -44,7 +44,7 @@ static uint32_t peak(uint32_t leaves, uint32_t ranks)
     return most;
 }
 
-static void needs_the_buffers_that_the_design_says(void **state)
+static void buffer_counts_are_those_of_the_design(void **state)
 {
     (void)state;
     assert_int_equal(peak(8, 3), 3);
@@ -113,7 +113,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(covers_every_virtual_worker_once),
-        cmocka_unit_test(needs_the_buffers_that_the_design_says),
+        cmocka_unit_test(buffer_counts_are_those_of_the_design),
         cmocka_unit_test(never_reuses_a_live_buffer),
         cmocka_unit_test(largest_subtrees_first_need_few_buffers),
     };

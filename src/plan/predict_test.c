@@ -26,7 +26,7 @@ static lk_step_prediction predict(lk_step_model model)
 }
 
 /* Checks that a worker with one more virtual worker makes the other workers wait. */
-static void rounds_make_the_others_wait(void **state)
+static void one_more_virtual_worker_delays_all_workers(void **state)
 {
     lk_step_prediction p = predict((lk_step_model){
         .workers = 3, .hosts = 1, .virtual_workers = 8, .forward = 1, .backward = 2, .update = 1 });
@@ -65,7 +65,7 @@ static double simulate_gathers(const lk_step_model *m)
     return computed - m->forward;
 }
 
-static void what_is_exposed_is_what_a_simulation_says(void **state)
+static void exposed_time_equals_a_simulation(void **state)
 {
     (void)state;
     for (uint32_t hosts = 2; hosts <= 64; hosts *= 2)
@@ -92,7 +92,7 @@ static void what_is_exposed_is_what_a_simulation_says(void **state)
 
 /* Predicts a step of four micro-batches, with ddp and with zero2.  Expects that only the last one
  * hides communication. */
-static void only_the_last_micro_batch_hides(void **state)
+static void only_the_last_micro_batch_hides_communication(void **state)
 {
     lk_step_model m = { .workers = 4, .hosts = 4, .virtual_workers = 4, .stage = 1,
                         .micro_count = 4, .forward = 2, .backward = 4, .gradient_bytes = 8e6,
@@ -107,7 +107,7 @@ static void only_the_last_micro_batch_hides(void **state)
 /* Predicts rounds of zero2.  Expects that the next round's forward pass (half a second) hides a
  * part of the sums still unsent when backward ends.  A round sends for 2 s of 12.5.  Nothing hides
  * the unsent sums of the last round. */
-static void a_round_hides_what_is_left_of_the_one_before(void **state)
+static void a_round_hides_unsent_sums_of_the_previous_round(void **state)
 {
     lk_step_model m = { .workers = 2, .hosts = 2, .virtual_workers = 6, .stage = 2, .forward = 2,
                         .backward = 4, .gradient_bytes = 8e6, .bucket_bytes = 1e6,
@@ -121,7 +121,7 @@ static void a_round_hides_what_is_left_of_the_one_before(void **state)
 /* Checks that zero3 gathers 8 units, 6 s of the link, in each of four micro-batches.  A forward
  * pass of half a second and a backward pass of 1 s each hide 7/8 of their own duration.  The last
  * backward pass has equally many seconds of sums to hide. */
-static void every_micro_batch_gathers(void **state)
+static void every_micro_batch_of_zero3_gathers(void **state)
 {
     lk_step_model m = { .workers = 4, .hosts = 4, .virtual_workers = 4, .stage = 3,
                         .micro_count = 4, .forward = 2, .backward = 4, .gradient_bytes = 8e6,
@@ -149,7 +149,7 @@ static void every_micro_batch_gathers(void **state)
  *              1, 2 and 5 + 2 s and are sent by 5, 7 and 9 s, with 4 s of backward.  A forward
  *              pass of 1/2, 1 and 1/2 s waits 1, 1/2 and 1 s for its units.
  */
-static void a_layer_larger_than_a_bucket_is_bare(void **state)
+static void communication_of_a_large_layer_is_exposed(void **state)
 {
     lk_step_piece last[]   = { { .buckets = 1, .gradients = 0.1, .backward = 0.6 },
                                { .buckets = 7, .gradients = 0.9, .backward = 0.4 } };
@@ -205,7 +205,7 @@ static void a_layer_larger_than_a_bucket_is_bare(void **state)
 }
 
 /* Expects that with V = N, stages 0 to 3 send 2, 2, 2 and 3 times (H-1)/H of the model. */
-static void stages_send_what_they_should(void **state)
+static void zero_stages_send_the_published_bytes(void **state)
 {
     static const double parts[] = { 2, 2, 2, 3 };
     (void)state;
@@ -272,7 +272,7 @@ static void sent_bytes_are_those_of_the_estimate(void **state)
  * Gbit/s.  29 h on one server mean 232 ms per step of 256 images, of which backward takes 120 ms.
  * One hour on all servers is 0.906 of the ideal.  Their step lies between a step that hides all it
  * can and a step that hides nothing. */
-static void goyal_et_al(void **state)
+static void predictions_agree_with_goyal_et_al(void **state)
 {
     const double  measured = 29. / 32, images = 1281167. * 90, step = 29 * 3600 / (images / 256);
     lk_step_model m      = { .workers         = 256,
@@ -293,7 +293,7 @@ static void goyal_et_al(void **state)
     assert_true(open < measured && measured < hidden);
 }
 
-static void nonsense_is_refused(void **state)
+static void invalid_models_are_refused(void **state)
 {
     const lk_step_model good   = { .workers         = 4,
                                    .hosts           = 2,
@@ -343,7 +343,7 @@ static void model_of(lk_step_model *m, double *flops, lk_train_config *config, u
 
 /* Predicts a step from a given rate.  Expects time for forward and parameter gradients of both
  * layers, and for the input gradient of one layer. */
-static void given_a_rate_operations_are_divided_by_it(void **state)
+static void compute_time_is_operations_divided_by_the_rate(void **state)
 {
     lk_train_config config = mlp();
     lk_rates        rates  = { .flops = 1e9, .memory_bandwidth = 1e9 };
@@ -365,7 +365,7 @@ static void given_a_rate_operations_are_divided_by_it(void **state)
 /* Checks the pieces.  The 25120 elements of the first layer are in seven buckets of 4096 elements,
  * of which the last is smaller; all complete when backward ends.  The other layer (320 elements
  * and, padded, 16) completes before, in one bucket. */
-static void pieces_are_what_backward_completes(void **state)
+static void pieces_follow_the_layers_of_backward(void **state)
 {
     lk_train_config config = mlp();
     lk_rates        rates  = { .flops = 1e9, .bandwidth = 1e6 };
@@ -389,7 +389,7 @@ static void pieces_are_what_backward_completes(void **state)
 
 /* Predicts zero3 with more and more unit buffers.  Expects fewer gathers in the predicted time and
  * in the estimated bytes. */
-static void buffers_spare_gathers(void **state)
+static void more_unit_buffers_save_gathers(void **state)
 {
     lk_train_config config = mlp();
     lk_rates        rates  = { .flops = 1e9, .bandwidth = 1e6 };
@@ -426,7 +426,7 @@ static void buffers_spare_gathers(void **state)
 
 /* Makes a plan for some hosts, and compares its prediction for another number of hosts with the
  * plan for that number. */
-static void other_hosts_are_those_of_their_own_plan(void **state)
+static void a_prediction_for_other_hosts_equals_their_own_plan(void **state)
 {
     static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
     lk_rates                 rates        = { .flops = 1e9, .bandwidth = 1e6 };
@@ -577,20 +577,20 @@ static void a_machine_is_measured(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounds_make_the_others_wait),
-        cmocka_unit_test(what_is_exposed_is_what_a_simulation_says),
-        cmocka_unit_test(only_the_last_micro_batch_hides),
-        cmocka_unit_test(a_round_hides_what_is_left_of_the_one_before),
-        cmocka_unit_test(every_micro_batch_gathers),
-        cmocka_unit_test(a_layer_larger_than_a_bucket_is_bare),
-        cmocka_unit_test(pieces_are_what_backward_completes),
-        cmocka_unit_test(stages_send_what_they_should),
+        cmocka_unit_test(one_more_virtual_worker_delays_all_workers),
+        cmocka_unit_test(exposed_time_equals_a_simulation),
+        cmocka_unit_test(only_the_last_micro_batch_hides_communication),
+        cmocka_unit_test(a_round_hides_unsent_sums_of_the_previous_round),
+        cmocka_unit_test(every_micro_batch_of_zero3_gathers),
+        cmocka_unit_test(communication_of_a_large_layer_is_exposed),
+        cmocka_unit_test(pieces_follow_the_layers_of_backward),
+        cmocka_unit_test(zero_stages_send_the_published_bytes),
         cmocka_unit_test(sent_bytes_are_those_of_the_estimate),
-        cmocka_unit_test(goyal_et_al),
-        cmocka_unit_test(nonsense_is_refused),
-        cmocka_unit_test(given_a_rate_operations_are_divided_by_it),
-        cmocka_unit_test(buffers_spare_gathers),
-        cmocka_unit_test(other_hosts_are_those_of_their_own_plan),
+        cmocka_unit_test(predictions_agree_with_goyal_et_al),
+        cmocka_unit_test(invalid_models_are_refused),
+        cmocka_unit_test(compute_time_is_operations_divided_by_the_rate),
+        cmocka_unit_test(more_unit_buffers_save_gathers),
+        cmocka_unit_test(a_prediction_for_other_hosts_equals_their_own_plan),
         cmocka_unit_test(files_stall_a_step),
         cmocka_unit_test(measured_rates_are_used),
         cmocka_unit_test(a_fit_finds_the_rates),

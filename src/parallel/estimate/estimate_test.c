@@ -135,7 +135,7 @@ static bool takes_what_was_told(lk_comm *comm, void *context)
     return true;
 }
 
-static void steps_take_what_was_told(void **state)
+static void estimates_equal_the_memory_and_bytes_of_a_step(void **state)
 {
     static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3",
                                               "hybrid" };
@@ -176,7 +176,7 @@ static void steps_take_what_was_told(void **state)
 }
 
 /* Checks the fractions of the paper (Rajbhandari et al. 2020, 5.1), to within one norm block. */
-static void states_are_shared_out(void **state)
+static void optimizer_states_are_divided_over_hosts(void **state)
 {
     static const uint32_t sizes[8]  = { 1, 1, 1, 1, 1, 1, 1, 1 };
     static const lk_param large     = { .name = "w", .shape = { 2, { 4096, 1000 } } };
@@ -201,7 +201,7 @@ static void states_are_shared_out(void **state)
 /* Estimates memory with buddies.  Each host stores two shards.  With an odd number of hosts one
  * host stores three.  Sums grow accordingly, and so do parameters if hosts store only their shards
  * in FP32. */
-static void buddies_take_a_part_more(void **state)
+static void buddies_store_one_more_shard(void **state)
 {
     static const char *const strategies[] = { "zero1", "zero2", "zero3" };
     static const uint32_t    sizes[6]     = { 1, 1, 1, 1, 1, 1 };
@@ -239,7 +239,7 @@ static void buddies_take_a_part_more(void **state)
 
 /* With states in files a host has four chunks of 64 blocks for each rank in memory.  With
  * parameters in files a host has eight chunks and the unit buffers, even if it is the only host. */
-static void files_take_states_out_of_memory(void **state)
+static void offloaded_states_take_little_memory(void **state)
 {
     static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
     static const uint32_t    sizes[]      = { 2, 2 };
@@ -280,7 +280,7 @@ static void files_take_states_out_of_memory(void **state)
 
 /* A rank needs 4 bytes per element of its part for each partial sum, and memory for two buckets.
  * It sends as much as with whole gradients (5.2 and 7.2.1). */
-static void gradients_are_shared_out(void **state)
+static void gradients_are_divided_over_hosts(void **state)
 {
     static const uint32_t sizes[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
     enum { LAYERS = 10, WIDTH = 512 };
@@ -308,7 +308,7 @@ static void gradients_are_shared_out(void **state)
 }
 
 /* Rounding halves the bytes of gradients, but not of parameters. */
-static void rounded_gradients_are_half(void **state)
+static void rounded_gradients_send_half_the_bytes(void **state)
 {
     static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
     static const uint32_t    sizes[]      = { 1, 1, 1, 1 };
@@ -332,7 +332,7 @@ static void rounded_gradients_are_half(void **state)
 /* Parameters are sharded except for the units that are being read.  A turn gathers all units for
  * its forward pass.  For its backward pass it gathers them again, except for those still in a slot.
  * This is nearly 3P elements in all if every worker has one virtual worker (7.2.2). */
-static void parameters_are_shared_out(void **state)
+static void parameters_are_divided_over_hosts(void **state)
 {
     static const uint32_t sizes[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
     enum { LAYERS = 16, WIDTH = 512 };
@@ -367,7 +367,7 @@ static void parameters_are_shared_out(void **state)
 
 /* Checks groups of 2 hosts out of 4.  Each host sends half of the gradients to its neighbour, and
  * twice half of its shard's gradients to the other group. */
-static void groups_send_what_is_theirs(void **state)
+static void hosts_of_hybrid_groups_send_the_estimated_bytes(void **state)
 {
     static const uint32_t sizes[4] = { 1, 1, 1, 1 };
     const size_t          elements = 1 << 20, bytes = elements * sizeof(float);
@@ -396,7 +396,7 @@ static void groups_send_what_is_theirs(void **state)
     assert_non_null(strstr(lk_error_last()->message, "as many workers on hosts 0 and 2"));
 }
 
-static void fails_as_opening_would(void **state)
+static void an_estimate_fails_like_opening(void **state)
 {
     static const uint32_t sizes[] = { 3, 3 };
     lk_parallel_options   options = { .struct_size     = sizeof(lk_parallel_options),
@@ -410,15 +410,15 @@ static void fails_as_opening_would(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_take_what_was_told),
-        cmocka_unit_test(states_are_shared_out),
-        cmocka_unit_test(buddies_take_a_part_more),
-        cmocka_unit_test(files_take_states_out_of_memory),
-        cmocka_unit_test(gradients_are_shared_out),
-        cmocka_unit_test(rounded_gradients_are_half),
-        cmocka_unit_test(parameters_are_shared_out),
-        cmocka_unit_test(groups_send_what_is_theirs),
-        cmocka_unit_test(fails_as_opening_would),
+        cmocka_unit_test(estimates_equal_the_memory_and_bytes_of_a_step),
+        cmocka_unit_test(optimizer_states_are_divided_over_hosts),
+        cmocka_unit_test(buddies_store_one_more_shard),
+        cmocka_unit_test(offloaded_states_take_little_memory),
+        cmocka_unit_test(gradients_are_divided_over_hosts),
+        cmocka_unit_test(rounded_gradients_send_half_the_bytes),
+        cmocka_unit_test(parameters_are_divided_over_hosts),
+        cmocka_unit_test(hosts_of_hybrid_groups_send_the_estimated_bytes),
+        cmocka_unit_test(an_estimate_fails_like_opening),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

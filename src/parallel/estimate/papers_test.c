@@ -109,7 +109,7 @@ static lk_parallel_cost estimate(const char *strategy, uint32_t hosts)
 
 /* Checks that a host of one worker has the model states of the paper.  zero2 and zero3 have two
  * more buckets of gradients, and zero3 one more unit of parameters. */
-static void hosts_have_the_states_of_zero(void **state)
+static void hosts_store_the_model_states_of_zero(void **state)
 {
     static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
     static const double      layers[]     = { 0, 0, 2, 3 };
@@ -144,7 +144,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(table_1_of_zero),
         cmocka_unit_test(table_2_of_zero),
-        cmocka_unit_test(hosts_have_the_states_of_zero),
+        cmocka_unit_test(hosts_store_the_model_states_of_zero),
         cmocka_unit_test(hosts_send_what_fsdp_sends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

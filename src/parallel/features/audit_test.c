@@ -226,7 +226,7 @@ static void check_verdict(const outcome *o, uint32_t ranks, const char *what)
 
 /* Tests every rank, as the first or the second rank that computes a virtual worker.  A single wrong
  * bit must be detected. */
-static void the_odd_one_is_named(void **state)
+static void a_rank_with_wrong_gradients_is_named(void **state)
 {
     static outcome     o;
     static const fault faults[] = { A_GRADIENT, A_LOSS, ONE_BIT, ONE_BIT };
@@ -246,7 +246,7 @@ static void the_odd_one_is_named(void **state)
         }
 }
 
-static void nobody_is_accused_without_a_majority(void **state)
+static void no_rank_is_named_without_a_majority(void **state)
 {
     static outcome o;
     (void)state;
@@ -260,7 +260,7 @@ static void nobody_is_accused_without_a_majority(void **state)
     assert_non_null(strstr(o.errors[0].message, "rank 0 has made virtual worker"));
 }
 
-static void what_is_left_out_is_no_fault(void **state)
+static void skipped_turns_are_not_blamed(void **state)
 {
     static outcome o;
     (void)state;
@@ -294,7 +294,7 @@ static bool refuses(lk_comm *comm, void *context)
     return true;
 }
 
-static void what_cannot_be_audited_is_refused(void **state)
+static void options_that_cannot_be_audited_are_refused(void **state)
 {
     (void)state;
     assert_true(hosted_all((hosted){ .hosts = 2, .each = 1 }, refuses, NULL));
@@ -304,10 +304,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(audits_change_no_bit),
-        cmocka_unit_test(the_odd_one_is_named),
-        cmocka_unit_test(nobody_is_accused_without_a_majority),
-        cmocka_unit_test(what_is_left_out_is_no_fault),
-        cmocka_unit_test(what_cannot_be_audited_is_refused),
+        cmocka_unit_test(a_rank_with_wrong_gradients_is_named),
+        cmocka_unit_test(no_rank_is_named_without_a_majority),
+        cmocka_unit_test(skipped_turns_are_not_blamed),
+        cmocka_unit_test(options_that_cannot_be_audited_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

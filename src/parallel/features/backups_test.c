@@ -36,7 +36,7 @@ static struct {
     uint32_t empty; /* virtual workers from this number on have no samples; 0: all have some */
 } done;
 
-static void make(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn)
+static void compute_turn(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn)
 {
     if (p->rank == HELD)
         atomic_fetch_add(&done.turns[step], 1);
@@ -71,7 +71,7 @@ static lkt_crew make_crew(const char *strategy, uint32_t leaves, uint32_t ranks,
     lkt_crew w        = lkt_make_crew(model, strategy, leaves, ranks);
     w.steps           = STEPS;
     w.options.backups = backups;
-    w.make            = make;
+    w.make            = compute_turn;
     w.at_turns        = note_over;
     w.at_result       = note_dropped;
     return w;
@@ -94,7 +94,7 @@ static void hash_of_the_rest(const lkt_crew *w, char hash[65])
 
 /* Runs a crew and checks that its bits are those of a reference without the dropped virtual
  * workers. */
-static void must_be_the_rest(lkt_crew *w)
+static void check_without_dropped(lkt_crew *w)
 {
     char     want[65], got[65];
     uint32_t empty = done.empty;
@@ -117,7 +117,7 @@ static uint32_t ranks_dropped(uint32_t step)
     return count;
 }
 
-/* ---- One rank is held -------------------------------------------------------------------- */
+/* ---- A delayed rank ---------------------------------------------------------------------- */
 
 static void until_over(const lk_parallel *p)
 {
@@ -142,7 +142,7 @@ static void hold_in_turn(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel
     until_over(p);
 }
 
-static void a_rank_that_is_held_is_dropped_and_leaves_the_rest_of_its_turns(void **state)
+static void a_delayed_rank_is_dropped_and_skips_its_turns(void **state)
 {
     (void)state;
     for (hold_at = 0; hold_at < 4; hold_at++)
@@ -152,7 +152,7 @@ static void a_rank_that_is_held_is_dropped_and_leaves_the_rest_of_its_turns(void
                 hold_micro = (hold_term + hold_at + k) % 2;
                 w.at_term  = hold_in_turn;
                 w.stubborn = hold_term == 2;
-                must_be_the_rest(&w);
+                check_without_dropped(&w);
                 for (uint32_t step = 0; step < STEPS; step += 2) {
                     uint32_t begun = 2 * hold_at + hold_micro + 1;
                     assert_int_equal(done.dropped[step][0][HELD], 4);
@@ -163,7 +163,7 @@ static void a_rank_that_is_held_is_dropped_and_leaves_the_rest_of_its_turns(void
             }
 }
 
-static void it_is_not_where_there_are_no_backups(void **state)
+static void no_rank_is_dropped_without_backups(void **state)
 {
     char want[65], got[65];
     (void)state;
@@ -175,14 +175,14 @@ static void it_is_not_where_there_are_no_backups(void **state)
     assert_int_equal(ranks_dropped(0) + ranks_dropped(1) + ranks_dropped(2), 0);
 }
 
-static void another_ranks_samples_give_other_bits(void **state)
+static void omitting_another_rank_gives_other_bits(void **state)
 {
     char want[65], got[65];
     (void)state;
     lkt_crew w = make_crew("ddp", 12, 3, 1);
     hold_at = hold_term = hold_micro = 0;
     w.at_term                        = hold_in_turn;
-    must_be_the_rest(&w);
+    check_without_dropped(&w);
     hash_of_the_rest(&w, want);
     memset(done.out[2], 0, sizeof done.out[2]);
     hash_of_the_rest(&w, got); /* nothing is dropped in the last step */
@@ -192,7 +192,7 @@ static void another_ranks_samples_give_other_bits(void **state)
     assert_string_not_equal(got, want);
 }
 
-/* ---- All at once ------------------------------------------------------------------------- */
+/* ---- All ranks at work ------------------------------------------------------------------- */
 
 /* Does work of very different amounts, by step, rank and term, to desynchronise the ranks. */
 static void dawdle(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn, uint32_t term)
@@ -204,7 +204,7 @@ static void dawdle(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn 
             (void)sched_yield();
 }
 
-static void as_many_are_dropped_as_were_asked_for(void **state)
+static void the_requested_number_of_ranks_is_dropped(void **state)
 {
     static const lk_dtype travels[] = { LK_F32, LK_BF16, LK_I8 };
     (void)state;
@@ -215,7 +215,7 @@ static void as_many_are_dropped_as_were_asked_for(void **state)
             w.options.comm_dtype = travels[(ranks + backups) % 3];
             w.at_term            = dawdle;
             w.steps              = LKI_SANITIZED ? 6 : STEPS_MAX;
-            must_be_the_rest(&w);
+            check_without_dropped(&w);
             for (uint32_t step = 0; step < w.steps; step++)
                 assert_int_equal(ranks_dropped(step), backups);
         }
@@ -230,13 +230,13 @@ static void come_last(lkt_crew *w, lk_parallel *p, uint32_t step)
         (void)sched_yield();
 }
 
-static void ranks_without_samples_take_nobodys_place(void **state)
+static void ranks_without_samples_drop_no_other_rank(void **state)
 {
     (void)state;
     lkt_crew w = make_crew("ddp", 6, 3, 2);
     done.empty = 2;
     w.at_step  = come_last;
-    must_be_the_rest(&w);
+    check_without_dropped(&w);
     for (uint32_t step = 0; step < STEPS; step++)
         assert_int_equal(ranks_dropped(step), 0);
     done.empty = 0;
@@ -244,7 +244,7 @@ static void ranks_without_samples_take_nobodys_place(void **state)
 
 /* ---- Unsupported options ------------------------------------------------------------------ */
 
-static void says_what_they_are_not_for(void **state)
+static void unsupported_options_are_refused(void **state)
 {
     static const struct {
         const char         *what;
@@ -279,12 +279,12 @@ static void says_what_they_are_not_for(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_rank_that_is_held_is_dropped_and_leaves_the_rest_of_its_turns),
-        cmocka_unit_test(it_is_not_where_there_are_no_backups),
-        cmocka_unit_test(another_ranks_samples_give_other_bits),
-        cmocka_unit_test(as_many_are_dropped_as_were_asked_for),
-        cmocka_unit_test(ranks_without_samples_take_nobodys_place),
-        cmocka_unit_test(says_what_they_are_not_for),
+        cmocka_unit_test(a_delayed_rank_is_dropped_and_skips_its_turns),
+        cmocka_unit_test(no_rank_is_dropped_without_backups),
+        cmocka_unit_test(omitting_another_rank_gives_other_bits),
+        cmocka_unit_test(the_requested_number_of_ranks_is_dropped),
+        cmocka_unit_test(ranks_without_samples_drop_no_other_rank),
+        cmocka_unit_test(unsupported_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,7 +91,7 @@ static lkt_crew make_drawn(const char *strategy, uint32_t leaves, uint32_t ranks
 
 /* ---- Bits -------------------------------------------------------------------------------- */
 
-static void shares_that_are_drawn_give_the_bits_of_single(void **state)
+static void random_shares_give_the_bits_of_single(void **state)
 {
     static const uint32_t leaves[] = { 5, 12, 16, 31 };
     (void)state;
@@ -111,7 +111,7 @@ static void shares_that_are_drawn_give_the_bits_of_single(void **state)
     }
 }
 
-static void and_so_they_do_on_several_hosts(void **state)
+static void random_shares_on_several_hosts_give_the_bits_of_single(void **state)
 {
     static const hosted shapes[] = {
         { .hosts = 2, .each = 1, .seed = 1 },
@@ -189,7 +189,7 @@ static void shares_follow_speed(void **state)
     assert_int_equal(done.shares[STEPS_MAX - 1][1], 11);
 }
 
-static void shares_stay_for_what_is_little_or_rare(void **state)
+static void shares_stay_for_small_or_rare_delays(void **state)
 {
     static const pace_of paces[] = { hiccups, nearly_equal, no_clock, half_speed };
     (void)state;
@@ -220,7 +220,7 @@ static double least_seconds(uint32_t leaves, uint32_t ranks, const double *pace)
     return least;
 }
 
-static void counts_take_the_least_time(void **state)
+static void computed_counts_take_the_least_time(void **state)
 {
     (void)state;
     for (uint32_t n = 0; n < 200; n++) {
@@ -240,7 +240,7 @@ static void counts_take_the_least_time(void **state)
     }
 }
 
-static void says_where_shares_cannot_move(void **state)
+static void options_with_fixed_shares_are_refused(void **state)
 {
     lk_parallel *p = NULL;
     lk_comm     *comm[1];
@@ -260,13 +260,13 @@ static void says_where_shares_cannot_move(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shares_that_are_drawn_give_the_bits_of_single),
-        cmocka_unit_test(and_so_they_do_on_several_hosts),
+        cmocka_unit_test(random_shares_give_the_bits_of_single),
+        cmocka_unit_test(random_shares_on_several_hosts_give_the_bits_of_single),
         cmocka_unit_test(other_orders_give_other_bits),
         cmocka_unit_test(shares_follow_speed),
-        cmocka_unit_test(shares_stay_for_what_is_little_or_rare),
-        cmocka_unit_test(counts_take_the_least_time),
-        cmocka_unit_test(says_where_shares_cannot_move),
+        cmocka_unit_test(shares_stay_for_small_or_rare_delays),
+        cmocka_unit_test(computed_counts_take_the_least_time),
+        cmocka_unit_test(options_with_fixed_shares_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

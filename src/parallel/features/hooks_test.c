@@ -216,7 +216,7 @@ static void bits_are_those_of_single(lk_dtype dtype, hook_kind hook, outcome *wa
     }
 }
 
-static void rounded_bits_are_the_same_for_all(void **state)
+static void rounded_gradients_have_the_bits_of_single(void **state)
 {
     static outcome plain, bf16, fp16, int8, int4;
     (void)state;
@@ -250,7 +250,7 @@ static void hooks_compose_with_rounding(void **state)
 }
 
 /* A hook receives the whole bucket with its padding, whichever rank runs the virtual worker. */
-static void every_bucket_is_seen_once(void **state)
+static void a_hook_receives_every_bucket_once(void **state)
 {
     static outcome o;
     (void)state;
@@ -273,7 +273,7 @@ static void every_bucket_is_seen_once(void **state)
     }
 }
 
-static void what_a_hook_refuses_ends_it_for_all(void **state)
+static void a_failing_hook_ends_the_step_on_all_ranks(void **state)
 {
     static outcome o;
     (void)state;
@@ -293,7 +293,7 @@ static void what_a_hook_refuses_ends_it_for_all(void **state)
 
 /* Sends the value 70000, which exceeds the range of FP16.  Expects that all ranks fail or, with a
  * loss scale, skip the step. */
-static void what_overflows_is_noticed_by_all(void **state)
+static void an_overflow_is_detected_by_all_ranks(void **state)
 {
     static outcome o;
     (void)state;
@@ -320,7 +320,7 @@ static void what_overflows_is_noticed_by_all(void **state)
 
 /* Sends a non-finite value in a quantised block.  Expects that the whole block becomes NaN, in this
  * step only. */
-static void what_is_not_finite_is_not_hidden(void **state)
+static void a_non_finite_value_makes_its_block_nan(void **state)
 {
     static outcome o, plain;
     (void)state;
@@ -365,7 +365,7 @@ static bool refuses(lk_comm *comm, void *context)
     return true;
 }
 
-static void senseless_options_are_refused(void **state)
+static void invalid_options_are_refused(void **state)
 {
     (void)state;
     assert_true(world_all(2, true, refuses, NULL));
@@ -374,13 +374,13 @@ static void senseless_options_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounded_bits_are_the_same_for_all),
+        cmocka_unit_test(rounded_gradients_have_the_bits_of_single),
         cmocka_unit_test(hooks_compose_with_rounding),
-        cmocka_unit_test(every_bucket_is_seen_once),
-        cmocka_unit_test(what_a_hook_refuses_ends_it_for_all),
-        cmocka_unit_test(what_overflows_is_noticed_by_all),
-        cmocka_unit_test(what_is_not_finite_is_not_hidden),
-        cmocka_unit_test(senseless_options_are_refused),
+        cmocka_unit_test(a_hook_receives_every_bucket_once),
+        cmocka_unit_test(a_failing_hook_ends_the_step_on_all_ranks),
+        cmocka_unit_test(an_overflow_is_detected_by_all_ranks),
+        cmocka_unit_test(a_non_finite_value_makes_its_block_nan),
+        cmocka_unit_test(invalid_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

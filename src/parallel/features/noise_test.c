@@ -188,7 +188,7 @@ static void estimate(uint32_t step, double *square, double *trace)
     *square = (squares(whole) / n - *trace) / n;
 }
 
-static void equals_the_formula(void **state)
+static void the_noise_scale_equals_the_formula(void **state)
 {
     member     one;
     const crew plain = { .ranks = 1, .strategy = "single", .decay = DECAY };
@@ -232,7 +232,7 @@ static void estimates_are_unbiased(void **state)
                  one.noise.trace * mean, square, one.noise.square * mean);
 }
 
-static void everybody_has_the_same_bits(void **state)
+static void all_ranks_have_the_same_bits(void **state)
 {
     static const crew ways[] = {
         { 2, "ddp", false, false, DECAY, false },  { 3, "ddp", true, true, DECAY, false },
@@ -255,7 +255,7 @@ static void everybody_has_the_same_bits(void **state)
 
 /* Computes the noise scale with fewer than two virtual workers.  Expects that there is no
  * estimate. */
-static void too_little_says_nothing(void **state)
+static void too_few_virtual_workers_give_no_estimate(void **state)
 {
     lk_noise none = { 0 };
     (void)state;
@@ -267,10 +267,10 @@ static void too_little_says_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_the_formula),
+        cmocka_unit_test(the_noise_scale_equals_the_formula),
         cmocka_unit_test(estimates_are_unbiased),
-        cmocka_unit_test(everybody_has_the_same_bits),
-        cmocka_unit_test(too_little_says_nothing),
+        cmocka_unit_test(all_ranks_have_the_same_bits),
+        cmocka_unit_test(too_few_virtual_workers_give_no_estimate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -172,7 +172,7 @@ static void assert_same(const crew *a, const crew *b)
 
 /* ---- Unused parameters ------------------------------------------------------------------- */
 
-static void what_nobody_uses_is_left_alone_and_named(void **state)
+static void unused_parameters_stay_and_are_named(void **state)
 {
     static crew single, zero, early;
     (void)state;
@@ -204,7 +204,7 @@ static const hosted shapes[] = {
     { 0 }, { 0 }, { 0 }, { .hosts = 2, .each = 1, .seed = 1 }, { .hosts = 2, .each = 2, .seed = 2 }
 };
 
-static void any_workers_agree_on_what_is_used(void **state)
+static void all_ranks_agree_on_used_parameters(void **state)
 {
     static const char *const strategies[] = { "ddp", "zero1", "zero2" };
     static crew              single;
@@ -222,7 +222,7 @@ static void any_workers_agree_on_what_is_used(void **state)
     }
 }
 
-static void steps_that_do_not_count_leave_no_trace(void **state)
+static void skipped_steps_leave_no_optimizer_state(void **state)
 {
     static crew two, late;
     (void)state;
@@ -241,7 +241,7 @@ static void steps_that_do_not_count_leave_no_trace(void **state)
     }
 }
 
-static void a_promise_is_kept_or_the_step_refused(void **state)
+static void a_step_that_breaks_its_promise_is_refused(void **state)
 {
     static crew fixed, skip;
     (void)state;
@@ -265,7 +265,7 @@ static void a_promise_is_kept_or_the_step_refused(void **state)
 
 /* ---- Order, and accumulation ------------------------------------------------------------- */
 
-static void buckets_follow_the_order_that_was_seen(void **state)
+static void buckets_follow_the_observed_order(void **state)
 {
     static crew plain;
     (void)state;
@@ -283,7 +283,7 @@ static void buckets_follow_the_order_that_was_seen(void **state)
     }
 }
 
-static void a_step_has_as_many_micro_batches_as_it_likes(void **state)
+static void a_step_may_have_any_number_of_micro_batches(void **state)
 {
     static crew three, c;
     (void)state;
@@ -308,12 +308,12 @@ static void a_step_has_as_many_micro_batches_as_it_likes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_nobody_uses_is_left_alone_and_named),
-        cmocka_unit_test(any_workers_agree_on_what_is_used),
-        cmocka_unit_test(steps_that_do_not_count_leave_no_trace),
-        cmocka_unit_test(a_promise_is_kept_or_the_step_refused),
-        cmocka_unit_test(buckets_follow_the_order_that_was_seen),
-        cmocka_unit_test(a_step_has_as_many_micro_batches_as_it_likes),
+        cmocka_unit_test(unused_parameters_stay_and_are_named),
+        cmocka_unit_test(all_ranks_agree_on_used_parameters),
+        cmocka_unit_test(skipped_steps_leave_no_optimizer_state),
+        cmocka_unit_test(a_step_that_breaks_its_promise_is_refused),
+        cmocka_unit_test(buckets_follow_the_observed_order),
+        cmocka_unit_test(a_step_may_have_any_number_of_micro_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,7 +99,7 @@ static bool all_alike(const lk_parallel *parallel, const plot *p)
     return alike;
 }
 
-static bool play(lk_comm *comm, void *context)
+static bool restore_last_host(lk_comm *comm, void *context)
 {
     const plot               *p       = context;
     const lk_parallel_options options = { .struct_size = sizeof(lk_parallel_options),
@@ -133,7 +133,7 @@ static void all_is_brought(plot p, hosted h)
     atomic_store(&notes, 0);
     last_note[0] = '\0';
     silent       = p.damaged > 1; /* several ranks may report at the same time */
-    assert_true(hosted_all(h, play, &p));
+    assert_true(hosted_all(h, restore_last_host, &p));
     if (p.told == NULL)
         assert_int_equal(atomic_load(&notes), 0);
     else if (!silent && strstr(last_note, p.told) == NULL)
@@ -141,7 +141,7 @@ static void all_is_brought(plot p, hosted h)
     assert_int_equal(atomic_load(&notes) > 0, p.told != NULL);
 }
 
-static void every_byte_is_brought(void **state)
+static void a_joining_host_receives_every_byte(void **state)
 {
     (void)state;
     all_is_brought((plot){ .status = LK_OK }, (hosted){ .hosts = 2, .each = 1 });
@@ -149,7 +149,7 @@ static void every_byte_is_brought(void **state)
     all_is_brought((plot){ .status = LK_OK }, (hosted){ .hosts = 3, .each = 2, .fewer_first = 1 });
 }
 
-static void a_damaged_piece_is_taken_from_another(void **state)
+static void a_damaged_piece_is_received_from_another_host(void **state)
 {
     (void)state;
     all_is_brought((plot){ .damaged = 1, .told = "got a damaged piece of the parameters (bytes 0 "
@@ -157,14 +157,14 @@ static void a_damaged_piece_is_taken_from_another(void **state)
     all_is_brought((plot){ .damaged = 2, .told = "" }, (hosted){ .hosts = 3, .each = 2 });
 }
 
-static void what_a_host_has_otherwise_is_noticed(void **state)
+static void a_host_with_other_bytes_is_detected(void **state)
 {
     (void)state;
     all_is_brought((plot){ .odd = true, .told = "another host has other bytes" },
                    (hosted){ .hosts = 4, .each = 1 });
 }
 
-static void what_stays_damaged_fails(void **state)
+static void lasting_damage_fails(void **state)
 {
     (void)state;
     all_is_brought((plot){ .damaged = 1000, .status = LK_ECORRUPT, .told = "" },
@@ -174,10 +174,10 @@ static void what_stays_damaged_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_byte_is_brought),
-        cmocka_unit_test(a_damaged_piece_is_taken_from_another),
-        cmocka_unit_test(what_a_host_has_otherwise_is_noticed),
-        cmocka_unit_test(what_stays_damaged_fails),
+        cmocka_unit_test(a_joining_host_receives_every_byte),
+        cmocka_unit_test(a_damaged_piece_is_received_from_another_host),
+        cmocka_unit_test(a_host_with_other_bytes_is_detected),
+        cmocka_unit_test(lasting_damage_fails),
     };
-    return cmocka_run_group_tests_name("parallel.bring", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("parallel.recover.bring", tests, NULL, NULL);
 }

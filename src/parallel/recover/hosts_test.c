@@ -10,7 +10,7 @@
 /* Loses ranks of hosts with equal and with unequal numbers of ranks.  The loss of the only rank of
  * a host is the loss of the host, including rank 0's host.  Some moments are between the marks of
  * two hosts. */
-static void lost_on_one_of_several_hosts(void **state)
+static void ranks_of_several_hosts_may_be_lost(void **state)
 {
     const long every = LKI_SANITIZED ? 8 : 1;
     (void)state;
@@ -27,7 +27,7 @@ static void lost_on_one_of_several_hosts(void **state)
 }
 
 /* Loses ranks while parameters are gathered.  The survivors of a host send its shard. */
-static void lost_where_parameters_are_gathered(void **state)
+static void ranks_may_be_lost_while_parameters_are_gathered(void **state)
 {
     const long every = LKI_SANITIZED ? 8 : 1;
     (void)state;
@@ -57,7 +57,7 @@ static void lose_all_but_one_of_each_host(plot p)
 }
 
 /* Loses a whole host, whose state its buddy or the other group has. */
-static void a_host_is_lost(void **state)
+static void a_host_with_replicas_may_be_lost(void **state)
 {
     const long every = LKI_SANITIZED ? 8 : 1;
     (void)state;
@@ -73,7 +73,7 @@ static void a_host_is_lost(void **state)
 
 /* Loses a host whose blocks read bf16.  The buddy has the lost host's shard in FP32, and all hosts
  * have the bf16 values. */
-static void a_host_that_reads_bf16_is_lost(void **state)
+static void a_host_that_reads_bf16_may_be_lost(void **state)
 {
     const long every = LKI_SANITIZED ? 8 : 1;
     (void)state;
@@ -101,7 +101,7 @@ static void lose_hosts(plot p, uint32_t first, uint32_t second, uint32_t third)
     }
 }
 
-static void hosts_are_lost_one_after_another(void **state)
+static void hosts_may_be_lost_one_after_another(void **state)
 {
     (void)state;
     lose_hosts(with_buddies(over(4, plot_of(lamb, "zero1", 4, 0, 0))), 0, 3, 3);
@@ -113,7 +113,7 @@ static void hosts_are_lost_one_after_another(void **state)
     lose_hosts(in_groups_of(2, over(4, plot_of(adamw, "hybrid", 4, 0, 0))), 0, 1, 1);
 }
 
-static void several_are_lost(void **state)
+static void several_ranks_may_be_lost_at_once(void **state)
 {
     (void)state;
     lose_two(over(2, plot_of(lamb, "ddp", 4, 0, 0)), 2);
@@ -124,12 +124,12 @@ static void several_are_lost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lost_on_one_of_several_hosts),
-        cmocka_unit_test(lost_where_parameters_are_gathered),
-        cmocka_unit_test(a_host_is_lost),
-        cmocka_unit_test(a_host_that_reads_bf16_is_lost),
-        cmocka_unit_test(hosts_are_lost_one_after_another),
-        cmocka_unit_test(several_are_lost),
+        cmocka_unit_test(ranks_of_several_hosts_may_be_lost),
+        cmocka_unit_test(ranks_may_be_lost_while_parameters_are_gathered),
+        cmocka_unit_test(a_host_with_replicas_may_be_lost),
+        cmocka_unit_test(a_host_that_reads_bf16_may_be_lost),
+        cmocka_unit_test(hosts_may_be_lost_one_after_another),
+        cmocka_unit_test(several_ranks_may_be_lost_at_once),
     };
     return cmocka_run_group_tests_name("parallel.recover.hosts", tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
  */
 #include "parallel/recover/losses_testing.h"
 
-static void lost_all_through_a_step(void **state)
+static void a_rank_may_be_lost_at_any_moment_of_a_step(void **state)
 {
     (void)state;
     lose_all_through(plot_of(adamw, "ddp", 3, 0, 0), 5);
@@ -19,7 +19,7 @@ static void lost_all_through_a_step(void **state)
     lose_all_through(plot_of(lars, "ddp", 3, 0, 0), 19);
 }
 
-static void two_are_lost(void **state)
+static void a_second_rank_may_be_lost_during_recovery(void **state)
 {
     (void)state;
     lose_two(plot_of(lamb, "ddp", 4, 0, 0), 1);
@@ -29,7 +29,7 @@ static void two_are_lost(void **state)
  * before its gradients are computed, so the survivors have their gradients whenever a rank is lost.
  * A virtual worker is complete before its turn ends.  An interrupted sum loses only the last of its
  * inputs. */
-static void only_the_unfinished_is_made_again(void **state)
+static void only_unfinished_virtual_workers_are_computed_again(void **state)
 {
     plot     p    = plot_of(adamw, "ddp", 2, 0, 1);
     uint64_t want = undisturbed(&p);
@@ -53,9 +53,9 @@ static void only_the_unfinished_is_made_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lost_all_through_a_step),
-        cmocka_unit_test(two_are_lost),
-        cmocka_unit_test(only_the_unfinished_is_made_again),
+        cmocka_unit_test(a_rank_may_be_lost_at_any_moment_of_a_step),
+        cmocka_unit_test(a_second_rank_may_be_lost_during_recovery),
+        cmocka_unit_test(only_unfinished_virtual_workers_are_computed_again),
     };
-    return cmocka_run_group_tests_name("parallel.ledger", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("parallel.recover.ledger", tests, NULL, NULL);
 }

@@ -95,7 +95,7 @@ static bool check_scene(const scene *s)
     return plans > 0;
 }
 
-static void each_virtual_worker_is_there_once(void **state)
+static void a_plan_has_every_virtual_worker_once(void **state)
 {
     uint32_t plans = 0;
     (void)state;
@@ -113,7 +113,7 @@ static void each_virtual_worker_is_there_once(void **state)
 }
 
 /* Plans with V = 8 on two ranks, after the second is lost in its third virtual worker. */
-static void little_room_is_enough(void **state)
+static void a_plan_fits_into_few_buffers(void **state)
 {
     lki_tag     tags[6] = { 0 };
     lki_remains plan;
@@ -138,8 +138,8 @@ static void little_room_is_enough(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_virtual_worker_is_there_once),
-        cmocka_unit_test(little_room_is_enough),
+        cmocka_unit_test(a_plan_has_every_virtual_worker_once),
+        cmocka_unit_test(a_plan_fits_into_few_buffers),
     };
-    return cmocka_run_group_tests_name("parallel.remains", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("parallel.recover.remains", tests, NULL, NULL);
 }

@@ -53,7 +53,7 @@ static lki_layout *layout_of(const lk_parallel_options *options)
     return layout;
 }
 
-static void reads_are_of_units(void **state)
+static void reads_are_assigned_to_units(void **state)
 {
     lk_parallel_options options = options_of(0);
     lki_layout         *layout  = layout_of(&options);
@@ -123,7 +123,7 @@ static uint32_t fewest_puts(const lki_shelf *shelf, uint32_t at, uint32_t next, 
     return best;
 }
 
-static void no_choice_gathers_less(void **state)
+static void no_other_choice_of_buffers_gathers_less(void **state)
 {
     const uint32_t empty[] = { LKI_NO_UNIT, LKI_NO_UNIT, LKI_NO_UNIT,
                                LKI_NO_UNIT, LKI_NO_UNIT, LKI_NO_UNIT };
@@ -180,7 +180,7 @@ static void gathers_of_turns_are_counted(void **state)
 
 /* Puts units into slots ahead of their reads.  Expects that no unit that is read in between is
  * replaced, and that units arrive in the same order as without. */
-static void what_comes_ahead_would_come_anyway(void **state)
+static void prefetching_replaces_no_unit_still_needed(void **state)
 {
     (void)state;
     for (uint32_t buffers = 1; buffers <= 6; buffers++) {
@@ -301,10 +301,10 @@ static void names_hosts_of_two_groups_that_drift_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_are_of_units),
-        cmocka_unit_test(no_choice_gathers_less),
+        cmocka_unit_test(reads_are_assigned_to_units),
+        cmocka_unit_test(no_other_choice_of_buffers_gathers_less),
         cmocka_unit_test(gathers_of_turns_are_counted),
-        cmocka_unit_test(what_comes_ahead_would_come_anyway),
+        cmocka_unit_test(prefetching_replaces_no_unit_still_needed),
         cmocka_unit_test(refuses_reads_that_leave_blocks_out),
         cmocka_unit_test(names_a_block_that_is_read_out_of_order),
         cmocka_unit_test(names_hosts_of_two_groups_that_drift_apart),
