@@ -146,7 +146,7 @@ static void test_resnets_have_their_parameters(void **state)
     assert_int_equal(resnet_elements(18, 32, 3, 10), 11173962); /* a 3x3 stem */
 }
 
-static void test_resnet18_is_named_as_users_know_it(void **state)
+static void test_resnet18_has_the_usual_parameter_names(void **state)
 {
     lk_model_options options = { .struct_size = sizeof(lk_model_options),
                                  .input = { 3, { 224, 224, 3 } }, .classes = 1000, .depth = 18 };
@@ -187,7 +187,7 @@ static void test_zero_gamma_is_for_the_last_norm_of_a_block(void **state)
 
 /* ---- mlp ---------------------------------------------------------------------------------- */
 
-static void test_mlp(void **state)
+static void test_mlp_has_its_parameters(void **state)
 {
     lk_model_options options = { .struct_size = sizeof(lk_model_options),
                                  .input = { 3, { 28, 28, 1 } }, .classes = 10 };
@@ -236,7 +236,7 @@ static void test_options_that_do_not_fit_say_what_to_change(void **state)
 }
 
 /* Sizes of a bare model can be computed, although no engine may open the model. */
-static void test_bare_models_do_not_run(void **state)
+static void test_an_engine_refuses_a_bare_model(void **state)
 {
     (void)state;
     lk_model_options options = { .struct_size = sizeof(lk_model_options),
@@ -254,7 +254,7 @@ static void test_bare_models_do_not_run(void **state)
     assert_refused("bare", (lk_model_options){ .parameters = 0 }, "without parameters");
 }
 
-static void test_the_list_ends(void **state)
+static void test_the_list_of_built_in_models_ends(void **state)
 {
     (void)state;
     assert_string_equal(lk_model_builtin(0), "gpt");
@@ -270,12 +270,12 @@ int main(void)
         cmocka_unit_test(test_gpt_ties_its_head_and_starts_as_gpt2_does),
         cmocka_unit_test(test_gpt_has_dropout_only_when_asked),
         cmocka_unit_test(test_resnets_have_their_parameters),
-        cmocka_unit_test(test_resnet18_is_named_as_users_know_it),
+        cmocka_unit_test(test_resnet18_has_the_usual_parameter_names),
         cmocka_unit_test(test_zero_gamma_is_for_the_last_norm_of_a_block),
-        cmocka_unit_test(test_mlp),
+        cmocka_unit_test(test_mlp_has_its_parameters),
         cmocka_unit_test(test_options_that_do_not_fit_say_what_to_change),
-        cmocka_unit_test(test_bare_models_do_not_run),
-        cmocka_unit_test(test_the_list_ends),
+        cmocka_unit_test(test_an_engine_refuses_a_bare_model),
+        cmocka_unit_test(test_the_list_of_built_in_models_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,7 +78,7 @@ static size_t two_micro_batches(build model, lk_dtype dtype, uint32_t samples, b
     return bytes;
 }
 
-static void test_what_is_written_has_the_bits_of_what_is_added(void **state)
+static void test_written_gradients_have_the_bits_of_added_ones(void **state)
 {
     static unsigned char added[RESULT_BYTES], written[RESULT_BYTES];
     const build          nets[]   = { plain_decoder, chunked_decoder, convnet };
@@ -168,7 +168,7 @@ static void lend(void *user, uint32_t block)
     l->blocks[l->count++] = block;
 }
 
-static void test_parameters_are_read_when_it_is_told(void **state)
+static void test_parameters_are_read_only_after_their_hook(void **state)
 {
     const build nets[] = { plain_decoder, chunked_decoder, checkpointed_decoder,
                            checkpointed_convnet };
@@ -323,7 +323,7 @@ static void test_two_layers_against_a_reference(void **state)
 
 /* ---- Evaluation ----------------------------------------------------------------------------- */
 
-static void test_evaluation_keeps_the_logits_and_counts_what_has_a_target(void **state)
+static void test_evaluation_keeps_the_logits_and_counts_targets(void **state)
 {
     int32_t  targets[2 * TIME] = { 1, 2, -1, 3, 4, 5, 6, -1, 7, 8, 9, 10 };
     net      n                 = net_open(plain_decoder(), 1, NULL, 2, 1);
@@ -370,13 +370,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits_do_not_depend_on_threads_isa_or_contexts),
-        cmocka_unit_test(test_what_is_written_has_the_bits_of_what_is_added),
+        cmocka_unit_test(test_written_gradients_have_the_bits_of_added_ones),
         cmocka_unit_test(test_a_sample_does_not_depend_on_its_neighbours),
         cmocka_unit_test(test_hooks_fire_in_order_even_for_empty_passes),
-        cmocka_unit_test(test_parameters_are_read_when_it_is_told),
+        cmocka_unit_test(test_parameters_are_read_only_after_their_hook),
         cmocka_unit_test(test_the_input_has_no_gradient),
         cmocka_unit_test(test_two_layers_against_a_reference),
-        cmocka_unit_test(test_evaluation_keeps_the_logits_and_counts_what_has_a_target),
+        cmocka_unit_test(test_evaluation_keeps_the_logits_and_counts_targets),
         cmocka_unit_test(test_batchnorm_uses_its_state_in_evaluation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -155,7 +155,7 @@ static void check_poisoned(build build_net)
     lki_free(images);
 }
 
-static void test_dead_memory_is_dead(void **state)
+static void test_unused_memory_is_never_read(void **state)
 {
     (void)state;
     check_poisoned(plain_decoder);
@@ -193,7 +193,7 @@ int main(void)
         cmocka_unit_test(test_in_place_changes_nothing),
         cmocka_unit_test(test_logits_by_chunks_change_nothing),
         cmocka_unit_test(test_checkpointing_changes_nothing_but_memory),
-        cmocka_unit_test(test_dead_memory_is_dead),
+        cmocka_unit_test(test_unused_memory_is_never_read),
         cmocka_unit_test(test_slots_do_not_overlap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -52,7 +52,7 @@ static void test_terms_stand_in_the_order_of_backward(void **state)
     lk_model_free(model);
 }
 
-static void test_a_block_that_does_not_fit_leaves_nothing(void **state)
+static void test_a_refused_block_does_not_change_the_model(void **state)
 {
     lk_linear_options fc = { .out = 4 }, bad = { .out = 5, .shared = "fc.weight" };
     lk_model         *model = model_of((lk_shape){ 1, { 4 } }, false);
@@ -140,7 +140,7 @@ static lk_status open_with(lk_model *model, uint32_t micro_batch, uint32_t conte
     return st;
 }
 
-static void test_an_engine_refuses_half_a_model(void **state)
+static void test_an_engine_refuses_an_incomplete_model(void **state)
 {
     lk_linear_options fc    = { .out = 4 };
     lk_model         *model = model_of((lk_shape){ 1, { 4 } }, false);
@@ -157,7 +157,7 @@ static void test_an_engine_refuses_half_a_model(void **state)
     lk_model_free(model);
 }
 
-static void test_memory_that_no_machine_has_is_refused(void **state)
+static void test_impossible_memory_is_refused(void **state)
 {
     lk_linear_options wide  = { .out = (uint64_t)1 << 38 }, out = { .out = 2 };
     lk_model         *model = model_of((lk_shape){ 1, { 1 } }, false);
@@ -181,11 +181,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_terms_stand_in_the_order_of_backward),
-        cmocka_unit_test(test_a_block_that_does_not_fit_leaves_nothing),
+        cmocka_unit_test(test_a_refused_block_does_not_change_the_model),
         cmocka_unit_test(test_shapes_that_do_not_fit_are_named),
         cmocka_unit_test(test_dropout_knows_its_last_layer),
-        cmocka_unit_test(test_an_engine_refuses_half_a_model),
-        cmocka_unit_test(test_memory_that_no_machine_has_is_refused),
+        cmocka_unit_test(test_an_engine_refuses_an_incomplete_model),
+        cmocka_unit_test(test_impossible_memory_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,7 +70,7 @@ static void a_short_pass_is_that_of_a_shorter_model(void **state)
     }
 }
 
-static void evaluation_is_too(void **state)
+static void evaluation_of_a_short_pass_is_that_of_a_shorter_model(void **state)
 {
     (void)state;
     side    whole = open_side(TIME, LK_F32, false, 0), other = open_side(4, LK_F32, false, 0);
@@ -92,7 +92,7 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(a_short_pass_is_that_of_a_shorter_model),
-        cmocka_unit_test(evaluation_is_too),
+        cmocka_unit_test(evaluation_of_a_short_pass_is_that_of_a_shorter_model),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

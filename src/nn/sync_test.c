@@ -163,7 +163,7 @@ static void one_context_is_ghost_batchnorm(void **state)
     lki_free(images);
 }
 
-/* ---- However it is walked ---------------------------------------------------------------- */
+/* ---- Threads and recomputation ----------------------------------------------------------- */
 
 static lk_model *sync_convnet(void)
 {
@@ -190,7 +190,7 @@ static void count_rows(void *user, uint32_t width, lk_row_merge merge, double *r
 }
 
 /* A segment that runs again must use its stored statistics. */
-static void bits_do_not_depend_on_how_it_is_walked(void **state)
+static void bits_do_not_depend_on_threads_or_recomputation(void **state)
 {
     static unsigned char reference[RESULT_BYTES], out[RESULT_BYTES];
     counter  plain = { .rows = PASSES }, again = { .rows = PASSES };
@@ -213,7 +213,7 @@ int main(void)
         cmocka_unit_test(a_split_batch_is_the_whole_batch),
         cmocka_unit_test(integers_give_the_same_bits),
         cmocka_unit_test(one_context_is_ghost_batchnorm),
-        cmocka_unit_test(bits_do_not_depend_on_how_it_is_walked),
+        cmocka_unit_test(bits_do_not_depend_on_threads_or_recomputation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -148,7 +148,7 @@ static void remark_2_a_momentum_of_gradients_needs_no_correction(void **state)
 
 /* Checks values computed by hand: the ratios 0.001 x 4 / (2 + 0.5 x 4) of lars and 4 / 2 of
  * lamb. */
-static void trusts_as_published(void **state)
+static void trust_ratios_are_those_of_the_papers(void **state)
 {
     lk_optimizer lars = { .kind = LK_LARS, .weight_decay = 0.5 }, lamb = { .kind = LK_LAMB },
                  sgd  = { .kind = LK_SGD };
@@ -192,7 +192,7 @@ static void direct_and_update(const lk_optimizer *o, const lk_exec *exec, const 
     lk_optimizer_update(o, exec, update, 3, moves, p, state);
 }
 
-static void passes_by_what_must_not_decay(void **state)
+static void excluded_parameters_do_not_decay(void **state)
 {
     (void)state;
     lk_exec *exec = NULL;
@@ -375,9 +375,9 @@ int main(void)
         cmocka_unit_test(follows_sgd),
         cmocka_unit_test(follows_lion),
         cmocka_unit_test(remark_2_a_momentum_of_gradients_needs_no_correction),
-        cmocka_unit_test(trusts_as_published),
+        cmocka_unit_test(trust_ratios_are_those_of_the_papers),
         cmocka_unit_test(has_the_same_bits_in_shards_and_on_any_isa),
-        cmocka_unit_test(passes_by_what_must_not_decay),
+        cmocka_unit_test(excluded_parameters_do_not_decay),
         cmocka_unit_test(names_the_field_it_refuses),
         cmocka_unit_test(follows_schedules),
         cmocka_unit_test(scales_and_warms_up_as_goyal_et_al),

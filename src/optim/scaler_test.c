@@ -122,7 +122,7 @@ static void follows_long_random_traces(void **state)
     }
 }
 
-static void ends_where_a_scale_cannot_be_less(void **state)
+static void an_overflow_at_the_smallest_scale_is_an_error(void **state)
 {
     lk_loss_scaling deepspeed = { .rule = LK_SCALE_DEEPSPEED, .initial = 4 },
                     pytorch   = { .rule = LK_SCALE_PYTORCH, .initial = 0x1p-23 },
@@ -160,7 +160,7 @@ int main(void)
         cmocka_unit_test(follows_the_trace_of_pytorch),
         cmocka_unit_test(follows_the_trace_of_deepspeed),
         cmocka_unit_test(follows_long_random_traces),
-        cmocka_unit_test(ends_where_a_scale_cannot_be_less),
+        cmocka_unit_test(an_overflow_at_the_smallest_scale_is_an_error),
         cmocka_unit_test(takes_powers_of_two_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

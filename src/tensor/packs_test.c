@@ -41,7 +41,7 @@ static void multiply(lk_exec *exec, const float *a, const float *b, float *c, co
     lki_gemm(exec, &args);
 }
 
-static void a_version_is_made_once(void **state)
+static void a_version_is_packed_once(void **state)
 {
     lk_pack pack = pack_new();
     (void)state;
@@ -61,7 +61,7 @@ static void a_version_is_made_once(void **state)
     pack_free(&pack);
 }
 
-static void a_maker_that_dies_leaves_nothing(void **state)
+static void a_pack_of_a_dead_process_is_never_read(void **state)
 {
     static float a[M * K], b[N * K], want[M * N], got[M * N];
     lk_pack      pack = pack_new();
@@ -91,7 +91,7 @@ static void a_maker_that_dies_leaves_nothing(void **state)
     pack_free(&pack);
 }
 
-static void a_version_that_stays_gives_the_old_bits(void **state)
+static void an_unchanged_version_gives_the_old_bits(void **state)
 {
     static float a[M * K], b[N * K], old[M * N], want[M * N], got[M * N];
     lk_pack      pack = pack_new();
@@ -156,7 +156,7 @@ static void *work(void *context)
     return NULL;
 }
 
-static void workers_share_packs(void **state)
+static void threads_with_shared_packs_have_the_right_bits(void **state)
 {
     static shared all;
     pthread_t     threads[WORKERS];
@@ -180,10 +180,10 @@ static void workers_share_packs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_version_is_made_once),
-        cmocka_unit_test(a_maker_that_dies_leaves_nothing),
-        cmocka_unit_test(a_version_that_stays_gives_the_old_bits),
-        cmocka_unit_test(workers_share_packs),
+        cmocka_unit_test(a_version_is_packed_once),
+        cmocka_unit_test(a_pack_of_a_dead_process_is_never_read),
+        cmocka_unit_test(an_unchanged_version_gives_the_old_bits),
+        cmocka_unit_test(threads_with_shared_packs_have_the_right_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,7 +115,7 @@ static void rows_are_consistent(void **state)
 
 /* Checks that a resumed run must repeat every option that decides the result, and that the message
  * names the option. */
-static void a_checkpoint_records_what_decides_the_result(void **state)
+static void checkpoints_record_options_that_decide_the_result(void **state)
 {
     unsigned refused = 0;
     (void)state;
@@ -178,7 +178,7 @@ static void *run_differing(void *argument)
     return argument;
 }
 
-static void ranks_that_differ_are_told_in_what(void **state)
+static void differing_options_of_ranks_are_named(void **state)
 {
     const lk_comm_options how = { .struct_size = sizeof(lk_comm_options), .timeout_ms = 20000 };
     differing_rank        ranks[2];
@@ -291,9 +291,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_longer_configuration_is_completed_in_place),
         cmocka_unit_test(rows_are_consistent),
-        cmocka_unit_test(a_checkpoint_records_what_decides_the_result),
+        cmocka_unit_test(checkpoints_record_options_that_decide_the_result),
         cmocka_unit_test(ranks_agree_on_all_but_hosts_and_files),
-        cmocka_unit_test(ranks_that_differ_are_told_in_what),
+        cmocka_unit_test(differing_options_of_ranks_are_named),
         cmocka_unit_test(rules_are_labelled_and_logged),
         cmocka_unit_test(keys_of_checkpoints_do_not_change),
     };

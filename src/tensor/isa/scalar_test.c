@@ -34,7 +34,7 @@ static void sweep(const char *name, float (*ours)(float), double (*theirs)(doubl
     }
 }
 
-static void stays_close(void **state)
+static void errors_are_at_most_two_ulps(void **state)
 {
     (void)state;
     sweep("exp", lki_expf, exp, -103.0f, 88.7f);
@@ -51,7 +51,7 @@ static void stays_close(void **state)
 }
 
 /* The documented error of lki_exp2f() is larger, because its results are rounded to bf16. */
-static void exp2_is_within_what_it_says(void **state)
+static void exp2_is_within_its_documented_error(void **state)
 {
     (void)state;
     for (int i = -126 * 4096; i <= 127 * 4096; i += 3) {
@@ -63,7 +63,7 @@ static void exp2_is_within_what_it_says(void **state)
     assert_true(lki_exp2f(-INFINITY) == 0x1p-126f && isnan(lki_exp2f(NAN)));
 }
 
-static void is_right_at_the_edges(void **state)
+static void values_at_the_edges_are_correct(void **state)
 {
     (void)state;
     assert_true(lki_expf(0.0f) == 1.0f);
@@ -77,7 +77,7 @@ static void is_right_at_the_edges(void **state)
                 isnan(lki_erff(NAN)));
 }
 
-static void serves_schedules(void **state)
+static void functions_for_schedules_are_accurate(void **state)
 {
     (void)state;
     for (double x = -16.0; x <= 16.0; x += 1e-3)
@@ -97,10 +97,10 @@ static void serves_schedules(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stays_close),
-        cmocka_unit_test(exp2_is_within_what_it_says),
-        cmocka_unit_test(is_right_at_the_edges),
-        cmocka_unit_test(serves_schedules),
+        cmocka_unit_test(errors_are_at_most_two_ulps),
+        cmocka_unit_test(exp2_is_within_its_documented_error),
+        cmocka_unit_test(values_at_the_edges_are_correct),
+        cmocka_unit_test(functions_for_schedules_are_accurate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,7 +71,7 @@ static void multiply(lk_exec *exec, unsigned modes, float *c, float *pre)
                                      .residual    = modes & 32 ? residual : NULL });
 }
 
-static void products_are_near(void **state)
+static void products_are_near_ours(void **state)
 {
     static float c[2][ROOM], pre[2][ROOM];
     pair         p = open_pair();
@@ -86,7 +86,7 @@ static void products_are_near(void **state)
 }
 
 /* Lockstep's own kernels compute products of 16-bit values and empty products. */
-static void what_is_not_asked_for_stays(void **state)
+static void other_operators_keep_their_bits(void **state)
 {
     uint16_t a[9 * 7], b[7 * 5];
     float    c[2][9 * 5], none[2] = { 3, 3 };
@@ -121,7 +121,7 @@ static void convolve(lk_exec *exec, const lki_conv_shape *s, bool add, float *of
     free(scratch);
 }
 
-static void convolutions_are_near(void **state)
+static void convolutions_are_near_ours(void **state)
 {
     pair p = open_pair();
     (void)state;
@@ -163,9 +163,9 @@ static void a_file_that_is_no_module_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_are_near),
-        cmocka_unit_test(what_is_not_asked_for_stays),
-        cmocka_unit_test(convolutions_are_near),
+        cmocka_unit_test(products_are_near_ours),
+        cmocka_unit_test(other_operators_keep_their_bits),
+        cmocka_unit_test(convolutions_are_near_ours),
         cmocka_unit_test(a_file_that_is_no_module_is_refused),
     };
     static const char command[] = LK_TEST_COMMAND; /* BUILD/bin/lockstep */

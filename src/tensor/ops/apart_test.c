@@ -64,13 +64,13 @@ static void whole(const lki_gemm_block *block)
     lk_exec_free(exec);
 }
 
-static void hashes_show_two_roundings(void **state)
+static void two_roundings_change_the_hash(void **state)
 {
     (void)state;
     assert_true(hash_of(apart, 1.0f) != hash_of(whole, 1.0f));
 }
 
-static void where_nothing_is_rounded_they_are_the_same(void **state)
+static void exact_products_have_equal_hashes(void **state)
 {
     (void)state;
     assert_true(hash_of(apart, 9.0f) == hash_of(whole, 9.0f));
@@ -79,8 +79,8 @@ static void where_nothing_is_rounded_they_are_the_same(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hashes_show_two_roundings),
-        cmocka_unit_test(where_nothing_is_rounded_they_are_the_same),
+        cmocka_unit_test(two_roundings_change_the_hash),
+        cmocka_unit_test(exact_products_have_equal_hashes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -77,7 +77,7 @@ static void attention_bits(void **state)
 }
 
 /* Uses values so small that many products, sums and gradients of scores are subnormal. */
-static void attention_flushes_what_is_subnormal(void **state)
+static void attention_flushes_subnormal_values(void **state)
 {
     static const lki_attention_shape s = { 1, 35, 18, 2, { 0 } };
     nn_machines m = nn_machines_for(true);
@@ -147,7 +147,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_bits),
-        cmocka_unit_test(attention_flushes_what_is_subnormal),
+        cmocka_unit_test(attention_flushes_subnormal_values),
         cmocka_unit_test(operands_are_flushed_before_they_are_rounded),
         cmocka_unit_test(attention_gradients),
     };

@@ -92,7 +92,7 @@ static void conv_bits(void **state)
 }
 
 /* Uses values so small that many products and sums are subnormal. */
-static void conv_flushes_what_is_subnormal(void **state)
+static void conv_flushes_subnormal_values(void **state)
 {
     static const size_t some[] = { 1, 3, 4, 9 };
     nn_machines         m = nn_machines_for(true);
@@ -141,7 +141,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(conv_bits),
-        cmocka_unit_test(conv_flushes_what_is_subnormal),
+        cmocka_unit_test(conv_flushes_subnormal_values),
         cmocka_unit_test(conv_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -235,7 +235,7 @@ static void drops_by_slot_and_element(void **state)
         }
 }
 
-static void keeps_the_asked_share(void **state)
+static void dropout_keeps_the_requested_share(void **state)
 {
     (void)state;
     lki_dropout_key key = { .seed = 1, .p = 0.25f };
@@ -484,7 +484,7 @@ int main(void)
         cmocka_unit_test(sums_biases_in_bf16),
         cmocka_unit_test(slopes_are_derivatives),
         cmocka_unit_test(drops_by_slot_and_element),
-        cmocka_unit_test(keeps_the_asked_share),
+        cmocka_unit_test(dropout_keeps_the_requested_share),
         cmocka_unit_test(starts_parameters),
         cmocka_unit_test(normal_values_are_normal),
         cmocka_unit_test(sums_squares_on_sixteen_lanes),

@@ -3,7 +3,7 @@
 
 #include "tensor/tensor_testing.h"
 
-static void opens_what_it_is_asked_for(void **state)
+static void an_exec_has_the_requested_threads_and_isa(void **state)
 {
     (void)state;
     lk_exec *exec = NULL;
@@ -63,7 +63,7 @@ static void counts_elements(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opens_what_it_is_asked_for),
+        cmocka_unit_test(an_exec_has_the_requested_threads_and_isa),
         cmocka_unit_test(refuses_with_a_reason),
         cmocka_unit_test(runs_every_task_once),
         cmocka_unit_test(counts_elements),

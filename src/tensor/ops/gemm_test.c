@@ -117,7 +117,7 @@ static bool takes_turn(size_t nth, unsigned transpose, unsigned choice, unsigned
     return lki_thorough() || (transpose + choice) % choices == nth % choices;
 }
 
-static void equals_the_scalar_loop(void **state)
+static void products_equal_the_scalar_loop(void **state)
 {
     (void)state;
     lk_exec *execs[LKI_EXECS_MAX];
@@ -137,7 +137,7 @@ static void equals_the_scalar_loop(void **state)
     lki_test_execs_free(execs, count);
 }
 
-static void equals_it_with_strides_and_epilogues(void **state)
+static void strided_products_equal_the_scalar_loop(void **state)
 {
     (void)state;
     lk_exec *execs[LKI_EXECS_MAX];
@@ -168,7 +168,7 @@ static void equals_it_with_strides_and_epilogues(void **state)
 }
 
 /* Tests every shape, transpose and result. */
-static void equals_the_scalar_loop_in_bf16(void **state)
+static void bf16_products_equal_the_scalar_loop(void **state)
 {
     (void)state;
     lk_exec *execs[LKI_EXECS_MAX];
@@ -192,7 +192,7 @@ static void equals_the_scalar_loop_in_bf16(void **state)
 
 /* Tests with a matrix b of floats: ties, values that round up to the next exponent, and subnormal
  * values. */
-static void rounds_a_wide_b(void **state)
+static void an_fp32_b_is_rounded_to_bf16(void **state)
 {
     (void)state;
     static const uint32_t kinds[] = { 0x3f808000, 0x3f818000, 0xbf7fff00, 0x007fffff, 0x3f808001 };
@@ -221,7 +221,7 @@ static void rounds_a_wide_b(void **state)
 }
 
 /* Tests a k so long that the shared buffer of the threads cannot hold even one panel of it. */
-static void equals_it_in_bf16_over_a_long_k(void **state)
+static void bf16_products_over_a_long_k_equal_the_scalar_loop(void **state)
 {
     (void)state;
     enum { M = 114, N = 1, K = 66001 };
@@ -249,7 +249,7 @@ static void equals_it_in_bf16_over_a_long_k(void **state)
 }
 
 /* Tests strides of every parity, operands at odd addresses, every epilogue, and mixed types. */
-static void equals_it_in_bf16_with_strides_and_epilogues(void **state)
+static void strided_bf16_products_equal_the_scalar_loop(void **state)
 {
     (void)state;
     lk_exec          *execs[LKI_EXECS_MAX];
@@ -284,7 +284,7 @@ static void equals_it_in_bf16_with_strides_and_epilogues(void **state)
 }
 
 /* Uses values so small that many sums and operands are subnormal. */
-static void flushes_what_is_subnormal_in_bf16(void **state)
+static void bf16_products_flush_subnormal_values(void **state)
 {
     (void)state;
     enum { M = 17, N = 35, K = 70 };
@@ -429,13 +429,13 @@ static void other_orders_give_other_bits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_the_scalar_loop),
-        cmocka_unit_test(equals_it_with_strides_and_epilogues),
-        cmocka_unit_test(equals_the_scalar_loop_in_bf16),
-        cmocka_unit_test(rounds_a_wide_b),
-        cmocka_unit_test(equals_it_in_bf16_over_a_long_k),
-        cmocka_unit_test(equals_it_in_bf16_with_strides_and_epilogues),
-        cmocka_unit_test(flushes_what_is_subnormal_in_bf16),
+        cmocka_unit_test(products_equal_the_scalar_loop),
+        cmocka_unit_test(strided_products_equal_the_scalar_loop),
+        cmocka_unit_test(bf16_products_equal_the_scalar_loop),
+        cmocka_unit_test(an_fp32_b_is_rounded_to_bf16),
+        cmocka_unit_test(bf16_products_over_a_long_k_equal_the_scalar_loop),
+        cmocka_unit_test(strided_bf16_products_equal_the_scalar_loop),
+        cmocka_unit_test(bf16_products_flush_subnormal_values),
         cmocka_unit_test(other_orders_give_other_bits_in_bf16),
         cmocka_unit_test(converts_between_types),
         cmocka_unit_test(rows_do_not_depend_on_their_batch),

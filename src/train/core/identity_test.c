@@ -71,7 +71,7 @@ static void hash_with(run *r, int where, uint32_t bits, char hex[65])
     assert_int_equal(lki_run_hash(&r->session, weights, hex), LK_OK);
 }
 
-static void every_value_counts_and_every_nan_is_one(void **state)
+static void every_value_changes_the_hash_and_nans_are_equal(void **state)
 {
     run r;
     (void)state;
@@ -156,7 +156,7 @@ static void a_default_is_its_value(void **state)
 }
 
 /* Checks options that checkpoints of earlier versions lack.  Expects their defaults. */
-static void what_was_not_recorded_was_the_default(void **state)
+static void an_unrecorded_option_has_its_default(void **state)
 {
     json_t *mine = config_of("mlp", "decay-all", "true"), *stored = config_of("mlp", NULL, NULL);
     (void)state;
@@ -174,10 +174,10 @@ static void what_was_not_recorded_was_the_default(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_value_counts_and_every_nan_is_one),
+        cmocka_unit_test(every_value_changes_the_hash_and_nans_are_equal),
         cmocka_unit_test(a_model_records_its_own_options),
         cmocka_unit_test(a_default_is_its_value),
-        cmocka_unit_test(what_was_not_recorded_was_the_default),
+        cmocka_unit_test(an_unrecorded_option_has_its_default),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,7 +24,7 @@ typedef struct {
                                         * with all cores */
 } view;
 
-static bool look(void *context)
+static bool count_bound_threads(void *context)
 {
     view          *v     = context;
     DIR           *tasks = opendir("/proc/self/task");
@@ -61,7 +61,7 @@ static void train(view *v, lk_comm *comm, uint32_t workers, bool pin)
                                    .steps           = 1000, /* the loader is still running */
                                    .schedule        = { .lr = 0.1 },
                                    .quiet           = true,
-                                   .stop            = look,
+                                   .stop            = count_bound_threads,
                                    .stop_context    = v };
     assert_int_equal(lk_train_check(&v->config), LK_OK);
     lk_status status = lk_train_run(comm, &v->config, &result);
@@ -99,7 +99,7 @@ static void threads_have_cores_of_their_own(void **state)
     lk_comm_free(comm);
 }
 
-static void nothing_is_bound_unasked(void **state)
+static void threads_are_not_bound_unless_requested(void **state)
 {
     view v;
     (void)state;
@@ -143,7 +143,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_have_cores_of_their_own),
-        cmocka_unit_test(nothing_is_bound_unasked),
+        cmocka_unit_test(threads_are_not_bound_unless_requested),
         cmocka_unit_test(workers_that_share_cores_bind_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -120,7 +120,7 @@ static uint64_t walk(const lk_train_config *c, uint64_t samples, uint64_t most)
     return steps;
 }
 
-static void limits_are_steps(void **state)
+static void limits_are_converted_to_steps(void **state)
 {
     const char *why;
     (void)state;
@@ -147,7 +147,7 @@ static void limits_are_steps(void **state)
 }
 
 /* Checks limits of a run with 48 samples, which is two steps per epoch. */
-static void a_limit_is_an_end(void **state)
+static void a_limit_ends_the_run(void **state)
 {
     run  samples = { .config = config_of(9) }, epochs = { .config = config_of(9) };
     char want[65];
@@ -166,7 +166,7 @@ static void a_limit_is_an_end(void **state)
 
 /* Checks that one rank's clock ends the run.  The clock is read once before the first step and once
  * after each step. */
-static void one_clock_ends_it_for_all(void **state)
+static void the_clock_of_one_rank_ends_the_run_on_all(void **state)
 {
     char want[65];
     (void)state;
@@ -186,7 +186,7 @@ static void one_clock_ends_it_for_all(void **state)
 
 /* ---- Patience ---------------------------------------------------------------------------- */
 
-static void patience_counts_what_is_no_lower(void **state)
+static void patience_counts_evaluations_without_improvement(void **state)
 {
     static const double losses[] = { 3, 2, (double)NAN, 1.5, 1.5, 1.45, 1.2, 1.19 };
     static const uint64_t stale[] = { 0, 0, 1, 0, 1, 2, 0, 1 };
@@ -212,7 +212,7 @@ static void forget(const char *dir)
 /* Ends a run by patience after 4 evaluations, once without interruption and once with a stop and a
  * resume.  Expects equal results.  `min_delta` is so large that no evaluation counts as better.
  * Then resumes the ended run.  Expects no further step until its patience is raised. */
-static void patience_goes_on_where_it_was(void **state)
+static void patience_continues_after_a_resume(void **state)
 {
     char want[65], dir[] = "/tmp/lockstep-ends-XXXXXX";
     run  r              = { .config = config_of(50) };
@@ -245,7 +245,7 @@ static void patience_goes_on_where_it_was(void **state)
 
 /* ---- The best ---------------------------------------------------------------------------- */
 
-static void the_best_are_in_order(void **state)
+static void the_best_checkpoints_are_in_order(void **state)
 {
     static const double values[] = { 5, 4, (double)NAN, 4, 6, 3, 4.5 };
     static const bool   kept[]   = { true, true, false, true, false, true, false };
@@ -272,7 +272,7 @@ static void the_best_are_in_order(void **state)
 
 /* Lets checkpoints fail in a run that keeps the 2 best and has losses 5 4 3 2 at steps 1 to 4.
  * Expects that displaced evaluations are restored. */
-static void what_was_refused_is_none_of_the_best(void **state)
+static void a_failed_checkpoint_is_not_among_the_best(void **state)
 {
     lk_train_config c = { .struct_size = sizeof(lk_train_config), .keep_best = 2 };
     lki_watch       w = { 0 };
@@ -346,7 +346,7 @@ static double loss_after(uint64_t steps)
     return run_on(alone, &r).validation_loss;
 }
 
-static void the_best_stay(void **state)
+static void the_best_checkpoints_are_kept(void **state)
 {
     enum { STEPS = 12 };
     static run first, then;
@@ -385,7 +385,7 @@ static void refuses(const lk_train_config *config, const char *why)
         fail_msg("no '%s' in: %s", why, lk_error_last()->message);
 }
 
-static void what_cannot_be_is_refused(void **state)
+static void invalid_limits_are_refused(void **state)
 {
     lk_train_config c = config_of(3);
     (void)state;
@@ -414,15 +414,15 @@ static void what_cannot_be_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(limits_are_steps),
-        cmocka_unit_test(a_limit_is_an_end),
-        cmocka_unit_test(one_clock_ends_it_for_all),
-        cmocka_unit_test(patience_counts_what_is_no_lower),
-        cmocka_unit_test(patience_goes_on_where_it_was),
-        cmocka_unit_test(the_best_are_in_order),
-        cmocka_unit_test(what_was_refused_is_none_of_the_best),
-        cmocka_unit_test(the_best_stay),
-        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(limits_are_converted_to_steps),
+        cmocka_unit_test(a_limit_ends_the_run),
+        cmocka_unit_test(the_clock_of_one_rank_ends_the_run_on_all),
+        cmocka_unit_test(patience_counts_evaluations_without_improvement),
+        cmocka_unit_test(patience_continues_after_a_resume),
+        cmocka_unit_test(the_best_checkpoints_are_in_order),
+        cmocka_unit_test(a_failed_checkpoint_is_not_among_the_best),
+        cmocka_unit_test(the_best_checkpoints_are_kept),
+        cmocka_unit_test(invalid_limits_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,7 +97,8 @@ static FILE *start_listening(int *stderr_before)
     return said;
 }
 
-static void hear(FILE *said, int stderr_before, const hosted *h, const lk_train_config *config)
+static void check_output(FILE *said, int stderr_before, const hosted *h,
+                         const lk_train_config *config)
 {
     uint32_t leaves = config->virtual_workers, size = hosted_size(*h);
     bool     rounds = config->strategy != NULL && strcmp(config->strategy, "zero2") >= 0;
@@ -142,7 +143,7 @@ static void run_seeing(hosted h, const lk_train_config *config, const char *else
     for (uint32_t rank = 0; rank < hosted_size(h); rank++)
         if (r.status[rank] != LK_OK)
             print_message("rank %u: %s\n", rank, r.error[rank].message);
-    hear(said, stderr_before, &h, config);
+    check_output(said, stderr_before, &h, config);
     assert_int_equal(good, hosted_size(h));
     for (uint32_t rank = 1; rank < hosted_size(h); rank++) {
         assert_string_equal(r.result[rank].run, r.result[0].run);
@@ -219,7 +220,7 @@ static double loss_with(double ema, lk_weights weights)
 
 /* Evaluates with moving means of running state.  Expects the last value for a decay rate near 0,
  * and a different value for a decay rate near 1. */
-static void running_state_has_a_mean(void **state)
+static void the_moving_mean_covers_running_state(void **state)
 {
     double model = loss_with(0.5, LK_WEIGHTS_MODEL), forgets = loss_with(1e-9, LK_WEIGHTS_EMA);
     double keeps = loss_with(1 - 1e-9, LK_WEIGHTS_EMA);
@@ -304,7 +305,7 @@ static void changes_hosts(hosted first, hosted then, const char *from, const cha
     assert_int_equal(system(command), 0);
 }
 
-static void checkpoints_go_from_hosts_to_hosts(void **state)
+static void checkpoints_resume_on_other_hosts(void **state)
 {
     const hosted three = { .hosts = 1, .each = 3 };
     (void)state;
@@ -396,7 +397,7 @@ static bool train_with_other_data(lk_comm *comm, void *context)
     return true;
 }
 
-static void one_host_is_heard_by_all(void **state)
+static void an_error_or_request_of_one_host_reaches_all(void **state)
 {
     run r = { .config = config_of("mlp", 8) };
     (void)state;
@@ -415,11 +416,11 @@ int main(void)
         cmocka_unit_test(mlp_has_the_bits_of_one_worker),
         cmocka_unit_test(gpt_has_the_bits_of_one_worker),
         cmocka_unit_test(resnet_has_the_bits_of_one_worker),
-        cmocka_unit_test(running_state_has_a_mean),
+        cmocka_unit_test(the_moving_mean_covers_running_state),
         cmocka_unit_test(another_tree_has_other_bits),
-        cmocka_unit_test(checkpoints_go_from_hosts_to_hosts),
+        cmocka_unit_test(checkpoints_resume_on_other_hosts),
         cmocka_unit_test(a_host_that_cannot_write_is_named),
-        cmocka_unit_test(one_host_is_heard_by_all),
+        cmocka_unit_test(an_error_or_request_of_one_host_reaches_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -188,7 +188,7 @@ static double hash_of(hosted h, const char *strategy, lk_optimizer_kind optimize
 
 /* Runs with LAMB, which processes its states twice per step and the values three times.  Expects
  * the bits of a run in memory. */
-static void has_the_same_bits(void **state)
+static void offloaded_runs_have_the_same_bits(void **state)
 {
     (void)state;
     enum { STATES = LK_OFFLOADED_STATES, PARAMS = LK_OFFLOADED_PARAMETERS };
@@ -227,7 +227,7 @@ static void has_the_same_bits(void **state)
 }
 
 /* Resumes from checkpoints and writes them, with states and parameters in files and in memory. */
-static void goes_on_from_checkpoints(void **state)
+static void offloaded_runs_resume_from_checkpoints(void **state)
 {
     (void)state;
     char whole[65];
@@ -272,7 +272,7 @@ static lk_train_config deep_config(const char *model, unsigned offloaded)
     return c;
 }
 
-static void activations_come_back(void **state)
+static void offloaded_activations_change_no_bit(void **state)
 {
     (void)state;
     static const struct { const char *model; lk_dtype precision; uint64_t step; } cases[] = {
@@ -301,7 +301,7 @@ static void activations_come_back(void **state)
 
 /* Causes a disk error in the third step during the update, or in the fourth step at the first read
  * of a unit.  Expects a clear message.  Then resumes from the checkpoint of step 2. */
-static void ends_clearly(void **state)
+static void disk_errors_end_the_run_with_a_clear_message(void **state)
 {
     (void)state;
     enum { THIRD = 2 * CHUNKS, STATES = LK_OFFLOADED_STATES, PARAMS = LK_OFFLOADED_PARAMETERS,
@@ -359,7 +359,7 @@ static void ends_clearly(void **state)
     }
 }
 
-static void needs_room_before_it_starts(void **state)
+static void a_full_disk_is_reported_before_the_start(void **state)
 {
     (void)state;
     for (unsigned offloaded = 1; offloaded <= BOTH; offloaded++) {
@@ -403,11 +403,11 @@ static void needs_room_before_it_starts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(has_the_same_bits),
-        CASE(goes_on_from_checkpoints),
-        CASE(activations_come_back),
-        CASE(ends_clearly),
-        CASE(needs_room_before_it_starts),
+        CASE(offloaded_runs_have_the_same_bits),
+        CASE(offloaded_runs_resume_from_checkpoints),
+        CASE(offloaded_activations_change_no_bit),
+        CASE(disk_errors_end_the_run_with_a_clear_message),
+        CASE(a_full_disk_is_reported_before_the_start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,7 +62,7 @@ static void slow_down(uint32_t host, bool out, bool in, double times)
     }
 }
 
-static void a_host_is_named_whatever_direction_is_slow(void **state)
+static void a_host_that_is_slow_in_any_direction_is_named(void **state)
 {
     (void)state;
     for (uint32_t hosts = 3; hosts <= HOSTS_MAX; hosts++)
@@ -82,7 +82,7 @@ static void a_host_is_named_whatever_direction_is_slow(void **state)
             }
 }
 
-static void nobody_is_whom_it_costs_little(void **state)
+static void a_host_that_costs_little_time_is_not_named(void **state)
 {
     (void)state;
     begin(3);
@@ -96,7 +96,7 @@ static void nobody_is_whom_it_costs_little(void **state)
 
 /* Judges links to a process that is stopped from time to time.  Expects no slow host, since the
  * links' pace by rate is normal. */
-static void nor_whose_bytes_arrive_as_fast_as_the_others(void **state)
+static void a_host_with_a_normal_rate_is_not_named(void **state)
 {
     (void)state;
     begin(3);
@@ -112,7 +112,7 @@ static void nor_whose_bytes_arrive_as_fast_as_the_others(void **state)
     assert_int_equal(judge(), 0);
 }
 
-static void one_bad_link_makes_no_host_slow(void **state)
+static void a_single_slow_link_makes_no_host_slow(void **state)
 {
     (void)state;
     begin(4);
@@ -123,7 +123,7 @@ static void one_bad_link_makes_no_host_slow(void **state)
 
 /* Judges links that carry few bytes, as in a ring, where bytes go only to a neighbour.  Expects
  * that these links are ignored. */
-static void links_of_messages_say_nothing(void **state)
+static void links_with_few_bytes_are_ignored(void **state)
 {
     (void)state;
     begin(3);
@@ -137,7 +137,7 @@ static void links_of_messages_say_nothing(void **state)
     assert_int_equal(judge(), 0);
 }
 
-static void of_two_hosts_the_link_is_against_its_best(void **state)
+static void a_link_of_two_hosts_is_compared_with_its_best(void **state)
 {
     (void)state;
     begin(2);
@@ -159,12 +159,12 @@ static void of_two_hosts_the_link_is_against_its_best(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_host_is_named_whatever_direction_is_slow),
-        cmocka_unit_test(nobody_is_whom_it_costs_little),
-        cmocka_unit_test(nor_whose_bytes_arrive_as_fast_as_the_others),
-        cmocka_unit_test(one_bad_link_makes_no_host_slow),
-        cmocka_unit_test(links_of_messages_say_nothing),
-        cmocka_unit_test(of_two_hosts_the_link_is_against_its_best),
+        cmocka_unit_test(a_host_that_is_slow_in_any_direction_is_named),
+        cmocka_unit_test(a_host_that_costs_little_time_is_not_named),
+        cmocka_unit_test(a_host_with_a_normal_rate_is_not_named),
+        cmocka_unit_test(a_single_slow_link_makes_no_host_slow),
+        cmocka_unit_test(links_with_few_bytes_are_ignored),
+        cmocka_unit_test(a_link_of_two_hosts_is_compared_with_its_best),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,7 @@ static uint32_t fill(lki_stragglers *all, const lki_rank_time *times)
     return steps;
 }
 
-static void names_the_slow_and_the_cause(void **state)
+static void slow_ranks_are_named_with_their_cause(void **state)
 {
     lki_stragglers all;
     lki_rank_time   times[RANKS] = { time_of(4, 0.10, 0.01), time_of(4, 0.20, 0.01),
@@ -54,7 +54,7 @@ static void names_the_slow_and_the_cause(void **state)
 
 /* Compares two ranks with different numbers of virtual workers.  Expects that the slower rank is a
  * straggler. */
-static void of_two_the_other_one_counts(void **state)
+static void the_slower_of_two_ranks_is_a_straggler(void **state)
 {
     lki_stragglers     all;
     const lki_rank_time times[2] = { time_of(5, 0.04, 0), time_of(11, 0.02, 0) };
@@ -99,8 +99,8 @@ static void short_times_keep_their_digits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_the_slow_and_the_cause),
-        cmocka_unit_test(of_two_the_other_one_counts),
+        cmocka_unit_test(slow_ranks_are_named_with_their_cause),
+        cmocka_unit_test(the_slower_of_two_ranks_is_a_straggler),
         cmocka_unit_test(short_steps_count_together),
         cmocka_unit_test(short_times_keep_their_digits),
     };

@@ -56,7 +56,7 @@ static int remove_folder(void **state)
     return rmdir(folder);
 }
 
-static void is_taken_once_and_leaves_nothing(void **state)
+static void a_lock_is_taken_once_and_leaves_no_file(void **state)
 {
     int mine, other = -1;
     (void)state;
@@ -71,7 +71,7 @@ static void is_taken_once_and_leaves_nothing(void **state)
     assert_int_equal(lki_lock_check(folder), LK_OK);
 }
 
-static void a_file_that_is_gone_is_no_lock(void **state)
+static void a_removed_lock_file_is_no_lock(void **state)
 {
     int mine, other;
     (void)state;
@@ -106,7 +106,7 @@ static void note_of(int error, char *out, size_t bytes)
     lki_journal_free(journal);
 }
 
-static void no_locks_here_is_said(void **state)
+static void a_file_system_without_locks_is_noted(void **state)
 {
     static const int errors[] = { ENOLCK, EOPNOTSUPP, EINVAL };
     (void)state;
@@ -121,7 +121,7 @@ static void no_locks_here_is_said(void **state)
 
 /* Lets another run sign the lock file on a file system whose locks have no effect.  Expects that
  * the first run detects the new signature. */
-static void who_has_lost_it_is_told(void **state)
+static void a_lost_lock_is_detected(void **state)
 {
     int mine, status;
     (void)state;
@@ -154,10 +154,10 @@ static void who_has_lost_it_is_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(is_taken_once_and_leaves_nothing),
-        CASE(a_file_that_is_gone_is_no_lock),
-        CASE(no_locks_here_is_said),
-        CASE(who_has_lost_it_is_told),
+        CASE(a_lock_is_taken_once_and_leaves_no_file),
+        CASE(a_removed_lock_file_is_no_lock),
+        CASE(a_file_system_without_locks_is_noted),
+        CASE(a_lost_lock_is_detected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
