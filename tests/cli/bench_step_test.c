@@ -48,7 +48,7 @@ static double least_unaccounted(const char *folder, const char *arguments, json_
 
 /* Checks that the times of the parts add up to the time of the step, and that named parts account
  * for nearly all of that time. */
-static void a_step_is_accounted_for(void **state)
+static void the_parts_of_a_step_add_up(void **state)
 {
     static const char *const calls[] = {
         "bench step gpt --layers 2 --width 64 --global-batch 8 --micro-batch 2 --workers 2 "
@@ -138,7 +138,7 @@ static void a_prediction_stands_beside_the_measurement(void **state)
     assert_says(r.err, "--predict is for workers of one host");
 }
 
-static void nonsense_is_a_usage_error(void **state)
+static void invalid_options_are_usage_errors(void **state)
 {
     static command_result r;
     run_command(&r, *state, "bench step mlp --checkpoint x");
@@ -160,12 +160,12 @@ static void nonsense_is_a_usage_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_is_accounted_for),
+        cmocka_unit_test(the_parts_of_a_step_add_up),
         cmocka_unit_test(samples_are_those_of_the_steps_that_count),
         cmocka_unit_test(operations_are_those_of_the_definition),
         cmocka_unit_test(more_workers_are_compared),
         cmocka_unit_test(a_prediction_stands_beside_the_measurement),
-        cmocka_unit_test(nonsense_is_a_usage_error),
+        cmocka_unit_test(invalid_options_are_usage_errors),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

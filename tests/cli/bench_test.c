@@ -134,7 +134,7 @@ static void constants_are_kept(void **state)
     assert_non_null(strstr(r.err, "tuning file: cannot open '/nowhere/x': No such file"));
 }
 
-static void nonsense_is_a_usage_error(void **state)
+static void invalid_options_are_usage_errors(void **state)
 {
     static const char *const calls[] = { "bench al_reduce", "bench all_reduce --bytes 3",
                                          "bench all_reduce --bytes 8:4", "bench",
@@ -160,7 +160,7 @@ static void nonsense_is_a_usage_error(void **state)
 
 /* Requests impossible algorithms.  Expects a single error message, whether the error is detected
  * before or after all workers have joined. */
-static void an_algorithm_that_cannot_be_is_refused(void **state)
+static void impossible_algorithms_are_refused(void **state)
 {
     static command_result r;
 
@@ -179,7 +179,7 @@ static void an_algorithm_that_cannot_be_is_refused(void **state)
 
 /* Checks that --explain says when only one algorithm is possible, and prints the number of bytes
  * moved. */
-static void everything_is_explained(void **state)
+static void explain_prints_choices_and_bytes(void **state)
 {
     static command_result r;
 
@@ -212,7 +212,7 @@ static void help_names_every_operation(void **state)
 
 /* Checks that Ctrl-C and timeout(1) end the benchmark in the middle, without a message.  The signal
  * is sent after the first line, when the benchmark still has seconds to run. */
-static void a_request_to_stop_ends_it(void **state)
+static void a_stop_request_ends_the_benchmark(void **state)
 {
     static command_result r;
     (void)run_shell(&r, *state,
@@ -230,12 +230,12 @@ int main(void)
         cmocka_unit_test(every_operation_is_verified),
         cmocka_unit_test(every_type_and_place_is_verified),
         cmocka_unit_test(algorithms_are_explained),
-        cmocka_unit_test(an_algorithm_that_cannot_be_is_refused),
-        cmocka_unit_test(everything_is_explained),
+        cmocka_unit_test(impossible_algorithms_are_refused),
+        cmocka_unit_test(explain_prints_choices_and_bytes),
         cmocka_unit_test(constants_are_kept),
         cmocka_unit_test(help_names_every_operation),
-        cmocka_unit_test(nonsense_is_a_usage_error),
-        cmocka_unit_test(a_request_to_stop_ends_it),
+        cmocka_unit_test(invalid_options_are_usage_errors),
+        cmocka_unit_test(a_stop_request_ends_the_benchmark),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

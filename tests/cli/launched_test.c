@@ -109,7 +109,7 @@ static void run_in(command_result *r, const char *folder, const char *names, con
     (void)run_shell(r, folder, line);
 }
 
-static void half_a_job_is_refused(void **state)
+static void an_incomplete_job_environment_is_refused(void **state)
 {
     for (size_t i = 0; i < HALVES; i++)
         for (size_t k = 0; k < REFUSING; k++) {
@@ -126,7 +126,7 @@ static void half_a_job_is_refused(void **state)
 
 /* Checks that --mpi does not bypass the refusal.  MPI determines the ranks only in processes that
  * it has started. */
-static void mpi_is_no_way_around_it(void **state)
+static void mpi_does_not_bypass_the_refusal(void **state)
 {
     static command_result r;
     run_in(&r, *state, "RANK=0 WORLD_SIZE=4", "bench barrier --mpi");
@@ -179,7 +179,7 @@ static void help_is_never_refused(void **state)
 
 /* Checks that commands run as a single process in an allocation, in a job of one process, and with
  * variables left over from another job. */
-static void alone_stays_alone(void **state)
+static void single_processes_run_as_usual(void **state)
 {
     static const char *const names[] = {
         "SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=4", /* sbatch */
@@ -205,7 +205,7 @@ static void alone_stays_alone(void **state)
 
 /* Starts our launcher in a task of srun, and in a worker of another launcher of ours.  Expects that
  * it starts the job that its command line describes. */
-static void a_launcher_may_be_a_task(void **state)
+static void a_launcher_may_run_under_another_launcher(void **state)
 {
     static command_result r;
     run_in(&r, *state,
@@ -222,12 +222,12 @@ static void a_launcher_may_be_a_task(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(half_a_job_is_refused),
-        cmocka_unit_test(mpi_is_no_way_around_it),
+        cmocka_unit_test(an_incomplete_job_environment_is_refused),
+        cmocka_unit_test(mpi_does_not_bypass_the_refusal),
         cmocka_unit_test(a_job_that_cannot_be_joined_is_refused),
         cmocka_unit_test(help_is_never_refused),
-        cmocka_unit_test(alone_stays_alone),
-        cmocka_unit_test(a_launcher_may_be_a_task),
+        cmocka_unit_test(single_processes_run_as_usual),
+        cmocka_unit_test(a_launcher_may_run_under_another_launcher),
     };
     return cmocka_run_group_tests(tests, train_once, remove_folder);
 }

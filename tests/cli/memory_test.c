@@ -16,7 +16,7 @@
 #define MODEL             MODEL_OF("8")
 #define PLAN              "plan " OPTIONS_OF("8")
 
-static void a_whole_copy_is_refused(void **state)
+static void a_complete_copy_is_refused(void **state)
 {
     static command_result r;
     run_command(&r, *state, MODEL "--workers 8 --hosts 8 --host-memory 46 --strategy ddp");
@@ -32,7 +32,7 @@ static void a_whole_copy_is_refused(void **state)
 
 /* Runs commands that are refused for lack of memory.  Expects that the advice in the message names
  * no option that would be refused, too. */
-static void advice_can_be_taken(void **state)
+static void refusals_advise_only_usable_options(void **state)
 {
     static command_result r;
     run_command(&r, *state, MODEL "--workers 8 --hosts 8 --host-memory 66 --sdc-check 1");
@@ -50,7 +50,7 @@ static void advice_can_be_taken(void **state)
     assert_says(r.err, "choose --strategy zero1");
 }
 
-static void parts_of_it_are_made_and_trained(void **state)
+static void a_sharded_model_is_created_and_trained(void **state)
 {
     static command_result r;
     char                  whole[65], parts[65];
@@ -66,7 +66,7 @@ static void parts_of_it_are_made_and_trained(void **state)
 
 /* Checks that two hosts succeed with states in files if neither has memory for half of the
  * states. */
-static void files_hold_what_memory_does_not(void **state)
+static void offloaded_states_need_not_fit_into_memory(void **state)
 {
     static command_result r;
     char                  whole[65], parts[65];
@@ -102,7 +102,7 @@ static void run_as_planned(const char *folder, const char *options)
         fail_msg("%s: %s", line, r.err);
 }
 
-static void what_is_planned_runs(void **state)
+static void runs_fit_into_their_plan(void **state)
 {
     static const char *const ways[] = {
         LAYERS_OF("4", "8") "--workers 4 --hosts 2 --strategy ddp",
@@ -123,7 +123,7 @@ static void what_is_planned_runs(void **state)
     "--global-batch 24 --bucket-mb 1 --lr 1e-3 --quiet --steps 3 --activation-checkpointing "      \
     "--offload optimizer,parameters:/tmp "
 
-static void so_does_what_is_planned_with_files(void **state)
+static void offloaded_runs_fit_into_their_plan(void **state)
 {
     if (LKI_SANITIZED)
         skip(); /* sanitizers need more memory than a host has */
@@ -134,7 +134,7 @@ static void so_does_what_is_planned_with_files(void **state)
 /* Checks the copies in a plan.  For asynchronous checkpoints one worker of a host has a copy.  Rank
  * 0 has a copy of everything, with files or if workers may be lost; otherwise each host's writer
  * has a copy of its part.  Each worker has a copy of the moving mean that it evaluates. */
-static void so_do_copies(void **state)
+static void runs_with_copies_fit_into_their_plan(void **state)
 {
     static const char *const ways[] = {
         "--hosts 1 --strategy zero3 --offload optimizer,parameters:/tmp --checkpoint files",
@@ -153,7 +153,7 @@ static void so_do_copies(void **state)
 }
 
 /* Checks that the limit also covers memory outside of the plan: the stacks of many threads. */
-static void the_limit_holds(void **state)
+static void the_limit_covers_memory_outside_the_plan(void **state)
 {
     static command_result r;
     if (LKI_SANITIZED)
@@ -197,7 +197,7 @@ static bool run_within(command_result *r, const char *folder, double bytes, cons
 }
 
 /* Checks that a run needs no more memory than its plan, plus some MiB for the launcher. */
-static void a_plan_is_enough(void **state)
+static void a_run_needs_no_more_than_its_plan(void **state)
 {
     const double          launcher = 16 << 20;
     static command_result r;
@@ -220,15 +220,15 @@ static void a_plan_is_enough(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_whole_copy_is_refused),
-        cmocka_unit_test(advice_can_be_taken),
-        cmocka_unit_test(parts_of_it_are_made_and_trained),
-        cmocka_unit_test(files_hold_what_memory_does_not),
-        cmocka_unit_test(what_is_planned_runs),
-        cmocka_unit_test(so_does_what_is_planned_with_files),
-        cmocka_unit_test(so_do_copies),
-        cmocka_unit_test(the_limit_holds),
-        cmocka_unit_test(a_plan_is_enough),
+        cmocka_unit_test(a_complete_copy_is_refused),
+        cmocka_unit_test(refusals_advise_only_usable_options),
+        cmocka_unit_test(a_sharded_model_is_created_and_trained),
+        cmocka_unit_test(offloaded_states_need_not_fit_into_memory),
+        cmocka_unit_test(runs_fit_into_their_plan),
+        cmocka_unit_test(offloaded_runs_fit_into_their_plan),
+        cmocka_unit_test(runs_with_copies_fit_into_their_plan),
+        cmocka_unit_test(the_limit_covers_memory_outside_the_plan),
+        cmocka_unit_test(a_run_needs_no_more_than_its_plan),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

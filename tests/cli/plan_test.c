@@ -99,7 +99,7 @@ static void sync_batchnorm_takes_more(void **state)
 }
 
 /* Checks that a strategy is never omitted without a reason. */
-static void says_why_a_strategy_cannot(void **state)
+static void an_impossible_strategy_has_its_reason(void **state)
 {
     static command_result r;
     run_command(&r, *state, MLP "--workers 4 --hosts 4 --shard-size 2");
@@ -169,7 +169,7 @@ static void times_follow_from_rates(void **state)
 }
 
 /* Checks the time of file transfers: moments of 4810 parameters, in two chunks' buffers or more. */
-static void files_take_their_time(void **state)
+static void offloading_takes_the_predicted_time(void **state)
 {
     static command_result r;
     const double          update = 4 * 4810 * (4 + 3 * 3 + (2 + 5 + 4) / 2.) / 1e9;
@@ -196,7 +196,7 @@ static void files_take_their_time(void **state)
     assert_non_null(strstr(r.err, "must be optimizer, parameters, activations, or several"));
 }
 
-static void more_workers_go_to_thousands(void **state)
+static void predictions_reach_thousands_of_workers(void **state)
 {
     static command_result r;
     run_command(&r, *state, MLP "--workers 8 --hosts 4 " GIVEN "--bandwidth 1e9");
@@ -209,7 +209,7 @@ static void more_workers_go_to_thousands(void **state)
     assert_says_not(r.out, "\n      4 ");
 }
 
-static void chooses_what_fits(void **state)
+static void the_chosen_strategy_fits_into_memory(void **state)
 {
     static command_result r;
     run_command(&r, *state, MLP "--workers 8 --hosts 4 --json");
@@ -248,7 +248,7 @@ static void measures_this_machine(void **state)
 
 /* Plans a billion parameters in 25 layers of 4e7.  A layer has 160 MB, which is a whole number of
  * blocks. */
-static void a_number_of_parameters_will_do(void **state)
+static void a_model_may_be_given_by_its_parameter_count(void **state)
 {
     static command_result r;
     const double          p = 1e9;
@@ -281,7 +281,7 @@ static void a_number_of_parameters_will_do(void **state)
 
 /* Plans a model by its name and by its number of parameters.  Expects equal numbers for ddp, and
  * nearly equal numbers for zero1. */
-static void a_number_says_what_its_model_does(void **state)
+static void a_parameter_count_gives_the_plan_of_its_model(void **state)
 {
     static command_result bare, mlp;
     static const char *const fields[] = { "\"parameters\"", "\"optimizer\"", "\"gradients\"",
@@ -319,7 +319,7 @@ static void any_size_is_planned_at_once(void **state)
 }
 
 /* Checks that the file of --init must exist, as for train. */
-static void weights_to_begin_with_are_there(void **state)
+static void the_file_of_init_must_exist(void **state)
 {
     static command_result r;
     run_command(&r, *state, MLP "--init /nowhere.safetensors");
@@ -327,7 +327,7 @@ static void weights_to_begin_with_are_there(void **state)
     assert_says(r.err, "/nowhere.safetensors");
 }
 
-static void says_what_is_wrong(void **state)
+static void mistakes_are_named(void **state)
 {
     static const struct {
         const char *line, *text;
@@ -382,18 +382,18 @@ int main(void)
         cmocka_unit_test(surviving_takes_memory),
         cmocka_unit_test(one_host_sends_nothing),
         cmocka_unit_test(sync_batchnorm_takes_more),
-        cmocka_unit_test(says_why_a_strategy_cannot),
+        cmocka_unit_test(an_impossible_strategy_has_its_reason),
         cmocka_unit_test(a_model_may_be_larger_than_the_machine),
-        cmocka_unit_test(a_number_of_parameters_will_do),
-        cmocka_unit_test(a_number_says_what_its_model_does),
+        cmocka_unit_test(a_model_may_be_given_by_its_parameter_count),
+        cmocka_unit_test(a_parameter_count_gives_the_plan_of_its_model),
         cmocka_unit_test(times_follow_from_rates),
-        cmocka_unit_test(files_take_their_time),
-        cmocka_unit_test(more_workers_go_to_thousands),
-        cmocka_unit_test(chooses_what_fits),
+        cmocka_unit_test(offloading_takes_the_predicted_time),
+        cmocka_unit_test(predictions_reach_thousands_of_workers),
+        cmocka_unit_test(the_chosen_strategy_fits_into_memory),
         cmocka_unit_test(measures_this_machine),
         cmocka_unit_test(any_size_is_planned_at_once),
-        cmocka_unit_test(weights_to_begin_with_are_there),
-        cmocka_unit_test(says_what_is_wrong),
+        cmocka_unit_test(the_file_of_init_must_exist),
+        cmocka_unit_test(mistakes_are_named),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

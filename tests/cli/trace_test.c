@@ -179,7 +179,7 @@ static void a_trace_accounts_for_every_step(void **state)
 }
 
 /* Checks that helpers of the pool have separate tracks. */
-static void threads_have_tracks(void **state)
+static void each_thread_has_a_trace_track(void **state)
 {
     trace  t       = read_trace(*state, "t0.json");
     size_t helpers = 0;
@@ -200,7 +200,7 @@ static void a_failed_run_leaves_a_trace(void **state)
     close_trace(&t);
 }
 
-static void a_killed_rank_leaves_what_it_had_written(void **state)
+static void the_trace_of_a_killed_rank_is_kept(void **state)
 {
     static command_result r;
     (void)run_shell(&r, *state,
@@ -227,9 +227,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_trace_accounts_for_every_step),
-        cmocka_unit_test(threads_have_tracks),
+        cmocka_unit_test(each_thread_has_a_trace_track),
         cmocka_unit_test(a_failed_run_leaves_a_trace),
-        cmocka_unit_test(a_killed_rank_leaves_what_it_had_written),
+        cmocka_unit_test(the_trace_of_a_killed_rank_is_kept),
         cmocka_unit_test(a_trace_that_cannot_be_written_is_an_error),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -30,7 +30,7 @@ static void the_last_line_is_the_weights(void **state)
     assert_string_not_equal(one, other);
 }
 
-static void a_config_file_is_the_same_options(void **state)
+static void a_config_file_has_the_effect_of_its_options(void **state)
 {
     static command_result r;
     char                  by_line[65], by_file[65], over[65], line_over[65];
@@ -127,7 +127,7 @@ static void a_signal_saves_and_has_status_75(void **state)
 
 /* Checks --ema.  A very slow mean still has the values of the first steps, and has learned
  * nothing. */
-static void moving_means_write_and_are_evaluated(void **state)
+static void moving_means_are_sampled_and_evaluated(void **state)
 {
     static const char sample[] = "sample mean --prompt ab --tokens 40 --temperature 0 ";
     static command_result mean, model, slow;
@@ -154,7 +154,7 @@ static void moving_means_write_and_are_evaluated(void **state)
     assert_says(model.out, "abcdefgabcdefg");
 }
 
-static void groups_are_read(void **state)
+static void parameter_groups_are_read(void **state)
 {
     static command_result r;
     char                  one[65], two[65], other[65];
@@ -203,7 +203,7 @@ static void a_limit_is_a_normal_end(void **state)
     assert_says(r.err, "--min-delta needs --patience N");
 }
 
-static void a_trained_gpt_writes(void **state)
+static void a_trained_gpt_generates_text(void **state)
 {
     static const char     sample[] = "sample run --prompt ab --tokens 40 ";
     static command_result r, again;
@@ -316,7 +316,7 @@ static void a_default_is_recorded(void **state)
 
 /* Checks --kernels onednn.  Without the module the error names the package; with it the run is
  * labelled. */
-static void other_kernels_are_named(void **state)
+static void runs_with_other_kernels_are_labelled(void **state)
 {
     static command_result r;
     (void)run_shell(&r, *state,
@@ -339,7 +339,7 @@ static void other_kernels_are_named(void **state)
 
 /* Checks that two of the four virtual workers are dropped in each step, and that the run is
  * labelled not exact. */
-static void backup_workers_are_labelled(void **state)
+static void runs_with_backup_workers_are_labelled(void **state)
 {
     static command_result r;
     run_command(&r, *state, MLP "--steps 3 --workers 2 --backup-workers 1 --quiet --log b.log "
@@ -357,7 +357,7 @@ static void backup_workers_are_labelled(void **state)
 
 /* Checks that a run is labelled not exact if it resumes, directly or indirectly, from a run with
  * that label. */
-static void and_so_is_what_goes_on_from_them(void **state)
+static void runs_resumed_from_backup_workers_are_labelled(void **state)
 {
     static command_result r;
     run_command(&r, *state, MLP "--steps 3 --workers 2 --backup-workers 1 --checkpoint g");
@@ -380,7 +380,7 @@ static void and_so_is_what_goes_on_from_them(void **state)
     }
 }
 
-static void and_refused_where_they_are_not_for(void **state)
+static void unsupported_backup_workers_are_refused(void **state)
 {
     static const char *const cases[][2] = {
         { "train mlp " DATA "--hosts 2 ", "--backup-workers is for workers of one host" },
@@ -411,21 +411,21 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_last_line_is_the_weights),
-        cmocka_unit_test(a_config_file_is_the_same_options),
+        cmocka_unit_test(a_config_file_has_the_effect_of_its_options),
         cmocka_unit_test(a_config_file_is_quoted_in_errors),
         cmocka_unit_test(a_loss_that_is_not_finite_has_status_3),
         cmocka_unit_test(weights_that_are_not_finite_are_refused),
         cmocka_unit_test(an_end_that_is_not_finite_has_status_3),
         cmocka_unit_test(a_signal_saves_and_has_status_75),
-        cmocka_unit_test(moving_means_write_and_are_evaluated),
-        cmocka_unit_test(groups_are_read),
+        cmocka_unit_test(moving_means_are_sampled_and_evaluated),
+        cmocka_unit_test(parameter_groups_are_read),
         cmocka_unit_test(a_limit_is_a_normal_end),
-        cmocka_unit_test(a_trained_gpt_writes),
+        cmocka_unit_test(a_trained_gpt_generates_text),
         cmocka_unit_test(a_default_is_recorded),
-        cmocka_unit_test(other_kernels_are_named),
-        cmocka_unit_test(backup_workers_are_labelled),
-        cmocka_unit_test(and_so_is_what_goes_on_from_them),
-        cmocka_unit_test(and_refused_where_they_are_not_for),
+        cmocka_unit_test(runs_with_other_kernels_are_labelled),
+        cmocka_unit_test(runs_with_backup_workers_are_labelled),
+        cmocka_unit_test(runs_resumed_from_backup_workers_are_labelled),
+        cmocka_unit_test(unsupported_backup_workers_are_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -6,7 +6,7 @@
  */
 #include "cli/command.h"
 
-static void the_overview_teaches(void **state)
+static void the_overview_shows_commands_and_examples(void **state)
 {
     static command_result r;
     run_command(&r, *state, "");
@@ -256,7 +256,7 @@ static void a_full_output_is_no_success(void **state)
     }
 }
 
-static void what_is_not_there_is_no_usage_error(void **state)
+static void a_missing_file_is_no_usage_error(void **state)
 {
     static const struct {
         const char *arguments, *message;
@@ -281,13 +281,13 @@ static void what_is_not_there_is_no_usage_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_overview_teaches),
+        cmocka_unit_test(the_overview_shows_commands_and_examples),
         cmocka_unit_test(every_command_has_help_and_a_man_page),
         cmocka_unit_test(each_mistake_has_its_error),
         cmocka_unit_test(mistakes_of_a_file_name_its_lines),
         cmocka_unit_test(a_closed_input_or_output_is_no_success),
         cmocka_unit_test(a_full_output_is_no_success),
-        cmocka_unit_test(what_is_not_there_is_no_usage_error),
+        cmocka_unit_test(a_missing_file_is_no_usage_error),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

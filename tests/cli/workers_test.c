@@ -12,7 +12,7 @@ static void read_proc(pid_t pid, const char *name, char *out, size_t bytes)
     (void)fclose(file);
 }
 
-static void workers_have_their_names(void **state)
+static void worker_processes_have_names(void **state)
 {
     static job j;
     job_start(&j, *state, 3, MLP "--steps 100000000 --log pipe");
@@ -31,7 +31,7 @@ static void workers_have_their_names(void **state)
 }
 
 /* Checks that the command works even if its file is removed (as in an upgrade) while it starts. */
-static void workers_need_no_name(void **state)
+static void workers_start_from_a_removed_command(void **state)
 {
     static command_result r;
     char                  wanted[65], digits[65];
@@ -48,8 +48,8 @@ static void workers_need_no_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(workers_have_their_names),
-        cmocka_unit_test(workers_need_no_name),
+        cmocka_unit_test(worker_processes_have_names),
+        cmocka_unit_test(workers_start_from_a_removed_command),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

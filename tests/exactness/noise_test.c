@@ -48,7 +48,7 @@ static void assert_figures(const char *options, const figures *want)
         fail_msg("%s: %s, not %s", options, got.text, want->text);
 }
 
-static void it_is_the_same_for_all(void **state)
+static void the_noise_scale_is_equal_on_any_workers(void **state)
 {
     figures want = train("--steps 7 --noise-scale 0.9 --strategy single --workers 1");
     (void)state;
@@ -63,7 +63,7 @@ static void it_is_the_same_for_all(void **state)
     assert_string_not_equal(other.text, want.text);
 }
 
-static void it_goes_on_in_a_checkpoint(void **state)
+static void the_noise_scale_continues_from_a_checkpoint(void **state)
 {
     char    options[256];
     figures want = train("--steps 7 --noise-scale 0.9 --workers 2");
@@ -94,8 +94,8 @@ static int remove_directory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_the_same_for_all),
-        cmocka_unit_test(it_goes_on_in_a_checkpoint),
+        cmocka_unit_test(the_noise_scale_is_equal_on_any_workers),
+        cmocka_unit_test(the_noise_scale_continues_from_a_checkpoint),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

@@ -293,7 +293,7 @@ static void sync_batchnorm_has_the_same_bits(void **state)
     assert_int_not_equal(run(&synced, 8, "7 --strategy zero2 --workers 4").status, 0);
 }
 
-static void a_run_goes_on_anywhere(void **state)
+static void a_run_resumes_on_any_workers(void **state)
 {
     static const char two_by_two[] = "--workers 4 --hosts 2", three[] = "--workers 3";
     (void)state;
@@ -309,7 +309,7 @@ static void a_run_goes_on_anywhere(void **state)
     goes_on_elsewhere(&overflowing, three, two_by_two, want.hash);
 }
 
-static void what_defines_the_result_changes_it(void **state)
+static void result_options_change_the_hash(void **state)
 {
     (void)state;
     static const char *const others[] = { "7 --workers 2 --seed 4", "7 --workers 2 --lr 0.04",
@@ -336,8 +336,8 @@ int main(void)
         cmocka_unit_test(other_optimizers_have_the_same_bits),
         cmocka_unit_test(evaluations_may_follow_skipped_steps),
         cmocka_unit_test(sync_batchnorm_has_the_same_bits),
-        cmocka_unit_test(a_run_goes_on_anywhere),
-        cmocka_unit_test(what_defines_the_result_changes_it),
+        cmocka_unit_test(a_run_resumes_on_any_workers),
+        cmocka_unit_test(result_options_change_the_hash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,7 +98,7 @@ static size_t losses_of(const char *folder, double out[16])
 
 /* Trains on documents of 1 to 40 letters, with a short last batch.  Expects the same losses in any
  * division. */
-static void documents_weigh_what_they_have(void **state)
+static void documents_weigh_by_their_tokens(void **state)
 {
     static const char *const ways[] = {
         "--workers 1", "--workers 2 --strategy zero2", "--workers 3 --worker-mode threads",
@@ -170,7 +170,7 @@ static void make_images(const char *folder)
     "--global-batch 12 --lr 0.05 --momentum 0.9 "
 #define STREAM(name) "--data 'stream:" name "?h=3&w=3&classes=4' "
 
-static void a_stream_is_its_samples_in_order(void **state)
+static void a_stream_trains_on_its_samples_in_order(void **state)
 {
     static const char *const ways[] = {
         "cat records | " TRAIN STREAM("-") "--steps 50 --workers 1",
@@ -197,7 +197,7 @@ static void a_stream_is_its_samples_in_order(void **state)
     assert_string_equal(got, want);
 }
 
-static void a_run_goes_on_with_a_file_and_not_with_a_pipe(void **state)
+static void a_run_resumes_from_a_file_but_not_from_a_pipe(void **state)
 {
     char want[65], got[65];
     make_images(*state);
@@ -217,7 +217,7 @@ static void a_run_goes_on_with_a_file_and_not_with_a_pipe(void **state)
 /* A shell line for a pipe with 13 records that no process closes. */
 #define PAUSED "rm -f p; mkfifo p && exec 3<>p && head -c 133 records >&3; "
 
-static void a_stream_that_pauses_can_be_left(void **state)
+static void a_pausing_stream_times_out_and_can_be_stopped(void **state)
 {
     char want[65], got[65];
     make_images(*state);
@@ -258,7 +258,7 @@ static void bad_streams_are_refused(void **state)
         run_line(*state, bad[i].line, bad[i].status, NULL, bad[i].text);
 }
 
-static void tokens_of_a_stream(void **state)
+static void tokens_of_a_stream_give_the_same_bits(void **state)
 {
     static const char *const ways[] = { "--workers 1", "--workers 2", "--workers 3" };
     char                     line[1024], want[65] = "", got[65];
@@ -415,12 +415,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(archives_give_the_same_bits),
-        cmocka_unit_test(documents_weigh_what_they_have),
-        cmocka_unit_test(a_stream_is_its_samples_in_order),
-        cmocka_unit_test(a_run_goes_on_with_a_file_and_not_with_a_pipe),
-        cmocka_unit_test(a_stream_that_pauses_can_be_left),
+        cmocka_unit_test(documents_weigh_by_their_tokens),
+        cmocka_unit_test(a_stream_trains_on_its_samples_in_order),
+        cmocka_unit_test(a_run_resumes_from_a_file_but_not_from_a_pipe),
+        cmocka_unit_test(a_pausing_stream_times_out_and_can_be_stopped),
         cmocka_unit_test(bad_streams_are_refused),
-        cmocka_unit_test(tokens_of_a_stream),
+        cmocka_unit_test(tokens_of_a_stream_give_the_same_bits),
         cmocka_unit_test(archives_of_a_stream_are_those_of_files),
         cmocka_unit_test(weights_and_labels_count_alike_on_any_workers),
         cmocka_unit_test(a_weighted_loss_is_that_of_its_classes),

@@ -105,7 +105,7 @@ int __wrap_fsync(int fd)
 
 /* ---- Runs -------------------------------------------------------------------------------- */
 
-static bool look(void *context)
+static bool count_step(void *context)
 {
     (void)context;
     uint32_t steps = atomic_fetch_add(&now.steps, 1) + 1;
@@ -114,7 +114,7 @@ static bool look(void *context)
 
 static lk_train_result result;
 
-static lk_status work(lk_comm *comm, void *context)
+static lk_status run_training(lk_comm *comm, void *context)
 {
     own = true;
     return lk_train_run(comm, context, &result);
@@ -137,7 +137,7 @@ static lk_train_config config_of(const char *dir, uint64_t every)
                               .resume           = true,
                               .resume_step      = -1,
                               .log              = "log",
-                              .stop             = look,
+                              .stop             = count_step,
                               .quiet            = true };
 }
 
@@ -145,7 +145,7 @@ static lk_status train(lk_train_config config)
 {
     atomic_store(&now.steps, 0);
     lk_status status = lk_train_check(&config);
-    return status == LK_OK ? lk_launch_threads(1, 0, work, &config) : status;
+    return status == LK_OK ? lk_launch_threads(1, 0, run_training, &config) : status;
 }
 
 static lk_status train_in(const char *dir)
@@ -172,7 +172,7 @@ static bool has_line(const char *path, const char *text)
 
 /* ---- Tests ------------------------------------------------------------------------------- */
 
-static void later_steps_do_not_reach_what_is_written(void **state)
+static void later_steps_do_not_change_a_pending_checkpoint(void **state)
 {
     lk_train_config waits = config_of("waits", 3), goes_on = config_of("goes-on", 3);
     lk_train_cost   cost;
@@ -206,7 +206,7 @@ static void later_steps_do_not_reach_what_is_written(void **state)
     assert_int_equal(cost.snapshot, 0);
 }
 
-static void a_newer_one_waits_and_so_does_the_end(void **state)
+static void newer_checkpoints_and_the_end_wait_for_the_writer(void **state)
 {
     (void)state;
     now.hold = 4;
@@ -218,7 +218,7 @@ static void a_newer_one_waits_and_so_does_the_end(void **state)
     assert_int_equal(system("test -z \"$(ls -d waits/.tmp* 2>/dev/null)\""), 0);
 }
 
-static void a_full_disk_ends_only_what_cannot_try_again(void **state)
+static void a_full_disk_ends_the_run_only_at_the_last_checkpoint(void **state)
 {
     lk_train_config config = config_of("full", 4);
     (void)state;
@@ -234,7 +234,7 @@ static void a_full_disk_ends_only_what_cannot_try_again(void **state)
 /* Runs with evaluations that improve each time.  The writer has no space for the checkpoint of step
  * 6, and the run is asked to stop after it.  Then step 3 must still be the best, and on the
  * disk. */
-static void what_was_refused_is_not_the_best(void **state)
+static void a_failed_checkpoint_is_not_the_best(void **state)
 {
     lk_train_config config = config_of("full", 0);
     (void)state;
@@ -268,7 +268,7 @@ static int run_until(long fatal)
     return WEXITSTATUS(status);
 }
 
-static void a_death_at_any_call_leaves_what_resuming_needs(void **state)
+static void a_death_at_any_call_leaves_a_resumable_run(void **state)
 {
     char want[65];
     long fatal = 1;
@@ -320,11 +320,11 @@ static int clear_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(later_steps_do_not_reach_what_is_written),
-        TEST(a_newer_one_waits_and_so_does_the_end),
-        TEST(a_full_disk_ends_only_what_cannot_try_again),
-        TEST(what_was_refused_is_not_the_best),
-        TEST(a_death_at_any_call_leaves_what_resuming_needs),
+        TEST(later_steps_do_not_change_a_pending_checkpoint),
+        TEST(newer_checkpoints_and_the_end_wait_for_the_writer),
+        TEST(a_full_disk_ends_the_run_only_at_the_last_checkpoint),
+        TEST(a_failed_checkpoint_is_not_the_best),
+        TEST(a_death_at_any_call_leaves_a_resumable_run),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

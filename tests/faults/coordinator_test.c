@@ -46,7 +46,7 @@ static void assert_went_on(job *j, const char *wanted, pid_t last, uint32_t kill
 
 /* Stops the coordinator while the run makes steps, then kills the coordinator.  A worker that dies
  * during that time must be reported afterwards. */
-static void steps_are_made_without_one(void **state)
+static void steps_continue_without_a_coordinator(void **state)
 {
     static job j;
     char       wanted[65];
@@ -67,7 +67,7 @@ static void steps_are_made_without_one(void **state)
     assert_says(j.result.err, " took over virtual worker");
 }
 
-static void any_number_may_be_killed(void **state)
+static void any_number_of_coordinators_may_be_killed(void **state)
 {
     static job j;
     char       wanted[65];
@@ -93,7 +93,7 @@ static void any_number_may_be_killed(void **state)
 }
 
 /* Kills the coordinators of both hosts, in turn and at once, and a worker in between. */
-static void those_of_hosts_may_be_killed(void **state)
+static void coordinators_of_several_hosts_may_be_killed(void **state)
 {
     static const char *const lines[] = {
         TOLD "--hosts 2 --steps 60",
@@ -130,7 +130,7 @@ static void those_of_hosts_may_be_killed(void **state)
 
 /* Control: kills the keeper.  Unlike the death of a coordinator, the death of a keeper ends all its
  * processes. */
-static void the_keeper_takes_all_with_it(void **state)
+static void the_death_of_the_keeper_ends_all_processes(void **state)
 {
     static job j;
     job_start(&j, *state, 2, TOLD "--steps 60");
@@ -146,10 +146,10 @@ static void the_keeper_takes_all_with_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(steps_are_made_without_one, begin_afresh),
-        cmocka_unit_test_setup(any_number_may_be_killed, begin_afresh),
-        cmocka_unit_test_setup(those_of_hosts_may_be_killed, begin_afresh),
-        cmocka_unit_test_setup(the_keeper_takes_all_with_it, begin_afresh),
+        cmocka_unit_test_setup(steps_continue_without_a_coordinator, begin_afresh),
+        cmocka_unit_test_setup(any_number_of_coordinators_may_be_killed, begin_afresh),
+        cmocka_unit_test_setup(coordinators_of_several_hosts_may_be_killed, begin_afresh),
+        cmocka_unit_test_setup(the_death_of_the_keeper_ends_all_processes, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

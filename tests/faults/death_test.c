@@ -25,7 +25,7 @@ static void say_taken(const char *what, uint32_t workers, uint32_t rank, double 
                   1e3 * seconds);
 }
 
-static void killed_at_the_start(void **state)
+static void a_worker_killed_at_the_start_is_named(void **state)
 {
     static job j;
     if (access("/proc/thread-self/children", F_OK) != 0) {
@@ -43,7 +43,7 @@ static void killed_at_the_start(void **state)
         }
 }
 
-static void killed_in_a_step(void **state)
+static void a_worker_killed_in_a_step_is_named(void **state)
 {
     static job j;
     char       wanted[65];
@@ -64,7 +64,7 @@ static void killed_in_a_step(void **state)
 }
 
 /* Ends a worker by other signals, which must be reported in the same way. */
-static void ended_by_other_signals(void **state)
+static void workers_ended_by_other_signals_are_named(void **state)
 {
     static const int signals[] = { SIGSEGV, SIGABRT, SIGBUS };
     static job       j;
@@ -90,7 +90,7 @@ static void ended_by_other_signals(void **state)
     "--validation 0.95 --eval-every 1 --virtual-workers 4 --hidden 256 "                           \
     "--global-batch 8 --lr 0.05 "
 
-static void killed_while_evaluating(void **state)
+static void a_worker_killed_while_evaluating_is_named(void **state)
 {
     static job j;
     for (uint32_t workers = 2; workers <= JOB_WORKERS_MAX; workers += lki_thorough() ? 1 : 2)
@@ -183,7 +183,7 @@ static void hit_while_saving(const char *folder, uint32_t workers, uint32_t rank
     }
 }
 
-static void killed_while_saving(void **state)
+static void a_worker_killed_while_saving_is_named(void **state)
 {
     for (uint32_t workers = lki_thorough() ? 2 : 3; workers <= 3; workers++)
         for (uint32_t rank = 0; rank < workers; rank++) {
@@ -221,7 +221,7 @@ static void a_stopped_worker_is_named_after_the_deadline(void **state)
 
 /* Stops a rank that writes a checkpoint.  Other ranks wait longer than usual for a writing rank,
  * but not if that rank is stopped. */
-static void a_writer_that_is_stopped_is_named_too(void **state)
+static void a_worker_stopped_while_saving_is_named(void **state)
 {
     static job  j;
     const char *phase = "";
@@ -256,13 +256,13 @@ static void workers_do_not_outlive_the_launcher(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(killed_at_the_start, begin_afresh),
-        cmocka_unit_test_setup(killed_in_a_step, begin_afresh),
-        cmocka_unit_test_setup(ended_by_other_signals, begin_afresh),
-        cmocka_unit_test_setup(killed_while_evaluating, begin_afresh),
-        cmocka_unit_test_setup(killed_while_saving, begin_afresh),
+        cmocka_unit_test_setup(a_worker_killed_at_the_start_is_named, begin_afresh),
+        cmocka_unit_test_setup(a_worker_killed_in_a_step_is_named, begin_afresh),
+        cmocka_unit_test_setup(workers_ended_by_other_signals_are_named, begin_afresh),
+        cmocka_unit_test_setup(a_worker_killed_while_evaluating_is_named, begin_afresh),
+        cmocka_unit_test_setup(a_worker_killed_while_saving_is_named, begin_afresh),
         cmocka_unit_test_setup(a_stopped_worker_is_named_after_the_deadline, begin_afresh),
-        cmocka_unit_test_setup(a_writer_that_is_stopped_is_named_too, begin_afresh),
+        cmocka_unit_test_setup(a_worker_stopped_while_saving_is_named, begin_afresh),
         cmocka_unit_test_setup(workers_do_not_outlive_the_launcher, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -50,20 +50,20 @@ static void fill_disk(const char *folder, const char *how, const char *says)
     assert_string_equal(digits, wanted);
 }
 
-static void a_full_disk_loses_nothing_older(void **state)
+static void a_full_disk_keeps_older_checkpoints(void **state)
 {
     fill_disk(*state, "", "in writing a checkpoint: cannot ");
 }
 
 /* Fills a disk shared by hosts.  Any host's writer may be the first to find no space.  Expects a
  * message that names this writer. */
-static void a_full_disk_that_hosts_share_loses_nothing_older(void **state)
+static void a_full_shared_disk_keeps_older_checkpoints(void **state)
 {
     fill_disk(*state, "--hosts 2 --strategy zero3",
               "has not written its part of the checkpoint: cannot ");
 }
 
-static void a_directory_that_cannot_be_written_is_said_first(void **state)
+static void an_unwritable_directory_is_reported_first(void **state)
 {
     static command_result r;
     run_unshared(&r, *state,
@@ -80,7 +80,7 @@ static void a_directory_that_cannot_be_written_is_said_first(void **state)
     assert_says_not(r.err, "step 1/"); /* before the first step */
 }
 
-static void a_path_that_is_no_directory_is_said_first(void **state)
+static void a_path_that_is_no_directory_is_reported_first(void **state)
 {
     static command_result r;
     (void)run_shell(&r, *state, "echo > file");
@@ -120,7 +120,7 @@ static void a_full_device_fails_log_and_output(void **state)
 }
 
 /* Sets ulimit -f, which raises SIGXFSZ.  The signal must not end the process. */
-static void a_limit_of_size_is_an_error(void **state)
+static void a_file_size_limit_is_an_error(void **state)
 {
     static command_result r;
     (void)run_shell(&r, *state, "ulimit -f 1; " LK_TEST_COMMAND " " MLP "--workers 2 --steps 5");
@@ -151,7 +151,7 @@ static void make_two(const char *folder)
     assert_int_equal(r.status, 0);
 }
 
-static void damage_is_skipped_with_its_reason(void **state)
+static void damaged_checkpoints_are_skipped_with_the_reason(void **state)
 {
     static const struct {
         const char *how, *reason;
@@ -191,7 +191,7 @@ static void damage_is_skipped_with_its_reason(void **state)
     forget(*state);
 }
 
-static void a_step_that_is_the_same_is_left_alone(void **state)
+static void an_equal_checkpoint_is_not_rewritten(void **state)
 {
     static command_result r;
     char                  wanted[65], digits[65];
@@ -206,7 +206,7 @@ static void a_step_that_is_the_same_is_left_alone(void **state)
     forget(*state);
 }
 
-static void nothing_whole_is_nothing_to_resume(void **state)
+static void a_resume_without_intact_checkpoints_is_refused(void **state)
 {
     static command_result r;
     make_two(*state);
@@ -221,15 +221,15 @@ static void nothing_whole_is_nothing_to_resume(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_full_disk_loses_nothing_older, begin_afresh),
-        cmocka_unit_test_setup(a_full_disk_that_hosts_share_loses_nothing_older, begin_afresh),
-        cmocka_unit_test_setup(a_directory_that_cannot_be_written_is_said_first, begin_afresh),
-        cmocka_unit_test_setup(a_path_that_is_no_directory_is_said_first, begin_afresh),
+        cmocka_unit_test_setup(a_full_disk_keeps_older_checkpoints, begin_afresh),
+        cmocka_unit_test_setup(a_full_shared_disk_keeps_older_checkpoints, begin_afresh),
+        cmocka_unit_test_setup(an_unwritable_directory_is_reported_first, begin_afresh),
+        cmocka_unit_test_setup(a_path_that_is_no_directory_is_reported_first, begin_afresh),
         cmocka_unit_test_setup(a_full_device_fails_log_and_output, begin_afresh),
-        cmocka_unit_test_setup(a_limit_of_size_is_an_error, begin_afresh),
-        cmocka_unit_test_setup(damage_is_skipped_with_its_reason, begin_afresh),
-        cmocka_unit_test_setup(a_step_that_is_the_same_is_left_alone, begin_afresh),
-        cmocka_unit_test_setup(nothing_whole_is_nothing_to_resume, begin_afresh),
+        cmocka_unit_test_setup(a_file_size_limit_is_an_error, begin_afresh),
+        cmocka_unit_test_setup(damaged_checkpoints_are_skipped_with_the_reason, begin_afresh),
+        cmocka_unit_test_setup(an_equal_checkpoint_is_not_rewritten, begin_afresh),
+        cmocka_unit_test_setup(a_resume_without_intact_checkpoints_is_refused, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -12,7 +12,7 @@
 #define ENDLESS "--steps 100000000 --log pipe --flight-recorder fl "
 
 /* Runs inspect, with output files separate from the job's. */
-static void look(const char *folder, command_result *r, const char *options)
+static void inspect_flight(const char *folder, command_result *r, const char *options)
 {
     char aside[64], line[128];
     (void)snprintf(aside, sizeof aside, "%s/look", folder);
@@ -64,7 +64,7 @@ static void a_killed_rank_is_named(void **state)
         job_await_step(&j, HIT_AT);
         job_hit(&j, j.worker[rank], SIGKILL);
         (void)job_wait(&j);
-        look(*state, &r, "--json --last 3");
+        inspect_flight(*state, &r, "--json --last 3");
         assert_int_equal(r.status, 0);
         json_t *report = read_report(&r);
         char    words[64];
@@ -76,7 +76,7 @@ static void a_killed_rank_is_named(void **state)
         assert_true(json_integer_value(json_object_get(killed, "step")) >= HIT_AT);
         assert_int_equal(json_array_size(json_object_get(report, "operations")), 3);
         json_decref(report);
-        look(*state, &r, "");
+        inspect_flight(*state, &r, "");
         assert_int_equal(r.status, 0);
         assert_says(r.out, " death ");
         assert_says(r.out, "operations: the last 20 of ");
@@ -96,7 +96,7 @@ static void a_stopped_rank_is_named_while_the_others_wait(void **state)
         for (double since = seconds_now(); text == NULL; check_waiting(&j, since, "a finding")) {
             (void)read_log(&j, (unsigned long)-1);
             json_decref(report);
-            look(*state, &r, "--json");
+            inspect_flight(*state, &r, "--json");
             report = read_report(&r);
             char words[64];
             (void)snprintf(words, sizeof words, "s for rank %u (stopped, at step ", rank);
@@ -110,32 +110,32 @@ static void a_stopped_rank_is_named_while_the_others_wait(void **state)
     }
 }
 
-static void damage_is_told_and_the_rest_shown(void **state)
+static void damage_is_reported_and_the_rest_is_shown(void **state)
 {
     static command_result r;
     run_command(&r, *state, MLP "--steps 5 --workers 3 --flight-recorder fl");
     assert_int_equal(r.status, 0);
     (void)run_shell(&r, *state, "rm fl/rank-0.flight; truncate -s 100000 fl/rank-1.flight");
-    look(*state, &r, "");
+    inspect_flight(*state, &r, "");
     assert_int_equal(r.status, 1);
     assert_says(r.out, "rank-0.flight: it is not there");
     assert_says(r.out, "rank-1.flight: it was cut short");
     assert_says(r.out, "rank    2  completed ");
     (void)run_shell(&r, *state, "rm fl/rank-2.flight; echo nonsense >fl/rank-1.flight");
-    look(*state, &r, "");
+    inspect_flight(*state, &r, "");
     assert_int_equal(r.status, 1);
     assert_says(r.err, "no flight record could be read; rank-1.flight: it ends after 9 bytes");
 }
 
 /* Starts workers as threads and with `run`.  Records must not contain the environment, and workers
  * without --flight-recorder must not have LOCKSTEP_FLIGHT. */
-static void every_way_to_start_workers_records(void **state)
+static void every_worker_mode_writes_records(void **state)
 {
     static command_result r;
     (void)run_shell(&r, *state, "rm -rf fl");
     run_command(&r, *state, MLP "--steps 5 --workers 2 --worker-mode threads --flight-recorder fl");
     assert_int_equal(r.status, 0);
-    look(*state, &r, "");
+    inspect_flight(*state, &r, "");
     assert_int_equal(r.status, 0);
     assert_says(r.out, "tree_reduce");
     (void)run_shell(&r, *state,
@@ -143,7 +143,7 @@ static void every_way_to_start_workers_records(void **state)
                     " run -n 3 --flight-recorder fl -- " LK_TEST_COMMAND
                     " bench all_reduce --bytes 1K --iterations 3");
     assert_int_equal(r.status, 0);
-    look(*state, &r, "--last 1000");
+    inspect_flight(*state, &r, "--last 1000");
     assert_int_equal(r.status, 0);
     assert_says(r.out, "all_reduce #");
     assert_says(r.out, "3 of 3");
@@ -156,7 +156,7 @@ static void every_way_to_start_workers_records(void **state)
     assert_says(r.out, "[1] .\n");
 }
 
-static void a_directory_that_cannot_be_is_said_first(void **state)
+static void an_invalid_directory_is_reported_first(void **state)
 {
     static command_result r;
     run_command(&r, *state, MLP "--steps 5 --workers 2 --flight-recorder /proc/version");
@@ -175,9 +175,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_rank_is_named),
         cmocka_unit_test(a_stopped_rank_is_named_while_the_others_wait),
-        cmocka_unit_test(damage_is_told_and_the_rest_shown),
-        cmocka_unit_test(every_way_to_start_workers_records),
-        cmocka_unit_test(a_directory_that_cannot_be_is_said_first),
+        cmocka_unit_test(damage_is_reported_and_the_rest_is_shown),
+        cmocka_unit_test(every_worker_mode_writes_records),
+        cmocka_unit_test(an_invalid_directory_is_reported_first),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -158,7 +158,7 @@ static void a_flipped_pack_ends_the_run(void **state)
     assert_says(r.err, "has made other results of virtual worker ");
 }
 
-static void a_worker_that_errs_is_left_out(void **state)
+static void a_worker_with_wrong_gradients_is_excluded(void **state)
 {
     static command_result r, want, got;
     char                  options[128], flips[32], wanted[65], digits[65];
@@ -180,7 +180,7 @@ static void a_worker_that_errs_is_left_out(void **state)
     }
 }
 
-static void nobody_notices_without_audits(void **state)
+static void a_flip_is_not_detected_without_audits(void **state)
 {
     static command_result r, steps;
     char                  wanted[65], digits[65];
@@ -225,7 +225,7 @@ static void read_line(const command_result *r, const char *word, char line[128])
     line[length] = '\0';
 }
 
-static void one_virtual_worker_can_be_made_again(void **state)
+static void verify_recomputes_one_virtual_worker(void **state)
 {
     static command_result r;
     char                  here[128], there[128];
@@ -249,7 +249,7 @@ static void one_virtual_worker_can_be_made_again(void **state)
 }
 
 /* Verifies the only virtual worker of a run, whose loss must be that of the log. */
-static void its_loss_is_that_of_the_log(void **state)
+static void verify_prints_the_loss_of_the_log(void **state)
 {
     static command_result r;
     char                  loss[64];
@@ -263,7 +263,7 @@ static void its_loss_is_that_of_the_log(void **state)
     assert_says(r.out, loss);
 }
 
-static void what_is_not_finite_is_found_again(void **state)
+static void verify_finds_a_non_finite_value_again(void **state)
 {
     static command_result r;
     unsigned long         step = 0;
@@ -284,7 +284,7 @@ static void what_is_not_finite_is_found_again(void **state)
     assert_says(r.err, "there is no step 10: they are numbered from 1, up to 9");
 }
 
-static void what_cannot_be_audited_is_refused(void **state)
+static void options_that_cannot_be_audited_are_refused(void **state)
 {
     static const char *const lines[][2] = {
         { MLP "--workers 2 --sdc-check 1.5", "must be a number above 0 and up to 1" },
@@ -307,13 +307,13 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_flipped_gradient_ends_the_run),
         cmocka_unit_test(a_flipped_pack_ends_the_run),
-        cmocka_unit_test(a_worker_that_errs_is_left_out),
-        cmocka_unit_test(nobody_notices_without_audits),
+        cmocka_unit_test(a_worker_with_wrong_gradients_is_excluded),
+        cmocka_unit_test(a_flip_is_not_detected_without_audits),
         cmocka_unit_test(flipped_parameters_are_found),
-        cmocka_unit_test(one_virtual_worker_can_be_made_again),
-        cmocka_unit_test(its_loss_is_that_of_the_log),
-        cmocka_unit_test(what_is_not_finite_is_found_again),
-        cmocka_unit_test(what_cannot_be_audited_is_refused),
+        cmocka_unit_test(verify_recomputes_one_virtual_worker),
+        cmocka_unit_test(verify_prints_the_loss_of_the_log),
+        cmocka_unit_test(verify_finds_a_non_finite_value_again),
+        cmocka_unit_test(options_that_cannot_be_audited_are_refused),
     };
     if (argc > 1)
         return lki_command_train.main(argc - 1, argv + 1);

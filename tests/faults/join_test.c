@@ -28,7 +28,7 @@ static void finish(job *j, const char *wanted)
 
 /* Lets a late host enter, which copies the model, then kills the first hosts.  Expects that the
  * late host finishes the run. */
-static void the_others_may_be_lost_then(void **state)
+static void a_late_host_finishes_the_run_of_lost_hosts(void **state)
 {
     static job j;
     char       wanted[65];
@@ -45,7 +45,7 @@ static void the_others_may_be_lost_then(void **state)
 
 /* Joins groups of two hosts that share a model: a whole group, or the rest of a group, which then
  * has parts that only the first hosts had. */
-static void groups_are_joined(void **state)
+static void late_hosts_join_hybrid_groups(void **state)
 {
     static job j;
     char       wanted[65];
@@ -71,7 +71,7 @@ static void groups_are_joined(void **state)
 
 /* Loses a host before the first step while another host has its part, too.  Rank 0 is blocked by
  * its log while a replacement is starting. */
-static void one_lost_before_the_first_step_comes_back(void **state)
+static void a_host_lost_before_the_first_step_returns(void **state)
 {
     static job j;
     char       wanted[65];
@@ -89,7 +89,7 @@ static void one_lost_before_the_first_step_comes_back(void **state)
 
 /* Kills a late host in a job that replaces workers.  Expects that the host is restarted like any
  * other host. */
-static void it_may_be_lost_and_comes_again(void **state)
+static void a_lost_late_host_is_restarted(void **state)
 {
     static job j;
     char       wanted[65];
@@ -106,7 +106,7 @@ static void it_may_be_lost_and_comes_again(void **state)
 
 /* Kills a late host's launcher as soon as it has a seat, or its worker when the worker is ready.
  * The other late host enters. */
-static void one_may_be_killed_on_its_way(void **state)
+static void a_late_host_may_be_killed_while_joining(void **state)
 {
     static job j;
     char       wanted[65];
@@ -129,11 +129,11 @@ static void one_may_be_killed_on_its_way(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(the_others_may_be_lost_then, begin_afresh),
-        cmocka_unit_test_setup(groups_are_joined, begin_afresh),
-        cmocka_unit_test_setup(one_lost_before_the_first_step_comes_back, begin_afresh),
-        cmocka_unit_test_setup(it_may_be_lost_and_comes_again, begin_afresh),
-        cmocka_unit_test_setup(one_may_be_killed_on_its_way, begin_afresh),
+        cmocka_unit_test_setup(a_late_host_finishes_the_run_of_lost_hosts, begin_afresh),
+        cmocka_unit_test_setup(late_hosts_join_hybrid_groups, begin_afresh),
+        cmocka_unit_test_setup(a_host_lost_before_the_first_step_returns, begin_afresh),
+        cmocka_unit_test_setup(a_lost_late_host_is_restarted, begin_afresh),
+        cmocka_unit_test_setup(a_late_host_may_be_killed_while_joining, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

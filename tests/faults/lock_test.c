@@ -24,7 +24,7 @@ static void assert_refused(const command_result *r, pid_t holder)
     assert_string_equal(r->out, "");
 }
 
-static void a_second_run_is_told_who_is_there(void **state)
+static void a_second_run_is_refused_and_names_the_first(void **state)
 {
     static const char *const modes[] = { "--log pipe", "--log pipe --worker-mode threads" };
     static job               j;
@@ -53,7 +53,7 @@ static void a_second_run_is_told_who_is_there(void **state)
 }
 
 /* Replaces the lock, as if a file server had granted it to a run on another host. */
-static void a_lock_that_is_lost_ends_the_run(void **state)
+static void a_lost_lock_ends_the_run(void **state)
 {
     static job j;
     job_start(&j, *state, 2, RUN "--checkpoint-every 20 --log pipe");
@@ -73,7 +73,7 @@ static void a_lock_that_is_lost_ends_the_run(void **state)
     forget(*state);
 }
 
-static void what_a_crash_leaves_is_free(void **state)
+static void a_lock_left_by_a_crash_is_free(void **state)
 {
     static job j;
     char       wanted[65];
@@ -92,7 +92,7 @@ static void what_a_crash_leaves_is_free(void **state)
 }
 
 /* Starts several runs at once.  One must do all the work, and the others none. */
-static void of_runs_started_together_one_wins(void **state)
+static void only_one_simultaneous_run_gets_the_lock(void **state)
 {
     enum { ROUNDS = 8, RUNS = 3 };
     static command_result r;
@@ -120,10 +120,10 @@ static void of_runs_started_together_one_wins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_second_run_is_told_who_is_there, begin_afresh),
-        cmocka_unit_test_setup(a_lock_that_is_lost_ends_the_run, begin_afresh),
-        cmocka_unit_test_setup(what_a_crash_leaves_is_free, begin_afresh),
-        cmocka_unit_test_setup(of_runs_started_together_one_wins, begin_afresh),
+        cmocka_unit_test_setup(a_second_run_is_refused_and_names_the_first, begin_afresh),
+        cmocka_unit_test_setup(a_lost_lock_ends_the_run, begin_afresh),
+        cmocka_unit_test_setup(a_lock_left_by_a_crash_is_free, begin_afresh),
+        cmocka_unit_test_setup(only_one_simultaneous_run_gets_the_lock, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

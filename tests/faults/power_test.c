@@ -57,7 +57,7 @@ int __wrap_rename(const char *from, const char *to)
     return result;
 }
 
-static lk_status work(lk_comm *comm, void *context)
+static lk_status run_training(lk_comm *comm, void *context)
 {
     lk_train_result result;
     return lk_train_run(comm, context, &result);
@@ -80,7 +80,7 @@ static lk_status train(bool resume)
                                .log              = "logs/log",
                                .quiet            = true };
     lk_status       status = lk_train_check(&config);
-    return status == LK_OK ? lk_launch_threads(1, 0, work, &config) : status;
+    return status == LK_OK ? lk_launch_threads(1, 0, run_training, &config) : status;
 }
 
 /* Runs in a separate process, in which the power fails at `fatal`.  Returns its exit status. */

@@ -10,7 +10,7 @@
 
 #define ON_CK "--checkpoint ck --resume --steps 20 --workers 2 --quiet "
 
-static void contradictions_are_named(void **state)
+static void contradicting_options_are_named(void **state)
 {
     static const struct {
         const char *options, *named;
@@ -61,7 +61,7 @@ static void contradictions_are_named(void **state)
     forget(*state);
 }
 
-static void infinities_update_nothing(void **state)
+static void a_non_finite_step_updates_nothing(void **state)
 {
     static const char *const modes[] = { "--workers 3", "--workers 2 --worker-mode threads" };
     static command_result    r;
@@ -209,8 +209,8 @@ static void the_example_has_the_same_weights_for_every_n(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(contradictions_are_named, begin_afresh),
-        cmocka_unit_test_setup(infinities_update_nothing, begin_afresh),
+        cmocka_unit_test_setup(contradicting_options_are_named, begin_afresh),
+        cmocka_unit_test_setup(a_non_finite_step_updates_nothing, begin_afresh),
         cmocka_unit_test_setup(cut_data_is_refused, begin_afresh),
         cmocka_unit_test_setup(data_that_change_are_named, begin_afresh),
         cmocka_unit_test_setup(run_reports_the_first_failure, begin_afresh),

@@ -110,7 +110,7 @@ static bool lists_children(void)
     return lists;
 }
 
-static void whoever_is_killed_it_goes_on(void **state)
+static void a_run_restarts_after_any_kill(void **state)
 {
     char wanted[65];
     if (!lists_children())
@@ -138,7 +138,7 @@ static void a_request_to_stop_is_obeyed(void **state)
 }
 
 /* Saves no intermediate checkpoint.  A restart then gains nothing, and the command must give up. */
-static void without_a_newer_checkpoint_it_gives_up(void **state)
+static void a_run_without_newer_checkpoints_gives_up(void **state)
 {
     static job j;
     if (!lists_children())
@@ -158,7 +158,7 @@ static void without_a_newer_checkpoint_it_gives_up(void **state)
 }
 
 /* Injects faults into the only worker of a job with --chaos. */
-static void chaos_hits_one_worker_alone(void **state)
+static void chaos_also_kills_an_only_worker(void **state)
 {
     static command_result r;
     run_command(&r, *state, MLP "--checkpoint ck --workers 1 --steps 100000000 --restart=1 "
@@ -168,7 +168,7 @@ static void chaos_hits_one_worker_alone(void **state)
     assert_says(r.err, "all workers are started again, from the beginning (1 of 1 ");
 }
 
-static void what_it_cannot_mend_ends_it(void **state)
+static void failures_that_a_restart_cannot_repair_end_the_run(void **state)
 {
     static command_result r;
     run_command(&r, *state, MLP SAVES "--steps 60 --workers 2 --lr 1e38");
@@ -187,11 +187,11 @@ static void what_it_cannot_mend_ends_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(whoever_is_killed_it_goes_on, begin_afresh),
+        cmocka_unit_test_setup(a_run_restarts_after_any_kill, begin_afresh),
         cmocka_unit_test_setup(a_request_to_stop_is_obeyed, begin_afresh),
-        cmocka_unit_test_setup(without_a_newer_checkpoint_it_gives_up, begin_afresh),
-        cmocka_unit_test_setup(chaos_hits_one_worker_alone, begin_afresh),
-        cmocka_unit_test_setup(what_it_cannot_mend_ends_it, begin_afresh),
+        cmocka_unit_test_setup(a_run_without_newer_checkpoints_gives_up, begin_afresh),
+        cmocka_unit_test_setup(chaos_also_kills_an_only_worker, begin_afresh),
+        cmocka_unit_test_setup(failures_that_a_restart_cannot_repair_end_the_run, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -32,7 +32,7 @@ static void finish(job *j, const char *wanted)
     assert_undisturbed(j, wanted);
 }
 
-static void a_host_comes_back(void **state)
+static void a_lost_host_returns(void **state)
 {
     static job j;
     char       wanted[65];
@@ -61,7 +61,7 @@ static void a_host_comes_back(void **state)
 
 /* Loses a host with a part of the model.  The host with the replica of that part sends it, and may
  * then be lost. */
-static void a_host_with_a_part_comes_back(void **state)
+static void a_lost_host_with_a_shard_returns(void **state)
 {
     static const struct {
         const char *bits, *way;
@@ -93,7 +93,7 @@ static void a_host_with_a_part_comes_back(void **state)
 }
 
 /* Kills the launcher as soon as it has a seat, or one of its workers when they are ready. */
-static void one_is_killed_on_its_way(void **state)
+static void a_returning_host_may_be_killed_while_starting(void **state)
 {
     static job j;
     char       wanted[65];
@@ -112,7 +112,7 @@ static void one_is_killed_on_its_way(void **state)
 }
 
 /* Kills the entering host, or the host that sends the model, before, while or after it enters. */
-static void anyone_is_killed_at_any_moment(void **state)
+static void hosts_may_be_killed_around_a_return(void **state)
 {
     static job j;
     char       wanted[65];
@@ -149,7 +149,7 @@ static void write_text(const char *folder, int byte)
 
 /* Gives one host other data.  The others detect that before they send it the model, and continue
  * without it. */
-static void one_with_other_data_is_not_let_in(void **state)
+static void a_host_with_other_data_is_refused(void **state)
 {
     static job j;
     char       wanted[65];
@@ -202,23 +202,23 @@ static void stop_as_it_enters(const char *folder, bool a_worker, bool a_launcher
         assert_true(tries++ < 50);
 }
 
-static void a_worker_is_stopped_as_it_enters(void **state)
+static void a_worker_may_be_stopped_while_entering(void **state)
 {
     stop_as_it_enters(*state, true, false);
 }
 
-static void a_launcher_is_stopped_as_it_enters(void **state)
+static void a_launcher_may_be_stopped_while_entering(void **state)
 {
     stop_as_it_enters(*state, false, true);
 }
 
-static void both_are_stopped_as_they_enter(void **state)
+static void worker_and_launcher_may_be_stopped_while_entering(void **state)
 {
     stop_as_it_enters(*state, true, true);
 }
 
 /* Loses one host while another is starting. */
-static void several_are_lost_and_come_back(void **state)
+static void several_lost_hosts_return(void **state)
 {
     static job j;
     char       wanted[65];
@@ -236,7 +236,7 @@ static void several_are_lost_and_come_back(void **state)
 
 /* Stops the launcher of one host and kills the other's.  The returning host waits for the stopped
  * launcher and cannot report it.  The command reports it, and all start again. */
-static void nobody_else_is_there_to_miss_one(void **state)
+static void a_stopped_launcher_without_other_hosts_is_killed(void **state)
 {
     static job j;
     char       wanted[65];
@@ -251,14 +251,15 @@ static void nobody_else_is_there_to_miss_one(void **state)
 
 /* clang-format off */
 #define WAITING(X)                                                                                 \
-    X(a_worker_is_stopped_as_it_enters), X(a_launcher_is_stopped_as_it_enters),                    \
-    X(both_are_stopped_as_they_enter), X(nobody_else_is_there_to_miss_one)
+    X(a_worker_may_be_stopped_while_entering), X(a_launcher_may_be_stopped_while_entering),        \
+    X(worker_and_launcher_may_be_stopped_while_entering),                                          \
+    X(a_stopped_launcher_without_other_hosts_is_killed)
 #define NAME(test) (char[]){ #test }
 /* clang-format on */
 
 static char self[SELF_BYTES];
 
-static void who_is_stopped_is_missed_in_time(void **state)
+static void stopped_processes_are_detected_in_time(void **state)
 {
     char *const names[] = { WAITING(NAME) };
     (void)state;
@@ -269,13 +270,13 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest waiting[] = { WAITING(cmocka_unit_test) };
     const struct CMUnitTest tests[]   = {
-        cmocka_unit_test_setup(a_host_comes_back, begin_afresh),
-        cmocka_unit_test_setup(a_host_with_a_part_comes_back, begin_afresh),
-        cmocka_unit_test_setup(one_is_killed_on_its_way, begin_afresh),
-        cmocka_unit_test_setup(anyone_is_killed_at_any_moment, begin_afresh),
-        cmocka_unit_test_setup(one_with_other_data_is_not_let_in, begin_afresh),
-        cmocka_unit_test_setup(who_is_stopped_is_missed_in_time, begin_afresh),
-        cmocka_unit_test_setup(several_are_lost_and_come_back, begin_afresh),
+        cmocka_unit_test_setup(a_lost_host_returns, begin_afresh),
+        cmocka_unit_test_setup(a_lost_host_with_a_shard_returns, begin_afresh),
+        cmocka_unit_test_setup(a_returning_host_may_be_killed_while_starting, begin_afresh),
+        cmocka_unit_test_setup(hosts_may_be_killed_around_a_return, begin_afresh),
+        cmocka_unit_test_setup(a_host_with_other_data_is_refused, begin_afresh),
+        cmocka_unit_test_setup(stopped_processes_are_detected_in_time, begin_afresh),
+        cmocka_unit_test_setup(several_lost_hosts_return, begin_afresh),
     };
     (void)self_is_worker(self, argc, argv);
     return only_one(argc, argv) ? cmocka_run_group_tests(waiting, make_folder, remove_folder)

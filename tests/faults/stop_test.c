@@ -40,7 +40,7 @@ static void a_signal_to_the_launcher_saves(void **state)
         stops_and_goes_on(*state, 2 + i % 3, RUN, signals[i], false, wanted);
 }
 
-static void a_signal_to_everybody_counts_once(void **state)
+static void a_signal_to_all_processes_counts_once(void **state)
 {
     char wanted[65];
     undisturbed(*state, MLP, STEPS, wanted);
@@ -51,7 +51,7 @@ static void a_signal_to_everybody_counts_once(void **state)
 /* Sends signals like timeout(1): to the process, then to its group.  The launcher is stopped during
  * that time, so that both signals are pending at its next turn.  Two signals of one kind would be
  * merged. */
-static void a_signal_twice_at_once_is_one(void **state)
+static void two_simultaneous_signals_count_once(void **state)
 {
     static const char *const modes[] = { "processes", "threads" };
     static job               j;
@@ -125,7 +125,7 @@ static void a_signal_at_the_start_is_not_lost(void **state)
     }
 }
 
-static void threads_save_as_well(void **state)
+static void thread_workers_save_on_request(void **state)
 {
     static job j;
     char       wanted[65];
@@ -162,7 +162,7 @@ static void await_full_pipe(job *j)
     }
 }
 
-static void ctrl_z_and_fg_are_no_fault(void **state)
+static void a_pause_by_ctrl_z_is_no_failure(void **state)
 {
     static job j;
     char       wanted[65], digits[65];
@@ -215,7 +215,7 @@ static int ask_until_it_ends(job *j, int number)
 }
 
 /* Sends two signals.  If rank 0 had just checked for requests, and has saved, the test repeats. */
-static void a_second_signal_ends_what_cannot_save(void **state)
+static void a_second_signal_ends_a_job_that_cannot_save(void **state)
 {
     static const int         signals[] = { SIGINT, SIGTERM };
     static const char *const modes[]   = { "", "--worker-mode threads" };
@@ -245,13 +245,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_signal_to_the_launcher_saves, begin_afresh),
-        cmocka_unit_test_setup(a_signal_to_everybody_counts_once, begin_afresh),
-        cmocka_unit_test_setup(a_signal_twice_at_once_is_one, begin_afresh),
+        cmocka_unit_test_setup(a_signal_to_all_processes_counts_once, begin_afresh),
+        cmocka_unit_test_setup(two_simultaneous_signals_count_once, begin_afresh),
         cmocka_unit_test_setup(a_signal_at_the_start_is_not_lost, begin_afresh),
-        cmocka_unit_test_setup(threads_save_as_well, begin_afresh),
-        cmocka_unit_test_setup(ctrl_z_and_fg_are_no_fault, begin_afresh),
+        cmocka_unit_test_setup(thread_workers_save_on_request, begin_afresh),
+        cmocka_unit_test_setup(a_pause_by_ctrl_z_is_no_failure, begin_afresh),
         cmocka_unit_test_setup(a_signal_to_one_worker_stops_the_job, begin_afresh),
-        cmocka_unit_test_setup(a_second_signal_ends_what_cannot_save, begin_afresh),
+        cmocka_unit_test_setup(a_second_signal_ends_a_job_that_cannot_save, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

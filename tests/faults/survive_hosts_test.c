@@ -18,7 +18,7 @@ static uint32_t rounds(void)
     return lki_thorough() ? 4 : 2;
 }
 
-static void any_one_is_killed(void **state)
+static void any_worker_may_be_killed(void **state)
 {
     static job j;
     char       wanted[65], who[64], line[512];
@@ -43,7 +43,7 @@ static void any_one_is_killed(void **state)
     }
 }
 
-static void a_host_is_killed(void **state)
+static void a_host_may_be_killed(void **state)
 {
     static job j;
     char       wanted[65];
@@ -61,7 +61,7 @@ static void a_host_is_killed(void **state)
 }
 
 /* Kills one host after the other, until one worker is left. */
-static void hosts_are_killed_until_one_is_left(void **state)
+static void hosts_may_be_killed_until_one_worker_is_left(void **state)
 {
     static job j;
     char       wanted[65];
@@ -83,7 +83,7 @@ static void hosts_are_killed_until_one_is_left(void **state)
 
 /* Kills workers, including rank 0 and replacements.  Their hosts' launchers replace each of
  * them. */
-static void who_is_lost_is_replaced(void **state)
+static void lost_workers_are_replaced(void **state)
 {
     static const char *const lines[] = {
         MLP GOES_ON "--restart --steps 300 --log pipe --hosts 2 --checkpoint ck",
@@ -118,7 +118,7 @@ static void who_is_lost_is_replaced(void **state)
 
 /* Kills a worker on each host.  The other worker owns its slices until a replacement enters, which
  * was not in the group when the run began. */
-static void who_is_lost_on_each_host_is_replaced(void **state)
+static void lost_workers_of_each_host_are_replaced(void **state)
 {
     static job j;
     char       wanted[65];
@@ -139,7 +139,7 @@ static void who_is_lost_on_each_host_is_replaced(void **state)
 /* Kills one worker of a host, and the other worker after a replacement has entered.  In the group
  * the replacement comes after all other ranks of its host, whatever its number.  Survivors must
  * find it at that position, with its host's part of the model. */
-static void who_has_entered_goes_on_for_its_host(void **state)
+static void a_replacement_continues_for_its_host(void **state)
 {
     static job j;
     char       wanted[65];
@@ -163,7 +163,7 @@ static void who_has_entered_goes_on_for_its_host(void **state)
 /* Asks the launcher of a host to leave, and thus its workers.  No work is repeated, and the
  * launcher does not wait for the end of the run.  Node 0's launcher cannot leave: in that case all
  * save and stop. */
-static void a_host_is_asked_to_leave(void **state)
+static void a_host_leaves_on_request(void **state)
 {
     static job j;
     char       wanted[65];
@@ -200,7 +200,7 @@ static void a_host_is_asked_to_leave(void **state)
 
 /* Asks a host to leave that has the only copy of a part of zero1's state.  Expects that all hosts
  * save and stop. */
-static void a_host_with_a_part_of_the_state_does_not_leave_alone(void **state)
+static void a_host_with_the_only_copy_does_not_leave_alone(void **state)
 {
     static job j;
     char       wanted[65];
@@ -249,7 +249,7 @@ static void the_log_and_the_lock_move_to_another_host(void **state)
 
 /* ---- Before the first step ------------------------------------------------------------------ */
 
-static void who_is_lost_before_the_first_step_is_told(void **state)
+static void a_worker_lost_before_the_first_step_is_reported(void **state)
 {
     static job j;
     char       wanted[65], words[160];
@@ -268,7 +268,7 @@ static void who_is_lost_before_the_first_step_is_told(void **state)
 
 /* Loses a host that the options need, before the run begins.  The run ends, or restarts
  * (--restart). */
-static void what_cannot_begin_without_a_host_is_started_again(void **state)
+static void a_run_that_needs_a_lost_host_is_restarted(void **state)
 {
     static job j;
     char       wanted[65];
@@ -294,7 +294,7 @@ static void what_cannot_begin_without_a_host_is_started_again(void **state)
 
 /* ---- Other ends ---------------------------------------------------------------------------- */
 
-static void who_is_stopped_elsewhere_is_killed(void **state)
+static void a_stopped_worker_of_another_host_is_killed(void **state)
 {
     static job j;
     char       wanted[65], words[128];
@@ -311,7 +311,7 @@ static void who_is_stopped_elsewhere_is_killed(void **state)
 
 /* Loses a host that has the only copy of a part of the model (zero1).  The run ends and names the
  * checkpoint to resume from, or restarts by itself. */
-static void what_a_host_has_alone_is_lost_with_it(void **state)
+static void the_only_copy_of_a_shard_is_lost_with_its_host(void **state)
 {
     static job j;
     char       wanted[65];
@@ -337,7 +337,7 @@ static void what_a_host_has_alone_is_lost_with_it(void **state)
 
 /* Loses hosts that have buddies: one host, or two of four that are not a pair.  The run
  * continues. */
-static void a_buddy_has_what_a_host_had(void **state)
+static void a_buddy_replaces_a_lost_host(void **state)
 {
     static const char *const strategies[] = { "zero1", "zero2", "zero3" };
     static job j;
@@ -373,7 +373,7 @@ static void a_buddy_has_what_a_host_had(void **state)
     }
 }
 
-static void without_node_0_it_ends(void **state)
+static void the_loss_of_node_0_ends_the_run(void **state)
 {
     static job j;
     job_begin(&j, *state, 2, MLP GOES_ON "--steps 60 --log pipe --hosts 2");
@@ -386,21 +386,21 @@ static void without_node_0_it_ends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(any_one_is_killed, begin_afresh),
-        cmocka_unit_test_setup(a_host_is_killed, begin_afresh),
-        cmocka_unit_test_setup(hosts_are_killed_until_one_is_left, begin_afresh),
-        cmocka_unit_test_setup(who_is_lost_is_replaced, begin_afresh),
-        cmocka_unit_test_setup(who_is_lost_on_each_host_is_replaced, begin_afresh),
-        cmocka_unit_test_setup(who_has_entered_goes_on_for_its_host, begin_afresh),
-        cmocka_unit_test_setup(a_host_is_asked_to_leave, begin_afresh),
-        cmocka_unit_test_setup(a_host_with_a_part_of_the_state_does_not_leave_alone, begin_afresh),
+        cmocka_unit_test_setup(any_worker_may_be_killed, begin_afresh),
+        cmocka_unit_test_setup(a_host_may_be_killed, begin_afresh),
+        cmocka_unit_test_setup(hosts_may_be_killed_until_one_worker_is_left, begin_afresh),
+        cmocka_unit_test_setup(lost_workers_are_replaced, begin_afresh),
+        cmocka_unit_test_setup(lost_workers_of_each_host_are_replaced, begin_afresh),
+        cmocka_unit_test_setup(a_replacement_continues_for_its_host, begin_afresh),
+        cmocka_unit_test_setup(a_host_leaves_on_request, begin_afresh),
+        cmocka_unit_test_setup(a_host_with_the_only_copy_does_not_leave_alone, begin_afresh),
         cmocka_unit_test_setup(the_log_and_the_lock_move_to_another_host, begin_afresh),
-        cmocka_unit_test_setup(who_is_lost_before_the_first_step_is_told, begin_afresh),
-        cmocka_unit_test_setup(what_cannot_begin_without_a_host_is_started_again, begin_afresh),
-        cmocka_unit_test_setup(who_is_stopped_elsewhere_is_killed, begin_afresh),
-        cmocka_unit_test_setup(what_a_host_has_alone_is_lost_with_it, begin_afresh),
-        cmocka_unit_test_setup(a_buddy_has_what_a_host_had, begin_afresh),
-        cmocka_unit_test_setup(without_node_0_it_ends, begin_afresh),
+        cmocka_unit_test_setup(a_worker_lost_before_the_first_step_is_reported, begin_afresh),
+        cmocka_unit_test_setup(a_run_that_needs_a_lost_host_is_restarted, begin_afresh),
+        cmocka_unit_test_setup(a_stopped_worker_of_another_host_is_killed, begin_afresh),
+        cmocka_unit_test_setup(the_only_copy_of_a_shard_is_lost_with_its_host, begin_afresh),
+        cmocka_unit_test_setup(a_buddy_replaces_a_lost_host, begin_afresh),
+        cmocka_unit_test_setup(the_loss_of_node_0_ends_the_run, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -35,7 +35,7 @@ static void assert_told(const job *j, uint32_t rank)
         fail_msg("nobody took over: %s", line);
 }
 
-static void any_one_is_killed(void **state)
+static void any_worker_may_be_killed(void **state)
 {
     static const char *const strategies[] = { "ddp", "zero2", "zero1", "zero3" };
     static job               j;
@@ -56,7 +56,7 @@ static void any_one_is_killed(void **state)
 
 /* Kills two workers at once, and later a third, so that one is left.  If the third died before it
  * could report the loss of the others, no report is expected. */
-static void three_of_four_are_killed(void **state)
+static void three_of_four_workers_may_be_killed(void **state)
 {
     static job j;
     char       wanted[65];
@@ -99,7 +99,7 @@ static bool is_taken_over(job *j, uint32_t rank)
     return await_or_end(j, "took over");
 }
 
-static void the_log_and_checkpoints_are_whole(void **state)
+static void the_log_and_checkpoints_are_complete(void **state)
 {
     static command_result want, got;
     static job            j;
@@ -130,7 +130,7 @@ static void the_log_and_checkpoints_are_whole(void **state)
 
 /* Kills rank 0 of a resumed run before rank 0 has logged a step.  Expects that the log of the
  * earlier run is kept. */
-static void the_log_before_a_resume_stays(void **state)
+static void the_log_before_a_resume_is_kept(void **state)
 {
     static const char *const wanted = "1 2 3 4 5 6\n";
     static job               j;
@@ -155,7 +155,7 @@ static void the_log_before_a_resume_stays(void **state)
 
 /* Kills a worker before the first step.  The others begin without it, and the loss is reported and
  * counted. */
-static void who_is_lost_before_the_first_step_is_told(void **state)
+static void a_worker_lost_before_the_first_step_is_reported(void **state)
 {
     static job j;
     char       wanted[65], words[160];
@@ -178,7 +178,7 @@ static void who_is_lost_before_the_first_step_is_told(void **state)
 /* ---- Faults injected by the job ------------------------------------------------------------ */
 
 /* Injects faults until each kind has occurred, while the log's pipe blocks the run. */
-static void blows_change_nothing(void **state)
+static void injected_faults_do_not_change_the_weights(void **state)
 {
     static const char *const words[] = { " gets SIGKILL", " is stopped for ",
                                          " is slowed to half for " };
@@ -197,7 +197,7 @@ static void blows_change_nothing(void **state)
 }
 
 /* Kills stragglers and other ranks while virtual workers are computed twice (--speculate). */
-static void others_make_what_is_late_meanwhile(void **state)
+static void workers_may_be_killed_during_speculation(void **state)
 {
     static job j;
     char       wanted[65];
@@ -216,7 +216,7 @@ static void others_make_what_is_late_meanwhile(void **state)
     }
 }
 
-/* ---- The end -------------------------------------------------------------------------------- */
+/* ---- Ends of a run -------------------------------------------------------------------------- */
 
 /* Kills rank 0 while standard output is a full pipe, so that it cannot print the weights.  Stores
  * the contents of the pipe, except the filling, in `said`. */
@@ -249,7 +249,7 @@ static void kill_who_speaks(job *j, const char *folder, char said[4096])
     (void)close(ready.fd);
 }
 
-static void the_weights_are_said_without_rank_0(void **state)
+static void the_weights_are_printed_without_rank_0(void **state)
 {
     static job j;
     char       wanted[65], line[80], said[4096] = "";
@@ -261,7 +261,7 @@ static void the_weights_are_said_without_rank_0(void **state)
 }
 
 /* Stops two ranks.  Expects that both are killed, whichever of the two the others wait for. */
-static void all_who_are_stopped_are_killed(void **state)
+static void all_stopped_workers_are_killed(void **state)
 {
     static job j;
     char       wanted[65], words[128];
@@ -284,7 +284,7 @@ static void all_who_are_stopped_are_killed(void **state)
 
 /* Asks ranks, including rank 0, to leave.  Each leaves between two steps, and no work is
  * repeated. */
-static void who_is_asked_leaves(void **state)
+static void a_worker_leaves_on_request(void **state)
 {
     static const char *const lines[] = {
         MLP GOES_ON "--steps 60 --log pipe --strategy zero2",
@@ -309,7 +309,7 @@ static void who_is_asked_leaves(void **state)
 }
 
 /* Asks all ranks to leave, one after the other or at once.  The last rank saves. */
-static void where_all_leave_the_run_stops(void **state)
+static void the_run_stops_if_all_workers_leave(void **state)
 {
     static job j;
     char       wanted[65];
@@ -326,7 +326,7 @@ static void where_all_leave_the_run_stops(void **state)
 /* ---- Replacements --------------------------------------------------------------------------- */
 
 /* Kills workers, including rank 0 and a replacement.  Each is replaced. */
-static void who_is_lost_is_replaced(void **state)
+static void lost_workers_are_replaced(void **state)
 {
     static const char *const lines[] = {
         MLP GOES_ON "--restart --steps 300 --log pipe --checkpoint ck --strategy zero2",
@@ -355,7 +355,7 @@ static void who_is_lost_is_replaced(void **state)
 
 /* Kills workers until fewer than the required number are left.  The run saves and ends, with one or
  * several. */
-static void too_few_save_and_end(void **state)
+static void too_few_workers_save_and_end(void **state)
 {
     static const char *const lines[] = {
         MLP "--workers 2:3 --steps 300 --log pipe --checkpoint ck",
@@ -381,7 +381,7 @@ static void too_few_save_and_end(void **state)
 
 /* ---- Runs that do not continue ------------------------------------------------------------ */
 
-static void what_cannot_go_on_is_refused(void **state)
+static void unsupported_options_are_refused(void **state)
 {
     static const char *const lines[][2] = {
         { "--workers 2 --worker-mode threads", "needs --worker-mode processes" },
@@ -401,7 +401,7 @@ static void what_cannot_go_on_is_refused(void **state)
 
 /* Checks failures that concern all ranks: a loss that is not finite ends the run, and survivors
  * obey a request to stop. */
-static void other_ends_are_as_ever(void **state)
+static void failures_of_all_ranks_end_the_run(void **state)
 {
     static command_result r;
     static job            j;
@@ -418,7 +418,7 @@ static void other_ends_are_as_ever(void **state)
     goes_on(*state, MLP, 2, STEPS, wanted);
 }
 
-static void all_dead_restart(void **state)
+static void a_run_restarts_if_all_workers_die(void **state)
 {
     static job j;
     char       wanted[65];
@@ -447,22 +447,22 @@ static void all_dead_restart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(any_one_is_killed, begin_afresh),
-        cmocka_unit_test_setup(three_of_four_are_killed, begin_afresh),
-        cmocka_unit_test_setup(the_log_and_checkpoints_are_whole, begin_afresh),
-        cmocka_unit_test_setup(the_log_before_a_resume_stays, begin_afresh),
-        cmocka_unit_test_setup(who_is_lost_before_the_first_step_is_told, begin_afresh),
-        cmocka_unit_test_setup(the_weights_are_said_without_rank_0, begin_afresh),
-        cmocka_unit_test_setup(all_who_are_stopped_are_killed, begin_afresh),
-        cmocka_unit_test_setup(who_is_asked_leaves, begin_afresh),
-        cmocka_unit_test_setup(where_all_leave_the_run_stops, begin_afresh),
-        cmocka_unit_test_setup(who_is_lost_is_replaced, begin_afresh),
-        cmocka_unit_test_setup(too_few_save_and_end, begin_afresh),
-        cmocka_unit_test_setup(blows_change_nothing, begin_afresh),
-        cmocka_unit_test_setup(others_make_what_is_late_meanwhile, begin_afresh),
-        cmocka_unit_test_setup(what_cannot_go_on_is_refused, begin_afresh),
-        cmocka_unit_test_setup(other_ends_are_as_ever, begin_afresh),
-        cmocka_unit_test_setup(all_dead_restart, begin_afresh),
+        cmocka_unit_test_setup(any_worker_may_be_killed, begin_afresh),
+        cmocka_unit_test_setup(three_of_four_workers_may_be_killed, begin_afresh),
+        cmocka_unit_test_setup(the_log_and_checkpoints_are_complete, begin_afresh),
+        cmocka_unit_test_setup(the_log_before_a_resume_is_kept, begin_afresh),
+        cmocka_unit_test_setup(a_worker_lost_before_the_first_step_is_reported, begin_afresh),
+        cmocka_unit_test_setup(the_weights_are_printed_without_rank_0, begin_afresh),
+        cmocka_unit_test_setup(all_stopped_workers_are_killed, begin_afresh),
+        cmocka_unit_test_setup(a_worker_leaves_on_request, begin_afresh),
+        cmocka_unit_test_setup(the_run_stops_if_all_workers_leave, begin_afresh),
+        cmocka_unit_test_setup(lost_workers_are_replaced, begin_afresh),
+        cmocka_unit_test_setup(too_few_workers_save_and_end, begin_afresh),
+        cmocka_unit_test_setup(injected_faults_do_not_change_the_weights, begin_afresh),
+        cmocka_unit_test_setup(workers_may_be_killed_during_speculation, begin_afresh),
+        cmocka_unit_test_setup(unsupported_options_are_refused, begin_afresh),
+        cmocka_unit_test_setup(failures_of_all_ranks_end_the_run, begin_afresh),
+        cmocka_unit_test_setup(a_run_restarts_if_all_workers_die, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -14,7 +14,7 @@
     "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 6 "            \
     "--hidden 8 --global-batch 12 --micro-batch 2 --momentum 0.9 --lr 0.05 --steps 20 "
 
-static void the_bits_of_one_host(void **state)
+static void emulated_hosts_give_the_bits_of_one_host(void **state)
 {
     static command_result r;
     char                  wanted[65], got[65];
@@ -34,7 +34,7 @@ static void the_bits_of_one_host(void **state)
     assert_says(r.err, "on host 3) runs virtual workers");
 }
 
-static void ranks_and_lines_are_those_of_hosts(void **state)
+static void ranks_and_output_lines_follow_the_hosts(void **state)
 {
     static command_result r;
     run_command(&r, *state, "run -n 5 --hosts 2 sh -c 'echo $RANK/$WORLD_SIZE $LOCAL_RANK/"
@@ -172,12 +172,12 @@ static void stop_all(const char *folder, const char *options, bool one_dies)
     nobody_is_left(&j);
 }
 
-static void stopped_launchers_are_lost_where_no_other_runs(void **state)
+static void stopped_launchers_are_lost_if_no_other_runs(void **state)
 {
     stop_all(*state, "--timeout 6", false);
 }
 
-static void stopped_launchers_are_lost_where_the_other_dies(void **state)
+static void stopped_launchers_are_lost_if_the_other_dies(void **state)
 {
     stop_all(*state, "--timeout 6 --on-failure continue", true);
 }
@@ -194,7 +194,7 @@ static void a_killed_worker_is_named_with_its_host(void **state)
     nobody_is_left(&j);
 }
 
-static void all_die_with_the_launcher_above(void **state)
+static void all_processes_end_with_the_parent_launcher(void **state)
 {
     static job j;
     start(&j, *state, "", SLEEPS);
@@ -231,7 +231,7 @@ static void a_second_request_ends_all(void **state)
 }
 
 /* Pauses the job by Ctrl-Z, longer than any timeout, and continues it by fg. */
-static void a_pause_is_no_fault(void **state)
+static void a_pause_by_ctrl_z_is_no_failure(void **state)
 {
     static job            j;
     const struct timespec pause = { .tv_sec = 5 };
@@ -245,14 +245,14 @@ static void a_pause_is_no_fault(void **state)
 
 /* clang-format off */
 #define WAITING(X)                                                                               \
-    X(a_stopped_launcher_is_a_lost_host), X(stopped_launchers_are_lost_where_no_other_runs),     \
-    X(stopped_launchers_are_lost_where_the_other_dies), X(a_pause_is_no_fault)
+    X(a_stopped_launcher_is_a_lost_host), X(stopped_launchers_are_lost_if_no_other_runs),        \
+    X(stopped_launchers_are_lost_if_the_other_dies), X(a_pause_by_ctrl_z_is_no_failure)
 #define NAME(test) (char[]){ #test }
 /* clang-format on */
 
 static char self[SELF_BYTES];
 
-static void who_is_stopped_is_missed_in_time(void **state)
+static void stopped_launchers_are_detected_in_time(void **state)
 {
     char *const names[] = { WAITING(NAME) };
 
@@ -264,12 +264,12 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest waiting[] = { WAITING(cmocka_unit_test) };
     const struct CMUnitTest tests[]   = {
-        cmocka_unit_test(the_bits_of_one_host),
-        cmocka_unit_test(ranks_and_lines_are_those_of_hosts),
+        cmocka_unit_test(emulated_hosts_give_the_bits_of_one_host),
+        cmocka_unit_test(ranks_and_output_lines_follow_the_hosts),
         cmocka_unit_test(a_killed_launcher_is_a_lost_host),
-        cmocka_unit_test(who_is_stopped_is_missed_in_time),
+        cmocka_unit_test(stopped_launchers_are_detected_in_time),
         cmocka_unit_test(a_killed_worker_is_named_with_its_host),
-        cmocka_unit_test(all_die_with_the_launcher_above),
+        cmocka_unit_test(all_processes_end_with_the_parent_launcher),
         cmocka_unit_test(a_request_to_stop_counts_once),
         cmocka_unit_test(a_second_request_ends_all),
     };

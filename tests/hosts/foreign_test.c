@@ -62,8 +62,8 @@ static void no_agent_is_left(void)
 
 /* Runs a shell loop over ranks 0 to n-1, with the rank in $r.  Each process has output files of its
  * own.  The status is that of the last process that failed. */
-static void loop(command_result *r, const char *folder, uint32_t n, const char *names,
-                 const char *arguments)
+static void run_ranks(command_result *r, const char *folder, uint32_t n, const char *names,
+                      const char *arguments)
 {
     char line[2000];
     (void)snprintf(line, sizeof line,
@@ -83,7 +83,7 @@ static void assert_weights(const command_result *r)
     no_agent_is_left();
 }
 
-/* ---- By hand ----------------------------------------------------------------------------- */
+/* ---- Variables set by hand --------------------------------------------------------------- */
 
 #define TORCH                                                                                    \
     "RANK=$r WORLD_SIZE=3 LOCAL_RANK=$r LOCAL_WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 "
@@ -95,12 +95,12 @@ static void assert_weights(const command_result *r)
     "TF_CONFIG='{\"cluster\":{\"worker\":[\"h:1\",\"h:2\",\"h:3\"]},"                             \
     "\"task\":{\"type\":\"worker\",\"index\":'$r'}}' "
 
-static void names_set_by_hand(void **state)
+static void variables_set_by_hand_start_a_job(void **state)
 {
     static const char *const names[] = { TORCH, MPICH, SLURM, TF };
     static command_result    r;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        loop(&r, *state, 3, names[i], MLP "--steps 20");
+        run_ranks(&r, *state, 3, names[i], MLP "--steps 20");
         assert_weights(&r);
     }
 }
@@ -116,10 +116,10 @@ static void two_hosts(command_result *r, const char *folder, const char *more,
     char names[512], base[256];
     (void)snprintf(base, sizeof base, TWO_HOSTS, free_port());
     (void)snprintf(names, sizeof names, "%s %s", base, more);
-    loop(r, folder, 4, names, arguments);
+    run_ranks(r, folder, 4, names, arguments);
 }
 
-static void two_hosts_by_hand(void **state)
+static void variables_set_by_hand_start_two_hosts(void **state)
 {
     static command_result r;
     two_hosts(&r, *state, "LOCKSTEP_JOB_KEY_FILE=key", MLP "--steps 20");
@@ -128,7 +128,7 @@ static void two_hosts_by_hand(void **state)
     assert_weights(&r);
 }
 
-static void what_does_not_fit_is_refused(void **state)
+static void contradicting_settings_are_refused(void **state)
 {
     static command_result r;
     two_hosts(&r, *state, "", MLP "--steps 20");
@@ -138,7 +138,8 @@ static void what_does_not_fit_is_refused(void **state)
                           "$((r%2)) LOCKSTEP_TIMEOUT_MS=5000", MLP "--steps 20"); /* round robin */
     assert_int_equal(r.status, 2); /* the agents refuse them */
     assert_says(r.err, "the ranks of a host must be consecutive");
-    loop(&r, *state, 2, TORCH "LOCKSTEP_TIMEOUT_MS=5000", MLP "--steps 20"); /* one is absent */
+    run_ranks(&r, *state, 2, TORCH "LOCKSTEP_TIMEOUT_MS=5000",
+              MLP "--steps 20"); /* one is absent */
     assert_int_equal(r.status, 1);
     assert_says(r.err, "rank 2, with local rank 2, has not joined within 5 s");
     no_agent_is_left();
@@ -214,7 +215,7 @@ static int be_deaf(void)
 
 /* Sends SIGTERM to one program that never checks for requests.  Expects that, a moment later, the
  * signal ends this program and all others. */
-static void a_deaf_program_ends(void **state)
+static void a_signal_ends_a_deaf_program(void **state)
 {
     static command_result r;
     static char           line[SELF_BYTES + 1000];
@@ -226,7 +227,7 @@ static void a_deaf_program_ends(void **state)
     assert_string_equal(r.out, "143\n143\n143\n");
 }
 
-static void a_failed_run_has_its_trace(void **state)
+static void a_failed_run_writes_its_trace(void **state)
 {
     static command_result r;
     char                  line[2500];
@@ -272,7 +273,7 @@ static void no_agent_outlives_its_workers(void **state)
     no_agent_is_left();
 }
 
-static void meeting_has_a_limit(void **state)
+static void the_rendezvous_has_a_time_limit(void **state)
 {
     static command_result r;
     start_half(&r, *state, "LOCKSTEP_TIMEOUT_MS=3000", "true");
@@ -301,17 +302,17 @@ static void runs_under(void **state, const char *program, const char *options)
     }
 }
 
-static void open_mpi(void **state)
+static void training_runs_under_open_mpi(void **state)
 {
     runs_under(state, "mpirun.openmpi", "--allow-run-as-root --oversubscribe");
 }
 
-static void mpich(void **state)
+static void training_runs_under_mpich(void **state)
 {
     runs_under(state, "mpirun.mpich", "");
 }
 
-static void slurm(void **state)
+static void training_runs_under_slurm(void **state)
 {
     runs_under(state, "srun", "--overlap");
 }
@@ -321,15 +322,18 @@ int main(int argc, char **argv)
     if (self_is_worker(self, argc, argv))
         return be_deaf();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_set_by_hand), cmocka_unit_test(two_hosts_by_hand),
-        cmocka_unit_test(what_does_not_fit_is_refused), cmocka_unit_test(a_death_is_named),
+        cmocka_unit_test(variables_set_by_hand_start_a_job),
+        cmocka_unit_test(variables_set_by_hand_start_two_hosts),
+        cmocka_unit_test(contradicting_settings_are_refused),
+        cmocka_unit_test(a_death_is_named),
         cmocka_unit_test(a_request_to_stop_saves),
-        cmocka_unit_test(a_deaf_program_ends),
-        cmocka_unit_test(a_failed_run_has_its_trace),
+        cmocka_unit_test(a_signal_ends_a_deaf_program),
+        cmocka_unit_test(a_failed_run_writes_its_trace),
         cmocka_unit_test(no_agent_outlives_its_workers),
-        cmocka_unit_test(meeting_has_a_limit),
-        cmocka_unit_test(open_mpi),          cmocka_unit_test(mpich),
-        cmocka_unit_test(slurm),
+        cmocka_unit_test(the_rendezvous_has_a_time_limit),
+        cmocka_unit_test(training_runs_under_open_mpi),
+        cmocka_unit_test(training_runs_under_mpich),
+        cmocka_unit_test(training_runs_under_slurm),
     };
     return cmocka_run_group_tests_name("hosts.foreign", tests, weights_of_one_worker,
                                        remove_folder);

@@ -10,7 +10,7 @@
 #define TELL "sh -c 'echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK $GROUP_RANK " \
              "$MASTER_ADDR'"
 
-static void ranks_go_through_the_nodes(void **state)
+static void ranks_are_numbered_across_nodes(void **state)
 {
     static nodes j;
     nodes_begin(&j, *state);
@@ -26,7 +26,7 @@ static void ranks_go_through_the_nodes(void **state)
 }
 
 /* Checks that all workers receive the same port for the programs' own use. */
-static void all_are_told_the_same_port(void **state)
+static void all_nodes_receive_the_same_port(void **state)
 {
     static nodes j;
     nodes_begin(&j, *state);
@@ -59,7 +59,7 @@ static void await_ready(nodes *j)
     node_await_word(j, 1, "[3] ready");
 }
 
-static void a_failure_is_everybodys(void **state)
+static void a_failure_is_reported_on_every_node(void **state)
 {
     static nodes j;
     for (int from = 0; from < 2; from++) {
@@ -86,7 +86,7 @@ static void the_last_node_ends_the_job(void **state)
     nodes_end(&j, 5, "rank 3 (host ");
 }
 
-static void a_request_to_stop_is_everybodys(void **state)
+static void a_stop_request_reaches_every_node(void **state)
 {
     static const char polite[] = "sh -c 'trap \"echo asked; exit 75\" TERM INT; echo ready; "
                                  "while :; do sleep 0.05; done'";
@@ -136,7 +136,7 @@ static uint32_t start_twice(nodes *j, const char *folder)
     return 0;
 }
 
-static void a_signal_ends_the_waiting(void **state)
+static void a_signal_ends_the_wait_for_nodes(void **state)
 {
     static nodes j;
     uint32_t     waits = start_twice(&j, *state);
@@ -178,7 +178,7 @@ static void a_lost_node_is_named(void **state)
 
 /* ---- Strangers --------------------------------------------------------------------------- */
 
-static void who_is_missing_is_named(void **state)
+static void missing_nodes_are_named(void **state)
 {
     static nodes j;
     nodes_begin(&j, *state);
@@ -189,7 +189,7 @@ static void who_is_missing_is_named(void **state)
     nodes_end(&j, 1, "node 0 has not answered at 127.0.0.1 port ");
 }
 
-static void who_does_not_belong_is_refused(void **state)
+static void nodes_of_other_jobs_are_refused(void **state)
 {
     static command_result r;
     static nodes          j;
@@ -236,7 +236,7 @@ static void who_does_not_belong_is_refused(void **state)
     assert_says(r.err, "File exists");
 }
 
-static void a_key_may_come_by_descriptor_and_goes_nowhere(void **state)
+static void a_key_from_a_descriptor_is_not_passed_on(void **state)
 {
     static nodes j;
     nodes_begin(&j, *state);
@@ -254,7 +254,7 @@ static void a_key_may_come_by_descriptor_and_goes_nowhere(void **state)
             fail_msg("the key shows: %s", j.ended[i].out);
 }
 
-static void without_a_key_it_says_so(void **state)
+static void a_job_without_a_key_prints_a_warning(void **state)
 {
     static nodes j;
     char         line[256];
@@ -267,7 +267,7 @@ static void without_a_key_it_says_so(void **state)
     nodes_end(&j, 0, "--insecure: anybody on the network can read, change and join this job");
 }
 
-static void strangers_change_nothing(void **state)
+static void strangers_do_not_disturb_the_job(void **state)
 {
     static nodes       j;
     struct sockaddr_in address = { .sin_family = AF_INET };
@@ -297,19 +297,19 @@ static void strangers_change_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_go_through_the_nodes),
-        cmocka_unit_test(all_are_told_the_same_port),
-        cmocka_unit_test(a_failure_is_everybodys),
+        cmocka_unit_test(ranks_are_numbered_across_nodes),
+        cmocka_unit_test(all_nodes_receive_the_same_port),
+        cmocka_unit_test(a_failure_is_reported_on_every_node),
         cmocka_unit_test(the_last_node_ends_the_job),
-        cmocka_unit_test(a_request_to_stop_is_everybodys),
+        cmocka_unit_test(a_stop_request_reaches_every_node),
         cmocka_unit_test(a_second_request_ends_all),
-        cmocka_unit_test(a_signal_ends_the_waiting),
+        cmocka_unit_test(a_signal_ends_the_wait_for_nodes),
         cmocka_unit_test(a_lost_node_is_named),
-        cmocka_unit_test(who_is_missing_is_named),
-        cmocka_unit_test(who_does_not_belong_is_refused),
-        cmocka_unit_test(a_key_may_come_by_descriptor_and_goes_nowhere),
-        cmocka_unit_test(without_a_key_it_says_so),
-        cmocka_unit_test(strangers_change_nothing),
+        cmocka_unit_test(missing_nodes_are_named),
+        cmocka_unit_test(nodes_of_other_jobs_are_refused),
+        cmocka_unit_test(a_key_from_a_descriptor_is_not_passed_on),
+        cmocka_unit_test(a_job_without_a_key_prints_a_warning),
+        cmocka_unit_test(strangers_do_not_disturb_the_job),
     };
     return cmocka_run_group_tests_name("hosts.nodes", tests, make_folder_with_key, remove_folder);
 }

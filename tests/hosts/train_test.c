@@ -42,7 +42,7 @@ static void start(nodes *j, uint32_t count, uint32_t i, uint32_t workers, const 
     (void)node_start(j, line);
 }
 
-static void the_bits_of_one_worker(void **state)
+static void several_hosts_give_the_bits_of_one_worker(void **state)
 {
     static const uint32_t jobs[][5] = { { 2, 1, 1 }, { 2, 2, 1 }, { 2, 1, 3 }, { 3, 2, 1, 2 } };
     static nodes          j;
@@ -69,7 +69,7 @@ static void too_many_workers_are_refused_on_all_nodes(void **state)
     nodes_end(&j, 1, "--workers 8 are more than the 6 virtual workers of this run");
 }
 
-/* ---- In the middle of a run -------------------------------------------------------------- */
+/* ---- Runs that a full log pipe holds ----------------------------------------------------- */
 
 typedef struct {
     nodes j;
@@ -217,7 +217,7 @@ static void a_signal_on_any_node_saves(void **state)
 
 /* Starts another command for node 1 while the job runs with the first one, as from a host that was
  * disconnected for a moment. */
-static void who_comes_back_too_soon_waits(void **state)
+static void a_host_that_returns_too_soon_waits(void **state)
 {
     static held h;
     char        wanted[65], got[65];
@@ -260,7 +260,7 @@ static void await_going_on(held *h, const char *word)
 }
 
 /* Kills the coordinators of a command on each host. */
-static void coordinators_are_killed(void **state)
+static void coordinators_may_be_killed(void **state)
 {
     static held           h;
     static command_result r;
@@ -290,7 +290,7 @@ static void coordinators_are_killed(void **state)
 
 /* Kills node 1.  Nodes with another key or other settings then try to enter, and are refused.
  * Finally node 1 returns and enters. */
-static void who_comes_back_enters(void **state)
+static void a_returning_host_enters(void **state)
 {
     static held           h;
     static command_result r;
@@ -328,7 +328,7 @@ static void who_comes_back_enters(void **state)
 
 /* Starts node 0 alone.  One late node names its number, and another takes a free number.  A third
  * late node is one too many. */
-static void who_comes_later_joins(void **state)
+static void late_hosts_join(void **state)
 {
     static held h;
     char        wanted[65], got[65];
@@ -358,7 +358,7 @@ static void who_comes_later_joins(void **state)
 
 /* Starts a job with too few hosts, and one with too few virtual workers for all hosts that may
  * join.  Expects that node 0 ends with a message that names the numbers. */
-static void too_few_do_not_begin(void **state)
+static void too_few_hosts_do_not_begin(void **state)
 {
     static nodes j;
     nodes_begin(&j, *state);
@@ -372,7 +372,7 @@ static void too_few_do_not_begin(void **state)
 
 /* Restarts from node 0's checkpoints.  Node 1 does not see them, and must not report that there are
  * none. */
-static void where_others_go_on_is_for_node_0_to_say(void **state)
+static void node_0_decides_where_the_run_resumes(void **state)
 {
     static held              h;
     static command_result    r;
@@ -394,16 +394,16 @@ static void where_others_go_on_is_for_node_0_to_say(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_bits_of_one_worker),
+        cmocka_unit_test(several_hosts_give_the_bits_of_one_worker),
         cmocka_unit_test(too_many_workers_are_refused_on_all_nodes),
         cmocka_unit_test(a_death_is_named_on_every_node),
         cmocka_unit_test(a_signal_on_any_node_saves),
-        cmocka_unit_test(who_comes_back_too_soon_waits),
-        cmocka_unit_test(coordinators_are_killed),
-        cmocka_unit_test(who_comes_back_enters),
-        cmocka_unit_test(who_comes_later_joins),
-        cmocka_unit_test(too_few_do_not_begin),
-        cmocka_unit_test(where_others_go_on_is_for_node_0_to_say),
+        cmocka_unit_test(a_host_that_returns_too_soon_waits),
+        cmocka_unit_test(coordinators_may_be_killed),
+        cmocka_unit_test(a_returning_host_enters),
+        cmocka_unit_test(late_hosts_join),
+        cmocka_unit_test(too_few_hosts_do_not_begin),
+        cmocka_unit_test(node_0_decides_where_the_run_resumes),
     };
     return cmocka_run_group_tests_name("hosts.train", tests, make_folder_with_key, remove_folder);
 }
