@@ -312,7 +312,7 @@ static bool comes_late(simulated *s, void *context)
     return true;
 }
 
-static void late_is_no_failure(void **state)
+static void a_late_rank_is_no_failure(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
@@ -404,7 +404,7 @@ static bool mishap_main(simulated *s, void *context)
     return true;
 }
 
-static void all_hear_of_it(void **state)
+static void all_ranks_learn_of_a_failure(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof mishaps / sizeof mishaps[0]; i++)
@@ -514,7 +514,7 @@ static bool only_listens(simulated *s, void *context)
                    "stream 0 from rank 1 was closed");
 }
 
-static void listeners_go_in_silence(void **state)
+static void receivers_leave_without_a_goodbye(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 10; seed++) {
@@ -547,7 +547,7 @@ static bool nobody_listens(simulated *s, void *context)
     return silent_ms <= (*known ? 0 : LKI_WIRE_GRACE_MS) + 50;
 }
 
-static void computing_peers_hold_up_no_end(void **state)
+static void computing_peers_do_not_delay_the_end(void **state)
 {
     const lki_chaos chaos[2] = { { .refuse = 256, .pause = 256, .pause_ms = 1000000000 } };
     lki_sim_options options  = { .ranks = 2, .streams = 1, .seed = 1 };
@@ -560,10 +560,10 @@ static void computing_peers_hold_up_no_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_sides_are_named), cmocka_unit_test(late_is_no_failure),
-        cmocka_unit_test(all_hear_of_it),       cmocka_unit_test(a_failure_stays),
-        cmocka_unit_test(goodbyes),             cmocka_unit_test(listeners_go_in_silence),
-        cmocka_unit_test(computing_peers_hold_up_no_end),
+        cmocka_unit_test(both_sides_are_named), cmocka_unit_test(a_late_rank_is_no_failure),
+        cmocka_unit_test(all_ranks_learn_of_a_failure),       cmocka_unit_test(a_failure_stays),
+        cmocka_unit_test(goodbyes),             cmocka_unit_test(receivers_leave_without_a_goodbye),
+        cmocka_unit_test(computing_peers_do_not_delay_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,7 +17,7 @@
 #include "link/wire/crc32c.h"
 #include "link/wire/frame.h"
 
-static void there_and_back(void **state)
+static void decoded_frames_equal_the_encoded_ones(void **state)
 {
     const lki_frame frame = {
         .kind = LKI_FRAME_PIECE, .from = 0x01020304, .step = 0x05060708,
@@ -42,7 +42,7 @@ static void there_and_back(void **state)
     assert_memory_equal(bytes, "lkiw\1\0\4\0\4\3\2\1\10\7\6\5\x18\x17\x16\x15\x14\x13\x12\x11", 24);
 }
 
-static void known_sums(void **state)
+static void checksums_have_known_values(void **state)
 {
     unsigned char bytes[32];
 
@@ -54,7 +54,7 @@ static void known_sums(void **state)
     assert_int_equal(lki_crc32c_plain(0, bytes, sizeof bytes), 0x62a8ab43);
 }
 
-static void fast_is_plain(void **state)
+static void fast_checksums_equal_plain_ones(void **state)
 {
     enum { ALL = 3 * 3 * 8192 + 100 };
     unsigned char *bytes = malloc(ALL);
@@ -78,9 +78,9 @@ static void fast_is_plain(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(there_and_back),
-        cmocka_unit_test(known_sums),
-        cmocka_unit_test(fast_is_plain),
+        cmocka_unit_test(decoded_frames_equal_the_encoded_ones),
+        cmocka_unit_test(checksums_have_known_values),
+        cmocka_unit_test(fast_checksums_equal_plain_ones),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

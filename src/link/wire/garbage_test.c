@@ -221,7 +221,7 @@ static void headers_are_checked(void **state)
 
 /* ---- Sequences that break a rule --------------------------------------------------------- */
 
-static void twice_is_once_too_often(void **state)
+static void repeated_frames_are_refused(void **state)
 {
     static const unsigned char payload[100];
     lki_frame                  frame = good_eager;
@@ -241,7 +241,7 @@ static void twice_is_once_too_often(void **state)
     }
 }
 
-static void pieces_beyond_the_end(void **state)
+static void pieces_beyond_the_end_are_refused(void **state)
 {
     static const unsigned char payload[262144];
     bench                     *b     = set_up(1);
@@ -280,7 +280,7 @@ static void floods_are_stopped(void **state)
 }
 
 /* Sends a frame after a goodbye.  Expects that the wire fails. */
-static void words_after_goodbye(void **state)
+static void frames_after_a_goodbye_are_refused(void **state)
 {
     lki_sim_options options = { .mode = LKI_SIM_ALONE, .ranks = 2, .streams = 1, .seed = 1 };
     lki_frame       frame   = { .kind = LKI_FRAME_GOODBYE, .from = PEER };
@@ -335,7 +335,7 @@ static void good_frames_are_taken(void **state)
 
 /* Sends two frames at once.  Expects that the wire processes the bytes that it has read ahead,
  * without another event of the link. */
-static void read_ahead(void **state)
+static void bytes_read_ahead_are_processed(void **state)
 {
     unsigned char both[2 * (LKI_FRAME_BYTES + 100)] = { 0 }, *at = both;
     lki_frame     frame = good_eager;
@@ -359,9 +359,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(good_frames_are_taken),   cmocka_unit_test(breaches_are_named),
-        cmocka_unit_test(headers_are_checked),     cmocka_unit_test(twice_is_once_too_often),
-        cmocka_unit_test(pieces_beyond_the_end),   cmocka_unit_test(floods_are_stopped),
-        cmocka_unit_test(words_after_goodbye),     cmocka_unit_test(read_ahead),
+        cmocka_unit_test(headers_are_checked),     cmocka_unit_test(repeated_frames_are_refused),
+        cmocka_unit_test(pieces_beyond_the_end_are_refused),   cmocka_unit_test(floods_are_stopped),
+        cmocka_unit_test(frames_after_a_goodbye_are_refused),
+        cmocka_unit_test(bytes_read_ahead_are_processed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

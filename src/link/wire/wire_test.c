@@ -213,7 +213,7 @@ static bool floods(simulated *s, void *context)
     return lki_wire_end(s->wire, &later) == LK_OK;
 }
 
-static void parks_within_bounds(void **state)
+static void early_messages_are_bounded(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++) {
@@ -245,7 +245,7 @@ static bool streams_small(simulated *s, void *context)
     return true;
 }
 
-static void credit_comes_back(void **state)
+static void credit_is_returned(void **state)
 {
     lki_sim_options options = { .ranks = 2, .streams = 1, .seed = 9 };
 
@@ -289,8 +289,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_arrive),   cmocka_unit_test(messages_arrive_freely),
-        cmocka_unit_test(many_operations),   cmocka_unit_test(parks_within_bounds),
-        cmocka_unit_test(credit_comes_back), cmocka_unit_test(groups_are_forgotten),
+        cmocka_unit_test(many_operations),   cmocka_unit_test(early_messages_are_bounded),
+        cmocka_unit_test(credit_is_returned), cmocka_unit_test(groups_are_forgotten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -214,7 +214,7 @@ static void bits_are_those_of_single(void **state)
 
 /* Counts the bytes sent for values of 8 bits: a quarter of the FP32 bytes, plus 4 of every 260.
  * Units that stay in memory must be gathered only once. */
-static void less_is_sent(void **state)
+static void values_of_8_bits_are_sent_in_a_quarter(void **state)
 {
     static const uint32_t sizes[4] = { 1, 1, 1, 1 };
     enum { LAYERS = 16, WIDTH = 512 };
@@ -244,7 +244,7 @@ static void less_is_sent(void **state)
 
 /* Computes the memory of parameters with lk_param.bf16 if hosts store shards.  Each element takes
  * two bytes.  In the host's own shard each element takes four bytes more, or twelve with AdamW. */
-static void bf16_is_half(void **state)
+static void bf16_parameters_take_half_the_memory(void **state)
 {
     static const char *const names[]  = { "ddp", "zero1", "zero2", "zero3" };
     static const uint32_t    sizes[4] = { 1, 1, 1, 1 };
@@ -302,7 +302,7 @@ static bool refuses(lk_comm *comm, void *context)
     return true;
 }
 
-static void senseless_options_are_refused(void **state)
+static void useless_options_are_refused(void **state)
 {
     (void)state;
     assert_true(world_all(2, true, refuses, NULL));
@@ -312,9 +312,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_are_those_of_single),
-        cmocka_unit_test(less_is_sent),
-        cmocka_unit_test(bf16_is_half),
-        cmocka_unit_test(senseless_options_are_refused),
+        cmocka_unit_test(values_of_8_bits_are_sent_in_a_quarter),
+        cmocka_unit_test(bf16_parameters_take_half_the_memory),
+        cmocka_unit_test(useless_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,7 +110,7 @@ static void hold_before_step(lkt_crew *w, lk_parallel *p, uint32_t step)
         (void)sched_yield();
 }
 
-static void what_a_rank_has_not_begun_is_made_by_others(void **state)
+static void others_compute_unstarted_virtual_workers(void **state)
 {
     static const char *const strategies[] = { "ddp", "zero1" };
     (void)state;
@@ -144,7 +144,7 @@ static void hold_in_turn(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel
         (void)sched_yield();
 }
 
-static void what_a_rank_has_begun_is_made_by_another(void **state)
+static void another_rank_computes_a_started_virtual_worker(void **state)
 {
     (void)state;
     /* others have buffers for its remaining virtual workers */
@@ -161,7 +161,7 @@ static void what_a_rank_has_begun_is_made_by_another(void **state)
             }
 }
 
-static void and_so_it_is_where_each_has_one(void **state)
+static void ranks_with_one_virtual_worker_are_helped(void **state)
 {
     (void)state;
     hold_at = hold_micro = 0;
@@ -175,7 +175,7 @@ static void and_so_it_is_where_each_has_one(void **state)
         }
 }
 
-static void and_with_a_ledger(void **state)
+static void speculation_works_with_a_ledger(void **state)
 {
     (void)state;
     hold_micro = 1;
@@ -212,7 +212,7 @@ static void hold_who_helps(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parall
         (void)sched_yield();
 }
 
-static void a_rank_takes_back_what_takes_too_long(void **state)
+static void a_rank_takes_back_a_slow_virtual_worker(void **state)
 {
     (void)state;
     for (uint32_t k = 0; k < 4; k++) {
@@ -238,7 +238,7 @@ static void dawdle(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn 
             (void)sched_yield();
 }
 
-static void ranks_that_are_driven_apart_leave_the_bits_of_single(void **state)
+static void ranks_driven_apart_have_the_bits_of_single(void **state)
 {
     static const uint32_t leaves[] = { 5, 12, 31 };
     (void)state;
@@ -256,7 +256,7 @@ static void ranks_that_are_driven_apart_leave_the_bits_of_single(void **state)
         }
 }
 
-static void and_on_several_hosts(void **state)
+static void speculation_works_on_several_hosts(void **state)
 {
     static const hosted shapes[] = {
         { .hosts = 2, .each = 2, .seed = 2 },
@@ -286,7 +286,7 @@ static void other_orders_give_other_bits(void **state)
 
 /* ---- Unsupported options ------------------------------------------------------------------ */
 
-static void says_what_it_is_not_for(void **state)
+static void unsupported_options_are_refused(void **state)
 {
     static const struct {
         const char *strategy, *what;
@@ -315,15 +315,15 @@ static void says_what_it_is_not_for(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_rank_has_not_begun_is_made_by_others),
-        cmocka_unit_test(what_a_rank_has_begun_is_made_by_another),
-        cmocka_unit_test(and_so_it_is_where_each_has_one),
-        cmocka_unit_test(and_with_a_ledger),
-        cmocka_unit_test(a_rank_takes_back_what_takes_too_long),
-        cmocka_unit_test(ranks_that_are_driven_apart_leave_the_bits_of_single),
-        cmocka_unit_test(and_on_several_hosts),
+        cmocka_unit_test(others_compute_unstarted_virtual_workers),
+        cmocka_unit_test(another_rank_computes_a_started_virtual_worker),
+        cmocka_unit_test(ranks_with_one_virtual_worker_are_helped),
+        cmocka_unit_test(speculation_works_with_a_ledger),
+        cmocka_unit_test(a_rank_takes_back_a_slow_virtual_worker),
+        cmocka_unit_test(ranks_driven_apart_have_the_bits_of_single),
+        cmocka_unit_test(speculation_works_on_several_hosts),
         cmocka_unit_test(other_orders_give_other_bits),
-        cmocka_unit_test(says_what_it_is_not_for),
+        cmocka_unit_test(unsupported_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* going_on_test.c -- tests launchers whose job continues without lost ranks.
+/* groups_test.c -- tests launchers whose job continues without lost ranks.
  *
  * Goal:   all nodes receive the same sequence of groups.  No node waits for a node that can no
  *         longer report.  No node decides about the ranks of another node.  The outcome of the job
@@ -16,7 +16,7 @@ static lki_members members_of(uint32_t bits)
     return members;
 }
 
-static void meet_to_go_on(uint32_t nodes)
+static void meet_and_survive(uint32_t nodes)
 {
     begin(&j);
     for (uint32_t i = 0; i < nodes; i++) {
@@ -80,7 +80,7 @@ static void assert_outcome(uint32_t at, int32_t exit_code)
 static void one_group_follows_another(void **state)
 {
     (void)state;
-    meet_to_go_on(3);
+    meet_and_survive(3);
     lki_rendezvous_asked(j.nodes[1].r, 0, 700);
     for (uint32_t i = 0; i < 3; i += 2) {
         const lki_event *event = await(&j, &j.nodes[i], LKI_EVENT_ASKED);
@@ -128,11 +128,11 @@ static void one_group_follows_another(void **state)
     end(&j);
 }
 
-static void who_cannot_speak_is_not_waited_for(void **state)
+static void finished_and_lost_nodes_are_not_awaited(void **state)
 {
     (void)state;
     for (int lost = 0; lost < 2; lost++) {
-        meet_to_go_on(3);
+        meet_and_survive(3);
         say(0, 0, 1);
         say(1, 0, 2 | 4); /* then dies with its whole node: node 1 has finished */
         finish(1, 7);
@@ -155,10 +155,10 @@ static void who_cannot_speak_is_not_waited_for(void **state)
 
 /* Checks that entrants need the consent of all nodes, and a survivor on their host, which has their
  * data. */
-static void who_enters_is_let_in_by_all(void **state)
+static void entrants_need_the_consent_of_all(void **state)
 {
     (void)state;
-    meet_to_go_on(3);
+    meet_and_survive(3);
     admit(0, 0, 1, 0);
     admit(1, 0, 2, 4);
     say(2, 0, 8);
@@ -178,10 +178,10 @@ static void who_enters_is_let_in_by_all(void **state)
     end(&j);
 }
 
-static void nobody_goes_on_where_all_have_died(void **state)
+static void no_group_forms_without_survivors(void **state)
 {
     (void)state;
-    meet_to_go_on(2);
+    meet_and_survive(2);
     say(0, 0, 1);
     finish(0, 5);
     say(1, 0, 0);
@@ -193,11 +193,11 @@ static void nobody_goes_on_where_all_have_died(void **state)
     end(&j);
 }
 
-static void nobody_speaks_for_others(void **state)
+static void a_node_reports_only_its_own_ranks(void **state)
 {
     (void)state;
     for (int how = 0; how < 3; how++) {
-        meet_to_go_on(3);
+        meet_and_survive(3);
         if (how < 2)
             say(1, how == 0 ? 0 : 4, how == 0 ? 2 | 8 : 2);
         else
@@ -234,7 +234,7 @@ static void assert_node_1_has_finished(void)
 static void the_outcome_of_a_closed_connection_is_read(void **state)
 {
     (void)state;
-    meet_to_go_on(3);
+    meet_and_survive(3);
     j.nodes[0].hangs = true;
     lki_rendezvous_stop(j.nodes[0].r, SIGTERM, false);
     lki_rendezvous_stop(j.nodes[0].r, SIGTERM, true);
@@ -247,7 +247,7 @@ static void the_outcome_of_a_closed_connection_is_read(void **state)
 static void all_letters_before_the_end_are_read(void **state)
 {
     (void)state;
-    meet_to_go_on(3);
+    meet_and_survive(3);
     say(0, 0, 1);
     say(2, 0, 8);
     assert_no_group();
@@ -262,7 +262,7 @@ static void all_letters_before_the_end_are_read(void **state)
 static void a_node_that_leaves_is_read_first(void **state)
 {
     (void)state;
-    meet_to_go_on(3);
+    meet_and_survive(3);
     j.nodes[0].hangs = true;
     finish(1, 7);
     lki_rendezvous_leave(j.nodes[1].r);
@@ -277,7 +277,7 @@ static void a_node_that_leaves_is_read_first(void **state)
     assert_node_1_has_finished();
 }
 
-static void all_must_want_it(void **state)
+static void nodes_must_agree_on_failure_handling(void **state)
 {
     (void)state;
     begin(&j);
@@ -292,18 +292,18 @@ static void all_must_want_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(one_group_follows_another),          TEST(who_cannot_speak_is_not_waited_for),
-        TEST(who_enters_is_let_in_by_all),
-        TEST(nobody_goes_on_where_all_have_died), TEST(nobody_speaks_for_others),
+        TEST(one_group_follows_another),          TEST(finished_and_lost_nodes_are_not_awaited),
+        TEST(entrants_need_the_consent_of_all),
+        TEST(no_group_forms_without_survivors), TEST(a_node_reports_only_its_own_ranks),
         TEST(the_outcome_of_a_closed_connection_is_read),
         TEST(all_letters_before_the_end_are_read), TEST(a_node_that_leaves_is_read_first),
-        TEST(all_must_want_it),
+        TEST(nodes_must_agree_on_failure_handling),
     };
     const struct CMUnitTest secured[] = {
         TEST(the_outcome_of_a_closed_connection_is_read),
         TEST(all_letters_before_the_end_are_read), TEST(a_node_that_leaves_is_read_first),
     };
-    int failed = cmocka_run_group_tests_name("launch.going_on", tests, without_key, NULL);
-    failed += cmocka_run_group_tests_name("launch.going_on with a key", secured, with_key, NULL);
+    int failed = cmocka_run_group_tests_name("launch.rendezvous.groups", tests, without_key, NULL);
+    failed += cmocka_run_group_tests_name("launch.rendezvous.groups, TLS", secured, with_key, NULL);
     return failed;
 }
