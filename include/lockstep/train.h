@@ -215,6 +215,10 @@ typedef struct {
 /* Returns "fp32", "bf16" or "fp16", as in --precision. */
 LK_API const char *lk_precision_name(lk_dtype precision);
 
+/* Writes the rules that are not at their default, by the names of their options and each after a
+ * comma, such as ", grad-comm-dtype bf16".  Returns false if the rules make the run "not exact". */
+LK_API bool lk_train_rules(const lk_train_config *config, char *text, size_t bytes);
+
 /* Fills in derived fields (V, micro-batch, steps, workers).  Opens the data and plans the model
  * once, so that errors are reported before workers start.  Allocates nothing that outlives the
  * call. */

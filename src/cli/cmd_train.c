@@ -100,6 +100,8 @@ static bool read_replicas(const char *text, void *target, lki_message *error)
 #define MAY_CHANGE
 #define MAY_COME
 #define LOGGED
+#define IDENTITY(text_)
+#define NOTED(text_)
 
 const lki_option lki_train_table[] = {
 #include "train/options.def"

@@ -24,27 +24,18 @@ static double samples_per_second(const plan_options *o, const lk_train_plan_row 
     return o->train.config.global_batch / row->step.seconds;
 }
 
-/* Returns true if no sent values are quantised and no workers are dropped. */
-static bool is_exact(const plan_options *o)
-{
-    lk_dtype gradients = o->train.config.comm_dtype;
-    return gradients != LK_I8 && gradients != LK_I4 && o->train.config.gather_dtype != LK_I8 &&
-           o->train.config.backup_workers == 0;
-}
-
 /* ---- Text -------------------------------------------------------------------------------- */
 
 static void print_head(const plan_options *o, const lk_train_plan *plan)
 {
     const lk_train_config *c     = &o->train.config;
     uint32_t               hosts = o->plan.hosts;
-    printf("%s, %zu parameters, %s%s%s%s%s; batch %u as V %u x %u; %u x %u threads on %u "
+    char                   rules[128];
+    const bool             exact = lk_train_rules(c, rules, sizeof rules);
+    printf("%s, %zu parameters, %s%s%s; batch %u as V %u x %u; %u x %u threads on %u "
            "host%s\n\n",
-           c->model, plan->rows[0].cost.parameters, lk_precision_name(c->precision),
-           c->comm_dtype == LK_F32 ? "" : ", gradients travel as ",
-           c->comm_dtype == LK_F32 ? "" : lk_precision_name(c->comm_dtype),
-           c->gather_dtype == LK_I8 ? ", parameters are read as int8" : "",
-           is_exact(o) ? "" : " (not exact)", c->global_batch, c->virtual_workers,
+           c->model, plan->rows[0].cost.parameters, lk_precision_name(c->precision), rules,
+           exact ? "" : " (not exact)", c->global_batch, c->virtual_workers,
            c->global_batch / c->virtual_workers, c->workers, c->threads, hosts,
            hosts == 1 ? "" : "s");
 }
@@ -248,9 +239,10 @@ static void print_json_refused(const lk_train_plan *plan)
 void lki_plan_print_json(const plan_options *o, const lk_train_plan *plan)
 {
     const lk_train_config *c = &o->train.config;
+    char                   rules[128];
     printf("{\"model\": \"%s\", \"elements\": %zu, \"workers\": %u, \"hosts\": %u, \"exact\": %s, ",
            c->model, plan->rows[0].cost.parameters, c->workers, o->plan.hosts,
-           is_exact(o) ? "true" : "false");
+           lk_train_rules(c, rules, sizeof rules) ? "true" : "false");
     if (strcmp(c->model, "bare") == 0)
         printf("\"largest_layer\": %llu, \"activations_known\": %s, ",
                largest_layer(c),

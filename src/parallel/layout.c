@@ -12,7 +12,7 @@
 #include "device/quantise.h"
 #include "tensor/ops.h"
 
-enum { MIB = 1 << 20, BUCKET_MIB = 25, LINE = 64 };
+enum { MIB = 1 << 20, BUCKET_MIB = 25, LINE = 64, ALIGN = 16 };
 
 _Static_assert(LKI_NORM_BLOCK % LKI_QUANTISED == 0, "no span's border cuts a block of elements");
 
@@ -469,7 +469,7 @@ lk_status lki_layout_open(lki_layout **out, const lk_param *params, uint32_t par
     LK_TRY(LKI_NEW(&layout, 1, "parameter layout"));
     layout->whole_blocks = deal->whole_blocks;
     layout->bf16         = deal->bf16;
-    layout->align        = lki_quantises(options->comm_dtype) ? LKI_QUANTISED : 16;
+    layout->align        = deal->align > 0 ? deal->align : ALIGN;
     lk_status status = copy_params(layout, params, param_count);
     if (status == LK_OK)
         status = copy_terms(layout, options);

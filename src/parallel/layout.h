@@ -39,6 +39,7 @@ typedef struct {
     /* a bucket ends only where a block's terms end, even if it becomes too large */
     bool          whole_blocks;
     bool          bf16;         /* parameters with lk_param.bf16 are read as bf16 */
+    size_t        align;   /* alignment of tensors in both spaces, in elements; 0 = 16 */
     bool          counted; /* only sizes are computed: spans and slices are counted, not listed */
     /* [param_count]: given offsets of parameters; NULL: the layout places them */
     const size_t *param_at;

@@ -103,7 +103,7 @@ static json_t *duplicate_json(const lk_train_config *config)
 #define CHOICES(list_) .choices = (const lki_field_choice[]){ list_ { .name = NULL } },
 #define NAMED(name_, value_) { .name = name_, .value = value_ },
 #define INEXACT(name_, value_) { .name = name_, .value = value_, .inexact = true },
-#define REFUSED(name_, value_, why_) { .name = name_, .value = value_ },
+#define REFUSED(name_, value_, why_) { .name = name_, .value = value_, .refused = true },
 #define READ(function_)
 #define WRITE(function_) .write = function_,
 #define NEEDS(option_) .needs = &(const lki_field_need){ option_, { NULL } },
@@ -124,6 +124,8 @@ static json_t *duplicate_json(const lk_train_config *config)
 #define MAY_CHANGE .may_change = true,
 #define MAY_COME .may_come = true,
 #define LOGGED .logged = true,
+#define IDENTITY(text_) .identity = text_,
+#define NOTED(text_) .noted = text_,
 
 const lki_field lki_fields[] = {
 #include "train/options.def"
@@ -185,16 +187,23 @@ static json_t *text_json(const unsigned char *at)
     return text != NULL ? json_string(text) : json_null();
 }
 
-/* Returns the choice with the field's value.  If no choice matches, returns the first one, which is
- * the default. */
-static const lki_field_choice *choice_of(const lki_field *field, const lk_train_config *config)
+/* Returns the choice with the field's value; NULL if no choice matches. */
+static const lki_field_choice *find_choice(const lki_field *field, const lk_train_config *config)
 {
     int value;
     memcpy(&value, (const unsigned char *)config + field->offset, sizeof value);
     for (const lki_field_choice *c = field->choices; c->name != NULL; c++)
         if (c->value == value)
             return c;
-    return field->choices;
+    return NULL;
+}
+
+/* Returns the choice with the field's value.  If no choice matches, returns the first one, which is
+ * the default. */
+static const lki_field_choice *choice_of(const lki_field *field, const lk_train_config *config)
+{
+    const lki_field_choice *choice = find_choice(field, config);
+    return choice != NULL ? choice : field->choices;
 }
 
 static json_t *list_json(const lki_field *field, const lk_train_config *config)
@@ -290,6 +299,32 @@ bool lki_field_is_free(const lki_field *field, bool stored)
 
 /* ---- All fields -------------------------------------------------------------------------- */
 
+static lk_status refuse_choice(const lki_field *field, int value)
+{
+    char   names[256];
+    size_t used = 0;
+    names[0]    = '\0';
+    for (const lki_field_choice *c = field->choices; c->name != NULL && used < sizeof names; c++) {
+        int wrote = snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? ", " : "",
+                             c->name);
+        used += wrote > 0 ? (size_t)wrote : 0;
+    }
+    return lk_fail(LK_EINVAL, "`%s` %d: is none of: %s", field->path, value, names);
+}
+
+lk_status lki_fields_check(const lk_train_config *config)
+{
+    for (const lki_field *f = lki_fields; f->name != NULL; f++) {
+        int value;
+        if (f->type != LKI_FIELD_CHOICE || find_choice(f, config) != NULL)
+            continue;
+        memcpy(&value, (const unsigned char *)config + f->offset, sizeof value);
+        if (value != 0)
+            return refuse_choice(f, value);
+    }
+    return LK_OK;
+}
+
 bool lki_fields_are_exact(const lk_train_config *config)
 {
     bool exact = true;
@@ -311,6 +346,53 @@ static bool is_default(const lki_field *field, const lk_train_config *config)
     json_decref(value);
     json_decref(other);
     return same;
+}
+
+/* Returns the choice of a field that is not at its default; NULL if the field is, or if the command
+ * refuses the choice. */
+static const lki_field_choice *chosen(const lki_field *field, const lk_train_config *config)
+{
+    const lki_field_choice *choice = field->choices == NULL ? NULL : choice_of(field, config);
+    return choice == field->choices || choice->refused ? NULL : choice;
+}
+
+void lki_fields_identity(const lk_train_config *config, char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0]     = '\0';
+    for (const lki_field *f = lki_fields; f->name != NULL && used < bytes; f++) {
+        const lki_field_choice *choice = f->identity == NULL ? NULL : chosen(f, config);
+        int wrote = choice == NULL ? 0 : snprintf(text + used, bytes - used, "%s%s", f->identity,
+                                                  choice->name);
+        used += wrote > 0 ? (size_t)wrote : 0;
+    }
+}
+
+bool lki_field_note(const lki_field *field, const lk_train_config *config, char *text, size_t bytes)
+{
+    const lki_field_choice *choice = field->noted == NULL ? NULL : chosen(field, config);
+    if (choice == NULL)
+        return false;
+    if (choice->inexact)
+        (void)snprintf(text, bytes, "this run is not exact: %s%s; the bits are the same for any "
+                       "workers", field->noted, choice->name);
+    else
+        (void)snprintf(text, bytes, "%s%s: the same bits for any workers, but not those of --%s %s",
+                       field->noted, choice->name, field->name, field->choices->name);
+    return true;
+}
+
+bool lk_train_rules(const lk_train_config *config, char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0]     = '\0';
+    for (const lki_field *f = lki_fields; f->name != NULL && used < bytes; f++) {
+        const lki_field_choice *choice = f->logged ? chosen(f, config) : NULL;
+        int wrote = choice == NULL ? 0 : snprintf(text + used, bytes - used, ", %s %s", f->name,
+                                                  choice->name);
+        used += wrote > 0 ? (size_t)wrote : 0;
+    }
+    return lki_fields_are_exact(config);
 }
 
 void lki_fields_log(const lk_train_config *config, char *text, size_t bytes)

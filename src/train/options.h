@@ -42,6 +42,7 @@ typedef struct {
     const char *name;
     int         value;
     bool        inexact;
+    bool        refused; /* only the command refuses it; a program may set it */
 } lki_field_choice;
 
 enum { LKI_FIELD_VALUES_MAX = 6 };
@@ -65,6 +66,8 @@ typedef struct {
     const lki_field_need   *recorded; /* condition under which it is recorded; NULL: `needs` */
     const char             *into;     /* the field that records its value; NULL: itself */
     bool                    may_change, may_come, logged;
+    const char             *identity; /* text before its value in the exactness id; NULL: none */
+    const char             *noted;    /* text before its value in a note; NULL: no note */
     json_t *(*write)(const lk_train_config *config); /* with LKI_FIELD_CUSTOM */
 } lki_field;
 
@@ -88,8 +91,20 @@ bool lki_field_is_free(const lki_field *field, bool stored);
 /* Returns the configuration with defaults that depend on the model filled in. */
 lk_train_config lki_config_resolve(const lk_train_config *config);
 
+/* Checks that the fields with choices have one of them, or 0 for the default.  LK_EINVAL names a
+ * field with another value. */
+LK_NODISCARD lk_status lki_fields_check(const lk_train_config *config);
+
 /* Returns false if a field makes the run "not exact". */
 bool lki_fields_are_exact(const lk_train_config *config);
+
+/* Writes the part of the exactness id that fields define by their row. */
+void lki_fields_identity(const lk_train_config *config, char *text, size_t bytes);
+
+/* Writes a note about the effect of a field on the bits of the run.  Returns false if there is
+ * nothing to note. */
+bool lki_field_note(const lki_field *field, const lk_train_config *config, char *text,
+                    size_t bytes);
 
 /* Writes `, "key": value` for each field that log lines repeat, if any of these fields is not at
  * its default.  Otherwise writes an empty string. */

@@ -233,6 +233,41 @@ static void rules_are_labelled_and_logged(void **state)
     assert_false(lki_fields_are_exact(&config));
 }
 
+/* Checks that the values of choices are checked, and that rows write exactness ids and notes. */
+static void choices_are_checked_and_noted(void **state)
+{
+    lk_train_config  config = { .struct_size = sizeof(lk_train_config), .model = "mlp" };
+    const lki_field *field  = lki_field_find("comm-dtype");
+    char             text[256];
+    (void)state;
+    assert_int_equal(lki_fields_check(&config), LK_OK); /* 0 is the default */
+    lki_fields_identity(&config, text, sizeof text);
+    assert_string_equal(text, "");
+    assert_false(lki_field_note(field, &config, text, sizeof text));
+    assert_true(lk_train_rules(&config, text, sizeof text));
+    assert_string_equal(text, "");
+    config.comm_dtype   = LK_BF16;
+    config.gather_dtype = LK_BF16; /* set by a program; the command refuses it */
+    assert_int_equal(lki_fields_check(&config), LK_OK);
+    lki_fields_identity(&config, text, sizeof text);
+    assert_string_equal(text, " travels as bf16");
+    assert_true(lki_field_note(field, &config, text, sizeof text));
+    assert_non_null(strstr(text, "rounded to bf16: the same bits for any workers, but not those of "
+                                 "--grad-comm-dtype fp32"));
+    config.comm_dtype   = LK_I4;
+    config.gather_dtype = LK_I8;
+    lki_fields_identity(&config, text, sizeof text);
+    assert_string_equal(text, " travels as int4 read as int8");
+    assert_true(lki_field_note(field, &config, text, sizeof text));
+    assert_non_null(strstr(text, "this run is not exact: "));
+    assert_false(lk_train_rules(&config, text, sizeof text));
+    assert_string_equal(text, ", grad-comm-dtype int4, param-comm-dtype int8");
+    config.comm_dtype = LK_F64;
+    assert_int_equal(lki_fields_check(&config), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message,
+                           "`comm_dtype` 4: is none of: fp32, bf16, fp16, int8, int4"));
+}
+
 /* Checks that checkpoints use the first names of renamed options. */
 static void keys_of_checkpoints_do_not_change(void **state)
 {
@@ -295,6 +330,7 @@ int main(void)
         cmocka_unit_test(ranks_agree_on_all_but_hosts_and_files),
         cmocka_unit_test(differing_options_of_ranks_are_named),
         cmocka_unit_test(rules_are_labelled_and_logged),
+        cmocka_unit_test(choices_are_checked_and_noted),
         cmocka_unit_test(keys_of_checkpoints_do_not_change),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -105,7 +105,6 @@ static lk_status lay_out_again(lk_parallel *parallel, const order *self,
                                     .terms              = terms,
                                     .term_count         = old->term_count,
                                     .bucket_bytes       = self->bucket_bytes,
-                                    .comm_dtype         = parallel->rounded,
                                     .first_bucket_bytes = self->first_bucket_bytes };
     lki_layout         *layout  = NULL;
     lki_deal            deal;

@@ -126,6 +126,7 @@ static lk_status deal_shards(lk_parallel *parallel, lki_deal *deal)
 lk_status lki_shards_deal(lk_parallel *parallel, lki_deal *deal)
 {
     *deal = (lki_deal){ .shards       = parallel->shards,
+                        .align        = lki_quantises(parallel->rounded) ? LKI_QUANTISED : 0,
                         .whole_blocks = parallel->ops->whole_blocks };
     if (parallel->shards > 1)
         return deal_shards(parallel, deal);

@@ -213,17 +213,16 @@ bool lki_is_exact(const lk_train_config *config)
 
 void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33])
 {
-    const bool rounds = config->comm_dtype != LK_F32 && config->comm_dtype != 0;
-    char       text[512], hex[65];
+    char       text[512], fields[128], hex[65];
     lki_sha256 hash;
+    lki_fields_identity(config, fields, sizeof fields);
     int        length = snprintf(
                text, sizeof text,
-               "lockstep kernels %d rng %d tree %d dtype %s%s%s%s%s virtual-workers %u micro-batch "
+               "lockstep kernels %d rng %d tree %d dtype %s%s%s virtual-workers %u micro-batch "
                "%u global-batch %u data %s%s%s%s",
                KERNEL_REVISION, RNG_REVISION, TREE_REVISION, lk_precision_name(config->precision),
-               config->scaling.rule > LK_SCALE_NONE ? " scaled" : "",
-               rounds ? " travels as " : "", rounds ? lk_precision_name(config->comm_dtype) : "",
-               config->gather_dtype == LK_I8 ? " read as int8" : "", config->virtual_workers,
+               config->scaling.rule > LK_SCALE_NONE ? " scaled" : "", fields,
+               config->virtual_workers,
                config->micro_batch, config->global_batch, data->content_hash,
                config->onednn != NULL ? " onednn" : "", config->hook != NULL ? " hook" : "",
                config->backup_workers > 0 ? " backup workers" : "");

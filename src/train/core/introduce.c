@@ -84,7 +84,7 @@ void lki_tell_kernels(lki_session *s, bool end)
 
 void lki_tell_bits(const lki_session *s)
 {
-    const char *name = lk_precision_name(s->config->comm_dtype);
+    char text[256];
     if (s->inexact)
         lki_journal_note(s->journal,
                          "note: this run is not exact: it goes on from steps that were not, and "
@@ -95,22 +95,9 @@ void lki_tell_bits(const lki_session *s)
                          "first, and what the others have is dropped (--backup-workers %u); its "
                          "bits depend on who that is", s->ranks - s->config->backup_workers,
                          s->config->backup_workers);
-    if (s->config->gather_dtype == LK_I8)
-        lki_journal_note(s->journal,
-                         "note: this run is not exact: parameters are read as int8, in blocks of "
-                         "256; the bits are the same for any workers");
-    if (s->config->comm_dtype == LK_F32)
-        return;
-    if (s->config->comm_dtype == LK_BF16 || s->config->comm_dtype == LK_F16)
-        lki_journal_note(s->journal,
-                         "note: gradients and every sum of them are rounded to %s, as which they "
-                         "travel: the same bits for any workers, but not those of "
-                         "--grad-comm-dtype fp32", name);
-    else
-        lki_journal_note(s->journal,
-                         "note: this run is not exact: gradients and every sum of them are rounded "
-                         "to %s in blocks of 256, as which they travel; the bits are the same for "
-                         "any workers", name);
+    for (const lki_field *f = lki_fields; f->name != NULL; f++)
+        if (lki_field_note(f, s->config, text, sizeof text))
+            lki_journal_note(s->journal, "note: %s", text);
 }
 
 lk_status lki_introduce(lki_session *s)

@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "train/core/feed.h"
+#include "train/options.h"
 #include "train/saves/lock.h"
 #include "train/saves/save.h"
 
@@ -340,14 +341,8 @@ static lk_status check_model_name(const char *name, bool runs)
     return lk_fail(LK_EINVAL, "there is no model '%s'; there are gpt, resnet and mlp", name);
 }
 
-static lk_status check_comm_dtype(lk_train_config *c)
+static lk_status check_read(lk_train_config *c)
 {
-    if (c->comm_dtype == 0)
-        c->comm_dtype = LK_F32;
-    if (c->comm_dtype != LK_F32 && c->comm_dtype != LK_BF16 && c->comm_dtype != LK_F16 &&
-        c->comm_dtype != LK_I8 && c->comm_dtype != LK_I4)
-        return lk_fail(LK_EINVAL, "gradients cannot travel as %s; comm_dtype is F32, BF16, F16, I8 "
-                       "or I4", lk_dtype_name(c->comm_dtype));
     if (c->gather_dtype == 0)
         c->gather_dtype = LK_F32;
     if (c->gather_dtype == LK_I8 && c->offload != NULL && c->offloaded & LK_OFFLOADED_PARAMETERS)
@@ -357,9 +352,6 @@ static lk_status check_comm_dtype(lk_train_config *c)
         return lk_fail(LK_EINVAL, "`keep_gathered` keeps units as `gather_dtype` int8 has "
                                   "them: give that, or as many `unit_buffers` as there are "
                                   "units");
-    if (c->comm_dtype == LK_F16 && c->precision == LK_BF16)
-        return lk_fail(LK_EINVAL, "`comm_dtype` fp16 needs a loss scale, which `precision` "
-                                  "bf16 does not have; use `comm_dtype` bf16");
     if (c->hook != NULL && c->noise_decay > 0)
         return lk_fail(LK_EINVAL, "the noise scale compares gradients as they are with their sum, "
                                   "which a hook changes: leave out noise_decay or hook");
@@ -370,11 +362,10 @@ static lk_status check_precision(lk_train_config *c)
 {
     if (c->precision == 0)
         c->precision = LK_F32;
-    if (c->precision != LK_F32 && c->precision != LK_BF16 && c->precision != LK_F16)
-        return lk_fail(LK_EINVAL, "values cannot be stored as %s; precision is F32, BF16 or F16",
-                       lk_dtype_name(c->precision));
-    LK_TRY(check_comm_dtype(c));
-    const bool half = c->precision == LK_F16 || c->comm_dtype == LK_F16;
+    const bool sends_half = c->comm_dtype == LK_F16, half = c->precision == LK_F16 || sends_half;
+    if (sends_half && c->precision == LK_BF16)
+        return lk_fail(LK_EINVAL, "`comm_dtype` fp16 needs a loss scale, which `precision` "
+                                  "bf16 does not have; use `comm_dtype` bf16");
     if (!half && (c->scaling.rule > LK_SCALE_NONE || c->scaling.initial != 0 ||
                   c->scaling.window != 0 || c->scaling.hysteresis != 0))
         return lk_fail(LK_EINVAL,
@@ -412,6 +403,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
     LK_TRY(check_model_name(c->model, runs));
     if (c->data == NULL)
         return lk_fail(LK_EINVAL, "`data` is missing: for example `data` text:FILE");
+    LK_TRY(lki_fields_check(c));
     if (!(c->validation >= 0 && c->validation < 1))
         return lk_fail(LK_EINVAL, "`validation` %g is not a fraction from 0 to below 1",
                        c->validation);
@@ -421,6 +413,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
     if (c->context == 0)
         c->context = CONTEXT_DEFAULT;
     LK_TRY(check_precision(c));
+    LK_TRY(check_read(c));
     LK_TRY(check_batch(c));
     LK_TRY(check_workers(c));
     LK_TRY(check_noise(c));
