@@ -40,9 +40,6 @@ const lki_dealing *lki_parallel_dealing(const lk_parallel *parallel);
  * that rank r takes for one virtual worker, in seconds. */
 void lki_balance_counts(uint32_t *counts, uint32_t leaves, uint32_t ranks, const double *pace);
 
-/* Reports that `seconds` of the current turn were spent waiting for data. */
-void lki_balance_waited(lk_parallel *parallel, double seconds);
-
 /* Returns the time that a rank spent on its turns in the last step; equal on all ranks. */
 lki_rank_time lki_balance_time(const lk_parallel *parallel, uint32_t rank);
 

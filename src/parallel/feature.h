@@ -17,9 +17,12 @@
 #ifndef LKI_PARALLEL_FEATURE_H
 #define LKI_PARALLEL_FEATURE_H
 
+#include <string.h>
+
 #include "base/status.h"
 #include "lockstep/parallel.h"
 #include "parallel/ledger.h"
+#include "parallel/turn.h"
 
 enum { LKI_FEATURES_MAX = 16 };
 
@@ -34,7 +37,7 @@ typedef struct {
     /* Reads the options.  Allocates the state in *self, or sets *self to NULL if the options do not
      * enable the feature.  LK_EUNSUPPORTED names the option that excludes the feature.  Strategy,
      * world, shares and layout are known.  There is no memory and perhaps no communicator, because
-     * a plan also calls open().  May increase parallel->report_bytes to add to each report. */
+     * a plan also calls open().  May reserve bytes in each report and in each tally. */
     lk_status (*open)(lk_parallel *parallel, const lk_parallel_options *options, void **self);
 
     /* Frees the state, even if open() or attach() failed halfway. */
@@ -96,12 +99,13 @@ typedef struct {
     lk_status (*reports)(lk_parallel *parallel, void *self, lk_step_result *result);
 
     /* The step will be completed or skipped (tally->result.skipped).  Stores the values that other
-     * ranks need to complete it, or to continue after it. */
+     * ranks need to complete it, or to continue after it (lki_tally_put()). */
     void (*before_update)(lk_parallel *parallel, void *self, lki_tally *tally);
 
     /* Sets this rank's state to what it is after the step of `tally`, which other ranks have
-     * decided.  Called after take_over(). */
-    void (*restore)(lk_parallel *parallel, void *self, const lki_tally *tally);
+     * decided, and the feature's fields of *standing.  Called after take_over(). */
+    void (*restore)(lk_parallel *parallel, void *self, const lki_tally *tally,
+                    lk_parallel_standing *standing);
 
     /* This rank has updated the slices that it owns. */
     void (*after_update)(lk_parallel *parallel, void *self);
@@ -119,6 +123,34 @@ void *lki_feature_state(const lk_parallel *parallel, const lki_feature *feature)
 
 /* Returns the number of a feature's row in lki_feature_table. */
 uint32_t lki_feature_row(const lki_feature *feature);
+
+/* ---- Bytes of a feature in reports and tallies: reports.c ------------------------------------ */
+
+/* Reserves bytes in every report, and returns their offset.  Called by open().  The bytes are zero
+ * when a virtual worker begins. */
+size_t lki_report_reserve(lk_parallel *parallel, size_t bytes);
+
+/* Returns the address of reserved bytes, a multiple of 8. */
+static inline void *lki_report_at(lki_report *report, size_t offset)
+{
+    return (char *)report + offset;
+}
+
+/* Reserves bytes in every tally, and returns their offset.  Called by open().  All features may
+ * reserve LKI_TALLY_BYTES together. */
+size_t lki_tally_reserve(lk_parallel *parallel, size_t bytes);
+
+/* Stores a value in reserved bytes. */
+static inline void lki_tally_put(lki_tally *tally, size_t offset, const void *value, size_t bytes)
+{
+    memcpy(tally->of_features + offset, value, bytes);
+}
+
+/* Copies a value from reserved bytes. */
+static inline void lki_tally_get(const lki_tally *tally, size_t offset, void *value, size_t bytes)
+{
+    memcpy(value, tally->of_features + offset, bytes);
+}
 
 /* ---- Calls of all enabled features: features.c ----------------------------------------------- */
 
@@ -138,7 +170,8 @@ LK_NODISCARD lk_status lki_features_drop(lk_parallel *parallel);
 bool                   lki_features_next_turn(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_features_reports(lk_parallel *parallel, lk_step_result *result);
 void                   lki_features_before_update(lk_parallel *parallel, lki_tally *tally);
-void                   lki_features_restore(lk_parallel *parallel, const lki_tally *tally);
+void                   lki_features_restore(lk_parallel *parallel, const lki_tally *tally,
+                                            lk_parallel_standing *standing);
 void                   lki_features_after_update(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_features_end_step(lk_parallel *parallel, lk_step_result *result);
 

@@ -59,14 +59,14 @@
 /* The stages of an update.  LAMB has both stages, all other optimizers only the second. */
 typedef enum { LKI_DIRECTED = 0, LKI_UPDATED } lki_update_stage;
 
+enum { LKI_TALLY_BYTES = 128 }; /* the most bytes that all features together may reserve */
+
 /* The results that all ranks have once a step's sums are complete. */
 typedef struct {
     lk_step_result result;
-    lk_loss_scaler scaler; /* state after the step */
-    double         scale;  /* loss scale in the step */
-    lk_noise       noise;  /* state after the step */
     lk_update      update; /* the step's update, without the values that differ between tensors */
     uint32_t       owners; /* number of owners of running state */
+    unsigned char  of_features[LKI_TALLY_BYTES]; /* see lki_tally_reserve() */
 } lki_tally;
 
 /* The last two steps: one record is complete while the other is being written. */

@@ -96,7 +96,7 @@ typedef struct {
 typedef struct {
     bool          under_way;
     uint32_t      micros;  /* micro-batches of this step */
-    double        seed;    /* loss scale: the factor by which the gradients are too large */
+    double        seed;    /* the factor by which the gradients are too large */
     bool          mended;  /* a part of the step was computed before a rank was lost */
     bool          reduced; /* `sums` is valid */
     lki_gradients sums;
@@ -158,6 +158,7 @@ struct lk_parallel {
     /* [leaves]: reports of report_bytes each, ordered by the rank that runs the virtual worker */
     char    *reports;
     size_t   report_bytes;
+    size_t   tally_bytes; /* bytes that features have reserved in each tally */
     const lki_durable *durable;
     lki_ledger         ledger;
     /* the results that are left of an interrupted step, until they are reduced */
@@ -272,9 +273,10 @@ float *lki_state_data(const lk_parallel *parallel, uint32_t state);
 lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, double lr,
                           lk_step_result *result);
 
-/* Completes a step whose sums are complete in the ledger.  Collective. */
+/* Completes a step whose sums are complete in the ledger.  Features set their fields of *standing.
+ * Collective. */
 LK_NODISCARD lk_status lki_step_complete(lk_parallel *parallel, uint64_t step,
-                                         const lki_tally *tally);
+                                         const lki_tally *tally, lk_parallel_standing *standing);
 
 /* Returns the address of use `use` of a span in sums or gradients. */
 static inline float *lki_gradient_of(const lk_parallel *parallel, const lki_gradients *from,

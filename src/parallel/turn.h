@@ -12,17 +12,14 @@ typedef enum { LKI_COUNTS = 0, LKI_DROPPED, LKI_NOT_BEGUN } lki_counting;
 /* The report of one virtual worker on one step, visible to all ranks. */
 typedef struct {
     double   loss;
-    double   squares; /* squared norm of the gradient; only computed for the noise scale */
     double   seconds; /* seconds that the rank spent on the virtual worker's turns */
     double   data;    /* the share of `seconds` that the rank waited for data */
     uint64_t count, hits;
     uint64_t written; /* in a rank's first report: hash of the parameters that this rank wrote */
     uint32_t micros;  /* micro-batches of this step */
     uint32_t maker;   /* the rank that computed the virtual worker */
-    /* in rank 0's first report: number of terms finished in another order than the layout's */
-    uint32_t     reorders;
     lki_counting counting;  /* whether this virtual worker counts */
-    /* samples of each micro-batch, followed by one bit per parameter: set if it is used */
+    /* samples of each micro-batch, followed by the bytes that features have reserved (feature.h) */
     uint64_t     samples[];
 } lki_report;
 
@@ -71,7 +68,8 @@ lki_report *lki_report_now(const lk_parallel *parallel); /* other ranks cannot s
  * communication. */
 bool lki_turn_computes(const lk_parallel *parallel);
 
-/* Stores a failure for lk_parallel_finish(), because hooks cannot return it. */
+/* Stores a failure for lk_parallel_finish(), because calls within a backward pass cannot return
+ * it. */
 void lki_step_keep(lk_parallel *parallel, lk_status status);
 
 /* ---- Turns, for features that begin them (turns.c) ------------------------------------------- */
@@ -89,6 +87,13 @@ void lki_turn_clear(lk_parallel *parallel);
 
 /* Clears the current report, before a virtual worker is computed. */
 void lki_report_begin(lk_parallel *parallel);
+
+/* Clears the report of a virtual worker of this rank whose results do not count.  Keeps the times
+ * if the virtual worker was begun.  Defined in reports.c. */
+void lki_report_drop(const lk_parallel *parallel, uint32_t leaf, lki_counting counting);
+
+/* Reports that `seconds` of the current turn were spent waiting for data.  Defined in reports.c. */
+void lki_report_waited(lk_parallel *parallel, double seconds);
 
 /* Announces all terms that the current virtual worker has not announced yet. */
 void lki_turn_end_terms(lk_parallel *parallel);

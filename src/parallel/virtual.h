@@ -11,7 +11,7 @@
  * every gradient and the peak number of live buffers (V = 8 on 3 ranks needs 3; V = 32 on 3 ranks
  * needs 6).
  *
- * Ranges need not be equal.  If they may move between steps (balance.h), a rank computes the
+ * Ranges need not be equal.  If they may move between steps, a rank computes the
  * largest subtrees of its range first.  Then any range needs about as many buffers as one that
  * begins at a multiple of its length.
  */

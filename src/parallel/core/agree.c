@@ -105,8 +105,8 @@ lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options
         return lk_fail(LK_EMISMATCH,
                        "ranks 0 and %u were given different options (virtual workers, "
                        "micro-batches, optimizer, groups, clipping, seed, buckets, types of what "
-                       "travels, hook or none, audit, order of gradient terms or of reads, or "
-                       "running state)",
+                       "travels, order of gradient terms or of reads, running state, or those of "
+                       "a feature)",
                        who);
     if (differs != SIZE_MAX)
         return lk_fail(LK_EMISMATCH,

@@ -143,10 +143,11 @@ void lki_features_before_update(lk_parallel *parallel, lki_tally *tally)
         lki_feature_table[row]->before_update(parallel, parallel->features[row], tally);
 }
 
-void lki_features_restore(lk_parallel *parallel, const lki_tally *tally)
+void lki_features_restore(lk_parallel *parallel, const lki_tally *tally,
+                          lk_parallel_standing *standing)
 {
     FOR_EACH (parallel, row, restore)
-        lki_feature_table[row]->restore(parallel, parallel->features[row], tally);
+        lki_feature_table[row]->restore(parallel, parallel->features[row], tally, standing);
 }
 
 void lki_features_after_update(lk_parallel *parallel)

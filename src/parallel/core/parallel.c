@@ -415,17 +415,17 @@ static lk_status complete(lk_parallel *parallel, const lk_parallel *failed,
 {
     lki_tally tally;
 
+    *standing = (lk_parallel_standing){ .steps = 0 };
     lki_features_take_over(parallel, failed);
     LK_TRY(lki_ledger_accord(parallel, &standing->steps, &tally));
     if (is_fresh(parallel) && parallel->local == 0)
         lki_ledger_fill(parallel, standing->steps);
-    standing->last       = tally.result;
-    standing->loss_scale = tally.scale;
+    standing->last = tally.result;
     LK_TRY(bring(parallel));
     if (standing->steps == 0)
         LK_TRY(lk_barrier(parallel->comm));
     else
-        LK_TRY(lki_step_complete(parallel, standing->steps - 1, &tally));
+        LK_TRY(lki_step_complete(parallel, standing->steps - 1, &tally, standing));
     if (parallel->ops->salvage != NULL && !parallel->effects.restarts)
         LK_TRY(parallel->ops->salvage(parallel, standing->steps));
     standing->unfinished = parallel->remains.there ? parallel->remains.unfinished

@@ -5,8 +5,8 @@
  *    the values.  Norms are trees over spans, then over tensors.
  * 2. At a meeting all ranks exchange sums, losses and counts.  Every rank computes the same loss
  *    and norm, and finds the same failure if either is not finite; nothing has been updated then.
- *    Two hosts whose copies of the parameters differ are found here as well.  With a dynamic loss
- *    scale a value that is not finite is no failure: the step is skipped.
+ *    Two hosts whose copies of the parameters differ are found here as well.  If a feature skips
+ *    the step, a value that is not finite is no failure.
  * 3. With LAMB each rank computes the directions of its spans and sums their squares, and all meet
  *    again.
  * 4. Each rank updates its spans.  It hashes the values that it reads, compares the hash with that
@@ -452,12 +452,13 @@ lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, doub
     return LK_OK;
 }
 
-lk_status lki_step_complete(lk_parallel *parallel, uint64_t number, const lki_tally *tally)
+lk_status lki_step_complete(lk_parallel *parallel, uint64_t number, const lki_tally *tally,
+                            lk_parallel_standing *standing)
 {
     step_context step = { .parallel = parallel, .update = tally->update, .corrupt = SIZE_MAX };
 
     parallel->step = number;
-    lki_features_restore(parallel, tally);
+    lki_features_restore(parallel, tally, standing);
     if (tally->result.skipped)
         return lk_barrier(parallel->comm);
     if (parallel->local == 0)

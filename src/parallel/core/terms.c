@@ -28,7 +28,7 @@ static void clear_raw(lk_parallel *parallel, uint32_t term)
                   lki_round_up(layout->sizes[layout->terms[term].param], layout->align));
 }
 
-/* Zeroes the padding after a term.  Hooks read it, and in types of 8 or 4 bits it is part of a
+/* Zeroes the padding after a term.  Features read it, and in types of 8 or 4 bits it is part of a
  * block, in which one non-finite value would make all values non-finite. */
 static void clear_tail(const lk_parallel *parallel, uint32_t term, float *grad)
 {

@@ -22,7 +22,6 @@
 #include "parallel/features/backups.h"
 
 #include <stdatomic.h>
-#include <string.h>
 
 #include "base/memory.h"
 #include "parallel/features/table.h"
@@ -134,20 +133,6 @@ static bool backups_are_moot(lk_parallel *parallel, void *context, bool over)
     return over ? !arrive(parallel, context) : is_over(parallel, context);
 }
 
-/* Clears a report except for the time that the rank spent on it. */
-static void drop_report(const lk_parallel *parallel, lki_report *report, lki_counting counting)
-{
-    bool   begun   = counting == LKI_DROPPED;
-    double seconds = begun ? report->seconds : 0, data = begun ? report->data : 0;
-
-    memset(report, 0, parallel->report_bytes);
-    report->seconds  = seconds;
-    report->data     = data;
-    report->micros   = parallel->now.micros;
-    report->maker    = parallel->rank;
-    report->counting = counting;
-}
-
 /* Drops all virtual workers of this rank in this step, computed or not. */
 static lk_status backups_drop(lk_parallel *parallel, void *context)
 {
@@ -157,8 +142,8 @@ static lk_status backups_drop(lk_parallel *parallel, void *context)
     uint32_t        begun = turn->leaf + (turn->running || turn->micro > 0);
 
     for (uint32_t i = 0; i < turns; i++)
-        drop_report(parallel, lki_report_of(parallel, lki_leaf_of_turn(parallel, i)),
-                    i < begun ? LKI_DROPPED : LKI_NOT_BEGUN);
+        lki_report_drop(parallel, lki_leaf_of_turn(parallel, i),
+                        i < begun ? LKI_DROPPED : LKI_NOT_BEGUN);
     self->arrived = true;
     turn->running = false;
     turn->dropped = false;

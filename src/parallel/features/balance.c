@@ -371,13 +371,6 @@ const lki_feature lki_feature_balance = {
 
 /* ---- For the room train ------------------------------------------------------------------ */
 
-void lki_balance_waited(lk_parallel *parallel, double seconds)
-{
-    LK_ASSERT(parallel->turn.running);
-    if (parallel->turn.kind != LKI_TURN_AGAIN)
-        lki_report_now(parallel)->data += seconds;
-}
-
 const lki_dealing *lki_parallel_dealing(const lk_parallel *parallel)
 {
     return &parallel->dealing;

@@ -45,6 +45,8 @@ typedef struct {
     float    *copies;  /* [together][copied]: copies of the terms of parameters with several uses */
     size_t   *copy_at; /* [term_count]: offset of the term in a row of copies */
     size_t    copied;
+    size_t    squares_at; /* offset in a report: the squared norm of a virtual worker's gradient */
+    size_t    tally_at;   /* offset in a tally: the averages after the step */
 } noise;
 
 static size_t place_copies(const lki_layout *layout, size_t *at)
@@ -63,7 +65,6 @@ static lk_status noise_open(lk_parallel *parallel, const lk_parallel_options *op
 {
     noise *self = NULL;
 
-    (void)parallel;
     if (!(options->noise_decay >= 0 && options->noise_decay < 1))
         return lk_fail(LK_EINVAL, "noise_decay is %g; give one in (0, 1), or 0 for no noise scale",
                        options->noise_decay);
@@ -71,8 +72,11 @@ static lk_status noise_open(lk_parallel *parallel, const lk_parallel_options *op
         return lk_fail(LK_EINVAL, "the noise scale compares gradients as they are with their sum, "
                                   "which a hook changes: give noise_decay or hook, not both");
     LK_TRY(LKI_NEW(&self, 1, "noise scale"));
-    *out        = self;
-    self->decay = options->noise_decay;
+    *out           = self;
+    self->decay    = options->noise_decay;
+    self->tally_at = lki_tally_reserve(parallel, sizeof self->averages);
+    if (self->decay > 0)
+        self->squares_at = lki_report_reserve(parallel, sizeof(double));
     return LK_OK;
 }
 
@@ -198,6 +202,11 @@ static lk_status noise_term_ready(lk_parallel *parallel, void *context, uint32_t
     return LK_OK;
 }
 
+static double *squares_of(const noise *self, lki_report *report)
+{
+    return lki_report_at(report, self->squares_at);
+}
+
 static void noise_end_leaf(lk_parallel *parallel, void *context)
 {
     const noise      *self    = context;
@@ -209,7 +218,7 @@ static void noise_end_leaf(lk_parallel *parallel, void *context)
     for (uint32_t p = 0; p < layout->param_count; p++)
         tensors[p] = lki_tree_sum_f64(sums + layout->first_span[p],
                                       layout->first_span[p + 1] - layout->first_span[p]);
-    lki_report_now(parallel)->squares = lki_tree_sum_f64(tensors, layout->param_count);
+    *squares_of(self, lki_report_now(parallel)) = lki_tree_sum_f64(tensors, layout->param_count);
 }
 
 /* ---- A step ------------------------------------------------------------------------------ */
@@ -228,9 +237,9 @@ static void estimate(lk_parallel *parallel, noise *self, const lk_step_result *r
     uint64_t samples = 0, with = 0;
 
     for (uint32_t v = 0; v < parallel->leaves; v++) {
-        const lki_report *report = lki_report_of(parallel, v);
-        uint64_t          n      = samples_of(parallel, report);
-        parts[v]                 = n > 0 ? report->squares / (double)n : 0;
+        lki_report *report = lki_report_of(parallel, v);
+        uint64_t    n      = samples_of(parallel, report);
+        parts[v]           = n > 0 ? *squares_of(self, report) / (double)n : 0;
         samples += n;
         with += n > 0;
     }
@@ -255,14 +264,16 @@ static void noise_before_update(lk_parallel *parallel, void *context, lki_tally 
     noise *self = context;
     if (self->decay > 0 && !tally->result.skipped)
         estimate(parallel, self, &tally->result);
-    tally->noise = self->averages;
+    lki_tally_put(tally, self->tally_at, &self->averages, sizeof self->averages);
 }
 
-static void noise_restore(lk_parallel *parallel, void *context, const lki_tally *tally)
+static void noise_restore(lk_parallel *parallel, void *context, const lki_tally *tally,
+                          lk_parallel_standing *standing)
 {
     noise *self = context;
     (void)parallel;
-    self->averages = tally->noise;
+    (void)standing;
+    lki_tally_get(tally, self->tally_at, &self->averages, sizeof self->averages);
 }
 
 const lki_feature lki_feature_noise = {

@@ -16,6 +16,9 @@ typedef struct {
     uint32_t  count; /* terms finished so far */
     bool      over;  /* the first step is complete */
     bool      differs;                          /* equal on all ranks */
+    /* offset in a report: not 0 in rank 0's first one if terms were finished in another order than
+     * the layout's */
+    size_t    differs_at;
     size_t    bucket_bytes, first_bucket_bytes; /* as given in the options */
 } order;
 
@@ -31,9 +34,9 @@ static lk_status order_open(lk_parallel *parallel, const lk_parallel_options *op
 {
     order *self = NULL;
 
-    (void)parallel;
     LK_TRY(LKI_NEW(&self, 1, "order of gradient terms"));
     *out                     = self;
+    self->differs_at         = lki_report_reserve(parallel, sizeof(uint64_t));
     self->bucket_bytes       = options->bucket_bytes;
     self->first_bucket_bytes = options->first_bucket_bytes;
     return LK_OK;
@@ -71,17 +74,18 @@ static lk_status order_term_ready(lk_parallel *parallel, void *context, uint32_t
  * layout's. */
 static void order_end_leaf(lk_parallel *parallel, void *context)
 {
-    const order *self   = context;
-    lki_report  *report = lki_report_now(parallel);
+    const order *self    = context;
+    uint64_t    *differs = lki_report_at(lki_report_now(parallel), self->differs_at);
     for (uint32_t i = 1; watches(parallel, self) && i < self->count; i++)
-        report->reorders |= self->terms[i] < self->terms[i - 1];
+        *differs |= self->terms[i] < self->terms[i - 1];
 }
 
 static lk_status order_reports(lk_parallel *parallel, void *context, lk_step_result *result)
 {
-    order *self = context;
+    order          *self  = context;
+    const uint64_t *first = lki_report_at(lki_report_of(parallel, 0), self->differs_at);
     (void)result;
-    self->differs = !self->over && lki_report_of(parallel, 0)->reorders;
+    self->differs = !self->over && *first != 0;
     return LK_OK;
 }
 

@@ -13,8 +13,15 @@
 typedef struct {
     lk_loss_scaling scaling;
     lk_loss_scaler  scaler;
-    double          scale; /* in the step under way */
+    double          scale;    /* in the step under way */
+    size_t          tally_at; /* offset of a `decision` in a tally */
 } scaler;
+
+/* The part of a tally. */
+typedef struct {
+    lk_loss_scaler scaler; /* state after the step */
+    double         scale;  /* in the step */
+} decision;
 
 static scaler *scaler_of(const lk_parallel *parallel)
 {
@@ -25,12 +32,12 @@ static lk_status scaler_open(lk_parallel *parallel, const lk_parallel_options *o
 {
     scaler *self = NULL;
 
-    (void)parallel;
     LK_TRY(lk_loss_scaling_check(&options->scaling));
     LK_TRY(LKI_NEW(&self, 1, "loss scale"));
-    *out          = self;
-    self->scaling = lk_loss_scaling_resolve(&options->scaling);
-    self->scaler  = lk_loss_scaler_begin(&options->scaling);
+    *out           = self;
+    self->scaling  = lk_loss_scaling_resolve(&options->scaling);
+    self->scaler   = lk_loss_scaler_begin(&options->scaling);
+    self->tally_at = lki_tally_reserve(parallel, sizeof(decision));
     return LK_OK;
 }
 
@@ -78,18 +85,22 @@ static lk_status scaler_reports(lk_parallel *parallel, void *context, lk_step_re
 
 static void scaler_before_update(lk_parallel *parallel, void *context, lki_tally *tally)
 {
-    const scaler *self = context;
+    const scaler  *self   = context;
+    const decision decided = { self->scaler, self->scale };
     (void)parallel;
-    tally->scaler = self->scaler;
-    tally->scale  = self->scale;
+    lki_tally_put(tally, self->tally_at, &decided, sizeof decided);
     tally->update.step -= self->scaler.skipped; /* optimizers do not count skipped steps */
 }
 
-static void scaler_restore(lk_parallel *parallel, void *context, const lki_tally *tally)
+static void scaler_restore(lk_parallel *parallel, void *context, const lki_tally *tally,
+                           lk_parallel_standing *standing)
 {
-    scaler *self = context;
+    scaler  *self = context;
+    decision decided;
     (void)parallel;
-    self->scaler = tally->scaler;
+    lki_tally_get(tally, self->tally_at, &decided, sizeof decided);
+    self->scaler         = decided.scaler;
+    standing->loss_scale = decided.scale;
 }
 
 const lki_feature lki_feature_scaler = {

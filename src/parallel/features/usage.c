@@ -24,7 +24,7 @@ typedef struct {
 
 static uint64_t *bits_of(const usage *self, lki_report *report)
 {
-    return (uint64_t *)(void *)((char *)report + self->bits_at);
+    return lki_report_at(report, self->bits_at);
 }
 
 static lk_status usage_open(lk_parallel *parallel, const lk_parallel_options *options, void **out)
@@ -39,8 +39,8 @@ static lk_status usage_open(lk_parallel *parallel, const lk_parallel_options *op
     LK_TRY(LKI_NEW(&self, 1, "used parameters"));
     *out          = self;
     self->unused  = options->unused;
-    self->bits_at = parallel->report_bytes;
-    parallel->report_bytes += (parallel->layout->param_count + WORD - 1) / WORD * sizeof(uint64_t);
+    self->bits_at = lki_report_reserve(parallel, (parallel->layout->param_count + WORD - 1) / WORD *
+                                                     sizeof(uint64_t));
     return LK_OK;
 }
 

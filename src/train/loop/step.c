@@ -1,8 +1,8 @@
 /* step.c -- a step: the turns of this rank, the engine's hooks, and the update. */
 #include "base/file.h"
 #include "data/stream.h"
-#include "parallel/balance.h"
 #include "parallel/claims.h"
+#include "parallel/turn.h"
 #include "tensor/exec.h"
 #include "train/core/feed.h"
 #include "train/core/progress.h"
@@ -192,7 +192,7 @@ static bool next_turn(lki_session *s, uint64_t step, double *waited, lk_status *
     lki_trace_end(track, LKI_SPAN_DATA, 0, begun);
     asked = lki_seconds() - asked;
     *waited += asked;
-    lki_balance_waited(s->parallel, asked);
+    lki_report_waited(s->parallel, asked);
     return *status == LK_OK;
 }
 
