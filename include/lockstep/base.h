@@ -110,14 +110,33 @@ template <typename lk_options> lk_options lk_options_init()
     X(I64, 11, 8, "I64")                                                                         \
     X(U64, 12, 8, "U64")
 
+/* The encodings: types to which sums are rounded and in which they are sent (lk_tree_op.rounded).
+ * One row per encoding, with its name in options:
+ *
+ *     TYPE(NAME, text, EXACT or INEXACT)          one of the types above
+ *     WIRE(NAME, code, text, EXACT or INEXACT)    a format for sending, never the type of a tensor
+ *
+ * A run with an INEXACT encoding is labelled "not exact". */
+#define LK_ENCODING_TABLE(TYPE, WIRE)                                                            \
+    TYPE(BF16, "bf16", EXACT)                                                                    \
+    TYPE(F16, "fp16", EXACT)                                                                     \
+    TYPE(I8, "int8", INEXACT)                                                                    \
+    WIRE(I4, 13, "int4", INEXACT)
+
+/* Skips a row. */
+#define LK_NO_ENCODING(...)
+
 typedef enum {
 #define LK_DTYPE_ENUM(name, code, bytes, text) LK_##name = (code),
+#define LK_WIRE_ENUM(name, code, text, exactness) LK_##name = (code),
     LK_DTYPE_TABLE(LK_DTYPE_ENUM)
+    LK_ENCODING_TABLE(LK_NO_ENCODING, LK_WIRE_ENUM)
 #undef LK_DTYPE_ENUM
-    LK_I4 = 13 /* 4-bit integers, two per byte: a wire format of sums, never the type of a tensor */
+#undef LK_WIRE_ENUM
 } lk_dtype;
 
-/* Returns the bytes of one element; 0 for LK_I4 and for values outside of lk_dtype. */
+/* Returns the bytes of one element; 0 for formats that are only sent (LK_I4), and for values
+ * outside of lk_dtype. */
 LK_API size_t lk_dtype_bytes(lk_dtype dtype);
 
 /* Returns the name of a type, e.g. "F32"; "?" for values outside of lk_dtype. */

@@ -78,12 +78,11 @@ const char *lk_status_text(lk_status status)
 
 size_t lk_dtype_bytes(lk_dtype dtype)
 {
-    switch (dtype) {
+    switch ((int)dtype) {
 #define BYTES_CASE(name, code, bytes, text)                                                      \
     case LK_##name: return bytes;
         LK_DTYPE_TABLE(BYTES_CASE)
 #undef BYTES_CASE
-    case LK_I4:
     default: return 0;
     }
 }
@@ -95,7 +94,10 @@ const char *lk_dtype_name(lk_dtype dtype)
     case LK_##name: return text;
         LK_DTYPE_TABLE(DTYPE_CASE)
 #undef DTYPE_CASE
-    case LK_I4: return "I4";
+#define WIRE_CASE(name, code, text, exactness)                                                   \
+    case LK_##name: return #name;
+        LK_ENCODING_TABLE(LK_NO_ENCODING, WIRE_CASE)
+#undef WIRE_CASE
     default: return "?";
     }
 }

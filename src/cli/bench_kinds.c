@@ -35,7 +35,7 @@ static void store(const bench *b, char *row, size_t element, uint32_t value)
     uint16_t shorter = (uint16_t)value;
     uint8_t  byte    = (uint8_t)value;
 
-    switch (b->dtype) {
+    switch ((int)b->dtype) {
     case LK_F32: memcpy(at, &single, sizeof single); return;
     case LK_F64: memcpy(at, &wide, sizeof wide); return;
     case LK_F16:
@@ -48,7 +48,7 @@ static void store(const bench *b, char *row, size_t element, uint32_t value)
     case LK_U32: memcpy(at, &value, sizeof value); return;
     case LK_I64:
     case LK_U64: memcpy(at, &whole, sizeof whole); return;
-    case LK_I4: return; /* not used for vectors */
+    default: return; /* not used for vectors */
     }
 }
 

@@ -90,7 +90,7 @@ static double brain_value(uint16_t bits)
 
 static double value_at(const lk_tensor *tensor, uint64_t i)
 {
-    switch (tensor->dtype) {
+    switch ((int)tensor->dtype) {
     case LK_F32: return (double)((const float *)tensor->data)[i];
     case LK_F16: return half_value(((const uint16_t *)tensor->data)[i]);
     case LK_BF16: return brain_value(((const uint16_t *)tensor->data)[i]);
@@ -103,7 +103,6 @@ static double value_at(const lk_tensor *tensor, uint64_t i)
     case LK_U32: return ((const uint32_t *)tensor->data)[i];
     case LK_I64: return (double)((const int64_t *)tensor->data)[i];
     case LK_U64: return (double)((const uint64_t *)tensor->data)[i];
-    case LK_I4:
     default: return 0;
     }
 }

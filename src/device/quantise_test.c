@@ -141,13 +141,54 @@ static void loops_have_the_bits_of_the_reference(void **state)
     for (size_t k = 0; k < 2; k++)
         for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++)
             for (uint64_t trial = 0; trial < TRIALS; trial++) {
-                check_loops(&lki_quantise_portable[k], types[k], lengths[l], trial);
+                const lki_encoder *encoder = lki_encoder_of(types[k]);
+                check_loops(encoder->loops[LKI_PORTABLE], types[k], lengths[l], trial);
                 check_loops(lki_rounding_loops(types[k]), types[k], lengths[l], trial);
 #if defined(__x86_64__)
                 if (__builtin_cpu_supports("avx2"))
-                    check_loops(&lki_quantise_avx2[k], types[k], lengths[l], trial);
+                    check_loops(encoder->loops[LKI_AVX2], types[k], lengths[l], trial);
 #endif
             }
+}
+
+static void check_encoder(const lki_type_loops *loops, lk_dtype type, uint64_t trial)
+{
+    static float         x[N], want[N], got[N];
+    static unsigned char bytes[N * sizeof(float)];
+    fill(x, N, trial);
+    lki_encoder_of(type)->loops[LKI_PORTABLE]->rounded(N, x, 1, want);
+    loops->rounded(N, x, 1, got);
+    assert_memory_equal(got, want, sizeof want);
+    loops->rounded(N, want, 1, got); /* must not change any value */
+    assert_memory_equal(got, want, sizeof want);
+    loops->store(N, x, 1, bytes);
+    loops->load(N, bytes, 1, got);
+    assert_memory_equal(got, want, sizeof want);
+    assert_true(lki_rounded_bytes(type, N) < N * sizeof(float));
+}
+
+/* Checks every row of the table of encoders: rounding is idempotent, what is sent is what is
+ * rounded, and all instruction sets give the same bits. */
+static void every_encoder_keeps_the_rules(void **state)
+{
+    static const lk_dtype all[] = {
+#define TYPE_ROW(name, text, exactness) LK_##name,
+#define WIRE_ROW(name, code, text, exactness) LK_##name,
+        LK_ENCODING_TABLE(TYPE_ROW, WIRE_ROW)
+    };
+    (void)state;
+    for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
+        for (uint64_t trial = 0; trial < TRIALS; trial++) {
+            check_encoder(lki_encoder_of(all[k])->loops[LKI_PORTABLE], all[k], trial);
+            check_encoder(lki_rounding_loops(all[k]), all[k], trial);
+#if defined(__x86_64__)
+            if (__builtin_cpu_supports("avx2"))
+                check_encoder(lki_encoder_of(all[k])->loops[LKI_AVX2], all[k], trial);
+#endif
+        }
+    assert_null(lki_encoder_of(LK_F32));
+    assert_null(lki_encoder_of(0));
+    assert_null(lki_encoder_of((lk_dtype)99));
 }
 
 static void errors_keep_to_their_bound(void **state)
@@ -252,6 +293,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loops_have_the_bits_of_the_reference),
+        cmocka_unit_test(every_encoder_keeps_the_rules),
         cmocka_unit_test(errors_keep_to_their_bound),
         cmocka_unit_test(a_non_finite_value_makes_its_block_nan),
         cmocka_unit_test(packed_nodes_sum_to_the_same_bits),

@@ -11,12 +11,9 @@ typedef struct {
     const float *data;
 } lki_tree_input;
 
-/* Returns true if nodes are rounded.  `rounded` is then LK_F16, LK_BF16, or in blocks (quantise.h)
- * LK_I8 or LK_I4, and otherwise LK_F32 or 0. */
-static inline bool lki_rounds(lk_dtype rounded)
-{
-    return rounded == LK_F16 || rounded == LK_BF16 || rounded == LK_I8 || rounded == LK_I4;
-}
+/* Returns true if nodes are rounded: `rounded` has an encoder (encoder.h).  If not, it is LK_F32 or
+ * 0. */
+bool lki_rounds(lk_dtype rounded);
 
 /* Computes the sum of the canonical tree over `leaves` leaves, elementwise, from the given nodes.
  * They must be in ascending order of `first` and cover [0, leaves) once (LK_ASSERTed).  The lower

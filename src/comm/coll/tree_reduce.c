@@ -78,8 +78,8 @@ static lk_status check_slices(const lk_comm *comm, const lk_tree_op *op)
         return lk_fail(LK_EINVAL, "tree_reduce of %zu elements: more than memory can hold",
                        op->elements);
     if (op->rounded != 0 && op->rounded != LK_F32 && !lki_rounds(op->rounded))
-        return lk_fail(LK_EINVAL, "tree_reduce: nodes are rounded to F16, BF16, I8, I4 or not at "
-                       "all, not to %s", lk_dtype_name(op->rounded));
+        return lk_fail(LK_EINVAL, "tree_reduce: nodes are rounded to " LKI_ENCODER_NAMES "or not "
+                       "at all, not to %s", lk_dtype_name(op->rounded));
     if (op->wanted == NULL && op->shards > lk_comm_hosts(comm))
         return lk_fail(LK_EINVAL, "tree_reduce: %u shards are more than the hosts, %u", op->shards,
                        lk_comm_hosts(comm));

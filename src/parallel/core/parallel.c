@@ -15,6 +15,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "comm/worker.h"
+#include "device/encoder.h"
 #include "parallel/durable.h"
 #include "parallel/offload/offload.h"
 #include "parallel/recover/bring.h"
@@ -49,7 +50,7 @@ static lk_status check_options(const lk_parallel *parallel, const lk_parallel_op
     if (options->comm_dtype != 0 && options->comm_dtype != LK_F32 &&
         !lki_rounds(options->comm_dtype))
         return lk_fail(LK_EINVAL,
-                       "comm_dtype: gradients travel as F32, BF16, F16, I8 or I4, not as %s",
+                       "comm_dtype: gradients travel as " LKI_ENCODER_NAMES "or F32, not as %s",
                        lk_dtype_name(options->comm_dtype));
     if (options->gather_dtype != 0 && options->gather_dtype != LK_F32 &&
         options->gather_dtype != LK_BF16 && options->gather_dtype != LK_I8)

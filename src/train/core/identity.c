@@ -113,10 +113,13 @@ json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *da
 const char *lk_precision_name(lk_dtype precision)
 {
     switch ((int)precision) {
-    case LK_BF16: return "bf16";
-    case LK_F16: return "fp16";
-    case LK_I8: return "int8";
-    case LK_I4: return "int4";
+#define TYPE_CASE(name, text, exactness)                                                         \
+    case LK_##name: return text;
+#define WIRE_CASE(name, code, text, exactness)                                                   \
+    case LK_##name: return text;
+        LK_ENCODING_TABLE(TYPE_CASE, WIRE_CASE)
+#undef TYPE_CASE
+#undef WIRE_CASE
     default: return "fp32";
     }
 }
