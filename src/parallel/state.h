@@ -183,6 +183,13 @@ static inline bool lki_step_failed(const lk_parallel *parallel)
     return parallel->now.failure.status != LK_OK;
 }
 
+/* Stores a failure for lk_parallel_finish(), because hooks cannot return it. */
+static inline void lki_step_keep(lk_parallel *parallel, lk_status status)
+{
+    if (status != LK_OK && !lki_step_failed(parallel))
+        parallel->now.failure = *lk_error_last();
+}
+
 /* Returns zeroed memory for the largest parameter or its gradient, allocated once and stored in
  * *at.  Returns NULL if memory is exhausted.  After a failure the current turn runs to its end and
  * its results are discarded.  Other ranks may not have failed yet.  So the turn must not write to

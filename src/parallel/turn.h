@@ -1,6 +1,4 @@
-/* parallel/turn.h -- the turns of a step, and the reports of virtual workers.  See turns.c and
- * terms.c.
- */
+/* parallel/turn.h -- the turns of a step, and the reports of virtual workers.  See core/turns.c. */
 #ifndef LKI_PARALLEL_TURN_H
 #define LKI_PARALLEL_TURN_H
 
@@ -63,14 +61,6 @@ float *lki_gradient_now(lk_parallel *parallel, uint32_t term);
 /* Returns the number of the chosen virtual worker among all V. */
 uint32_t    lki_leaf_now(const lk_parallel *parallel);
 lki_report *lki_report_now(const lk_parallel *parallel); /* other ranks cannot see it yet */
-
-/* Returns true if the current turn computes a virtual worker; false if the rank only takes part in
- * communication. */
-bool lki_turn_computes(const lk_parallel *parallel);
-
-/* Stores a failure for lk_parallel_finish(), because calls within a backward pass cannot return
- * it. */
-void lki_step_keep(lk_parallel *parallel, lk_status status);
 
 /* ---- Turns, for features that begin them (turns.c) ------------------------------------------- */
 
