@@ -276,12 +276,8 @@ size_t lki_parallel_arena(lk_parallel *parallel);
 /* Returns running state `state`, numbered as in lk_parallel_state_count().  Defined in values.c. */
 float *lki_state_data(const lk_parallel *parallel, uint32_t state);
 
-/* Does the rest of a step after the reduction.  Defined in step.c. */
-lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, double lr,
-                          lk_step_result *result);
-
 /* Completes a step whose sums are complete in the ledger.  Features set their fields of *standing.
- * Collective. */
+ * Collective.  Defined in step.c. */
 LK_NODISCARD lk_status lki_step_complete(lk_parallel *parallel, uint64_t step,
                                          const lki_tally *tally, lk_parallel_standing *standing);
 

@@ -62,6 +62,9 @@ float *lki_gradient_now(lk_parallel *parallel, uint32_t term);
 uint32_t    lki_leaf_now(const lk_parallel *parallel);
 lki_report *lki_report_now(const lk_parallel *parallel); /* other ranks cannot see it yet */
 
+/* Ends the turns of the step.  Turns that the caller has skipped have no effect. */
+void lki_turns_end(lk_parallel *parallel);
+
 /* ---- Turns, for features that begin them (turns.c) ------------------------------------------- */
 
 /* Begins this rank's next turn of kind LKI_TURN_OWN, and its virtual workers.  Returns false if

@@ -1,4 +1,4 @@
-/* step.c -- the part of a step after the sums: norms, checks and the update.
+/* step.c -- the end of a step, after its turns: sums, norms, checks and the update.
  *
  * 1. In the spans that it owns, each rank adds the further uses of shared parameters to use 0, in
  *    order.  For each span it sums the squares of the gradient and, if the optimizer needs them, of
@@ -431,8 +431,9 @@ static void decide(step_context *step, double lr, const lk_step_result *result)
     parallel->durable->mark(parallel, &tally);
 }
 
-lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, double lr,
-                          lk_step_result *result)
+/* Does the rest of a step after the reduction. */
+static lk_status finish(lk_parallel *parallel, const lki_gradients *sums, double lr,
+                        lk_step_result *result)
 {
     step_context step = { .parallel = parallel, .sums = sums, .corrupt = SIZE_MAX };
 
@@ -450,6 +451,23 @@ lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, doub
     LK_TRY(update(&step, parallel->world.widest));
     result->stalled = lki_offload_stalled(parallel);
     return LK_OK;
+}
+
+lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *result)
+{
+    lki_step_state *now = &parallel->now;
+    *result = (lk_step_result){ 0 };
+    if (!now->under_way && !lki_step_failed(parallel))
+        return lk_fail(LK_EINVAL, "no step is under way: lk_parallel_begin() begins one");
+    lki_turns_end(parallel);
+    if (!lki_step_failed(parallel) && !now->reduced)
+        lki_step_keep(parallel, parallel->ops->reduce(parallel, &now->sums));
+    if (!lki_step_failed(parallel))
+        lki_step_keep(parallel, finish(parallel, &now->sums, lr, result));
+    if (!lki_step_failed(parallel))
+        lki_step_keep(parallel, lki_features_end_step(parallel, result));
+    now->under_way = false;
+    return lki_step_failed(parallel) ? lki_fail_again(&now->failure) : LK_OK;
 }
 
 lk_status lki_step_complete(lk_parallel *parallel, uint64_t number, const lki_tally *tally,

@@ -127,7 +127,7 @@ static void clear_raw(lk_parallel *parallel, uint32_t term)
                   lki_round_up(layout->sizes[layout->terms[term].param], layout->align));
 }
 
-/* Zeroes the padding after a term.  Hooks read it, and in types of 8 or 4 bits it is part of a
+/* Zeroes the padding after a term.  Features read it, and in types of 8 or 4 bits it is part of a
  * block, in which one non-finite value would make all values non-finite. */
 static void clear_tail(const lk_parallel *parallel, uint32_t term, float *grad)
 {
@@ -403,6 +403,16 @@ static void sit_out(lk_parallel *parallel)
     }
 }
 
+void lki_turns_end(lk_parallel *parallel)
+{
+    lk_parallel_turn turn;
+    parallel->turn.closing = true;
+    while (lk_parallel_next(parallel, &turn))
+        parallel->turn.left_out = true;
+    if (parallel->gathers && !failed(parallel) && parallel->share.count < parallel->rounds.rounds)
+        sit_out(parallel);
+}
+
 /* ---- Calls within a turn ----------------------------------------------------------------- */
 
 void lk_parallel_progress(lk_parallel *parallel)
@@ -432,25 +442,4 @@ void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples
     report->count += count;
     report->hits += hits;
     report->samples[lki_min(parallel->turn.micro, parallel->micro_count - 1)] += samples;
-}
-
-lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *result)
-{
-    lk_parallel_turn turn;
-    *result = (lk_step_result){ 0 };
-    if (!parallel->now.under_way && !failed(parallel))
-        return lk_fail(LK_EINVAL, "no step is under way: lk_parallel_begin() begins one");
-    parallel->turn.closing = true;
-    while (lk_parallel_next(parallel, &turn)) /* turns that the caller has skipped have no effect */
-        parallel->turn.left_out = true;
-    if (parallel->gathers && !failed(parallel) && parallel->share.count < parallel->rounds.rounds)
-        sit_out(parallel);
-    if (!failed(parallel) && !parallel->now.reduced)
-        keep(parallel, parallel->ops->reduce(parallel, &parallel->now.sums));
-    if (!failed(parallel))
-        keep(parallel, lki_step_finish(parallel, &parallel->now.sums, lr, result));
-    if (!failed(parallel))
-        keep(parallel, lki_features_end_step(parallel, result));
-    parallel->now.under_way = false;
-    return failed(parallel) ? lki_fail_again(&parallel->now.failure) : LK_OK;
 }
