@@ -130,10 +130,10 @@ static bool step(lk_parallel *parallel, uint64_t number, size_t elements, double
     if (lk_parallel_begin(parallel, number) != LK_OK)
         return false;
     while (lk_parallel_next(parallel, &turn)) {
-        float *gradient = lk_parallel_grad(parallel, 0);
+        float *gradient = lk_parallel_grad(parallel, 0, 0);
         for (size_t i = 0; i < elements; i++)
             gradient[i] = (float)(i % 97) * 0.01f;
-        lk_parallel_report(parallel, 1, 1, 1, 0);
+        lk_parallel_report(parallel, 0, 1, 1, 1, 0);
     }
     double begun = now();
     if (lk_parallel_finish(parallel, 1e-3, &result) != LK_OK)

@@ -185,8 +185,7 @@ static lk_status open_all(program *self)
 static void grad_ready(void *user, uint32_t context, uint32_t term)
 {
     program *self = user;
-    (void)context;
-    lk_parallel_grad_ready(self->parallel, term);
+    lk_parallel_grad_ready(self->parallel, context, term);
 }
 
 /* Computes one turn of a virtual worker, forward and backward. */
@@ -206,7 +205,7 @@ static void run_turn(program *self, uint32_t step, lk_parallel_turn turn)
         params[i] = lk_parallel_param(self->parallel, i); /* must be fetched in each step, because
                                                            * it may change */
     for (uint32_t t = 0; t < term_count; t++)
-        grads[t] = lk_parallel_grad(self->parallel, t);
+        grads[t] = lk_parallel_grad(self->parallel, 0, t);
 
     lk_walk walk = { .training = true, .seed = 1, .step = step, .params = params, .hooks = &hooks };
     lk_pass pass = {
@@ -214,7 +213,7 @@ static void run_turn(program *self, uint32_t step, lk_parallel_turn turn)
     };
     lk_engine_forward(self->engine, &walk, &pass, 1);
     lk_engine_backward(self->engine, &walk, &pass, 1);
-    lk_parallel_report(self->parallel, pass.loss_sum, pass.samples, pass.count, pass.hits);
+    lk_parallel_report(self->parallel, 0, pass.loss_sum, pass.samples, pass.count, pass.hits);
 }
 
 static lk_status train(program *self)

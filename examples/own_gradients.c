@@ -86,10 +86,10 @@ static lk_status train(lk_comm *comm, lk_parallel **out)
             for (unsigned i = first; i < first + each; i++) {
                 int label = make_sample(i % SAMPLES, x);
                 loss += add_gradient(lk_parallel_param(p, WEIGHT), lk_parallel_param(p, BIAS), x,
-                                     label, lk_parallel_grad(p, WEIGHT_TERM),
-                                     lk_parallel_grad(p, BIAS_TERM));
+                                     label, lk_parallel_grad(p, 0, WEIGHT_TERM),
+                                     lk_parallel_grad(p, 0, BIAS_TERM));
             }
-            lk_parallel_report(p, loss, each, each, 0); /* [4] */
+            lk_parallel_report(p, 0, loss, each, each, 0); /* [4] */
         }
         if (status == LK_OK)
             status = lk_parallel_finish(p, 0.5, &result); /* [5] */

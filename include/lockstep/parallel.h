@@ -7,8 +7,8 @@
  *     for each step:
  *         lk_parallel_begin(p, step);
  *         while (lk_parallel_next(p, &turn)) {      // my virtual workers and micro-batches
- *             ... read lk_parallel_param(p, i), add to lk_parallel_grad(p, term) ...
- *             lk_parallel_report(p, loss_sum, sample_count, hits);
+ *             ... read lk_parallel_param(p, i), add to lk_parallel_grad(p, 0, term) ...
+ *             lk_parallel_report(p, 0, loss_sum, samples, count, hits);
  *         }
  *         lk_parallel_finish(p, lr, &result);       // reduce, clip, update
  *
@@ -225,7 +225,8 @@ LK_API void lk_parallel_share(const lk_parallel *parallel, uint32_t *first, uint
 LK_API const uint32_t *lk_parallel_queue(const lk_parallel *parallel);
 /* ---- A step ------------------------------------------------------------------------------ */
 
-/* A turn.  In lock step it covers all of this rank's virtual workers and names the first. */
+/* A turn.  In lock step it covers all of this rank's virtual workers and names the first.  In the
+ * calls below `index` numbers the virtual workers of a turn, from 0.  Without lock step it is 0. */
 typedef struct {
     uint32_t virtual_worker, micro_index;
     bool     again; /* the turn is another rank's (audit, duplicate); compute it like any other */
@@ -246,10 +247,6 @@ LK_API bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn);
  * worker (duplicate), or the step is complete without this rank (backups). */
 LK_API bool lk_parallel_dropped(lk_parallel *parallel);
 
-/* Selects, in lock step, the virtual worker to which the calls below apply.  `index` counts from 0
- * in this rank's share and is initially 0. */
-LK_API void lk_parallel_choose(lk_parallel *parallel, uint32_t index);
-
 /* Merges rows of `width` numbers from all virtual workers along the canonical tree.  `rows` has one
  * row for each virtual worker of this rank and is overwritten; `total` is equal on all ranks.
  * Collective, within a turn in lock step.  lk_parallel_finish() reports a failure. */
@@ -264,23 +261,24 @@ LK_API void lk_parallel_merge_rows(lk_parallel *parallel, uint32_t width,
  * lk_parallel_sum() reports a failure. */
 LK_API void lk_parallel_read(lk_parallel *parallel, uint32_t term);
 
-/* Returns the memory to which the current turn must add the gradient of a term.  Terms are numbered
+/* Returns the memory to which a virtual worker must add the gradient of a term.  Terms are numbered
  * as in the options.  With "zero2" and one micro-batch per virtual worker there is memory for the
  * terms of only two buckets.  So request each term just before computing it, in order, and report
  * each term as ready, even an unused one, to release its memory.  Otherwise lk_parallel_finish()
  * returns LK_EINVAL. */
-LK_API float *lk_parallel_grad(lk_parallel *parallel, uint32_t term);
+LK_API float *lk_parallel_grad(lk_parallel *parallel, uint32_t index, uint32_t term);
 /* Acts as lk_parallel_grad() for a caller that can also overwrite the memory.  Overwriting saves a
  * pass over the memory.  If *empty is set to true, the contents are undefined and the turn must
  * write the whole term. */
-LK_API float *lk_parallel_grad_new(lk_parallel *parallel, uint32_t term, bool *empty);
-LK_API float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t state);
+LK_API float *lk_parallel_grad_new(lk_parallel *parallel, uint32_t index, uint32_t term,
+                                   bool *empty);
+LK_API float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t index, uint32_t state);
 
-/* Reports that the current turn has finished a term, so that its bucket can be sent during the
+/* Reports that a virtual worker has finished a term, so that its bucket can be sent during the
  * backward pass.  Optional: lk_parallel_next() implies it.  Rank 0's first virtual worker may
  * finish terms in another order than the options'.  Buckets are then laid out in that order, once,
  * after the first step (ddp, and zero1 on one host, without survives).  Results do not change. */
-LK_API void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term);
+LK_API void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term);
 
 /* Returns the factor by which to multiply gradients whose loss is a mean over `count`, equal on all
  * ranks.  Gradients must be those of a sum.  The factor is therefore the loss scale (1 without
@@ -314,9 +312,9 @@ LK_API double lk_noise_scale(const lk_noise *noise);
 /* Advances communication.  Optional; call it between blocks. */
 LK_API void lk_parallel_progress(lk_parallel *parallel);
 
-/* Adds to the sums of the current virtual worker.  `count` is the divisor of the mean loss. */
-LK_API void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples,
-                               uint64_t count, uint64_t hits);
+/* Adds to the sums of a virtual worker of the turn.  `count` is the divisor of the mean loss. */
+LK_API void lk_parallel_report(lk_parallel *parallel, uint32_t index, double loss_sum,
+                               uint64_t samples, uint64_t count, uint64_t hits);
 
 typedef struct {
     double   loss;      /* sum / count, by the canonical tree */

@@ -80,16 +80,16 @@ static inline bool lkt_make_turn(lkt_crew *w, lk_parallel *p, uint32_t step, lk_
             w->at_term(w, p, step, turn, t);
         if (!w->stubborn && lk_parallel_dropped(p))
             return false;
-        float *grad = lk_parallel_grad(p, t);
+        float *grad = lk_parallel_grad(p, 0, t);
         for (size_t i = 0; i < lk_shape_count(w->model[param].shape); i++)
             grad[i] += lkt_noise((uint32_t)i, step * 100 + t, v, turn.micro_index) +
                        0.01f * value[i];
-        lk_parallel_grad_ready(p, t);
+        lk_parallel_grad_ready(p, 0, t);
         lk_parallel_progress(p);
     }
     for (size_t i = 0; i < lkt_running[0].count; i++)
-        lk_parallel_state_sum(p, 0)[i] += 3 * lkt_noise((uint32_t)i, step, v, 9);
-    lk_parallel_report(p, (double)lkt_noise(v, step, 9, turn.micro_index), 3, 3, 1);
+        lk_parallel_state_sum(p, 0, 0)[i] += 3 * lkt_noise((uint32_t)i, step, v, 9);
+    lk_parallel_report(p, 0, (double)lkt_noise(v, step, 9, turn.micro_index), 3, 3, 1);
     return true;
 }
 

@@ -131,13 +131,13 @@ static void run_turn(lk_parallel *p, const crew *c, uint32_t step, lk_parallel_t
     float share = own ? 1.0f / (float)count : 1;
     for (uint32_t term = 0; term < TERMS; term++) {
         int64_t sums[ELEMENTS] = { 0 };
-        float  *grad           = lk_parallel_grad(p, term);
+        float  *grad           = lk_parallel_grad(p, 0, term);
         add_term(c, step, &turn, term, sums);
         for (size_t i = 0; i < lk_shape_count(model[param_of[term]].shape); i++)
             grad[i] += (float)sums[i] * share;
-        lk_parallel_grad_ready(p, term);
+        lk_parallel_grad_ready(p, 0, term);
     }
-    lk_parallel_report(p, own ? 5.0 : 5.0 * count, samples, own ? 1 : count, 0);
+    lk_parallel_report(p, 0, own ? 5.0 : 5.0 * count, samples, own ? 1 : count, 0);
 }
 
 /* Returns true if the norm, and the values after the first step (initially 0), equal the integer

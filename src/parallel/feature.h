@@ -64,16 +64,18 @@ typedef struct {
     /* Begins the virtual workers of a turn of kind LKI_TURN_OWN or LKI_TURN_HELP. */
     lk_status (*begin_leaves)(lk_parallel *parallel, void *self);
 
-    /* The chosen virtual worker requests the memory of a term.  Not called for LKI_TURN_AGAIN. */
-    void (*term_asked)(lk_parallel *parallel, void *self, uint32_t term);
+    /* A virtual worker of the turn requests the memory of a term.  Not called for
+     * LKI_TURN_AGAIN. */
+    void (*term_asked)(lk_parallel *parallel, void *self, uint32_t index, uint32_t term);
 
-    /* The chosen virtual worker has computed a term, in its last micro-batch.  lki_gradient_now()
-     * returns the values, to which nothing has been added yet.  Called for all kinds of turns. */
-    lk_status (*term_ready)(lk_parallel *parallel, void *self, uint32_t term);
+    /* A virtual worker of the turn has computed a term, in its last micro-batch.
+     * lki_gradient_now() returns the values, to which nothing has been added yet.  Called for all
+     * kinds of turns. */
+    lk_status (*term_ready)(lk_parallel *parallel, void *self, uint32_t index, uint32_t term);
 
-    /* The chosen virtual worker is complete but not merged yet.  Not called for LKI_TURN_AGAIN, nor
-     * if its results are dropped. */
-    void (*end_leaf)(lk_parallel *parallel, void *self);
+    /* A virtual worker of the turn is complete but not merged yet.  Not called for LKI_TURN_AGAIN,
+     * nor if its results are dropped. */
+    void (*end_leaf)(lk_parallel *parallel, void *self, uint32_t index);
 
     /* Returns true if the results of the current turn, and of all later turns of this rank in this
      * step, will not be used.  `over`: this rank has finished its turns, so the answer is final;
@@ -162,9 +164,11 @@ LK_NODISCARD lk_status lki_features_attach(lk_parallel *parallel);
 void                   lki_features_take_over(lk_parallel *parallel, const lk_parallel *before);
 void                   lki_features_begin_step(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_features_begin_leaves(lk_parallel *parallel);
-void                   lki_features_term_asked(lk_parallel *parallel, uint32_t term);
-LK_NODISCARD lk_status lki_features_term_ready(lk_parallel *parallel, uint32_t term);
-void                   lki_features_end_leaf(lk_parallel *parallel);
+void                   lki_features_term_asked(lk_parallel *parallel, uint32_t index,
+                                               uint32_t term);
+LK_NODISCARD lk_status lki_features_term_ready(lk_parallel *parallel, uint32_t index,
+                                               uint32_t term);
+void                   lki_features_end_leaf(lk_parallel *parallel, uint32_t index);
 bool                   lki_features_are_moot(lk_parallel *parallel, bool over);
 LK_NODISCARD lk_status lki_features_drop(lk_parallel *parallel);
 bool                   lki_features_next_turn(lk_parallel *parallel);

@@ -46,9 +46,9 @@ static double train(const recipe *r)
         assert_int_equal(lk_parallel_begin(p, step), LK_OK);
         while (lk_parallel_next(p, &turn)) {
             uint64_t n = r->samples[turn.virtual_worker];
-            *lk_parallel_grad(p, 0) +=
+            *lk_parallel_grad(p, 0, 0) +=
                 (float)(r->loss_scale * (double)n * r->g[turn.virtual_worker]);
-            lk_parallel_report(p, (double)n, n, n, 0);
+            lk_parallel_report(p, 0, (double)n, n, n, 0);
         }
         assert_int_equal(lk_parallel_finish(p, r->lr, &result), LK_OK);
     }

@@ -100,9 +100,9 @@ static void take_step(lk_parallel *p, uint32_t step)
     while (lk_parallel_next(p, &turn)) {
         /* terms are ordered from the last parameter to the first */
         for (uint32_t i = 0; i < ELEMENTS; i++)
-            lk_parallel_grad(p, i < LONG ? 1 : 0)[i < LONG ? i : i - LONG] +=
+            lk_parallel_grad(p, 0, i < LONG ? 1 : 0)[i < LONG ? i : i - LONG] +=
                 (float)gradient(step, turn.virtual_worker, i);
-        lk_parallel_report(p, 1, COUNT / 2, COUNT / 2, 0);
+        lk_parallel_report(p, 0, 1, COUNT / 2, COUNT / 2, 0);
     }
     assert_int_equal(lk_parallel_finish(p, RATE, &result), LK_OK);
 }

@@ -91,11 +91,12 @@ static lk_status check_rows(lk_parallel *p, const lk_parallel_turn *turn)
 
 /* ---- Gradients --------------------------------------------------------------------------- */
 
-static void add_term(lk_parallel *p, uint32_t t, uint32_t v, uint32_t step, uint32_t micro)
+static void add_term(lk_parallel *p, uint32_t c, uint32_t t, uint32_t v, uint32_t step,
+                     uint32_t micro)
 {
     uint32_t param = PARAMS - 1 - t; /* terms are in the default order */
     size_t   count = lk_shape_count(model[param].shape);
-    float   *grad  = lk_parallel_grad(p, t);
+    float   *grad  = lk_parallel_grad(p, c, t);
     for (size_t i = 0; i < count; i++)
         grad[i] += noise((uint32_t)i, step * 10 + t, v, micro);
 }
@@ -113,16 +114,14 @@ static lk_status run_turn(lk_parallel *p, const crew *w, uint32_t step,
     for (uint32_t t = 0; t < PARAMS; t++)
         for (uint32_t i = 0; i < count; i++) {
             uint32_t c = w->backwards ? count - 1 - i : i;
-            lk_parallel_choose(p, c);
-            add_term(p, t, first + c * stride, step, turn->micro_index);
-            lk_parallel_grad_ready(p, t);
+            add_term(p, c, t, first + c * stride, step, turn->micro_index);
+            lk_parallel_grad_ready(p, c, t);
             lk_parallel_progress(p);
         }
     for (uint32_t c = 0; c < count; c++) {
-        lk_parallel_choose(p, c);
         for (size_t i = 0; i < 7; i++)
-            lk_parallel_state_sum(p, 0)[i] += noise((uint32_t)i, step, first + c * stride, 77);
-        lk_parallel_report(p, 1, 3, 3, 0);
+            lk_parallel_state_sum(p, c, 0)[i] += noise((uint32_t)i, step, first + c * stride, 77);
+        lk_parallel_report(p, c, 1, 3, 3, 0);
     }
     return LK_OK;
 }

@@ -94,7 +94,7 @@ static void add_gradients(lk_parallel *p, const crew *w, uint32_t step, lk_paral
         size_t       count = lk_shape_count(model[param_of[t]].shape);
         const float *value = lk_parallel_param(p, param_of[t]);
         bool         empty = false; /* some terms overwrite their memory, others add to zeros */
-        float       *grad  = t % 2 ? lk_parallel_grad_new(p, t, &empty) : lk_parallel_grad(p, t);
+        float *grad = t % 2 ? lk_parallel_grad_new(p, 0, t, &empty) : lk_parallel_grad(p, 0, t);
         for (size_t i = 0; i < count; i++)
             /* with corrupt values, does not read them, because that would race with the culprit */
             grad[i] = (empty ? 0 : grad[i]) +
@@ -103,13 +103,13 @@ static void add_gradients(lk_parallel *p, const crew *w, uint32_t step, lk_paral
         if (w->mischief == NOT_FINITE && step == 2 && v == 0 && t == 2)
             grad[5] = (float)strtod("nan", NULL);
         if (w->announce) {
-            lk_parallel_grad_ready(p, t);
+            lk_parallel_grad_ready(p, 0, t);
             lk_parallel_progress(p);
         }
     }
     for (uint32_t s = 0; s < w->options.state_count; s++)
         for (size_t i = 0; i < running[s].count; i++)
-            lk_parallel_state_sum(p, s)[i] += 3 * noise((uint32_t)i, step, v, turn.micro_index);
+            lk_parallel_state_sum(p, 0, s)[i] += 3 * noise((uint32_t)i, step, v, turn.micro_index);
 }
 
 /* Makes calls at the wrong time.  Expects that each call is refused and changes nothing. */
@@ -135,8 +135,8 @@ static lk_status one_step(lk_parallel *p, rank_run *run, uint32_t step, lki_sha2
         if (step == 0 && turn.micro_index == 0)
             run->ran[run->ran_count++] = turn.virtual_worker;
         add_gradients(p, run->crew, step, turn);
-        lk_parallel_report(p, (double)noise(turn.virtual_worker, step, 9, turn.micro_index), 3, 3,
-                           1);
+        lk_parallel_report(p, 0, (double)noise(turn.virtual_worker, step, 9, turn.micro_index), 3,
+                           3, 1);
         if (out_of_turn)
             LK_TRY(call_out_of_turn(p, true));
     }

@@ -73,13 +73,13 @@ static bool take_step(lk_comm *comm, lk_parallel *p, uint32_t step)
     while (lk_parallel_next(p, &turn)) {
         for (uint32_t term = 0; term < PARAMS; term++) { /* the last parameter first */
             uint32_t param = PARAMS - 1 - term;
-            float   *to    = lk_parallel_grad(p, term);
+            float   *to    = lk_parallel_grad(p, 0, term);
             CHECK(to != NULL);
             for (size_t i = first_of[param]; i < first_of[param + 1]; i++)
                 to[i - first_of[param]] += (float)gradient(step, turn.virtual_worker, (uint32_t)i);
-            lk_parallel_grad_ready(p, term);
+            lk_parallel_grad_ready(p, 0, term);
         }
-        lk_parallel_report(p, 1, COUNT / LEAVES, COUNT / LEAVES, 0);
+        lk_parallel_report(p, 0, 1, COUNT / LEAVES, COUNT / LEAVES, 0);
     }
     CHECK(lk_parallel_finish(p, RATE, &result) == LK_OK);
     return true;

@@ -51,13 +51,13 @@ static float gradient(uint64_t step, uint32_t v, uint32_t i)
 static void turn_of(rank_run *r, lk_parallel *p, uint32_t v, float scale, bool overflow)
 {
     const float infinity = (float)strtod("inf", NULL);
-    float      *g        = lk_parallel_grad(p, 0);
+    float      *g        = lk_parallel_grad(p, 0, 0);
     for (uint32_t i = 0; i < COUNT; i++)
         g[i] += gradient(r->step, v, i) * scale;
     if (overflow && !r->run->loss)
         g[4500] = infinity;
-    lk_parallel_state_sum(p, 0)[1] += (float)v;
-    lk_parallel_report(p, overflow && r->run->loss ? (double)infinity : 1, SAMPLES, SAMPLES, 0);
+    lk_parallel_state_sum(p, 0, 0)[1] += (float)v;
+    lk_parallel_report(p, 0, overflow && r->run->loss ? (double)infinity : 1, SAMPLES, SAMPLES, 0);
 }
 
 static void step_of(rank_run *r, lk_parallel *p, uint64_t step)

@@ -65,10 +65,11 @@ typedef struct {
     lk_status (*attach)(lk_parallel *parallel);
     void (*detach)(lk_parallel *parallel);
 
-    /* Starts the rank's next virtual worker and returns its buffers in *out.  Its running state is
-     * zeroed, and its gradients too, unless `raw` is set.  In lock step this is called for all of
-     * the rank's virtual workers before any of them is computed. */
-    lk_status (*begin_leaf)(lk_parallel *parallel, uint32_t leaf, lki_gradients *out);
+    /* Starts the virtual worker lki_leaf_of_turn(parallel, n), the rank's next, and returns its
+     * buffers in *out.  Its running state is zeroed, and its gradients too, unless `raw` is set.
+     * In lock step this is called for all of the rank's virtual workers before any of them is
+     * computed. */
+    lk_status (*begin_leaf)(lk_parallel *parallel, uint32_t n, lki_gradients *out);
 
     /* (optional) Sets *out to the memory to which the current virtual worker adds a term.  It may
      * differ from turn to turn.  Waits until a buffer is free.  *out is valid memory for the term

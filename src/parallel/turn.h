@@ -28,12 +28,12 @@ typedef enum {
     LKI_TURN_AGAIN    /* a virtual worker that has been computed; the result never counts */
 } lki_turn_kind;
 
-/* The turns of the current step.  One turn computes `together` virtual workers. */
+/* The turns of the current step.  One turn computes `together` virtual workers, which functions get
+ * as an `index` below `together`. */
 typedef struct {
     uint32_t      leaf, micro; /* this rank's current turn; `leaf` counts from 0 in this rank's
                                 * share */
     uint32_t      together;
-    uint32_t      chosen; /* the virtual worker of the turn that is being computed */
     double        since;  /* start time of the current turn, by this rank's clock */
     double        waited; /* seconds of the current turn that this rank waited for others */
     lki_turn_kind kind;
@@ -54,13 +54,15 @@ typedef struct {
     lki_gradients *current; /* [together] */
 } lki_turn_state;
 
-/* Returns the memory to which the chosen virtual worker adds a term of the layout.  The call does
- * not count as a use of the term. */
-float *lki_gradient_now(lk_parallel *parallel, uint32_t term);
+/* Returns the memory to which a virtual worker of the turn adds a term of the layout.  The call
+ * does not count as a use of the term. */
+float *lki_gradient_now(lk_parallel *parallel, uint32_t index, uint32_t term);
 
-/* Returns the number of the chosen virtual worker among all V. */
-uint32_t    lki_leaf_now(const lk_parallel *parallel);
-lki_report *lki_report_now(const lk_parallel *parallel); /* other ranks cannot see it yet */
+/* Returns the number of a virtual worker of the turn among all V. */
+uint32_t lki_leaf_now(const lk_parallel *parallel, uint32_t index);
+
+/* Returns the report of a virtual worker of the turn.  Other ranks cannot see it yet. */
+lki_report *lki_report_now(const lk_parallel *parallel, uint32_t index);
 
 /* Ends the turns of the step.  Turns that the caller has skipped have no effect. */
 void lki_turns_end(lk_parallel *parallel);
@@ -78,8 +80,8 @@ void lki_turn_begin(lk_parallel *parallel);
  * memory as zeroed. */
 void lki_turn_clear(lk_parallel *parallel);
 
-/* Clears the current report, before a virtual worker is computed. */
-void lki_report_begin(lk_parallel *parallel);
+/* Clears the report of a virtual worker, before it is computed. */
+void lki_report_begin(lk_parallel *parallel, uint32_t index);
 
 /* Clears the report of a virtual worker of this rank whose results do not count.  Keeps the times
  * if the virtual worker was begun.  Defined in reports.c. */
@@ -88,8 +90,8 @@ void lki_report_drop(const lk_parallel *parallel, uint32_t leaf, lki_counting co
 /* Reports that `seconds` of the current turn were spent waiting for data.  Defined in reports.c. */
 void lki_report_waited(lk_parallel *parallel, double seconds);
 
-/* Announces all terms that the current virtual worker has not announced yet. */
-void lki_turn_end_terms(lk_parallel *parallel);
+/* Announces all terms that a virtual worker of the turn has not announced yet. */
+void lki_turn_end_terms(lk_parallel *parallel, uint32_t index);
 
 /* Takes part in the gathers that other ranks still do in this turn. */
 void lki_turn_catch_up(lk_parallel *parallel);

@@ -159,7 +159,7 @@ static lk_status step_once(lk_parallel *parallel, uint64_t step)
     lk_step_result   result;
     LK_TRY(lk_parallel_begin(parallel, step));
     while (lk_parallel_next(parallel, &turn))
-        lk_parallel_report(parallel, 1, 1, 1, 0);
+        lk_parallel_report(parallel, 0, 1, 1, 1, 0);
     return lk_parallel_finish(parallel, 1e-6, &result);
 }
 

@@ -23,9 +23,9 @@ enum { AT_STEP = 3, TERM = 1 }; /* steps count from 1; the term is the last bias
 
 /* ---- Flips in a worker -------------------------------------------------------------------- */
 
-void             __real_lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term);
-lk_status        __real_lk_parallel_begin(lk_parallel *parallel, uint64_t step);
-void             __wrap_lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term);
+void      __real_lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term);
+lk_status __real_lk_parallel_begin(lk_parallel *parallel, uint64_t step);
+void      __wrap_lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term);
 LK_NODISCARD lk_status __wrap_lk_parallel_begin(lk_parallel *parallel, uint64_t step);
 
 static bool flipped; /* flip only once */
@@ -59,15 +59,15 @@ static void flip_packs(const lk_parallel *parallel)
         flip((float *)(void *)((char *)lk_arena_data(packs) + 64) + i);
 }
 
-void __wrap_lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term)
+void __wrap_lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
     if (term == TERM && parallel->turn.micro + 1 == parallel->now.micros &&
         (strikes(parallel, "gradient", parallel->step) ||
          (parallel->turn.kind == LKI_TURN_AGAIN && strikes(parallel, "again", parallel->step))))
-        flip(lk_parallel_grad(parallel, term));
+        flip(lk_parallel_grad(parallel, index, term));
     if (term == TERM && strikes(parallel, "pack", parallel->step))
         flip_packs(parallel);
-    __real_lk_parallel_grad_ready(parallel, term);
+    __real_lk_parallel_grad_ready(parallel, index, term);
 }
 
 lk_status __wrap_lk_parallel_begin(lk_parallel *parallel, uint64_t step)

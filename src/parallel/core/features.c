@@ -86,23 +86,23 @@ lk_status lki_features_begin_leaves(lk_parallel *parallel)
     return LK_OK;
 }
 
-void lki_features_term_asked(lk_parallel *parallel, uint32_t term)
+void lki_features_term_asked(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
     FOR_EACH (parallel, row, term_asked)
-        lki_feature_table[row]->term_asked(parallel, parallel->features[row], term);
+        lki_feature_table[row]->term_asked(parallel, parallel->features[row], index, term);
 }
 
-lk_status lki_features_term_ready(lk_parallel *parallel, uint32_t term)
+lk_status lki_features_term_ready(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
     FOR_EACH (parallel, row, term_ready)
-        LK_TRY(lki_feature_table[row]->term_ready(parallel, parallel->features[row], term));
+        LK_TRY(lki_feature_table[row]->term_ready(parallel, parallel->features[row], index, term));
     return LK_OK;
 }
 
-void lki_features_end_leaf(lk_parallel *parallel)
+void lki_features_end_leaf(lk_parallel *parallel, uint32_t index)
 {
     FOR_EACH (parallel, row, end_leaf)
-        lki_feature_table[row]->end_leaf(parallel, parallel->features[row]);
+        lki_feature_table[row]->end_leaf(parallel, parallel->features[row], index);
 }
 
 bool lki_features_are_moot(lk_parallel *parallel, bool over)

@@ -85,14 +85,14 @@ static bool run_turn(lk_parallel *p, lk_dtype reads, uint64_t step, uint32_t v, 
         (void)read_block(p, reads, t, want, &good);
     for (uint32_t t = 0; t < TERMS && good; t++) {
         const float *read = read_block(p, reads, t, want, &good);
-        float       *grad = lk_parallel_grad(p, t);
+        float       *grad = lk_parallel_grad(p, 0, t);
         for (uint32_t i = 0; i < lk_shape_count(model[param_of[t]].shape); i++) {
             lki_random r = lki_philox(7, LKI_RNG_DATA, i, (uint32_t)step, v, t);
             grad[i] += read[i] + lki_random_unit(r.word[0]);
         }
-        lk_parallel_grad_ready(p, t);
+        lk_parallel_grad_ready(p, 0, t);
     }
-    lk_parallel_report(p, 1, 1, 1, 0);
+    lk_parallel_report(p, 0, 1, 1, 1, 0);
     return good;
 }
 

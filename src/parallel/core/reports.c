@@ -43,5 +43,5 @@ void lki_report_waited(lk_parallel *parallel, double seconds)
 {
     LK_ASSERT(parallel->turn.running);
     if (parallel->turn.kind != LKI_TURN_AGAIN)
-        lki_report_now(parallel)->data += seconds;
+        lki_report_now(parallel, 0)->data += seconds;
 }

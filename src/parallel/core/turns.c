@@ -87,43 +87,41 @@ static bool computes(const lk_parallel *parallel)
     return parallel->turn.kind != LKI_TURN_OWN || parallel->turn.leaf < lki_turns(parallel);
 }
 
-uint32_t lki_leaf_now(const lk_parallel *parallel)
+uint32_t lki_leaf_now(const lk_parallel *parallel, uint32_t index)
 {
     const lki_turn_state *turn = &parallel->turn;
-    return turn->kind == LKI_TURN_OWN ? lki_leaf_of_turn(parallel, turn->leaf + turn->chosen)
+    return turn->kind == LKI_TURN_OWN ? lki_leaf_of_turn(parallel, turn->leaf + index)
                                       : turn->guest;
 }
 
-lki_report *lki_report_now(const lk_parallel *parallel)
+lki_report *lki_report_now(const lk_parallel *parallel, uint32_t index)
 {
     return parallel->turn.report != NULL ? parallel->turn.report
-                                         : lki_report_of(parallel, lki_leaf_now(parallel));
+                                         : lki_report_of(parallel, lki_leaf_now(parallel, index));
 }
 
-void lk_parallel_choose(lk_parallel *parallel, uint32_t index)
+static void check_index(const lk_parallel *parallel, uint32_t index)
 {
     LK_ASSERT(parallel->turn.running && index < parallel->turn.together);
-    parallel->turn.chosen = index;
 }
 
 /* ---- Gradients --------------------------------------------------------------------------- */
 
-/* Marks the chosen virtual worker's memory of a term as initialised.  Returns true if it was
+/* Marks a virtual worker's memory of a term as initialised.  Returns true if it was
  * uninitialised. */
-static bool begin_term(lk_parallel *parallel, uint32_t term)
+static bool begin_term(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
-    uint8_t *begun =
-        &parallel->turn.begun[parallel->turn.chosen * parallel->layout->term_count + term];
-    bool raw = !*begun;
-    *begun   = 1;
+    uint8_t *begun = &parallel->turn.begun[index * parallel->layout->term_count + term];
+    bool     raw   = !*begun;
+    *begun         = 1;
     return raw;
 }
 
-static void clear_raw(lk_parallel *parallel, uint32_t term)
+static void clear_raw(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
     const lki_layout *layout = parallel->layout;
-    if (begin_term(parallel, term))
-        lki_clear(parallel, lki_gradient_now(parallel, term),
+    if (begin_term(parallel, index, term))
+        lki_clear(parallel, lki_gradient_now(parallel, index, term),
                   lki_round_up(layout->sizes[layout->terms[term].param], layout->align));
 }
 
@@ -137,17 +135,17 @@ static void clear_tail(const lk_parallel *parallel, uint32_t term, float *grad)
 }
 
 /* Announces a term of the layout, once, in the last micro-batch. */
-static void announce(lk_parallel *parallel, uint32_t term)
+static void announce(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
     lki_turn_state *turn  = &parallel->turn;
     bool            last  = turn->micro + 1 == parallel->now.micros;
-    uint8_t        *ready = &turn->ready[turn->chosen * parallel->layout->term_count + term];
+    uint8_t        *ready = &turn->ready[index * parallel->layout->term_count + term];
     if (!last || *ready || failed(parallel) || turn->dropped)
         return;
     *ready = 1;
-    clear_raw(parallel, term);
+    clear_raw(parallel, index, term);
     if (computes(parallel))
-        keep(parallel, lki_features_term_ready(parallel, term));
+        keep(parallel, lki_features_term_ready(parallel, index, term));
     if (turn->kind == LKI_TURN_OWN && ++turn->announced[term] == turn->together &&
         !failed(parallel))
         keep(parallel, parallel->ops->term_ready(parallel, term));
@@ -165,14 +163,14 @@ void lki_turn_catch_up(lk_parallel *parallel)
     catch_up(parallel, UINT32_MAX);
 }
 
-void lki_turn_end_terms(lk_parallel *parallel)
+void lki_turn_end_terms(lk_parallel *parallel, uint32_t index)
 {
     const lki_layout *layout = parallel->layout;
     parallel->turn.ending    = true;
     for (uint32_t t = 0; t < layout->term_count; t++) {
         if (!layout->terms[t].same_block)
             catch_up(parallel, t);
-        announce(parallel, t);
+        announce(parallel, index, t);
     }
     parallel->turn.ending = false;
 }
@@ -185,18 +183,18 @@ void lk_parallel_read(lk_parallel *parallel, uint32_t term)
     if (!parallel->gathers)
         return;
     for (uint32_t t = 0; parallel->turn.running && t < term && lki_units_passed(parallel, t); t++)
-        lk_parallel_grad_ready(parallel, t);
+        for (uint32_t i = 0; i < parallel->turn.together; i++)
+            announce(parallel, i, parallel->layout->named[t]);
     keep(parallel, lki_units_read(parallel, term));
     if (failed(parallel))
         (void)lki_scrap(parallel, &parallel->scraps.params);
 }
 
-float *lki_gradient_now(lk_parallel *parallel, uint32_t term)
+float *lki_gradient_now(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
     float *at = NULL;
     if (parallel->ops->find_term == NULL || parallel->turn.kind == LKI_TURN_AGAIN)
-        return parallel->turn.current[parallel->turn.chosen].gradients +
-               parallel->layout->term_at[term];
+        return parallel->turn.current[index].gradients + parallel->layout->term_at[term];
     if (!failed(parallel))
         keep(parallel, parallel->ops->find_term(parallel, term, &at));
     if (!failed(parallel))
@@ -206,44 +204,47 @@ float *lki_gradient_now(lk_parallel *parallel, uint32_t term)
     return parallel->scraps.gradient != NULL ? parallel->scraps.gradient : at;
 }
 
-/* Records that the current turn uses a term, and returns the layout's number of the term. */
-static uint32_t use_term(lk_parallel *parallel, uint32_t term)
+/* Records that a virtual worker uses a term, and returns the layout's number of the term. */
+static uint32_t use_term(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
-    LK_ASSERT(parallel->turn.running && term < parallel->layout->term_count);
+    check_index(parallel, index);
+    LK_ASSERT(term < parallel->layout->term_count);
     term = parallel->layout->named[term];
     if (parallel->turn.kind != LKI_TURN_AGAIN)
-        lki_features_term_asked(parallel, term);
+        lki_features_term_asked(parallel, index, term);
     return term;
 }
 
-float *lk_parallel_grad(lk_parallel *parallel, uint32_t term)
+float *lk_parallel_grad(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
-    term = use_term(parallel, term);
-    clear_raw(parallel, term);
-    return lki_gradient_now(parallel, term);
+    term = use_term(parallel, index, term);
+    clear_raw(parallel, index, term);
+    return lki_gradient_now(parallel, index, term);
 }
 
-float *lk_parallel_grad_new(lk_parallel *parallel, uint32_t term, bool *empty)
+float *lk_parallel_grad_new(lk_parallel *parallel, uint32_t index, uint32_t term, bool *empty)
 {
-    term        = use_term(parallel, term);
-    *empty      = begin_term(parallel, term);
-    float *grad = lki_gradient_now(parallel, term);
+    term        = use_term(parallel, index, term);
+    *empty      = begin_term(parallel, index, term);
+    float *grad = lki_gradient_now(parallel, index, term);
     if (*empty && grad != NULL)
         clear_tail(parallel, term, grad);
     return grad;
 }
 
-float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t state)
+float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t index, uint32_t state)
 {
-    LK_ASSERT(parallel->turn.running && state < parallel->running.count);
-    return parallel->turn.current[parallel->turn.chosen].states +
-           parallel->turn.micro * parallel->state_width + parallel->running.at[state];
+    check_index(parallel, index);
+    LK_ASSERT(state < parallel->running.count);
+    return parallel->turn.current[index].states + parallel->turn.micro * parallel->state_width +
+           parallel->running.at[state];
 }
 
-void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term)
+void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
-    LK_ASSERT(parallel->turn.running && term < parallel->layout->term_count);
-    announce(parallel, parallel->layout->named[term]);
+    check_index(parallel, index);
+    LK_ASSERT(term < parallel->layout->term_count);
+    announce(parallel, index, parallel->layout->named[term]);
 }
 
 /* ---- Turns ------------------------------------------------------------------------------- */
@@ -267,22 +268,20 @@ static void end_turn(lk_parallel *parallel)
     lki_turn_state *turn = &parallel->turn;
     bool            own  = computes(parallel); /* false: there is no report */
     if (turn->micro + 1 == parallel->now.micros)
-        for (turn->chosen = 0; turn->chosen < turn->together; turn->chosen++)
-            lki_turn_end_terms(parallel);
+        for (uint32_t i = 0; i < turn->together; i++)
+            lki_turn_end_terms(parallel, i);
     lki_turn_catch_up(parallel);
-    turn->chosen  = 0;
     turn->running = false;
     if (++turn->micro < parallel->now.micros || failed(parallel))
         return;
-    for (; own && turn->chosen < turn->together; turn->chosen++)
-        lki_features_end_leaf(parallel);
-    turn->chosen = 0;
+    for (uint32_t i = 0; own && i < turn->together; i++)
+        lki_features_end_leaf(parallel, i);
     end_leaf(parallel);
 }
 
-void lki_report_begin(lk_parallel *parallel)
+void lki_report_begin(lk_parallel *parallel, uint32_t index)
 {
-    lki_report *report = lki_report_now(parallel);
+    lki_report *report = lki_report_now(parallel, index);
     memset(report, 0, parallel->report_bytes);
     report->micros = parallel->now.micros;
     report->maker  = parallel->rank;
@@ -305,13 +304,10 @@ static void begin_leaves(lk_parallel *parallel)
     memset(turn->announced, 0, terms * sizeof *turn->announced);
     turn->left_out = false;
     keep(parallel, lki_features_begin_leaves(parallel));
-    for (uint32_t c = 0; c < turn->together && !failed(parallel); c++) {
-        turn->chosen = c;
-        lki_report_begin(parallel);
-        keep(parallel,
-             parallel->ops->begin_leaf(parallel, lki_leaf_now(parallel), &turn->current[c]));
+    for (uint32_t i = 0; i < turn->together && !failed(parallel); i++) {
+        lki_report_begin(parallel, i);
+        keep(parallel, parallel->ops->begin_leaf(parallel, turn->leaf + i, &turn->current[i]));
     }
-    turn->chosen = 0;
 }
 
 void lki_turn_begin(lk_parallel *parallel)
@@ -327,7 +323,7 @@ void lki_turn_begin(lk_parallel *parallel)
  * first virtual worker's report. */
 static void end_own(lk_parallel *parallel)
 {
-    lki_report *report = lki_report_of(parallel, lki_leaf_now(parallel));
+    lki_report *report = lki_report_of(parallel, lki_leaf_now(parallel, 0));
     if (parallel->turn.dropped)
         keep(parallel, lki_features_drop(parallel));
     else
@@ -383,7 +379,7 @@ bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
     if (failed(parallel) || !parallel->now.under_way || !next_any(parallel))
         return false;
     bool again = parallel->turn.kind != LKI_TURN_OWN;
-    *turn      = (lk_parallel_turn){ lki_leaf_now(parallel), parallel->turn.micro, again };
+    *turn      = (lk_parallel_turn){ lki_leaf_now(parallel, 0), parallel->turn.micro, again };
     return true;
 }
 
@@ -396,7 +392,7 @@ static void sit_out(lk_parallel *parallel)
     memset(turn->ready, 0, terms);
     memset(turn->begun, 1, terms); /* its gradients are never read */
     memset(turn->announced, 0, terms * sizeof *turn->announced);
-    keep(parallel, parallel->ops->begin_leaf(parallel, lki_leaf_now(parallel), turn->current));
+    keep(parallel, parallel->ops->begin_leaf(parallel, turn->leaf, turn->current));
     for (uint32_t k = 0; k < parallel->micro_count && !failed(parallel); k++) {
         lki_turn_begin(parallel);
         end_turn(parallel);
@@ -433,11 +429,11 @@ void lk_parallel_merge_rows(lk_parallel *parallel, uint32_t width,
         keep(parallel, lki_rows_merge(parallel, width, merge, rows, total));
 }
 
-void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples, uint64_t count,
-                        uint64_t hits)
+void lk_parallel_report(lk_parallel *parallel, uint32_t index, double loss_sum, uint64_t samples,
+                        uint64_t count, uint64_t hits)
 {
-    LK_ASSERT(parallel->turn.running);
-    lki_report *report = lki_report_now(parallel);
+    check_index(parallel, index);
+    lki_report *report = lki_report_now(parallel, index);
     report->loss += loss_sum;
     report->count += count;
     report->hits += hits;

@@ -51,9 +51,9 @@ static bool take_step(lk_comm *comm, lk_parallel *p, uint64_t *early)
     while (lk_parallel_next(p, &turn)) {
         if (turn.virtual_worker == p->share.first && turn.micro_index + 1 == p->micro_count)
             *early = bytes_sent(comm) - before;
-        lk_parallel_report(p, 1, 1, 1, 0);
+        lk_parallel_report(p, 0, 1, 1, 1, 0);
         for (uint32_t t = 0; !p->gathers && t < p->layout->term_count; t++)
-            lk_parallel_grad_ready(p, t); /* gathered terms are announced after they are read */
+            lk_parallel_grad_ready(p, 0, t); /* gathered terms are announced after they are read */
         lk_parallel_progress(p);
     }
     CHECK(lk_parallel_finish(p, 0.1, &result) == LK_OK);

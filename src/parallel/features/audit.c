@@ -175,11 +175,11 @@ static uint32_t named(const lk_parallel *parallel, const audit *a, uint32_t leaf
     return lk_comm_world_rank(parallel->comm, maker(parallel, a, leaf, which));
 }
 
-/* Returns true if the current virtual worker is audited and this is its first or second
+/* Returns true if a virtual worker of the turn is audited and this is its first or second
  * computation. */
-static bool watches(const lk_parallel *parallel, const audit *a)
+static bool watches(const lk_parallel *parallel, const audit *a, uint32_t index)
 {
-    return a->places[lki_leaf_now(parallel)] != NOWHERE;
+    return a->places[lki_leaf_now(parallel, index)] != NOWHERE;
 }
 
 /* ---- Hashes ------------------------------------------------------------------------------ */
@@ -189,41 +189,43 @@ static making now(const lk_parallel *parallel)
     return parallel->turn.kind == LKI_TURN_AGAIN ? AGAIN : FIRST_TIME;
 }
 
-/* Returns the hashes of the current virtual worker's terms. */
-static uint64_t *terms_now(const lk_parallel *parallel, const audit *a)
+/* Returns the hashes of the terms of a virtual worker of the turn. */
+static uint64_t *terms_now(const lk_parallel *parallel, const audit *a, uint32_t index)
 {
-    const size_t place = a->places[lki_leaf_now(parallel)];
+    const size_t place = a->places[lki_leaf_now(parallel, index)];
     return a->terms[now(parallel)] + place * parallel->layout->term_count;
 }
 
-static lk_status audit_term_ready(lk_parallel *parallel, void *context, uint32_t term)
+static lk_status audit_term_ready(lk_parallel *parallel, void *context, uint32_t index,
+                                  uint32_t term)
 {
     const audit      *a      = context;
     const lki_layout *layout = parallel->layout;
     size_t            count  = layout->sizes[layout->terms[term].param];
-    if (watches(parallel, a))
-        terms_now(parallel, a)[term] = lki_xxh3(lki_gradient_now(parallel, term),
-                                                count * sizeof(float));
+    if (watches(parallel, a, index))
+        terms_now(parallel, a, index)[term] = lki_xxh3(lki_gradient_now(parallel, index, term),
+                                                       count * sizeof(float));
     return LK_OK;
 }
 
 /* Hashes the results of the audited virtual worker, after all its terms are computed. */
-static void audit_end_leaf(lk_parallel *parallel, void *context)
+static void audit_end_leaf(lk_parallel *parallel, void *context, uint32_t index)
 {
     const audit          *a      = context;
     const lki_turn_state *turn   = &parallel->turn;
-    const lki_report     *report = lki_report_now(parallel);
-    const float          *states = turn->current[turn->chosen].states;
+    const lki_report     *report = lki_report_now(parallel, index);
+    const float          *states = turn->current[index].states;
     uint64_t              words[5];
 
-    if (!watches(parallel, a))
+    if (!watches(parallel, a, index))
         return;
-    words[0] = lki_xxh3(terms_now(parallel, a), parallel->layout->term_count * sizeof words[0]);
+    words[0] = lki_xxh3(terms_now(parallel, a, index),
+                        parallel->layout->term_count * sizeof words[0]);
     words[1] = lki_xxh3(states, parallel->now.micros * parallel->state_width * sizeof *states);
     memcpy(&words[2], &report->loss, sizeof words[2]);
     words[3] = report->count;
     words[4] = report->hits;
-    a->mine[a->places[lki_leaf_now(parallel)] * MAKINGS + now(parallel)] =
+    a->mine[a->places[lki_leaf_now(parallel, index)] * MAKINGS + now(parallel)] =
         turn->left_out ? 0 : lki_xxh3(words, sizeof words);
 }
 
@@ -460,8 +462,8 @@ static void audit_end_turn(lk_parallel *parallel, void *context)
     lki_turn_state *turn = &parallel->turn;
 
     if (turn->micro + 1 == parallel->now.micros) {
-        lki_turn_end_terms(parallel);
-        audit_end_leaf(parallel, context);
+        lki_turn_end_terms(parallel, 0);
+        audit_end_leaf(parallel, context, 0);
     }
     lki_turn_catch_up(parallel);
     turn->micro   = 0;

@@ -87,7 +87,7 @@ static void run_turn(outcome *o, lk_parallel *p, uint64_t step, const lk_paralle
     bool wrong = strikes(o, p->rank, step, A_GRADIENT) ||
                  (o->job.fault == EVERY_TIME && step > 0 && (turn->again || p->rank > 0));
     for (uint32_t t = 0; t < TERMS; t++) {
-        float *grad = lk_parallel_grad(p, t);
+        float *grad = lk_parallel_grad(p, 0, t);
         for (uint32_t i = 0; i < count_of[t]; i++)
             grad[i] += gradient(step, turn, t, i);
         if (t == 1 && wrong)
@@ -95,10 +95,10 @@ static void run_turn(outcome *o, lk_parallel *p, uint64_t step, const lk_paralle
         if (t == 2 && (strikes(o, p->rank, step, A_GRADIENT) || flips(o, p, turn)))
             flip(&grad[4999]);
         if (o->job.early)
-            lk_parallel_grad_ready(p, t);
+            lk_parallel_grad_ready(p, 0, t);
     }
-    lk_parallel_state_sum(p, 0)[1] += 1.0f / 3;
-    lk_parallel_report(p, strikes(o, p->rank, step, A_LOSS) ? 1.5 : 1, 1, 1, 0);
+    lk_parallel_state_sum(p, 0, 0)[1] += 1.0f / 3;
+    lk_parallel_report(p, 0, strikes(o, p->rank, step, A_LOSS) ? 1.5 : 1, 1, 1, 0);
     o->made += turn->again;
 }
 

@@ -181,7 +181,7 @@ static bool take(const lk_parallel *parallel, const claims *c, uint32_t leaf)
 
 static bool is_lost(const lk_parallel *parallel, const claims *c)
 {
-    return c->on && standing_of(look(c, lki_leaf_now(parallel))) >= WON;
+    return c->on && standing_of(look(c, lki_leaf_now(parallel, 0))) >= WON;
 }
 
 static bool claims_are_moot(lk_parallel *parallel, void *context, bool over)
@@ -193,7 +193,7 @@ static bool claims_are_moot(lk_parallel *parallel, void *context, bool over)
  * published. */
 static bool win(const lk_parallel *parallel, const claims *c)
 {
-    uint32_t leaf = lki_leaf_now(parallel);
+    uint32_t leaf = lki_leaf_now(parallel, 0);
     uint64_t word = look(c, leaf);
 
     while (standing_of(word) < WON)
@@ -347,7 +347,7 @@ static lk_status help(lk_parallel *parallel, claims *c, bool *more)
 static void begin_other(lk_parallel *parallel)
 {
     lki_turn_clear(parallel);
-    lki_report_begin(parallel);
+    lki_report_begin(parallel, 0);
     lki_step_keep(parallel, lki_features_begin_leaves(parallel));
 }
 
@@ -355,7 +355,7 @@ static void begin_other(lk_parallel *parallel)
  * rank must compute it as well. */
 static bool take_back(lk_parallel *parallel, claims *c)
 {
-    uint32_t leaf = lki_leaf_now(parallel), place;
+    uint32_t leaf = lki_leaf_now(parallel, 0), place;
     bool     there;
 
     lki_step_keep(parallel,
@@ -382,7 +382,7 @@ static bool claims_next_turn(lk_parallel *parallel, void *context)
         return true;
     }
     while (!other && !lki_step_failed(parallel) && turn->leaf < lki_turns(parallel)) {
-        if (take(parallel, c, lki_leaf_now(parallel)))
+        if (take(parallel, c, lki_leaf_now(parallel, 0)))
             return lki_turn_begin_own(parallel);
         other = take_back(parallel, c);
     }
@@ -398,7 +398,7 @@ static bool claims_next_turn(lk_parallel *parallel, void *context)
 /* Ends another rank's virtual worker.  If `mine`, this rank's result counts. */
 static void end_other(lk_parallel *parallel, const claims *c, bool mine)
 {
-    const uint32_t leaf = lki_leaf_now(parallel);
+    const uint32_t leaf = lki_leaf_now(parallel, 0);
 
     parallel->ops->exchange->end(parallel, leaf, c->place, mine);
     if (mine) /* publishes the place of the gradient, which stays there */
@@ -410,14 +410,14 @@ static void end_other(lk_parallel *parallel, const claims *c, bool mine)
  * too. */
 static void end_leaf(lk_parallel *parallel, claims *c)
 {
-    const uint32_t  leaf    = lki_leaf_now(parallel);
+    const uint32_t  leaf    = lki_leaf_now(parallel, 0);
     lki_turn_state *turn    = &parallel->turn;
     const bool      dropped = turn->dropped;
     uint32_t        place   = 0;
     bool            there;
 
     if (!dropped)
-        lki_features_end_leaf(parallel);
+        lki_features_end_leaf(parallel, 0);
     bool mine     = !dropped && !lki_step_failed(parallel) && win(parallel, c);
     turn->micro   = 0;
     turn->dropped = false;
@@ -441,7 +441,7 @@ static void claims_end_turn(lk_parallel *parallel, void *context)
     lki_turn_state *turn = &parallel->turn;
 
     if (turn->micro + 1 == parallel->now.micros)
-        lki_turn_end_terms(parallel);
+        lki_turn_end_terms(parallel, 0);
     turn->running = false;
     c->report->seconds += lki_seconds() - turn->since - turn->waited;
     if (++turn->micro == parallel->now.micros || turn->dropped)

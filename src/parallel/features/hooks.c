@@ -60,25 +60,25 @@ static lk_status hooks_begin_leaves(lk_parallel *parallel, void *context)
     return LK_OK;
 }
 
-/* Returns the address of the bucket that contains `term` in the chosen virtual worker's
- * gradient. */
-static float *values_of(lk_parallel *parallel, uint32_t bucket, uint32_t term)
+/* Returns the address of the bucket that contains `term` in a virtual worker's gradient. */
+static float *values_of(lk_parallel *parallel, uint32_t index, uint32_t bucket, uint32_t term)
 {
     const lki_layout *layout = parallel->layout;
-    return lki_gradient_now(parallel, term) -
+    return lki_gradient_now(parallel, index, term) -
            ((ptrdiff_t)layout->term_at[term] - (ptrdiff_t)layout->buckets[bucket].first);
 }
 
-static lk_status call(lk_parallel *parallel, const hooks *self, uint32_t index, uint32_t term)
+static lk_status call(lk_parallel *parallel, const hooks *self, uint32_t index, uint32_t number,
+                      uint32_t term)
 {
-    const lki_bucket *bucket = &parallel->layout->buckets[index];
+    const lki_bucket *bucket = &parallel->layout->buckets[number];
     const lk_bucket   view   = { .step           = parallel->step,
-                                 .virtual_worker = lki_leaf_now(parallel),
-                                 .index          = index,
+                                 .virtual_worker = lki_leaf_now(parallel, index),
+                                 .index          = number,
                                  .count          = parallel->layout->bucket_count,
                                  .elements       = bucket->count,
                                  .dtype          = LK_F32,
-                                 .values         = values_of(parallel, index, term) };
+                                 .values         = values_of(parallel, index, number, term) };
     lk_status         status = self->hook(&view, self->context);
     if (status == LK_OK)
         return LK_OK;
@@ -86,23 +86,24 @@ static lk_status call(lk_parallel *parallel, const hooks *self, uint32_t index, 
                      "rank %u, step %llu: the communication hook failed (%s) at bucket %u "
                      "of virtual worker %u; nothing was updated",
                      parallel->rank, (unsigned long long)parallel->step + 1, lk_status_text(status),
-                     index, view.virtual_worker);
+                     number, view.virtual_worker);
     /* other ranks would wait for gradients that this rank will not send */
     lk_comm_abort(parallel->comm);
     return status;
 }
 
-static lk_status hooks_term_ready(lk_parallel *parallel, void *context, uint32_t term)
+static lk_status hooks_term_ready(lk_parallel *parallel, void *context, uint32_t index,
+                                  uint32_t term)
 {
     const hooks      *self   = context;
     const lki_layout *layout = parallel->layout;
-    uint32_t *pending        = self->pending + (size_t)parallel->turn.chosen * layout->bucket_count;
+    uint32_t         *pending = self->pending + (size_t)index * layout->bucket_count;
     if (parallel->turn.kind != LKI_TURN_OWN)
         return LK_OK;
     for (uint32_t b = layout->first_bucket[term]; b <= layout->last_bucket[term]; b++) {
         LK_ASSERT(pending[b] > 0);
         if (--pending[b] == 0 && !lki_is_idle(parallel, b))
-            LK_TRY(call(parallel, self, b, term));
+            LK_TRY(call(parallel, self, index, b, term));
     }
     return LK_OK;
 }

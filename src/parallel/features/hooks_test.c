@@ -90,16 +90,17 @@ static void run_turn(const job *j, lk_parallel *p, uint64_t step, uint32_t v, fl
 {
     for (uint32_t t = 0; t < TERMS; t++) {
         bool   empty = false;
-        float *grad  = t % 2 == 0 ? lk_parallel_grad(p, t) : lk_parallel_grad_new(p, t, &empty);
+        float *grad  = t % 2 == 0 ? lk_parallel_grad(p, 0, t)
+                                  : lk_parallel_grad_new(p, 0, t, &empty);
         for (uint32_t i = 0; i < count_of[t]; i++)
             grad[i] = (empty ? 0 : grad[i]) + gradient(step, v, t, i) * scale;
         if (t == 1 && v == 2 && step == 1 && j->large != 0)
             grad[660] = j->large * scale;
         if (j->early)
-            lk_parallel_grad_ready(p, t);
+            lk_parallel_grad_ready(p, 0, t);
     }
-    lk_parallel_state_sum(p, 0)[1] += 1.0f / 3;
-    lk_parallel_report(p, 1, 1, 1, 0);
+    lk_parallel_state_sum(p, 0, 0)[1] += 1.0f / 3;
+    lk_parallel_report(p, 0, 1, 1, 1, 0);
 }
 
 static lk_status run_steps(outcome *o, lk_parallel *p, uint32_t rank)

@@ -152,14 +152,13 @@ static void square_some(void *context, size_t task)
                                            s->grad + layout->spans[i].inside);
 }
 
-static void square(const lk_parallel *parallel, const noise *self, uint32_t param,
+static void square(const lk_parallel *parallel, const noise *self, uint32_t index, uint32_t param,
                    const float *grad)
 {
     const lki_layout *layout = parallel->layout;
-    const size_t      row    = parallel->turn.chosen;
     squaring          s      = { .parallel = parallel,
                                  .grad     = grad,
-                                 .sums     = self->sums + row * layout->span_count,
+                                 .sums     = self->sums + (size_t)index * layout->span_count,
                                  .first    = layout->first_span[param],
                                  .end      = layout->first_span[param + 1] };
     lki_track        *track  = lki_exec_track(parallel->exec);
@@ -170,10 +169,11 @@ static void square(const lk_parallel *parallel, const noise *self, uint32_t para
 }
 
 /* Adds all uses of a parameter, in order. */
-static const float *add_uses(const lk_parallel *parallel, const noise *self, uint32_t param)
+static const float *add_uses(const lk_parallel *parallel, const noise *self, uint32_t index,
+                             uint32_t param)
 {
     const lki_layout *layout = parallel->layout;
-    float            *copies = self->copies + parallel->turn.chosen * self->copied;
+    float            *copies = self->copies + index * self->copied;
     const uint32_t   *terms  = layout->term_of + layout->first_use[param];
     float            *sum    = copies + self->copy_at[terms[0]];
     for (uint32_t use = 1; use < lki_layout_uses(layout, param); use++)
@@ -181,24 +181,25 @@ static const float *add_uses(const lk_parallel *parallel, const noise *self, uin
     return sum;
 }
 
-static lk_status noise_term_ready(lk_parallel *parallel, void *context, uint32_t term)
+static lk_status noise_term_ready(lk_parallel *parallel, void *context, uint32_t index,
+                                  uint32_t term)
 {
     const noise      *self   = context;
     const lki_layout *layout = parallel->layout;
-    const size_t      row    = parallel->turn.chosen;
+    const size_t      row    = index;
     uint32_t          param  = layout->terms[term].param;
 
     if (self->decay == 0 || parallel->turn.kind == LKI_TURN_AGAIN)
         return LK_OK;
-    const float *grad = lki_gradient_now(parallel, term);
+    const float *grad = lki_gradient_now(parallel, index, term);
     if (lki_layout_uses(layout, param) > 1) {
         memcpy(self->copies + row * self->copied + self->copy_at[term], grad,
                layout->sizes[param] * sizeof *grad);
         if (--self->missing[row * layout->param_count + param] > 0)
             return LK_OK;
-        grad = add_uses(parallel, self, param);
+        grad = add_uses(parallel, self, index, param);
     }
-    square(parallel, self, param, grad);
+    square(parallel, self, index, param, grad);
     return LK_OK;
 }
 
@@ -207,18 +208,19 @@ static double *squares_of(const noise *self, lki_report *report)
     return lki_report_at(report, self->squares_at);
 }
 
-static void noise_end_leaf(lk_parallel *parallel, void *context)
+static void noise_end_leaf(lk_parallel *parallel, void *context, uint32_t index)
 {
     const noise      *self    = context;
     const lki_layout *layout  = parallel->layout;
-    const double     *sums    = self->sums + (size_t)parallel->turn.chosen * layout->span_count;
+    const double     *sums    = self->sums + (size_t)index * layout->span_count;
     double           *tensors = parallel->norms.scratch;
     if (self->decay == 0)
         return;
     for (uint32_t p = 0; p < layout->param_count; p++)
         tensors[p] = lki_tree_sum_f64(sums + layout->first_span[p],
                                       layout->first_span[p + 1] - layout->first_span[p]);
-    *squares_of(self, lki_report_now(parallel)) = lki_tree_sum_f64(tensors, layout->param_count);
+    *squares_of(self, lki_report_now(parallel, index)) =
+        lki_tree_sum_f64(tensors, layout->param_count);
 }
 
 /* ---- A step ------------------------------------------------------------------------------ */

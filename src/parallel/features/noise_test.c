@@ -71,16 +71,14 @@ static void run_turn(lk_parallel *p, const crew *w, uint32_t step, const lk_para
     for (uint32_t k = 0; k < TERMS; k++)
         for (uint32_t c = 0; c < count; c++) {
             uint32_t t = w->reversed ? TERMS - 1 - k : k;
-            lk_parallel_choose(p, c);
-            add_samples(lk_parallel_grad(p, t), step, turn->virtual_worker + c * stride,
+            add_samples(lk_parallel_grad(p, c, t), step, turn->virtual_worker + c * stride,
                         turn->micro_index, t);
             if (w->early)
-                lk_parallel_grad_ready(p, t);
+                lk_parallel_grad_ready(p, c, t);
         }
     for (uint32_t c = 0; c < count; c++) {
         uint32_t n = samples_of[turn->virtual_worker + c * stride][turn->micro_index];
-        lk_parallel_choose(p, c);
-        lk_parallel_report(p, n, n, 5 * (uint64_t)n, 0); /* a sample is five tokens */
+        lk_parallel_report(p, c, n, n, 5 * (uint64_t)n, 0); /* a sample is five tokens */
     }
 }
 

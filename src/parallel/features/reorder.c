@@ -62,9 +62,11 @@ static bool watches(const lk_parallel *parallel, const order *self)
 }
 
 /* Records that the first virtual worker has finished a term before its turn ended. */
-static lk_status order_term_ready(lk_parallel *parallel, void *context, uint32_t term)
+static lk_status order_term_ready(lk_parallel *parallel, void *context, uint32_t index,
+                                  uint32_t term)
 {
     order *self = context;
+    (void)index;
     if (watches(parallel, self) && !parallel->turn.ending)
         self->terms[self->count++] = term;
     return LK_OK;
@@ -72,10 +74,10 @@ static lk_status order_term_ready(lk_parallel *parallel, void *context, uint32_t
 
 /* Stores in the first virtual worker's report whether its order of terms differs from the
  * layout's. */
-static void order_end_leaf(lk_parallel *parallel, void *context)
+static void order_end_leaf(lk_parallel *parallel, void *context, uint32_t index)
 {
     const order *self    = context;
-    uint64_t    *differs = lki_report_at(lki_report_now(parallel), self->differs_at);
+    uint64_t    *differs = lki_report_at(lki_report_now(parallel, index), self->differs_at);
     for (uint32_t i = 1; watches(parallel, self) && i < self->count; i++)
         *differs |= self->terms[i] < self->terms[i - 1];
 }

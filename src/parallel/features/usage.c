@@ -49,10 +49,11 @@ static uint64_t usage_hash(const lk_parallel_options *options)
     return (uint64_t)options->unused;
 }
 
-static void usage_term_asked(lk_parallel *parallel, void *context, uint32_t term)
+static void usage_term_asked(lk_parallel *parallel, void *context, uint32_t index, uint32_t term)
 {
     const uint32_t param = parallel->layout->terms[term].param;
-    bits_of(context, lki_report_now(parallel))[param / WORD] |= UINT64_C(1) << param % WORD;
+    uint64_t      *bits  = bits_of(context, lki_report_now(parallel, index));
+    bits[param / WORD] |= UINT64_C(1) << param % WORD;
 }
 
 static bool is_used_now(const lk_parallel *parallel, const usage *self, uint32_t param)

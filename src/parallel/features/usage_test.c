@@ -80,16 +80,16 @@ static void run_turn(lk_parallel *p, const crew *c, uint32_t step, lk_parallel_t
         uint32_t term = c->shuffles ? shuffled[k] : k;
         if (!uses(c, step, turn.virtual_worker, term)) {
             if (zero2)
-                lk_parallel_grad_ready(p, term);
+                lk_parallel_grad_ready(p, 0, term);
             continue;
         }
-        float *grad = lk_parallel_grad(p, term);
+        float *grad = lk_parallel_grad(p, 0, term);
         for (uint32_t i = 0; i < lk_shape_count(model[param_of[term]].shape); i++)
             grad[i] += slope(c, step, term, turn.virtual_worker, turn.micro_index, i);
-        lk_parallel_grad_ready(p, term);
+        lk_parallel_grad_ready(p, 0, term);
         lk_parallel_progress(p);
     }
-    lk_parallel_report(p, 1, 2, 2, 0);
+    lk_parallel_report(p, 0, 1, 2, 2, 0);
 }
 
 static lk_status one_step(lk_parallel *p, crew *c, uint32_t step)

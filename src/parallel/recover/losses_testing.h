@@ -250,15 +250,15 @@ static inline void one_turn(lk_parallel *parallel, uint64_t step, lk_parallel_tu
     for (uint32_t t = 0; t < PARAMS; t++) { /* terms are computed from last to first */
         lk_parallel_read(parallel, t);
         uint32_t p = PARAMS - 1 - t;
-        float   *g = lk_parallel_grad(parallel, t);
+        float   *g = lk_parallel_grad(parallel, 0, t);
         for (size_t i = 0; i < sizes[p]; i++)
             g[i] += element(parallel, p, i) + number(step, place, i);
-        lk_parallel_grad_ready(parallel, t);
+        lk_parallel_grad_ready(parallel, 0, t);
     }
     for (uint32_t s = 0; s < 2; s++)
         for (size_t i = 0; i < 33; i++)
-            lk_parallel_state_sum(parallel, s)[i] += number(step, place, 1000 * s + i);
-    lk_parallel_report(parallel, (double)number(step, place, 77), 3, 3, 1);
+            lk_parallel_state_sum(parallel, 0, s)[i] += number(step, place, 1000 * s + i);
+    lk_parallel_report(parallel, 0, (double)number(step, place, 77), 3, 3, 1);
 }
 
 static inline lk_status run_steps(lk_parallel *parallel, uint64_t from)

@@ -216,13 +216,14 @@ void lki_ddp_begin_step(lk_parallel *parallel, lki_ddp *self)
         self->reductions[b].pending = self->reductions[b].terms;
 }
 
-static lk_status ddp_begin_leaf(lk_parallel *parallel, uint32_t leaf, lki_gradients *out)
+static lk_status ddp_begin_leaf(lk_parallel *parallel, uint32_t n, lki_gradients *out)
 {
-    lki_ddp *self  = lki_ddp_of(parallel);
-    uint32_t index = parallel->turn.leaf + parallel->turn.chosen;
+    lki_ddp *self = lki_ddp_of(parallel);
     if (!self->begun)
         lki_ddp_begin_step(parallel, self);
-    uint32_t buffer = parallel->lock_step ? index : lki_counter_push(&self->counter, leaf);
+    uint32_t buffer = parallel->lock_step
+                          ? n
+                          : lki_counter_push(&self->counter, lki_leaf_of_turn(parallel, n));
     lki_ddp_change(parallel, self, buffer);
     *out = lki_ddp_gradients(parallel, lki_ddp_buffer(parallel, buffer));
     lki_clear(parallel, out->states, parallel->width - parallel->layout->grad_elements);
@@ -230,7 +231,7 @@ static lk_status ddp_begin_leaf(lk_parallel *parallel, uint32_t leaf, lki_gradie
         self->last_leaf = true;
         return LK_OK;
     }
-    self->last_leaf   = index + 1 == lki_turns(parallel);
+    self->last_leaf   = n + 1 == lki_turns(parallel);
     self->last        = buffer;
     self->merge_count = 0;
     if (self->last_leaf)

@@ -52,9 +52,9 @@ static lki_gradients gradients_of(const lk_parallel *parallel, uint32_t leaf)
     return (lki_gradients){ .gradients = whole, .states = whole + parallel->layout->grad_elements };
 }
 
-static lk_status single_begin_leaf(lk_parallel *parallel, uint32_t leaf, lki_gradients *out)
+static lk_status single_begin_leaf(lk_parallel *parallel, uint32_t n, lki_gradients *out)
 {
-    *out = gradients_of(parallel, leaf);
+    *out = gradients_of(parallel, lki_leaf_of_turn(parallel, n));
     memset(out->gradients, 0, parallel->width * sizeof(float));
     return LK_OK;
 }

@@ -278,7 +278,7 @@ static bool drifts_apart(lk_comm *comm, void *context)
     for (uint64_t step = 0; step < 2 && status == LK_OK; step++) {
         CHECK(lk_parallel_begin(p, step) == LK_OK);
         while (lk_parallel_next(p, &turn))
-            lk_parallel_report(p, 1, 1, 1, 0);
+            lk_parallel_report(p, 0, 1, 1, 1, 0);
         status = lk_parallel_finish(p, 0.1, &result);
         if (step == 0 && lk_comm_rank(comm) == 3) {
             const lki_param_span *span = &p->layout->spans[p->owned.spans[0]];

@@ -424,9 +424,10 @@ static lk_status start_next(lk_parallel *parallel, zero2 *self)
 
 /* ---- A step ------------------------------------------------------------------------------ */
 
-static lk_status zero2_begin_leaf(lk_parallel *parallel, uint32_t leaf, lki_gradients *out)
+static lk_status zero2_begin_leaf(lk_parallel *parallel, uint32_t n, lki_gradients *out)
 {
-    zero2 *self = zero2_of(parallel);
+    zero2   *self = zero2_of(parallel);
+    uint32_t leaf = lki_leaf_of_turn(parallel, n);
     if (leaf == parallel->share.first)
         self->started = self->released = 0;
     self->round   = leaf / parallel->ranks;

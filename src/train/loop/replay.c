@@ -87,7 +87,7 @@ static void look_at_term(lki_session *s, const lk_replay *r, const lk_grad_term 
 {
     const lk_param *param  = &s->params[terms[t].param];
     const lk_tensor tensor = { param->name, LK_F32, param->shape, NULL };
-    const float    *values = lk_parallel_grad(s->parallel, t);
+    const float    *values = lk_parallel_grad(s->parallel, 0, t);
     const size_t    count = lk_shape_count(param->shape), finite = lki_finite_count(values, count);
 
     lki_hash_heading(hash, &tensor);

@@ -19,15 +19,13 @@ static const double WORTH_SECONDS = 1e-3;
 static void fetch_grads(lki_session *s, uint32_t block)
 {
     uint32_t i = lk_model_block_count(s->model) - 1 - block;
-    for (uint32_t c = 0; c < s->turn.together; c++) {
-        lk_parallel_choose(s->parallel, c);
+    for (uint32_t c = 0; c < s->turn.together; c++)
         for (uint32_t t = s->turn.first_terms[i]; t < s->turn.first_terms[i + 1]; t++) {
             size_t at = (size_t)c * s->term_count + t;
             bool   empty;
-            s->turn.grads[at] = lk_parallel_grad_new(s->parallel, t, &empty);
+            s->turn.grads[at] = lk_parallel_grad_new(s->parallel, c, t, &empty);
             s->turn.empty[at] = (s->turn.empty[at] || empty) && !s->turn.dropped;
         }
-    }
 }
 
 void lki_read_block(void *user, uint32_t block)
@@ -71,10 +69,8 @@ static void on_before_backward(void *user, uint32_t block)
 static void on_grad_ready(void *user, uint32_t context, uint32_t term)
 {
     lki_session *s = user;
-    if (s->alone)
-        return;
-    lk_parallel_choose(s->parallel, context);
-    lk_parallel_grad_ready(s->parallel, term);
+    if (!s->alone)
+        lk_parallel_grad_ready(s->parallel, context, term);
 }
 
 static void on_statistics(void *user, uint32_t width, lk_row_merge merge, double *rows,
@@ -99,9 +95,8 @@ static void begin_pass(lki_session *s, uint32_t c)
     lk_pass        *pass  = &s->turn.passes[c];
     float         **sums  = s->turn.state_sums + (size_t)c * s->state_count;
 
-    lk_parallel_choose(s->parallel, c);
     for (uint32_t i = 0; i < s->state_count; i++)
-        sums[i] = lk_parallel_state_sum(s->parallel, i);
+        sums[i] = lk_parallel_state_sum(s->parallel, c, i);
     if (batch->micro_index == 0)
         *pass = (lk_pass){ 0 };
     pass->samples    = batch->samples;
@@ -120,8 +115,7 @@ static void report_pass(lki_session *s, uint32_t c)
 {
     const lk_pass *pass = &s->turn.passes[c];
     bool           last = s->turn.batches[c].micro_index + 1 == s->micro_count;
-    lk_parallel_choose(s->parallel, c);
-    lk_parallel_report(s->parallel, last ? pass->loss_sum : 0, pass->samples,
+    lk_parallel_report(s->parallel, c, last ? pass->loss_sum : 0, pass->samples,
                        last ? pass->count : 0, last ? pass->hits : 0);
 }
 
