@@ -70,7 +70,7 @@ typedef struct {
 
     /* A virtual worker of the turn has computed a term, in its last micro-batch.
      * lki_gradient_now() returns the values, to which nothing has been added yet.  Called for all
-     * kinds of turns. */
+     * kinds of turns if open() of any feature has set parallel->effects.watches. */
     lk_status (*term_ready)(lk_parallel *parallel, void *self, uint32_t index, uint32_t term);
 
     /* A virtual worker of the turn is complete but not merged yet.  Not called for LKI_TURN_AGAIN,

@@ -90,6 +90,7 @@ typedef struct {
     uint32_t spares;     /* with `lends`: extra gradient buffers per rank */
     bool     restarts;   /* an interrupted step is computed again from its beginning */
     bool     holds_back; /* a rank sends its gradients only after its last turn */
+    bool     watches;    /* features read or change terms as soon as they are computed */
 } lki_effects;
 
 /* The state of the current step, apart from its turns. */

@@ -41,7 +41,6 @@ typedef struct {
     uint32_t      owner;  /* row of the feature that ends the turn, or LKI_NO_FEATURE */
     lki_report   *report; /* the current virtual worker's report; NULL: it is in the common table */
     bool          running;
-    bool          ending;   /* terms are announced because the turn ends */
     bool          dropped;  /* the result of this turn will be ignored */
     bool          left_out; /* the caller has skipped a turn of the current virtual worker */
     bool          closing;  /* the caller computes no more turns */
@@ -50,7 +49,11 @@ typedef struct {
     /* [together][term_count]: the memory is zeroed, or the caller will overwrite it */
     uint8_t *begun;
     /* [term_count]: number of current virtual workers that have announced the term */
-    uint32_t      *announced;
+    uint32_t *announced;
+    /* [term_count]: the terms that the first virtual worker of the turn has announced before the
+     * turn ended, in order */
+    uint32_t      *finished;
+    uint32_t       finished_count;
     lki_gradients *current; /* [together] */
 } lki_turn_state;
 

@@ -146,6 +146,7 @@ static lk_status open_turns(lk_parallel *parallel)
     LK_TRY(LKI_NEW(&turn->ready, turn->together * terms, "gradient terms"));
     LK_TRY(LKI_NEW(&turn->begun, turn->together * terms, "gradient terms"));
     LK_TRY(LKI_NEW(&turn->announced, terms, "gradient terms"));
+    LK_TRY(LKI_NEW(&turn->finished, terms, "gradient terms"));
     return LKI_NEW(&turn->current, turn->together, "virtual workers");
 }
 
@@ -486,6 +487,7 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_free(parallel->scraps.params);
     lki_free(parallel->turn.begun);
     lki_free(parallel->turn.announced);
+    lki_free(parallel->turn.finished);
     lki_free(parallel->turn.current);
     lki_free(parallel->reported);
     lki_free(parallel->norms.scratch);

@@ -134,21 +134,22 @@ static void clear_tail(const lk_parallel *parallel, uint32_t term, float *grad)
     memset(grad + size, 0, (lki_round_up(size, layout->align) - size) * sizeof *grad);
 }
 
-/* Announces a term of the layout, once, in the last micro-batch. */
-static void announce(lk_parallel *parallel, uint32_t index, uint32_t term)
+/* Announces a term of the layout, once, in the last micro-batch.  Returns true if it did. */
+static bool announce(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
     lki_turn_state *turn  = &parallel->turn;
     bool            last  = turn->micro + 1 == parallel->now.micros;
     uint8_t        *ready = &turn->ready[index * parallel->layout->term_count + term];
     if (!last || *ready || failed(parallel) || turn->dropped)
-        return;
+        return false;
     *ready = 1;
     clear_raw(parallel, index, term);
-    if (computes(parallel))
+    if (parallel->effects.watches && computes(parallel))
         keep(parallel, lki_features_term_ready(parallel, index, term));
     if (turn->kind == LKI_TURN_OWN && ++turn->announced[term] == turn->together &&
         !failed(parallel))
         keep(parallel, parallel->ops->term_ready(parallel, term));
+    return true;
 }
 
 /* Takes part in other ranks' gathers, up to the last read of the block of `term`. */
@@ -166,13 +167,11 @@ void lki_turn_catch_up(lk_parallel *parallel)
 void lki_turn_end_terms(lk_parallel *parallel, uint32_t index)
 {
     const lki_layout *layout = parallel->layout;
-    parallel->turn.ending    = true;
     for (uint32_t t = 0; t < layout->term_count; t++) {
         if (!layout->terms[t].same_block)
             catch_up(parallel, t);
-        announce(parallel, index, t);
+        (void)announce(parallel, index, t);
     }
-    parallel->turn.ending = false;
 }
 
 /* Announces all blocks that will not be read again, even if the caller has not, because all ranks
@@ -184,7 +183,7 @@ void lk_parallel_read(lk_parallel *parallel, uint32_t term)
         return;
     for (uint32_t t = 0; parallel->turn.running && t < term && lki_units_passed(parallel, t); t++)
         for (uint32_t i = 0; i < parallel->turn.together; i++)
-            announce(parallel, i, parallel->layout->named[t]);
+            (void)announce(parallel, i, parallel->layout->named[t]);
     keep(parallel, lki_units_read(parallel, term));
     if (failed(parallel))
         (void)lki_scrap(parallel, &parallel->scraps.params);
@@ -242,9 +241,12 @@ float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t index, uint32_t sta
 
 void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
+    lki_turn_state *turn = &parallel->turn;
     check_index(parallel, index);
     LK_ASSERT(term < parallel->layout->term_count);
-    announce(parallel, index, parallel->layout->named[term]);
+    term = parallel->layout->named[term];
+    if (announce(parallel, index, term) && index == 0)
+        turn->finished[turn->finished_count++] = term;
 }
 
 /* ---- Turns ------------------------------------------------------------------------------- */
@@ -292,7 +294,8 @@ void lki_turn_clear(lk_parallel *parallel)
     size_t terms = parallel->layout->term_count;
     memset(parallel->turn.ready, 0, terms);
     memset(parallel->turn.begun, 0, terms);
-    parallel->turn.left_out = false;
+    parallel->turn.finished_count = 0;
+    parallel->turn.left_out       = false;
 }
 
 static void begin_leaves(lk_parallel *parallel)
@@ -302,7 +305,8 @@ static void begin_leaves(lk_parallel *parallel)
     memset(turn->ready, 0, turn->together * terms);
     memset(turn->begun, !parallel->ops->raw, turn->together * terms);
     memset(turn->announced, 0, terms * sizeof *turn->announced);
-    turn->left_out = false;
+    turn->finished_count = 0;
+    turn->left_out       = false;
     keep(parallel, lki_features_begin_leaves(parallel));
     for (uint32_t i = 0; i < turn->together && !failed(parallel); i++) {
         lki_report_begin(parallel, i);

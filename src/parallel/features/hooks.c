@@ -19,13 +19,13 @@ static lk_status hooks_open(lk_parallel *parallel, const lk_parallel_options *op
 {
     hooks *self = NULL;
 
-    (void)parallel;
     if (options->hook == NULL)
         return LK_OK;
     LK_TRY(LKI_NEW(&self, 1, "hook"));
     *out          = self;
     self->hook    = options->hook;
     self->context = options->hook_context;
+    parallel->effects.watches = true;
     return LK_OK;
 }
 

@@ -75,8 +75,10 @@ static lk_status noise_open(lk_parallel *parallel, const lk_parallel_options *op
     *out           = self;
     self->decay    = options->noise_decay;
     self->tally_at = lki_tally_reserve(parallel, sizeof self->averages);
-    if (self->decay > 0)
-        self->squares_at = lki_report_reserve(parallel, sizeof(double));
+    if (self->decay > 0) {
+        self->squares_at          = lki_report_reserve(parallel, sizeof(double));
+        parallel->effects.watches = true;
+    }
     return LK_OK;
 }
 

@@ -56,29 +56,18 @@ static void order_close(void *context)
     lki_free(self);
 }
 
-static bool watches(const lk_parallel *parallel, const order *self)
-{
-    return !self->over && parallel->rank == 0 && parallel->turn.leaf == 0;
-}
-
-/* Records that the first virtual worker has finished a term before its turn ended. */
-static lk_status order_term_ready(lk_parallel *parallel, void *context, uint32_t index,
-                                  uint32_t term)
-{
-    order *self = context;
-    (void)index;
-    if (watches(parallel, self) && !parallel->turn.ending)
-        self->terms[self->count++] = term;
-    return LK_OK;
-}
-
-/* Stores in the first virtual worker's report whether its order of terms differs from the
- * layout's. */
+/* Copies the first virtual worker's order of terms, and stores in its report whether the order
+ * differs from the layout's. */
 static void order_end_leaf(lk_parallel *parallel, void *context, uint32_t index)
 {
-    const order *self    = context;
-    uint64_t    *differs = lki_report_at(lki_report_now(parallel, index), self->differs_at);
-    for (uint32_t i = 1; watches(parallel, self) && i < self->count; i++)
+    order                *self = context;
+    const lki_turn_state *turn = &parallel->turn;
+    if (self->over || parallel->rank != 0 || turn->leaf != 0)
+        return;
+    uint64_t *differs = lki_report_at(lki_report_now(parallel, index), self->differs_at);
+    self->count       = turn->finished_count;
+    memcpy(self->terms, turn->finished, self->count * sizeof *self->terms);
+    for (uint32_t i = 1; i < self->count; i++)
         *differs |= self->terms[i] < self->terms[i - 1];
 }
 
@@ -171,7 +160,6 @@ const lki_feature lki_feature_reorder = {
     .open       = order_open,
     .close      = order_close,
     .attach     = order_attach,
-    .term_ready = order_term_ready,
     .end_leaf   = order_end_leaf,
     .reports    = order_reports,
     .end_step   = order_end_step,
