@@ -297,9 +297,16 @@ static inline bool lki_is_used(const lk_parallel *parallel, uint32_t param)
     return parallel->uses.now[param];
 }
 
-/* Returns true if no term of a bucket can be used, so that the bucket need not be sent.  Defined in
- * values.c. */
-bool lki_is_idle(const lk_parallel *parallel, uint32_t bucket);
+/* Returns true if no term of a bucket can be used, so that the bucket need not be sent. */
+static inline bool lki_is_idle(const lk_parallel *parallel, uint32_t bucket)
+{
+    const lki_layout *layout = parallel->layout;
+    bool              idle   = parallel->uses.fixed;
+    for (uint32_t t = 0; idle && t < layout->term_count; t++)
+        idle = bucket < layout->first_bucket[t] || bucket > layout->last_bucket[t] ||
+               !lki_is_used(parallel, layout->terms[t].param);
+    return idle;
+}
 
 /* Reserves the next `bytes` of an arena during its layout.  A `base` of NULL only measures.
  * Defined in parallel.c. */
@@ -325,10 +332,12 @@ void lki_rows_close(lk_parallel *parallel);
  * blocks of 8 bits.  Defined in reading.c. */
 size_t lki_reading_bytes(const lk_parallel *parallel);
 
-/* Writes the copy of a span that ranks read, converted from `values`. */
+/* Writes the copy of a span that ranks read, converted from `values`.  parallel->read must not be
+ * NULL. */
 void lki_reading_put(const lk_parallel *parallel, const lki_param_span *span, const float *values);
 
-/* Returns true if the copy of a span that ranks read was converted from `values`. */
+/* Returns true if the copy of a span that ranks read was converted from `values`.  parallel->read
+ * must not be NULL. */
 bool lki_reading_holds(const lk_parallel *parallel, const lki_param_span *span,
                        const float *values);
 

@@ -183,7 +183,8 @@ static void initialise_span(const beginning *b, const lki_param_span *span)
     float       *values    = elsewhere ? b->others : lki_values_of(parallel, span);
     lki_init_param(parallel->exec, b->seed, span->param, &parallel->layout->params[span->param],
                    span->inside, span->count, values);
-    lki_reading_put(parallel, span, values);
+    if (parallel->read != NULL)
+        lki_reading_put(parallel, span, values);
 }
 
 static void initialise_mine(void *context, size_t first, size_t end)

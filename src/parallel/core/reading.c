@@ -46,8 +46,7 @@ static void round_values(const lk_parallel *parallel, uint32_t param, size_t cou
 
 void lki_reading_put(const lk_parallel *parallel, const lki_param_span *span, const float *values)
 {
-    if (parallel->read != NULL)
-        round_values(parallel, span->param, span->count, values, parallel->read + span->read_at);
+    round_values(parallel, span->param, span->count, values, parallel->read + span->read_at);
 }
 
 bool lki_reading_holds(const lk_parallel *parallel, const lki_param_span *span, const float *values)
@@ -55,7 +54,7 @@ bool lki_reading_holds(const lk_parallel *parallel, const lki_param_span *span, 
     const size_t width = lk_dtype_bytes(lki_layout_read_dtype(parallel->layout, span->param));
     float        rounded[PIECE];
 
-    for (size_t i = 0; parallel->read != NULL && i < span->count; i += PIECE) {
+    for (size_t i = 0; i < span->count; i += PIECE) {
         size_t count = lki_min(PIECE, span->count - i);
         round_values(parallel, span->param, count, values + i, rounded);
         if (memcmp(rounded, parallel->read + span->read_at + i * width, count * width) != 0)

@@ -121,7 +121,7 @@ bool lki_span_update(lk_parallel *parallel, const lk_update *all, size_t index, 
         return true;
     if (!durable->is_begun(parallel, index) &&
         (lki_xxh3(values, bytes) != parallel->owned.hashes[index] ||
-         !lki_reading_holds(parallel, span, values)))
+         (parallel->read != NULL && !lki_reading_holds(parallel, span, values))))
         return false;
     if (!lki_is_used(parallel, span->param))
         return true;
@@ -130,7 +130,8 @@ bool lki_span_update(lk_parallel *parallel, const lk_update *all, size_t index, 
     update.trust = trust_of(parallel, &update, span->param);
     for (lki_piece piece = { 0, 0 }; durable->next_piece(parallel, index, entry, &piece);)
         update_piece(parallel, update, piece, sum, values, state);
-    lki_reading_put(parallel, span, values);
+    if (parallel->read != NULL)
+        lki_reading_put(parallel, span, values);
     parallel->owned.hashes[index] = lki_xxh3(values, bytes);
     durable->end_span(parallel, index, entry);
     return true;

@@ -84,7 +84,7 @@ static void load_here(lk_parallel *parallel, uint32_t param, uint32_t which, con
                                : parallel->optimizer_state[which - 1] + lki_kept_at(parallel, span);
         if (which == 0 && !parallel->parted ? lki_tends(parallel, span) : lki_owns(parallel, span))
             memcpy(to, values + span->inside, span->count * sizeof *to);
-        if (which == 0 && lki_tends(parallel, span))
+        if (which == 0 && parallel->read != NULL && lki_tends(parallel, span))
             lki_reading_put(parallel, span, values + span->inside);
     }
     if (which == 0)
@@ -139,16 +139,4 @@ lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state, const fl
     if (parallel->local == 0)
         memcpy(lki_state_data(parallel, state), values, count * sizeof *values);
     return lk_barrier(parallel->comm);
-}
-
-bool lki_is_idle(const lk_parallel *parallel, uint32_t bucket)
-{
-    const lki_layout *layout = parallel->layout;
-    if (!parallel->uses.fixed)
-        return false;
-    for (uint32_t t = 0; t < layout->term_count; t++)
-        if (layout->first_bucket[t] <= bucket && bucket <= layout->last_bucket[t] &&
-            lki_is_used(parallel, layout->terms[t].param))
-            return false;
-    return true;
 }
