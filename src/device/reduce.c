@@ -13,7 +13,7 @@
  *
  * Cost:  elements are processed in blocks that remain in the first-level cache.  Every input is
  *        read once and the output written once; sums of inner nodes never leave the cache.
- * Sums:  computed as by lki_combine(), so every NaN is the same NaN.
+ * Sums:  computed by the loops of lki_combine(), so every NaN is the same NaN.
  * Order: elementwise, so the bits are the same for every division of the elements and of the work.
  *        Elements that share a factor (quantise.h) may be divided only between blocks, as done
  *        here.
@@ -27,7 +27,6 @@
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "device/combine.h"
 #include "device/combine_loops.h"
 #include "device/quantise.h"
 
@@ -48,13 +47,13 @@ typedef struct {
 
 static void add(lk_dtype rounded, size_t n, const float *left, const float *right, float *out)
 {
-    const void *from[2] = { left, right };
+    const lki_type_loops *loops = &lki_combine_best()[LK_F32];
     if (lki_rounds(rounded))
         lki_rounding_loops(rounded)->rounded_sum(n, left, right, out);
     else if (n * sizeof *out >= FAR_BYTES && out != left && out != right)
-        lki_combine_best()[LK_F32].sum_far(n, left, right, out);
+        loops->sum_far(n, left, right, out);
     else
-        lki_combine(LK_F32, LK_SUM, 2, from, n, out);
+        loops->combine[LK_REDUCE_SUM](n, left, right, out);
 }
 
 /* Stores the value of a tree that consists of one node. */
