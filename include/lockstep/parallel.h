@@ -275,9 +275,10 @@ LK_API float *lk_parallel_grad_new(lk_parallel *parallel, uint32_t index, uint32
 LK_API float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t index, uint32_t state);
 
 /* Reports that a virtual worker has finished a term, so that its bucket can be sent during the
- * backward pass.  Optional: lk_parallel_next() implies it.  Rank 0's first virtual worker may
- * finish terms in another order than the options'.  Buckets are then laid out in that order, once,
- * after the first step (ddp, and zero1 on one host, without survives).  Results do not change. */
+ * backward pass.  Advances communication.  Optional: lk_parallel_next() implies it.  Rank 0's first
+ * virtual worker may finish terms in another order than the options'.  Buckets are then laid out in
+ * that order, once, after the first step (ddp, and zero1 on one host, without survives).  Results
+ * do not change. */
 LK_API void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term);
 
 /* Returns the factor by which to multiply gradients whose loss is a mean over `count`, equal on all
@@ -309,7 +310,7 @@ LK_API void     lk_parallel_load_noise(lk_parallel *parallel, const lk_noise *no
  * NaN while the estimate of |G|^2 is not positive. */
 LK_API double lk_noise_scale(const lk_noise *noise);
 
-/* Advances communication.  Optional; call it between blocks. */
+/* Advances communication, as lk_parallel_grad_ready() does.  Optional; call it between blocks. */
 LK_API void lk_parallel_progress(lk_parallel *parallel);
 
 /* Adds to the sums of a virtual worker of the turn.  `count` is the divisor of the mean loss. */

@@ -85,7 +85,6 @@ static inline bool lkt_make_turn(lkt_crew *w, lk_parallel *p, uint32_t step, lk_
             grad[i] += lkt_noise((uint32_t)i, step * 100 + t, v, turn.micro_index) +
                        0.01f * value[i];
         lk_parallel_grad_ready(p, 0, t);
-        lk_parallel_progress(p);
     }
     for (size_t i = 0; i < lkt_running[0].count; i++)
         lk_parallel_state_sum(p, 0, 0)[i] += 3 * lkt_noise((uint32_t)i, step, v, 9);

@@ -116,7 +116,6 @@ static lk_status run_turn(lk_parallel *p, const crew *w, uint32_t step,
             uint32_t c = w->backwards ? count - 1 - i : i;
             add_term(p, c, t, first + c * stride, step, turn->micro_index);
             lk_parallel_grad_ready(p, c, t);
-            lk_parallel_progress(p);
         }
     for (uint32_t c = 0; c < count; c++) {
         for (size_t i = 0; i < 7; i++)

@@ -102,10 +102,8 @@ static void add_gradients(lk_parallel *p, const crew *w, uint32_t step, lk_paral
                       (w->mischief == CORRUPT || w->mischief == DRIFT ? 0 : 0.01f * value[i]);
         if (w->mischief == NOT_FINITE && step == 2 && v == 0 && t == 2)
             grad[5] = (float)strtod("nan", NULL);
-        if (w->announce) {
+        if (w->announce)
             lk_parallel_grad_ready(p, 0, t);
-            lk_parallel_progress(p);
-        }
     }
     for (uint32_t s = 0; s < w->options.state_count; s++)
         for (size_t i = 0; i < running[s].count; i++)

@@ -77,7 +77,7 @@ typedef struct {
     lk_status (*find_term)(lk_parallel *parallel, uint32_t term, float **out);
 
     /* Reports that the current virtual worker has finished a term or, in lock step, that all of the
-     * rank's virtual workers have. */
+     * rank's virtual workers have.  Advances communication without waiting. */
     lk_status (*term_ready)(lk_parallel *parallel, uint32_t term);
     /* Ends the current virtual worker or, in lock step, all of the rank's.  term_ready() has been
      * called for every term. */

@@ -87,7 +87,6 @@ static void run_turn(lk_parallel *p, const crew *c, uint32_t step, lk_parallel_t
         for (uint32_t i = 0; i < lk_shape_count(model[param_of[term]].shape); i++)
             grad[i] += slope(c, step, term, turn.virtual_worker, turn.micro_index, i);
         lk_parallel_grad_ready(p, 0, term);
-        lk_parallel_progress(p);
     }
     lk_parallel_report(p, 0, 1, 2, 2, 0);
 }

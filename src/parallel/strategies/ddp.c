@@ -3,8 +3,8 @@
  * The backward pass writes every gradient into its bucket in the arena, where it will be reduced.
  * A rank runs its virtual workers in order and merges finished neighbours (virtual.h).  During the
  * backward pass of its last virtual worker it merges each bucket as soon as it is complete, and
- * passes it to lk_tree_reduce_start(), always in the order of the buckets.  Between blocks
- * progress() reduces this rank's slices of the gradients that have arrived from all ranks.  There
+ * passes it to lk_tree_reduce_start(), always in the order of the buckets.  With each further term,
+ * and between blocks, it reduces its slices of the buckets that have arrived from all ranks.  There
  * is no progress thread, because no core is free if there are as many workers as cores.
  *
  * With a ledger the results of a rank outlive it (remains.h).  Neighbours merge into the buffer of
@@ -260,6 +260,16 @@ static lk_status complete_oldest(lki_ddp *self, bool wait, bool *done)
     return LK_OK;
 }
 
+/* Completes the reductions to which all ranks have contributed, in order. */
+static lk_status complete_arrived(lki_ddp *self)
+{
+    lk_status status = LK_OK;
+    bool      done   = true;
+    while (done && status == LK_OK && self->completed < self->started)
+        status = complete_oldest(self, false, &done);
+    return status;
+}
+
 static lk_status wait_for_oldest(lk_parallel *parallel, lki_ddp *self)
 {
     double    begun = lki_seconds();
@@ -347,6 +357,8 @@ static lk_status ddp_term_ready(lk_parallel *parallel, uint32_t term)
     self->reduction_count = layout->bucket_count;
     lk_status status      = lki_ddp_start(parallel, self);
     self->reduction_count = count;
+    if (status == LK_OK)
+        status = complete_arrived(self);
     return lki_ddp_remember(parallel, self, status);
 }
 
@@ -387,12 +399,8 @@ static lk_status ddp_end_leaf(lk_parallel *parallel)
 
 static lk_status ddp_progress(lk_parallel *parallel)
 {
-    lki_ddp  *self   = lki_ddp_of(parallel);
-    lk_status status = LK_OK;
-    bool      done   = true;
-    while (done && status == LK_OK && !self->lost && self->completed < self->started)
-        status = complete_oldest(self, false, &done);
-    return lki_ddp_remember(parallel, self, status);
+    lki_ddp *self = lki_ddp_of(parallel);
+    return self->lost ? LK_OK : lki_ddp_remember(parallel, self, complete_arrived(self));
 }
 
 /* Starts the reductions of a rank that has no more virtual workers to compute in this step. */

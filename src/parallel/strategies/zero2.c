@@ -481,6 +481,17 @@ static lk_status zero2_find_term(lk_parallel *parallel, uint32_t term, float **o
     return claim(parallel, self, b);
 }
 
+static lk_status zero2_progress(lk_parallel *parallel)
+{
+    zero2 *self    = zero2_of(parallel);
+    bool   reduced = true, done;
+    for (uint64_t k = self->released; reduced && k < self->started; k++) {
+        LK_TRY(advance(parallel, self, k, false, &reduced, &done));
+        self->released += done && k == self->released;
+    }
+    return LK_OK;
+}
+
 static lk_status zero2_term_ready(lk_parallel *parallel, uint32_t term)
 {
     zero2   *self = zero2_of(parallel);
@@ -492,7 +503,7 @@ static lk_status zero2_term_ready(lk_parallel *parallel, uint32_t term)
     self->units[b].pending--;
     while (self->started < end && self->units[self->started % self->unit_count].pending == 0)
         LK_TRY(start_next(parallel, self));
-    return LK_OK;
+    return zero2_progress(parallel);
 }
 
 /* Starts the remaining jobs of the round.  The last one reduces running state, which is now
@@ -502,17 +513,6 @@ static lk_status zero2_end_leaf(lk_parallel *parallel)
     zero2 *self = zero2_of(parallel);
     while (self->started < (self->round + UINT64_C(1)) * self->unit_count)
         LK_TRY(start_next(parallel, self));
-    return LK_OK;
-}
-
-static lk_status zero2_progress(lk_parallel *parallel)
-{
-    zero2 *self    = zero2_of(parallel);
-    bool   reduced = true, done;
-    for (uint64_t k = self->released; reduced && k < self->started; k++) {
-        LK_TRY(advance(parallel, self, k, false, &reduced, &done));
-        self->released += done && k == self->released;
-    }
     return LK_OK;
 }
 

@@ -41,12 +41,14 @@ void lki_read_block(void *user, uint32_t block)
     }
 }
 
-/* Stops computing the turn if another rank has already computed the virtual worker. */
-static void drop_made(lki_session *s)
+/* Stops computing the turn if another rank has already computed the virtual worker.  Advances
+ * communication. */
+static void begin_block(lki_session *s)
 {
     s->turn.dropped = s->turn.dropped || lk_parallel_dropped(s->parallel);
     if (s->turn.dropped)
         s->turn.passes[0].samples = 0;
+    lk_parallel_progress(s->parallel);
 }
 
 /* Looks up the gradients of the last block before its forward pass, where a loss may compute
@@ -54,15 +56,14 @@ static void drop_made(lki_session *s)
 static void on_before_forward(void *user, uint32_t block)
 {
     lki_session *s = user;
-    drop_made(s);
-    lk_parallel_progress(s->parallel);
+    begin_block(s);
     if (block + 1 == lk_model_block_count(s->model))
         fetch_grads(s, block);
 }
 
 static void on_before_backward(void *user, uint32_t block)
 {
-    drop_made(user);
+    begin_block(user);
     fetch_grads(user, block);
 }
 
@@ -78,13 +79,6 @@ static void on_statistics(void *user, uint32_t width, lk_row_merge merge, double
 {
     lki_session *s = user;
     lk_parallel_merge_rows(s->parallel, width, merge, rows, total);
-}
-
-static void on_after_backward(void *user, uint32_t block)
-{
-    lki_session *s = user;
-    (void)block;
-    lk_parallel_progress(s->parallel);
 }
 
 /* Prepares the pass of one virtual worker in a turn.  The pass carries the loss sum from one
@@ -126,7 +120,6 @@ void lki_session_turn(lki_session *s)
                        .before_forward  = on_before_forward,
                        .before_backward = on_before_backward,
                        .grad_ready      = on_grad_ready,
-                       .after_backward  = on_after_backward,
                        .statistics      = on_statistics,
                        .before_read     = lki_read_block };
     lk_walk  walk  = { .training    = true,
