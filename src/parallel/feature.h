@@ -164,8 +164,7 @@ LK_NODISCARD lk_status lki_features_attach(lk_parallel *parallel);
 void                   lki_features_take_over(lk_parallel *parallel, const lk_parallel *before);
 void                   lki_features_begin_step(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_features_begin_leaves(lk_parallel *parallel);
-void                   lki_features_term_asked(lk_parallel *parallel, uint32_t index,
-                                               uint32_t term);
+void lki_features_term_asked(lk_parallel *parallel, uint32_t index, uint32_t term);
 LK_NODISCARD lk_status lki_features_term_ready(lk_parallel *parallel, uint32_t index,
                                                uint32_t term);
 void                   lki_features_end_leaf(lk_parallel *parallel, uint32_t index);

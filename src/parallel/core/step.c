@@ -456,6 +456,7 @@ static lk_status finish(lk_parallel *parallel, const lki_gradients *sums, double
 lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *result)
 {
     lki_step_state *now = &parallel->now;
+
     *result = (lk_step_result){ 0 };
     if (!now->under_way && !lki_step_failed(parallel))
         return lk_fail(LK_EINVAL, "no step is under way: lk_parallel_begin() begins one");

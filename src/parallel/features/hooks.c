@@ -22,9 +22,9 @@ static lk_status hooks_open(lk_parallel *parallel, const lk_parallel_options *op
     if (options->hook == NULL)
         return LK_OK;
     LK_TRY(LKI_NEW(&self, 1, "hook"));
-    *out          = self;
-    self->hook    = options->hook;
-    self->context = options->hook_context;
+    *out                      = self;
+    self->hook                = options->hook;
+    self->context             = options->hook_context;
     parallel->effects.watches = true;
     return LK_OK;
 }
@@ -95,8 +95,8 @@ static lk_status call(lk_parallel *parallel, const hooks *self, uint32_t index, 
 static lk_status hooks_term_ready(lk_parallel *parallel, void *context, uint32_t index,
                                   uint32_t term)
 {
-    const hooks      *self   = context;
-    const lki_layout *layout = parallel->layout;
+    const hooks      *self    = context;
+    const lki_layout *layout  = parallel->layout;
     uint32_t         *pending = self->pending + (size_t)index * layout->bucket_count;
     if (parallel->turn.kind != LKI_TURN_OWN)
         return LK_OK;

@@ -156,11 +156,11 @@ static lk_status order_end_step(lk_parallel *parallel, void *context, lk_step_re
 }
 
 const lki_feature lki_feature_reorder = {
-    .name       = "order of buckets",
-    .open       = order_open,
-    .close      = order_close,
-    .attach     = order_attach,
-    .end_leaf   = order_end_leaf,
-    .reports    = order_reports,
-    .end_step   = order_end_step,
+    .name     = "order of buckets",
+    .open     = order_open,
+    .close    = order_close,
+    .attach   = order_attach,
+    .end_leaf = order_end_leaf,
+    .reports  = order_reports,
+    .end_step = order_end_step,
 };
