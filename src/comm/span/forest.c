@@ -59,8 +59,7 @@ struct lki_forest {
     size_t         *places; /* [slice]: offset of its sum in tree.out, if owned here */
 };
 
-/* The maximum number of elements in a piece, and the minimum number in a host's part if there are
- * many branches. */
+/* Limits of the elements in a piece and, if branches are many, in a host's part. */
 enum { PIECE_ELEMENTS = LKI_TASK_SEGMENT_BYTES / sizeof(float), PART_ELEMENTS = 4096 };
 
 /* ---- Owners and hosts -------------------------------------------------------------------- */
@@ -90,8 +89,7 @@ static bool wants(const lki_forest *f, const lk_slice *slice, uint32_t host)
     return f->tree.shards < 2 || host % f->tree.shards == slice->shard;
 }
 
-/* Marks the owners of the slices of `owner` on all hosts as peers.  Does nothing unless this rank
- * owns these slices on its host. */
+/* Marks the owners of these slices on all hosts as peers, if this rank owns them on its host. */
 static void find_peers_of(lki_forest *f, uint32_t owner)
 {
     const lk_slice slice = { .owner = owner };
@@ -317,9 +315,8 @@ static size_t bytes_of(const lki_forest *f, size_t count)
     return lki_rounded_bytes(f->tree.rounded, count);
 }
 
-/* Returns the number of parts that a host needs in scratch for a piece that `all` hosts want.  The
- * host receives other hosts' branches for its own part.  It computes its branches for other hosts'
- * parts, if nodes are rounded or it has several ranks.  With rounding, sums need scratch as well.
+/* Returns the number of parts in a host's scratch for a piece that `all` hosts want: branches from
+ * other hosts; its own branches, if it has several ranks or nodes are rounded; and rounded sums.
  * All ranks compute the same value for every host. */
 static size_t parts_in_scratch(const lki_forest *f, uint32_t host, bool wanted, size_t all)
 {
@@ -394,8 +391,7 @@ static void add_inputs(const lki_forest *f, lki_schedule *s, const branch *b, si
     }
 }
 
-/* Returns the spot of a branch of this host over a part.  The branch is in a rank's memory, or is
- * computed in scratch. */
+/* Returns the spot of this host's branch over a part: in a rank's memory, or in scratch. */
 static lki_spot have_branch(const lki_forest *f, lki_schedule *s, const branch *b, elements part)
 {
     const bool rounds = lki_rounds(f->tree.rounded);

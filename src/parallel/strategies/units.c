@@ -211,9 +211,8 @@ static uint32_t last_read(const lki_shelf *shelf, uint32_t term)
     return last;
 }
 
-/* Adds a span to the pieces that this rank sends.  Spans that are neighbours in the unit and in
- * this rank's shard become one piece.  With files the piece is this rank's whole part, which is
- * read into its place. */
+/* Adds a span to the pieces that this rank sends.  Neighbours in the unit and in this rank's shard
+ * become one piece.  With files the piece is this rank's whole part, read into its place. */
 static void add_mine(const lk_parallel *parallel, lki_units *self, const lki_param_span *span)
 {
     size_t *end   = &self->first_mine[lki_unit_of(parallel->layout, span->param) + 1];
@@ -396,8 +395,7 @@ static lk_status give_here(lk_parallel *parallel, uint32_t unit, uint32_t slot)
     return lk_barrier_start(&a->request, self->comm);
 }
 
-/* Sends this rank's part of a unit to the other hosts, after copying it to the slot if
- * necessary. */
+/* Sends this rank's part of a unit to the other hosts, from the slot if it must be copied. */
 static lk_status give(lk_parallel *parallel, uint32_t unit, uint32_t slot)
 {
     lki_units    *self  = parallel->units;
