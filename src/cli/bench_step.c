@@ -94,7 +94,7 @@ static void print_head(const step_options *o)
            c->precision == LK_BF16 ? " in bf16" : "");
     printf("  memory of all workers (PSS) %.1f MiB\n", (double)r->pss_bytes / (1 << 20));
     if (r->lost > 0)
-        printf("  %llu spans found no room: what follows is short of them\n",
+        printf("  %llu spans did not fit into the trace and are missing below\n",
                (unsigned long long)r->lost);
 }
 

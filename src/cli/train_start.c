@@ -549,8 +549,8 @@ int lki_train_start(train_options *options, char **argv)
     }
     result = LKI_EXIT_FAILURE;
     if (fcntl(STDOUT_FILENO, F_GETFD) < 0)
-        fprintf(stderr, "lockstep train: standard output is closed, where the result goes; "
-                        ">/dev/null does without\n");
+        fprintf(stderr, "lockstep train: standard output is closed, but the result is written "
+                        "there; redirect it, for example to /dev/null\n");
     else if (ends)
         result = refuse(options, "MIN:MAX (--workers, --nnodes, --hosts) continues after the loss "
                                  "of workers, and --on-failure stop ends the run: leave out one "

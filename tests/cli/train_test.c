@@ -345,7 +345,7 @@ static void runs_with_backup_workers_are_labelled(void **state)
     run_command(&r, *state, MLP "--steps 3 --workers 2 --backup-workers 1 --quiet --log b.log "
                                 "--checkpoint b");
     assert_int_equal(r.status, 0);
-    assert_says(r.err, "note: this run is not exact: of a step the 1 workers count");
+    assert_says(r.err, "note: this run is not exact: each step uses the first 1 workers");
     (void)run_shell(&r, *state, "grep -c '\"dropped\": 2,.*\"exact\": false}' b.log");
     assert_string_equal(r.out, "3\n");
     (void)run_shell(&r, *state, "grep -E '\"(checkpoint|weights)\"' b.log |"
@@ -369,7 +369,7 @@ static void runs_resumed_from_backup_workers_are_labelled(void **state)
         assert_int_equal(r.status, 0);
         bool others = strstr(r.err, "note: the checkpoint has exactness id") != NULL;
         assert_int_equal(others, steps == 4);
-        assert_says(r.err, "note: this run is not exact: it goes on from steps that were not");
+        assert_says(r.err, "note: this run is not exact: it continues from steps that were not");
         assert_says_not(r.err, "not exact: of a step");
         (void)run_shell(&r, *state, "grep -vc '\"exact\": false}' g.log");
         assert_string_equal(r.out, "0\n");

@@ -45,12 +45,12 @@ static lk_status check_options(const lk_parallel *parallel, const lk_parallel_op
     if (options->clip_value > 0 && options->clip_norm > 0)
         return lk_fail(LK_EINVAL, "give clip_norm or clip_value, not both");
     if (options->clip_value > 0 && options->optimizer.kind == LK_LARS)
-        return lk_fail(LK_EINVAL, "lars goes by the norms of gradients as they are: clip_value is "
-                                  "not for it");
+        return lk_fail(LK_EINVAL, "lars needs the norms of unclipped gradients: use clip_norm "
+                                  "instead of clip_value");
     if (options->comm_dtype != 0 && options->comm_dtype != LK_F32 &&
         !lki_rounds(options->comm_dtype))
         return lk_fail(LK_EINVAL,
-                       "comm_dtype: gradients travel as " LKI_ENCODER_NAMES "or F32, not as %s",
+                       "comm_dtype: gradients are sent as " LKI_ENCODER_NAMES "or F32, not as %s",
                        lk_dtype_name(options->comm_dtype));
     if (options->gather_dtype != 0 && options->gather_dtype != LK_F32 &&
         options->gather_dtype != LK_BF16 && options->gather_dtype != LK_I8)
@@ -58,17 +58,18 @@ static lk_status check_options(const lk_parallel *parallel, const lk_parallel_op
                        lk_dtype_name(options->gather_dtype));
     if (options->gather_dtype == LK_I8 && options->offload != NULL &&
         options->offloaded & LK_OFFLOADED_PARAMETERS)
-        return lk_fail(LK_EUNSUPPORTED, "parameters in files are read as they are: leave out "
-                                        "gather_dtype, or lay the optimizer's state aside alone");
+        return lk_fail(LK_EUNSUPPORTED, "parameters in files are not converted: leave out "
+                                        "gather_dtype, or store only the optimizer's state in "
+                                        "files");
     if (options->keep_gathered && options->gather_dtype != LK_I8)
         return lk_fail(LK_EINVAL, "keep_gathered keeps parameters as blocks of I8: give "
                                   "gather_dtype LK_I8, or as many unit_buffers as there are units");
     if (options->buddies && !options->survives)
-        return lk_fail(LK_EINVAL, "buddies keep what a lost host had, for those who go on: give "
-                                  "survives, too, or leave them out");
+        return lk_fail(LK_EINVAL, "buddies store a lost host's shard for the survivors: set "
+                                  "survives, too, or leave out buddies");
     if (options->survives && options->offload != NULL)
-        return lk_fail(LK_EUNSUPPORTED, "what is in a rank's file goes with the rank: leave out "
-                                        "survives, or offload");
+        return lk_fail(LK_EUNSUPPORTED, "a rank's file is lost with the rank: leave out survives, "
+                                        "or offload");
     return lk_optimizer_check(&options->optimizer);
 }
 

@@ -102,19 +102,19 @@ static lk_status claims_open(lk_parallel *parallel, const lk_parallel_options *o
         return LK_OK;
     if (parallel->ops->exchange == NULL)
         return lk_fail(LK_EUNSUPPORTED,
-                       "strategy %s sums gradients while others are made: "
-                       "duplicates of virtual workers are for ddp and zero1",
+                       "strategy %s sums gradients while others are computed: "
+                       "duplicate is for ddp and zero1",
                        parallel->ops->name);
     if (parallel->lock_step)
-        return lk_fail(LK_EUNSUPPORTED, "in lock step a rank makes all of its virtual workers at a "
-                                        "time: none is made by another");
+        return lk_fail(LK_EUNSUPPORTED, "in lock step a rank computes all its virtual workers at "
+                                        "once, so no other rank can compute one");
     if (options->audit > 0)
-        return lk_fail(LK_EUNSUPPORTED, "an audit goes by who has made a virtual worker: give "
-                                        "audit or duplicate, not both");
+        return lk_fail(LK_EUNSUPPORTED, "an audit depends on the rank that computed a virtual "
+                                        "worker: give audit or duplicate, not both");
     if (options->hook != NULL)
-        return lk_fail(LK_EUNSUPPORTED, "a hook is called once for each virtual worker's buckets, "
-                                        "which two ranks may make: give hook or duplicate, not "
-                                        "both");
+        return lk_fail(LK_EUNSUPPORTED, "a hook is called once for each bucket of a virtual "
+                                        "worker, which two ranks may compute: give hook or "
+                                        "duplicate, not both");
     LK_TRY(LKI_NEW(&c, 1, "claims"));
     *out             = c;
     bool full        = options->survives || parallel->leaves < 2 * parallel->ranks;

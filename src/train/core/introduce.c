@@ -87,13 +87,13 @@ void lki_tell_bits(const lki_session *s)
     char text[256];
     if (s->inexact)
         lki_journal_note(s->journal,
-                         "note: this run is not exact: it goes on from steps that were not, and "
-                         "its bits depend on theirs");
+                         "note: this run is not exact: it continues from steps that were not "
+                         "exact, and its bits depend on theirs");
     if (s->config->backup_workers > 0)
         lki_journal_note(s->journal,
-                         "note: this run is not exact: of a step the %u workers count that come "
-                         "first, and what the others have is dropped (--backup-workers %u); its "
-                         "bits depend on who that is", s->ranks - s->config->backup_workers,
+                         "note: this run is not exact: each step uses the first %u workers that "
+                         "finish and drops the others (--backup-workers %u); its bits depend on "
+                         "which workers are first", s->ranks - s->config->backup_workers,
                          s->config->backup_workers);
     for (const lki_field *f = lki_fields; f->name != NULL; f++)
         if (lki_field_note(f, s->config, text, sizeof text))

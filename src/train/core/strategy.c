@@ -95,10 +95,10 @@ static const char *why_no_backups(const lk_train_config *c)
                ? "cannot drop what `batchnorm` sync has already shared: take `batchnorm` ghost"
            : c->rebalance == LK_REBALANCE_ON ? "keeps equal shares: leave out `rebalance`"
            : c->duplicate != LK_DUPLICATE_OFF
-               ? "drops what is late, and `duplicate` has it made: leave one of them out"
+               ? "drops late gradients, which `duplicate` computes again: leave one of them out"
            : c->audit > 0 ? "drops what `audit` would compare: leave one of them out"
            : c->noise_decay > 0 ? "drops what `noise_decay` compares: leave one of them out"
-           : c->survives ? "is not for runs that go on where workers are lost: leave out "
+           : c->survives ? "is not for runs that continue after losing workers: leave out "
                            "`on_failure` continue, and MIN of `workers` MIN:MAX"
            : c->hook != NULL ? "may drop what a hook was given: leave one of them out"
                              : NULL;

@@ -216,8 +216,8 @@ static lk_status check_memory(const lk_train_config *c, const lk_model *model)
         LK_EINVAL,
         "%s with these options has %.0f parameters: parameters, optimizer state and "
         "gradients of %u workers need %.1f GiB, but the machine has %.1f; make the model "
-        "smaller, use fewer workers, lay parts of it aside in files (`offload`), or let more hosts "
-        "keep parts of it (`strategy` zero3): lockstep plan tells what each takes",
+        "smaller, use fewer workers, store parts of it in files (`offload`), or shard it over more "
+        "hosts (`strategy` zero3); lockstep plan shows how much each needs",
         c->model, values, here, needed / 0x1p30, machine / 0x1p30);
 }
 
@@ -249,8 +249,8 @@ static lk_status check_clipping(const lk_train_config *c)
     if (c->clip_norm > 0 && c->clip_value > 0)
         return lk_fail(LK_EINVAL, "give `clip_norm` or `clip_value`, not both");
     if (c->clip_value > 0 && c->optimizer.kind == LK_LARS)
-        return lk_fail(LK_EINVAL, "`clip_value` is not for `optimizer.kind` lars, which goes by "
-                                  "the norms of gradients as they are; `clip_norm` is");
+        return lk_fail(LK_EINVAL, "`clip_value` cannot be used with `optimizer.kind` lars, "
+                                  "which needs the norms of unclipped gradients; `clip_norm` can");
     return LK_OK;
 }
 
