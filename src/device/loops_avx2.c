@@ -1,4 +1,4 @@
-/* combine_avx2.c -- the loops of reductions for processors with AVX2. */
+/* loops_avx2.c -- the loops of reductions and adaptive summation for processors with AVX2. */
 #if defined(__x86_64__)
 #include <emmintrin.h> /* before the pragma, because functions in headers must run on any
                         * processor */
@@ -13,6 +13,8 @@
 #endif
 #define LKI_COMBINE_TABLE lki_combine_avx2
 #include "device/combine.inc"
+#define LKI_ADASUM_TABLE lki_adasum_avx2
+#include "device/adasum.inc"
 #if defined(__clang__)
 #pragma clang attribute pop
 #endif
