@@ -86,10 +86,12 @@ LKI_BLOCK_PART float lki_count_block(const float *x, float levels, int8_t *integ
 {
     float factor = lki_factor_of(x, levels), inverse = 1.0f / factor;
 
-    for (size_t i = 0; factor == factor && i < LKI_QUANTISED; i++)
-        integers[i] = (int8_t)(uint8_t)lki_f32_bits(x[i] * inverse + LKI_TO_NEAREST);
-    if (factor != factor)
+    if (factor != factor) {
         memset(integers, 0, LKI_QUANTISED);
+        return factor;
+    }
+    for (size_t i = 0; i < LKI_QUANTISED; i++)
+        integers[i] = (int8_t)(uint8_t)lki_f32_bits(x[i] * inverse + LKI_TO_NEAREST);
     return factor;
 }
 
