@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -64,6 +65,18 @@ static inline float lkt_noise(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
     for (uint32_t shift = r.word[1] % 20; shift > 0; shift--)
         value *= 0.5f;
     return value;
+}
+
+/* Drives the ranks apart: sleeps before some terms, up to 2 ms, by step, rank and term.  A loop of
+ * sched_yield() would take minutes on a machine with other work.  For `at_term`. */
+static inline void lkt_dawdle(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn,
+                              uint32_t term)
+{
+    lki_random lot = lki_philox(9, LKI_RNG_DATA, step, p->rank, turn.virtual_worker, term);
+    const struct timespec pause = { .tv_nsec = lot.word[1] % 2000000 };
+    (void)w;
+    if (lot.word[0] % 8 == 0)
+        (void)nanosleep(&pause, NULL);
 }
 
 /* Computes a turn.  Returns false if the rest of the turn was skipped. */

@@ -194,16 +194,6 @@ static void omitting_another_rank_gives_other_bits(void **state)
 
 /* ---- All ranks at work ------------------------------------------------------------------- */
 
-/* Does work of very different amounts, by step, rank and term, to desynchronise the ranks. */
-static void dawdle(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn, uint32_t term)
-{
-    lki_random lot = lki_philox(9, LKI_RNG_DATA, step, p->rank, turn.virtual_worker, term);
-    (void)w;
-    if (lot.word[0] % 8 == 0)
-        for (uint32_t i = 0; i < lot.word[1] % (LKI_SANITIZED ? 300 : 2000); i++)
-            (void)sched_yield();
-}
-
 static void the_requested_number_of_ranks_is_dropped(void **state)
 {
     static const lk_dtype travels[] = { LK_F32, LK_BF16, LK_I8 };
@@ -213,7 +203,7 @@ static void the_requested_number_of_ranks_is_dropped(void **state)
             lkt_crew w = make_crew(backups % 2 == 0 ? "zero1" : "ddp", 5 * ranks - 4, ranks,
                                    backups);
             w.options.comm_dtype = travels[(ranks + backups) % 3];
-            w.at_term            = dawdle;
+            w.at_term            = lkt_dawdle;
             w.steps              = LKI_SANITIZED ? 6 : STEPS_MAX;
             check_without_dropped(&w);
             for (uint32_t step = 0; step < w.steps; step++)

@@ -228,16 +228,6 @@ static void a_rank_takes_back_a_slow_virtual_worker(void **state)
 
 /* ---- All at once ------------------------------------------------------------------------- */
 
-/* Work of very different sizes, by step, rank and term, drives the ranks apart. */
-static void dawdle(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn, uint32_t term)
-{
-    lki_random lot = lki_philox(9, LKI_RNG_DATA, step, p->rank, turn.virtual_worker, term);
-    (void)w;
-    if (lot.word[0] % 8 == 0)
-        for (uint32_t i = 0; i < lot.word[1] % (LKI_SANITIZED ? 300 : 2000); i++)
-            (void)sched_yield();
-}
-
 static void ranks_driven_apart_have_the_bits_of_single(void **state)
 {
     static const uint32_t leaves[] = { 5, 12, 31 };
@@ -250,7 +240,7 @@ static void ranks_driven_apart_have_the_bits_of_single(void **state)
             w.options.rebalance = ranks == 4;
             w.options.rebalance_seed = 3;
             w.options.noise_decay    = ranks == 5 ? 0.9 : 0;
-            w.at_term                = dawdle;
+            w.at_term                = lkt_dawdle;
             w.steps                  = LKI_SANITIZED ? 6 : STEPS_MAX;
             must_be_single(&w);
         }
