@@ -9,9 +9,10 @@
  *    refused             forgotten; may           lost: a verdict to all,
  *                        come again               and an outcome in its place
  *
- * Sending to a guest may reveal that the guest is lost, and a loss must be reported to the other
- * guests.  To avoid recursion, a failed guest is only marked at that point, and dismissed at the
- * end of each entry point.
+ * A letter may not fit into a guest's queue, which means that the guest is lost, and a loss must be
+ * reported to the other guests.  To avoid recursion, a failed guest is only marked at that point,
+ * and dismissed at the end of each entry point.  A broken connection is found by reading, after the
+ * guest's last letter.
  */
 #ifndef LKI_LAUNCH_RENDEZVOUS_GUESTS_H
 #define LKI_LAUNCH_RENDEZVOUS_GUESTS_H

@@ -49,7 +49,7 @@ struct lki_rendezvous {
     lki_outcome       outcome; /* of this node, once finished */
 };
 
-/* Sends a letter to node 0.  If that fails, node 0 is lost. */
+/* Queues a letter to node 0.  If node 0 leaves too many bytes unread, node 0 is lost. */
 void lki_rendezvous_say(lki_rendezvous *r, const void *letter, size_t bytes);
 void lki_rendezvous_write(lki_rendezvous *r, const lki_letter *letter);
 
