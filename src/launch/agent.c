@@ -31,7 +31,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
-#include "launch/nodes.h"
+#include "launch/job/executor.h"
 
 enum { TIMEOUT_MS = 30000, RETRY_MS = 20, ANSWER_FDS = 2 };
 
@@ -280,13 +280,14 @@ static bool serve(lki_job *job, const lki_foreign *host)
 
 static lk_status job_open(lki_job *job, const lk_launch_options *options, const lki_host *host)
 {
-    *job = (lki_job){.options = options,
-                     .host    = host,
-                     .count   = options->workers,
-                     .roster  = lki_roster_alone(options->workers),
-                     .key_fd  = -1,
-                     .signals = {.fd = -1},
-                     .sinks   = {{.to = -1}, {.to = -1}}};
+    *job = (lki_job){.options  = options,
+                     .host     = host,
+                     .count    = options->workers,
+                     .roster   = lki_roster_alone(options->workers),
+                     .executor = &lki_direct_executor,
+                     .key_fd   = -1,
+                     .signals  = {.fd = -1},
+                     .sinks    = {{.to = -1}, {.to = -1}}};
     LK_TRY(lki_signals_open(&job->signals));
     LK_TRY(LKI_NEW(&job->workers, job->count, "the workers' records"));
     for (uint32_t i = 0; i < job->count; i++) {

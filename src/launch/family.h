@@ -1,9 +1,9 @@
 /* launch/family.h -- for emulated hosts: the parent process's record of each host's launcher
- * (hosts.c), and the handling of launchers that do not run or do not end (late.c). */
+ * (hosts.c), and the handling of launchers that do not run or do not end (host_watchdog.c). */
 #ifndef LKI_LAUNCH_FAMILY_H
 #define LKI_LAUNCH_FAMILY_H
 
-#include "launch/job.h"
+#include "launch/job/job.h"
 
 /* A message from an emulated host's launcher to the parent process, sent in one write.  The
  * launcher sends one when all hosts have connected, and one when it has ended. */

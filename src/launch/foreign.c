@@ -22,7 +22,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "comm/roster.h"
-#include "launch/names.h"
+#include "launch/variables.h"
 
 enum { RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, NAMES, ADDRESS = NAMES, ALL_NAMES = NAMES + 2 };
 

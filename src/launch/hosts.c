@@ -10,9 +10,9 @@
  * A launcher that is killed is a lost host: the others report the loss, and the parent adds the
  * reason.  If a launcher is killed before all have connected, the job ends, because the others
  * would wait in vain.  If lost workers are replaced, the parent restarts a host that is lost later,
- * and the host enters as a late host (outside.c).  Hosts that are not needed at the beginning start
- * in the same way once the others have connected.  The parent kills a launcher that does not end
- * with the others.  Running launchers detect a stopped launcher; if all are stopped, the parent
+ * and the host enters as a late host (late_host.c).  Hosts that are not needed at the beginning
+ * start in the same way once the others have connected.  The parent kills a launcher that does not
+ * end with the others.  Running launchers detect a stopped launcher; if all are stopped, the parent
  * detects that.  When the parent dies, all launchers die.
  */
 #include <arpa/inet.h>
@@ -31,7 +31,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
-#include "launch/cores.h"
+#include "launch/job/cores.h"
 #include "launch/family.h"
 
 enum { AT_SIGNALS, AT_SINKS, AT_REPORTS = 3, AT_HOSTS, PER_HOST = 3 }; /* places in `polled` */

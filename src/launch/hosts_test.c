@@ -21,7 +21,7 @@
 
 #include "base/file.h"
 #include "launch/rendezvous/rendezvous.h"
-#include "launch/nodes.h"
+#include "launch/job/nodes.h"
 #include "lockstep/launch.h"
 
 enum { HOSTS = 3, WORKERS = 6 };

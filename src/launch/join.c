@@ -31,7 +31,7 @@
 #include "comm/worker.h"
 #include "comm/flight.h"
 #include "launch/agent.h"
-#include "launch/names.h"
+#include "launch/variables.h"
 
 bool lk_stop_requested(const lk_comm *comm)
 {

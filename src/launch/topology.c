@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "launch/cores.h"
+#include "launch/job/cores.h"
 
 #if defined(__has_include)
 #if __has_include(<hwloc.h>) && __has_include(<hwloc/autogen/config.h>)

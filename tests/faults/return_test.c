@@ -10,7 +10,7 @@
 #include "base/thorough_testing.h"
 #include "faults/survivors.h"
 #include "launch/self_testing.h"
-#include "launch/side_by_side_testing.h"
+#include "launch/job/side_by_side_testing.h"
 
 static uint32_t rounds(void)
 {

@@ -8,7 +8,7 @@
  */
 #include "hosts/nodes.h"
 #include "launch/self_testing.h"
-#include "launch/side_by_side_testing.h"
+#include "launch/job/side_by_side_testing.h"
 
 #define MLP                                                                                      \
     "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 6 "            \

@@ -14,8 +14,8 @@
  *      record from the old one
  *
  * On several hosts each launcher knows its own ranks, and node 0's launcher combines their reports:
- * see launch/rebuild.c.  When the answer arrives, no rank uses the wires of epoch k any more.  Each
- * rank drops its wire and opens a new listening socket, which refuses connections from another
+ * see launch/job/rebuild.c.  When the answer arrives, no rank uses the wires of epoch k any more.
+ * Each rank drops its wire and opens a new listening socket, which refuses connections from another
  * epoch.
  *
  * If a rank that should join the new group dies, joining fails on the other ranks.  They then ask

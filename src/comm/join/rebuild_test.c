@@ -5,8 +5,8 @@
  *         order.  The collectives of this group have the right bits.  If a group fails while it is
  *         being formed, another group follows.  No resource leaks.
  * Method: ranks are threads, some of which stop at a given point.  Simulated hosts get a new
- *         simulation in every epoch.  Processes and TCP are tested in launch/rebuild_test.c and
- *         launch/rebuild_hosts_test.c.
+ *         simulation in every epoch.  Processes and TCP are tested in launch/job/rebuild_test.c and
+ *         launch/job/rebuild_hosts_test.c.
  */
 #include <dirent.h>
 #include <malloc.h>

@@ -128,7 +128,7 @@ bool        lki_control_admits(const lki_control *control);
  * entrants become the last members of their host in the next group. */
 lki_members lki_control_entrants(const lki_control *control);
 
-/* ---- Replacing a coordinator (launch/keeper.h) -------------------------------------------- */
+/* ---- Replacing a coordinator (launch/keeper/keeper.h) ------------------------------------ */
 
 /* The functions by which a control writes its journal.  The next coordinator repeats all actions
  * since the last commit, which is harmless. */

@@ -1,4 +1,4 @@
-/* coordinator.c -- the coordinator: takeover, and requests to the keeper. */
+/* coordinator.c -- the coordinator: takeover, and the executor that asks the keeper. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
-#include "launch/keeper.h"
+#include "launch/keeper/keeper.h"
 
 /* ---- Asking the keeper ------------------------------------------------------------------- */
 
@@ -64,93 +64,97 @@ static lki_keeper_answer ask(const lki_keeper *keeper, const lki_keeper_letter *
 static lki_keeper_answer ask_about(const lki_job *job, lki_keeper_kind kind, uint32_t i, pid_t pid)
 {
     const lki_keeper_letter letter = {.kind = kind, .worker = i, .pid = (int32_t)pid};
-    return ask(job->keeper, &letter, -1);
+    return ask(lki_keeper_of(job), &letter, -1);
 }
 
-bool lki_look(const lki_job *job, uint32_t i, siginfo_t *info)
-{
-    pid_t pid = job->workers[i].pid;
+/* ---- The executor ------------------------------------------------------------------------ */
 
-    *info = (siginfo_t){0};
-    if (!lki_is_coordinator(job)) {
-        if (waitid(P_PID, (id_t)pid, info, WEXITED | WNOHANG | WNOWAIT) == 0)
-            return info->si_pid != 0;
-        info->si_code   = CLD_EXITED; /* other code of this process has reaped the worker, so its
-                                       * status is unknown and counts as a failure */
-        info->si_status = 1;
-        return true;
-    }
-    lki_keeper_answer words = ask_about(job, LKI_KEEPER_LOOK, i, pid);
-    info->si_code           = words.code;
-    info->si_status         = words.status;
+static bool look(const lki_job *job, uint32_t i, siginfo_t *info)
+{
+    lki_keeper_answer words = ask_about(job, LKI_KEEPER_LOOK, i, job->workers[i].pid);
+
+    *info           = (siginfo_t){0};
+    info->si_code   = words.code;
+    info->si_status = words.status;
     return words.pid != 0;
 }
 
-void lki_reap(const lki_job *job, uint32_t i)
+static void reap(const lki_job *job, uint32_t i)
 {
-    pid_t pid = job->workers[i].pid;
-
-    if (lki_is_coordinator(job))
-        (void)ask_about(job, LKI_KEEPER_REAP, i, pid);
-    else
-        (void)waitid(P_PID, (id_t)pid, NULL, WEXITED | WNOHANG);
+    (void)ask_about(job, LKI_KEEPER_REAP, i, job->workers[i].pid);
 }
 
 /* Sends a signal.  The signal must appear to come from the keeper, because a worker always obeys
  * signals of its parent. */
-void lki_signal_worker(const lki_job *job, uint32_t i, int number)
+static void send_signal(const lki_job *job, uint32_t i, int number)
 {
-    const lki_worker *worker = &job->workers[i];
-
-    if (!lki_is_coordinator(job)) {
-        (void)kill(worker->pid, number);
-        return;
-    }
     siginfo_t info = {.si_signo = number, .si_code = SI_QUEUE};
-    info.si_pid    = job->keeper->pid;
-    info.si_uid    = getuid();
-    (void)pidfd_send_signal(worker->pidfd, number, &info, 0);
+
+    info.si_pid = lki_keeper_of(job)->pid;
+    info.si_uid = getuid();
+    (void)pidfd_send_signal(job->workers[i].pidfd, number, &info, 0);
 }
 
-pid_t *lki_birth_of(const lki_job *job, uint32_t i)
+static pid_t *birth(const lki_job *job, uint32_t i)
 {
-    if (!lki_is_coordinator(job))
-        return NULL;
-    atomic_store(&job->keeper->births[i].reaped, 0);
-    return &job->keeper->births[i].pid;
+    lki_birth *birth = &lki_keeper_of(job)->births[i];
+
+    atomic_store(&birth->reaped, 0);
+    return &birth->pid;
 }
 
-void lki_keep_socket(const lki_job *job, uint32_t i)
+static void keep_socket(const lki_job *job, uint32_t i)
 {
     const lki_keeper_letter letter = {.kind = LKI_KEEPER_SOCKET, .worker = i};
-
-    if (lki_is_coordinator(job))
-        write_letter(job->keeper, &letter, job->workers[i].socket);
+    write_letter(lki_keeper_of(job), &letter, job->workers[i].socket);
 }
 
-void lki_keeper_tell(const lki_job *job, lki_keeper_kind kind, const char *text)
+static void note(const lki_job *job, bool chaos, const char *text)
 {
-    lki_keeper_letter letter = {.kind = kind, .turn = atomic_load(&job->keeper->shared->turns)};
+    const lki_keeper *keeper = lki_keeper_of(job);
+    lki_keeper_letter letter = {.kind = chaos ? LKI_KEEPER_CHAOS_NOTE : LKI_KEEPER_NOTE,
+                                .turn = atomic_load(&keeper->shared->turns)};
 
     (void)snprintf(letter.text, sizeof letter.text, "%s", text);
-    write_letter(job->keeper, &letter, -1);
+    write_letter(keeper, &letter, -1);
 }
 
-bool lki_next_signal(const lki_job *job, void *info, size_t bytes)
+static bool next_signal(const lki_job *job, void *info, size_t bytes)
 {
-    ssize_t got = lki_is_coordinator(job)
-                      ? recv(job->signals.fd, info, bytes, MSG_PEEK | MSG_DONTWAIT)
-                      : read(job->signals.fd, info, bytes);
-    return got == (ssize_t)bytes;
+    return recv(job->signals.fd, info, bytes, MSG_PEEK | MSG_DONTWAIT) == (ssize_t)bytes;
 }
 
-void lki_signal_taken(const lki_job *job)
+static void signal_taken(const lki_job *job)
 {
     char nothing;
-
-    if (lki_is_coordinator(job))
-        (void)!recv(job->signals.fd, &nothing, sizeof nothing, MSG_DONTWAIT);
+    (void)!recv(job->signals.fd, &nothing, sizeof nothing, MSG_DONTWAIT);
 }
+
+static bool resumes(const lki_job *job)
+{
+    return lki_keeper_of(job)->eager;
+}
+
+const lki_executor lki_coordinator_executor = {
+    .look         = look,
+    .reap         = reap,
+    .signal       = send_signal,
+    .birth        = birth,
+    .keep_socket  = keep_socket,
+    .next_signal  = next_signal,
+    .signal_taken = signal_taken,
+    .next_event   = lki_mailbox_next,
+    .event_taken  = lki_mailbox_heard,
+    .events_fd    = lki_mailbox_fd,
+    .say          = lki_mailbox_say,
+    .lost         = lki_mailbox_lost,
+    .introduction = lki_mailbox_introduction,
+    .note         = note,
+    .commit       = lki_commit,
+    .turned       = lki_turned,
+    .resumes      = resumes,
+    .turn_seconds = lki_turn_seconds,
+};
 
 /* ---- Taking over ------------------------------------------------------------------------- */
 
@@ -158,7 +162,7 @@ static void keep_board(void *context, int fd)
 {
     const lki_job          *job    = context;
     const lki_keeper_letter letter = {.kind = LKI_KEEPER_BOARD};
-    (void)ask(job->keeper, &letter, fd);
+    (void)ask(lki_keeper_of(job), &letter, fd);
 }
 
 static void commit(void *context)
@@ -170,13 +174,14 @@ static void commit(void *context)
 static void leave_the_keeper(lki_job *job, int channel)
 {
     (void)close(job->signals.fd);
-    if (job->keeper->channel >= 0)
-        (void)close(job->keeper->channel);
+    if (lki_keeper_of(job)->channel >= 0)
+        (void)close(lki_keeper_of(job)->channel);
     if (job->rendezvous != NULL)
         lki_rendezvous_forget(job->rendezvous);
-    job->signals.fd      = job->keeper->signals[0];
-    job->keeper->channel = channel;
-    job->keeper->inside  = true;
+    job->signals.fd      = lki_keeper_of(job)->signals[0];
+    lki_keeper_of(job)->channel = channel;
+    lki_keeper_of(job)->inside  = true;
+    job->executor               = &lki_coordinator_executor;
     for (int s = 0; s < 2; s++)
         job->sinks[s] = (lki_sink){.to = -1};
     for (uint32_t i = 0; i < job->count; i++)
@@ -192,14 +197,14 @@ static void leave_the_keeper(lki_job *job, int channel)
  * not have received all descriptors. */
 static void bury_unknown(const lki_job *job, uint32_t i)
 {
-    pid_t born = job->keeper->births[i].pid;
+    pid_t born = lki_keeper_of(job)->births[i].pid;
 
     if (born == job->workers[i].pid)
         return;
     (void)kill(born, SIGKILL);
     (void)ask_about(job, LKI_KEEPER_REAP, i, born);
-    job->keeper->births[i].pid = job->workers[i].pid;
-    atomic_store(&job->keeper->births[i].reaped, (int32_t)job->workers[i].pid);
+    lki_keeper_of(job)->births[i].pid = job->workers[i].pid;
+    atomic_store(&lki_keeper_of(job)->births[i].reaped, (int32_t)job->workers[i].pid);
 }
 
 static lk_status take_over(lki_job *job)
@@ -207,13 +212,13 @@ static lk_status take_over(lki_job *job)
     const lki_control_journal journal = {.board = keep_board, .commit = commit, .context = job};
 
     lki_control_journal_to(job->control, &journal);
-    if (atomic_load(&job->keeper->shared->newest) > 0)
+    if (atomic_load(&lki_keeper_of(job)->shared->newest) > 0)
         lki_keeper_restore(job);
     for (uint32_t i = 0; i < job->count; i++) {
         lki_worker *worker = &job->workers[i];
         bury_unknown(job, i);
         if (worker->order != 0) {
-            lki_reap(job, i); /* may be done already */
+            reap(job, i); /* may be done already */
             continue;
         }
         worker->pidfd = pidfd_open(worker->pid, 0);
@@ -222,16 +227,16 @@ static lk_status take_over(lki_job *job)
                            lki_rank_of_worker(job, i), strerror(errno));
     }
     lki_rebuild_resume(job);
-    job->keeper->eager = true;
+    lki_keeper_of(job)->eager = true;
     lki_commit(job);
     return LK_OK;
 }
 
 _Noreturn void lki_coordinate(lki_job *job, int channel)
 {
-    lki_shared *shared = job->keeper->shared;
+    lki_shared *shared = lki_keeper_of(job)->shared;
 
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != job->keeper->pid)
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != lki_keeper_of(job)->pid)
         _exit(1);
     (void)prctl(PR_SET_NAME, "lockstep-coord");
     leave_the_keeper(job, channel);

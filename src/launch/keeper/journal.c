@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include "base/memory.h"
-#include "launch/blows.h"
-#include "launch/keeper.h"
+#include "launch/job/faults.h"
+#include "launch/keeper/keeper.h"
 
 enum { ALIGNMENT = 64 };
 
@@ -37,7 +37,7 @@ static layout layout_of(const lki_job *job)
     at.workers  = aligned(sizeof *job);
     at.control  = at.workers + aligned(job->count * sizeof *job->workers);
     at.blows    = at.control + aligned(lki_control_saved_bytes(job->control));
-    at.standing = at.blows + aligned(lki_blows_bytes(job));
+    at.standing = at.blows + aligned(lki_faults_bytes(job));
     at.end      = at.standing + aligned(standing_bytes(job));
     return at;
 }
@@ -100,9 +100,7 @@ void lki_keeper_free(lki_keeper *self)
 
 void lki_commit(lki_job *job)
 {
-    if (!lki_is_coordinator(job))
-        return;
-    lki_keeper    *keeper = job->keeper;
+    lki_keeper    *keeper = lki_keeper_of(job);
     const layout   at     = layout_of(job);
     uint64_t       next   = atomic_load(&keeper->shared->newest) + 1;
     unsigned char *page   = keeper->pages[next % 2];
@@ -110,7 +108,7 @@ void lki_commit(lki_job *job)
     memcpy(page, job, sizeof *job);
     memcpy(page + at.workers, job->workers, job->count * sizeof *job->workers);
     lki_control_save(job->control, page + at.control);
-    lki_blows_save(job, page + at.blows);
+    lki_faults_save(job, page + at.blows);
     if (job->standing.since != NULL)
         memcpy(page + at.standing, job->standing.since, standing_bytes(job));
     atomic_store(&keeper->shared->newest, next);
@@ -120,10 +118,8 @@ void lki_commit(lki_job *job)
 void lki_turned(lki_job *job)
 {
     lki_commit(job);
-    if (!lki_is_coordinator(job))
-        return;
-    job->keeper->eager = false;
-    (void)atomic_fetch_add(&job->keeper->shared->turns, 1);
+    lki_keeper_of(job)->eager = false;
+    (void)atomic_fetch_add(&lki_keeper_of(job)->shared->turns, 1);
 }
 
 /* ---- Reading ----------------------------------------------------------------------------- */
@@ -135,7 +131,7 @@ static const unsigned char *newest_page(const lki_keeper *keeper)
 
 uint64_t lki_keeper_epoch(const lki_job *job)
 {
-    const lki_keeper *keeper = job->keeper;
+    const lki_keeper *keeper = lki_keeper_of(job);
 
     return atomic_load(&keeper->shared->newest) == 0
                ? lki_control_epoch(job->control)
@@ -147,7 +143,7 @@ uint64_t lki_keeper_epoch(const lki_job *job)
  * keeper. */
 void lki_keeper_restore(lki_job *job)
 {
-    const unsigned char *page = newest_page(job->keeper);
+    const unsigned char *page = newest_page(lki_keeper_of(job));
     const layout         at   = layout_of(job);
 
     for (uint32_t i = 0; i < job->count; i++) {
@@ -158,7 +154,7 @@ void lki_keeper_restore(lki_job *job)
         job->workers[i].pidfd  = -1;
     }
     memcpy(job, page, sizeof *job);
-    lki_blows_restore(job, page + at.blows);
+    lki_faults_restore(job, page + at.blows);
     if (job->standing.since != NULL)
         memcpy(job->standing.since, page + at.standing, standing_bytes(job));
     lki_control_restore(job->control, page + at.control);
@@ -169,12 +165,13 @@ void lki_keeper_restore(lki_job *job)
 void lki_keeper_learn(lki_job *job)
 {
     const lki_job        own  = *job;
-    const unsigned char *page = newest_page(job->keeper);
+    const unsigned char *page = newest_page(lki_keeper_of(job));
     const layout         at   = layout_of(job);
 
-    if (atomic_load(&job->keeper->shared->newest) == 0)
+    if (atomic_load(&lki_keeper_of(job)->shared->newest) == 0)
         return;
     memcpy(job, page, sizeof *job);
+    job->executor   = own.executor;
     job->signals    = own.signals;
     job->refused    = own.refused;
     job->refused_at = own.refused_at;
@@ -189,5 +186,5 @@ void lki_keeper_learn(lki_job *job)
         memcpy(worker->streams, before.streams, sizeof worker->streams);
         lki_control_adopt(job->control, lki_rank_of_worker(job, i), -1);
     }
-    lki_blows_restore(job, page + at.blows);
+    lki_faults_restore(job, page + at.blows);
 }

@@ -1,5 +1,5 @@
 /* keeper.c -- the keeper, which holds descriptors and obeys the coordinator.  See keeper.h. */
-#include "launch/keeper.h"
+#include "launch/keeper/keeper.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
-#include "launch/lines.h"
+#include "launch/job/forward.h"
 
 /* Indices in the keeper's job->polled: the socket with the coordinator's letters, and the
  * coordinator's pidfd. */
@@ -34,21 +34,11 @@ static void close_if_open(int *fd)
 
 /* ---- Obeying the coordinator ------------------------------------------------------------- */
 
-static void tell(const lki_job *job, uint32_t kind, const char *text)
-{
-    const lk_launch_options *options = job->options;
-
-    if (kind == LKI_KEEPER_CHAOS_NOTE && options->chaos.note != NULL)
-        options->chaos.note(options->chaos.note_context, text);
-    if (kind == LKI_KEEPER_NOTE && options->note != NULL)
-        options->note(options->note_context, text);
-}
-
 /* Prints a note, unless the same note of a coordinator that died during its turn was already
  * printed. */
 static void tell_once(const lki_job *job, const lki_keeper_letter *letter)
 {
-    lki_keeper *keeper = job->keeper;
+    lki_keeper *keeper = lki_keeper_of(job);
     uint64_t    hash   = lki_xxh3(letter->text, strlen(letter->text));
 
     for (size_t i = 0; i < TOLD; i++)
@@ -57,7 +47,7 @@ static void tell_once(const lki_job *job, const lki_keeper_letter *letter)
     size_t at           = keeper->notes++ % TOLD;
     keeper->told[at]    = hash;
     keeper->told_in[at] = letter->turn;
-    tell(job, letter->kind, letter->text);
+    job->executor->note(job, letter->kind == LKI_KEEPER_CHAOS_NOTE, letter->text);
 }
 
 static void answer(const lki_keeper *keeper, const lki_keeper_answer *words)
@@ -78,21 +68,21 @@ static lki_keeper_answer look(int32_t pid, int how)
 
 static void reap(const lki_job *job, const lki_keeper_letter *letter)
 {
-    lki_birth        *birth = &job->keeper->births[letter->worker];
+    lki_birth        *birth = &lki_keeper_of(job)->births[letter->worker];
     lki_keeper_answer words = {.pid = letter->pid};
 
     if (atomic_load(&birth->reaped) != letter->pid)
         words = look(letter->pid, 0);
     atomic_store(&birth->reaped, letter->pid);
-    answer(job->keeper, &words);
+    answer(lki_keeper_of(job), &words);
 }
 
 /* Switches to the control memory whose descriptor was received last. */
 static lk_status move(lki_job *job)
 {
-    int fd = job->keeper->board;
+    int fd = lki_keeper_of(job)->board;
 
-    job->keeper->board = -1;
+    lki_keeper_of(job)->board = -1;
     return lki_control_move(job->control, fd);
 }
 
@@ -106,7 +96,7 @@ static lk_status obey(lki_job *job, const lki_keeper_letter *letter, int fd)
     case LKI_KEEPER_CHAOS_NOTE: tell_once(job, letter); return LK_OK;
     case LKI_KEEPER_LOOK:
         words = look(letter->pid, WNOHANG | WNOWAIT);
-        answer(job->keeper, &words);
+        answer(lki_keeper_of(job), &words);
         return LK_OK;
     case LKI_KEEPER_REAP: reap(job, letter); return LK_OK;
     case LKI_KEEPER_SOCKET:
@@ -114,12 +104,12 @@ static lk_status obey(lki_job *job, const lki_keeper_letter *letter, int fd)
         lki_control_adopt(job->control, lki_rank_of_worker(job, letter->worker), fd);
         return LK_OK;
     case LKI_KEEPER_BOARD:
-        if (job->keeper->board >= 0)
+        if (lki_keeper_of(job)->board >= 0)
             LK_TRY(move(job));
-        job->keeper->board = fd;
-        answer(job->keeper, &done);
+        lki_keeper_of(job)->board = fd;
+        answer(lki_keeper_of(job), &done);
         return LK_OK;
-    case LKI_KEEPER_SAYING: lki_post_pass_on(job, &letter->saying); return LK_OK;
+    case LKI_KEEPER_SAYING: lki_mailbox_pass_on(job, &letter->saying); return LK_OK;
     }
     return LK_OK;
 }
@@ -151,7 +141,7 @@ static lk_status obey_all(lki_job *job)
     lki_keeper_letter letter;
     int               fd;
 
-    while (receive(job->keeper, &letter, &fd))
+    while (receive(lki_keeper_of(job), &letter, &fd))
         LK_TRY(obey(job, &letter, fd));
     return LK_OK;
 }
@@ -160,10 +150,11 @@ static lk_status obey_all(lki_job *job)
  * the kernel drops signals that are already pending. */
 static void pass_signals(const lki_job *job)
 {
+    int                     to = lki_keeper_of(job)->signals[1];
     struct signalfd_siginfo info;
 
     while (read(job->signals.fd, &info, sizeof info) == (ssize_t)sizeof info)
-        (void)!send(job->keeper->signals[1], &info, sizeof info, MSG_DONTWAIT | MSG_NOSIGNAL);
+        (void)!send(to, &info, sizeof info, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 /* ---- Coordinators ------------------------------------------------------------------------ */
@@ -173,10 +164,10 @@ static void prepare(const lki_job *job, int pidfd)
     for (size_t i = 0; i < LKI_POLLED(job->count); i++)
         job->polled[i] = (struct pollfd){.fd = -1};
     job->polled[LKI_AT_SIGNALS] = (struct pollfd){.fd = job->signals.fd, .events = POLLIN};
-    if (job->rendezvous != NULL && lki_post_has_room(job->keeper))
+    if (job->rendezvous != NULL && lki_mailbox_has_room(lki_keeper_of(job)))
         job->polled[LKI_AT_NODES] = (struct pollfd){.fd = lki_rendezvous_fd(job->rendezvous),
                                                     .events = POLLIN};
-    job->polled[AT_CHANNEL] = (struct pollfd){.fd = job->keeper->channel, .events = POLLIN};
+    job->polled[AT_CHANNEL] = (struct pollfd){.fd = lki_keeper_of(job)->channel, .events = POLLIN};
     job->polled[AT_PIDFD]   = (struct pollfd){.fd = pidfd, .events = POLLIN};
 }
 
@@ -188,7 +179,7 @@ static lk_status serve(lki_job *job, int pidfd)
     lki_silence_begin(job);
     while (!ended) {
         prepare(job, pidfd);
-        lki_lines_prepare(job);
+        lki_forward_prepare(job);
         int wait_ms = (int)(lki_turn_seconds(job) * 1e3) + 1;
         if (poll(job->polled, LKI_POLLED(job->count), wait_ms) < 0) {
             if (errno == EINTR)
@@ -197,10 +188,10 @@ static lk_status serve(lki_job *job, int pidfd)
         }
         ended = job->polled[AT_PIDFD].revents != 0;
         pass_signals(job);
-        lki_lines_move(job);
+        lki_forward_move(job);
         LK_TRY(obey_all(job));
         if (job->rendezvous != NULL)
-            LK_TRY(lki_post_collect(job));
+            LK_TRY(lki_mailbox_collect(job));
         if (!ended)
             lki_silence_look(job);
     }
@@ -213,13 +204,13 @@ static lk_status prepare_takeover(lki_job *job)
 {
     if (lki_keeper_epoch(job) != lki_control_epoch(job->control))
         LK_TRY(move(job));
-    close_if_open(&job->keeper->board);
+    close_if_open(&lki_keeper_of(job)->board);
     return LK_OK;
 }
 
 static lk_status start(lki_job *job)
 {
-    lki_keeper *keeper = job->keeper;
+    lki_keeper *keeper = lki_keeper_of(job);
     int         ends[2];
 
     LK_TRY(prepare_takeover(job));
@@ -243,7 +234,7 @@ static lk_status start(lki_job *job)
 static lk_status mourn(lki_job *job, int32_t pid, const siginfo_t *info, uint64_t turns)
 {
     static const int crashes[] = {SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE};
-    lki_keeper      *keeper    = job->keeper;
+    lki_keeper      *keeper    = lki_keeper_of(job);
     bool             crashed   = info->si_code == CLD_EXITED;
     char             how[96], of[LKI_HOST_BYTES + 40] = "(", text[LKI_NOTE_BYTES];
 
@@ -263,14 +254,14 @@ static lk_status mourn(lki_job *job, int32_t pid, const siginfo_t *info, uint64_
                        lki_rendezvous_self(job->rendezvous));
     (void)snprintf(text, sizeof text, "the coordinator %spid %d) %s; another takes over, and the "
                    "workers go on", of, pid, how);
-    tell(job, LKI_KEEPER_NOTE, text);
+    job->executor->note(job, false, text);
     return LK_OK;
 }
 
 /* Runs one coordinator from its fork to its end. */
 static lk_status coordinate(lki_job *job)
 {
-    lki_keeper *keeper = job->keeper;
+    lki_keeper *keeper = lki_keeper_of(job);
     uint64_t    before = atomic_load(&keeper->shared->turns);
     siginfo_t   info   = {0};
 
@@ -297,8 +288,14 @@ static lk_status coordinate(lki_job *job)
  * output. */
 static lk_status open_keeper(lki_job *job)
 {
-    LK_TRY(lki_keeper_open(&job->keeper, job));
-    lki_keeper *keeper = job->keeper;
+    lki_keeper *keeper;
+
+    LK_TRY(lki_keeper_open(&keeper, job));
+    keeper->itself             = lki_direct_executor;
+    keeper->itself.next_event  = lki_mailbox_next;
+    keeper->itself.event_taken = lki_mailbox_heard;
+    job->executor_state        = keeper;
+    job->executor              = &keeper->itself;
     for (uint32_t i = 0; i < job->count; i++) {
         keeper->births[i].pid = job->workers[i].pid;
         close_if_open(&job->workers[i].pidfd);
@@ -323,18 +320,18 @@ lk_status lki_keep(lki_job *job, uint32_t *weight, lk_launch_result *result)
 {
     lk_status st = open_keeper(job);
 
-    while (st == LK_OK && !atomic_load(&job->keeper->shared->done))
+    while (st == LK_OK && !atomic_load(&lki_keeper_of(job)->shared->done))
         st = coordinate(job);
     lk_error why = *lk_error_last();
-    if (job->keeper != NULL && job->rendezvous != NULL && speak_for_itself(job) != LK_OK
+    if (lki_keeper_of(job) != NULL && job->rendezvous != NULL && speak_for_itself(job) != LK_OK
         && st == LK_OK)
         return lki_fail_again(lk_error_last());
     if (st != LK_OK)
         return lki_fail_again(&why);
-    const lki_shared *shared = job->keeper->shared;
+    const lki_shared *shared = lki_keeper_of(job)->shared;
     if (shared->error.status != LK_OK)
         return lki_fail_again(&shared->error);
-    lki_lines_finish(job);
+    lki_forward_finish(job);
     pass_signals(job); /* a signal may have interrupted the output */
     *weight = shared->weight;
     *result = shared->result;
@@ -346,7 +343,7 @@ lk_status lki_keep(lki_job *job, uint32_t *weight, lk_launch_result *result)
 static void take_back_workers(const lki_job *job)
 {
     for (uint32_t i = 0; i < job->count; i++) {
-        const lki_birth *birth  = &job->keeper->births[i];
+        const lki_birth *birth  = &lki_keeper_of(job)->births[i];
         job->workers[i].pid     = birth->pid;
         job->workers[i].order   = atomic_load(&birth->reaped) == birth->pid ? 1 : 0;
     }
@@ -354,7 +351,7 @@ static void take_back_workers(const lki_job *job)
 
 void lki_keeper_close(lki_job *job)
 {
-    lki_keeper *keeper = job->keeper;
+    lki_keeper *keeper = lki_keeper_of(job);
 
     if (keeper == NULL)
         return;
@@ -370,5 +367,6 @@ void lki_keeper_close(lki_job *job)
     close_if_open(&keeper->signals[1]);
     close_if_open(&keeper->bell);
     lki_keeper_free(keeper);
-    job->keeper = NULL;
+    job->executor       = &lki_direct_executor;
+    job->executor_state = NULL;
 }

@@ -24,9 +24,9 @@
 
 #include "base/sanitized_testing.h"
 #include "base/thorough_testing.h"
-#include "launch/rebuild_jobs_testing.h"
-#include "launch/rebuild_testing.h"
-#include "launch/side_by_side_testing.h"
+#include "launch/job/rebuild_jobs_testing.h"
+#include "launch/job/rebuild_testing.h"
+#include "launch/job/side_by_side_testing.h"
 
 /* ---- Death of a coordinator -------------------------------------------------------------- */
 

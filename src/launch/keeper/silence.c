@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #include "base/file.h"
-#include "launch/keeper.h"
+#include "launch/keeper/keeper.h"
 
 static const double TURN_SECONDS = 0.5, TURNS = 4; /* longest sleep in seconds; number of sleeps
                                                     * without a turn until the kill */
@@ -28,13 +28,15 @@ double lki_turn_seconds(const lki_job *job)
 
 void lki_silence_begin(const lki_job *job)
 {
-    job->keeper->silence = (lki_silence){ .turns = atomic_load(&job->keeper->shared->turns),
-                                          .seen  = lki_seconds() };
+    lki_keeper *keeper = lki_keeper_of(job);
+
+    keeper->silence = (lki_silence){ .turns = atomic_load(&keeper->shared->turns),
+                                     .seen  = lki_seconds() };
 }
 
 void lki_silence_look(const lki_job *job)
 {
-    lki_keeper  *keeper = job->keeper;
+    lki_keeper  *keeper = lki_keeper_of(job);
     lki_silence *its    = &keeper->silence;
     uint64_t     turns  = atomic_load(&keeper->shared->turns);
     double       now = lki_seconds(), passed = now - its->seen;
@@ -57,6 +59,6 @@ void lki_silence_look(const lki_job *job)
 void lki_silence_describe(const lki_job *job, char *text, size_t bytes)
 {
     (void)snprintf(text, bytes, "has %s for %g s, and is killed",
-                   job->keeper->silence.stopped ? "been stopped (by SIGSTOP or a debugger)"
+                   lki_keeper_of(job)->silence.stopped ? "been stopped (by SIGSTOP or a debugger)"
                                                 : "done nothing", patience(job));
 }

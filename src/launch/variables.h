@@ -1,0 +1,22 @@
+/* launch/variables.h -- formats lists of environment variables for messages. */
+#ifndef LKI_LAUNCH_VARIABLES_H
+#define LKI_LAUNCH_VARIABLES_H
+
+#include <stddef.h>
+
+typedef enum {
+    LKI_NAMES_VALUES,  /* the variables that are set, with their values: "RANK=0 and
+                        * WORLD_SIZE=4" */
+    LKI_NAMES_SET,     /* set names: "RANK and WORLD_SIZE" */
+    LKI_NAMES_MISSING, /* names that are not set */
+} lki_names_kind;
+
+typedef struct {
+    char   text[240];
+    size_t count; /* number of names in `text` */
+} lki_names;
+
+/* Lists names[0] to names[count - 1], skipping NULL entries. */
+lki_names lki_names_list(const char *const *names, size_t count, lki_names_kind kind);
+
+#endif
