@@ -21,8 +21,8 @@ typedef struct {
     bool        quarrels; /* ranks may disagree: a rank may detect a failure before its communicator
                            * is open */
     size_t      segment_bytes;
-    lki_link  **links;   /* links of all ranks, taken over; NULL: simulated links */
-    struct lki_council *council; /* for lk_comm_rebuild(); NULL: not available */
+    lki_link  **links;                  /* links of all ranks, taken over; NULL: simulated links */
+    struct lki_thread_rebuild *rebuild; /* for lk_comm_rebuild(); NULL: not available */
 } hosted;
 
 typedef struct {
@@ -101,7 +101,7 @@ static inline uint32_t hosted_run(hosted h, world_main main, void *context)
         uint32_t   first = hosted_first(h, host), count = hosted_first(h, host + 1) - first;
         lki_roster roster = { .world = size, .first = first, .count = count };
         lk_comm   *comms[HOSTED_MAX];
-        if (lki_comm_open_seated(comms, roster, h.council, &options) != LK_OK)
+        if (lki_comm_open_seated(comms, roster, h.rebuild, &options) != LK_OK)
             abort();
         for (uint32_t k = 0; k < count; k++) {
             lki_link *link     = sim != NULL ? lki_sim_link(sim, first + k) : h.links[first + k];

@@ -63,7 +63,7 @@ typedef struct {
     float (*blank)(const lk_dataset *dataset, uint32_t channel);
 } lki_source;
 
-typedef struct lki_watched lki_watched; /* watch.c */
+typedef struct lki_watched lki_watched; /* file_watch.c */
 
 /* A sample of a document: its `part`-th run of T targets. */
 typedef struct {

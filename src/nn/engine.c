@@ -48,11 +48,12 @@ static lk_status count_bytes(const lki_layout *layout, const lk_model *model, ui
                              size_t *bytes, size_t *total)
 {
     uint64_t file;
-    size_t   aside = lki_spill_bytes(layout->aside_count, layout->aside_bytes, contexts, &file);
+    size_t spilled = lki_spill_bytes(layout->spilled_count, layout->spilled_bytes, contexts, &file);
     if (__builtin_mul_overflow(layout->context_bytes, (size_t)contexts, bytes) ||
-        __builtin_add_overflow(*bytes, aside + layout->scratch_bytes + layout->wide_bytes +
-                                           layout->loss_rows * 5 +
-                                           lki_statistics_bytes(model, contexts), total))
+        __builtin_add_overflow(*bytes,
+                               spilled + layout->scratch_bytes + layout->wide_bytes +
+                                   layout->loss_rows * 5 + lki_statistics_bytes(model, contexts),
+                               total))
         return lk_fail(LK_ENOMEM,
                        "model %s: activations of %u contexts of %zu bytes are more than any "
                        "machine has; walk fewer at a time",
@@ -69,7 +70,7 @@ lk_status lk_engine_bytes(size_t *out, uint64_t *files, const lk_model *model, c
     LK_TRY(lki_layout_init(&layout, model, exec, dtype, micro_batch, files != NULL));
     lk_status status = count_bytes(&layout, model, contexts, &bytes, out);
     if (files != NULL)
-        (void)lki_spill_bytes(layout.aside_count, layout.aside_bytes, contexts, files);
+        (void)lki_spill_bytes(layout.spilled_count, layout.spilled_bytes, contexts, files);
     lki_layout_deinit(&layout);
     return status;
 }
@@ -84,7 +85,7 @@ static lk_status allocate(lk_engine *engine, const char *dir)
     LK_TRY(check_memory(engine, total));
     LK_TRY(lki_pool_alloc((void **)&engine->memory, lki_exec_pool(engine->exec), bytes,
                           "activations; a smaller micro-batch needs less"));
-    LK_TRY(lki_spill_init(&engine->spill, dir, layout->aside_count, layout->aside_bytes,
+    LK_TRY(lki_spill_init(&engine->spill, dir, layout->spilled_count, layout->spilled_bytes,
                           engine->contexts));
     LK_TRY(lki_pool_alloc((void **)&engine->scratch, lki_exec_pool(engine->exec),
                           layout->scratch_bytes, "the blocks' scratch memory"));
@@ -177,8 +178,8 @@ static void *at(const lk_engine *engine, uint32_t context, size_t offset)
 static void *value_of(const lk_engine *engine, uint32_t context, lk_value v)
 {
     const lki_place *place = &engine->layout.places[v - 1];
-    return place->aside != 0 ? lki_spill_at(&engine->spill, place->aside - 1, context)
-                             : at(engine, context, place->value);
+    return place->spilled != 0 ? lki_spill_at(&engine->spill, place->spilled - 1, context)
+                               : at(engine, context, place->value);
 }
 
 static void *gradient_of(const lk_engine *engine, uint32_t context, lk_value v)
@@ -492,8 +493,8 @@ static void forward_block(const lk_engine *engine, const lk_walk *walk, lk_pass 
 /* Prepares the buffer of a value that may be in a file, before block `b` computes the value. */
 static void begin_aside(lk_engine *engine, uint32_t b)
 {
-    if (engine->layout.places[b].aside != 0)
-        lki_spill_make(&engine->spill, engine->layout.places[b].aside - 1);
+    if (engine->layout.places[b].spilled != 0)
+        lki_spill_make(&engine->spill, engine->layout.places[b].spilled - 1);
 }
 
 /* Allows the value to be written to the file, after its last reader in forward. */
@@ -507,11 +508,11 @@ static void end_aside(lk_engine *engine, const lk_walk *walk, uint32_t b)
 static void need_aside(lk_engine *engine, uint32_t b)
 {
     const lki_block_entry *entry = &engine->model->blocks[b];
-    for (uint32_t i = 0; i <= entry->block.input_count && engine->layout.aside_count > 0; i++) {
-        lk_value v     = i < entry->block.input_count ? entry->inputs[i] : b + 1;
-        uint32_t aside = v > 0 ? engine->layout.places[v - 1].aside : 0;
-        if (aside != 0)
-            lki_spill_need(&engine->spill, aside - 1);
+    for (uint32_t i = 0; i <= entry->block.input_count && engine->layout.spilled_count > 0; i++) {
+        lk_value v       = i < entry->block.input_count ? entry->inputs[i] : b + 1;
+        uint32_t spilled = v > 0 ? engine->layout.places[v - 1].spilled : 0;
+        if (spilled != 0)
+            lki_spill_need(&engine->spill, spilled - 1);
     }
 }
 
@@ -586,8 +587,8 @@ void lk_engine_backward(lk_engine *engine, const lk_walk *walk, lk_pass *passes,
         tell(hooks->before_backward, hooks, b);
         need_aside(engine, b);
         backward_block(engine, walk, passes, hooks, count, b);
-        if (engine->layout.places[b].aside != 0)
-            lki_spill_drop(&engine->spill, engine->layout.places[b].aside - 1);
+        if (engine->layout.places[b].spilled != 0)
+            lki_spill_drop(&engine->spill, engine->layout.places[b].spilled - 1);
         tell(hooks->after_backward, hooks, b);
     }
     lki_trace_end(track, LKI_SPAN_BACKWARD, 0, begun);

@@ -103,15 +103,15 @@ static void choose_aside(lki_layout *layout, const lk_model *model)
     for (uint32_t b = 0; b < model->block_count; b++) {
         if (of == model->blocks[b].segment || !may_be_aside(layout, model, b, &last))
             continue;
-        of                           = model->blocks[b].segment;
-        layout->places[b].aside      = ++layout->aside_count;
-        layout->places[last].leaves  = layout->aside_count;
+        of                          = model->blocks[b].segment;
+        layout->places[b].spilled   = ++layout->spilled_count;
+        layout->places[last].leaves = layout->spilled_count;
     }
-    if (layout->aside_count > LKI_SPILL_RING)
+    if (layout->spilled_count > LKI_SPILL_RING)
         return;
-    layout->aside_count = 0;
+    layout->spilled_count = 0;
     for (uint32_t b = 0; b < model->block_count; b++)
-        layout->places[b].aside = layout->places[b].leaves = 0;
+        layout->places[b].spilled = layout->places[b].leaves = 0;
 }
 
 static lk_status check_model(const lki_layout *layout, const lk_model *model)
@@ -177,9 +177,9 @@ static lk_status place_value(lki_layout *layout, const lk_model *model, uint32_t
         place->value_shared = true;
         return LK_OK;
     }
-    if (place->aside != 0) {
-        layout->aside_bytes = lki_max(layout->aside_bytes,
-                                      lki_round_up(place->value_bytes, ALIGNMENT));
+    if (place->spilled != 0) {
+        layout->spilled_bytes = lki_max(layout->spilled_bytes,
+                                        lki_round_up(place->value_bytes, ALIGNMENT));
         return LK_OK;
     }
     if (append(end_of(layout, place->kept), place->value_bytes, &place->value) != LK_OK)

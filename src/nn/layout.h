@@ -20,10 +20,10 @@ typedef struct {
 typedef struct {
     size_t   value, value_bytes; /* place of y; a loss block has no y */
     size_t   saved, saved_bytes;
-    uint32_t readers;            /* number of inputs of later blocks that read y */
-    bool     value_shared;       /* y is in the memory of x[0] */
-    bool     kept;               /* y is stored from forward to backward and not recomputed */
-    uint32_t aside;              /* 1 + y's number among the values in a file; 0: y is in memory */
+    uint32_t readers;      /* number of inputs of later blocks that read y */
+    bool     value_shared; /* y is in the memory of x[0] */
+    bool     kept;         /* y is stored from forward to backward and not recomputed */
+    uint32_t spilled;      /* 1 + y's number among the values in a file; 0: y is in memory */
     /* 1 + the number of a value in the file, if this block is its last reader in forward; 0:
      * none */
     uint32_t leaves;
@@ -39,15 +39,15 @@ typedef struct {
     lki_grad_slot *slots;
     uint32_t       slot_count;
     /* bytes of one context: stored values, the segments' shared memory, gradients */
-    size_t         context_bytes;
-    size_t         segment, segment_bytes;  /* offset and size of the memory that segments share */
-    size_t         grads, grads_bytes;      /* offset and size of the part for gradients */
-    size_t         scratch_bytes;           /* the most that any block needs */
-    uint32_t       aside_count; /* number of values in a file; bytes of the largest of them */
-    size_t         aside_bytes;
-    size_t         wide_bytes;              /* maximum bytes for copies of values */
-    lk_dtype       dtype;                   /* of values and their gradients */
-    size_t         loss_rows;               /* of a micro-batch */
+    size_t   context_bytes;
+    size_t   segment, segment_bytes; /* offset and size of the memory that segments share */
+    size_t   grads, grads_bytes;     /* offset and size of the part for gradients */
+    size_t   scratch_bytes;          /* the most that any block needs */
+    uint32_t spilled_count;          /* number of values in a file; bytes of the largest of them */
+    size_t   spilled_bytes;
+    size_t   wide_bytes; /* maximum bytes for copies of values */
+    lk_dtype dtype;      /* of values and their gradients */
+    size_t   loss_rows;  /* of a micro-batch */
 } lki_layout;
 
 /* Lays out the memory for micro-batches of up to `micro_batch` samples, with values stored as

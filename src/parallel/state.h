@@ -14,16 +14,16 @@
 #include "parallel/layout.h"
 #include "parallel/ledger.h"
 #include "parallel/remains.h"
-#include "parallel/keepers.h"
+#include "parallel/shard_map.h"
 #include "parallel/rounds.h"
-#include "parallel/shelf.h"
+#include "parallel/unit_buffers.h"
 #include "parallel/turn.h"
 #include "parallel/world.h"
 
-typedef struct lki_piece_list lki_piece_list; /* shards.c */
-typedef struct lki_row_merger lki_row_merger; /* rows.c */
-typedef struct lki_units      lki_units;      /* units.c */
-typedef struct lki_aside      lki_aside;      /* offload/aside.c */
+typedef struct lki_piece_list  lki_piece_list;  /* shards.c */
+typedef struct lki_row_merger  lki_row_merger;  /* rows.c */
+typedef struct lki_units       lki_units;       /* units.c */
+typedef struct lki_vector_file lki_vector_file; /* offload/vector_file.c */
 
 /* The parameters that the last step has used. */
 typedef struct {
@@ -50,9 +50,9 @@ typedef struct {
 
 /* Values that are in files; see offload/. */
 typedef struct {
-    const char *folder;
-    lki_aside  *states; /* file of the states that this rank owns; NULL: none, or in memory */
-    lki_aside  *params;
+    const char      *folder;
+    lki_vector_file *states; /* file of the states that this rank owns; NULL: none, or in memory */
+    lki_vector_file *params;
 } lki_offload;
 
 /* Sums of squares, and the norms computed from them. */
@@ -112,20 +112,20 @@ struct lk_parallel {
     uint32_t  rank, ranks;
     uint32_t  local, locals; /* this rank's number on its host; the number of ranks on this host */
     /* the number of shards of the model; this host's shard */
-    uint32_t     shards, shard;
-    bool         buddies; /* two neighbouring hosts also store each other's shard */
-    lki_keepers  keepers;
-    lki_peers    peers;
-    bool         gathers; /* the parameters of a shard are stored on its own host only */
-    bool         parted;  /* the FP32 values are sharded, even if they are not gathered */
-    lki_shelf    shelf;   /* used if `gathers` */
-    lki_units   *units;
-    bool         quantised; /* parameters are read as blocks of 8 bits */
-    bool         keeps;     /* gathered units stay in memory until the values change */
-    lk_exec     *exec, *own_exec;
-    lk_optimizer optimizer;
-    lki_norms    norms;
-    lki_clip     clip;
+    uint32_t         shards, shard;
+    bool             buddies; /* two neighbouring hosts also store each other's shard */
+    lki_shard_map    shard_map;
+    lki_peers        peers;
+    bool             gathers; /* the parameters of a shard are stored on its own host only */
+    bool             parted;  /* the FP32 values are sharded, even if they are not gathered */
+    lki_unit_buffers slots;   /* used if `gathers` */
+    lki_units       *units;
+    bool             quantised; /* parameters are read as blocks of 8 bits */
+    bool             keeps;     /* gathered units stay in memory until the values change */
+    lk_exec         *exec, *own_exec;
+    lk_optimizer     optimizer;
+    lki_norms        norms;
+    lki_clip         clip;
     /* type to which every tree node of the gradients is rounded; LK_F32: not rounded */
     lk_dtype        rounded;
     lk_param_rule  *rules; /* [param_count] */
@@ -214,9 +214,9 @@ static inline bool lki_owns(const lk_parallel *parallel, const lki_param_span *s
 }
 
 /* Returns the offset of a span in the values that its owner's host stores. */
-static inline size_t lki_kept_at(const lk_parallel *parallel, const lki_param_span *span)
+static inline size_t lki_stored_at(const lk_parallel *parallel, const lki_param_span *span)
 {
-    return span->kept + parallel->keepers.before[parallel->layout->owners[span->owner].shard];
+    return span->kept + parallel->shard_map.before[parallel->layout->owners[span->owner].shard];
 }
 
 /* Returns the parameters of one of this rank's spans.  The span's chunk must be in memory.  Defined
@@ -228,7 +228,7 @@ static inline float *lki_values_of(const lk_parallel *parallel, const lki_param_
 {
     if (parallel->offload.params != NULL)
         return lki_offload_values(parallel, (size_t)(span - parallel->layout->spans));
-    return parallel->params + (parallel->parted ? lki_kept_at(parallel, span) : span->at);
+    return parallel->params + (parallel->parted ? lki_stored_at(parallel, span) : span->at);
 }
 
 /* Returns how many buffers a rank needs to compute a share that is a range. */

@@ -24,14 +24,14 @@ static double whole(const lk_train_cost *cost)
 /* Returns text that suggests further data to offload. */
 static const char *advise_files(const lk_train_config *config)
 {
-    const bool aside  = lki_in_files(config, LK_OFFLOADED_STATES);
-    const bool states = !aside && lk_optimizer_state_count(&config->optimizer) > 0;
+    const bool filed  = lki_in_files(config, LK_OFFLOADED_STATES);
+    const bool states = !filed && lk_optimizer_state_count(&config->optimizer) > 0;
     const bool params = !lki_in_files(config, LK_OFFLOADED_PARAMETERS) && config->audit == 0 &&
                         config->gather_dtype == LK_F32;
     if (config->survives || (!states && !params))
         return "";
-    return !params ? "`offload` for the optimizer's state, "
-           : aside ? "`offload` for zero3's parameters, too, "
+    return !params  ? "`offload` for the optimizer's state, "
+           : filed  ? "`offload` for zero3's parameters, too, "
            : states ? "`offload` for the optimizer's state and zero3's parameters, "
                     : "`offload` for zero3's parameters, ";
 }

@@ -270,7 +270,7 @@ static double spilled_bytes(const lki_layout *layout, const lk_step_model *m)
 {
     uint64_t each;
     double   here = ceil((double)m->workers / m->hosts);
-    (void)lki_spill_bytes(layout->aside_count, layout->aside_bytes, 1, &each);
+    (void)lki_spill_bytes(layout->spilled_count, layout->spilled_bytes, 1, &each);
     return here * (m->stage == 0 ? 1 : lki_sharing_hosts(m)) * (double)each;
 }
 

@@ -61,7 +61,8 @@ void                   lki_parallel_options_free(lk_parallel_options *options);
 /* ---- Bytes ------------------------------------------------------------------------------- */
 
 /* Computes the bytes of packed weights on each host.  *out becomes 0 if packing would not save
- * time.  `gathers`: each host stores only a part of the parameters.  Defined in core/keep.c. */
+ * time.  `gathers`: each host stores only a part of the parameters.  Defined in
+ * core/shared_packs.c. */
 LK_NODISCARD lk_status lki_pack_bytes(size_t *out, const lk_train_config *config,
                                       const lk_model *model, const lk_exec *exec, bool gathers);
 

@@ -152,7 +152,7 @@ static size_t in_chunk(size_t bytes, uint64_t chunk, size_t share)
 }
 
 /* Returns the part of the staging buffer of `from` that is for receiver `to`. */
-static unsigned char *shelf(const lk_request *r, uint64_t stage, uint32_t from, uint32_t to)
+static unsigned char *slots(const lk_request *r, uint64_t stage, uint32_t from, uint32_t to)
 {
     unsigned char *at = lki_stage(r->comm, from, stage);
     return r->route->personal ? at + to * lki_share(r) : at;
@@ -172,7 +172,7 @@ static void put(const lk_request *r, uint64_t first, uint64_t chunk)
         if (!begun)
             (void)lki_stage_claim(comm, first + chunk);
         begun = true;
-        memcpy(shelf(r, first + chunk, comm->rank, to), r->send + p.from_at + chunk * share, n);
+        memcpy(slots(r, first + chunk, comm->rank, to), r->send + p.from_at + chunk * share, n);
         if (!r->route->personal)
             return; /* one copy serves all receivers */
     }
@@ -190,7 +190,7 @@ static void take(const lk_request *r, uint64_t first, uint64_t chunk)
         if (n == 0)
             continue;
         lki_stage_check(comm, from, first + chunk);
-        copy(r, p.to_at + chunk * share, shelf(r, first + chunk, from, comm->rank), n);
+        copy(r, p.to_at + chunk * share, slots(r, first + chunk, from, comm->rank), n);
         lki_stage_check(comm, from, first + chunk);
     }
 }

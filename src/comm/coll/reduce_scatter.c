@@ -71,7 +71,7 @@ static size_t in_chunk(const lk_request *r, uint32_t rank, uint64_t chunk)
     return at < bytes ? lki_min(bytes - at, share) : 0;
 }
 
-static unsigned char *shelf(const lk_request *r, uint64_t chunk, uint32_t from, uint32_t to)
+static unsigned char *slots(const lk_request *r, uint64_t chunk, uint32_t from, uint32_t to)
 {
     unsigned char *at = lki_stage(r->comm, from, r->comm->chunks + chunk);
     return at + to * lki_share(r);
@@ -89,7 +89,7 @@ static void put(const lk_request *r, uint64_t chunk)
         if (!begun)
             (void)lki_stage_claim(r->comm, r->comm->chunks + chunk);
         begun = true;
-        memcpy(shelf(r, chunk, me, to), r->send + part_at(r, to) + chunk * lki_share(r), n);
+        memcpy(slots(r, chunk, me, to), r->send + part_at(r, to) + chunk * lki_share(r), n);
     }
 }
 
@@ -113,7 +113,7 @@ static void take(const lk_request *r, uint64_t chunk)
     check_stages(r, chunk);
     for (uint32_t from = 0; from < comm->size; from++)
         comm->pointers[from] = from == comm->rank ? r->send + part_at(r, from) + at
-                                                  : shelf(r, chunk, from, comm->rank);
+                                                  : slots(r, chunk, from, comm->rank);
     sum(r, at, n);
     check_stages(r, chunk);
 }

@@ -13,7 +13,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "base/options.h"
-#include "comm/group/council.h"
+#include "comm/group/thread_rebuild.h"
 #include "comm/group/engine.h"
 #include "comm/flight.h"
 #include "comm/group/numa.h"
@@ -36,7 +36,7 @@ void lki_group_release(lki_group *group)
     }
     (void)munmap(group->board, group->board->bytes);
     (void)pthread_mutex_destroy(&group->lock);
-    lki_council_free(group->council);
+    lki_thread_rebuild_free(group->rebuild);
     lki_free(group);
 }
 
@@ -251,7 +251,8 @@ void lk_comm_free(lk_comm *comm)
     atomic_store(comm->span != NULL ? &comm->span->local->seat->left : &comm->seat->left, 1);
     lki_wake_all(comm->board);
     if (lki_comm_is_first(comm))
-        lki_council_gone(comm->self->group->council, comm->self->rank, comm->board->job.epoch);
+        lki_thread_rebuild_gone(comm->self->group->rebuild, comm->self->rank,
+                                comm->board->job.epoch);
     let_go(comm);
 }
 
@@ -268,7 +269,7 @@ void lki_comm_give_up(lk_comm *comm)
     let_go(comm);
 }
 
-lk_status lki_comm_open_seated(lk_comm **out, lki_roster roster, lki_council *council,
+lk_status lki_comm_open_seated(lk_comm **out, lki_roster roster, lki_thread_rebuild *rebuild,
                                const lk_comm_options *options)
 {
     lki_group *group;
@@ -279,9 +280,9 @@ lk_status lki_comm_open_seated(lk_comm **out, lki_roster roster, lki_council *co
         LK_TRY(lki_flight_prepare(options->flight, roster));
     LK_TRY(group_open(&group, -1, lki_board_bytes(roster, roster.count), true));
     lki_board_init(group->board, roster, NULL);
-    if (council != NULL)
-        lki_council_seat(council, roster);
-    group->council = council;
+    if (rebuild != NULL)
+        lki_thread_rebuild_seat(rebuild, roster);
+    group->rebuild = rebuild;
     atomic_store(&group->users, size);
     for (; made < size && st == LK_OK; made += st == LK_OK)
         st = first_new(&out[made], group, roster.first + made, options);
@@ -301,17 +302,17 @@ lk_status lki_comm_open_seated(lk_comm **out, lki_roster roster, lki_council *co
 
 lk_status lki_comm_open_roster(lk_comm **out, lki_roster roster, const lk_comm_options *options)
 {
-    lki_council *council = NULL;
+    lki_thread_rebuild *rebuild = NULL;
 
     if (roster.count == roster.world)
-        LK_TRY(lki_council_new(&council, roster.world, NULL, NULL));
-    lk_status st = lki_comm_open_seated(out, roster, council, options);
-    lki_council_free(council);
+        LK_TRY(lki_thread_rebuild_new(&rebuild, roster.world, NULL, NULL));
+    lk_status st = lki_comm_open_seated(out, roster, rebuild, options);
+    lki_thread_rebuild_free(rebuild);
     return st;
 }
 
-lk_status lki_group_next(lki_group **out, lki_council *council, lki_roster roster, uint64_t epoch,
-                         const lki_members *members)
+lk_status lki_group_next(lki_group **out, lki_thread_rebuild *rebuild, lki_roster roster,
+                         uint64_t epoch, const lki_members *members)
 {
     bool     outside[LKI_RANKS_MAX];
     uint32_t seats = 0;
@@ -323,7 +324,7 @@ lk_status lki_group_next(lki_group **out, lki_council *council, lki_roster roste
     LK_TRY(group_open(out, -1, lki_board_bytes(roster, seats), true));
     lki_board_init((*out)->board, roster, outside);
     (*out)->board->job.epoch = epoch;
-    (*out)->council          = council;
+    (*out)->rebuild          = rebuild;
     atomic_store(&(*out)->users, seats);
     return LK_OK;
 }

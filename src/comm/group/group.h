@@ -33,7 +33,7 @@ typedef struct {
     pthread_mutex_t  lock;     /* protects `mappings`, to which the first rank of every new
                                 * communicator adds */
     lki_mapping     *mappings; /* mappings of the arenas */
-    struct lki_council *council; /* threads: decides which ranks survive a failure; NULL: none */
+    struct lki_thread_rebuild *rebuild; /* threads: decides who survives a failure; NULL: none */
 } lki_group;
 
 /* The state that the communicators of one rank share. */
@@ -177,12 +177,12 @@ void lki_comm_give_up(lk_comm *comm);
 bool lki_comm_is_first(const lk_comm *comm);
 
 /* Opens the ranks of one of several hosts as threads, like lk_comm_open_threads().  All hosts share
- * `council`, which is NULL if the ranks do not continue after a failure. */
+ * `rebuild`, which is NULL if the ranks do not continue after a failure. */
 LK_NODISCARD lk_status lki_comm_open_seated(lk_comm **out, lki_roster roster,
-                                            struct lki_council *council,
-                                            const lk_comm_options *options);
+                                            struct lki_thread_rebuild *rebuild,
+                                            const lk_comm_options     *options);
 
-/* Opens the ranks of a host as threads.  If there is only this host, creates a council for the
+/* Opens the ranks of a host as threads.  If there is only this host, creates a rebuild for the
  * ranks. */
 LK_NODISCARD lk_status lki_comm_open_roster(lk_comm **out, lki_roster roster,
                                             const lk_comm_options *options);

@@ -5,7 +5,7 @@
  * group (comm/join/rebuild.c) exchanges addresses again, because every group epoch has its own
  * listening sockets, which refuse ranks of another epoch.
  */
-#include "comm/group/council.h"
+#include "comm/group/thread_rebuild.h"
 #include "comm/join/rebuild.h"
 
 #include <stdio.h>
@@ -141,12 +141,12 @@ static lk_status span_hosts(lk_comm **out, lk_comm *local, lki_link *link)
 
 static lk_status meet(lk_comm **out, lk_comm *local)
 {
-    lki_council *council = local->self->group->council;
-    lki_link    *link    = NULL;
+    lki_thread_rebuild *rebuild = local->self->group->rebuild;
+    lki_link           *link    = NULL;
 
     *out = NULL;
-    if (council != NULL)
-        link = lki_council_link_of(council, local->self->rank, local->board->job.epoch);
+    if (rebuild != NULL)
+        link = lki_thread_rebuild_link_of(rebuild, local->self->rank, local->board->job.epoch);
     if (link != NULL)
         return span_hosts(out, local, link);
     lk_status st = listen_for_others(&link, local, local->self->secure ? local->self->key : NULL);

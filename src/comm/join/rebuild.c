@@ -25,7 +25,8 @@
  * in which all ranks admit new ranks (`admits`).  The process has the last seat in that group, and
  * the other ranks send it their arenas (arena.c).
  *
- * Ranks that are threads of one process have no launcher, and decide together (council.c).
+ * Ranks that are threads of one process have no launcher, and decide together
+ * (group/thread_rebuild.c).
  *
  * Ranks keep their world ranks in all messages (lk_comm.world).  Their ranks in the group are
  * assigned again.
@@ -37,7 +38,7 @@
 
 #include "base/file.h"
 #include "base/options.h"
-#include "comm/group/council.h"
+#include "comm/group/thread_rebuild.h"
 #include "comm/flight.h"
 #include "comm/join/rebuild.h"
 #include "comm/group/request.h"
@@ -163,7 +164,8 @@ static lk_status join_thread(lk_comm **out, lki_self *self, uint64_t *epoch,
 {
     lki_group *group;
 
-    LK_TRY(lki_council_ask(&group, self->group->council, self->rank, epoch, options->timeout_ms));
+    LK_TRY(lki_thread_rebuild_ask(&group, self->group->rebuild, self->rank, epoch,
+                                  options->timeout_ms));
     fall_silent(self);
     lki_board_carry_place(&group->board->ranks[self->rank],
                           &self->group->board->ranks[self->rank]);
@@ -175,7 +177,7 @@ static lk_status join_once(lk_comm **out, lki_self *self, uint64_t *epoch,
 {
     lk_comm *local;
 
-    LK_TRY(self->group->council != NULL ? join_thread(&local, self, epoch, options)
+    LK_TRY(self->group->rebuild != NULL ? join_thread(&local, self, epoch, options)
                                         : join_process(&local, self, epoch, options));
     return lki_comm_rejoin_hosts(out, local, self);
 }
@@ -211,9 +213,10 @@ static lk_status check(const lk_comm *failed)
     if (!lki_failed(failed))
         return lk_fail(LK_EINVAL, "the group has not failed");
     if (failed->self->engine != NULL)
-        return lk_fail(LK_EUNSUPPORTED, "MPI cannot go on without a rank of its job: start it with "
+        return lk_fail(LK_EUNSUPPORTED,
+                       "MPI cannot go on without a rank of its job: start it with "
                        "`on_failure` continue, or again from its newest checkpoint");
-    if (failed->self->socket < 0 && failed->self->group->council == NULL)
+    if (failed->self->socket < 0 && failed->self->group->rebuild == NULL)
         return lk_fail(LK_EUNSUPPORTED, "nobody decides who goes on: no launcher has started this "
                        "process, or this group has been made anew already");
     return LK_OK;

@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "comm/group/council.h"
+#include "comm/group/thread_rebuild.h"
 #include "comm/hosted_testing.h"
 
 enum { COUNT = 3000, EPOCHS_MAX = 64 };
@@ -202,17 +202,16 @@ static bool rebuild_repeatedly(lk_comm *comm, void *context)
 /* Runs on `hosts` hosts of `each` ranks.  The last host has `fewer` ranks less than the others. */
 static bool run_hosts(uint32_t hosts, uint32_t each, uint32_t fewer, world_main main, story *s)
 {
-    stages       plays = { .lock = PTHREAD_MUTEX_INITIALIZER };
-    hosted       h     = { .hosts = hosts, .each = each, .fewer = fewer, .seed = 5,
-                           .quarrels = true };
-    lki_council *council;
+    stages plays = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    hosted h     = { .hosts = hosts, .each = each, .fewer = fewer, .seed = 5, .quarrels = true };
+    lki_thread_rebuild *rebuild;
 
     plays.ranks = hosted_size(h);
-    if (lki_council_new(&council, plays.ranks, link_of, &plays) != LK_OK)
+    if (lki_thread_rebuild_new(&rebuild, plays.ranks, link_of, &plays) != LK_OK)
         abort();
-    h.council = council;
+    h.rebuild = rebuild;
     bool good = hosted_all(h, main, s);
-    lki_council_free(council);
+    lki_thread_rebuild_free(rebuild);
     for (uint32_t epoch = 0; epoch < EPOCHS_MAX; epoch++)
         lki_sim_free(plays.sims[epoch]);
     return good;

@@ -17,7 +17,7 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
     const size_t      terms  = layout->term_count * sizeof *layout->terms;
     const size_t      states = parallel->running.count * sizeof *parallel->running.of;
     const size_t      rules  = layout->param_count * sizeof *parallel->rules;
-    const size_t      reads  = parallel->shelf.read_count * sizeof *parallel->shelf.reads;
+    const size_t      reads  = parallel->slots.read_count * sizeof *parallel->slots.reads;
     uint64_t          o[]    = { parallel->leaves,
                                  parallel->micro_count,
                                  parallel->lock_step,
@@ -33,8 +33,8 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  lki_xxh3(layout->terms, terms),
                                  lki_xxh3(parallel->running.of, states),
                                  lki_xxh3(parallel->rules, rules),
-                                 lki_xxh3(parallel->shelf.reads, reads),
-                                 parallel->shelf.slot_count,
+                                 lki_xxh3(parallel->slots.reads, reads),
+                                 parallel->slots.slot_count,
                                  parallel->shards,
                                  parallel->buddies,
                                  lki_xxh3(parallel->ops->name, strlen(parallel->ops->name)) };

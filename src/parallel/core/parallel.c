@@ -18,7 +18,7 @@
 #include "device/encoder.h"
 #include "parallel/durable.h"
 #include "parallel/offload/offload.h"
-#include "parallel/recover/bring.h"
+#include "parallel/recover/join_copy.h"
 #include "parallel/strategies/shards.h"
 #include "parallel/strategies/units.h"
 #include "tensor/ops.h"
@@ -102,20 +102,20 @@ static size_t lay_out(lk_parallel *parallel, char *base)
 {
     const lki_layout *layout = parallel->layout;
     size_t            at     = 0;
-    size_t params            = parallel->in_files & LK_OFFLOADED_PARAMETERS ? 0
-                               : parallel->parted ? lki_kept_elements(parallel)
+    size_t            params = parallel->in_files & LK_OFFLOADED_PARAMETERS ? 0
+                               : parallel->parted ? lki_stored_elements(parallel)
                                                   : layout->elements;
     parallel->params         = lki_carve(base, &at, params * sizeof(float));
     if (parallel->gathers) {
-        parallel->shelf.slots   = lki_carve(base, &at, lki_units_bytes(parallel));
-        parallel->shelf.parcels = lki_carve(base, &at, lki_units_parcels(parallel));
+        parallel->slots.slots   = lki_carve(base, &at, lki_units_bytes(parallel));
+        parallel->slots.parcels = lki_carve(base, &at, lki_units_parcels(parallel));
     } else if (lki_reading_bytes(parallel) > 0)
         parallel->read = lki_carve(base, &at, lki_reading_bytes(parallel));
     uint32_t states = parallel->in_files & LK_OFFLOADED_STATES
                           ? 0 : lk_optimizer_state_count(&parallel->optimizer);
     for (uint32_t i = 0; i < states; i++)
-        parallel->optimizer_state[i] =
-            lki_carve(base, &at, lki_kept_elements(parallel) * sizeof(float));
+        parallel->optimizer_state[i] = lki_carve(base, &at,
+                                                 lki_stored_elements(parallel) * sizeof(float));
     parallel->running.values = lki_carve(base, &at, parallel->state_width * sizeof(float));
     if (parallel->optimizer.ema > 0)
         parallel->running.mean = lki_carve(base, &at, parallel->state_width * sizeof(float));
@@ -252,7 +252,7 @@ static lk_status open_layout(lk_parallel *parallel, const lk_param *params, uint
     if (status == LK_OK)
         status = lki_layout_open(&parallel->layout, params, param_count, options, &deal);
     if (status == LK_OK)
-        lki_keepers_place(parallel);
+        lki_shard_map_place(parallel);
     lki_free(deal.owners);
     return status;
 }
@@ -299,14 +299,14 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->turn.together = parallel->lock_step ? parallel->share.count : 1;
     if (parallel->ops->rounds)
         LK_TRY(lki_round_plan_init(&parallel->rounds, parallel->leaves, parallel->ranks));
-    LK_TRY(lki_keepers_open(parallel, options));
+    LK_TRY(lki_shard_map_open(parallel, options));
     LK_TRY(check_files(parallel));
     LK_TRY(open_layout(parallel, params, param_count, options));
     parallel->gathers = parallel->ops->gathers &&
                         (parallel->shards > 1 || parallel->in_files & LK_OFFLOADED_PARAMETERS);
     parallel->parted  = parallel->gathers || parallel->layout->bf16;
     if (parallel->gathers)
-        LK_TRY(lki_shelf_init(&parallel->shelf, parallel->layout, options));
+        LK_TRY(lki_unit_buffers_init(&parallel->slots, parallel->layout, options));
     LK_TRY(copy_states(parallel, options));
     LK_TRY(lki_features_open(parallel, options));
     return lki_ledger_count(parallel);
@@ -466,9 +466,9 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_remains_deinit(&parallel->remains);
     lki_round_plan_deinit(&parallel->rounds);
     lki_units_close(parallel);
-    lki_shelf_deinit(&parallel->shelf);
+    lki_unit_buffers_deinit(&parallel->slots);
     lki_shards_close(parallel);
-    lki_keepers_close(parallel);
+    lki_shard_map_close(parallel);
     lki_world_deinit(&parallel->world);
     lki_layout_free(parallel->layout);
     lk_exec_free(parallel->own_exec);

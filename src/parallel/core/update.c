@@ -17,7 +17,7 @@ static void states_of(const lk_parallel *parallel, size_t index, float **state)
         return;
     }
     for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
-        state[i] = parallel->optimizer_state[i] + lki_kept_at(parallel, span);
+        state[i] = parallel->optimizer_state[i] + lki_stored_at(parallel, span);
 }
 
 /* Returns the step's update with the settings of one parameter. */

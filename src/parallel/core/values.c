@@ -80,8 +80,10 @@ static void load_here(lk_parallel *parallel, uint32_t param, uint32_t which, con
     const lki_layout *layout = parallel->layout;
     for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
         const lki_param_span *span = &layout->spans[i];
-        float *to = which == 0 ? lki_values_of(parallel, span)
-                               : parallel->optimizer_state[which - 1] + lki_kept_at(parallel, span);
+        float                *to   = which == 0 ? lki_values_of(parallel, span)
+                                                : parallel->optimizer_state[which - 1];
+        if (which > 0)
+            to += lki_stored_at(parallel, span);
         if (which == 0 && !parallel->parted ? lki_tends(parallel, span) : lki_owns(parallel, span))
             memcpy(to, values + span->inside, span->count * sizeof *to);
         if (which == 0 && parallel->read != NULL && lki_tends(parallel, span))

@@ -12,7 +12,7 @@
 #include "comm/scratch.h"
 #include "device/quantise.h"
 #include "device/reduce.h"
-#include "parallel/kept.h"
+#include "parallel/stored.h"
 #include "parallel/offload/offload.h"
 #include "parallel/strategies/shards.h"
 #include "parallel/strategies/units.h"
@@ -61,7 +61,7 @@ static void count_shards(const accounts *a)
         a->shards[layout->owners[o].shard].sums +=
             lki_rounded_bytes(a->parallel->rounded, layout->owned[o]);
     for (uint32_t shard = 0; shard < layout->shards; shard++)
-        a->shards[shard].keepers = lki_keepers_count(a->parallel, shard);
+        a->shards[shard].keepers = lki_shard_map_count(a->parallel, shard);
     if (layout->shards > 1)
         lki_layout_walk(layout, add_run, (void *)(uintptr_t)a);
 }
@@ -95,7 +95,7 @@ static void count_sent(const accounts *a, uint32_t host, lk_parallel_cost *cost)
 static void count_memory(lk_parallel *parallel, lk_parallel_cost *cost)
 {
     const lki_layout *layout = parallel->layout;
-    size_t            kept   = lki_kept_elements(parallel);
+    size_t            kept   = lki_stored_elements(parallel);
     if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
         cost->params = (parallel->parted ? kept : layout->elements) * sizeof(float);
     if (parallel->gathers)
@@ -103,13 +103,12 @@ static void count_memory(lk_parallel *parallel, lk_parallel_cost *cost)
     else
         cost->params += lki_reading_bytes(parallel);
     if (!(parallel->in_files & LK_OFFLOADED_STATES))
-        cost->optimizer =
-            lk_optimizer_state_count(&parallel->optimizer) * kept * sizeof(float);
+        cost->optimizer = lk_optimizer_state_count(&parallel->optimizer) * kept * sizeof(float);
     cost->tables = lki_parallel_arena(parallel) - cost->params - cost->optimizer;
     cost->params += lki_offload_params_memory(parallel);
     cost->optimizer += lki_offload_states_memory(parallel);
     cost->files = lki_offload_files(parallel);
-    cost->shard = lki_kept_most(parallel);
+    cost->shard = lki_stored_most(parallel);
 }
 
 /* Returns the bytes of messages of a host.  It receives about as many bytes of gradients as it

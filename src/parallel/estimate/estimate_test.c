@@ -251,30 +251,30 @@ static void offloaded_states_take_little_memory(void **state)
                                         .strategy        = strategies[s],
                                         .virtual_workers = 8,
                                         .optimizer       = { .kind = LK_ADAMW } };
-        lk_parallel_cost    whole, aside;
+        lk_parallel_cost    whole, filed;
         assert_int_equal(lk_parallel_estimate(&whole, &large, 1, &options, sizes, 2), LK_OK);
         options.offload = "/tmp";
-        assert_int_equal(lk_parallel_estimate(&aside, &large, 1, &options, sizes, 2), LK_OK);
+        assert_int_equal(lk_parallel_estimate(&filed, &large, 1, &options, sizes, 2), LK_OK);
         assert_int_equal(whole.files, 0);
-        assert_int_equal(aside.files, whole.optimizer);
-        assert_int_equal(aside.optimizer, 2 * 4 * chunk);
-        assert_int_equal(aside.params, whole.params);
-        assert_int_equal(aside.gradients, whole.gradients);
-        assert_int_equal(aside.tables, whole.tables);
-        assert_int_equal(aside.sent_params, whole.sent_params);
+        assert_int_equal(filed.files, whole.optimizer);
+        assert_int_equal(filed.optimizer, 2 * 4 * chunk);
+        assert_int_equal(filed.params, whole.params);
+        assert_int_equal(filed.gradients, whole.gradients);
+        assert_int_equal(filed.tables, whole.tables);
+        assert_int_equal(filed.sent_params, whole.sent_params);
         options.offloaded = LK_OFFLOADED_PARAMETERS;
-        lk_status status  = lk_parallel_estimate(&aside, &large, 1, &options, sizes, 2);
+        lk_status status  = lk_parallel_estimate(&filed, &large, 1, &options, sizes, 2);
         assert_int_equal(status, s == 3 ? LK_OK : LK_EINVAL);
         if (s < 3)
             continue;
         const size_t bytes = (size_t)4096 * 3000 * sizeof(float);
-        assert_int_equal(aside.files, bytes / 2);
-        assert_int_equal(aside.params, bytes + 2 * 8 * chunk / 2);
-        assert_int_equal(aside.optimizer, whole.optimizer);
-        assert_int_equal(lk_parallel_estimate(&aside, &large, 1, &options, sizes, 1), LK_OK);
-        assert_int_equal(aside.files, bytes);
-        assert_int_equal(aside.params, bytes + 2 * 8 * chunk / 2);
-        assert_int_equal(aside.sent_params, 0);
+        assert_int_equal(filed.files, bytes / 2);
+        assert_int_equal(filed.params, bytes + 2 * 8 * chunk / 2);
+        assert_int_equal(filed.optimizer, whole.optimizer);
+        assert_int_equal(lk_parallel_estimate(&filed, &large, 1, &options, sizes, 1), LK_OK);
+        assert_int_equal(filed.files, bytes);
+        assert_int_equal(filed.params, bytes + 2 * 8 * chunk / 2);
+        assert_int_equal(filed.sent_params, 0);
     }
 }
 

@@ -80,7 +80,7 @@ lk_status lki_pieces_make(lki_grad_piece **out, uint32_t *count, const lk_param 
         status = LKI_NEW(&gathers, parallel->layout->bucket_count, "times units are gathered");
     /* with more hosts the parameters would be gathered */
     if (status == LK_OK && parallel->ops->gathers && !parallel->gathers)
-        status = lki_shelf_init(&parallel->shelf, parallel->layout, options);
+        status = lki_unit_buffers_init(&parallel->slots, parallel->layout, options);
     if (status == LK_OK && parallel->ops->gathers)
         status = lki_units_count(parallel, turns_of(parallel), gathers);
     if (status == LK_OK)

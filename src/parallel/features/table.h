@@ -7,13 +7,13 @@
 
 #define LKI_FEATURES(ROW)                                                                          \
     ROW(audit) /* hashes terms before a hook changes them */                                       \
-    ROW(claims)                                                                                    \
+    ROW(speculation)                                                                               \
     ROW(noise)                                                                                     \
     ROW(hooks)                                                                                     \
     ROW(backups)                                                                                   \
     ROW(reorder) /* changes the layout of buckets before shares move */                            \
     ROW(balance)                                                                                   \
-    ROW(usage)                                                                                     \
+    ROW(unused)                                                                                    \
     ROW(scaler) /* last: no feature may fail a step that is skipped */
 
 #define LKI_FEATURE_DECLARE(x) extern const lki_feature lki_feature_##x;

@@ -1,9 +1,9 @@
 /* offload.c -- stores the optimizer's state, parameters, or both in files.
  *
- * The state and the parameters are in separate files of chunks (aside.h), whose chunks have the
- * same spans.  An update visits the chunks in order.  While one chunk is updated, the next two are
- * read and the previous one is written.  Between updates parameters are read by units; see
- * supply.c.
+ * The state and the parameters are in separate files of chunks (vector_file.h), whose chunks have
+ * the same spans.  An update visits the chunks in order.  While one chunk is updated, the next two
+ * are read and the previous one is written.  Between updates parameters are read by units; see
+ * unit_reader.c.
  *
  * Cost: a step reads and writes every state once (LAMB: twice).  It reads every parameter once
  *       (LARS: twice, LAMB: three times) and writes it once.  Units are read in addition.
@@ -12,7 +12,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
-#include "parallel/offload/aside.h"
+#include "parallel/offload/vector_file.h"
 
 enum { AHEAD = 2 };
 
@@ -20,18 +20,18 @@ lk_status lki_offload_open(lk_parallel *parallel)
 {
     uint32_t states = lk_optimizer_state_count(&parallel->optimizer);
     if (parallel->in_files & LK_OFFLOADED_STATES)
-        LK_TRY(lki_aside_open(&parallel->offload.states, parallel, "the optimizer's state", states,
-                              false));
+        LK_TRY(lki_vector_file_open(&parallel->offload.states, parallel, "the optimizer's state",
+                                    states, false));
     if (parallel->in_files & LK_OFFLOADED_PARAMETERS)
-        LK_TRY(lki_aside_open(&parallel->offload.params, parallel, "its part of the parameters", 1,
-                              true));
+        LK_TRY(lki_vector_file_open(&parallel->offload.params, parallel,
+                                    "its part of the parameters", 1, true));
     return LK_OK;
 }
 
 void lki_offload_close(lk_parallel *parallel)
 {
-    lki_aside_close(parallel->offload.states);
-    lki_aside_close(parallel->offload.params);
+    lki_vector_file_close(parallel->offload.states);
+    lki_vector_file_close(parallel->offload.params);
     parallel->offload.states = parallel->offload.params = NULL;
 }
 
@@ -40,14 +40,14 @@ void lki_offload_close(lk_parallel *parallel)
 size_t lki_offload_states_memory(const lk_parallel *parallel)
 {
     uint32_t states = lk_optimizer_state_count(&parallel->optimizer);
-    bool     aside  = (parallel->in_files & LK_OFFLOADED_STATES) != 0;
-    return aside ? lki_aside_memory(parallel, states, false) : 0;
+    bool     file   = (parallel->in_files & LK_OFFLOADED_STATES) != 0;
+    return file ? lki_vector_file_memory(parallel, states, false) : 0;
 }
 
 size_t lki_offload_params_memory(const lk_parallel *parallel)
 {
-    bool aside = (parallel->in_files & LK_OFFLOADED_PARAMETERS) != 0;
-    return aside ? lki_aside_memory(parallel, 1, true) : 0;
+    bool file = (parallel->in_files & LK_OFFLOADED_PARAMETERS) != 0;
+    return file ? lki_vector_file_memory(parallel, 1, true) : 0;
 }
 
 /* Returns the bytes of all files of a host: the maximum over all hosts. */
@@ -69,13 +69,14 @@ bool lki_offload_has(const lk_parallel *parallel, unsigned over)
            (parallel->offload.params != NULL && (over & LKI_OVER_PARAMS));
 }
 
-/* Either aside may be NULL. */
+/* Either file may be NULL. */
 typedef struct {
-    lki_aside *asides[2];
-    bool       written[2];
+    lki_vector_file *asides[2];
+    bool             written[2];
 } walk;
 
-static lk_status for_each(const walk *w, lk_status (*call)(lki_aside *aside, size_t k), size_t k)
+static lk_status for_each(const walk *w, lk_status (*call)(lki_vector_file *file, size_t k),
+                          size_t      k)
 {
     for (int i = 0; i < 2; i++)
         if (w->asides[i] != NULL)
@@ -83,46 +84,46 @@ static lk_status for_each(const walk *w, lk_status (*call)(lki_aside *aside, siz
     return LK_OK;
 }
 
-static lk_status settle(lki_aside *aside, size_t k)
+static lk_status settle(lki_vector_file *file, size_t k)
 {
     (void)k;
-    return lki_aside_settle(aside);
+    return lki_vector_file_settle(file);
 }
 
 lk_status lki_offload_walk(lk_parallel *parallel, unsigned over, lki_offload_visit visit,
                            void *context)
 {
-    walk             w   = { .asides = { over & LKI_OVER_STATES ? parallel->offload.states : NULL,
+    walk w = { .asides = { over & LKI_OVER_STATES ? parallel->offload.states : NULL,
                            over & LKI_OVER_PARAMS ? parallel->offload.params : NULL },
-                             .written = { true, (over & LKI_OVER_CHANGES) != 0 } };
-    const lki_aside *any = w.asides[0] != NULL ? w.asides[0] : w.asides[1];
+               .written = { true, (over & LKI_OVER_CHANGES) != 0 } };
+    const lki_vector_file *any = w.asides[0] != NULL ? w.asides[0] : w.asides[1];
     if (any == NULL)
         return LK_OK;
     LK_TRY(for_each(&w, settle, 0));
     for (size_t k = 0; k < lki_min(AHEAD, any->chunk_count); k++)
-        LK_TRY(for_each(&w, lki_aside_begin_read, k));
+        LK_TRY(for_each(&w, lki_vector_file_begin_read, k));
     for (size_t k = 0; k < any->chunk_count; k++) {
         if (k + AHEAD < any->chunk_count)
-            LK_TRY(for_each(&w, lki_aside_begin_read, k + AHEAD));
-        LK_TRY(for_each(&w, lki_aside_end_read, k));
+            LK_TRY(for_each(&w, lki_vector_file_begin_read, k + AHEAD));
+        LK_TRY(for_each(&w, lki_vector_file_end_read, k));
         visit(context, any->chunks[k].first, any->chunks[k].end);
         for (int i = 0; i < 2; i++)
             if (w.asides[i] != NULL && w.written[i])
-                lki_aside_begin_write(w.asides[i], k);
+                lki_vector_file_begin_write(w.asides[i], k);
     }
     /* settled, so that units can be read */
-    return w.asides[1] != NULL ? lki_aside_settle(w.asides[1]) : LK_OK;
+    return w.asides[1] != NULL ? lki_vector_file_settle(w.asides[1]) : LK_OK;
 }
 
 void lki_offload_states(const lk_parallel *parallel, size_t span, float **states)
 {
     for (uint32_t i = 0; i < parallel->offload.states->columns; i++)
-        states[i] = lki_aside_find(parallel->offload.states, span, i);
+        states[i] = lki_vector_file_find(parallel->offload.states, span, i);
 }
 
 float *lki_offload_values(const lk_parallel *parallel, size_t span)
 {
-    return lki_aside_find(parallel->offload.params, span, 0);
+    return lki_vector_file_find(parallel->offload.params, span, 0);
 }
 
 /* ---- Single values ------------------------------------------------------------------------- */
@@ -130,28 +131,30 @@ float *lki_offload_values(const lk_parallel *parallel, size_t span)
 lk_status lki_offload_get(lk_parallel *parallel, size_t span, uint32_t which, size_t from,
                           size_t count, float *out)
 {
-    return which == 0 ? lki_aside_get(parallel->offload.params, span, 0, from, count, out)
-                      : lki_aside_get(parallel->offload.states, span, which - 1, from, count, out);
+    return which == 0
+               ? lki_vector_file_get(parallel->offload.params, span, 0, from, count, out)
+               : lki_vector_file_get(parallel->offload.states, span, which - 1, from, count, out);
 }
 
 lk_status lki_offload_put(lk_parallel *parallel, size_t span, uint32_t which, const float *values)
 {
-    return which == 0 ? lki_aside_put(parallel->offload.params, span, 0, values)
-                      : lki_aside_put(parallel->offload.states, span, which - 1, values);
+    return which == 0 ? lki_vector_file_put(parallel->offload.params, span, 0, values)
+                      : lki_vector_file_put(parallel->offload.states, span, which - 1, values);
 }
 
 lk_status lki_offload_settle(lk_parallel *parallel)
 {
     if (parallel->offload.states != NULL)
-        LK_TRY(lki_aside_put_back(parallel->offload.states));
-    return parallel->offload.params != NULL ? lki_aside_put_back(parallel->offload.params) : LK_OK;
+        LK_TRY(lki_vector_file_put_back(parallel->offload.states));
+    return parallel->offload.params != NULL ? lki_vector_file_put_back(parallel->offload.params)
+                                            : LK_OK;
 }
 
-static double take_stalled(lki_aside *aside)
+static double take_stalled(lki_vector_file *file)
 {
-    double stalled = aside != NULL ? aside->stalled : 0;
-    if (aside != NULL)
-        aside->stalled = 0;
+    double stalled = file != NULL ? file->stalled : 0;
+    if (file != NULL)
+        file->stalled = 0;
     return stalled;
 }
 
@@ -162,7 +165,7 @@ double lki_offload_stalled(lk_parallel *parallel)
 
 const char *lk_parallel_offload_how(const lk_parallel *parallel)
 {
-    const lki_aside *any = parallel->offload.states != NULL ? parallel->offload.states
-                                                            : parallel->offload.params;
+    const lki_vector_file *any = parallel->offload.states != NULL ? parallel->offload.states
+                                                                  : parallel->offload.params;
     return any == NULL ? "" : lki_store_how(any->store);
 }

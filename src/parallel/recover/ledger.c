@@ -184,7 +184,7 @@ static void parts_of(const lk_parallel *parallel, size_t index, lki_update_stage
     for (uint32_t i = 0; i < LKI_ENTRY_PARTS; i++)
         part[i] = NULL;
     for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
-        part[i] = parallel->optimizer_state[i] + lki_kept_at(parallel, span);
+        part[i] = parallel->optimizer_state[i] + lki_stored_at(parallel, span);
     if (stage == LKI_UPDATED)
         part[LKI_ENTRY_VALUES] = lki_values_of(parallel, span);
     if (stage == LKI_DIRECTED || parallel->clip.value > 0)

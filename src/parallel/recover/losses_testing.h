@@ -22,7 +22,7 @@
 #include "base/hash.h"
 #include "base/sanitized_testing.h"
 #include "base/thorough_testing.h"
-#include "comm/group/council.h"
+#include "comm/group/thread_rebuild.h"
 #include "comm/hosted_testing.h"
 #include "device/half.h"
 #include "parallel/durable.h"
@@ -385,10 +385,10 @@ static inline void *live(void *argument)
 
 /* One network per group, because groups follow each other. */
 typedef struct {
-    pthread_mutex_t lock;
-    uint32_t        ranks, host_of[RANKS_MAX];
-    lki_sim        *sims[EPOCHS];
-    lki_council    *council;
+    pthread_mutex_t     lock;
+    uint32_t            ranks, host_of[RANKS_MAX];
+    lki_sim            *sims[EPOCHS];
+    lki_thread_rebuild *rebuild;
 } network;
 
 static inline lki_link *link_of(void *context, uint32_t rank, uint64_t epoch)
@@ -411,12 +411,13 @@ static inline void seat(plot *p, network *n, member *members, lk_comm **comms)
     lk_comm_options options = { .struct_size = sizeof(lk_comm_options), .timeout_ms = 20000 };
 
     *n = (network){ .lock = PTHREAD_MUTEX_INITIALIZER, .ranks = p->ranks };
-    assert_int_equal(lki_council_new(&n->council, p->ranks, link_of, n), LK_OK);
+    assert_int_equal(lki_thread_rebuild_new(&n->rebuild, p->ranks, link_of, n), LK_OK);
     for (uint32_t host = 0; host < p->hosts; host++) {
         uint32_t   first  = p->ranks * host / p->hosts;
-        lki_roster roster = { .world = p->ranks, .first = first,
+        lki_roster roster = { .world = p->ranks,
+                              .first = first,
                               .count = p->ranks * (host + 1) / p->hosts - first };
-        assert_int_equal(lki_comm_open_seated(comms + first, roster, n->council, &options), LK_OK);
+        assert_int_equal(lki_comm_open_seated(comms + first, roster, n->rebuild, &options), LK_OK);
         for (uint32_t r = first; r < first + roster.count; r++) {
             n->host_of[r] = host;
             members[r]    = (member){ .p       = p,
@@ -450,7 +451,7 @@ static inline uint64_t play(plot *p)
     for (uint32_t i = 0; i < p->ranks; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
     (void)pthread_barrier_destroy(&p->opened);
-    lki_council_free(n.council);
+    lki_thread_rebuild_free(n.rebuild);
     for (uint32_t epoch = 0; epoch < EPOCHS; epoch++)
         lki_sim_free(n.sims[epoch]);
     return p->hash;

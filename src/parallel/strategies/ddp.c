@@ -125,15 +125,15 @@ static lk_status prepare_reductions(lk_parallel *parallel, lki_ddp *self)
     self->reduction_count = layout->bucket_count;
     for (uint32_t b = 0; b < layout->bucket_count; b++) {
         const lki_bucket *bucket = &layout->buckets[b];
-        const uint8_t    *wanted = lki_keepers_wanted(parallel);
+        const uint8_t    *wanted = lki_shard_map_wanted(parallel);
         self->reductions[b]      = (lki_reduction){ .op    = { .elements    = bucket->count,
-                                                           .slices      = bucket->slices,
-                                                           .slice_count = bucket->slice_count,
-                                                           .shards      = layout->shards,
-                                                           .wanted      = wanted,
-                                                           .rounded     = parallel->rounded },
-                                                .first = bucket->first,
-                                                .terms = bucket->terms };
+                                                               .slices      = bucket->slices,
+                                                               .slice_count = bucket->slice_count,
+                                                               .shards      = layout->shards,
+                                                               .wanted      = wanted,
+                                                               .rounded     = parallel->rounded },
+                                                    .first = bucket->first,
+                                                    .terms = bucket->terms };
     }
     if (parallel->state_width > 0)
         LK_TRY(reduce_states(parallel, self));

@@ -1,6 +1,6 @@
 /* ddp_others.c -- virtual workers that another rank computes, or that are dropped.
  *
- * See features/claims.c and features/backups.c.
+ * See features/speculation.c and features/backups.c.
  *
  * A rank computes a virtual worker of another rank in one of its own free buffers.  It also does so
  * with its own virtual worker if another rank may compute the same one.  All buffers of a host are

@@ -3,7 +3,7 @@
  * A strategy that stores the whole model on every host has one shard, owned by the ranks of each
  * host.  With a sharding strategy each host has a shard, and every rank of the job owns different
  * spans.  Owners then send sums of squares, new parameters and requested values to all hosts.  If
- * each group of hosts has all shards (keepers.c), they send these only within their group.
+ * each group of hosts has all shards (shard_map.c), they send these only within their group.
  *
  * Cost: to gather n bytes, each host sends its part to all other hosts of its group: (S-1)/S n for
  *       S shards over all of its ranks if parts are equal.
@@ -33,7 +33,7 @@ static uint32_t group_of(const lk_parallel *parallel, uint32_t rank)
  * they send. */
 static bool is_before(const lk_parallel *parallel, uint32_t host, uint32_t other)
 {
-    const uint32_t *origins = parallel->keepers.origins;
+    const uint32_t *origins = parallel->shard_map.origins;
     uint32_t        left    = origins[host] % parallel->shards;
     uint32_t        right   = origins[other] % parallel->shards;
     return left != right ? left < right : host < other;
@@ -94,7 +94,7 @@ static lk_status copy_owners(lki_deal *to, const lki_deal *from)
 static lk_status deal_at_first(lk_parallel *parallel, lki_deal *deal)
 {
     const lk_parallel *before = parallel->ledger.before;
-    const bool         late   = parallel->keepers.for_all;
+    const bool         late   = parallel->shard_map.for_all;
     const lki_deal    *known  = before != NULL ? &before->ledger.dealt : &parallel->ledger.dealt;
     lki_world          first  = { 0 };
 
@@ -188,7 +188,7 @@ uint32_t lki_shards_carrier(const lk_parallel *parallel, uint32_t owner)
  * Before sums are gathered, the ranks have always met. */
 static bool meets_before(const lk_parallel *parallel)
 {
-    return parallel->keepers.doubled ||
+    return parallel->shard_map.doubled ||
            parallel->layout->owner_count > lk_comm_size(parallel->peers.group);
 }
 
@@ -239,7 +239,7 @@ lk_status lki_shards_open(lk_parallel *parallel)
     if (parallel->shards == 1 && !parallel->gathers)
         return LK_OK;
     parallel->peers.group = parallel->comm;
-    if (parallel->shards < parallel->keepers.born)
+    if (parallel->shards < parallel->shard_map.born)
         LK_TRY(lk_comm_split(
             &parallel->peers.group, parallel->comm, group_of(parallel, parallel->rank),
             place_on(parallel, parallel->world.host_of[parallel->rank], parallel->local)));
@@ -353,7 +353,7 @@ static lk_status pack(lk_parallel *parallel, uint32_t param, uint32_t which, con
         if (giver_of(parallel, span) != my_place(parallel) || n == 0)
             continue;
         if (kept != NULL)
-            memcpy(packed, kept + lki_kept_at(parallel, span) + (from - span->inside),
+            memcpy(packed, kept + lki_stored_at(parallel, span) + (from - span->inside),
                    n * sizeof *packed);
         else
             LK_TRY(lki_offload_get(parallel, i, which, from - span->inside, n, packed));
@@ -381,14 +381,14 @@ static void unpack(const lk_parallel *parallel, uint32_t param, const float *pac
 static lk_status gather_values(lk_parallel *parallel, uint32_t param, uint32_t which, size_t first,
                                size_t count, float *out, float *packed, size_t *bytes)
 {
-    const bool   aside = parallel->in_files & (which == 0 ? LK_OFFLOADED_PARAMETERS
-                                                          : LK_OFFLOADED_STATES);
-    const float *kept  = aside        ? NULL
-                         : which == 0 ? parallel->params
-                                      : parallel->optimizer_state[which - 1];
+    const bool filed = parallel->in_files &
+                       (which == 0 ? LK_OFFLOADED_PARAMETERS : LK_OFFLOADED_STATES);
+    const float      *kept   = filed        ? NULL
+                               : which == 0 ? parallel->params
+                                            : parallel->optimizer_state[which - 1];
     const lki_layout *layout = parallel->layout;
     const uint32_t    places = place_count(parallel);
-    size_t           *at     = bytes + places, before = 0, from;
+    size_t           *at = bytes + places, before = 0, from;
 
     for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++)
         bytes[giver_of(parallel, &layout->spans[i])] +=

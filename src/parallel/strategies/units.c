@@ -4,7 +4,7 @@
  * whole blocks; its parameters are assigned to the owners in equal parts.  Before a block reads its
  * parameters, the ranks of all hosts gather its unit.  Each owner copies its part into a slot, at
  * the same offset in the arena of every host, and sends it to the other hosts.  A unit stays in
- * memory until its slot is needed (shelf.h).
+ * memory until its slot is needed (unit_buffers.h).
  *
  *      blocks      | unit 3 | unit 2 | unit 1 |
  *      slot 0      | 3               | 1 ...          arrives while unit 2 is read
@@ -15,9 +15,9 @@
  * waits, and between blocks; there is no other thread.  All ranks read the same blocks in the same
  * order, even ranks that have nothing to compute.
  *
- * A host's shard may be in files (offload/supply.c), even on a single host.  A part is then first
- * read into its place in the slot, and after that sent to other hosts, or announced to the host's
- * other ranks:
+ * A host's shard may be in files (offload/unit_reader.c), even on a single host.  A part is then
+ * first read into its place in the slot, and after that sent to other hosts, or announced to the
+ * host's other ranks:
  *
  *      ordered - entered - read | sent, or announced
  *
@@ -46,7 +46,7 @@
 #include "base/memory.h"
 #include "comm/fill.h"
 #include "device/quantise.h"
-#include "parallel/offload/supply.h"
+#include "parallel/offload/unit_reader.h"
 #include "parallel/strategies/shards.h"
 
 enum { LINE = 64 }; /* alignment of parcels in bytes */
@@ -91,12 +91,12 @@ struct lki_units {
     lk_comm     *comm;
     /* [unit_count]: byte offset of each unit in the copy of all parameters in the type in which
      * they are read */
-    size_t      *first;
-    piece       *mine;        /* the pieces that this rank sends, unit by unit */
-    size_t      *first_mine;  /* [unit_count + 1]: each unit's first entry in `mine` */
-    arrival     *coming;      /* [slot_count] */
-    packing      packing;
-    lki_supply  *supply;      /* supplies parameters from files; NULL: parameters are in memory */
+    size_t          *first;
+    piece           *mine;       /* the pieces that this rank sends, unit by unit */
+    size_t          *first_mine; /* [unit_count + 1]: each unit's first entry in `mine` */
+    arrival         *coming;     /* [slot_count] */
+    packing          packing;
+    lki_unit_reader *reader; /* supplies parameters from files; NULL: parameters are in memory */
     /* [slot_count]: the unit that was ordered from files and is not complete, or LKI_NO_UNIT */
     uint32_t    *ordered;
     /* [term_count]: number of reads up to and including the last read of the term's block */
@@ -108,8 +108,8 @@ struct lki_units {
 
 size_t lki_units_bytes(lk_parallel *parallel)
 {
-    parallel->shelf.slot_bytes = lki_unit_largest(parallel->layout);
-    return parallel->shelf.slot_count * parallel->shelf.slot_bytes;
+    parallel->slots.slot_bytes = lki_unit_largest(parallel->layout);
+    return parallel->slots.slot_count * parallel->slots.slot_bytes;
 }
 
 size_t lki_units_parcels(lk_parallel *parallel)
@@ -131,15 +131,15 @@ size_t lki_units_parcels(lk_parallel *parallel)
         all += lki_round_up(bytes, LINE);
         most = lki_max(most, lki_round_up(bytes, LINE));
     }
-    parallel->shelf.parcel_bytes = most;
-    return parallel->keeps ? all : parallel->shelf.slot_count * most;
+    parallel->slots.parcel_bytes = most;
+    return parallel->keeps ? all : parallel->slots.slot_count * most;
 }
 
 /* ---- Transfers --------------------------------------------------------------------------- */
 
 static unsigned char *memory_of(const lk_parallel *parallel, uint32_t slot)
 {
-    return parallel->shelf.slots + slot * parallel->shelf.slot_bytes;
+    return parallel->slots.slots + slot * parallel->slots.slot_bytes;
 }
 
 static void put_whole(void *context, void *to)
@@ -161,9 +161,9 @@ static void put_whole(void *context, void *to)
 static unsigned char *parcel_of(const lk_parallel *parallel, const arrival *a)
 {
     const lki_units *self = parallel->units;
-    return parallel->shelf.parcels +
+    return parallel->slots.parcels +
            (parallel->keeps ? self->packing.parcel_at[a->unit]
-                            : (size_t)(a - self->coming) * parallel->shelf.parcel_bytes);
+                            : (size_t)(a - self->coming) * parallel->slots.parcel_bytes);
 }
 
 static void put_packed(void *context, void *to)
@@ -203,10 +203,10 @@ static void take_packed(void *context, uint32_t giver)
 
 /* ---- Attaching --------------------------------------------------------------------------- */
 
-static uint32_t last_read(const lki_shelf *shelf, uint32_t term)
+static uint32_t last_read(const lki_unit_buffers *slots, uint32_t term)
 {
-    uint32_t last = shelf->read_count;
-    while (last > 0 && shelf->reads[last - 1].term != term)
+    uint32_t last = slots->read_count;
+    while (last > 0 && slots->reads[last - 1].term != term)
         last--;
     return last;
 }
@@ -215,12 +215,12 @@ static uint32_t last_read(const lki_shelf *shelf, uint32_t term)
  * become one piece.  With files the piece is this rank's whole part, read into its place. */
 static void add_mine(const lk_parallel *parallel, lki_units *self, const lki_param_span *span)
 {
-    size_t *end   = &self->first_mine[lki_unit_of(parallel->layout, span->param) + 1];
-    piece   mine  = { .from  = self->supply == NULL ? lki_values_of(parallel, span) : NULL,
-                      .to    = lki_layout_read_dtype(parallel->layout, span->param),
-                      .count = lki_layout_width(parallel->layout, span),
-                      .bytes = lki_layout_read_bytes(parallel->layout, span) };
-    piece  *last  = *end > end[-1] ? &self->mine[*end - 1] : NULL;
+    size_t *end  = &self->first_mine[lki_unit_of(parallel->layout, span->param) + 1];
+    piece   mine = { .from  = self->reader == NULL ? lki_values_of(parallel, span) : NULL,
+                     .to    = lki_layout_read_dtype(parallel->layout, span->param),
+                     .count = lki_layout_width(parallel->layout, span),
+                     .bytes = lki_layout_read_bytes(parallel->layout, span) };
+    piece  *last = *end > end[-1] ? &self->mine[*end - 1] : NULL;
 
     if (last != NULL && last->to == mine.to &&
         last->bytes == last->count * lk_dtype_bytes(last->to) &&
@@ -297,8 +297,8 @@ static lk_status open_packing(const lk_parallel *parallel, packing *p)
 
 static lk_status open_arrivals(lk_parallel *parallel, lki_units *self)
 {
-    LK_TRY(LKI_NEW(&self->coming, parallel->shelf.slot_count, "buffers of units"));
-    for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
+    LK_TRY(LKI_NEW(&self->coming, parallel->slots.slot_count, "buffers of units"));
+    for (uint32_t s = 0; s < parallel->slots.slot_count; s++)
         self->coming[s] = (arrival){
             .parallel = parallel,
             .unit     = LKI_NO_UNIT,
@@ -325,16 +325,16 @@ lk_status lki_units_open(lk_parallel *parallel)
         size_t *first = &self->first[lki_unit_of(layout, p)];
         *first        = lki_min(*first, layout->read_at[p]);
     }
-    LK_TRY(lki_supply_open(&self->supply, parallel));
+    LK_TRY(lki_unit_reader_open(&self->reader, parallel));
     LK_TRY(list_mine(parallel, self));
     LK_TRY(open_arrivals(parallel, self));
-    LK_TRY(LKI_NEW(&self->ordered, parallel->shelf.slot_count, "buffers of units"));
-    for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
+    LK_TRY(LKI_NEW(&self->ordered, parallel->slots.slot_count, "buffers of units"));
+    for (uint32_t s = 0; s < parallel->slots.slot_count; s++)
         self->ordered[s] = LKI_NO_UNIT;
     LK_TRY(LKI_NEW(&self->last, layout->term_count, "reads of blocks"));
     for (uint32_t t = 0; t < layout->term_count; t++)
         self->last[t] = layout->terms[t].same_block ? self->last[t - 1]
-                                                    : last_read(&parallel->shelf, t);
+                                                    : last_read(&parallel->slots, t);
     return lk_comm_split(&self->comm, parallel->peers.group, 0,
                          lk_comm_rank(parallel->peers.group));
 }
@@ -344,9 +344,9 @@ void lki_units_close(lk_parallel *parallel)
     lki_units *self = parallel->units;
     if (self == NULL)
         return;
-    for (uint32_t s = 0; self->coming != NULL && s < parallel->shelf.slot_count; s++)
+    for (uint32_t s = 0; self->coming != NULL && s < parallel->slots.slot_count; s++)
         lk_request_free(self->coming[s].request);
-    lki_supply_close(self->supply);
+    lki_unit_reader_close(self->reader);
     lk_comm_free(self->comm);
     lki_free(self->first);
     lki_free(self->last);
@@ -404,11 +404,11 @@ static lk_status give(lk_parallel *parallel, uint32_t unit, uint32_t slot)
     const size_t *bytes = lki_shards_unit_bytes(parallel, unit);
     size_t        at;
 
-    if (self->supply != NULL && parallel->shards == 1)
+    if (self->reader != NULL && parallel->shards == 1)
         return lk_barrier_start(&a->request, self->comm);
-    if (self->supply == NULL && lk_comm_hosts(self->comm) == 1)
+    if (self->reader == NULL && lk_comm_hosts(self->comm) == 1)
         return give_here(parallel, unit, slot);
-    if (self->supply != NULL && lki_supply_part(self->supply, unit, &at) > 0)
+    if (self->reader != NULL && lki_unit_reader_part(self->reader, unit, &at) > 0)
         self->mine[self->first_mine[unit]].from = place_in(self, unit, to, at);
     a->unit = unit;
     if (self->packing.held[unit])
@@ -427,7 +427,7 @@ static lk_status receive(lk_parallel *parallel, uint32_t slot)
     uint32_t   unit, to;
     do {
         bool wait = slot != LKI_NO_SLOT && self->ordered[slot] != LKI_NO_UNIT;
-        LK_TRY(lki_supply_move(self->supply, wait, &unit));
+        LK_TRY(lki_unit_reader_move(self->reader, wait, &unit));
         for (to = 0; unit != LKI_NO_UNIT && self->ordered[to] != unit;)
             to++;
         if (unit == LKI_NO_UNIT)
@@ -444,7 +444,7 @@ static lk_status finish(lk_parallel *parallel, uint32_t slot)
     lk_request **coming = &parallel->units->coming[slot].request;
     bool         done   = false;
 
-    if (parallel->units->supply != NULL)
+    if (parallel->units->reader != NULL)
         LK_TRY(receive(parallel, slot));
     if (*coming == NULL)
         return LK_OK;
@@ -459,7 +459,7 @@ static lk_status finish(lk_parallel *parallel, uint32_t slot)
 
 static lk_status finish_all(lk_parallel *parallel)
 {
-    for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
+    for (uint32_t s = 0; s < parallel->slots.slot_count; s++)
         LK_TRY(finish(parallel, s));
     return LK_OK;
 }
@@ -467,20 +467,20 @@ static lk_status finish_all(lk_parallel *parallel)
 static lk_status gather(lk_parallel *parallel, uint32_t unit)
 {
     lki_units *self = parallel->units;
-    uint32_t   slot = parallel->shelf.slot_of[unit];
+    uint32_t   slot = parallel->slots.slot_of[unit];
     size_t     at;
 
-    for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
+    for (uint32_t s = 0; s < parallel->slots.slot_count; s++)
         /* the unit's parcel may still be arriving */
         if (s == slot || (parallel->keeps && self->coming[s].unit == unit))
             LK_TRY(finish(parallel, s));
-    if (self->supply == NULL)
+    if (self->reader == NULL)
         return give(parallel, unit, slot);
     self->ordered[slot] = unit;
     float *to           = (float *)(void *)memory_of(parallel, slot);
-    if (lki_supply_part(self->supply, unit, &at) > 0)
+    if (lki_unit_reader_part(self->reader, unit, &at) > 0)
         to = place_in(self, unit, to, at);
-    LK_TRY(lki_supply_order(self->supply, unit, to));
+    LK_TRY(lki_unit_reader_order(self->reader, unit, to));
     return receive(parallel, LKI_NO_SLOT);
 }
 
@@ -495,11 +495,11 @@ static lk_status prepare(lk_parallel *parallel, uint32_t at, uint32_t period)
 {
     lk_status status = LK_OK;
     uint32_t  unit;
-    while (lki_shelf_put(&parallel->shelf, at, period, &unit))
+    while (lki_unit_buffers_put(&parallel->slots, at, period, &unit))
         if (status == LK_OK && !has_failed(parallel))
             status = gather(parallel, unit);
     while (status == LK_OK && !has_failed(parallel) &&
-           lki_shelf_put_ahead(&parallel->shelf, at, period, &unit))
+           lki_unit_buffers_put_ahead(&parallel->slots, at, period, &unit))
         status = gather(parallel, unit);
     return status;
 }
@@ -507,27 +507,27 @@ static lk_status prepare(lk_parallel *parallel, uint32_t at, uint32_t period)
 /* Waits until the units of a read are in memory. */
 static lk_status read_at(lk_parallel *parallel, uint32_t at, uint32_t period)
 {
-    const lki_read *read = &parallel->shelf.reads[at];
+    const lki_read *read = &parallel->slots.reads[at];
     LK_TRY(prepare(parallel, at, period));
     for (uint32_t i = 0; i < read->count && !has_failed(parallel); i++)
-        LK_TRY(finish(parallel, parallel->shelf.slot_of[read->units[i]]));
+        LK_TRY(finish(parallel, parallel->slots.slot_of[read->units[i]]));
     return LK_OK;
 }
 
 static const char *name_of(const lk_parallel *parallel, uint32_t at)
 {
     const lki_layout *layout = parallel->layout;
-    return layout->params[layout->terms[parallel->shelf.reads[at].term].param].name;
+    return layout->params[layout->terms[parallel->slots.reads[at].term].param].name;
 }
 
 lk_status lki_units_read(lk_parallel *parallel, uint32_t term)
 {
-    lki_units      *self   = parallel->units;
-    const lki_shelf *shelf   = &parallel->shelf;
-    uint32_t        period = parallel->turn.running ? shelf->read_count : shelf->forward;
-    uint32_t        at     = self->at % period, found = at;
+    lki_units              *self   = parallel->units;
+    const lki_unit_buffers *slots  = &parallel->slots;
+    uint32_t                period = parallel->turn.running ? slots->read_count : slots->forward;
+    uint32_t                at = self->at % period, found = at;
 
-    while (shelf->reads[found].term != term)
+    while (slots->reads[found].term != term)
         found = (found + 1) % period;
     self->at         = found + 1;
     lk_status status = read_at(parallel, found, period);
@@ -544,10 +544,10 @@ lk_status lki_units_read(lk_parallel *parallel, uint32_t term)
 lk_status lki_units_catch_up(lk_parallel *parallel, uint32_t term)
 {
     lki_units *self = parallel->units;
-    uint32_t   all = parallel->shelf.read_count, end = term == UINT32_MAX ? all : self->last[term];
+    uint32_t   all = parallel->slots.read_count, end = term == UINT32_MAX ? all : self->last[term];
     /* a rank that waits for a file advances its own transfers here */
     for (; self->at < end; self->at++)
-        LK_TRY(self->supply == NULL ? prepare(parallel, self->at, all)
+        LK_TRY(self->reader == NULL ? prepare(parallel, self->at, all)
                                     : read_at(parallel, self->at, all));
     if (term != UINT32_MAX)
         return LK_OK;
@@ -559,9 +559,9 @@ lk_status lki_units_progress(lk_parallel *parallel)
 {
     lki_units *self = parallel->units;
     bool       done;
-    if (self->supply != NULL)
+    if (self->reader != NULL)
         LK_TRY(receive(parallel, LKI_NO_SLOT));
-    for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
+    for (uint32_t s = 0; s < parallel->slots.slot_count; s++)
         if (self->coming[s].request != NULL) /* testing one request advances all requests */
             return lk_request_test(self->coming[s].request, &done);
     return LK_OK;
@@ -584,7 +584,7 @@ lk_status lki_units_settle(lk_parallel *parallel)
 
 void lki_units_forget(lk_parallel *parallel)
 {
-    lki_shelf_clear(&parallel->shelf);
+    lki_unit_buffers_clear(&parallel->slots);
     memset(parallel->units->packing.held, 0, parallel->layout->bucket_count);
     parallel->units->at = 0;
 }
@@ -593,8 +593,8 @@ const void *lki_units_find(const lk_parallel *parallel, uint32_t param)
 {
     const lki_layout *layout = parallel->layout;
     uint32_t          unit   = lki_unit_of(layout, param);
-    if (parallel->shelf.slot_of[unit] == LKI_NO_SLOT)
+    if (parallel->slots.slot_of[unit] == LKI_NO_SLOT)
         return NULL;
-    return memory_of(parallel, parallel->shelf.slot_of[unit]) +
+    return memory_of(parallel, parallel->slots.slot_of[unit]) +
            (layout->read_at[param] - parallel->units->first[unit]);
 }

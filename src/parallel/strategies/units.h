@@ -5,11 +5,11 @@
 
 #include "parallel/state.h"
 
-/* Returns the bytes of all slots, and sets parallel->shelf.slot_bytes. */
+/* Returns the bytes of all slots, and sets parallel->slots.slot_bytes. */
 size_t lki_units_bytes(lk_parallel *parallel);
 
 /* Returns the bytes of all parcels, which hold quantised units, and sets
- * parallel->shelf.parcel_bytes. */
+ * parallel->slots.parcel_bytes. */
 size_t lki_units_parcels(lk_parallel *parallel);
 
 /* Returns the number of turns of a step. */

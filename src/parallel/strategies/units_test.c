@@ -57,38 +57,38 @@ static void reads_are_assigned_to_units(void **state)
 {
     lk_parallel_options options = options_of(0);
     lki_layout         *layout  = layout_of(&options);
-    lki_shelf            shelf;
+    lki_unit_buffers    slots;
     (void)state;
-    assert_int_equal(lki_shelf_init(&shelf, layout, &options), LK_OK);
-    assert_int_equal(shelf.unit_count, 6);
-    assert_int_equal(shelf.forward, 6);
-    assert_int_equal(shelf.read_count, 12);
+    assert_int_equal(lki_unit_buffers_init(&slots, layout, &options), LK_OK);
+    assert_int_equal(slots.unit_count, 6);
+    assert_int_equal(slots.forward, 6);
+    assert_int_equal(slots.read_count, 12);
     /* the units that the last block reads, and the next unit */
-    assert_int_equal(shelf.slot_count, 3);
+    assert_int_equal(slots.slot_count, 3);
     const uint32_t units[] = { 5, 4, 3, 2, 1, 0, 0, 1, 2, 3, 4, 5 };
     for (uint32_t i = 0; i < 12; i++) {
-        assert_int_equal(shelf.reads[i].units[0], units[i]);
-        assert_int_equal(shelf.reads[i].count, units[i] == 0 ? 2 : 1);
+        assert_int_equal(slots.reads[i].units[0], units[i]);
+        assert_int_equal(slots.reads[i].count, units[i] == 0 ? 2 : 1);
     }
     /* the shared parameter is in the unit of its use 0 */
-    assert_int_equal(shelf.reads[5].units[1], 5);
-    lki_shelf_deinit(&shelf);
+    assert_int_equal(slots.reads[5].units[1], 5);
+    lki_unit_buffers_deinit(&slots);
     lki_layout_free(layout);
 }
 
 /* Counts the units that a walk over all reads puts into slots, and checks that every unit that is
  * read has a slot. */
-static uint32_t count_puts(lki_shelf *shelf)
+static uint32_t count_puts(lki_unit_buffers *slots)
 {
     uint32_t puts = 0, unit;
-    lki_shelf_clear(shelf);
-    for (uint32_t at = 0; at < shelf->read_count; at++) {
-        while (lki_shelf_put(shelf, at, shelf->read_count, &unit))
+    lki_unit_buffers_clear(slots);
+    for (uint32_t at = 0; at < slots->read_count; at++) {
+        while (lki_unit_buffers_put(slots, at, slots->read_count, &unit))
             puts++;
-        for (uint32_t i = 0; i < shelf->reads[at].count; i++) {
-            uint32_t slot = shelf->slot_of[shelf->reads[at].units[i]];
-            assert_true(slot < shelf->slot_count);
-            assert_int_equal(shelf->unit_in[slot], shelf->reads[at].units[i]);
+        for (uint32_t i = 0; i < slots->reads[at].count; i++) {
+            uint32_t slot = slots->slot_of[slots->reads[at].units[i]];
+            assert_true(slot < slots->slot_count);
+            assert_int_equal(slots->unit_in[slot], slots->reads[at].units[i]);
         }
     }
     return puts;
@@ -96,28 +96,29 @@ static uint32_t count_puts(lki_shelf *shelf)
 
 /* Returns the minimum number of puts over all choices, from read `at` on and with these units in
  * the slots. */
-static uint32_t fewest_puts(const lki_shelf *shelf, uint32_t at, uint32_t next, const uint32_t *in)
+static uint32_t fewest_puts(const lki_unit_buffers *slots, uint32_t at, uint32_t next,
+                            const uint32_t *in)
 {
-    uint32_t best = UINT32_MAX, slots = shelf->slot_count, now[UNITS + 1];
-    while (at < shelf->read_count && next == shelf->reads[at].count) {
+    uint32_t best = UINT32_MAX, count = slots->slot_count, now[UNITS + 1];
+    while (at < slots->read_count && next == slots->reads[at].count) {
         at++;
         next = 0;
     }
-    if (at == shelf->read_count)
+    if (at == slots->read_count)
         return 0;
-    uint32_t unit = shelf->reads[at].units[next];
-    for (uint32_t s = 0; s < slots; s++)
+    uint32_t unit = slots->reads[at].units[next];
+    for (uint32_t s = 0; s < count; s++)
         if (in[s] == unit)
-            return fewest_puts(shelf, at, next + 1, in);
-    for (uint32_t s = 0; s < slots; s++) {
+            return fewest_puts(slots, at, next + 1, in);
+    for (uint32_t s = 0; s < count; s++) {
         bool wanted = false;
-        for (uint32_t i = 0; i < shelf->reads[at].count; i++)
-            wanted = wanted || shelf->reads[at].units[i] == in[s];
+        for (uint32_t i = 0; i < slots->reads[at].count; i++)
+            wanted = wanted || slots->reads[at].units[i] == in[s];
         if (wanted)
             continue;
-        memcpy(now, in, slots * sizeof *now);
+        memcpy(now, in, count * sizeof *now);
         now[s]        = unit;
-        uint32_t puts = 1 + fewest_puts(shelf, at, next + 1, now);
+        uint32_t puts = 1 + fewest_puts(slots, at, next + 1, now);
         best          = puts < best ? puts : best;
     }
     return best;
@@ -131,13 +132,13 @@ static void no_other_choice_of_buffers_gathers_less(void **state)
     for (uint32_t buffers = 1; buffers <= 7; buffers += buffers == 3 ? 3 : 1) {
         lk_parallel_options options = options_of(buffers);
         lki_layout         *layout  = layout_of(&options);
-        lki_shelf            shelf;
-        assert_int_equal(lki_shelf_init(&shelf, layout, &options), LK_OK);
-        assert_int_equal(shelf.slot_count, buffers < 2 ? 2 : buffers > 6 ? 6 : buffers);
-        assert_int_equal(count_puts(&shelf), fewest_puts(&shelf, 0, 0, empty));
+        lki_unit_buffers    slots;
+        assert_int_equal(lki_unit_buffers_init(&slots, layout, &options), LK_OK);
+        assert_int_equal(slots.slot_count, buffers < 2 ? 2 : buffers > 6 ? 6 : buffers);
+        assert_int_equal(count_puts(&slots), fewest_puts(&slots, 0, 0, empty));
         if (buffers >= 6) /* no unit is replaced, so each is gathered once */
-            assert_int_equal(count_puts(&shelf), 6);
-        lki_shelf_deinit(&shelf);
+            assert_int_equal(count_puts(&slots), 6);
+        lki_unit_buffers_deinit(&slots);
         lki_layout_free(layout);
     }
 }
@@ -147,9 +148,9 @@ static uint64_t sum_of(const lki_gathers *g)
     return g->first[0] + g->first[1] + g->others[0] + g->others[1];
 }
 
-/* Compares the gathers that lki_shelf_count() predicts with those of lki_shelf_put(), for several
- * turns.  If the backward pass reads in the order of the forward pass, the first turns gather
- * different units than later ones. */
+/* Compares the gathers that lki_unit_buffers_count() predicts with those of lki_unit_buffers_put(),
+ * for several turns.  If the backward pass reads in the order of the forward pass, the first turns
+ * gather different units than later ones. */
 static void gathers_of_turns_are_counted(void **state)
 {
     static const uint32_t same_way[] = { 6, 5, 4, 3, 2, 0, 6, 5, 4, 3, 2, 0 };
@@ -160,20 +161,20 @@ static void gathers_of_turns_are_counted(void **state)
             lki_layout         *layout          = layout_of(&options);
             lki_gathers         told[UNITS + 1] = { 0 };
             uint64_t            puts[UNITS + 1] = { 0 };
-            lki_shelf           shelf;
+            lki_unit_buffers    slots;
             uint32_t            unit;
             options.reads      = buffers % 2 == 0 ? same_way : NULL;
             options.read_count = 12;
-            assert_int_equal(lki_shelf_init(&shelf, layout, &options), LK_OK);
-            assert_int_equal(lki_shelf_count(&shelf, turns, told), LK_OK);
+            assert_int_equal(lki_unit_buffers_init(&slots, layout, &options), LK_OK);
+            assert_int_equal(lki_unit_buffers_count(&slots, turns, told), LK_OK);
             for (uint32_t at = 0; at < 12 * turns; at++)
-                while (lki_shelf_put(&shelf, at % 12, 12, &unit))
+                while (lki_unit_buffers_put(&slots, at % 12, 12, &unit))
                     puts[unit]++;
             for (uint32_t u = 0; u <= UNITS; u++) {
                 assert_int_equal(sum_of(&told[u]), puts[u]);
                 assert_int_equal(told[u].first[0], 1);
             }
-            lki_shelf_deinit(&shelf);
+            lki_unit_buffers_deinit(&slots);
             lki_layout_free(layout);
         }
 }
@@ -186,26 +187,26 @@ static void prefetching_replaces_no_unit_still_needed(void **state)
     for (uint32_t buffers = 1; buffers <= 6; buffers++) {
         lk_parallel_options options = options_of(buffers);
         lki_layout         *layout  = layout_of(&options);
-        lki_shelf           shelf, plain;
+        lki_unit_buffers    slots, plain;
         uint32_t            unit, early = 0, at_once = 0, order[4 * PARAMS], count = 0, next = 0;
-        assert_int_equal(lki_shelf_init(&shelf, layout, &options), LK_OK);
-        assert_int_equal(lki_shelf_init(&plain, layout, &options), LK_OK);
+        assert_int_equal(lki_unit_buffers_init(&slots, layout, &options), LK_OK);
+        assert_int_equal(lki_unit_buffers_init(&plain, layout, &options), LK_OK);
         for (uint32_t at = 0; at < 12; at++)
-            while (lki_shelf_put(&plain, at, 12, &unit))
+            while (lki_unit_buffers_put(&plain, at, 12, &unit))
                 order[count++] = unit;
         for (uint32_t at = 0; at < 12; at++) {
-            for (; lki_shelf_put(&shelf, at, 12, &unit); at_once++)
+            for (; lki_unit_buffers_put(&slots, at, 12, &unit); at_once++)
                 assert_int_equal(unit, order[next++]);
-            for (; lki_shelf_put_ahead(&shelf, at, 12, &unit); early++)
+            for (; lki_unit_buffers_put_ahead(&slots, at, 12, &unit); early++)
                 assert_int_equal(unit, order[next++]);
-            for (uint32_t i = 0; i < shelf.reads[at].count; i++)
-                assert_true(shelf.slot_of[shelf.reads[at].units[i]] != LKI_NO_SLOT);
+            for (uint32_t i = 0; i < slots.reads[at].count; i++)
+                assert_true(slots.slot_of[slots.reads[at].units[i]] != LKI_NO_SLOT);
         }
         assert_int_equal(early + at_once, count);
         assert_int_equal(next, count);
         assert_int_equal(at_once, buffers <= 2 ? 9 : 1); /* the shared unit stays in a slot */
-        lki_shelf_deinit(&shelf);
-        lki_shelf_deinit(&plain);
+        lki_unit_buffers_deinit(&slots);
+        lki_unit_buffers_deinit(&plain);
         lki_layout_free(layout);
     }
 }
@@ -217,18 +218,18 @@ static void refuses_reads_that_leave_blocks_out(void **state)
     static const uint32_t inside[] = { 6, 5, 4, 3, 2, 1 };
     lk_parallel_options   options  = options_of(0);
     lki_layout           *layout   = layout_of(&options);
-    lki_shelf              shelf;
+    lki_unit_buffers      slots;
     (void)state;
     options.reads      = twice;
     options.read_count = 7;
-    assert_int_equal(lki_shelf_init(&shelf, layout, &options), LK_EINVAL);
+    assert_int_equal(lki_unit_buffers_init(&slots, layout, &options), LK_EINVAL);
     assert_non_null(strstr(lk_error_last()->message, "each of the 6 blocks once: number 1"));
-    lki_shelf_deinit(&shelf);
+    lki_unit_buffers_deinit(&slots);
     options.reads      = inside;
     options.read_count = 6;
-    assert_int_equal(lki_shelf_init(&shelf, layout, &options), LK_EINVAL);
+    assert_int_equal(lki_unit_buffers_init(&slots, layout, &options), LK_EINVAL);
     assert_non_null(strstr(lk_error_last()->message, "term is 1"));
-    lki_shelf_deinit(&shelf);
+    lki_unit_buffers_deinit(&slots);
     lki_layout_free(layout);
 }
 

@@ -141,9 +141,9 @@ static bool count_elements(const lk_parallel *parallel, uint32_t host, uint32_t 
 static bool count_of_fewer(const lk_parallel *parallel, uint32_t host, size_t *most)
 {
     const lki_ledger *ledger = &parallel->ledger;
-    const uint32_t    others = lki_keepers_spare(parallel) ? 0 : parallel->world.hosts - 1;
-    size_t owned = owned_elements(parallel, host, parallel->world.sizes[host]), total;
-    bool   good  = true;
+    const uint32_t    others = lki_shard_map_spare(parallel) ? 0 : parallel->world.hosts - 1;
+    size_t            owned  = owned_elements(parallel, host, parallel->world.sizes[host]), total;
+    bool              good   = true;
     for (uint32_t ranks = others + 1; good && ranks <= ledger->seats; ranks++) {
         uint32_t locals = (uint32_t)lki_min(ranks - others, ledger->here);
         good  = count_with(parallel, locals, owned, ledger->round_buffers[ranks], &total);
@@ -210,7 +210,7 @@ static void place_units(lk_parallel *parallel, zero2 *self)
                                                       .slices      = bucket->slices,
                                                       .slice_count = bucket->slice_count,
                                                       .shards      = layout->shards,
-                                                      .wanted      = lki_keepers_wanted(parallel),
+                                                      .wanted      = lki_shard_map_wanted(parallel),
                                                       .packed      = true,
                                                       .rounded     = parallel->rounded },
                                            .place = accumulates(parallel) ? bucket->first

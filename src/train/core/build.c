@@ -47,7 +47,7 @@ lk_status lki_session_model(lki_session *s)
     (void)lk_model_terms(s->model, &s->term_count);
     LK_TRY(lk_exec_open(&s->exec, s->config->threads, s->config->isa));
     if (s->comm != NULL)
-        LK_TRY(lki_pin(s));
+        LK_TRY(lki_set_affinity(s));
     if (s->config->onednn != NULL)
         LK_TRY(lk_exec_use_onednn(s->exec, s->config->onednn));
     LK_TRY(LKI_NEW(&s->param_data, s->param_count, "parameter table"));

@@ -11,7 +11,7 @@
 #include "lockstep/data.h"
 #include "train/config.h"
 #include "train/core/journal.h"
-#include "train/core/watch.h"
+#include "train/core/stopping.h"
 
 typedef struct lki_observer lki_observer; /* observe/observe.c */
 typedef struct lki_pace     lki_pace;     /* observe/pace.c */
@@ -21,16 +21,16 @@ typedef struct lki_feed     lki_feed;     /* feed.c */
 
 /* The progress of the run, and its end.  See progress.h. */
 typedef struct {
-    uint64_t    start;          /* the first step: 0, or the checkpoint's */
-    uint64_t    end;            /* the last step, if nothing ends the run earlier */
-    const char *ended;          /* name of the option that ends the run; NULL: none so far */
-    double      began;          /* start time of the run, by the clock of max_time_ms */
-    lki_watch   watch;          /* results of the evaluations so far */
-    uint64_t    judged;         /* step of the last evaluation that `watch` contains */
-    bool        judged_best;    /* the evaluation of step `judged` was among the best */
-    uint64_t    chained;        /* steps whose loss is in loss_chain */
-    char        loss_chain[65]; /* hash over the loss_bits of all steps so far */
-    uint64_t    audited;        /* virtual workers computed twice, with identical results */
+    uint64_t     start;          /* the first step: 0, or the checkpoint's */
+    uint64_t     end;            /* the last step, if nothing ends the run earlier */
+    const char  *ended;          /* name of the option that ends the run; NULL: none so far */
+    double       began;          /* start time of the run, by the clock of max_time_ms */
+    lki_stopping watch;          /* results of the evaluations so far */
+    uint64_t     judged;         /* step of the last evaluation that `watch` contains */
+    bool         judged_best;    /* the evaluation of step `judged` was among the best */
+    uint64_t     chained;        /* steps whose loss is in loss_chain */
+    char         loss_chain[65]; /* hash over the loss_bits of all steps so far */
+    uint64_t     audited;        /* virtual workers computed twice, with identical results */
 } lki_run_progress;
 
 /* The tables of a turn for its virtual workers.  See build.c and loop/step.c. */
@@ -133,11 +133,11 @@ void lki_session_free(lki_session *s);
 void lki_fetch_states(lki_session *session);
 
 /* Binds the threads of s->exec to cores, if config->pin is set and no other worker may run on these
- * cores.  Collective.  Defined in pin.c. */
-LK_NODISCARD lk_status lki_pin(lki_session *s);
+ * cores.  Collective.  Defined in affinity.c. */
+LK_NODISCARD lk_status lki_set_affinity(lki_session *s);
 
 /* Gives s->engine shared memory of this host for packed weights.  Collective, except if this rank
- * enters a running communicator.  Defined in keep.c. */
+ * enters a running communicator.  Defined in shared_packs.c. */
 LK_NODISCARD lk_status lki_keep_packs(lki_session *s);
 
 /* ---- Introductions (introduce.c) --------------------------------------------------------- */

@@ -17,7 +17,7 @@
 
 #include "comm/hosted_testing.h"
 #include "lockstep/train.h"
-#include "train/core/watch.h"
+#include "train/core/stopping.h"
 
 enum { RANKS_MAX = 8 };
 
@@ -188,16 +188,16 @@ static void the_clock_of_one_rank_ends_the_run_on_all(void **state)
 
 static void patience_counts_evaluations_without_improvement(void **state)
 {
-    static const double losses[] = { 3, 2, (double)NAN, 1.5, 1.5, 1.45, 1.2, 1.19 };
-    static const uint64_t stale[] = { 0, 0, 1, 0, 1, 2, 0, 1 };
-    lk_train_config     c = { .struct_size = sizeof(lk_train_config),
-                              .patience = 2, .min_delta = 0.1 };
-    lki_watch           w = { 0 };
+    static const double   losses[] = { 3, 2, (double)NAN, 1.5, 1.5, 1.45, 1.2, 1.19 };
+    static const uint64_t stale[]  = { 0, 0, 1, 0, 1, 2, 0, 1 };
+    lk_train_config c = { .struct_size = sizeof(lk_train_config), .patience = 2, .min_delta = 0.1 };
+    lki_stopping    w = { 0 };
     (void)state;
     for (uint32_t i = 0; i < 8; i++) {
-        assert_false(lki_watch_see(&w, &c, i + 1, losses[i], 0)); /* no best checkpoints are kept */
+        assert_false(
+            lki_stopping_see(&w, &c, i + 1, losses[i], 0)); /* no best checkpoints are kept */
         assert_int_equal(w.stale, stale[i]);
-        assert_int_equal(lki_watch_tires(&w, &c), stale[i] >= 2);
+        assert_int_equal(lki_stopping_tires(&w, &c), stale[i] >= 2);
     }
     assert_int_equal(w.lowest_step, 7);
 }
@@ -251,12 +251,13 @@ static void the_best_checkpoints_are_in_order(void **state)
     static const bool   kept[]   = { true, true, false, true, false, true, false };
     lk_train_config     low      = { .struct_size = sizeof(lk_train_config), .keep_best = 3 };
     lk_train_config     high     = { .struct_size = sizeof(lk_train_config),
-                                     .keep_best = 3, .best_by = LK_BEST_BY_ACCURACY };
-    lki_watch           a = { 0 }, b = { 0 };
+                                     .keep_best   = 3,
+                                     .best_by     = LK_BEST_BY_ACCURACY };
+    lki_stopping        a = { 0 }, b = { 0 };
     (void)state;
     for (uint32_t i = 0; i < 7; i++) {
-        assert_int_equal(lki_watch_see(&a, &low, i + 1, values[i], 0), kept[i]);
-        assert_int_equal(lki_watch_see(&b, &high, i + 1, 1, -values[i]), kept[i]);
+        assert_int_equal(lki_stopping_see(&a, &low, i + 1, values[i], 0), kept[i]);
+        assert_int_equal(lki_stopping_see(&b, &high, i + 1, 1, -values[i]), kept[i]);
     }
     static const uint64_t best[] = { 6, 2, 4 }; /* of equal evaluations the earlier is first */
     assert_int_equal(a.best_count, 3);
@@ -265,7 +266,7 @@ static void the_best_checkpoints_are_in_order(void **state)
         assert_int_equal(b.best[i].step, best[i]);
     }
     low.keep_best = 1;
-    assert_true(lki_watch_see(&a, &low, 8, 2, 0));
+    assert_true(lki_stopping_see(&a, &low, 8, 2, 0));
     assert_int_equal(a.best_count, 1);
     assert_int_equal(a.best[0].step, 8);
 }
@@ -275,21 +276,21 @@ static void the_best_checkpoints_are_in_order(void **state)
 static void a_failed_checkpoint_is_not_among_the_best(void **state)
 {
     lk_train_config c = { .struct_size = sizeof(lk_train_config), .keep_best = 2 };
-    lki_watch       w = { 0 };
+    lki_stopping    w = { 0 };
     (void)state;
     for (uint32_t step = 1; step <= 3; step++)
-        assert_true(lki_watch_see(&w, &c, step, 6 - step, 0));
-    lki_watch_written(&w, 2);
-    lki_watch_refused(&w, &c, 3); /* step 1 is restored; its checkpoint still exists */
+        assert_true(lki_stopping_see(&w, &c, step, 6 - step, 0));
+    lki_stopping_written(&w, 2);
+    lki_stopping_refused(&w, &c, 3); /* step 1 is restored; its checkpoint still exists */
     assert_true(w.best_count == 2 && w.best[0].step == 2 && w.best[1].step == 1);
     assert_int_equal(w.displaced_count, 0);
-    assert_true(lki_watch_see(&w, &c, 3, 3, 0) && lki_watch_see(&w, &c, 4, 2, 0));
-    lki_watch_refused(&w, &c, 3); /* while 4 is being copied: 2 is restored, 1 is not */
+    assert_true(lki_stopping_see(&w, &c, 3, 3, 0) && lki_stopping_see(&w, &c, 4, 2, 0));
+    lki_stopping_refused(&w, &c, 3); /* while 4 is being copied: 2 is restored, 1 is not */
     assert_true(w.best_count == 2 && w.best[0].step == 4 && w.best[1].step == 2);
     assert_int_equal(w.displaced_count, 1);
-    lki_watch_written(&w, 4);
+    lki_stopping_written(&w, 4);
     assert_int_equal(w.displaced_count, 0);
-    lki_watch_refused(&w, &c, 4); /* there is no evaluation to restore */
+    lki_stopping_refused(&w, &c, 4); /* there is no evaluation to restore */
     assert_true(w.best_count == 1 && w.best[0].step == 2);
 }
 

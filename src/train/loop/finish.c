@@ -103,7 +103,7 @@ static void tell_offload(lki_session *s, uint64_t done)
 /* Prints the limit that ended the run, and the best checkpoints. */
 static void tell_end(lki_session *s, uint64_t done)
 {
-    const lki_watch *watch = &s->progress.watch;
+    const lki_stopping *watch = &s->progress.watch;
     tell_checkpoints(s);
     lki_pace_summary(s);
     tell_offload(s, done);

@@ -31,7 +31,7 @@ void lki_read_block(void *user, uint32_t block);
 LK_NODISCARD lk_status lki_evaluate(lki_session *session, uint64_t done, double *loss,
                                     double *accuracy);
 
-/* ---- Between two steps (after.c) --------------------------------------------------------- */
+/* ---- Between two steps (between_steps.c) ------------------------------------------------- */
 
 /* Evaluates and saves if due.  Decides whether the run ends (session->ended) or was asked to stop
  * (session->stopped).  Collective, after each step. */

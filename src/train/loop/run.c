@@ -14,7 +14,7 @@
 #include "train/core/feed.h"
 #include "train/core/identity.h"
 #include "train/core/progress.h"
-#include "train/core/surroundings.h"
+#include "train/core/run_environment.h"
 #include "train/loop/loop.h"
 #include "train/observe/observe.h"
 #include "train/observe/pace.h"
@@ -220,10 +220,10 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
         lk_comm_abort(comm);
         return usable;
     }
-    lki_session      s      = lki_session_of(&mine, comm, comm);
-    lki_surroundings around = lki_surroundings_enter();
-    lk_status    status = s.outside ? enter_and_loop(&s, result) : open_and_loop(&s, result);
-    lk_error why = *lk_error_last();
+    lki_session         s      = lki_session_of(&mine, comm, comm);
+    lki_run_environment around = lki_run_environment_enter();
+    lk_status           status = s.outside ? enter_and_loop(&s, result) : open_and_loop(&s, result);
+    lk_error            why    = *lk_error_last();
     tell_finding(&s);
     if (status != LK_OK && status != LK_ESTOPPED && !s.outside) { /* else the others continue */
         (void)lki_fail_again(&why);
@@ -234,6 +234,6 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
         lk_comm_abort(s.comm); /* NULL if the rank has not entered: then does nothing */
     if (s.comm != comm)
         lk_comm_free(s.comm);
-    lki_surroundings_leave(&around);
+    lki_run_environment_leave(&around);
     return status == LK_OK ? closed : lki_fail_again(&why);
 }

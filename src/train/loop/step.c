@@ -1,7 +1,7 @@
 /* step.c -- a step: the turns of this rank, the engine's hooks, and the update. */
 #include "base/file.h"
 #include "data/stream.h"
-#include "parallel/claims.h"
+#include "parallel/speculation.h"
 #include "parallel/turn.h"
 #include "tensor/exec.h"
 #include "train/core/feed.h"
@@ -228,8 +228,8 @@ lk_status lki_session_begin(lki_session *s, uint64_t step)
 {
     lki_track *track = lki_exec_track(s->exec);
     uint64_t   begun = lki_trace_begin(track);
-    s->turn.count = 0;
-    lki_claims_from(s->parallel, WORTH_SECONDS);
+    s->turn.count    = 0;
+    lki_speculation_from(s->parallel, WORTH_SECONDS);
     lk_status status = lk_parallel_begin(s->parallel, step);
     if (status == LK_OK)
         s->turn.loss_scale = lk_parallel_loss_scale(s->parallel, rows_of_step(s, step));

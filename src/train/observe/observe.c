@@ -22,13 +22,13 @@ enum { APART, TIMED, WAYS };
 
 struct lki_observer {
     lki_trace      *trace;
-    lki_trace_part *part;    /* NULL: no --trace */
-    lki_anatomy    *anatomy; /* NULL: no report */
-    uint32_t        loaders; /* threads */
+    lki_trace_part *part;      /* NULL: no --trace */
+    lki_breakdown  *breakdown; /* NULL: no report */
+    uint32_t        loaders;   /* threads */
     uint64_t        samples[WAYS], tokens[WAYS];
-    double          begun;   /* start of the current step; 0: none yet */
-    bool            brief;   /* a step shorter than SHORT_SECONDS has occurred */
-    int             way;     /* TIMED: the current step is only timed; APART: it is traced */
+    double          begun; /* start of the current step; 0: none yet */
+    bool            brief; /* a step shorter than SHORT_SECONDS has occurred */
+    int             way;   /* TIMED: the current step is only timed; APART: it is traced */
 };
 
 /* Returns the number of spans to allocate for two steps of this rank, within limits. */
@@ -77,8 +77,8 @@ lk_status lki_observe_open(lki_session *s)
         LK_TRY(lki_trace_part_open(&self->part, c->trace, s->rank, lk_comm_host(s->comm, s->rank),
                                    self->loaders, s->model));
     if (report)
-        LK_TRY(lki_anatomy_open(&self->anatomy, s->model, s->progress.start + c->warm_up,
-                                c->steps - s->progress.start));
+        LK_TRY(lki_breakdown_open(&self->breakdown, s->model, s->progress.start + c->warm_up,
+                                  c->steps - s->progress.start));
     attach(s, self->trace);
     return LK_OK;
 }
@@ -88,24 +88,25 @@ static void sink(void *context, uint32_t track, const lki_trace_span *spans, siz
     lki_observer *self = context;
     if (self->part != NULL)
         lki_trace_part_add(self->part, track, spans, count);
-    if (self->anatomy != NULL && track == LKI_TRACK_LOOP)
-        lki_anatomy_add(self->anatomy, spans, count);
-    else if (self->anatomy != NULL && track < LKI_TRACK_LOADERS + self->loaders)
-        lki_anatomy_add_loads(self->anatomy, spans, count);
+    if (self->breakdown != NULL && track == LKI_TRACK_LOOP)
+        lki_breakdown_add(self->breakdown, spans, count);
+    else if (self->breakdown != NULL && track < LKI_TRACK_LOADERS + self->loaders)
+        lki_breakdown_add_loads(self->breakdown, spans, count);
 }
 
 void lki_observe_begin(lki_session *s, uint64_t done)
 {
     lki_observer *self = s->observer;
-    if (self == NULL || self->anatomy == NULL || self->part != NULL)
+    if (self == NULL || self->breakdown == NULL || self->part != NULL)
         return;
     double now = lki_seconds(), took = now - self->begun;
     self->brief = self->brief || (self->begun > 0 && took < SHORT_SECONDS);
     if (self->way == TIMED)
-        lki_anatomy_time(self->anatomy, took);
+        lki_breakdown_time(self->breakdown, took);
     self->begun = now;
     int next    = self->brief && self->way == APART && done > s->progress.start + s->config->warm_up
-                      ? TIMED : APART;
+                      ? TIMED
+                      : APART;
     if (next != self->way)
         attach_loop(s, next == APART ? self->trace : NULL);
     self->way = next;
@@ -146,8 +147,8 @@ lk_status lki_observe_report(lki_session *s, uint64_t done)
     *report   = (lk_step_report){ .samples = self->samples[way], .tokens = self->tokens[way] };
     lki_observe_drain(s);
     report->lost = lki_trace_lost(self->trace);
-    return lki_anatomy_report(self->anatomy, s->comm, s->exec, s->engine, s->config->precision,
-                              report);
+    return lki_breakdown_report(self->breakdown, s->comm, s->exec, s->engine, s->config->precision,
+                                report);
 }
 
 lk_status lki_observe_close(lki_session *s)
@@ -163,7 +164,7 @@ lk_status lki_observe_close(lki_session *s)
         attach(s, NULL);
         status = lki_trace_part_close(self->part, lki_trace_lost(self->trace));
     }
-    lki_anatomy_free(self->anatomy);
+    lki_breakdown_free(self->breakdown);
     lki_trace_free(self->trace);
     lki_free(self);
     s->observer = NULL;

@@ -2,8 +2,8 @@
  *
  * With --trace or a report a rank has a trace.  It has one track for the loop's thread, one for
  * each loader thread and one for each helper of the pool.  Between steps the trace is drained into
- * the rank's part of the trace file (trace_part.c) and into the sums of the report (anatomy.c).  No
- * recorded value influences a parameter.
+ * the rank's part of the trace file (trace_part.c) and into the sums of the report (breakdown.c).
+ * No recorded value influences a parameter.
  */
 #ifndef LKI_TRAIN_OBSERVE_H
 #define LKI_TRAIN_OBSERVE_H
@@ -51,27 +51,27 @@ enum { LKI_TRACE_NAME = 96 };
 /* Writes "PATH.rank-3.part".  Fails with LK_EINVAL if it is too long. */
 LK_NODISCARD lk_status lki_trace_part_path(char out[4096], const char *path, uint32_t rank);
 
-/* ---- The sums of a report (anatomy.c) ---------------------------------------------------- */
+/* ---- The sums of a report (breakdown.c) ---------------------------------------------------- */
 
-typedef struct lki_anatomy lki_anatomy;
+typedef struct lki_breakdown lki_breakdown;
 
 /* Opens sums for at most `steps` steps, beginning after step `first`. */
-LK_NODISCARD lk_status lki_anatomy_open(lki_anatomy **out, const lk_model *model, uint64_t first,
-                                        uint64_t steps);
-void lki_anatomy_free(lki_anatomy *anatomy);
+LK_NODISCARD lk_status lki_breakdown_open(lki_breakdown **out, const lk_model *model,
+                                          uint64_t first, uint64_t steps);
+void                   lki_breakdown_free(lki_breakdown *breakdown);
 /* Adds a measured step that was timed without spans. */
-void lki_anatomy_time(lki_anatomy *anatomy, double seconds);
+void lki_breakdown_time(lki_breakdown *breakdown, double seconds);
 /* Adds spans of the loop's track. */
-void lki_anatomy_add(lki_anatomy *anatomy, const lki_trace_span *spans, size_t count);
+void lki_breakdown_add(lki_breakdown *breakdown, const lki_trace_span *spans, size_t count);
 
 /* Adds spans of a loader's track. */
-void lki_anatomy_add_loads(lki_anatomy *anatomy, const lki_trace_span *spans, size_t count);
+void lki_breakdown_add_loads(lki_breakdown *breakdown, const lki_trace_span *spans, size_t count);
 
-/* Fills in rank 0's report, from the steps of lki_anatomy_time() if there are any.  report->samples
- * and report->tokens must already count the same steps.  Collective. */
-LK_NODISCARD lk_status lki_anatomy_report(lki_anatomy *anatomy, lk_comm *comm, lk_exec *exec,
-                                          const lk_engine *engine, lk_dtype precision,
-                                          lk_step_report *report);
+/* Fills in rank 0's report, from the steps of lki_breakdown_time() if there are any.
+ * report->samples and report->tokens must already count the same steps.  Collective. */
+LK_NODISCARD lk_status lki_breakdown_report(lki_breakdown *breakdown, lk_comm *comm, lk_exec *exec,
+                                            const lk_engine *engine, lk_dtype precision,
+                                            lk_step_report *report);
 
 /* ---- A session's trace (observe.c): nothing without --trace or a report ------------------ */
 

@@ -1,5 +1,5 @@
-/* train/recover/succession.h -- declarations that survive.c, change.c and tell.c share, for
- * replacing one communicator by the next. */
+/* train/recover/succession.h -- declarations that survive.c, membership.c and membership_notes.c
+ * share, for replacing one communicator by the next. */
 #ifndef LKI_TRAIN_SUCCESSION_H
 #define LKI_TRAIN_SUCCESSION_H
 
@@ -24,20 +24,20 @@ typedef struct {
 
 /* A change of the communicator that all ranks have agreed on, to be made at the end of a step. */
 typedef struct {
-    bool     wish;    /* this rank wants to leave */
-    bool     agreed;  /* some rank leaves or another process enters */
+    bool     wish;   /* this rank wants to leave */
+    bool     agreed; /* some rank leaves or another process enters */
     uint32_t leavers;
-    uint32_t first;   /* lowest job rank of the leavers; rank 0's if nobody leaves */
+    uint32_t first;              /* lowest job rank of the leavers; rank 0's if nobody leaves */
     char     why[LKI_WHY_BYTES]; /* equal on all ranks */
-} lki_change;
+} lki_membership;
 
 struct lki_survival {
-    lki_minutes *minutes;
-    lki_minutes  found;      /* as read when the communicator was replaced */
-    uint32_t     lost, left, entered; /* numbers of ranks, in total */
-    double       seconds;
-    lki_change   change;
-    bool         over; /* all results are reported; a later death of this rank is harmless */
+    lki_minutes   *minutes;
+    lki_minutes    found;               /* as read when the communicator was replaced */
+    uint32_t       lost, left, entered; /* numbers of ranks, in total */
+    double         seconds;
+    lki_membership change;
+    bool           over; /* all results are reported; a later death of this rank is harmless */
 };
 
 /* A communicator that has replaced another communicator. */
@@ -96,6 +96,6 @@ void lki_tell_succession(const lki_session *s, const lki_succession *t);
 void lki_tell_summary(const lki_session *s);
 
 /* Returns true if a communicator ended because of an agreed change. */
-bool lki_change_is(const lki_session *s, const lk_error *why);
+bool lki_membership_is(const lki_session *s, const lk_error *why);
 
 #endif

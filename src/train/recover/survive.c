@@ -22,7 +22,7 @@
 #include "base/memory.h"
 #include "checkpoint/directory.h"
 #include "comm/worker.h"
-#include "parallel/kept.h"
+#include "parallel/stored.h"
 #include "parallel/virtual.h"
 #include "train/core/progress.h"
 #include "train/observe/observe.h"
@@ -241,7 +241,7 @@ static lk_status check_hosts(const lki_session *s, const lk_comm *next)
     size_t                 count = 0;
     char                   from[64] = "there is no checkpoint to start again from";
 
-    if (lki_kept_whole(s->parallel, next))
+    if (lki_stored_whole(s->parallel, next))
         return LK_OK;
     if (c->checkpoint != NULL && lki_steps_list(&steps, &count, c->checkpoint) == LK_OK &&
         count > 0)
@@ -419,10 +419,10 @@ static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lk
     lki_survival *self   = s->survival;
     lk_comm      *before = s->comm;
 
-    t->before = before;
-    t->now    = next;
-    t->rounds = s->stride > 1; /* with one rank the stride is always 1 */
-    t->bounds = lki_pace_bounds(s);
+    t->before  = before;
+    t->now     = next;
+    t->rounds  = s->stride > 1; /* with one rank the stride is always 1 */
+    t->bounds  = lki_pace_bounds(s);
     t->left    = t->planned ? self->change.leavers : 0;
     t->entered = lki_comm_entered(next);
     t->lost    = s->ranks + t->entered - lk_comm_size(next) - t->left;
@@ -430,7 +430,7 @@ static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lk
     self->lost += t->lost;
     self->left += t->left;
     self->entered += t->entered;
-    self->change = (lki_change){ .agreed = false };
+    self->change = (lki_membership){ .agreed = false };
     lki_take_group(s, next);
     s->depleted      = s->ranks < s->config->workers_least;
     lk_status status = take_files(s, at->done);
@@ -452,13 +452,13 @@ static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lk
 lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
 {
     double               begun = lki_seconds();
-    lk_error             why   = *lk_error_last(), missed = { .status = LK_OK };
-    lk_comm             *next = NULL;
+    lk_error             why = *lk_error_last(), missed = { .status = LK_OK };
+    lk_comm             *next     = NULL;
     lk_parallel         *parallel = NULL;
     lk_parallel_standing standing = { 0 };
     lk_audit_finding     finding;
-    bool                 found = lk_parallel_finding(s->parallel, &finding);
-    bool                 planned = lki_change_is(s, &why);
+    bool                 found   = lk_parallel_finding(s->parallel, &finding);
+    bool                 planned = lki_membership_is(s, &why);
 
     LK_TRY(find_group(s, planned, &next, &parallel, &standing, &missed));
     bool kept_out = planned && s->survival->change.leavers == 0 && lki_comm_entered(next) == 0;

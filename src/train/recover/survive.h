@@ -55,24 +55,24 @@ void lki_note_all_said(lki_session *s);
  * call no rank reads the model of another rank, so the death of a rank is harmless. */
 LK_NODISCARD lk_status lki_say_done(lki_session *s, const lk_train_result *result);
 
-/* ---- Replacing a lost rank (enter.c) ------------------------------------------------------- */
+/* ---- Replacing a lost rank (replacement.c) ----------------------------------------------- */
 
 /* Opens data and model, then enters a running communicator through s->config->enter.  Replaces
  * lki_session_open(). */
 LK_NODISCARD lk_status lki_session_enter(lki_session *s, lki_position *at, lk_train_result *result);
 
-/* ---- Between two steps (change.c) --------------------------------------------------------- */
+/* ---- Between two steps (membership.c) ---------------------------------------------------- */
 
 /* Returns true if this rank wants a change of the communicator. */
-bool lki_change_wished(lki_session *s);
+bool lki_membership_wished(lki_session *s);
 
 /* Agrees on the ranks that leave after step `done`.  Sets s->stopped if too few would remain.
  * Collective, if any rank wants a change. */
-LK_NODISCARD lk_status lki_change_agree(lki_session *s, uint64_t done);
+LK_NODISCARD lk_status lki_membership_agree(lki_session *s, uint64_t done);
 
 /* Makes the agreed change, after all work that follows the step.  Leavers leave (s->left); for the
  * other ranks the communicator ends as if the leavers were lost.  Collective. */
-LK_NODISCARD lk_status lki_change_make(lki_session *s, uint64_t done);
+LK_NODISCARD lk_status lki_membership_make(lki_session *s, uint64_t done);
 
 /* Records that all work after step `done` is complete and the run continues.  At the end of a run
  * this is not recorded.  There the remaining ranks repeat that work, as not all of them may know

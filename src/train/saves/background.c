@@ -23,9 +23,9 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "comm/worker.h"
-#include "parallel/kept.h"
+#include "parallel/stored.h"
 #include "tensor/exec.h"
-#include "train/core/surroundings.h"
+#include "train/core/run_environment.h"
 #include "train/saves/parts.h"
 
 enum { ALIGN = 64, COPY_BYTES = 1 << 20 }; /* COPY_BYTES: bytes that one task copies */
@@ -119,10 +119,10 @@ size_t lki_snapshot_bytes(const lk_train_config *c, const lk_model *model, size_
 static size_t room_for_copy(const lki_session *session)
 {
     const lk_parallel *parallel = session->parallel;
-    const size_t       part     = session->saves->by_owners ? lki_kept_most(parallel) : 0;
+    const size_t       part     = session->saves->by_owners ? lki_stored_most(parallel) : 0;
     return lki_snapshot_bytes(session->config, session->model,
-                              lki_kept_in_parts(parallel, 0) ? part : 0,
-                              lki_kept_in_parts(parallel, 1) ? part : 0);
+                              lki_stored_in_parts(parallel, 0) ? part : 0,
+                              lki_stored_in_parts(parallel, 1) ? part : 0);
 }
 
 lk_status lki_background_make_room(lki_session *session)
@@ -276,12 +276,12 @@ static lk_status write_copy(lki_background *b)
 
 static void *writer(void *argument)
 {
-    lki_background  *b      = argument;
-    double           begun  = lki_seconds();
-    lki_surroundings around = lki_surroundings_enter();
+    lki_background     *b      = argument;
+    double              begun  = lki_seconds();
+    lki_run_environment around = lki_run_environment_enter();
     if (write_copy(b) != LK_OK)
         b->error = *lk_error_last();
-    lki_surroundings_leave(&around);
+    lki_run_environment_leave(&around);
     b->seconds += lki_seconds() - begun;
     atomic_store_explicit(&b->done, true, memory_order_release);
     return NULL;
@@ -318,7 +318,7 @@ bool lki_background_writes(const lki_background *b)
 static lk_status note_failure(lki_session *session, uint64_t step)
 {
     const lki_background *b = session->saves->background;
-    lki_watch_refused(&session->progress.watch, session->config, b->step);
+    lki_stopping_refused(&session->progress.watch, session->config, b->step);
     session->saves->times.failed++;
     session->saves->times.stalled += b->stall;
     lki_journal_note(session->journal, "the checkpoint of step %llu failed: %s; the run goes on, "

@@ -28,7 +28,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
-#include "parallel/kept.h"
+#include "parallel/stored.h"
 #include "train/saves/lock.h"
 
 /* ---- Choosing ---------------------------------------------------------------------------- */
@@ -59,7 +59,7 @@ lk_status lki_parts_agree(lki_session *session)
     session->saves->by_owners = false;
     if (config->checkpoint == NULL || config->survives ||
         lki_in_files(config, LK_OFFLOADED_STATES | LK_OFFLOADED_PARAMETERS) ||
-        lki_kept_shards(session->parallel) == 1)
+        lki_stored_shards(session->parallel) == 1)
         return LK_OK;
     read_mark(config->checkpoint, mark);
     memcpy(first, mark, sizeof first);
@@ -74,7 +74,7 @@ bool lki_parts_writes(const lki_session *session)
 {
     uint32_t shard;
     return session->rank == 0 ||
-           (session->saves->by_owners && lki_kept_writer(session->parallel, &shard));
+           (session->saves->by_owners && lki_stored_writer(session->parallel, &shard));
 }
 
 /* ---- Dividing the files ------------------------------------------------------------------ */
@@ -91,7 +91,7 @@ static uint32_t value_of(const lki_session *session, size_t file, size_t tensor,
 static bool is_in_parts(const lki_session *session, const lki_sheet *sheet, size_t file)
 {
     return strcmp(sheet->files[file].name, LKI_STATE_FILE) != 0 &&
-           lki_kept_in_parts(session->parallel, file == 0 ? 0 : 1);
+           lki_stored_in_parts(session->parallel, file == 0 ? 0 : 1);
 }
 
 /* Counts the stretches of a shard that have number `layer` in their tensors, from 0.  Adds them to
@@ -102,10 +102,10 @@ static size_t list_stretches(const lki_session *session, const lki_sheet *sheet,
     size_t count = 0;
     *layers      = 0;
     for (size_t t = 0; t < sheet->files[file].tensor_count; t++) {
-        uint32_t param, which = value_of(session, file, t, &param);
-        lki_kept kept;
-        size_t   at = 0, n = 0;
-        for (; lki_kept_next(session->parallel, param, which, shard, &at, &kept); n++) {
+        uint32_t   param, which = value_of(session, file, t, &param);
+        lki_stored kept;
+        size_t     at = 0, n = 0;
+        for (; lki_stored_next(session->parallel, param, which, shard, &at, &kept); n++) {
             if (n != layer)
                 continue;
             if (to != NULL)
@@ -153,11 +153,11 @@ lk_status lki_sheet_divide(const lki_session *session, lki_sheet *sheet)
     uint32_t first, end;
     size_t   count = 0;
 
-    (void)lki_kept_writer(session->parallel, &first);
+    (void)lki_stored_writer(session->parallel, &first);
     end = first + 1;
     if (session->rank == 0) {
         first = 0;
-        end   = lki_kept_shards(session->parallel);
+        end   = lki_stored_shards(session->parallel);
     }
     for (size_t f = 0; f < sheet->file_count; f++)
         for (uint32_t s = first; is_in_parts(session, sheet, f) && s < end; s++)

@@ -169,7 +169,7 @@ static lk_status describe(lki_session *session, uint64_t step, lki_sheet *s)
     lk_noise noise = lk_parallel_noise(session->parallel);
     if (config->noise_decay > 0)
         (void)json_object_set_new(object, "noise", lki_noise_json(&noise));
-    json_t *watch = lki_watch_json(&session->progress.watch, config);
+    json_t *watch = lki_stopping_json(&session->progress.watch, config);
     if (watch != NULL)
         (void)json_object_set_new(object, "watch", watch);
     s->config = json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS);
@@ -351,7 +351,7 @@ lk_status lki_note_saved(lki_session *session, uint64_t step, uint64_t saved, do
                          double seconds)
 {
     lk_checkpoint_times *times = &session->saves->times;
-    lki_watch_written(&session->progress.watch, saved);
+    lki_stopping_written(&session->progress.watch, saved);
     times->written++;
     times->stalled += stall;
     times->longest_stall = fmax(times->longest_stall, stall);

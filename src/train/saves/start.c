@@ -74,7 +74,7 @@ lk_status lki_own_directory(lki_session *s)
 /* Checks that this run can continue from the checkpoint, and reads further state from it. */
 static lk_status check_compatible(const lk_train_config *config, const lk_dataset_info *data,
                                   const lk_checkpoint_info *info, char loss_chain[65],
-                                  lk_loss_scaler *scaler, lk_noise *noise, lki_watch *watch)
+                                  lk_loss_scaler *scaler, lk_noise *noise, lki_stopping *watch)
 {
     json_error_t error;
     json_t      *stored = json_loads(info->config, 0, &error);
@@ -89,7 +89,7 @@ static lk_status check_compatible(const lk_train_config *config, const lk_datase
     (void)snprintf(loss_chain, 65, "%s", chain ? chain : "");
     lki_scaler_read(json_object_get(stored, "loss-scaler"), scaler);
     lki_noise_read(json_object_get(stored, "noise"), noise);
-    lki_watch_read(json_object_get(stored, "watch"), watch);
+    lki_stopping_read(json_object_get(stored, "watch"), watch);
     json_decref(stored);
     json_decref(mine);
     LK_TRY(status);
@@ -105,7 +105,7 @@ lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info 
     lk_checkpoint *checkpoint = NULL;
     lk_loss_scaler scaler     = { .scale = 0 };
     lk_noise       noise;
-    lki_watch      watch;
+    lki_stopping   watch;
     char           chain[65], path[4096];
 
     if (config->resume)

@@ -1,0 +1,25 @@
+/* run_environment.c -- sets rounding mode and locale for a run, and restores them afterwards. */
+#include "train/core/run_environment.h"
+
+#include <stddef.h>
+
+#include "base/float.h"
+
+lki_run_environment lki_run_environment_enter(void)
+{
+    lki_run_environment around = { .float_mode = lki_float_mode(),
+                                   .numbers    = newlocale(LC_NUMERIC_MASK, "C", NULL) };
+    lki_float_mode_set(LKI_FLOAT_STANDARD); /* inherited by threads that the run starts */
+    if (around.numbers != NULL)
+        around.before = uselocale(around.numbers);
+    return around;
+}
+
+void lki_run_environment_leave(const lki_run_environment *around)
+{
+    if (around->numbers != NULL) {
+        (void)uselocale(around->before);
+        freelocale(around->numbers);
+    }
+    lki_float_mode_set(around->float_mode);
+}
