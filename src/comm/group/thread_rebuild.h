@@ -23,30 +23,29 @@ typedef lki_link *lki_thread_rebuild_link(void *context, uint32_t rank, uint64_t
 
 LK_NODISCARD lk_status lki_thread_rebuild_new(lki_thread_rebuild **out, uint32_t world,
                                               lki_thread_rebuild_link *link, void *context);
-void lki_thread_rebuild_free(lki_thread_rebuild *rebuild); /* drops a reference; NULL is allowed */
+void lki_thread_rebuild_free(lki_thread_rebuild *self); /* drops a reference; NULL is allowed */
 
 /* Registers the ranks of one host.  Must be called before these ranks call
  * lki_thread_rebuild_ask(). */
-void lki_thread_rebuild_seat(lki_thread_rebuild *rebuild, lki_roster roster);
+void lki_thread_rebuild_seat(lki_thread_rebuild *self, lki_roster roster);
 
 /* Waits for the group that follows epoch *epoch.  *out becomes the group, of which the caller is
  * then a user. */
-LK_NODISCARD lk_status lki_thread_rebuild_ask(lki_group **out, lki_thread_rebuild *rebuild,
+LK_NODISCARD lk_status lki_thread_rebuild_ask(lki_group **out, lki_thread_rebuild *self,
                                               uint32_t rank, uint64_t *epoch, uint32_t timeout_ms);
 
 /* Records that a rank has left the group of `epoch`.  NULL is allowed. */
-void lki_thread_rebuild_gone(lki_thread_rebuild *rebuild, uint32_t rank, uint64_t epoch);
+void lki_thread_rebuild_gone(lki_thread_rebuild *self, uint32_t rank, uint64_t epoch);
 
 /* Returns the link of a rank in an epoch, or NULL if there is none. */
-lki_link *lki_thread_rebuild_link_of(lki_thread_rebuild *rebuild, uint32_t rank, uint64_t epoch);
+lki_link *lki_thread_rebuild_link_of(lki_thread_rebuild *self, uint32_t rank, uint64_t epoch);
 
 /* ---- Groups (comm.c) --------------------------------------------------------------------- */
 
 /* Creates the group of a host's ranks in an epoch.  Each rank with a seat is a user of the
  * group. */
-LK_NODISCARD lk_status lki_group_next(lki_group **out, lki_thread_rebuild *rebuild,
-                                      lki_roster roster, uint64_t epoch,
-                                      const lki_members *members);
+LK_NODISCARD lk_status lki_group_next(lki_group **out, lki_thread_rebuild *self, lki_roster roster,
+                                      uint64_t epoch, const lki_members *members);
 
 /* Opens the communicator of a rank, like lki_comm_open_shm().  The rank must be a user of
  * `group`. */

@@ -47,73 +47,73 @@ static uint32_t unit_of_chunk(const lk_parallel *parallel, size_t k)
 }
 
 /* Lists each unit's first chunk, because chunks are in the order of units. */
-static lk_status list_chunks(lki_unit_reader *s)
+static lk_status list_chunks(lki_unit_reader *self)
 {
-    const lk_parallel *parallel = s->parallel;
+    const lk_parallel *parallel = self->parallel;
     const uint32_t     units    = parallel->layout->bucket_count;
     const size_t       count = parallel->offload.params ? parallel->offload.params->chunk_count : 0;
-    size_t             k        = 0;
+    size_t             k     = 0;
 
-    LK_TRY(LKI_NEW(&s->first_chunk, (size_t)units + 1, "units of parameters"));
+    LK_TRY(LKI_NEW(&self->first_chunk, (size_t)units + 1, "units of parameters"));
     for (uint32_t u = 0; u < units; u++) {
-        s->first_chunk[u] = k;
+        self->first_chunk[u] = k;
         while (k < count && unit_of_chunk(parallel, k) == u)
             k++;
     }
     LK_ASSERT(k == count);
-    s->first_chunk[units] = k;
+    self->first_chunk[units] = k;
     return LK_OK;
 }
 
-static lk_status open_parts(lki_unit_reader *s)
+static lk_status open_parts(lki_unit_reader *self)
 {
-    lk_parallel *parallel = s->parallel;
-    LK_TRY(list_chunks(s));
-    LK_TRY(LKI_NEW(&s->orders, parallel->slots.slot_count, "orders of units"));
+    lk_parallel *parallel = self->parallel;
+    LK_TRY(list_chunks(self));
+    LK_TRY(LKI_NEW(&self->orders, parallel->slots.slot_count, "orders of units"));
     if (parallel->world.widest == 1)
         return LK_OK;
-    return lk_comm_split(&s->host, parallel->comm, parallel->world.host_of[parallel->rank],
+    return lk_comm_split(&self->host, parallel->comm, parallel->world.host_of[parallel->rank],
                          parallel->rank);
 }
 
 lk_status lki_unit_reader_open(lki_unit_reader **out, lk_parallel *parallel)
 {
-    lki_unit_reader *s = NULL;
+    lki_unit_reader *self = NULL;
     *out          = NULL;
     if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
         return LK_OK;
-    LK_TRY(LKI_NEW(&s, 1, "units out of files"));
-    s->parallel      = parallel;
-    lk_status status = open_parts(s);
+    LK_TRY(LKI_NEW(&self, 1, "units out of files"));
+    self->parallel   = parallel;
+    lk_status status = open_parts(self);
     if (status == LK_OK)
-        *out = s;
+        *out = self;
     else
-        lki_unit_reader_close(s);
+        lki_unit_reader_close(self);
     return status;
 }
 
-void lki_unit_reader_close(lki_unit_reader *s)
+void lki_unit_reader_close(lki_unit_reader *self)
 {
-    if (s == NULL)
+    if (self == NULL)
         return;
-    for (uint32_t i = 0; s->orders != NULL && i < s->parallel->slots.slot_count; i++)
-        lk_request_free(s->orders[i].entered);
-    lk_comm_free(s->host);
-    lki_free(s->first_chunk);
-    lki_free(s->orders);
-    lki_free(s);
+    for (uint32_t i = 0; self->orders != NULL && i < self->parallel->slots.slot_count; i++)
+        lk_request_free(self->orders[i].entered);
+    lk_comm_free(self->host);
+    lki_free(self->first_chunk);
+    lki_free(self->orders);
+    lki_free(self);
 }
 
 /* ---- This rank's part of a unit ---------------------------------------------------------- */
 
 /* Counts one contiguous run, because an owner's spans in a unit are neighbours in the parameter
  * space. */
-size_t lki_unit_reader_part(const lki_unit_reader *s, uint32_t unit, size_t *at)
+size_t lki_unit_reader_part(const lki_unit_reader *self, uint32_t unit, size_t *at)
 {
-    const lk_parallel *parallel = s->parallel;
+    const lk_parallel *parallel = self->parallel;
     size_t             elements = 0;
     *at                         = 0;
-    for (size_t k = s->first_chunk[unit]; k < s->first_chunk[unit + 1]; k++) {
+    for (size_t k = self->first_chunk[unit]; k < self->first_chunk[unit + 1]; k++) {
         const lki_chunk *c = &parallel->offload.params->chunks[k];
         if (elements == 0)
             *at = parallel->layout->spans[parallel->owned.spans[c->first]].at;
@@ -124,30 +124,33 @@ size_t lki_unit_reader_part(const lki_unit_reader *s, uint32_t unit, size_t *at)
 
 /* ---- Orders ------------------------------------------------------------------------------ */
 
-static order *order_at(const lki_unit_reader *s, uint32_t i)
+static order *order_at(const lki_unit_reader *self, uint32_t i)
 {
-    return &s->orders[(s->first + i) % s->parallel->slots.slot_count];
+    return &self->orders[(self->first + i) % self->parallel->slots.slot_count];
 }
 
-lk_status lki_unit_reader_order(lki_unit_reader *s, uint32_t unit, float *to)
+lk_status lki_unit_reader_order(lki_unit_reader *self, uint32_t unit, float *to)
 {
-    LK_ASSERT(s->count < s->parallel->slots.slot_count);
-    order *o = order_at(s, s->count);
-    *o       = (order){ .unit = unit, .to = to, .read = s->first_chunk[unit],
-                        .copied = s->first_chunk[unit], .end = s->first_chunk[unit + 1] };
-    if (s->parallel->offload.params != NULL)
-        LK_TRY(lki_vector_file_put_back(s->parallel->offload.params));
-    if (s->host != NULL)
-        LK_TRY(lk_barrier_start(&o->entered, s->host));
-    s->count++;
+    LK_ASSERT(self->count < self->parallel->slots.slot_count);
+    order *o = order_at(self, self->count);
+    *o       = (order){ .unit   = unit,
+                        .to     = to,
+                        .read   = self->first_chunk[unit],
+                        .copied = self->first_chunk[unit],
+                        .end    = self->first_chunk[unit + 1] };
+    if (self->parallel->offload.params != NULL)
+        LK_TRY(lki_vector_file_put_back(self->parallel->offload.params));
+    if (self->host != NULL)
+        LK_TRY(lk_barrier_start(&o->entered, self->host));
+    self->count++;
     return LK_OK;
 }
 
 /* Tests whether all ranks have entered, or waits until they have.  Before a wait it settles all
  * communication that other ranks may need from this rank. */
-static lk_status enter(lki_unit_reader *s, order *o, bool wait, bool *entered)
+static lk_status enter(lki_unit_reader *self, order *o, bool wait, bool *entered)
 {
-    lk_parallel *parallel = s->parallel;
+    lk_parallel *parallel = self->parallel;
     *entered              = o->entered == NULL;
     if (*entered)
         return LK_OK;
@@ -176,9 +179,9 @@ static lk_status put_in_place(lki_vector_file *file, order *o)
     return LK_OK;
 }
 
-static lk_status read_on(lki_unit_reader *s, order *o, bool wait)
+static lk_status read_on(lki_unit_reader *self, order *o, bool wait)
 {
-    lki_vector_file *file = s->parallel->offload.params;
+    lki_vector_file *file = self->parallel->offload.params;
     while (o->copied < o->end) {
         for (; o->read < o->end && o->read - o->copied < file->ring; o->read++)
             LK_TRY(lki_vector_file_begin_read(file, o->read));
@@ -189,20 +192,20 @@ static lk_status read_on(lki_unit_reader *s, order *o, bool wait)
     return LK_OK;
 }
 
-lk_status lki_unit_reader_move(lki_unit_reader *s, bool wait, uint32_t *unit)
+lk_status lki_unit_reader_move(lki_unit_reader *self, bool wait, uint32_t *unit)
 {
     bool entered;
     *unit = LKI_NO_UNIT;
-    if (s->count == 0)
+    if (self->count == 0)
         return LK_OK;
-    order *o = order_at(s, 0);
-    LK_TRY(enter(s, o, wait, &entered));
+    order *o = order_at(self, 0);
+    LK_TRY(enter(self, o, wait, &entered));
     if (entered)
-        LK_TRY(read_on(s, o, wait));
+        LK_TRY(read_on(self, o, wait));
     if (!entered || o->copied < o->end)
         return LK_OK;
     *unit    = o->unit;
-    s->first = (s->first + 1) % s->parallel->slots.slot_count;
-    s->count--;
+    self->first = (self->first + 1) % self->parallel->slots.slot_count;
+    self->count--;
     return LK_OK;
 }

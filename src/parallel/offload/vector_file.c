@@ -53,99 +53,99 @@ static size_t end_of_chunk(const lk_parallel *parallel, size_t first)
 }
 
 /* Computes the chunks, or only counts them while a->chunks is NULL. */
-static uint64_t cut(lki_vector_file *a)
+static uint64_t cut(lki_vector_file *self)
 {
-    const lk_parallel *parallel = a->parallel;
+    const lk_parallel *parallel = self->parallel;
     size_t             count    = 0;
     uint64_t           offset   = 0;
     for (size_t first = 0, end; first < parallel->owned.count; first = end, count++) {
         size_t floats = 0;
         end           = end_of_chunk(parallel, first);
         for (size_t i = first; i < end; i++) {
-            a->chunk_of[parallel->owned.spans[i]] = (uint32_t)count;
-            a->at[parallel->owned.spans[i]]       = floats;
-            floats += a->columns * lki_layout_width(parallel->layout, span_at(parallel, i));
+            self->chunk_of[parallel->owned.spans[i]] = (uint32_t)count;
+            self->at[parallel->owned.spans[i]]       = floats;
+            floats += self->columns * lki_layout_width(parallel->layout, span_at(parallel, i));
         }
         size_t payload = floats * sizeof(float), bytes = lki_round_up(payload, LKI_STORE_ALIGN);
-        if (a->chunks != NULL)
-            a->chunks[count] = (lki_chunk){
+        if (self->chunks != NULL)
+            self->chunks[count] = (lki_chunk){
                 .offset = offset, .first = first, .end = end, .payload = payload, .bytes = bytes
             };
-        a->widest = lki_max(a->widest, bytes);
+        self->widest = lki_max(self->widest, bytes);
         offset += bytes;
     }
-    a->chunk_count = count;
+    self->chunk_count = count;
     return offset;
 }
 
 /* Allocates all buffers as one block, which may use huge pages, so that a transfer takes few disk
  * requests. */
-static lk_status open_buffers(lki_vector_file *a, bool apart)
+static lk_status open_buffers(lki_vector_file *self, bool apart)
 {
-    a->ring        = apart ? LKI_VECTOR_FILE_RING_APART : LKI_VECTOR_FILE_RING;
-    a->own         = apart ? a->ring : 0;
-    uint32_t count = a->ring + apart;
-    LK_TRY(lki_alloc(&a->memory, count * a->widest + LKI_STORE_ALIGN, "values on their way"));
-    uint8_t *first = a->memory;
+    self->ring     = apart ? LKI_VECTOR_FILE_RING_APART : LKI_VECTOR_FILE_RING;
+    self->own      = apart ? self->ring : 0;
+    uint32_t count = self->ring + apart;
+    LK_TRY(lki_alloc(&self->memory, count * self->widest + LKI_STORE_ALIGN, "values on their way"));
+    uint8_t *first = self->memory;
     first += lki_round_up((uintptr_t)first, LKI_STORE_ALIGN) - (uintptr_t)first;
     for (uint32_t b = 0; b < count; b++)
-        a->buffers[b] = first + b * a->widest;
+        self->buffers[b] = first + b * self->widest;
     return LK_OK;
 }
 
 /* Adds the rank, the name of the values and some advice to the message of a disk error. */
-static lk_status explain(const lki_vector_file *a, lk_status status, const char *advice)
+static lk_status explain(const lki_vector_file *self, lk_status status, const char *advice)
 {
     lk_error error = *lk_error_last();
     if (status != LK_EIO)
         return status;
-    return lk_fail(status, "rank %u: %s: %.300s; %s", a->parallel->rank, a->what, error.message,
-                   advice);
+    return lk_fail(status, "rank %u: %s: %.300s; %s", self->parallel->rank, self->what,
+                   error.message, advice);
 }
 
-static lk_status open_parts(lki_vector_file *a, bool apart)
+static lk_status open_parts(lki_vector_file *self, bool apart)
 {
-    size_t spans = a->parallel->layout->span_count;
-    LK_TRY(LKI_NEW(&a->chunk_of, spans, "chunks of a file"));
-    LK_TRY(LKI_NEW(&a->at, spans, "chunks of a file"));
-    (void)cut(a);
-    LK_TRY(LKI_NEW(&a->chunks, a->chunk_count, "chunks of a file"));
-    uint64_t bytes = cut(a);
-    a->here        = a->chunk_count;
-    LK_TRY(open_buffers(a, apart));
-    return explain(a, lki_store_open(&a->store, a->parallel->offload.folder, bytes),
+    size_t spans = self->parallel->layout->span_count;
+    LK_TRY(LKI_NEW(&self->chunk_of, spans, "chunks of a file"));
+    LK_TRY(LKI_NEW(&self->at, spans, "chunks of a file"));
+    (void)cut(self);
+    LK_TRY(LKI_NEW(&self->chunks, self->chunk_count, "chunks of a file"));
+    uint64_t bytes = cut(self);
+    self->here     = self->chunk_count;
+    LK_TRY(open_buffers(self, apart));
+    return explain(self, lki_store_open(&self->store, self->parallel->offload.folder, bytes),
                    "make room there for every rank's part, or choose another directory");
 }
 
 lk_status lki_vector_file_open(lki_vector_file **out, lk_parallel *parallel, const char *what,
                                uint32_t columns, bool apart)
 {
-    lki_vector_file *a = NULL;
+    lki_vector_file *self = NULL;
     *out         = NULL;
     if (columns == 0 || parallel->owned.count == 0)
         return LK_OK;
-    LK_TRY(LKI_NEW(&a, 1, what));
-    a->parallel      = parallel;
-    a->what          = what;
-    a->columns       = columns;
-    lk_status status = open_parts(a, apart);
+    LK_TRY(LKI_NEW(&self, 1, what));
+    self->parallel   = parallel;
+    self->what       = what;
+    self->columns    = columns;
+    lk_status status = open_parts(self, apart);
     if (status == LK_OK)
-        *out = a;
+        *out = self;
     else
-        lki_vector_file_close(a);
+        lki_vector_file_close(self);
     return status;
 }
 
-void lki_vector_file_close(lki_vector_file *a)
+void lki_vector_file_close(lki_vector_file *self)
 {
-    if (a == NULL)
+    if (self == NULL)
         return;
-    lki_store_free(a->store); /* freed before the buffers, which may still be in use */
-    lki_free(a->memory);
-    lki_free(a->chunks);
-    lki_free(a->chunk_of);
-    lki_free(a->at);
-    lki_free(a);
+    lki_store_free(self->store); /* freed before the buffers, which may still be in use */
+    lki_free(self->memory);
+    lki_free(self->chunks);
+    lki_free(self->chunk_of);
+    lki_free(self->at);
+    lki_free(self);
 }
 
 size_t lki_vector_file_memory(const lk_parallel *parallel, uint32_t columns, bool apart)
@@ -161,38 +161,38 @@ size_t lki_vector_file_memory(const lk_parallel *parallel, uint32_t columns, boo
 
 /* ---- Transfers of chunks ------------------------------------------------------------------- */
 
-static uint32_t slot_of(const lki_vector_file *a, size_t k)
+static uint32_t slot_of(const lki_vector_file *self, size_t k)
 {
-    return (uint32_t)(k % a->ring);
+    return (uint32_t)(k % self->ring);
 }
 
-static lk_status wait_for(lki_vector_file *a, uint32_t slot)
+static lk_status wait_for(lki_vector_file *self, uint32_t slot)
 {
     double    asked  = lki_seconds();
-    lk_status status = lki_store_wait(a->store, slot);
-    a->stalled += lki_seconds() - asked;
-    return explain(a, status,
+    lk_status status = lki_store_wait(self->store, slot);
+    self->stalled += lki_seconds() - asked;
+    return explain(self, status,
                    "go on from the last checkpoint, with another directory or all in memory");
 }
 
 /* Starts a read after the buffer's last transfer is complete. */
-static lk_status begin_read(lki_vector_file *a, size_t k, uint32_t slot)
+static lk_status begin_read(lki_vector_file *self, size_t k, uint32_t slot)
 {
-    const lki_chunk *c = &a->chunks[k];
-    LK_TRY(wait_for(a, slot));
+    const lki_chunk *c = &self->chunks[k];
+    LK_TRY(wait_for(self, slot));
     if (c->written)
-        lki_store_start(a->store, slot, false, a->buffers[slot], c->bytes, c->offset);
+        lki_store_start(self->store, slot, false, self->buffers[slot], c->bytes, c->offset);
     else
-        memset(a->buffers[slot], 0, c->bytes);
+        memset(self->buffers[slot], 0, c->bytes);
     return LK_OK;
 }
 
-static lk_status end_read(lki_vector_file *a, size_t k, uint32_t slot)
+static lk_status end_read(lki_vector_file *self, size_t k, uint32_t slot)
 {
-    const lk_parallel *parallel = a->parallel;
-    const lki_chunk   *c        = &a->chunks[k];
-    LK_TRY(wait_for(a, slot));
-    if (!c->written || lki_xxh3(a->buffers[slot], c->bytes) == c->hash)
+    const lk_parallel *parallel = self->parallel;
+    const lki_chunk   *c        = &self->chunks[k];
+    LK_TRY(wait_for(self, slot));
+    if (!c->written || lki_xxh3(self->buffers[slot], c->bytes) == c->hash)
         return LK_OK;
     uint32_t    from = span_at(parallel, c->first)->param;
     uint32_t    to   = span_at(parallel, c->end - 1)->param;
@@ -201,100 +201,101 @@ static lk_status end_read(lki_vector_file *a, size_t k, uint32_t slot)
                    "rank %u: %s in '%s', bytes %" PRIu64 " to %" PRIu64 " (of '%.60s%s%.60s'), is "
                    "not what was written: the disk is faulty, or something else wrote there; go on "
                    "from the last checkpoint",
-                   parallel->rank, a->what, parallel->offload.folder, c->offset,
+                   parallel->rank, self->what, parallel->offload.folder, c->offset,
                    c->offset + c->bytes, parallel->layout->params[from].name,
                    from == to ? "" : "' to '", last);
 }
 
-static void begin_write(lki_vector_file *a, size_t k, uint32_t slot)
+static void begin_write(lki_vector_file *self, size_t k, uint32_t slot)
 {
-    lki_chunk *c = &a->chunks[k];
-    c->hash      = lki_xxh3(a->buffers[slot], c->bytes);
+    lki_chunk *c = &self->chunks[k];
+    c->hash      = lki_xxh3(self->buffers[slot], c->bytes);
     c->written   = true;
-    lki_store_start(a->store, slot, true, a->buffers[slot], c->bytes, c->offset);
+    lki_store_start(self->store, slot, true, self->buffers[slot], c->bytes, c->offset);
 }
 
-lk_status lki_vector_file_begin_read(lki_vector_file *a, size_t k)
+lk_status lki_vector_file_begin_read(lki_vector_file *self, size_t k)
 {
-    return begin_read(a, k, slot_of(a, k));
+    return begin_read(self, k, slot_of(self, k));
 }
 
-bool lki_vector_file_is_read(lki_vector_file *a, size_t k)
+bool lki_vector_file_is_read(lki_vector_file *self, size_t k)
 {
-    return lki_store_test(a->store, slot_of(a, k));
+    return lki_store_test(self->store, slot_of(self, k));
 }
 
-lk_status lki_vector_file_end_read(lki_vector_file *a, size_t k)
+lk_status lki_vector_file_end_read(lki_vector_file *self, size_t k)
 {
-    return end_read(a, k, slot_of(a, k));
+    return end_read(self, k, slot_of(self, k));
 }
 
-void lki_vector_file_begin_write(lki_vector_file *a, size_t k)
+void lki_vector_file_begin_write(lki_vector_file *self, size_t k)
 {
-    begin_write(a, k, slot_of(a, k));
+    begin_write(self, k, slot_of(self, k));
 }
 
-static float *find_in(const lki_vector_file *a, uint32_t slot, size_t span, uint32_t column)
+static float *find_in(const lki_vector_file *self, uint32_t slot, size_t span, uint32_t column)
 {
-    const lki_layout *layout = a->parallel->layout;
-    return (float *)(void *)a->buffers[slot] + a->at[span] +
+    const lki_layout *layout = self->parallel->layout;
+    return (float *)(void *)self->buffers[slot] + self->at[span] +
            column * lki_layout_width(layout, &layout->spans[span]);
 }
 
-float *lki_vector_file_find(const lki_vector_file *a, size_t span, uint32_t column)
+float *lki_vector_file_find(const lki_vector_file *self, size_t span, uint32_t column)
 {
-    return find_in(a, slot_of(a, a->chunk_of[span]), span, column);
+    return find_in(self, slot_of(self, self->chunk_of[span]), span, column);
 }
 
 /* ---- Single values ------------------------------------------------------------------------- */
 
-lk_status lki_vector_file_put_back(lki_vector_file *a)
+lk_status lki_vector_file_put_back(lki_vector_file *self)
 {
-    if (a->changed)
-        begin_write(a, a->here, a->own);
-    a->changed = false;
-    a->here    = a->chunk_count;
-    return wait_for(a, a->own);
+    if (self->changed)
+        begin_write(self, self->here, self->own);
+    self->changed = false;
+    self->here    = self->chunk_count;
+    return wait_for(self, self->own);
 }
 
-lk_status lki_vector_file_settle(lki_vector_file *a)
+lk_status lki_vector_file_settle(lki_vector_file *self)
 {
-    LK_TRY(lki_vector_file_put_back(a));
-    for (uint32_t slot = 0; slot < a->ring; slot++)
-        LK_TRY(wait_for(a, slot));
+    LK_TRY(lki_vector_file_put_back(self));
+    for (uint32_t slot = 0; slot < self->ring; slot++)
+        LK_TRY(wait_for(self, slot));
     return LK_OK;
 }
 
 /* Finds a span's column in the buffer for single values, after reading its chunk if necessary. */
-static lk_status reach(lki_vector_file *a, size_t span, uint32_t column, float **out)
+static lk_status reach(lki_vector_file *self, size_t span, uint32_t column, float **out)
 {
-    size_t k = a->chunk_of[span];
-    if (a->here != k) {
-        LK_TRY(lki_vector_file_put_back(a));
-        for (uint32_t slot = 0; slot < a->ring && a->own == 0; slot++)
-            LK_TRY(wait_for(a, slot)); /* an update may still be writing this chunk */
-        LK_TRY(begin_read(a, k, a->own));
-        LK_TRY(end_read(a, k, a->own));
-        a->here = k;
+    size_t k = self->chunk_of[span];
+    if (self->here != k) {
+        LK_TRY(lki_vector_file_put_back(self));
+        for (uint32_t slot = 0; slot < self->ring && self->own == 0; slot++)
+            LK_TRY(wait_for(self, slot)); /* an update may still be writing this chunk */
+        LK_TRY(begin_read(self, k, self->own));
+        LK_TRY(end_read(self, k, self->own));
+        self->here = k;
     }
-    *out = find_in(a, a->own, span, column);
+    *out = find_in(self, self->own, span, column);
     return LK_OK;
 }
 
-lk_status lki_vector_file_get(lki_vector_file *a, size_t span, uint32_t column, size_t from,
+lk_status lki_vector_file_get(lki_vector_file *self, size_t span, uint32_t column, size_t from,
                               size_t count, float *out)
 {
     float *values;
-    LK_TRY(reach(a, span, column, &values));
+    LK_TRY(reach(self, span, column, &values));
     memcpy(out, values + from, count * sizeof *out);
     return LK_OK;
 }
 
-lk_status lki_vector_file_put(lki_vector_file *a, size_t span, uint32_t column, const float *values)
+lk_status lki_vector_file_put(lki_vector_file *self, size_t span, uint32_t column,
+                              const float *values)
 {
     float *to;
-    LK_TRY(reach(a, span, column, &to));
-    memcpy(to, values, a->parallel->layout->spans[span].count * sizeof *to);
-    a->changed = true;
+    LK_TRY(reach(self, span, column, &to));
+    memcpy(to, values, self->parallel->layout->spans[span].count * sizeof *to);
+    self->changed = true;
     return LK_OK;
 }

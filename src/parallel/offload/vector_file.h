@@ -44,39 +44,39 @@ LK_NODISCARD lk_status lki_vector_file_open(lki_vector_file **out, lk_parallel *
                                             const char *what, uint32_t columns, bool apart);
 
 /* Closes the file; NULL is allowed. */
-void lki_vector_file_close(lki_vector_file *file);
+void lki_vector_file_close(lki_vector_file *self);
 
 /* Starts to read chunk k into buffer k mod ring.  Waits first if the buffer's last transfer is not
  * complete. */
-LK_NODISCARD lk_status lki_vector_file_begin_read(lki_vector_file *file, size_t k);
+LK_NODISCARD lk_status lki_vector_file_begin_read(lki_vector_file *self, size_t k);
 
 /* Returns true if the read of chunk k is complete. */
-bool lki_vector_file_is_read(lki_vector_file *file, size_t k);
+bool lki_vector_file_is_read(lki_vector_file *self, size_t k);
 
 /* Waits for the read of chunk k, and compares its hash with the hash of the values that were
  * written. */
-LK_NODISCARD lk_status lki_vector_file_end_read(lki_vector_file *file, size_t k);
+LK_NODISCARD lk_status lki_vector_file_end_read(lki_vector_file *self, size_t k);
 
 /* Starts to write chunk k from its buffer. */
-void lki_vector_file_begin_write(lki_vector_file *file, size_t k);
+void lki_vector_file_begin_write(lki_vector_file *self, size_t k);
 
 /* Returns a column of a span, given by its number in the layout.  The span's chunk must be in
  * memory. */
-float *lki_vector_file_find(const lki_vector_file *file, size_t span, uint32_t column);
+float *lki_vector_file_find(const lki_vector_file *self, size_t span, uint32_t column);
 
 /* Copies elements [from, from + count) of a span's column from its chunk, which is read first if
  * necessary. */
-LK_NODISCARD lk_status lki_vector_file_get(lki_vector_file *file, size_t span, uint32_t column,
+LK_NODISCARD lk_status lki_vector_file_get(lki_vector_file *self, size_t span, uint32_t column,
                                            size_t from, size_t count, float *out);
 
 /* Copies all elements of a span's column to its chunk, which is read first if necessary. */
-LK_NODISCARD lk_status lki_vector_file_put(lki_vector_file *file, size_t span, uint32_t column,
+LK_NODISCARD lk_status lki_vector_file_put(lki_vector_file *self, size_t span, uint32_t column,
                                            const float *values);
 
 /* Writes the chunk that lki_vector_file_put() has changed, and waits. */
-LK_NODISCARD lk_status lki_vector_file_put_back(lki_vector_file *file);
+LK_NODISCARD lk_status lki_vector_file_put_back(lki_vector_file *self);
 
 /* Writes the chunk that lki_vector_file_put() has changed, and waits for all transfers. */
-LK_NODISCARD lk_status lki_vector_file_settle(lki_vector_file *file);
+LK_NODISCARD lk_status lki_vector_file_settle(lki_vector_file *self);
 
 #endif
