@@ -96,8 +96,8 @@ typedef struct {
     void (*pack_wide_b)(bool transposed, size_t n, size_t k, const void *b, size_t ldb, float *to);
 
     /* Computes some thousands of independent steps of chains in registers, with numbers near `x`,
-     * which is in [0, 1].  Adds a non-negative number to *sink, and returns the number of
-     * operations. */
+     * which is in [0.5, 1], so that no sum becomes subnormal.  Adds a non-negative number to *sink,
+     * and returns the number of operations. */
     uint64_t (*multiply_adds)(float x, float *sink);
 } lki_gemm_kernels;
 
