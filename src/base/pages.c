@@ -2,10 +2,10 @@
  *
  * If shared memory runs out, the kernel kills a process instead of refusing a page.  The size is
  * therefore first compared with the memory that is available in the machine and in the control
- * group.  Then all ranks allocate the pages of their parts in parallel.  The allocation takes most
- * of the time of creating an arena.
+ * group.  Then all processes allocate the pages of their parts in parallel.  The allocation takes
+ * most of the time of creating an arena.
  */
-#include "comm/group/pages.h"
+#include "base/pages.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -114,8 +114,7 @@ void lki_pages_map(void *memory, size_t bytes)
     (void)populate(memory, bytes);
 }
 
-/* Returns the offset at which a part starts.  Large parts start at a huge page, as in
- * lki_numa_spread(). */
+/* Returns the offset at which a part starts.  Large parts start at a huge page. */
 static size_t border(size_t bytes, uint32_t part, uint32_t parts)
 {
     size_t each = bytes / parts, page = each >= HUGE_PAGE ? HUGE_PAGE : PAGE;
@@ -134,23 +133,23 @@ static void populate_part(void *context, size_t index, uint32_t thread)
 }
 
 /* Returns the number of threads that allocate pages.  It is limited by the number of bytes and by
- * this rank's share of the available cores. */
-static uint32_t threads_for(const lk_comm *comm, size_t bytes)
+ * the share of the available cores. */
+static uint32_t threads_for(uint32_t parts, size_t bytes)
 {
     cpu_set_t cpus;
     bool      known = sched_getaffinity(0, sizeof cpus, &cpus) == 0;
-    size_t    cores = known ? (size_t)CPU_COUNT(&cpus) / comm->size : 1;
+    size_t    cores = known ? (size_t)CPU_COUNT(&cpus) / parts : 1;
     return (uint32_t)lki_max(1, lki_min(lki_min(cores, THREADS_MAX), bytes / THREAD_BYTES));
 }
 
-lk_status lki_pages_fill(const lk_comm *comm, const char *name, void *memory, size_t bytes)
+lk_status lki_pages_fill(uint32_t part, uint32_t parts, const char *name, void *memory,
+                         size_t bytes)
 {
-    size_t    first = border(bytes, comm->rank, comm->size);
-    size_t    end   = border(bytes, comm->rank + 1, comm->size);
+    size_t    first = border(bytes, part, parts), end = border(bytes, part + 1, parts);
     pages     mine  = { .memory = (char *)memory + first, .bytes = end - first };
     lki_pool *pool  = NULL;
 
-    mine.parts = threads_for(comm, mine.bytes);
+    mine.parts = threads_for(parts, mine.bytes);
     if (mine.parts > 1 && lki_pool_open(&pool, mine.parts) != LK_OK)
         mine.parts = 1; /* without further threads this thread does all the work */
     lki_pool_each(pool, populate_part, &mine);

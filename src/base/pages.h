@@ -1,8 +1,8 @@
-/* comm/group/pages.h -- allocating the pages of memory that the ranks of a host share. */
-#ifndef LKI_COMM_GROUP_PAGES_H
-#define LKI_COMM_GROUP_PAGES_H
+/* base/pages.h -- allocating the pages of memory that processes share. */
+#ifndef LKI_BASE_PAGES_H
+#define LKI_BASE_PAGES_H
 
-#include "comm/group/group.h"
+#include "base/status.h"
 
 /* Returns LK_ENOMEM if the machine or the control group has less than `bytes` available. */
 LK_NODISCARD lk_status lki_pages_available(const char *name, size_t bytes);
@@ -11,10 +11,11 @@ LK_NODISCARD lk_status lki_pages_available(const char *name, size_t bytes);
  * populate a part of a mapping (Linux 5.14).  Returns LK_ENOMEM if there is too little memory. */
 LK_NODISCARD lk_status lki_pages_reserve(int fd, const char *name, void *memory, size_t bytes);
 
-/* Allocates the pages of this rank's part of the memory.  The parts are equal, in order of rank.
- * Returns LK_ENOMEM if there is too little memory. */
-LK_NODISCARD lk_status lki_pages_fill(const lk_comm *comm, const char *name, void *memory,
-                                      size_t bytes);
+/* Allocates the pages of one of `parts` equal parts of the memory, with this part's share of the
+ * cores.  Each part has its own process or thread.  Returns LK_ENOMEM if there is too little
+ * memory. */
+LK_NODISCARD lk_status lki_pages_fill(uint32_t part, uint32_t parts, const char *name,
+                                      void *memory, size_t bytes);
 
 /* Enters existing pages into the page tables of this process, so that their first use causes no
  * page faults. */

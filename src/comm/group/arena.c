@@ -23,7 +23,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "comm/group/numa.h"
-#include "comm/group/pages.h"
+#include "base/pages.h"
 #include "comm/group/slot.h"
 
 enum { PATIENCE_MS = 10 };
@@ -242,7 +242,7 @@ static lk_status establish(lk_comm *comm, const char *name, size_t bytes, void *
     if (st == LK_OK)
         st = lki_agree(comm, reach(comm, name, bytes, memory, open));
     if (st == LK_OK)
-        st = lki_agree(comm, lki_pages_fill(comm, name, *memory, bytes));
+        st = lki_agree(comm, lki_pages_fill(comm->rank, comm->size, name, *memory, bytes));
     if (st == LK_OK && !comm->self->group->threads && comm->size > 1)
         lki_pages_map(*memory, bytes); /* also maps the parts of other ranks */
     if (*open >= 0 && (st != LK_OK || !may_be_entered(comm))) {
