@@ -359,13 +359,12 @@ lk_status lk_model_add(lk_value *out, lk_model *model, const lk_block_type *type
         st = plan_entry(&entry, model);
     if (st == LK_OK)
         st = reserve_entry(model, entry.block.param_count);
-    if (st != LK_OK)
-        goto undo;
-    append_entry(model, &entry);
-    *out = (lk_value)model->block_count;
-    return LK_OK;
-
-undo: /* removes the block's declarations, and its uses of earlier blocks' parameters */
+    if (st == LK_OK) {
+        append_entry(model, &entry);
+        *out = (lk_value)model->block_count;
+        return LK_OK;
+    }
+    /* remove the block's declarations, and its uses of earlier blocks' parameters */
     for (uint32_t i = 0; i < entry.block.param_count; i++)
         model->params[entry.params[i]].uses--;
     model->param_count    = param_count;

@@ -39,6 +39,19 @@ void lki_control_board_close(lki_control *control)
     lki_free(control->arenas);
 }
 
+static lk_status open_parts(lki_control *control)
+{
+    uint32_t count = control->roster.count;
+
+    LK_TRY(LKI_NEW(&control->sockets, count, "sockets to the workers"));
+    for (uint32_t i = 0; i < count; i++)
+        control->sockets[i] = -1;
+    LK_TRY(LKI_NEW(&control->asked, count, "what workers ask for"));
+    LK_TRY(LKI_NEW(&control->enters, count, "who enters"));
+    LK_TRY(LKI_NEW(&control->numbers, count, "what workers have asked for"));
+    return lki_control_board_create(control, NULL, count);
+}
+
 lk_status lki_control_create(lki_control **out, lki_roster roster)
 {
     lki_control *control;
@@ -51,25 +64,11 @@ lk_status lki_control_create(lki_control **out, lki_roster roster)
     LK_TRY(LKI_NEW(&control, 1, "control of a group"));
     control->fd     = -1;
     control->roster = roster;
-    lk_status st    = LKI_NEW(&control->sockets, roster.count, "sockets to the workers");
-    if (st != LK_OK)
-        goto fail;
-    for (uint32_t i = 0; i < roster.count; i++)
-        control->sockets[i] = -1;
-    st = LKI_NEW(&control->asked, roster.count, "what workers ask for");
+    lk_status st    = open_parts(control);
     if (st == LK_OK)
-        st = LKI_NEW(&control->enters, roster.count, "who enters");
-    if (st == LK_OK)
-        st = LKI_NEW(&control->numbers, roster.count, "what workers have asked for");
-    if (st == LK_OK)
-        st = lki_control_board_create(control, NULL, roster.count);
-    if (st != LK_OK)
-        goto fail;
-    *out = control;
-    return LK_OK;
-
-fail:
-    lki_control_free(control);
+        *out = control;
+    else
+        lki_control_free(control);
     return st;
 }
 
