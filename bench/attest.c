@@ -2,7 +2,7 @@
  *
  * Usage: attest [ROUNDS].  For each optimizer and size, one thread alternates between plain updates
  * and updates that hash the values before and after each block.  Blocks are as in a run
- * (parallel/step.c).  Prints the medians and their ratio.
+ * (parallel/core/step.c).  Prints the medians and their ratio.
  */
 #include <stdio.h>
 #include <stdlib.h>

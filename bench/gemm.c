@@ -150,7 +150,7 @@ static void run_openblas(void *self, const shape *s, bool bf16, float *result)
 static openblas *open_openblas(openblas *blas, uint32_t threads)
 {
     if (threads > 1) {
-        printf("OpenBLAS: left out, as its threads would go on spinning in everybody's turns\n");
+        printf("OpenBLAS: left out, as its threads would continue spinning in everybody's turns\n");
         return NULL;
     }
     void *library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);

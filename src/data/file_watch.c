@@ -55,7 +55,7 @@ static lk_status refuse(const lki_watched *watched, const struct stat *info)
         (void)strftime(how, sizeof how, "written at %Y-%m-%d %H:%M:%S UTC", &when);
     return lk_fail(LK_EIO,
                    "'%s' has changed since it was opened (%s): what is read from it now is "
-                   "other data; put it back and go on from the newest checkpoint, or start "
+                   "other data; put it back and continue from the newest checkpoint, or start "
                    "again",
                    watched->path, how);
 }

@@ -37,7 +37,7 @@ void lki_flight_file_deinit(lki_flight_file *file);
 LK_NODISCARD lk_status lki_flight_merge(lk_flight **out, lki_flight_file *files, size_t count,
                                         int64_t now);
 
-/* The group of an operation or a place: the world ranks of its members, if known. */
+/* A group, with the world ranks of its members as far as they are known. */
 typedef struct {
     uint64_t id, label;
     uint32_t size, member_count;

@@ -143,8 +143,8 @@ static lk_status check(const lk_launch_options *options)
                        options->nodes > 1 ? " of a job on real ones" : "");
     if (options->replacements > 0 && (options->prefix_output ||
                                       options->on_failure != LK_ON_FAILURE_CONTINUE))
-        return lk_fail(LK_EINVAL, "workers that are lost are replaced where the others go on, and "
-                                  "without prefixes to what they print");
+        return lk_fail(LK_EINVAL, "workers that are lost are replaced where the others continue, "
+                                  "and without prefixes to what they print");
     if (options->hosts_least > 0
         && !(options->host_returns && options->on_failure == LK_ON_FAILURE_CONTINUE))
         return lk_fail(LK_EINVAL, "a job can begin with %u hosts and have more later where it lets "

@@ -78,9 +78,9 @@ static void count_readers(lki_layout *layout, const lk_model *model)
     }
 }
 
-/* Returns true if value b + 1 is stored only for the next segment.  Sets *last to its last
- * reader. */
-static bool may_be_aside(const lki_layout *layout, const lk_model *model, uint32_t b,
+/* Returns true if no segment after the next one reads value b + 1.  Sets *last to the last block
+ * that reads it. */
+static bool may_be_spilled(const lki_layout *layout, const lk_model *model, uint32_t b,
                          uint32_t *last)
 {
     uint32_t segment = model->blocks[b].segment;
@@ -101,7 +101,7 @@ static void choose_aside(lki_layout *layout, const lk_model *model)
 {
     uint32_t last = 0, of = 0;
     for (uint32_t b = 0; b < model->block_count; b++) {
-        if (of == model->blocks[b].segment || !may_be_aside(layout, model, b, &last))
+        if (of == model->blocks[b].segment || !may_be_spilled(layout, model, b, &last))
             continue;
         of                          = model->blocks[b].segment;
         layout->places[b].spilled   = ++layout->spilled_count;

@@ -89,7 +89,7 @@ static bool has_failed(const lki_spill *self)
 static void fail(lki_spill *self, lk_status status)
 {
     lk_error error = *lk_error_last();
-    if (lk_fail(status, "activations: %.300s; go on from the last checkpoint, with another "
+    if (lk_fail(status, "activations: %.300s; continue from the last checkpoint, with another "
                         "directory or all in memory", error.message) != LK_OK)
         self->failure = *lk_error_last();
 }

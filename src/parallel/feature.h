@@ -1,6 +1,6 @@
 /* parallel/feature.h -- the interface of features: optional code that observes or changes a step.
  *
- * A feature is one file in features/ and one row of lki_feature_table (features/table.c).  The core
+ * A feature is one file in features/ and one row of LKI_FEATURES (features/table.h).  The core
  * walks the table and knows no row by name.  Features take effect in the order of the rows, so
  * place a new row with care and never reorder rows.
  *

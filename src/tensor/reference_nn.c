@@ -90,7 +90,8 @@ static float column_step(column_kind kind, float sum, float x, float dy, float m
     return sum;
 }
 
-/* Sums a column: eight chunks of four chains, then their trees. */
+/* Sums a column in eight chunks of rows.  The rows of a chunk are added to four sums in turn, a
+ * tree adds these, and another tree adds the chunks. */
 static float column_sum(column_kind kind, size_t rows, size_t c, const float *x, const float *dy,
                         float mean, float rstd)
 {

@@ -336,7 +336,7 @@ static inline double job_wait(job *j)
         while (read_log(j, (unsigned long)-1))
             continue;
         if (seconds_now() - j->hit_at > LIMIT_SECONDS)
-            job_fail(j, "the job goes on %d s after the blow", LIMIT_SECONDS);
+            job_fail(j, "the job continues %d s after the blow", LIMIT_SECONDS);
         nap();
     }
     taken = seconds_now() - j->hit_at;

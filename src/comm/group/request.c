@@ -427,7 +427,7 @@ lk_status lk_request_wait_for(lk_request *request, uint32_t timeout_ms)
     char text[LKI_OPERATION_BYTES];
     lki_request_text(text, request);
     return lk_fail(LK_ETIMEOUT,
-                   "%s is not complete after %u ms; it goes on, and can be waited for "
+                   "%s is not complete after %u ms; it continues, and can be waited for "
                    "again",
                    text, timeout_ms);
 }

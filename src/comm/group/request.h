@@ -56,8 +56,8 @@ struct lk_request {
     uint64_t             round, rounds;
     uint64_t             lane;   /* requests of one lane proceed one by one (lki_lane); for messages
                                   * it includes the peer and direction: see coll/send_recv.c */
-    bool                 met;    /* all fingerprints match and `plan` was called; over hosts:
-                                  * messages are being sent */
+    bool                 met;    /* one host: all fingerprints match and `plan` was called; several
+                                  * hosts: messages are being sent */
     bool                 filled; /* the first chunk was staged before publishing */
     bool                 complete;
 

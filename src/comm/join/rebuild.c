@@ -103,8 +103,8 @@ lk_status lki_rebuild_ask(int *control_fd, uint64_t *epoch, int socket, uint32_t
         waited += now - before > LATE_MS ? 0 : now - before;
         before = now;
         if (waited > (int64_t)timeout_ms + LAUNCHER_MS)
-            return lk_fail(LK_ETIMEOUT, "the launcher has not said within %lld ms who goes on; is "
-                           "it stopped?", (long long)waited);
+            return lk_fail(LK_ETIMEOUT, "the launcher has not said within %lld ms who continues; "
+                           "is it stopped?", (long long)waited);
     }
 }
 
@@ -214,11 +214,11 @@ static lk_status check(const lk_comm *failed)
         return lk_fail(LK_EINVAL, "the group has not failed");
     if (failed->self->engine != NULL)
         return lk_fail(LK_EUNSUPPORTED,
-                       "MPI cannot go on without a rank of its job: start it with "
+                       "MPI cannot continue without a rank of its job: start it with "
                        "`on_failure` continue, or again from its newest checkpoint");
     if (failed->self->socket < 0 && failed->self->group->rebuild == NULL)
-        return lk_fail(LK_EUNSUPPORTED, "nobody decides who goes on: no launcher has started this "
-                       "process, or this group has been made anew already");
+        return lk_fail(LK_EUNSUPPORTED, "nobody decides who continues: no launcher has started "
+                       "this process, or this group has been made anew already");
     return LK_OK;
 }
 

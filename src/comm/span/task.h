@@ -35,7 +35,7 @@ void lki_rooms_free(lki_rooms *rooms); /* NULL is allowed */
 
 typedef struct {
     const lki_method *method;
-    lki_problem       problem; /* all fields but `at` and `window` */
+    lki_problem       problem; /* complete, except for `at` and `window` */
     lki_wire_op       op;
     const uint32_t   *world; /* [rank of the group]: world rank */
     lki_rooms        *rooms;

@@ -105,7 +105,7 @@ static lk_status measure(const pair *p, lki_model *out)
     out->alpha = fmax(one / 2, 1e-7);
     out->beta  = fmax((large - less) / (LARGE - LESS), 1e-12);
     out->gamma = fmax(summing(p->data), out->gamma); /* received data is not in a near cache, so the
-                                                      * larger value is used */
+                                                      * slower rate is used */
     return LK_OK;
 }
 

@@ -95,7 +95,7 @@ static void kill_missing(lki_job *job, uint32_t timeout_ms)
         if (!lki_control_is_missing(job->control, rank))
             continue;
         lki_control_who(job->control, rank, who);
-        lki_job_note_loss(job, "%s has not come within %g s to go on with the others, and is "
+        lki_job_note_loss(job, "%s has not come within %g s to continue with the others, and is "
                           "killed", who, timeout_ms * 1e-3);
         worker->by_us       = true;
         worker->was_stopped = lki_job_is_stopped(job, i);
@@ -116,7 +116,7 @@ static void note_group(const lki_job *job, const lki_members *members)
         return;
     for (uint32_t rank = 0; rank < job->roster.world; rank++)
         count += lki_members_have(members, rank);
-    lki_job_note_loss(job, "the group goes on with %u of %u ranks", count, job->roster.world);
+    lki_job_note_loss(job, "the group continues with %u of %u ranks", count, job->roster.world);
 }
 
 /* Creates the control memory of the new epoch.  Returns true on success; on failure the workers
@@ -257,14 +257,14 @@ static bool refuse(lki_job *job)
     if (lki_is_foreign(job))
         lki_control_refuse(job->control, LK_EUNSUPPORTED, "another launcher (mpirun, srun, "
                            "torchrun) has started this job, and ends it when a rank fails: only "
-                           "`on_failure` continue lets the others go on");
+                           "`on_failure` continue lets the others continue");
     else if (job->options->on_failure != LK_ON_FAILURE_CONTINUE)
         lki_control_refuse(job->control, LK_EUNSUPPORTED, "this job ends at its first failure: "
-                           "start it with `on_failure` continue to go on without the "
+                           "start it with `on_failure` continue to continue without the "
                            "ranks that are lost");
     else if (job->rendezvous != NULL && job->executor->lost(job))
-        lki_control_refuse(job->control, LK_EPEER, "node 0, whose launcher decides who goes on, is "
-                           "lost: start the job again from its newest checkpoint");
+        lki_control_refuse(job->control, LK_EPEER, "node 0, whose launcher decides who continues, "
+                           "is lost: start the job again from its newest checkpoint");
     else if (!lki_rebuild_concerns(job))
         lki_control_refuse(job->control, LK_EINVAL, "the group has gone on without this host");
     else

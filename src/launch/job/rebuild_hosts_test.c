@@ -37,7 +37,7 @@ static void survivors_rebuild_after_deaths_of_ranks_and_hosts(void **state)
                 continue;
             assert_good(launch(over(2, 4), "die", places[p], victims[i]), "die", places[p],
                         victims[i]);
-            (void)snprintf(words, sizeof words, "the group goes on with %u of 4 ranks\n", left);
+            (void)snprintf(words, sizeof words, "the group continues with %u of 4 ranks\n", left);
             assert_noted(words);
             assert_noted("pid ");
             assert_noted("was killed by SIGKILL at step 12 in backward");
@@ -59,7 +59,7 @@ static void survivors_rebuild_after_deaths_at_any_moment(void **state)
     (void)state;
     for (uint32_t seed = 0; seed < (lki_thorough() ? 6 : 2); seed++) {
         assert_good(launch(over(3, 6), "storm", "", seed), "storm", "", seed);
-        assert_noted("the group goes on with 1 of 6 ranks");
+        assert_noted("the group continues with 1 of 6 ranks");
     }
 }
 
@@ -90,7 +90,7 @@ static void a_sleeping_rank_is_excluded(void **state)
 {
     (void)state;
     assert_good(launch(hurried(), "absent", "asleep", 0), "absent", "asleep", 0);
-    assert_noted("has not come within 6 s to go on with the others, and is killed");
+    assert_noted("has not come within 6 s to continue with the others, and is killed");
 }
 
 #define NAME(test) (char[]){ #test }
@@ -107,8 +107,8 @@ static void a_rank_that_has_left_is_not_awaited(void **state)
 {
     (void)state;
     assert_good(launch(over(3, 3), "leave", "", 0), "leave", "", 0);
-    assert_noted("the group goes on with 2 of 3 ranks\n"); /* the note may appear twice if the start
-                                                            * was slow */
+    /* the note may appear twice if the start was slow */
+    assert_noted("the group continues with 2 of 3 ranks\n");
     assert_null(strstr(notes, "has not come"));
 }
 
@@ -117,7 +117,7 @@ static void survivors_continue_after_a_host_is_lost(void **state)
     (void)state;
     assert_good(launch(over(3, 6), "launcher", "", 2), "launcher", "", 2);
     assert_noted("host host1 (node 1, ranks 2 to 3) is lost: its launcher was killed by SIGKILL");
-    assert_noted("the group goes on with 4 of 6 ranks");
+    assert_noted("the group continues with 4 of 6 ranks");
 
     lk_launch_result result = launch(over(3, 6), "launcher", "", 0);
     assert_true(result.failed);
@@ -171,9 +171,9 @@ static void commands_name_lost_hosts_and_ranks(void **state)
                    folder, LK_TEST_COMMAND, port, self, folder);
     (void)shell(line);
     assert_said("zero: lockstep run: note: rank 0 (host ");
-    assert_said("zero: lockstep run: note: the group goes on with 2 of 4 ranks\nzero: 0\n");
+    assert_said("zero: lockstep run: note: the group continues with 2 of 4 ranks\nzero: 0\n");
     assert_said("one: lockstep run: note: rank 3 (host ");
-    assert_said("one: lockstep run: note: the group goes on with 2 of 4 ranks\none: 0\n");
+    assert_said("one: lockstep run: note: the group continues with 2 of 4 ranks\none: 0\n");
 }
 
 int main(int argc, char **argv)

@@ -38,7 +38,7 @@ static void survivors_rebuild_after_a_death_at_each_place(void **state)
             (void)snprintf(words, sizeof words, "rank %u (pid ", victim);
             assert_noted(words);
             assert_noted("was killed by SIGKILL at step 12 in backward");
-            assert_noted("the group goes on with 3 of 4 ranks");
+            assert_noted("the group continues with 3 of 4 ranks");
         }
 }
 
@@ -51,7 +51,7 @@ static void survivors_rebuild_after_simultaneous_deaths(void **state)
         for (size_t i = p % 2; i < sizeof victims / sizeof victims[0]; i += 2)
             assert_good(launch(going_on(4), "die", places[p], victims[i]), "die", places[p],
                         victims[i]);
-    assert_noted("the group goes on with 1 of 4 ranks");
+    assert_noted("the group continues with 1 of 4 ranks");
 }
 
 static void survivors_rebuild_after_deaths_at_any_moment(void **state)
@@ -59,7 +59,7 @@ static void survivors_rebuild_after_deaths_at_any_moment(void **state)
     (void)state;
     for (uint32_t seed = 0; seed < (lki_thorough() ? 20 : 6); seed++) {
         assert_good(launch(going_on(6), "storm", "", seed), "storm", "", seed);
-        assert_noted("the group goes on with 1 of 6 ranks");
+        assert_noted("the group continues with 1 of 6 ranks");
     }
 }
 
@@ -72,7 +72,7 @@ static void killed_by_plan(char order[32], uint64_t seed)
 
     options.chaos = (lk_chaos){ seed, 500, LK_CHAOS_KILL, take_note, NULL };
     assert_good(launch(options, "endure", "", 0), "endure", "", (uint32_t)seed);
-    assert_noted("the group goes on with 1 of 4 ranks");
+    assert_noted("the group continues with 1 of 4 ranks");
     order[0] = '\0';
     for (const char *at = notes; (at = strstr(at, mark)) != NULL; at++)
         (void)snprintf(order + strlen(order), 32 - strlen(order), "%c ", at[strlen(mark)]);
@@ -119,7 +119,7 @@ static void a_sleeping_rank_is_excluded(void **state)
 {
     (void)state;
     assert_good(launch(hurried(), "absent", "asleep", 0), "absent", "asleep", 0);
-    assert_noted("has not come within 6 s to go on with the others, and is killed");
+    assert_noted("has not come within 6 s to continue with the others, and is killed");
     assert_null(strstr(notes, "SIGKILL"));
 }
 
@@ -137,7 +137,7 @@ static void a_rank_that_has_left_is_not_awaited(void **state)
 {
     (void)state;
     assert_good(launch(going_on(3), "leave", "", 0), "leave", "", 0);
-    assert_string_equal(notes, "the group goes on with 2 of 3 ranks\n");
+    assert_string_equal(notes, "the group continues with 2 of 3 ranks\n");
 }
 
 static void wrong_calls_are_refused(void **state)
@@ -239,7 +239,7 @@ static void the_command_names_the_lost_rank(void **state)
                    "2>&1", LK_TEST_COMMAND, self);
     assert_int_equal(shell(line), 0);
     assert_said("lockstep run: note: rank 1 (pid ");
-    assert_said("lockstep run: note: the group goes on with 3 of 4 ranks\n");
+    assert_said("lockstep run: note: the group continues with 3 of 4 ranks\n");
 }
 
 int main(int argc, char **argv)

@@ -63,10 +63,10 @@ static void replace(lki_job *job, uint32_t i)
     job->workers[i].given_up = true;
     if (job->replaced > job->options->replacements)
         lki_job_note(job, "rank %u is not replaced any more, since the last %u in a row did not "
-                     "get in or were lost at once; the others go on", lki_rank_of_worker(job, i),
+                     "get in or were lost at once; the others continue", lki_rank_of_worker(job, i),
                      job->options->replacements);
     else
-        lki_job_note(job, "rank %u is not replaced: %s; the others go on",
+        lki_job_note(job, "rank %u is not replaced: %s; the others continue",
                      lki_rank_of_worker(job, i), lk_error_last()->message);
 }
 

@@ -163,7 +163,7 @@ void lki_job_lose(const lki_job *job, uint32_t i)
         say(line, sizeof line, "was stopped (by SIGSTOP or a debugger) %s, was waited for in vain "
             "and killed", view.place);
     } else if (missed) {
-        say(line, sizeof line, "did not go on with the others %s, and was killed", view.place);
+        say(line, sizeof line, "did not continue with the others %s, and was killed", view.place);
     } else {
         say(line, sizeof line, "was killed by ");
         say_signal(line, sizeof line, worker->signal);

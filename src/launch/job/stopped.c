@@ -102,7 +102,7 @@ static void say(lki_job *job, uint32_t i)
 
     lki_control_who(job->control, lki_rank_of_worker(job, i), who);
     lki_job_note(job, "%s has been stopped (by SIGSTOP or a debugger) for %g s, and nobody else is "
-                 "left to go on: kill -CONT %ld lets it run, kill -KILL %ld ends the job", who,
+                 "left to continue: kill -CONT %ld lets it run, kill -KILL %ld ends the job", who,
                  lki_timeout_seconds(job), pid, pid);
 }
 

@@ -253,7 +253,7 @@ static lk_status mourn(lki_job *job, int32_t pid, const siginfo_t *info, uint64_
         (void)snprintf(of, sizeof of, "of host %s (node %u, ", lki_nodes_self(job)->host,
                        lki_rendezvous_self(job->rendezvous));
     (void)snprintf(text, sizeof text, "the coordinator %spid %d) %s; another takes over, and the "
-                   "workers go on", of, pid, how);
+                   "workers continue", of, pid, how);
     job->executor->note(job, false, text);
     return LK_OK;
 }

@@ -219,20 +219,20 @@ typedef struct {
 
 static const expected jobs[] = {
     { "die", "collective", 2, 0, 1, 0,
-      { "was killed by SIGKILL at step 12 in backward", "the group goes on with 2 of 3 ranks" } },
+      { "was killed by SIGKILL at step 12 in backward", "the group continues with 2 of 3 ranks" } },
     { "die", "answered", 4, 0, 1, 0,
-      { "was killed by SIGKILL at step 12 in backward", "the group goes on with 2 of 3 ranks" } },
+      { "was killed by SIGKILL at step 12 in backward", "the group continues with 2 of 3 ranks" } },
     { "replace", "", 0, 3, 1, 0,
-      { "the group goes on with 2 of 3 ranks", "the group goes on with 3 of 3 ranks" } },
-    { "stop", "", 0, 0, 1, 75, { "rank 1 (pid ", "the group goes on with 2 of 3 ranks" } },
-    { "end", "", 0, 0, 1, 3, { "the group goes on with 2 of 3 ranks" } },
+      { "the group continues with 2 of 3 ranks", "the group continues with 3 of 3 ranks" } },
+    { "stop", "", 0, 0, 1, 75, { "rank 1 (pid ", "the group continues with 2 of 3 ranks" } },
+    { "end", "", 0, 0, 1, 3, { "the group continues with 2 of 3 ranks" } },
     { "die", "collective", 2, 0, 2, 0, /* of 0 | 1 2 */
-      { "was killed by SIGKILL at step 12 in backward", "the group goes on with 2 of 3 ranks" } },
+      { "was killed by SIGKILL at step 12 in backward", "the group continues with 2 of 3 ranks" } },
     { "die", "answered", 1, 0, 2, 0, /* host 0 has no rank left, and still decides */
-      { "was killed by SIGKILL at step 12 in backward", "the group goes on with 2 of 3 ranks" } },
+      { "was killed by SIGKILL at step 12 in backward", "the group continues with 2 of 3 ranks" } },
     { "replace", "", 0, 3, 2, 0,
-      { "the group goes on with 2 of 3 ranks", "the group goes on with 3 of 3 ranks" } },
-    { "stop", "", 0, 0, 2, 75, { "rank 1 (host ", "the group goes on with 2 of 3 ranks" } },
+      { "the group continues with 2 of 3 ranks", "the group continues with 3 of 3 ranks" } },
+    { "stop", "", 0, 0, 2, 75, { "rank 1 (host ", "the group continues with 2 of 3 ranks" } },
 };
 enum { JOBS = sizeof jobs / sizeof jobs[0] };
 
@@ -315,7 +315,7 @@ static void check_inactive_coordinator(int number, const char *how)
 
     job_timeout_ms = LKI_SANITIZED ? 12000 : 8000;
     (void)snprintf(words, sizeof words, ") has %s for %g s, and is killed; another takes over, "
-                   "and the workers go on", how, job_timeout_ms / 2e3);
+                   "and the workers continue", how, job_timeout_ms / 2e3);
     plan->number = number;
     plan->last   = 40;
     run_job(&jobs[0], "stopped at call", 40);
@@ -427,7 +427,7 @@ static void stop_the_last_worker(uint32_t hosts)
     assert_good(launch(options, "alone", "", 0), "alone", "", hosts);
     assert_noted(hosts == 1 ? "rank 0 (pid " : "rank 1 (host host1, pid ");
     assert_noted(" has been stopped (by SIGSTOP or a debugger) for 6 s, and nobody else is left to "
-                 "go on: kill -CONT ");
+                 "continue: kill -CONT ");
     assert_int_equal(times_noted("stopped"), 1);
 }
 

@@ -203,7 +203,7 @@ static void a_node_reports_only_its_own_ranks(void **state)
         else
             admit(1, 0, 2, 8);
         assert_verdict(&j, 0, 1, "host h1 (node 1, ranks 1 to 2) is lost: its launcher said "
-                       "who goes on, which is not its to say");
+                       "who continues, which is not its to say");
         say(0, 0, 1);
         say(2, 0, 8);
         assert_group(2, 1, 1 | 8);
@@ -285,7 +285,7 @@ static void nodes_must_agree_on_failure_handling(void **state)
     options.goes_on                = true;
     (void)add(&j, options);
     await_error(&j, add(&j, plain(&j, 2, 1)), LK_EINVAL, "host h1 says that the job ends after a "
-                "failure, node 0 that it goes on: all nodes need the same `on_failure`");
+                "failure, node 0 that it continues: all nodes need the same `on_failure`");
     end(&j);
 }
 

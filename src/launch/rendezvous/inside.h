@@ -1,7 +1,7 @@
 /* launch/rendezvous/inside.h -- a launcher's end of the rendezvous.
  *
- * rendezvous.c opens and closes a rendezvous and handles incoming letters. talk.c answers queries
- * and sends letters.
+ * rendezvous.c opens and closes a rendezvous and handles incoming letters. reports.c answers
+ * queries and sends letters.
  */
 #ifndef LKI_LAUNCH_RENDEZVOUS_INSIDE_H
 #define LKI_LAUNCH_RENDEZVOUS_INSIDE_H
@@ -49,7 +49,7 @@ struct lki_rendezvous {
     lki_outcome       outcome; /* of this node, once finished */
 };
 
-/* Queues a letter to node 0.  If node 0 leaves too many bytes unread, node 0 is lost. */
+/* Queues a letter to node 0.  If node 0 leaves too many bytes unread, it counts as lost. */
 void lki_rendezvous_say(lki_rendezvous *r, const void *letter, size_t bytes);
 void lki_rendezvous_write(lki_rendezvous *r, const lki_letter *letter);
 

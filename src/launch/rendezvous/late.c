@@ -69,7 +69,7 @@ lk_status lki_late_check(const lki_server *server, const lki_hello_letter *hello
                        server->over       ? "is over"
                        : server->stopping ? "has been asked to stop"
                                           : "has begun, and takes hosts in only where training "
-                                          "goes on without one that it has lost (ddp, hybrid, "
+                                          "continues without one that it has lost (ddp, hybrid, "
                                           "`buddies` 2)");
     if (hello->nodes != nodes || hello->node >= (int32_t)nodes)
         return lk_fail(LK_EINVAL, "host %s says that it is node %d of %u nodes, node 0 that there "

@@ -70,7 +70,8 @@ static lk_status check_same(const lki_server *server, const lki_hello_letter *he
     if (hello->goes_on != server->options.goes_on)
         return lk_fail(LK_EINVAL, "host %s says that the job %s after a failure, node 0 that it "
                        "%s: all nodes need the same `on_failure`", hello->host,
-                       hello->goes_on ? "goes on" : "ends", hello->goes_on ? "ends" : "goes on");
+                       hello->goes_on ? "continues" : "ends",
+                       hello->goes_on ? "ends" : "continues");
     return LK_OK;
 }
 

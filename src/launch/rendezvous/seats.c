@@ -190,7 +190,7 @@ static void hear_group(lki_server *server, lki_seat_of_node *seat, const lki_gro
                   && (lki_members_have(&group->members, rank)
                       || lki_members_have(&group->entrants, rank));
     if (!server->options.goes_on || group->epoch > server->epoch || others > 0) {
-        lki_guest_fail(server, &server->guests[seat->guest], "said who goes on, which is not its "
+        lki_guest_fail(server, &server->guests[seat->guest], "said who continues, which is not its "
                        "to say");
         return;
     }

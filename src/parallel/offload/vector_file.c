@@ -172,7 +172,7 @@ static lk_status wait_for(lki_vector_file *self, uint32_t slot)
     lk_status status = lki_store_wait(self->store, slot);
     self->stalled += lki_seconds() - asked;
     return explain(self, status,
-                   "go on from the last checkpoint, with another directory or all in memory");
+                   "continue from the last checkpoint, with another directory or all in memory");
 }
 
 /* Starts a read after the buffer's last transfer is complete. */
@@ -199,8 +199,8 @@ static lk_status end_read(lki_vector_file *self, size_t k, uint32_t slot)
     const char *last = from == to ? "" : parallel->layout->params[to].name;
     return lk_fail(LK_ECORRUPT,
                    "rank %u: %s in '%s', bytes %" PRIu64 " to %" PRIu64 " (of '%.60s%s%.60s'), is "
-                   "not what was written: the disk is faulty, or something else wrote there; go on "
-                   "from the last checkpoint",
+                   "not what was written: the disk is faulty, or something else wrote there; "
+                   "continue from the last checkpoint",
                    parallel->rank, self->what, parallel->offload.folder, c->offset,
                    c->offset + c->bytes, parallel->layout->params[from].name,
                    from == to ? "" : "' to '", last);

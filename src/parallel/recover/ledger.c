@@ -38,12 +38,13 @@ lk_status lki_ledger_describe(lk_parallel *parallel, const lk_parallel_options *
     if (!ledger->kept)
         return LK_OK;
     if (options->lock_step)
-        return lk_fail(LK_EUNSUPPORTED, "virtual workers in lock step (SyncBatchNorm) cannot go on "
-                                        "in the middle of a step: start again from a checkpoint");
+        return lk_fail(LK_EUNSUPPORTED, "virtual workers in lock step (SyncBatchNorm) cannot "
+                                        "continue in the middle of a step: start again from a "
+                                        "checkpoint");
     if (!parallel->ops->survives)
         return lk_fail(LK_EUNSUPPORTED,
                        "strategy '%s' keeps gradients that die with their rank; with ddp, zero1 "
-                       "to zero3 and hybrid the others can go on in the middle of a step",
+                       "to zero3 and hybrid the others can continue in the middle of a step",
                        parallel->ops->name);
     uint32_t world  = parallel->comm == NULL ? 0 : lki_comm_world(parallel->comm);
     ledger->seats   = (uint32_t)lki_max(parallel->ranks, lki_min(world, options->virtual_workers));
@@ -70,7 +71,7 @@ lk_status lki_ledger_arena(lk_parallel *parallel, lki_ledger_arenas which, size_
     if (*kept != NULL && lk_arena_bytes(*kept) >= bytes)
         return LK_OK;
     return lk_fail(LK_EINVAL,
-                   "there is no arena '%s' of %zu bytes to go on with: the group has "
+                   "there is no arena '%s' of %zu bytes to continue with: the group has "
                    "yet to take over those of the one before, or has other options",
                    names[which], bytes);
 }

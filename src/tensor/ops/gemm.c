@@ -35,7 +35,7 @@ enum {
     /* columns of a tile if `a` is not packed; all three matrices fit into a second-level cache */
     TALL_COLUMNS  = 256,
     PACKED_ROWS   = 256,  /* rows of a tile if `a` is packed and b is read panel by panel */
-    WIDE          = 2304, /* columns of b from which b is packed instead of read in place */
+    WIDE          = 2304, /* from this many columns on, b is packed and not read in place */
     /* columns of a tile if the result is bf16; its sums fit into the buffer */
     SUM_COLUMNS   = 640,
     FEW_ROWS      = 48,   /* rows up to which b is packed panel by panel, or read in place */

@@ -154,7 +154,7 @@ lk_status lki_leave(const lki_session *s, uint64_t done, lk_train_result *result
     result->left   = true;
     result->speaks = false;
     result->steps  = done;
-    return lk_fail(LK_ESTOPPED, "rank %u left on request after step %llu, and the others go on",
+    return lk_fail(LK_ESTOPPED, "rank %u left on request after step %llu, and the others continue",
                    lk_comm_world_rank(s->comm, s->rank), (unsigned long long)done);
 }
 

@@ -348,7 +348,7 @@ static void disk_errors_end_the_run_with_a_clear_message(void **state)
         assert_int_equal(r.status[0], cases[i].status);
         if (strstr(r.message[0], cases[i].says) == NULL || strstr(r.message[0], folder) == NULL ||
             strstr(r.message[0], of[cases[i].offloaded]) == NULL ||
-            strstr(r.message[0], "go on from the last checkpoint") == NULL)
+            strstr(r.message[0], "continue from the last checkpoint") == NULL)
             fail_msg("%s", r.message[0]);
         disk.kind       = NO_FAULT;
         r.config.resume = r.config.resume_required = true;

@@ -136,8 +136,8 @@ lk_status lki_check_entrants(const lki_session *s, lk_comm *comm)
     (void)snprintf(why, sizeof why, "%s has other data than the run, and is not let in", who);
     lk_status status = lki_comm_dissolve(comm, lk_comm_world_rank(comm, odd), why);
     return !mine ? status
-                 : lk_fail(LK_EMISMATCH, "the data in '%s' are not those of the run, which goes on "
-                           "without this worker", s->config->data);
+                 : lk_fail(LK_EMISMATCH, "the data in '%s' are not those of the run, which "
+                           "continues without this worker", s->config->data);
 }
 
 /* Enters the communicator and takes over its state, except state that depends on this rank's

@@ -261,7 +261,7 @@ static lk_status check_hosts(const lki_session *s, const lk_comm *next)
 static lk_status settle_in(lki_session *s, lk_comm *next, lk_parallel **parallel,
                            lk_parallel_standing *standing)
 {
-    lk_comm_note(next, s->progress.chained + 1, "going on");
+    lk_comm_note(next, s->progress.chained + 1, "continuing");
     LK_TRY(lki_check_entrants(s, next));
     LK_TRY(lki_read_minutes(s, next));
     LK_TRY(lki_parallel_over(s, parallel, next, standing));

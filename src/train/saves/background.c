@@ -321,7 +321,7 @@ static lk_status note_failure(lki_session *session, uint64_t step)
     lki_stopping_refused(&session->progress.watch, session->config, b->step);
     session->saves->times.failed++;
     session->saves->times.stalled += b->stall;
-    lki_journal_note(session->journal, "the checkpoint of step %llu failed: %s; the run goes on, "
+    lki_journal_note(session->journal, "the checkpoint of step %llu failed: %s; the run continues, "
                      "and the next one tries again", (unsigned long long)b->step,
                      b->error.message);
     return lki_journal_saved(session->journal, step, b->step, b->stall, b->seconds,
