@@ -52,7 +52,7 @@ static lk_status add_file(lk_dataset *dataset, const char *folder, const char *n
     lk_status status = lki_map_open(&self->maps[self->count], path);
     if (status == LK_OK) {
         self->count++;
-        status = lki_data_watch(dataset, path);
+        status = lki_file_watch(dataset, path);
     }
     if (status == LK_OK)
         status = check_records(dataset, &self->maps[self->count - 1], path);

@@ -161,7 +161,7 @@ void lk_dataset_free(lk_dataset *dataset)
         return;
     if (dataset->state != NULL)
         dataset->source->close(dataset);
-    lki_data_watch_end(dataset);
+    lki_file_watch_end(dataset);
     lki_free(dataset->cumulative);
     lki_free(dataset->loss_weights);
     lki_free(dataset->pieces);

@@ -14,7 +14,7 @@
 
 #include "base/memory.h"
 
-struct lki_watched {
+struct lki_watched_file {
     char           *path;
     dev_t           device;
     ino_t           inode;
@@ -22,29 +22,29 @@ struct lki_watched {
     struct timespec written;
 };
 
-lk_status lki_data_watch(lk_dataset *dataset, const char *path)
+lk_status lki_file_watch(lk_dataset *dataset, const char *path)
 {
     struct stat info;
     if (stat(path, &info) != 0)
         return lk_fail(LK_EIO, "cannot look at '%s': %s", path, strerror(errno));
     LK_TRY(lki_reserve((void **)&dataset->watched, &dataset->watched_capacity,
                        dataset->watched_count, sizeof *dataset->watched, "the files of the data"));
-    lki_watched *watched = &dataset->watched[dataset->watched_count];
-    *watched = (lki_watched){ NULL, info.st_dev, info.st_ino, info.st_size, info.st_mtim };
+    lki_watched_file *watched = &dataset->watched[dataset->watched_count];
+    *watched = (lki_watched_file){ NULL, info.st_dev, info.st_ino, info.st_size, info.st_mtim };
     LK_TRY(LKI_NEW(&watched->path, strlen(path) + 1, "a path"));
     memcpy(watched->path, path, strlen(path) + 1);
     dataset->watched_count++;
     return LK_OK;
 }
 
-void lki_data_watch_end(lk_dataset *dataset)
+void lki_file_watch_end(lk_dataset *dataset)
 {
     for (size_t i = 0; i < dataset->watched_count; i++)
         lki_free(dataset->watched[i].path);
     lki_free(dataset->watched);
 }
 
-static lk_status refuse(const lki_watched *watched, const struct stat *info)
+static lk_status refuse(const lki_watched_file *watched, const struct stat *info)
 {
     char      how[80] = "";
     struct tm when;
@@ -63,8 +63,8 @@ static lk_status refuse(const lki_watched *watched, const struct stat *info)
 lk_status lk_dataset_check(const lk_dataset *dataset)
 {
     for (size_t i = 0; i < dataset->watched_count; i++) {
-        const lki_watched *watched = &dataset->watched[i];
-        struct stat        info;
+        const lki_watched_file *watched = &dataset->watched[i];
+        struct stat             info;
         if (stat(watched->path, &info) != 0 || info.st_ino != watched->inode ||
             info.st_dev != watched->device)
             continue;

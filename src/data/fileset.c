@@ -29,7 +29,7 @@ static lk_status add(lki_fileset *set, lk_dataset *dataset, char *path)
     lki_mapped *added = &set->at[set->count++];
     *added           = (lki_mapped){ .path = path };
     LK_TRY(lki_map_open(&added->map, path));
-    return lki_data_watch(dataset, path);
+    return lki_file_watch(dataset, path);
 }
 
 static lk_status add_copy(lki_fileset *set, lk_dataset *dataset, const char *text)

@@ -28,7 +28,7 @@ static lk_status open_files(lk_dataset *dataset, const char *rest)
             status = lki_idx_parse(&self->file[i], self->map[i].data, self->map[i].bytes,
                                    i == 0 ? 3 : 1, path[i]);
         if (status == LK_OK && self->file[i].memory == NULL) /* not inflated into a copy */
-            status = lki_data_watch(dataset, path[i]);
+            status = lki_file_watch(dataset, path[i]);
     }
     if (status == LK_OK && self->file[0].dims[0] != self->file[1].dims[0])
         status = lk_fail(LK_EFORMAT, "'%s' has %llu images, but '%s' has %llu labels", path[0],

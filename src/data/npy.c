@@ -93,7 +93,7 @@ static lk_status open_files(lk_dataset *dataset, char *const path[2])
     npy    *self = dataset->state;
     lki_npy y;
     LK_TRY(lki_map_open(&self->map[0], path[0]));
-    LK_TRY(lki_data_watch(dataset, path[0]));
+    LK_TRY(lki_file_watch(dataset, path[0]));
     LK_TRY(lki_npy_parse(&self->x, self->map[0].data, self->map[0].bytes, path[0]));
     LK_TRY(lki_map_open(&self->map[1], path[1])); /* its labels are copied */
     LK_TRY(lki_npy_parse(&y, self->map[1].data, self->map[1].bytes, path[1]));

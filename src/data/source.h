@@ -63,7 +63,7 @@ typedef struct {
     float (*blank)(const lk_dataset *dataset, uint32_t channel);
 } lki_source;
 
-typedef struct lki_watched lki_watched; /* file_watch.c */
+typedef struct lki_watched_file lki_watched_file; /* file_watch.c */
 
 /* A sample of a document: its `part`-th run of T targets. */
 typedef struct {
@@ -85,14 +85,14 @@ struct lk_dataset {
     double            *cumulative; /* inclusive prefix sums of the training samples' weights; NULL:
                                     * none */
     uint32_t          *loss_weights; /* one per sample of the files; NULL: none */
-    lki_watched       *watched;  /* files that are read through a mapping */
+    lki_watched_file  *watched;      /* files that are read through a mapping */
     size_t             watched_count, watched_capacity;
 };
 
 /* Records size and modification time of the file at `path`, which was just mapped and not read yet.
  * lk_dataset_check() reports changes. */
-LK_NODISCARD lk_status lki_data_watch(lk_dataset *dataset, const char *path);
-void                   lki_data_watch_end(lk_dataset *dataset);
+LK_NODISCARD lk_status lki_file_watch(lk_dataset *dataset, const char *path);
+void                   lki_file_watch_end(lk_dataset *dataset);
 
 extern const lki_source lki_source_text, lki_source_tokens, lki_source_shards, lki_source_idx,
     lki_source_cifar10, lki_source_npy, lki_source_tar, lki_source_docs, lki_source_stream,

@@ -106,7 +106,7 @@ static lk_status open_file(lk_dataset *dataset, size_t *bytes, const char *path)
 {
     text *self = dataset->state;
     LK_TRY(lki_map_open(&self->map, path));
-    LK_TRY(lki_data_watch(dataset, path));
+    LK_TRY(lki_file_watch(dataset, path));
     if (self->map.bytes == 0)
         return lk_fail(LK_EFORMAT, "'%s' is empty", path);
     self->bytes = self->map.data;

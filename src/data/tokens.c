@@ -43,7 +43,7 @@ static lk_status add_file(lk_dataset *dataset, const char *path)
     shard *last = &self->shards[self->count];
     LK_TRY(lki_map_open(&last->map, path));
     self->count++;
-    LK_TRY(lki_data_watch(dataset, path));
+    LK_TRY(lki_file_watch(dataset, path));
     LK_TRY(lki_tokens_parse(&last->file, last->map.data, last->map.bytes, width_of(self, path),
                             self->vocabulary, path));
     last->first     = dataset->total;
