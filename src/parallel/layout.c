@@ -274,7 +274,7 @@ static lk_status copy_owners(lki_layout *layout, const lki_deal *deal)
 {
     LK_TRY(LKI_NEW(&layout->owners, deal->count, "owners"));
     LK_TRY(LKI_NEW(&layout->owned, deal->count, "owners"));
-    LK_TRY(LKI_NEW(&layout->kept, deal->shards, "shards"));
+    LK_TRY(LKI_NEW(&layout->shard_elements, deal->shards, "shards"));
     memcpy(layout->owners, deal->owners, deal->count * sizeof *deal->owners);
     layout->owner_count = deal->count;
     layout->shards      = deal->shards;
@@ -369,7 +369,7 @@ static void count_run(void *context, const lki_param_run *s)
     size_t      width  = s->times * lki_layout_run_width(layout, s);
 
     layout->owned[s->owner] += width * lki_layout_uses(layout, s->param);
-    layout->kept[layout->owners[s->owner].shard] += width;
+    layout->shard_elements[layout->owners[s->owner].shard] += width;
 }
 
 /* ---- Spans and slices -------------------------------------------------------------------- */
@@ -394,9 +394,9 @@ static void put_spans(void *context, const lki_param_run *s)
  * order.  Spans then keep their numbers when owners change. */
 static lk_status take_turns(lki_layout *layout)
 {
-    size_t *next = NULL, *kept = NULL, before = 0;
+    size_t *next = NULL, *shard_at = NULL, before = 0;
     LK_TRY(LKI_NEW(&next, (size_t)layout->owner_count + layout->shards + 1, "turns of owners"));
-    kept = next + layout->owner_count + 1;
+    shard_at = next + layout->owner_count + 1;
     for (size_t i = 0; i < layout->span_count; i++)
         next[layout->spans[i].owner]++;
     for (uint32_t o = 0; o <= layout->owner_count; o++) {
@@ -408,8 +408,8 @@ static lk_status take_turns(lki_layout *layout)
         lki_param_span *span  = &layout->spans[i];
         uint32_t        shard = layout->owners[span->owner].shard;
         span->turn            = layout->shards == 1 ? i : next[span->owner]++;
-        span->kept            = kept[shard];
-        kept[shard] += lki_layout_width(layout, span);
+        span->shard_at        = shard_at[shard];
+        shard_at[shard] += lki_layout_width(layout, span);
     }
     lki_free(next);
     return LK_OK;
@@ -503,7 +503,7 @@ void lki_layout_free(lki_layout *layout)
                       layout->terms,       layout->term_at,   layout->term_of,
                       layout->first_piece, layout->first_use, layout->first_bucket,
                       layout->last_bucket, layout->spans,     layout->first_span,
-                      layout->buckets,     layout->owners,    layout->kept,
+                      layout->buckets,     layout->owners,    layout->shard_elements,
                       layout->owned,       layout->read_at,   layout->named };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         lki_free(parts[i]);

@@ -23,7 +23,7 @@ typedef struct {
     size_t   inside;              /* offset in its parameter */
     /* byte offset in the copy of all parameters in the type in which they are read */
     size_t   read_at;
-    size_t   kept;                /* offset in its shard's space */
+    size_t   shard_at;            /* offset in its shard's space */
     size_t   turn;                /* the span's number among all spans, in order of owner */
 } lki_param_span;
 
@@ -92,7 +92,7 @@ typedef struct {
     lki_owner        *owners;     /* [owner_count] */
     uint32_t          owner_count, shards;
     size_t           *owned; /* [owner_count]: elements of the gradient space that each owner has */
-    size_t           *kept;  /* [shards]: elements */
+    size_t           *shard_elements; /* [shards] */
 } lki_layout;
 
 /* Computes the layout.  LK_EINVAL names the parameter or term that is invalid. */

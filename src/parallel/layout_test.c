@@ -103,12 +103,12 @@ static void every_span_is_stored_once(void **state)
         for (size_t s = 0; s < layout->span_count; s++) {
             const lki_param_span *span  = &layout->spans[s];
             uint32_t              shard = layout->owners[span->owner].shard;
-            assert_int_equal(span->kept, ends[shard]);
+            assert_int_equal(span->shard_at, ends[shard]);
             ends[shard] += lki_layout_width(layout, span);
             turns += span->turn;
         }
         for (uint32_t shard = 0; shard < layout->shards; shard++) {
-            assert_int_equal(layout->kept[shard], ends[shard]);
+            assert_int_equal(layout->shard_elements[shard], ends[shard]);
             total += ends[shard];
         }
         assert_int_equal(total, layout->elements);
@@ -211,7 +211,7 @@ static void a_counted_layout_equals_a_listed_one(void **state)
         for (uint32_t o = 0; o < OWNERS_MAX; o++)
             assert_int_equal(counted->owned[o], slices[o]);
         for (uint32_t shard = 0; shard < listed->shards; shard++)
-            assert_int_equal(counted->kept[shard], listed->kept[shard]);
+            assert_int_equal(counted->shard_elements[shard], listed->shard_elements[shard]);
         lki_layout_free(counted);
         lki_layout_free(listed);
     }

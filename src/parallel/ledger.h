@@ -37,7 +37,7 @@
  * stored beside the stamp of the span, because the entry will be reused.  Attestation skips such a
  * span, because its values belong to two steps.
  *
- * Every host has its own ledger with the marks of its ranks; see accord.c.
+ * Every host has its own ledger with the marks of its ranks; see agreement.c.
  *
  * Running state is staged beside the old values, stamped and then copied.  The copy can be
  * repeated.
@@ -154,8 +154,8 @@ uint64_t lki_ledger_last(const lk_parallel *parallel, lki_tally *out);
 
 /* Finds the last step whose sums are complete on any host, and sets *last and *out as
  * lki_ledger_last() does.  A host whose ledger is older receives the other hosts' mark, so that
- * every host's ledger agrees with *out afterwards.  Collective.  Defined in accord.c. */
-LK_NODISCARD lk_status lki_ledger_accord(lk_parallel *parallel, uint64_t *last, lki_tally *out);
+ * every host's ledger agrees with *out afterwards.  Collective.  Defined in agreement.c. */
+LK_NODISCARD lk_status lki_ledger_agree(lk_parallel *parallel, uint64_t *last, lki_tally *out);
 
 /* Marks the first `steps` steps as done in the whole ledger, on a host that receives its values
  * from other hosts. */

@@ -11,7 +11,7 @@ typedef struct {
     uint32_t  born;
     bool      for_all; /* the model is sharded over all hosts of the job, including absent ones */
     uint32_t *origins; /* [hosts]: each host's number at the start of the run */
-    uint8_t  *kept;    /* [hosts][shards]: 1 if the host stores the shard */
+    uint8_t  *stored;  /* [hosts][shards]: 1 if the host stores the shard */
     uint32_t *groups;  /* [hosts]: each host's group, within which hosts exchange shards */
     uint32_t  count;   /* number of groups */
     uint32_t *givers;  /* [groups][shards]: the host that sends the shard to its group */
@@ -26,7 +26,7 @@ LK_NODISCARD lk_status lki_shard_map_open(lk_parallel               *parallel,
 void                   lki_shard_map_close(lk_parallel *parallel);
 
 /* Returns true if a host stores a shard. */
-bool     lki_keeps(const lk_parallel *parallel, uint32_t host, uint32_t shard);
+bool lki_shard_map_has(const lk_parallel *parallel, uint32_t host, uint32_t shard);
 
 /* Returns the group of a host. */
 uint32_t lki_group_of(const lk_parallel *parallel, uint32_t host);
@@ -41,7 +41,7 @@ uint32_t lki_shard_map_count(const lk_parallel *parallel, uint32_t shard);
 const uint8_t *lki_shard_map_wanted(const lk_parallel *parallel);
 
 /* Returns true if two hosts store the same shards. */
-bool lki_keep_alike(const lk_parallel *parallel, uint32_t host, uint32_t other);
+bool lki_shard_map_alike(const lk_parallel *parallel, uint32_t host, uint32_t other);
 
 /* Returns true if groups remain complete after the loss of any one host. */
 bool lki_shard_map_spare(const lk_parallel *parallel);

@@ -208,15 +208,15 @@ static inline bool lki_tends(const lk_parallel *parallel, const lki_param_span *
  * updates it. */
 static inline bool lki_owns(const lk_parallel *parallel, const lki_param_span *span)
 {
-    return lki_keeps(parallel, parallel->world.host_of[parallel->rank],
-                     parallel->layout->owners[span->owner].shard) &&
+    return lki_shard_map_has(parallel, parallel->world.host_of[parallel->rank],
+                             parallel->layout->owners[span->owner].shard) &&
            lki_tends(parallel, span);
 }
 
 /* Returns the offset of a span in the values that its owner's host stores. */
 static inline size_t lki_stored_at(const lk_parallel *parallel, const lki_param_span *span)
 {
-    return span->kept + parallel->shard_map.before[parallel->layout->owners[span->owner].shard];
+    return span->shard_at + parallel->shard_map.before[parallel->layout->owners[span->owner].shard];
 }
 
 /* Returns the parameters of one of this rank's spans.  The span's chunk must be in memory.  Defined

@@ -17,7 +17,7 @@ size_t lki_stored_most(const lk_parallel *parallel)
 {
     size_t most = 0;
     for (uint32_t shard = 0; shard < parallel->layout->shards; shard++)
-        most = lki_max(most, parallel->layout->kept[shard]);
+        most = lki_max(most, parallel->layout->shard_elements[shard]);
     return most * sizeof(float);
 }
 
@@ -31,7 +31,7 @@ static uint32_t rank_of(const lki_world *world, uint32_t number)
 }
 
 /* Returns true if a host of group `next` stores the shard. */
-static bool is_kept(const lk_parallel *parallel, const lk_comm *next, uint32_t shard)
+static bool is_stored(const lk_parallel *parallel, const lk_comm *next, uint32_t shard)
 {
     const lki_world *world = &parallel->world;
     uint32_t         last  = world->hosts;
@@ -41,7 +41,7 @@ static bool is_kept(const lk_parallel *parallel, const lk_comm *next, uint32_t s
         if (r == world->ranks || world->host_of[r] == last)
             continue;
         last = world->host_of[r];
-        if (lki_keeps(parallel, last, shard))
+        if (lki_shard_map_has(parallel, last, shard))
             return true;
     }
     return false;
@@ -50,7 +50,7 @@ static bool is_kept(const lk_parallel *parallel, const lk_comm *next, uint32_t s
 bool lki_stored_whole(const lk_parallel *parallel, const lk_comm *next)
 {
     for (uint32_t shard = 0; shard < parallel->shards; shard++)
-        if (parallel->shards > 1 && !is_kept(parallel, next, shard))
+        if (parallel->shards > 1 && !is_stored(parallel, next, shard))
             return false;
     return true;
 }

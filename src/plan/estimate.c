@@ -69,7 +69,7 @@ lk_status lki_pieces_of(const lk_train_config *c, const lk_model *model, uint32_
 
 /* Returns the number of hosts that share the optimizer state.  *params becomes true if these hosts
  * also share the parameters. */
-static uint32_t count_keepers(const lk_train_config *c, uint32_t hosts, bool *params)
+static uint32_t count_shards(const lk_train_config *c, uint32_t hosts, bool *params)
 {
     uint32_t stage  = lki_stage_of(c->strategy);
     bool     hybrid = c->strategy != NULL && strcmp(c->strategy, "hybrid") == 0;
@@ -83,7 +83,7 @@ static uint32_t count_keepers(const lk_train_config *c, uint32_t hosts, bool *pa
 static bool gathers(const lk_train_config *c, uint32_t hosts)
 {
     bool parted;
-    (void)count_keepers(c, hosts, &parted);
+    (void)count_shards(c, hosts, &parted);
     return (parted && lki_stage_of(c->strategy) == 3) || lki_in_files(c, LK_OFFLOADED_PARAMETERS);
 }
 
@@ -93,10 +93,10 @@ static bool gathers(const lk_train_config *c, uint32_t hosts)
 static size_t piece_bytes(const lk_train_config *c, uint32_t hosts)
 {
     bool     params;
-    uint32_t keepers = count_keepers(c, hosts, &params);
-    bool     states  = keepers > 1 || lki_in_files(c, LK_OFFLOADED_STATES);
-    bool     saves   = c->checkpoint != NULL;
-    bool     pieces  = params || lki_in_files(c, LK_OFFLOADED_PARAMETERS) || (states && saves);
+    uint32_t shards = count_shards(c, hosts, &params);
+    bool     states = shards > 1 || lki_in_files(c, LK_OFFLOADED_STATES);
+    bool     saves  = c->checkpoint != NULL;
+    bool     pieces = params || lki_in_files(c, LK_OFFLOADED_PARAMETERS) || (states && saves);
     return (pieces ? 2 * sizeof(float) * LK_CHECKPOINT_PIECE : 0) + (saves ? LKI_BLOCK_BYTES : 0);
 }
 
@@ -104,7 +104,7 @@ static size_t piece_bytes(const lk_train_config *c, uint32_t hosts)
 static size_t mean_bytes(const lk_train_config *c, const lk_model *model, uint32_t hosts)
 {
     bool params;
-    bool states = count_keepers(c, hosts, &params) > 1 || lki_in_files(c, LK_OFFLOADED_STATES);
+    bool states = count_shards(c, hosts, &params) > 1 || lki_in_files(c, LK_OFFLOADED_STATES);
     bool wanted = c->optimizer.ema > 0 && c->eval_weights != LK_WEIGHTS_MODEL;
     return states && wanted ? sizeof(float) * lk_model_param_elements(model) : 0;
 }
@@ -159,7 +159,7 @@ static size_t estimate_snapshot(const lk_train_config *c, const lk_model *model,
                                 size_t shard)
 {
     bool       params;
-    const bool states = count_keepers(c, hosts, &params) > 1;
+    const bool states = count_shards(c, hosts, &params) > 1;
     const bool alone  = lki_in_files(c, LK_OFFLOADED_STATES | LK_OFFLOADED_PARAMETERS) ||
                        (c->survives && c->workers > 1);
 

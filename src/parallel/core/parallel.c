@@ -397,7 +397,7 @@ static bool is_fresh(const lk_parallel *parallel)
 
 /* Copies the model to hosts that have joined the running job.  They enter between two steps, when
  * the last step is complete. */
-static lk_status bring(lk_parallel *parallel)
+static lk_status copy_to_joined(lk_parallel *parallel)
 {
     bool *fresh = NULL, any = false;
 
@@ -406,7 +406,7 @@ static lk_status bring(lk_parallel *parallel)
         fresh[host] = lki_comm_host_is_fresh(parallel->comm, host);
         any         = any || fresh[host];
     }
-    lk_status status = any ? lki_bring(parallel, fresh) : LK_OK;
+    lk_status status = any ? lki_join_copy(parallel, fresh) : LK_OK;
     lki_free(fresh);
     if (status == LK_OK && is_fresh(parallel) && parallel->local == 0)
         lki_ledger_stage(parallel);
@@ -421,11 +421,11 @@ static lk_status complete(lk_parallel *parallel, const lk_parallel *failed,
 
     *standing = (lk_parallel_standing){ .steps = 0 };
     lki_features_take_over(parallel, failed);
-    LK_TRY(lki_ledger_accord(parallel, &standing->steps, &tally));
+    LK_TRY(lki_ledger_agree(parallel, &standing->steps, &tally));
     if (is_fresh(parallel) && parallel->local == 0)
         lki_ledger_fill(parallel, standing->steps);
     standing->last = tally.result;
-    LK_TRY(bring(parallel));
+    LK_TRY(copy_to_joined(parallel));
     if (standing->steps == 0)
         LK_TRY(lk_barrier(parallel->comm));
     else

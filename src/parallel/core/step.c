@@ -372,7 +372,7 @@ static lk_status compare_hosts(const lk_parallel *parallel)
 {
     for (uint32_t host = 1; host < parallel->world.hosts; host++) {
         uint32_t first = 0;
-        while (!lki_keep_alike(parallel, first, host))
+        while (!lki_shard_map_alike(parallel, first, host))
             first++;
         if (first < host && written_by(parallel, host) != written_by(parallel, first))
             return lk_fail(LK_ECORRUPT,

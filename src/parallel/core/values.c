@@ -54,13 +54,13 @@ const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint
         return parallel->parted ? NULL : parallel->params + layout->param_at[param];
     if (parallel->shards > 1 || parallel->in_files & LK_OFFLOADED_STATES)
         return NULL;
-    return parallel->optimizer_state[which - 1] + layout->spans[layout->first_span[param]].kept;
+    return parallel->optimizer_state[which - 1] + layout->spans[layout->first_span[param]].shard_at;
 }
 
 /* Loads a value that is stored in a file.  Its hash is computed here, because the value does not
  * stay in memory. */
-static lk_status load_aside(lk_parallel *parallel, uint32_t param, uint32_t which,
-                            const float *values)
+static lk_status load_to_file(lk_parallel *parallel, uint32_t param, uint32_t which,
+                              const float *values)
 {
     const lki_layout *layout = parallel->layout;
     for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
@@ -104,7 +104,7 @@ lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which
     if (which == 0)
         LK_TRY(lki_units_settle(parallel));
     if (parallel->in_files & (which == 0 ? LK_OFFLOADED_PARAMETERS : LK_OFFLOADED_STATES))
-        LK_TRY(load_aside(parallel, param, which, values));
+        LK_TRY(load_to_file(parallel, param, which, values));
     else
         load_here(parallel, param, which, values);
     if (which == 0 && parallel->gathers)

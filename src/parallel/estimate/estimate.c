@@ -33,9 +33,9 @@ uint32_t lki_count_branches(const lk_parallel *parallel, uint32_t first, uint32_
 }
 
 /* Bytes of a shard: those of its sums, and those of its parameters times the number of sends per
- * step.  keepers: the number of hosts that store the shard. */
+ * step.  copies: the number of hosts that store the shard. */
 typedef struct {
-    uint64_t sums, params, keepers;
+    uint64_t sums, params, copies;
 } shard_bytes;
 
 typedef struct {
@@ -61,7 +61,7 @@ static void count_shards(const accounts *a)
         a->shards[layout->owners[o].shard].sums +=
             lki_rounded_bytes(a->parallel->rounded, layout->owned[o]);
     for (uint32_t shard = 0; shard < layout->shards; shard++)
-        a->shards[shard].keepers = lki_shard_map_count(a->parallel, shard);
+        a->shards[shard].copies = lki_shard_map_count(a->parallel, shard);
     if (layout->shards > 1)
         lki_layout_walk(layout, add_run, (void *)(uintptr_t)a);
 }
@@ -75,18 +75,18 @@ static void count_sent(const accounts *a, uint32_t host, lk_parallel_cost *cost)
     lki_passes         passes   = parallel->ops->passes(parallel, host);
     uint64_t           hosts    = parallel->world.hosts;
     uint64_t           states   = parallel->micro_count * parallel->state_width * sizeof(float);
-    uint64_t           kept = 0, passed = passes.branches + passes.sums;
+    uint64_t           stored = 0, passed = passes.branches + passes.sums;
 
     for (uint32_t shard = 0; shard < parallel->layout->shards; shard++) {
         const shard_bytes *s = &a->shards[shard];
-        cost->sent_gradients += lki_keeps(parallel, host, shard)
-                                    ? passed * (s->keepers - 1) * s->sums / s->keepers
+        cost->sent_gradients += lki_shard_map_has(parallel, host, shard)
+                                    ? passed * (s->copies - 1) * s->sums / s->copies
                                     : passes.branches * s->sums;
         if (lki_giver(parallel, host, shard) == host)
-            kept += s->params;
+            stored += s->params;
     }
     cost->sent_gradients += passed * (hosts - 1) * states / hosts;
-    cost->sent_params += (parallel->layout->shards - 1) * kept;
+    cost->sent_params += (parallel->layout->shards - 1) * stored;
 }
 
 /* ---- Memory ------------------------------------------------------------------------------ */
@@ -95,15 +95,15 @@ static void count_sent(const accounts *a, uint32_t host, lk_parallel_cost *cost)
 static void count_memory(lk_parallel *parallel, lk_parallel_cost *cost)
 {
     const lki_layout *layout = parallel->layout;
-    size_t            kept   = lki_stored_elements(parallel);
+    size_t            stored = lki_stored_elements(parallel);
     if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
-        cost->params = (parallel->parted ? kept : layout->elements) * sizeof(float);
+        cost->params = (parallel->parted ? stored : layout->elements) * sizeof(float);
     if (parallel->gathers)
         cost->params += lki_units_bytes(parallel) + lki_units_parcels(parallel);
     else
         cost->params += lki_reading_bytes(parallel);
     if (!(parallel->in_files & LK_OFFLOADED_STATES))
-        cost->optimizer = lk_optimizer_state_count(&parallel->optimizer) * kept * sizeof(float);
+        cost->optimizer = lk_optimizer_state_count(&parallel->optimizer) * stored * sizeof(float);
     cost->tables = lki_parallel_arena(parallel) - cost->params - cost->optimizer;
     cost->params += lki_offload_params_memory(parallel);
     cost->optimizer += lki_offload_states_memory(parallel);

@@ -62,9 +62,9 @@ typedef enum { CLAIMED = 0, TWICE, WON, DONE } standing;
 enum { VALUE_BITS = 30, NAP_NS = 20000 };
 static const double PATIENCE = 0.5; /* longest wait, as a fraction of one virtual worker's time */
 
-static uint64_t word_of(const speculation *c, standing what, uint32_t value)
+static uint64_t word_of(const speculation *self, standing what, uint32_t value)
 {
-    return c->round << 32 | (uint64_t)what << VALUE_BITS | value;
+    return self->round << 32 | (uint64_t)what << VALUE_BITS | value;
 }
 
 static standing standing_of(uint64_t word)
@@ -77,26 +77,27 @@ static uint32_t value_of(uint64_t word)
     return (uint32_t)word & ((UINT32_C(1) << VALUE_BITS) - 1);
 }
 
-static uint64_t look(const speculation *c, uint32_t leaf)
+static uint64_t look(const speculation *self, uint32_t leaf)
 {
-    return atomic_load(&c->of[leaf].word);
+    return atomic_load(&self->of[leaf].word);
 }
 
-static bool is_anybodys(const speculation *c, uint64_t word)
+static bool is_anybodys(const speculation *self, uint64_t word)
 {
-    return word >> 32 == (c->round & UINT32_MAX);
+    return word >> 32 == (self->round & UINT32_MAX);
 }
 
-static bool change(const speculation *c, uint32_t leaf, uint64_t from, uint64_t to)
+static bool change(const speculation *self, uint32_t leaf, uint64_t from, uint64_t to)
 {
-    return atomic_compare_exchange_strong(&c->of[leaf].word, &from, to);
+    return atomic_compare_exchange_strong(&self->of[leaf].word, &from, to);
 }
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
-static lk_status claims_open(lk_parallel *parallel, const lk_parallel_options *options, void **out)
+static lk_status speculation_open(lk_parallel *parallel, const lk_parallel_options *options,
+                                  void **out)
 {
-    speculation *c = NULL;
+    speculation *self = NULL;
 
     if (!options->duplicate)
         return LK_OK;
@@ -115,114 +116,115 @@ static lk_status claims_open(lk_parallel *parallel, const lk_parallel_options *o
         return lk_fail(LK_EUNSUPPORTED, "a hook is called once for each bucket of a virtual "
                                         "worker, which two ranks may compute: give hook or "
                                         "duplicate, not both");
-    LK_TRY(LKI_NEW(&c, 1, "the state of speculation"));
-    *out             = c;
-    bool full        = options->survives || parallel->leaves < 2 * parallel->ranks;
+    LK_TRY(LKI_NEW(&self, 1, "the state of speculation"));
+    *out                     = self;
+    bool full                = options->survives || parallel->leaves < 2 * parallel->ranks;
     parallel->effects.lends  = true;
     parallel->effects.spares = full ? 1 : 0;
     return LK_OK;
 }
 
-static uint64_t claims_hash(const lk_parallel_options *options)
+static uint64_t speculation_hash(const lk_parallel_options *options)
 {
     return options->duplicate;
 }
 
-static size_t claims_lay_out(lk_parallel *parallel, void *context, char *base, size_t at)
+static size_t speculation_lay_out(lk_parallel *parallel, void *context, char *base, size_t at)
 {
-    speculation *c = context;
-    c->of          = lki_carve(base, &at, parallel->leaves * sizeof *c->of);
+    speculation *self = context;
+    self->of          = lki_carve(base, &at, parallel->leaves * sizeof *self->of);
     return at;
 }
 
-static lk_status claims_attach(lk_parallel *parallel, void *context)
+static lk_status speculation_attach(lk_parallel *parallel, void *context)
 {
-    speculation *c = context;
-    LK_TRY(LKI_NEW(&c->queue, parallel->leaves, "virtual workers"));
-    return lki_alloc((void **)&c->report, parallel->report_bytes, "a report");
+    speculation *self = context;
+    LK_TRY(LKI_NEW(&self->queue, parallel->leaves, "virtual workers"));
+    return lki_alloc((void **)&self->report, parallel->report_bytes, "a report");
 }
 
-static void claims_close(void *context)
+static void speculation_close(void *context)
 {
-    speculation *c = context;
-    lki_free(c->queue);
-    lki_free(c->report);
-    lki_free(c);
+    speculation *self = context;
+    lki_free(self->queue);
+    lki_free(self->report);
+    lki_free(self);
 }
 
 /* Resets all words after a failure, on one rank of each host. */
-static void claims_take_over(lk_parallel *parallel, void *context, const void *before)
+static void speculation_take_over(lk_parallel *parallel, void *context, const void *before)
 {
-    const speculation *c = context;
+    const speculation *self = context;
     (void)before;
     for (uint32_t leaf = 0; parallel->local == 0 && leaf < parallel->leaves; leaf++)
-        atomic_store(&c->of[leaf].word, 0);
+        atomic_store(&self->of[leaf].word, 0);
 }
 
-static void claims_begin_step(lk_parallel *parallel, void *context)
+static void speculation_begin_step(lk_parallel *parallel, void *context)
 {
-    speculation *c = context;
-    c->round++;
-    c->on = c->round > 1 && !parallel->remains.there && parallel->ranks > 1;
-    if (!c->on)
+    speculation *self = context;
+    self->round++;
+    self->on = self->round > 1 && !parallel->remains.there && parallel->ranks > 1;
+    if (!self->on)
         return;
     parallel->turn.owner  = lki_feature_row(&lki_feature_speculation);
-    parallel->turn.report = c->report;
+    parallel->turn.report = self->report;
 }
 
 /* ---- Computing --------------------------------------------------------------------------- */
 
 /* Claims a virtual worker.  Returns false if another rank has claimed it already. */
-static bool take(const lk_parallel *parallel, const speculation *c, uint32_t leaf)
+static bool take(const lk_parallel *parallel, const speculation *self, uint32_t leaf)
 {
-    uint64_t word = look(c, leaf);
-    return !is_anybodys(c, word) && change(c, leaf, word, word_of(c, CLAIMED, parallel->rank));
+    uint64_t word = look(self, leaf);
+    return !is_anybodys(self, word) &&
+           change(self, leaf, word, word_of(self, CLAIMED, parallel->rank));
 }
 
-static bool is_lost(const lk_parallel *parallel, const speculation *c)
+static bool is_lost(const lk_parallel *parallel, const speculation *self)
 {
-    return c->on && standing_of(look(c, lki_leaf_now(parallel, 0))) >= WON;
+    return self->on && standing_of(look(self, lki_leaf_now(parallel, 0))) >= WON;
 }
 
-static bool claims_are_moot(lk_parallel *parallel, void *context, bool over)
+static bool speculation_is_moot(lk_parallel *parallel, void *context, bool over)
 {
     return !over && is_lost(parallel, context);
 }
 
 /* Ends the current virtual worker.  Returns true if this rank's result counts; its report is then
  * published. */
-static bool win(const lk_parallel *parallel, const speculation *c)
+static bool win(const lk_parallel *parallel, const speculation *self)
 {
     uint32_t leaf = lki_leaf_now(parallel, 0);
-    uint64_t word = look(c, leaf);
+    uint64_t word = look(self, leaf);
 
     while (standing_of(word) < WON)
-        if (change(c, leaf, word, word_of(c, WON, parallel->rank))) {
-            memcpy(lki_report_of(parallel, leaf), c->report, parallel->report_bytes);
+        if (change(self, leaf, word, word_of(self, WON, parallel->rank))) {
+            memcpy(lki_report_of(parallel, leaf), self->report, parallel->report_bytes);
             return true;
         } else
-            word = look(c, leaf);
+            word = look(self, leaf);
     return false;
 }
 
 /* Waits for a virtual worker of this rank that another rank has claimed.  When the virtual worker
  * is done, sets *there to true and *place to its buffer.  Gives up after a while, unless
  * `patient`. */
-static lk_status await_result(const lk_parallel *parallel, const speculation *c, uint32_t leaf,
+static lk_status await_result(const lk_parallel *parallel, const speculation *self, uint32_t leaf,
                               bool patient, uint32_t *place, bool *there)
 {
     static const struct timespec nap   = { .tv_nsec = NAP_NS };
     double                       begun = lki_seconds();
 
     for (;;) {
-        uint64_t word = look(c, leaf);
+        uint64_t word = look(self, leaf);
         *place        = value_of(word);
         *there        = standing_of(word) == DONE;
         if (*there)
             return LK_OK;
         if (lki_comm_has_failed(parallel->comm))
             return lki_group_failure(parallel->comm);
-        if (standing_of(word) != WON && !patient && lki_seconds() - begun > PATIENCE * c->pace)
+        if (standing_of(word) != WON && !patient && lki_seconds() - begun > PATIENCE * self->pace)
             return LK_OK;
         (void)nanosleep(&nap, NULL);
     }
@@ -240,31 +242,31 @@ static bool make(lk_parallel *parallel, uint32_t leaf)
 
 /* Begins one of this rank's virtual workers for which another rank takes too long.  Returns false
  * if no buffer is free. */
-static bool make_again(lk_parallel *parallel, speculation *c, uint32_t leaf)
+static bool make_again(lk_parallel *parallel, speculation *self, uint32_t leaf)
 {
-    uint64_t word = look(c, leaf);
+    uint64_t word = look(self, leaf);
 
     if (standing_of(word) == CLAIMED)
-        (void)change(c, leaf, word, word_of(c, TWICE, value_of(word)));
-    return parallel->ops->exchange->begin(parallel, &parallel->turn.current[0], &c->place) &&
+        (void)change(self, leaf, word, word_of(self, TWICE, value_of(word)));
+    return parallel->ops->exchange->begin(parallel, &parallel->turn.current[0], &self->place) &&
            make(parallel, leaf);
 }
 
 /* Counts the unstarted virtual workers of a rank of this host, which are at the end of its queue.
  * Sets *leaf to the last one. */
-static uint32_t left_of(const lk_parallel *parallel, const speculation *c, uint32_t rank,
+static uint32_t left_of(const lk_parallel *parallel, const speculation *self, uint32_t rank,
                         uint32_t *leaf)
 {
     lki_share share = lki_share_of(&parallel->dealing, rank);
     uint32_t  left  = 0;
 
     for (uint32_t i = 0; i < share.count; i++)
-        c->queue[i] = share.first + i;
+        self->queue[i] = share.first + i;
     if (parallel->effects.largest)
-        lki_virtual_order(c->queue, parallel->leaves, share.first, share.count);
+        lki_virtual_order(self->queue, parallel->leaves, share.first, share.count);
     for (uint32_t i = 0; i < share.count; i++)
-        if (!is_anybodys(c, look(c, c->queue[i]))) {
-            *leaf = c->queue[i];
+        if (!is_anybodys(self, look(self, self->queue[i]))) {
+            *leaf = self->queue[i];
             left++;
         }
     return left;
@@ -276,13 +278,14 @@ static bool is_here(const lk_parallel *parallel, uint32_t rank)
 }
 
 /* Finds the rank with the most unstarted virtual workers, and sets *leaf to its last one. */
-static bool find_left(const lk_parallel *parallel, const speculation *c, uint32_t *leaf)
+static bool find_left(const lk_parallel *parallel, const speculation *self, uint32_t *leaf)
 {
     uint32_t most = 0;
     for (uint32_t r = 0; r < parallel->ranks; r++) {
         uint32_t last = 0;
-        uint32_t left = r != parallel->rank && is_here(parallel, r) ? left_of(parallel, c, r, &last)
-                                                                    : 0;
+        uint32_t left = r != parallel->rank && is_here(parallel, r)
+                            ? left_of(parallel, self, r, &last)
+                            : 0;
         if (left <= most)
             continue;
         most  = left;
@@ -293,35 +296,35 @@ static bool find_left(const lk_parallel *parallel, const speculation *c, uint32_
 
 /* Finds a virtual worker that one other rank has started and no rank has finished.  Sets *leaf to
  * its number and *word to its word. */
-static bool find_begun(const lk_parallel *parallel, const speculation *c, uint32_t *leaf,
+static bool find_begun(const lk_parallel *parallel, const speculation *self, uint32_t *leaf,
                        uint64_t *word)
 {
     for (uint32_t v = 0; v < parallel->leaves; v++) {
         *leaf = v;
-        *word = look(c, v);
-        if (is_anybodys(c, *word) && standing_of(*word) == CLAIMED &&
+        *word = look(self, v);
+        if (is_anybodys(self, *word) && standing_of(*word) == CLAIMED &&
             value_of(*word) != parallel->rank)
             return true;
     }
     return false;
 }
 
-static lk_status find_work(lk_parallel *parallel, const speculation *c, bool *more)
+static lk_status find_work(lk_parallel *parallel, const speculation *self, bool *more)
 {
-    double   end = lki_seconds() + PATIENCE * c->pace;
+    double   end = lki_seconds() + PATIENCE * self->pace;
     uint32_t leaf;
     uint64_t word;
 
     for (bool over = false; !over && !*more;) {
         double left = end - lki_seconds();
-        if (find_left(parallel, c, &leaf))
-            *more = take(parallel, c, leaf) && make(parallel, leaf);
-        else if (!find_begun(parallel, c, &leaf, &word))
+        if (find_left(parallel, self, &leaf))
+            *more = take(parallel, self, leaf) && make(parallel, leaf);
+        else if (!find_begun(parallel, self, &leaf, &word))
             return LK_OK;
         else if (left > 0)
             LK_TRY(parallel->ops->exchange->watch(parallel, left, &over));
         else
-            *more = change(c, leaf, word, word_of(c, TWICE, value_of(word))) &&
+            *more = change(self, leaf, word, word_of(self, TWICE, value_of(word))) &&
                     make(parallel, leaf);
     }
     return LK_OK;
@@ -329,17 +332,17 @@ static lk_status find_work(lk_parallel *parallel, const speculation *c, bool *mo
 
 /* Chooses another rank's virtual worker and makes it the current one.  Waits until it is certain
  * whether there is one.  This rank's own virtual workers must be handed in. */
-static lk_status help(lk_parallel *parallel, speculation *c, bool *more)
+static lk_status help(lk_parallel *parallel, speculation *self, bool *more)
 {
     const lki_exchange *exchange = parallel->ops->exchange;
 
     *more = false;
-    if (parallel->turn.closing || c->pace < c->least ||
-        !exchange->begin(parallel, &parallel->turn.current[0], &c->place))
+    if (parallel->turn.closing || self->pace < self->least ||
+        !exchange->begin(parallel, &parallel->turn.current[0], &self->place))
         return LK_OK;
-    lk_status status = find_work(parallel, c, more);
+    lk_status status = find_work(parallel, self, more);
     if (!*more)
-        exchange->end(parallel, 0, c->place, false);
+        exchange->end(parallel, 0, self->place, false);
     return status;
 }
 
@@ -355,41 +358,41 @@ static void begin_other(lk_parallel *parallel)
 
 /* Waits for this rank's next virtual worker, which another rank has claimed.  Returns true if this
  * rank must compute it as well. */
-static bool take_back(lk_parallel *parallel, speculation *c)
+static bool take_back(lk_parallel *parallel, speculation *self)
 {
     uint32_t leaf = lki_leaf_now(parallel, 0), place;
     bool     there;
 
     lki_step_keep(parallel,
-                  await_result(parallel, c, leaf, parallel->turn.closing, &place, &there));
+                  await_result(parallel, self, leaf, parallel->turn.closing, &place, &there));
     if (lki_step_failed(parallel))
         return false;
     if (!there)
-        return make_again(parallel, c, leaf);
+        return make_again(parallel, self, leaf);
     lki_step_keep(parallel, parallel->ops->exchange->use(parallel, leaf, place, false));
     parallel->turn.leaf++;
     return false;
 }
 
-static bool claims_next_turn(lk_parallel *parallel, void *context)
+static bool speculation_next_turn(lk_parallel *parallel, void *context)
 {
-    speculation    *c     = context;
+    speculation    *self  = context;
     lki_turn_state *turn  = &parallel->turn;
     bool            other = false;
 
-    if (!c->on)
+    if (!self->on)
         return false;
     if (turn->kind == LKI_TURN_HELP || turn->micro > 0) {
         lki_turn_begin(parallel);
         return true;
     }
     while (!other && !lki_step_failed(parallel) && turn->leaf < lki_turns(parallel)) {
-        if (take(parallel, c, lki_leaf_now(parallel, 0)))
+        if (take(parallel, self, lki_leaf_now(parallel, 0)))
             return lki_turn_begin_own(parallel);
-        other = take_back(parallel, c);
+        other = take_back(parallel, self);
     }
     if (!other && !lki_step_failed(parallel))
-        lki_step_keep(parallel, help(parallel, c, &other));
+        lki_step_keep(parallel, help(parallel, self, &other));
     if (!other || lki_step_failed(parallel))
         return false;
     begin_other(parallel);
@@ -398,19 +401,19 @@ static bool claims_next_turn(lk_parallel *parallel, void *context)
 }
 
 /* Ends another rank's virtual worker.  If `mine`, this rank's result counts. */
-static void end_other(lk_parallel *parallel, const speculation *c, bool mine)
+static void end_other(lk_parallel *parallel, const speculation *self, bool mine)
 {
     const uint32_t leaf = lki_leaf_now(parallel, 0);
 
-    parallel->ops->exchange->end(parallel, leaf, c->place, mine);
+    parallel->ops->exchange->end(parallel, leaf, self->place, mine);
     if (mine) /* publishes the place of the gradient, which stays there */
-        atomic_store(&c->of[leaf].word, word_of(c, DONE, c->place));
+        atomic_store(&self->of[leaf].word, word_of(self, DONE, self->place));
     parallel->turn.kind = LKI_TURN_OWN;
 }
 
 /* Ends the current virtual worker.  Its report is complete and, unless it was dropped, its gradient
  * too. */
-static void end_leaf(lk_parallel *parallel, speculation *c)
+static void end_leaf(lk_parallel *parallel, speculation *self)
 {
     const uint32_t  leaf    = lki_leaf_now(parallel, 0);
     lki_turn_state *turn    = &parallel->turn;
@@ -420,41 +423,41 @@ static void end_leaf(lk_parallel *parallel, speculation *c)
 
     if (!dropped)
         lki_features_end_leaf(parallel, 0);
-    bool mine     = !dropped && !lki_step_failed(parallel) && win(parallel, c);
+    bool mine     = !dropped && !lki_step_failed(parallel) && win(parallel, self);
     turn->micro   = 0;
     turn->dropped = false;
     if (turn->kind == LKI_TURN_HELP) {
-        end_other(parallel, c, mine);
+        end_other(parallel, self, mine);
         return;
     }
-    c->pace = c->report->seconds;
+    self->pace = self->report->seconds;
     /* the other result counts only after its report is stored */
     if (!mine && !lki_step_failed(parallel))
-        lki_step_keep(parallel, await_result(parallel, c, leaf, true, &place, &there));
+        lki_step_keep(parallel, await_result(parallel, self, leaf, true, &place, &there));
     if (!lki_step_failed(parallel))
         lki_step_keep(parallel, dropped ? parallel->ops->exchange->use(parallel, leaf, place, true)
                                         : parallel->ops->end_leaf(parallel));
     turn->leaf++;
 }
 
-static void claims_end_turn(lk_parallel *parallel, void *context)
+static void speculation_end_turn(lk_parallel *parallel, void *context)
 {
-    speculation    *c    = context;
+    speculation    *self = context;
     lki_turn_state *turn = &parallel->turn;
 
     if (turn->micro + 1 == parallel->now.micros)
         lki_turn_end_terms(parallel, 0);
     turn->running = false;
-    c->report->seconds += lki_seconds() - turn->since - turn->waited;
+    self->report->seconds += lki_seconds() - turn->since - turn->waited;
     if (++turn->micro == parallel->now.micros || turn->dropped)
-        end_leaf(parallel, c);
+        end_leaf(parallel, self);
 }
 
 /* Counts the virtual workers that were computed by a rank other than their own. */
-static lk_status claims_reports(lk_parallel *parallel, void *context, lk_step_result *result)
+static lk_status speculation_reports(lk_parallel *parallel, void *context, lk_step_result *result)
 {
-    const speculation *c = context;
-    for (uint32_t v = 0; c->on && v < parallel->leaves; v++)
+    const speculation *self = context;
+    for (uint32_t v = 0; self->on && v < parallel->leaves; v++)
         result->duplicated += lki_report_of(parallel, v)->maker !=
                               lki_share_rank(&parallel->dealing, v);
     return LK_OK;
@@ -462,26 +465,26 @@ static lk_status claims_reports(lk_parallel *parallel, void *context, lk_step_re
 
 const lki_feature lki_feature_speculation = {
     .name         = "speculative duplicates",
-    .open         = claims_open,
-    .close        = claims_close,
-    .hash_options = claims_hash,
-    .lay_out      = claims_lay_out,
-    .attach       = claims_attach,
-    .take_over    = claims_take_over,
-    .begin_step   = claims_begin_step,
-    .is_moot      = claims_are_moot,
-    .next_turn    = claims_next_turn,
-    .end_turn     = claims_end_turn,
-    .reports      = claims_reports,
+    .open         = speculation_open,
+    .close        = speculation_close,
+    .hash_options = speculation_hash,
+    .lay_out      = speculation_lay_out,
+    .attach       = speculation_attach,
+    .take_over    = speculation_take_over,
+    .begin_step   = speculation_begin_step,
+    .is_moot      = speculation_is_moot,
+    .next_turn    = speculation_next_turn,
+    .end_turn     = speculation_end_turn,
+    .reports      = speculation_reports,
 };
 
 /* ---- For the room train and for tests --------------------------------------------------- */
 
 void lki_speculation_from(lk_parallel *parallel, double seconds)
 {
-    speculation *c = lki_feature_state(parallel, &lki_feature_speculation);
-    if (c != NULL)
-        c->least = seconds;
+    speculation *self = lki_feature_state(parallel, &lki_feature_speculation);
+    if (self != NULL)
+        self->least = seconds;
 }
 
 bool lki_speculation_lost(const lk_parallel *parallel)

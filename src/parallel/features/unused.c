@@ -27,7 +27,7 @@ static uint64_t *bits_of(const watch *self, lki_report *report)
     return lki_report_at(report, self->bits_at);
 }
 
-static lk_status usage_open(lk_parallel *parallel, const lk_parallel_options *options, void **out)
+static lk_status unused_open(lk_parallel *parallel, const lk_parallel_options *options, void **out)
 {
     watch *self = NULL;
 
@@ -44,12 +44,12 @@ static lk_status usage_open(lk_parallel *parallel, const lk_parallel_options *op
     return LK_OK;
 }
 
-static uint64_t usage_hash(const lk_parallel_options *options)
+static uint64_t unused_hash(const lk_parallel_options *options)
 {
     return (uint64_t)options->unused;
 }
 
-static void usage_term_asked(lk_parallel *parallel, void *context, uint32_t index, uint32_t term)
+static void unused_term_asked(lk_parallel *parallel, void *context, uint32_t index, uint32_t term)
 {
     const uint32_t param = parallel->layout->terms[term].param;
     uint64_t      *bits  = bits_of(context, lki_report_now(parallel, index));
@@ -84,7 +84,7 @@ static lk_status refused(const lk_parallel *parallel, uint32_t unused)
 }
 
 /* Combines the reports of all virtual workers.  The result is equal on all ranks. */
-static lk_status usage_reports(lk_parallel *parallel, void *context, lk_step_result *result)
+static lk_status unused_reports(lk_parallel *parallel, void *context, lk_step_result *result)
 {
     watch   *self  = context;
     uint8_t *used  = parallel->uses.now;
@@ -104,7 +104,7 @@ static lk_status usage_reports(lk_parallel *parallel, void *context, lk_step_res
                : LK_OK;
 }
 
-static void usage_after_update(lk_parallel *parallel, void *context)
+static void unused_after_update(lk_parallel *parallel, void *context)
 {
     (void)context;
     for (uint32_t p = 0; p < parallel->layout->param_count; p++)
@@ -113,12 +113,12 @@ static void usage_after_update(lk_parallel *parallel, void *context)
 
 const lki_feature lki_feature_unused = {
     .name         = "used parameters",
-    .open         = usage_open,
+    .open         = unused_open,
     .close        = lki_free,
-    .hash_options = usage_hash,
-    .term_asked   = usage_term_asked,
-    .reports      = usage_reports,
-    .after_update = usage_after_update,
+    .hash_options = unused_hash,
+    .term_asked   = unused_term_asked,
+    .reports      = unused_reports,
+    .after_update = unused_after_update,
 };
 
 /* ---- Public functions -------------------------------------------------------------------- */

@@ -55,7 +55,7 @@ size_t lki_offload_files(const lk_parallel *parallel)
 {
     size_t most = 0, columns = (parallel->in_files & LK_OFFLOADED_PARAMETERS) != 0;
     for (uint32_t s = 0; s < parallel->layout->shards; s++)
-        most = lki_max(most, parallel->layout->kept[s]);
+        most = lki_max(most, parallel->layout->shard_elements[s]);
     if (parallel->in_files & LK_OFFLOADED_STATES)
         columns += lk_optimizer_state_count(&parallel->optimizer);
     return most * columns * sizeof(float);
@@ -71,7 +71,7 @@ bool lki_offload_has(const lk_parallel *parallel, unsigned over)
 
 /* Either file may be NULL. */
 typedef struct {
-    lki_vector_file *asides[2];
+    lki_vector_file *files[2];
     bool             written[2];
 } walk;
 
@@ -79,8 +79,8 @@ static lk_status for_each(const walk *w, lk_status (*call)(lki_vector_file *file
                           size_t      k)
 {
     for (int i = 0; i < 2; i++)
-        if (w->asides[i] != NULL)
-            LK_TRY(call(w->asides[i], k));
+        if (w->files[i] != NULL)
+            LK_TRY(call(w->files[i], k));
     return LK_OK;
 }
 
@@ -93,10 +93,10 @@ static lk_status settle(lki_vector_file *file, size_t k)
 lk_status lki_offload_walk(lk_parallel *parallel, unsigned over, lki_offload_visit visit,
                            void *context)
 {
-    walk w = { .asides = { over & LKI_OVER_STATES ? parallel->offload.states : NULL,
-                           over & LKI_OVER_PARAMS ? parallel->offload.params : NULL },
+    walk w = { .files = { over & LKI_OVER_STATES ? parallel->offload.states : NULL,
+                          over & LKI_OVER_PARAMS ? parallel->offload.params : NULL },
                .written = { true, (over & LKI_OVER_CHANGES) != 0 } };
-    const lki_vector_file *any = w.asides[0] != NULL ? w.asides[0] : w.asides[1];
+    const lki_vector_file *any = w.files[0] != NULL ? w.files[0] : w.files[1];
     if (any == NULL)
         return LK_OK;
     LK_TRY(for_each(&w, settle, 0));
@@ -108,11 +108,11 @@ lk_status lki_offload_walk(lk_parallel *parallel, unsigned over, lki_offload_vis
         LK_TRY(for_each(&w, lki_vector_file_end_read, k));
         visit(context, any->chunks[k].first, any->chunks[k].end);
         for (int i = 0; i < 2; i++)
-            if (w.asides[i] != NULL && w.written[i])
-                lki_vector_file_begin_write(w.asides[i], k);
+            if (w.files[i] != NULL && w.written[i])
+                lki_vector_file_begin_write(w.files[i], k);
     }
     /* settled, so that units can be read */
-    return w.asides[1] != NULL ? lki_vector_file_settle(w.asides[1]) : LK_OK;
+    return w.files[1] != NULL ? lki_vector_file_settle(w.files[1]) : LK_OK;
 }
 
 void lki_offload_states(const lk_parallel *parallel, size_t span, float **states)

@@ -79,7 +79,7 @@ static lk_status open_parts(lki_unit_reader *self)
 lk_status lki_unit_reader_open(lki_unit_reader **out, lk_parallel *parallel)
 {
     lki_unit_reader *self = NULL;
-    *out          = NULL;
+    *out                  = NULL;
     if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
         return LK_OK;
     LK_TRY(LKI_NEW(&self, 1, "units out of files"));
@@ -204,7 +204,7 @@ lk_status lki_unit_reader_move(lki_unit_reader *self, bool wait, uint32_t *unit)
         LK_TRY(read_on(self, o, wait));
     if (!entered || o->copied < o->end)
         return LK_OK;
-    *unit    = o->unit;
+    *unit       = o->unit;
     self->first = (self->first + 1) % self->parallel->slots.slot_count;
     self->count--;
     return LK_OK;

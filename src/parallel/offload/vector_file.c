@@ -121,7 +121,7 @@ lk_status lki_vector_file_open(lki_vector_file **out, lk_parallel *parallel, con
                                uint32_t columns, bool apart)
 {
     lki_vector_file *self = NULL;
-    *out         = NULL;
+    *out                  = NULL;
     if (columns == 0 || parallel->owned.count == 0)
         return LK_OK;
     LK_TRY(LKI_NEW(&self, 1, what));
@@ -151,11 +151,11 @@ void lki_vector_file_close(lki_vector_file *self)
 size_t lki_vector_file_memory(const lk_parallel *parallel, uint32_t columns, bool apart)
 {
     const lki_layout *layout = parallel->layout;
-    size_t            spans = layout->span_count / layout->owner_count, kept = 0;
+    size_t            spans = layout->span_count / layout->owner_count, shard = 0;
     size_t            buffers = apart ? LKI_VECTOR_FILE_RING_APART + 1 : LKI_VECTOR_FILE_RING;
     for (uint32_t s = 0; s < layout->shards; s++)
-        kept = lki_max(kept, layout->kept[s]);
-    size_t each = lki_min(chunk_spans(spans) * LKI_NORM_BLOCK * parallel->world.widest, kept);
+        shard = lki_max(shard, layout->shard_elements[s]);
+    size_t each = lki_min(chunk_spans(spans) * LKI_NORM_BLOCK * parallel->world.widest, shard);
     return buffers * each * columns * sizeof(float);
 }
 

@@ -32,8 +32,8 @@ static size_t report_bytes(const lk_parallel *parallel)
 /* Sends the tally and the reports to hosts without the mark.  The reports may be in the order of an
  * earlier assignment of virtual workers.  Their order does not matter, because a decided step uses
  * only the total of all reports. */
-static lk_status hear_decision(lk_parallel *parallel, uint32_t root, bool knows, lki_tally *tally,
-                               char *room)
+static lk_status receive_decision(lk_parallel *parallel, uint32_t root, bool knows,
+                                  lki_tally *tally, char *room)
 {
     size_t bytes = report_bytes(parallel);
 
@@ -64,7 +64,7 @@ static uint32_t find_root(const uint64_t *told, uint32_t ranks, bool *differ)
     return root;
 }
 
-lk_status lki_ledger_accord(lk_parallel *parallel, uint64_t *last, lki_tally *out)
+lk_status lki_ledger_agree(lk_parallel *parallel, uint64_t *last, lki_tally *out)
 {
     uint64_t *told = NULL;
     char     *room = NULL;
@@ -82,7 +82,7 @@ lk_status lki_ledger_accord(lk_parallel *parallel, uint64_t *last, lki_tally *ou
         bool knows     = *last == told[root];
         *last          = told[root];
         parallel->step = *last - 1;
-        status         = hear_decision(parallel, root, knows, out, room);
+        status         = receive_decision(parallel, root, knows, out, room);
     }
     lki_free(told);
     lki_free(room);

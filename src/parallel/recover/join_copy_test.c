@@ -120,7 +120,7 @@ static bool restore_last_host(lk_comm *comm, void *context)
         fill(parallel, host == last);
     if (parallel->local == 0 && host == 0 && p->odd)
         parallel->params[0] += 1;
-    lk_status status = lki_bring(parallel, fresh);
+    lk_status status = lki_join_copy(parallel, fresh);
     bool      good   = status == p->status && (status != LK_OK || all_alike(parallel, p));
     if (!good)
         print_message("rank %u: %s\n", parallel->rank, lk_error_last()->message);
@@ -128,7 +128,7 @@ static bool restore_last_host(lk_comm *comm, void *context)
     return good;
 }
 
-static void all_is_brought(plot p, hosted h)
+static void all_is_copied(plot p, hosted h)
 {
     atomic_store(&damages, p.damaged);
     atomic_store(&notes, 0);
@@ -145,31 +145,33 @@ static void all_is_brought(plot p, hosted h)
 static void a_joining_host_receives_every_byte(void **state)
 {
     (void)state;
-    all_is_brought((plot){ .status = LK_OK }, (hosted){ .hosts = 2, .each = 1 });
-    all_is_brought((plot){ .status = LK_OK }, (hosted){ .hosts = 2, .each = 3, .fewer = 1 });
-    all_is_brought((plot){ .status = LK_OK }, (hosted){ .hosts = 3, .each = 2, .fewer_first = 1 });
+    all_is_copied((plot){ .status = LK_OK }, (hosted){ .hosts = 2, .each = 1 });
+    all_is_copied((plot){ .status = LK_OK }, (hosted){ .hosts = 2, .each = 3, .fewer = 1 });
+    all_is_copied((plot){ .status = LK_OK }, (hosted){ .hosts = 3, .each = 2, .fewer_first = 1 });
 }
 
 static void a_damaged_piece_is_received_from_another_host(void **state)
 {
     (void)state;
-    all_is_brought((plot){ .damaged = 1, .told = "got a damaged piece of the parameters (bytes 0 "
-                           "to 1048575) from rank 0" }, (hosted){ .hosts = 3, .each = 1 });
-    all_is_brought((plot){ .damaged = 2, .told = "" }, (hosted){ .hosts = 3, .each = 2 });
+    all_is_copied((plot){ .damaged = 1,
+                          .told    = "got a damaged piece of the parameters (bytes 0 "
+                                     "to 1048575) from rank 0" },
+                  (hosted){ .hosts = 3, .each = 1 });
+    all_is_copied((plot){ .damaged = 2, .told = "" }, (hosted){ .hosts = 3, .each = 2 });
 }
 
 static void a_host_with_other_bytes_is_detected(void **state)
 {
     (void)state;
-    all_is_brought((plot){ .odd = true, .told = "another host has other bytes" },
-                   (hosted){ .hosts = 4, .each = 1 });
+    all_is_copied((plot){ .odd = true, .told = "another host has other bytes" },
+                  (hosted){ .hosts = 4, .each = 1 });
 }
 
 static void lasting_damage_fails(void **state)
 {
     (void)state;
-    all_is_brought((plot){ .damaged = 1000, .status = LK_ECORRUPT, .told = "" },
-                   (hosted){ .hosts = 3, .each = 1 });
+    all_is_copied((plot){ .damaged = 1000, .status = LK_ECORRUPT, .told = "" },
+                  (hosted){ .hosts = 3, .each = 1 });
 }
 
 int main(void)
@@ -180,5 +182,5 @@ int main(void)
         cmocka_unit_test(a_host_with_other_bytes_is_detected),
         cmocka_unit_test(lasting_damage_fails),
     };
-    return cmocka_run_group_tests_name("parallel.recover.bring", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("parallel.recover.join_copy", tests, NULL, NULL);
 }

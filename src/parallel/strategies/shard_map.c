@@ -46,15 +46,15 @@ static uint32_t buddy_of(const lk_parallel *parallel, uint32_t shard)
 }
 
 /* Returns true if the host with this original number stores a shard. */
-static bool keeps_by_origin(const lk_parallel *parallel, uint32_t origin, uint32_t shard)
+static bool stores_by_origin(const lk_parallel *parallel, uint32_t origin, uint32_t shard)
 {
     return origin % parallel->shards == shard ||
            (has_buddies(parallel) && buddy_of(parallel, shard) == origin);
 }
 
-bool lki_keeps(const lk_parallel *parallel, uint32_t host, uint32_t shard)
+bool lki_shard_map_has(const lk_parallel *parallel, uint32_t host, uint32_t shard)
 {
-    return parallel->shard_map.kept[host * parallel->shards + shard];
+    return parallel->shard_map.stored[host * parallel->shards + shard];
 }
 
 uint32_t lki_group_of(const lk_parallel *parallel, uint32_t host)
@@ -72,7 +72,7 @@ uint32_t lki_shard_map_count(const lk_parallel *parallel, uint32_t shard)
 {
     uint32_t count = 0;
     for (uint32_t host = 0; host < parallel->world.hosts; host++)
-        count += lki_keeps(parallel, host, shard);
+        count += lki_shard_map_has(parallel, host, shard);
     return count;
 }
 
@@ -80,13 +80,13 @@ const uint8_t *lki_shard_map_wanted(const lk_parallel *parallel)
 {
     const lki_shard_map *map   = &parallel->shard_map;
     bool                 plain = !has_buddies(parallel) && map->born == parallel->world.hosts;
-    return plain || parallel->shards == 1 ? NULL : map->kept;
+    return plain || parallel->shards == 1 ? NULL : map->stored;
 }
 
-bool lki_keep_alike(const lk_parallel *parallel, uint32_t host, uint32_t other)
+bool lki_shard_map_alike(const lk_parallel *parallel, uint32_t host, uint32_t other)
 {
-    return memcmp(&parallel->shard_map.kept[host * parallel->shards],
-                  &parallel->shard_map.kept[other * parallel->shards], parallel->shards) == 0;
+    return memcmp(&parallel->shard_map.stored[host * parallel->shards],
+                  &parallel->shard_map.stored[other * parallel->shards], parallel->shards) == 0;
 }
 
 bool lki_shard_map_spare(const lk_parallel *parallel)
@@ -95,12 +95,12 @@ bool lki_shard_map_spare(const lk_parallel *parallel)
            parallel->shards == 1;
 }
 
-static size_t kept_by(const lk_parallel *parallel, uint32_t origin, uint32_t end)
+static size_t stored_by(const lk_parallel *parallel, uint32_t origin, uint32_t end)
 {
     size_t elements = 0;
     for (uint32_t shard = 0; shard < end; shard++)
-        if (keeps_by_origin(parallel, origin, shard))
-            elements += parallel->layout->kept[shard];
+        if (stores_by_origin(parallel, origin, shard))
+            elements += parallel->layout->shard_elements[shard];
     return elements;
 }
 
@@ -108,7 +108,7 @@ size_t lki_stored_elements(const lk_parallel *parallel)
 {
     size_t most = 0;
     for (uint32_t origin = 0; origin < parallel->shards; origin++)
-        most = lki_max(most, kept_by(parallel, origin, parallel->shards));
+        most = lki_max(most, stored_by(parallel, origin, parallel->shards));
     return most;
 }
 
@@ -116,8 +116,8 @@ void lki_shard_map_place(lk_parallel *parallel)
 {
     uint32_t here = parallel->world.host_of[parallel->rank];
     for (uint32_t shard = 0; shard < parallel->shards; shard++)
-        parallel->shard_map.before[shard] = kept_by(parallel, parallel->shard_map.origins[here],
-                                                    shard);
+        parallel->shard_map.before[shard] = stored_by(parallel, parallel->shard_map.origins[here],
+                                                      shard);
 }
 
 /* ---- Opening ----------------------------------------------------------------------------- */
@@ -210,7 +210,7 @@ static uint32_t find_giver(const lk_parallel *parallel, uint32_t group, uint32_t
 
     for (uint32_t host = 0; host < parallel->world.hosts; host++) {
         bool own = map->origins[host] % parallel->shards == shard;
-        if (map->groups[host] != group || !lki_keeps(parallel, host, shard))
+        if (map->groups[host] != group || !lki_shard_map_has(parallel, host, shard))
             continue;
         if (own)
             return host;
@@ -265,7 +265,8 @@ static bool is_doubled(const lk_parallel *parallel)
 {
     for (uint32_t host = 0; host < parallel->world.hosts; host++)
         for (uint32_t shard = 0; shard < parallel->shards; shard++)
-            if (lki_keeps(parallel, host, shard) && lki_giver(parallel, host, shard) != host)
+            if (lki_shard_map_has(parallel, host, shard) &&
+                lki_giver(parallel, host, shard) != host)
                 return true;
     return false;
 }
@@ -276,7 +277,7 @@ static lk_status make_room(lk_parallel *parallel)
     size_t         hosts = parallel->world.hosts;
     LK_TRY(LKI_NEW(&map->origins, hosts, "hosts"));
     LK_TRY(LKI_NEW(&map->groups, hosts, "hosts"));
-    LK_TRY(LKI_NEW(&map->kept, hosts * parallel->shards, "parts of hosts"));
+    LK_TRY(LKI_NEW(&map->stored, hosts * parallel->shards, "parts of hosts"));
     LK_TRY(LKI_NEW(&map->before, parallel->shards, "parts of hosts"));
     return LKI_NEW(&map->givers, (size_t)map->born * parallel->shards, "parts of hosts");
 }
@@ -292,11 +293,11 @@ static lk_status open_map(lk_parallel *parallel, const lki_world *first,
     LK_TRY(make_room(parallel));
     if (!find_origins(parallel, first))
         return lk_fail(LK_EPEER, "a host that was lost before the first step has no part of the "
-                       "model: it cannot come back");
+                                 "model: it cannot come back");
     for (uint32_t host = 0; host < parallel->world.hosts; host++)
         for (uint32_t shard = 0; shard < parallel->shards; shard++)
-            map->kept[host * parallel->shards + shard] = keeps_by_origin(parallel,
-                                                                         map->origins[host], shard);
+            map->stored[host * parallel->shards + shard] = stores_by_origin(
+                parallel, map->origins[host], shard);
     LK_ASSERT(parallel->shards > 0);
     parallel->shard = map->origins[parallel->world.host_of[parallel->rank]] % parallel->shards;
     find_groups(parallel, false);
@@ -335,7 +336,7 @@ lk_status lki_shard_map_open(lk_parallel *parallel, const lk_parallel_options *o
 void lki_shard_map_close(lk_parallel *parallel)
 {
     lki_free(parallel->shard_map.origins);
-    lki_free(parallel->shard_map.kept);
+    lki_free(parallel->shard_map.stored);
     lki_free(parallel->shard_map.groups);
     lki_free(parallel->shard_map.givers);
     lki_free(parallel->shard_map.before);

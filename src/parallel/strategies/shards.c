@@ -342,8 +342,8 @@ static uint32_t place_count(const lk_parallel *parallel)
 }
 
 /* Copies to `packed` the elements in [first, first + count) of a parameter that this rank provides.
- * They come from `kept` in the arena or, if `kept` is NULL, from a file. */
-static lk_status pack(lk_parallel *parallel, uint32_t param, uint32_t which, const float *kept,
+ * They come from `stored` in the arena or, if `stored` is NULL, from a file. */
+static lk_status pack(lk_parallel *parallel, uint32_t param, uint32_t which, const float *stored,
                       size_t first, size_t count, float *packed)
 {
     const lki_layout *layout = parallel->layout;
@@ -352,8 +352,8 @@ static lk_status pack(lk_parallel *parallel, uint32_t param, uint32_t which, con
         size_t                from, n = overlap(span, first, count, &from);
         if (giver_of(parallel, span) != my_place(parallel) || n == 0)
             continue;
-        if (kept != NULL)
-            memcpy(packed, kept + lki_stored_at(parallel, span) + (from - span->inside),
+        if (stored != NULL)
+            memcpy(packed, stored + lki_stored_at(parallel, span) + (from - span->inside),
                    n * sizeof *packed);
         else
             LK_TRY(lki_offload_get(parallel, i, which, from - span->inside, n, packed));
@@ -383,7 +383,7 @@ static lk_status gather_values(lk_parallel *parallel, uint32_t param, uint32_t w
 {
     const bool filed = parallel->in_files &
                        (which == 0 ? LK_OFFLOADED_PARAMETERS : LK_OFFLOADED_STATES);
-    const float      *kept   = filed        ? NULL
+    const float      *stored = filed        ? NULL
                                : which == 0 ? parallel->params
                                             : parallel->optimizer_state[which - 1];
     const lki_layout *layout = parallel->layout;
@@ -398,7 +398,7 @@ static lk_status gather_values(lk_parallel *parallel, uint32_t param, uint32_t w
         before += bytes[o];
     }
     float *mine = packed + at[my_place(parallel)] / sizeof *packed;
-    LK_TRY(pack(parallel, param, which, kept, first, count, mine));
+    LK_TRY(pack(parallel, param, which, stored, first, count, mine));
     LK_TRY(lk_all_gather_v(parallel->shards > 1 ? parallel->peers.group : parallel->comm, mine,
                            packed, bytes));
     unpack(parallel, param, packed, at, first, count, out);

@@ -103,7 +103,7 @@ static size_t owned_elements(const lk_parallel *parallel, uint32_t host, uint32_
 
     for (uint32_t o = 0; o < layout->owner_count; o++) {
         lki_owner owner = layout->owners[o];
-        if (lki_keeps(parallel, host, owner.shard) &&
+        if (lki_shard_map_has(parallel, host, owner.shard) &&
             owner.local % parallel->world.sizes[host] < locals)
             total += layout->owned[o];
     }
