@@ -61,7 +61,7 @@ void lki_find_end(lki_session *s)
     p->end   = lki_last_step(s->config, lk_dataset_describe(s->dataset), &p->ended);
     p->began = clock_of(s);
     if (p->start < p->end) /* otherwise the run is over: all steps done, or p->ended set */
-        p->ended = lki_stopping_tires(&p->watch, s->config) ? "patience" : NULL;
+        p->ended = lki_stopping_tires(&p->stopping, s->config) ? "patience" : NULL;
 }
 
 bool lki_time_is_over(const lki_session *s)
@@ -79,9 +79,9 @@ bool lki_heed_evaluation(lki_session *s, uint64_t done, double loss, double accu
     if (done < s->config->steps && !lki_is_due(s->config->eval_every, done))
         return false;
     if (p->judged != done)
-        p->judged_best = lki_stopping_see(&p->watch, s->config, done, loss, accuracy);
+        p->judged_best = lki_stopping_see(&p->stopping, s->config, done, loss, accuracy);
     p->judged = done;
-    if (done < p->end && p->ended == NULL && lki_stopping_tires(&p->watch, s->config))
+    if (done < p->end && p->ended == NULL && lki_stopping_tires(&p->stopping, s->config))
         p->ended = "patience";
     return p->judged_best;
 }

@@ -7,19 +7,19 @@
 
 lki_run_environment lki_run_environment_enter(void)
 {
-    lki_run_environment around = { .float_mode = lki_float_mode(),
-                                   .numbers    = newlocale(LC_NUMERIC_MASK, "C", NULL) };
+    lki_run_environment environment = { .float_mode = lki_float_mode(),
+                                        .numbers    = newlocale(LC_NUMERIC_MASK, "C", NULL) };
     lki_float_mode_set(LKI_FLOAT_STANDARD); /* inherited by threads that the run starts */
-    if (around.numbers != NULL)
-        around.before = uselocale(around.numbers);
-    return around;
+    if (environment.numbers != NULL)
+        environment.before = uselocale(environment.numbers);
+    return environment;
 }
 
-void lki_run_environment_leave(const lki_run_environment *around)
+void lki_run_environment_leave(const lki_run_environment *environment)
 {
-    if (around->numbers != NULL) {
-        (void)uselocale(around->before);
-        freelocale(around->numbers);
+    if (environment->numbers != NULL) {
+        (void)uselocale(environment->before);
+        freelocale(environment->numbers);
     }
-    lki_float_mode_set(around->float_mode);
+    lki_float_mode_set(environment->float_mode);
 }

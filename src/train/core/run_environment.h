@@ -1,6 +1,6 @@
 /* train/core/run_environment.h -- isolates a run from the settings of the calling thread. */
-#ifndef LKI_TRAIN_SURROUNDINGS_H
-#define LKI_TRAIN_SURROUNDINGS_H
+#ifndef LKI_TRAIN_RUN_ENVIRONMENT_H
+#define LKI_TRAIN_RUN_ENVIRONMENT_H
 
 #include <locale.h>
 #include <stdint.h>
@@ -12,6 +12,6 @@ typedef struct {
 } lki_run_environment;
 
 lki_run_environment lki_run_environment_enter(void);
-void                lki_run_environment_leave(const lki_run_environment *around);
+void                lki_run_environment_leave(const lki_run_environment *environment);
 
 #endif

@@ -25,8 +25,8 @@ typedef struct {
     uint64_t     end;            /* the last step, if nothing ends the run earlier */
     const char  *ended;          /* name of the option that ends the run; NULL: none so far */
     double       began;          /* start time of the run, by the clock of max_time_ms */
-    lki_stopping watch;          /* results of the evaluations so far */
-    uint64_t     judged;         /* step of the last evaluation that `watch` contains */
+    lki_stopping stopping;       /* results of the evaluations so far */
+    uint64_t     judged;         /* step of the last evaluation that `stopping` contains */
     bool         judged_best;    /* the evaluation of step `judged` was among the best */
     uint64_t     chained;        /* steps whose loss is in loss_chain */
     char         loss_chain[65]; /* hash over the loss_bits of all steps so far */
@@ -138,7 +138,7 @@ LK_NODISCARD lk_status lki_set_affinity(lki_session *s);
 
 /* Gives s->engine shared memory of this host for packed weights.  Collective, except if this rank
  * enters a running communicator.  Defined in shared_packs.c. */
-LK_NODISCARD lk_status lki_keep_packs(lki_session *s);
+LK_NODISCARD lk_status lki_share_packs(lki_session *s);
 
 /* ---- Introductions (introduce.c) --------------------------------------------------------- */
 

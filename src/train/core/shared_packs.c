@@ -52,7 +52,7 @@ static lk_status open_arena(const lki_session *s, size_t bytes, lk_arena **out)
     return status == LK_ENOMEM ? LK_OK : status;
 }
 
-lk_status lki_keep_packs(lki_session *s)
+lk_status lki_share_packs(lki_session *s)
 {
     lk_arena *arena = NULL;
     size_t    bytes;

@@ -74,93 +74,92 @@ lk_status lki_stopping_check(const lk_train_config *c, const lk_dataset_info *da
 /* ---- Evaluations ------------------------------------------------------------------------- */
 
 /* Updates the lowest loss.  A loss that is not finite is not an improvement. */
-static void wait_for_lower(lki_stopping *w, const lk_train_config *c, uint64_t step, double loss)
+static void wait_for_lower(lki_stopping *self, const lk_train_config *c, uint64_t step, double loss)
 {
-    bool lower = isfinite(loss) &&
-                 (w->lowest_step == 0 || loss < w->lowest - c->min_delta);
-    w->evaluations++;
-    w->stale = lower ? 0 : w->stale + 1;
+    bool lower = isfinite(loss) && (self->lowest_step == 0 || loss < self->lowest - c->min_delta);
+    self->evaluations++;
+    self->stale = lower ? 0 : self->stale + 1;
     if (!lower)
         return;
-    w->lowest      = loss;
-    w->lowest_step = step;
+    self->lowest      = loss;
+    self->lowest_step = step;
 }
 
 /* Inserts an evaluation into the list of the best.  Returns false if the evaluation is not one of
  * the best.  *last becomes the evaluation that was removed from the list, or zero. */
-static bool insert(lki_stopping *w, const lk_train_config *c, lki_best it, lki_best *last)
+static bool insert(lki_stopping *self, const lk_train_config *c, lki_best it, lki_best *last)
 {
     bool     by_accuracy = c->best_by == LK_BEST_BY_ACCURACY;
     uint32_t place       = 0;
 
-    *last         = (lki_best){ 0, 0 };
-    w->best_count = (uint32_t)lki_min(w->best_count, c->keep_best);
-    while (place < w->best_count &&
-           (by_accuracy ? w->best[place].value >= it.value : w->best[place].value <= it.value))
+    *last            = (lki_best){ 0, 0 };
+    self->best_count = (uint32_t)lki_min(self->best_count, c->keep_best);
+    while (place < self->best_count && (by_accuracy ? self->best[place].value >= it.value
+                                                    : self->best[place].value <= it.value))
         place++;
     if (place >= c->keep_best || !isfinite(it.value))
         return false;
-    if (w->best_count == c->keep_best)
-        *last = w->best[w->best_count - 1];
-    w->best_count = (uint32_t)lki_min(w->best_count + 1, c->keep_best);
-    memmove(&w->best[place + 1], &w->best[place],
-            (w->best_count - 1 - place) * sizeof w->best[0]);
-    w->best[place] = it;
+    if (self->best_count == c->keep_best)
+        *last = self->best[self->best_count - 1];
+    self->best_count = (uint32_t)lki_min(self->best_count + 1, c->keep_best);
+    memmove(&self->best[place + 1], &self->best[place],
+            (self->best_count - 1 - place) * sizeof self->best[0]);
+    self->best[place] = it;
     return true;
 }
 
-static void forget_displaced(lki_stopping *w, uint32_t k)
+static void forget_displaced(lki_stopping *self, uint32_t k)
 {
-    w->displaced_count--;
-    memmove(&w->displaced[k], &w->displaced[k + 1],
-            (w->displaced_count - k) * sizeof w->displaced[0]);
+    self->displaced_count--;
+    memmove(&self->displaced[k], &self->displaced[k + 1],
+            (self->displaced_count - k) * sizeof self->displaced[0]);
 }
 
-bool lki_stopping_see(lki_stopping *w, const lk_train_config *c, uint64_t step, double loss,
+bool lki_stopping_see(lki_stopping *self, const lk_train_config *c, uint64_t step, double loss,
                       double accuracy)
 {
     double   value = c->best_by == LK_BEST_BY_ACCURACY ? accuracy : loss;
     lki_best last;
 
-    wait_for_lower(w, c, step, loss);
-    if (!insert(w, c, (lki_best){ step, value }, &last))
+    wait_for_lower(self, c, step, loss);
+    if (!insert(self, c, (lki_best){ step, value }, &last))
         return false;
     if (last.step == 0)
         return true;
-    if (w->displaced_count == LKI_DISPLACED_MAX)
-        forget_displaced(w, 0);
-    w->displaced[w->displaced_count++] = (lki_displaced){ last, step };
+    if (self->displaced_count == LKI_DISPLACED_MAX)
+        forget_displaced(self, 0);
+    self->displaced[self->displaced_count++] = (lki_displaced){ last, step };
     return true;
 }
 
-void lki_stopping_written(lki_stopping *w, uint64_t step)
+void lki_stopping_written(lki_stopping *self, uint64_t step)
 {
-    while (w->displaced_count > 0 && w->displaced[0].by <= step)
-        forget_displaced(w, 0);
+    while (self->displaced_count > 0 && self->displaced[0].by <= step)
+        forget_displaced(self, 0);
 }
 
 /* Removes the evaluation of `step` from the best, and restores the evaluations that it displaced.
  * Restores the most recently displaced evaluation first. */
-void lki_stopping_refused(lki_stopping *w, const lk_train_config *c, uint64_t step)
+void lki_stopping_refused(lki_stopping *self, const lk_train_config *c, uint64_t step)
 {
     uint32_t kept = 0, k = 0;
     lki_best last;
 
-    for (uint32_t i = 0; i < w->best_count; i++)
-        if (w->best[i].step != step)
-            w->best[kept++] = w->best[i];
-    w->best_count = kept;
-    while (k < w->displaced_count && w->displaced[k].it.step != step)
+    for (uint32_t i = 0; i < self->best_count; i++)
+        if (self->best[i].step != step)
+            self->best[kept++] = self->best[i];
+    self->best_count = kept;
+    while (k < self->displaced_count && self->displaced[k].it.step != step)
         k++;
-    if (k < w->displaced_count)
-        forget_displaced(w, k);
-    while (w->best_count < c->keep_best && w->displaced_count > 0)
-        (void)insert(w, c, w->displaced[--w->displaced_count].it, &last);
+    if (k < self->displaced_count)
+        forget_displaced(self, k);
+    while (self->best_count < c->keep_best && self->displaced_count > 0)
+        (void)insert(self, c, self->displaced[--self->displaced_count].it, &last);
 }
 
-bool lki_stopping_tires(const lki_stopping *watch, const lk_train_config *config)
+bool lki_stopping_tires(const lki_stopping *self, const lk_train_config *config)
 {
-    return config->patience > 0 && watch->stale >= config->patience;
+    return config->patience > 0 && self->stale >= config->patience;
 }
 
 /* ---- In a checkpoint --------------------------------------------------------------------- */
@@ -170,21 +169,21 @@ static void put(json_t *object, const char *key, uint64_t value)
     (void)json_object_set_new(object, key, json_integer((json_int_t)value));
 }
 
-json_t *lki_stopping_json(const lki_stopping *w, const lk_train_config *config)
+json_t *lki_stopping_json(const lki_stopping *self, const lk_train_config *config)
 {
     json_t *object, *best;
     if (config->patience == 0 && config->keep_best == 0)
         return NULL;
     object = json_object();
     best   = json_array();
-    put(object, "evaluations", w->evaluations);
-    put(object, "lowest-step", w->lowest_step);
-    put(object, "stale", w->stale);
-    (void)json_object_set_new(object, "lowest", json_real(w->lowest));
-    for (uint32_t i = 0; i < w->best_count; i++) {
+    put(object, "evaluations", self->evaluations);
+    put(object, "lowest-step", self->lowest_step);
+    put(object, "stale", self->stale);
+    (void)json_object_set_new(object, "lowest", json_real(self->lowest));
+    for (uint32_t i = 0; i < self->best_count; i++) {
         json_t *one = json_object();
-        put(one, "step", w->best[i].step);
-        (void)json_object_set_new(one, "value", json_real(w->best[i].value));
+        put(one, "step", self->best[i].step);
+        (void)json_object_set_new(one, "value", json_real(self->best[i].value));
         (void)json_array_append_new(best, one);
     }
     (void)json_object_set_new(object, "best", best);
@@ -197,19 +196,19 @@ static uint64_t integer_of(const json_t *object, const char *key)
     return value > 0 ? (uint64_t)value : 0;
 }
 
-void lki_stopping_read(const json_t *object, lki_stopping *w)
+void lki_stopping_read(const json_t *object, lki_stopping *self)
 {
     const json_t *best = json_object_get(object, "best");
     if (!json_is_object(object))
         return;
-    w->evaluations = integer_of(object, "evaluations");
-    w->lowest_step = integer_of(object, "lowest-step");
-    w->stale       = integer_of(object, "stale");
-    w->lowest      = json_real_value(json_object_get(object, "lowest"));
-    w->best_count  = (uint32_t)lki_min(json_array_size(best), LK_BEST_MAX);
-    for (uint32_t i = 0; i < w->best_count; i++) {
+    self->evaluations = integer_of(object, "evaluations");
+    self->lowest_step = integer_of(object, "lowest-step");
+    self->stale       = integer_of(object, "stale");
+    self->lowest      = json_real_value(json_object_get(object, "lowest"));
+    self->best_count  = (uint32_t)lki_min(json_array_size(best), LK_BEST_MAX);
+    for (uint32_t i = 0; i < self->best_count; i++) {
         const json_t *one = json_array_get(best, i);
-        w->best[i]        = (lki_best){ integer_of(one, "step"),
+        self->best[i]     = (lki_best){ integer_of(one, "step"),
                                         json_real_value(json_object_get(one, "value")) };
     }
 }

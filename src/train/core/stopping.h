@@ -4,8 +4,8 @@
  * be converted.  Evaluation results are equal on all ranks and are stored in checkpoints.  So a
  * resumed run has the same patience left and keeps the same best checkpoints.
  */
-#ifndef LKI_TRAIN_WATCH_H
-#define LKI_TRAIN_WATCH_H
+#ifndef LKI_TRAIN_STOPPING_H
+#define LKI_TRAIN_STOPPING_H
 
 #include <jansson.h>
 
@@ -46,23 +46,23 @@ LK_NODISCARD lk_status lki_stopping_check(const lk_train_config *config,
                                           const lk_dataset_info *data);
 
 /* Adds an evaluation.  Returns true if it is one of the best, so that its checkpoint is kept. */
-bool lki_stopping_see(lki_stopping *watch, const lk_train_config *config, uint64_t step,
-                      double loss, double accuracy);
+bool lki_stopping_see(lki_stopping *self, const lk_train_config *config, uint64_t step, double loss,
+                      double accuracy);
 
 /* Records that the checkpoint of `step` was written.  Drops the evaluations that it displaced. */
-void lki_stopping_written(lki_stopping *watch, uint64_t step);
+void lki_stopping_written(lki_stopping *self, uint64_t step);
 
 /* Records that writing the checkpoint of `step` failed.  Restores the evaluations that it
  * displaced. */
-void lki_stopping_refused(lki_stopping *watch, const lk_train_config *config, uint64_t step);
+void lki_stopping_refused(lki_stopping *self, const lk_train_config *config, uint64_t step);
 
 /* Returns true if --patience is exhausted. */
-bool lki_stopping_tires(const lki_stopping *watch, const lk_train_config *config);
+bool lki_stopping_tires(const lki_stopping *self, const lk_train_config *config);
 
-/* Returns the state as JSON for a checkpoint; NULL if the run watches no evaluations. */
-json_t *lki_stopping_json(const lki_stopping *watch, const lk_train_config *config);
+/* Returns the state as JSON for a checkpoint; NULL without --patience and --keep-best. */
+json_t *lki_stopping_json(const lki_stopping *self, const lk_train_config *config);
 
 /* Restores the state from a checkpoint.  Does nothing if `object` is NULL. */
-void lki_stopping_read(const json_t *object, lki_stopping *watch);
+void lki_stopping_read(const json_t *object, lki_stopping *self);
 
 #endif

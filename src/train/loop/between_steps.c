@@ -78,18 +78,18 @@ static lk_status save(lki_session *s, uint64_t step, bool later)
 static lk_status share_best(lki_session *s, bool *best)
 {
     struct {
-        lki_stopping watch;
+        lki_stopping stopping;
         bool         best;
-    } said = { s->progress.watch, *best };
+    } said = { s->progress.stopping, *best };
     if (s->config->keep_best == 0 || !s->config->checkpoint_async)
         return LK_OK;
     LK_TRY(lk_broadcast(s->comm, &said, sizeof said, 0));
-    s->progress.watch       = said.watch;
+    s->progress.stopping    = said.stopping;
     s->progress.judged_best = *best = said.best;
     return LK_OK;
 }
 
-lk_status lki_after_step(lki_session *s, uint64_t done, lk_train_result *result)
+lk_status lki_between_steps(lki_session *s, uint64_t done, lk_train_result *result)
 {
     const lk_train_config *c    = s->config;
     const lk_dataset_info *data = lk_dataset_describe(s->dataset);

@@ -103,7 +103,7 @@ static void tell_offload(lki_session *s, uint64_t done)
 /* Prints the limit that ended the run, and the best checkpoints. */
 static void tell_end(lki_session *s, uint64_t done)
 {
-    const lki_stopping *watch = &s->progress.watch;
+    const lki_stopping *stopping = &s->progress.stopping;
     tell_checkpoints(s);
     lki_pace_summary(s);
     tell_offload(s, done);
@@ -111,19 +111,21 @@ static void tell_end(lki_session *s, uint64_t done)
         lki_journal_say(s->journal, "audits: %llu virtual workers were made again, and came out "
                         "alike", (unsigned long long)s->progress.audited);
     if (s->progress.ended != NULL && strcmp(s->progress.ended, "patience") == 0)
-        lki_journal_note(s->journal, "--patience %u ended the run after step %llu: the loss has "
+        lki_journal_note(s->journal,
+                         "--patience %u ended the run after step %llu: the loss has "
                          "not fallen below %.4f of step %llu in %llu evaluations",
-                         s->config->patience, (unsigned long long)done, watch->lowest,
-                         (unsigned long long)watch->lowest_step, (unsigned long long)watch->stale);
+                         s->config->patience, (unsigned long long)done, stopping->lowest,
+                         (unsigned long long)stopping->lowest_step,
+                         (unsigned long long)stopping->stale);
     else if (s->progress.ended != NULL)
         lki_journal_note(s->journal, "--%s ended the run after step %llu of %llu",
                          s->progress.ended, (unsigned long long)done,
                          (unsigned long long)s->config->steps);
-    for (uint32_t i = 0; i < watch->best_count && s->config->keep_best > 0; i++)
+    for (uint32_t i = 0; i < stopping->best_count && s->config->keep_best > 0; i++)
         lki_journal_say(s->journal, "best checkpoint %u: step %llu, validation %s %.4f", i + 1,
-                        (unsigned long long)watch->best[i].step,
+                        (unsigned long long)stopping->best[i].step,
                         s->config->best_by == LK_BEST_BY_ACCURACY ? "accuracy" : "loss",
-                        watch->best[i].value);
+                        stopping->best[i].value);
 }
 
 lk_status lki_finish(lki_session *s, uint64_t done, lk_train_result *result)

@@ -35,7 +35,8 @@ LK_NODISCARD lk_status lki_evaluate(lki_session *session, uint64_t done, double 
 
 /* Evaluates and saves if due.  Decides whether the run ends (session->ended) or was asked to stop
  * (session->stopped).  Collective, after each step. */
-LK_NODISCARD lk_status lki_after_step(lki_session *session, uint64_t done, lk_train_result *result);
+LK_NODISCARD lk_status lki_between_steps(lki_session *session, uint64_t done,
+                                         lk_train_result *result);
 
 /* ---- The end of a run (finish.c) --------------------------------------------------------- */
 

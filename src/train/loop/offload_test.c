@@ -234,19 +234,19 @@ static void offloaded_runs_resume_from_checkpoints(void **state)
     disk.kind = NO_FAULT;
     disk.ring = true;
     (void)hash_of(alone, "single", LK_ADAMW, 0, whole);
-    for (uint64_t aside = 0; aside < 3; aside++) {
-        run r = { .config = config_of(aside == 0 ? BOTH : 0) };
-        (void)snprintf(checkpoints, sizeof checkpoints, "%s/run%d", folder, (int)aside);
+    for (uint64_t variant = 0; variant < 3; variant++) {
+        run r = { .config = config_of(variant == 0 ? BOTH : 0) };
+        (void)snprintf(checkpoints, sizeof checkpoints, "%s/run%d", folder, (int)variant);
         r.config.strategy         = "zero3";
         r.config.checkpoint       = checkpoints;
         r.config.checkpoint_every = 2;
-        run_on(aside == 0 ? apart : alone, &r);
+        run_on(variant == 0 ? apart : alone, &r);
         assert_int_equal(r.status[0], LK_OK);
         assert_string_equal(r.result[0].run, whole);
         r.config.resume      = true;
         r.config.resume_step = 2;
-        r.config.offload     = aside == 0 ? NULL : folder;
-        r.config.offloaded   = aside == 1 ? LK_OFFLOADED_STATES : BOTH;
+        r.config.offload     = variant == 0 ? NULL : folder;
+        r.config.offloaded   = variant == 1 ? LK_OFFLOADED_STATES : BOTH;
         run_on(pair, &r);
         assert_int_equal(r.status[0], LK_OK);
         assert_string_equal(r.result[0].run, whole);
@@ -279,21 +279,21 @@ static void offloaded_activations_change_no_bit(void **state)
         { "gpt", LK_F32, 4 * 2 }, { "gpt", LK_BF16, 4 * 2 }, { "resnet", LK_F32, 2 * 5 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        run whole = { .config = deep_config(cases[i].model, 0) };
-        run aside = { .config = deep_config(cases[i].model, LK_OFFLOADED_ACTIVATIONS) };
-        disk.kind = NO_FAULT;
-        disk.ring = false;
-        whole.config.precision = aside.config.precision = cases[i].precision;
+        run whole     = { .config = deep_config(cases[i].model, 0) };
+        run offloaded = { .config = deep_config(cases[i].model, LK_OFFLOADED_ACTIVATIONS) };
+        disk.kind     = NO_FAULT;
+        disk.ring     = false;
+        whole.config.precision = offloaded.config.precision = cases[i].precision;
         run_on(alone, &whole);
         atomic_store(&disk.writes, 0);
-        run_on(pair, &aside);
-        if (whole.status[0] != LK_OK || aside.status[0] != LK_OK)
-            fail_msg("%s; %s", whole.message[0], aside.message[0]);
-        assert_string_equal(aside.result[0].run, whole.result[0].run);
+        run_on(pair, &offloaded);
+        if (whole.status[0] != LK_OK || offloaded.status[0] != LK_OK)
+            fail_msg("%s; %s", whole.message[0], offloaded.message[0]);
+        assert_string_equal(offloaded.result[0].run, whole.result[0].run);
         assert_int_equal(atomic_load(&disk.writes), 4 * cases[i].step);
         disk.ring = true;
-        run_on(pair, &aside);
-        assert_string_equal(aside.result[0].run, whole.result[0].run);
+        run_on(pair, &offloaded);
+        assert_string_equal(offloaded.result[0].run, whole.result[0].run);
     }
 }
 

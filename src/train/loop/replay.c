@@ -164,13 +164,13 @@ lk_status lk_train_replay(const lk_train_config *config, lk_replay *r)
     LK_TRY(lki_options_copy(&c, sizeof c, config, "lk_train_config"));
     LK_TRY(complete(&c, r));
     LK_TRY(lk_comm_open_threads(&comm, 1, NULL));
-    lki_session         s      = lki_session_of(&c, comm, comm);
-    lki_run_environment around = lki_run_environment_enter();
-    s.replays                  = true;
-    lk_status status           = replay(&s, r);
-    lk_error  why              = *lk_error_last();
-    lk_status closed           = lki_session_close(&s);
+    lki_session         s           = lki_session_of(&c, comm, comm);
+    lki_run_environment environment = lki_run_environment_enter();
+    s.replays                       = true;
+    lk_status status                = replay(&s, r);
+    lk_error  why                   = *lk_error_last();
+    lk_status closed                = lki_session_close(&s);
     lk_comm_free(comm);
-    lki_run_environment_leave(&around);
+    lki_run_environment_leave(&environment);
     return status == LK_OK ? closed : lki_fail_again(&why);
 }

@@ -44,7 +44,7 @@ lk_status lki_session_open(lki_session *s)
     LK_TRY(lki_survival_open(s));
     LK_TRY(lki_pace_open(s));
     LK_TRY(lki_session_turns(s));
-    LK_TRY(lki_keep_packs(s));
+    LK_TRY(lki_share_packs(s));
     lk_comm_note(s->comm, 0, "loading what it starts from");
     LK_TRY(lki_start_values(s));
     lki_find_end(s);
@@ -87,7 +87,7 @@ static lk_status leave_step(lki_session *s, const lki_step_record *record, lk_tr
     if (told)
         lki_note_all_said(s);
     lki_trace_end(track, LKI_SPAN_LOG, 0, said);
-    return lki_after_step(s, record->step, result);
+    return lki_between_steps(s, record->step, result);
 }
 
 /* Begins a step.  If the data are a stream, reads the step's batch. */
@@ -119,7 +119,7 @@ static lk_status whole_step(lki_session *s, uint64_t *done, lk_train_result *res
     lki_observe_drain(s); /* removes spans recorded since the last step */
     LK_TRY(feed_step(s, *done, &record, &there));
     if (!there)
-        return s->stopped ? lki_after_step(s, *done, result) : LK_OK;
+        return s->stopped ? lki_between_steps(s, *done, result) : LK_OK;
     LK_TRY(lki_session_step(s, *done, &record));
     result->loss = record.loss;
     lki_observe_step(s, &record);
@@ -220,8 +220,8 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
         lk_comm_abort(comm);
         return usable;
     }
-    lki_session         s      = lki_session_of(&mine, comm, comm);
-    lki_run_environment around = lki_run_environment_enter();
+    lki_session         s           = lki_session_of(&mine, comm, comm);
+    lki_run_environment environment = lki_run_environment_enter();
     lk_status           status = s.outside ? enter_and_loop(&s, result) : open_and_loop(&s, result);
     lk_error            why    = *lk_error_last();
     tell_finding(&s);
@@ -234,6 +234,6 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
         lk_comm_abort(s.comm); /* NULL if the rank has not entered: then does nothing */
     if (s.comm != comm)
         lk_comm_free(s.comm);
-    lki_run_environment_leave(&around);
+    lki_run_environment_leave(&environment);
     return status == LK_OK ? closed : lki_fail_again(&why);
 }

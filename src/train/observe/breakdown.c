@@ -44,7 +44,7 @@ lk_status lki_breakdown_open(lki_breakdown **out, const lk_model *model, uint64_
                              uint64_t steps)
 {
     lki_breakdown *breakdown = NULL;
-    *out                 = NULL;
+    *out                     = NULL;
     LK_TRY(LKI_NEW(&breakdown, 1, "a report of steps"));
     breakdown->model = model;
     breakdown->first = first;

@@ -33,29 +33,30 @@ bool lki_membership_wished(lki_session *s)
     const lk_train_config *c = s->config;
     if (s->survival == NULL)
         return false;
-    s->survival->change.wish = (c->leave != NULL && c->leave(c->leave_context)) ||
-                               lki_comm_leave_requested(s->comm);
-    return s->survival->change.wish || lki_comm_is_awaited(s->comm);
+    s->survival->membership.wish = (c->leave != NULL && c->leave(c->leave_context)) ||
+                                   lki_comm_leave_requested(s->comm);
+    return s->survival->membership.wish || lki_comm_is_awaited(s->comm);
 }
 
 /* Writes text such as "rank 2 (pid 4711) leaves on request after step 812".  Ranks that will enter
  * are not yet known by name. */
 static void say_why(const lki_session *s, uint64_t done, const lki_list *who)
 {
-    lki_membership    *change = &s->survival->change;
+    lki_membership    *membership = &s->survival->membership;
     char               one[LKI_WHO_BYTES], several[LKI_LIST_BYTES + 16];
     unsigned long long step = done;
 
-    if (change->leavers == 0) {
-        change->first = lk_comm_world_rank(s->comm, 0);
-        (void)snprintf(change->why, sizeof change->why, "workers enter after step %llu", step);
+    if (membership->leavers == 0) {
+        membership->first = lk_comm_world_rank(s->comm, 0);
+        (void)snprintf(membership->why, sizeof membership->why, "workers enter after step %llu",
+                       step);
         return;
     }
-    lki_comm_world_who(s->comm, change->first, one);
+    lki_comm_world_who(s->comm, membership->first, one);
     (void)snprintf(several, sizeof several, "ranks %s", who->text);
-    (void)snprintf(change->why, sizeof change->why, "%s %s on request after step %llu",
-                   change->leavers > 1 ? several : one, change->leavers > 1 ? "leave" : "leaves",
-                   step);
+    (void)snprintf(membership->why, sizeof membership->why, "%s %s on request after step %llu",
+                   membership->leavers > 1 ? several : one,
+                   membership->leavers > 1 ? "leave" : "leaves", step);
 }
 
 /* Returns true if all ranks of a host want to leave and only that host stores its shard.  The run
@@ -75,17 +76,18 @@ static bool takes_a_shard_along(const lki_session *s, const uint8_t *wishes)
 
 lk_status lki_membership_agree(lki_session *s, uint64_t done)
 {
-    lki_membership *change = &s->survival->change;
-    lki_list        who    = { .count = 0 };
-    bool            broken = false;
-    uint8_t         mine   = change->wish, *all;
+    lki_membership *membership = &s->survival->membership;
+    lki_list        who        = { .count = 0 };
+    bool            broken     = false;
+    uint8_t         mine       = membership->wish, *all;
 
     LK_TRY(LKI_NEW(&all, s->ranks, "wishes of ranks"));
-    lk_status status = lk_all_gather(s->comm, &mine, all, sizeof mine);
-    change->leavers  = 0;
+    lk_status status    = lk_all_gather(s->comm, &mine, all, sizeof mine);
+    membership->leavers = 0;
     for (uint32_t r = 0; status == LK_OK && r < s->ranks; r++)
         if (all[r] != 0) {
-            change->first = change->leavers++ == 0 ? lk_comm_world_rank(s->comm, r) : change->first;
+            membership->first = membership->leavers++ == 0 ? lk_comm_world_rank(s->comm, r)
+                                                           : membership->first;
             lki_list_add(&who, lk_comm_world_rank(s->comm, r));
         }
     if (status == LK_OK)
@@ -95,8 +97,8 @@ lk_status lki_membership_agree(lki_session *s, uint64_t done)
     lki_list_end(&who);
     say_why(s, done, &who);
     uint32_t least = (uint32_t)lki_max(s->config->workers_least, 1);
-    s->stopped     = change->leavers > 0 && (s->ranks - change->leavers < least || broken);
-    change->agreed = !s->stopped;
+    s->stopped     = membership->leavers > 0 && (s->ranks - membership->leavers < least || broken);
+    membership->agreed = !s->stopped;
     return LK_OK;
 }
 
@@ -104,8 +106,8 @@ lk_status lki_membership_agree(lki_session *s, uint64_t done)
 
 bool lki_membership_is(const lki_session *s, const lk_error *why)
 {
-    const lki_membership *change = &s->survival->change;
-    return change->agreed && strcmp(change->why, why->message) == 0;
+    const lki_membership *membership = &s->survival->membership;
+    return membership->agreed && strcmp(membership->why, why->message) == 0;
 }
 
 static lk_status put_down_files(lki_session *s, uint64_t done)
@@ -117,7 +119,7 @@ static lk_status put_down_files(lki_session *s, uint64_t done)
     lki_journal_free(s->journal);
     s->saves->background = NULL;
     s->saves->lock       = -1;
-    s->journal    = NULL;
+    s->journal           = NULL;
     return LK_OK;
 }
 
@@ -125,17 +127,17 @@ lk_status lki_membership_make(lki_session *s, uint64_t done)
 {
     lki_survival *self = s->survival;
 
-    if (self == NULL || !self->change.agreed)
+    if (self == NULL || !self->membership.agreed)
         return LK_OK;
     lki_let_rank_0_work(s, true);
-    if (self->change.wish)
+    if (self->membership.wish)
         LK_TRY(put_down_files(s, done));
     lk_status status = lk_barrier(s->comm);
     if (status != LK_OK && !lki_membership_is(s, lk_error_last())) /* else dissolved by others */
         return status;
     lki_let_rank_0_work(s, false);
-    if (!self->change.wish)
-        return lki_comm_dissolve(s->comm, self->change.first, self->change.why);
+    if (!self->membership.wish)
+        return lki_comm_dissolve(s->comm, self->membership.first, self->membership.why);
     s->left = true;
     lki_comm_depart(s->comm);
     return LK_OK;

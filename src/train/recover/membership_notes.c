@@ -78,7 +78,7 @@ static void find_legacy(legacy *l, const lki_succession *t, uint32_t leaves)
 }
 
 /* Prints the ranks that have entered, and their virtual workers. */
-static void tell_entered(const lki_session *s, const lki_succession *t)
+static void note_entered(const lki_session *s, const lki_succession *t)
 {
     const lki_dealing deal = { s->config->virtual_workers, lk_comm_size(t->now), t->rounds, NULL };
     lki_list          ranks = { .count = 0 }, workers = { .count = 0 };
@@ -166,7 +166,7 @@ static void say_cause(const lki_succession *t, char cause[LINE_BYTES])
 }
 
 /* Reports losses before the first step, when there is no work to take over. */
-static void tell_early(const lki_session *s, const lki_succession *t)
+static void note_early(const lki_session *s, const lki_succession *t)
 {
     char cause[LINE_BYTES];
 
@@ -175,7 +175,7 @@ static void tell_early(const lki_session *s, const lki_succession *t)
                      s->ranks, lk_comm_size(s->given), 1e3 * t->seconds);
 }
 
-static void tell_gone(const lki_session *s, const lki_succession *t)
+static void note_gone(const lki_session *s, const lki_succession *t)
 {
     uint32_t leaves = s->config->virtual_workers;
     legacy   l;
@@ -190,14 +190,14 @@ static void tell_gone(const lki_session *s, const lki_succession *t)
                      l.workers.text, redone, 1e3 * t->seconds);
 }
 
-void lki_tell_succession(const lki_session *s, const lki_succession *t)
+void lki_note_succession(const lki_session *s, const lki_succession *t)
 {
     if (t->early)
-        tell_early(s, t);
+        note_early(s, t);
     else if (t->lost + t->left > 0)
-        tell_gone(s, t);
+        note_gone(s, t);
     if (t->entered > 0)
-        tell_entered(s, t);
+        note_entered(s, t);
     else if (t->refused != NULL)
         lki_journal_note(s->journal, "nobody has entered after step %llu: %s; nothing was redone; "
                          "%.1f ms", (unsigned long long)t->done, t->refused, 1e3 * t->seconds);
@@ -205,7 +205,7 @@ void lki_tell_succession(const lki_session *s, const lki_succession *t)
 
 /* ---- At the end -------------------------------------------------------------------------- */
 
-void lki_tell_summary(const lki_session *s)
+void lki_note_summary(const lki_session *s)
 {
     const lki_survival *self     = s->survival;
     char                more[64] = "";

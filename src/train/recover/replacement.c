@@ -28,7 +28,7 @@ typedef struct {
     char         loss_chain[65];
     bool         judged_best, inexact;
     uint64_t     start, chained, judged, audited;
-    lki_stopping watch;
+    lki_stopping stopping;
     uint32_t     lost, left, entered;
     double       seconds;
 } news;
@@ -42,7 +42,7 @@ static news news_of(const lki_session *s)
                                  .audited     = s->progress.audited,
                                  .judged_best = s->progress.judged_best,
                                  .inexact     = s->inexact,
-                                 .watch       = s->progress.watch,
+                                 .stopping    = s->progress.stopping,
                                  .lost        = self->lost,
                                  .left        = self->left,
                                  .entered     = self->entered,
@@ -60,11 +60,11 @@ static void believe(lki_session *s, const news *n, uint32_t entered)
     s->progress.judged      = n->judged;
     s->progress.audited     = n->audited;
     s->progress.judged_best = n->judged_best;
-    s->progress.watch       = n->watch;
-    self->lost     = n->lost;
-    self->left     = n->left;
-    self->entered  = n->entered + entered;
-    self->seconds  = n->seconds;
+    s->progress.stopping    = n->stopping;
+    self->lost              = n->lost;
+    self->left              = n->left;
+    self->entered           = n->entered + entered;
+    self->seconds           = n->seconds;
     memcpy(s->progress.loss_chain, n->loss_chain, sizeof s->progress.loss_chain);
     if (n->inexact)
         lki_go_on_inexact(s);
@@ -181,7 +181,7 @@ lk_status lki_session_enter(lki_session *s, lki_position *at, lk_train_result *r
     LK_TRY(go_in(s, at, result));
     LK_TRY(lki_pace_open(s));
     LK_TRY(lki_session_turns(s));
-    LK_TRY(lki_keep_packs(s));
+    LK_TRY(lki_share_packs(s));
     LK_TRY(lki_session_deal(s, at->done));
     lki_observe_loader(s);
     s->outside = false;

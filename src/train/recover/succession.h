@@ -36,7 +36,7 @@ struct lki_survival {
     lki_minutes    found;               /* as read when the communicator was replaced */
     uint32_t       lost, left, entered; /* numbers of ranks, in total */
     double         seconds;
-    lki_membership change;
+    lki_membership membership;
     bool           over; /* all results are reported; a later death of this rank is harmless */
 };
 
@@ -90,10 +90,10 @@ LK_NODISCARD lk_status lki_check_entrants(const lki_session *s, lk_comm *comm);
 LK_NODISCARD lk_status lki_welcome(lki_session *s, lk_comm *comm);
 
 /* Prints which ranks have taken over which virtual workers. */
-void lki_tell_succession(const lki_session *s, const lki_succession *t);
+void lki_note_succession(const lki_session *s, const lki_succession *t);
 
 /* Prints at the end of the run how many ranks were lost, left and entered. */
-void lki_tell_summary(const lki_session *s);
+void lki_note_summary(const lki_session *s);
 
 /* Returns true if a communicator ended because of an agreed change. */
 bool lki_membership_is(const lki_session *s, const lk_error *why);

@@ -129,7 +129,7 @@ lk_status lki_say_end(lki_session *s, const lk_train_result *result)
     lki_said now = *said_now(s->survival->minutes);
     if (now.ended)
         return LK_OK;
-    lki_tell_summary(s);
+    lki_note_summary(s);
     LK_TRY(lki_journal_end(s->journal, result));
     now.ended = true;
     note_said(s, &now);
@@ -194,7 +194,7 @@ lk_status lki_regroup(lki_session *s, const lk_error *why, double begun)
     s->depleted      = s->ranks < s->config->workers_least;
     lk_status status = s->rank == 0 ? lki_journal_open(&s->journal, s->config) : LK_OK;
     if (status == LK_OK)
-        lki_tell_succession(s, &t);
+        lki_note_succession(s, &t);
     if (before != s->given)
         lk_comm_free(before);
     return status;
@@ -284,7 +284,7 @@ static lk_status give_up(lk_comm *next)
 
 /* Explains why a communicator with entering ranks has failed, since the error of a connection is
  * not informative. */
-static void tell_missed(lk_error *missed, const lk_comm *next)
+static void explain_missed(lk_error *missed, const lk_comm *next)
 {
     char     who[LKI_WHO_BYTES];
     uint32_t r = 0, ranks = lk_comm_size(next);
@@ -325,7 +325,7 @@ static lk_status find_group(lki_session *s, bool admits, lk_comm **out, lk_paral
         if (status == LK_OK)
             status = settle_in(s, next, parallel, standing);
         if (status != LK_OK)
-            tell_missed(missed, next);
+            explain_missed(missed, next);
         failed = next;
         admits = false;
     } while (status != LK_OK && lk_comm_has_lost(next));
@@ -423,14 +423,14 @@ static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lk
     t->now     = next;
     t->rounds  = s->stride > 1; /* with one rank the stride is always 1 */
     t->bounds  = lki_pace_bounds(s);
-    t->left    = t->planned ? self->change.leavers : 0;
+    t->left    = t->planned ? self->membership.leavers : 0;
     t->entered = lki_comm_entered(next);
     t->lost    = s->ranks + t->entered - lk_comm_size(next) - t->left;
     t->done    = at->done;
     self->lost += t->lost;
     self->left += t->left;
     self->entered += t->entered;
-    self->change = (lki_membership){ .agreed = false };
+    self->membership = (lki_membership){ .agreed = false };
     lki_take_group(s, next);
     s->depleted      = s->ranks < s->config->workers_least;
     lk_status status = take_files(s, at->done);
@@ -442,7 +442,7 @@ static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lk
     t->seconds = lki_seconds() - begun;
     self->seconds += t->seconds;
     if (status == LK_OK)
-        lki_tell_succession(s, t);
+        lki_note_succession(s, t);
     lki_pace_regroup(s);
     if (before != s->given)
         lk_comm_free(before);
@@ -461,7 +461,7 @@ lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
     bool                 planned = lki_membership_is(s, &why);
 
     LK_TRY(find_group(s, planned, &next, &parallel, &standing, &missed));
-    bool kept_out = planned && s->survival->change.leavers == 0 && lki_comm_entered(next) == 0;
+    bool kept_out = planned && s->survival->membership.leavers == 0 && lki_comm_entered(next) == 0;
     lk_parallel_free(s->parallel);
     s->parallel = parallel;
     lki_catch_up(s, &standing, at, result);

@@ -276,12 +276,12 @@ static lk_status write_copy(lki_background *b)
 
 static void *writer(void *argument)
 {
-    lki_background     *b      = argument;
-    double              begun  = lki_seconds();
-    lki_run_environment around = lki_run_environment_enter();
+    lki_background     *b           = argument;
+    double              begun       = lki_seconds();
+    lki_run_environment environment = lki_run_environment_enter();
     if (write_copy(b) != LK_OK)
         b->error = *lk_error_last();
-    lki_run_environment_leave(&around);
+    lki_run_environment_leave(&environment);
     b->seconds += lki_seconds() - begun;
     atomic_store_explicit(&b->done, true, memory_order_release);
     return NULL;
@@ -318,7 +318,7 @@ bool lki_background_writes(const lki_background *b)
 static lk_status note_failure(lki_session *session, uint64_t step)
 {
     const lki_background *b = session->saves->background;
-    lki_stopping_refused(&session->progress.watch, session->config, b->step);
+    lki_stopping_refused(&session->progress.stopping, session->config, b->step);
     session->saves->times.failed++;
     session->saves->times.stalled += b->stall;
     lki_journal_note(session->journal, "the checkpoint of step %llu failed: %s; the run continues, "

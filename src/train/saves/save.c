@@ -169,9 +169,9 @@ static lk_status describe(lki_session *session, uint64_t step, lki_sheet *s)
     lk_noise noise = lk_parallel_noise(session->parallel);
     if (config->noise_decay > 0)
         (void)json_object_set_new(object, "noise", lki_noise_json(&noise));
-    json_t *watch = lki_stopping_json(&session->progress.watch, config);
-    if (watch != NULL)
-        (void)json_object_set_new(object, "watch", watch);
+    json_t *stopping = lki_stopping_json(&session->progress.stopping, config);
+    if (stopping != NULL)
+        (void)json_object_set_new(object, "watch", stopping);
     s->config = json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(object);
     if (s->config == NULL)
@@ -182,9 +182,9 @@ static lk_status describe(lki_session *session, uint64_t step, lki_sheet *s)
                                     .weights      = s->weights,
                                     .config       = s->config,
                                     .spared       = s->spared,
-                                    .spared_count = session->progress.watch.best_count };
-    for (uint32_t i = 0; i < session->progress.watch.best_count; i++)
-        s->spared[i] = session->progress.watch.best[i].step;
+                                    .spared_count = session->progress.stopping.best_count };
+    for (uint32_t i = 0; i < session->progress.stopping.best_count; i++)
+        s->spared[i] = session->progress.stopping.best[i].step;
     return LK_OK;
 }
 
@@ -351,7 +351,7 @@ lk_status lki_note_saved(lki_session *session, uint64_t step, uint64_t saved, do
                          double seconds)
 {
     lk_checkpoint_times *times = &session->saves->times;
-    lki_stopping_written(&session->progress.watch, saved);
+    lki_stopping_written(&session->progress.stopping, saved);
     times->written++;
     times->stalled += stall;
     times->longest_stall = fmax(times->longest_stall, stall);

@@ -74,7 +74,7 @@ lk_status lki_own_directory(lki_session *s)
 /* Checks that this run can continue from the checkpoint, and reads further state from it. */
 static lk_status check_compatible(const lk_train_config *config, const lk_dataset_info *data,
                                   const lk_checkpoint_info *info, char loss_chain[65],
-                                  lk_loss_scaler *scaler, lk_noise *noise, lki_stopping *watch)
+                                  lk_loss_scaler *scaler, lk_noise *noise, lki_stopping *stopping)
 {
     json_error_t error;
     json_t      *stored = json_loads(info->config, 0, &error);
@@ -89,7 +89,7 @@ static lk_status check_compatible(const lk_train_config *config, const lk_datase
     (void)snprintf(loss_chain, 65, "%s", chain ? chain : "");
     lki_scaler_read(json_object_get(stored, "loss-scaler"), scaler);
     lki_noise_read(json_object_get(stored, "noise"), noise);
-    lki_stopping_read(json_object_get(stored, "watch"), watch);
+    lki_stopping_read(json_object_get(stored, "watch"), stopping);
     json_decref(stored);
     json_decref(mine);
     LK_TRY(status);
@@ -105,7 +105,7 @@ lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info 
     lk_checkpoint *checkpoint = NULL;
     lk_loss_scaler scaler     = { .scale = 0 };
     lk_noise       noise;
-    lki_stopping   watch;
+    lki_stopping   stopping;
     char           chain[65], path[4096];
 
     if (config->resume)
@@ -118,7 +118,7 @@ lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info 
                        (long long)config->resume_step);
     LK_TRY(lk_checkpoint_open_manifest(&checkpoint, path, NULL, 0));
     lk_status status = check_compatible(config, data, lk_checkpoint_describe(checkpoint), chain,
-                                        &scaler, &noise, &watch);
+                                        &scaler, &noise, &stopping);
     lk_checkpoint_free(checkpoint);
     return status;
 }
@@ -204,7 +204,8 @@ static lk_status find_checkpoint(lki_session *session, lk_checkpoint **out, lk_l
         lki_journal_note(session->journal, "%.*s", (int)strlen(notes) - 1, notes);
     const lk_checkpoint_info *info = lk_checkpoint_describe(*out);
     LK_TRY(check_compatible(config, lk_dataset_describe(session->dataset), info,
-                            session->progress.loss_chain, scaler, noise, &session->progress.watch));
+                            session->progress.loss_chain, scaler, noise,
+                            &session->progress.stopping));
     session->inexact = lki_is_labelled(info->exactness_id);
     if (session->inexact)
         lki_go_on_inexact(session);
@@ -236,7 +237,7 @@ static lk_status resume(lki_session *session)
     if (status == LK_OK)
         status = lk_broadcast(session->comm, &noise, sizeof noise, 0);
     if (status == LK_OK)
-        status = lk_broadcast(session->comm, &progress->watch, sizeof progress->watch, 0);
+        status = lk_broadcast(session->comm, &progress->stopping, sizeof progress->stopping, 0);
     lk_parallel_load_scaler(session->parallel, &scaler);
     lk_parallel_load_noise(session->parallel, &noise);
     if (status == LK_OK)
