@@ -146,7 +146,7 @@ static bool step(lk_parallel *parallel, uint64_t number, size_t elements, double
 typedef struct {
     raw_file     raw;
     bare_file    bare;
-    lk_parallel *aside, *whole;
+    lk_parallel *offloaded, *whole;
     size_t       elements;
 } bench;
 
@@ -162,15 +162,15 @@ static bool bench_open(bench *b, lk_comm *comm, const char *dir, size_t elements
     b->elements = elements;
     return raw_open(&b->raw, dir, bytes) && raw_pass(&b->raw, true) &&
            bare_open(&b->bare, dir, bytes) && bare_pass(&b->bare, false) &&
-           open_worker(&b->aside, comm, dir, elements) == LK_OK &&
+           open_worker(&b->offloaded, comm, dir, elements) == LK_OK &&
            open_worker(&b->whole, comm, NULL, elements) == LK_OK &&
-           step(b->aside, 0, elements, &ignored, &ignored) &&
+           step(b->offloaded, 0, elements, &ignored, &ignored) &&
            step(b->whole, 0, elements, &ignored, &ignored);
 }
 
 static void bench_close(bench *b)
 {
-    lk_parallel_free(b->aside);
+    lk_parallel_free(b->offloaded);
     lk_parallel_free(b->whole);
     lki_store_free(b->bare.store);
     lki_free(b->bare.buffers);
@@ -189,7 +189,7 @@ static bool take_turn(bench *b, int t, figures *f)
     if (!bare_pass(&b->bare, true))
         return false;
     f->bare[t] = 2 * (double)b->bare.bytes / (now() - begun);
-    if (!step(b->aside, (uint64_t)t + 1, b->elements, &seconds, &f->still[t]) ||
+    if (!step(b->offloaded, (uint64_t)t + 1, b->elements, &seconds, &f->still[t]) ||
         !step(b->whole, (uint64_t)t + 1, b->elements, &f->memory[t], &ignored))
         return false;
     f->ours[t]    = 2 * (double)(b->elements * 2 * sizeof(float)) / seconds;
@@ -209,7 +209,7 @@ static bool measure(lk_comm *comm, const char *dir, size_t elements)
         printf("raw %.0f MiB/s, bare %.0f, offload %.0f by %s: %.2f of raw, %.2f of bare; "
                "stalled %.1f ms a step, which takes %.1f ms in memory\n",
                median(f.raw) / 0x1p20, median(f.bare) / 0x1p20, median(f.ours) / 0x1p20,
-               lk_parallel_offload_how(b.aside), median(f.of_raw), median(f.of_bare),
+               lk_parallel_offload_how(b.offloaded), median(f.of_raw), median(f.of_bare),
                1e3 * median(f.still), 1e3 * median(f.memory));
     bench_close(&b);
     return good;

@@ -7,7 +7,7 @@ foreach(name jansson turbojpeg png16 z nettle)
 endforeach()
 find_path(LK_XXHASH_INCLUDE xxhash.h REQUIRED)   # header only: XXH_INLINE_ALL
 find_path(LK_OPENSSL_INCLUDE openssl/ssl.h REQUIRED) # headers only: loaded when TLS is asked for
-# Optional: without it threads read and write what is laid aside in files.
+# Optional: without it threads read and write offloaded values.
 find_path(LK_URING_INCLUDE liburing.h)
 find_library(LK_LIB_uring NAMES liburing.a)
 if(LK_URING_INCLUDE AND LK_LIB_uring)

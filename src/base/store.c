@@ -79,7 +79,7 @@ lk_status lki_store_open(lki_store **out, const char *dir, uint64_t bytes)
     lki_store *store = NULL;
     *out             = NULL;
     LK_ASSERT(bytes > 0 && bytes % LKI_STORE_ALIGN == 0);
-    LK_TRY(LKI_NEW(&store, 1, "a file to lay memory aside in"));
+    LK_TRY(LKI_NEW(&store, 1, "a file for offloaded memory"));
     store->fd        = -1;
     store->bytes     = bytes;
     lk_status status = open_file(store, dir);

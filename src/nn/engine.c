@@ -491,21 +491,21 @@ static void forward_block(const lk_engine *engine, const lk_walk *walk, lk_pass 
 }
 
 /* Prepares the buffer of a value that may be in a file, before block `b` computes the value. */
-static void begin_aside(lk_engine *engine, uint32_t b)
+static void begin_spilled(lk_engine *engine, uint32_t b)
 {
     if (engine->layout.places[b].spilled != 0)
         lki_spill_make(&engine->spill, engine->layout.places[b].spilled - 1);
 }
 
 /* Allows the value to be written to the file, after its last reader in forward. */
-static void end_aside(lk_engine *engine, const lk_walk *walk, uint32_t b)
+static void end_spilled(lk_engine *engine, const lk_walk *walk, uint32_t b)
 {
     if (walk->training && engine->layout.places[b].leaves != 0)
         lki_spill_leave(&engine->spill, engine->layout.places[b].leaves - 1);
 }
 
 /* Waits for the values in a file that block `b` reads, in backward or in a recomputation. */
-static void need_aside(lk_engine *engine, uint32_t b)
+static void need_spilled(lk_engine *engine, uint32_t b)
 {
     const lki_block_entry *entry = &engine->model->blocks[b];
     for (uint32_t i = 0; i <= entry->block.input_count && engine->layout.spilled_count > 0; i++) {
@@ -526,9 +526,9 @@ void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, 
     for (uint32_t b = 0; b < engine->model->block_count; b++) {
         tell_read(engine, hooks, b, false);
         tell(hooks->before_forward, hooks, b);
-        begin_aside(engine, b);
+        begin_spilled(engine, b);
         forward_block(engine, walk, passes, hooks, count, b, false);
-        end_aside(engine, walk, b);
+        end_spilled(engine, walk, b);
         tell(hooks->after_forward, hooks, b);
     }
     lki_trace_end(track, LKI_SPAN_FORWARD, 0, begun);
@@ -568,7 +568,7 @@ static void forward_again(lk_engine *engine, const lk_walk *walk, lk_pass *passe
         if (!engine->layout.places[i].again)
             continue;
         tell(hooks->before_forward, hooks, i);
-        need_aside(engine, i);
+        need_spilled(engine, i);
         forward_block(engine, walk, passes, hooks, count, i, true);
         tell(hooks->after_forward, hooks, i);
     }
@@ -585,7 +585,7 @@ void lk_engine_backward(lk_engine *engine, const lk_walk *walk, lk_pass *passes,
         forward_again(engine, walk, passes, count, b);
         tell_read(engine, hooks, b, true);
         tell(hooks->before_backward, hooks, b);
-        need_aside(engine, b);
+        need_spilled(engine, b);
         backward_block(engine, walk, passes, hooks, count, b);
         if (engine->layout.places[b].spilled != 0)
             lki_spill_drop(&engine->spill, engine->layout.places[b].spilled - 1);

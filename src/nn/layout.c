@@ -81,7 +81,7 @@ static void count_readers(lki_layout *layout, const lk_model *model)
 /* Returns true if no segment after the next one reads value b + 1.  Sets *last to the last block
  * that reads it. */
 static bool may_be_spilled(const lki_layout *layout, const lk_model *model, uint32_t b,
-                         uint32_t *last)
+                           uint32_t *last)
 {
     uint32_t segment = model->blocks[b].segment;
     bool     next    = segment != 0 && segment != model->last_segment && layout->places[b].kept;
@@ -97,7 +97,7 @@ static bool may_be_spilled(const lki_layout *layout, const lk_model *model, uint
 }
 
 /* Chooses values for the file.  If there are few of them, all remain in memory. */
-static void choose_aside(lki_layout *layout, const lk_model *model)
+static void choose_spilled(lki_layout *layout, const lk_model *model)
 {
     uint32_t last = 0, of = 0;
     for (uint32_t b = 0; b < model->block_count; b++) {
@@ -367,7 +367,7 @@ static lk_status lay_out(lki_layout *layout, const lk_model *model, const lk_exe
     count_readers(layout, model);
     LK_TRY(check_model(layout, model));
     if (files)
-        choose_aside(layout, model);
+        choose_spilled(layout, model);
     size_t input;
     if (__builtin_mul_overflow(lk_shape_count(model->input), (size_t)micro_batch * sizeof(float),
                                &input) ||

@@ -186,9 +186,9 @@ lk_status lki_thread_rebuild_ask(lki_group **out, lki_thread_rebuild *self, uint
         st = await_decision(self, rank, *epoch);
     }
     if (st == LK_OK) {
-        *out                = self->seats[rank].next;
+        *out                   = self->seats[rank].next;
         self->seats[rank].next = NULL;
-        *epoch              = (*out)->board->job.epoch;
+        *epoch                 = (*out)->board->job.epoch;
     }
     (void)pthread_mutex_unlock(&self->lock);
     return st;

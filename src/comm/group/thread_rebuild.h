@@ -5,8 +5,8 @@
  * deadline.  A lost thread cannot be killed.  It is still in the failed group, and the next group
  * refuses it.
  *
- * Ownership: it is reference-counted.  lki_thread_rebuild_new() returns the first reference,
- * and every group holds one.
+ * Ownership: the object is reference-counted.  lki_thread_rebuild_new() returns the first
+ * reference, and every group holds one.
  * Threads:   all threads may call these functions.
  */
 #ifndef LKI_COMM_GROUP_THREAD_REBUILD_H
