@@ -41,6 +41,7 @@ foreach(path IN LISTS test_sources)
   endif()
   string(REGEX REPLACE "\\.c$" ".wrap" wrapped ${path}) # x_test.wrap: functions that x_test.c stands before
   if(EXISTS ${wrapped})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${wrapped})
     file(STRINGS ${wrapped} functions)
     list(TRANSFORM functions PREPEND "LINKER:--wrap=")
     target_link_options(test.${name} PRIVATE ${functions})

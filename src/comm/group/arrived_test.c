@@ -1,9 +1,11 @@
 /* arrived_test.c -- an operation that all ranks have reached succeeds, even if one of the ranks
- * dies afterwards.
+ * dies afterwards; and so does opening the group.
  *
  * Method: the linker redirects a waiting rank's check for dead peers to the function below.  Before
  *         the first check this function lets the other rank arrive and die.  Expects that this
- *         operation succeeds and that the next operation fails.
+ *         operation succeeds and that the next operation fails.  When the group is opened, the
+ *         linker redirects the function that opens the peers' descriptors, which then first waits
+ *         until the other rank is dead and reaped.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,6 +21,7 @@ enum { WAITER, VICTIM };
 
 static _Atomic int *waited; /* 1: WAITER has begun to check for dead peers, and VICTIM may arrive */
 static bool         opened; /* the group is open; earlier waits are not part of the test */
+static bool         early;  /* VICTIM dies as soon as it has opened the group */
 
 lk_status __wrap_lki_peers_check(lk_comm *comm, lki_goal goal);
 lk_status __real_lki_peers_check(lk_comm *comm, lki_goal goal);
@@ -31,6 +34,36 @@ lk_status __wrap_lki_peers_check(lk_comm *comm, lki_goal goal)
             abort();
     }
     return __real_lki_peers_check(comm, goal);
+}
+
+lk_status __wrap_lki_peers_open(lk_comm *comm);
+lk_status __real_lki_peers_open(lk_comm *comm);
+
+lk_status __wrap_lki_peers_open(lk_comm *comm)
+{
+    while (early && comm->rank == WAITER &&
+           kill(atomic_load(&lki_rank_of(comm, VICTIM)->pid), 0) == 0)
+        (void)usleep(200);
+    return __real_lki_peers_open(comm);
+}
+
+static bool die_at_once(lk_comm *comm, void *context)
+{
+    (void)context;
+    if (comm->rank == VICTIM)
+        (void)raise(SIGKILL);
+    CHECK(lk_barrier(comm) == LK_EPEER);
+    CHECK(strstr(lk_error_last()->message, "rank 1") != NULL);
+    return true;
+}
+
+static void a_group_opens_if_a_rank_dies_once_all_have_joined(void **state)
+{
+    (void)state;
+    world w = { .size = 2, .timeout_ms = WORLD_PATIENCE_MS, .victim = NOBODY };
+    early   = true;
+    assert_int_equal(world_run(w, die_at_once, NULL), 1 << WAITER);
+    early = false;
 }
 
 static bool meet_then_die(lk_comm *comm, void *context)
@@ -62,6 +95,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_operation_reached_by_all_succeeds_despite_a_death),
+        cmocka_unit_test(a_group_opens_if_a_rank_dies_once_all_have_joined),
     };
     waited = mmap(NULL, sizeof *waited, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (waited == MAP_FAILED)

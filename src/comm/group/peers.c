@@ -35,8 +35,10 @@ lk_status lki_peers_open(lk_comm *comm)
             continue;
         if (errno == ESRCH && atomic_load(&lki_rank_of(comm, rank)->state) == LKI_RANK_LEFT)
             continue; /* the other rank has joined and left in order before this check */
-        if (errno == ESRCH)
-            return lki_fail_peer_gone(comm, comm->world[rank]);
+        if (errno == ESRCH) { /* all ranks have joined, so the next operation returns the failure */
+            (void)(lki_fail_peer_gone(comm, comm->world[rank]) == LK_OK);
+            continue;
+        }
         if (errno == EMFILE || errno == ENFILE)
             return lk_fail(LK_ENOMEM, "no file descriptor left to watch rank %u (pid %d): raise "
                            "the limit (ulimit -n)", comm->world[rank], pid);
