@@ -1,7 +1,8 @@
 /* foreign.c -- detects workers that another launcher has started, from the environment.
  *
  * A launcher is detected if all its environment variables are set.  If several launchers are
- * detected, the first in the table is used.  Some variables may be set without their launcher: srun
+ * detected, the first in the table is used, unless it describes one process and another describes
+ * several: that is refused.  Some variables may be set without their launcher: srun
  * sets PMI_RANK for MPICH, a batch script has SLURM_PROCID=0 without being a task, and MPI may set
  * PMIX_RANK=0 in a process by itself.
  *
@@ -273,14 +274,25 @@ static bool means_one(const dialect *d, bool one)
            && is_unset_or(d->names[LOCAL_SIZE], "1");
 }
 
-/* Refuses an incomplete set of variables that may belong to a job of several processes. `found`, if
- * not NULL, is the launcher whose complete set describes a job of one process.  Launchers after
- * `found` in the table are then ignored. */
-static lk_status check_halves(const dialect *found)
+/* Refuses sets of variables that contradict each other: `one` describes a job of one process, and
+ * `several`, also complete, a job of several. */
+static lk_status refuse_both(const dialect *one, const dialect *several)
 {
-    for (const dialect *d = dialects; d < dialects + DIALECTS && d != found; d++)
-        if (!means_one(d, found != NULL))
-            return refuse_half(d, NAMES);
+    return lk_fail(LK_EINVAL, "%s are set, a job of one process, but also %s, a job of several: "
+                   "unset %s to run alone, or %s to join",
+                   lki_names_list(one->names, NAMES, LKI_NAMES_VALUES).text,
+                   lki_names_list(several->names, NAMES, LKI_NAMES_VALUES).text,
+                   lki_names_list(several->names, NAMES, LKI_NAMES_SET).text,
+                   lki_names_list(one->names, NAMES, LKI_NAMES_SET).text);
+}
+
+/* Refuses variables that may belong to a job of several processes. `found`, if not NULL, is the
+ * launcher whose complete set describes a job of one process. */
+static lk_status check_others(const dialect *found)
+{
+    for (const dialect *d = dialects; d < dialects + DIALECTS; d++)
+        if (d != found && !means_one(d, found != NULL))
+            return is_complete(d) ? refuse_both(found, d) : refuse_half(d, NAMES);
     return LK_OK;
 }
 
@@ -310,6 +322,20 @@ static lk_status read_dialect(lki_foreign *out, const dialect *d)
                    lki_names_list(d->names, NAMES, LKI_NAMES_SET).text);
 }
 
+/* Refuses a TF_CONFIG that describes a job of several processes, although `found` describes one. */
+static lk_status check_tf_config(const dialect *found, const char *tf_config)
+{
+    lki_foreign other = { .by = NULL };
+
+    LK_TRY(lki_tf_config_read(&other, tf_config));
+    if (other.size <= 1)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "%s are set, a job of one process, but TF_CONFIG describes %u: unset "
+                   "TF_CONFIG to run alone, or %s to join",
+                   lki_names_list(found->names, NAMES, LKI_NAMES_VALUES).text, other.size,
+                   lki_names_list(found->names, NAMES, LKI_NAMES_SET).text);
+}
+
 lk_status lki_foreign_find(lki_foreign *out)
 {
     const char    *tf_config = getenv("TF_CONFIG");
@@ -322,7 +348,9 @@ lk_status lki_foreign_find(lki_foreign *out)
         LK_TRY(lki_tf_config_read(out, tf_config));
     if (out->by == NULL || out->size == 1) {
         out->by = NULL;
-        return check_halves(found);
+        if (found != NULL && tf_config != NULL)
+            LK_TRY(check_tf_config(found, tf_config));
+        return check_others(found);
     }
     LK_TRY(find_meeting(out));
     return found != NULL ? check_address(out, found) : LK_OK;

@@ -72,8 +72,10 @@ static const struct {
     { "MASTER_ADDR=h MASTER_PORT=1 LOCKSTEP_RENDEZVOUS=tcp://g:2", NULL, 0, 0, 0, 0, "" },
     { "SLURM_NTASKS=6 SLURM_JOB_ID=7", NULL, 0, 0, 0, 0, "" }, /* salloc */
     { SHELL_OF_SRUN "PMI_RANK=0 RANK=0", NULL, 0, 0, 0, 0, "" },
-    { "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 PMI_RANK=2 PMI_SIZE=4", NULL, 0, 0, 0, 0,
-      "" }, /* the first complete set decides */
+    { "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 PMI_RANK=2 PMI_SIZE=4", "torchrun", 0, 2,
+      0, 2, "" }, /* the first complete set of several processes decides */
+    { "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 PMI_RANK=0 PMI_SIZE=1", NULL, 0, 0, 0, 0,
+      "" },
     { "RANK=2 PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2", "mpiexec", 1, 2, 1, 2,
       "" },
     { "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=h", "torchrun", 0, 2, 0, 2,
@@ -116,6 +118,13 @@ static const char *const refused[][3] = {
     { "RANK=0 WORLD_SIZE=4 LOCAL_RANK=0",
       "RANK=0, WORLD_SIZE=4 and LOCAL_RANK=0 are set, but not LOCAL_WORLD_SIZE",
       "unset RANK, WORLD_SIZE and LOCAL_RANK to run alone" },
+    { "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 PMI_RANK=2 PMI_SIZE=4",
+      "PMI_RANK=2 and PMI_SIZE=4 are set, but not MPI_LOCALRANKID and MPI_LOCALNRANKS",
+      "unset PMI_RANK and PMI_SIZE to run alone" },
+    { "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 "
+      "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=2",
+      "LOCAL_WORLD_SIZE=1 are set, a job of one process, but also OMPI_COMM_WORLD_RANK=0, ",
+      "or RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE to join" },
     { "RANK=0", "RANK=0 is set, but not WORLD_SIZE", "unset RANK to run alone" },
     { "RANK=x", "RANK=x is set, but not WORLD_SIZE", "unset RANK to run alone" },
     { "LOCAL_RANK=0", "LOCAL_RANK=0 is set, but not RANK, WORLD_SIZE", "unset LOCAL_RANK to" },
@@ -159,6 +168,10 @@ static const char *const refused[][3] = {
       "SLURM_STEP_TASKS_PER_NODE=3(x2)", "does not say how many tasks node 3 has",
       "unset SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID and SLURM_STEP_TASKS_PER_NODE to" },
     { "TF_CONFIG=[]", "TF_CONFIG=[] in the environment: it must be an object", "unset TF_CONFIG" },
+    { "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 "
+      "TF_CONFIG={\"cluster\":{\"worker\":[\"a:1\",\"b:1\"]},"
+      "\"task\":{\"type\":\"worker\",\"index\":1}}",
+      "a job of one process, but TF_CONFIG describes 2", "LOCAL_WORLD_SIZE to join" },
     { "TF_CONFIG=", "TF_CONFIG= in the environment: it is not JSON", "unset TF_CONFIG to run" },
     { "TF_CONFIG={\"cluster\":[]}", "TF_CONFIG={\"cluster\":[]} in", "unset TF_CONFIG to run" },
     { "TF_CONFIG={\"task\":{\"type\":\"worker\",\"index\":1}}", "but no cluster", "TF_CONFIG to" },
