@@ -85,14 +85,16 @@ static void assert_weights(const command_result *r)
 
 /* ---- Variables set by hand --------------------------------------------------------------- */
 
+/* Names set by hand.  $$, the shell's process number, makes a job different from all others. */
 #define TORCH                                                                                    \
-    "RANK=$r WORLD_SIZE=3 LOCAL_RANK=$r LOCAL_WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 "
+    "RANK=$r WORLD_SIZE=3 LOCAL_RANK=$r LOCAL_WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 " \
+    "TORCHELASTIC_RUN_ID=$$ "
 #define MPICH "PMI_RANK=$r PMI_SIZE=3 MPI_LOCALRANKID=$r MPI_LOCALNRANKS=3 "
 #define SLURM                                                                                    \
     "SLURM_PROCID=$r SLURM_STEP_NUM_TASKS=3 SLURM_LOCALID=$r SLURM_STEP_TASKS_PER_NODE=3 "       \
     "SLURM_NODEID=0 SLURM_JOB_ID=7 SLURM_STEP_ID=$$ "
 #define TF                                                                                       \
-    "TF_CONFIG='{\"cluster\":{\"worker\":[\"h:1\",\"h:2\",\"h:3\"]},"                             \
+    "TF_CONFIG='{\"cluster\":{\"worker\":[\"h'$$':1\",\"h'$$':2\",\"h'$$':3\"]},"                \
     "\"task\":{\"type\":\"worker\",\"index\":'$r'}}' "
 
 static void variables_set_by_hand_start_a_job(void **state)
@@ -106,8 +108,8 @@ static void variables_set_by_hand_start_a_job(void **state)
 }
 
 /* Names of a job with ranks 0 and 1 on one "host", 2 and 3 on another. */
-#define TWO_HOSTS                                                                                \
-    "TORCHELASTIC_RUN_ID=host$((r/2)) RANK=$r WORLD_SIZE=4 LOCAL_RANK=$((r%%2)) "                \
+#define TWO_HOSTS                                                                                  \
+    "TORCHELASTIC_RUN_ID=host$((r/2))-$$ RANK=$r WORLD_SIZE=4 LOCAL_RANK=$((r%%2)) "               \
     "LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%u "
 
 static void two_hosts(command_result *r, const char *folder, const char *more,
@@ -134,14 +136,16 @@ static void contradicting_settings_are_refused(void **state)
     two_hosts(&r, *state, "", MLP "--steps 20");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "set LOCKSTEP_JOB_KEY_FILE to a file with the job's key");
-    two_hosts(&r, *state, "LOCKSTEP_JOB_KEY_FILE=key LOCAL_RANK=$((r/2)) TORCHELASTIC_RUN_ID=host"
-                          "$((r%2)) LOCKSTEP_TIMEOUT_MS=5000", MLP "--steps 20"); /* round robin */
+    two_hosts(&r, *state,
+              "LOCKSTEP_JOB_KEY_FILE=key LOCAL_RANK=$((r/2)) TORCHELASTIC_RUN_ID=host"
+              "$((r%2))-$$",
+              MLP "--steps 20");   /* round robin */
     assert_int_equal(r.status, 2); /* the agents refuse them */
     assert_says(r.err, "the ranks of a host must be consecutive");
-    run_ranks(&r, *state, 2, TORCH "LOCKSTEP_TIMEOUT_MS=5000",
+    run_ranks(&r, *state, 2, TORCH "LOCKSTEP_TIMEOUT_MS=15000",
               MLP "--steps 20"); /* one is absent */
     assert_int_equal(r.status, 1);
-    assert_says(r.err, "rank 2, with local rank 2, has not joined within 5 s");
+    assert_says(r.err, "rank 2, with local rank 2, has not joined within 15 s");
     no_agent_is_left();
 }
 

@@ -128,9 +128,9 @@ static bool end_it(story *s, lk_comm *comm)
 static bool goes_on(lk_comm *comm, story *s, lk_comm **out)
 {
     lk_comm_options options = { .struct_size = sizeof(lk_comm_options),
-                                .timeout_ms  = s->how == STAYS_AWAY ? 1500 : WORLD_PATIENCE_MS };
-    uint32_t        all = (uint32_t)(UINT64_C(1) << lk_comm_size(comm)) - 1;
-    uint32_t        left = lk_comm_size(comm) - (uint32_t)__builtin_popcount(s->victims);
+                                .timeout_ms  = s->how == STAYS_AWAY ? 5000 : WORLD_PATIENCE_MS };
+    uint32_t        all     = (uint32_t)(UINT64_C(1) << lk_comm_size(comm)) - 1;
+    uint32_t        left    = lk_comm_size(comm) - (uint32_t)__builtin_popcount(s->victims);
     lk_status       st;
 
     *out = NULL;
