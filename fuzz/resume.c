@@ -10,16 +10,16 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    static const lk_train_config config = { .struct_size  = sizeof(lk_train_config),
-                                            .model        = "mlp",
-                                            .model_options = { .hidden = { 8, 8 },
+    static const lk_train_config config = { .struct_size   = sizeof(lk_train_config),
+                                            .model         = "mlp",
+                                            .model_options = { .hidden       = { 8, 8 },
                                                                .hidden_count = 2 },
-                                            .data         = "synthetic:images",
-                                            .global_batch = 8,
-                                            .steps        = 4 };
+                                            .data          = { .source = "synthetic:images" },
+                                            .global_batch  = 8,
+                                            .steps         = 4 };
     static const lk_dataset_info info   = { .classes = 4, .x = { .rank = 1, .dims = { 8 } } };
-    json_t *mine = lki_config_json(&config, &info), *stored, *key;
-    size_t  same = 0;
+    json_t                      *mine   = lki_config_json(&config, &info), *stored, *key;
+    size_t                       same   = 0;
 
     LK_ASSERT(mine != NULL);
     stored = json_loadb((const char *)data, bytes, JSON_REJECT_DUPLICATES, NULL);

@@ -85,6 +85,85 @@ typedef enum { LK_REBALANCE_DEFAULT = 0, LK_REBALANCE_ON, LK_REBALANCE_OFF } lk_
 /* Speculative execution by idle workers; see lk_parallel_options.duplicate. */
 typedef enum { LK_DUPLICATE_OFF = 0, LK_DUPLICATE_AUTO, LK_DUPLICATE_ON } lk_duplicate;
 
+/* The data of a run, and how samples are drawn from them. */
+typedef struct {
+    const char *source;     /* such as "text:FILE"; see docs/data.md */
+    double      validation; /* fraction kept for validation */
+    uint64_t    split_seed;
+    uint32_t    fold;    /* number of the validation part, from 1; 0 = 1 */
+    lk_augment  augment; /* of images */
+    lk_order    order;
+    const char *weights;      /* a file of sampling weights; sets LK_ORDER_WEIGHTED */
+    const char *loss_weights; /* a file of weights of samples in the loss */
+    bool        ignores;      /* targets equal to `ignored` do not count in the loss */
+    int64_t     ignored;
+    uint32_t    loader_threads; /* per worker, to prepare micro-batches; 0 = 1 */
+} lk_train_data;
+
+/* Checkpoints of a run, which rank 0 reads and writes on its host.  The best evaluations'
+ * checkpoints are kept in addition to the newest ones. */
+typedef struct {
+    const char *folder;
+    uint64_t    every;     /* steps; 0 = only at the end */
+    bool        async;     /* writes checkpoints in the background, except the last */
+    uint32_t    keep;      /* number of newest checkpoints kept; 0 = 3 */
+    uint32_t    keep_best; /* number of best checkpoints kept, at most LK_BEST_MAX */
+    lk_best_by  best_by;
+    bool        resume, resume_required; /* --resume=auto sets resume only, --resume sets both */
+    int64_t     resume_step;             /* step of the checkpoint; -1 = newest */
+} lk_train_checkpoint;
+
+/* Limits that may end a run before its last step.  The run then does its final evaluation and
+ * checkpoint.  0 = no limit.  The learning rate schedule still follows all steps. */
+typedef struct {
+    double   epochs;
+    uint64_t samples, tokens;       /* the step that reaches a limit is the last one */
+    uint32_t time_ms;               /* since the start or resume, by the clock of any rank */
+    double (*clock)(void *context); /* (optional) returns seconds; replaces this machine's clock */
+    void    *clock_context;
+    uint32_t patience;  /* ends after this many evaluations in a row without improvement */
+    double   min_delta; /* an improvement lowers the best loss by more than this */
+} lk_train_limits;
+
+/* Reactions to slow and lost workers. */
+typedef struct {
+    lk_rebalance rebalance;      /* default: ON with ddp and zero1, except with LK_BATCHNORM_SYNC */
+    uint64_t     rebalance_seed; /* see lk_parallel_options */
+    lk_duplicate duplicate;      /* AUTO: ON where supported and without extra memory */
+    uint32_t     backup_workers; /* lk_parallel_options.backups (not exact); 0 = none */
+
+    /* After the loss of a rank, the other ranks repeat its step and continue without it, if
+     * lk_comm_rebuild() supports that.  Requests to stop then go only to the launcher. */
+    bool     survives;
+    uint32_t workers_least; /* a run with fewer workers saves and ends (LK_EPEER); 0 = 1 */
+} lk_train_elastic;
+
+/* Functions of the caller that a run calls.  All are optional. */
+typedef struct {
+    /* Receives the result of a completed run, on one rank, before any rank leaves.  If that rank is
+     * lost and the other ranks continue, another rank calls the function again.  Any status but
+     * LK_OK fails the run. */
+    lk_status (*done)(void *context, const lk_train_result *result);
+    void *done_context;
+
+    /* Set in a process that replaces a lost one.  lk_train_run() then gets no communicator.  It
+     * opens data and model and calls this function.  The function waits until the running job
+     * admits the process (lk_join(), lk_enters()), and returns the communicator. */
+    lk_status (*enter)(void *context, lk_comm **out);
+    void *enter_context;
+
+    /* Polled by each rank once per step if `elastic.survives` is set.  If it returns true, this
+     * rank leaves after the step and the others continue.  True on all ranks is a request to
+     * stop. */
+    bool (*leave)(void *context);
+    void *leave_context;
+
+    /* Polled by every rank once per step.  If it returns true on any rank, the run saves and ends
+     * (LK_ESTOPPED). */
+    bool (*stop)(void *context);
+    void *stop_context;
+} lk_train_calls;
+
 /* The configuration of a run, including the paths of its files.  Zero or NULL selects the
  * default. */
 typedef struct {
@@ -93,21 +172,12 @@ typedef struct {
     lk_model_options model_options; /* fields that describe the data are filled in; its
                                      * struct_size is ignored */
 
-    const char *data;
-    double      validation;
-    uint64_t    split_seed, seed;
-    uint32_t    fold; /* number of the validation part, from 1; 0 = 1 */
-    uint32_t    context;      /* tokens per sample; 0 = 64 */
-    uint32_t    global_batch; /* required */
-    uint32_t    micro_batch, virtual_workers;
-    bool        drop_last;
-    lk_augment  augment;      /* of images */
-    lk_order    order;
-    const char *weights;      /* a file of sampling weights; sets LK_ORDER_WEIGHTED */
-    const char *loss_weights; /* a file of weights of samples in the loss */
-    bool        ignores;      /* targets equal to `ignored` do not count in the loss */
-    int64_t     ignored;
-    uint32_t    loader_threads; /* per worker, to prepare micro-batches; 0 = 1 */
+    lk_train_data data;
+    uint64_t      seed;
+    uint32_t      context;      /* tokens per sample; 0 = 64 */
+    uint32_t      global_batch; /* required */
+    uint32_t      micro_batch, virtual_workers;
+    bool          drop_last;
 
     uint32_t    workers, threads; /* workers: all hosts, 0 = min(cores, V); threads: 0 = 1 */
     uint32_t    workers_here;     /* workers on this host; 0 = `workers` */
@@ -123,23 +193,20 @@ typedef struct {
     uint32_t    shard_hosts;  /* hybrid: hosts that share one copy of the model; 0 = 1 */
     bool        buddies;      /* see lk_parallel_options.buddies */
 
-    uint64_t     steps; /* set either steps or epochs */
-    double       epochs;
-    lk_optimizer optimizer;
-    lk_schedule  schedule;      /* .steps is filled in */
-    double       warmup_epochs; /* replaces schedule.warmup */
-    lk_lr_rule   scale_lr;      /* scales schedule.lr; warmup then starts at the unscaled rate */
-    uint32_t     base_batch;    /* the batch size that schedule.lr is given for; 0 = 256 */
-    double       clip_norm, clip_value; /* 0 = none */
-    double       noise_decay;           /* decay rate for the gradient noise scale; 0 = none */
-    double       audit; /* fraction of virtual workers to audit; see lk_parallel_options */
-    lk_rebalance rebalance; /* default: ON with ddp and zero1, except with LK_BATCHNORM_SYNC */
-    uint64_t     rebalance_seed; /* see lk_parallel_options */
-    lk_duplicate duplicate; /* AUTO: ON where supported and without extra memory */
-    uint32_t     backup_workers; /* lk_parallel_options.backups (not exact); 0 = none */
-    lk_param_group groups[LK_GROUPS_MAX];
-    uint32_t       group_count;
-    lk_dtype        comm_dtype; /* see lk_parallel_options.comm_dtype */
+    uint64_t        steps; /* set either steps or epochs */
+    double          epochs;
+    lk_train_limits limits;
+    lk_optimizer    optimizer;
+    lk_schedule     schedule;      /* .steps is filled in */
+    double          warmup_epochs; /* replaces schedule.warmup */
+    lk_lr_rule      scale_lr;      /* scales schedule.lr; warmup then starts at the unscaled rate */
+    uint32_t        base_batch;    /* the batch size that schedule.lr is given for; 0 = 256 */
+    double          clip_norm, clip_value; /* 0 = none */
+    double          noise_decay;           /* decay rate for the gradient noise scale; 0 = none */
+    double          audit; /* fraction of virtual workers to audit; see lk_parallel_options */
+    lk_param_group  groups[LK_GROUPS_MAX];
+    uint32_t        group_count;
+    lk_dtype        comm_dtype;   /* see lk_parallel_options.comm_dtype */
     lk_dtype        gather_dtype; /* see lk_parallel_options.gather_dtype; bf16 runs: LK_BF16 */
     bool            keep_gathered;
     lk_bucket_hook  hook; /* (optional) lk_parallel_options.hook; must not change on resume */
@@ -147,67 +214,23 @@ typedef struct {
     lk_loss_scaling scaling; /* for LK_F16, where the default rule is LK_SCALE_PYTORCH */
 
     /* Files that rank 0 reads and writes on its host.  (Training data are read by every host.) */
-    bool        files_elsewhere; /* rank 0 is on another host; this host does not check the files */
-    const char *init;            /* a safetensors file with the initial weights */
-    const char *checkpoint;
-    uint64_t    checkpoint_every;    /* 0 = only at the end */
-    bool        checkpoint_async;    /* writes checkpoints in the background, except the last */
-    uint32_t    keep;                /* number of newest checkpoints kept; 0 = 3 */
-    bool    resume, resume_required; /* --resume=auto sets resume only, --resume sets both */
-    int64_t resume_step;             /* step of the checkpoint; -1 = newest */
-    const char *log;
-    uint64_t    eval_every; /* 0 = at the end, if there are validation data */
-    lk_weights  eval_weights;
-
-    /* Limits that may end the run before `steps`.  The run then does its final evaluation and
-     * checkpoint.  0 = no limit.  The learning rate schedule still follows `steps`. */
-    double   max_epochs;
-    uint64_t max_samples, max_tokens; /* the step that reaches a limit is the last one */
-    uint32_t max_time_ms;           /* since the start or resume, by the clock of any rank */
-    double (*clock)(void *context); /* (optional) returns seconds; replaces this machine's clock */
-    void    *clock_context;
-    uint32_t patience;  /* ends after this many evaluations in a row without improvement */
-    double   min_delta; /* an improvement lowers the best loss by more than this */
-
-    /* Checkpoints of the best evaluations, which are kept in addition to the newest `keep`. */
-    uint32_t   keep_best; /* number of these checkpoints, at most LK_BEST_MAX */
-    lk_best_by best_by;
+    bool files_elsewhere;     /* rank 0 is on another host; this host does not check the
+                               * files */
+    const char         *init; /* a safetensors file with the initial weights */
+    lk_train_checkpoint checkpoint;
+    const char         *log;
+    uint64_t            eval_every; /* 0 = at the end, if there are validation data */
+    lk_weights          eval_weights;
 
     /* Traces and timing; see docs/tracing.md. */
-    const char     *trace;   /* every rank writes a part; lk_trace_merge() merges them */
-    lk_step_report *report;  /* filled in by rank 0; leaves out the first `warm_up` steps */
+    const char     *trace;  /* every rank writes a part; lk_trace_merge() merges them */
+    lk_step_report *report; /* filled in by rank 0; leaves out the first `warm_up` steps */
     uint64_t        warm_up;
+    bool            quiet; /* no progress on stderr */
 
-    uint32_t timeout_ms;
-    bool     quiet; /* no progress on stderr */
-
-    /* After the loss of a rank, the other ranks repeat its step and continue without it, if
-     * lk_comm_rebuild() supports that.  Requests to stop then go only to the launcher. */
-    bool survives;
-    uint32_t workers_least; /* a run with fewer workers saves and ends (LK_EPEER); 0 = 1 */
-
-    /* (optional) Receives the result of a completed run, on one rank, before any rank leaves.  If
-     * that rank is lost and the other ranks continue, another rank calls the function again.  Any
-     * status but LK_OK fails the run. */
-    lk_status (*done)(void *context, const lk_train_result *result);
-    void     *done_context;
-
-    /* (optional) Set in a process that replaces a lost one.  lk_train_run() then gets no
-     * communicator.  It opens data and model and calls this function.  The function waits until the
-     * running job admits the process (lk_join(), lk_enters()), and returns the communicator. */
-    lk_status (*enter)(void *context, lk_comm **out);
-    void *enter_context;
-
-    /* (optional) Polled by each rank once per step if `survives` is set.  If it returns true,
-     * this rank leaves after the step and the others continue.  True on all ranks is a request
-     * to stop. */
-    bool (*leave)(void *context);
-    void *leave_context;
-
-    /* (optional) Polled by every rank once per step.  If it returns true on any rank, the run saves
-     * and ends (LK_ESTOPPED). */
-    bool (*stop)(void *context);
-    void *stop_context;
+    uint32_t         timeout_ms;
+    lk_train_elastic elastic;
+    lk_train_calls   calls;
 } lk_train_config;
 
 #define LK_TRAIN_CONFIG_INIT LK_OPTIONS_INIT(lk_train_config)

@@ -136,7 +136,7 @@ static int run_plan(plan_options *o)
 static bool goes_on(const train_options *o)
 {
     return o->on_failure == LK_ON_FAILURE_CONTINUE ||
-           (o->on_failure == LKI_UNSAID && o->config.workers_least > 0);
+           (o->on_failure == LKI_UNSAID && o->config.elastic.workers_least > 0);
 }
 
 static bool uses_onednn(const plan_options *o)
@@ -175,7 +175,7 @@ static const char *cannot_plan(const plan_options *o)
     if (o->train.config.precision == LK_BF16 && uses_onednn(o))
         return "--kernels onednn multiplies FP32 values alone; leave out --precision bf16, or use "
                "--kernels own";
-    if (!named && o->train.config.data != NULL)
+    if (!named && o->train.config.data.source != NULL)
         return "--data is for a MODEL: with --parameters no data are read";
     if (o->plan.measure && !named)
         return "--measure times the blocks of a MODEL; with --parameters give --flops";
@@ -217,8 +217,8 @@ static int plan_main(int argc, char **argv)
         lki_train_defaults(&options.train.config);
         if (options.train.config.steps == 0 && options.train.config.epochs == 0)
             options.train.config.steps = 1;
-        options.train.config.survives = goes_on(&options.train);
-        result                        = run_plan(&options);
+        options.train.config.elastic.survives = goes_on(&options.train);
+        result                                = run_plan(&options);
     }
     free(options.train.file.text);
     free(rows);

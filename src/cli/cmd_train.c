@@ -17,14 +17,14 @@ static bool read_resume(const char *text, void *target, lki_message *error)
     lk_train_config *config = &((train_options *)target)->config;
     uint64_t         step   = 0;
 
-    config->resume_step = -1;
+    config->checkpoint.resume_step = -1;
     if (*text != '\0' && strcmp(text, "auto") != 0) {
         if (!lki_parse_u64(text, strlen(text), &step) || step > INT64_MAX)
             return lki_refuse(error, "must be auto, the step of a checkpoint, or nothing");
-        config->resume_step = (int64_t)step;
+        config->checkpoint.resume_step = (int64_t)step;
     }
-    config->resume          = true;
-    config->resume_required = strcmp(text, "auto") != 0;
+    config->checkpoint.resume          = true;
+    config->checkpoint.resume_required = strcmp(text, "auto") != 0;
     return true;
 }
 

@@ -70,9 +70,11 @@ LK_NODISCARD lk_status lki_train_find_kernels(train_options *options);
 void lki_train_defaults(lk_train_config *config);
 
 /* Initial values, before options are read. */
-#define LKI_TRAIN_OPTIONS_INIT                                                                   \
-    { .config = { .struct_size = sizeof(lk_train_config), .resume_step = -1 },                   \
-      .on_failure = LKI_UNSAID, .nodes = LKI_NODES_INIT }
+#define LKI_TRAIN_OPTIONS_INIT                                                                     \
+    {                                                                                              \
+        .config     = { .struct_size = sizeof(lk_train_config), .checkpoint.resume_step = -1 },    \
+        .on_failure = LKI_UNSAID, .nodes = LKI_NODES_INIT                                          \
+    }
 
 /* In a worker, runs the worker's part.  Elsewhere checks the options, starts workers with `argv`
  * and watches them.  Frees the memory owned by the options.  Returns the exit status. */

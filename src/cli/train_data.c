@@ -33,7 +33,7 @@ bool lki_read_augment(const char *text, void *target, lki_message *error)
         more          = text[length] == ',';
         text += length + 1;
     }
-    ((train_options *)target)->config.augment = augment;
+    ((train_options *)target)->config.data.augment = augment;
     return good || lki_refuse(error, "must be crop=PIXELS or resized-crop=SHARE (above 0, at most "
                                      "1), or flip, or one of these and flip, as in crop=4,flip, or "
                                      "none");
@@ -47,7 +47,7 @@ bool lki_read_ignored(const char *text, void *target, lki_message *error)
     if (!lki_parse_u64(text + below, strlen(text + below), &size) || size > INT32_MAX)
         return lki_refuse(error, "must be a whole number from -%d to %d, such as 255 or -100",
                           INT32_MAX, INT32_MAX);
-    config->ignores = true;
-    config->ignored = below ? -(int64_t)size : (int64_t)size;
+    config->data.ignores = true;
+    config->data.ignored = below ? -(int64_t)size : (int64_t)size;
     return true;
 }

@@ -50,14 +50,14 @@ bool lki_read_rebalance(const char *text, void *target, lki_message *error)
     const char      *drawn = "random:";
     size_t           most  = strlen(drawn);
 
-    c->rebalance = LK_REBALANCE_ON;
+    c->elastic.rebalance = LK_REBALANCE_ON;
     if (strcmp(text, "auto") == 0)
-        c->rebalance = LK_REBALANCE_DEFAULT;
+        c->elastic.rebalance = LK_REBALANCE_DEFAULT;
     else if (strcmp(text, "off") == 0)
-        c->rebalance = LK_REBALANCE_OFF;
+        c->elastic.rebalance = LK_REBALANCE_OFF;
     else if (strncmp(text, drawn, most) == 0 &&
-             lki_parse_u64(text + most, strlen(text + most), &c->rebalance_seed) &&
-             c->rebalance_seed > 0)
+             lki_parse_u64(text + most, strlen(text + most), &c->elastic.rebalance_seed) &&
+             c->elastic.rebalance_seed > 0)
         return true;
     else if (strcmp(text, "on") != 0)
         return lki_refuse(error, "must be auto, on, off, or random: and a seed of 1 or more");
@@ -69,7 +69,7 @@ bool lki_read_duplicate(const char *text, void *target, lki_message *error)
     static const char *const names[] = { "off", "auto", "on" }; /* in the order of lk_duplicate */
     for (unsigned i = 0; i < 3; i++)
         if (strcmp(text, names[i]) == 0) {
-            ((train_options *)target)->config.duplicate = (lk_duplicate)i;
+            ((train_options *)target)->config.elastic.duplicate = (lk_duplicate)i;
             return true;
         }
     return lki_refuse(error, "must be off, auto or on");
@@ -214,12 +214,12 @@ lki_option *lki_train_rows(const char *const *left_out, const lki_option *own, b
 
 void lki_train_defaults(lk_train_config *config)
 {
-    if (config->data == NULL && strcmp(config->model, "gpt") == 0)
-        config->data = "synthetic:tokens=1000000,vocab=50257";
-    else if (config->data == NULL && strcmp(config->model, "resnet") == 0)
-        config->data = "synthetic:images=2048,h=32,w=32,c=3,classes=10";
-    else if (config->data == NULL)
-        config->data = "synthetic:images=8192,h=28,w=28,c=1,classes=10";
+    if (config->data.source == NULL && strcmp(config->model, "gpt") == 0)
+        config->data.source = "synthetic:tokens=1000000,vocab=50257";
+    else if (config->data.source == NULL && strcmp(config->model, "resnet") == 0)
+        config->data.source = "synthetic:images=2048,h=32,w=32,c=3,classes=10";
+    else if (config->data.source == NULL)
+        config->data.source = "synthetic:images=8192,h=28,w=28,c=1,classes=10";
     if (config->global_batch == 0)
         config->global_batch = BATCH;
     if (config->schedule.lr == 0)

@@ -113,11 +113,11 @@ static lk_status work(lk_comm *comm, void *context)
     lk_train_config config  = options->config;
     lk_train_result result  = { .steps = 0 };
 
-    config.done         = print_done;
-    config.done_context = options;
-    if (config.stop == NULL && !config.survives) {
-        config.stop         = launcher_asks;
-        config.stop_context = comm;
+    config.calls.done         = print_done;
+    config.calls.done_context = options;
+    if (config.calls.stop == NULL && !config.elastic.survives) {
+        config.calls.stop         = launcher_asks;
+        config.calls.stop_context = comm;
     }
     lk_status status = lk_train_run(comm, &config, &result);
     if (result.speaks)
@@ -177,8 +177,8 @@ static lk_status join(void *context, lk_comm **out)
 /* Sets the options of a run that continues after losses. */
 static void survive(train_options *options)
 {
-    options->config.survives = options->on_failure == LK_ON_FAILURE_CONTINUE;
-    options->config.leave    = is_to_leave;
+    options->config.elastic.survives = options->on_failure == LK_ON_FAILURE_CONTINUE;
+    options->config.calls.leave      = is_to_leave;
 }
 
 /* Returns the number of ranks of the job as Lockstep's launcher counts them: including hosts that
@@ -193,12 +193,12 @@ static uint32_t world_size(void)
  * enters. */
 static int run_late_worker(train_options *options)
 {
-    options->config.workers         = world_size();
-    options->config.workers_here    = options->config.workers;
-    options->config.files_elsewhere = true;
-    options->config.trace           = NULL;
-    options->config.enter           = join;
-    options->config.enter_context   = options;
+    options->config.workers             = world_size();
+    options->config.workers_here        = options->config.workers;
+    options->config.files_elsewhere     = true;
+    options->config.trace               = NULL;
+    options->config.calls.enter         = join;
+    options->config.calls.enter_context = options;
     survive(options);
     lk_status status                = lk_train_check(&options->config);
     options->config.files_elsewhere = false;
@@ -220,9 +220,9 @@ static lk_status start_alike(lk_comm *comm, train_options *options)
     if (lk_comm_hosts(comm) > 1)
         status = lk_all_reduce(comm, &again, &again, 1, LK_U32, LK_MAX);
     if (again != 0) {
-        options->config.resume          = true;
-        options->config.resume_required = false;
-        options->config.resume_step     = -1;
+        options->config.checkpoint.resume          = true;
+        options->config.checkpoint.resume_required = false;
+        options->config.checkpoint.resume_step     = -1;
     }
     return status;
 }
@@ -278,8 +278,8 @@ static int run_threads(train_options *options)
         fprintf(stderr, "lockstep train: cannot start a thread: %s\n", strerror(error));
         return LKI_EXIT_FAILURE;
     }
-    options->config.stop         = was_asked;
-    options->config.stop_context = &ear;
+    options->config.calls.stop         = was_asked;
+    options->config.calls.stop_context = &ear;
 
     const lk_comm_options how = { .struct_size = sizeof(lk_comm_options),
                                   .timeout_ms  = options->config.timeout_ms,
@@ -299,7 +299,7 @@ static int refuse(const train_options *options, const char *why)
 
 static int keep_workers(const train_options *options, char **argv, lk_launch_options how)
 {
-    const char *here = options->config.files_elsewhere ? NULL : options->config.checkpoint;
+    const char *here = options->config.files_elsewhere ? NULL : options->config.checkpoint.folder;
     return lki_keep_workers(argv, how, here, options->restart);
 }
 
@@ -374,15 +374,16 @@ static const char *cannot_start_again(const train_options *options)
         return NULL;
     if (options->worker_mode == LKI_MODE_THREADS)
         return "--restart needs --worker-mode processes";
-    return strncmp(options->config.data, "stream:", 7) == 0
-               ? "--restart reads the data again, which a stream may not allow" : NULL;
+    return strncmp(options->config.data.source, "stream:", 7) == 0
+               ? "--restart reads the data again, which a stream may not allow"
+               : NULL;
 }
 
 /* Returns the reason why --on-failure continue is impossible; NULL if it is possible or not
  * used. */
 static const char *cannot_go_on(const train_options *options)
 {
-    bool stream = strncmp(options->config.data, "stream:", 7) == 0;
+    bool stream = strncmp(options->config.data.source, "stream:", 7) == 0;
     if (options->on_failure != LK_ON_FAILURE_CONTINUE)
         return NULL;
     if (stream)
@@ -411,16 +412,17 @@ static const char *cannot_have_buddies(const train_options *options)
 static int refuse_going_on(const train_options *options, const char *why)
 {
     return lki_usage_error_of(options->command, &options->file, "%s%s", why,
-                              options->config.workers_least > 0
+                              options->config.elastic.workers_least > 0
                                   ? "; --workers MIN:MAX means --on-failure continue"
                               : lki_nodes_least(&options->nodes) > 0
-                                  ? "; --nnodes MIN:MAX means --on-failure continue" : "");
+                                  ? "; --nnodes MIN:MAX means --on-failure continue"
+                                  : "");
 }
 
 /* Returns the reason why --backup-workers is impossible; NULL if it is possible or not used. */
 static const char *no_backups(const train_options *options, uint32_t hosts)
 {
-    if (options->config.backup_workers == 0)
+    if (options->config.elastic.backup_workers == 0)
         return NULL;
     return hosts > 1 ? "--backup-workers is for workers of one host: leave out --hosts and --nnodes"
            : options->on_failure == LK_ON_FAILURE_CONTINUE
@@ -447,7 +449,7 @@ static const char *no_chaos(const train_options *options)
  * next opened file would have its descriptor number. */
 static bool lacks_input(const train_options *options)
 {
-    const char *data = options->config.data;
+    const char *data = options->config.data.source;
     return !options->config.files_elsewhere && fcntl(STDIN_FILENO, F_GETFD) < 0 &&
            (strcmp(data, "stream:-") == 0 || strncmp(data, "stream:-?", 9) == 0);
 }
@@ -458,7 +460,7 @@ static int start(train_options *options, char **argv)
     options->config.files_elsewhere = options->nodes.count > 1 && options->nodes.number != 0;
     if (lacks_input(options)) {
         fprintf(stderr, "lockstep train: standard input is closed, which '%s' is to read\n",
-                options->config.data);
+                options->config.data.source);
         return LKI_EXIT_FAILURE;
     }
     lk_status status                = lk_train_check(&options->config);
@@ -492,8 +494,8 @@ static int start(train_options *options, char **argv)
     why               = why != NULL ? why : cannot_have_buddies(options);
     if (why != NULL)
         return refuse(options, why);
-    options->config.survives = options->on_failure == LK_ON_FAILURE_CONTINUE;
-    status                   = lk_train_fits(&options->config, hosts);
+    options->config.elastic.survives = options->on_failure == LK_ON_FAILURE_CONTINUE;
+    status                           = lk_train_fits(&options->config, hosts);
     if (status == LK_EINVAL)
         return refuse(options, lk_error_last()->message);
     if (status != LK_OK)
@@ -537,8 +539,9 @@ int lki_train_start(train_options *options, char **argv)
     (void)sigemptyset(&warning);
     (void)sigaddset(&warning, SIGUSR1);
     (void)pthread_sigmask(SIG_BLOCK, &warning, NULL);
-    bool changes = options->config.workers_least > 0 || lki_nodes_least(&options->nodes) > 0;
-    bool ends    = changes && options->on_failure == LK_ON_FAILURE_STOP;
+    bool changes = options->config.elastic.workers_least > 0 ||
+                   lki_nodes_least(&options->nodes) > 0;
+    bool ends = changes && options->on_failure == LK_ON_FAILURE_STOP;
     if (options->on_failure == LKI_UNSAID)
         options->on_failure = changes ? LK_ON_FAILURE_CONTINUE : LK_ON_FAILURE_STOP;
     bool launched = false;

@@ -240,7 +240,7 @@ static void a_flag_alias_sets_its_value(void **state)
     train_options target = LKI_TRAIN_OPTIONS_INIT;
     assert_int_equal(lki_options_parse(train, 6, argv, &target), -1);
     assert_true(target.config.buddies);
-    assert_string_equal(target.config.data, "x");
+    assert_string_equal(target.config.data.source, "x");
     assert_int_equal(parse_one(replicas, "buddies", NULL, "true"), -1);
     assert_int_equal(parse_one(replicas, "buddies", NULL, "false"), -1);
     assert_int_equal(parse_one(replicas, "shard-replicas", NULL, "true"), LKI_EXIT_USAGE);

@@ -25,25 +25,24 @@ static const word words[] = {
     { "hosts", "U32", "hosts" },
 };
 
-/* Returns true if a row's field has this name, with or without the struct that contains the
- * field. */
-static bool is_field(const word *w, const char *name, size_t length)
+static bool equal(const char *field, const char *name, size_t length)
 {
-    static const char model[] = "model_options.";
-    const char       *field   = w->field;
-    bool              whole   = strlen(field) == length && strncmp(field, name, length) == 0;
-    if (whole || strncmp(field, model, sizeof model - 1) != 0)
-        return whole;
-    field += sizeof model - 1;
     return strlen(field) == length && strncmp(field, name, length) == 0;
 }
 
+/* Finds the row of a field by its whole name, such as `data.order`, or else by the part of it after
+ * the dot, as rooms call it that know only that struct. */
 static const word *find(const char *name, size_t length)
 {
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        if (is_field(&words[i], name, length))
+    const word *found = NULL;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        const char *dot = strchr(words[i].field, '.');
+        if (equal(words[i].field, name, length))
             return &words[i];
-    return NULL;
+        if (found == NULL && dot != NULL && equal(dot + 1, name, length))
+            found = &words[i];
+    }
+    return found;
 }
 
 /* Appends text, truncated at the end of the buffer. */

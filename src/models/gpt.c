@@ -92,11 +92,12 @@ static void end(gpt *g, const lk_model_options *options, lk_value x)
 static lk_status check_options(const lk_model_options *options, const gpt *g)
 {
     if (!options->tokens || options->input.rank != 1)
-        return lk_fail(LK_EINVAL,
-                       "gpt: it reads sequences of tokens; give `data` text:FILE or tokens:FILE");
+        return lk_fail(
+            LK_EINVAL,
+            "gpt: it reads sequences of tokens; give `data.source` text:FILE or tokens:FILE");
     if (options->classes < 2)
         return lk_fail(LK_EINVAL,
-                       "gpt: a vocabulary of %u; the tokens of `data` must have at least 2",
+                       "gpt: a vocabulary of %u; the tokens of `data.source` must have at least 2",
                        options->classes);
     if (g->layers > LAYERS_MAX)
         return lk_fail(LK_EINVAL, "gpt: `layers` %u; at most %d", g->layers, LAYERS_MAX);

@@ -28,7 +28,8 @@ static lk_status check_options(const lk_model_options *options)
         return lk_fail(LK_EINVAL,
                        "mlp: it reads images or features, not tokens; train gpt on text");
     if (options->classes < 2)
-        return lk_fail(LK_EINVAL, "mlp: %u classes; the labels of `data` must have at least 2",
+        return lk_fail(LK_EINVAL,
+                       "mlp: %u classes; the labels of `data.source` must have at least 2",
                        options->classes);
     if (options->hidden_count > HIDDEN_MAX)
         return lk_fail(LK_EINVAL, "mlp: `hidden` has %u layers; at most %d", options->hidden_count,

@@ -216,7 +216,7 @@ static void test_options_that_do_not_fit_say_what_to_change(void **state)
     (void)state;
     assert_refused("vgg", (lk_model_options){ .input = image, .classes = 10 },
                    "gpt, resnet and mlp");
-    assert_refused("gpt", (lk_model_options){ .input = image, .classes = 10 }, "`data`");
+    assert_refused("gpt", (lk_model_options){ .input = image, .classes = 10 }, "`data.source`");
     assert_refused(
         "gpt",
         (lk_model_options){ .input = text, .tokens = true, .classes = 9, .width = 100, .heads = 3 },

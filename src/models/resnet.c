@@ -94,11 +94,13 @@ static bool known_depth(uint32_t depth)
 static lk_status check_options(const lk_model_options *options, uint32_t depth)
 {
     if (options->tokens || options->input.rank != 3)
-        return lk_fail(LK_EINVAL,
-                       "resnet: it reads images (height, width, channels); give `data` idx:, "
-                       "cifar10:, tar:, or npy: or stream: with images, or train mlp");
+        return lk_fail(
+            LK_EINVAL,
+            "resnet: it reads images (height, width, channels); give `data.source` idx:, "
+            "cifar10:, tar:, or npy: or stream: with images, or train mlp");
     if (options->classes < 2)
-        return lk_fail(LK_EINVAL, "resnet: %u classes; the labels of `data` must have at least 2",
+        return lk_fail(LK_EINVAL,
+                       "resnet: %u classes; the labels of `data.source` must have at least 2",
                        options->classes);
     if (!known_depth(depth))
         return lk_fail(LK_EINVAL,

@@ -95,7 +95,7 @@ static size_t piece_bytes(const lk_train_config *c, uint32_t hosts)
     bool     params;
     uint32_t shards = count_shards(c, hosts, &params);
     bool     states = shards > 1 || lki_in_files(c, LK_OFFLOADED_STATES);
-    bool     saves  = c->checkpoint != NULL;
+    bool     saves  = c->checkpoint.folder != NULL;
     bool     pieces = params || lki_in_files(c, LK_OFFLOADED_PARAMETERS) || (states && saves);
     return (pieces ? 2 * sizeof(float) * LK_CHECKPOINT_PIECE : 0) + (saves ? LKI_BLOCK_BYTES : 0);
 }
@@ -118,7 +118,7 @@ static size_t estimate_program(const lk_train_config *c, const lk_model *model, 
                           (lk_shape_count(model->input) + lk_model_loss_rows(model));
     const lk_loader_options options = { .struct_size = sizeof options,
                                         .micro_batch = c->micro_batch,
-                                        .threads     = c->loader_threads,
+                                        .threads     = c->data.loader_threads,
                                         .lock_step   = together > 1,
                                         .count       = together };
     return PROGRAM_BYTES + kernel_bytes(c->threads) + lki_loader_bytes(&options, sample) +
@@ -161,9 +161,9 @@ static size_t estimate_snapshot(const lk_train_config *c, const lk_model *model,
     bool       params;
     const bool states = count_shards(c, hosts, &params) > 1;
     const bool alone  = lki_in_files(c, LK_OFFLOADED_STATES | LK_OFFLOADED_PARAMETERS) ||
-                       (c->survives && c->workers > 1);
+                       (c->elastic.survives && c->workers > 1);
 
-    if (!c->checkpoint_async)
+    if (!c->checkpoint.async)
         return 0;
     return lki_snapshot_bytes(c, model, params && !alone ? shard : 0, states && !alone ? shard : 0);
 }
@@ -175,7 +175,7 @@ lk_status lki_model_alone(lk_model **out, lk_train_config *config, bool *evaluat
     *out = NULL;
     LK_TRY(lki_train_complete(config, false));
     lk_dataset_options data = lki_dataset_options(config);
-    LK_TRY(lk_dataset_open(&dataset, config->data, &data));
+    LK_TRY(lk_dataset_open(&dataset, config->data.source, &data));
     lk_model_options options = lki_model_options(config, lk_dataset_describe(dataset));
     lk_status        status  = lk_model_build(out, config->model, &options);
     if (evaluates != NULL)

@@ -28,7 +28,7 @@ static const char *advise_files(const lk_train_config *config)
     const bool states = !filed && lk_optimizer_state_count(&config->optimizer) > 0;
     const bool params = !lki_in_files(config, LK_OFFLOADED_PARAMETERS) && config->audit == 0 &&
                         config->gather_dtype == LK_F32;
-    if (config->survives || (!states && !params))
+    if (config->elastic.survives || (!states && !params))
         return "";
     return !params  ? "`offload` for the optimizer's state, "
            : filed  ? "`offload` for zero3's parameters, too, "

@@ -322,14 +322,14 @@ static lk_train_config mlp(void)
     return (lk_train_config){ .struct_size     = sizeof(lk_train_config),
                               .model           = "mlp",
                               .model_options   = { .hidden = { 32 }, .hidden_count = 1 },
-                              .data            = "synthetic:images=64,h=28,w=28,c=1,classes=10",
+                              .data.source     = "synthetic:images=64,h=28,w=28,c=1,classes=10",
                               .global_batch    = 32,
                               .micro_batch     = 2,
                               .virtual_workers = 4,
                               .workers         = 2,
                               .steps           = 1,
                               .schedule        = { .lr = 0.1 },
-                              .resume_step     = -1 };
+                              .checkpoint.resume_step = -1 };
 }
 
 /* Frees `m` and fills in the model of the configuration's step. */

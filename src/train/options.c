@@ -14,7 +14,7 @@
 
 static json_t *augment_json(const lk_train_config *config)
 {
-    const lk_augment *augment  = &config->augment;
+    const lk_augment *augment  = &config->data.augment;
     char              text[64] = "none";
     if (augment->crop > 0)
         (void)snprintf(text, sizeof text, "crop=%u%s", augment->crop, augment->flip ? ",flip" : "");
@@ -28,12 +28,12 @@ static json_t *augment_json(const lk_train_config *config)
 
 static json_t *loss_weights_json(const lk_train_config *config)
 {
-    return json_boolean(config->loss_weights != NULL);
+    return json_boolean(config->data.loss_weights != NULL);
 }
 
 static json_t *ignored_json(const lk_train_config *config)
 {
-    return config->ignores ? json_integer(config->ignored) : json_null();
+    return config->data.ignores ? json_integer(config->data.ignored) : json_null();
 }
 
 static json_t *groups_json(const lk_train_config *config)
@@ -79,14 +79,14 @@ static json_t *replicas_json(const lk_train_config *config)
 static json_t *rebalance_json(const lk_train_config *config)
 {
     char text[48];
-    (void)snprintf(text, sizeof text, "%d:%llu", (int)config->rebalance,
-                   (unsigned long long)config->rebalance_seed);
+    (void)snprintf(text, sizeof text, "%d:%llu", (int)config->elastic.rebalance,
+                   (unsigned long long)config->elastic.rebalance_seed);
     return json_string(text);
 }
 
 static json_t *duplicate_json(const lk_train_config *config)
 {
-    return json_integer(config->duplicate);
+    return json_integer(config->elastic.duplicate);
 }
 
 /* ---- The table --------------------------------------------------------------------------- */
@@ -257,7 +257,7 @@ lk_train_config lki_config_resolve(const lk_train_config *config)
     c.model_options.struct_size = sizeof c.model_options;
     lk_status status = lk_model_resolve(&c.model_options, c.model != NULL ? c.model : "");
     LK_ASSERT(status == LK_OK);
-    c.fold = c.fold > 1 ? c.fold : 1;
+    c.data.fold = c.data.fold > 1 ? c.data.fold : 1;
     return c;
 }
 

@@ -26,7 +26,7 @@ static void change(const lki_field *field, lk_train_config *config)
     uint32_t       one    = 1;
     count                 = (unsigned char *)config + field->count_offset;
     if (strcmp(field->name, "ignore-label") == 0)
-        config->ignores = true;
+        config->data.ignores = true;
     else if (strcmp(field->name, "param-group") == 0)
         config->group_count = 1;
     else
@@ -187,13 +187,13 @@ static void differing_options_of_ranks_are_named(void **state)
     void                 *failed;
     lk_train_config       config = { .struct_size     = sizeof(lk_train_config),
                                      .model           = "mlp",
-                                     .data            = "synthetic:images=60,h=6,w=6,c=1,classes=5",
+                                     .data.source     = "synthetic:images=60,h=6,w=6,c=1,classes=5",
                                      .global_batch    = 8,
                                      .virtual_workers = 2,
                                      .steps           = 1,
                                      .schedule        = { .lr = 0.1 },
-                                     .resume_step     = -1,
-                                     .quiet           = true };
+                                     .checkpoint.resume_step = -1,
+                                     .quiet                  = true };
     (void)state;
     config.workers = config.workers_here = 2;
     assert_int_equal(lk_train_check(&config), LK_OK);
@@ -225,11 +225,13 @@ static void rules_are_labelled_and_logged(void **state)
     assert_string_equal(text, ", \"comm_dtype\": \"bf16\", \"gather_dtype\": \"fp32\"");
     config.comm_dtype = LK_I4;
     assert_false(lki_fields_are_exact(&config));
-    config = (lk_train_config){ .struct_size = sizeof(lk_train_config),
-                                .model = "mlp", .gather_dtype = LK_I8 };
+    config = (lk_train_config){ .struct_size  = sizeof(lk_train_config),
+                                .model        = "mlp",
+                                .gather_dtype = LK_I8 };
     assert_false(lki_fields_are_exact(&config));
-    config = (lk_train_config){ .struct_size = sizeof(lk_train_config),
-                                .model = "mlp", .backup_workers = 1 };
+    config = (lk_train_config){ .struct_size            = sizeof(lk_train_config),
+                                .model                  = "mlp",
+                                .elastic.backup_workers = 1 };
     assert_false(lki_fields_are_exact(&config));
 }
 
@@ -289,13 +291,14 @@ static void a_longer_configuration_is_completed_in_place(void **state)
     struct {
         lk_train_config known;
         uint64_t        unknown[2];
-    } longer = { .known = { .struct_size  = sizeof longer,
-                            .model        = "mlp",
-                            .data         = "synthetic:images=60,h=6,w=6,c=1,classes=5",
-                            .global_batch = 8,
-                            .steps        = 1,
-                            .schedule     = { .lr = 0.1 },
-                            .quiet        = true } };
+    } longer                = { .known = { .struct_size  = sizeof longer,
+                                           .model        = "mlp",
+                                           .data.source  = "synthetic:images=60,h=6,w=6,c=1,"
+                                                           "classes=5",
+                                           .global_batch = 8,
+                                           .steps        = 1,
+                                           .schedule     = { .lr = 0.1 },
+                                           .quiet        = true } };
     lk_train_config *config = &longer.known;
     (void)state;
     assert_int_equal(lk_train_check(config), LK_OK);
@@ -310,12 +313,12 @@ static void a_longer_configuration_is_completed_in_place(void **state)
     assert_int_equal(lk_train_check(config), LK_OK);
     assert_int_equal(config->context, 64);
     assert_int_equal(longer.unknown[1], 5);
-    config->struct_size = offsetof(lk_train_config, stop); /* of an older program */
-    config->stop        = (bool (*)(void *))(uintptr_t)1;
+    config->struct_size = offsetof(lk_train_config, calls.stop); /* of an older program */
+    config->calls.stop  = (bool (*)(void *))(uintptr_t)1;
     config->context     = 0;
     assert_int_equal(lk_train_check(config), LK_OK);
     assert_int_equal(config->context, 64);
-    assert_int_equal((uintptr_t)config->stop, 1);
+    assert_int_equal((uintptr_t)config->calls.stop, 1);
     config->struct_size = 0;
     assert_int_equal(lk_train_check(config), LK_EINVAL);
     assert_non_null(strstr(lk_error_last()->message, "begin with LK_TRAIN_CONFIG_INIT"));

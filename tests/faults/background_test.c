@@ -122,23 +122,23 @@ static lk_status run_training(lk_comm *comm, void *context)
 
 static lk_train_config config_of(const char *dir, uint64_t every)
 {
-    return (lk_train_config){ .struct_size      = sizeof(lk_train_config),
-                              .model            = "mlp",
-                              .data             = "synthetic:images=32,h=4,w=4,c=1,classes=3",
-                              .global_batch     = 4,
-                              .steps            = STEPS,
-                              .optimizer        = { .kind = LK_ADAMW },
-                              .schedule         = { .lr = 0.01 },
-                              .workers          = 1,
-                              .checkpoint       = dir,
-                              .checkpoint_every = every,
-                              .checkpoint_async = true,
-                              .keep             = STEPS,
-                              .resume           = true,
-                              .resume_step      = -1,
-                              .log              = "log",
-                              .stop             = count_step,
-                              .quiet            = true };
+    return (lk_train_config){ .struct_size            = sizeof(lk_train_config),
+                              .model                  = "mlp",
+                              .data.source            = "synthetic:images=32,h=4,w=4,c=1,classes=3",
+                              .global_batch           = 4,
+                              .steps                  = STEPS,
+                              .optimizer              = { .kind = LK_ADAMW },
+                              .schedule               = { .lr = 0.01 },
+                              .workers                = 1,
+                              .checkpoint.folder      = dir,
+                              .checkpoint.every       = every,
+                              .checkpoint.async       = true,
+                              .checkpoint.keep        = STEPS,
+                              .checkpoint.resume      = true,
+                              .checkpoint.resume_step = -1,
+                              .log                    = "log",
+                              .calls.stop             = count_step,
+                              .quiet                  = true };
 }
 
 static lk_status train(lk_train_config config)
@@ -178,8 +178,8 @@ static void later_steps_do_not_change_a_pending_checkpoint(void **state)
     lk_train_cost   cost;
     uint64_t        stored = 0;
     (void)state;
-    waits.checkpoint_async    = false;
-    waits.model               = goes_on.model               = "resnet"; /* it has running state */
+    waits.checkpoint.async = false;
+    waits.model = goes_on.model = "resnet"; /* it has running state */
     waits.model_options.depth = goes_on.model_options.depth = 20;
     assert_int_equal(train(waits), LK_OK);
     now.hold = 5;
@@ -238,12 +238,12 @@ static void a_failed_checkpoint_is_not_the_best(void **state)
 {
     lk_train_config config = config_of("full", 0);
     (void)state;
-    config.validation = 0.25;
-    config.eval_every = 3;
-    config.keep       = 1;
-    config.keep_best  = 1;
-    config.best_by    = LK_BEST_BY_LOSS;
-    now.stop          = 4;
+    config.data.validation      = 0.25;
+    config.eval_every           = 3;
+    config.checkpoint.keep      = 1;
+    config.checkpoint.keep_best = 1;
+    config.checkpoint.best_by   = LK_BEST_BY_LOSS;
+    now.stop                    = 4;
     assert_int_equal(train(config), LK_ESTOPPED);
     assert_true(is_there("full", 3) && is_there("full", 4));
     now.refused = 1;

@@ -65,20 +65,20 @@ static lk_status run_training(lk_comm *comm, void *context)
 
 static lk_status train(bool resume)
 {
-    lk_train_config config = { .struct_size      = sizeof(lk_train_config),
-                               .model            = "mlp",
-                               .data             = "synthetic:samples=64,features=4,classes=3",
-                               .global_batch     = 8,
-                               .steps            = STEPS,
-                               .schedule         = { .lr = 0.1 },
-                               .workers          = 1,
-                               .checkpoint       = "ck",
-                               .checkpoint_every = EVERY,
-                               .keep             = STEPS,
-                               .resume           = resume,
-                               .resume_step      = -1,
-                               .log              = "logs/log",
-                               .quiet            = true };
+    lk_train_config config = { .struct_size       = sizeof(lk_train_config),
+                               .model             = "mlp",
+                               .data.source       = "synthetic:samples=64,features=4,classes=3",
+                               .global_batch      = 8,
+                               .steps             = STEPS,
+                               .schedule          = { .lr = 0.1 },
+                               .workers           = 1,
+                               .checkpoint.folder = "ck",
+                               .checkpoint.every  = EVERY,
+                               .checkpoint.keep   = STEPS,
+                               .checkpoint.resume = resume,
+                               .checkpoint.resume_step = -1,
+                               .log                    = "logs/log",
+                               .quiet                  = true };
     lk_status       status = lk_train_check(&config);
     return status == LK_OK ? lk_launch_threads(1, 0, run_training, &config) : status;
 }

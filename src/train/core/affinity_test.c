@@ -52,7 +52,7 @@ static void train(view *v, lk_comm *comm, uint32_t workers, bool pin)
     cpu_set_t       after;
     v->config = (lk_train_config){ .struct_size     = sizeof(lk_train_config),
                                    .model           = "mlp",
-                                   .data            = "synthetic:images=60,h=6,w=6,c=1,classes=5",
+                                   .data.source     = "synthetic:images=60,h=6,w=6,c=1,classes=5",
                                    .global_batch    = 12,
                                    .virtual_workers = 2,
                                    .workers         = workers,
@@ -61,8 +61,8 @@ static void train(view *v, lk_comm *comm, uint32_t workers, bool pin)
                                    .steps           = 1000, /* the loader is still running */
                                    .schedule        = { .lr = 0.1 },
                                    .quiet           = true,
-                                   .stop            = count_bound_threads,
-                                   .stop_context    = v };
+                                   .calls.stop      = count_bound_threads,
+                                   .calls.stop_context = v };
     assert_int_equal(lk_train_check(&v->config), LK_OK);
     lk_status status = lk_train_run(comm, &v->config, &result);
     if (status != LK_ESTOPPED)

@@ -42,8 +42,8 @@ static lk_status open_loader(const lki_session *s, lk_loader **out, lki_share sh
                                        .list            = list,
                                        .lock_step       = lk_model_lock_step(s->model),
                                        .drop_last       = c->drop_last,
-                                       .order           = c->order,
-                                       .threads         = c->loader_threads,
+                                       .order           = c->data.order,
+                                       .threads         = c->data.loader_threads,
                                        .start_step      = start,
                                        .end_step        = lki_max(start, end) };
     lki_exec_pin_caller(s->exec, false); /* the loader's threads inherit the unpinned affinity */
@@ -56,12 +56,12 @@ lk_status lki_feed_check(const lk_train_config *c, const lk_dataset *dataset)
 {
     if (!lki_dataset_is_stream(dataset))
         return LK_OK;
-    if (c->epochs != 0 || c->max_epochs != 0 || c->warmup_epochs != 0)
+    if (c->epochs != 0 || c->limits.epochs != 0 || c->warmup_epochs != 0)
         return lk_fail(LK_EINVAL, "a stream has no epochs: count in `steps`; it may end earlier");
     if (c->steps == 0)
         return lk_fail(LK_EINVAL, "how long to train is missing: give `steps`, the most that the "
                                   "stream can have");
-    if (c->order != LK_ORDER_PERMUTED || c->drop_last)
+    if (c->data.order != LK_ORDER_PERMUTED || c->drop_last)
         return lk_fail(LK_EINVAL, "samples of a stream come as they come, and all count; leave out "
                                   "`order` and `drop_last`");
     return LK_OK;
@@ -146,12 +146,14 @@ static lk_status take_batch(const lki_session *s, batch_head *head)
     uint32_t               most = c->timeout_ms > 0 ? c->timeout_ms : WAIT_MS;
     double                 end  = lki_seconds() + most / 1e3;
     while (!lki_ahead_ready(s->feed->stream, SLICE_MS)) {
-        head->stopped = c->stop != NULL && c->stop(c->stop_context);
+        head->stopped = c->calls.stop != NULL && c->calls.stop(c->calls.stop_context);
         if (head->stopped)
             return LK_OK;
         if (lki_seconds() > end)
-            return lk_fail(LK_ETIMEOUT, "'%s' has not given a batch of %u samples in %u ms "
-                                        "(`timeout_ms`)", c->data, c->global_batch, most);
+            return lk_fail(LK_ETIMEOUT,
+                           "'%s' has not given a batch of %u samples in %u ms "
+                           "(`timeout_ms`)",
+                           c->data.source, c->global_batch, most);
     }
     return lki_ahead_take(s->feed->stream, s->feed->x, s->feed->y, &head->samples, &head->last);
 }
@@ -185,7 +187,7 @@ lk_status lki_feed_step(lki_session *s, uint64_t step, bool *there)
     s->stopped = head.stopped;
     *there     = head.samples > 0;
     if (!*there && !head.stopped && step == 0)
-        return lk_fail(LK_EFORMAT, "'%s' has no sample to train on", s->config->data);
+        return lk_fail(LK_EFORMAT, "'%s' has no sample to train on", s->config->data.source);
     if (!head.stopped && head.last)
         s->progress.ended = "data";
     return *there ? share_batch(s, step, head.samples) : LK_OK;

@@ -26,15 +26,15 @@ lk_dataset_options lki_dataset_options(const lk_train_config *config)
 {
     return (lk_dataset_options){ .struct_size  = sizeof(lk_dataset_options),
                                  .context      = config->context,
-                                 .validation   = config->validation,
+                                 .validation   = config->data.validation,
                                  .seed         = config->seed,
-                                 .split_seed   = config->split_seed,
-                                 .fold         = config->fold,
-                                 .augment      = config->augment,
-                                 .weights      = config->weights,
-                                 .ignores      = config->ignores,
-                                 .ignored      = config->ignored,
-                                 .loss_weights = config->loss_weights };
+                                 .split_seed   = config->data.split_seed,
+                                 .fold         = config->data.fold,
+                                 .augment      = config->data.augment,
+                                 .weights      = config->data.weights,
+                                 .ignores      = config->data.ignores,
+                                 .ignored      = config->data.ignored,
+                                 .loss_weights = config->data.loss_weights };
 }
 
 static void put_integer(json_t *object, const char *key, uint64_t value)
@@ -142,13 +142,13 @@ static const char *known_as(const char *key, char text[64])
  * lacks it.  Version 0.1.0 stored models' defaults as 0 and []. */
 static json_t *recorded(const json_t *stored, const char *key)
 {
-    const lk_train_config none  = { .model = json_string_value(json_object_get(stored, "model")) };
-    const lk_train_config c     = lki_config_resolve(&none);
-    const lki_field      *field = lki_field_find(key);
-    json_t               *value = json_object_get(stored, key);
-    bool unsaid = (json_is_integer(value) && json_integer_value(value) == 0) ||
+    const lk_train_config none   = { .model = json_string_value(json_object_get(stored, "model")) };
+    const lk_train_config c      = lki_config_resolve(&none);
+    const lki_field      *field  = lki_field_find(key);
+    json_t               *value  = json_object_get(stored, key);
+    bool                  unsaid = (json_is_integer(value) && json_integer_value(value) == 0) ||
                   (json_is_array(value) && json_array_size(value) == 0);
-    bool of_model = field != NULL && field->offset < offsetof(lk_train_config, data);
+    bool of_model = field != NULL && field->offset < offsetof(lk_train_config, data.source);
 
     if (value != NULL && !(unsaid && of_model))
         return json_incref(value);
@@ -219,16 +219,15 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
     char       text[512], fields[128], hex[65];
     lki_sha256 hash;
     lki_fields_identity(config, fields, sizeof fields);
-    int        length = snprintf(
-               text, sizeof text,
-               "lockstep kernels %d rng %d tree %d dtype %s%s%s virtual-workers %u micro-batch "
-               "%u global-batch %u data %s%s%s%s",
-               KERNEL_REVISION, RNG_REVISION, TREE_REVISION, lk_precision_name(config->precision),
-               config->scaling.rule > LK_SCALE_NONE ? " scaled" : "", fields,
-               config->virtual_workers,
-               config->micro_batch, config->global_batch, data->content_hash,
-               config->onednn != NULL ? " onednn" : "", config->hook != NULL ? " hook" : "",
-               config->backup_workers > 0 ? " backup workers" : "");
+    int length = snprintf(
+        text, sizeof text,
+        "lockstep kernels %d rng %d tree %d dtype %s%s%s virtual-workers %u micro-batch "
+        "%u global-batch %u data %s%s%s%s",
+        KERNEL_REVISION, RNG_REVISION, TREE_REVISION, lk_precision_name(config->precision),
+        config->scaling.rule > LK_SCALE_NONE ? " scaled" : "", fields, config->virtual_workers,
+        config->micro_batch, config->global_batch, data->content_hash,
+        config->onednn != NULL ? " onednn" : "", config->hook != NULL ? " hook" : "",
+        config->elastic.backup_workers > 0 ? " backup workers" : "");
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, text, (size_t)length);
     lki_sha256_end(&hash, hex);

@@ -15,11 +15,11 @@ static lk_status different_data(const lki_session *s, uint32_t rank)
         return lk_fail(LK_EMISMATCH,
                        "hosts 0 and %u have different data as '%s' (ranks 0 and %u): give every "
                        "host the same files",
-                       host, s->config->data, rank);
+                       host, s->config->data.source, rank);
     return lk_fail(LK_EMISMATCH,
                    "ranks 0 and %u read different data from '%s': it changed while "
                    "the workers started; start again",
-                   rank, s->config->data);
+                   rank, s->config->data.source);
 }
 
 /* Returns " on host 3", or "" if there is only one host. */
@@ -89,12 +89,13 @@ void lki_tell_bits(const lki_session *s)
         lki_journal_note(s->journal,
                          "note: this run is not exact: it continues from steps that were not "
                          "exact, and its bits depend on theirs");
-    if (s->config->backup_workers > 0)
+    if (s->config->elastic.backup_workers > 0)
         lki_journal_note(s->journal,
                          "note: this run is not exact: each step uses the first %u workers that "
                          "finish and drops the others (--backup-workers %u); its bits depend on "
-                         "which workers are first", s->ranks - s->config->backup_workers,
-                         s->config->backup_workers);
+                         "which workers are first",
+                         s->ranks - s->config->elastic.backup_workers,
+                         s->config->elastic.backup_workers);
     for (const lki_field *f = lki_fields; f->name != NULL; f++)
         if (lki_field_note(f, s->config, text, sizeof text))
             lki_journal_note(s->journal, "note: %s", text);

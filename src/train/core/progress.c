@@ -34,10 +34,10 @@ void lki_session_record(const lki_session *s, const lk_step_result *result, doub
     record->moved      = result->moved;
     record->duplicated = result->duplicated;
     record->dropped    = result->dropped;
-    if (s->config->backup_workers > 0)
+    if (s->config->elastic.backup_workers > 0)
         record->samples = samples_that_count(s);
-    record->noise      = lk_parallel_noise(s->parallel);
-    record->skipped    = lk_parallel_scaler(s->parallel).skipped;
+    record->noise   = lk_parallel_noise(s->parallel);
+    record->skipped = lk_parallel_scaler(s->parallel).skipped;
 }
 
 void lki_session_chain(lki_session *s, uint64_t done, const lk_step_result *result)
@@ -51,7 +51,9 @@ void lki_session_chain(lki_session *s, uint64_t done, const lk_step_result *resu
 
 static double clock_of(const lki_session *s)
 {
-    return s->config->clock != NULL ? s->config->clock(s->config->clock_context) : lki_seconds();
+    return s->config->limits.clock != NULL
+               ? s->config->limits.clock(s->config->limits.clock_context)
+               : lki_seconds();
 }
 
 void lki_find_end(lki_session *s)
@@ -66,7 +68,7 @@ void lki_find_end(lki_session *s)
 
 bool lki_time_is_over(const lki_session *s)
 {
-    uint32_t most = s->config->max_time_ms;
+    uint32_t most = s->config->limits.time_ms;
     if (s->progress.ended != NULL && strcmp(s->progress.ended, "max-time") == 0)
         return true;
     return most > 0 && clock_of(s) - s->progress.began >= (double)most / 1e3;

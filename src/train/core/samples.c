@@ -16,18 +16,20 @@ const char *lki_order_name(lk_order order)
 
 lk_status lki_order_check(lk_train_config *config)
 {
-    if (config->weights == NULL)
+    if (config->data.weights == NULL)
         return LK_OK;
-    if (config->order != LK_ORDER_PERMUTED && config->order != LK_ORDER_WEIGHTED)
-        return lk_fail(LK_EINVAL, "`weights` draws samples in an order of its own; leave "
-                                  "out `order` %s", lki_order_name(config->order));
-    config->order = LK_ORDER_WEIGHTED;
+    if (config->data.order != LK_ORDER_PERMUTED && config->data.order != LK_ORDER_WEIGHTED)
+        return lk_fail(LK_EINVAL,
+                       "`weights` draws samples in an order of its own; leave "
+                       "out `order` %s",
+                       lki_order_name(config->data.order));
+    config->data.order = LK_ORDER_WEIGHTED;
     return LK_OK;
 }
 
 uint64_t lki_positions(const lk_train_config *config, const lk_dataset_info *data)
 {
-    return lk_epoch_positions(config->order, data->train_count, config->virtual_workers,
+    return lk_epoch_positions(config->data.order, data->train_count, config->virtual_workers,
                               config->drop_last);
 }
 
@@ -37,17 +39,19 @@ void lki_order_tell(const lki_session *session)
     const lk_train_config *c         = session->config;
     uint64_t               n         = lk_dataset_describe(session->dataset)->train_count;
     uint64_t               positions = lki_positions(c, lk_dataset_describe(session->dataset));
-    if (c->order == LK_ORDER_WEIGHTED)
+    if (c->data.order == LK_ORDER_WEIGHTED)
         lki_journal_note(session->journal, "note: samples are drawn with replacement: an epoch has "
                                            "some several times and others not at all");
     if (positions > n)
-        lki_journal_note(session->journal, "note: --order %s repeats %llu of %llu samples in every "
-                                           "epoch, to have as many for each virtual worker",
-                         lki_order_name(c->order), (unsigned long long)(positions - n),
+        lki_journal_note(session->journal,
+                         "note: --order %s repeats %llu of %llu samples in every "
+                         "epoch, to have as many for each virtual worker",
+                         lki_order_name(c->data.order), (unsigned long long)(positions - n),
                          (unsigned long long)n);
     if (positions < n)
-        lki_journal_note(session->journal, "note: --order %s with --drop-last leaves out %llu of "
-                                           "%llu samples in every epoch, and then short batches",
-                         lki_order_name(c->order), (unsigned long long)(n - positions),
+        lki_journal_note(session->journal,
+                         "note: --order %s with --drop-last leaves out %llu of "
+                         "%llu samples in every epoch, and then short batches",
+                         lki_order_name(c->data.order), (unsigned long long)(n - positions),
                          (unsigned long long)n);
 }

@@ -36,38 +36,40 @@ uint64_t lki_last_step(const lk_train_config *c, const lk_dataset_info *data, co
     uint64_t tokens    = lk_shape_count(data->x);
 
     *option = NULL;
-    if (c->max_epochs > 0)
-        shorten(&steps, option, (uint64_t)ceil(c->max_epochs * (double)per_epoch), "max-epochs");
-    if (c->max_samples > 0)
-        shorten(&steps, option, steps_of(c, data, c->max_samples), "max-samples");
-    if (c->max_tokens > 0)
-        shorten(&steps, option, steps_of(c, data, (c->max_tokens + tokens - 1) / tokens),
+    if (c->limits.epochs > 0)
+        shorten(&steps, option, (uint64_t)ceil(c->limits.epochs * (double)per_epoch), "max-epochs");
+    if (c->limits.samples > 0)
+        shorten(&steps, option, steps_of(c, data, c->limits.samples), "max-samples");
+    if (c->limits.tokens > 0)
+        shorten(&steps, option, steps_of(c, data, (c->limits.tokens + tokens - 1) / tokens),
                 "max-tokens");
     return steps;
 }
 
 lk_status lki_stopping_check(const lk_train_config *c, const lk_dataset_info *data)
 {
-    if (!(c->max_epochs >= 0 && c->max_epochs <= 1e15))
-        return lk_fail(LK_EINVAL, "`max_epochs` %g is not a sensible number of epochs",
-                       c->max_epochs);
-    if (c->max_tokens > 0 && !data->tokens)
-        return lk_fail(LK_EINVAL, "`max_tokens` is for text; these data have samples: give "
-                                  "`max_samples`");
-    if (c->max_tokens > 0 && data->documents)
-        return lk_fail(LK_EINVAL, "`max_tokens` is for samples that are as long as each other; "
-                                  "documents are not: give `max_samples`");
-    if (!(c->min_delta >= 0) || isinf(c->min_delta))
-        return lk_fail(LK_EINVAL, "`min_delta` %g is not a difference of losses", c->min_delta);
-    if (c->min_delta > 0 && c->patience == 0)
+    if (!(c->limits.epochs >= 0 && c->limits.epochs <= 1e15))
+        return lk_fail(LK_EINVAL, "`limits.epochs` %g is not a sensible number of epochs",
+                       c->limits.epochs);
+    if (c->limits.tokens > 0 && !data->tokens)
+        return lk_fail(LK_EINVAL, "`limits.tokens` is for text; these data have samples: give "
+                                  "`limits.samples`");
+    if (c->limits.tokens > 0 && data->documents)
+        return lk_fail(LK_EINVAL, "`limits.tokens` is for samples that are as long as each other; "
+                                  "documents are not: give `limits.samples`");
+    if (!(c->limits.min_delta >= 0) || isinf(c->limits.min_delta))
+        return lk_fail(LK_EINVAL, "`min_delta` %g is not a difference of losses",
+                       c->limits.min_delta);
+    if (c->limits.min_delta > 0 && c->limits.patience == 0)
         return lk_fail(LK_EINVAL, "`min_delta` needs `patience` N");
-    if (c->patience > 0 && c->eval_every == 0)
+    if (c->limits.patience > 0 && c->eval_every == 0)
         return lk_fail(LK_EINVAL, "`patience` counts evaluations; give `eval_every` N, too");
-    if (c->keep_best > 0 && (c->eval_every == 0 || c->checkpoint == NULL))
+    if (c->checkpoint.keep_best > 0 && (c->eval_every == 0 || c->checkpoint.folder == NULL))
         return lk_fail(LK_EINVAL, "`keep_best` keeps checkpoints of the best evaluations; give "
-                                  "`checkpoint` DIR and `eval_every` N, too");
-    if (c->keep_best > LK_BEST_MAX)
-        return lk_fail(LK_EINVAL, "`keep_best` %u is more than %d", c->keep_best, LK_BEST_MAX);
+                                  "`checkpoint.folder` DIR and `eval_every` N, too");
+    if (c->checkpoint.keep_best > LK_BEST_MAX)
+        return lk_fail(LK_EINVAL, "`keep_best` %u is more than %d", c->checkpoint.keep_best,
+                       LK_BEST_MAX);
     return LK_OK;
 }
 
@@ -76,7 +78,8 @@ lk_status lki_stopping_check(const lk_train_config *c, const lk_dataset_info *da
 /* Updates the lowest loss.  A loss that is not finite is not an improvement. */
 static void wait_for_lower(lki_stopping *self, const lk_train_config *c, uint64_t step, double loss)
 {
-    bool lower = isfinite(loss) && (self->lowest_step == 0 || loss < self->lowest - c->min_delta);
+    bool lower = isfinite(loss) &&
+                 (self->lowest_step == 0 || loss < self->lowest - c->limits.min_delta);
     self->evaluations++;
     self->stale = lower ? 0 : self->stale + 1;
     if (!lower)
@@ -89,19 +92,19 @@ static void wait_for_lower(lki_stopping *self, const lk_train_config *c, uint64_
  * the best.  *last becomes the evaluation that was removed from the list, or zero. */
 static bool insert(lki_stopping *self, const lk_train_config *c, lki_best it, lki_best *last)
 {
-    bool     by_accuracy = c->best_by == LK_BEST_BY_ACCURACY;
+    bool     by_accuracy = c->checkpoint.best_by == LK_BEST_BY_ACCURACY;
     uint32_t place       = 0;
 
     *last            = (lki_best){ 0, 0 };
-    self->best_count = (uint32_t)lki_min(self->best_count, c->keep_best);
+    self->best_count = (uint32_t)lki_min(self->best_count, c->checkpoint.keep_best);
     while (place < self->best_count && (by_accuracy ? self->best[place].value >= it.value
                                                     : self->best[place].value <= it.value))
         place++;
-    if (place >= c->keep_best || !isfinite(it.value))
+    if (place >= c->checkpoint.keep_best || !isfinite(it.value))
         return false;
-    if (self->best_count == c->keep_best)
+    if (self->best_count == c->checkpoint.keep_best)
         *last = self->best[self->best_count - 1];
-    self->best_count = (uint32_t)lki_min(self->best_count + 1, c->keep_best);
+    self->best_count = (uint32_t)lki_min(self->best_count + 1, c->checkpoint.keep_best);
     memmove(&self->best[place + 1], &self->best[place],
             (self->best_count - 1 - place) * sizeof self->best[0]);
     self->best[place] = it;
@@ -118,7 +121,7 @@ static void forget_displaced(lki_stopping *self, uint32_t k)
 bool lki_stopping_see(lki_stopping *self, const lk_train_config *c, uint64_t step, double loss,
                       double accuracy)
 {
-    double   value = c->best_by == LK_BEST_BY_ACCURACY ? accuracy : loss;
+    double   value = c->checkpoint.best_by == LK_BEST_BY_ACCURACY ? accuracy : loss;
     lki_best last;
 
     wait_for_lower(self, c, step, loss);
@@ -153,13 +156,13 @@ void lki_stopping_refused(lki_stopping *self, const lk_train_config *c, uint64_t
         k++;
     if (k < self->displaced_count)
         forget_displaced(self, k);
-    while (self->best_count < c->keep_best && self->displaced_count > 0)
+    while (self->best_count < c->checkpoint.keep_best && self->displaced_count > 0)
         (void)insert(self, c, self->displaced[--self->displaced_count].it, &last);
 }
 
 bool lki_stopping_tires(const lki_stopping *self, const lk_train_config *config)
 {
-    return config->patience > 0 && self->stale >= config->patience;
+    return config->limits.patience > 0 && self->stale >= config->limits.patience;
 }
 
 /* ---- In a checkpoint --------------------------------------------------------------------- */
@@ -172,7 +175,7 @@ static void put(json_t *object, const char *key, uint64_t value)
 json_t *lki_stopping_json(const lki_stopping *self, const lk_train_config *config)
 {
     json_t *object, *best;
-    if (config->patience == 0 && config->keep_best == 0)
+    if (config->limits.patience == 0 && config->checkpoint.keep_best == 0)
         return NULL;
     object = json_object();
     best   = json_array();

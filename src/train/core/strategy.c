@@ -72,46 +72,48 @@ static const char *why_none_others(const lk_train_config *c)
 
 bool lki_rebalances(const lk_train_config *c)
 {
-    return c->rebalance == LK_REBALANCE_ON ||
-           (c->rebalance == LK_REBALANCE_DEFAULT && c->backup_workers == 0 && why_not(c) == NULL);
+    return c->elastic.rebalance == LK_REBALANCE_ON ||
+           (c->elastic.rebalance == LK_REBALANCE_DEFAULT && c->elastic.backup_workers == 0 &&
+            why_not(c) == NULL);
 }
 
 bool lki_duplicates(const lk_train_config *c)
 {
-    bool free = !c->survives && c->virtual_workers >= 2 * c->workers && c->hook == NULL;
-    return c->duplicate == LK_DUPLICATE_ON ||
-           (c->duplicate == LK_DUPLICATE_AUTO && free && why_none_others(c) == NULL);
+    bool free = !c->elastic.survives && c->virtual_workers >= 2 * c->workers && c->hook == NULL;
+    return c->elastic.duplicate == LK_DUPLICATE_ON ||
+           (c->elastic.duplicate == LK_DUPLICATE_AUTO && free && why_none_others(c) == NULL);
 }
 
 /* Returns the option that excludes --backup-workers; NULL if none does. */
 static const char *why_no_backups(const lk_train_config *c)
 {
-    return c->workers_here > 0 && c->workers_here < c->workers
-               ? "is for workers of one host"
+    return c->workers_here > 0 && c->workers_here < c->workers ? "is for workers of one host"
            : c->strategy != NULL && strcmp(c->strategy, "ddp") != 0 &&
                    strcmp(c->strategy, "zero1") != 0
                ? "drops gradients before they are summed: take `strategy` ddp or zero1"
            : c->model_options.batchnorm == LK_BATCHNORM_SYNC
                ? "cannot drop what `batchnorm` sync has already shared: take `batchnorm` ghost"
-           : c->rebalance == LK_REBALANCE_ON ? "keeps equal shares: leave out `rebalance`"
-           : c->duplicate != LK_DUPLICATE_OFF
+           : c->elastic.rebalance == LK_REBALANCE_ON ? "keeps equal shares: leave out `rebalance`"
+           : c->elastic.duplicate != LK_DUPLICATE_OFF
                ? "drops late gradients, which `duplicate` computes again: leave one of them out"
-           : c->audit > 0 ? "drops what `audit` would compare: leave one of them out"
-           : c->noise_decay > 0 ? "drops what `noise_decay` compares: leave one of them out"
-           : c->survives ? "is not for runs that continue after losing workers: leave out "
-                           "`on_failure` continue, and MIN of `workers` MIN:MAX"
-           : c->hook != NULL ? "may drop what a hook was given: leave one of them out"
-                             : NULL;
+           : c->audit > 0        ? "drops what `audit` would compare: leave one of them out"
+           : c->noise_decay > 0  ? "drops what `noise_decay` compares: leave one of them out"
+           : c->elastic.survives ? "is not for runs that continue after losing workers: leave out "
+                                   "`on_failure` continue, and MIN of `workers` MIN:MAX"
+           : c->hook != NULL     ? "may drop what a hook was given: leave one of them out"
+                                 : NULL;
 }
 
 static lk_status check_backups(const lk_train_config *c)
 {
     const char *why = why_no_backups(c);
-    if (c->backup_workers == 0)
+    if (c->elastic.backup_workers == 0)
         return LK_OK;
-    if (c->backup_workers >= c->workers)
-        return lk_fail(LK_EINVAL, "`backup_workers` %u of `workers` %u leaves none that counts: "
-                                  "give fewer", c->backup_workers, c->workers);
+    if (c->elastic.backup_workers >= c->workers)
+        return lk_fail(LK_EINVAL,
+                       "`backup_workers` %u of `workers` %u leaves none that counts: "
+                       "give fewer",
+                       c->elastic.backup_workers, c->workers);
     return why == NULL ? LK_OK : lk_fail(LK_EINVAL, "`backup_workers` %s", why);
 }
 
@@ -121,9 +123,9 @@ lk_status lki_pace_check(const lk_train_config *c)
     const char *name   = c->strategy != NULL ? c->strategy : "ddp";
     const char *why    = why_not(c);
     const char *others = why_none_others(c);
-    if (c->rebalance == LK_REBALANCE_ON && why != NULL)
+    if (c->elastic.rebalance == LK_REBALANCE_ON && why != NULL)
         return lk_fail(LK_EINVAL, "`rebalance`: `strategy` %s %s", name, why);
-    if (c->duplicate == LK_DUPLICATE_ON && others != NULL)
+    if (c->elastic.duplicate == LK_DUPLICATE_ON && others != NULL)
         return lk_fail(LK_EINVAL, "`duplicate`: `strategy` %s %s", name, others);
     return LK_OK;
 }
@@ -185,9 +187,9 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                    * be detected. */
                                   .unused         = LK_UNUSED_ZERO,
                                   .rebalance      = lki_rebalances(c),
-                                  .rebalance_seed = c->rebalance_seed,
+                                  .rebalance_seed = c->elastic.rebalance_seed,
                                   .duplicate      = lki_duplicates(c),
-                                  .backups        = c->backup_workers,
+                                  .backups        = c->elastic.backup_workers,
                                   .groups         = c->groups,
                                   .group_count    = c->group_count,
                                   .scaling        = c->scaling,
@@ -205,7 +207,7 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .state_count    = state_count,
                                   .offload        = strategy_files(c) ? c->offload : NULL,
                                   .offloaded      = c->offloaded,
-                                  .survives       = c->survives && c->workers > 1 };
+                                  .survives       = c->elastic.survives && c->workers > 1 };
     LK_TRY(LKI_NEW(&terms, term_count, "gradient terms"));
     out->terms = terms;
     LK_TRY(LKI_NEW(&states, state_count + 1, "running state"));

@@ -33,8 +33,9 @@ static lk_status look_round(lki_session *s, uint64_t done)
 
     if (lki_time_is_over(s))
         seen[0] = SEES_TIME;
-    if (s->depleted || (c->survives ? lki_comm_stop_requested(s->comm)
-                                    : c->stop != NULL && c->stop(c->stop_context)))
+    if (s->depleted ||
+        (c->elastic.survives ? lki_comm_stop_requested(s->comm)
+                             : c->calls.stop != NULL && c->calls.stop(c->calls.stop_context)))
         seen[0] = SEES_REQUEST;
     LK_TRY(lk_all_reduce(s->comm, seen, seen, 2, LK_U32, LK_MAX));
     s->saves->drafted = seen[1] == 0;
@@ -81,7 +82,7 @@ static lk_status share_best(lki_session *s, bool *best)
         lki_stopping stopping;
         bool         best;
     } said = { s->progress.stopping, *best };
-    if (s->config->keep_best == 0 || !s->config->checkpoint_async)
+    if (s->config->checkpoint.keep_best == 0 || !s->config->checkpoint.async)
         return LK_OK;
     LK_TRY(lk_broadcast(s->comm, &said, sizeof said, 0));
     s->progress.stopping    = said.stopping;
@@ -106,9 +107,10 @@ lk_status lki_between_steps(lki_session *s, uint64_t done, lk_train_result *resu
         LK_TRY(share_best(s, &best));
     }
     bool last   = ends || s->progress.ended != NULL || s->stopped;
-    bool saving = last || best || (c->checkpoint != NULL && lki_is_due(c->checkpoint_every, done));
+    bool saving = last || best ||
+                  (c->checkpoint.folder != NULL && lki_is_due(c->checkpoint.every, done));
     LK_TRY(check_data(s, done, saving));
-    if (c->checkpoint != NULL && saving)
+    if (c->checkpoint.folder != NULL && saving)
         LK_TRY(save(s, done, !last));
     lki_settle(s, done);
     return last ? LK_OK : lki_membership_make(s, done);

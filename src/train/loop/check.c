@@ -162,12 +162,12 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
 {
     if (c->eval_every > 0 && data->validation_count == 0)
         return lk_fail(LK_EINVAL, "`eval_every` needs validation data; give `validation` FRACTION");
-    if (c->checkpoint_every > 0 && c->checkpoint == NULL)
-        return lk_fail(LK_EINVAL, "`checkpoint_every` needs `checkpoint` DIR");
-    if (c->checkpoint_async && c->checkpoint_every == 0 && c->keep_best == 0)
-        return lk_fail(LK_EINVAL, "`checkpoint_async` needs `checkpoint_every` N or `keep_best` K: "
+    if (c->checkpoint.every > 0 && c->checkpoint.folder == NULL)
+        return lk_fail(LK_EINVAL, "`checkpoint.every` needs `checkpoint.folder` DIR");
+    if (c->checkpoint.async && c->checkpoint.every == 0 && c->checkpoint.keep_best == 0)
+        return lk_fail(LK_EINVAL, "`checkpoint.async` needs `checkpoint.every` N or `keep_best` K: "
                                   "the last checkpoint of a run has nothing to be written beside");
-    if (c->init != NULL && c->resume_required)
+    if (c->init != NULL && c->checkpoint.resume_required)
         return lk_fail(LK_EINVAL,
                        "`init` and `resume` contradict each other: a checkpoint has weights");
     if (c->files_elsewhere)
@@ -176,8 +176,8 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
         return lk_fail(LK_EINVAL, "`log` - names no file; write /dev/stdout, or ./- if it does");
     if (c->log != NULL && !can_write(c->log))
         return lk_fail(LK_EIO, "cannot write the log '%s': %s", c->log, strerror(errno));
-    if (c->checkpoint != NULL)
-        LK_TRY(lki_lock_check(c->checkpoint));
+    if (c->checkpoint.folder != NULL)
+        LK_TRY(lki_lock_check(c->checkpoint.folder));
     LK_TRY(lki_checkpoint_check(c));
     return lki_resume_check(c, data);
 }
@@ -401,12 +401,12 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
     if (c->model == NULL)
         return lk_fail(LK_EINVAL, "which model? give gpt, resnet or mlp");
     LK_TRY(check_model_name(c->model, runs));
-    if (c->data == NULL)
-        return lk_fail(LK_EINVAL, "`data` is missing: for example `data` text:FILE");
+    if (c->data.source == NULL)
+        return lk_fail(LK_EINVAL, "`data.source` is missing: for example `data.source` text:FILE");
     LK_TRY(lki_fields_check(c));
-    if (!(c->validation >= 0 && c->validation < 1))
+    if (!(c->data.validation >= 0 && c->data.validation < 1))
         return lk_fail(LK_EINVAL, "`validation` %g is not a fraction from 0 to below 1",
-                       c->validation);
+                       c->data.validation);
     if (c->eval_weights == LK_WEIGHTS_EMA && c->optimizer.ema == 0)
         return lk_fail(LK_EINVAL, "`eval_weights` ema needs `optimizer.ema` DECAY");
     LK_TRY(check_clipping(c));
@@ -425,7 +425,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
     LK_TRY(check_kernels(c));
 
     lk_dataset_options options = lki_dataset_options(c);
-    LK_TRY(lk_dataset_open(&dataset, c->data, &options));
+    LK_TRY(lk_dataset_open(&dataset, c->data.source, &options));
     lk_status status = check_data(c, dataset, runs);
     lk_dataset_free(dataset);
     return status;

@@ -26,20 +26,20 @@ static const hosted alone = { .hosts = 1, .each = 1 }, pair = { .hosts = 1, .eac
 
 static lk_train_config config_of(uint64_t steps)
 {
-    return (lk_train_config){ .struct_size   = sizeof(lk_train_config),
-                              .model         = "mlp",
-                              .data          = "synthetic:images=60,h=6,w=6,c=1,classes=5",
-                              .model_options = { .hidden = { 33, 17 }, .hidden_count = 2 },
-                              .validation    = 0.2,
-                              .seed          = 3,
-                              .global_batch  = 24,
-                              .micro_batch   = 1,
-                              .virtual_workers = 8,
-                              .steps           = steps,
-                              .optimizer       = { .kind = LK_SGD, .momentum = 0.9 },
-                              .schedule        = { .lr = 0.05 },
-                              .resume_step     = -1,
-                              .quiet           = true };
+    return (lk_train_config){ .struct_size            = sizeof(lk_train_config),
+                              .model                  = "mlp",
+                              .data.source            = "synthetic:images=60,h=6,w=6,c=1,classes=5",
+                              .model_options          = { .hidden = { 33, 17 }, .hidden_count = 2 },
+                              .data.validation        = 0.2,
+                              .seed                   = 3,
+                              .global_batch           = 24,
+                              .micro_batch            = 1,
+                              .virtual_workers        = 8,
+                              .steps                  = steps,
+                              .optimizer              = { .kind = LK_SGD, .momentum = 0.9 },
+                              .schedule               = { .lr = 0.05 },
+                              .checkpoint.resume_step = -1,
+                              .quiet                  = true };
 }
 
 /* ---- Runs -------------------------------------------------------------------------------- */
@@ -64,14 +64,14 @@ static double seconds_of(void *context)
 
 static bool train(lk_comm *comm, void *context)
 {
-    run            *r     = context;
-    uint32_t        rank  = lk_comm_rank(comm);
-    stopwatch       watch = { .looks = rank == r->late ? r->looks : 0 };
-    lk_train_config mine  = r->config;
-    mine.clock            = seconds_of;
-    mine.clock_context    = &watch;
-    if (lk_comm_host(comm, rank) != 0 && mine.checkpoint != NULL)
-        mine.checkpoint = "/nowhere/on/this/host";
+    run            *r         = context;
+    uint32_t        rank      = lk_comm_rank(comm);
+    stopwatch       watch     = { .looks = rank == r->late ? r->looks : 0 };
+    lk_train_config mine      = r->config;
+    mine.limits.clock         = seconds_of;
+    mine.limits.clock_context = &watch;
+    if (lk_comm_host(comm, rank) != 0 && mine.checkpoint.folder != NULL)
+        mine.checkpoint.folder = "/nowhere/on/this/host";
     lk_status status = lk_train_run(comm, &mine, &r->result[rank]);
     if (status != LK_OK)
         print_message("rank %u: %s\n", rank, lk_error_last()->message);
@@ -128,16 +128,16 @@ static void limits_are_converted_to_steps(void **state)
         for (uint32_t batch = 1; batch < 9; batch++)
             for (uint64_t most = 1; most < 150; most += 7) {
                 lk_dataset_info data = { .train_count = samples, .x = { 1, { 5 } } };
-                lk_train_config c    = { .struct_size  = sizeof(lk_train_config),
-                                         .steps        = 1000,
-                                         .global_batch = batch,
-                                         .drop_last    = most % 2 == 0 && samples >= batch,
-                                         .max_samples  = most };
+                lk_train_config c    = { .struct_size    = sizeof(lk_train_config),
+                                         .steps          = 1000,
+                                         .global_batch   = batch,
+                                         .drop_last      = most % 2 == 0 && samples >= batch,
+                                         .limits.samples = most };
                 uint64_t        want = walk(&c, samples, most);
                 assert_int_equal(lki_last_step(&c, &data, &why), want);
                 assert_string_equal(why, "max-samples");
-                c.max_samples = 0;
-                c.max_tokens  = most * 5 - most % 5; /* the limit falls within a sample */
+                c.limits.samples = 0;
+                c.limits.tokens  = most * 5 - most % 5; /* the limit falls within a sample */
                 assert_int_equal(lki_last_step(&c, &data, &why), want);
                 assert_string_equal(why, "max-tokens");
                 c.steps = want;
@@ -152,8 +152,8 @@ static void a_limit_ends_the_run(void **state)
     run  samples = { .config = config_of(9) }, epochs = { .config = config_of(9) };
     char want[65];
     (void)state;
-    samples.config.max_samples = 49;
-    epochs.config.max_epochs   = 1.2;
+    samples.config.limits.samples = 49;
+    epochs.config.limits.epochs   = 1.2;
     hash_of(3, want);
     lk_train_result result = run_on(pair, &samples);
     assert_ended(&result, 3, "max-samples");
@@ -171,15 +171,15 @@ static void the_clock_of_one_rank_ends_the_run_on_all(void **state)
     char want[65];
     (void)state;
     for (uint32_t late = 0; late < 3; late++) {
-        run r                = { .config = config_of(50), .late = late, .looks = 2 + late };
-        r.config.max_time_ms = 99999;
+        run r                   = { .config = config_of(50), .late = late, .looks = 2 + late };
+        r.config.limits.time_ms = 99999;
         hash_of(2 + late, want);
         lk_train_result result = run_on(apart, &r);
         assert_ended(&result, 2 + late, "max-time");
         assert_string_equal(result.run, want);
-        r.config.max_time_ms = 100001; /* a limit that the clock does not reach */
-        r.config.steps       = 6;
-        result               = run_on(apart, &r);
+        r.config.limits.time_ms = 100001; /* a limit that the clock does not reach */
+        r.config.steps          = 6;
+        result                  = run_on(apart, &r);
         assert_ended(&result, 6, "");
     }
 }
@@ -190,8 +190,10 @@ static void patience_counts_evaluations_without_improvement(void **state)
 {
     static const double   losses[] = { 3, 2, (double)NAN, 1.5, 1.5, 1.45, 1.2, 1.19 };
     static const uint64_t stale[]  = { 0, 0, 1, 0, 1, 2, 0, 1 };
-    lk_train_config c = { .struct_size = sizeof(lk_train_config), .patience = 2, .min_delta = 0.1 };
-    lki_stopping    w = { 0 };
+    lk_train_config       c        = { .struct_size      = sizeof(lk_train_config),
+                                       .limits.patience  = 2,
+                                       .limits.min_delta = 0.1 };
+    lki_stopping          w        = { 0 };
     (void)state;
     for (uint32_t i = 0; i < 8; i++) {
         assert_false(
@@ -215,30 +217,30 @@ static void forget(const char *dir)
 static void patience_continues_after_a_resume(void **state)
 {
     char want[65], dir[] = "/tmp/lockstep-ends-XXXXXX";
-    run  r              = { .config = config_of(50) };
+    run  r = { .config = config_of(50) };
     (void)state;
-    r.config.patience   = 3;
-    r.config.min_delta  = 1000;
-    r.config.eval_every = 2;
+    r.config.limits.patience  = 3;
+    r.config.limits.min_delta = 1000;
+    r.config.eval_every       = 2;
     hash_of(8, want);
     lk_train_result result = run_on(pair, &r);
     assert_ended(&result, 8, "patience");
     assert_string_equal(result.run, want);
 
     assert_non_null(mkdtemp(dir));
-    r.config.checkpoint  = dir;
-    r.config.max_samples = 5 * 24;
-    result               = run_on(apart, &r);
+    r.config.checkpoint.folder = dir;
+    r.config.limits.samples    = 5 * 24;
+    result                     = run_on(apart, &r);
     assert_ended(&result, 5, "max-samples"); /* the evaluation of an early end does not count */
-    r.config.max_samples = 0;
-    r.config.resume = r.config.resume_required = true;
+    r.config.limits.samples    = 0;
+    r.config.checkpoint.resume = r.config.checkpoint.resume_required = true;
     for (int again = 0; again < 2; again++) {
         result = run_on(again == 0 ? pair : alone, &r);
         assert_ended(&result, 8, "patience");
         assert_string_equal(result.run, want);
     }
-    r.config.patience = 4;
-    result            = run_on(apart, &r);
+    r.config.limits.patience = 4;
+    result                   = run_on(apart, &r);
     assert_ended(&result, 10, "patience");
     forget(dir);
 }
@@ -249,10 +251,10 @@ static void the_best_checkpoints_are_in_order(void **state)
 {
     static const double values[] = { 5, 4, (double)NAN, 4, 6, 3, 4.5 };
     static const bool   kept[]   = { true, true, false, true, false, true, false };
-    lk_train_config     low      = { .struct_size = sizeof(lk_train_config), .keep_best = 3 };
-    lk_train_config     high     = { .struct_size = sizeof(lk_train_config),
-                                     .keep_best   = 3,
-                                     .best_by     = LK_BEST_BY_ACCURACY };
+    lk_train_config     low = { .struct_size = sizeof(lk_train_config), .checkpoint.keep_best = 3 };
+    lk_train_config     high = { .struct_size          = sizeof(lk_train_config),
+                                 .checkpoint.keep_best = 3,
+                                 .checkpoint.best_by   = LK_BEST_BY_ACCURACY };
     lki_stopping        a = { 0 }, b = { 0 };
     (void)state;
     for (uint32_t i = 0; i < 7; i++) {
@@ -265,7 +267,7 @@ static void the_best_checkpoints_are_in_order(void **state)
         assert_int_equal(a.best[i].step, best[i]);
         assert_int_equal(b.best[i].step, best[i]);
     }
-    low.keep_best = 1;
+    low.checkpoint.keep_best = 1;
     assert_true(lki_stopping_see(&a, &low, 8, 2, 0));
     assert_int_equal(a.best_count, 1);
     assert_int_equal(a.best[0].step, 8);
@@ -275,7 +277,7 @@ static void the_best_checkpoints_are_in_order(void **state)
  * Expects that displaced evaluations are restored. */
 static void a_failed_checkpoint_is_not_among_the_best(void **state)
 {
-    lk_train_config c = { .struct_size = sizeof(lk_train_config), .keep_best = 2 };
+    lk_train_config c = { .struct_size = sizeof(lk_train_config), .checkpoint.keep_best = 2 };
     lki_stopping    w = { 0 };
     (void)state;
     for (uint32_t step = 1; step <= 3; step++)
@@ -327,23 +329,23 @@ static void expect(const double *losses, uint64_t steps, char line[512])
 
 static run best_run(const char *dir, uint64_t steps)
 {
-    run r               = { .config = config_of(steps) };
-    r.config.schedule.lr = 3; /* makes losses rise and fall */
-    r.config.eval_every = 1;
-    r.config.checkpoint = dir;
-    r.config.keep       = 1;
-    r.config.checkpoint_async = steps % 2 == 0;
-    r.config.keep_best  = 2;
-    r.config.resume     = true;
+    run r                         = { .config = config_of(steps) };
+    r.config.schedule.lr          = 3; /* makes losses rise and fall */
+    r.config.eval_every           = 1;
+    r.config.checkpoint.folder    = dir;
+    r.config.checkpoint.keep      = 1;
+    r.config.checkpoint.async     = steps % 2 == 0;
+    r.config.checkpoint.keep_best = 2;
+    r.config.checkpoint.resume    = true;
     return r;
 }
 
 /* Returns the validation loss of a run of `steps` steps. */
 static double loss_after(uint64_t steps)
 {
-    run r              = best_run(NULL, steps);
-    r.config.keep_best = 0;
-    r.config.resume = r.config.checkpoint_async = false;
+    run r                         = best_run(NULL, steps);
+    r.config.checkpoint.keep_best = 0;
+    r.config.checkpoint.resume = r.config.checkpoint.async = false;
     return run_on(alone, &r).validation_loss;
 }
 
@@ -390,26 +392,26 @@ static void invalid_limits_are_refused(void **state)
 {
     lk_train_config c = config_of(3);
     (void)state;
-    c.max_tokens = 5;
-    refuses(&c, "`max_tokens` is for text");
-    c.max_tokens = 0;
-    c.patience   = 2;
+    c.limits.tokens = 5;
+    refuses(&c, "`limits.tokens` is for text");
+    c.limits.tokens   = 0;
+    c.limits.patience = 2;
     refuses(&c, "`patience` counts evaluations; give `eval_every`");
-    c.patience  = 0;
-    c.min_delta = 1;
+    c.limits.patience  = 0;
+    c.limits.min_delta = 1;
     refuses(&c, "`min_delta` needs `patience`");
-    c.min_delta = (double)NAN;
+    c.limits.min_delta = (double)NAN;
     refuses(&c, "`min_delta` nan is not");
-    c.min_delta = 0;
-    c.keep_best = 1;
-    refuses(&c, "give `checkpoint` DIR and `eval_every` N");
-    c.eval_every = 1;
-    c.checkpoint = "/tmp/lockstep-is-not-made";
-    c.keep_best  = LK_BEST_MAX + 1;
+    c.limits.min_delta     = 0;
+    c.checkpoint.keep_best = 1;
+    refuses(&c, "give `checkpoint.folder` DIR and `eval_every` N");
+    c.eval_every           = 1;
+    c.checkpoint.folder    = "/tmp/lockstep-is-not-made";
+    c.checkpoint.keep_best = LK_BEST_MAX + 1;
     refuses(&c, "`keep_best` 65 is more than 64");
-    c            = config_of(3);
-    c.max_epochs = -1;
-    refuses(&c, "`max_epochs` -1 is not");
+    c               = config_of(3);
+    c.limits.epochs = -1;
+    refuses(&c, "`limits.epochs` -1 is not");
 }
 
 int main(void)

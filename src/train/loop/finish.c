@@ -114,17 +114,17 @@ static void tell_end(lki_session *s, uint64_t done)
         lki_journal_note(s->journal,
                          "--patience %u ended the run after step %llu: the loss has "
                          "not fallen below %.4f of step %llu in %llu evaluations",
-                         s->config->patience, (unsigned long long)done, stopping->lowest,
+                         s->config->limits.patience, (unsigned long long)done, stopping->lowest,
                          (unsigned long long)stopping->lowest_step,
                          (unsigned long long)stopping->stale);
     else if (s->progress.ended != NULL)
         lki_journal_note(s->journal, "--%s ended the run after step %llu of %llu",
                          s->progress.ended, (unsigned long long)done,
                          (unsigned long long)s->config->steps);
-    for (uint32_t i = 0; i < stopping->best_count && s->config->keep_best > 0; i++)
+    for (uint32_t i = 0; i < stopping->best_count && s->config->checkpoint.keep_best > 0; i++)
         lki_journal_say(s->journal, "best checkpoint %u: step %llu, validation %s %.4f", i + 1,
                         (unsigned long long)stopping->best[i].step,
-                        s->config->best_by == LK_BEST_BY_ACCURACY ? "accuracy" : "loss",
+                        s->config->checkpoint.best_by == LK_BEST_BY_ACCURACY ? "accuracy" : "loss",
                         stopping->best[i].value);
 }
 
@@ -162,13 +162,13 @@ lk_status lki_leave(const lki_session *s, uint64_t done, lk_train_result *result
 
 lk_status lki_incomplete(const lki_session *s, uint64_t done)
 {
-    const char *kept = s->config->checkpoint
+    const char *kept = s->config->checkpoint.folder
                            ? "the state is saved, continue with `resume`"
-                           : "nothing was saved: there is no `checkpoint` directory";
+                           : "nothing was saved: there is no `checkpoint.folder` directory";
     lk_comm_note(s->comm, done, "ending the run");
     if (s->depleted)
         return lk_fail(LK_EPEER, "%u of at least %u workers are left after step %llu; %s", s->ranks,
-                       s->config->workers_least, (unsigned long long)done, kept);
+                       s->config->elastic.workers_least, (unsigned long long)done, kept);
     return lk_fail(LK_ESTOPPED, "stopped on request after step %llu; %s", (unsigned long long)done,
                    kept);
 }

@@ -30,20 +30,20 @@ enum { MODELS = 3 };
 
 static lk_train_config config_of(const char *model, uint32_t leaves)
 {
-    lk_train_config c = { .struct_size     = sizeof(lk_train_config),
-                          .model           = model,
-                          .validation      = 0.2,
-                          .seed            = 3,
-                          .global_batch    = 24,
-                          .micro_batch     = 1,
-                          .virtual_workers = leaves,
-                          .steps           = STEPS,
-                          .optimizer       = { .kind = LK_SGD, .momentum = 0.9 },
-                          .schedule        = { .lr = 0.05 },
-                          .clip_norm       = 0.5,
-                          .resume_step     = -1 };
+    lk_train_config c = { .struct_size            = sizeof(lk_train_config),
+                          .model                  = model,
+                          .data.validation        = 0.2,
+                          .seed                   = 3,
+                          .global_batch           = 24,
+                          .micro_batch            = 1,
+                          .virtual_workers        = leaves,
+                          .steps                  = STEPS,
+                          .optimizer              = { .kind = LK_SGD, .momentum = 0.9 },
+                          .schedule               = { .lr = 0.05 },
+                          .clip_norm              = 0.5,
+                          .checkpoint.resume_step = -1 };
     if (strcmp(model, "gpt") == 0) {
-        c.data        = "synthetic:tokens=2000,vocab=31";
+        c.data.source = "synthetic:tokens=2000,vocab=31";
         c.context     = 13;
         c.optimizer   = (lk_optimizer){ .kind = LK_ADAMW, .weight_decay = 0.1, .ema = 0.8 };
         c.groups[0]   = (lk_param_group){ .pattern = "h.*.bias", .has_lr = true, .lr = 2 };
@@ -52,11 +52,11 @@ static lk_train_config config_of(const char *model, uint32_t leaves)
         c.model_options =
             (lk_model_options){ .layers = 2, .heads = 2, .width = 24, .dropout = 0.1f };
     } else if (strcmp(model, "resnet") == 0) {
-        c.data          = "synthetic:images=60,h=9,w=9,c=3,classes=4";
+        c.data.source   = "synthetic:images=60,h=9,w=9,c=3,classes=4";
         c.model_options = (lk_model_options){ .depth = 8 };
         c.optimizer.ema = 0.7;
     } else {
-        c.data          = "synthetic:images=60,h=6,w=6,c=1,classes=5";
+        c.data.source   = "synthetic:images=60,h=6,w=6,c=1,classes=5";
         c.model_options = (lk_model_options){ .hidden = { 33, 17 }, .hidden_count = 2 };
     }
     return c;
@@ -78,8 +78,8 @@ static bool train(lk_comm *comm, void *context)
     uint32_t        rank = lk_comm_rank(comm);
     lk_train_config mine = r->config;
 
-    if (lk_comm_host(comm, rank) != 0 && mine.checkpoint != NULL)
-        mine.checkpoint = r->elsewhere != NULL ? r->elsewhere : mine.checkpoint;
+    if (lk_comm_host(comm, rank) != 0 && mine.checkpoint.folder != NULL)
+        mine.checkpoint.folder = r->elsewhere != NULL ? r->elsewhere : mine.checkpoint.folder;
     r->status[rank] = lk_train_run(comm, &mine, &r->result[rank]);
     if (r->status[rank] != LK_OK)
         r->error[rank] = *lk_error_last();
@@ -282,23 +282,23 @@ static void changes_hosts(hosted first, hosted then, const char *from, const cha
     lk_train_config config = config_of(model, 8);
 
     assert_non_null(mkdtemp(dir));
-    config.checkpoint       = dir;
-    config.steps            = w->async ? 3 : 2;
-    config.checkpoint_every = w->async ? 2 : 0;
-    config.checkpoint_async = w->async;
-    config.strategy         = from;
-    config.bucket_bytes     = strcmp(model, "resnet") == 0 ? 100000 : 3000; /* < large tensors */
+    config.checkpoint.folder = dir;
+    config.steps             = w->async ? 3 : 2;
+    config.checkpoint.every  = w->async ? 2 : 0;
+    config.checkpoint.async  = w->async;
+    config.strategy          = from;
+    config.bucket_bytes      = strcmp(model, "resnet") == 0 ? 100000 : 3000; /* < large tensors */
     run_seeing(first, &config, seen ? NULL : "/nowhere/on/this/host", got);
     assert_string_not_equal(got, want);
     assert_true(has_parts(dir, sha256) == (seen && first.hosts > 1));
     if (w->sha256[0] != '\0')
         assert_string_equal(sha256, w->sha256);
     memcpy(w->sha256, sha256, sizeof sha256);
-    w->async = !w->async;
-    config.checkpoint_async = false;
-    config.resume = config.resume_required = true;
-    config.steps                           = STEPS;
-    config.strategy                        = "ddp";
+    w->async                 = !w->async;
+    config.checkpoint.async  = false;
+    config.checkpoint.resume = config.checkpoint.resume_required = true;
+    config.steps                                                 = STEPS;
+    config.strategy                                              = "ddp";
     run_on(then, &config, got);
     assert_string_equal(got, want);
     (void)snprintf(command, sizeof command, "rm -r %s", dir);
@@ -347,19 +347,20 @@ static void a_host_that_cannot_write_is_named(void **state)
     (void)snprintf(log, sizeof log, "%s/log", dir);
     (void)snprintf(command, sizeof command, "mkdir %s && ln -s ../.lock %s/.lock", there, there);
     assert_int_equal(system(command), 0);
-    r.config.quiet      = true;
-    r.config.checkpoint = dir;
-    r.config.strategy   = "zero3";
-    r.config.log        = log;
-    r.config.workers    = hosted_size(shapes[1]);
+    r.config.quiet             = true;
+    r.config.checkpoint.folder = dir;
+    r.config.strategy          = "zero3";
+    r.config.log               = log;
+    r.config.workers           = hosted_size(shapes[1]);
     for (int async = 0; async < 2; async++) {
-        r.config.checkpoint_every = async ? 2 : 0;
-        r.config.checkpoint_async = async == 1;
+        r.config.checkpoint.every = async ? 2 : 0;
+        r.config.checkpoint.async = async == 1;
         assert_int_equal(lk_train_check(&r.config), LK_OK);
         assert_true(hosted_all(shapes[1], train_without_a_place, &r));
-        (void)snprintf(command, sizeof command, "test $(ls -d %s/step-* %s/.tmp-* 2>&- | wc -l) = 0"
-                       " && test $(grep -c 'has not written its part' %s) = %d", dir, dir, log,
-                       async ? 2 : 0);
+        (void)snprintf(command, sizeof command,
+                       "test $(ls -d %s/step-* %s/.tmp-* 2>&- | wc -l) = 0"
+                       " && test $(grep -c 'has not written its part' %s) = %d",
+                       dir, dir, log, async ? 2 : 0);
         assert_int_equal(system(command), 0);
     }
     (void)snprintf(command, sizeof command, "rm -r %s", dir);
@@ -377,7 +378,7 @@ static bool train_until_host_1_is_asked(lk_comm *comm, void *context)
     run *r    = context;
     run  mine = { .config = r->config };
     if (lk_comm_rank(comm) == 1)
-        mine.config.stop = asks_to_stop;
+        mine.config.calls.stop = asks_to_stop;
     uint32_t rank = lk_comm_rank(comm);
     (void)train(comm, &mine);
     CHECK(mine.status[rank] == LK_ESTOPPED && mine.result[rank].steps == 1);
@@ -390,7 +391,7 @@ static bool train_with_other_data(lk_comm *comm, void *context)
     run      mine = { .config = r->config };
     uint32_t rank = lk_comm_rank(comm);
     if (lk_comm_host(comm, rank) == 1)
-        mine.config.data = "synthetic:images=61,h=6,w=6,c=1,classes=5";
+        mine.config.data.source = "synthetic:images=61,h=6,w=6,c=1,classes=5";
     (void)train(comm, &mine);
     CHECK(mine.status[rank] != LK_OK);
     CHECK(strstr(mine.error[rank].message, "hosts 0 and 1 have different data") != NULL);

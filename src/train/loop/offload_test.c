@@ -124,23 +124,23 @@ static int remove_folder(void **state)
 
 static lk_train_config config_of(unsigned offloaded)
 {
-    return (lk_train_config){ .struct_size   = sizeof(lk_train_config),
-                              .model         = "mlp",
-                              .data          = "synthetic:images=60,h=6,w=6,c=1,classes=5",
-                              .model_options = { .hidden = { 300, 400 }, .hidden_count = 2 },
-                              .seed          = 3,
-                              .global_batch  = 4,
-                              .micro_batch   = 1,
+    return (lk_train_config){ .struct_size     = sizeof(lk_train_config),
+                              .model           = "mlp",
+                              .data.source     = "synthetic:images=60,h=6,w=6,c=1,classes=5",
+                              .model_options   = { .hidden = { 300, 400 }, .hidden_count = 2 },
+                              .seed            = 3,
+                              .global_batch    = 4,
+                              .micro_batch     = 1,
                               .virtual_workers = 4,
                               .steps           = 4,
-                              .validation      = 0.2,
+                              .data.validation = 0.2,
                               .eval_every      = 3,
                               .optimizer       = { .kind = LK_ADAMW },
                               .schedule        = { .lr = 0.01 },
                               .offload         = offloaded != 0 ? folder : NULL,
                               .offloaded       = offloaded,
-                              .resume_step     = -1,
-                              .quiet           = true };
+                              .checkpoint.resume_step = -1,
+                              .quiet                  = true };
 }
 
 typedef struct {
@@ -237,16 +237,16 @@ static void offloaded_runs_resume_from_checkpoints(void **state)
     for (uint64_t variant = 0; variant < 3; variant++) {
         run r = { .config = config_of(variant == 0 ? BOTH : 0) };
         (void)snprintf(checkpoints, sizeof checkpoints, "%s/run%d", folder, (int)variant);
-        r.config.strategy         = "zero3";
-        r.config.checkpoint       = checkpoints;
-        r.config.checkpoint_every = 2;
+        r.config.strategy          = "zero3";
+        r.config.checkpoint.folder = checkpoints;
+        r.config.checkpoint.every  = 2;
         run_on(variant == 0 ? apart : alone, &r);
         assert_int_equal(r.status[0], LK_OK);
         assert_string_equal(r.result[0].run, whole);
-        r.config.resume      = true;
-        r.config.resume_step = 2;
-        r.config.offload     = variant == 0 ? NULL : folder;
-        r.config.offloaded   = variant == 1 ? LK_OFFLOADED_STATES : BOTH;
+        r.config.checkpoint.resume      = true;
+        r.config.checkpoint.resume_step = 2;
+        r.config.offload                = variant == 0 ? NULL : folder;
+        r.config.offloaded              = variant == 1 ? LK_OFFLOADED_STATES : BOTH;
         run_on(pair, &r);
         assert_int_equal(r.status[0], LK_OK);
         assert_string_equal(r.result[0].run, whole);
@@ -266,7 +266,7 @@ static lk_train_config deep_config(const char *model, unsigned offloaded)
                                             .activation_checkpointing = offloaded != 0 };
     c.context         = 8;
     if (strcmp(model, "gpt") == 0)
-        c.data = "synthetic:tokens=400,vocab=20";
+        c.data.source = "synthetic:tokens=400,vocab=20";
     else
         c.model_options.batchnorm = LK_BATCHNORM_SYNC; /* runs virtual workers together */
     return c;
@@ -328,21 +328,20 @@ static void disk_errors_end_the_run_with_a_clear_message(void **state)
                                       [PARAMS]      = "rank 0: its part of the parameters",
                                       [ACTIVATIONS] = "activations: " };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        run r     = { .config = cases[i].offloaded == ACTIVATIONS
-                                    ? deep_config("gpt", ACTIVATIONS)
-                                    : config_of(cases[i].offloaded) };
-        run whole         = r;
+        run r     = { .config = cases[i].offloaded == ACTIVATIONS ? deep_config("gpt", ACTIVATIONS)
+                                                                  : config_of(cases[i].offloaded) };
+        run whole = r;
         whole.config.offload = NULL;
-        disk.kind         = NO_FAULT;
+        disk.kind            = NO_FAULT;
         run_on(alone, &whole);
         (void)snprintf(checkpoints, sizeof checkpoints, "%s/fault%zu", folder, i);
-        r.config.strategy         = cases[i].offloaded == PARAMS ? "zero3" : NULL;
-        r.config.checkpoint       = checkpoints;
-        r.config.checkpoint_every = 2;
-        r.config.eval_every       = 0;
-        disk.kind                 = cases[i].kind;
-        disk.ring                 = false;
-        disk.writes_before        = cases[i].before;
+        r.config.strategy          = cases[i].offloaded == PARAMS ? "zero3" : NULL;
+        r.config.checkpoint.folder = checkpoints;
+        r.config.checkpoint.every  = 2;
+        r.config.eval_every        = 0;
+        disk.kind                  = cases[i].kind;
+        disk.ring                  = false;
+        disk.writes_before         = cases[i].before;
         atomic_store(&disk.writes, 0);
         run_on(alone, &r);
         assert_int_equal(r.status[0], cases[i].status);
@@ -350,8 +349,8 @@ static void disk_errors_end_the_run_with_a_clear_message(void **state)
             strstr(r.message[0], of[cases[i].offloaded]) == NULL ||
             strstr(r.message[0], "continue from the last checkpoint") == NULL)
             fail_msg("%s", r.message[0]);
-        disk.kind       = NO_FAULT;
-        r.config.resume = r.config.resume_required = true;
+        disk.kind                  = NO_FAULT;
+        r.config.checkpoint.resume = r.config.checkpoint.resume_required = true;
         run_on(alone, &r);
         if (r.status[0] != LK_OK)
             fail_msg("case %zu: %s", i, r.message[0]);

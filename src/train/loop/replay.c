@@ -26,19 +26,21 @@ static lk_status find_start(lk_train_config *c, const lk_replay *r)
     size_t    count = 0, i = 0;
     bool      exists = false;
 
-    if (c->checkpoint != NULL && access(c->checkpoint, F_OK) != 0)
-        return lk_fail(LK_EINVAL, "`checkpoint`: cannot find the directory '%s': %s; leave it out "
-                       "to make all from the beginning", c->checkpoint, strerror(errno));
-    if (c->checkpoint != NULL)
-        LK_TRY(lk_checkpoint_exists(c->checkpoint, &exists));
+    if (c->checkpoint.folder != NULL && access(c->checkpoint.folder, F_OK) != 0)
+        return lk_fail(LK_EINVAL,
+                       "`checkpoint.folder`: cannot find the directory '%s': %s; leave it out "
+                       "to make all from the beginning",
+                       c->checkpoint.folder, strerror(errno));
+    if (c->checkpoint.folder != NULL)
+        LK_TRY(lk_checkpoint_exists(c->checkpoint.folder, &exists));
     if (exists)
-        LK_TRY(lki_steps_list(&steps, &count, c->checkpoint));
+        LK_TRY(lki_steps_list(&steps, &count, c->checkpoint.folder));
     while (i < count && steps[i] >= r->step)
         i++;
-    c->resume = c->resume_required = i < count;
-    c->resume_step                 = i < count ? (int64_t)steps[i] : -1;
+    c->checkpoint.resume = c->checkpoint.resume_required = i < count;
+    c->checkpoint.resume_step                            = i < count ? (int64_t)steps[i] : -1;
     if (i == count)
-        c->checkpoint = NULL;
+        c->checkpoint.folder = NULL;
     lki_free(steps);
     return LK_OK;
 }
@@ -57,22 +59,22 @@ static lk_status check(const lk_train_config *c, const lk_replay *r)
 /* Completes the configuration for one worker that neither prints nor saves. */
 static lk_status complete(lk_train_config *c, const lk_replay *r)
 {
-    c->workers          = 1;
-    c->workers_here     = 0;
-    c->strategy         = NULL;
-    c->shard_hosts      = 0;
-    c->buddies          = false;
-    c->log              = NULL;
-    c->trace            = NULL;
-    c->report           = NULL;
-    c->quiet            = true;
-    c->survives         = false;
-    c->audit            = 0;
-    c->rebalance        = LK_REBALANCE_OFF;
-    c->duplicate        = LK_DUPLICATE_OFF;
-    c->offload          = NULL;
-    c->checkpoint_async = false;
-    if (c->backup_workers > 0)
+    c->workers           = 1;
+    c->workers_here      = 0;
+    c->strategy          = NULL;
+    c->shard_hosts       = 0;
+    c->buddies           = false;
+    c->log               = NULL;
+    c->trace             = NULL;
+    c->report            = NULL;
+    c->quiet             = true;
+    c->elastic.survives  = false;
+    c->audit             = 0;
+    c->elastic.rebalance = LK_REBALANCE_OFF;
+    c->elastic.duplicate = LK_DUPLICATE_OFF;
+    c->offload           = NULL;
+    c->checkpoint.async  = false;
+    if (c->elastic.backup_workers > 0)
         return lk_fail(LK_EINVAL, "what a run with `backup_workers` has dropped depends on time, "
                                   "so none of its steps can be made again");
     LK_TRY(find_start(c, r));

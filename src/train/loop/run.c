@@ -33,7 +33,7 @@ lk_status lki_session_open(lki_session *s)
         LK_TRY(lki_comm_limit_memory(s->comm, c->host_memory));
     if (s->rank == 0 && s->journal == NULL)
         LK_TRY(lki_journal_open(&s->journal, c));
-    LK_TRY(lk_dataset_open(&s->dataset, c->data, &options));
+    LK_TRY(lk_dataset_open(&s->dataset, c->data.source, &options));
     lki_exactness_id(c, lk_dataset_describe(s->dataset), s->exactness_id);
     LK_TRY(lki_verify_same_start(s)); /* waits for all ranks */
     LK_TRY(lki_saves_open(s));
@@ -53,9 +53,9 @@ lk_status lki_session_open(lki_session *s)
     LK_TRY(lki_feed_open(s, s->progress.start));
     s->progress.chained = s->progress.start;
     LK_TRY(lki_parts_agree(s));
-    if (c->checkpoint_async)
+    if (c->checkpoint.async)
         LK_TRY(lki_background_make_room(s));
-    if (c->checkpoint_async && lki_parts_writes(s))
+    if (c->checkpoint.async && lki_parts_writes(s))
         LK_TRY(lki_background_open(&s->saves->background, s));
     return lki_observe_open(s);
 }

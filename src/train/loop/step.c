@@ -221,7 +221,7 @@ static lk_status finish_step(lki_session *s, lki_step_record *record, lk_step_re
 static uint64_t rows_of_step(const lki_session *s, uint64_t step)
 {
     uint64_t rows = lki_step_span(s, step).samples * lk_model_loss_rows(s->model);
-    return s->config->loss_weights != NULL ? rows * LK_WEIGHT_ONE : rows;
+    return s->config->data.loss_weights != NULL ? rows * LK_WEIGHT_ONE : rows;
 }
 
 lk_status lki_session_begin(lki_session *s, uint64_t step)

@@ -69,7 +69,7 @@ lk_status lki_observe_open(lki_session *s)
         return LK_OK;
     LK_TRY(LKI_NEW(&self, 1, "a trace"));
     s->observer   = self;
-    self->loaders = c->loader_threads > 0 ? c->loader_threads : 1;
+    self->loaders = c->data.loader_threads > 0 ? c->data.loader_threads : 1;
     LK_TRY(lki_trace_open(&self->trace,
                           LKI_TRACK_LOADERS + self->loaders + lk_exec_threads(s->exec) - 1,
                           spans_of(s)));

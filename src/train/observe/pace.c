@@ -209,7 +209,7 @@ static lk_status tell_moved(lki_session *s, const lki_step_record *record)
 {
     if (record->moved == 0 || s->journal == NULL)
         return LK_OK;
-    if (s->config->rebalance_seed == 0)
+    if (s->config->elastic.rebalance_seed == 0)
         say_moved(s, record->step);
     json_t *line = json_pack("{s:I, s:{s:I, s:o}}", "step", (json_int_t)record->step, "rebalance",
                              "moved", (json_int_t)record->moved, "shares", shares_json(s));

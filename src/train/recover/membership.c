@@ -33,7 +33,8 @@ bool lki_membership_wished(lki_session *s)
     const lk_train_config *c = s->config;
     if (s->survival == NULL)
         return false;
-    s->survival->membership.wish = (c->leave != NULL && c->leave(c->leave_context)) ||
+    s->survival->membership.wish = (c->calls.leave != NULL &&
+                                    c->calls.leave(c->calls.leave_context)) ||
                                    lki_comm_leave_requested(s->comm);
     return s->survival->membership.wish || lki_comm_is_awaited(s->comm);
 }
@@ -96,7 +97,7 @@ lk_status lki_membership_agree(lki_session *s, uint64_t done)
     LK_TRY(status);
     lki_list_end(&who);
     say_why(s, done, &who);
-    uint32_t least = (uint32_t)lki_max(s->config->workers_least, 1);
+    uint32_t least = (uint32_t)lki_max(s->config->elastic.workers_least, 1);
     s->stopped     = membership->leavers > 0 && (s->ranks - membership->leavers < least || broken);
     membership->agreed = !s->stopped;
     return LK_OK;
@@ -115,7 +116,7 @@ static lk_status put_down_files(lki_session *s, uint64_t done)
     LK_TRY(lki_background_settle(s, done, true));
     lki_note_all_said(s);
     lki_background_close(s->saves->background);
-    lki_lock_drop(s->saves->lock, s->config->checkpoint);
+    lki_lock_drop(s->saves->lock, s->config->checkpoint.folder);
     lki_journal_free(s->journal);
     s->saves->background = NULL;
     s->saves->lock       = -1;

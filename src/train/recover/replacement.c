@@ -136,8 +136,10 @@ lk_status lki_check_entrants(const lki_session *s, lk_comm *comm)
     (void)snprintf(why, sizeof why, "%s has other data than the run, and is not let in", who);
     lk_status status = lki_comm_dissolve(comm, lk_comm_world_rank(comm, odd), why);
     return !mine ? status
-                 : lk_fail(LK_EMISMATCH, "the data in '%s' are not those of the run, which "
-                           "continues without this worker", s->config->data);
+                 : lk_fail(LK_EMISMATCH,
+                           "the data in '%s' are not those of the run, which "
+                           "continues without this worker",
+                           s->config->data.source);
 }
 
 /* Enters the communicator and takes over its state, except state that depends on this rank's
@@ -148,7 +150,7 @@ static lk_status go_in(lki_session *s, lki_position *at, lk_train_result *result
     lk_parallel_standing   standing;
     lk_comm               *comm;
 
-    LK_TRY(c->enter(c->enter_context, &comm));
+    LK_TRY(c->calls.enter(c->calls.enter_context, &comm));
     lki_take_group(s, comm);
     s->begun = lki_seconds();
     LK_TRY(lki_comm_receive_arenas(comm));
@@ -174,7 +176,7 @@ lk_status lki_session_enter(lki_session *s, lki_position *at, lk_train_result *r
 {
     lk_dataset_options options = lki_dataset_options(s->config);
 
-    LK_TRY(lk_dataset_open(&s->dataset, s->config->data, &options));
+    LK_TRY(lk_dataset_open(&s->dataset, s->config->data.source, &options));
     lki_exactness_id(s->config, lk_dataset_describe(s->dataset), s->exactness_id);
     LK_TRY(lki_saves_open(s));
     LK_TRY(lki_session_model(s));

@@ -43,7 +43,7 @@ static lki_said *said_now(lki_minutes *m)
 lk_status lki_survival_open(lki_session *s)
 {
     lk_arena *arena;
-    if (!s->config->survives)
+    if (!s->config->elastic.survives)
         return LK_OK;
     LK_TRY(lk_comm_arena(&arena, s->comm, "minutes", sizeof(lki_minutes)));
     LK_TRY(LKI_NEW(&s->survival, 1, "minutes"));
@@ -61,7 +61,7 @@ void lki_survival_close(lki_session *s)
 bool lki_survives(const lki_session *s, lk_status status)
 {
     bool over = s->survival != NULL && s->survival->over;
-    return s->config->survives && (status == LK_EPEER || status == LK_ETIMEOUT) && !over &&
+    return s->config->elastic.survives && (status == LK_EPEER || status == LK_ETIMEOUT) && !over &&
            lk_comm_has_lost(s->comm);
 }
 
@@ -138,12 +138,14 @@ lk_status lki_say_end(lki_session *s, const lk_train_result *result)
 
 lk_status lki_say_done(lki_session *s, const lk_train_result *result)
 {
-    bool     tells = s->rank == 0 && result != NULL && s->config->done != NULL;
+    bool     tells = s->rank == 0 && result != NULL && s->config->calls.done != NULL;
     lki_said now   = { .done = false };
 
     if (s->survival != NULL)
         now = *said_now(s->survival->minutes);
-    lk_status told = tells && !now.done ? s->config->done(s->config->done_context, result) : LK_OK;
+    lk_status told = tells && !now.done
+                         ? s->config->calls.done(s->config->calls.done_context, result)
+                         : LK_OK;
     if (told != LK_OK)
         return lk_fail(told, "the result could not be told: %s", lk_status_text(told));
     if (tells && !now.done && s->survival != NULL) {
@@ -191,7 +193,7 @@ lk_status lki_regroup(lki_session *s, const lk_error *why, double begun)
     t.seconds = lki_seconds() - begun;
     s->lost_early += t.lost;
     s->lost_seconds += t.seconds;
-    s->depleted      = s->ranks < s->config->workers_least;
+    s->depleted      = s->ranks < s->config->elastic.workers_least;
     lk_status status = s->rank == 0 ? lki_journal_open(&s->journal, s->config) : LK_OK;
     if (status == LK_OK)
         lki_note_succession(s, &t);
@@ -243,8 +245,8 @@ static lk_status check_hosts(const lki_session *s, const lk_comm *next)
 
     if (lki_stored_whole(s->parallel, next))
         return LK_OK;
-    if (c->checkpoint != NULL && lki_steps_list(&steps, &count, c->checkpoint) == LK_OK &&
-        count > 0)
+    if (c->checkpoint.folder != NULL &&
+        lki_steps_list(&steps, &count, c->checkpoint.folder) == LK_OK && count > 0)
         (void)snprintf(from, sizeof from, "start again from the checkpoint of step %llu",
                        (unsigned long long)steps[0]);
     lki_free(steps);
@@ -359,7 +361,7 @@ static lk_status take_lock(lki_session *s)
     lk_status             status = LK_EIO;
 
     while (status == LK_EIO && lki_seconds() < end) {
-        status = lki_lock_take(&s->saves->lock, s->config->checkpoint, s->journal);
+        status = lki_lock_take(&s->saves->lock, s->config->checkpoint.folder, s->journal);
         if (status == LK_EIO)
             (void)nanosleep(&moment, NULL);
     }
@@ -376,10 +378,10 @@ static lk_status take_files(lki_session *s, uint64_t done)
     if (s->inexact)
         lki_journal_label(s->journal);
     LK_TRY(take_log(s, done));
-    if (c->checkpoint == NULL)
+    if (c->checkpoint.folder == NULL)
         return LK_OK;
     LK_TRY(take_lock(s));
-    if (!c->checkpoint_async)
+    if (!c->checkpoint.async)
         return LK_OK;
     LK_TRY(lki_background_make_room(s));
     return lki_background_open(&s->saves->background, s);
@@ -432,7 +434,7 @@ static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lk
     self->entered += t->entered;
     self->membership = (lki_membership){ .agreed = false };
     lki_take_group(s, next);
-    s->depleted      = s->ranks < s->config->workers_least;
+    s->depleted      = s->ranks < s->config->elastic.workers_least;
     lk_status status = take_files(s, at->done);
     if (status == LK_OK)
         status = lki_session_deal(s, at->done);

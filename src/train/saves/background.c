@@ -146,7 +146,7 @@ lk_status lki_background_open(lki_background **out, lki_session *session)
         status = lki_sheet_divide(session, s);
     if (status == LK_OK)
         status = lki_alloc((void **)&b->copy, bytes_to_copy(b, s),
-                           "the copy that checkpoints are written from (`checkpoint_async`)");
+                           "the copy that checkpoints are written from (`checkpoint.async`)");
     lki_sheet_free(s);
     if (status != LK_OK) {
         lki_background_close(b);
@@ -263,7 +263,7 @@ static lk_status hash_and_sync(lki_background *b)
 static lk_status write_copy(lki_background *b)
 {
     lki_sheet  *sheet = b->sheet;
-    const char *dir   = b->config->checkpoint;
+    const char *dir   = b->config->checkpoint.folder;
     if (b->first && !b->gathered)
         LK_TRY(hash_and_sync(b));
     if (b->writing != NULL && !b->gathered)

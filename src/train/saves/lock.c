@@ -46,7 +46,7 @@ static lk_status refuse(const char *dir, int fd)
         (void)strftime(since, sizeof since, ", since %Y-%m-%d %H:%M:%S UTC", &when);
     return lk_fail(LK_EIO,
                    "another run is using '%s': %s%s; wait for its end, stop it, or give another "
-                   "`checkpoint` directory",
+                   "`checkpoint.folder` directory",
                    dir, holder[0] != '\0' ? holder : "it is just starting", since);
 }
 

@@ -57,11 +57,11 @@ lk_status lki_parts_agree(lki_session *session)
     uint32_t               sees, all = 0;
 
     session->saves->by_owners = false;
-    if (config->checkpoint == NULL || config->survives ||
+    if (config->checkpoint.folder == NULL || config->elastic.survives ||
         lki_in_files(config, LK_OFFLOADED_STATES | LK_OFFLOADED_PARAMETERS) ||
         lki_stored_shards(session->parallel) == 1)
         return LK_OK;
-    read_mark(config->checkpoint, mark);
+    read_mark(config->checkpoint.folder, mark);
     memcpy(first, mark, sizeof first);
     LK_TRY(lk_broadcast(session->comm, first, sizeof first, 0));
     sees = first[0] != '\0' && memcmp(first, mark, sizeof mark) == 0;
@@ -182,7 +182,7 @@ lki_contents lki_sheet_contents(const lki_sheet *sheet)
 lk_status lki_writing_begin(lki_writing *out, const lki_session *session, uint64_t step,
                             bool wanted, bool *begun)
 {
-    const char *dir = session->config->checkpoint;
+    const char *dir = session->config->checkpoint.folder;
     struct {
         uint32_t begun;
         char     name[64];
@@ -291,5 +291,5 @@ lk_status lki_writing_publish(lki_writing *writing, const lki_sheet *sheet,
     const lki_contents contents = lki_sheet_contents(sheet);
     LK_TRY(lki_contents_check(&contents));
     return lki_draft_publish(writing->draft, &contents, writing->entries,
-                             config->keep ? config->keep : 3);
+                             config->checkpoint.keep ? config->checkpoint.keep : 3);
 }

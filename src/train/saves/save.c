@@ -38,7 +38,7 @@ void lki_saves_stop(lki_session *session)
 void lki_saves_close(lki_session *session)
 {
     if (session->saves != NULL)
-        lki_lock_drop(session->saves->lock, session->config->checkpoint);
+        lki_lock_drop(session->saves->lock, session->config->checkpoint.folder);
     lki_free(session->saves);
     session->saves = NULL;
 }
@@ -209,8 +209,8 @@ bool lki_sheet_is_there(const lki_sheet *s, const char *dir)
 
 lk_status lki_sheet_write(const lki_sheet *s, const lk_train_config *config)
 {
-    return lk_checkpoint_write(config->checkpoint, &s->info, s->files, s->file_count,
-                               config->keep ? config->keep : 3);
+    return lk_checkpoint_write(config->checkpoint.folder, &s->info, s->files, s->file_count,
+                               config->checkpoint.keep ? config->checkpoint.keep : 3);
 }
 
 /* ---- Saving ------------------------------------------------------------------------------ */
@@ -286,9 +286,10 @@ static lk_status save_now(lki_session *session, uint64_t step)
     if (status == LK_OK)
         status = lki_journal_sync(session->journal);
     if (status == LK_OK) {
-        bool wanted = session->rank == 0 && !lki_sheet_is_there(s, session->config->checkpoint);
-        status      = session->saves->by_owners ? save_parts(session, s, wanted)
-                                         : save_alone(session, s, wanted);
+        bool wanted = session->rank == 0 &&
+                      !lki_sheet_is_there(s, session->config->checkpoint.folder);
+        status = session->saves->by_owners ? save_parts(session, s, wanted)
+                                           : save_alone(session, s, wanted);
     }
     lki_sheet_free(s);
     return status;
@@ -332,10 +333,10 @@ static lk_status save_later(lki_session *session, uint64_t step)
 lk_status lki_save(lki_session *session, uint64_t step, bool later)
 {
     double begun = lki_seconds();
-    later        = later && session->config->checkpoint_async;
+    later        = later && session->config->checkpoint.async;
     lk_comm_note(session->comm, step, later ? "copying a checkpoint" : "writing a checkpoint");
     lki_let_rank_0_work(session, true);
-    LK_TRY(lki_lock_hold(session->saves->lock, session->config->checkpoint));
+    LK_TRY(lki_lock_hold(session->saves->lock, session->config->checkpoint.folder));
     LK_TRY(later ? save_later(session, step) : save_now(session, step));
     LK_TRY(lk_barrier(session->comm));
     lki_let_rank_0_work(session, false);

@@ -28,34 +28,34 @@ static lk_status make_directory(const char *path)
                                : lk_fail(LK_EIO, "cannot create the checkpoint directory '%s': %s",
                                          path, strerror(errno));
     if (snprintf(parent, sizeof parent, "%s", path) >= (int)sizeof parent)
-        return lk_fail(LK_EINVAL, "`checkpoint` has a path of %zu bytes", strlen(path));
+        return lk_fail(LK_EINVAL, "`checkpoint.folder` has a path of %zu bytes", strlen(path));
     return lki_directory_sync(dirname(parent));
 }
 
 lk_status lki_checkpoint_check(const lk_train_config *config)
 {
     bool exists = false;
-    if (config->checkpoint == NULL) {
-        if (config->resume)
+    if (config->checkpoint.folder == NULL) {
+        if (config->checkpoint.resume)
             return lk_fail(LK_EINVAL,
-                           "`resume` needs `checkpoint` DIR, the directory to resume from");
+                           "`resume` needs `checkpoint.folder` DIR, the directory to resume from");
         return LK_OK;
     }
-    LK_TRY(lk_checkpoint_exists(config->checkpoint, &exists));
-    if (exists && !config->resume)
+    LK_TRY(lk_checkpoint_exists(config->checkpoint.folder, &exists));
+    if (exists && !config->checkpoint.resume)
         return lk_fail(LK_EINVAL,
                        "'%s' already has checkpoints; continue that run with `resume`, or "
-                       "give another `checkpoint` directory",
-                       config->checkpoint);
-    if (!exists && config->resume_required)
+                       "give another `checkpoint.folder` directory",
+                       config->checkpoint.folder);
+    if (!exists && config->checkpoint.resume_required)
         return lk_fail(LK_EINVAL,
                        "there is no checkpoint in '%s' to resume from; leave `resume` out "
                        "to start a new run (or use `resume`=auto)",
-                       config->checkpoint);
-    LK_TRY(make_directory(config->checkpoint));
-    if (access(config->checkpoint, W_OK | X_OK) != 0)
+                       config->checkpoint.folder);
+    LK_TRY(make_directory(config->checkpoint.folder));
+    if (access(config->checkpoint.folder, W_OK | X_OK) != 0)
         return lk_fail(LK_EIO, "cannot write to the checkpoint directory '%s': %s",
-                       config->checkpoint, strerror(errno));
+                       config->checkpoint.folder, strerror(errno));
     return LK_OK;
 }
 
@@ -65,9 +65,9 @@ lk_status lki_checkpoint_check(const lk_train_config *config)
 lk_status lki_own_directory(lki_session *s)
 {
     const lk_train_config *c = s->config;
-    if (s->rank != 0 || c->checkpoint == NULL || s->replays)
+    if (s->rank != 0 || c->checkpoint.folder == NULL || s->replays)
         return LK_OK;
-    LK_TRY(lki_lock_take(&s->saves->lock, c->checkpoint, s->journal));
+    LK_TRY(lki_lock_take(&s->saves->lock, c->checkpoint.folder, s->journal));
     return lki_checkpoint_check(c);
 }
 
@@ -108,14 +108,14 @@ lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info 
     lki_stopping   stopping;
     char           chain[65], path[4096];
 
-    if (config->resume)
-        LK_TRY(lk_checkpoint_exists(config->checkpoint, &exists));
+    if (config->checkpoint.resume)
+        LK_TRY(lk_checkpoint_exists(config->checkpoint.folder, &exists));
     if (!exists)
         return LK_OK;
-    (void)snprintf(path, sizeof path, "%s", config->checkpoint);
-    if (config->resume_step >= 0)
-        (void)snprintf(path, sizeof path, "%s/step-%08lld", config->checkpoint,
-                       (long long)config->resume_step);
+    (void)snprintf(path, sizeof path, "%s", config->checkpoint.folder);
+    if (config->checkpoint.resume_step >= 0)
+        (void)snprintf(path, sizeof path, "%s/step-%08lld", config->checkpoint.folder,
+                       (long long)config->checkpoint.resume_step);
     LK_TRY(lk_checkpoint_open_manifest(&checkpoint, path, NULL, 0));
     lk_status status = check_compatible(config, data, lk_checkpoint_describe(checkpoint), chain,
                                         &scaler, &noise, &stopping);
@@ -196,10 +196,11 @@ static lk_status find_checkpoint(lki_session *session, lk_checkpoint **out, lk_l
     const lk_train_config *config      = session->config;
     char                   notes[2048] = "";
 
-    if (config->resume_step >= 0)
-        LK_TRY(lk_checkpoint_open_step(out, config->checkpoint, (uint64_t)config->resume_step));
+    if (config->checkpoint.resume_step >= 0)
+        LK_TRY(lk_checkpoint_open_step(out, config->checkpoint.folder,
+                                       (uint64_t)config->checkpoint.resume_step));
     else
-        LK_TRY(lk_checkpoint_open(out, config->checkpoint, notes, sizeof notes));
+        LK_TRY(lk_checkpoint_open(out, config->checkpoint.folder, notes, sizeof notes));
     if (notes[0] != '\0') /* one or more whole lines */
         lki_journal_note(session->journal, "%.*s", (int)strlen(notes) - 1, notes);
     const lk_checkpoint_info *info = lk_checkpoint_describe(*out);
@@ -429,10 +430,10 @@ lk_status lki_start_values(lki_session *session)
     bool                   exists = false;
     lk_status              status = LK_OK;
 
-    if (session->rank == 0 && config->resume)
-        LK_TRY(lk_checkpoint_exists(config->checkpoint, &exists));
+    if (session->rank == 0 && config->checkpoint.resume)
+        LK_TRY(lk_checkpoint_exists(config->checkpoint.folder, &exists));
     lki_let_rank_0_work(session, true);
-    if (config->resume)
+    if (config->checkpoint.resume)
         status = lk_broadcast(session->comm, &exists, sizeof exists, 0);
     if (status == LK_OK && exists)
         status = resume(session);
