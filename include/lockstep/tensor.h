@@ -81,6 +81,15 @@ LK_API const char            *lk_exec_isa(const lk_exec *exec);
 /* Returns the number of threads, including the caller. */
 LK_API uint32_t               lk_exec_threads(const lk_exec *exec);
 
+/* Returns the name of instruction set `index`, for lk_exec_open(), from the widest on.  Includes
+ * sets that this processor lacks.  Returns NULL after the last. */
+LK_API const char *lk_isa_name(uint32_t index);
+
+/* Measures the peak floating-point operations per second of all threads together.  They run
+ * independent multiply-adds of `operands` (F32 or BF16) in registers for about `seconds`.  No
+ * kernel can exceed this. */
+LK_API double lk_exec_peak(lk_exec *exec, lk_dtype operands, double seconds);
+
 /* Uses oneDNN for all further products and convolutions of FP32 values, through the module
  * lockstep-onednn.so at `path` (lk_module_find() in launch.h finds it).  Their bits depend on
  * oneDNN's version, the processor and the number of threads, so results are no longer exact.

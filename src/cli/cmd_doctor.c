@@ -184,6 +184,23 @@ static void check_topology(report *r, uint32_t workers, lk_bind bind)
             say(r, FOUND_OK, "placement", "%u workers, anywhere", workers);
 }
 
+/* Prints the measured rates of every instruction set that this processor has. */
+static void say_rates(report *r)
+{
+    const double measured = 2e-3; /* seconds for each rate */
+    lk_exec     *exec;
+
+    for (uint32_t i = 0; lk_isa_name(i) != NULL; i++) {
+        if (lk_exec_open(&exec, 1, lk_isa_name(i)) != LK_OK)
+            continue;
+        double fp32 = lk_exec_peak(exec, LK_F32, measured);
+        double bf16 = lk_exec_peak(exec, LK_BF16, measured);
+        say(r, FOUND_OK, "", "%s: up to %.1f GFLOP/s a core in FP32, %.1f in bf16", lk_isa_name(i),
+            fp32 / 1e9, bf16 / 1e9);
+        lk_exec_free(exec);
+    }
+}
+
 static void check_isa(report *r)
 {
     lk_exec *exec;
@@ -193,9 +210,11 @@ static void check_isa(report *r)
         return;
     }
     bool slow = strcmp(lk_exec_isa(exec), "portable") == 0;
-    say(r, slow ? FOUND_WARN : FOUND_OK, "instructions", "%s%s (the same bits as any other)",
-        lk_exec_isa(exec), slow ? ": no vector unit that Lockstep has kernels for, so slow" : "");
+    say(r, slow ? FOUND_WARN : FOUND_OK, "instructions",
+        "%s, the fastest here (all have the same bits)%s", lk_exec_isa(exec),
+        slow ? ": no vector unit that Lockstep has kernels for, so slow" : "");
     lk_exec_free(exec);
+    say_rates(r);
 }
 
 static void check_memory(report *r)

@@ -33,11 +33,6 @@ void                   lki_exec_pin_caller(lk_exec *exec, bool pinned);
 void      lki_exec_trace(lk_exec *exec, lki_trace *trace, uint32_t helpers);
 lki_track *lki_exec_track(const lk_exec *exec); /* track 0, or NULL */
 
-/* Measures the peak floating-point operations per second of all threads together.  They run
- * independent multiply-adds of `operands` (F32 or BF16) in registers for about `seconds`.  No
- * kernel can exceed this. */
-double lki_exec_peak(lk_exec *exec, lk_dtype operands, double seconds);
-
 /* Runs tasks like lk_parallel_for(), and passes the thread's number to each. */
 void lki_exec_run(lk_exec *exec, size_t count, lki_task task, void *context);
 

@@ -92,13 +92,18 @@ static bool processor_has(const char *isa)
     return strcmp(isa, "portable") == 0;
 }
 
+const char *lk_isa_name(uint32_t index)
+{
+    static const char *const names[] = { "avx512_bf16", "avx512", "avx2", "neon", "portable" };
+    return index < sizeof names / sizeof names[0] ? names[index] : NULL;
+}
+
 static bool is_isa(const char *name)
 {
-    static const char *const known[] = { "avx512_bf16", "avx512", "avx2", "neon", "portable" };
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (strcmp(name, known[i]) == 0)
-            return true;
-    return false;
+    uint32_t index = 0;
+    while (lk_isa_name(index) != NULL && strcmp(lk_isa_name(index), name) != 0)
+        index++;
+    return lk_isa_name(index) != NULL;
 }
 
 /* Returns the shortest time that a block of a product of bf16 values took, in seconds per
@@ -269,7 +274,7 @@ static void peak_task(void *context, size_t index, uint32_t thread)
     atomic_fetch_add(&loop->operations, mine);
 }
 
-double lki_exec_peak(lk_exec *exec, lk_dtype operands, double seconds)
+double lk_exec_peak(lk_exec *exec, lk_dtype operands, double seconds)
 {
     double    begun = lki_seconds();
     peak_loop loop  = { .kernels = operands == LK_BF16 ? exec->kernels.bf16->gemm

@@ -203,7 +203,7 @@ static account account_of(const lki_breakdown *breakdown, lk_exec *exec, lk_dtyp
     }
     mine.loading = 1e-9 * (double)breakdown->loading / (steps + (double)breakdown->timed);
     for (int i = 0; i < PEAK_TRIES; i++) {
-        double peak = lki_exec_peak(exec, precision, PEAK_SECONDS);
+        double peak = lk_exec_peak(exec, precision, PEAK_SECONDS);
         mine.peak   = peak > mine.peak ? peak : mine.peak;
     }
     return mine;
