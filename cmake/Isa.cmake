@@ -1,7 +1,7 @@
 # src/tensor/isa/ holds the kernels' table once per instruction set; each file is compiled for its own.
 # So are a few loops of other rooms.
 # Sanitizers give every inlined lane its own stack slot: kernels call nothing, so 128 KiB do no harm.
-set(frames -Wframe-larger-than=131072)
+set(frames $<$<NOT:$<CONFIG:Debug>>:-Wframe-larger-than=131072>)
 # They would also compile for minutes: a null pointer and a place outside of an object are found by
 # AddressSanitizer, too.
 if(LK_SANITIZE)

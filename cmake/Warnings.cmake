@@ -10,7 +10,7 @@ target_compile_options(lk_warnings INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wdouble-promotion
   -Wfloat-conversion -Wundef -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition
   -Wwrite-strings -Wcast-qual -Wpointer-arith -Wformat=2 -Wimplicit-fallthrough -Wswitch-enum
-  -Wframe-larger-than=16384
+  $<$<NOT:$<CONFIG:Debug>>:-Wframe-larger-than=16384>  # without optimisation frames are larger
   $<$<C_COMPILER_ID:GNU>:-Wlogical-op -Wduplicated-cond -Wjump-misses-init -Wno-psabi>
   $<$<C_COMPILER_ID:Clang>:-Wcomma -Wno-gnu-zero-variadic-macro-arguments -Wno-psabi>
   $<$<BOOL:${LK_WERROR}>:-Werror>)
