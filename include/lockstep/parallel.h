@@ -139,15 +139,15 @@ typedef struct {
     double audit;
     /* Moves virtual workers from slow ranks to fast ranks between steps, by measured times.
      * lk_step_result.moved counts them.  LK_EUNSUPPORTED in lock step or with strategies other than
-     * ddp and zero1.  For tests, rebalance_seed draws random shares after every step but the
-     * first. */
+     * ddp and zero1.  For tests, rebalance_seed draws random shares after each step but step 0. */
     bool     rebalance;
     uint64_t rebalance_seed;
     /* Speculative execution: an idle rank repeats virtual workers of slow ranks of its host, even
      * those in progress, and the first result counts.  Only with ddp and zero1; not in lock step,
      * with audit or with a hook.  If V < 2 N, or with `survives`, it needs memory for one gradient
      * per rank. */
-    bool duplicate;
+    bool   duplicate;
+    double duplicate_seconds; /* excludes virtual workers that take less */
     /* Backup workers (Chen et al., Revisiting Distributed Synchronous SGD, 2016): each step counts
      * only the first (ranks - backups) ranks to finish, and averages over their samples.  The other
      * results are dropped.  The result is not exact, because the selection depends on time.  Only

@@ -261,9 +261,9 @@ static void invalid_options_are_refused(void **state)
     options.clip_norm = 0;
     options.optimizer = (lk_optimizer){ .kind = LK_LARS };
     refuses(&options, "use clip_norm instead of clip_value");
-    options           = options_of(LK_SGD, "ddp");
+    options               = options_of(LK_SGD, "ddp");
     options.optimizer.ema = 1;
-    refuses(&options, "ema = 1 is not in [0, 1)");
+    refuses(&options, "`optimizer.ema` 1 is not in [0, 1)");
 }
 
 int main(void)

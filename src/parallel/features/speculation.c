@@ -28,7 +28,7 @@
  *
  * Memory: a word for each virtual worker; one more gradient for each rank without a spare buffer.
  */
-#include "parallel/speculation.h"
+#include "parallel/features/speculation.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -117,6 +117,7 @@ static lk_status speculation_open(lk_parallel *parallel, const lk_parallel_optio
                                         "worker, which two ranks may compute: give hook or "
                                         "duplicate, not both");
     LK_TRY(LKI_NEW(&self, 1, "the state of speculation"));
+    self->least              = options->duplicate_seconds;
     *out                     = self;
     bool full                = options->survives || parallel->leaves < 2 * parallel->ranks;
     parallel->effects.lends  = true;
@@ -478,14 +479,7 @@ const lki_feature lki_feature_speculation = {
     .reports      = speculation_reports,
 };
 
-/* ---- For the room train and for tests --------------------------------------------------- */
-
-void lki_speculation_from(lk_parallel *parallel, double seconds)
-{
-    speculation *self = lki_feature_state(parallel, &lki_feature_speculation);
-    if (self != NULL)
-        self->least = seconds;
-}
+/* ---- For tests -------------------------------------------------------------------------- */
 
 bool lki_speculation_lost(const lk_parallel *parallel)
 {

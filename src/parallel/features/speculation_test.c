@@ -15,7 +15,7 @@
 #include <stdatomic.h>
 
 #include "base/sanitized_testing.h"
-#include "parallel/speculation.h"
+#include "parallel/features/speculation.h"
 #include "parallel/crew_testing.h"
 
 enum { STEPS = 3, STEPS_MAX = 12 };

@@ -5,6 +5,10 @@
 #include "base/options.h"
 #include "train/config.h"
 
+/* Minimum seconds that a virtual worker must take to be computed speculatively.  For shorter ones
+ * opening and reading the other rank's data costs more than it saves. */
+static const double DUPLICATE_SECONDS = 1e-3;
+
 uint32_t lki_stage_of(const char *strategy)
 {
     if (strategy != NULL && strcmp(strategy, "hybrid") == 0)
@@ -185,29 +189,30 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .audit              = c->audit,
                                   /* The built-in models use all parameters, so unused ones need not
                                    * be detected. */
-                                  .unused         = LK_UNUSED_ZERO,
-                                  .rebalance      = lki_rebalances(c),
-                                  .rebalance_seed = c->elastic.rebalance_seed,
-                                  .duplicate      = lki_duplicates(c),
-                                  .backups        = c->elastic.backup_workers,
-                                  .groups         = c->groups,
-                                  .group_count    = c->group_count,
-                                  .scaling        = c->scaling,
-                                  .comm_dtype     = c->comm_dtype,
-                                  .hook           = c->hook,
-                                  .hook_context   = c->hook_context,
-                                  .seed           = c->seed,
-                                  .exec           = exec,
-                                  .unit_buffers   = c->unit_buffers,
-                                  .shard_hosts    = c->shard_hosts,
-                                  .buddies        = c->buddies && c->workers > 1,
-                                  .gather_dtype   = lki_gather_dtype(c),
-                                  .keep_gathered  = c->keep_gathered,
-                                  .term_count     = term_count,
-                                  .state_count    = state_count,
-                                  .offload        = strategy_files(c) ? c->offload : NULL,
-                                  .offloaded      = c->offloaded,
-                                  .survives       = c->elastic.survives && c->workers > 1 };
+                                  .unused            = LK_UNUSED_ZERO,
+                                  .rebalance         = lki_rebalances(c),
+                                  .rebalance_seed    = c->elastic.rebalance_seed,
+                                  .duplicate         = lki_duplicates(c),
+                                  .duplicate_seconds = DUPLICATE_SECONDS,
+                                  .backups           = c->elastic.backup_workers,
+                                  .groups            = c->groups,
+                                  .group_count       = c->group_count,
+                                  .scaling           = c->scaling,
+                                  .comm_dtype        = c->comm_dtype,
+                                  .hook              = c->hook,
+                                  .hook_context      = c->hook_context,
+                                  .seed              = c->seed,
+                                  .exec              = exec,
+                                  .unit_buffers      = c->unit_buffers,
+                                  .shard_hosts       = c->shard_hosts,
+                                  .buddies           = c->buddies && c->workers > 1,
+                                  .gather_dtype      = lki_gather_dtype(c),
+                                  .keep_gathered     = c->keep_gathered,
+                                  .term_count        = term_count,
+                                  .state_count       = state_count,
+                                  .offload           = strategy_files(c) ? c->offload : NULL,
+                                  .offloaded         = c->offloaded,
+                                  .survives          = c->elastic.survives && c->workers > 1 };
     LK_TRY(LKI_NEW(&terms, term_count, "gradient terms"));
     out->terms = terms;
     LK_TRY(LKI_NEW(&states, state_count + 1, "running state"));

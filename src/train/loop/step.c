@@ -1,7 +1,6 @@
 /* step.c -- a step: the turns of this rank, the engine's hooks, and the update. */
 #include "base/file.h"
 #include "data/stream.h"
-#include "parallel/speculation.h"
 #include "parallel/turn.h"
 #include "tensor/exec.h"
 #include "train/core/feed.h"
@@ -9,10 +8,6 @@
 #include "train/loop/loop.h"
 #include "train/observe/observe.h"
 #include "train/observe/pace.h"
-
-/* Minimum seconds that a virtual worker must take to be computed speculatively (--speculate).  For
- * shorter virtual workers, opening and reading the other rank's data costs more than it saves. */
-static const double WORTH_SECONDS = 1e-3;
 
 /* Looks up the gradients of a block.  The engine clears `empty` for each gradient that it
  * writes. */
@@ -197,15 +192,16 @@ static lk_status run_turns(lki_session *s, uint64_t step, lki_step_record *recor
     return status;
 }
 
-/* Appends a hint at `lockstep verify` to an error message, if that command can compute the step
- * again. */
-static lk_status point_to_verify(const lki_session *s, uint64_t step)
+/* Appends a hint at lk_train_replay() to an error message, if it can compute the step again. */
+static lk_status point_to_replay(const lki_session *s, uint64_t step)
 {
     lk_error error = *lk_error_last();
     if (lki_dataset_is_stream(s->dataset) || lk_model_lock_step(s->model))
         return lki_fail_again(&error);
-    return lk_fail(error.status, "%s; `lockstep verify` with --step %llu names the blocks of a "
-                                 "virtual worker", error.message, (unsigned long long)step);
+    return lk_fail(error.status,
+                   "%s; `lk_train_replay` with `replay.step` %llu names the blocks of "
+                   "a virtual worker",
+                   error.message, (unsigned long long)step);
 }
 
 static lk_status finish_step(lki_session *s, lki_step_record *record, lk_step_result *result)
@@ -214,7 +210,7 @@ static lk_status finish_step(lki_session *s, lki_step_record *record, lk_step_re
     uint64_t   begun  = lki_trace_begin(track);
     lk_status  status = lk_parallel_finish(s->parallel, record->lr, result);
     lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
-    return status == LK_ENONFINITE ? point_to_verify(s, record->step) : status;
+    return status == LK_ENONFINITE ? point_to_replay(s, record->step) : status;
 }
 
 /* Returns the divisor of the step's mean loss, assuming no ignored targets and weights of 1. */
@@ -229,7 +225,6 @@ lk_status lki_session_begin(lki_session *s, uint64_t step)
     lki_track *track = lki_exec_track(s->exec);
     uint64_t   begun = lki_trace_begin(track);
     s->turn.count    = 0;
-    lki_speculation_from(s->parallel, WORTH_SECONDS);
     lk_status status = lk_parallel_begin(s->parallel, step);
     if (status == LK_OK)
         s->turn.loss_scale = lk_parallel_loss_scale(s->parallel, rows_of_step(s, step));
