@@ -2,7 +2,7 @@
  *
  * The library writes the name of a public struct's field in backquotes: `global_batch`.  A user of
  * the command knows the option that sets the field.  options.def has both names.  Text in
- * backquotes that is not the name of a field is not changed.
+ * backquotes that names neither a field nor lk_train_replay() is not changed.
  */
 #include "cli/words.h"
 
@@ -23,6 +23,8 @@ static const word words[] = {
     { "insecure", "FLAG", "insecure" }, /* options of lki_nodes, which several commands have */
     { "node", "U32", "node-rank" },
     { "hosts", "U32", "hosts" },
+    { "lk_train_replay", "COMMAND", "`lockstep verify`" },
+    { "replay.step", "U64", "step" },
 };
 
 static bool equal(const char *field, const char *name, size_t length)
@@ -63,7 +65,8 @@ void lki_words(char *out, size_t bytes, const char *message)
             append(out, bytes, at++, 1);
             continue;
         }
-        append(out, bytes, "--", strcmp(w->type, "POSITIONAL") == 0 ? 0 : 2);
+        bool is_option = strcmp(w->type, "POSITIONAL") != 0 && strcmp(w->type, "COMMAND") != 0;
+        append(out, bytes, "--", is_option ? 2 : 0);
         append(out, bytes, w->name, strlen(w->name));
         at = end + 1;
     }

@@ -24,6 +24,9 @@ static void fields_become_options(void **state)
     becomes("give `schedule.warmup` or `warmup_epochs`", "give --warmup or --warmup-epochs");
     becomes("`heads` and `model_options.heads`", "--heads and --heads");
     becomes("`model` is", "MODEL is");
+    becomes("`limits.epochs` or `epochs`", "--max-epochs or --epochs");
+    becomes("`order` or `data.order`", "--order or --order");
+    becomes("`lk_train_replay` with `replay.step` 3", "`lockstep verify` with --step 3");
     becomes("`buddies` 2, `node` 0, `insecure`", "--shard-replicas 2, --node-rank 0, --insecure");
 }
 

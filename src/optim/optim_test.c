@@ -347,12 +347,12 @@ static void names_the_schedule_field_it_refuses(void **state)
     refuses_schedule(&(lk_schedule){ .kind = LK_COSINE, .lr = 0.1, .warmup = 5, .steps = 5 },
                      "steps");
     refuses_schedule(&(lk_schedule){ .kind = LK_STEP, .lr = 0.1, .gamma = 2 }, "gamma");
-    refuses_schedule(&(lk_schedule){ .kind = LK_STEP, .lr = 0.1 }, "needs milestones");
+    refuses_schedule(&(lk_schedule){ .kind = LK_STEP, .lr = 0.1 }, "needs `schedule.milestones`");
     refuses_schedule(&(lk_schedule){ .kind = LK_STEP, .lr = 0.1, .milestone_count = 9 },
-                     "milestone_count");
+                     "`schedule.milestones` has 9");
     refuses_schedule(
         &(lk_schedule){ .kind = LK_STEP, .lr = 0.1, .milestone_count = 2, .milestones = { 4, 4 } },
-        "milestones[1]");
+        "4 does not come after 4");
     refuses_schedule(&(lk_schedule){ .kind = (lk_schedule_kind)7, .lr = 0.1 }, "kind");
     refuses_schedule(&(lk_schedule){ .lr = 0.1, .warmup_from = 0.2 }, "warmup_from");
     refuses_schedule(&(lk_schedule){ .kind = LK_POLY, .lr = 1, .steps = 9, .power = -1 }, "power");

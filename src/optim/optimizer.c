@@ -20,8 +20,7 @@ static double or_default(double value, double otherwise)
 static lk_status check_range(const char *field, double value, double low, double below)
 {
     if (!(value >= low && value < below))
-        return lk_fail(LK_EINVAL, "optimizer: %s = %g is not in [%g, %g)", field, value, low,
-                       below);
+        return lk_fail(LK_EINVAL, "`optimizer.%s` %g is not in [%g, %g)", field, value, low, below);
     return LK_OK;
 }
 
@@ -66,10 +65,10 @@ static lk_status check_momentum(const lk_optimizer *o)
 {
     LK_TRY(check_range("momentum", o->momentum, 0.0, 1.0));
     if (o->nesterov && o->momentum == 0.0 && o->kind == LK_SGD)
-        return lk_fail(LK_EINVAL, "optimizer: nesterov needs a momentum above 0");
+        return lk_fail(LK_EINVAL, "`optimizer.nesterov` needs `optimizer.momentum` above 0");
     if (o->momentum_of != LK_MOMENTUM_DEFAULT && o->momentum_of != LK_MOMENTUM_OF_GRADIENTS &&
         o->momentum_of != LK_MOMENTUM_OF_STEPS)
-        return lk_fail(LK_EINVAL, "optimizer: momentum_of = %d is neither gradients nor steps",
+        return lk_fail(LK_EINVAL, "`optimizer.momentum_of` %d is neither gradients nor steps",
                        (int)o->momentum_of);
     if (o->kind == LK_SGD)
         return LK_OK;
@@ -82,7 +81,7 @@ lk_status lk_optimizer_check(const lk_optimizer *optimizer)
     const lk_optimizer *o = optimizer;
     if ((int)o->kind < LK_SGD || (int)o->kind > LK_LION)
         return lk_fail(LK_EINVAL,
-                       "optimizer: kind = %d is none of sgd (%d), adamw, lars, lamb, lion (%d)",
+                       "`optimizer.kind` %d is none of sgd (%d), adamw, lars, lamb, lion (%d)",
                        (int)o->kind, (int)LK_SGD, (int)LK_LION);
     LK_TRY(check_range("weight_decay", o->weight_decay, 0.0, HUGE_VAL));
     LK_TRY(check_range("ema", o->ema, 0.0, 1.0));

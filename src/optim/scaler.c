@@ -27,14 +27,16 @@ lk_status lk_loss_scaling_check(const lk_loss_scaling *scaling)
 {
     int exponent;
     if ((int)scaling->rule < LK_SCALE_AUTO || (int)scaling->rule > LK_SCALE_FIXED)
-        return lk_fail(LK_EINVAL, "loss scaling: rule = %d is none of none, pytorch, deepspeed, "
-                                  "fixed", (int)scaling->rule);
+        return lk_fail(LK_EINVAL,
+                       "`scaling.rule` %d is none of none, pytorch, deepspeed, "
+                       "fixed",
+                       (int)scaling->rule);
     if (scaling->initial == 0)
         return LK_OK;
     if (!(scaling->initial >= 0x1p-24 && scaling->initial <= 0x1p32) ||
         frexp(scaling->initial, &exponent) != 0.5)
         return lk_fail(LK_EINVAL,
-                       "loss scaling: a scale of %g; give a power of two from 2^-24 to 2^32, such "
+                       "`scaling.initial` %g; give a power of two from 2^-24 to 2^32, such "
                        "as 65536",
                        scaling->initial);
     return LK_OK;

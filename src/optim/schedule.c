@@ -44,33 +44,33 @@ lk_schedule lk_schedule_resolve(const lk_schedule *schedule)
 static lk_status check_milestones(const lk_schedule *s)
 {
     if (s->milestone_count > MILESTONES_MAX)
-        return lk_fail(LK_EINVAL, "schedule: milestone_count = %u; at most %d", s->milestone_count,
-                       (int)MILESTONES_MAX);
+        return lk_fail(LK_EINVAL, "`schedule.milestones` has %u steps; at most %d",
+                       s->milestone_count, (int)MILESTONES_MAX);
     for (uint32_t i = 1; i < s->milestone_count; i++)
         if (s->milestones[i] <= s->milestones[i - 1])
             return lk_fail(LK_EINVAL,
-                           "schedule: milestones[%u] = %" PRIu64 " does not come after "
-                           "%" PRIu64,
-                           i, s->milestones[i], s->milestones[i - 1]);
+                           "`schedule.milestones`: %" PRIu64 " does not come after %" PRIu64,
+                           s->milestones[i], s->milestones[i - 1]);
     if (!(s->gamma >= 0.0 && s->gamma <= 1.0))
-        return lk_fail(LK_EINVAL, "schedule: gamma = %g is not in [0, 1]", s->gamma);
+        return lk_fail(LK_EINVAL, "`schedule.gamma` %g is not in [0, 1]", s->gamma);
     if (s->milestone_count == 0)
-        return lk_fail(LK_EINVAL, "schedule: step needs milestones, the steps at which the rate "
-                                  "falls; without them it is constant");
+        return lk_fail(LK_EINVAL, "`schedule.kind` step needs `schedule.milestones`, the steps at "
+                                  "which the rate falls; without them it is constant");
     return LK_OK;
 }
 
 static lk_status check_rates(const lk_schedule *s)
 {
     if (!(s->lr > 0.0 && s->lr < HUGE_VAL))
-        return lk_fail(LK_EINVAL, "schedule: lr = %g; a positive number is needed", s->lr);
+        return lk_fail(LK_EINVAL, "`schedule.lr` %g; a positive number is needed", s->lr);
     if (!(s->min_lr >= 0.0 && s->min_lr <= s->lr))
-        return lk_fail(LK_EINVAL, "schedule: min_lr = %g is not in [0, lr = %g]", s->min_lr, s->lr);
+        return lk_fail(LK_EINVAL, "`schedule.min_lr` %g is not between 0 and `schedule.lr` %g",
+                       s->min_lr, s->lr);
     if (!(s->warmup_from >= 0.0 && s->warmup_from <= s->lr))
-        return lk_fail(LK_EINVAL, "schedule: warmup_from = %g is not in [0, lr = %g]",
+        return lk_fail(LK_EINVAL, "`schedule.warmup_from` %g is not between 0 and `schedule.lr` %g",
                        s->warmup_from, s->lr);
     if (!(s->power >= 0.0 && s->power <= 100.0))
-        return lk_fail(LK_EINVAL, "schedule: power = %g is not in [0, 100]", s->power);
+        return lk_fail(LK_EINVAL, "`schedule.power` %g is not in [0, 100]", s->power);
     return LK_OK;
 }
 
@@ -78,7 +78,7 @@ lk_status lk_schedule_check(const lk_schedule *schedule)
 {
     if ((int)schedule->kind < LK_CONSTANT || (int)schedule->kind > LK_ONE_CYCLE)
         return lk_fail(LK_EINVAL,
-                       "schedule: kind = %d is none of constant (0), linear, cosine, step, poly, "
+                       "`schedule.kind` %d is none of constant (0), linear, cosine, step, poly, "
                        "wsd, one-cycle (6)",
                        (int)schedule->kind);
     const lk_schedule full = lk_schedule_resolve(schedule), *s = &full;
@@ -89,12 +89,12 @@ lk_status lk_schedule_check(const lk_schedule *schedule)
         return LK_OK;
     if (s->kind == LK_WSD && (s->decay >= s->steps || s->steps - s->decay < s->warmup))
         return lk_fail(LK_EINVAL,
-                       "schedule: a warmup of %" PRIu64 " steps and a decay of %" PRIu64
+                       "a warmup of %" PRIu64 " steps and a decay of %" PRIu64
                        " do not fit into %" PRIu64 " steps; shorten one of them",
                        s->warmup, s->decay, s->steps);
     if (s->steps <= s->warmup)
         return lk_fail(LK_EINVAL,
-                       "schedule: steps = %" PRIu64 " leaves nothing after warmup = %" PRIu64
+                       "`steps` %" PRIu64 " leaves nothing after `schedule.warmup` %" PRIu64
                        "; say how long the run is",
                        s->steps, s->warmup);
     return LK_OK;

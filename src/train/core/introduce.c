@@ -92,7 +92,7 @@ void lki_tell_bits(const lki_session *s)
     if (s->config->elastic.backup_workers > 0)
         lki_journal_note(s->journal,
                          "note: this run is not exact: each step uses the first %u workers that "
-                         "finish and drops the others (--backup-workers %u); its bits depend on "
+                         "finish and drops the others (backup workers: %u); its bits depend on "
                          "which workers are first",
                          s->ranks - s->config->elastic.backup_workers,
                          s->config->elastic.backup_workers);

@@ -44,13 +44,13 @@ void lki_order_tell(const lki_session *session)
                                            "some several times and others not at all");
     if (positions > n)
         lki_journal_note(session->journal,
-                         "note: --order %s repeats %llu of %llu samples in every "
+                         "note: the order %s repeats %llu of %llu samples in every "
                          "epoch, to have as many for each virtual worker",
                          lki_order_name(c->data.order), (unsigned long long)(positions - n),
                          (unsigned long long)n);
     if (positions < n)
         lki_journal_note(session->journal,
-                         "note: --order %s with --drop-last leaves out %llu of "
+                         "note: the order %s without the last batch leaves out %llu of "
                          "%llu samples in every epoch, and then short batches",
                          lki_order_name(c->data.order), (unsigned long long)(n - positions),
                          (unsigned long long)n);

@@ -112,7 +112,7 @@ static void tell_end(lki_session *s, uint64_t done)
                         "alike", (unsigned long long)s->progress.audited);
     if (s->progress.ended != NULL && strcmp(s->progress.ended, "patience") == 0)
         lki_journal_note(s->journal,
-                         "--patience %u ended the run after step %llu: the loss has "
+                         "a patience of %u ended the run after step %llu: the loss has "
                          "not fallen below %.4f of step %llu in %llu evaluations",
                          s->config->limits.patience, (unsigned long long)done, stopping->lowest,
                          (unsigned long long)stopping->lowest_step,
