@@ -65,7 +65,7 @@ static void write_sentence(const lki_option *option, char *out, size_t bytes)
 
 /* ---- Groups ------------------------------------------------------------------------------ */
 
-/* Returns the heading of a row, which an earlier row may have. */
+/* Returns the heading of a row: its own, or that of the nearest earlier row that has one. */
 static const char *heading_of(const lki_command *command, const lki_option *option)
 {
     while (option->group == NULL && option != command->options)

@@ -142,8 +142,9 @@ static int64_t newest_step(const char *dir)
     return step;
 }
 
-/* Prints that all workers are started again.  Checkpoint and count are known only on rank 0's host,
- * since the checkpoints may be on its disk. */
+/* Prints that all workers are started again.  With `elsewhere` (this host may not have the
+ * checkpoints, because they may be on node 0's disk) omits the checkpoint's step and the number of
+ * restarts, which only node 0 knows. */
 static void say_again(const char *command, const char *cause, int64_t from, bool elsewhere,
                       uint32_t times, uint32_t most)
 {

@@ -155,8 +155,8 @@ static void silent_and_disconnecting_strangers_are_refused(void **state)
     }
 }
 
-/* Lets a rank not call wait() for longer than the time limit of a hello.  Expects that the rank
- * does not refuse a peer whose hello arrived in that time. */
+/* Lets a rank make no call to wait() for longer than the time limit of a hello.  Expects that the
+ * rank does not refuse a peer whose hello arrived in that time. */
 static void a_hello_deadline_does_not_pass_between_waits(void **state)
 {
     static const char GOOD[] = "lockstep:" JOB_TEXT ":5:0>1:1\n";

@@ -1,8 +1,8 @@
 /* link/lane.h -- one connection of a tcp link: a socket, with or without TLS.
  *
- * An open lane carries one direction of one stream.  An incoming lane is not open before its hello
- * was found valid; until then it is called a stranger.  An outgoing lane is not open before the
- * reader has admitted it.
+ * An open lane carries one direction of one stream.  An incoming lane opens when its hello has been
+ * found valid; until then it is called a stranger.  An outgoing lane opens when the reader has
+ * admitted it.
  */
 #ifndef LKI_LINK_LANE_H
 #define LKI_LINK_LANE_H

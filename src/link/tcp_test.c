@@ -457,8 +457,8 @@ static void an_absent_peer_is_reported(void **state)
     }
 }
 
-/* Lets a writer do no call for longer than the time limit to connect, after its connection was
- * established.  Expects that the writer can go on. */
+/* Lets a connected writer make no call for longer than the time limit to connect.  Expects that the
+ * writer can then continue. */
 static void a_busy_writer_does_not_time_out(void **state)
 {
     (void)state;

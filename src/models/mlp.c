@@ -55,7 +55,7 @@ lk_status lki_build_mlp(lk_model **out, const lk_model_options *options)
     lk_value x = 0;
     uint64_t in;
     lk_shape row = options->input;
-    /* otherwise lk_model_add() refuses the unchanged shape */
+    /* if the number of elements overflows, lk_model_add() refuses the original shape */
     if (lki_shape_elements(options->input, &in))
         row = (lk_shape){ 1, { in } };
     LK_TRY(lki_build_begin(&builder, "mlp", row, false));

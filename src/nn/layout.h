@@ -42,7 +42,7 @@ typedef struct {
     size_t   context_bytes;
     size_t   segment, segment_bytes; /* offset and size of the memory that segments share */
     size_t   grads, grads_bytes;     /* offset and size of the part for gradients */
-    size_t   scratch_bytes;          /* the most that any block needs */
+    size_t   scratch_bytes;          /* maximum that a block needs */
     uint32_t spilled_count;          /* number of values in a file; bytes of the largest of them */
     size_t   spilled_bytes;
     size_t   wide_bytes; /* maximum bytes for copies of values */

@@ -5,8 +5,8 @@
 #include "base/status.h"
 #include "lockstep/nn.h"
 
-/* The most elements of a parameter or of a value per sample.  Their bytes can be multiplied by
- * small factors without overflow. */
+/* The maximum number of elements of a parameter, or of a value per sample.  The number of their
+ * bytes can be multiplied by small factors without overflow. */
 #define LKI_ELEMENTS_MAX ((uint64_t)1 << 44)
 
 /* A planned block.  Value v is the output of block v - 1. */

@@ -4,8 +4,9 @@
 
 #include "nn/model.h"
 
-/* A call, and its copy with values of the type that the block accepts.  FP32 copies replace narrow
- * values.  For a block that accepts narrow values, a narrow copy replaces the model's input. */
+/* The engine's call, whose values are bf16 or fp16 (`narrow`), and the call that the block gets.  A
+ * block that accepts only FP32 gets FP32 copies of the values.  A block that accepts narrow values
+ * gets the values themselves, and a narrow copy of the model's input, which is FP32. */
 typedef struct {
     const lki_block_entry *entry;
     const lk_block_call   *narrow;

@@ -4,11 +4,11 @@
  * With options.survives a run continues when a rank dies in the middle of an update.  The other
  * ranks must then determine which elements were updated, and how to continue.  The ledger has:
  *
- *   a mark   for each rank: the results that all ranks shared at the meeting of a step, and the
- *            parameters of its update.  It is written before any value is changed, and a rank that
- *            can write it knows that the sums of all ranks are complete.  So one rank's mark is
- *            enough to decide that this step will be completed.
- *   a stamp  for each span: the last stage of a step that is complete.
+ *   a mark   for each rank: the results that all ranks exchanged before a step's update, and the
+ *            parameters of the update.  The mark is written before any value is changed, and a rank
+ *            that can write it knows that the sums of all ranks are complete.  So one rank's mark
+ *            is enough to decide that this step will be completed.
+ *   a stamp  for each block of elements (a span): the last stage of a step that is complete.
  *   entries  an undo log, one for each thread: the span that the thread is changing, how many
  *            elements are done, and the old values of the current piece.
  *   places   the offset of each span's sum, which stays in the memory of the span's owner.
@@ -28,10 +28,10 @@
  *         ...                                  until the whole span is done
  *         the hash of the new values, the stamp, no span
  *
- * On any processor, a dead rank has made all stores before one of its instructions, in program
- * order, and none after it.  Other ranks read the words only after the kernel has reported the
- * death.  So the stores need no memory fences, but the compiler must not reorder them.  A piece is
- * small enough for its old and current values to fit into the first-level cache.
+ * On any processor, a rank dies between two instructions: it has made all stores that come before
+ * that point in program order, and none after it.  Other ranks read the words only after the kernel
+ * has reported the death.  So the stores need no memory fences, but the compiler must not reorder
+ * them.  A piece is small enough for its old and current values to fit into the first-level cache.
  *
  * Finished elements of a span are not undone.  When a dead rank's entry is undone, their number is
  * stored beside the stamp of the span, because the entry will be reused.  Attestation skips such a
@@ -59,7 +59,7 @@
 /* The stages of an update.  LAMB has both stages, all other optimizers only the second. */
 typedef enum { LKI_DIRECTED = 0, LKI_UPDATED } lki_update_stage;
 
-enum { LKI_TALLY_BYTES = 128 }; /* the most bytes that all features together may reserve */
+enum { LKI_TALLY_BYTES = 128 }; /* maximum that all features together may reserve */
 
 /* The results that all ranks have once a step's sums are complete. */
 typedef struct {
@@ -104,11 +104,11 @@ typedef enum { LKI_ARENA_MODEL, LKI_ARENA_GRADIENTS, LKI_LEDGER_ARENAS } lki_led
 
 typedef struct {
     bool               kept;  /* false: there is no ledger, and everything here is empty */
-    uint32_t           seats; /* the most ranks that the run may have */
-    uint32_t           here;  /* the most ranks that one host may have */
+    uint32_t           seats; /* maximum number of ranks in the run */
+    uint32_t           here;  /* maximum number of ranks on one host */
     uint32_t           threads;
     lki_deal           dealt; /* the owners when the run began, if hosts store shards */
-    /* with ranges: the most buffers that the ranks of a host need */
+    /* with ranges: maximum number of buffers that the ranks of a host need */
     size_t             neighbours;
     /* with rounds: [1 + seats]: buffers needed with that many surviving ranks */
     uint32_t          *round_buffers;

@@ -101,7 +101,8 @@ static void add_term(lk_parallel *p, uint32_t c, uint32_t t, uint32_t v, uint32_
         grad[i] += noise((uint32_t)i, step * 10 + t, v, micro);
 }
 
-/* Computes a turn as an engine does: term by term, and each term for all virtual workers. */
+/* Computes a turn term by term, as an engine does.  In lock step, computes a term for all of the
+ * rank's virtual workers before the next term. */
 static lk_status run_turn(lk_parallel *p, const crew *w, uint32_t step,
                           const lk_parallel_turn *turn)
 {

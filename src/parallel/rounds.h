@@ -29,7 +29,7 @@ typedef struct {
 
 typedef struct {
     uint32_t     rounds, buffers;
-    uint32_t     widest; /* the most subtrees that a round has */
+    uint32_t     widest; /* maximum number of subtrees in a round */
     uint32_t    *first;  /* [rounds + 1]: number of each round's first subtree in the plan */
     lki_subtree *subtrees;
     lki_merging *merges;

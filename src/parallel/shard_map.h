@@ -7,7 +7,7 @@
 
 /* Hosts and groups are numbered as in the current group of ranks. */
 typedef struct {
-    /* number of hosts at the start of the run; with `for_all`, the most that the job may have */
+    /* number of hosts at the start of the run; with `for_all`, the maximum of the job */
     uint32_t  born;
     bool      for_all; /* the model is sharded over all hosts of the job, including absent ones */
     uint32_t *origins; /* [hosts]: each host's number at the start of the run */
@@ -15,7 +15,7 @@ typedef struct {
     uint32_t *groups;  /* [hosts]: each host's group, within which hosts exchange shards */
     uint32_t  count;   /* number of groups */
     uint32_t *givers;  /* [groups][shards]: the host that sends the shard to its group */
-    size_t   *before;  /* [shards]: elements that this host stores of earlier shards */
+    size_t   *before;  /* [shards]: number of elements of all earlier shards on this host */
     bool      doubled; /* a host stores a shard that another host of its group sends */
 } lki_shard_map;
 

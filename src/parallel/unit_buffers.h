@@ -15,7 +15,7 @@
 
 #include "parallel/layout.h"
 
-enum { LKI_UNITS_TOGETHER = 4 }; /* the most units that one block reads together */
+enum { LKI_UNITS_TOGETHER = 4 }; /* maximum number of units that a block reads together */
 
 typedef struct {
     uint32_t term; /* the first term of the block that reads */

@@ -20,7 +20,7 @@
 
 #include "base/status.h"
 
-enum { LKI_NODES_MAX = 64 }; /* the most nodes of a range: two chains of 32 levels */
+enum { LKI_NODES_MAX = 64 }; /* maximum number of tree nodes in a range: two chains of 32 levels */
 
 /* The sum over virtual workers [first, first + count), in buffer `buffer`. */
 typedef struct {

@@ -10,7 +10,7 @@
 
 typedef struct {
     uint32_t  ranks, hosts;
-    uint32_t  widest;   /* the most ranks on any host */
+    uint32_t  widest;   /* maximum number of ranks on a host */
     uint32_t *sizes;    /* [hosts]: ranks on each host */
     uint32_t *host_of;  /* [ranks] */
     uint32_t *local_of; /* [ranks]: number of the rank on its host */

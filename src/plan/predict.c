@@ -230,7 +230,8 @@ static void add_communication(lk_step_prediction *out, const lk_step_model *m)
     double     after   = m->stage > 0 ? seconds_of(m, once, buckets, 1) : 0;
     double     bare    = exposed_behind(&every, sums, none, m->backward / micros,
                                         m->stage == 2 && micros == 1);
-    double     between = fmax(0, bare - m->forward / micros); /* the next forward pass hides more */
+    /* the forward pass of the next round hides a part of `bare` */
+    double     between = fmax(0, bare - m->forward / micros);
     out->sent          = rounds * sums.bytes + (m->stage > 0 ? p : 0);
     out->communication = rounds * seconds_of(m, sums, buckets, 1) + after;
     out->exposed       = (rounds - 1) * between + bare + after;

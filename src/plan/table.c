@@ -166,8 +166,8 @@ static lk_status fill_points(lk_train_plan *plan, const lk_train_plan_options *o
 
 /* ---- The plan ---------------------------------------------------------------------------- */
 
-/* Measures this machine.  The measurements do not depend on the strategy.  If the rate of files is
- * given, it may be another machine's, so it is not measured. */
+/* Measures this machine.  The measurements do not depend on the strategy.  Does not measure files
+ * if the user gave their rate, which may be another machine's. */
 static lk_status measure(inputs *in)
 {
     lk_train_config copy = *in->config;

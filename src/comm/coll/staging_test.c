@@ -449,7 +449,7 @@ static account search_some(uint32_t ring, uint32_t alike, uint32_t every, bool l
 enum {
     ALL     = (1 << KINDS) - 1,
     LARGE   = 1 << 12,                  /* a million states with four slots */
-    LARGER  = 1 << 18,                  /* hundreds of thousands, which do not depend on slots */
+    LARGER  = 1 << 18,                  /* hundreds of thousands, for any number of slots */
     SENDERS = 1 << 0 | 1 << 2 | 1 << 3, /* some ranks send nothing */
     OTHERS  = 1 << 11 | 1 << 14,        /* operations with a header, or partly in an arena */
     SMALL   = 1 << 0 | 1 << 13 | 1 << 16 | 1 << 17,

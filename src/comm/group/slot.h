@@ -38,8 +38,8 @@ LK_NODISCARD static inline lk_status lki_op_open(lki_op *op, lk_comm *comm, lki_
         return lki_group_failure(comm);
     if (seq >= comm->room + comm->ring)
         LK_TRY(lki_op_make_room(comm));
-    LK_ASSERT(comm->seq == seq); /* requests that advanced during the wait did not open an operation
-                                  * in this group */
+    LK_ASSERT(comm->seq == seq); /* the wait may have advanced requests, but none of them opens an
+                                  * operation in this group */
     comm->seq++;
     lki_slot *slot = &comm->seat->slots[lki_op_index(op)];
     atomic_store_explicit(&slot->what, print.what, memory_order_relaxed);

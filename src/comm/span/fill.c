@@ -122,8 +122,8 @@ static lk_status move(lki_filling *f, bool *moved, bool *done)
         *done = true;
     } else if (over && f->doors->turn == f->number) {
         *moved = true;
-        LK_TRY(meet(f, f->doors->leave)); /* may wait, and advance the next fill, but not into its
-                                           * LEAVING stage */
+        LK_TRY(meet(f, f->doors->leave)); /* may wait.  The wait may advance the next fill, which
+                                           * cannot enter LEAVING while `turn` is ours. */
         f->stage = LEAVING;
         f->doors->turn++;
     }

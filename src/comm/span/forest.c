@@ -59,7 +59,7 @@ struct lki_forest {
     size_t         *places; /* [slice]: offset of its sum in tree.out, if owned here */
 };
 
-/* Limits of the elements in a piece and, if branches are many, in a host's part. */
+/* The maximum number of elements in a piece; the minimum in a host's part. */
 enum { PIECE_ELEMENTS = LKI_TASK_SEGMENT_BYTES / sizeof(float), PART_ELEMENTS = 4096 };
 
 /* ---- Owners and hosts -------------------------------------------------------------------- */
@@ -89,7 +89,7 @@ static bool wants(const lki_forest *f, const lk_slice *slice, uint32_t host)
     return f->tree.shards < 2 || host % f->tree.shards == slice->shard;
 }
 
-/* Marks the owners of these slices on all hosts as peers, if this rank owns them on its host. */
+/* Marks as peers the ranks that own the slices of `owner` on any host, if this rank owns some. */
 static void find_peers_of(lki_forest *f, uint32_t owner)
 {
     const lk_slice slice = { .owner = owner };
@@ -112,7 +112,7 @@ static void find_places(lki_forest *f)
     }
 }
 
-/* Finds the ranks with which this rank exchanges sets.  A rank without slices also has peers. */
+/* Finds the ranks with which this rank exchanges sets of leaves, even if it owns no slices. */
 static void find_peers(lki_forest *f)
 {
     for (uint32_t host = 0; host < f->map->hosts; host++)
@@ -326,8 +326,8 @@ static size_t parts_in_scratch(const lki_forest *f, uint32_t host, bool wanted, 
     return theirs + made + (rounds && wanted && all > 1 ? all : 0);
 }
 
-/* Returns the part size for which one segment of scratch suffices, unless there are many
- * branches. */
+/* Returns the elements of a part such that all parts fit into one segment of scratch, but at least
+ * PART_ELEMENTS. */
 static size_t part_elements(const lki_forest *f)
 {
     const uint32_t hosts = f->map->hosts;

@@ -1,9 +1,9 @@
 /* launch/job/executor.h -- how the launcher's decisions are carried out.
  *
  * The loop (watch.c) decides; an executor waits for processes, sends signals and talks to the other
- * nodes.  The direct executor does so in the launcher's own process.  An executor of another folder
- * may pass the calls to a process that outlives the loop, and commit the loop's state so that
- * another loop can continue from it.
+ * nodes.  The direct executor does this work in the launcher's own process.  An executor of another
+ * folder may pass the calls to a process that outlives the loop.  Such an executor commits the
+ * loop's state, so that another loop can continue from that state.
  */
 #ifndef LKI_LAUNCH_JOB_EXECUTOR_H
 #define LKI_LAUNCH_JOB_EXECUTOR_H

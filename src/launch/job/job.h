@@ -37,8 +37,8 @@ typedef struct {
 typedef struct {
     const char *name;     /* host name; NULL: the system's host name */
     int         listener; /* node 0: a socket that already listens; -1: none */
-    int         orders;   /* descriptor from which lki_order records are read, which replace
-                           * signals; -1: none */
+    int         orders;   /* socket from which the launcher of an emulated host reads lki_order
+                           * records; its parent sends them instead of signals; -1: none */
     void      (*met)(int reports); /* called when all hosts have connected; NULL: none */
     void      (*left)(int reports); /* called when this host has left the job; NULL: none */
     int         reports;
@@ -109,7 +109,7 @@ typedef struct {
     uint32_t                 replaced;   /* failed replacements in a row */
     bool                     alone;         /* only one worker is left */
     double                   alone_seconds; /* seconds for which the last worker has been stopped */
-    double                   alone_seen;    /* time of the last check in seconds */
+    double                   alone_seen; /* time in seconds when lki_stopped_turn() last ran */
     uint32_t                 rebuild_ms; /* shortest timeout in other nodes' requests for a new
                                           * group; 0: none */
 } lki_job;

@@ -196,8 +196,8 @@ static bool tell_the_others(lki_job *job, uint32_t i)
     worker->told = joined && worker->signal == 0 && f != NULL && f->culprit != rank;
     if (!lki_control_ended(job->control, rank, worker->status, worker->signal))
         return false;
-    /* after a request to stop, a worker that had not joined has obeyed the signal; others may be
-     * saving */
+    /* after a request to stop, the end of a worker that had not joined is no failure: the signal
+     * ended it; a worker that had joined may have been saving */
     return job->stop_signal == 0 || joined;
 }
 

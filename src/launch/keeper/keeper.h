@@ -46,9 +46,9 @@ typedef enum {
     LKI_KEEPER_NOTE,       /* print `text` */
     LKI_KEEPER_CHAOS_NOTE, /* report `text`, a note about fault injection */
     LKI_KEEPER_LOOK,       /* has `worker`, with this pid, ended? */
-    LKI_KEEPER_REAP,       /* reap `worker`, whose end is recorded; answered */
+    LKI_KEEPER_REAP,       /* reap `worker`, whose end is recorded; the keeper answers */
     LKI_KEEPER_SOCKET,     /* carries the launcher's end of the socket to `worker` */
-    LKI_KEEPER_BOARD,      /* carries the control memory of the next epoch; answered */
+    LKI_KEEPER_BOARD,      /* carries the next epoch's control memory; the keeper answers */
     LKI_KEEPER_SAYING,     /* send `saying` to the other nodes */
 } lki_keeper_kind;
 

@@ -74,8 +74,9 @@ struct lki_server {
     lki_members            entrants; /* ranks that ask to enter the next group */
     bool                   closed;  /* a member refuses entrants */
     int64_t                grouped; /* time when the group was formed */
-    uint32_t               known;   /* number of introduced nodes when incomplete introductions were
-                                     * last sent */
+    uint32_t               known;   /* number of nodes that had introduced their workers when node 0
+                                     * last sent the table without waiting for late nodes; 0: it
+                                     * has not */
     lki_ip                 address;
     uint32_t               refused;
     char                   last[480]; /* last guest that was refused, or lost while waiting */

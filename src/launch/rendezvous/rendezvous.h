@@ -214,9 +214,9 @@ void lki_rendezvous_asked(lki_rendezvous *rendezvous, uint64_t epoch, uint32_t t
 void lki_rendezvous_go_on(lki_rendezvous *rendezvous, uint64_t epoch, const lki_members *members,
                           const lki_members *entrants);
 
-/* Leaves a job that goes on without this node, after lki_rendezvous_finish().  The caller continues
- * to handle events until lki_rendezvous_has_left() returns true: node 0 has then read all reports,
- * or has not done so for two seconds.  Node 0 itself cannot leave. */
+/* Leaves a job that continues without this node, after lki_rendezvous_finish().  The caller must
+ * handle events until lki_rendezvous_has_left() returns true: node 0 has then read all reports, or
+ * has not read them within two seconds.  Node 0 itself cannot leave. */
 void lki_rendezvous_leave(lki_rendezvous *rendezvous);
 bool lki_rendezvous_has_left(const lki_rendezvous *rendezvous);
 

@@ -21,8 +21,8 @@ static bool are_together(const lki_layout *layout, uint32_t before, uint32_t ter
     return term == before;
 }
 
-/* Adds a bucket to a piece's mean number of gathers, weighted by the elements that are first
- * uses. */
+/* Adds a bucket's gathers to the piece's weighted means.  The weight is the number of elements that
+ * belong to a parameter's first use. */
 static void add_gathers(lki_grad_piece *piece, const lki_gathers *gathers, uint64_t turns,
                         size_t dealt)
 {

@@ -12,8 +12,8 @@ uint32_t lki_share_buffers(const lk_parallel *parallel, lki_share share)
                                parallel->effects.largest);
 }
 
-/* Returns the most buffers that consecutive ranks on one host need, if there are `ranks` ranks and
- * a host has at most `here` of them. */
+/* Returns the maximum number of buffers that consecutive ranks on one host need, if there are
+ * `ranks` ranks and a host has at most `here` of them. */
 static size_t most_of_neighbours(const lk_parallel *parallel, uint32_t ranks, size_t *buffers)
 {
     const lki_dealing dealing = { .leaves = parallel->leaves, .ranks = ranks };

@@ -10,8 +10,8 @@
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
-/* Finds the most ranks that any host of the job may have.  It counts ranks that have not joined yet
- * or are lost. */
+/* Finds the maximum number of ranks that a host of the job may have.  This includes ranks that have
+ * not joined yet or are lost. */
 static lk_status find_widest(lk_parallel *parallel, uint32_t world)
 {
     lki_ledger *ledger = &parallel->ledger;

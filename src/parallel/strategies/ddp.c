@@ -25,7 +25,7 @@
 #include "parallel/strategies/ddp.h"
 #include "tensor/exec.h"
 
-enum { IN_FLIGHT_MAX = 32 }; /* the most requests that a rank has open */
+enum { IN_FLIGHT_MAX = 32 }; /* maximum number of requests that a rank has open */
 
 /* ---- Attaching --------------------------------------------------------------------------- */
 

@@ -395,7 +395,7 @@ static lk_status give_here(lk_parallel *parallel, uint32_t unit, uint32_t slot)
     return lk_barrier_start(&a->request, self->comm);
 }
 
-/* Sends this rank's part of a unit to the other hosts, from the slot if it must be copied. */
+/* Sends this rank's part of a unit to the other hosts.  Copies it to the slot first if needed. */
 static lk_status give(lk_parallel *parallel, uint32_t unit, uint32_t slot)
 {
     lki_units    *self  = parallel->units;

@@ -136,8 +136,8 @@ static bool count_elements(const lk_parallel *parallel, uint32_t host, uint32_t 
                       parallel->rounds.buffers, total);
 }
 
-/* Computes the most elements that the surviving ranks of a host may need.  If the loss of a whole
- * host ends the run, each other host has at least one rank. */
+/* Computes the maximum number of elements that the surviving ranks of a host may need.  If the loss
+ * of a whole host ends the run, each other host has at least one rank. */
 static bool count_of_fewer(const lk_parallel *parallel, uint32_t host, size_t *most)
 {
     const lki_ledger *ledger = &parallel->ledger;

@@ -30,8 +30,9 @@ typedef struct {
     float *out;
     size_t width;
 
-    /* For backward.  dp, lse and delta are inputs.  p_pairs and ds_pairs receive words of two
-     * queries each, (queries / 2 rounded up, ld). */
+    /* For backward.  dp, lse and delta are inputs.  p_pairs and ds_pairs are outputs of shape
+     * (queries / 2 rounded up, ld).  Each word has the bf16 values of two successive queries for
+     * one key. */
     const float *dp;          /* gradients of the probabilities, before dropout */
     const float *lse, *delta;
     float       *p_pairs, *ds_pairs;

@@ -56,7 +56,7 @@ LKI_SIMD v16 v16_neg(v16 x)
     return v16_from_bits(v16i_xor(v16_bits(x), v16i_set1(INT32_MIN)));
 }
 
-/* Returns the magnitude of x, which must not be negative, with the sign of `sign`. */
+/* Returns x, which must not be negative, with the sign of `sign`. */
 LKI_SIMD v16 v16_with_sign(v16 x, v16 sign)
 {
     return v16_from_bits(v16i_or(v16_bits(x), v16i_and(v16_bits(sign), v16i_set1(INT32_MIN))));

@@ -132,7 +132,8 @@ static void head_open(const attention *a, size_t index, uint32_t thread, head *h
 
 /* ---- Blocks ------------------------------------------------------------------------------ */
 
-/* Computes `to` (queries, keys) = rows times turned. */
+/* Computes scores, or gradients of probabilities: `to` (queries, keys) = `rows` times `turned`, the
+ * packed transpose of keys or values. */
 static void block_scores(const attention *a, const head *h, const block *b, const uint16_t *rows,
                          const float *turned, float *to)
 {

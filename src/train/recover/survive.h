@@ -74,9 +74,9 @@ LK_NODISCARD lk_status lki_membership_agree(lki_session *s, uint64_t done);
  * other ranks the communicator ends as if the leavers were lost.  Collective. */
 LK_NODISCARD lk_status lki_membership_make(lki_session *s, uint64_t done);
 
-/* Records that all work after step `done` is complete and the run continues.  At the end of a run
- * this is not recorded.  There the remaining ranks repeat that work, as not all of them may know
- * why the run ends. */
+/* Records that all work after step `done` is complete.  Does nothing if the run ends after this
+ * step.  Survivors of a later loss then repeat that work, because not all of them may know why the
+ * run ends. */
 void lki_settle(lki_session *s, uint64_t done);
 
 #endif

@@ -94,8 +94,9 @@ static bool is_in_parts(const lki_session *session, const lki_sheet *sheet, size
            lki_stored_in_parts(session->parallel, file == 0 ? 0 : 1);
 }
 
-/* Counts the stretches of a shard that have number `layer` in their tensors, from 0.  Adds them to
- * `to` unless it is NULL.  *layers becomes the largest number of stretches of any tensor. */
+/* Lists stretch number `layer` (from 0) of every tensor in the shard, and returns how many there
+ * are.  Writes them to `to` unless it is NULL.  *layers becomes the largest number of stretches of
+ * any tensor. */
 static size_t list_stretches(const lki_session *session, const lki_sheet *sheet, size_t file,
                              uint32_t shard, size_t layer, lki_stretch *to, size_t *layers)
 {

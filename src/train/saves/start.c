@@ -189,7 +189,8 @@ static lk_status load_all(lki_session *session, const lk_checkpoint *checkpoint)
     return status;
 }
 
-/* Opens the checkpoint to continue from.  May take long, since it verifies all bytes. */
+/* Opens the checkpoint to continue from.  Verifies all bytes, which may take a long
+ * time. */
 static lk_status find_checkpoint(lki_session *session, lk_checkpoint **out, lk_loss_scaler *scaler,
                                  lk_noise *noise)
 {
