@@ -9,8 +9,8 @@
 bool lki_parse_chaos(const char *text, lk_chaos *out, lki_message *error);
 
 #define LKI_CHAOS_HELP                                                                             \
-    "for tests: inject faults at random, RATE per second on each host: kill, stop or slow "        \
-    "down workers; SEED makes them repeatable; append ,kill ,stop or ,slow to select kinds "       \
-    "of faults"
+    "for tests: kill, stop or slow down workers at random, with RATE faults per second on each "   \
+    "host; SEED makes the faults repeatable; append ,kill ,stop or ,slow to select kinds of "      \
+    "faults"
 
 #endif

@@ -100,7 +100,7 @@ static const lki_choice dtypes[] = {
 static const lki_option table[] = {
     LKI_POSITIONAL("OP", AT(op_name), true, "the operation to time, from the list above"),
     { .name = "workers", .type = LKI_OPTION_U32, .value = "N", .letter = 'n', .offset = AT(workers),
-      .low = 1, .high = 1024, .preset = "2", .help = "worker processes" },
+      .low = 1, .high = 1024, .preset = "2", .help = "number of worker processes" },
     { .name = "bytes", .type = LKI_OPTION_CUSTOM, .value = "A,B|FROM:TO", .read = read_sizes,
       .preset = "4:16M",
       .help = "sizes in bytes of a rank's data, or of the parts of all ranks together; K, M and G "
@@ -121,7 +121,7 @@ static const lki_option table[] = {
       .type = LKI_OPTION_STRING, .value = "NAME", .offset = AT(algorithm),
       .preset = "the cheapest",
       .help = "algorithm between hosts: direct, linear, tree, double_tree, halving, ring or "
-              "levels, if OP has it; native: that of MPI, under mpirun" },
+              "levels, if OP has it; native: MPI's own, under mpirun" },
     LKI_FLAG("mpi", AT(mpi), "under mpirun: use MPI between hosts instead of TCP"),
     LKI_FLAG("explain", AT(explain),
              "time every available algorithm, and also print its predicted time"),
@@ -541,21 +541,22 @@ const lki_command lki_command_bench = {
         "  broadcast        every rank gets rank 0's     send_recv        each sends to the next\n"
         "  barrier          all ranks wait for each other\n"
         "\n"
-        "Before each call the ranks write new inputs, whole numbers whose sum is exact in any\n"
-        "order; the last result is compared byte by byte.  A time is that of the slowest rank;\n"
-        "median and 99th percentile are over the rounds.\n"
+        "Before each call the ranks write new inputs: whole numbers, whose sum is exact in any\n"
+        "order.  The last result is compared with the right one byte by byte.  The time of a call\n"
+        "is that of the slowest rank; median and 99th percentile are over the rounds.\n"
         "\n"
-        "alg GB/s is bytes over time.  bus GB/s counts the bytes that each rank must move at\n"
-        "least: 2(N-1)/N of these for all_reduce, (N-1)/N where every rank has a part, all for\n"
-        "the others.  It can be compared with the bandwidth of memory or network for any N.\n"
+        "alg GB/s is bytes over time.  bus GB/s counts the fewest bytes that a rank can move:\n"
+        "2(N-1)/N times the size for all_reduce, (N-1)/N times the size if every rank has a part,\n"
+        "the size itself for the others.  It can be compared with the bandwidth of memory or\n"
+        "network for any N.\n"
         "\n"
         "On one host workers share memory, and there is no choice of an algorithm (\"shared\").\n"
         "--hosts 2 emulates two hosts on this one, with TCP and TLS between them; --explain then\n"
-        "times every available algorithm, prints the time predicted by the cost model, too, and\n"
-        "marks the one that is chosen.\n"
+        "times every available algorithm, also prints the time that the cost model predicts, and\n"
+        "marks the algorithm that a run would choose.\n"
         "\n"
         "Under mpirun, --mpi uses MPI between hosts, and --algorithm native times MPI's own\n"
-        "collective instead of Lockstep's: its sums depend on the number of workers.",
+        "collective instead of Lockstep's.  MPI's sums depend on the number of workers.",
     .examples = "  lockstep bench all_reduce --workers 2 --bytes 4:64M\n"
                 "  lockstep bench all_gather --workers 4 --bytes 1K,1M --dtype bf16 --json\n"
                 "  lockstep bench all_reduce --workers 4 --hosts 2 --explain\n"

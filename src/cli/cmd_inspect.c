@@ -50,7 +50,7 @@ static const lki_option table[] = {
                "a checkpoint"),
     { .needs = &any_flight, .name = "last", .type = LKI_OPTION_U32, .value = "K",
       .offset = AT(rows), .high = UINT32_MAX, .preset = "20",
-      .help = "number of operations in the table" },
+      .help = "with --flight: number of latest operations to list" },
     LKI_FLAG("json", AT(json), "print one JSON object"),
     LKI_OPTIONS_END,
 };
@@ -462,7 +462,7 @@ static int inspect_main(int argc, char **argv)
 
 const lki_command lki_command_inspect = {
     .name    = "inspect",
-    .summary = "show a checkpoint and verify it; show what a job did last",
+    .summary = "show and verify a checkpoint; show the last operations of a job",
     .usage   = "CHECKPOINT [--tensors] [--no-verify] [--json]\n"
                "       lockstep inspect CHECKPOINT --consolidate FILE [--everything]\n"
                "       lockstep inspect --flight DIR [--last K] [--json]",
@@ -477,9 +477,8 @@ const lki_command lki_command_inspect = {
         "file for any reader of safetensors.  It checks every hash on the way, takes a few MiB of\n"
         "memory for a model of any size, and leaves either a complete file or none.\n"
         "\n"
-        "--flight reads the records that workers of train, run or bench keep with their own\n"
-        "--flight-recorder DIR, while they run or after they have died: where each rank is, which "
-        "ranks\n"
+        "--flight reads the records that train, run or bench write with --flight-recorder DIR,\n"
+        "while the workers run or after they have died.  It shows where each rank is, which ranks\n"
         "wait for which, disagree or are late, and the last operations with the spread of their\n"
         "arrivals.",
     .examples = "  lockstep inspect run1\n"

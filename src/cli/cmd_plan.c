@@ -34,11 +34,11 @@ static const lki_option own[] = {
       .type = LKI_OPTION_FLAG, .offset = AT(plan.measure),
       .help = "measure for some seconds how fast this machine computes models of this kind" },
     LKI_REAL("flops", "RATE", AT(plan.rates.flops), &rate_range, "none",
-             "operations per second of a worker"),
+             "operations per second of a worker; predicts the time of a step without measuring"),
     { .needs = &need_flops, .name = "memory-bandwidth", .type = LKI_OPTION_REAL, .value = "RATE",
       .offset = AT(plan.rates.memory_bandwidth), .range = &rate_range, .preset = "none",
-      .help = "with --flops: memory bandwidth of a worker in bytes per second; without it, updates "
-              "take no time" },
+      .help = "with --flops: memory bandwidth of a worker in bytes per second; without it, the "
+              "prediction counts no time for updates" },
     LKI_REAL("bandwidth", "RATE", AT(plan.rates.bandwidth), &rate_range, "none",
              "bytes per second that a host sends; required for several hosts"),
     LKI_REAL("latency", "SECONDS", AT(plan.rates.latency), &lki_range_not_negative, "0",
@@ -233,12 +233,12 @@ const lki_command lki_command_plan = {
     .about =
         "Prints for each strategy how much memory a host needs, by purpose, and how much it sends\n"
         "to other hosts in a step.  Workers of a host share parameters, optimizer state and\n"
-        "gradients; each has its own activations.  The numbers are computed as in a run.  If\n"
-        "hosts differ, they are those of the largest; the program itself, its data and control\n"
-        "messages are not counted.  Nothing is allocated, so the model may be larger than this\n"
-        "machine.  --measure or --flops also predicts the time of a step, and the efficiency with\n"
-        "more workers.  For a model that is not built in, give --parameters.  docs/plan.md\n"
-        "explains the numbers.",
+        "gradients; each worker has its own activations.  The numbers are computed as in a run.\n"
+        "If hosts differ, the numbers are those of the host that needs the most.  The program\n"
+        "itself, its data and control messages are not counted.  Nothing is allocated, so the\n"
+        "model may be larger than this machine.  --measure or --flops also predicts the time of a\n"
+        "step, and the efficiency with more workers.  For a model that is not built in, give\n"
+        "--parameters.  docs/plan.md explains the numbers.",
     .examples = "  lockstep plan gpt --layers 12 --heads 12 --width 768 --optimizer adamw \\\n"
                 "      --global-batch 64 --workers 8 --hosts 4\n"
                 "  lockstep plan resnet --global-batch 128 --workers 2 --measure\n"

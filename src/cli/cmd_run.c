@@ -32,7 +32,7 @@ static const lki_choice endings[] = {
 static const lki_option table[] = {
     { .name = "workers", .type = LKI_OPTION_U32, .value = "N", .letter = 'n', .offset = AT(workers),
       .required = true, .low = 1, .high = 1024,
-      .help = "how many copies of the program to start on this host" },
+      .help = "number of copies of the program to start on this host" },
     { .name = "timeout", .type = LKI_OPTION_SECONDS, .value = "S", .offset = AT(timeout_ms),
       .range = &lki_range_positive, .preset = "30",
       .help = "seconds for which a worker waits for the others before it reports the missing "
@@ -98,8 +98,8 @@ const lki_command lki_command_run = {
     .summary = "start any program as N workers",
     .usage   = "-n N [options] [--] PROGRAM ARGS...",
     .about =
-        "Starts N copies of a program on this machine and watches them.  Each gets its place in\n"
-        "the job through the environment: RANK (0 to N-1), WORLD_SIZE, LOCAL_RANK,\n"
+        "Starts N copies of a program on this machine and watches them.  Each copy gets its place\n"
+        "in the job through the environment: RANK (0 to N-1), WORLD_SIZE, LOCAL_RANK,\n"
         "LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT, as with other launchers;\n"
         "lk_join() reads them.\n"
         "OMP_NUM_THREADS is 1 unless it is set, so that N copies do not compete for the cores.\n"
@@ -117,7 +117,7 @@ const lki_command lki_command_run = {
         "commands need this option, and any host except that of node 0 may be lost.\n"
         "\n"
         "If the environment describes half of a job, such as RANK without WORLD_SIZE, nothing is\n"
-        "started (status 2): each of several launchers would run the whole job.\n"
+        "started (status 2).  Otherwise each of several launchers might run the whole job.\n"
         "\n"
         "On several hosts, run the command on each of them with the same --nnodes, --rendezvous\n"
         "and --job-key.  A failure or request to stop on one host takes effect on all, and each\n"

@@ -301,7 +301,7 @@ void lki_options_man(const lki_command *command, FILE *out)
     fprintf(out,
             "\n.SH EXIT STATUS\n0 when the command did what was asked, 2 for a usage error, 3 when "
             "the loss stopped being finite,\n75 when it was stopped on request, 128 plus the "
-            "number of a signal that ended a worker,\n1 for every other failure.  What lockstep "
-            "run starts has statuses of its own: see\n.BR lockstep\\-run (1).\n"
+            "number of a signal that ended a worker,\n1 for every other failure.  Programs that "
+            "lockstep run starts have their own statuses: see\n.BR lockstep\\-run (1).\n"
             ".SH SEE ALSO\n.BR lockstep (1)\n");
 }
