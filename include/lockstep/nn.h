@@ -131,10 +131,10 @@ typedef struct {
     lk_block_flops (*flops)(const lk_block *block);
 
     bool loss;           /* the last block: rows of loss instead of an output value */
-    bool inplace;        /* forward may store y in the memory of x[0], which is then undefined, and
-                          * backward dx[0] in that of dy */
-    bool residual;       /* x[1], if any, is added to the result.  dx[1] is dy and may share its
-                          * memory, which backward must then not change.  Excludes inplace */
+    bool inplace;        /* forward may overwrite x[0] by y, and backward may overwrite dy by
+                          * dx[0] */
+    bool residual;       /* x[1], if any, is added to the result.  dx[1] equals dy and may share
+                          * dy's memory, which backward must not change then.  Excludes inplace */
     bool tokens;         /* x[0] is token ids (int32): the input of a token model */
     bool params_unread;  /* backward does not read parameters and is called without them */
     bool writes_grads;   /* obeys call->write, so gradients need not be zeroed before */

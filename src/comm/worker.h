@@ -45,8 +45,9 @@ uint32_t lki_comm_timeout_ms(const lk_comm *comm);
 /* Returns true if a rank waits to enter this group. */
 bool                   lki_comm_is_awaited(const lk_comm *comm);
 
-/* Performs lk_comm_rebuild() and admits the waiting ranks.  If that group fails and another one is
- * formed, *missed becomes the failure of the former.  Otherwise the status in *missed is LK_OK. */
+/* Performs lk_comm_rebuild() and admits the waiting ranks.  If the new group fails and another one
+ * is formed, *missed becomes the failure of the first new group.  Otherwise the status in *missed
+ * is LK_OK. */
 LK_NODISCARD lk_status lki_comm_admit(lk_comm **out, lk_comm *failed,
                                       const lk_comm_options *options, lk_error *missed);
 

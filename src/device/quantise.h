@@ -15,9 +15,9 @@ bool lki_quantises(lk_dtype dtype);
  * begin with the first element; the last block is padded. */
 size_t lki_rounded_bytes(lk_dtype rounded, size_t count);
 
-/* Converts FP32 to these bytes. */
+/* Converts FP32 to the lki_rounded_bytes() bytes in which the elements are sent. */
 void lki_quantise(lk_dtype dtype, size_t count, const float *from, void *to);
-/* Converts these bytes to FP32. */
+/* Converts the bytes in which elements are sent to FP32. */
 void lki_dequantise(lk_dtype dtype, size_t count, const void *from, float *to);
 
 /* Returns the loops for rounding to a type that has an encoder.  `store` produces the bytes to

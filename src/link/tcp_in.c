@@ -226,8 +226,8 @@ lk_status lki_tcp_hear(lki_lane *lane)
     return LK_OK;
 }
 
-/* Refuses the strangers whose deadline has passed.  Reads from each of them once more before,
- * because this rank may have been late itself. */
+/* Refuses the strangers whose deadline has passed.  First reads from each of them once more,
+ * because this rank itself may have been late. */
 lk_status lki_tcp_hurry(lki_tcp *tcp, int64_t now_ms, int64_t *next_ms)
 {
     lki_tcp_tell_refusals(tcp, now_ms);

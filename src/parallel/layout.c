@@ -390,8 +390,9 @@ static void put_spans(void *context, const lki_param_run *s)
         };
 }
 
-/* Numbers spans in order of owner, then of position.  With one shard nothing is gathered in this
- * order.  Spans then keep their numbers when owners change. */
+/* Numbers spans in order of owner, then of position: the order in which they are gathered.  With
+ * one shard nothing is gathered, so spans have the numbers of their positions, which do not change
+ * with the owners. */
 static lk_status take_turns(lki_layout *layout)
 {
     size_t *next = NULL, *shard_at = NULL, before = 0;

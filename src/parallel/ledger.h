@@ -110,7 +110,7 @@ typedef struct {
     lki_deal           dealt; /* the owners when the run began, if hosts store shards */
     /* with ranges: maximum number of buffers that the ranks of a host need */
     size_t             neighbours;
-    /* with rounds: [1 + seats]: buffers needed with that many surviving ranks */
+    /* with rounds: [1 + seats]: entry n is the number of buffers that n surviving ranks need */
     uint32_t          *round_buffers;
     bool               goes_on; /* during open: existing arenas are taken over */
     /* the object whose arenas are taken over; NULL: this rank is new and opens them by name */

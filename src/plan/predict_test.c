@@ -494,8 +494,8 @@ static void files_stall_a_step(void **state)
     lk_step_model_deinit(&m);
 }
 
-/* Sets all measured rates except that of operations to zero.  Expects the times of an equal given
- * rate. */
+/* Sets all measured rates except that of operations to zero.  Expects the times that follow from
+ * this rate. */
 static void measured_rates_are_used(void **state)
 {
     lk_train_config config = mlp();

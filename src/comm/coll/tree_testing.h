@@ -116,7 +116,7 @@ static inline void choose_slices(lk_slice *slices, uint32_t size, uint32_t shard
     }
 }
 
-/* Computes a rank's nodes into its part of the arena, consecutively. */
+/* Computes a rank's tree nodes, and stores them one after another in its part of the arena. */
 static inline void fill_nodes(map *m, float *memory, size_t elements, lk_dtype rounded,
                               uint32_t call)
 {

@@ -27,7 +27,7 @@
 enum {
     CHUNK     = 65536,
     OUT       = 4, /* outgoing chunks of a stream in flight */
-    IN        = 2, /* and incoming */
+    IN        = 2, /* incoming chunks of a stream in flight */
     SLOTS     = OUT + IN + IN, /* requests of a stream: outgoing chunks, incoming chunks, and empty
                                 * messages at the end */
     YIELD_US  = 200,

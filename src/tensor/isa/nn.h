@@ -25,8 +25,8 @@ typedef struct {
     bool         go_on;
 } lki_tile_rows;
 
-/* Computes c (rows, columns) in the same way from a transposed a (length, rows) and b (length,
- * columns), whose rows are ldb apart. */
+/* Computes c (rows, columns) as chains of fma over ascending k of a transposed a (length, rows) and
+ * b (length, columns), whose rows are ldb apart.  Chains begin at +0.0 or, with `go_on`, at c. */
 typedef struct {
     size_t       rows, columns, length;
     const float *a;
