@@ -129,7 +129,7 @@ typedef enum {
     LK_ORDER_TORCH_DISTRIBUTED, /* PyTorch's DistributedSampler and DataLoader, with one replica per
                                  * virtual worker; samples are repeated until replicas are equally
                                  * long, or left out with drop_last */
-    LK_ORDER_TORCH_UNSHUFFLED,  /* as above with shuffle=False */
+    LK_ORDER_TORCH_UNSHUFFLED,  /* as LK_ORDER_TORCH_DISTRIBUTED, with shuffle=False */
     LK_ORDER_WEIGHTED,          /* drawn with replacement, weighted by lk_dataset_options.weights */
 } lk_order;
 

@@ -90,7 +90,7 @@ typedef struct {
     int64_t        began_ns, met_ns, ended_ns; /* met: when all ranks had arrived.  0 = not (yet) */
     uint64_t       step;
     bool           differs;   /* this rank issued a different operation than most ranks */
-    const char    *operation; /* that operation, if it differs: "barrier #4" */
+    const char    *operation; /* if `differs`, the operation that this rank issued: "barrier #4" */
 } lk_flight_visit;
 
 typedef struct {

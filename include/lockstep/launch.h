@@ -194,8 +194,8 @@ LK_API LK_NODISCARD lk_status lk_launched(bool *out);
  * lk_launch_options apply instead, and all fields except `leaves` are ignored. */
 typedef struct {
     size_t      struct_size; /* see LK_JOIN_OPTIONS_INIT */
-    uint32_t    timeout_ms; /* lk_launch_options.timeout_ms, and the limit for connecting; 0 =
-                             * LOCKSTEP_TIMEOUT_MS if set, else 30 s, and 5 min for hosts to
+    uint32_t    timeout_ms; /* as lk_launch_options.timeout_ms, and the limit for connecting.  0 =
+                             * LOCKSTEP_TIMEOUT_MS if set, else 30 s, but 5 min for hosts to
                              * connect */
     const char *flight;     /* lk_launch_options.flight; NULL = LOCKSTEP_FLIGHT if set, else none */
 

@@ -22,7 +22,7 @@ extern "C" {
 
 /* ---- Memory ------------------------------------------------------------------------------ */
 
-/* The memory that a run needs on the host that needs most; sizes in bytes. */
+/* The memory that a run needs on the host that needs the most; sizes in bytes. */
 typedef struct {
     size_t           parameters;  /* number of elements */
     uint32_t         workers;     /* on that host */
@@ -73,9 +73,9 @@ typedef struct {
 } lk_step_model;
 
 typedef struct {
-    uint32_t rounds;                 /* virtual workers of the worker that has most */
+    uint32_t rounds;                 /* largest number of virtual workers of a worker */
     double   balance;                /* V / N divided by rounds */
-    double   sent;                   /* bytes sent by the host that sends most */
+    double   sent;                   /* bytes sent by the host that sends the most */
     double   compute;                /* seconds: forward and backward of all rounds */
     double   communication, exposed; /* seconds of network use; the part not hidden */
     double   files, stalled;         /* seconds of file use; the part not hidden */
@@ -172,9 +172,9 @@ typedef struct {
 
 /* Completes a configuration as lk_train_check() does.  Plans config->strategy or, if that is NULL,
  * all strategies that support the options.  Among the strategies that fit, chooses the one with the
- * shortest step, or without times the one that sends least.  The points use one host unless
- * rates.bandwidth is given.  Fails if no strategy is possible.  The caller frees the plan with
- * lk_train_plan_deinit(), also after a failure. */
+ * shortest step, or without times the one that sends the fewest bytes.  The points use one host
+ * unless rates.bandwidth is given.  Fails if no strategy is possible.  The caller frees the plan
+ * with lk_train_plan_deinit(), also after a failure. */
 LK_API LK_NODISCARD lk_status lk_train_plan_make(lk_train_plan *out, lk_train_config *config,
                                                  const lk_train_plan_options *options);
 LK_API void                   lk_train_plan_deinit(lk_train_plan *plan);

@@ -10,8 +10,8 @@
 int lki_start_workers(char **argv, lk_launch_options how);
 
 /* Starts workers like lki_start_workers().  If workers were lost (lk_launch_result.lost), starts
- * all of them again, at most `most` times in a row without a newer checkpoint in `checkpoint`.  If
- * that is NULL, another host has the checkpoints and counts the restarts. */
+ * all of them again, at most `most` times in a row without a newer checkpoint in `checkpoint`.  A
+ * NULL `checkpoint` means that another host has the checkpoints and counts the restarts. */
 int lki_keep_workers(char **argv, lk_launch_options how, const char *checkpoint, uint32_t most);
 
 /* Determines whether a launcher has started this process as a worker (*out).  Returns a negative

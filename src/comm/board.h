@@ -224,8 +224,8 @@ const lki_failure *lki_board_failure(const lki_board *board);
 
 /* Makes `record` the group's failure if there is none yet.  `culprit` is the rank to blame.
  * `status` is the error of the record's own rank, `verdict` the error that the other ranks return.
- * If they differ, the other ranks also report who gave up, and where.  Adds host names as in
- * lki_board_name_hosts(). */
+ * If the two differ, the other ranks also report which rank gave up, and where.  Adds host names as
+ * lki_board_name_hosts() does. */
 void lki_board_condemn(lki_board *board, uint32_t record, uint32_t culprit, lk_status status,
                        lk_status verdict, const char *message);
 

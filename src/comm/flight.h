@@ -85,7 +85,8 @@ typedef struct {
 
 typedef enum { LKI_FLIGHT_OPERATION = 1, LKI_FLIGHT_NOTE = 2 } lki_flight_kind;
 
-/* How an operation ended.  Freed: its request was freed.  Abandoned: its communicator was freed. */
+/* The end of an operation.  Freed: its request was freed.  Abandoned: its communicator was
+ * freed. */
 typedef enum {
     LKI_FATE_OPEN,
     LKI_FATE_COMPLETE,

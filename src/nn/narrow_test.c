@@ -3,7 +3,7 @@
  * Goal:   the output of a block is rounded once, and so is the model's input if a block accepts
  *         bf16.  Gradients are close to those of FP32, but not equal.  Parameters that all readers
  *         accept as bf16 may be stored as bf16 without changing a bit.
- * (tests/exactness checks that bits do not depend on who computes them.)
+ * (tests/exactness checks that bits do not depend on the rank that computes them.)
  */
 #include "nn/nn_testing.h"
 

@@ -64,17 +64,17 @@ typedef struct {
     /* Begins the virtual workers of a turn of kind LKI_TURN_OWN or LKI_TURN_HELP. */
     lk_status (*begin_leaves)(lk_parallel *parallel, void *self);
 
-    /* A virtual worker of the turn requests the memory of a term.  Not called for
+    /* Called when a virtual worker of the turn requests the memory of a term.  Not called for
      * LKI_TURN_AGAIN. */
     void (*term_asked)(lk_parallel *parallel, void *self, uint32_t index, uint32_t term);
 
-    /* A virtual worker of the turn has computed a term, in its last micro-batch.
-     * lki_gradient_now() returns the values, to which nothing has been added yet.  Called for all
-     * kinds of turns if open() of any feature has set parallel->effects.watches. */
+    /* Called when a virtual worker of the turn has computed a term, in its last micro-batch.
+     * lki_gradient_now() returns the values, to which nothing has been added yet.  Called in all
+     * kinds of turns, but only if open() of a feature has set parallel->effects.watches. */
     lk_status (*term_ready)(lk_parallel *parallel, void *self, uint32_t index, uint32_t term);
 
-    /* A virtual worker of the turn is complete but not merged yet.  Not called for LKI_TURN_AGAIN,
-     * nor if its results are dropped. */
+    /* Called when a virtual worker of the turn is complete but not merged yet.  Not called for
+     * LKI_TURN_AGAIN, nor if the virtual worker's results are dropped. */
     void (*end_leaf)(lk_parallel *parallel, void *self, uint32_t index);
 
     /* Returns true if the results of the current turn, and of all later turns of this rank in this
@@ -100,8 +100,9 @@ typedef struct {
      * none will be. */
     lk_status (*reports)(lk_parallel *parallel, void *self, lk_step_result *result);
 
-    /* The step will be completed or skipped (tally->result.skipped).  Stores the values that other
-     * ranks need to complete it, or to continue after it (lki_tally_put()). */
+    /* Called when the step is sure to be completed or skipped (tally->result.skipped).  Stores the
+     * values that other ranks need to complete the step, or to continue after it
+     * (lki_tally_put()). */
     void (*before_update)(lk_parallel *parallel, void *self, lki_tally *tally);
 
     /* Sets this rank's state to what it is after the step of `tally`, which other ranks have
@@ -109,10 +110,11 @@ typedef struct {
     void (*restore)(lk_parallel *parallel, void *self, const lki_tally *tally,
                     lk_parallel_standing *standing);
 
-    /* This rank has updated the slices that it owns. */
+    /* Called when this rank has updated the slices that it owns. */
     void (*after_update)(lk_parallel *parallel, void *self);
 
-    /* All ranks have finished the step.  May change the layout or the shares.  Collective. */
+    /* Called when all ranks have finished the step.  May change the layout or the shares.
+     * Collective. */
     lk_status (*end_step)(lk_parallel *parallel, void *self, lk_step_result *result);
 } lki_feature;
 

@@ -17,9 +17,9 @@
 #include "lockstep/parallel.h"
 #include "parallel/virtual.h"
 
-/* How often a host sends every element of the gradients.  branches: the number of subtrees that it
- * sends to other hosts.  sums: the number of whole sums of which the host computes and sends a
- * part. */
+/* The number of times that a host sends every element of the gradients.  branches: the number of
+ * subtrees that it sends to other hosts.  sums: the number of whole sums of which the host computes
+ * and sends a part. */
 typedef struct {
     uint64_t branches, sums;
 } lki_passes;

@@ -67,8 +67,8 @@ bool lki_unit_buffers_put(lki_unit_buffers *slots, uint32_t at, uint32_t period,
 bool lki_unit_buffers_put_ahead(lki_unit_buffers *slots, uint32_t at, uint32_t period,
                                 uint32_t *unit);
 
-/* How often a unit is put into a slot: in the first turn, and in all later turns together. [0]
- * counts the reads of the forward pass, [1] all other reads. */
+/* The number of times that a unit is put into a slot: in the first turn, and in all later turns
+ * together (`others`).  [0] counts the reads of the forward pass, [1] all other reads. */
 typedef struct {
     uint64_t first[2], others[2];
 } lki_gathers;

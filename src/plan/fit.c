@@ -6,7 +6,7 @@
 #include "lockstep/plan.h"
 #include "train/config.h"
 
-/* The strategies, ordered from the simplest to the one that needs least memory. */
+/* The strategies, ordered from the simplest to the one that needs the least memory. */
 static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
 
 enum { STRATEGIES = sizeof strategies / sizeof strategies[0] };

@@ -118,9 +118,9 @@ static void a_round_hides_unsent_sums_of_the_previous_round(void **state)
     NEAR(predict(m).exposed, 2 * 10.5 + 12.5 + 16, 1e-12);
 }
 
-/* Checks that zero3 gathers 8 units, 6 s of the link, in each of four micro-batches.  A forward
- * pass of half a second and a backward pass of 1 s each hide 7/8 of their own duration.  The last
- * backward pass has equally many seconds of sums to hide. */
+/* Checks that zero3 gathers 8 units, for which the link needs 6 s, in each pass of four
+ * micro-batches.  A forward pass of half a second and a backward pass of 1 s each hide 7/8 of their
+ * own duration.  In the last backward pass, sums take another 6 s. */
 static void every_micro_batch_of_zero3_gathers(void **state)
 {
     lk_step_model m = { .workers = 4, .hosts = 4, .virtual_workers = 4, .stage = 3,
@@ -364,7 +364,7 @@ static void compute_time_is_operations_divided_by_the_rate(void **state)
 
 /* Checks the pieces.  The 25120 elements of the first layer are in seven buckets of 4096 elements,
  * of which the last is smaller; all complete when backward ends.  The other layer (320 elements
- * and, padded, 16) completes before, in one bucket. */
+ * and, padded, 16) completes earlier, in one bucket. */
 static void pieces_follow_the_layers_of_backward(void **state)
 {
     lk_train_config config = mlp();

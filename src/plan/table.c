@@ -103,8 +103,8 @@ static double price_of(const lk_train_plan *plan, const lk_train_plan_row *row)
                        : (double)(row->cost.shared.sent_gradients + row->cost.shared.sent_params);
 }
 
-/* Chooses the fastest of the rows that fit or, without step times, the row that sends least.  Among
- * equal rows, chooses the first, which is the simplest. */
+/* Chooses the fastest of the rows that fit or, without step times, the row that sends the fewest
+ * bytes.  Among equal rows, chooses the first, which is the simplest. */
 static void choose(lk_train_plan *plan, double memory)
 {
     uint32_t least = 0, fitting = 0;

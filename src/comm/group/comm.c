@@ -84,7 +84,7 @@ static uint32_t spins_of(const lki_self *self)
     return board->members <= (uint32_t)CPU_COUNT(&all) && !self->crowded ? SPINS : 0;
 }
 
-/* Also frees a communicator that is only partly initialised. */
+/* Frees a communicator, even if it is only partly initialised. */
 void lki_comm_delete(lk_comm *comm)
 {
     if (comm->span != NULL)

@@ -33,7 +33,7 @@ typedef struct {
     pthread_mutex_t  lock;     /* protects `mappings`, to which the first rank of every new
                                 * communicator adds */
     lki_mapping     *mappings; /* mappings of the arenas */
-    struct lki_thread_rebuild *rebuild; /* threads: decides who survives a failure; NULL: none */
+    struct lki_thread_rebuild *rebuild; /* threads: decides which ranks survive; NULL: none */
 } lki_group;
 
 /* The state that the communicators of one rank share. */

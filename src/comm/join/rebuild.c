@@ -80,7 +80,7 @@ static uint64_t next_number(void)
     return (uint64_t)(lki_seconds() * 1e9);
 }
 
-/* Time in which this process did not run does not count towards the timeout. */
+/* Does not count time in which this process did not run towards the timeout. */
 lk_status lki_rebuild_ask(int *control_fd, uint64_t *epoch, int socket, uint32_t timeout_ms,
                           bool admits)
 {

@@ -172,8 +172,8 @@ void lki_job_lose(const lki_job *job, uint32_t i)
     lki_control_lose(job->control, rank, line);
 }
 
-/* Returns the worker of the last group with the highest class, as explained above. *how becomes its
- * class. */
+/* Returns the worker of the last group with the highest class; of several, the one that ended
+ * first.  *how becomes its class. */
 static uint32_t most_telling(const lki_job *job, ending *how)
 {
     uint32_t best = job->count;

@@ -314,8 +314,8 @@ void lki_job_stop(lki_job *job, int number, bool force, bool deaf)
         force_end(job, number);
 }
 
-/* Returns true if this host may leave by itself.  Node 0 may not, because it decides who
- * continues. */
+/* Returns true if this host may leave by itself.  Node 0 may not, because it decides which ranks
+ * continue. */
 static bool may_leave(const lki_job *job, int number)
 {
     return number == SIGTERM && job->options->host_leaves && job->stop_signal == 0

@@ -217,7 +217,8 @@ static node *add_of_at_least(uint32_t least, uint32_t nodes, int32_t number, uin
     return add(&j, options);
 }
 
-/* Node 0 has rank 0, node 1, which is late, has rank 1, node 2 has ranks 2 and 3. */
+/* Lets a late node join.  Node 0 has rank 0, node 2 has ranks 2 and 3.  Node 1, which is late, has
+ * rank 1. */
 static void a_late_host_joins_a_job_that_began_without_it(void **state)
 {
     (void)state;

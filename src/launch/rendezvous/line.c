@@ -226,7 +226,7 @@ lk_status lki_line_receive(lki_line *line, int64_t now)
 
 /* ---- Letters ----------------------------------------------------------------------------- */
 
-/* Also reads if TLS holds decrypted bytes, which epoll does not report. */
+/* Reads even without an event if TLS holds decrypted bytes, which epoll does not report. */
 lk_status lki_line_next(lki_line *line, lki_letter *letter, bool *got)
 {
     lki_buffer *in   = &line->in;

@@ -185,7 +185,7 @@ LKI_SIMD d16 d16_set1(double x) { return x - (d16){ 0 }; }
 LKI_SIMD d16 d16_from(v16 x) { return __builtin_convertvector(x, d16); }
 LKI_SIMD d16 d16_add(d16 a, d16 b) { return a + b; }
 
-/* The product of two floats is exact in double, so this rounds once, as an fma does. */
+/* Returns a * b + sum, rounded once as by an fma, since a product of floats is exact in double. */
 LKI_SIMD d16 d16_fma(v16 a, v16 b, d16 sum) { return d16_from(a) * d16_from(b) + sum; }
 
 LKI_SIMD double d16_sum(d16 x)

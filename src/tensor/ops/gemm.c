@@ -477,7 +477,7 @@ static void run_slabs(product *p)
 
 /* ---- Packs ------------------------------------------------------------------------------- */
 
-/* Returns true if b has a pack.  It has none if it is read in place, by few rows or by many. */
+/* Returns true if b has a pack.  A `b` that can be read in place has none, whatever g->m is. */
 static bool has_pack(const product *p)
 {
     return p->args->transpose_b || p->pair == 2 || !may_use_b_in_place(p);

@@ -14,7 +14,7 @@ enum {
     SPANS_MAX     = 1 << 20,
 };
 
-/* Only a part of the steps below this duration is traced, since clock calls would slow them
+/* The duration below which only a part of the steps is traced, since clock calls would slow them
  * down. */
 static const double SHORT_SECONDS = 1e-3;
 

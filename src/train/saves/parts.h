@@ -10,7 +10,7 @@
 struct lki_writing {
     lki_draft *draft; /* NULL on ranks other than 0 */
     char       path[LKI_PATH_BYTES];
-    json_t    *entries; /* manifest entries of this rank's files; later on rank 0: of all */
+    json_t    *entries; /* manifest entries of this rank's files; on rank 0 at the end: of all */
 };
 
 /* Opens a draft for a step on rank 0 if `wanted`, and sends its path to all ranks.  *begun becomes
