@@ -66,9 +66,9 @@ typedef struct {
     const void   *dy;
     void         *dx[LK_BLOCK_INPUTS_MAX];  /* NULL: not needed */
     bool          add[LK_BLOCK_INPUTS_MAX]; /* true: add to dx; false: overwrite dx */
-    float *const *grads;              /* [param_count]; add to them, except ... */
-    bool          write[LK_BLOCK_PARAMS_MAX]; /* ... overwrite grads[i] if true, because it is
-                                               * undefined; only for types with writes_grads */
+    float *const *grads;              /* [param_count]: add to grads[i], unless write[i] is set */
+    bool          write[LK_BLOCK_PARAMS_MAX]; /* overwrite grads[i], which is undefined; only for
+                                               * types with writes_grads */
 
     float *const *state_sums;         /* [state_count]; training forward adds samples * value */
 

@@ -220,9 +220,9 @@ static lk_status fetch(void *context, size_t tensor, size_t first, size_t count,
     return LK_OK;
 }
 
-/* Compares the hash of the weights with the hash in the manifest. fetch() adds each tensor's name,
- * type and shape to the hash, but is not called for empty tensors at the end.  So these are added
- * here. */
+/* Compares the hash of the weights with the hash in the manifest.  fetch() adds each tensor's name,
+ * type and shape to the hash, but is not called for empty tensors at the end, so this function adds
+ * theirs. */
 static lk_status compare_weights(consolidation *c)
 {
     char hex[65];

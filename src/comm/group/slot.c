@@ -1,4 +1,4 @@
-/* slot.c -- the steps of an operation that are rare or take long; slot.h has all other steps. */
+/* slot.c -- the rare and the slow steps of an operation; slot.h has all other steps. */
 #include "comm/group/slot.h"
 
 #include <stdio.h>

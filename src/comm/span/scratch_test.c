@@ -20,7 +20,8 @@
 
 enum { HOSTS = 4, OPEN = 10, SLICE = 300000, ELEMENTS = HOSTS * SLICE, HELD_MAX = 64 };
 
-/* Sanitizers check each element separately, so the last of many trees may take long. */
+/* Sanitizers check each element separately, so the last of many trees may take a long
+ * time. */
 #define LONG_WAITS .timeout_ms = 300000
 
 /* ---- Allocations ------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* launch/job/side_by_side_testing.h -- runs tests that mostly wait at the same time, each in its
- * own process.
+/* launch/job/side_by_side_testing.h -- runs tests side by side, each in its own process, because
+ * they spend most of their time waiting.
  *
  * The program is started again for each test, with the arguments "only TEST" (see only_one()).
  */

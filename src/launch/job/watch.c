@@ -42,7 +42,7 @@
 #include "launch/job/forward.h"
 #include "launch/job/nodes.h"
 
-static const double LOOK_SECONDS = 0.1; /* seconds between turns while a group is being rebuilt */
+static const double LOOK_SECONDS = 0.1; /* seconds between wake-ups during a rebuild */
 
 static bool is_running(const lki_worker *worker)
 {

@@ -278,8 +278,8 @@ static void offloaded_states_take_little_memory(void **state)
     }
 }
 
-/* A rank needs 4 bytes per element of its part for each partial sum, and memory for two buckets.
- * It sends as much as with whole gradients (5.2 and 7.2.1). */
+/* Checks that a rank needs 4 bytes per element of its part for each partial sum, and memory for two
+ * buckets, and that it sends as much as with whole gradients (the ZeRO paper, 5.2 and 7.2.1). */
 static void gradients_are_divided_over_hosts(void **state)
 {
     static const uint32_t sizes[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };

@@ -195,7 +195,7 @@ static lk_status balance_open(lk_parallel *parallel, const lk_parallel_options *
     LK_TRY(LKI_NEW(&b, 1, "shares"));
     *out                      = b;
     b->moves                  = options->rebalance;
-    /* then moving shares need about as many buffers as fixed shares */
+    /* with the largest subtrees first, moving shares need about as many buffers as fixed shares */
     parallel->effects.largest = b->moves;
     b->seed                   = options->rebalance_seed;
     b->fresh                  = true;

@@ -12,8 +12,8 @@
  * buffer that is still needed.  A rank that detects a lost peer still finishes its virtual workers.
  * The interrupted step is then completed from all remaining results, in any buffers.
  *
- * Memory: peak buffers (lki_virtual_plan) x gradient bytes for each rank.  With a ledger: the most
- *         that any smaller number of ranks needs, and one more for the sums.
+ * Memory: peak buffers (lki_virtual_plan) x gradient bytes for each rank.  With a ledger: the
+ *         maximum over all smaller numbers of ranks, and one more for the sums.
  * Order:  the canonical tree; see lk_tree_reduce_start().
  */
 #include <string.h>

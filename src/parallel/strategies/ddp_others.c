@@ -2,11 +2,11 @@
  *
  * See features/speculation.c and features/backups.c.
  *
- * A rank computes a virtual worker of another rank in one of its own free buffers.  It also does so
- * with its own virtual worker if another rank may compute the same one.  All buffers of a host are
- * in one arena, so the result stays in that buffer.  The rank to which the virtual worker belongs
- * uses the buffer as a node of its own tree, and merges and reduces it as always.  So each node
- * belongs to the same rank as in any other step, and is summed once.
+ * A rank computes a virtual worker of another rank in one of its own free buffers.  It also uses a
+ * free buffer for a virtual worker of its own that another rank may compute as well.  All buffers
+ * of a host are in one arena, so the result stays in that buffer.  The rank to which the virtual
+ * worker belongs uses the buffer as a tree node of its own, and merges and reduces this node as
+ * always.  So each tree node belongs to the same rank as in any other step, and is summed once.
  */
 #include <string.h>
 

@@ -16,9 +16,9 @@
  * The loss of a host changes neither the numbers of shards nor the shards of other hosts.  Hosts
  * that were lost earlier or have not joined yet are also counted, if the present hosts have all
  * shards.  A host that returns gets its old number, and receives its shards from hosts that store
- * them (recover/join_copy.c).  If a lost host sent shards to its group, another host that stores
- * them does so instead: the first in order of shard.  If that host is in another group, all groups
- * form one group until the lost host has returned.  A shard that no host stores is lost.
+ * them (recover/join_copy.c).  If a lost host sent shards to its group, the first host of
+ * the group that stores them sends them instead.  If only hosts of other groups store them, all
+ * groups form one group until the lost host has returned.  A shard that no host stores is lost.
  *
  * Memory: with buddies each host has the state of two shards instead of one.  A loss needs no more
  *         memory, because no shard moves.

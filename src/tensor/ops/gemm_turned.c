@@ -12,7 +12,7 @@
  *         16 x 16, into columns of c, which it then finishes while they are in cache.  Threads wait
  *         only at the end.
  * Order:  each element is the same chain of fma over ascending k; the order of the two factors
- *         rounds nothing.
+ *         does not affect rounding.
  * Cost:   m k floats are packed instead of n k; m n floats are transposed.
  */
 #include "tensor/ops/gemm_turned.h"

@@ -3,7 +3,7 @@
  * A window is LKI_WINDOW_STEPS steps, or as many as take LKI_WINDOW_SECONDS.  A rank is a straggler
  * in a window if it takes LKI_SLOW times as long per virtual worker as the median rank.  With an
  * even number of ranks the median is the faster of the two middle ranks, so the slower of two ranks
- * can be a straggler.  The cause is waiting for data or computing: the one that makes up more than
+ * can be a straggler.  The cause is waiting for data or computing, whichever makes up more than
  * half of the excess.
  */
 #ifndef LKI_TRAIN_STRAGGLERS_H

@@ -130,7 +130,7 @@ static void a_lost_lock_is_detected(void **state)
     assert_int_equal(lki_lock_hold(-1, folder), LK_OK);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
-    assert_int_equal(fclose(file), 0); /* a full disk: no run could sign */
+    assert_int_equal(fclose(file), 0); /* empty, as on a full disk, where no run can sign */
     assert_int_equal(lki_lock_hold(mine, folder), LK_OK);
     pid_t other = fork();
     if (other == 0) {
