@@ -125,8 +125,8 @@ static void batches_are_those_of_pytorch(void **state)
     }
 }
 
-/* Checks that two micro-batches together have the samples of the batch.  Checks the same for
- * loaders that start at a later step or serve every second virtual worker. */
+/* Checks that two micro-batches together have the samples of the batch, also with loaders that
+ * start at a later step or serve every second virtual worker. */
 static void micro_batches_and_shares_do_not_matter(void **state)
 {
     (void)state;

@@ -159,8 +159,8 @@ static void bytes_after_an_archive_are_checked(void **state)
     lk_dataset_free(one);
 }
 
-/* Truncates an archive.  Whole batches are delivered, and the message has the byte and the member
- * at which the archive ends. */
+/* Truncates an archive.  Expects that whole batches are delivered, and that the message has the
+ * byte and the member at which the archive ends. */
 static void cut_at(size_t bytes, const lk_dataset *set)
 {
     static float   x[(SAMPLES + BATCH) * VALUES];

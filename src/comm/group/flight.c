@@ -103,8 +103,8 @@ uint64_t lki_process_started(int32_t pid, char *state)
     *state = 0;
     (void)snprintf(path, sizeof path, "/proc/%d/stat", pid);
     read_line(path, line, sizeof line);
-    const char *at = strrchr(line, ')'); /* the last one, because the name of the process before it
-                                          * may contain any character */
+    const char *at = strrchr(line, ')'); /* the last parenthesis, because the process name before
+                                          * it may contain any character */
     if (at == NULL || sscanf(at + 1, " %c", state) != 1)
         return 0;
     for (int field = 2; field < 22 && at != NULL; field++)

@@ -141,7 +141,7 @@ static bool leaves(lk_comm *comm, void *context)
     const story *s = context;
     room         r;
 
-    lk_status st = lk_barrier(comm); /* it may already fail with the other ranks' error */
+    lk_status st = lk_barrier(comm); /* may already fail with the other ranks' error */
     if (lk_comm_rank(comm) == VICTIM)
         return st == LK_OK;
     if (!room_open(&r, comm))

@@ -23,8 +23,8 @@ enum { RANKS_MOST = 4, ROOM = 3 << 17, SOON_MS = 100, OTHER_PARTS = 1000000 };
 
 typedef struct {
     lki_op_kind    kind;
-    size_t         count; /* the count in its text; + OTHER_PARTS: the same total in different
-                           * parts */
+    size_t         count; /* the count in the call's text; + OTHER_PARTS: an equal total in
+                           * other parts */
     lk_dtype       dtype;
     lk_reduce_kind op;
     uint32_t       root;

@@ -54,7 +54,7 @@ typedef struct lki_executor {
     /* Passes a note to the user; `chaos`: about fault injection. */
     void (*note)(const lki_job *job, bool chaos, const char *text);
 
-    /* Saves the loop's state; `turned` does so at the end of a turn. */
+    /* Saves the loop's state: commit() at any time, turned() at the end of a wake-up. */
     void (*commit)(lki_job *job);
     void (*turned)(lki_job *job);
 

@@ -144,7 +144,8 @@ static inline uint32_t lki_rank_of_worker(const lki_job *job, uint32_t i)
 /* Runs the job until every worker has ended and its output is written. */
 LK_NODISCARD lk_status lki_watch(lki_job *job);
 
-/* Runs one turn of the launcher's loop.  Called after lki_watch(), repeatedly until job->over. */
+/* Runs one wake-up (a turn) of the launcher's loop: sleeps until there are events, and handles
+ * them.  Called after lki_watch(), repeatedly until job->over. */
 LK_NODISCARD lk_status lki_watch_others(lki_job *job);
 
 /* Runs a host that leaves the job until the other hosts have been informed. */
@@ -190,7 +191,7 @@ void lki_job_note_loss(const lki_job *job, const char *format, ...)
 /* Returns true if the surviving workers may continue after a worker's failure. */
 bool lki_job_survives(const lki_job *job);
 
-/* Forms the new group once its members are known (rebuild.c).  Called after every turn. */
+/* Forms the new group once its members are known (rebuild.c).  Called in every wake-up. */
 void lki_rebuild_turn(lki_job *job);
 
 /* Records that ranks of other nodes request a group after `epoch`. */
@@ -206,8 +207,8 @@ void lki_late_host_open(lki_job *job);
  * begin. */
 bool lki_late_host_stays(lki_job *job, uint64_t epoch, const lki_members *members);
 
-/* Reports to node 0 when all workers of a late host are ready to enter.  Called after every
- * turn. */
+/* Reports to node 0 when all workers of a late host are ready to enter.  Called in every
+ * wake-up. */
 void lki_late_host_turn(lki_job *job);
 
 /* Completes a group that an earlier loop may have started to form. */
@@ -222,7 +223,7 @@ static inline bool lki_rebuild_pending(const lki_job *job)
     return job->rebuild_left > 0;
 }
 
-/* Starts workers in place of lost ones (replace.c).  Called after every turn. */
+/* Starts workers in place of lost ones (replace.c).  Called in every wake-up. */
 void lki_replace_turn(lki_job *job);
 
 /* Records which replacements of lost workers are in the new group. */
@@ -242,7 +243,7 @@ static inline double lki_timeout_seconds(const lki_job *job)
 }
 
 /* Prints a note if the last running worker has been stopped (SIGSTOP) for longer than a timeout
- * (stopped.c).  Called after every turn, and every LKI_ALONE_SECONDS while one worker runs. */
+ * (stopped.c).  Called in every wake-up, and every LKI_ALONE_SECONDS while one worker runs. */
 #define LKI_ALONE_SECONDS 0.5
 void lki_stopped_turn(lki_job *job);
 

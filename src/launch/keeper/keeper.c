@@ -34,8 +34,8 @@ static void close_if_open(int *fd)
 
 /* ---- Obeying the coordinator ------------------------------------------------------------- */
 
-/* Prints a note, unless the same note of a coordinator that died during its turn was already
- * printed. */
+/* Prints a note, unless it is the repeated note of a wake-up in which an earlier coordinator
+ * died. */
 static void tell_once(const lki_job *job, const lki_keeper_letter *letter)
 {
     lki_keeper *keeper = lki_keeper_of(job);

@@ -8,10 +8,10 @@
  * of the dead one.  Workers notice only that an answer arrives some milliseconds later than usual.
  * If the keeper dies, the workers and the coordinator are killed.
  *
- * A coordinator runs a turn of its loop at regular intervals, even without an event, and counts its
- * turns.  If the coordinator finishes no turn for half of the job's timeout, because it is stopped
- * or hangs, the keeper kills the coordinator.  Time in which the keeper itself did not run (Ctrl-Z
- * stops both) does not count.
+ * A coordinator wakes up at regular intervals, even without an event, and counts its wake-ups (the
+ * turns of its loop).  If the coordinator completes no wake-up for half of the job's timeout,
+ * because it is stopped or hangs, the keeper kills the coordinator.  Time in which the keeper
+ * itself did not run (Ctrl-Z stops both) does not count.
  *
  * The journal consists of two pages of shared memory.  A commit writes the coordinator's state into
  * the older page and then marks that page as the newest, so one page is always complete.  Input is
@@ -57,8 +57,8 @@ enum { LKI_NOTE_BYTES = 640 };
 typedef struct {
     uint32_t kind, worker;
     int32_t  pid;
-    uint64_t turn; /* the coordinator's turn; the next coordinator may send a letter of an
-                    * unfinished turn again */
+    uint64_t turn; /* number of the coordinator's wake-up; the next coordinator may send a letter
+                    * of an incomplete wake-up again */
     union {
         char       text[LKI_NOTE_BYTES];
         lki_saying saying;
@@ -89,10 +89,10 @@ typedef struct {
     lk_error         error;  /* LK_OK: none */
 } lki_shared;
 
-/* Measures the time for which the coordinator has finished no turn. */
+/* Measures the time for which the coordinator has completed no wake-up. */
 typedef struct {
     uint64_t turns;
-    double   seconds, seen; /* seconds without a turn, measured at time `seen` */
+    double   seconds, seen; /* seconds without a wake-up, measured at time `seen` */
     bool     over;          /* the coordinator was killed because of its silence */
     bool     stopped;       /* the coordinator was stopped (SIGSTOP) when it was killed */
 } lki_silence;
@@ -123,7 +123,7 @@ typedef struct {
     lki_silence    silence;     /* of the current coordinator */
     uint32_t       crashes;     /* crashes of coordinators in a row */
     uint64_t       told[8];     /* hashes of the last notes */
-    uint64_t       told_in[8];  /* the turns of these notes */
+    uint64_t       told_in[8];  /* the wake-ups of these notes */
     uint64_t       notes;
 } lki_keeper;
 
@@ -157,7 +157,7 @@ double lki_turn_seconds(const lki_job *job);
 /* Starts the timeout of a new coordinator.  Called in the keeper. */
 void lki_silence_begin(const lki_job *job);
 
-/* Kills a coordinator that has taken no turn for too long.  Called in the keeper after every
+/* Kills a coordinator that has completed no wake-up for too long.  Called in the keeper after every
  * sleep. */
 void lki_silence_look(const lki_job *job);
 
@@ -172,7 +172,7 @@ void                   lki_keeper_free(lki_keeper *self);
 /* Saves the coordinator's state. */
 void lki_commit(lki_job *job);
 
-/* Saves the state at the end of a turn, and counts the turn. */
+/* Saves the state at the end of a wake-up, and counts the wake-up. */
 void lki_turned(lki_job *job);
 
 /* Restores *job from the newest page.  Called in a new coordinator. */

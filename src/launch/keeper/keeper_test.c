@@ -267,7 +267,7 @@ static void run_job(const expected *job, const char *what, uint32_t number)
 
 /* ---- Tests ------------------------------------------------------------------------------- */
 
-/* The number of calls to skip between two tries. */
+/* Returns the number of calls to skip between two tries. */
 static uint32_t skipped(const expected *job)
 {
     if (LKI_SANITIZED || !lki_thorough())

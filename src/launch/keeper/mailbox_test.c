@@ -95,7 +95,7 @@ static void an_event_posted_after_an_empty_read_is_handled(void **state)
     (void)state;
     post(&(lki_event){ .kind = LKI_EVENT_ASKED, .timeout_ms = 700 });
     late = (lki_event){ .kind = LKI_EVENT_ASKED, .timeout_ms = 300 };
-    for (int turn = 0; turn < 2; turn++) /* the event arrives at once or in the next turn */
+    for (int turn = 0; turn < 2; turn++) /* the event arrives at once or in the next wake-up */
         assert_int_equal(lki_nodes_serve(&job), LK_OK);
     assert_int_equal(late.kind, LKI_EVENT_NONE);
     assert_int_equal(job.rebuild_ms, 300);

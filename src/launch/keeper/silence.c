@@ -11,7 +11,7 @@
 #include "launch/keeper/keeper.h"
 
 static const double TURN_SECONDS = 0.5, TURNS = 4; /* longest sleep in seconds; number of sleeps
-                                                    * without a turn until the kill */
+                                                    * without a wake-up until the kill */
 static const double LATE_SECONDS = 0.5; /* seconds; a longer delay between checks means that the
                                          * keeper did not run */
 

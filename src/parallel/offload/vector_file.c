@@ -52,7 +52,7 @@ static size_t end_of_chunk(const lk_parallel *parallel, size_t first)
     return end;
 }
 
-/* Computes the chunks, or only counts them while a->chunks is NULL. */
+/* Computes the chunks, or only counts them while self->chunks is NULL. */
 static uint64_t cut(lki_vector_file *self)
 {
     const lk_parallel *parallel = self->parallel;

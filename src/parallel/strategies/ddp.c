@@ -328,8 +328,8 @@ lk_status lki_ddp_remember(const lk_parallel *parallel, lki_ddp *self, lk_status
     return LK_OK;
 }
 
-/* Returns true if sums overwrite the buffer that the last virtual worker was merged with first (see
- * remains.h).  Returns false if other ranks' results may be in this rank's buffers. */
+/* Returns true if sums overwrite the buffer that was the first to be merged with the last virtual
+ * worker (see remains.h).  Returns false if other ranks' results may be in this rank's buffers. */
 static bool replaces(const lk_parallel *parallel, const lki_ddp *self)
 {
     return self->tags != NULL && parallel->world.hosts == 1 && self->merge_count > 0 &&

@@ -446,8 +446,7 @@ size_t lki_conv_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape)
     return lki_max(lki_conv_weights_bytes(shape), matrix_bytes(shape));
 }
 
-/* The size is valid for both passes, because the residues of the backward pass together have each
- * tap once. */
+/* Counts each tap once, also for the backward pass, whose residues together have each tap once. */
 size_t lki_conv_pack_bytes(const lki_conv_shape *s, lk_dtype dtype, bool backward)
 {
     size_t deep   = backward ? s->cout : s->cin, wide = backward ? s->cin : s->cout;

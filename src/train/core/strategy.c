@@ -150,9 +150,9 @@ static lk_status find_terms(uint32_t *reads, uint32_t count, const lk_model *mod
     return LK_OK;
 }
 
-/* Returns bf16 only in bf16 runs without quantised and without offloaded parameters.  There blocks
- * round the weights that they read, so bf16 weights can be sent.  Parameter files are not read as
- * bf16. */
+/* Returns bf16 only in bf16 runs without quantised and without offloaded parameters.  In such runs
+ * blocks round the weights that they read, so bf16 weights can be sent.  Parameter files are not
+ * read as bf16. */
 lk_dtype lki_gather_dtype(const lk_train_config *c)
 {
     bool rounds = c->precision == LK_BF16 && c->gather_dtype != LK_I8;

@@ -11,8 +11,8 @@
  *      with the next step, so no work is repeated.
  *
  * A process that wants to enter waits at the launcher (comm/join/rebuild.c), which announces it to
- * all ranks.  When a rank sees that, the communicator ends in the same way.  The new communicator
- * includes the process (replacement.c).
+ * all ranks.  When a rank has seen the announcement, the communicator ends as it does for a leaver.
+ * The new communicator includes the process (replacement.c).
  *
  * If a rank is lost in the meantime, the communicator ends as after any loss, and the wish remains.
  */
