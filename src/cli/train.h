@@ -19,7 +19,7 @@ struct train_options {
     char            module[LK_MODULE_PATH]; /* path of the onednn module */
     const char     *flight;
     int             worker_mode;
-    uint32_t        restart; /* maximum number of restarts in a row without a newer checkpoint */
+    uint32_t        restart; /* maximum of restarts in a row without a newer checkpoint; 0: none */
     int             on_failure; /* LKI_UNSAID until --workers MIN:MAX has been evaluated */
     lk_chaos        chaos;
     lki_nodes       nodes;

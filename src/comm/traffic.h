@@ -5,8 +5,8 @@
 #include "link/traffic.h"
 #include "lockstep/comm.h"
 
-/* Returns the traffic from this rank to `rank` since the two connected.  All fields are zero if
- * traffic is not measured, which is so on one host and over MPI. */
+/* Returns the traffic from this rank to `rank` since the two connected.  All fields are zero on
+ * one host and over MPI, where traffic is not measured. */
 void lki_comm_traffic(const lk_comm *comm, uint32_t rank, lki_traffic *out);
 
 #endif

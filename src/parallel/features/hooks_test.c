@@ -250,7 +250,7 @@ static void hooks_compose_with_rounding(void **state)
     assert_memory_not_equal(clipped.values, both.values, sizeof both.values);
 }
 
-/* A hook receives the whole bucket with its padding, whichever rank runs the virtual worker. */
+/* Checks that a hook receives the whole bucket with its padding on every rank. */
 static void a_hook_receives_every_bucket_once(void **state)
 {
     static outcome o;
