@@ -134,9 +134,10 @@ const lki_command lki_command_train = {
     .usage   = "MODEL --data SOURCE --global-batch N --steps N --lr X [options]",
     .about =
         "Trains a built-in model with N worker processes.  The result is a function of the\n"
-        "options about model, data, batch, optimizer, learning rate, precision, regularisation\n"
-        "and the number of steps.  The number of workers and hosts, their threads, strategy,\n"
-        "instruction set and buckets change the speed, but not one bit of the weights.\n"
+        "options about model, data, batch, optimizer, learning rate, precision, evaluation and\n"
+        "stopping, and of the other rules.  All other options, such as the number of workers and\n"
+        "hosts, the strategy and the instruction set, change the speed, but not one bit of the\n"
+        "weights.\n"
         "Progress goes to stderr; the last line of stdout is `weights` and the hash of the\n"
         "trained weights.  Ctrl-C saves (with --checkpoint) and exits with status 75; --resume\n"
         "continues from there.\n"

@@ -136,10 +136,13 @@ static bool is_listed(const lki_command *command, const lki_option *option, cons
 {
     if (option->type == LKI_OPTION_LATER)
         return false;
-    if (topic != NULL)
-        return strcmp(topic, "all") == 0 || is_about(topic, heading_of(command, option));
+    bool all = topic != NULL && strcmp(topic, "all") == 0;
+    if (topic != NULL && !all)
+        return is_about(topic, heading_of(command, option));
     if (command->inherits != NULL)
-        return !option->inherited && option->needs == NULL;
+        return !option->inherited && (all || option->needs == NULL);
+    if (all)
+        return true;
     return !lki_options_are_many(command) || (option->common && fits_model(option, model));
 }
 
@@ -195,7 +198,7 @@ static void write_rest(const lki_command *command, unsigned listed, FILE *out)
     if (command->inherits != NULL)
         (void)snprintf(text.text, sizeof text.text,
                        "All options of %s that can matter here are accepted, too: see lockstep %s "
-                       "--help.  --help=all lists everything.",
+                       "--help=all.",
                        command->inherits, command->inherits);
     else
         (void)snprintf(text.text, sizeof text.text,
@@ -215,13 +218,14 @@ bool lki_options_help(const lki_command *command, const char *topic, const char 
     if (!found)
         return false;
     fprintf(out, "usage: lockstep %s %s\n", command->name, command->usage);
-    if (topic == NULL || strcmp(topic, "all") == 0) {
+    bool all = topic != NULL && strcmp(topic, "all") == 0;
+    if (topic == NULL || all) {
         fprintf(out, "\n%s\n", command->about);
         if (command->examples != NULL && command->examples[0] != '\0')
             fprintf(out, "\nexamples:\n%s\n", command->examples);
     }
     unsigned listed = write_rows(command, topic, model, out);
-    if (topic == NULL && lki_options_are_many(command))
+    if ((topic == NULL || (all && command->inherits != NULL)) && lki_options_are_many(command))
         write_rest(command, listed, out);
     return true;
 }

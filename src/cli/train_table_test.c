@@ -13,19 +13,25 @@
 
 static const lki_command *const train = &lki_command_train;
 
-/* Returns the help of `train`, or its man page if `topic` is "man".  The caller frees the text. */
-static char *help_of(const char *topic, const char *model)
+/* Returns the help of a command, or its man page if `topic` is "man".  The caller frees the
+ * text. */
+static char *help_by(const lki_command *command, const char *topic, const char *model)
 {
     char  *text  = NULL;
     size_t bytes = 0;
     FILE  *out   = open_memstream(&text, &bytes);
     assert_non_null(out);
     if (topic != NULL && strcmp(topic, "man") == 0)
-        lki_options_man(train, out);
+        lki_options_man(command, out);
     else
-        assert_true(lki_options_help(train, topic, model, out));
+        assert_true(lki_options_help(command, topic, model, out));
     assert_int_equal(fclose(out), 0);
     return text;
+}
+
+static char *help_of(const char *topic, const char *model)
+{
+    return help_by(train, topic, model);
 }
 
 /* Returns true if a help text has a line for this option. */
@@ -114,6 +120,25 @@ static void short_help_lists_the_options_of_one_model(void **state)
         assert_int_equal(strstr(text, "--hidden") != NULL, i == 2);
         assert_null(strstr(text, "--chaos"));
         assert_non_null(strstr(text, "--help=all"));
+        free(text);
+    }
+}
+
+/* Checks that commands that accept the options of train list only their own, and refer to train. */
+static void other_commands_do_not_repeat_train(void **state)
+{
+    static const lki_command *const commands[] = { &lki_command_plan, &lki_command_verify };
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        char    *text = help_by(commands[i], "all", NULL);
+        unsigned own  = 0;
+        for (const lki_option *o = commands[i]->options; o->type != LKI_OPTION_END; o++) {
+            own += !o->inherited && lists(text, o);
+            if (o->inherited && lists(text, o))
+                fail_msg("%s --help=all repeats %s", commands[i]->name, o->name);
+        }
+        assert_true(own > 1);
+        assert_non_null(strstr(text, "see lockstep train"));
         free(text);
     }
 }
@@ -271,6 +296,7 @@ int main(void)
         cmocka_unit_test(names_are_unique_and_groups_are_whole),
         cmocka_unit_test(help_and_man_have_every_row),
         cmocka_unit_test(short_help_lists_the_options_of_one_model),
+        cmocka_unit_test(other_commands_do_not_repeat_train),
         cmocka_unit_test(every_row_is_read_under_every_name),
         cmocka_unit_test(a_flag_alias_sets_its_value),
         cmocka_unit_test(other_commands_have_the_rows),
