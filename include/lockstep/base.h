@@ -77,7 +77,7 @@ LK_API const char *lk_status_text(lk_status status);
  * smaller struct lacks count as zero.  Bytes of a larger struct that this library does not know
  * must be zero, otherwise the call fails with LK_EUNSUPPORTED.  A struct_size below sizeof(size_t)
  * or above 64 KiB is LK_EINVAL.  Structs inside other structs do not grow, and their struct_size is
- * ignored. */
+ * ignored.  Options of blocks have no struct_size, because lk_model_add() takes their size. */
 #ifdef __cplusplus
 extern "C++" {
 template <typename lk_options> lk_options lk_options_init()

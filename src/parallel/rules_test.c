@@ -257,10 +257,10 @@ static void invalid_options_are_refused(void **state)
     refuses(&options, "needs a pattern");
     options.group_count = 0;
     options.clip_norm   = 1;
-    refuses(&options, "clip_norm or clip_value, not both");
+    refuses(&options, "`clip_norm` or `clip_value`, not both");
     options.clip_norm = 0;
     options.optimizer = (lk_optimizer){ .kind = LK_LARS };
-    refuses(&options, "use clip_norm instead of clip_value");
+    refuses(&options, "use `clip_norm` instead of `clip_value`");
     options               = options_of(LK_SGD, "ddp");
     options.optimizer.ema = 1;
     refuses(&options, "`optimizer.ema` 1 is not in [0, 1)");

@@ -30,40 +30,42 @@ enum { ALIGN = 16 };
 static lk_status check_options(const lk_parallel *parallel, const lk_parallel_options *options)
 {
     if (options->virtual_workers == 0)
-        return lk_fail(LK_EINVAL, "virtual_workers is 0; give V, at least the number of workers");
+        return lk_fail(LK_EINVAL, "`virtual_workers` is 0; give V, at least the number of workers");
     if (options->virtual_workers < parallel->ranks)
         return lk_fail(LK_EINVAL,
                        "%u workers are more than the %u virtual workers; raise "
                        "`virtual_workers` or lower `workers`",
                        parallel->ranks, options->virtual_workers);
     if (!(options->clip_norm >= 0))
-        return lk_fail(LK_EINVAL, "clip_norm is %g; give a positive norm, or 0 for none",
+        return lk_fail(LK_EINVAL, "`clip_norm` is %g; give a positive norm, or 0 for none",
                        options->clip_norm);
     if (!(options->clip_value >= 0))
-        return lk_fail(LK_EINVAL, "clip_value is %g; give a positive limit, or 0 for none",
+        return lk_fail(LK_EINVAL, "`clip_value` is %g; give a positive limit, or 0 for none",
                        options->clip_value);
     if (options->clip_value > 0 && options->clip_norm > 0)
-        return lk_fail(LK_EINVAL, "give clip_norm or clip_value, not both");
+        return lk_fail(LK_EINVAL, "give `clip_norm` or `clip_value`, not both");
     if (options->clip_value > 0 && options->optimizer.kind == LK_LARS)
-        return lk_fail(LK_EINVAL, "lars needs the norms of unclipped gradients: use clip_norm "
-                                  "instead of clip_value");
+        return lk_fail(LK_EINVAL, "lars needs the norms of unclipped gradients: use `clip_norm` "
+                                  "instead of `clip_value`");
     if (options->comm_dtype != 0 && options->comm_dtype != LK_F32 &&
         !lki_rounds(options->comm_dtype))
         return lk_fail(LK_EINVAL,
-                       "comm_dtype: gradients are sent as " LKI_ENCODER_NAMES "or F32, not as %s",
+                       "`comm_dtype`: gradients are sent as " LKI_ENCODER_NAMES "or F32, not as %s",
                        lk_dtype_name(options->comm_dtype));
     if (options->gather_dtype != 0 && options->gather_dtype != LK_F32 &&
         options->gather_dtype != LK_BF16 && options->gather_dtype != LK_I8)
-        return lk_fail(LK_EINVAL, "gather_dtype: parameters are read as F32, BF16 or I8, not as %s",
+        return lk_fail(LK_EINVAL,
+                       "`gather_dtype`: parameters are read as F32, BF16 or I8, not as %s",
                        lk_dtype_name(options->gather_dtype));
     if (options->gather_dtype == LK_I8 && options->offload != NULL &&
         options->offloaded & LK_OFFLOADED_PARAMETERS)
         return lk_fail(LK_EUNSUPPORTED, "parameters in files are not converted: leave out "
-                                        "gather_dtype, or store only the optimizer's state in "
+                                        "`gather_dtype`, or store only the optimizer's state in "
                                         "files");
     if (options->keep_gathered && options->gather_dtype != LK_I8)
-        return lk_fail(LK_EINVAL, "keep_gathered keeps parameters as blocks of I8: give "
-                                  "gather_dtype LK_I8, or as many unit_buffers as there are units");
+        return lk_fail(LK_EINVAL,
+                       "`keep_gathered` keeps parameters as blocks of I8: give "
+                       "`gather_dtype` LK_I8, or as many `unit_buffers` as there are units");
     if (options->buddies && !options->survives)
         return lk_fail(LK_EINVAL, "buddies store a lost host's shard for the survivors: set "
                                   "survives, too, or leave out buddies");

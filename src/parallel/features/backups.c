@@ -43,12 +43,12 @@ static lk_status backups_open(lk_parallel *parallel, const lk_parallel_options *
     const char *why  = parallel->ops->leave_out == NULL      ? "strategies other than ddp and zero1"
                        : parallel->world.hosts > 1           ? "several hosts"
                        : options->lock_step                  ? "lock step"
-                       : options->survives                   ? "survives"
-                       : options->rebalance                  ? "rebalance"
-                       : options->duplicate                  ? "duplicate"
-                       : options->audit > 0                  ? "audit"
-                       : options->noise_decay > 0            ? "noise_decay"
-                       : options->hook != NULL               ? "hook"
+                       : options->survives                   ? "`survives`"
+                       : options->rebalance                  ? "`rebalance`"
+                       : options->duplicate                  ? "`duplicate`"
+                       : options->audit > 0                  ? "`audit`"
+                       : options->noise_decay > 0            ? "`noise_decay`"
+                       : options->hook != NULL               ? "`hook`"
                        : options->unused >= LK_UNUSED_STATIC ? "LK_UNUSED_STATIC and _REFUSE"
                                                              : NULL;
     if (options->backups == 0)

@@ -349,17 +349,20 @@ static void a_non_finite_value_makes_its_block_nan(void **state)
 
 static bool refuses(lk_comm *comm, void *context)
 {
-    lk_parallel_options options = { .struct_size = sizeof(lk_parallel_options),
-                                    .virtual_workers = 2, .comm_dtype = LK_F64 };
+    lk_parallel_options options = { .struct_size     = sizeof(lk_parallel_options),
+                                    .virtual_workers = 2,
+                                    .comm_dtype      = LK_F64 };
     lk_parallel        *p;
     (void)context;
     CHECK(lk_parallel_open(&p, comm, model, PARAMS, &options) == LK_EINVAL);
     CHECK(strstr(lk_error_last()->message, "or F32, not as F64") != NULL);
-    options = (lk_parallel_options){ .struct_size = sizeof(lk_parallel_options),
-                                     .virtual_workers = 2, .hook = on_bucket, .noise_decay = 0.9 };
+    options = (lk_parallel_options){ .struct_size     = sizeof(lk_parallel_options),
+                                     .virtual_workers = 2,
+                                     .hook            = on_bucket,
+                                     .noise_decay     = 0.9 };
     CHECK(lk_parallel_open(&p, comm, model, PARAMS, &options) == LK_EINVAL);
-    CHECK(strstr(lk_error_last()->message, "noise_decay or hook") != NULL);
-    options = (lk_parallel_options){ .struct_size = sizeof(lk_parallel_options),
+    CHECK(strstr(lk_error_last()->message, "`noise_decay` or `hook`") != NULL);
+    options = (lk_parallel_options){ .struct_size     = sizeof(lk_parallel_options),
                                      .virtual_workers = 2,
                                      .comm_dtype = lk_comm_rank(comm) == 0 ? LK_BF16 : LK_F32 };
     CHECK(lk_parallel_open(&p, comm, model, PARAMS, &options) == LK_EMISMATCH);

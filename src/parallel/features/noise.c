@@ -66,11 +66,12 @@ static lk_status noise_open(lk_parallel *parallel, const lk_parallel_options *op
     noise *self = NULL;
 
     if (!(options->noise_decay >= 0 && options->noise_decay < 1))
-        return lk_fail(LK_EINVAL, "noise_decay is %g; give one in (0, 1), or 0 for no noise scale",
+        return lk_fail(LK_EINVAL,
+                       "`noise_decay` is %g; give one in (0, 1), or 0 for no noise scale",
                        options->noise_decay);
     if (options->hook != NULL && options->noise_decay > 0)
         return lk_fail(LK_EINVAL, "the noise scale compares gradients as they are with their sum, "
-                                  "which a hook changes: give noise_decay or hook, not both");
+                                  "which a hook changes: give `noise_decay` or `hook`, not both");
     LK_TRY(LKI_NEW(&self, 1, "noise scale"));
     *out           = self;
     self->decay    = options->noise_decay;

@@ -104,18 +104,18 @@ static lk_status speculation_open(lk_parallel *parallel, const lk_parallel_optio
     if (parallel->ops->exchange == NULL)
         return lk_fail(LK_EUNSUPPORTED,
                        "strategy %s sums gradients while others are computed: "
-                       "duplicate is for ddp and zero1",
+                       "`duplicate` is for ddp and zero1",
                        parallel->ops->name);
     if (parallel->lock_step)
         return lk_fail(LK_EUNSUPPORTED, "in lock step a rank computes all its virtual workers at "
                                         "once, so no other rank can compute one");
     if (options->audit > 0)
         return lk_fail(LK_EUNSUPPORTED, "an audit depends on the rank that computed a virtual "
-                                        "worker: give audit or duplicate, not both");
+                                        "worker: give `audit` or `duplicate`, not both");
     if (options->hook != NULL)
         return lk_fail(LK_EUNSUPPORTED, "a hook is called once for each bucket of a virtual "
-                                        "worker, which two ranks may compute: give hook or "
-                                        "duplicate, not both");
+                                        "worker, which two ranks may compute: give `hook` or "
+                                        "`duplicate`, not both");
     LK_TRY(LKI_NEW(&self, 1, "the state of speculation"));
     self->least              = options->duplicate_seconds;
     *out                     = self;

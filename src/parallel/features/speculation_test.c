@@ -285,7 +285,7 @@ static void unsupported_options_are_refused(void **state)
     } cases[] = {
         { "zero2", "ddp and zero1", false, false },
         { "ddp", "lock step", true, false },
-        { "ddp", "audit or duplicate", false, true },
+        { "ddp", "`audit` or `duplicate`", false, true },
     };
     lk_parallel *p = NULL;
     lk_comm     *comm[1];

@@ -354,7 +354,7 @@ static lk_status check_read(lk_train_config *c)
                                   "units");
     if (c->hook != NULL && c->noise_decay > 0)
         return lk_fail(LK_EINVAL, "the noise scale compares gradients as they are with their sum, "
-                                  "which a hook changes: leave out noise_decay or hook");
+                                  "which a hook changes: leave out `noise_decay` or `hook`");
     return LK_OK;
 }
 
