@@ -282,9 +282,9 @@ LK_API LK_NODISCARD lk_status lk_comm_explain(const lk_comm *comm, const char *o
 /* ---- Asynchronous ------------------------------------------------------------------------ */
 
 /* Asynchronous versions of the calls above.  They return at once; lk_request_wait() or
- * lk_request_test() completes the request.  In the order of operations that all ranks share, the
- * start counts as the call.  Requests complete in any order.  Lists of sizes are copied, buffers
- * borrowed. */
+ * lk_request_test() completes the request.  All ranks must call these functions and the
+ * other operations in the same order.  Requests complete in any order.  Lists of sizes are copied,
+ * buffers borrowed. */
 LK_API LK_NODISCARD lk_status lk_barrier_start(lk_request **out, lk_comm *comm);
 LK_API LK_NODISCARD lk_status lk_broadcast_start(lk_request **out, lk_comm *comm, void *data,
                                                  size_t bytes, uint32_t root);

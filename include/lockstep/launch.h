@@ -65,9 +65,9 @@ typedef struct {
 
     /* With LK_ON_FAILURE_CONTINUE: starts a new worker in place of each lost worker, as long as
      * another worker of the host is alive.  The new worker waits in lk_join() until the survivors
-     * on all hosts admit it (train does: lk_train_config.enter).  The launcher stops replacing
-     * after this many losses in a row without two steps in between.  With 0, lost workers are not
-     * replaced. */
+     * on all hosts admit it (train does: lk_train_config.calls.enter).  The launcher stops
+     * replacing after this many losses in a row without two steps in between.  With 0, lost workers
+     * are not replaced. */
     uint32_t replacements;
     bool     host_leaves; /* With LK_ON_FAILURE_CONTINUE: SIGTERM to the launcher of any host except
                            * node 0's makes its workers leave when convenient (train does), and the

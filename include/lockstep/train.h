@@ -306,17 +306,18 @@ struct lk_train_result {
     bool        left;   /* with LK_ESTOPPED: this rank has left and the others continue */
 };
 
-/* Trains as one rank of `comm`, which is NULL if config->enter is set.  lk_train_check() must have
- * completed the configuration.  A rank that fails calls lk_comm_abort(), so the caller need not. */
+/* Trains as one rank of `comm`, which is NULL if config->calls.enter is set.  lk_train_check() must
+ * have completed the configuration.  A rank that fails calls lk_comm_abort(), so the caller need
+ * not. */
 LK_API LK_NODISCARD lk_status lk_train_run(lk_comm *comm, const lk_train_config *config,
                                            lk_train_result *result);
 
 /* Merges the trace parts that ranks first .. first + count - 1 have written in a run with
  * config.trace == `path`, and removes the parts.  The result is one file in Chrome's trace format,
  * for ui.perfetto.dev.  Parts of failed or killed ranks are used up to where they end.  Does
- * nothing if there are no parts.  `launcher`: uses only parts of that process's children; 0 = all
- * parts.  The file is PATH, or PATH.host-K for a host K > 0, if `first` or `launcher` excludes
- * ranks. */
+ * nothing if there are no parts.  `launcher`: the pid of a launcher, to use only the parts of its
+ * children; 0 = all parts.  The file is `path`.  If `first` or `launcher` is not 0 and the first
+ * part is from a host K > 0, the file is PATH.host-K. */
 LK_API LK_NODISCARD lk_status lk_trace_merge(const char *path, uint32_t first, uint32_t count,
                                              uint32_t launcher);
 

@@ -59,7 +59,8 @@ LK_NODISCARD lk_status lki_manifest_parse(lki_manifest *out, const char *text, s
 void lki_manifest_free(lki_manifest *manifest);
 
 /* Writes the manifest as text with its hash line.  The caller frees *out with free().  Takes
- * ownership of `files` and `tensors`, the JSON arrays of these names shown above. */
+ * ownership of `files` and `tensors`, the arrays of these names in manifest.json (see the top of
+ * this file), also on failure. */
 LK_NODISCARD lk_status lki_manifest_dump(char **out, const lk_checkpoint_info *info, json_t *files,
                                          json_t *tensors);
 

@@ -45,22 +45,23 @@ static void write_choices(const lki_option *option, char *out, size_t bytes)
     for (const lki_choice *c = option->choices; c != NULL && c->name != NULL; c++) {
         if (c->later != NULL)
             continue;
-        int wrote = snprintf(out + used, bytes - used, "%s%s%s", used > 0 ? ", " : ": ", c->name,
+        int wrote = snprintf(out + used, bytes - used, "%s%s%s", used > 0 ? ", " : "", c->name,
                              c->inexact ? " (not exact)" : "");
         if (wrote > 0 && (size_t)wrote < bytes - used)
             used += (size_t)wrote;
     }
 }
 
-/* Joins the help text, the choices and the default to one line. */
+/* Joins the help text and, in parentheses, the choices and the default to one line. */
 static void write_sentence(const lki_option *option, char *out, size_t bytes)
 {
-    char choices[320];
+    char        choices[320];
+    const char *preset = option->preset, *required = option->required ? "required" : "";
     write_choices(option, choices, sizeof choices);
-    (void)snprintf(out, bytes, "%s%s%s%s%s%s", option->help, choices,
-                   option->required ? " (required)" : "",
-                   option->preset != NULL ? " (default " : "",
-                   option->preset != NULL ? option->preset : "", option->preset != NULL ? ")" : "");
+    bool any = choices[0] != '\0', more = preset != NULL || option->required;
+    (void)snprintf(out, bytes, "%s%s%s%s%s%s%s%s", option->help, any || more ? " (" : "", choices,
+                   any && more ? "; " : "", required, preset != NULL ? "default " : "",
+                   preset != NULL ? preset : "", any || more ? ")" : "");
 }
 
 /* ---- Groups ------------------------------------------------------------------------------ */

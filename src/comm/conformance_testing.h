@@ -2,8 +2,8 @@
  * location, compared with plain loops, on any communicator.
  *
  * Method: the data of every rank is a function of (rank, call), so each rank computes the expected
- *         result by itself, with plain_testing.h for reductions.  Each kind of choice depends on
- *         the number of the call in another way, so that all pairs of choices occur.  Counts are
+ *         result by itself, with plain_testing.h for reductions.  Each parameter varies with
+ *         the number of the call at its own rate, so that all pairs of values occur.  Counts are
  *         near those at which the method changes.  Bytes next to the results must not change.
  */
 #ifndef LKI_COMM_CONFORMANCE_TESTING_H
@@ -70,7 +70,7 @@ static void desk_close(desk *d)
     free(d->tables);
 }
 
-/* Chooses the parameters of call c.  Each kind of choice depends on c in another way. */
+/* Chooses the parameters of call c.  Each varies with c at its own rate. */
 static job choose(const desk *d, uint32_t c)
 {
     uint32_t size = lk_comm_size(d->comm), rank = lk_comm_rank(d->comm), place = c / 5 % 4;

@@ -114,7 +114,8 @@ static void describe(lk_loader *loader, place *p)
     p->batch.first_slot = (v * loader->micro_count + loader->micro) * o->micro_batch;
 }
 
-/* Advances to the next micro-batch.  In lock step, virtual workers change fastest. */
+/* Advances to the next micro-batch.  In lock step the virtual worker varies fastest, otherwise
+ * the micro-batch. */
 static void advance(lk_loader *loader)
 {
     bool      lock_step = loader->options.lock_step;

@@ -39,8 +39,8 @@ void lki_ahead_close(lki_ahead *ahead);
 /* Waits up to `most_ms` for the next batch.  Returns true if lki_ahead_take() would not wait. */
 bool lki_ahead_ready(lki_ahead *ahead, uint32_t most_ms);
 
-/* Copies the next batch to `x` and `y`.  The results are those of lki_stream_take() for `most`
- * samples.  Must not be called after the last batch or a failure. */
+/* Copies the next batch to `x` and `y`.  The results are those of lki_stream_take() for the
+ * batch size given to lki_ahead_open().  Must not be called after the last batch or a failure. */
 LK_NODISCARD lk_status lki_ahead_take(lki_ahead *ahead, void *x, int32_t *y, uint64_t *got,
                                       bool *last);
 

@@ -1,4 +1,5 @@
-/* copy_test.c -- lki_copy_far() copies exactly its bytes, at any alignment of both ends. */
+/* copy_test.c -- lki_copy_far() copies the requested bytes and no others, at any alignment of
+ * source and destination. */
 #include "device/copy.h"
 
 #include <setjmp.h>

@@ -58,9 +58,6 @@ static void test_checkpointing_changes_nothing_but_memory(void **state)
     }
 }
 
-/* Dropout depends on the slot in the global batch, and rows are independent.  So a sample has the
- * same loss alone and among other samples. */
-
 /* ---- Unused memory ------------------------------------------------------------------------ */
 
 /* Fills unused memory with NaN.  This is all memory before forward, scratch memory before every

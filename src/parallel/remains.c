@@ -164,17 +164,17 @@ lk_status lki_remains_find(lki_remains *out, const lki_tag *tags, uint32_t count
                  .room = true };
 
     *out             = (lki_remains){ .step = steps - 1 };
-    lk_status status = LKI_NEW(&out->cover, count, "what is left of a step");
+    lk_status status = LKI_NEW(&out->cover, count, "remains of a step");
     if (status == LK_OK)
-        status = LKI_NEW(&out->merges, count, "what is left of a step");
+        status = LKI_NEW(&out->merges, count, "remains of a step");
     if (status == LK_OK)
-        status = LKI_NEW(&out->leaves, leaves, "what is left of a step");
+        status = LKI_NEW(&out->leaves, leaves, "remains of a step");
     if (status == LK_OK)
-        status = LKI_NEW(&m.missing, leaves, "what is left of a step");
+        status = LKI_NEW(&m.missing, leaves, "remains of a step");
     if (status == LK_OK)
-        status = LKI_NEW(&m.held, ranks, "what is left of a step");
+        status = LKI_NEW(&m.held, ranks, "remains of a step");
     if (status == LK_OK)
-        status = LKI_NEW(&m.taken, count, "what is left of a step");
+        status = LKI_NEW(&m.taken, count, "remains of a step");
     if (status == LK_OK) {
         find_cover(out, tags, count, steps);
         find_missing(&m);

@@ -49,7 +49,8 @@ bool lki_shard_map_spare(const lk_parallel *parallel);
 /* Computes the offset of each shard in the memory of this host, once the layout is known. */
 void lki_shard_map_place(lk_parallel *parallel);
 
-/* Returns the elements that a host stores: the maximum over all possible hosts. */
+/* Returns the maximum number of elements that any host stores.  It is the same on all hosts,
+ * because it does not depend on which hosts are in the group. */
 size_t lki_stored_elements(const lk_parallel *parallel);
 
 #endif

@@ -59,7 +59,8 @@ typedef struct {
 typedef struct {
     uint32_t measures;     /* number of sums of squares for each span */
     double   root_squares; /* sum of squares of the summed gradient */
-    /* [span_count][measures], in order of `turn`, in the arena; see lki_block_sum() */
+    /* [span_count][measures]: rows in the order of lki_param_span.turn, that is, by owner; in the
+     * arena; see lki_block_sum() */
     double *blocks;
     double *of;      /* [measures][param_count] */
     double *scratch; /* [max(spans, virtual workers)] */
@@ -162,7 +163,7 @@ struct lk_parallel {
     size_t   tally_bytes; /* bytes that features have reserved in each tally */
     const lki_durable *durable;
     lki_ledger         ledger;
-    /* the results that are left of an interrupted step, until they are reduced */
+    /* results that remain from an interrupted step, until they are reduced */
     lki_remains        remains;
 
     /* The fields below are private to this rank. */
@@ -332,12 +333,12 @@ void lki_rows_close(lk_parallel *parallel);
  * blocks of 8 bits.  Defined in reading.c. */
 size_t lki_reading_bytes(const lk_parallel *parallel);
 
-/* Writes the copy of a span that ranks read, converted from `values`.  parallel->read must not be
- * NULL. */
+/* Converts `values` to the type in which ranks read parameters, and writes them to the span's part
+ * of parallel->read, which must not be NULL. */
 void lki_reading_put(const lk_parallel *parallel, const lki_param_span *span, const float *values);
 
-/* Returns true if the copy of a span that ranks read was converted from `values`.  parallel->read
- * must not be NULL. */
+/* Returns true if the span's part of parallel->read equals `values`, converted to the type in which
+ * ranks read parameters.  parallel->read must not be NULL. */
 bool lki_reading_holds(const lk_parallel *parallel, const lki_param_span *span,
                        const float *values);
 

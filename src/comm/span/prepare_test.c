@@ -169,7 +169,8 @@ static void choices_are_those_of_the_constants(void **state)
     assert_string_equal(chosen(&slow, LKI_OP_ALL_GATHER, 8, 4, 1 << 20), "levels");
 }
 
-/* Checks that levels cost slightly more than their part between the hosts. */
+/* Checks that the algorithm `levels` costs as much as its exchange between the hosts, and one small
+ * message. */
 static void the_cost_of_levels_is_that_between_hosts(void **state)
 {
     const lki_tuning  slow = { .model = { 30e-6, 3e-6, 8e-9, 0 } };

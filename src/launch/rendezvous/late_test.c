@@ -1,9 +1,9 @@
-/* late_test.c -- tests a late node, which replaces a lost node or a node that was absent when the
+/* late_test.c -- tests a late host, which replaces a lost host or a host that was absent when the
  * job began.
  *
- * Goal:   the node is held until a seat is free.  It is in no group before its ranks are ready and
- *         all nodes accept it, and until then its loss is not a failure.  An unsuitable node is
- *         refused with the reason, and disturbs no other node.
+ * Goal:   the host's launcher waits until a node number is free.  The host is in no group before
+ *         its ranks are ready and all nodes accept it.  Until then its loss is not a failure.  An
+ *         unsuitable host is refused with the reason, and disturbs no other node.
  * Method: nodes_testing.h.  Node 0 has rank 0, node 1 has ranks 1 and 2, node 2 has ranks 3 to
  * 5.
  */

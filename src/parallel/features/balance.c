@@ -10,11 +10,12 @@
 #include "parallel/features/table.h"
 #include "parallel/state.h"
 
-/* length of the window in slots; a slot is one step, or as many short steps as take SLOT_SECONDS */
+/* The length of the window in intervals.  An interval is one step, or as many short steps as take
+ * INTERVAL_SECONDS. */
 enum { WINDOW = 5 };
-static const double SLOT_SECONDS = 0.1;
-static const double GAIN         = 0.05; /* the fraction of a step's time that a change must save */
-enum { TRIES = 8 };                      /* attempts to draw shares that fit into the buffers */
+static const double INTERVAL_SECONDS = 0.1;
+static const double GAIN = 0.05; /* the fraction of a step's time that a change must save */
+enum { TRIES = 8 };              /* attempts to draw shares that fit into the buffers */
 
 typedef struct {
     lki_rank_time *times; /* [ranks]: of the last step */
@@ -26,14 +27,14 @@ typedef struct {
     uint32_t *next;   /* [ranks + 1]: the next shares */
     uint32_t *tried;  /* [ranks + 1]: candidates for `next` */
     uint32_t *counts; /* [ranks] */
-    /* [ranks][WINDOW]: seconds for one virtual worker, the mean over the steps of a slot.  For the
-     * current slot, the sum over its steps. */
+    /* [ranks][WINDOW]: seconds for one virtual worker, the mean over the steps of an interval.  For
+     * the current interval, the sum over its steps. */
     double  *window;
-    double  *pace;  /* [ranks]: seconds for one virtual worker at the last decision */
-    uint32_t seen;  /* full slots in the window */
-    uint32_t steps; /* steps of the current slot so far */
-    double   slot;  /* seconds that those steps took */
-    bool     fresh; /* no step has been computed with these shares */
+    double  *pace;     /* [ranks]: seconds for one virtual worker at the last decision */
+    uint32_t seen;     /* complete intervals in the window */
+    uint32_t steps;    /* steps of the current interval so far */
+    double   interval; /* seconds that those steps took */
+    bool     fresh;    /* no step has been computed with these shares */
     /* The first step is over.  Until then the layout of buckets may change, and a rank that changes
      * it zeroes its buffers while others are already in the next step. */
     bool begun;
@@ -246,7 +247,7 @@ static uint64_t balance_hash(const lk_parallel_options *options)
 
 /* ---- A step ------------------------------------------------------------------------------ */
 
-/* Adds a step to the window.  A full slot becomes the mean over its steps. */
+/* Adds a step to the window.  A complete interval becomes the mean over its steps. */
 static void fill_window(const lk_parallel *parallel, balance *b)
 {
     double longest = 0;
@@ -254,18 +255,18 @@ static void fill_window(const lk_parallel *parallel, balance *b)
     b->steps++;
     for (uint32_t r = 0; r < parallel->ranks; r++) {
         const lki_rank_time *time = &b->times[r];
-        double              *slot = b->window + (size_t)r * WINDOW + b->seen;
-        *slot   = (b->steps > 1 ? *slot : 0) + time->seconds / time->virtual_workers;
+        double              *mean = b->window + (size_t)r * WINDOW + b->seen;
+        *mean   = (b->steps > 1 ? *mean : 0) + time->seconds / time->virtual_workers;
         longest = fmax(longest, time->seconds);
     }
-    b->slot += longest;
-    if (b->slot < SLOT_SECONDS)
+    b->interval += longest;
+    if (b->interval < INTERVAL_SECONDS)
         return;
     for (uint32_t r = 0; r < parallel->ranks; r++)
         b->window[(size_t)r * WINDOW + b->seen] /= b->steps;
     b->seen++;
-    b->steps = 0;
-    b->slot  = 0;
+    b->steps    = 0;
+    b->interval = 0;
 }
 
 /* Sums the times of the virtual workers that a rank computed.  With `shared`, sums the times of the
@@ -351,7 +352,7 @@ static lk_status balance_end_step(lk_parallel *parallel, void *context, lk_step_
         return LK_OK;
     bool changes = b->seed == 0 ? wants_change(parallel, b) : draws_change(parallel, b);
     b->seen = b->steps = 0;
-    b->slot            = 0;
+    b->interval        = 0;
     if (!changes)
         return LK_OK;
     result->moved = count_moved(b, parallel);

@@ -18,10 +18,10 @@ enum {
     LKI_GEMM_M        = 112, /* rows of a tile of c: 8 micro-panels of 14 */
 };
 
-/* The end of a block, after its chains: c = activation(sums + bias) + residual.  `pre` receives the
- * value before the activation.  bias, pre and residual may be NULL.  All pointers are to the
- * block's first row and column.  c, pre and residual have the type `type` (F32 or BF16) and rows
- * ldc apart; c may equal `sums`. */
+/* The epilogue of a block of c, after its sums over k: c = activation(sums + bias) + residual.
+ * `pre` receives the value before the activation.  bias, pre and residual may be NULL.  All
+ * pointers are to the block's first row and column.  c, pre and residual have the type `type` (F32
+ * or BF16) and rows ldc apart; c may equal `sums`. */
 typedef struct {
     const float   *sums;
     size_t         ld_sums;

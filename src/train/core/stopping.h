@@ -17,8 +17,8 @@ typedef struct {
     double   value; /* loss or accuracy */
 } lki_best;
 
-/* A former best evaluation that the evaluation of step `by` has displaced.  The checkpoint of the
- * former is kept until the checkpoint of step `by` is written. */
+/* An evaluation that was among the best, until the evaluation of step `by` displaced it.  Its
+ * checkpoint is kept until the checkpoint of step `by` is written. */
 typedef struct {
     lki_best it;
     uint64_t by;

@@ -41,7 +41,8 @@ typedef struct {
 } lki_trace_head; /* followed by `blocks` names of LKI_TRACE_NAME bytes */
 
 typedef struct {
-    uint32_t track; /* LKI_TRACK_LOST: `count` spans were dropped; none follow */
+    uint32_t track; /* LKI_TRACK_LOST: `count` spans were dropped, and no spans follow
+                     * this header */
     uint32_t count;
 } lki_trace_batch;
 

@@ -51,14 +51,14 @@ LK_NODISCARD lk_status lki_say_end(lki_session *s, const lk_train_result *result
  * config->survives is set. */
 void lki_note_all_said(lki_session *s);
 
-/* Passes the result, unless it is NULL, to config->done once, on rank 0.  Collective.  After this
- * call no rank reads the model of another rank, so the death of a rank is harmless. */
+/* Passes the result, unless it is NULL, to config->calls.done once, on rank 0.  Collective.  After
+ * this call no rank reads the model of another rank, so the death of a rank is harmless. */
 LK_NODISCARD lk_status lki_say_done(lki_session *s, const lk_train_result *result);
 
 /* ---- Replacing a lost rank (replacement.c) ----------------------------------------------- */
 
-/* Opens data and model, then enters a running communicator through s->config->enter.  Replaces
- * lki_session_open(). */
+/* Opens data and model, then enters a running communicator through s->config->calls.enter.
+ * Replaces lki_session_open(). */
 LK_NODISCARD lk_status lki_session_enter(lki_session *s, lki_position *at, lk_train_result *result);
 
 /* ---- Between two steps (membership.c) ---------------------------------------------------- */
