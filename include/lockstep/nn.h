@@ -66,11 +66,11 @@ typedef struct {
     const void   *dy;
     void         *dx[LK_BLOCK_INPUTS_MAX];  /* NULL: not needed */
     bool          add[LK_BLOCK_INPUTS_MAX]; /* true: add to dx; false: overwrite dx */
-    float *const *grads;              /* [param_count]: add to grads[i], unless write[i] is set */
-    bool          write[LK_BLOCK_PARAMS_MAX]; /* overwrite grads[i], which is undefined; only for
-                                               * types with writes_grads */
-
-    float *const *state_sums;         /* [state_count]; training forward adds samples * value */
+    float *const *grads; /* [param_count]: add to grads[i], unless write[i] is set */
+    bool          write[LK_BLOCK_PARAMS_MAX]; /* overwrite grads[i]; for types with writes_grads */
+    const uint32_t *part_ends;  /* [part_count]: ends of virtual workers' samples; see sums_parts */
+    uint32_t        part_count; /* 0: all samples are of one virtual worker */
+    float *const   *state_sums; /* [state_count]; training forward adds samples * value */
 
     /* for blocks with statistics, in training: the totals over all virtual workers */
     const double *total, *total_backward;
@@ -138,6 +138,7 @@ typedef struct {
     bool tokens;         /* x[0] is token ids (int32): the input of a token model */
     bool params_unread;  /* backward does not read parameters and is called without them */
     bool writes_grads;   /* obeys call->write, so gradients need not be zeroed before */
+    bool sums_parts;     /* sums the gradients of call->part_ends' parts by the tree */
     bool bf16;           /* accepts bf16 values if the engine stores them.  Then x, y, dy and dx,
                           * and the model's input, have that type (call->dtype).  Gradients of
                           * parameters, rows of loss, and parameters not in bf16_params stay FP32.
@@ -145,7 +146,6 @@ typedef struct {
     uint32_t bf16_params; /* with bf16, bit i: the block rounds parameter i to bf16, to nearest
                            * even, when it reads it.  It also accepts the parameter as bf16
                            * (call->params_bf16), with the same bits */
-
     const lk_block_statistics *statistics; /* (optional) */
 } lk_block_type;
 
@@ -220,6 +220,8 @@ LK_API uint32_t lk_model_loss_rows(const lk_model *model); /* per sample: T, or 
 LK_API size_t lk_model_param_elements(const lk_model *model);
 /* Returns true if any block has statistics, so that virtual workers must be run together. */
 LK_API bool lk_model_lock_step(const lk_model *model);
+/* Returns true if all blocks with parameters have sums_parts, and none has state. */
+LK_API bool lk_model_sums_parts(const lk_model *model);
 
 /* ---- The engine -------------------------------------------------------------------------- */
 
@@ -233,7 +235,6 @@ typedef struct {
     void (*before_backward)(void *user, uint32_t block);
     void (*grad_ready)(void *user, uint32_t context, uint32_t term);
     void (*after_backward)(void *user, uint32_t block); /* parameters are no longer needed */
-
     /* Inside blocks with statistics: merges the contexts' rows, stored one after another, with the
      * rows of all other virtual workers along the canonical tree into `total`.  May overwrite
      * `rows`.  NULL: the contexts are all virtual workers. */

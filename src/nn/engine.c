@@ -318,21 +318,6 @@ static void run_row(const lk_engine *engine, const lki_block_entry *entry,
     (call->grads != NULL ? of->backward_row : of->forward_row)(&wide.call, row);
 }
 
-/* Adds the rows of loss to the pass's sums, in row order. */
-static void sum_rows(const lk_engine *engine, lk_pass *pass)
-{
-    size_t each = pass->length != 0 ? pass->length : lk_model_loss_rows(engine->model);
-    size_t rows = pass->samples * each;
-    for (size_t i = 0; i < rows; i++) {
-        uint32_t weight = pass->weights != NULL ? pass->weights[i] : 1;
-        if (pass->targets[i] < 0 || weight == 0)
-            continue;
-        pass->loss_sum += (double)weight * (double)engine->loss[i];
-        pass->count += weight;
-        pass->hits += (uint64_t)weight * engine->hits[i];
-    }
-}
-
 /* Prepares gradients whose memory is undefined.  Block types that support it are told to overwrite
  * them instead of adding.  For other types, and if there is no call, the gradients are zeroed. */
 static void begin_grads(const lk_engine *engine, const lk_pass *pass, uint32_t b,
@@ -340,10 +325,12 @@ static void begin_grads(const lk_engine *engine, const lk_pass *pass, uint32_t b
 {
     const lki_block_entry *entry = &engine->model->blocks[b];
     for (uint32_t i = 0; i < entry->block.param_count; i++) {
-        uint32_t term = engine->first_terms[b] + i;
-        if (pass->empty == NULL || !pass->empty[term])
+        uint32_t term  = engine->first_terms[b] + i;
+        bool     empty = pass->empty != NULL && pass->empty[term];
+        if (!empty && engine->part_count == 0)
             continue;
-        pass->empty[term] = false;
+        if (empty)
+            pass->empty[term] = false;
         if (call != NULL && entry->type->writes_grads)
             call->write[i] = true;
         else
@@ -384,7 +371,7 @@ static void forward_call(const lk_engine *engine, const lk_walk *walk, lk_pass *
     }
     run_block(engine, entry, &f.call);
     if (entry->type->loss)
-        sum_rows(engine, pass);
+        lki_engine_sum_rows(engine, pass);
 }
 
 static void backward_frame_init(frame *f, const lk_engine *engine, const lk_walk *walk,
@@ -403,7 +390,9 @@ static void backward_frame_init(frame *f, const lk_engine *engine, const lk_walk
     }
     for (uint32_t i = 0; i < entry->block.param_count; i++)
         f->grads[i] = pass->grads[engine->first_terms[b] + i];
-    f->call.grads = f->grads;
+    f->call.grads      = f->grads;
+    f->call.part_ends  = engine->part_ends;
+    f->call.part_count = engine->part_count;
 }
 
 static void backward_call(const lk_engine *engine, const lk_walk *walk, const lk_pass *pass,

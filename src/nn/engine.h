@@ -5,6 +5,7 @@
 #include "nn/spill.h"
 #include "nn/layout.h"
 #include "nn/packs.h"
+#include "nn/parts.h"
 #include "nn/statistics.h"
 
 struct lk_engine {
@@ -24,9 +25,15 @@ struct lk_engine {
     uint32_t       *first_terms;
     lki_statistics  statistics;
     lki_packs       packs;
+    /* virtual workers whose samples the pass has; count 0: one */
+    lki_pass_part *parts;
+    uint32_t       part_count, part_ends[LKI_PASS_PARTS_MAX];
 };
 
 /* Returns the operations per sample of a training step in a block with the given place. */
 double lki_block_flops(const lki_block_entry *entry, const lki_place *place);
+
+/* Adds the rows of loss to the sums of the pass or of its virtual workers (parts.c). */
+void lki_engine_sum_rows(const lk_engine *engine, lk_pass *pass);
 
 #endif

@@ -92,6 +92,7 @@ typedef struct {
     bool     restarts;   /* an interrupted step is computed again from its beginning */
     bool     holds_back; /* a rank sends its gradients only after its last turn */
     bool     watches;    /* features read or change terms as soon as they are computed */
+    bool     single;     /* features need the gradients of every virtual worker, not only sums */
 } lki_effects;
 
 /* The state of the current step, apart from its turns. */
@@ -132,7 +133,8 @@ struct lk_parallel {
     lk_param_rule  *rules; /* [param_count] */
     uint32_t        leaves, micro_count;
     bool            lock_step;
-    lki_row_merger *rows; /* only in lock step */
+    uint32_t        joint; /* limit of virtual workers of a turn (lki_turns_join()); 0 or 1: one */
+    lki_row_merger *rows;  /* only in lock step */
     lki_layout     *layout;
     lki_dealing     dealing;
     lki_share       share; /* this rank's virtual workers */

@@ -29,13 +29,15 @@ typedef enum {
 } lki_turn_kind;
 
 /* The turns of the current step.  One turn computes `together` virtual workers, which functions get
- * as an `index` below `together`. */
+ * as an `index` below `together`.  In lock step each has its own gradients.  In a joint turn they
+ * are a subtree, whose gradients the caller sums: all have those of index 0. */
 typedef struct {
     uint32_t      leaf, micro; /* this rank's current turn; `leaf` counts from 0 in this rank's
                                 * share */
     uint32_t      together;
-    double        since;  /* start time of the current turn, by this rank's clock */
-    double        waited; /* seconds of the current turn that this rank waited for others */
+    uint32_t      gradients; /* number of gradients: `together`, or 1 in a joint turn */
+    double        since;     /* start time of the current turn, by this rank's clock */
+    double        waited;    /* seconds of the current turn that this rank waited for others */
     lki_turn_kind kind;
     uint32_t      guest;  /* the virtual worker, unless `kind` is LKI_TURN_OWN */
     uint32_t      owner;  /* row of the feature that ends the turn, or LKI_NO_FEATURE */
@@ -44,22 +46,32 @@ typedef struct {
     bool          dropped;  /* the result of this turn will be ignored */
     bool          left_out; /* the caller has skipped a turn of the current virtual worker */
     bool          closing;  /* the caller computes no more turns */
-    /* [together][term_count]: the current virtual worker has announced the term */
+    /* [gradients][term_count]: the current virtual worker has announced the term */
     uint8_t      *ready;
-    /* [together][term_count]: the memory is zeroed, or the caller will overwrite it */
+    /* [gradients][term_count]: the memory is zeroed, or the caller will overwrite it */
     uint8_t *begun;
-    /* [term_count]: number of current virtual workers that have announced the term */
+    /* [term_count]: number of gradients of the turn that have announced the term */
     uint32_t *announced;
     /* [term_count]: the terms that the first virtual worker of the turn has announced before the
      * turn ended, in order */
     uint32_t      *finished;
     uint32_t       finished_count;
-    lki_gradients *current; /* [together] */
+    lki_gradients *current; /* [gradients] */
 } lki_turn_state;
 
 /* Returns the memory to which a virtual worker of the turn adds a term of the layout.  The call
  * does not count as a use of the term. */
 float *lki_gradient_now(lk_parallel *parallel, uint32_t index, uint32_t term);
+
+/* Lets a turn compute up to `most` virtual workers that form a subtree of a power of two (a joint
+ * turn).  The caller sums their gradients by the canonical tree, and overwrites the memory of index
+ * 0 with the sums.  It reports every virtual worker.  No bit of the result changes.  Must be called
+ * before the first step.  Does nothing, and returns false, if gradients of single virtual workers
+ * are needed: for a feature, for a type to which they are rounded, or by the strategy. */
+bool lki_turns_join(lk_parallel *parallel, uint32_t most);
+
+/* Returns the number of virtual workers of the current turn. */
+uint32_t lki_turn_count(const lk_parallel *parallel);
 
 /* Returns the number of a virtual worker of the turn among all V. */
 uint32_t lki_leaf_now(const lk_parallel *parallel, uint32_t index);

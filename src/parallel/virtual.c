@@ -197,21 +197,30 @@ void lki_virtual_order(uint32_t *order, uint32_t leaves, uint32_t first, uint32_
             order[at++] = nodes[i].first + k;
 }
 
+uint32_t lki_joint_count(uint32_t first, uint32_t count, uint32_t most)
+{
+    uint32_t n = 1;
+    while (2 * n <= most && 2 * n <= count && first % (2 * n) == 0)
+        n *= 2;
+    return n;
+}
+
 void lki_virtual_plan_range(lki_virtual_plan *plan, uint32_t leaves, uint32_t first, uint32_t count,
-                            bool largest)
+                            lki_range_order order)
 {
     lki_merge_counter counter;
     lki_node          nodes[LKI_NODES_MAX];
     uint32_t          left, right, used;
 
     *plan = (lki_virtual_plan){ .leaves = leaves, .first = first, .count = count };
-    used = lki_virtual_nodes(nodes, leaves, first, count);
-    if (largest)
+    used  = lki_virtual_nodes(nodes, leaves, first, count);
+    if (order.largest)
         sort_by_size(nodes, used);
     lki_counter_begin(&counter, leaves);
     for (uint32_t i = 0; i < used; i++)
-        for (uint32_t k = 0; k < nodes[i].count; k++) {
-            (void)lki_counter_push(&counter, nodes[i].first + k);
+        for (uint32_t k = 0, n; k < nodes[i].count; k += n) {
+            n = lki_joint_count(nodes[i].first + k, nodes[i].count - k, order.joint);
+            (void)lki_counter_push_node(&counter, nodes[i].first + k, n);
             while (lki_counter_merge(&counter, &left, &right))
                 continue;
         }
@@ -257,5 +266,5 @@ void lki_virtual_plan_make(lki_virtual_plan *plan, uint32_t leaves, uint32_t ran
 {
     uint32_t first, count;
     lki_virtual_range(leaves, ranks, rank, &first, &count);
-    lki_virtual_plan_range(plan, leaves, first, count, false);
+    lki_virtual_plan_range(plan, leaves, first, count, (lki_range_order){ 0 });
 }

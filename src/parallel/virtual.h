@@ -62,10 +62,19 @@ void lki_virtual_range(uint32_t leaves, uint32_t ranks, uint32_t rank, uint32_t 
 /* Plans the range of `rank`, computed in ascending order. */
 void lki_virtual_plan_make(lki_virtual_plan *plan, uint32_t leaves, uint32_t ranks, uint32_t rank);
 
-/* Plans the range [first, first + count) of `leaves` virtual workers.  It is computed in ascending
- * order or, with `largest`, largest subtrees first. */
+/* The order in which a rank computes its range. */
+typedef struct {
+    bool     largest; /* largest subtrees first; false: ascending */
+    uint32_t joint;   /* maximum number of virtual workers that a turn computes; 0 or 1: one */
+} lki_range_order;
+
+/* Returns the number of virtual workers from `first` on that a joint turn computes: those of a
+ * subtree of a power of two, at most `most`, within the next `count`. */
+uint32_t lki_joint_count(uint32_t first, uint32_t count, uint32_t most);
+
+/* Plans the range [first, first + count) of `leaves` virtual workers. */
 void lki_virtual_plan_range(lki_virtual_plan *plan, uint32_t leaves, uint32_t first, uint32_t count,
-                            bool largest);
+                            lki_range_order order);
 
 /* Lists the virtual workers of [first, first + count) in the order of `largest`: largest subtrees
  * first. */

@@ -83,8 +83,10 @@ static void largest_subtrees_first_need_few_buffers(void **state)
             for (uint32_t count = 1; first + count <= leaves; count++) {
                 lki_virtual_plan plan, ascending;
                 uint32_t         order[40], seen = 0, bits = 0;
-                lki_virtual_plan_range(&ascending, leaves, first, count, false);
-                lki_virtual_plan_range(&plan, leaves, first, count, true);
+                lki_virtual_plan_range(&ascending, leaves, first, count,
+                                       (lki_range_order){ .largest = false });
+                lki_virtual_plan_range(&plan, leaves, first, count,
+                                       (lki_range_order){ .largest = true });
                 for (uint32_t n = count; n > 0; n /= 2)
                     bits++;
                 assert_true(plan.buffers <= ascending.buffers);

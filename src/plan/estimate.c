@@ -139,9 +139,9 @@ static lk_status estimate_model(const lk_train_config *c, const lk_model *model,
     if (status == LK_OK)
         status = lk_exec_open(&exec, c->threads, c->isa);
     if (status == LK_OK)
-        status = lk_engine_bytes(&out->activations,
-                                 lki_in_files(c, LK_OFFLOADED_ACTIVATIONS) ? &out->spilled : NULL,
-                                 model, exec, c->precision, c->micro_batch, together);
+        status = lk_engine_bytes(
+            &out->activations, lki_in_files(c, LK_OFFLOADED_ACTIVATIONS) ? &out->spilled : NULL,
+            model, exec, c->precision, lki_joint_most(c) * c->micro_batch, together);
     if (status == LK_OK)
         status = lki_pack_bytes(&out->packs, c, model, exec, gathers(c, hosts));
     if (status == LK_OK)

@@ -53,6 +53,20 @@ typedef struct {
 
 void lki_gemm(lk_exec *exec, const lki_gemm_args *args);
 
+/* Parts of consecutive rows whose results are added by the canonical tree: neighbours first, then
+ * pairs of neighbours.  Part i ends before row ends[i] and may be empty.  `count` is a power of
+ * two. */
+enum { LKI_PARTS_MAX = 64 };
+typedef struct {
+    uint32_t      count;
+    const size_t *ends;
+} lki_parts;
+
+/* Computes c as the sum of the products of `parts` of k.  Each product has the bits of lki_gemm()
+ * for that part of k alone.  c is F32 and not accumulated; without wide_b, bias, activation,
+ * residual and pack. */
+void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *parts);
+
 /* Returns the bytes of a pack of b, for products like this one with at most as many rows.  Does not
  * read the operands.  0: packing is not worthwhile, or b is read in place. */
 size_t lki_gemm_pack_bytes(const lk_exec *exec, const lki_gemm_args *args);
@@ -84,6 +98,12 @@ void lki_activate_backward(lk_exec *exec, lk_dtype type, lki_activation act, siz
  * they are rounded to `type`. */
 void lki_bias_backward(lk_exec *exec, lk_dtype type, lki_activation act, size_t m, size_t n,
                        const void *x, const void *dy, void *dz, float *db);
+
+/* Acts as lki_bias_backward(), but db is overwritten by the sum over `parts` of the rows.  The
+ * column sums of each part begin with 0. */
+void lki_bias_backward_parts(lk_exec *exec, lk_dtype type, lki_activation act, size_t n,
+                             const void *x, const void *dy, void *dz, float *db,
+                             const lki_parts *parts);
 
 /* Keeps each value with probability 1 - p and scales it by 1 / (1 - p). x and y are (samples,
  * per_sample); sample s is in slot first_slot + s of the global batch.  The same call on a gradient

@@ -48,6 +48,10 @@ bool lki_rebalances(const lk_train_config *config);
 /* Returns true if idle ranks compute virtual workers of other ranks (--speculate). */
 bool lki_duplicates(const lk_train_config *config);
 
+/* Returns the maximum number of virtual workers that a joint turn computes; 1 = none.  See
+ * core/joint.c. */
+uint32_t lki_joint_most(const lk_train_config *config);
+
 /* Fails with LK_EINVAL if the configuration does not support --rebalance, --speculate or
  * --backup-workers. */
 LK_NODISCARD lk_status lki_pace_check(const lk_train_config *config);

@@ -142,13 +142,35 @@ static void linear_forward(const lk_block_call *call)
     lki_gemm(call->exec, &gemm);
 }
 
+/* The rows of each virtual worker, if the call has parts. */
+typedef struct {
+    size_t    ends[LKI_PARTS_MAX];
+    lki_parts parts;
+} row_parts;
+
+static const lki_parts *rows_of_parts(row_parts *out, const lk_block_call *call)
+{
+    size_t each = lki_rows(call->block->x[0]);
+    LK_ASSERT(call->part_count <= LKI_PARTS_MAX);
+    for (uint32_t i = 0; i < call->part_count; i++)
+        out->ends[i] = call->part_ends[i] * each;
+    out->parts = (lki_parts){ call->part_count, out->ends };
+    return call->part_count > 0 ? &out->parts : NULL;
+}
+
 /* Returns the gradient before the activation, and computes the bias's gradient in the same pass. */
-static const void *before_activation(const lk_block_call *call, size_t rows, size_t out)
+static const void *before_activation(const lk_block_call *call, size_t rows, size_t out,
+                                     const lki_parts *parts)
 {
     const lk_linear_options *options    = call->block->options;
     lki_activation           activation = activation_of(call->block);
     const void              *at         = keeps_pre(call->block) ? call->saved : call->y;
 
+    if (parts != NULL && !options->no_bias) {
+        lki_bias_backward_parts(call->exec, call->dtype, activation, out, at, call->dy,
+                                call->scratch, call->grads[1], parts);
+        return activation == LKI_ACT_NONE ? call->dy : call->scratch;
+    }
     if (call->write[1])
         memset(call->grads[1], 0, out * sizeof *call->grads[1]);
     if (!options->no_bias)
@@ -166,7 +188,9 @@ static void linear_backward(const lk_block_call *call)
     const lk_linear_options *options = block->options;
     size_t rows = call->samples * lki_rows(block->x[0]), in = lki_width(block->x[0]),
            out = options->out;
-    const void *x = call->x[0], *dz = before_activation(call, rows, out); /* (rows, out) */
+    row_parts        room;
+    const lki_parts *parts = rows_of_parts(&room, call);
+    const void *x = call->x[0], *dz = before_activation(call, rows, out, parts); /* (rows, out) */
 
     lki_gemm_args weight = { .operands = call->dtype, .transpose_a = true,
                              .accumulate = !call->write[0], .m = out, .n = in, .k = rows,
@@ -177,7 +201,10 @@ static void linear_backward(const lk_block_call *call)
         weight.a = x;
         weight.b = dz;
     }
-    lki_gemm(call->exec, &weight);
+    if (parts != NULL)
+        lki_gemm_parts(call->exec, &weight, parts);
+    else
+        lki_gemm(call->exec, &weight);
     if (block->input_count == 2)
         lki_pass_gradient(call, 1, rows * out, call->dy);
     if (call->dx[0] == NULL)
@@ -200,15 +227,16 @@ static lk_block_flops linear_flops(const lk_block *block)
 }
 
 const lk_block_type lk_block_linear = {
-    .name     = "linear",
-    .plan     = linear_plan,
-    .buffers  = linear_buffers,
-    .pack_bytes = linear_pack_bytes,
-    .forward  = linear_forward,
-    .backward = linear_backward,
-    .residual = true,
-    .bf16     = true,
-    .bf16_params = 1,
+    .name         = "linear",
+    .plan         = linear_plan,
+    .buffers      = linear_buffers,
+    .pack_bytes   = linear_pack_bytes,
+    .forward      = linear_forward,
+    .backward     = linear_backward,
+    .residual     = true,
+    .bf16         = true,
+    .bf16_params  = 1,
     .writes_grads = true,
-    .flops    = linear_flops,
+    .sums_parts   = true,
+    .flops        = linear_flops,
 };

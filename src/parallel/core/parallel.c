@@ -146,11 +146,11 @@ static lk_status open_turns(lk_parallel *parallel)
 {
     const size_t    terms = parallel->layout->term_count;
     lki_turn_state *turn  = &parallel->turn;
-    LK_TRY(LKI_NEW(&turn->ready, turn->together * terms, "gradient terms"));
-    LK_TRY(LKI_NEW(&turn->begun, turn->together * terms, "gradient terms"));
+    LK_TRY(LKI_NEW(&turn->ready, turn->gradients * terms, "gradient terms"));
+    LK_TRY(LKI_NEW(&turn->begun, turn->gradients * terms, "gradient terms"));
     LK_TRY(LKI_NEW(&turn->announced, terms, "gradient terms"));
     LK_TRY(LKI_NEW(&turn->finished, terms, "gradient terms"));
-    return LKI_NEW(&turn->current, turn->together, "virtual workers");
+    return LKI_NEW(&turn->current, turn->gradients, "virtual workers");
 }
 
 static lk_status open_own(lk_parallel *parallel)
@@ -294,11 +294,12 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
                        "SyncBatchNorm has all of them computed at a time; use `strategy` zero1, or "
                        "as many workers as virtual workers",
                        parallel->ops->name, parallel->leaves, parallel->ranks);
-    parallel->dealing = (lki_dealing){ .leaves = parallel->leaves,
-                                       .ranks  = parallel->ranks,
-                                       .rounds = parallel->ops->rounds };
-    parallel->share   = lki_share_of(&parallel->dealing, parallel->rank);
-    parallel->turn.together = parallel->lock_step ? parallel->share.count : 1;
+    parallel->dealing       = (lki_dealing){ .leaves = parallel->leaves,
+                                             .ranks  = parallel->ranks,
+                                             .rounds = parallel->ops->rounds };
+    parallel->share         = lki_share_of(&parallel->dealing, parallel->rank);
+    parallel->turn.together = parallel->turn.gradients = parallel->lock_step ? parallel->share.count
+                                                                             : 1;
     if (parallel->ops->rounds)
         LK_TRY(lki_round_plan_init(&parallel->rounds, parallel->leaves, parallel->ranks));
     LK_TRY(lki_shard_map_open(parallel, options));

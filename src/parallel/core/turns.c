@@ -69,6 +69,7 @@ lk_status lk_parallel_begin_micros(lk_parallel *parallel, uint64_t step, uint32_
     if (parallel->remains.there && parallel->remains.step != step)
         return lk_fail(LK_EINVAL, "step %llu was broken off, and comes before step %llu",
                        (unsigned long long)parallel->remains.step, (unsigned long long)step);
+    LK_ASSERT(parallel->joint <= 1 || micro_count == 1);
     parallel->now.under_way = true;
     parallel->now.micros    = micro_count;
     parallel->step          = step;
@@ -103,6 +104,36 @@ lki_report *lki_report_now(const lk_parallel *parallel, uint32_t index)
 static void check_index(const lk_parallel *parallel, uint32_t index)
 {
     LK_ASSERT(parallel->turn.running && index < parallel->turn.together);
+}
+
+/* ---- Joint turns ------------------------------------------------------------------------- */
+
+bool lki_turns_join(lk_parallel *parallel, uint32_t most)
+{
+    bool single = parallel->effects.single || parallel->lock_step || parallel->ledger.kept ||
+                  parallel->running.count > 0 || parallel->micro_count > 1;
+    LK_ASSERT(!parallel->now.under_way);
+    if (single || parallel->rounded != LK_F32 || parallel->ops->redeal == NULL)
+        return false;
+    parallel->joint = most;
+    keep(parallel, parallel->ops->redeal(parallel));
+    return true;
+}
+
+uint32_t lki_turn_count(const lk_parallel *parallel)
+{
+    return parallel->turn.together;
+}
+
+/* Sets the number of virtual workers of the turn that begins. */
+static void join_leaves(lk_parallel *parallel)
+{
+    lki_turn_state *turn  = &parallel->turn;
+    uint32_t        first = lki_leaf_of_turn(parallel, turn->leaf), count = 1;
+    while (turn->leaf + count < lki_turns(parallel) &&
+           lki_leaf_of_turn(parallel, turn->leaf + count) == first + count)
+        count++;
+    turn->together = lki_joint_count(first, count, parallel->joint);
 }
 
 /* ---- Gradients --------------------------------------------------------------------------- */
@@ -146,7 +177,7 @@ static bool announce(lk_parallel *parallel, uint32_t index, uint32_t term)
     clear_raw(parallel, index, term);
     if (parallel->effects.watches && computes(parallel))
         keep(parallel, lki_features_term_ready(parallel, index, term));
-    if (turn->kind == LKI_TURN_OWN && ++turn->announced[term] == turn->together &&
+    if (turn->kind == LKI_TURN_OWN && ++turn->announced[term] == turn->gradients &&
         !failed(parallel))
         keep(parallel, parallel->ops->term_ready(parallel, term));
     return true;
@@ -182,7 +213,7 @@ void lk_parallel_read(lk_parallel *parallel, uint32_t term)
     if (!parallel->gathers)
         return;
     for (uint32_t t = 0; parallel->turn.running && t < term && lki_units_passed(parallel, t); t++)
-        for (uint32_t i = 0; i < parallel->turn.together; i++)
+        for (uint32_t i = 0; i < parallel->turn.gradients; i++)
             (void)announce(parallel, i, parallel->layout->named[t]);
     keep(parallel, lki_units_read(parallel, term));
     if (failed(parallel))
@@ -255,7 +286,8 @@ void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term
 static void end_leaf(lk_parallel *parallel)
 {
     lki_turn_state *turn = &parallel->turn;
-    bool            last = turn->leaf + 1 == lki_turns(parallel);
+    uint32_t        next = turn->leaf + (parallel->lock_step ? 1 : turn->together);
+    bool            last = next == lki_turns(parallel);
     turn->micro          = 0;
     if (last && lki_features_are_moot(parallel, true)) {
         keep(parallel, lki_features_drop(parallel));
@@ -270,7 +302,7 @@ static void end_turn(lk_parallel *parallel)
     lki_turn_state *turn = &parallel->turn;
     bool            own  = computes(parallel); /* false: there is no report */
     if (turn->micro + 1 == parallel->now.micros)
-        for (uint32_t i = 0; i < turn->together; i++)
+        for (uint32_t i = 0; i < turn->gradients; i++)
             lki_turn_end_terms(parallel, i);
     lki_turn_catch_up(parallel);
     turn->running = false;
@@ -302,16 +334,18 @@ static void begin_leaves(lk_parallel *parallel)
 {
     lki_turn_state *turn  = &parallel->turn;
     size_t          terms = parallel->layout->term_count;
-    memset(turn->ready, 0, turn->together * terms);
-    memset(turn->begun, !parallel->ops->raw, turn->together * terms);
+    if (parallel->joint > 1)
+        join_leaves(parallel);
+    memset(turn->ready, 0, turn->gradients * terms);
+    memset(turn->begun, !parallel->ops->raw, turn->gradients * terms);
     memset(turn->announced, 0, terms * sizeof *turn->announced);
     turn->finished_count = 0;
     turn->left_out       = false;
     keep(parallel, lki_features_begin_leaves(parallel));
-    for (uint32_t i = 0; i < turn->together && !failed(parallel); i++) {
+    for (uint32_t i = 0; i < turn->together; i++)
         lki_report_begin(parallel, i);
+    for (uint32_t i = 0; i < turn->gradients && !failed(parallel); i++)
         keep(parallel, parallel->ops->begin_leaf(parallel, turn->leaf + i, &turn->current[i]));
-    }
 }
 
 void lki_turn_begin(lk_parallel *parallel)
@@ -323,8 +357,7 @@ void lki_turn_begin(lk_parallel *parallel)
         lki_units_begin(parallel);
 }
 
-/* Ends the rank's own turn and adds its time to the report.  In lock step the time is added to the
- * first virtual worker's report. */
+/* Ends the rank's own turn and adds its time to the report of its first virtual worker. */
 static void end_own(lk_parallel *parallel)
 {
     lki_report *report = lki_report_of(parallel, lki_leaf_now(parallel, 0));

@@ -94,6 +94,7 @@ static lk_status audit_open(lk_parallel *parallel, const lk_parallel_options *op
     /* repeats an interrupted step, because salvage() does not find results of audits */
     parallel->effects.restarts = true;
     parallel->effects.watches  = true;
+    parallel->effects.single   = true;
     return LK_OK;
 }
 

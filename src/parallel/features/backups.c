@@ -62,8 +62,9 @@ static lk_status backups_open(lk_parallel *parallel, const lk_parallel_options *
         return lk_fail(LK_EUNSUPPORTED, "backups are not for %s: leave one of the two out", why);
     LK_TRY(LKI_NEW(&self, 1, "backup workers"));
     *out                 = self;
-    self->count          = options->backups;
+    self->count                  = options->backups;
     parallel->effects.holds_back = true;
+    parallel->effects.single     = true;
     return LK_OK;
 }
 

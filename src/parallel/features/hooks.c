@@ -26,6 +26,7 @@ static lk_status hooks_open(lk_parallel *parallel, const lk_parallel_options *op
     self->hook                = options->hook;
     self->context             = options->hook_context;
     parallel->effects.watches = true;
+    parallel->effects.single  = true;
     return LK_OK;
 }
 

@@ -79,6 +79,7 @@ static lk_status noise_open(lk_parallel *parallel, const lk_parallel_options *op
     if (self->decay > 0) {
         self->squares_at          = lki_report_reserve(parallel, sizeof(double));
         parallel->effects.watches = true;
+        parallel->effects.single  = true;
     }
     return LK_OK;
 }

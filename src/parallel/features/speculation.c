@@ -121,6 +121,7 @@ static lk_status speculation_open(lk_parallel *parallel, const lk_parallel_optio
     *out                     = self;
     bool full                = options->survives || parallel->leaves < 2 * parallel->ranks;
     parallel->effects.lends  = true;
+    parallel->effects.single = true;
     parallel->effects.spares = full ? 1 : 0;
     return LK_OK;
 }

@@ -38,7 +38,8 @@ static lk_status unused_open(lk_parallel *parallel, const lk_parallel_options *o
                                         "take LK_UNUSED_ZERO, or leave out survives");
     LK_TRY(LKI_NEW(&self, 1, "used parameters"));
     *out          = self;
-    self->unused  = options->unused;
+    self->unused             = options->unused;
+    parallel->effects.single = true;
     self->bits_at = lki_report_reserve(parallel, (parallel->layout->param_count + WORD - 1) / WORD *
                                                      sizeof(uint64_t));
     return LK_OK;

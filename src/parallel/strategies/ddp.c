@@ -221,9 +221,11 @@ static lk_status ddp_begin_leaf(lk_parallel *parallel, uint32_t n, lki_gradients
     lki_ddp *self = lki_ddp_of(parallel);
     if (!self->begun)
         lki_ddp_begin_step(parallel, self);
+    uint32_t count  = parallel->lock_step ? 1 : parallel->turn.together;
     uint32_t buffer = parallel->lock_step
                           ? n
-                          : lki_counter_push(&self->counter, lki_leaf_of_turn(parallel, n));
+                          : lki_counter_push_node(&self->counter, lki_leaf_of_turn(parallel, n),
+                                                  count);
     lki_ddp_change(parallel, self, buffer);
     *out = lki_ddp_gradients(parallel, lki_ddp_buffer(parallel, buffer));
     lki_clear(parallel, out->states, parallel->width - parallel->layout->grad_elements);
@@ -231,7 +233,7 @@ static lk_status ddp_begin_leaf(lk_parallel *parallel, uint32_t n, lki_gradients
         self->last_leaf = true;
         return LK_OK;
     }
-    self->last_leaf   = n + 1 == lki_turns(parallel);
+    self->last_leaf   = n + count == lki_turns(parallel);
     self->last        = buffer;
     self->merge_count = 0;
     if (self->last_leaf)

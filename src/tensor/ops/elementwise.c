@@ -1,5 +1,8 @@
 /* elementwise.c -- sums, activations and dropout, divided into spans of LKI_GRAIN elements. */
+#include <string.h>
+
 #include "base/memory.h"
+#include "device/reduce.h"
 #include "tensor/exec.h"
 #include "tensor/isa/kernels.h"
 
@@ -148,6 +151,63 @@ void lki_bias_backward(lk_exec *exec, lk_dtype type, lki_activation act, size_t 
         .each    = lki_max(64, lki_round_up((n + tasks - 1) / tasks, 128)),
     };
     lki_exec_run(exec, (n + b.each - 1) / b.each, bias_task, &b);
+}
+
+typedef struct {
+    const bias_columns *columns;
+    const lki_parts    *parts;
+    lk_exec            *exec;
+} bias_parts;
+
+/* Computes the columns of a task, part after part, and merges their sums like a binary counter. */
+static void bias_parts_task(void *context, size_t index, uint32_t thread)
+{
+    const bias_parts       *b     = context;
+    const lki_bias_columns *all   = &b->columns->all;
+    size_t                  first = index * b->columns->each, bytes = lk_dtype_bytes(all->type);
+    size_t                  n     = lki_min(b->columns->each, all->columns - first);
+    size_t                  begin = 0, depth = 0;
+    float                  *sums = lki_exec_private(b->exec, thread);
+
+    for (uint32_t i = 0; i < b->parts->count; begin = b->parts->ends[i++]) {
+        lki_bias_columns t  = *all;
+        size_t           at = (begin * t.stride + first) * bytes;
+        t.m                 = b->parts->ends[i] - begin;
+        t.columns           = n;
+        t.dy                = (const char *)t.dy + at;
+        t.db                = sums + depth++ * n;
+        if (t.act != LKI_ACT_NONE) {
+            t.x  = (const char *)t.x + at;
+            t.dz = (char *)t.dz + at;
+        }
+        memset(t.db, 0, n * sizeof *t.db);
+        b->columns->kernels->bias_backward(&t);
+        for (uint32_t pairs = i; (pairs & 1) != 0; pairs >>= 1, depth--)
+            lki_merge_f32(LK_F32, n, sums + (depth - 2) * n, sums + (depth - 1) * n);
+    }
+    memcpy(all->db + first, sums, n * sizeof *sums);
+}
+
+void lki_bias_backward_parts(lk_exec *exec, lk_dtype type, lki_activation act, size_t n,
+                             const void *x, const void *dy, void *dz, float *db,
+                             const lki_parts *parts)
+{
+    const size_t most    = LKI_EXEC_PRIVATE / 8 / 128 * 128; /* sums of log2(64) + 1 parts fit */
+    size_t       tasks   = 2 * (size_t)lk_exec_threads(exec);
+    bias_columns columns = {
+        .kernels = lki_exec_kernels(exec)->elementwise,
+        .all     = { .type    = type,
+                     .act     = act,
+                     .columns = n,
+                     .stride  = n,
+                     .x       = x,
+                     .dy      = dy,
+                     .dz      = dz,
+                     .db      = db },
+        .each    = lki_min(most, lki_max(64, lki_round_up((n + tasks - 1) / tasks, 128))),
+    };
+    bias_parts b = { &columns, parts, exec };
+    lki_exec_run(exec, (n + columns.each - 1) / columns.each, bias_parts_task, &b);
 }
 
 static void dropout_task(void *context, size_t index, uint32_t thread)

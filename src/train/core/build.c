@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "base/memory.h"
+#include "parallel/turn.h"
 #include "train/core/feed.h"
 
 /* Computes the index of each block's first term.  Terms are ordered from the last block to the
@@ -66,10 +67,13 @@ lk_status lki_session_turns(lki_session *s)
     LK_TRY(LKI_NEW(&turn->grads, (size_t)turn->together * s->term_count, "gradient table"));
     LK_TRY(LKI_NEW(&turn->empty, (size_t)turn->together * s->term_count, "gradient table"));
     LK_TRY(LKI_NEW(&turn->state_sums, (size_t)turn->together * s->state_count + 1, "state table"));
+    uint32_t most = lki_joint_most(s->config), rows = most * s->config->micro_batch;
+    bool     joins = most > 1 && lk_model_sums_parts(s->model) && lki_turns_join(s->parallel, most);
+    LK_TRY(lki_joint_init(&turn->joint, lk_dataset_describe(s->dataset), joins ? most : 1,
+                          s->config->micro_batch));
     bool files = lki_in_files(s->config, LK_OFFLOADED_ACTIVATIONS);
-    return lk_engine_open_offloaded(&s->engine, s->model, s->exec, s->config->precision,
-                                    s->config->micro_batch, turn->together,
-                                    files ? s->config->offload : NULL);
+    return lk_engine_open_offloaded(&s->engine, s->model, s->exec, s->config->precision, rows,
+                                    turn->together, files ? s->config->offload : NULL);
 }
 
 lk_status lki_session_parallel(lki_session *s)
@@ -106,6 +110,7 @@ void lki_session_free(lki_session *s)
     lki_feed_close(s);
     lk_parallel_free(s->parallel);
     lk_engine_free(s->engine);
+    lki_joint_deinit(&s->turn.joint);
     lk_exec_free(s->exec);
     lk_model_free(s->model);
     lk_dataset_free(s->dataset);

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "lockstep/data.h"
 #include "train/config.h"
+#include "train/core/joint.h"
 #include "train/core/journal.h"
 #include "train/core/stopping.h"
 
@@ -46,6 +47,7 @@ typedef struct {
     uint64_t  count;       /* turns of the current step so far */
     uint64_t  version;     /* version of the parameters that the turn reads; 0: no packed weights */
     bool      dropped;     /* another rank has already computed this turn */
+    lki_joint joint;       /* the virtual workers of the turn, if they are computed at once */
 } lki_turn;
 
 typedef struct {

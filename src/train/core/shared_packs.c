@@ -20,12 +20,13 @@
 lk_status lki_pack_bytes(size_t *out, const lk_train_config *c, const lk_model *model,
                          const lk_exec *exec, bool gathers)
 {
-    uint64_t calls = c->global_batch / c->micro_batch;
+    uint32_t rows  = lki_joint_most(c) * c->micro_batch; /* of the engine */
+    uint64_t calls = c->global_batch / rows;
 
     *out = 0;
     if (gathers || c->host_memory > 0 || c->onednn != NULL || calls < 2 * (uint64_t)c->workers)
         return LK_OK;
-    return lki_engine_pack_bytes(out, model, exec, c->precision, c->micro_batch);
+    return lki_engine_pack_bytes(out, model, exec, c->precision, rows);
 }
 
 /* Returns the communicator's arena for packed weights; NULL if no arena of at least `bytes` bytes

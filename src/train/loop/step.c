@@ -99,6 +99,15 @@ static void begin_pass(lki_session *s, uint32_t c)
     pass->state_sums = sums;
 }
 
+/* Reports the virtual workers of a joint turn. */
+static void report_parts(lki_session *s)
+{
+    for (uint32_t i = 0; i < s->turn.joint.count; i++) {
+        const lki_pass_part *part = &s->turn.joint.parts[i];
+        lk_parallel_report(s->parallel, i, part->loss_sum, part->samples, part->count, part->hits);
+    }
+}
+
 /* Reports the counts of a micro-batch, and after the last micro-batch the loss. */
 static void report_pass(lki_session *s, uint32_t c)
 {
@@ -133,15 +142,40 @@ void lki_session_turn(lki_session *s)
         begin_pass(s, c);
     s->turn.dropped = false;
     lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
+    bool joint = s->turn.joint.count > 1;
+    if (joint)
+        lki_engine_divide(s->engine, s->turn.joint.parts, s->turn.joint.count);
     lk_engine_forward(s->engine, &walk, s->turn.passes, s->turn.together);
     lk_engine_backward(s->engine, &walk, s->turn.passes, s->turn.together);
+    if (joint) {
+        lki_engine_divide(s->engine, NULL, 0);
+        report_parts(s);
+        return;
+    }
     for (uint32_t c = 0; c < s->turn.together; c++)
         report_pass(s, c);
+}
+
+/* Loads the micro-batches of a joint turn into one batch. */
+static lk_status load_joint(lki_session *s, uint64_t step, const lk_parallel_turn *turn)
+{
+    lk_batch batch;
+    for (uint32_t i = 0; i < s->turn.joint.count; i++) {
+        LK_TRY(lki_feed_next(s, step, turn->virtual_worker + i, 0, &batch));
+        lki_joint_add(&s->turn.joint, &batch, i, &s->turn.batches[0]);
+    }
+    return LK_OK;
 }
 
 /* Loads the micro-batches of a turn. */
 static lk_status load_turn(lki_session *s, uint64_t step, const lk_parallel_turn *turn)
 {
+    lki_joint_begin(&s->turn.joint, s->turn.joint.most > 1 ? lki_turn_count(s->parallel) : 1);
+    if (s->turn.joint.count > 1) {
+        s->turn.version = step + 1;
+        s->turn.count++;
+        return load_joint(s, step, turn);
+    }
     for (uint32_t c = 0; c < s->turn.together; c++) {
         lk_batch *batch = &s->turn.batches[c];
         uint32_t  v     = turn->virtual_worker + c * s->stride;

@@ -1,0 +1,225 @@
+/* joint_test.c -- turns that compute a subtree of virtual workers at once.
+ *
+ * Goal:    weights and losses are those of turns of one virtual worker, for any number of ranks,
+ *          any limit of a turn, and shares that move.
+ * Method:  the caller sums the gradients of a turn by the tree.  Gradients are functions of step,
+ *          virtual worker and element, with a wide spread of exponents.
+ * Control: sums in ascending order must give other weights.
+ */
+#include "device/reduce.h"
+#include "parallel/crew_testing.h"
+#include "parallel/turn.h"
+
+enum { STEPS = 4, COUNT = 4100, PARAMS = 2 };
+
+static const lk_param params[PARAMS] = {
+    { .name = "w", .shape = { 2, { 41, 100 } }, .init = LK_INIT_UNIFORM, .scale = 0.1f },
+    { .name = "b", .shape = { 1, { 33 } }, .no_decay = true },
+};
+
+typedef struct {
+    lk_parallel_options options;
+    uint32_t            ranks, most; /* most: limit of a turn; 0: not joined */
+    bool                in_order;    /* sums in ascending order, the control */
+    lk_comm            *comms[LKT_RANKS_MAX];
+    char                hash[65];
+    double              loss;
+    uint32_t            turns; /* of rank 0 */
+} job;
+
+typedef struct {
+    job      *j;
+    uint32_t  rank;
+    lk_status status;
+} member;
+
+/* Computes the sum over virtual workers [first, first + count) of a term. */
+static void sum(const job *j, uint32_t step, uint32_t first, uint32_t count, uint32_t term,
+                size_t n, const float *value, float *out)
+{
+    float   *right = malloc(n * sizeof *right);
+    uint32_t left  = j->in_order ? count - 1 : lki_tree_left(count > 1 ? count : 2);
+    if (count == 1) {
+        for (size_t i = 0; i < n; i++)
+            out[i] = lkt_noise((uint32_t)i, step * 100 + term, first, 0) + 0.01f * value[i];
+    } else {
+        sum(j, step, first, left, term, n, value, out);
+        sum(j, step, first + left, count - left, term, n, value, right);
+        lki_merge_f32(LK_F32, n, out, right);
+    }
+    free(right);
+}
+
+static void turn(job *j, lk_parallel *p, uint32_t step, uint32_t first)
+{
+    uint32_t count = lki_turn_count(p);
+    for (uint32_t t = 0; t < PARAMS; t++) {
+        uint32_t param = PARAMS - 1 - t;
+        bool     empty;
+        float   *grad = lk_parallel_grad_new(p, 0, t, &empty);
+        sum(j, step, first, count, t, lk_shape_count(params[param].shape),
+            lk_parallel_param(p, param), grad);
+        lk_parallel_grad_ready(p, 0, t);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        lk_parallel_report(p, i, (double)lkt_noise(first + i, step, 9, 0), 3, 3, 1);
+}
+
+static lk_status train(member *m, lk_parallel **p)
+{
+    job                       *j = m->j;
+    lk_step_result             result;
+    lki_sha256                 hash;
+    static _Thread_local float values[COUNT];
+
+    LK_TRY(lk_parallel_open(p, j->comms[m->rank], params, PARAMS, &j->options));
+    if (j->most > 0)
+        assert_true(lki_turns_join(*p, j->most));
+    lki_sha256_begin(&hash);
+    for (uint32_t step = 0; step < STEPS; step++) {
+        lk_parallel_turn t;
+        LK_TRY(lk_parallel_begin(*p, step));
+        while (lk_parallel_next(*p, &t)) {
+            turn(j, *p, step, t.virtual_worker);
+            if (m->rank == 0)
+                j->turns++;
+        }
+        LK_TRY(lk_parallel_finish(*p, 0.01, &result));
+        lki_sha256_add(&hash, &result.loss, sizeof result.loss);
+        lki_sha256_add(&hash, &result.grad_norm, sizeof result.grad_norm);
+    }
+    for (uint32_t i = 0; i < PARAMS; i++) {
+        size_t count = lk_shape_count(params[i].shape);
+        LK_TRY(lk_parallel_fetch(*p, i, 0, 0, count, values));
+        lki_sha256_add(&hash, values, count * sizeof *values);
+    }
+    if (m->rank == 0)
+        lki_sha256_end(&hash, j->hash);
+    return lk_barrier(j->comms[m->rank]);
+}
+
+static void *member_main(void *argument)
+{
+    member      *m = argument;
+    lk_parallel *p = NULL;
+    m->status      = train(m, &p);
+    if (m->status != LK_OK) {
+        print_message("%s\n", lk_error_last()->message);
+        lk_comm_abort(m->j->comms[m->rank]);
+    }
+    lk_parallel_free(p);
+    return NULL;
+}
+
+static job run(const char *strategy, uint32_t leaves, uint32_t ranks, uint32_t most, bool moves,
+               bool in_order)
+{
+    job             j = { .ranks    = ranks,
+                          .most     = most,
+                          .in_order = in_order,
+                          .options  = { .struct_size        = sizeof(lk_parallel_options),
+                                        .strategy           = strategy,
+                                        .virtual_workers    = leaves,
+                                        .bucket_bytes       = 4000,
+                                        .first_bucket_bytes = 1000,
+                                        .optimizer      = { .kind = LK_ADAMW, .weight_decay = 0.1 },
+                                        .clip_norm      = 1,
+                                        .unused         = LK_UNUSED_ZERO,
+                                        .rebalance      = moves,
+                                        .rebalance_seed = moves ? 7 : 0,
+                                        .seed           = 5 } };
+    member          members[LKT_RANKS_MAX];
+    lk_comm_options patient = { .struct_size = sizeof(lk_comm_options),
+                                .timeout_ms  = WORLD_PATIENCE_MS };
+    assert_int_equal(lk_comm_open_threads(j.comms, ranks, &patient), LK_OK);
+    for (uint32_t r = 0; r < ranks; r++)
+        members[r] = (member){ &j, r, LK_OK };
+    lkt_run_ranks(member_main, members, sizeof *members, ranks);
+    for (uint32_t r = 0; r < ranks; r++) {
+        assert_int_equal(members[r].status, LK_OK);
+        lk_comm_free(j.comms[r]);
+    }
+    return j;
+}
+
+static void joint_turns_change_no_bit(void **state)
+{
+    static const uint32_t leaves[] = { 1, 2, 6, 8, 13, 16, 24 };
+    (void)state;
+    for (size_t l = 0; l < sizeof leaves / sizeof leaves[0]; l++) {
+        job plain = run("single", leaves[l], 1, 0, false, false);
+        for (uint32_t ranks = 1; ranks <= 4 && ranks <= leaves[l]; ranks++)
+            for (uint32_t most = 2; most <= 64; most *= most) {
+                bool odd = (ranks + most / 2) % 2 != 0;
+                job  j   = run(odd ? "zero1" : "ddp", leaves[l], ranks, most, false, false);
+                assert_string_equal(j.hash, plain.hash);
+                j = run(odd ? "ddp" : "zero1", leaves[l], ranks, most, true, false);
+                assert_string_equal(j.hash, plain.hash);
+            }
+    }
+}
+
+static void a_turn_covers_as_much_as_it_may(void **state)
+{
+    (void)state;
+    assert_int_equal(run("ddp", 8, 1, 64, false, false).turns, STEPS);
+    assert_int_equal(run("ddp", 8, 1, 2, false, false).turns, 4 * STEPS);
+    assert_int_equal(run("ddp", 8, 1, 0, false, false).turns, 8 * STEPS);
+    assert_int_equal(run("ddp", 13, 1, 8, false, false).turns, 3 * STEPS); /* 8, 4 and 1 */
+    assert_int_equal(run("ddp", 8, 2, 64, false, false).turns, STEPS);
+}
+
+static void sums_in_another_order_are_seen(void **state)
+{
+    job plain = run("single", 8, 1, 0, false, false);
+    job j     = run("ddp", 8, 1, 8, false, true);
+    (void)state;
+    assert_string_not_equal(j.hash, plain.hash);
+}
+
+static lk_status ignore_bucket(const lk_bucket *bucket, void *context)
+{
+    (void)context;
+    (void)bucket;
+    return LK_OK;
+}
+
+/* Tries options under which the gradients of single virtual workers are needed. */
+static void single_gradients_exclude_joint_turns(void **state)
+{
+    const lk_parallel_options plain = { .struct_size     = sizeof(lk_parallel_options),
+                                        .virtual_workers = 4,
+                                        .unused          = LK_UNUSED_ZERO };
+    lk_parallel_options       all[8];
+    lk_comm                  *comm[1];
+    lk_parallel              *p;
+    (void)state;
+    for (size_t i = 0; i < 8; i++)
+        all[i] = plain;
+    all[1].strategy    = "zero2";
+    all[2].strategy    = "single";
+    all[3].hook        = ignore_bucket;
+    all[4].noise_decay = 0.9;
+    all[5].micro_count = 2;
+    all[6].comm_dtype  = LK_BF16;
+    all[7].duplicate   = true;
+    assert_int_equal(lk_comm_open_threads(comm, 1, NULL), LK_OK);
+    for (size_t i = 0; i < 8; i++) {
+        assert_int_equal(lk_parallel_open(&p, comm[0], params, PARAMS, &all[i]), LK_OK);
+        if (lki_turns_join(p, 4) != (i == 0))
+            fail_msg("options %zu", i);
+        lk_parallel_free(p);
+    }
+    lk_comm_free(comm[0]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(joint_turns_change_no_bit),
+        cmocka_unit_test(a_turn_covers_as_much_as_it_may),
+        cmocka_unit_test(sums_in_another_order_are_seen),
+        cmocka_unit_test(single_gradients_exclude_joint_turns),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

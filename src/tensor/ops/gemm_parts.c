@@ -1,0 +1,186 @@
+/* gemm_parts.c -- the sum of the products of parts of k, by a tree.
+ *
+ * What:   c is the sum of count products, each over its own part of k.  Every product is the chain
+ *         that lki_gemm() computes for that part alone, from 0.  The products are added by the
+ *         canonical tree: neighbours first, then pairs of neighbours.
+ * How:    A thread takes a tile of c and computes the parts one after another.  It merges them like
+ *         a binary counter, in its buffer, so that the products are never stored in memory.
+ * Cost:   as one product over the whole of k, and count - 1 additions for each element of c, which
+ *         are in the second-level cache.
+ */
+#include <string.h>
+
+#include "base/memory.h"
+#include "tensor/exec.h"
+#include "tensor/isa/kernels.h"
+#include "tensor/ops.h"
+
+enum {
+    ROWS    = 56,  /* rows of a tile: 4 micro-panels of 14 */
+    COLUMNS = 128, /* columns of a tile; a slot of 56 x 128 floats has 28 KiB */
+    SLOTS   = 7,   /* sums that wait for their neighbours, and the newest: log2(64) + 1 */
+};
+_Static_assert(1 << (SLOTS - 1) == LKI_PARTS_MAX, "the counter has a slot for each level");
+
+/* The offsets in a thread's buffer: packed a, packed b, and the slots. */
+enum {
+    B_AT     = (ROWS + LKI_GEMM_ROWS_MAX) * LKI_GEMM_K,
+    SLOTS_AT = B_AT + LKI_GEMM_K * (COLUMNS + 64),
+};
+_Static_assert(SLOTS_AT + SLOTS * ROWS * COLUMNS <= LKI_EXEC_PRIVATE, "a thread's buffer is full");
+
+typedef struct {
+    const lki_gemm_args           *args;
+    const lki_parts               *parts;
+    const lki_gemm_kernels        *kernels;
+    const lki_elementwise_kernels *elementwise;
+    lk_exec                       *exec;
+    size_t bytes, pair; /* bytes of an operand's element; elements per word */
+    size_t lda, ldb, ldc, down, across;
+} product;
+
+/* A tile of c. */
+typedef struct {
+    size_t row, rows, column, columns;
+} tile;
+
+static size_t divide_up(size_t a, size_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static const void *at(const void *base, size_t row, size_t stride, size_t column, size_t bytes)
+{
+    return (const char *)base + (row * stride + column) * bytes;
+}
+
+/* Packs elements k0 .. k0 + k of the tile's operands, and points the block to them. */
+static void pack(const product *p, const tile *t, size_t k0, size_t k, lki_gemm_block *block,
+                 float *room)
+{
+    const lki_gemm_args *g     = p->args;
+    size_t               width = p->kernels->columns;
+
+    block->k = divide_up(k, p->pair);
+    p->kernels->pack_a(g->transpose_a, t->rows, k,
+                       g->transpose_a ? at(g->a, k0, p->lda, t->row, p->bytes)
+                                      : at(g->a, t->row, p->lda, k0, p->bytes),
+                       p->lda, room);
+    for (size_t j = 0; j < t->columns; j += width)
+        p->kernels->pack_b(g->transpose_b, lki_min(width, t->columns - j), k,
+                           g->transpose_b ? at(g->b, t->column + j, p->ldb, k0, p->bytes)
+                                          : at(g->b, k0, p->ldb, t->column + j, p->bytes),
+                           p->ldb, room + B_AT + j * block->k);
+    block->a       = room;
+    block->b       = room + B_AT;
+    block->b_panel = block->k * width;
+}
+
+/* Computes the tile's product over elements [begin, end) of k, and adds `left`, unless it is
+ * NULL. */
+static void multiply(const product *p, const tile *t, size_t begin, size_t end, float *room,
+                     const float *left, float *to)
+{
+    lki_gemm_block block = { .m        = t->rows,
+                             .n        = t->columns,
+                             .k_stride = 1,
+                             .packed   = true,
+                             .b_row    = p->kernels->columns,
+                             .c        = to,
+                             .ldc      = t->columns };
+    size_t         most = LKI_GEMM_K * p->pair, k0 = begin;
+    do { /* runs at least once, because the product must be written even if the part is empty */
+        size_t k        = lki_min(most, end - k0);
+        block.from_zero = k0 == begin;
+        block.residual  = k0 + k == end ? left : NULL;
+        pack(p, t, k0, k, &block, room);
+        p->kernels->block(&block);
+        k0 += k;
+    } while (k0 < end);
+}
+
+static float *place_of(const product *p, const tile *t, size_t row)
+{
+    return (float *)p->args->c + (t->row + row) * p->ldc + t->column;
+}
+
+/* Adds the last two sums of the tree into c. */
+static void add_to_result(const product *p, const tile *t, const float *left, const float *right)
+{
+    for (size_t i = 0; i < t->rows; i++)
+        p->elementwise->add(LK_F32, t->columns, left + i * t->columns, right + i * t->columns,
+                            place_of(p, t, i));
+}
+
+/* Merges the sums of part `i` and of earlier parts.  `slots` are in order; those from `depth` on
+ * are free.  The micro-kernel may already have added the part's neighbour. */
+static size_t merge(const product *p, const tile *t, uint32_t i, float **slots, size_t depth,
+                    bool added)
+{
+    bool last = i + 1 == p->parts->count;
+    for (uint32_t pairs = added ? i >> 1 : i; (pairs & 1) != 0; pairs >>= 1, depth--)
+        if (last && depth == 2) {
+            add_to_result(p, t, slots[0], slots[1]);
+            return 0;
+        } else {
+            p->elementwise->add(LK_F32, t->rows * t->columns, slots[depth - 2], slots[depth - 1],
+                                slots[depth - 2]);
+        }
+    return depth;
+}
+
+static void tile_task(void *context, size_t index, uint32_t thread)
+{
+    const product *p     = context;
+    tile           t     = { .row = index % p->down * ROWS, .column = index / p->down * COLUMNS };
+    float         *room  = lki_exec_private(p->exec, thread), *slots[SLOTS];
+    size_t         begin = 0, depth = 0;
+
+    t.rows    = lki_min(ROWS, p->args->m - t.row);
+    t.columns = lki_min(COLUMNS, p->args->n - t.column);
+    for (size_t i = 0; i < SLOTS; i++)
+        slots[i] = room + SLOTS_AT + i * ROWS * COLUMNS;
+    for (uint32_t i = 0; i < p->parts->count; begin = p->parts->ends[i++]) {
+        bool add = i % 2 != 0 && p->pair == 1; /* kernels of bf16 add only rounded results */
+        multiply(p, &t, begin, p->parts->ends[i], room, add ? slots[depth - 1] : NULL,
+                 slots[depth]);
+        if (add) {
+            float *sum       = slots[depth];
+            slots[depth]     = slots[depth - 1];
+            slots[depth - 1] = sum;
+        } else {
+            depth++;
+        }
+        depth = merge(p, &t, i, slots, depth, add);
+    }
+    for (size_t i = 0; depth > 0 && i < t.rows; i++)
+        memcpy(place_of(p, &t, i), slots[0] + i * t.columns, t.columns * sizeof *slots[0]);
+}
+
+void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *parts)
+{
+    bool               brain = args->operands == LK_BF16;
+    const lki_kernels *all   = lki_exec_kernels(exec);
+    product            p     = {
+                       .args        = args,
+                       .parts       = parts,
+                       .kernels     = brain ? all->bf16->gemm : all->gemm,
+                       .elementwise = all->elementwise,
+                       .exec        = exec,
+                       .bytes       = brain ? 2 : 4,
+                       .pair        = brain ? 2 : 1,
+                       .lda         = args->lda != 0      ? args->lda
+                                      : args->transpose_a ? args->m
+                                                          : args->k,
+                       .ldb         = args->ldb != 0      ? args->ldb
+                                      : args->transpose_b ? args->k
+                                                          : args->n,
+                       .ldc         = args->ldc != 0 ? args->ldc : args->n,
+                       .down        = divide_up(args->m, ROWS),
+                       .across      = divide_up(args->n, COLUMNS),
+    };
+    LK_ASSERT(!args->accumulate && args->result != LK_BF16 && !args->wide_b);
+    LK_ASSERT(parts->count <= LKI_PARTS_MAX && (parts->count & (parts->count - 1)) == 0);
+    LK_ASSERT(parts->ends[parts->count - 1] == args->k);
+    lki_exec_run(exec, p.down * p.across, tile_task, &p);
+}

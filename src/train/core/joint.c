@@ -1,0 +1,90 @@
+/* joint.c -- joint turns: several virtual workers whose samples are computed at once.
+ *
+ * Forward, and the gradients of activations, have no sum over samples.  So a rank computes the
+ * samples of a whole subtree of virtual workers in one pass, with the same bits.  The gradients of
+ * parameters are computed for each virtual worker and merged by the tree while they are in cache
+ * (tensor/ops/gemm_parts.c).  Only the sum of the subtree is written to memory.
+ *
+ * The loader lends one micro-batch at a time, so micro-batches are copied one after another.
+ */
+#include "train/core/joint.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "train/config.h"
+
+enum {
+    ROWS_MOST = 512, /* samples of a turn: with more, products are no faster */
+};
+
+uint32_t lki_joint_most(const lk_train_config *c)
+{
+    const char *name   = lk_strategy_name(c->strategy);
+    bool        ranges = name == NULL || strcmp(name, "ddp") == 0 || strcmp(name, "zero1") == 0;
+    bool        single = lki_duplicates(c) || c->elastic.backup_workers > 0 || c->audit > 0 ||
+                  c->noise_decay > 0 || c->hook != NULL || c->elastic.survives;
+    bool     rounds = c->comm_dtype != 0 && c->comm_dtype != LK_F32;
+    uint32_t most   = 1;
+    if (!ranges || single || rounds || strcmp(c->model, "mlp") != 0 || c->onednn != NULL ||
+        c->host_memory > 0 || lki_in_files(c, LK_OFFLOADED_ACTIVATIONS) ||
+        c->global_batch != c->virtual_workers * c->micro_batch)
+        return 1;
+    while (2 * most <= LKI_PASS_PARTS_MAX && 2 * most <= c->virtual_workers &&
+           2 * most * c->micro_batch <= ROWS_MOST)
+        most *= 2;
+    return most;
+}
+
+lk_status lki_joint_init(lki_joint *joint, const lk_dataset_info *data, uint32_t most,
+                         uint32_t micro_batch)
+{
+    size_t samples = (size_t)most * micro_batch;
+
+    joint->most    = most;
+    joint->count   = 1;
+    joint->x_bytes = lk_shape_count(data->x) * (data->tokens ? sizeof(int32_t) : sizeof(float));
+    joint->y_count = data->tokens ? lk_shape_count(data->x) : 1;
+    if (most == 1)
+        return LK_OK;
+    LK_TRY(lki_alloc_array((void **)&joint->x, samples, joint->x_bytes, "samples of a turn"));
+    LK_TRY(LKI_NEW(&joint->y, samples * joint->y_count, "targets of a turn"));
+    return LKI_NEW(&joint->weights, samples * joint->y_count, "weights of a turn");
+}
+
+void lki_joint_deinit(lki_joint *joint)
+{
+    lki_free(joint->x);
+    lki_free(joint->y);
+    lki_free(joint->weights);
+}
+
+void lki_joint_begin(lki_joint *joint, uint32_t count)
+{
+    LK_ASSERT(count <= joint->most);
+    joint->count = count;
+    memset(joint->parts, 0, sizeof joint->parts);
+}
+
+void lki_joint_add(lki_joint *joint, const lk_batch *batch, uint32_t index, lk_batch *all)
+{
+    size_t first = index == 0 ? 0 : all->samples, rows = joint->y_count;
+
+    if (index == 0) {
+        *all         = *batch;
+        all->x       = joint->x;
+        all->y       = joint->y;
+        all->weights = NULL;
+    }
+    joint->parts[index].samples = batch->samples;
+    all->samples                = (uint32_t)first + batch->samples;
+    if (batch->samples == 0)
+        return;
+    memcpy(joint->x + first * joint->x_bytes, batch->x, batch->samples * joint->x_bytes);
+    memcpy(joint->y + first * rows, batch->y, batch->samples * rows * sizeof *joint->y);
+    if (batch->weights == NULL)
+        return;
+    all->weights = joint->weights;
+    memcpy(joint->weights + first * rows, batch->weights,
+           batch->samples * rows * sizeof *joint->weights);
+}
