@@ -85,8 +85,8 @@ typedef struct lki_tar {
 typedef struct {
     const char    *name;    /* name and content are valid until the next call */
     size_t         start;   /* offset of the member's first header; a walk can begin there */
-    size_t         offset;  /* of its content */
-    const uint8_t *content; /* `bytes` of it */
+    size_t         offset;  /* offset of the content */
+    const uint8_t *content; /* `bytes` bytes */
     size_t         bytes;
 } lki_tar_member;
 

@@ -14,7 +14,7 @@
  * its contents.  Batches are filled concurrently, and are passed to the consumer in order.  Their
  * contents depend only on the step (order.c), so the threads' timing and number can delay the
  * consumer but never change its data.  All memory is allocated when the loader is opened.  The
- * threads block signals, which belong to the program's own threads.
+ * threads block all signals, so that only the program's own threads receive them.
  */
 #include "data/source.h"
 
@@ -69,7 +69,7 @@ struct lk_loader {
     pthread_cond_t  more, room;
     uint64_t        claimed, freed, taken;
     bool            finished, stop;
-    uint32_t        begun; /* number of begun threads */
+    uint32_t        begun; /* number of threads that have been started */
     lki_trace      *trace; /* trace of the threads' work; NULL: none */
     uint32_t        first_track;
 };

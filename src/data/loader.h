@@ -5,9 +5,9 @@
 #include "base/trace.h"
 #include "lockstep/data.h"
 
-/* Records every micro-batch begun from now on as a span (LKI_SPAN_LOAD), in the track of the thread
- * that prepares the micro-batch.  The threads use the tracks of `trace` from `first` on.  NULL
- * stops recording. */
+/* Records every micro-batch begun from now on as a trace interval (LKI_SPAN_LOAD), in the track of
+ * the thread that prepares the micro-batch.  The threads use the tracks of `trace` from `first` on.
+ * NULL stops recording. */
 void lki_loader_trace(lk_loader *loader, lki_trace *trace, uint32_t first);
 
 /* Returns the bytes of all micro-batches of a loader with these options, for samples of `sample`

@@ -1,7 +1,7 @@
-/* sampler.c -- orders: map a step and a slot of its batch to a sample.
+/* sampler.c -- orders: map a step and a batch slot to a sample.
  *
- * An order has two parts: the sample at each position of an epoch, and the positions of each slot.
- * Lockstep's own orders assign positions to slots consecutively, so virtual worker v has
+ * An order has two parts: the sample at each position of an epoch, and the positions of each batch
+ * slot.  Lockstep's own orders assign positions to slots consecutively, so virtual worker v has
  * consecutive positions.  PyTorch's DistributedSampler assigns positions to its replicas in turn,
  * and DataLoader cuts each replica's positions into batches.  With one replica per virtual worker,
  * slot (v, k) of a step that begins at position `first` has position first + k V + v.  So rank r in

@@ -1,10 +1,10 @@
 /* sampler_test.c -- tests the orders of an epoch: PyTorch's, the weighted order, and the order of
  * the files.
  *
- * Goal:   each slot of each step has the sample that PyTorch's DistributedSampler and DataLoader
- *         assign to its ranks; frequencies match weights; a loader that starts at any step delivers
- *         what a loader from step 0 delivers.  Remark 4 of Goyal et al. (2017): an epoch has one
- *         order, divided among all workers.
+ * Goal:   each batch slot of each step has the sample that PyTorch's DistributedSampler and
+ *         DataLoader assign to its ranks; frequencies match weights; a loader that starts at a
+ *         later step delivers the samples that a loader from step 0 delivers there.  Remark 4 of
+ *         Goyal et al. (2017): an epoch has one order, divided among all workers.
  * Method: data whose samples contain their own number; comparison with lists printed by PyTorch
  *         2.15; counts of samples.
  */
@@ -215,7 +215,7 @@ static void the_sequential_order_is_that_of_the_files(void **state)
 
 enum { REMARK_N = 64, REMARK_V = 4, REMARK_B = 2, REMARK_STEPS = REMARK_N / (REMARK_V * REMARK_B) };
 
-/* The sample in each slot of each step, for two epochs. */
+/* The sample in each batch slot of each step, for two epochs. */
 typedef struct {
     uint64_t of[2][REMARK_N]; /* [epoch][position] */
 } division;

@@ -17,8 +17,8 @@ enum { BATCH = 4, SAMPLES = 10, SIDE = 8, VALUES = SIDE * SIDE * 3 };
 static lkt_file archive;
 static size_t   ends[SAMPLES]; /* where each sample ends */
 
-/* Creates an archive.  In some samples the class comes first, in others the image.  Some have other
- * members, too. */
+/* Creates an archive.  In some samples the class comes first, in others the image.  Some samples
+ * also have other members. */
 static void make_archive(uint32_t first, uint32_t count)
 {
     archive.count = 0;

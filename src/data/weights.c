@@ -171,8 +171,9 @@ lk_status lki_weights_open(lk_dataset *dataset, const char *spec)
 }
 
 /* Draws a sample.  The permutation of order.c uses the same purpose.  In the last word of the
- * permutation's counter, the bits above the round hold half the width of a sample number (at least
- * 1).  Here these bits are 0.  So the two never use the same random numbers. */
+ * permutation's counter, the bits above the number of the Feistel round hold half the width of a
+ * sample number (at least 1).  Here these bits are 0.  So drawing and the permutation never use the
+ * same random numbers. */
 uint64_t lki_weighted_at(const lk_dataset *dataset, uint64_t seed, uint64_t epoch,
                          uint64_t position)
 {

@@ -48,8 +48,8 @@ static lk_value dropout(gpt *g, lk_value x)
 }
 
 /* Ends a residual branch: x + dropout(h w + b).  Without dropout the matrix product adds x itself.
- * With dropout the branch is the first operand of the sum, which may overwrite it because no other
- * block reads it. */
+ * With dropout the branch is the first operand of the sum.  The sum may overwrite the branch,
+ * because no other block reads the branch. */
 static lk_value end_branch(gpt *g, lki_name name, lk_value h, lk_value x)
 {
     lk_linear_options options = linear_options(g->width, NULL, g->residual_deviation);

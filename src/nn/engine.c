@@ -318,8 +318,9 @@ static void run_row(const lk_engine *engine, const lki_block_entry *entry,
     (call->grads != NULL ? of->backward_row : of->forward_row)(&wide.call, row);
 }
 
-/* Prepares gradients whose memory is undefined.  Block types that support it are told to overwrite
- * them instead of adding.  For other types, and if there is no call, the gradients are zeroed. */
+/* Prepares gradients whose memory is undefined.  Block types that support overwriting are asked to
+ * overwrite the gradients instead of adding to them.  For other types, and if there is no call, the
+ * gradients are zeroed. */
 static void begin_grads(const lk_engine *engine, const lk_pass *pass, uint32_t b,
                         lk_block_call *call)
 {

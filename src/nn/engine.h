@@ -12,7 +12,7 @@ struct lk_engine {
     const lk_model *model; /* borrowed */
     lk_exec        *exec;  /* borrowed */
     uint32_t        micro_batch, contexts;
-    uint32_t        positions; /* the first dimension of all values; 0: values differ */
+    uint32_t        positions; /* first dimension of all values; 0: values differ in it */
     lki_layout      layout;
     unsigned char  *memory;      /* contexts x layout.context_bytes */
     lki_spill       spill; /* values that are stored in a file */
@@ -25,7 +25,7 @@ struct lk_engine {
     uint32_t       *first_terms;
     lki_statistics  statistics;
     lki_packs       packs;
-    /* virtual workers whose samples the pass has; count 0: one */
+    /* the virtual workers whose samples a pass has; part_count 0: a single one */
     lki_pass_part *parts;
     uint32_t       part_count, part_ends[LKI_PASS_PARTS_MAX];
 };

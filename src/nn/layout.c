@@ -19,8 +19,9 @@
  * overwrites the logits if the loss block is their only reader.  A value that depends on no
  * parameter, such as the model's input, has no gradient.
  *
- * Placement: slots are placed from large to small, each at the lowest offset where it overlaps no
- * placed slot that is in use at the same time (greedy by size; Pisarchyk and Lee 2020).
+ * Placement: the memory of gradients (lki_grad_slot) is placed from large to small slots, each at
+ * the lowest offset where it overlaps no placed slot that is in use at the same time (greedy by
+ * size; Pisarchyk and Lee 2020).
  *
  * Cost: quadratic in the number of blocks, once.
  */
@@ -262,8 +263,8 @@ static void plan_loss_gradient(lki_layout *layout, const lk_model *model, uint32
         input->slot = new_slot(layout, input->value_bytes, b);
 }
 
-/* Returns true if block `b` may write dx[i] over its dy.  A block that works in place may do so for
- * its first input, and a block that adds its second input to the result for its second. */
+/* Returns true if block `b` may write dx[i] over its dy.  A block that works in place may write
+ * dx[0] there.  A block that adds its second input to the result may write dx[1] there. */
 static bool may_reuse_dy(const lki_layout *layout, const lki_block_entry *entry, uint32_t b,
                          uint32_t i)
 {

@@ -30,7 +30,7 @@ typedef struct {
     bool     again; /* the block runs forward again, before its segment's backward pass */
     bool     wanted;             /* this block or an earlier one has parameters */
     bool     grad_in_value;      /* the loss block writes y's gradient over y */
-    uint32_t slot; /* slot of y's gradient, or LKI_NO_SLOT; not used with grad_in_value */
+    uint32_t slot; /* lki_grad_slot of y's gradient, or LKI_NO_SLOT; unused with grad_in_value */
     bool     dx[LK_BLOCK_INPUTS_MAX], add[LK_BLOCK_INPUTS_MAX];
 } lki_place;
 

@@ -112,7 +112,7 @@ static void poison_but(poisoner *p, uint32_t done)
     free(live);
 }
 
-/* Called before the backward pass of block b, when that of block b + 1 is complete. */
+/* Called before the backward pass of block b, when the backward pass of block b + 1 is complete. */
 static void poison_before_backward(void *user, uint32_t block)
 {
     poison_scratch(user, block);

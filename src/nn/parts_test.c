@@ -1,5 +1,5 @@
-/* parts_test.c -- a pass with the samples of several virtual workers equals their passes alone,
- * with gradients added by the tree. */
+/* parts_test.c -- a pass with the samples of several virtual workers has the results of one pass
+ * per virtual worker, with gradients added by the tree. */
 #include "nn/nets_testing.h"
 
 enum { PARTS = 4, WIDE = 6, CLASSES = 5, ALL = 9 };
@@ -26,7 +26,7 @@ static void add(float *left, const float *right, size_t n)
         left[i] = left[i] + right[i];
 }
 
-/* Runs the parts as separate contexts, and sums their gradients in those of context 0. */
+/* Runs the parts as separate contexts, and sums their gradients in the memory of context 0. */
 static void run_alone(net *n, const void *x, size_t x_bytes, const int32_t *y, lk_pass *passes)
 {
     lk_walk  walk  = net_walk(n, true);

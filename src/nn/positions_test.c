@@ -4,8 +4,8 @@
  *         logits and every gradient.  The gradients of the remaining positions are zero.  This
  *         holds in every precision, with activation checkpointing and with chunks of logits.
  * Method: both models are run with equal parameters, as far as the shorter model has them.  Passes
- *         of full length before the short pass leave old values in the memory that it must not
- *         read.
+ *         of full length before the short pass leave old values in memory that the short pass must
+ *         not read.
  */
 #include "nn/nets_testing.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/store.h"
 
-/* The number of values in memory at the same time.  The others are in the file. */
+/* The number of values in memory at the same time.  All other values are in the file. */
 enum { LKI_SPILL_RING = 3 };
 
 typedef struct {

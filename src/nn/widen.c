@@ -2,8 +2,8 @@
  *
  * A value that is stored as bf16 or fp16 is exact in FP32.  So a block that only supports FP32
  * computes on copies, and its output is rounded once, to nearest even.  Storage is narrow, but
- * arithmetic is FP32.  To add to a gradient, it is widened, the sum is computed, and the sum is
- * rounded.
+ * arithmetic is FP32.  To add to a narrow gradient, the engine widens it, computes the sum, and
+ * rounds the sum.
  *
  * A block that accepts bf16 uses the values directly.  Only the model's input, which is always
  * FP32, is rounded for it.

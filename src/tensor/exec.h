@@ -36,7 +36,8 @@ lki_track *lki_exec_track(const lk_exec *exec); /* track 0, or NULL */
 /* Runs tasks like lk_parallel_for(), and passes the thread's number to each. */
 void lki_exec_run(lk_exec *exec, size_t count, lki_task task, void *context);
 
-/* Elements per task: with fewer, starting a task costs more than cheap work on them. */
+/* The number of elements per task.  With fewer elements, starting a task would cost more than cheap
+ * work on them. */
 enum { LKI_GRAIN = 16384 };
 
 #endif

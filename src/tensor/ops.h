@@ -24,9 +24,9 @@ typedef enum { LKI_ACT_NONE = 0, LKI_ACT_RELU, LKI_ACT_GELU_TANH, LKI_ACT_GELU_E
  * strides in elements; 0 = dense. c must not overlap a or b.
  *
  * Operands are F32 or BF16.  In F32 a step of the chain is one fma.  In BF16 a step uses two values
- * of k: sum = fma(a1, b1, sum), then sum = fma(a0, b0, sum).  Subnormal operands and results are
- * then zeros, and an odd last value is paired with +0.  With `wide_b`, b is stored as F32
- * (weights), and its values are rounded to BF16, to nearest even, as they are read.
+ * of k: sum = fma(a1, b1, sum), then sum = fma(a0, b0, sum).  In BF16 subnormal operands and
+ * results are replaced by zeros, and an odd last value is paired with +0.  With `wide_b`, b is
+ * stored as F32 (weights), and its values are rounded to BF16, to nearest even, as they are read.
  *
  * After the chain, `bias` (n), if given, is added.  Then `activation` is applied, and `pre` (m, n;
  * may be NULL) receives the value before it.  Then `residual` (m, n), if given, is added.  All of
@@ -63,11 +63,11 @@ typedef struct {
 } lki_parts;
 
 /* Computes c as the sum of the products of `parts` of k.  Each product has the bits of lki_gemm()
- * for that part of k alone.  c is F32 and not accumulated; without wide_b, bias, activation,
- * residual and pack. */
+ * for that part of k alone.  c is F32 and is overwritten.  `args` must not set `wide_b`, `bias`,
+ * `activation`, `residual` and `pack`. */
 void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *parts);
 
-/* Returns the bytes of a pack of b, for products like this one with at most as many rows.  Does not
+/* Returns the bytes of a pack of b, for products like `args` with at most args->m rows.  Does not
  * read the operands.  0: packing is not worthwhile, or b is read in place. */
 size_t lki_gemm_pack_bytes(const lk_exec *exec, const lki_gemm_args *args);
 
@@ -196,8 +196,8 @@ void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const
 /* Convolution with x, y and their gradients in bf16.  Weights are rounded, and products are
  * computed in pairs like those of lki_gemm().  For y and dx the pairs are channels, tap by tap.
  * For dw they are neighbours in a row of dy, starting at even positions, and zeros replace padding.
- * With 1 x 1 kernels they are consecutive pixels.  An odd last value is paired with +0.  Otherwise
- * padding is left out. */
+ * With 1 x 1 kernels they are consecutive pixels.  An odd last value is paired with +0.  In all
+ * other cases padding is left out. */
 size_t lki_conv_bf16_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape);
 void lki_conv_bf16(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x, const float *w,
                    uint16_t *y, void *scratch, const lk_pack *pack);
@@ -261,8 +261,8 @@ typedef struct {
 } lki_table;
 
 /* Computes y (b, t, c) = wte[token] + wpe[position]; tokens (b, t). wpe.values may be NULL.  If y
- * is BF16, both are rounded to BF16 before the addition.  Tokens must be in range, which the data
- * set has checked. */
+ * is BF16, both rows are rounded to BF16 before the addition.  Tokens must be in range, which the
+ * data set has checked. */
 void lki_embedding(lk_exec *exec, lk_dtype type, size_t b, size_t t, size_t c,
                    const int32_t *tokens, lki_table wte, lki_table wpe, void *y);
 void lki_embedding_backward(lk_exec *exec, lk_dtype type, size_t b, size_t t, size_t c,

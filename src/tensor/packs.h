@@ -1,16 +1,16 @@
 /* tensor/packs.h -- packed weights, stored until the weights change.
  *
  * Products of the next micro-batch need the packed form of a weight again.  A pack is memory for
- * it, which several threads and processes may share.  A word holds the version of the weight in the
- * pack.  Equal versions must mean equal values.
+ * the packed form, which several threads and processes may share.  A word holds the version of the
+ * weight in the pack.  Equal versions must mean equal values.
  *
  *      a caller that finds another version     fills the pack, and then sets the word
  *      a caller that finds it being filled     packs the weight for itself.  No caller waits, so
  *                                              one that dies while filling a pack blocks no other,
  *                                              and its pack is never read
  *
- * No caller may request another version while one is being filled or read.  So ranks meet between
- * two versions.
+ * No caller may request another version while a pack of one version is being filled or read.  So
+ * ranks synchronise between two versions.
  */
 #ifndef LKI_TENSOR_PACKS_H
 #define LKI_TENSOR_PACKS_H

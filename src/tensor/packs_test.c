@@ -1,8 +1,8 @@
 /* packs_test.c -- packed weights that several threads and processes share.
  *
  * Goal:   a pack is read only by callers with its version, and only when it is complete.  A process
- *         that dies while it fills a pack blocks no other, and its pack is never read.  Threads
- *         that share packs compute the bits of a product without packs.
+ *         that dies while it fills a pack blocks no other process, and its pack is never read.
+ *         Threads that share packs compute the bits of a product without packs.
  * Control: a changed weight with an unchanged version gives the old bits.
  * gemm_test.c, conv_test.c and conv_bf16_test.c test the bits of products with packs, shape by
  * shape.

@@ -1,7 +1,7 @@
 /* tensor/reference.h -- the plain version of every core operator, one value at a time.
  *
- * Tests compare the operators with these to the bit.  They use fmaf(), the scalar functions of
- * ops.h and base/rng.h, and no threads, tiles or vectors.
+ * Tests compare the operators with these versions, to the bit.  The versions use fmaf(), the scalar
+ * functions of ops.h and base/rng.h, and no threads, tiles or vectors.
  */
 #ifndef LKI_TENSOR_REFERENCE_H
 #define LKI_TENSOR_REFERENCE_H

@@ -12,10 +12,10 @@
 
 enum { LANES = 16, QUERIES = 32, KEYS = 64 };
 
-/* A line of n values of an operand, `step` apart. */
+/* A row or a column of an operand: values `step` elements apart. */
 typedef struct { const uint16_t *at; size_t step; } line;
 
-/* Continues the chain over n products in pairs, of which the second product is added first. */
+/* Adds n products to `sum`, pair by pair.  The second product of a pair is added first. */
 static float chain(size_t n, line a, line b, float sum)
 {
     for (size_t p = 0; p < n; p += 2)
@@ -37,7 +37,8 @@ static uint16_t operand(float x)
 typedef struct {
     const lki_attention_shape *s;
     size_t          sample, head, size, row;
-    /* addresses of token 0's rows; rows are `row` apart, and in dy and y s->c apart */
+    /* addresses of token 0's rows; rows of q, k and v are `row` apart, rows of dy and y s->c
+     * apart */
     const uint16_t *q, *k, *v, *dy, *y;
     float           scale;
 } head_of;
@@ -64,8 +65,8 @@ static float keep_of(const head_of *h, size_t i, size_t j)
     return unit >= s->dropout.p ? 1.0f / (1.0f - s->dropout.p) : 0.0f;
 }
 
-/* Returns the end of the keys for query i: the end of its block, rounded up to whole lanes.  Keys
- * after i count as zeros. */
+/* Returns the end of the keys for query i: the end of i's block of queries, rounded up to a
+ * multiple of 16.  Keys after i count as zeros. */
 static size_t keys_of(const lki_attention_shape *s, size_t i)
 {
     size_t end = (i / QUERIES + 1) * QUERIES;
@@ -78,8 +79,8 @@ static float score(const head_of *h, size_t i, size_t j)
     return chain(h->size, (line){ h->q + i * h->row, 1 }, (line){ h->k + j * h->row, 1 }, 0.0f);
 }
 
-/* Continues `sum` over keys first .. end - 1 with the weights `p`.  `from` is a column of the keys'
- * rows. */
+/* Continues `sum` over keys first .. end - 1: adds the products of their weights, in `p`, and their
+ * values in one column.  `from` is the address of that column in the row of token 0. */
 static float over_keys(const head_of *h, const uint16_t p[KEYS], size_t first, size_t end,
                        const uint16_t *from, float sum)
 {

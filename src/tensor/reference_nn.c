@@ -1,4 +1,5 @@
-/* reference_nn.c -- the operators of blocks without lanes, blocks or threads. */
+/* reference_nn.c -- plain versions of the operators that a model's blocks use, without vectors,
+ * tiles or threads. */
 #include "tensor/reference_nn.h"
 
 #include <math.h>

@@ -15,14 +15,15 @@
 /* LKI_EXECS_MAX: execs of all instruction sets, of which a processor has at most four. */
 enum { LKI_TEST_THREADS = 5, LKI_EXECS_MAX = 4 * LKI_TEST_THREADS };
 
-/* Execs of each instruction set that are tried. */
+/* Returns the number of execs that are opened for each instruction set. */
 static inline size_t lki_test_threads(void)
 {
     return lki_thorough() ? LKI_TEST_THREADS : 3;
 }
 
 /* Opens execs on 1, 3 and 8 threads (with LK_THOROUGH=1 also 2 and 5) for each instruction set of
- * this processor.  `bf16` includes those that differ only for bf16. */
+ * this processor.  With `bf16`, this includes instruction sets that differ only in the kernels of
+ * bf16. */
 static inline size_t lki_test_execs_for(lk_exec *execs[LKI_EXECS_MAX], bool bf16)
 {
     static const char *const isas[]    = { "avx512", "avx2", "neon", "portable", "avx512_bf16" };
@@ -38,7 +39,7 @@ static inline size_t lki_test_execs_for(lk_exec *execs[LKI_EXECS_MAX], bool bf16
             } else
                 assert_int_equal(status, LK_EUNSUPPORTED);
         }
-    assert_true(count >= lki_test_threads()); /* portable is always there */
+    assert_true(count >= lki_test_threads()); /* every processor supports "portable" */
     return count;
 }
 

@@ -8,7 +8,7 @@
 /* Returns the innermost dimension. */
 uint64_t lki_width(lk_shape shape);
 
-/* Returns the number of rows of that width in a sample. */
+/* Returns the number of rows of lki_width() elements in a sample. */
 uint64_t lki_rows(lk_shape shape);
 
 bool lki_same_shape(lk_shape a, lk_shape b);

@@ -86,7 +86,7 @@ const lk_block_type lk_block_cross_entropy = {
 /* ---- Fused with the linear layer before it ---------------------------------------------- */
 
 /* The maximum bytes of logits at a time.  A chunk packs the weight twice.  With GPT-2's vocabulary
- * and 667 rows per chunk, this is about one percent of its time. */
+ * and 667 rows per chunk, packing is about one percent of the chunk's time. */
 #define LOGITS_BYTES ((size_t)128 << 20)
 
 typedef struct {

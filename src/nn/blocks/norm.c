@@ -1,4 +1,4 @@
-/* norm.c -- LayerNorm over the innermost dimension, and BatchNorm over all others.
+/* norm.c -- LayerNorm over the innermost dimension, and BatchNorm over all other dimensions.
  *
  * BatchNorm is "ghost" BatchNorm: training uses the statistics of one micro-batch of one virtual
  * worker, so ranks need not exchange them.  The block adds samples * mean and samples * unbiased

@@ -130,9 +130,9 @@ static void attention_backward(const lk_block_call *call)
                                call->dx[0], call->add[0], call->scratch);
 }
 
-/* Counts the pairs of a position and one that is not after it.  Forward has two products over these
- * pairs, backward four.  Backward also recomputes the scores, which the definition of the block
- * does not require and which is not counted. */
+/* Counts the pairs of a position and the same or an earlier position.  Forward has two products
+ * over these pairs, backward four.  Backward also recomputes the scores, but this product is not
+ * counted, because the definition of the block does not require it. */
 static lk_block_flops attention_flops(const lk_block *block)
 {
     double t = (double)block->y.dims[0], product = t * (t + 1) * (double)block->y.dims[1];

@@ -1,6 +1,6 @@
 /* shape.c -- blocks that only move values: flatten, global average pooling, and the shortcut.
  *
- * The shortcut is the one without parameters of He et al. 2015 (section 3.3, option A): every
+ * The shortcut is the one that has no parameters in He et al. 2015 (section 3.3, option A): every
  * stride-th pixel, with zero channels appended. */
 #include <string.h>
 
@@ -139,8 +139,8 @@ static void shortcut_pixel(const lk_block_call *call, size_t channels, size_t at
             dx[c] += wide[c];
 }
 
-/* Computes one input row of one sample: the gradient of the pixels that forward read, and 0 for the
- * others. */
+/* Computes one input row of one sample: the gradient of the pixels that forward read, and 0 for all
+ * other pixels. */
 static void shortcut_backward_row(void *context, size_t index)
 {
     const lk_block_call       *call    = context;

@@ -32,8 +32,9 @@ typedef struct {
 } lki_conv_windows;
 
 /* Continues the chains of c (rows, columns) over k of a(k, row) b(k, column).  k runs over `sets`
- * of `runs` of `run` steps.  a_set, a_run, a_step and b_set, b_run, b_step are the distances
- * between these in a and b.  columns is a multiple of 16, and rows at most outer_rows. */
+ * sets of `runs` runs of `run` steps.  `a_set`, `a_run` and `a_step` are the distances between
+ * sets, runs and steps in a, and `b_set`, `b_run` and `b_step` those in b. `columns` is a multiple
+ * of 16, and `rows` is at most `outer_rows`. */
 typedef struct {
     size_t       rows, columns, sets, runs, run;
     const float *a;

@@ -4,8 +4,8 @@
 
 #include "tensor/ops.h"
 
-/* Some columns of dy (m, stride): see lki_bias_backward().  The pointers are those of the first
- * column. */
+/* Some columns of dy (m, stride): see lki_bias_backward().  The pointers are to the first of these
+ * columns. */
 typedef struct {
     lk_dtype       type; /* of x, dy and dz */
     lki_activation act;

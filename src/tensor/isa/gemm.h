@@ -43,9 +43,9 @@ typedef struct {
 
 /* Computes c (m, n) += a (m, k) b (k, n), or c = a b if `from_zero`.
  *
- * Operands: if `packed` is false, word (i, p) of a is a[i * row_stride + p * k_stride]; otherwise a
- * is as pack_a() left it. b is n / columns panels of k rows of `columns` words each; rows are
- * `b_row` words apart, and panels `b_panel` words.
+ * Operands: if `packed` is false, word (i, p) of a is a[i * row_stride + p * k_stride]; otherwise
+ * `a` has the layout that pack_a() writes. b is n / columns panels of k rows of `columns` words
+ * each; rows are `b_row` words apart, and panels `b_panel` words.
  *
  * Order: micro-tiles are computed along rows of c or, with `by_columns`, down its columns.  With
  * `by_columns` a panel of b is prefetched while the previous panel is in use.

@@ -37,7 +37,8 @@ typedef struct lki_kernels {
 #if defined(__x86_64__)
 extern const lki_kernels lki_kernels_avx512, lki_kernels_avx2;
 
-/* Uses the processor's instruction.  The other tables have emulations with the same bits. */
+/* The kernels that use the processor's bf16 instruction.  The other tables have emulations with the
+ * same bits. */
 extern const lki_bf16_kernels lki_bf16_avx512;
 #endif
 #if defined(__aarch64__)

@@ -100,8 +100,8 @@ typedef struct {
     /* Updates (max, sum) with the row.  Returns the factor for results that were summed with the
      * old max. */
     float (*score_forward)(const lki_score_row *row, float *max, float *sum);
-    /* dp, in: gradients of the probabilities after dropout; out: gradients of the unscaled
-     * scores. */
+    /* On input `dp` has the gradients of the probabilities after dropout, and on output those of
+     * the unscaled scores. */
     void (*score_backward)(const lki_score_row *row, float lse, float delta, float *dp);
     void (*scale)(size_t n, float factor, float *x);
     float (*dot)(size_t n, const float *a, const float *b);

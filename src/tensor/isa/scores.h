@@ -13,9 +13,9 @@
 
 enum { LKI_SCORE_LANES = 16 };
 
-/* A block.  Its matrices are (queries, keys) with rows `ld` apart; queries <= 64, and keys is a
- * multiple of the lanes.  The first query may attend to the first `past` keys, and each further
- * query to one more. */
+/* A block.  Its matrices are (queries, keys) with rows `ld` apart; `queries` is at most 64, and
+ * `keys` is a multiple of 16.  The first query may attend to the first `past` keys, and each
+ * further query to one more. */
 typedef struct {
     size_t       queries, keys, past, ld;
     float        factor;      /* log2 e / sqrt(head size), for powers of 2 */
@@ -25,8 +25,8 @@ typedef struct {
 
     /* Forward: the state of every query. */
     float *max;               /* maximum score so far, times factor */
-    float *sums;              /* (queries, 16): lane l has the sum over keys l modulo 16 */
-    /* (queries, width), rows padded to whole lanes; NULL for the first block */
+    float *sums;              /* (queries, 16): lane l sums keys l, l + 16, ... */
+    /* (queries, width), rows padded to whole vectors; NULL for the first block */
     float *out;
     size_t width;
 
@@ -42,8 +42,8 @@ typedef struct {
     /* Updates max, sums and out with a block, and stores its probabilities, 0 for dropped ones. */
     void (*forward)(const lki_score_block *block);
 
-    /* Computes p = 2^(factor score - lse) and ds = p (keep dp - delta).  p_pairs receives keep
-     * p. */
+    /* Computes p = 2^(factor score - lse) and ds = p (keep dp - delta).  `p_pairs` receives the
+     * products of `keep` and p. */
     void (*backward)(const lki_score_block *block);
 
     /* Stores y = x factor or, with `add`, y + x factor, rounded once. */

@@ -351,8 +351,8 @@ LKI_SIMD float64x2_t d2_flush(float64x2_t x, double least)
 }
 
 /* Returns sum + a b of floats, with the bits of the portable lanes.  FPCR.FZ is not used because it
- * flushes values below 2^-126 before they are rounded, while the x86 mode does so afterwards.
- * BFDOT is not used because it rounds to odd. */
+ * flushes values below 2^-126 before they are rounded, while the x86 mode flushes them after
+ * rounding.  BFDOT is not used because it rounds to odd. */
 LKI_SIMD float64x2_t d2_fma_flushed(float64x2_t a, float64x2_t b, float64x2_t sum)
 {
     float64x2_t x = d2_flush(a, 0x1p-126), y = d2_flush(b, 0x1p-126);

@@ -22,8 +22,8 @@ typedef struct {
     dnnl_memory_t    a, b, c;
 } plan;
 
-/* Memory in the primitive's format, or separate memory for a result that is to be added to
- * Lockstep's. */
+/* Memory in the primitive's format, or separate memory for a result that is then added to a result
+ * of Lockstep. */
 typedef struct {
     dnnl_primitive_t move; /* NULL: no conversion is needed */
     dnnl_memory_t    memory;

@@ -58,7 +58,7 @@ static bool done(lki_other *other, const char *error)
 typedef struct {
     const lki_gemm_ends *ends;
     lki_gemm_finish      finish;
-    size_t               m, n, rows; /* rows: of one task */
+    size_t               m, n, rows; /* rows: the rows of one task */
 } ending;
 
 static void end_task(void *context, size_t index, uint32_t thread)

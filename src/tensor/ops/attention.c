@@ -28,9 +28,9 @@
 
 enum { STRIP = 8 }; /* number of queries, or keys, that skip the same masked scores */
 
-/* The copies of a head's data.  Rows have `width` values: the head size rounded up to whole lanes,
- * padded with zeros.  `k_columns` and `v_columns` are the transposes in panels of 16 keys.  t_pad
- * is t rounded up to whole lanes. */
+/* The copies of a head's data.  Rows have `width` values: the head size rounded up to a multiple of
+ * 16, padded with zeros.  `k_columns` and `v_columns` are the transposes in panels of 16 keys.
+ * `t_pad` is t rounded up to a multiple of 16. */
 typedef struct {
     size_t width, t_pad, panel;
     float *scores, *dp;                    /* (QUERIES, KEYS) */
@@ -130,8 +130,8 @@ static void block_values(const attention *a, const head *h, const block *b, cons
     }
 }
 
-/* Continues the chains of `to` (keys, width) over the block's queries: transposed scores times
- * rows.  A key's chain starts at the query with the key's position. */
+/* Continues the chains of `to` (keys, width) over the block's queries: transposed scores times rows
+ * of `right`.  A key's chain starts at the query with the key's position. */
 static void block_transposed(const attention *a, const head *h, const block *b, const float *scores,
                              const float *right, float *to)
 {

@@ -11,7 +11,7 @@
 enum { LANES = 16, QUERIES = 32, KEYS = 64 };
 
 /* Queries first_query .. first_query + queries - 1 and keys first_key .. first_key + keys - 1.
- * keys is a multiple of the lanes. */
+ * `keys` is a multiple of 16. */
 typedef struct { size_t first_query, queries, first_key, keys; } block;
 
 static inline block block_at(size_t t, size_t first_query, size_t first_key)

@@ -10,9 +10,9 @@
  *                 products, and results are rounded once.  dQ and dK are scaled by
  *                 1 / sqrt(head size) at the end.
  *
- * Order:   O and dQ are chains over ascending keys up to the end of the query's block, in whole
- *          lanes (future keys have probability +0); dK and dV over ascending queries from the first
- *          of the key's own block.
+ * Order:   O and dQ are chains over ascending keys up to the end of the query's block, rounded up
+ *          to a multiple of 16 (future keys have probability +0); dK and dV over ascending queries
+ *          from the first of the key's own block.
  * Memory:  a few (t, head size) matrices per thread; see lki_attention_bf16_scratch_bytes().
  */
 #include <string.h>

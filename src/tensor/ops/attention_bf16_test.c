@@ -15,7 +15,8 @@ static void *scratch_new(const lk_exec *exec, const lki_attention_shape *s)
 
 typedef struct { uint16_t *qkv, *dy, *y, *d, *sum; float *lse, *exact; } results;
 
-/* Computes the results of the reference; `sum` is d added to values of seed 5. */
+/* Computes the results of the reference.  `d` is the gradient, and `sum` is the gradient added to
+ * other values. */
 static results results_of(const lki_attention_shape *s, float scale)
 {
     counts  c = counts_of(s);

@@ -125,8 +125,8 @@ static void attention_is_causal(void **state)
 }
 
 /* Checks the dropout factors that the kernels compute for n elements of a sample, from `first` on.
- * The number of an element's counter has 40 bits, of which the upper 8 are stored above the
- * layer. */
+ * An element's counter is a number of 40 bits.  Its upper 8 bits are stored above the number of the
+ * layer, in the same word. */
 static void check_keep(const lk_exec *exec, uint64_t first, size_t n, float *keep)
 {
     static const uint32_t key[3] = { 7, 11, 3 }; /* slot, step, layer */

@@ -38,10 +38,10 @@ enum {
     LANES        = LKI_CONV_LANES,
     POINTS       = 64,       /* points of a task */
     COLUMNS_MAX  = 64,
-    /* columns, if 64 columns of weights would not stay in the second-level cache */
+    /* columns of a task, if 64 columns of weights would not stay in the second-level cache */
     COLUMNS_DEEP = 32,
-    DEEP         = 2048,     /* number of values of a window from which COLUMNS_DEEP is used */
-    DEPTH        = 256,      /* rows of weights: 256 x 32 columns x 4 bytes are 32 KiB */
+    DEEP         = 2048,     /* minimum number of values of a window for COLUMNS_DEEP */
+    DEPTH        = 256,      /* rows of weights at a time: 256 x 32 columns x 4 bytes are 32 KiB */
 };
 
 /* ---- Weights in the order of the chains -------------------------------------------------- */
@@ -54,12 +54,12 @@ typedef struct {
     const lki_conv_shape        *shape;
     const float                 *w;
     float                       *matrix;
-    /* floats of a panel; number of the first panel of this wave */
+    /* floats per panel; number of the first panel of this wave */
     size_t                  panel, first;
     lki_pack_turn           turn;
     /* the whole matrix in the pack; NULL: there is no pack */
     float                  *kept;
-    /* floats of a panel in the pack, which has no gaps in bf16 */
+    /* floats per panel in the pack, whose panels have no gaps in bf16 */
     size_t                  kept_panel;
     /* for dx: first tap and number of taps of the residue */
     size_t                  ry, rx, ty, tx;
@@ -154,7 +154,7 @@ typedef struct {
     const lki_conv_kernels      *kernels;
     const lki_conv_bf16_kernels *bf16;    /* NULL: FP32 */
     lk_exec                     *exec;
-    const float                 *image;   /* the image, which consists of words in bf16 */
+    const float                 *image;   /* the image; in bf16 it consists of words */
     size_t                       n, c;
     axis                         y, x;    /* axes of the image */
     const float                 *matrix;
@@ -220,8 +220,8 @@ static void points_class(const grid *g, points *p, size_t *index)
     }
 }
 
-/* Adds the rest of a row of the class: `count` points from point i on.  Their results begin at
- * `column`. */
+/* Adds `count` points in a row of the class to `p`, as its points i, i + 1, ...  The first one is
+ * (sample, gy, gx).  Results begin at `column`. */
 static void points_row(const grid *g, points *p, size_t i, size_t count, size_t sample, size_t gy,
                        size_t gx, size_t column)
 {
@@ -317,7 +317,7 @@ static void grid_task(void *context, size_t index, uint32_t thread)
     });
 }
 
-/* Computes the matrix of a wave, or uses that of the pack. */
+/* Computes the reordered weights of a wave, or uses those in the pack. */
 static void grid_weights(grid *g, lki_task pack, weights *m)
 {
     m->first  = g->first / LANES;
@@ -331,7 +331,7 @@ static void grid_weights(grid *g, lki_task pack, weights *m)
     lki_exec_run(g->exec, blocks_of(g->last - g->first, LANES), pack, m);
 }
 
-/* Computes a grid.  The task `pack` computes a panel of m's matrix. */
+/* Computes a grid.  The task `pack` computes a panel of the reordered weights `m`. */
 static void grid_run(lk_exec *exec, grid *g, lki_task pack, weights *m)
 {
     size_t tasks  = tasks_of_all(g);
@@ -446,7 +446,8 @@ size_t lki_conv_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape)
     return lki_max(lki_conv_weights_bytes(shape), matrix_bytes(shape));
 }
 
-/* Counts each tap once, also for the backward pass, whose residues together have each tap once. */
+/* Counts each tap once.  In the backward pass, too, each tap is reordered once, because it belongs
+ * to one residue. */
 size_t lki_conv_pack_bytes(const lki_conv_shape *s, lk_dtype dtype, bool backward)
 {
     size_t deep   = backward ? s->cout : s->cin, wide = backward ? s->cin : s->cout;

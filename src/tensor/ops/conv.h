@@ -7,8 +7,8 @@
 
 enum { LKI_CONV_LANES = 16 };
 
-/* The floats of weights that are reordered at a time.  This is about 1 MiB, so that they are still
- * in a near cache when they are used. */
+/* The number of weights that are reordered at a time, 1 MiB of floats, so that they are still in a
+ * near cache when they are used.  The columns that are reordered at a time are called a wave. */
 #define LKI_CONV_WAVE ((size_t)1 << 18)
 
 /* Returns how many columns of the result have their weights reordered at a time: a multiple of
@@ -19,8 +19,8 @@ static inline size_t lki_conv_wave(size_t depth, size_t columns, size_t least)
     return lki_min(columns, lki_max(least, wave));
 }
 
-/* Returns the maximum bytes of the matrix of a wave, for up to `depth` rows and `least` up to
- * 64. */
+/* Returns the maximum bytes of the reordered weights of a wave, for up to `depth` rows and for
+ * `least` up to 64. */
 static inline size_t lki_conv_wave_bytes(size_t depth, size_t columns)
 {
     size_t whole = depth * lki_round_up(columns, LKI_CONV_LANES);
@@ -39,7 +39,7 @@ size_t lki_conv_weights_bf16_bytes(const lki_conv_shape *shape);
 typedef struct {
     const lki_conv_shape *shape;
     float                *dw, *matrix;
-    size_t                first, columns; /* output channels, a multiple of the lanes */
+    size_t                first, columns; /* output channels; `columns` is a multiple of 16 */
 } lki_conv_dw;
 void lki_conv_reorder(lk_exec *exec, const lki_conv_dw *dw);
 void lki_conv_restore(lk_exec *exec, const lki_conv_dw *dw);

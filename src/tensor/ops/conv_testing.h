@@ -38,8 +38,9 @@ static inline counts counts_of(const lki_conv_shape *s)
                      s->n * s->oh * s->ow * s->cout };
 }
 
-/* A pack for one of four ways of testing.  Way 0 has no pack, and resets it.  In way 1 the call
- * fills it, in way 2 it is full, and in way 3 another thread is filling it. */
+/* A pack for one of four ways of testing.  In way 0 the product has no pack, and this struct is
+ * reset.  In way 1 the product fills the pack, in way 2 the pack is full, and in way 3 another
+ * thread is filling it. */
 typedef struct {
     lk_pack        pack;
     lki_pack_state state;

@@ -32,7 +32,7 @@
 
 enum {
     LANES         = LKI_CONV_LANES,
-    NEAR_CHANNELS = 32, /* channels of x up to which pixels are not divided into panels */
+    NEAR_CHANNELS = 32, /* maximum channels of x for which pixels stay undivided */
     NEAR_KERNEL   = 16, /* maximum rows of taps for which a task's buffer holds x */
     PIXELS        = 256, /* pixels of dy at a time: 32 channels of them are 32 KiB */
     COLUMNS       = 32,
@@ -132,9 +132,10 @@ size_t lki_conv_weights_bytes(const lki_conv_shape *s)
 
 /* ---- Slabs ------------------------------------------------------------------------------- */
 
-/* A slab: the samples, rows and steps of dy that are processed together, and the rows from iy on
- * and pixels from ix on of x that they use (in bf16 words, counting the padding).  x starts there,
- * and dy at the task's first column.  Distances are in floats. */
+/* A slab: the samples, rows and steps of dy that are processed together, and the part of x that
+ * they use.  This part begins at row `iy` and pixel `ix` (in bf16 at word `ix`, which counts the
+ * padding).  `x` points to its beginning, and `dy` to the task's first column.  Distances are in
+ * floats. */
 typedef struct {
     size_t       sample, samples, oy, rows, step, steps;
     size_t       iy, height, ix, width;
@@ -147,7 +148,7 @@ static size_t steps_of(const gradient *g)
     return blocks_of(g->shape->ow, g->unit);
 }
 
-/* Returns the maximum floats of x and dy in a task's buffer. */
+/* Returns the maximum number of floats of x and dy in a task's buffer. */
 static size_t slab_floats(const gradient *g, const slab *b)
 {
     const lki_conv_shape *s = g->shape;
@@ -227,7 +228,7 @@ static void slab_use_x(const gradient *g, slab *b)
     b->x = (const float *)g->x + b->sample * b->x_sample + b->iy * b->x_row + b->ix * s->cin;
 }
 
-/* Copies a row of dy: as words, or as values padded to whole lanes. */
+/* Copies a row of dy: as words, or as values padded to whole vectors. */
 static void copy_dy_row(const gradient *g, const slab *b, size_t at, size_t count, size_t columns,
                         float *to)
 {
@@ -245,7 +246,8 @@ static void copy_dy_row(const gradient *g, const slab *b, size_t at, size_t coun
         memcpy(to + i * columns, (const float *)g->dy + at + i * s->cout, count * sizeof *to);
 }
 
-/* Opens dy from column `first` on.  If dy is copied, `to` is advanced past the copy. */
+/* Sets the address and the distances of dy in the slab, from column `first` on.  If dy is copied,
+ * `to` is advanced past the copy. */
 static void slab_open_dy(const gradient *g, slab *b, size_t first, size_t columns, float **to)
 {
     const lki_conv_shape *s = g->shape;

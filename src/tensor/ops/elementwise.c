@@ -1,4 +1,5 @@
-/* elementwise.c -- sums, activations and dropout, divided into spans of LKI_GRAIN elements. */
+/* elementwise.c -- sums, activations and dropout, divided into spans, which are runs of LKI_GRAIN
+ * elements. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -159,7 +160,8 @@ typedef struct {
     lk_exec            *exec;
 } bias_parts;
 
-/* Computes the columns of a task, part after part, and merges their sums like a binary counter. */
+/* Computes the columns of a task, part after part, and merges the sums of the parts like a binary
+ * counter. */
 static void bias_parts_task(void *context, size_t index, uint32_t thread)
 {
     const bias_parts       *b     = context;
@@ -192,7 +194,8 @@ void lki_bias_backward_parts(lk_exec *exec, lk_dtype type, lki_activation act, s
                              const void *x, const void *dy, void *dz, float *db,
                              const lki_parts *parts)
 {
-    const size_t most    = LKI_EXEC_PRIVATE / 8 / 128 * 128; /* sums of log2(64) + 1 parts fit */
+    /* so that sums of log2(64) + 1 parts fit */
+    const size_t most    = LKI_EXEC_PRIVATE / 8 / 128 * 128;
     size_t       tasks   = 2 * (size_t)lk_exec_threads(exec);
     bias_columns columns = {
         .kernels = lki_exec_kernels(exec)->elementwise,

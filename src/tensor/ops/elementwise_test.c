@@ -1,9 +1,9 @@
 /* elementwise_test.c -- elementwise operators, initial values, norms and updates, to the bit.
  *
  * Goal:   every instruction set and thread count gives the bits of the plain reference.  Counts
- *         need not be multiples of the lanes, and may exceed one span.
+ *         need not be multiples of 16, and may exceed LKI_GRAIN.
  * Method: results are compared by memcmp.  Dropout and initial values must also not depend on the
- *         begin of a range.
+ *         start of a range.
  */
 #include <math.h>
 
@@ -131,8 +131,8 @@ static void narrow(const float *from, uint16_t *to)
         to[i] = lki_bf16_narrow(from[i]);
 }
 
-/* Asserts that the first n values of got16 are `want` rounded, and that the others are still those
- * of start16. */
+/* Asserts that the first n values of got16 are `want` rounded, and that all other values of got16
+ * still equal start16. */
 static void assert_rounded(size_t n)
 {
     for (size_t i = 0; i < ROOM; i++)

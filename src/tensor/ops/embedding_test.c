@@ -36,8 +36,8 @@ static void one_width(lk_exec *exec, size_t c, const int32_t *tokens, bool posit
         free(lists[i]);
 }
 
-/* Forward rounds the sum of rows, and rows that are not stored rounded.  Backward adds the
- * gradients exactly in FP32. */
+/* Forward rounds each row that is stored as FP32, and then the sum of the two rows.  Backward adds
+ * the gradients exactly in FP32. */
 static void one_width_in_bf16(lk_exec *exec, size_t c, const int32_t *tokens)
 {
     float    *wte = nn_values(VOCABULARY * c, 1), *wpe = nn_values(T * c, 2);

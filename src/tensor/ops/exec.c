@@ -107,7 +107,8 @@ static bool is_isa(const char *name)
 }
 
 /* Returns the shortest time that a block of a product of bf16 values took, in seconds per
- * operation.  The shortest of several is hardly longer on a busy machine. */
+ * operation.  The shortest of several times is hardly longer on a busy machine than on an idle
+ * one. */
 static double bf16_seconds(const table *t)
 {
     enum { STEPS = 64, COLUMNS = 32, TRIES = 16 };
@@ -126,9 +127,9 @@ static double bf16_seconds(const table *t)
     return best / (double)(kernels->rows * kernels->columns);
 }
 
-/* Returns the better of the widest table and the next one.  Some processors take longer for their
- * instruction than for its emulation; the margin keeps noise from deciding.  Without such an
- * instruction a wider table is never the slower one. */
+/* Returns the faster of the widest table and the next one.  Some processors take longer for their
+ * bf16 instruction than for its emulation; the margin keeps noise from deciding.  A table without
+ * this instruction is never slower than a narrower table. */
 static const table *faster(const table *widest, const table *next)
 {
     const double margin = 1.1;

@@ -51,7 +51,7 @@ enum {
 };
 
 /* The offsets in a thread's buffer: packed a, packed panels of b, and the sums of a tile.  A part
- * of whole micro-panels may exceed the rows above by less than one micro-panel. */
+ * of whole micro-panels may have up to LKI_GEMM_ROWS_MAX rows more than a tile. */
 enum {
     B_OFFSET    = (TILE_ROWS + LKI_GEMM_ROWS_MAX) * LKI_GEMM_K,
     SUMS_OFFSET = B_OFFSET + LKI_GEMM_K * GROUP_COLUMNS,
@@ -157,7 +157,8 @@ static const float *operand_a(const product *p, size_t row, size_t m, size_t k0,
     return packed;
 }
 
-/* Stores the chains of the tile at (row, col) in c, or in the thread's buffer. */
+/* Makes the block keep the sums of the tile at (row, col) in c or, for a result in bf16, in the
+ * thread's buffer.  With `accumulate` the buffer then begins with the values of c. */
 static void place_sums(const product *p, lki_gemm_block *block, size_t row, size_t col,
                        uint32_t thread)
 {
@@ -345,8 +346,9 @@ static void group_task(void *context, size_t index, uint32_t thread)
     } while (k0 < p->steps);
 }
 
-/* Chooses tiles so that all threads compute equally many, and several if tiles would be large.
- * Rows are divided first, because only one tile uses a packed a. */
+/* Chooses tiles so that all threads compute the same number of tiles, and so that a thread computes
+ * several tiles if a single one would be too large.  Rows are divided first, because a packed `a`
+ * is used by one tile only. */
 static void choose_tiles(product *p)
 {
     bool   tall    = !p->pack_a && p->pair == 1;
@@ -386,8 +388,8 @@ static bool packs_only_a(const product *p)
     return p->pack_a && p->b_in_place && p->args->n % LANES == 0;
 }
 
-/* Returns the maximum columns of a group: one panel if rows are few, or more to make up for packing
- * a. */
+/* Returns the maximum columns of a group: one panel if rows are few, and more if `a` is packed, so
+ * that each packed row is used more often. */
 static size_t group_columns(const product *p)
 {
     if (packs_only_a(p))
@@ -434,8 +436,8 @@ static bool may_use_b_in_place(const product *p)
            p->ldb % ALIASED != 0;
 }
 
-/* Returns the columns of a slab.  A result in bf16 needs all of k at once, because its sums cannot
- * be stored between slabs. */
+/* Returns the number of columns of a slab.  A result in bf16 needs all of k at once, because its
+ * sums cannot be stored between slabs. */
 static size_t slab_columns(const product *p)
 {
     if (p->b_in_place || (p->kept != NULL && p->result == LK_F32))

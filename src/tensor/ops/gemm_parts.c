@@ -5,8 +5,8 @@
  *         canonical tree: neighbours first, then pairs of neighbours.
  * How:    A thread takes a tile of c and computes the parts one after another.  It merges them like
  *         a binary counter, in its buffer, so that the products are never stored in memory.
- * Cost:   as one product over the whole of k, and count - 1 additions for each element of c, which
- *         are in the second-level cache.
+ * Cost:   that of one product over the whole of k, and count - 1 additions for each element of c.
+ *         The products that are added are in the second-level cache.
  */
 #include <string.h>
 
@@ -17,12 +17,13 @@
 
 enum {
     ROWS    = 56,  /* rows of a tile: 4 micro-panels of 14 */
-    COLUMNS = 128, /* columns of a tile; a slot of 56 x 128 floats has 28 KiB */
-    SLOTS   = 7,   /* sums that wait for their neighbours, and the newest: log2(64) + 1 */
+    COLUMNS = 128, /* columns of a tile, of which 56 x 128 sums have 28 KiB */
+    /* tiles of sums: those that wait for their neighbours, and the newest; log2(64) + 1 */
+    SLOTS   = 7,
 };
 _Static_assert(1 << (SLOTS - 1) == LKI_PARTS_MAX, "the counter has a slot for each level");
 
-/* The offsets in a thread's buffer: packed a, packed b, and the slots. */
+/* The offsets in a thread's buffer: packed a, packed b, and SLOTS tiles of sums. */
 enum {
     B_AT     = (ROWS + LKI_GEMM_ROWS_MAX) * LKI_GEMM_K,
     SLOTS_AT = B_AT + LKI_GEMM_K * (COLUMNS + 64),
@@ -104,7 +105,7 @@ static float *place_of(const product *p, const tile *t, size_t row)
     return (float *)p->args->c + (t->row + row) * p->ldc + t->column;
 }
 
-/* Adds the last two sums of the tree into c. */
+/* Writes the root of the tree, the sum of its last two tree nodes, to the tile of c. */
 static void add_to_result(const product *p, const tile *t, const float *left, const float *right)
 {
     for (size_t i = 0; i < t->rows; i++)
@@ -112,8 +113,9 @@ static void add_to_result(const product *p, const tile *t, const float *left, co
                             place_of(p, t, i));
 }
 
-/* Merges the sums of part `i` and of earlier parts.  `slots` are in order; those from `depth` on
- * are free.  The micro-kernel may already have added the part's neighbour. */
+/* Merges the sum of part `i` with those of earlier parts, and returns the number of `slots` in use.
+ * `depth` of them are in use before, in the order of the parts.  If `added`, the micro-kernel has
+ * already added the sum of part i - 1. */
 static size_t merge(const product *p, const tile *t, uint32_t i, float **slots, size_t depth,
                     bool added)
 {

@@ -313,8 +313,8 @@ static void bf16_products_flush_subnormal_values(void **state)
     }
     assert_true(zeros > 0 && kept > 0); /* otherwise the data would not detect an error */
 
-    /* 2^-126 minus the largest value that leaves it normal, 2^-126 minus the smallest value that
-     * does not, and a subnormal operand times a large one. */
+    /* 2^-126 minus the largest value for which the result is normal, 2^-126 minus the smallest
+     * value for which it is subnormal, and a subnormal operand times a large one. */
     static const uint16_t edge[][2] = { { 0x1980, 0x9a00 },
                                         { 0x1980, 0x9a10 },
                                         { 0x0040, 0x7f00 } };

@@ -4,8 +4,8 @@
  *         of columns of their right operand, so lki_gemm() would pack b, the larger one, to use it
  *         a few times.  Here c' = b a' is computed: b is the left operand, read row by row in
  *         place, and the smaller `a` is packed.
- * How:    A thread computes some of the rows of `a`.  They are the same rows in every product of as
- *         many rows, so the results are in the thread's cache when the next layer reads them.  If
+ * How:    A thread computes some of the rows of `a`.  In all products with the same number of rows
+ *         it computes the same rows, so they are in its cache when it computes the next layer.  If
  *         there are more threads than panels of rows, several threads share a panel, and each uses
  *         some of the rows of b.  A thread packs its rows of `a`.  It sums its part of c' in its
  *         buffer, some rows of b at a time and over the whole of k, and transposes it, in blocks of

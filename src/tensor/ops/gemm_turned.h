@@ -4,8 +4,8 @@
 
 #include "tensor/ops.h"
 
-/* Computes lki_gemm(exec, args) with the same bits, if the shape is one for which that is faster
- * than packing b.  Otherwise does nothing and returns false. */
+/* Computes the product of lki_gemm(exec, args), with the same bits, if for its shape this method is
+ * faster than packing b.  Otherwise does nothing and returns false. */
 bool lki_gemm_turned(lk_exec *exec, const lki_gemm_args *args);
 
 /* Returns true if lki_gemm_turned() would compute the product.  Does not read the operands. */

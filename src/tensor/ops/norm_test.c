@@ -164,8 +164,8 @@ static void batchnorm_bits(void **state)
     nn_machines_free(&m);
 }
 
-/* Computes the end of a residual block step by step: y = relu(y + plus), and the gradient before it
- * in `dz`. */
+/* Computes the end of a residual block step by step: y = relu(y + plus), and in `dz` the gradient
+ * before the ReLU. */
 static void reference_ends(shape s, const float *plus, bool relu, const float *dy, float *y,
                            float *dz)
 {
