@@ -4,7 +4,7 @@
  * callers must check the result.  The function that detects a failure records one line that says
  * what failed, where, and what to do; lk_error_last() returns it.  The library never exits and
  * never prints to a stream that it was not given.  Only `launch` reads environment variables, to
- * join.
+ * join a job.
  *
  * Ownership:  a returned pointer is borrowed, a pointer stored through an `out` argument is owned.
  *             Outputs are set on success; an owned output is NULL on failure.
@@ -168,11 +168,11 @@ typedef enum {
  * ADASUM is not elementwise.  It combines two vectors a and b into
  *    a (1 - a.b / (2 a.a)) + b (1 - a.b / (2 b.b)),
  * which is their average if they are parallel and their sum if they are orthogonal.  Dot products
- * are computed in FP64, in a fixed order.  Elements are computed in FP64 and rounded to FP32 (FP64)
- * at every node of the tree, and to 16 bits at the end.  A vector of zeros adds nothing.  If a dot
- * product is not finite (NaN, infinity, or FP64 overflow) the whole result is NaN.  ADASUM applies
- * to floating-point types and whole tensors only: all_reduce, reduce and all_reduce_many, without
- * `_start`. */
+ * are computed in FP64, in a fixed order.  Elements are computed in FP64.  They are rounded to FP32
+ * (unless the vectors are FP64) at every node of the tree, and 16-bit types are rounded to 16 bits
+ * at the end.  A vector of zeros adds nothing.  If a dot product is not finite (NaN, infinity, or
+ * FP64 overflow) the whole result is NaN.  ADASUM applies to floating-point types and whole tensors
+ * only: all_reduce, reduce and all_reduce_many, without `_start`. */
 typedef struct {
     lk_reduce_kind kind;
     double         factor; /* PREMUL_SUM: multiplies every element before the sum */

@@ -38,7 +38,7 @@ typedef struct {
 typedef struct {
     uint64_t    step;          /* completed updates; a resumed run continues with this step */
     uint64_t    seed;
-    const char *exactness_id;  /* design rule 8 */
+    const char *exactness_id;  /* hash of everything that determines the bits (design rule 8) */
     const char *weights;       /* the weights hash, 64 hex digits */
     const char *config;        /* a JSON object with every option that affects the result */
     const uint64_t *spared;    /* writing: steps that are never removed, whatever their age */
@@ -59,7 +59,8 @@ LK_API LK_NODISCARD lk_status lk_checkpoint_write(const char *dir, const lk_chec
 
 typedef struct lk_checkpoint lk_checkpoint;
 
-/* Sets *out to true if DIR holds a checkpoint, complete or not, which must not be overwritten. */
+/* Sets *out to true if DIR holds a checkpoint, complete or not.  A checkpoint must not be
+ * overwritten. */
 LK_API LK_NODISCARD lk_status lk_checkpoint_exists(const char *dir, bool *out);
 
 /* Opens `path`: a step directory, or a directory of steps, of which the newest valid one is opened.
@@ -134,8 +135,8 @@ typedef struct {
  * memory, whatever the size of the tensors.  A checkpoint opened with lk_checkpoint_open_manifest()
  * suffices.  Compares every block read with its hash, and the model with the weights hash in the
  * manifest.  Returns LK_ECORRUPT if they differ.  The file appears complete and durable, or not at
- * all.  Returns LK_EINVAL if the file exists or two tensors have one name. sha256 receives the hash
- * of the file: 64 hex digits and a NUL. */
+ * all.  Returns LK_EINVAL if the file exists or two tensors have one name. `sha256` receives the
+ * hash of the file: 64 hex digits and a NUL. */
 LK_API LK_NODISCARD lk_status lk_checkpoint_consolidate(const lk_checkpoint *checkpoint,
                                                         const lk_consolidate_options *options,
                                                         char sha256[65]);
@@ -158,8 +159,8 @@ LK_API const lk_tensor *lk_safetensors_at(const lk_safetensors *file, size_t ind
 /* Returns the tensor with the name `name`, or NULL. */
 LK_API const lk_tensor *lk_safetensors_find(const lk_safetensors *file, const char *name);
 
-/* Writes one file, replacing an existing one.  Neither atomic nor synced; lk_checkpoint_write() is
- * both. */
+/* Writes one file, replacing an existing one.  The write is neither atomic nor synced, unlike
+ * lk_checkpoint_write(). */
 LK_API LK_NODISCARD lk_status lk_safetensors_write(const char *path, const lk_tensor *tensors,
                                                    size_t count);
 

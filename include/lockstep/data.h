@@ -47,8 +47,8 @@ typedef struct {
      * part of the content hash. */
     const char *weights;
 
-    /* If `ignores`, targets equal to `ignored`, a class or not, become -1 and do not contribute to
-     * the loss. */
+    /* If `ignores`, targets equal to `ignored`, which may be a class or not, become -1 and do not
+     * contribute to the loss. */
     bool    ignores;
     int64_t ignored;
 
@@ -82,7 +82,7 @@ typedef struct {
  *  cifar10:DIR          the binary version; (32, 32, 3); without a validation fraction,
  *                       test_batch.bin is the validation part
  *  tar:FILE|DIR|RANGE   images (JPEG, PNG) and classes in tar archives, as WebDataset packs them;
- *                       ?h=, w= (32) and c= (3) set the size after resizing, ?classes= their number
+ *                       ?h=, w= (32), c= (3): size after resizing; ?classes=: number of classes
  *  stream:FILE|-        bytes, tokens, images or tar archives from a pipe, read once; only
  *                       lk_train_run() can read it
  *  npy:X,Y              NumPy arrays of samples and of integer labels
@@ -133,18 +133,18 @@ typedef enum {
     LK_ORDER_WEIGHTED,          /* drawn with replacement, weighted by lk_dataset_options.weights */
 } lk_order;
 
-/* Returns the number of positions of an epoch: `n`, or for PyTorch's orders n rounded to a multiple
- * of virtual_workers.  The step functions below take this number as `n`. */
+/* Returns the number of positions of an epoch: `n`, or for PyTorch's orders `n` rounded to a
+ * multiple of `virtual_workers`.  The step functions below take this number as `n`. */
 LK_API uint64_t lk_epoch_positions(lk_order order, uint64_t n, uint32_t virtual_workers,
                                    bool drop_last);
 
 /* The part of an epoch that one step covers. */
 typedef struct {
     uint64_t epoch;
-    uint64_t first;   /* position in the epoch of slot 0 */
+    uint64_t first;   /* position of batch slot 0 in the epoch */
     uint64_t samples; /* <= G; fewer than G only in the last step of an epoch */
 } lk_step_span;
-/* Returns the span of step `step`, given n samples and a global batch of G >= 1.
+/* Returns the part of an epoch that step `step` covers, for n samples and a global batch G >= 1.
  * lk_steps_per_epoch() must not be 0 (with drop_last, an epoch may have no step). */
 LK_API lk_step_span lk_step_at(uint64_t n, uint64_t global_batch, bool drop_last, uint64_t step);
 /* Returns the number of steps per epoch. */
@@ -204,7 +204,7 @@ LK_API LK_NODISCARD lk_status lk_loader_open(lk_loader **out, const lk_dataset *
 LK_API void                   lk_loader_free(lk_loader *loader);
 
 /* Returns the next micro-batch in the order (step, virtual worker, micro index), borrowed until the
- * next call.  With lock_step the order is (step, micro index, virtual worker), and all batches of
+ * next call.  With `lock_step` the order is (step, micro index, virtual worker), and all batches of
  * one micro index are borrowed until the first batch of the next micro index.  Returns LK_EINVAL
  * past end_step.  A failure of lk_dataset_read() is returned after all samples before it. */
 LK_API LK_NODISCARD lk_status lk_loader_next(lk_loader *loader, lk_batch *out);

@@ -3,7 +3,7 @@
  * A block computes one new value from the values of earlier blocks, and its gradients.  It owns
  * nothing: parameters, gradients, saved activations and scratch memory are passed as pointers,
  * placed by the engine and the strategy.  Blocks know no ranks.  To add a block type, fill in an
- * lk_block_type; the built-in ones use the same table.
+ * lk_block_type; the built-in types use the same table.
  *
  * Only the engine walks the list: forward in order, backward in reverse, for a set of contexts
  * (virtual workers) at a time.  It calls the hooks.  Data-parallel strategies are hook tables.
@@ -36,7 +36,7 @@ typedef uint32_t         lk_value; /* the output of a block; 0 is the model's in
 /* The description of a block, constant once planned. */
 typedef struct {
     const void *options;              /* a copy of the options given to lk_model_add() */
-    uint32_t    layer;                /* its index in the model, which is part of dropout's key */
+    uint32_t    layer;                /* the block's index in the model, part of dropout's key */
     uint32_t    input_count;
     lk_shape    x[LK_BLOCK_INPUTS_MAX], y;
     uint32_t    param_count, state_count;
@@ -76,7 +76,7 @@ typedef struct {
     const double *total, *total_backward;
 
     /* loss blocks only: targets as the data set returns them; loss and hit have one element per
-     * row.  forward_grads is for blocks that compute their backward pass during forward */
+     * row.  `forward_grads` is for blocks that compute their backward pass during forward */
     float *const   *forward_grads;
     const int32_t  *targets;
     const uint32_t *weights; /* factors of the rows' gradients; NULL: 1 each */
@@ -89,7 +89,7 @@ typedef struct {
  * and additions of matrix products.  Terms linear in the number of elements and products with
  * padding are not counted. */
 typedef struct {
-    double forward, weights, input; /* weights, input: backward, for parameters and for x[0] */
+    double forward, weights, input; /* backward: `weights` for parameters, `input` for x[0] */
 } lk_block_flops;
 
 typedef void (*lk_row_merge)(uint32_t width, double *left, const double *right);
@@ -169,8 +169,8 @@ LK_API LK_NODISCARD lk_status lk_plan_param(lk_plan *plan, const char *suffix, l
 /* Shares a parameter of an earlier block, given by its full name: one more gradient term. */
 LK_API LK_NODISCARD lk_status lk_plan_param_shared(lk_plan *plan, const char *full_name,
                                                    lk_shape shape);
-/* Declares running state "BLOCK.suffix".  Each micro-batch index updates it to (1 - momentum) state
- * + momentum (sum of state_sums over virtual workers / samples). */
+/* Declares running state "BLOCK.suffix".  Each micro-batch index updates the state to (1 -
+ * momentum) state + momentum (sum of state_sums over virtual workers / samples). */
 LK_API LK_NODISCARD lk_status lk_plan_state(lk_plan *plan, const char *suffix, size_t count,
                                             float initial, float momentum);
 
@@ -213,8 +213,8 @@ LK_API const lk_state *lk_model_states(const lk_model *model, uint32_t *count);
 /* Returns the terms in the order in which backward finishes them, the order of gradient buffers. */
 LK_API const lk_grad_term *lk_model_terms(const lk_model *model, uint32_t *count);
 LK_API uint32_t lk_model_block_count(const lk_model *model);
-/* Writes the blocks whose parameters a training pass reads, in order: forward, all with parameters,
- * then backward.  Returns their number.  `out` is NULL or has room for 3 entries per block. */
+/* Writes, in order, the blocks whose parameters a training pass reads: in forward all that have
+ * any, then those of backward.  Returns their number.  `out`: 3 entries per block, or NULL. */
 LK_API uint32_t lk_model_reads(const lk_model *model, uint32_t *out);
 LK_API uint32_t lk_model_loss_rows(const lk_model *model); /* per sample: T, or 1 */
 LK_API size_t lk_model_param_elements(const lk_model *model);
@@ -246,8 +246,8 @@ typedef struct {
 } lk_hooks;
 
 /* The micro-batch of one context.  The pass adds to loss_sum, count and hits, rows in order, in
- * FP64.  A row with a weight counts that many times.  A pass without samples only calls grad_ready.
- * In evaluation `targets` may be NULL; then no loss is computed. */
+ * FP64.  A row of weight w counts w times.  A pass without samples only calls grad_ready.  In
+ * evaluation `targets` may be NULL; then no loss is computed. */
 typedef struct {
     uint32_t       samples, first_slot;
     uint32_t       length; /* positions of each sample, at most T, the first dimension of x, targets
@@ -295,8 +295,8 @@ LK_API LK_NODISCARD lk_status lk_engine_open_offloaded(lk_engine **out, const lk
                                                        uint32_t micro_batch, uint32_t contexts,
                                                        const char *dir);
 
-/* Returns LK_OK after a backward pass, or the reason why its file could not be read or written.
- * The results of that pass are then invalid. */
+/* Returns LK_OK after a backward pass, or the reason why the engine's file could not be read or
+ * written.  The results of that pass are then invalid. */
 LK_API LK_NODISCARD lk_status lk_engine_status(const lk_engine *engine);
 /* Returns the seconds spent waiting for the file since the last call. */
 LK_API double                 lk_engine_stalled(lk_engine *engine);
@@ -331,7 +331,7 @@ typedef struct {
     uint64_t    out;
     bool        transposed, no_bias;
     const char *activation;   /* NULL, "relu", "gelu" (erf), "gelu_tanh" */
-    /* the weight's; with LK_INIT_UNIFORM also the bias's, else it is 0 */
+    /* initial values of the weight; with LK_INIT_UNIFORM also of the bias, which else is 0 */
     lk_init     init;
     float       scale;
     const char *shared;       /* full name of an (out, in) weight to share, or NULL */
@@ -387,8 +387,8 @@ typedef struct {
 } lk_linear_cross_entropy_options;
 
 /* Block types without options: layernorm (over the last dimension), add (two inputs), relu, avgpool
- * (the mean over all but the last dimension), flatten, and cross_entropy.  The last takes logits
- * (..., classes) and has one row of loss for each. */
+ * (the mean over all but the last dimension), flatten, and cross_entropy.  cross_entropy takes
+ * logits (..., classes), with one row of loss per row of logits. */
 LK_API extern const lk_block_type lk_block_linear, lk_block_layernorm, lk_block_attention,
     lk_block_embedding, lk_block_dropout, lk_block_add, lk_block_relu, lk_block_conv,
     lk_block_batchnorm, lk_block_sync_batchnorm, lk_block_maxpool, lk_block_avgpool,

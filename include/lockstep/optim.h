@@ -55,8 +55,8 @@ typedef struct {
 } lk_optimizer;
 
 /* The parts of a training run's memory that can be stored in files.  States of the optimizer: with
- * any strategy.  Parameters: only with "zero3" and "hybrid", even on one host, which then needs
- * unit buffers.  Checkpointed activations: with any strategy, by the engine. */
+ * any strategy.  Parameters: only with "zero3" and "hybrid", which then need unit buffers even on
+ * one host.  Checkpointed activations: with any strategy, by the engine. */
 typedef enum {
     LK_OFFLOADED_STATES      = 1,
     LK_OFFLOADED_PARAMETERS  = 2,
@@ -74,7 +74,7 @@ LK_API LK_NODISCARD lk_status lk_optimizer_check(const lk_optimizer *optimizer);
 enum { LK_OPTIMIZER_STATES_MAX = 3 };
 
 /* Returns the number of state tensors per parameter: sgd 0 or 1, lars and lion 1, adamw and lamb 2.
- * A moving average adds one, the last. */
+ * A moving average adds one more, which is the last. */
 LK_API uint32_t    lk_optimizer_state_count(const lk_optimizer *optimizer);
 /* Returns the name of a state tensor ("exp_avg"; "ema" for the moving average). */
 LK_API const char *lk_optimizer_state_name(const lk_optimizer *optimizer, uint32_t index);
@@ -238,7 +238,7 @@ typedef struct {
     /* good steps since the last overflow (pytorch: or since the last doubling) */
     uint64_t good;
     uint64_t skipped;    /* steps without an update */
-    uint32_t hysteresis; /* overflows up to and including the one that halves the scale */
+    uint32_t hysteresis; /* overflows until the scale is halved, including the last one */
 } lk_loss_scaler;
 
 /* Returns the settings with every default filled in. */

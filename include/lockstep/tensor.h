@@ -85,15 +85,15 @@ LK_API uint32_t               lk_exec_threads(const lk_exec *exec);
  * sets that this processor lacks.  Returns NULL after the last. */
 LK_API const char *lk_isa_name(uint32_t index);
 
-/* Measures the peak floating-point operations per second of all threads together.  They run
+/* Measures the peak floating-point operations per second of all threads together.  The threads run
  * independent multiply-adds of `operands` (F32 or BF16) in registers for about `seconds`.  No
- * kernel can exceed this. */
+ * kernel can exceed this rate. */
 LK_API double lk_exec_peak(lk_exec *exec, lk_dtype operands, double seconds);
 
 /* Uses oneDNN for all further products and convolutions of FP32 values, through the module
- * lockstep-onednn.so at `path` (lk_module_find() in launch.h finds it).  Their bits depend on
- * oneDNN's version, the processor and the number of threads, so results are no longer exact.
- * LK_EUNSUPPORTED if the module or oneDNN cannot be loaded. */
+ * lockstep-onednn.so at `path` (lk_module_find() in launch.h finds it).  The bits of their results
+ * depend on oneDNN's version, the processor and the number of threads, so results are no longer
+ * exact.  LK_EUNSUPPORTED if the module or oneDNN cannot be loaded. */
 LK_API LK_NODISCARD lk_status lk_exec_use_onednn(lk_exec *exec, const char *path);
 
 /* Returns oneDNN's version and setting ("2.6.3, avx2, 1 threads"); NULL if it is not used.  Sets

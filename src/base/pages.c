@@ -103,7 +103,7 @@ lk_status lki_pages_reserve(int fd, const char *name, void *memory, size_t bytes
 
 /* Populates a part of a mapping, so that the kernel can use huge pages and no page faults occur
  * later.  Returns 0 or an errno.  On kernels without this feature returns 0, because the pages have
- * been allocated in another way. */
+ * been allocated by lki_pages_reserve(). */
 static int populate(void *memory, size_t bytes)
 {
     return madvise(memory, bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL ? 0 : errno;

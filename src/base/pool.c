@@ -234,6 +234,6 @@ bool lki_pool_pin(lki_pool *pool)
 void lki_pool_pin_caller(lki_pool *pool, bool pinned)
 {
     if (pool->pinned) /* if some of these cores are no longer available, the kernel uses the
-                       * others */
+                       * remaining ones */
         (void)sched_setaffinity(0, sizeof pool->mine, pinned ? &pool->mine : &pool->before);
 }

@@ -1,7 +1,8 @@
 /* base/store.h -- an unnamed file to which memory is offloaded, with asynchronous transfers.
  *
- * The file disappears when its process ends, in whatever way.  A slot has one transfer at a time.
- * Slots are independent, so a caller can compute on one buffer while others are being transferred.
+ * The file disappears when its process ends, in whatever way.  A store has LKI_STORE_SLOTS slots,
+ * and a slot has one transfer at a time.  Slots are independent, so a caller can compute on one
+ * buffer while other buffers are being transferred.
  *
  * Transfers use io_uring if the kernel allows it, otherwise two threads, with the same bytes.
  * Transfers bypass the page cache (O_DIRECT) if the file system supports that, so that offloaded

@@ -91,7 +91,7 @@ static void check_round_trip(bool ring)
             uint32_t slot   = p % LKI_STORE_SLOTS;
             uint8_t *buffer = memory + slot * PIECE;
             while (p % 3 == 0 && !lki_store_test(store, slot))
-                (void)sched_yield(); /* polling completes it too */
+                (void)sched_yield(); /* polling also completes the transfer */
             assert_int_equal(lki_store_wait(store, slot), LK_OK);
             if (pass == 1 && p >= LKI_STORE_SLOTS)
                 assert_true(holds(buffer, p - LKI_STORE_SLOTS));
@@ -102,7 +102,7 @@ static void check_round_trip(bool ring)
             lki_store_start(store, slot, pass == 0, buffer, PIECE, (uint64_t)p * PIECE);
         }
     }
-    lki_store_start(store, 0, false, memory, PIECE, 0); /* freeing waits for this one */
+    lki_store_start(store, 0, false, memory, PIECE, 0); /* freeing waits for this transfer */
     lki_store_free(store);
     free(memory);
 }

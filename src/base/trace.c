@@ -1,4 +1,4 @@
-/* trace.c -- rings of spans, one per thread.
+/* trace.c -- rings of trace intervals (spans), one per thread.
  *
  * A ring has one writing and one reading thread.  `added` counts the spans written, `taken` the
  * spans read.  Both only grow, and span n is stored at n mod capacity, a power of two.

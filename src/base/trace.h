@@ -1,7 +1,7 @@
 /* base/trace.h -- records how threads spend their time.
  *
- * A trace belongs to one rank and has a track for each of its threads.  A thread adds a span of
- * time to its track when the span ends:
+ * A trace belongs to one rank and has a track for each of its threads.  A thread adds a span (a
+ * named interval of time) to its track when the span ends:
  *
  *     uint64_t begun = lki_trace_begin(track);
  *     ...

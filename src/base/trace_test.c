@@ -1,5 +1,5 @@
-/* trace_test.c -- tests rings of spans: their order, wrapping, dropped spans, and concurrent
- * writing and reading. */
+/* trace_test.c -- tests rings of trace intervals: their order, wrapping, dropped intervals, and
+ * concurrent writing and reading. */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>

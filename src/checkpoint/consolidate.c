@@ -222,7 +222,7 @@ static lk_status fetch(void *context, size_t tensor, size_t first, size_t count,
 
 /* Compares the hash of the weights with the hash in the manifest.  fetch() adds each tensor's name,
  * type and shape to the hash, but is not called for empty tensors at the end, so this function adds
- * theirs. */
+ * the names, types and shapes of these tensors. */
 static lk_status compare_weights(consolidation *c)
 {
     char hex[65];

@@ -2,7 +2,7 @@
  *
  * A writer holds flock() on its temporary directory.  A process id would not show whether the
  * writer is alive: in containers every writer has the same small number, and on a shared file
- * system it may run on another host.  The lock disappears with the process.
+ * system the writer may run on another host.  The lock disappears with the process.
  */
 #include "checkpoint/directory.h"
 

@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "lockstep/checkpoint.h"
 
-/* Elements [first, first + count) of a tensor. data is NULL if these elements are in another
+/* Elements [first, first + count) of a tensor. `data` is NULL if these elements are in another
  * process. */
 typedef struct {
     size_t      tensor, first, count;

@@ -26,7 +26,7 @@ struct lk_checkpoint {
                                       * opened */
     lk_safetensors      **files;     /* views of the maps */
     lk_tensor            *tensors;   /* in the manifest's order */
-    const void          **places;    /* of every piece */
+    const void          **places;    /* addresses of all pieces */
     void                **assembled; /* tensors stored in several pieces, once requested */
 };
 

@@ -6,7 +6,7 @@
  * file that passes can be read without further checks.
  *
  * Cost: the header is parsed once.  The data is mapped.  Only tensors that are not aligned to their
- * element size are copied.  Some other programs write such files.
+ * element size are copied; some other programs write such tensors.
  */
 #include "checkpoint/safetensors.h"
 

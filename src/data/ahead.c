@@ -5,7 +5,7 @@
  * contents of each batch; the thread affects only the time at which a batch is ready.  A failure is
  * delivered like a batch.  After a failure, or after the last batch, the thread ends.  The thread
  * may wait for a pipe without a time limit, so an eventfd can wake the thread.  The thread blocks
- * signals, which belong to the program's own threads.
+ * all signals, so that only the program's own threads receive them.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -170,7 +170,7 @@ lk_status lki_ahead_take(lki_ahead *ahead, void *x, int32_t *y, uint64_t *got, b
     *last          = ahead->last;
     memcpy(x, ahead->x, ahead->got * ahead->x_bytes);
     memcpy(y, ahead->y, ahead->got * ahead->y_bytes);
-    ahead->full = ahead->last; /* the last one stays full */
+    ahead->full = ahead->last; /* the last batch stays full */
     pthread_cond_broadcast(&ahead->changed);
     pthread_mutex_unlock(&ahead->lock);
     return error.status == LK_OK ? LK_OK : lki_fail_again(&error);

@@ -1,10 +1,11 @@
 /* balance.c -- distributes samples of different lengths evenly over virtual workers.
  *
  * Samples are assigned in descending order of length.  Each sample is assigned to the virtual
- * worker that has the fewest tokens so far among those with room; of several, the first (Graham,
- * "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17, 1969, with an equal
- * number of places per virtual worker).  Each virtual worker thus has its samples in order of
- * length, and the samples of a micro-batch have similar lengths, so there is little padding.
+ * worker that has the fewest tokens so far among the virtual workers with room.  If several have
+ * equally few tokens, the first of them gets the sample (Graham, "Bounds on multiprocessing timing
+ * anomalies", SIAM J. Appl. Math. 17, 1969, with an equal number of places per virtual worker).
+ * Each virtual worker thus has its samples in order of length, and the samples of a micro-batch
+ * have similar lengths, so there is little padding.
  *
  * Samples of equal length are assigned in batch order.  The assignment is therefore a function of
  * the step, and every worker computes it by itself in S log S + S V operations.

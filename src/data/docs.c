@@ -6,7 +6,7 @@
  *     .u16 .u32 .bin     token ids (see tokens.c); the id given by ?end= separates documents
  *     others             one document per line
  *
- * Documents of text are bytes other than 0, which is their separator.  Documents of ids are
+ * Documents of text consist of bytes other than 0, and 0 is their separator.  Documents of ids are
  * separated by the id given by ?end=. Empty documents are skipped.  Files are mapped and scanned
  * once when they are opened, to find the beginning of each document.  Text in JSON is decoded when
  * it is read.

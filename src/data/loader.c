@@ -1,11 +1,12 @@
 /* loader.c -- threads that prepare micro-batches ahead of their use.
  *
  * The ring has ahead + 1 micro-batches.  The consumer borrows one micro-batch, and the threads fill
- * the others.  In lock step the consumer borrows one micro-batch per virtual worker, and the ring
- * is larger by as many. `claimed` counts the batches that threads have begun, `freed` the batches
- * that the consumer has returned.  Both counters only grow, and batch k is in slot k mod slots.  No
- * batch is begun while claimed - freed = slots.  A thread that waits for room is woken when half of
- * the slots are free, because a wake-up costs as much as a small micro-batch.
+ * the others.  In lock step the consumer borrows one micro-batch per virtual worker at a time, so
+ * the ring has `ahead` micro-batches and one per virtual worker. `claimed` counts the batches that
+ * threads have begun, `freed` the batches that the consumer has returned.  Both counters only grow,
+ * and batch k is in slot k mod slots.  No batch is begun while claimed - freed = slots.  A thread
+ * that waits for room is woken when half of the slots are free, because a wake-up costs as much as
+ * a small micro-batch.
  *
  *      freed        taken                     claimed
  *        |  borrowed  |  ready, or being filled  |  free  |

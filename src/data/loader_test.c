@@ -109,8 +109,8 @@ static void any_share_delivers_its_part(void **state)
     lk_dataset_free(set);
 }
 
-/* Checks that in lock step the micro-batches that all virtual workers have for one index are
- * borrowed together. */
+/* Checks that in lock step micro-batch k of every virtual worker stays borrowed until micro-batch k
+ * + 1 is taken. */
 static void batches_of_one_lock_step_stay_borrowed(void **state)
 {
     static const uint32_t depths[] = { 1, 2, 5, 40 };

@@ -1,4 +1,4 @@
-/* resize.c -- resizes an image of any size to the model's, in integer arithmetic.
+/* resize.c -- resizes an image of any size to the model's image size, in integer arithmetic.
  *
  * Crop:    the largest centred rectangle of the target's shape.  The crop has the full length of
  *          one side.  Its other side follows from the target's aspect ratio, rounded to the nearest

@@ -106,8 +106,8 @@ static uint64_t sample_at(lki_sampler *s, uint64_t epoch, uint64_t position)
     return s->table[position % n];
 }
 
-/* Distributes the documents of a step over virtual workers.  Does nothing if this step was the last
- * step distributed. */
+/* Distributes the documents of a step over virtual workers.  Does nothing if the previous call
+ * distributed the same step. */
 static void deal(lki_sampler *s, const lk_step_span *span)
 {
     const lk_loader_options *o = &s->options;

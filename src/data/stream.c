@@ -1,8 +1,8 @@
 /* stream.c -- stream:PATH and stream:- (standard input): samples in the order of arrival.
  *
  * Tokens:  bytes, or with ?width=16 or 32 little-endian ids below ?vocab=.  Sample i is the tokens
- *          [iT, (i + 1) T); its targets are the tokens shifted by one.  Fewer than T tokens left
- *          at the end are not a sample.
+ *          [iT, (i + 1) T); its targets are the tokens shifted by one.  If fewer than T tokens
+ *          remain at the end, they are not a sample.
  * Images:  with ?h=, w=, c= and classes=, records like CIFAR-10's binary version: a byte for the
  *          class, then one channel after the other, row by row.
  * Archives: with ?tar=1 and classes=, images as in tar: (stream_tar.c).

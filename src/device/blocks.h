@@ -5,21 +5,21 @@
  *     integer    30   -127      2 ...        x / factor, to nearest, ties to even
  *     value    0.300..  -1.270..  0.020..    integer times factor, exactly
  *
- * LEVELS is the integer that the largest magnitude becomes: 127 above.
+ * LEVELS is the integer that the largest magnitude becomes, in this example 127.
  *
  * Quantising is idempotent, so callers need not know whether a vector is already quantised.  For
- * this reason a factor has 16 bits.  Its product with an integer is exact in FP32, and rounding it
- * up moves the largest magnitude, which becomes LEVELS factors, by less than half a step.  The
- * limits of a factor, 2^-100 and 1/LEVELS of the largest number, make its inverse and all products
- * normal and finite.  Magnitudes below half of 2^-100 become 0.
+ * this reason a factor has 16 bits.  Its product with an integer is exact in FP32, and rounding the
+ * factor up moves the largest magnitude, which becomes LEVELS factors, by less than half a step.
+ * The limits of a factor, 2^-100 and 1/LEVELS of the largest number, make its inverse and all
+ * products normal and finite.  Magnitudes below half of 2^-100 become 0.
  *
  * The factor of a block with an infinite or NaN element is NaN.  The whole block then becomes NaN,
  * and so does the sum.
  *
  * Error:  at most half a factor.
  * Bytes:  4 for the factor, then the integers, as the encoder packs them.
- * Order:  a block is processed as a whole, so work is divided only between blocks.  The largest of
- *         integers is the same in any order; all other operations are elementwise.
+ * Order:  a block is processed as a whole, so work is divided only between blocks.  The maximum of
+ *         several integers is the same in any order; all other operations are elementwise.
  *
  * An encoder defines pack() and unpack(), marked LKI_BLOCK_PART, and then LKI_BLOCK_ENCODER.  All
  * functions are inlined into loops that are compiled once for each instruction set.
@@ -36,7 +36,7 @@
 /* A function that every loop compiles for its own instruction set. */
 #define LKI_BLOCK_PART static inline __attribute__((always_inline))
 
-/* A float that, added to another, leaves the nearest integer in the low bits of the sum. */
+/* A float whose sum with a float x has the integer nearest to x in its low bits. */
 #define LKI_TO_NEAREST 0x1.8p23f
 
 enum { LKI_FACTOR_BYTES = 4 };

@@ -16,11 +16,11 @@ void lki_combine(lk_dtype dtype, lk_reduce_op op, uint32_t leaves, const void *c
                  size_t count, void *out);
 
 /* Combines vectors as lki_combine() does, into `out_count` destinations.  The first destination
- * belongs to this rank, the others to other ranks. */
+ * belongs to this rank; all others belong to other ranks. */
 void lki_combine_all(lk_dtype dtype, lk_reduce_op op, uint32_t leaves, const void *const *from,
                      size_t count, void *const *out, uint32_t out_count);
 
-/* Returns the name of a kind ("sum"); "?" for an unknown value. */
+/* Returns the name of a kind of reduction, e.g. "sum"; "?" for an unknown value. */
 const char *lki_reduce_name(uint64_t kind);
 
 #endif

@@ -43,11 +43,11 @@ const lki_type_loops *lki_combine_best(void);
  * average. */
 double lki_combine_share(const lki_type_loops *type, lk_reduce_op op, uint32_t leaves);
 
-/* lki_combine_all() with a given table. */
+/* Acts as lki_combine_all(), with a given table. */
 void lki_combine_all_by(const lki_type_loops *table, lk_dtype dtype, lk_reduce_op op,
                         uint32_t leaves, const void *const *from, size_t count, void *const *out,
                         uint32_t out_count);
-/* lki_combine() with a given table. */
+/* Acts as lki_combine(), with a given table. */
 void lki_combine_by(const lki_type_loops *table, lk_dtype dtype, lk_reduce_op op, uint32_t leaves,
                     const void *const *from, size_t count, void *out);
 

@@ -1,9 +1,9 @@
 /* device/encoder.h -- encoders: ways to round FP32 and to send it in fewer bytes.
  *
  * An encoder is one file, encode_NAME.c, that defines lki_encoder_NAME, and one row of
- * LK_ENCODING_TABLE (lockstep/base.h).  The row gives the options of the command their choice.  No
- * other file names the encoder.  blocks.h defines the loops of encoders whose elements share a
- * factor, once for each instruction set.
+ * LK_ENCODING_TABLE (lockstep/base.h).  The row also adds the encoder's name to the choices of the
+ * command's options.  No other file names the encoder.  blocks.h defines the loops of encoders
+ * whose elements share a factor, once for each instruction set.
  *
  * Rounding must be idempotent, so that callers need not know whether a vector is already rounded.
  * All instruction sets must give the same bits.

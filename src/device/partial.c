@@ -5,7 +5,8 @@
  *        read once and the output written once.
  * Order: the canonical tree, elementwise.  Wherever the tree is divided, the bits are those of
  *        lki_combine() over all leaves, because a node's accumulators are its intermediate values.
- *        Elements that share a factor are divided only between their blocks.
+ *        Quantised elements share a factor with all elements of their block, so work is divided
+ *        only between such blocks.
  */
 #include "device/partial.h"
 

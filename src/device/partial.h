@@ -1,8 +1,9 @@
-/* device/partial.h -- reductions of any type, from some nodes of the canonical tree to another.
+/* device/partial.h -- computes one node of the canonical tree from other nodes, for reductions of
+ * any type.
  *
  * A partial is an intermediate value of a reduction, as ranks send it.  It has the accumulators of
  * a node, in FP32 if the elements have 16 bits, so that rounding happens once, at the root.  Leaves
- * are elements.  If every node is rounded (as in reduce.h), inner nodes may be elements, too.
+ * are elements.  If every node is rounded (as in reduce.h), inner nodes may have elements, too.
  */
 #ifndef LKI_DEVICE_PARTIAL_H
 #define LKI_DEVICE_PARTIAL_H

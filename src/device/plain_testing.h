@@ -199,7 +199,7 @@ static inline void plain_reduce(const plain_tables *t, lk_dtype d, lk_reduce_op 
 }
 
 /* Fills a vector with random bit patterns, valid in every type.  Some are special: zeros, ones,
- * infinities, NaNs, subnormals, the largest. */
+ * infinities, NaNs, subnormals, the largest numbers. */
 static inline void plain_fill(lk_dtype d, void *data, size_t count, uint64_t seed)
 {
     size_t width = lk_dtype_bytes(d);

@@ -1,7 +1,8 @@
 /* device/quantise.h -- rounding to the types of encoders (encoder.h), for users of encoders.
  *
- * A quantised type has blocks of LKI_QUANTISED consecutive FP32 elements, or the rest of a vector.
- * A quantised block is a factor and an integer per element.  See blocks.h.
+ * A quantised type divides a vector into blocks of LKI_QUANTISED consecutive FP32 elements; the
+ * last block may be shorter.  A quantised block has one factor, and one integer per element.  See
+ * blocks.h.
  */
 #ifndef LKI_DEVICE_QUANTISE_H
 #define LKI_DEVICE_QUANTISE_H

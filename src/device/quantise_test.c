@@ -167,8 +167,8 @@ static void check_encoder(const lki_type_loops *loops, lk_dtype type, uint64_t t
     assert_true(lki_rounded_bytes(type, N) < N * sizeof(float));
 }
 
-/* Checks every row of the table of encoders: rounding is idempotent, what is sent is what is
- * rounded, and all instruction sets give the same bits. */
+/* Checks every row of the table of encoders: rounding is idempotent, the bytes to send have the
+ * rounded values, and all instruction sets give the same bits. */
 static void every_encoder_keeps_the_rules(void **state)
 {
     static const lk_dtype all[] = {

@@ -18,8 +18,8 @@
  *        Elements that share a factor (quantise.h) may be divided only between blocks, as done
  *        here.
  *
- * Either all nodes are rounded, on every rank, or none.  The bits of a node still depend only on
- * its leaves, and the node is sent in the bytes of the type to which it is rounded.
+ * Either all nodes are rounded, on every rank, or no node is.  The bits of a node still depend only
+ * on its leaves, and the node is sent in the bytes of the type to which it is rounded.
  */
 #include "device/reduce.h"
 
@@ -34,8 +34,9 @@
  * tree. */
 enum { BLOCK = 4 * LKI_QUANTISED };
 
-/* The size from which a sum, written to separate memory, leaves the nearer caches before it is
- * read.  Its lines then need not be fetched to be overwritten. */
+/* The size from which a sum in separate memory has left the nearer caches before it is read.  From
+ * this size on, sums are written past the cache, so that their lines need not be fetched before
+ * they are overwritten. */
 enum { FAR_BYTES = 4 << 20 };
 
 typedef struct {

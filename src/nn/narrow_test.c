@@ -148,8 +148,9 @@ static size_t zeros(const net *n, uint32_t term)
     return count;
 }
 
-/* Checks that in FP32 every gradient is multiplied by exactly the loss scale.  In fp16 a loss of
- * 2^-24 has no gradient before the last product, and scaling restores it. */
+/* Checks that in FP32 every gradient is multiplied by exactly the loss scale.  Expects that in fp16
+ * the gradients that backward computes last are all 0 if the loss scale is 2^-26, and mostly not 0
+ * if it is 2^-8. */
 static void test_a_loss_scale_scales_every_gradient(void **state)
 {
     float *x = noise_floats(5, (size_t)SAMPLES * IN);

@@ -22,9 +22,9 @@ static inline void begin_segment(lk_model *model, bool segments)
 }
 
 /* Builds a decoder of one layer with a tied head.  The caller passes the block types for dropout,
- * for add and for the end of residual branches, so that a test can replace those that work in
- * place.  `segments`: use activation checkpointing.  `rows`: if not 0, the loss block computes the
- * logits, `rows` rows at a time. */
+ * for add and for the end of residual branches, so that a test can replace the types that work in
+ * place.  With `segments`, the model uses activation checkpointing.  `rows`: if not 0, the loss
+ * block computes the logits, `rows` rows at a time. */
 static inline lk_model *decoder_of(uint64_t time, const lk_block_type *dropout,
                                    const lk_block_type *add, const lk_block_type *end,
                                    bool segments, uint64_t rows)

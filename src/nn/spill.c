@@ -5,8 +5,8 @@
  * buffers.  When backward has finished with value i, it starts to read value i - 3 into the same
  * buffer, and needs it two segments later.  A value read from the file is compared with its hash.
  *
- *      forward     make 0 - leave 0 (write) - ... make 3 (waits for that)
- *      backward    drop 3 (read 0) - need 2, drop 2 - need 1, drop 1 - need 0 (waits for that)
+ *      forward     make 0 - leave 0 (write) - ... make 3 (waits for the write)
+ *      backward    drop 3 (read 0) - need 2, drop 2 - need 1, drop 1 - need 0 (waits for the read)
  *
  * A disk failure cannot be returned within a pass, so it is stored for lk_engine_status().  After a
  * failure no transfer is started, and transfers in progress are still awaited.

@@ -30,7 +30,7 @@ static bool fits(const char *pattern, const char *name)
     return *pattern == '\0';
 }
 
-/* Returns LK_EINVAL with a message that lists as many existing names as fit. */
+/* Returns LK_EINVAL with a message that lists as many existing names as fit in the message. */
 static lk_status no_such_parameter(const char *pattern, const lk_param *params, uint32_t count)
 {
     char     names[320];

@@ -116,7 +116,8 @@ static void follows_lion(void **state)
 }
 
 /* Checks Goyal et al. (2017), remark 2.  A momentum of steps that is multiplied by the ratio of the
- * rates at each change equals a momentum of gradients.  Without that factor the results differ. */
+ * rates, at each change of the rate, equals a momentum of gradients.  Without that factor the
+ * results differ. */
 static void remark_2_a_momentum_of_gradients_needs_no_correction(void **state)
 {
     static const double rates[] = { 0.1, 0.1, 0.5, 1.0, 1.0, 0.1, 0.01, 0.01 };

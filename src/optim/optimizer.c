@@ -35,7 +35,7 @@ const char *lk_optimizer_name(lk_optimizer_kind kind)
     return names[kind];
 }
 
-/* Returns true for rules like sgd.  The other rules have moments. */
+/* Returns true for rules with a momentum, like sgd.  All other rules have moments. */
 static bool has_momentum(const lk_optimizer *o)
 {
     return o->kind == LK_SGD || o->kind == LK_LARS;

@@ -64,7 +64,7 @@ typedef struct {
 
 /* Computes c as the sum of the products of `parts` of k.  Each product has the bits of lki_gemm()
  * for that part of k alone.  c is F32 and is overwritten.  `args` must not set `wide_b`, `bias`,
- * `activation`, `residual` and `pack`. */
+ * `activation`, `residual` or `pack`. */
 void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *parts);
 
 /* Returns the bytes of a pack of b, for products like `args` with at most args->m rows.  Does not

@@ -6,7 +6,7 @@
  * A block that contains the product for the logits never needs all logits at once.  Forward
  * processes chunks of rows, and does the backward work of a chunk immediately.
  *
- *      logits = x W'    loss, dlogits     dW += dlogits' x     x = dlogits W, the gradient of x
+ *      logits = x W'    loss, dlogits     dW += dlogits' x     dx = dlogits W, written over x
  *
  * Every element of dW is one chain over the rows in order, and every other result belongs to one
  * row, so the bits are those of two separate blocks.

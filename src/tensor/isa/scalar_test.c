@@ -2,7 +2,7 @@
  *
  * Goal:   the error is at most 2 units in the last place over every range that occurs in training,
  *         and results at the edges are correct.
- * Method: dense sweeps; the library's double function is the reference.
+ * Method: dense sweeps; the double function of the C library is the reference.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -43,8 +43,8 @@ static void assert_near(const float *got, const float *want, size_t count)
             fail_msg("element %zu is %g, not %g", i, (double)got[i], (double)want[i]);
 }
 
-/* Multiplies in the modes of the bits in `modes`: a transposed, b transposed, accumulate, bias,
- * GELU with pre, residual, rows with gaps. */
+/* Multiplies in the modes that the bits of `modes` select: a transposed, b transposed, accumulate,
+ * bias, GELU with pre, residual, rows with gaps. */
 static void multiply(lk_exec *exec, unsigned modes, float *c, float *pre)
 {
     static float a[ROOM], b[ROOM], bias[48], residual[ROOM];

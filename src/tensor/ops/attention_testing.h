@@ -7,7 +7,7 @@
 #define DROPOUT { .seed = 7, .step = 3, .first_slot = 40, .layer = 2, .p = 0.3f }
 
 /* Context lengths equal to, below and above the blocks of 32 queries and 64 keys.  Heads have up to
- * 64 values, as in real networks, or sizes that are not multiples of the lanes. */
+ * 64 values, as in real networks, or sizes that are not multiples of 16. */
 static const lki_attention_shape shapes[] = {
     { 1, 1, 4, 1, { 0 } },   { 2, 5, 6, 2, { 0 } },    { 2, 5, 6, 2, DROPOUT },
     { 1, 64, 32, 1, { 0 } }, { 2, 33, 51, 3, DROPOUT }, { 1, 131, 40, 2, { 0 } },

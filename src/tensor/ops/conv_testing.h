@@ -46,7 +46,8 @@ typedef struct {
     lki_pack_state state;
 } conv_pack;
 
-/* Returns the number of ways: all on one exec of each instruction set, otherwise only the first. */
+/* Returns the number of ways to test: all four on one exec of each instruction set, and only way 0
+ * on all other execs. */
 static inline int pack_ways(const lk_exec *exec)
 {
     return lk_exec_threads(exec) == 3 ? 4 : 1;

@@ -194,7 +194,7 @@ void lki_bias_backward_parts(lk_exec *exec, lk_dtype type, lki_activation act, s
                              const void *x, const void *dy, void *dz, float *db,
                              const lki_parts *parts)
 {
-    /* so that sums of log2(64) + 1 parts fit */
+    /* so that sums of log2(64) + 1 parts fit in the buffer of a thread */
     const size_t most    = LKI_EXEC_PRIVATE / 8 / 128 * 128;
     size_t       tasks   = 2 * (size_t)lk_exec_threads(exec);
     bias_columns columns = {

@@ -44,9 +44,9 @@ static const table tables[] = {
 enum { TABLES = sizeof tables / sizeof tables[0] };
 
 #if defined(__x86_64__)
-/* Returns true if the processor's instruction computes the specified result of v16_dot2().  The
- * sums detect three deviations: the second product of a pair is not added first, products are not
- * rounded separately, or subnormal results and operands do not become zero. */
+/* Returns true if the processor's bf16 instruction computes the specified result of v16_dot2().
+ * The sums detect three deviations: the second product of a pair is not added first, products are
+ * not rounded separately, or subnormal results and operands do not become zero. */
 static bool multiplies_as_said(void)
 {
     static const struct {

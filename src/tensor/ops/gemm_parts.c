@@ -17,7 +17,7 @@
 
 enum {
     ROWS    = 56,  /* rows of a tile: 4 micro-panels of 14 */
-    COLUMNS = 128, /* columns of a tile, of which 56 x 128 sums have 28 KiB */
+    COLUMNS = 128, /* columns of a tile, whose 56 x 128 sums have 28 KiB */
     /* tiles of sums: those that wait for their neighbours, and the newest; log2(64) + 1 */
     SLOTS   = 7,
 };

@@ -167,7 +167,7 @@ static void strided_products_equal_the_scalar_loop(void **state)
     lki_test_execs_free(execs, count);
 }
 
-/* Tests every shape, transpose and result. */
+/* Tests every shape and transpose, with results that are FP32 or bf16, written or accumulated. */
 static void bf16_products_equal_the_scalar_loop(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* parts_test.c -- sums over parts of rows equal the parts computed alone and added by the tree. */
+/* parts_test.c -- a sum over all parts of the rows equals the sums of the single parts, added by
+ * the tree. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -70,7 +70,7 @@ static void compete(const float *restrict x, uint32_t at, size_t c, float *restr
     }
 }
 
-/* Computes `count` channels from `first` on of output (oy, ox). */
+/* Computes channels first .. first + count - 1 of output (oy, ox). */
 static void maxpool_window(const maxpool *m, size_t sample, size_t oy, size_t ox, size_t first,
                            size_t count, float *best, uint32_t *where)
 {
