@@ -112,8 +112,9 @@ LK_API const char *lk_checkpoint_tensor_file(const lk_checkpoint *checkpoint, si
  * tensors or only the manifest is open. */
 LK_API bool lk_checkpoint_weights_hash(const lk_checkpoint *checkpoint, char hex[65]);
 
-/* Copies elements [first, first + count) of the FP32 tensor `name` of `file`, which may be stored
- * in several pieces.  Returns LK_EFORMAT if there is no such tensor or its shape is not `shape`. */
+/* Copies elements [first, first + count) of the FP32 tensor `name` of the file `file`.  The tensor
+ * may be stored in several pieces.  Returns LK_EFORMAT if there is no such tensor or its shape is
+ * not `shape`. */
 LK_API LK_NODISCARD lk_status lk_checkpoint_read(const lk_checkpoint *checkpoint, const char *file,
                                                  const char *name, lk_shape shape, size_t first,
                                                  size_t count, float *out);

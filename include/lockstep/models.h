@@ -51,8 +51,9 @@ typedef struct {
 /* Returns the name of the index-th built-in model that can be trained; NULL past the end. */
 LK_API const char *lk_model_builtin(uint32_t index);
 
-/* Fills in all defaults and sets unused fields to 0, as lk_model_build() uses the options and
- * checkpoints record them.  For an unknown name only the description of the data remains. */
+/* Fills in all defaults and sets unused fields to 0.  lk_model_build() uses these completed
+ * options, and checkpoints record them.  For an unknown name only the description of the data
+ * remains. */
 LK_API LK_NODISCARD lk_status lk_model_resolve(lk_model_options *options, const char *name);
 
 /* Builds a built-in model, or "bare", which no engine can open.  LK_EINVAL for an unknown name, or

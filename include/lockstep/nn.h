@@ -166,7 +166,7 @@ LK_API lk_status lk_plan_fail(const lk_plan *plan, const char *format, ...)
 /* Declares the next parameter, "BLOCK.suffix"; lk_param describes the arguments. */
 LK_API LK_NODISCARD lk_status lk_plan_param(lk_plan *plan, const char *suffix, lk_shape shape,
                                             lk_init init, float scale, bool no_decay);
-/* Shares a parameter of an earlier block, given by its full name: one more gradient term. */
+/* Shares a parameter of an earlier block, given by its full name, which adds a gradient term. */
 LK_API LK_NODISCARD lk_status lk_plan_param_shared(lk_plan *plan, const char *full_name,
                                                    lk_shape shape);
 /* Declares running state "BLOCK.suffix".  Each micro-batch index updates the state to (1 -

@@ -91,9 +91,9 @@ typedef struct {
     double   weight_decay;
 } lk_update;
 
-/* Returns the trust ratio of a tensor, given the norms of its values and of its direction.  With
- * lars the direction is the gradient times scale and clip.  With lamb it is the output of
- * lk_optimizer_direct().
+/* Returns the trust ratio of a tensor, given the norms of its values (`values`) and of its
+ * direction (`moves`).  With lars the direction is the gradient times scale and clip.  With lamb it
+ * is the output of lk_optimizer_direct().
  *
  *     lars    trust |values| / (|moves| + weight_decay |values| + eps)
  *     lamb    |values| / |moves|

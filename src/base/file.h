@@ -1,4 +1,4 @@
-/* base/file.h -- whole files, memory-mapped, and the clock. */
+/* base/file.h -- maps whole files into memory, and reads the clock. */
 #ifndef LKI_FILE_H
 #define LKI_FILE_H
 

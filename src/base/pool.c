@@ -90,7 +90,8 @@ static void *helper(void *argument)
     uint32_t  thread = atomic_fetch_add(&pool->names, 1) + 1;
     uint32_t  seen   = 0;
 
-    lki_float_mode_set(LKI_FLOAT_STANDARD); /* not the mode of the thread that opened the pool */
+    /* whatever the mode of the thread that opened the pool */
+    lki_float_mode_set(LKI_FLOAT_STANDARD);
     for (;;) {
         seen = wait_change(pool, &pool->generation, seen);
         if (atomic_load(&pool->stop))

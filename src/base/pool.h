@@ -40,8 +40,8 @@ LK_NODISCARD lk_status lki_pool_alloc(void **out, lki_pool *pool, size_t bytes, 
 
 /* Binds each thread, including the caller, to an equal share of neighbouring processors, so that no
  * two threads share a core.  The processors are those of the caller's affinity, which the kernel
- * limits to the cgroup's.  Returns false and binds nothing if there are more threads than
- * processors. lki_pool_free() restores the caller's affinity. */
+ * limits to the processors of the cgroup.  Returns false and binds nothing if there are more
+ * threads than processors. lki_pool_free() restores the caller's affinity. */
 bool lki_pool_pin(lki_pool *pool);
 
 /* Binds the caller to its share if `pinned`, else to its original affinity.  New threads inherit

@@ -11,16 +11,16 @@
 #include <stdint.h>
 
 typedef enum {
-    LKI_RNG_INIT    = 1, /* initial values: element, parameter index */
+    LKI_RNG_INIT    = 1, /* initial values, by element and parameter index */
     LKI_RNG_DROPOUT = 2, /* (element / 4 within the sample, batch slot, step, layer):
                           * lki_dropout_place() */
     LKI_RNG_ORDER   = 3, /* the order of an epoch */
     LKI_RNG_OFFSET  = 4, /* the offset of text windows in an epoch */
     LKI_RNG_SPLIT   = 5, /* train and validation parts */
-    LKI_RNG_AUGMENT = 6, /* epoch, sample */
+    LKI_RNG_AUGMENT = 6, /* augmentation, by epoch and sample */
     LKI_RNG_DATA    = 7, /* synthetic data sets */
     LKI_RNG_SAMPLE  = 8, /* tokens drawn from a trained model */
-    LKI_RNG_AUDIT   = 9, /* step */
+    LKI_RNG_AUDIT   = 9, /* the audited virtual worker, by step */
 } lki_rng_purpose;
 
 typedef struct { uint32_t word[4]; } lki_random;

@@ -9,7 +9,8 @@
 
 #include "lockstep/base.h"
 
-/* The bytes of an error's text: the one limit for texts of failures, in memory and in messages. */
+/* The size of the buffer for an error's text.  This is the limit for all texts of failures, in
+ * memory and in messages. */
 enum { LKI_MESSAGE_BYTES = sizeof((lk_error *)0)->message };
 
 /* Records a failure (printf-like) and yields `status`, which must not be LK_OK. */

@@ -8,7 +8,7 @@
  * Transfers bypass the page cache (O_DIRECT) if the file system supports that, so that offloaded
  * data does not occupy memory again as cache.
  *
- * Threads:    one at a time.
+ * Threads:    one thread at a time may use a store.
  * Ownership:  a buffer belongs to the store from start to wait.
  */
 #ifndef LKI_STORE_H

@@ -43,7 +43,7 @@ typedef struct {
     uint8_t   *block; /* the last block read, verified; block_of is its source file (NULL: none) */
     source    *block_of;
     size_t     block_index;
-    uint64_t   done, all; /* in bytes of tensors */
+    uint64_t   done, all; /* bytes of tensors: completed, and in total */
     lki_sha256 weights;
     size_t     headed; /* number of the model's tensors whose name, type and shape were added to the
                         * hash */

@@ -7,14 +7,14 @@
 #include "base/hash.h"
 #include "base/status.h"
 
-#define LKI_BLOCK_BYTES ((size_t)1 << 20) /* number of bytes per XXH3-128 in the manifest */
+#define LKI_BLOCK_BYTES ((size_t)1 << 20) /* bytes that one XXH3-128 in the manifest covers */
 
 typedef struct {
     const char *path; /* borrowed, for messages */
     int         fd;
-    uint8_t    *block; /* not yet written */
+    uint8_t    *block; /* bytes that are not yet written */
     size_t      filled;
-    uint64_t    bytes;  /* added so far */
+    uint64_t    bytes;  /* number of bytes added so far */
     json_t     *blocks; /* JSON array with the hashes of the full blocks written so far; after
                          * lki_output_finish(), of all blocks */
     lki_sha256  hash;

@@ -25,7 +25,7 @@ struct lk_checkpoint {
     lki_map              *maps;      /* one mapping per file; NULL if only the manifest was
                                       * opened */
     lk_safetensors      **files;     /* views of the maps */
-    lk_tensor            *tensors;   /* in the manifest's order */
+    lk_tensor            *tensors;   /* all tensors, in the manifest's order */
     const void          **places;    /* addresses of all pieces */
     void                **assembled; /* tensors stored in several pieces, once requested */
 };

@@ -65,7 +65,7 @@ static bool is_it(const float *got, const float *image, int right, int down, boo
 }
 
 /* Returns the index of the augmentation that turns `image` into `got`.  Mirrored augmentations have
- * indices in the second half.  Fails the test if none matches. */
+ * indices in the second half.  Fails the test if no augmentation matches. */
 static size_t find(const float *got, const float *image, size_t channels, float black)
 {
     size_t found = SIZE_MAX;
@@ -339,7 +339,7 @@ static void resized_crops_fit_the_model(void **state)
             areas += p.width * p.height;
             widths[p.width]++;
         }
-    assert_in_range(flips, 120, 200);                    /* of 320 */
+    assert_in_range(flips, 120, 200);                    /* of 320 reads */
     assert_true(areas > 0.50 * SIDE * 320 && areas < 0.75 * SIDE * 320); /* the mean is 0.65 */
     assert_true(lefts > 320 && tops > 100);
     for (int w = 5; w <= 8; w++)

@@ -154,7 +154,7 @@ static void weights_in_the_loss_go_with_their_samples(void **state)
         for (uint32_t i = 0; i < batch.samples; i++, seen++)
             assert_int_equal(batch.weights[i], batch.y[i] * LK_WEIGHT_ONE / 4);
     }
-    assert_int_equal(seen, 6); /* in 2 and 1, twice */
+    assert_int_equal(seen, 6); /* two epochs of 3 samples, in steps of 2 and 1 */
     lk_loader_free(loader);
     lk_dataset_free(set);
     set = lkt_open("npy:x.npy,x.npy", LKT_DATASET(.seed = 1));

@@ -25,7 +25,7 @@
 
 typedef struct {
     uint64_t offset; /* offset of its bytes in the file, or index of its first id */
-    uint32_t bytes;  /* in the file; ids: 0 */
+    uint32_t bytes;  /* number of bytes in the file; 0 for ids */
     uint32_t tokens; /* JSON: bytes of the decoded text */
     uint32_t shard;
     bool     json;

@@ -83,7 +83,7 @@ typedef struct lki_tar {
 
 /* A regular file in an archive. */
 typedef struct {
-    const char    *name;    /* name and content are valid until the next call */
+    const char    *name;    /* `name` and `content` are valid until the next call */
     size_t         start;   /* offset of the member's first header; a walk can begin there */
     size_t         offset;  /* offset of the content */
     const uint8_t *content; /* `bytes` bytes */

@@ -13,7 +13,7 @@ typedef struct {
 
 typedef struct {
     uint32_t width, height, channels; /* 1 channel: grey; 3 channels: red, green, blue */
-    uint8_t *pixels;                  /* (height, width, channels); lki_image_free() */
+    uint8_t *pixels;                  /* (height, width, channels); freed by lki_image_free() */
 } lki_image;
 
 #define LKI_IMAGE_PIXELS_MAX ((uint64_t)1 << 26)

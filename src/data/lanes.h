@@ -19,7 +19,7 @@ enum { LKI_LANES = 32 };
 typedef struct {
     uint64_t        seed, epoch;
     lki_rng_purpose purpose;
-    uint32_t        half;   /* in bits */
+    uint32_t        half;   /* width of a half, in bits */
     uint32_t        rounds;
 } lki_network;
 

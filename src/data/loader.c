@@ -38,7 +38,7 @@ enum { AHEAD_LEAST = 4, AHEAD_MOST = 32, AHEAD_BYTES = 2 << 20 };
 /* A slot of the ring: a micro-batch being filled or ready, or a failure. */
 typedef struct {
     uint64_t  number, epoch;
-    uint64_t *indices; /* of its samples */
+    uint64_t *indices; /* indices of the samples */
     bool      ready;
     lk_error  error; /* .status is LK_OK if no failure has occurred */
     lk_batch  batch;
@@ -48,15 +48,15 @@ struct lk_loader {
     const lk_dataset *dataset;
     lk_loader_options options;
     uint32_t          micro_count;
-    size_t            x_bytes, y_count; /* per sample */
+    size_t            x_bytes, y_count; /* bytes of x and number of targets per sample */
     uint64_t          slots;
     uint32_t          borrows; /* micro-batches borrowed at a time */
     place            *ring;
     uint64_t         *indices;
     uint8_t          *x;
     int32_t          *y;
-    uint32_t         *weights; /* or NULL */
-    uint32_t         *list;    /* of virtual workers, or NULL */
+    uint32_t         *weights; /* weights of the samples, or NULL */
+    uint32_t         *list;    /* list of virtual workers, or NULL */
 
     pthread_t *threads;
     uint32_t   running; /* number of threads; above 0 the locks and condition variables exist */

@@ -1,13 +1,13 @@
 /* npy_file.c -- NumPy's npy format, versions 1, 2 and 3.
  *
  *     93 'N' 'U' 'M' 'P' 'Y' major minor
- *     u16 (version 1) or u32 (2 and 3): bytes of the header, little-endian
+ *     u16 (version 1) or u32 (2 and 3): number of bytes of the header, little-endian
  *     {'descr': '<f4', 'fortran_order': False, 'shape': (60000, 784), }   spaces   newline
  *     values
  *
  * The header is a Python literal.  We parse only the kind of literal that occurs: a dictionary with
  * exactly these three keys, in any order, with strings without escapes.  Well-formed files that we
- * do not support (big-endian, Fortran order, structures, halves) are refused with advice for
+ * do not support (big-endian, Fortran order, structures, FP16) are refused with advice for
  * converting them.
  */
 #include "data/files.h"

@@ -76,8 +76,8 @@ lki_rectangle lki_part_of(const lk_dataset *dataset, const lki_draw *draw, uint3
 
 /* ---- Parts of the sample itself ------------------------------------------------------------- */
 
-/* Returns the overlap of source pixel `p` with pixel `i` of `count`, in units of 1 / count.  The
- * `count` pixels together cover `pixels` source pixels. */
+/* Returns the overlap of source pixel `p` with pixel `i` of the result, in units of 1 / count.  The
+ * `count` pixels of the result together cover `pixels` source pixels. */
 static uint64_t covered(uint64_t p, uint64_t i, uint64_t count, uint64_t pixels)
 {
     uint64_t first = lki_max(p * count, i * pixels);

@@ -7,7 +7,7 @@
 /* A sample to be assigned. */
 typedef struct {
     uint64_t index;
-    uint32_t position; /* in the batch */
+    uint32_t position; /* position in the batch */
     uint32_t tokens;
 } lki_dealt;
 
@@ -21,7 +21,7 @@ typedef struct {
     const lk_dataset *dataset;
     lk_loader_options options;
     uint32_t          micro_count;
-    uint64_t          positions; /* per epoch */
+    uint64_t          positions; /* number of positions per epoch */
     uint32_t         *table;     /* PyTorch's permutation of `table_epoch`; NULL: not needed */
     uint64_t          table_epoch;
 

@@ -79,7 +79,7 @@ struct lk_dataset {
                                   * files */
     uint64_t           held_out; /* size of the validation part at the end of the data: number of
                                   * tokens, or of samples that the source itself reserves */
-    size_t             elements; /* of x in one sample */
+    size_t             elements; /* number of elements of x in one sample */
     lki_piece         *pieces;   /* with documents: training samples, then validation samples */
     int32_t            separator; /* the token before and after each document */
     double            *cumulative; /* inclusive prefix sums of the training samples' weights; NULL:

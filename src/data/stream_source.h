@@ -24,7 +24,7 @@ struct lki_stream {
     int               fd, wake;
     uint8_t          *bytes; /* read and not yet consumed */
     size_t            held, room;
-    uint64_t          position; /* of the next sample */
+    uint64_t          position; /* position of the next sample */
     bool              ended;    /* the end of the stream was reached */
     lki_stream_tar   *tar;      /* the reader of an archive, or NULL */
 };

@@ -30,8 +30,8 @@ void lki_tar_begin(lki_tar *tar, const uint8_t *data, size_t bytes, const char *
 
 /* ---- Numbers -------------------------------------------------------------------------------- */
 
-/* Parses a number field of a header.  It has octal digits after optional spaces, up to a NUL or
- * space, or GNU's binary form. */
+/* Parses a number field of a header.  The field contains either octal digits, after optional spaces
+ * and up to a NUL or a space, or a number in GNU's binary form. */
 static bool parse_number(uint64_t *out, const uint8_t *field, size_t width)
 {
     uint64_t value = 0;

@@ -294,7 +294,7 @@ static void a_damaged_header_is_refused(void **state)
 {
     (void)state;
     make_archive();
-    for (size_t i = 512; i < 1024; i++) { /* of the second header */
+    for (size_t i = 512; i < 1024; i++) { /* every byte of the second header */
         lki_tar_member member;
         lki_tar        tar;
         bool           more = true;

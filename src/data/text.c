@@ -17,8 +17,8 @@
 #include "base/memory.h"
 
 typedef struct {
-    lki_map        map;    /* for a file */
-    uint8_t       *memory; /* for a folder */
+    lki_map        map;    /* the mapping, if the text is a file */
+    uint8_t       *memory; /* the copy, if the text is a folder */
     const uint8_t *bytes;
 } text;
 

@@ -90,7 +90,8 @@ static lk_status read_text(weights *out, const lki_map *map, const char *path)
     return LK_OK;
 }
 
-/* Replaces the content hash of the data set by a hash of that hash and the weights. */
+/* Replaces the content hash of the data set by a hash of the old content hash and of the
+ * weights. */
 static lk_status add_hash(lk_dataset *dataset, const lki_map *map)
 {
     char hashes[2][33];

@@ -2,8 +2,8 @@
  *
  * A kind of reduction consists of up to three loops.  `load` converts elements to accumulators
  * (16-bit floats are widened, premultiplied sums multiplied).  `combine` combines two vectors of
- * accumulators.  `store` converts them back (averages are multiplied, 16-bit floats rounded, for
- * the only time).  If a type is its own accumulator, load and store are NULL and nothing is copied.
+ * accumulators.  `store` converts them back (averages are multiplied; 16-bit floats are rounded,
+ * only here).  If a type is its own accumulator, `load` and `store` are NULL and nothing is copied.
  *
  * Every float result passes clean(), which makes all NaNs equal.  Otherwise an addition of two NaNs
  * would return either of them, depending on the processor and on the compiler's order of the
@@ -20,8 +20,7 @@
  *
  * Cost:  elements are processed in blocks that remain in the first-level cache, as in reduce.c.
  *        Every input is read once and the output written once.
- * Order: elementwise, so the bits are the same for every division of the elements and of the
- * work.
+ * Order: elementwise, so the bits do not depend on how the elements and the work are divided.
  */
 #include "device/combine.h"
 

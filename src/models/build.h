@@ -11,7 +11,7 @@
 
 typedef struct {
     lk_model *model;
-    lk_status status; /* of the first failed step */
+    lk_status status; /* status of the first failed step */
 } lki_builder;
 
 /* Appends a block with one input, and returns its value. */

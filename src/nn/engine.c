@@ -230,7 +230,7 @@ double lk_engine_flops(const lk_engine *engine, uint32_t block)
 /* A call and the arrays to which it points. */
 typedef struct {
     lk_block_call call;
-    lk_block      block; /* replaces the model's block if there are fewer positions */
+    lk_block      block; /* replaces the model's block if the pass has fewer positions */
     lk_pack       pack;
     const float  *params[LK_BLOCK_PARAMS_MAX], *state[LK_BLOCK_PARAMS_MAX];
     const uint16_t *params_bf16[LK_BLOCK_PARAMS_MAX];
@@ -409,7 +409,7 @@ static void backward_call(const lk_engine *engine, const lk_walk *walk, const lk
     run_block(engine, &engine->model->blocks[b], &f.call);
 }
 
-/* Computes and merges the rows of all contexts for a block with statistics. */
+/* Computes the rows of statistics of all contexts for a block, and merges the rows. */
 static void make_statistics(const lk_engine *engine, const lk_walk *walk, const lk_pass *passes,
                             const lk_hooks *hooks, uint32_t count, uint32_t b, bool backward)
 {

@@ -251,7 +251,7 @@ static uint32_t new_slot(lki_layout *layout, size_t bytes, uint32_t from)
 }
 
 /* Plans the gradient of the loss block's input: in place or, if other blocks still need the value,
- * in a slot. */
+ * in a gradient slot. */
 static void plan_loss_gradient(lki_layout *layout, const lk_model *model, uint32_t b)
 {
     lk_value   v     = model->blocks[b].inputs[0];

@@ -46,8 +46,8 @@ typedef struct {
     uint32_t spilled_count;          /* number of values in a file; bytes of the largest of them */
     size_t   spilled_bytes;
     size_t   wide_bytes; /* maximum bytes for copies of values */
-    lk_dtype dtype;      /* of values and their gradients */
-    size_t   loss_rows;  /* of a micro-batch */
+    lk_dtype dtype;      /* type of values and their gradients */
+    size_t   loss_rows;  /* rows of loss of a micro-batch */
 } lki_layout;
 
 /* Lays out the memory for micro-batches of up to `micro_batch` samples, with values stored as

@@ -9,7 +9,7 @@
  * are from the start of the memory. */
 typedef struct {
     size_t        *at;     /* [block_count][2]; SIZE_MAX: none */
-    size_t         bytes;  /* of all packs */
+    size_t         bytes;  /* total size of all packs */
     /* owned by the caller, possibly shared with other engines; NULL: packs are not stored */
     unsigned char *memory;
 } lki_packs;

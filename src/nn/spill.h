@@ -17,7 +17,7 @@ typedef struct {
     void          *memory;
     /* value i is in ring[i mod LKI_SPILL_RING] while it is in memory */
     unsigned char *ring[LKI_SPILL_RING];
-    uint64_t      *hashes;  /* [count]: of the values written */
+    uint64_t      *hashes;  /* [count]: hashes of the written values */
     bool          *coming;  /* [count]: the value is being read from the file */
     lk_error       failure; /* the first failure, after which nothing is transferred */
     double         stalled; /* seconds spent waiting */

@@ -6,8 +6,8 @@
 #include "base/status.h"
 #include "lockstep/optim.h"
 
-/* Returns true if the name matches the pattern.  On a mismatch the last `*` is extended by one
- * character. */
+/* Returns true if the name matches the pattern.  After a mismatch, tries again with one more
+ * character for the last `*`. */
 static bool fits(const char *pattern, const char *name)
 {
     const char *star = NULL, *taken = NULL;

@@ -122,7 +122,7 @@ static double part_of(uint64_t step, uint64_t first, uint64_t last)
     return (double)(step - first) / (double)(last - first);
 }
 
-/* Returns the remaining fraction of the rate above min_lr, after warmup. */
+/* Returns (rate - min_lr) / (lr - min_lr) for a step after warmup. */
 static double left_of(const lk_schedule *s, uint64_t step)
 {
     double done = part_of(step, s->warmup, s->steps);

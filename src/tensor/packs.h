@@ -5,9 +5,9 @@
  * weight in the pack.  Equal versions must mean equal values.
  *
  *      a caller that finds another version     fills the pack, and then sets the word
- *      a caller that finds it being filled     packs the weight for itself.  No caller waits, so
- *                                              one that dies while filling a pack blocks no other,
- *                                              and its pack is never read
+ *      a caller that finds the pack being      packs the weight for itself.  No caller waits, so a
+ *      filled                                  caller that dies while filling a pack blocks no
+ *                                              other caller, and its pack is never read
  *
  * No caller may request another version while a pack of one version is being filled or read.  So
  * ranks synchronise between two versions.

@@ -273,7 +273,7 @@ static float chain_dot(size_t n, const float *a, const float *b)
     return sum;
 }
 
-/* Computes one query, only with past keys, by blocks of KEYS. */
+/* Computes the output of one query, from past keys only, KEYS of them at a time. */
 static void attention_query(const lki_attention_shape *s, const float *qkv, size_t sample,
                             size_t head, size_t i, float *y, float *lse)
 {

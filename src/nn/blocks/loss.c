@@ -91,7 +91,7 @@ const lk_block_type lk_block_cross_entropy = {
 
 typedef struct {
     size_t       rows, in, classes, chunk;
-    size_t       bytes; /* of one logit */
+    size_t       bytes; /* size of one logit */
     void        *logits;
 } head;
 

@@ -7,7 +7,7 @@
 /* Some columns of dy (m, stride): see lki_bias_backward().  The pointers are to the first of these
  * columns. */
 typedef struct {
-    lk_dtype       type; /* of x, dy and dz */
+    lk_dtype       type; /* type of x, dy and dz */
     lki_activation act;
     size_t         m, columns, stride;
     const void    *x, *dy;

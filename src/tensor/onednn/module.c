@@ -32,7 +32,7 @@ typedef struct {
 typedef struct {
     lki_onednn_conv  conv;
     dnnl_primitive_t primitive;
-    dnnl_memory_t    x, w, y; /* in Lockstep's format */
+    dnnl_memory_t    x, w, y; /* memories in Lockstep's format */
     inner            weights, dx;
 } conv_plan;
 

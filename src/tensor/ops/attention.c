@@ -254,7 +254,7 @@ static void backward_block(const attention *a, const head *h, size_t index, cons
     block_values(a, h, b, h->dp, h->k);
 }
 
-/* Writes or adds rows of the head to its part of dqkv. */
+/* Writes rows of the head to the head's part of dqkv, or adds them to that part. */
 static void put_rows(const attention *a, const head *h, size_t rows, const float *from, float *to)
 {
     for (size_t i = 0; i < rows; i++) {

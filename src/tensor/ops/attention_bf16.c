@@ -146,7 +146,8 @@ static void block_scores(const attention *a, const head *h, const block *b, cons
     });
 }
 
-/* Continues the chains of `to` (queries, size), rows `width` wide, over the block's keys. */
+/* Continues the chains of `to` (queries, size), whose rows are `width` apart, over the block's
+ * keys. */
 static void block_values(const attention *a, const head *h, const block *b, const float *zipped,
                          float *to)
 {
@@ -158,7 +159,8 @@ static void block_values(const attention *a, const head *h, const block *b, cons
     });
 }
 
-/* Continues the chains of `to` (keys, size), rows `width` wide, over the block's queries. */
+/* Continues the chains of `to` (keys, size), whose rows are `width` apart, over the block's
+ * queries. */
 static void block_transposed(const attention *a, const head *h, const block *b, const float *pairs,
                              const float *zipped, float *to)
 {

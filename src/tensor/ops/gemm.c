@@ -29,7 +29,8 @@
 
 enum {
     TILE_ROWS     = LKI_GEMM_M, /* 112 x 384 words of `a` fit into a second-level cache */
-    /* 384 x 1280 words of b: 1.9 MiB; with narrower slabs `a` is packed more often */
+    /* columns of a slab: 384 x 1280 words of b are 1.9 MiB; narrower slabs need more packing of
+     * `a` */
     SLAB_COLUMNS  = 1280,
     TALL_ROWS     = 224,  /* rows of a tile if `a` is not packed */
     /* columns of a tile if `a` is not packed; all three matrices fit into a second-level cache */

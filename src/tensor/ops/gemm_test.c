@@ -22,8 +22,8 @@ static float    a[ROOM], b[ROOM], start[ROOM], bias[ROOM], residual[ROOM], want[
     want_pre[ROOM], got_pre[ROOM];
 static uint16_t a16[ROOM], b16[ROOM], start16[ROOM];
 
-/* The ways of testing: without a pack, with a pack that the call fills, with a full one, and with
- * one that another thread is filling. */
+/* The ways of testing: without a pack, with a pack that the call fills, with a full pack, and with
+ * a pack that another thread is filling. */
 enum { PACK_NONE, PACK_NEW, PACK_THERE, PACK_BUSY, PACK_WAYS };
 static _Alignas(64) float pack_room[2 * ROOM];
 static lki_pack_state     pack_state;

@@ -39,7 +39,7 @@ typedef struct {
     float                *dgamma, *dbeta;
 } layernorm;
 
-/* Returns the address of element `i` of values of the norm's type. */
+/* Returns the address of element `i` of `values`, whose type is the type of the norm. */
 static const void *norm_at(const lki_norm_rows *t, const void *values, size_t i)
 {
     return (const char *)values + i * lk_dtype_bytes(t->type);
@@ -127,7 +127,7 @@ struct slab {
     float (*sums)[SLAB], (*products)[SLAB]; /* one row for each chunk */
 };
 
-/* Returns the address of values `bytes` further on; NULL remains NULL. */
+/* Returns `values` advanced by `bytes` bytes; NULL remains NULL. */
 static const void *rows_on(const void *values, size_t bytes)
 {
     return values == NULL ? NULL : (const char *)values + bytes;
