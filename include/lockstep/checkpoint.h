@@ -24,8 +24,9 @@ typedef lk_status (*lk_checkpoint_fetch)(void *context, size_t tensor, size_t fi
 
 enum { LK_CHECKPOINT_PIECE = 1 << 18 }; /* elements per fetch; the last fetch may be shorter */
 
-/* One file of a checkpoint and the whole tensors in it.  `fetch` supplies tensors without data, in
- * order, each from its first piece to its last.  The writing call returns a failure of `fetch`. */
+/* One file of a checkpoint and the whole tensors in it.  `fetch` supplies the elements of tensors
+ * that have no data (NULL): tensor by tensor, in order, and each tensor from its first piece to its
+ * last.  The writing call returns a failure of `fetch`. */
 typedef struct {
     const char         *name; /* "model.safetensors" */
     const lk_tensor    *tensors;
@@ -125,8 +126,8 @@ typedef struct {
     size_t      struct_size; /* see LK_CONSOLIDATE_OPTIONS_INIT */
     const char *path;       /* the new file; must not exist */
     bool        everything; /* includes optimizer and other state; false: model.safetensors only */
-    void (*progress)(void *context, uint64_t done, uint64_t all); /* (optional) in bytes of
-                                                                   * tensors */
+    void (*progress)(void *context, uint64_t done, uint64_t all); /* (optional) called with
+                                                                   * bytes of tensors */
     void *context;
 } lk_consolidate_options;
 
@@ -169,8 +170,8 @@ LK_API LK_NODISCARD lk_status lk_safetensors_write(const char *path, const lk_te
 
 /* Computes SHA-256 over, for each tensor: name (u32 length, bytes), dtype code (u8), rank (u32),
  * dimensions (u64 each), little-endian data with canonical NaNs.  A tensor that shares the memory
- * of an earlier tensor of the same type and shape is tied to it and counted once. hex: 64 digits
- * and a NUL. */
+ * of an earlier tensor of the same type and shape is tied to it and counted once. `hex` receives 64
+ * digits and a NUL. */
 LK_API void lk_weights_hash(const lk_tensor *tensors, size_t count, char hex[65]);
 
 #ifdef __cplusplus

@@ -134,7 +134,7 @@ typedef struct {
     bool inplace;        /* forward may overwrite x[0] by y, and backward may overwrite dy by
                           * dx[0] */
     bool residual;       /* x[1], if any, is added to the result.  dx[1] equals dy and may share
-                          * dy's memory, which backward must not change then.  Excludes inplace */
+                          * dy's memory, so backward must not change dy.  Excludes `inplace` */
     bool tokens;         /* x[0] is token ids (int32): the input of a token model */
     bool params_unread;  /* backward does not read parameters and is called without them */
     bool writes_grads;   /* obeys call->write, so gradients need not be zeroed before */
@@ -193,7 +193,7 @@ LK_API LK_NODISCARD lk_status lk_model_add(lk_value *out, lk_model *model,
  * stores only the values that blocks outside the segment read.  All other values share memory with
  * other segments, and are recomputed before the segment's backward pass.  (The last segment's
  * values are still in memory.) The bits are the same, with less memory and about a third more
- * arithmetic.  Segments do not nest: begin ends an open one. */
+ * arithmetic.  Segments do not nest: begin ends an open segment. */
 LK_API void lk_model_checkpoint_begin(lk_model *model);
 LK_API void lk_model_checkpoint_end(lk_model *model);
 

@@ -81,8 +81,8 @@ LK_API const char            *lk_exec_isa(const lk_exec *exec);
 /* Returns the number of threads, including the caller. */
 LK_API uint32_t               lk_exec_threads(const lk_exec *exec);
 
-/* Returns the name of instruction set `index`, for lk_exec_open(), from the widest on.  Includes
- * sets that this processor lacks.  Returns NULL after the last. */
+/* Returns the name of instruction set `index`, for lk_exec_open(), starting with the widest.
+ * Includes sets that this processor lacks.  Returns NULL after the last. */
 LK_API const char *lk_isa_name(uint32_t index);
 
 /* Measures the peak floating-point operations per second of all threads together.  The threads run

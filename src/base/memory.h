@@ -22,7 +22,7 @@ LK_NODISCARD lk_status lki_alloc_untouched(void **out, size_t bytes, const char 
 LK_NODISCARD lk_status lki_alloc_array(void **out, size_t count, size_t size, const char *what);
 
 /* Ensures that the array *pointer, which has `count` elements of `size` bytes, has room for one
- * more. *capacity is the array's capacity in elements. */
+ * more element. *capacity is the array's capacity in elements. */
 LK_NODISCARD lk_status lki_reserve(void **pointer, size_t *capacity, size_t count, size_t size,
                                    const char *what);
 

@@ -30,7 +30,7 @@ enum { THREAD_BYTES = 16 << 20, THREADS_MAX = 8 }; /* an additional thread is st
 /* ---- Available memory -------------------------------------------------------------------- */
 
 /* Returns the number that follows `key` in a small file, or the first number if `key` is NULL.
- * Returns UINT64_MAX if there is none. */
+ * Returns UINT64_MAX if there is no such number. */
 static uint64_t number_in(const char *path, const char *key)
 {
     char  text[4096];

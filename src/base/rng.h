@@ -12,8 +12,8 @@
 
 typedef enum {
     LKI_RNG_INIT    = 1, /* initial values, by element and parameter index */
-    LKI_RNG_DROPOUT = 2, /* (element / 4 within the sample, batch slot, step, layer):
-                          * lki_dropout_place() */
+    LKI_RNG_DROPOUT = 2, /* dropout, by element / 4 within the sample, batch slot, step and
+                          * layer: see lki_dropout_place() */
     LKI_RNG_ORDER   = 3, /* the order of an epoch */
     LKI_RNG_OFFSET  = 4, /* the offset of text windows in an epoch */
     LKI_RNG_SPLIT   = 5, /* train and validation parts */

@@ -266,8 +266,8 @@ static void opening_takes_the_newest_intact_checkpoint(void **state)
     assert_non_null(strstr(notes, "skipped step-00000011: "));
     assert_non_null(strstr(notes, "has 50 bytes"));
     assert_null(strstr(notes, "step-00000010"));
-    assert_int_equal(lk_checkpoint_open(&c, folder, notes, 10), LK_OK); /* too small, but
-                                                                         * harmless */
+    assert_int_equal(lk_checkpoint_open(&c, folder, notes, 10), LK_OK); /* the buffer is too
+                                                                         * small: harmless */
     assert_int_equal(strlen(notes), 9);
     lk_checkpoint_free(c);
 

@@ -7,7 +7,7 @@
 enum { LKI_PATH_BYTES = 4096, LKI_STEP_NAME_BYTES = 32 };
 
 #define LKI_MANIFEST_NAME "manifest.json"
-#define LKI_TEMPORARY_PREFIX ".tmp-step-" /* prefix of the step and the writer's process id */
+#define LKI_TEMPORARY_PREFIX ".tmp-step-" /* the step and the writer's process id follow */
 
 LK_NODISCARD lk_status lki_directory_join(char out[LKI_PATH_BYTES], const char *folder,
                                           const char *name);

@@ -103,8 +103,8 @@ static void all_shifts_are_equally_frequent(void **state)
     lk_dataset_free(set);
 }
 
-/* Checks that seed, epoch and sample each change the augmentation, and that a second read does
- * not. */
+/* Checks that seed, epoch and sample each change the augmentation, and that a second read gives the
+ * same augmentation. */
 static void draws_depend_on_seed_epoch_and_sample(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* file_watch_test.c -- tests that files that change while a data set uses them are reported by
- * name, and no other files. */
+ * name, and that no other files are reported. */
 #include "data/data_testing.h"
 
 #include <fcntl.h>

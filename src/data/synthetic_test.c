@@ -151,8 +151,8 @@ static void wrong_settings_are_refused(void **state)
                 LK_EFORMAT, "1 samples", "leaves 0");
 }
 
-/* Checks that the three folds of 29 out of 101 samples are disjoint, and that each is a
- * partition. */
+/* Checks that the three folds of 29 out of 101 samples are disjoint, and that each fold and the
+ * remaining samples form a partition. */
 static void folds_share_nothing(void **state)
 {
     static const char spec[] = "synthetic:samples=101,features=3,classes=2";

@@ -107,7 +107,8 @@ LKI_BLOCK_PART void lki_spread_block(const int8_t *integers, float factor, float
 
 /* ---- Vectors of blocks ------------------------------------------------------------------- */
 
-/* Returns the block at x.  If fewer elements are left, returns a copy padded with zeros. */
+/* Returns the block at x.  If fewer than LKI_QUANTISED elements remain, returns a copy padded with
+ * zeros. */
 LKI_BLOCK_PART const float *lki_block_at(const float *x, size_t left, float copy[LKI_QUANTISED])
 {
     if (left >= LKI_QUANTISED)

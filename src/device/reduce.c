@@ -30,8 +30,8 @@
 #include "device/combine_loops.h"
 #include "device/quantise.h"
 
-/* The elements of a block.  Each inner node on the path holds one block, 4 KiB per level of the
- * tree. */
+/* The number of elements of a block.  Each inner node on the path holds one block, 4 KiB per level
+ * of the tree. */
 enum { BLOCK = 4 * LKI_QUANTISED };
 
 /* The size from which a sum in separate memory has left the nearer caches before it is read.  From

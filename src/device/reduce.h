@@ -11,14 +11,15 @@ typedef struct {
     const float *data;
 } lki_tree_input;
 
-/* Returns true if nodes are rounded: `rounded` has an encoder (encoder.h).  If not, it is LK_F32 or
- * 0. */
+/* Returns true if `rounded` has an encoder (encoder.h), so that nodes are rounded.  Otherwise
+ * `rounded` is LK_F32 or 0. */
 bool lki_rounds(lk_dtype rounded);
 
 /* Computes the sum of the canonical tree over `leaves` leaves, elementwise, from the given nodes.
- * They must be in ascending order of `first` and cover [0, leaves) once (LK_ASSERTed).  The lower
- * node is always the left operand.  `out` may be one of the inputs.  Every node, including leaves
- * and root, is rounded to `rounded` and stored as FP32.  Blocks begin with the first element. */
+ * The given nodes must be in ascending order of `first` and cover [0, leaves) once (LK_ASSERTed).
+ * The lower node is always the left operand.  `out` may be one of the inputs.  Every node,
+ * including leaves and root, is rounded to `rounded` and stored as FP32.  Blocks begin with the
+ * first element. */
 void lki_tree_sum_f32(lk_dtype rounded, uint32_t leaves, const lki_tree_input *inputs,
                       uint32_t input_count, size_t n, float *out);
 

@@ -327,8 +327,8 @@ static void test_embedding(void **state)
     finish(&r, model, v, tokens);
 }
 
-/* Tests a value with three readers, of which one works in place and one reads it twice.  The
- * gradients must add up. */
+/* Tests a value with three readers, one of which works in place, and another of which reads the
+ * value twice.  The gradients must add up. */
 static void test_shared_value(void **state)
 {
     lk_dropout_options dropout = { .p = 0.25F };

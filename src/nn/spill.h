@@ -1,4 +1,4 @@
-/* nn/spill.h -- values that are stored in a file between their forward and their backward pass:
+/* nn/spill.h -- values that are stored in a file between their forward and their backward pass; see
  * spill.c. */
 #ifndef LKI_NN_SPILL_H
 #define LKI_NN_SPILL_H

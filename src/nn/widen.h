@@ -17,7 +17,7 @@ typedef struct {
  * `dtype`. */
 lk_dtype lki_taken_dtype(const lki_block_entry *entry, lk_dtype dtype);
 
-/* Returns the maximum memory for copies, with micro-batches of `samples`. */
+/* Returns the maximum bytes of all copies, with micro-batches of `samples`. */
 size_t lki_widen_bytes(const lki_block_entry *entry, lk_dtype dtype, uint32_t samples);
 
 /* Builds w->call from `narrow`, with copies in `memory`. */

@@ -157,8 +157,8 @@ static void attention_scores(const head_of *h, const float *lse, uint16_t *p, ui
     }
 }
 
-/* Computes column d of the gradients of a head for token i, as query and as key.  `out` has t rows,
- * 3c apart. */
+/* Computes column d of the gradients of a head for token i: as a query, and as a key and value.
+ * `out` has t rows, 3c apart. */
 static void attention_token(const head_of *h, const uint16_t *p, const uint16_t *ds, size_t i,
                             size_t d, float *out)
 {

@@ -65,7 +65,8 @@ typedef struct {
     void (*windows)(const lki_conv_windows *windows);
     void (*outer)(const lki_conv_outer *outer);
 
-    /* Copies `channels` <= 16 values of each pixel, `stride` apart, to contiguous memory. */
+    /* Copies `channels` <= 16 values of each pixel to contiguous memory.  Pixels are `stride`
+     * apart. */
     void (*pack_pixels)(size_t pixels, size_t channels, const float *from, size_t stride,
                         float *to);
     void (*pack_weights)(const lki_weight_panel *panel); /* writes zeros beyond `columns` */

@@ -1,4 +1,4 @@
-/* tensor/isa/elementwise.h -- kernels on spans of elements. */
+/* tensor/isa/elementwise.h -- kernels on runs of elements. */
 #ifndef LKI_TENSOR_ISA_ELEMENTWISE_H
 #define LKI_TENSOR_ISA_ELEMENTWISE_H
 

@@ -39,7 +39,7 @@ typedef struct {
 } lki_score_block;
 
 typedef struct {
-    /* Updates max, sums and out with a block, and stores its probabilities, 0 for dropped ones. */
+    /* Updates `max`, `sums` and `out` with a block, and stores its probabilities (0 if dropped). */
     void (*forward)(const lki_score_block *block);
 
     /* Computes p = 2^(factor score - lse) and ds = p (keep dp - delta).  `p_pairs` receives the

@@ -1,8 +1,8 @@
 /* onednn.c -- passes products and convolutions to lockstep-onednn.so, and completes products.
  *
  * The module is never unloaded, because its threads do not end.  If oneDNN cannot compute a shape,
- * Lockstep's own kernels do, so that a step never fails halfway.  The first such failure is stored,
- * so that benchmarks can report it.
+ * Lockstep's own kernels compute it, so that a step never fails halfway.  The first such failure is
+ * stored, so that benchmarks can report it.
  */
 #include "tensor/onednn/onednn.h"
 #include "tensor/isa/kernels.h"

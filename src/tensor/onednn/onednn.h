@@ -16,7 +16,8 @@ typedef struct {
  * disabled or cannot compute it. */
 bool lki_other_gemm(lk_exec *exec, const lki_gemm_args *args);
 
-/* Computes a convolution with oneDNN, in FP32 only.  Returns false like lki_other_gemm(). */
+/* Computes a convolution with oneDNN, in FP32 only.  Returns false under the conditions of
+ * lki_other_gemm(). */
 bool lki_other_conv(lk_exec *exec, const lki_conv_shape *shape, lki_onednn_pass pass, bool add,
                     const float *x, const float *w, const float *y);
 

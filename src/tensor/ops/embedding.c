@@ -1,9 +1,9 @@
 /* embedding.c -- embeddings: a table row by token plus a table row by position, and the gradients.
  *
- * Forward is a copy and an addition, divided by positions.  Backward scatters, because two
- * positions with the same token add to the same row.  There are no atomics: every thread owns a
- * block of columns and processes all positions in order.  So each element of a table is one chain
- * of additions that continues from the contents of the buffer.
+ * Forward is a copy and an addition, and its work is divided by positions.  Backward scatters,
+ * because two positions with the same token add to the same row.  There are no atomics: every
+ * thread owns a block of columns and processes all positions in order.  So each element of a table
+ * is one chain of additions that continues from the contents of the buffer.
  *
  * In bf16 both rows are rounded before the addition, as a product rounds its weights.  So a table
  * may be stored as bf16, and a table shared with the head has the same values in both uses.

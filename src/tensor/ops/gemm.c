@@ -400,8 +400,8 @@ static size_t group_columns(const product *p)
     return p->args->m <= SOME_ROWS || p->result != LK_F32 ? GROUP_FEWER : GROUP_COLUMNS;
 }
 
-/* Computes the product by groups, equally many for each thread.  Rows are divided if there are too
- * few columns. */
+/* Computes the product by groups, with the same number of groups for each thread.  Rows are divided
+ * if there are too few columns. */
 static void run_groups(product *p)
 {
     size_t m = p->args->m, panels = divide_up(p->args->n, p->kernels->columns);

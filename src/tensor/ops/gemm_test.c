@@ -45,8 +45,8 @@ static const size sizes[] = {
     { 32, 784, 32 }, { 47, 112, 400 }, { 29, 96, 788 }, { 2, 64, 36 },  { 14, 32, 512 },
 };
 
-/* Prepares the pack for a way.  Returns false if this product has no such way.  Packs are tested on
- * one exec of each instruction set. */
+/* Prepares the pack for a way of testing.  Returns false if this product cannot be tested in that
+ * way.  Packs are tested on one exec of each instruction set. */
 static bool open_pack(const lk_exec *exec, lki_gemm_args *args, int way)
 {
     static const lk_pack pack  = { .state = &pack_state, .version = 3, .data = pack_room };

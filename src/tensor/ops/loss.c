@@ -1,4 +1,4 @@
-/* loss.c -- softmax cross-entropy (isa/softmax.inc), divided by rows. */
+/* loss.c -- softmax cross-entropy (isa/softmax.inc).  Each task has some of the rows. */
 #include "base/memory.h"
 #include "tensor/exec.h"
 #include "tensor/isa/kernels.h"

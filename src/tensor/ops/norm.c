@@ -1,8 +1,8 @@
 /* norm.c -- LayerNorm and BatchNorm, forward and backward.
  *
- * LayerNorm is divided by rows.  The gradients of its parameters are divided by blocks of columns.
- * Every element is one chain over the rows in order, which continues from the contents of the
- * buffer.
+ * The work of LayerNorm is divided by rows, and the work on the gradients of its parameters by
+ * blocks of columns.  Every element is one chain over the rows in order, which continues from the
+ * contents of the buffer.
  *
  * BatchNorm sums columns of a matrix that may have sixteen columns and a hundred thousand rows, so
  * rows are also divided.  On every machine there are CHUNKS chunks, whose sums are added by a
