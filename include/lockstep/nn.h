@@ -137,7 +137,7 @@ typedef struct {
                           * dy's memory, so backward must not change dy.  Excludes `inplace` */
     bool tokens;         /* x[0] is token ids (int32): the input of a token model */
     bool params_unread;  /* backward does not read parameters and is called without them */
-    bool writes_grads;   /* obeys call->write, so gradients need not be zeroed before */
+    bool writes_grads;   /* obeys call->write, so gradients need not be zeroed first */
     bool sums_parts;     /* sums the gradients of call->part_ends' parts by the tree */
     bool bf16;           /* accepts bf16 values if the engine stores them.  Then x, y, dy and dx,
                           * and the model's input, have that type (call->dtype).  Gradients of

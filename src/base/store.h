@@ -38,7 +38,7 @@ void lki_store_start(lki_store *store, uint32_t slot, bool write, void *buffer, 
 bool lki_store_test(lki_store *store, uint32_t slot);
 
 /* Waits for the slot's transfer; returns at once if the slot has none.  On failure returns LK_EIO;
- * the message names the directory and the byte. */
+ * the message names the directory and the offset. */
 LK_NODISCARD lk_status lki_store_wait(lki_store *store, uint32_t slot);
 
 #endif

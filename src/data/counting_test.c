@@ -132,8 +132,8 @@ static void an_ignored_token_is_no_target(void **state)
     lk_dataset_free(docs);
 }
 
-/* Sets the weight of a sample to a quarter of its label, with half of the samples for validation.
- * Expects that each training sample is delivered with its own weight. */
+/* Sets the weight of each sample to a quarter of its label, and reserves half of the samples for
+ * validation.  Expects that each training sample is delivered with its own weight. */
 static void weights_in_the_loss_go_with_their_samples(void **state)
 {
     lk_dataset_options options = { .struct_size = sizeof(lk_dataset_options),

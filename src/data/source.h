@@ -65,7 +65,7 @@ typedef struct {
 
 typedef struct lki_watched_file lki_watched_file; /* file_watch.c */
 
-/* A sample of a document: its `part`-th run of T targets. */
+/* A sample of a document: run number `part` of T targets. */
 typedef struct {
     uint32_t document, part;
 } lki_piece;

@@ -368,7 +368,7 @@ static void incomplete_samples_are_named(void **state)
     lkt_refuses("tar:nowhere.tar", &none, LK_EIO, "nowhere.tar", "");
 }
 
-/* Makes an archive of a good image and a damaged one, `bytes`.  Checks that the damaged image is
+/* Makes an archive of a good image and a damaged image, `bytes`.  Checks that the damaged image is
  * refused when it is read, with a message that contains `why`. */
 static void refuses_picture(const char *name, const uint8_t *bytes, size_t count, const char *why)
 {

@@ -19,7 +19,7 @@
  * overwrites the logits if the loss block is their only reader.  A value that depends on no
  * parameter, such as the model's input, has no gradient.
  *
- * Placement: the memory of gradients (lki_grad_slot) is placed from large to small slots, each at
+ * Placement: gradients are in slots (lki_grad_slot).  Slots are placed from large to small, each at
  * the lowest offset where it overlaps no placed slot that is in use at the same time (greedy by
  * size; Pisarchyk and Lee 2020).
  *
