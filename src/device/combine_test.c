@@ -80,7 +80,7 @@ static void check_all(bench *b, lk_dtype d, lk_reduce_op op, uint32_t leaves, si
     lki_combine_all_by(b->loops, d, op, leaves, from, count, out, places);
     for (uint32_t k = 0; k < places; k++)
         assert_memory_equal(out[k], want, bytes);
-    for (uint32_t k = 0; k < leaves; k++) /* again, with each leaf as the destination */
+    for (uint32_t k = 0; k < leaves; k++) /* again, in place: leaf k is destination k */
         plain_fill(d, b->data[k], count, k + 100 * leaves);
     for (uint32_t k = 0; k < places; k++)
         out[k] = b->data[k];
