@@ -23,7 +23,7 @@
  * parameters are available from lk_parallel_read() until their buffer is reused.  On one host zero3
  * equals zero2.  "single" is the plain reference: one worker, V whole gradients, one recursive sum.
  *
- * Threads: one thread at a time may use an lk_parallel.  All calls but the readers are collective.
+ * Threads: one at a time per lk_parallel.  All calls but those that only read are collective.
  */
 #ifndef LK_PARALLEL_H
 #define LK_PARALLEL_H
@@ -79,7 +79,7 @@ typedef struct {
  * each step, before comm_dtype rounds the bucket.  The values that the hook leaves are summed, so
  * they must depend only on the old values and the virtual worker, not on ranks or time.  A status
  * other than LK_OK ends the run: lk_parallel_finish() returns the status on this rank and LK_EPEER
- * with the reason on the others. */
+ * with the reason on the other ranks. */
 typedef lk_status (*lk_bucket_hook)(const lk_bucket *bucket, void *context);
 
 typedef struct {
@@ -110,7 +110,7 @@ typedef struct {
     const uint32_t *reads;
     uint32_t        read_count;
     uint32_t        unit_buffers; /* units in memory; 0 = one more than a block reads at once */
-    /* for "hybrid": the number of neighbouring hosts that store one copy together; 0 = 1 */
+    /* for "hybrid": number of neighbouring hosts that together store one model copy; 0 = 1 */
     uint32_t        shard_hosts;
     lk_dtype gather_dtype;  /* type in which parameters are gathered and read: LK_F32 (or 0), LK_I8,
                              * or LK_BF16 (for parameters with lk_param.bf16, if hosts store
@@ -133,9 +133,9 @@ typedef struct {
     /* The fraction of virtual workers to audit, drawn by seed; 0 = none.  Another rank repeats the
      * turns of an audited virtual worker; lk_parallel_next() returns them after that rank's own
      * turns.  Hashes of the gradients are compared before the update.  If they differ, a third rank
-     * decides, and LK_ECORRUPT names the differing rank on all ranks.  With `survives` only the
-     * differing rank fails and must leave; the others repeat the step.  An audit needs memory for
-     * one gradient per rank.  Not in lock step, nor with "zero3" over several hosts. */
+     * decides, and LK_ECORRUPT names the rank at fault on all ranks.  With `survives` only that
+     * rank fails and must leave; the other ranks repeat the step.  An audit needs memory for one
+     * gradient per rank.  Not in lock step, nor with "zero3" over several hosts. */
     double audit;
     /* Moves virtual workers from slow ranks to fast ranks between steps, by measured times.
      * lk_step_result.moved counts them.  LK_EUNSUPPORTED in lock step or with strategies other than
@@ -147,7 +147,7 @@ typedef struct {
      * with audit or with a hook.  If V < 2 N, or with `survives`, it needs memory for one gradient
      * per rank. */
     bool   duplicate;
-    double duplicate_seconds; /* excludes virtual workers that take less */
+    double duplicate_seconds; /* virtual workers that take less time are not repeated */
     /* Backup workers (Chen et al., Revisiting Distributed Synchronous SGD, 2016): each step counts
      * only the first (ranks - backups) ranks to finish, and averages over their samples.  The other
      * results are dropped.  The result is not exact, because the selection depends on time.  Only
@@ -217,7 +217,7 @@ LK_API LK_NODISCARD lk_status lk_parallel_fetch(lk_parallel *parallel, uint32_t 
                                                 uint32_t which, size_t first, size_t count,
                                                 float *out);
 
-/* Reports the `count` virtual workers that this rank runs: first, first + stride, and so on. */
+/* Returns this rank's `count` virtual workers: `first`, `first + stride`, and so on. */
 LK_API void lk_parallel_share(const lk_parallel *parallel, uint32_t *first, uint32_t *count,
                               uint32_t *stride);
 /* Returns this rank's virtual workers in the order of their turns.  The list is valid until virtual
@@ -225,14 +225,14 @@ LK_API void lk_parallel_share(const lk_parallel *parallel, uint32_t *first, uint
 LK_API const uint32_t *lk_parallel_queue(const lk_parallel *parallel);
 /* ---- A step ------------------------------------------------------------------------------ */
 
-/* A turn.  In lock step it covers all of this rank's virtual workers and names the first.  In the
- * calls below `index` numbers the virtual workers of a turn, from 0.  Without lock step it is 0. */
+/* A turn.  In lock step it covers all virtual workers of this rank; virtual_worker is the first.
+ * Below, `index` numbers the virtual workers of a turn from 0; it is 0 without lock step. */
 typedef struct {
     uint32_t virtual_worker, micro_index;
     bool     again; /* the turn is another rank's (audit, duplicate); compute it like any other */
 } lk_parallel_turn;
 
-/* Begins a step.  A step that is begun or finished twice returns LK_EINVAL. */
+/* Begins a step.  Beginning or finishing a step twice fails with LK_EINVAL. */
 LK_API LK_NODISCARD lk_status lk_parallel_begin(lk_parallel *parallel, uint64_t step);
 /* Begins a step of `micro_count` micro-batches per virtual worker, equal on all ranks.  Their
  * gradients are accumulated locally and sent once.  `micro_count` must not exceed
@@ -254,10 +254,10 @@ LK_API void lk_parallel_merge_rows(lk_parallel *parallel, uint32_t width,
                                    void (*merge)(uint32_t width, double *left,
                                                  const double *right),
                                    double *rows, double *total);
-/* Announces that the block with this first term reads its parameters from now until the next call.
- * Needed only with "zero3" over several hosts, where the call is collective.  A turn reads blocks
- * in the order of options.reads.  An evaluation outside a step reads them in the order of the
- * forward part of options.reads, equally often on all ranks.  lk_parallel_finish() or
+/* Announces that the block whose first term is `term` reads its parameters from now until the next
+ * call.  Needed only with "zero3" over several hosts, where the call is collective.  A turn reads
+ * blocks in the order of options.reads.  An evaluation outside a step reads them in the order of
+ * the forward part of options.reads, equally often on all ranks.  lk_parallel_finish() or
  * lk_parallel_sum() reports a failure. */
 LK_API void lk_parallel_read(lk_parallel *parallel, uint32_t term);
 
@@ -281,9 +281,9 @@ LK_API float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t index, uint3
  * do not change. */
 LK_API void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term);
 
-/* Returns the factor by which to multiply gradients whose loss is a mean over `count`, equal on all
- * ranks.  Gradients must be those of a sum.  The factor is therefore the loss scale (1 without
- * scaling), divided by the smallest power of two that is at least `count`.  lk_parallel_finish()
+/* Returns the factor by which to multiply the gradients of a sum of losses.  The factor is the loss
+ * scale, divided by the smallest power of two that is at least `count`; it is 1 without scaling.
+ * `count` is the divisor of the mean loss and must be equal on all ranks.  lk_parallel_finish()
  * removes the factor. */
 LK_API float lk_parallel_loss_scale(lk_parallel *parallel, uint64_t count);
 
@@ -323,19 +323,19 @@ typedef struct {
     uint64_t count, hits;
     /* loss or norm was not finite; nothing was updated, and the loss scale was reduced */
     bool     skipped;
-    uint32_t unused;  /* parameters that no rank used; 0 with LK_UNUSED_ZERO */
+    uint32_t unused;  /* number of parameters that no rank used; 0 with LK_UNUSED_ZERO */
     double   stalled; /* seconds that this rank waited for its offload file */
-    uint32_t audited; /* virtual workers that were repeated with equal results */
-    uint32_t moved;   /* virtual workers that another rank runs from the next step on (rebalance) */
-    uint32_t duplicated; /* virtual workers computed by a rank that is not their own (duplicate) */
-    uint32_t dropped; /* virtual workers that were not counted (backups) */
+    uint32_t audited; /* number of virtual workers that were repeated with equal results */
+    uint32_t moved;   /* number of virtual workers that moved to other ranks (rebalance) */
+    uint32_t duplicated; /* number of virtual workers that another rank computed (duplicate) */
+    uint32_t dropped; /* number of virtual workers that were not counted (backups) */
 } lk_step_result;
 
 /* Completes the reduction, checks that loss and norm are finite, clips, and updates.  On return the
  * parameters are final on every rank.  With LK_ENONFINITE nothing was updated. */
 LK_API LK_NODISCARD lk_status lk_parallel_finish(lk_parallel *parallel, double lr,
                                                  lk_step_result *result);
-/* Returns true if any rank used the parameter in the last finished step, or with LK_UNUSED_ZERO. */
+/* Returns true if any rank used the parameter in the last finished step, or if LK_UNUSED_ZERO. */
 LK_API bool lk_parallel_is_used(const lk_parallel *parallel, uint32_t param);
 /* Writes the names of unused parameters, "a, b", as many as fit. */
 LK_API void lk_parallel_unused_names(const lk_parallel *parallel, char *names, size_t bytes);
@@ -390,8 +390,8 @@ LK_API LK_NODISCARD lk_status lk_parallel_go_on(lk_parallel **out, const lk_para
                                                 lk_parallel_standing *standing);
 
 /* Returns true if results of the next step were kept.  This rank then runs `count` virtual workers
- * of that step, between `first` and `last` inclusive.  lk_parallel_share() holds after that
- * step. */
+ * of that step, between `first` and `last` inclusive.  lk_parallel_share() is valid again after
+ * that step. */
 LK_API bool lk_parallel_remainder(const lk_parallel *parallel, uint32_t *first, uint32_t *last,
                                   uint32_t *count);
 #ifdef __cplusplus

@@ -68,7 +68,8 @@ typedef struct {
     double         bucket_bytes;    /* bytes of gradients per bucket; 0 = 25 MiB */
     lk_step_piece *pieces;          /* [piece_count], in backward's order; NULL: equal pieces */
     double         bandwidth, latency;  /* bytes per second and host; seconds per message */
-    double file_bytes, pass_file_bytes; /* bytes of hosts sharing a model: per update, per pass */
+    /* file bytes of all hosts that share a model copy: per update; per pass */
+    double file_bytes, pass_file_bytes;
     double file_bandwidth;              /* bytes per second and host; 0: unknown */
 } lk_step_model;
 
@@ -84,11 +85,12 @@ typedef struct {
 } lk_step_prediction;
 
 /* Predicts a step, with the communication of the cheapest exact algorithms.  For every subtree of
- * virtual workers that a host computes, it sends (H-1)/H of the bytes to sum, and as many bytes of
- * sums or parameters.  A bucket takes ceil(log2 H) consecutive messages in each direction.  Buckets
- * are sent one at a time during the last micro-batch.  If there is only one micro-batch, stages 2
- * and 3 have memory for two buckets.  Stages 1 and 2 gather parameters after the update, which
- * nothing hides.  Stage 3 gathers them in all passes, one bucket ahead. */
+ * virtual workers that a host computes, the host sends (H-1)/H of the bytes of the gradients, and
+ * as many bytes of sums or parameters.  A bucket takes ceil(log2 H) consecutive messages in each
+ * direction.  Buckets are sent one at a time during the last micro-batch.  If there is only one
+ * micro-batch, stages 2 and 3 have memory for only two buckets.  Stages 1 and 2 gather parameters
+ * after the update, when no computation hides the gathering.  Stage 3 gathers parameters in all
+ * passes, one bucket ahead. */
 LK_API LK_NODISCARD lk_status lk_step_predict(lk_step_prediction *out, const lk_step_model *model);
 
 /* The rates of a machine, for lk_step_model.  0 = unknown. */
@@ -110,8 +112,9 @@ LK_API LK_NODISCARD lk_status lk_calibrate(lk_calibration **out, lk_train_config
 LK_API void                   lk_calibration_free(lk_calibration *calibration);
 
 /* Completes a configuration as lk_train_check() does and fills in the model of its step, which
- * lk_step_model_deinit() frees.  Times come from `measured`, or from rates->flops if that is NULL.
- * *flops (may be NULL) receives the operations per step of all workers, as in lk_step_report. */
+ * lk_step_model_deinit() frees.  Times come from `measured`, or from rates->flops if `measured` is
+ * NULL.  *flops (may be NULL) receives the operations per step of all workers, as in
+ * lk_step_report. */
 LK_API LK_NODISCARD lk_status lk_train_model_step(lk_step_model *out, double *flops,
                                                   lk_train_config *config, uint32_t hosts,
                                                   const lk_rates       *rates,

@@ -23,7 +23,7 @@ extern "C" {
     X(BETWEEN, "between blocks")          /* loop overhead, starting reductions */               \
     X(MERGE, "clearing and merging")      /* gradients of virtual workers */                     \
     X(REDUCE, "communication")            /* this rank's work in collectives */                  \
-    X(WAIT, "waiting for workers")        /* with several hosts: and the network */              \
+    X(WAIT, "waiting for workers")        /* with several hosts: also the network */              \
     X(NORM, "norm")                                                                              \
     X(UPDATE, "optimizer")                /* with parameter hashes */                            \
     X(CONTROL, "control")                 /* tables, losses, requests to stop */                 \
@@ -66,7 +66,7 @@ typedef struct {
     double         peak;      /* operations per second of all threads together, of bf16 pairs if
                                * values are bf16, else of FP32 */
     uint64_t       pss_bytes; /* memory (PSS) of all ranks' processes after the last step */
-    uint64_t       lost;      /* timed spans dropped for lack of space; 0: parts are complete */
+    uint64_t       lost;      /* trace intervals dropped for lack of space; 0: complete */
 } lk_step_report;
 
 /* ---- Training ---------------------------------------------------------------------------- */
@@ -179,7 +179,7 @@ typedef struct {
     uint32_t      micro_batch, virtual_workers;
     bool          drop_last;
 
-    uint32_t    workers, threads; /* workers: all hosts, 0 = min(cores, V); threads: 0 = 1 */
+    uint32_t    workers, threads; /* workers: on all hosts, 0 = min(cores, V); threads: 0 = 1 */
     uint32_t    workers_here;     /* workers on this host; 0 = `workers` */
     const char *offload; /* see lk_parallel_options.offload */
     unsigned    offloaded; /* bits of lk_offloaded; 0 = LK_OFFLOADED_STATES */
@@ -238,8 +238,8 @@ typedef struct {
 /* Returns "fp32", "bf16" or "fp16", as in --precision. */
 LK_API const char *lk_precision_name(lk_dtype precision);
 
-/* Writes the rules that are not at their default, by the names of their options and each after a
- * comma, such as ", grad-comm-dtype bf16".  Returns false if the rules make the run "not exact". */
+/* Writes each rule that is not at its default: a comma, then the name of the rule's option and the
+ * value, such as ", grad-comm-dtype bf16".  Returns false if the rules make the run "not exact". */
 LK_API bool lk_train_rules(const lk_train_config *config, char *text, size_t bytes);
 
 /* Fills in derived fields (V, micro-batch, steps, workers).  Opens the data and plans the model
@@ -302,7 +302,7 @@ struct lk_train_result {
     const char *ended; /* the limit that ended the run early, such as "max-time"; or NULL */
     lk_checkpoint_times checkpoints; /* filled in on rank 0 only */
     uint64_t    audited; /* virtual workers computed twice, with equal results */
-    bool        speaks; /* this rank is the lowest one left and writes the log and checkpoints */
+    bool        speaks; /* this is the lowest remaining rank, which writes log and checkpoints */
     bool        left;   /* with LK_ESTOPPED: this rank has left and the others continue */
 };
 
@@ -316,8 +316,8 @@ LK_API LK_NODISCARD lk_status lk_train_run(lk_comm *comm, const lk_train_config 
  * config.trace == `path`, and removes the parts.  The result is one file in Chrome's trace format,
  * for ui.perfetto.dev.  Parts of failed or killed ranks are used up to where they end.  Does
  * nothing if there are no parts.  `launcher`: the pid of a launcher, to use only the parts of its
- * children; 0 = all parts.  The file is `path`.  If `first` or `launcher` is not 0 and the first
- * part is from a host K > 0, the file is PATH.host-K. */
+ * children; 0 = all parts.  The file is `path`, with one exception.  If `first` or `launcher` is
+ * not 0 and the first part is from a host K > 0, the file is PATH.host-K. */
 LK_API LK_NODISCARD lk_status lk_trace_merge(const char *path, uint32_t first, uint32_t count,
                                              uint32_t launcher);
 

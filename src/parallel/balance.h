@@ -5,12 +5,13 @@
  * clock, excluding waits for other ranks, and sends the time with the losses.  So all ranks have
  * the same times and compute the same shares without another message.
  *
- *      pace      of a rank: seconds for one virtual worker, the median over a window of five slots.
- *                A slot is one step, or as many short steps as take a tenth of a second
+ *      pace      of a rank: seconds for one virtual worker, the median over a window of five
+ *                intervals.  An interval is one step, or as many short steps as take a tenth of a
+ *                second
  *      wanted    the shares with the shortest time of the slowest rank.  Each virtual worker in
  *                turn is assigned to the rank that would finish it first
  *      taken     the wanted shares, if they save enough time and the gradients fit into the
- *                allocated memory; if they do not fit, the best neighbouring shares that fit
+ *                allocated memory; otherwise the best neighbouring shares for which they fit
  *
  * One or two slow steps do not change a median.  The window is emptied by every change of shares,
  * and after the first step, for which no data were prefetched.
@@ -24,7 +25,7 @@
 /* The time that a rank spent on its turns in a step, by its own clock, excluding waits for other
  * ranks.  Zero if lost ranks computed a part of the step. */
 typedef struct {
-    /* dropped: the virtual workers of its share that did not count */
+    /* dropped: number of virtual workers of the rank's share that did not count */
     uint32_t virtual_workers, dropped;
     double   seconds, data;            /* data: the part of `seconds` spent waiting for data */
     uint64_t samples;                  /* samples that count */

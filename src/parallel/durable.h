@@ -2,15 +2,18 @@
  * complete it.
  *
  * There are two implementations. recover/ledger.c records the progress; lki_durable_none records
- * nothing and costs one call per span.  So the step and the update need not check whether there is
- * a ledger.  Threads: has() to end_span() are called by several threads, each for different spans.
+ * nothing and costs one call per span (block of elements).  So the step and the update need not
+ * check whether there is a ledger.
+ *
+ * Threads: has() to end_span() are called by several threads, each for different spans.
  */
 #ifndef LKI_PARALLEL_DURABLE_H
 #define LKI_PARALLEL_DURABLE_H
 
 #include "parallel/ledger.h"
 
-/* Running state [first, end) of one owner during its update.  Arrays begin at element 0. */
+/* Elements [first, end) of an owner's running state during its update.  Arrays begin at element
+ * 0. */
 typedef struct {
     const float *sums;
     float       *values, *mean; /* mean: NULL without averages */
@@ -33,7 +36,7 @@ struct lki_durable {
     /* Marks the step as decided. */
     void (*mark)(lk_parallel *parallel, const lki_tally *tally);
 
-    /* Returns true if that stage of the current step is complete for a span. */
+    /* Returns true if `stage` of the current step is complete for a span. */
     bool (*has)(const lk_parallel *parallel, size_t span, lki_update_stage stage);
     /* Returns true if a dead rank finished a part of the span. */
     bool (*is_begun)(const lk_parallel *parallel, size_t span);

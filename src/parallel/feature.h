@@ -46,8 +46,8 @@ typedef struct {
     /* Hashes the options of the feature, which must be equal on all ranks. */
     uint64_t (*hash_options)(const lk_parallel_options *options);
 
-    /* Places shared memory at offset `at` of the model's arena, and returns its end.  A `base` of
-     * NULL only measures.  New memory is zero. */
+    /* Places shared memory at offset `at` of the model's arena, and returns the offset of its end.
+     * If `base` is NULL, only computes the offset.  New memory is zero. */
     size_t (*lay_out)(lk_parallel *parallel, void *self, char *base, size_t at);
 
     /* Allocates memory that depends on the layout, before the strategy is attached.  Collective. */
@@ -105,8 +105,8 @@ typedef struct {
      * (lki_tally_put()). */
     void (*before_update)(lk_parallel *parallel, void *self, lki_tally *tally);
 
-    /* Sets this rank's state to what it is after the step of `tally`, which other ranks have
-     * decided, and the feature's fields of *standing.  Called after take_over(). */
+    /* Restores this rank's state after the step of `tally`, which other ranks have decided.  Also
+     * sets the feature's fields of *standing.  Called after take_over(). */
     void (*restore)(lk_parallel *parallel, void *self, const lki_tally *tally,
                     lk_parallel_standing *standing);
 
@@ -118,7 +118,7 @@ typedef struct {
     lk_status (*end_step)(lk_parallel *parallel, void *self, lk_step_result *result);
 } lki_feature;
 
-/* All features, in the order of their effects.  Defined in features/table.c. */
+/* All features, in the order in which they take effect.  Defined in features/table.c. */
 extern const lki_feature *const lki_feature_table[];
 extern const uint32_t           lki_feature_count;
 

@@ -24,7 +24,7 @@ typedef struct {
     lk_comm            *comms[LKT_RANKS_MAX];
     char                hash[65];
     double              loss;
-    uint32_t            turns; /* of rank 0 */
+    uint32_t            turns; /* number of turns of rank 0 */
 } job;
 
 typedef struct {
@@ -165,7 +165,7 @@ static void a_turn_covers_as_much_as_it_may(void **state)
     assert_int_equal(run("ddp", 8, 1, 64, false, false).turns, STEPS);
     assert_int_equal(run("ddp", 8, 1, 2, false, false).turns, 4 * STEPS);
     assert_int_equal(run("ddp", 8, 1, 0, false, false).turns, 8 * STEPS);
-    assert_int_equal(run("ddp", 13, 1, 8, false, false).turns, 3 * STEPS); /* 8, 4 and 1 */
+    assert_int_equal(run("ddp", 13, 1, 8, false, false).turns, 3 * STEPS); /* turns of 8, 4 and 1 */
     assert_int_equal(run("ddp", 8, 2, 64, false, false).turns, STEPS);
 }
 

@@ -226,8 +226,8 @@ static size_t room_in_bucket(const lki_layout *layout, const bucket_walk *walk)
     return lki_max(1, (left + span - 1) / span) * LKI_NORM_BLOCK;
 }
 
-/* Adds `count` elements of a term, from `inside` on, to the open bucket.  Returns the elements of
- * that bucket and of all equal buckets that follow it. */
+/* Adds `count` elements of a term, from `inside` on, to the open bucket.  Returns the number of
+ * elements of that bucket and of all equal buckets that follow it. */
 static size_t fill_bucket(lki_layout *layout, bucket_walk *walk, uint32_t term, size_t inside,
                           size_t count)
 {

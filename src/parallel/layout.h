@@ -3,9 +3,9 @@
  * There are two spaces of FP32 elements.  The gradient space holds the gradient terms in the order
  * in which backward finishes them, so that a bucket is one contiguous range.  The parameter space
  * holds each parameter once, in the order of its use 0.  Every tensor starts at a multiple of 16
- * elements or, if gradients are quantised, of the size of a block (device/quantise.h).  A span is
- * one block of at most 4096 elements of one parameter.  Ownership, norms and attestation work on
- * whole spans, so a slice never ends inside the block of a norm.
+ * elements or, if gradients are quantised, of a quantised block's size (device/quantise.h).
+ * A span is one block of at most 4096 elements of one parameter.  Ownership, norms and attestation
+ * work on whole spans, so a slice never ends inside the block of a norm.
  *
  * Ownership: the spans of a bucket are assigned to the owners in equal contiguous parts.  For a
  * parameter with several uses, the owner of a span's use 0 also reduces its other uses.  If hosts

@@ -46,7 +46,8 @@ static lki_layout *open_layout(size_t bucket_bytes, size_t first_bytes, uint32_t
     return open_layout_as(bucket_bytes, first_bytes, ranks, each, false);
 }
 
-/* Returns the owner of each element of the gradient space; every element must have exactly one. */
+/* Returns the owner of each element of the gradient space; every element must have exactly one
+ * owner. */
 static uint32_t *owners_of(const lki_layout *layout, uint32_t each)
 {
     uint32_t *owner = NULL;

@@ -8,7 +8,7 @@
  *            parameters of the update.  The mark is written before any value is changed, and a rank
  *            that can write it knows that the sums of all ranks are complete.  So one rank's mark
  *            is enough to decide that this step will be completed.
- *   a stamp  for each block of elements (a span): the last stage of a step that is complete.
+ *   a stamp  for each block of elements (a span): the last complete stage of a step.
  *   entries  an undo log, one for each thread: the span that the thread is changing, how many
  *            elements are done, and the old values of the current piece.
  *   places   the offset of each span's sum, which stays in the memory of the span's owner.
@@ -138,7 +138,8 @@ typedef struct lki_durable lki_durable; /* durable.h */
 LK_NODISCARD lk_status lki_ledger_describe(lk_parallel *parallel,
                                            const lk_parallel_options *options);
 
-/* Computes the number of buffers for fewer ranks, once virtual workers are assigned. */
+/* Computes the number of buffers for every smaller number of ranks, once virtual workers are
+ * assigned. */
 LK_NODISCARD lk_status lki_ledger_count(lk_parallel *parallel);
 
 /* Opens an arena or takes over the existing one, with or without a ledger.  Collective if the arena

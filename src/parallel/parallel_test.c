@@ -1,7 +1,7 @@
 /* parallel_test.c -- any number of ranks gives the results of `single`, bit for bit.
  * Method: a gradient is a pure function of step, virtual worker, micro-batch, element and value,
  * with a wide spread of exponents so that order matters.  Ranks are threads, on one or more hosts.
- * Negative controls: other trees, swapped leaves and other folds must give another hash. */
+ * Negative controls: other trees and swapped virtual workers must give another hash. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,7 +41,7 @@ static const lk_parallel_state running[] = { { "mean", 7, 0, 0.1f }, { "var", 20
 
 typedef enum {
     NOTHING, SWAP_TWO_LEAVES,
-    SWAP_HOSTS, /* with two hosts: exchanges host 0's last leaf and host 1's first */
+    SWAP_HOSTS, /* exchanges host 0's last virtual worker and host 1's first */
     CORRUPT,
     DRIFT, /* a host changes a value and the value's hash */
     NOT_FINITE,
@@ -96,7 +96,8 @@ static void add_gradients(lk_parallel *p, const crew *w, uint32_t step, lk_paral
         bool         empty = false; /* some terms overwrite their memory, others add to zeros */
         float *grad = t % 2 ? lk_parallel_grad_new(p, 0, t, &empty) : lk_parallel_grad(p, 0, t);
         for (size_t i = 0; i < count; i++)
-            /* with corrupt values, does not read them, because that would race with the culprit */
+            /* CORRUPT: values are not read, because a read would race with the rank that corrupts
+             * them */
             grad[i] = (empty ? 0 : grad[i]) +
                       noise((uint32_t)i, step * 100 + t, v, turn.micro_index) +
                       (w->mischief == CORRUPT || w->mischief == DRIFT ? 0 : 0.01f * value[i]);
@@ -489,7 +490,8 @@ static void crew_fails_with(const crew *w, lk_status status, const char *text)
         assert_int_not_equal(runs[r].status, LK_OK);
 }
 
-/* Runs `what` on one host, on hosts with one rank each, and with rank 1 on the other host. */
+/* Runs `what` on one host, on hosts with one rank each, and on two hosts with rank 0 alone on the
+ * first. */
 static void fails_with(mischief what, lk_status status, const char *text)
 {
     crew w     = make_crew("ddp", 6, 3);

@@ -13,7 +13,7 @@ typedef struct {
     uint32_t     leaves, ranks, rank, buffers;
     uint32_t    *missing, missing_count;
     uint32_t    *held;  /* [ranks]: number of nodes that each rank holds */
-    bool        *taken; /* [buffers]: occupied by these nodes */
+    bool        *taken; /* [buffers]: occupied by nodes that a rank holds */
     bool         room;  /* no rank holds too many nodes */
 } making;
 
@@ -117,8 +117,8 @@ static bool find_places(const making *m, uint32_t *at, uint32_t count, uint32_t 
     return true;
 }
 
-/* Assigns the missing virtual workers to the first `helpers` ranks.  Returns false if these have
- * too few buffers. */
+/* Assigns the missing virtual workers to the first `helpers` ranks.  Returns false if these ranks
+ * have too few buffers. */
 static bool deal_missing(making *m, uint32_t helpers)
 {
     lki_remains *plan = m->plan;

@@ -103,8 +103,8 @@ LK_NODISCARD lk_status lki_remains_find(lki_remains *out, const lki_tag *tags, u
                                         uint64_t steps, uint32_t leaves, uint32_t ranks,
                                         uint32_t rank);
 
-/* Determines which results remain of the step after the first `complete` steps (0: of any step),
- * stores the plan in parallel->remains, and merges neighbouring tree nodes that remain in
+/* Determines which results remain of the step that follows the first `complete` steps (0: of any
+ * step), stores the plan in parallel->remains, and merges neighbouring tree nodes that remain in
  * `buffers`.  Collective. */
 LK_NODISCARD lk_status lki_remains_take(lk_parallel *parallel, float *buffers, lki_tag *tags,
                                         uint32_t count, uint64_t complete);

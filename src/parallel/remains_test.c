@@ -37,7 +37,7 @@ static void cut(scene *s, uint32_t first, uint32_t count, bool inside)
 {
     bool kept = below(s, 4) == 0 && s->used < s->buffers;
     if (kept) {
-        uint64_t step = below(s, 8) == 0 ? STEP - 1 : STEP; /* old ones do not count */
+        uint64_t step = below(s, 8) == 0 ? STEP - 1 : STEP; /* tags of old steps do not count */
         lki_tag_put_on(&s->tags[s->used++], step, first, count);
         s->covered += step == STEP && !inside ? count : 0;
         inside |= step == STEP;

@@ -3,7 +3,7 @@
  * Goal:   each parameter has the learning rate and the weight decay of its groups.  Elements of the
  *         mean gradient are clipped at the limit.  The average e of the weights p is p after the
  *         first update, and continues by e += (1 - decay) (p - e).  The bits are equal with any
- *         ranks, hosts and strategy.
+ *         strategy and any number of ranks and hosts.
  * Method: sgd and adamw against the formulas in double precision; then runs on several hosts
  *         against `single`, with a hash of all values and states.
  */

@@ -311,7 +311,7 @@ static inline bool lki_is_idle(const lk_parallel *parallel, uint32_t bucket)
     return idle;
 }
 
-/* Reserves the next `bytes` of an arena during its layout.  A `base` of NULL only measures.
+/* Reserves the next `bytes` of an arena during its layout.  If `base` is NULL, only advances *at.
  * Defined in parallel.c. */
 void *lki_carve(char *base, size_t *at, size_t bytes);
 

@@ -6,7 +6,7 @@
  * strategy never sees a model, and a model never sees a strategy.
  *
  * Ownership: `parallel` belongs to the core.  A strategy owns parallel->private alone, and frees it
- * in detach(), which must accept a half-built one.
+ * in detach(), which must accept a half-built state.
  */
 #ifndef LKI_PARALLEL_STRATEGY_H
 #define LKI_PARALLEL_STRATEGY_H
@@ -77,7 +77,7 @@ typedef struct {
     lk_status (*find_term)(lk_parallel *parallel, uint32_t term, float **out);
 
     /* Reports that the current virtual worker has finished a term or, in lock step, that all of the
-     * rank's virtual workers have.  Advances communication without waiting. */
+     * rank's virtual workers have finished it.  Advances communication without waiting. */
     lk_status (*term_ready)(lk_parallel *parallel, uint32_t term);
     /* Ends the current virtual worker or, in lock step, all of the rank's.  term_ready() has been
      * called for every term. */

@@ -29,8 +29,8 @@ typedef enum {
 } lki_turn_kind;
 
 /* The turns of the current step.  One turn computes `together` virtual workers, which functions get
- * as an `index` below `together`.  In lock step each has its own gradients.  In a joint turn they
- * are a subtree, whose gradients the caller sums: all have those of index 0. */
+ * as an `index` below `together`.  In lock step each has its own gradients.  In a joint turn the
+ * virtual workers are a subtree.  The caller sums their gradients in the memory of index 0. */
 typedef struct {
     uint32_t      leaf, micro; /* this rank's current turn; `leaf` counts from 0 in this rank's
                                 * share */

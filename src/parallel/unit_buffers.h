@@ -7,8 +7,8 @@
  * gathers less (L.  A.  Belady, A study of replacement algorithms for a virtual-storage computer,
  * 1966).  Every rank makes the same choices, and an estimate of the bytes of a step repeats them.
  *
- * A unit may be put into its slot ahead of its read, if the slot's present unit is not read before
- * that.  This does not change the number of units that are gathered.
+ * A unit may be put into its slot ahead of its read, if the slot's present unit is not read
+ * earlier.  This does not change the number of units that are gathered.
  */
 #ifndef LKI_PARALLEL_UNIT_BUFFERS_H
 #define LKI_PARALLEL_UNIT_BUFFERS_H
@@ -73,8 +73,8 @@ typedef struct {
     uint64_t first[2], others[2];
 } lki_gathers;
 
-/* Counts all units in `turns` turns, starting with empty slots. out[unit_count] must be zeroed.
- * Defined in gathers.c. */
+/* Counts how often each unit is put into a slot in `turns` turns, starting with empty slots.
+ * out[unit_count] must be zeroed.  Defined in gathers.c. */
 LK_NODISCARD lk_status lki_unit_buffers_count(lki_unit_buffers *slots, uint64_t turns,
                                               lki_gathers *out);
 

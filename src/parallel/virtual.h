@@ -7,7 +7,7 @@
  * In ranges a rank runs a contiguous part of the V virtual workers.  It computes them in order and
  * merges neighbours like a binary counter: as soon as two adjacent sums are the two children of a
  * tree node, the left sum is added to the right one, which is the newer.  At the end the few
- * maximal subtrees of the range are left, and each is sent once.  The plan gives the buffer of
+ * maximal subtrees of the range remain, and each is sent once.  The plan gives the buffer of
  * every gradient and the peak number of live buffers (V = 8 on 3 ranks needs 3; V = 32 on 3 ranks
  * needs 6).
  *
@@ -31,7 +31,7 @@ typedef struct {
     uint32_t leaves;       /* V */
     uint32_t first, count; /* this rank's range */
     uint32_t buffers;      /* peak number of live buffers */
-    uint32_t node_count;   /* subtrees that are left at the end */
+    uint32_t node_count;   /* number of subtrees that remain at the end */
     lki_node nodes[LKI_NODES_MAX];
 } lki_virtual_plan;
 
@@ -76,8 +76,8 @@ uint32_t lki_joint_count(uint32_t first, uint32_t count, uint32_t most);
 void lki_virtual_plan_range(lki_virtual_plan *plan, uint32_t leaves, uint32_t first, uint32_t count,
                             lki_range_order order);
 
-/* Lists the virtual workers of [first, first + count) in the order of `largest`: largest subtrees
- * first. */
+/* Lists the virtual workers of [first, first + count) in the order of lki_range_order.largest:
+ * largest subtrees first. */
 void lki_virtual_order(uint32_t *order, uint32_t leaves, uint32_t first, uint32_t count);
 
 /* Returns the number of buffers that lki_virtual_plan_range() would plan. */

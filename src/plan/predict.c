@@ -117,7 +117,7 @@ static double gathering_seconds(const pass *from, load once)
 }
 
 /* Returns the seconds that sums and gathers take after the end of backward.  If `two` is set, there
- * is memory for only two pieces, and computation waits for a free one. */
+ * is memory for only two pieces, and computation waits until one is free. */
 static double exposed_behind(const pass *from, load sums, load once, double window, bool two)
 {
     const lk_step_model *m    = from->model;

@@ -143,7 +143,7 @@ static void every_micro_batch_of_zero3_gathers(void **state)
  *              is ready after 6 s, the rest (7.2 s) only at the end, as with a large embedding:
  *              7.2 s are exposed.  With 8 equal buckets it would be 1 s.
  *      zero2   Sums take 2, 1 and 1 s.  The first two are ready after 1 and 2 s.  Memory for two
- *              delays the third (2 s) until the first is sent, at 3 s.  So they are sent by 3, 4
+ *              delays the third (2 s) until the first is sent, at 3 s.  So sums are sent by 3, 4
  *              and 6 s, with 4 s of backward.  Then parameters take 4 s.
  *      zero3   With the gathers of backward, the link needs 4, 2 and 2 s.  The sums are ready after
  *              1, 2 and 5 + 2 s and are sent by 5, 7 and 9 s, with 4 s of backward.  A forward
@@ -245,7 +245,7 @@ static void sent_bytes_are_those_of_the_estimate(void **state)
                                                 .shard_hosts     = group };
                 lk_parallel_cost    cost;
                 if (hosts < 2 || hosts > n || group * strategies[i % 4].part != hosts ||
-                    (i % 4 > 0 && n % hosts != 0)) /* equal parts of workers */
+                    (i % 4 > 0 && n % hosts != 0)) /* hosts must have equally many workers */
                     continue;
                 for (uint32_t h = 0; h < hosts; h++)
                     sizes[h] = (h + 1) * n / hosts - h * n / hosts;
@@ -370,7 +370,7 @@ static void pieces_follow_the_layers_of_backward(void **state)
     lk_train_config config = mlp();
     lk_rates        rates  = { .flops = 1e9, .bandwidth = 1e6 };
     lk_step_model   m      = { 0 };
-    const double    first = 784 * 32 * 2 * 2, other = 32 * 10 * 3 * 2; /* of a sample */
+    const double    first = 784 * 32 * 2 * 2, other = 32 * 10 * 3 * 2; /* operations of a sample */
     (void)state;
     config.bucket_bytes       = 4 * 4096;
     config.first_bucket_bytes = 4 * 330;

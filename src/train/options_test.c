@@ -107,7 +107,7 @@ static void rows_are_consistent(void **state)
         if (f->scope == LKI_FIELD_HOST || f->scope == LKI_FIELD_FILE)
             continue;
         const lk_train_config none  = { .struct_size = sizeof(lk_train_config), .model = "gpt" };
-        json_t               *value = lki_field_json(f, &none); /* it has a value to agree on */
+        json_t               *value = lki_field_json(f, &none); /* a value that ranks compare */
         assert_non_null(value);
         json_decref(value);
     }

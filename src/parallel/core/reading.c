@@ -7,14 +7,15 @@
  *              its own shard.  A host reads two bytes per element of the whole model, and owners
  *              send each other these two bytes after an update.
  * 8 bits       All parameters, as blocks (device/quantise.h), on every host, even if they were not
- *              sent.  A block belongs to one tensor and to one span.
+ *              sent.  A quantised block belongs to one tensor and to one span.
  *
  * Gathered units arrive in the narrow type (units.c).  Without gathering, an owner writes the
  * narrow values during the update, span by span, while the new values are in its cache.  Before the
  * update it compares the narrow values with the old ones.
  *
- * Memory: two bytes for each bf16 element and four for others, and FP32 of a shard; quantised, as
- *         many elements again.
+ * Memory: in addition to the FP32 values that the host owns, a copy of all parameters.  The copy
+ *         takes two bytes for each bf16 element and four for each other element.  With 8 bits it
+ *         takes four bytes for every element, because it holds the quantised values as FP32.
  * Cost:   quantised, over several hosts: parameters received from other hosts are read and written
  *         once more.
  */

@@ -212,8 +212,8 @@ static void bits_are_those_of_single(void **state)
     assert_memory_equal(got.values, plain.values, sizeof plain.values);
 }
 
-/* Counts the bytes sent for values of 8 bits: a quarter of the FP32 bytes, plus 4 of every 260.
- * Units that stay in memory must be gathered only once. */
+/* Counts the bytes sent for values of 8 bits: a quarter of the FP32 bytes, plus the 4 bytes of
+ * scale in every block of 260 bytes.  Units that stay in memory must be gathered only once. */
 static void values_of_8_bits_are_sent_in_a_quarter(void **state)
 {
     static const uint32_t sizes[4] = { 1, 1, 1, 1 };

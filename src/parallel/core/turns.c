@@ -165,7 +165,8 @@ static void clear_tail(const lk_parallel *parallel, uint32_t term, float *grad)
     memset(grad + size, 0, (lki_round_up(size, layout->align) - size) * sizeof *grad);
 }
 
-/* Announces a term of the layout, once, in the last micro-batch.  Returns true if it did. */
+/* Announces a term of the layout, once, in the last micro-batch.  Returns true if this call
+ * announced it. */
 static bool announce(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
     lki_turn_state *turn  = &parallel->turn;
@@ -427,7 +428,7 @@ static void sit_out(lk_parallel *parallel)
     lki_turn_state *turn  = &parallel->turn;
     size_t          terms = parallel->layout->term_count;
     memset(turn->ready, 0, terms);
-    memset(turn->begun, 1, terms); /* its gradients are never read */
+    memset(turn->begun, 1, terms); /* this turn's gradients are never read */
     memset(turn->announced, 0, terms * sizeof *turn->announced);
     keep(parallel, parallel->ops->begin_leaf(parallel, turn->leaf, turn->current));
     for (uint32_t k = 0; k < parallel->micro_count && !failed(parallel); k++) {

@@ -117,7 +117,7 @@ static bool takes_what_was_told(lk_comm *comm, void *context)
     size_t shared = j->cost.params + j->cost.optimizer + j->cost.tables -
                     lki_offload_params_memory(p) - lki_offload_states_memory(p);
     CHECK(lk_arena_bytes(p->arena) == shared);
-    /* `split`: the bytes of the communicator that gathers open */
+    /* `split`: the bytes of the communicator that is opened for gathers */
     CHECK(arena_bytes(comm) - arenas - (p->gathers ? split : 0) ==
           shared + j->cost.gradients);
     uint64_t before = bytes_sent(comm), early = 0;

@@ -14,7 +14,7 @@
  * and is not audited.
  *
  * Cost:   the turns of the audited virtual workers are computed once more, their gradients are read
- *         once, and every rank sends 16 bytes for each to all ranks.
+ *         once, and every rank sends 16 bytes to all ranks for each of these virtual workers.
  * Memory: one gradient on each rank.
  */
 #include <stdio.h>

@@ -57,7 +57,7 @@ static void note_dropped(lkt_crew *w, lk_parallel *p, uint32_t step, const lk_st
     for (uint32_t r = 0; r < w->ranks; r++) {
         lki_share share = lki_share_of(&p->dealing, r);
         uint32_t  count = lki_balance_time(p, r).dropped;
-        assert_true(count == 0 || count == share.count); /* a rank is dropped whole */
+        assert_true(count == 0 || count == share.count); /* all of a rank or nothing */
         done.dropped[step][p->rank][r] = count;
         all += count;
         for (uint32_t i = 0; p->rank == 0 && count > 0 && i < share.count; i++)
@@ -159,7 +159,7 @@ static void a_delayed_rank_is_dropped_and_skips_its_turns(void **state)
                     assert_int_equal(ranks_dropped(step), 1);
                     assert_int_equal(atomic_load(&done.turns[step]), begun);
                 }
-                assert_int_equal(ranks_dropped(1), 1); /* one of them, by chance */
+                assert_int_equal(ranks_dropped(1), 1); /* any rank may be the last */
             }
 }
 

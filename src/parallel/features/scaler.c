@@ -17,7 +17,7 @@ typedef struct {
     size_t          tally_at; /* offset of a `decision` in a tally */
 } scaler;
 
-/* The part of a tally. */
+/* The scaler's part of a tally. */
 typedef struct {
     lk_loss_scaler scaler; /* state after the step */
     double         scale;  /* in the step */

@@ -148,7 +148,7 @@ static void hold_in_turn(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel
 static void another_rank_computes_a_started_virtual_worker(void **state)
 {
     (void)state;
-    /* others have buffers for its remaining virtual workers */
+    /* other ranks have buffers for the virtual workers that rank 1 has not begun */
     for (hold_at = 6; hold_at < 8; hold_at++)
         for (hold_term = 0; hold_term < LKT_PARAMS; hold_term++)
             for (uint32_t k = 0; k < 2; k++) {

@@ -1,7 +1,7 @@
 /* unused_test.c -- training loops that deviate from the declared terms.
  *
- * They do not use every parameter, finish gradients in another order, or accumulate any number of
- * micro-batches.
+ * Such loops do not use every parameter, finish gradients in another order, or accumulate any
+ * number of micro-batches.
  *
  * Goal:   any such loop, on any number of workers and hosts, has the bits of the plain reference.
  *         Parameters that are never used are unchanged and named.  The gradient of a parameter that
@@ -10,7 +10,7 @@
  * Method: as in parallel_test.c: gradients are pure functions of the position, and ranks are
  *         threads, on one host or on several simulated hosts.
  * Negative controls: if usage is ignored, an unused parameter decays; with another number of
- *         micro-batches or another promise the step is refused.
+ *         micro-batches, or if LK_UNUSED_STATIC is violated, the step is refused.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -8,15 +8,15 @@
  *
  * A rank writes its mark after a meeting that every rank of every host has reached with its sums in
  * its host's memory.  So if any live rank has a mark of t, every host with a live rank has all sums
- * of t and can update its copy alone.  It may only lack the results of the meeting: the tally, and
- * the reports, whose counts running state needs.  A host without the mark receives both from a rank
- * that has it.  It stores the reports before it writes its own mark.  So if one more rank is lost,
- * any host with a mark can still send both.
+ * of t and can update its copy alone.  Such a host may only lack the results of the meeting:
+ * the tally, and the reports, whose counts running state needs.  A host without the mark receives
+ * both from a rank that has it.  It stores the reports before it writes its own mark.  So if one
+ * more rank is lost, any host with a mark can still send both.
  *
  * No host is further behind, because ranks meet for t + 1 only after all have reached the meeting
- * that follows the update of t.  If only lost hosts had a mark of t, no other host has seen their
- * results, because rank 0 reports a step only after that meeting.  So the step is computed again as
- * if there had been no mark, with the same bits.
+ * that follows the update of t.  If only lost hosts had a mark of t, no other host has seen the
+ * results of t, because rank 0 reports a step only after that meeting.  So the step is computed
+ * again as if there had been no mark, with the same bits.
  */
 #include <string.h>
 

@@ -11,12 +11,13 @@
  *                            of its own copy; and
  *                            is received by the p-th of the new host's ranks
  *
- * Hashes are XXH3.  The hash of the received piece must equal both.  Otherwise the next rank that
- * has the piece sends it again, and a note names the rank that sent the damaged piece.  Pieces are
- * received in place: no rank reads them before all of them are correct.
+ * Hashes are XXH3.  The hash of the received piece must equal the giver's hash and the
+ * witness's hash.  Otherwise the next rank that has the piece sends it again, and a note names the
+ * rank that sent the damaged piece.  Pieces are received in place: no rank reads them before all of
+ * them are correct.
  *
  * Cost:   the bytes that the new host stores are sent once.  Every giver reads the pieces that it
- *         sends and, as a witness, as many again.
+ *         sends and, as a witness, as many pieces of other givers.
  * Memory: only lists of givers and of regions.
  */
 #include "parallel/recover/join_copy.h"
@@ -57,7 +58,7 @@ typedef struct {
     uint32_t     region_count;
     uint32_t    *givers;    /* the ranks that send a region, taken from each host in turn */
     uint32_t     giver_count;
-    uint32_t     piece;     /* its number over all regions */
+    uint32_t     piece;     /* number of the current piece, over all regions */
 } join_copy;
 
 /* ---- Givers ------------------------------------------------------------------------------ */

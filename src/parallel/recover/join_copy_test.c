@@ -30,8 +30,8 @@ static const lk_param params[] = {
 static const lk_parallel_state states[] = { { "mean", WIDTH, 0, 0.1F } };
 
 typedef struct {
-    int         damaged;  /* large messages whose receive changes a byte */
-    bool        odd;      /* host 0 has one byte that differs from the others' */
+    int         damaged;  /* number of large messages whose receive changes a byte */
+    bool        odd;      /* one byte of host 0 differs from the other hosts' byte */
     lk_status   status;   /* returned on all ranks */
     const char *told;     /* words of the note that names a rank; NULL: there is no note */
 } plot;

@@ -1,11 +1,11 @@
 /* parallel/recover/losses_testing.h -- runs that lose ranks at any moment, for the tests of this
  * folder.
  *
- * Ranks are threads.  The linker inserts the functions below before some of the library's (the
- * tests' .wrap files): the start of a reduction, barriers, the update of a slice, and the sum of
- * two gradients.  An update and a sum are done in two halves.  Each call of an inserted function is
- * a moment.  A victim counts its moments and ends at a given one, by jumping out of the run.  Hosts
- * are simulated, with separate arenas.
+ * Ranks are threads.  The linker replaces some functions of the library by the functions below,
+ * which call the replaced ones (the tests' .wrap files): the start of a reduction, barriers, the
+ * update of a slice, and the sum of two gradients.  An update and a sum are done in two halves.
+ * Each call of a replacing function is a moment.  A victim counts its moments and ends at a given
+ * one, by jumping out of the run.  Hosts are simulated, with separate arenas.
  */
 #ifndef LKI_PARALLEL_RECOVER_LOSSES_TESTING_H
 #define LKI_PARALLEL_RECOVER_LOSSES_TESTING_H
@@ -41,7 +41,7 @@ const char *__lsan_default_suppressions(void)
 /* ---- Moments ----------------------------------------------------------------------------- */
 
 static _Thread_local struct {
-    long    left; /* moments until this rank ends, or NEVER */
+    long    left; /* number of moments until this rank ends, or NEVER */
     long    seen;
     lk_parallel *opened; /* the object opened last, perhaps not yet returned to the caller */
     jmp_buf out;
@@ -189,11 +189,11 @@ typedef struct {
         long     at;   /* the moment at which the rank ends, counted by the rank itself */
     } victims[VICTIMS];
     _Atomic uint64_t hash;   /* of the final values */
-    _Atomic uint32_t unfinished; /* virtual workers that the surviving ranks still had to compute */
+    _Atomic uint32_t unfinished; /* virtual workers that the survivors still had to compute */
     /* virtual workers that the victim still had to compute in its first step */
     _Atomic uint32_t lost;
     _Atomic uint64_t complete;   /* complete steps, as the surviving ranks found */
-    _Atomic long     longest; /* most moments of any rank */
+    _Atomic long     longest; /* maximum number of moments of any rank */
     pthread_barrier_t opened; /* no rank is lost before all have opened */
 } plot;
 
@@ -489,8 +489,8 @@ static long stride(void)
     return lki_thorough() ? 1 : 3;
 }
 
-/* Runs the plot with a loss of each rank in turn, at each `every`-th moment or at a third of
- * these. */
+/* Runs the plot with a loss of each rank in turn, at each `every`-th moment or at one third of
+ * these moments. */
 static void lose_all_through(plot p, long every)
 {
     uint64_t want = undisturbed(&p);

@@ -13,7 +13,7 @@
  * The interrupted step is then completed from all remaining results, in any buffers.
  *
  * Memory: peak buffers (lki_virtual_plan) x gradient bytes for each rank.  With a ledger: the
- *         maximum over all smaller numbers of ranks, and one more for the sums.
+ *         maximum over all smaller numbers of ranks, and one more buffer for the sums.
  * Order:  the canonical tree; see lk_tree_reduce_start().
  */
 #include <string.h>

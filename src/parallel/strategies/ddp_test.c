@@ -1,7 +1,7 @@
 /* ddp_test.c -- tests when ddp sums buckets.
  *
- * Goal: a rank that only reports its terms sums a bucket as soon as all ranks have sent theirs, and
- *       not only at the end of the step.
+ * Goal: a rank that only reports its terms sums a bucket as soon as all ranks have sent the bucket,
+ *       and not only at the end of the step.
  */
 #include <setjmp.h>
 #include <stdarg.h>

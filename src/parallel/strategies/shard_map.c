@@ -201,8 +201,8 @@ static bool find_origins(lk_parallel *parallel, const lki_world *first)
     return all;
 }
 
-/* Returns the host that sends a shard to the group: the shard's own host or, without it, the first
- * host that stores the shard.  Returns `hosts` if there is none. */
+/* Returns the host that sends a shard to the group: the shard's own host or, if that host is
+ * absent, the first host that stores the shard.  Returns `hosts` if there is none. */
 static uint32_t find_giver(const lk_parallel *parallel, uint32_t group, uint32_t shard)
 {
     const lki_shard_map *map  = &parallel->shard_map;

@@ -3,10 +3,10 @@
  * A strategy that stores the whole model on every host has one shard, owned by the ranks of each
  * host.  With a sharding strategy each host has a shard, and every rank of the job owns different
  * spans.  Owners then send sums of squares, new parameters and requested values to all hosts.  If
- * each group of hosts has all shards (shard_map.c), they send these only within their group.
+ * each group of hosts has all shards (shard_map.c), owners send only within their group.
  *
- * Cost: to gather n bytes, each host sends its part to all other hosts of its group: (S-1)/S n for
- *       S shards over all of its ranks if parts are equal.
+ * Cost: to gather n bytes, each host sends its part to all other hosts of its group.  With S equal
+ *       parts, all ranks of a host together send (S-1)/S n bytes.
  */
 #include "parallel/strategies/shards.h"
 

@@ -19,7 +19,7 @@ void                   lki_shards_close(lk_parallel *parallel);
  * are divided between its ranks in equal, consecutive parts. */
 uint32_t lki_shards_carrier(const lk_parallel *parallel, uint32_t owner);
 
-/* Gathers block_sums from the other owners of the group, if there are several shards.  On return
+/* Gathers norms.blocks from the other owners of the group, if there are several shards.  On return
  * all ranks of this host may read them.  Collective. */
 LK_NODISCARD lk_status lki_shards_gather_sums(lk_parallel *parallel);
 

@@ -33,9 +33,9 @@
  *
  * Memory: a shard, and slots of the size of the largest unit.  Quantised: about a quarter more for
  *         each slot, or a byte for every parameter.
- * Cost:   for a unit of n bytes, each host sends its part to all others: (H-1)/H n over all of its
- *         ranks.  A turn gathers each unit for its forward and again for its backward pass, unless
- *         it is still in a slot.
+ * Cost:   for a unit of n bytes, each host sends its part to all other hosts.  All ranks of a host
+ *         together send (H-1)/H n bytes.  A turn gathers each unit for its forward and again for
+ *         its backward pass, unless the unit is still in a slot.
  * Source: Zhao et al., PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel, 2023,
  *         section 3.
  */
@@ -372,7 +372,7 @@ static float *place_in(const lki_units *self, uint32_t unit, void *to, size_t at
     return (float *)to + (at - self->first[unit] / sizeof(float));
 }
 
-/* Fills a unit if only one host is left.  Its ranks copy all parts into the slot, between two
+/* Fills a unit if only one host remains.  Its ranks copy all parts into the slot, between two
  * barriers. */
 static lk_status give_here(lk_parallel *parallel, uint32_t unit, uint32_t slot)
 {

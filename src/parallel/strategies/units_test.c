@@ -180,7 +180,7 @@ static void gathers_of_turns_are_counted(void **state)
 }
 
 /* Puts units into slots ahead of their reads.  Expects that no unit that is read in between is
- * replaced, and that units arrive in the same order as without. */
+ * replaced, and that units arrive in the same order as without prefetching. */
 static void prefetching_replaces_no_unit_still_needed(void **state)
 {
     (void)state;

@@ -95,7 +95,7 @@ static void threads_have_cores_of_their_own(void **state)
     train(&v, comm, 1, true);
     assert_int_equal(v.own, CPU_COUNT(&v.all) / THREADS);
     assert_int_equal(v.narrow, THREADS);
-    assert_true(v.wide >= 1); /* the loader's */
+    assert_true(v.wide >= 1); /* the loader's thread */
     lk_comm_free(comm);
 }
 

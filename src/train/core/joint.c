@@ -15,7 +15,7 @@
 #include "train/config.h"
 
 enum {
-    ROWS_MOST = 512, /* samples of a turn: with more, products are no faster */
+    ROWS_MOST = 512, /* maximum number of samples of a turn; more make no product faster */
 };
 
 uint32_t lki_joint_most(const lk_train_config *c)

@@ -22,7 +22,7 @@ typedef struct lki_feed     lki_feed;     /* feed.c */
 
 /* The progress of the run, and its end.  See progress.h. */
 typedef struct {
-    uint64_t     start;          /* the first step: 0, or the checkpoint's */
+    uint64_t     start;          /* the first step: 0, or the step of the checkpoint */
     uint64_t     end;            /* the last step, if nothing ends the run earlier */
     const char  *ended;          /* name of the option that ends the run; NULL: none so far */
     double       began;          /* start time of the run, by the clock of max_time_ms */
@@ -88,7 +88,7 @@ typedef struct {
     bool     inexact;      /* the run continues from a checkpoint whose steps were not exact */
     bool     outside;      /* this rank has not yet entered the running communicator */
     bool     stopped;      /* the run ends early because of a request to stop */
-    bool     depleted;     /* fewer than workers_least ranks are left */
+    bool     depleted;     /* fewer than workers_least ranks remain */
     bool     left;         /* this rank has left on request; the others continue */
     double   stalled;      /* seconds of waiting for the offload file */
     uint32_t lost_early;   /* ranks lost before the first step */

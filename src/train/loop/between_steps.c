@@ -2,9 +2,9 @@
  * the run.
  *
  * All ranks make the same decisions.  Most of these follow from the step number and from
- * evaluations, which are equal on all ranks.  Requests to stop and the time limit are not, so ranks
- * exchange them once per step.  If any rank has seen one, the run ends on all ranks after the same
- * step.
+ * evaluations, which are equal on all ranks.  Requests to stop and the time limit are not equal, so
+ * ranks exchange them once per step.  If any rank has seen one, the run ends on all ranks after the
+ * same step.
  */
 #include "comm/worker.h"
 #include "tensor/exec.h"

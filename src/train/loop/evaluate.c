@@ -57,8 +57,8 @@ static lk_status micro_batch(lki_session *session, course *c, uint64_t end)
     return LK_OK;
 }
 
-/* Runs the next `count` micro-batches.  If there are fewer, runs empty ones, so that all ranks read
- * the model's parameters equally often. */
+/* Runs the next `count` micro-batches.  If fewer micro-batches are left, runs empty ones instead,
+ * so that all ranks read the model's parameters equally often. */
 static lk_status advance(lki_session *session, course *c, uint64_t count)
 {
     for (; c->leaf < session->count; c->leaf++) {

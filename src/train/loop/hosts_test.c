@@ -3,9 +3,9 @@
  * Goal:    gpt, resnet (with running state) and mlp, with clipping and several micro-batches per
  *          virtual worker, give the hash of `single` on hosts of equal and of different sizes.
  *          Every rank runs exactly its virtual workers.  Runs resume checkpoints of several hosts
- *          on one host and vice versa.  Contents are equal if all hosts see the directory and write
- *          their shards, and if only rank 0's host sees it.  gpt and resnet are evaluated with
- *          moving means.
+ *          on one host and vice versa.  A checkpoint has the same contents whether all hosts see
+ *          the directory and write their shards, or only rank 0's host sees it.  gpt and resnet are
+ *          evaluated with moving means.
  * Method:  ranks are threads, each host has control memory and arenas of its own, and a simulated
  *          link carries all data between hosts.  Rank 0 prints which rank ran which virtual
  *          workers.

@@ -2,8 +2,8 @@
  *
  * For every new token the window of the last T tokens passes through the whole model.  Attention
  * only looks back, so positions after the last token have no influence and are zero.  No values of
- * the previous pass are stored.  That is T times the work of a cache, without the code of one; a
- * model of this size answers in milliseconds.
+ * the previous pass are stored.  A cache of these values would save the factor T of work, but needs
+ * more code; a model of this size answers in milliseconds.
  *
  * The next token is drawn from the top k tokens with weights exp((logit - max) / temperature).
  * They are summed in FP64 in the order of tokens.  The chosen token is the first at which the
@@ -24,7 +24,7 @@
 
 typedef struct {
     const lk_sample_options *options;
-    lk_checkpoint           *checkpoint; /* or: */
+    lk_checkpoint           *checkpoint; /* NULL if `file` is open instead */
     lk_safetensors          *file;
     lk_exec                 *exec;
     lk_model                *model;

@@ -226,7 +226,8 @@ static lk_status run_turns(lki_session *s, uint64_t step, lki_step_record *recor
     return status;
 }
 
-/* Appends a hint at lk_train_replay() to an error message, if it can compute the step again. */
+/* Appends a hint at lk_train_replay() to an error message, if that function can compute the step
+ * again. */
 static lk_status point_to_replay(const lki_session *s, uint64_t step)
 {
     lk_error error = *lk_error_last();

@@ -1,9 +1,9 @@
 /* breakdown.c -- divides the time of steps among their parts.
  *
- * Spans nest, and an inner span is recorded before the outer one.  The own time of a span is its
- * duration minus that of the spans directly inside it.  To find the latter, finished spans are on a
- * stack until their outer span ends.  At the end of a measured step its sums are added to the
- * report's sums.  The sums of the ranks are combined at the end of the run.
+ * Spans (trace intervals) nest, and an inner span is recorded before the outer one.  The own time
+ * of a span is its duration minus that of the spans directly inside it.  To find the inner spans,
+ * finished spans are on a stack until their outer span ends.  At the end of a measured step its
+ * sums are added to the report's sums.  The sums of the ranks are combined at the end of the run.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "tensor/exec.h"
 #include "train/observe/observe.h"
 
-enum { OPEN_MAX = 4096 }; /* spans that no outer span has claimed yet */
+enum { OPEN_MAX = 4096 }; /* maximum number of spans that no outer span has claimed yet */
 #define PEAK_SECONDS 0.1
 enum { PEAK_TRIES = 3 };
 

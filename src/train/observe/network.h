@@ -10,7 +10,7 @@
  * A host is slow if two conditions hold.  By both paces, the lower median of its incoming or
  * outgoing links exceeds LKI_SLOW_LINK times the lower median of the links between other hosts.
  * And steps would take at most 1 / LKI_SLOW of their time if the busiest of its links had the pace
- * of the others.  Only time in which no rank computes can be saved.
+ * of the other links.  Only time in which no rank computes can be saved.
  *
  * With two hosts it is unknown which of them is slow.  Then the link between them is compared, in
  * each direction, with its own best window so far.

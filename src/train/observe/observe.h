@@ -19,7 +19,7 @@ enum { LKI_TRACK_LOOP, LKI_TRACK_LOADERS }; /* tracks of helpers follow those of
 
 typedef struct lki_trace_part lki_trace_part;
 
-/* Creates the file for the spans of rank `rank`, which lk_trace_merge() reads. */
+/* Creates the file for the spans (trace intervals) of rank `rank`, which lk_trace_merge() reads. */
 LK_NODISCARD lk_status lki_trace_part_open(lki_trace_part **out, const char *path, uint32_t rank,
                                            uint32_t host, uint32_t loaders,
                                            const lk_model *model);

@@ -30,7 +30,7 @@ struct lki_pace {
     uint32_t      *before; /* [ranks + 1]: bounds before the last change */
     bool           moved;  /* ranges have changed at least once */
     bool           judged; /* the last step completed a window */
-    uint64_t       moves, workers; /* steps that changed ranges; virtual workers moved by them */
+    uint64_t       moves, workers; /* steps that changed ranges; virtual workers moved in all */
     uint64_t       duplicated; /* virtual workers computed by a rank they were not assigned to */
     dropped       *dropped;    /* [ranks], with backup workers */
     uint64_t       steps;      /* steps so far */

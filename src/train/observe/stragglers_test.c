@@ -40,7 +40,7 @@ static void slow_ranks_are_named_with_their_cause(void **state)
     assert_true(all.of[1].times > 1.99 && all.of[1].times < 2.01);
     assert_true(all.of[3].slow && all.of[3].cause == LKI_CAUSE_DATA);
     assert_false(all.of[1].was_slow);
-    times[1] = time_of(4, 0.12, 0.01); /* well again, nearly */
+    times[1] = time_of(4, 0.12, 0.01); /* nearly as fast as the others again */
     assert_int_equal(fill(&all, times), LKI_WINDOW_STEPS);
     assert_true(all.of[1].was_slow && !all.of[1].slow);
     assert_true(all.of[3].was_slow && all.of[3].slow);

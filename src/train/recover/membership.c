@@ -134,7 +134,7 @@ lk_status lki_membership_make(lki_session *s, uint64_t done)
     if (self->membership.wish)
         LK_TRY(put_down_files(s, done));
     lk_status status = lk_barrier(s->comm);
-    if (status != LK_OK && !lki_membership_is(s, lk_error_last())) /* else dissolved by others */
+    if (status != LK_OK && !lki_membership_is(s, lk_error_last())) /* else others dissolved it */
         return status;
     lki_let_rank_0_work(s, false);
     if (!self->membership.wish)

@@ -2,9 +2,9 @@
  *
  * The state is in memory shared between processes, so a fork would not preserve a snapshot of it.
  * Instead the state is copied, and a thread of rank 0 hashes and writes the copy.  The run stops
- * only for the copy.  If each host writes its own part (parts.c), each has such a copy and thread.
- * Between two steps all ranks learn when the last thread has finished.  A second thread of rank 0
- * then publishes the checkpoint.
+ * only for the copy.  If each host writes its own part (parts.c), each host has such a copy and
+ * thread.  Between two steps all ranks learn when the last thread has finished.  A second thread of
+ * rank 0 then publishes the checkpoint.
  *
  * Rules: There is one copy, so a checkpoint waits until the previous one is written.  The last
  * checkpoint of a run, and that of a request to stop, are written synchronously.  If the disk
@@ -361,7 +361,7 @@ static lk_status gather(lki_session *session, uint64_t step)
     if (session->rank != 0) {
         if (b != NULL)
             forget(b);
-        return status == LK_EIO ? LK_OK : status; /* rank 0 logs that */
+        return status == LK_EIO ? LK_OK : status; /* rank 0 logs the disk error */
     }
     LK_ASSERT(b != NULL);
     b->gathered = status == LK_OK;

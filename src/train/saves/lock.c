@@ -57,7 +57,7 @@ lk_status lki_lock_check(const char *dir)
     LK_TRY(lki_directory_join(path, dir, LKI_LOCK_NAME));
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
-        return LK_OK; /* no run has used it; lki_lock_take() reports other errors */
+        return LK_OK; /* no run has used `dir`; lki_lock_take() reports other errors */
     bool      held   = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
     lk_status status = held ? refuse(dir, fd) : LK_OK;
     (void)close(fd);

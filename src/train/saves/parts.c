@@ -9,8 +9,8 @@
  *   2. Writers write their files and report the results.
  *   3. Rank 0 gathers the hashes and publishes the checkpoint.
  *
- * It is not used for offloaded state (--offload), nor in runs that continue after losing one of the
- * writers.  Then rank 0 fetches everything.
+ * Parts are not written for offloaded state (--offload), nor in runs that continue after losing one
+ * of the writers.  Then rank 0 fetches everything.
  *
  * A file stores at most one stretch of a tensor.  If a host's part of a large tensor lies in
  * several buckets, it needs further files: optimizer-host1.safetensors,

@@ -244,7 +244,7 @@ static lk_status hash_weights(const lki_session *session, lki_sheet *s)
                                                               : LK_OK;
 }
 
-/* Writes all data on rank 0; the other ranks send it their parts. */
+/* Writes all data on rank 0, to which the other ranks send their parts. */
 static lk_status save_alone(lki_session *session, const lki_sheet *s, bool wanted)
 {
     uint32_t writes = wanted;
