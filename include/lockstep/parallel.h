@@ -52,8 +52,8 @@ typedef struct {
 
 /* The treatment of a parameter that no virtual worker uses in a step.  A virtual worker uses a
  * parameter when it calls lk_parallel_grad() for a term of the parameter.  If only some virtual
- * workers use the parameter, the others add nothing to its gradient, and the mean is over all
- * samples that were reported. */
+ * workers use the parameter, all other virtual workers add nothing to its gradient, and the mean is
+ * over all samples that were reported. */
 typedef enum {
     LK_UNUSED_SKIP = 0, /* neither the parameter nor its optimizer state changes */
     LK_UNUSED_ZERO,     /* the gradient is 0; momentum and weight decay apply */
@@ -86,7 +86,7 @@ typedef struct {
     size_t       struct_size;      /* LK_PARALLEL_OPTIONS_INIT */
     const char  *strategy;        /* NULL = "ddp" */
     uint32_t     virtual_workers; /* V, at least the number of workers */
-    uint32_t     micro_count;     /* micro-batches per virtual worker and step; 0 = 1 */
+    uint32_t     micro_count;     /* number of micro-batches per virtual worker and step; 0 = 1 */
     bool         lock_step;       /* a turn is one micro-batch of all virtual workers of a rank */
     size_t       bucket_bytes, first_bucket_bytes; /* 0 = 25 MiB, 1 MiB (at most bucket_bytes) */
     lk_optimizer optimizer;
@@ -177,7 +177,7 @@ LK_API const char *lk_parallel_offload_how(const lk_parallel *parallel);
 typedef struct {
     /* Bytes of memory that the workers of a host share: the maximum over all hosts.  With "zero3"
      * `params` counts the host's shard and the unit buffers. */
-    size_t params, optimizer, gradients, tables, messages; /* messages: received bytes, at most */
+    size_t params, optimizer, gradients, tables, messages; /* messages: maximum received */
     size_t files, shard; /* bytes in files; bytes of the host's own FP32 parameter shard */
     /* Bytes per step that the busiest host sends, without losses, norms and other tables. */
     uint64_t sent_gradients, sent_params;
@@ -377,7 +377,7 @@ typedef struct {
  * If all sums of the failed step were complete, the survivors complete its update: every slice is
  * updated once.  Otherwise no value has changed, and step standing->steps is repeated.  ddp and
  * zero1 then reuse all virtual workers that any rank, even a dead one, has finished, and
- * lk_parallel_next() returns only the others.
+ * lk_parallel_next() returns only the unfinished ones.
  *
  * The caller still owns `failed` and must free it.  LK_EPEER means that one more rank was lost:
  * call this again with the next group.  Hosts may be at different positions of the step.  With

@@ -57,7 +57,7 @@ typedef struct {
 /* The inputs of a prediction.  All hosts have equally many workers. */
 typedef struct {
     uint32_t       workers, hosts, virtual_workers, piece_count;
-    uint32_t       micro_count;       /* micro-batches per virtual worker; 0 = 1 */
+    uint32_t       micro_count;       /* number of micro-batches per virtual worker; 0 = 1 */
     uint32_t       stage;             /* 0: ddp; 1 to 3: the ZeRO stage */
     uint32_t       shard_hosts;       /* with stage 3: hosts that share a model copy; 0 = all */
     bool           buddies;           /* neighbouring hosts hold replicas of each other's shard */

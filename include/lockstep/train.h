@@ -104,7 +104,7 @@ typedef struct {
  * checkpoints are kept in addition to the newest ones. */
 typedef struct {
     const char *folder;
-    uint64_t    every;     /* steps; 0 = only at the end */
+    uint64_t    every;     /* steps between checkpoints; 0 = only at the end */
     bool        async;     /* writes checkpoints in the background, except the last */
     uint32_t    keep;      /* number of newest checkpoints kept; 0 = 3 */
     uint32_t    keep_best; /* number of best checkpoints kept, at most LK_BEST_MAX */
@@ -153,7 +153,7 @@ typedef struct {
     void *enter_context;
 
     /* Polled by each rank once per step if `elastic.survives` is set.  If it returns true, this
-     * rank leaves after the step and the others continue.  True on all ranks is a request to
+     * rank leaves after the step and the other ranks continue.  True on all ranks is a request to
      * stop. */
     bool (*leave)(void *context);
     void *leave_context;
@@ -174,7 +174,7 @@ typedef struct {
 
     lk_train_data data;
     uint64_t      seed;
-    uint32_t      context;      /* tokens per sample; 0 = 64 */
+    uint32_t      context;      /* number of tokens per sample; 0 = 64 */
     uint32_t      global_batch; /* required */
     uint32_t      micro_batch, virtual_workers;
     bool          drop_last;
@@ -301,9 +301,9 @@ struct lk_train_result {
     double   loss, validation_loss, validation_accuracy; /* NaN if not computed */
     const char *ended; /* the limit that ended the run early, such as "max-time"; or NULL */
     lk_checkpoint_times checkpoints; /* filled in on rank 0 only */
-    uint64_t    audited; /* virtual workers computed twice, with equal results */
+    uint64_t    audited; /* number of virtual workers computed twice, with equal results */
     bool        speaks; /* this is the lowest remaining rank, which writes log and checkpoints */
-    bool        left;   /* with LK_ESTOPPED: this rank has left and the others continue */
+    bool        left;   /* with LK_ESTOPPED: this rank has left and other ranks continue */
 };
 
 /* Trains as one rank of `comm`, which is NULL if config->calls.enter is set.  lk_train_check() must

@@ -28,7 +28,7 @@ typedef struct {
     /* dropped: number of virtual workers of the rank's share that did not count */
     uint32_t virtual_workers, dropped;
     double   seconds, data;            /* data: the part of `seconds` spent waiting for data */
-    uint64_t samples;                  /* samples that count */
+    uint64_t samples;                  /* number of samples that count */
     /* seconds for one virtual worker when shares last moved; 0: they have never moved */
     double   pace;
 } lki_rank_time;

@@ -49,13 +49,13 @@ typedef struct {
 typedef struct {
     uint32_t param, owner;
     size_t   inside, count; /* elements of the parameter: offset of the first, and number */
-    size_t   done;          /* elements of the bucket before the run */
+    size_t   done;          /* number of elements of the bucket before the run */
     size_t   times;         /* number of consecutive, equal buckets that contain an equal run */
 } lki_param_run;
 
 /* A contiguous range of the gradient space that is sent as one message. */
 typedef struct {
-    size_t    first, count; /* elements */
+    size_t    first, count; /* in elements */
     size_t    dealt;        /* number of these elements that belong to a parameter's first use */
     size_t    alike; /* 1; with `counted`, the number of consecutive, equal buckets in one term */
     lk_slice *slices;       /* offsets are relative to `first`; NULL if only counted */

@@ -63,7 +63,7 @@ typedef struct {
     lk_status   status;
     lk_error    error;
     char        hash[65];
-    uint32_t    ran[64], ran_count; /* virtual workers, in order */
+    uint32_t    ran[64], ran_count; /* virtual workers, in order; their number */
 } rank_run;
 
 static float noise(uint32_t a, uint32_t b, uint32_t c, uint32_t d)

@@ -9,7 +9,7 @@
 typedef struct {
     uint32_t term;           /* the last term that overlaps the buckets */
     size_t   buckets;
-    size_t   elements, dealt; /* elements of gradients; those that belong to first uses */
+    size_t   elements, dealt; /* elements of all gradients; elements of first uses */
     /* The number of gathers of the piece's parameters, [turn][pass]. turn 0: the first of a step,
      * turn 1: all later turns.  pass 0: forward, pass 1: backward. */
     double   gathers[2][2];

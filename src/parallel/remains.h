@@ -1,5 +1,5 @@
 /* parallel/remains.h -- which gradients of an interrupted step are still usable, and which ranks
- * compute the others.
+ * compute the missing gradients.
  *
  * With a ledger (ledger.h) every gradient buffer has a tag in the arena.  The tag is the step and
  * the tree node, [first, first + count), whose sum the buffer holds.  The tag is removed before the

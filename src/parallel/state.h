@@ -98,7 +98,7 @@ typedef struct {
 /* The state of the current step, apart from its turns. */
 typedef struct {
     bool          under_way;
-    uint32_t      micros;  /* micro-batches of this step */
+    uint32_t      micros;  /* number of micro-batches of this step */
     double        seed;    /* the factor by which the gradients are too large */
     bool          mended;  /* a part of the step was computed before a rank was lost */
     bool          reduced; /* `sums` is valid */

@@ -14,7 +14,7 @@ typedef struct {
     double   data;    /* the share of `seconds` that the rank waited for data */
     uint64_t count, hits;
     uint64_t written; /* in a rank's first report: hash of the parameters that this rank wrote */
-    uint32_t micros;  /* micro-batches of this step */
+    uint32_t micros;  /* number of micro-batches of this step */
     uint32_t maker;   /* the rank that computed the virtual worker */
     lki_counting counting;  /* whether this virtual worker counts */
     /* samples of each micro-batch, followed by the bytes that features have reserved (feature.h) */
@@ -37,7 +37,7 @@ typedef struct {
     uint32_t      together;
     uint32_t      gradients; /* number of gradients: `together`, or 1 in a joint turn */
     double        since;     /* start time of the current turn, by this rank's clock */
-    double        waited;    /* seconds of the current turn that this rank waited for others */
+    double        waited;    /* seconds of the current turn that this rank waited for other ranks */
     lki_turn_kind kind;
     uint32_t      guest;  /* the virtual worker, unless `kind` is LKI_TURN_OWN */
     uint32_t      owner;  /* row of the feature that ends the turn, or LKI_NO_FEATURE */

@@ -30,12 +30,12 @@ typedef struct {
     /* [u]: unit u is read at reads_at[first_at[u]] up to reads_at[first_at[u + 1] - 1], in
      * order. */
     uint32_t *first_at, *reads_at;
-    uint32_t *slot_of; /* [unit_count]: its slot, or LKI_NO_SLOT */
+    uint32_t *slot_of; /* [unit_count]: its unit buffer, or LKI_NO_SLOT */
     uint32_t *unit_in; /* [slot_count]: its unit, or LKI_NO_UNIT */
     unsigned char *slots;   /* in the arena, slot_bytes each */
     size_t         slot_bytes;
-    /* The quantised units as received, parcel_bytes each: one for each slot, or one for each unit
-     * if gathered units stay in memory. */
+    /* The quantised units as received, parcel_bytes each: one for each unit buffer, or one for each
+     * unit if gathered units stay in memory. */
     unsigned char *parcels;
     size_t         parcel_bytes;
 } lki_unit_buffers;
@@ -55,26 +55,26 @@ uint32_t lki_unit_of(const lki_layout *layout, uint32_t param);
 /* Returns the bytes of the largest unit, in the type in which units are read. */
 size_t lki_unit_largest(const lki_layout *layout);
 
-/* Empties all slots. */
+/* Empties all unit buffers. */
 void lki_unit_buffers_clear(lki_unit_buffers *slots);
 
-/* Puts the next unit that read `at` needs into a slot, and sets *unit.  Returns false if all units
- * of the read have slots.  Reads repeat after `period`. */
+/* Puts the next unit that read `at` needs into a unit buffer, and sets *unit.  Returns false if all
+ * units of the read have unit buffers.  Reads repeat after `period`. */
 bool lki_unit_buffers_put(lki_unit_buffers *slots, uint32_t at, uint32_t period, uint32_t *unit);
 
-/* Puts into a slot a unit for the first later read within the period that lacks one.  Returns false
- * if no read lacks a unit, or if the unit cannot have a slot yet. */
+/* Puts into a unit buffer a unit for the first later read within the period that lacks one.
+ * Returns false if no read lacks a unit, or if the unit cannot have a unit buffer yet. */
 bool lki_unit_buffers_put_ahead(lki_unit_buffers *slots, uint32_t at, uint32_t period,
                                 uint32_t *unit);
 
-/* The number of times that a unit is put into a slot: in the first turn, and in all later turns
- * together (`others`).  [0] counts the reads of the forward pass, [1] all other reads. */
+/* The number of times that a unit is put into a unit buffer: in the first turn, and in all later
+ * turns together (`others`).  [0] counts the reads of the forward pass, [1] all other reads. */
 typedef struct {
     uint64_t first[2], others[2];
 } lki_gathers;
 
-/* Counts how often each unit is put into a slot in `turns` turns, starting with empty slots.
- * out[unit_count] must be zeroed.  Defined in gathers.c. */
+/* Counts how often each unit is put into a unit buffer in `turns` turns, starting with empty unit
+ * buffers.  out[unit_count] must be zeroed.  Defined in gathers.c. */
 LK_NODISCARD lk_status lki_unit_buffers_count(lki_unit_buffers *slots, uint64_t turns,
                                               lki_gathers *out);
 

@@ -104,9 +104,9 @@ static void only_the_last_micro_batch_hides_communication(void **state)
     NEAR(predict(m).exposed, last + parameters, 1e-12);
 }
 
-/* Predicts rounds of zero2.  Expects that the next round's forward pass (half a second) hides a
- * part of the sums still unsent when backward ends.  A round sends for 2 s of 12.5.  Nothing hides
- * the unsent sums of the last round. */
+/* Predicts rounds of zero2.  Expects that the next round's forward pass of 2 s hides sums that are
+ * unsent when backward ends: at first all (0.5 s), with a slower network 2 s of 12.5 s.  Nothing
+ * hides the unsent sums of the last round. */
 static void a_round_hides_unsent_sums_of_the_previous_round(void **state)
 {
     lk_step_model m = { .workers = 2, .hosts = 2, .virtual_workers = 6, .stage = 2, .forward = 2,
@@ -219,7 +219,7 @@ static void zero_stages_send_the_published_bytes(void **state)
                             .gradient_bytes  = 8e6,
                             .bandwidth       = 1e6 };
         NEAR(predict(m).sent, parts[stage] * 7e6, 1e-12);
-        m.shard_hosts = 2; /* 4 groups: half of all gradients, 3/4 of a half twice; parameters */
+        m.shard_hosts = 2; /* in 4 groups: 1/2 + 2 * 3/4 * 1/2 of the gradients; parameters */
         NEAR(predict(m).sent, stage < 3 ? 14e6 : 8e6 * (0.5 + 2 * 0.75 / 2 + 2 * 0.5), 1e-12);
     }
 }

@@ -431,7 +431,7 @@ static void decide(step_context *step, double lr, const lk_step_result *result)
     parallel->durable->mark(parallel, &tally);
 }
 
-/* Does the rest of a step after the reduction. */
+/* Completes a step after the reduction. */
 static lk_status finish(lk_parallel *parallel, const lki_gradients *sums, double lr,
                         lk_step_result *result)
 {

@@ -67,8 +67,8 @@ static void count_shards(const accounts *a)
 }
 
 /* Adds the bytes that a host sends.  If several hosts need the same sums, each of them computes a
- * part from the gradients of all hosts, and sends it to the others.  A host sends the parameters
- * that it stores to all other hosts of its group. */
+ * part from the gradients of all hosts, and sends it to the other hosts.  A host sends the
+ * parameters that it stores to all other hosts of its group. */
 static void count_sent(const accounts *a, uint32_t host, lk_parallel_cost *cost)
 {
     const lk_parallel *parallel = a->parallel;

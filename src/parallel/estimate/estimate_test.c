@@ -330,8 +330,8 @@ static void rounded_gradients_send_half_the_bytes(void **state)
 }
 
 /* Parameters are sharded except for the units that are being read.  A turn gathers all units for
- * its forward pass.  For its backward pass it gathers them again, except for those still in a slot.
- * This is nearly 3P elements in all if every worker has one virtual worker (7.2.2). */
+ * its forward pass.  For its backward pass it gathers them again, except for those still in a unit
+ * buffer.  This is nearly 3P elements in all if every worker has one virtual worker (7.2.2). */
 static void parameters_are_divided_over_hosts(void **state)
 {
     static const uint32_t sizes[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
@@ -384,7 +384,7 @@ static void hosts_of_hybrid_groups_send_the_estimated_bytes(void **state)
     assert_int_equal(lk_parallel_estimate(&cost, &one, 1, &options, sizes, 4), LK_OK);
     assert_int_equal(cost.params, bytes / 2 + bytes);
     assert_int_equal(cost.sent_gradients, bytes / 2 + 2 * (bytes / 2 / 2));
-    /* the unit in the slot remains there for the backward pass */
+    /* the last unit remains in its buffer for the backward pass */
     assert_int_equal(cost.sent_params, bytes / 2);
     options.shard_hosts = 3;
     assert_int_equal(lk_parallel_estimate(&cost, &one, 1, &options, sizes, 4), LK_EINVAL);

@@ -270,7 +270,7 @@ static void skipped_turns_are_not_blamed(void **state)
         j.lazy         = true;
         uint32_t ranks = run(&o, &j);
         for (uint32_t r = 0; r < ranks; r++)
-            /* no rank computed anything */
+            /* LK_EINVAL: no rank computed anything */
             if (o.statuses[r] != LK_OK && o.statuses[r] != LK_EINVAL)
                 fail_msg("%s: %s", j.strategy, o.errors[r].message);
     }

@@ -2,8 +2,8 @@
  *
  * Goal:   a rank that is delayed anywhere is dropped from the step and skips the rest of its turns.
  *         The result has the bits of a single worker that omits the rank's samples and averages
- *         over the others.  The number of dropped ranks is the requested one.  A rank without
- *         samples takes no other rank's place.
+ *         over the other samples.  The number of dropped ranks is the requested one.  A rank
+ *         without samples takes no other rank's place.
  * Method: a held rank waits until all places of the step are taken.  A second crew has no such
  *         waits; its ranks are desynchronised by work of many sizes.  The reference omits the ranks
  *         that the crew reported as dropped.

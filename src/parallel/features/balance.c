@@ -32,11 +32,11 @@ typedef struct {
     double  *window;
     double  *pace;     /* [ranks]: seconds for one virtual worker at the last decision */
     uint32_t seen;     /* complete intervals in the window */
-    uint32_t steps;    /* steps of the current interval so far */
+    uint32_t steps;    /* number of steps of the current interval so far */
     double   interval; /* seconds that those steps took */
     bool     fresh;    /* no step has been computed with these shares */
     /* The first step is over.  Until then the layout of buckets may change, and a rank that changes
-     * it zeroes its buffers while others are already in the next step. */
+     * the layout zeroes its buffers while other ranks are already in the next step. */
     bool begun;
 } balance;
 

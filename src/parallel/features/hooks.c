@@ -12,7 +12,7 @@ typedef struct {
     lk_bucket_hook hook;
     void          *context;
     uint32_t      *pending; /* [together][buckets]: terms that are not computed yet */
-    uint32_t       buckets; /* buckets of the layout, which may change once */
+    uint32_t       buckets; /* number of buckets of the layout, which may change once */
 } hooks;
 
 static lk_status hooks_open(lk_parallel *parallel, const lk_parallel_options *options, void **out)

@@ -162,7 +162,7 @@ static bool run_rank(lk_comm *comm, void *context)
         status = keep_values(o, p, rank);
     o->errors[rank]   = *lk_error_last();
     o->statuses[rank] = status;
-    /* all ranks detect the failure, and none leaves before the others have detected it */
+    /* all ranks detect the failure, and no rank leaves before all have detected it */
     if (status == LK_ENONFINITE)
         CHECK(lk_barrier(comm) == LK_OK);
     else if (status != LK_OK)

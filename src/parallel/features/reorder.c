@@ -13,7 +13,7 @@
 
 typedef struct {
     uint32_t *terms; /* [term_count]: the layout's terms in the order in which they were finished */
-    uint32_t  count; /* terms finished so far */
+    uint32_t  count; /* number of terms finished so far */
     bool      over;  /* the first step is complete */
     bool      differs;                          /* equal on all ranks */
     /* offset in a report: not 0 in rank 0's first one if terms were finished in another order than

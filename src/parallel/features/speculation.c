@@ -24,7 +24,7 @@
  * Words contain the number of steps since opening, so a word of an earlier step means "nobody".
  * Each rank computes its own virtual workers in two cases: in the first step, after which the
  * layout of buckets may change, and in a step that is continued after a loss (remains.h).  Ranks
- * help only others on their own host.
+ * help only ranks of their own host.
  *
  * Memory: a word for each virtual worker; one more gradient for each rank without a spare buffer.
  */

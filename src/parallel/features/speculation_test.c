@@ -93,15 +93,15 @@ static void until(const _Atomic uint32_t *counter, uint32_t least)
 
 /* ---- One rank is late -------------------------------------------------------------------- */
 
-/* Returns the number of virtual workers of rank 1 that others finish in any case while rank 1 is
- * held.  On a host with more ranks, others may help each other first, and a rank that was helped
- * does not help. */
+/* Returns the number of virtual workers of rank 1 that other ranks finish in any case while rank 1
+ * is held.  On a host with more ranks, the other ranks may help each other first, and a rank that
+ * was helped does not help. */
 static int least_helped(const lkt_crew *w)
 {
     return w->hosts.hosts == 0 ? 2 : 1;
 }
 
-/* Holds rank 1 before it begins the step, until others have finished some of its virtual
+/* Holds rank 1 before it begins the step, until other ranks have finished some of its virtual
  * workers. */
 static void hold_before_step(lkt_crew *w, lk_parallel *p, uint32_t step)
 {

@@ -42,7 +42,7 @@ typedef struct {
     hosted              hosts;     /* zero: a single host */
     uint32_t            late;      /* the first step in which LATE is used */
     uint32_t            micros;    /* 0: as in the options */
-    bool                odd;       /* rank 1 has one micro-batch more than the others */
+    bool                odd;       /* rank 1 has one micro-batch more than other ranks */
     bool                shuffles;  /* finishes terms in another order than declared */
     bool                reordered; /* whether rank 0 has reordered buckets */
     uint32_t            unused[STEPS];

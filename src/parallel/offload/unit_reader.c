@@ -1,9 +1,9 @@
 /* unit_reader.c -- reads units of parameters from files.
  *
  * A host's shard is in its ranks' files (vector_file.h), and a unit is a range of chunks in each
- * file.  A rank orders a unit that needs a slot (units.c).  It reads its chunks of the unit through
- * the file's buffers, as many at a time as there are buffers, and copies them to their place in the
- * slot:
+ * file.  A rank orders a unit that needs a unit buffer (slot, units.c).  It reads its chunks of the
+ * unit through the file's buffers, as many at a time as there are buffers, and copies them to their
+ * place in the slot:
  *
  *      ENTERING    until all ranks of the host have finished with the slot's present unit
  *      READING     chunk after chunk: read - compared with its hash - copied into place

@@ -8,7 +8,7 @@
  *      columns     span 0: moment, variance | span 1: moment, variance | ... | to a whole page
  *
  * If parameters are in a file, a chunk contains spans of one unit only, so that a unit is a range
- * of chunks.  One buffer is then reserved for single values, because the others hold chunks of
+ * of chunks.  One buffer is then reserved for single values, because all others hold chunks of
  * units in transfer.
  *
  * Memory: the buffers, and 12 bytes for each span of the model.

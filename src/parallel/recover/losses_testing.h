@@ -192,7 +192,7 @@ typedef struct {
     _Atomic uint32_t unfinished; /* virtual workers that the survivors still had to compute */
     /* virtual workers that the victim still had to compute in its first step */
     _Atomic uint32_t lost;
-    _Atomic uint64_t complete;   /* complete steps, as the surviving ranks found */
+    _Atomic uint64_t complete;   /* number of complete steps, as the surviving ranks found */
     _Atomic long     longest; /* maximum number of moments of any rank */
     pthread_barrier_t opened; /* no rank is lost before all have opened */
 } plot;

@@ -14,7 +14,7 @@ typedef struct {
     lk_tree_node nodes[LK_TREE_NODES_MAX];
     lk_request  *request;
     size_t       first;   /* offset in the gradient space */
-    uint32_t     pending; /* terms that are not ready yet */
+    uint32_t     pending; /* number of terms that are not ready yet */
     uint32_t     terms;
 } lki_reduction;
 
@@ -105,7 +105,8 @@ void                   lki_ddp_merge(lk_parallel *parallel, lki_ddp *self);
 /* Starts reductions in order, until a reduction has a term that is not ready. */
 LK_NODISCARD lk_status lki_ddp_start(lk_parallel *parallel, lki_ddp *self);
 
-/* Ends the last virtual worker when all others are merged, and starts the remaining reductions. */
+/* Ends the last virtual worker when all earlier ones are merged.  Starts the remaining
+ * reductions. */
 LK_NODISCARD lk_status lki_ddp_end_last(lk_parallel *parallel, lki_ddp *self);
 
 /* Sets the nodes that this rank adds to every reduction, in ascending order of virtual workers and

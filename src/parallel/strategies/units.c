@@ -2,9 +2,9 @@
  *
  * Every host stores a shard of the parameters (shards.c).  A unit is a bucket, and therefore some
  * whole blocks; its parameters are assigned to the owners in equal parts.  Before a block reads its
- * parameters, the ranks of all hosts gather its unit.  Each owner copies its part into a slot, at
- * the same offset in the arena of every host, and sends it to the other hosts.  A unit stays in
- * memory until its slot is needed (unit_buffers.h).
+ * parameters, the ranks of all hosts gather its unit.  Each owner copies its part into a unit
+ * buffer (slot), at the same offset in the arena of every host, and sends it to the other hosts.
+ * A unit stays in memory until its slot is needed (unit_buffers.h).
  *
  *      blocks      | unit 3 | unit 2 | unit 1 |
  *      slot 0      | 3               | 1 ...          arrives while unit 2 is read
@@ -51,8 +51,8 @@
 
 enum { LINE = 64 }; /* alignment of parcels in bytes */
 
-/* A piece of a unit that this rank sends.  It is copied or rounded into the slot, unless it is
- * already there. */
+/* A piece of a unit that this rank sends.  It is copied or rounded into the unit buffer, unless it
+ * is already there. */
 typedef struct {
     const float *from;
     lk_dtype     to;           /* LK_F32 or LK_BF16 */
@@ -60,7 +60,7 @@ typedef struct {
     size_t       count, bytes;
 } piece;
 
-/* A transfer into a slot. */
+/* A transfer into a unit buffer. */
 typedef struct {
     lk_parallel *parallel;
     uint32_t     unit;
@@ -68,8 +68,7 @@ typedef struct {
     lk_request  *request; /* NULL: none is under way */
 } arrival;
 
-/* Returns true if this rank sends a span to the others, as its owner or in place of a lost
- * owner. */
+/* Returns true if this rank sends a span, as its owner or in place of a lost owner. */
 static bool gives(const lk_parallel *parallel, const lki_param_span *span)
 {
     return lki_shards_carrier(parallel, span->owner) == lk_comm_rank(parallel->peers.group);
@@ -182,7 +181,7 @@ static void put_packed(void *context, void *to)
     }
 }
 
-/* Converts rank `giver`'s part of a parcel into the slot.  The giver may be this rank. */
+/* Converts rank `giver`'s part of a parcel into the unit buffer.  The giver may be this rank. */
 static void take_packed(void *context, uint32_t giver)
 {
     const arrival       *a        = context;
@@ -372,8 +371,8 @@ static float *place_in(const lki_units *self, uint32_t unit, void *to, size_t at
     return (float *)to + (at - self->first[unit] / sizeof(float));
 }
 
-/* Fills a unit if only one host remains.  Its ranks copy all parts into the slot, between two
- * barriers. */
+/* Fills a unit if only one host remains.  Its ranks copy all parts into the unit buffer, between
+ * two barriers. */
 static lk_status give_here(lk_parallel *parallel, uint32_t unit, uint32_t slot)
 {
     lki_units *self = parallel->units;
@@ -395,7 +394,8 @@ static lk_status give_here(lk_parallel *parallel, uint32_t unit, uint32_t slot)
     return lk_barrier_start(&a->request, self->comm);
 }
 
-/* Sends this rank's part of a unit to the other hosts.  Copies it to the slot first if needed. */
+/* Sends this rank's part of a unit to other hosts.  Copies it to the unit buffer first if
+ * needed. */
 static lk_status give(lk_parallel *parallel, uint32_t unit, uint32_t slot)
 {
     lki_units    *self  = parallel->units;
@@ -420,7 +420,7 @@ static lk_status give(lk_parallel *parallel, uint32_t unit, uint32_t slot)
 }
 
 /* Sends the units that have been read from files.  If `slot` is not LKI_NO_SLOT, first waits until
- * the unit ordered for that slot is read and sent. */
+ * the unit ordered for that unit buffer is read and sent. */
 static lk_status receive(lk_parallel *parallel, uint32_t slot)
 {
     lki_units *self = parallel->units;
@@ -438,7 +438,7 @@ static lk_status receive(lk_parallel *parallel, uint32_t slot)
     return LK_OK;
 }
 
-/* Waits until the transfer into a slot is complete. */
+/* Waits until the transfer into a unit buffer is complete. */
 static lk_status finish(lk_parallel *parallel, uint32_t slot)
 {
     lk_request **coming = &parallel->units->coming[slot].request;

@@ -5,7 +5,7 @@
 
 #include "parallel/state.h"
 
-/* Returns the bytes of all slots, and sets parallel->slots.slot_bytes. */
+/* Returns the bytes of all unit buffers, and sets parallel->slots.slot_bytes. */
 size_t lki_units_bytes(lk_parallel *parallel);
 
 /* Returns the bytes of all parcels, which hold quantised units, and sets

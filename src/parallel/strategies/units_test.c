@@ -1,4 +1,4 @@
-/* units_test.c -- the assignment of units to slots, and reads out of order.
+/* units_test.c -- the assignment of units to unit buffers (slots), and reads out of order.
  *
  * Method: the number of gathers is compared with the minimum over all choices of slots.  Over
  *         simulated hosts a block is read out of order.
@@ -76,8 +76,8 @@ static void reads_are_assigned_to_units(void **state)
     lki_layout_free(layout);
 }
 
-/* Counts the units that a walk over all reads puts into slots, and checks that every unit that is
- * read has a slot. */
+/* Counts the units that a walk over all reads puts into unit buffers, and checks that every unit
+ * that is read has a unit buffer. */
 static uint32_t count_puts(lki_unit_buffers *slots)
 {
     uint32_t puts = 0, unit;
@@ -95,7 +95,7 @@ static uint32_t count_puts(lki_unit_buffers *slots)
 }
 
 /* Returns the minimum number of puts over all choices, from read `at` on and with these units in
- * the slots. */
+ * the unit buffers. */
 static uint32_t fewest_puts(const lki_unit_buffers *slots, uint32_t at, uint32_t next,
                             const uint32_t *in)
 {
@@ -179,8 +179,8 @@ static void gathers_of_turns_are_counted(void **state)
         }
 }
 
-/* Puts units into slots ahead of their reads.  Expects that no unit that is read in between is
- * replaced, and that units arrive in the same order as without prefetching. */
+/* Puts units into unit buffers ahead of their reads.  Expects that no unit that is read in between
+ * is replaced, and that units arrive in the same order as without prefetching. */
 static void prefetching_replaces_no_unit_still_needed(void **state)
 {
     (void)state;
@@ -204,7 +204,7 @@ static void prefetching_replaces_no_unit_still_needed(void **state)
         }
         assert_int_equal(early + at_once, count);
         assert_int_equal(next, count);
-        assert_int_equal(at_once, buffers <= 2 ? 9 : 1); /* the shared unit stays in a slot */
+        assert_int_equal(at_once, buffers <= 2 ? 9 : 1); /* the shared unit stays there */
         lki_unit_buffers_deinit(&slots);
         lki_unit_buffers_deinit(&plain);
         lki_layout_free(layout);

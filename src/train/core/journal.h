@@ -16,10 +16,10 @@ typedef struct lki_step_record {
     double   loss_scale; /* 0: no loss scaling */
     uint64_t skipped;    /* number of skipped steps so far, including this one */
     bool     skips;      /* this step was skipped */
-    uint32_t audited;    /* virtual workers computed twice with identical results */
-    uint32_t moved;      /* virtual workers assigned to another rank after this step */
+    uint32_t audited;    /* number of virtual workers computed twice with identical results */
+    uint32_t moved;      /* number of virtual workers assigned to another rank after this step */
     uint32_t duplicated; /* virtual workers computed by a rank they were not assigned to */
-    uint32_t dropped;    /* virtual workers left out of the update (--backup-workers) */
+    uint32_t dropped;    /* number of virtual workers left out of the update (--backup-workers) */
     lk_noise noise;      /* averages so far, if the noise scale is measured */
     double   stalled;    /* seconds that rank 0 waited for its offload file */
     double   seconds, data_seconds, compute_seconds, finish_seconds;

@@ -29,7 +29,7 @@ typedef struct {
     lki_stopping stopping;       /* results of the evaluations so far */
     uint64_t     judged;         /* step of the last evaluation that `stopping` contains */
     bool         judged_best;    /* the evaluation of step `judged` was among the best */
-    uint64_t     chained;        /* steps whose loss is in loss_chain */
+    uint64_t     chained;        /* number of steps whose loss is in loss_chain */
     char         loss_chain[65]; /* hash over the loss_bits of all steps so far */
     uint64_t     audited;        /* virtual workers computed twice, with identical results */
 } lki_run_progress;
@@ -44,7 +44,7 @@ typedef struct {
     bool     *empty;       /* [together] tables; true: the gradient has not been written yet */
     uint32_t *first_terms; /* [block_count + 1]: first term of each block, last block first */
     float     loss_scale;  /* loss scale of the current step's gradients */
-    uint64_t  count;       /* turns of the current step so far */
+    uint64_t  count;       /* number of turns of the current step so far */
     uint64_t  version;     /* version of the parameters that the turn reads; 0: no packed weights */
     bool      dropped;     /* another rank has already computed this turn */
     lki_joint joint;       /* the virtual workers of the turn, if they are computed at once */
@@ -89,9 +89,9 @@ typedef struct {
     bool     outside;      /* this rank has not yet entered the running communicator */
     bool     stopped;      /* the run ends early because of a request to stop */
     bool     depleted;     /* fewer than workers_least ranks remain */
-    bool     left;         /* this rank has left on request; the others continue */
+    bool     left;         /* this rank has left on request; other ranks continue */
     double   stalled;      /* seconds of waiting for the offload file */
-    uint32_t lost_early;   /* ranks lost before the first step */
+    uint32_t lost_early;   /* number of ranks lost before the first step */
     double   lost_seconds; /* seconds spent on the rebuilds for lost_early */
     bool     patient;      /* timeouts are raised, because rank 0 reads or writes files */
     bool     replays;      /* replay: does not touch the checkpoint directory */

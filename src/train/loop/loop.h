@@ -48,7 +48,7 @@ LK_NODISCARD lk_status lki_check_end(const lki_session *session, uint64_t done,
 /* Computes the hashes, compares them between hosts, and prints the summary.  Collective. */
 LK_NODISCARD lk_status lki_finish(lki_session *session, uint64_t done, lk_train_result *result);
 
-/* Fails with LK_ESTOPPED on a rank that leaves while the others continue. */
+/* Fails with LK_ESTOPPED on a rank that leaves while the other ranks continue. */
 LK_NODISCARD lk_status lki_leave(const lki_session *session, uint64_t done,
                                  lk_train_result *result);
 

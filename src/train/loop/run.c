@@ -225,7 +225,7 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
     lk_status           status = s.outside ? enter_and_loop(&s, result) : open_and_loop(&s, result);
     lk_error            why    = *lk_error_last();
     tell_finding(&s);
-    if (status != LK_OK && status != LK_ESTOPPED && !s.outside) { /* else the others continue */
+    if (status != LK_OK && status != LK_ESTOPPED && !s.outside) { /* else other ranks continue */
         (void)lki_fail_again(&why);
         lk_comm_abort(s.comm); /* records this rank's error and wakes the other ranks */
     }

@@ -29,9 +29,9 @@ typedef enum { LKI_BY_TIME, LKI_BY_RATE, LKI_PACES } lki_pace_by;
 /* The state of one host.  With two hosts the first one represents the link between them. */
 typedef struct {
     bool     slow, was_slow; /* slow in the last window; slow in the window before that */
-    double   pace, times;    /* last window: seconds per byte by time; ratio to others' pace */
-    double   share;          /* fraction of the window saved at the others' pace */
-    uint32_t windows;        /* windows in which the host was slow */
+    double   pace, times;    /* last window: seconds per byte by time; ratio to other hosts' pace */
+    double   share;          /* fraction of the window saved at other hosts' pace */
+    uint32_t windows;        /* number of windows in which the host was slow */
     double   worst;          /* largest `times` of all windows */
 } lki_slow_host;
 

@@ -24,7 +24,7 @@ struct lki_observer {
     lki_trace      *trace;
     lki_trace_part *part;      /* NULL: no --trace */
     lki_breakdown  *breakdown; /* NULL: no report */
-    uint32_t        loaders;   /* threads */
+    uint32_t        loaders;   /* number of threads */
     uint64_t        samples[WAYS], tokens[WAYS];
     double          begun; /* start of the current step; 0: none yet */
     bool            brief; /* a step shorter than SHORT_SECONDS has occurred */

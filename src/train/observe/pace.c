@@ -33,7 +33,7 @@ struct lki_pace {
     uint64_t       moves, workers; /* steps that changed ranges; virtual workers moved in all */
     uint64_t       duplicated; /* virtual workers computed by a rank they were not assigned to */
     dropped       *dropped;    /* [ranks], with backup workers */
-    uint64_t       steps;      /* steps so far */
+    uint64_t       steps;      /* number of steps so far */
 };
 
 /* ---- Opening ----------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* train/observe/stragglers.h -- detects ranks that are slower than the others, with the cause.
+/* train/observe/stragglers.h -- detects ranks that are slower than the other ranks, with the cause.
  *
  * A window is LKI_WINDOW_STEPS steps, or as many as take LKI_WINDOW_SECONDS.  A rank is a straggler
  * in a window if it takes LKI_SLOW times as long per virtual worker as the median rank.  With an
@@ -23,8 +23,8 @@ typedef struct {
     bool      slow, was_slow; /* slow in the last full window; slow in the window before that */
     double    times;          /* time relative to the median rank's, in the last full window */
     lki_cause cause;          /* valid if `slow` */
-    uint32_t  windows;        /* windows in which the rank was slow */
-    uint32_t  by[LKI_CAUSES]; /* windows by cause */
+    uint32_t  windows;        /* number of windows in which the rank was slow */
+    uint32_t  by[LKI_CAUSES]; /* number of windows by cause */
     double    worst;          /* largest `times` of all windows */
 } lki_straggler;
 

@@ -5,7 +5,7 @@
  * last step (survive.c).  The ranks then continue as after the loss of a rank.  Rank 0 sends the
  * state that is not in an arena, because each rank has computed it step by step.
  *
- * Before the process has entered, its failures do not affect the others.  All ranks check that it
+ * Before the process has entered, its failures do not affect other ranks.  All ranks check that it
  * has the data of the run before it receives anything.  If its data differ, they dissolve
  * the communicator and form one without it.
  */

@@ -51,7 +51,7 @@ typedef struct {
     const char    *why;
     const char    *refused; /* why no process entered although expected; else NULL */
     uint32_t       lost, left, entered; /* numbers of ranks */
-    uint64_t       done;       /* complete steps */
+    uint64_t       done;       /* number of complete steps */
     uint32_t       unfinished; /* virtual workers of the next step that are still to be computed */
     double         seconds;
 } lki_succession;
@@ -83,7 +83,7 @@ void lki_catch_up(lki_session *s, const lk_parallel_standing *standing, lki_posi
 
 /* Checks the data of ranks that have entered `comm`.  If their data differ from rank 0's, dissolves
  * the communicator.  Then fails with LK_EMISMATCH on ranks that entered, and with LK_EPEER on all
- * others.  Collective. */
+ * other ranks.  Collective. */
 LK_NODISCARD lk_status lki_check_entrants(const lki_session *s, lk_comm *comm);
 
 /* Sends ranks that have entered `comm` the state that is not in arenas.  Collective. */

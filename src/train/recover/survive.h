@@ -13,7 +13,7 @@
 LK_NODISCARD lk_status lki_survival_open(lki_session *s);
 void                   lki_survival_close(lki_session *s);
 
-/* Returns true if `status` means that ranks were lost and the others can continue. */
+/* Returns true if `status` means that ranks were lost and the surviving ranks can continue. */
 bool lki_survives(const lki_session *s, lk_status status);
 
 /* Replaces the communicator before the first step, after the error `why`, and reports the loss.
@@ -26,8 +26,8 @@ lk_status lki_cannot_begin(const lki_session *s, lk_status status);
 
 /* The remaining work for the last complete step when a run continues. */
 typedef struct {
-    uint64_t        done;   /* complete steps */
-    bool            behind; /* the last of them must still be logged and followed up (`record`) */
+    uint64_t        done;   /* number of complete steps */
+    bool            behind; /* the log and the work after the last step are missing (`record`) */
     lki_step_record record; /* has no times */
 } lki_position;
 
