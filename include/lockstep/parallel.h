@@ -347,7 +347,7 @@ LK_API void     lk_parallel_load_missed(lk_parallel *parallel, uint32_t param, u
 /* The finding of an audit that ended the last step: a virtual worker with two different results.
  * Ranks are numbered as in the job. */
 typedef struct {
-    uint64_t step; /* from 1 */
+    uint64_t step; /* counted from 1 */
     uint32_t virtual_worker;
     uint32_t ranks[3], count; /* its own rank, followed by the ranks that repeated it */
     uint32_t odd;             /* the rank whose result differs; UINT32_MAX: undecided */

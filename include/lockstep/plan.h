@@ -25,7 +25,7 @@ extern "C" {
 /* The memory that a run needs on the host that needs the most; sizes in bytes. */
 typedef struct {
     size_t           parameters;  /* number of elements */
-    uint32_t         workers;     /* on that host */
+    uint32_t         workers;     /* number of workers on that host */
     lk_parallel_cost shared;      /* memory shared by a host's workers, and bytes sent per step */
     size_t           activations; /* bytes per worker, including scratch memory of the blocks */
     uint64_t         spilled;     /* bytes of activations that each worker stores in a file */

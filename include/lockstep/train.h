@@ -91,7 +91,7 @@ typedef struct {
     double      validation; /* fraction kept for validation */
     uint64_t    split_seed;
     uint32_t    fold;    /* number of the validation part, from 1; 0 = 1 */
-    lk_augment  augment; /* of images */
+    lk_augment  augment; /* augmentation of images */
     lk_order    order;
     const char *weights;      /* a file of sampling weights; sets LK_ORDER_WEIGHTED */
     const char *loss_weights; /* a file of weights of samples in the loss */
@@ -262,8 +262,8 @@ typedef struct {
 } lk_replay_odd;
 
 typedef struct {
-    uint64_t step;           /* from 1 */
-    uint32_t virtual_worker; /* from 0 */
+    uint64_t step;           /* counted from 1 */
+    uint32_t virtual_worker; /* counted from 0 */
 
     /* (optional) Called for each gradient with a value that is not finite, in the order of
      * backward. */

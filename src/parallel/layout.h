@@ -135,6 +135,6 @@ size_t   lki_layout_read_bytes(const lki_layout *layout, const lki_param_span *s
 
 /* Returns the bytes of a run in the type in which its parameter is read. */
 size_t   lki_layout_run_bytes(const lki_layout *layout, const lki_param_run *run);
-size_t   lki_layout_param_bytes(const lki_layout *layout, uint32_t param); /* of all its spans */
+size_t   lki_layout_param_bytes(const lki_layout *layout, uint32_t param); /* all spans */
 
 #endif

@@ -83,15 +83,16 @@ void lki_virtual_order(uint32_t *order, uint32_t leaves, uint32_t first, uint32_
 /* Returns the number of buffers that lki_virtual_plan_range() would plan. */
 uint32_t lki_virtual_buffers(uint32_t leaves, uint32_t first, uint32_t count, bool largest);
 
-/* Lists the largest subtrees of V leaves in [first, first + count), in order, and returns their
- * number. */
+/* Lists the largest subtrees of V virtual workers in [first, first + count), in order, and returns
+ * their number. */
 uint32_t lki_virtual_nodes(lki_node nodes[LKI_NODES_MAX], uint32_t leaves, uint32_t first,
                            uint32_t count);
 
 /* Sorts nodes in place by their first virtual worker. */
 void lki_nodes_sort(lki_node *nodes, uint32_t count);
 
-/* Counts the largest subtrees of V leaves in [begin, end).  Each is sent as one message. */
+/* Counts the largest subtrees of V virtual workers in [begin, end).  Each is sent as one
+ * message. */
 uint32_t lki_virtual_branches(uint32_t leaves, uint32_t begin, uint32_t end);
 
 /* The live sums during the computation of a range. */

@@ -43,9 +43,9 @@ struct crew {
     pthread_barrier_t  gate;
     uint32_t           repeats; /* the first worker sets the number for all workers */
     const lki_subject *subject;
-    lk_comm          **comms; /* for updates */
+    lk_comm          **comms; /* communicators, for updates */
     size_t             elements;
-    uint32_t           uses; /* of every parameter */
+    uint32_t           uses; /* number of uses of every parameter */
     probe             *probes;
     void (*main)(probe *probe);
 };

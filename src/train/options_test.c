@@ -313,7 +313,7 @@ static void a_longer_configuration_is_completed_in_place(void **state)
     assert_int_equal(lk_train_check(config), LK_OK);
     assert_int_equal(config->context, 64);
     assert_int_equal(longer.unknown[1], 5);
-    config->struct_size = offsetof(lk_train_config, calls.stop); /* of an older program */
+    config->struct_size = offsetof(lk_train_config, calls.stop); /* as in an older program */
     config->calls.stop  = (bool (*)(void *))(uintptr_t)1;
     config->context     = 0;
     assert_int_equal(lk_train_check(config), LK_OK);

@@ -1,4 +1,4 @@
-/* balance.c -- computes shares from times, and changes to them; see balance.h. */
+/* balance.c -- computes shares from times, and changes the shares; see balance.h. */
 #include "parallel/balance.h"
 
 #include <math.h>

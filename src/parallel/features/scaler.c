@@ -13,14 +13,14 @@
 typedef struct {
     lk_loss_scaling scaling;
     lk_loss_scaler  scaler;
-    double          scale;    /* in the step under way */
+    double          scale;    /* the scale of the step in progress */
     size_t          tally_at; /* offset of a `decision` in a tally */
 } scaler;
 
 /* The scaler's part of a tally. */
 typedef struct {
     lk_loss_scaler scaler; /* state after the step */
-    double         scale;  /* in the step */
+    double         scale;  /* the scale in the step */
 } decision;
 
 static scaler *scaler_of(const lk_parallel *parallel)

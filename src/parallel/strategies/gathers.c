@@ -14,7 +14,7 @@ static void count_turn(lki_unit_buffers *slots, uint64_t (*passes)[2])
 }
 
 /* Counts the gathers of all turns after the first.  Once a turn does not change the assignment of
- * unit buffers, the remaining turns are equal to it. */
+ * unit buffers, the remaining turns are equal to that turn. */
 static void count_others(lki_unit_buffers *slots, uint64_t turns, uint64_t (*passes)[2],
                          uint32_t *before, lki_gathers *out)
 {

@@ -20,7 +20,7 @@
 enum { SLICE_MS = 50, WAIT_MS = 30000 }; /* WAIT_MS: longest wait for a batch without --timeout */
 
 struct lki_feed {
-    lki_ahead *stream; /* on rank 0 */
+    lki_ahead *stream; /* opened on rank 0 only */
     uint8_t   *x;      /* of the global batch */
     int32_t   *y;
     size_t     x_bytes, y_count; /* of one sample */

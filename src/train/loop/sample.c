@@ -32,7 +32,7 @@ typedef struct {
     const float            **params;
     float                   *values; /* the memory behind `params` */
     int32_t                 *window;
-    float                   *weights; /* of the draw */
+    float                   *weights; /* of each token, for the draw */
     uint32_t                 context, vocabulary, param_count;
 } sampler;
 
