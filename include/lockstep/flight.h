@@ -95,7 +95,8 @@ typedef struct {
 
 typedef struct {
     const char            *operation; /* such as "all_reduce #12 (F32 sum, 100 elements)" */
-    uint64_t               bytes;     /* contributed by each rank; 0 if not recorded */
+    uint64_t               bytes;     /* number of bytes that each rank contributes; 0 if not
+                                       * recorded */
     uint32_t               group_size;
     const lk_flight_visit *visits; /* in order of rank */
     uint32_t               visit_count;

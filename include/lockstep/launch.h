@@ -32,8 +32,8 @@ typedef enum {
 typedef enum {
     LK_BIND_CORES,   /* each worker gets an equal share of the cores; workers are not bound if there
                       * are fewer cores than workers */
-    LK_BIND_NUMA,    /* all cores of the NUMA nodes of the worker's share */
-    LK_BIND_NONE,    /* anywhere */
+    LK_BIND_NUMA,    /* each worker may run on all cores of the NUMA nodes that contain its share */
+    LK_BIND_NONE,    /* workers are not bound */
     LK_BIND_THREADS, /* like LK_BIND_CORES; in addition a worker may bind its threads within its
                       * share */
 } lk_bind;
@@ -53,7 +53,7 @@ typedef struct {
 
 typedef struct {
     size_t       struct_size; /* see LK_LAUNCH_OPTIONS_INIT */
-    uint32_t     workers;       /* on this host */
+    uint32_t     workers;       /* number of workers on this host */
     char *const *argv;          /* argv[0] is looked up in PATH unless it has a slash */
     bool         prefix_output; /* "[rank] " before each line; false: unchanged output */
     uint32_t     timeout_ms;    /* limit of each wait of a worker, and of its exec; 0 = 30 s */
@@ -63,17 +63,18 @@ typedef struct {
     lk_bind       bind;
     lk_on_failure on_failure;
 
-    /* With LK_ON_FAILURE_CONTINUE: starts a new worker in place of each lost worker, as long as
-     * another worker of the host is alive.  The new worker waits in lk_join() until the survivors
+    /* With LK_ON_FAILURE_CONTINUE: starts a new worker in place of each lost worker, as long as at
+     * least one worker of the host is alive.  The new worker waits in lk_join() until the survivors
      * on all hosts admit it (train does: lk_train_config.calls.enter).  The launcher stops
-     * replacing after this many losses in a row without two steps in between.  With 0, lost workers
-     * are not replaced. */
+     * replacing workers after `replacements` failed replacements in a row.  A replacement has
+     * failed if it was not admitted, or was lost before it had completed two steps.  With 0, lost
+     * workers are not replaced. */
     uint32_t replacements;
-    bool     host_leaves; /* With LK_ON_FAILURE_CONTINUE: SIGTERM to the launcher of any host except
-                           * node 0's makes its workers leave when convenient (train does), and the
-                           * launcher exits with 75.  If false, the signal asks all hosts to
-                           * stop. */
-    bool     host_returns; /* node 0: a new host may replace a lost host; its workers wait in
+    bool     host_leaves; /* With LK_ON_FAILURE_CONTINUE: a SIGTERM to the launcher of any host
+                           * except node 0 asks the workers of that host to leave the job at a
+                           * convenient time, as train does.  The launcher then exits with 75.  If
+                           * false, the signal asks all hosts to stop. */
+    bool     host_returns; /* on node 0: a new host may replace a lost host; its workers wait in
                             * lk_join() like replacements.  With `replacements`, lost emulated hosts
                             * are restarted. */
     const char *const *settings; /* settings that a new host must share to replace a lost host: at
@@ -96,8 +97,8 @@ typedef struct {
      * LK_ON_FAILURE_CONTINUE the last worker of a host is not killed. */
     lk_chaos chaos;
 
-    /* More than 1: emulates this many hosts on this machine.  Each has its share of the workers and
-     * its own launcher, a fork of this process.  This process must have one thread. */
+    /* More than 1: emulates this many hosts on this machine.  Each host has its share of the
+     * workers and its own launcher, a fork of this process.  This process must have one thread. */
     uint32_t     hosts;
 
     /* The number of hosts with which the job may begin if more hosts may join later (host_returns);
@@ -125,7 +126,7 @@ typedef struct {
     bool     lost; /* true if the failure was a loss and no stop was requested: a worker was killed,
                     * did not run or never arrived, or a host disappeared.  No program reported an
                     * error. */
-    uint32_t rank; /* of the first failure */
+    uint32_t rank; /* rank of the first failure */
     int32_t  pid;
     int      signal;     /* the signal that ended the process, or 0 */
     char     cause[512]; /* one line: rank, pid, signal or status, step and phase, the worker's
@@ -133,8 +134,8 @@ typedef struct {
 } lk_launch_result;
 
 /* Runs the job to its end.  Returns LK_OK if the job could be started, whatever its outcome.
- * Returns LK_EINVAL if the program cannot be run, with exit_code 127 (not found) or 126 and no
- * process left, or if the options are invalid, with exit_code 2.
+ * Returns LK_EINVAL if the program cannot be run; exit_code is then 127 (not found) or 126, and no
+ * process remains.  Returns LK_EINVAL also if the options are invalid, with exit_code 2.
  *
  * Environment:  everything is inherited, except that RANK and the other names above are replaced,
  *               and OMP_NUM_THREADS is 1 unless set.  Rank 0 has the caller's standard input, all
@@ -149,7 +150,7 @@ typedef struct {
  *               unless it arrives within a tenth of a second of the first.  SIGUSR1 and SIGUSR2 are
  *               forwarded to all workers.  If the caller has other threads, these must block all
  *               five signals.
- * Losses:       with LK_ON_FAILURE_CONTINUE the result is that of the ranks of the last group.
+ * Losses:       with LK_ON_FAILURE_CONTINUE the result describes only the ranks of the last group.
  *               `note` reports the ranks that were lost earlier.
  * Lifetime:     workers are killed when the calling thread dies, however it dies.
  * Coordinator:  with LK_ON_FAILURE_CONTINUE a forked child of the caller watches the workers and
@@ -194,14 +195,15 @@ LK_API LK_NODISCARD lk_status lk_launched(bool *out);
  * lk_launch_options apply instead, and all fields except `leaves` are ignored. */
 typedef struct {
     size_t      struct_size; /* see LK_JOIN_OPTIONS_INIT */
-    uint32_t    timeout_ms; /* as lk_launch_options.timeout_ms, and the limit for connecting.  0 =
-                             * LOCKSTEP_TIMEOUT_MS if set, else 30 s, but 5 min for hosts to
-                             * connect */
-    const char *flight;     /* lk_launch_options.flight; NULL = LOCKSTEP_FLIGHT if set, else none */
+    uint32_t    timeout_ms; /* limit of each wait, as in lk_launch_options, and of connecting. 0 =
+                             * LOCKSTEP_TIMEOUT_MS; if that is not set, 30 s, but 5 min for the
+                             * hosts to connect */
+    const char *flight;     /* as lk_launch_options.flight; NULL = LOCKSTEP_FLIGHT if set, else
+                             * none */
 
-    /* (optional) Called once per host when all of its workers have ended, in whatever way.  These
-     * are ranks first .. first + count - 1.  Runs in the agent, which is a copy of the first worker
-     * as of its lk_join(), without its standard streams. */
+    /* (optional) Called once per host when all of its workers have ended, in whatever way.  The
+     * host's workers are ranks `first` to `first` + `count` - 1.  Runs in the agent, which is a
+     * copy of the first worker as of its lk_join(), without its standard streams. */
     void (*ended)(void *context, uint32_t first, uint32_t count);
     void  *ended_context;
 
@@ -240,30 +242,31 @@ LK_API bool lk_enters(void);
 LK_API bool lk_leave_requested(void);
 
 /* Creates a communicator of the ranks of an MPI job (mpirun, srun), with Open MPI or MPICH,
- * whichever started this process or is loaded in it.  Collective over MPI_COMM_WORLD, which it
- * duplicates.  MPI carries messages between hosts.  The collectives are the library's own, with the
- * same bits as elsewhere.  Consecutive ranks on one machine share memory, as one host.  MPI's own
- * collectives, whose sums depend on the number of ranks, are used only if options.algorithms
- * requests "native" (docs/mpi.md).
+ * whichever started this process or is loaded in it.  This call is collective over MPI_COMM_WORLD
+ * and duplicates that communicator.  MPI carries messages between hosts.  The collectives are the
+ * library's own, with the same bits as without MPI.  Consecutive ranks on one machine share memory,
+ * as one host.  MPI's own collectives, whose sums depend on the number of ranks, are used only if
+ * options.algorithms requests "native" (docs/mpi.md).
  *
- * Initialises MPI unless the program has done so.  In that case, freeing the last communicator
- * finalises MPI, which waits for all ranks (at most 5 s after a failure) and is possible once per
- * process.  A program that initialises MPI itself must free its communicators before it finalises.
- * Returns LK_EUNSUPPORTED if MPI did not start the process, or if its module
- * (lockstep-mpi-openmpi.so, lockstep-mpi-mpich.so) is missing; the message says which.  Returns
- * LK_EINVAL if MPI reports one process and the environment reports several (lk_launched()). */
+ * If the program has not initialised MPI, this function initialises it, and freeing the last
+ * communicator finalises it.  Finalising waits for all ranks (at most 5 s after a failure) and is
+ * possible once per process.  A program that initialises MPI itself must free its communicators
+ * before it finalises MPI.  Returns LK_EUNSUPPORTED if MPI did not start the process, or if its
+ * module (lockstep-mpi-openmpi.so, lockstep-mpi-mpich.so) is missing; the message says which.
+ * Returns LK_EINVAL if MPI reports one process and the environment reports several
+ * (lk_launched()). */
 LK_API LK_NODISCARD lk_status lk_comm_open_mpi(lk_comm **out, const lk_comm_options *options);
 
 /* Finds lockstep-`name`.so in the folder that LOCKSTEP_MODULES names, or else beside the program or
- * in the folder of the installed library.  LK_EUNSUPPORTED lists the folders searched, and names
- * `package` as needed to build the module. */
+ * in the folder of the installed library.  The message of LK_EUNSUPPORTED lists the folders
+ * searched and says that `package` is needed to build the module. */
 enum { LK_MODULE_PATH = 4096 };
 LK_API LK_NODISCARD lk_status lk_module_find(char path[LK_MODULE_PATH], const char *name,
                                              const char *package);
 
 /* Runs main(comm, context) on `workers` threads of this process, each with its own rank.  Returns
- * the first failure by cause.  The library owns the communicators: a rank leaves when its main
- * returns. */
+ * LK_OK, or the failure that caused the other failures.  The library owns the communicators: a rank
+ * leaves the group when its `main` returns. */
 LK_API LK_NODISCARD lk_status lk_launch_threads(uint32_t workers, const lk_comm_options *options,
                                                 lk_status (*main)(lk_comm *comm, void *context),
                                                 void *context);

@@ -19,7 +19,7 @@ typedef struct {
     pid_t      pid;     /* 0: not running */
     int        pidfd, orders, reports; /* orders: write end; reports: read end */
     lki_stream streams[2];
-    uint32_t   first, count; /* its ranks */
+    uint32_t   first, count; /* the host's ranks are `first` to `first` + `count` - 1 */
     uint32_t   times;        /* number of restarts */
     bool       late;         /* this host was started after the other hosts */
     bool       met, by_us;   /* met: the launcher has connected to the other hosts; by_us: this

@@ -1,10 +1,10 @@
 /* foreign.c -- detects workers that another launcher has started, from the environment.
  *
  * A launcher is detected if all its environment variables are set.  If several launchers are
- * detected, the first in the table is used, unless it describes one process and another describes
- * several: that is refused.  Some variables may be set without their launcher: srun
- * sets PMI_RANK for MPICH, a batch script has SLURM_PROCID=0 without being a task, and MPI may set
- * PMIX_RANK=0 in a process by itself.
+ * detected, the first in the table is used.  The environment is refused if the first launcher
+ * describes one process and another describes several.  Some variables may be set without their
+ * launcher: srun sets PMI_RANK for MPICH, a batch script has SLURM_PROCID=0 without being a task,
+ * and MPI may set PMIX_RANK=0 in a process that no launcher started.
  *
  * If no complete set describes a job of several processes, an incomplete set of variables is
  * refused, unless the set can only mean a job of one process.  Otherwise N processes could each run
@@ -274,8 +274,8 @@ static bool means_one(const dialect *d, bool one)
            && is_unset_or(d->names[LOCAL_SIZE], "1");
 }
 
-/* Refuses sets of variables that contradict each other: `one` describes a job of one process, and
- * `several`, also complete, a job of several. */
+/* Refuses two complete sets of variables that contradict each other: `one` describes a job of one
+ * process, and `several` describes a job of several processes. */
 static lk_status refuse_both(const dialect *one, const dialect *several)
 {
     return lk_fail(LK_EINVAL, "%s are set, a job of one process, but also %s, a job of several: "

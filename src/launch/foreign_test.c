@@ -68,7 +68,7 @@ static const struct {
     { "RANK=0 WORLD_SIZE=1", NULL, 0, 0, 0, 0, "" },
     { "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0", NULL, 0, 0, 0, 0, "" },
     { "PMI_RANK=0 PMI_SIZE=1", NULL, 0, 0, 0, 0, "" },
-    { "PMIX_RANK=0", NULL, 0, 0, 0, 0, "" }, /* MPI by itself */
+    { "PMIX_RANK=0", NULL, 0, 0, 0, 0, "" }, /* a process that uses MPI without a launcher */
     { "MASTER_ADDR=h MASTER_PORT=1 LOCKSTEP_RENDEZVOUS=tcp://g:2", NULL, 0, 0, 0, 0, "" },
     { "SLURM_NTASKS=6 SLURM_JOB_ID=7", NULL, 0, 0, 0, 0, "" }, /* salloc */
     { SHELL_OF_SRUN "PMI_RANK=0 RANK=0", NULL, 0, 0, 0, 0, "" },
@@ -106,7 +106,7 @@ static void environments_of_foreign_launchers_are_read(void **state)
     }
 }
 
-/* Rows of: variables; the part of the message that names them or describes the fault; the end of
+/* Rows of: variables; the part of the message that names them or describes the mistake; the end of
  * the message. */
 static const char *const refused[][3] = {
     { "WORLD_SIZE=4",
@@ -197,7 +197,7 @@ static void contradictory_environments_are_refused(void **state)
         set_names(refused[i][0]);
         assert_refused(refused[i][0], lki_foreign_find(&f), refused[i][1], refused[i][2]);
         assert_refused(refused[i][0], lk_launched(&launched), refused[i][1], refused[i][2]);
-        assert_true(launched); /* not alone */
+        assert_true(launched); /* the process must not run as a job of its own */
         assert_refused(refused[i][0], lk_join(&comm), refused[i][1], refused[i][2]);
         assert_null(comm);
     }

@@ -1,9 +1,9 @@
 /* host_watchdog.c -- launchers of emulated hosts that do not run, or do not end with the others.
  *
  * The other launchers detect a stopped launcher by its silence.  If no launcher runs, the parent
- * process detects that, and treats all hosts as lost.  A launcher killed after the end of the job
- * is not a loss.  If no other launcher reports the end of the job, a worker that has exited with 0
- * proves that the job has ended.
+ * process detects that, and treats all hosts as lost.  A launcher that is killed after the end of
+ * the job does not count as a lost host.  If no other launcher reports the end of the job, a worker
+ * that has exited with 0 proves that the job has ended.
  */
 #include <signal.h>
 #include <stdio.h>

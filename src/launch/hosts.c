@@ -463,7 +463,7 @@ static lk_status watch(lki_family *f)
     return LK_OK;
 }
 
-/* Writes the output that is left in the pipes after all launchers have ended. */
+/* Writes the output that remains in the pipes after all launchers have ended. */
 static void finish_output(lki_family *f)
 {
     for (uint32_t s = 0; s < 2; s++) {
@@ -482,8 +482,8 @@ static void finish_output(lki_family *f)
 /* ---- The end of the job ------------------------------------------------------------------ */
 
 /* Determines the result.  All surviving launchers report the same result, except a launcher that
- * has failed itself, whose report has more detail.  If node 0 was lost, results may differ, and a
- * launcher that has seen the end of the job is right. */
+ * has failed itself, whose report has more detail.  If node 0 was lost, the results may differ; the
+ * result of a launcher that has seen the end of the job is then used. */
 static lk_status judge(const lki_family *f, lk_launch_result *result)
 {
     const lki_emulated *best = NULL, *lost = f->first_lost, *seen = lki_family_complete(f);

@@ -131,7 +131,7 @@ static void workers_receive_their_environment(void **state)
 {
     (void)state;
     (void)setenv("CANARY", "sings", 1);
-    (void)setenv("RANK", "77", 1); /* of a launcher above us */
+    (void)setenv("RANK", "77", 1); /* as if a launcher had started this process */
     (void)unsetenv("OMP_NUM_THREADS");
     const outcome *o = launch(prefixed(3), "environment");
     (void)unsetenv("RANK");

@@ -24,7 +24,7 @@ struct crew {
     lk_status (*main)(lk_comm *comm, void *context);
     void           *context;
     pthread_mutex_t lock;
-    lk_error        first;     /* the first failure by cause; LK_OK: none */
+    lk_error        first;     /* the first failure of the highest weight(); LK_OK: none */
     char            where[64]; /* copy of first.where, because the original belongs to a thread that
                                 * may have ended */
 };

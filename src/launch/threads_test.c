@@ -38,7 +38,7 @@ static void runs_every_rank(void **state)
 
 typedef struct {
     uint32_t         who;
-    _Atomic uint32_t told; /* ranks that received the cause */
+    _Atomic uint32_t told; /* number of ranks that received the cause */
 } failing;
 
 /* Fails at once in one rank.  The other ranks would wait for ever if they were not informed. */

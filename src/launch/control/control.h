@@ -140,7 +140,7 @@ typedef struct {
 
 void lki_control_journal_to(lki_control *control, const lki_control_journal *journal);
 
-/* Returns the bytes that lki_control_save() writes. */
+/* Returns the number of bytes that lki_control_save() writes. */
 size_t lki_control_saved_bytes(const lki_control *control);
 void   lki_control_save(const lki_control *control, void *to);
 

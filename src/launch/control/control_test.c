@@ -398,7 +398,7 @@ static bool shares_without_a_launcher(lki_control *control, uint32_t rank)
 {
     lk_comm_options options = { .struct_size = sizeof(lk_comm_options),
                                 .timeout_ms  = WORLD_PATIENCE_MS };
-    lk_comm        *groups[2]; /* the second in reverse order */
+    lk_comm        *groups[2]; /* the second group has the ranks in reverse order */
     lk_arena       *arena;
     bool            good = true;
 

@@ -8,7 +8,7 @@
 
 struct lki_control {
     lki_board *board;
-    size_t     bytes; /* of the board */
+    size_t     bytes; /* size of the board */
     int        fd;
     lki_roster roster;
     int       *sockets; /* sockets of the ranks of this host */

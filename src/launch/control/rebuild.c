@@ -197,7 +197,7 @@ void lki_control_revive(lki_control *control, uint32_t rank)
     /* The state is LKI_RANK_ABSENT if the previous coordinator has already cleared the record. */
     LK_ASSERT(!lki_control_is_member(control, rank)
               && (has_ended(control, rank) || atomic_load(&record->state) == LKI_RANK_ABSENT));
-    if (*socket >= 0) /* a surviving child of the process may hold the other end */
+    if (*socket >= 0) /* the other end may be open in a process that the lost worker started */
         (void)close(*socket);
     *socket = -1;
     atomic_store(&record->state, LKI_RANK_ABSENT);

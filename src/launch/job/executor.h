@@ -48,10 +48,10 @@ typedef struct lki_executor {
     /* Returns true if node 0 is lost. */
     bool (*lost)(const lki_job *job);
 
-    /* Returns what `rank` of another node has introduced itself as. */
+    /* Returns the pid and address that `rank` of another node has introduced itself with. */
     const lki_introduction *(*introduction)(const lki_job *job, uint32_t rank);
 
-    /* Passes a note to the user; `chaos`: about fault injection. */
+    /* Passes a note to the user. `chaos` is true if the note is about fault injection. */
     void (*note)(const lki_job *job, bool chaos, const char *text);
 
     /* Saves the loop's state: commit() at any time, turned() at the end of a wake-up. */

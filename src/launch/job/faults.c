@@ -33,14 +33,14 @@ enum { KINDS = sizeof kinds / sizeof kinds[0] };
 /* The current fault of a worker. */
 typedef struct {
     bool   killed, stopped;
-    double until; /* seconds; its end, 0: none */
-    double turns; /* time of a slow worker's next stop or start, in seconds; else 0 */
+    double until; /* time in seconds at which the fault ends; 0: no fault */
+    double turns; /* time in seconds at which a slow worker is next stopped or continued; else 0 */
 } ailment;
 
 struct lki_faults {
-    uint64_t count; /* planned so far */
+    uint64_t count; /* number of faults planned so far */
     double   at;    /* time of the next fault in seconds; 0: the plan has not begun */
-    ailment *of;    /* [workers] */
+    ailment *of;    /* the current fault of each worker */
     uint32_t counts[KINDS];
 };
 
@@ -266,7 +266,8 @@ double lki_faults_next(const lki_job *job)
 
     if (self == NULL)
         return 0;
-    next = self->at > 0 ? self->at : lki_seconds() + LOOK_SECONDS; /* the start is not announced */
+    next = self->at > 0 ? self->at : lki_seconds() + LOOK_SECONDS; /* no event says when faults may
+                                                                    * begin */
     for (uint32_t i = 0; i < job->count; i++) {
         const ailment *its = &self->of[i];
         double         at  = its->turns > 0 && its->turns < its->until ? its->turns : its->until;

@@ -29,7 +29,8 @@ void lki_forward_move(lki_job *job)
  * that the workers have left running. */
 void lki_forward_finish(lki_job *job)
 {
-    enum { READS_MAX = 1048576 / LKI_READ_BYTES }; /* largest pipe without privileges */
+    enum { READS_MAX = 1048576 / LKI_READ_BYTES }; /* enough reads to empty the largest pipe that an
+                                                    * unprivileged process can create */
 
     for (uint32_t s = 0; s < 2; s++) {
         lki_sink *sink = &job->sinks[s];

@@ -4,8 +4,8 @@
 
 #include "launch/job/job.h"
 
-/* Indices in job->polled: the signals, two sinks, the other nodes, orders, one that the executor
- * may use, then four entries per worker. */
+/* Indices in job->polled: the signals, two sinks, the other nodes, the orders, an entry that the
+ * executor may use, then four entries per worker. */
 enum { LKI_AT_SIGNALS, LKI_AT_SINKS, LKI_AT_NODES = 3, LKI_AT_ORDERS, LKI_AT_OTHER, LKI_AT_WORKERS,
        LKI_PER_WORKER = 4 };
 _Static_assert(LKI_AT_WORKERS + LKI_PER_WORKER == LKI_POLLED(1), "job.h says how many");

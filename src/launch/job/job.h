@@ -98,9 +98,11 @@ typedef struct {
     int                      force_signal; /* signal of the second request; 0: none */
     double                   heed_at;      /* time in seconds by which a worker must check for a
                                             * stop request */
-    bool                     unheeded;     /* no worker has */
-    double                   terminate_at; /* seconds; 0: not planned */
-    double                   kill_at;      /* seconds; 0: not planned */
+    bool                     unheeded;     /* no worker has checked for a stop request in time */
+    double                   terminate_at; /* time in seconds of the next SIGTERM to the workers; 0:
+                                            * none */
+    double                   kill_at;      /* time in seconds of the next SIGKILL to the workers; 0:
+                                            * none */
     double                   rebuild_left; /* seconds until missing workers are killed; 0: none */
     double                   rebuild_seen; /* time of the last update of rebuild_left */
     bool                     rebuild_killed; /* the missing workers were killed */
@@ -163,8 +165,8 @@ void lki_job_stop(lki_job *job, int number, bool force, bool deaf);
  * and orders. */
 void lki_job_listen(lki_job *job);
 
-/* Sets *result to the first failure by cause among the workers of this host.  Returns the weight of
- * that failure, for comparison with the results of other nodes. */
+/* Sets *result to the failure that caused the other failures of this host's workers (report.c).
+ * Returns the weight of that failure, for comparison with the results of other nodes. */
 uint32_t lki_judge(const lki_job *job, lk_launch_result *result);
 
 /* Computes lk_launch_result.lost from the weight of the job's result and the signal that ended the

@@ -13,7 +13,7 @@
 enum {
     LKI_LINE_BYTES = 8192,   /* size at which longer lines are split */
     LKI_READ_BYTES = 4096,   /* bytes per read from a stream */
-    LKI_SINK_BYTES = 262144, /* limit of the bytes that wait for a slow reader */
+    LKI_SINK_BYTES = 262144, /* maximum number of bytes that wait for a slow reader */
 };
 
 typedef struct {

@@ -200,7 +200,8 @@ static void fall_out(lki_job *job, uint32_t culprit)
 
 void lki_rebuild_begin(lki_job *job, uint64_t epoch, const lki_members *members)
 {
-    bool     made      = lki_control_epoch(job->control) == epoch; /* by an earlier loop */
+    bool     made      = lki_control_epoch(job->control) == epoch; /* an earlier loop has formed the
+                                                                    * group */
     bool     concerned = made || lki_rebuild_concerns(job);
     uint32_t first     = job->roster.first, end = first + job->count;
 

@@ -378,7 +378,7 @@ static int work_misuse(void)
     MUST(lk_comm_rebuild(&next, part, NULL) == LK_EINVAL);
     MUST(strstr(lk_error_last()->message, "split") != NULL);
     MUST(lk_comm_rebuild(&next, comm, NULL) == LK_OK);
-    MUST(lk_barrier(part) == LK_EPEER); /* made from the failed group */
+    MUST(lk_barrier(part) == LK_EPEER); /* `part` was made from the failed group */
     MUST(lk_comm_rebuild(&none, comm, NULL) == LK_EUNSUPPORTED);
     MUST(lki_rebuild_ask(&fd, &epoch, next->self->socket, 1000, false) == LK_EINVAL);
     MUST(strstr(lk_error_last()->message, "after epoch 0, which is over") != NULL);

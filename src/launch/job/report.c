@@ -1,4 +1,5 @@
-/* report.c -- determines how the workers of a host ended: the first failure by cause, in one line.
+/* report.c -- determines how the workers of a host ended, and describes the failure that caused the
+ * others in one line.
  *
  * When one worker dies, all workers end within milliseconds, in an arbitrary order.  So workers are
  * ranked first by the reason of their end, and only then by its time:
@@ -42,8 +43,9 @@ bool lki_left_on_request(const lki_job *job, const lki_worker *worker)
     return asked && worker->signal == 0 && worker->status == EXIT_STOPPED;
 }
 
-/* Returns true if a worker has seen the end of the job.  About a worker of another host only its
- * leaving is known, and after a request to stop that does not prove the end of the job. */
+/* Returns true if a worker has seen the end of the job.  Of a worker on another host this launcher
+ * knows only that it has left its group.  After a request to stop, leaving does not prove the end
+ * of the job. */
 bool lki_is_complete(const lki_job *job)
 {
     bool          survives = job->options->on_failure == LK_ON_FAILURE_CONTINUE;

@@ -39,7 +39,7 @@ typedef struct {
                             * here */
     int          report;   /* write end of a pipe for an lki_exec_failure; -1: none */
     sigset_t     mask;     /* the program's signal mask */
-    bool         bound;    /* it runs on `cores` only */
+    bool         bound;    /* the program may run only on `cores` */
     cpu_set_t    cores;
 } lki_spawn_plan;
 

@@ -119,8 +119,8 @@ static bool holds_pipe(pid_t pid, int fd, const char *pipe)
     return strcmp(held, pipe) == 0;
 }
 
-/* Returns an error that names the first child whose exec has not finished, which the open
- * descriptor `theirs` shows. */
+/* Returns an error that names the first child whose exec has not finished.  Until its exec, a child
+ * has the descriptor `theirs` open. */
 static lk_status exec_late(const lki_job *job, int report, int theirs, uint32_t timeout_ms)
 {
     char     path[64], pipe[64];

@@ -295,7 +295,7 @@ static bool may_be_second(lki_job *job, pid_t from)
 
 void lki_job_stop(lki_job *job, int number, bool force, bool deaf)
 {
-    if (job->outside) { /* nobody needs its workers */
+    if (job->outside) { /* no other host needs this host's workers */
         job->stop_signal = number;
         force_end(job, number);
         return;

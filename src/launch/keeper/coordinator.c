@@ -218,7 +218,7 @@ static lk_status take_over(lki_job *job)
         lki_worker *worker = &job->workers[i];
         bury_unknown(job, i);
         if (worker->order != 0) {
-            reap(job, i); /* may be done already */
+            reap(job, i); /* an earlier coordinator may already have reaped the worker */
             continue;
         }
         worker->pidfd = pidfd_open(worker->pid, 0);
@@ -247,5 +247,5 @@ _Noreturn void lki_coordinate(lki_job *job, int channel)
         shared->weight = lki_judge(job, &shared->result);
     shared->error = st == LK_OK ? (lk_error){.status = LK_OK} : *lk_error_last();
     atomic_store(&shared->done, true);
-    _exit(st == LK_OK ? shared->result.exit_code : 1); /* like a worker's status; see late.c */
+    _exit(st == LK_OK ? shared->result.exit_code : 1); /* read like a worker's status by host_watchdog.c */
 }

@@ -23,15 +23,15 @@
  *
  *       coordinator                              keeper
  *       look at / reap worker i      ----------> waitid()   <- how it ended
- *       keep this socket, this board ----------> keeps it for the next coordinator
+ *       keep this socket, this board ----------> keeps both for the next coordinator
  *       note                         ----------> prints it
- *       signals                      <---------- those that came for the job
+ *       signals                      <---------- signals sent to the job
  *       message to the other hosts   ----------> sends it
  *       events                       <---------- messages of the other hosts (mailbox.c)
  *
  * Each of several hosts has such a pair.  The keeper owns the connections, and on node 0 the
  * rendezvous (launch/rendezvous/rendezvous.h), because the end of the keeper is the end of its
- * host.  It does not interpret the messages.
+ * host.  The keeper does not interpret the messages.
  *
  * Threads: one at a time.
  */
@@ -98,16 +98,16 @@ typedef struct {
 } lki_silence;
 
 typedef struct {
-    lki_executor   itself;  /* of the keeper process */
+    lki_executor   itself;  /* the executor of the keeper process */
     lki_shared    *shared;
-    lki_birth     *births;  /* [workers] */
+    lki_birth     *births;  /* one entry per worker */
     lki_event        *events;     /* [event_places]: a ring of messages from other nodes */
     lki_introduction *known;      /* [world]: addresses as of the last LKI_EVENT_KNOWN */
     lki_introduction *introduced; /* [workers]: the argument of LKI_SAY_INTRODUCE */
     uint64_t          event_places;
     unsigned char *pages[2];
     size_t         page_bytes, bytes;
-    pid_t          pid;         /* of the keeper */
+    pid_t          pid;         /* pid of the keeper */
     pid_t          coordinator; /* 0: none */
     int            channel;     /* socket between keeper and coordinator: this process's end */
     int            signals[2];  /* a pipe with pending signals: read end, write end */
@@ -133,7 +133,7 @@ static inline lki_keeper *lki_keeper_of(const lki_job *job)
     return job->executor_state;
 }
 
-/* Asserted by what only a coordinator may call. */
+/* Returns true in a coordinator.  Functions that only a coordinator may call assert this. */
 static inline bool lki_is_coordinator(const lki_job *job)
 {
     return lki_keeper_of(job) != NULL && lki_keeper_of(job)->inside;
@@ -210,7 +210,7 @@ const lki_introduction *lki_mailbox_introduction(const lki_job *job, uint32_t ra
 
 _Noreturn void lki_coordinate(lki_job *job, int channel);
 
-/* Asks the keeper. */
+/* The executor of a coordinator, which asks the keeper to act. */
 extern const lki_executor lki_coordinator_executor;
 
 /* Sends a letter to the keeper. */

@@ -36,7 +36,7 @@ typedef struct {
     uint32_t         last;   /* number of the call at which a coordinator dies; 0: none */
     uint64_t         seed;   /* if not 0, selects the deaths: on average one in `one_of` calls */
     uint32_t         one_of;
-    int              number; /* the signal; 0: it hangs */
+    int              number; /* the signal that ends the coordinator; 0: the coordinator hangs */
     bool             always; /* every coordinator dies at its first call */
 } fate;
 
@@ -142,8 +142,8 @@ static int work_lines(void)
     return 0;
 }
 
-/* The last rank stops itself (SIGSTOP) until another process continues it.  In a job of two ranks
- * the first rank is killed before that. */
+/* Stops the last rank (SIGSTOP) until another process continues it.  In a job of two ranks the
+ * first rank is killed before the last rank stops. */
 static int work_alone(void)
 {
     lk_comm *comm = join();
@@ -226,7 +226,7 @@ static const expected jobs[] = {
       { "the group continues with 2 of 3 ranks", "the group continues with 3 of 3 ranks" } },
     { "stop", "", 0, 0, 1, 75, { "rank 1 (pid ", "the group continues with 2 of 3 ranks" } },
     { "end", "", 0, 0, 1, 3, { "the group continues with 2 of 3 ranks" } },
-    { "die", "collective", 2, 0, 2, 0, /* of 0 | 1 2 */
+    { "die", "collective", 2, 0, 2, 0, /* rank 0 on host 0, ranks 1 and 2 on host 1 */
       { "was killed by SIGKILL at step 12 in backward", "the group continues with 2 of 3 ranks" } },
     { "die", "answered", 1, 0, 2, 0, /* host 0 has no rank left, and still decides */
       { "was killed by SIGKILL at step 12 in backward", "the group continues with 2 of 3 ranks" } },

@@ -162,7 +162,8 @@ lk_status lki_endpoint_listen(int *out, const lki_endpoint *endpoint)
     }
     for (const struct addrinfo *a = all; a != NULL && *out < 0 && !everywhere; a = a->ai_next) {
         *out  = listen_at(a->ai_addr, a->ai_addrlen);
-        error = *out < 0 && error != EADDRINUSE ? errno : error; /* the best hint */
+        error = *out < 0 && error != EADDRINUSE ? errno : error; /* EADDRINUSE is the most helpful
+                                                                  * error */
     }
     freeaddrinfo(all);
     if (*out >= 0)

@@ -30,7 +30,7 @@ typedef struct {
     bool loopback;
 } lki_ip;
 
-lki_ip lki_ip_local(int fd); /* of our end */
+lki_ip lki_ip_local(int fd); /* address of this process's end */
 lki_ip lki_ip_peer(int fd);
 
 #endif

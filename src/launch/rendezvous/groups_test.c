@@ -95,7 +95,7 @@ static void one_group_follows_another(void **state)
         assert_group(i, 1, 1 | 4 | 8 | 32);
     for (uint32_t i = 0; i < 3; i++) {
         introduce(&j.nodes[i]);
-        if (i < 2) /* nothing before all have reported */
+        if (i < 2) /* no event arrives before all have reported */
             move_for(&j, 20);
         assert_null(find(&j.nodes[0], LKI_EVENT_KNOWN));
     }
@@ -134,7 +134,7 @@ static void finished_and_lost_nodes_are_not_awaited(void **state)
     for (int lost = 0; lost < 2; lost++) {
         meet_and_survive(3);
         say(0, 0, 1);
-        say(1, 0, 2 | 4); /* then dies with its whole node: node 1 has finished */
+        say(1, 0, 2 | 4); /* node 1 finishes after its report */
         finish(1, 7);
         assert_no_group();
         if (lost) {
@@ -229,8 +229,8 @@ static void assert_node_1_has_finished(void)
     end(&j);
 }
 
-/* Node 0 sends to node 1 before it reads node 1's outcome.  The first letter makes the kernel reset
- * the connection, and the second one cannot be sent. */
+/* Lets node 0 send to node 1 before it reads node 1's outcome.  The first letter makes the kernel
+ * reset the connection, and the second letter cannot be sent. */
 static void the_outcome_of_a_closed_connection_is_read(void **state)
 {
     (void)state;
@@ -242,7 +242,7 @@ static void the_outcome_of_a_closed_connection_is_read(void **state)
     assert_node_1_has_finished();
 }
 
-/* Node 0 reads node 1's report, its outcome and the end of the connection at once.  The report
+/* Lets node 0 read node 1's report, its outcome and the end of the connection together.  The report
  * makes node 0 send the next group to all, including node 1. */
 static void all_letters_before_the_end_are_read(void **state)
 {

@@ -55,7 +55,7 @@ struct lki_server {
     lki_rendezvous_options options;
     lki_tls_library       *library; /* borrowed; NULL: plain */
     int                    listener, epoll;
-    bool                   borrowed;  /* the listener */
+    bool                   borrowed;  /* the caller owns the listener */
     bool                   listening; /* the listener is in the epoll set */
     lki_guest             *guests;
     uint32_t               capacity, strangers, admitted, failing;
@@ -65,7 +65,7 @@ struct lki_server {
     int64_t                deadline; /* deadline for the start of the job */
     int64_t                enough;   /* time when enough nodes had connected */
     unsigned char          job[LKI_JOB_BYTES];
-    lki_introduction      *workers; /* of the whole world */
+    lki_introduction      *workers; /* contact data of the workers of all nodes, by rank */
     uint32_t               world, finished;
     uint64_t              *since;   /* [world]: 1 + the epoch in which a rank entered; 0 = not in
                                      * the group */
@@ -75,8 +75,8 @@ struct lki_server {
     bool                   closed;  /* a member refuses entrants */
     int64_t                grouped; /* time when the group was formed */
     uint32_t               known;   /* number of nodes that had introduced their workers when node 0
-                                     * last sent the table without waiting for late nodes; 0: it
-                                     * has not */
+                                     * last sent the table without waiting for late nodes; 0: node 0
+                                     * has not sent the table in that way */
     lki_ip                 address;
     uint32_t               refused;
     char                   last[480]; /* last guest that was refused, or lost while waiting */

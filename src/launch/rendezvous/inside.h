@@ -12,7 +12,7 @@
 enum { LKI_LINGER_MS = 2000 }; /* limit of the wait for other nodes at the end */
 
 typedef enum {
-    LKI_CONNECTING, /* or about to */
+    LKI_CONNECTING, /* connecting to node 0, or waiting to try again */
     LKI_WAITING,    /* the hello was sent */
     LKI_MET,
     LKI_LOST,       /* node 0 was lost after all had connected */
@@ -33,7 +33,7 @@ struct lki_rendezvous {
     uint32_t          join_ms, here_ms, silence_ms, tick_ms;
     lki_hello_letter         hello;
     char              why[LKI_MESSAGE_BYTES]; /* reason of the failure, or of node 0's loss */
-    lk_error          failure;                /* before all have met */
+    lk_error          failure;                /* a failure before all nodes had connected */
     lki_ip            address;
     unsigned char     job[LKI_JOB_BYTES];
     uint16_t          port;

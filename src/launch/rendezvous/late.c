@@ -88,8 +88,8 @@ lk_status lki_late_check(const lki_server *server, const lki_hello_letter *hello
 
 /* ---- A seat ------------------------------------------------------------------------------ */
 
-/* Returns true if a node with a lower number has ranks in the group, so that rank 0 of the group
- * remains the same. */
+/* Returns true if a node with a lower number has ranks in the group.  Rank 0 of the group then
+ * remains the same process when `node` enters. */
 static bool is_behind_another(const lki_server *server, uint32_t node)
 {
     uint32_t i = 0;

@@ -76,8 +76,8 @@ static lk_status reserve(lki_buffer *buffer, size_t bytes)
 
 /* ---- Moving bytes ------------------------------------------------------------------------ */
 
-/* Records the end of the line.  `broken`: the peer did not announce it.  `how`: details, or
- * NULL. */
+/* Records the end of the line. `broken` is true if the peer did not announce the end. `how` has
+ * details, or is NULL. */
 static void note_end(lki_line *line, bool broken, const char *how)
 {
     if (line->ended)
@@ -112,8 +112,8 @@ static void note_tls_end(lki_line *line)
     note_end(line, lki_tls_cut(line->tls), tls_reason());
 }
 
-/* Records that nothing more can be sent, as `how` says.  Drops the queue and makes the socket
- * readable, so that the owner reads what is left and finds the end. */
+/* Records that nothing more can be sent, for the reason `how`.  Drops the queue and makes the
+ * socket readable, so that the owner reads the remaining bytes and finds the end. */
 static void fall_mute(lki_line *line, const char *how)
 {
     if (line->mute)

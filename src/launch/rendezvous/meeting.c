@@ -318,7 +318,8 @@ static void describe_missing(const lki_server *server, char *out, size_t bytes)
     }
     used = (size_t)snprintf(out, bytes, "%u of %u %ss %s not come within %.3g s%s", missing, all,
                             what, missing == 1 ? "has" : "have", server->options.join_ms / 1e3,
-                            listed == missing ? list : ""); /* else some had no number */
+                            listed == missing ? list : ""); /* other missing nodes have no fixed
+                                                             * number */
     if (server->options.least > 0)
         used += (size_t)snprintf(out + used, bytes - used, "; with %u there, the job begins only "
                                  "when there are %u", server->admitted, server->options.least);

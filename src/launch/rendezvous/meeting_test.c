@@ -258,7 +258,8 @@ static void workers_are_introduced(void **state)
     for (uint32_t i = 0; i < 3; i++)
         introduce(&j.nodes[i]);
     move_for(&j, 30);
-    assert_null(find(&j.nodes[0], LKI_EVENT_KNOWN)); /* nothing before all are introduced */
+    assert_null(find(&j.nodes[0], LKI_EVENT_KNOWN)); /* no event arrives before all are
+                                                      * introduced */
     introduce(&j.nodes[3]);
     await_all(&j, LKI_EVENT_KNOWN);
     for (uint32_t i = 0; i < 4; i++)

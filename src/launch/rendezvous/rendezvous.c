@@ -21,7 +21,7 @@
 enum {
     JOIN_MS     = 300000,
     SILENCE_MS  = 10000,
-    CONNECT_MS  = 3000, /* for one address to answer */
+    CONNECT_MS  = 3000, /* time for one address to answer */
     TICK_MS     = 100,  /* interval of the timer until all have connected; later the interval is
                          * derived from silence_ms */
     TICK_MS_MAX = 500,
@@ -165,9 +165,9 @@ void lki_rendezvous_lose(lki_rendezvous *r, const char *why)
     }
 }
 
-/* Returns the job's outcome if node 0, which would report it, is lost.  This is the node's own
- * outcome if that is worse than a lost node's or proves that the job is done.  A node without a
- * rank in the last group only reports the loss. */
+/* Returns the job's outcome if node 0, which would report it, is lost.  The result is this node's
+ * own outcome if this outcome has more weight than the loss of a node, or proves that the job is
+ * done.  A node without a rank in the last group only reports the loss. */
 static lki_outcome outcome_alone(const lki_rendezvous *r)
 {
     lki_outcome lost = { .weight = LKI_WEIGHT_LOST, .failed = true, .exit_code = 1 };
@@ -347,8 +347,8 @@ static lk_status take(lki_rendezvous *r, lki_event *out)
 
 /* ---- Ready descriptors and time ---------------------------------------------------------- */
 
-/* Checks the deadline for reaching node 0.  Once reached, node 0 decides, because it knows the
- * missing nodes. */
+/* Fails at the deadline if node 0 has not been reached.  Once this node has reached node 0, node 0
+ * checks the deadline, because node 0 knows the missing nodes. */
 static lk_status check_deadline(const lki_rendezvous *r, int64_t now)
 {
     if (r->stage != LKI_CONNECTING || now < r->deadline)

@@ -43,7 +43,7 @@ typedef struct {
                              * all.  A late node counts as lost before it connects, and must have as
                              * many workers as node 0 */
     uint32_t    wait_ms;
-    uint32_t    workers;    /* on this node */
+    uint32_t    workers;    /* number of workers on this node */
     int32_t     node;       /* node number; node 0 listens; -1 = any other free number */
     uint32_t    world;      /* world size, if a foreign launcher has assigned the ranks; 0 = none
                              * has */
@@ -83,8 +83,8 @@ typedef struct {
 
 /* The reason why the job has failed. */
 typedef struct {
-    uint32_t  culprit; /* a rank */
-    bool      host;    /* its whole host is lost */
+    uint32_t  culprit; /* a failed rank, or a rank of the node that reports the failure */
+    bool      host;    /* the whole host of `culprit` is lost */
     lk_status status;
     char      message[LKI_MESSAGE_BYTES];
 } lki_verdict;
@@ -99,7 +99,7 @@ typedef struct {
     char     cause[LKI_CAUSE_BYTES];
 } lki_outcome;
 
-enum { LKI_WEIGHT_LOST = 4, LKI_WEIGHT_MAX = 100 }; /* LOST: of a lost node */
+enum { LKI_WEIGHT_LOST = 4, LKI_WEIGHT_MAX = 100 }; /* LOST: weight of the outcome of a lost node */
 
 typedef enum {
     LKI_EVENT_NONE,    /* no event is pending */

@@ -97,7 +97,7 @@ static void dismiss(lki_server *server, lki_guest *g)
     server->strangers -= !was.admitted;
     server->admitted  -= was.admitted;
     if (server->given_up)
-        return; /* all for the same reason */
+        return; /* all guests are dismissed for one reason */
     if (was.admitted)
         (void)snprintf(server->last, sizeof server->last, "host %s %s", was.hello.host, was.why);
     else
@@ -209,8 +209,8 @@ void lki_server_serve(lki_server *server, uint32_t number, int64_t now)
         return;
     bool fresh = !g->line.established;
     hear_all(server, g, now);
-    if (fresh && g->line.established && !g->failing) /* TLS may already hold later bytes */
-        hear_all(server, g, now);                    /* the handshake: epoll stays silent */
+    if (fresh && g->line.established && !g->failing) /* TLS may already hold bytes after */
+        hear_all(server, g, now);                    /* the handshake; epoll reports none */
     dismiss_failing(server);
 }
 
@@ -231,7 +231,7 @@ static void watch_guest(lki_server *server, lki_guest *g, int64_t now)
             lki_guest_fail(server, g, "said no hello in time");
         return;
     }
-    if (g == &server->guests[LKI_GUEST_OWN]) /* this is ourselves */
+    if (g == &server->guests[LKI_GUEST_OWN]) /* the connection of this process */
         return;
     if (now - g->line.heard > server->options.silence_ms) {
         (void)snprintf(why, sizeof why, "has said nothing for %.3g s",
