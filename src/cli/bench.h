@@ -1,9 +1,9 @@
 /* cli/bench.h -- the operations that `lockstep bench` times, and the checks of their results.
  *
  * Element e of rank r's input in round k is the number (e + 3 r + k) mod 13.  So every input is a
- * section of one periodic row, and every sum is a section of another.  Sums of such small whole
- * numbers are exact in any order and in every type, except for one final rounding of 16-bit types.
- * Results are compared with these rows byte by byte.
+ * section of one periodic row, and every sum is a section of a second periodic row.  Sums of such
+ * small whole numbers are exact in any order and in every type, except for one final rounding of
+ * 16-bit types.  Results are compared with these rows byte by byte.
  */
 #ifndef LKI_CLI_BENCH_H
 #define LKI_CLI_BENCH_H
@@ -26,14 +26,15 @@ typedef struct {
     char     *shared;        /* arena_mirror: the parts of all ranks */
     char     *row, *sums;    /* periodic rows, longer than a buffer by BENCH_PERIOD elements */
     void     *memory;        /* owned; buffers outside of an arena; else NULL */
-    size_t    count;         /* elements of the current size */
-    size_t   *counts, *first; /* per rank: elements of its part; index of the first one */
+    size_t    count;         /* number of elements of the current size */
+    size_t   *counts, *first; /* per rank: number of elements in its part; index of the part's first
+                               * element */
     size_t   *bytes, *from_bytes; /* parts in bytes, as arguments of the calls */
     lk_slice *slices;
 } bench;
 
-/* The minimum of bytes that each rank must move.  Bus bandwidth is this minimum divided by the
- * time. */
+/* The minimum number of bytes that each rank must move.  Bus bandwidth is this number divided by
+ * the time. */
 typedef enum { BENCH_NOTHING, BENCH_ONCE, BENCH_OTHERS, BENCH_OTHERS_TWICE } bench_moves;
 
 typedef struct bench_kind {
@@ -66,7 +67,7 @@ void bench_resize(bench *b, uint64_t bytes);
 /* Writes this rank's input for round b->round. */
 void bench_write_input(const bench *b);
 
-/* Returns the minimum of bytes that each rank must move, per byte of the size. */
+/* Returns the minimum number of bytes that each rank must move, divided by the operation's size. */
 double bench_factor(const bench *b);
 
 #endif

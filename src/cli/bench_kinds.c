@@ -48,7 +48,7 @@ static void store(const bench *b, char *row, size_t element, uint32_t value)
     case LK_U32: memcpy(at, &value, sizeof value); return;
     case LK_I64:
     case LK_U64: memcpy(at, &whole, sizeof whole); return;
-    default: return; /* not used for vectors */
+    default: return; /* no operation is measured with other types */
     }
 }
 
@@ -222,8 +222,8 @@ static size_t shared_count(const bench *b, uint32_t r, uint32_t s)
     return b->counts[(r + s) % b->ranks];
 }
 
-/* Returns the offset of rank r's data for rank s in its input; the data from s have the same offset
- * in the output. */
+/* Returns the offset, in rank r's input, of the data for rank s.  The data from rank s have the
+ * same offset in rank r's output. */
 static size_t shared_first(const bench *b, uint32_t r, uint32_t s)
 {
     size_t first = 0;
@@ -415,8 +415,8 @@ void bench_close(bench *b)
     free(b->slices);
 }
 
-/* Returns the number of elements in rank r's part.  Uneven parts grow with the rank, from 1 to N in
- * proportion. */
+/* Returns the number of elements in rank r's part.  Uneven parts of ranks 0 to N - 1 are
+ * proportional to 1 to N. */
 static size_t part_of(const bench *b, size_t count, uint32_t r)
 {
     size_t n = b->ranks, part = count / n;

@@ -23,7 +23,8 @@ typedef struct {
     const bench_options *options;
     bench                bench;
     uint32_t             rounds;
-    double              *times; /* seconds per round: this rank's, then those of all ranks */
+    double              *times; /* seconds per round: first those of this rank, then those of all
+                                 * ranks */
 } bench_timing;
 
 /* Prints the heading of the table on rank 0.  Prints nothing with --json. */

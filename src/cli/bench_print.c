@@ -12,8 +12,8 @@ static double p99_of(const bench_timing *t)
     return t->times[(t->rounds * 99 + 99) / 100 - 1];
 }
 
-/* Returns the number of bytes that were moved.  It may be less than the requested size, because a
- * part has whole elements. */
+/* Returns the number of bytes that were moved.  This number may be less than the requested size,
+ * because a part has whole elements. */
 static uint64_t bytes_of(const bench *b)
 {
     return (uint64_t)b->count * b->width;

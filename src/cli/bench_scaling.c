@@ -1,9 +1,10 @@
 /* bench_scaling.c -- `lockstep bench scaling`: the speedup of steps with more workers.
  *
- * Runs the same global batch on 1, 2, ... N workers, so the result and the work are equal.  Each
+ * Runs the same global batch on 1, 2, ...  N workers, so the result and the work are equal.  Each
  * run is a `bench step`.  Every round runs each number of workers once, alternately in ascending
- * and descending order.  Efficiency is the ratio of speeds over the ratio of workers.  Both runs
- * are of the same round, so that disturbances of the machine affect both.
+ * and descending order.  Efficiency is the ratio of two speeds divided by the ratio of the numbers
+ * of workers.  Both speeds are measured in the same round, so that disturbances of the machine
+ * affect both.
  */
 #include <errno.h>
 #include <spawn.h>
@@ -25,7 +26,7 @@ typedef struct {
     uint32_t counts[COUNTS_MAX], count_count, rounds;
     double   rates[COUNTS_MAX][ROUNDS_MAX];
     bool     json;
-    char   **words; /* arguments of a run; the last but one is the number of workers */
+    char   **words; /* arguments of a run; the last one is the number of workers; ends with NULL */
     char     workers[16];
 } scaling;
 

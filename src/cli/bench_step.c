@@ -1,7 +1,8 @@
 /* bench_step.c -- `lockstep bench step`: the duration of a training step, and of its parts.
  *
- * It is a run of `train` of which only the times are kept.  The options are those of train without
- * files and lengths.  Data and batch have defaults, since the trained values do not matter.
+ * Runs `train` and keeps only the times.  The options are those of train, except options for files
+ * and for the length of a run.  Data and batch have defaults, since the trained values do not
+ * matter.
  */
 #include "cli/bench_step.h"
 
@@ -100,7 +101,7 @@ static void print_head(const step_options *o)
 
 static void print_tables(const lk_step_report *r)
 {
-    double step = 0; /* the traced steps */
+    double step = 0; /* time of the traced steps */
     for (int i = 0; i < LK_STEP_PART_COUNT; i++)
         step += r->parts[i];
     printf("\n%-24s %10s %7s\n", "step", "ms", "share");

@@ -1,12 +1,14 @@
 /* cmd_bench.c -- `lockstep bench`: measures collectives and checks their results.
  *
  * Before each call every rank writes its input (bench_kinds.c) and enters a barrier; then it times
- * the call.  The time of an iteration is that of its slowest rank.  On one host short calls are
- * timed in batches of 64, so that reading the clock does not dominate.  The time then includes
- * writing the few bytes of input.  The result of the last iteration is compared byte by byte.
+ * the call.  The time of an iteration is the time of the slowest rank.  On one host short calls are
+ * timed in batches of 64, so that reading the clock does not dominate.  The time of a batch then
+ * includes writing the few bytes of input.  The result of the last iteration is compared byte by
+ * byte.
  *
- * algbw is bytes / time.  busbw is algbw times the minimum of bytes that each rank must move per
- * byte: 2(N-1)/N for all_reduce, (N-1)/N if each rank has a part, else 1.  So busbw can be compared
+ * algbw is bytes / time. busbw is algbw times the minimum number of bytes that each rank must move
+ * per byte of the size: 2(N-1)/N for all_reduce, (N-1)/N if each rank has a part, else 1.  So busbw
+ * can be compared
  * with the bandwidth of memory or network for any N.
  */
 #include <math.h>
@@ -28,7 +30,7 @@ enum {
     WARM_UP      = 5,
     ROUNDS_MIN   = 15,
     ROUNDS_MAX   = 400,
-    ROUNDS_BYTES = 1 << 28, /* moved in all, approximately */
+    ROUNDS_BYTES = 1 << 28, /* approximate number of bytes moved in all rounds */
 };
 
 #define AT(field) offsetof(bench_options, field)
@@ -322,7 +324,8 @@ static lk_status bench_all(bench_timing *t, bool *right)
     return status;
 }
 
-/* Fails on every rank, after rank 0 has printed the reason.  No rank exits before that. */
+/* Fails on every rank, after rank 0 has printed the reason.  No rank exits before rank 0 has
+ * printed. */
 static lk_status refuse(const bench *b, const char *option, const char *why)
 {
     if (b->rank == 0)
@@ -390,7 +393,8 @@ static int run_worker(const bench_options *options, const bench_kind *kind)
     }
     if (status == LK_OK)
         status = bench_all(&t, &right);
-    /* The first rank that sees the request leaves, which is an error for ranks that wait for it. */
+    /* The first rank that sees the request to stop leaves.  Ranks that wait for this rank get an
+     * error. */
     bool stopped = status != LK_OK && lk_stop_requested(b->comm);
     if (status != LK_OK && !stopped)
         lk_comm_abort(b->comm);
@@ -427,7 +431,7 @@ static bool is_algorithm(const bench_options *o, const bench_kind *kind)
     snprintf(name, sizeof name, "%s:%s", kind->name, o->algorithm);
     lk_status status = lk_comm_open_threads(&comm, 1, &options);
     lk_comm_free(comm);
-    return status == LK_OK || status == LK_EUNSUPPORTED; /* unsupported: MPI's own */
+    return status == LK_OK || status == LK_EUNSUPPORTED; /* LK_EUNSUPPORTED: MPI's own algorithm */
 }
 
 /* Returns the bytes per element of the selected type. */
@@ -495,7 +499,7 @@ static int bench_main(int argc, char **argv)
         return refuse_name(options.op_name);
     options.mpi = options.mpi || (options.algorithm != NULL &&
                                   strcmp(options.algorithm, "native") == 0);
-    options.launched = options.mpi; /* by mpirun, if MPI is used */
+    options.launched = options.mpi; /* with MPI, mpirun has started this process */
     if (!options.mpi)
         done = lki_find_launcher(&lki_command_bench, &options.launched);
     if (done < 0)

@@ -1,9 +1,9 @@
 /* cmd_inspect.c -- `lockstep inspect`: prints the contents of a checkpoint and checks its
  * integrity.
  *
- * All data are first stored in one JSON object.  --json prints this object; otherwise it is printed
- * as text.  So both formats have the same contents.  Damage does not end the report.  It has the
- * manifest and all files, intact or not, and the exit status is 1.
+ * All data are first stored in one JSON object. --json prints this object; otherwise the object is
+ * printed as text.  So both formats have the same contents.  Damage does not end the report.  The
+ * report still has the manifest and all files, intact or not, and the exit status is 1.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -115,7 +115,7 @@ static uint64_t count_of(const lk_tensor *tensor)
     return count;
 }
 
-/* Computes the range and mean of the finite values, and counts the others. */
+/* Computes the range and mean of the finite values, and counts the values that are not finite. */
 static json_t *statistics(const lk_tensor *tensor)
 {
     double   low = 0, high = 0, sum = 0;
@@ -132,7 +132,7 @@ static json_t *statistics(const lk_tensor *tensor)
     if (finite == 0)
         return json_pack("{s:n, s:n, s:n, s:I}", "min", "max", "mean", "nonfinite",
                          (json_int_t)count);
-    double mean = sum / (double)finite; /* none if the sum overflows */
+    double mean = sum / (double)finite; /* not finite if the sum overflows */
     return json_pack("{s:f, s:f, s:o, s:I}", "min", low, "max", high, "mean",
                      isfinite(mean) ? json_real(mean) : json_null(), "nonfinite",
                      (json_int_t)(count - finite));
@@ -292,7 +292,7 @@ static void print_value(const json_t *value)
     }
 }
 
-/* Returns the current name of an option.  Checkpoints have its first name. */
+/* Returns the current name of an option.  Checkpoints have the option's first name. */
 static const char *name_of(const char *key)
 {
     for (const lki_option *o = lki_train_table; o->type != LKI_OPTION_END; o++)

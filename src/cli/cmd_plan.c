@@ -144,8 +144,8 @@ static bool uses_onednn(const plan_options *o)
     return o->train.kernels != NULL && strcmp(o->train.kernels, "onednn") == 0;
 }
 
-/* Returns the reason why times cannot be predicted with these options; NULL if they can or are not
- * requested. */
+/* Returns the reason why times cannot be predicted with these options; NULL if times can be
+ * predicted or are not requested. */
 static const char *cannot_time(const plan_options *o)
 {
     bool timed = is_timed(o);
@@ -158,8 +158,8 @@ static const char *cannot_time(const plan_options *o)
     return NULL;
 }
 
-/* Returns the reason why these options cannot be planned; NULL if they can.  They must have a model
- * or a number of parameters. */
+/* Returns the reason why these options cannot be planned; NULL if they can be planned.  The options
+ * must name a model or have a number of parameters. */
 static const char *cannot_plan(const plan_options *o)
 {
     bool named = o->train.config.model != NULL;
@@ -204,7 +204,7 @@ static int plan_main(int argc, char **argv)
         fprintf(stderr, "lockstep plan: out of memory\n");
         return LKI_EXIT_FAILURE;
     }
-    rows[0].required      = false; /* MODEL */
+    rows[0].required      = false; /* MODEL may be omitted */
     command.options       = rows;
     options.train.command = &command;
     int result            = lki_options_parse(&command, argc, argv, &options);

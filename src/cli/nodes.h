@@ -11,7 +11,7 @@ typedef struct {
     const char   *rendezvous, *key_from;
     bool          insecure;
     const char   *bind;
-    const lki_config_file *file; /* the config file that may have set these; NULL: none */
+    const lki_config_file *file; /* the config file that may have set these options; NULL: none */
     unsigned char key[LK_JOB_KEY_BYTES];
 } lki_nodes;
 

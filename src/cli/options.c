@@ -41,7 +41,8 @@ typedef struct {
  * swap.  Returns 99 if a word has more than 32 characters. */
 static size_t distance(const char *a, const char *b)
 {
-    size_t rows[3][33], na = strlen(a), nb = strlen(b); /* of i - 2, i - 1 and i, in rotation */
+    size_t rows[3][33], na = strlen(a), nb = strlen(b); /* distances for the first i - 2, i - 1 and
+                                                         * i letters of `a`, in rotation */
     if (na > 32 || nb > 32)
         return 99;
     for (size_t j = 0; j <= nb; j++)
@@ -67,7 +68,7 @@ static size_t distance(const char *a, const char *b)
 
 const char *lki_suggest(const char *word, const char *const *names, size_t count)
 {
-    size_t best   = count; /* none yet */
+    size_t best   = count; /* `count`: no word was found yet */
     size_t length = strlen(word), limit = length < 4 ? 1 : length < 8 ? 2 : 3;
     for (size_t i = 0; i < count; i++) {
         size_t d = distance(word, names[i]);

@@ -47,7 +47,8 @@ typedef struct {
     char       *text; /* memory of string values; the caller frees it last */
     const char *path; /* NULL: no config file */
     unsigned    lines[LKI_OPTIONS_MAX]; /* by row: line of the option in the config file; 0: none */
-    const char *given[LKI_OPTIONS_MAX]; /* by row: value as written in either; NULL: not given */
+    const char *given[LKI_OPTIONS_MAX]; /* by row: value as written in the file or on the command
+                                         * line; NULL: not given */
 } lki_config_file;
 
 typedef enum {
@@ -73,8 +74,8 @@ typedef enum {
     LKI_OPTION_REST,       /* char **: all arguments from the first one that is not an option */
 } lki_option_type;
 
-/* A named value.  `later` (or NULL): the message that refuses a name that is not implemented.
- * `inexact`: the value makes a run "not exact", which help repeats. */
+/* A named value. `later` (or NULL): the message that refuses a name that is not implemented.
+ * `inexact`: the value makes a run "not exact", as the help says, too. */
 typedef struct {
     const char *name;
     int         value;
@@ -116,7 +117,8 @@ typedef struct {
     size_t            offset; /* of the field in the command's struct */
     const char       *preset; /* the default, as help shows it; NULL: none */
     const char       *help;
-    const char       *group;  /* heading of this row and the rows below it; NULL: as above */
+    const char       *group;  /* heading of this row and the rows below it; NULL: the heading of the
+                               * row above */
     const char       *alias;  /* an earlier name, still accepted; or NULL */
     const char       *alias_value; /* value for the alias if the alias was a flag; or NULL */
     lki_scope         scope;

@@ -76,8 +76,9 @@ void lki_train_defaults(lk_train_config *config);
         .on_failure = LKI_UNSAID, .nodes = LKI_NODES_INIT                                          \
     }
 
-/* In a worker, runs the worker's part.  Elsewhere checks the options, starts workers with `argv`
- * and watches them.  Frees the memory owned by the options.  Returns the exit status. */
+/* In a worker, runs the worker's part.  In any other process, checks the options, starts workers
+ * with `argv` and watches them.  Frees the memory owned by the options.  Returns the exit
+ * status. */
 int lki_train_start(train_options *options, char **argv);
 
 #endif

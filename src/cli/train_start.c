@@ -37,8 +37,8 @@ static int report(lk_status status)
     return exit_code(status);
 }
 
-/* Returns true if SIGUSR1 is pending, with which batch systems announce the end of a job's time.
- * Every thread of a worker blocks the signal, so that it stays pending. */
+/* Returns true if SIGUSR1 is pending.  Batch systems announce the end of a job's time with this
+ * signal.  Every thread of a worker blocks the signal, so that it stays pending. */
 static bool is_warned(void)
 {
     sigset_t waiting;
@@ -51,8 +51,9 @@ static bool launcher_asks(void *comm)
 }
 
 /* The signal thread in threads mode.  All threads block the signals, and this thread waits for
- * them.  The first signal asks the run to save and end, and the second ends it at once.  `timeout`
- * signals a process and then its group, so a signal shortly after the first one does not count. */
+ * them.  The first signal asks the run to save and end, and the second signal ends the run at once.
+ * `timeout` signals a process and then its group, so a signal shortly after the first one does not
+ * count. */
 typedef struct {
     sigset_t    set;
     atomic_bool asked, over; /* over: the thread must end */
@@ -91,8 +92,8 @@ static bool is_to_leave(void *context)
     return lk_leave_requested();
 }
 
-/* Prints the result on rank 0 before any rank leaves, so every rank that leaves knows it was
- * printed. */
+/* Prints the result on rank 0 before any rank leaves.  So every rank that leaves knows that the
+ * result was printed. */
 static lk_status print_done(void *context, const lk_train_result *result)
 {
     train_options *options = context;
@@ -101,7 +102,7 @@ static lk_status print_done(void *context, const lk_train_result *result)
     if (fflush(stdout) == 0)
         return LK_OK;
     perror("lockstep: writing to standard output");
-    clearerr(stdout); /* reported above */
+    clearerr(stdout); /* perror() has reported the error, and main() must not report it again */
     return LK_EIO;
 }
 
@@ -133,7 +134,7 @@ static void print_stop(lk_status status)
 }
 
 /* Merges the traces that the ranks have written, however the run ended.  With several machines,
- * each has one file. */
+ * each machine has one file. */
 static int merge_trace(const train_options *options, uint32_t first, uint32_t count, int exit)
 {
     const char *path = options->config.trace;
@@ -145,7 +146,7 @@ static int merge_trace(const train_options *options, uint32_t first, uint32_t co
 }
 
 /* Merges the remaining parts of a trace after all workers of this host have ended, if another
- * launcher started them and they did not merge the parts. */
+ * launcher started the workers and they did not merge the parts. */
 static void merge_what_is_left(void *options, uint32_t first, uint32_t count)
 {
     (void)merge_trace(options, first, count, 0);
@@ -189,8 +190,8 @@ static uint32_t world_size(void)
     return world == NULL ? 0 : (uint32_t)strtoul(world, NULL, 10);
 }
 
-/* Runs a worker that replaces a lost one.  The checkpoint directory is in use by the run that it
- * enters. */
+/* Runs a worker that replaces a lost one.  The run that the worker enters is already using the
+ * checkpoint directory. */
 static int run_late_worker(train_options *options)
 {
     options->config.workers             = world_size();
@@ -211,8 +212,8 @@ static int run_late_worker(train_options *options)
     return said ? exit_code(status) : report(status);
 }
 
-/* Makes all ranks resume from the newest checkpoint if any host was restarted, since another host's
- * command may be new and not aware of the restart. */
+/* Makes all ranks resume from the newest checkpoint if any host was restarted.  The command on
+ * another host may be new and not aware of the restart. */
 static lk_status start_alike(lk_comm *comm, train_options *options)
 {
     uint32_t  again  = lki_started_again();
@@ -329,7 +330,7 @@ static uint32_t workers_on(const train_options *options, uint32_t host)
     return (uint32_t)((host + 1) * workers / hosts - host * workers / hosts);
 }
 
-/* Returns the reason why hosts cannot join later; NULL if they can or need not. */
+/* Returns the reason why hosts cannot join later; NULL if hosts can join later or need not. */
 static const char *cannot_grow(const train_options *options)
 {
     uint32_t least = lki_nodes_least(&options->nodes);
@@ -532,8 +533,8 @@ lk_status lki_train_find_kernels(train_options *options)
 
 int lki_train_start(train_options *options, char **argv)
 {
-    /* A file larger than ulimit -f must cause an error that names the file.  Workers inherit
-     * this. */
+    /* A file larger than ulimit -f must cause an error that names the file.  Workers inherit this
+     * setting. */
     (void)signal(SIGXFSZ, SIG_IGN);
     sigset_t warning;
     (void)sigemptyset(&warning);

@@ -272,7 +272,8 @@ static void a_flag_alias_sets_its_value(void **state)
     assert_int_equal(parse_one(replicas, "shard-replicas", "3", ""), LKI_EXIT_USAGE);
 }
 
-/* Checks that the options which another command leaves out exist, and that it has all others. */
+/* Checks that the options which another command leaves out exist, and that the command has all
+ * other options. */
 static void other_commands_have_the_rows(void **state)
 {
     static const char *const left_out[] = { "checkpoints", NULL };

@@ -32,8 +32,8 @@ static bool equal(const char *field, const char *name, size_t length)
     return strlen(field) == length && strncmp(field, name, length) == 0;
 }
 
-/* Finds the row of a field by its whole name, such as `data.order`, or else by the part of it after
- * the dot, as rooms call it that know only that struct. */
+/* Finds the row of a field by its whole name, such as `data.order`, or else by the part after the
+ * dot.  Rooms that know only the inner struct use the shorter name. */
 static const word *find(const char *name, size_t length)
 {
     const word *found = NULL;

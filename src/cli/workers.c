@@ -65,8 +65,8 @@ static sigset_t requests(void)
     return set;
 }
 
-/* Joins.  Drops a pending request to stop if the other ranks know of it already, since a launcher
- * also signals workers that have not joined. */
+/* Joins.  Drops a pending request to stop if the other ranks already know of the request, since a
+ * launcher also signals workers that have not joined. */
 lk_status lki_join_workers(lk_comm **out, const lk_join_options *options)
 {
     const struct timespec none   = { 0, 0 };
@@ -142,9 +142,9 @@ static int64_t newest_step(const char *dir)
     return step;
 }
 
-/* Prints that all workers are started again.  With `elsewhere` (this host may not have the
- * checkpoints, because they may be on node 0's disk) omits the checkpoint's step and the number of
- * restarts, which only node 0 knows. */
+/* Prints that all workers are started again.  With `elsewhere`, the checkpoints may be on node 0's
+ * disk only.  The text then omits the checkpoint's step and the number of restarts, which only node
+ * 0 knows. */
 static void say_again(const char *command, const char *cause, int64_t from, bool elsewhere,
                       uint32_t times, uint32_t most)
 {

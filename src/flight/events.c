@@ -18,7 +18,7 @@
 
 typedef struct {
     const lki_flight_entry *entry;
-    uint32_t                rank; /* in the job */
+    uint32_t                rank; /* world rank */
     uint32_t                from, to;
 } ref;
 

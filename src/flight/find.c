@@ -14,7 +14,7 @@ enum {
     MISMATCHES_MAX = 16,
     STRAGGLER_MET  = 32,    /* minimum number of operations before a rank is reported as a
                              * straggler */
-    STRAGGLER_NS   = 50000, /* lateness that matters */
+    STRAGGLER_NS   = 50000, /* minimum mean delay of a straggler */
     NAMES_MAX      = 300,   /* size limit of the text that lists ranks */
 };
 
@@ -273,7 +273,7 @@ static bool is_open(const lk_flight_operation *op)
  * at which all ranks have arrived.  Later open operations wait for these two. */
 static lk_status find_waits(lk_flight *flight, bool *waiting)
 {
-    bool     *seen  = NULL; /* two per group */
+    bool     *seen  = NULL; /* two entries per group */
     int       found = 0;
     lk_status st    = LKI_NEW(&seen, 2 * flight->circle_count + 1, "groups of a flight");
 

@@ -26,8 +26,8 @@ static json_t *report_of(const char *folder, const char *arguments)
 }
 
 /* Runs several measurements.  Returns the smallest share of a step's time that no named part
- * accounts for.  The share grows if the kernel preempts the process there, so the minimum
- * counts. */
+ * accounts for.  The share grows if the kernel preempts the process outside of the named parts, so
+ * the minimum counts. */
 static double least_unaccounted(const char *folder, const char *arguments, json_t **root)
 {
     double least = 1;
@@ -93,8 +93,8 @@ static double flops_of(const char *folder, const char *arguments)
 
 static void operations_are_those_of_the_definition(void **state)
 {
-    /* Two samples.  Forward pass and parameter gradients have both layers, the input gradient has
-     * one. */
+    /* The batch has two samples.  The forward pass and the parameter gradients have both layers,
+     * the input gradient has one layer. */
     double mlp = 2 * 2 * (2 * 784 * 32 + 3 * 32 * 10);
     assert_true(flops_of(*state, "bench step mlp --hidden 32 --global-batch 2 --workers 1 "
                                  "--steps 1 --warm-up 1 --json") == mlp);

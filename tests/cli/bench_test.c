@@ -59,7 +59,8 @@ static void every_operation_is_verified(void **state)
         }
 }
 
-/* Runs every type.  Sums of 24 or more ranks exceed the precision of bf16 between powers of two. */
+/* Runs every element type.  Sums of 24 or more ranks exceed the precision of bf16 between powers of
+ * two. */
 static void every_type_and_place_is_verified(void **state)
 {
     static const char *const calls[] = {

@@ -10,7 +10,8 @@
  */
 #include "cli/command.h"
 
-/* The options of runs that would overwrite the log and the checkpoint, or resume from it. */
+/* The options of runs that would overwrite the log and the checkpoint, or resume from the
+ * checkpoint. */
 #define OF_RUN                                                                                   \
     " mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --hidden 4 --global-batch 8 "         \
     "--lr 0.1 --quiet "
@@ -203,8 +204,8 @@ static void single_processes_run_as_usual(void **state)
     }
 }
 
-/* Starts our launcher in a task of srun, and in a worker of another launcher of ours.  Expects that
- * it starts the job that its command line describes. */
+/* Starts our launcher in a task of srun, and in a worker of a second launcher of ours.  Expects
+ * that the inner launcher starts the job that its command line describes. */
 static void a_launcher_may_run_under_another_launcher(void **state)
 {
     static command_result r;
@@ -214,7 +215,8 @@ static void a_launcher_may_run_under_another_launcher(void **state)
     assert_int_equal(r.status, 0);
     assert_string_equal(r.out, "2\n2\n");
     run_command(&r, *state, "run -n 1 --no-prefix " LK_TEST_COMMAND
-                            " run -n 2 --no-prefix sh -c 'echo $WORLD_SIZE'"); /* a worker's own */
+                            " run -n 2 --no-prefix sh -c 'echo $WORLD_SIZE'"); /* the inner
+                                                                                * launcher */
     assert_int_equal(r.status, 0);
     assert_string_equal(r.out, "2\n2\n");
 }

@@ -131,8 +131,8 @@ static void offloaded_runs_fit_into_their_plan(void **state)
     run_as_planned(*state, SIX_WORKERS "--optimizer adamw --checkpoint saved");
 }
 
-/* Checks the copies in a plan.  For asynchronous checkpoints one worker of a host has a copy.  Rank
- * 0 has a copy of everything, with files or if workers may be lost; otherwise each host's writer
+/* Checks the copies in a plan.  For asynchronous checkpoints one worker of a host has a copy.  With
+ * files, or if workers may be lost, rank 0 has a copy of everything.  Otherwise each host's writer
  * has a copy of its part.  Each worker has a copy of the moving mean that it evaluates. */
 static void runs_with_copies_fit_into_their_plan(void **state)
 {
@@ -157,7 +157,7 @@ static void the_limit_covers_memory_outside_the_plan(void **state)
 {
     static command_result r;
     if (LKI_SANITIZED)
-        skip(); /* likewise */
+        skip(); /* sanitizers need more memory than a host has */
     run_command(&r, *state, MODEL "--workers 8 --hosts 8 --host-memory 42 --strategy zero3 "
                                   "--loader-threads 64");
     assert_int_not_equal(r.status, 0);

@@ -26,11 +26,13 @@ static void tells_memory_and_traffic(void **state)
     assert_true(number(r.out, "\"elements\"", NULL) == 64 * 64 + 64 + 10 * 64 + 10);
     assert_true(number(r.out, "\"parameters\"", "ddp") == params);
     assert_true(number(r.out, "\"optimizer\"", "ddp") == 2 * params);
-    assert_true(number(r.out, "\"gradients\"", "ddp") == 2 * params); /* of two workers */
+    assert_true(number(r.out, "\"gradients\"", "ddp") == 2 * params); /* the gradients of two
+                                                                       * workers */
     assert_true(number(r.out, "\"sent_gradients\"", "ddp") == 2 * 3 * params / 4);
     double all = 5 * params + number(r.out, "\"activations\"", "ddp");
     assert_true(number(r.out, "\"all\"", "ddp") == all + number(r.out, "\"buffers\"", "ddp"));
-    assert_true(number(r.out, "\"buffers\"", "ddp") > 2 * 9 * 1024 * 1024); /* of two processes */
+    assert_true(number(r.out, "\"buffers\"", "ddp") > 2 * 9 * 1024 * 1024); /* the buffers of two
+                                                                             * processes */
     assert_true(number(r.out, "\"parameters\"", "zero1") == params);
     assert_true(number(r.out, "\"optimizer\"", "zero1") < 2 * params);
     double sent = number(r.out, "\"sent_gradients\"", "zero1") +
@@ -142,8 +144,8 @@ static void a_model_may_be_larger_than_the_machine(void **state)
 
 #define GIVEN "--flops 1e9 --memory-bandwidth 1e9 "
 
-/* Checks the times: 32 samples of 2 (2 64 64 + 3 64 10) operations, the update's bytes, the
- * network. */
+/* Checks the times of 32 samples with 2 (2 64 64 + 3 64 10) operations each, of the update's bytes,
+ * and of the network. */
 static void times_follow_from_rates(void **state)
 {
     static command_result r;
@@ -187,7 +189,7 @@ static void offloading_takes_the_predicted_time(void **state)
     assert_non_null(strstr(r.out, "not known without --file-bandwidth"));
     run_command(&r, *state, MLP "--workers 2 --offload optimizer,parameters:/nvme");
     assert_string_equal(r.err, "");
-    assert_says_not(r.out, "\nddp"); /* reads parameters in place */
+    assert_says_not(r.out, "\nddp"); /* ddp reads parameters in place */
     assert_non_null(strstr(r.out, "\nzero3: parameters and optimizer state of 0.06 MiB a host"));
     run_command(&r, *state, MLP "--workers 2 --strategy zero2 --offload parameters:/nvme");
     assert_int_equal(r.status, 2);
@@ -276,7 +278,8 @@ static void a_model_may_be_given_by_its_parameter_count(void **state)
     run_command(&r, *state, "plan --parameters 175e9 --workers 4 --hosts 4 --optimizer adamw");
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.out, "activations are not known, and not counted: "));
-    assert_non_null(strstr(r.out, "layers are taken to be of 1822916667 parameters")); /* 96 */
+    assert_non_null(strstr(r.out, "layers are taken to be of 1822916667 parameters")); /* 96
+                                                                                        * layers */
 }
 
 /* Plans a model by its name and by its number of parameters.  Expects equal numbers for ddp, and
@@ -296,7 +299,8 @@ static void a_parameter_count_gives_the_plan_of_its_model(void **state)
         assert_true(number(bare.out, fields[i], "ddp") == number(mlp.out, fields[i], "ddp"));
         double left = number(bare.out, fields[i], "zero1"), right = number(mlp.out, fields[i],
                                                                            "zero1");
-        assert_true(fabs(left - right) <= 8 * 4 * 4096); /* blocks end elsewhere */
+        assert_true(fabs(left - right) <= 8 * 4 * 4096); /* blocks of elements end at other
+                                                          * places */
     }
 }
 

@@ -1,6 +1,6 @@
 /* trace_test.c -- tests that `lockstep train --trace` writes valid JSON however the run ended.
- * Spans nest and account for the time of a step, and the weights are those of a run without a
- * trace. */
+ * Trace intervals nest and account for the time of a step, and the weights are those of a run
+ * without a trace. */
 #include <jansson.h>
 
 #include "cli/command.h"
@@ -87,7 +87,7 @@ static size_t count_of(const trace *t, long pid, const char *category)
     return count;
 }
 
-/* Checks that spans of a track nest or are disjoint.  Times are rounded to a thousandth. */
+/* Checks that intervals of a track nest or are disjoint.  Times are rounded to a thousandth. */
 static void assert_nested(const trace *t)
 {
     enum { DEPTH = 16 };
@@ -106,7 +106,7 @@ static void assert_nested(const trace *t)
     }
 }
 
-/* Returns the share of a step that its spans cover. */
+/* Returns the share of a step that its trace intervals cover. */
 static double coverage(const trace *t, const event *step)
 {
     double covered = 0, until = step->begun;
@@ -174,7 +174,7 @@ static void a_trace_accounts_for_every_step(void **state)
         (void)snprintf(line, sizeof line, "t%zu.json", i);
         assert_whole(*state, line, i == 0 ? 1 : 2, STEPS);
     }
-    (void)run_shell(&r, *state, "! ls | grep part"); /* no part is left */
+    (void)run_shell(&r, *state, "! ls | grep part"); /* no part of a trace remains */
     assert_int_equal(r.status, 0);
 }
 

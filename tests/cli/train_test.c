@@ -214,7 +214,8 @@ static void a_trained_gpt_generates_text(void **state)
     (void)snprintf(line, sizeof line, "%s--temperature 0", sample);
     run_command(&r, *state, line);
     assert_int_equal(r.status, 0);
-    assert_says(r.out, "abcdefgabcdefg"); /* the text itself, without randomness */
+    assert_says(r.out, "abcdefgabcdefg"); /* at temperature 0 the sample repeats the training
+                                           * text */
     assert_int_equal(strlen(r.out), 2 + 40 + 1);
     (void)snprintf(line, sizeof line, "%s--temperature 2 --seed 1", sample);
     run_command(&r, *state, line);
@@ -295,7 +296,7 @@ static void an_end_that_is_not_finite_has_status_3(void **state)
     }
 }
 
-/* Checks that checkpoints record defaults like given values. */
+/* Checks that checkpoints record default values in the same way as given values. */
 static void a_default_is_recorded(void **state)
 {
 #define SMALL                                                                                      \

@@ -2,14 +2,14 @@
  * the same bits.
  *
  * Goal:   for each model, the hash of a run (weights, running state, optimizer state, losses) is
- *         that of `--strategy single`, however the run is executed, even if it resumes in another
- *         way.
+ *         that of `--strategy single`, however the run is executed, even if the run resumes in a
+ *         different way of execution.
  * Method: the command itself, on small models.  Each way of executing a run differs from its
  *         neighbours in several options at once, so that pairs of options are covered.  Half of the
  *         ways recompute activations if the model supports that.  `./dev bench exactness` has the
  *         full matrix.  Every rank prints the virtual workers that it has computed, and the test
  *         checks them.
- * Controls: another V, seed, learning rate, clipping or precision must give another hash.
+ * Controls: a different V, seed, learning rate, clipping or precision must give a different hash.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -239,7 +239,7 @@ static void evaluations_may_follow_skipped_steps(void **state)
         "--loss-scale-initial 4294967296"
     };
     (void)state;
-    check_ways(&gpt, 16, 2); /* zero3 */
+    check_ways(&gpt, 16, 2); /* the ways with zero3 */
 }
 
 /* Checks each optimizer in a few ways; lars and lamb with both strategies for several hosts. */
@@ -251,7 +251,7 @@ static void other_optimizers_have_the_same_bits(void **state)
     check_ways(&optimizers[2], 6, 4);
 }
 
-/* Runs four steps in one way and the rest in another, from the checkpoint. */
+/* Runs four steps in the way `first`, and the rest from the checkpoint in the way `then`. */
 static void goes_on_elsewhere(const run_model *model, const char *first, const char *then,
                               const char *want)
 {

@@ -42,7 +42,8 @@ static void same_on_any_workers(const char *folder, const char *options, uint32_
     }
 }
 
-/* Runs a line that must end with `status`.  Returns the hash, or checks a part of the message. */
+/* Runs a command line that must exit with `status`.  Returns the hash, or checks a part of the
+ * message. */
 static void run_line(const char *folder, const char *line, int status, char hash[65],
                      const char *text)
 {
@@ -96,8 +97,8 @@ static size_t losses_of(const char *folder, double out[16])
     return count;
 }
 
-/* Trains on documents of 1 to 40 letters, with a short last batch.  Expects the same losses in any
- * division. */
+/* Trains on documents of 1 to 40 letters, with a short last batch.  Expects the same losses however
+ * the documents are divided among workers. */
 static void documents_weigh_by_their_tokens(void **state)
 {
     static const char *const ways[] = {
@@ -267,7 +268,8 @@ static void tokens_of_a_stream_give_the_same_bits(void **state)
                        "seq 200 | '%s' train gpt --data stream:- --context 8 --layers 1 --width 8 "
                        "--heads 1 --virtual-workers 3 --micro-batch 2 --global-batch 12 --lr 0.1 "
                        "--steps 99 --dropout 0.1 %s", LK_TEST_COMMAND, ways[i]);
-        run_line(*state, line, 0, got, "--data ended the run after step 8 of 99"); /* 86 samples */
+        run_line(*state, line, 0, got, "--data ended the run after step 8 of 99"); /* the stream has
+                                                                                    * 86 samples */
         if (i == 0)
             strcpy(want, got);
         assert_string_equal(got, want);

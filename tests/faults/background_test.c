@@ -232,7 +232,7 @@ static void a_full_disk_ends_the_run_only_at_the_last_checkpoint(void **state)
 }
 
 /* Runs with evaluations that improve each time.  The writer has no space for the checkpoint of step
- * 6, and the run is asked to stop after it.  Then step 3 must still be the best, and on the
+ * 6, and the run is asked to stop after step 6.  Then step 3 must still be the best, and on the
  * disk. */
 static void a_failed_checkpoint_is_not_the_best(void **state)
 {

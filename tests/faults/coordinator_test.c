@@ -1,10 +1,10 @@
 /* coordinator_test.c -- coordinators are stopped and killed, and training continues.
  *
  * Goal:   the run continues while a coordinator is stopped.  A coordinator may be killed at any
- *         moment.  Workers that die before or after that are named, their work is taken over, and
- *         they are replaced.  The weights are those of the undisturbed run, and no process is left.
- *         All of this holds on one host, and with several hosts for each host's coordinator,
- *         including node 0's.
+ *         moment.  Workers that die before or after the coordinator are named, their work is taken
+ *         over, and they are replaced.  The weights are those of the undisturbed run, and no
+ *         process is left.  All of this holds on one host, and with several hosts for each host's
+ *         coordinator, including node 0's.
  * Method: the command itself, hit at seeded moments. launch/keeper/keeper_test.c covers the moments
  *         between any two calls of a coordinator.
  */
@@ -92,7 +92,8 @@ static void any_number_of_coordinators_may_be_killed(void **state)
     }
 }
 
-/* Kills the coordinators of both hosts, in turn and at once, and a worker in between. */
+/* Kills the coordinators of both hosts, one after the other and together, and a worker in
+ * between. */
 static void coordinators_of_several_hosts_may_be_killed(void **state)
 {
     static const char *const lines[] = {
@@ -137,7 +138,7 @@ static void the_death_of_the_keeper_ends_all_processes(void **state)
     job_await_step(&j, HIT_AT);
     pid_t coordinator = next_coordinator(&j, j.pid, 0);
     job_hit(&j, j.pid, SIGKILL);
-    (void)job_wait(&j); /* and for the workers */
+    (void)job_wait(&j); /* waits also for the workers */
     for (double since = seconds_now(); !is_gone(coordinator); nap())
         assert_true(seconds_now() - since < LIMIT_SECONDS);
     assert_int_equal(j.result.status, 128 + SIGKILL);

@@ -101,7 +101,7 @@ static void a_worker_killed_while_evaluating_is_named(void **state)
                 assert_true(tries++ < TRIES);
                 job_start(&j, *state, workers, EVALUATES ENDLESS);
                 job_await_word(&j, "validation loss");
-                (void)usleep((useconds_t)(tries % 25) * 4000); /* each try lands further on */
+                (void)usleep((useconds_t)(tries % 25) * 4000); /* each try hits a later moment */
                 job_hit(&j, j.worker[rank], SIGKILL);
                 double taken = job_wait(&j);
                 assert_int_equal(j.result.status, 128 + SIGKILL);
@@ -132,7 +132,7 @@ static bool is_saving(const char *folder)
     return has_entry(folder, ".tmp-step-") && has_entry(folder, "step-");
 }
 
-/* Stops rank 0, which writes, in the middle of a checkpoint. */
+/* Stops rank 0 while it writes a checkpoint. */
 static void stop_while_saving(job *j)
 {
     for (double since = seconds_now();;) {

@@ -77,7 +77,7 @@ static void an_unwritable_directory_is_reported_first(void **state)
     assert_says(r.err, "cannot write to the checkpoint directory 'mnt': Read-only file system\n");
     assert_says(r.err, "cannot create the checkpoint directory 'mnt/ck': Read-only file system\n");
     assert_says(r.err, "cannot write the log 'mnt/log': Read-only file system\n");
-    assert_says_not(r.err, "step 1/"); /* before the first step */
+    assert_says_not(r.err, "step 1/"); /* the run ended before the first step */
 }
 
 static void a_path_that_is_no_directory_is_reported_first(void **state)

@@ -28,12 +28,12 @@ typedef struct {
     pid_t          pid; /* pid of the command, the launcher and leader of its process group */
     uint32_t       workers;
     pid_t          worker[JOB_WORKERS_MAX];
-    int            log; /* the pipe */
+    int            log; /* read end of the log's pipe */
     char           line[1024];
     size_t         used;
     double         hit_at;
     double         timeout_s; /* silence after which a rank counts as lost */
-    bool           ended;     /* found by a wait */
+    bool           ended;     /* a wait has found that the job has ended */
     command_result result;
 } job;
 

@@ -1,7 +1,7 @@
 /* join_test.c -- tests runs that begin with fewer hosts than they have later.
  *
  * Goal:   hosts that come after the run has begun, for the first time or again, enter between two
- *         steps.  Whatever happens to them before or after that, the weights are those of the
+ *         steps.  Whatever happens to them before or after they enter, the weights are those of the
  *         undisturbed run.
  * Method: the command itself on emulated hosts, some of which it starts only when the first hosts
  *         have connected.  The log is a pipe, from which a line is read now and then.

@@ -1,8 +1,8 @@
 /* lock_test.c -- tests that only one run at a time uses a checkpoint directory.
  *
  * Goal:   a second run into a directory in use is refused before it does anything, with a message
- *         that names the user, and disturbs no run.  If several runs start together, one acquires
- *         the lock.  A lock left by a crash stops no later run.
+ *         that names the process that uses the directory, and disturbs no run.  If several runs
+ *         start together, one acquires the lock.  A lock left by a crash stops no later run.
  * Method: the command itself; the first run is blocked by its log's pipe (job.h).
  */
 #include "faults/job.h"

@@ -3,7 +3,7 @@
  *
  * Goal:   options that contradict a checkpoint, another model's checkpoint, truncated data and
  *         non-finite numbers end the run with a message that names them.  They change no file.
- *         `lockstep run` reports the first failure by cause.
+ *         `lockstep run` reports the failure that caused the others.
  * Method: the command itself.
  */
 #include "faults/job.h"
@@ -79,7 +79,7 @@ static void a_non_finite_step_updates_nothing(void **state)
         assert_says(r.err, "; `lockstep verify` with --step ");
         *strstr(r.err, "; `lockstep verify`") = '\0';
         const char *said = strstr(r.err, "step ");
-        for (const char *next; (next = strstr(said + 1, "step ")) != NULL;) /* the last */
+        for (const char *next; (next = strstr(said + 1, "step ")) != NULL;) /* finds the last one */
             said = next;
         assert_int_equal(sscanf(said, "step %lu: the ", &failed), 1);
         (void)run_shell(&r, *state, "tail -n 1 log; ls ck | tail -n 1");
@@ -87,7 +87,7 @@ static void a_non_finite_step_updates_nothing(void **state)
         assert_int_equal(saved + 1, failed); /* the last checkpoint is that of the step before the
                                               * failed one */
         (void)snprintf(line, sizeof line, "{\"step\": %lu, ", saved);
-        assert_int_equal(strncmp(r.out, line, strlen(line)), 0); /* and logged */
+        assert_int_equal(strncmp(r.out, line, strlen(line)), 0); /* the log ends with that step */
         forget(*state);
     }
 }
@@ -188,7 +188,8 @@ static void the_example_has_the_same_weights_for_every_n(void **state)
         print_message("skipped: %s is not built\n", program);
         skip();
     }
-    (void)snprintf(line, sizeof line, "WORLD_SIZE=2 %s", program); /* cannot join: no crash */
+    (void)snprintf(line, sizeof line, "WORLD_SIZE=2 %s", program); /* it cannot join, and must not
+                                                                    * crash */
     (void)run_shell(&r, *state, line);
     assert_int_equal(r.status, 1);
     assert_says(r.err, "WORLD_SIZE=2 is set, but not RANK");

@@ -48,7 +48,7 @@ static uint32_t find_children(const job *j, pid_t *child, uint32_t count)
 }
 
 /* Waits for `count` new children, and for a checkpoint after *step.  Returns false if the run ends
- * before. */
+ * before both have appeared. */
 static bool await_progress(job *j, uint32_t count, unsigned long *step)
 {
     pid_t before = j->worker[0];
@@ -74,8 +74,8 @@ static uint32_t count_words(const char *text, const char *word)
     return count;
 }
 
-/* Waits for progress, then kills the last of the command's `children` child processes or all of
- * them, in turn. */
+/* Waits for progress, then kills child processes of the command.  Alternately kills the last of the
+ * `children` child processes and all of them. */
 static void hit_again_and_again(const char *folder, uint32_t workers, const char *options,
                                 uint32_t children, const char *wanted)
 {

@@ -217,7 +217,7 @@ static void worker_and_launcher_may_be_stopped_while_entering(void **state)
     stop_as_it_enters(*state, true, true);
 }
 
-/* Loses one host while another is starting. */
+/* Loses one host while a second host is starting. */
 static void several_lost_hosts_return(void **state)
 {
     static job j;
@@ -235,7 +235,8 @@ static void several_lost_hosts_return(void **state)
 }
 
 /* Stops the launcher of one host and kills the other's.  The returning host waits for the stopped
- * launcher and cannot report it.  The command reports it, and all start again. */
+ * launcher and cannot report it.  The command reports the stopped launcher, and all processes start
+ * again. */
 static void a_stopped_launcher_without_other_hosts_is_killed(void **state)
 {
     static job j;

@@ -49,8 +49,8 @@ static void a_signal_to_all_processes_counts_once(void **state)
 }
 
 /* Sends signals like timeout(1): to the process, then to its group.  The launcher is stopped during
- * that time, so that both signals are pending at its next turn.  Two signals of one kind would be
- * merged. */
+ * that time, so that both signals are pending at its next wake-up.  Two signals of one kind would
+ * be merged. */
 static void two_simultaneous_signals_count_once(void **state)
 {
     static const char *const modes[] = { "processes", "threads" };
@@ -133,7 +133,7 @@ static void thread_workers_save_on_request(void **state)
     for (int number = SIGINT; number != 0; number = number == SIGINT ? SIGTERM : 0) {
         job_start(&j, *state, 3, RUN "--worker-mode threads");
         job_await_word(&j, "step 1/");
-        (void)memset(j.worker, 0, sizeof j.worker); /* they are one process */
+        (void)memset(j.worker, 0, sizeof j.worker); /* the workers are threads of one process */
         for (double since = seconds_now(); !read_log(&j, HIT_AT);)
             check_waiting(&j, since, "a step in the log");
         job_hit(&j, j.pid, number);
@@ -233,7 +233,7 @@ static void a_second_signal_ends_a_job_that_cannot_save(void **state)
             assert_int_equal(status, 128 + number);
             (void)snprintf(wanted, sizeof wanted, "a second SIG%s ended", sigabbrev_np(number));
             assert_int_equal(strncmp(job_verdict(&j), wanted, strlen(wanted)), 0);
-            run_command(&j.result, *state, "inspect ck"); /* that of step 10 */
+            run_command(&j.result, *state, "inspect ck"); /* the checkpoint of step 10 */
             assert_int_equal(j.result.status, 0);
             n++;
         }

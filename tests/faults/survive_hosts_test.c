@@ -116,8 +116,8 @@ static void lost_workers_are_replaced(void **state)
     }
 }
 
-/* Kills a worker on each host.  The other worker owns its slices until a replacement enters, which
- * was not in the group when the run began. */
+/* Kills a worker on each host.  Until a replacement enters, the other worker of the host owns the
+ * slices of the killed worker.  The replacement was not in the group when the run began. */
 static void lost_workers_of_each_host_are_replaced(void **state)
 {
     static job j;
@@ -138,7 +138,7 @@ static void lost_workers_of_each_host_are_replaced(void **state)
 
 /* Kills one worker of a host, and the other worker after a replacement has entered.  In the group
  * the replacement comes after all other ranks of its host, whatever its number.  Survivors must
- * find it at that position, with its host's part of the model. */
+ * find the replacement at that position, with its host's part of the model. */
 static void a_replacement_continues_for_its_host(void **state)
 {
     static job j;
@@ -237,7 +237,7 @@ static void the_log_and_the_lock_move_to_another_host(void **state)
         job_await_word(&j, "step 16/");
         rest(&seed);
         j.hit_at = seconds_now();
-        (void)kill(j.worker[0], SIGKILL); /* alone on host 0 */
+        (void)kill(j.worker[0], SIGKILL); /* rank 0 is the only worker of host 0 */
         moved += await_or_end(&j, "rank 1 took over");
         (void)job_wait(&j);
         assert_undisturbed(&j, wanted);

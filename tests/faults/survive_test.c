@@ -4,9 +4,9 @@
  * Goal:   any ranks, including rank 0, are killed, one after the other or several at once, in a
  *         step, between steps, while evaluating or saving.  The weights equal those of the
  *         undisturbed run, every step is in the log once, and one line names the lost rank and the
- *         ranks that took over its work.  A rank that is asked to leave does so, and no work is
+ *         ranks that took over its work.  A rank that is asked to leave does leave, and no work is
  *         repeated.  Impossible options are refused.  Failures other than a death end the run.  If
- *         all workers die, --restart helps.
+ *         all workers die, --restart restarts the run.
  * Method: the command itself, hit at seeded moments. parallel/recover/ledger_test.c covers an
  *         update that is hit in the middle of a slice.
  */
@@ -54,8 +54,8 @@ static void any_worker_may_be_killed(void **state)
         }
 }
 
-/* Kills two workers at once, and later a third, so that one is left.  If the third died before it
- * could report the loss of the others, no report is expected. */
+/* Kills two workers at once, and later a third worker, so that one worker is left.  If the third
+ * worker died before it could report the loss of the first two, no report is expected. */
 static void three_of_four_workers_may_be_killed(void **state)
 {
     static job j;
@@ -109,7 +109,8 @@ static void the_log_and_checkpoints_are_complete(void **state)
     assert_int_equal(want.status, 0);
     read_weights(&want, wanted);
     read_bits(*state, "log", &want);
-    for (uint32_t round = 0, tries = 0; round < rounds(); tries++) { /* until each was hit */
+    for (uint32_t round = 0, tries = 0; round < rounds(); tries++) { /* until every round has hit
+                                                                      * its rank */
         assert_true(tries < 20 * rounds());
         (void)run_shell(&got, *state, "rm -rf ck log");
         job_start(&j, *state, 4,
@@ -353,8 +354,8 @@ static void lost_workers_are_replaced(void **state)
     }
 }
 
-/* Kills workers until fewer than the required number are left.  The run saves and ends, with one or
- * several. */
+/* Kills workers until fewer than the required number are left.  The run saves and ends, whether one
+ * worker is left or several. */
 static void too_few_workers_save_and_end(void **state)
 {
     static const char *const lines[] = {

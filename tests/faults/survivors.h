@@ -8,7 +8,7 @@
 
 enum { LONGER = 300 }; /* number of steps of runs in which workers are replaced */
 
-/* Options of a run that takes long to open. */
+/* Options of a run that takes a long time to start. */
 #define SLOW "--hidden 2000,2000 --flight-recorder fl --timeout 300 "
 
 /* Options of a run that evaluates and checkpoints between many of its short steps. */
@@ -163,7 +163,8 @@ static inline void job_start_early(job *j, const char *folder, uint32_t workers,
     fail_msg("the last rank could not be stopped before its first step");
 }
 
-/* Kills a worker, and waits until its launcher has reported that to the others on the host. */
+/* Kills a worker, and waits until its launcher has reported the death to the host's other
+ * workers. */
 static inline void kill_and_await_told(job *j, pid_t pid)
 {
     job_hit(j, pid, SIGKILL);
@@ -268,8 +269,8 @@ static inline void await_gone(job *j, pid_t launcher)
     }
 }
 
-/* Kills a launcher.  No worker waits for a launcher, so the log is not read until it is dead:
- * otherwise the run could end first. */
+/* Kills a launcher.  No worker waits for a launcher, so the log is not read until the launcher is
+ * dead: otherwise the run could end first. */
 static inline void hit_launcher(job *j, uint32_t rank)
 {
     pid_t launcher = launcher_of(j, rank);

@@ -203,8 +203,8 @@ static void all_processes_end_with_the_parent_launcher(void **state)
     nobody_is_left(&j);
 }
 
-/* Requests a stop like a shell's kill, like timeout(1) and a terminal, and from one host's launcher
- * only. */
+/* Requests a stop in three ways: from the command only, like a shell's kill; from the whole process
+ * group, like timeout(1) and a terminal; and from the launcher of one host. */
 static void a_request_to_stop_counts_once(void **state)
 {
     static job j;

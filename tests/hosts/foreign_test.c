@@ -139,11 +139,11 @@ static void contradicting_settings_are_refused(void **state)
     two_hosts(&r, *state,
               "LOCKSTEP_JOB_KEY_FILE=key LOCAL_RANK=$((r/2)) TORCHELASTIC_RUN_ID=host"
               "$((r%2))-$$",
-              MLP "--steps 20");   /* round robin */
+              MLP "--steps 20");   /* ranks are placed round robin */
     assert_int_equal(r.status, 2); /* the agents refuse them */
     assert_says(r.err, "the ranks of a host must be consecutive");
     run_ranks(&r, *state, 2, TORCH "LOCKSTEP_TIMEOUT_MS=15000",
-              MLP "--steps 20"); /* one is absent */
+              MLP "--steps 20"); /* one worker is absent */
     assert_int_equal(r.status, 1);
     assert_says(r.err, "rank 2, with local rank 2, has not joined within 15 s");
     no_agent_is_left();

@@ -15,7 +15,7 @@ static void ranks_are_numbered_across_nodes(void **state)
     static nodes j;
     nodes_begin(&j, *state);
     (void)node_start(&j, "exec $L run --nnodes 3 --node-rank 2 $R -n 1 " TELL);
-    (void)node_start(&j, "exec $L run --nnodes 3 $R -n 2 " TELL); /* takes the rest: node 1 */
+    (void)node_start(&j, "exec $L run --nnodes 3 $R -n 2 " TELL); /* gets the remaining number, 1 */
     (void)node_start(&j, "exec $L run --nnodes 3 --node-rank 0 $R -n 2 " TELL);
     nodes_end(&j, 0, "");
     assert_string_equal(j.ended[0].out, "[4] 4/5 0/1 2 2 127.0.0.1\n");
@@ -162,7 +162,8 @@ static void lose_one(const char *folder, uint32_t lost, int how, const char *wor
     if (how == SIGKILL) {
         node_ends(&j, lost, 128 + SIGKILL, "");
     } else {
-        const command_result *r = node_wait(&j, lost); /* received when it is continued */
+        const command_result *r = node_wait(&j, lost); /* the stopped launcher learns of the end
+                                                        * when it is continued */
         assert_int_equal(r->status, 1);
         assert_says(r->err, "is lost: its launcher ");
     }

@@ -273,7 +273,7 @@ static void coordinators_may_be_killed(void **state)
             assert_int_equal(kill(worker(&h, 3), SIGKILL), 0);
         (void)snprintf(line, sizeof line, "c=$(pgrep -P %d -x lockstep-coord) && kill -9 $c && "
                        "while kill -0 $c 2>/dev/null; do :; done", (int)h.j.pid[k % 2]);
-        do /* there will be another */
+        do /* repeats until there is a coordinator */
             (void)run_shell(&r, *state, line);
         while (r.status != 0);
     }

@@ -199,7 +199,7 @@ typedef struct {
     int            op;
     lk_dtype       dtype;
     lk_reduce_op   reduction;
-    size_t         count; /* of a part */
+    size_t         count; /* number of elements of a part */
     bool           in_place, started;
     uint32_t       root;
     unsigned char *send, *recv;
@@ -325,7 +325,8 @@ static bool bursts(lk_comm *comm)
               == LK_OK);
     }
     for (uint32_t k = 0; k < BURST; k++) {
-        uint32_t which = (k * (2 * rank + 5) + rank) % BURST; /* some twice, some never */
+        uint32_t which = (k * (2 * rank + 5) + rank) % BURST; /* waits for some requests twice, for
+                                                               * some never */
         CHECK(lk_request_wait(requests[which]) == LK_OK);
     }
     for (int k = 0; k < BURST; k++) {

@@ -247,5 +247,6 @@ _Noreturn void lki_coordinate(lki_job *job, int channel)
         shared->weight = lki_judge(job, &shared->result);
     shared->error = st == LK_OK ? (lk_error){.status = LK_OK} : *lk_error_last();
     atomic_store(&shared->done, true);
-    _exit(st == LK_OK ? shared->result.exit_code : 1); /* read like a worker's status by host_watchdog.c */
+    /* host_watchdog.c reads this status like a worker's. */
+    _exit(st == LK_OK ? shared->result.exit_code : 1);
 }
