@@ -38,7 +38,7 @@ typedef enum {
     LK_FLIGHT_MISSING, /* there is no readable file */
     LK_FLIGHT_RUNNING, /* the process exists */
     LK_FLIGHT_STOPPED, /* the process exists, but is stopped (SIGSTOP, a debugger) */
-    LK_FLIGHT_LEFT,    /* the rank left in order */
+    LK_FLIGHT_LEFT,    /* the rank has left its group without a failure */
     LK_FLIGHT_FAILED,  /* the rank reported a failure, or received one */
     LK_FLIGHT_DEAD,    /* the process ended without reporting anything */
     LK_FLIGHT_UNKNOWN, /* unknown: on another host, or recorded before this host was rebooted */

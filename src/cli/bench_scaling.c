@@ -1,6 +1,6 @@
 /* bench_scaling.c -- `lockstep bench scaling`: the speedup of steps with more workers.
  *
- * Runs the same global batch on 1, 2, ...  N workers, so the result and the work are equal.  Each
+ * Runs the same global batch on 1, 2, ... N workers, so the result and the work are equal.  Each
  * run is a `bench step`.  Every round runs each number of workers once, alternately in ascending
  * and descending order.  Efficiency is the ratio of two speeds divided by the ratio of the numbers
  * of workers.  Both speeds are measured in the same round, so that disturbances of the machine

@@ -21,14 +21,15 @@ typedef struct {
     lk_step_report report;
     uint32_t       warm_up;
     bool           json, predict;
-    double         predicted_ms; /* for workers, from the launcher; 0: no prediction */
+    double         predicted_ms; /* prediction that the launcher passes to the workers; 0: none */
 } step_options;
 
 enum { STEPS = 20, WARM_UP = 3 };
 
 /* ---- Options ----------------------------------------------------------------------------- */
 
-/* Groups of train's options that have no meaning here: lengths, ends and files. */
+/* Groups of train's options without a meaning for `bench step`: lengths and ends of runs, and
+ * files. */
 static const char *const left_out[] = { "evaluation and stopping", "checkpoints", NULL };
 
 /* clang-format off */

@@ -62,7 +62,8 @@ static bool read_text(const char *path, char *text, size_t bytes)
     return true;
 }
 
-/* Returns the bytes of a line "KEY: 123 kB" in /proc/meminfo; 0 if there is no such line. */
+/* Returns the number of bytes in a line "KEY: 123 kB" of /proc/meminfo; 0 if there is no such
+ * line. */
 static uint64_t memory_line(const char *key)
 {
     char               text[4096];
@@ -119,7 +120,7 @@ static double cgroup_cores(void)
     return quota / period;
 }
 
-/* Returns the bytes that the cgroup still grants; UINT64_MAX if it has no limit. */
+/* Returns the number of bytes that the cgroup still grants; UINT64_MAX if it has no limit. */
 static uint64_t cgroup_memory(void)
 {
     static const char *const places[2][3] = {

@@ -231,7 +231,7 @@ static json_t *report_of(const lk_checkpoint *checkpoint, const inspect_options 
     for (size_t i = 0; (tensor = lk_checkpoint_tensor(from, i)) != NULL; i++)
         add_tensor(&t, tensor, lk_checkpoint_tensor_file(from, i));
     put_totals(report, &t);
-    char hash[65]; /* of the stored model; compared with the manifest's */
+    char hash[65]; /* hash of the stored model, for comparison with the manifest's */
     if (whole != NULL && lk_checkpoint_weights_hash(whole, hash))
         json_object_set_new(report, "model_hash", json_string(hash));
     lk_checkpoint_free(whole);

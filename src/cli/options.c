@@ -16,8 +16,8 @@
 
 enum { GO_ON = -1 };
 
-/* An option's value (NULL: not given) and its source.  `key` and `line` are those of the config
- * file; a NULL `key` means the command line. */
+/* An option's value (NULL: not given) and its source. `key` and `line` say where the value is in
+ * the config file; a NULL `key` means the command line. */
 typedef struct {
     const char *text, *key;
     unsigned    line;
@@ -375,7 +375,7 @@ static bool check_required(state *s)
     for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++) {
         if (!o->required || origin_of(s, o)->text != NULL)
             continue;
-        if (o->letter != 0) /* as in the usage line */
+        if (o->letter != 0) /* names the option as the usage line does */
             return lki_refuse(&s->error, "-%c %s is missing: %s", o->letter, o->value, o->help);
         return lki_refuse(&s->error, "%s%s is missing: %s", is_named(o) ? "--" : "", o->name,
                           o->help);

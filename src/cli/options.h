@@ -103,10 +103,11 @@ extern const lki_range lki_range_positive, lki_range_not_negative, lki_range_fra
 
 enum { LKI_NEED_MAX = 5 };
 
-/* A condition for an option to have an effect: another option is given or, if there are `values`,
- * has one of them.  An option without effect is an error. */
+/* A condition under which an option has an effect: another option is given or, if `values` has
+ * entries, has one of these values.  An option without effect is an error. */
 typedef struct {
-    const char *name;                     /* of an option or positional argument in the table */
+    const char *name;                     /* name of an option or positional argument in the
+                                           * table */
     const char *values[LKI_NEED_MAX + 1]; /* ends with NULL */
 } lki_need;
 
@@ -114,7 +115,7 @@ typedef struct {
     const char       *name;
     lki_option_type   type;
     const char       *value;  /* placeholder for the value in help: "N", "FILE" */
-    size_t            offset; /* of the field in the command's struct */
+    size_t            offset; /* offset of the field in the command's struct */
     const char       *preset; /* the default, as help shows it; NULL: none */
     const char       *help;
     const char       *group;  /* heading of this row and the rows below it; NULL: the heading of the
@@ -169,7 +170,7 @@ typedef struct {
 typedef struct {
     const char       *name;
     const char       *summary;  /* a few words, lower case */
-    const char       *usage;    /* after "lockstep NAME" */
+    const char       *usage;    /* the arguments, as help prints them after "lockstep NAME" */
     const char       *about;    /* one or two paragraphs, lines under 90 columns */
     const char       *examples; /* complete command lines, one per line */
     const lki_option *options;

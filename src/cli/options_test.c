@@ -287,7 +287,7 @@ static void help_and_man_name_every_option(void **state)
         for (const lki_option *o = table; o->type != LKI_OPTION_END; o++) {
             char name[64];
             (void)snprintf(name, sizeof name, "%s", o->name);
-            if (man) { /* a hyphen in roff */
+            if (man) { /* roff escapes hyphens */
                 char *hyphen = strchr(name, '-');
                 if (hyphen != NULL)
                     *hyphen = '\0';

@@ -14,7 +14,7 @@ enum { LKI_UNSAID = -1 };                       /* default of --on-failure */
 /* All options of a command line. */
 struct train_options {
     lk_train_config config;
-    lki_config_file file; /* of --config */
+    lki_config_file file; /* the config file of --config */
     const char     *kernels;
     char            module[LK_MODULE_PATH]; /* path of the onednn module */
     const char     *flight;
@@ -23,7 +23,7 @@ struct train_options {
     int             on_failure; /* LKI_UNSAID until --workers MIN:MAX has been evaluated */
     lk_chaos        chaos;
     lki_nodes       nodes;
-    lk_train_result result; /* of rank 0 */
+    lk_train_result result; /* the result on rank 0 */
 
     const lki_command *command;                  /* the command named in errors */
     void (*print)(const train_options *options); /* called on rank 0 when the run is complete */

@@ -97,7 +97,7 @@ static bool launch(char **argv, lk_launch_options how, bool patient, lk_launch_r
     worker[0] = own_file(self);
     memcpy(worker + 1, argv, count * sizeof *argv);
 
-    const sigset_t set = requests(); /* also blocked in workers, see lki_join_workers() */
+    const sigset_t set = requests(); /* workers block these signals, too: see lki_join_workers() */
     (void)pthread_sigmask(SIG_BLOCK, &set, NULL);
     how.argv     = worker;
     bool started = lk_launch(&how, result) == LK_OK;

@@ -546,7 +546,7 @@ static void missing_files_are_reported(void **state)
     lki_flight_file *files = begin_files(3);
     for (uint32_t rank = 0; rank < 3; rank++)
         enter(&files[rank], 0, 1, rank == 0 ? -1 : 2);
-    files[1].header.world = 5; /* from a previous job */
+    files[1].header.world = 5; /* the file is from a previous job */
     files[1].header.opened -= 1000000000;
     (void)snprintf(files[2].problem, sizeof files[2].problem, "it is damaged");
     files[2].readable = false;

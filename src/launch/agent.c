@@ -50,7 +50,7 @@ typedef struct {
     uint64_t  magic;
     lk_status status;
     bool      secure;
-    int32_t   pid; /* of the agent */
+    int32_t   pid; /* pid of the agent */
     char      message[LKI_MESSAGE_BYTES];
 } gift;
 

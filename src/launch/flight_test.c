@@ -34,7 +34,8 @@ static void foreign_workers_keep_records(void **state)
 
     (void)state;
     assert_non_null(mkdtemp(folder));
-    (void)snprintf(path, sizeof path, "%s/rank-7.flight", folder); /* of an earlier, larger job */
+    (void)snprintf(path, sizeof path, "%s/rank-7.flight", folder); /* a file of an earlier, larger
+                                                                    * job */
     FILE *old = fopen(path, "w");
     assert_non_null(old);
     (void)fclose(old);

@@ -350,7 +350,7 @@ static void start_again(lki_family *f, lki_emulated *h)
     start_late(f, i);
 }
 
-/* Returns true if some hosts are to be started only after the others have connected. */
+/* Returns true if some hosts are to be started only after the other hosts have connected. */
 static bool is_incomplete(const lki_family *f)
 {
     return f->begun < f->count && f->hosts[0].pid > 0;
@@ -386,7 +386,7 @@ static void host_ended(lki_family *f, lki_emulated *h)
         h->left = true;
     }
     if (borne && !h->stopped)
-        note_lost(f, h); /* the others may continue */
+        note_lost(f, h); /* the other hosts may continue */
     if (again)
         start_again(f, h);
     if (h == &f->hosts[0])
@@ -400,7 +400,8 @@ static void host_ended(lki_family *f, lki_emulated *h)
 
 /* ---- The loop ------------------------------------------------------------------------------ */
 
-/* Returns the milliseconds until the next kill or the next check for stopped launchers. */
+/* Returns the number of milliseconds until the next kill or the next check for stopped
+ * launchers. */
 static int time_left(const lki_family *f)
 {
     double now = lki_seconds(), left = f->looked_at + LKI_FAMILY_LOOK_S - now;

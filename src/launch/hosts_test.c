@@ -28,8 +28,8 @@ enum { HOSTS = 3, WORKERS = 6 };
 typedef enum { NEVER, OPENING, LISTENING } moment;
 
 static int32_t doomed; /* node whose launcher is to be killed or stopped */
-static moment  last;   /* moment at which it is killed or stopped */
-static int     of;     /* the signal */
+static moment  last;   /* moment at which the launcher is killed or stopped */
+static int     of;     /* signal that kills or stops the launcher */
 static int32_t node;   /* number of this process's node */
 
 static void may_be_the_last(moment now)

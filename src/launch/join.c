@@ -183,7 +183,7 @@ typedef struct {
     uint32_t        rank, size;
     int             control, socket;
     bool            secure;
-    unsigned char   key[LK_JOB_KEY_BYTES]; /* of the job, if `secure` */
+    unsigned char   key[LK_JOB_KEY_BYTES]; /* key of the job, if `secure` */
     lk_comm_options options;
     char            cache[400];
 } inheritance;
@@ -281,7 +281,7 @@ static lk_status find_ours(inheritance *from, const lk_join_options *options)
 }
 
 /* Determines the folder of flight records.  Under another launcher, the first worker of the host
- * creates the folder before the others open their records. */
+ * creates the folder before the host's other workers open their records. */
 static lk_status find_flight(inheritance *from, const lki_foreign *job, const char *wanted)
 {
     lki_roster here = {job->size, job->rank - job->local_rank, job->local_size};

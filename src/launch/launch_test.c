@@ -166,7 +166,7 @@ static void prefixes_whole_lines(void **state)
     assert_true(has_line(o->out, "[1] one"));
     assert_true(has_line(o->out, "[1] two"));
     assert_true(has_line(o->out, "[1] "));
-    assert_true(has_line(o->out, "[1] last")); /* it had no newline */
+    assert_true(has_line(o->out, "[1] last")); /* the worker wrote no newline */
     assert_string_equal(o->err, "[1] aside\n");
 
     size_t x = 0, lines = 0; /* rank 0's long line arrived complete, in three pieces */

@@ -159,7 +159,7 @@ static int work_told_first(void)
     }
     if (lk_comm_open_threads(pair, 2, NULL) != LK_OK)
         return 91;
-    lk_comm_free(pair[1]); /* produces LK_EPEER here and now */
+    lk_comm_free(pair[1]); /* makes the barrier below return LK_EPEER */
     bool told = lk_barrier(pair[0]) == LK_EPEER;
     lk_comm_abort(comm);
     _exit(told ? 1 : 92);
@@ -357,7 +357,8 @@ static int work_cores(void)
     for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++)
         if (CPU_ISSET(cpu, &set))
             printf("runs on %u\n", cpu);
-    good = lk_barrier(comm) == LK_OK && good; /* no rank exits before the others have checked */
+    good = lk_barrier(comm) == LK_OK && good; /* no rank exits before the other ranks have
+                                               * checked */
     lk_comm_free(comm);
     return !good;
 }

@@ -1,7 +1,7 @@
 /* threads.c -- threads mode, in which the ranks of a group are threads of one process.
  *
- * Used for embedding, for tests and with the thread sanitizer.  A rank that fails informs the
- * others at once (lk_comm_abort), so no rank waits for it.  The LK_EPEER that the others then
+ * Used for embedding, for tests and with the thread sanitizer.  A rank that fails informs the other
+ * ranks at once (lk_comm_abort), so no rank waits for it.  The LK_EPEER that the other ranks then
  * return is a consequence.  LK_EPEER is never reported as the cause, even if it is returned first.
  */
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* threads_test.c -- tests that lk_launch_threads() runs every rank, and returns the failure that
- * caused the others. */
+ * caused the other failures. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -82,7 +82,7 @@ static void a_status_without_a_message_gets_one(void **state)
     assert_non_null(strstr(lk_error_last()->message, "rank 1 returned ENONFINITE"));
 }
 
-/* Returns early without an error in one rank, which is a mistake while the others continue. */
+/* Returns early without an error in one rank, which is a mistake while the other ranks continue. */
 static lk_status one_returns(lk_comm *comm, void *context)
 {
     (void)context;

@@ -126,7 +126,7 @@ static void an_impossible_strategy_has_its_reason(void **state)
     run_command(&r, *state, MLP "--workers 2 --hosts 2 --sdc-check 0.1");
     assert_says(r.out, "\nzero3 cannot: --sdc-check needs");
     run_command(&r, *state, MLP "--workers 2 --sdc-check 0.1 --offload parameters:/nvme");
-    assert_int_equal(r.status, 2); /* none is possible */
+    assert_int_equal(r.status, 2); /* no strategy is possible */
     assert_says(r.err, "--sdc-check needs");
 }
 

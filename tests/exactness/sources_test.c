@@ -339,7 +339,7 @@ static void write_weights(const char *folder, const char *name, size_t which, co
 }
 
 /* Checks weights in every precision.  Weights of 4 give the bits of no weights, weights of 0 give
- * those of ignored labels, and mixed weights give the same bits on any workers. */
+ * the bits of ignored labels, and mixed weights give the same bits on any workers. */
 static void weights_and_labels_count_alike_on_any_workers(void **state)
 {
     static const char *const ways[] = {

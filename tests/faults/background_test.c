@@ -179,7 +179,7 @@ static void later_steps_do_not_change_a_pending_checkpoint(void **state)
     uint64_t        stored = 0;
     (void)state;
     waits.checkpoint.async = false;
-    waits.model = goes_on.model = "resnet"; /* it has running state */
+    waits.model = goes_on.model = "resnet"; /* resnet has running state */
     waits.model_options.depth = goes_on.model_options.depth = 20;
     assert_int_equal(train(waits), LK_OK);
     now.hold = 5;

@@ -47,7 +47,7 @@ static void a_second_run_is_refused_and_names_the_first(void **state)
         assert_int_equal(j.result.status, 0);
         read_weights(&j.result, digits);
         assert_string_equal(digits, wanted);
-        goes_on(*state, MLP, 2, STEPS, wanted); /* and "ck" has only steps */
+        goes_on(*state, MLP, 2, STEPS, wanted); /* "ck" then has only steps */
         forget(*state);
     }
 }
@@ -91,7 +91,7 @@ static void a_lock_left_by_a_crash_is_free(void **state)
     }
 }
 
-/* Starts several runs at once.  One must do all the work, and the others none. */
+/* Starts several runs at once.  One run must do all the work, and the other runs none. */
 static void only_one_simultaneous_run_gets_the_lock(void **state)
 {
     enum { ROUNDS = 8, RUNS = 3 };

@@ -56,7 +56,7 @@ static void contradicting_options_are_named(void **state)
                 "--lr 0.05 " ON_CK);
     assert_int_equal(r.status, 2);
     assert_says(r.err, "the model is \"gpt\", but the checkpoint was made with \"mlp\"");
-    run_command(&r, *state, "inspect ck"); /* no run has changed it */
+    run_command(&r, *state, "inspect ck"); /* no run has changed the checkpoint */
     assert_int_equal(r.status, 0);
     forget(*state);
 }

@@ -166,9 +166,9 @@ static void a_host_with_other_data_is_refused(void **state)
     assert_says(j.result.err, "note: the run has lost 2 ranks and went on with 2; that took ");
 }
 
-/* Stops a worker or a launcher just when it is to enter.  Expects that the others wait no longer
- * than the timeout, and name the stopped process, which may have entered just before.  Returns
- * false if the moment was missed. */
+/* Stops a worker or a launcher just when it is to enter.  Expects that the other processes wait no
+ * longer than the timeout, and name the stopped process, which may have entered just before.
+ * Returns false if the moment was missed. */
 static bool one_is_stopped(const char *folder, const char *wanted, bool a_worker, bool a_launcher)
 {
     static job j;

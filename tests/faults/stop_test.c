@@ -150,8 +150,8 @@ static void let_pass(double seconds)
         nap();
 }
 
-/* Waits until rank 0 seems to be blocked by the full pipe, so that the others wait for it.  This is
- * assumed when no byte has arrived for a while. */
+/* Waits until rank 0 seems to be blocked by the full pipe, so that the other ranks wait for rank 0.
+ * Rank 0 is taken to be blocked when no byte has arrived for a while. */
 static void await_full_pipe(job *j)
 {
     int last = -1, bytes = 0;

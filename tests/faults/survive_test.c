@@ -261,7 +261,7 @@ static void the_weights_are_printed_without_rank_0(void **state)
     assert_string_equal(said, line);
 }
 
-/* Stops two ranks.  Expects that both are killed, whichever of the two the others wait for. */
+/* Stops two ranks.  Expects that both are killed, whichever of the two the other ranks wait for. */
 static void all_stopped_workers_are_killed(void **state)
 {
     static job j;

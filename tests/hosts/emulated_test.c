@@ -51,7 +51,7 @@ static void ranks_and_output_lines_follow_the_hosts(void **state)
                             "100'");
     assert_int_equal(r.status, 6);
     assert_says(r.err, "lockstep run: rank 1 (host host1, pid ");
-    assert_null(strchr(strchr(r.err, '\n') + 1, '\n')); /* only once */
+    assert_null(strchr(strchr(r.err, '\n') + 1, '\n')); /* the message is printed only once */
     run_command(&r, *state, "run -n 2 --hosts 2 no-such-program");
     assert_int_equal(r.status, 127);
     assert_says(r.err, "cannot run no-such-program");

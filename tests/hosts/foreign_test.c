@@ -140,7 +140,7 @@ static void contradicting_settings_are_refused(void **state)
               "LOCKSTEP_JOB_KEY_FILE=key LOCAL_RANK=$((r/2)) TORCHELASTIC_RUN_ID=host"
               "$((r%2))-$$",
               MLP "--steps 20");   /* ranks are placed round robin */
-    assert_int_equal(r.status, 2); /* the agents refuse them */
+    assert_int_equal(r.status, 2); /* the agents refuse the workers */
     assert_says(r.err, "the ranks of a host must be consecutive");
     run_ranks(&r, *state, 2, TORCH "LOCKSTEP_TIMEOUT_MS=15000",
               MLP "--steps 20"); /* one worker is absent */
@@ -149,7 +149,8 @@ static void contradicting_settings_are_refused(void **state)
     no_agent_is_left();
 }
 
-/* Kills rank 2 in the middle of a run.  All others must name it, on its host and on the other. */
+/* Kills rank 2 in the middle of a run.  All other ranks must name rank 2, on its host and on the
+ * other host. */
 static void a_death_is_named(void **state)
 {
     static command_result r;

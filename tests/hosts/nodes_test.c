@@ -118,7 +118,7 @@ static void a_second_request_ends_all(void **state)
 }
 
 /* Starts node 0 of three, and two nodes that both claim to be node 2.  Returns the node that
- * connected first, once the other has been refused. */
+ * connected first, once the other node has been refused. */
 static uint32_t start_twice(nodes *j, const char *folder)
 {
     nodes_begin(j, folder);

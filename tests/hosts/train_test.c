@@ -73,7 +73,7 @@ static void too_many_workers_are_refused_on_all_nodes(void **state)
 
 typedef struct {
     nodes j;
-    int   log; /* the pipe */
+    int   log; /* read end of the log's pipe */
 } held;
 
 static void make_pipe(held *h, const char *folder)
@@ -370,8 +370,8 @@ static void too_few_hosts_do_not_begin(void **state)
     nodes_end(&j, 1, "--workers 9 are more than the 6 virtual workers of this run");
 }
 
-/* Restarts from node 0's checkpoints.  Node 1 does not see them, and must not report that there are
- * none. */
+/* Restarts from node 0's checkpoints.  Node 1 cannot see these checkpoints, and must not report
+ * that there are none. */
 static void node_0_decides_where_the_run_resumes(void **state)
 {
     static held              h;

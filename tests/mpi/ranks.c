@@ -127,7 +127,7 @@ static void wait_for_marks(const lk_comm *comm)
     }
 }
 
-/* Delays rank 1 until the others have timed out and want to leave. */
+/* Delays rank 1 until the other ranks have timed out and want to leave. */
 static bool is_late(lk_comm *comm)
 {
     CHECK(lk_barrier(comm) == LK_OK);

@@ -21,14 +21,14 @@ typedef struct {
     lki_stream streams[2]; /* standard output and error, if the lines get prefixes */
     uint32_t   order;      /* position in the order in which workers ended, from 1; 0: running */
     int        status;     /* exit status if `signal` is 0 */
-    int        signal;     /* the signal that ended it */
+    int        signal;     /* the signal that ended the worker; 0: none */
     bool       by_us;      /* the launcher has sent the worker a signal to end it */
     bool       told;       /* the group had already failed when the worker exited */
     bool       was_stopped; /* the worker was stopped (SIGSTOP) while peers timed out */
     bool       asked;      /* the worker has forwarded a request to stop */
-    bool       enters;     /* a replacement of a lost worker */
-    bool       waits;      /* ready to enter the group */
-    bool       entered;    /* it has entered the group */
+    bool       enters;     /* the worker is a replacement of a lost worker */
+    bool       waits;      /* the worker is ready to enter the group */
+    bool       entered;    /* the worker has entered the group */
     uint64_t   since;      /* step of the group at which the worker entered */
     bool       given_up;   /* no further replacement is started */
 } lki_worker;
@@ -85,7 +85,7 @@ typedef struct {
     char                    *flight; /* absolute path of options->flight */
     lki_faults               *faults; /* NULL: no chaos */
     const lki_executor      *executor;
-    void                    *executor_state; /* of an executor other than the direct one */
+    void                    *executor_state; /* state of an executor other than the direct one */
     lki_worker              *workers;
     lki_sink                 sinks[2];
     struct pollfd           *polled;    /* entries for poll(); forward.h defines their order */
@@ -153,8 +153,8 @@ LK_NODISCARD lk_status lki_watch_others(lki_job *job);
 /* Runs a host that leaves the job until the other hosts have been informed. */
 LK_NODISCARD lk_status lki_watch_farewell(lki_job *job);
 
-/* Ends the job after a failure.  Sends a signal at once to workers that cannot detect the failure,
- * and to all others after the grace period. */
+/* Ends the job after a failure.  Sends SIGTERM at once to workers that cannot detect the failure,
+ * and to all other workers after half of the grace period. */
 void lki_job_fail(lki_job *job);
 
 /* Asks the job to save and leave, or with `force` to end. `deaf` is true if the workers that have

@@ -5,9 +5,9 @@
 #include "launch/job/job.h"
 #include "launch/job/spawn.h"
 
-/* The messages that a launcher sends to the others while the job runs.  Each corresponds to a
- * function such as lki_rendezvous_introduce(); the fields below are the arguments of these
- * functions. */
+/* The messages that a launcher sends to the other launchers while the job runs.  Each message
+ * corresponds to a function such as lki_rendezvous_introduce().  The fields below are the arguments
+ * of these functions. */
 typedef enum {
     LKI_SAY_INTRODUCE,
     LKI_SAY_ENDED,

@@ -39,11 +39,12 @@ void lki_stream_deinit(lki_stream *stream); /* accepts a zeroed stream */
 /* Returns true if the sink has room for the output of one lki_stream_read(). */
 bool lki_sink_has_room(const lki_sink *sink);
 
-/* Discards all output that is pending or that follows.  Called when the reader is gone. */
+/* Discards all output that is pending or that follows.  Called when the reader has closed its
+ * end. */
 void lki_sink_close(lki_sink *sink);
 
 /* Writes some of the pending output.  Called when the descriptor is writable.  Closes the sink if
- * the reader is gone. */
+ * the reader has closed its end. */
 void lki_sink_write(lki_sink *sink);
 
 /* Writes until the sink has room, or with `all` until nothing is pending.  Closes the sink when

@@ -105,7 +105,7 @@ static lk_comm *go_on(lk_comm *comm, uint32_t timeout_ms)
     lk_comm        *next;
 
     MUST(lk_comm_rebuild(&next, comm, &options) == LK_OK);
-    lk_comm_set_timeout(next, 0); /* the first group's timeout */
+    lk_comm_set_timeout(next, 0); /* 0 selects the first group's timeout */
     MUST(next->timeout_ms == comm->opened_timeout_ms);
     lk_comm_set_timeout(next, 20000);
     lk_comm_free(comm);
@@ -196,8 +196,7 @@ static int work_die(const char *place, uint32_t victims)
     else
         fail_at(comm, place, victim);
     comm = go_on(comm, 20000);
-    if (comm->board->size == comm->board->seated) /* not with several hosts, where the result may
-                                                   * differ */
+    if (comm->board->size == comm->board->seated) /* with several hosts the result may differ */
         MUST((comm->board->job.epoch == 2) == (strcmp(place, "answered") == 0));
     check_group(comm, all & ~victims);
     lk_comm_free(comm);

@@ -128,7 +128,8 @@ static void end_by_time(lki_job *job)
         signal_everyone(job, SIGTERM);
     }
     if (job->kill_at > 0 && now >= job->kill_at) {
-        job->kill_at = now + grace_seconds(job); /* a process inside the kernel needs some time */
+        job->kill_at = now + grace_seconds(job); /* a process inside the kernel takes some time to
+                                                  * end */
         signal_everyone(job, SIGKILL);
     }
 }
@@ -174,9 +175,9 @@ static bool look_how_it_ended(const lki_job *job, lki_worker *worker)
     return true;
 }
 
-/* Records a worker's end in the control memory, and returns true if it fails the job.  If the peers
- * have found the worker dead before the launcher did, the group has already failed.  In this case
- * the worker's own death is the cause, so worker->told remains false. */
+/* Records a worker's end in the control memory, and returns true if that end fails the job.  If the
+ * peers have found the worker dead before the launcher did, the group has already failed.  In this
+ * case the worker's own death is the cause, so worker->told remains false. */
 static bool tell_the_others(lki_job *job, uint32_t i)
 {
     lki_worker *worker = &job->workers[i];
@@ -279,9 +280,9 @@ static lk_status worker_ended(lki_job *job, uint32_t i)
 }
 
 /* Returns true if a signal from process `from` may be a second request to stop.  A worker forwards
- * the signals that it receives.  If Lockstep's launcher has started the workers, it has received
- * the same signal itself.  Under another launcher only workers receive signals, so a second signal
- * from the same worker is a new request. */
+ * the signals that it receives.  If Lockstep's launcher has started the workers, the launcher has
+ * received the same signal itself.  Under another launcher only workers receive signals, so a
+ * second signal from the same worker is a new request. */
 static bool may_be_second(lki_job *job, pid_t from)
 {
     for (uint32_t i = 0; i < job->count; i++)
@@ -345,7 +346,7 @@ static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)
     bool force         = !first && !echo && !led && second;
 
     if (from_terminal && (led || (number == SIGINT && job->signals.interrupt_ignored)))
-        return; /* the parent of the emulated hosts has received it, too */
+        return; /* the parent of the emulated hosts has received the signal, too */
     if (!first && !force)
         return;
     if (first)
@@ -354,7 +355,7 @@ static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)
         leave(job);
         return;
     }
-    if (force && job->leaving) { /* the others lose this host */
+    if (force && job->leaving) { /* the other hosts treat this host as lost */
         force_end(job, number);
         return;
     }
@@ -444,7 +445,8 @@ static void prepare(lki_job *job)
     lki_forward_prepare(job);
 }
 
-/* Returns the milliseconds until the next planned action, rounded up; -1 if there is none. */
+/* Returns the number of milliseconds until the next planned action, rounded up; -1 if there is
+ * none. */
 static int time_left(const lki_job *job)
 {
     double at   = job->terminate_at > 0 ? job->terminate_at : job->kill_at;

@@ -120,10 +120,10 @@ typedef struct {
     bool           inside;      /* this process is a coordinator */
     bool           eager;       /* this coordinator has just taken over, and may have pending
                                  * work */
-    lki_silence    silence;     /* of the current coordinator */
+    lki_silence    silence;     /* silence of the current coordinator */
     uint32_t       crashes;     /* crashes of coordinators in a row */
     uint64_t       told[8];     /* hashes of the last notes */
-    uint64_t       told_in[8];  /* the wake-ups of these notes */
+    uint64_t       told_in[8];  /* the wake-ups to which these notes belong */
     uint64_t       notes;
 } lki_keeper;
 

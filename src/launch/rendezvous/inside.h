@@ -40,13 +40,13 @@ struct lki_rendezvous {
     uint32_t          self, nodes;
     lki_node         *roster;
     bool              late;     /* the job had begun when this node connected */
-    lki_standing      standing; /* only if late */
+    lki_standing      standing; /* only if `late` is true */
     lki_introduction *workers;
     bool              verdict_told, finished, together;
     bool              leaving; /* this node leaves a job that continues without it */
     int64_t           left;    /* time when it began to leave */
     bool              out; /* no rank of this node is in the group any more */
-    lki_outcome       outcome; /* of this node, once finished */
+    lki_outcome       outcome; /* outcome of this node, once it has finished */
 };
 
 /* Queues a letter to node 0.  If node 0 leaves too many bytes unread, it counts as lost. */

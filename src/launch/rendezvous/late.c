@@ -174,7 +174,7 @@ static void forget(lki_server *server, lki_seat_of_node *seat)
 
 void lki_late_hear(lki_server *server, lki_seat_of_node *seat, const lki_letter *letter)
 {
-    if (letter->kind == LKI_LETTER_OUTCOME) /* its failure concerns nobody else */
+    if (letter->kind == LKI_LETTER_OUTCOME) /* a late node's failure concerns no other node */
         forget(server, seat);
     if (letter->kind != LKI_LETTER_GROUP || seat->ready)
         return;

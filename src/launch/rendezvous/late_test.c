@@ -116,7 +116,7 @@ static void a_late_host_takes_a_free_seat_and_enters(void **state)
     introduce(&j.nodes[2]);
     introduce(late);
     (void)await(&j, &j.nodes[0], LKI_EVENT_KNOWN);
-    forget_events(); /* from here on its loss is a failure */
+    forget_events(); /* from here on the late node's loss is a failure */
     close_node(3);
     assert_verdict(&j, 0, 1, "host h3 (node 1, ranks 1 to 2) is lost");
     end(&j);
@@ -245,7 +245,7 @@ static void a_late_host_joins_a_job_that_began_without_it(void **state)
     propose_group(1, 0, 4 | 8, 0);
     assert_group(1, 1, 1 | 2 | 4 | 8);
     assert_group(3, 1, 1 | 2 | 4 | 8);
-    forget_events(); /* from here on its loss is a failure */
+    forget_events(); /* from here on the late node's loss is a failure */
     close_node(3);
     assert_verdict(&j, 0, 1, "host h3 (node 1, rank 1) is lost");
     end(&j);

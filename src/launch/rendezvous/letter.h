@@ -94,7 +94,8 @@ typedef struct {
 
 typedef struct {
     uint64_t    epoch; /* from a guest: the epoch that has ended; from node 0: the next epoch */
-    bool        admits; /* from a guest: its ranks accept entrants; from node 0: all ranks do */
+    bool        admits; /* from a guest: its ranks accept entrants; from node 0: all ranks accept
+                         * entrants */
     lki_members members, entrants; /* from node 0: the members of the new group */
 } lki_group_letter;
 

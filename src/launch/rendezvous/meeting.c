@@ -199,8 +199,9 @@ static lk_status find_own_address(lki_server *server)
                    "which of them others reach: give all nodes an address in place of a name");
 }
 
-/* Determines the address by which the others reach this host.  Fails if only some of them used a
- * loopback address, because some hosts could then not reach others by the known addresses. */
+/* Determines the address by which the other nodes reach this host.  Fails if only some of these
+ * nodes used a loopback address, because some hosts could then not reach other hosts by the known
+ * addresses. */
 static lk_status find_address(lki_server *server)
 {
     const lki_guest *near = NULL, *far = NULL;

@@ -195,7 +195,7 @@ static void contradicting_nodes_are_refused(void **state)
         assert_non_null(strstr(lk_error_last()->message, "tcp://HOST:PORT"));
     }
     options          = plain(&j, 2, 0);
-    options.endpoint = "tcp://192.0.2.1:29400"; /* an address that no host here has */
+    options.endpoint = "tcp://192.0.2.1:29400"; /* no host of the test has this address */
     options.listener = -1;
     assert_int_equal(lki_rendezvous_open(&none, &options), LK_EIO);
     assert_non_null(strstr(lk_error_last()->message, "another host's address"));
@@ -295,7 +295,8 @@ static void reports_of_a_node_reach_the_other_nodes(void **state)
         assert_int_equal(event->verdict.culprit, 2);
         assert_false(event->verdict.host);
         assert_int_equal(event->verdict.status, LK_EPEER);
-        assert_string_equal(event->verdict.message, "rank 2 (host h1?b) died"); /* one line */
+        assert_string_equal(event->verdict.message, "rank 2 (host h1?b) died"); /* the message is
+                                                                                 * one line */
     }
     assert_int_equal(j.nodes[1].count, 1); /* the report is not sent back to the node that made
                                             * it */

@@ -128,7 +128,8 @@ static inline node *add(job *j, lki_rendezvous_options options)
     return n;
 }
 
-/* Closes all nodes.  Node 0 is last, because closing node 0 waits until the others have left. */
+/* Closes all nodes.  Node 0 is last, because closing node 0 waits until the other nodes have
+ * left. */
 static inline void end(job *j)
 {
     for (int server = 0; server < 2; server++)

@@ -407,7 +407,7 @@ static void serve_line(lki_rendezvous *r, uint32_t events)
         return;
     if (lki_line_receive(&r->line, now) != LK_OK)
         lki_rendezvous_lose(r, lk_error_last()->message);
-    else if (!r->line.ended) /* if the line has ended, unread letters may be left */
+    else if (!r->line.ended) /* a line that has ended may still have unread letters */
         send_waiting(r, now);
 }
 

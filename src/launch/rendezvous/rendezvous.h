@@ -1,12 +1,13 @@
 /* launch/rendezvous/rendezvous.h -- connects the launchers of a job.
  *
- * The launcher of node 0 listens at one address that all launchers know.  The others connect to it
- * and introduce themselves: they send their node number (or -1 for any), number of workers, and
- * version.  When all have connected, or enough of them to begin, node 0 sends the roster to all.
- * The roster has the ranks of each host, including hosts that have not connected yet.  The same
- * connections then carry the addresses of the workers, the end of each worker, verdicts (why the
- * job has failed), stop requests, and finally the outcome of each launcher.  Node 0 forwards
- * messages between the others.  Its own launcher connects like the others.
+ * The launcher of node 0 listens at one address that all launchers know.  The other launchers
+ * connect to node 0 and introduce themselves: they send their node number (or -1 for any), number
+ * of workers, and version.  When all have connected, or enough of them to begin, node 0 sends the
+ * roster to all.  The roster has the ranks of each host, including hosts that have not connected
+ * yet.  The same connections then carry the addresses of the workers, the end of each worker,
+ * verdicts (why the job has failed), stop requests, and finally the outcome of each launcher.  Node
+ * 0 forwards messages between the other launchers.  Its own launcher connects like the other
+ * launchers.
  *
  * If the job continues after a failure (comm/join/rebuild.c), each launcher reports its surviving
  * ranks.  Node 0 receives all reports and announces the next group.  Messages on a connection
@@ -45,8 +46,8 @@ typedef struct {
     uint32_t    wait_ms;
     uint32_t    workers;    /* number of workers on this node */
     int32_t     node;       /* node number; node 0 listens; -1 = any other free number */
-    uint32_t    world;      /* world size, if a foreign launcher has assigned the ranks; 0 = none
-                             * has */
+    uint32_t    world;      /* world size, if a foreign launcher has assigned the ranks; 0 = no
+                             * foreign launcher */
     uint32_t    first;      /* if `world` is not 0: this node's first rank; `node` is then 0 on the
                              * node with rank 0, else -1 */
     uint64_t    epoch;      /* group epoch of the job; must be equal on all nodes */
@@ -176,8 +177,8 @@ const lki_standing *lki_rendezvous_standing(const lki_rendezvous *rendezvous);
 /* Returns a port that was free on node 0, for programs that need one (MASTER_PORT). */
 uint16_t lki_rendezvous_port(const lki_rendezvous *rendezvous);
 
-/* Returns the address, without port, by which this host reaches node 0; on node 0, the address by
- * which the others reach node 0. */
+/* Returns the address, without port, by which this host reaches node 0.  On node 0, returns the
+ * address by which the other nodes reach node 0. */
 const char *lki_rendezvous_address(const lki_rendezvous *rendezvous);
 
 /* Returns a worker's contact data, once LKI_EVENT_KNOWN has occurred. */

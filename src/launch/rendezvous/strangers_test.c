@@ -89,7 +89,8 @@ static void a_node_that_sends_invalid_bytes_is_lost(void **state)
                             .hello = { .protocol = LKI_RENDEZVOUS_PROTOCOL, .version = LK_VERSION,
                                        .nodes = 2, .node = 1, .workers = 2, .host = "liar" } };
     lki_letter    lies[] = {
-        { .kind = LKI_LETTER_ENDED, .ended = { .rank = 0, .signal = 9 } },        /* not its rank */
+        { .kind = LKI_LETTER_ENDED, .ended = { .rank = 0, .signal = 9 } },        /* a rank of
+                                                                                   * another node */
         { .kind = LKI_LETTER_VERDICT, .verdict = { 3, false, LK_EPEER, "no such rank" } },
         { .kind = LKI_LETTER_HELLO, .hello = hello.hello },
         { .kind = LKI_LETTER_INTRODUCTIONS, .workers = { 0, 1 } }, /* without its list */
