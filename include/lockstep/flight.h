@@ -23,8 +23,8 @@ extern "C" {
 
 typedef struct lk_flight lk_flight;
 
-/* Reads all files DIR/rank-R.flight.  Damaged files are reported in lk_flight_rank.problem.  LK_EIO
- * if DIR cannot be read, LK_EFORMAT if no file in it could be read. */
+/* Reads all files DIR/rank-R.flight.  Damaged files are reported in lk_flight_rank.problem.
+ * Returns LK_EIO if DIR cannot be read, LK_EFORMAT if no file in it could be read. */
 LK_API LK_NODISCARD lk_status lk_flight_open(lk_flight **out, const char *directory);
 LK_API void lk_flight_free(lk_flight *flight);
 
@@ -104,7 +104,7 @@ typedef struct {
     uint32_t               absent_count;
     uint32_t               unknown_count; /* number of ranks whose files do not record whether they
                                            * arrived */
-    int64_t                first_ns, last_ns; /* first and last arrival */
+    int64_t                first_ns, last_ns; /* times of the first and last arrival */
     int64_t                ended_ns; /* time at which the last rank completed; 0 = open, or
                                       * completed by no rank */
     bool                   differs;  /* ranks disagree about the operation */
@@ -114,8 +114,8 @@ typedef struct {
 LK_API const lk_flight_operation *lk_flight_operation_at(const lk_flight *flight, size_t index);
 LK_API size_t lk_flight_operation_count(const lk_flight *flight);
 
-/* One rank's position in a group: the last operation that the rank completed there, and the first
- * that is still open; NULL = none. */
+/* One rank's position in a group: the last operation of the group that the rank has completed, and
+ * the first that is still open; NULL = none. */
 typedef struct {
     uint32_t                   rank, group_size;
     const char                *group; /* such as "all ranks" or "2 ranks with rank 4" */

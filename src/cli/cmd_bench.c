@@ -8,8 +8,7 @@
  *
  * algbw is bytes / time. busbw is algbw times the minimum number of bytes that each rank must move
  * per byte of the size: 2(N-1)/N for all_reduce, (N-1)/N if each rank has a part, else 1.  So busbw
- * can be compared
- * with the bandwidth of memory or network for any N.
+ * can be compared with the bandwidth of memory or network for any N.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -418,8 +417,8 @@ static int refuse_name(const char *name)
                            names);
 }
 
-/* Returns true if the operation has the requested algorithm.  Whether these workers can use it is
- * checked after they have joined. */
+/* Returns true if the operation has the requested algorithm.  After the workers have joined,
+ * prepare_algorithms() checks whether they can use the algorithm. */
 static bool is_algorithm(const bench_options *o, const bench_kind *kind)
 {
     char                  name[128];

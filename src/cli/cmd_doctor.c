@@ -47,8 +47,8 @@ static void say(report *r, finding kind, const char *what, const char *format, .
 
 /* ---- Reading kernel files ---------------------------------------------------------------- */
 
-/* Reads the beginning of a small file, without its last newline.  Returns false if it is
- * unreadable. */
+/* Reads the beginning of a small file, without its last newline.  Returns false if the file cannot
+ * be read. */
 static bool read_text(const char *path, char *text, size_t bytes)
 {
     FILE *file = fopen(path, "re");

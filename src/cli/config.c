@@ -2,8 +2,8 @@
  *
  * The parser makes one pass, line by line, and decodes keys and values into one buffer of twice the
  * text's size plus one.  Decoded text is never longer than its source: an escape \uXXXX of 6
- * characters
- * becomes at most 3 bytes.  The NUL after a key or value uses the byte of its '=' or line end.
+ * characters becomes at most 3 bytes.  The NUL after a key or value uses the byte of its '=' or
+ * line end.
  */
 #include "cli/config.h"
 

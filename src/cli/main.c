@@ -149,8 +149,8 @@ static int run(int argc, char **argv)
     return command->main(argc - 1, argv + 1);
 }
 
-/* Runs the command, and reports an error if its output could not be written.  If the write failed
- * earlier, its errno is not known. */
+/* Runs the command, and reports an error if the command's output could not be written.  If an
+ * earlier write failed, its errno is not known. */
 int main(int argc, char **argv)
 {
     int status = run(argc, argv);

@@ -73,7 +73,7 @@ lk_bind lki_bind_of(const char *name);
 uint32_t lki_nodes_least(const lki_nodes *nodes);
 
 /* Copies the options into `how`, reads the key, and selects stderr for notes.  Returns a negative
- * number to continue, or the exit status after it has printed an error. */
+ * number to continue.  On failure prints an error and returns the exit status. */
 int lki_nodes_apply(lki_nodes *nodes, const lki_command *command, lk_launch_options *how);
 
 #endif

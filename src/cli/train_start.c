@@ -106,8 +106,8 @@ static lk_status print_done(void *context, const lk_train_result *result)
     return LK_EIO;
 }
 
-/* Runs one rank.  A failure is sent with its reason to the other ranks and to the launcher, which
- * prints it. */
+/* Runs one rank.  A failure is sent with its reason to the other ranks and to the launcher, and the
+ * launcher prints the reason. */
 static lk_status work(lk_comm *comm, void *context)
 {
     train_options  *options = context;
@@ -446,8 +446,8 @@ static const char *no_chaos(const train_options *options)
                          : NULL;
 }
 
-/* Returns true if rank 0 is on this host and would read standard input although it is closed.  The
- * next opened file would have its descriptor number. */
+/* Returns true if rank 0 is on this host and would read standard input, which is closed.  The next
+ * opened file would have the descriptor number of standard input. */
 static bool lacks_input(const train_options *options)
 {
     const char *data = options->config.data.source;

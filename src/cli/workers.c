@@ -169,8 +169,8 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Launches the job.  A restarted host may be early: a job that still runs without it rejects it.
- * The host then tries again until the next job begins or the time limit has passed. */
+/* Launches the job.  A restarted host may be too early: a job that still runs without this host
+ * rejects it.  The host then tries again until the next job begins or the time limit has passed. */
 static bool launch_in_turn(char **argv, lk_launch_options how, lk_launch_result *result)
 {
     const struct timespec pause = { 0, 250000000 };

@@ -316,7 +316,7 @@ static void look_at_process(lki_flight_file *file)
 }
 
 /* Reads a file.  If the file looks damaged while its writer is running, reads the file again,
- * because the writer may have been changing it. */
+ * because the writer may have been changing the file. */
 static lk_status read_calmly(lki_flight_file *out, int folder, const char *name)
 {
     for (int i = 0;; i++) {

@@ -207,9 +207,9 @@ static lk_status find_mismatches(lk_flight *flight)
     return LK_OK;
 }
 
-/* Returns the time until which a rank waited.  This is the current time if the rank is alive and
- * the time of the failure if the rank failed.  Otherwise it is the time of the last entry of all
- * ranks. */
+/* Returns the time until which a rank waited.  This is the current time if the rank is alive, and
+ * the time of the failure if the rank failed.  For any other rank it is the time of the last entry
+ * of all ranks. */
 static int64_t end_of_wait(const lk_flight *flight, const lk_flight_rank *rank)
 {
     bool    alive = rank->state == LK_FLIGHT_RUNNING || rank->state == LK_FLIGHT_STOPPED;

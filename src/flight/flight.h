@@ -76,8 +76,8 @@ struct lk_flight {
     size_t              text_count, text_capacity;
     lk_flight_place    *places;
     size_t              place_count;
-    double             *chance; /* per rank: expected number of operations in which it is last by
-                                 * chance */
+    double             *chance; /* per rank: expected number of operations in which the rank is last
+                                 * by chance */
     lk_flight_finding  *findings;
     size_t              finding_count, finding_capacity;
 };

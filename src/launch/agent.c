@@ -35,8 +35,8 @@
 
 enum { TIMEOUT_MS = 30000, RETRY_MS = 20, ANSWER_FDS = 2 };
 
-/* The agent's fixed descriptors: the listening socket, and a pidfd of the worker that started
- * it. */
+/* The agent's fixed descriptors: the listening socket, and a pidfd of the worker that started the
+ * agent. */
 enum { AT_LISTENER = 3, AT_STARTER, AT_END };
 
 static const uint64_t claim_magic = UINT64_C(0x6d69616c632d6b6c); /* "lk-claim" */

@@ -6,7 +6,8 @@
 #include "launch/job/job.h"
 
 /* A message from an emulated host's launcher to the parent process, sent in one write.  The
- * launcher sends one when all hosts have connected, and one when it has ended. */
+ * launcher sends one message when all hosts have connected, and one message when the launcher has
+ * ended. */
 typedef struct {
     bool             ended, left; /* left: the host has left the job on request */
     lk_status        status;

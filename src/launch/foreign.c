@@ -246,8 +246,8 @@ static lk_status refuse_half(const dialect *d, size_t names)
                    lki_names_list(d->names, NAMES, LKI_NAMES_SET).text);
 }
 
-/* Refuses a job on several hosts without an address if its launcher should have set one, as
- * torchrun does.  Other launchers leave the address to the user. */
+/* Refuses a job on several hosts without an address if the job's launcher should have set an
+ * address, as torchrun does.  Other launchers leave the address to the user. */
 static lk_status check_address(const lki_foreign *f, const dialect *d)
 {
     if (d->names[ADDRESS] == NULL || f->local_size == f->size || f->rendezvous[0] != '\0')

@@ -7,13 +7,14 @@
  * terminal.  It passes on signals as distinct orders, merges the launchers' output, and reports the
  * job's result once.
  *
- * A launcher that is killed is a lost host: the others report the loss, and the parent adds the
- * reason.  If a launcher is killed before all have connected, the job ends, because the others
- * would wait in vain.  If lost workers are replaced, the parent restarts a host that is lost later,
- * and the host enters as a late host (late_host.c).  Hosts that are not needed at the beginning
- * start in the same way once the others have connected.  The parent kills a launcher that does not
- * end with the others.  Running launchers detect a stopped launcher; if all are stopped, the parent
- * detects that.  When the parent dies, all launchers die.
+ * A launcher that is killed is a lost host: the other launchers report the loss, and the parent
+ * adds the reason.  If a launcher is killed before all have connected, the job ends, because the
+ * other launchers would wait in vain.  If lost workers are replaced, the parent restarts a host
+ * that is lost later, and the host enters as a late host (late_host.c).  Hosts that are not needed
+ * at the beginning start in the same way once the first hosts have connected.  The parent kills a
+ * launcher that does not end with the other launchers.  Running launchers detect a stopped
+ * launcher; if all launchers are stopped, the parent detects that.  When the parent dies, all
+ * launchers die.
  */
 #include <arpa/inet.h>
 #include <errno.h>

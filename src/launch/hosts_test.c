@@ -7,7 +7,7 @@
  *         job's timeout.
  * Method: the linker replaces functions of the rendezvous by the functions below (hosts_test.wrap).
  *         In the launcher of one host these functions kill the launcher before it connects to the
- *         others, or before it has received their messages.
+ *         other launchers, or before it has received their messages.
  */
 #include <setjmp.h>
 #include <signal.h>

@@ -70,7 +70,7 @@ static void *run_member(void *argument)
 }
 
 /* Starts the thread of `rank`.  If the thread cannot be started, marks the rank as failed, because
- * the other ranks wait for it. */
+ * the other ranks wait for this rank. */
 static void start_member(member *self, uint32_t rank)
 {
     int error = pthread_create(&self->thread, NULL, run_member, self);

@@ -1,8 +1,8 @@
 /* usage_test.c -- overview and help of the command, and one clear error for each mistake.
  *
- * Method: the command itself.  A usage error has status 2 and prints nothing on stdout.  It begins
- *         with the command's name and contains the words given here.  No worker has been
- * started.
+ * Method: the command itself.  A usage error has status 2 and prints nothing on stdout.  The
+ *         message begins with the command's name and contains the words of the test's table.  No
+ *         worker has been started.
  */
 #include "cli/command.h"
 

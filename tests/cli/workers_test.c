@@ -30,7 +30,8 @@ static void worker_processes_have_names(void **state)
     assert_int_equal(j.result.status, 75);
 }
 
-/* Checks that the command works even if its file is removed (as in an upgrade) while it starts. */
+/* Checks that the command works even if its file is removed (as in an upgrade) while the command
+ * starts. */
 static void workers_start_from_a_removed_command(void **state)
 {
     static command_result r;

@@ -41,7 +41,7 @@ static const run_model models[] = {
       "--grad-comm-dtype bf16" },
 };
 
-/* A way of executing a run, and the number of workers that it uses. */
+/* A way of executing a run, and the number of workers that this way uses. */
 typedef struct {
     uint32_t    leaves, workers, hosts;
     const char *options;

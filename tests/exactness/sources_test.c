@@ -2,10 +2,10 @@
  * every kind.
  *
  * Goal:   images in archives, augmented, drawn by weights or in PyTorch's order, from any number of
- *         loader threads, train the same model with one, two and three workers.  So do documents,
- *         whose tokens have the same weight in any division.  A stream gives the bits of the same
- *         samples in files, including images in archives and a short last step.  Ignored labels and
- *         weights in the loss give exact sums.
+ *         loader threads, train the same model with one, two and three workers.  Documents also
+ *         train the same model: their tokens have equal weights however the documents are divided
+ *         among workers.  A stream gives the bits of the same samples in files, including images in
+ *         archives and a short last step.  Ignored labels and weights in the loss give exact sums.
  * Method: the command itself; the hash of each run.
  */
 #include <math.h>

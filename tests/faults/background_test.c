@@ -69,8 +69,8 @@ static void hold_writer(void)
     now.hold = 0;
 }
 
-/* Delays the writer, and returns true if its call is to fail.  Does not affect the run's own
- * calls. */
+/* Delays the writer, and returns true if the writer's call is to fail.  Does not affect the run's
+ * own calls. */
 static bool strikes(void)
 {
     if (own)

@@ -1,7 +1,8 @@
 /* flight_test.c -- the reports of `lockstep inspect --flight` on jobs that were hit while they ran.
  *
- * Goal:   a report names a killed or stopped rank, and the operation in which the others waited for
- *         that rank.  The command needs only files, and works while the job runs and afterwards.
+ * Goal:   a report names a killed or stopped rank, and the operation in which the other ranks
+ *         waited for that rank.  The command needs only files, and works while the job runs and
+ *         afterwards.
  * Method: real training runs (job.h).  A running job is inspected repeatedly until the report has
  *         the finding.
  */

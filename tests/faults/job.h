@@ -113,7 +113,7 @@ static inline void job_prepare(job *j, const char *folder, uint32_t workers)
     assert_int_equal(fcntl(j->log, F_SETPIPE_SZ, 4096), 4096);
 }
 
-/* Starts "lockstep ARGUMENTS" in a separate process group, with --workers unless `arguments` has
+/* Starts "lockstep ARGUMENTS" in a separate process group.  Adds --workers unless `arguments` has
  * it. */
 static inline void job_run(job *j, const char *arguments)
 {

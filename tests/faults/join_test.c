@@ -104,8 +104,8 @@ static void a_lost_late_host_is_restarted(void **state)
     finish(&j, wanted);
 }
 
-/* Kills a late host's launcher as soon as it has a seat, or its worker when the worker is ready.
- * The other late host enters. */
+/* Kills a late host's launcher as soon as the launcher has a seat, or its worker when the worker is
+ * ready.  The other late host enters. */
 static void a_late_host_may_be_killed_while_joining(void **state)
 {
     static job j;

@@ -3,7 +3,7 @@
  *
  * Goal:   options that contradict a checkpoint, another model's checkpoint, truncated data and
  *         non-finite numbers end the run with a message that names them.  They change no file.
- *         `lockstep run` reports the failure that caused the others.
+ *         `lockstep run` reports the failure that caused the other failures.
  * Method: the command itself.
  */
 #include "faults/job.h"

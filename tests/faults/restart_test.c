@@ -1,5 +1,5 @@
 /* restart_test.c -- `train --restart`: after any kills, the same command ends with the weights of
- * the undisturbed run; a failure that a restart cannot repair ends it.
+ * the undisturbed run.  A failure that a restart cannot repair ends the command.
  *
  * Goal:   workers, several at once, or the launcher of a host are killed repeatedly, and the
  *         command restarts by itself from its newest checkpoint.  A request to stop, an error of

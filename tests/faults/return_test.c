@@ -1,8 +1,9 @@
 /* return_test.c -- tests hosts that are lost, and return to a run that has continued without them.
  *
- * Goal:   a host enters between two steps, receives the model from the others, and the weights are
- *         those of the undisturbed run.  Whatever happens to the host before it enters, or to the
- *         host that sends the model, and whatever data it has, the others continue.
+ * Goal:   a host enters between two steps, receives the model from the other hosts, and the weights
+ *         are those of the undisturbed run.  The other hosts continue, whatever happens to the host
+ *         before it enters or to the host that sends the model, and whatever data the entering host
+ *         has.
  * Method: the command itself, on emulated hosts that it restarts, hit when certain lines appear, or
  *         at seeded moments.
  */
@@ -92,7 +93,8 @@ static void a_lost_host_with_a_shard_returns(void **state)
     }
 }
 
-/* Kills the launcher as soon as it has a seat, or one of its workers when they are ready. */
+/* Kills a host's launcher as soon as the launcher has a seat, or one of its workers when they are
+ * ready. */
 static void a_returning_host_may_be_killed_while_starting(void **state)
 {
     static job j;
@@ -133,7 +135,7 @@ static void hosts_may_be_killed_around_a_return(void **state)
     }
 }
 
-/* Replaces a file, if it exists, by another of the same length. */
+/* Replaces a file, if the file exists, by a file of the same length. */
 static void write_text(const char *folder, int byte)
 {
     char path[2][128], text[4000];
@@ -147,8 +149,8 @@ static void write_text(const char *folder, int byte)
     assert_int_equal(rename(path[1], path[0]), 0);
 }
 
-/* Gives one host other data.  The others detect that before they send it the model, and continue
- * without it. */
+/* Gives one host different data.  The other hosts detect that before they send it the model, and
+ * continue without this host. */
 static void a_host_with_other_data_is_refused(void **state)
 {
     static job j;

@@ -1,5 +1,5 @@
-/* survive_test.c -- `train --on-failure continue`: workers are killed, the others finish their
- * work, and the run ends with the weights and the log of the undisturbed run.
+/* survive_test.c -- `train --on-failure continue`: workers are killed, the other workers finish
+ * their work, and the run ends with the weights and the log of the undisturbed run.
  *
  * Goal:   any ranks, including rank 0, are killed, one after the other or several at once, in a
  *         step, between steps, while evaluating or saving.  The weights equal those of the
@@ -219,8 +219,8 @@ static void workers_may_be_killed_during_speculation(void **state)
 
 /* ---- Ends of a run -------------------------------------------------------------------------- */
 
-/* Kills rank 0 while standard output is a full pipe, so that it cannot print the weights.  Stores
- * the contents of the pipe, except the filling, in `said`. */
+/* Kills rank 0 while standard output is a full pipe, so that rank 0 cannot print the weights.
+ * Stores the contents of the pipe, except the filling, in `said`. */
 static void kill_who_speaks(job *j, const char *folder, char said[4096])
 {
     char         path[64];

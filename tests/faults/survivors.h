@@ -39,7 +39,7 @@ static inline void assert_undisturbed(job *j, const char *wanted)
         fail_msg("%s, undisturbed %s: %s", digits, wanted, j->result.err);
 }
 
-/* Starts a job whose log is the pipe, and waits for the step at which it is hit. */
+/* Starts a job whose log is the pipe, and waits for the step at which the job is hit. */
 static inline void job_begin(job *j, const char *folder, uint32_t workers, const char *arguments)
 {
     job_start(j, folder, workers, arguments);
@@ -57,7 +57,8 @@ static inline void read_bits(const char *folder, const char *log, command_result
     (void)run_shell(r, folder, line);
 }
 
-/* Waits for the word in a run that is not blocked.  Returns false if the run ended without it. */
+/* Waits for `word` in a run that is not blocked.  Returns false if the run ended without that
+ * word. */
 static inline bool await_or_end(job *j, const char *word)
 {
     for (double since = seconds_now(); !has_ended(j); nap()) {

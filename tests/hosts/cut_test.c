@@ -64,8 +64,8 @@ static lk_status work(lk_comm *comm, float *data)
     return st == LK_OK ? LK_OK : lki_fail_again(&why);
 }
 
-/* Runs as a worker.  Prints the failure that it receives, and any descriptors and threads of the
- * connection that are left.  Returns 1 if it has received a failure. */
+/* Runs as a worker.  Prints the failure that the worker receives, and any remaining descriptors and
+ * threads of the connection.  Returns 1 if the worker has received a failure. */
 static int worker(void)
 {
     float   *data   = calloc(ELEMENTS, sizeof *data);

@@ -140,8 +140,8 @@ static inline void node_await_word(nodes *j, uint32_t i, const char *word)
             nodes_fail(j, "node %u does not say %s", i, word);
 }
 
-/* Waits until the launcher has handled all its signals, which it does between two sleeps.  Two
- * pending signals of one kind would be merged. */
+/* Waits until the launcher has handled all its signals.  The launcher handles them between two
+ * sleeps.  Two pending signals of one kind would be merged. */
 static inline void node_await_signals_taken(nodes *j, uint32_t i)
 {
     bool taken = false, sleeps = false;

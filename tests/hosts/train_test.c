@@ -3,9 +3,9 @@
  *
  * Goal:   the weights are those of one worker.  Every node names a dead worker with host, process
  *         and signal.  Ctrl-C on any node saves, and a resumed run has the same weights.  A node
- *         that returns before its loss is detected waits until the others have continued without
- *         it.  It then enters, if it has the key and the settings of the job.  Hosts that connect
- *         after the job has begun without them enter in the same way.
+ *         that returns before its loss is detected waits until the other nodes have continued
+ *         without it.  The returning node then enters, if it has the key and the settings of the
+ *         job.  Hosts that connect after the job has begun without them enter in the same way.
  * Method: nodes.h; the log of rank 0 is a pipe, which blocks the run while it is not read.
  */
 #include "hosts/nodes.h"

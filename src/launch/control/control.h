@@ -25,7 +25,8 @@ typedef struct lki_control lki_control;
 LK_NODISCARD lk_status lki_control_create(lki_control **out, lki_roster roster);
 void lki_control_free(lki_control *control);
 
-/* Returns the descriptor for the workers.  It is close-on-exec; the child clears that flag. */
+/* Returns the descriptor for the workers.  The descriptor is close-on-exec; the child clears that
+ * flag. */
 int lki_control_fd(const lki_control *control);
 
 /* Creates a socket pair for a rank; both ends are close-on-exec.  The caller owns *worker_end, for
@@ -192,7 +193,7 @@ void lki_control_condemn(lki_control *control, uint32_t culprit, lk_status statu
 /* Takes a snapshot of a rank's record.  Its message is borrowed until the next epoch. */
 void lki_control_view(const lki_control *control, uint32_t rank, lki_rank_view *out);
 
-/* Returns the failure of the group, or NULL.  It is borrowed until the next epoch. */
+/* Returns the failure of the group, or NULL.  The failure is borrowed until the next epoch. */
 const lki_failure *lki_control_failure(const lki_control *control);
 
 #endif

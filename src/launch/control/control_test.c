@@ -132,8 +132,8 @@ static void the_view_shows_the_recorded_state(void **state)
     lki_control_free(control);
 }
 
-/* Checks that a launcher can read the whole text of a rank's error.  The text that other ranks
- * report is cut, because it also names the rank that gave up. */
+/* Checks that a launcher can read the whole text of a rank's error.  Other ranks report a shortened
+ * text, because their text also names the rank that gave up. */
 static void a_long_error_is_not_cut(void **state)
 {
     lki_control  *control;

@@ -213,7 +213,7 @@ uint64_t lki_control_epoch(const lki_control *control)
 }
 
 /* Fails the new group if one of its ranks has died.  With several hosts a rank can die after its
- * host has reported it as a survivor. */
+ * host has reported the rank as a survivor. */
 static void bury_the_dead(lki_control *control, const lki_board *old)
 {
     for (uint32_t i = 0; i < control->roster.count; i++) {

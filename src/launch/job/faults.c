@@ -208,8 +208,8 @@ static void strike(lki_job *job)
     begin(job, i, kinds[kind], length_of(job, k));
 }
 
-/* Ends the fault of worker `i` if it is due at `now`.  Otherwise stops or continues the worker if
- * it is slowed and the next change is due. */
+/* Ends the fault of worker `i` if the fault is due to end at `now`.  Otherwise stops or continues
+ * the worker if the worker is slowed and the next change is due. */
 static void treat(lki_job *job, uint32_t i, double now)
 {
     ailment *its = &job->faults->of[i];

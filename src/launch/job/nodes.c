@@ -290,7 +290,7 @@ static void hear_verdict(lki_job *job, const lki_verdict *verdict)
     lki_control_condemn(job->control, verdict->culprit, verdict->status, verdict->message);
 }
 
-/* Handles a late host, which may have another name than the host that it replaces. */
+/* Handles a late host, whose name may differ from that of the host that it replaces. */
 static void hear_awaited(lki_job *job, const lki_event *event)
 {
     const lki_node *node = lki_rendezvous_node(job->rendezvous, event->node);

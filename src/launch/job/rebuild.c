@@ -106,7 +106,7 @@ static void kill_missing(lki_job *job, uint32_t timeout_ms)
     job->rebuild_left   = DYING_SECONDS;
 }
 
-/* Prints a note about the new group.  With emulated hosts only node 0 prints it. */
+/* Prints a note about the new group.  With emulated hosts only node 0 prints this note. */
 static void note_group(const lki_job *job, const lki_members *members)
 {
     uint32_t count = 0;

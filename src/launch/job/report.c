@@ -1,5 +1,5 @@
-/* report.c -- determines how the workers of a host ended, and describes the failure that caused the
- * others in one line.
+/* report.c -- determines how the workers of a host ended, and describes in one line the failure
+ * that caused the other failures.
  *
  * When one worker dies, all workers end within milliseconds, in an arbitrary order.  So workers are
  * ranked first by the reason of their end, and only then by its time:
@@ -44,8 +44,8 @@ bool lki_left_on_request(const lki_job *job, const lki_worker *worker)
 }
 
 /* Returns true if a worker has seen the end of the job.  Of a worker on another host this launcher
- * knows only that it has left its group.  After a request to stop, leaving does not prove the end
- * of the job. */
+ * knows only that the worker has left its group.  After a request to stop, leaving does not prove
+ * the end of the job. */
 bool lki_is_complete(const lki_job *job)
 {
     bool          survives = job->options->on_failure == LK_ON_FAILURE_CONTINUE;

@@ -2,9 +2,9 @@
  * is done.
  *
  * Goal:   if ranks leave together, a stopped rank or launcher delays the end of the job by at most
- *         the timeout.  The delay counts from the moment when the others have seen the end.  The
- *         stopped process is killed with a note.  The job then counts as a success, even if other
- *         ranks were lost before.
+ *         the timeout.  The delay counts from the moment when the other ranks have seen the end.
+ *         The stopped process is killed with a note.  The job then counts as a success, even if
+ *         other ranks were lost before.
  * Method: the workers are this program; they stop themselves, or their launcher, after the last
  *         barrier.
  */

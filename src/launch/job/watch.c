@@ -2,11 +2,11 @@
  *
  * One thread sleeps in poll() until one of these events occurs:
  *
- *   a worker's end     It is marked in the control memory, which wakes its peers at once.  If the
- *                      worker failed, the job fails.  Workers that never joined a group cannot
- *                      detect that and get SIGTERM now.  The others report LK_EPEER by themselves
- *                      and get SIGTERM after half the grace period.  At the end of the grace period
- *                      all remaining workers get SIGKILL.
+ *   a worker's end     The end is marked in the control memory, which wakes the worker's peers at
+ *                      once.  If the worker failed, the job fails.  Workers that never joined a
+ *                      group cannot detect the failure, and get SIGTERM now.  Workers in a group
+ *                      report LK_EPEER by themselves, and get SIGTERM after half the grace period.
+ *                      At the end of the grace period all remaining workers get SIGKILL.
  *   a first SIGINT,    The launcher raises the stop flag for workers that have joined, and sends
  *   SIGTERM, SIGHUP    the signal to workers that have not.  The terminal's own Ctrl-C has reached
  *                      all workers already (one process group) and is not sent twice.  If no
@@ -66,7 +66,8 @@ static bool any_joined(const lki_job *job)
     return i < job->count;
 }
 
-/* Sends a signal to a running worker.  Its pid cannot be reused before this process reaps it. */
+/* Sends a signal to a running worker.  The worker's pid cannot be reused before this process reaps
+ * the worker. */
 static void send_signal(const lki_job *job, const lki_worker *worker, int number)
 {
     if (is_running(worker) && !lki_is_foreign(job))
@@ -315,8 +316,8 @@ void lki_job_stop(lki_job *job, int number, bool force, bool deaf)
         force_end(job, number);
 }
 
-/* Returns true if this host may leave by itself.  Node 0 may not, because it decides which ranks
- * continue. */
+/* Returns true if this host may leave by itself.  Node 0 may not leave, because it decides which
+ * ranks continue. */
 static bool may_leave(const lki_job *job, int number)
 {
     return number == SIGTERM && job->options->host_leaves && job->stop_signal == 0

@@ -34,8 +34,8 @@ static void close_if_open(int *fd)
 
 /* ---- Obeying the coordinator ------------------------------------------------------------- */
 
-/* Prints a note, unless it is the repeated note of a wake-up in which an earlier coordinator
- * died. */
+/* Prints a note.  Does not print a note that a wake-up repeats because an earlier coordinator died
+ * in the middle of that wake-up. */
 static void tell_once(const lki_job *job, const lki_keeper_letter *letter)
 {
     lki_keeper *keeper = lki_keeper_of(job);

@@ -209,7 +209,7 @@ static uint32_t times_noted(const char *words)
     return times;
 }
 
-/* A job, and the outcome that is expected regardless of the call at which its coordinator dies. */
+/* A job, and the outcome that is expected whichever call the coordinator dies at. */
 typedef struct {
     const char *mode, *place;
     uint32_t    number, replacements, hosts;

@@ -257,8 +257,8 @@ static void all_letters_before_the_end_are_read(void **state)
     assert_node_1_has_finished();
 }
 
-/* Checks that a node that leaves keeps its connection until node 0 has read all reports, and that
- * it does not report a loss when node 0 closes the connection. */
+/* Checks that a node that leaves keeps its connection until node 0 has read all reports.  Checks
+ * that the node does not report a loss when node 0 closes the connection. */
 static void a_node_that_leaves_is_read_first(void **state)
 {
     (void)state;

@@ -44,7 +44,7 @@ struct lki_rendezvous {
     lki_introduction *workers;
     bool              verdict_told, finished, together;
     bool              leaving; /* this node leaves a job that continues without it */
-    int64_t           left;    /* time when it began to leave */
+    int64_t           left;    /* time when this node began to leave */
     bool              out; /* no rank of this node is in the group any more */
     lki_outcome       outcome; /* outcome of this node, once it has finished */
 };

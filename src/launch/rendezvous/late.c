@@ -7,7 +7,7 @@
  *                       after join_ms                                       no member refuses it
  *
  * A late node may connect before the loss of its predecessor is detected.  The late node is
- * therefore held until its predecessor is lost and the others have continued without the
+ * therefore held until its predecessor is lost and the other nodes have continued without the
  * predecessor.  The late node then gets the predecessor's node number and rank numbers, and
  * receives letters about groups.  Until it is in a group it has no vote, and its loss is not a
  * failure.

@@ -461,7 +461,7 @@ static lk_status open_timer(lki_rendezvous *r)
     return watch(r, r->timer, AT_TIMER, EPOLLIN);
 }
 
-/* Opens the server of node 0, and this launcher's own connection to it. */
+/* Opens the server of node 0, and this launcher's own connection to the server. */
 static lk_status open_server(lki_rendezvous *r, const lki_rendezvous_options *options)
 {
     int ends[2];

@@ -164,8 +164,8 @@ const lki_node *lki_rendezvous_node(const lki_rendezvous *rendezvous, uint32_t n
 /* Returns LKI_JOB_BYTES random bytes, equal on all nodes. */
 const unsigned char *lki_rendezvous_job(const lki_rendezvous *rendezvous);
 
-/* The state of a running job that this node has joined late.  `since` has, for each rank, 1 + the
- * epoch in which the rank entered, or 0 if it is not in the group. */
+/* The state of a running job that this node has joined late. `since` has, for each rank, 1 + the
+ * epoch in which the rank entered, or 0 if the rank is not in the group. */
 typedef struct {
     uint64_t  epoch;
     uint64_t *since;
