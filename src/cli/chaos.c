@@ -5,7 +5,7 @@
 
 #include "cli/values.h"
 
-static const double RATE_MAX = 10000; /* per second */
+static const double RATE_MAX = 10000; /* faults per second */
 
 /* Returns the kind of fault with this name; 0 if there is none. */
 static uint32_t kind_of(const char *word, size_t length)

@@ -170,7 +170,7 @@ static void print_places(const json_t *report)
         const char   *open = text_of(place, "open"), *completed = text_of(place, "completed");
         group = text_of(place, "group");
         if (next == NULL || number_of(next, "rank") <= number_of(place, "rank"))
-            group = NULL; /* another group of that name begins */
+            group = NULL; /* a different group of that name begins */
         if (head)
             printf("\n%s\n", text_of(place, "group"));
         printf("  rank %4lld  completed %s", number_of(place, "rank"),

@@ -40,7 +40,7 @@ typedef struct {
     char text[512];
 } lki_message;
 
-enum { LKI_OPTIONS_MAX = 160 }; /* rows of a table */
+enum { LKI_OPTIONS_MAX = 160 }; /* maximum number of rows of a table */
 
 /* The sources of option values: the config file and the command line. */
 typedef struct {
@@ -95,7 +95,7 @@ typedef enum {
 typedef struct {
     double      low, high;
     bool        low_open, high_open, whole;
-    const char *text; /* for messages: "a number above 0" */
+    const char *text; /* description for messages: "a number above 0" */
 } lki_range;
 
 extern const lki_range lki_range_positive, lki_range_not_negative, lki_range_fraction,
@@ -137,7 +137,7 @@ typedef struct {
     uint32_t          list_max;
     const lki_choice *choices; /* ends with an entry whose name is NULL */
     bool (*read)(const char *text, void *options, lki_message *error);
-    const lki_need *needs; /* condition for an effect; NULL: none */
+    const lki_need *needs; /* condition under which the option has an effect; NULL: none */
 } lki_option;
 
 /* clang-format off */

@@ -121,7 +121,7 @@ static void answer(int fd, const gift *words, const int *fds)
         rights->cmsg_len       = CMSG_LEN(count * sizeof(int));
         memcpy(CMSG_DATA(rights), fds, count * sizeof(int));
     }
-    (void)!sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT); /* errors show later */
+    (void)!sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT); /* an error is detected later */
 }
 
 static void refuse(int fd, lk_status status, const char *why)

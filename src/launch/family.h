@@ -43,7 +43,7 @@ typedef struct {
     lki_sink                 sinks[2];
     struct pollfd           *polled;
     double                   asked_at; /* time of the request to stop in seconds; 0: none */
-    double                   kill_at;  /* seconds; 0: not planned */
+    double                   kill_at;  /* time in seconds of the planned kill; 0: none */
     double                   stopped_s, looked_at; /* seconds for which no launcher ran; time of the
                                                     * last check */
     const lki_emulated      *first_lost; /* first host lost while others ran; NULL: none */

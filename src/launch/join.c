@@ -100,7 +100,7 @@ static void ask_launcher(int number, siginfo_t *info, void *context)
     pid_t launcher = getppid();
 
     (void)context;
-    if (info->si_pid == launcher) /* meant for us */
+    if (info->si_pid == launcher) /* the signal is meant for this process */
         die_of(number);
     else
         (void)kill(launcher, number);

@@ -113,7 +113,8 @@ static void an_impossible_strategy_has_its_reason(void **state)
     assert_non_null(strstr(r.out, "\nhybrid cannot: 4 hosts cannot be cut into groups of 3"));
     run_command(&r, *state, MLP "--workers 4 --hosts 4 --shard-size 3 --json");
     assert_non_null(strstr(r.out, "\"refused\": [{\"strategy\": \"hybrid\", \"why\": \"4 hosts"));
-    run_command(&r, *state, MLP "--workers 5 --hosts 4 --shard-size 2"); /* unequal hosts */
+    run_command(&r, *state, MLP "--workers 5 --hosts 4 --shard-size 2"); /* hosts have unequal
+                                                                          * numbers of workers */
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.out, "\nhybrid cannot: strategy hybrid over groups of 2 hosts needs"));
     run_command(&r, *state, MLP "--workers 4 --hosts 4 --shard-size 3 --strategy hybrid");

@@ -35,7 +35,7 @@ enum { STEPS = 9, CRASHED = 99, PATIENCE_S = 300 };
 static _Thread_local bool own; /* true in the run's and the test's threads */
 
 static struct {
-    atomic_uint steps;     /* steps that the run has made */
+    atomic_uint steps;     /* number of steps that the run has made */
     uint32_t    hold;      /* the writer waits until the run has made this number of steps; 0: no
                             * wait */
     uint32_t    most;      /* number of steps made when the writer stopped waiting */

@@ -26,7 +26,7 @@ enum { EVERY = 2, STEPS = 6, CRASHED = 99 };
 
 static struct {
     const char *fatal;     /* the power fails at this name; NULL: never */
-    off_t       log_safe;  /* bytes of the log that are on the disk */
+    off_t       log_safe;  /* number of bytes of the log that are on the disk */
     bool        name_safe; /* the log's directory entry is on the disk */
 } disk;
 

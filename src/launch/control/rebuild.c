@@ -58,8 +58,8 @@ bool lki_control_all_joined(const lki_control *control)
     bool       joined = true;
 
     for (uint32_t i = 0; i < board->seated && board->job.epoch == 0; i++)
-        if (lki_control_is_member(control, board->first + i)) /* not true on a host that has joined
-                                                               * late */
+        if (lki_control_is_member(control, board->first + i)) /* false for the ranks of a host that
+                                                               * joins late */
             joined = joined && atomic_load(&lki_board_seat(board, board->first + i)->joined) != 0;
     return joined;
 }

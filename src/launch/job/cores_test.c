@@ -94,13 +94,13 @@ static void topologies_are_read(void **state)
     assert_int_equal(setenv("HWLOC_SYNTHETIC", "pack:2 numa:2 core:2 pu:2", 1), 0);
     cores = (lki_cores){ .count = 0 };
     if (!lki_topology_read(&cores, &allowed))
-        skip(); /* without hwloc */
+        skip(); /* hwloc is not installed */
     assert_int_equal(cores.count, 16);
     assert_true(cores.packages == 2 && cores.nodes == 4 && cores.cores == 8);
     for (uint32_t i = 0; i < 16; i++)
         assert_true(cores.order[i] == i && cores.node[i] == i / 4);
 
-    CPU_ZERO(&allowed); /* restricted as by a cgroup */
+    CPU_ZERO(&allowed); /* restricts the allowed cores, as a cgroup does */
     for (unsigned cpu = 3; cpu < 9; cpu++)
         CPU_SET(cpu, &allowed);
     cores = (lki_cores){ .count = 0 };

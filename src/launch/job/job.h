@@ -66,7 +66,7 @@ typedef struct {
     bool                     told; /* other nodes know that the group of this epoch has failed */
     uint64_t                 epoch;      /* the job's epoch; if this host is out, `control` still
                                           * has an older epoch */
-    uint32_t                 refused;    /* refused connections that were noted */
+    uint32_t                 refused;    /* number of refused connections that were noted */
     double                   refused_at; /* time of the last note about refused connections, in
                                           * seconds; 0: none */
     bool                     outside;    /* this late host is not in a group yet */
@@ -108,7 +108,7 @@ typedef struct {
     bool                     rebuild_killed; /* the missing workers were killed */
     bool                     rebuild_told; /* other nodes know that we request a new group */
     bool                     rebuild_said;   /* other nodes know which of our workers survive */
-    uint32_t                 replaced;   /* failed replacements in a row */
+    uint32_t                 replaced;   /* number of failed replacements in a row */
     bool                     alone;         /* only one worker is left */
     double                   alone_seconds; /* seconds for which the last worker has been stopped */
     double                   alone_seen; /* time in seconds when lki_stopped_turn() last ran */

@@ -115,7 +115,7 @@ static void take_bytes(lki_stream *stream, lki_sink *sink, const char *text, siz
         bytes -= fits;
         if (bytes == 0)
             break;
-        emit_line(stream, sink); /* complete, or too long */
+        emit_line(stream, sink); /* the line is complete, or too long */
         if (*text == '\n') {
             text++;
             bytes--;

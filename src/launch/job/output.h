@@ -18,7 +18,7 @@ enum {
 
 typedef struct {
     int    to;   /* the descriptor to write to, borrowed; -1: the reader has closed its end */
-    char  *text; /* LKI_SINK_BYTES */
+    char  *text; /* a buffer of LKI_SINK_BYTES */
     size_t used;
 } lki_sink;
 

@@ -400,7 +400,7 @@ static int work_requests(void)
         (void)raise(SIGKILL);
     for (int i = 0; i < 64; i++)
         (void)(lk_all_reduce_start(&requests[i], comm, data[i], data[i], 5000, LK_F32, LK_SUM)
-               == LK_OK); /* NULL if the group has failed already */
+               == LK_OK); /* the request is NULL if the group has failed already */
     while (!lki_failed(comm))
         sleep_us(200);
     comm = go_on(comm, 20000);

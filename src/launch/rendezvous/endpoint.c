@@ -66,7 +66,7 @@ static lki_ip ip_of(const lki_address *address)
 
     memcpy(&v6, &address->storage, sizeof v6);
     if (address->storage.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
-        struct sockaddr_in v4 = { .sin_family = AF_INET }; /* for an IPv4 peer of an IPv6 socket */
+        struct sockaddr_in v4 = { .sin_family = AF_INET }; /* an IPv4 peer of an IPv6 socket */
         memcpy(&v4.sin_addr, v6.sin6_addr.s6_addr + 12, 4);
         memcpy(&plain.storage, &v4, sizeof v4);
         address = &plain;
@@ -101,7 +101,8 @@ static int listen_at(const struct sockaddr *address, socklen_t bytes)
 
     if (fd < 0)
         return -1;
-    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on); /* despite TIME_WAIT */
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on); /* permits a port with old
+                                                                     * connections in TIME_WAIT */
     if (address->sa_family == AF_INET6)
         (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     if (bind(fd, address, bytes) == 0 && listen(fd, 1024) == 0)

@@ -103,7 +103,7 @@ static void one_group_follows_another(void **state)
     forget_events();
     say(1, 1, 0);
     say(2, 1, 8);
-    say(2, 0, 32); /* ignored, because its epoch is over */
+    say(2, 0, 32); /* ignored, because that epoch is over */
     assert_no_group();
     say(0, 1, 1);
     for (uint32_t i = 0; i < 3; i++)
@@ -273,7 +273,7 @@ static void a_node_that_leaves_is_read_first(void **state)
         move(&j);
     assert_true(lki_rendezvous_has_left(j.nodes[1].r));
     assert_false(lki_rendezvous_lost(j.nodes[1].r));
-    assert_int_equal(j.nodes[1].count, 1); /* LKI_EVENT_MET */
+    assert_int_equal(j.nodes[1].count, 1); /* the only event is LKI_EVENT_MET */
     assert_node_1_has_finished();
 }
 

@@ -28,9 +28,9 @@ enum {
 typedef struct {
     lki_line  line;
     int64_t   since;    /* time of the connection */
-    bool      admitted; /* its hello was accepted */
+    bool      admitted; /* the guest's hello was accepted */
     bool       held;     /* admitted late, and without a seat yet */
-    bool      failing;  /* to be dismissed because of `why` */
+    bool      failing;  /* the guest is to be dismissed because of `why` */
     bool      sending;  /* waits for epoll to report room on the connection */
     lki_hello_letter hello;    /* valid once admitted; once all have connected, hello.node is the
                                 * guest's node number */
@@ -41,13 +41,13 @@ typedef struct {
 typedef struct {
     lki_roster ranks;
     char       host[LKI_HOST_BYTES];
-    int32_t    guest; /* -1 = lost */
+    int32_t    guest; /* index of the node's guest; -1 = the node is lost */
     bool       introduced, finished;
     bool       in_group; /* some ranks of the node are in the group of this epoch */
     bool       settled;  /* the node has reported its survivors of this epoch */
     bool       waits;    /* a late node that is not in the group has this seat */
     bool       ready;    /* with `waits`: the late node is ready to enter */
-    lki_outcome outcome; /* once finished */
+    lki_outcome outcome; /* outcome of the node, once it has finished */
     uint32_t    order;   /* position in the order of finishing, from 1 */
 } lki_seat_of_node;
 

@@ -22,7 +22,7 @@ typedef enum {
 struct lki_rendezvous {
     lki_rendezvous_stage stage;
     int               epoll, timer;
-    lki_server       *server; /* on node 0 */
+    lki_server       *server; /* NULL, except on node 0 */
     lki_tls_library  *library; /* NULL: plain */
     unsigned char     key[LKI_KEY_BYTES];
     lki_line          line;

@@ -101,7 +101,7 @@ static void a_late_host_takes_a_free_seat_and_enters(void **state)
     propose_group(2, 1, 8, 0);
     assert_group(0, 2, 1 | 8);
     assert_group(2, 2, 1 | 8);
-    assert_group(3, 2, 1 | 8); /* but it receives the group */
+    assert_group(3, 2, 1 | 8); /* but the late node receives the group */
     forget_events();
     propose_group(3, 1, 0, 2 | 4);
     const lki_event *event = await(&j, &j.nodes[2], LKI_EVENT_AWAITED);

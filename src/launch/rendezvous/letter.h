@@ -73,7 +73,7 @@ typedef struct {
 /* The state of a running job.  `list` is read with lki_letter_since(). */
 typedef struct {
     uint64_t epoch;
-    uint32_t count; /* ranks of the job */
+    uint32_t count; /* number of ranks of the job */
 } lki_standing_letter;
 
 typedef struct {

@@ -114,7 +114,7 @@ static void nodes_may_connect_in_any_order(void **state)
     (void)add(&j, plain(&j, 3, 2));
     move_for(&j, 100);
     lki_rendezvous_options first = plain(&j, 3, 0);
-    first.listener               = -1; /* opens its own listener */
+    first.listener               = -1; /* the node opens its own listener */
     (void)add(&j, first);
     for (int i = 0; i < 100; i++) {
         lki_event event; /* lki_rendezvous_next() runs the two nodes that are open */
