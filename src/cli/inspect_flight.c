@@ -1,6 +1,7 @@
 /* inspect_flight.c -- `lockstep inspect --flight`: prints the last operations of a job's ranks.
  *
- * All data are first stored in one JSON object, from which the text is printed, as for checkpoints.
+ * All data are first stored in one JSON object, from which the text is printed (as in
+ * cmd_inspect.c).
  */
 #include "cli/inspect.h"
 

@@ -179,7 +179,7 @@ typedef struct {
 } lki_command;
 
 /* Reads argv[1..] into `target`, the zeroed struct of the command.  Returns a negative number to
- * continue, or an exit status: 0 after --help, LKI_EXIT_USAGE after it has printed an error.
+ * continue, or an exit status: 0 after --help, LKI_EXIT_USAGE after an error, which is printed.
  * Strings point into argv or into the config file's text, which the caller must free in all
  * cases. */
 int lki_options_parse(const lki_command *command, int argc, char **argv, void *target);

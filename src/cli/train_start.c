@@ -519,8 +519,8 @@ static int start(train_options *options, char **argv)
     return merge_trace(options, 0, options->config.workers, exit);
 }
 
-/* Finds the oneDNN module.  Its threads must not spin, since Lockstep's threads use the same
- * cores.  Its runtime reads the environment variable when loaded; the workers inherit the
+/* Finds the oneDNN module.  The module's threads must not spin, since Lockstep's threads use the
+ * same cores.  Its runtime reads OMP_WAIT_POLICY when it is loaded, and the workers inherit this
  * variable. */
 lk_status lki_train_find_kernels(train_options *options)
 {

@@ -1,4 +1,4 @@
-/* host_watchdog.c -- launchers of emulated hosts that do not run, or do not end with the others.
+/* host_watchdog.c -- handles launchers of emulated hosts that do not run, or do not end in time.
  *
  * The other launchers detect a stopped launcher by its silence.  If no launcher runs, the parent
  * process detects that, and treats all hosts as lost.  A launcher that is killed after the end of

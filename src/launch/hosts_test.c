@@ -109,9 +109,9 @@ static double stop_one(void)
     return lki_seconds() - begun;
 }
 
-/* Stops one launcher before all have connected.  Expects that the job ends without the 5 s for
- * which a launcher may outlive another.  A wait of 5 s by mistake would occur in every try, but a
- * busy machine delays only some tries. */
+/* Stops one launcher before all have connected.  Expects that the job ends without the wait of 5 s
+ * for launchers that have not ended.  A wait of 5 s by mistake would occur in every try, but a busy
+ * machine delays only some tries. */
 static void a_stop_request_before_the_rendezvous_ends_the_job(void **state)
 {
     (void)state;

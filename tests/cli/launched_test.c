@@ -1,9 +1,9 @@
 /* launched_test.c -- tests how commands behave if the environment describes only half of a job.
  *
- * Goal:   a command that starts a job or takes part in one refuses such an environment with status
- *         2.  It names the variables that are set, says how to continue, and changes no file.
- *         Otherwise each of N processes would do the whole work, in the same files.  Commands that
- *         only read work as usual.
+ * Goal:   a command that starts a job, or takes part in a job, refuses such an environment with
+ *         status 2.  The message names the variables that are set and says how to continue.  No
+ *         file changes.  Otherwise each of N processes would do the whole work, in the same files.
+ *         Commands that only read work as usual.
  * Method: the command itself, with a log and a checkpoint of an earlier run, whose bytes are
  *         compared.  Environments that mean a single process, as in a batch script, are still
  *         accepted.

@@ -161,8 +161,8 @@ static void a_replacement_continues_for_its_host(void **state)
 }
 
 /* Asks the launcher of a host to leave, and thus its workers.  No work is repeated, and the
- * launcher does not wait for the end of the run.  Node 0's launcher cannot leave: in that case all
- * save and stop. */
+ * launcher does not wait for the end of the run.  Node 0's launcher cannot leave: if it is asked,
+ * all ranks save and stop. */
 static void a_host_leaves_on_request(void **state)
 {
     static job j;

@@ -4,8 +4,8 @@
  *         descriptor or a thread of the connection.
  * Method: each node has a network namespace and a host name of its own, with a pair of virtual
  *         interfaces between them.  The workers are this program.  Rank 0 starts a collective of
- *         some megabytes and takes its interface down, and all wait.  Skipped if the rights or the
- *         tools are missing.
+ *         some megabytes and takes its interface down.  All ranks wait.  Skipped if the rights or
+ *         the tools are missing.
  */
 #include "hosts/nodes.h"
 

@@ -2,9 +2,9 @@
  * by hand.
  *
  * Goal:   on one host and on two, training gives the bits of one worker.  If a worker dies, the
- *         others name it, and the trace is written.  A request to stop saves.  All workers refuse
- *         settings that do not fit.  Waiting for a worker that does not come has a limit.  No agent
- *         is left behind.
+ *         other workers name it, and the trace is written.  A request to stop saves.  All workers
+ *         refuse settings that do not fit.  Waiting for a worker that does not come has a limit.
+ *         No agent is left behind.
  * Method: the processes are a shell's children with the names that a launcher would set.  Two hosts
  *         are two agents on this machine, which treat their workers as two jobs because one name
  *         differs.  The real launchers run if they are installed.

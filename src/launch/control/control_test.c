@@ -393,7 +393,8 @@ static void unreachable_ranks_are_named(void **state)
 }
 
 /* Opens arenas as under MPI, where no launcher passes descriptors on.  Checks that a word written
- * by the other rank is visible, in the group and in a split group with another rank 0. */
+ * by the other rank is visible, in the group and in a split group whose rank 0 is a different
+ * process. */
 static bool shares_without_a_launcher(lki_control *control, uint32_t rank)
 {
     lk_comm_options options = { .struct_size = sizeof(lk_comm_options),

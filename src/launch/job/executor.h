@@ -30,7 +30,8 @@ typedef struct lki_executor {
     void (*keep_socket)(const lki_job *job, uint32_t i);
 
     /* Copies the job's next pending signal to `info`; returns false if there is none.  The signal
-     * may remain pending until signal_taken(), which is called once it is handled and saved. */
+     * may remain pending until signal_taken(), which is called once the signal is handled and
+     * saved. */
     bool (*next_signal)(const lki_job *job, void *info, size_t bytes);
     void (*signal_taken)(const lki_job *job);
 

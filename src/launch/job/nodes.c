@@ -31,7 +31,7 @@ const lki_node *lki_nodes_self(const lki_job *job)
 }
 
 /* Prints notes about refused connections: one about the first refusal at once, further notes at
- * intervals of REFUSED_SECONDS. `last` also prints a note before the interval has passed. */
+ * intervals of REFUSED_SECONDS.  With `last`, prints a note even before the interval has passed. */
 void lki_nodes_note_refused(lki_job *job, bool last)
 {
     uint32_t count = lki_rendezvous_refused(job->rendezvous);

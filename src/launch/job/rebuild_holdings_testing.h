@@ -60,7 +60,7 @@ static bool as_few(holdings now, holdings before)
 }
 
 /* Counts repeatedly until the counts are at most those in `before`, up to a time limit.  Repeats,
- * because the launcher closes the descriptors that it sent to the last rank a little later. */
+ * because the launcher takes a moment to close the descriptors that it sent to the last rank. */
 static holdings settle(holdings before)
 {
     holdings now = count_holdings();

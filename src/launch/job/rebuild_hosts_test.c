@@ -132,8 +132,8 @@ static void a_stop_request_survives_a_rebuild(void **state)
     assert_int_equal(result.exit_code, 75);
 }
 
-/* Kills rank 0, and ends a rank of the new group with status 3.  The launcher of that rank may
- * detect that end later than other hosts do.  Expects that the job's result is status 3. */
+/* Kills rank 0, and makes a rank of the new group exit with status 3.  The launcher of that rank
+ * may detect its end later than other hosts do.  Expects that the job's result is status 3. */
 static void the_result_is_that_of_the_last_group(void **state)
 {
     static const char *const how[] = { "at once", "slowly" };

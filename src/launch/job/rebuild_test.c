@@ -166,8 +166,8 @@ static void the_result_is_that_of_the_last_group(void **state)
     assert_noted("rank 0 (pid ");
 }
 
-/* Kills a rank when all ranks are done.  Only if ranks leave together, a rank that has finished
- * proves that the other ranks have finished. */
+/* Kills a rank when all ranks are done.  A rank that has finished proves that the other ranks have
+ * finished, but only if ranks leave together. */
 static void a_death_after_a_joint_end_is_no_failure(void **state)
 {
     (void)state;

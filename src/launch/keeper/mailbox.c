@@ -110,9 +110,9 @@ const lki_introduction *lki_mailbox_introduction(const lki_job *job, uint32_t ra
 
 /* ---- The coordinator --------------------------------------------------------------------- */
 
-/* Asks the keeper to send a message.  A letter cannot hold all workers, so their table is in shared
- * memory.  The table is not overwritten before the keeper has sent it, because a new group must
- * form before the next introduction. */
+/* Asks the keeper to send a message.  A letter cannot hold all workers, so the table of workers is
+ * in shared memory.  The table is not overwritten before the keeper has sent it, because a new
+ * group must form before the next introduction. */
 void lki_mailbox_say(const lki_job *job, const lki_saying *what)
 {
     lki_keeper_letter letter = {.kind = LKI_KEEPER_SAYING, .saying = *what};

@@ -69,8 +69,8 @@ LK_NODISCARD lk_status lki_line_say(lki_line *line, const void *letter, size_t b
 LK_NODISCARD lk_status lki_line_write(lki_line *line, const lki_letter *letter);
 
 /* Closes the direction to the peer once everything queued has been sent.  The line ends when the
- * peer has read it all and closes the connection.  A close() before that may destroy bytes that are
- * still on their way: the kernel resets a connection that is closed with unread bytes. */
+ * peer has read everything and closes the connection.  An earlier close() may destroy bytes that
+ * are still being sent: the kernel resets a connection that is closed with unread bytes. */
 void lki_line_finish(lki_line *line, int64_t now);
 
 /* Returns true if sending must continue once the socket has room. */

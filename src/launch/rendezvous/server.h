@@ -1,9 +1,9 @@
 /* launch/rendezvous/server.h -- the server on node 0, which admits launchers (guests), assigns node
  * numbers, and forwards letters.
  *
- * The server runs in its owner's loop, which reports ready descriptors to it.  Each descriptor is
- * in the owner's epoll set with a number: LKI_SERVER_LISTENER for the listener, small numbers for
- * guests.
+ * The server runs in its owner's loop, which reports ready descriptors to the server.  Each
+ * descriptor is in the owner's epoll set with a number: LKI_SERVER_LISTENER for the listener, small
+ * numbers for guests.
  */
 #ifndef LKI_LAUNCH_RENDEZVOUS_SERVER_H
 #define LKI_LAUNCH_RENDEZVOUS_SERVER_H
@@ -17,8 +17,8 @@ enum {
 
 typedef struct lki_server lki_server;
 
-/* Opens node 0's server.  `own` is the connection of node 0's own launcher, which is a guest; the
- * server takes ownership of it, also on failure.  The key of the options must remain valid. */
+/* Opens node 0's server. `own` is the connection of node 0's own launcher, which is a guest.  The
+ * server takes ownership of `own`, also on failure.  The key of the options must remain valid. */
 LK_NODISCARD lk_status lki_server_open(lki_server **out, const lki_rendezvous_options *options,
                                        lki_tls_library *library, int own, int epoll, int64_t now);
 
