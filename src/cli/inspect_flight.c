@@ -126,7 +126,7 @@ static long long number_of(const json_t *object, const char *key)
     return (long long)json_integer_value(json_object_get(object, key));
 }
 
-/* Prints the time of day in microseconds, and with `day` the date. */
+/* Prints the time of day with microseconds.  With `day`, also prints the date. */
 static void print_time(long long ns, bool day)
 {
     time_t    seconds = (time_t)(ns / 1000000000);

@@ -51,7 +51,7 @@ static bool same_host(const char *a, const char *b)
     return (size_t)(strrchr(b, ':') - b) == length && memcmp(a, b, length) == 0;
 }
 
-/* Finds the tasks on the host of out->rank, which must be adjacent. */
+/* Finds the tasks on the host of out->rank.  These tasks must be adjacent. */
 static lk_status find_neighbours(lki_foreign *out, const tasks *all)
 {
     uint32_t first = out->rank, end = out->rank + 1;

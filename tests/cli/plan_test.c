@@ -171,7 +171,8 @@ static void times_follow_from_rates(void **state)
     assert_says_not(r.out, "\"workers\": 128, ");
 }
 
-/* Checks the time of file transfers: moments of 4810 parameters, in two chunks' buffers or more. */
+/* Checks the time of file transfers.  Two moments of 4810 parameters are read and written,
+ * overlapped with the update in buffers for two or more chunks. */
 static void offloading_takes_the_predicted_time(void **state)
 {
     static command_result r;

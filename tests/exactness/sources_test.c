@@ -383,7 +383,7 @@ static void weights_and_labels_count_alike_on_any_workers(void **state)
              "step 1: none of its 2 samples counts for anything, by their labels or weights");
 }
 
-/* Returns the first loss of a batch of all images, with these weights of the classes. */
+/* Returns the first loss of a batch of all images, with `weights` as the weights of the classes. */
 static double weighted_loss(const char *folder, const char *const weights[4])
 {
     double losses[16];

@@ -157,7 +157,7 @@ static void a_run_without_newer_checkpoints_gives_up(void **state)
     assert_non_null(strstr(j.result.err, "(2 of 2 without a newer one)"));
 }
 
-/* Injects faults into the only worker of a job with --chaos. */
+/* With --chaos, injects faults into the only worker of a job. */
 static void chaos_also_kills_an_only_worker(void **state)
 {
     static command_result r;

@@ -94,7 +94,7 @@ static inline void await_nth(job *j, const char *word, uint32_t nth)
 /* A rank's progress, from its flight record. */
 typedef enum {
     IS_STARTING,
-    IS_EARLY, /* all have joined, and cannot continue without this rank */
+    IS_EARLY, /* all ranks have joined, and cannot continue without this rank */
     IS_LATE,
 } earliness;
 

@@ -20,7 +20,7 @@ struct lki_control {
     size_t     arena_count, arena_capacity;
     void     (*tell)(void *context, const char *text); /* NULL: no listener */
     void      *context;
-    lki_control_journal journal; /* without functions: none */
+    lki_control_journal journal; /* functions that write the journal; NULL functions: no journal */
 };
 
 static inline int *lki_control_socket_of(const lki_control *control, uint32_t rank)

@@ -256,7 +256,7 @@ bool lki_is_stopped(pid_t pid);
  * sanitizers stop a process at its end to examine its memory. */
 bool lki_job_is_stopped(const lki_job *job, uint32_t i);
 
-/* Kills stopped workers for which others wait. */
+/* Kills stopped workers for which other workers wait. */
 void lki_job_kill_stopped(lki_job *job);
 
 /* Returns true if a worker has left although workers leave only when all have finished

@@ -14,7 +14,7 @@
 
 /* ---- Asking the keeper ------------------------------------------------------------------- */
 
-/* Sends a letter, with a descriptor unless `fd` is -1.  Exits if the keeper is gone. */
+/* Sends a letter, with a descriptor unless `fd` is -1.  Exits if the keeper has ended. */
 static void write_letter(const lki_keeper *keeper, const lki_keeper_letter *letter, int fd)
 {
     struct iovec bytes = {.iov_base = (void *)(uintptr_t)letter, .iov_len = sizeof *letter};

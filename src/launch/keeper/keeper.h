@@ -111,7 +111,8 @@ typedef struct {
     pid_t          coordinator; /* 0: none */
     int            channel;     /* socket between keeper and coordinator: this process's end */
     int            signals[2];  /* a pipe with pending signals: read end, write end */
-    int            bell;        /* eventfd: an event was posted; -1: one host only */
+    int            bell;        /* eventfd, readable if an event was posted; -1: the job has one
+                                 * host */
     bool           over;        /* the last event received ended the job */
     uint64_t       said[LKI_SAY_KINDS]; /* per kind of message: 1 + the last epoch in which one was
                                          * sent; 0: never */

@@ -79,7 +79,8 @@ struct lki_server {
                                      * has not sent the table in that way */
     lki_ip                 address;
     uint32_t               refused;
-    char                   last[480]; /* last guest that was refused, or lost while waiting */
+    char                   last[480]; /* describes the last guest that was refused, or lost while
+                                       * waiting */
     unsigned char         *bytes;     /* buffer for letters with lists */
 };
 
