@@ -314,7 +314,7 @@ static void measure_arrivals(lk_flight *flight, const lki_flight_event *event)
     flight->ranks[last->rank].last++;
     lk_flight_rank *who = &flight->ranks[last->rank];
     if (__builtin_add_overflow(who->late_ns, last->began_ns - before, &who->late_ns))
-        who->late_ns = INT64_MAX; /* the times are invalid */
+        who->late_ns = INT64_MAX; /* the sum overflows: the times are invalid */
 }
 
 /* Reports stragglers.  A straggler is last in many operations: at least the mean of the number

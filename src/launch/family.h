@@ -18,13 +18,14 @@ typedef struct {
 /* One emulated host. */
 typedef struct {
     pid_t      pid;     /* 0: not running */
-    int        pidfd, orders, reports; /* orders: write end; reports: read end */
+    int        pidfd, orders, reports; /* `orders`: this process's end of a socket; `reports`: read
+                                        * end of a pipe */
     lki_stream streams[2];
     uint32_t   first, count; /* the host's ranks are `first` to `first` + `count` - 1 */
     uint32_t   times;        /* number of restarts */
     bool       late;         /* this host was started after the other hosts */
-    bool       met, by_us;   /* met: the launcher has connected to the other hosts; by_us: this
-                              * process killed it */
+    bool       met, by_us;   /* `met`: the launcher has connected to the other hosts; `by_us`: this
+                              * process killed the launcher */
     bool       stopped; /* this process killed the launcher, which did not run; no other host could
                          * detect that */
     bool       done;         /* the launcher was killed after one of its workers had seen the end of
@@ -46,7 +47,7 @@ typedef struct {
     double                   kill_at;  /* time in seconds of the planned kill; 0: none */
     double                   stopped_s, looked_at; /* seconds for which no launcher ran; time of the
                                                     * last check */
-    const lki_emulated      *first_lost; /* first host lost while others ran; NULL: none */
+    const lki_emulated      *first_lost; /* first host lost while other hosts ran; NULL: none */
     lk_launch_result         how_lost; /* the launch result that reports the loss of first_lost */
     int                      listener;
     char                     endpoint[64];

@@ -317,9 +317,10 @@ static void any_size_is_planned_at_once(void **state)
     assert_string_equal(r.err, "");
     assert_int_equal(r.status, 0);
     assert_true(number(r.out, "\"elements\"", NULL) == 1e15);
-    assert_true(fabs(number(r.out, "\"parameters\"", "zero1") / 4e15 - 1) < 1e-9); /* padded */
+    assert_true(fabs(number(r.out, "\"parameters\"", "zero1") / 4e15 - 1) < 1e-9); /* the parameters
+                                                                                    * are padded */
     /* One of 1024 owners has at most 7 of a bucket's 6400 blocks of elements.  Some host has two
-     * such owners, and four with its buddy's. */
+     * such owners.  With its buddy's part it stores the blocks of four owners. */
     double blocks = 4 * 7 / (6400 * 4096.) * 1e15;
     assert_true(fabs(number(r.out, "\"optimizer\"", "zero1") / (8 * blocks * 4096) - 1) < 1e-3);
 }

@@ -23,8 +23,8 @@ typedef struct {
 typedef struct {
     json_t *root;
     size_t  count;
-    event  *events; /* complete events, sorted by process, track and beginning, then longest
-                     * first */
+    event  *events; /* complete events, sorted by process, track and beginning; of events with equal
+                     * beginnings, the longest is first */
 } trace;
 
 static int by_place(const void *a, const void *b)

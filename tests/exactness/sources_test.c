@@ -138,7 +138,8 @@ static void documents_weigh_by_their_tokens(void **state)
 
 /* ---- Streams -------------------------------------------------------------------------------- */
 
-enum { SAMPLES = 41, SIDE = 3, RECORD = 1 + SIDE * SIDE }; /* three steps of 12, and one of 5 */
+enum { SAMPLES = 41, SIDE = 3, RECORD = 1 + SIDE * SIDE }; /* three steps of 12 samples, and one
+                                                            * step of 5 */
 
 /* Writes the same images as a stream of records and as IDX files. */
 static void make_images(const char *folder)

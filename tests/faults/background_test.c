@@ -41,8 +41,8 @@ static struct {
     uint32_t    most;      /* number of steps made when the writer stopped waiting */
     bool        impatient; /* `hold` steps were not made in time */
     uint32_t    stop;      /* the run is asked to stop after this number of steps; 0: never */
-    long        calls, fatal; /* calls of the writer so far; the process dies at call `fatal`, 0:
-                               * never */
+    long        calls, fatal; /* number of calls of the writer so far; the process dies at call
+                               * `fatal`, 0: never */
     uint32_t    refused;   /* number of calls to fail next, for lack of space */
 } now;
 

@@ -60,8 +60,8 @@ static void a_lost_host_returns(void **state)
     }
 }
 
-/* Loses a host with a part of the model.  The host with the replica of that part sends it, and may
- * then be lost. */
+/* Loses a host with a part of the model.  The host with the replica of that part sends the part,
+ * and may then be lost. */
 static void a_lost_host_with_a_shard_returns(void **state)
 {
     static const struct {

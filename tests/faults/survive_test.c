@@ -154,8 +154,8 @@ static void the_log_before_a_resume_is_kept(void **state)
     assert_string_equal(steps.out, wanted);
 }
 
-/* Kills a worker before the first step.  The others begin without it, and the loss is reported and
- * counted. */
+/* Kills a worker before the first step.  The other workers begin without it, and the loss is
+ * reported and counted. */
 static void a_worker_lost_before_the_first_step_is_reported(void **state)
 {
     static job j;
@@ -326,7 +326,8 @@ static void the_run_stops_if_all_workers_leave(void **state)
 
 /* ---- Replacements --------------------------------------------------------------------------- */
 
-/* Kills workers, including rank 0 and a replacement.  Each is replaced. */
+/* Kills workers, including rank 0 and a replacement.  Expects that each killed worker is
+ * replaced. */
 static void lost_workers_are_replaced(void **state)
 {
     static const char *const lines[] = {

@@ -79,8 +79,8 @@ static inline uint32_t count_of(const char *text, const char *word)
     return count;
 }
 
-/* Waits for the nth `word`.  Reads the log during the wait, because others may wait for its
- * writer. */
+/* Waits for the nth `word`.  Reads the log during the wait, because other ranks may wait for the
+ * rank that writes the log. */
 static inline void await_nth(job *j, const char *word, uint32_t nth)
 {
     for (double since = seconds_now();; check_waiting(j, since, word)) {

@@ -187,7 +187,7 @@ static void await_file(const char *folder, const char *name)
 /* A shell loop that runs until the log has some steps. */
 #define UNTIL_STEPS "until [ $(wc -l <log) -gt 5 ]; do sleep 0.02; done 2>/dev/null; "
 
-/* Requests a stop from one worker.  All save, and exit with 75. */
+/* Requests a stop from one worker.  All workers save, and exit with 75. */
 static void a_request_to_stop_saves(void **state)
 {
     static command_result r;
@@ -219,7 +219,7 @@ static int be_deaf(void)
 }
 
 /* Sends SIGTERM to one program that never checks for requests.  Expects that, a moment later, the
- * signal ends this program and all others. */
+ * signal ends this program and all other programs of the job. */
 static void a_signal_ends_a_deaf_program(void **state)
 {
     static command_result r;

@@ -147,7 +147,8 @@ static void a_signal_ends_the_wait_for_nodes(void **state)
 
 /* ---- Losing a node ----------------------------------------------------------------------- */
 
-/* Kills or stops the launcher of one node.  The others must name its host and end. */
+/* Kills or stops the launcher of one node.  The other launcher must name the node's host, and
+ * end. */
 static void lose_one(const char *folder, uint32_t lost, int how, const char *words)
 {
     static nodes j;

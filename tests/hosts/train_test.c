@@ -215,8 +215,8 @@ static void a_signal_on_any_node_saves(void **state)
     }
 }
 
-/* Starts another command for node 1 while the job runs with the first one, as from a host that was
- * disconnected for a moment. */
+/* Starts a second command for node 1 while the job runs with the first command, as from a host that
+ * was disconnected for a moment. */
 static void a_host_that_returns_too_soon_waits(void **state)
 {
     static held h;
@@ -288,8 +288,8 @@ static void coordinators_may_be_killed(void **state)
     assert_string_equal(got, wanted);
 }
 
-/* Kills node 1.  Nodes with another key or other settings then try to enter, and are refused.
- * Finally node 1 returns and enters. */
+/* Kills node 1.  Nodes with a different key or different settings then try to enter, and are
+ * refused.  Finally node 1 returns and enters. */
 static void a_returning_host_enters(void **state)
 {
     static held           h;

@@ -264,7 +264,7 @@ static void write_numbers(lk_comm *comm, const native_job *j, unsigned char *to)
         write_number(j->dtype, i, (i + i / 7 + lk_comm_rank(comm)) % 2 == 1, to);
 }
 
-/* Runs a job by our algorithm and by MPI's, and compares every byte of the results. */
+/* Runs a job with Lockstep's algorithm and with MPI's, and compares every byte of the results. */
 static bool agrees(lk_comm *comm, native_job j)
 {
     size_t         all = j.count * lk_comm_size(comm) * lk_dtype_bytes(j.dtype);

@@ -190,7 +190,7 @@ void lki_control_ended_there(lki_control *control, uint32_t rank, int exit_code,
 void lki_control_condemn(lki_control *control, uint32_t culprit, lk_status status,
                          const char *message);
 
-/* Takes a snapshot of a rank's record.  Its message is borrowed until the next epoch. */
+/* Takes a snapshot of a rank's record.  The snapshot's message is borrowed until the next epoch. */
 void lki_control_view(const lki_control *control, uint32_t rank, lki_rank_view *out);
 
 /* Returns the failure of the group, or NULL.  The failure is borrowed until the next epoch. */

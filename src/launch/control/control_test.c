@@ -303,7 +303,8 @@ static void ranks_of_other_hosts_are_introduced(void **state)
     lki_control_introduce(control, 3, 303, "10.0.0.3:33");
     lki_control_who(control, 3, who);
     assert_string_equal(who, "rank 3 (host c, pid 303)");
-    while (!lki_control_address(control, 2, address)) /* published before rank 2 waits */
+    while (!lki_control_address(control, 2, address)) /* rank 2 publishes its address before it
+                                                       * waits */
         (void)nanosleep(&moment, NULL);
     assert_string_equal(address, "10.0.0.2:22");
     assert_false(lki_control_address(control, 1, address));
@@ -374,7 +375,7 @@ static void the_text_of_a_loss_is_kept(void **state)
     lki_control_free(control);
 }
 
-/* Introduces all ranks except 0 and 2. */
+/* Introduces all ranks except 0 and 2.  Expects that these two ranks are named. */
 static void unreachable_ranks_are_named(void **state)
 {
     lk_comm_options options = { .struct_size = sizeof(lk_comm_options), .timeout_ms = 100 };

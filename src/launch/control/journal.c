@@ -50,7 +50,7 @@ uint64_t lki_control_saved_epoch(const void *from)
 }
 
 /* Returns true if a request for this epoch's group is still recorded.  The rank that made the
- * request may then be without an answer. */
+ * request may not have received an answer. */
 static bool was_answering(const lki_control *control)
 {
     bool answering = false;

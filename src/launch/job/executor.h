@@ -19,7 +19,7 @@ typedef struct lki_executor {
     /* Reaps worker i, which has ended, and so releases its pid. */
     void (*reap)(const lki_job *job, uint32_t i);
 
-    /* Sends a signal to worker i, as its parent. */
+    /* Sends a signal to worker i.  The signal comes from the worker's parent. */
     void (*signal)(const lki_job *job, uint32_t i, int number);
 
     /* Returns the address where the kernel stores the pid of the next process started as worker i.

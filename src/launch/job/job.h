@@ -38,12 +38,13 @@ typedef struct {
     const char *name;     /* host name; NULL: the system's host name */
     int         listener; /* node 0: a socket that already listens; -1: none */
     int         orders;   /* socket from which the launcher of an emulated host reads lki_order
-                           * records; its parent sends them instead of signals; -1: none */
+                           * records; the launcher's parent sends these records instead of signals;
+                           * -1: none */
     void      (*met)(int reports); /* called when all hosts have connected; NULL: none */
     void      (*left)(int reports); /* called when this host has left the job; NULL: none */
     int         reports;
     uint32_t    world, first; /* world size and this host's first rank, if another launcher assigned
-                               * the ranks; world 0: no other launcher did */
+                               * the ranks; `world` 0: no other launcher assigned them */
 } lki_host;
 
 /* An order from the parent process of emulated hosts: the arguments of lki_job_stop(). */
@@ -64,8 +65,8 @@ typedef struct {
     bool                     introduced; /* other nodes know the addresses of our workers */
     bool                     begun;      /* the addresses of all workers were known at least once */
     bool                     told; /* other nodes know that the group of this epoch has failed */
-    uint64_t                 epoch;      /* the job's epoch; if this host is out, `control` still
-                                          * has an older epoch */
+    uint64_t                 epoch;      /* the job's epoch; if this host is outside of the group,
+                                          * `control` still has an older epoch */
     uint32_t                 refused;    /* number of refused connections that were noted */
     double                   refused_at; /* time of the last note about refused connections, in
                                           * seconds; 0: none */
@@ -83,7 +84,7 @@ typedef struct {
     char                     master[256]; /* MASTER_ADDR */
     lki_control             *control;
     char                    *flight; /* absolute path of options->flight */
-    lki_faults               *faults; /* NULL: no chaos */
+    lki_faults               *faults; /* NULL: no fault injection */
     const lki_executor      *executor;
     void                    *executor_state; /* state of an executor other than the direct one */
     lki_worker              *workers;
@@ -150,7 +151,7 @@ LK_NODISCARD lk_status lki_watch(lki_job *job);
  * them.  Called after lki_watch(), repeatedly until job->over. */
 LK_NODISCARD lk_status lki_watch_others(lki_job *job);
 
-/* Runs a host that leaves the job until the other hosts have been informed. */
+/* On a host that leaves the job, runs the loop until the other hosts have been informed. */
 LK_NODISCARD lk_status lki_watch_farewell(lki_job *job);
 
 /* Ends the job after a failure.  Sends SIGTERM at once to workers that cannot detect the failure,
