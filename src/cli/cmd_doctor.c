@@ -229,7 +229,7 @@ static void check_memory(report *r)
         gib < 0.5 ? ": only small models will fit" : "");
 }
 
-/* Returns true if `word` is the selected one in a text such as "always [madvise] never". */
+/* Returns true if `word` is the selected word in a text such as "always [madvise] never". */
 static bool is_chosen(const char *text, const char *word)
 {
     const char *open = strchr(text, '[');

@@ -10,7 +10,7 @@
 
 enum { PAUSE_MS = 200, PAUSE_IN_FILES_MS = 10000 };
 
-/* The time of the last progress line, and whether it goes to a terminal. */
+/* The time of the last progress line, and whether progress lines go to a terminal. */
 typedef struct {
     bool     terminal;
     uint64_t shown_ms;

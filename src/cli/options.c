@@ -208,7 +208,8 @@ static const lki_option *find_key(const lki_command *command, const char *key)
     return find(command, key, strlen(key));
 }
 
-/* Returns true if a key is an option's earlier name as a flag. */
+/* Returns true if a key is the earlier name of an option that was a flag, and its value is true or
+ * false. */
 static bool is_former_flag(const lki_option *option, const lki_config_item *item)
 {
     return option->alias_value != NULL && strcmp(option->alias, item->key) == 0 &&

@@ -15,8 +15,8 @@
 #include "cli/words.h"
 #include "lockstep/checkpoint.h"
 
-/* Returns the path of this program's file.  After an upgrade its name may refer to another file;
- * then the path is /proc/self/exe. */
+/* Returns the path of this program's file.  After an upgrade the file's name may refer to a
+ * different file.  The path is then /proc/self/exe. */
 static char *own_file(char name[PATH_MAX])
 {
     static char always[] = "/proc/self/exe";
