@@ -42,7 +42,7 @@ typedef struct {
     const char *algorithms; /* algorithms between hosts, equal on all ranks:
                              * "all_reduce:halving,all_gather:ring"; NULL = the fastest by the
                              * constants that lk_comm_tune() measures.  "all_reduce:native" is MPI's
-                             * own, which is not exact, and needs lk_comm_open_mpi() */
+                             * own algorithm, which is not exact and needs lk_comm_open_mpi() */
     const char *tuning;     /* file with these constants, read by rank 0; NULL = measured */
     const char *cache;      /* directory in which rank 0 caches its measurements; NULL = none */
 } lk_comm_options;
@@ -57,8 +57,8 @@ LK_API LK_NODISCARD lk_status lk_comm_open_threads(lk_comm **out, uint32_t size,
 
 /* Leaves the group.  Accepts NULL and never fails.  On one host the call does not wait.  On several
  * hosts, freeing a rank's last communicator flushes pending writes, for at most 7 s.  Under MPI it
- * waits for the other ranks (lk_comm_open_mpi()).  Communicators created from this one stay usable,
- * and its arenas stay usable through them. */
+ * waits for the other ranks (see lk_comm_open_mpi()).  Communicators created from this one stay
+ * usable, and its arenas stay usable through them. */
 LK_API void lk_comm_free(lk_comm *comm);
 
 LK_API uint32_t lk_comm_rank(const lk_comm *comm);
@@ -110,9 +110,9 @@ LK_API void lk_comm_abort(lk_comm *comm);
  * communicator.  NULL or 0 means the deadline given at opening.  Operations are counted from 0
  * again.  The new communicator has no arenas.  The flight record continues.
  *
- * Returns LK_EINVAL if `failed` is no such communicator, and LK_EUNSUPPORTED if no launcher decides
- * (a foreign launcher, --on-failure stop).  Returns LK_EPEER or LK_ETIMEOUT if a launcher or
- * another rank failed or did not arrive during the call. */
+ * Returns LK_EINVAL if `failed` is any other communicator, and LK_EUNSUPPORTED if no launcher
+ * decides (a foreign launcher, --on-failure stop).  Returns LK_EPEER or LK_ETIMEOUT if a launcher
+ * or another rank failed or did not arrive during the call. */
 LK_API LK_NODISCARD lk_status lk_comm_rebuild(lk_comm **out, lk_comm *failed,
                                               const lk_comm_options *options);
 
@@ -130,9 +130,9 @@ LK_API bool lk_comm_has_lost(const lk_comm *comm);
 
 #define LK_NO_COLOR UINT32_MAX
 
-/* Splits the communicator.  Collective.  Ranks with the same color form a new communicator, ordered
- * by key, then by their rank in `comm`.  A rank with LK_NO_COLOR joins none, and its *out is
- * NULL. */
+/* Splits the communicator.  Collective.  Ranks with the same `color` form a new communicator,
+ * ordered by `key`, then by their rank in `comm`.  A rank with LK_NO_COLOR joins none, and its *out
+ * is NULL. */
 LK_API LK_NODISCARD lk_status lk_comm_split(lk_comm **out, lk_comm *comm, uint32_t color,
                                             uint32_t key);
 
@@ -142,7 +142,7 @@ LK_API LK_NODISCARD lk_status lk_comm_subset(lk_comm **out, lk_comm *comm, const
                                              uint32_t count);
 
 /* Arranges the ranks in rows of `columns` ranks and creates a communicator for this rank's row and
- * one for its column.  Collective.  rows * columns must be the size. */
+ * one for its column.  Collective.  rows * columns must be the size of `comm`. */
 LK_API LK_NODISCARD lk_status lk_comm_mesh(lk_comm **row, lk_comm **column, lk_comm *comm,
                                            uint32_t rows, uint32_t columns);
 
@@ -152,12 +152,12 @@ LK_API LK_NODISCARD lk_status lk_comm_mesh(lk_comm **row, lk_comm **column, lk_c
  * same name and size on all ranks.  All pages are allocated on return, so lack of memory is
  * LK_ENOMEM here, not a signal later.  The arena is unmapped by lk_comm_free() at the latest.  If
  * ranks run on several NUMA nodes, the arena is divided equally in order of rank, and each part is
- * placed on its rank's node. */
+ * placed on its rank's NUMA node. */
 LK_API LK_NODISCARD lk_status lk_comm_arena(lk_arena **out, lk_comm *comm, const char *name,
                                             size_t bytes);
-/* Copies the parts that ranks have written to every host's arena.  Collective, with the same list
- * on all ranks.  Rank r wrote bytes[r] bytes; the parts are consecutive from `offset` on.  On one
- * host this is a barrier. */
+/* Copies each rank's part of the arena from the rank's host to all other hosts.  Collective, with
+ * the same list on all ranks.  Part r has bytes[r] bytes; the parts are consecutive from `offset`
+ * on.  On one host this is a barrier. */
 LK_API LK_NODISCARD lk_status lk_arena_mirror(lk_comm *comm, lk_arena *arena, size_t offset,
                                               const size_t *bytes);
 
@@ -172,28 +172,28 @@ LK_API LK_NODISCARD lk_status lk_barrier(lk_comm *comm);
 /* Copies root's `bytes` bytes at `data` to every rank's `data`. */
 LK_API LK_NODISCARD lk_status lk_broadcast(lk_comm *comm, void *data, size_t bytes, uint32_t root);
 
-/* Gathers `bytes` bytes from every rank, in order of rank, into recv (size * bytes) on every rank.
- * In place: send == recv + rank * bytes. */
+/* Gathers `bytes` bytes from every rank, in order of rank, into `recv` (size * bytes) on every
+ * rank.  In place: send == recv + rank * bytes. */
 LK_API LK_NODISCARD lk_status lk_all_gather(lk_comm *comm, const void *send, void *recv,
                                             size_t bytes);
 
-/* Gathers bytes[r] bytes from each rank r, in order of rank, into recv on every rank.  All ranks
- * pass the same list.  In place: send is this rank's part of recv. */
+/* Gathers bytes[r] bytes from each rank r, in order of rank, into `recv` on every rank.  All ranks
+ * pass the same list.  In place: `send` is this rank's part of `recv`. */
 LK_API LK_NODISCARD lk_status lk_all_gather_v(lk_comm *comm, const void *send, void *recv,
                                               const size_t *bytes);
 
-/* Gathers `bytes` bytes from every rank, in order of rank, into root's recv.  Other ranks' recv is
- * ignored.  In place, on root: send == recv + root * bytes. */
+/* Gathers `bytes` bytes from every rank, in order of rank, into root's `recv`.  Other ranks' `recv`
+ * is ignored.  In place, on root: send == recv + root * bytes. */
 LK_API LK_NODISCARD lk_status lk_gather(lk_comm *comm, const void *send, void *recv, size_t bytes,
                                         uint32_t root);
 
-/* Scatters root's send (size * bytes): part r is copied to rank r's recv.  Other ranks' send is
- * ignored.  In place, on root: recv == send + root * bytes. */
+/* Scatters root's `send` (size * bytes): part r is copied to rank r's `recv`.  Other ranks' `send`
+ * is ignored.  In place, on root: recv == send + root * bytes. */
 LK_API LK_NODISCARD lk_status lk_scatter(lk_comm *comm, const void *send, void *recv, size_t bytes,
                                          uint32_t root);
 
-/* Sends part r of every rank's send to rank r, which stores the parts in recv in order of rank.  A
- * part is `bytes` bytes.  In place: send == recv. */
+/* Sends part r of every rank's `send` to rank r, which stores the parts in `recv` in order of rank.
+ * A part is `bytes` bytes.  In place: send == recv. */
 LK_API LK_NODISCARD lk_status lk_all_to_all(lk_comm *comm, const void *send, void *recv,
                                             size_t bytes);
 
@@ -221,17 +221,17 @@ LK_API LK_NODISCARD lk_status lk_recv(lk_comm *comm, void *recv, size_t bytes, u
 LK_API LK_NODISCARD lk_status lk_all_reduce(lk_comm *comm, const void *send, void *recv,
                                             size_t count, lk_dtype dtype, lk_reduce_op op);
 
-/* Reduces all ranks' `send` into root's recv; other ranks' recv is ignored.  In place, on root:
+/* Reduces all ranks' `send` into root's `recv`; other ranks' `recv` is ignored.  In place, on root:
  * send == recv. */
 LK_API LK_NODISCARD lk_status lk_reduce(lk_comm *comm, const void *send, void *recv, size_t count,
                                         lk_dtype dtype, lk_reduce_op op, uint32_t root);
 
-/* Reduces all ranks' send (size * count elements).  Rank r receives part r.  In place: recv == send
- * + rank * count elements. */
+/* Reduces all ranks' `send` (size * count elements).  Rank r receives part r.  In place: recv ==
+ * send + rank * count elements. */
 LK_API LK_NODISCARD lk_status lk_reduce_scatter(lk_comm *comm, const void *send, void *recv,
                                                 size_t count, lk_dtype dtype, lk_reduce_op op);
 
-/* Reduces all ranks' send.  Rank r receives counts[r] elements.  All ranks pass the same list. */
+/* Reduces all ranks' `send`.  Rank r receives counts[r] elements.  All ranks pass the same list. */
 LK_API LK_NODISCARD lk_status lk_reduce_scatter_v(lk_comm *comm, const void *send, void *recv,
                                                   const size_t *counts, lk_dtype dtype,
                                                   lk_reduce_op op);
@@ -273,8 +273,8 @@ typedef struct {
 } lk_algorithm;
 
 /* Lists the algorithms of an operation ("all_reduce") on `bytes` bytes of FP32 per rank (of all
- * parts together if the data has parts).  Writes the first `capacity` algorithms to `out` and their
- * number to *count.  The number is 0 if all ranks are on one host without MPI. */
+ * parts together if the data has parts).  Writes the first `capacity` of them to `out`, and the
+ * number of all of them to *count.  The number is 0 if all ranks are on one host without MPI. */
 LK_API LK_NODISCARD lk_status lk_comm_explain(const lk_comm *comm, const char *operation,
                                               size_t bytes, lk_algorithm *out, uint32_t capacity,
                                               uint32_t *count);
@@ -331,8 +331,8 @@ LK_API LK_NODISCARD lk_status lk_request_wait(lk_request *request);
 LK_API LK_NODISCARD lk_status lk_request_wait_for(lk_request *request, uint32_t timeout_ms);
 
 /* Frees a request, complete or not; the caller must free every request.  An incomplete request
- * leaves its results unset if the other ranks no longer need this rank for it (tree_reduce,
- * messages of up to a slot's size).  Any other incomplete request ends the group with LK_EPEER. */
+ * leaves its results unset if the other ranks no longer need this rank for it (a tree_reduce, or
+ * data that fits in a slot).  Any other incomplete request ends the group with LK_EPEER. */
 LK_API void lk_request_free(lk_request *request);
 
 /* ---- The central operation --------------------------------------------------------------- */
@@ -366,7 +366,7 @@ typedef struct {
                                      * single host receives all.  NULL: see lk_slice */
     float              *out;        /* `elements` long; only this rank's slices are written.  May be
                                      * the data of a node that this rank holds (in place) */
-    bool                packed;     /* out has only this rank's slices (of shards that its host
+    bool                packed;     /* `out` has only this rank's slices (of shards that its host
                                      * receives), consecutively */
     lk_dtype            rounded;    /* 0: LK_F32.  LK_BF16 or LK_F16: every node of the tree, leaves
                                      * included, is rounded to this type and sent between hosts in 2

@@ -62,7 +62,7 @@ static void loopback_is_for_one_host(void **state)
     (void)state;
     assert_int_equal(lki_address_interface(out, "127.0.0.1:4711", false), LK_OK);
     assert_string_equal(out, "127.0.0.1");
-    struct addrinfo *found = NULL; /* none without /etc/hosts */
+    struct addrinfo *found = NULL; /* remains NULL without /etc/hosts */
     if (getaddrinfo("localhost", NULL, NULL, &found) == 0) {
         assert_int_equal(lki_address_interface(out, "localhost:4711", false), LK_OK);
         freeaddrinfo(found);

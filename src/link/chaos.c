@@ -88,7 +88,7 @@ static lk_status befall(chaos_link *self, uint32_t peer, uint32_t stream, direct
     return LK_OK;
 }
 
-/* Sends the bytes of `insert` before the write with the number insert_nth. */
+/* Sends the bytes of lki_chaos.insert just before write number lki_chaos.insert_nth. */
 static lk_status insert(chaos_link *self, uint32_t peer, uint32_t stream)
 {
     struct iovec what = { (void *)(uintptr_t)self->options.insert, self->options.insert_bytes };

@@ -37,8 +37,9 @@ static uint64_t all_refusals(const world *w)
     return sum;
 }
 
-/* Checks that the refusals for the reason `why` and all refusals have increased by one since
- * `before` and `all` were read.  Also checks that the job's own streams still work. */
+/* Waits for a refusal.  Checks that the number of refusals for the reason `why` was `before` and
+ * the number of all refusals was `all`, and that each of them is now one more.  Also checks that
+ * the job's own streams still work. */
 static void refuses(const world *w, lki_refusal why, uint64_t before, uint64_t all)
 {
     STEP_UNTIL(w, all_refusals(w) > all);
@@ -263,7 +264,7 @@ static bool tls_stranger(const world *w, const char *identity, const unsigned ch
     assert_int_equal(lki_tls_library_open(&library), LK_OK);
     assert_int_equal(lki_tls_client(&tls, library, fd, "rank 1", identity, key), LK_OK);
     STEP_UNTIL(w, (status = lki_tls_handshake(tls, &done)) != LK_OK || done);
-    if (done) /* the client has authenticated the server, but not yet the reverse */
+    if (done) /* the server has not authenticated the client yet */
         STEP_UNTIL(w, (status = lki_tls_read(tls, answer, 1, &moved)) != LK_OK || moved == 1);
     lki_tls_free(tls);
     lki_tls_library_free(library);
@@ -371,7 +372,8 @@ static void a_refused_writer_receives_the_reason(void **state)
 
 /* ---- A proxy ----------------------------------------------------------------------------- */
 
-/* A proxy that forwards one connection to a rank and records the bytes sent there. */
+/* A proxy that forwards one connection to a rank and records the bytes that it sends to the
+ * rank. */
 typedef struct {
     int           listener, near, far; /* near: to the client; far: to the rank */
     char          address[LKI_ADDRESS_BYTES];

@@ -286,7 +286,7 @@ static void leave(lki_sim *sim)
     (void)pthread_mutex_unlock(&sim->lock);
 }
 
-/* Passes the baton to a random rank in one of eight calls, in baton mode only. */
+/* In baton mode, passes the baton to a random rank in one of eight calls on average. */
 static void stumble(lki_sim *sim, sim_rank *me)
 {
     if (sim->options.mode != LKI_SIM_BATON || draw(sim, 8) != 0)
@@ -379,7 +379,7 @@ static void sim_watch(lki_link *link, uint32_t peer, uint32_t stream, bool readi
     leave(sim);
 }
 
-/* Sleeps until another rank wakes this rank, or until the time `until_us`. */
+/* Sleeps until a different rank wakes this rank, or until the time `until_us`. */
 static void sleep_until(lki_sim *sim, sim_rank *me, int64_t until_us)
 {
     me->until_us = until_us;

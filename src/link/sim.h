@@ -15,7 +15,7 @@
  * LKI_SIM_FREE   each rank has a thread, which may also wait by other means.  The clock is the real
  *                clock, and bytes are not delayed.
  *
- * Ownership: a sim is freed after its links are closed.
+ * Ownership: the caller frees the simulation after all its links are closed.
  */
 #ifndef LKI_LINK_SIM_H
 #define LKI_LINK_SIM_H

@@ -2,9 +2,10 @@
  *
  * epoll watches each connection for the events that its state needs.  epoll is level-triggered, so
  * an event need not be stored if the caller has no room for it.  Three conditions that epoll cannot
- * detect make a slot "hot", and wait() checks hot slots first.  The first condition is decrypted
- * bytes in memory.  The second is a lane that is broken, or that is missing because no write has
- * opened it yet.  The third is an incoming direction in which no more data can arrive.
+ * detect make a slot (lki_slot: both directions of a stream) "hot", and wait() checks hot slots
+ * first.  The first condition is decrypted bytes in memory.  The second is a lane that is broken,
+ * or that is missing because no write has opened it yet.  The third is an incoming direction in
+ * which no more data can arrive.
  *
  * The third condition lets a writer detect the end of a reader that never sent anything.  Data can
  * come only from a peer that this rank has admitted.  If a slot has no incoming lane when its
@@ -22,11 +23,11 @@
 #include <unistd.h>
 
 enum {
-    EVENTS     = 64, /* maximum of events per epoll_wait() */
+    EVENTS     = 64, /* maximum number of events per epoll_wait() */
     CONNECT_MS = 30000,
     HELLO_MS   = 5000,
     SILENCE_MS = 60000,
-    LINGER_MS  = 5000, /* upper bound of closing */
+    LINGER_MS  = 5000, /* maximum time that closing takes */
     ABSENT_MS  = 20,   /* if more time passes between two waits, deadlines are extended by that
                         * time */
 };
@@ -325,7 +326,8 @@ static void tell_hot(const lki_tcp *tcp, report *to)
         tell(to, slot, hot_to_read(slot), hot_to_write(slot));
 }
 
-/* Handles expired deadlines and retries.  Lowers *next_ms to the time of the next one. */
+/* Handles expired deadlines and retries.  Lowers *next_ms to the time of the next deadline or
+ * retry. */
 static lk_status tick(lki_tcp *tcp, int64_t *next_ms)
 {
     int64_t now = lki_tcp_now_ms();

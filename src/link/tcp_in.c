@@ -3,8 +3,8 @@
  * A stranger is a connection without a valid hello.  The link reads from a stranger only when bytes
  * have arrived, so no stranger blocks another connection.  A stranger is refused when its deadline
  * has passed or when it has sent too many bytes.  The number of strangers is limited to the number
- * of peers that may still connect, plus PLACES.  The oldest stranger is refused when the limit is
- * reached.  A stranger with a valid hello becomes the incoming lane of a slot.
+ * of streams that may still be connected, plus PLACES.  The oldest stranger is refused when the
+ * limit is reached.  A stranger with a valid hello becomes the incoming lane of a slot.
  */
 #include "link/tcp_inside.h"
 
@@ -16,10 +16,10 @@
 #include <unistd.h>
 
 enum {
-    PLACES       = 64,  /* strangers allowed in addition to one for each stream that may still
-                         * connect */
-    ACCEPTS_MAX  = 64,  /* connections accepted per call, so that a flood does not delay other
-                         * work */
+    PLACES       = 64,  /* number of strangers allowed in addition to one for each stream that may
+                         * still be connected */
+    ACCEPTS_MAX  = 64,  /* maximum number of connections accepted per call, so that a flood does not
+                         * delay other work */
     EXHAUSTED_MS = 100, /* pause of the listener when no file descriptor is free */
 };
 

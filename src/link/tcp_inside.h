@@ -100,7 +100,8 @@ LK_NODISCARD lk_status lki_tcp_accept(lki_tcp *tcp);
 /* Reads the available bytes of a stranger's hello. */
 LK_NODISCARD lk_status lki_tcp_hear(lki_lane *lane);
 
-/* Refuses strangers whose deadline has passed.  Lowers *next_ms to the next deadline. */
+/* Refuses strangers whose deadline has passed.  Lowers *next_ms to the time of the next
+ * deadline. */
 LK_NODISCARD lk_status lki_tcp_hurry(lki_tcp *tcp, int64_t now_ms, int64_t *next_ms);
 
 /* ---- tcp_out.c --------------------------------------------------------------------------- */
@@ -111,7 +112,7 @@ LK_NODISCARD lk_status lki_tcp_dial(lki_tcp *tcp, uint32_t peer, uint32_t stream
 /* Continues a lane that is connecting, greeting or asking. */
 LK_NODISCARD lk_status lki_tcp_go_on(lki_lane *lane);
 
-/* Retries lanes whose pause is over.  Lowers *next_ms to the next event. */
+/* Retries lanes whose pause is over.  Lowers *next_ms to the time of the next event. */
 LK_NODISCARD lk_status lki_tcp_retry(lki_tcp *tcp, int64_t now_ms, int64_t *next_ms);
 
 #endif

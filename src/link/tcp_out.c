@@ -6,8 +6,8 @@
  * reader had too many strangers or was slow.
  *
  * Connecting has a deadline; the admission by the reader has none.  The peer's kernel accepts
- * connections while the peer computes.  Ranks that wait for a message decide how long that may
- * take.
+ * connections while the peer computes.  Ranks that wait for a message decide how long the admission
+ * may take.
  */
 #include "link/tcp_inside.h"
 

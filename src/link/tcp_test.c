@@ -293,8 +293,8 @@ static void written_bytes_arrive_after_close(void **state)
     for (size_t i = 0; i < sizeof block; i++)
         block[i] = byte_at(0, 0, i);
     for (int secure = 0; secure < 2; secure++)
-        for (int rounds = 1; rounds <= 1000; rounds += 999) { /* the second time until the stream is
-                                                               * full */
+        for (int rounds = 1; rounds <= 1000; rounds += 999) { /* the second time writes until the
+                                                               * stream is full */
             world     w;
             size_t    taken = 0, in = 0, moved = 0;
             pthread_t thread;
@@ -417,14 +417,14 @@ static void a_peer_may_start_later(void **state)
         lki_tcp_options first = world_options(&w, secure, 0), second = world_options(&w, secure, 1);
         size_t          moved = 0;
         world_add(&w, &first);
-        for (int i = 0; i < 5; i++) { /* no address */
+        for (int i = 0; i < 5; i++) { /* the address of rank 1 is unknown */
             assert_int_equal(put(&w, 0, 1, 0, "x", 1, &moved), LK_OK);
             assert_int_equal(moved, 0);
             assert_false(wait_once(&w, 0, 1, 0, 10).writable);
         }
         dead_port(dead);
         atomic_store(&w.published[1], dead);
-        for (int i = 0; i < 10; i++) { /* nobody there */
+        for (int i = 0; i < 10; i++) { /* no process listens at the address */
             assert_int_equal(put(&w, 0, 1, 0, "x", 1, &moved), LK_OK);
             assert_int_equal(moved, 0);
             (void)wait_once(&w, 0, 1, 0, 10);

@@ -32,8 +32,8 @@ typedef struct {
     uint32_t              ranks;
     lki_link             *links[WORLD_MAX];
     _Atomic(const char *) published[WORLD_MAX];
-    char                  refused[400]; /* the last text */
-    unsigned              told;         /* number of texts */
+    char                  refused[400]; /* the last text about refused connections */
+    unsigned              told;         /* number of these texts */
 } world;
 
 static inline const char *world_address(void *context, uint32_t rank)

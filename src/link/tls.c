@@ -27,7 +27,8 @@ enum {
     RECORD_BYTES = 16384,               /* payload of the largest TLS record */
     RECORD_ROOM  = RECORD_BYTES + 1024, /* room for an encrypted record and a key update before
                                          * it */
-    RING_BYTES   = 5 * RECORD_ROOM,     /* encrypted, not sent */
+    RING_BYTES   = 5 * RECORD_ROOM,     /* size of the ring of encrypted bytes that are not sent
+                                         * yet */
     AHEAD_BYTES  = 6 * (RECORD_BYTES + 22) + 64, /* bytes read from the socket at once: a whole
                                                   * number of records */
 };
@@ -117,7 +118,8 @@ static int push(lki_tls *tls)
     }
 }
 
-/* Does not end the session: the peer may have sent data before it closed the connection. */
+/* Sends the ring.  A failure to send does not end the session, because the peer may have sent data
+ * before it closed the connection. */
 lk_status lki_tls_flush(lki_tls *tls)
 {
     if (tls->unsendable == 0)
@@ -365,7 +367,7 @@ size_t lki_tls_unsent(const lki_tls *tls)
 /* The position of the next byte to write in the caller's iovec parts. */
 typedef struct {
     const struct iovec *part;
-    int                 count; /* parts left */
+    int                 count; /* number of parts from `part` on */
     size_t              offset;
 } cursor;
 

@@ -28,7 +28,7 @@
 
 enum {
     LKI_KEY_BYTES           = 32,
-    LKI_TLS_IDENTITY_BYTES  = 128,   /* with the terminating zero */
+    LKI_TLS_IDENTITY_BYTES  = 128,   /* size of an identity, with the terminating zero */
     LKI_TLS_HANDSHAKE_BYTES = 16384, /* limit of the data received before the peer is authenticated;
                                       * a session that exceeds it ends */
     LKI_TLS_PEER_BYTES      = 64,
@@ -71,7 +71,7 @@ LK_NODISCARD lk_status lki_tls_server(lki_tls **out, lki_tls_library *library, i
 const char *lki_tls_identity(const lki_tls *tls);
 
 /* Continues the handshake.  *done becomes true when it is complete; only then can data be read or
- * written.  The caller must limit the time. */
+ * written.  The caller must limit the time that the handshake takes. */
 LK_NODISCARD lk_status lki_tls_handshake(lki_tls *tls, bool *done);
 
 /* Accepts as many bytes as fit, and sends as many as possible.  Accepted bytes are copied and

@@ -283,7 +283,7 @@ static void a_gone_reader_is_an_error_and_no_signal(void **state)
 
 /* ---- OpenSSL ----------------------------------------------------------------------------- */
 
-static const char *instead; /* of OpenSSL */
+static const char *instead; /* name of the library to load instead of OpenSSL */
 
 void *__real_dlopen(const char *name, int flags);
 void *__wrap_dlopen(const char *name, int flags);

@@ -7,8 +7,8 @@
 
 typedef struct {
     uint64_t bytes; /* bytes that have arrived at the peer */
-    double   busy;  /* seconds in which data was in flight and the reader had room for it; of the
-                     * stream with most such seconds */
+    double   busy;  /* number of seconds in which data was in flight and the reader had room for it,
+                     * on the stream with the most such seconds */
     double   rate;  /* latest rate of that stream, in bytes per second; measured while enough data
                      * was in flight */
 } lki_traffic;

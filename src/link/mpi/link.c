@@ -45,7 +45,7 @@ typedef struct {
     uint32_t       first;     /* chunk to read next */
     size_t         taken;     /* number of bytes already read from the first chunk */
     bool           heard;     /* something was received */
-    bool           reading, writing; /* watched */
+    bool           reading, writing; /* directions that the caller watches */
     char          *why;              /* reason why the stream is broken; NULL: not broken */
 } mpi_stream;
 

@@ -20,13 +20,13 @@ struct lki_mpi_ticket {
 };
 
 struct lki_mpi_world {
-    MPI_Comm      comm;      /* for messages */
+    MPI_Comm      comm;      /* communicator for messages */
     MPI_Comm      native[2]; /* communicators for collectives: [0] for calls with `apart`, [1]
                               * for calls without it */
     lki_mpi_ticket *tickets; /* open collectives */
     bool          ours;      /* this module has initialised MPI */
     int           slots;
-    MPI_Request  *requests; /* of every slot; MPI_REQUEST_NULL = free */
+    MPI_Request  *requests; /* one for every slot; MPI_REQUEST_NULL = the slot is free */
     int          *indices;
     MPI_Status   *statuses;
     lki_mpi_done *done;

@@ -27,7 +27,7 @@ typedef struct lki_mpi_world lki_mpi_world;
 /* A completed request, whose slot is free again. */
 typedef struct {
     uint32_t    slot;
-    size_t      bytes; /* received */
+    size_t      bytes; /* number of bytes received */
     const char *error; /* NULL: success */
 } lki_mpi_done;
 
@@ -53,7 +53,7 @@ typedef struct {
     bool           apart;
     const void    *send; /* NULL: in place, as MPI_IN_PLACE */
     void          *recv;
-    size_t         count; /* elements, at most INT_MAX */
+    size_t         count; /* number of elements, at most INT_MAX */
 } lki_mpi_call;
 
 typedef struct lki_mpi_ticket lki_mpi_ticket;
@@ -72,13 +72,13 @@ typedef struct {
     /* Gathers `bytes` bytes from all ranks, in order of rank.  Collective and blocking. */
     const char *(*gather)(lki_mpi_world *world, const void *mine, void *all, size_t bytes);
 
-    /* Starts to send a message with the number `slot`, which must be free.  `data` must not change
-     * until poll() reports the slot.  A send is complete when the receiver has begun to receive the
-     * message.  Messages with one tag stay in order. */
+    /* Starts to send a message.  The request gets the number `slot`, which must be free.  `data`
+     * must not change until poll() reports the slot.  A send is complete when the receiver has
+     * begun to receive the message.  Messages with one tag stay in order. */
     const char *(*send)(lki_mpi_world *world, uint32_t slot, uint32_t peer, uint32_t tag,
                         const void *data, size_t bytes);
-    /* Starts to receive a message with the number `slot`, which must be free.  `data` belongs to
-     * MPI until poll() reports the slot. */
+    /* Starts to receive a message.  The request gets the number `slot`, which must be free.  `data`
+     * belongs to MPI until poll() reports the slot. */
     const char *(*receive)(lki_mpi_world *world, uint32_t slot, uint32_t peer, uint32_t tag,
                            void *data, size_t bytes);
 

@@ -4,8 +4,8 @@
  * The plain version processes a nibble at a time with a table of 16 entries.  The fast version uses
  * the processor's instruction for 8 bytes.  This instruction has a latency of three cycles, but the
  * processor can start one in every cycle.  Long data is therefore processed in three independent
- * chains over neighbouring blocks.  To join two chains, the remainder of the first is shifted over
- * the bytes of the second.  This shift is a multiplication by x^(8 * bytes).
+ * chains over neighbouring blocks of bytes.  To join two chains, the remainder of the first is
+ * shifted over the bytes of the second.  This shift is a multiplication by x^(8 * bytes).
  */
 #include "link/wire/crc32c.h"
 
@@ -76,7 +76,7 @@ static uint32_t over_a_block(void)
     return power;
 }
 
-/* Processes three blocks. */
+/* Processes three blocks of BLOCK_BYTES bytes each. */
 FAST static uint32_t take_blocks(uint32_t sum, const unsigned char *at, uint32_t over)
 {
     uint32_t chains[3] = { sum, 0, 0 };

@@ -40,7 +40,8 @@ enum {
                                          * waits long behind a piece */
     LKI_FRAME_TEXT_BYTES  = LKI_MESSAGE_BYTES,
     LKI_FRAME_OP_BYTES    = 48,
-    LKI_FRAME_OPS_MAX     = LKI_FRAME_TEXT_BYTES / LKI_FRAME_OP_BYTES, /* in a GOODBYE */
+    LKI_FRAME_OPS_MAX     = LKI_FRAME_TEXT_BYTES / LKI_FRAME_OP_BYTES, /* maximum number in a
+                                                                        * GOODBYE */
     LKI_FRAME_EAGER_COST  = 128,
 };
 

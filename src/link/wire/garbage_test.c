@@ -22,8 +22,8 @@ enum { LARGE = 600000, PEER = 1 };
 
 typedef struct {
     lki_sim      *sim;
-    lki_link     *hand; /* of rank 1 */
-    lki_wire     *wire; /* of rank 0 */
+    lki_link     *hand; /* the link of rank 1 */
+    lki_wire     *wire; /* the wire of rank 0 */
     lki_wire_op   op;
     lki_message   small, large, sent; /* open messages: `small` (step 1) and `large` (step 2) are
                                        * received, `sent` (step 3) is sent */
@@ -117,7 +117,7 @@ typedef struct {
     const char *text;
     lki_frame   frame;
     uint32_t    stream;
-    lk_status   status; /* 0: LK_EPEER */
+    lk_status   status; /* expected status; 0: LK_EPEER */
     uint64_t    seq;    /* sequence number in the frame; 0: that of the open operation */
     lki_op_kind kind;   /* kind in the frame; 0: that of the open operation */
 } breach;
@@ -297,8 +297,8 @@ static void frames_after_a_goodbye_are_refused(void **state)
     expect(b, LK_EPEER, "has no place");
 }
 
-/* Sends valid variants of the frames above.  Expects that the wire accepts them, so the frames
- * above fail because of their mistakes. */
+/* Sends valid variants of the frames that the other tests send.  Expects that the wire accepts
+ * these variants, so the frames of the other tests fail because of their mistakes. */
 static void good_frames_are_taken(void **state)
 {
     static unsigned char payload[262144];

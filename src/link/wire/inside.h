@@ -6,10 +6,10 @@
  * written.  If a frame reports that a peer has ended an operation, all eager messages and
  * announcements of that operation have therefore arrived before.  Pieces are sent over all streams.
  *
- * An outgoing message is in `outbox` while nothing was sent.  It is in `announced` after its
+ * An outgoing message is in `outbox` while no part of it was sent.  It is in `announced` after its
  * announcement, and in `sending` after its grant or while its eager frame is being sent.  An
- * incoming message is in `waiting` while nothing was received.  It is in `granting` between its
- * announcement and its grant, and then in `arriving`.
+ * incoming message is in `waiting` while no part of it was received.  It is in `granting` between
+ * its announcement and its grant, and then in `arriving`.
  */
 #ifndef LKI_LINK_WIRE_INSIDE_H
 #define LKI_LINK_WIRE_INSIDE_H
@@ -21,8 +21,8 @@ enum {
     LKI_WIRE_GROUPS     = 1024,       /* number of groups remembered; more if more groups have open
                                        * operations */
     LKI_WIRE_BUCKETS    = 256,
-    LKI_WIRE_WINDOW     = 256 * 1024, /* eager bytes of a peer that may be parked */
-    LKI_WIRE_ANNOUNCED  = 16384,      /* announcements of a peer that may be parked */
+    LKI_WIRE_WINDOW     = 256 * 1024, /* maximum of eager bytes of a peer that are parked */
+    LKI_WIRE_ANNOUNCED  = 16384,      /* maximum of announcements of a peer that are parked */
     LKI_WIRE_INPUT      = 512,        /* bytes read ahead */
     LKI_WIRE_TURN_BYTES = 1024 * 1024, /* bytes that a stream may move before the next stream is
                                         * served */
@@ -30,7 +30,7 @@ enum {
     LKI_WIRE_NOTES      = 4,          /* probes and answers that may be queued for a peer */
     LKI_WIRE_PROBE_MS   = 20,         /* interval between the first two probes; later intervals are
                                        * doubled */
-    LKI_WIRE_PROBE_MS_MAX = 1280,       /* maximum of that interval */
+    LKI_WIRE_PROBE_MS_MAX = 1280,       /* the longest such interval */
     LKI_WIRE_GRACE_MS   = 500,        /* after a stream to a peer broke: time for the peer's ABORT
                                        * to arrive */
     LKI_WIRE_GOODBYE_MS = 2000,       /* time limit for room to send a goodbye */
@@ -44,7 +44,7 @@ typedef struct {
 
 typedef struct {
     lki_wire_op op;
-    uint32_t    open; /* messages that are not done */
+    uint32_t    open; /* number of messages that are not done */
 } lki_open_op;
 
 typedef struct lki_wire_group {
@@ -77,8 +77,9 @@ typedef struct lki_parked {
 typedef struct {
     unsigned char        header[LKI_FRAME_BYTES];
     const unsigned char *payload;
-    size_t               bytes, moved; /* of header and payload together */
-    lki_message         *message;      /* the payload's owner */
+    size_t               bytes, moved; /* `bytes`: size of the header and the payload; `moved`:
+                                        * number of these bytes that were written */
+    lki_message         *message;      /* message to which the payload belongs */
     unsigned char       *rest;         /* owned copy of the unsent payload of a message that was
                                         * withdrawn */
     bool                 active, blocked, broken, busy;
@@ -89,7 +90,7 @@ typedef struct {
     unsigned char  ahead[LKI_WIRE_INPUT];
     size_t         first, end;
     lki_frame      frame;
-    unsigned char *payload; /* destination */
+    unsigned char *payload; /* destination of the payload */
     size_t         moved;
     uint32_t       sum;
     lki_message   *message;
@@ -110,15 +111,16 @@ typedef struct {
     lki_queue waiting, granting, arriving;
 
     uint64_t     credit;    /* number of eager bytes that this rank may still send to the peer */
-    uint64_t     charged;   /* eager bytes received from the peer and not yet returned as credit */
-    uint64_t     owed;      /* consumed part of `charged` */
-    uint64_t     announces; /* parked announcements */
+    uint64_t     charged;   /* number of eager bytes received from the peer and not yet returned as
+                             * credit */
+    uint64_t     owed;      /* number of the `charged` bytes that were consumed */
+    uint64_t     announces; /* number of parked announcements of the peer */
     lki_wire_op  heard;     /* operation of the last frame from the peer that has an operation */
     lki_wire_word word;     /* the last answer about this peer */
     lki_wire_op  asking;    /* operation in the last probe from the peer */
     lki_frame    notes[LKI_WIRE_NOTES]; /* probes and answers to write, in order */
     uint32_t     note_count;
-    bool         saying;    /* an ABORT or GOODBYE is to be written */
+    bool         saying;    /* an ABORT or GOODBYE for the peer must be written */
     bool         curious;   /* `asking` may need another answer */
     bool         spoken;    /* this rank has written to the peer */
     bool         known;     /* the peer has written to this rank */
@@ -195,7 +197,7 @@ lki_message *lki_queue_find(const lki_queue *queue, const lki_wire_op *op, uint3
 lk_status lki_wire_fail(lki_wire *wire, uint32_t culprit, lk_status status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Fails with the reason from a peer's ABORT. */
+/* Fails the wire with the reason from a peer's ABORT. */
 lk_status lki_wire_fail_told(lki_wire *wire, uint32_t peer, const lki_frame *frame,
                              const char *text);
 
@@ -210,7 +212,7 @@ lk_status lki_wire_check_left(lki_wire *wire, uint32_t rank);
 /* Fails the wire, because a peer has left before the operation `need`, in which this rank is. */
 lk_status lki_wire_fail_left(lki_wire *wire, uint32_t rank, const lki_wire_op *need);
 
-/* Tells the link which events of a stream to report. */
+/* Sets the events of a stream that the link reports. */
 void lki_wire_watch(lki_wire *wire, const lki_stream *stream);
 
 /* Marks a message as done. */

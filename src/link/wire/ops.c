@@ -288,8 +288,8 @@ lk_status lki_wire_end(lki_wire *wire, const lki_wire_op *op)
 /* ---- Probes ------------------------------------------------------------------------------ */
 
 /* Queues a probe or an answer for a peer.  A probe that is already queued is not queued again.  A
- * new answer replaces a queued answer.  If the queue is full, the note is dropped; the peer will
- * ask again. */
+ * new answer replaces a queued answer.  If the queue is full, the probe or answer is dropped; the
+ * peer will ask again. */
 static void write_note(lki_wire *wire, uint32_t rank, const lki_frame *note)
 {
     lki_wire_peer *peer = &wire->peers[rank];

@@ -1,7 +1,7 @@
 /* out.c -- outgoing frames: choosing the next frame of a stream, and writing it.
  *
- * There is no queue of frames.  Small frames are flags and notes of a peer, which become frames
- * when the stream is free.  Messages wait in lists, and their payloads are written from the
+ * There is no queue of frames.  A small frame is stored as a flag or a note of its peer, and is
+ * built when the stream is free.  Messages wait in lists, and their payloads are written from the
  * caller's memory.
  */
 #include "link/wire/inside.h"

@@ -58,7 +58,7 @@ typedef struct lki_message {
     uint32_t            peer; /* world rank of the other side */
     uint32_t            step;
     lki_wire_op         op;
-    unsigned char      *data;  /* only read when sending */
+    unsigned char      *data;  /* if the message is sent, the wire only reads it */
     size_t              bytes;
     size_t              whole; /* if the fingerprint does not determine it: total bytes of the
                                 * operation's messages from the sender to the receiver; else 0 */
@@ -79,7 +79,8 @@ LK_NODISCARD lk_status lki_wire_open(lki_wire **out, lki_link *link);
 /* Closes the wire.  After a failure the wire sends the reason to all peers.  Otherwise it sends a
  * goodbye with its last operations to the peers to which it has written.  Closing waits for at most
  * 2 s, and only for room to send.  It waits at most 500 ms for peers to which it has never written.
- * With `known` the failure is known by other means, and is not sent to such peers. */
+ * If `known` is true, the wire does not send the reason to such peers, because they receive it by
+ * other means. */
 void lki_wire_close(lki_wire *wire, bool known);
 
 /* Closes the wire without sending anything.  No message may be in use.  NULL is allowed. */

@@ -70,8 +70,8 @@ static bool arrived(simulated *s, lki_message *m, bool received)
     return true;
 }
 
-/* Sends messages of all sizes between all pairs of ranks.  Each rank posts its messages in another
- * order. */
+/* Sends messages of all sizes between all pairs of ranks.  Each rank posts its messages in a
+ * different order. */
 static bool exchanges(simulated *s, void *context)
 {
     static const uint32_t strides[] = { 7, 11, 13, 5 }; /* coprime to the counts */
@@ -142,7 +142,7 @@ static bool ends_rings(simulated *s, ring_part *parts, uint32_t stride)
 }
 
 /* Opens OPEN operations in each group at once.  Each operation passes one message around a ring.
- * Each rank ends the operations in another order. */
+ * Each rank ends the operations in a different order. */
 static bool opens_many(simulated *s, void *context)
 {
     static const uint32_t strides[] = { 11, 13, 17 };
@@ -241,7 +241,7 @@ static bool streams_small(simulated *s, void *context)
         CHECK(sim_await(s, &m) == LK_OK && value == i);
     }
     CHECK(lki_wire_end(s->wire, &op) == LK_OK);
-    CHECK(s->rank == 1 || s->wire->counts.frames_sent == 5000); /* none was announced */
+    CHECK(s->rank == 1 || s->wire->counts.frames_sent == 5000); /* no message was announced */
     return true;
 }
 
