@@ -1,8 +1,8 @@
 /* comm/board.h -- the control memory that the ranks of a host and their launcher share.
  *
- * Every collective takes the next sequence number and publishes a slot.  A slot has the fingerprint
- * of the operation and a few words of data, which are a small payload or the address of a large
- * one.  The slot's sequence word is also its flag, so flag and words are in one cache line.
+ * Every collective takes the next sequence number and publishes an operation slot.  A slot has the
+ * fingerprint of the operation and a few words of data, which are a small payload or the address of
+ * a large one.  The slot's sequence word is also its flag, so flag and words are in one cache line.
  * Payloads of up to LKI_PAYLOAD_BYTES continue in cells.  A cell is a cache line with its own flag,
  * so a reader can fetch several cells at once.  Data that is needed later is in a body of up to
  * LKI_BODY_BYTES.  Most operations wait only until all ranks have published.  Operations that also
@@ -12,7 +12,8 @@
  * A rank has one record for all its communicators (its position, its first error, its bell).  In
  * each communicator it has a seat with everything that operations need.  The seats of the first
  * communicator follow the records; the seats of a later communicator are in an arena.  In a job on
- * several hosts, each host has a board with records of all ranks and seats of its own ranks.
+ * several hosts, each host has its own control memory (board), with records of all ranks and seats
+ * of its own ranks.
  *
  * Every word that a rank waits for is an ascending 64-bit counter in a seat.
  *
@@ -32,7 +33,7 @@
 #include "comm/roster.h"
 
 enum {
-    LKI_IN_FLIGHT   = 64,    /* maximum of open operations */
+    LKI_IN_FLIGHT   = 64,    /* maximum number of open operations */
     LKI_WORD_BYTES  = 32,    /* bytes of payload in the cache line of the slot's flag */
     LKI_BODY_BYTES  = 1080,  /* largest body of an operation: LK_TREE_NODES_MAX nodes */
     LKI_CELL_BYTES  = 56,    /* bytes of payload in a cell, which also has a flag */
@@ -59,7 +60,8 @@ _Static_assert(LKI_WORD_BYTES + LKI_CELLS * LKI_CELL_BYTES >= LKI_PAYLOAD_BYTES,
 
 typedef struct {
     alignas(LKI_LINE) unsigned char bytes[LKI_BODY_BYTES];
-    _Atomic uint64_t rounds; /* rounds finished, in all operations that have used this slot */
+    _Atomic uint64_t rounds; /* number of rounds finished, over all operations that have used this
+                              * slot */
 } lki_body;
 
 /* The address of shared data, as (arena, offset), which every rank can resolve. */
@@ -122,10 +124,10 @@ typedef struct {
     uint32_t         seat; /* 1 + index among the members of the group on this host; 0 = none */
     uint32_t         member; /* 1 = in the group, on this host or another; see
                               * comm/join/rebuild.c */
-    uint32_t         fresh;  /* 1 = entered the group in this epoch */
-    uint64_t         since;  /* epoch in which the rank entered; 0 = at the start */
-    _Atomic uint32_t home; /* 1 + NUMA node; 0 = unknown, or only one node */
-    _Atomic uint64_t lost; /* 1 + last epoch in which the rank was lost; 0 = never.  `loss`
+    uint32_t         fresh;  /* 1 = entered the group in this group epoch */
+    uint64_t         since;  /* group epoch in which the rank entered; 0 = at the start */
+    _Atomic uint32_t home; /* 1 + NUMA node; 0 = unknown, or the host has only one */
+    _Atomic uint64_t lost; /* 1 + last group epoch in which the rank was lost; 0 = never.  `loss`
                             * describes how */
     char             loss[LKI_LOSS_BYTES];
 } lki_rank;
@@ -134,7 +136,8 @@ typedef struct {
     uint64_t magic, bytes;
     uint32_t size, rank_bytes; /* number of ranks of the job; bytes of a record plus a seat */
     uint32_t first, seated;    /* first rank of this host, and number of ranks of this host */
-    uint32_t members;          /* this host's ranks that have seats: see comm/join/rebuild.c */
+    uint32_t members;          /* number of this host's ranks that have seats: see
+                                * comm/join/rebuild.c */
 
     lki_job_facts job; /* for a job on several hosts; set before any worker starts */
 
@@ -147,7 +150,7 @@ typedef struct {
 
     alignas(LKI_LINE) _Atomic uint32_t sleepers; /* number of ranks that may be asleep */
 
-    alignas(LKI_LINE) lki_rank ranks[]; /* `size` ranks, then one for the launcher */
+    alignas(LKI_LINE) lki_rank ranks[]; /* records of `size` ranks, then one of the launcher */
 } lki_board;
 
 /* Returns the size of the largest vector for which every rank reads the whole vectors of all other
@@ -173,8 +176,8 @@ void   lki_board_init(lki_board *board, lki_roster roster, const bool *out);
 /* Returns true if `bytes` bytes of memory hold a consistent board of this build of the library. */
 bool   lki_board_valid(const lki_board *board, size_t bytes);
 
-/* Copies the step and phase of a rank from its record in one epoch to its record in the next
- * epoch. */
+/* Copies the step and phase of a rank from its record in one group epoch to its record in the next
+ * one. */
 void lki_board_carry_place(lki_rank *to, const lki_rank *from);
 
 /* Returns the number of ranks in the group, on all hosts. */

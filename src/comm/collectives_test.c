@@ -69,7 +69,7 @@ static bool sum_f64(lk_comm *comm, double *send, double *recv, size_t n, uint32_
     return true;
 }
 
-/* Returns the two buffers of rank r in an arena, of MANY doubles each. */
+/* Returns this rank's two buffers in an arena, of MANY doubles each. */
 static double *my_part(const lk_arena *arena, const lk_comm *comm)
 {
     return (double *)lk_arena_data(arena) + (size_t)lk_comm_rank(comm) * 2 * MANY;

@@ -434,7 +434,7 @@ static bool in_group(lk_comm *comm, uint32_t first)
 }
 
 /* Creates groups and runs all operations in them: overlapping rows and columns, a group of a group,
- * and a subset in another order. */
+ * and a subset in a different order. */
 static bool splits(lk_comm *comm, void *context)
 {
     uint32_t size = lk_comm_size(comm), me = lk_comm_rank(comm);

@@ -41,7 +41,7 @@ enum {
 /* The last note of the rank.  A file has two copies, which are written alternately, so that one
  * copy is always complete. */
 typedef struct {
-    uint64_t seal; /* of the other fields */
+    uint64_t seal; /* hash of the other fields */
     uint64_t number;
     int64_t  at;
     uint64_t step;
@@ -66,7 +66,7 @@ typedef struct {
     int64_t  opened, wall_offset; /* CLOCK_MONOTONIC; CLOCK_REALTIME minus CLOCK_MONOTONIC */
     char     boot[40];            /* boot id for which CLOCK_MONOTONIC is valid */
     char     host[64];
-    uint64_t seal; /* of all fields above */
+    uint64_t seal; /* hash of all fields above */
 
     int64_t            left; /* time at which the rank left in order; 0 = the rank has not left */
     lki_flight_failure failure;
@@ -77,7 +77,7 @@ typedef struct {
 /* A communicator of the rank. */
 typedef struct {
     uint64_t seal;
-    uint64_t id;    /* of the communicator, in entries */
+    uint64_t id;    /* the number by which entries refer to the communicator */
     uint64_t label; /* lk_comm.group: see lki_print_text() */
     uint32_t size, rank;
     uint64_t members[LKI_RANKS_MAX / 64]; /* bit set of world ranks */

@@ -22,7 +22,8 @@
 #include "device/plain_testing.h"
 
 static const uint32_t sizes[] = { 1, 2, 3, 5, 8, 4, 6, 7, 9, 13, 16, 24, 32 };
-enum { LARGE_SIZE = 8 }; /* for this size and larger ones most algorithms need LK_THOROUGH=1 */
+enum { LARGE_SIZE = 8 }; /* from this number of ranks on, most algorithms are tested only with
+                          * LK_THOROUGH=1 */
 enum { SIZES = LKI_SANITIZED ? 5 : sizeof sizes / sizeof sizes[0] };
 enum { MOST = 5003 };
 
@@ -128,7 +129,7 @@ static void every_exact_algorithm_has_the_same_bits(void **state)
     }
 }
 
-/* Checks hosts with several ranks, where levels first sum on each host. */
+/* Checks hosts with several ranks, where the algorithm `levels` first sums on each host. */
 static void levels_have_the_same_bits(void **state)
 {
     static const uint32_t shapes[][2] = { { 2, 2 }, { 3, 2 }, { 2, 4 }, { 3, 4 }, { 5, 2 } };
@@ -298,8 +299,8 @@ static void check_sum(hosted h, const char *algorithm, duty asked, lk_dtype dtyp
 
 static const size_t uneven[] = { 0, 1, 5, 1000, 70001 };
 
-/* Divides the vector unevenly.  Expects that each rank sends exactly (N-1)/N of the vector, or
- * twice that. */
+/* Divides the vector unevenly.  Expects that each rank sends exactly (N-1)/N of the vector, or 2
+ * (N-1)/N. */
 static void uneven_vectors_send_no_more(void **state)
 {
     (void)state;
@@ -380,7 +381,7 @@ static bool sums_in_group(lk_comm *comm, size_t count, sum *b)
 }
 
 /* Creates two groups on two hosts: every second rank, and then most ranks, unevenly.  Checks the
- * sums in both. */
+ * sums in both groups. */
 static bool groups_have_levels(lk_comm *comm, void *context)
 {
     static const uint32_t list[] = { 0, 1, 2, 4 };

@@ -263,7 +263,7 @@ static double *constant(lki_model *m, size_t i)
     return constants[i];
 }
 
-/* Reads one line. *found gets a bit per constant. */
+/* Reads one line, which sets a constant.  Sets the bit of this constant in *found. */
 static lk_status read_line(lki_model *out, const char *line, const char *path, unsigned number,
                            unsigned *found)
 {

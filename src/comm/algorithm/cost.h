@@ -8,8 +8,9 @@
 struct lki_method;
 struct lki_problem;
 
-/* Costs in seconds.  alpha: of a small message.  omega: of each further message sent at the same
- * time.  beta: of a byte sent.  gamma: of a byte of elements that is read to be combined. */
+/* The constants of the cost model, in seconds.  `alpha` is the cost of a small message, and `omega`
+ * the cost of each further message sent at the same time.  `beta` is the cost of a byte sent, and
+ * `gamma` the cost of a byte of elements that is read to be combined. */
 typedef struct {
     double alpha, omega, beta, gamma;
 } lki_model;

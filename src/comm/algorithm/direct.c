@@ -8,7 +8,7 @@
  * at once.
  *
  * Cost:    2 rounds.  A rank sends 2 (N-1)/N n bytes, as a ring does, for any N, in 2 (N-1)
- *          messages.  Each round has half of these.
+ *          messages.  Each round has half of these messages.
  * Order:   the canonical tree at the owner of a slice: exact.  Leaves are sent unchanged, so 16-bit
  *          types are sent as 16 bits and rounded once.
  * Memory:  (N-1)/N of a segment.  With many ranks, the number of small messages is the first limit.

@@ -13,10 +13,10 @@
  *      node of two:  1   3 5   7                    0   2 4   6
  *      leaves:      0 1 2 3 4 5 6 7                0 1 2 3 4 5 6 7
  *
- * A leaf is sent to the rank of its parent node; for half of the leaves that is the same rank.
- * Sums are sent up to the root, and the result is sent down the same edges.  A rank with an inner
- * node receives the result there.  Rank 0 has no inner node in the first tree and receives that
- * half as a leaf.  The last rank has none in the second tree.
+ * A leaf is sent to the rank that evaluates its parent node; half of the leaves already are on that
+ * rank.  Sums are sent up to the root, and the result is sent down the same edges.  A rank with an
+ * inner node receives the result there.  Rank 0 has no inner node in the first tree and receives
+ * that half as a leaf.  The last rank has no inner node in the second tree.
  *
  * Cost:    2 log2 N rounds.  A rank sends at most 2 messages of n/2 in each tree and direction, and
  *          at most 2 1/2 n bytes in total if N is a power of two.  Partial sums of 16-bit types are
@@ -48,7 +48,7 @@ static uint32_t height(uint32_t count)
     return count == 1 ? 0 : 32 - (uint32_t)__builtin_clz(count - 1);
 }
 
-/* Returns the rank that has the value of a node. */
+/* Returns the rank that has the value of a tree node. */
 static uint32_t home(const tree *t, node n)
 {
     if (n.count == 1)
@@ -211,7 +211,7 @@ static lki_work work(const lki_problem *p)
     double wide = (double)lki_problem_partial(p, p->width) / (double)p->width;
 
     const uint32_t half = (p->size + 1) / 2;
-    double         N = p->size, leaves = half; /* leaves of a tree that must be sent */
+    double         N = p->size, leaves = half; /* number of leaves of a tree that must be sent */
 
     return (lki_work){ 2 * rounds, 4 * rounds - 2, n / 2 + more * wide * n + more * n + n / 2,
                        rounds * n, 2 * (leaves + N - 2 + N - 1),

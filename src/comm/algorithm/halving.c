@@ -87,14 +87,14 @@ static lki_spot in_user(const state *t, lki_buffer buffer, lki_range r)
     return lki_spot_at(buffer, lki_problem_whole(t->p).at + r.at * t->p->width);
 }
 
-/* Returns this rank's term for the node of `leaves` ranks from `first` on. */
+/* Returns this rank's term for the tree node of `leaves` ranks from `first` on. */
 static lki_term term_of(const state *t, uint32_t first, uint32_t leaves, lki_range r)
 {
     bool leaf = leaves == 1;
     return (lki_term){ first, leaves, leaf, leaf ? in_user(t, LKI_SEND_BUFFER, r) : in_sum(t, r) };
 }
 
-/* Combines two neighbouring nodes.  The result may be the root. */
+/* Combines two neighbouring tree nodes.  The result may be the root. */
 static void add(const state *t, lki_term a, lki_term b, lki_range r)
 {
     const lki_term terms[2] = { a.first < b.first ? a : b, a.first < b.first ? b : a };

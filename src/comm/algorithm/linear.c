@@ -2,9 +2,9 @@
  *
  *      broadcast, scatter     root sends to each rank
  *      gather                 each rank sends to root
- *      all_to_all(_v)         each rank sends to each
- *      reduce                 as gather; root evaluates the tree
- *      all_reduce             each rank sends its vector to each, and each evaluates the tree
+ *      all_to_all(_v)         each rank sends to each other rank reduce                 as gather;
+ *      root evaluates the tree all_reduce             each rank sends its vector to each, and each
+ *      evaluates the tree
  *
  * Cost:    1 round and up to N - 1 messages per rank.  This is the minimum for data that differs
  *          from rank to rank and is not reduced. reduce and all_reduce are for vectors so small
@@ -69,8 +69,8 @@ static void build_scatter(const lki_problem *p, lki_schedule *s)
         lki_schedule_send(s, next(p, i), of_send(lki_problem_part(p, next(p, i)).at), mine.bytes);
 }
 
-/* Builds an all_to_all.  In place, all data to be sent is copied aside before the first message
- * arrives. */
+/* Builds an all_to_all.  In place, all data to be sent is copied to scratch memory before the first
+ * message arrives. */
 static void build_all_to_all(const lki_problem *p, lki_schedule *s)
 {
     lki_range mine = lki_problem_part(p, p->rank);

@@ -8,9 +8,9 @@
  *
  * all_reduce is a reduce_scatter of slices, followed by an all_gather.
  *
- * Cost:    N-1 rounds for each of the two.  In each a rank sends (N-1)/N n bytes, in N-1 messages,
- *          always to the same peer.  Partial sums of 16-bit types are sent as FP32, so all hops but
- *          the first send twice the bytes.
+ * Cost:    N-1 rounds for a reduce_scatter, and as many for an all_gather.  In each of the two a
+ *          rank sends (N-1)/N n bytes, in N-1 messages, always to the same peer.  Partial sums of
+ *          16-bit types are sent as FP32, so all hops but the first send twice the bytes.
  * Order:   a chain that begins after the owner of a part: r+1, r+2 ... r.  NOT EXACT: bits depend
  *          on N and on the position of a part.  Reductions use the ring only if selected by name.
  *          An all_gather computes nothing.

@@ -98,7 +98,7 @@ typedef struct {
     uint32_t     peer, step;     /* SEND, RECEIVE */
     lki_spot     spot, from;     /* `spot`: data sent or written; `from`: data that a COPY reads */
     size_t       bytes;          /* SEND, RECEIVE, COPY */
-    size_t       count;          /* COMBINE: elements */
+    size_t       count;          /* COMBINE: number of elements */
     uint32_t     first, leaves;  /* COMBINE: the tree node */
     bool         root;           /* COMBINE: the result is elements, not accumulators */
     size_t       term;           /* COMBINE: index of its first term in schedule->terms */

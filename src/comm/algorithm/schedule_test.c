@@ -1,9 +1,9 @@
 /* schedule_test.c -- every algorithm, carried out without a network.
  *
  * Goal:    each algorithm moves and sums correctly for any number of ranks, size, type, reduction,
- *          root and segment, in place or not.  The exact ones have the bits of the canonical tree.
- *          The bytes sent are exactly those of the formulas.
- * Method:  see paper_testing.h.  All choices are sampled, each kind of choice at another rate.
+ *          root and segment, in place or not.  The exact algorithms have the bits of the canonical
+ *          tree.  The bytes sent are exactly those of the formulas.
+ * Method:  see paper_testing.h.  All choices are sampled, each kind of choice at its own rate.
  * Control: the ring must differ from the tree for sums of floats, from 3 ranks on.
  */
 #include <setjmp.h>
@@ -368,7 +368,7 @@ static void the_barrier_schedule_waits_for_all_ranks(void **state)
             build_one(&o->desks[r], &lki_method_dissemination);
             most = lki_max(most, o->desks[r].schedule.count);
         }
-        for (size_t k = 0; k + 1 < most; k += 2) { /* signal, await */
+        for (size_t k = 0; k + 1 < most; k += 2) { /* one signal and one await per round */
             uint32_t before[RANKS_MAX];
             memcpy(before, heard, sizeof before);
             for (uint32_t r = 0; r < size; r++)

@@ -8,11 +8,11 @@
  *      r2 <- r3          [2,4) = r2 + r3            exactly the nodes of the canonical tree
  *      r0 <- r2          [0,4)     r0 <- r4         [0,5)
  *
- * A sum for another root than 0 needs one more hop.  A broadcast rotates the ranks so that root
- * takes the place of rank 0. all_reduce is a reduce to rank 0 and a broadcast.
+ * A sum for a root other than rank 0 needs one more hop.  A broadcast rotates the ranks so that
+ * root takes the place of rank 0. all_reduce is a reduce to rank 0 and a broadcast.
  *
- * Cost:    log2 N rounds for each half, in each of which rank 0 receives, or sends, n bytes.
- *          Partial sums of 16-bit types are sent as FP32.
+ * Cost:    log2 N rounds for a reduce, and as many for a broadcast.  In each round rank 0 receives,
+ *          or sends, n bytes.  Partial sums of 16-bit types are sent as FP32.
  * Order:   the canonical tree: exact.
  * Memory:  two segments of accumulators.
  * Source:  Thakur, Rabenseifner, Gropp (IJHPCA 19, 2005), sections 4.2, 4.5; the edges are those of
@@ -72,7 +72,7 @@ static void build_up(const lki_problem *p, lki_schedule *s, lki_spot out)
     }
 }
 
-/* Broadcasts `root`'s recv.  Uses rounds `first` to first + height. */
+/* Broadcasts the `recv` of rank `root`.  Uses rounds `first` to first + height. */
 static void build_down(const lki_problem *p, lki_schedule *s, uint32_t root, uint32_t first)
 {
     lki_range whole = lki_problem_whole(p);

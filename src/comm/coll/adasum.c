@@ -51,7 +51,7 @@ typedef struct {
                                    * blocks */
     uint32_t              me;     /* this rank's number among the owners */
     uint64_t              blocks;
-    size_t                mine;   /* elements of each vector that this rank owns */
+    size_t                mine;   /* number of elements of each vector that this rank owns */
     unsigned char        *elements, *values; /* all vectors: as received, and as accumulators */
     pair                 *pairs;
     uint32_t              pair_count;

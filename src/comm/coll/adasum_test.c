@@ -1,8 +1,8 @@
 /* adasum_test.c -- adaptive summation, compared with a plain implementation of its formula.
  *
  * Goal:   for every type, size, number of ranks and hosts, in place or not, every rank has the bits
- *         of the plain implementation.  Parallel vectors are averaged, orthogonal ones added.
- *         Zeros add nothing, and non-finite values are not hidden.
+ *         of the plain implementation.  Parallel vectors are averaged, and orthogonal vectors are
+ *         added.  Zeros add nothing, and non-finite values are not hidden.
  * Method: groups of threads, of processes, and of several hosts.  The reference implementation adds
  *         the vectors on one rank.  Two references that are wrong on purpose must give other bits.
  */
@@ -352,7 +352,7 @@ static bool says_what_it_cannot(lk_comm *comm, void *context)
     CHECK(lk_all_reduce_start(&request, comm, x, x, 8, LK_F32, LK_ADASUM) == LK_EUNSUPPORTED);
     CHECK(lk_reduce_start(&request, comm, x, x, 8, LK_F32, LK_ADASUM, 0) == LK_EUNSUPPORTED);
     CHECK(lk_reduce_scatter(comm, x, y, 2, LK_F32, LK_ADASUM) == LK_EUNSUPPORTED);
-    CHECK(lk_barrier(comm) == LK_OK); /* nothing has happened */
+    CHECK(lk_barrier(comm) == LK_OK); /* the refused calls have changed nothing */
     CHECK(lk_all_reduce(comm, x, x, me == 1 ? 8 : 7, LK_F32, LK_ADASUM) == LK_EMISMATCH);
     CHECK(strstr(lk_error_last()->message, "adasum #1 (F32, 8 elements)") != NULL);
     return true;

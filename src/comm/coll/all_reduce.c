@@ -143,7 +143,7 @@ static void act_direct(lk_request *r)
     if (first == end)
         return;
     for (uint32_t i = 0; i < comm->size; i++) {
-        uint32_t  rank  = (comm->rank + i) % comm->size; /* my own first */
+        uint32_t  rank  = (comm->rank + i) % comm->size; /* begins with this rank's own vector */
         lki_reach reach = lki_reach_of(r, rank);
         send[rank]      = (unsigned char *)lki_place_data(comm, reach.send) + first * width;
         if (receives(r, rank))

@@ -3,8 +3,8 @@
  * Neighbours in the list that have the same type and at most PART_BYTES each are reduced as one
  * vector of up to RUN_BYTES.  They are copied part by part into and out of the slots or staging
  * buffers.  A larger tensor is reduced separately, in place if it is in an arena.  Only sizes and
- * types determine this, so all ranks divide the same list in the same way.  The fingerprint of a
- * run includes the counts of its parts.
+ * types determine which tensors are reduced together, so all ranks divide the same list in the same
+ * way.  The fingerprint of a run includes the counts of its parts.
  *
  * Cost:    as all_reduce.c for every run; no copies but those of staging.
  * Order:   elementwise, as in separate calls: exact.

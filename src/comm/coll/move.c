@@ -4,8 +4,9 @@
  * receiver's buffer.  There are three methods.  Only sizes and locations of buffers determine the
  * method:
  *
- *   slot     the parcels of a rank fit its slot: published there, and read from there.
- *   direct   all senders' buffers are in arenas: receivers copy from them.  One round later the
+ *   slot     the parcels of a rank fit its slot: the rank publishes them there, and the receivers
+ *   read them there.  direct   all senders' buffers are in arenas: receivers copy from them.  One
+ *   round later the
  *            senders may reuse their buffers.
  *   staged   otherwise: chunk by chunk through the staging buffers.  Every receiver has a share of
  *            a buffer; if all receive the same bytes, the share is the whole buffer.
@@ -14,9 +15,9 @@
  *      A rank puts chunk c + 1 when all ranks have taken chunk c - 1.  The third buffer is for the
  *      next operation, which some ranks may begin while others still take the last chunk.
  *      A rank that has taken all chunks of earlier operations puts its first chunk, if any, and
- *      then publishes `filled`.  If all ranks have published that, one round is saved.  `filled`
- *      must be correct even on a rank that sends nothing.  The senders of a single chunk are done
- *      when all ranks have published, and later operations then reuse the buffer.
+ *      then publishes `filled`.  If all ranks have published `filled`, one round is saved.
+ *      `filled` must be correct even on a rank that sends nothing.  The senders of a single chunk
+ *      are done when all ranks have published, and later operations then reuse the buffer.
  *
  * With a header, ranks first publish the sizes of their parcels in the staging buffers, and
  * compare.
@@ -34,7 +35,7 @@
 #include "device/copy.h"
 
 /* If one operation receives at least this many bytes in total, copies bypass the caches.  Ranks
- * share the caches, so that much data would be evicted before it is read again. */
+ * share the caches, and this amount of data would be evicted before it is read again. */
 enum { FAR_BYTES = 16 << 20 };
 
 /* A header's entry for one receiver. */
@@ -282,7 +283,8 @@ static bool gets_much(const lk_request *r)
     return bytes >= FAR_BYTES;
 }
 
-/* Chooses the method.  Afterwards `longest` and `filled` have their values for all ranks. */
+/* Chooses the method.  Afterwards `longest` is the maximum of all ranks, and `filled` is true only
+ * if the data of all ranks is staged. */
 static void plan(lk_request *r)
 {
     bool direct = true, filled = true;

@@ -32,9 +32,9 @@ LK_NODISCARD lk_status lki_offsets(size_t *offsets, const lk_comm *comm, const s
 /* Computes *total = a * b.  LK_EINVAL if the product exceeds the address space. */
 LK_NODISCARD lk_status lki_total(size_t *total, const char *name, size_t a, size_t b);
 
-/* Returns LK_EINVAL if a buffer with bytes is NULL, or if both buffers overlap and `in_place` is
- * not set.  Callers set `in_place` if send and recv are placed as the operation's in-place form
- * requires. */
+/* Returns LK_EINVAL if a buffer of more than 0 bytes is NULL, or if both buffers overlap and
+ * `in_place` is not set.  Callers set `in_place` if send and recv are placed as the operation's
+ * in-place form requires. */
 LK_NODISCARD lk_status lki_check_buffers(const char *name, const void *send, size_t send_bytes,
                                          const void *recv, size_t recv_bytes, bool in_place);
 /* Returns LK_EINVAL unless `root` is a rank of the communicator. */

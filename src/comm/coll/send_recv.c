@@ -2,8 +2,8 @@
  *
  * A rank's seat has, for every peer, the description of a message to that peer, two pieces of the
  * message, and two counters: pieces sent to the peer, and pieces received from it.  A message in an
- * arena is one piece, which the receiver copies from there.  Any other message is sent in pieces;
- * while the receiver copies one piece the sender fills the other:
+ * arena is one piece, which the receiver copies from the arena.  Any other message is sent in
+ * pieces; while the receiver copies one piece the sender fills the other:
  *
  *      sender     fill 0, sent 1 | fill 1, sent 2 | (taken >= 1) fill 0, sent 3 | ... taken == all
  *      receiver   (sent >= 1) copy 0, taken 1 | (sent >= 2) copy 1, taken 2 | ...

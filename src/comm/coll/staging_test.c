@@ -455,7 +455,7 @@ enum {
     SMALL   = 1 << 0 | 1 << 13 | 1 << 16 | 1 << 17,
 };
 
-/* Selections of mixtures: every n-th. */
+/* Intervals of the selection of mixtures: every n-th mixture is searched. */
 enum {
     NONE = INT32_MAX,
     FEW  = 31617, /* 4 mixtures of 14 kinds */

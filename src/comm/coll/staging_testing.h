@@ -19,7 +19,7 @@ typedef struct {
     lk_comm       *comm;
     uint32_t       me, op;
     unsigned char *send, *recv;
-    lk_request   **out;         /* two */
+    lk_request   **out;         /* room for two requests */
     uint32_t       all_started; /* number of operations that all ranks have started */
 } turn;
 

@@ -6,7 +6,7 @@
  * the tree fixes the order of all additions, and inner nodes only shorten it.
  *
  *      V = 8 on three ranks:   r0: [0,2) [2,1)   r1: [3,1) [4,2)   r2: [6,2)
- *      ((g0+g1) + (g2 + g3)) + ((g4+g5) + (g6+g7))    sums without blanks are held by ranks
+ *      ((g0+g1) + (g2 + g3)) + ((g4+g5) + (g6+g7))    sums written without blanks are held by ranks
  *
  * On several hosts the ranks of each host publish their nodes to each other in this way; then
  * span/forest.c continues.
@@ -14,8 +14,9 @@
  * Cost:    one synchronisation.  Each rank reads `elements` * nodes / size elements and writes
  *          elements / size; nothing else is transferred.
  * Order:   the canonical tree, for every number of ranks, assignment and slicing.  Rounded nodes
- *          are stored as FP32, so that one host gives the same bits as several, where rounding
- *          saves traffic.  For nodes rounded in blocks, slices begin and end between blocks.
+ *          are stored as FP32, so that one host gives the same bits as several hosts, between which
+ *          rounding saves traffic.  For nodes rounded in blocks, slices begin and end between
+ *          blocks.
  * Memory:  nothing besides the request; up to LKI_IN_FLIGHT operations are open at once.
  */
 #include <string.h>
@@ -26,7 +27,7 @@
 #include "comm/group/span.h"
 #include "device/quantise.h"
 
-/* A node as published. */
+/* A tree node as a rank publishes it. */
 typedef struct {
     uint32_t first, count;
     uint32_t arena, level;

@@ -144,7 +144,7 @@ static bool keeps_many_open(lk_comm *comm, void *context)
     for (uint32_t k = 0; k < OPEN && good; k++) {
         double one = 1;
         good = start_piece(comm, &pieces[k], mine + (size_t)k * (WORKERS + 1) * SMALL, k);
-        if (k % 40 == 17) /* other collectives between them */
+        if (k % 40 == 17) /* runs another collective between two of the operations */
             good = good && lk_all_reduce(comm, &one, &one, 1, LK_F64, LK_SUM) == LK_OK;
     }
     good = good && finish_pieces(comm, pieces);
@@ -371,7 +371,7 @@ static uint64_t bytes_of_sums(const lk_comm *comm, const lk_tree_op *op)
     return bytes;
 }
 
-/* Reduces, and counts the bytes that this rank sends and those that its host should send. */
+/* Reduces, and counts the bytes that this rank sends and the bytes that its host should send. */
 static bool reduce_and_count(lk_comm *comm, const traffic *t, uint64_t *sent, uint64_t *want)
 {
     map       m    = { .leaves = t->leaves };

@@ -1,11 +1,11 @@
 /* arena.c -- memory that all ranks map, with all pages allocated before use.
  *
  * Rank 0 creates a memfd and sends the descriptor to the launcher, which passes the descriptor to
- * the other ranks.  They map the memfd.  Without a launcher (under MPI) the other ranks open rank
- * 0's descriptor themselves.  Then every rank allocates the pages of its part, with as many threads
- * as it has cores.  A lack of memory is thus reported at once, as a status.  The ranks compare
- * their outcomes three times, so that all ranks succeed or all ranks fail.  The first time is
- * before the other ranks wait for the descriptor, the second after all ranks have mapped the
+ * the other ranks.  These ranks map the memfd.  Without a launcher (under MPI) the other ranks open
+ * rank 0's descriptor themselves.  Then every rank allocates the pages of its part, with as many
+ * threads as it has cores.  A lack of memory is thus reported at once, as a status.  The ranks
+ * compare their outcomes three times, so that all ranks succeed or all ranks fail.  The first time
+ * is before the other ranks wait for the descriptor, the second after all ranks have mapped the
  * memory.  The third is after all pages have been allocated.  Ranks that are threads share one
  * mapping, and only its address is sent.
  */
@@ -152,8 +152,8 @@ static lk_status receive(lk_comm *comm, const char *name, size_t bytes, int *fd)
 
 /* ---- Establishing an arena --------------------------------------------------------------- */
 
-/* Registers the mapping.  The last rank of this process that leaves unmaps it.  If ranks are
- * threads, only the first rank of a group calls this function. */
+/* Registers the mapping.  The last rank of this process that leaves the group unmaps the memory.
+ * If ranks are threads, only the first rank of a group calls this function. */
 static lk_status keep(lk_comm *comm, void *memory, size_t bytes)
 {
     lki_mapping *mapping;
@@ -199,7 +199,7 @@ static lk_status open_there(lk_comm *comm, int there, int *fd)
     return lki_descriptor_open(fd, atomic_load(&lki_rank_of(comm, 0)->pid), there);
 }
 
-/* Gives the memory that rank 0 has created to the other ranks.  *open becomes the descriptor if it
+/* Passes to the other ranks the memory that rank 0 has created.  *open becomes the descriptor if it
  * must stay open, else -1. */
 static lk_status reach(lk_comm *comm, const char *name, size_t bytes, void **memory, int *open)
 {

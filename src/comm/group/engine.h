@@ -1,4 +1,4 @@
-/* comm/group/engine.h -- a launcher that also performs collectives, such as MPI.
+/* comm/group/engine.h -- a launcher, such as MPI's, that also performs collectives.
  *
  * An engine serves the communicator that was opened with it, but no communicators created from this
  * one.  The ranks compare the fingerprints of a "native" operation, and then the engine performs

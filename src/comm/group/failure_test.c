@@ -1,14 +1,14 @@
 /* failure_test.c -- reports of a rank that dies, stops, gives up or leaves. span/mismatch_test.c
- * tests a rank that calls another operation than the others.
+ * tests a rank that calls a different operation.
  *
  * Goal:   if a rank fails in any collective, no other rank hangs.  Every rank reports which rank
  *         failed, how it failed, and where.  Every later call reports the same failure.
  * Method: ranks are forked processes.  One rank kills itself before an operation, or the parent
  *         kills the rank during a later operation.  Each case runs with a launcher that reports
  *         deaths and with one that does not.  In the second case the peers must detect the death.
- *         With reports, the linker redirects a rank's check for dead peers to a function that waits
- *         for the report.  Deadlines are so long that a survivor that waits for a deadline fails
- *         the test.
+ *         If the launcher reports deaths, the linker redirects a rank's check for dead peers to a
+ *         function that waits for the report.  Deadlines are so long that a survivor that waits for
+ *         a deadline fails the test.
  */
 #include <setjmp.h>
 #include <stdarg.h>

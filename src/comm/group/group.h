@@ -104,7 +104,7 @@ struct lk_comm {
     uint32_t         rank, size;
     uint32_t        *world;       /* world ranks, by rank */
     uint32_t         timeout_ms, opened_timeout_ms;
-    uint32_t         spins;       /* polls before yielding; 0 if ranks must share cores */
+    uint32_t         spins;       /* number of polls before yielding; 0 if ranks must share cores */
     uint64_t         seq;         /* number of the next operation */
     uint64_t         rounds[LKI_IN_FLIGHT]; /* number of rounds of completed operations, as in
                                              * lki_body */
@@ -124,7 +124,7 @@ struct lk_comm {
     const void     **pointers;    /* 2 * size entries: for the buffers of all ranks, and for blocks
                                    * of these buffers */
     void           **targets;     /* size */
-    unsigned char   *payloads;    /* of all ranks: lki_payload_most() each */
+    unsigned char   *payloads;    /* payloads of all ranks, lki_payload_most() bytes each */
 };
 
 static inline lki_rank *lki_rank_of(const lk_comm *comm, uint32_t rank)
@@ -163,14 +163,15 @@ static inline lki_goal lki_goal_all(const lk_comm *comm, size_t offset, uint64_t
                        .end    = (uint16_t)comm->size };
 }
 
-/* Creates a communicator with `size` seats at `seats`.  NULL: the ranks are on several hosts.
- * `rank` is this rank's number.  The caller fills in world, key and group (comm.c). */
+/* Creates a communicator with `size` seats at `seats`, which is NULL if the ranks are on several
+ * hosts.  `rank` is this rank's number.  The caller fills in world, key and group (comm.c). */
 LK_NODISCARD lk_status lki_comm_new(lk_comm **out, lki_self *self, uint32_t rank, uint32_t size,
                                     void *seats);
 void lki_comm_delete(lk_comm *comm);
 
 /* Frees all communicators of a rank without leaving the group, so that the rank can ask for the
- * next group.  `comm` is the last one.  The socket belongs to the caller again. */
+ * next group.  `comm` is the last of these communicators.  The socket belongs to the caller
+ * again. */
 void lki_comm_give_up(lk_comm *comm);
 
 /* Returns true for the rank's first communicator, which has no parent. */

@@ -50,7 +50,8 @@ static bool counts_what_is_there(lk_comm *comm, void *context)
 }
 
 /* Limits two ranks to 64 MiB in total, and reserves 20 MiB of it for rank 1.  Expects that each
- * rank can allocate 22 MiB besides, plus at most 16 MiB for untouched memory. */
+ * rank can allocate 22 MiB in addition to that reservation, plus at most 16 MiB for untouched
+ * memory. */
 static bool one_has_more(lk_comm *comm, void *context)
 {
     const bool mine = lk_comm_rank(comm) == 1;

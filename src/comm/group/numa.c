@@ -2,11 +2,12 @@
  *
  * One rank creates shared memory, and by default all its pages would be on that rank's NUMA node.
  * Data in an arena is mostly in order of rank (buffers, slices, seats), so the pages of part r of
- * an arena are requested on the NUMA node of rank r.  This request is a preference.  If the node is
- * full, the kernel uses another node.  A kernel without memory policies ignores the request.
+ * an arena are requested on the NUMA node of rank r.  This request is a preference.  If that NUMA
+ * node is full, the kernel uses a different one.  A kernel without memory policies ignores the
+ * request.
  *
- * A rank's NUMA node is the node on which the rank runs when it joins the group.  Launchers bind
- * workers to nodes before.
+ * A rank's NUMA node is the one on which the rank runs when it joins the group.  Launchers bind
+ * workers to NUMA nodes before that.
  */
 #include "comm/group/numa.h"
 

@@ -23,8 +23,8 @@ static int policy_of(void *at)
 }
 
 /* Checks the memory policies of all parts of an arena.  This machine may have only one NUMA node.
- * A rank with an unknown node therefore stands for a rank on a second node, and its part has no
- * policy. */
+ * A rank with an unknown NUMA node therefore stands for a rank on a second NUMA node, and its part
+ * has no policy. */
 static void arena_parts_prefer_the_numa_nodes_of_their_ranks(void **state)
 {
     lk_comm  *comms[RANKS];
@@ -34,7 +34,7 @@ static void arena_parts_prefer_the_numa_nodes_of_their_ranks(void **state)
     assert_int_equal(lk_comm_open_threads(comms, 1, NULL), LK_OK);
     assert_int_equal(lk_comm_arena(&arena, comms[0], "one", PART), LK_OK);
     if (policy_of(lk_arena_data(arena)) < 0)
-        skip(); /* no policies here */
+        skip(); /* this kernel has no memory policies */
     assert_int_equal(policy_of(lk_arena_data(arena)), DEFAULT);
     lk_comm_free(comms[0]);
 

@@ -107,8 +107,8 @@ static lk_status act(lk_request *request)
 }
 
 /* Advances a collective.  A mismatch within a sub-request means that the parent requests differ
- * between ranks.  The comparison of the parents reports it, with the names of their operations
- * (span/span.c). */
+ * between ranks.  The comparison of the parents reports the mismatch, with the names of their
+ * operations (span/span.c). */
 static lk_status move_collective(lk_request *r, bool *moved)
 {
     if (!r->met) {

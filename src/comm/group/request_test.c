@@ -3,7 +3,8 @@
  * Goal:   requests of several communicators, staged and direct, complete in any order with the
  *         right results.  A wait that times out does not change its request.  A rank does not read
  *         a small payload before it is available.
- * Method: every rank finishes its requests in another order.  Ranks are on one host or on several.
+ * Method: every rank finishes its requests in a different order.  Ranks are on one host or on
+ * several.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +17,8 @@
 
 enum { OPEN = 12, EACH = 20000 };
 
-/* Starts staged and direct requests in two groups.  Every rank finishes them in another order. */
+/* Starts staged and direct requests in two groups.  Every rank finishes them in a different
+ * order. */
 static bool interleaves(lk_comm *comm, void *context)
 {
     uint32_t    me = lk_comm_rank(comm), size = lk_comm_size(comm), twin = 0;

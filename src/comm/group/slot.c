@@ -6,8 +6,8 @@
 #include "comm/group/span.h"
 
 /* Waits until all ranks have retired the operation whose slot operation `comm->seq` will use.
- * Stores the lowest `retired` of all ranks, so that this check is needed only once per turn of the
- * ring. */
+ * Stores the lowest `retired` of all ranks, so that this check is needed only once per cycle
+ * through the ring. */
 lk_status lki_op_make_room(lk_comm *comm)
 {
     LK_TRY(lki_await(comm, lki_goal_all(comm, offsetof(lki_seat, retired),

@@ -232,8 +232,8 @@ LK_NODISCARD static inline lk_status lki_op_read(lk_comm *comm, const lki_op *op
     }
     if (bytes == 0)
         return LK_OK;
-    if (comm->spins == 0) { /* ranks share cores, so the others have probably arrived: waits only
-                             * for the last cell */
+    if (comm->spins == 0) { /* ranks share cores, so the other ranks have probably arrived: waits
+                             * only for the last cell */
         LK_TRY(lki_op_await_cell(comm, op, rank, lki_cells(first + bytes) - 1));
         lki_cells_copy(seat->cells[index], first - LKI_WORD_BYTES, bytes, out);
         return LK_OK;

@@ -1,9 +1,9 @@
 /* thread_rebuild.c -- rebuilds among ranks that are threads of one process.
  *
- * One lock protects the members of this epoch, the ranks that have asked for the next epoch, and
- * the ranks that have left.  When all members have asked or left, or when the deadline has passed,
- * one waiting rank decides.  This rank creates the new groups, one for each host, and begins the
- * new epoch.  The other ranks then wake up and fetch their groups.
+ * One lock protects the members of this group epoch, the ranks that have asked for the next epoch,
+ * and the ranks that have left.  When all members have asked or left, or when the deadline has
+ * passed, one waiting rank decides.  This rank creates the new groups, one for each host, and
+ * begins the new epoch.  The other ranks then wake up and fetch their groups.
  */
 #include "comm/group/thread_rebuild.h"
 
@@ -26,7 +26,8 @@ struct lki_thread_rebuild {
     lki_thread_rebuild_link *link; /* NULL: all ranks are on one host */
     void                    *context;
     uint64_t                 epoch;
-    lki_members              members, asked, gone; /* of this epoch */
+    lki_members              members, asked, gone; /* of this group epoch: all members, and those
+                                                    * that have asked or left */
     int64_t                  deadline_ms; /* earliest deadline of ranks that have asked; 0: none */
     seat                    *seats;
 };

@@ -17,7 +17,7 @@
 
 typedef struct lki_thread_rebuild lki_thread_rebuild;
 
-/* Returns the link of a rank in an epoch.  Needed only if the ranks are on several (simulated)
+/* Returns the link of a rank in a group epoch.  Needed only if the ranks are on several (simulated)
  * hosts. */
 typedef lki_link *lki_thread_rebuild_link(void *context, uint32_t rank, uint64_t epoch);
 
@@ -37,12 +37,12 @@ LK_NODISCARD lk_status lki_thread_rebuild_ask(lki_group **out, lki_thread_rebuil
 /* Records that a rank has left the group of `epoch`.  NULL is allowed. */
 void lki_thread_rebuild_gone(lki_thread_rebuild *self, uint32_t rank, uint64_t epoch);
 
-/* Returns the link of a rank in an epoch, or NULL if there is none. */
+/* Returns the link of a rank in a group epoch, or NULL if there is none. */
 lki_link *lki_thread_rebuild_link_of(lki_thread_rebuild *self, uint32_t rank, uint64_t epoch);
 
 /* ---- Groups (comm.c) --------------------------------------------------------------------- */
 
-/* Creates the group of a host's ranks in an epoch.  Each rank with a seat is a user of the
+/* Creates the group of a host's ranks in a group epoch.  Each rank with a seat is a user of the
  * group. */
 LK_NODISCARD lk_status lki_group_next(lki_group **out, lki_thread_rebuild *self, lki_roster roster,
                                       uint64_t epoch, const lki_members *members);

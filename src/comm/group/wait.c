@@ -13,10 +13,11 @@
  * rank.  The ringer executes its fence at the end of the operation, or before it sleeps, so that
  * the fence does not delay spinning ranks.
  *
- * Sleep is divided into slices.  After each slice the rank checks for dead peers, so that it
- * detects a death even without a launcher, and checks its deadline.  Time in which the rank itself
- * did not run is not counted, so no rank is late after Ctrl-Z and fg.  A deadline longer than the
- * one given at opening (lk_comm_set_timeout()) applies to running peers, not to a stopped one.
+ * Sleep is divided into short intervals ("slices").  After each slice the rank checks for dead
+ * peers, so that it detects a death even without a launcher, and checks its deadline.  Time in
+ * which the rank itself did not run is not counted, so no rank is late after Ctrl-Z and fg.  A
+ * deadline longer than the one given at opening (lk_comm_set_timeout()) applies to running peers,
+ * not to a stopped one.
  */
 #include "comm/group/span.h"
 
@@ -211,7 +212,7 @@ static lk_status await_for(lk_comm *comm, lki_goal goal, int64_t ms, int64_t *la
 lk_status lki_await_for(lk_comm *comm, lki_goal goal, int64_t ms, int64_t *late)
 {
     *late = 0;
-    if (lki_arrived(comm, goal)) /* nothing to wait for, so no trace span */
+    if (lki_arrived(comm, goal)) /* nothing to wait for, so no trace interval */
         return LK_OK;
     uint64_t  begun  = lki_trace_begin(comm->self->track);
     lk_status status = await_for(comm, goal, ms, late);
