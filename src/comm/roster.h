@@ -12,9 +12,9 @@ enum {
     LKI_PHASE_BYTES   = 64,
     LKI_PLACE_BYTES   = 112,
     LKI_HOST_BYTES    = 64,
-    LKI_WHO_BYTES     = 280, /* lki_board_who() */
+    LKI_WHO_BYTES     = 280, /* size of a text of lki_board_who() */
     LKI_LEAD_BYTES    = LKI_WHO_BYTES + LKI_PLACE_BYTES + 16, /* "rank 5 (...) gave up at ...: " */
-    LKI_LOSS_BYTES    = 400, /* lki_comm_loss() */
+    LKI_LOSS_BYTES    = 400, /* size of a text of lki_comm_loss() */
 };
 
 typedef enum {

@@ -78,8 +78,8 @@ static size_t uneven(const program *p, uint32_t op, uint32_t rank)
     return choice == 0 ? 0 : p->plans[op].words / choice;
 }
 
-/* Draws a size near the sizes at which the method changes: what fits a slot, one chunk, several
- * chunks. */
+/* Draws a size near the sizes at which the method changes: the data fits in a slot, in one chunk,
+ * or in several chunks. */
 static size_t draw_words(uint64_t *state, size_t most)
 {
     static const size_t sizes[] = { 5, 520, 2048, 2049, 16384, 16500 };
@@ -253,8 +253,8 @@ static bool idle(program *p, uint32_t begun)
 }
 
 /* Starts all operations on the last rank.  This rank polls none of them before all other ranks have
- * gone through the list.  The others try for a while to finish each operation before they start the
- * next one. */
+ * gone through the list.  The other ranks try for a while to finish each operation before they
+ * start the next one. */
 static bool tries_first(program *p, _Atomic uint32_t *ready)
 {
     lk_comm *comm = p->comm;

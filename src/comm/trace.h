@@ -1,4 +1,5 @@
-/* comm/trace.h -- trace spans of a rank's work and waits in its communicators; see base/trace.h. */
+/* comm/trace.h -- trace intervals of a rank's work and waits in its communicators; see
+ * base/trace.h. */
 #ifndef LKI_COMM_TRACE_H
 #define LKI_COMM_TRACE_H
 

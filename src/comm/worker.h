@@ -1,7 +1,7 @@
 /* comm/worker.h -- internal calls of a worker on its group: joining, failing, rebuilding, messages
  * to the launcher, and limits.
  *
- * Other folders of src/ include this header, and see no slots, seats and bells.
+ * Other folders of src/ include this header, so that they do not see slots, seats and bells.
  */
 #ifndef LKI_COMM_WORKER_H
 #define LKI_COMM_WORKER_H
@@ -79,8 +79,8 @@ void lki_comm_tell(const lk_comm *comm, const char *text);
 bool lki_comm_loss(const lk_comm *now, const lk_comm *before, uint32_t rank,
                    char out[LKI_LOSS_BYTES]);
 
-/* Takes part in the other ranks' call of lk_comm_take_arenas().  For a rank that has entered and
- * does not have these arenas. */
+/* Takes part in the other ranks' call of lk_comm_take_arenas().  Called by a rank that has entered
+ * and does not have these arenas. */
 LK_NODISCARD lk_status lki_comm_receive_arenas(lk_comm *comm);
 
 /* Returns the arena with this name, or NULL.  Only the first 51 bytes of names are compared. */

@@ -299,8 +299,8 @@ static void check_sum(hosted h, const char *algorithm, duty asked, lk_dtype dtyp
 
 static const size_t uneven[] = { 0, 1, 5, 1000, 70001 };
 
-/* Divides the vector unevenly.  Expects that each rank sends exactly (N-1)/N of the vector, or 2
- * (N-1)/N. */
+/* Divides the vector unevenly.  Expects that each rank sends exactly (N-1)/N, or exactly 2 (N-1)/N,
+ * of the vector. */
 static void uneven_vectors_send_no_more(void **state)
 {
     (void)state;

@@ -2,9 +2,9 @@
  *
  *      broadcast, scatter     root sends to each rank
  *      gather                 each rank sends to root
- *      all_to_all(_v)         each rank sends to each other rank reduce                 as gather;
- *      root evaluates the tree all_reduce             each rank sends its vector to each, and each
- *      evaluates the tree
+ *      all_to_all(_v)         each rank sends to each other rank
+ *      reduce                 as gather; root evaluates the tree
+ *      all_reduce             each rank sends its vector to each other rank, and evaluates the tree
  *
  * Cost:    1 round and up to N - 1 messages per rank.  This is the minimum for data that differs
  *          from rank to rank and is not reduced. reduce and all_reduce are for vectors so small

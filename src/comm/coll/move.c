@@ -5,8 +5,8 @@
  * method:
  *
  *   slot     the parcels of a rank fit its slot: the rank publishes them there, and the receivers
- *   read them there.  direct   all senders' buffers are in arenas: receivers copy from them.  One
- *   round later the
+ *            read them there.
+ *   direct   all senders' buffers are in arenas: receivers copy from them.  One round later the
  *            senders may reuse their buffers.
  *   staged   otherwise: chunk by chunk through the staging buffers.  Every receiver has a share of
  *            a buffer; if all receive the same bytes, the share is the whole buffer.

@@ -15,8 +15,8 @@ enum { PIECES_BYTES = 262144, PIECE_BYTES_MAX = 16384 };
 
 static const uint64_t board_magic = UINT64_C(0x6c6b2d626f617264); /* "lk-board" */
 
-/* Returns the size of a piece of a message.  The messages of a rank with all its peers use at most
- * 256 KiB.  A piece is a whole number of cache lines. */
+/* Returns the size of one piece of a message, in bytes.  The messages of a rank with all its peers
+ * use at most 256 KiB.  A piece is a whole number of cache lines. */
 size_t lki_piece_bytes(uint32_t size)
 {
     size_t fair = (size_t)PIECES_BYTES / 2 / size / LKI_LINE * LKI_LINE;

@@ -94,7 +94,7 @@ lk_status lki_comm_limit_one(lk_comm *comm, uint64_t bytes, bool mine)
     return limit(comm, "what one worker has beside its part", (size_t)bytes, self->arena_bytes);
 }
 
-/* Makes small stacks the default for new threads. */
+/* Sets the default stack size of new threads to STACK_BYTES. */
 static void have_small_stacks(void)
 {
     pthread_attr_t attributes;

@@ -4,7 +4,7 @@
  * ranks therefore fail.  Neighbouring ranks in one place (same machine, user and relevant
  * namespaces) form a host.  The lowest rank of a host creates the control memory, and the others
  * open it through /proc.  If a rank is not permitted to open it, each rank of the host becomes a
- * separate host.  This is slower but gives the same bits.
+ * separate host.  This division is slower but gives the same bits.
  */
 #include "comm/mpi.h"
 

@@ -80,7 +80,8 @@ static uint64_t next_number(void)
     return (uint64_t)(lki_seconds() * 1e9);
 }
 
-/* Does not count time in which this process did not run towards the timeout. */
+/* Asks for the next group.  Time in which this process did not run does not count towards the
+ * timeout. */
 lk_status lki_rebuild_ask(int *control_fd, uint64_t *epoch, int socket, uint32_t timeout_ms,
                           bool admits)
 {

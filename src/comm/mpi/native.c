@@ -1,9 +1,10 @@
 /* native.c -- collectives that MPI performs.
  *
  * Ranks first compare fingerprints: with the slots in shared memory if all ranks are on one host,
- * else with MPI's all_gather.  Then they make the call.  MPI requires the same order of collectives
- * on all ranks, but one rank may detect the end of a comparison before another does.  Comparisons
- * therefore have a separate MPI communicator, and calls are made in the order of the operations.
+ * else with MPI's all_gather.  Then all ranks make the call.  MPI requires the same order of
+ * collectives on all ranks, but one rank may detect the end of a comparison before another does.
+ * Comparisons therefore have a separate MPI communicator, and calls are made in the order of the
+ * operations.
  *
  *      operation 0   | compare | call |
  *      operation 1   | compare |      | call |
@@ -443,7 +444,8 @@ static lk_status until_done(lk_request *r, lki_native *n)
             return lki_group_failure(comm);
         lki_native_rest(before - began);
         int64_t now = lki_now_ms();
-        began += now - before > LATE_MS ? now - before : 0; /* the process was stopped */
+        began += now - before > LATE_MS ? now - before : 0; /* this process was stopped in the
+                                                             * meantime */
         before = now;
         if (now - looked >= PEERS_MS) {
             looked = now;

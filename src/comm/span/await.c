@@ -1,14 +1,14 @@
 /* span/await.c -- waiting for the wire and for the board, and asking late ranks for their
  * operation.
  *
- * A wait polls while each rank has a core, then sleeps in the link.  The board's bell does not wake
- * a rank that sleeps in the link, so the rank checks the board between slices.  Slices are short
- * while requests of this host are open.  Otherwise they are longer, because they only delay the
- * detection of failures.
+ * A wait polls while each rank has a core, then sleeps in the link for short intervals ("slices").
+ * The board's bell does not wake a rank that sleeps in the link, so the rank checks the board
+ * between slices.  Slices are short while requests of this host are open.  Otherwise slices are
+ * longer, because then a long slice only delays the detection of failures.
  *
  * A rank that waits for long asks other ranks for their operation (wire.h).  It first asks the
- * ranks for whose messages it waits, and some more.  Once its deadline has passed it asks all ranks
- * (missing.c).
+ * ranks for whose messages it waits, and some other ranks.  Once its deadline has passed it asks
+ * all ranks (missing.c).
  */
 #include "comm/span/span.h"
 
@@ -119,7 +119,8 @@ lk_status lki_span_await(lk_request *r, int64_t ms, int64_t *late)
             lki_native_rest(before - began);
         yielded = idle ? yielded : 0;
         int64_t now = lki_wire_now_ms(wire);
-        began += now - before > LATE_MS ? now - before : 0; /* stopped, and continued */
+        began += now - before > LATE_MS ? now - before : 0; /* the process was stopped and has
+                                                             * continued */
         if (r->complete || !idle)
             continue;
         if (now - looked >= PEERS_MS) {

@@ -9,7 +9,8 @@
 
 /* ---- Comparing outcomes ------------------------------------------------------------------ */
 
-/* Computes on every rank the lowest rank that called with `failed`; UINT32_MAX if no rank did. */
+/* Computes on every rank the lowest rank that called with `failed` true; UINT32_MAX if no rank
+ * did. */
 static lk_status lowest_failure(lk_comm *comm, bool failed, uint32_t *lowest)
 {
     lk_request r = {

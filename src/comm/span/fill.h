@@ -1,4 +1,4 @@
-/* span/fill.h -- a mirror that starts when a host's ranks have put their parts: see fill.c. */
+/* span/fill.h -- a mirror that starts when a host's ranks have written their parts: see fill.c. */
 #ifndef LKI_COMM_SPAN_FILL_H
 #define LKI_COMM_SPAN_FILL_H
 

@@ -17,8 +17,8 @@
  *          hosts send n per branch and nothing else.  A host with a contiguous range of leaves has
  *          few branches; one if all hosts have the same power of two of leaves.  3 rounds.  Rounded
  *          nodes are sent in 2 bytes per element, or 260 or 132 per block of 256
- *          (device/quantise.h), which is never cut.  Packing and unpacking read and write them once
- *          more each.
+ *          (device/quantise.h), which is never cut.  Packing and unpacking each read and write the
+ *          nodes once more.
  * Order:   the canonical tree: exact, for every assignment of leaves to hosts.
  * Memory:  that of tasks (task.h): a rank has at most one segment of scratch per piece.
  */
@@ -50,7 +50,7 @@ struct lki_forest {
     uint32_t        input_count;
     size_t          words; /* number of 64-bit words of a set of leaves */
     uint64_t       *sets;  /* [host]: the host's leaves */
-    bool           *peers; /* [rank]: this rank exchanges sets with it */
+    bool           *peers; /* [rank]: this rank exchanges sets with that rank */
     branch         *branches;
     size_t          branch_count, branch_capacity;
     size_t         *have;   /* [host]: number of the host's branches */
@@ -89,7 +89,7 @@ static bool wants(const lki_forest *f, const lk_slice *slice, uint32_t host)
     return f->tree.shards < 2 || host % f->tree.shards == slice->shard;
 }
 
-/* Marks as peers the ranks that own the slices of `owner` on any host, if this rank owns some. */
+/* Marks as peers the ranks that own the slices of `owner` on any host, if this rank is one. */
 static void find_peers_of(lki_forest *f, uint32_t owner)
 {
     const lk_slice slice = { .owner = owner };
@@ -309,7 +309,7 @@ static uint32_t count_wanting(const lki_forest *f, const lk_slice *slice, uint32
     return count;
 }
 
-/* Returns the bytes in which `count` elements are sent. */
+/* Returns the number of bytes in which `count` elements are sent. */
 static size_t bytes_of(const lki_forest *f, size_t count)
 {
     return lki_rounded_bytes(f->tree.rounded, count);
@@ -326,8 +326,8 @@ static size_t parts_in_scratch(const lki_forest *f, uint32_t host, bool wanted, 
     return theirs + made + (rounds && wanted && all > 1 ? all : 0);
 }
 
-/* Returns the elements of a part such that all parts fit into one segment of scratch, but at least
- * PART_ELEMENTS. */
+/* Returns the number of elements of a part such that all parts fit into one segment of scratch, but
+ * at least PART_ELEMENTS. */
 static size_t part_elements(const lki_forest *f)
 {
     const uint32_t hosts = f->map->hosts;

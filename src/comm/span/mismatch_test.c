@@ -1,9 +1,9 @@
-/* span/mismatch_test.c -- a rank that makes another call than the others: every operation, every
- * argument, every method.
+/* span/mismatch_test.c -- a rank that makes a different call than the other ranks: every operation,
+ * every argument, every method.
  *
  * Goal:   every rank receives LK_EMISMATCH, with a text that names exactly two ranks and the
- *         operation of each.  It receives the error in that call or, if its own part of the call
- *         was complete, in its next call.  No rank waits for a deadline.
+ *         operation of each.  A rank receives the error in that call or, if its own part of the
+ *         call was complete, in its next call.  No rank waits for a deadline.
  * Method: a call is a value, from which the test makes both the call and its text in errors.  Ranks
  *         are on one host (threads or processes), or on three hosts (the simulation's clock
  *         measures the time), or on two hosts with two ranks each, with and without levels.
@@ -221,7 +221,7 @@ static bool sends_another_number(lk_comm *comm, void *context)
     return true;
 }
 
-/* Sends more bytes from rank 2 than rank 1 expects.  The other ranks are in another call. */
+/* Sends more bytes from rank 2 than rank 1 expects.  The other ranks are in a different call. */
 static bool sends_too_much(lk_comm *comm, void *context)
 {
     uint32_t  me       = lk_comm_rank(comm);

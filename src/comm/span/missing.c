@@ -1,10 +1,10 @@
 /* span/missing.c -- reporting an expired deadline: the missing ranks, and their last known
  * operations.
  *
- * All ranks are asked, not only those whose messages are awaited, because these ranks may
- * themselves be waiting.  A rank that has not been in the operation is missing.  A rank that does
- * not answer is computing, stopped or lost.  Another rank on its host is then asked for its
- * observation in that host's memory.
+ * All ranks are asked, not only those whose messages are awaited, because a rank whose message is
+ * awaited may itself be waiting.  A rank that has not been in the operation is missing.  A rank
+ * that does not answer is computing, stopped or lost.  Another rank on its host is then asked for
+ * its observation in that host's memory.
  */
 #include "comm/span/span.h"
 
@@ -41,7 +41,7 @@ static bool has_silent(const lk_request *r, const lki_wire_op *op)
     return false;
 }
 
-/* Returns a rank of the same host that has answered; comm->size if there is none. */
+/* Returns a rank on the host of `rank` that has answered; comm->size if there is none. */
 static uint32_t witness_of(const lk_request *r, const lki_wire_op *op, uint32_t rank)
 {
     const uint32_t *host_of = r->comm->span->map.host_of;

@@ -2,11 +2,11 @@
  * choice.
  *
  * When a communicator over hosts opens, every rank is present and idle.  The ranks send rank 0
- * their places.  It counts the cores that they share, and determines the constants of the cost
- * model.  It reads them from the given file, or from its cache if these hosts have been measured
- * before.  Otherwise it measures them (tune.c: some 50 messages, a few milliseconds) and caches
- * them.  All ranks receive rank 0's decision once; nothing later depends on a clock.  A job that
- * begins on one host does this when the first other hosts have joined.
+ * their places.  Rank 0 counts the cores that the ranks share, and determines the constants of the
+ * cost model.  It reads the constants from the given file, or from its cache if these hosts have
+ * been measured before.  Otherwise it measures them (tune.c: some 50 messages, a few milliseconds)
+ * and caches them.  All ranks receive rank 0's decision once; nothing later depends on a clock.  A
+ * job that begins on one host determines them when the first other hosts have joined.
  *
  * The cache is a directory with a file for each kind of link and set of hosts.  Files are replaced
  * atomically.  If a file is unreadable, the constants are measured and the file is replaced.

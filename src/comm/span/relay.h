@@ -7,10 +7,10 @@
 
 enum { LKI_LEGS = 3 };
 
-/* The groups that carry out a span communicator's operations.  Two groups have its ranks on this
- * host; one has the rank with the same local rank on each host.  Each group carries out one leg of
- * every relay, in the order of the relays.  All ranks of a group therefore see the same order,
- * whichever request they wait for. */
+/* The groups that carry out a span communicator's operations.  Two groups consist of the
+ * communicator's ranks on this host.  The third consists of the ranks, one on each host, that have
+ * this rank's local rank.  Each group carries out one leg of every relay, in the order of the
+ * relays.  All ranks of a group therefore see the same order, whichever request they wait for. */
 typedef struct lki_levels {
     lk_comm *groups[LKI_LEGS]; /* this host's ranks, across hosts, this host's ranks */
     uint32_t each;             /* ranks per host */

@@ -1,11 +1,12 @@
 /* scratch_test.c -- a bound for the memory of elements received from other ranks.
  *
  * Goal:   many trees over hosts at once, in two communicators, complete with the right sums.  A
- *         rank's memory for parts from other ranks never exceeds its rooms and one segment per
- *         communicator.
+ *         rank's memory for parts from other ranks never exceeds the rank's scratch rooms
+ *         (lki_rooms) and one segment per communicator.
  * Method: counts allocations and releases of that memory.  Every rank begins with the communicator
- *         in which its slices are in the second half of the vectors.  Its rooms thus fill with
- *         parts that other ranks send only after they have acquired rooms themselves.
+ *         in which its slices are in the second half of the vectors.  The scratch rooms of this
+ *         rank thus fill with parts that other ranks send only after they have acquired rooms
+ *         themselves.
  */
 #include <setjmp.h>
 #include <stdarg.h>

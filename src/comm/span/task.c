@@ -13,7 +13,8 @@
 
 #include "base/memory.h"
 
-enum { STEP_BITS = 13 }; /* bits for round and lane; the others are the segment's number */
+enum { STEP_BITS = 13 }; /* number of bits for round and lane; the other bits hold the segment's
+                          * number */
 
 _Static_assert(1 << STEP_BITS >= LKI_STEPS_MAX, "rounds and lanes fit a step");
 

@@ -42,11 +42,11 @@ static double now(void)
 typedef struct {
     lk_comm       *comm;
     uint32_t       peer;
-    unsigned char *data; /* twice LARGE */
+    unsigned char *data; /* 2 * LARGE bytes */
 } pair;
 
-/* Sends `count` messages at once from rank 0 and, with `both`, in the other direction. *seconds is
- * the time until all are complete. */
+/* Sends `count` messages at once from rank 0 and, with `both`, in the other direction. *seconds
+ * becomes the time until all messages are complete. */
 static lk_status exchange(const pair *p, size_t bytes, uint32_t count, bool both, double *seconds)
 {
     lk_request *requests[2 * BURST] = { NULL };
