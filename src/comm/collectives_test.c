@@ -1,8 +1,8 @@
 /* collectives_test.c -- barrier, broadcast, all_gather and all_reduce, for every number of ranks.
  *
  * Goal:   every rank receives the right bytes, for all sizes, buffer locations and numbers of
- *         ranks.  Ranks are threads or processes, on one host or on several, and more than there
- *         are cores.
+ *         ranks.  Ranks are threads or processes, on one host or on several.  Some groups have more
+ *         ranks than there are cores.
  * Method: sizes are near those at which the method changes.  Large vectors have enough chunks to
  *         reuse every staging buffer.  all_reduce is compared bit by bit with the tree evaluated
  *         here by plain recursion.  The test of the barrier uses counters in shared memory, whose

@@ -16,7 +16,7 @@
  * The file contains no secret of the job, only fingerprints, counts, times and error texts.
  *
  * Ownership: a recorder belongs to the rank (lki_self).  It is NULL if the rank records nothing.
- * Threads:   as for the communicators of the rank.
+ * Threads:   the rules are those of the rank's communicators.
  */
 #ifndef LKI_COMM_FLIGHT_H
 #define LKI_COMM_FLIGHT_H

@@ -110,10 +110,10 @@ uint32_t lki_comm_world(const lk_comm *comm);
 /* Returns the number of the host of a world rank, which may be outside the group. */
 uint32_t lki_comm_node(const lk_comm *comm, uint32_t rank);
 
-/* Opens the communicator over all hosts from that of this host: listens, exchanges addresses,
- * connects.  `key` is the job's key (LKI_KEY_BYTES bytes) or NULL.  Takes over `local`, also on
- * failure.  On failure the launcher socket of `local` belongs to the caller again.  If the other
- * hosts have not joined yet, *out is `local`. */
+/* Opens the communicator over all hosts from `local`, the communicator of this host: listens,
+ * exchanges addresses, connects.  `key` is the job's key (LKI_KEY_BYTES bytes) or NULL.  Takes over
+ * `local`, also on failure.  On failure the launcher socket of `local` belongs to the caller again.
+ * If the other hosts have not joined yet, *out is `local`. */
 LK_NODISCARD lk_status lki_comm_join_hosts(lk_comm **out, lk_comm *local,
                                            const unsigned char *key);
 

@@ -221,14 +221,15 @@ static void bytes_sent_are_those_of_the_formulas(void **state)
             check_budget(N, (budget){ "all_reduce:direct", ALL_REDUCE, LK_F32, each, 8 * half });
             check_budget(N, (budget){ "all_reduce:direct", ALL_REDUCE, LK_BF16, each, 4 * half });
             check_budget(N, (budget){ "all_reduce:ring", ALL_REDUCE, LK_F32, each, 8 * half });
-            if (N > 1) /* FP32 after the first hop */
+            if (N > 1) /* partial sums are sent as FP32 after the first hop */
                 check_budget(N, (budget){ "all_reduce:ring", ALL_REDUCE, LK_F16, each,
                                           2 * each + 4 * (N - 2) * each + 2 * half });
             check_budget(N, (budget){ "reduce_scatter:direct", REDUCE_SCATTER, LK_BF16, each,
                                       2 * half });
             check_budget(N, (budget){ "all_gather:direct", ALL_GATHER, LK_U8, each, half });
             check_budget(N, (budget){ "all_gather:ring", ALL_GATHER, LK_U8, each, half });
-            if ((N & (N - 1)) == 0 && N > 1) /* FP32 after the first round of halving */
+            if ((N & (N - 1)) == 0 && N > 1) /* partial sums are sent as FP32 after the first round
+                                              * of halving */
                 check_budget(N, (budget){ "all_reduce:halving", ALL_REDUCE, LK_BF16, each,
                                           N * each + 4 * (N / 2 * each - each) + 2 * half });
         }
@@ -332,8 +333,8 @@ static void levels_cross_hosts_once(void **state)
             hosted   h = shapes[s];
             size_t   n = uneven[k], even = n - n % (h.hosts * h.each);
             uint64_t others = h.hosts - 1, all = others * n;
-            if (h.hosts == 2 || n > 1000) { /* else a tree runs between hosts: fewer rounds, more
-                                             * bytes */
+            if (h.hosts == 2 || n > 1000) { /* otherwise a tree is used between hosts, with fewer
+                                             * rounds and more bytes */
                 check_sum(h, "all_reduce:levels", REDUCES, LK_F32, n, 2 * all * 4);
                 check_sum(h, "all_reduce:levels", REDUCES, LK_BF16, n, 2 * all * 4); /* as FP32 */
             }

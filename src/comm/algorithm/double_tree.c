@@ -170,7 +170,7 @@ static void alone(const lki_problem *p, lki_schedule *s)
                              whole.bytes / p->width, &mine, 1);
 }
 
-/* Calls `pass` for both trees.  The messages of each tree use their own lane. */
+/* Calls `pass` for both trees.  The messages of each tree use their own message lane. */
 static void both(const tree trees[2], lki_schedule *s, uint32_t at,
                  void (*pass)(const tree *t, node n, uint32_t at))
 {

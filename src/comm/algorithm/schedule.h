@@ -4,8 +4,9 @@
  * can be tested without a network.  Actions are grouped in rounds.  The actions of a round are
  * performed in order; a send is done when the message is handed to the wire.  The next round begins
  * when all messages of the current round have been sent and received.  Two ranks identify a message
- * between them by its round number and its lane, so both must place the message in the same round.
- * There are two lanes, or more if fewer rounds are enough (see `stride`).
+ * between them by its round number and its message lane (its number within the round), so both must
+ * place the message in the same round.  There are two lanes, or more if fewer rounds are enough
+ * (see `stride`).
  *
  * Large vectors are cut into segments.  Every segment is the same problem with another window, and
  * has its own schedule.  All operations are elementwise, so cutting does not change the bits.

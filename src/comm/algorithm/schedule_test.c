@@ -421,7 +421,8 @@ static void bytes_are_those_of_the_formulas(void **state)
         sends(o, &lki_method_ring, LKI_OP_ALL_REDUCE, N, LK_F32, n, n / 2, 2 * half * 4);
         sends(o, &lki_method_ring, LKI_OP_REDUCE_SCATTER, N, LK_F64, each, each, half * 8);
         sends(o, &lki_method_ring, LKI_OP_ALL_GATHER, N, 0, each, each, half);
-        if (N > 1) /* FP32 after the first hop, and 16 bits in the all_gather */
+        if (N > 1) /* elements are sent as FP32 after the first hop, and as 16 bits in the
+                    * all_gather */
             sends(o, &lki_method_ring, LKI_OP_ALL_REDUCE, N, LK_BF16, n, n,
                   2 * each + 4 * (N - 2) * each + 2 * half);
         if ((N & (N - 1)) != 0 || N == 1)

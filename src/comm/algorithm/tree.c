@@ -126,7 +126,7 @@ static lki_work work(const lki_problem *p)
         return (lki_work){ rounds, rounds, rounds * n, 0, others, others * n };
     const uint32_t half = (p->size + 1) / 2;
     double   wide = (double)lki_problem_partial(p, p->width) / (double)p->width;
-    double   leaves = half, /* sent as they are */
+    double   leaves = half, /* number of leaves that are sent unchanged */
              more = p->kind == LKI_OP_REDUCE && p->root != 0;
     lki_work up     = { rounds + more, rounds + more, n + (rounds - 1) * n * wide + more * n,
                         2 * rounds * n, others + more,

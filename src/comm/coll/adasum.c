@@ -20,9 +20,10 @@
  * the same hosts and links as they do.
  *
  * Cost:    2 (N-1)/N n bytes sent by each rank, as in a direct all_reduce; log2 N small exchanges.
- * Order:   fixed by the tree over ranks, the tree over blocks and the lanes of a block.  All ranks
- *          have the same bits, which depend neither on buffer locations nor on timing.  The result
- *          depends on the number of ranks.  It is not elementwise, so a tensor must not be cut.
+ * Order:   fixed by the tree over ranks, the tree over blocks and the vector lanes of a block.  All
+ *          ranks have the same bits, which depend neither on buffer locations nor on timing.  The
+ *          result depends on the number of ranks.  It is not elementwise, so a tensor must not be
+ *          cut.
  * Memory:  n bytes on each rank, and 2 n more for 16-bit types.
  * Source:  Maleki et al., "Scaling Distributed Training with Adaptive Summation" (2020), sections 3
  *          and 4.  Distances double as in the paper; dot products are exchanged as nodes of a tree.

@@ -137,8 +137,8 @@ lk_status lki_comm_new(lk_comm **out, lki_self *self, uint32_t rank, uint32_t si
     return LK_OK;
 }
 
-/* Sets the world ranks of the seats, and the key of the communicator, which differs between epochs.
- * If the group is smaller than the job, also sets its description for lki_print_text(). */
+/* Sets the world ranks of the seats, and the key of the communicator, which differs between group
+ * epochs.  If the group is smaller than the job, also sets its description for lki_print_text(). */
 static void describe(lk_comm *comm, const lki_board *board)
 {
     uint64_t epoch = board->job.epoch;

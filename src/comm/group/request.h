@@ -48,8 +48,8 @@ typedef lk_status lki_tree_take(struct lki_forest *forest, const lki_tree_input 
 struct lk_request {
     lk_request          *next;
     lk_comm             *comm; /* NULL after the communicator was freed */
-    lk_request          *caller; /* the request of which this request is a part, and whose operation
-                                  * it names; or NULL */
+    lk_request          *caller; /* the request of which this request is a part, or NULL.  Messages
+                                  * and errors name the operation of that request */
     const lki_algorithm *how;
     lki_op               op;
     lki_goal             goal;

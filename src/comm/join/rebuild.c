@@ -4,8 +4,8 @@
  * old group cannot be repaired.  A rank that wants to continue asks the launcher, which outlives
  * all ranks and knows reliably which of them have died.  The launcher waits until every rank has
  * asked, left or ended, and kills the ranks that miss the deadline.  Then it creates a new control
- * memory for the next epoch, with seats for the ranks that asked.  Only the launcher decides, so
- * all ranks agree on the members.
+ * memory for the next group epoch, with seats for the ranks that asked.  Only the launcher decides,
+ * so all ranks agree on the members.
  *
  *      rank                              launcher
  *      ask {epoch k, time} ------------> counts the asking ranks, waits for the others

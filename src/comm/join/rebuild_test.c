@@ -86,7 +86,7 @@ static bool group_is_good(lk_comm *comm, uint32_t members)
     CHECK(sums_are_right(part));
     lk_comm_free(part);
     (void)!lk_barrier(comm); /* may fail: another rank may complete the barrier and give up before
-                              * this rank has completed */
+                              * this rank has completed it */
     return true;
 }
 

@@ -53,7 +53,8 @@ static uint32_t witness_of(const lk_request *r, const lki_wire_op *op, uint32_t 
     return mate;
 }
 
-/* Returns true if a silent rank has a witness whose observation has not arrived. */
+/* Returns true if a silent rank has a witness (a rank on its host that has answered) whose
+ * observation has not arrived. */
 static bool has_unseen(const lk_request *r, const lki_wire_op *op)
 {
     const lk_comm *comm = r->comm;

@@ -78,7 +78,8 @@ static lki_problem problem_of(const lk_request *r)
     const lk_comm *comm = r->comm;
     lki_op_kind    kind = kind_of(r);
     bool           sums = r->reduce.width != 0;
-    bool           named = kind == (lki_op_kind)(r->op.print.what & 0xff); /* no stand-in */
+    /* False if the fingerprint is that of a different kind of operation. */
+    bool           named = kind == (lki_op_kind)(r->op.print.what & 0xff);
 
     return (lki_problem){
         .kind       = kind,

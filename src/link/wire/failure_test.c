@@ -377,7 +377,7 @@ static bool mishap_main(simulated *s, void *context)
         lki_wire_send(s->wire, &out[peer]);
         lki_wire_receive(s->wire, &in[peer]);
     }
-    last = message_of(op, s->rank == 1 ? 0 : 1, 1, data, 1); /* never comes */
+    last = message_of(op, s->rank == 1 ? 0 : 1, 1, data, 1); /* this message is never sent */
     if (what->does != leaves || s->rank != 1)
         lki_wire_receive(s->wire, &last);
     while (s->rank == 1 && what->does != leaves && out[0].moved == 0)

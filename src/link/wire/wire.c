@@ -306,8 +306,8 @@ static void make_room(lki_wire *wire, const lki_ready *ready)
     lki_wire_stir(wire, ready->peer, ready->stream);
 }
 
-/* Returns true if an ABORT or GOODBYE is not completely written yet.  Counts peers to which this
- * rank has never written only with `to_strangers`. */
+/* Returns true if an ABORT or GOODBYE is not completely written yet.  If `to_strangers` is false,
+ * ignores peers to which this rank has never written. */
 static bool unsaid(const lki_wire *wire, bool to_strangers)
 {
     for (uint32_t peer = 0; peer < wire->link->ranks; peer++) {
