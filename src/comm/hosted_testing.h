@@ -13,7 +13,7 @@ typedef struct {
     uint32_t hosts;
     uint32_t each;       /* number of ranks per host */
     uint32_t fewer, fewer_first; /* number of ranks by which the last (`fewer`) and the first host
-                                  * (`fewer_first`) are smaller than the others */
+                                  * (`fewer_first`) are smaller than the other hosts */
     uint32_t timeout_ms; /* 0: WORLD_PATIENCE_MS */
     uint64_t seed;
     lki_sim **sim;       /* receives the simulation, unless NULL */

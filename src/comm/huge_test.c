@@ -3,8 +3,8 @@
  * Goal:   more than INT_MAX elements arrive completely and in the right places, with every method
  *         (staged, direct, messages between hosts).
  * Method: two ranks as threads, elements of one byte.  Every byte depends on its position and its
- *         rank, and all bytes are checked.  Each case states the memory it needs.  It is skipped if
- *         the machine, or a sanitizer, has less.
+ *         rank, and all bytes are checked.  Each case states the memory it needs.  A case is
+ *         skipped if the machine, or a sanitizer, has less.
  */
 #include <limits.h>
 #include <setjmp.h>

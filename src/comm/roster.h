@@ -47,7 +47,7 @@ typedef struct {
     char           operation[LKI_OPERATION_BYTES]; /* "all_reduce #12 (F32, 100 elements)" */
     char           place[LKI_PLACE_BYTES];         /* "at step 12 in backward" */
     lk_status      status;      /* first error of the rank; LK_OK if none */
-    const char    *message;     /* its text, in the record; "" if none */
+    const char    *message;     /* text of this error, in the record; "" if none */
 } lki_rank_view;
 
 /* ---- Sets of ranks ----------------------------------------------------------------------- */

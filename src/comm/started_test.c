@@ -1,9 +1,9 @@
 /* started_test.c -- many operations open at once, with ranks idle at different times.
  *
  * Goal:   asynchronous operations deliver the right bytes even if one rank is far ahead of the
- *         others.  This rank starts many operations and polls none for a long time, while others
- *         finish them one by one.  More operations are open than there are slots.  Ranks are on one
- *         host or on several, with and without levels.
+ *         other ranks.  This rank starts many operations and polls none for a long time, while the
+ *         other ranks finish them one by one.  More operations are open than there are slots.
+ *         Ranks are on one host or on several, with and without levels.
  * Method: a seed determines a list of operations, which all ranks start in the same order.  Between
  *         two starts each rank tests or waits for open operations that it chooses at random.  Every
  *         word depends on the operation, the rank and its position in the vector.  A send buffer is

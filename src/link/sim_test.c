@@ -173,7 +173,7 @@ static void a_killed_rank_loses_its_bytes_in_flight(void **state)
 
 enum { TURNS = 30 };
 
-/* Sends numbers from all ranks to all others, and records the order of arrival. */
+/* Sends numbers from every rank to every other rank, and records the order of arrival. */
 static bool chatters(simulated *s, void *context)
 {
     uint64_t *order = context;

@@ -342,8 +342,8 @@ static void peers_with_another_key_or_identity_are_refused(void **state)
     }
 }
 
-/* Uses the key of one session for a session with another identity of the same job.  Expects that
- * the handshake fails. */
+/* Uses the key of one session for a session with a different identity of the same job.  Expects
+ * that the handshake fails. */
 static void keys_belong_to_an_identity(void **state)
 {
     unsigned char       one[LKI_KEY_BYTES], two[LKI_KEY_BYTES];

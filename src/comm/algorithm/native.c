@@ -1,6 +1,6 @@
 /* native.c -- MPI's own collective, in a job that MPI has started: see comm/mpi/native.c.
  *
- * Cost:    MPI's; the cost model does not know it.
+ * Cost:    the cost of MPI's algorithm, which the cost model does not know.
  * Order:   MPI's, which depends on the library, its version, sizes and the number of ranks: not
  *          exact.  The algorithm is therefore used only if selected by name.
  * Memory:  16-bit types: the vector in FP32.  MPI's own buffers are not counted.

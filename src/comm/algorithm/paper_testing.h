@@ -4,8 +4,8 @@
  * Messages pass through a post office, which is a table in memory.  One rank after the other
  * performs the actions of a round.  A receive takes effect at once if its message is available (as
  * with a parked message), else before the next round.  A buffer that is overwritten too early is
- * therefore detected.  Errors are: a message that is never received or never sent, and two messages
- * with one name.
+ * therefore detected.  It is an error if a message is never received or never sent, or if two
+ * messages have the same name.
  */
 #ifndef LKI_COMM_ALGORITHM_PAPER_TESTING_H
 #define LKI_COMM_ALGORITHM_PAPER_TESTING_H

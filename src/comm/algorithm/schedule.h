@@ -8,8 +8,8 @@
  * place the message in the same round.  There are two lanes, or more if fewer rounds are enough
  * (see `stride`).
  *
- * Large vectors are cut into segments.  Every segment is the same problem with another window, and
- * has its own schedule.  All operations are elementwise, so cutting does not change the bits.
+ * Large vectors are cut into segments.  Every segment is the same problem with a different window,
+ * and has its own schedule.  All operations are elementwise, so cutting does not change the bits.
  */
 #ifndef LKI_COMM_SCHEDULE_H
 #define LKI_COMM_SCHEDULE_H

@@ -58,7 +58,7 @@ typedef struct {
     uint32_t              pair_count;
     lki_dots             *told, *all;
     lki_dots            **cursors; /* [owner]: the next node of the owner in `all` */
-    size_t               *sizes, *others; /* [rank]: bytes */
+    size_t               *sizes, *others; /* [rank]: sizes in bytes */
 } work;
 
 /* ---- Blocks ------------------------------------------------------------------------------ */

@@ -6,7 +6,7 @@
  *            part.
  *   direct   all `send` buffers are in arenas: each rank sums its part from them.
  *   staged   otherwise: chunk by chunk through the staging buffers, in which every rank has a
- *            share.  Rounds are as in move.c, with a sum in place of a copy.
+ *            share.  Rounds are as in move.c, but a rank sums elements where move.c copies them.
  *
  * Cost:    slot: one synchronisation.  Direct: two; one rank reads each element once and writes its
  *          part once.  Staged: one per chunk and one more, and one additional copy.

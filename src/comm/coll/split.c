@@ -8,8 +8,8 @@
  *
  * On several hosts every host splits its own communicator in the same way.  A group whose ranks are
  * all on one host is the resulting local communicator.  Any other group is a span communicator over
- * the local ones.  It has its own levels if it has the same number of ranks, at least two, on each
- * of its hosts.
+ * the local communicators.  It has its own levels if it has the same number of ranks, at least two,
+ * on each of its hosts.
  *
  * Cost:    one all_gather of 8 bytes, one arena and one agreement.
  * Memory:  a seat for every rank (about 0.5 MiB), until its last communicator is freed.

@@ -1,5 +1,5 @@
 /* arrived_test.c -- an operation that all ranks have reached succeeds, even if one of the ranks
- * dies afterwards.  Opening the group succeeds in the same case.
+ * dies afterwards.  Opening the group also succeeds if a rank dies after all ranks have arrived.
  *
  * Method: the linker redirects a waiting rank's check for dead peers to the function below.  Before
  *         the first check this function lets the other rank arrive and die.  Expects that this

@@ -65,9 +65,9 @@ static lk_status group_open(lki_group **out, int fd, size_t bytes, bool threads)
 
 /* ---- A rank ------------------------------------------------------------------------------ */
 
-/* Returns the number of polls before a rank yields.  A rank polls only if there is a core for each
- * rank.  Ranks may be bound to cores, so the function counts the cores of all ranks whose processes
- * are known. */
+/* Returns the number of times that a rank polls before it yields.  A rank polls only if there is a
+ * core for each rank.  Ranks may be bound to cores, so the function counts the cores of all ranks
+ * whose processes are known. */
 static uint32_t spins_of(const lki_self *self)
 {
     const lki_board *board = self->group->board;

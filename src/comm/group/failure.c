@@ -5,7 +5,7 @@
  * return the failure in its record.  If a rank dies while it writes its record, `failed` does not
  * refer to that record, so no reader sees an incomplete message.
  *
- * The texts contain only data that is known without the help of the failed rank.  This is the
+ * The texts contain only data that is known without the help of the failed rank.  This data is the
  * process, its state in the kernel, and the rank's step, phase and last started operation.
  */
 #include "comm/flight.h"

@@ -74,7 +74,7 @@ static void let_the_launcher_speak(const lk_comm *comm, int32_t pid)
     }
 }
 
-/* Returns true if the rank has left this group or the job in order. */
+/* Returns true if the rank has left this group, or the job, in order. */
 static bool has_left(const lk_comm *comm, uint32_t rank)
 {
     return atomic_load(&lki_seat_of(comm, rank)->left) != 0

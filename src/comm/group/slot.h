@@ -92,8 +92,8 @@ static inline lki_goal lki_op_goal(const lk_comm *comm, const lki_op *op)
     return lki_goal_all(comm, offset + offsetof(lki_slot, seq), op->seq + 1);
 }
 
-/* Returns the first rank whose fingerprint differs from this rank's, or the number of ranks if
- * there is none.  All ranks must have published. */
+/* Returns the first rank whose fingerprint differs from this rank's, or the number of ranks if all
+ * fingerprints are equal.  All ranks must have published. */
 static inline uint32_t lki_op_dissenter(const lk_comm *comm, const lki_op *op)
 {
     for (uint32_t rank = 0; rank < comm->size; rank++) {

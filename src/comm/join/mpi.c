@@ -2,9 +2,9 @@
  *
  * Ranks exchange identity and status with MPI_Allgather, in a few rounds.  If one rank fails, all
  * ranks therefore fail.  Neighbouring ranks in one place (same machine, user and relevant
- * namespaces) form a host.  The lowest rank of a host creates the control memory, and the others
- * open it through /proc.  If a rank is not permitted to open it, each rank of the host becomes a
- * separate host.  This division is slower but gives the same bits.
+ * namespaces) form a host.  The lowest rank of a host creates the control memory, and the other
+ * ranks open it through /proc.  If a rank is not permitted to open this memory, each rank of the
+ * host becomes a separate host.  This division is slower but gives the same bits.
  */
 #include "comm/mpi.h"
 

@@ -26,7 +26,8 @@ static bool is_collective(const lk_request *r)
 }
 
 /* Asks the ranks at distances 1, 2, 4 ... on both sides of this rank.  If one rank's operation
- * differs from that of the others, a neighbour at one of these distances detects it. */
+ * differs from that of the other ranks, a neighbour at one of these distances detects the
+ * difference. */
 static void ask_around(const lk_request *r)
 {
     const lk_comm *comm = r->comm;

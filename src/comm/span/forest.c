@@ -10,13 +10,13 @@
  *      sets        owners of the same slices exchange the sets of leaves of their hosts
  *      pieces      a slice is cut into pieces, and a piece into one part per host that wants it.
  *                  Owners send their branches of part k to the owner on the k-th such host, which
- *                  evaluates the tree over all branches and sends the sum to the others.
+ *                  evaluates the tree over all branches and sends the sum to the other hosts.
  *
  * Cost:    for a slice of n bytes that all H hosts want, each host's owner sends (H-1)/H n per
  *          branch and (H-1)/H n of sums.  For a slice that only one host wants, the owners on other
  *          hosts send n per branch and nothing else.  A host with a contiguous range of leaves has
- *          few branches; one if all hosts have the same power of two of leaves.  3 rounds.  Rounded
- *          nodes are sent in 2 bytes per element, or 260 or 132 per block of 256
+ *          few branches, and only one if all hosts have 2^k leaves for the same k.  3 rounds.
+ *          Rounded nodes are sent in 2 bytes per element, or 260 or 132 per block of 256
  *          (device/quantise.h), which is never cut.  Packing and unpacking each read and write the
  *          nodes once more.
  * Order:   the canonical tree: exact, for every assignment of leaves to hosts.

@@ -29,7 +29,7 @@ enum { RUNS = 1000, RANKS_MOST = 4, OPS = 6, MOST = 40000, TIMEOUT_MS = 5000, SL
 
 typedef enum {
     NOTHING,      /* only delays, and streams that overtake each other */
-    PARTIAL,      /* reads and writes of single bytes, or of none */
+    PARTIAL,      /* reads and writes that move one byte, or no byte */
     PAUSES,       /* streams that pause */
     BROKEN,       /* a connection is lost */
     CUT,          /* a connection is lost within a frame */
@@ -38,7 +38,7 @@ typedef enum {
     GARBAGE,      /* bytes arrive that no rank has sent */
     OVERSIZED,    /* a frame that is too long, with an otherwise valid header */
     HOST_LOST,    /* a rank dies, with all data in flight */
-    RANK_LEAVES,  /* a rank leaves before the others have received its data */
+    RANK_LEAVES,  /* a rank leaves before the other ranks have received its data */
     RANK_GIVES_UP,
     AT_THE_DOOR,  /* this fault and all below use TCP */
     DOOR_GARBAGE = AT_THE_DOOR,

@@ -5,7 +5,7 @@
  *                2        |--round 0--|--round 1--|      are complete
  *                3                          |--round 0-- ...
  *
- * Cost:   a schedule is written for every segment, which takes some hundred nanoseconds per action.
+ * Cost:   writing the schedule of a segment takes some hundred nanoseconds per action.
  * Memory: for all tasks of a rank LKI_TASK_ROOMS times the scratch of one segment's schedule, plus
  *         one segment for each communicator whose first operation finds no free room.
  */

@@ -83,7 +83,7 @@ static bool gives_up_in_the_middle(lk_comm *comm, void *context)
     (void)context;
     for (uint32_t k = 0; k < 20; k++) {
         if (k == 10 && lk_comm_rank(comm) == last)
-            return true; /* its communicator is then freed */
+            return true; /* the communicator of this rank is then freed */
         lk_status status = lk_all_reduce(comm, &x, &x, 1, LK_F32, LK_MAX);
         if (status != LK_OK) { /* a rank that is one operation behind may receive the error in this
                                 * operation */
