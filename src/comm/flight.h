@@ -95,7 +95,7 @@ typedef enum {
 } lki_fate;
 
 typedef struct {
-    uint64_t what, count, hash; /* lki_print */
+    uint64_t what, count, hash; /* fields of lki_print */
     uint64_t group, label, seq, step;
 } lki_flight_operation;
 

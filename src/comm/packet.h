@@ -47,7 +47,7 @@ typedef struct {
 
 typedef struct {
     uint64_t magic;
-    uint32_t version, kind; /* lki_packet_kind */
+    uint32_t version, kind; /* `kind` is an lki_packet_kind */
     union {
         char              note[LKI_MESSAGE_BYTES];
         lki_arena_message arena;

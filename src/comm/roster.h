@@ -57,7 +57,8 @@ typedef struct {
     uint32_t world, first, count;
 } lki_roster;
 
-static inline lki_roster lki_roster_alone(uint32_t ranks) /* the only host */
+static inline lki_roster lki_roster_alone(uint32_t ranks) /* returns the roster of a job on one
+                                                           * host */
 {
     return (lki_roster){ .world = ranks, .first = 0, .count = ranks };
 }

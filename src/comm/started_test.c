@@ -93,7 +93,7 @@ static void make_plans(program *p, const setting *s)
 
     p->count = s->count;
     for (uint32_t op = 0; op < p->count; op++) {
-        if (op > 0 && draw(&state, 8) != 0) { /* repeats the same operation */
+        if (op > 0 && draw(&state, 8) != 0) { /* repeats the previous operation */
             p->plans[op] = p->plans[op - 1];
             continue;
         }

@@ -35,7 +35,7 @@ typedef struct lki_lane {
                              * does not read */
     lki_tls         *tls;
     lki_refusal      verdict; /* answer to the hello, once the hello has been received */
-    bool             heard;   /* the hello was received */
+    bool             heard;   /* a complete hello was received */
     char             address[LKI_ADDRESS_BYTES];
     char             hello[LKI_HELLO_BYTES];
     size_t           said;                  /* number of bytes of the hello sent or received */

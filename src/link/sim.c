@@ -49,7 +49,7 @@ struct lki_sim {
     lki_sim_options options;
     pthread_mutex_t lock;
     sim_rank       *ranks;
-    sim_pipe       *pipes; /* index: pipe_of() */
+    sim_pipe       *pipes; /* all pipes; pipe_of() returns the index */
     uint32_t        arrived, holder;
     int64_t         now_us, began_us;
     uint64_t        random, trace;

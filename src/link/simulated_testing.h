@@ -22,7 +22,7 @@ typedef struct {
     uint64_t  seed;
     lki_sim  *sim;
     lki_wire *wire;
-    int64_t   timeout_ms; /* for sim_await() */
+    int64_t   timeout_ms; /* time limit of sim_await() */
 } simulated;
 
 typedef bool (*simulated_main)(simulated *s, void *context);

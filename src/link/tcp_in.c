@@ -60,7 +60,8 @@ static void refuse(lki_lane *lane, lki_refusal why)
     lki_tcp *tcp = lane->tcp;
 
     note(tcp, why, lane->address, lane->why);
-    if (tcp->library == NULL || why == LKI_REFUSED_DUPLICATE) { /* TLS must be established */
+    if (tcp->library == NULL || why == LKI_REFUSED_DUPLICATE) { /* with TLS, a reason can be sent
+                                                                 * only after the handshake */
         unsigned char answer = (unsigned char)why;
         struct iovec  part   = { &answer, 1 };
         size_t        moved;

@@ -517,7 +517,8 @@ static void a_link_survives_a_lack_of_descriptors(void **state)
     for (int i = 0; i < 5; i++)
         (void)wait_once(&w, 0, 1, 0, 5);
     assert_true(lki_tcp_refusals(w.links[0], LKI_REFUSED_CROWDED) >= 1);
-    assert_true(lki_tcp_refusals(w.links[0], LKI_REFUSED_CROWDED) <= 3); /* no busy loop */
+    assert_true(lki_tcp_refusals(w.links[0], LKI_REFUSED_CROWDED) <= 3); /* the link pauses between
+                                                                          * its attempts */
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
     exchange(&w, 1, 0, 0, "hello");
     for (int i = 0; i < 3; i++)

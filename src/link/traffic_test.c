@@ -32,7 +32,7 @@ static void counts_by_peer(bool secure)
     exchange(&w, 0, 1, 0, "on another stream");
     STEP_UNTIL(&w, traffic(&w, 0, 1).bytes >= sizeof large + 17);
     assert_true(traffic(&w, 0, 1).busy >= 0 && traffic(&w, 0, 1).rate > 0);
-    assert_int_equal(traffic(&w, 1, 0).bytes, 0); /* nothing sent yet */
+    assert_int_equal(traffic(&w, 1, 0).bytes, 0); /* rank 1 has sent nothing yet */
     exchange(&w, 0, 2, 0, "a word");
     STEP_UNTIL(&w, traffic(&w, 0, 2).bytes >= 6);
     assert_true(traffic(&w, 0, 2).bytes < 10000);

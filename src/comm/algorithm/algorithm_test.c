@@ -44,7 +44,8 @@ enum { SUMS = sizeof sums / sizeof sums[0] };
 /* The hashes of an all_reduce, of a reduce to a rank in the middle, and of each part of a
  * reduce_scatter. */
 typedef struct {
-    uint64_t all[HOSTED_MAX][3]; /* by rank */
+    uint64_t all[HOSTED_MAX][3]; /* [rank]: hashes of the all_reduce, the reduce and the
+                                  * reduce_scatter */
 } hashes;
 
 static bool sums_once(lk_comm *comm, const sum_kind *k, hashes *h, unsigned char *send,
@@ -336,7 +337,8 @@ static void levels_cross_hosts_once(void **state)
             if (h.hosts == 2 || n > 1000) { /* otherwise a tree is used between hosts, with fewer
                                              * rounds and more bytes */
                 check_sum(h, "all_reduce:levels", REDUCES, LK_F32, n, 2 * all * 4);
-                check_sum(h, "all_reduce:levels", REDUCES, LK_BF16, n, 2 * all * 4); /* as FP32 */
+                check_sum(h, "all_reduce:levels", REDUCES, LK_BF16, n, 2 * all * 4); /* sent as
+                                                                                      * FP32 */
             }
             check_sum(h, "reduce_scatter:levels", REDUCES_PARTS, LK_F32, even, others * even * 4);
             check_sum(h, "all_gather:levels", GATHERS_PARTS, LK_U8, even, others * even);

@@ -27,7 +27,7 @@
 enum { BLOCKS_MAX = 32 };
 
 typedef struct {
-    uint32_t first, bits; /* 2^bits ranks */
+    uint32_t first, bits; /* the block has 2^bits ranks */
 } block;
 
 typedef struct {

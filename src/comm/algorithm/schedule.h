@@ -37,7 +37,7 @@ typedef struct lki_problem {
     uint32_t      each;  /* ranks per host; 0 if this differs between hosts or ranks are not in the
                           * order of hosts */
     uint32_t      root;  /* root of broadcast, reduce, gather, scatter; peer of send and recv */
-    lk_dtype      dtype; /* type of reductions */
+    lk_dtype      dtype; /* type of the elements of a reduction */
     lk_reduce_op  op;
     size_t        width; /* bytes per element; 1 if nothing is reduced */
     size_t        bytes; /* bytes of the vector, or of each part if all parts are equal */
@@ -96,9 +96,9 @@ typedef struct {
 typedef struct {
     lki_act_kind kind;
     uint32_t     round;
-    uint32_t     peer, step;     /* SEND, RECEIVE */
+    uint32_t     peer, step;     /* for SEND and RECEIVE */
     lki_spot     spot, from;     /* `spot`: data sent or written; `from`: data that a COPY reads */
-    size_t       bytes;          /* SEND, RECEIVE, COPY */
+    size_t       bytes;          /* for SEND, RECEIVE and COPY */
     size_t       count;          /* COMBINE: number of elements */
     uint32_t     first, leaves;  /* COMBINE: the tree node */
     bool         root;           /* COMBINE: the result is elements, not accumulators */
@@ -112,7 +112,7 @@ typedef struct {
     lki_action *actions;
     lki_term   *terms;
     size_t      count, capacity, term_count, term_capacity, messages;
-    size_t      scratch; /* bytes */
+    size_t      scratch; /* number of bytes of scratch memory */
     uint32_t    round, lane, terms_most;
     uint32_t    stride; /* rounds per lane in message numbers (lane * stride + round); 0 =
                          * LKI_ROUNDS_MAX */

@@ -35,7 +35,7 @@ typedef struct {
     lk_reduce_op op;
     size_t       count; /* elements of the vector or of each part; see part_count() */
     bool         in_place;
-    size_t       segment; /* elements */
+    size_t       segment; /* number of elements per segment */
 } job;
 
 static size_t part_count(const job *j, uint32_t rank)

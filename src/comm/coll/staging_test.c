@@ -182,7 +182,7 @@ static void add_rank(lk_comm *comm, player *p, uint32_t ring)
     add(comm->flows, RANKS * sizeof *comm->flows, true);
     add(p, offsetof(player, send), true);
     add(p->send, sizeof p->send, false);
-    add(seat, offsetof(lki_seat, slots), true); /* its counters */
+    add(seat, offsetof(lki_seat, slots), true); /* the counters of the seat */
     for (uint32_t i = 0; i < ring; i++) {
         add(&seat->slots[i], sizeof seat->slots[i], true);
         add(&seat->bodies[i], sizeof seat->bodies[i], true);

@@ -419,7 +419,7 @@ static bool all_send_what_they_should(lk_comm *comm, void *context)
     CHECK(lk_all_gather(comm, &sent, all, sizeof sent) == LK_OK);
     for (uint32_t rank = 0; rank < lk_comm_size(comm); rank++)
         sum += all[rank];
-    sets = hosts * bytes_of_sets(comm, t->leaves); /* hosts are alike */
+    sets = hosts * bytes_of_sets(comm, t->leaves); /* all hosts send equally many bytes of sets */
     CHECK(sum == sets + 2 * (hosts - 1) * lk_rounded_bytes(t->rounded, t->elements));
     return true;
 }

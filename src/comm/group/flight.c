@@ -24,7 +24,7 @@
 #include "base/memory.h"
 
 struct lki_flight {
-    lki_flight_header *header; /* the mapping */
+    lki_flight_header *header; /* start of the mapped file */
     lki_flight_group  *groups;
     lki_flight_entry  *entries;
     size_t             bytes;

@@ -99,7 +99,7 @@ struct lk_comm {
                                    * and so on */
     uint64_t         key;         /* differs from the keys of all other communicators of the
                                    * ranks */
-    uint64_t         group;       /* for lki_print_text() */
+    uint64_t         group;       /* description of the group for lki_print_text() */
     uint64_t         flight_group; /* number in the flight recorder; 0 = none yet */
     uint32_t         rank, size;
     uint32_t        *world;       /* world ranks, by rank */
@@ -123,7 +123,7 @@ struct lk_comm {
                                    * the nodes of one slice */
     const void     **pointers;    /* 2 * size entries: for the buffers of all ranks, and for blocks
                                    * of these buffers */
-    void           **targets;     /* size */
+    void           **targets;     /* `size` entries */
     unsigned char   *payloads;    /* payloads of all ranks, lki_payload_most() bytes each */
 };
 

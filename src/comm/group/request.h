@@ -76,7 +76,7 @@ struct lk_request {
     lk_tree_op           tree; /* its arrays belong to the caller */
     uint64_t             named;  /* number of segments of the request and its parts that already
                                   * have message names */
-    struct lki_task     *task;   /* over hosts; owned */
+    struct lki_task     *task;   /* owned; for an operation over hosts */
     struct lki_forest   *forest; /* over hosts, tree_reduce; owned */
     lki_tree_take       *take;   /* for the part of a tree_reduce within a host: receives the
                                   * nodes */

@@ -201,7 +201,7 @@ static lk_status await_for(lk_comm *comm, lki_goal goal, int64_t ms, int64_t *la
 {
     for (uint32_t i = 0; i <= comm->spins; i++) {
         while (goal.first < goal.end && lki_counter(comm, goal.first, goal.offset) >= goal.target)
-            goal.first++; /* counters never decrease */
+            goal.first++; /* need not be checked again: counters never decrease */
         if (goal.first == goal.end)
             return LK_OK;
         relax();

@@ -229,7 +229,7 @@ static void surviving_threads_rebuild_one_group(void **state)
     for (size_t e = 0; e < 4; e++)
         for (size_t v = 0; v < 6; v++) {
             story s = { .victims = victims[v], .how = all_ends[e] };
-            if (s.how == STAYS_AWAY && v > 0) /* takes a while */
+            if (s.how == STAYS_AWAY && v > 0) /* these cases are slow */
                 continue;
             if (!world_all(4, true, end_or_rebuild, &s))
                 fail_msg("victims %x, end %zu", victims[v], e);
@@ -246,7 +246,7 @@ static void surviving_ranks_of_several_hosts_rebuild_one_group(void **state)
         for (size_t e = 0; e < 4; e++)
             for (size_t v = 0; v < 5; v++) {
                 story s = { .victims = victims[shape][v], .how = all_ends[e] };
-                if (s.how == STAYS_AWAY && v > 0) /* takes a while */
+                if (s.how == STAYS_AWAY && v > 0) /* these cases are slow */
                     continue;
                 if (!run_hosts(2 + shape, 3 - shape, shape, end_or_rebuild, &s))
                     fail_msg("shape %u, victims %x, end %zu", shape, victims[shape][v], e);

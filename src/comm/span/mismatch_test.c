@@ -131,7 +131,7 @@ static lk_status run(lk_comm *comm, const call *c, void *a, void *b)
 
 typedef struct {
     const char *what;
-    call        call, other; /* `other`: the victim's */
+    call        call, other; /* `other`: the victim's call */
     uint32_t    victim;
     bool        leaves; /* the victim leaves after its own part of the call is complete */
     bool        virtual_time;
@@ -259,7 +259,7 @@ static const char levels[] = "all_reduce:levels,reduce_scatter:levels,all_gather
 typedef struct {
     const char *name;
     hosted      hosted;
-    bool        alone; /* on one host */
+    bool        alone; /* all ranks are on one host */
 } way;
 
 static const way ways[] = {
@@ -368,7 +368,8 @@ static void differing_arguments_are_reported(void **state)
 static void differing_send_and_receive_counts_are_reported(void **state)
 {
     static const size_t numbers[][2] = { { 16, 8 }, { 3, 8 }, { 0, 8 }, { 8, 0 }, { 200000, 8 },
-                                         { 200000, 300000 } }; /* sent, expected */
+                                         { 200000, 300000 } }; /* number of bytes sent, number
+                                                                * expected */
     (void)state;
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         for (size_t w = 0; w < WAYS; w++) {

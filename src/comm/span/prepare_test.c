@@ -21,8 +21,8 @@
 /* ---- Sources ----------------------------------------------------------------------------- */
 
 typedef struct {
-    char        cache[64]; /* a directory */
-    const char *tuning;    /* a given file */
+    char        cache[64]; /* cache directory */
+    const char *tuning;    /* file of constants that the user gives */
     const char *expected;  /* this text and `and` must occur in rank 0's description of the
                             * source */
     const char *and;
@@ -80,7 +80,7 @@ static void constants_are_measured_once(void **state)
     lki_model first = s.model;
     run(&s, "of ", s.cache, 3);
     assert_true(fabs(s.model.beta / first.beta - 1) < 1e-3); /* the file has four digits */
-    run(&s, "measured, and kept in ", s.cache, 2); /* other hosts */
+    run(&s, "measured, and kept in ", s.cache, 2); /* a different set of hosts */
 
     shell("for f in $D/*; do echo 'alpha 1e-5' > $f; done", s.cache);
     run(&s, "measured (instead: ", "is not whole", 3);

@@ -38,7 +38,7 @@ struct lki_relay {
     lk_reduce_op      within, across, last;
     bool              wide, finishes; /* elements are sent as FP32; the result is converted at the
                                        * end */
-    size_t            width;          /* bytes per element as sent */
+    size_t            width;          /* number of bytes in which an element is sent */
     unsigned char    *room;           /* owned: data to send that is not in the user's buffers */
     size_t           *sizes;          /* owned: sizes of the slices of this host's ranks */
     part             *parts;

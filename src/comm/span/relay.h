@@ -13,10 +13,10 @@ enum { LKI_LEGS = 3 };
  * relays.  All ranks of a group therefore see the same order, whichever request they wait for. */
 typedef struct lki_levels {
     lk_comm *groups[LKI_LEGS]; /* this host's ranks, across hosts, this host's ranks */
-    uint32_t each;             /* ranks per host */
+    uint32_t each;             /* number of ranks per host */
     uint64_t next;             /* number of the next part of any relay */
     uint64_t turn[LKI_LEGS];   /* [leg]: number of the part that may start this leg next */
-    uint64_t done;             /* parts that are complete */
+    uint64_t done;             /* number of complete parts */
 } lki_levels;
 
 typedef struct lki_relay lki_relay;

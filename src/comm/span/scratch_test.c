@@ -79,7 +79,7 @@ typedef struct {
     uint32_t     leaves, host;
     lk_tree_node node;
     lk_slice     slices[2][HOSTS]; /* in the second list, the last host wants the first slice */
-    float       *out; /* SLICE elements per operation */
+    float       *out; /* SLICE elements for each operation */
     lk_request  *requests[2][OPEN];
 } trees;
 

@@ -129,7 +129,7 @@ static size_t window_of(const lki_task_plan *plan)
     if (comes_from_all(plan->problem.kind))
         window = lki_max(segment / plan->problem.size,
                          lki_min(segment, (size_t)LKI_TASK_WINDOW_BYTES));
-    return lki_round_up(window, LKI_LINE); /* whole elements of any type */
+    return lki_round_up(window, LKI_LINE); /* a whole number of elements of any type */
 }
 
 static void forget(instance *i, const lki_task *task)

@@ -41,10 +41,10 @@ typedef struct {
     unsigned char *in;  /* IN chunks */
     bool           sending[OUT];
     bool           arrived[IN];
-    size_t         bytes[IN]; /* received bytes */
+    size_t         bytes[IN]; /* number of bytes received in each chunk */
     uint32_t       first;     /* chunk to read next */
     size_t         taken;     /* number of bytes already read from the first chunk */
-    bool           heard;     /* something was received */
+    bool           heard;     /* at least one byte was received */
     bool           reading, writing; /* directions that the caller watches */
     char          *why;              /* reason why the stream is broken; NULL: not broken */
 } mpi_stream;

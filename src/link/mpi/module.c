@@ -23,7 +23,7 @@ struct lki_mpi_world {
     MPI_Comm      comm;      /* communicator for messages */
     MPI_Comm      native[2]; /* communicators for collectives: [0] for calls with `apart`, [1]
                               * for calls without it */
-    lki_mpi_ticket *tickets; /* open collectives */
+    lki_mpi_ticket *tickets; /* list of the open collectives */
     bool          ours;      /* this module has initialised MPI */
     int           slots;
     MPI_Request  *requests; /* one for every slot; MPI_REQUEST_NULL = the slot is free */

@@ -308,7 +308,8 @@ static bool comes_late(simulated *s, void *context)
         CHECK(sim_await(s, &m) == LK_OK && lki_wire_end(s->wire, &other) == LK_OK);
         CHECK(lki_wire_heard(s->wire, 2).group == 8 && lki_wire_heard(s->wire, 0).seq == 5);
     }
-    CHECK(s->rank != 0 || s->wire->counts.frames_sent < 100); /* probes grow rarer */
+    CHECK(s->rank != 0 || s->wire->counts.frames_sent < 100); /* the intervals between probes
+                                                               * grow */
     return true;
 }
 

@@ -230,7 +230,7 @@ static void repeated_frames_are_refused(void **state)
     for (int kind = 0; kind < 4; kind++) {
         bench *b = set_up((uint64_t)kind);
         frame.op   = b->op;
-        frame.step = 60; /* not requested yet */
+        frame.step = 60; /* no message with this number is requested yet */
         frame.kind = kind % 2 == 0 ? LKI_FRAME_EAGER : LKI_FRAME_ANNOUNCE;
         frame.bytes = kind % 2 == 0 ? 100 : 0;
         write_frame(b, 0, frame, payload);

@@ -23,7 +23,7 @@ enum {
     LKI_WIRE_BUCKETS    = 256,
     LKI_WIRE_WINDOW     = 256 * 1024, /* maximum of eager bytes of a peer that are parked */
     LKI_WIRE_ANNOUNCED  = 16384,      /* maximum of announcements of a peer that are parked */
-    LKI_WIRE_INPUT      = 512,        /* bytes read ahead */
+    LKI_WIRE_INPUT      = 512,        /* maximum number of bytes read ahead */
     LKI_WIRE_TURN_BYTES = 1024 * 1024, /* bytes that a stream may move before the next stream is
                                         * served */
     LKI_WIRE_READY      = 64,
@@ -48,7 +48,7 @@ typedef struct {
 } lki_open_op;
 
 typedef struct lki_wire_group {
-    struct lki_wire_group *next; /* in its bucket */
+    struct lki_wire_group *next; /* next group in the same bucket */
     uint64_t               key, next_seq, used; /* `used`: value of the wire's `turn` when the group
                                                  * last began an operation */
     lki_open_op           *open;
@@ -59,7 +59,7 @@ typedef struct lki_wire_group {
 
 /* A message that arrived or was announced before the caller requested it. */
 typedef struct lki_parked {
-    struct lki_parked *next; /* in its bucket */
+    struct lki_parked *next; /* next parked message in the same bucket */
     uint32_t           peer, step;
     lki_wire_op        op;
     uint64_t           total, whole;
@@ -102,7 +102,7 @@ typedef struct {
 typedef struct lki_stream {
     lki_output         out;
     lki_input          in;
-    struct lki_stream *next; /* in the list of busy streams */
+    struct lki_stream *next; /* next stream in the list of busy streams */
     uint32_t           peer, index;
 } lki_stream;
 
@@ -128,7 +128,7 @@ typedef struct {
     bool         gone;      /* the peer cannot be reached; this is no failure while no message needs
                              * the peer */
     bool         breaking;  /* a stream has broken; an ABORT with the reason may still arrive */
-    int64_t      broken_ms; /* time of the break */
+    int64_t      broken_ms; /* time at which the stream broke */
     char         broken_text[LKI_MESSAGE_BYTES];
     uint32_t      farewells; /* number of operations in the peer's GOODBYE */
     unsigned char text[LKI_FRAME_TEXT_BYTES + 1]; /* payload of the peer's ABORT, GOODBYE or
@@ -158,7 +158,7 @@ struct lki_wire {
     bool             moved, failed, closing;
     uint32_t         culprit;
     lk_error         failure;
-    lki_wire_eyes    eyes; /* NULL: none */
+    lki_wire_eyes    eyes; /* callback of lki_wire_look_by(); NULL: none */
     void            *eyes_context;
     lki_ready        ready[LKI_WIRE_READY];
 };

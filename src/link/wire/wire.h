@@ -28,8 +28,8 @@
 typedef struct lki_wire lki_wire;
 
 typedef struct {
-    uint64_t  group, seq; /* lk_comm.key, lki_op.seq */
-    uint64_t  label;      /* lk_comm.group, for texts */
+    uint64_t  group, seq; /* the values of lk_comm.key and lki_op.seq */
+    uint64_t  label;      /* the value of lk_comm.group, for texts */
     lki_print print;
 } lki_wire_op;
 

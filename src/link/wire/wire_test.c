@@ -74,7 +74,7 @@ static bool arrived(simulated *s, lki_message *m, bool received)
  * different order. */
 static bool exchanges(simulated *s, void *context)
 {
-    static const uint32_t strides[] = { 7, 11, 13, 5 }; /* coprime to the counts */
+    static const uint32_t strides[] = { 7, 11, 13, 5 }; /* coprime to the numbers of messages */
     uint32_t     count = 2 * STEPS * s->ranks, stride = strides[s->rank];
     lki_message *all = calloc(count, sizeof *all);
     lki_wire_op  op = op_of(7, 0, LKI_OP_ALL_TO_ALL, 1);
