@@ -3,8 +3,8 @@
  * All ranks publish their color and key, so each can compute all groups.  One arena of the parent
  * has the seats of all groups, in order of color.  Every rank thus gets a seat in one round, with
  * one allocation for all groups.  The groups of a rank share its record, bell, failure and
- * requests.  A rank that sleeps in one group is woken by events of another, and a failure in any
- * group fails all groups.
+ * requests.  A rank that sleeps in one group is woken by events of its other groups, and a failure
+ * in any group fails all groups.
  *
  * On several hosts every host splits its own communicator in the same way.  A group whose ranks are
  * all on one host is the resulting local communicator.  Any other group is a span communicator over

@@ -407,8 +407,9 @@ static bool sends_what_it_should(lk_comm *comm, void *context)
     return true;
 }
 
-/* Checks the total of all hosts, each of which holds a subtree: H-1 times the subtrees and H-1
- * times their sum.  The total does not depend on how many elements each host sums. */
+/* Checks the number of bytes that all hosts send in total, if each host holds one subtree.  The
+ * number is H-1 times the size of the subtrees and H-1 times the size of their sum.  It does not
+ * depend on how many elements each host sums. */
 static bool all_send_what_they_should(lk_comm *comm, void *context)
 {
     const traffic *t     = context;

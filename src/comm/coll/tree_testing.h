@@ -81,8 +81,8 @@ static inline void choose_owners(map *m, map_kind kind, uint32_t size, uint32_t 
                       : kind == RANDOM ? draw(seed, size) : one;
 }
 
-/* Collects the maximal subtrees all of whose leaves belong to this rank.  Returns false if there
- * are too many. */
+/* Collects the maximal subtrees that contain only leaves of this rank.  Returns false if there are
+ * too many. */
 static inline bool gather_nodes(map *m, uint32_t rank, uint32_t first, uint32_t count)
 {
     bool all = true;

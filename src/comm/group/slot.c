@@ -5,9 +5,9 @@
 
 #include "comm/group/span.h"
 
-/* Waits until all ranks have retired the operation whose slot operation `comm->seq` will use.
- * Stores the lowest `retired` of all ranks, so that this check is needed only once per cycle
- * through the ring. */
+/* Waits until all ranks have retired the operation that used the slot before operation number
+ * comm->seq.  Stores the lowest `retired` of all ranks, so that this check is needed only once per
+ * cycle through the ring. */
 lk_status lki_op_make_room(lk_comm *comm)
 {
     LK_TRY(lki_await(comm, lki_goal_all(comm, offsetof(lki_seat, retired),

@@ -61,7 +61,7 @@ static size_t call_bytes(const lk_comm *comm)
     return comm->self->tuning.segment_bytes > 0 ? comm->self->tuning.segment_bytes : CALL_BYTES;
 }
 
-/* Returns true for small integers, whose sums saturate in Open MPI but wrap around here. */
+/* Returns true for small integers, whose sums saturate in Open MPI but wrap around in Lockstep. */
 static bool saturates(const lki_reduction *v)
 {
     return v->dtype == LK_I8 || v->dtype == LK_U8 || v->dtype == LK_I16 || v->dtype == LK_U16;

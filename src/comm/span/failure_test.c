@@ -204,7 +204,7 @@ static bool gives_up(lk_comm *comm, void *context)
     return good;
 }
 
-/* Gives up on the last rank, which is on another host. */
+/* Lets the last rank, which is not on the first host, give up. */
 static void a_rank_that_gives_up_is_reported(void **state)
 {
     (void)state;
@@ -246,7 +246,7 @@ static void a_freed_request_is_reported(void **state)
         assert_true(hosted_all(shapes[k], drops_a_request, &s));
 }
 
-/* Frees a communicator with open requests, whose memory must stay valid. */
+/* Frees a communicator with open requests.  The memory of the requests must stay valid. */
 static bool frees_early(lk_comm *comm, void *context)
 {
     lk_comm    *twin;

@@ -8,7 +8,7 @@ typedef struct lki_filling lki_filling;
 
 LK_NODISCARD lk_status lki_filling_new(lki_filling **out, lk_request *request);
 
-/* Advances the filling.  *moved and *done are as in lki_task_move(). */
+/* Advances the filling.  Sets *moved if the filling advanced, and *done if it is complete. */
 LK_NODISCARD lk_status lki_filling_move(lki_filling *fill, bool *moved, bool *done);
 
 /* Frees the filling.  NULL is allowed. */

@@ -31,7 +31,7 @@
 #include "comm/span/span.h"
 #include "device/quantise.h"
 
-/* A tree node all of whose leaves are on one host. */
+/* A tree node of which one host has all leaves. */
 typedef struct {
     uint32_t first, count, host;
     uint32_t lane; /* index among its host's branches */

@@ -15,7 +15,7 @@ enum { LKI_FOREST_LEAVES_MAX = 4096 };
  * nodes. */
 LK_NODISCARD lk_status lki_forest_new(lki_forest **out, lk_request *request);
 
-/* Advances the forest.  *moved and *done are as in lki_task_move(). */
+/* Advances the forest.  Sets *moved if the forest advanced, and *done if it is complete. */
 LK_NODISCARD lk_status lki_forest_move(lki_forest *forest, const lki_wire_op *op, bool *moved,
                                        bool *done);
 

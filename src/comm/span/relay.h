@@ -31,7 +31,7 @@ void lki_levels_free(lki_levels *levels);
  * numbers. */
 LK_NODISCARD lk_status lki_relay_new(lki_relay **out, lk_request *request);
 
-/* Advances the relay.  *moved and *done are as in lki_task_move(). */
+/* Advances the relay.  Sets *moved if the relay advanced, and *done if it is complete. */
 LK_NODISCARD lk_status lki_relay_move(lki_relay *relay, bool *moved, bool *done);
 
 /* Returns a request for which the relay waits, or NULL. */
