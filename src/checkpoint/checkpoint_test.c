@@ -308,8 +308,7 @@ static void only_the_newest_checkpoints_are_kept(void **state)
     assert_int_equal(unlink(path_of("step-00000030/model.safetensors")), 0);
     assert_int_equal(small_write(folder, 40, 2), LK_OK); /* 30 does not count */
     assert_steps("20 30 40 ");
-    assert_int_equal(small_write(folder, 50, 2), LK_OK); /* at this point older than the steps to
-                                                          * keep */
+    assert_int_equal(small_write(folder, 50, 2), LK_OK); /* 30 is now too old to keep */
     assert_steps("40 50 ");
     assert_int_equal(small_write(folder, 5, 1), LK_OK); /* the step just written is never removed */
     assert_steps("5 50 ");

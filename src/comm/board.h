@@ -169,8 +169,7 @@ size_t lki_piece_bytes(uint32_t size);
 /* Returns the size of the control memory with seats for `members` ranks of this host, in bytes. */
 size_t lki_board_bytes(lki_roster roster, uint32_t members);
 
-/* Initialises a board in zeroed memory.  If `out` is not NULL, ranks with out[rank] are not in the
- * group. */
+/* Initialises a board in zeroed memory.  If `out` is not NULL, out[rank] excludes ranks. */
 void   lki_board_init(lki_board *board, lki_roster roster, const bool *out);
 
 /* Returns true if `bytes` bytes of memory hold a consistent board of this build of the library. */

@@ -17,8 +17,7 @@ typedef struct {
 
 enum { LKI_TUNING_OPS = 32 };
 
-/* The state of the choice of algorithms.  Equal on every rank, because all ranks must choose the
- * same algorithm. */
+/* The state of the choice of algorithms.  Equal on every rank, because all must choose the same. */
 typedef struct lki_tuning {
     lki_model                model;
     double                   cores;                  /* number of cores that all ranks share; 0 =
@@ -53,8 +52,7 @@ LK_NODISCARD lk_status lki_tuning_force(lki_tuning *tuning, const char *algorith
 const struct lki_method *lki_tuning_choose(const lki_tuning *tuning,
                                            const struct lki_problem *problem);
 
-/* Looks up an operation (lki_op_kind) by its name. *divided is true if its input or output is in
- * parts. */
+/* Finds an operation (lki_op_kind) by name. *divided: its input or output is in parts. */
 LK_NODISCARD lk_status lki_tuning_find(uint32_t *kind, bool *divided, const char *name);
 
 /* Returns true if the operation reduces elements. */

@@ -159,8 +159,7 @@ static uint32_t height_of(uint32_t leaves)
     return leaves == 1 ? 0 : 32 - (uint32_t)__builtin_clz(leaves - 1);
 }
 
-/* Lists the pairs that are combined at this height of the tree over ranks [first, first +
- * count). */
+/* Lists the pairs combined at this height of the tree over ranks [first, first + count). */
 static void list_pairs(work *w, uint32_t height, uint32_t first, uint32_t count)
 {
     if (height_of(count) < height)

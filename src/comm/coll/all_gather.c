@@ -47,8 +47,7 @@ static void prepare(lk_request *r, lk_comm *comm, const void *send, void *recv, 
     lki_move_init(r);
 }
 
-/* Gathers payloads that fit the slots, without a request, because creating one would double the
- * time. */
+/* Gathers payloads that fit the slots.  Creates no request, because that would double the time. */
 static lk_status at_once(lk_comm *comm, const void *send, void *recv, size_t bytes)
 {
     lki_op slot;

@@ -185,8 +185,7 @@ static const lki_algorithm algorithm = { .publish = publish, .plan = plan, .act 
 
 /* ---- The calls --------------------------------------------------------------------------- */
 
-/* Completes a request.  Its send_bytes and `longest`, or `offsets` if the parts differ, must be
- * set. */
+/* Completes a request with its send_bytes and `longest`, or `offsets` if the parts differ, set. */
 static void prepare(lk_request *r)
 {
     r->how  = &algorithm;

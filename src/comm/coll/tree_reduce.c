@@ -181,8 +181,7 @@ static uint32_t collect(lk_comm *comm, const lki_op *op, lki_tree_input *inputs)
     return count;
 }
 
-/* Checks that the nodes of all ranks cover each leaf once.  Every rank sees the same nodes, so all
- * ranks agree. */
+/* Checks that the nodes of all ranks cover each leaf once.  All ranks see the same nodes. */
 static lk_status check_cover(lk_comm *comm, const lk_request *request,
                              const lki_tree_input *inputs, uint32_t count)
 {

@@ -40,8 +40,7 @@ void lki_group_release(lki_group *group)
     lki_free(group);
 }
 
-/* Maps the control memory `fd`.  If `fd` is -1, allocates private memory of this process
- * instead. */
+/* Maps the control memory `fd` or, if `fd` is -1, allocates private memory of this process. */
 static lk_status group_open(lki_group **out, int fd, size_t bytes, bool threads)
 {
     lki_group *group;

@@ -27,8 +27,7 @@ struct lki_engine {
     const lk_comm        *comm; /* the communicator that the engine serves */
 };
 
-/* Returns true if the engine serves the communicator `comm`.  Returns false if there is no
- * engine. */
+/* Returns true if there is an engine and it serves the communicator `comm`. */
 static inline bool lki_engine_serves(const lki_engine *engine, const lk_comm *comm)
 {
     return engine != NULL && engine->comm == comm;

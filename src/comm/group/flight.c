@@ -137,8 +137,7 @@ static void fill_header(lki_flight_header *header, uint32_t rank, uint32_t world
     header->seal = lki_flight_header_seal(header);
 }
 
-/* Creates a new file at `path`.  Removes an old file first, because another process may be reading
- * it. */
+/* Creates a file at `path`.  Removes an old file first, which another process may be reading. */
 static lk_status create_file(const char *path, size_t bytes, void **out)
 {
     (void)unlink(path);
