@@ -27,7 +27,7 @@ struct lk_engine {
     lki_packs       packs;
     /* the virtual workers whose samples a pass has; part_count 0: a single one */
     lki_pass_part *parts;
-    uint32_t       part_count, part_ends[LKI_PASS_PARTS_MAX];
+    uint32_t       part_count, part_ends[LKI_PARTS_MAX];
 };
 
 /* Returns the operations per sample of a training step in a block with the given place. */

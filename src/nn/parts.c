@@ -6,7 +6,7 @@
 void lki_engine_divide(lk_engine *engine, lki_pass_part *parts, uint32_t count)
 {
     uint32_t end = 0;
-    LK_ASSERT(count <= LKI_PASS_PARTS_MAX && (count & (count - 1)) == 0);
+    LK_ASSERT(count <= LKI_PARTS_MAX && (count & (count - 1)) == 0);
     LK_ASSERT(count == 0 || lk_model_sums_parts(engine->model));
     engine->parts      = parts;
     engine->part_count = count;

@@ -3,6 +3,7 @@
 #define LKI_NN_PARTS_H
 
 #include "lockstep/nn.h"
+#include "tensor/ops.h"
 
 /* The samples of one virtual worker in a pass, and the sums over its rows. */
 typedef struct {
@@ -10,8 +11,6 @@ typedef struct {
     double   loss_sum;
     uint64_t count, hits;
 } lki_pass_part;
-
-enum { LKI_PASS_PARTS_MAX = 64 };
 
 /* Divides the samples of the following passes among `count` virtual workers, in order.  `count` is
  * a power of two; 0 ends the division.  Losses, counts and hits are added to `parts` instead of to

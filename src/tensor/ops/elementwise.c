@@ -141,16 +141,23 @@ static void bias_task(void *context, size_t index, uint32_t thread)
     b->kernels->bias_backward(&t);
 }
 
+/* Divides the columns among the threads. */
+static bias_columns divide_columns(const lk_exec *exec, const lki_bias_columns *all)
+{
+    size_t tasks = 2 * (size_t)lk_exec_threads(exec);
+    return (bias_columns){
+        .kernels = lki_exec_kernels(exec)->elementwise,
+        .all     = *all,
+        .each    = lki_max(64, lki_round_up((all->columns + tasks - 1) / tasks, 128)),
+    };
+}
+
 void lki_bias_backward(lk_exec *exec, lk_dtype type, lki_activation act, size_t m, size_t n,
                        const void *x, const void *dy, void *dz, float *db)
 {
-    size_t       tasks = 2 * (size_t)lk_exec_threads(exec);
-    bias_columns b     = {
-        .kernels = lki_exec_kernels(exec)->elementwise,
-        .all     = { .type = type, .act = act, .m = m, .columns = n, .stride = n, .x = x,
-                     .dy = dy, .dz = dz, .db = db },
-        .each    = lki_max(64, lki_round_up((n + tasks - 1) / tasks, 128)),
-    };
+    lki_bias_columns all = { .type = type, .act = act, .m = m, .columns = n, .stride = n, .x = x,
+                             .dy = dy, .dz = dz, .db = db };
+    bias_columns     b   = divide_columns(exec, &all);
     lki_exec_run(exec, (n + b.each - 1) / b.each, bias_task, &b);
 }
 
@@ -194,22 +201,12 @@ void lki_bias_backward_parts(lk_exec *exec, lk_dtype type, lki_activation act, s
                              const void *x, const void *dy, void *dz, float *db,
                              const lki_parts *parts)
 {
-    /* so that sums of log2(64) + 1 parts fit in the buffer of a thread */
-    const size_t most    = LKI_EXEC_PRIVATE / 8 / 128 * 128;
-    size_t       tasks   = 2 * (size_t)lk_exec_threads(exec);
-    bias_columns columns = {
-        .kernels = lki_exec_kernels(exec)->elementwise,
-        .all     = { .type    = type,
-                     .act     = act,
-                     .columns = n,
-                     .stride  = n,
-                     .x       = x,
-                     .dy      = dy,
-                     .dz      = dz,
-                     .db      = db },
-        .each    = lki_min(most, lki_max(64, lki_round_up((n + tasks - 1) / tasks, 128))),
-    };
-    bias_parts b = { &columns, parts, exec };
+    const size_t     most = LKI_EXEC_PRIVATE / 8 / 128 * 128; /* log2(64) + 1 sums fit */
+    lki_bias_columns all  = { .type = type, .act = act, .columns = n, .stride = n, .x = x,
+                              .dy = dy, .dz = dz, .db = db };
+    bias_columns     columns = divide_columns(exec, &all);
+    bias_parts       b       = { &columns, parts, exec };
+    columns.each             = lki_min(most, columns.each);
     lki_exec_run(exec, (n + columns.each - 1) / columns.each, bias_parts_task, &b);
 }
 

@@ -15,7 +15,7 @@
 #include "train/config.h"
 
 enum {
-    ROWS_MOST = 512, /* maximum number of samples of a turn; more make no product faster */
+    ROWS_MOST = 512, /* maximum number of samples of a turn; bounds the memory of activations */
 };
 
 uint32_t lki_joint_most(const lk_train_config *c)
@@ -30,7 +30,7 @@ uint32_t lki_joint_most(const lk_train_config *c)
         c->host_memory > 0 || lki_in_files(c, LK_OFFLOADED_ACTIVATIONS) ||
         c->global_batch != c->virtual_workers * c->micro_batch)
         return 1;
-    while (2 * most <= LKI_PASS_PARTS_MAX && 2 * most <= c->virtual_workers &&
+    while (2 * most <= LKI_PARTS_MAX && 2 * most <= c->virtual_workers &&
            2 * most * c->micro_batch <= ROWS_MOST)
         most *= 2;
     return most;

@@ -13,7 +13,7 @@ struct lki_joint {
     unsigned char *x;
     int32_t       *y;
     uint32_t      *weights;
-    lki_pass_part  parts[LKI_PASS_PARTS_MAX];
+    lki_pass_part  parts[LKI_PARTS_MAX];
 };
 
 typedef struct lki_joint lki_joint;
