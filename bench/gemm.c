@@ -186,15 +186,16 @@ static void peak_task(void *context, size_t index, uint32_t thread)
     (void)thread;
     peak_loop     *l    = context;
     size_t         rows = l->kernels->rows, columns = l->kernels->columns;
-    lki_gemm_block block = { .m      = rows,
-                             .n      = columns,
-                             .k      = PEAK_K,
-                             .a      = a,
-                             .packed = true,
-                             .b      = b,
-                             .b_row  = columns,
-                             .c      = c + index * 4096,
-                             .ldc    = columns };
+    lki_gemm_block block = { .m          = rows,
+                             .n          = columns,
+                             .k          = PEAK_K,
+                             .a          = a,
+                             .row_stride = PEAK_K,
+                             .k_stride   = 1,
+                             .b          = b,
+                             .b_row      = columns,
+                             .c          = c + index * 4096,
+                             .ldc        = columns };
     for (int i = 0; i < PEAK_CALLS; i++)
         l->kernels->block(&block);
 }

@@ -7,12 +7,15 @@ set(frames $<$<NOT:$<CONFIG:Debug>>:-Wframe-larger-than=131072>)
 if(LK_SANITIZE)
   list(APPEND frames -O1 -fno-sanitize=null,object-size,pointer-overflow)
 endif()
-set_source_files_properties(src/tensor/isa/portable.c PROPERTIES COMPILE_OPTIONS "${frames}")
+set_source_files_properties(src/tensor/isa/portable.c src/tensor/isa/amx_emulated.c PROPERTIES
+  COMPILE_OPTIONS "${frames}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(src/tensor/isa/avx512.c PROPERTIES COMPILE_OPTIONS
     "${frames};-mavx512f;-mavx512dq;-mavx512bw;-mavx512vl;-mavx2;-mfma;-mf16c;-mprefer-vector-width=512")
   set_source_files_properties(src/tensor/isa/avx512_bf16.c PROPERTIES COMPILE_OPTIONS
     "${frames};-mavx512f;-mavx512dq;-mavx512bw;-mavx512vl;-mavx512bf16;-mavx2;-mfma;-mf16c;-mprefer-vector-width=512")
+  set_source_files_properties(src/tensor/isa/amx.c PROPERTIES COMPILE_OPTIONS
+    "${frames};-mamx-tile;-mamx-bf16;-mavx512f;-mavx512dq;-mavx512bw;-mavx512vl;-mavx2;-mfma;-mf16c;-mprefer-vector-width=512")
   set_source_files_properties(src/tensor/isa/avx2.c PROPERTIES COMPILE_OPTIONS "${frames};-mavx2;-mfma;-mf16c")
   set_source_files_properties(src/base/hash_avx512.c PROPERTIES COMPILE_OPTIONS "-mavx512f;-mprefer-vector-width=512")
   set_source_files_properties(src/base/hash_avx2.c PROPERTIES COMPILE_OPTIONS -mavx2)
@@ -23,7 +26,8 @@ endif()
 # gcc 12 for 64-bit ARM crashes on the portable vectors at -O3 (in its sink and loop passes).
 if(CMAKE_SYSTEM_PROCESSOR STREQUAL aarch64 AND CMAKE_C_COMPILER_ID STREQUAL GNU AND
    CMAKE_C_COMPILER_VERSION VERSION_LESS 13)
-  set_source_files_properties(src/tensor/isa/portable.c PROPERTIES COMPILE_OPTIONS "${frames};-O2")
+  set_source_files_properties(src/tensor/isa/portable.c src/tensor/isa/amx_emulated.c PROPERTIES
+    COMPILE_OPTIONS "${frames};-O2")
 endif()
 
 # gcc moves loads ahead of the steps that need them before it hands out registers, and then the sums of

@@ -69,10 +69,9 @@ typedef struct lk_exec lk_exec;
 /* A copy of a weight in the order in which a matrix product reads it. */
 typedef struct lk_pack lk_pack;
 
-/* Creates an executor.  `threads` includes the caller; 0 means 1.  `isa` is "avx512_bf16",
- * "avx512", "avx2", "neon" or "portable"; NULL or "auto" selects the set whose kernels are the
- * fastest on this processor: the widest, or the next one if the instruction for bf16 values takes
- * longer than other instructions for the same bits.
+/* Creates an executor.  `threads` includes the caller; 0 means 1.  `isa` is "amx", "avx512_bf16",
+ * "avx512", "avx2", "neon" or "portable"; NULL or "auto" measures which kernels are the fastest on
+ * this processor.  "amx_emulated" computes what "amx" does in C on any processor, for tests.
  * LK_EINVAL for an unknown name, LK_EUNSUPPORTED for a set that this processor or build lacks. */
 LK_API LK_NODISCARD lk_status lk_exec_open(lk_exec **out, uint32_t threads, const char *isa);
 LK_API void                   lk_exec_free(lk_exec *exec);

@@ -54,6 +54,19 @@ float lki_reference_fma_flushed(float a, float b, float sum)
     return fabs(exact) < 0x1.ffffffp-127 ? (float)copysign(0.0, exact) : (float)exact;
 }
 
+static float add_flushed(float a, float b)
+{
+    return lki_reference_fma_flushed(a, 1.0f, b);
+}
+
+float lki_reference_chunk(const float a[32], const float b[32], float sum)
+{
+    float chains[2] = { 0.0f, 0.0f };
+    for (size_t i = 0; i < 32; i++)
+        chains[i % 2] = lki_reference_fma_flushed(a[i], b[i], chains[i % 2]);
+    return add_flushed(sum, add_flushed(chains[0], chains[1]));
+}
+
 static float gemm_element(const lki_gemm_args *g, size_t i, size_t j, float sum)
 {
     size_t          lda = g->lda != 0 ? g->lda : g->transpose_a ? g->m : g->k;
@@ -68,15 +81,15 @@ static float gemm_element(const lki_gemm_args *g, size_t i, size_t j, float sum)
                        ((const float *)g->b)[at_b + p * step_b], sum);
         return sum;
     }
-    for (size_t p = 0; p < g->k; p += 2)
-        for (size_t q = p + 2; q-- > p;) { /* the second value of a pair comes first */
-            size_t at = at_b + q * step_b;
-            sum = q >= g->k ? lki_reference_fma_flushed(0.0f, 0.0f, sum)
-                            : lki_reference_fma_flushed(
-                                  lki_bf16_widen(x[at_a + q * step_a]),
-                                  lki_bf16_widen(g->wide_b ? lki_bf16_narrow(wide[at]) : y[at]),
-                                  sum);
+    for (size_t p = 0; p < g->k; p += 32) {
+        float left[32] = { 0 }, right[32] = { 0 };
+        for (size_t q = 0; q < 32 && p + q < g->k; q++) {
+            size_t at = at_b + (p + q) * step_b;
+            left[q]   = lki_bf16_widen(x[at_a + (p + q) * step_a]);
+            right[q]  = lki_bf16_widen(g->wide_b ? lki_bf16_narrow(wide[at]) : y[at]);
         }
+        sum = lki_reference_chunk(left, right, sum);
+    }
     return sum;
 }
 

@@ -12,6 +12,9 @@
  * values. */
 float lki_reference_fma_flushed(float a, float b, float sum);
 
+/* Adds the products of a chunk of 32 bf16 values to `sum`; see isa/gemm_chunks.inc. */
+float lki_reference_chunk(const float a[32], const float b[32], float sum);
+
 void   lki_reference_gemm(const lki_gemm_args *args);
 void   lki_reference_bias_backward(size_t m, size_t n, const float *dy, float *db);
 float  lki_reference_activate(lki_activation act, float x);

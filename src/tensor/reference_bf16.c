@@ -26,6 +26,20 @@ static float chain(size_t n, line a, line b, float sum)
     return sum;
 }
 
+/* Adds n products to `sum`, chunk by chunk. */
+static float chunks(size_t n, line a, line b, float sum)
+{
+    for (size_t p = 0; p < n; p += 32) {
+        float left[32] = { 0 }, right[32] = { 0 };
+        for (size_t i = 0; i < 32 && p + i < n; i++) {
+            left[i]  = lki_bf16_widen(a.at[(p + i) * a.step]);
+            right[i] = lki_bf16_widen(b.at[(p + i) * b.step]);
+        }
+        sum = lki_reference_chunk(left, right, sum);
+    }
+    return sum;
+}
+
 static uint16_t operand(float x)
 {
     return lki_bf16_narrow(fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x);
@@ -65,18 +79,16 @@ static float keep_of(const head_of *h, size_t i, size_t j)
     return unit >= s->dropout.p ? 1.0f / (1.0f - s->dropout.p) : 0.0f;
 }
 
-/* Returns the end of the keys for query i: the end of i's block of queries, rounded up to a
- * multiple of 16.  Keys after i count as zeros. */
-static size_t keys_of(const lki_attention_shape *s, size_t i)
+/* Returns the end of the keys for query i, the end of i's block of queries.  Keys after i count as
+ * zeros. */
+static size_t keys_of(size_t i)
 {
-    size_t end = (i / QUERIES + 1) * QUERIES;
-    end        = end < s->t ? end : s->t;
-    return (end + LANES - 1) / LANES * LANES;
+    return (i / QUERIES + 1) * QUERIES;
 }
 
 static float score(const head_of *h, size_t i, size_t j)
 {
-    return chain(h->size, (line){ h->q + i * h->row, 1 }, (line){ h->k + j * h->row, 1 }, 0.0f);
+    return chunks(h->size, (line){ h->q + i * h->row, 1 }, (line){ h->k + j * h->row, 1 }, 0.0f);
 }
 
 /* Continues `sum` over keys first .. end - 1: adds the products of their weights, in `p`, and their
@@ -87,14 +99,14 @@ static float over_keys(const head_of *h, const uint16_t p[KEYS], size_t first, s
     uint16_t row[KEYS] = { 0 };
     for (size_t j = first; j < end && j < h->s->t; j++)
         row[j - first] = from[j * h->row];
-    return chain(end - first, (line){ p, 1 }, (line){ row, 1 }, sum);
+    return chunks(end - first, (line){ p, 1 }, (line){ row, 1 }, sum);
 }
 
 static void attention_query(const head_of *h, size_t i, uint16_t *y, float *lse)
 {
     float  factor = h->scale * 0x1.715476p+0f, max = -INFINITY, lanes[LANES] = { 0 };
-    float *out = calloc(h->size, sizeof *out);
-    size_t last = keys_of(h->s, i);
+    float *out  = calloc(h->size, sizeof *out);
+    size_t last = keys_of(i);
     for (size_t first = 0; first < last; first += KEYS) {
         size_t   end = first + KEYS < last ? first + KEYS : last, past = end < i + 1 ? end : i + 1;
         float    s[KEYS], old = max, added[LANES] = { 0 };
@@ -149,8 +161,8 @@ static void attention_scores(const head_of *h, const float *lse, uint16_t *p, ui
         float delta = row_dot(h->size, h->dy + i * c, h->y + i * c);
         for (size_t j = 0; j <= i; j++) {
             float e  = lki_exp2f(fmaf(score(h, i, j), factor, -lse[i]));
-            float dp = chain(h->size, (line){ h->dy + i * c, 1 }, (line){ h->v + j * h->row, 1 },
-                             0.0f);
+            float dp = chunks(h->size, (line){ h->dy + i * c, 1 }, (line){ h->v + j * h->row, 1 },
+                              0.0f);
             p[i * t + j]  = operand(e * keep_of(h, i, j));
             ds[i * t + j] = operand(e * fmaf(dp, keep_of(h, i, j), -delta));
         }
@@ -162,7 +174,7 @@ static void attention_scores(const head_of *h, const float *lse, uint16_t *p, ui
 static void attention_token(const head_of *h, const uint16_t *p, const uint16_t *ds, size_t i,
                             size_t d, float *out)
 {
-    size_t t = h->s->t, c = h->s->c, last = keys_of(h->s, i), from = i / QUERIES * QUERIES;
+    size_t t = h->s->t, c = h->s->c, last = keys_of(i), from = i / QUERIES * QUERIES;
     float  dq = 0.0f;
     for (size_t first = 0; first < last; first += KEYS) {
         uint16_t row[KEYS] = { 0 };
@@ -172,9 +184,9 @@ static void attention_token(const head_of *h, const uint16_t *p, const uint16_t 
         dq = over_keys(h, row, first, end, h->k + d, dq);
     }
     size_t at = from * t + i;
-    float  dk = chain(t - from, (line){ ds + at, t }, (line){ h->q + from * h->row + d, h->row },
-                      0.0f);
-    float  dv = chain(t - from, (line){ p + at, t }, (line){ h->dy + from * c + d, c }, 0.0f);
+    float  dk = chunks(t - from, (line){ ds + at, t }, (line){ h->q + from * h->row + d, h->row },
+                       0.0f);
+    float  dv = chunks(t - from, (line){ p + at, t }, (line){ h->dy + from * c + d, c }, 0.0f);
     out[i * h->row + d]         = dq * h->scale;
     out[i * h->row + c + d]     = dk * h->scale;
     out[i * h->row + 2 * c + d] = dv;
@@ -293,20 +305,19 @@ static float conv_weights_row(const lki_conv_shape *s, const uint16_t *x_row,
     return sum;
 }
 
-/* Continues `sum` for a kernel of 1 x 1, over pairs of consecutive pixels. */
+/* Adds the products of all pixels of a kernel of 1 x 1 to `sum`, chunk by chunk. */
 static float conv_weights_plain(const lki_conv_shape *s, const uint16_t *x, const uint16_t *dy,
                                 float sum)
 {
     size_t pixels = s->n * s->oh * s->ow;
-    for (size_t o = 0; o < pixels; o += 2) {
-        float a[2] = { 0 }, b[2] = { 0 };
-        for (size_t i = 0; i < 2 && o + i < pixels; i++) {
-            size_t p  = o + i, iy = p / s->ow % s->oh * s->stride, ix = p % s->ow * s->stride;
+    for (size_t o = 0; o < pixels; o += 32) {
+        float a[32] = { 0 }, b[32] = { 0 };
+        for (size_t i = 0; i < 32 && o + i < pixels; i++) {
+            size_t p = o + i, iy = p / s->ow % s->oh * s->stride, ix = p % s->ow * s->stride;
             a[i] = lki_bf16_widen(dy[p * s->cout]);
             b[i] = lki_bf16_widen(*pixel(x, p / s->ow / s->oh, s->h, s->w, s->cin, iy, ix));
         }
-        sum = lki_reference_fma_flushed(a[0], b[0],
-                                        lki_reference_fma_flushed(a[1], b[1], sum));
+        sum = lki_reference_chunk(a, b, sum);
     }
     return sum;
 }

@@ -12,8 +12,8 @@
 #include "base/thorough_testing.h"
 #include "tensor/ops.h"
 
-/* LKI_EXECS_MAX: execs of all instruction sets, of which a processor has at most four. */
-enum { LKI_TEST_THREADS = 5, LKI_EXECS_MAX = 4 * LKI_TEST_THREADS };
+/* LKI_EXECS_MAX: execs of all instruction sets, of which there are seven. */
+enum { LKI_TEST_THREADS = 5, LKI_EXECS_MAX = 7 * LKI_TEST_THREADS };
 
 /* Returns the number of execs that are opened for each instruction set. */
 static inline size_t lki_test_threads(void)
@@ -26,10 +26,11 @@ static inline size_t lki_test_threads(void)
  * bf16. */
 static inline size_t lki_test_execs_for(lk_exec *execs[LKI_EXECS_MAX], bool bf16)
 {
-    static const char *const isas[]    = { "avx512", "avx2", "neon", "portable", "avx512_bf16" };
+    static const char *const isas[]    = { "avx512",      "avx2", "neon",        "portable",
+                                           "avx512_bf16", "amx",  "amx_emulated" };
     static const uint32_t    threads[] = { 1, 3, 8, 2, 5 };
     size_t                   count     = 0;
-    for (size_t i = 0; i < (bf16 ? 5 : 4); i++)
+    for (size_t i = 0; i < (bf16 ? 7 : 4); i++)
         for (size_t t = 0; t < lki_test_threads(); t++) {
             lk_exec  *exec   = NULL;
             lk_status status = lk_exec_open(&exec, threads[t], isas[i]);

@@ -1,9 +1,9 @@
 /* tensor/isa/gemm.h -- the kernels of the matrix product that each instruction set provides.
  *
- * Both kinds of product run on words of four bytes.  In FP32 a word is one value, and a step of a
- * chain is sum = fma(a, b, sum).  In bf16 a word is two consecutive values along k, the first in
- * the low half, and a step is v16_dot2().  So k counts words, and an odd last value is paired with
- * +0.
+ * Both kinds of product run on words of four bytes, and k counts words.  In FP32 a word is one
+ * value, and a sum is the chain sum = fma(a, b, sum).  In bf16 a word is two values, and products
+ * are summed by chunks of LKI_CHUNK values of k (isa/gemm_chunks.inc).  Values are packed by fours
+ * or by chunks, and missing values are +0.
  */
 #ifndef LKI_TENSOR_ISA_GEMM_H
 #define LKI_TENSOR_ISA_GEMM_H
@@ -11,11 +11,13 @@
 #include "tensor/ops.h"
 
 enum {
-    /* words along k in a panel; chains continue in c from panel to panel */
-    LKI_GEMM_K        = 384,
+    /* words along k in a panel, which are whole chunks; sums continue in c from panel to panel */
+    LKI_GEMM_K = 384,
+    LKI_CHUNK  = 32, /* bf16 values of k whose products are summed before they are added */
     /* the maximum rows of any micro-tile; packing writes whole vectors */
-    LKI_GEMM_ROWS_MAX = 16,
-    LKI_GEMM_M        = 112, /* rows of a tile of c: 8 micro-panels of 14 */
+    LKI_GEMM_ROWS_MAX    = 32,
+    LKI_GEMM_COLUMNS_MAX = 32,  /* the maximum columns of a panel of b */
+    LKI_GEMM_M           = 112, /* rows of a tile of c: 8 micro-panels of 14 */
 };
 
 /* The epilogue of a block of c, after its sums over k: c = activation(sums + bias) + residual.
@@ -44,7 +46,8 @@ typedef struct {
 /* Computes c (m, n) += a (m, k) b (k, n), or c = a b if `from_zero`.
  *
  * Operands: if `packed` is false, word (i, p) of a is a[i * row_stride + p * k_stride]; otherwise
- * `a` has the layout that pack_a() writes. b is n / columns panels of k rows of `columns` words
+ * `a` has the layout of micro-panels that pack_a() writes.  In bf16, `a` always has rows of words:
+ * `packed` is false, and k_stride is 1.  b is n / columns panels of k rows of `columns` words
  * each; rows are `b_row` words apart, and panels `b_panel` words.
  *
  * Order: micro-tiles are computed along rows of c or, with `by_columns`, down its columns.  With
@@ -80,15 +83,17 @@ typedef struct {
  * packing functions are in elements. */
 typedef struct {
     size_t rows, columns; /* size of the micro-tile that is held in registers */
+    size_t unit;          /* words of which k of packed operands is a multiple */
+    bool   in_place;      /* rows of whole words need no packing: pack_a() would only copy them */
     size_t turned_steps;  /* steps that are packed at a time in a `turned` block; 0: unsupported */
 
     void (*block)(const lki_gemm_block *block);
 
-    /* Packs a (m, k) or, transposed, (k, m) into micro-panels of nearly equal height.  `to` has
-     * LKI_GEMM_ROWS_MAX words of slack. */
+    /* Packs a (m, k) or, transposed, (k, m): in FP32 into micro-panels of nearly equal height, in
+     * bf16 into rows of words.  `to` has LKI_GEMM_ROWS_MAX words of slack. */
     void (*pack_a)(bool transposed, size_t m, size_t k, const void *a, size_t lda, float *to);
 
-    /* Packs a panel of n columns of b (n <= `columns`): k rows of `columns` words, with zeros after
+    /* Packs a panel of n columns of b (n <= `columns`): rows of `columns` words, with zeros after
      * the first n words of a row.  b is (k, n) or, transposed, (n, k). */
     void (*pack_b)(bool transposed, size_t n, size_t k, const void *b, size_t ldb, float *to);
 

@@ -40,10 +40,16 @@ extern const lki_kernels lki_kernels_avx512, lki_kernels_avx2;
 /* The kernels that use the processor's bf16 instruction.  The other tables have emulations with the
  * same bits. */
 extern const lki_bf16_kernels lki_bf16_avx512;
+
+/* The products of bf16 values on AMX tiles. */
+extern const lki_gemm_kernels *const lki_gemm_amx;
 #endif
 #if defined(__aarch64__)
 extern const lki_kernels lki_kernels_neon;
 #endif
 extern const lki_kernels lki_kernels_portable;
+
+/* The code of lki_gemm_amx, with the operations on tiles in C. */
+extern const lki_gemm_kernels *const lki_gemm_amx_emulated;
 
 #endif

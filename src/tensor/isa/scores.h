@@ -1,8 +1,8 @@
 /* tensor/isa/scores.h -- the kernels of attention in bf16, other than matrix products.
  *
  * Scores are FP32 results of a product.  Probabilities and gradients of scores are operands of the
- * next product: words of two bf16 values (isa/gemm.h), rounded by v16_to_operand(), which replaces
- * subnormal values by zero.  2^x is v16_exp2().
+ * next product: bf16 values, rounded by v16_to_operand(), which replaces subnormal values by zero.
+ * 2^x is v16_exp2().
  */
 #ifndef LKI_TENSOR_ISA_SCORES_H
 #define LKI_TENSOR_ISA_SCORES_H
@@ -18,10 +18,11 @@ enum { LKI_SCORE_LANES = 16 };
  * further query to one more. */
 typedef struct {
     size_t       queries, keys, past, ld;
-    float        factor;      /* log2 e / sqrt(head size), for powers of 2 */
+    float        factor; /* log2 e / sqrt(head size), for powers of 2 */
     const float *scores;
-    const float *keep;        /* for each score: 0 or 1 / (1 - p); NULL without dropout */
-    uint16_t    *operand;     /* forward: probabilities; backward: gradients of scores */
+    const float *keep; /* for each score: 0 or 1 / (1 - p); NULL without dropout */
+    uint16_t    *p;    /* probabilities */
+    uint16_t    *ds;   /* backward: gradients of scores */
 
     /* Forward: the state of every query. */
     float *max;               /* maximum score so far, times factor */
@@ -30,20 +31,16 @@ typedef struct {
     float *out;
     size_t width;
 
-    /* For backward.  dp, lse and delta are inputs.  p_pairs and ds_pairs are outputs of shape
-     * (queries / 2 rounded up, ld).  Each word has the bf16 values of two successive queries for
-     * one key. */
+    /* For backward. */
     const float *dp;          /* gradients of the probabilities, before dropout */
     const float *lse, *delta;
-    float       *p_pairs, *ds_pairs;
 } lki_score_block;
 
 typedef struct {
     /* Updates `max`, `sums` and `out` with a block, and stores its probabilities (0 if dropped). */
     void (*forward)(const lki_score_block *block);
 
-    /* Computes p = 2^(factor score - lse) and ds = p (keep dp - delta).  `p_pairs` receives the
-     * products of `keep` and p. */
+    /* Computes keep p and ds = p (keep dp - delta), where p = 2^(factor score - lse). */
     void (*backward)(const lki_score_block *block);
 
     /* Stores y = x factor or, with `add`, y + x factor, rounded once. */

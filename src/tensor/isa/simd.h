@@ -98,6 +98,17 @@ LKI_SIMD d16 d16_add_squares(const float *p, d16 sum)
 }
 #endif
 
+/* Returns the values of the low or high halves of words of two bf16 values. */
+LKI_SIMD v16 v16_low_half(v16 words)
+{
+    return v16_from_bits(v16i_shl(v16_bits(words), 16));
+}
+
+LKI_SIMD v16 v16_high_half(v16 words)
+{
+    return v16_from_bits(v16i_and(v16_bits(words), v16i_set1((int32_t)0xffff0000)));
+}
+
 /* Returns c - a * b, rounded once. */
 LKI_SIMD v16 v16_fnma(v16 a, v16 b, v16 c)
 {

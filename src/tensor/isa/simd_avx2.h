@@ -298,6 +298,19 @@ LKI_SIMD void v8_interleave4(__m256 x0, __m256 x1, __m256 x2, __m256 x3, v16 *fi
     *second = (v16){ _mm256_permute2f128_ps(p, q, 0x31), _mm256_permute2f128_ps(r, s, 0x31) };
 }
 
+/* In this mode the operations that end with "flushed" replace subnormal operands and results by
+ * zero. */
+#define LKI_FLUSH_MODE LKI_FLOAT_FLUSH
+LKI_SIMD v16 v16_fma_flushed(v16 a, v16 b, v16 sum)
+{
+    return v16_fma(a, b, sum);
+}
+
+LKI_SIMD v16 v16_add_flushed(v16 a, v16 b)
+{
+    return v16_add(a, b);
+}
+
 /* v16_dot2() consists of two fma in a mode that flushes subnormal values to zero. */
 #define LKI_DOT2_MODE LKI_FLOAT_FLUSH
 LKI_SIMD v16 v16_dot2(v16 a, v16 b, v16 sum)

@@ -277,12 +277,34 @@ LKI_SIMD double d16_sum(d16 x)
     return _mm_cvtsd_f64(_mm_add_sd(c, _mm_unpackhi_pd(c, c)));
 }
 
+/* In this mode the operations that end with "flushed" replace subnormal operands and results by
+ * zero. */
+#define LKI_FLUSH_MODE LKI_FLOAT_FLUSH
+LKI_SIMD v16 v16_fma_flushed(v16 a, v16 b, v16 sum)
+{
+    return v16_fma(a, b, sum);
+}
+
+LKI_SIMD v16 v16_add_flushed(v16 a, v16 b)
+{
+    return v16_add(a, b);
+}
+
 /* Without the bf16 instruction, v16_dot2() consists of two fma in a mode that flushes subnormal
  * values to zero. */
 #if defined(__AVX512BF16__)
+/* v16_dot2() is one instruction, and v16i_quads() prepares its operands */
+#define LKI_SIMD_HAS_DOT2
 LKI_SIMD v16 v16_dot2(v16 a, v16 b, v16 sum)
 {
     return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+}
+
+/* Reorders each four values of 16 bits, x0 x1 x2 x3, to x2 x0 x3 x1. */
+LKI_SIMD v16i v16i_quads(v16i x)
+{
+    const __m128i order = _mm_set_epi64x(0x0b0a0f0e09080d0c, 0x0302070601000504);
+    return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(order));
 }
 #else
 #define LKI_DOT2_MODE LKI_FLOAT_FLUSH

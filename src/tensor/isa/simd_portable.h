@@ -216,6 +216,12 @@ LKI_SIMD v16 v16_fma_flushed(v16 a, v16 b, v16 sum)
     return __builtin_convertvector(d16_flush(z, 0x1.ffffffp-127), v16);
 }
 
+#define LKI_FLUSH_MODE 0 /* operations that flush need no mode */
+LKI_SIMD v16 v16_add_flushed(v16 a, v16 b)
+{
+    return v16_fma_flushed(a, v16_set1(1.0f), b);
+}
+
 LKI_SIMD_LONG v16 v16_dot2(v16 a, v16 b, v16 sum)
 {
     v16i x = v16_bits(a), y = v16_bits(b), odd = v16i_set1((int32_t)0xffff0000);

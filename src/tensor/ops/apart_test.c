@@ -51,7 +51,7 @@ static uint64_t hash_of(void (*multiply)(const lki_gemm_block *), float scale)
 
 static void apart(const lki_gemm_block *block)
 {
-    (void)micro_f32_peak; /* is defined with the kernels */
+    (void)micro_peak; /* is defined with the kernels */
     walk_block(micro_f32, block);
 }
 

@@ -2,17 +2,17 @@
  *
  * It works like attention.c, with these differences:
  *
- *      products   use the micro-kernels of lki_gemm() (isa/gemm.h): words of two bf16 values, sums
- *                 in FP32.  Words along k are pairs of dimensions, of keys or of queries.
+ *      products   use the kernels of lki_gemm() (isa/gemm.h): words of two bf16 values, summed in
+ *                 FP32 by chunks of 32 dimensions, keys or queries.
  *      softmax    in FP32, to base 2: the scale of scores contains the factor log2 e, and lse is
  *                 max + log2 sum.  The 16 lanes are summed only after a query's last key.
  *      rounding   probabilities and gradients of scores are rounded to bf16 as operands of
  *                 products, and results are rounded once.  dQ and dK are scaled by
  *                 1 / sqrt(head size) at the end.
  *
- * Order:   O and dQ are chains over ascending keys up to the end of the query's block, rounded up
- *          to a multiple of 16 (future keys have probability +0); dK and dV over ascending queries
- *          from the first of the key's own block.
+ * Order:   O and dQ are sums of chunks of ascending keys up to the end of the query's block (future
+ *          keys have probability +0); dK and dV of ascending queries from the first of the key's
+ *          own block.  Chunks begin at multiples of 32.
  * Memory:  a few (t, head size) matrices per thread; see lki_attention_bf16_scratch_bytes().
  */
 #include <string.h>
@@ -20,21 +20,20 @@
 #include "tensor/ops/attention.h"
 #include "tensor/isa/kernels.h"
 
-enum { PANEL_MAX = 32 };
+_Static_assert(QUERIES == (int)LKI_CHUNK && KEYS % LKI_CHUNK == 0, "blocks are whole chunks");
 
-/* The copies of a head's data.  `rows` matrices are (t, words): a row is a query or key, padded
- * with a zero to whole words.  `turned` matrices are panels of keys, each (words, panel).  `zipped`
- * matrices are panels of dimensions, each (t_pad / 2, panel); their words are pairs of queries or
- * keys. */
+/* The packed copies of a head's data.  `rows` matrices are left operands (t, words): a row is a
+ * query.  `turned` matrices are panels of keys, each (words, panel).  `zipped` matrices are panels
+ * of dimensions, each (t_pad / 2, panel); their words are along queries or keys. */
 typedef struct {
     size_t    words, width, t_pad, panel;
-    float    *scores, *dp, *keep;        /* (QUERIES, KEYS) */
-    float    *p_pairs, *ds_pairs;        /* (QUERIES / 2, KEYS) */
-    uint16_t *operand;                   /* (QUERIES, KEYS) */
-    float    *out;                       /* (QUERIES, width) */
-    uint16_t *q_rows, *dy_rows;
+    float    *scores, *dp, *keep; /* (QUERIES, KEYS) */
+    uint16_t *p, *ds;             /* (QUERIES, KEYS) */
+    float    *left;               /* one of them, packed */
+    float    *out;                /* (QUERIES, width) */
+    float    *q_rows, *dy_rows;
     float    *k_turned, *v_turned, *q_zipped, *k_zipped, *v_zipped, *dy_zipped;
-    float    *dq, *dk, *dv;              /* (t_pad, width) */
+    float    *dq, *dk, *dv; /* (t_pad, width) */
 } head;
 
 typedef struct {
@@ -57,50 +56,63 @@ static const float log2_e = 0x1.715476p+0f;
 
 static size_t head_lay_out(head *h, size_t t, size_t size, size_t panel, float *base)
 {
-    size_t at = 0, words = (size + 1) / 2;
-    *h = (head){ .words = words, .width = lki_round_up(size, LANES),
-                 .t_pad = lki_round_up(t, LANES), .panel = panel };
-    size_t rows = t * words, turned = lki_round_up(t, panel) * words;
+    size_t at = 0, words = lki_round_up(size, LKI_CHUNK) / 2;
+    *h          = (head){ .words = words,
+                          .width = lki_round_up(size, LANES),
+                          .t_pad = lki_round_up(t, LKI_CHUNK),
+                          .panel = panel };
+    size_t rows = t * words + LKI_GEMM_ROWS_MAX, turned = lki_round_up(t, panel) * words;
     size_t zipped = h->t_pad / 2 * lki_round_up(size, panel), wide = h->t_pad * h->width;
-    float *operand = NULL, *q_rows = NULL, *dy_rows = NULL;
-    const struct { float **field; size_t count; } parts[] = {
-        { &h->scores, QUERIES * KEYS },      { &h->dp, QUERIES * KEYS },
-        { &h->keep, QUERIES * KEYS },        { &h->p_pairs, QUERIES / 2 * KEYS },
-        { &h->ds_pairs, QUERIES / 2 * KEYS }, { &operand, QUERIES * KEYS / 2 },
-        { &h->out, QUERIES * h->width },     { &q_rows, rows },
-        { &dy_rows, rows },                  { &h->k_turned, turned },
-        { &h->v_turned, turned },            { &h->q_zipped, zipped },
-        { &h->k_zipped, zipped },            { &h->v_zipped, zipped },
-        { &h->dy_zipped, zipped },           { &h->dq, wide },
-        { &h->dk, wide },                    { &h->dv, wide },
+    float *p = NULL, *ds = NULL;
+    const struct { float **field; size_t count;
+    } parts[] = {
+        { &h->scores, QUERIES * KEYS },
+        { &h->dp, QUERIES * KEYS },
+        { &h->keep, QUERIES * KEYS },
+        { &p, QUERIES * KEYS / 2 },
+        { &ds, QUERIES * KEYS / 2 },
+        { &h->left, QUERIES * KEYS / 2 + LKI_GEMM_ROWS_MAX },
+        { &h->out, QUERIES * h->width },
+        { &h->q_rows, rows },
+        { &h->dy_rows, rows },
+        { &h->k_turned, turned },
+        { &h->v_turned, turned },
+        { &h->q_zipped, zipped },
+        { &h->k_zipped, zipped },
+        { &h->v_zipped, zipped },
+        { &h->dy_zipped, zipped },
+        { &h->dq, wide },
+        { &h->dk, wide },
+        { &h->dv, wide },
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (base != NULL)
             *parts[i].field = base + at;
         at += lki_round_up(parts[i].count, LANES);
     }
-    h->operand = (uint16_t *)operand;
-    h->q_rows  = (uint16_t *)q_rows;
-    h->dy_rows = (uint16_t *)dy_rows;
+    h->p  = (uint16_t *)p;
+    h->ds = (uint16_t *)ds;
     return at * sizeof(float);
 }
 
 size_t lki_attention_bf16_scratch_bytes(const lk_exec *exec, const lki_attention_shape *shape)
 {
     head h;
-    return head_lay_out(&h, shape->t, shape->c / shape->heads, PANEL_MAX, NULL) *
+    return head_lay_out(&h, shape->t, shape->c / shape->heads, LKI_GEMM_COLUMNS_MAX, NULL) *
            lk_exec_threads(exec);
 }
 
 /* ---- A head's copies --------------------------------------------------------------------- */
 
-static void copy_rows(const attention *a, const head *h, const uint16_t *from, size_t stride,
-                      uint16_t *to)
+/* Returns the words that k values have in packed operands. */
+static size_t words_of(const attention *a, size_t k)
 {
-    for (size_t i = 0; i < a->shape->t; i++) {
-        to[(i + 1) * 2 * h->words - 1] = 0;
-        memcpy(to + i * 2 * h->words, from + i * stride, a->size * sizeof *to);
-    }
+    return lki_round_up((k + 1) / 2, a->kernels->gemm->unit);
+}
+
+static void pack_rows(const attention *a, const uint16_t *from, size_t stride, float *to)
+{
+    a->kernels->gemm->pack_a(false, a->shape->t, a->size, from, stride, to);
 }
 
 static void turn(const attention *a, const head *h, const uint16_t *from, size_t stride, float *to)
@@ -108,12 +120,12 @@ static void turn(const attention *a, const head *h, const uint16_t *from, size_t
     size_t t = a->shape->t;
     for (size_t key = 0; key < t; key += h->panel)
         a->kernels->gemm->pack_b(true, lki_min(h->panel, t - key), a->size, from + key * stride,
-                                 stride, to + key * h->words);
+                                 stride, to + key * words_of(a, a->size));
 }
 
 static void zip(const attention *a, const head *h, const uint16_t *from, size_t stride, float *to)
 {
-    size_t t = a->shape->t, used = (t + 1) / 2, words = h->t_pad / 2;
+    size_t t = a->shape->t, used = words_of(a, t), words = h->t_pad / 2;
     for (size_t d = 0; d < a->size; d += h->panel, to += words * h->panel) {
         a->kernels->gemm->pack_b(false, lki_min(h->panel, a->size - d), t, from + d, stride, to);
         memset(to + used * h->panel, 0, (words - used) * h->panel * sizeof *to);
@@ -126,49 +138,82 @@ static void head_open(const attention *a, size_t index, uint32_t thread, head *h
     const uint16_t *q = a->qkv + head_row(a->shape, index, 0, 3);
     (void)head_lay_out(h, a->shape->t, a->size, a->kernels->gemm->columns,
                        (float *)(void *)(a->scratch + thread * a->scratch_each));
-    copy_rows(a, h, q, 3 * c, h->q_rows);
+    pack_rows(a, q, 3 * c, h->q_rows);
     turn(a, h, q + c, 3 * c, h->k_turned);
 }
 
 /* ---- Blocks ------------------------------------------------------------------------------ */
 
+static block block_of(size_t t, size_t first_query, size_t first_key)
+{
+    block b = block_at(t, first_query, first_key);
+    b.keys  = lki_round_up(b.keys, LKI_CHUNK);
+    return b;
+}
+
 /* Computes scores, or gradients of probabilities: `to` (queries, keys) = `rows` times `turned`, the
  * packed transpose of keys or values. */
-static void block_scores(const attention *a, const head *h, const block *b, const uint16_t *rows,
+static void block_scores(const attention *a, const head *h, const block *b, const float *rows,
                          const float *turned, float *to)
 {
+    size_t words = words_of(a, a->size);
     a->kernels->gemm->block(&(lki_gemm_block){
-        .m = b->queries, .n = b->keys, .k = h->words,
-        .a = (const float *)(const void *)(rows + b->first_query * 2 * h->words),
-        .row_stride = h->words, .k_stride = 1,
-        .b = turned + b->first_key * h->words, .b_panel = h->words * h->panel, .b_row = h->panel,
-        .c = to, .ldc = KEYS, .from_zero = true,
+        .m          = b->queries,
+        .n          = lki_min(b->keys, lki_round_up(a->shape->t - b->first_key, LANES)),
+        .k          = words,
+        .a          = rows + b->first_query * words,
+        .row_stride = words,
+        .k_stride   = 1,
+        .b          = turned + b->first_key * words,
+        .b_panel    = words * h->panel,
+        .b_row      = h->panel,
+        .c          = to,
+        .ldc        = KEYS,
+        .from_zero  = true,
     });
 }
 
-/* Continues the chains of `to` (queries, size), whose rows are `width` apart, over the block's
- * keys. */
-static void block_values(const attention *a, const head *h, const block *b, const float *zipped,
-                         float *to)
+/* Adds the products of `weights` (queries, keys) and keys or values to `to` (queries, size), whose
+ * rows are `width` apart. */
+static void block_values(const attention *a, const head *h, const block *b, const uint16_t *weights,
+                         const float *zipped, float *to)
 {
+    a->kernels->gemm->pack_a(false, b->queries, b->keys, weights, KEYS, h->left);
     a->kernels->gemm->block(&(lki_gemm_block){
-        .m = b->queries, .n = a->size, .k = b->keys / 2,
-        .a = (const float *)(const void *)h->operand, .row_stride = KEYS / 2, .k_stride = 1,
-        .b = zipped + b->first_key / 2 * h->panel, .b_panel = h->t_pad / 2 * h->panel,
-        .b_row = h->panel, .c = to, .ldc = h->width, .from_zero = b->first_key == 0,
+        .m          = b->queries,
+        .n          = a->size,
+        .k          = b->keys / 2,
+        .a          = h->left,
+        .row_stride = b->keys / 2,
+        .k_stride   = 1,
+        .b          = zipped + b->first_key / 2 * h->panel,
+        .b_panel    = h->t_pad / 2 * h->panel,
+        .b_row      = h->panel,
+        .c          = to,
+        .ldc        = h->width,
+        .from_zero  = b->first_key == 0,
     });
 }
 
-/* Continues the chains of `to` (keys, size), whose rows are `width` apart, over the block's
- * queries. */
-static void block_transposed(const attention *a, const head *h, const block *b, const float *pairs,
-                             const float *zipped, float *to)
+/* Adds the products of the transpose of `weights` (queries, keys) and queries or dy to `to` (keys,
+ * size), whose rows are `width` apart. */
+static void block_transposed(const attention *a, const head *h, const block *b,
+                             const uint16_t *weights, const float *zipped, float *to)
 {
+    size_t words = words_of(a, b->queries);
+    a->kernels->gemm->pack_a(true, b->keys, b->queries, weights, KEYS, h->left);
     a->kernels->gemm->block(&(lki_gemm_block){
-        .m = b->keys, .n = a->size, .k = (b->queries + 1) / 2,
-        .a = pairs, .row_stride = 1, .k_stride = KEYS,
-        .b = zipped + b->first_query / 2 * h->panel, .b_panel = h->t_pad / 2 * h->panel,
-        .b_row = h->panel, .c = to + b->first_key * h->width, .ldc = h->width,
+        .m          = b->keys,
+        .n          = a->size,
+        .k          = words,
+        .a          = h->left,
+        .row_stride = words,
+        .k_stride   = 1,
+        .b          = zipped + b->first_query / 2 * h->panel,
+        .b_panel    = h->t_pad / 2 * h->panel,
+        .b_row      = h->panel,
+        .c          = to + b->first_key * h->width,
+        .ldc        = h->width,
     });
 }
 
@@ -193,7 +238,8 @@ static lki_score_block score_block(const attention *a, const head *h, const bloc
         .factor  = a->scale * log2_e,
         .scores  = h->scores,
         .keep    = block_keep(a, h, b, index),
-        .operand = h->operand,
+        .p       = h->p,
+        .ds      = h->ds,
     };
 }
 
@@ -207,15 +253,15 @@ static void forward_queries(const attention *a, const head *h, size_t index, siz
     for (size_t i = 0; i < queries; i++)
         max[i] = -__builtin_inff();
     for (size_t first_key = 0; first_key < first_query + queries; first_key += KEYS) {
-        block b = block_at(t, first_query, first_key);
+        block b = block_of(t, first_query, first_key);
         block_scores(a, h, &b, h->q_rows, h->k_turned, h->scores);
         lki_score_block s = score_block(a, h, &b, index);
-        s.max   = max;
-        s.sums  = sums;
-        s.out   = first_key == 0 ? NULL : h->out;
-        s.width = h->width;
+        s.max             = max;
+        s.sums            = sums;
+        s.out             = first_key == 0 ? NULL : h->out;
+        s.width           = h->width;
         a->kernels->scores->forward(&s);
-        block_values(a, h, &b, h->v_zipped, h->out);
+        block_values(a, h, &b, h->p, h->v_zipped, h->out);
     }
     for (size_t i = 0; i < queries; i++) {
         float sum = a->kernels->scores->lane_sum(sums + i * LANES);
@@ -251,7 +297,7 @@ static attention attention_of(const lk_exec *exec, const lki_attention_shape *sh
         .scale        = 1.0f / __builtin_sqrtf((float)size),
         .qkv          = qkv,
         .scratch      = scratch,
-        .scratch_each = head_lay_out(&h, shape->t, size, PANEL_MAX, NULL),
+        .scratch_each = head_lay_out(&h, shape->t, size, LKI_GEMM_COLUMNS_MAX, NULL),
     };
 }
 
@@ -272,15 +318,13 @@ static void backward_block(const attention *a, const head *h, size_t index, cons
     block_scores(a, h, b, h->q_rows, h->k_turned, h->scores);
     block_scores(a, h, b, h->dy_rows, h->v_turned, h->dp);
     lki_score_block s = score_block(a, h, b, index);
-    s.dp       = h->dp;
-    s.lse      = a->old_lse + index * a->shape->t + b->first_query;
-    s.delta    = delta;
-    s.p_pairs  = h->p_pairs;
-    s.ds_pairs = h->ds_pairs;
+    s.dp              = h->dp;
+    s.lse             = a->old_lse + index * a->shape->t + b->first_query;
+    s.delta           = delta;
     a->kernels->scores->backward(&s);
-    block_transposed(a, h, b, h->p_pairs, h->dy_zipped, h->dv);
-    block_transposed(a, h, b, h->ds_pairs, h->q_zipped, h->dk);
-    block_values(a, h, b, h->k_zipped, h->dq + b->first_query * h->width);
+    block_transposed(a, h, b, h->p, h->dy_zipped, h->dv);
+    block_transposed(a, h, b, h->ds, h->q_zipped, h->dk);
+    block_values(a, h, b, h->ds, h->k_zipped, h->dq + b->first_query * h->width);
 }
 
 static void backward_queries(const attention *a, const head *h, size_t index, size_t first_query)
@@ -292,7 +336,7 @@ static void backward_queries(const attention *a, const head *h, size_t index, si
         delta[i - first_query] = a->kernels->scores->dot(a->size, a->dy + row, a->old_y + row);
     }
     for (size_t first_key = 0; first_key < end; first_key += KEYS) {
-        block b = block_at(t, first_query, first_key);
+        block b = block_of(t, first_query, first_key);
         backward_block(a, h, index, &b, delta);
     }
 }
@@ -315,7 +359,7 @@ static void backward_task(void *context, size_t index, uint32_t thread)
     head h;
 
     head_open(a, index, thread, &h);
-    copy_rows(a, &h, dy, c, h.dy_rows);
+    pack_rows(a, dy, c, h.dy_rows);
     turn(a, &h, qkv + 2 * c, 3 * c, h.v_turned);
     zip(a, &h, qkv, 3 * c, h.q_zipped);
     zip(a, &h, qkv + c, 3 * c, h.k_zipped);

@@ -14,8 +14,9 @@
  *         read panel by panel, and each panel is prefetched while the previous one is in use.
  *         Slabs are used if `a` must be packed, if b is read in place, or if there are more rows
  *         than columns.  With more rows, groups would be narrow and read `a` too often.
- *         bf16 values are processed in pairs, as words: see isa/gemm.h.  All sizes are in words.  A
- *         result in bf16 is summed in the thread's buffer, over the whole of k, and then rounded.
+ *         bf16 values are processed in pairs, as words, and summed by chunks: see isa/gemm.h.  All
+ *         sizes are in words.  A result in bf16 is summed in the thread's buffer, over the whole of
+ *         k, and then rounded.
  * Cost:   2 m n k flops; k n floats of b are read once and written once, `a` once per column tile.
  *         A micro-panel of `a` (14 x 384 floats) stays in the first-level cache while the panels
  *         of b (48 KiB each) are read from the second.
@@ -143,19 +144,24 @@ static const float *kept_b(const product *p, size_t k0, size_t k, size_t col)
     return p->kept + k0 * lki_round_up(p->args->n, p->kernels->columns) + col * k;
 }
 
-/* Returns rows of `a` for the micro-kernels: in place, or packed into the thread's buffer. */
-static const float *operand_a(const product *p, size_t row, size_t m, size_t k0, size_t k,
-                              uint32_t thread)
+/* Points the block to its rows of `a`, from words k0 on: in place, or packed into the thread's
+ * buffer. */
+static void place_a(const product *p, lki_gemm_block *block, size_t row, size_t k0, uint32_t thread)
 {
-    const lki_gemm_args *g = p->args;
+    const lki_gemm_args *g    = p->args;
     size_t               k_at = k0 * p->pair;
-    const void          *a = g->transpose_a ? operand_at(g->a, k_at, p->lda, row, p->bytes)
-                                            : operand_at(g->a, row, p->lda, k_at, p->bytes);
+    const void          *a    = g->transpose_a ? operand_at(g->a, k_at, p->lda, row, p->bytes)
+                                               : operand_at(g->a, row, p->lda, k_at, p->bytes);
+    block->a                  = a;
+    block->row_stride         = p->lda / p->pair;
+    block->k_stride           = 1;
     if (!p->pack_a)
-        return a;
+        return;
     float *packed = lki_exec_private(p->exec, thread);
-    p->kernels->pack_a(g->transpose_a, m, elements(p, k0, k), a, p->lda, packed);
-    return packed;
+    p->kernels->pack_a(g->transpose_a, block->m, elements(p, k0, block->k), a, p->lda, packed);
+    block->a          = packed;
+    block->packed     = p->pair == 1;
+    block->row_stride = block->k;
 }
 
 /* Makes the block keep the sums of the tile at (row, col) in c or, for a result in bf16, in the
@@ -232,9 +238,6 @@ static void tile_task(void *context, size_t index, uint32_t thread)
     lki_gemm_block block = {
         .m          = share(p->args->m, rows, p->tiles_down, down + 1) - row,
         .n          = share(p->columns, width, p->tiles_across, across + 1) - j,
-        .row_stride = p->lda / p->pair,
-        .k_stride   = 1,
-        .packed     = p->pack_a,
         .by_columns = by_columns(p),
         .b_row      = width,
     };
@@ -253,7 +256,7 @@ static void tile_task(void *context, size_t index, uint32_t thread)
             block.b_panel = width;
         }
         block.from_zero = p->k + k0 == 0 && !p->args->accumulate;
-        block.a         = operand_a(p, row, block.m, p->k + k0, block.k, thread);
+        place_a(p, &block, row, p->k + k0, thread);
         k0 += block.k;
         if (p->k + k0 == p->steps)
             place_end(p, &block, &end, row, p->col + j);
@@ -308,11 +311,11 @@ static void group_rows(const product *p, const lki_gemm_block *group, size_t k0,
 {
     size_t rows = p->kernels->rows, tiles = divide_up(group->m, TILE_ROWS);
     for (size_t t = 0; t < tiles; t++) {
-        lki_gemm_block  tile  = *group;
+        lki_gemm_block  tile = *group;
         lki_gemm_finish end;
         size_t          first = share(group->m, rows, tiles, t);
-        tile.m = share(group->m, rows, tiles, t + 1) - first;
-        tile.a = operand_a(p, row + first, tile.m, k0, tile.k, thread);
+        tile.m                = share(group->m, rows, tiles, t + 1) - first;
+        place_a(p, &tile, row + first, k0, thread);
         tile.c += first * tile.ldc;
         if (k0 + tile.k == p->steps)
             place_end(p, &tile, &end, row + first, col);
@@ -332,9 +335,6 @@ static void group_task(void *context, size_t index, uint32_t thread)
     lki_gemm_block group = {
         .m          = share(p->args->m, rows, p->tiles_down, down + 1) - row,
         .n          = share(p->args->n, width, p->tiles_across, across + 1) - col,
-        .row_stride = p->lda / p->pair,
-        .k_stride   = 1,
-        .packed     = p->pack_a,
     };
     place_sums(p, &group, row, col, thread);
     size_t k0 = 0;
@@ -424,7 +424,8 @@ static bool must_pack_a(const product *p)
 {
     const lki_gemm_args *g = p->args;
     return g->transpose_a ||
-           (p->pair == 2 && (p->lda % 2 != 0 || g->k % 2 != 0 || (uintptr_t)g->a % 4 != 0)) ||
+           (p->pair == 2 && (!p->kernels->in_place || p->lda % 2 != 0 || g->k != p->steps * 2 ||
+                             (uintptr_t)g->a % 4 != 0)) ||
            (p->lda / p->pair % ALIASED == 0 && g->n >= 2 * p->kernels->columns && g->m > FEW_ROWS);
 }
 
@@ -529,7 +530,7 @@ static product product_of(const lk_exec *exec, const lki_gemm_args *args)
     };
     LK_ASSERT(brain || !wide);
     p.pack_panel = wide ? p.kernels->pack_wide_b : p.kernels->pack_b;
-    p.steps      = divide_up(args->k, p.pair);
+    p.steps      = lki_round_up(divide_up(args->k, p.pair), p.kernels->unit);
     return p;
 }
 

@@ -62,7 +62,7 @@ static void pack(const product *p, const tile *t, size_t k0, size_t k, lki_gemm_
     const lki_gemm_args *g     = p->args;
     size_t               width = p->kernels->columns;
 
-    block->k = divide_up(k, p->pair);
+    block->k = lki_round_up(divide_up(k, p->pair), p->kernels->unit);
     p->kernels->pack_a(g->transpose_a, t->rows, k,
                        g->transpose_a ? at(g->a, k0, p->lda, t->row, p->bytes)
                                       : at(g->a, t->row, p->lda, k0, p->bytes),
@@ -72,9 +72,10 @@ static void pack(const product *p, const tile *t, size_t k0, size_t k, lki_gemm_
                            g->transpose_b ? at(g->b, t->column + j, p->ldb, k0, p->bytes)
                                           : at(g->b, k0, p->ldb, t->column + j, p->bytes),
                            p->ldb, room + B_AT + j * block->k);
-    block->a       = room;
-    block->b       = room + B_AT;
-    block->b_panel = block->k * width;
+    block->a          = room;
+    block->row_stride = block->k;
+    block->b          = room + B_AT;
+    block->b_panel    = block->k * width;
 }
 
 /* Computes the tile's product over elements [begin, end) of k, and adds `left`, unless it is
@@ -85,7 +86,7 @@ static void multiply(const product *p, const tile *t, size_t begin, size_t end, 
     lki_gemm_block block = { .m        = t->rows,
                              .n        = t->columns,
                              .k_stride = 1,
-                             .packed   = true,
+                             .packed   = p->pair == 1,
                              .b_row    = p->kernels->columns,
                              .c        = to,
                              .ldc      = t->columns };

@@ -319,41 +319,87 @@ static void bf16_products_flush_subnormal_values(void **state)
                                         { 0x1980, 0x9a10 },
                                         { 0x0040, 0x7f00 } };
     for (size_t i = 0; i < sizeof edge / sizeof edge[0]; i++)
-        for (int even = 0; even < 2; even++) {
-            start[0]      = 0x1p-126f;
-            a16[even]     = edge[i][0];
-            b16[even]     = edge[i][1];
-            a16[1 - even] = b16[1 - even] = 0;
-            check(execs, count, (lki_gemm_args){ .accumulate = true, .operands = LK_BF16, .m = 1,
-                                                 .n = 1, .k = 2, .a = a16, .b = b16 });
+        for (int odd = 0; odd < 2; odd++) {
+            memset(a16, 0, 4 * sizeof *a16);
+            memset(b16, 0, 4 * sizeof *b16);
+            a16[odd]     = 0x0080; /* 2^-126 times 1 */
+            b16[odd]     = 0x3f80;
+            a16[2 + odd] = edge[i][0];
+            b16[2 + odd] = edge[i][1];
+            check(
+                execs, count,
+                (lki_gemm_args){ .operands = LK_BF16, .m = 1, .n = 1, .k = 4, .a = a16, .b = b16 });
             assert_true(want[0] == (i == 1 ? 0.0f : 0x1p-126f));
         }
     lki_test_execs_free(execs, count);
 }
 
-/* The data must detect errors: the other order in a pair, or one rounding for both products, must
- * give other bits. */
+/* A chunk that is not full ends with products of +0, so its sum is never -0. */
+static void missing_values_are_products_of_zeros(void **state)
+{
+    (void)state;
+    lk_exec *execs[LKI_EXECS_MAX];
+    size_t   count = lki_test_execs_for(execs, true);
+    for (size_t k = 2; k <= 64; k += 2) {
+        for (size_t i = 0; i < k; i++) { /* -2^-160, which becomes -0 */
+            a16[i] = 0x1780;
+            b16[i] = 0x9780;
+        }
+        start[0] = -0.0f;
+        check(execs, count,
+              (lki_gemm_args){ .accumulate = true,
+                               .operands   = LK_BF16,
+                               .m          = 1,
+                               .n          = 1,
+                               .k          = k,
+                               .a          = a16,
+                               .b          = b16 });
+        assert_int_equal(signbit(want[0]) != 0, k == 32 || k == 64);
+    }
+    lki_test_execs_free(execs, count);
+}
+
+/* The data must detect errors: one chain, chains that are added to the sum one after the other, a
+ * chain of halves, or one rounding for two products, must give other bits. */
 static void other_orders_give_other_bits_in_bf16(void **state)
 {
     (void)state;
     enum { K = 64, N = 200 };
-    size_t swapped = 0, together = 0;
+    size_t single = 0, apart = 0, halves = 0, together = 0;
     fill_all();
-    lki_gemm_args args = { .operands = LK_BF16, .transpose_b = true, .m = 1, .n = N, .k = K,
-                           .a = a16, .b = b16, .c = want };
+    lki_gemm_args args = { .operands    = LK_BF16,
+                           .transpose_b = true,
+                           .m           = 1,
+                           .n           = N,
+                           .k           = K,
+                           .a           = a16,
+                           .b           = b16,
+                           .c           = want };
     lki_reference_gemm(&args);
     for (size_t j = 0; j < N; j++) {
-        float low_first = 0.0f, once = 0.0f;
-        for (size_t p = 0; p < K; p += 2) {
-            float x0 = lki_bf16_widen(a16[p]), x1 = lki_bf16_widen(a16[p + 1]);
-            float y0 = lki_bf16_widen(b16[j * K + p]), y1 = lki_bf16_widen(b16[j * K + p + 1]);
-            low_first = fmaf(x1, y1, fmaf(x0, y0, low_first));
-            once = (float)((double)x0 * (double)y0 + (double)x1 * (double)y1 + (double)once);
+        float one = 0.0f, odd_first = 0.0f, cut = 0.0f, once = 0.0f;
+        for (size_t p = 0; p < K; p += LKI_CHUNK) {
+            float chain[2] = { 0 }, half[2] = { 0 }, pairs = 0.0f;
+            for (size_t i = 0; i < LKI_CHUNK; i++) {
+                float x = lki_bf16_widen(a16[p + i]), y = lki_bf16_widen(b16[j * K + p + i]);
+                one                       = fmaf(x, y, one);
+                chain[i % 2]              = fmaf(x, y, chain[i % 2]);
+                half[i / (LKI_CHUNK / 2)] = fmaf(x, y, half[i / (LKI_CHUNK / 2)]);
+                if (i % 2 != 0)
+                    pairs = (float)((double)x * (double)y + (double)pairs +
+                                    (double)lki_bf16_widen(a16[p + i - 1]) *
+                                        (double)lki_bf16_widen(b16[j * K + p + i - 1]));
+            }
+            odd_first = (odd_first + chain[1]) + chain[0];
+            cut       = cut + (half[0] + half[1]);
+            once      = once + pairs;
         }
-        swapped += low_first != want[j];
+        single += one != want[j];
+        apart += odd_first != want[j];
+        halves += cut != want[j];
         together += once != want[j];
     }
-    assert_true(swapped > 0 && together > 0);
+    assert_true(single > 0 && apart > 0 && halves > 0 && together > 0);
 }
 
 static void converts_between_types(void **state)
@@ -436,6 +482,7 @@ int main(void)
         cmocka_unit_test(bf16_products_over_a_long_k_equal_the_scalar_loop),
         cmocka_unit_test(strided_bf16_products_equal_the_scalar_loop),
         cmocka_unit_test(bf16_products_flush_subnormal_values),
+        cmocka_unit_test(missing_values_are_products_of_zeros),
         cmocka_unit_test(other_orders_give_other_bits_in_bf16),
         cmocka_unit_test(converts_between_types),
         cmocka_unit_test(rows_do_not_depend_on_their_batch),

@@ -9,8 +9,8 @@
 #include "train/options.h"
 
 /* Revision numbers.  Raise one if a change alters the results of kernels, random numbers or the
- * tree. */
-enum { KERNEL_REVISION = 7, RNG_REVISION = 1, TREE_REVISION = 1 };
+ * tree.  Runs in bf16 have their own revision of kernels. */
+enum { KERNEL_REVISION = 7, BF16_REVISION = 8, RNG_REVISION = 1, TREE_REVISION = 1 };
 
 lk_model_options lki_model_options(const lk_train_config *config, const lk_dataset_info *data)
 {
@@ -223,10 +223,11 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
         text, sizeof text,
         "lockstep kernels %d rng %d tree %d dtype %s%s%s virtual-workers %u micro-batch "
         "%u global-batch %u data %s%s%s%s",
-        KERNEL_REVISION, RNG_REVISION, TREE_REVISION, lk_precision_name(config->precision),
-        config->scaling.rule > LK_SCALE_NONE ? " scaled" : "", fields, config->virtual_workers,
-        config->micro_batch, config->global_batch, data->content_hash,
-        config->onednn != NULL ? " onednn" : "", config->hook != NULL ? " hook" : "",
+        config->precision == LK_BF16 ? BF16_REVISION : KERNEL_REVISION, RNG_REVISION, TREE_REVISION,
+        lk_precision_name(config->precision), config->scaling.rule > LK_SCALE_NONE ? " scaled" : "",
+        fields, config->virtual_workers, config->micro_batch, config->global_batch,
+        data->content_hash, config->onednn != NULL ? " onednn" : "",
+        config->hook != NULL ? " hook" : "",
         config->elastic.backup_workers > 0 ? " backup workers" : "");
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, text, (size_t)length);

@@ -1,0 +1,248 @@
+/* choose.c -- the instruction sets of this processor, and the choice of the fastest kernels.
+ *
+ * All instruction sets have the same bits, so rates decide.  Products of bf16 values have several
+ * tables that run on the same processors: AMX, the instruction for pairs, and fma.  The fastest is
+ * found by measuring a block of a product.  A wider table of the other kernels is never slower.
+ */
+#include "tensor/isa/choose.h"
+
+#include <errno.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "base/file.h"
+#include "base/memory.h"
+
+typedef struct {
+    const char                    *name;
+    const lki_kernels             *kernels;
+    const lki_bf16_kernels        *bf16;       /* NULL: those of `kernels` */
+    const lki_gemm_kernels *const *gemm;       /* instead of those in `bf16`, unless NULL */
+    bool                           on_request; /* only if it is named */
+} table;
+
+/* The tables of kernels, with the widest instruction set first. */
+static const table tables[] = {
+#if defined(__x86_64__)
+    { "amx", &lki_kernels_avx512, NULL, &lki_gemm_amx, false },
+    { "avx512_bf16", &lki_kernels_avx512, &lki_bf16_avx512, NULL, false },
+    { "avx512", &lki_kernels_avx512, NULL, NULL, false },
+    { "avx2", &lki_kernels_avx2, NULL, NULL, false },
+#elif defined(__aarch64__)
+    { "neon", &lki_kernels_neon, NULL, NULL, false },
+#endif
+    { "portable", &lki_kernels_portable, NULL, NULL, false },
+    { "amx_emulated", &lki_kernels_portable, NULL, &lki_gemm_amx_emulated, true },
+};
+enum { TABLES = sizeof tables / sizeof tables[0] };
+
+#if defined(__x86_64__)
+/* Returns true if the processor's instructions for bf16 values compute the specified sums
+ * (isa/gemm_chunks.inc).  The cases detect another order, products that are not rounded separately,
+ * and subnormal operands and results that do not become zero. */
+static bool multiplies_as_said(const lki_gemm_kernels *kernels)
+{
+    enum { ONE = 0x3f80, MINUS = 0xbf80, TINY = 0x3380 /* 2^-24 */, K = 8, WORDS = LKI_CHUNK / 2 };
+    static const struct {
+        uint16_t a[K], b[K];
+        float    want;
+    } cases[] = {
+        { { ONE, 0, 0, 0, TINY, 0, MINUS }, { ONE, 0, 0, 0, ONE, 0, ONE }, 0.0f },
+        { { ONE, TINY, MINUS }, { ONE, ONE, ONE }, 0x1p-24f },  /* in two chains */
+        { { 0x0d80, 0, 0x0d80 }, { 0x3280, 0, 0xb200 }, 0.0f }, /* 2^-126 - 2^-127 */
+        { { 0x0040 }, { 0x7f00 }, 0.0f },                       /* 2^-127 2^127 */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        float a[WORDS + LKI_GEMM_ROWS_MAX], b[WORDS * LKI_GEMM_COLUMNS_MAX], sum;
+        kernels->pack_a(false, 1, K, cases[i].a, K, a);
+        kernels->pack_b(true, 1, K, cases[i].b, K, b);
+        kernels->block(&(lki_gemm_block){ .m          = 1,
+                                          .n          = 1,
+                                          .k          = lki_round_up(K / 2, kernels->unit),
+                                          .a          = a,
+                                          .row_stride = WORDS,
+                                          .k_stride   = 1,
+                                          .b          = b,
+                                          .b_row      = kernels->columns,
+                                          .c          = &sum,
+                                          .ldc        = 1,
+                                          .from_zero  = true });
+        if (sum != cases[i].want)
+            return false;
+    }
+    return true;
+}
+
+/* Returns true if the processor has AMX with bf16 and the operating system stores its registers. */
+static bool has_amx(void)
+{
+    enum { OSXSAVE = 1 << 27, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, TILE_STATE = 3 << 17 };
+    uint32_t a, b, c, d, low, high;
+    if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & OSXSAVE) == 0)
+        return false;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & TILE_STATE) == TILE_STATE && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
+           (d & AMX_BF16) != 0 && (d & AMX_TILE) != 0;
+}
+
+/* Asks the kernel to let this process use the tiles; errno says why not. */
+static bool may_use_amx(void)
+{
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+
+static bool processor_has(const char *isa)
+{
+    __builtin_cpu_init();
+    bool avx2   = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                  __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    if (strcmp(isa, "amx") == 0)
+        return avx512 && has_amx() && may_use_amx() && multiplies_as_said(lki_gemm_amx);
+    if (strcmp(isa, "avx512_bf16") == 0)
+        return avx512 && __builtin_cpu_supports("avx512bf16") &&
+               multiplies_as_said(lki_bf16_avx512.gemm);
+    if (strcmp(isa, "avx512") == 0)
+        return avx512;
+    return strcmp(isa, "avx2") != 0 || avx2;
+}
+#else
+static bool processor_has(const char *isa) /* every 64-bit ARM processor has neon */
+{
+    (void)isa;
+    return true;
+}
+#endif
+
+const char *lk_isa_name(uint32_t index)
+{
+    static const char *const names[] = {
+        "amx", "avx512_bf16", "avx512", "avx2", "neon", "portable"
+    };
+    return index < sizeof names / sizeof names[0] ? names[index] : NULL;
+}
+
+static lki_bf16_kernels bf16_of(const table *t)
+{
+    lki_bf16_kernels bf16 = t->bf16 != NULL ? *t->bf16 : *t->kernels->bf16;
+    if (t->gemm != NULL)
+        bf16.gemm = *t->gemm;
+    return bf16;
+}
+
+/* Computes a block of a product of bf16 values. */
+static void multiply(const lki_bf16_kernels *bf16)
+{
+    enum { WORDS = 32, COLUMNS = LKI_GEMM_COLUMNS_MAX };
+    float a[LKI_GEMM_ROWS_MAX * WORDS] = { 0 }, b[COLUMNS * WORDS] = { 0 };
+    float c[LKI_GEMM_ROWS_MAX * COLUMNS] = { 0 };
+    bf16->gemm->block(&(lki_gemm_block){ .m          = LKI_GEMM_ROWS_MAX,
+                                         .n          = COLUMNS,
+                                         .k          = WORDS,
+                                         .a          = a,
+                                         .row_stride = WORDS,
+                                         .k_stride   = 1,
+                                         .b          = b,
+                                         .b_panel    = WORDS * bf16->gemm->columns,
+                                         .b_row      = bf16->gemm->columns,
+                                         .c          = c,
+                                         .ldc        = COLUMNS });
+}
+
+/* Computes rows of a convolution of bf16 values. */
+static void convolve(const lki_bf16_kernels *bf16)
+{
+    enum { ROWS = 16, WORDS = 64 };
+    float        x[WORDS] = { 0 }, w[WORDS * 16] = { 0 }, sums[ROWS * 16];
+    const float *rows[ROWS];
+    for (size_t i = 0; i < ROWS; i++)
+        rows[i] = x;
+    bf16->conv->windows(&(lki_conv_windows){ .rows      = ROWS,
+                                             .columns   = 16,
+                                             .a         = rows,
+                                             .segments  = 1,
+                                             .length    = WORDS,
+                                             .b         = w,
+                                             .sums      = sums,
+                                             .from_zero = true });
+}
+
+/* Returns the shortest of several times, which is hardly longer on a busy machine than on an idle
+ * one. */
+static double shortest(void (*work)(const lki_bf16_kernels *bf16), const lki_bf16_kernels *bf16)
+{
+    enum { TRIES = 16 };
+    double best = 1;
+    for (int i = 0; i < TRIES; i++) {
+        double begun = lki_seconds();
+        work(bf16);
+        double took = lki_seconds() - begun;
+        best        = took < best ? took : best;
+    }
+    return best;
+}
+
+/* Replaces kernels by faster ones of the following tables.  Tables qualify if their other kernels
+ * are the same.  The margin keeps noise from deciding. */
+static void take_faster(lki_choice *choice, size_t first)
+{
+    const double margin = 1.1;
+    for (size_t i = first + 1; i < TABLES && tables[i].kernels == choice->kernels; i++) {
+        if (tables[i].on_request || !processor_has(tables[i].name))
+            continue;
+        lki_bf16_kernels next = bf16_of(&tables[i]);
+        if (margin * shortest(multiply, &next) < shortest(multiply, &choice->bf16)) {
+            choice->name        = tables[i].name;
+            choice->bf16.gemm   = next.gemm;
+            choice->bf16.scores = next.scores;
+        }
+        if (next.conv != choice->bf16.conv &&
+            margin * shortest(convolve, &next) < shortest(convolve, &choice->bf16))
+            choice->bf16.conv = next.conv;
+    }
+}
+
+static lk_status refuse(const char *isa)
+{
+    for (uint32_t i = 0; lk_isa_name(i) != NULL; i++) {
+        if (strcmp(isa, lk_isa_name(i)) != 0)
+            continue;
+#if defined(__x86_64__)
+        if (strcmp(isa, "amx") == 0 && has_amx() && !may_use_amx())
+            return lk_fail(LK_EUNSUPPORTED,
+                           "isa amx: the kernel or a sandbox refuses its use: %s; "
+                           "leave it out to take the fastest there is (no bit of a "
+                           "result depends on it)",
+                           strerror(errno));
+#endif
+        return lk_fail(LK_EUNSUPPORTED,
+                       "isa %s: this processor lacks it; leave it out to take the "
+                       "fastest there is (no bit of a result depends on it)",
+                       isa);
+    }
+    return lk_fail(LK_EINVAL,
+                   "isa %s: not one of amx, avx512_bf16, avx512, avx2, neon, portable, "
+                   "amx_emulated, auto",
+                   isa);
+}
+
+lk_status lki_choose_kernels(lki_choice *out, const char *isa)
+{
+    bool any = isa == NULL || strcmp(isa, "auto") == 0;
+    for (size_t i = 0; i < TABLES; i++) {
+        bool wanted = any ? !tables[i].on_request : strcmp(isa, tables[i].name) == 0;
+        if (!wanted || !processor_has(tables[i].name))
+            continue;
+        *out = (lki_choice){ tables[i].name, tables[i].kernels, bf16_of(&tables[i]) };
+        if (any)
+            take_faster(out, i);
+        return LK_OK;
+    }
+    return refuse(isa);
+}
