@@ -79,6 +79,17 @@ typedef struct {
     const lki_gemm_finish *finish;
 } lki_gemm_block;
 
+/* Computes c (m, n) as the sum of the products of `parts` of k, added by the canonical tree, from
+ * operands that are packed over the whole of k: `a` by pack_a(), and panel after panel of b by
+ * pack_b(). */
+typedef struct {
+    size_t           m, n, k;
+    const float     *a, *b;
+    const lki_parts *parts;
+    float           *c;
+    size_t           ldc;
+} lki_gemm_parts_block;
+
 /* The kernels of one kind of product.  Operands are float or uint16_t (bf16). k and strides of the
  * packing functions are in elements. */
 typedef struct {
@@ -88,6 +99,7 @@ typedef struct {
     size_t turned_steps;  /* steps that are packed at a time in a `turned` block; 0: unsupported */
 
     void (*block)(const lki_gemm_block *block);
+    void (*parts)(const lki_gemm_parts_block *block); /* NULL in bf16 */
 
     /* Packs a (m, k) or, transposed, (k, m): in FP32 into micro-panels of nearly equal height, in
      * bf16 into rows of words.  `to` has LKI_GEMM_ROWS_MAX words of slack. */

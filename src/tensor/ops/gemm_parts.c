@@ -3,10 +3,13 @@
  * What:   c is the sum of count products, each over its own part of k.  Every product is the chain
  *         that lki_gemm() computes for that part alone, from 0.  The products are added by the
  *         canonical tree: neighbours first, then pairs of neighbours.
- * How:    A thread takes a tile of c and computes the parts one after another.  It merges them like
- *         a binary counter, in its buffer, so that the products are never stored in memory.
+ * How:    There are two ways.  A product is short if it is in FP32 and k is small.  A thread then
+ *         packs the operands of a tile of c over the whole of k, and the micro-kernels of
+ *         isa/gemm_parts.inc add the parts in registers.  In any other product a thread computes a
+ *         tile of c part after part.  It merges the parts like a binary counter, in its buffer, so
+ *         that the products are never stored in memory.
  * Cost:   that of one product over the whole of k, and count - 1 additions for each element of c.
- *         The products that are added are in the second-level cache.
+ *         The products that are added are in registers or in the second-level cache.
  */
 #include <string.h>
 
@@ -19,7 +22,13 @@ enum {
     ROWS    = 56,  /* rows of a tile: 4 micro-panels of 14 */
     COLUMNS = 128, /* columns of a tile, whose 56 x 128 sums have 28 KiB */
     /* tiles of sums: those that wait for their neighbours, and the newest; log2(64) + 1 */
-    SLOTS   = 7,
+    SLOTS = 7,
+};
+/* Short products. */
+enum {
+    SHORT_K = 512,     /* maximum k */
+    SHORT_B = 1 << 17, /* floats of the packed b of a tile: half of a thread's buffer */
+    TILES   = 2,       /* minimum number of tiles for each thread */
 };
 _Static_assert(1 << (SLOTS - 1) == LKI_PARTS_MAX, "the counter has a slot for each level");
 
@@ -29,6 +38,8 @@ enum {
     SLOTS_AT = B_AT + LKI_GEMM_K * (COLUMNS + 64),
 };
 _Static_assert(SLOTS_AT + SLOTS * ROWS * COLUMNS <= LKI_EXEC_PRIVATE, "a thread's buffer is full");
+_Static_assert(SHORT_B + (LKI_GEMM_M + LKI_GEMM_ROWS_MAX) * SHORT_K <= LKI_EXEC_PRIVATE,
+               "the same for short products");
 
 typedef struct {
     const lki_gemm_args           *args;
@@ -37,7 +48,8 @@ typedef struct {
     const lki_elementwise_kernels *elementwise;
     lk_exec                       *exec;
     size_t bytes, pair; /* bytes of an operand's element; elements per word */
-    size_t lda, ldb, ldc, down, across;
+    size_t lda, ldb, ldc;
+    size_t down, across; /* numbers of tiles */
 } product;
 
 /* A tile of c. */
@@ -55,27 +67,32 @@ static const void *at(const void *base, size_t row, size_t stride, size_t column
     return (const char *)base + (row * stride + column) * bytes;
 }
 
-/* Packs elements k0 .. k0 + k of the tile's operands, and points the block to them. */
-static void pack(const product *p, const tile *t, size_t k0, size_t k, lki_gemm_block *block,
-                 float *room)
+/* Returns the words of k elements of a packed operand. */
+static size_t words_of(const product *p, size_t k)
 {
-    const lki_gemm_args *g     = p->args;
-    size_t               width = p->kernels->columns;
+    return lki_round_up(divide_up(k, p->pair), p->kernels->unit);
+}
 
-    block->k = lki_round_up(divide_up(k, p->pair), p->kernels->unit);
+/* Packs elements k0 .. k0 + k of the tile's rows of `a`. */
+static void pack_a(const product *p, const tile *t, size_t k0, size_t k, float *to)
+{
+    const lki_gemm_args *g = p->args;
     p->kernels->pack_a(g->transpose_a, t->rows, k,
                        g->transpose_a ? at(g->a, k0, p->lda, t->row, p->bytes)
                                       : at(g->a, t->row, p->lda, k0, p->bytes),
-                       p->lda, room);
+                       p->lda, to);
+}
+
+/* Packs elements k0 .. k0 + k of the tile's columns of b. */
+static void pack_b(const product *p, const tile *t, size_t k0, size_t k, float *to)
+{
+    const lki_gemm_args *g     = p->args;
+    size_t               width = p->kernels->columns, words = words_of(p, k);
     for (size_t j = 0; j < t->columns; j += width)
         p->kernels->pack_b(g->transpose_b, lki_min(width, t->columns - j), k,
                            g->transpose_b ? at(g->b, t->column + j, p->ldb, k0, p->bytes)
                                           : at(g->b, k0, p->ldb, t->column + j, p->bytes),
-                           p->ldb, room + B_AT + j * block->k);
-    block->a          = room;
-    block->row_stride = block->k;
-    block->b          = room + B_AT;
-    block->b_panel    = block->k * width;
+                           p->ldb, to + j * words);
 }
 
 /* Computes the tile's product over elements [begin, end) of k, and adds `left`, unless it is
@@ -87,6 +104,8 @@ static void multiply(const product *p, const tile *t, size_t begin, size_t end, 
                              .n        = t->columns,
                              .k_stride = 1,
                              .packed   = p->pair == 1,
+                             .a        = room,
+                             .b        = room + B_AT,
                              .b_row    = p->kernels->columns,
                              .c        = to,
                              .ldc      = t->columns };
@@ -95,7 +114,11 @@ static void multiply(const product *p, const tile *t, size_t begin, size_t end, 
         size_t k        = lki_min(most, end - k0);
         block.from_zero = k0 == begin;
         block.residual  = k0 + k == end ? left : NULL;
-        pack(p, t, k0, k, &block, room);
+        block.k          = words_of(p, k);
+        block.row_stride = block.k;
+        block.b_panel    = block.k * block.b_row;
+        pack_a(p, t, k0, k, room);
+        pack_b(p, t, k0, k, room + B_AT);
         p->kernels->block(&block);
         k0 += k;
     } while (k0 < end);
@@ -160,6 +183,55 @@ static void tile_task(void *context, size_t index, uint32_t thread)
         memcpy(place_of(p, &t, i), slots[0] + i * t.columns, t.columns * sizeof *slots[0]);
 }
 
+/* ---- Short products ---------------------------------------------------------------------- */
+
+/* Divides c among the threads into tiles that are as square as possible, because fewer values are
+ * then packed.  The packed b of a tile fits into half of a thread's buffer. */
+static void choose_tiles(product *p)
+{
+    size_t threads = lk_exec_threads(p->exec), wanted = threads == 1 ? 1 : TILES * threads;
+    size_t m = p->args->m, n = p->args->n, width = p->kernels->columns;
+    size_t widest = SHORT_B / lki_max(1, p->args->k) / width * width;
+
+    p->down   = 1;
+    p->across = lki_max(1, divide_up(n, widest));
+    while (p->down * p->across < wanted || p->down * p->across % threads != 0)
+        if (m / p->down >= n / p->across && m / p->down >= 2 * p->kernels->rows)
+            p->down++;
+        else if (n / p->across >= 2 * width)
+            p->across++;
+        else
+            break;
+}
+
+/* Packs the operands of a tile over the whole of k, some rows of `a` at a time, and adds the
+ * products of all parts in registers. */
+static void short_task(void *context, size_t index, uint32_t thread)
+{
+    const product *p    = context;
+    size_t         down = index % p->down, across = index / p->down, width = p->kernels->columns;
+    size_t         first = p->args->m * down / p->down, end = p->args->m * (down + 1) / p->down;
+    size_t         units = divide_up(p->args->n, width), rows = divide_up(end - first, LKI_GEMM_M);
+    float         *room = lki_exec_private(p->exec, thread);
+    tile           t    = { .column = units * across / p->across * width };
+
+    t.columns = lki_min(p->args->n, units * (across + 1) / p->across * width) - t.column;
+    pack_b(p, &t, 0, p->args->k, room);
+    for (size_t i = 0; i < rows; i++) {
+        t.row  = first + (end - first) * i / rows;
+        t.rows = first + (end - first) * (i + 1) / rows - t.row;
+        pack_a(p, &t, 0, p->args->k, room + SHORT_B);
+        p->kernels->parts(&(lki_gemm_parts_block){ .m     = t.rows,
+                                                   .n     = t.columns,
+                                                   .k     = p->args->k,
+                                                   .a     = room + SHORT_B,
+                                                   .b     = room,
+                                                   .parts = p->parts,
+                                                   .c     = place_of(p, &t, 0),
+                                                   .ldc   = p->ldc });
+    }
+}
+
 void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *parts)
 {
     bool               brain = args->operands == LK_BF16;
@@ -185,5 +257,8 @@ void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *p
     LK_ASSERT(!args->accumulate && args->result != LK_BF16 && !args->wide_b);
     LK_ASSERT(parts->count <= LKI_PARTS_MAX && (parts->count & (parts->count - 1)) == 0);
     LK_ASSERT(parts->ends[parts->count - 1] == args->k);
-    lki_exec_run(exec, p.down * p.across, tile_task, &p);
+    bool is_short = p.kernels->parts != NULL && args->k <= SHORT_K;
+    if (is_short)
+        choose_tiles(&p);
+    lki_exec_run(exec, p.down * p.across, is_short ? short_task : tile_task, &p);
 }

@@ -12,7 +12,7 @@
 #include "tensor/ops.h"
 #include "tensor/tensor_testing.h"
 
-enum { ROOM = 150 * 600, COUNT_MOST = 64 };
+enum { ROOM = 150 * 900, COUNT_MOST = 64 };
 
 static float    a[ROOM], b[ROOM], got[ROOM], want[ROOM], terms[COUNT_MOST][ROOM / 4];
 static uint16_t a16[ROOM], b16[ROOM];
@@ -44,9 +44,10 @@ static void divide(size_t *ends, uint32_t count, size_t k, bool even)
     ends[count - 1] = k;
 }
 
-static void check_product(lk_exec *exec, lk_dtype type, bool turned, size_t m, size_t n, size_t k,
-                          uint32_t count)
+static void check_product(lk_exec *exec, lk_dtype type, bool turned, const size_t size[3],
+                          uint32_t count, bool even)
 {
+    const size_t  m = size[0], n = size[1], k = size[2];
     size_t        ends[COUNT_MOST], begin = 0;
     lki_parts     parts = { count, ends };
     bool          brain = type == LK_BF16;
@@ -60,7 +61,7 @@ static void check_product(lk_exec *exec, lk_dtype type, bool turned, size_t m, s
                             .b           = brain ? (void *)b16 : b,
                             .c           = got };
     LK_ASSERT(m * n <= ROOM / 4);
-    divide(ends, count, k, count % 4 == 0);
+    divide(ends, count, k, even);
     memset(got, 0xff, m * n * sizeof *got);
     lki_gemm_parts(exec, &args, &parts);
     for (uint32_t i = 0; i < count; begin = ends[i++]) {
@@ -73,25 +74,28 @@ static void check_product(lk_exec *exec, lk_dtype type, bool turned, size_t m, s
     }
     add_terms(count, m * n, want);
     if (memcmp(got, want, m * n * sizeof *got) != 0)
-        fail_msg("%s: type %d, m %zu n %zu k %zu, %u parts", lk_exec_isa(exec), (int)type, args.m,
-                 args.n, k, count);
+        fail_msg("%s: type %d, m %zu n %zu k %zu, %u parts%s", lk_exec_isa(exec), (int)type, args.m,
+                 args.n, k, count, even ? "" : " of unequal length");
 }
 
 static void products_of_parts_are_added_by_the_tree(void **state)
 {
-    static const size_t sizes[][3] = { { 1, 1, 1 },     { 10, 3, 8 },   { 56, 128, 64 },
-                                       { 57, 129, 63 }, { 130, 33, 7 }, { 112, 96, 500 } };
+    /* the last size has more steps than a short product, and the one before fills the buffer */
+    static const size_t sizes[][3] = { { 1, 1, 1 },    { 10, 3, 8 },    { 56, 128, 64 },
+                                       { 15, 47, 63 }, { 130, 33, 7 },  { 57, 129, 16 },
+                                       { 27, 31, 64 }, { 5, 265, 490 }, { 10, 20, 600 } };
     lk_exec            *execs[LKI_EXECS_MAX];
     size_t              count = lki_test_execs(execs);
     (void)state;
     fill();
     for (size_t e = 0; e < count; e++)
         for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
-            for (uint32_t parts = 1; parts <= COUNT_MOST; parts *= 2) {
-                const size_t *z = sizes[s];
-                check_product(execs[e], LK_F32, parts & 2, z[0], z[1], z[2], parts);
-                check_product(execs[e], LK_BF16, parts & 2, z[0], z[1], z[2], parts);
-            }
+            for (uint32_t parts = 1; parts <= COUNT_MOST; parts *= 2)
+                for (int even = 0; even < 2; even++) {
+                    bool turned = parts & 2;
+                    check_product(execs[e], LK_F32, turned, sizes[s], parts, even);
+                    check_product(execs[e], LK_BF16, turned, sizes[s], parts, even);
+                }
     lki_test_execs_free(execs, count);
 }
 
