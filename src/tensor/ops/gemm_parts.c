@@ -95,10 +95,9 @@ static void pack_b(const product *p, const tile *t, size_t k0, size_t k, float *
                            p->ldb, to + j * words);
 }
 
-/* Computes the tile's product over elements [begin, end) of k, and adds `left`, unless it is
- * NULL. */
+/* Computes the tile's product over elements [begin, end) of k. */
 static void multiply(const product *p, const tile *t, size_t begin, size_t end, float *room,
-                     const float *left, float *to)
+                     float *to)
 {
     lki_gemm_block block = { .m        = t->rows,
                              .n        = t->columns,
@@ -111,9 +110,8 @@ static void multiply(const product *p, const tile *t, size_t begin, size_t end, 
                              .ldc      = t->columns };
     size_t         most = LKI_GEMM_K * p->pair, k0 = begin;
     do { /* runs at least once, because the product must be written even if the part is empty */
-        size_t k        = lki_min(most, end - k0);
-        block.from_zero = k0 == begin;
-        block.residual  = k0 + k == end ? left : NULL;
+        size_t k         = lki_min(most, end - k0);
+        block.from_zero  = k0 == begin;
         block.k          = words_of(p, k);
         block.row_stride = block.k;
         block.b_panel    = block.k * block.b_row;
@@ -138,13 +136,11 @@ static void add_to_result(const product *p, const tile *t, const float *left, co
 }
 
 /* Merges the sum of part `i` with those of earlier parts, and returns the number of `slots` in use.
- * `depth` of them are in use before, in the order of the parts.  If `added`, the micro-kernel has
- * already added the sum of part i - 1. */
-static size_t merge(const product *p, const tile *t, uint32_t i, float **slots, size_t depth,
-                    bool added)
+ * `depth` of them are in use before, in the order of the parts. */
+static size_t merge(const product *p, const tile *t, uint32_t i, float **slots, size_t depth)
 {
     bool last = i + 1 == p->parts->count;
-    for (uint32_t pairs = added ? i >> 1 : i; (pairs & 1) != 0; pairs >>= 1, depth--)
+    for (uint32_t pairs = i; (pairs & 1) != 0; pairs >>= 1, depth--)
         if (last && depth == 2) {
             add_to_result(p, t, slots[0], slots[1]);
             return 0;
@@ -167,17 +163,8 @@ static void tile_task(void *context, size_t index, uint32_t thread)
     for (size_t i = 0; i < SLOTS; i++)
         slots[i] = room + SLOTS_AT + i * ROWS * COLUMNS;
     for (uint32_t i = 0; i < p->parts->count; begin = p->parts->ends[i++]) {
-        bool add = i % 2 != 0 && p->pair == 1; /* kernels of bf16 add only rounded results */
-        multiply(p, &t, begin, p->parts->ends[i], room, add ? slots[depth - 1] : NULL,
-                 slots[depth]);
-        if (add) {
-            float *sum       = slots[depth];
-            slots[depth]     = slots[depth - 1];
-            slots[depth - 1] = sum;
-        } else {
-            depth++;
-        }
-        depth = merge(p, &t, i, slots, depth, add);
+        multiply(p, &t, begin, p->parts->ends[i], room, slots[depth]);
+        depth = merge(p, &t, i, slots, depth + 1);
     }
     for (size_t i = 0; depth > 0 && i < t.rows; i++)
         memcpy(place_of(p, &t, i), slots[0] + i * t.columns, t.columns * sizeof *slots[0]);
