@@ -71,7 +71,7 @@ static void call_f32(const conv *c, lk_exec *exec, const char *what)
     else if (strcmp(what, "input") == 0)
         lki_conv_backward_input(exec, &c->shape, c->y, c->w, c->x, false, c->scratch, NULL);
     else
-        lki_conv_backward_weights(exec, &c->shape, c->x, c->y, c->w, c->scratch);
+        lki_conv_backward_weights(exec, &c->shape, c->x, c->y, c->w, true, c->scratch);
 }
 
 static void call_bf16(const conv *c, lk_exec *exec, const char *what)
@@ -82,7 +82,7 @@ static void call_bf16(const conv *c, lk_exec *exec, const char *what)
     else if (strcmp(what, "input") == 0)
         lki_conv_bf16_backward_input(exec, &c->shape, y, c->w, x, false, c->scratch, NULL);
     else
-        lki_conv_bf16_backward_weights(exec, &c->shape, x, y, c->w, c->scratch);
+        lki_conv_bf16_backward_weights(exec, &c->shape, x, y, c->w, true, c->scratch);
 }
 
 static int compare(const void *a, const void *b)

@@ -178,7 +178,8 @@ void lki_batchnorm_dx(lk_exec *exec, const lki_batchnorm_args *args, const float
 /* ---- Convolution and pooling, NHWC ------------------------------------------------------- */
 
 /* The shapes of a convolution: x (n, h, w, cin), weights (cout, cin, kh, kw) as PyTorch stores
- * them, y (n, oh, ow, cout); oh = (h + 2 pad - kh) / stride + 1.  There is no bias.  `scratch` has
+ * them, y (n, oh, ow, cout); oh = (h + 2 pad - kh) / stride + 1.  There is no bias.  With `add`, a
+ * gradient is added to dx or dw; otherwise it overwrites them.  `scratch` has
  * lki_conv_scratch_bytes() bytes.  `pack`, if not NULL, stores the weights in the order in which
  * this product reads them, in lki_conv_pack_bytes() bytes. */
 typedef struct {
@@ -191,7 +192,7 @@ void lki_conv_backward_input(lk_exec *exec, const lki_conv_shape *shape, const f
                              const float *w, float *dx, bool add, void *scratch,
                              const lk_pack *pack);
 void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const float *x,
-                               const float *dy, float *dw, void *scratch);
+                               const float *dy, float *dw, bool add, void *scratch);
 
 /* Convolution with x, y and their gradients in bf16.  Weights are rounded, and products are
  * computed in pairs like those of lki_gemm().  For y and dx the pairs are channels, tap by tap.
@@ -205,7 +206,7 @@ void lki_conv_bf16_backward_input(lk_exec *exec, const lki_conv_shape *shape, co
                                   const float *w, uint16_t *dx, bool add, void *scratch,
                                   const lk_pack *pack);
 void lki_conv_bf16_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x,
-                                    const uint16_t *dy, float *dw, void *scratch);
+                                    const uint16_t *dy, float *dw, bool add, void *scratch);
 
 /* Returns the bytes of a pack of the weights for values of `dtype`, for the product that computes y
  * or dx.  0: packing is not worthwhile. */

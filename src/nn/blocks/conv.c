@@ -111,7 +111,7 @@ static void conv_backward_bf16(const lk_block_call *call)
 {
     lki_conv_shape shape = conv_of(call->block, call->samples);
     lki_conv_bf16_backward_weights(call->exec, &shape, call->x[0], call->dy, call->grads[0],
-                                   call->scratch);
+                                   !call->write[0], call->scratch);
     if (call->dx[0] != NULL)
         lki_conv_bf16_backward_input(call->exec, &shape, call->dy, call->params[0], call->dx[0],
                                      call->add[0], call->scratch, call->pack);
@@ -125,7 +125,7 @@ static void conv_backward(const lk_block_call *call)
         return;
     }
     lki_conv_backward_weights(call->exec, &shape, call->x[0], call->dy, call->grads[0],
-                              call->scratch);
+                              !call->write[0], call->scratch);
     if (call->dx[0] != NULL)
         lki_conv_backward_input(call->exec, &shape, call->dy, call->params[0], call->dx[0],
                                 call->add[0], call->scratch, call->pack);
@@ -158,6 +158,7 @@ const lk_block_type lk_block_conv = {
     .forward  = conv_forward,
     .backward = conv_backward,
     .bf16     = true,
+    .writes_grads = true,
     .flops    = conv_flops,
 };
 

@@ -320,15 +320,15 @@ static dnnl_status_t describe_conv(dnnl_primitive_desc_t *out, const lki_onednn 
     return dnnl_primitive_desc_create(out, &desc, NULL, library->engine, forward);
 }
 
-/* Allocates memory in the format `theirs`.  Prepares its conversion from `ours` or, with `back`,
- * its addition to a result in `ours`. */
+/* Allocates memory in the format `theirs`.  Prepares its conversion from `ours` or, with `back`, to
+ * `ours`, where it is added to a result if `add` is set. */
 static dnnl_status_t make_inner(inner *out, const lki_onednn *library,
                                 const dnnl_memory_desc_t *ours, const dnnl_memory_desc_t *theirs,
-                                bool back)
+                                bool back, bool add)
 {
     dnnl_primitive_attr_t attr   = NULL;
     dnnl_primitive_desc_t desc   = NULL;
-    dnnl_status_t         status = attributes(&attr, back);
+    dnnl_status_t         status = attributes(&attr, add);
     if (status == dnnl_success)
         status = dnnl_memory_create(&out->memory, theirs, library->engine, DNNL_MEMORY_ALLOCATE);
     if (status == dnnl_success)
@@ -359,9 +359,9 @@ static dnnl_status_t make_conv(const lki_onednn *library, conv_plan *p)
         status = make_inner(&p->weights, library, &l.w,
                             dnnl_primitive_desc_query_md(
                                 chosen, dw ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0),
-                            dw);
+                            dw, dw && c->accumulate);
     if (status == dnnl_success && c->pass == LKI_ONEDNN_X && c->accumulate)
-        status = make_inner(&p->dx, library, &l.x, &l.x, true);
+        status = make_inner(&p->dx, library, &l.x, &l.x, true, true);
     if (status == dnnl_success)
         status = dnnl_memory_create(&p->x, &l.x, library->engine, DNNL_MEMORY_NONE);
     if (status == dnnl_success)

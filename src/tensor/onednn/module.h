@@ -35,7 +35,7 @@ typedef struct {
 typedef enum { LKI_ONEDNN_Y, LKI_ONEDNN_X, LKI_ONEDNN_WEIGHTS } lki_onednn_pass;
 typedef struct {
     lki_onednn_pass pass;
-    bool            accumulate; /* for dx only; the gradient of the weights always accumulates */
+    bool            accumulate; /* not for y */
     size_t          n, h, w, cin, cout, kh, kw, stride, pad, oh, ow;
 } lki_onednn_conv;
 

@@ -114,7 +114,7 @@ static void convolve(lk_exec *exec, const lki_conv_shape *s, bool add, float *of
     void  *scratch = nn_bytes(lki_conv_scratch_bytes(exec, s));
     lki_conv(exec, s, x, w, of[0], scratch, NULL);
     lki_conv_backward_input(exec, s, dy, w, of[1], add, scratch, NULL);
-    lki_conv_backward_weights(exec, s, x, dy, of[2], scratch);
+    lki_conv_backward_weights(exec, s, x, dy, of[2], add, scratch);
     free(x);
     free(w);
     free(dy);

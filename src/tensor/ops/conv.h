@@ -35,9 +35,11 @@ size_t lki_conv_weights_bytes(const lki_conv_shape *shape);
 size_t lki_conv_weights_bf16_bytes(const lki_conv_shape *shape);
 
 /* A wave (a range of output channels) of dw (cout, cin, kh, kw), and its values in the order of the
- * tiles: a matrix (kh kw cin, columns). */
+ * tiles: a matrix (kh kw cin, columns).  lki_conv_reorder() fills the matrix from dw or, without
+ * `add`, with zeros. */
 typedef struct {
     const lki_conv_shape *shape;
+    bool                  add;
     float                *dw, *matrix;
     size_t                first, columns; /* output channels; `columns` is a multiple of 16 */
 } lki_conv_dw;

@@ -15,7 +15,7 @@ static void *scratch_new(const lk_exec *exec, const lki_conv_shape *s)
 /* Inputs x (or dx), w, dy (or y), and the results of the reference. */
 typedef struct {
     uint16_t *x, *dy, *y, *dx, *sum;
-    float    *w, *dw;
+    float    *w, *dw, *fresh; /* fresh: dw that is not added to earlier values */
 } results;
 
 static results results_of(const lki_conv_shape *s, float scale)
@@ -33,12 +33,15 @@ static results results_of(const lki_conv_shape *s, float scale)
     lki_reference_conv_bf16_backward_input(s, r.dy, r.w, r.dx, false);
     lki_reference_conv_bf16_backward_input(s, r.dy, r.w, r.sum, true);
     lki_reference_conv_bf16_backward_weights(s, r.x, r.dy, r.dw);
+    r.fresh = nn_values(c.w, 6);
+    memset(r.fresh, 0, c.w * sizeof *r.fresh);
+    lki_reference_conv_bf16_backward_weights(s, r.x, r.dy, r.fresh);
     return r;
 }
 
 static void results_free(results *r)
 {
-    void *const all[] = { r->x, r->dy, r->y, r->dx, r->sum, r->w, r->dw };
+    void *const all[] = { r->x, r->dy, r->y, r->dx, r->sum, r->w, r->dw, r->fresh };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         free(all[i]);
 }
@@ -67,8 +70,10 @@ static void one_machine(lk_exec *exec, const lki_conv_shape *s, const results *w
                                      pack_of(&backward, s, LK_BF16, true, way));
         nn_same_bf16(exec, "dx", c.x, dx, want->dx);
     }
-    lki_conv_bf16_backward_weights(exec, s, want->x, want->dy, dw, scratch);
-    nn_same(exec, "dw", c.w, dw, want->dw);
+    lki_conv_bf16_backward_weights(exec, s, want->x, want->dy, dw, true, scratch);
+    nn_same(exec, "dw added", c.w, dw, want->dw);
+    lki_conv_bf16_backward_weights(exec, s, want->x, want->dy, dw, false, scratch);
+    nn_same(exec, "dw", c.w, dw, want->fresh);
     free(forward.pack.data);
     free(backward.pack.data);
     free(scratch);
@@ -124,7 +129,7 @@ static void conv_gradients(void **state)
         float    *wide_x = nn_widen(x, c.x), *wide_dy = nn_widen(dy, c.y);
         void     *scratch = scratch_new(exec, &s);
         lki_conv_bf16_backward_input(exec, &s, dy, w, dx, false, scratch, NULL);
-        lki_conv_bf16_backward_weights(exec, &s, x, dy, dw, scratch);
+        lki_conv_bf16_backward_weights(exec, &s, x, dy, dw, true, scratch);
         float *wide_dx = nn_widen(dx, c.x);
         exact  e = { &s, nn_doubles(wide_x, c.x), nn_doubles(w, c.w), nn_doubles(wide_dy, c.y) };
         nn_gradient_within(2e-2, "dx", exact_loss, &e, e.x, c.x, wide_dx, NULL);

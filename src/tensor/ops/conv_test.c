@@ -69,26 +69,34 @@ static void input_bits(void **state)
     nn_machines_free(&m);
 }
 
+static void weights_at(const nn_machines *m, const lki_conv_shape *s, bool add)
+{
+    counts c = counts_of(s);
+    float *x = nn_values(c.x, 1), *dy = nn_values(c.y, 2), *want = nn_values(c.w, 3);
+    if (!add)
+        memset(want, 0, c.w * sizeof *want);
+    lki_reference_conv_backward_weights(s, x, dy, want);
+    for (size_t k = 0; k < m->count; k++) {
+        void  *scratch = scratch_new(m->exec[k], s);
+        float *dw      = nn_values(c.w, 3);
+        lki_conv_backward_weights(m->exec[k], s, x, dy, dw, add, scratch);
+        nn_same(m->exec[k], add ? "dw added" : "dw", c.w, dw, want);
+        free(scratch);
+        free(dw);
+    }
+    free(x);
+    free(dy);
+    free(want);
+}
+
 static void weights_bits(void **state)
 {
     nn_machines m = nn_machines_open();
     (void)state;
     for (size_t i = 0; i < SHAPES; i++) {
         lki_conv_shape s = shape_at(i);
-        counts c = counts_of(&s);
-        float *x = nn_values(c.x, 1), *dy = nn_values(c.y, 2), *want = nn_values(c.w, 3);
-        lki_reference_conv_backward_weights(&s, x, dy, want);
-        for (size_t k = 0; k < m.count; k++) {
-            void  *scratch = scratch_new(m.exec[k], &s);
-            float *dw      = nn_values(c.w, 3);
-            lki_conv_backward_weights(m.exec[k], &s, x, dy, dw, scratch);
-            nn_same(m.exec[k], "dw", c.w, dw, want);
-            free(scratch);
-            free(dw);
-        }
-        free(x);
-        free(dy);
-        free(want);
+        weights_at(&m, &s, false);
+        weights_at(&m, &s, true);
     }
     nn_machines_free(&m);
 }
@@ -107,7 +115,7 @@ static void conv_gradients(void **state)
         float *dx = nn_values(c.x, 4), *dw = nn_values(c.w, 5), *old_dw = nn_values(c.w, 5);
         void  *scratch = scratch_new(exec, &s);
         lki_conv_backward_input(exec, &s, dy, w, dx, false, scratch, NULL);
-        lki_conv_backward_weights(exec, &s, x, dy, dw, scratch);
+        lki_conv_backward_weights(exec, &s, x, dy, dw, true, scratch);
         exact e = { &s, nn_doubles(x, c.x), nn_doubles(w, c.w), nn_doubles(dy, c.y) };
         nn_gradient("dx", exact_loss, &e, e.x, c.x, dx, NULL);
         nn_gradient("dw", exact_loss, &e, e.w, c.w, dw, old_dw);

@@ -19,10 +19,11 @@
  * Tasks run in rounds of a few samples, which stay in a near cache for the whole round.  In bf16,
  * kernels of 1 x 1 are computed as a plain product of transposed dy and x.
  *
- * Order:   every element of dw is one chain that starts from the value in dw.  It consists of fma
- *          over (sample, oy, ox), or of v16_dot2() over (sample, oy, pair), for the points that the
- *          tap uses.
- * Cost:    2 cin cout operations per pixel and tap; dw is reordered before and after.
+ * Order:   every element of dw is one chain that starts from the value in dw, or from 0.  It
+ *          consists of fma over (sample, oy, ox), or of v16_dot2() over (sample, oy, pair), for the
+ *          points that the tap uses.
+ * Cost:    2 cin cout operations per pixel and tap; dw is reordered before, unless it starts from
+ *          0, and after.
  */
 #include <string.h>
 
@@ -117,7 +118,11 @@ static void order(lk_exec *exec, const lki_conv_dw *dw, lki_task task)
 
 void lki_conv_reorder(lk_exec *exec, const lki_conv_dw *dw)
 {
-    order(exec, dw, reorder_task);
+    const lki_conv_shape *s = dw->shape;
+    if (dw->add)
+        order(exec, dw, reorder_task);
+    else
+        lki_fill(exec, s->kh * s->kw * s->cin * dw->columns, 0.0f, dw->matrix);
 }
 
 void lki_conv_restore(lk_exec *exec, const lki_conv_dw *dw)
@@ -412,13 +417,13 @@ static void wave_run(gradient *g)
 
 /* Computes dw.  `g` has x and dy. */
 static void gradient_run(lk_exec *exec, gradient *g, const lki_conv_shape *s, float *dw,
-                         void *scratch)
+                         bool add, void *scratch)
 {
     size_t width = lki_round_up(s->cout, LANES);
     g->kernels = lki_exec_kernels(exec)->conv;
     g->exec    = exec;
     g->shape   = s;
-    g->to      = (lki_conv_dw){ .shape = s, .dw = dw, .matrix = scratch };
+    g->to      = (lki_conv_dw){ .shape = s, .add = add, .dw = dw, .matrix = scratch };
     g->unit    = g->bf16 != NULL ? 2 : 1;
     g->whole   = s->cin <= NEAR_CHANNELS || (g->bf16 == NULL && s->kh * s->kw == 1);
     plan_tasks(g, width);
@@ -429,12 +434,12 @@ static void gradient_run(lk_exec *exec, gradient *g, const lki_conv_shape *s, fl
 }
 
 void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const float *x,
-                               const float *dy, float *dw, void *scratch)
+                               const float *dy, float *dw, bool add, void *scratch)
 {
     gradient g = { .x = x, .dy = dy };
-    if (lki_other_conv(exec, shape, LKI_ONEDNN_WEIGHTS, true, x, dw, dy))
+    if (lki_other_conv(exec, shape, LKI_ONEDNN_WEIGHTS, add, x, dw, dy))
         return;
-    gradient_run(exec, &g, shape, dw, scratch);
+    gradient_run(exec, &g, shape, dw, add, scratch);
 }
 
 /* ---- 1 x 1 in bf16 ----------------------------------------------------------------------- */
@@ -460,10 +465,10 @@ static void gathering_task(void *context, size_t index, uint32_t thread)
 }
 
 static void plain_product(lk_exec *exec, const lki_conv_shape *s, const uint16_t *x,
-                          const uint16_t *dy, float *dw, void *scratch)
+                          const uint16_t *dy, float *dw, bool add, void *scratch)
 {
     gathering     g    = { s, x, scratch };
-    lki_gemm_args gemm = { .operands = LK_BF16, .transpose_a = true, .accumulate = true,
+    lki_gemm_args gemm = { .operands = LK_BF16, .transpose_a = true, .accumulate = add,
                            .m = s->cout, .n = s->cin, .k = s->n * s->oh * s->ow, .a = dy, .b = x,
                            .c = dw };
     if (s->stride > 1) {
@@ -481,11 +486,11 @@ size_t lki_conv_weights_bf16_bytes(const lki_conv_shape *s)
 }
 
 void lki_conv_bf16_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x,
-                                    const uint16_t *dy, float *dw, void *scratch)
+                                    const uint16_t *dy, float *dw, bool add, void *scratch)
 {
     gradient g = { .bf16 = lki_exec_kernels(exec)->bf16->conv, .x = x, .dy = dy };
     if (is_plain(shape))
-        plain_product(exec, shape, x, dy, dw, scratch);
+        plain_product(exec, shape, x, dy, dw, add, scratch);
     else
-        gradient_run(exec, &g, shape, dw, scratch);
+        gradient_run(exec, &g, shape, dw, add, scratch);
 }
