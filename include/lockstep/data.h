@@ -173,10 +173,12 @@ typedef struct {
     lk_order order;
     uint64_t start_step, end_step; /* the loader prefetches steps [start, end) */
     uint32_t ahead;                /* micro-batches prefetched; 0 = 4 per thread, or up to 32 small
-                                    * ones that fit in 2 MiB */
+                                    * ones (32 times `borrowed`) that fit in 2 MiB */
     uint32_t threads;              /* prefetching threads; 0 = 1; does not affect the batches */
     bool     lock_step;            /* delivers micro-batch k of all virtual workers before
                                     * micro-batch k + 1 */
+    uint32_t borrowed;             /* micro-batches that stay borrowed at a time; 0 = 1; not with
+                                    * lock_step */
 } lk_loader_options;
 
 #define LK_LOADER_OPTIONS_INIT LK_OPTIONS_INIT(lk_loader_options)
@@ -205,8 +207,10 @@ LK_API void                   lk_loader_free(lk_loader *loader);
 
 /* Returns the next micro-batch in the order (step, virtual worker, micro index), borrowed until the
  * next call.  With `lock_step` the order is (step, micro index, virtual worker), and all batches of
- * one micro index are borrowed until the first batch of the next micro index.  Returns LK_EINVAL
- * past end_step.  A failure of lk_dataset_read() is returned after all samples before it. */
+ * one micro index are borrowed until the first batch of the next micro index.  With `borrowed`, a
+ * batch stays borrowed for that many calls.  Batches k * borrowed to (k + 1) * borrowed - 1 are
+ * then contiguous in memory, each with room for micro_batch samples.  Returns LK_EINVAL past
+ * end_step.  A failure of lk_dataset_read() is returned after all samples before it. */
 LK_API LK_NODISCARD lk_status lk_loader_next(lk_loader *loader, lk_batch *out);
 
 #ifdef __cplusplus

@@ -2,7 +2,8 @@
  *
  * The ring has ahead + 1 micro-batches.  The consumer borrows one micro-batch, and the threads fill
  * the others.  In lock step the consumer borrows one micro-batch per virtual worker at a time, so
- * the ring has `ahead` micro-batches and one per virtual worker. `claimed` counts the batches that
+ * the ring has `ahead` micro-batches and one per virtual worker.  A consumer may also ask for the
+ * last few micro-batches to stay borrowed. `claimed` counts the batches that
  * threads have begun, `freed` the batches that the consumer has returned.  Both counters only grow,
  * and batch k is in slot k mod slots.  No batch is begun while claimed - freed = slots.  A thread
  * that waits for room is woken when half of the slots are free, because a wake-up costs as much as
@@ -244,6 +245,9 @@ static lk_status check_options(const lk_dataset *dataset, const lk_loader_option
     if (o->ahead > AHEAD_MAX)
         return lk_fail(LK_EINVAL, "loader: %u micro-batches ahead; at most %d", o->ahead,
                        AHEAD_MAX);
+    if (o->borrowed > AHEAD_MAX || (o->borrowed > 1 && o->lock_step))
+        return lk_fail(LK_EINVAL, "loader: %u micro-batches borrowed at a time; at most %d, or 1 "
+                                  "in lock step", o->borrowed, AHEAD_MAX);
     if (o->threads > THREADS_MAX)
         return lk_fail(LK_EINVAL, "loader: %u threads; at most %d", o->threads, THREADS_MAX);
     uint64_t positions = lk_epoch_positions(o->order, dataset->info.train_count,
@@ -261,17 +265,25 @@ static uint32_t choose_ahead(const lk_loader_options *o, size_t sample)
     if (o->ahead > 0)
         return o->ahead;
     return (o->threads > 0 ? o->threads : 1) *
-           (uint32_t)lki_max(AHEAD_LEAST, lki_min(fit, AHEAD_MOST));
+           (uint32_t)lki_max(AHEAD_LEAST, lki_min(fit, AHEAD_MOST * lki_max(1, o->borrowed)));
 }
 
 static uint32_t borrows(const lk_loader_options *o)
 {
-    return o->lock_step ? o->count : 1;
+    return o->lock_step ? o->count : o->borrowed > 0 ? o->borrowed : 1;
+}
+
+/* Returns the number of slots, a multiple of `borrowed`, so that the ring does not separate
+ * micro-batches that are used together. */
+static size_t count_slots(const lk_loader_options *o, size_t sample)
+{
+    size_t slots = (size_t)borrows(o) + choose_ahead(o, sample);
+    return o->borrowed > 1 ? lki_round_up(slots, o->borrowed) : slots;
 }
 
 size_t lki_loader_bytes(const lk_loader_options *o, size_t sample)
 {
-    return ((size_t)borrows(o) + choose_ahead(o, sample)) * o->micro_batch * sample;
+    return count_slots(o, sample) * o->micro_batch * sample;
 }
 
 static lk_status allocate(lk_loader *loader)
@@ -338,8 +350,7 @@ lk_status lk_loader_open(lk_loader **out, const lk_dataset *dataset,
     loader->x_bytes = dataset->elements * (tokens ? sizeof(int32_t) : sizeof(float));
     loader->y_count = tokens ? dataset->elements : 1;
     loader->borrows = borrows(options);
-    loader->slots   = loader->borrows +
-                    choose_ahead(options, loader->x_bytes + loader->y_count * sizeof(int32_t));
+    loader->slots   = count_slots(options, loader->x_bytes + loader->y_count * sizeof(int32_t));
     loader->micro_count =
         options->global_batch / (options->virtual_workers * options->micro_batch);
     lk_status status = allocate(loader);
@@ -392,8 +403,10 @@ void lki_loader_trace(lk_loader *loader, lki_trace *trace, uint32_t first)
 static place *take(lk_loader *loader)
 {
     place *next = &loader->ring[loader->taken % loader->slots];
-    if (loader->freed < loader->taken && loader->taken % loader->borrows == 0) {
-        loader->freed = loader->taken;
+    uint64_t kept = loader->options.lock_step ? loader->taken % loader->borrows
+                                              : loader->borrows - 1;
+    if (loader->freed + kept < loader->taken) {
+        loader->freed = loader->taken - kept;
         if (loader->claimed - loader->freed <= loader->slots / 2)
             pthread_cond_signal(&loader->room);
     }

@@ -135,6 +135,35 @@ static void batches_of_one_lock_step_stay_borrowed(void **state)
     lk_dataset_free(set);
 }
 
+/* Checks that as many micro-batches as requested stay borrowed, and that those of a group are
+ * contiguous. */
+static void several_batches_stay_borrowed(void **state)
+{
+    static const uint32_t depths[] = { 0, 1, 3, 40 };
+    enum { ALL = 7 * V * M, MOST = 8 };
+    lk_dataset *set = open_images();
+    (void)state;
+    for (size_t d = 0; d < sizeof depths / sizeof depths[0]; d++)
+        for (uint32_t borrowed = 1; borrowed <= MOST; borrowed++) {
+            lk_loader_options options = options_for(0, V);
+            lk_loader        *loader  = NULL;
+            lk_batch          last[MOST];
+            options.borrowed = borrowed;
+            options.ahead    = depths[d];
+            LKT_OK(lk_loader_open(&loader, set, &options));
+            for (uint32_t i = 0; i < ALL; i++) {
+                lk_batch *batch = &last[i % borrowed];
+                LKT_OK(lk_loader_next(loader, batch));
+                if (i % borrowed > 0)
+                    assert_ptr_equal(batch->y, batch[-1].y + B);
+                for (uint32_t j = i < borrowed ? 0 : i + 1 - borrowed; j <= i; j++)
+                    assert_batch(set, &last[j % borrowed], j / (V * M), j / M % V, j % M);
+            }
+            lk_loader_free(loader);
+        }
+    lk_dataset_free(set);
+}
+
 static void count_loads(void *context, uint32_t track, const lki_trace_span *spans, size_t count)
 {
     uint64_t *loads = context;
@@ -297,6 +326,10 @@ static void impossible_options_are_refused(void **state)
     o.ahead = 5000;
     refuses(set, o, "5000 micro-batches ahead");
     o = options_for(0, V);
+    o.borrowed  = 2;
+    o.lock_step = true;
+    refuses(set, o, "2 micro-batches borrowed at a time; at most 4096, or 1 in lock step");
+    o         = options_for(0, V);
     o.threads = 257;
     refuses(set, o, "257 threads; at most 256");
     o = options_for(0, V);
@@ -312,6 +345,7 @@ int main(void)
         cmocka_unit_test(equals_direct_reads),
         cmocka_unit_test(any_share_delivers_its_part),
         cmocka_unit_test(batches_of_one_lock_step_stay_borrowed),
+        cmocka_unit_test(several_batches_stay_borrowed),
         cmocka_unit_test(every_thread_is_traced),
         cmocka_unit_test(two_half_loaders_equal_one_whole_loader),
         cmocka_unit_test(thread_counts_do_not_change_the_batches),

@@ -120,6 +120,7 @@ static size_t estimate_program(const lk_train_config *c, const lk_model *model, 
                                         .micro_batch = c->micro_batch,
                                         .threads     = c->data.loader_threads,
                                         .lock_step   = together > 1,
+                                        .borrowed    = lki_joint_most(c),
                                         .count       = together };
     return PROGRAM_BYTES + kernel_bytes(c->threads) + lki_loader_bytes(&options, sample) +
            piece_bytes(c, hosts);

@@ -41,6 +41,7 @@ static lk_status open_loader(const lki_session *s, lk_loader **out, lki_share sh
                                        .stride          = share.stride,
                                        .list            = list,
                                        .lock_step       = lk_model_lock_step(s->model),
+                                       .borrowed        = s->turn.joint.most,
                                        .drop_last       = c->drop_last,
                                        .order           = c->data.order,
                                        .threads         = c->data.loader_threads,

@@ -5,7 +5,8 @@
  * parameters are computed for each virtual worker and merged by the tree while they are in cache
  * (tensor/ops/gemm_parts.c).  Only the sum of the subtree is written to memory.
  *
- * The loader lends one micro-batch at a time, so micro-batches are copied one after another.
+ * The loader lends the micro-batches of a turn together.  They are copied only if their samples are
+ * not contiguous in its memory.
  */
 #include "train/core/joint.h"
 
@@ -66,25 +67,39 @@ void lki_joint_begin(lki_joint *joint, uint32_t count)
     memset(joint->parts, 0, sizeof joint->parts);
 }
 
+/* Returns true if the samples of `batch` follow those of `all` in memory. */
+static bool follows(const lki_joint *joint, const lk_batch *all, const lk_batch *batch)
+{
+    size_t rows = all->samples * joint->y_count;
+    return batch->x == (const char *)all->x + all->samples * joint->x_bytes &&
+           batch->y == all->y + rows &&
+           (batch->weights == NULL || batch->weights == all->weights + rows);
+}
+
+/* Copies the samples of `batch` behind the first `samples` ones of the turn. */
+static void copy(lki_joint *joint, const lk_batch *batch, size_t samples)
+{
+    size_t from = samples * joint->y_count, rows = batch->samples * joint->y_count;
+    memcpy(joint->x + samples * joint->x_bytes, batch->x, batch->samples * joint->x_bytes);
+    memcpy(joint->y + from, batch->y, rows * sizeof *joint->y);
+    if (batch->weights != NULL)
+        memcpy(joint->weights + from, batch->weights, rows * sizeof *joint->weights);
+}
+
 void lki_joint_add(lki_joint *joint, const lk_batch *batch, uint32_t index, lk_batch *all)
 {
-    size_t first = index == 0 ? 0 : all->samples, rows = joint->y_count;
-
-    if (index == 0) {
-        *all         = *batch;
+    joint->parts[index].samples = batch->samples;
+    if (index == 0)
+        *all = *batch;
+    if (index == 0 || batch->samples == 0)
+        return;
+    if (!follows(joint, all, batch)) {
+        if (all->x != joint->x)
+            copy(joint, all, 0);
+        copy(joint, batch, all->samples);
         all->x       = joint->x;
         all->y       = joint->y;
-        all->weights = NULL;
+        all->weights = batch->weights != NULL ? joint->weights : NULL;
     }
-    joint->parts[index].samples = batch->samples;
-    all->samples                = (uint32_t)first + batch->samples;
-    if (batch->samples == 0)
-        return;
-    memcpy(joint->x + first * joint->x_bytes, batch->x, batch->samples * joint->x_bytes);
-    memcpy(joint->y + first * rows, batch->y, batch->samples * rows * sizeof *joint->y);
-    if (batch->weights == NULL)
-        return;
-    all->weights = joint->weights;
-    memcpy(joint->weights + first * rows, batch->weights,
-           batch->samples * rows * sizeof *joint->weights);
+    all->samples += batch->samples;
 }
