@@ -2,7 +2,7 @@
  *
  * Forward, and the gradients of activations, have no sum over samples.  So a rank computes the
  * samples of a whole subtree of virtual workers in one pass, with the same bits.  The gradients of
- * parameters are computed for each virtual worker and merged by the tree while they are in cache
+ * parameters are computed for each virtual worker and merged by the tree in registers or in cache
  * (tensor/ops/gemm_parts.c).  Only the sum of the subtree is written to memory.
  *
  * The loader lends the micro-batches of a turn together.  They are copied only if their samples are
