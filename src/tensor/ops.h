@@ -67,8 +67,9 @@ typedef struct {
  * `activation`, `residual` or `pack`. */
 void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *parts);
 
-/* Returns the bytes of a pack of b, for products like `args` with at most args->m rows.  Does not
- * read the operands.  0: packing is not worthwhile, or b is read in place. */
+/* Returns the bytes of a pack of b, for products like `args` with at most args->m rows.  They are
+ * enough for every layout, so that the packs of a process are at the same places in all processes
+ * of a host.  Does not read the operands.  0: packing is not worthwhile, or b is read in place. */
 size_t lki_gemm_pack_bytes(const lk_exec *exec, const lki_gemm_args *args);
 
 /* ---- Elementwise ------------------------------------------------------------------------- */

@@ -6,8 +6,11 @@
  *
  *      a caller that finds another version     fills the pack, and then sets the word
  *      a caller that finds the pack being      packs the weight for itself.  No caller waits, so a
- *      filled                                  caller that dies while filling a pack blocks no
+ *      filled, or in another layout            caller that dies while filling a pack blocks no
  *                                              other caller, and its pack is never read
+ *
+ * Instruction sets have different layouts, and processes of a host may have chosen different ones.
+ * The caller that fills a pack decides its layout.
  *
  * No caller may request another version while a pack of one version is being filled or read.  So
  * ranks synchronise between two versions.
@@ -24,7 +27,8 @@
  * and a pack is as large as the weight. */
 enum { LKI_PACKED_ROWS = 512 };
 
-typedef _Atomic uint64_t lki_pack_state; /* 2 x version, plus 1 once the pack is complete */
+/* From the lowest bit: whether the pack is complete, 3 bits for its layout, and the version. */
+typedef _Atomic uint64_t lki_pack_state;
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "processes share it");
 
 struct lk_pack {
@@ -39,25 +43,32 @@ typedef enum {
     LKI_PACK_THERE,
 } lki_pack_turn;
 
-/* Determines whether the caller must fill the pack or can read it.  `pack` may be NULL. */
-static inline lki_pack_turn lki_pack_begin(const lk_pack *pack)
+/* Returns the state of a pack that is being filled in `layout`, which is at most 7. */
+static inline uint64_t lki_pack_filling(const lk_pack *pack, uint32_t layout)
+{
+    return pack->version << 4 | layout << 1;
+}
+
+/* Determines whether the caller must fill the pack in `layout` or can read it.  `pack` may be
+ * NULL. */
+static inline lki_pack_turn lki_pack_begin(const lk_pack *pack, uint32_t layout)
 {
     if (pack == NULL)
         return LKI_PACK_NONE;
-    uint64_t making = 2 * pack->version;
-    uint64_t found  = atomic_load_explicit(pack->state, memory_order_acquire);
-    if (found == making + 1)
+    uint64_t filling = lki_pack_filling(pack, layout);
+    uint64_t found   = atomic_load_explicit(pack->state, memory_order_acquire);
+    if (found == filling + 1)
         return LKI_PACK_THERE;
-    if (found != making && atomic_compare_exchange_strong(pack->state, &found, making))
+    if (found >> 4 != pack->version && atomic_compare_exchange_strong(pack->state, &found, filling))
         return LKI_PACK_MINE;
     return LKI_PACK_NONE;
 }
 
 /* Marks the pack as complete, unless another caller has begun a newer version since. */
-static inline void lki_pack_end(const lk_pack *pack)
+static inline void lki_pack_end(const lk_pack *pack, uint32_t layout)
 {
-    uint64_t making = 2 * pack->version;
-    (void)atomic_compare_exchange_strong(pack->state, &making, making + 1);
+    uint64_t filling = lki_pack_filling(pack, layout);
+    (void)atomic_compare_exchange_strong(pack->state, &filling, filling + 1);
 }
 
 #endif

@@ -36,6 +36,7 @@
 
 enum {
     LANES        = LKI_CONV_LANES,
+    LAYOUT       = 0,        /* of packed weights, the same for all instruction sets */
     POINTS       = 64,       /* points of a task */
     COLUMNS_MAX  = 64,
     /* columns of a task, if 64 columns of weights would not stay in the second-level cache */
@@ -356,7 +357,7 @@ static void forward(lk_exec *exec, const lki_conv_shape *s, grid *g, const float
                     const lk_pack *pack)
 {
     weights m = { .shape = s, .w = w, .matrix = matrix,
-                  .panel = s->kh * s->kw * s->cin * LANES, .turn = lki_pack_begin(pack) };
+                  .panel = s->kh * s->kw * s->cin * LANES, .turn = lki_pack_begin(pack, LAYOUT) };
     m.kept     = pack != NULL ? pack->data : NULL;
     g->n       = s->n;
     g->y       = (axis){ -(ptrdiff_t)s->pad, s->stride, s->oh, s->kh, s->h };
@@ -367,7 +368,7 @@ static void forward(lk_exec *exec, const lki_conv_shape *s, grid *g, const float
     g->to_step = 1;
     grid_run(exec, g, weights_forward_task, &m);
     if (m.turn == LKI_PACK_MINE)
-        lki_pack_end(pack);
+        lki_pack_end(pack, LAYOUT);
 }
 
 void lki_conv(lk_exec *exec, const lki_conv_shape *shape, const float *x, const float *w, float *y,
@@ -397,7 +398,7 @@ static axis residue_of(size_t *first, size_t r, size_t in, size_t out, size_t ke
 static void backward_input(lk_exec *exec, const lki_conv_shape *s, const grid *images,
                            const float *w, float *matrix, const lk_pack *pack)
 {
-    lki_pack_turn turn = lki_pack_begin(pack);
+    lki_pack_turn turn = lki_pack_begin(pack, LAYOUT);
     float        *kept = pack != NULL ? pack->data : NULL;
     for (size_t r = 0; r < s->stride * s->stride; r++) {
         grid   g  = *images;
@@ -420,7 +421,7 @@ static void backward_input(lk_exec *exec, const lki_conv_shape *s, const grid *i
             kept += blocks_of(s->cin, LANES) * m.kept_panel;
     }
     if (turn == LKI_PACK_MINE)
-        lki_pack_end(pack);
+        lki_pack_end(pack, LAYOUT);
 }
 
 void lki_conv_backward_input(lk_exec *exec, const lki_conv_shape *shape, const float *dy,

@@ -64,9 +64,9 @@ static inline const lk_pack *pack_of(conv_pack *p, const lki_conv_shape *s, lk_d
     if (way == 1)
         p->pack.data = nn_bytes(bytes);
     if (way == 2)
-        assert_int_equal(p->state, 2 * p->pack.version + 1);
+        assert_int_equal(p->state, lki_pack_filling(&p->pack, 0) + 1);
     else
-        p->state = way == 1 ? 1 : 2 * p->pack.version;
+        p->state = way == 1 ? 1 : lki_pack_filling(&p->pack, 0);
     if (way != 2)
         memset(p->pack.data, 0xff, bytes);
     p->pack.state = &p->state;

@@ -487,6 +487,13 @@ static bool has_pack(const product *p)
     return p->args->transpose_b || p->pair == 2 || !may_use_b_in_place(p);
 }
 
+/* Returns the number of the layout in which these kernels read b. */
+static uint32_t layout_of(const product *p)
+{
+    bool wide = p->kernels->columns > LANES, pairs = p->kernels->in_place;
+    return (uint32_t)wide | (uint32_t)pairs << 1 | (uint32_t)(p->kernels->unit > 2) << 2;
+}
+
 /* Packs the whole of b. */
 static void make_pack(const product *p)
 {
@@ -498,12 +505,12 @@ static void make_pack(const product *p)
     whole.pack_panels = lki_max(1, panels / lk_exec_threads(p->exec) / 4);
     lki_exec_run(p->exec, divide_up(p->steps, LKI_GEMM_K) * divide_up(panels, whole.pack_panels),
                  pack_task, &whole);
-    lki_pack_end(p->args->pack);
+    lki_pack_end(p->args->pack, layout_of(p));
 }
 
 static void use_pack(product *p)
 {
-    lki_pack_turn turn = has_pack(p) ? lki_pack_begin(p->args->pack) : LKI_PACK_NONE;
+    lki_pack_turn turn = has_pack(p) ? lki_pack_begin(p->args->pack, layout_of(p)) : LKI_PACK_NONE;
     if (turn == LKI_PACK_MINE)
         make_pack(p);
     if (turn != LKI_PACK_NONE)
@@ -539,7 +546,8 @@ size_t lki_gemm_pack_bytes(const lk_exec *exec, const lki_gemm_args *args)
     product p = product_of(exec, args);
     if (args->m > LKI_PACKED_ROWS || !has_pack(&p) || lki_gemm_turns(exec, args))
         return 0;
-    return p.steps * lki_round_up(args->n, p.kernels->columns) * sizeof(float);
+    return lki_round_up(p.steps, LKI_CHUNK / 2) * lki_round_up(args->n, LKI_GEMM_COLUMNS_MAX) *
+           sizeof(float);
 }
 
 void lki_gemm(lk_exec *exec, const lki_gemm_args *args)

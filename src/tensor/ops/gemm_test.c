@@ -57,11 +57,12 @@ static bool open_pack(const lk_exec *exec, lki_gemm_args *args, int way)
         return way == PACK_NONE;
     LK_ASSERT(bytes <= sizeof pack_room);
     if (way == PACK_THERE) {
-        assert_int_equal(pack_state, 2 * pack.version + 1);
+        assert_int_equal(pack_state >> 4, pack.version);
+        assert_true((pack_state & 1) != 0);
         return true;
     }
     memset(pack_room, 0xff, bytes);
-    pack_state = way == PACK_NEW ? 2 * pack.version - 1 : 2 * pack.version;
+    pack_state = (way == PACK_NEW ? pack.version - 1 : pack.version) << 4;
     return true;
 }
 
