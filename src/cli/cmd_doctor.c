@@ -185,6 +185,13 @@ static void check_topology(report *r, uint32_t workers, lk_bind bind)
             say(r, FOUND_OK, "placement", "%u workers, anywhere", workers);
 }
 
+/* Returns true if the processor has the tiles for bf16 values, which a kernel may still refuse. */
+static bool has_tiles(void)
+{
+    char text[4096];
+    return read_text("/proc/cpuinfo", text, sizeof text) && strstr(text, " amx_bf16") != NULL;
+}
+
 /* Prints the measured rates of every instruction set that this processor has. */
 static void say_rates(report *r)
 {
@@ -192,8 +199,11 @@ static void say_rates(report *r)
     lk_exec     *exec;
 
     for (uint32_t i = 0; lk_isa_name(i) != NULL; i++) {
-        if (lk_exec_open(&exec, 1, lk_isa_name(i)) != LK_OK)
+        if (lk_exec_open(&exec, 1, lk_isa_name(i)) != LK_OK) {
+            if (strcmp(lk_isa_name(i), "amx") == 0 && has_tiles())
+                say(r, FOUND_WARN, "", "%s", lk_error_last()->message);
             continue;
+        }
         double fp32 = lk_exec_peak(exec, LK_F32, measured);
         double bf16 = lk_exec_peak(exec, LK_BF16, measured);
         say(r, FOUND_OK, "", "%s: up to %.1f GFLOP/s a core in FP32, %.1f in bf16", lk_isa_name(i),
