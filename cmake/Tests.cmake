@@ -115,6 +115,12 @@ add_test(NAME exactness.golden COMMAND ${golden})
 set_tests_properties(exactness.golden PROPERTIES LABELS golden TIMEOUT 1500
   ENVIRONMENT "LK_EMULATOR=${CMAKE_CROSSCOMPILING_EMULATOR}")
 
+# The same bits from the code for AMX tiles, on every processor.
+if(CMAKE_BUILD_TYPE STREQUAL Release AND NOT CMAKE_CROSSCOMPILING)
+  add_test(NAME exactness.tiles COMMAND ${golden} --isa amx_emulated)
+  set_tests_properties(exactness.tiles PROPERTIES LABELS golden TIMEOUT 1500)
+endif()
+
 # Against PyTorch, where some python3 has it; once is enough.
 if(CMAKE_BUILD_TYPE STREQUAL Release AND NOT CMAKE_CROSSCOMPILING AND CMAKE_C_COMPILER_ID STREQUAL GNU)
   lk_test_programs(parity lockstep_command)
