@@ -383,7 +383,7 @@ typedef struct {
     uint64_t    classes;
     const char *shared;
     float       scale;
-    uint64_t    rows; /* rows of logits at a time, a multiple of 16; 0: as many as take 128 MiB */
+    uint64_t    rows; /* rows of logits at a time, a multiple of 32; 0: as many as take 128 MiB */
 } lk_linear_cross_entropy_options;
 
 /* Block types without options: layernorm (over the last dimension), add (two inputs), relu, avgpool

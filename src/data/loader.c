@@ -289,7 +289,7 @@ size_t lki_loader_bytes(const lk_loader_options *o, size_t sample)
 static lk_status allocate(lk_loader *loader)
 {
     size_t b      = loader->options.micro_batch;
-    size_t places = (size_t)loader->slots * b; /* < 2^14 * 2^32 */
+    size_t places = (size_t)loader->slots * b; /* < 2^20 * 2^32 */
     LK_TRY(lki_sampler_open(&loader->sampler, loader->dataset, &loader->options));
     LK_TRY(LKI_NEW(&loader->threads, loader->options.threads, "loader's threads"));
     LK_TRY(LKI_NEW(&loader->ring, loader->slots, "loader's ring"));

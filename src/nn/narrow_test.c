@@ -119,14 +119,40 @@ static void test_gradients_are_near_those_of_fp32(void **state)
 
 /* Builds a net with a head in the loss block.  The loss block computes its weight's gradient in
  * forward. */
-static lk_model *headed(void)
+static lk_model *headed(uint64_t rows)
 {
-    lk_linear_cross_entropy_options options = { .classes = OUT, .scale = 0.3f };
+    lk_linear_cross_entropy_options options = { .classes = OUT, .scale = 0.3f, .rows = rows };
     lk_model                       *model;
     MUST(lk_model_new(&model, "narrow", (lk_shape){ 1, { IN } }, false));
     lk_value x = linear(model, "a", IN, "gelu_tanh", 0);
     add1(model, &lk_block_linear_cross_entropy, "head", &options, sizeof options, x);
     return model;
+}
+
+/* The weight's gradient is a product over the rows, of which some are computed at a time. */
+static void test_the_bits_do_not_depend_on_the_rows_at_a_time(void **state)
+{
+    enum { MANY = 75, WAYS = 3 };
+    static const uint64_t rows[WAYS] = { 0, 5, 33 };
+    int32_t               classes[MANY];
+    float                *x = noise_floats(6, (size_t)MANY * IN);
+    net                   nets[WAYS];
+    (void)state;
+    for (int32_t i = 0; i < MANY; i++)
+        classes[i] = i % OUT;
+    for (size_t way = 0; way < WAYS; way++) {
+        nets[way]    = net_open_as(LK_BF16, headed(rows[way]), 1, NULL, MANY, 1);
+        lk_walk walk = net_walk(&nets[way], true);
+        lk_pass pass = net_pass(&nets[way], 0, MANY, x, classes);
+        lk_engine_forward(nets[way].engine, &walk, &pass, 1);
+        lk_engine_backward(nets[way].engine, &walk, &pass, 1);
+        for (uint32_t t = 0; t < nets[0].term_count; t++)
+            assert_memory_equal(nets[way].grads[0][t], nets[0].grads[0][t],
+                                net_term_count(&nets[0], t) * sizeof(float));
+    }
+    for (size_t way = 0; way < WAYS; way++)
+        net_close(&nets[way]);
+    lki_free(x);
 }
 
 static net scaled(lk_dtype dtype, lk_model *model, const float *x, float scale)
@@ -156,13 +182,13 @@ static void test_a_loss_scale_scales_every_gradient(void **state)
     float *x = noise_floats(5, (size_t)SAMPLES * IN);
     (void)state;
     for (int m = 0; m < 2; m++) {
-        net plain = scaled(LK_F32, m == 0 ? residual() : headed(), x, 0);
-        net large = scaled(LK_F32, m == 0 ? residual() : headed(), x, 256);
+        net plain = scaled(LK_F32, m == 0 ? residual() : headed(0), x, 0);
+        net large = scaled(LK_F32, m == 0 ? residual() : headed(0), x, 256);
         for (uint32_t t = 0; t < plain.term_count; t++)
             for (size_t i = 0; i < net_term_count(&plain, t); i++)
                 assert_true(large.grads[0][t][i] == 256 * plain.grads[0][t][i]);
-        net tiny = scaled(LK_F16, m == 0 ? residual() : headed(), x, 0x1p-26f);
-        net kept = scaled(LK_F16, m == 0 ? residual() : headed(), x, 0x1p-8f);
+        net tiny = scaled(LK_F16, m == 0 ? residual() : headed(0), x, 0x1p-26f);
+        net kept = scaled(LK_F16, m == 0 ? residual() : headed(0), x, 0x1p-8f);
         uint32_t first = plain.term_count - 1; /* the term that backward computes last */
         assert_int_equal(zeros(&tiny, first), net_term_count(&tiny, first));
         assert_true(zeros(&kept, first) < net_term_count(&kept, first) / 4);
@@ -294,6 +320,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values_are_rounded_once),
         cmocka_unit_test(test_gradients_are_near_those_of_fp32),
+        cmocka_unit_test(test_the_bits_do_not_depend_on_the_rows_at_a_time),
         cmocka_unit_test(test_a_loss_scale_scales_every_gradient),
         cmocka_unit_test(test_parameters_may_be_kept_as_bf16),
         cmocka_unit_test(test_other_types_are_refused),

@@ -41,7 +41,7 @@ static void begin_all(const net *n, const packs *p, uint64_t version)
 {
     for (size_t i = 0; i < 2 * n->model->block_count; i++)
         if (n->engine->packs.at[i] != SIZE_MAX)
-            *(lki_pack_state *)(void *)((char *)p->memory + n->engine->packs.at[i]) = 2 * version;
+            *(lki_pack_state *)(void *)((char *)p->memory + n->engine->packs.at[i]) = version << 4;
 }
 
 /* Sets the parameters to those of step `step`. */

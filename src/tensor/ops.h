@@ -19,16 +19,17 @@ lki_pool *lki_exec_pool(const lk_exec *exec);
 
 typedef enum { LKI_ACT_NONE = 0, LKI_ACT_RELU, LKI_ACT_GELU_TANH, LKI_ACT_GELU_ERF } lki_activation;
 
-/* c (m, n) = a (m, k) b (k, n).  Every element is one chain over ascending k, from 0 or, with
+/* c (m, n) = a (m, k) b (k, n).  Every element is summed over ascending k, from 0 or, with
  * `accumulate`, from c.  Transposed operands are stored (k, m) and (n, k). lda, ldb, ldc are row
  * strides in elements; 0 = dense. c must not overlap a or b.
  *
- * Operands are F32 or BF16.  In F32 a step of the chain is one fma.  In BF16 a step uses two values
- * of k: sum = fma(a1, b1, sum), then sum = fma(a0, b0, sum).  In BF16 subnormal operands and
- * results are replaced by zeros, and an odd last value is paired with +0.  With `wide_b`, b is
- * stored as F32 (weights), and its values are rounded to BF16, to nearest even, as they are read.
+ * Operands are F32 or BF16.  In F32 the sum is one chain of fma.  In BF16 it is the sum of chunks
+ * of 32 values of k, each with a chain of even and a chain of odd values (isa/gemm_chunks.inc).  The
+ * last chunk is filled with +0, and subnormal operands and results are replaced by zeros.  With
+ * `wide_b`, b is stored as F32 (weights), and its values are rounded to BF16, to nearest even, as
+ * they are read.
  *
- * After the chain, `bias` (n), if given, is added.  Then `activation` is applied, and `pre` (m, n;
+ * After the sum, `bias` (n), if given, is added.  Then `activation` is applied, and `pre` (m, n;
  * may be NULL) receives the value before it.  Then `residual` (m, n), if given, is added.  All of
  * these are computed in FP32. c, pre and residual have one type, F32 or BF16, and rows ldc apart.
  * BF16 results are rounded once, at the end.
@@ -68,8 +69,9 @@ typedef struct {
 void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *parts);
 
 /* Returns the bytes of a pack of b, for products like `args` with at most args->m rows.  They are
- * enough for every layout, so that the packs of a process are at the same places in all processes
- * of a host.  Does not read the operands.  0: packing is not worthwhile, or b is read in place. */
+ * enough for the layouts of all kernels between which "auto" chooses, so that the packs of a model
+ * are at the same places in all processes of a host.  Does not read the operands.  0: packing is
+ * not worthwhile, or b is read in place. */
 size_t lki_gemm_pack_bytes(const lk_exec *exec, const lki_gemm_args *args);
 
 /* ---- Elementwise ------------------------------------------------------------------------- */
@@ -195,11 +197,12 @@ void lki_conv_backward_input(lk_exec *exec, const lki_conv_shape *shape, const f
 void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const float *x,
                                const float *dy, float *dw, bool add, void *scratch);
 
-/* Convolution with x, y and their gradients in bf16.  Weights are rounded, and products are
- * computed in pairs like those of lki_gemm().  For y and dx the pairs are channels, tap by tap.
- * For dw they are neighbours in a row of dy, starting at even positions, and zeros replace padding.
- * With 1 x 1 kernels they are consecutive pixels.  An odd last value is paired with +0.  In all
- * other cases padding is left out. */
+/* Convolution with x, y and their gradients in bf16.  Weights are rounded.  Products are added in
+ * pairs to one chain: sum = fma(a1, b1, sum), then sum = fma(a0, b0, sum), with subnormal values as
+ * zeros.  For y and dx the pairs are channels, tap by tap.  For dw they are neighbours in a row of
+ * dy, starting at even positions, and zeros replace padding.  An odd last value is paired with +0.
+ * In all other cases padding is left out.  dw of 1 x 1 kernels without padding is the product of
+ * lki_gemm() over all pixels. */
 size_t lki_conv_bf16_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape);
 void lki_conv_bf16(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x, const float *w,
                    uint16_t *y, void *scratch, const lk_pack *pack);

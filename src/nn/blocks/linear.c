@@ -9,7 +9,7 @@
  * positive exactly if the value before the activation is.  For GELU, and for ReLU with a second
  * input, the value before the activation is saved.
  *
- * In bf16 all three products multiply pairs of bf16 values into FP32 sums.  The weight is rounded
+ * In bf16 all three products multiply bf16 values into FP32 sums.  The weight is rounded
  * when a product reads it, unless it is already bf16.  The saved values and the gradient before the
  * activation are also bf16.
  */

@@ -8,8 +8,8 @@
  *
  *      logits = x W'    loss, dlogits     dW += dlogits' x     dx = dlogits W, written over x
  *
- * Every element of dW is one chain over the rows in order, and every other result belongs to one
- * row, so the bits are those of two separate blocks.
+ * Every element of dW is summed over the rows in order, and every other result belongs to one row,
+ * so the bits are those of two separate blocks.
  */
 #include <string.h>
 
@@ -89,6 +89,10 @@ const lk_block_type lk_block_cross_entropy = {
  * and 667 rows per chunk, packing is about one percent of the chunk's time. */
 #define LOGITS_BYTES ((size_t)128 << 20)
 
+/* The rows of a chunk are a multiple of this, so that the chunks of a product of bf16 values over
+ * the rows (decision 16) do not depend on the number of rows at a time. */
+enum { ROWS_UNIT = 32 };
+
 typedef struct {
     size_t       rows, in, classes, chunk;
     size_t       bytes; /* size of one logit */
@@ -98,8 +102,9 @@ typedef struct {
 static size_t chunk_max(const lk_linear_cross_entropy_options *options, lk_dtype dtype)
 {
     if (options->rows > 0)
-        return lki_round_up(options->rows, 16);
-    return lki_max(16, LOGITS_BYTES / lk_dtype_bytes(dtype) / options->classes / 16 * 16);
+        return lki_round_up(options->rows, ROWS_UNIT);
+    return lki_max(ROWS_UNIT, LOGITS_BYTES / lk_dtype_bytes(dtype) / options->classes / ROWS_UNIT *
+                                  ROWS_UNIT);
 }
 
 static lk_status linear_cross_entropy_plan(lk_plan *plan)
@@ -171,7 +176,8 @@ static void linear_cross_entropy_forward(const lk_block_call *call)
                .bytes = lk_dtype_bytes(call->dtype), .logits = call->scratch };
     size_t most = chunk_max(options, call->dtype), chunks = (h.rows + most - 1) / most;
 
-    h.chunk = lki_round_up((h.rows + chunks - 1) / chunks, 16); /* chunks of nearly equal size */
+    /* chunks of nearly equal size */
+    h.chunk = lki_round_up((h.rows + chunks - 1) / chunks, ROWS_UNIT);
     for (size_t first = 0; first < h.rows; first += h.chunk)
         head_chunk(call, &h, first, lki_min(h.chunk, h.rows - first));
 }

@@ -83,10 +83,11 @@ typedef struct {
     char unused;
 } amx_tiles;
 
+/* Does not use the intrinsic, with which gcc 12 removes stores to most of the sizes. */
 LKI_SIMD void amx_configure(amx_tiles *t, const amx_sizes *sizes)
 {
     (void)t;
-    _tile_loadconfig(sizes);
+    __asm__ volatile("ldtilecfg %0" : : "m"(*sizes));
 }
 
 LKI_SIMD void amx_release(amx_tiles *t)
@@ -111,6 +112,7 @@ LKI_SIMD void amx_zero(amx_tiles *t, int tile)
 LKI_SIMD void amx_load(amx_tiles *t, int tile, const float *from, size_t stride)
 {
     (void)t;
+    __asm__ volatile("" : : : "memory"); /* gcc's intrinsic does not say that it reads memory */
     switch (tile) {
 #define LKI_AMX_LOAD(n) case n: _tile_loadd(n, from, stride * sizeof *from); break;
         LKI_AMX_EACH(LKI_AMX_LOAD)

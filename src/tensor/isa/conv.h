@@ -3,7 +3,7 @@
  * Both products read images in place, because a row of a window is contiguous in NHWC.  Every sum
  * is one chain in ascending order of its index.  So the sizes of tiles change no bits, and each
  * instruction set chooses its own.  In FP32 a step of a chain is an fma of values.  In bf16 it is
- * v16_dot2() of words of two values (isa/gemm.h), and `values` of a and b below are words.
+ * v16_dot2() of words of two successive values, and `values` of a and b below are words.
  */
 #ifndef LKI_TENSOR_ISA_CONV_H
 #define LKI_TENSOR_ISA_CONV_H
