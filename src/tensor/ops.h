@@ -24,8 +24,8 @@ typedef enum { LKI_ACT_NONE = 0, LKI_ACT_RELU, LKI_ACT_GELU_TANH, LKI_ACT_GELU_E
  * strides in elements; 0 = dense. c must not overlap a or b.
  *
  * Operands are F32 or BF16.  In F32 the sum is one chain of fma.  In BF16 it is the sum of chunks
- * of 32 values of k, each with a chain of even and a chain of odd values (isa/gemm_chunks.inc).  The
- * last chunk is filled with +0, and subnormal operands and results are replaced by zeros.  With
+ * of 32 values of k, each with a chain of even and a chain of odd values (isa/gemm_chunks.inc).
+ * The last chunk is filled with +0, and subnormal operands and results are replaced by zeros.  With
  * `wide_b`, b is stored as F32 (weights), and its values are rounded to BF16, to nearest even, as
  * they are read.
  *

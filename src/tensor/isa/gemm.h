@@ -79,9 +79,9 @@ typedef struct {
     const lki_gemm_finish *finish;
 } lki_gemm_block;
 
-/* Computes c (m, n) as the sum of the products of `parts` of k, added by the canonical tree, from
- * operands that are packed over the whole of k: `a` by pack_a(), and panel after panel of b by
- * pack_b(). */
+/* Computes c (m, n) as the sum of the products of `parts` of k, added by the canonical tree.  `a`
+ * is packed by pack_a(), and panel after panel of b by pack_b(): in FP32 over the whole of k, in
+ * bf16 part after part. */
 typedef struct {
     size_t           m, n, k;
     const float     *a, *b;
@@ -99,7 +99,7 @@ typedef struct {
     size_t turned_steps;  /* steps that are packed at a time in a `turned` block; 0: unsupported */
 
     void (*block)(const lki_gemm_block *block);
-    void (*parts)(const lki_gemm_parts_block *block); /* NULL in bf16 */
+    void (*parts)(const lki_gemm_parts_block *block); /* NULL: unsupported */
 
     /* Packs a (m, k) or, transposed, (k, m): in FP32 into micro-panels of nearly equal height, in
      * bf16 into rows of words.  `to` has LKI_GEMM_ROWS_MAX words of slack. */

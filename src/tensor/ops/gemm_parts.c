@@ -3,11 +3,12 @@
  * What:   c is the sum of count products, each over its own part of k.  Every product is the chain
  *         that lki_gemm() computes for that part alone, from 0.  The products are added by the
  *         canonical tree: neighbours first, then pairs of neighbours.
- * How:    There are two ways.  A product is short if it is in FP32 and k is small.  A thread then
- *         packs the operands of a tile of c over the whole of k, and the micro-kernels of
- *         isa/gemm_parts.inc add the parts in registers.  In any other product a thread computes a
- *         tile of c part after part.  It merges the parts like a binary counter, in its buffer, so
- *         that the products are never stored in memory.
+ * How:    There are two ways.  A product is short if k is small.  A thread then packs the operands
+ *         of a tile of c over the whole of k, and the micro-kernels of isa/gemm_parts.inc add the
+ *         parts in registers, or those of isa/gemm_chunk_parts.inc in the first-level cache.  In
+ *         any other product, and on AMX tiles, a thread computes a tile of c part after part.  It
+ *         merges the parts like a binary counter, in its buffer, so that the products are never
+ *         stored in memory.
  * Cost:   that of one product over the whole of k, and count - 1 additions for each element of c.
  *         The products that are added are in registers or in the second-level cache.
  */
@@ -26,7 +27,7 @@ enum {
 };
 /* Short products. */
 enum {
-    SHORT_K = 512,     /* maximum k */
+    SHORT_K = 512,     /* maximum words along k */
     SHORT_B = 1 << 17, /* floats of the packed b of a tile: half of a thread's buffer */
     TILES   = 2,       /* minimum number of tiles for each thread */
 };
@@ -48,6 +49,7 @@ typedef struct {
     const lki_elementwise_kernels *elementwise;
     lk_exec                       *exec;
     size_t bytes, pair; /* bytes of an operand's element; elements per word */
+    size_t words;       /* words of all parts */
     size_t lda, ldb, ldc;
     size_t down, across; /* numbers of tiles */
 } product;
@@ -178,7 +180,7 @@ static void choose_tiles(product *p)
 {
     size_t threads = lk_exec_threads(p->exec), wanted = threads == 1 ? 1 : TILES * threads;
     size_t m = p->args->m, n = p->args->n, width = p->kernels->columns;
-    size_t widest = SHORT_B / lki_max(1, p->args->k) / width * width;
+    size_t widest = SHORT_B / lki_max(1, p->words) / width * width;
 
     p->down   = 1;
     p->across = lki_max(1, divide_up(n, widest));
@@ -189,6 +191,23 @@ static void choose_tiles(product *p)
             p->across++;
         else
             break;
+}
+
+/* Calls pack() for the whole of k in FP32, and for each part in bf16.  Each part has `lines` rows
+ * or columns of words. */
+static void pack_short(const product *p, const tile *t, size_t lines, float *to,
+                       void (*pack)(const product *p, const tile *t, size_t k0, size_t k,
+                                    float *to))
+{
+    if (p->pair == 1) {
+        pack(p, t, 0, p->args->k, to);
+        return;
+    }
+    for (size_t i = 0, begin = 0; i < p->parts->count; begin = p->parts->ends[i++]) {
+        size_t k = p->parts->ends[i] - begin;
+        pack(p, t, begin, k, to);
+        to += lines * words_of(p, k);
+    }
 }
 
 /* Packs the operands of a tile over the whole of k, some rows of `a` at a time, and adds the
@@ -203,11 +222,11 @@ static void short_task(void *context, size_t index, uint32_t thread)
     tile           t    = { .column = units * across / p->across * width };
 
     t.columns = lki_min(p->args->n, units * (across + 1) / p->across * width) - t.column;
-    pack_b(p, &t, 0, p->args->k, room);
+    pack_short(p, &t, lki_round_up(t.columns, width), room, pack_b);
     for (size_t i = 0; i < rows; i++) {
         t.row  = first + (end - first) * i / rows;
         t.rows = first + (end - first) * (i + 1) / rows - t.row;
-        pack_a(p, &t, 0, p->args->k, room + SHORT_B);
+        pack_short(p, &t, t.rows, room + SHORT_B, pack_a);
         p->kernels->parts(&(lki_gemm_parts_block){ .m     = t.rows,
                                                    .n     = t.columns,
                                                    .k     = p->args->k,
@@ -244,7 +263,9 @@ void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *p
     LK_ASSERT(!args->accumulate && args->result != LK_BF16 && !args->wide_b);
     LK_ASSERT(parts->count <= LKI_PARTS_MAX && (parts->count & (parts->count - 1)) == 0);
     LK_ASSERT(parts->ends[parts->count - 1] == args->k);
-    bool is_short = p.kernels->parts != NULL && args->k <= SHORT_K;
+    for (size_t i = 0, begin = 0; i < parts->count; begin = parts->ends[i++])
+        p.words += words_of(&p, parts->ends[i] - begin);
+    bool is_short = p.kernels->parts != NULL && p.words <= SHORT_K;
     if (is_short)
         choose_tiles(&p);
     lki_exec_run(exec, p.down * p.across, is_short ? short_task : tile_task, &p);
