@@ -89,7 +89,7 @@ typedef struct {
     net           n;
     double        sum;
     const void   *x;
-    const int32_t targets[8 * SAMPLES];
+    const int32_t targets[12 * SAMPLES];
 } rig;
 
 static double loss_of(rig *r)
