@@ -118,4 +118,11 @@ typedef struct {
     uint64_t (*multiply_adds)(float x, float *sink);
 } lki_gemm_kernels;
 
+/* Returns the words along k of packed operands with k elements, `pair` of which are a word. */
+static inline size_t lki_gemm_words(const lki_gemm_kernels *kernels, size_t pair, size_t k)
+{
+    size_t unit = kernels->unit * pair;
+    return (k + unit - 1) / unit * kernels->unit;
+}
+
 #endif

@@ -107,7 +107,7 @@ size_t lki_attention_bf16_scratch_bytes(const lk_exec *exec, const lki_attention
 /* Returns the words that k values have in packed operands. */
 static size_t words_of(const attention *a, size_t k)
 {
-    return lki_round_up((k + 1) / 2, a->kernels->gemm->unit);
+    return lki_gemm_words(a->kernels->gemm, 2, k);
 }
 
 static void pack_rows(const attention *a, const uint16_t *from, size_t stride, float *to)

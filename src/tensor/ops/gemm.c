@@ -537,7 +537,7 @@ static product product_of(const lk_exec *exec, const lki_gemm_args *args)
     };
     LK_ASSERT(brain || !wide);
     p.pack_panel = wide ? p.kernels->pack_wide_b : p.kernels->pack_b;
-    p.steps      = lki_round_up(divide_up(args->k, p.pair), p.kernels->unit);
+    p.steps      = lki_gemm_words(p.kernels, p.pair, args->k);
     return p;
 }
 

@@ -72,7 +72,7 @@ static const void *at(const void *base, size_t row, size_t stride, size_t column
 /* Returns the words of k elements of a packed operand. */
 static size_t words_of(const product *p, size_t k)
 {
-    return lki_round_up(divide_up(k, p->pair), p->kernels->unit);
+    return lki_gemm_words(p->kernels, p->pair, k);
 }
 
 /* Packs elements k0 .. k0 + k of the tile's rows of `a`. */
