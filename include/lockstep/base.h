@@ -59,6 +59,9 @@ typedef struct {
 
 /* Returns the last failure on this thread.  Valid only directly after a call that failed. */
 LK_API const lk_error *lk_error_last(void);
+/* Records a failure of the program as this thread's last failure and returns `status`.  Meant to
+ * precede lk_comm_abort(), which sends the message to the other ranks.  Newlines become spaces. */
+LK_API lk_status lk_error_set(lk_status status, const char *message);
 
 /* Returns the name of a status ("EINVAL"); never NULL. */
 LK_API const char *lk_status_name(lk_status status);

@@ -34,6 +34,11 @@ lk_status lki_fail(lk_status status, const char *file, int line, const char *for
     return status;
 }
 
+lk_status lk_error_set(lk_status status, const char *message)
+{
+    return lk_fail(status == LK_OK ? LK_EINVAL : status, "%s", message);
+}
+
 lk_status lki_fail_again(const lk_error *error)
 {
     LK_ASSERT(error->status != LK_OK);
