@@ -238,6 +238,10 @@ LK_API bool lk_stop_requested(const lk_comm *comm);
  * admit it. */
 LK_API bool lk_enters(void);
 
+/* Returns true if the launcher that started this process lets the survivors of a failure continue
+ * (LK_ON_FAILURE_CONTINUE), so that lk_comm_rebuild() can succeed. */
+LK_API bool lk_continues(void);
+
 /* Returns true if this process was asked to leave the job and has joined with options.leaves. */
 LK_API bool lk_leave_requested(void);
 

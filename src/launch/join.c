@@ -43,6 +43,7 @@ bool lk_stop_requested(const lk_comm *comm)
 static const char *const our_names[] = {
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCKSTEP_CONTROL_FD",
     "LOCKSTEP_SOCKET_FD", "LOCKSTEP_TIMEOUT_MS", "LOCKSTEP_KEY_FD", "LOCKSTEP_ENTERS",
+    "LOCKSTEP_CONTINUES",
 };
 
 enum { OUR_NAMES = sizeof our_names / sizeof our_names[0] };
@@ -239,8 +240,9 @@ static lk_status read_ours(inheritance *from)
 static lk_status check_not_ours(void)
 {
     static const char *const only_ours[] = {"LOCKSTEP_SOCKET_FD", "LOCKSTEP_KEY_FD",
-                                            "LOCKSTEP_ENTERS"};
-    lki_names values = lki_names_list(only_ours, 3, LKI_NAMES_VALUES);
+                                            "LOCKSTEP_ENTERS", "LOCKSTEP_CONTINUES"};
+    lki_names values = lki_names_list(only_ours, sizeof only_ours / sizeof only_ours[0],
+                                      LKI_NAMES_VALUES);
 
     if (values.count == 0)
         return LK_OK;
@@ -318,6 +320,11 @@ static lk_status find_foreign(inheritance *from, const lki_foreign *job,
 bool lk_enters(void)
 {
     return getenv("LOCKSTEP_ENTERS") != NULL;
+}
+
+bool lk_continues(void)
+{
+    return getenv("LOCKSTEP_CONTINUES") != NULL;
 }
 
 /* Enters a running group in place of a lost worker.  Preserves the flight record of that worker, if

@@ -65,7 +65,8 @@ static void refuses_a_broken_environment(void **state)
 static void leftover_launcher_variables_are_refused(void **state)
 {
     (void)state;
-    static const char *const left[] = {"LOCKSTEP_SOCKET_FD", "LOCKSTEP_KEY_FD", "LOCKSTEP_ENTERS"};
+    static const char *const left[] = {"LOCKSTEP_SOCKET_FD", "LOCKSTEP_KEY_FD", "LOCKSTEP_ENTERS",
+                                      "LOCKSTEP_CONTINUES"};
     for (size_t i = 0; i < sizeof left / sizeof left[0]; i++) {
         lk_comm *comm;
         bool     launched = false;

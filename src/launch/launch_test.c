@@ -147,6 +147,19 @@ static void workers_receive_their_environment(void **state)
             fail_msg("no line \"%s\" in:\n%s", lines[i], o->out);
 }
 
+static void workers_learn_whether_they_may_continue(void **state)
+{
+    (void)state;
+    lk_launch_options options = plain(2);
+    const outcome    *o       = launch(options, "environment");
+    assert_good(o);
+    assert_true(has_line(o->out, "LOCKSTEP_CONTINUES=(none)"));
+    options.on_failure = LK_ON_FAILURE_CONTINUE;
+    o                  = launch(options, "environment");
+    assert_good(o);
+    assert_true(has_line(o->out, "LOCKSTEP_CONTINUES=1"));
+}
+
 static void the_users_thread_count_is_kept(void **state)
 {
     (void)state;
@@ -419,6 +432,7 @@ int main(int argc, char **argv)
         return work(argv[argc - 1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_receive_their_environment),
+        cmocka_unit_test(workers_learn_whether_they_may_continue),
         cmocka_unit_test(the_users_thread_count_is_kept),
         cmocka_unit_test(prefixes_whole_lines),
         cmocka_unit_test(inherits_output_as_it_is),

@@ -53,12 +53,15 @@ static int give_up(lk_comm *comm)
 static int work_environment(void)
 {
     static const char *const names[] = {"RANK",        "WORLD_SIZE",      "LOCAL_RANK", "CANARY",
-                                        "MASTER_ADDR", "OMP_NUM_THREADS", "LOCAL_WORLD_SIZE"};
+                                        "MASTER_ADDR", "OMP_NUM_THREADS", "LOCAL_WORLD_SIZE",
+                                        "LOCKSTEP_CONTINUES"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         printf("%s=%s\n", names[i], getenv(names[i]) != NULL ? getenv(names[i]) : "(none)");
     int port = getenv("MASTER_PORT") != NULL ? atoi(getenv("MASTER_PORT")) : 0;
     bool launched = false;
-    return port > 0 && port < 65536 && lk_launched(&launched) == LK_OK && launched ? 0 : 4;
+    return port > 0 && port < 65536 && lk_launched(&launched) == LK_OK && launched
+                   && lk_continues() == (getenv("LOCKSTEP_CONTINUES") != NULL)
+               ? 0 : 4;
 }
 
 static int work_lines(void)

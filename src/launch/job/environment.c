@@ -9,7 +9,7 @@ static const char *const our_names[] = {
     "RANK",        "WORLD_SIZE",  "LOCAL_RANK", "LOCAL_WORLD_SIZE",
     "NODE_RANK",   "GROUP_RANK",  "MASTER_ADDR", "MASTER_PORT",
     "LOCKSTEP_CONTROL_FD", "LOCKSTEP_SOCKET_FD", "LOCKSTEP_KEY_FD", "LOCKSTEP_TIMEOUT_MS",
-    "LOCKSTEP_FLIGHT", "LOCKSTEP_ENTERS",
+    "LOCKSTEP_FLIGHT", "LOCKSTEP_ENTERS", "LOCKSTEP_CONTINUES",
 };
 
 enum { OURS = sizeof our_names / sizeof our_names[0], NUMBER_BYTES = 48 };
@@ -67,6 +67,8 @@ static void put_ours(block *to, const lki_worker_facts *facts)
         put_number(to, "LOCKSTEP_KEY_FD", (uint32_t)facts->key_fd);
     if (facts->enters)
         put_number(to, "LOCKSTEP_ENTERS", 1);
+    if (facts->continues)
+        put_number(to, "LOCKSTEP_CONTINUES", 1);
     if (facts->flight != NULL)
         put_text(to, "LOCKSTEP_FLIGHT", facts->flight);
 }

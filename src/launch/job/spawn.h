@@ -18,6 +18,7 @@ typedef struct {
     int         socket_fd;  /* open in the program under this number */
     int         key_fd;     /* descriptor of the key, inherited by the program; -1: none */
     bool        enters;     /* replacement of a lost worker */
+    bool        continues;  /* survivors of a failure may continue */
     uint32_t    timeout_ms; /* 0: the default */
     const char *flight;     /* absolute path; NULL: none */
 } lki_worker_facts;

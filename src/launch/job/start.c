@@ -195,6 +195,7 @@ static lki_worker_facts common_facts(lki_job *job)
                               .control_fd = lki_control_fd(job->control),
                               .key_fd     = job->key_fd,
                               .enters     = job->outside,
+                              .continues  = job->options->on_failure == LK_ON_FAILURE_CONTINUE,
                               .timeout_ms = job->options->timeout_ms,
                               .flight     = job->flight};
     if (job->rendezvous == NULL)
