@@ -136,7 +136,8 @@ typedef struct {
      * decides, and LK_ECORRUPT names the rank at fault on all ranks.  With `survives` only that
      * rank fails and must leave; the other ranks repeat the step.  An audit needs memory for one
      * gradient per rank.  Not in lock step, nor with "zero3" over several hosts. */
-    double audit;
+    double   audit;
+    uint64_t audit_steps; /* audits only this many steps after opening; 0 = all */
     /* Moves virtual workers from slow ranks to fast ranks between steps, by measured times.
      * lk_step_result.moved counts them.  LK_EUNSUPPORTED in lock step or with strategies other than
      * ddp and zero1.  For tests, rebalance_seed draws random shares after each step but step 0. */
@@ -149,9 +150,8 @@ typedef struct {
     bool   duplicate;
     double duplicate_seconds; /* virtual workers that take less time are not repeated */
     /* Backup workers (Chen et al., Revisiting Distributed Synchronous SGD, 2016): each step counts
-     * only the first (ranks - backups) ranks to finish, and averages over their samples.  The other
-     * results are dropped.  The result is not exact, because the selection depends on time.  Only
-     * with ddp and zero1, on one host. */
+     * only the first (ranks - backups) ranks to finish, averages over their samples and drops other
+     * results.  Not exact: the selection depends on time.  Only with ddp and zero1, on one host. */
     uint32_t backups;
 } lk_parallel_options;
 
@@ -196,7 +196,7 @@ LK_API LK_NODISCARD lk_status lk_parallel_estimate(lk_parallel_cost *out, const 
 /* Returns a parameter's values.  The address is valid for one step.  With "zero3" over several
  * hosts it is valid only while a block with the parameter is read, and may otherwise be NULL. */
 LK_API const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param);
-/* Returns a parameter's bf16 values (gather_dtype); NULL: the reader must round the FP32 values. */
+/* Returns a parameter's bf16 values (gather_dtype); NULL: the reader rounds the FP32 values. */
 LK_API const uint16_t *lk_parallel_param_bf16(const lk_parallel *parallel, uint32_t param);
 LK_API const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t state);
 /* Returns the number of running states, counting moving averages (lk_optimizer.ema). */

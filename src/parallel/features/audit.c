@@ -35,7 +35,7 @@ enum { DIFFERENCE_BYTES = sizeof((lk_audit_finding *)NULL)->what };
 
 typedef struct {
     double           rate;
-    uint64_t         seed;
+    uint64_t         seed, steps; /* steps: number of steps that may still be audited */
     float           *scratch; /* a gradient space for the recomputed gradient */
     lki_report      *report;  /* of the recomputed virtual worker */
     bool             found;
@@ -91,6 +91,7 @@ static lk_status audit_open(lk_parallel *parallel, const lk_parallel_options *op
     *out               = a;
     a->rate            = options->audit;
     a->seed            = options->seed;
+    a->steps           = options->audit_steps == 0 ? UINT64_MAX : options->audit_steps;
     /* repeats an interrupted step, because salvage() does not find results of audits */
     parallel->effects.restarts = true;
     parallel->effects.watches  = true;
@@ -132,7 +133,8 @@ static void audit_close(void *context)
 
 static uint64_t audit_hash(const lk_parallel_options *options)
 {
-    return lki_xxh3(&options->audit, sizeof options->audit);
+    const uint64_t steps = options->audit_steps;
+    return lki_xxh3(&options->audit, sizeof options->audit) ^ lki_xxh3(&steps, sizeof steps);
 }
 
 /* ---- Choice of virtual workers and ranks ------------------------------------------------- */
@@ -145,8 +147,14 @@ static lki_random draw(const lk_parallel *parallel, const audit *a, uint32_t lea
 
 static void audit_begin_step(lk_parallel *parallel, void *context)
 {
-    audit *a = context;
+    audit     *a    = context;
+    const bool over = a->steps == 0;
 
+    a->steps -= !over;
+    if (over) {
+        lki_free(a->scratch);
+        a->scratch = NULL;
+    }
     a->stage = OWN;
     a->at    = 0;
     a->micro = 0;
@@ -154,7 +162,7 @@ static void audit_begin_step(lk_parallel *parallel, void *context)
     a->alike = 0;
     a->turn  = parallel->ranks > 2 ? draw(parallel, a, 0).word[1] % (parallel->ranks - 1) : 0;
     for (uint32_t leaf = 0; leaf < parallel->leaves; leaf++) {
-        bool wanted     = (double)draw(parallel, a, leaf).word[0] * 0x1p-32 < a->rate;
+        bool wanted     = !over && (double)draw(parallel, a, leaf).word[0] * 0x1p-32 < a->rate;
         a->places[leaf] = wanted ? a->count : NOWHERE;
         if (wanted)
             a->leaves[a->count++] = leaf;

@@ -34,6 +34,7 @@ typedef struct {
     uint32_t    ranks;
     const char *strategy;
     double      rate;
+    uint64_t    audited_steps; /* audit_steps of the options */
     fault       fault;
     /* the rank with wrong results, from the second step on; with ONE_BIT only once, in any turn of
      * the third step */
@@ -142,7 +143,8 @@ static bool run_rank(lk_comm *comm, void *context)
                                     .states          = running,
                                     .state_count     = 1,
                                     .seed            = 3,
-                                    .audit           = o->job.rate };
+                                    .audit           = o->job.rate,
+                                    .audit_steps     = o->job.audited_steps };
     lk_status           status  = lk_parallel_open(&p, comm, model, PARAMS, &options);
     if (status == LK_OK)
         status = run_steps(o, p);
@@ -200,6 +202,27 @@ static void audits_change_no_bit(void **state)
         assert_memory_equal(o.values, plain.values, sizeof plain.values);
     }
     assert_in_range(half, LEAVES * STEPS / 4, LEAVES * STEPS * 3 / 4);
+}
+
+/* A rank whose results are wrong from the second step on is not noticed if only the first step is
+ * audited, and is noticed if two steps are. */
+static void audits_end_after_the_steps_asked_for(void **state)
+{
+    static outcome o;
+    (void)state;
+    for (size_t c = 1; c < CREWS; c++) {
+        job j           = crews[c];
+        j.rate          = 1;
+        j.audited_steps = 1;
+        j.culprit       = 1;
+        j.fault         = c == 1 ? NOTHING : A_GRADIENT;
+        run(&o, &j);
+        assert_int_equal(o.statuses[0], LK_OK);
+        assert_int_equal(o.audited[0], LEAVES);
+        j.audited_steps = 2;
+        run(&o, &j);
+        assert_int_equal(o.statuses[0], c == 1 ? LK_OK : LK_ECORRUPT);
+    }
 }
 
 static void check_verdict(const outcome *o, uint32_t ranks, const char *what)
@@ -304,6 +327,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(audits_change_no_bit),
+        cmocka_unit_test(audits_end_after_the_steps_asked_for),
         cmocka_unit_test(a_rank_with_wrong_gradients_is_named),
         cmocka_unit_test(no_rank_is_named_without_a_majority),
         cmocka_unit_test(skipped_turns_are_not_blamed),
