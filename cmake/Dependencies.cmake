@@ -1,9 +1,36 @@
-# Libraries are linked statically where the system ships them so: the command needs only libc.
+# Libraries are linked statically where the system ships them so: the command needs only libc.  In
+# liblockstep.so a static library may not be usable, because its code is position dependent (Debian's
+# libturbojpeg.a).  The shared library with the same name is then linked instead.
 find_package(Threads REQUIRED)
 add_library(lk_dependencies INTERFACE)
+add_library(lk_shared_dependencies INTERFACE)
+
+# Sets LK_SHARED_LIB_name to the form of a library that can be linked into liblockstep.so.
+function(lk_find_for_shared name)
+  if(LK_SHARED_LIB_${name})
+    return()
+  endif()
+  execute_process(COMMAND ${CMAKE_C_COMPILER} -shared -Wl,--exclude-libs,ALL -Wl,--whole-archive ${LK_LIB_${name}}
+      -Wl,--no-whole-archive -o ${CMAKE_BINARY_DIR}/CMakeFiles/try_${name}.so
+    RESULT_VARIABLE status OUTPUT_QUIET ERROR_QUIET)
+  if(status EQUAL 0)
+    set(LK_SHARED_LIB_${name} ${LK_LIB_${name}} CACHE FILEPATH "${name} in liblockstep.so")
+    return()
+  endif()
+  find_library(LK_SHARED_LIB_${name} NAMES lib${name}.so DOC "${name} in liblockstep.so")
+  if(NOT LK_SHARED_LIB_${name})
+    message(FATAL_ERROR "${LK_LIB_${name}} cannot be linked into liblockstep.so, and there is no "
+      "lib${name}.so: install it, or build with -DLK_SHARED=OFF")
+  endif()
+endfunction()
+
 foreach(name jansson turbojpeg png16 z nettle)
   find_library(LK_LIB_${name} NAMES lib${name}.a ${name} REQUIRED)
   target_link_libraries(lk_dependencies INTERFACE ${LK_LIB_${name}})
+  if(LK_SHARED)
+    lk_find_for_shared(${name})
+    target_link_libraries(lk_shared_dependencies INTERFACE ${LK_SHARED_LIB_${name}})
+  endif()
 endforeach()
 find_path(LK_XXHASH_INCLUDE xxhash.h REQUIRED)   # header only: XXH_INLINE_ALL
 find_path(LK_OPENSSL_INCLUDE openssl/ssl.h REQUIRED) # headers only: loaded when TLS is asked for
@@ -12,8 +39,10 @@ find_path(LK_URING_INCLUDE liburing.h)
 find_library(LK_LIB_uring NAMES liburing.a)
 if(LK_URING_INCLUDE AND LK_LIB_uring)
   target_link_libraries(lk_dependencies INTERFACE ${LK_LIB_uring})
+  target_link_libraries(lk_shared_dependencies INTERFACE ${LK_LIB_uring})
   set_source_files_properties(src/base/store_uring.c PROPERTIES COMPILE_DEFINITIONS LK_URING=1)
   set(LK_URING_PC "-luring ")
   set(LK_URING_CMAKE "uring;")
 endif()
 target_link_libraries(lk_dependencies INTERFACE m ${CMAKE_DL_LIBS})
+target_link_libraries(lk_shared_dependencies INTERFACE m ${CMAKE_DL_LIBS})

@@ -1,20 +1,26 @@
-# What `cmake --install` puts where: library, headers, command, man pages, and the two ways in
+# What `cmake --install` puts where: libraries, headers, command, man pages, and the two ways in
 # which other builds find the library: pkg-config and a CMake package.
 include(CMakePackageConfigHelpers)
 
-# The library is static, so who links it links what it stands on.
+# A program that links the static library also links the libraries that it needs.
 set(LK_PRIVATE_LIBS "${LK_URING_PC}-ljansson -lturbojpeg -lpng16 -lz -lnettle -lm -ldl -pthread")
 set(LK_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 
 # The .pc file finds its prefix from where it lies, so that any --prefix works.
 file(RELATIVE_PATH LK_PC_TO_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 configure_file(cmake/lockstep.pc.in ${CMAKE_BINARY_DIR}/lockstep.pc @ONLY)
+configure_file(cmake/lockstep-shared.pc.in ${CMAKE_BINARY_DIR}/lockstep-shared.pc @ONLY)
 configure_package_config_file(cmake/lockstepConfig.cmake.in ${CMAKE_BINARY_DIR}/lockstepConfig.cmake
   INSTALL_DESTINATION ${LK_PACKAGE_DIR} PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR)
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/lockstepConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
 
 install(TARGETS lockstep ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(LK_SHARED)
+  install(TARGETS lockstep_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(FILES ${CMAKE_BINARY_DIR}/lockstep-shared.pc
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endif()
 install(TARGETS lockstep_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY include/lockstep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${CMAKE_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -92,6 +92,15 @@ add_test(NAME house.floors COMMAND ${PROJECT_SOURCE_DIR}/tools/floors ${PROJECT_
 add_test(NAME house.floors_refuse COMMAND ${PROJECT_SOURCE_DIR}/tests/house/floors ${PROJECT_SOURCE_DIR})
 add_test(NAME house.headers COMMAND ${PROJECT_SOURCE_DIR}/tests/house/headers ${PROJECT_SOURCE_DIR})
 add_test(NAME house.options COMMAND ${PROJECT_SOURCE_DIR}/tests/house/options ${PROJECT_SOURCE_DIR})
+if(LK_SHARED)
+  add_test(NAME house.exports
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/house/exports ${PROJECT_SOURCE_DIR} $<TARGET_FILE:lockstep_shared>
+      $<TARGET_FILE:lockstep_command> ${CMAKE_NM})
+  set_tests_properties(house.exports PROPERTIES LABELS house SKIP_RETURN_CODE 77 TIMEOUT 1500)
+  target_compile_definitions(test.house.load PRIVATE LK_TEST_LIBRARY="$<TARGET_FILE:lockstep_shared>")
+  add_dependencies(test.house.load lockstep_shared)
+  lk_test_programs(house lockstep_shared)
+endif()
 add_test(NAME house.install
   COMMAND ${PROJECT_SOURCE_DIR}/tests/install/run ${PROJECT_SOURCE_DIR} ${CMAKE_BINARY_DIR})
 lk_test_programs(house lockstep lockstep_command)
@@ -99,8 +108,8 @@ if(NOT CMAKE_CROSSCOMPILING)
   add_dependencies(tests.house man) # house.install installs everything
 endif()
 add_test(NAME house.bench COMMAND ${PROJECT_SOURCE_DIR}/tests/bench/run ${PROJECT_SOURCE_DIR})
-set_tests_properties(house.floors house.floors_refuse house.headers house.options house.install
-  house.bench PROPERTIES
+set_tests_properties(house.floors house.floors_refuse house.headers house.options
+  house.install house.bench PROPERTIES
   LABELS house SKIP_RETURN_CODE 77 TIMEOUT 1500)
 
 # Bits frozen in a file, so that no compiler and no change of ours alters them unnoticed.  Under an

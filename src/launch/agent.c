@@ -20,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -31,6 +30,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/pidfd.h"
 #include "launch/job/executor.h"
 
 enum { TIMEOUT_MS = 30000, RETRY_MS = 20, ANSWER_FDS = 2 };
@@ -160,7 +160,7 @@ static void seat(lki_job *job, const lki_foreign *host, int fd)
         refuse(fd, LK_EINVAL, why);
         return;
     }
-    worker->pidfd = pidfd_open(pid, 0);
+    worker->pidfd = lki_pidfd_open(pid);
     if (worker->pidfd < 0) { /* the worker has ended, or cannot be watched */
         (void)close(fd);
         return;
@@ -352,7 +352,7 @@ static lk_status plan(lk_launch_options *out, unsigned char key[LK_JOB_KEY_BYTES
 static lk_status start(const lki_foreign *f, const lk_launch_options *options,
                        const lk_join_options *join)
 {
-    int listener, self = pidfd_open(getpid(), 0);
+    int listener, self = lki_pidfd_open(getpid());
 
     if (self < 0)
         return lk_fail(LK_EUNSUPPORTED, "pidfd_open: %s", strerror(errno));
@@ -446,7 +446,7 @@ static lk_status ask(lki_agent_gift *out, const lki_foreign *f)
     out->secure  = words.secure;
     out->pid     = words.pid;
     if (st == LK_OK)
-        out->process = pidfd_open(words.pid, 0);
+        out->process = lki_pidfd_open(words.pid);
     if (st == LK_OK && out->secure && pread(fds[1], out->key, sizeof out->key, 0)
                                           != (ssize_t)sizeof out->key)
         st = lk_fail(LK_EFORMAT, "the agent of this host has given no key");

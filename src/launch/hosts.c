@@ -22,7 +22,6 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
@@ -32,6 +31,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/pidfd.h"
 #include "launch/job/cores.h"
 #include "launch/family.h"
 
@@ -203,7 +203,7 @@ static lk_status start_host(lki_family *f, uint32_t i)
         close_if_open(&theirs[k]);
     LK_TRY(st);
     f->running++;
-    h->pidfd = pidfd_open(h->pid, 0);
+    h->pidfd = lki_pidfd_open(h->pid);
     return h->pidfd >= 0 ? LK_OK : lk_fail(LK_EUNSUPPORTED, "cannot watch the launcher of host %u: "
                                            "pidfd_open: %s", i, strerror(errno));
 }

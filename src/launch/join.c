@@ -22,11 +22,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include "base/options.h"
+#include "base/pidfd.h"
 #include "base/status.h"
 #include "comm/worker.h"
 #include "comm/flight.h"
@@ -133,7 +133,7 @@ static void ask_agent(int number, siginfo_t *info, void *context)
     int saved = errno;
 
     (void)context;
-    if (info->si_pid == agent_pid || pidfd_send_signal(agent_process, number, NULL, 0) != 0)
+    if (info->si_pid == agent_pid || lki_pidfd_send(agent_process, number, NULL) != 0)
         die_of(number);
     errno = saved;
 }

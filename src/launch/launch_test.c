@@ -13,12 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "base/pidfd.h"
 #include "launch/launch_testing.h"
 #include "launch/self_testing.h"
 
@@ -371,7 +371,7 @@ static void workers_die_with_their_launcher(void **state)
     for (int i = 0; i < 2; i++) {
         char line[32];
         assert_non_null(fgets(line, sizeof line, lines));
-        pidfds[i] = pidfd_open(atoi(line), 0);
+        pidfds[i] = lki_pidfd_open(atoi(line));
         assert_true(pidfds[i] >= 0);
     }
     (void)kill(launcher, SIGKILL);

@@ -10,11 +10,11 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/pidfd.h"
 
 enum { LAUNCHER_REAPS_MS = 2000, LAUNCHER_SPEAKS_MS = 200 };
 
@@ -30,7 +30,7 @@ lk_status lki_peers_open(lk_comm *comm)
             continue;
         int32_t pid   = atomic_load(&lki_rank_of(comm, rank)->pid);
         int    *pidfd = &self->pidfds[comm->world[rank] - comm->board->first];
-        *pidfd        = (int)syscall(SYS_pidfd_open, pid, 0);
+        *pidfd        = lki_pidfd_open(pid);
         if (*pidfd >= 0)
             continue;
         if (errno == ESRCH && atomic_load(&lki_rank_of(comm, rank)->state) == LKI_RANK_LEFT)

@@ -11,11 +11,11 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/pidfd.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/pidfd.h"
 #include "launch/job/cores.h"
 #include "launch/job/executor.h"
 #include "launch/job/spawn.h"
@@ -74,7 +74,7 @@ static lk_status start_planned(lki_job *job, lki_spawn_plan *plan, lki_worker_fa
     LK_TRY(st);
     job->started++;
     lki_control_started(job->control, plan->rank, (int32_t)worker->pid);
-    worker->pidfd = pidfd_open(worker->pid, 0); /* always close-on-exec */
+    worker->pidfd = lki_pidfd_open(worker->pid); /* always close-on-exec */
     if (worker->pidfd < 0)
         return lk_fail(LK_EUNSUPPORTED, "cannot watch worker %u: pidfd_open: %s; Linux 5.3 or "
                                         "newer is needed", plan->rank, strerror(errno));

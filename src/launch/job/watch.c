@@ -29,7 +29,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/pidfd.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -37,6 +36,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/pidfd.h"
 #include "launch/job/executor.h"
 #include "launch/job/faults.h"
 #include "launch/job/forward.h"
@@ -73,7 +73,7 @@ static void send_signal(const lki_job *job, const lki_worker *worker, int number
     if (is_running(worker) && !lki_is_foreign(job))
         job->executor->signal(job, (uint32_t)(worker - job->workers), number);
     if (is_running(worker) && lki_is_foreign(job) && job->force_signal != 0)
-        (void)pidfd_send_signal(worker->pidfd, number, NULL, 0);
+        (void)lki_pidfd_send(worker->pidfd, number, NULL);
 }
 
 static double grace_seconds(const lki_job *job)

@@ -3,13 +3,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/pidfd.h"
 #include "launch/keeper/keeper.h"
 
 /* ---- Asking the keeper ------------------------------------------------------------------- */
@@ -92,7 +92,7 @@ static void send_signal(const lki_job *job, uint32_t i, int number)
 
     info.si_pid = lki_keeper_of(job)->pid;
     info.si_uid = getuid();
-    (void)pidfd_send_signal(job->workers[i].pidfd, number, &info, 0);
+    (void)lki_pidfd_send(job->workers[i].pidfd, number, &info);
 }
 
 static pid_t *birth(const lki_job *job, uint32_t i)
@@ -221,7 +221,7 @@ static lk_status take_over(lki_job *job)
             reap(job, i); /* an earlier coordinator may already have reaped the worker */
             continue;
         }
-        worker->pidfd = pidfd_open(worker->pid, 0);
+        worker->pidfd = lki_pidfd_open(worker->pid);
         if (worker->pidfd < 0)
             return lk_fail(LK_EUNSUPPORTED, "cannot watch worker %u: pidfd_open: %s",
                            lki_rank_of_worker(job, i), strerror(errno));

@@ -6,13 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/pidfd.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/hash.h"
+#include "base/pidfd.h"
 #include "launch/job/forward.h"
 
 /* Indices in the keeper's job->polled: the socket with the coordinator's letters, and the
@@ -266,7 +266,7 @@ static lk_status coordinate(lki_job *job)
     siginfo_t   info   = {0};
 
     LK_TRY(start(job));
-    int       pidfd = pidfd_open(keeper->coordinator, 0);
+    int       pidfd = lki_pidfd_open(keeper->coordinator);
     int32_t   pid   = (int32_t)keeper->coordinator;
     lk_status st    = pidfd >= 0 ? serve(job, pidfd)
                                  : lk_fail(LK_EUNSUPPORTED, "pidfd_open: %s", strerror(errno));
