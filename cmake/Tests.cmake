@@ -92,6 +92,7 @@ add_test(NAME house.floors COMMAND ${PROJECT_SOURCE_DIR}/tools/floors ${PROJECT_
 add_test(NAME house.floors_refuse COMMAND ${PROJECT_SOURCE_DIR}/tests/house/floors ${PROJECT_SOURCE_DIR})
 add_test(NAME house.headers COMMAND ${PROJECT_SOURCE_DIR}/tests/house/headers ${PROJECT_SOURCE_DIR})
 add_test(NAME house.options COMMAND ${PROJECT_SOURCE_DIR}/tests/house/options ${PROJECT_SOURCE_DIR})
+add_test(NAME house.layout COMMAND ${PROJECT_SOURCE_DIR}/tests/house/layout ${PROJECT_SOURCE_DIR})
 if(LK_SHARED)
   add_test(NAME house.exports
     COMMAND ${PROJECT_SOURCE_DIR}/tests/house/exports ${PROJECT_SOURCE_DIR} $<TARGET_FILE:lockstep_shared>
@@ -108,7 +109,7 @@ if(NOT CMAKE_CROSSCOMPILING)
   add_dependencies(tests.house man) # house.install installs everything
 endif()
 add_test(NAME house.bench COMMAND ${PROJECT_SOURCE_DIR}/tests/bench/run ${PROJECT_SOURCE_DIR})
-set_tests_properties(house.floors house.floors_refuse house.headers house.options
+set_tests_properties(house.floors house.floors_refuse house.headers house.options house.layout
   house.install house.bench PROPERTIES
   LABELS house SKIP_RETURN_CODE 77 TIMEOUT 1500)
 

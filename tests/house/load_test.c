@@ -16,14 +16,16 @@
 
 #include <cmocka.h>
 
+#include "lockstep/binding.h"
 #include "lockstep/tensor.h"
 
 #ifdef LK_TEST_LIBRARY
 
 enum { THREADS = 4 };
 
-typedef lk_status exec_open(lk_exec **out, uint32_t threads, const char *isa);
+typedef lk_status       exec_open(lk_exec **out, uint32_t threads, const char *isa);
 typedef const lk_error *error_last(void);
+typedef const char     *layout(void);
 
 typedef struct {
     pthread_barrier_t loaded, failed;
@@ -65,8 +67,9 @@ static void *function(void *library, const char *name)
 
 static void threads_that_are_older_have_their_own_error(void **state)
 {
-    scene s = {0};
-    part  parts[THREADS];
+    scene   s = {0};
+    part    parts[THREADS];
+    layout *text;
 
     (void)state;
     assert_int_equal(pthread_barrier_init(&s.loaded, NULL, THREADS + 1), 0);
@@ -81,12 +84,14 @@ static void threads_that_are_older_have_their_own_error(void **state)
         fail_msg("%s", dlerror());
     *(void **)&s.open  = function(library, "lk_exec_open");
     *(void **)&s.error = function(library, "lk_error_last");
+    *(void **)&text    = function(library, "lk_layout");
     (void)pthread_barrier_wait(&s.loaded);
     for (uint32_t i = 0; i < THREADS; i++) {
         assert_int_equal(pthread_join(s.threads[i].thread, NULL), 0);
         assert_non_null(strstr(s.threads[i].message, s.threads[i].isa));
     }
     assert_ptr_not_equal(s.open, lk_exec_open);
+    assert_string_equal(text(), lk_layout());
     assert_null(dlsym(library, "lki_fail")); /* internal names stay inside */
     (void)pthread_barrier_destroy(&s.loaded);
     (void)pthread_barrier_destroy(&s.failed);
