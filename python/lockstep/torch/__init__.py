@@ -1,0 +1,25 @@
+"""Training of PyTorch models with the same bits on any number of workers.
+
+    import lockstep.torch as lk
+
+    def loss_sum(model, batch):
+        x, y = batch
+        return F.cross_entropy(model(x), y, reduction="sum"), y.numel()
+
+    run = lk.init(seed=1, virtual_workers=8)
+    model = run.prepare(Net())
+    opt = lk.AdamW(model.parameters(), lr=1e-3)
+    data = run.loader(dataset, global_batch=64, micro_batch=8)
+    for step in run.steps(1000):
+        result = run.step(loss_sum, data, opt)
+    run.print("weights", run.weights_hash())
+
+Start it with `lockstep run -n 3 -- python train.py`, with torchrun, mpirun or srun, or alone.
+"""
+
+from lockstep._library import Error
+from lockstep.torch.optim import LAMB, LARS, SGD, AdamW, Lion
+from lockstep.torch.run import Evaluation, Run, StepResult, init
+
+__all__ = ["SGD", "AdamW", "Error", "Evaluation", "LAMB", "LARS", "Lion", "Run", "StepResult",
+           "init"]

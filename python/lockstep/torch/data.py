@@ -1,0 +1,162 @@
+"""Micro-batches as a function of step, virtual worker and number, whoever reads them.
+
+The order of an epoch is a permutation drawn by seed and epoch.  Step s takes the next
+`global_batch` samples of it.  They are cut into V slices, one for each virtual worker, and a slice
+into micro-batches.  Before a sample is read, the global random generators are seeded by (seed,
+epoch, index).  So random transforms do not depend on the number of workers, or of torch's data
+worker processes.
+"""
+
+import collections
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from lockstep.torch import seeds
+
+
+class Place(collections.namedtuple("Place", "step virtual_worker micro")):
+    """The place of a micro-batch in a run."""
+
+
+class _Seeded(torch.utils.data.Dataset):
+    """A data set whose samples are read with seeded generators.  Its keys are (epoch, index)."""
+
+    def __init__(self, dataset, seed):
+        self._dataset = dataset
+        self._seed = seed
+
+    def __getitem__(self, at):
+        epoch, index = at
+        seeds.seed_all(seeds.key(self._seed, "sample", epoch, index))
+        return self._dataset[index]
+
+
+class Loader:
+    """Reads the micro-batches of a map-style data set; made by ``Run.loader()``."""
+
+    def __init__(self, dataset, seed, virtual_workers, global_batch, micro_batch=None, *,
+                 shuffle=True, drop_last=True, num_workers=0, collate_fn=None, **torch_options):
+        self._check(dataset, virtual_workers, global_batch, micro_batch, drop_last)
+        share = global_batch // virtual_workers
+        self.global_batch = global_batch
+        self.micro_batch = micro_batch or share
+        self.micro_count = share // self.micro_batch
+        self.virtual_workers = virtual_workers
+        self._seed, self._shuffle, self._drop_last = seed, shuffle, drop_last
+        self._length = len(dataset)
+        self._dataset = _Seeded(dataset, seed)
+        self._collate = collate_fn or torch.utils.data.default_collate
+        self._torch_options = dict(torch_options, num_workers=num_workers,
+                                   collate_fn=collate_fn)
+        self._epoch, self._order = None, None
+        self._ahead = None
+
+    @staticmethod
+    def _check(dataset, virtual_workers, global_batch, micro_batch, drop_last):
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+            raise TypeError(f"{type(dataset).__name__} has no length and no numbered samples: give "
+                            "a map-style data set (__len__ and __getitem__)")
+        if global_batch % virtual_workers:
+            raise ValueError(f"global_batch {global_batch} is not a multiple of the "
+                             f"{virtual_workers} virtual workers")
+        share = global_batch // virtual_workers
+        if micro_batch is not None and (micro_batch < 1 or share % micro_batch):
+            raise ValueError(f"each of the {virtual_workers} virtual workers takes {share} of the "
+                             f"{global_batch} samples of a step, which is not a multiple of "
+                             f"micro_batch {micro_batch}")
+        if len(dataset) < (global_batch if drop_last else 1):
+            raise ValueError(f"the data set has {len(dataset)} samples, fewer than global_batch "
+                             f"{global_batch}" + (" (drop_last=False uses them)"
+                                                  if len(dataset) else ""))
+
+    @property
+    def steps_per_epoch(self):
+        """The number of steps that read every sample once, without the rest if `drop_last`."""
+        rest = 0 if self._drop_last else self.global_batch - 1
+        return (self._length + rest) // self.global_batch
+
+    def describe(self):
+        """Return what the result depends on, for checkpoints and for comparing ranks."""
+        return {"samples": self._length, "global_batch": self.global_batch,
+                "micro_batch": self.micro_batch, "shuffle": self._shuffle,
+                "drop_last": self._drop_last}
+
+    def samples(self, place):
+        """Return the (epoch, index) pairs of a micro-batch.  They may be fewer in the last step
+        of an epoch if not `drop_last`."""
+        epoch, within = divmod(place.step, self.steps_per_epoch)
+        first = (within * self.global_batch
+                 + (place.virtual_worker * self.micro_count + place.micro) * self.micro_batch)
+        last = min(first + self.micro_batch, self._length)
+        if not self._shuffle:
+            return [(epoch, i) for i in range(first, last)]
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(seeds.key(self._seed, "order", epoch))
+            self._order = torch.randperm(self._length, generator=generator)
+            self._epoch = epoch
+        return [(epoch, i) for i in self._order[first:last].tolist()]
+
+    def fetch_counted(self, step, virtual_worker, micro):
+        """Return a collated micro-batch and its number of samples, (None, 0) if it has none."""
+        place = Place(step, virtual_worker, micro)
+        samples = self.samples(place)
+        if not samples:
+            return None, 0
+        if self._ahead is not None and self._ahead.next_place() == place:
+            return self._ahead.fetch(), len(samples)
+        return self.collate(samples), len(samples)
+
+    def begin(self, step, own):
+        """Prepare to read the micro-batches of a step, of the virtual workers `own` of this rank.
+        With data workers, those of later steps are read ahead."""
+        if not self._torch_options["num_workers"]:
+            return
+        first = Place(step, own[0], 0) if own else None
+        if self._ahead is None or self._ahead.own != own or self._ahead.next_place() != first:
+            self._ahead = _Ahead(self, step, own) if own else None
+
+    def close(self):
+        """End torch's data workers."""
+        self._ahead = None
+
+    def in_order(self):
+        """Yield the micro-batches of one pass in the order of the data set, for evaluations."""
+        for first in range(0, self._length, self.micro_batch):
+            last = min(first + self.micro_batch, self._length)
+            yield [(0, i) for i in range(first, last)]
+
+    def collate(self, samples):
+        """Read and collate the samples with the given (epoch, index) pairs."""
+        with seeds.restored():
+            return self._collate([self._dataset[s] for s in samples])
+
+
+class _Ahead:
+    """Micro-batches of one rank, read ahead by torch's DataLoader with worker processes."""
+
+    def __init__(self, loader, step, own):
+        self.own = own
+        self._places = collections.deque()
+        sampler = self._plan(loader, step)
+        # a generator of its own, so that starting workers draws nothing from the global one
+        self._batches = iter(DataLoader(loader._dataset, batch_sampler=sampler,
+                                        generator=torch.Generator(), **loader._torch_options))
+
+    def _plan(self, loader, step):
+        while True:
+            for v in self.own:
+                for m in range(loader.micro_count):
+                    place = Place(step, v, m)
+                    samples = loader.samples(place)
+                    if samples:
+                        self._places.append(place)
+                        yield samples
+            step += 1
+
+    def next_place(self):
+        return self._places[0] if self._places else None
+
+    def fetch(self):
+        self._places.popleft()
+        return next(self._batches)

@@ -1,0 +1,284 @@
+"""A strategy of the C library over one model and its optimizer: turns, and values.
+
+Every turn adds the gradient of one micro-batch to memory of the library: ``p.grad`` is a view of
+it, and autograd adds to a ``.grad`` that is there in place.
+"""
+
+import ctypes
+
+import torch
+
+from lockstep import _library
+from lockstep._library import Error, layout, lk
+from lockstep.torch import seeds
+from lockstep.torch.model import view
+
+_FLOAT_BYTES = 4
+
+
+class Engine:
+    """An open ``lk_parallel``."""
+
+    def __init__(self, group, model, optimizer, settings, micro_count):
+        self.group, self.model, self.optimizer = group, model, optimizer
+        self.micro_count = micro_count
+        self.survives = group.continues and settings["strategy"] != "single"
+        self._settings = settings
+        self._views = {}
+        self._describe()
+        self._handle = ctypes.c_void_p()
+        lk.parallel_open(self._handle, group.comm, self._params, len(model.params), self._options)
+        group.at_close(self.close)
+        self._load_all()
+        self._hooks = self._add_hooks()
+        self.place_params()
+
+    def _describe(self):
+        """Fill the C descriptions of parameters, running state and options."""
+        model, settings = self.model, self._settings
+        self._params = (_library.Param * len(model.params))()
+        for c, name, p in zip(self._params, model.names, model.params):
+            c.name = name.encode()
+            c.shape.rank = p.dim()
+            c.shape.dims[:p.dim()] = p.shape
+            c.uses = 1
+        self._states = [(name, buffer, norm) for norm in model.norms
+                        for name, buffer in zip(norm.names, norm.buffers)]
+        states = (_library.State * max(1, len(self._states)))()
+        for c, (name, buffer, norm) in zip(states, self._states):
+            c.name, c.count, c.momentum = name.encode(), buffer.numel(), norm.momentum
+        self._state_array = states
+        self._rates = self._common_rates()
+        options = self.optimizer.options()
+        options.weight_decay = self._rates[1]
+        audits = settings["audit_steps"]
+        self._options = _library.Options(
+            struct_size=ctypes.sizeof(_library.Options), strategy=settings["strategy"].encode(),
+            virtual_workers=settings["virtual_workers"], micro_count=self.micro_count,
+            bucket_bytes=settings["bucket_bytes"], optimizer=options,
+            clip_norm=self.optimizer.clip_norm, clip_value=self.optimizer.clip_value,
+            unused=layout.constants["LK_UNUSED_ZERO"], seed=settings["seed"], states=states,
+            state_count=len(self._states), survives=self.survives,
+            audit=1.0 if audits else 0.0, audit_steps=audits,
+            shard_hosts=settings["shard_hosts"], buddies=settings["buddies"])
+
+    def _common_rates(self):
+        rates = self.optimizer.rates()
+        missing = [n for n, p in zip(self.model.names, self.model.params) if id(p) not in rates]
+        if missing:
+            raise ValueError(f"the optimizer does not have parameter '{missing[0]}': give it to "
+                             "the optimizer, or set requires_grad=False before run.prepare()")
+        values = {rates[id(p)] for p in self.model.params}
+        if len(values) > 1:
+            raise ValueError("parameter groups differ in lr or weight_decay")
+        return values.pop()
+
+    def close(self):
+        """Give the parameters memory of their own, and free the strategy."""
+        if not self._handle:
+            return
+        for p in self.model.params:
+            p.data, p.grad = p.data.clone(), None
+        for hook in self._hooks:
+            hook.remove()
+        lk.parallel_free(self._handle)
+        self._handle, self._views = None, {}
+
+    # ---- Values ----------------------------------------------------------------------------
+
+    def _load_all(self):
+        for i, p in enumerate(self.model.params):
+            self.load(i, 0, p.data)
+        for i, (_, buffer, _) in enumerate(self._states):
+            lk.parallel_load_state(self._handle, i, buffer.data_ptr())
+
+    def load(self, param, which, tensor):
+        """Set a parameter (`which` 0) or a state of its optimizer.  All ranks have equal values."""
+        lk.parallel_load(self._handle, param, which, tensor.contiguous().data_ptr())
+
+    def load_running(self):
+        """Set the running statistics from the model's buffers."""
+        for i, (_, buffer, _) in enumerate(self._states):
+            lk.parallel_load_state(self._handle, i, buffer.data_ptr())
+
+    def value(self, param, which):
+        """Return a tensor with the values of a parameter or of a state of its optimizer, valid
+        until the next collective call.  Collective."""
+        like = self.model.params[param]
+        address = lk.parallel_value(self._handle, param, which)
+        if address:
+            return view(address, like)
+        out = torch.empty(like.shape, dtype=torch.float32)
+        lk.parallel_fetch(self._handle, param, which, 0, out.numel(), out.data_ptr())
+        return out
+
+    def place_params(self):
+        """Make the model's parameters views of the library's memory."""
+        for i, p in enumerate(self.model.params):
+            address = lk.parallel_param(self._handle, i)
+            if p.data_ptr() != address:
+                p.data = self._view(address, i)
+
+    def _view(self, address, param):
+        known = self._views.get((address, param))
+        if known is None:
+            known = self._views[address, param] = view(address, self.model.params[param])
+        return known
+
+    @property
+    def state_names(self):
+        """The names of the optimizer's states, as in torch ("exp_avg")."""
+        options = self._options.optimizer
+        return [lk.optimizer_state_name(options, i).decode()
+                for i in range(lk.optimizer_state_count(options))]
+
+    # ---- A step ----------------------------------------------------------------------------
+
+    def _term(self, param):
+        """Gradients are numbered from the last parameter to the first."""
+        return len(self.model.params) - 1 - param
+
+    def _add_hooks(self):
+        """Have gradients announced as soon as autograd has added to them, so that they are summed
+        during the backward pass.  Before torch 2.1 they are announced after it."""
+        if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
+            return []
+        return [p.register_post_accumulate_grad_hook(lambda p, i=i: self._announce(p, i))
+                for i, p in enumerate(self.model.params)]
+
+    def _announce(self, p, param):
+        if self._target is None:   # a backward pass outside of a turn
+            return
+        self._keep_in_place(p, param)
+        lk.parallel_grad_ready(self._handle, 0, self._term(param))
+
+    def _keep_in_place(self, p, param):
+        """Move a gradient back to where it belongs.  Autograd replaces ``.grad`` if it is given a
+        sparse gradient."""
+        target = self._target[param]
+        if p.grad is not target:
+            target.copy_(p.grad.to_dense() if p.grad.is_sparse else p.grad)
+            p.grad = target
+
+    _target = None   # the gradients of the turn in progress
+
+    def step(self, number, data, loss_sum):
+        """Compute step `number` and return an ``lk_step_result``."""
+        self._update_rates()
+        own = self._own_virtual_workers()
+        lk.parallel_begin_micros(self._handle, number, data.micro_count)
+        self.place_params()
+        data.begin(number, own)
+        turn = _library.Turn()
+        while lk.parallel_next(self._handle, turn):
+            self._turn(number, turn.virtual_worker, turn.micro_index, data, loss_sum)
+        return self._finish()
+
+    def _turn(self, number, virtual_worker, micro, data, loss_sum):
+        model = self.model
+        batch, samples = data.fetch_counted(number, virtual_worker, micro)
+        if samples == 0:
+            return
+        self._target = [self._view(lk.parallel_grad(self._handle, 0, self._term(i)), i)
+                        for i in range(len(model.params))]
+        for p, gradient in zip(model.params, self._target):
+            p.grad = gradient
+        for norm in model.norms:
+            norm.begin_turn()
+        versions = model.buffer_versions() if self._settings["buffers"] == "check" else None
+        seeds.seed_all(seeds.key(self._settings["seed"], "turn", number, virtual_worker, micro))
+        loss, count, hits = evaluate_loss(loss_sum, model.module, batch)
+        loss.backward()
+        if not self._hooks:
+            for i, p in enumerate(model.params):
+                self._keep_in_place(p, i)
+        self._target = None
+        if versions is not None:
+            self._refuse_changed_buffer(versions)
+        self._add_running(samples)
+        lk.parallel_report(self._handle, 0, loss.item(), samples, count, hits)
+
+    def _refuse_changed_buffer(self, versions):
+        name = self.model.changed_buffer(versions)
+        if name is not None:
+            raise ValueError(
+                f"forward changes buffer '{name}' of a {self.model.owner(name)}: its value would "
+                "depend on which worker computes what.  Compute it outside of the loss function, "
+                'or give init(buffers="ignore") if it does not affect the result')
+
+    def _add_running(self, samples):
+        for i, (_, buffer, _) in enumerate(self._states):
+            total = view(lk.parallel_state_sum(self._handle, 0, i), buffer)
+            total.add_(buffer, alpha=samples)
+
+    def _finish(self):
+        for p in self.model.params:
+            p.grad = None
+        for norm in self.model.norms:
+            norm.end_turns()
+        result = _library.Result()
+        lk.parallel_finish(self._handle, self._rates[0], result)
+        self.read_back()
+        return result
+
+    def read_back(self):
+        """Make the model see the values after a step."""
+        self.place_params()
+        for i, (_, buffer, _) in enumerate(self._states):
+            buffer.copy_(view(lk.parallel_state_data(self._handle, i), buffer))
+        for norm in self.model.norms:
+            norm.count(self.micro_count)
+
+    def _update_rates(self):
+        self._rates = self._common_rates()
+
+    def _own_virtual_workers(self):
+        first, count, stride = ctypes.c_uint32(), ctypes.c_uint32(), ctypes.c_uint32()
+        lk.parallel_share(self._handle, first, count, stride)
+        return [first.value + i * stride.value for i in range(count.value)]
+
+    # ---- Evaluation --------------------------------------------------------------------------
+
+    def sum_rows(self, rows, width):
+        """Sum rows of `width` numbers, one for each virtual worker of this rank, over all virtual
+        workers in the order of the tree.  Collective."""
+        own = self._own_virtual_workers()
+        mine = (ctypes.c_double * max(1, len(own) * width))()
+        for at, v in enumerate(own):
+            mine[at * width:(at + 1) * width] = rows.get(v, [0.0] * width)
+        out = (ctypes.c_double * width)()
+        lk.parallel_sum(self._handle, mine, width, out)
+        return list(out)
+
+    # ---- After a loss ------------------------------------------------------------------------
+
+    def go_on(self):
+        """Continue in the group of the survivors, which took over the arenas.  Return the standing
+        of the run: if the interrupted step is complete, its result."""
+        self._target = None
+        for norm in self.model.norms:
+            norm.end_turns()
+        failed, self._handle = self._handle, ctypes.c_void_p()
+        standing = _library.Standing()
+        lk.parallel_go_on(self._handle, failed, self.group.comm, self._params,
+                          len(self.model.params), self._options, standing)
+        self._views = {}
+        self.place_params()
+        lk.parallel_free(failed)
+        return standing
+
+
+def evaluate_loss(loss_sum, module, batch):
+    """Call the user's function and return (loss, count, hits)."""
+    result = loss_sum(module, batch)
+    if not isinstance(result, tuple) or len(result) not in (2, 3):
+        raise TypeError("the loss function returned "
+                        f"{type(result).__name__}; it must return (loss, count), or (loss, count, "
+                        "hits): the sum of the losses of the micro-batch, the number by which the "
+                        "sum of all is divided, and the number of correct answers")
+    loss, count = result[0], int(result[1])
+    hits = int(result[2]) if len(result) == 3 else 0
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise TypeError("the loss function must return the sum of losses as a tensor of one "
+                        'element (reduction="sum")')
+    return loss, count, hits

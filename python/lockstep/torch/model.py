@@ -1,0 +1,111 @@
+"""The parameters and buffers of a prepared model, and where they are in shared memory."""
+
+import ctypes
+
+import torch
+from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
+
+from lockstep._library import NAME_MAX, RANK_MAX
+
+
+def view(address, like):
+    """Return a tensor over C memory with the shape and strides of `like`, a dense FP32 tensor."""
+    count = like.numel()
+    flat = torch.frombuffer((ctypes.c_float * count).from_address(address), dtype=torch.float32)
+    return flat.as_strided(like.shape, like.stride())
+
+
+class Norm:
+    """A normalisation layer with running statistics (BatchNorm, or InstanceNorm with them).
+
+    In a turn its momentum is 1, so that the buffers receive the statistics of this micro-batch
+    alone.  Their mean over all micro-batches, weighted by samples, then updates the running
+    statistics with the layer's own momentum.
+    """
+
+    def __init__(self, name, module):
+        if module.momentum is None:
+            raise ValueError(f"'{name}' has momentum=None, a cumulative average over all "
+                             "micro-batches in order: give it a momentum, such as 0.1")
+        self.name, self.module, self.momentum = name, module, module.momentum
+        self.buffers = [module.running_mean, module.running_var]
+        self.names = [f"{name}.running_mean", f"{name}.running_var"]
+        self._batches = module.num_batches_tracked.item()
+
+    def begin_turn(self):
+        """Have the next forward pass store its own statistics."""
+        self.module.momentum = 1.0
+        for buffer in self.buffers:
+            buffer.zero_()
+
+    def end_turns(self):
+        """Undo what the turns did, except to the buffers of statistics."""
+        self.module.momentum = self.momentum
+        self.module.num_batches_tracked.fill_(self._batches)
+
+    def count(self, batches):
+        """Count the micro-batches of a virtual worker in a completed step."""
+        self._batches += batches
+        self.module.num_batches_tracked.fill_(self._batches)
+
+
+class Model:
+    """The parameters to train, the running statistics, and all other buffers of a module."""
+
+    def __init__(self, module):
+        self.module = module
+        self.names, self.params = [], []
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad and parameter.numel():
+                self._check(name, parameter)
+                self.names.append(name)
+                self.params.append(parameter)
+        if not self.params:
+            raise ValueError(f"{type(module).__name__} has no parameter with requires_grad")
+        self.norms = []
+        for name, m in module.named_modules():
+            if isinstance(m, SyncBatchNorm):
+                raise ValueError(f"'{name}' is a SyncBatchNorm, which sums over the processes of "
+                                 "torch.distributed: use BatchNorm, whose batch is then the "
+                                 "micro-batch for any number of workers")
+            if isinstance(m, _NormBase) and m.running_mean is not None:
+                self.norms.append(Norm(name, m))
+        counted = {id(b) for n in self.norms for b in n.buffers}
+        counted |= {id(n.module.num_batches_tracked) for n in self.norms}
+        self.fixed = {name: b for name, b in module.named_buffers() if id(b) not in counted}
+        self.modules = dict(module.named_modules())
+
+    @staticmethod
+    def _check(name, parameter):
+        if parameter.dtype != torch.float32:
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise TypeError(f"parameter '{name}' is {kind}; lockstep.torch trains float32 "
+                            "parameters: call model.float(), and for bfloat16 arithmetic use "
+                            "torch.autocast in the loss function")
+        if parameter.device.type != "cpu":
+            raise TypeError(f"parameter '{name}' is on {parameter.device}: this version trains "
+                            "models on the CPU")
+        if parameter.dim() > RANK_MAX:
+            raise ValueError(f"parameter '{name}' has {parameter.dim()} dimensions; at most "
+                             f"{RANK_MAX} are supported")
+        if len(name.encode()) >= NAME_MAX:
+            raise ValueError(f"the name of parameter '{name}' has more than {NAME_MAX - 1} bytes")
+
+    # ---- Buffers ---------------------------------------------------------------------------
+
+    def buffer_versions(self):
+        """Return a mark of each buffer that must not change in a turn."""
+        return {name: b._version for name, b in self.fixed.items()}
+
+    def changed_buffer(self, versions):
+        """Return the name of a buffer that a turn changed or replaced, or None."""
+        now = dict(self.module.named_buffers())
+        for name, buffer in self.fixed.items():
+            if now.get(name) is not buffer or buffer._version != versions[name]:
+                return name
+        return None
+
+    def owner(self, name):
+        """Return the class of the module to which the parameter or buffer `name` belongs."""
+        parent = name.rpartition(".")[0]
+        return type(self.modules.get(parent, self.module)).__name__

@@ -1,0 +1,138 @@
+"""Optimizers that run in the C library, with the interface of ``torch.optim``.
+
+Parameter groups, state dicts and learning-rate schedulers work as with torch's optimizers.  The
+update itself is part of ``Run.step()``.
+"""
+
+import torch
+
+from lockstep._library import Optimizer as _CppOptimizer
+from lockstep._library import layout
+
+
+class Optimizer(torch.optim.Optimizer):
+    """What the optimizers of this module have in common.
+
+    `clip_norm` and `clip_value` limit the mean gradient as torch's ``clip_grad_norm_`` and
+    ``clip_grad_value_`` do.  0 means no limit.
+    """
+
+    kind = None       # the enumerator of lk_optimizer_kind
+    changing = ("lr", "weight_decay")   # what may differ between groups, and change between steps
+
+    def __init__(self, params, defaults, clip_norm=0.0, clip_value=0.0):
+        self.clip_norm, self.clip_value = clip_norm, clip_value
+        super().__init__(params, defaults)
+
+    def step(self, closure=None):
+        raise RuntimeError("run.step(loss_sum, data, opt) computes the gradients and updates the "
+                           "parameters; opt.step() is not called")
+
+    def describe(self):
+        """Return what the result depends on besides what may change between steps."""
+        fixed = {k: v for k, v in self.defaults.items() if k not in self.changing}
+        return {"class": type(self).__name__, "clip_norm": self.clip_norm,
+                "clip_value": self.clip_value, **fixed}
+
+    def options(self):
+        """Return the C options.  Weight decay is left to the rules of parameters."""
+        self._refuse_changes()
+        options = _CppOptimizer(kind=layout.constants[self.kind], decay_all=True)
+        for field, value in self.fields().items():
+            setattr(options, field, value)
+        return options
+
+    def fields(self):
+        """Return the fields of lk_optimizer that are not zero."""
+        raise NotImplementedError
+
+    def _refuse_changes(self):
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                if name not in self.changing and group[name] != value:
+                    raise ValueError(f"{name} is {group[name]} in one parameter group and {value} "
+                                     f"in {type(self).__name__}'s options: only "
+                                     + " and ".join(self.changing) + " may differ or change "
+                                     "(for torch's OneCycleLR give cycle_momentum=False)")
+
+    def rates(self):
+        """Return {id of a parameter: (lr, weight_decay)}, after checking the other settings."""
+        self._refuse_changes()
+        return {id(p): (float(g["lr"]), float(g["weight_decay"]))
+                for g in self.param_groups for p in g["params"]}
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent as ``torch.optim.SGD``, without `dampening`."""
+
+    kind = "LK_SGD"
+
+    def __init__(self, params, lr=1e-3, momentum=0.0, weight_decay=0.0, nesterov=False,
+                 clip_norm=0.0, clip_value=0.0):
+        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay,
+                                      nesterov=nesterov), clip_norm, clip_value)
+
+    def fields(self):
+        return {"momentum": self.defaults["momentum"], "nesterov": self.defaults["nesterov"]}
+
+
+class _Adaptive(Optimizer):
+    def __init__(self, params, lr, betas, eps, weight_decay, clip_norm, clip_value):
+        super().__init__(params, dict(lr=lr, betas=tuple(betas), eps=eps,
+                                      weight_decay=weight_decay), clip_norm, clip_value)
+
+    def fields(self):
+        beta1, beta2 = self.defaults["betas"]
+        return {"beta1": beta1, "beta2": beta2, "eps": self.defaults["eps"]}
+
+
+class AdamW(_Adaptive):
+    """Adam with decoupled weight decay, as ``torch.optim.AdamW``."""
+
+    kind = "LK_ADAMW"
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2,
+                 clip_norm=0.0, clip_value=0.0):
+        super().__init__(params, lr, betas, eps, weight_decay, clip_norm, clip_value)
+
+
+class LAMB(_Adaptive):
+    """AdamW with a step proportional to each tensor's norm (You et al. 2020)."""
+
+    kind = "LK_LAMB"
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=1e-2,
+                 clip_norm=0.0, clip_value=0.0):
+        super().__init__(params, lr, betas, eps, weight_decay, clip_norm, clip_value)
+
+
+class LARS(Optimizer):
+    """SGD with momentum and a step proportional to each tensor's norm (You et al. 2017)."""
+
+    kind = "LK_LARS"
+
+    def __init__(self, params, lr=1e-3, momentum=0.9, weight_decay=0.0, nesterov=False,
+                 trust_coefficient=0.001, eps=0.0, clip_norm=0.0):
+        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay,
+                                      nesterov=nesterov, trust_coefficient=trust_coefficient,
+                                      eps=eps), clip_norm)
+
+    def fields(self):
+        d = self.defaults
+        return {"momentum": d["momentum"], "nesterov": d["nesterov"],
+                "trust": d["trust_coefficient"], "eps": d["eps"]}
+
+
+class Lion(Optimizer):
+    """The sign of a moving mean of gradients (Chen et al. 2023)."""
+
+    kind = "LK_LION"
+
+    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, clip_norm=0.0,
+                 clip_value=0.0):
+        super().__init__(params, dict(lr=lr, betas=tuple(betas), weight_decay=weight_decay),
+                         clip_norm, clip_value)
+
+    def fields(self):
+        beta1, beta2 = self.defaults["betas"]
+        return {"beta1": beta1, "beta2": beta2}

@@ -1,0 +1,343 @@
+"""A training run: the loop over steps, on any number of workers.
+
+A step, on every rank:
+
+    begin      parameters are views of the memory that the workers of a host share
+    a turn     lk_parallel_next() names a virtual worker and a micro-batch.  The random generators
+               are seeded by seed, step, virtual worker and micro-batch.  The loss function runs,
+               and autograd adds gradients to the memory that lk_parallel_grad() returns
+    finish     the library sums the gradients of all virtual workers in the order of a fixed tree,
+               clips, and updates
+
+Operations of all ranks (a step, an evaluation, a checkpoint) are numbered.  If a rank is lost, the
+survivors form a new group and repeat the operation that was under way.  A survivor that had
+finished it before repeats it with the others.
+"""
+
+import dataclasses
+import json
+import time
+
+import torch
+
+from lockstep import _library
+from lockstep._library import Error, lk
+from lockstep.torch import checkpoint, environment, seeds
+from lockstep.torch.data import Loader
+from lockstep.torch.engine import Engine, evaluate_loss
+from lockstep.torch.group import Group, agree
+from lockstep.torch.model import Model
+
+STOPPED = 75   # the exit status of a run that was asked to stop, as that of `lockstep train`
+
+_current = None
+
+
+@dataclasses.dataclass(frozen=True)
+class StepResult:
+    """The result of a step, equal on all ranks.
+
+    ``loss`` is the mean over ``count``, the sum of the counts that the loss function returned, and
+    ``grad_norm`` the norm of the mean gradient before clipping.
+    """
+
+    step: int
+    loss: float
+    grad_norm: float
+    count: int
+    hits: int
+    seconds: float
+
+    @property
+    def accuracy(self):
+        """Hits divided by count."""
+        return self.hits / self.count if self.count else float("nan")
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation, equal on all ranks: the mean ``loss`` over ``count``."""
+
+    loss: float
+    count: int
+    hits: int
+
+    @property
+    def accuracy(self):
+        """Hits divided by count."""
+        return self.hits / self.count if self.count else float("nan")
+
+    def __str__(self):
+        return f"loss {self.loss:.6f}" + (f", accuracy {self.accuracy:.4f}" if self.hits else "")
+
+
+def init(seed=0, virtual_workers=8, *, strategy="ddp", threads=1, deterministic=True,
+         audit_steps=2, buffers="check", bucket_bytes=0, shard_hosts=0, buddies=False, log=None,
+         timeout=0.0, flight=None):
+    """Join the workers that a launcher started, or begin a run of one worker.
+
+    Call it once, before the model is made: it also seeds the random generators.
+
+    seed: of everything random in the run.
+    virtual_workers: V, the number of fixed slices of every global batch.  The result depends on V,
+        and not on the number of workers, which must not exceed V.
+    strategy: "ddp", "zero1", "zero2", or "single" (the plain reference, one worker).
+    threads: torch's threads in each worker.  They are part of the configuration, because the bits
+        of some operators depend on them.
+    deterministic: makes torch refuse operators that are not deterministic.
+    audit_steps: in this many first steps every virtual worker is computed twice.  A difference
+        ends the run with the name of the tensor.
+    buffers: "check" refuses a model that changes buffers other than running statistics, and
+        "ignore" leaves such buffers to the model.
+    bucket_bytes: how many bytes of gradients are summed at once; 0 means 25 MiB.
+    log: a file for the lines of ``Run.log()``, written by rank 0.
+    timeout: seconds after which a wait for another worker fails; 0 means the launcher's setting.
+    flight: a directory for records of each rank's last operations (`lockstep flight`).
+
+    Raise ``lockstep.Error`` if the workers cannot join, or if their torch builds, processors or
+    settings differ.
+    """
+    global _current
+    settings = dict(locals())
+    if _current is not None:
+        raise RuntimeError("init() was called before in this process")
+    if buffers not in ("check", "ignore"):
+        raise ValueError(f'buffers is {buffers!r}: give "check" or "ignore"')
+    _current = Run(settings)
+    return _current
+
+
+class Run:
+    """A run, as ``init()`` returns it.  All methods but `print` and `log` are collective: every
+    rank calls them, in the same order.
+    """
+
+    def __init__(self, settings):
+        self._settings = settings
+        self.seed, self.virtual_workers = settings["seed"], settings["virtual_workers"]
+        environment.set_up(settings["threads"], settings["deterministic"])
+        self._group = Group(settings["timeout"], settings["flight"])
+        self._environment = environment.describe(settings)
+        agree(self._group, self._environment, environment.first_difference)
+        seeds.seed_all(seeds.key(self.seed, "model"))
+        self._model = self._engine = self._optimizer = self._loader = None
+        self._step = 0              # completed steps
+        self._restored = None       # an open checkpoint whose values the engine has not yet loaded
+        self._schedulers = []
+        self._directory = None      # of the last save() or resume()
+        self._operation, self._previous = 0, None
+        self._log = None
+
+    @property
+    def rank(self):
+        """This worker's number, from 0.  It may change when a worker is lost."""
+        return self._group.rank
+
+    @property
+    def size(self):
+        """The number of workers.  It may change when a worker is lost."""
+        return self._group.size
+
+    # ---- Preparation -----------------------------------------------------------------------
+
+    def prepare(self, model):
+        """Take the parameters of a ``torch.nn.Module`` that require gradients, and return it.
+
+        From the first step on the parameters lie in memory that the workers of a host share.
+        Change them only through steps.
+        """
+        if self._model is not None:
+            raise RuntimeError("prepare() was called before; put the modules into one module")
+        self._model = Model(model)
+        return model
+
+    def loader(self, dataset, global_batch, micro_batch=None, *, shuffle=True, drop_last=True,
+               num_workers=0, collate_fn=None, **torch_options):
+        """Return a loader of the global batches of a map-style data set.
+
+        global_batch: the samples of a step, a multiple of the number of virtual workers.
+        micro_batch: the samples of one call of the loss function.  By default those of a virtual
+            worker.  With fewer, gradients are accumulated.
+        shuffle: a new order in each epoch, drawn by the run's seed.
+        drop_last: leaves out the samples that do not fill the last global batch of an epoch.
+        num_workers: torch's processes that read ahead, in each worker.
+        torch_options: further options of ``torch.utils.data.DataLoader``.
+
+        Before each sample is read, torch, NumPy and `random` are seeded by (seed, epoch, index).
+        """
+        self._loader = Loader(dataset, self.seed, self.virtual_workers, global_batch, micro_batch,
+                              shuffle=shuffle, drop_last=drop_last, num_workers=num_workers,
+                              collate_fn=collate_fn, **torch_options)
+        self._group.at_close(self._loader.close)
+        return self._loader
+
+    def _open(self, optimizer=None, data=None):
+        """Open the engine when it is first needed."""
+        if self._engine is not None:
+            if optimizer is not None and optimizer is not self._optimizer:
+                raise RuntimeError("a run has one optimizer")
+            return
+        if self._model is None:
+            raise RuntimeError("call run.prepare(model) first")
+        optimizer = optimizer or self._optimizer
+        if optimizer is None:
+            raise RuntimeError("the run has no optimizer yet: give it to run.step() or "
+                               "run.resume()")
+        self._optimizer = optimizer
+        data = data or self._loader
+        self._engine = Engine(self._group, self._model, optimizer, self._settings,
+                              data.micro_count if data else 1)
+        if self._restored is not None:
+            self._restored.load(self._group, self._engine)
+            self._restored = None
+
+    # ---- Steps -----------------------------------------------------------------------------
+
+    def steps(self, total):
+        """Yield the numbers of the steps from the first that is not complete to `total` - 1.
+
+        If the launcher is asked to stop, the run is saved (if it has a checkpoint directory) and
+        ends with exit status 75.
+        """
+        while self._step < total:
+            begun = self._step
+            yield begun
+            if self._step == begun:
+                raise RuntimeError("the loop over run.steps() must call run.step() once in each "
+                                   "round")
+            self._stop_if_requested()
+
+    def _stop_if_requested(self):
+        if not self._collective(lambda: self._group.share(self._group.stop_requested())):
+            return
+        words = f"stopped on request after step {self._step}"
+        if self._directory is not None:
+            self.save(self._directory)
+            words += f"; saved to {self._directory}"
+        self.print("lockstep:", words)
+        raise SystemExit(STOPPED)
+
+    def step(self, loss_sum, data, optimizer):
+        """Compute one step and return a ``StepResult``.
+
+        loss_sum: a function of the model and a micro-batch.  It returns (loss, count) or (loss,
+            count, hits): the sum of the losses as a tensor, the number by which the sum over all
+            workers is divided, and the number of correct answers.  It may be called again for the
+            same micro-batch, and must depend on nothing else than the model, the micro-batch and
+            the global random generators.
+        data: what ``Run.loader()`` returned.
+        optimizer: an optimizer of ``lockstep.torch``.
+        """
+        begun = time.monotonic()
+        self._open(optimizer, data)
+        number = self._step
+
+        def attempt():
+            if self._step > number:   # survivors have completed the step
+                return self._completed
+            return self._engine.step(number, data, loss_sum)
+
+        result = self._collective(attempt)
+        self._step = number + 1
+        optimizer._opt_called = True   # what torch's schedulers look at
+        optimizer._step_count = self._step
+        seeds.seed_all(seeds.key(self.seed, "between", number))
+        return StepResult(number, result.loss, result.grad_norm, result.count, result.hits,
+                          time.monotonic() - begun)
+
+    # ---- Operations and losses ---------------------------------------------------------------
+
+    def _collective(self, work):
+        """Run `work`, an operation of all ranks.  After a loss, repeat it with the survivors."""
+        self._operation += 1
+        while True:
+            try:
+                result = work()
+                break
+            except Error as failure:
+                self._survive(failure)
+            except BaseException as failure:
+                self._group.abort(failure)
+                raise
+        self._previous = work
+        return result
+
+    def _survive(self, failure):
+        """Form a group of the survivors, or raise the failure again."""
+        while True:
+            if self._engine is None or not self._engine.survives or not self._group.has_lost():
+                raise failure
+            try:
+                old = self._group.rebuild()
+                standing = self._engine.go_on()
+                lk.comm_free(old)
+                if standing.steps > self._step:
+                    self._step, self._completed = standing.steps, standing.last
+                    self._engine.read_back()
+                if self._operation > min(self._group.gather(self._operation)):
+                    self._previous()   # another survivor had not finished it
+                return
+            except Error as again:
+                failure = again
+
+    # ---- Evaluation --------------------------------------------------------------------------
+
+    def evaluate(self, loss_sum, data, batch=None):
+        """Return the ``Evaluation`` of the model on a data set or on the data set of a loader.
+
+        The model is in evaluation mode meanwhile, and no gradients are computed.  `batch` is the
+        number of samples of one call of `loss_sum`, by default that of the training loader.
+        """
+        self._open()
+        if not isinstance(data, Loader):
+            batch = batch or (self._loader.micro_batch if self._loader else 1)
+            data = Loader(data, self.seed, 1, batch, shuffle=False, drop_last=False)
+        return self._collective(lambda: self._evaluate(loss_sum, data))
+
+    def _evaluate(self, loss_sum, data):
+        module = self._model.module
+        modes = {m: m.training for m in module.modules()}
+        module.eval()
+        rows, own = {}, set(self._engine._own_virtual_workers())
+        try:
+            with torch.no_grad(), seeds.restored():
+                for number, samples in enumerate(data.in_order()):
+                    v = number % self.virtual_workers
+                    if v in own:
+                        row = self._evaluate_batch(loss_sum, data, number, samples)
+                        rows[v] = [a + b for a, b in zip(rows.get(v, [0.0] * 3), row)]
+        finally:
+            for m, mode in modes.items():
+                m.training = mode
+        loss, count, hits = self._engine.sum_rows(rows, 3)
+        return Evaluation(loss / count if count else float("nan"), int(count), int(hits))
+
+    def _evaluate_batch(self, loss_sum, data, number, samples):
+        batch = data.collate(samples)
+        seeds.seed_all(seeds.key(self.seed, "evaluate", self._step, number))
+        loss, count, hits = evaluate_loss(loss_sum, self._model.module, batch)
+        return [loss.item(), count, hits]
+
+    # ---- Reports ---------------------------------------------------------------------------
+
+    def print(self, *values):
+        """Print on rank 0."""
+        if self.rank == 0:
+            print(*values, flush=True)
+
+    def log(self, result, **more):
+        """Append a line of JSON to the log of ``init(log=...)`` on rank 0, with the fields of a
+        ``StepResult`` or ``Evaluation`` and with `more`."""
+        path = self._settings["log"]
+        if path is None or self.rank != 0:
+            return
+        if self._log is None:
+            self._log = open(path, "a", encoding="utf-8")
+        line = dict(dataclasses.asdict(result), **more)
+        self._log.write(json.dumps(line) + "\n")
+        self._log.flush()
+
+    def weights_hash(self):
+        """Return the SHA-256 of the weights that a checkpoint would have, 64 hex digits."""
+        self._open()
+        return self._collective(lambda: checkpoint.weights_hash(self._engine))

@@ -1,0 +1,39 @@
+"""Random numbers that depend on what is computed, never on the rank that computes it."""
+
+import hashlib
+import random
+import struct
+import sys
+
+import torch
+
+
+def key(seed, purpose, *numbers):
+    """Return 64 bits for a seed, a purpose (a word) and non-negative numbers."""
+    data = purpose.encode() + struct.pack(f"<{1 + len(numbers)}Q", seed, *numbers)
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+def seed_all(value):
+    """Seed the global generators of torch, of `random` and, if it is loaded, of NumPy."""
+    torch.manual_seed(value)
+    random.seed(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(value & 0xFFFFFFFF)
+
+
+class restored:
+    """A context after which the global generators are as before."""
+
+    def __enter__(self):
+        numpy = sys.modules.get("numpy")
+        self._numpy = numpy.random.get_state() if numpy is not None else None
+        self._torch = torch.get_rng_state()
+        self._random = random.getstate()
+
+    def __exit__(self, *_):
+        torch.set_rng_state(self._torch)
+        random.setstate(self._random)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
