@@ -17,8 +17,8 @@
 extern "C" {
 #endif
 
-#define LK_RANK_MAX 4
-#define LK_NAME_MAX 96
+#define LK_RANK_MAX 8
+#define LK_NAME_MAX 256
 
 /* ---- Views ------------------------------------------------------------------------------- */
 

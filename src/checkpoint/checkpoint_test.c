@@ -127,6 +127,33 @@ static void a_read_returns_the_requested_elements(void **state)
     lk_checkpoint_free(c);
 }
 
+static void tensors_of_many_dimensions_are_checked_and_read(void **state)
+{
+    (void)state;
+    static const lk_shape five = { 5, { 1, 1, 3, 1, 2 } };
+    static const lk_shape huge = { 8, { UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX,
+                                        UINT64_MAX, UINT64_MAX, UINT64_MAX } };
+    char                  name[LK_NAME_MAX], hash[65], again[65];
+    float                 out[6];
+    small                 s;
+    lk_checkpoint        *c;
+
+    (void)snprintf(name, sizeof name, "%0*d", LK_NAME_MAX - 1, 7);
+    small_init(&s, 1);
+    s.model[0].shape = five;
+    s.model[0].name  = name;
+    lk_weights_hash(s.model, 2, hash);
+    s.info.weights = hash;
+    assert_int_equal(lk_checkpoint_write(folder, &s.info, s.files, 3, 0), LK_OK);
+    assert_int_equal(lk_checkpoint_open(&c, folder, NULL, 0), LK_OK);
+    assert_true(lk_checkpoint_weights_hash(c, again));
+    assert_string_equal(again, hash);
+    assert_int_equal(lk_checkpoint_read(c, "model.safetensors", name, five, 0, 6, out), LK_OK);
+    assert_memory_equal(out, s.weight, sizeof out);
+    assert_int_equal(lk_checkpoint_read(c, "model.safetensors", name, huge, 0, 6, out), LK_EFORMAT);
+    lk_checkpoint_free(c);
+}
+
 static void refuses_wrong_requests(void **state)
 {
     (void)state;
@@ -472,6 +499,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(a_checkpoint_is_read_back_as_written),
         CASE(a_read_returns_the_requested_elements),
+        CASE(tensors_of_many_dimensions_are_checked_and_read),
         CASE(refuses_wrong_requests),
         CASE(every_flipped_bit_is_detected),
         CASE(damage_is_reported_with_block_and_tensor),

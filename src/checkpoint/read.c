@@ -452,13 +452,15 @@ static const lki_manifest_tensor *find_tensor(const lk_checkpoint *checkpoint, c
     return NULL;
 }
 
-static void describe_shape(char out[120], lk_shape shape)
+enum { SHAPE_BYTES = LK_RANK_MAX * sizeof "18446744073709551615, " };
+
+static void describe_shape(char out[SHAPE_BYTES], lk_shape shape)
 {
-    int used = snprintf(out, 120, "(");
+    int used = snprintf(out, SHAPE_BYTES, "(");
     for (uint32_t i = 0; i < shape.rank && i < LK_RANK_MAX; i++)
-        used += snprintf(out + used, 120 - (size_t)used, "%s%" PRIu64, i > 0 ? ", " : "",
+        used += snprintf(out + used, SHAPE_BYTES - (size_t)used, "%s%" PRIu64, i > 0 ? ", " : "",
                          shape.dims[i]);
-    (void)snprintf(out + used, 120 - (size_t)used, ")");
+    (void)snprintf(out + used, SHAPE_BYTES - (size_t)used, ")");
 }
 
 lk_status lk_checkpoint_read(const lk_checkpoint *checkpoint, const char *file, const char *name,
@@ -477,7 +479,7 @@ lk_status lk_checkpoint_read(const lk_checkpoint *checkpoint, const char *file, 
     for (uint32_t i = 0; i < tensor->shape.rank && same; i++)
         same = shape.dims[i] == tensor->shape.dims[i];
     if (!same) {
-        char has[120], wanted[120];
+        char has[SHAPE_BYTES], wanted[SHAPE_BYTES];
         describe_shape(has, tensor->shape);
         describe_shape(wanted, shape);
         return lk_fail(LK_EFORMAT, "%s: tensor '%s' of %s has shape %s, not %s", checkpoint->path,

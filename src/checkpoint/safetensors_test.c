@@ -16,12 +16,15 @@ static const float    weight[6] = { 0.0f, 1.0f, -2.5f, 3.25f, -0.0f, 0x1p-149f }
 static const uint64_t steps     = 7;
 static const uint8_t  bytes[3]  = { 1, 2, 3 };
 
+#define LONG_NAME "a.name.of.a.tensor.that.is.longer.than.those.of.any.model.that.we.know.of."
 static const lk_tensor sample[] = {
     { "wte.weight", LK_F32, { 2, { 2, 3 } }, weight },
     { "bytes", LK_U8, { 1, { 3 } }, bytes },
     { "odd \"name\" \xc3\xa9", LK_F32, { 1, { 2 } }, weight }, /* unaligned: follows 3 bytes */
     { "empty", LK_F64, { 2, { 4, 0 } }, NULL },
     { "steps", LK_U64, { 0, { 0 } }, &steps },
+    { "conv3d", LK_F32, { 5, { 1, 1, 3, 2, 1 } }, weight },
+    { LONG_NAME LONG_NAME LONG_NAME, LK_F32, { 8, { 1, 1, 1, 1, 2, 1, 3, 1 } }, weight },
 };
 enum { SAMPLES = sizeof sample / sizeof sample[0] };
 
@@ -66,6 +69,7 @@ static void a_file_is_read_back_as_written(void **state)
         assert_ptr_equal(got, lk_safetensors_at(file, i)); /* in the order written */
         assert_int_equal(got->dtype, sample[i].dtype);
         assert_int_equal(got->shape.rank, sample[i].shape.rank);
+        assert_memory_equal(got->shape.dims, sample[i].shape.dims, sizeof got->shape.dims);
         assert_true(lki_shape_size(got->shape, got->dtype, &count, &size));
         assert_int_equal((uintptr_t)got->data % lk_dtype_bytes(got->dtype), 0);
         assert_non_null(got->data);
@@ -118,8 +122,8 @@ static const struct { const char *header, *reason; lk_status status; } malformed
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]}}", "dimension",
       LK_EFORMAT },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}}", "array", LK_EFORMAT },
-    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,2],\"data_offsets\":[0,8]}}", "5 dimensions",
-      LK_EUNSUPPORTED },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,2],\"data_offsets\":[0,8]}}",
+      "9 dimensions", LK_EUNSUPPORTED },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", "needs 12", LK_EFORMAT },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", "8 to 0", LK_EFORMAT },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-8,0]}}", "-8", LK_EFORMAT },

@@ -168,17 +168,18 @@ static void print_report(const train_options *train)
 
 /* ---- A prediction ------------------------------------------------------------------------ */
 
-static lk_status predict(step_options *o, double *seconds)
+/* Predicts the seconds of a step.  Completes *config, a copy of the options. */
+static lk_status predict(step_options *o, lk_train_config *config, double *seconds)
 {
     lk_status          found       = lki_train_find_kernels(&o->train);
-    lk_train_config    config      = o->train.config;
     lk_calibration    *calibration = NULL;
     lk_step_model      model = { 0 };
     lk_step_prediction step;
-    const lk_rates     none   = { 0 };
-    lk_status          status = found != LK_OK ? found : lk_calibrate(&calibration, &config, 1);
+    const lk_rates     none = { 0 };
+    *config                 = o->train.config;
+    lk_status status        = found != LK_OK ? found : lk_calibrate(&calibration, config, 1);
     if (status == LK_OK)
-        status = lk_train_model_step(&model, NULL, &config, 1, &none, calibration);
+        status = lk_train_model_step(&model, NULL, config, 1, &none, calibration);
     if (status == LK_OK)
         status = lk_step_predict(&step, &model);
     if (status == LK_OK)
@@ -197,13 +198,19 @@ static int start_predicted(step_options *o, int argc, char **argv)
     double      seconds = 0;
     if (o->train.nodes.hosts > 1 || o->train.nodes.count > 1)
         return lki_usage_error(o->train.command, "--predict is for workers of one host");
-    if (predict(o, &seconds) != LK_OK) {
-        lki_print_error("bench step");
+    char           **words  = calloc((size_t)argc + 3, sizeof *words);
+    lk_train_config *config = malloc(sizeof *config);
+    if (words == NULL || config == NULL) {
+        fprintf(stderr, "lockstep bench step: out of memory\n");
+        free(words);
+        free(config);
         return LKI_EXIT_FAILURE;
     }
-    char **words = calloc((size_t)argc + 3, sizeof *words);
-    if (words == NULL) {
-        fprintf(stderr, "lockstep bench step: out of memory\n");
+    lk_status status = predict(o, config, &seconds);
+    free(config);
+    if (status != LK_OK) {
+        lki_print_error("bench step");
+        free(words);
         return LKI_EXIT_FAILURE;
     }
     (void)snprintf(value, sizeof value, "%.6f", 1e3 * seconds);

@@ -67,7 +67,9 @@ struct lk_plan {
  * LKI_ELEMENTS_MAX. */
 bool lki_shape_elements(lk_shape shape, uint64_t *count);
 
-typedef struct { char text[96]; } lki_shape_text;
+typedef struct {
+    char text[LK_RANK_MAX * sizeof "18446744073709551615, "];
+} lki_shape_text;
 lki_shape_text lki_shape_describe(lk_shape shape); /* "(28, 28, 1)" */
 
 /* Checks that the options have the size of the type's options struct.  LK_EINVAL names the

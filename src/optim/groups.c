@@ -39,7 +39,7 @@ static lk_status no_such_parameter(const char *pattern, const lk_param *params, 
     for (; p < count && used + strlen(params[p].name) + 2 < sizeof names; p++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", p == 0 ? "" : ", ",
                                  params[p].name);
-    return lk_fail(LK_EINVAL, "no parameter is named like '%.96s'; there are %s%s", pattern,
+    return lk_fail(LK_EINVAL, "no parameter is named like '%s'; there are %s%s", pattern,
                    p == 0 ? "others" : names, p > 0 && p < count ? ", ..." : "");
 }
 

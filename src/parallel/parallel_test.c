@@ -2,7 +2,6 @@
  * Method: a gradient is a pure function of step, virtual worker, micro-batch, element and value,
  * with a wide spread of exponents so that order matters.  Ranks are threads, on one or more hosts.
  * Negative controls: other trees and swapped virtual workers must give another hash. */
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,6 +17,7 @@
 #include "base/sanitized_testing.h"
 #include "base/thorough_testing.h"
 #include "comm/hosted_testing.h"
+#include "parallel/parallel_testing.h"
 #include "parallel/state.h"
 
 enum { RANKS_MAX = 12, STEPS = 4, ELEMENTS_MAX = 9000 };
@@ -31,7 +31,8 @@ enum { RANKS_MAX = 12, STEPS = 4, ELEMENTS_MAX = 9000 };
 static const lk_param model[] = {
     { .name = "wte", .shape = { 2, { 75, 60 } }, .uses = 2, .init = LK_INIT_NORMAL,
       .scale = 0.02f },
-    { .name = "w", .shape = { 2, { 90, 100 } }, .init = LK_INIT_UNIFORM, .scale = 0.1f },
+    { .name = LKT_LONG_NAME, .shape = { LK_RANK_MAX, { 3, 3, 10, 2, 5, 1, 5, 2 } },
+      .init = LK_INIT_UNIFORM, .scale = 0.1f },
     { .name = "b", .shape = { 1, { 33 } }, .no_decay = true },
     { .name = "s", .shape = { 1, { 1 } }, .init = LK_INIT_ONE },
 };
@@ -228,15 +229,11 @@ static bool rank_on_host(lk_comm *comm, void *context)
 static void run_on_one_host(const crew *w, rank_run runs[RANKS_MAX])
 {
     lk_comm        *comms[RANKS_MAX] = { NULL };
-    pthread_t       threads[RANKS_MAX];
     lk_comm_options options = { .struct_size = sizeof options, .timeout_ms = WORLD_PATIENCE_MS };
     assert_int_equal(lk_comm_open_threads(comms, w->ranks, &options), LK_OK);
-    for (uint32_t r = 0; r < w->ranks; r++) {
-        runs[r].comm = comms[r];
-        assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &runs[r]), 0);
-    }
     for (uint32_t r = 0; r < w->ranks; r++)
-        (void)pthread_join(threads[r], NULL);
+        runs[r].comm = comms[r];
+    lkt_run_ranks(rank_main, runs, sizeof *runs, w->ranks);
     for (uint32_t r = 0; r < w->ranks; r++)
         lk_comm_free(comms[r]);
 }
@@ -506,7 +503,7 @@ static void fails_with(mischief what, lk_status status, const char *text)
 static void changed_parameters_are_named(void **state)
 {
     (void)state;
-    fails_with(CORRUPT, LK_ECORRUPT, "parameter 'w', elements 4096 to 8191");
+    fails_with(CORRUPT, LK_ECORRUPT, "parameter '" LKT_LONG_NAME "', elements 4096 to 8191");
 }
 
 static void names_hosts_that_drift_apart(void **state)
@@ -522,7 +519,7 @@ static void names_hosts_that_drift_apart(void **state)
 static void names_a_gradient_that_is_not_finite(void **state)
 {
     (void)state;
-    fails_with(NOT_FINITE, LK_ENONFINITE, "step 3: the gradient of 'w'");
+    fails_with(NOT_FINITE, LK_ENONFINITE, "step 3: the gradient of '" LKT_LONG_NAME "'");
 }
 
 static void disagreements_of_ranks_are_named(void **state)

@@ -12,6 +12,10 @@
 
 enum { LKT_RANKS_MAX = 12 };
 
+/* A name of LK_NAME_MAX - 1 characters. */
+#define LKT_FIFTY "features.of.a.block.of.a.branch.of.an.autoencoder."
+#define LKT_LONG_NAME LKT_FIFTY LKT_FIFTY LKT_FIFTY LKT_FIFTY LKT_FIFTY "weigh"
+
 /* Runs every rank in a separate thread, and waits for all threads.  Rank r gets the address of the
  * r-th of `members`, each of `bytes` bytes. */
 static inline void lkt_run_ranks(void *(*run)(void *member), void *members, size_t bytes,

@@ -66,28 +66,26 @@ static void advise(const lk_train_config *config, uint32_t hosts, char *out, siz
 
 lk_status lk_train_fits(const lk_train_config *config, uint32_t hosts)
 {
-    lk_train_config mine, copy;
+    lk_train_config mine;
     lk_train_cost   cost;
     char            advice[256];
 
     LK_TRY(lki_options_copy(&mine, sizeof mine, config, "lk_train_config"));
-    config = &mine;
-    copy   = mine;
-    if (config->host_memory == 0)
+    if (mine.host_memory == 0)
         return LK_OK;
-    LK_TRY(lk_train_estimate(&copy, hosts, &cost));
-    if (whole(&cost) <= (double)config->host_memory)
+    LK_TRY(lk_train_estimate(&mine, hosts, &cost));
+    if (whole(&cost) <= (double)mine.host_memory)
         return LK_OK;
-    advise(&copy, hosts, advice, sizeof advice);
+    advise(&mine, hosts, advice, sizeof advice);
     return lk_fail(LK_EINVAL,
                    "%s takes %.1f MiB of each of %u hosts (parameters %.1f, optimizer %.1f, "
                    "gradients %.1f, activations %.1f, buffers %.1f), but `host_memory` leaves "
                    "%.1f; %s",
-                   copy.strategy == NULL ? strategies[0] : copy.strategy, whole(&cost) / 0x1p20,
+                   mine.strategy == NULL ? strategies[0] : mine.strategy, whole(&cost) / 0x1p20,
                    hosts, mebibytes(cost.shared.params), mebibytes(cost.shared.optimizer),
                    mebibytes(cost.shared.gradients),
                    (double)cost.workers * mebibytes(cost.activations),
                    mebibytes(cost.shared.tables + cost.shared.messages +
                              cost.workers * cost.program),
-                   mebibytes(config->host_memory), advice);
+                   mebibytes(mine.host_memory), advice);
 }

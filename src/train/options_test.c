@@ -181,7 +181,7 @@ static void *run_differing(void *argument)
 static void differing_options_of_ranks_are_named(void **state)
 {
     const lk_comm_options how = { .struct_size = sizeof(lk_comm_options), .timeout_ms = 20000 };
-    differing_rank        ranks[2];
+    static differing_rank ranks[2];
     lk_comm              *comms[2];
     pthread_t             thread;
     void                 *failed;

@@ -278,11 +278,12 @@ static void offloaded_activations_change_no_bit(void **state)
     static const struct { const char *model; lk_dtype precision; uint64_t step; } cases[] = {
         { "gpt", LK_F32, 4 * 2 }, { "gpt", LK_BF16, 4 * 2 }, { "resnet", LK_F32, 2 * 5 },
     };
+    static run whole, offloaded;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        run whole     = { .config = deep_config(cases[i].model, 0) };
-        run offloaded = { .config = deep_config(cases[i].model, LK_OFFLOADED_ACTIVATIONS) };
-        disk.kind     = NO_FAULT;
-        disk.ring     = false;
+        whole     = (run){ .config = deep_config(cases[i].model, 0) };
+        offloaded = (run){ .config = deep_config(cases[i].model, LK_OFFLOADED_ACTIVATIONS) };
+        disk.kind = NO_FAULT;
+        disk.ring = false;
         whole.config.precision = offloaded.config.precision = cases[i].precision;
         run_on(alone, &whole);
         atomic_store(&disk.writes, 0);
@@ -327,10 +328,12 @@ static void disk_errors_end_the_run_with_a_clear_message(void **state)
     static const char *const of[] = { [STATES]      = "rank 0: the optimizer's state",
                                       [PARAMS]      = "rank 0: its part of the parameters",
                                       [ACTIVATIONS] = "activations: " };
+    static run r, whole;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        run r     = { .config = cases[i].offloaded == ACTIVATIONS ? deep_config("gpt", ACTIVATIONS)
-                                                                  : config_of(cases[i].offloaded) };
-        run whole = r;
+        r                    = (run){ .config = cases[i].offloaded == ACTIVATIONS
+                                                    ? deep_config("gpt", ACTIVATIONS)
+                                                    : config_of(cases[i].offloaded) };
+        whole                = r;
         whole.config.offload = NULL;
         disk.kind            = NO_FAULT;
         run_on(alone, &whole);
@@ -361,8 +364,9 @@ static void disk_errors_end_the_run_with_a_clear_message(void **state)
 static void a_full_disk_is_reported_before_the_start(void **state)
 {
     (void)state;
+    static run r;
     for (unsigned offloaded = 1; offloaded <= BOTH; offloaded++) {
-        run r             = { .config = config_of(offloaded) };
+        r                 = (run){ .config = config_of(offloaded) };
         r.config.strategy = "zero3";
         disk.kind         = DISK_FULL;
         run_on(alone, &r);
@@ -370,6 +374,17 @@ static void a_full_disk_is_reported_before_the_start(void **state)
         assert_int_equal(r.status[0], LK_EIO);
         assert_non_null(strstr(r.message[0], "No space left on device; make room there"));
     }
+    r         = (run){ .config = deep_config("gpt", LK_OFFLOADED_ACTIVATIONS) };
+    disk.kind = DISK_FULL;
+    run_on(alone, &r);
+    disk.kind = NO_FAULT;
+    assert_int_equal(r.status[0], LK_EIO);
+    assert_non_null(strstr(r.message[0], "No space left on device; make room there"));
+}
+
+static void unusable_options_are_refused(void **state)
+{
+    (void)state;
     lk_train_config config = config_of(BOTH);
     config.workers         = 1;
     config.strategy        = "zero3";
@@ -389,12 +404,6 @@ static void a_full_disk_is_reported_before_the_start(void **state)
     config.offloaded = LK_OFFLOADED_ACTIVATIONS;
     assert_int_equal(lk_train_check(&config), LK_EINVAL);
     assert_non_null(strstr(lk_error_last()->message, "give `activation_checkpointing`"));
-    run r     = { .config = deep_config("gpt", LK_OFFLOADED_ACTIVATIONS) };
-    disk.kind = DISK_FULL;
-    run_on(alone, &r);
-    disk.kind = NO_FAULT;
-    assert_int_equal(r.status[0], LK_EIO);
-    assert_non_null(strstr(r.message[0], "No space left on device; make room there"));
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
@@ -407,6 +416,7 @@ int main(void)
         CASE(offloaded_activations_change_no_bit),
         CASE(disk_errors_end_the_run_with_a_clear_message),
         CASE(a_full_disk_is_reported_before_the_start),
+        CASE(unusable_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
