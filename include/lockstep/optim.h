@@ -23,13 +23,19 @@ extern "C" {
     X(ADAMW, "adamw") /* as in PyTorch */                                                        \
     X(LARS, "lars")   /* You et al. 2017: sgd with a step proportional to the tensor's norm */   \
     X(LAMB, "lamb")   /* You et al. 2020: adamw with the same scaling */                         \
-    X(LION, "lion")   /* Chen et al. 2023: the sign of a moving mean */
+    X(LION, "lion")   /* Chen et al. 2023: the sign of a moving mean */                          \
+    X(OPTIMIZER_NONE, "none") /* does not change parameters: see below */
 
 typedef enum {
 #define LK_OPTIMIZER_ENUM(name, text) LK_##name,
     LK_OPTIMIZERS(LK_OPTIMIZER_ENUM)
 #undef LK_OPTIMIZER_ENUM
 } lk_optimizer_kind;
+
+/* LK_OPTIMIZER_NONE is for programs that have their own optimizer.  Its state "mean_grad" is the
+ * mean gradient of the last update: the summed gradient, scaled and clipped.  The program reads it
+ * and sets the parameters.  Learning rates and rules of parameters have no effect; weight decay and
+ * a moving average of the parameters are refused. */
 
 /* The contents of a momentum buffer.  OF_GRADIENTS computes b = momentum b + d, p -= lr b.  A
  * change of the learning rate then applies at once to the whole buffer, which is the momentum
@@ -73,8 +79,8 @@ LK_API LK_NODISCARD lk_status lk_optimizer_check(const lk_optimizer *optimizer);
 
 enum { LK_OPTIMIZER_STATES_MAX = 3 };
 
-/* Returns the number of state tensors per parameter: sgd 0 or 1, lars and lion 1, adamw and lamb 2.
- * A moving average adds one more, which is the last. */
+/* Returns the number of state tensors per parameter: sgd 0 or 1, lars, lion and none 1, adamw and
+ * lamb 2.  A moving average adds one more, which is the last. */
 LK_API uint32_t    lk_optimizer_state_count(const lk_optimizer *optimizer);
 /* Returns the name of a state tensor ("exp_avg"; "ema" for the moving average). */
 LK_API const char *lk_optimizer_state_name(const lk_optimizer *optimizer, uint32_t index);

@@ -115,6 +115,23 @@ static void follows_lion(void **state)
         assert_true(fabs((double)p[i] - lion_in_double(i, 0.1)) < 1e-5);
 }
 
+static void none_keeps_the_mean_gradient(void **state)
+{
+    (void)state;
+    lk_optimizer o = { .kind = LK_OPTIMIZER_NONE };
+    lk_update    u = { .lr = 0.1, .scale = 0.1f, .clip = 0.7f, .own_decay = true,
+                       .weight_decay = 0.5 };
+    float        p[N] = { 0 }, g[N], mean[N];
+    float       *s[] = { mean };
+    for (int i = 0; i < N; i++)
+        g[i] = gradient(3, i);
+    lk_optimizer_update(&o, NULL, &u, N, g, p, s);
+    for (int i = 0; i < N; i++)
+        assert_true(p[i] == 0 && mean[i] == g[i] * 0.1f * 0.7f);
+    assert_string_equal(lk_optimizer_state_name(&o, 0), "mean_grad");
+    assert_true(lk_optimizer_trust(&o, &u, 4, 2) == 1.0);
+}
+
 /* Checks Goyal et al. (2017), remark 2.  A momentum of steps that is multiplied by the ratio of the
  * rates, at each change of the rate, equals a momentum of gradients.  Without that factor the
  * results differ. */
@@ -237,12 +254,14 @@ static void names_the_field_it_refuses(void **state)
     refuses(&(lk_optimizer){ .kind = LK_ADAMW, .eps = (double)NAN }, "eps");
     refuses(&(lk_optimizer){ .kind = LK_LARS, .trust = -1 }, "trust");
     refuses(&(lk_optimizer){ .kind = LK_SGD, .momentum_of = (lk_momentum)7 }, "momentum_of");
+    refuses(&(lk_optimizer){ .kind = LK_OPTIMIZER_NONE, .weight_decay = 0.1 }, "weight_decay");
+    refuses(&(lk_optimizer){ .kind = LK_OPTIMIZER_NONE, .ema = 0.9 }, "ema");
     lk_optimizer adamw = { .kind = LK_ADAMW };
     assert_string_equal(lk_optimizer_state_name(&adamw, 0), "exp_avg");
     assert_string_equal(lk_optimizer_state_name(&adamw, 1), "exp_avg_sq");
-    for (int kind = LK_SGD; kind <= LK_LION; kind++) {
-        static const char *const names[] = { "sgd", "adamw", "lars", "lamb", "lion" };
-        static const uint32_t    counts[] = { 0, 2, 1, 2, 1 };
+    for (int kind = LK_SGD; kind <= LK_OPTIMIZER_NONE; kind++) {
+        static const char *const names[]  = { "sgd", "adamw", "lars", "lamb", "lion", "none" };
+        static const uint32_t    counts[] = { 0, 2, 1, 2, 1, 1 };
         lk_optimizer             o        = { .kind = (lk_optimizer_kind)kind };
         assert_string_equal(lk_optimizer_name(o.kind), names[kind]);
         assert_int_equal(lk_optimizer_state_count(&o), counts[kind]);
@@ -375,6 +394,7 @@ int main(void)
         cmocka_unit_test(follows_adamw),
         cmocka_unit_test(follows_sgd),
         cmocka_unit_test(follows_lion),
+        cmocka_unit_test(none_keeps_the_mean_gradient),
         cmocka_unit_test(remark_2_a_momentum_of_gradients_needs_no_correction),
         cmocka_unit_test(trust_ratios_are_those_of_the_papers),
         cmocka_unit_test(has_the_same_bits_in_shards_and_on_any_isa),

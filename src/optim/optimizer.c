@@ -44,6 +44,8 @@ static bool has_momentum(const lk_optimizer *o)
 lk_optimizer lk_optimizer_resolve(const lk_optimizer *optimizer)
 {
     lk_optimizer full = *optimizer;
+    if (full.kind == LK_OPTIMIZER_NONE)
+        return full;
     if (has_momentum(optimizer)) {
         if (full.momentum_of == LK_MOMENTUM_DEFAULT)
             full.momentum_of = full.kind == LK_LARS ? LK_MOMENTUM_OF_STEPS
@@ -76,13 +78,27 @@ static lk_status check_momentum(const lk_optimizer *o)
     return check_range("eps", o->eps, 0.0, HUGE_VAL);
 }
 
+/* Refuses options that would change or average the parameters. */
+static lk_status check_none(const lk_optimizer *o)
+{
+    if (o->weight_decay == 0.0 && o->ema == 0.0)
+        return LK_OK;
+    return lk_fail(LK_EINVAL,
+                   "`optimizer.%s` cannot be used with `optimizer.kind` none, which changes no "
+                   "parameter",
+                   o->ema == 0.0 ? "weight_decay" : "ema");
+}
+
 lk_status lk_optimizer_check(const lk_optimizer *optimizer)
 {
     const lk_optimizer *o = optimizer;
-    if ((int)o->kind < LK_SGD || (int)o->kind > LK_LION)
+    if ((int)o->kind < LK_SGD || (int)o->kind > LK_OPTIMIZER_NONE)
         return lk_fail(LK_EINVAL,
-                       "`optimizer.kind` %d is none of sgd (%d), adamw, lars, lamb, lion (%d)",
-                       (int)o->kind, (int)LK_SGD, (int)LK_LION);
+                       "`optimizer.kind` %d is not one of sgd (%d), adamw, lars, lamb, lion and "
+                       "none (%d)",
+                       (int)o->kind, (int)LK_SGD, (int)LK_OPTIMIZER_NONE);
+    if (o->kind == LK_OPTIMIZER_NONE)
+        return check_none(o);
     LK_TRY(check_range("weight_decay", o->weight_decay, 0.0, HUGE_VAL));
     LK_TRY(check_range("ema", o->ema, 0.0, 1.0));
     if (has_momentum(o))
@@ -112,6 +128,8 @@ const char *lk_optimizer_state_name(const lk_optimizer *optimizer, uint32_t inde
         return "ema";
     if (has_momentum(optimizer))
         return "momentum_buffer";
+    if (optimizer->kind == LK_OPTIMIZER_NONE)
+        return "mean_grad";
     return index == 0 ? "exp_avg" : "exp_avg_sq";
 }
 
@@ -208,12 +226,21 @@ void lk_optimizer_average(const lk_optimizer *optimizer, const lk_update *update
         mean[i] += weight * (p[i] - mean[i]);
 }
 
+/* Stores the mean gradient, scaled and clipped as the other rules receive it. */
+static void keep_gradient(const lk_update *u, size_t n, const float *g, float *mean)
+{
+    for (size_t i = 0; i < n; i++)
+        mean[i] = g[i] * u->scale * u->clip;
+}
+
 void lk_optimizer_update(const lk_optimizer *optimizer, const lk_exec *exec,
                          const lk_update *update, size_t n, const float *g, float *p,
                          float *const *state)
 {
     const lk_optimizer full = lk_optimizer_resolve(optimizer);
-    if (has_momentum(&full))
+    if (full.kind == LK_OPTIMIZER_NONE)
+        keep_gradient(update, n, g, state[0]);
+    else if (has_momentum(&full))
         update_sgd(&full, exec, update, n, g, p, state);
     else
         update_moments(&full, exec, update, n, g, p, state);

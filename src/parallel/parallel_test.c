@@ -424,6 +424,7 @@ static void every_optimizer_gives_the_bits_of_single(void **state)
         { .kind = LK_LAMB, .weight_decay = 0.1 },
         { .kind = LK_LAMB, .uncorrected = true, .decay_all = true },
         { .kind = LK_LION, .weight_decay = 0.1 },
+        { .kind = LK_OPTIMIZER_NONE },
     };
     (void)state;
     for (size_t i = 0; i < sizeof optimizers / sizeof optimizers[0]; i++) {

@@ -111,6 +111,7 @@ static const struct {
       "--loss-scale 1000: must be a power of two from 2^-24 to 2^32" },
     { GOOD "--steps 1 --precision fp16 --loss-scale apex",
       "--loss-scale apex: must be pytorch, deepspeed, none, or a power of two" },
+    { GOOD "--steps 1 --optimizer none", "--optimizer none: updates no parameter, so it trains" },
     { GOOD "--steps 1 --order shuffled", "--order shuffled: is none of: permuted, sequential" },
     { GOOD "--steps 1 --order weighted", "--order weighted: is set by --sample-weights FILE" },
     { GOOD "--steps 1 --order sequential --sample-weights w",

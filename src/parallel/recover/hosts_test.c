@@ -24,6 +24,8 @@ static void ranks_of_several_hosts_may_be_lost(void **state)
     lose_all_through(read_as(LK_BF16, over(2, plot_of(adamw, "zero1", 4, 0, 2))), every);
     lose_all_through(over(2, plot_of(adamw, "zero2", 4, 0, 1)), 5 * every);
     lose_all_through(over(2, plot_of(lamb, "zero2", 5, 0, 4)), 9 * every);
+    lose_all_through(over(2, plot_of(still, "zero1", 4, 0, 2)), 11 * every);
+    lose_all_through(over(2, plot_of(still, "zero3", 4, 0, 1)), 13 * every);
 }
 
 /* Loses ranks while parameters are gathered.  The survivors of a host send its shard. */

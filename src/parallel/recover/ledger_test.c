@@ -17,6 +17,8 @@ static void a_rank_may_be_lost_at_any_moment_of_a_step(void **state)
     lose_all_through(plot_of(lamb, "zero3", 2, 0, 0), 19);
     lose_all_through(plot_of(lamb, "ddp", 4, 0, 2), 13);
     lose_all_through(plot_of(lars, "ddp", 3, 0, 0), 19);
+    lose_all_through(plot_of(still, "ddp", 3, 0, 1), 17);
+    lose_all_through(plot_of(still, "zero2", 2, 0.2, 0), 23);
 }
 
 static void a_second_rank_may_be_lost_during_recovery(void **state)

@@ -471,7 +471,8 @@ static inline uint64_t undisturbed(const plot *p)
 static const lk_optimizer sgd   = { .kind = LK_SGD, .momentum = 0.9, .ema = 0.9 },
                           adamw = { .kind = LK_ADAMW },
                           lamb  = { .kind = LK_LAMB, .weight_decay = 0.01 },
-                          lars  = { .kind = LK_LARS, .momentum = 0.9, .trust = 0.1 };
+                          lars  = { .kind = LK_LARS, .momentum = 0.9, .trust = 0.1 },
+                          still = { .kind = LK_OPTIMIZER_NONE };
 
 static inline plot plot_of(lk_optimizer optimizer, const char *strategy, uint32_t ranks,
                            double clip_value, uint32_t victim)

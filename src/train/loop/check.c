@@ -394,6 +394,14 @@ static lk_status check_kernels(const lk_train_config *c)
     return status;
 }
 
+static lk_status check_optimizer(const lk_optimizer *optimizer)
+{
+    if (optimizer->kind == LK_OPTIMIZER_NONE)
+        return lk_fail(LK_EINVAL,
+                       "`optimizer.kind` none updates no parameter, so it trains nothing");
+    return lk_optimizer_check(optimizer);
+}
+
 lk_status lki_train_complete(lk_train_config *c, bool runs)
 {
     lk_dataset *dataset = NULL;
@@ -420,7 +428,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
     LK_TRY(check_audit(c));
     LK_TRY(lki_pace_check(c));
     LK_TRY(lki_order_check(c));
-    LK_TRY(lk_optimizer_check(&c->optimizer));
+    LK_TRY(check_optimizer(&c->optimizer));
     c->optimizer = lk_optimizer_resolve(&c->optimizer); /* recorded in checkpoints */
     LK_TRY(check_kernels(c));
 
