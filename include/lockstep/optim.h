@@ -138,10 +138,11 @@ typedef struct {
     double weight_decay;
 } lk_param_group;
 
-/* The resulting rule for one parameter. */
+/* The rule of one parameter. */
 typedef struct {
-    double   lr, weight_decay;
-    uint64_t own_decay; /* not 0: weight_decay applies */
+    double   lr;           /* factor of the learning rate: 1 = no change, 0 = no learning */
+    double   weight_decay; /* if own_decay: as lk_param_group.weight_decay */
+    uint64_t own_decay;    /* 0: the optimizer's weight decay applies */
 } lk_param_rule;
 
 /* Computes the rule of each parameter.  The last matching group that sets a field takes precedence.

@@ -97,8 +97,7 @@ typedef struct {
     lk_unused    unused;
     uint64_t     seed;             /* of the initial values */
     lk_exec     *exec;             /* borrowed; NULL = one thread */
-    /* terms in the order of backward; NULL = params from last to first */
-    const lk_parallel_term *terms;
+    const lk_parallel_term  *terms;   /* order of backward; NULL = params from last to first */
     uint32_t                 term_count;
     const lk_parallel_state *states;
     uint32_t                 state_count;
@@ -110,15 +109,13 @@ typedef struct {
     const uint32_t *reads;
     uint32_t        read_count;
     uint32_t        unit_buffers; /* units in memory; 0 = one more than a block reads at once */
-    /* for "hybrid": number of neighbouring hosts that together store one model copy; 0 = 1 */
-    uint32_t        shard_hosts;
+    uint32_t        shard_hosts;  /* "hybrid": neighbouring hosts that store a model copy; 0 = 1 */
     lk_dtype gather_dtype;  /* type in which parameters are gathered and read: LK_F32 (or 0), LK_I8,
                              * or LK_BF16 (for parameters with lk_param.bf16, if hosts store
                              * shards) */
     bool     keep_gathered; /* with LK_I8, gathered units stay in memory until the update */
     bool survives; /* survivors of a failure can call lk_parallel_go_on(); needs LK_UNUSED_ZERO */
-    /* with survives: hosts of a pair store each other's shard; either host may be lost */
-    bool buddies;
+    bool buddies;  /* with survives: hosts of a pair store each other's shard; one may be lost */
     /* The type in which gradients are sent between hosts: LK_F32 (or 0), LK_BF16, LK_F16 (needs a
      * loss scale), LK_I8 or LK_I4 (lk_tree_op).  Every virtual worker's gradient and every sum of
      * the tree is rounded to this type, even on one host.  So results are equal, bit for bit, for
@@ -153,6 +150,8 @@ typedef struct {
      * only the first (ranks - backups) ranks to finish, averages over their samples and drops other
      * results.  Not exact: the selection depends on time.  Only with ddp and zero1, on one host. */
     uint32_t backups;
+    /* A rule for each parameter, instead of `groups`; NULL = as `groups` say.  Copied. */
+    const lk_param_rule *rules;
 } lk_parallel_options;
 
 #define LK_PARALLEL_OPTIONS_INIT LK_OPTIONS_INIT(lk_parallel_options)
@@ -168,9 +167,13 @@ LK_API LK_NODISCARD lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm,
                                                const lk_parallel_options *options);
 LK_API void                   lk_parallel_free(lk_parallel *parallel);
 
-/* Returns how the offload file is accessed, for example "io_uring, past the page cache".  Returns
- * "" if there is no offload file. */
+/* Returns how the offload file is accessed ("io_uring, past the page cache"); "" without one. */
 LK_API const char *lk_parallel_offload_how(const lk_parallel *parallel);
+
+/* Replaces the rules of all parameters, from the next step on.  Not collective, between steps.  All
+ * ranks must set equal rules before the same step, which is not verified.  Copies `rules`. */
+LK_API LK_NODISCARD lk_status lk_parallel_set_rules(lk_parallel *parallel,
+                                                    const lk_param_rule *rules);
 
 /* ---- Estimates --------------------------------------------------------------------------- */
 
@@ -179,13 +182,12 @@ typedef struct {
      * `params` counts the host's shard and the unit buffers. */
     size_t params, optimizer, gradients, tables, messages; /* messages: maximum received */
     size_t files, shard; /* bytes in files; bytes of the host's own FP32 parameter shard */
-    /* Bytes per step that the busiest host sends, without losses, norms and other tables. */
+    /* bytes per step that the busiest host sends, without losses, norms and other tables */
     uint64_t sent_gradients, sent_params;
 } lk_parallel_cost;
 
 /* Computes the exact cost of lk_parallel_open() and of a step on `hosts` hosts with host_sizes[]
- * workers.  Allocates no values and does not communicate.  Fails as lk_parallel_open() would, but
- * accepts models that are larger than the machine. */
+ * workers, without communicating.  Fails like lk_parallel_open(), except for lack of memory. */
 LK_API LK_NODISCARD lk_status lk_parallel_estimate(lk_parallel_cost *out, const lk_param *params,
                                                    uint32_t param_count,
                                                    const lk_parallel_options *options,
@@ -267,9 +269,8 @@ LK_API void lk_parallel_read(lk_parallel *parallel, uint32_t term);
  * each term as ready, even an unused one, to release its memory.  Otherwise lk_parallel_finish()
  * returns LK_EINVAL. */
 LK_API float *lk_parallel_grad(lk_parallel *parallel, uint32_t index, uint32_t term);
-/* Acts as lk_parallel_grad() for a caller that can also overwrite the memory.  Overwriting saves a
- * pass over the memory.  If *empty is set to true, the contents are undefined and the turn must
- * write the whole term. */
+/* Acts as lk_parallel_grad() for a caller that can also overwrite the memory, which saves a pass.
+ * If *empty is set to true, the contents are undefined and the turn must write the whole term. */
 LK_API float *lk_parallel_grad_new(lk_parallel *parallel, uint32_t index, uint32_t term,
                                    bool *empty);
 LK_API float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t index, uint32_t state);
@@ -295,9 +296,8 @@ LK_API void           lk_parallel_load_scaler(lk_parallel *parallel, const lk_lo
 /* The gradient noise scale (McCandlish et al. 2018): moving averages over steps of two unbiased
  * estimates, in units of the mean gradient.  `square` estimates |G|^2, the square of the true
  * gradient, and `trace` tr(S), the variance of one sample's gradient.  Divide each by `weight` to
- * get the mean.  They are computed from the gradients of virtual workers and their sum, so they are
- * equal, bit for bit, for any workers, hosts and strategy.  A step with samples in fewer than two
- * virtual workers is not counted. */
+ * get the mean.  The bits are equal for any workers, hosts and strategy.  A step with samples in
+ * fewer than two virtual workers is not counted. */
 typedef struct {
     double   square, trace, weight;
     uint64_t steps;
@@ -321,8 +321,7 @@ typedef struct {
     double   loss;      /* sum / count, by the canonical tree */
     double   grad_norm; /* norm of the mean gradient before clipping */
     uint64_t count, hits;
-    /* loss or norm was not finite; nothing was updated, and the loss scale was reduced */
-    bool     skipped;
+    bool     skipped; /* loss or norm was not finite: no update, and a smaller loss scale */
     uint32_t unused;  /* number of parameters that no rank used; 0 with LK_UNUSED_ZERO */
     double   stalled; /* seconds that this rank waited for its offload file */
     uint32_t audited; /* number of virtual workers that were repeated with equal results */
@@ -377,7 +376,8 @@ typedef struct {
  * If all sums of the failed step were complete, the survivors complete its update: every slice is
  * updated once.  Otherwise no value has changed, and step standing->steps is repeated.  ddp and
  * zero1 then reuse all virtual workers that any rank, even a dead one, has finished, and
- * lk_parallel_next() returns only the unfinished ones.
+ * lk_parallel_next() returns only the unfinished ones.  A completed update has the rules of its
+ * step.  The next step has the rules of `options` unless lk_parallel_set_rules() is called again.
  *
  * The caller still owns `failed` and must free it.  LK_EPEER means that one more rank was lost:
  * call this again with the next group.  Hosts may be at different positions of the step.  With

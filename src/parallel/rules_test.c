@@ -1,4 +1,4 @@
-/* rules_test.c -- groups of parameters, clipping by value and the moving average of the weights.
+/* rules_test.c -- groups and rules of parameters, clipping by value, the average of the weights.
  *
  * Goal:   each parameter has the learning rate and the weight decay of its groups.  Elements of the
  *         mean gradient are clipped at the limit.  The average e of the weights p is p after the
@@ -15,9 +15,10 @@
 #include <cmocka.h>
 
 #include "base/hash.h"
+#include "base/memory.h"
 #include "base/rng.h"
 #include "comm/hosted_testing.h"
-#include "lockstep/parallel.h"
+#include "parallel/state.h"
 
 enum { LONG = 9001, SHORT = 5, LATE = 100, ELEMENTS = LONG + SHORT + LATE, STEPS = 5 };
 enum { PARAMS = 3, LEAVES = 8, COUNT = 3 * LEAVES };
@@ -167,20 +168,36 @@ static void rules_follow_the_formulas(void **state)
 
 typedef struct {
     lk_parallel_options options;
+    bool                changes; /* sets other rules before each step */
+    uint32_t            late;    /* the rules are those of this many steps later */
     uint64_t            hashes[HOSTED_MAX];
 } job;
 
+/* Writes the rules of a step: "w" has another rate in every step, "b" has a decay of its own from
+ * step 2 on, and "late.w" does not learn before step 3. */
+static void rules_at(lk_param_rule rules[PARAMS], uint32_t step)
+{
+    rules[0] = (lk_param_rule){ .lr = 1.0 / (1 + step) };
+    rules[1] = (lk_param_rule){ .lr = 1, .own_decay = step >= 2, .weight_decay = 0.3 };
+    rules[2] = (lk_param_rule){ .lr = step < 3 ? 0 : 2 };
+}
+
 static bool run_steps(lk_comm *comm, void *context)
 {
-    job         *j = context;
+    job          *j = context;
+    lk_param_rule rules[PARAMS];
     lk_parallel *p;
     uint64_t    *hash = &j->hashes[lk_comm_rank(comm)];
     float       *values = malloc(LONG * sizeof *values);
     CHECK(values != NULL);
     CHECK(lk_parallel_open(&p, comm, model, PARAMS, &j->options) == LK_OK);
-    for (uint32_t step = 0; step < STEPS; step++)
+    for (uint32_t step = 0; step < STEPS; step++) {
+        rules_at(rules, step + j->late);
+        CHECK(!j->changes || lk_parallel_set_rules(p, rules) == LK_OK);
+        memset(rules, 0, sizeof rules); /* the library has a copy */
         if (!take_step(comm, p, step))
             return false;
+    }
     *hash = 0;
     for (uint32_t which = 0; which <= lk_optimizer_state_count(&j->options.optimizer); which++)
         for (uint32_t param = 0; param < PARAMS; param++) {
@@ -193,13 +210,17 @@ static bool run_steps(lk_comm *comm, void *context)
     return true;
 }
 
-static uint64_t hash_on(hosted h, lk_parallel_options options)
+static uint64_t hash_of_job(hosted h, job j)
 {
-    job j = { .options = options };
     assert_true(hosted_all(h, run_steps, &j));
     for (uint32_t r = 1; r < hosted_size(h); r++)
         assert_int_equal(j.hashes[r], j.hashes[0]);
     return j.hashes[0];
+}
+
+static uint64_t hash_on(hosted h, lk_parallel_options options)
+{
+    return hash_of_job(h, (job){ .options = options });
 }
 
 static void rules_have_the_same_bits_on_any_ranks(void **state)
@@ -226,6 +247,90 @@ static void rules_have_the_same_bits_on_any_ranks(void **state)
         other.optimizer.ema = 0.8;
         assert_int_not_equal(hash_on(alone, other), want);
     }
+}
+
+static void rules_replace_groups(void **state)
+{
+    static const hosted alone = { .hosts = 1, .each = 1 }, pairs = { .hosts = 2, .each = 2 };
+    lk_parallel_options options = options_of(LK_ADAMW, "single");
+    lk_param_rule       rules[PARAMS];
+    uint64_t            want = hash_on(alone, options);
+    (void)state;
+    assert_int_equal(lk_param_rules(rules, model, PARAMS, groups, options.group_count), LK_OK);
+    options.group_count = 0;
+    options.rules       = rules;
+    assert_int_equal(hash_on(alone, options), want);
+    options.strategy = "zero1";
+    assert_int_equal(hash_on(pairs, options), want);
+    rules[2].lr *= 1.5;
+    assert_int_not_equal(hash_on(alone, options), want);
+}
+
+static void rules_may_change_between_steps(void **state)
+{
+    static const hosted alone = { .hosts = 1, .each = 1 }, trio = { .hosts = 1, .each = 3 },
+                        pairs = { .hosts = 2, .each = 2, .seed = 4 };
+    static const char *const strategies[] = { "ddp", "zero1", "zero2" };
+    job                      j    = { .options = options_of(LK_SGD, "single"), .changes = true };
+    uint64_t                 want = hash_of_job(alone, j);
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        j.options.strategy = strategies[i];
+        assert_int_equal(hash_of_job(trio, j), want);
+        assert_int_equal(hash_of_job(pairs, j), want);
+    }
+    j.options.strategy    = "single";
+    j.options.group_count = 0; /* groups are replaced before the first step */
+    assert_int_equal(hash_of_job(alone, j), want);
+    j.late = 1;
+    assert_int_not_equal(hash_of_job(alone, j), want);
+    j.changes = false;
+    assert_int_not_equal(hash_of_job(alone, j), want);
+}
+
+/* After step 0, rank 0 sets the rules of step 1, rank 1 begins step 1, rank 2 still is in step 0,
+ * and rank 3 has joined.  All must find the rules of step 0. */
+static bool recall_rules(lk_comm *comm, void *context)
+{
+    lk_parallel_options options = options_of(LK_SGD, "ddp");
+    const uint32_t      rank    = lk_comm_rank(comm);
+    lk_param_rule       first[PARAMS], second[PARAMS], *found = NULL;
+    lk_parallel        *p;
+    (void)context;
+    rules_at(first, 0);
+    rules_at(second, 1);
+    CHECK(lk_parallel_open(&p, comm, model, PARAMS, &options) == LK_OK);
+    CHECK(lk_parallel_set_rules(p, first) == LK_OK);
+    CHECK(take_step(comm, p, 0));
+    CHECK(rank == 2 || lk_parallel_set_rules(p, second) == LK_OK);
+    CHECK(rank != 1 || lk_parallel_begin(p, 1) == LK_OK);
+    CHECK(lki_rules_recall(&found, p, rank == 3 ? NULL : p, 0) == LK_OK);
+    CHECK(memcmp(found, first, sizeof first) == 0);
+    lki_free(found);
+    lk_parallel_free(p);
+    return true;
+}
+
+static void a_completed_step_has_its_own_rules(void **state)
+{
+    (void)state;
+    assert_true(hosted_all((hosted){ .hosts = 1, .each = 4 }, recall_rules, NULL));
+    assert_true(hosted_all((hosted){ .hosts = 2, .each = 2, .seed = 5 }, recall_rules, NULL));
+}
+
+/* Opens with other rules on rank 1. */
+static bool open_differently(lk_comm *comm, void *context)
+{
+    lk_parallel_options options = options_of(LK_SGD, "ddp");
+    lk_parallel        *p       = NULL;
+    lk_param_rule       rules[PARAMS];
+    (void)context;
+    rules_at(rules, lk_comm_rank(comm));
+    options.group_count = 0;
+    options.rules       = rules;
+    CHECK(lk_parallel_open(&p, comm, model, PARAMS, &options) == LK_EMISMATCH);
+    CHECK(strstr(lk_error_last()->message, "groups or rules") != NULL);
+    return true;
 }
 
 /* ---- Refused options ---------------------------------------------------------------------- */
@@ -266,12 +371,43 @@ static void invalid_options_are_refused(void **state)
     refuses(&options, "`optimizer.ema` 1 is not in [0, 1)");
 }
 
+static void invalid_rules_are_refused(void **state)
+{
+    lk_param_rule       rules[PARAMS];
+    lk_parallel_options options = options_of(LK_SGD, "single");
+    lk_comm            *comm    = NULL;
+    lk_parallel        *p       = NULL;
+    (void)state;
+    rules_at(rules, 0);
+    options.rules = rules;
+    refuses(&options, "`groups` or `rules`, not both");
+    options.group_count = 0;
+    rules[1].lr         = (double)NAN;
+    refuses(&options, "the rule of 'b': lr = nan is no factor");
+    rules_at(rules, 2);
+    rules[1].weight_decay = -0.5;
+    refuses(&options, "the rule of 'b': weight_decay = -0.5 is no weight decay");
+    rules_at(rules, 0);
+    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+    assert_int_equal(lk_parallel_open(&p, comm, model, PARAMS, &options), LK_OK);
+    assert_int_equal(lk_parallel_begin(p, 0), LK_OK);
+    assert_int_equal(lk_parallel_set_rules(p, rules), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "step 0 is under way"));
+    lk_parallel_free(p);
+    lk_comm_free(comm);
+    assert_true(hosted_all((hosted){ .hosts = 1, .each = 2 }, open_differently, NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rules_follow_the_formulas),
         cmocka_unit_test(rules_have_the_same_bits_on_any_ranks),
+        cmocka_unit_test(rules_replace_groups),
+        cmocka_unit_test(rules_may_change_between_steps),
+        cmocka_unit_test(a_completed_step_has_its_own_rules),
         cmocka_unit_test(invalid_options_are_refused),
+        cmocka_unit_test(invalid_rules_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

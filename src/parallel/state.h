@@ -73,6 +73,12 @@ typedef struct {
     uint64_t *hashes; /* [span_count]: hash of the values that this rank wrote last */
 } lki_owned;
 
+/* The rules of parameters. */
+typedef struct {
+    lk_param_rule *of;      /* [param_count] */
+    bool           changed; /* they are for the next step, not for the step that began last */
+} lki_rules;
+
 /* Limits of the gradient; 0: none. */
 typedef struct {
     double norm, value;
@@ -130,7 +136,7 @@ struct lk_parallel {
     lki_clip         clip;
     /* type to which every tree node of the gradients is rounded; LK_F32: not rounded */
     lk_dtype        rounded;
-    lk_param_rule  *rules; /* [param_count] */
+    lki_rules       rules;
     uint32_t        leaves, micro_count;
     bool            lock_step;
     uint32_t        joint; /* limit of virtual workers of a turn (lki_turns_join()); 0 or 1: one */
@@ -267,6 +273,15 @@ static inline lki_report *lki_report_of(const lk_parallel *parallel, uint32_t le
     size_t place = lki_share_place(&parallel->dealing, leaf);
     return (lki_report *)(void *)(parallel->reports + place * parallel->report_bytes);
 }
+
+/* Sets the rules from the options, or from the groups in the options.  Defined in rules.c. */
+LK_NODISCARD lk_status lki_rules_open(lk_parallel *parallel, const lk_param *params,
+                                      uint32_t param_count, const lk_parallel_options *options);
+
+/* Finds the rules that step `step` of the lost group had, and writes them to *out, which the caller
+ * frees.  `failed` is this rank's object of that group, or NULL.  Collective. */
+LK_NODISCARD lk_status lki_rules_recall(lk_param_rule **out, const lk_parallel *parallel,
+                                        const lk_parallel *failed, uint64_t step);
 
 /* Computes all fields that need neither memory for values nor other ranks.  parallel->world and
  * parallel->rank must be set.  Defined in parallel.c. */

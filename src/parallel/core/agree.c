@@ -16,7 +16,7 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
     const lki_layout *layout = parallel->layout;
     const size_t      terms  = layout->term_count * sizeof *layout->terms;
     const size_t      states = parallel->running.count * sizeof *parallel->running.of;
-    const size_t      rules  = layout->param_count * sizeof *parallel->rules;
+    const size_t      rules  = layout->param_count * sizeof *parallel->rules.of;
     const size_t      reads  = parallel->slots.read_count * sizeof *parallel->slots.reads;
     uint64_t          o[]    = { parallel->leaves,
                                  parallel->micro_count,
@@ -32,7 +32,7 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  parallel->state_width,
                                  lki_xxh3(layout->terms, terms),
                                  lki_xxh3(parallel->running.of, states),
-                                 lki_xxh3(parallel->rules, rules),
+                                 lki_xxh3(parallel->rules.of, rules),
                                  lki_xxh3(parallel->slots.reads, reads),
                                  parallel->slots.slot_count,
                                  parallel->shards,
@@ -104,9 +104,9 @@ lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options
     if (differs == 0)
         return lk_fail(LK_EMISMATCH,
                        "ranks 0 and %u were given different options (virtual workers, "
-                       "micro-batches, optimizer, groups, clipping, seed, buckets, types of what "
-                       "travels, order of gradient terms or of reads, running state, or those of "
-                       "a feature)",
+                       "micro-batches, optimizer, groups or rules, clipping, seed, buckets, types "
+                       "of what travels, order of gradient terms or of reads, running state, or "
+                       "those of a feature)",
                        who);
     if (differs != SIZE_MAX)
         return lk_fail(LK_EMISMATCH,

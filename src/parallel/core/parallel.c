@@ -282,9 +282,7 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->report_bytes =
         sizeof(lki_report) + parallel->micro_count * sizeof(uint64_t);
     LK_TRY(check_options(parallel, options));
-    LK_TRY(LKI_NEW(&parallel->rules, (size_t)param_count + 1, "rules of parameters"));
-    LK_TRY(lk_param_rules(parallel->rules, params, param_count, options->groups,
-                          options->group_count));
+    LK_TRY(lki_rules_open(parallel, params, param_count, options));
     LK_TRY(lki_strategy_find(&parallel->ops, options->strategy));
     LK_TRY(lki_ledger_describe(parallel, options));
     parallel->lock_step   = options->lock_step;
@@ -416,6 +414,19 @@ static lk_status copy_to_joined(lk_parallel *parallel)
     return status;
 }
 
+/* Completes the update of the last step, with the rules of that step. */
+static lk_status complete_update(lk_parallel *parallel, const lk_parallel *failed,
+                                 const lki_tally *tally, lk_parallel_standing *standing)
+{
+    lk_param_rule *next = parallel->rules.of;
+
+    LK_TRY(lki_rules_recall(&parallel->rules.of, parallel, failed, standing->steps - 1));
+    lk_status status = lki_step_complete(parallel, standing->steps - 1, tally, standing);
+    lki_free(parallel->rules.of);
+    parallel->rules.of = next;
+    return status;
+}
+
 /* Completes the last step from the ledger, if a step has been marked. */
 static lk_status complete(lk_parallel *parallel, const lk_parallel *failed,
                           lk_parallel_standing *standing)
@@ -432,7 +443,7 @@ static lk_status complete(lk_parallel *parallel, const lk_parallel *failed,
     if (standing->steps == 0)
         LK_TRY(lk_barrier(parallel->comm));
     else
-        LK_TRY(lki_step_complete(parallel, standing->steps - 1, &tally, standing));
+        LK_TRY(complete_update(parallel, failed, &tally, standing));
     if (parallel->ops->salvage != NULL && !parallel->effects.restarts)
         LK_TRY(parallel->ops->salvage(parallel, standing->steps));
     standing->unfinished = parallel->remains.there ? parallel->remains.unfinished
@@ -475,7 +486,7 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_world_deinit(&parallel->world);
     lki_layout_free(parallel->layout);
     lk_exec_free(parallel->own_exec);
-    lki_free(parallel->rules);
+    lki_free(parallel->rules.of);
     if (parallel->durable != NULL)
         parallel->durable->close(parallel);
     lki_free(parallel->running.of);

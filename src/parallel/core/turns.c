@@ -73,6 +73,7 @@ lk_status lk_parallel_begin_micros(lk_parallel *parallel, uint64_t step, uint32_
     parallel->now.under_way = true;
     parallel->now.micros    = micro_count;
     parallel->step          = step;
+    parallel->rules.changed = false;
     parallel->now.seed      = 1;
     parallel->now.reduced   = false;
     parallel->now.mended    = parallel->remains.there;

@@ -23,7 +23,7 @@ static void states_of(const lk_parallel *parallel, size_t index, float **state)
 /* Returns the step's update with the settings of one parameter. */
 static lk_update update_of(const lk_parallel *parallel, const lk_update *all, uint32_t param)
 {
-    const lk_param_rule *rule   = &parallel->rules[param];
+    const lk_param_rule *rule   = &parallel->rules.of[param];
     lk_update            update = *all;
     update.lr *= rule->lr;
     update.step -= parallel->uses.missed[param];

@@ -205,6 +205,15 @@ static const lk_param    params[PARAMS] = {
 };
 static const lk_parallel_state states[] = { { "mean", 33, 0, 0.1F }, { "variance", 33, 1, 0.1F } };
 
+/* Writes the rules of a step, or those with which a group is opened (step STEPS). */
+static inline void rules_of(lk_param_rule rules[PARAMS], uint64_t step)
+{
+    for (uint32_t p = 0; p < PARAMS; p++)
+        rules[p] = (lk_param_rule){ .lr           = 1.0 / (double)(1 + p + step),
+                                    .own_decay    = p == 1,
+                                    .weight_decay = 0.3 * (double)(step + 1) };
+}
+
 static inline lk_parallel_options options_of(const plot *p)
 {
     return (lk_parallel_options){ .struct_size     = sizeof(lk_parallel_options),
@@ -265,7 +274,10 @@ static inline lk_status run_steps(lk_parallel *parallel, uint64_t from)
 {
     lk_parallel_turn turn;
     lk_step_result   result;
+    lk_param_rule    rules[PARAMS];
     for (uint64_t step = from; step < STEPS; step++) {
+        rules_of(rules, step);
+        LK_TRY(lk_parallel_set_rules(parallel, rules));
         LK_TRY(lk_parallel_begin(parallel, step));
         while (lk_parallel_next(parallel, &turn))
             one_turn(parallel, step, turn);
@@ -304,8 +316,11 @@ typedef struct {
 static inline lk_status find_group(member *r, lk_parallel_standing *standing)
 {
     lk_parallel_options options = options_of(r->p);
+    lk_param_rule       rules[PARAMS];
     lk_parallel        *next;
     lk_status           status;
+    rules_of(rules, STEPS);
+    options.rules = rules;
     do {
         lk_comm *group;
         LK_TRY(lk_comm_rebuild(&group, r->comm, NULL));
@@ -351,8 +366,11 @@ static inline void *live(void *argument)
     member             *r       = argument;
     plot               *p       = r->p;
     lk_parallel_options options = options_of(p);
-    lk_status           status  = LK_OK;
+    lk_param_rule       rules[PARAMS];
+    lk_status           status = LK_OK;
 
+    rules_of(rules, STEPS);
+    options.rules = rules;
     if (r->link != NULL)
         status = lki_span_open(&r->given, r->local, r->link, r->host_of);
     r->comm = r->given;
