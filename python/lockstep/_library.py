@@ -75,7 +75,7 @@ Options = layout.struct("lk_parallel_options", struct_size=c_size_t, strategy=c_
                         first_bucket_bytes=c_size_t, optimizer=Optimizer, clip_norm=c_double,
                         clip_value=c_double, unused=c_uint32, seed=c_uint64, terms=POINTER(Term),
                         term_count=c_uint32, states=POINTER(State), state_count=c_uint32,
-                        survives=c_bool, audit=c_double,
+                        rules=POINTER(Rule), survives=c_bool, audit=c_double,
                         audit_steps=c_uint64, shard_hosts=c_uint32, buddies=c_bool)
 Turn = layout.struct("lk_parallel_turn", virtual_worker=c_uint32, micro_index=c_uint32,
                      again=c_bool)
@@ -123,6 +123,7 @@ _FUNCTIONS = {
     "lk_parallel_go_on": (_STATUS, [_out, c_void_p, c_void_p, POINTER(Param), c_uint32,
                                     POINTER(Options), POINTER(Standing)]),
     "lk_parallel_free": (None, [c_void_p]),
+    "lk_parallel_set_rules": (_STATUS, [c_void_p, POINTER(Rule)]),
     "lk_parallel_param": (c_void_p, [c_void_p, c_uint32]),
     "lk_parallel_state_data": (c_void_p, [c_void_p, c_uint32]),
     "lk_parallel_load": (_STATUS, [c_void_p, c_uint32, c_uint32, c_void_p]),

@@ -42,36 +42,45 @@ class Engine:
             c.shape.rank = p.dim()
             c.shape.dims[:p.dim()] = p.shape
             c.uses = 1
+            c.no_decay = (self.optimizer.undecayed_unscaled
+                          and self.optimizer.rates()[id(p)][1] == 0)
         self._states = [(name, buffer, norm) for norm in model.norms
                         for name, buffer in zip(norm.names, norm.buffers)]
         states = (_library.State * max(1, len(self._states)))()
         for c, (name, buffer, norm) in zip(states, self._states):
             c.name, c.count, c.momentum = name.encode(), buffer.numel(), norm.momentum
         self._state_array = states
-        self._rates = self._common_rates()
-        options = self.optimizer.options()
-        options.weight_decay = self._rates[1]
+        self._rules = self._rules_now()
         audits = settings["audit_steps"]
         self._options = _library.Options(
             struct_size=ctypes.sizeof(_library.Options), strategy=settings["strategy"].encode(),
             virtual_workers=settings["virtual_workers"], micro_count=self.micro_count,
-            bucket_bytes=settings["bucket_bytes"], optimizer=options,
+            bucket_bytes=settings["bucket_bytes"], optimizer=self.optimizer.options(),
             clip_norm=self.optimizer.clip_norm, clip_value=self.optimizer.clip_value,
             unused=layout.constants["LK_UNUSED_ZERO"], seed=settings["seed"], states=states,
-            state_count=len(self._states), survives=self.survives,
+            state_count=len(self._states), rules=self._rules, survives=self.survives,
             audit=1.0 if audits else 0.0, audit_steps=audits,
             shard_hosts=settings["shard_hosts"], buddies=settings["buddies"])
 
-    def _common_rates(self):
+    def _rules_now(self):
+        """Return the C rules of the parameters: learning rate and weight decay of their groups."""
         rates = self.optimizer.rates()
         missing = [n for n, p in zip(self.model.names, self.model.params) if id(p) not in rates]
         if missing:
             raise ValueError(f"the optimizer does not have parameter '{missing[0]}': give it to "
                              "the optimizer, or set requires_grad=False before run.prepare()")
-        values = {rates[id(p)] for p in self.model.params}
-        if len(values) > 1:
-            raise ValueError("parameter groups differ in lr or weight_decay")
-        return values.pop()
+        rules = (_library.Rule * len(self.model.params))()
+        for rule, p in zip(rules, self.model.params):
+            rule.lr, rule.weight_decay = rates[id(p)]
+            rule.own_decay = 1
+        return rules
+
+    def _update_rules(self):
+        """Pass on what schedulers have changed since the last step."""
+        rules = self._rules_now()
+        if bytes(rules) != bytes(self._rules):
+            lk.parallel_set_rules(self._handle, rules)
+            self._rules = self._options.rules = rules
 
     def close(self):
         """Give the parameters memory of their own, and free the strategy."""
@@ -105,6 +114,8 @@ class Engine:
         """Return a tensor with the values of a parameter or of a state of its optimizer, valid
         until the next collective call.  Collective."""
         like = self.model.params[param]
+        if which == 0 and not self.optimizer.in_library:
+            return like.data
         address = lk.parallel_value(self._handle, param, which)
         if address:
             return view(address, like)
@@ -113,7 +124,10 @@ class Engine:
         return out
 
     def place_params(self):
-        """Make the model's parameters views of the library's memory."""
+        """Make the model's parameters views of the library's memory, if the library updates
+        them."""
+        if not self.optimizer.in_library:
+            return
         for i, p in enumerate(self.model.params):
             address = lk.parallel_param(self._handle, i)
             if p.data_ptr() != address:
@@ -164,7 +178,7 @@ class Engine:
 
     def step(self, number, data, loss_sum):
         """Compute step `number` and return an ``lk_step_result``."""
-        self._update_rates()
+        self._update_rules()
         own = self._own_virtual_workers()
         lk.parallel_begin_micros(self._handle, number, data.micro_count)
         self.place_params()
@@ -217,20 +231,21 @@ class Engine:
         for norm in self.model.norms:
             norm.end_turns()
         result = _library.Result()
-        lk.parallel_finish(self._handle, self._rates[0], result)
+        lk.parallel_finish(self._handle, 1.0, result)   # rules have whole learning rates
         self.read_back()
         return result
 
     def read_back(self):
         """Make the model see the values after a step."""
         self.place_params()
+        if not self.optimizer.in_library:
+            for i, p in enumerate(self.model.params):
+                p.grad = self.value(i, 1).clone()
+            self.optimizer.update()
         for i, (_, buffer, _) in enumerate(self._states):
             buffer.copy_(view(lk.parallel_state_data(self._handle, i), buffer))
         for norm in self.model.norms:
             norm.count(self.micro_count)
-
-    def _update_rates(self):
-        self._rates = self._common_rates()
 
     def _own_virtual_workers(self):
         first, count, stride = ctypes.c_uint32(), ctypes.c_uint32(), ctypes.c_uint32()

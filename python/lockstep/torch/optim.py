@@ -6,19 +6,22 @@ update itself is part of ``Run.step()``.
 
 import torch
 
-from lockstep._library import Optimizer as _CppOptimizer
+from lockstep import _library
 from lockstep._library import layout
 
 
 class Optimizer(torch.optim.Optimizer):
     """What the optimizers of this module have in common.
 
+    Parameter groups may differ in lr and weight_decay, and both may change between steps.
     `clip_norm` and `clip_value` limit the mean gradient as torch's ``clip_grad_norm_`` and
     ``clip_grad_value_`` do.  0 means no limit.
     """
 
-    kind = None       # the enumerator of lk_optimizer_kind
-    changing = ("lr", "weight_decay")   # what may differ between groups, and change between steps
+    kind = None                # the enumerator of lk_optimizer_kind
+    in_library = True          # the C library updates the parameters
+    undecayed_unscaled = False # the tensors of groups without weight decay have a trust ratio of 1
+    changing = ("lr", "weight_decay")
 
     def __init__(self, params, defaults, clip_norm=0.0, clip_value=0.0):
         self.clip_norm, self.clip_value = clip_norm, clip_value
@@ -37,7 +40,7 @@ class Optimizer(torch.optim.Optimizer):
     def options(self):
         """Return the C options.  Weight decay is left to the rules of parameters."""
         self._refuse_changes()
-        options = _CppOptimizer(kind=layout.constants[self.kind], decay_all=True)
+        options = _library.Optimizer(kind=layout.constants[self.kind])
         for field, value in self.fields().items():
             setattr(options, field, value)
         return options
@@ -60,6 +63,9 @@ class Optimizer(torch.optim.Optimizer):
         self._refuse_changes()
         return {id(p): (float(g["lr"]), float(g["weight_decay"]))
                 for g in self.param_groups for p in g["params"]}
+
+    def update(self):
+        """Called after a step, with the mean gradients in ``.grad`` if not `in_library`."""
 
 
 class SGD(Optimizer):
@@ -97,9 +103,12 @@ class AdamW(_Adaptive):
 
 
 class LAMB(_Adaptive):
-    """AdamW with a step proportional to each tensor's norm (You et al. 2020)."""
+    """AdamW with a step proportional to each tensor's norm (You et al. 2020).
+
+    The tensors of parameter groups without weight decay are updated as by AdamW."""
 
     kind = "LK_LAMB"
+    undecayed_unscaled = True
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=1e-2,
                  clip_norm=0.0, clip_value=0.0):
@@ -107,9 +116,12 @@ class LAMB(_Adaptive):
 
 
 class LARS(Optimizer):
-    """SGD with momentum and a step proportional to each tensor's norm (You et al. 2017)."""
+    """SGD with momentum and a step proportional to each tensor's norm (You et al. 2017).
+
+    The tensors of parameter groups without weight decay are updated as by SGD."""
 
     kind = "LK_LARS"
+    undecayed_unscaled = True
 
     def __init__(self, params, lr=1e-3, momentum=0.9, weight_decay=0.0, nesterov=False,
                  trust_coefficient=0.001, eps=0.0, clip_norm=0.0):
@@ -136,3 +148,48 @@ class Lion(Optimizer):
     def fields(self):
         beta1, beta2 = self.defaults["betas"]
         return {"beta1": beta1, "beta2": beta2}
+
+
+class FromTorch:
+    """Any optimizer of torch, run by every worker on a copy of the parameters of its own.
+
+    ``Run.step()`` also takes the optimizer itself.  Memory is as with DistributedDataParallel: each
+    worker has all parameters, gradients and states.  Results do not depend on the number of workers
+    if the optimizer does the same in every process.  ``Run.weights_hash()`` compares the copies.
+    """
+
+    kind = "LK_OPTIMIZER_NONE"
+    in_library = False
+    undecayed_unscaled = False
+
+    def __init__(self, optimizer, clip_norm=0.0, clip_value=0.0):
+        self.torch = optimizer
+        self.clip_norm, self.clip_value = clip_norm, clip_value
+
+    def describe(self):
+        """Return what the result depends on besides what may change between steps."""
+        fixed = {k: v for k, v in self.torch.defaults.items()
+                 if k not in Optimizer.changing and not callable(v)}
+        return {"class": type(self.torch).__name__, "clip_norm": self.clip_norm,
+                "clip_value": self.clip_value, **fixed}
+
+    def options(self):
+        """Return the C options of an optimizer that only hands out the mean gradient."""
+        return _library.Optimizer(kind=layout.constants[self.kind])
+
+    def rates(self):
+        """Return {id of a parameter: (lr, weight_decay)}: 0, because the library updates none."""
+        return {id(p): (0.0, 0.0) for g in self.torch.param_groups for p in g["params"]}
+
+    def update(self):
+        """Update the parameters from the mean gradients in ``.grad``."""
+        self.torch.step()
+
+
+def adopt(optimizer):
+    """Return an optimizer of this module for what a user gave."""
+    if isinstance(optimizer, (Optimizer, FromTorch)):
+        return optimizer
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return FromTorch(optimizer)
+    raise TypeError(f"{type(optimizer).__name__} is no optimizer of lockstep.torch or torch.optim")

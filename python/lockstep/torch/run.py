@@ -22,7 +22,7 @@ import torch
 
 from lockstep import _library
 from lockstep._library import Error, lk
-from lockstep.torch import checkpoint, environment, seeds
+from lockstep.torch import checkpoint, environment, optim, seeds
 from lockstep.torch.data import Loader
 from lockstep.torch.engine import Engine, evaluate_loss
 from lockstep.torch.group import Group, agree
@@ -120,7 +120,8 @@ class Run:
         self._environment = environment.describe(settings)
         agree(self._group, self._environment, environment.first_difference)
         seeds.seed_all(seeds.key(self.seed, "model"))
-        self._model = self._engine = self._optimizer = self._loader = None
+        self._model = self._engine = self._loader = None
+        self._given_optimizer = self._optimizer = None
         self._step = 0              # completed steps
         self._restored = None       # an open checkpoint whose values the engine has not yet loaded
         self._schedulers = []
@@ -173,19 +174,19 @@ class Run:
 
     def _open(self, optimizer=None, data=None):
         """Open the engine when it is first needed."""
-        if self._engine is not None:
-            if optimizer is not None and optimizer is not self._optimizer:
+        if optimizer is not None and optimizer is not self._given_optimizer:
+            if self._given_optimizer is not None:
                 raise RuntimeError("a run has one optimizer")
+            self._given_optimizer, self._optimizer = optimizer, optim.adopt(optimizer)
+        if self._engine is not None:
             return
         if self._model is None:
             raise RuntimeError("call run.prepare(model) first")
-        optimizer = optimizer or self._optimizer
-        if optimizer is None:
+        if self._optimizer is None:
             raise RuntimeError("the run has no optimizer yet: give it to run.step() or "
                                "run.resume()")
-        self._optimizer = optimizer
         data = data or self._loader
-        self._engine = Engine(self._group, self._model, optimizer, self._settings,
+        self._engine = Engine(self._group, self._model, self._optimizer, self._settings,
                               data.micro_count if data else 1)
         if self._restored is not None:
             self._restored.load(self._group, self._engine)
@@ -239,8 +240,9 @@ class Run:
 
         result = self._collective(attempt)
         self._step = number + 1
-        optimizer._opt_called = True   # what torch's schedulers look at
-        optimizer._step_count = self._step
+        if self._optimizer.in_library:   # what torch's schedulers look at
+            optimizer._opt_called = True
+            optimizer._step_count = self._step
         seeds.seed_all(seeds.key(self.seed, "between", number))
         return StepResult(number, result.loss, result.grad_norm, result.count, result.hits,
                           time.monotonic() - begun)
@@ -340,4 +342,15 @@ class Run:
     def weights_hash(self):
         """Return the SHA-256 of the weights that a checkpoint would have, 64 hex digits."""
         self._open()
-        return self._collective(lambda: checkpoint.weights_hash(self._engine))
+        return self._collective(self._weights_hash)
+
+    def _weights_hash(self):
+        digits = checkpoint.weights_hash(self._engine)
+        if not self._optimizer.in_library:
+            copies = self._group.gather(int(digits[:16], 16))
+            if len(set(copies)) > 1:
+                odd = next(r for r, c in enumerate(copies) if c != copies[0])
+                raise Error("EMISMATCH", f"rank {odd} and rank 0 have other parameters after the "
+                            f"same steps of {type(self._optimizer.torch).__name__}: it depends on "
+                            "something else than parameters and gradients")
+        return digits

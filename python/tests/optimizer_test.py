@@ -1,0 +1,93 @@
+"""Optimizers compute what torch's do, in groups, with schedulers, on any number of workers."""
+
+import tempfile
+import unittest
+
+from support import launch
+
+PROGRAM = """
+    import os
+    import torch, torch.nn.functional as F
+    import lockstep.torch as lk
+
+    OPTIMIZERS = {
+        "adamw": (lambda g: lk.AdamW(g, lr=1e-2, weight_decay=0.1),
+                  lambda g: torch.optim.AdamW(g, lr=1e-2, weight_decay=0.1)),
+        "sgd": (lambda g: lk.SGD(g, lr=0.05, momentum=0.9, weight_decay=0.01, nesterov=True),
+                lambda g: torch.optim.SGD(g, lr=0.05, momentum=0.9, weight_decay=0.01,
+                                          nesterov=True)),
+        "adagrad": (lambda g: lk.FromTorch(torch.optim.Adagrad(g, lr=0.02)),
+                    lambda g: torch.optim.Adagrad(g, lr=0.02)),
+    }
+
+    def net():
+        torch.manual_seed(3)
+        return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+
+    def groups(model):
+        return [{"params": [p for p in model.parameters() if p.dim() > 1]},
+                {"params": [p for p in model.parameters() if p.dim() == 1], "lr": 0.003,
+                 "weight_decay": 0.0}]
+
+    def schedule(opt):
+        return torch.optim.lr_scheduler.LambdaLR(opt, [lambda s: 0.9 ** s, lambda s: 1 / (1 + s)])
+
+    class Points(torch.utils.data.Dataset):
+        def __len__(self):
+            return 240
+        def __getitem__(self, i):
+            return torch.randn(8, generator=torch.Generator().manual_seed(i)), i % 3
+
+    def loss_sum(model, batch):
+        x, y = batch
+        return F.cross_entropy(model(x), y, reduction="sum"), y.numel()
+
+    def plain(make, steps):
+        model = net()
+        opt = make(groups(model))
+        sched = schedule(opt)
+        for s in range(steps):
+            opt.zero_grad()
+            samples = [Points()[i] for i in range(24 * s, 24 * s + 24)]
+            x, y = torch.stack([s[0] for s in samples]), torch.tensor([s[1] for s in samples])
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+            sched.step()
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    ours, theirs = OPTIMIZERS[os.environ["OPTIMIZER"]]
+    run = lk.init(seed=1, virtual_workers=6)
+    model = run.prepare(net())
+    opt = ours(groups(model))
+    sched = schedule(getattr(opt, "torch", opt))
+    data = run.loader(Points(), global_batch=24, shuffle=False)
+    for step in run.steps(10):
+        run.step(loss_sum, data, opt)
+        sched.step()
+    run.print("weights", run.weights_hash())
+    ours = torch.cat([p.detach().flatten() for p in model.parameters()])
+    wanted = plain(theirs, int(os.environ.get("STEPS", 10)))
+    run.print("error", ((ours - wanted).norm() / wanted.norm()).item())
+"""
+
+
+class Optimizers(unittest.TestCase):
+    def run_program(self, workers, **env):
+        with tempfile.TemporaryDirectory() as folder:
+            ended = launch(PROGRAM, workers, folder=folder, env=env)
+        self.assertEqual(ended.status, 0, ended.err)
+        return ended
+
+    def test_as_in_torch(self):
+        for name in ("adamw", "sgd", "adagrad"):
+            alone, three = (self.run_program(n, OPTIMIZER=name) for n in (1, 3))
+            self.assertEqual(alone.value("weights"), three.value("weights"), name)
+            self.assertLess(float(alone.value("error")), 1e-6, name)
+
+    def test_a_missing_step_is_seen(self):
+        ended = self.run_program(1, OPTIMIZER="adamw", STEPS=9)
+        self.assertGreater(float(ended.value("error")), 1e-4)
+
+
+if __name__ == "__main__":
+    unittest.main()
