@@ -51,7 +51,8 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.tokens.weight   # tied
-        nn.init.normal_(self.head.weight, std=0.02)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+        nn.init.normal_(self.places.weight, std=0.02)
 
     def forward(self, tokens):
         places = torch.arange(tokens.shape[1])
