@@ -13,9 +13,10 @@
 extern "C" {
 #endif
 
-/* Returns a constant text, which describes every struct, enumerator and limit of base.h, tensor.h,
- * optim.h, comm.h, parallel.h, launch.h, data.h and checkpoint.h.  A line is one of:
+/* Returns a constant text.  It has the version and every struct, enumerator and limit of base.h,
+ * tensor.h, optim.h, comm.h, parallel.h, launch.h, data.h and checkpoint.h.  A line is one of:
  *
+ *     version LK_VERSION              the first line
  *     struct NAME BYTES               followed by the fields of the struct, in order
  *       FIELD OFFSET BYTES KIND       a field, indented by two blanks
  *     constant NAME VALUE             an enumerator or a limit; VALUE may be negative

@@ -74,6 +74,7 @@ enum { KIND_PLACES = 5 };
     "  " #field " ", SIZE(offsetof(type, field)), ' ', SIZE(sizeof FIELD_OF(type, field)),
 
 struct text {
+    PART version[sizeof "version " LK_VERSION "\n" - 1];
 #define STRUCT(type)                                                                             \
     PART type##_head[sizeof "struct " #type " " - 1];                                            \
     char type##_size[SIZE_PLACES], type##_end;
@@ -102,6 +103,7 @@ struct text {
 };
 
 static const struct text text = {
+    "version " LK_VERSION "\n",
 #define STRUCT(type) "struct " #type " ", SIZE(sizeof(type)), '\n',
 #define VALUE(type, field) FIELD_TEXT(type, field) ' ', KIND(FIELD_OF(type, field)), '\n',
 #define VALUES(type, field)                                                                      \

@@ -104,6 +104,8 @@ static void check_line(const char *line, size_t *end, size_t *bytes)
     size_t    offset, size;
     long long value;
 
+    if (sscanf(line, "version %63s %c", name, &rest) == 1)
+        return;
     if (sscanf(line, "constant %63s %lld %c", name, &value, &rest) == 2
         || sscanf(line, "struct %63s %zu %c", name, &size, &rest) == 2) {
         assert_true(*bytes - *end < 8); /* padding only */
@@ -115,6 +117,14 @@ static void check_line(const char *line, size_t *end, size_t *bytes)
     assert_true(size > 0 && offset >= *end && offset - *end < 8);
     assert_true(offset + size <= *bytes);
     *end = offset + size;
+}
+
+static void the_first_line_is_the_version(void **state)
+{
+    static const char line[] = "version " LK_VERSION "\n";
+
+    (void)state;
+    assert_int_equal(strncmp(lk_layout(), line, sizeof line - 1), 0);
 }
 
 static void every_line_can_be_read(void **state)
@@ -137,6 +147,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fields_are_where_the_compiler_puts_them),
         cmocka_unit_test(constants_have_their_values),
+        cmocka_unit_test(the_first_line_is_the_version),
         cmocka_unit_test(every_line_can_be_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
