@@ -138,3 +138,17 @@ if(CMAKE_BUILD_TYPE STREQUAL Release AND NOT CMAKE_CROSSCOMPILING AND CMAKE_C_CO
     COMMAND ${PROJECT_SOURCE_DIR}/tests/parity/run $<TARGET_FILE:lockstep_command>)
   set_tests_properties(parity.pytorch PROPERTIES LABELS parity SKIP_RETURN_CODE 77 TIMEOUT 1500)
 endif()
+
+# The Python package, on the shared library and the command of this build; once is enough.
+if(LK_SHARED AND CMAKE_BUILD_TYPE STREQUAL Release AND NOT LK_SANITIZE AND NOT CMAKE_CROSSCOMPILING AND
+   CMAKE_C_COMPILER_ID STREQUAL GNU)
+  lk_test_programs(python lockstep_command lockstep_shared)
+  file(GLOB python_tests CONFIGURE_DEPENDS python/tests/*_test.py)
+  foreach(path IN LISTS python_tests)
+    get_filename_component(name ${path} NAME_WE)
+    string(REGEX REPLACE "_test$" "" name ${name})
+    add_test(NAME python.${name} COMMAND ${PROJECT_SOURCE_DIR}/python/tests/run ${path})
+    set_tests_properties(python.${name} PROPERTIES LABELS python SKIP_RETURN_CODE 77 TIMEOUT 1500
+      ENVIRONMENT "LOCKSTEP_BUILD=${CMAKE_BINARY_DIR};XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache")
+  endforeach()
+endif()
