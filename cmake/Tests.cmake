@@ -96,7 +96,7 @@ add_test(NAME house.layout COMMAND ${PROJECT_SOURCE_DIR}/tests/house/layout ${PR
 if(LK_SHARED)
   add_test(NAME house.exports
     COMMAND ${PROJECT_SOURCE_DIR}/tests/house/exports ${PROJECT_SOURCE_DIR} $<TARGET_FILE:lockstep_shared>
-      $<TARGET_FILE:lockstep_command> ${CMAKE_NM})
+      $<TARGET_FILE:lockstep_command>)
   set_tests_properties(house.exports PROPERTIES LABELS house SKIP_RETURN_CODE 77 TIMEOUT 1500)
   target_compile_definitions(test.house.load PRIVATE LK_TEST_LIBRARY="$<TARGET_FILE:lockstep_shared>")
   add_dependencies(test.house.load lockstep_shared)
