@@ -32,12 +32,13 @@ def environment(**more):
     return env
 
 
-def launch(program, workers, *launcher, folder, env=None):
+def launch(program, workers, *launcher, folder, env=None, arguments=()):
     """Run the text of a Python program on `workers` workers.  `launcher` are options of
-    `lockstep run`."""
+    `lockstep run`, and `arguments` those of the program."""
     path = pathlib.Path(folder) / "program.py"
     path.write_text(textwrap.dedent(program))
     command = [str(BUILD / "bin" / "lockstep"), "run", "-n", str(workers), "--no-prefix",
-               *launcher, "--", sys.executable, str(path)]
+               *launcher, "--", sys.executable, str(path),
+               *arguments]
     return Ended(subprocess.run(command, env=environment(**(env or {})), capture_output=True,
                                 text=True, timeout=TIMEOUT_S, cwd=folder))

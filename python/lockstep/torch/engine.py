@@ -1,7 +1,7 @@
 """A strategy of the C library over one model and its optimizer: turns, and values.
 
-Every turn adds the gradient of one micro-batch to memory of the library: ``p.grad`` is a view of
-it, and autograd adds to a ``.grad`` that is there in place.
+Every turn adds the gradient of one micro-batch to memory of the library.  Autograd makes a new
+``p.grad`` for each parameter.  A hook adds it to that memory at once and drops it.
 """
 
 import ctypes
@@ -25,6 +25,16 @@ class Engine:
         self.survives = group.continues and settings["strategy"] != "single"
         self._settings = settings
         self._views = {}
+        strategy = lk.strategy_name(settings["strategy"].encode()).decode()
+        gathers = strategy in ("zero3", "hybrid")
+        if gathers and group.hosts > 1:
+            raise ValueError(f"strategy {strategy} over several hosts needs models that read their "
+                             "parameters block by block, which PyTorch models do not do yet: give "
+                             "zero2")
+        # there is memory for two buckets, so gradients are taken in the order of terms
+        self._in_order = micro_count == 1 and (gathers or strategy == "zero2")
+        self._empty = ctypes.c_bool()
+        self._empty_out = ctypes.byref(self._empty)
         self._describe()
         self._handle = ctypes.c_void_p()
         lk.parallel_open(self._handle, group.comm, self._params, len(model.params), self._options)
@@ -153,28 +163,55 @@ class Engine:
         return len(self.model.params) - 1 - param
 
     def _add_hooks(self):
-        """Have gradients announced as soon as autograd has added to them, so that they are summed
-        during the backward pass.  Before torch 2.1 they are announced after it."""
+        """Have gradients taken over as soon as they are complete, so that they are summed during
+        the backward pass.  Before torch 2.1 they are taken over after it."""
         if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
             return []
-        return [p.register_post_accumulate_grad_hook(lambda p, i=i: self._announce(p, i))
+        return [p.register_post_accumulate_grad_hook(lambda _, i=i: self._arrive(i))
                 for i, p in enumerate(self.model.params)]
 
-    def _announce(self, p, param):
-        if self._target is None:   # a backward pass outside of a turn
+    _waiting = None   # in a turn: parameters whose gradient has not been taken, the last one first
+
+    def _begin_backward(self):
+        self._waiting = dict.fromkeys(reversed(range(len(self.model.params))))
+
+    def _arrive(self, param):
+        """Take the gradient of a parameter, or keep it for its place in the order of terms."""
+        waiting = self._waiting
+        if waiting is None:   # a backward pass outside of a turn
             return
-        self._keep_in_place(p, param)
-        lk.parallel_grad_ready(self._handle, 0, self._term(param))
+        if param not in waiting:
+            raise RuntimeError(
+                f"the gradient of '{self.model.names[param]}' is computed more than once in a "
+                "backward pass, and was summed after the first time: give torch.utils.checkpoint "
+                "use_reentrant=False, and leave backward() to run.step()")
+        if not self._in_order:
+            self._take(param)
+            return
+        while waiting:
+            first = next(iter(waiting))
+            if self.model.params[first].grad is None:
+                return
+            self._take(first)
 
-    def _keep_in_place(self, p, param):
-        """Move a gradient back to where it belongs.  Autograd replaces ``.grad`` if it is given a
-        sparse gradient."""
-        target = self._target[param]
-        if p.grad is not target:
-            target.copy_(p.grad.to_dense() if p.grad.is_sparse else p.grad)
-            p.grad = target
+    def _end_backward(self):
+        """Take what is left.  Parameters that were not used have no gradient."""
+        for param in list(self._waiting):
+            self._take(param)
+        self._waiting = None
 
-    _target = None   # the gradients of the turn in progress
+    def _take(self, param):
+        """Add a complete gradient to the library's memory, and announce it."""
+        del self._waiting[param]
+        p, term = self.model.params[param], self._term(param)
+        if p.grad is not None:
+            grad = p.grad.to_dense() if p.grad.is_sparse else p.grad
+            address = lk.parallel_grad_new(self._handle, 0, term, self._empty_out)
+            target = self._view(address, param)
+            # adding 0 makes 0 of -0, as adding to memory of zeros does
+            torch.add(grad, 0.0 if self._empty else target, out=target)
+            p.grad = None
+        lk.parallel_grad_ready(self._handle, 0, term)
 
     def step(self, number, data, loss_sum):
         """Compute step `number` and return an ``lk_step_result``."""
@@ -193,20 +230,16 @@ class Engine:
         batch, samples = data.fetch_counted(number, virtual_worker, micro)
         if samples == 0:
             return
-        self._target = [self._view(lk.parallel_grad(self._handle, 0, self._term(i)), i)
-                        for i in range(len(model.params))]
-        for p, gradient in zip(model.params, self._target):
-            p.grad = gradient
+        for p in model.params:
+            p.grad = None
         for norm in model.norms:
             norm.begin_turn()
         versions = model.buffer_versions() if self._settings["buffers"] == "check" else None
         seeds.seed_all(seeds.key(self._settings["seed"], "turn", number, virtual_worker, micro))
         loss, count, hits = evaluate_loss(loss_sum, model.module, batch)
+        self._begin_backward()
         loss.backward()
-        if not self._hooks:
-            for i, p in enumerate(model.params):
-                self._keep_in_place(p, i)
-        self._target = None
+        self._end_backward()
         if versions is not None:
             self._refuse_changed_buffer(versions)
         self._add_running(samples)
@@ -226,8 +259,6 @@ class Engine:
             total.add_(buffer, alpha=samples)
 
     def _finish(self):
-        for p in self.model.params:
-            p.grad = None
         for norm in self.model.norms:
             norm.end_turns()
         result = _library.Result()
@@ -270,7 +301,7 @@ class Engine:
     def go_on(self):
         """Continue in the group of the survivors, which took over the arenas.  Return the standing
         of the run: if the interrupted step is complete, its result."""
-        self._target = None
+        self._waiting = None
         for norm in self.model.norms:
             norm.end_turns()
         failed, self._handle = self._handle, ctypes.c_void_p()

@@ -81,7 +81,8 @@ def init(seed=0, virtual_workers=8, *, strategy="ddp", threads=1, deterministic=
     seed: of everything random in the run.
     virtual_workers: V, the number of fixed slices of every global batch.  The result depends on V,
         and not on the number of workers, which must not exceed V.
-    strategy: "ddp", "zero1", "zero2", or "single" (the plain reference, one worker).
+    strategy: "ddp", "zero1", "zero2", "zero3" on one host (equal to zero2), or "single" (the plain
+        reference, one worker).
     threads: torch's threads in each worker.  They are part of the configuration, because the bits
         of some operators depend on them.
     deterministic: makes torch refuse operators that are not deterministic.

@@ -1,0 +1,80 @@
+"""Eight kinds of models have the same weights for any number of workers, strategies, hosts and
+deaths, and the losses of plain torch.  `matrix` in this folder tries all combinations."""
+
+import functools
+import os
+import tempfile
+import unittest
+
+import support
+
+PROGRAM = "import train_models; train_models.main()"
+
+
+def launch(workers, *launcher, arguments=()):
+    """Train all models and return {"MODEL/STRATEGY": hash}."""
+    tests = os.path.dirname(os.path.abspath(__file__))
+    path = os.pathsep.join([str(support.ROOT / "python"), tests, os.environ.get("PYTHONPATH", "")])
+    with tempfile.TemporaryDirectory() as folder:
+        ended = support.launch(PROGRAM, workers, *launcher, folder=folder,
+                               env={"PYTHONPATH": path}, arguments=arguments)
+    assert ended.status == 0, ended.err
+    if "--dies" in arguments:
+        assert "continues with 1 of 4" in ended.err, ended.err
+    return dict(line.split() for line in ended.out.splitlines() if "/" in line.split()[0])
+
+
+@functools.lru_cache(maxsize=None)
+def results(workers):
+    """The results of one host, with all controls."""
+    more = ("--parity",) if workers == 1 else ()
+    return launch(workers, arguments=("--strategies", "ddp,zero2", "--control", *more))
+
+
+def of_kind(found, kind):
+    return {name.split("/")[0]: value for name, value in found.items() if name.endswith(kind)}
+
+
+class Matrix(unittest.TestCase):
+    def check(self, found, strategies):
+        alone = of_kind(results(1), "/ddp")
+        self.assertGreaterEqual(len(alone), 6)   # bert and unet3d may be missing
+        for strategy in strategies:
+            self.assertEqual(of_kind(found, "/" + strategy), alone, strategy)
+
+    def test_workers(self):
+        for workers in (1, 2, 3):
+            self.check(results(workers), ("ddp", "zero2"))
+
+    def test_hosts(self):
+        strategies = ("ddp", "zero1", "zero2")
+        found = launch(2, "--hosts", "2", arguments=("--strategies", ",".join(strategies)))
+        self.check(found, strategies)
+
+    def test_deaths(self):
+        """Rank 1 dies in three of the runs: of four workers one is left."""
+        dies = ("cnn/ddp", "gpt/zero2", "branches/zero1")
+        found = launch(4, "--on-failure", "continue",
+                       arguments=("--strategies", "ddp,zero1,zero2", "--models",
+                                  "cnn,gpt,branches", "--dies", ",".join(dies)))
+        alone = results(1)
+        self.assertEqual(len(found), 9)
+        for name, value in found.items():
+            self.assertEqual(value, alone[name.split("/")[0] + "/ddp"], name)
+
+    def test_parity(self):
+        """Lockstep's losses are those of torch with its own optimizers."""
+        found = of_kind(results(1), "/parity")
+        self.assertEqual(found.keys(), of_kind(results(1), "/ddp").keys())
+        for name, difference in found.items():
+            self.assertLess(float(difference), 1e-6, name)
+
+    def test_control(self):
+        """DistributedDataParallel gives other weights for each number of workers."""
+        controls = [of_kind(results(workers), "/control") for workers in (1, 2, 3)]
+        for name in controls[0]:
+            self.assertEqual(len({c[name] for c in controls}), 3, name)
+
+
+if __name__ == "__main__":
+    unittest.main()
