@@ -10,7 +10,7 @@ worker processes.
 import collections
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from lockstep.torch import seeds
 
@@ -32,43 +32,40 @@ class _Seeded(torch.utils.data.Dataset):
         return self._dataset[index]
 
 
+def cut(virtual_workers, global_batch, micro_batch):
+    """Return the samples of a micro-batch, and the micro-batches of a virtual worker in a step."""
+    if global_batch < 1 or global_batch % virtual_workers:
+        raise ValueError(f"global_batch {global_batch} is not a multiple of the "
+                         f"{virtual_workers} virtual workers")
+    share = global_batch // virtual_workers
+    micro_batch = share if micro_batch is None else micro_batch
+    if micro_batch < 1 or share % micro_batch:
+        raise ValueError(f"each of the {virtual_workers} virtual workers takes {share} of the "
+                         f"{global_batch} samples of a step, which is not a multiple of "
+                         f"micro_batch {micro_batch}")
+    return micro_batch, share // micro_batch
+
+
 class Loader:
     """Reads the micro-batches of a map-style data set; made by ``Run.loader()``."""
 
     def __init__(self, dataset, seed, virtual_workers, global_batch, micro_batch=None, *,
                  shuffle=True, drop_last=True, num_workers=0, collate_fn=None, **torch_options):
-        self._check(dataset, virtual_workers, global_batch, micro_batch, drop_last)
-        share = global_batch // virtual_workers
         self.global_batch = global_batch
-        self.micro_batch = micro_batch or share
-        self.micro_count = share // self.micro_batch
+        self.micro_batch, self.micro_count = cut(virtual_workers, global_batch, micro_batch)
         self.virtual_workers = virtual_workers
         self._seed, self._shuffle, self._drop_last = seed, shuffle, drop_last
         self._length = len(dataset)
+        if self._length < (global_batch if drop_last else 1):
+            raise ValueError(f"the data set has {self._length} samples, fewer than global_batch "
+                             f"{global_batch}" + (" (drop_last=False uses them)"
+                                                  if self._length else ""))
         self._dataset = _Seeded(dataset, seed)
         self._collate = collate_fn or torch.utils.data.default_collate
         self._torch_options = dict(torch_options, num_workers=num_workers,
                                    collate_fn=collate_fn)
         self._epoch, self._order = None, None
         self._ahead = None
-
-    @staticmethod
-    def _check(dataset, virtual_workers, global_batch, micro_batch, drop_last):
-        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
-            raise TypeError(f"{type(dataset).__name__} has no length and no numbered samples: give "
-                            "a map-style data set (__len__ and __getitem__)")
-        if global_batch % virtual_workers:
-            raise ValueError(f"global_batch {global_batch} is not a multiple of the "
-                             f"{virtual_workers} virtual workers")
-        share = global_batch // virtual_workers
-        if micro_batch is not None and (micro_batch < 1 or share % micro_batch):
-            raise ValueError(f"each of the {virtual_workers} virtual workers takes {share} of the "
-                             f"{global_batch} samples of a step, which is not a multiple of "
-                             f"micro_batch {micro_batch}")
-        if len(dataset) < (global_batch if drop_last else 1):
-            raise ValueError(f"the data set has {len(dataset)} samples, fewer than global_batch "
-                             f"{global_batch}" + (" (drop_last=False uses them)"
-                                                  if len(dataset) else ""))
 
     @property
     def steps_per_epoch(self):

@@ -27,6 +27,7 @@ from lockstep.torch.data import Loader
 from lockstep.torch.engine import Engine, evaluate_loss
 from lockstep.torch.group import Group, agree
 from lockstep.torch.model import Model
+from lockstep.torch.stream import Stream, is_stream
 
 STOPPED = 75   # the exit status of a run that was asked to stop, as that of `lockstep train`
 
@@ -155,7 +156,7 @@ class Run:
 
     def loader(self, dataset, global_batch, micro_batch=None, *, shuffle=True, drop_last=True,
                num_workers=0, collate_fn=None, **torch_options):
-        """Return a loader of the global batches of a map-style data set.
+        """Return a loader of the global batches of a data set.
 
         global_batch: the samples of a step, a multiple of the number of virtual workers.
         micro_batch: the samples of one call of the loss function.  By default those of a virtual
@@ -166,10 +167,20 @@ class Run:
         torch_options: further options of ``torch.utils.data.DataLoader``.
 
         Before each sample is read, torch, NumPy and `random` are seeded by (seed, epoch, index).
+        An iterable data set is read in its order, completely by every worker, so `shuffle`,
+        `num_workers` and `torch_options` do not apply to it.
         """
-        self._loader = Loader(dataset, self.seed, self.virtual_workers, global_batch, micro_batch,
-                              shuffle=shuffle, drop_last=drop_last, num_workers=num_workers,
-                              collate_fn=collate_fn, **torch_options)
+        if is_stream(dataset):
+            if num_workers or torch_options:
+                raise ValueError("an iterable data set is read by the workers themselves: leave out "
+                                 + ", ".join(["num_workers"] * bool(num_workers)
+                                             + list(torch_options)))
+            self._loader = Stream(dataset, self.seed, self.virtual_workers, global_batch,
+                                  micro_batch, drop_last=drop_last, collate_fn=collate_fn)
+        else:
+            self._loader = Loader(dataset, self.seed, self.virtual_workers, global_batch,
+                                  micro_batch, shuffle=shuffle, drop_last=drop_last,
+                                  num_workers=num_workers, collate_fn=collate_fn, **torch_options)
         self._group.at_close(self._loader.close)
         return self._loader
 
@@ -292,9 +303,10 @@ class Run:
         number of samples of one call of `loss_sum`, by default that of the training loader.
         """
         self._open()
-        if not isinstance(data, Loader):
+        if not isinstance(data, (Loader, Stream)):
             batch = batch or (self._loader.micro_batch if self._loader else 1)
-            data = Loader(data, self.seed, 1, batch, shuffle=False, drop_last=False)
+            make = Stream if is_stream(data) else Loader
+            data = make(data, self.seed, 1, batch, drop_last=False)
         return self._collective(lambda: self._evaluate(loss_sum, data))
 
     def _evaluate(self, loss_sum, data):

@@ -1,0 +1,121 @@
+"""Which samples a virtual worker gets, in which order, and with which random numbers."""
+
+import random
+import unittest
+
+import torch
+
+from lockstep.torch import seeds
+from lockstep.torch.data import Loader, cut
+from lockstep.torch.stream import Stream, is_stream
+
+V, BATCH, MICRO = 4, 16, 2
+
+
+class Numbers(torch.utils.data.Dataset):
+    """Sample i is i and a random number from each generator."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, i):
+        return torch.tensor([i, torch.rand(()).item(), random.random()])
+
+
+class Flow(torch.utils.data.IterableDataset):
+    """The same samples, to be iterated over."""
+
+    def __init__(self, length):
+        self.numbers = Numbers(length)
+
+    def __iter__(self):
+        return (self.numbers[i] for i in range(len(self.numbers)))
+
+
+def loader(length=50, **options):
+    return Loader(Numbers(length), 1, V, BATCH, MICRO, **options)
+
+
+def stream(length=50, **options):
+    return Stream(Flow(length), 1, V, BATCH, MICRO, **options)
+
+
+def places(data):
+    return [(v, m) for v in range(V) for m in range(data.micro_count)]
+
+
+def epoch(data, steps, first=0):
+    """Return the numbers of the samples of some steps, and all values that were read."""
+    read = [data.fetch_counted(s, v, m) for s in range(first, first + steps)
+            for v, m in places(data)]
+    rows = torch.cat([batch for batch, count in read if count])
+    return rows[:, 0].int().tolist(), rows
+
+
+class Data(unittest.TestCase):
+    def test_every_sample_once_in_an_epoch(self):
+        numbers, _ = epoch(loader(64), 4)
+        self.assertEqual(sorted(numbers), list(range(64)))
+        self.assertNotEqual(numbers, list(range(64)))
+        self.assertNotEqual(epoch(loader(64), 4, first=4)[0], numbers)
+        self.assertEqual(epoch(loader(64, shuffle=False), 4)[0], list(range(64)))
+
+    def test_last_batch(self):
+        self.assertEqual(loader(50).steps_per_epoch, 3)
+        self.assertEqual(loader(50, drop_last=False).steps_per_epoch, 4)
+        numbers, _ = epoch(loader(50, drop_last=False), 4)
+        self.assertEqual(sorted(numbers), list(range(50)))
+        self.assertEqual(epoch(stream(50, drop_last=False), 4)[0], list(range(50)))
+
+    def test_random_numbers_depend_on_epoch_and_index_alone(self):
+        for make in loader, stream:
+            _, wanted = epoch(make(), 6)
+            data = make()
+            for s, v, m in [(4, 3, 1), (0, 0, 0), (5, 1, 0), (4, 3, 1)]:
+                batch, count = data.fetch_counted(s, v, m)
+                at = (s * BATCH) + (v * data.micro_count + m) * MICRO
+                self.assertTrue(torch.equal(batch, wanted[at:at + count]), (make, s, v, m))
+            self.assertFalse(torch.equal(wanted[:BATCH, 1], wanted[3 * BATCH:4 * BATCH, 1]))
+
+    def test_reading_does_not_touch_the_callers_generators(self):
+        for make in loader, stream:
+            seeds.seed_all(5)
+            wanted = torch.rand(()).item(), random.random()
+            seeds.seed_all(5)
+            make().fetch_counted(1, 2, 0)
+            self.assertEqual((torch.rand(()).item(), random.random()), wanted)
+
+    def test_data_workers_read_the_same(self):
+        data = loader(num_workers=1)
+        _, wanted = epoch(loader(), 2)
+        rows = []
+        for step in range(2):
+            data.begin(step, [0, 1, 2, 3])
+            rows += [data.fetch_counted(step, v, m)[0] for v, m in places(data)]
+        self.assertTrue(torch.equal(torch.cat(rows), wanted))
+        again, _ = data.fetch_counted(0, 2, 1)   # not the next one that was read ahead
+        self.assertTrue(torch.equal(again, wanted[10:12]))
+        data.close()
+
+    def test_what_does_not_divide_is_refused(self):
+        for arguments, words in [((4, 18, None), "not a multiple of the 4 virtual workers"),
+                                 ((4, 16, 3), "not a multiple of micro_batch 3")]:
+            with self.assertRaisesRegex(ValueError, words):
+                cut(*arguments)
+        with self.assertRaisesRegex(ValueError, "10 samples, fewer than global_batch 16"):
+            loader(10)
+        with self.assertRaisesRegex(ValueError, "fewer samples than global_batch 16"):
+            stream(10).fetch_counted(0, 0, 0)
+
+    def test_streams_are_recognised(self):
+        self.assertTrue(is_stream(Flow(3)))
+        self.assertTrue(is_stream(iter([1])))
+        self.assertFalse(is_stream(Numbers(3)))
+        self.assertFalse(is_stream([1, 2]))
+
+
+if __name__ == "__main__":
+    unittest.main()
