@@ -5,6 +5,7 @@ import unittest
 
 import torch
 
+import support  # finds the package
 from lockstep.torch import seeds
 from lockstep.torch.data import Loader, cut
 from lockstep.torch.stream import Stream, is_stream

@@ -9,12 +9,9 @@ import tempfile
 import textwrap
 import unittest
 
-import support
+import support  # finds the package
 
-sys.path.insert(0, str(support.ROOT / "python"))
-os.environ["LOCKSTEP_LIBRARY"] = str(support.BUILD / "lib" / "liblockstep.so.0")
-
-import lockstep  # the two lines above say where the package and its library are
+import lockstep
 from lockstep import _library
 from lockstep._layout import Layout
 

@@ -10,6 +10,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD", ROOT / "build" / "release"))
 TIMEOUT_S = 300
 
+# for the tests that import the package themselves
+sys.path.insert(0, str(ROOT / "python"))
+os.environ["LOCKSTEP_LIBRARY"] = str(BUILD / "lib" / "liblockstep.so.0")
+
 
 class Ended:
     """The outcome of a job: its exit status and the text that it printed."""
