@@ -110,15 +110,20 @@ class Engine:
             self.load(i, 0, p.data)
         for i, (_, buffer, _) in enumerate(self._states):
             lk.parallel_load_state(self._handle, i, buffer.data_ptr())
+        for norm in self.model.norms:
+            norm.reload()
 
     def load(self, param, which, tensor):
         """Set a parameter (`which` 0) or a state of its optimizer.  All ranks have equal values."""
-        lk.parallel_load(self._handle, param, which, tensor.contiguous().data_ptr())
+        in_order = torch.empty_like(self.model.params[param])   # that of its place in memory
+        with torch.no_grad():
+            in_order.copy_(tensor)
+        lk.parallel_load(self._handle, param, which, in_order.data_ptr())
 
-    def load_running(self):
-        """Set the running statistics from the model's buffers."""
-        for i, (_, buffer, _) in enumerate(self._states):
-            lk.parallel_load_state(self._handle, i, buffer.data_ptr())
+    def address(self, param, which):
+        """Return the address of a parameter or a state of its optimizer, None if other hosts have
+        parts of it."""
+        return lk.parallel_value(self._handle, param, which)
 
     def value(self, param, which):
         """Return a tensor with the values of a parameter or of a state of its optimizer, valid
@@ -126,10 +131,10 @@ class Engine:
         like = self.model.params[param]
         if which == 0 and not self.optimizer.in_library:
             return like.data
-        address = lk.parallel_value(self._handle, param, which)
+        address = self.address(param, which)
         if address:
             return view(address, like)
-        out = torch.empty(like.shape, dtype=torch.float32)
+        out = torch.empty_like(like, requires_grad=False)
         lk.parallel_fetch(self._handle, param, which, 0, out.numel(), out.data_ptr())
         return out
 
@@ -152,9 +157,7 @@ class Engine:
     @property
     def state_names(self):
         """The names of the optimizer's states, as in torch ("exp_avg")."""
-        options = self._options.optimizer
-        return [lk.optimizer_state_name(options, i).decode()
-                for i in range(lk.optimizer_state_count(options))]
+        return self.optimizer.state_names()
 
     # ---- A step ----------------------------------------------------------------------------
 

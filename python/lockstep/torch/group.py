@@ -1,6 +1,7 @@
 """The workers of a run: joining, what they tell each other, losses, and the end."""
 
 import atexit
+import contextlib
 import ctypes
 import json
 import signal
@@ -8,6 +9,9 @@ import sys
 
 from lockstep import _library
 from lockstep._library import Error, lk
+
+
+_PATIENCE_MS = 3600 * 1000
 
 
 class Group:
@@ -55,6 +59,30 @@ class Group:
         buffer = ctypes.create_string_buffer(text, length.value + 1)
         lk.broadcast(self.comm, buffer, length.value, 0)
         return json.loads(buffer.raw[:length.value])
+
+    def share_work(self, work):
+        """Run `work` on rank 0.  Return what it returned, or raise its ``Error``, on all ranks."""
+        outcome = None
+        if self.rank == 0:
+            try:
+                outcome = {"value": work()}
+            except Error as failure:
+                outcome = {"error": [failure.status, str(failure)]}
+        outcome = self.share(outcome)
+        if "error" in outcome:
+            raise Error(*outcome["error"])
+        return outcome["value"]
+
+    @contextlib.contextmanager
+    def patient(self):
+        """Let the other ranks wait long for rank 0, while it reads or writes files."""
+        if self.rank != 0:
+            lk.comm_set_timeout(self.comm, _PATIENCE_MS)
+        try:
+            yield
+        finally:
+            if self.rank != 0:
+                lk.comm_set_timeout(self.comm, 0)   # as the group was opened
 
     def gather(self, value):
         """Return the numbers (0 to 2^64 - 1) of all ranks."""

@@ -32,6 +32,10 @@ class Norm:
         self.names = [f"{name}.running_mean", f"{name}.running_var"]
         self._batches = module.num_batches_tracked.item()
 
+    def reload(self):
+        """Take over the count of batches from the module."""
+        self._batches = self.module.num_batches_tracked.item()
+
     def begin_turn(self):
         """Have the next forward pass store its own statistics."""
         self.module.momentum = 1.0

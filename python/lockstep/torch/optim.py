@@ -7,7 +7,7 @@ update itself is part of ``Run.step()``.
 import torch
 
 from lockstep import _library
-from lockstep._library import layout
+from lockstep._library import layout, lk
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -22,6 +22,7 @@ class Optimizer(torch.optim.Optimizer):
     in_library = True          # the C library updates the parameters
     undecayed_unscaled = False # the tensors of groups without weight decay have a trust ratio of 1
     changing = ("lr", "weight_decay")
+    _run = None                # the run, once it has the states of this optimizer
 
     def __init__(self, params, defaults, clip_norm=0.0, clip_value=0.0):
         self.clip_norm, self.clip_value = clip_norm, clip_value
@@ -44,6 +45,39 @@ class Optimizer(torch.optim.Optimizer):
         for field, value in self.fields().items():
             setattr(options, field, value)
         return options
+
+    def state_names(self):
+        """Return the names of the states that each parameter has, as in torch ("exp_avg")."""
+        options = self.options()
+        return [lk.optimizer_state_name(options, i).decode()
+                for i in range(lk.optimizer_state_count(options))]
+
+    def state_dict(self):
+        """Return the parameter groups and the states ("step", "exp_avg", ...), as torch does.
+        Collective once training has begun."""
+        if self._run is None:
+            return super().state_dict()
+        self.state.update(self._run.optimizer_state())
+        try:
+            return super().state_dict()
+        finally:
+            self.state.clear()
+
+    def load_state_dict(self, state_dict):
+        """Set the parameter groups and states from a state dict, also from that of torch's
+        optimizer of this name.  Collective once training has begun.
+
+        ``Run.resume()`` after it has the run go on from the step of the state.
+        """
+        options = dict(self.defaults)
+        super().load_state_dict(state_dict)
+        self.defaults = options   # torch adds one that these optimizers do not have
+        if self._run is not None:
+            self._run.load_optimizer_state()
+
+    def completed_steps(self):
+        """Return the step of a loaded state, 0 without one."""
+        return max((int(s.get("step", 0)) for s in self.state.values()), default=0)
 
     def fields(self):
         """Return the fields of lk_optimizer that are not zero."""
