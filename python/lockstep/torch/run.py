@@ -16,6 +16,8 @@ finished it before repeats it with the others.
 
 import dataclasses
 import json
+import os
+import sys
 import time
 
 import torch
@@ -125,9 +127,9 @@ class Run:
         self._model = self._engine = self._loader = None
         self._given_optimizer = self._optimizer = None
         self._step = 0              # completed steps
-        self._restored = None       # an open checkpoint whose values the engine has not yet loaded
-        self._schedulers = []
-        self._directory = None      # of the last save() or resume()
+        self._restored = None       # a checkpoint whose optimizer the engine has not yet loaded
+        self._schedulers = ()
+        self._directory, self._keep = None, 0   # of the last save() or resume()
         self._operation, self._previous = 0, None
         self._log = None
 
@@ -197,12 +199,18 @@ class Run:
         if self._optimizer is None:
             raise RuntimeError("the run has no optimizer yet: give it to run.step() or "
                                "run.resume()")
-        data = data or self._loader
+        data = self._loader = data or self._loader
+        if self._restored is not None and data is not None:
+            self._restored.check_data(data)
         self._engine = Engine(self._group, self._model, self._optimizer, self._settings,
                               data.micro_count if data else 1)
+        self._optimizer._run = self
         if self._restored is not None:
-            self._restored.load(self._group, self._engine)
-            self._restored = None
+            restored, self._restored = self._restored, None
+            self._collective(lambda: restored.restore_optimizer(self._engine))
+            restored.close()
+        if self._optimizer.state:
+            self.load_optimizer_state()
 
     # ---- Steps -----------------------------------------------------------------------------
 
@@ -225,7 +233,7 @@ class Run:
             return
         words = f"stopped on request after step {self._step}"
         if self._directory is not None:
-            self.save(self._directory)
+            self.save(self._directory, self._keep)
             words += f"; saved to {self._directory}"
         self.print("lockstep:", words)
         raise SystemExit(STOPPED)
@@ -333,6 +341,90 @@ class Run:
         loss, count, hits = evaluate_loss(loss_sum, self._model.module, batch)
         return [loss.item(), count, hits]
 
+    # ---- Checkpoints -----------------------------------------------------------------------
+
+    def save(self, directory, keep=0):
+        """Write a checkpoint of the completed steps into `directory`, as DIR/step-XXXXXXXX.
+
+        It holds the model, the optimizer, the parameter groups, and the schedulers that were given
+        to ``resume()``.  Call ``save()`` after ``scheduler.step()``.
+
+        keep: removes all but this many newest checkpoints; 0 keeps all.
+
+        Raise ``lockstep.Error`` on all ranks if rank 0 cannot write it.  Older checkpoints then
+        stay, and the run may go on.
+        """
+        self._open()
+        self._directory, self._keep = os.fspath(directory), keep
+        contents = self._contents()
+        self._collective(lambda: checkpoint.save(self._group, self._engine, self._directory,
+                                                 contents, keep))
+
+    def resume(self, directory, model=None, optimizer=None, *schedulers):
+        """Continue from the newest valid checkpoint of `directory`, which any number of workers
+        may have written.  Without a checkpoint there, begin.  Return the number of completed steps.
+
+        Call it before the first step, with all objects whose state a checkpoint shall hold: the
+        prepared model, the optimizer, and the learning-rate schedulers.
+
+        Raise ``ValueError`` with the first difference if the checkpoint is of another model or
+        configuration, and ``lockstep.Error`` if all checkpoints are damaged.
+        """
+        self._check_may_resume(model, optimizer)
+        self._optimizer, self._schedulers = optimizer or self._optimizer, schedulers
+        self._directory = os.fspath(directory)
+        contents = self._contents()
+        stored, notes = checkpoint.find(self._group, self._directory)
+        if self.rank == 0:
+            for note in notes:
+                print("lockstep:", note, file=sys.stderr)
+        if stored is None:
+            self._step = self._optimizer.completed_steps()
+        else:
+            self._restore(stored, contents)
+        self._optimizer._step_count = self._step
+        if self._step:
+            seeds.seed_all(seeds.key(self.seed, "between", self._step - 1))
+        return self._step
+
+    def _check_may_resume(self, model, optimizer):
+        if self._model is None:
+            raise RuntimeError("call run.prepare(model) first")
+        if model is not None and model is not self._model.module:
+            raise ValueError("resume() was given another model than prepare()")
+        if self._engine is not None:
+            raise RuntimeError("call run.resume() before the first step, save or evaluation")
+        if optimizer is None and self._optimizer is None:
+            raise TypeError("resume() needs the optimizer: "
+                            "run.resume(directory, model, optimizer, *schedulers)")
+
+    def _restore(self, stored, contents):
+        model = self._model
+        stored.check(contents, model.module, self._optimizer.state_names(),
+                     list(zip(model.names, model.params)))
+        warning = stored.warning(contents)
+        if warning is not None and self.rank == 0:
+            print(warning, file=sys.stderr)
+        stored.restore_model(model.module)
+        stored.restore_settings(self._optimizer, self._schedulers)
+        self._optimizer.state.clear()
+        self._step, self._restored = stored.step, stored
+
+    def _contents(self):
+        """Return what a checkpoint of the completed steps tells, besides tensors."""
+        return checkpoint.Contents(self._environment, self._model.module, self._optimizer,
+                                   self._schedulers, self._loader, self._step)
+
+    def optimizer_state(self):
+        """Return the states of the optimizer, for its ``state_dict()``."""
+        return self._collective(lambda: checkpoint.optimizer_state(self._engine, self._step))
+
+    def load_optimizer_state(self):
+        """Give the engine the states that the optimizer was given."""
+        states, step = dict(self._optimizer.state), self._step
+        self._collective(lambda: checkpoint.load_optimizer_state(self._engine, states, step))
+        self._optimizer.state.clear()
+
     # ---- Reports ---------------------------------------------------------------------------
 
     def print(self, *values):
@@ -358,7 +450,7 @@ class Run:
         return self._collective(self._weights_hash)
 
     def _weights_hash(self):
-        digits = checkpoint.weights_hash(self._engine)
+        digits = checkpoint.weights_hash(self._group, self._model.module)
         if not self._optimizer.in_library:
             copies = self._group.gather(int(digits[:16], 16))
             if len(set(copies)) > 1:
