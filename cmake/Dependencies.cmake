@@ -2,6 +2,29 @@
 # liblockstep.so a static library may not be usable, because its code is position dependent (Debian's
 # libturbojpeg.a).  The shared library with the same name is then linked instead.
 find_package(Threads REQUIRED)
+
+# ---- Required ------------------------------------------------------------------------
+# All that is missing is named at once, with the Debian packages that have it.
+find_library(LK_LIB_jansson NAMES libjansson.a jansson)
+find_library(LK_LIB_turbojpeg NAMES libturbojpeg.a turbojpeg)
+find_library(LK_LIB_png16 NAMES libpng16.a png16)
+find_library(LK_LIB_z NAMES libz.a z)
+find_library(LK_LIB_nettle NAMES libnettle.a nettle)
+find_path(LK_XXHASH_INCLUDE xxhash.h)        # header only: XXH_INLINE_ALL
+find_path(LK_OPENSSL_INCLUDE openssl/ssl.h)  # headers only: loaded when TLS is asked for
+set(missing "")
+foreach(pair LIB_jansson=libjansson-dev LIB_turbojpeg=libturbojpeg0-dev LIB_png16=libpng-dev LIB_z=zlib1g-dev
+    LIB_nettle=nettle-dev XXHASH_INCLUDE=libxxhash-dev OPENSSL_INCLUDE=libssl-dev)
+  string(REGEX MATCH "(.*)=(.*)" pair ${pair})
+  if(NOT LK_${CMAKE_MATCH_1})
+    list(APPEND missing ${CMAKE_MATCH_2})
+  endif()
+endforeach()
+if(missing)
+  list(JOIN missing " " missing)
+  message(FATAL_ERROR "Lockstep needs these Debian packages, or others with the same libraries: ${missing}")
+endif()
+
 add_library(lk_dependencies INTERFACE)
 add_library(lk_shared_dependencies INTERFACE)
 
@@ -25,16 +48,16 @@ function(lk_find_for_shared name)
 endfunction()
 
 foreach(name jansson turbojpeg png16 z nettle)
-  find_library(LK_LIB_${name} NAMES lib${name}.a ${name} REQUIRED)
   target_link_libraries(lk_dependencies INTERFACE ${LK_LIB_${name}})
   if(LK_SHARED)
     lk_find_for_shared(${name})
     target_link_libraries(lk_shared_dependencies INTERFACE ${LK_SHARED_LIB_${name}})
   endif()
 endforeach()
-find_path(LK_XXHASH_INCLUDE xxhash.h REQUIRED)   # header only: XXH_INLINE_ALL
-find_path(LK_OPENSSL_INCLUDE openssl/ssl.h REQUIRED) # headers only: loaded when TLS is asked for
-# Optional: without it threads read and write offloaded values.
+
+# ---- Optional ------------------------------------------------------------------------
+# hwloc's headers (src/launch/topology.c), the MPIs (Mpi.cmake), oneDNN (Onednn.cmake), and liburing,
+# without which threads read and write offloaded values.
 find_path(LK_URING_INCLUDE liburing.h)
 find_library(LK_LIB_uring NAMES liburing.a)
 if(LK_URING_INCLUDE AND LK_LIB_uring)

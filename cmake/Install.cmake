@@ -36,3 +36,7 @@ if(NOT CMAKE_CROSSCOMPILING)
   add_custom_target(man ALL DEPENDS ${man_pages})
   install(DIRECTORY ${CMAKE_BINARY_DIR}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 endif()
+
+if(SKBUILD)
+  include(cmake/Wheel.cmake)
+endif()
