@@ -10,7 +10,7 @@ worker processes.
 import collections
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from lockstep.torch import seeds
 
@@ -25,10 +25,12 @@ class _Seeded(torch.utils.data.Dataset):
     def __init__(self, dataset, seed):
         self._dataset = dataset
         self._seed = seed
+        self._may_draw = type(dataset) is not TensorDataset   # which draws no random numbers
 
     def __getitem__(self, at):
         epoch, index = at
-        seeds.seed_all(seeds.key(self._seed, "sample", epoch, index))
+        if self._may_draw:
+            seeds.seed_all(seeds.key(self._seed, "sample", epoch, index))
         return self._dataset[index]
 
 
@@ -124,9 +126,9 @@ class Loader:
             yield [(0, i) for i in range(first, last)]
 
     def collate(self, samples):
-        """Read and collate the samples with the given (epoch, index) pairs."""
-        with seeds.restored():
-            return self._collate([self._dataset[s] for s in samples])
+        """Read and collate the samples with the given (epoch, index) pairs.  Leaves the global
+        generators in another state."""
+        return self._collate([self._dataset[s] for s in samples])
 
 
 class _Ahead:

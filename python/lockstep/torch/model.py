@@ -76,8 +76,10 @@ class Model:
                 self.norms.append(Norm(name, m))
         counted = {id(b) for n in self.norms for b in n.buffers}
         counted |= {id(n.module.num_batches_tracked) for n in self.norms}
-        self.fixed = {name: b for name, b in module.named_buffers() if id(b) not in counted}
         self.modules = dict(module.named_modules())
+        self.fixed = {name: b for name, b in module.named_buffers() if id(b) not in counted}
+        self._watched = [(name, self._parent(name)._buffers, name.rpartition(".")[2], b)
+                         for name, b in self.fixed.items()]
 
     @staticmethod
     def _check(name, parameter):
@@ -99,17 +101,18 @@ class Model:
 
     def buffer_versions(self):
         """Return a mark of each buffer that must not change in a turn."""
-        return {name: b._version for name, b in self.fixed.items()}
+        return [b._version for b in self.fixed.values()]
 
     def changed_buffer(self, versions):
         """Return the name of a buffer that a turn changed or replaced, or None."""
-        now = dict(self.module.named_buffers())
-        for name, buffer in self.fixed.items():
-            if now.get(name) is not buffer or buffer._version != versions[name]:
+        for (name, buffers, key, b), version in zip(self._watched, versions):
+            if b._version != version or buffers.get(key) is not b:
                 return name
         return None
 
+    def _parent(self, name):
+        return self.modules[name.rpartition(".")[0]]
+
     def owner(self, name):
         """Return the class of the module to which the parameter or buffer `name` belongs."""
-        parent = name.rpartition(".")[0]
-        return type(self.modules.get(parent, self.module)).__name__
+        return type(self._parent(name)).__name__
