@@ -21,7 +21,7 @@ from lockstep.torch.data import Loader
 
 V, GLOBAL_BATCH, SEED = 4, 8, 1
 BUCKET_BYTES = 4096   # several buckets also in small models
-TURNS_BEFORE_DEATH = 6
+TURNS_BEFORE_DEATH = 3
 MICRO_BATCH = {"lstm": 1, "gpt": 1}   # others: 2, all samples of a virtual worker
 PARITY_STEPS = 50
 
