@@ -6,7 +6,6 @@ import unittest
 import torch
 
 import support  # finds the package
-from lockstep.torch import seeds
 from lockstep.torch.data import Loader, cut
 from lockstep.torch.stream import Stream, is_stream
 
@@ -80,14 +79,6 @@ class Data(unittest.TestCase):
                 at = (s * BATCH) + (v * data.micro_count + m) * MICRO
                 self.assertTrue(torch.equal(batch, wanted[at:at + count]), (make, s, v, m))
             self.assertFalse(torch.equal(wanted[:BATCH, 1], wanted[3 * BATCH:4 * BATCH, 1]))
-
-    def test_reading_does_not_touch_the_callers_generators(self):
-        for make in loader, stream:
-            seeds.seed_all(5)
-            wanted = torch.rand(()).item(), random.random()
-            seeds.seed_all(5)
-            make().fetch_counted(1, 2, 0)
-            self.assertEqual((torch.rand(()).item(), random.random()), wanted)
 
     def test_data_workers_read_the_same(self):
         data = loader(num_workers=1)

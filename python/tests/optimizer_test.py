@@ -61,9 +61,13 @@ PROGRAM = """
     opt = ours(groups(model))
     sched = schedule(getattr(opt, "torch", opt))
     data = run.loader(Points(), global_batch=24, shuffle=False)
-    for step in run.steps(10):
+    if "SAVED" in os.environ:
+        run.resume(os.environ["SAVED"], model, opt, sched)
+    for step in run.steps(int(os.environ.get("UNTIL", 10))):
         run.step(loss_sum, data, opt)
         sched.step()
+    if "SAVED" in os.environ:
+        run.save(os.environ["SAVED"])
     run.print("weights", run.weights_hash())
     ours = torch.cat([p.detach().flatten() for p in model.parameters()])
     wanted = plain(theirs, int(os.environ.get("STEPS", 10)))
@@ -83,6 +87,13 @@ class Optimizers(unittest.TestCase):
             alone, three = (self.run_program(n, OPTIMIZER=name) for n in (1, 3))
             self.assertEqual(alone.value("weights"), three.value("weights"), name)
             self.assertLess(float(alone.value("error")), 1e-6, name)
+
+    def test_states_of_torchs_optimizers_are_saved(self):
+        whole = self.run_program(2, OPTIMIZER="adagrad")
+        with tempfile.TemporaryDirectory() as saved:
+            self.run_program(1, OPTIMIZER="adagrad", SAVED=saved, UNTIL=5)
+            rest = self.run_program(3, OPTIMIZER="adagrad", SAVED=saved)
+        self.assertEqual(rest.value("weights"), whole.value("weights"))
 
     def test_a_missing_step_is_seen(self):
         ended = self.run_program(1, OPTIMIZER="adamw", STEPS=9)

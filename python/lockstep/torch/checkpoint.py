@@ -76,11 +76,27 @@ def _model_items(module):
 
 
 def _optimizer_items(engine):
+    if not engine.optimizer.in_library:
+        return _torch_items(engine)
     items = []
     for i, (name, p) in enumerate(zip(engine.model.names, engine.model.params)):
         for w, state in enumerate(engine.state_names, start=1):
             address = engine.address(i, w) if p.is_contiguous() else None
             items.append(_Item(f"{name}.{state}", p, lambda i=i, w=w: engine.value(i, w), address))
+    return items
+
+
+def _torch_items(engine):
+    """The states of an optimizer of torch.  Every worker has all of them."""
+    items = []
+    for name, p in zip(engine.model.names, engine.model.params):
+        for key, value in engine.optimizer.torch.state.get(p, {}).items():
+            if not isinstance(value, torch.Tensor) or value.dtype not in _CODES:
+                raise TypeError(f"the optimizer's state '{key}' of '{name}' is no tensor that a "
+                                "checkpoint can hold")
+            value = value.contiguous()
+            items.append(_Item(f"{name}.{key}", value, lambda value=value: value,
+                               value.data_ptr()))
     return items
 
 
@@ -301,7 +317,7 @@ class Stored:
 
     def check(self, contents, module, state_names, trained):
         """Raise ``ValueError`` with the first difference if the checkpoint is that of another
-        model or configuration."""
+        model or configuration.  `state_names` is None if they are not known yet."""
         if self.config.get("program") != "lockstep.torch":
             raise ValueError(f"'{self.path}' is not a checkpoint of lockstep.torch; its "
                              f"{MODEL} may be loaded as weights")
@@ -315,8 +331,10 @@ class Stored:
         self._compare("parameters of groups", *groups)
         kinds = [[s["class"] for s in c["schedulers"]] for c in (self.config, contents.config)]
         self._compare("schedulers", *map(", ".join, kinds))
-        self._check_tensors(OPTIMIZER, {f"{name}.{state}": [_CODES[torch.float32], list(p.shape)]
-                                        for name, p in trained for state in state_names})
+        if state_names is not None:
+            self._check_tensors(OPTIMIZER,
+                                {f"{name}.{state}": [_CODES[torch.float32], list(p.shape)]
+                                 for name, p in trained for state in state_names})
 
     def check_data(self, data):
         """Raise ``ValueError`` if a loader differs from that of the checkpoint."""
@@ -367,9 +385,18 @@ class Stored:
     def restore_optimizer(self, engine):
         """Set the states of the optimizer.  Collective."""
         with self._group.patient():
+            if not engine.optimizer.in_library:
+                self._restore_torch(engine)
+                return
             for i, name in enumerate(engine.model.names):
                 for w, state in enumerate(engine.state_names, start=1):
                     engine.load(i, w, self._read(OPTIMIZER, f"{name}.{state}"))
+
+    def _restore_torch(self, engine):
+        params = dict(zip(engine.model.names, engine.model.params))
+        for name in self._tensors[OPTIMIZER]:
+            owner, _, key = name.rpartition(".")
+            engine.optimizer.torch.state[params[owner]][key] = self._read(OPTIMIZER, name)
 
     def _read(self, file, name):
         """Return a tensor that rank 0 reads and sends.  Collective."""

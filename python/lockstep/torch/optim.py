@@ -196,9 +196,16 @@ class FromTorch:
     in_library = False
     undecayed_unscaled = False
 
+    state = {}   # no states wait for the library, which keeps none
+
     def __init__(self, optimizer, clip_norm=0.0, clip_value=0.0):
         self.torch = optimizer
         self.clip_norm, self.clip_value = clip_norm, clip_value
+
+    @property
+    def param_groups(self):
+        """The parameter groups of torch's optimizer."""
+        return self.torch.param_groups
 
     def describe(self):
         """Return what the result depends on besides what may change between steps."""
@@ -210,6 +217,14 @@ class FromTorch:
     def options(self):
         """Return the C options of an optimizer that only hands out the mean gradient."""
         return _library.Optimizer(kind=layout.constants[self.kind])
+
+    def state_names(self):
+        """Return None: torch's optimizers make their states in the first step."""
+        return None
+
+    def completed_steps(self):
+        """Return 0: a run of torch's optimizer continues from a checkpoint of this package."""
+        return 0
 
     def rates(self):
         """Return {id of a parameter: (lr, weight_decay)}: 0, because the library updates none."""

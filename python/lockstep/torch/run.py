@@ -188,10 +188,7 @@ class Run:
 
     def _open(self, optimizer=None, data=None):
         """Open the engine when it is first needed."""
-        if optimizer is not None and optimizer is not self._given_optimizer:
-            if self._given_optimizer is not None:
-                raise RuntimeError("a run has one optimizer")
-            self._given_optimizer, self._optimizer = optimizer, optim.adopt(optimizer)
+        self._take_optimizer(optimizer)
         if self._engine is not None:
             return
         if self._model is None:
@@ -211,6 +208,13 @@ class Run:
             restored.close()
         if self._optimizer.state:
             self.load_optimizer_state()
+
+    def _take_optimizer(self, optimizer):
+        if optimizer is None or optimizer is self._given_optimizer:
+            return
+        if self._given_optimizer is not None:
+            raise RuntimeError("a run has one optimizer")
+        self._given_optimizer, self._optimizer = optimizer, optim.adopt(optimizer)
 
     # ---- Steps -----------------------------------------------------------------------------
 
@@ -371,7 +375,8 @@ class Run:
         configuration, and ``lockstep.Error`` if all checkpoints are damaged.
         """
         self._check_may_resume(model, optimizer)
-        self._optimizer, self._schedulers = optimizer or self._optimizer, schedulers
+        self._take_optimizer(optimizer)
+        self._schedulers = schedulers
         self._directory = os.fspath(directory)
         contents = self._contents()
         stored, notes = checkpoint.find(self._group, self._directory)

@@ -80,17 +80,16 @@ class Stream:
                                  f"global_batch {self.global_batch}")
 
     def _epoch(self, epoch):
-        """Yield the samples of an epoch, each read with seeded generators."""
-        with seeds.restored():
-            seeds.seed_all(seeds.key(self._seed, "epoch", epoch))
-            samples = iter(self._dataset)
+        """Yield the samples of an epoch, each read with seeded generators.  Leaves the global
+        generators in another state."""
+        seeds.seed_all(seeds.key(self._seed, "epoch", epoch))
+        samples = iter(self._dataset)
         for number in itertools.count():
-            with seeds.restored():
-                seeds.seed_all(seeds.key(self._seed, "sample", epoch, number))
-                try:
-                    sample = next(samples)
-                except StopIteration:
-                    return
+            seeds.seed_all(seeds.key(self._seed, "sample", epoch, number))
+            try:
+                sample = next(samples)
+            except StopIteration:
+                return
             yield sample
 
     @staticmethod
