@@ -90,6 +90,23 @@ typedef struct {
     size_t           ldc;
 } lki_gemm_parts_block;
 
+/* Kernels of such a sum for bf16 values if each part is at most a chunk, and no operand, product or
+ * sum can be subnormal.  Operands are panels of lki_gemm_kernels.columns columns, which pack()
+ * writes for part after part.  k is the number of rows of words of a panel. */
+typedef struct {
+    size_t values;      /* values of k in a word; a part has an even number of rows of words */
+    size_t height_most; /* rows of words up to which these kernels are the faster ones */
+
+    void (*parts)(const lki_gemm_parts_block *block);
+
+    /* Packs n columns of k rows of values, with zeros after the first n words of a row. */
+    void (*pack)(size_t n, size_t k, const void *from, size_t ld, float *to);
+
+    /* Returns the least biased exponent of all values of x (rows, n) that are not zero, or a large
+     * number if all are zero. */
+    uint32_t (*least_exponent)(size_t rows, size_t n, const void *x, size_t ld);
+} lki_gemm_one_chunk;
+
 /* The kernels of one kind of product.  Operands are float or uint16_t (bf16). k and strides of the
  * packing functions are in elements. */
 typedef struct {
@@ -100,6 +117,7 @@ typedef struct {
 
     void (*block)(const lki_gemm_block *block);
     void (*parts)(const lki_gemm_parts_block *block); /* NULL: unsupported */
+    const lki_gemm_one_chunk *one_chunk;              /* NULL: unsupported */
 
     /* Packs a (m, k) or, transposed, (k, m): in FP32 into micro-panels of nearly equal height, in
      * bf16 into rows of words.  `to` has LKI_GEMM_ROWS_MAX words of slack. */

@@ -3,10 +3,12 @@
  * What:   c is the sum of count products, each over its own part of k.  Every product is the chain
  *         that lki_gemm() computes for that part alone, from 0.  The products are added by the
  *         canonical tree: neighbours first, then pairs of neighbours.
- * How:    There are two ways.  A product is short if k is small.  A thread then packs the operands
- *         of a tile of c over the whole of k, and the micro-kernels of isa/gemm_parts.inc add the
- *         parts in registers, or those of isa/gemm_chunk_parts.inc in the first-level cache.  In
- *         any other product, and on AMX tiles, a thread computes a tile of c part after part.  It
+ * How:    There are three ways.  A product is short if k is small.  A thread then packs the
+ *         operands of a tile of c over the whole of k, and the micro-kernels of isa/gemm_parts.inc
+ *         add the parts in registers, or those of isa/gemm_chunk_parts.inc in the first-level
+ *         cache.  If all parts of bf16 values are at most a chunk, those of isa/gemm_one_chunk.inc
+ *         add them in registers, unless values are so small that a sum can be subnormal.  In any
+ *         other product, and on AMX tiles, a thread computes a tile of c part after part.  It
  *         merges the parts like a binary counter, in its buffer, so that the products are never
  *         stored in memory.
  * Cost:   that of one product over the whole of k, and count - 1 additions for each element of c.
@@ -50,6 +52,7 @@ typedef struct {
     lk_exec                       *exec;
     size_t bytes, pair; /* bytes of an operand's element; elements per word */
     size_t words;       /* words of all parts */
+    size_t height;      /* rows of words of all parts for `one_chunk`; 0: not in use */
     size_t lda, ldb, ldc;
     size_t down, across; /* numbers of tiles */
 } product;
@@ -180,7 +183,8 @@ static void choose_tiles(product *p)
 {
     size_t threads = lk_exec_threads(p->exec), wanted = threads == 1 ? 1 : TILES * threads;
     size_t m = p->args->m, n = p->args->n, width = p->kernels->columns;
-    size_t widest = SHORT_B / lki_max(1, p->words) / width * width;
+    size_t longest = lki_max(1, lki_max(p->words, p->height));
+    size_t widest  = SHORT_B / longest / width * width;
 
     p->down   = 1;
     p->across = lki_max(1, divide_up(n, widest));
@@ -210,6 +214,34 @@ static void pack_short(const product *p, const tile *t, size_t lines, float *to,
     }
 }
 
+/* Packs panels of columns of a transposed `a`, or of b, for the one_chunk kernels. */
+static void pack_panels(const product *p, const void *from, size_t ld, size_t first, size_t columns,
+                        float *to)
+{
+    const lki_gemm_one_chunk *one   = p->kernels->one_chunk;
+    size_t                    width = p->kernels->columns, pair = 2 * one->values;
+    for (size_t j = 0; j < columns; j += width)
+        for (size_t i = 0, begin = 0; i < p->parts->count; begin = p->parts->ends[i++]) {
+            size_t k = p->parts->ends[i] - begin;
+            one->pack(lki_min(width, columns - j), k, at(from, begin, ld, first + j, p->bytes), ld,
+                      to);
+            to += lki_round_up(k, pair) / one->values * width;
+        }
+}
+
+/* Returns true if no product of values of the tile's operands, and no sum of such products, can be
+ * subnormal: all are multiples of the product of the last bits of the smallest operands. */
+static bool are_normal(const product *p, const tile *t)
+{
+    enum { BIAS = 127, LAST_BIT = 7, LEAST = 2 * (BIAS + LAST_BIT) - 126 };
+    const lki_gemm_one_chunk *one = p->kernels->one_chunk;
+    size_t                    k   = p->args->k;
+    uint32_t a = one->least_exponent(k, t->rows, at(p->args->a, 0, p->lda, t->row, 2), p->lda);
+    uint32_t b = one->least_exponent(k, t->columns, at(p->args->b, 0, p->ldb, t->column, 2),
+                                     p->ldb);
+    return a > 0 && b > 0 && a + b >= LEAST;
+}
+
 /* Packs the operands of a tile over the whole of k, some rows of `a` at a time, and adds the
  * products of all parts in registers. */
 static void short_task(void *context, size_t index, uint32_t thread)
@@ -219,23 +251,50 @@ static void short_task(void *context, size_t index, uint32_t thread)
     size_t         first = p->args->m * down / p->down, end = p->args->m * (down + 1) / p->down;
     size_t         units = divide_up(p->args->n, width), rows = divide_up(end - first, LKI_GEMM_M);
     float         *room = lki_exec_private(p->exec, thread);
-    tile           t    = { .column = units * across / p->across * width };
-
+    tile t    = { .row = first, .rows = end - first, .column = units * across / p->across * width };
     t.columns = lki_min(p->args->n, units * (across + 1) / p->across * width) - t.column;
-    pack_short(p, &t, lki_round_up(t.columns, width), room, pack_b);
+
+    bool one = p->height > 0 && are_normal(p, &t);
+    if (one)
+        pack_panels(p, p->args->b, p->ldb, t.column, t.columns, room);
+    else
+        pack_short(p, &t, lki_round_up(t.columns, width), room, pack_b);
     for (size_t i = 0; i < rows; i++) {
         t.row  = first + (end - first) * i / rows;
         t.rows = first + (end - first) * (i + 1) / rows - t.row;
-        pack_short(p, &t, t.rows, room + SHORT_B, pack_a);
-        p->kernels->parts(&(lki_gemm_parts_block){ .m     = t.rows,
-                                                   .n     = t.columns,
-                                                   .k     = p->args->k,
-                                                   .a     = room + SHORT_B,
-                                                   .b     = room,
-                                                   .parts = p->parts,
-                                                   .c     = place_of(p, &t, 0),
-                                                   .ldc   = p->ldc });
+        if (one)
+            pack_panels(p, p->args->a, p->lda, t.row, t.rows, room + SHORT_B);
+        else
+            pack_short(p, &t, t.rows, room + SHORT_B, pack_a);
+        lki_gemm_parts_block block = { .m     = t.rows,
+                                       .n     = t.columns,
+                                       .k     = one ? p->height : p->args->k,
+                                       .a     = room + SHORT_B,
+                                       .b     = room,
+                                       .parts = p->parts,
+                                       .c     = place_of(p, &t, 0),
+                                       .ldc   = p->ldc };
+        if (one)
+            p->kernels->one_chunk->parts(&block);
+        else
+            p->kernels->parts(&block);
     }
+}
+
+/* Returns the rows of words of all parts for the one_chunk kernels; 0 if they cannot be used. */
+static size_t height_of(const product *p)
+{
+    const lki_gemm_one_chunk *one    = p->kernels->one_chunk;
+    size_t                    height = 0;
+    if (one == NULL || !p->args->transpose_a || p->args->transpose_b)
+        return 0;
+    for (size_t i = 0, begin = 0; i < p->parts->count; begin = p->parts->ends[i++]) {
+        size_t k = p->parts->ends[i] - begin;
+        if (k > LKI_CHUNK)
+            return 0;
+        height += lki_round_up(k, 2 * one->values) / one->values;
+    }
+    return height <= lki_min(SHORT_K, one->height_most) ? height : 0;
 }
 
 void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *parts)
@@ -266,7 +325,9 @@ void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *p
     for (size_t i = 0, begin = 0; i < parts->count; begin = parts->ends[i++])
         p.words += words_of(&p, parts->ends[i] - begin);
     bool is_short = p.kernels->parts != NULL && p.words <= SHORT_K;
-    if (is_short)
+    if (is_short) {
+        p.height = height_of(&p);
         choose_tiles(&p);
+    }
     lki_exec_run(exec, p.down * p.across, is_short ? short_task : tile_task, &p);
 }

@@ -1,5 +1,6 @@
 /* parts_test.c -- a sum over all parts of the rows equals the sums of the single parts, added by
  * the tree. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,10 +18,10 @@ enum { ROOM = 150 * 900, COUNT_MOST = 64 };
 static float    a[ROOM], b[ROOM], got[ROOM], want[ROOM], terms[COUNT_MOST][ROOM / 4];
 static uint16_t a16[ROOM], b16[ROOM];
 
-static void fill(void)
+static void fill(float scale)
 {
-    lki_test_fill(a, ROOM, 1, 1.0f);
-    lki_test_fill(b, ROOM, 2, 1.0f);
+    lki_test_fill(a, ROOM, 1, scale);
+    lki_test_fill(b, ROOM, 2, scale);
     for (size_t i = 0; i < ROOM; i++) {
         a16[i] = lki_bf16_narrow(a[i]);
         b16[i] = lki_bf16_narrow(b[i]);
@@ -85,9 +86,9 @@ static void products_of_parts_are_added_by_the_tree(void **state)
                                        { 15, 47, 63 }, { 130, 33, 7 },  { 57, 129, 16 },
                                        { 27, 31, 64 }, { 5, 265, 490 }, { 10, 20, 600 } };
     lk_exec            *execs[LKI_EXECS_MAX];
-    size_t              count = lki_test_execs(execs);
+    size_t              count = lki_test_execs_for(execs, true);
     (void)state;
-    fill();
+    fill(1.0f);
     for (size_t e = 0; e < count; e++)
         for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
             for (uint32_t parts = 1; parts <= COUNT_MOST; parts *= 2)
@@ -96,6 +97,58 @@ static void products_of_parts_are_added_by_the_tree(void **state)
                     check_product(execs[e], LK_F32, turned, sizes[s], parts, even);
                     check_product(execs[e], LK_BF16, turned, sizes[s], parts, even);
                 }
+    lki_test_execs_free(execs, count);
+}
+
+/* Products and sums of the larger scales are normal numbers, and those of the smaller scales are
+ * subnormal numbers, which are replaced by zero in a product, but not in the tree. */
+static void parts_of_small_values_are_added_by_the_tree(void **state)
+{
+    static const size_t sizes[][3] = { { 27, 31, 64 }, { 9, 50, 37 } };
+    lk_exec            *execs[LKI_EXECS_MAX];
+    size_t              count = lki_test_execs_for(execs, true);
+    (void)state;
+    for (int exponent = -24; exponent > -76; exponent -= 6) {
+        fill(ldexpf(1.0f, exponent));
+        for (size_t e = 0; e < count; e++)
+            for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+                for (uint32_t parts = 1; parts <= COUNT_MOST; parts *= 8)
+                    check_product(execs[e], LK_BF16, false, sizes[s], parts, true);
+    }
+    lki_test_execs_free(execs, count);
+}
+
+/* The even product is (1 + u)^2 and the odd one -(1 + 2u), times a power of two.  Their sum is u^2
+ * times this power, which becomes zero if it is subnormal. */
+static void only_sums_that_are_subnormal_become_zero(void **state)
+{
+    const float u = 0x1p-7f;
+    lk_exec    *execs[LKI_EXECS_MAX];
+    size_t      count = lki_test_execs_for(execs, true);
+    (void)state;
+    for (size_t e = 0; e < count; e++)
+        for (int exponent = -125; exponent > -128; exponent--) {
+            float    scale = ldexpf(1.0f, -50), other = ldexpf(1.0f, exponent + 14 + 50);
+            uint16_t x[2]   = { lki_bf16_narrow((1 + u) * scale),
+                                lki_bf16_narrow(-(1 + 2 * u) * scale) };
+            uint16_t y[2]   = { lki_bf16_narrow((1 + u) * other), lki_bf16_narrow(other) };
+            size_t   end    = 2;
+            float    result = -1;
+            lki_gemm_parts(execs[e],
+                           &(lki_gemm_args){ .transpose_a = true,
+                                             .operands    = LK_BF16,
+                                             .m           = 1,
+                                             .n           = 1,
+                                             .k           = 2,
+                                             .a           = x,
+                                             .b           = y,
+                                             .c           = &result },
+                           &(lki_parts){ 1, &end });
+            float expected = exponent < -126 ? 0.0f : ldexpf(1.0f, exponent);
+            if (result != expected)
+                fail_msg("%s: %a instead of %a", lk_exec_isa(execs[e]), (double)result,
+                         (double)expected);
+        }
     lki_test_execs_free(execs, count);
 }
 
@@ -128,7 +181,7 @@ static void column_sums_of_parts_are_added_by_the_tree(void **state)
     lk_exec *execs[LKI_EXECS_MAX];
     size_t   count = lki_test_execs(execs);
     (void)state;
-    fill();
+    fill(1.0f);
     for (size_t e = 0; e < count; e++)
         for (uint32_t parts = 1; parts <= COUNT_MOST; parts *= 4) {
             check_columns(execs[e], LK_F32, LKI_ACT_RELU, 130, 600, parts);
@@ -142,6 +195,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_parts_are_added_by_the_tree),
+        cmocka_unit_test(parts_of_small_values_are_added_by_the_tree),
+        cmocka_unit_test(only_sums_that_are_subnormal_become_zero),
         cmocka_unit_test(column_sums_of_parts_are_added_by_the_tree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
