@@ -10,7 +10,50 @@ PROGRAM = """
     import torch, torch.nn.functional as F
     import lockstep.torch as lk
 
+    class Plain(torch.optim.Optimizer):
+        # an optimizer as its paper has it: update(state, p, gradient, lr, weight decay)
+
+        def __init__(self, groups, update, lr, weight_decay):
+            self.update = update
+            super().__init__(groups, dict(lr=lr, weight_decay=weight_decay))
+
+        @torch.no_grad()
+        def step(self):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    self.update(self.state[p], p, p.grad, group["lr"], group["weight_decay"])
+
+    def zeros(state, name, p):
+        return state.setdefault(name, torch.zeros_like(p))
+
+    def lion(state, p, g, lr, decay):
+        mean = zeros(state, "mean", p)
+        direction = torch.sign(0.9 * mean + 0.1 * g)
+        mean.mul_(0.99).add_(g, alpha=0.01)
+        p.sub_(lr * (direction + decay * p))
+
+    def lamb(state, p, g, lr, decay):
+        mean, square = zeros(state, "mean", p), zeros(state, "square", p)
+        t = state["t"] = state.get("t", 0) + 1
+        mean.mul_(0.9).add_(g, alpha=0.1)
+        square.mul_(0.999).addcmul_(g, g, value=0.001)
+        move = mean / (1 - 0.9 ** t) / ((square / (1 - 0.999 ** t)).sqrt() + 1e-6) + decay * p
+        trust = p.norm() / move.norm() if decay and p.norm() > 0 else 1.0
+        p.sub_(lr * trust * move)
+
+    def lars(state, p, g, lr, decay):
+        steps = zeros(state, "steps", p)
+        trust = 0.01 * p.norm() / (g.norm() + decay * p.norm()) if decay else 1.0
+        steps.mul_(0.9).add_(lr * trust * (g + decay * p))
+        p.sub_(steps)
+
     OPTIMIZERS = {
+        "lion": (lambda g: lk.Lion(g, lr=1e-3, weight_decay=0.1),
+                 lambda g: Plain(g, lion, 1e-3, 0.1)),
+        "lamb": (lambda g: lk.LAMB(g, lr=1e-2, weight_decay=0.1),
+                 lambda g: Plain(g, lamb, 1e-2, 0.1)),
+        "lars": (lambda g: lk.LARS(g, lr=0.5, weight_decay=0.1, trust_coefficient=0.01),
+                 lambda g: Plain(g, lars, 0.5, 0.1)),
         "adamw": (lambda g: lk.AdamW(g, lr=1e-2, weight_decay=0.1),
                   lambda g: torch.optim.AdamW(g, lr=1e-2, weight_decay=0.1)),
         "sgd": (lambda g: lk.SGD(g, lr=0.05, momentum=0.9, weight_decay=0.01, nesterov=True),
@@ -83,7 +126,7 @@ class Optimizers(unittest.TestCase):
         return ended
 
     def test_as_in_torch(self):
-        for name in ("adamw", "sgd", "adagrad"):
+        for name in ("adamw", "sgd", "lamb", "lars", "lion", "adagrad"):
             alone, three = (self.run_program(n, OPTIMIZER=name) for n in (1, 3))
             self.assertEqual(alone.value("weights"), three.value("weights"), name)
             self.assertLess(float(alone.value("error")), 1e-6, name)
