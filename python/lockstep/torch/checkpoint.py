@@ -70,6 +70,7 @@ def model_tensors(module):
 def _model_items(module):
     items = []
     for name, value in model_tensors(module).items():
+        value = value.cpu()   # itself, unless it is on a GPU
         address = value.data_ptr() if value.is_contiguous() else None
         items.append(_Item(name, value, lambda value=value: value, address))
     return items
@@ -94,7 +95,7 @@ def _torch_items(engine):
             if not isinstance(value, torch.Tensor) or value.dtype not in _CODES:
                 raise TypeError(f"the optimizer's state '{key}' of '{name}' is no tensor that a "
                                 "checkpoint can hold")
-            value = value.contiguous()
+            value = value.cpu().contiguous()
             items.append(_Item(f"{name}.{key}", value, lambda value=value: value,
                                value.data_ptr()))
     return items

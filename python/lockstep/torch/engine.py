@@ -10,7 +10,7 @@ import torch
 
 from lockstep import _library
 from lockstep._library import Error, layout, lk
-from lockstep.torch import seeds
+from lockstep.torch import gpu, seeds
 from lockstep.torch.model import view
 
 _FLOAT_BYTES = 4
@@ -35,6 +35,9 @@ class Engine:
         self._in_order = micro_count == 1 and (gathers or strategy == "zero2")
         self._empty = ctypes.c_bool()
         self._empty_out = ctypes.byref(self._empty)
+        # on a GPU, parameters are copies, and gradients are brought to the host
+        self._on_host = model.device.type == "cpu"
+        self._transfers = None if self._on_host else gpu.Transfers(model.params)
         self._describe()
         self._handle = ctypes.c_void_p()
         lk.parallel_open(self._handle, group.comm, self._params, len(model.params), self._options)
@@ -109,13 +112,14 @@ class Engine:
         for i, p in enumerate(self.model.params):
             self.load(i, 0, p.data)
         for i, (_, buffer, _) in enumerate(self._states):
-            lk.parallel_load_state(self._handle, i, buffer.data_ptr())
+            lk.parallel_load_state(self._handle, i, buffer.cpu().data_ptr())
         for norm in self.model.norms:
             norm.reload()
 
     def load(self, param, which, tensor):
         """Set a parameter (`which` 0) or a state of its optimizer.  All ranks have equal values."""
-        in_order = torch.empty_like(self.model.params[param])   # that of its place in memory
+        # elements in the order that they have in the library's memory
+        in_order = torch.empty_like(self.model.params[param], device="cpu")
         with torch.no_grad():
             in_order.copy_(tensor)
         lk.parallel_load(self._handle, param, which, in_order.data_ptr())
@@ -134,7 +138,7 @@ class Engine:
         address = self.address(param, which)
         if address:
             return view(address, like)
-        out = torch.empty_like(like, requires_grad=False)
+        out = torch.empty_like(like, requires_grad=False, device="cpu")
         lk.parallel_fetch(self._handle, param, which, 0, out.numel(), out.data_ptr())
         return out
 
@@ -145,7 +149,9 @@ class Engine:
             return
         for i, p in enumerate(self.model.params):
             address = lk.parallel_param(self._handle, i)
-            if p.data_ptr() != address:
+            if not self._on_host:
+                p.data.copy_(self._view(address, i))
+            elif p.data_ptr() != address:
                 p.data = self._view(address, i)
 
     def _view(self, address, param):
@@ -202,18 +208,32 @@ class Engine:
         for param in list(self._waiting):
             self._take(param)
         self._waiting = None
+        if self._transfers is not None:
+            for arrived in self._transfers.complete(wait=True):
+                self._add(*arrived)
 
     def _take(self, param):
-        """Add a complete gradient to the library's memory, and announce it."""
+        """Take a complete gradient from a parameter, and add it when it is in the host's memory."""
         del self._waiting[param]
-        p, term = self.model.params[param], self._term(param)
-        if p.grad is not None:
-            grad = p.grad.to_dense() if p.grad.is_sparse else p.grad
+        p = self.model.params[param]
+        grad, p.grad = p.grad, None
+        if grad is not None and grad.is_sparse:
+            grad = grad.to_dense()
+        if self._transfers is None:
+            self._add(param, grad)
+            return
+        self._transfers.start(param, grad)
+        for arrived in self._transfers.complete():
+            self._add(*arrived)
+
+    def _add(self, param, grad):
+        """Add a gradient to the library's memory, if it is not None, and announce it."""
+        term = self._term(param)
+        if grad is not None:
             address = lk.parallel_grad_new(self._handle, 0, term, self._empty_out)
             target = self._view(address, param)
             # adding 0 makes 0 of -0, as adding to memory of zeros does
             torch.add(grad, 0.0 if self._empty else target, out=target)
-            p.grad = None
         lk.parallel_grad_ready(self._handle, 0, term)
 
     def step(self, number, data, loss_sum):
@@ -232,6 +252,8 @@ class Engine:
         model = self.model
         batch, samples = data.fetch_counted(number, virtual_worker, micro)
         if samples == 0:
+            self._begin_backward()
+            self._end_backward()
             return
         for p in model.params:
             p.grad = None
@@ -259,7 +281,7 @@ class Engine:
     def _add_running(self, samples):
         for i, (_, buffer, _) in enumerate(self._states):
             total = view(lk.parallel_state_sum(self._handle, 0, i), buffer)
-            total.add_(buffer, alpha=samples)
+            total.add_(buffer.cpu(), alpha=samples)
 
     def _finish(self):
         for norm in self.model.norms:
@@ -274,7 +296,7 @@ class Engine:
         self.place_params()
         if not self.optimizer.in_library:
             for i, p in enumerate(self.model.params):
-                p.grad = self.value(i, 1).clone()
+                p.grad = self.value(i, 1).clone().to(p.device)
             self.optimizer.update()
         for i, (_, buffer, _) in enumerate(self._states):
             buffer.copy_(view(lk.parallel_state_data(self._handle, i), buffer))

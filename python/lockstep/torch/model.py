@@ -66,6 +66,11 @@ class Model:
                 self.params.append(parameter)
         if not self.params:
             raise ValueError(f"{type(module).__name__} has no parameter with requires_grad")
+        self.device = self.params[0].device
+        elsewhere = [n for n, p in zip(self.names, self.params) if p.device != self.device]
+        if elsewhere:
+            raise ValueError(f"parameter '{elsewhere[0]}' is not on {self.device}, as "
+                             f"'{self.names[0]}' is: a model must be on one device")
         self.norms = []
         for name, m in module.named_modules():
             if isinstance(m, SyncBatchNorm):
@@ -88,9 +93,9 @@ class Model:
             raise TypeError(f"parameter '{name}' is {kind}; lockstep.torch trains float32 "
                             "parameters: call model.float(), and for bfloat16 arithmetic use "
                             "torch.autocast in the loss function")
-        if parameter.device.type != "cpu":
-            raise TypeError(f"parameter '{name}' is on {parameter.device}: this version trains "
-                            "models on the CPU")
+        if parameter.device.type not in ("cpu", "cuda"):
+            raise TypeError(f"parameter '{name}' is on {parameter.device}: models are trained on "
+                            "the CPU or on an NVIDIA GPU")
         if parameter.dim() > RANK_MAX:
             raise ValueError(f"parameter '{name}' has {parameter.dim()} dimensions; at most "
                              f"{RANK_MAX} are supported")

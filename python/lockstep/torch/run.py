@@ -24,7 +24,7 @@ import torch
 
 from lockstep import _library
 from lockstep._library import Error, lk
-from lockstep.torch import checkpoint, environment, optim, seeds
+from lockstep.torch import checkpoint, environment, gpu, optim, seeds
 from lockstep.torch.data import Loader
 from lockstep.torch.engine import Engine, evaluate_loss
 from lockstep.torch.group import Group, agree
@@ -143,6 +143,15 @@ class Run:
         """The number of workers.  It may change when a worker is lost."""
         return self._group.size
 
+    @property
+    def device(self):
+        """The GPU that this worker should use, shared with others if there are fewer GPUs than
+        workers on this host; the CPU if there is none."""
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        local = lk.comm_local_rank(self._group.comm, self.rank)
+        return torch.device("cuda", local % torch.cuda.device_count())
+
     # ---- Preparation -----------------------------------------------------------------------
 
     def prepare(self, model):
@@ -154,6 +163,7 @@ class Run:
         if self._model is not None:
             raise RuntimeError("prepare() was called before; put the modules into one module")
         self._model = Model(model)
+        agree(self._group, gpu.describe(self._model.device), environment.first_difference)
         return model
 
     def loader(self, dataset, global_batch, micro_batch=None, *, shuffle=True, drop_last=True,

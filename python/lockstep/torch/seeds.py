@@ -21,6 +21,8 @@ def seed_all(value):
     stack of the caller, which takes a hundred times as long.
     """
     torch.default_generator.manual_seed(value)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(value)
     random.seed(value)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -35,9 +37,12 @@ class restored:
         self._numpy = numpy.random.get_state() if numpy is not None else None
         self._torch = torch.get_rng_state()
         self._random = random.getstate()
+        self._devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
 
     def __exit__(self, *_):
         torch.set_rng_state(self._torch)
         random.setstate(self._random)
+        if self._devices is not None:
+            torch.cuda.set_rng_state_all(self._devices)
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
