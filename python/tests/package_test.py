@@ -1,4 +1,6 @@
-"""The package without torch: what it takes from the library, its failures, and its command."""
+"""What the package takes from the library, its failures, and its command.
+
+This needs no torch."""
 
 import ctypes
 import os
