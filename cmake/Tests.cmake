@@ -148,7 +148,7 @@ if(LK_SHARED AND CMAKE_BUILD_TYPE STREQUAL Release AND NOT LK_SANITIZE AND NOT C
     get_filename_component(name ${path} NAME_WE)
     string(REGEX REPLACE "_test$" "" name ${name})
     add_test(NAME python.${name} COMMAND ${PROJECT_SOURCE_DIR}/python/tests/run ${path})
-    set_tests_properties(python.${name} PROPERTIES LABELS python SKIP_RETURN_CODE 77 TIMEOUT 1500
+    set_tests_properties(python.${name} PROPERTIES LABELS python SKIP_RETURN_CODE 77 TIMEOUT 1500 COST 100
       ENVIRONMENT "LOCKSTEP_BUILD=${CMAKE_BINARY_DIR};XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache")
   endforeach()
 endif()
