@@ -5,7 +5,8 @@ import unittest
 
 import torch
 
-import support  # finds the package
+import support
+import lockstep
 from lockstep.torch.data import Loader, cut
 from lockstep.torch.stream import Stream, is_stream
 
@@ -56,6 +57,9 @@ def epoch(data, steps, first=0):
 
 
 class Data(unittest.TestCase):
+    def test_the_package_is_the_one_beside_these_tests(self):
+        self.assertTrue(lockstep.__file__.startswith(str(support.ROOT)))
+
     def test_every_sample_once_in_an_epoch(self):
         numbers, _ = epoch(loader(64), 4)
         self.assertEqual(sorted(numbers), list(range(64)))

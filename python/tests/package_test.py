@@ -3,7 +3,6 @@
 This needs no torch."""
 
 import ctypes
-import os
 import re
 import subprocess
 import sys

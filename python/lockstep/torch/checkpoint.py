@@ -111,7 +111,8 @@ def _c_tensors(items):
 def weights_hash(group, module):
     """Return the hash of what ``model.safetensors`` would hold.  Collective."""
     digits, items, seen = ctypes.create_string_buffer(65), _model_items(module), set()
-    copies = [_own_memory(item, seen) for item in items]   # kept until the end
+    for item in items:
+        _own_memory(item, seen)
     with group.patient():
         if group.rank == 0:
             lk.weights_hash(_c_tensors(items), len(items), digits)
@@ -119,14 +120,13 @@ def weights_hash(group, module):
 
 
 def _own_memory(item, seen):
-    """Give a tensor contiguous memory that no earlier one has, as in a file, and return it.
-    lk_weights_hash() would not count a second name of the same memory."""
+    """Give a tensor contiguous memory that no earlier one has, as in a file.  lk_weights_hash()
+    would not count a second name of the same memory."""
     if item.address is not None and item.address not in seen:
         seen.add(item.address)
-        return None
-    copy = item.read().clone(memory_format=torch.contiguous_format)
-    item.address = copy.data_ptr()
-    return copy
+        return
+    item.copy = item.read().clone(memory_format=torch.contiguous_format)
+    item.address = item.copy.data_ptr()
 
 
 def schedulers_to_json(schedulers):

@@ -9,11 +9,9 @@ import ctypes
 import torch
 
 from lockstep import _library
-from lockstep._library import Error, layout, lk
+from lockstep._library import layout, lk
 from lockstep.torch import gpu, seeds
 from lockstep.torch.model import view
-
-_FLOAT_BYTES = 4
 
 
 class Engine:

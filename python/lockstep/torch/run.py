@@ -22,7 +22,6 @@ import time
 
 import torch
 
-from lockstep import _library
 from lockstep._library import Error, lk
 from lockstep.torch import checkpoint, environment, gpu, optim, seeds
 from lockstep.torch.data import Loader
