@@ -46,8 +46,11 @@ DDP = """
 
     dist.init_process_group("gloo")
     torch.manual_seed(1)
-    model = torch.nn.parallel.DistributedDataParallel(
-        gpt.GPT(20, width=256, heads=8, layers=4).cuda(0))
+    DDP = torch.nn.parallel.DistributedDataParallel
+    model = gpt.GPT(20, width=256, heads=8, layers=4).cuda(0)
+    # gloo cannot send masks, which are bool
+    DDP._set_params_and_buffers_to_ignore_for_model(model, [n for n, _ in model.named_buffers()])
+    model = DDP(model)
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
     codes = torch.randint(20, (20000,), generator=torch.Generator().manual_seed(1))
     windows = gpt.Windows(codes)
