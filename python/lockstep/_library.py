@@ -18,6 +18,8 @@ class Error(RuntimeError):
     failed, on which rank, and what to do.
     """
 
+    everywhere = False   # true: all ranks raise it, and none is lost
+
     def __init__(self, status, message):
         super().__init__(message)
         self.status = status

@@ -90,11 +90,13 @@ WHOLE = PROGRAM + """
 
 # Rank 0 cannot write more than some bytes.  All ranks learn it, and go on.
 FULL = PROGRAM + """
-    def save(bytes):
+    def save(bytes, keep=0):
         if run.rank == 0:
             resource.setrlimit(resource.RLIMIT_FSIZE, (bytes, resource.RLIM_INFINITY))
-        try:
+        if os.environ.get("UNCAUGHT"):
             run.save("full")
+        try:
+            run.save("full", keep)
             return "saved"
         except lk.Error as error:
             return f"{error.status} {error}"
@@ -104,6 +106,8 @@ FULL = PROGRAM + """
     sys.stdout.write(f"rank {run.rank} {save(3000)}\\n")
     train(12)
     sys.stdout.write(f"rank {run.rank} {save(resource.RLIM_INFINITY)}\\n")
+    train(13)
+    save(resource.RLIM_INFINITY, keep=1)
     torch.save([model.state_dict(), opt.state_dict(), sched.state_dict(), run.weights_hash()],
                f"by-hand-{run.rank}")
 """
@@ -163,12 +167,12 @@ OTHERS = PROGRAM + """
     run._model = None
     run.prepare(model)
     attempt("same", model, opt, sched)
+    run.print("states", len(opt.state_dict()["state"]), opt.state_dict()["state"][1]["step"].item())
     try:
         run.step(loss_sum, run.loader(Points(), global_batch=32), opt)
     except ValueError as error:
         run.print("loader", error)
-    torch.set_num_threads(2)
-    run._environment = dict(run._environment, threads=2)
+    run._environment, run._engine = dict(run._environment, threads=2), None
     attempt("threads", model, opt, sched)
 """
 
@@ -231,16 +235,24 @@ class Checkpoints(unittest.TestCase):
         self.assertEqual(len(failed), 1, ended.out)   # the same message on both ranks
         self.assertRegex(failed.pop(), "^EIO .*safetensors.*File too large")
         self.assertEqual([p.name for p in pathlib.Path(folder, "full").iterdir()
-                          if not p.name.startswith(".")], ["step-00000012"])
+                          if not p.name.startswith(".")], ["step-00000013"])
         state = torch.load(pathlib.Path(folder, "by-hand-1"))[1]
         plain = torch.optim.AdamW([torch.zeros(*s["exp_avg"].shape, requires_grad=True)
                                    for s in state["state"].values()])
-        self.assertEqual({float(s["step"]) for s in state["state"].values()}, {12.0})
+        self.assertEqual({float(s["step"]) for s in state["state"].values()}, {13.0})
         plain.load_state_dict(dict(state, param_groups=[
             dict(g, params=list(state["state"])) for g in state["param_groups"]]))
         ended = self.go_on(BY_HAND, 3, folder=folder)
-        self.assertEqual((ended.value("step"), ended.value("same")), ("12", "True"))
+        self.assertEqual((ended.value("step"), ended.value("same")), ("13", "True"))
         self.assertEqual(ended.value("weights"), self.whole.value("weights"))
+
+    def test_error_ends_all(self):
+        """Who ends with an error of rank 0 is not lost: the others do not continue without it."""
+        for launcher in ["--hosts", "2"], ["--on-failure", "continue"]:
+            ended = self.go_on(FULL, 2, *launcher, folder=self.begin(10), status=1, UNCAUGHT=1)
+            self.assertIn("File too large", ended.err.splitlines()[-1])
+            self.assertEqual(ended.err.count("Traceback"), 1)
+            self.assertNotIn("continues with", ended.err)
 
     def test_flipped_byte(self):
         folder = self.begin(10, 20)
@@ -264,6 +276,7 @@ class Checkpoints(unittest.TestCase):
                 "model": "'mask' is U8 [16] in its model.safetensors, and U8 [17] here",
                 "bias": "'encode.bias' is F32 [16] in its model.safetensors, and missing here",
                 "same": "resumed",
+                "states": "8 10.0",
                 "loader": "loader.global_batch is 16 there, and 32 here",
                 "threads": "settings.threads is 1 there, and 2 here"}.items():
             self.assertIn(words, ended.value(name))
@@ -275,7 +288,7 @@ class Checkpoints(unittest.TestCase):
         seen = subprocess.run([BUILD / "bin" / "lockstep", "inspect", step, "--json"],
                               capture_output=True, text=True)
         self.assertEqual(seen.returncode, 0, seen.stderr)
-        self.assertIn(self.whole.value("weights"), seen.stdout)
+        self.assertEqual(json.loads(seen.stdout)["model_hash"], self.whole.value("weights"))
 
     @unittest.skipIf(load_file is None, "there is no package safetensors")
     def test_plain_torch_loads_it(self):

@@ -110,13 +110,22 @@ def _c_tensors(items):
 
 def weights_hash(group, module):
     """Return the hash of what ``model.safetensors`` would hold.  Collective."""
-    digits, items, seen = ctypes.create_string_buffer(65), _model_items(module), set()
+    items = _model_items(module)
+    with group.patient():
+        return group.share(_hash(items) if group.rank == 0 else None)
+
+
+def hash_of_copy(module):
+    """Return 64 bits of the hash of this worker's parameters and buffers."""
+    return int(_hash(_model_items(module))[:16], 16)
+
+
+def _hash(items):
+    digits, seen = ctypes.create_string_buffer(65), set()
     for item in items:
         _own_memory(item, seen)
-    with group.patient():
-        if group.rank == 0:
-            lk.weights_hash(_c_tensors(items), len(items), digits)
-        return group.share(digits.value.decode())
+    lk.weights_hash(_c_tensors(items), len(items), digits)
+    return digits.value.decode()
 
 
 def _own_memory(item, seen):
@@ -145,7 +154,7 @@ def schedulers_to_json(schedulers):
 class Contents:
     """What the manifest tells of a run, besides its tensors.
 
-    `described` is that of ``environment.describe()``, `data` a loader or None.
+    `described` is that of ``environment.describe()``, `data` that of a loader, or None.
     """
 
     def __init__(self, described, module, optimizer, schedulers, data, step):
@@ -159,7 +168,7 @@ class Contents:
             "program": "lockstep.torch",
             "settings": {k: described[k] for k in _CHOSEN},
             "machine": self.machine,
-            "data": plain.to_json(data.describe() if data else None, "loader"),
+            "data": plain.to_json(data, "loader"),
             "optimizer": plain.to_json(optimizer.describe(), "optimizer"),
             "groups": plain.to_json(groups, "param_groups"),
             "schedulers": schedulers_to_json(schedulers)}
@@ -205,8 +214,8 @@ def _is_there(directory, contents, weights):
     difference = plain.first_difference(theirs, mine)
     if difference is not None:
         name, there, here = difference
-        raise Error("EINVAL", f"'{path}' exists already, and was made by another run: {name} is "
-                    f"{there!r} there, and {here!r} here; give another directory")
+        raise Error("EINVAL", f"'{path}' exists already and differs: {name} is {there!r} there, "
+                    f"and {here!r} here; give another directory")
     return True
 
 
@@ -244,7 +253,7 @@ class _Writer:
             raise
 
     def _fetch(self, items, tensor, first, count, out):
-        """Copy elements of a tensor to `out`, for the library.  Exceptions cannot pass through C."""
+        """Copy elements of a tensor to `out`, for the library.  No exception may pass through C."""
         try:
             item = items[tensor]
             if first == 0:
@@ -337,10 +346,10 @@ class Stored:
                                 {f"{name}.{state}": [_CODES[torch.float32], list(p.shape)]
                                  for name, p in trained for state in state_names})
 
-    def check_data(self, data):
+    def check_data(self, described):
         """Raise ``ValueError`` if a loader differs from that of the checkpoint."""
         if self.config["data"] is not None:
-            self._compare("loader", self.config["data"], plain.to_json(data.describe(), "loader"))
+            self._compare("loader", self.config["data"], plain.to_json(described, "loader"))
 
     def _compare(self, name, there, here):
         difference = plain.first_difference(there, here, name)

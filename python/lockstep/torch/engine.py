@@ -22,7 +22,7 @@ class Engine:
         self.micro_count = micro_count
         self.survives = group.continues and settings["strategy"] != "single"
         self._settings = settings
-        self._views = {}
+        self._views, self._hooks = {}, []
         strategy = lk.strategy_name(settings["strategy"].encode()).decode()
         gathers = strategy in ("zero3", "hybrid")
         if gathers and group.hosts > 1:

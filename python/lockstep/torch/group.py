@@ -70,8 +70,15 @@ class Group:
                 outcome = {"error": [failure.status, str(failure)]}
         outcome = self.share(outcome)
         if "error" in outcome:
-            raise Error(*outcome["error"])
+            self._raise_everywhere(Error(*outcome["error"]))
         return outcome["value"]
+
+    def _raise_everywhere(self, error):
+        """Raise an error that all ranks know, when all know it: who ends then is not lost."""
+        error.everywhere = True
+        with contextlib.suppress(Error):
+            self.barrier()
+        raise error
 
     @contextlib.contextmanager
     def patient(self):
@@ -113,16 +120,21 @@ class Group:
         if self.failed:
             return
         self.failed = True
+        constants = _library.layout.constants
         if not isinstance(error, Error):
             message = f"{type(error).__name__}: {error}"
-            lk.error_set(_library.layout.constants["LK_EINVAL"], message.encode()[:400])
+            lk.error_set(constants["LK_EINVAL"], message.encode()[:400])
+        elif error.everywhere:   # on this rank no call has failed
+            lk.error_set(constants["LK_" + error.status], str(error).encode())
         lk.comm_abort(self.comm)
 
     def _report(self, kind, error, trace):
         """Print one line for the failure of another rank, and a traceback for one of this rank."""
         if self.comm is not None:
             self.abort(error)
-        if isinstance(error, Error) and error.status == "EPEER":
+        is_of_others = isinstance(error, Error) and (error.status == "EPEER" or
+                                                     error.everywhere and self.rank != 0)
+        if is_of_others:
             print(f"lockstep: rank {self.rank}: {error}", file=sys.stderr)
         else:
             self._hook(kind, error, trace)

@@ -127,6 +127,8 @@ class Run:
         self._given_optimizer = self._optimizer = None
         self._step = 0              # completed steps
         self._restored = None       # a checkpoint whose optimizer the engine has not yet loaded
+        self._data = None           # the description of the loader of the last step
+        self._check_data = None     # compares that of the next step
         self._schedulers = ()
         self._directory, self._keep = None, 0   # of the last save() or resume()
         self._operation, self._previous = 0, None
@@ -165,6 +167,10 @@ class Run:
         agree(self._group, gpu.describe(self._model.device), environment.first_difference)
         return model
 
+    def _check_prepared(self):
+        if self._model is None:
+            raise RuntimeError("call run.prepare(model) first")
+
     def loader(self, dataset, global_batch, micro_batch=None, *, shuffle=True, drop_last=True,
                num_workers=0, collate_fn=None, **torch_options):
         """Return a loader of the global batches of a data set.
@@ -200,14 +206,11 @@ class Run:
         self._take_optimizer(optimizer)
         if self._engine is not None:
             return
-        if self._model is None:
-            raise RuntimeError("call run.prepare(model) first")
+        self._check_prepared()
         if self._optimizer is None:
             raise RuntimeError("the run has no optimizer yet: give it to run.step() or "
                                "run.resume()")
-        data = self._loader = data or self._loader
-        if self._restored is not None and data is not None:
-            self._restored.check_data(data)
+        data = data or self._loader
         self._engine = Engine(self._group, self._model, self._optimizer, self._settings,
                               data.micro_count if data else 1)
         self._optimizer._run = self
@@ -216,7 +219,7 @@ class Run:
             self._collective(lambda: restored.restore_optimizer(self._engine))
             restored.close()
         if self._optimizer.state:
-            self.load_optimizer_state()
+            self._load_optimizer_state()
 
     def _take_optimizer(self, optimizer):
         if optimizer is None or optimizer is self._given_optimizer:
@@ -263,6 +266,7 @@ class Run:
         optimizer: an optimizer of ``lockstep.torch``.
         """
         begun = time.monotonic()
+        self._take_data(data)
         self._open(optimizer, data)
         number = self._step
 
@@ -279,6 +283,14 @@ class Run:
         seeds.seed_all(seeds.key(self.seed, "between", number))
         return StepResult(number, result.loss, result.grad_norm, result.count, result.hits,
                           time.monotonic() - begun)
+
+    def _take_data(self, data):
+        """Note the loader of a step.  After ``resume()`` it must be that of the checkpoint."""
+        described = data.describe()
+        if self._check_data is not None:
+            self._check_data(described)
+            self._check_data = None
+        self._loader, self._data = data, described
 
     # ---- Operations and losses ---------------------------------------------------------------
 
@@ -300,7 +312,8 @@ class Run:
     def _survive(self, failure):
         """Form a group of the survivors, or raise the failure again."""
         while True:
-            if self._engine is None or not self._engine.survives or not self._group.has_lost():
+            survives = self._engine is not None and self._engine.survives
+            if failure.everywhere or not survives or not self._group.has_lost():
                 raise failure
             try:
                 old = self._group.rebuild()
@@ -402,8 +415,7 @@ class Run:
         return self._step
 
     def _check_may_resume(self, model, optimizer):
-        if self._model is None:
-            raise RuntimeError("call run.prepare(model) first")
+        self._check_prepared()
         if model is not None and model is not self._model.module:
             raise ValueError("resume() was given another model than prepare()")
         if self._engine is not None:
@@ -422,19 +434,28 @@ class Run:
         stored.restore_model(model.module)
         stored.restore_settings(self._optimizer, self._schedulers)
         self._optimizer.state.clear()
+        self._optimizer._run = self
         self._step, self._restored = stored.step, stored
+        self._data, self._check_data = stored.config["data"], stored.check_data
 
     def _contents(self):
         """Return what a checkpoint of the completed steps tells, besides tensors."""
         return checkpoint.Contents(self._environment, self._model.module, self._optimizer,
-                                   self._schedulers, self._loader, self._step)
+                                   self._schedulers, self._data, self._step)
 
     def optimizer_state(self):
         """Return the states of the optimizer, for its ``state_dict()``."""
+        self._open()
         return self._collective(lambda: checkpoint.optimizer_state(self._engine, self._step))
 
     def load_optimizer_state(self):
-        """Give the engine the states that the optimizer was given."""
+        """Give the engine the states that the optimizer was given by ``load_state_dict()``."""
+        if self._engine is None:
+            self._open()   # which loads them
+        else:
+            self._load_optimizer_state()
+
+    def _load_optimizer_state(self):
         states, step = dict(self._optimizer.state), self._step
         self._collective(lambda: checkpoint.load_optimizer_state(self._engine, states, step))
         self._optimizer.state.clear()
@@ -460,16 +481,20 @@ class Run:
 
     def weights_hash(self):
         """Return the SHA-256 of the weights that a checkpoint would have, 64 hex digits."""
-        self._open()
+        self._check_prepared()
         return self._collective(self._weights_hash)
 
     def _weights_hash(self):
         digits = checkpoint.weights_hash(self._group, self._model.module)
-        if not self._optimizer.in_library:
-            copies = self._group.gather(int(digits[:16], 16))
-            if len(set(copies)) > 1:
-                odd = next(r for r, c in enumerate(copies) if c != copies[0])
-                raise Error("EMISMATCH", f"rank {odd} and rank 0 have other parameters after the "
-                            f"same steps of {type(self._optimizer.torch).__name__}: it depends on "
-                            "something else than parameters and gradients")
+        if self._optimizer is not None and not self._optimizer.in_library:
+            self._compare_copies()
         return digits
+
+    def _compare_copies(self):
+        """Raise ``lockstep.Error`` if an optimizer of torch has made other parameters elsewhere."""
+        copies = self._group.gather(checkpoint.hash_of_copy(self._model.module))
+        if len(set(copies)) > 1:
+            odd = next(r for r, c in enumerate(copies) if c != copies[0])
+            raise Error("EMISMATCH", f"rank {odd} and rank 0 have other parameters after the same "
+                        f"steps of {type(self._optimizer.torch).__name__}: it depends on something "
+                        "else than parameters and gradients")
