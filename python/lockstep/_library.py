@@ -54,6 +54,7 @@ def _load():
 
 
 _lib = _load()
+path = _lib._name
 _lib.lk_layout.restype = c_char_p
 layout = Layout(_lib.lk_layout().decode())
 RANK_MAX = layout.constants["LK_RANK_MAX"]
@@ -83,6 +84,9 @@ Turn = layout.struct("lk_parallel_turn", virtual_worker=c_uint32, micro_index=c_
                      again=c_bool)
 Result = layout.struct("lk_step_result", loss=c_double, grad_norm=c_double, count=c_uint64,
                        hits=c_uint64, skipped=c_bool, unused=c_uint32, audited=c_uint32)
+Finding = layout.struct("lk_audit_finding", step=c_uint64, virtual_worker=c_uint32,
+                        ranks=c_uint32 * 3, count=c_uint32, odd=c_uint32,
+                        what=c_char * (NAME_MAX + 64))
 Standing = layout.struct("lk_parallel_standing", steps=c_uint64, last=Result)
 JoinOptions = layout.struct("lk_join_options", struct_size=c_size_t, timeout_ms=c_uint32,
                             flight=c_char_p)
@@ -143,6 +147,7 @@ _FUNCTIONS = {
     "lk_parallel_state_sum": (c_void_p, [c_void_p, c_uint32, c_uint32]),
     "lk_parallel_report": (None, [c_void_p, c_uint32, c_double, c_uint64, c_uint64, c_uint64]),
     "lk_parallel_finish": (_STATUS, [c_void_p, c_double, POINTER(Result)]),
+    "lk_parallel_finding": (c_bool, [c_void_p, POINTER(Finding)]),
     "lk_parallel_missed": (c_uint64, [c_void_p, c_uint32]),
     "lk_parallel_load_missed": (None, [c_void_p, c_uint32, c_uint64]),
     "lk_parallel_sum": (_STATUS, [c_void_p, POINTER(c_double), c_uint32, POINTER(c_double)]),

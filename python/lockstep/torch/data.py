@@ -8,6 +8,11 @@ worker processes.
 """
 
 import collections
+import ctypes
+import multiprocessing
+import multiprocessing.util
+import os
+import signal
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -34,6 +39,24 @@ class _Seeded(torch.utils.data.Dataset):
         return self._dataset[index]
 
 
+class _WorkerInit:
+    """The ``worker_init_fn`` of data workers: they end with their rank, however it ends."""
+
+    def __init__(self, users_own):
+        self._users_own = users_own
+
+    def __call__(self, worker):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if not multiprocessing.parent_process().is_alive():   # it ended before the call
+            os._exit(1)
+        if self._users_own is not None:
+            self._users_own(worker)
+
+
+_PR_SET_PDEATHSIG = 1
+_DEATH_S = 0.2   # from a broken connection to the end of a process
+
+
 def cut(virtual_workers, global_batch, micro_batch):
     """Return the samples of a micro-batch, and the micro-batches of a virtual worker in a step."""
     if global_batch < 1 or global_batch % virtual_workers:
@@ -52,7 +75,8 @@ class Loader:
     """Reads the micro-batches of a map-style data set; made by ``Run.loader()``."""
 
     def __init__(self, dataset, seed, virtual_workers, global_batch, micro_batch=None, *,
-                 shuffle=True, drop_last=True, num_workers=0, collate_fn=None, **torch_options):
+                 shuffle=True, drop_last=True, num_workers=0, collate_fn=None, worker_init_fn=None,
+                 **torch_options):
         self.global_batch = global_batch
         self.micro_batch, self.micro_count = cut(virtual_workers, global_batch, micro_batch)
         self.virtual_workers = virtual_workers
@@ -62,10 +86,11 @@ class Loader:
             raise ValueError(f"the data set has {self._length} samples, fewer than global_batch "
                              f"{global_batch}" + (" (drop_last=False uses them)"
                                                   if self._length else ""))
+        self.kind = type(dataset).__name__
         self._dataset = _Seeded(dataset, seed)
         self._collate = collate_fn or torch.utils.data.default_collate
         self._torch_options = dict(torch_options, num_workers=num_workers,
-                                   collate_fn=collate_fn)
+                                   collate_fn=collate_fn, worker_init_fn=worker_init_fn)
         self._epoch, self._order = None, None
         self._ahead = None
 
@@ -138,9 +163,12 @@ class _Ahead:
         self.own = own
         self._places = collections.deque()
         sampler = self._plan(loader, step)
+        options = dict(loader._torch_options)
+        options["worker_init_fn"] = _WorkerInit(options["worker_init_fn"])
+        multiprocessing.util.get_temp_dir()   # in this process, so that it removes the folder
         # a generator of its own, so that starting workers draws nothing from the global one
         self._batches = iter(DataLoader(loader._dataset, batch_sampler=sampler,
-                                        generator=torch.Generator(), **loader._torch_options))
+                                        generator=torch.Generator(), **options))
 
     def _plan(self, loader, step):
         while True:
@@ -158,4 +186,18 @@ class _Ahead:
 
     def fetch(self):
         self._places.popleft()
-        return next(self._batches)
+        try:
+            return next(self._batches)
+        except Exception as error:
+            self._explain_death(error)
+            raise
+
+    def _explain_death(self, error):
+        """Raise a clear error if a data worker was killed.  Depending on when that happens, torch
+        reports it in different ways."""
+        for worker in getattr(self._batches, "_workers", ()):
+            worker.join(_DEATH_S)
+            if worker.exitcode is not None and worker.exitcode < 0:
+                name = signal.Signals(-worker.exitcode).name
+                raise RuntimeError(f"a data worker (pid {worker.pid}) was killed by {name}; if the "
+                                   "machine is short of memory, give fewer num_workers") from error

@@ -9,8 +9,8 @@ import ctypes
 import torch
 
 from lockstep import _library
-from lockstep._library import layout, lk
-from lockstep.torch import gpu, seeds
+from lockstep._library import Error, layout, lk
+from lockstep.torch import gpu, seeds, trace
 from lockstep.torch.model import view
 
 
@@ -36,6 +36,8 @@ class Engine:
         # on a GPU, parameters are copies, and gradients are brought to the host
         self._on_host = model.device.type == "cpu"
         self._transfers = None if self._on_host else gpu.Transfers(model.params)
+        self._recorder = None
+        self.observer = None   # called with the number and the Recorder of each step
         self._describe()
         self._handle = ctypes.c_void_p()
         lk.parallel_open(self._handle, group.comm, self._params, len(model.params), self._options)
@@ -217,6 +219,8 @@ class Engine:
         grad, p.grad = p.grad, None
         if grad is not None and grad.is_sparse:
             grad = grad.to_dense()
+        if self._recorder is not None and grad is not None:
+            self._recorder.add("gradient", self.model.names[param], grad)
         if self._transfers is None:
             self._add(param, grad)
             return
@@ -236,15 +240,24 @@ class Engine:
 
     def step(self, number, data, loss_sum):
         """Compute step `number` and return an ``lk_step_result``."""
+        lk.comm_note(self.group.comm, number + 1, b"turns")
         self._update_rules()
         own = self._own_virtual_workers()
         lk.parallel_begin_micros(self._handle, number, data.micro_count)
         self.place_params()
         data.begin(number, own)
+        if self.observer is not None:
+            self._recorder = trace.Recorder(self.model.module)
         turn = _library.Turn()
         while lk.parallel_next(self._handle, turn):
             self._turn(number, turn.virtual_worker, turn.micro_index, data, loss_sum)
-        return self._finish()
+        try:
+            result = self._finish()
+        except Error as failure:
+            raise self._explain(failure, number, data, loss_sum) from None
+        if self.observer is not None:
+            self.observer(number, self._recorder)
+        return result
 
     def _turn(self, number, virtual_worker, micro, data, loss_sum):
         model = self.model
@@ -253,20 +266,41 @@ class Engine:
             self._begin_backward()
             self._end_backward()
             return
-        for p in model.params:
-            p.grad = None
-        for norm in model.norms:
-            norm.begin_turn()
         versions = model.buffer_versions() if self._settings["buffers"] == "check" else None
-        seeds.seed_all(seeds.key(self._settings["seed"], "turn", number, virtual_worker, micro))
-        loss, count, hits = evaluate_loss(loss_sum, model.module, batch)
-        self._begin_backward()
-        loss.backward()
-        self._end_backward()
+        loss, count, hits = self._compute(number, virtual_worker, micro, batch, loss_sum)
         if versions is not None:
             self._refuse_changed_buffer(versions)
         self._add_running(samples)
         lk.parallel_report(self._handle, 0, loss.item(), samples, count, hits)
+
+    def _compute(self, number, virtual_worker, micro, batch, loss_sum, adds=True):
+        """Compute the loss and the gradients of a micro-batch.  If not `adds`, gradients are only
+        recorded."""
+        for p in self.model.params:
+            p.grad = None
+        for norm in self.model.norms:
+            norm.begin_turn()
+        if self._recorder is not None:
+            self._recorder.begin(virtual_worker, micro, batch)
+        seeds.seed_all(seeds.key(self._settings["seed"], "turn", number, virtual_worker, micro))
+        result = evaluate_loss(loss_sum, self.model.module, batch)
+        if self._recorder is not None:
+            self._recorder.end_forward(result)
+        self._backward(result[0], adds)
+        return result
+
+    def _backward(self, loss, adds):
+        if not loss.requires_grad:
+            raise ValueError("the loss does not depend on a parameter that is trained: the loss "
+                             "function must not use torch.no_grad(), detach() or item() for it")
+        if adds:
+            self._begin_backward()
+        loss.backward()
+        if adds:
+            self._end_backward()
+            return
+        for p, name in reversed(list(zip(self.model.params, self.model.names))):
+            self._recorder.add("gradient", name, p.grad)
 
     def _refuse_changed_buffer(self, versions):
         name = self.model.changed_buffer(versions)
@@ -306,6 +340,48 @@ class Engine:
         lk.parallel_share(self._handle, first, count, stride)
         return [first.value + i * stride.value for i in range(count.value)]
 
+    # ---- Audits ------------------------------------------------------------------------------
+
+    def _explain(self, failure, number, data, loss_sum):
+        """Return the failure of a step, explained if an audit found a difference."""
+        finding = _library.Finding()
+        if failure.status != "ECORRUPT" or not lk.parallel_finding(self._handle, finding):
+            return failure
+        known = trace.classes(self.model.module)
+        where, advice = trace.explain_finding(known, finding.what.decode())
+        if not (self.survives and finding.odd < finding.count):   # or the group is failed already
+            records = self._repeat(finding, number, data, loss_sum)
+            where, advice = trace.explain(known, *records, f"the data set ({data.kind})") or (
+                where, f"{advice}.  Computed once more, the results are equal, so it happens "
+                "seldom, or only in the first calls")
+            self.group.fail_together()
+        return Error(failure.status, f"step {finding.step}: {_results(finding)} of virtual worker "
+                     f"{finding.virtual_worker}.  The first difference is in {where}.  {advice}.  "
+                     "If there is no such thing, the processor or the memory of a machine is "
+                     "faulty.  Nothing was updated")
+
+    def _repeat(self, finding, number, data, loss_sum):
+        """Have the two ranks whose results differ compute them once more, and return the records
+        of both, which have all values on the way.  Collective."""
+        ranks = {lk.comm_world_rank(self.group.comm, r): r for r in range(self.group.size)}
+        records = []
+        for rank in finding.ranks[0], finding.ranks[min(1, finding.count - 1)]:
+            root, mine = ranks[rank], None
+            if root == self.group.rank:
+                mine = self._record(number, finding.virtual_worker, data, loss_sum)
+            records.append(self.group.share(mine, root))
+        return records
+
+    def _record(self, number, virtual_worker, data, loss_sum):
+        """Compute a virtual worker outside of the library and return its records, one after the
+        other."""
+        self._recorder = trace.Recorder(self.model.module)
+        for micro in range(data.micro_count):
+            batch, samples = data.fetch_counted(number, virtual_worker, micro)
+            if samples:
+                self._compute(number, virtual_worker, micro, batch, loss_sum, adds=False)
+        return [entry for record in self._recorder.turns.values() for entry in record]
+
     # ---- Evaluation --------------------------------------------------------------------------
 
     def sum_rows(self, rows, width):
@@ -337,6 +413,19 @@ class Engine:
         return standing
 
 
+def _results(finding):
+    """Say which ranks of an audit have computed what."""
+    ranks = [str(r) for r in finding.ranks[:finding.count]]
+    if finding.odd >= finding.count:
+        ranks.sort()
+    if finding.count == 1:
+        return f"rank {ranks[0]} computed two different results"
+    if finding.odd < finding.count:
+        odd = ranks.pop(finding.odd)
+        return f"rank {odd} computed another result than ranks {' and '.join(ranks)}"
+    return f"ranks {', '.join(ranks[:-1])} and {ranks[-1]} computed different results"
+
+
 def evaluate_loss(loss_sum, module, batch):
     """Call the user's function and return (loss, count, hits)."""
     result = loss_sum(module, batch)
@@ -345,9 +434,18 @@ def evaluate_loss(loss_sum, module, batch):
                         f"{type(result).__name__}; it must return (loss, count), or (loss, count, "
                         "hits): the sum of the losses of the micro-batch, the number by which the "
                         "sum of all is divided, and the number of correct answers")
-    loss, count = result[0], int(result[1])
-    hits = int(result[2]) if len(result) == 3 else 0
+    loss = result[0]
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise TypeError("the loss function must return the sum of losses as a tensor of one "
                         'element (reduction="sum")')
-    return loss, count, hits
+    return (loss, *(_whole(number, name) for number, name in zip(result[1:], ("count", "hits"))),
+            *[0] * (3 - len(result)))
+
+
+def _whole(number, name):
+    """Return a number that the loss function returned, as an int."""
+    whole = int(number)
+    if whole != number or whole < 0:
+        raise ValueError(f"the loss function returned {number!r} as {name}, which must be a whole "
+                         "number and not negative")
+    return whole

@@ -4,11 +4,15 @@ import atexit
 import contextlib
 import ctypes
 import json
+import os
 import signal
 import sys
 
 from lockstep import _library
 from lockstep._library import Error, lk
+
+# Failures that are no fault of the program at the place where they are raised.
+_WITHOUT_TRACEBACK = ("EPEER", "ETIMEOUT", "EMISMATCH", "ECORRUPT", "ENONFINITE", "ESTOPPED")
 
 
 _PATIENCE_MS = 3600 * 1000
@@ -19,6 +23,9 @@ class Group:
 
     def __init__(self, timeout=0.0, flight=None):
         self._leave_signals_to_the_launcher()
+        self._process = os.getpid()   # a forked child has no part in the group
+        self.comm = None
+        self._hook, sys.excepthook = sys.excepthook, self._report
         options = _library.JoinOptions(struct_size=ctypes.sizeof(_library.JoinOptions),
                                        timeout_ms=int(timeout * 1000),
                                        flight=flight.encode() if flight else None)
@@ -29,7 +36,6 @@ class Group:
         self._take(comm)
         self.stop_requested()   # announces that this program asks
         self._closing = []
-        self._hook, sys.excepthook = sys.excepthook, self._report
         atexit.register(self._leave)
 
     @staticmethod
@@ -51,13 +57,13 @@ class Group:
     def barrier(self):
         lk.barrier(self.comm)
 
-    def share(self, value):
-        """Return rank 0's `value`, anything that JSON can hold, on every rank."""
-        text = json.dumps(value).encode() if self.rank == 0 else b""
+    def share(self, value, root=0):
+        """Return the `value` of rank `root`, anything that JSON can hold, on every rank."""
+        text = json.dumps(value).encode() if self.rank == root else b""
         length = ctypes.c_uint64(len(text))
-        lk.broadcast(self.comm, ctypes.byref(length), 8, 0)
+        lk.broadcast(self.comm, ctypes.byref(length), 8, root)
         buffer = ctypes.create_string_buffer(text, length.value + 1)
-        lk.broadcast(self.comm, buffer, length.value, 0)
+        lk.broadcast(self.comm, buffer, length.value, root)
         return json.loads(buffer.raw[:length.value])
 
     def share_work(self, work):
@@ -122,20 +128,38 @@ class Group:
         self.failed = True
         constants = _library.layout.constants
         if not isinstance(error, Error):
-            message = f"{type(error).__name__}: {error}"
-            lk.error_set(constants["LK_EINVAL"], message.encode()[:400])
+            lk.error_set(constants["LK_EINVAL"], _in_one_line(error).encode()[:400])
         elif error.everywhere:   # on this rank no call has failed
             lk.error_set(constants["LK_" + error.status], str(error).encode())
         lk.comm_abort(self.comm)
 
+    def fail_together(self):
+        """Prepare for an error that all ranks are about to raise: none ends another's waits.
+        Collective."""
+        lk.barrier(self.comm)
+        self.failed = True
+
+    def _is_blamed(self):
+        """Return true if this rank was the first to call `abort`."""
+        try:
+            lk.barrier(self.comm)
+        except Error as error:
+            return str(error).startswith(f"rank {self.rank} ")
+        return True
+
     def _report(self, kind, error, trace):
-        """Print one line for the failure of another rank, and a traceback for one of this rank."""
+        """Print the traceback of the first rank whose program fails, and one line on the others."""
+        if os.getpid() != self._process:
+            self._hook(kind, error, trace)
+            return
+        known = isinstance(error, KeyboardInterrupt) or (
+            isinstance(error, Error) and error.status in _WITHOUT_TRACEBACK)
         if self.comm is not None:
             self.abort(error)
-        is_of_others = isinstance(error, Error) and (error.status == "EPEER" or
-                                                     error.everywhere and self.rank != 0)
-        if is_of_others:
-            print(f"lockstep: rank {self.rank}: {error}", file=sys.stderr)
+            known = known or not self._is_blamed()
+        if known or getattr(error, "everywhere", False) and self.rank != 0:
+            where = "" if self.comm is None else f"rank {self.rank}: "
+            print(f"lockstep: {where}{_in_one_line(error)}", file=sys.stderr)
         else:
             self._hook(kind, error, trace)
 
@@ -146,31 +170,42 @@ class Group:
         self._closing.append(close)
 
     def _leave(self):
-        if self.comm is None:
+        if self.comm is None or os.getpid() != self._process:
             return
         try:
             if not self.failed:
                 lk.barrier(self.comm)   # no rank leaves while others read its memory
-        except Error:
-            pass
+        except Error as error:   # others fail, or wait for something else than the end
+            print(f"lockstep: rank {self.rank}, at its end: {error}", file=sys.stderr)
         for close in reversed(self._closing):
             close()
         lk.comm_free(self.comm)
         self.comm = None
 
 
-def agree(group, described, first_difference):
+def _in_one_line(error):
+    """Return the class of an exception and the first and the last line of its text."""
+    if isinstance(error, Error):
+        return str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted (Ctrl-C)"
+    if isinstance(error, SystemExit):
+        return f"the program left with sys.exit({error.code!r})"
+    lines = str(error).strip().splitlines() or [""]
+    text = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1].strip()}"
+    return f"{type(error).__name__}: {text}"
+
+
+def agree(group, described, first_difference,
+          advice="results would depend on who computes what"):
     """Raise ``lockstep.Error`` on all ranks if a rank describes something else than rank 0."""
     wanted = group.share(described)
     mine = json.loads(json.dumps(described))
     differs = group.gather(int(mine != wanted))
     if not any(differs):
         return
-    if mine != wanted:
-        name, here, there = first_difference(mine, wanted)
-        reason = (f"rank {group.rank} and rank 0 differ in {name}: {here!r} and {there!r}; results "
-                  "would depend on who computes what")
-    else:
-        reason = f"rank {differs.index(1)} differs from rank 0 in its settings or its torch"
-    group.failed = True
-    raise Error("EMISMATCH", reason)
+    odd = differs.index(1)
+    name, here, there = first_difference(group.share(mine, odd), wanted)
+    group.fail_together()
+    raise Error("EMISMATCH", f"rank {odd} and rank 0 differ in {name}: {here!r} and {there!r}; "
+                + advice)

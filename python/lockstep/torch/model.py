@@ -6,6 +6,7 @@ import torch
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 
 from lockstep._library import NAME_MAX, RANK_MAX
+from lockstep.torch import trace
 
 
 def view(address, like):
@@ -120,4 +121,4 @@ class Model:
 
     def owner(self, name):
         """Return the class of the module to which the parameter or buffer `name` belongs."""
-        return type(self._parent(name)).__name__
+        return trace.owner(trace.classes(self.module), name)

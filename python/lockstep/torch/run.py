@@ -23,11 +23,12 @@ import time
 import torch
 
 from lockstep._library import Error, lk
-from lockstep.torch import checkpoint, environment, gpu, optim, seeds
+from lockstep.torch import checkpoint, environment, gpu, optim, plain, seeds
 from lockstep.torch.data import Loader
 from lockstep.torch.engine import Engine, evaluate_loss
 from lockstep.torch.group import Group, agree
 from lockstep.torch.model import Model
+from lockstep.torch.selftest import Observer
 from lockstep.torch.stream import Stream, is_stream
 
 STOPPED = 75   # the exit status of a run that was asked to stop, as that of `lockstep train`
@@ -116,6 +117,9 @@ class Run:
     """
 
     def __init__(self, settings):
+        self._observer = Observer.from_environment()   # in a self-test
+        if self._observer is not None:
+            settings = dict(settings, audit_steps=0)
         self._settings = settings
         self.seed, self.virtual_workers = settings["seed"], settings["virtual_workers"]
         environment.set_up(settings["threads"], settings["deterministic"])
@@ -211,8 +215,12 @@ class Run:
             raise RuntimeError("the run has no optimizer yet: give it to run.step() or "
                                "run.resume()")
         data = data or self._loader
-        self._engine = Engine(self._group, self._model, self._optimizer, self._settings,
-                              data.micro_count if data else 1)
+        self._compare_ranks(data)
+        try:
+            self._engine = Engine(self._group, self._model, self._optimizer, self._settings,
+                                  data.micro_count if data else 1)
+        except Error as failure:
+            raise _advised(failure) from None
         self._optimizer._run = self
         if self._restored is not None:
             restored, self._restored = self._restored, None
@@ -220,11 +228,24 @@ class Run:
             restored.close()
         if self._optimizer.state:
             self._load_optimizer_state()
+        if self._observer is not None:
+            self._observer.watch(self._engine, self.virtual_workers, data)
+
+    def _compare_ranks(self, data):
+        """Fail on all ranks if they have made another optimizer or loader.  The library compares
+        the parameters."""
+        described = {f"the learning rate of parameter group {i}": float(group["lr"])
+                     for i, group in enumerate(self._optimizer.param_groups)}
+        for part in (self._optimizer, data):
+            described.update(plain.to_json(part.describe(), "") if part else {})
+        described["torch's threads"] = torch.get_num_threads()
+        agree(self._group, described, environment.first_difference,
+              "every rank must make the same optimizer and loader")
 
     def _take_optimizer(self, optimizer):
         if optimizer is None or optimizer is self._given_optimizer:
             return
-        if self._given_optimizer is not None:
+        if self._engine is not None:
             raise RuntimeError("a run has one optimizer")
         self._given_optimizer, self._optimizer = optimizer, optim.adopt(optimizer)
 
@@ -243,6 +264,7 @@ class Run:
                 raise RuntimeError("the loop over run.steps() must call run.step() once in each "
                                    "round")
             self._stop_if_requested()
+            self._end_selftest()
 
     def _stop_if_requested(self):
         if not self._collective(lambda: self._group.share(self._group.stop_requested())):
@@ -253,6 +275,11 @@ class Run:
             words += f"; saved to {self._directory}"
         self.print("lockstep:", words)
         raise SystemExit(STOPPED)
+
+    def _end_selftest(self):
+        """End the program after the steps of a self-test."""
+        if self._observer is not None and self._step >= self._observer.steps:
+            raise SystemExit(0)
 
     def step(self, loss_sum, data, optimizer):
         """Compute one step and return a ``StepResult``.
@@ -266,6 +293,7 @@ class Run:
         optimizer: an optimizer of ``lockstep.torch``.
         """
         begun = time.monotonic()
+        self._end_selftest()
         self._take_data(data)
         self._open(optimizer, data)
         number = self._step
@@ -275,8 +303,12 @@ class Run:
                 return self._completed
             return self._engine.step(number, data, loss_sum)
 
+        if self._observer is not None:
+            self._observer.begin(number)
         result = self._collective(attempt)
         self._step = number + 1
+        if self._observer is not None:
+            self._observer.end(number, result)
         if self._optimizer.in_library:   # what torch's schedulers look at
             optimizer._opt_called = True
             optimizer._step_count = self._step
@@ -314,7 +346,7 @@ class Run:
         while True:
             survives = self._engine is not None and self._engine.survives
             if failure.everywhere or not survives or not self._group.has_lost():
-                raise failure
+                raise _advised(failure)
             try:
                 old = self._group.rebuild()
                 standing = self._engine.go_on()
@@ -471,7 +503,7 @@ class Run:
         """Append a line of JSON to the log of ``init(log=...)`` on rank 0, with the fields of a
         ``StepResult`` or ``Evaluation`` and with `more`."""
         path = self._settings["log"]
-        if path is None or self.rank != 0:
+        if path is None or self.rank != 0 or self._observer is not None:
             return
         if self._log is None:
             self._log = open(path, "a", encoding="utf-8")
@@ -498,3 +530,16 @@ class Run:
             raise Error("EMISMATCH", f"rank {odd} and rank 0 have other parameters after the same "
                         f"steps of {type(self._optimizer.torch).__name__}: it depends on something "
                         "else than parameters and gradients")
+
+
+def _advised(failure):
+    """Return a failure with what to do, where the library cannot know it."""
+    text = str(failure)
+    if failure.status == "EMISMATCH" and "start with different values" in text:
+        text += (": make the model after init(), which seeds the global random generators, and "
+                 "with no other generators and nothing that depends on the rank")
+    elif failure.status == "EMISMATCH" and "; rank " in text:
+        text += (".  Every rank must make the same calls of the run in the same order.  Look for a "
+                 "rank that left the loop or ended early, and for step(), evaluate(), save() or "
+                 "weights_hash() on some ranks only (`if run.rank == 0`)")
+    return Error(failure.status, text)

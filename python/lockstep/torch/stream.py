@@ -26,6 +26,7 @@ class Stream:
                  drop_last=True, collate_fn=None):
         self.global_batch = global_batch
         self.micro_batch, self.micro_count = cut(virtual_workers, global_batch, micro_batch)
+        self.kind = type(dataset).__name__
         self._dataset, self._seed, self._drop_last = dataset, seed, drop_last
         self._collate = collate_fn or torch.utils.data.default_collate
         self._batches, self._next = None, 0   # of all epochs, from a step on
