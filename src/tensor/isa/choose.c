@@ -136,74 +136,90 @@ static lki_bf16_kernels bf16_of(const table *t)
     return bf16;
 }
 
+/* Operands for measurements.  The kernels may take any numbers that are not subnormal. */
+enum { WORDS = 32, REPEATS = 16 };
+typedef struct {
+    float a[LKI_GEMM_ROWS_MAX * WORDS], b[LKI_GEMM_COLUMNS_MAX * WORDS];
+    float c[LKI_GEMM_ROWS_MAX * LKI_GEMM_COLUMNS_MAX];
+} operands;
+
 /* Computes a block of a product of bf16 values. */
-static void multiply(const lki_bf16_kernels *bf16)
+static void multiply(const lki_bf16_kernels *bf16, operands *o)
 {
-    enum { WORDS = 32, COLUMNS = LKI_GEMM_COLUMNS_MAX };
-    float a[LKI_GEMM_ROWS_MAX * WORDS] = { 0 }, b[COLUMNS * WORDS] = { 0 };
-    float c[LKI_GEMM_ROWS_MAX * COLUMNS] = { 0 };
     bf16->gemm->block(&(lki_gemm_block){ .m          = LKI_GEMM_ROWS_MAX,
-                                         .n          = COLUMNS,
+                                         .n          = LKI_GEMM_COLUMNS_MAX,
                                          .k          = WORDS,
-                                         .a          = a,
+                                         .a          = o->a,
                                          .row_stride = WORDS,
                                          .k_stride   = 1,
-                                         .b          = b,
+                                         .b          = o->b,
                                          .b_panel    = WORDS * bf16->gemm->columns,
                                          .b_row      = bf16->gemm->columns,
-                                         .c          = c,
-                                         .ldc        = COLUMNS });
+                                         .c          = o->c,
+                                         .ldc        = LKI_GEMM_COLUMNS_MAX });
 }
 
 /* Computes rows of a convolution of bf16 values. */
-static void convolve(const lki_bf16_kernels *bf16)
+static void convolve(const lki_bf16_kernels *bf16, operands *o)
 {
-    enum { ROWS = 16, WORDS = 64 };
-    float        x[WORDS] = { 0 }, w[WORDS * 16] = { 0 }, sums[ROWS * 16];
+    enum { ROWS = 16 };
     const float *rows[ROWS];
     for (size_t i = 0; i < ROWS; i++)
-        rows[i] = x;
+        rows[i] = o->a;
     bf16->conv->windows(&(lki_conv_windows){ .rows      = ROWS,
                                              .columns   = 16,
                                              .a         = rows,
                                              .segments  = 1,
                                              .length    = WORDS,
-                                             .b         = w,
-                                             .sums      = sums,
+                                             .b         = o->b,
+                                             .sums      = o->c,
                                              .from_zero = true });
 }
 
-/* Returns the shortest of several times, which is hardly longer on a busy machine than on an idle
- * one. */
-static double shortest(void (*work)(const lki_bf16_kernels *bf16), const lki_bf16_kernels *bf16)
+typedef void (*work)(const lki_bf16_kernels *bf16, operands *o);
+
+static double time_of(work w, const lki_bf16_kernels *bf16, operands *o)
+{
+    double begun = lki_seconds();
+    for (int i = 0; i < REPEATS; i++)
+        w(bf16, o);
+    return lki_seconds() - begun;
+}
+
+/* Returns true if `next` takes clearly less time than `now`.  Compares the shortest of several
+ * times, which are hardly longer on a busy machine than on an idle one.  The margin keeps noise
+ * from deciding. */
+static bool is_faster(work w, const lki_bf16_kernels *next, const lki_bf16_kernels *now)
 {
     enum { TRIES = 16 };
-    double best = 1;
+    const double margin = 1.1;
+    operands     o;
+    double       of_next = 1, of_now = 1;
+
+    memset(&o, 0, sizeof o);
     for (int i = 0; i < TRIES; i++) {
-        double begun = lki_seconds();
-        work(bf16);
-        double took = lki_seconds() - begun;
-        best        = took < best ? took : best;
+        double took = time_of(w, next, &o);
+        of_next     = took < of_next ? took : of_next;
+        took        = time_of(w, now, &o);
+        of_now      = took < of_now ? took : of_now;
     }
-    return best;
+    return margin * of_next < of_now;
 }
 
 /* Replaces kernels by faster ones of the following tables.  Tables qualify if their other kernels
- * are the same.  The margin keeps noise from deciding. */
+ * are the same. */
 static void take_faster(lki_choice *choice, size_t first)
 {
-    const double margin = 1.1;
     for (size_t i = first + 1; i < TABLES && tables[i].kernels == choice->kernels; i++) {
         if (tables[i].on_request || !processor_has(tables[i].name))
             continue;
         lki_bf16_kernels next = bf16_of(&tables[i]);
-        if (margin * shortest(multiply, &next) < shortest(multiply, &choice->bf16)) {
+        if (is_faster(multiply, &next, &choice->bf16)) {
             choice->name        = tables[i].name;
             choice->bf16.gemm   = next.gemm;
             choice->bf16.scores = next.scores;
         }
-        if (next.conv != choice->bf16.conv &&
-            margin * shortest(convolve, &next) < shortest(convolve, &choice->bf16))
+        if (next.conv != choice->bf16.conv && is_faster(convolve, &next, &choice->bf16))
             choice->bf16.conv = next.conv;
     }
 }
