@@ -217,7 +217,11 @@ class Checkpoints(unittest.TestCase):
         self.assertEqual(steps, [str(s) for s in range(10, 24)])
         ended = self.go_on(WHOLE, 1, folder=folder, STRATEGY="single")
         self.assert_same_end(folder, ended)
-        again = self.go_on(WHOLE, 1, folder=folder)   # nothing is left to do
+        # nothing is left to do, in an environment that is another one
+        again = self.go_on(WHOLE, 1, folder=folder, NVIDIA_TF32_OVERRIDE=0)
+        self.assertRegex(again.err, "^lockstep: warning: 'ck/step-00000030' was made with "
+                         "NVIDIA_TF32_OVERRIDE None, and this is '0'")
+        self.assertEqual(ended.err, "")
         self.assertEqual(again.value("weights"), ended.value("weights"))
 
     def test_deaths_in_saves(self):
