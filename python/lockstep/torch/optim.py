@@ -4,10 +4,20 @@ Parameter groups, state dicts and learning-rate schedulers work as with torch's 
 update itself is part of ``Run.step()``.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Tuple
+
 import torch
 
 from lockstep import _library
 from lockstep._library import layout, lk
+
+
+# What torch's optimizers take: parameters, or parameter groups.
+Params = Iterable[Any]
+Betas = Tuple[float, float]
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -107,8 +117,9 @@ class SGD(Optimizer):
 
     kind = "LK_SGD"
 
-    def __init__(self, params, lr=1e-3, momentum=0.0, weight_decay=0.0, nesterov=False,
-                 clip_norm=0.0, clip_value=0.0):
+    def __init__(self, params: Params, lr: float = 1e-3, momentum: float = 0.0,
+                 weight_decay: float = 0.0, nesterov: bool = False, clip_norm: float = 0.0,
+                 clip_value: float = 0.0):
         super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay,
                                       nesterov=nesterov), clip_norm, clip_value)
 
@@ -131,8 +142,9 @@ class AdamW(_Adaptive):
 
     kind = "LK_ADAMW"
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2,
-                 clip_norm=0.0, clip_value=0.0):
+    def __init__(self, params: Params, lr: float = 1e-3, betas: Betas = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 1e-2, clip_norm: float = 0.0,
+                 clip_value: float = 0.0):
         super().__init__(params, lr, betas, eps, weight_decay, clip_norm, clip_value)
 
 
@@ -144,8 +156,9 @@ class LAMB(_Adaptive):
     kind = "LK_LAMB"
     undecayed_unscaled = True
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=1e-2,
-                 clip_norm=0.0, clip_value=0.0):
+    def __init__(self, params: Params, lr: float = 1e-3, betas: Betas = (0.9, 0.999),
+                 eps: float = 1e-6, weight_decay: float = 1e-2, clip_norm: float = 0.0,
+                 clip_value: float = 0.0):
         super().__init__(params, lr, betas, eps, weight_decay, clip_norm, clip_value)
 
 
@@ -157,8 +170,9 @@ class LARS(Optimizer):
     kind = "LK_LARS"
     undecayed_unscaled = True
 
-    def __init__(self, params, lr=1e-3, momentum=0.9, weight_decay=0.0, nesterov=False,
-                 trust_coefficient=0.001, eps=0.0, clip_norm=0.0):
+    def __init__(self, params: Params, lr: float = 1e-3, momentum: float = 0.9,
+                 weight_decay: float = 0.0, nesterov: bool = False,
+                 trust_coefficient: float = 0.001, eps: float = 0.0, clip_norm: float = 0.0):
         super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay,
                                       nesterov=nesterov, trust_coefficient=trust_coefficient,
                                       eps=eps), clip_norm)
@@ -174,8 +188,8 @@ class Lion(Optimizer):
 
     kind = "LK_LION"
 
-    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, clip_norm=0.0,
-                 clip_value=0.0):
+    def __init__(self, params: Params, lr: float = 1e-4, betas: Betas = (0.9, 0.99),
+                 weight_decay: float = 0.0, clip_norm: float = 0.0, clip_value: float = 0.0):
         super().__init__(params, dict(lr=lr, betas=tuple(betas), weight_decay=weight_decay),
                          clip_norm, clip_value)
 
@@ -198,7 +212,8 @@ class FromTorch:
 
     state = {}   # no states wait for the library, which keeps none
 
-    def __init__(self, optimizer, clip_norm=0.0, clip_value=0.0):
+    def __init__(self, optimizer: torch.optim.Optimizer, clip_norm: float = 0.0,
+                 clip_value: float = 0.0):
         self.torch = optimizer
         self.clip_norm, self.clip_value = clip_norm, clip_value
 

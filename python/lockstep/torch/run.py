@@ -14,11 +14,16 @@ survivors form a new group and repeat the operation that was under way.  A survi
 finished it before repeats it with the others.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import os
 import sys
 import time
+
+from collections.abc import Callable, Iterator
+from typing import Any, Tuple, TypeVar, Union
 
 import torch
 
@@ -33,7 +38,11 @@ from lockstep.torch.stream import Stream, is_stream
 
 STOPPED = 75   # the exit status of a run that was asked to stop, as that of `lockstep train`
 
-_current = None
+# Returns (sum of losses, count) or (sum of losses, count, hits) of a micro-batch.
+LossFunction = Callable[[Any, Any], Union[Tuple[torch.Tensor, int], Tuple[torch.Tensor, int, int]]]
+ModuleT = TypeVar("ModuleT", bound=torch.nn.Module)
+
+_current: Run | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +61,7 @@ class StepResult:
     seconds: float
 
     @property
-    def accuracy(self):
+    def accuracy(self) -> float:
         """Hits divided by count."""
         return self.hits / self.count if self.count else float("nan")
 
@@ -66,7 +75,7 @@ class Evaluation:
     hits: int
 
     @property
-    def accuracy(self):
+    def accuracy(self) -> float:
         """Hits divided by count."""
         return self.hits / self.count if self.count else float("nan")
 
@@ -74,9 +83,11 @@ class Evaluation:
         return f"loss {self.loss:.6f}" + (f", accuracy {self.accuracy:.4f}" if self.hits else "")
 
 
-def init(seed=0, virtual_workers=8, *, strategy="ddp", threads=1, deterministic=True,
-         audit_steps=2, buffers="check", bucket_bytes=0, shard_hosts=0, buddies=False, log=None,
-         timeout=0.0, flight=None):
+def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", threads: int = 1,
+         deterministic: bool = True, audit_steps: int = 2, buffers: str = "check",
+         bucket_bytes: int = 0, shard_hosts: int = 0, buddies: bool = False,
+         log: str | os.PathLike[str] | None = None, timeout: float = 0.0,
+         flight: str | None = None) -> Run:
     """Join the workers that a launcher started, or begin a run of one worker.
 
     Call it once, before the model is made: it also seeds the random generators.
@@ -139,17 +150,17 @@ class Run:
         self._log = None
 
     @property
-    def rank(self):
+    def rank(self) -> int:
         """This worker's number, from 0.  It may change when a worker is lost."""
         return self._group.rank
 
     @property
-    def size(self):
+    def size(self) -> int:
         """The number of workers.  It may change when a worker is lost."""
         return self._group.size
 
     @property
-    def device(self):
+    def device(self) -> torch.device:
         """The GPU that this worker should use, shared with others if there are fewer GPUs than
         workers on this host; the CPU if there is none."""
         if not torch.cuda.is_available():
@@ -159,7 +170,7 @@ class Run:
 
     # ---- Preparation -----------------------------------------------------------------------
 
-    def prepare(self, model):
+    def prepare(self, model: ModuleT) -> ModuleT:
         """Take the parameters of a ``torch.nn.Module`` that require gradients, and return it.
 
         From the first step on the parameters lie in memory that the workers of a host share.
@@ -175,8 +186,10 @@ class Run:
         if self._model is None:
             raise RuntimeError("call run.prepare(model) first")
 
-    def loader(self, dataset, global_batch, micro_batch=None, *, shuffle=True, drop_last=True,
-               num_workers=0, collate_fn=None, **torch_options):
+    def loader(self, dataset: Any, global_batch: int, micro_batch: int | None = None, *,
+               shuffle: bool = True, drop_last: bool = True, num_workers: int = 0,
+               collate_fn: Callable[[list[Any]], Any] | None = None,
+               **torch_options: Any) -> Loader | Stream:
         """Return a loader of the global batches of a data set.
 
         global_batch: the samples of a step, a multiple of the number of virtual workers.
@@ -193,7 +206,7 @@ class Run:
         """
         if is_stream(dataset):
             if num_workers or torch_options:
-                raise ValueError("an iterable data set is read by the workers themselves: leave out "
+                raise ValueError("every worker reads an iterable data set by itself: leave out "
                                  + ", ".join(["num_workers"] * bool(num_workers)
                                              + list(torch_options)))
             self._loader = Stream(dataset, self.seed, self.virtual_workers, global_batch,
@@ -251,7 +264,7 @@ class Run:
 
     # ---- Steps -----------------------------------------------------------------------------
 
-    def steps(self, total):
+    def steps(self, total: int) -> Iterator[int]:
         """Yield the numbers of the steps from the first that is not complete to `total` - 1.
 
         If the launcher is asked to stop, the run is saved (if it has a checkpoint directory) and
@@ -281,7 +294,8 @@ class Run:
         if self._observer is not None and self._step >= self._observer.steps:
             raise SystemExit(0)
 
-    def step(self, loss_sum, data, optimizer):
+    def step(self, loss_sum: LossFunction, data: Loader | Stream,
+             optimizer: torch.optim.Optimizer | optim.FromTorch) -> StepResult:
         """Compute one step and return a ``StepResult``.
 
         loss_sum: a function of the model and a micro-batch.  It returns (loss, count) or (loss,
@@ -362,7 +376,7 @@ class Run:
 
     # ---- Evaluation --------------------------------------------------------------------------
 
-    def evaluate(self, loss_sum, data, batch=None):
+    def evaluate(self, loss_sum: LossFunction, data: Any, batch: int | None = None) -> Evaluation:
         """Return the ``Evaluation`` of the model on a data set or on the data set of a loader.
 
         The model is in evaluation mode meanwhile, and no gradients are computed.  `batch` is the
@@ -401,7 +415,7 @@ class Run:
 
     # ---- Checkpoints -----------------------------------------------------------------------
 
-    def save(self, directory, keep=0):
+    def save(self, directory: str | os.PathLike[str], keep: int = 0) -> None:
         """Write a checkpoint of the completed steps into `directory`, as DIR/step-XXXXXXXX.
 
         It holds the model, the optimizer, the parameter groups, and the schedulers that were given
@@ -418,7 +432,9 @@ class Run:
         self._collective(lambda: checkpoint.save(self._group, self._engine, self._directory,
                                                  contents, keep))
 
-    def resume(self, directory, model=None, optimizer=None, *schedulers):
+    def resume(self, directory: str | os.PathLike[str], model: torch.nn.Module | None = None,
+               optimizer: torch.optim.Optimizer | optim.FromTorch | None = None,
+               *schedulers: Any) -> int:
         """Continue from the newest valid checkpoint of `directory`, which any number of workers
         may have written.  Without a checkpoint there, begin.  Return the number of completed steps.
 
@@ -494,12 +510,12 @@ class Run:
 
     # ---- Reports ---------------------------------------------------------------------------
 
-    def print(self, *values):
+    def print(self, *values: object) -> None:
         """Print on rank 0."""
         if self.rank == 0:
             print(*values, flush=True)
 
-    def log(self, result, **more):
+    def log(self, result: StepResult | Evaluation, **more: Any) -> None:
         """Append a line of JSON to the log of ``init(log=...)`` on rank 0, with the fields of a
         ``StepResult`` or ``Evaluation`` and with `more`."""
         path = self._settings["log"]
@@ -511,7 +527,7 @@ class Run:
         self._log.write(json.dumps(line) + "\n")
         self._log.flush()
 
-    def weights_hash(self):
+    def weights_hash(self) -> str:
         """Return the SHA-256 of the weights that a checkpoint would have, 64 hex digits."""
         self._check_prepared()
         return self._collective(self._weights_hash)
@@ -542,4 +558,6 @@ def _advised(failure):
         text += (".  Every rank must make the same calls of the run in the same order.  Look for a "
                  "rank that left the loop or ended early, and for step(), evaluate(), save() or "
                  "weights_hash() on some ranks only (`if run.rank == 0`)")
+    else:
+        return failure
     return Error(failure.status, text)

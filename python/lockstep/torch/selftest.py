@@ -7,6 +7,8 @@ what each virtual worker computes (trace.py), and end the program after some ste
 difference is named.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import os
@@ -15,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 
 from lockstep import _library
 from lockstep._library import Error
@@ -170,7 +173,8 @@ def _compare_weights(one, other, step):
 # ---- Running it --------------------------------------------------------------------------------
 
 
-def selftest(script, args=(), *, steps=3, workers=(1, 2, 3), quiet=False):
+def selftest(script: str, args: Sequence[str] = (), *, steps: int = 3,
+             workers: Sequence[int] = (1, 2, 3), quiet: bool = False) -> Report:
     """Run the first steps of a program with several numbers of workers, and compare.
 
     script: the path of a program that calls ``lockstep.torch.init()``.  It ends by itself after
