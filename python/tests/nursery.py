@@ -6,6 +6,7 @@ of a program.
 """
 
 import atexit
+import gc
 import json
 import os
 import runpy
@@ -18,6 +19,9 @@ ended = 0   # the exit status, negative after a signal
 
 def end_at_once():
     """End this process after all other exit handlers, without freeing what torch has imported."""
+    for name in ("last_exc", "last_value", "last_traceback"):   # their frames hold files of torch
+        vars(sys).pop(name, None)
+    gc.collect()
     sys.stdout.flush()
     sys.stderr.flush()
     if ended < 0:
@@ -93,5 +97,6 @@ def run(program):
 
 torch.set_num_threads(1)   # a forked process has none of its parent's threads
 lk.SGD([torch.nn.Parameter(torch.zeros(1))])   # has torch import the rest of itself
+gc.freeze()   # so that a rank collects only its own objects
 if serve():
     run(sys.argv[0])
