@@ -1,4 +1,4 @@
-"""pytorch.py -- the workers of bench/pytorch: one model trained by lockstep.torch and by torch alone.
+"""pytorch.py -- the workers of bench/pytorch: a model trained by lockstep.torch and by torch alone.
 
     lockstep run -n N -- python3 pytorch.py SPECIFICATION        one JSON object, see bench/pytorch
 
@@ -105,7 +105,8 @@ def main():
     for pair in range(SPEC["pairs"]):
         for name in list(made)[::1 if pair % 2 == 0 else -1]:
             times[name].append(turn(group, made[name], steps))
-    parameters = sum(p.numel() for p in next(iter(made.values())).optimizer.param_groups[0]["params"])
+    optimizer = next(iter(made.values())).optimizer
+    parameters = sum(p.numel() for p in optimizer.param_groups[0]["params"])
     run.print(json.dumps({"times": times, "parameters": parameters, "torch": torch.__version__}))
     if run.size > 1:
         torch.distributed.destroy_process_group()

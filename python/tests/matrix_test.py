@@ -6,6 +6,8 @@ import os
 import tempfile
 import unittest
 
+import torch
+
 import support
 
 PROGRAM = "import train_models; train_models.main()"
@@ -29,6 +31,26 @@ def results(workers):
     """The results of one host, with all controls."""
     more = ("--parity",) if workers == 1 else ()
     return launch(workers, arguments=("--strategies", "ddp,zero2", "--control", *more))
+
+
+TWICE = """
+    import torch
+    import lockstep.torch as lk
+    from torch.utils.checkpoint import checkpoint
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            return checkpoint(self.a, self.a(x), use_reentrant=True)
+
+    run = lk.init(virtual_workers=1, audit_steps=0)
+    model = run.prepare(Net())
+    data = run.loader(torch.utils.data.TensorDataset(torch.ones(4, 8)), global_batch=4)
+    run.step(lambda m, b: (m(b[0]).sum(), 4), data, lk.SGD(model.parameters()))
+"""
 
 
 def of_kind(found, kind):
@@ -74,6 +96,15 @@ class Matrix(unittest.TestCase):
         controls = [of_kind(results(workers), "/control") for workers in (1, 2, 3)]
         for name in controls[0]:
             self.assertEqual(len({c[name] for c in controls}), 3, name)
+
+    @unittest.skipUnless(hasattr(torch.Tensor, "register_post_accumulate_grad_hook"),
+                         "before torch 2.1 gradients are taken after the backward pass")
+    def test_gradient_that_comes_twice(self):
+        """It is refused, because it may have been sent after the first time."""
+        with tempfile.TemporaryDirectory() as folder:
+            ended = support.launch(TWICE, 1, folder=folder)
+        self.assertNotEqual(ended.status, 0)
+        self.assertIn("is computed more than once in a backward pass", ended.err)
 
 
 if __name__ == "__main__":
