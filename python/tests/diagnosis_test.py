@@ -111,8 +111,13 @@ PROGRAM = """
     model = run.prepare(Net())
     opt = lk.SGD(model.parameters(), lr=0.2 if FAULT == "lr" and run.rank else 0.1)
     data = run.loader(Points(), global_batch=12, micro_batch=2)
+    saved = os.environ.get("SAVED")
+    if saved:
+        run.resume(saved, model, opt)
     for step in run.steps(4):
         run.step(loss_sum, data, opt)
+        if saved:
+            run.save(saved)
     run.print("weights", run.weights_hash())
 """
 
@@ -204,12 +209,12 @@ class Diagnosis(unittest.TestCase):
 
 
 class SelfTest(unittest.TestCase):
-    def selftest(self, fault, *options):
+    def selftest(self, fault, *options, **more):
         with tempfile.TemporaryDirectory() as folder:
             program = pathlib.Path(folder) / "train.py"
             program.write_text(textwrap.dedent(PROGRAM))
             env = environment(FAULT=fault, LOCKSTEP_COMMAND=BUILD / "bin" / "lockstep",
-                              PYTHONHASHSEED="random", TMPDIR=folder)
+                              PYTHONHASHSEED="random", TMPDIR=folder, **more)
             command = [sys.executable, "-m", "lockstep.torch", "selftest", *options, str(program)]
             ended = subprocess.run(command, env=env, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S)
@@ -220,6 +225,13 @@ class SelfTest(unittest.TestCase):
         status, text = self.selftest("seeded", "--workers", "1,2", "--steps", "2")
         self.assertEqual(status, 0, text)
         self.assertIn("2 steps with 1 and 2 workers have equal losses, gradients and weights", text)
+
+    def test_checkpoints_are_left_alone(self):
+        with tempfile.TemporaryDirectory() as saved:
+            status, text = self.selftest("", "--workers", "1,2", "--steps", "2", SAVED=saved)
+            self.assertEqual(os.listdir(saved), [])
+        self.assertEqual(status, 0, text)
+        self.assertIn("2 steps with 1 and 2 workers", text)
 
     def test_the_order_of_a_set(self):
         status, text = self.selftest("set", "--workers", "1,2", "--steps", "1")
