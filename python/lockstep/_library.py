@@ -150,7 +150,6 @@ _FUNCTIONS = {
     "lk_parallel_finding": (c_bool, [c_void_p, POINTER(Finding)]),
     "lk_parallel_missed": (c_uint64, [c_void_p, c_uint32]),
     "lk_parallel_load_missed": (None, [c_void_p, c_uint32, c_uint64]),
-    "lk_parallel_sum": (_STATUS, [c_void_p, POINTER(c_double), c_uint32, POINTER(c_double)]),
     "lk_optimizer_state_count": (c_uint32, [POINTER(Optimizer)]),
     "lk_optimizer_state_name": (c_char_p, [POINTER(Optimizer), c_uint32]),
     "lk_checkpoint_write": (_STATUS, [c_char_p, POINTER(CheckpointInfo), POINTER(CheckpointFile),

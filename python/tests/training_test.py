@@ -49,6 +49,8 @@ PROGRAM = """
     sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=30)
     data = run.loader(Points(), global_batch=48, micro_batch=4,
                       num_workers=int(os.environ.get("READERS", 0)))
+    run.loader(Points(), global_batch=6)   # with other micro-batches
+    run.evaluate(loss_sum, Points())
     for step in run.steps(30):
         result = run.step(loss_sum, data, opt)
         sched.step()

@@ -19,7 +19,7 @@ class Engine:
 
     def __init__(self, group, model, optimizer, settings, micro_count):
         self.group, self.model, self.optimizer = group, model, optimizer
-        self.micro_count = micro_count
+        self._micro_limit, self._micros = micro_count, micro_count   # _micros: of the step
         self.survives = group.continues and settings["strategy"] != "single"
         self._settings = settings
         self._views, self._hooks = {}, []
@@ -41,10 +41,14 @@ class Engine:
         self._describe()
         self._handle = ctypes.c_void_p()
         lk.parallel_open(self._handle, group.comm, self._params, len(model.params), self._options)
+        try:
+            self._load_all()
+            self._hooks = self._add_hooks()
+            self.place_params()
+        except BaseException:
+            self.close()
+            raise
         group.at_close(self.close)
-        self._load_all()
-        self._hooks = self._add_hooks()
-        self.place_params()
 
     def _describe(self):
         """Fill the C descriptions of parameters, running state and options."""
@@ -67,7 +71,7 @@ class Engine:
         audits = settings["audit_steps"]
         self._options = _library.Options(
             struct_size=ctypes.sizeof(_library.Options), strategy=settings["strategy"].encode(),
-            virtual_workers=settings["virtual_workers"], micro_count=self.micro_count,
+            virtual_workers=settings["virtual_workers"], micro_count=self._micro_limit,
             bucket_bytes=settings["bucket_bytes"], optimizer=self.optimizer.options(),
             clip_norm=self.optimizer.clip_norm, clip_value=self.optimizer.clip_value,
             unused=layout.constants["LK_UNUSED_ZERO"], seed=settings["seed"], states=states,
@@ -243,7 +247,12 @@ class Engine:
         lk.comm_note(self.group.comm, number + 1, b"turns")
         self._update_rules()
         own = self._own_virtual_workers()
-        lk.parallel_begin_micros(self._handle, number, data.micro_count)
+        if data.micro_count > self._micro_limit:
+            raise ValueError(f"the loader has {data.micro_count} micro-batches for a virtual "
+                             f"worker in a step, and the run began with at most "
+                             f"{self._micro_limit}: make all loaders before the first step")
+        self._micros = data.micro_count
+        lk.parallel_begin_micros(self._handle, number, self._micros)
         self.place_params()
         data.begin(number, own)
         if self.observer is not None:
@@ -333,7 +342,7 @@ class Engine:
         for i, (_, buffer, _) in enumerate(self._states):
             buffer.copy_(view(lk.parallel_state_data(self._handle, i), buffer))
         for norm in self.model.norms:
-            norm.count(self.micro_count)
+            norm.count(self._micros)
 
     def _own_virtual_workers(self):
         first, count, stride = ctypes.c_uint32(), ctypes.c_uint32(), ctypes.c_uint32()
@@ -381,19 +390,6 @@ class Engine:
             if samples:
                 self._compute(number, virtual_worker, micro, batch, loss_sum, adds=False)
         return [entry for record in self._recorder.turns.values() for entry in record]
-
-    # ---- Evaluation --------------------------------------------------------------------------
-
-    def sum_rows(self, rows, width):
-        """Sum rows of `width` numbers, one for each virtual worker of this rank, over all virtual
-        workers in the order of the tree.  Collective."""
-        own = self._own_virtual_workers()
-        mine = (ctypes.c_double * max(1, len(own) * width))()
-        for at, v in enumerate(own):
-            mine[at * width:(at + 1) * width] = rows.get(v, [0.0] * width)
-        out = (ctypes.c_double * width)()
-        lk.parallel_sum(self._handle, mine, width, out)
-        return list(out)
 
     # ---- After a loss ------------------------------------------------------------------------
 

@@ -103,6 +103,22 @@ class Group:
         lk.all_gather(self.comm, ctypes.byref(mine), all_ranks, 8)
         return list(all_ranks)
 
+    def sum_rows(self, rows):
+        """Sum rows of numbers, one for each virtual worker, of which rank r has every row v with v
+        % size == r.  The order is that of a balanced tree over the virtual workers."""
+        width = len(rows[0])
+        mine = (ctypes.c_double * (len(rows) * width))(*(x for row in rows for x in row))
+        gathered = (ctypes.c_double * (len(mine) * self.size))()
+        lk.all_gather(self.comm, mine, gathered, ctypes.sizeof(mine))
+        level = []
+        for v in range(len(rows)):
+            first = (v % self.size) * len(mine) + v * width
+            level.append(gathered[first:first + width])
+        while len(level) > 1:
+            pairs = zip(level[::2], level[1::2])
+            level = [[a + b for a, b in zip(*pair)] for pair in pairs] + level[len(level) // 2 * 2:]
+        return level[0]
+
     def stop_requested(self):
         """Return true if the launcher was asked to stop this job.  Ranks may learn it at
         different times."""
@@ -114,9 +130,12 @@ class Group:
         """Form a group of the survivors and return the old communicator, to be freed."""
         old, new = self.comm, ctypes.c_void_p()
         lk.comm_rebuild(new, old, None)
-        lk.comm_take_arenas(new, old)
         self._take(new)
         return old
+
+    def take_arenas(self, old):
+        """Move the shared memory of the old group to this one."""
+        lk.comm_take_arenas(self.comm, old)
 
     def has_lost(self):
         return lk.comm_has_lost(self.comm)

@@ -140,6 +140,7 @@ class Run:
         seeds.seed_all(seeds.key(self.seed, "model"))
         self._model = self._engine = self._loader = None
         self._given_optimizer = self._optimizer = None
+        self._micro_limit = 1       # of the loaders that were made
         self._step = 0              # completed steps
         self._restored = None       # a checkpoint whose optimizer the engine has not yet loaded
         self._data = None           # the description of the loader of the last step
@@ -215,6 +216,7 @@ class Run:
             self._loader = Loader(dataset, self.seed, self.virtual_workers, global_batch,
                                   micro_batch, shuffle=shuffle, drop_last=drop_last,
                                   num_workers=num_workers, collate_fn=collate_fn, **torch_options)
+        self._micro_limit = max(self._micro_limit, self._loader.micro_count)
         self._group.at_close(self._loader.close)
         return self._loader
 
@@ -228,12 +230,8 @@ class Run:
             raise RuntimeError("the run has no optimizer yet: give it to run.step() or "
                                "run.resume()")
         data = data or self._loader
-        self._compare_ranks(data)
-        try:
-            self._engine = Engine(self._group, self._model, self._optimizer, self._settings,
-                                  data.micro_count if data else 1)
-        except Error as failure:
-            raise _advised(failure) from None
+        self._micro_limit = max(self._micro_limit, data.micro_count if data else 1)
+        self._engine = self._collective(lambda: self._make_engine(data))
         self._optimizer._run = self
         if self._restored is not None:
             restored, self._restored = self._restored, None
@@ -243,6 +241,10 @@ class Run:
             self._load_optimizer_state()
         if self._observer is not None:
             self._observer.watch(self._engine, self.virtual_workers, data)
+
+    def _make_engine(self, data):
+        self._compare_ranks(data)
+        return Engine(self._group, self._model, self._optimizer, self._settings, self._micro_limit)
 
     def _compare_ranks(self, data):
         """Fail on all ranks if they have made another optimizer or loader.  The library compares
@@ -358,21 +360,29 @@ class Run:
     def _survive(self, failure):
         """Form a group of the survivors, or raise the failure again."""
         while True:
-            survives = self._engine is not None and self._engine.survives
+            survives = self._group.continues if self._engine is None else self._engine.survives
             if failure.everywhere or not survives or not self._group.has_lost():
                 raise _advised(failure)
             try:
-                old = self._group.rebuild()
-                standing = self._engine.go_on()
-                lk.comm_free(old)
-                if standing.steps > self._step:
-                    self._step, self._completed = standing.steps, standing.last
-                    self._engine.read_back()
+                self._regroup()
                 if self._operation > min(self._group.gather(self._operation)):
                     self._previous()   # another survivor had not finished it
                 return
             except Error as again:
                 failure = again
+
+    def _regroup(self):
+        """Make the group of the survivors, and continue the interrupted step if there is one."""
+        old = self._group.rebuild()
+        if len(set(self._group.gather(int(self._engine is not None)))) > 1:
+            raise Error("EPEER", "a worker was lost while the run was being opened; start it again")
+        if self._engine is not None:
+            self._group.take_arenas(old)
+            standing = self._engine.go_on()
+            if standing.steps > self._step:
+                self._step, self._completed = standing.steps, standing.last
+                self._engine.read_back()
+        lk.comm_free(old)
 
     # ---- Evaluation --------------------------------------------------------------------------
 
@@ -382,7 +392,7 @@ class Run:
         The model is in evaluation mode meanwhile, and no gradients are computed.  `batch` is the
         number of samples of one call of `loss_sum`, by default that of the training loader.
         """
-        self._open()
+        self._check_prepared()
         if not isinstance(data, (Loader, Stream)):
             batch = batch or (self._loader.micro_batch if self._loader else 1)
             make = Stream if is_stream(data) else Loader
@@ -393,18 +403,18 @@ class Run:
         module = self._model.module
         modes = {m: m.training for m in module.modules()}
         module.eval()
-        rows, own = {}, set(self._engine._own_virtual_workers())
+        rows = [[0.0] * 3 for _ in range(self.virtual_workers)]
         try:
             with torch.no_grad(), seeds.restored():
                 for number, samples in enumerate(data.in_order()):
                     v = number % self.virtual_workers
-                    if v in own:
+                    if v % self.size == self.rank:
                         row = self._evaluate_batch(loss_sum, data, number, samples)
-                        rows[v] = [a + b for a, b in zip(rows.get(v, [0.0] * 3), row)]
+                        rows[v] = [a + b for a, b in zip(rows[v], row)]
         finally:
             for m, mode in modes.items():
                 m.training = mode
-        loss, count, hits = self._engine.sum_rows(rows, 3)
+        loss, count, hits = self._group.sum_rows(rows)
         return Evaluation(loss / count if count else float("nan"), int(count), int(hits))
 
     def _evaluate_batch(self, loss_sum, data, number, samples):
