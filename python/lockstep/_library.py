@@ -88,6 +88,7 @@ Finding = layout.struct("lk_audit_finding", step=c_uint64, virtual_worker=c_uint
                         ranks=c_uint32 * 3, count=c_uint32, odd=c_uint32,
                         what=c_char * (NAME_MAX + 64))
 Standing = layout.struct("lk_parallel_standing", steps=c_uint64, last=Result)
+CommOptions = layout.struct("lk_comm_options", struct_size=c_size_t, timeout_ms=c_uint32)
 JoinOptions = layout.struct("lk_join_options", struct_size=c_size_t, timeout_ms=c_uint32,
                             flight=c_char_p)
 LastError = layout.struct("lk_error", status=c_int, where=c_char_p, message=c_char * 480)
@@ -119,7 +120,7 @@ _FUNCTIONS = {
     "lk_comm_note": (None, [c_void_p, c_uint64, c_char_p]),
     "lk_comm_set_timeout": (None, [c_void_p, c_uint32]),
     "lk_comm_abort": (None, [c_void_p]),
-    "lk_comm_rebuild": (_STATUS, [_out, c_void_p, c_void_p]),
+    "lk_comm_rebuild": (_STATUS, [_out, c_void_p, POINTER(CommOptions)]),
     "lk_comm_take_arenas": (_STATUS, [c_void_p, c_void_p]),
     "lk_comm_has_lost": (c_bool, [c_void_p]),
     "lk_barrier": (_STATUS, [c_void_p]),

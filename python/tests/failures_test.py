@@ -178,7 +178,7 @@ class Failures(unittest.TestCase):
         first, second = self.run_program("breaks")
         self.assertEqual(first.status, 1)
         self.assert_line(first, "left the loop or ended early", "if run.rank == 0")
-        self.assert_line(second, "at its end")
+        self.assert_line(second, "rank 0 is at the next round of run.steps(), and rank 1 at")
 
     def test_a_forked_child_has_no_part(self):
         ranks = self.run_program("fork")

@@ -245,7 +245,9 @@ class Engine:
     def step(self, number, data, loss_sum):
         """Compute step `number` and return an ``lk_step_result``."""
         lk.comm_note(self.group.comm, number + 1, b"turns")
+        self.model.refuse_changes()
         self._update_rules()
+        self._begin_norms()
         own = self._own_virtual_workers()
         if data.micro_count > self._micro_limit:
             raise ValueError(f"the loader has {data.micro_count} micro-batches for a virtual "
@@ -267,6 +269,17 @@ class Engine:
         if self.observer is not None:
             self.observer(number, self._recorder)
         return result
+
+    def _begin_norms(self):
+        """Prepare the running statistics, and give those of layers that were in evaluation mode to
+        the library."""
+        for norm in self.model.norms:
+            norm.begin_step()
+        for i, (_, buffer, norm) in enumerate(self._states):
+            if norm.trains and norm.stale:
+                lk.parallel_load_state(self._handle, i, buffer.cpu().data_ptr())
+        for norm in self.model.norms:
+            norm.stale = not norm.trains
 
     def _turn(self, number, virtual_worker, micro, data, loss_sum):
         model = self.model
@@ -339,8 +352,9 @@ class Engine:
             for i, p in enumerate(self.model.params):
                 p.grad = self.value(i, 1).clone().to(p.device)
             self.optimizer.update()
-        for i, (_, buffer, _) in enumerate(self._states):
-            buffer.copy_(view(lk.parallel_state_data(self._handle, i), buffer))
+        for i, (_, buffer, norm) in enumerate(self._states):
+            if norm.trains:
+                buffer.copy_(view(lk.parallel_state_data(self._handle, i), buffer))
         for norm in self.model.norms:
             norm.count(self._micros)
 
@@ -362,7 +376,8 @@ class Engine:
             records = self._repeat(finding, number, data, loss_sum)
             where, advice = trace.explain(known, *records, f"the data set ({data.kind})") or (
                 where, f"{advice}.  Computed once more, the results are equal, so it happens "
-                "seldom, or only in the first calls")
+                "seldom, only in the first calls, or by values kept from call to call: see what "
+                "python -m lockstep.torch selftest finds")
             self.group.fail_together()
         return Error(failure.status, f"step {finding.step}: {_results(finding)} of virtual worker "
                      f"{finding.virtual_worker}.  The first difference is in {where}.  {advice}.  "

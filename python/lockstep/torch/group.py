@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import signal
+import struct
 import sys
 
 from lockstep import _library
@@ -15,7 +16,9 @@ from lockstep._library import Error, lk
 _WITHOUT_TRACEBACK = ("EPEER", "ETIMEOUT", "EMISMATCH", "ECORRUPT", "ENONFINITE", "ESTOPPED")
 
 
-_PATIENCE_MS = 3600 * 1000
+_WAIT_MS = 600 * 1000          # for another worker, by default
+_PATIENCE_MS = 3600 * 1000     # for rank 0, while it works with files
+_MEETING = struct.Struct("<48sQQ")   # the operation, a value, and whether a stop was requested
 
 
 class Group:
@@ -29,6 +32,7 @@ class Group:
         options = _library.JoinOptions(struct_size=ctypes.sizeof(_library.JoinOptions),
                                        timeout_ms=int(timeout * 1000),
                                        flight=flight.encode() if flight else None)
+        self._wait_ms = int(timeout * 1000) or _WAIT_MS
         comm = ctypes.c_void_p()
         lk.join_with(comm, options)
         self.continues = lk.continues()
@@ -49,6 +53,7 @@ class Group:
 
     def _take(self, comm):
         self.comm = comm
+        lk.comm_set_timeout(comm, self._wait_ms)
         self.rank, self.size = lk.comm_rank(comm), lk.comm_size(comm)
         self.hosts = lk.comm_hosts(comm)
 
@@ -56,6 +61,32 @@ class Group:
 
     def barrier(self):
         lk.barrier(self.comm)
+
+    def meet(self, operation, value=0):
+        """Wait for all ranks, which must be about to run the same operation.  Return their values,
+        and whether a stop was requested of any.
+
+        operation: its name, as users know it.  Raise ``lockstep.Error`` on all ranks if the names
+        differ.
+        """
+        mine = _MEETING.pack(operation.encode(), value, self.stop_requested())
+        gathered = ctypes.create_string_buffer(len(mine) * self.size)
+        lk.all_gather(self.comm, mine, gathered, len(mine))
+        names, values, stops = zip(*_MEETING.iter_unpack(gathered.raw))
+        for rank, name in enumerate(names):
+            if name != names[0]:
+                first, other = (n.rstrip(b"\0").decode() for n in (names[0], name))
+                self.raise_together(Error("EMISMATCH", (
+                    f"rank 0 is at {first}, and rank {rank} at {other}.  Every rank must make the "
+                    "same calls of the run in the same order.  Look for a rank that left the loop "
+                    "or ended early, and for calls on some ranks only (`if run.rank == 0`)")))
+        return values, any(stops)
+
+    def raise_together(self, error):
+        """Raise an error that all ranks raise at this place."""
+        error.everywhere = True
+        self.fail_together()
+        raise error
 
     def share(self, value, root=0):
         """Return the `value` of rank `root`, anything that JSON can hold, on every rank."""
@@ -95,7 +126,7 @@ class Group:
             yield
         finally:
             if self.rank != 0:
-                lk.comm_set_timeout(self.comm, 0)   # as the group was opened
+                lk.comm_set_timeout(self.comm, self._wait_ms)
 
     def gather(self, value):
         """Return the numbers (0 to 2^64 - 1) of all ranks."""
@@ -129,7 +160,10 @@ class Group:
     def rebuild(self):
         """Form a group of the survivors and return the old communicator, to be freed."""
         old, new = self.comm, ctypes.c_void_p()
-        lk.comm_rebuild(new, old, None)
+        # a survivor may be in a long turn
+        options = _library.CommOptions(struct_size=ctypes.sizeof(_library.CommOptions),
+                                       timeout_ms=self._wait_ms)
+        lk.comm_rebuild(new, old, options)
         self._take(new)
         return old
 
@@ -175,8 +209,10 @@ class Group:
             isinstance(error, Error) and error.status in _WITHOUT_TRACEBACK)
         if self.comm is not None:
             self.abort(error)
-            known = known or not self._is_blamed()
-        if known or getattr(error, "everywhere", False) and self.rank != 0:
+            # what all ranks raise, rank 0 shows
+            everywhere = getattr(error, "everywhere", False)
+            known = known or (self.rank != 0 if everywhere else not self._is_blamed())
+        if known:
             where = "" if self.comm is None else f"rank {self.rank}: "
             print(f"lockstep: {where}{_in_one_line(error)}", file=sys.stderr)
         else:
@@ -192,8 +228,8 @@ class Group:
         if self.comm is None or os.getpid() != self._process:
             return
         try:
-            if not self.failed:
-                lk.barrier(self.comm)   # no rank leaves while others read its memory
+            if not self.failed:   # no rank leaves while others read its memory
+                self.meet("the end of the program")
         except Error as error:   # others fail, or wait for something else than the end
             print(f"lockstep: rank {self.rank}, at its end: {error}", file=sys.stderr)
         for close in reversed(self._closing):

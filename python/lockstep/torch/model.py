@@ -16,12 +16,23 @@ def view(address, like):
     return flat.as_strided(like.shape, like.stride())
 
 
+def _is_dense(tensor):
+    """Return true if the elements fill a range of memory, each in a place of its own."""
+    count = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size > 1 and stride != count:
+            return False
+        count *= size
+    return True
+
+
 class Norm:
     """A normalisation layer with running statistics (BatchNorm, or InstanceNorm with them).
 
     In a turn its momentum is 1, so that the buffers receive the statistics of this micro-batch
     alone.  Their mean over all micro-batches, weighted by samples, then updates the running
-    statistics with the layer's own momentum.
+    statistics with the layer's own momentum.  A layer that a micro-batch does not use contributes
+    its running statistics.  A layer in evaluation mode keeps them.
     """
 
     def __init__(self, name, module):
@@ -31,26 +42,43 @@ class Norm:
         self.name, self.module, self.momentum = name, module, module.momentum
         self.buffers = [module.running_mean, module.running_var]
         self.names = [f"{name}.running_mean", f"{name}.running_var"]
-        self._batches = module.num_batches_tracked.item()
+        self.trains = True     # in the step in progress
+        self.stale = False     # the library has other values
+        self.reload()
 
     def reload(self):
-        """Take over the count of batches from the module."""
+        """Take over what the module has."""
         self._batches = self.module.num_batches_tracked.item()
+        self._values = [b.clone() for b in self.buffers]
+
+    def begin_step(self):
+        """Keep the running statistics, which the program may have changed since the last step.
+        The layer's mode must be that of all turns."""
+        self.stale |= any(not torch.equal(b, v) for b, v in zip(self.buffers, self._values))
+        self.reload()
+        self.trains = self.module.training
 
     def begin_turn(self):
         """Have the next forward pass store its own statistics."""
-        self.module.momentum = 1.0
-        for buffer in self.buffers:
-            buffer.zero_()
+        if self.trains:
+            self.module.momentum = 1.0
+        self._restore()
 
     def end_turns(self):
-        """Undo what the turns did, except to the buffers of statistics."""
+        """Undo what the turns did."""
         self.module.momentum = self.momentum
-        self.module.num_batches_tracked.fill_(self._batches)
+        self._restore()
 
     def count(self, batches):
-        """Count the micro-batches of a virtual worker in a completed step."""
-        self._batches += batches
+        """Count the micro-batches of a virtual worker in a completed step, and keep its running
+        statistics."""
+        self._batches += batches if self.trains else 0
+        self.module.num_batches_tracked.fill_(self._batches)
+        self._values = [b.clone() for b in self.buffers]
+
+    def _restore(self):
+        for buffer, value in zip(self.buffers, self._values):
+            buffer.copy_(value)
         self.module.num_batches_tracked.fill_(self._batches)
 
 
@@ -67,6 +95,7 @@ class Model:
                 self.params.append(parameter)
         if not self.params:
             raise ValueError(f"{type(module).__name__} has no parameter with requires_grad")
+        self._refuse_shared_memory()
         self.device = self.params[0].device
         elsewhere = [n for n, p in zip(self.names, self.params) if p.device != self.device]
         if elsewhere:
@@ -87,8 +116,32 @@ class Model:
         self._watched = [(name, self._parent(name)._buffers, name.rpartition(".")[2], b)
                          for name, b in self.fixed.items()]
 
+    def refuse_changes(self):
+        """Raise ``RuntimeError`` if a parameter no longer requires gradients."""
+        for name, p in zip(self.names, self.params):
+            if not p.requires_grad:
+                raise RuntimeError(f"parameter '{name}' no longer requires gradients; what is "
+                                   "trained is fixed at the first step")
+
+    def _refuse_shared_memory(self):
+        """Raise ``ValueError`` if two parameters share memory and are not the same object."""
+        ends = sorted((p.data_ptr(), p.data_ptr() + p.numel() * p.element_size(), name)
+                      for name, p in zip(self.names, self.params))
+        for (_, end, name), (first, _, other) in zip(ends, ends[1:]):
+            if first < end:
+                raise ValueError(f"parameters '{name}' and '{other}' share memory, but are two "
+                                 "parameters: to tie them, assign the same Parameter to both "
+                                 "modules")
+
     @staticmethod
     def _check(name, parameter):
+        if parameter.is_complex():
+            raise TypeError(f"parameter '{name}' is complex; lockstep.torch trains float32 "
+                            "parameters: store the real and the imaginary part as one")
+        if not _is_dense(parameter):
+            raise ValueError(f"the elements of parameter '{name}' are not consecutive in memory "
+                             f"(shape {list(parameter.shape)}, strides {list(parameter.stride())}):"
+                             " make it from a tensor's clone()")
         if parameter.dtype != torch.float32:
             kind = str(parameter.dtype).removeprefix("torch.")
             raise TypeError(f"parameter '{name}' is {kind}; lockstep.torch trains float32 "

@@ -6,6 +6,7 @@ update itself is part of ``Run.step()``.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Any, Tuple
 
@@ -107,6 +108,10 @@ class Optimizer(torch.optim.Optimizer):
         self._refuse_changes()
         return {id(p): (float(g["lr"]), float(g["weight_decay"]))
                 for g in self.param_groups for p in g["params"]}
+
+    def fingerprint(self):
+        """Return 64 bits of what may change between steps, which must be equal on all ranks."""
+        return _fingerprint(self.param_groups)
 
     def update(self):
         """Called after a step, with the mean gradients in ``.grad`` if not `in_library`."""
@@ -245,9 +250,18 @@ class FromTorch:
         """Return {id of a parameter: (lr, weight_decay)}: 0, because the library updates none."""
         return {id(p): (0.0, 0.0) for g in self.torch.param_groups for p in g["params"]}
 
+    def fingerprint(self):
+        """Return 64 bits of what may change between steps, which must be equal on all ranks."""
+        return _fingerprint(self.param_groups)
+
     def update(self):
         """Update the parameters from the mean gradients in ``.grad``."""
         self.torch.step()
+
+
+def _fingerprint(groups):
+    rates = [(float(g["lr"]), float(g.get("weight_decay", 0))) for g in groups]
+    return int.from_bytes(hashlib.blake2b(repr(rates).encode(), digest_size=8).digest(), "little")
 
 
 def adopt(optimizer):

@@ -19,8 +19,8 @@ def to_json(value, name):
         return value
     if type(value) is int and -_INT_MAX <= value <= _INT_MAX:
         return value
-    if type(value) is float:
-        return value if math.isfinite(value) else {_FLOAT: repr(value)}
+    if isinstance(value, float):   # also that of NumPy
+        return float(value) if math.isfinite(value) else {_FLOAT: repr(float(value))}
     if isinstance(value, (list, tuple)):
         return [to_json(v, f"{name}.{i}") for i, v in enumerate(value)]
     if isinstance(value, dict):

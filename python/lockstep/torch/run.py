@@ -106,7 +106,8 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
         "ignore" leaves such buffers to the model.
     bucket_bytes: how many bytes of gradients are summed at once; 0 means 25 MiB.
     log: a file for the lines of ``Run.log()``, written by rank 0.
-    timeout: seconds after which a wait for another worker fails; 0 means the launcher's setting.
+    timeout: seconds after which a wait for another worker fails, in which it computes its turns;
+        0 means 600.  A worker that ends is noticed at once.
     flight: a directory for records of each rank's last operations (`lockstep flight`).
 
     Raise ``lockstep.Error`` if the workers cannot join, or if their torch builds, processors or
@@ -115,7 +116,8 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
     global _current
     settings = dict(locals())
     if _current is not None:
-        raise RuntimeError("init() was called before in this process")
+        raise RuntimeError("init() was called before in this process, which has one run: start "
+                           "the program, or the kernel of a notebook, again")
     if buffers not in ("check", "ignore"):
         raise ValueError(f'buffers is {buffers!r}: give "check" or "ignore"')
     _current = Run(settings)
@@ -148,6 +150,7 @@ class Run:
         self._schedulers = ()
         self._directory, self._keep = None, 0   # of the last save() or resume()
         self._operation, self._previous = 0, None
+        self._stop = False          # the launcher was asked to stop the job
         self._log = None
 
     @property
@@ -230,12 +233,13 @@ class Run:
             raise RuntimeError("the run has no optimizer yet: give it to run.step() or "
                                "run.resume()")
         data = data or self._loader
+        self._model = Model(self._model.module)   # as it is now
         self._micro_limit = max(self._micro_limit, data.micro_count if data else 1)
-        self._engine = self._collective(lambda: self._make_engine(data))
+        self._engine = self._collective("the first step", lambda: self._make_engine(data))
         self._optimizer._run = self
         if self._restored is not None:
             restored, self._restored = self._restored, None
-            self._collective(lambda: restored.restore_optimizer(self._engine))
+            self._collective("run.resume()", lambda: restored.restore_optimizer(self._engine))
             restored.close()
         if self._optimizer.state:
             self._load_optimizer_state()
@@ -282,7 +286,8 @@ class Run:
             self._end_selftest()
 
     def _stop_if_requested(self):
-        if not self._collective(lambda: self._group.share(self._group.stop_requested())):
+        self._collective("the next round of run.steps()", lambda: None)
+        if not self._stop:
             return
         words = f"stopped on request after step {self._step}"
         if self._directory is not None:
@@ -321,7 +326,7 @@ class Run:
 
         if self._observer is not None:
             self._observer.begin(number)
-        result = self._collective(attempt)
+        result = self._collective("run.step()", attempt, self._optimizer.fingerprint())
         self._step = number + 1
         if self._observer is not None:
             self._observer.end(number, result)
@@ -334,6 +339,10 @@ class Run:
 
     def _take_data(self, data):
         """Note the loader of a step.  After ``resume()`` it must be that of the checkpoint."""
+        _refuse_torch_loader(data)
+        if not isinstance(data, (Loader, Stream)):
+            raise TypeError(f"the data of a step is a {type(data).__name__}: give what "
+                            "run.loader() returned")
         described = data.describe()
         if self._check_data is not None:
             self._check_data(described)
@@ -342,19 +351,31 @@ class Run:
 
     # ---- Operations and losses ---------------------------------------------------------------
 
-    def _collective(self, work):
-        """Run `work`, an operation of all ranks.  After a loss, repeat it with the survivors."""
+    def _collective(self, name, work, value=0):
+        """Run `work`, an operation of all ranks.  After a loss, repeat it with the survivors.
+
+        value: a number that must be equal on all ranks, of what the operation depends on.
+        """
+        def attempt():
+            values, self._stop = self._group.meet(name, value)
+            if len(set(values)) > 1:
+                odd = next(r for r, v in enumerate(values) if v != values[0])
+                self._group.raise_together(Error("EMISMATCH", (
+                    f"rank {odd} and rank 0 have other learning rates or weight decays in step "
+                    f"{self._step + 1}: they must not depend on the rank")))
+            return work()
+
         self._operation += 1
         while True:
             try:
-                result = work()
+                result = attempt()
                 break
             except Error as failure:
                 self._survive(failure)
             except BaseException as failure:
                 self._group.abort(failure)
                 raise
-        self._previous = work
+        self._previous = attempt
         return result
 
     def _survive(self, failure):
@@ -393,11 +414,12 @@ class Run:
         number of samples of one call of `loss_sum`, by default that of the training loader.
         """
         self._check_prepared()
+        _refuse_torch_loader(data)
         if not isinstance(data, (Loader, Stream)):
             batch = batch or (self._loader.micro_batch if self._loader else 1)
             make = Stream if is_stream(data) else Loader
             data = make(data, self.seed, 1, batch, drop_last=False)
-        return self._collective(lambda: self._evaluate(loss_sum, data))
+        return self._collective("run.evaluate()", lambda: self._evaluate(loss_sum, data))
 
     def _evaluate(self, loss_sum, data):
         module = self._model.module
@@ -441,8 +463,8 @@ class Run:
         self._open()
         self._directory, self._keep = os.fspath(directory), keep
         contents = self._contents()
-        self._collective(lambda: checkpoint.save(self._group, self._engine, self._directory,
-                                                 contents, keep))
+        self._collective("run.save()", lambda: checkpoint.save(
+            self._group, self._engine, self._directory, contents, keep))
 
     def resume(self, directory: str | os.PathLike[str], model: torch.nn.Module | None = None,
                optimizer: torch.optim.Optimizer | optim.FromTorch | None = None,
@@ -508,7 +530,8 @@ class Run:
     def optimizer_state(self):
         """Return the states of the optimizer, for its ``state_dict()``."""
         self._open()
-        return self._collective(lambda: checkpoint.optimizer_state(self._engine, self._step))
+        return self._collective(
+            "state_dict()", lambda: checkpoint.optimizer_state(self._engine, self._step))
 
     def load_optimizer_state(self):
         """Give the engine the states that the optimizer was given by ``load_state_dict()``."""
@@ -519,7 +542,8 @@ class Run:
 
     def _load_optimizer_state(self):
         states, step = dict(self._optimizer.state), self._step
-        self._collective(lambda: checkpoint.load_optimizer_state(self._engine, states, step))
+        self._collective("load_state_dict()", lambda: checkpoint.load_optimizer_state(
+            self._engine, states, step))
         self._optimizer.state.clear()
 
     # ---- Reports ---------------------------------------------------------------------------
@@ -544,7 +568,7 @@ class Run:
     def weights_hash(self) -> str:
         """Return the SHA-256 of the weights that a checkpoint would have, 64 hex digits."""
         self._check_prepared()
-        return self._collective(self._weights_hash)
+        return self._collective("run.weights_hash()", self._weights_hash)
 
     def _weights_hash(self):
         digits = checkpoint.weights_hash(self._group, self._model.module)
@@ -572,6 +596,16 @@ def _advised(failure):
         text += (".  Every rank must make the same calls of the run in the same order.  Look for a "
                  "rank that left the loop or ended early, and for step(), evaluate(), save() or "
                  "weights_hash() on some ranks only (`if run.rank == 0`)")
+    elif failure.status == "ECORRUPT" and "changed since it was written" in text:
+        text += (".  Change parameters only through steps.  With an optimizer of torch "
+                 "(lk.FromTorch) every worker has its own parameters, which the program may change "
+                 "between steps")
     else:
         return failure
     return Error(failure.status, text)
+
+
+def _refuse_torch_loader(data):
+    if isinstance(data, torch.utils.data.DataLoader):
+        raise TypeError("data is a torch DataLoader: give its data set to run.loader(), which "
+                        "takes the options of DataLoader, too")
