@@ -70,7 +70,12 @@ PROGRAM = """
         raise ValueError("bad file")
     if FAULT == "fork" and os.fork() == 0:
         raise ValueError("in a child")
-    model = run.prepare(torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(4, 2)))
+    net = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(4, 2))
+    if FAULT == "shared memory":
+        net[1].bias.data = net[0].bias.data[:2]
+    if FAULT == "strides":
+        net[1].bias.data = torch.zeros(4)[::2]
+    model = run.prepare(net)
     parameters = list(model.parameters())
     opt = lk.AdamW(parameters[:2] if FAULT == "optimizer" else parameters, lr=1e-2)
     data = run.loader(Points(), global_batch=24, num_workers=int(os.environ.get("READERS", 0)),
@@ -78,7 +83,17 @@ PROGRAM = """
     for step in run.steps(int(os.environ.get("STEPS", 8))):
         if FAULT == "no step":
             continue
-        run.step(loss_sum, data, opt)
+        run.step(loss_sum, torch.utils.data.DataLoader(Points()) if FAULT == "loader" else data,
+                 opt)
+        if FAULT == "rate":
+            opt.param_groups[0]["lr"] = 0.01 * (1 + run.rank)
+        if FAULT == "freezes":
+            net[0].bias.requires_grad = False
+        if FAULT == "changes":
+            with torch.no_grad():
+                net[0].bias.zero_()
+        if FAULT == "one rank" and run.rank == 0:
+            run.weights_hash()
         if FAULT == "breaks" and run.rank == 1:
             break
     run.print("weights", run.weights_hash())
@@ -199,6 +214,15 @@ class Failures(unittest.TestCase):
     def test_calls(self):
         self.assert_blamed("no step", "must call run.step() once in each round")
         self.assert_blamed("optimizer", "does not have parameter '1.weight'")
+        self.assert_blamed("loader", "data is a torch DataLoader: give its data set")
+        self.assert_lines("rate", "rank 1 and rank 0 have other learning rates", "in step 2")
+        self.assert_lines("one rank", "rank 0 is at run.weights_hash(), and rank 1 at the next")
+
+    def test_parameters(self):
+        self.assert_blamed("shared memory", "'0.bias' and '1.bias' share memory")
+        self.assert_blamed("strides", "parameter '1.bias' are not consecutive in memory")
+        self.assert_blamed("freezes", "parameter '0.bias' no longer requires gradients")
+        self.assert_lines("changes", "parameter '0.bias'", "Change parameters only through steps")
 
     def test_more_workers_than_virtual_workers(self):
         self.assert_blamed("", "4 workers are more than the 3 virtual workers", workers=4)

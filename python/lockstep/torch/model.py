@@ -125,13 +125,13 @@ class Model:
 
     def _refuse_shared_memory(self):
         """Raise ``ValueError`` if two parameters share memory and are not the same object."""
-        ends = sorted((p.data_ptr(), p.data_ptr() + p.numel() * p.element_size(), name)
-                      for name, p in zip(self.names, self.params))
-        for (_, end, name), (first, _, other) in zip(ends, ends[1:]):
+        ends = sorted((p.data_ptr(), p.data_ptr() + p.numel() * p.element_size(), i)
+                      for i, p in enumerate(self.params))
+        for (_, end, i), (first, _, j) in zip(ends, ends[1:]):
             if first < end:
-                raise ValueError(f"parameters '{name}' and '{other}' share memory, but are two "
-                                 "parameters: to tie them, assign the same Parameter to both "
-                                 "modules")
+                raise ValueError(f"parameters '{self.names[min(i, j)]}' and "
+                                 f"'{self.names[max(i, j)]}' share memory, but are two parameters: "
+                                 "to tie them, assign the same Parameter to both modules")
 
     @staticmethod
     def _check(name, parameter):

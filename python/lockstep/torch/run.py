@@ -596,7 +596,7 @@ def _advised(failure):
         text += (".  Every rank must make the same calls of the run in the same order.  Look for a "
                  "rank that left the loop or ended early, and for step(), evaluate(), save() or "
                  "weights_hash() on some ranks only (`if run.rank == 0`)")
-    elif failure.status == "ECORRUPT" and "changed since it was written" in text:
+    elif "changed since it was written" in text:
         text += (".  Change parameters only through steps.  With an optimizer of torch "
                  "(lk.FromTorch) every worker has its own parameters, which the program may change "
                  "between steps")
