@@ -4,6 +4,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -18,12 +19,13 @@ enum { LKI_TEST_THREADS = 5, LKI_EXECS_MAX = 7 * LKI_TEST_THREADS };
 /* Returns the number of execs that are opened for each instruction set. */
 static inline size_t lki_test_threads(void)
 {
-    return lki_thorough() ? LKI_TEST_THREADS : 3;
+    return lki_thorough() ? LKI_TEST_THREADS : getenv("LK_FEW_THREADS") != NULL ? 2 : 3;
 }
 
-/* Opens execs on 1, 3 and 8 threads (with LK_THOROUGH=1 also 2 and 5) for each instruction set of
- * this processor.  With `bf16`, this includes instruction sets that differ only in the kernels of
- * bf16.  The emulated tiles of AMX are last and slow, so they are opened on 3 threads only. */
+/* Opens execs on 1, 3 and 8 threads (with LK_THOROUGH=1 also 2 and 5, with LK_FEW_THREADS=1 only 1
+ * and 3) for each instruction set of this processor.  With `bf16`, this includes instruction sets
+ * that differ only in the kernels of bf16.  The emulated tiles of AMX are last and slow, so they
+ * are opened on 3 threads only. */
 static inline size_t lki_test_execs_for(lk_exec *execs[LKI_EXECS_MAX], bool bf16)
 {
     static const char *const isas[]    = { "avx512",      "avx2", "neon",        "portable",
