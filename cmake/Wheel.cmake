@@ -5,6 +5,11 @@ set_target_properties(lockstep_shared PROPERTIES VERSION ${LK_SOVERSION}) # a wh
 install(TARGETS lockstep_shared LIBRARY DESTINATION lockstep/lib NAMELINK_SKIP COMPONENT wheel)
 install(TARGETS lockstep_command RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT wheel)
 
+# Messages name source files, and not the temporary folder in which a wheel is built.
+foreach(target lockstep lk_cli lockstep_command)
+  target_compile_options(${target} PRIVATE -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
+endforeach()
+
 set(licensed ${LK_LIB_jansson} ${LK_LIB_turbojpeg} ${LK_LIB_png16} ${LK_LIB_z} ${LK_LIB_nettle}
   ${LK_XXHASH_INCLUDE}/xxhash.h)
 if(LK_LIB_uring)

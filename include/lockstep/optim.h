@@ -126,12 +126,12 @@ LK_API void lk_optimizer_average(const lk_optimizer *optimizer, const lk_update 
 
 /* ---- Parameter groups ------------------------------------------------------------------- */
 
-enum { LK_GROUPS_MAX = 16 };
+enum { LK_GROUPS_MAX = 16, LK_PATTERN_MAX = 96 };
 
 /* Exceptions for the parameters whose names match `pattern`, in which `*` matches any text and `?`
  * any character. */
 typedef struct {
-    char   pattern[LK_NAME_MAX];
+    char   pattern[LK_PATTERN_MAX];
     bool   has_lr, has_decay;
     double lr;           /* if has_lr: factor of the learning rate */
     /* if has_decay: replaces the optimizer's weight decay, even for norms and biases */

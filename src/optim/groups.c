@@ -48,7 +48,7 @@ static lk_status check_group(const lk_param_group *group)
     const char *name = group->pattern;
     if (memchr(name, '\0', sizeof group->pattern) == NULL || *name == '\0')
         return lk_fail(LK_EINVAL, "a group needs a pattern of less than %d characters",
-                       LK_NAME_MAX);
+                       LK_PATTERN_MAX);
     if (!group->has_lr && !group->has_decay)
         return lk_fail(LK_EINVAL, "the group '%s' says nothing; give lr, decay or both", name);
     if (group->has_lr && !(group->lr >= 0 && group->lr < HUGE_VAL))
