@@ -76,8 +76,7 @@ class Engine:
             clip_norm=self.optimizer.clip_norm, clip_value=self.optimizer.clip_value,
             unused=layout.constants["LK_UNUSED_ZERO"], seed=settings["seed"], states=states,
             state_count=len(self._states), rules=self._rules, survives=self.survives,
-            audit=1.0 if audits else 0.0, audit_steps=audits,
-            shard_hosts=settings["shard_hosts"], buddies=settings["buddies"])
+            audit=1.0 if audits else 0.0, audit_steps=audits)
 
     def _rules_now(self):
         """Return the C rules of the parameters: learning rate and weight decay of their groups."""
@@ -278,8 +277,6 @@ class Engine:
         for i, (_, buffer, norm) in enumerate(self._states):
             if norm.trains and norm.stale:
                 lk.parallel_load_state(self._handle, i, buffer.cpu().data_ptr())
-        for norm in self.model.norms:
-            norm.stale = not norm.trains
 
     def _turn(self, number, virtual_worker, micro, data, loss_sum):
         model = self.model

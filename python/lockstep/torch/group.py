@@ -15,7 +15,6 @@ from lockstep._library import Error, lk
 # Failures that are no fault of the program at the place where they are raised.
 _WITHOUT_TRACEBACK = ("EPEER", "ETIMEOUT", "EMISMATCH", "ECORRUPT", "ENONFINITE", "ESTOPPED")
 
-
 _WAIT_MS = 600 * 1000          # for another worker, by default
 _PATIENCE_MS = 3600 * 1000     # for rank 0, while it works with files
 _MEETING = struct.Struct("<48sQQ")   # the operation, a value, and whether a stop was requested
@@ -261,6 +260,5 @@ def agree(group, described, first_difference,
         return
     odd = differs.index(1)
     name, here, there = first_difference(group.share(mine, odd), wanted)
-    group.fail_together()
-    raise Error("EMISMATCH", f"rank {odd} and rank 0 differ in {name}: {here!r} and {there!r}; "
-                + advice)
+    group.raise_together(Error("EMISMATCH", f"rank {odd} and rank 0 differ in {name}: {here!r} and "
+                               f"{there!r}; {advice}"))

@@ -73,6 +73,7 @@ class Norm:
         """Count the micro-batches of a virtual worker in a completed step, and keep its running
         statistics."""
         self._batches += batches if self.trains else 0
+        self.stale = not self.trains   # not before: all ranks repeat an interrupted step alike
         self.module.num_batches_tracked.fill_(self._batches)
         self._values = [b.clone() for b in self.buffers]
 

@@ -15,7 +15,6 @@ import torch
 from lockstep import _library
 from lockstep._library import layout, lk
 
-
 # What torch's optimizers take: parameters, or parameter groups.
 Params = Iterable[Any]
 Betas = Tuple[float, float]

@@ -5,7 +5,7 @@ A step, on every rank:
     begin      parameters are views of the memory that the workers of a host share
     a turn     lk_parallel_next() names a virtual worker and a micro-batch.  The random generators
                are seeded by seed, step, virtual worker and micro-batch.  The loss function runs,
-               and autograd adds gradients to the memory that lk_parallel_grad() returns
+               and hooks add gradients to the memory that lk_parallel_grad_new() returns
     finish     the library sums the gradients of all virtual workers in the order of a fixed tree,
                clips, and updates
 
@@ -21,7 +21,6 @@ import json
 import os
 import sys
 import time
-
 from collections.abc import Callable, Iterator
 from typing import Any, Tuple, TypeVar, Union
 
@@ -85,9 +84,8 @@ class Evaluation:
 
 def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", threads: int = 1,
          deterministic: bool = True, audit_steps: int = 2, buffers: str = "check",
-         bucket_bytes: int = 0, shard_hosts: int = 0, buddies: bool = False,
-         log: str | os.PathLike[str] | None = None, timeout: float = 0.0,
-         flight: str | None = None) -> Run:
+         bucket_bytes: int = 0, log: str | os.PathLike[str] | None = None,
+         timeout: float = 0.0, flight: str | None = None) -> Run:
     """Join the workers that a launcher started, or begin a run of one worker.
 
     Call it once, before the model is made: it also seeds the random generators.
@@ -311,7 +309,7 @@ class Run:
             same micro-batch, and must depend on nothing else than the model, the micro-batch and
             the global random generators.
         data: what ``Run.loader()`` returned.
-        optimizer: an optimizer of ``lockstep.torch``.
+        optimizer: an optimizer of ``lockstep.torch`` or of torch.
         """
         begun = time.monotonic()
         self._end_selftest()
