@@ -19,6 +19,16 @@ lki_pool *lki_exec_pool(const lk_exec *exec);
 
 typedef enum { LKI_ACT_NONE = 0, LKI_ACT_RELU, LKI_ACT_GELU_TANH, LKI_ACT_GELU_ERF } lki_activation;
 
+/* Windows of BF16 images (n, h, w, c), as the rows of a matrix (n down across, taps_y taps_x
+ * channels).  Row (sample, i, j) has the pixels from (y + i * step, x + j * step) on, with the
+ * channels from `image` on.  Pixels outside the image are +0. */
+typedef struct {
+    const uint16_t *image;
+    size_t          n, h, w, c, channels;
+    ptrdiff_t       y, x;
+    size_t          step, down, across, taps_y, taps_x;
+} lki_windows;
+
 /* c (m, n) = a (m, k) b (k, n).  Every element is summed over ascending k, from 0 or, with
  * `accumulate`, from c.  Transposed operands are stored (k, m) and (n, k). lda, ldb, ldc are row
  * strides in elements; 0 = dense. c must not overlap a or b.
@@ -36,6 +46,8 @@ typedef enum { LKI_ACT_NONE = 0, LKI_ACT_RELU, LKI_ACT_GELU_TANH, LKI_ACT_GELU_E
  *
  * `pack`, if not NULL, stores the packed b in lki_gemm_pack_bytes() bytes of memory.  It does not
  * change the bits.
+ *
+ * In BF16, `a` may consist of the rows of `windows`.  It is then NULL, and not transposed.
  */
 typedef struct {
     bool           transpose_a, transpose_b, accumulate;
@@ -49,7 +61,8 @@ typedef struct {
     lki_activation activation;
     void          *pre;
     const void    *residual;
-    const lk_pack *pack;
+    const lk_pack     *pack;
+    const lki_windows *windows;
 } lki_gemm_args;
 
 void lki_gemm(lk_exec *exec, const lki_gemm_args *args);
@@ -73,6 +86,9 @@ void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *p
  * are at the same places in all processes of a host.  Does not read the operands.  0: packing is
  * not worthwhile, or b is read in place. */
 size_t lki_gemm_pack_bytes(const lk_exec *exec, const lki_gemm_args *args);
+
+/* Returns the layout of such a pack (packs.h) for the kernels of `exec`. */
+uint32_t lki_gemm_pack_layout(const lk_exec *exec, const lki_gemm_args *args);
 
 /* ---- Elementwise ------------------------------------------------------------------------- */
 
@@ -197,12 +213,10 @@ void lki_conv_backward_input(lk_exec *exec, const lki_conv_shape *shape, const f
 void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const float *x,
                                const float *dy, float *dw, bool add, void *scratch);
 
-/* Convolution with x, y and their gradients in bf16.  Weights are rounded.  Products are added in
- * pairs to one chain: sum = fma(a1, b1, sum), then sum = fma(a0, b0, sum), with subnormal values as
- * zeros.  For y and dx the pairs are channels, tap by tap.  For dw they are neighbours in a row of
- * dy, starting at even positions, and zeros replace padding.  An odd last value is paired with +0.
- * In all other cases padding is left out.  dw of 1 x 1 kernels without padding is the product of
- * lki_gemm() over all pixels. */
+/* Convolution with x, y and their gradients in bf16.  Weights are rounded.  The sums are those of
+ * products of lki_gemm() with windows, in which padding is +0.  For y, k is (ky, kx, ci).  For dx,
+ * k is (oy, ox, co), with those taps that reach an output point; the sum is added to dx before it
+ * is rounded.  For dw, k is (sample, oy, ox). */
 size_t lki_conv_bf16_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape);
 void lki_conv_bf16(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x, const float *w,
                    uint16_t *y, void *scratch, const lk_pack *pack);

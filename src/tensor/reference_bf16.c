@@ -15,17 +15,6 @@ enum { LANES = 16, QUERIES = 32, KEYS = 64 };
 /* A row or a column of an operand: values `step` elements apart. */
 typedef struct { const uint16_t *at; size_t step; } line;
 
-/* Adds n products to `sum`, pair by pair.  The second product of a pair is added first. */
-static float chain(size_t n, line a, line b, float sum)
-{
-    for (size_t p = 0; p < n; p += 2)
-        for (size_t q = p + 2; q-- > p;)
-            sum = q < n ? lki_reference_fma_flushed(lki_bf16_widen(a.at[q * a.step]),
-                                                    lki_bf16_widen(b.at[q * b.step]), sum)
-                        : lki_reference_fma_flushed(0.0f, 0.0f, sum);
-    return sum;
-}
-
 /* Adds n products to `sum`, chunk by chunk. */
 static float chunks(size_t n, line a, line b, float sum)
 {
@@ -222,120 +211,93 @@ static uint16_t *rounded(const float *x, size_t n)
     return y;
 }
 
-/* Returns the address of pixel (y, x), channel 0, of `sample` of an (n, h, w, c) image; NULL in the
- * padding. */
+/* Returns channel 0 of pixel (y, x) of `sample` of an (n, h, w, c) image, or zeros outside it. */
 static const uint16_t *pixel(const uint16_t *image, size_t sample, size_t h, size_t w, size_t c,
-                             size_t y, size_t x)
+                             size_t y, size_t x, const uint16_t *zeros)
 {
-    return y < h && x < w ? image + ((sample * h + y) * w + x) * c : NULL;
+    return y < h && x < w ? image + ((sample * h + y) * w + x) * c : zeros;
 }
 
 void lki_reference_conv_bf16(const lki_conv_shape *s, const uint16_t *x, const float *w,
                              uint16_t *y)
 {
-    size_t    taps   = s->kh * s->kw;
-    uint16_t *narrow = rounded(w, s->cout * s->cin * taps);
+    size_t    taps = s->kh * s->kw, depth = taps * s->cin;
+    uint16_t *narrow = rounded(w, s->cout * depth), *zeros = calloc(s->cin, sizeof *zeros);
+    uint16_t *window = calloc(depth, sizeof *window), *weights = calloc(depth, sizeof *weights);
     for (size_t i = 0; i < s->n * s->oh * s->ow * s->cout; i++) {
         size_t co = i % s->cout, o = i / s->cout, ox = o % s->ow, oy = o / s->ow % s->oh;
-        float  sum = 0.0f;
-        for (size_t tap = 0; tap < taps; tap++) {
-            const uint16_t *at = pixel(x, o / s->ow / s->oh, s->h, s->w, s->cin,
-                                       oy * s->stride + tap / s->kw - s->pad,
-                                       ox * s->stride + tap % s->kw - s->pad);
-            if (at != NULL)
-                sum = chain(s->cin, (line){ at, 1 },
-                            (line){ narrow + co * s->cin * taps + tap, taps }, sum);
+        for (size_t k = 0; k < depth; k++) {
+            size_t tap = k / s->cin, ci = k % s->cin;
+            window[k]  = pixel(x, o / s->ow / s->oh, s->h, s->w, s->cin,
+                               oy * s->stride + tap / s->kw - s->pad,
+                               ox * s->stride + tap % s->kw - s->pad, zeros)[ci];
+            weights[k] = narrow[(co * s->cin + ci) * taps + tap];
         }
-        y[i] = lki_bf16_narrow(sum);
+        y[i] = lki_bf16_narrow(chunks(depth, (line){ window, 1 }, (line){ weights, 1 }, 0.0f));
     }
     free(narrow);
+    free(zeros);
+    free(window);
+    free(weights);
 }
 
+/* Returns the gradient of an input value.  `window`, `weights` and `zeros` have room for cout
+ * values of all taps. */
 static float conv_input_one(const lki_conv_shape *s, const uint16_t *dy, const uint16_t *w,
-                            size_t sample, size_t iy, size_t ix, size_t ci)
+                            size_t pixel_index, size_t ci, uint16_t *window, uint16_t *weights,
+                            const uint16_t *zeros)
 {
-    size_t taps = s->kh * s->kw;
-    float  sum  = 0.0f;
+    size_t taps = s->kh * s->kw, depth = 0;
+    size_t sample = pixel_index / s->w / s->h, ix = pixel_index % s->w;
+    size_t iy = pixel_index / s->w % s->h;
     for (size_t tap = taps; tap-- > 0;) {
-        size_t y = iy + s->pad - tap / s->kw, x = ix + s->pad - tap % s->kw;
-        if (iy + s->pad < tap / s->kw || ix + s->pad < tap % s->kw || y % s->stride != 0 ||
-            x % s->stride != 0)
+        ptrdiff_t y = (ptrdiff_t)(iy + s->pad) - (ptrdiff_t)(tap / s->kw);
+        ptrdiff_t x = (ptrdiff_t)(ix + s->pad) - (ptrdiff_t)(tap % s->kw);
+        ptrdiff_t stride = (ptrdiff_t)s->stride;
+        if (y % stride != 0 || x % stride != 0)
             continue;
-        const uint16_t *at = pixel(dy, sample, s->oh, s->ow, s->cout, y / s->stride,
-                                   x / s->stride);
-        if (at != NULL)
-            sum = chain(s->cout, (line){ at, 1 }, (line){ w + ci * taps + tap, s->cin * taps },
-                        sum);
+        const uint16_t *at = pixel(dy, sample, s->oh, s->ow, s->cout, (size_t)(y / stride),
+                                   (size_t)(x / stride), zeros);
+        for (size_t co = 0; co < s->cout; co++, depth++) {
+            window[depth]  = at[co];
+            weights[depth] = w[(co * s->cin + ci) * taps + tap];
+        }
     }
-    return sum;
+    return chunks(depth, (line){ window, 1 }, (line){ weights, 1 }, 0.0f);
 }
 
 void lki_reference_conv_bf16_backward_input(const lki_conv_shape *s, const uint16_t *dy,
                                             const float *w, uint16_t *dx, bool add)
 {
-    uint16_t *narrow = rounded(w, s->cout * s->cin * s->kh * s->kw);
+    size_t    depth = s->kh * s->kw * s->cout;
+    uint16_t *narrow = rounded(w, s->cin * depth), *zeros = calloc(s->cout, sizeof *zeros);
+    uint16_t *window = calloc(depth, sizeof *window), *weights = calloc(depth, sizeof *weights);
     for (size_t i = 0; i < s->n * s->h * s->w * s->cin; i++) {
-        size_t p = i / s->cin;
-        float  d = conv_input_one(s, dy, narrow, p / s->w / s->h, p / s->w % s->h, p % s->w,
-                                  i % s->cin);
+        float d = conv_input_one(s, dy, narrow, i / s->cin, i % s->cin, window, weights, zeros);
         dx[i] = lki_bf16_narrow(add ? lki_bf16_widen(dx[i]) + d : d);
     }
     free(narrow);
-}
-
-/* Continues `sum` over those pairs of a row of dy that use at least one pixel of the image through
- * tap kx. */
-static float conv_weights_row(const lki_conv_shape *s, const uint16_t *x_row,
-                              const uint16_t *dy_row, size_t kx, float sum)
-{
-    for (size_t ox = 0; ox < s->ow; ox += 2) {
-        float  a[2] = { 0 }, b[2] = { 0 };
-        bool   meets = false;
-        for (size_t i = 0; i < 2; i++) {
-            size_t ix    = (ox + i) * s->stride + kx - s->pad;
-            bool   image = ix < s->w, real = ox + i < s->ow;
-            a[i]  = image ? lki_bf16_widen(x_row[ix * s->cin]) : 0.0f;
-            b[i]  = real ? lki_bf16_widen(dy_row[(ox + i) * s->cout]) : 0.0f;
-            meets = meets || (image && real);
-        }
-        if (meets)
-            sum = lki_reference_fma_flushed(a[0], b[0],
-                                            lki_reference_fma_flushed(a[1], b[1], sum));
-    }
-    return sum;
-}
-
-/* Adds the products of all pixels of a kernel of 1 x 1 to `sum`, chunk by chunk. */
-static float conv_weights_plain(const lki_conv_shape *s, const uint16_t *x, const uint16_t *dy,
-                                float sum)
-{
-    size_t pixels = s->n * s->oh * s->ow;
-    for (size_t o = 0; o < pixels; o += 32) {
-        float a[32] = { 0 }, b[32] = { 0 };
-        for (size_t i = 0; i < 32 && o + i < pixels; i++) {
-            size_t p = o + i, iy = p / s->ow % s->oh * s->stride, ix = p % s->ow * s->stride;
-            a[i] = lki_bf16_widen(dy[p * s->cout]);
-            b[i] = lki_bf16_widen(*pixel(x, p / s->ow / s->oh, s->h, s->w, s->cin, iy, ix));
-        }
-        sum = lki_reference_chunk(a, b, sum);
-    }
-    return sum;
+    free(zeros);
+    free(window);
+    free(weights);
 }
 
 void lki_reference_conv_bf16_backward_weights(const lki_conv_shape *s, const uint16_t *x,
                                               const uint16_t *dy, float *dw)
 {
-    bool plain = s->kh == 1 && s->kw == 1 && s->pad == 0;
-    for (size_t i = 0; i < s->cout * s->cin * s->kh * s->kw; i++) {
-        size_t kx = i % s->kw, ky = i / s->kw % s->kh;
-        size_t ci = i / s->kw / s->kh % s->cin, co = i / s->kw / s->kh / s->cin;
-        if (plain)
-            dw[i] = conv_weights_plain(s, x + ci, dy + co, dw[i]);
-        for (size_t row = 0; !plain && row < s->n * s->oh; row++) {
-            size_t iy = row % s->oh * s->stride + ky - s->pad;
-            if (iy < s->h)
-                dw[i] = conv_weights_row(s, x + (row / s->oh * s->h + iy) * s->w * s->cin + ci,
-                                         dy + row * s->ow * s->cout + co, kx, dw[i]);
+    size_t    pixels = s->n * s->oh * s->ow;
+    uint16_t *window = calloc(pixels, sizeof *window), *zeros = calloc(s->cin, sizeof *zeros);
+    for (size_t k = 0; k < s->cin * s->kh * s->kw; k++) {
+        size_t kx = k % s->kw, ky = k / s->kw % s->kh, ci = k / s->kw / s->kh;
+        for (size_t o = 0; o < pixels; o++)
+            window[o] = pixel(x, o / s->ow / s->oh, s->h, s->w, s->cin,
+                              o / s->ow % s->oh * s->stride + ky - s->pad,
+                              o % s->ow * s->stride + kx - s->pad, zeros)[ci];
+        for (size_t co = 0; co < s->cout; co++) {
+            float *to = dw + co * s->cin * s->kh * s->kw + k;
+            *to       = chunks(pixels, (line){ dy + co, s->cout }, (line){ window, 1 }, *to);
         }
     }
+    free(window);
+    free(zeros);
 }

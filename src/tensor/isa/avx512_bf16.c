@@ -12,7 +12,6 @@
 #include "tensor/isa/math.inc"
 #include "tensor/isa/philox.inc"
 
-#include "tensor/isa/conv_tile.inc"
 #include "tensor/isa/bf16.inc"
 
 const lki_bf16_kernels lki_bf16_avx512 = LKI_BF16_KERNELS;

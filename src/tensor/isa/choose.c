@@ -159,37 +159,18 @@ static void multiply(const lki_bf16_kernels *bf16, operands *o)
                                          .ldc        = LKI_GEMM_COLUMNS_MAX });
 }
 
-/* Computes rows of a convolution of bf16 values. */
-static void convolve(const lki_bf16_kernels *bf16, operands *o)
-{
-    enum { ROWS = 16 };
-    const float *rows[ROWS];
-    for (size_t i = 0; i < ROWS; i++)
-        rows[i] = o->a;
-    bf16->conv->windows(&(lki_conv_windows){ .rows      = ROWS,
-                                             .columns   = 16,
-                                             .a         = rows,
-                                             .segments  = 1,
-                                             .length    = WORDS,
-                                             .b         = o->b,
-                                             .sums      = o->c,
-                                             .from_zero = true });
-}
-
-typedef void (*work)(const lki_bf16_kernels *bf16, operands *o);
-
-static double time_of(work w, const lki_bf16_kernels *bf16, operands *o)
+static double time_of(const lki_bf16_kernels *bf16, operands *o)
 {
     double begun = lki_seconds();
     for (int i = 0; i < REPEATS; i++)
-        w(bf16, o);
+        multiply(bf16, o);
     return lki_seconds() - begun;
 }
 
 /* Returns true if `next` takes clearly less time than `now`.  Compares the shortest of several
  * times, which are hardly longer on a busy machine than on an idle one.  The margin keeps noise
  * from deciding. */
-static bool is_faster(work w, const lki_bf16_kernels *next, const lki_bf16_kernels *now)
+static bool is_faster(const lki_bf16_kernels *next, const lki_bf16_kernels *now)
 {
     enum { TRIES = 16 };
     const double margin = 1.1;
@@ -198,9 +179,9 @@ static bool is_faster(work w, const lki_bf16_kernels *next, const lki_bf16_kerne
 
     memset(&o, 0, sizeof o);
     for (int i = 0; i < TRIES; i++) {
-        double took = time_of(w, next, &o);
+        double took = time_of(next, &o);
         of_next     = took < of_next ? took : of_next;
-        took        = time_of(w, now, &o);
+        took        = time_of(now, &o);
         of_now      = took < of_now ? took : of_now;
     }
     return margin * of_next < of_now;
@@ -214,13 +195,10 @@ static void take_faster(lki_choice *choice, size_t first)
         if (tables[i].on_request || !processor_has(tables[i].name))
             continue;
         lki_bf16_kernels next = bf16_of(&tables[i]);
-        if (is_faster(multiply, &next, &choice->bf16)) {
+        if (is_faster(&next, &choice->bf16)) {
             choice->name        = tables[i].name;
-            choice->bf16.gemm   = next.gemm;
-            choice->bf16.scores = next.scores;
+            choice->bf16 = next;
         }
-        if (next.conv != choice->bf16.conv && is_faster(convolve, &next, &choice->bf16))
-            choice->bf16.conv = next.conv;
     }
 }
 

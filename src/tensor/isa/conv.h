@@ -1,9 +1,9 @@
 /* tensor/isa/conv.h -- the kernels of convolution that each instruction set provides.
  *
- * Both products read images in place, because a row of a window is contiguous in NHWC.  Every sum
- * is one chain in ascending order of its index.  So the sizes of tiles change no bits, and each
- * instruction set chooses its own.  In FP32 a step of a chain is an fma of values.  In bf16 it is
- * v16_dot2() of words of two successive values, and `values` of a and b below are words.
+ * Both products, in FP32, read images in place, because a row of a window is contiguous in NHWC.
+ * Every sum is one chain in ascending order of its index.  So the sizes of tiles change no bits,
+ * and each instruction set chooses its own.  In bf16, convolution is a product of isa/gemm.h with
+ * windows.
  */
 #ifndef LKI_TENSOR_ISA_CONV_H
 #define LKI_TENSOR_ISA_CONV_H
@@ -12,13 +12,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "tensor/ops.h"
+
 /* Chains over k of a (rows, k) times b (k, columns).  A row of `a` consists of `segments` runs of
  * `length` values, a_pitch apart, and begins at its pointer plus a_offset. b is in panels of 16
  * columns, padded: b(segment, l, j) is b[j / 16 * panel + segment * b_pitch + l * 16 + j % 16].
  *
  * Chains begin at zero or continue from `sums`, whose rows are padded to whole vectors.  If `to` is
- * given, the chains end here, and row i of the result is written or added to to[i].  In bf16 the
- * result is bf16.  Without `to` the sums remain in `sums`.
+ * given, the chains end here, and row i of the result is written or added to to[i].  Without `to`
+ * the sums remain in `sums`.
  */
 typedef struct {
     size_t              rows, columns;
@@ -71,32 +73,11 @@ typedef struct {
                         float *to);
     void (*pack_weights)(const lki_weight_panel *panel); /* writes zeros beyond `columns` */
     void (*unpack_weights)(const lki_weight_panel *panel);
+
+    /* Copies values `at` .. `at` + `count` - 1 of rows first .. first + rows - 1 of windows to rows
+     * that are `pitch` values apart, with zeros after the values of a row. */
+    void (*copy_windows)(const lki_windows *windows, size_t first, size_t rows, size_t at,
+                         size_t count, uint16_t *to, size_t pitch);
 } lki_conv_kernels;
-
-/* Combines the pixels of a row to words.  Each entry has a word per channel: pixel i * step - pad
- * of entry i in the low half, and the pixel `apart` pixels after it in the high half.  Missing
- * pixels are zeros.  Entries are `pitch` words apart.  `lanes` words of each entry are written:
- * `channels`, or `channels` rounded up to whole vectors. */
-typedef struct {
-    size_t          entries, step, pad, apart;
-    /* pixels and channels of the row; stride: values between pixels */
-    size_t          pixels, channels, stride;
-    const uint16_t *from;
-    size_t          pitch, lanes;
-    float          *to;
-} lki_pixel_zip;
-
-typedef struct {
-    lki_outer_rows outer_rows;
-    void (*windows)(const lki_conv_windows *windows);
-    void (*outer)(const lki_conv_outer *outer);
-
-    /* Rounds (taps, rows, 16) FP32 values, in place, to (taps, rows / 2 rounded up, 16) words. */
-    void (*round_rows)(size_t taps, size_t rows, float *matrix);
-    void (*zip_pixels)(const lki_pixel_zip *zip);
-
-    /* Copies pixels with an odd number of channels to whole words, with a zero at the end. */
-    void (*pad_pixels)(size_t pixels, size_t channels, const uint16_t *from, float *to);
-} lki_conv_bf16_kernels;
 
 #endif

@@ -16,11 +16,11 @@
 #include "tensor/isa/param.h"
 #include "tensor/isa/scores.h"
 
-/* The kernels that multiply bf16 values. */
+/* The kernels that multiply bf16 values.  `short_parts` are for sums of products with few values of
+ * k (lki_gemm_parts()), which differ from `gemm` if those are on tiles. */
 typedef struct {
-    const lki_gemm_kernels      *gemm;
-    const lki_conv_bf16_kernels *conv;
-    const lki_score_kernels     *scores;
+    const lki_gemm_kernels  *gemm, *short_parts;
+    const lki_score_kernels *scores;
 } lki_bf16_kernels;
 
 typedef struct lki_kernels {

@@ -20,10 +20,6 @@
  *          result.
  * Memory:  the reordered weights of a wave of columns at a time; see lki_conv_scratch_bytes().
  *
- * In bf16 the same code processes words of two channels (isa/conv.h).  Weights are rounded when
- * they are reordered.  An odd number of channels is first padded with a channel of zeros.  Sums are
- * in the thread's buffer until they are rounded.
- *
  * Following windows by pointer ("implicit GEMM"): Chetlur et al., "cuDNN: efficient primitives for
  * deep learning", 2014, section 3.
  */
@@ -50,18 +46,15 @@ enum {
 /* The reordered weights.  Row (ky, kx, ci) and column co are at index co / 16 * panel + row * 16 +
  * co % 16. */
 typedef struct {
-    const lki_conv_kernels      *kernels;
-    const lki_conv_bf16_kernels *bf16; /* NULL: FP32 */
-    const lki_conv_shape        *shape;
-    const float                 *w;
-    float                       *matrix;
+    const lki_conv_kernels *kernels;
+    const lki_conv_shape   *shape;
+    const float            *w;
+    float                  *matrix;
     /* floats per panel; number of the first panel of this wave */
     size_t                  panel, first;
     lki_pack_turn           turn;
     /* the whole matrix in the pack; NULL: there is no pack */
     float                  *kept;
-    /* floats per panel in the pack, whose panels have no gaps in bf16 */
-    size_t                  kept_panel;
     /* for dx: first tap and number of taps of the residue */
     size_t                  ry, rx, ty, tx;
 } weights;
@@ -70,8 +63,8 @@ typedef struct {
 static void weights_keep(const weights *m, size_t index)
 {
     if (m->turn == LKI_PACK_MINE)
-        memcpy(m->kept + (m->first + index) * m->kept_panel, m->matrix + index * m->panel,
-               m->kept_panel * sizeof *m->kept);
+        memcpy(m->kept + (m->first + index) * m->panel, m->matrix + index * m->panel,
+               m->panel * sizeof *m->kept);
 }
 
 /* Reorders the weights of sixteen output channels. */
@@ -89,8 +82,6 @@ static void weights_forward_task(void *context, size_t index, uint32_t thread)
         .w       = m->w + first * s->cin * taps,
         .matrix  = m->matrix + index * m->panel,
     });
-    if (m->bf16 != NULL)
-        m->bf16->round_rows(taps, s->cin, m->matrix + index * m->panel);
     weights_keep(m, index);
 }
 
@@ -115,24 +106,15 @@ static void weights_input_task(void *context, size_t index, uint32_t thread)
                 row[ci] = 0.0f;
         }
     }
-    if (m->bf16 != NULL)
-        m->bf16->round_rows(m->ty * m->tx, s->cout, m->matrix + index * m->panel);
     weights_keep(m, index);
 }
 
 /* ---- Points that use the same taps ------------------------------------------------------- */
 
-/* Positions 0 .. count - 1 along an axis of an image of `size` pixels.  Position i uses those of
- * the pixels start + i * step .. start + i * step + taps - 1 that exist. */
-typedef struct {
-    ptrdiff_t start;
-    size_t    step, count, taps, size;
-} axis;
-
 /* Consecutive positions that use the same taps low .. high - 1. */
 typedef struct { size_t first, count, low, high; } stretch;
 
-static stretch stretch_at(const axis *a, size_t first)
+static stretch stretch_at(const lki_conv_axis *a, size_t first)
 {
     ptrdiff_t from = a->start + (ptrdiff_t)(first * a->step), size = (ptrdiff_t)a->size;
     ptrdiff_t end  = from + (ptrdiff_t)a->taps;
@@ -152,19 +134,18 @@ static stretch stretch_at(const axis *a, size_t first)
 
 /* A grid of points.  Point (sample, gy, gx) is pixel (to_y0 + gy * to_step, ...) of the result. */
 typedef struct {
-    const lki_conv_kernels      *kernels;
-    const lki_conv_bf16_kernels *bf16;    /* NULL: FP32 */
-    lk_exec                     *exec;
-    const float                 *image;   /* the image; in bf16 it consists of words */
-    size_t                       n, c;
-    axis                         y, x;    /* axes of the image */
-    const float                 *matrix;
-    size_t                       panel;
+    const lki_conv_kernels *kernels;
+    lk_exec                *exec;
+    const float            *image;
+    size_t                  n, c;
+    lki_conv_axis           y, x;    /* axes of the image */
+    const float            *matrix;
+    size_t                  panel;
     /* columns of a task; first and last column of this wave */
-    size_t                       columns, first, last;
-    void                        *to;
-    size_t                       to_h, to_w, to_c, to_y0, to_x0, to_step;
-    bool                         add;
+    size_t                  columns, first, last;
+    float                  *to;
+    size_t                  to_h, to_w, to_c, to_y0, to_x0, to_step;
+    bool                    add;
 } grid;
 
 /* Some points of one class (those with the same taps), and the addresses of their windows and
@@ -234,14 +215,13 @@ static void points_row(const grid *g, points *p, size_t i, size_t count, size_t 
     size_t to_y = g->to_y0 + gy * g->to_step, to_x = g->to_x0 + gx * g->to_step;
     size_t at   = any ? ((sample * g->y.size + y) * g->x.size + x) * g->c : 0;
     size_t step = any ? g->x.step * g->c : 0;
-    size_t bytes = g->bf16 != NULL ? sizeof(uint16_t) : sizeof(float);
     size_t pixel = (sample * g->to_h + to_y) * g->to_w + to_x;
 
     const float *from = g->image + at;
-    char        *to   = (char *)g->to + (pixel * g->to_c + column) * bytes;
+    float       *to   = g->to + pixel * g->to_c + column;
     for (size_t k = 0; k < count; k++) {
         p->from[i + k] = from + k * step;
-        p->to[i + k]   = to + k * g->to_step * g->to_c * bytes;
+        p->to[i + k]   = to + k * g->to_step * g->to_c;
     }
 }
 
@@ -266,15 +246,13 @@ static void points_find(const grid *g, points *p, size_t index, size_t column)
 /* Computes the chains of `t`, DEPTH of their products at a time. */
 static void windows_in_blocks(const grid *g, const lki_conv_windows *t)
 {
-    void (*windows)(const lki_conv_windows *) =
-        g->bf16 != NULL ? g->bf16->windows : g->kernels->windows;
     size_t pieces = blocks_of(t->length, DEPTH), length = blocks_of(t->length, lki_max(1, pieces));
     size_t rows   = lki_max(1, DEPTH / lki_max(1, t->length));
     lki_conv_windows block = *t;
 
     if (t->segments == 0 || t->length == 0) {
         block.segments = 0;
-        windows(&block);
+        g->kernels->windows(&block);
         return;
     }
     for (size_t s = 0; s < t->segments; s += rows) {
@@ -286,7 +264,7 @@ static void windows_in_blocks(const grid *g, const lki_conv_windows *t)
             block.b         = t->b + s * t->b_pitch + l * LANES;
             block.from_zero = s == 0 && l == 0;
             block.to        = last ? t->to : NULL;
-            windows(&block);
+            g->kernels->windows(&block);
         }
     }
 }
@@ -325,8 +303,8 @@ static void grid_weights(grid *g, lki_task pack, weights *m)
     g->matrix = m->matrix;
     g->panel  = m->panel;
     if (m->turn == LKI_PACK_THERE) {
-        g->matrix = m->kept + m->first * m->kept_panel;
-        g->panel  = m->kept_panel;
+        g->matrix = m->kept + m->first * m->panel;
+        g->panel  = m->panel;
         return;
     }
     lki_exec_run(g->exec, blocks_of(g->last - g->first, LANES), pack, m);
@@ -337,11 +315,10 @@ static void grid_run(lk_exec *exec, grid *g, lki_task pack, weights *m)
 {
     size_t tasks  = tasks_of_all(g);
     g->exec       = exec;
-    m->kept_panel = g->y.taps * g->x.taps * g->c * LANES;
+    m->panel = g->y.taps * g->x.taps * g->c * LANES;
     g->columns    = columns_of(g->y.taps * g->x.taps * g->c);
-    g->kernels   = lki_exec_kernels(exec)->conv;
-    m->kernels   = g->kernels;
-    m->bf16      = g->bf16;
+    g->kernels    = lki_exec_kernels(exec)->conv;
+    m->kernels    = g->kernels;
     size_t wave  = lki_conv_wave(m->panel / LANES, g->to_c, g->columns);
     for (; g->first < g->to_c; g->first = g->last) {
         g->last = lki_min(g->to_c, g->first + wave);
@@ -360,8 +337,8 @@ static void forward(lk_exec *exec, const lki_conv_shape *s, grid *g, const float
                   .panel = s->kh * s->kw * s->cin * LANES, .turn = lki_pack_begin(pack, LAYOUT) };
     m.kept     = pack != NULL ? pack->data : NULL;
     g->n       = s->n;
-    g->y       = (axis){ -(ptrdiff_t)s->pad, s->stride, s->oh, s->kh, s->h };
-    g->x       = (axis){ -(ptrdiff_t)s->pad, s->stride, s->ow, s->kw, s->w };
+    g->y       = (lki_conv_axis){ -(ptrdiff_t)s->pad, s->stride, s->oh, s->kh, s->h };
+    g->x       = (lki_conv_axis){ -(ptrdiff_t)s->pad, s->stride, s->ow, s->kw, s->w };
     g->to_h    = s->oh;
     g->to_w    = s->ow;
     g->to_c    = s->cout;
@@ -382,18 +359,6 @@ void lki_conv(lk_exec *exec, const lki_conv_shape *shape, const float *x, const 
 
 /* ---- The input's gradient ---------------------------------------------------------------- */
 
-/* Returns, along one axis, the input positions of residue r and the outputs that they use. */
-static axis residue_of(size_t *first, size_t r, size_t in, size_t out, size_t kernel,
-                       size_t stride, size_t pad)
-{
-    axis a = { .step = 1, .size = out };
-    *first = (r + stride - pad % stride) % stride;
-    a.count = *first < in ? (in - *first + stride - 1) / stride : 0;
-    a.taps  = r < kernel ? (kernel - r + stride - 1) / stride : 0;
-    a.start = (ptrdiff_t)((*first + pad - r) / stride + 1) - (ptrdiff_t)a.taps;
-    return a;
-}
-
 /* Computes the gradient of the input.  `images` has dy and the memory of the result. */
 static void backward_input(lk_exec *exec, const lki_conv_shape *s, const grid *images,
                            const float *w, float *matrix, const lk_pack *pack)
@@ -408,8 +373,8 @@ static void backward_input(lk_exec *exec, const lki_conv_shape *s, const grid *i
         g.to_w    = s->w;
         g.to_c    = s->cin;
         g.to_step = s->stride;
-        g.y = residue_of(&g.to_y0, ry, s->h, s->oh, s->kh, s->stride, s->pad);
-        g.x = residue_of(&g.to_x0, rx, s->w, s->ow, s->kw, s->stride, s->pad);
+        g.y = lki_conv_residue(&g.to_y0, ry, s->h, s->oh, s->kh, s->stride, s->pad);
+        g.x = lki_conv_residue(&g.to_x0, rx, s->w, s->ow, s->kw, s->stride, s->pad);
         weights m = { .shape = s, .w = w, .matrix = matrix,
                       .panel = g.y.taps * g.x.taps * s->cout * LANES,
                       .turn = turn, .kept = kept,
@@ -418,7 +383,7 @@ static void backward_input(lk_exec *exec, const lki_conv_shape *s, const grid *i
             continue;
         grid_run(exec, &g, weights_input_task, &m);
         if (turn != LKI_PACK_NONE)
-            kept += blocks_of(s->cin, LANES) * m.kept_panel;
+            kept += blocks_of(s->cin, LANES) * m.panel;
     }
     if (turn == LKI_PACK_MINE)
         lki_pack_end(pack, LAYOUT);
@@ -453,72 +418,9 @@ size_t lki_conv_pack_bytes(const lki_conv_shape *s, lk_dtype dtype, bool backwar
 {
     size_t deep   = backward ? s->cout : s->cin, wide = backward ? s->cin : s->cout;
     size_t places = s->n * (backward ? s->h * s->w : s->oh * s->ow);
-    if (places > LKI_PACKED_ROWS)
+    if (places > (size_t)(dtype == LK_BF16 ? LKI_PACKED_PIXELS : LKI_PACKED_ROWS))
         return 0;
     if (dtype == LK_BF16)
-        deep = (deep + 1) / 2;
+        return lki_conv_bf16_pack_bytes(s, backward);
     return s->kh * s->kw * deep * lki_round_up(wide, LANES) * sizeof(float);
-}
-
-/* ---- In bf16 ----------------------------------------------------------------------------- */
-
-typedef struct {
-    const lki_conv_bf16_kernels *kernels;
-    size_t                       pixels, channels; /* number of pixels of a row, and of channels */
-    const uint16_t              *from;
-    float                       *to;
-} padding;
-
-static void padding_task(void *context, size_t index, uint32_t thread)
-{
-    const padding *p = context;
-    (void)thread;
-    p->kernels->pad_pixels(p->pixels, p->channels, p->from + index * p->pixels * p->channels,
-                           p->to + index * p->pixels * ((p->channels + 1) / 2));
-}
-
-static size_t padded_bytes(size_t pixels, size_t channels)
-{
-    return channels % 2 == 0 ? 0 : pixels * (channels + 1) * sizeof(uint16_t);
-}
-
-/* Returns images of `rows` rows as words: in place, or as a padded copy after the matrix. */
-static const float *words_of(lk_exec *exec, const lki_conv_shape *s, size_t rows, size_t pixels,
-                             size_t channels, const uint16_t *images, char *scratch)
-{
-    padding p = { lki_exec_kernels(exec)->bf16->conv, pixels, channels, images,
-                  (float *)(void *)(scratch + matrix_bytes(s)) };
-    if (channels % 2 == 0)
-        return (const float *)(const void *)images;
-    lki_exec_run(exec, rows, padding_task, &p);
-    return p.to;
-}
-
-void lki_conv_bf16(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x, const float *w,
-                   uint16_t *y, void *scratch, const lk_pack *pack)
-{
-    const lki_conv_shape *s = shape;
-    grid g = { .bf16 = lki_exec_kernels(exec)->bf16->conv, .c = (s->cin + 1) / 2, .to = y };
-    g.image = words_of(exec, s, s->n * s->h, s->w, s->cin, x, scratch);
-    forward(exec, s, &g, w, scratch, pack);
-}
-
-void lki_conv_bf16_backward_input(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *dy,
-                                  const float *w, uint16_t *dx, bool add, void *scratch,
-                                  const lk_pack *pack)
-{
-    const lki_conv_shape *s = shape;
-    grid g = { .bf16 = lki_exec_kernels(exec)->bf16->conv, .c = (s->cout + 1) / 2, .to = dx,
-               .add = add };
-    g.image = words_of(exec, s, s->n * s->oh, s->ow, s->cout, dy, scratch);
-    backward_input(exec, s, &g, w, scratch, pack);
-}
-
-size_t lki_conv_bf16_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape)
-{
-    const lki_conv_shape *s = shape;
-    (void)exec;
-    return lki_max(lki_conv_weights_bf16_bytes(s),
-                   matrix_bytes(s) + lki_max(padded_bytes(s->n * s->h * s->w, s->cin),
-                                             padded_bytes(s->n * s->oh * s->ow, s->cout)));
 }

@@ -7,6 +7,26 @@
 
 enum { LKI_CONV_LANES = 16 };
 
+/* Positions 0 .. count - 1 along an axis of an image of `size` pixels.  Position i uses those of
+ * the pixels start + i * step .. start + i * step + taps - 1 that exist. */
+typedef struct {
+    ptrdiff_t start;
+    size_t    step, count, taps, size;
+} lki_conv_axis;
+
+/* Returns, along one axis, the input positions *first + i * stride, which use the taps of residue r
+ * modulo the stride, and the outputs that they use. */
+static inline lki_conv_axis lki_conv_residue(size_t *first, size_t r, size_t in, size_t out,
+                                             size_t kernel, size_t stride, size_t pad)
+{
+    lki_conv_axis a = { .step = 1, .size = out };
+    *first  = (r + stride - pad % stride) % stride;
+    a.count = *first < in ? (in - *first + stride - 1) / stride : 0;
+    a.taps  = r < kernel ? (kernel - r + stride - 1) / stride : 0;
+    a.start = (ptrdiff_t)((*first + pad - r) / stride + 1) - (ptrdiff_t)a.taps;
+    return a;
+}
+
 /* The number of weights that are reordered at a time, 1 MiB of floats, so that they are still in a
  * near cache when they are used.  The columns that are reordered at a time are called a wave. */
 #define LKI_CONV_WAVE ((size_t)1 << 18)
@@ -31,8 +51,8 @@ static inline size_t lki_conv_wave_bytes(size_t depth, size_t columns)
 /* Returns the bytes of scratch memory of the weights' gradient. */
 size_t lki_conv_weights_bytes(const lki_conv_shape *shape);
 
-/* Returns the bytes of scratch memory of the weights' gradient in bf16. */
-size_t lki_conv_weights_bf16_bytes(const lki_conv_shape *shape);
+/* Returns the bytes of a pack of the weights in bf16, for y or dx. */
+size_t lki_conv_bf16_pack_bytes(const lki_conv_shape *shape, bool backward);
 
 /* A wave (a range of output channels) of dw (cout, cin, kh, kw), and its values in the order of the
  * tiles: a matrix (kh kw cin, columns).  lki_conv_reorder() fills the matrix from dw or, without

@@ -54,7 +54,7 @@ static inline int pack_ways(const lk_exec *exec)
 }
 
 static inline const lk_pack *pack_of(conv_pack *p, const lki_conv_shape *s, lk_dtype dtype,
-                                     bool backward, int way)
+                                     bool backward, uint32_t layout, int way)
 {
     size_t bytes = lki_conv_pack_bytes(s, dtype, backward);
     if (way == 0)
@@ -64,9 +64,9 @@ static inline const lk_pack *pack_of(conv_pack *p, const lki_conv_shape *s, lk_d
     if (way == 1)
         p->pack.data = nn_bytes(bytes);
     if (way == 2)
-        assert_int_equal(p->state, lki_pack_filling(&p->pack, 0) + 1);
+        assert_int_equal(p->state, lki_pack_filling(&p->pack, layout) + 1);
     else
-        p->state = way == 1 ? 1 : lki_pack_filling(&p->pack, 0);
+        p->state = way == 1 ? 1 : lki_pack_filling(&p->pack, layout);
     if (way != 2)
         memset(p->pack.data, 0xff, bytes);
     p->pack.state = &p->state;

@@ -8,20 +8,10 @@
  * So a task reads x and dy from memory once, and from the first-level cache for all taps.  If
  * pixels have many channels, those of a panel are packed first.
  *
- * In bf16 a step is two pixels, and a slab first combines pixels to words.  Words of dy are the
- * pairs of neighbours that begin at even positions.  Words of x are every pixel and the pixel one
- * stride further, with zeros outside the image.  So the pairs of a tap are consecutive words from
- * the tap's column on.  If pixels are not divided into panels, the words of the taps in a row of
- * the kernel are consecutive.  If these taps use the same pairs, they are treated as channels of
- * one tap.  Each task builds its own words, even if other tasks build the same ones, because
- * reading them from another core's cache is slow.
+ * Tasks run in rounds of a few samples, which stay in a near cache for the whole round.
  *
- * Tasks run in rounds of a few samples, which stay in a near cache for the whole round.  In bf16,
- * kernels of 1 x 1 are computed as a plain product of transposed dy and x.
- *
- * Order:   every element of dw is one chain that starts from the value in dw, or from 0.  It
- *          consists of fma over (sample, oy, ox), or of v16_dot2() over (sample, oy, pair), for the
- *          points that the tap uses.
+ * Order:   every element of dw is one chain of fma over the points (sample, oy, ox) that its tap
+ *          uses, from the value in dw or from 0.
  * Cost:    2 cin cout operations per pixel and tap; dw is reordered before, unless it starts from
  *          0, and after.
  */
@@ -44,22 +34,18 @@ enum {
 };
 
 typedef struct {
-    const lki_conv_kernels      *kernels;
-    const lki_conv_bf16_kernels *bf16; /* NULL: FP32 */
-    lk_exec                     *exec;
-    const lki_conv_shape        *shape;
-    const void                  *x, *dy;
-    lki_conv_dw                  to;
-    size_t                       unit;            /* pixels in a step */
-    bool                         whole;           /* pixels of x are not divided into panels */
-    size_t                       channels, kw; /* channels per tap; taps in a row of the kernel */
-    /* number of panels of channels; runs of panels, one per task */
-    size_t                       panels, runs;
-    size_t                       wave;            /* columns that are computed together */
+    const lki_conv_kernels *kernels;
+    lk_exec                *exec;
+    const lki_conv_shape   *shape;
+    const float            *x, *dy;
+    lki_conv_dw             to;
+    bool                    whole;       /* pixels of x are not divided into panels */
+    size_t                  panels;      /* number of panels of channels, one per task */
+    size_t                  wave;        /* columns that are computed together */
     /* columns of a task; number of groups of columns */
-    size_t                       columns, groups;
-    size_t                       taps;            /* rows of taps per task */
-    size_t                       first, last;     /* range of samples of this round of tasks */
+    size_t                  columns, groups;
+    size_t                  taps;        /* rows of taps per task */
+    size_t                  first, last; /* range of samples of this round of tasks */
 } gradient;
 
 static size_t blocks_of(size_t count, size_t size)
@@ -138,9 +124,8 @@ size_t lki_conv_weights_bytes(const lki_conv_shape *s)
 /* ---- Slabs ------------------------------------------------------------------------------- */
 
 /* A slab: the samples, rows and steps of dy that are processed together, and the part of x that
- * they use.  This part begins at row `iy` and pixel `ix` (in bf16 at word `ix`, which counts the
- * padding).  `x` points to its beginning, and `dy` to the task's first column.  Distances are in
- * floats. */
+ * they use.  This part begins at row `iy` and pixel `ix`.  `x` points to its beginning, and `dy` to
+ * the task's first column.  Distances are in floats. */
 typedef struct {
     size_t       sample, samples, oy, rows, step, steps;
     size_t       iy, height, ix, width;
@@ -148,18 +133,13 @@ typedef struct {
     size_t       x_pixel, x_row, x_sample, dy_step, dy_row, dy_sample;
 } slab;
 
-static size_t steps_of(const gradient *g)
-{
-    return blocks_of(g->shape->ow, g->unit);
-}
-
 /* Returns the maximum number of floats of x and dy in a task's buffer. */
 static size_t slab_floats(const gradient *g, const slab *b)
 {
     const lki_conv_shape *s = g->shape;
-    size_t channels = !g->whole ? blocks_of(g->channels, g->panels) : g->bf16 != NULL ? s->cin : 0;
+    size_t channels = g->whole ? 0 : blocks_of(s->cin, g->panels);
     size_t height   = (b->rows - 1) * s->stride + g->taps;
-    size_t width    = (b->steps - 1) * g->unit * s->stride + s->kw;
+    size_t width    = (b->steps - 1) * s->stride + s->kw;
     return b->samples * (height * width * channels + b->rows * b->steps * COLUMNS_WIDE) +
            LKI_CONV_SLACK;
 }
@@ -168,8 +148,8 @@ static size_t slab_floats(const gradient *g, const slab *b)
 static slab slab_size(const gradient *g)
 {
     const lki_conv_shape *s = g->shape;
-    slab b = { .steps = lki_min(steps_of(g), PIXELS / g->unit) };
-    b.rows    = b.steps < steps_of(g) ? 1 : lki_max(1, lki_min(s->oh, PIXELS / s->ow));
+    slab b = { .steps = lki_min(s->ow, PIXELS) };
+    b.rows    = b.steps < s->ow ? 1 : lki_max(1, lki_min(s->oh, PIXELS / s->ow));
     b.samples = b.rows < s->oh ? 1 : lki_max(1, PIXELS / (s->oh * s->ow));
     while (slab_floats(g, &b) > LKI_EXEC_PRIVATE && b.samples * b.rows * b.steps > 1) {
         size_t *longest = b.samples > 1 ? &b.samples : b.rows > 1 ? &b.rows : &b.steps;
@@ -184,43 +164,27 @@ static void slab_extent(const gradient *g, slab *b, size_t from, size_t to)
 {
     const lki_conv_shape *s = g->shape;
     size_t top = b->oy * s->stride + from, bottom = (b->oy + b->rows - 1) * s->stride + to;
-    size_t left = b->step * g->unit * s->stride;
-    size_t right = (b->step + b->steps - 1) * g->unit * s->stride + s->kw;
+    size_t left = b->step * s->stride, right = (b->step + b->steps - 1) * s->stride + s->kw;
     b->iy     = top > s->pad ? lki_min(s->h, top - s->pad) : 0;
     b->height = bottom > s->pad ? lki_min(s->h, bottom - s->pad) : 0;
     b->height = b->height > b->iy ? b->height - b->iy : 0;
-    b->ix     = left;
-    b->width  = right - left;
-    if (g->bf16 == NULL) {
-        b->ix    = left > s->pad ? lki_min(s->w, left - s->pad) : 0;
-        b->width = right > s->pad ? lki_min(s->w, right - s->pad) : 0;
-        b->width = b->width > b->ix ? b->width - b->ix : 0;
-    }
+    b->ix     = left > s->pad ? lki_min(s->w, left - s->pad) : 0;
+    b->width  = right > s->pad ? lki_min(s->w, right - s->pad) : 0;
+    b->width  = b->width > b->ix ? b->width - b->ix : 0;
 }
 
-/* Copies `channels` of x: packed in FP32, or as words in bf16. */
+/* Packs `channels` of x. */
 static void slab_copy_x(const gradient *g, slab *b, part channels, float *to)
 {
     const lki_conv_shape *s = g->shape;
-    /* skip: pixels of the row before the first word */
-    size_t lead = lki_min(b->ix, s->pad), skip = b->ix - lead;
     b->x_pixel  = channels.count;
     b->x_row    = b->width * channels.count;
     b->x_sample = b->height * b->x_row;
     b->x        = to;
     for (size_t i = 0; i < b->samples * b->height; i++, to += b->x_row) {
         size_t row = (b->sample + i / b->height) * s->h + b->iy + i % b->height;
-        size_t at  = row * s->w * s->cin + channels.first;
-        if (g->bf16 == NULL)
-            g->kernels->pack_pixels(b->width, channels.count,
-                                    (const float *)g->x + at + b->ix * s->cin, s->cin, to);
-        else
-            g->bf16->zip_pixels(&(lki_pixel_zip){
-                .entries = b->width, .step = 1, .pad = s->pad - lead, .apart = s->stride,
-                .pixels = s->w - lki_min(s->w, skip), .channels = channels.count,
-                .stride = s->cin, .from = (const uint16_t *)g->x + at + skip * s->cin,
-                .pitch = channels.count, .lanes = channels.count, .to = to,
-            });
+        g->kernels->pack_pixels(b->width, channels.count,
+                                g->x + (row * s->w + b->ix) * s->cin + channels.first, s->cin, to);
     }
 }
 
@@ -230,25 +194,16 @@ static void slab_use_x(const gradient *g, slab *b)
     b->x_pixel  = s->cin;
     b->x_row    = s->w * s->cin;
     b->x_sample = s->h * b->x_row;
-    b->x = (const float *)g->x + b->sample * b->x_sample + b->iy * b->x_row + b->ix * s->cin;
+    b->x = g->x + b->sample * b->x_sample + b->iy * b->x_row + b->ix * s->cin;
 }
 
-/* Copies a row of dy: as words, or as values padded to whole vectors. */
+/* Copies a row of dy, with values padded to whole vectors. */
 static void copy_dy_row(const gradient *g, const slab *b, size_t at, size_t count, size_t columns,
                         float *to)
 {
-    const lki_conv_shape *s = g->shape;
-    if (g->bf16 != NULL) {
-        g->bf16->zip_pixels(&(lki_pixel_zip){
-            .entries = b->steps, .step = 2, .apart = 1, .pixels = s->ow - 2 * b->step,
-            .channels = count, .stride = s->cout, .from = (const uint16_t *)g->dy + at,
-            .pitch = columns, .lanes = columns, .to = to,
-        });
-        return;
-    }
     memset(to, 0, b->steps * columns * sizeof *to);
     for (size_t i = 0; i < b->steps; i++)
-        memcpy(to + i * columns, (const float *)g->dy + at + i * s->cout, count * sizeof *to);
+        memcpy(to + i * columns, g->dy + at + i * g->shape->cout, count * sizeof *to);
 }
 
 /* Sets the address and the distances of dy in the slab, from column `first` on.  If dy is copied,
@@ -256,9 +211,9 @@ static void copy_dy_row(const gradient *g, const slab *b, size_t at, size_t coun
 static void slab_open_dy(const gradient *g, slab *b, size_t first, size_t columns, float **to)
 {
     const lki_conv_shape *s = g->shape;
-    size_t pixel = ((b->sample * s->oh + b->oy) * s->ow + b->step * g->unit) * s->cout + first;
-    if (g->bf16 == NULL && s->cout % LANES == 0) {
-        b->dy        = (const float *)g->dy + pixel;
+    size_t pixel = ((b->sample * s->oh + b->oy) * s->ow + b->step) * s->cout + first;
+    if (s->cout % LANES == 0) {
+        b->dy        = g->dy + pixel;
         b->dy_step   = s->cout;
         b->dy_row    = s->ow * s->cout;
         b->dy_sample = s->oh * b->dy_row;
@@ -296,12 +251,11 @@ static void tap_run(const gradient *g, const slab *b, size_t ky, size_t kx, part
     span   y = span_of(ky, s->oh, s->stride, s->pad, s->h);
     span   x = span_of(kx, s->ow, s->stride, s->pad, s->w);
     size_t first = lki_max(y.low, b->oy), last = lki_min(y.high, b->oy + b->rows);
-    size_t low  = lki_max(x.low / g->unit, b->step);
-    size_t high = lki_min(blocks_of(x.high, g->unit), b->step + b->steps);
-    if (first >= last || x.low >= x.high || low >= high)
+    size_t low = lki_max(x.low, b->step), high = lki_min(x.high, b->step + b->steps);
+    if (first >= last || low >= high)
         return;
     size_t iy = first * s->stride + ky - s->pad - b->iy;
-    size_t ix = low * g->unit * s->stride + kx - (g->bf16 != NULL ? 0 : s->pad) - b->ix;
+    size_t ix = low * s->stride + kx - s->pad - b->ix;
 
     t->rows   = channels.count;
     t->sets   = b->samples;
@@ -310,35 +264,30 @@ static void tap_run(const gradient *g, const slab *b, size_t ky, size_t kx, part
     t->a      = b->x + iy * b->x_row + ix * b->x_pixel + (g->whole ? channels.first : 0);
     t->a_set  = b->x_sample;
     t->a_run  = s->stride * b->x_row;
-    t->a_step = g->unit * s->stride * b->x_pixel;
+    t->a_step = s->stride * b->x_pixel;
     t->b      = b->dy + (first - b->oy) * b->dy_row + (low - b->step) * b->dy_step;
     t->b_set  = b->dy_sample;
     t->b_run  = b->dy_row;
     t->b_step = b->dy_step;
     t->c = g->to.matrix + ((ky * s->kw + kx) * s->cin + channels.first) * g->to.columns + column;
-    (g->bf16 != NULL ? g->bf16->outer : g->kernels->outer)(t);
+    g->kernels->outer(t);
 }
 
-/* A task's part: panels, columns of the wave, and rows of taps. */
-typedef struct { part panels; size_t column, columns, from, to; } share;
+/* A task's part: channels of x, columns of the wave, and rows of taps. */
+typedef struct { part channels; size_t column, columns, from, to; } share;
 
 static void slab_run(const gradient *g, slab *b, const share *own, float *buffer)
 {
     lki_conv_outer t = { .columns = own->columns, .ldc = g->to.columns };
     slab_extent(g, b, own->from, own->to);
     slab_open_dy(g, b, g->to.first + own->column, own->columns, &buffer);
-    if (g->whole && g->bf16 != NULL)
-        slab_copy_x(g, b, (part){ 0, g->shape->cin }, buffer);
-    else if (g->whole)
+    if (g->whole)
         slab_use_x(g, b);
-    for (size_t i = 0; i < own->panels.count; i++) {
-        part channels = part_of(g->channels, g->panels, own->panels.first + i);
-        if (!g->whole)
-            slab_copy_x(g, b, channels, buffer);
-        for (size_t ky = own->from; ky < own->to; ky++)
-            for (size_t kx = 0; kx < g->kw; kx++)
-                tap_run(g, b, ky, kx, channels, own->column, &t);
-    }
+    else
+        slab_copy_x(g, b, own->channels, buffer);
+    for (size_t ky = own->from; ky < own->to; ky++)
+        for (size_t kx = 0; kx < g->shape->kw; kx++)
+            tap_run(g, b, ky, kx, own->channels, own->column, &t);
 }
 
 static void gradient_task(void *context, size_t index, uint32_t thread)
@@ -346,56 +295,39 @@ static void gradient_task(void *context, size_t index, uint32_t thread)
     const gradient       *g = context;
     const lki_conv_shape *s = g->shape;
     slab   size = slab_size(g);
-    size_t rest = index / g->runs;
-    share  own  = { .panels = part_of(g->panels, g->runs, index % g->runs),
-                    .column = rest % g->groups * g->columns,
-                    .from   = rest / g->groups * g->taps };
+    size_t rest = index / g->panels;
+    share  own  = { .channels = part_of(s->cin, g->panels, index % g->panels),
+                    .column   = rest % g->groups * g->columns,
+                    .from     = rest / g->groups * g->taps };
     own.to      = own.from + g->taps;
     own.columns = lki_min(g->columns, g->to.columns - own.column);
     for (size_t sample = g->first; sample < g->last; sample += size.samples)
         for (size_t oy = 0; oy < s->oh; oy += size.rows)
-            for (size_t step = 0; step < steps_of(g); step += size.steps) {
+            for (size_t step = 0; step < s->ow; step += size.steps) {
                 slab b = { .sample = sample, .samples = lki_min(size.samples, g->last - sample),
                            .oy = oy, .rows = lki_min(size.rows, s->oh - oy),
-                           .step = step, .steps = lki_min(size.steps, steps_of(g) - step) };
+                           .step = step, .steps = lki_min(size.steps, s->ow - step) };
                 slab_run(g, &b, &own, lki_exec_private(g->exec, thread));
             }
 }
 
 /* ---- Waves ------------------------------------------------------------------------------- */
 
-/* Returns true if all taps in a row of the kernel use the same pairs of output columns, so that the
- * row can be computed as one tap with kw * cin channels. */
-static bool meet_alike(const lki_conv_shape *s)
-{
-    for (size_t kx = 0; kx < s->kw; kx++) {
-        span x = span_of(kx, s->ow, s->stride, s->pad, s->w);
-        if (x.low > 1 || blocks_of(x.high, 2) != blocks_of(s->ow, 2))
-            return false;
-    }
-    return true;
-}
-
-/* Divides the work into tasks.  In bf16 there are just enough tasks to keep all threads busy, so
- * that few words are built more than once.  In FP32 each panel is a task, whose tiles of dw stay in
- * the first-level cache. */
+/* Divides the work into tasks.  Each panel is a task, whose tiles of dw stay in the first-level
+ * cache.  There are enough panels to keep all threads busy. */
 static void plan_tasks(gradient *g, size_t width)
 {
     const lki_conv_shape *s    = g->shape;
-    lki_outer_rows        rows = g->bf16 != NULL ? g->bf16->outer_rows : g->kernels->outer_rows;
-    size_t threads = lk_exec_threads(g->exec), wanted = g->whole || threads == 1 ? threads
-                                                                                 : 2 * threads;
-    bool   joined = g->bf16 != NULL && g->whole && meet_alike(s);
-    g->channels = joined ? s->kw * s->cin : s->cin;
-    g->kw       = joined ? 1 : s->kw;
-    g->panels   = blocks_of(g->channels, g->whole && s->cout <= LANES ? rows.narrow : rows.wide);
-    g->columns  = blocks_of(g->channels, g->panels) <= WIDE_ROWS ? COLUMNS_WIDE : COLUMNS;
-    g->wave     = lki_conv_wave(s->kh * s->kw * s->cin, width, g->columns);
-    g->groups   = blocks_of(g->wave, g->columns);
-    g->runs     = lki_max(1, lki_min(blocks_of(wanted, g->groups), g->channels / FEW_ROWS));
-    g->panels   = lki_round_up(g->panels, g->runs);
-    g->runs     = g->bf16 != NULL ? g->runs : g->panels;
-    g->taps     = s->kh > NEAR_KERNEL || g->runs * g->groups < threads ? 1 : s->kh;
+    lki_outer_rows        rows = g->kernels->outer_rows;
+    size_t threads = lk_exec_threads(g->exec);
+    size_t wanted  = g->whole || threads == 1 ? threads : 2 * threads;
+    g->panels  = blocks_of(s->cin, g->whole && s->cout <= LANES ? rows.narrow : rows.wide);
+    g->columns = blocks_of(s->cin, g->panels) <= WIDE_ROWS ? COLUMNS_WIDE : COLUMNS;
+    g->wave    = lki_conv_wave(s->kh * s->kw * s->cin, width, g->columns);
+    g->groups  = blocks_of(g->wave, g->columns);
+    size_t unit = lki_max(1, lki_min(blocks_of(wanted, g->groups), s->cin / FEW_ROWS));
+    g->panels   = lki_round_up(g->panels, unit);
+    g->taps     = s->kh > NEAR_KERNEL || g->panels * g->groups < threads ? 1 : s->kh;
 }
 
 /* Computes a wave of dw, by rounds of samples. */
@@ -403,14 +335,13 @@ static void wave_run(gradient *g)
 {
     const lki_conv_shape *s = g->shape;
     size_t values = s->h * s->w * s->cin + s->oh * s->ow * s->cout;
-    size_t bytes  = g->bf16 != NULL ? sizeof(uint16_t) : sizeof(float);
-    size_t batch  = lki_max(1, BATCH_BYTES / bytes / values);
+    size_t batch  = lki_max(1, BATCH_BYTES / sizeof(float) / values);
 
     g->groups = blocks_of(g->to.columns, g->columns);
     lki_conv_reorder(g->exec, &g->to);
     for (g->first = 0; g->first < s->n; g->first = g->last) {
         g->last = lki_min(s->n, g->first + batch);
-        lki_exec_run(g->exec, g->runs * g->groups * (s->kh / g->taps), gradient_task, g);
+        lki_exec_run(g->exec, g->panels * g->groups * (s->kh / g->taps), gradient_task, g);
     }
     lki_conv_restore(g->exec, &g->to);
 }
@@ -424,8 +355,7 @@ static void gradient_run(lk_exec *exec, gradient *g, const lki_conv_shape *s, fl
     g->exec    = exec;
     g->shape   = s;
     g->to      = (lki_conv_dw){ .shape = s, .add = add, .dw = dw, .matrix = scratch };
-    g->unit    = g->bf16 != NULL ? 2 : 1;
-    g->whole   = s->cin <= NEAR_CHANNELS || (g->bf16 == NULL && s->kh * s->kw == 1);
+    g->whole   = s->cin <= NEAR_CHANNELS || s->kh * s->kw == 1;
     plan_tasks(g, width);
     for (; g->to.first < width; g->to.first += g->to.columns) {
         g->to.columns = lki_min(g->wave, width - g->to.first);
@@ -440,57 +370,4 @@ void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const
     if (lki_other_conv(exec, shape, LKI_ONEDNN_WEIGHTS, add, x, dw, dy))
         return;
     gradient_run(exec, &g, shape, dw, add, scratch);
-}
-
-/* ---- 1 x 1 in bf16 ----------------------------------------------------------------------- */
-
-static bool is_plain(const lki_conv_shape *s)
-{
-    return s->kh == 1 && s->kw == 1 && s->pad == 0;
-}
-
-typedef struct { const lki_conv_shape *shape; const uint16_t *x; uint16_t *to; } gathering;
-
-/* Copies the pixels of x that a row of dy uses. */
-static void gathering_task(void *context, size_t index, uint32_t thread)
-{
-    const gathering      *g = context;
-    const lki_conv_shape *s = g->shape;
-    size_t          row  = index / s->oh * s->h + index % s->oh * s->stride;
-    const uint16_t *from = g->x + row * s->w * s->cin;
-    uint16_t       *to   = g->to + index * s->ow * s->cin;
-    (void)thread;
-    for (size_t i = 0; i < s->ow; i++)
-        memcpy(to + i * s->cin, from + i * s->stride * s->cin, s->cin * sizeof *to);
-}
-
-static void plain_product(lk_exec *exec, const lki_conv_shape *s, const uint16_t *x,
-                          const uint16_t *dy, float *dw, bool add, void *scratch)
-{
-    gathering     g    = { s, x, scratch };
-    lki_gemm_args gemm = { .operands = LK_BF16, .transpose_a = true, .accumulate = add,
-                           .m = s->cout, .n = s->cin, .k = s->n * s->oh * s->ow, .a = dy, .b = x,
-                           .c = dw };
-    if (s->stride > 1) {
-        lki_exec_run(exec, s->n * s->oh, gathering_task, &g);
-        gemm.b = g.to;
-    }
-    lki_gemm(exec, &gemm);
-}
-
-size_t lki_conv_weights_bf16_bytes(const lki_conv_shape *s)
-{
-    if (is_plain(s))
-        return s->stride == 1 ? 0 : s->n * s->oh * s->ow * s->cin * sizeof(uint16_t);
-    return lki_conv_weights_bytes(s);
-}
-
-void lki_conv_bf16_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x,
-                                    const uint16_t *dy, float *dw, bool add, void *scratch)
-{
-    gradient g = { .bf16 = lki_exec_kernels(exec)->bf16->conv, .x = x, .dy = dy };
-    if (is_plain(shape))
-        plain_product(exec, shape, x, dy, dw, add, scratch);
-    else
-        gradient_run(exec, &g, shape, dw, add, scratch);
 }

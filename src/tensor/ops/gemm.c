@@ -16,7 +16,7 @@
  *         than columns.  With more rows, groups would be narrow and read `a` too often.
  *         bf16 values are processed in pairs, as words, and summed by chunks: see isa/gemm.h.  All
  *         sizes are in words.  A result in bf16 is summed in the thread's buffer, over the whole of
- *         k, and then rounded.
+ *         k, and then rounded.  Each tile copies its part of an `a` that consists of windows.
  * Cost:   2 m n k flops; k n floats of b are read once and written once, `a` once per column tile.
  *         A micro-panel of `a` (14 x 384 floats) stays in the first-level cache while the panels
  *         of b (48 KiB each) are read from the second.
@@ -144,20 +144,37 @@ static const float *kept_b(const product *p, size_t k0, size_t k, size_t col)
     return p->kept + k0 * lki_round_up(p->args->n, p->kernels->columns) + col * k;
 }
 
+/* Points the block to its rows of windows, which are copied to `packed` as rows of words. */
+static void place_windows(const product *p, lki_gemm_block *block, size_t row, size_t k0,
+                          float *packed)
+{
+    size_t values = elements(p, k0, block->k), pitch = block->k * p->pair;
+    p->all->conv->copy_windows(p->args->windows, row, block->m, k0 * p->pair, values,
+                               (uint16_t *)(void *)packed, pitch);
+    if (!p->kernels->in_place)
+        p->kernels->pack_a(false, block->m, values, packed, pitch, packed);
+    block->a          = packed;
+    block->row_stride = block->k;
+}
+
 /* Points the block to its rows of `a`, from words k0 on: in place, or packed into the thread's
  * buffer. */
 static void place_a(const product *p, lki_gemm_block *block, size_t row, size_t k0, uint32_t thread)
 {
-    const lki_gemm_args *g    = p->args;
-    size_t               k_at = k0 * p->pair;
-    const void          *a    = g->transpose_a ? operand_at(g->a, k_at, p->lda, row, p->bytes)
-                                               : operand_at(g->a, row, p->lda, k_at, p->bytes);
-    block->a                  = a;
-    block->row_stride         = p->lda / p->pair;
-    block->k_stride           = 1;
+    const lki_gemm_args *g      = p->args;
+    size_t               k_at   = k0 * p->pair;
+    float               *packed = lki_exec_private(p->exec, thread);
+    block->k_stride             = 1;
+    if (g->a == NULL) {
+        place_windows(p, block, row, k0, packed);
+        return;
+    }
+    const void *a = g->transpose_a ? operand_at(g->a, k_at, p->lda, row, p->bytes)
+                                   : operand_at(g->a, row, p->lda, k_at, p->bytes);
+    block->a          = a;
+    block->row_stride = p->lda / p->pair;
     if (!p->pack_a)
         return;
-    float *packed = lki_exec_private(p->exec, thread);
     p->kernels->pack_a(g->transpose_a, block->m, elements(p, k0, block->k), a, p->lda, packed);
     block->a          = packed;
     block->packed     = p->pair == 1;
@@ -423,7 +440,7 @@ static void run_groups(product *p)
 static bool must_pack_a(const product *p)
 {
     const lki_gemm_args *g = p->args;
-    return g->transpose_a ||
+    return g->transpose_a || g->a == NULL ||
            (p->pair == 2 && (!p->kernels->in_place || p->lda % 2 != 0 || g->k != p->steps * 2 ||
                              (uintptr_t)g->a % 4 != 0)) ||
            (p->lda / p->pair % ALIASED == 0 && g->n >= 2 * p->kernels->columns && g->m > FEW_ROWS);
@@ -541,6 +558,11 @@ static product product_of(const lk_exec *exec, const lki_gemm_args *args)
     return p;
 }
 
+uint32_t lki_gemm_pack_layout(const lk_exec *exec, const lki_gemm_args *args)
+{
+    return layout_of(&(product){ .kernels = product_of(exec, args).kernels });
+}
+
 size_t lki_gemm_pack_bytes(const lk_exec *exec, const lki_gemm_args *args)
 {
     product p = product_of(exec, args);
@@ -571,14 +593,8 @@ void lki_gemm(lk_exec *exec, const lki_gemm_args *args)
 void lk_gemm(lk_exec *exec, bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k,
              const float *a, const float *b, float *c, bool accumulate)
 {
-    lki_gemm_args args = { .transpose_a = transpose_a,
-                           .transpose_b = transpose_b,
-                           .accumulate  = accumulate,
-                           .m           = m,
-                           .n           = n,
-                           .k           = k,
-                           .a           = a,
-                           .b           = b,
-                           .c           = c };
+    lki_gemm_args args = { .transpose_a = transpose_a, .transpose_b = transpose_b,
+                           .accumulate = accumulate, .m = m, .n = n, .k = k,
+                           .a = a, .b = b, .c = c };
     lki_gemm(exec, &args);
 }
