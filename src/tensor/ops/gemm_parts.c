@@ -8,9 +8,9 @@
  *         add the parts in registers, or those of isa/gemm_chunk_parts.inc in the first-level
  *         cache.  If all parts of bf16 values are at most a chunk, those of isa/gemm_one_chunk.inc
  *         add them in registers, unless values are so small that a sum can be subnormal.  In any
- *         other product, and on AMX tiles, a thread computes a tile of c part after part.  It
- *         merges the parts like a binary counter, in its buffer, so that the products are never
- *         stored in memory.
+ *         other product, and on AMX tiles if a part is longer than SHORT_PART, a thread computes a
+ *         tile of c part after part.  It merges the parts like a binary counter, in its buffer, so
+ *         that the products are never stored in memory.
  * Cost:   that of one product over the whole of k, and count - 1 additions for each element of c.
  *         The products that are added are in registers or in the second-level cache.
  */
@@ -32,6 +32,9 @@ enum {
     SHORT_K = 512,     /* maximum words along k */
     SHORT_B = 1 << 17, /* floats of the packed b of a tile: half of a thread's buffer */
     TILES   = 2,       /* minimum number of tiles for each thread */
+    /* values of k up to which a part is faster in vector registers than on AMX tiles, whose sums
+     * must be stored before they are added */
+    SHORT_PART = 16,
 };
 _Static_assert(1 << (SLOTS - 1) == LKI_PARTS_MAX, "the counter has a slot for each level");
 
@@ -297,6 +300,14 @@ static size_t height_of(const product *p)
     return height <= lki_min(SHORT_K, one->height_most) ? height : 0;
 }
 
+static const lki_gemm_kernels *kernels_of(const lki_bf16_kernels *bf16, const lki_parts *parts)
+{
+    size_t longest = 0;
+    for (size_t i = 0, begin = 0; i < parts->count; begin = parts->ends[i++])
+        longest = lki_max(longest, parts->ends[i] - begin);
+    return longest <= SHORT_PART ? bf16->short_parts : bf16->gemm;
+}
+
 void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *parts)
 {
     bool               brain = args->operands == LK_BF16;
@@ -304,7 +315,7 @@ void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *p
     product            p     = {
                        .args        = args,
                        .parts       = parts,
-                       .kernels     = brain ? all->bf16->gemm : all->gemm,
+                       .kernels     = brain ? kernels_of(all->bf16, parts) : all->gemm,
                        .elementwise = all->elementwise,
                        .exec        = exec,
                        .bytes       = brain ? 2 : 4,
