@@ -131,18 +131,19 @@ typedef struct { lk_pack pack; lki_pack_state state; } part_of_pack;
 
 /* Runs a product of windows with weights.  The caller has begun the pack, with the result `turn`.
  * Advances *at, the place in the pack. */
-static void multiply(lk_exec *exec, lki_gemm_args *gemm, const lk_pack *pack, lki_pack_turn turn,
-                     size_t *at)
+static void multiply(lk_exec *exec, const lki_gemm_args *product, const lk_pack *pack,
+                     lki_pack_turn turn, size_t *at)
 {
-    part_of_pack part;
+    lki_gemm_args gemm = *product;
+    part_of_pack  part;
     if (turn != LKI_PACK_NONE) {
         part.pack = (lk_pack){ &part.state, pack->version, pack->data + *at / sizeof(float) };
         part.state = turn == LKI_PACK_MINE
-                         ? 0 : lki_pack_filling(pack, lki_gemm_pack_layout(exec, gemm)) + 1;
-        gemm->pack = &part.pack;
-        *at += packed_bytes(gemm->k, gemm->n);
+                         ? 0 : lki_pack_filling(pack, lki_gemm_pack_layout(exec, &gemm)) + 1;
+        gemm.pack = &part.pack;
+        *at += packed_bytes(gemm.k, gemm.n);
     }
-    lki_gemm(exec, gemm);
+    lki_gemm(exec, &gemm);
 }
 
 /* ---- Forward ----------------------------------------------------------------------------- */
@@ -258,8 +259,9 @@ void lki_conv_bf16_backward_input(lk_exec *exec, const lki_conv_shape *shape, co
     input    in = { .shape = s, .dy = dy, .w = w, .dx = dx, .add = add, .rounded = scratch,
                     .rows = (uint16_t *)(void *)((char *)scratch + rounded_bytes(s)),
                     .pack = pack, .turn = lki_pack_begin(pack, layout) };
-    for (size_t r = 0; r < s->stride * s->stride; r++)
-        input_residue(exec, &in, r / s->stride, r % s->stride);
+    for (size_t ry = 0; ry < s->stride; ry++)
+        for (size_t rx = 0; rx < s->stride; rx++)
+            input_residue(exec, &in, ry, rx);
     if (in.turn == LKI_PACK_MINE)
         lki_pack_end(pack, layout);
 }
