@@ -52,8 +52,8 @@ static lk_status conv_init(conv *c, const lk_exec *exec)
     LK_TRY(values_new(&c->w, s->cout * s->cin * s->kh * s->kw, false));
     LK_TRY(values_new(&c->y, s->n * s->oh * s->ow * s->cout, c->bf16));
     return lki_alloc(&c->scratch,
-                     c->bf16 ? lki_conv_bf16_scratch_bytes(exec, s)
-                             : lki_conv_scratch_bytes(exec, s), "scratch memory");
+                     c->bf16 ? lki_conv_bf16_scratch_bytes(exec, s, 1)
+                             : lki_conv_scratch_bytes(exec, s, 1), "scratch memory");
 }
 
 static void conv_deinit(conv *c)
@@ -71,7 +71,7 @@ static void call_f32(const conv *c, lk_exec *exec, const char *what)
     else if (strcmp(what, "input") == 0)
         lki_conv_backward_input(exec, &c->shape, c->y, c->w, c->x, false, c->scratch, NULL);
     else
-        lki_conv_backward_weights(exec, &c->shape, c->x, c->y, c->w, true, c->scratch);
+        lki_conv_backward_weights(exec, &c->shape, c->x, c->y, c->w, true, NULL, c->scratch);
 }
 
 static void call_bf16(const conv *c, lk_exec *exec, const char *what)
@@ -82,7 +82,7 @@ static void call_bf16(const conv *c, lk_exec *exec, const char *what)
     else if (strcmp(what, "input") == 0)
         lki_conv_bf16_backward_input(exec, &c->shape, y, c->w, x, false, c->scratch, NULL);
     else
-        lki_conv_bf16_backward_weights(exec, &c->shape, x, y, c->w, true, c->scratch);
+        lki_conv_bf16_backward_weights(exec, &c->shape, x, y, c->w, true, NULL, c->scratch);
 }
 
 static int compare(const void *a, const void *b)

@@ -198,33 +198,38 @@ void lki_batchnorm_dx(lk_exec *exec, const lki_batchnorm_args *args, const float
 
 /* The shapes of a convolution: x (n, h, w, cin), weights (cout, cin, kh, kw) as PyTorch stores
  * them, y (n, oh, ow, cout); oh = (h + 2 pad - kh) / stride + 1.  There is no bias.  With `add`, a
- * gradient is added to dx or dw; otherwise it overwrites them.  `scratch` has
- * lki_conv_scratch_bytes() bytes.  `pack`, if not NULL, stores the weights in the order in which
- * this product reads them, in lki_conv_pack_bytes() bytes. */
+ * gradient is added to dx or dw; otherwise it overwrites them.  `parts`, if not NULL, divides the
+ * samples: dw is then the sum of the gradients of the parts, each with the bits of a call for that
+ * part alone, and `add` must be false.  `scratch` has lki_conv_scratch_bytes() bytes, for up to
+ * `parts` parts.  `pack`, if not NULL, stores the weights in the order in which this product reads
+ * them, in lki_conv_pack_bytes() bytes. */
 typedef struct {
     size_t n, h, w, cin, cout, kh, kw, stride, pad, oh, ow;
 } lki_conv_shape;
-size_t lki_conv_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape);
+size_t lki_conv_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape, uint32_t parts);
 void lki_conv(lk_exec *exec, const lki_conv_shape *shape, const float *x, const float *w, float *y,
               void *scratch, const lk_pack *pack);
 void lki_conv_backward_input(lk_exec *exec, const lki_conv_shape *shape, const float *dy,
                              const float *w, float *dx, bool add, void *scratch,
                              const lk_pack *pack);
 void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const float *x,
-                               const float *dy, float *dw, bool add, void *scratch);
+                               const float *dy, float *dw, bool add, const lki_parts *parts,
+                               void *scratch);
 
 /* Convolution with x, y and their gradients in bf16.  Weights are rounded.  The sums are those of
  * products of lki_gemm() with windows, in which padding is +0.  For y, k is (ky, kx, ci).  For dx,
  * k is (oy, ox, co), with those taps that reach an output point; the sum is added to dx before it
  * is rounded.  For dw, k is (sample, oy, ox). */
-size_t lki_conv_bf16_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape);
+size_t lki_conv_bf16_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape,
+                                   uint32_t parts);
 void lki_conv_bf16(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x, const float *w,
                    uint16_t *y, void *scratch, const lk_pack *pack);
 void lki_conv_bf16_backward_input(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *dy,
                                   const float *w, uint16_t *dx, bool add, void *scratch,
                                   const lk_pack *pack);
 void lki_conv_bf16_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x,
-                                    const uint16_t *dy, float *dw, bool add, void *scratch);
+                                    const uint16_t *dy, float *dw, bool add,
+                                    const lki_parts *parts, void *scratch);
 
 /* Returns the bytes of a pack of the weights for values of `dtype`, for the product that computes y
  * or dx.  0: packing is not worthwhile. */

@@ -84,8 +84,8 @@ static void conv_buffers(const lk_block *block, const lk_exec *exec, lk_dtype dt
 {
     lki_conv_shape shape = conv_of(block, samples);
     *saved               = 0;
-    *scratch             = dtype == LK_BF16 ? lki_conv_bf16_scratch_bytes(exec, &shape)
-                                            : lki_conv_scratch_bytes(exec, &shape);
+    *scratch             = dtype == LK_BF16 ? lki_conv_bf16_scratch_bytes(exec, &shape, 1)
+                                            : lki_conv_scratch_bytes(exec, &shape, 1);
 }
 
 static size_t conv_pack_bytes(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
@@ -111,7 +111,7 @@ static void conv_backward_bf16(const lk_block_call *call)
 {
     lki_conv_shape shape = conv_of(call->block, call->samples);
     lki_conv_bf16_backward_weights(call->exec, &shape, call->x[0], call->dy, call->grads[0],
-                                   !call->write[0], call->scratch);
+                                   !call->write[0], NULL, call->scratch);
     if (call->dx[0] != NULL)
         lki_conv_bf16_backward_input(call->exec, &shape, call->dy, call->params[0], call->dx[0],
                                      call->add[0], call->scratch, call->pack);
@@ -125,7 +125,7 @@ static void conv_backward(const lk_block_call *call)
         return;
     }
     lki_conv_backward_weights(call->exec, &shape, call->x[0], call->dy, call->grads[0],
-                              !call->write[0], call->scratch);
+                              !call->write[0], NULL, call->scratch);
     if (call->dx[0] != NULL)
         lki_conv_backward_input(call->exec, &shape, call->dy, call->params[0], call->dx[0],
                                 call->add[0], call->scratch, call->pack);

@@ -111,10 +111,10 @@ static void convolve(lk_exec *exec, const lki_conv_shape *s, bool add, float *of
 {
     counts c       = counts_of(s);
     float *x       = nn_values(c.x, 1), *w = nn_values(c.w, 2), *dy = nn_values(c.y, 3);
-    void  *scratch = nn_bytes(lki_conv_scratch_bytes(exec, s));
+    void  *scratch = nn_bytes(lki_conv_scratch_bytes(exec, s, 1));
     lki_conv(exec, s, x, w, of[0], scratch, NULL);
     lki_conv_backward_input(exec, s, dy, w, of[1], add, scratch, NULL);
-    lki_conv_backward_weights(exec, s, x, dy, of[2], add, scratch);
+    lki_conv_backward_weights(exec, s, x, dy, of[2], add, NULL, scratch);
     free(x);
     free(w);
     free(dy);

@@ -406,10 +406,10 @@ static size_t matrix_bytes(const lki_conv_shape *s)
                    lki_conv_wave_bytes(taps * s->cout, s->cin));
 }
 
-size_t lki_conv_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape)
+size_t lki_conv_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape, uint32_t parts)
 {
     (void)exec;
-    return lki_max(lki_conv_weights_bytes(shape), matrix_bytes(shape));
+    return lki_max(lki_conv_weights_bytes(shape, parts), matrix_bytes(shape));
 }
 
 /* Counts each tap once.  In the backward pass, too, each tap is reordered once, because it belongs

@@ -48,22 +48,30 @@ static inline size_t lki_conv_wave_bytes(size_t depth, size_t columns)
     return lki_round_up(lki_min(whole, wave) * sizeof(float), 64);
 }
 
-/* Returns the bytes of scratch memory of the weights' gradient. */
-size_t lki_conv_weights_bytes(const lki_conv_shape *shape);
+/* Returns the bytes of scratch memory of the weights' gradient for samples with `parts` parts. */
+size_t lki_conv_weights_bytes(const lki_conv_shape *shape, uint32_t parts);
 
 /* Returns the bytes of a pack of the weights in bf16, for y or dx. */
 size_t lki_conv_bf16_pack_bytes(const lki_conv_shape *shape, bool backward);
 
-/* A wave (a range of output channels) of dw (cout, cin, kh, kw), and its values in the order of the
- * tiles: a matrix (kh kw cin, columns).  lki_conv_reorder() fills the matrix from dw or, without
- * `add`, with zeros. */
-typedef struct {
-    const lki_conv_shape *shape;
-    bool                  add;
-    float                *dw, *matrix;
-    size_t                first, columns; /* output channels; `columns` is a multiple of 16 */
-} lki_conv_dw;
-void lki_conv_reorder(lk_exec *exec, const lki_conv_dw *dw);
-void lki_conv_restore(lk_exec *exec, const lki_conv_dw *dw);
+/* The gradient of the weights is the sum of those of `parts` of the samples, by the canonical tree.
+ * Sums wait for their neighbours as in a binary counter: that of part i is computed in slot
+ * lki_conv_slot(i), and lki_conv_merges() says how often the last two slots in use are then
+ * merged. */
+static inline uint32_t lki_conv_slot(uint32_t i)
+{
+    return (uint32_t)__builtin_popcount(i);
+}
+
+static inline uint32_t lki_conv_merges(uint32_t i)
+{
+    return (uint32_t)__builtin_ctz(i + 1);
+}
+
+/* Returns the number of slots for `count` parts. */
+static inline uint32_t lki_conv_slots(uint32_t count)
+{
+    return (uint32_t)__builtin_ctz(count) + 1;
+}
 
 #endif

@@ -14,7 +14,7 @@
  *
  * Cost:    2 cin cout operations per point and tap, also for taps in the padding.
  * Memory:  the rounded weights, reordered, and the rows of a residue; or dw in the order
- *          of windows.
+ *          of windows, once for each slot (conv.h).
  */
 #include <string.h>
 
@@ -273,12 +273,16 @@ enum {
     COLUMNS = LKI_GEMM_COLUMNS_MAX, /* columns of windows at a time */
     ROWS    = 384,                  /* the maximum output channels of a task */
     FEW     = 16,                   /* the minimum output channels of a part of several */
+    BATCH   = 16,                   /* the maximum parts whose sums are added in a near cache */
+    SLOTS   = 5,                    /* log2(BATCH) + 1 */
 
-    /* offsets in a thread's buffer: transposed dy, windows, and packed windows */
+    /* offsets in a thread's buffer: transposed dy, windows, packed windows, and slots */
     WINDOWS_AT = (ROWS + LKI_GEMM_ROWS_MAX) * DEPTH,
     PACKED_AT  = WINDOWS_AT + DEPTH * COLUMNS,
+    SLOTS_AT   = PACKED_AT + DEPTH * COLUMNS,
 };
-_Static_assert(PACKED_AT + DEPTH * COLUMNS <= LKI_EXEC_PRIVATE, "a thread's buffer has room");
+_Static_assert(SLOTS_AT + SLOTS * ROWS * COLUMNS <= LKI_EXEC_PRIVATE,
+               "a thread's buffer has room");
 
 /* A task computes some output channels, some taps and some input channels of dw.  Tasks share no
  * packed operands, because reading from another core's cache is slow. */
@@ -287,7 +291,9 @@ typedef struct {
     const lki_kernels    *kernels;
     const lki_conv_shape *shape;
     const uint16_t       *x, *dy;
-    float                *dw, *by_taps;
+    const lki_parts      *parts;
+    uint32_t              batch; /* parts that are computed together */
+    float                *dw, *by_taps, *slots;
     bool                  add;
     size_t                down, taps, across; /* parts of output channels, taps, input channels */
 } gradient;
@@ -301,12 +307,13 @@ static part part_of(size_t count, size_t parts, size_t index)
 }
 
 /* The part of a task, and its values of dw by taps: rows of `columns` floats, `row` floats apart,
- * which are the columns from `first_column` on of the windows of its input channels. */
+ * which are the columns from `first_column` on of the windows of its input channels. `at` is the
+ * offset of the values in a slot, the first of which is dw if there is a single tap. */
 typedef struct {
     part        co, taps, ci;
     size_t      first_column, columns;
     float      *c;
-    size_t      row;
+    size_t      row, at;
     lki_windows windows;
 } share;
 
@@ -320,32 +327,135 @@ static share share_of(const gradient *g, size_t index)
     own.first_column = own.taps.first * own.ci.count;
     own.columns      = own.taps.count * own.ci.count;
     own.row          = all == 1 ? s->cin : own.columns;
-    own.c            = all == 1 ? g->dw + own.co.first * s->cin + own.ci.first
-                                : g->by_taps + own.co.first * s->cin * all +
-                         own.co.count * (own.ci.first * all + own.first_column);
+    own.at           = all == 1 ? own.co.first * s->cin + own.ci.first
+                                : own.co.first * s->cin * all +
+                          own.co.count * (own.ci.first * all + own.first_column);
+    own.c            = (all == 1 ? g->dw : g->by_taps) + own.at;
     own.windows          = windows_of(s, g->x + own.ci.first);
     own.windows.channels = own.ci.count;
     return own;
 }
 
-/* Adds the products of `pixels` pixels from `first` on. */
-static void add_pixels(const gradient *g, const share *own, size_t first, size_t pixels, bool zero,
-                       float *buffer)
+/* Returns the task's values in slot `slot` of dw. */
+static float *slot_of(const gradient *g, const share *own, uint32_t slot)
+{
+    return slot == 0 ? own->c : g->slots + (slot - 1) * weights_of(g->shape) + own->at;
+}
+
+static size_t first_pixel(const gradient *g, uint32_t index)
+{
+    size_t samples = index > 0 ? g->parts->ends[index - 1] : 0;
+    return samples * g->shape->oh * g->shape->ow;
+}
+
+/* Packs dy of `pixels` pixels from `first` on.  Returns the words of a row. */
+static size_t pack_dy(const gradient *g, const share *own, size_t first, size_t pixels, float *to)
+{
+    const lki_gemm_kernels *k    = g->kernels->bf16->gemm;
+    size_t                  cout = g->shape->cout;
+    k->pack_a(true, own->co.count, pixels, g->dy + first * cout + own->co.first, cout, to);
+    return lki_gemm_words(k, 2, pixels);
+}
+
+/* Computes columns j .. j + n - 1 of the product of packed dy with the windows of `pixels` pixels
+ * from `first` on. */
+static void multiply_windows(const gradient *g, const share *own, size_t first, size_t pixels,
+                             size_t j, lki_gemm_block *block, float *buffer)
 {
     const lki_gemm_kernels *k     = g->kernels->bf16->gemm;
-    size_t                  words = lki_gemm_words(k, 2, pixels), cout = g->shape->cout;
+    size_t                  words = lki_gemm_words(k, 2, pixels);
     void                   *rows  = buffer + WINDOWS_AT;
-    lki_gemm_block block = { .m = own->co.count, .k = words, .a = buffer, .row_stride = words,
-                             .k_stride = 1, .b = buffer + PACKED_AT, .b_row = k->columns,
-                             .b_panel = words * k->columns, .ldc = own->row, .from_zero = zero };
-    k->pack_a(true, block.m, pixels, g->dy + first * cout + own->co.first, cout, buffer);
-    for (size_t j = 0; j < own->columns; j += k->columns) {
-        block.n = lki_min(k->columns, own->columns - j);
-        block.c = own->c + j;
-        g->kernels->conv->copy_windows(&own->windows, first, pixels, own->first_column + j,
-                                       block.n, rows, COLUMNS);
-        k->pack_b(false, block.n, pixels, rows, COLUMNS, buffer + PACKED_AT);
-        k->block(&block);
+    g->kernels->conv->copy_windows(&own->windows, first, pixels, own->first_column + j, block->n,
+                                   rows, COLUMNS);
+    k->pack_b(false, block->n, pixels, rows, COLUMNS, buffer + PACKED_AT);
+    block->m          = own->co.count;
+    block->k          = words;
+    block->row_stride = words;
+    block->k_stride   = 1;
+    block->b          = buffer + PACKED_AT;
+    block->b_row      = k->columns;
+    block->b_panel    = words * k->columns;
+    k->block(block);
+}
+
+/* Computes the sum of a single part. */
+static void add_part(const gradient *g, const share *own, uint32_t index, float *c, float *buffer)
+{
+    const lki_gemm_kernels *k   = g->kernels->bf16->gemm;
+    size_t                  end = first_pixel(g, index + 1), first = first_pixel(g, index), pixels;
+    bool                    zero = !g->add;
+    do { /* runs at least once, because the sum must be written even if the part is empty */
+        pixels = lki_min(2 * DEPTH, end - first);
+        (void)pack_dy(g, own, first, pixels, buffer);
+        for (size_t j = 0; j < own->columns; j += k->columns) {
+            lki_gemm_block block = { .n = lki_min(k->columns, own->columns - j), .a = buffer,
+                                     .c = c + j, .ldc = own->row, .from_zero = zero };
+            multiply_windows(g, own, first, pixels, j, &block, buffer);
+        }
+        zero = false;
+        first += pixels;
+    } while (first < end);
+}
+
+/* Adds `rows` rows of `columns` values. */
+static void add_rows(const gradient *g, size_t rows, size_t columns, const float *left, size_t ldl,
+                     const float *right, size_t ldr, float *to, size_t ldt)
+{
+    for (size_t i = 0; i < rows; i++)
+        g->kernels->elementwise->add(LK_F32, columns, left + i * ldl, right + i * ldr,
+                                     to + i * ldt);
+}
+
+/* Merges the sum of part `index` of a batch, in the last slot in use, with those of earlier parts.
+ * The root of the tree is written to c. */
+static void merge_panel(const gradient *g, const share *own, uint32_t index, size_t n,
+                        float *slots, float *c)
+{
+    size_t   each = own->co.count * COLUMNS;
+    uint32_t slot = lki_conv_slot(index);
+    for (uint32_t i = 0; i < lki_conv_merges(index); i++) {
+        float *left = slots + --slot * each;
+        bool   root = index + 1 == g->batch && slot == 0;
+        add_rows(g, own->co.count, n, left, COLUMNS, left + each, COLUMNS, root ? c : left,
+                 root ? own->row : COLUMNS);
+    }
+}
+
+/* Computes the sum of the batch of parts from `first` on, a panel of columns at a time. */
+static void add_batch(const gradient *g, const share *own, uint32_t first, float *c, float *buffer)
+{
+    const lki_gemm_kernels *k     = g->kernels->bf16->gemm;
+    float                  *slots = buffer + SLOTS_AT, *a[BATCH], *to = buffer;
+    for (uint32_t i = 0; i < g->batch; i++) {
+        size_t at = first_pixel(g, first + i);
+        a[i] = to;
+        to += own->co.count * pack_dy(g, own, at, first_pixel(g, first + i + 1) - at, to);
+    }
+    for (size_t j = 0; j < own->columns; j += k->columns)
+        for (uint32_t i = 0; i < g->batch; i++) {
+            size_t at = first_pixel(g, first + i);
+            lki_gemm_block block = { .n = lki_min(k->columns, own->columns - j), .a = a[i],
+                                     .c = slots + lki_conv_slot(i) * own->co.count * COLUMNS,
+                                     .ldc = COLUMNS, .from_zero = true };
+            multiply_windows(g, own, at, first_pixel(g, first + i + 1) - at, j, &block, buffer);
+            merge_panel(g, own, i, block.n, slots, c + j);
+        }
+}
+
+/* Computes the task's sums of all parts, and merges them in slot 0. */
+static void add_parts(const gradient *g, const share *own, float *buffer)
+{
+    for (uint32_t i = 0; i < g->parts->count / g->batch; i++) {
+        uint32_t slot = lki_conv_slot(i);
+        if (g->batch == 1)
+            add_part(g, own, i, slot_of(g, own, slot), buffer);
+        else
+            add_batch(g, own, i * g->batch, slot_of(g, own, slot), buffer);
+        for (uint32_t k = 0; k < lki_conv_merges(i); k++) {
+            float *right = slot_of(g, own, slot), *left = slot_of(g, own, --slot);
+            add_rows(g, own->co.count, own->columns, left, own->row, right, own->row, left,
+                     own->row);
+        }
     }
 }
 
@@ -365,16 +475,12 @@ static void reorder(const gradient *g, const share *own, bool restores)
 
 static void gradient_task(void *context, size_t index, uint32_t thread)
 {
-    const gradient       *g   = context;
-    const lki_conv_shape *s   = g->shape;
-    share                 own = share_of(g, index);
-    size_t pixels  = s->n * s->oh * s->ow;
-    bool   by_taps = s->kh * s->kw > 1;
+    const gradient *g       = context;
+    share           own     = share_of(g, index);
+    bool            by_taps = g->shape->kh * g->shape->kw > 1;
     if (by_taps && g->add)
         reorder(g, &own, false);
-    for (size_t first = 0; first < pixels; first += 2 * DEPTH)
-        add_pixels(g, &own, first, lki_min(2 * DEPTH, pixels - first), first == 0 && !g->add,
-                   lki_exec_private(g->exec, thread));
+    add_parts(g, &own, lki_exec_private(g->exec, thread));
     if (by_taps)
         reorder(g, &own, true);
 }
@@ -392,21 +498,42 @@ static void divide(gradient *g)
         g->down++;
 }
 
-void lki_conv_bf16_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x,
-                                    const uint16_t *dy, float *dw, bool add, void *scratch)
+/* Returns the number of parts whose dy, packed, fits into a thread's buffer: a power of two. */
+static uint32_t batch_of(const gradient *g)
 {
-    gradient g = { .exec = exec, .kernels = lki_exec_kernels(exec), .shape = shape, .x = x,
-                   .dy = dy, .dw = dw, .by_taps = scratch, .add = add };
+    const lki_gemm_kernels *k     = g->kernels->bf16->gemm;
+    size_t                  words = 0;
+    for (uint32_t i = 0; i < g->parts->count; i++)
+        words = lki_max(words, lki_gemm_words(k, 2, first_pixel(g, i + 1) - first_pixel(g, i)));
+    uint32_t batch = 1;
+    while (2 * batch <= lki_min(BATCH, g->parts->count) && 2 * batch * words <= DEPTH)
+        batch *= 2;
+    return batch;
+}
+
+void lki_conv_bf16_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x,
+                                    const uint16_t *dy, float *dw, bool add,
+                                    const lki_parts *parts, void *scratch)
+{
+    lki_parts one = { 1, &shape->n };
+    gradient  g   = { .exec = exec, .kernels = lki_exec_kernels(exec), .shape = shape, .x = x,
+                      .dy = dy, .parts = parts != NULL ? parts : &one, .dw = dw,
+                      .by_taps = scratch, .add = add };
+    LK_ASSERT(parts == NULL || (!add && parts->ends[parts->count - 1] == shape->n));
+    g.slots = shape->kh * shape->kw == 1 ? g.by_taps : g.by_taps + weights_of(shape);
+    g.batch = batch_of(&g);
     divide(&g);
     lki_exec_run(exec, g.across * g.taps * g.down, gradient_task, &g);
 }
 
 /* ---- Memory ------------------------------------------------------------------------------ */
 
-size_t lki_conv_bf16_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape)
+size_t lki_conv_bf16_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape,
+                                   uint32_t parts)
 {
-    const lki_conv_shape *s = shape;
+    const lki_conv_shape *s     = shape;
+    uint32_t              slots = lki_conv_slots(parts);
     (void)exec;
     return lki_max(rounded_bytes(s) + residue_bytes(s),
-                   s->kh * s->kw == 1 ? 0 : weights_of(s) * sizeof(float));
+                   (s->kh * s->kw == 1 ? slots - 1 : slots) * weights_of(s) * sizeof(float));
 }

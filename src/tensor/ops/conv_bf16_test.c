@@ -6,7 +6,7 @@
 /* Returns scratch memory filled with garbage, which must not affect results. */
 static void *scratch_new(const lk_exec *exec, const lki_conv_shape *s)
 {
-    size_t bytes = lki_conv_bf16_scratch_bytes(exec, s);
+    size_t bytes = lki_conv_bf16_scratch_bytes(exec, s, 1);
     void  *p     = nn_bytes(bytes);
     memset(p, 0xff, bytes);
     return p;
@@ -71,9 +71,9 @@ static void one_machine(lk_exec *exec, const lki_conv_shape *s, const results *w
                                      pack_of(&backward, s, LK_BF16, true, layout, way));
         nn_same_bf16(exec, "dx", c.x, dx, want->dx);
     }
-    lki_conv_bf16_backward_weights(exec, s, want->x, want->dy, dw, true, scratch);
+    lki_conv_bf16_backward_weights(exec, s, want->x, want->dy, dw, true, NULL, scratch);
     nn_same(exec, "dw added", c.w, dw, want->dw);
-    lki_conv_bf16_backward_weights(exec, s, want->x, want->dy, dw, false, scratch);
+    lki_conv_bf16_backward_weights(exec, s, want->x, want->dy, dw, false, NULL, scratch);
     nn_same(exec, "dw", c.w, dw, want->fresh);
     free(forward.pack.data);
     free(backward.pack.data);
@@ -130,7 +130,7 @@ static void conv_gradients(void **state)
         float    *wide_x = nn_widen(x, c.x), *wide_dy = nn_widen(dy, c.y);
         void     *scratch = scratch_new(exec, &s);
         lki_conv_bf16_backward_input(exec, &s, dy, w, dx, false, scratch, NULL);
-        lki_conv_bf16_backward_weights(exec, &s, x, dy, dw, true, scratch);
+        lki_conv_bf16_backward_weights(exec, &s, x, dy, dw, true, NULL, scratch);
         float *wide_dx = nn_widen(dx, c.x);
         exact  e = { &s, nn_doubles(wide_x, c.x), nn_doubles(w, c.w), nn_doubles(wide_dy, c.y) };
         nn_gradient_within(2e-2, "dx", exact_loss, &e, e.x, c.x, wide_dx, NULL);

@@ -4,7 +4,7 @@
 /* Returns scratch memory filled with garbage, which must not affect results. */
 static void *scratch_new(const lk_exec *exec, const lki_conv_shape *s)
 {
-    size_t bytes = lki_conv_scratch_bytes(exec, s);
+    size_t bytes = lki_conv_scratch_bytes(exec, s, 1);
     void  *p     = nn_bytes(bytes);
     memset(p, 0xff, bytes);
     return p;
@@ -79,7 +79,7 @@ static void weights_at(const nn_machines *m, const lki_conv_shape *s, bool add)
     for (size_t k = 0; k < m->count; k++) {
         void  *scratch = scratch_new(m->exec[k], s);
         float *dw      = nn_values(c.w, 3);
-        lki_conv_backward_weights(m->exec[k], s, x, dy, dw, add, scratch);
+        lki_conv_backward_weights(m->exec[k], s, x, dy, dw, add, NULL, scratch);
         nn_same(m->exec[k], add ? "dw added" : "dw", c.w, dw, want);
         free(scratch);
         free(dw);
@@ -115,7 +115,7 @@ static void conv_gradients(void **state)
         float *dx = nn_values(c.x, 4), *dw = nn_values(c.w, 5), *old_dw = nn_values(c.w, 5);
         void  *scratch = scratch_new(exec, &s);
         lki_conv_backward_input(exec, &s, dy, w, dx, false, scratch, NULL);
-        lki_conv_backward_weights(exec, &s, x, dy, dw, true, scratch);
+        lki_conv_backward_weights(exec, &s, x, dy, dw, true, NULL, scratch);
         exact e = { &s, nn_doubles(x, c.x), nn_doubles(w, c.w), nn_doubles(dy, c.y) };
         nn_gradient("dx", exact_loss, &e, e.x, c.x, dx, NULL);
         nn_gradient("dw", exact_loss, &e, e.w, c.w, dw, old_dw);

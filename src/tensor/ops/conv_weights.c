@@ -8,10 +8,12 @@
  * So a task reads x and dy from memory once, and from the first-level cache for all taps.  If
  * pixels have many channels, those of a panel are packed first.
  *
- * Tasks run in rounds of a few samples, which stay in a near cache for the whole round.
+ * Tasks run in rounds of a few samples, which stay in a near cache for the whole round.  If the
+ * samples have parts, a task computes its tiles of dw for each part in another slot, and merges
+ * slots that are complete.
  *
  * Order:   every element of dw is one chain of fma over the points (sample, oy, ox) that its tap
- *          uses, from the value in dw or from 0.
+ *          uses, from the value in dw or from 0.  The chains of parts are added by the tree.
  * Cost:    2 cin cout operations per pixel and tap; dw is reordered before, unless it starts from
  *          0, and after.
  */
@@ -33,12 +35,23 @@ enum {
     BATCH_BYTES   = 1 << 21, /* bytes of x and dy that stay in cache for all tasks */
 };
 
+/* A wave (a range of output channels) of dw (cout, cin, kh, kw), and its values in the order of the
+ * tiles: matrices (kh kw cin, columns), one for each slot. */
+typedef struct {
+    const lki_conv_shape *shape;
+    bool                  add;
+    float                *dw, *matrix;
+    size_t                first, columns; /* output channels; `columns` is a multiple of 16 */
+    size_t                slot;           /* floats of a slot */
+} wave_of_dw;
+
 typedef struct {
     const lki_conv_kernels *kernels;
     lk_exec                *exec;
     const lki_conv_shape   *shape;
     const float            *x, *dy;
-    lki_conv_dw             to;
+    const lki_parts        *parts;
+    wave_of_dw              to;
     bool                    whole;       /* pixels of x are not divided into panels */
     size_t                  panels;      /* number of panels of channels, one per task */
     size_t                  wave;        /* columns that are computed together */
@@ -64,9 +77,9 @@ static part part_of(size_t count, size_t parts, size_t index)
 
 /* ---- dw in the order of the tiles, and back ---------------------------------------------- */
 
-typedef struct { const lki_conv_kernels *kernels; const lki_conv_dw *dw; } ordering;
+typedef struct { const lki_conv_kernels *kernels; const wave_of_dw *dw; } ordering;
 
-static lki_weight_panel panel_of(const lki_conv_dw *g, size_t index)
+static lki_weight_panel panel_of(const wave_of_dw *g, size_t index)
 {
     const lki_conv_shape *s = g->shape;
     size_t taps = s->kh * s->kw, column = index * LANES, first = g->first + column;
@@ -95,30 +108,17 @@ static void restore_task(void *context, size_t index, uint32_t thread)
     o->kernels->unpack_weights(&panel);
 }
 
-static void order(lk_exec *exec, const lki_conv_dw *dw, lki_task task)
+static void order(lk_exec *exec, const wave_of_dw *dw, lki_task task)
 {
     ordering o = { lki_exec_kernels(exec)->conv, dw };
     lki_exec_run(exec, blocks_of(lki_min(dw->columns, dw->shape->cout - dw->first), LANES), task,
                  &o);
 }
 
-void lki_conv_reorder(lk_exec *exec, const lki_conv_dw *dw)
+size_t lki_conv_weights_bytes(const lki_conv_shape *s, uint32_t parts)
 {
-    const lki_conv_shape *s = dw->shape;
-    if (dw->add)
-        order(exec, dw, reorder_task);
-    else
-        lki_fill(exec, s->kh * s->kw * s->cin * dw->columns, 0.0f, dw->matrix);
-}
-
-void lki_conv_restore(lk_exec *exec, const lki_conv_dw *dw)
-{
-    order(exec, dw, restore_task);
-}
-
-size_t lki_conv_weights_bytes(const lki_conv_shape *s)
-{
-    return lki_conv_wave_bytes(s->kh * s->kw * s->cin, lki_round_up(s->cout, LANES));
+    return lki_conv_slots(parts) *
+           lki_conv_wave_bytes(s->kh * s->kw * s->cin, lki_round_up(s->cout, LANES));
 }
 
 /* ---- Slabs ------------------------------------------------------------------------------- */
@@ -243,9 +243,43 @@ static span span_of(size_t tap, size_t count, size_t stride, size_t pad, size_t 
     return a;
 }
 
-/* Continues one tap's tile of dw over the steps of the slab that the tap uses. */
-static void tap_run(const gradient *g, const slab *b, size_t ky, size_t kx, part channels,
-                    size_t column, lki_conv_outer *t)
+/* A task's part of dw: channels of x, columns of the wave, and rows of taps. */
+typedef struct { part channels; size_t column, columns, from, to; } share;
+
+/* Returns the address of a task's values of a tap in a slot: rows of `columns` values, one for each
+ * channel. */
+static float *place_of(const gradient *g, const share *own, uint32_t slot, size_t ky, size_t kx)
+{
+    return g->to.matrix + slot * g->to.slot +
+           ((ky * g->shape->kw + kx) * g->shape->cin + own->channels.first) * g->to.columns +
+           own->column;
+}
+
+static void clear_slot(const gradient *g, const share *own, uint32_t slot)
+{
+    for (size_t ky = own->from; ky < own->to; ky++)
+        for (size_t kx = 0; kx < g->shape->kw; kx++) {
+            float *to = place_of(g, own, slot, ky, kx);
+            for (size_t c = 0; c < own->channels.count; c++, to += g->to.columns)
+                memset(to, 0, own->columns * sizeof *to);
+        }
+}
+
+/* Adds the values of slot `left` + 1 to those of slot `left`. */
+static void merge_slots(const gradient *g, const share *own, uint32_t left)
+{
+    const lki_elementwise_kernels *k = lki_exec_kernels(g->exec)->elementwise;
+    for (size_t ky = own->from; ky < own->to; ky++)
+        for (size_t kx = 0; kx < g->shape->kw; kx++) {
+            float *to = place_of(g, own, left, ky, kx);
+            for (size_t c = 0; c < own->channels.count; c++, to += g->to.columns)
+                k->add(LK_F32, own->columns, to, to + g->to.slot, to);
+        }
+}
+
+/* Continues one tap's tile of dw, in a slot, over the steps of the slab that the tap uses. */
+static void tap_run(const gradient *g, const slab *b, size_t ky, size_t kx, const share *own,
+                    uint32_t slot, lki_conv_outer *t)
 {
     const lki_conv_shape *s = g->shape;
     span   y = span_of(ky, s->oh, s->stride, s->pad, s->h);
@@ -257,11 +291,11 @@ static void tap_run(const gradient *g, const slab *b, size_t ky, size_t kx, part
     size_t iy = first * s->stride + ky - s->pad - b->iy;
     size_t ix = low * s->stride + kx - s->pad - b->ix;
 
-    t->rows   = channels.count;
+    t->rows   = own->channels.count;
     t->sets   = b->samples;
     t->runs   = last - first;
     t->run    = high - low;
-    t->a      = b->x + iy * b->x_row + ix * b->x_pixel + (g->whole ? channels.first : 0);
+    t->a      = b->x + iy * b->x_row + ix * b->x_pixel + (g->whole ? own->channels.first : 0);
     t->a_set  = b->x_sample;
     t->a_run  = s->stride * b->x_row;
     t->a_step = s->stride * b->x_pixel;
@@ -269,14 +303,11 @@ static void tap_run(const gradient *g, const slab *b, size_t ky, size_t kx, part
     t->b_set  = b->dy_sample;
     t->b_run  = b->dy_row;
     t->b_step = b->dy_step;
-    t->c = g->to.matrix + ((ky * s->kw + kx) * s->cin + channels.first) * g->to.columns + column;
+    t->c      = place_of(g, own, slot, ky, kx);
     g->kernels->outer(t);
 }
 
-/* A task's part: channels of x, columns of the wave, and rows of taps. */
-typedef struct { part channels; size_t column, columns, from, to; } share;
-
-static void slab_run(const gradient *g, slab *b, const share *own, float *buffer)
+static void slab_run(const gradient *g, slab *b, const share *own, uint32_t slot, float *buffer)
 {
     lki_conv_outer t = { .columns = own->columns, .ldc = g->to.columns };
     slab_extent(g, b, own->from, own->to);
@@ -287,28 +318,53 @@ static void slab_run(const gradient *g, slab *b, const share *own, float *buffer
         slab_copy_x(g, b, own->channels, buffer);
     for (size_t ky = own->from; ky < own->to; ky++)
         for (size_t kx = 0; kx < g->shape->kw; kx++)
-            tap_run(g, b, ky, kx, own->channels, own->column, &t);
+            tap_run(g, b, ky, kx, own, slot, &t);
+}
+
+/* Continues a task's tiles, in a slot, over samples [first, last). */
+static void samples_run(const gradient *g, const share *own, uint32_t slot, size_t first,
+                        size_t last, float *buffer)
+{
+    const lki_conv_shape *s    = g->shape;
+    slab                  size = slab_size(g);
+    for (size_t sample = first; sample < last; sample += size.samples)
+        for (size_t oy = 0; oy < s->oh; oy += size.rows)
+            for (size_t step = 0; step < s->ow; step += size.steps) {
+                slab b = { .sample = sample, .samples = lki_min(size.samples, last - sample),
+                           .oy = oy, .rows = lki_min(size.rows, s->oh - oy),
+                           .step = step, .steps = lki_min(size.steps, s->ow - step) };
+                slab_run(g, &b, own, slot, buffer);
+            }
+}
+
+/* Computes what a part, with samples [begin, end), has in the round.  A part begins and ends in one
+ * round each, also if it has no samples. */
+static void part_run(const gradient *g, const share *own, uint32_t index, size_t begin, size_t end,
+                     float *buffer)
+{
+    uint32_t slot   = lki_conv_slot(index);
+    bool     begins = begin >= g->first && (begin < g->last || g->last == g->shape->n);
+    bool     ends   = begin == end ? begins : end > g->first && end <= g->last;
+    if (begins && !g->to.add)
+        clear_slot(g, own, slot);
+    samples_run(g, own, slot, lki_max(begin, g->first), lki_min(end, g->last), buffer);
+    for (uint32_t i = 0; ends && i < lki_conv_merges(index); i++)
+        merge_slots(g, own, --slot);
 }
 
 static void gradient_task(void *context, size_t index, uint32_t thread)
 {
     const gradient       *g = context;
     const lki_conv_shape *s = g->shape;
-    slab   size = slab_size(g);
     size_t rest = index / g->panels;
     share  own  = { .channels = part_of(s->cin, g->panels, index % g->panels),
                     .column   = rest % g->groups * g->columns,
                     .from     = rest / g->groups * g->taps };
     own.to      = own.from + g->taps;
     own.columns = lki_min(g->columns, g->to.columns - own.column);
-    for (size_t sample = g->first; sample < g->last; sample += size.samples)
-        for (size_t oy = 0; oy < s->oh; oy += size.rows)
-            for (size_t step = 0; step < s->ow; step += size.steps) {
-                slab b = { .sample = sample, .samples = lki_min(size.samples, g->last - sample),
-                           .oy = oy, .rows = lki_min(size.rows, s->oh - oy),
-                           .step = step, .steps = lki_min(size.steps, s->ow - step) };
-                slab_run(g, &b, &own, lki_exec_private(g->exec, thread));
-            }
+    for (uint32_t i = 0; i < g->parts->count; i++)
+        part_run(g, &own, i, i > 0 ? g->parts->ends[i - 1] : 0, g->parts->ends[i],
+                 lki_exec_private(g->exec, thread));
 }
 
 /* ---- Waves ------------------------------------------------------------------------------- */
@@ -337,13 +393,15 @@ static void wave_run(gradient *g)
     size_t values = s->h * s->w * s->cin + s->oh * s->ow * s->cout;
     size_t batch  = lki_max(1, BATCH_BYTES / sizeof(float) / values);
 
-    g->groups = blocks_of(g->to.columns, g->columns);
-    lki_conv_reorder(g->exec, &g->to);
+    g->groups  = blocks_of(g->to.columns, g->columns);
+    g->to.slot = s->kh * s->kw * s->cin * g->to.columns;
+    if (g->to.add)
+        order(g->exec, &g->to, reorder_task);
     for (g->first = 0; g->first < s->n; g->first = g->last) {
         g->last = lki_min(s->n, g->first + batch);
         lki_exec_run(g->exec, g->panels * g->groups * (s->kh / g->taps), gradient_task, g);
     }
-    lki_conv_restore(g->exec, &g->to);
+    order(g->exec, &g->to, restore_task);
 }
 
 /* Computes dw.  `g` has x and dy. */
@@ -354,7 +412,7 @@ static void gradient_run(lk_exec *exec, gradient *g, const lki_conv_shape *s, fl
     g->kernels = lki_exec_kernels(exec)->conv;
     g->exec    = exec;
     g->shape   = s;
-    g->to      = (lki_conv_dw){ .shape = s, .add = add, .dw = dw, .matrix = scratch };
+    g->to      = (wave_of_dw){ .shape = s, .add = add, .dw = dw, .matrix = scratch };
     g->whole   = s->cin <= NEAR_CHANNELS || s->kh * s->kw == 1;
     plan_tasks(g, width);
     for (; g->to.first < width; g->to.first += g->to.columns) {
@@ -364,10 +422,13 @@ static void gradient_run(lk_exec *exec, gradient *g, const lki_conv_shape *s, fl
 }
 
 void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const float *x,
-                               const float *dy, float *dw, bool add, void *scratch)
+                               const float *dy, float *dw, bool add, const lki_parts *parts,
+                               void *scratch)
 {
-    gradient g = { .x = x, .dy = dy };
-    if (lki_other_conv(exec, shape, LKI_ONEDNN_WEIGHTS, add, x, dw, dy))
+    lki_parts one = { 1, &shape->n };
+    gradient  g   = { .x = x, .dy = dy, .parts = parts != NULL ? parts : &one };
+    LK_ASSERT(parts == NULL || (!add && parts->ends[parts->count - 1] == shape->n));
+    if (parts == NULL && lki_other_conv(exec, shape, LKI_ONEDNN_WEIGHTS, add, x, dw, dy))
         return;
     gradient_run(exec, &g, shape, dw, add, scratch);
 }
