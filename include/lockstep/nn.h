@@ -1,9 +1,8 @@
 /* lockstep/nn.h -- models as static lists of blocks, and the engine that runs them.
  *
  * A block computes one new value from the values of earlier blocks, and its gradients.  It owns
- * nothing: parameters, gradients, saved activations and scratch memory are passed as pointers,
- * placed by the engine and the strategy.  Blocks know no ranks.  To add a block type, fill in an
- * lk_block_type; the built-in types use the same table.
+ * nothing: all memory is passed as pointers, placed by the engine and the strategy.  Blocks know no
+ * ranks.  To add a block type, fill in an lk_block_type; the built-in types use the same table.
  *
  * Only the engine walks the list: forward in order, backward in reverse, for a set of contexts
  * (virtual workers) at a time.  It calls the hooks.  Data-parallel strategies are hook tables.
@@ -127,6 +126,10 @@ typedef struct {
     size_t (*pack_bytes)(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
                          uint32_t samples, bool backward);
 
+    /* (optional) Returns the bytes of scratch memory of calls with up to `parts` parts. */
+    size_t (*part_scratch)(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
+                           uint32_t samples, uint32_t parts);
+
     /* (optional) Returns the operations of one sample, for lk_engine_flops(). */
     lk_block_flops (*flops)(const lk_block *block);
 
@@ -138,7 +141,7 @@ typedef struct {
     bool tokens;         /* x[0] is token ids (int32): the input of a token model */
     bool params_unread;  /* backward does not read parameters and is called without them */
     bool writes_grads;   /* obeys call->write, so gradients need not be zeroed first */
-    bool sums_parts;     /* sums the gradients of call->part_ends' parts by the tree */
+    bool sums_parts;     /* sums the gradients of call->part_ends' parts by the tree, into grads */
     bool bf16;           /* accepts bf16 values if the engine stores them.  Then x, y, dy and dx,
                           * and the model's input, have that type (call->dtype).  Gradients of
                           * parameters, rows of loss, and parameters not in bf16_params stay FP32.
@@ -191,9 +194,9 @@ LK_API LK_NODISCARD lk_status lk_model_add(lk_value *out, lk_model *model,
 
 /* Activation checkpointing.  The blocks added between the two calls form a segment.  Training
  * stores only the values that blocks outside the segment read.  All other values share memory with
- * other segments, and are recomputed before the segment's backward pass.  (The last segment's
- * values are still in memory.) The bits are the same, with less memory and about a third more
- * arithmetic.  Segments do not nest: begin ends an open segment. */
+ * other segments, and are recomputed before the segment's backward pass (except the last one's).
+ * The bits are the same, with less memory and about a third more arithmetic.  Segments do not nest:
+ * begin ends an open segment. */
 LK_API void lk_model_checkpoint_begin(lk_model *model);
 LK_API void lk_model_checkpoint_end(lk_model *model);
 
@@ -220,8 +223,6 @@ LK_API uint32_t lk_model_loss_rows(const lk_model *model); /* per sample: T, or 
 LK_API size_t lk_model_param_elements(const lk_model *model);
 /* Returns true if any block has statistics, so that virtual workers must be run together. */
 LK_API bool lk_model_lock_step(const lk_model *model);
-/* Returns true if all blocks with parameters have sums_parts, and none has state. */
-LK_API bool lk_model_sums_parts(const lk_model *model);
 
 /* ---- The engine -------------------------------------------------------------------------- */
 
@@ -240,8 +241,8 @@ typedef struct {
      * `rows`.  NULL: the contexts are all virtual workers. */
     void (*statistics)(void *user, uint32_t width, lk_row_merge merge, double *rows,
                        double *total);
-    /* Called before before_forward and before_backward of a block that reads parameters, in the
-     * order of lk_model_reads().  lk_walk's table is read only after this call. */
+    /* Called before before_forward and before_backward of a block that reads parameters, in
+     * lk_model_reads()'s order.  lk_walk's table is read after it. */
     void (*before_read)(void *user, uint32_t block);
 } lk_hooks;
 
@@ -295,8 +296,7 @@ LK_API LK_NODISCARD lk_status lk_engine_open_offloaded(lk_engine **out, const lk
                                                        uint32_t micro_batch, uint32_t contexts,
                                                        const char *dir);
 
-/* Returns LK_OK after a backward pass, or the reason why the engine's file could not be read or
- * written.  The results of that pass are then invalid. */
+/* Returns LK_OK, or why the engine's file failed in a pass, whose results are then invalid. */
 LK_API LK_NODISCARD lk_status lk_engine_status(const lk_engine *engine);
 /* Returns the seconds spent waiting for the file since the last call. */
 LK_API double                 lk_engine_stalled(lk_engine *engine);

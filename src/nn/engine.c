@@ -15,158 +15,17 @@
  * A context without samples computes nothing and is ready at once.  Blocks with statistics are an
  * exception (statistics.h): all contexts contribute their rows before any context continues.
  *
- * Memory: see layout.c.  It is allocated when the engine opens, and never later.
+ * A pass may have the samples of several virtual workers (parts.c).
+ *
+ * Memory: see layout.c.  It is allocated when the engine opens (open.c), and never later.
  */
 #include "nn/engine.h"
 
 #include <string.h>
-#include <unistd.h>
 
-#include "base/memory.h"
 #include "nn/widen.h"
 #include "tensor/exec.h"
 #include "tensor/ops.h"
-
-/* ---- Life cycle -------------------------------------------------------------------------- */
-
-/* Refuses more memory than the machine has, because the process would be killed on first use. */
-static lk_status check_memory(const lk_engine *engine, size_t bytes)
-{
-    long   pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-    double has = (double)pages * (double)page_bytes, gib = 1024.0 * 1024.0 * 1024.0;
-    if (pages > 0 && page_bytes > 0 && (double)bytes > has)
-        return lk_fail(LK_ENOMEM,
-                       "model %s: activations of %u x %u samples take %.1f GiB, this machine "
-                       "has %.1f; lower the micro-batch or the model's size",
-                       engine->model->name, engine->contexts, engine->micro_batch,
-                       (double)bytes / gib, has / gib);
-    return LK_OK;
-}
-
-/* Counts the bytes of the contexts in *bytes, and those of the whole engine in *total. */
-static lk_status count_bytes(const lki_layout *layout, const lk_model *model, uint32_t contexts,
-                             size_t *bytes, size_t *total)
-{
-    uint64_t file;
-    size_t spilled = lki_spill_bytes(layout->spilled_count, layout->spilled_bytes, contexts, &file);
-    if (__builtin_mul_overflow(layout->context_bytes, (size_t)contexts, bytes) ||
-        __builtin_add_overflow(*bytes,
-                               spilled + layout->scratch_bytes + layout->wide_bytes +
-                                   layout->loss_rows * 5 + lki_statistics_bytes(model, contexts),
-                               total))
-        return lk_fail(LK_ENOMEM,
-                       "model %s: activations of %u contexts of %zu bytes are more than any "
-                       "machine has; walk fewer at a time",
-                       model->name, contexts, layout->context_bytes);
-    return LK_OK;
-}
-
-lk_status lk_engine_bytes(size_t *out, uint64_t *files, const lk_model *model, const lk_exec *exec,
-                          lk_dtype dtype, uint32_t micro_batch, uint32_t contexts)
-{
-    lki_layout layout;
-    size_t     bytes;
-
-    LK_TRY(lki_layout_init(&layout, model, exec, dtype, micro_batch, files != NULL));
-    lk_status status = count_bytes(&layout, model, contexts, &bytes, out);
-    if (files != NULL)
-        (void)lki_spill_bytes(layout.spilled_count, layout.spilled_bytes, contexts, files);
-    lki_layout_deinit(&layout);
-    return status;
-}
-
-static lk_status allocate(lk_engine *engine, const char *dir)
-{
-    const lki_layout *layout = &engine->layout;
-    const lk_model   *model  = engine->model;
-    size_t            bytes = 0, total = 0;
-
-    LK_TRY(count_bytes(layout, model, engine->contexts, &bytes, &total));
-    LK_TRY(check_memory(engine, total));
-    LK_TRY(lki_pool_alloc((void **)&engine->memory, lki_exec_pool(engine->exec), bytes,
-                          "activations; a smaller micro-batch needs less"));
-    LK_TRY(lki_spill_init(&engine->spill, dir, layout->spilled_count, layout->spilled_bytes,
-                          engine->contexts));
-    LK_TRY(lki_pool_alloc((void **)&engine->scratch, lki_exec_pool(engine->exec),
-                          layout->scratch_bytes, "the blocks' scratch memory"));
-    LK_TRY(lki_alloc((void **)&engine->wide, layout->wide_bytes, "copies of values"));
-    LK_TRY(LKI_NEW(&engine->loss, layout->loss_rows, "rows of loss"));
-    LK_TRY(LKI_NEW(&engine->hits, layout->loss_rows, "rows of hits"));
-    LK_TRY(LKI_NEW(&engine->first_terms, model->block_count, "an engine"));
-    LK_TRY(lki_packs_init(&engine->packs, layout, model, engine->exec, engine->micro_batch));
-    LK_TRY(lki_statistics_init(&engine->statistics, model, engine->contexts));
-    for (size_t t = model->term_count; t-- > 0;)
-        engine->first_terms[model->terms[t].block] = (uint32_t)t;
-    return LK_OK;
-}
-
-static uint32_t count_positions(const lk_model *model)
-{
-    uint64_t positions = model->input.rank > 0 ? model->input.dims[0] : 0;
-    for (size_t b = 0; b < model->block_count; b++) {
-        lk_shape y = model->blocks[b].block.y;
-        if (y.rank == 0 || y.dims[0] != positions)
-            return 0;
-    }
-    return positions <= UINT32_MAX ? (uint32_t)positions : 0;
-}
-
-lk_status lk_engine_open(lk_engine **out, const lk_model *model, lk_exec *exec, lk_dtype dtype,
-                         uint32_t micro_batch, uint32_t contexts)
-{
-    return lk_engine_open_offloaded(out, model, exec, dtype, micro_batch, contexts, NULL);
-}
-
-lk_status lk_engine_open_offloaded(lk_engine **out, const lk_model *model, lk_exec *exec,
-                                   lk_dtype dtype, uint32_t micro_batch, uint32_t contexts,
-                                   const char *dir)
-{
-    lk_engine *engine;
-
-    *out = NULL;
-    if (dtype != LK_F32 && dtype != LK_BF16 && dtype != LK_F16)
-        return lk_fail(LK_EINVAL, "an engine stores values as F32, BF16 or F16, not %s",
-                       lk_dtype_name(dtype));
-    if (micro_batch == 0 || contexts == 0)
-        return lk_fail(LK_EINVAL, "an engine for %u contexts of %u samples: both are at least 1",
-                       contexts, micro_batch);
-    for (size_t b = 0; b < model->block_count; b++)
-        if (model->blocks[b].type->forward == NULL)
-            return lk_fail(LK_EUNSUPPORTED, "%s has sizes but no forward: such models are for "
-                                            "plans", model->blocks[b].label);
-    LK_TRY(LKI_NEW(&engine, 1, "an engine"));
-    engine->model       = model;
-    engine->exec        = exec;
-    engine->micro_batch = micro_batch;
-    engine->contexts    = contexts;
-    engine->positions   = count_positions(model);
-    lk_status st = lki_layout_init(&engine->layout, model, exec, dtype, micro_batch, dir != NULL);
-    if (st == LK_OK)
-        st = allocate(engine, dir);
-    if (st != LK_OK) {
-        lk_engine_free(engine);
-        return st;
-    }
-    *out = engine;
-    return LK_OK;
-}
-
-void lk_engine_free(lk_engine *engine)
-{
-    if (engine == NULL)
-        return;
-    lki_layout_deinit(&engine->layout);
-    lki_packs_deinit(&engine->packs);
-    lki_spill_deinit(&engine->spill);
-    lki_free(engine->memory);
-    lki_free(engine->scratch);
-    lki_free(engine->wide);
-    lki_free(engine->loss);
-    lki_free(engine->hits);
-    lki_free(engine->first_terms);
-    lki_statistics_deinit(&engine->statistics);
-    lki_free(engine);
-}
 
 /* ---- Addresses --------------------------------------------------------------------------- */
 
@@ -288,10 +147,8 @@ static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, c
     f->call.hit     = engine->hits;
 }
 
-/* Runs the block forward or, if the call has gradients, backward.  Values are copied if the block
- * accepts another type. */
-static void run_block(const lk_engine *engine, const lki_block_entry *entry,
-                      const lk_block_call *call)
+void lki_engine_run(const lk_engine *engine, const lki_block_entry *entry,
+                    const lk_block_call *call)
 {
     void (*run)(const lk_block_call *) =
         call->grads != NULL ? entry->type->backward : entry->type->forward;
@@ -370,7 +227,7 @@ static void forward_call(const lk_engine *engine, const lk_walk *walk, lk_pass *
                                          lk_dtype_bytes(engine->layout.dtype));
         memset(engine->hits, 0, pass->samples * lk_shape_count(f.call.block->y));
     }
-    run_block(engine, entry, &f.call);
+    lki_engine_run_parts(engine, b, &f.call);
     if (entry->type->loss)
         lki_engine_sum_rows(engine, pass);
 }
@@ -406,7 +263,7 @@ static void backward_call(const lk_engine *engine, const lk_walk *walk, const lk
         return;
     backward_frame_init(&f, engine, walk, pass, context, b);
     begin_grads(engine, pass, b, &f.call);
-    run_block(engine, &engine->model->blocks[b], &f.call);
+    lki_engine_run_parts(engine, b, &f.call);
 }
 
 /* Computes the rows of statistics of all contexts for a block, and merges the rows. */

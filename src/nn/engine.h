@@ -25,6 +25,7 @@ struct lk_engine {
     uint32_t       *first_terms;
     lki_statistics  statistics;
     lki_packs       packs;
+    unsigned char  *slots; /* sums of parameters' gradients and of state (parts.c) */
     /* the virtual workers whose samples a pass has; part_count 0: a single one */
     lki_pass_part *parts;
     uint32_t       part_count, part_ends[LKI_PARTS_MAX];
@@ -32,6 +33,15 @@ struct lk_engine {
 
 /* Returns the operations per sample of a training step in a block with the given place. */
 double lki_block_flops(const lki_block_entry *entry, const lki_place *place);
+
+/* Runs the block forward or, if the call has gradients, backward.  Values are copied if the block
+ * accepts another type. */
+void lki_engine_run(const lk_engine *engine, const lki_block_entry *entry,
+                    const lk_block_call *call);
+
+/* Does the same for the call of block `b` with all samples of a pass.  If they are those of several
+ * virtual workers and the block cannot sum their gradients, it runs for each of them (parts.c). */
+void lki_engine_run_parts(const lk_engine *engine, uint32_t b, const lk_block_call *call);
 
 /* Adds the rows of loss to the sums of the pass or of its virtual workers (parts.c). */
 void lki_engine_sum_rows(const lk_engine *engine, lk_pass *pass);

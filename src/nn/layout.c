@@ -188,6 +188,42 @@ static lk_status place_value(lki_layout *layout, const lk_model *model, uint32_t
     return LK_OK;
 }
 
+/* Returns the bytes of a slot, in which the sums of a block's gradients and state of some parts
+ * wait. */
+static size_t slot_bytes(const lk_model *model, const lki_block_entry *entry)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < entry->block.param_count; i++)
+        bytes += lki_round_up(lk_shape_count(model->params[entry->params[i]].shape) * sizeof(float),
+                              ALIGNMENT);
+    for (uint32_t i = 0; i < entry->block.state_count; i++)
+        bytes += lki_round_up(model->states[entry->states[i]].count * sizeof(float), ALIGNMENT);
+    return bytes;
+}
+
+/* Asks a block for the bytes of its saved and of its scratch memory. */
+static void ask_bytes(lki_layout *layout, const lk_model *model, const lk_exec *exec, uint32_t b,
+                      uint32_t micro_batch, size_t *scratch)
+{
+    const lki_block_entry *entry   = &model->blocks[b];
+    const lk_block_type   *type    = entry->type;
+    lki_place             *place   = &layout->places[b];
+    bool                   by_part = lki_runs_by_part(entry, layout->parts);
+    lk_dtype               dtype   = lki_taken_dtype(entry, layout->dtype);
+
+    if (type->buffers != NULL)
+        type->buffers(&entry->block, exec, dtype, micro_batch / (by_part ? layout->parts : 1),
+                      &place->saved_bytes, scratch);
+    if (by_part) {
+        place->saved_part  = lki_round_up(place->saved_bytes, ALIGNMENT);
+        place->saved_bytes = place->saved_part * layout->parts;
+        layout->slot_bytes = lki_max(layout->slot_bytes, slot_bytes(model, entry));
+    } else if (layout->parts > 1 && type->part_scratch != NULL) {
+        *scratch = lki_max(*scratch, type->part_scratch(&entry->block, exec, dtype, micro_batch,
+                                                        layout->parts));
+    }
+}
+
 static lk_status place_saved(lki_layout *layout, const lk_model *model, const lk_exec *exec,
                              uint32_t b, uint32_t micro_batch)
 {
@@ -195,9 +231,7 @@ static lk_status place_saved(lki_layout *layout, const lk_model *model, const lk
     lki_place             *place   = &layout->places[b];
     size_t                 scratch = 0;
 
-    if (entry->type->buffers != NULL)
-        entry->type->buffers(&entry->block, exec, lki_taken_dtype(entry, layout->dtype),
-                             micro_batch, &place->saved_bytes, &scratch);
+    ask_bytes(layout, model, exec, b, micro_batch, &scratch);
     if (scratch > BYTES_MAX)
         return too_large(entry, "scratch memory", micro_batch);
     layout->scratch_bytes = lki_max(layout->scratch_bytes, scratch);
@@ -385,10 +419,11 @@ static lk_status lay_out(lki_layout *layout, const lk_model *model, const lk_exe
 }
 
 lk_status lki_layout_init(lki_layout *layout, const lk_model *model, const lk_exec *exec,
-                          lk_dtype dtype, uint32_t micro_batch, bool files)
+                          lk_dtype dtype, uint32_t micro_batch, uint32_t parts, bool files)
 {
-    *layout      = (lki_layout){ .dtype = dtype };
+    *layout      = (lki_layout){ .dtype = dtype, .parts = parts };
     lk_status st = lay_out(layout, model, exec, micro_batch, files);
+    layout->parts_bytes = ((size_t)__builtin_ctz(parts) + 1) * layout->slot_bytes;
     if (st != LK_OK)
         lki_layout_deinit(layout);
     return st;

@@ -20,6 +20,7 @@ typedef struct {
 typedef struct {
     size_t   value, value_bytes; /* place of y; a loss block has no y */
     size_t   saved, saved_bytes;
+    size_t   saved_part; /* bytes of the saved memory of one part; 0: calls have all parts */
     uint32_t readers;      /* number of inputs of later blocks that read y */
     bool     value_shared; /* y is in the memory of x[0] */
     bool     kept;         /* y is stored from forward to backward and not recomputed */
@@ -43,20 +44,32 @@ typedef struct {
     size_t   segment, segment_bytes; /* offset and size of the memory that segments share */
     size_t   grads, grads_bytes;     /* offset and size of the part for gradients */
     size_t   scratch_bytes;          /* maximum that a block needs */
+    /* bytes of a slot, for the sums of the parameters' gradients and of the state of a block that
+     * runs for each part; bytes of all slots */
+    size_t   slot_bytes, parts_bytes;
     uint32_t spilled_count;          /* number of values in a file; bytes of the largest of them */
     size_t   spilled_bytes;
     size_t   wide_bytes; /* maximum bytes for copies of values */
     lk_dtype dtype;      /* type of values and their gradients */
+    uint32_t parts;      /* maximum number of virtual workers whose samples are in a pass */
     size_t   loss_rows;  /* rows of loss of a micro-batch */
 } lki_layout;
 
-/* Lays out the memory for micro-batches of up to `micro_batch` samples, with values stored as
- * `dtype`.  With `files`, stored values of checkpointed segments may be in a file.  Returns
- * LK_EINVAL if the model has no loss or has a value that no block reads, and LK_ENOMEM, with the
- * name, if a size is too large. */
+/* Returns true if a block of a model that has samples of up to `parts` virtual workers in a pass
+ * runs once for each of them. */
+static inline bool lki_runs_by_part(const lki_block_entry *entry, uint32_t parts)
+{
+    return parts > 1 && !entry->type->sums_parts;
+}
+
+/* Lays out the memory for micro-batches of up to `micro_batch` samples, those of up to `parts`
+ * virtual workers (a power of two that divides `micro_batch`), with values stored as `dtype`.  With
+ * `files`, stored values of checkpointed segments may be in a file.  Returns LK_EINVAL if the model
+ * has no loss or has a value that no block reads, and LK_ENOMEM, with the name, if a size is too
+ * large. */
 LK_NODISCARD lk_status lki_layout_init(lki_layout *layout, const lk_model *model,
                                        const lk_exec *exec, lk_dtype dtype, uint32_t micro_batch,
-                                       bool files);
+                                       uint32_t parts, bool files);
 void lki_layout_deinit(lki_layout *layout);
 
 #endif

@@ -416,17 +416,6 @@ size_t lk_model_param_elements(const lk_model *model)
     return model->param_elements;
 }
 
-bool lk_model_sums_parts(const lk_model *model)
-{
-    for (size_t b = 0; b < model->block_count; b++) {
-        const lki_block_entry *entry = &model->blocks[b];
-        if (entry->type->statistics != NULL || entry->block.state_count > 0 ||
-            (entry->block.param_count > 0 && !entry->type->sums_parts))
-            return false;
-    }
-    return true;
-}
-
 bool lk_model_lock_step(const lk_model *model)
 {
     for (size_t b = 0; b < model->block_count; b++)

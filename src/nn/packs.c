@@ -56,7 +56,7 @@ lk_status lki_engine_pack_bytes(size_t *out, const lk_model *model, const lk_exe
     lki_layout layout;
     lki_packs  packs;
 
-    LK_TRY(lki_layout_init(&layout, model, exec, dtype, micro_batch, false));
+    LK_TRY(lki_layout_init(&layout, model, exec, dtype, micro_batch, 1, false));
     lk_status status = lki_packs_init(&packs, &layout, model, exec, micro_batch);
     *out             = packs.bytes;
     lki_packs_deinit(&packs);

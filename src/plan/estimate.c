@@ -112,7 +112,7 @@ static size_t mean_bytes(const lk_train_config *c, const lk_model *model, uint32
 /* Returns the bytes that a worker needs with any strategy: buffers of kernels, micro-batches read
  * ahead, and pieces. */
 static size_t estimate_program(const lk_train_config *c, const lk_model *model, uint32_t hosts,
-                               uint32_t together)
+                               uint32_t together, uint32_t joint)
 {
     const size_t sample = sizeof(float) *
                           (lk_shape_count(model->input) + lk_model_loss_rows(model));
@@ -120,7 +120,7 @@ static size_t estimate_program(const lk_train_config *c, const lk_model *model, 
                                         .micro_batch = c->micro_batch,
                                         .threads     = c->data.loader_threads,
                                         .lock_step   = together > 1,
-                                        .borrowed    = lki_joint_most(c),
+                                        .borrowed    = joint,
                                         .count       = together };
     return PROGRAM_BYTES + kernel_bytes(c->threads) + lki_loader_bytes(&options, sample) +
            piece_bytes(c, hosts);
@@ -129,7 +129,7 @@ static size_t estimate_program(const lk_train_config *c, const lk_model *model, 
 static lk_status estimate_model(const lk_train_config *c, const lk_model *model, uint32_t hosts,
                                 lk_train_cost *out)
 {
-    uint32_t *sizes = NULL, most = 0;
+    uint32_t *sizes = NULL, most = 0, joint = 1;
     lk_exec  *exec     = NULL;
     uint32_t  together = lk_model_lock_step(model)
                              ? (c->virtual_workers + c->workers - 1) / c->workers
@@ -140,15 +140,20 @@ static lk_status estimate_model(const lk_train_config *c, const lk_model *model,
     if (status == LK_OK)
         status = lk_exec_open(&exec, c->threads, c->isa);
     if (status == LK_OK)
+        joint = lki_joint_most(c, model, exec);
+    if (status == LK_OK && joint > 1)
+        status = lki_engine_parts_bytes(&out->activations, model, exec, c->precision,
+                                        c->micro_batch, joint);
+    else if (status == LK_OK)
         status = lk_engine_bytes(
             &out->activations, lki_in_files(c, LK_OFFLOADED_ACTIVATIONS) ? &out->spilled : NULL,
-            model, exec, c->precision, lki_joint_most(c) * c->micro_batch, together);
+            model, exec, c->precision, c->micro_batch, together);
     if (status == LK_OK)
         status = lki_pack_bytes(&out->packs, c, model, exec, gathers(c, hosts));
     if (status == LK_OK)
         status = estimate_parallel(c, model, sizes, hosts, out);
     out->workers = most;
-    out->program = estimate_program(c, model, hosts, together);
+    out->program = estimate_program(c, model, hosts, together, joint);
     lk_exec_free(exec);
     lki_free(sizes);
     return status;

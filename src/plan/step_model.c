@@ -282,7 +282,7 @@ static lk_status model_step(lk_step_model *out, double *flops, step_source *from
     LK_TRY(lk_exec_open(&exec, c->threads, c->isa));
     bool      files  = lki_in_files(c, LK_OFFLOADED_ACTIVATIONS);
     lk_status status = lki_layout_init(&layout, from->model, exec, c->precision, c->micro_batch,
-                                       files);
+                                       1, files);
     from->places     = layout.places;
     if (status == LK_OK)
         status = fill_model(out, flops, from, hosts);

@@ -50,7 +50,7 @@ bool lki_duplicates(const lk_train_config *config);
 
 /* Returns the maximum number of virtual workers that a joint turn computes; 1 = none.  See
  * core/joint.c. */
-uint32_t lki_joint_most(const lk_train_config *config);
+uint32_t lki_joint_most(const lk_train_config *config, const lk_model *model, const lk_exec *exec);
 
 /* Fails with LK_EINVAL if the configuration does not support --rebalance, --speculate or
  * --backup-workers. */

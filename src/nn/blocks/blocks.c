@@ -59,6 +59,15 @@ void lki_pass_gradient(const lk_block_call *call, uint32_t i, size_t count, cons
         lki_copy(call, count, dy, call->dx[i]);
 }
 
+const lki_parts *lki_parts_of(lki_part_rows *room, const lk_block_call *call, size_t each)
+{
+    LK_ASSERT(call->part_count <= LKI_PARTS_MAX);
+    for (uint32_t i = 0; i < call->part_count; i++)
+        room->ends[i] = call->part_ends[i] * each;
+    room->parts = (lki_parts){ call->part_count, room->ends };
+    return call->part_count > 0 ? &room->parts : NULL;
+}
+
 size_t lki_cut_bytes(size_t count)
 {
     return lki_round_up(count * 4, 64);

@@ -29,6 +29,14 @@ const void *lki_param_of(const lk_block_call *call, uint32_t i, lk_dtype *type);
 /* Sets operand b of a matrix product of the call's values and weight `i`. */
 void lki_weight_of(const lk_block_call *call, uint32_t i, lki_gemm_args *gemm);
 
+/* Fills `room` with the parts of the rows of a call, which has `each` rows for a sample.  Returns
+ * NULL if the call has the samples of a single virtual worker. */
+typedef struct {
+    size_t    ends[LKI_PARTS_MAX];
+    lki_parts parts;
+} lki_part_rows;
+const lki_parts *lki_parts_of(lki_part_rows *room, const lk_block_call *call, size_t each);
+
 /* Reserves the next `count` elements of four bytes in the memory at *at, aligned to 64 bytes, and
  * advances *at. */
 void *lki_cut(unsigned char **at, size_t count);

@@ -79,13 +79,19 @@ static lki_conv_shape conv_of(const lk_block *block, uint32_t samples)
     return window_of(block, samples, o->kernel, o->stride, o->pad);
 }
 
+static size_t conv_part_scratch(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
+                                uint32_t samples, uint32_t parts)
+{
+    lki_conv_shape shape = conv_of(block, samples);
+    return dtype == LK_BF16 ? lki_conv_bf16_scratch_bytes(exec, &shape, parts)
+                            : lki_conv_scratch_bytes(exec, &shape, parts);
+}
+
 static void conv_buffers(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
                          uint32_t samples, size_t *saved, size_t *scratch)
 {
-    lki_conv_shape shape = conv_of(block, samples);
-    *saved               = 0;
-    *scratch             = dtype == LK_BF16 ? lki_conv_bf16_scratch_bytes(exec, &shape, 1)
-                                            : lki_conv_scratch_bytes(exec, &shape, 1);
+    *saved   = 0;
+    *scratch = conv_part_scratch(block, exec, dtype, samples, 1);
 }
 
 static size_t conv_pack_bytes(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
@@ -107,11 +113,11 @@ static void conv_forward(const lk_block_call *call)
                  call->pack);
 }
 
-static void conv_backward_bf16(const lk_block_call *call)
+static void conv_backward_bf16(const lk_block_call *call, const lki_parts *parts)
 {
     lki_conv_shape shape = conv_of(call->block, call->samples);
     lki_conv_bf16_backward_weights(call->exec, &shape, call->x[0], call->dy, call->grads[0],
-                                   !call->write[0], NULL, call->scratch);
+                                   !call->write[0], parts, call->scratch);
     if (call->dx[0] != NULL)
         lki_conv_bf16_backward_input(call->exec, &shape, call->dy, call->params[0], call->dx[0],
                                      call->add[0], call->scratch, call->pack);
@@ -119,13 +125,15 @@ static void conv_backward_bf16(const lk_block_call *call)
 
 static void conv_backward(const lk_block_call *call)
 {
-    lki_conv_shape shape = conv_of(call->block, call->samples);
+    lki_conv_shape   shape = conv_of(call->block, call->samples);
+    lki_part_rows    room;
+    const lki_parts *parts = lki_parts_of(&room, call, 1);
     if (call->dtype == LK_BF16) {
-        conv_backward_bf16(call);
+        conv_backward_bf16(call, parts);
         return;
     }
     lki_conv_backward_weights(call->exec, &shape, call->x[0], call->dy, call->grads[0],
-                              !call->write[0], NULL, call->scratch);
+                              !call->write[0], parts, call->scratch);
     if (call->dx[0] != NULL)
         lki_conv_backward_input(call->exec, &shape, call->dy, call->params[0], call->dx[0],
                                 call->add[0], call->scratch, call->pack);
@@ -159,6 +167,8 @@ const lk_block_type lk_block_conv = {
     .backward = conv_backward,
     .bf16     = true,
     .writes_grads = true,
+    .sums_parts   = true,
+    .part_scratch = conv_part_scratch,
     .flops    = conv_flops,
 };
 
@@ -217,4 +227,5 @@ const lk_block_type lk_block_maxpool = {
     .forward  = maxpool_forward,
     .backward = maxpool_backward,
     .bf16     = true,
+    .sums_parts = true,
 };

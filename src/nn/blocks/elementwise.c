@@ -103,6 +103,7 @@ const lk_block_type lk_block_add = {
     .backward = add_backward,
     .inplace  = true,
     .bf16     = true,
+    .sums_parts = true,
 };
 
 /* ---- ReLU -------------------------------------------------------------------------------- */
@@ -135,4 +136,5 @@ const lk_block_type lk_block_relu = {
     .backward = relu_backward,
     .inplace  = true,
     .bf16     = true,
+    .sums_parts = true,
 };

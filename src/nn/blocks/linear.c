@@ -142,22 +142,6 @@ static void linear_forward(const lk_block_call *call)
     lki_gemm(call->exec, &gemm);
 }
 
-/* The rows of each virtual worker, if the call has parts. */
-typedef struct {
-    size_t    ends[LKI_PARTS_MAX];
-    lki_parts parts;
-} row_parts;
-
-static const lki_parts *rows_of_parts(row_parts *out, const lk_block_call *call)
-{
-    size_t each = lki_rows(call->block->x[0]);
-    LK_ASSERT(call->part_count <= LKI_PARTS_MAX);
-    for (uint32_t i = 0; i < call->part_count; i++)
-        out->ends[i] = call->part_ends[i] * each;
-    out->parts = (lki_parts){ call->part_count, out->ends };
-    return call->part_count > 0 ? &out->parts : NULL;
-}
-
 /* Returns the gradient before the activation, and computes the bias's gradient in the same pass. */
 static const void *before_activation(const lk_block_call *call, size_t rows, size_t out,
                                      const lki_parts *parts)
@@ -188,8 +172,8 @@ static void linear_backward(const lk_block_call *call)
     const lk_linear_options *options = block->options;
     size_t rows = call->samples * lki_rows(block->x[0]), in = lki_width(block->x[0]),
            out = options->out;
-    row_parts        room;
-    const lki_parts *parts = rows_of_parts(&room, call);
+    lki_part_rows    room;
+    const lki_parts *parts = lki_parts_of(&room, call, lki_rows(block->x[0]));
     const void *x = call->x[0], *dz = before_activation(call, rows, out, parts); /* (rows, out) */
 
     lki_gemm_args weight = { .operands = call->dtype, .transpose_a = true,

@@ -81,6 +81,7 @@ const lk_block_type lk_block_cross_entropy = {
     .backward = cross_entropy_backward,
     .loss     = true,
     .bf16     = true,
+    .sums_parts = true,
 };
 
 /* ---- Fused with the linear layer before it ---------------------------------------------- */

@@ -34,6 +34,7 @@ const lk_block_type lk_block_flatten = {
     .backward = flatten_backward,
     .inplace  = true,
     .bf16     = true,
+    .sums_parts = true,
 };
 
 /* ---- Average pooling --------------------------------------------------------------------- */
@@ -71,6 +72,7 @@ const lk_block_type lk_block_avgpool = {
     .forward  = avgpool_forward,
     .backward = avgpool_backward,
     .bf16     = true,
+    .sums_parts = true,
 };
 
 /* ---- Shortcut ---------------------------------------------------------------------------- */
@@ -170,4 +172,5 @@ const lk_block_type lk_block_shortcut = {
     .forward  = shortcut_forward,
     .backward = shortcut_backward,
     .bf16     = true,
+    .sums_parts = true,
 };

@@ -112,7 +112,7 @@ static void check_index(const lk_parallel *parallel, uint32_t index)
 bool lki_turns_join(lk_parallel *parallel, uint32_t most)
 {
     bool single = parallel->effects.single || parallel->lock_step || parallel->ledger.kept ||
-                  parallel->running.count > 0 || parallel->micro_count > 1;
+                  parallel->micro_count > 1;
     LK_ASSERT(!parallel->now.under_way);
     if (single || parallel->rounded != LK_F32 || parallel->ops->redeal == NULL)
         return false;

@@ -67,13 +67,17 @@ lk_status lki_session_turns(lki_session *s)
     LK_TRY(LKI_NEW(&turn->grads, (size_t)turn->together * s->term_count, "gradient table"));
     LK_TRY(LKI_NEW(&turn->empty, (size_t)turn->together * s->term_count, "gradient table"));
     LK_TRY(LKI_NEW(&turn->state_sums, (size_t)turn->together * s->state_count + 1, "state table"));
-    uint32_t most = lki_joint_most(s->config), rows = most * s->config->micro_batch;
-    bool     joins = most > 1 && lk_model_sums_parts(s->model) && lki_turns_join(s->parallel, most);
-    LK_TRY(lki_joint_init(&turn->joint, lk_dataset_describe(s->dataset), joins ? most : 1,
-                          s->config->micro_batch));
-    bool files = lki_in_files(s->config, LK_OFFLOADED_ACTIVATIONS);
-    return lk_engine_open_offloaded(&s->engine, s->model, s->exec, s->config->precision, rows,
-                                    turn->together, files ? s->config->offload : NULL);
+    const lk_train_config *c    = s->config;
+    uint32_t               most = lki_joint_most(c, s->model, s->exec);
+    if (most > 1 && !lki_turns_join(s->parallel, most))
+        most = 1;
+    LK_TRY(lki_joint_init(&turn->joint, lk_dataset_describe(s->dataset), most, c->micro_batch));
+    if (most > 1)
+        return lki_engine_open_parts(&s->engine, s->model, s->exec, c->precision, c->micro_batch,
+                                     most);
+    bool files = lki_in_files(c, LK_OFFLOADED_ACTIVATIONS);
+    return lk_engine_open_offloaded(&s->engine, s->model, s->exec, c->precision, c->micro_batch,
+                                    turn->together, files ? c->offload : NULL);
 }
 
 lk_status lki_session_parallel(lki_session *s)

@@ -3,7 +3,9 @@
  * Forward, and the gradients of activations, have no sum over samples.  So a rank computes the
  * samples of a whole subtree of virtual workers in one pass, with the same bits.  The gradients of
  * parameters are computed for each virtual worker and merged by the tree in registers or in cache
- * (tensor/ops/gemm_parts.c).  Only the sum of the subtree is written to memory.
+ * (gemm_parts.c, conv_weights.c and conv_bf16.c of tensor/ops).  Only the sum of the subtree is
+ * written to memory.  Blocks whose results depend on the other samples, such as BatchNorm, run once
+ * for each virtual worker (nn/parts.c).
  *
  * The loader lends the micro-batches of a turn together.  They are copied only if their samples are
  * not contiguous in its memory.
@@ -15,24 +17,36 @@
 #include "base/memory.h"
 #include "train/config.h"
 
-enum {
-    ROWS_MOST = 512, /* maximum number of samples of a turn; bounds the memory of activations */
-};
+enum { SAMPLES_MOST = 512 }; /* maximum number of samples of a turn */
 
-uint32_t lki_joint_most(const lk_train_config *c)
+/* The maximum bytes of the activations of a turn with several virtual workers. */
+#define ACTIVATIONS_MOST ((size_t)512 << 20)
+
+/* Returns true if the activations of `count` micro-batches are small enough. */
+static bool fits(const lk_train_config *c, const lk_model *model, const lk_exec *exec,
+                 uint32_t count)
+{
+    size_t bytes;
+    return lki_engine_parts_bytes(&bytes, model, exec, c->precision, c->micro_batch, count) ==
+               LK_OK &&
+           bytes <= ACTIVATIONS_MOST;
+}
+
+uint32_t lki_joint_most(const lk_train_config *c, const lk_model *model, const lk_exec *exec)
 {
     const char *name   = lk_strategy_name(c->strategy);
     bool        ranges = name == NULL || strcmp(name, "ddp") == 0 || strcmp(name, "zero1") == 0;
     bool        single = lki_duplicates(c) || c->elastic.backup_workers > 0 || c->audit > 0 ||
                   c->noise_decay > 0 || c->hook != NULL || c->elastic.survives;
+    bool     gains = strcmp(c->model, "mlp") == 0 || strcmp(c->model, "resnet") == 0;
     bool     rounds = c->comm_dtype != 0 && c->comm_dtype != LK_F32;
-    uint32_t most   = 1;
-    if (!ranges || single || rounds || strcmp(c->model, "mlp") != 0 || c->onednn != NULL ||
-        c->host_memory > 0 || lki_in_files(c, LK_OFFLOADED_ACTIVATIONS) ||
+    uint32_t share  = (c->virtual_workers + c->workers - 1) / c->workers, most = 1;
+    if (!ranges || single || rounds || !gains || c->onednn != NULL || c->host_memory > 0 ||
+        lki_in_files(c, LK_OFFLOADED_ACTIVATIONS) || lk_model_lock_step(model) ||
         c->global_batch != c->virtual_workers * c->micro_batch)
         return 1;
-    while (2 * most <= LKI_PARTS_MAX && 2 * most <= c->virtual_workers &&
-           2 * most * c->micro_batch <= ROWS_MOST)
+    while (2 * most <= LKI_PARTS_MAX && 2 * most <= share &&
+           2 * most * c->micro_batch <= SAMPLES_MOST && fits(c, model, exec, 2 * most))
         most *= 2;
     return most;
 }
@@ -88,7 +102,8 @@ static void copy(lki_joint *joint, const lk_batch *batch, size_t samples)
 
 void lki_joint_add(lki_joint *joint, const lk_batch *batch, uint32_t index, lk_batch *all)
 {
-    joint->parts[index].samples = batch->samples;
+    joint->parts[index].samples    = batch->samples;
+    joint->parts[index].first_slot = batch->first_slot;
     if (index == 0)
         *all = *batch;
     if (index == 0 || batch->samples == 0)

@@ -20,7 +20,8 @@
 lk_status lki_pack_bytes(size_t *out, const lk_train_config *c, const lk_model *model,
                          const lk_exec *exec, bool gathers)
 {
-    uint32_t rows  = lki_joint_most(c) * c->micro_batch; /* maximum rows of an engine call */
+    /* maximum rows of an engine call */
+    uint32_t rows  = lki_joint_most(c, model, exec) * c->micro_batch;
     uint64_t calls = c->global_batch / rows;
 
     *out = 0;
