@@ -2,8 +2,8 @@
  *
  * Goal:    weights and losses are those of turns of one virtual worker, for any number of ranks,
  *          any limit of a turn, and shares that move.
- * Method:  the caller sums the gradients of a turn by the tree.  Gradients are functions of step,
- *          virtual worker and element, with a wide spread of exponents.
+ * Method:  the caller sums the gradients and the state sums of a turn by the tree.  They are
+ *          functions of step, virtual worker and element, with a wide spread of exponents.
  * Control: sums in ascending order must give other weights.
  */
 #include "device/reduce.h"
@@ -15,6 +15,12 @@ enum { STEPS = 4, COUNT = 4100, PARAMS = 2 };
 static const lk_param params[PARAMS] = {
     { .name = "w", .shape = { 2, { 41, 100 } }, .init = LK_INIT_UNIFORM, .scale = 0.1f },
     { .name = "b", .shape = { 1, { 33 } }, .no_decay = true },
+};
+
+enum { STATE = 9 };
+
+static const lk_parallel_state states[1] = {
+    { .name = "s", .count = STATE, .initial = 0.5f, .momentum = 0.3f },
 };
 
 typedef struct {
@@ -61,6 +67,8 @@ static void turn(job *j, lk_parallel *p, uint32_t step, uint32_t first)
             lk_parallel_param(p, param), grad);
         lk_parallel_grad_ready(p, 0, t);
     }
+    static const float none[STATE];
+    sum(j, step, first, count, PARAMS, STATE, none, lk_parallel_state_sum(p, 0, 0));
     for (uint32_t i = 0; i < count; i++)
         lk_parallel_report(p, i, (double)lkt_noise(first + i, step, 9, 0), 3, 3, 1);
 }
@@ -93,6 +101,7 @@ static lk_status train(member *m, lk_parallel **p)
         LK_TRY(lk_parallel_fetch(*p, i, 0, 0, count, values));
         lki_sha256_add(&hash, values, count * sizeof *values);
     }
+    lki_sha256_add(&hash, lk_parallel_state_data(*p, 0), STATE * sizeof(float));
     if (m->rank == 0)
         lki_sha256_end(&hash, j->hash);
     return lk_barrier(j->comms[m->rank]);
@@ -124,6 +133,8 @@ static job run(const char *strategy, uint32_t leaves, uint32_t ranks, uint32_t m
                                         .first_bucket_bytes = 1000,
                                         .optimizer      = { .kind = LK_ADAMW, .weight_decay = 0.1 },
                                         .clip_norm      = 1,
+                                        .states         = states,
+                                        .state_count    = 1,
                                         .unused         = LK_UNUSED_ZERO,
                                         .rebalance      = moves,
                                         .rebalance_seed = moves ? 7 : 0,
