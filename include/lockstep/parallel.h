@@ -259,9 +259,9 @@ LK_API void lk_parallel_merge_rows(lk_parallel *parallel, uint32_t width,
 /* Announces that the block whose first term is `term` reads its parameters from now until the next
  * call.  Needed only with "zero3" over several hosts, where the call is collective.  A turn reads
  * blocks in the order of options.reads.  An evaluation outside a step reads them in the order of
- * the forward part of options.reads, equally often on all ranks.  lk_parallel_finish() or
- * lk_parallel_sum() reports a failure. */
-LK_API void lk_parallel_read(lk_parallel *parallel, uint32_t term);
+ * the forward part of options.reads, equally often on all ranks.  Returns false after a failure,
+ * when the values are undefined; lk_parallel_finish() or lk_parallel_sum() reports it. */
+LK_API bool lk_parallel_read(lk_parallel *parallel, uint32_t term);
 
 /* Returns the memory to which a virtual worker must add the gradient of a term.  Terms are numbered
  * as in the options.  With "zero2" and one micro-batch per virtual worker there is memory for the

@@ -70,14 +70,16 @@ Rule = layout.struct("lk_param_rule", lr=c_double, weight_decay=c_double, own_de
 Optimizer = layout.struct("lk_optimizer", kind=c_uint32, momentum=c_double, nesterov=c_bool,
                           beta1=c_double, beta2=c_double, eps=c_double, weight_decay=c_double,
                           trust=c_double, decay_all=c_bool)
+Term = layout.struct("lk_parallel_term", param=c_uint32, use=c_uint32, same_block=c_uint32)
 State = layout.struct("lk_parallel_state", name=c_char_p, count=c_size_t, initial=c_float,
                       momentum=c_float)
 Options = layout.struct("lk_parallel_options", struct_size=c_size_t, strategy=c_char_p,
                         virtual_workers=c_uint32, micro_count=c_uint32, bucket_bytes=c_size_t,
                         optimizer=Optimizer, clip_norm=c_double, clip_value=c_double,
-                        unused=c_uint32, seed=c_uint64, states=POINTER(State), state_count=c_uint32,
-                        rules=POINTER(Rule), survives=c_bool, audit=c_double,
-                        audit_steps=c_uint64)
+                        unused=c_uint32, seed=c_uint64, terms=POINTER(Term), term_count=c_uint32,
+                        states=POINTER(State), state_count=c_uint32, reads=POINTER(c_uint32),
+                        read_count=c_uint32, shard_hosts=c_uint32, rules=POINTER(Rule),
+                        survives=c_bool, audit=c_double, audit_steps=c_uint64)
 Turn = layout.struct("lk_parallel_turn", virtual_worker=c_uint32, micro_index=c_uint32,
                      again=c_bool)
 Result = layout.struct("lk_step_result", loss=c_double, grad_norm=c_double, count=c_uint64,
@@ -139,6 +141,7 @@ _FUNCTIONS = {
                                  POINTER(c_uint32)]),
     "lk_parallel_begin_micros": (_STATUS, [c_void_p, c_uint64, c_uint32]),
     "lk_parallel_next": (c_bool, [c_void_p, POINTER(Turn)]),
+    "lk_parallel_read": (c_bool, [c_void_p, c_uint32]),
     "lk_parallel_grad_new": (c_void_p, [c_void_p, c_uint32, c_uint32, POINTER(c_bool)]),
     "lk_parallel_grad_ready": (None, [c_void_p, c_uint32, c_uint32]),
     "lk_parallel_state_sum": (c_void_p, [c_void_p, c_uint32, c_uint32]),

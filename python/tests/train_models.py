@@ -71,8 +71,10 @@ def digest(module, *more):
 
 
 def train(name, strategy, steps, dies=False, audits=0):
-    """Train a model and return (digest, losses of the steps)."""
-    run = begin(strategy=strategy, audit_steps=audits)
+    """Train a model and return (digest, losses of the steps).  The strategy "hybrid-2" is hybrid
+    with two hosts for each copy of the model."""
+    kind, _, shard_hosts = strategy.partition("-")
+    run = begin(strategy=kind, shard_hosts=int(shard_hosts or 1), audit_steps=audits)
     module, dataset, loss_sum = models.MODELS[name]()
     turns = 0
 
@@ -89,8 +91,10 @@ def train(name, strategy, steps, dies=False, audits=0):
     data = run.loader(dataset, **loader_options(name))
     results = [run.step(counted, data, opt) for _ in run.steps(steps)]
     losses = [r.loss for r in results]
+    with run.gathered():
+        result = digest(module, losses, [r.grad_norm for r in results], results[-1].hits)
     run._engine.close()
-    return digest(module, losses, [r.grad_norm for r in results], results[-1].hits), losses
+    return result, losses
 
 
 # ---- Controls ------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ _CODES = {dtype: layout.constants["LK_" + kind] for dtype, kind in _KINDS.items(
 _DTYPES = {_CODES[dtype]: dtype for dtype in _KINDS if dtype is not torch.bool}
 
 # What init() is given and does not change the bits of a run.
-_FREE = ("seed", "strategy", "audit_steps", "buffers")
+_FREE = ("seed", "strategy", "audit_steps", "buffers", "shard_hosts")
 # What a run must have as its checkpoint has it.  The rest of an environment makes the exactness id.
 _CHOSEN = ("virtual_workers", "threads", "deterministic", "dtype", "matmul")
 

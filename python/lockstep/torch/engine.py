@@ -4,33 +4,50 @@ Every turn adds the gradient of one micro-batch to memory of the library.  Autog
 ``p.grad`` for each parameter.  A hook adds it to that memory at once and drops it.
 """
 
+import contextlib
 import ctypes
+import dataclasses
 
 import torch
 
 from lockstep import _library
 from lockstep._library import Error, layout, lk
-from lockstep.torch import gpu, seeds, trace
+from lockstep.torch import gpu, plan, seeds, trace
+from lockstep.torch.gathered import Gathered, Interrupted
 from lockstep.torch.model import view
+from lockstep.torch.uses import Rehearsal, on_gradient
 
 
 class Engine:
-    """An open ``lk_parallel``."""
+    """An open ``lk_parallel``.
 
-    def __init__(self, group, model, optimizer, settings, micro_count):
+    first: (step, loader, loss function) of the first step, None if it is not known.
+    """
+
+    def __init__(self, group, model, optimizer, settings, micro_count, first=None):
         self.group, self.model, self.optimizer = group, model, optimizer
         self._micro_limit, self._micros = micro_count, micro_count   # _micros: of the step
         self.survives = group.continues and settings["strategy"] != "single"
         self._settings = settings
         self._views, self._hooks = {}, []
         strategy = lk.strategy_name(settings["strategy"].encode()).decode()
-        gathers = strategy in ("zero3", "hybrid")
-        if gathers and group.hosts > 1:
-            raise ValueError(f"strategy {strategy} over several hosts needs models that read their "
-                             "parameters block by block, which PyTorch models do not do yet: give "
-                             "zero2")
+        rounds = strategy in ("zero2", "zero3", "hybrid")
+        # shapes and strides, which sharded parameters do not have between steps
+        self._likes = [torch.empty_strided(p.shape, p.stride(), device="meta")
+                       for p in model.params]
+        self._order = list(reversed(range(len(model.params))))   # of the gradients
+        self._sharded, self._plan = None, None
+        self.holds = 0   # blocks of the program that have all parameters
+        self._holding = False
+        if group.hosts > 1 and (strategy == "zero3" or (strategy == "hybrid"
+                                                        and settings["shard_hosts"] > 1)):
+            self._refuse_sharding(strategy)
+            self._plan = self._make_plan(first)
+            self._sharded = Gathered(model, self._plan, self._take_before)
+            self._order = [p for block in self._plan.blocks for p in block]
+        self._term_of = {p: t for t, p in enumerate(self._order)}
         # there is memory for two buckets, so gradients are taken in the order of terms
-        self._in_order = micro_count == 1 and (gathers or strategy == "zero2")
+        self._in_order = self._sharded is not None or (micro_count == 1 and rounds)
         self._empty = ctypes.c_bool()
         self._empty_out = ctypes.byref(self._empty)
         # on a GPU, parameters are copies, and gradients are brought to the host
@@ -44,6 +61,7 @@ class Engine:
         try:
             self._load_all()
             self._hooks = self._add_hooks()
+            self._use_handle()
             self.place_params()
         except BaseException:
             self.close()
@@ -68,7 +86,7 @@ class Engine:
             c.name, c.count, c.momentum = name.encode(), buffer.numel(), norm.momentum
         self._state_array = states
         self._rules = self._rules_now()
-        audits = settings["audit_steps"]
+        audits = 0 if self._sharded else settings["audit_steps"]   # no rank has a whole gradient
         self._options = _library.Options(
             struct_size=ctypes.sizeof(_library.Options), strategy=settings["strategy"].encode(),
             virtual_workers=settings["virtual_workers"], micro_count=self._micro_limit,
@@ -76,7 +94,21 @@ class Engine:
             clip_norm=self.optimizer.clip_norm, clip_value=self.optimizer.clip_value,
             unused=layout.constants["LK_UNUSED_ZERO"], seed=settings["seed"], states=states,
             state_count=len(self._states), rules=self._rules, survives=self.survives,
-            audit=1.0 if audits else 0.0, audit_steps=audits)
+            audit=1.0 if audits else 0.0, audit_steps=audits, shard_hosts=settings["shard_hosts"])
+        if self._plan is not None:
+            self._describe_reads()
+
+    def _describe_reads(self):
+        """Add the blocks and the order in which they are gathered to the options."""
+        firsts, terms = [], []
+        for block in self._plan.blocks:
+            firsts.append(len(terms))
+            terms += [(p, 0, int(p != block[0])) for p in block]
+        reads = [firsts[b] for b in self._plan.forward] + (firsts if self._plan.again else [])
+        self._terms = (_library.Term * len(terms))(*terms)
+        self._reads = (ctypes.c_uint32 * len(reads))(*reads)
+        self._options.terms, self._options.term_count = self._terms, len(terms)
+        self._options.reads, self._options.read_count = self._reads, len(reads)
 
     def _rules_now(self):
         """Return the C rules of the parameters: learning rate and weight decay of their groups."""
@@ -103,7 +135,9 @@ class Engine:
         if not self._handle:
             return
         for p in self.model.params:
-            p.data, p.grad = p.data.clone(), None
+            p.grad = None
+            if self._sharded is None:
+                p.data = p.data.clone()
         for hook in self._hooks:
             hook.remove()
         lk.parallel_free(self._handle)
@@ -122,7 +156,7 @@ class Engine:
     def load(self, param, which, tensor):
         """Set a parameter (`which` 0) or a state of its optimizer.  All ranks have equal values."""
         # elements in the order that they have in the library's memory
-        in_order = torch.empty_like(self.model.params[param], device="cpu")
+        in_order = torch.empty_like(self._likes[param], device="cpu")
         with torch.no_grad():
             in_order.copy_(tensor)
         lk.parallel_load(self._handle, param, which, in_order.data_ptr())
@@ -135,13 +169,13 @@ class Engine:
     def value(self, param, which):
         """Return a tensor with the values of a parameter or of a state of its optimizer, valid
         until the next collective call.  Collective."""
-        like = self.model.params[param]
+        like = self._likes[param]
         if which == 0 and not self.optimizer.in_library:
-            return like.data
+            return self.model.params[param].data
         address = self.address(param, which)
         if address:
             return view(address, like)
-        out = torch.empty_like(like, requires_grad=False, device="cpu")
+        out = torch.empty_like(like, device="cpu")
         lk.parallel_fetch(self._handle, param, which, 0, out.numel(), out.data_ptr())
         return out
 
@@ -149,6 +183,9 @@ class Engine:
         """Make the model's parameters views of the library's memory, if the library updates
         them."""
         if not self.optimizer.in_library:
+            return
+        if self._sharded is not None:
+            self._sharded.hide()
             return
         for i, p in enumerate(self.model.params):
             address = lk.parallel_param(self._handle, i)
@@ -160,7 +197,7 @@ class Engine:
     def _view(self, address, param):
         known = self._views.get((address, param))
         if known is None:
-            known = self._views[address, param] = view(address, self.model.params[param])
+            known = self._views[address, param] = view(address, self._likes[param])
         return known
 
     @property
@@ -170,22 +207,22 @@ class Engine:
 
     # ---- A step ----------------------------------------------------------------------------
 
-    def _term(self, param):
-        """Gradients are numbered from the last parameter to the first."""
-        return len(self.model.params) - 1 - param
-
     def _add_hooks(self):
         """Have gradients taken over as soon as they are complete, so that they are summed during
-        the backward pass.  Before torch 2.1 they are taken over after it."""
-        if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
+        the backward pass.  Before torch 2.1 they are taken over after it, unless parameters are
+        sharded."""
+        if self._sharded is None and not hasattr(torch.Tensor,
+                                                 "register_post_accumulate_grad_hook"):
             return []
-        return [p.register_post_accumulate_grad_hook(lambda _, i=i: self._arrive(i))
-                for i, p in enumerate(self.model.params)]
+        return [hook for i, p in enumerate(self.model.params)
+                for hook in on_gradient(p, lambda i=i: self._arrive(i))]
 
     _waiting = None   # in a turn: parameters whose gradient has not been taken, the last one first
 
     def _begin_backward(self):
-        self._waiting = dict.fromkeys(reversed(range(len(self.model.params))))
+        self._waiting = dict.fromkeys(self._order)
+        if self._sharded is not None:
+            self._sharded.begin_backward()
 
     def _arrive(self, param):
         """Take the gradient of a parameter, or keep it for its place in the order of terms."""
@@ -193,6 +230,8 @@ class Engine:
         if waiting is None:   # a backward pass outside of a turn
             return
         if param not in waiting:
+            if self._sharded is not None:
+                raise self._sharded.late(param)
             raise RuntimeError(
                 f"the gradient of '{self.model.names[param]}' is computed more than once in a "
                 "backward pass, and was summed after the first time: give torch.utils.checkpoint "
@@ -218,6 +257,8 @@ class Engine:
     def _take(self, param):
         """Take a complete gradient from a parameter, and add it when it is in the host's memory."""
         del self._waiting[param]
+        if self._sharded is not None:
+            self._sharded.before_gradient(param)
         p = self.model.params[param]
         grad, p.grad = p.grad, None
         if grad is not None and grad.is_sparse:
@@ -226,6 +267,8 @@ class Engine:
             self._recorder.add("gradient", self.model.names[param], grad)
         if self._transfers is None:
             self._add(param, grad)
+            if self._sharded is not None:
+                self._sharded.after_gradient(param)
             return
         self._transfers.start(param, grad)
         for arrived in self._transfers.complete():
@@ -233,7 +276,7 @@ class Engine:
 
     def _add(self, param, grad):
         """Add a gradient to the library's memory, if it is not None, and announce it."""
-        term = self._term(param)
+        term = self._term_of[param]
         if grad is not None:
             address = lk.parallel_grad_new(self._handle, 0, term, self._empty_out)
             target = self._view(address, param)
@@ -258,9 +301,7 @@ class Engine:
         data.begin(number, own)
         if self.observer is not None:
             self._recorder = trace.Recorder(self.model.module)
-        turn = _library.Turn()
-        while lk.parallel_next(self._handle, turn):
-            self._turn(number, turn.virtual_worker, turn.micro_index, data, loss_sum)
+        self._all_turns(number, data, loss_sum)
         try:
             result = self._finish()
         except Error as failure:
@@ -268,6 +309,16 @@ class Engine:
         if self.observer is not None:
             self.observer(number, self._recorder)
         return result
+
+    def _all_turns(self, number, data, loss_sum):
+        turn = _library.Turn()
+        if self._sharded is not None:
+            self._sharded.show()
+        with contextlib.suppress(Interrupted):   # whose reason lk_parallel_finish() has
+            while lk.parallel_next(self._handle, turn):
+                self._turn(number, turn.virtual_worker, turn.micro_index, data, loss_sum)
+        if self._sharded is not None:
+            self._sharded.hide()
 
     def _begin_norms(self):
         """Prepare the running statistics, and give those of layers that were in evaluation mode to
@@ -281,6 +332,8 @@ class Engine:
     def _turn(self, number, virtual_worker, micro, data, loss_sum):
         model = self.model
         batch, samples = data.fetch_counted(number, virtual_worker, micro)
+        if self._sharded is not None:
+            self._sharded.begin_turn()
         if samples == 0:
             self._begin_backward()
             self._end_backward()
@@ -302,10 +355,11 @@ class Engine:
         if self._recorder is not None:
             self._recorder.begin(virtual_worker, micro, batch)
         seeds.seed_all(seeds.key(self._settings["seed"], "turn", number, virtual_worker, micro))
-        result = evaluate_loss(loss_sum, self.model.module, batch)
-        if self._recorder is not None:
-            self._recorder.end_forward(result)
-        self._backward(result[0], adds)
+        with contextlib.nullcontext() if self._sharded is None else self._sharded.watching():
+            result = evaluate_loss(loss_sum, self.model.module, batch)
+            if self._recorder is not None:
+                self._recorder.end_forward(result)
+            self._backward(result[0], adds)
         return result
 
     def _backward(self, loss, adds):
@@ -314,7 +368,7 @@ class Engine:
                              "function must not use torch.no_grad(), detach() or item() for it")
         if adds:
             self._begin_backward()
-        loss.backward()
+        torch.autograd.backward(loss)   # loss.backward() would hide what it calls from uses.Watch
         if adds:
             self._end_backward()
             return
@@ -415,10 +469,95 @@ class Engine:
         standing = _library.Standing()
         lk.parallel_go_on(self._handle, failed, self.group.comm, self._params,
                           len(self.model.params), self._options, standing)
-        self._views = {}
+        self._views, self._holding = {}, False
+        self._use_handle()
         self.place_params()
         lk.parallel_free(failed)
         return standing
+
+    # ---- Sharded parameters ------------------------------------------------------------------
+
+    def _refuse_sharding(self, strategy):
+        """Raise ``ValueError`` for what cannot have its parameters on several hosts."""
+        module = self.model.module
+        compiled = [name or type(module).__name__ for name, m in module.named_modules()
+                    if isinstance(m, torch.jit.ScriptModule) or hasattr(m, "_orig_mod")
+                    or getattr(m, "_compiled_call_impl", None) is not None]
+        reason = None
+        if compiled:
+            reason = f"'{compiled[0]}' is compiled, and reads its parameters unseen"
+        elif self.model.device.type != "cpu":
+            reason = f"the model is on {self.model.device}"
+        elif not self.optimizer.in_library:
+            reason = "an optimizer of torch needs all parameters on every worker"
+        if reason is not None:
+            raise ValueError(f"strategy {strategy} shards the parameters between hosts, but "
+                             f"{reason}: give zero2")
+
+    def _make_plan(self, first):
+        """Return the order of gathers, as rank 0 finds it by computing the first micro-batch of
+        the first step once more."""
+        model, found = self.model, None
+        if self.group.rank == 0 and first is not None:
+            rehearsal = self._rehearse(*first)
+            if rehearsal is not None:
+                found = dataclasses.asdict(plan.make(
+                    model.names, [p.numel() for p in model.params], rehearsal))
+        found = self.group.share(found)
+        return plan.keep_all(len(model.params)) if found is None else plan.Plan(**found)
+
+    def _rehearse(self, number, data, loss_sum):
+        """Compute a micro-batch with the initial parameters, leaving everything as it is."""
+        rehearsal, module = Rehearsal(self.model.params), self.model.module
+        buffers = [(b, b.clone()) for b in module.buffers()]
+        with seeds.restored():
+            batch, samples = data.fetch_counted(number, 0, 0)
+            if not samples:
+                return None
+            seeds.seed_all(seeds.key(self._settings["seed"], "turn", number, 0, 0))
+            rehearsal.run(lambda: evaluate_loss(loss_sum, module, batch)[0])
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+        return rehearsal
+
+    def _use_handle(self):
+        if self._sharded is not None:
+            self._sharded.open(self._handle)
+
+    def _take_before(self, block):
+        """Take the gradients of the blocks before a block, complete or not used."""
+        for param in list(self._waiting):
+            if self._sharded.block_of[param] >= block:
+                return
+            if param in self._waiting:
+                self._take(param)
+
+    @property
+    def sharded(self):
+        """True if no host has all parameters."""
+        return self._sharded is not None
+
+    def gather(self, everywhere=True):
+        """Give the model all parameters, on rank 0 or `everywhere`, until ``scatter()``.  Does
+        nothing if they are not sharded.  Collective."""
+        if self._sharded is None or self._holding:
+            return
+        try:
+            for i, p in enumerate(self.model.params):
+                value = self.value(i, 0)
+                if everywhere or self.group.rank == 0:
+                    p.data = value
+        except BaseException:
+            self._sharded.hide()
+            raise
+        self._holding = everywhere
+
+    def scatter(self):
+        """Let go of what ``gather()`` brought, unless the program holds it."""
+        if self._sharded is not None and self.holds == 0:
+            self._holding = False
+            self._sharded.hide()
 
 
 def _results(finding):

@@ -29,7 +29,7 @@ def set_up(threads, deterministic):
 def describe(settings):
     """Return a dict of everything that may change the bits of a run on another machine."""
     names = ("seed", "virtual_workers", "strategy", "threads", "deterministic", "audit_steps",
-             "buffers")
+             "buffers", "shard_hosts")
     described = {name: settings[name] for name in names}
     described.update(torch=torch.__version__, commit=str(torch.version.git_version)[:12],
                      cpu=_cpu_capability(), machine=platform.machine(),

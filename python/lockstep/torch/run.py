@@ -16,6 +16,7 @@ finished it before repeats it with the others.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -84,7 +85,7 @@ class Evaluation:
 
 def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", threads: int = 1,
          deterministic: bool = True, audit_steps: int = 2, buffers: str = "check",
-         bucket_bytes: int = 0, log: str | os.PathLike[str] | None = None,
+         bucket_bytes: int = 0, shard_hosts: int = 1, log: str | os.PathLike[str] | None = None,
          timeout: float = 0.0, flight: str | None = None) -> Run:
     """Join the workers that a launcher started, or begin a run of one worker.
 
@@ -93,8 +94,8 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
     seed: of everything random in the run.
     virtual_workers: V, the number of fixed slices of every global batch.  The result depends on V,
         and not on the number of workers, which must not exceed V.
-    strategy: "ddp", "zero1", "zero2", "zero3" on one host (equal to zero2), or "single" (the plain
-        reference, one worker).
+    strategy: "ddp", "zero1", "zero2", "zero3", "hybrid", or "single" (the plain reference, one
+        worker).  With "zero3" on several hosts no host keeps all parameters: see ``gathered()``.
     threads: torch's threads in each worker.  They are part of the configuration, because the bits
         of some operators depend on them.
     deterministic: makes torch refuse operators that are not deterministic.
@@ -102,7 +103,10 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
         ends the run with the name of the tensor.
     buffers: "check" refuses a model that changes buffers other than running statistics, and
         "ignore" leaves such buffers to the model.
-    bucket_bytes: how many bytes of gradients are summed at once; 0 means 25 MiB.
+    bucket_bytes: how many bytes of gradients are summed at once, and of parameters gathered at
+        once; 0 means 25 MiB.
+    shard_hosts: with "hybrid", the number of neighbouring hosts that keep one copy of the model
+        together.
     log: a file for the lines of ``Run.log()``, written by rank 0.
     timeout: seconds after which a wait for another worker fails, in which it computes its turns;
         0 means 600.  A worker that ends is noticed at once.
@@ -221,7 +225,7 @@ class Run:
         self._group.at_close(self._loader.close)
         return self._loader
 
-    def _open(self, optimizer=None, data=None):
+    def _open(self, optimizer=None, data=None, loss_sum=None):
         """Open the engine when it is first needed."""
         self._take_optimizer(optimizer)
         if self._engine is not None:
@@ -233,7 +237,8 @@ class Run:
         data = data or self._loader
         self._model = Model(self._model.module)   # as it is now
         self._micro_limit = max(self._micro_limit, data.micro_count if data else 1)
-        self._engine = self._collective("the first step", lambda: self._make_engine(data))
+        first = None if loss_sum is None else (self._step, data, loss_sum)
+        self._engine = self._collective("the first step", lambda: self._make_engine(data, first))
         self._optimizer._run = self
         if self._restored is not None:
             restored, self._restored = self._restored, None
@@ -244,9 +249,10 @@ class Run:
         if self._observer is not None:
             self._observer.watch(self._engine, self.virtual_workers, data)
 
-    def _make_engine(self, data):
+    def _make_engine(self, data, first):
         self._compare_ranks(data)
-        return Engine(self._group, self._model, self._optimizer, self._settings, self._micro_limit)
+        return Engine(self._group, self._model, self._optimizer, self._settings, self._micro_limit,
+                      first)
 
     def _compare_ranks(self, data):
         """Fail on all ranks if they have made another optimizer or loader.  The library compares
@@ -314,7 +320,9 @@ class Run:
         begun = time.monotonic()
         self._end_selftest()
         self._take_data(data)
-        self._open(optimizer, data)
+        self._open(optimizer, data, loss_sum)
+        if self._engine.holds:
+            raise RuntimeError("run.step() within `with run.gathered()`")
         number = self._step
 
         def attempt():
@@ -403,6 +411,40 @@ class Run:
                 self._engine.read_back()
         lk.comm_free(old)
 
+    # ---- Sharded parameters ------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def gathered(self) -> Iterator[None]:
+        """A block in which the model has all its parameters, on every worker, to be read.
+
+        Outside of steps and evaluations the parameters are NaN if hosts shard them ("zero3", and
+        "hybrid" with `shard_hosts` above 1).  ``save()`` and ``weights_hash()`` need no such block.
+        With other strategies the block changes nothing.
+        """
+        self._collective("run.gathered()", lambda: self._engine and self._engine.gather())
+        engine = self._engine
+        if engine is None:
+            yield
+            return
+        engine.holds += 1
+        try:
+            yield
+        finally:
+            engine.holds -= 1
+            engine.scatter()
+
+    @contextlib.contextmanager
+    def _whole_model(self, everywhere):
+        """Have all parameters on rank 0 or `everywhere`.  Collective."""
+        if self._engine is None:
+            yield
+            return
+        try:
+            self._engine.gather(everywhere)
+            yield
+        finally:
+            self._engine.scatter()
+
     # ---- Evaluation --------------------------------------------------------------------------
 
     def evaluate(self, loss_sum: LossFunction, data: Any, batch: int | None = None) -> Evaluation:
@@ -417,7 +459,11 @@ class Run:
             batch = batch or (self._loader.micro_batch if self._loader else 1)
             make = Stream if is_stream(data) else Loader
             data = make(data, self.seed, 1, batch, drop_last=False)
-        return self._collective("run.evaluate()", lambda: self._evaluate(loss_sum, data))
+        return self._collective("run.evaluate()", lambda: self._evaluate_whole(loss_sum, data))
+
+    def _evaluate_whole(self, loss_sum, data):
+        with self._whole_model(everywhere=True):
+            return self._evaluate(loss_sum, data)
 
     def _evaluate(self, loss_sum, data):
         module = self._model.module
@@ -461,8 +507,11 @@ class Run:
         self._open()
         self._directory, self._keep = os.fspath(directory), keep
         contents = self._contents()
-        self._collective("run.save()", lambda: checkpoint.save(
-            self._group, self._engine, self._directory, contents, keep))
+        self._collective("run.save()", lambda: self._save(contents))
+
+    def _save(self, contents):
+        with self._whole_model(everywhere=False):
+            checkpoint.save(self._group, self._engine, self._directory, contents, self._keep)
 
     def resume(self, directory: str | os.PathLike[str], model: torch.nn.Module | None = None,
                optimizer: torch.optim.Optimizer | optim.FromTorch | None = None,
@@ -569,7 +618,8 @@ class Run:
         return self._collective("run.weights_hash()", self._weights_hash)
 
     def _weights_hash(self):
-        digits = checkpoint.weights_hash(self._group, self._model.module)
+        with self._whole_model(everywhere=False):
+            digits = checkpoint.weights_hash(self._group, self._model.module)
         if self._optimizer is not None and not self._optimizer.in_library:
             self._compare_copies()
         return digits

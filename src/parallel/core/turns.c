@@ -209,17 +209,18 @@ void lki_turn_end_terms(lk_parallel *parallel, uint32_t index)
 
 /* Announces all blocks that will not be read again, even if the caller has not, because all ranks
  * must reduce and gather in the same order. */
-void lk_parallel_read(lk_parallel *parallel, uint32_t term)
+bool lk_parallel_read(lk_parallel *parallel, uint32_t term)
 {
     LK_ASSERT(term < parallel->layout->term_count && !parallel->layout->terms[term].same_block);
     if (!parallel->gathers)
-        return;
+        return !failed(parallel);
     for (uint32_t t = 0; parallel->turn.running && t < term && lki_units_passed(parallel, t); t++)
         for (uint32_t i = 0; i < parallel->turn.gradients; i++)
             (void)announce(parallel, i, parallel->layout->named[t]);
     keep(parallel, lki_units_read(parallel, term));
     if (failed(parallel))
         (void)lki_scrap(parallel, &parallel->scraps.params);
+    return !failed(parallel);
 }
 
 float *lki_gradient_now(lk_parallel *parallel, uint32_t index, uint32_t term)
