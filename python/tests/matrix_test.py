@@ -13,8 +13,9 @@ import support
 PROGRAM = "import train_models; train_models.main()"
 
 
-def launch(workers, *launcher, arguments=()):
-    """Train all models and return {"MODEL/STRATEGY": hash}."""
+def launch(workers, *launcher, arguments=(), left=1):
+    """Train all models and return {"MODEL/STRATEGY": hash}.  With --dies, of four workers `left`
+    are left."""
     tests = os.path.dirname(os.path.abspath(__file__))
     path = os.pathsep.join([str(support.ROOT / "python"), tests, os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:
@@ -22,7 +23,7 @@ def launch(workers, *launcher, arguments=()):
                                env={"PYTHONPATH": path}, arguments=arguments)
     assert ended.status == 0, ended.err
     if "--dies" in arguments:
-        assert "continues with 1 of 4" in ended.err, ended.err
+        assert f"continues with {left} of 4" in ended.err, ended.err
     return dict(line.split() for line in ended.out.splitlines() if "/" in line.split()[0])
 
 
@@ -69,9 +70,16 @@ class Matrix(unittest.TestCase):
             self.check(results(workers), ("ddp", "zero2"))
 
     def test_hosts(self):
-        strategies = ("ddp", "zero1", "zero2")
+        strategies = ("ddp", "zero1", "zero2", "zero3", "hybrid")
         found = launch(2, "--hosts", "2", arguments=("--strategies", ",".join(strategies)))
         self.check(found, strategies)
+
+    def test_sharded_hosts(self):
+        """Three workers are unequal to two hosts and to V; four hosts make two groups."""
+        for workers, hosts, strategies in ((3, "2", "zero3,hybrid-2"), (4, "4", "zero3,hybrid-2")):
+            found = launch(workers, "--hosts", hosts,
+                           arguments=("--strategies", strategies, "--models", "cnn,gpt,branches"))
+            self.check_some(found, 6)
 
     def test_deaths(self):
         """Rank 1 dies in three of the runs: of four workers one is left."""
@@ -79,8 +87,22 @@ class Matrix(unittest.TestCase):
         found = launch(4, "--on-failure", "continue",
                        arguments=("--strategies", "ddp,zero1,zero2", "--models",
                                   "cnn,gpt,branches", "--dies", ",".join(dies)))
+        self.check_some(found, 9)
+
+    def test_deaths_on_hosts(self):
+        """Of each of two hosts one worker dies, and then a host of four."""
+        found = launch(4, "--hosts", "2", "--on-failure", "continue", left=2,
+                       arguments=("--strategies", "zero3,hybrid-2", "--models", "cnn,gpt",
+                                  "--dies", "cnn/zero3,gpt/hybrid-2"))
+        self.check_some(found, 4)
+        found = launch(4, "--hosts", "4", "--on-failure", "continue", left=3,
+                       arguments=("--strategies", "hybrid-2", "--models", "gpt,cnn",
+                                  "--dies", "gpt/hybrid-2"))
+        self.check_some(found, 2)
+
+    def check_some(self, found, count):
         alone = results(1)
-        self.assertEqual(len(found), 9)
+        self.assertEqual(len(found), count)
         for name, value in found.items():
             self.assertEqual(value, alone[name.split("/")[0] + "/ddp"], name)
 

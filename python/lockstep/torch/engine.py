@@ -12,10 +12,9 @@ import torch
 
 from lockstep import _library
 from lockstep._library import Error, layout, lk
-from lockstep.torch import gpu, plan, seeds, trace
+from lockstep.torch import gpu, plan, seeds, trace, uses
 from lockstep.torch.gathered import Gathered, Interrupted
 from lockstep.torch.model import view
-from lockstep.torch.uses import Rehearsal, on_gradient
 
 
 class Engine:
@@ -215,7 +214,7 @@ class Engine:
                                                  "register_post_accumulate_grad_hook"):
             return []
         return [hook for i, p in enumerate(self.model.params)
-                for hook in on_gradient(p, lambda i=i: self._arrive(i))]
+                for hook in uses.on_gradient(p, lambda i=i: self._arrive(i))]
 
     _waiting = None   # in a turn: parameters whose gradient has not been taken, the last one first
 
@@ -314,9 +313,12 @@ class Engine:
         turn = _library.Turn()
         if self._sharded is not None:
             self._sharded.show()
-        with contextlib.suppress(Interrupted):   # whose reason lk_parallel_finish() has
+        try:
             while lk.parallel_next(self._handle, turn):
                 self._turn(number, turn.virtual_worker, turn.micro_index, data, loss_sum)
+        except (Interrupted, RuntimeError):
+            if self._sharded is None or not self._sharded.interrupted:
+                raise   # otherwise lk_parallel_finish() has the reason
         if self._sharded is not None:
             self._sharded.hide()
 
@@ -368,7 +370,7 @@ class Engine:
                              "function must not use torch.no_grad(), detach() or item() for it")
         if adds:
             self._begin_backward()
-        torch.autograd.backward(loss)   # loss.backward() would hide what it calls from uses.Watch
+        loss.backward() if self._sharded is None else uses.backward(loss)
         if adds:
             self._end_backward()
             return
@@ -508,7 +510,7 @@ class Engine:
 
     def _rehearse(self, number, data, loss_sum):
         """Compute a micro-batch with the initial parameters, leaving everything as it is."""
-        rehearsal, module = Rehearsal(self.model.params), self.model.module
+        rehearsal, module = uses.Rehearsal(self.model.params), self.model.module
         buffers = [(b, b.clone()) for b in module.buffers()]
         with seeds.restored():
             batch, samples = data.fetch_counted(number, 0, 0)

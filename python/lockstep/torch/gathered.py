@@ -35,7 +35,8 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class Interrupted(BaseException):
-    """Ends a turn after a failure, which lk_parallel_finish() reports."""
+    """Ends a turn after a failure, which lk_parallel_finish() reports.  Before torch 2.0 autograd
+    makes another exception of it."""
 
 
 class _Memory:
@@ -99,7 +100,7 @@ class Gathered:
 
     def open(self, handle):
         """Use a strategy, which may be another one after a loss."""
-        self._handle = handle
+        self._handle, self.interrupted = handle, False
 
     def show(self):
         """Have the parameters be at their addresses, for the turns of a step."""
@@ -189,6 +190,7 @@ class Gathered:
 
     def _read(self, block):
         if not lk.parallel_read(self._handle, self._first_terms[block]):
+            self.interrupted = True
             raise Interrupted
 
     def _fill(self, block):

@@ -97,6 +97,14 @@ class _Kept:
             self.watch.keep(self.param, -1)
 
 
+def backward(loss):
+    """Act as ``loss.backward()``, with a ``Watch`` that sees what the backward pass calls.  As a
+    function of torch, ``backward()`` would be watched itself, but nothing that it calls."""
+    torch.autograd.Variable._execution_engine.run_backward(
+        (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True,
+        accumulate_grad=True)
+
+
 def on_gradient(parameter, call):
     """Have `call()` called when a backward pass has the whole gradient of a parameter.  Return
     handles to remove."""
@@ -140,7 +148,7 @@ class Rehearsal:
                 loss = forward()
                 self._events = self.backward
                 if loss.requires_grad:
-                    torch.autograd.backward(loss)
+                    backward(loss)
         finally:
             for hook in hooks:
                 hook.remove()
