@@ -2,15 +2,13 @@
 its parameters, little memory, and a clear end where it is not possible."""
 
 import tempfile
-import types
 import unittest
 
 import torch
 
 import support
 import lockstep.torch as lk
-from lockstep.torch import plan
-from lockstep.torch.engine import Engine
+from lockstep.torch import plan, rehearsal
 from lockstep.torch.model import Model
 
 BEGIN = """
@@ -59,7 +57,8 @@ MODELS = BEGIN + """
     class Attention(nn.Module):   # uses parameters of a submodule that is not called
         def __init__(self):
             super().__init__()
-            self.attention, self.head = nn.MultiheadAttention(W, 2, batch_first=True), nn.Linear(W, 2)
+            self.attention = nn.MultiheadAttention(W, 2, batch_first=True)
+            self.head = nn.Linear(W, 2)
             self.scale = nn.Parameter(torch.ones(W))
 
         def forward(self, x):
@@ -224,13 +223,12 @@ class Sharding(unittest.TestCase):
         for module, optimizer, text in (
                 (layer, other, "an optimizer of torch needs all parameters"),
                 (torch.jit.script(layer), own, "'RecursiveScriptModule' is compiled")):
-            engine = types.SimpleNamespace(model=Model(module), optimizer=optimizer)
             with self.assertRaisesRegex(ValueError, text):
-                Engine._refuse_sharding(engine, "zero3")
+                rehearsal.refuse(Model(module), optimizer, "zero3")
 
 
 class Events:
-    """The events of a rehearsal, from text: "a,b" uses, "A" is the gradient of a."""
+    """The events of a turn, from text: "a,b" uses, "A" is the gradient of a."""
 
     def __init__(self, forward, backward):
         self.forward, self.backward = self._events(forward), self._events(backward)
@@ -247,7 +245,10 @@ def planned(forward, backward, sizes=None):
     count = len(set(forward + backward) & set("abcdefgh"))
     names = [f"m{i}.w" for i in range(count)]
     found = plan.make(names, sizes or [1] * count, Events(forward, backward))
-    letters = [lambda ps: "".join(chr(ord("a") + p) for p in ps)][0]
+
+    def letters(params):
+        return "".join(chr(ord("a") + p) for p in params)
+
     return (" ".join(map(letters, found.blocks)), " ".join(letters(found.blocks[b])
                                                            for b in found.forward),
             letters(found.kept), " ".join(letters(r) or "-" for r in found.released))

@@ -19,7 +19,8 @@ Start it with `lockstep run -n 3 -- python train.py`, with torchrun, mpirun or s
 
 from lockstep._library import Error
 from lockstep.torch.optim import LAMB, LARS, SGD, AdamW, FromTorch, Lion
-from lockstep.torch.run import Evaluation, Run, StepResult, init
+from lockstep.torch.results import Evaluation, StepResult
+from lockstep.torch.run import Run, init
 from lockstep.torch.selftest import selftest
 
 __all__ = ["SGD", "AdamW", "Error", "Evaluation", "FromTorch", "LAMB", "LARS", "Lion", "Run",

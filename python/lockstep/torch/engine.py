@@ -6,15 +6,15 @@ Every turn adds the gradient of one micro-batch to memory of the library.  Autog
 
 import contextlib
 import ctypes
-import dataclasses
 
 import torch
 
 from lockstep import _library
 from lockstep._library import Error, layout, lk
-from lockstep.torch import gpu, plan, seeds, trace, uses
+from lockstep.torch import gpu, rehearsal, seeds, trace, uses
 from lockstep.torch.gathered import Gathered, Interrupted
 from lockstep.torch.model import view
+from lockstep.torch.rehearsal import evaluate_loss
 
 
 class Engine:
@@ -40,8 +40,8 @@ class Engine:
         self._holding = False
         if group.hosts > 1 and (strategy == "zero3" or (strategy == "hybrid"
                                                         and settings["shard_hosts"] > 1)):
-            self._refuse_sharding(strategy)
-            self._plan = self._make_plan(first)
+            rehearsal.refuse(model, optimizer, strategy)
+            self._plan = rehearsal.make_plan(group, model, settings["seed"], first)
             self._sharded = Gathered(model, self._plan, self._take_before)
             self._order = [p for block in self._plan.blocks for p in block]
         self._term_of = {p: t for t, p in enumerate(self._order)}
@@ -344,6 +344,8 @@ class Engine:
         loss, count, hits = self._compute(number, virtual_worker, micro, batch, loss_sum)
         if versions is not None:
             self._refuse_changed_buffer(versions)
+        if self._sharded is not None:
+            self._sharded.refuse_changes()
         self._add_running(samples)
         lk.parallel_report(self._handle, 0, loss.item(), samples, count, hits)
 
@@ -479,50 +481,6 @@ class Engine:
 
     # ---- Sharded parameters ------------------------------------------------------------------
 
-    def _refuse_sharding(self, strategy):
-        """Raise ``ValueError`` for what cannot have its parameters on several hosts."""
-        module = self.model.module
-        compiled = [name or type(module).__name__ for name, m in module.named_modules()
-                    if isinstance(m, torch.jit.ScriptModule) or hasattr(m, "_orig_mod")
-                    or getattr(m, "_compiled_call_impl", None) is not None]
-        reason = None
-        if compiled:
-            reason = f"'{compiled[0]}' is compiled, and reads its parameters unseen"
-        elif self.model.device.type != "cpu":
-            reason = f"the model is on {self.model.device}"
-        elif not self.optimizer.in_library:
-            reason = "an optimizer of torch needs all parameters on every worker"
-        if reason is not None:
-            raise ValueError(f"strategy {strategy} shards the parameters between hosts, but "
-                             f"{reason}: give zero2")
-
-    def _make_plan(self, first):
-        """Return the order of gathers, as rank 0 finds it by computing the first micro-batch of
-        the first step once more."""
-        model, found = self.model, None
-        if self.group.rank == 0 and first is not None:
-            rehearsal = self._rehearse(*first)
-            if rehearsal is not None:
-                found = dataclasses.asdict(plan.make(
-                    model.names, [p.numel() for p in model.params], rehearsal))
-        found = self.group.share(found)
-        return plan.keep_all(len(model.params)) if found is None else plan.Plan(**found)
-
-    def _rehearse(self, number, data, loss_sum):
-        """Compute a micro-batch with the initial parameters, leaving everything as it is."""
-        rehearsal, module = uses.Rehearsal(self.model.params), self.model.module
-        buffers = [(b, b.clone()) for b in module.buffers()]
-        with seeds.restored():
-            batch, samples = data.fetch_counted(number, 0, 0)
-            if not samples:
-                return None
-            seeds.seed_all(seeds.key(self._settings["seed"], "turn", number, 0, 0))
-            rehearsal.run(lambda: evaluate_loss(loss_sum, module, batch)[0])
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
-        return rehearsal
-
     def _use_handle(self):
         if self._sharded is not None:
             self._sharded.open(self._handle)
@@ -573,28 +531,3 @@ def _results(finding):
         odd = ranks.pop(finding.odd)
         return f"rank {odd} computed another result than ranks {' and '.join(ranks)}"
     return f"ranks {', '.join(ranks[:-1])} and {ranks[-1]} computed different results"
-
-
-def evaluate_loss(loss_sum, module, batch):
-    """Call the user's function and return (loss, count, hits)."""
-    result = loss_sum(module, batch)
-    if not isinstance(result, tuple) or len(result) not in (2, 3):
-        raise TypeError("the loss function returned "
-                        f"{type(result).__name__}; it must return (loss, count), or (loss, count, "
-                        "hits): the sum of the losses of the micro-batch, the number by which the "
-                        "sum of all is divided, and the number of correct answers")
-    loss = result[0]
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise TypeError("the loss function must return the sum of losses as a tensor of one "
-                        'element (reduction="sum")')
-    return (loss, *(_whole(number, name) for number, name in zip(result[1:], ("count", "hits"))),
-            *[0] * (3 - len(result)))
-
-
-def _whole(number, name):
-    """Return a number that the loss function returned, as an int."""
-    whole = int(number)
-    if whole != number or whole < 0:
-        raise ValueError(f"the loss function returned {number!r} as {name}, which must be a whole "
-                         "number and not negative")
-    return whole

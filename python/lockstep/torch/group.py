@@ -262,3 +262,22 @@ def agree(group, described, first_difference,
     name, here, there = first_difference(group.share(mine, odd), wanted)
     group.raise_together(Error("EMISMATCH", f"rank {odd} and rank 0 differ in {name}: {here!r} and "
                                f"{there!r}; {advice}"))
+
+
+def advised(failure):
+    """Return a failure with what to do, where the library cannot know it."""
+    text = str(failure)
+    if failure.status == "EMISMATCH" and "start with different values" in text:
+        text += (": make the model after init(), which seeds the global random generators, and "
+                 "with no other generators and nothing that depends on the rank")
+    elif failure.status == "EMISMATCH" and "; rank " in text:
+        text += (".  Every rank must make the same calls of the run in the same order.  Look for a "
+                 "rank that left the loop or ended early, and for step(), evaluate(), save() or "
+                 "weights_hash() on some ranks only (`if run.rank == 0`)")
+    elif "changed since it was written" in text:
+        text += (".  Change parameters only through steps.  With an optimizer of torch "
+                 "(lk.FromTorch) every worker has its own parameters, which the program may change "
+                 "between steps")
+    else:
+        return failure
+    return Error(failure.status, text)

@@ -2,12 +2,12 @@
 
 Every rank gathers the same blocks in the same order, whatever its micro-batch is: each block in the
 forward pass, and again in the backward pass.  So the order is planned before the first step, from
-the events of one turn (uses.Rehearsal), or without one.
+the events of one turn (uses.Events), or without one.
 
-Blocks are numbered in the order of the backward pass, in which the gradients of a block are complete
-before the next block is gathered.  A parameter that the backward pass needs much earlier than its
-gradient is complete (a head that is the embedding, too) would make everything between them one
-block.  Such parameters are kept in memory from the forward pass on.
+Blocks are numbered in the order of the backward pass, in which the gradients of a block are
+complete before the next block is gathered.  A parameter that the backward pass needs much earlier
+than its gradient is complete (a head that is the embedding, too) would make everything between
+them one block.  Such parameters are kept in memory from the forward pass on.
 """
 
 import dataclasses
@@ -38,19 +38,19 @@ def keep_all(count):
     return Plan(backward, list(reversed(range(count))), False, list(range(count)), [[]] * count)
 
 
-def make(names, sizes, rehearsal):
-    """Return the plan for a model whose turns have the events of a ``Rehearsal``.
+def make(names, sizes, events):
+    """Return the plan for a model whose turns have the given events.
 
     names, sizes: of the parameters, in the order of the model.
     """
     last = {}    # of each parameter, the position of its last completed gradient
-    for position, (kind, what) in enumerate(rehearsal.backward):
+    for position, (kind, what) in enumerate(events.backward):
         if kind == "gradient":
             last[what] = position
     order = _place_unused(len(names), sorted(last, key=last.get))
-    wanted = _first_wanted(rehearsal.backward, last)
+    wanted = _first_wanted(events.backward, last)
     blocks, kept = _choose_kept(names, sizes, order, last, wanted)
-    first, final = _forward_uses(rehearsal.forward)
+    first, final = _forward_uses(events.forward)
     forward = _forward_order(blocks, first)
     return Plan(blocks, forward, True, sorted(kept),
                 _released(blocks, forward, kept, first, final))

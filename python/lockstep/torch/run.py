@@ -30,9 +30,11 @@ import torch
 from lockstep._library import Error, lk
 from lockstep.torch import checkpoint, environment, gpu, optim, plain, seeds
 from lockstep.torch.data import Loader
-from lockstep.torch.engine import Engine, evaluate_loss
-from lockstep.torch.group import Group, agree
+from lockstep.torch.engine import Engine
+from lockstep.torch.group import Group, advised, agree
 from lockstep.torch.model import Model
+from lockstep.torch.rehearsal import evaluate_loss
+from lockstep.torch.results import Evaluation, StepResult
 from lockstep.torch.selftest import Observer
 from lockstep.torch.stream import Stream, is_stream
 
@@ -43,44 +45,6 @@ LossFunction = Callable[[Any, Any], Union[Tuple[torch.Tensor, int], Tuple[torch.
 ModuleT = TypeVar("ModuleT", bound=torch.nn.Module)
 
 _current: Run | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class StepResult:
-    """The result of a step, equal on all ranks.
-
-    ``loss`` is the mean over ``count``, the sum of the counts that the loss function returned, and
-    ``grad_norm`` the norm of the mean gradient before clipping.
-    """
-
-    step: int
-    loss: float
-    grad_norm: float
-    count: int
-    hits: int
-    seconds: float
-
-    @property
-    def accuracy(self) -> float:
-        """Hits divided by count."""
-        return self.hits / self.count if self.count else float("nan")
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """The result of an evaluation, equal on all ranks: the mean ``loss`` over ``count``."""
-
-    loss: float
-    count: int
-    hits: int
-
-    @property
-    def accuracy(self) -> float:
-        """Hits divided by count."""
-        return self.hits / self.count if self.count else float("nan")
-
-    def __str__(self):
-        return f"loss {self.loss:.6f}" + (f", accuracy {self.accuracy:.4f}" if self.hits else "")
 
 
 def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", threads: int = 1,
@@ -389,7 +353,7 @@ class Run:
         while True:
             survives = self._group.continues if self._engine is None else self._engine.survives
             if failure.everywhere or not survives or not self._group.has_lost():
-                raise _advised(failure)
+                raise advised(failure)
             try:
                 self._regroup()
                 if self._operation > min(self._group.gather(self._operation)):
@@ -632,25 +596,6 @@ class Run:
             raise Error("EMISMATCH", f"rank {odd} and rank 0 have other parameters after the same "
                         f"steps of {type(self._optimizer.torch).__name__}: it depends on something "
                         "else than parameters and gradients")
-
-
-def _advised(failure):
-    """Return a failure with what to do, where the library cannot know it."""
-    text = str(failure)
-    if failure.status == "EMISMATCH" and "start with different values" in text:
-        text += (": make the model after init(), which seeds the global random generators, and "
-                 "with no other generators and nothing that depends on the rank")
-    elif failure.status == "EMISMATCH" and "; rank " in text:
-        text += (".  Every rank must make the same calls of the run in the same order.  Look for a "
-                 "rank that left the loop or ended early, and for step(), evaluate(), save() or "
-                 "weights_hash() on some ranks only (`if run.rank == 0`)")
-    elif "changed since it was written" in text:
-        text += (".  Change parameters only through steps.  With an optimizer of torch "
-                 "(lk.FromTorch) every worker has its own parameters, which the program may change "
-                 "between steps")
-    else:
-        return failure
-    return Error(failure.status, text)
 
 
 def _refuse_torch_loader(data):

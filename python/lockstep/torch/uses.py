@@ -125,7 +125,7 @@ class _Alive:
         self._node = None
 
 
-class Rehearsal:
+class Events:
     """The events of a turn that is computed with all parameters in memory: what the order in which
     parameters are gathered is made from."""
 
@@ -137,7 +137,7 @@ class Rehearsal:
                             lambda found: self._events.append(("use", sorted(found))),
                             lambda param, change: None)
 
-    def run(self, forward):
+    def record(self, forward):
         """Call `forward`, which returns the loss, and do the backward pass."""
         hooks = []
         for i, p in enumerate(self._params):

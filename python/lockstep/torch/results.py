@@ -1,0 +1,43 @@
+"""What steps and evaluations return."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class StepResult:
+    """The result of a step, equal on all ranks.
+
+    ``loss`` is the mean over ``count``, the sum of the counts that the loss function returned, and
+    ``grad_norm`` the norm of the mean gradient before clipping.
+    """
+
+    step: int
+    loss: float
+    grad_norm: float
+    count: int
+    hits: int
+    seconds: float
+
+    @property
+    def accuracy(self) -> float:
+        """Hits divided by count."""
+        return self.hits / self.count if self.count else float("nan")
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation, equal on all ranks: the mean ``loss`` over ``count``."""
+
+    loss: float
+    count: int
+    hits: int
+
+    @property
+    def accuracy(self) -> float:
+        """Hits divided by count."""
+        return self.hits / self.count if self.count else float("nan")
+
+    def __str__(self):
+        return f"loss {self.loss:.6f}" + (f", accuracy {self.accuracy:.4f}" if self.hits else "")
