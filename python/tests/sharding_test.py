@@ -133,6 +133,9 @@ CHECKPOINT = BEGIN + """
         opt = lk.AdamW(model.parameters(), lr=1e-2)
         data = run.loader(points(), global_batch=8)
         run.resume("ckpt", model, opt)
+        if strategy == "zero3":
+            run.save("ckpt")   # opens the engine without a plan
+            assert not run._engine._plan.again
         for step in run.steps(steps):
             run.step(loss_sum, data, opt)
             run.save("ckpt")

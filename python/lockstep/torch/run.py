@@ -64,7 +64,7 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
         of some operators depend on them.
     deterministic: makes torch refuse operators that are not deterministic.
     audit_steps: in this many first steps every virtual worker is computed twice.  A difference
-        ends the run with the name of the tensor.
+        ends the run with the name of the tensor.  Not where hosts shard the parameters.
     buffers: "check" refuses a model that changes buffers other than running statistics, and
         "ignore" leaves such buffers to the model.
     bucket_bytes: how many bytes of gradients are summed at once, and of parameters gathered at
