@@ -5,7 +5,7 @@ set(frames $<$<NOT:$<CONFIG:Debug>>:-Wframe-larger-than=131072>)
 # They would also compile for minutes: a null pointer and a place outside of an object are found by
 # AddressSanitizer, too.
 if(LK_SANITIZE)
-  list(APPEND frames -O1 -fno-sanitize=null,object-size,pointer-overflow)
+  list(APPEND frames -fno-sanitize=null,object-size,pointer-overflow)
 endif()
 set_source_files_properties(src/tensor/isa/portable.c src/tensor/isa/amx_emulated.c PROPERTIES
   COMPILE_OPTIONS "${frames}")

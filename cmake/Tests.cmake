@@ -34,8 +34,8 @@ foreach(path IN LISTS test_sources)
   target_link_libraries(test.${name} PRIVATE lk_cli lockstep lk_warnings lk_dependencies ${LK_CMOCKA})
   target_compile_definitions(test.${name} PRIVATE
     LK_TEST_COMMAND="$<TARGET_FILE:lockstep_command>" LK_TEST_SOURCE="${PROJECT_SOURCE_DIR}")
-  # The programs, not what they test: half of the time that they take to compile.  Warnings that need the
-  # optimizer come from the builds with clang and with sanitizers.
+  # The programs, not what they test: half of the time that they take to compile.  Warnings that need
+  # more of the optimizer come from the build with clang.
   if(CMAKE_C_COMPILER_ID STREQUAL GNU AND CMAKE_BUILD_TYPE STREQUAL Release)
     target_compile_options(test.${name} PRIVATE -O1)
   endif()
