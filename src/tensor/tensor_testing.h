@@ -10,22 +10,29 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "base/sanitized_testing.h"
 #include "base/thorough_testing.h"
 #include "tensor/ops.h"
 
 /* LKI_EXECS_MAX: execs of all instruction sets, of which there are seven. */
 enum { LKI_TEST_THREADS = 5, LKI_EXECS_MAX = 7 * LKI_TEST_THREADS };
 
+static inline bool lki_few_threads(void)
+{
+    return getenv("LK_FEW_THREADS") != NULL;
+}
+
 /* Returns the number of execs that are opened for each instruction set. */
 static inline size_t lki_test_threads(void)
 {
-    return lki_thorough() ? LKI_TEST_THREADS : getenv("LK_FEW_THREADS") != NULL ? 2 : 3;
+    return lki_thorough() ? LKI_TEST_THREADS : LKI_SANITIZED || lki_few_threads() ? 2 : 3;
 }
 
-/* Opens execs on 1, 3 and 8 threads (with LK_THOROUGH=1 also 2 and 5, with LK_FEW_THREADS=1 only 1
- * and 3) for each instruction set of this processor.  With `bf16`, this includes instruction sets
- * that differ only in the kernels of bf16.  The emulated tiles of AMX are last and slow, so they
- * are opened on 3 threads only. */
+/* Opens execs on 1, 3 and 8 threads (with LK_THOROUGH=1 also 2 and 5, with LK_FEW_THREADS=1 and
+ * under sanitizers only 1 and 3) for each instruction set of this processor.  With `bf16`, this
+ * includes instruction sets that differ only in the kernels of bf16.  The emulated tiles of AMX are
+ * last and slow, so they are opened on 3 threads only, where tests also try packs, or on 1 thread
+ * with LK_FEW_THREADS=1. */
 static inline size_t lki_test_execs_for(lk_exec *execs[LKI_EXECS_MAX], bool bf16)
 {
     static const char *const isas[]    = { "avx512",      "avx2", "neon",        "portable",
@@ -34,7 +41,7 @@ static inline size_t lki_test_execs_for(lk_exec *execs[LKI_EXECS_MAX], bool bf16
     size_t                   count     = 0;
     for (size_t i = 0; i < (bf16 ? 7 : 4); i++)
         for (size_t t = 0; t < lki_test_threads(); t++) {
-            if (i == 6 && t != 1 && !lki_thorough())
+            if (i == 6 && t != (lki_few_threads() ? 0 : 1) && !lki_thorough())
                 continue;
             lk_exec  *exec   = NULL;
             lk_status status = lk_exec_open(&exec, threads[t], isas[i]);
