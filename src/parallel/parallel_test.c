@@ -366,13 +366,14 @@ static void run_in_rounds(uint32_t leaves, uint32_t ranks, hosted hosts, const c
 
 static void rounds_give_the_bits_of_single(void **state)
 {
+    const uint32_t most = LKI_SANITIZED ? 5 : 12;
     (void)state;
     for (uint32_t leaves = 1; leaves <= 12; leaves = leaves * 3 / 2 + 1) {
         char want[65];
         crew single                = make_crew("single", leaves, 1);
         single.options.micro_count = 1;
         hash_of(&single, want);
-        for (uint32_t ranks = 1; ranks <= leaves; ranks += 1 + leaves / 3) {
+        for (uint32_t ranks = 1; ranks <= leaves && ranks <= most; ranks += 1 + leaves / 3) {
             run_in_rounds(leaves, ranks, (hosted){ 0 }, want);
             if (ranks > 1)
                 run_in_rounds(leaves, ranks, (hosted){ .hosts = ranks, .each = 1, .seed = ranks },
