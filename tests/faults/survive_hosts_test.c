@@ -8,6 +8,7 @@
  * Method: the command itself, on emulated hosts, hit at seeded moments.
  *         parallel/recover/ledger_test.c covers a host that is ahead of another.
  */
+#include "base/sanitized_testing.h"
 #include "base/thorough_testing.h"
 #include "faults/survivors.h"
 
@@ -15,7 +16,7 @@ enum { LOGGED = 160 };
 
 static uint32_t rounds(void)
 {
-    return lki_thorough() ? 4 : 2;
+    return lki_thorough() ? 4 : LKI_SANITIZED ? 1 : 2;
 }
 
 static void any_worker_may_be_killed(void **state)

@@ -10,6 +10,7 @@
  * Method: the command itself, hit at seeded moments. parallel/recover/ledger_test.c covers an
  *         update that is hit in the middle of a slice.
  */
+#include "base/sanitized_testing.h"
 #include "base/thorough_testing.h"
 #include "faults/survivors.h"
 
@@ -17,7 +18,7 @@ enum { LOGGED = 160 };
 
 static uint32_t rounds(void)
 {
-    return lki_thorough() ? 5 : 3;
+    return lki_thorough() ? 5 : LKI_SANITIZED ? 1 : 3;
 }
 
 /* Checks the line that names the killed rank and the ranks that took over its work. */
