@@ -17,36 +17,57 @@
 #include "base/memory.h"
 #include "train/config.h"
 
-enum { SAMPLES_MOST = 512 }; /* maximum number of samples of a turn */
+enum {
+    SAMPLES_MOST = 512, /* maximum number of samples of a turn */
+    PASSES       = 3,   /* passes over gradients that a virtual worker of a joint turn saves */
+};
 
 /* The maximum bytes of the activations of a turn with several virtual workers. */
 #define ACTIVATIONS_MOST ((size_t)512 << 20)
 
-/* Returns true if the activations of `count` micro-batches are small enough. */
-static bool fits(const lk_train_config *c, const lk_model *model, const lk_exec *exec,
-                 uint32_t count)
+/* Returns the bytes of an engine for turns of `count` micro-batches; SIZE_MAX if they are too
+ * many. */
+static size_t bytes_of(const lk_train_config *c, const lk_model *model, const lk_exec *exec,
+                       uint32_t count)
 {
-    size_t bytes;
-    return lki_engine_parts_bytes(&bytes, model, exec, c->precision, c->micro_batch, count) ==
-               LK_OK &&
-           bytes <= ACTIVATIONS_MOST;
+    size_t    bytes;
+    lk_status status = lki_engine_parts_bytes(&bytes, model, exec, c->precision, c->micro_batch,
+                                              count);
+    return status == LK_OK ? bytes : SIZE_MAX;
 }
 
-uint32_t lki_joint_most(const lk_train_config *c, const lk_model *model, const lk_exec *exec)
+/* Returns true if turns of two micro-batches are expected to save time.  They save passes over
+ * gradients in memory, but the activations of more samples leave the caches. */
+static bool saves_time(const lk_train_config *c, const lk_model *model, const lk_exec *exec)
+{
+    size_t one = bytes_of(c, model, exec, 1), two = bytes_of(c, model, exec, 2);
+    return two != SIZE_MAX &&
+           two - one <= PASSES * sizeof(float) * lk_model_param_elements(model);
+}
+
+/* Returns true if gradients of single virtual workers are needed, if memory is limited, or if the
+ * model was never faster with joint turns. */
+static bool excludes(const lk_train_config *c, const lk_model *model)
 {
     const char *name   = lk_strategy_name(c->strategy);
     bool        ranges = name == NULL || strcmp(name, "ddp") == 0 || strcmp(name, "zero1") == 0;
     bool        single = lki_duplicates(c) || c->elastic.backup_workers > 0 || c->audit > 0 ||
                   c->noise_decay > 0 || c->hook != NULL || c->elastic.survives;
-    bool     gains = strcmp(c->model, "mlp") == 0 || strcmp(c->model, "resnet") == 0;
-    bool     rounds = c->comm_dtype != 0 && c->comm_dtype != LK_F32;
-    uint32_t share  = (c->virtual_workers + c->workers - 1) / c->workers, most = 1;
-    if (!ranges || single || rounds || !gains || c->onednn != NULL || c->host_memory > 0 ||
-        lki_in_files(c, LK_OFFLOADED_ACTIVATIONS) || lk_model_lock_step(model) ||
-        c->global_batch != c->virtual_workers * c->micro_batch)
+    bool        rounds = c->comm_dtype != 0 && c->comm_dtype != LK_F32;
+    bool        tried  = strcmp(c->model, "mlp") == 0 || strcmp(c->model, "resnet") == 0;
+    return !ranges || single || rounds || !tried || c->onednn != NULL || c->host_memory > 0 ||
+           lki_in_files(c, LK_OFFLOADED_ACTIVATIONS) || lk_model_lock_step(model) ||
+           c->global_batch != c->virtual_workers * c->micro_batch;
+}
+
+uint32_t lki_joint_most(const lk_train_config *c, const lk_model *model, const lk_exec *exec)
+{
+    uint32_t share = (c->virtual_workers + c->workers - 1) / c->workers, most = 1;
+    if (excludes(c, model) || !saves_time(c, model, exec))
         return 1;
     while (2 * most <= LKI_PARTS_MAX && 2 * most <= share &&
-           2 * most * c->micro_batch <= SAMPLES_MOST && fits(c, model, exec, 2 * most))
+           2 * most * c->micro_batch <= SAMPLES_MOST &&
+           bytes_of(c, model, exec, 2 * most) <= ACTIVATIONS_MOST)
         most *= 2;
     return most;
 }
