@@ -142,8 +142,9 @@ static void a_pack_is_read_in_its_layout_only(void **state)
     lki_reference_gemm(&args);
     args.c    = got;
     args.pack = &pack;
-    for (size_t first = 0; first < count; first += lki_test_threads(), pack.version++)
-        for (size_t next = 0; next < count; next += lki_test_threads()) {
+    for (size_t first = 0; first < count;
+         first = lki_test_next_isa(execs, count, first), pack.version++)
+        for (size_t next = 0; next < count; next = lki_test_next_isa(execs, count, next)) {
             assert_in_range(lki_gemm_pack_bytes(execs[first], &args), 1, BYTES - STATE_BYTES);
             assert_int_equal(lki_gemm_pack_bytes(execs[first], &args),
                              lki_gemm_pack_bytes(execs[next], &args));

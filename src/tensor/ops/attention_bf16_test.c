@@ -85,7 +85,7 @@ static void attention_flushes_subnormal_values(void **state)
     (void)state;
     for (int power = 58; power <= 66; power += 2) {
         results r = results_of(&s, ldexpf(1.0f, -power));
-        for (size_t k = 0; k < m.count; k += lki_test_threads())
+        for (size_t k = 0; k < m.count; k = lki_test_next_isa(m.exec, m.count, k))
             one_machine(m.exec[k], &s, &r);
         results_free(&r);
     }
@@ -101,7 +101,7 @@ static void operands_are_flushed_before_they_are_rounded(void **state)
     static const uint16_t want[ROWS]  = { 0x8000, 0x8080, 0x0000, 0x8d81 };
     nn_machines m = nn_machines_for(true);
     (void)state;
-    for (size_t k = 0; k < m.count; k += lki_test_threads()) {
+    for (size_t k = 0; k < m.count; k = lki_test_next_isa(m.exec, m.count, k)) {
         float    zeros[ROWS * KEYS] = { 0 };
         uint16_t p[ROWS * KEYS], ds[ROWS * KEYS];
         lki_exec_kernels(m.exec[k])->bf16->scores->backward(&(lki_score_block){ .queries = ROWS,
