@@ -248,6 +248,34 @@ static void verify_recomputes_one_virtual_worker(void **state)
     }
 }
 
+#define JOINED                                                                                     \
+    "--global-batch 32 --micro-batch 4 --steps 9 --virtual-workers 8 --lr 0.1 --quiet --step 4 "
+
+/* Verifies virtual workers of runs whose turns are joined, and of one whose turns are not. */
+static void verify_divides_joint_turns(void **state)
+{
+    static const char *const lines[] = {
+        "verify mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --hidden 8 " JOINED
+        "--virtual-worker 0",
+        "verify mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --hidden 8 " JOINED
+        "--virtual-worker 5",
+        "verify resnet --data synthetic:images=64,h=8,w=8,c=3,classes=3 --depth 8 " JOINED
+        "--virtual-worker 5",
+        "verify resnet --data synthetic:images=64,h=8,w=8,c=3,classes=3 --depth 8 " JOINED
+        "--virtual-worker 5 --activation-checkpointing",
+    };
+    static command_result r;
+    char                  gradient[4][128];
+    for (int i = 0; i < 4; i++) {
+        run_command(&r, *state, lines[i]);
+        if (r.status != 0)
+            fail_msg("%s: %s", lines[i], r.err);
+        read_line(&r, "gradient", gradient[i]);
+    }
+    assert_string_not_equal(gradient[0], gradient[1]);
+    assert_string_equal(gradient[2], gradient[3]);
+}
+
 /* Verifies the only virtual worker of a run, whose loss must be that of the log. */
 static void verify_prints_the_loss_of_the_log(void **state)
 {
@@ -311,6 +339,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_flip_is_not_detected_without_audits),
         cmocka_unit_test(flipped_parameters_are_found),
         cmocka_unit_test(verify_recomputes_one_virtual_worker),
+        cmocka_unit_test(verify_divides_joint_turns),
         cmocka_unit_test(verify_prints_the_loss_of_the_log),
         cmocka_unit_test(verify_finds_a_non_finite_value_again),
         cmocka_unit_test(options_that_cannot_be_audited_are_refused),

@@ -116,7 +116,8 @@ bool lki_turns_join(lk_parallel *parallel, uint32_t most)
     LK_ASSERT(!parallel->now.under_way);
     if (single || parallel->rounded != LK_F32 || parallel->ops->redeal == NULL)
         return false;
-    parallel->joint = most;
+    parallel->joint         = most;
+    parallel->turn.together = 1;
     keep(parallel, parallel->ops->redeal(parallel));
     return true;
 }

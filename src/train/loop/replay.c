@@ -1,7 +1,7 @@
 /* replay.c -- computes one virtual worker of one step again, for `lockstep verify`.
  *
- * The steps after the checkpoint are computed as usual.  In the last step only the turns of this
- * virtual worker are computed, and its gradients are examined before they are summed.
+ * The steps after the checkpoint are computed as usual.  In the last step no turns are joined, only
+ * those of this virtual worker are computed, and its gradients are examined before they are summed.
  */
 #include <errno.h>
 #include <math.h>
@@ -14,6 +14,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/directory.h"
 #include "data/stream.h"
+#include "parallel/turn.h"
 #include "train/core/feed.h"
 #include "train/core/run_environment.h"
 #include "train/loop/loop.h"
@@ -121,8 +122,11 @@ static lk_status make_alone(lki_session *s, lk_replay *r)
     lk_parallel_turn turn;
     lk_step_result   unused;
 
-    s->alone   = true;
+    s->alone        = true;
     s->turn.version = 0;
+    if (s->turn.joint.most > 1)
+        (void)lki_turns_join(s->parallel, 1);
+    lki_joint_begin(&s->turn.joint, 1);
     LK_TRY(lki_session_begin(s, r->step - 1));
     while (lk_parallel_next(s->parallel, &turn)) {
         if (turn.virtual_worker != r->virtual_worker)
