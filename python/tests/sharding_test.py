@@ -151,6 +151,12 @@ CHECKPOINT = BEGIN + """
             except RuntimeError as error:
                 assert "within `with run.gathered()`" in str(error), error
         assert all(p.isnan().all() for p in model.parameters())
+        try:
+            with run.gathered(), torch.no_grad():
+                next(iter(model.parameters())).add_(1)
+            assert False
+        except RuntimeError as error:
+            assert "was changed within" in str(error), error
         state = opt.state_dict()
         assert len(state["state"]) == 4 and not state["state"][0]["exp_avg"].isnan().any()
         run._engine.close()

@@ -512,6 +512,16 @@ class Engine:
             self._sharded.hide()
             raise
         self._holding = everywhere
+        self._versions = [p._version for p in self.model.params]
+
+    def refuse_written(self):
+        """Raise ``RuntimeError`` if a parameter was changed since ``gather()``."""
+        if self._sharded is None or not self._holding:
+            return
+        for name, p, version in zip(self.model.names, self.model.params, self._versions):
+            if p._version != version:
+                raise RuntimeError(f"parameter '{name}' was changed within `with run.gathered()`: "
+                                   "parameters change only in steps")
 
     def scatter(self):
         """Let go of what ``gather()`` brought, unless the program holds it."""

@@ -383,7 +383,8 @@ class Run:
 
         Outside of steps and evaluations the parameters are NaN if hosts shard them ("zero3", and
         "hybrid" with `shard_hosts` above 1).  ``save()`` and ``weights_hash()`` need no such block.
-        With other strategies the block changes nothing.
+        With other strategies the block changes nothing.  Raises ``RuntimeError`` if the program
+        has written to a parameter that hosts shard, because what it wrote would be lost.
         """
         self._collective("run.gathered()", lambda: self._engine and self._engine.gather())
         engine = self._engine
@@ -393,6 +394,7 @@ class Run:
         engine.holds += 1
         try:
             yield
+            engine.refuse_written()
         finally:
             engine.holds -= 1
             engine.scatter()
