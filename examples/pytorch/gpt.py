@@ -55,7 +55,7 @@ class GPT(nn.Module):
         nn.init.normal_(self.places.weight, std=0.02)
 
     def forward(self, tokens):
-        places = torch.arange(tokens.shape[1])
+        places = torch.arange(tokens.shape[1], device=tokens.device)
         return self.head(self.norm(self.blocks(self.tokens(tokens) + self.places(places))))
 
 

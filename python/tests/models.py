@@ -140,7 +140,7 @@ class _GPT(nn.Module):
         nn.init.normal_(self.embed.weight, std=0.1)
 
     def forward(self, x):
-        h = self.embed(x) + self.place(torch.arange(x.shape[1]))
+        h = self.embed(x) + self.place(torch.arange(x.shape[1], device=x.device))
         for block in self.blocks:
             h = block(h)
         return self.head(self.norm(h))
@@ -198,6 +198,7 @@ class _UNet(nn.Module):
     def __init__(self, width, classes):
         super().__init__()
         self.down1 = self._block(1, width)
+        self.shrink = nn.Conv3d(width, width, 2, 2)   # a GPU's pooling is not deterministic
         self.down2 = self._block(width, 2 * width)
         self.up = nn.ConvTranspose3d(2 * width, width, 2, 2)
         self.last = self._block(2 * width, width)
@@ -210,7 +211,7 @@ class _UNet(nn.Module):
 
     def forward(self, x):
         high = self.down1(x)
-        low = self.down2(F.max_pool3d(high, 2))
+        low = self.down2(self.shrink(high))
         return self.head(self.last(torch.cat([high, self.up(low)], 1))).flatten(2).mT
 
 

@@ -64,18 +64,25 @@ def digest(module, *more):
     """Return the hash of all parameters, all buffers and further values."""
     sha = hashlib.sha256(repr(more).encode())
     for name, tensor in module.state_dict().items():
-        tensor = tensor.contiguous()
+        tensor = tensor.cpu().contiguous()
         sha.update(name.encode())
         sha.update(ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size()))
     return sha.hexdigest()
 
 
-def train(name, strategy, steps, dies=False, audits=0):
+def make_model(name, device):
+    """Return (module, dataset, loss_sum) with the module, and what loss_sum is given, on a device."""
+    module, dataset, loss_sum = models.MODELS[name]()
+    return (module.to(device), dataset,
+            lambda model, batch: loss_sum(model, [t.to(device) for t in batch]))
+
+
+def train(name, strategy, steps, dies=False, audits=0, device="cpu"):
     """Train a model and return (digest, losses of the steps).  The strategy "hybrid-2" is hybrid
     with two hosts for each copy of the model."""
     kind, _, shard_hosts = strategy.partition("-")
     run = begin(strategy=kind, shard_hosts=int(shard_hosts or 1), audit_steps=audits)
-    module, dataset, loss_sum = models.MODELS[name]()
+    module, dataset, loss_sum = make_model(name, device)
     turns = 0
 
     def counted(model, batch):
@@ -121,15 +128,15 @@ def update(name, module, opt, scale):
     opt.zero_grad()
 
 
-def make(name):
+def make(name, device):
     seeds.seed_all(seeds.key(SEED, "model"))
-    module, dataset, loss_sum = models.MODELS[name]()
+    module, dataset, loss_sum = make_model(name, device)
     return module, dataset, loss_sum, optimizer(name, torch.optim, module.parameters())
 
 
-def plain(name, steps):
+def plain(name, steps, device):
     """Train as `train` does, with torch alone, and return the losses of the steps."""
-    module, dataset, loss_sum, opt = make(name)
+    module, dataset, loss_sum, opt = make(name, device)
     losses = []
     for step in range(steps):
         total, counts = 0.0, 0
@@ -142,9 +149,9 @@ def plain(name, steps):
     return losses
 
 
-def data_parallel(name, steps, rank, size):
+def data_parallel(name, steps, rank, size, device):
     """Train as `train` does, with DistributedDataParallel, and return the digest."""
-    module, dataset, loss_sum, opt = make(name)
+    module, dataset, loss_sum, opt = make(name, device)
     parallel = torch.nn.parallel.DistributedDataParallel(
         module, find_unused_parameters=name == "branches")
     own = range(rank * V // size, (rank + 1) * V // size)
@@ -172,6 +179,7 @@ def main():
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--audits", type=int, default=0)
     parser.add_argument("--dies", default="", help="MODEL/STRATEGY,...: rank 1 dies in these runs")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--control", action="store_true", help="also DistributedDataParallel")
     parser.add_argument("--parity", action="store_true", help="also torch alone")
     options = parser.parse_args()
@@ -184,15 +192,16 @@ def main():
     for name in names:
         for strategy in options.strategies.split(","):
             case = f"{name}/{strategy}"
-            result, _ = train(name, strategy, options.steps, case in dies, options.audits)
+            result, _ = train(name, strategy, options.steps, case in dies, options.audits,
+                              options.device)
             run.print(case, result)
         if options.control:
             run.print(f"{name}/control",
-                      data_parallel(name, options.steps, run.rank, run.size))
+                      data_parallel(name, options.steps, run.rank, run.size, options.device))
         if options.parity:
-            _, losses = train(name, "ddp", PARITY_STEPS)
+            _, losses = train(name, "ddp", PARITY_STEPS, device=options.device)
             run.print(f"{name}/parity",
-                      relative_difference(losses, plain(name, PARITY_STEPS)))
+                      relative_difference(losses, plain(name, PARITY_STEPS, options.device)))
     if options.control:
         torch.distributed.destroy_process_group()
 
