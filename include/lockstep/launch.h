@@ -192,12 +192,12 @@ LK_API LK_NODISCARD lk_status lk_job_key_read(unsigned char key[LK_JOB_KEY_BYTES
 LK_API LK_NODISCARD lk_status lk_launched(bool *out);
 
 /* Launcher options for workers that another launcher has started.  Under Lockstep's launcher,
- * lk_launch_options apply instead, and all fields except `leaves` are ignored. */
+ * lk_launch_options apply instead, and all fields except `timeout_ms` and `leaves` are ignored. */
 typedef struct {
     size_t      struct_size; /* see LK_JOIN_OPTIONS_INIT */
     uint32_t    timeout_ms; /* limit of each wait, as in lk_launch_options, and of connecting. 0 =
                              * LOCKSTEP_TIMEOUT_MS; if that is not set, 30 s, but 5 min for the
-                             * hosts to connect */
+                             * hosts to connect.  Under Lockstep's launcher 0 = its timeout_ms */
     const char *flight;     /* as lk_launch_options.flight; NULL = LOCKSTEP_FLIGHT if set, else
                              * none */
 

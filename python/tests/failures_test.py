@@ -10,7 +10,7 @@ import textwrap
 import time
 import unittest
 
-from support import BUILD, TIMEOUT_S, Nursery, environment
+from support import BUILD, TIMEOUT_S, Nursery, environment, launch
 
 PROGRAM = """
     import os, pathlib, signal, sys, time
@@ -232,6 +232,21 @@ class Failures(unittest.TestCase):
     def test_fewer_ranks_than_expected(self):
         self.assert_lines("", "rank 2", "has not joined within 1 s", expected=3,
                           env={"LOCKSTEP_TIMEOUT_MS": 1000})
+
+    def test_a_rank_that_starts_late(self):
+        """The launcher's limit is shorter than torch's import; the program's own one is not."""
+        program = """
+            import os, time
+            import lockstep.torch as lk
+            time.sleep(3 * int(os.environ["RANK"]))
+            run = lk.init(virtual_workers=2, timeout=float(os.environ.get("TIMEOUT", 0)))
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            late = launch(program, 2, "--timeout", "1", folder=folder)
+            patient = launch(program, 2, "--timeout", "1", folder=folder,
+                             env={"TIMEOUT": TIMEOUT_S})
+        self.assertIn("waited 1000 ms for rank 1", late.err)
+        self.assertEqual((patient.status, patient.err), (0, ""))
 
     def test_ranks_that_differ(self):
         self.assert_lines("", "rank 1 and rank 0 differ in MKL_CBWR: 'COMPATIBLE' and None",

@@ -274,6 +274,8 @@ lk_status lk_launched(bool *out)
 static lk_status find_ours(inheritance *from, const lk_join_options *options)
 {
     LK_TRY(read_ours(from));
+    if (options->timeout_ms != 0)
+        from->options.timeout_ms = options->timeout_ms;
     from->options.flight = getenv("LOCKSTEP_FLIGHT");
     LK_TRY(read_descriptor(&from->control, "LOCKSTEP_CONTROL_FD"));
     LK_TRY(read_descriptor(&from->socket, "LOCKSTEP_SOCKET_FD"));

@@ -147,10 +147,14 @@ class Engine:
     def _load_all(self):
         for i, p in enumerate(self.model.params):
             self.load(i, 0, p.data)
-        for i, (_, buffer, _) in enumerate(self._states):
-            lk.parallel_load_state(self._handle, i, buffer.cpu().data_ptr())
+        for i in range(len(self._states)):
+            self._load_state(i)
         for norm in self.model.norms:
             norm.reload()
+
+    def _load_state(self, state):
+        values = self._states[state][1].cpu()   # a copy, which the call needs, if it is on a GPU
+        lk.parallel_load_state(self._handle, state, values.data_ptr())
 
     def load(self, param, which, tensor):
         """Set a parameter (`which` 0) or a state of its optimizer.  All ranks have equal values."""
@@ -296,7 +300,8 @@ class Engine:
                              f"{self._micro_limit}: make all loaders before the first step")
         self._micros = data.micro_count
         lk.parallel_begin_micros(self._handle, number, self._micros)
-        self.place_params()
+        if self._on_host:   # a GPU has them since the last step
+            self.place_params()
         data.begin(number, own)
         if self.observer is not None:
             self._recorder = trace.Recorder(self.model.module)
@@ -327,9 +332,9 @@ class Engine:
         the library."""
         for norm in self.model.norms:
             norm.begin_step()
-        for i, (_, buffer, norm) in enumerate(self._states):
+        for i, (_, _, norm) in enumerate(self._states):
             if norm.trains and norm.stale:
-                lk.parallel_load_state(self._handle, i, buffer.cpu().data_ptr())
+                self._load_state(i)
 
     def _turn(self, number, virtual_worker, micro, data, loss_sum):
         model = self.model

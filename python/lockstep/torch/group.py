@@ -28,10 +28,10 @@ class Group:
         self._process = os.getpid()   # a forked child has no part in the group
         self.comm = None
         self._hook, sys.excepthook = sys.excepthook, self._report
+        self._wait_ms = int(timeout * 1000) or _launchers_timeout_ms() or _WAIT_MS
         options = _library.JoinOptions(struct_size=ctypes.sizeof(_library.JoinOptions),
-                                       timeout_ms=int(timeout * 1000),
+                                       timeout_ms=self._wait_ms,
                                        flight=flight.encode() if flight else None)
-        self._wait_ms = int(timeout * 1000) or _WAIT_MS
         comm = ctypes.c_void_p()
         lk.join_with(comm, options)
         self.continues = lk.continues()
@@ -235,6 +235,12 @@ class Group:
             close()
         lk.comm_free(self.comm)
         self.comm = None
+
+
+def _launchers_timeout_ms():
+    """Return what `lockstep run --timeout`, or the user, has set for all waits, or 0."""
+    text = os.environ.get("LOCKSTEP_TIMEOUT_MS", "")
+    return int(text) if text.isdecimal() else 0
 
 
 def _in_one_line(error):

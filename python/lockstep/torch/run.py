@@ -72,8 +72,9 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
     shard_hosts: with "hybrid", the number of neighbouring hosts that keep one copy of the model
         together.
     log: a file for the lines of ``Run.log()``, written by rank 0.
-    timeout: seconds after which a wait for another worker fails, in which it computes its turns;
-        0 means 600.  A worker that ends is noticed at once.
+    timeout: seconds after which a wait for another worker fails, in which it computes its turns,
+        or imports torch before it joins.  0 means that of `lockstep run --timeout`, if it was
+        given, and else 600.  A worker that ends is noticed at once.
     flight: a directory for records of each rank's last operations (`lockstep flight`).
 
     Raise ``lockstep.Error`` if the workers cannot join, or if their torch builds, processors or
