@@ -17,15 +17,10 @@
 /* LKI_EXECS_MAX: execs of all instruction sets, of which there are seven. */
 enum { LKI_TEST_THREADS = 5, LKI_EXECS_MAX = 7 * LKI_TEST_THREADS };
 
-static inline bool lki_few_threads(void)
-{
-    return getenv("LK_FEW_THREADS") != NULL;
-}
-
 /* Returns the number of execs that are opened for each instruction set. */
 static inline size_t lki_test_threads(void)
 {
-    return lki_thorough() ? LKI_TEST_THREADS : LKI_SANITIZED || lki_few_threads() ? 2 : 3;
+    return lki_thorough() ? LKI_TEST_THREADS : LKI_SANITIZED || lki_brief() ? 2 : 3;
 }
 
 /* Returns true if the t-th number of threads is tested with an instruction set. */
@@ -34,15 +29,15 @@ static inline bool lki_takes_threads(const char *isa, size_t t)
     if (lki_thorough())
         return true;
     if (strcmp(isa, "amx_emulated") == 0)
-        return t == (lki_few_threads() ? 0 : 1);
-    return strcmp(isa, "portable") != 0 || !lki_few_threads() || t == 1;
+        return t == (lki_brief() ? 0 : 1);
+    return strcmp(isa, "portable") != 0 || !lki_brief() || t == 1;
 }
 
-/* Opens execs on 1, 3 and 8 threads (with LK_THOROUGH=1 also 2 and 5, with LK_FEW_THREADS=1 and
+/* Opens execs on 1, 3 and 8 threads (with LK_THOROUGH=1 also 2 and 5, with LK_BRIEF=1 and
  * under sanitizers only 1 and 3) for each instruction set of this processor.  With `bf16`, this
  * includes instruction sets that differ only in the kernels of bf16.  The emulated tiles of AMX are
  * last and slow, so they are opened on 3 threads only, where tests also try packs, or on 1 thread
- * with LK_FEW_THREADS=1.  The portable kernels are then opened on 3 threads only. */
+ * with LK_BRIEF=1.  The portable kernels are then opened on 3 threads only. */
 static inline size_t lki_test_execs_for(lk_exec *execs[LKI_EXECS_MAX], bool bf16)
 {
     static const char *const isas[]    = { "avx512",      "avx2", "neon",        "portable",
