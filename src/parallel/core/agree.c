@@ -104,10 +104,10 @@ lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options
     LK_TRY(status);
     if (differs == 0)
         return lk_fail(LK_EMISMATCH,
-                       "ranks 0 and %u were given different options (virtual workers "
-                       "or those of a turn, micro-batches, optimizer, groups or rules, clipping, seed, buckets, types "
-                       "of what travels, order of gradient terms or of reads, running state, or "
-                       "those of a feature)",
+                       "ranks 0 and %u were given different options (virtual workers, those of a "
+                       "turn, micro-batches, optimizer, groups or rules, clipping, seed, buckets, "
+                       "types of what travels, order of gradient terms or of reads, running state, "
+                       "or those of a feature)",
                        who);
     if (differs != SIZE_MAX)
         return lk_fail(LK_EMISMATCH,
