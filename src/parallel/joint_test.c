@@ -278,6 +278,36 @@ static void survivors_have_the_buffers_of_single_turns(void **state)
     lk_comm_free(comm[0]);
 }
 
+static void *open_with_own_limit(void *argument)
+{
+    member      *m = argument;
+    lk_parallel *p;
+    m->status      = lki_parallel_open_joint(&p, m->j->comms[m->rank], params, PARAMS,
+                                             &m->j->options, m->rank == 0 ? 4 : 8);
+    lk_parallel_free(p);
+    return NULL;
+}
+
+/* Opens a strategy on ranks that would place their buffers differently, in an arena of one size. */
+static void different_limits_are_refused(void **state)
+{
+    enum { RANKS = 3 };
+    job    j = { .options = eight };
+    member members[RANKS];
+    (void)state;
+    j.options.virtual_workers = 16;
+    j.options.rebalance       = true;
+    assert_int_equal(buffers(j.options, RANKS, 1, 4), buffers(j.options, RANKS, 1, 8));
+    assert_int_equal(lk_comm_open_threads(j.comms, RANKS, NULL), LK_OK);
+    for (uint32_t r = 0; r < RANKS; r++)
+        members[r] = (member){ &j, r, LK_OK };
+    lkt_run_ranks(open_with_own_limit, members, sizeof *members, RANKS);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        assert_int_equal(members[r].status, LK_EMISMATCH);
+        lk_comm_free(j.comms[r]);
+    }
+}
+
 /* Checks that shares move although joint turns of equal shares need few buffers. */
 static void shares_move_with_joint_turns(void **state)
 {
@@ -324,6 +354,7 @@ int main(void)
         cmocka_unit_test(memory_is_what_joint_turns_need),
         cmocka_unit_test(single_turns_need_their_buffers),
         cmocka_unit_test(survivors_have_the_buffers_of_single_turns),
+        cmocka_unit_test(different_limits_are_refused),
         cmocka_unit_test(shares_move_with_joint_turns),
         cmocka_unit_test(single_gradients_exclude_joint_turns),
     };

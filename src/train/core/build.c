@@ -68,7 +68,7 @@ lk_status lki_session_turns(lki_session *s)
     LK_TRY(LKI_NEW(&turn->empty, (size_t)turn->together * s->term_count, "gradient table"));
     LK_TRY(LKI_NEW(&turn->state_sums, (size_t)turn->together * s->state_count + 1, "state table"));
     const lk_train_config *c    = s->config;
-    uint32_t               most = (uint32_t)lki_max(s->most, 1);
+    uint32_t               most = lki_joint_most(c, s->model, s->exec);
     if (most > 1 && !lki_turns_join(s->parallel, most))
         most = 1;
     LK_TRY(lki_joint_init(&turn->joint, lk_dataset_describe(s->dataset), most, c->micro_batch));
@@ -80,31 +80,17 @@ lk_status lki_session_turns(lki_session *s)
                                     turn->together, files ? c->offload : NULL);
 }
 
-/* Finds the limit of joint turns: the minimum over all ranks, whose instruction sets, and so whose
- * memory for activations, may differ. */
-static lk_status agree_most(lki_session *s)
-{
-    uint32_t mine = lki_joint_most(s->config, s->model, s->exec), *all;
-
-    LK_TRY(LKI_NEW(&all, s->ranks, "limits of joint turns"));
-    lk_status status = lk_all_gather(s->comm, &mine, all, sizeof mine);
-    for (uint32_t r = 0; status == LK_OK && r < s->ranks; r++)
-        mine = (uint32_t)lki_min(mine, all[r]);
-    lki_free(all);
-    s->most = mine;
-    return status;
-}
-
-/* A replay makes turns single in its last step (loop/replay.c), so it needs buffers for them. */
+/* Joint turns have the same limit on all ranks, which the strategy verifies: the memory of models
+ * with joint turns does not depend on instruction sets.  A replay makes turns single in its last
+ * step (loop/replay.c), so it needs buffers for them. */
 lk_status lki_session_parallel(lki_session *s)
 {
+    uint32_t            most = s->replays ? 1 : lki_joint_most(s->config, s->model, s->exec);
     lk_parallel_options options;
-
-    LK_TRY(agree_most(s));
     lk_status status = lki_parallel_options_of(s->config, s->model, s->exec, &options);
     if (status == LK_OK)
         status = lki_parallel_open_joint(&s->parallel, s->comm, s->params, s->param_count, &options,
-                                         s->replays ? 1 : s->most);
+                                         most);
     lki_parallel_options_free(&options);
     return status;
 }

@@ -77,7 +77,6 @@ typedef struct {
     lk_state       *kept; /* states in checkpoints: `states` and, if used, their moving means */
     uint32_t        kept_count;
     uint32_t        first, count, stride; /* this rank's virtual workers */
-    uint32_t        most; /* limit of virtual workers of a turn, for all ranks; 0 or 1: one */
 
     const float    **param_data, **state_data; /* looked up for each step */
     const uint16_t **param_bf16; /* parameters read as bf16; replaces param_data */
