@@ -213,12 +213,12 @@ static const lk_parallel_options eight = { .struct_size     = sizeof(lk_parallel
 static uint32_t buffers(lk_parallel_options options, uint32_t ranks, uint32_t hosts, uint32_t most)
 {
     const uint32_t      sizes[2] = { ranks, ranks }, alone = 1;
-    lk_parallel_options single   = eight;
+    lk_parallel_options single = eight;
     lk_parallel_cost    cost, one;
 
     single.virtual_workers = 1;
-    assert_int_equal(lki_parallel_estimate_joint(&cost, params, PARAMS, &options, sizes, hosts,
-                                                 most), LK_OK);
+    assert_int_equal(
+        lki_parallel_estimate_joint(&cost, params, PARAMS, &options, sizes, hosts, most), LK_OK);
     assert_int_equal(lk_parallel_estimate(&one, params, PARAMS, &single, &alone, 1), LK_OK);
     return (uint32_t)(cost.gradients / one.gradients);
 }
@@ -248,8 +248,8 @@ static void single_turns_need_their_buffers(void **state)
     (void)state;
     assert_int_equal(lk_comm_open_threads(comm, 1, NULL), LK_OK);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(lki_parallel_open_joint(&p, comm[0], params, PARAMS, &eight,
-                                                 i == 0 ? 1 : 8), LK_OK);
+        assert_int_equal(
+            lki_parallel_open_joint(&p, comm[0], params, PARAMS, &eight, i == 0 ? 1 : 8), LK_OK);
         bytes[i] = lk_arena_bytes(p->ledger.arenas[LKI_ARENA_GRADIENTS]);
         assert_true(lki_turns_join(p, 8));
         assert_int_equal(lki_turns_join(p, 1), i == 0);
@@ -282,8 +282,8 @@ static void *open_with_own_limit(void *argument)
 {
     member      *m = argument;
     lk_parallel *p;
-    m->status      = lki_parallel_open_joint(&p, m->j->comms[m->rank], params, PARAMS,
-                                             &m->j->options, m->rank == 0 ? 4 : 8);
+    m->status = lki_parallel_open_joint(&p, m->j->comms[m->rank], params, PARAMS, &m->j->options,
+                                        m->rank == 0 ? 4 : 8);
     lk_parallel_free(p);
     return NULL;
 }

@@ -130,9 +130,9 @@ static uint32_t buffers_of_any_ranges(uint32_t leaves, uint32_t first, uint32_t 
     if (ranks == 1)
         return lki_virtual_buffers(leaves, first, leaves - first, order);
     for (uint32_t count = 1; first + count + ranks - 1 <= leaves; count++)
-        most = (uint32_t)lki_max(most, lki_virtual_buffers(leaves, first, count, order) +
-                                           buffers_of_any_ranges(leaves, first + count, ranks - 1,
-                                                                 order));
+        most = (uint32_t)lki_max(
+            most, lki_virtual_buffers(leaves, first, count, order) +
+                      buffers_of_any_ranges(leaves, first + count, ranks - 1, order));
     return most;
 }
 
