@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "device/half.h"
 #include "tensor/exec.h"
+#include "usage.h"
 
 typedef struct {
     lk_exec            *exec;
@@ -118,6 +119,7 @@ static lk_status measure(lk_exec *exec, lki_attention_shape shape, bool bf16, si
 
 int main(int count, char **words)
 {
+    check_arguments(count, words, 0, 3);
     lk_exec  *exec    = NULL;
     uint32_t  threads = count > 1 ? (uint32_t)strtoul(words[1], NULL, 10) : 1;
     lk_status st      = lk_exec_open(&exec, threads, count > 2 ? words[2] : NULL);

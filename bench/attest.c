@@ -14,6 +14,7 @@
 #include "lockstep/optim.h"
 #include "tensor/exec.h"
 #include "tensor/ops.h"
+#include "usage.h"
 
 enum { ROUNDS_MAX = 201, STATES = LK_OPTIMIZER_STATES_MAX };
 
@@ -115,6 +116,7 @@ static lk_status run(lk_optimizer optimizer, size_t count, size_t rounds)
 
 int main(int argc, char **argv)
 {
+    check_arguments(argc, argv, 0, 1);
     static const lk_optimizer optimizers[] = { { .kind = LK_SGD, .momentum = 0.9 },
                                                { .kind = LK_ADAMW } };
     static const size_t       counts[]     = { 1 << 16, 1 << 20, 1 << 24 };

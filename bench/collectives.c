@@ -16,6 +16,7 @@
 #include "lockstep/launch.h"
 #include "lockstep/optim.h"
 #include "collectives.h"
+#include "usage.h"
 
 enum { WAYS = 6, BUCKET = 1 << 16, BUCKETS_MAX = 32 }; /* elements; buckets open at once */
 
@@ -257,10 +258,7 @@ int main(int argc, char **argv)
     state     s = { .way = ARENA };
     lk_arena *arena;
 
-    if (argc != 3) {
-        fprintf(stderr, "usage: collectives PIPES BYTES_MAX, under lockstep run\n");
-        return 2;
-    }
+    check_arguments(argc, argv, 2, 2);
     s.each = ((size_t)strtoull(argv[2], NULL, 10) + 4095) / 4096 * 4096;
     must(lk_join(&s.comm));
     must(lk_exec_open(&s.exec, 1, NULL));

@@ -15,6 +15,7 @@
 #include "base/memory.h"
 #include "device/half.h"
 #include "tensor/exec.h"
+#include "usage.h"
 
 enum { CALLS_MAX = 1000 };
 
@@ -108,6 +109,7 @@ static double median_ms(const conv *c, lk_exec *exec, const char *what, double s
 
 int main(int count, char **words)
 {
+    check_arguments(count, words, 0, 3);
     lk_exec *exec = NULL;
     char     what[16];
     size_t   kernel;

@@ -27,6 +27,7 @@
 #include "tensor/exec.h"
 #include "tensor/isa/kernels.h"
 #include "tensor/onednn/module.h"
+#include "usage.h"
 
 enum { TURNS = 5, CALLS = 4000, LARGE = 4 << 20 };
 
@@ -315,6 +316,7 @@ static lk_status make_operands(void)
 
 int main(int count, char **words)
 {
+    check_arguments(count, words, 0, 3);
     lk_exec *exec    = NULL;
     uint32_t threads = count > 1 ? (uint32_t)strtoul(words[1], NULL, 10) : 1;
     prefix           = count > 3 ? words[3] : "";

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "lockstep/data.h"
+#include "usage.h"
 
 enum { PIECE = 1 << 20, CONTEXT = 1024, BATCH = 64 };
 
@@ -91,6 +92,7 @@ static int read_as_data(const char *path, uint32_t threads)
 
 int main(int argc, char **argv)
 {
+    check_arguments(argc, argv, 2, 4);
     if (argc > 3 && strcmp(argv[argc - 1], "cold") == 0 && drop(argv[2]) != 0)
         return 1;
     if (argc >= 3 && strcmp(argv[1], "plain") == 0)

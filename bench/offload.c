@@ -20,6 +20,7 @@
 #include "base/memory.h"
 #include "base/store.h"
 #include "lockstep/parallel.h"
+#include "usage.h"
 
 enum { PIECE = 4 << 20, TURNS = 5, CHUNK = 2 << 20, BUFFERS = 4 };
 
@@ -220,8 +221,10 @@ int main(int argc, char **argv)
     const lk_comm_options options = { .struct_size = sizeof(lk_comm_options), .timeout_ms = 0 };
     size_t                mib     = argc > 2 ? strtoul(argv[2], NULL, 10) : 512;
     lk_comm              *comm    = NULL;
-    if (argc < 2 || mib < 8) {
-        fprintf(stderr, "usage: offload DIR [MIB]\n");
+
+    check_arguments(argc, argv, 1, 2);
+    if (mib < 8) {
+        fprintf(stderr, "%s: give at least 8 MiB\n", argv[0]);
         return 2;
     }
     bool good = lk_comm_open_threads(&comm, 1, &options) == LK_OK &&

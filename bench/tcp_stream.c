@@ -21,6 +21,7 @@
 
 #include "base/status.h"
 #include "link/tcp.h"
+#include "usage.h"
 
 static const double WARM_UP_S = 0.5, COOL_DOWN_S = 0.3;
 
@@ -210,8 +211,7 @@ static void run_bare(stream *s)
 int main(int argc, char **argv)
 {
     static const unsigned char KEY[LKI_KEY_BYTES] = { 1 };
-    if (argc != 8)
-        die("usage: tcp_stream floor|tcp|tls RANK HOST DIRECTORY BYTES SECONDS one|two");
+    check_arguments(argc, argv, 7, 7);
     stream s   = { .rank      = (uint32_t)strtoul(argv[2], NULL, 10),
                    .host      = argv[3],
                    .directory = argv[4],

@@ -109,7 +109,8 @@ lk_test_programs(house lockstep lockstep_command)
 if(NOT CMAKE_CROSSCOMPILING)
   add_dependencies(tests.house man) # house.install installs everything
 endif()
-add_test(NAME house.bench COMMAND ${PROJECT_SOURCE_DIR}/tests/bench/run ${PROJECT_SOURCE_DIR})
+add_test(NAME house.bench COMMAND ${PROJECT_SOURCE_DIR}/tests/bench/run ${PROJECT_SOURCE_DIR}
+  ${CMAKE_BINARY_DIR}/bench)
 set_tests_properties(house.floors house.floors_refuse house.headers house.options house.layout
   house.install house.bench PROPERTIES
   LABELS house SKIP_RETURN_CODE 77 TIMEOUT 1500)

@@ -32,6 +32,7 @@
 #include "base/memory.h"
 #include "nn/spill.h"
 #include "nn/widen.h"
+#include "tensor/part_counter.h"
 
 enum { ALIGNMENT = 64 };
 
@@ -423,7 +424,7 @@ lk_status lki_layout_init(lki_layout *layout, const lk_model *model, const lk_ex
 {
     *layout      = (lki_layout){ .dtype = dtype, .parts = parts };
     lk_status st = lay_out(layout, model, exec, micro_batch, files);
-    layout->parts_bytes = ((size_t)__builtin_ctz(parts) + 1) * layout->slot_bytes;
+    layout->parts_bytes = lki_part_slots(parts) * layout->slot_bytes;
     if (st != LK_OK)
         lki_layout_deinit(layout);
     return st;

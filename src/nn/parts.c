@@ -4,8 +4,7 @@
  * parameters compute them in one call, and sum the gradients by the tree themselves (sums_parts).
  * All other blocks run once for each virtual worker, with pointers to its samples and with saved
  * memory of its own.  The gradients of their parameters, and the sums of their state, are merged
- * here.  They are in slots, as in a binary counter: the sum of a virtual worker is computed in the
- * slot after those whose sums wait for their neighbours.
+ * here, in the slots of tensor/part_counter.h.
  */
 #include "nn/parts.h"
 
@@ -13,6 +12,7 @@
 
 #include "base/memory.h"
 #include "nn/engine.h"
+#include "tensor/part_counter.h"
 
 void lki_engine_divide(lk_engine *engine, lki_pass_part *parts, uint32_t count)
 {
@@ -74,9 +74,10 @@ static void begin_slot(const lk_engine *engine, const sums *s, uint32_t slot, fl
 }
 
 /* Merges the newest sums, of part `index`, with those of earlier parts. */
-static void merge(const lk_engine *engine, const sums *s, uint32_t index, uint32_t slot)
+static void merge(const lk_engine *engine, const sums *s, uint32_t index)
 {
-    for (uint32_t pairs = index; (pairs & 1) != 0; pairs >>= 1, slot--)
+    uint32_t slot = lki_part_slot(index);
+    for (uint32_t k = 0; k < lki_part_merges(index); k++, slot--)
         for (uint32_t i = 0; i < s->count; i++)
             lki_accumulate(engine->exec, LK_F32, s->elements[i], in_slot(engine, s, slot, i),
                            in_slot(engine, s, slot - 1, i));
@@ -129,7 +130,7 @@ void lki_engine_run_parts(const lk_engine *engine, uint32_t b, const lk_block_ca
     sums s = list_sums(engine, entry, call);
     for (uint32_t i = 0; i < engine->part_count; first = engine->part_ends[i++]) {
         float        *table[2 * LK_BLOCK_PARAMS_MAX];
-        uint32_t      slot = (uint32_t)__builtin_popcount(i);
+        uint32_t      slot = lki_part_slot(i);
         lk_block_call one  = part_of(engine, b, call, i, first);
         begin_slot(engine, &s, slot, table);
         one.grads         = call->grads != NULL ? table : NULL; /* tells backward from forward */
@@ -138,7 +139,7 @@ void lki_engine_run_parts(const lk_engine *engine, uint32_t b, const lk_block_ca
         memset(one.write, 0, sizeof one.write);
         if (one.samples > 0)
             lki_engine_run(engine, entry, &one);
-        merge(engine, &s, i, slot);
+        merge(engine, &s, i);
     }
     for (uint32_t i = 0; i < s.count; i++)
         memcpy(s.to[i], in_slot(engine, &s, 0, i), s.elements[i] * sizeof(float));

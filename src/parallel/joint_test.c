@@ -1,14 +1,16 @@
 /* joint_test.c -- turns that compute a subtree of virtual workers at once.
  *
  * Goal:    weights and losses are those of turns of one virtual worker, for any number of ranks,
- *          any limit of a turn, and shares that move.
+ *          any limit of a turn, and shares that move.  A strategy that is opened with joint turns
+ *          allocates what they need, and what moving shares need, but no more.
  * Method:  the caller sums the gradients and the state sums of a turn by the tree.  They are
  *          functions of step, virtual worker and element, with a wide spread of exponents.
  * Control: sums in ascending order must give other weights.
  */
 #include "device/reduce.h"
 #include "parallel/crew_testing.h"
-#include "parallel/turn.h"
+#include "parallel/joint.h"
+#include "parallel/state.h"
 
 enum { STEPS = 4, COUNT = 4100, PARAMS = 2 };
 
@@ -31,6 +33,7 @@ typedef struct {
     char                hash[65];
     double              loss;
     uint32_t            turns; /* number of turns of rank 0 */
+    uint32_t            moved; /* number of virtual workers that changed their rank */
 } job;
 
 typedef struct {
@@ -80,8 +83,11 @@ static lk_status train(member *m, lk_parallel **p)
     lki_sha256                 hash;
     static _Thread_local float values[COUNT];
 
-    LK_TRY(lk_parallel_open(p, j->comms[m->rank], params, PARAMS, &j->options));
-    if (j->most > 0)
+    if (j->most > 2)
+        LK_TRY(lki_parallel_open_joint(p, j->comms[m->rank], params, PARAMS, &j->options, j->most));
+    else
+        LK_TRY(lk_parallel_open(p, j->comms[m->rank], params, PARAMS, &j->options));
+    if (j->most == 2)
         assert_true(lki_turns_join(*p, j->most));
     lki_sha256_begin(&hash);
     for (uint32_t step = 0; step < STEPS; step++) {
@@ -93,6 +99,8 @@ static lk_status train(member *m, lk_parallel **p)
                 j->turns++;
         }
         LK_TRY(lk_parallel_finish(*p, 0.01, &result));
+        if (m->rank == 0)
+            j->moved += result.moved;
         lki_sha256_add(&hash, &result.loss, sizeof result.loss);
         lki_sha256_add(&hash, &result.grad_norm, sizeof result.grad_norm);
     }
@@ -195,6 +203,119 @@ static lk_status ignore_bucket(const lk_bucket *bucket, void *context)
     return LK_OK;
 }
 
+/* ---- Memory ------------------------------------------------------------------------------ */
+
+static const lk_parallel_options eight = { .struct_size     = sizeof(lk_parallel_options),
+                                           .virtual_workers = 8,
+                                           .unused          = LK_UNUSED_ZERO };
+
+/* Returns the number of gradient buffers of a host, if there are `hosts` of `ranks` ranks. */
+static uint32_t buffers(lk_parallel_options options, uint32_t ranks, uint32_t hosts, uint32_t most)
+{
+    const uint32_t      sizes[2] = { ranks, ranks }, alone = 1;
+    lk_parallel_options single = eight;
+    lk_parallel_cost    cost, one;
+
+    single.virtual_workers = 1;
+    assert_int_equal(
+        lki_parallel_estimate_joint(&cost, params, PARAMS, &options, sizes, hosts, most), LK_OK);
+    assert_int_equal(lk_parallel_estimate(&one, params, PARAMS, &single, &alone, 1), LK_OK);
+    return (uint32_t)(cost.gradients / one.gradients);
+}
+
+static void memory_is_what_joint_turns_need(void **state)
+{
+    lk_parallel_options moving = eight;
+    (void)state;
+    moving.rebalance = true;
+    assert_int_equal(buffers(eight, 1, 1, 1), 4);
+    assert_int_equal(buffers(eight, 1, 1, 2), 3);
+    assert_int_equal(buffers(eight, 1, 1, 8), 1);
+    assert_int_equal(buffers(moving, 1, 1, 8), 1);
+    assert_int_equal(buffers(eight, 2, 1, 1), 6);
+    assert_int_equal(buffers(eight, 2, 1, 4), 2);
+    assert_int_equal(buffers(moving, 2, 1, 1), 6);
+    assert_int_equal(buffers(moving, 2, 1, 4), 4);
+    assert_int_equal(buffers(moving, 2, 2, 2), 4); /* those of equal shares: two for each rank */
+}
+
+/* Opens a strategy as a replay does, whose last step has single turns, and as a run does. */
+static void single_turns_need_their_buffers(void **state)
+{
+    lk_comm     *comm[1];
+    lk_parallel *p;
+    size_t       bytes[2];
+    (void)state;
+    assert_int_equal(lk_comm_open_threads(comm, 1, NULL), LK_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(
+            lki_parallel_open_joint(&p, comm[0], params, PARAMS, &eight, i == 0 ? 1 : 8), LK_OK);
+        bytes[i] = lk_arena_bytes(p->ledger.arenas[LKI_ARENA_GRADIENTS]);
+        assert_true(lki_turns_join(p, 8));
+        assert_int_equal(lki_turns_join(p, 1), i == 0);
+        assert_int_equal(p->joint, i == 0 ? 1 : 8);
+        lk_parallel_free(p);
+    }
+    assert_int_equal(bytes[0], 4 * bytes[1]);
+    lk_comm_free(comm[0]);
+}
+
+/* Checks that survivors of a failure, which compute single turns, have buffers for any number of
+ * ranks. */
+static void survivors_have_the_buffers_of_single_turns(void **state)
+{
+    lk_parallel_options options = eight;
+    lk_comm            *comm[1];
+    lk_parallel        *p;
+    (void)state;
+    options.survives = true;
+    for (uint32_t ranks = 1; ranks <= 4; ranks++)
+        assert_int_equal(buffers(options, ranks, 1, 8), buffers(options, ranks, 1, 1));
+    assert_int_equal(lk_comm_open_threads(comm, 1, NULL), LK_OK);
+    assert_int_equal(lki_parallel_open_joint(&p, comm[0], params, PARAMS, &options, 8), LK_OK);
+    assert_int_equal(p->joint, 1);
+    lk_parallel_free(p);
+    lk_comm_free(comm[0]);
+}
+
+static void *open_with_own_limit(void *argument)
+{
+    member      *m = argument;
+    lk_parallel *p;
+    m->status = lki_parallel_open_joint(&p, m->j->comms[m->rank], params, PARAMS, &m->j->options,
+                                        m->rank == 0 ? 4 : 8);
+    lk_parallel_free(p);
+    return NULL;
+}
+
+/* Opens a strategy on ranks that would place their buffers differently, in an arena of one size. */
+static void different_limits_are_refused(void **state)
+{
+    enum { RANKS = 3 };
+    job    j = { .options = eight };
+    member members[RANKS];
+    (void)state;
+    j.options.virtual_workers = 16;
+    j.options.rebalance       = true;
+    assert_int_equal(buffers(j.options, RANKS, 1, 4), buffers(j.options, RANKS, 1, 8));
+    assert_int_equal(lk_comm_open_threads(j.comms, RANKS, NULL), LK_OK);
+    for (uint32_t r = 0; r < RANKS; r++)
+        members[r] = (member){ &j, r, LK_OK };
+    lkt_run_ranks(open_with_own_limit, members, sizeof *members, RANKS);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        assert_int_equal(members[r].status, LK_EMISMATCH);
+        lk_comm_free(j.comms[r]);
+    }
+}
+
+/* Checks that shares move although joint turns of equal shares need few buffers. */
+static void shares_move_with_joint_turns(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 2; ranks <= 4; ranks++)
+        assert_true(run("ddp", 16, ranks, 16, true, false).moved > 0);
+}
+
 /* Tries options under which the gradients of single virtual workers are needed. */
 static void single_gradients_exclude_joint_turns(void **state)
 {
@@ -216,8 +337,8 @@ static void single_gradients_exclude_joint_turns(void **state)
     all[7].duplicate   = true;
     assert_int_equal(lk_comm_open_threads(comm, 1, NULL), LK_OK);
     for (size_t i = 0; i < 8; i++) {
-        assert_int_equal(lk_parallel_open(&p, comm[0], params, PARAMS, &all[i]), LK_OK);
-        if (lki_turns_join(p, 4) != (i == 0))
+        assert_int_equal(lki_parallel_open_joint(&p, comm[0], params, PARAMS, &all[i], 4), LK_OK);
+        if (p->joint != (i == 0 ? 4 : 1) || lki_turns_join(p, 4) != (i == 0))
             fail_msg("options %zu", i);
         lk_parallel_free(p);
     }
@@ -230,6 +351,11 @@ int main(void)
         cmocka_unit_test(joint_turns_change_no_bit),
         cmocka_unit_test(a_turn_covers_as_much_as_it_may),
         cmocka_unit_test(sums_in_another_order_are_seen),
+        cmocka_unit_test(memory_is_what_joint_turns_need),
+        cmocka_unit_test(single_turns_need_their_buffers),
+        cmocka_unit_test(survivors_have_the_buffers_of_single_turns),
+        cmocka_unit_test(different_limits_are_refused),
+        cmocka_unit_test(shares_move_with_joint_turns),
         cmocka_unit_test(single_gradients_exclude_joint_turns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

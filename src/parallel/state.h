@@ -92,7 +92,7 @@ typedef struct {
 
 /* The effects of features on strategies and on a step. */
 typedef struct {
-    bool     largest;    /* a rank computes the largest subtrees of its share first */
+    bool     largest;    /* a rank computes the largest subtrees of its share first; shares move */
     bool     lends;      /* ranks compute each other's virtual workers */
     uint32_t spares;     /* with `lends`: extra gradient buffers per rank */
     bool     restarts;   /* an interrupted step is computed again from its beginning */
@@ -139,7 +139,7 @@ struct lk_parallel {
     lki_rules       rules;
     uint32_t        leaves, micro_count;
     bool            lock_step;
-    uint32_t        joint; /* limit of virtual workers of a turn (lki_turns_join()); 0 or 1: one */
+    uint32_t        joint; /* limit of virtual workers of a turn (joint.h); 0 or 1: one */
     lki_row_merger *rows;  /* only in lock step */
     lki_layout     *layout;
     lki_dealing     dealing;
@@ -240,8 +240,9 @@ static inline float *lki_values_of(const lk_parallel *parallel, const lki_param_
     return parallel->params + (parallel->parted ? lki_stored_at(parallel, span) : span->at);
 }
 
-/* Returns how many buffers a rank needs to compute a share that is a range. */
-uint32_t lki_share_buffers(const lk_parallel *parallel, lki_share share);
+/* Returns how many buffers a rank needs to compute a share that is a range, in turns of up to
+ * `joint` virtual workers. */
+uint32_t lki_share_buffers(const lk_parallel *parallel, lki_share share, uint32_t joint);
 
 /* Returns the number of virtual workers that this rank runs in the current step. */
 static inline uint32_t lki_turns(const lk_parallel *parallel)
@@ -283,8 +284,9 @@ LK_NODISCARD lk_status lki_rules_open(lk_parallel *parallel, const lk_param *par
 LK_NODISCARD lk_status lki_rules_recall(lk_param_rule **out, const lk_parallel *parallel,
                                         const lk_parallel *failed, uint64_t step);
 
-/* Computes all fields that need neither memory for values nor other ranks.  parallel->world and
- * parallel->rank must be set.  Defined in parallel.c. */
+/* Computes all fields that need neither memory for values nor other ranks.  parallel->world,
+ * parallel->rank and parallel->joint must be set.  Makes turns single if they cannot be joined.
+ * Defined in parallel.c. */
 LK_NODISCARD lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params,
                                              uint32_t                   param_count,
                                              const lk_parallel_options *options);

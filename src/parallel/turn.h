@@ -63,13 +63,9 @@ typedef struct {
  * does not count as a use of the term. */
 float *lki_gradient_now(lk_parallel *parallel, uint32_t index, uint32_t term);
 
-/* Lets a turn compute up to `most` virtual workers that form a subtree of a power of two (a joint
- * turn).  The caller sums their gradients, and their sums of running state, by the canonical tree,
- * and overwrites the memory of index 0 with the results.  It reports every virtual worker.  No bit
- * of the result changes.  With 1, turns are single again.  Must not be called during a step.  Does
- * nothing, and returns false, if gradients of single virtual workers are needed: for a feature, for
- * a type to which they are rounded, or by the strategy. */
-bool lki_turns_join(lk_parallel *parallel, uint32_t most);
+/* Returns true if no gradients of single virtual workers are needed, so that turns may be joined
+ * (joint.h). */
+bool lki_turns_may_join(const lk_parallel *parallel);
 
 /* Returns the number of virtual workers of the current turn. */
 uint32_t lki_turn_count(const lk_parallel *parallel);

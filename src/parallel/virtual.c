@@ -232,22 +232,23 @@ void lki_virtual_plan_range(lki_virtual_plan *plan, uint32_t leaves, uint32_t fi
 
 /* Returns the number of buffers of a complete subtree.  While its right half is computed, its left
  * half is already one sum, in one buffer. */
-static uint32_t buffers_of_subtree(uint32_t count)
+static uint32_t buffers_of_subtree(uint32_t count, uint32_t joint)
 {
     uint32_t most = 1;
-    for (uint32_t waiting = 0; count > 1; waiting++) {
-        uint32_t left = lki_tree_left(count), bits = 1;
-        while (left >> bits != 0)
+    for (uint32_t waiting = 0; lki_joint_count(0, count, joint) < count; waiting++) {
+        uint32_t left = lki_tree_left(count), turns = left / lki_joint_count(0, left, joint);
+        uint32_t bits = 1;
+        while (turns >> bits != 0)
             bits++;
         most = (uint32_t)lki_max(most, waiting + bits);
-        /* one buffer is for the first virtual worker of the right part */
+        /* one buffer is for the first turn of the right part */
         most = (uint32_t)lki_max(most, waiting + 2);
         count -= left;
     }
     return most;
 }
 
-uint32_t lki_virtual_buffers(uint32_t leaves, uint32_t first, uint32_t count, bool largest)
+uint32_t lki_virtual_buffers(uint32_t leaves, uint32_t first, uint32_t count, lki_range_order order)
 {
     lki_node nodes[LKI_NODES_MAX];
     uint32_t most = count > 0;
@@ -255,11 +256,28 @@ uint32_t lki_virtual_buffers(uint32_t leaves, uint32_t first, uint32_t count, bo
     if (count < 2)
         return most;
     uint32_t used = lki_virtual_nodes(nodes, leaves, first, count);
-    if (largest)
+    if (order.largest)
         sort_by_size(nodes, used);
     for (uint32_t i = 0; i < used; i++)
-        most = (uint32_t)lki_max(most, i + buffers_of_subtree(nodes[i].count));
+        most = (uint32_t)lki_max(most, i + buffers_of_subtree(nodes[i].count, order.joint));
     return most;
+}
+
+/* Counts the nodes that remain if the tree is cut at the ends of all ranges: a cut divides one node
+ * of each size.  A subtree of more than `joint` virtual workers needs as many buffers as it has
+ * nodes if it is cut once more, before its last turn.  If V is not a power of two, V cuts the tree
+ * of the next power of two, and the nodes behind V do not count. */
+uint32_t lki_virtual_buffers_most(uint32_t leaves, uint32_t ranks, uint32_t joint)
+{
+    uint64_t whole = 1, nodes = 1;
+
+    while (whole < leaves)
+        whole *= 2;
+    for (uint64_t size = whole; size > 1; size /= 2) {
+        uint64_t cuts = ranks - 1 + (leaves % size != 0) + (size > joint ? ranks : 0);
+        nodes += lki_min((leaves + size - 1) / size, cuts);
+    }
+    return (uint32_t)nodes - (uint32_t)__builtin_popcountll(whole - leaves);
 }
 
 void lki_virtual_plan_make(lki_virtual_plan *plan, uint32_t leaves, uint32_t ranks, uint32_t rank)

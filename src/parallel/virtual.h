@@ -81,7 +81,13 @@ void lki_virtual_plan_range(lki_virtual_plan *plan, uint32_t leaves, uint32_t fi
 void lki_virtual_order(uint32_t *order, uint32_t leaves, uint32_t first, uint32_t count);
 
 /* Returns the number of buffers that lki_virtual_plan_range() would plan. */
-uint32_t lki_virtual_buffers(uint32_t leaves, uint32_t first, uint32_t count, bool largest);
+uint32_t lki_virtual_buffers(uint32_t leaves, uint32_t first, uint32_t count,
+                             lki_range_order order);
+
+/* Returns an upper bound of the number of buffers that all ranks together need, whatever their
+ * ranges are.  Each rank computes its largest subtrees first, in turns of up to `joint` virtual
+ * workers. */
+uint32_t lki_virtual_buffers_most(uint32_t leaves, uint32_t ranks, uint32_t joint);
 
 /* Lists the largest subtrees of V virtual workers in [first, first + count), in order, and returns
  * their number. */

@@ -73,6 +73,18 @@ static void never_reuses_a_live_buffer(void **state)
     }
 }
 
+/* Compares the number of buffers with the plan, for both orders and any limit of a turn. */
+static void assert_buffers_are_counted(uint32_t leaves, uint32_t first, uint32_t count)
+{
+    for (uint32_t joint = 0; joint <= 64; joint = joint < 5 ? joint + 1 : 2 * joint)
+        for (int largest = 0; largest < 2; largest++) {
+            lki_range_order  order = { largest != 0, joint };
+            lki_virtual_plan plan;
+            lki_virtual_plan_range(&plan, leaves, first, count, order);
+            assert_int_equal(lki_virtual_buffers(leaves, first, count, order), plan.buffers);
+        }
+}
+
 /* Plans ranges with the largest subtrees first.  Expects at most as many buffers as in ascending
  * order, and at most one more than the number of subtrees or of bits of the range's length. */
 static void largest_subtrees_first_need_few_buffers(void **state)
@@ -91,9 +103,7 @@ static void largest_subtrees_first_need_few_buffers(void **state)
                     bits++;
                 assert_true(plan.buffers <= ascending.buffers);
                 assert_true(plan.buffers <= lki_max(bits, plan.node_count) + 1);
-                assert_int_equal(lki_virtual_buffers(leaves, first, count, true), plan.buffers);
-                assert_int_equal(lki_virtual_buffers(leaves, first, count, false),
-                                 ascending.buffers);
+                assert_buffers_are_counted(leaves, first, count);
                 assert_int_equal(plan.node_count, ascending.node_count);
                 for (uint32_t i = 0; i < plan.node_count; i++) {
                     assert_int_equal(plan.nodes[i].first, ascending.nodes[i].first);
@@ -111,6 +121,37 @@ static void largest_subtrees_first_need_few_buffers(void **state)
             }
 }
 
+/* Returns the maximum number of buffers that `ranks` ranks need for virtual workers from `first`
+ * on. */
+static uint32_t buffers_of_any_ranges(uint32_t leaves, uint32_t first, uint32_t ranks,
+                                      lki_range_order order)
+{
+    uint32_t most = 0;
+    if (ranks == 1)
+        return lki_virtual_buffers(leaves, first, leaves - first, order);
+    for (uint32_t count = 1; first + count + ranks - 1 <= leaves; count++)
+        most = (uint32_t)lki_max(
+            most, lki_virtual_buffers(leaves, first, count, order) +
+                      buffers_of_any_ranges(leaves, first + count, ranks - 1, order));
+    return most;
+}
+
+static void no_ranges_need_more_buffers_than_the_bound(void **state)
+{
+    (void)state;
+    for (uint32_t leaves = 1; leaves <= 20; leaves++)
+        for (uint32_t ranks = 1; ranks <= 4 && ranks <= leaves; ranks++)
+            for (uint32_t joint = 1; joint <= 16; joint *= 2) {
+                uint32_t bound = lki_virtual_buffers_most(leaves, ranks, joint);
+                uint32_t most  = buffers_of_any_ranges(leaves, 0, ranks,
+                                                       (lki_range_order){ true, joint });
+                assert_true(most <= bound);
+            }
+    assert_int_equal(lki_virtual_buffers_most(8, 2, 4), 4);
+    assert_int_equal(lki_virtual_buffers_most(24, 2, 8), 6);
+    assert_int_equal(lki_virtual_buffers_most(32, 2, 16), 6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -118,6 +159,7 @@ int main(void)
         cmocka_unit_test(buffer_counts_are_those_of_the_design),
         cmocka_unit_test(never_reuses_a_live_buffer),
         cmocka_unit_test(largest_subtrees_first_need_few_buffers),
+        cmocka_unit_test(no_ranges_need_more_buffers_than_the_bound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

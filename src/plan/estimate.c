@@ -7,6 +7,7 @@
 #include "data/loader.h"
 #include "lockstep/checkpoint.h"
 #include "nn/model.h"
+#include "parallel/joint.h"
 #include "plan/predict.h"
 #include "tensor/exec.h"
 #include "train/config.h"
@@ -36,7 +37,8 @@ static lk_status deal(const lk_train_config *c, uint32_t hosts, uint32_t **sizes
 }
 
 static lk_status estimate_parallel(const lk_train_config *c, const lk_model *model,
-                                   const uint32_t *sizes, uint32_t hosts, lk_train_cost *out)
+                                   const uint32_t *sizes, uint32_t hosts, uint32_t joint,
+                                   lk_train_cost *out)
 {
     uint32_t            count;
     const lk_param     *params = lk_model_params(model, &count);
@@ -44,7 +46,8 @@ static lk_status estimate_parallel(const lk_train_config *c, const lk_model *mod
 
     lk_status status = lki_parallel_options_of(c, model, NULL, &options);
     if (status == LK_OK)
-        status = lk_parallel_estimate(&out->shared, params, count, &options, sizes, hosts);
+        status = lki_parallel_estimate_joint(&out->shared, params, count, &options, sizes, hosts,
+                                             joint);
     lki_parallel_options_free(&options);
     return status;
 }
@@ -151,7 +154,7 @@ static lk_status estimate_model(const lk_train_config *c, const lk_model *model,
     if (status == LK_OK)
         status = lki_pack_bytes(&out->packs, c, model, exec, gathers(c, hosts));
     if (status == LK_OK)
-        status = estimate_parallel(c, model, sizes, hosts, out);
+        status = estimate_parallel(c, model, sizes, hosts, joint, out);
     out->workers = most;
     out->program = estimate_program(c, model, hosts, together, joint);
     lk_exec_free(exec);

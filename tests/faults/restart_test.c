@@ -12,9 +12,10 @@
 #include "faults/job.h"
 
 #define SAVES "--checkpoint ck --checkpoint-every 5 --keep 2 --restart "
-#define EVALUATES                                                                                  \
-    "train mlp --data synthetic:images=320,h=4,w=4,c=1,classes=3 --validation 0.2 "                \
+#define EVALUATED                                                                                  \
+    "mlp --data synthetic:images=320,h=4,w=4,c=1,classes=3 --validation 0.2 "                      \
     "--eval-every 1 --virtual-workers 4 --hidden 32 --global-batch 8 --lr 0.05 "
+#define EVALUATES "train " EVALUATED
 enum { BLOWS = 3, LONG = 600, LAST = 100 };
 
 /* Returns the newest step in "ck"; 0 = none. */
@@ -110,11 +111,25 @@ static bool lists_children(void)
     return lists;
 }
 
+/* Returns the bytes of gradients that a plan counts. */
+static double planned_gradients(const char *folder, const char *line)
+{
+    static command_result r;
+    run_command(&r, folder, line);
+    const char *at = strstr(r.out, "\"gradients\": ");
+    assert_non_null(at);
+    return strtod(at + strlen("\"gradients\": "), NULL);
+}
+
+/* One worker computes its four virtual workers in a joint turn, in one buffer. */
 static void a_run_restarts_after_any_kill(void **state)
 {
     char wanted[65];
     if (!lists_children())
         skip();
+    double each = planned_gradients(*state, "plan " EVALUATED "--workers 4 --strategy ddp --json");
+    assert_true(4 * planned_gradients(*state, "plan " EVALUATED "--workers 1 --strategy ddp --json")
+                == each);
     undisturbed(*state, EVALUATES, LONG, wanted);
     hit_again_and_again(*state, 1, "", 1, wanted);
     forget(*state);

@@ -21,6 +21,7 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
     uint64_t          o[]    = { parallel->leaves,
                                  parallel->micro_count,
                                  parallel->lock_step,
+                                 parallel->joint,
                                  (uint64_t)parallel->rounded,
                                  (uint64_t)options->gather_dtype,
                                  parallel->keeps,
@@ -103,10 +104,10 @@ lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options
     LK_TRY(status);
     if (differs == 0)
         return lk_fail(LK_EMISMATCH,
-                       "ranks 0 and %u were given different options (virtual workers, "
-                       "micro-batches, optimizer, groups or rules, clipping, seed, buckets, types "
-                       "of what travels, order of gradient terms or of reads, running state, or "
-                       "those of a feature)",
+                       "ranks 0 and %u were given different options (virtual workers, those of a "
+                       "turn, micro-batches, optimizer, groups or rules, clipping, seed, buckets, "
+                       "types of what travels, order of gradient terms or of reads, running state, "
+                       "or those of a feature)",
                        who);
     if (differs != SIZE_MAX)
         return lk_fail(LK_EMISMATCH,

@@ -17,6 +17,7 @@
 #include "comm/worker.h"
 #include "device/encoder.h"
 #include "parallel/durable.h"
+#include "parallel/joint.h"
 #include "parallel/offload/offload.h"
 #include "parallel/recover/join_copy.h"
 #include "parallel/strategies/shards.h"
@@ -310,6 +311,8 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
         LK_TRY(lki_unit_buffers_init(&parallel->slots, parallel->layout, options));
     LK_TRY(copy_states(parallel, options));
     LK_TRY(lki_features_open(parallel, options));
+    if (!lki_turns_may_join(parallel))
+        parallel->joint = 1;
     return lki_ledger_count(parallel);
 }
 
@@ -349,11 +352,11 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
     return parallel->ops->attach(parallel);
 }
 
-/* Opens the object.  With `goes_on`, takes over the arenas of `before` or, if `before` is NULL,
- * opens existing arenas by name. */
+/* Opens the object, with turns of up to `joint` virtual workers.  With `goes_on`, takes over the
+ * arenas of `before` or, if `before` is NULL, opens existing arenas by name. */
 static lk_status open_over(lk_parallel **out, bool goes_on, const lk_parallel *before,
                            lk_comm *comm, const lk_param *params, uint32_t param_count,
-                           const lk_parallel_options *options)
+                           const lk_parallel_options *options, uint32_t joint)
 {
     *out                  = NULL;
     lk_parallel *parallel = NULL;
@@ -361,6 +364,7 @@ static lk_status open_over(lk_parallel **out, bool goes_on, const lk_parallel *b
     parallel->comm          = comm;
     parallel->rank          = lk_comm_rank(comm);
     parallel->exec          = options->exec;
+    parallel->joint         = joint;
     parallel->ledger.goes_on = goes_on;
     parallel->ledger.before  = before;
     lk_status status         = open_parts(parallel, params, param_count, options);
@@ -374,20 +378,27 @@ static lk_status open_over(lk_parallel **out, bool goes_on, const lk_parallel *b
     return LK_OK;
 }
 
-lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm, const lk_param *params,
-                           uint32_t param_count, const lk_parallel_options *options)
+lk_status lki_parallel_open_joint(lk_parallel **out, lk_comm *comm, const lk_param *params,
+                                  uint32_t param_count, const lk_parallel_options *options,
+                                  uint32_t most)
 {
     lk_parallel_options mine;
 
     *out = NULL;
     LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_parallel_options"));
-    LK_TRY(open_over(out, false, NULL, comm, params, param_count, &mine));
+    LK_TRY(open_over(out, false, NULL, comm, params, param_count, &mine, most));
     lk_status status = initialise(*out, mine.seed);
     if (status == LK_OK)
         return LK_OK;
     lk_parallel_free(*out);
     *out = NULL;
     return status;
+}
+
+lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm, const lk_param *params,
+                           uint32_t param_count, const lk_parallel_options *options)
+{
+    return lki_parallel_open_joint(out, comm, params, param_count, options, 1);
 }
 
 /* Returns true if this rank's host has joined the running job. */
@@ -462,7 +473,7 @@ lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed, lk_com
     if ((failed != NULL && !failed->ledger.kept) || !mine.survives)
         return lk_fail(LK_EINVAL, "lk_parallel_go_on() needs options.survives, and what was opened "
                                   "with it");
-    LK_TRY(open_over(out, true, failed, comm, params, param_count, &mine));
+    LK_TRY(open_over(out, true, failed, comm, params, param_count, &mine, 1));
     lk_status status = complete(*out, failed, standing);
     if (status == LK_OK)
         return LK_OK;

@@ -14,6 +14,7 @@
 #include "base/float.h"
 #include "base/memory.h"
 #include "device/reduce.h"
+#include "parallel/joint.h"
 #include "parallel/strategies/units.h"
 
 static bool failed(const lk_parallel *parallel)
@@ -109,14 +110,25 @@ static void check_index(const lk_parallel *parallel, uint32_t index)
 
 /* ---- Joint turns ------------------------------------------------------------------------- */
 
-bool lki_turns_join(lk_parallel *parallel, uint32_t most)
+bool lki_turns_may_join(const lk_parallel *parallel)
 {
     bool single = parallel->effects.single || parallel->lock_step || parallel->ledger.kept ||
                   parallel->micro_count > 1;
+    return !single && parallel->rounded == LK_F32 && parallel->ops->redeal != NULL;
+}
+
+bool lki_turns_join(lk_parallel *parallel, uint32_t most)
+{
+    uint32_t before = parallel->joint;
+
     LK_ASSERT(!parallel->now.under_way);
-    if (single || parallel->rounded != LK_F32 || parallel->ops->redeal == NULL)
+    if (!lki_turns_may_join(parallel))
         return false;
-    parallel->joint         = most;
+    parallel->joint = most;
+    if (!parallel->ops->fits(parallel, &parallel->dealing)) {
+        parallel->joint = before;
+        return false;
+    }
     parallel->turn.together = 1;
     keep(parallel, parallel->ops->redeal(parallel));
     return true;

@@ -12,6 +12,7 @@
 #include "comm/scratch.h"
 #include "device/quantise.h"
 #include "device/reduce.h"
+#include "parallel/joint.h"
 #include "parallel/stored.h"
 #include "parallel/offload/offload.h"
 #include "parallel/strategies/shards.h"
@@ -162,9 +163,9 @@ static lk_status estimate(const accounts *a, lk_parallel_cost *cost)
     return LK_OK;
 }
 
-lk_status lk_parallel_estimate(lk_parallel_cost *out, const lk_param *params, uint32_t param_count,
-                               const lk_parallel_options *options, const uint32_t *host_sizes,
-                               uint32_t hosts)
+lk_status lki_parallel_estimate_joint(lk_parallel_cost *out, const lk_param *params,
+                                      uint32_t param_count, const lk_parallel_options *options,
+                                      const uint32_t *host_sizes, uint32_t hosts, uint32_t most)
 {
     lk_parallel        *parallel = NULL;
     accounts            a        = { 0 };
@@ -173,6 +174,7 @@ lk_status lk_parallel_estimate(lk_parallel_cost *out, const lk_param *params, ui
     *out = (lk_parallel_cost){ 0 };
     LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_parallel_options"));
     LK_TRY(LKI_NEW(&parallel, 1, "strategy"));
+    parallel->joint  = most;
     lk_status status = lki_world_init(&parallel->world, host_sizes, hosts);
     if (status == LK_OK)
         status = lki_parallel_describe(parallel, params, param_count, &mine);
@@ -189,4 +191,11 @@ lk_status lk_parallel_estimate(lk_parallel_cost *out, const lk_param *params, ui
     lki_free(a.shards);
     lk_parallel_free(parallel);
     return status;
+}
+
+lk_status lk_parallel_estimate(lk_parallel_cost *out, const lk_param *params, uint32_t param_count,
+                               const lk_parallel_options *options, const uint32_t *host_sizes,
+                               uint32_t hosts)
+{
+    return lki_parallel_estimate_joint(out, params, param_count, options, host_sizes, hosts, 1);
 }

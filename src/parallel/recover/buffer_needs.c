@@ -6,14 +6,14 @@
 #include "base/memory.h"
 #include "parallel/state.h"
 
-uint32_t lki_share_buffers(const lk_parallel *parallel, lki_share share)
+uint32_t lki_share_buffers(const lk_parallel *parallel, lki_share share, uint32_t joint)
 {
     return lki_virtual_buffers(parallel->leaves, share.first, share.count,
-                               parallel->effects.largest);
+                               (lki_range_order){ parallel->effects.largest, joint });
 }
 
 /* Returns the maximum number of buffers that consecutive ranks on one host need, if there are
- * `ranks` ranks and a host has at most `here` of them. */
+ * `ranks` ranks and a host has at most `here` of them.  With a ledger turns are not joined. */
 static size_t most_of_neighbours(const lk_parallel *parallel, uint32_t ranks, size_t *buffers)
 {
     const lki_dealing dealing = { .leaves = parallel->leaves, .ranks = ranks };
@@ -21,7 +21,7 @@ static size_t most_of_neighbours(const lk_parallel *parallel, uint32_t ranks, si
     size_t            total = 0, most = 0;
 
     for (uint32_t r = 0; r < ranks; r++) {
-        buffers[r] = lki_share_buffers(parallel, lki_share_of(&dealing, r)) +
+        buffers[r] = lki_share_buffers(parallel, lki_share_of(&dealing, r), 1) +
                      parallel->effects.spares;
         total += buffers[r] - (r >= here ? buffers[r - here] : 0);
         most = lki_max(most, total);

@@ -12,8 +12,9 @@
  * buffer that is still needed.  A rank that detects a lost peer still finishes its virtual workers.
  * The interrupted step is then completed from all remaining results, in any buffers.
  *
- * Memory: peak buffers (lki_virtual_plan) x gradient bytes for each rank.  With a ledger: the
- *         maximum over all smaller numbers of ranks, and one more buffer for the sums.
+ * Memory: peak buffers (lki_virtual_plan) x gradient bytes for each rank.  If shares move and turns
+ *         are joined: see lki_ddp_all_buffers().  With a ledger: the maximum over all smaller
+ *         numbers of ranks, and one more buffer for the sums.
  * Order:  the canonical tree; see lk_tree_reduce_start().
  */
 #include <string.h>

@@ -11,9 +11,10 @@ void lki_ddp_plan(const lk_parallel *parallel, const lki_dealing *dealing, uint3
                            (lki_range_order){ parallel->effects.largest, parallel->joint });
 }
 
-/* Counts the buffers of the ranks before `end` on a host. */
-size_t lki_ddp_buffers(const lk_parallel *parallel, const lki_dealing *dealing, uint32_t host,
-                       uint32_t end)
+/* Counts the buffers of the ranks before `end` on a host, for turns of up to `joint` virtual
+ * workers. */
+static size_t count_buffers(const lk_parallel *parallel, const lki_dealing *dealing, uint32_t host,
+                            uint32_t end, uint32_t joint)
 {
     size_t total = 0;
     for (uint32_t r = 0; r < end; r++) {
@@ -21,18 +22,34 @@ size_t lki_ddp_buffers(const lk_parallel *parallel, const lki_dealing *dealing, 
         if (parallel->world.host_of[r] != host)
             continue;
         total += parallel->effects.spares +
-                 (parallel->lock_step ? share.count : lki_share_buffers(parallel, share));
+                 (parallel->lock_step ? share.count : lki_share_buffers(parallel, share, joint));
     }
     return total;
 }
 
+size_t lki_ddp_buffers(const lk_parallel *parallel, const lki_dealing *dealing, uint32_t host,
+                       uint32_t end)
+{
+    return count_buffers(parallel, dealing, host, end, parallel->joint);
+}
+
 /* Counts the buffers of all ranks of a host.  With a ledger the number suffices for any set of
- * surviving ranks, and is equal on all hosts. */
+ * surviving ranks, and is equal on all hosts.  Joint turns of equal shares need so few buffers that
+ * hardly any other shares would fit.  So if shares move, there are enough for any shares, but not
+ * more than for equal shares without joint turns. */
 size_t lki_ddp_all_buffers(const lk_parallel *parallel, uint32_t host)
 {
-    return parallel->ledger.kept
-               ? parallel->ledger.neighbours
-               : lki_ddp_buffers(parallel, &parallel->dealing, host, parallel->ranks);
+    const uint32_t ranks = parallel->ranks;
+
+    if (parallel->ledger.kept)
+        return parallel->ledger.neighbours;
+    size_t equal = lki_ddp_buffers(parallel, &parallel->dealing, host, ranks);
+    if (parallel->joint <= 1 || !parallel->effects.largest || ranks == 1)
+        return equal;
+    size_t single = count_buffers(parallel, &parallel->dealing, host, ranks, 1);
+    size_t any    = lki_virtual_buffers_most(parallel->leaves, ranks, parallel->joint);
+    /* every rank on another host has at least one */
+    return lki_max(equal, lki_min(single, any - (ranks - parallel->world.sizes[host])));
 }
 
 size_t lki_ddp_bytes(const lk_parallel *parallel, uint32_t host)

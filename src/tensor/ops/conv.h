@@ -54,24 +54,4 @@ size_t lki_conv_weights_bytes(const lki_conv_shape *shape, uint32_t parts);
 /* Returns the bytes of a pack of the weights in bf16, for y or dx. */
 size_t lki_conv_bf16_pack_bytes(const lki_conv_shape *shape, bool backward);
 
-/* The gradient of the weights is the sum of those of `parts` of the samples, by the canonical tree.
- * Sums wait for their neighbours as in a binary counter: that of part i is computed in slot
- * lki_conv_slot(i), and lki_conv_merges() says how often the last two slots in use are then
- * merged. */
-static inline uint32_t lki_conv_slot(uint32_t i)
-{
-    return (uint32_t)__builtin_popcount(i);
-}
-
-static inline uint32_t lki_conv_merges(uint32_t i)
-{
-    return (uint32_t)__builtin_ctz(i + 1);
-}
-
-/* Returns the number of slots for `count` parts. */
-static inline uint32_t lki_conv_slots(uint32_t count)
-{
-    return (uint32_t)__builtin_ctz(count) + 1;
-}
-
 #endif

@@ -14,12 +14,13 @@
  *
  * Cost:    2 cin cout operations per point and tap, also for taps in the padding.
  * Memory:  the rounded weights, reordered, and the rows of a residue; or dw in the order
- *          of windows, once for each slot (conv.h).
+ *          of windows, once for each slot (part_counter.h).
  */
 #include <string.h>
 
 #include "tensor/ops/conv.h"
 #include "tensor/isa/kernels.h"
+#include "tensor/part_counter.h"
 
 enum {
     PART = 256, /* taps and channels that are reordered at a time: 256 KiB of floats */
@@ -412,8 +413,8 @@ static void merge_panel(const gradient *g, const share *own, uint32_t index, siz
                         float *slots, float *c)
 {
     size_t   each = own->co.count * COLUMNS;
-    uint32_t slot = lki_conv_slot(index);
-    for (uint32_t i = 0; i < lki_conv_merges(index); i++) {
+    uint32_t slot = lki_part_slot(index);
+    for (uint32_t i = 0; i < lki_part_merges(index); i++) {
         float *left = slots + --slot * each;
         bool   root = index + 1 == g->batch && slot == 0;
         add_rows(g, own->co.count, n, left, COLUMNS, left + each, COLUMNS, root ? c : left,
@@ -435,7 +436,7 @@ static void add_batch(const gradient *g, const share *own, uint32_t first, float
         for (uint32_t i = 0; i < g->batch; i++) {
             size_t at = first_pixel(g, first + i);
             lki_gemm_block block = { .n = lki_min(k->columns, own->columns - j), .a = a[i],
-                                     .c = slots + lki_conv_slot(i) * own->co.count * COLUMNS,
+                                     .c = slots + lki_part_slot(i) * own->co.count * COLUMNS,
                                      .ldc = COLUMNS, .from_zero = true };
             multiply_windows(g, own, at, first_pixel(g, first + i + 1) - at, j, &block, buffer);
             merge_panel(g, own, i, block.n, slots, c + j);
@@ -446,12 +447,12 @@ static void add_batch(const gradient *g, const share *own, uint32_t first, float
 static void add_parts(const gradient *g, const share *own, float *buffer)
 {
     for (uint32_t i = 0; i < g->parts->count / g->batch; i++) {
-        uint32_t slot = lki_conv_slot(i);
+        uint32_t slot = lki_part_slot(i);
         if (g->batch == 1)
             add_part(g, own, i, slot_of(g, own, slot), buffer);
         else
             add_batch(g, own, i * g->batch, slot_of(g, own, slot), buffer);
-        for (uint32_t k = 0; k < lki_conv_merges(i); k++) {
+        for (uint32_t k = 0; k < lki_part_merges(i); k++) {
             float *right = slot_of(g, own, slot), *left = slot_of(g, own, --slot);
             add_rows(g, own->co.count, own->columns, left, own->row, right, own->row, left,
                      own->row);
@@ -532,7 +533,7 @@ size_t lki_conv_bf16_scratch_bytes(const lk_exec *exec, const lki_conv_shape *sh
                                    uint32_t parts)
 {
     const lki_conv_shape *s     = shape;
-    uint32_t              slots = lki_conv_slots(parts);
+    uint32_t              slots = lki_part_slots(parts);
     (void)exec;
     return lki_max(rounded_bytes(s) + residue_bytes(s),
                    (s->kh * s->kw == 1 ? slots - 1 : slots) * weights_of(s) * sizeof(float));

@@ -22,6 +22,7 @@
 #include "tensor/onednn/onednn.h"
 #include "tensor/ops/conv.h"
 #include "tensor/isa/kernels.h"
+#include "tensor/part_counter.h"
 
 enum {
     LANES         = LKI_CONV_LANES,
@@ -117,7 +118,7 @@ static void order(lk_exec *exec, const wave_of_dw *dw, lki_task task)
 
 size_t lki_conv_weights_bytes(const lki_conv_shape *s, uint32_t parts)
 {
-    return lki_conv_slots(parts) *
+    return lki_part_slots(parts) *
            lki_conv_wave_bytes(s->kh * s->kw * s->cin, lki_round_up(s->cout, LANES));
 }
 
@@ -342,13 +343,13 @@ static void samples_run(const gradient *g, const share *own, uint32_t slot, size
 static void part_run(const gradient *g, const share *own, uint32_t index, size_t begin, size_t end,
                      float *buffer)
 {
-    uint32_t slot   = lki_conv_slot(index);
+    uint32_t slot   = lki_part_slot(index);
     bool     begins = begin >= g->first && (begin < g->last || g->last == g->shape->n);
     bool     ends   = begin == end ? begins : end > g->first && end <= g->last;
     if (begins && !g->to.add)
         clear_slot(g, own, slot);
     samples_run(g, own, slot, lki_max(begin, g->first), lki_min(end, g->last), buffer);
-    for (uint32_t i = 0; ends && i < lki_conv_merges(index); i++)
+    for (uint32_t i = 0; ends && i < lki_part_merges(index); i++)
         merge_slots(g, own, --slot);
 }
 

@@ -20,6 +20,7 @@
 #include "tensor/exec.h"
 #include "tensor/isa/kernels.h"
 #include "tensor/ops.h"
+#include "tensor/part_counter.h"
 
 enum {
     ROWS    = 56,  /* rows of a tile: 4 micro-panels of 14 */
@@ -143,20 +144,16 @@ static void add_to_result(const product *p, const tile *t, const float *left, co
                             place_of(p, t, i));
 }
 
-/* Merges the sum of part `i` with those of earlier parts, and returns the number of `slots` in use.
- * `depth` of them are in use before, in the order of the parts. */
-static size_t merge(const product *p, const tile *t, uint32_t i, float **slots, size_t depth)
+/* Merges the sum of part `i` with those of earlier parts. */
+static void merge(const product *p, const tile *t, uint32_t i, float **slots)
 {
-    bool last = i + 1 == p->parts->count;
-    for (uint32_t pairs = i; (pairs & 1) != 0; pairs >>= 1, depth--)
-        if (last && depth == 2) {
+    uint32_t slot = lki_part_slot(i);
+    for (uint32_t k = 0; k < lki_part_merges(i); k++, slot--)
+        if (i + 1 == p->parts->count && slot == 1)
             add_to_result(p, t, slots[0], slots[1]);
-            return 0;
-        } else {
-            p->elementwise->add(LK_F32, t->rows * t->columns, slots[depth - 2], slots[depth - 1],
-                                slots[depth - 2]);
-        }
-    return depth;
+        else
+            p->elementwise->add(LK_F32, t->rows * t->columns, slots[slot - 1], slots[slot],
+                                slots[slot - 1]);
 }
 
 static void tile_task(void *context, size_t index, uint32_t thread)
@@ -164,17 +161,17 @@ static void tile_task(void *context, size_t index, uint32_t thread)
     const product *p     = context;
     tile           t     = { .row = index % p->down * ROWS, .column = index / p->down * COLUMNS };
     float         *room  = lki_exec_private(p->exec, thread), *slots[SLOTS];
-    size_t         begin = 0, depth = 0;
+    size_t         begin = 0;
 
     t.rows    = lki_min(ROWS, p->args->m - t.row);
     t.columns = lki_min(COLUMNS, p->args->n - t.column);
     for (size_t i = 0; i < SLOTS; i++)
         slots[i] = room + SLOTS_AT + i * ROWS * COLUMNS;
     for (uint32_t i = 0; i < p->parts->count; begin = p->parts->ends[i++]) {
-        multiply(p, &t, begin, p->parts->ends[i], room, slots[depth]);
-        depth = merge(p, &t, i, slots, depth + 1);
+        multiply(p, &t, begin, p->parts->ends[i], room, slots[lki_part_slot(i)]);
+        merge(p, &t, i, slots);
     }
-    for (size_t i = 0; depth > 0 && i < t.rows; i++)
+    for (size_t i = 0; p->parts->count == 1 && i < t.rows; i++)
         memcpy(place_of(p, &t, i), slots[0] + i * t.columns, t.columns * sizeof *slots[0]);
 }
 

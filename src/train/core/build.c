@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "base/memory.h"
-#include "parallel/turn.h"
+#include "parallel/joint.h"
 #include "train/core/feed.h"
 
 /* Computes the index of each block's first term.  Terms are ordered from the last block to the
@@ -80,12 +80,17 @@ lk_status lki_session_turns(lki_session *s)
                                     turn->together, files ? c->offload : NULL);
 }
 
+/* Joint turns have the same limit on all ranks, which the strategy verifies: the memory of models
+ * with joint turns does not depend on instruction sets.  A replay makes turns single in its last
+ * step (loop/replay.c), so it needs buffers for them. */
 lk_status lki_session_parallel(lki_session *s)
 {
+    uint32_t            most = s->replays ? 1 : lki_joint_most(s->config, s->model, s->exec);
     lk_parallel_options options;
     lk_status status = lki_parallel_options_of(s->config, s->model, s->exec, &options);
     if (status == LK_OK)
-        status = lk_parallel_open(&s->parallel, s->comm, s->params, s->param_count, &options);
+        status = lki_parallel_open_joint(&s->parallel, s->comm, s->params, s->param_count, &options,
+                                         most);
     lki_parallel_options_free(&options);
     return status;
 }

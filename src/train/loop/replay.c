@@ -14,7 +14,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/directory.h"
 #include "data/stream.h"
-#include "parallel/turn.h"
+#include "parallel/joint.h"
 #include "train/core/feed.h"
 #include "train/core/run_environment.h"
 #include "train/loop/loop.h"
@@ -124,8 +124,8 @@ static lk_status make_alone(lki_session *s, lk_replay *r)
 
     s->alone        = true;
     s->turn.version = 0;
-    if (s->turn.joint.most > 1)
-        (void)lki_turns_join(s->parallel, 1);
+    if (s->turn.joint.most > 1 && !lki_turns_join(s->parallel, 1))
+        return lk_fail(LK_ENOMEM, "too few buffers for the gradients of single virtual workers");
     lki_joint_begin(&s->turn.joint, 1);
     LK_TRY(lki_session_begin(s, r->step - 1));
     while (lk_parallel_next(s->parallel, &turn)) {
