@@ -116,10 +116,25 @@ LK_API void lk_comm_abort(lk_comm *comm);
 LK_API LK_NODISCARD lk_status lk_comm_rebuild(lk_comm **out, lk_comm *failed,
                                               const lk_comm_options *options);
 
-/* Moves the arenas of `failed` to `comm`, which lk_comm_rebuild() created from `failed`.
- * Collective over `comm`, which must have no arenas yet (else LK_EINVAL).  Nothing is copied:
- * contents and addresses stay the same.  On several hosts, arenas of different hosts may be at
- * different points of the step. */
+/* Returns true if processes that replace lost workers wait in lk_join() (lk_enters()).  Ranks may
+ * learn it at different times. */
+LK_API bool lk_comm_awaited(const lk_comm *comm);
+
+/* Ends `comm`, which has not failed, and creates a new first communicator of its ranks and of the
+ * processes that wait to enter, which have the last ranks of their host.  Collective.  If the group fails, or a
+ * process that enters is lost during the call, this is lk_comm_rebuild(): the new communicator has
+ * the ranks that are left.  Otherwise as lk_comm_rebuild(), also for `comm`. */
+LK_API LK_NODISCARD lk_status lk_comm_admit(lk_comm **out, lk_comm *comm,
+                                            const lk_comm_options *options);
+
+/* Returns the number of ranks that entered when this communicator was created. */
+LK_API uint32_t lk_comm_entered(const lk_comm *comm);
+
+/* Moves the arenas of `failed` to `comm`, which lk_comm_rebuild() or lk_comm_admit() created from
+ * `failed`.  Collective over `comm`, which must have no arenas yet (else LK_EINVAL).  Nothing is
+ * copied: contents and addresses stay the same.  A rank that has entered gives NULL, and maps the
+ * arenas of its host.  On several hosts, arenas of different hosts may be at different points of
+ * the step. */
 LK_API LK_NODISCARD lk_status lk_comm_take_arenas(lk_comm *comm, lk_comm *failed);
 
 /* Returns true if the group ended because a rank was lost (died, left, or missed a deadline).

@@ -8,7 +8,7 @@ import tempfile
 import textwrap
 import unittest
 
-from support import BUILD, TIMEOUT_S, Nursery, environment
+from support import BUILD, TIMEOUT_S, Nursery, environment, launch
 
 PROGRAM = """
     import os, random
@@ -105,6 +105,8 @@ PROGRAM = """
                 loss = loss * 0.9 + sum(map(ord, word))
         if FAULT == "loss":
             loss = loss * (1 + run.rank)
+        if FAULT == "world rank":
+            loss = loss * (1 + int(os.environ["RANK"]) // 2)
         return loss, y.numel()
 
     run = lk.init(seed=1, virtual_workers=3, audit_steps=int(os.environ.get("AUDITS", 2)))
@@ -191,6 +193,15 @@ class Diagnosis(unittest.TestCase):
                           "called by 'block' (Block)")
         self.assert_named("loss", 2, "the loss, after equal outputs of all modules",
                           "the loss function")
+
+    def test_the_others_go_on_without_the_rank_at_fault(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ended = launch(PROGRAM, 3, "--on-failure", "continue", folder=folder,
+                           env={"FAULT": "world rank"})
+        self.assertEqual(ended.status, 0, ended.err)
+        self.assertIn("rank 2 computed another result than ranks 0 and 1", ended.err)
+        self.assertIn("the group continues with 2 of 3", ended.err)
+        self.assertEqual(ended.out, self.weights("", 1))
 
     def test_backward_pass(self):
         self.assert_named("backward", 2, "the gradient of 'first.", "(Linear), after an equal "

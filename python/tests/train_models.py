@@ -71,7 +71,7 @@ def digest(module, *more):
 
 
 def make_model(name, device):
-    """Return (module, dataset, loss_sum) with the module, and what loss_sum is given, on a device."""
+    """Return (module, dataset, loss_sum), with the module and the batches on a device."""
     module, dataset, loss_sum = models.MODELS[name]()
     return (module.to(device), dataset,
             lambda model, batch: loss_sum(model, [t.to(device) for t in batch]))

@@ -6,7 +6,7 @@
 #include "cli/workers.h"
 
 typedef struct {
-    uint32_t    workers, timeout_ms, grace_ms;
+    uint32_t    workers, timeout_ms, grace_ms, restart;
     int         on_failure;
     bool        prefix;
     const char *flight;
@@ -20,6 +20,11 @@ typedef struct {
 static bool read_chaos(const char *text, void *target, lki_message *error)
 {
     return lki_parse_chaos(text, &((run_options *)target)->chaos, error);
+}
+
+static bool read_restart(const char *text, void *target, lki_message *error)
+{
+    return lki_parse_restart(text, &((run_options *)target)->restart, error);
 }
 
 static const lki_choice endings[] = {
@@ -44,6 +49,11 @@ static const lki_option table[] = {
     LKI_CHOICE(LKI_OPTION_CHOICE, "on-failure", "WHAT", AT(on_failure), endings, "stop",
                "reaction to the failure of a worker that had joined: end the others, or let them "
                "continue without it, if the program calls lk_comm_rebuild()"),
+    { .name = "restart", .type = LKI_OPTION_CUSTOM, .value = "N", .read = read_restart,
+      .value_optional = true, .preset = "never; without N: 3",
+      .help = "with --on-failure continue, start a new copy in place of each lost one, which the "
+              "others let in if the program calls lk_comm_admit(); give up after N copies in a row "
+              "that did not get in or were lost at once; output then has no prefixes" },
     { .name = "chaos", .type = LKI_OPTION_CUSTOM, .value = "SEED,RATE", .read = read_chaos,
       .preset = "none", .help = LKI_CHAOS_HELP },
     LKI_FLAG("prefix", AT(prefix),
@@ -68,15 +78,19 @@ static int run_main(int argc, char **argv)
     if (done >= 0)
         return done;
 
+    if (options.restart > 0 && options.on_failure != LK_ON_FAILURE_CONTINUE)
+        return lki_usage_error(&lki_command_run, "--restart replaces lost copies while the others "
+                                                  "continue: give --on-failure continue, too");
     lk_launch_options how = {
         .struct_size   = sizeof(lk_launch_options),
         .workers       = options.workers,
         .argv          = options.argv,
-        .prefix_output = options.prefix,
+        .prefix_output = options.prefix && options.restart == 0,
         .timeout_ms    = options.timeout_ms,
         .grace_ms      = options.grace_ms,
         .flight        = options.flight,
         .on_failure    = (lk_on_failure)options.on_failure,
+        .replacements  = options.restart,
     };
     done = lki_nodes_apply(&options.nodes, &lki_command_run, &how);
     if (done >= 0)
@@ -113,6 +127,7 @@ const lki_command lki_command_run = {
         "\n"
         "With --on-failure continue, a note on stderr reports a copy that fails, and the others\n"
         "are not ended: they get a group without it from lk_comm_rebuild(), or end by themselves.\n"
+        "With --restart, too, a new copy is started in its place.\n"
         "The exit status is then that of the copies in the last group.  On several hosts all\n"
         "commands need this option, and any host except that of node 0 may be lost.\n"
         "\n"
@@ -125,6 +140,7 @@ const lki_command lki_command_run = {
     .examples =
         "  lockstep run -n 4 ./my_training --epochs 3\n"
         "  lockstep run -n 2 -- sh -c 'echo I am $RANK of $WORLD_SIZE'\n"
+        "  lockstep run -n 4 --on-failure continue --restart -- python train.py\n"
         "  lockstep run --nnodes 2 --node-rank 0 --rendezvous tcp://10.0.0.1:29400 \\\n"
         "      --job-key job.key -n 8 ./my_training   (and --node-rank 1 on the other host)",
     .options = table,

@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/train.h"
 #include "cli/values.h"
+#include "cli/workers.h"
 #include "lockstep/launch.h"
 
 #define AT(field) offsetof(train_options, field)
@@ -30,12 +31,7 @@ static bool read_resume(const char *text, void *target, lki_message *error)
 
 static bool read_restart(const char *text, void *target, lki_message *error)
 {
-    train_options *options = target;
-    uint64_t       most    = 3;
-    if (*text != '\0' && (!lki_parse_u64(text, strlen(text), &most) || most > 1000000))
-        return lki_refuse(error, "must be an integer up to 1000000, or nothing");
-    options->restart = (uint32_t)most;
-    return true;
+    return lki_parse_restart(text, &((train_options *)target)->restart, error);
 }
 
 static bool read_chaos(const char *text, void *target, lki_message *error)

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/values.h"
 #include "cli/words.h"
 #include "lockstep/checkpoint.h"
 
@@ -33,6 +34,16 @@ void lki_name_worker(uint32_t rank)
     char name[16]; /* the kernel's limit: 15 characters and NUL */
     (void)snprintf(name, sizeof name, "lockstep:%u", rank);
     (void)prctl(PR_SET_NAME, name);
+}
+
+bool lki_parse_restart(const char *text, uint32_t *most, lki_message *error)
+{
+    uint64_t value = 3;
+
+    if (*text != '\0' && (!lki_parse_u64(text, strlen(text), &value) || value > 1000000))
+        return lki_refuse(error, "must be an integer up to 1000000, or nothing");
+    *most = (uint32_t)value;
+    return true;
 }
 
 int lki_find_launcher(const lki_command *command, bool *out)

@@ -14,6 +14,9 @@ int lki_start_workers(char **argv, lk_launch_options how);
  * NULL `checkpoint` means that another host has the checkpoints and counts the restarts. */
 int lki_keep_workers(char **argv, lk_launch_options how, const char *checkpoint, uint32_t most);
 
+/* Reads the value of --restart: a maximum of failures in a row, or nothing, which means 3. */
+bool lki_parse_restart(const char *text, uint32_t *most, lki_message *error);
+
 /* Determines whether a launcher has started this process as a worker (*out).  Returns a negative
  * number or, if the environment describes only a part of a job, prints the reason and returns the
  * exit status.  Every command that starts or joins a job calls this first. */

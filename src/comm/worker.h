@@ -42,17 +42,11 @@ uint32_t lki_comm_timeout_ms(const lk_comm *comm);
 
 /* ---- The group, its launcher and the groups before and after it -------------------------- */
 
-/* Returns true if a rank waits to enter this group. */
-bool                   lki_comm_is_awaited(const lk_comm *comm);
-
 /* Performs lk_comm_rebuild() and admits the waiting ranks.  If the new group fails and another one
  * is formed, *missed becomes the failure of the first new group.  Otherwise the status in *missed
  * is LK_OK. */
 LK_NODISCARD lk_status lki_comm_admit(lk_comm **out, lk_comm *failed,
                                       const lk_comm_options *options, lk_error *missed);
-
-/* Returns the number of new ranks: those that entered when this group was formed. */
-uint32_t               lki_comm_entered(const lk_comm *comm);
 
 /* Returns true if a rank is new: it entered when this group was formed. */
 bool                   lki_comm_is_fresh(const lk_comm *comm, uint32_t rank);
@@ -78,10 +72,6 @@ void lki_comm_tell(const lk_comm *comm, const char *text);
  * and the rank is not in the later group `now`.  Returns false if the launcher wrote no text. */
 bool lki_comm_loss(const lk_comm *now, const lk_comm *before, uint32_t rank,
                    char out[LKI_LOSS_BYTES]);
-
-/* Takes part in the other ranks' call of lk_comm_take_arenas().  Called by a rank that has entered
- * and does not have these arenas. */
-LK_NODISCARD lk_status lki_comm_receive_arenas(lk_comm *comm);
 
 /* Returns the arena with this name, or NULL.  Only the first 51 bytes of names are compared. */
 lk_arena *lki_comm_arena_named(const lk_comm *comm, const char *name);

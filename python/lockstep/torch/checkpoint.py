@@ -175,6 +175,17 @@ class Contents:
         self.exactness_id = environment.exactness_id(self.machine)
 
 
+def restore_settings(config, optimizer, schedulers):
+    """Set the options of parameter groups, and the states of schedulers, to those of a
+    ``Contents.config``."""
+    for group, stored in zip(optimizer.param_groups, config["groups"]):
+        for name, value in plain.from_json(stored).items():
+            if name != "params":
+                group[name] = tuple(value) if isinstance(group.get(name), tuple) else value
+    for scheduler, stored in zip(schedulers, config["schedulers"]):
+        scheduler.load_state_dict(plain.from_json(stored["state"]))
+
+
 # ---- Saving -------------------------------------------------------------------------------------
 
 
@@ -382,15 +393,6 @@ class Stored:
         with self._group.patient(), torch.no_grad():
             for name, tensor in model_tensors(module).items():
                 tensor.copy_(self._read(MODEL, name))
-
-    def restore_settings(self, optimizer, schedulers):
-        """Set the options of parameter groups, and the states of schedulers."""
-        for group, stored in zip(optimizer.param_groups, self.config["groups"]):
-            for name, value in plain.from_json(stored).items():
-                if name != "params":
-                    group[name] = tuple(value) if isinstance(group.get(name), tuple) else value
-        for scheduler, stored in zip(schedulers, self.config["schedulers"]):
-            scheduler.load_state_dict(plain.from_json(stored["state"]))
 
     def restore_optimizer(self, engine):
         """Set the states of the optimizer.  Collective."""

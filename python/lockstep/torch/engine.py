@@ -21,9 +21,12 @@ class Engine:
     """An open ``lk_parallel``.
 
     first: (step, loader, loss function) of the first step, None if it is not known.
+    plan: the order in which parameters are gathered, None if it is not yet made.
+    enters: takes part in the others' ``go_on()`` in a worker that replaces a lost one.
     """
 
-    def __init__(self, group, model, optimizer, settings, micro_count, first=None):
+    def __init__(self, group, model, optimizer, settings, micro_count, first=None, plan=None,
+                 enters=False):
         self.group, self.model, self.optimizer = group, model, optimizer
         self._micro_limit, self._micros = micro_count, micro_count   # _micros: of the step
         self.survives = group.continues and settings["strategy"] != "single"
@@ -35,15 +38,15 @@ class Engine:
         self._likes = [torch.empty_strided(p.shape, p.stride(), device="meta")
                        for p in model.params]
         self._order = list(reversed(range(len(model.params))))   # of the gradients
-        self._sharded, self._plan = None, None
+        self._sharded, self.plan = None, None
         self.holds = 0   # blocks of the program that have all parameters
         self._holding = False
         if group.hosts > 1 and (strategy == "zero3" or (strategy == "hybrid"
                                                         and settings["shard_hosts"] > 1)):
             rehearsal.refuse(model, optimizer, strategy)
-            self._plan = rehearsal.make_plan(group, model, settings["seed"], first)
-            self._sharded = Gathered(model, self._plan, self._take_before)
-            self._order = [p for block in self._plan.blocks for p in block]
+            self.plan = plan or rehearsal.make_plan(group, model, settings["seed"], first)
+            self._sharded = Gathered(model, self.plan, self._take_before)
+            self._order = [p for block in self.plan.blocks for p in block]
         self._term_of = {p: t for t, p in enumerate(self._order)}
         # there is memory for two buckets, so gradients are taken in the order of terms
         self._in_order = self._sharded is not None or (micro_count == 1 and rounds)
@@ -55,17 +58,25 @@ class Engine:
         self._recorder = None
         self.observer = None   # called with the number and the Recorder of each step
         self._describe()
-        self._handle = ctypes.c_void_p()
-        lk.parallel_open(self._handle, group.comm, self._params, len(model.params), self._options)
+        self._handle = None
         try:
-            self._load_all()
+            if enters:
+                self.go_on()
+            else:
+                self._open()
             self._hooks = self._add_hooks()
-            self._use_handle()
-            self.place_params()
         except BaseException:
             self.close()
             raise
         group.at_close(self.close)
+
+    def _open(self):
+        self._handle = ctypes.c_void_p()
+        lk.parallel_open(self._handle, self.group.comm, self._params, len(self.model.params),
+                         self._options)
+        self._load_all()
+        self._use_handle()
+        self.place_params()
 
     def _describe(self):
         """Fill the C descriptions of parameters, running state and options."""
@@ -94,16 +105,16 @@ class Engine:
             unused=layout.constants["LK_UNUSED_ZERO"], seed=settings["seed"], states=states,
             state_count=len(self._states), rules=self._rules, survives=self.survives,
             audit=1.0 if audits else 0.0, audit_steps=audits, shard_hosts=settings["shard_hosts"])
-        if self._plan is not None:
+        if self.plan is not None:
             self._describe_reads()
 
     def _describe_reads(self):
         """Add the blocks and the order in which they are gathered to the options."""
         firsts, terms = [], []
-        for block in self._plan.blocks:
+        for block in self.plan.blocks:
             firsts.append(len(terms))
             terms += [(p, 0, int(p != block[0])) for p in block]
-        reads = [firsts[b] for b in self._plan.forward] + (firsts if self._plan.again else [])
+        reads = [firsts[b] for b in self.plan.forward] + (firsts if self.plan.again else [])
         self._terms = (_library.Term * len(terms))(*terms)
         self._reads = (ctypes.c_uint32 * len(reads))(*reads)
         self._options.terms, self._options.term_count = self._terms, len(terms)
@@ -122,7 +133,7 @@ class Engine:
             rule.own_decay = 1
         return rules
 
-    def _update_rules(self):
+    def update_rules(self):
         """Pass on what schedulers have changed since the last step."""
         rules = self._rules_now()
         if bytes(rules) != bytes(self._rules):
@@ -291,7 +302,7 @@ class Engine:
         """Compute step `number` and return an ``lk_step_result``."""
         lk.comm_note(self.group.comm, number + 1, b"turns")
         self.model.refuse_changes()
-        self._update_rules()
+        self.update_rules()
         self._begin_norms()
         own = self._own_virtual_workers()
         if data.micro_count > self._micro_limit:
@@ -469,16 +480,15 @@ class Engine:
     # ---- After a loss ------------------------------------------------------------------------
 
     def go_on(self):
-        """Continue in the group of the survivors, which took over the arenas.  Return the standing
-        of the run: if the interrupted step is complete, its result."""
+        """Continue in another group, which took over the arenas.  Return the standing of the run:
+        if an interrupted step is complete, its result."""
         self._waiting = None
         for norm in self.model.norms:
             norm.end_turns()
-        failed, self._handle = self._handle, ctypes.c_void_p()
-        standing = _library.Standing()
-        lk.parallel_go_on(self._handle, failed, self.group.comm, self._params,
-                          len(self.model.params), self._options, standing)
-        self._views, self._holding = {}, False
+        failed, handle, standing = self._handle, ctypes.c_void_p(), _library.Standing()
+        lk.parallel_go_on(handle, failed, self.group.comm, self._params, len(self.model.params),
+                          self._options, standing)
+        self._handle, self._views, self._holding = handle, {}, False
         self._use_handle()
         self.place_params()
         lk.parallel_free(failed)

@@ -17,7 +17,8 @@ _WITHOUT_TRACEBACK = ("EPEER", "ETIMEOUT", "EMISMATCH", "ECORRUPT", "ENONFINITE"
 
 _WAIT_MS = 600 * 1000          # for another worker, by default
 _PATIENCE_MS = 3600 * 1000     # for rank 0, while it works with files
-_MEETING = struct.Struct("<48sQQ")   # the operation, a value, and whether a stop was requested
+_MEETING = struct.Struct("<48sQ??6x")   # the operation, a value; is a stop requested, a worker
+                                        # waiting to enter
 
 
 class Group:
@@ -32,14 +33,18 @@ class Group:
         options = _library.JoinOptions(struct_size=ctypes.sizeof(_library.JoinOptions),
                                        timeout_ms=self._wait_ms,
                                        flight=flight.encode() if flight else None)
-        comm = ctypes.c_void_p()
-        lk.join_with(comm, options)
+        self._options = options
         self.continues = lk.continues()
         self.failed = False
-        self._take(comm)
-        self.stop_requested()   # announces that this program asks
+        self.stop = self.awaited = False   # what all ranks know since they last met
+        self.enters = lk.enters()   # true until this worker is in the place of a lost one
         self._closing = []
         atexit.register(self._leave)
+        if self.enters:   # as the last of the ranks, until the real numbers are known
+            self.size = int(os.environ["WORLD_SIZE"])
+            self.rank, self.hosts = self.size - 1, 1
+        else:
+            self.enter()
 
     @staticmethod
     def _leave_signals_to_the_launcher():
@@ -50,11 +55,24 @@ class Group:
         if launched and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+    def enter(self):
+        """Join the other workers.  A worker that replaces a lost one waits until they admit it."""
+        comm = ctypes.c_void_p()
+        lk.join_with(comm, self._options)
+        self._take(comm)
+        self.stop_requested()   # announces that this program asks
+
     def _take(self, comm):
         self.comm = comm
         lk.comm_set_timeout(comm, self._wait_ms)
         self.rank, self.size = lk.comm_rank(comm), lk.comm_size(comm)
         self.hosts = lk.comm_hosts(comm)
+
+    def local_rank(self):
+        """Return the number of this worker among those of its host."""
+        if self.comm is None:   # not yet
+            return int(os.environ["LOCAL_RANK"])
+        return lk.comm_local_rank(self.comm, self.rank)
 
     # ---- What ranks tell each other ----------------------------------------------------------
 
@@ -62,16 +80,17 @@ class Group:
         lk.barrier(self.comm)
 
     def meet(self, operation, value=0):
-        """Wait for all ranks, which must be about to run the same operation.  Return their values,
-        and whether a stop was requested of any.
+        """Wait for all ranks, which must be about to run the same operation.  Return their values.
 
         operation: its name, as users know it.  Raise ``lockstep.Error`` on all ranks if the names
         differ.
         """
-        mine = _MEETING.pack(operation.encode(), value, self.stop_requested())
+        mine = _MEETING.pack(operation.encode(), value, self.stop_requested(),
+                             lk.comm_awaited(self.comm))
         gathered = ctypes.create_string_buffer(len(mine) * self.size)
         lk.all_gather(self.comm, mine, gathered, len(mine))
-        names, values, stops = zip(*_MEETING.iter_unpack(gathered.raw))
+        names, values, stops, awaited = zip(*_MEETING.iter_unpack(gathered.raw))
+        self.stop, self.awaited = any(stops), any(awaited)
         for rank, name in enumerate(names):
             if name != names[0]:
                 first, other = (n.rstrip(b"\0").decode() for n in (names[0], name))
@@ -79,7 +98,7 @@ class Group:
                     f"rank 0 is at {first}, and rank {rank} at {other}.  Every rank must make the "
                     "same calls of the run in the same order.  Look for a rank that left the loop "
                     "or ended early, and for calls on some ranks only (`if run.rank == 0`)")))
-        return values, any(stops)
+        return values
 
     def raise_together(self, error):
         """Raise an error that all ranks raise at this place."""
@@ -158,26 +177,36 @@ class Group:
 
     def rebuild(self):
         """Form a group of the survivors and return the old communicator, to be freed."""
+        return self._exchange(lk.comm_rebuild)
+
+    def admit(self):
+        """Form a group with the workers that wait and return the old communicator, to be freed."""
+        return self._exchange(lk.comm_admit)
+
+    def _exchange(self, form):
         old, new = self.comm, ctypes.c_void_p()
         # a survivor may be in a long turn
         options = _library.CommOptions(struct_size=ctypes.sizeof(_library.CommOptions),
                                        timeout_ms=self._wait_ms)
-        lk.comm_rebuild(new, old, options)
+        form(new, old, options)
         self._take(new)
         return old
 
     def take_arenas(self, old):
-        """Move the shared memory of the old group to this one."""
+        """Move the shared memory of the old group to this one; None in a worker that entered."""
         lk.comm_take_arenas(self.comm, old)
 
     def has_lost(self):
         return lk.comm_has_lost(self.comm)
 
     def abort(self, error):
-        """End the waits of all other ranks, and tell them the reason."""
+        """End the waits of all other ranks, and tell them the reason.  The end of a worker that
+        enters concerns no other."""
         if self.failed:
             return
         self.failed = True
+        if self.enters:
+            return
         constants = _library.layout.constants
         if not isinstance(error, Error):
             lk.error_set(constants["LK_EINVAL"], _in_one_line(error).encode()[:400])
@@ -210,7 +239,8 @@ class Group:
             self.abort(error)
             # what all ranks raise, rank 0 shows
             everywhere = getattr(error, "everywhere", False)
-            known = known or (self.rank != 0 if everywhere else not self._is_blamed())
+            known = known or (not self.enters and
+                              (self.rank != 0 if everywhere else not self._is_blamed()))
         if known:
             where = "" if self.comm is None else f"rank {self.rank}: "
             print(f"lockstep: {where}{_in_one_line(error)}", file=sys.stderr)
@@ -227,7 +257,10 @@ class Group:
         if self.comm is None or os.getpid() != self._process:
             return
         try:
-            if not self.failed:   # no rank leaves while others read its memory
+            if self.enters and not self.failed:
+                print(f"lockstep: rank {self.rank} replaces a lost worker, but has not found the "
+                      "loop over run.steps() in which the others are", file=sys.stderr)
+            elif not self.failed:   # no rank leaves while others read its memory
                 self.meet("the end of the program")
         except Error as error:   # others fail, or wait for something else than the end
             print(f"lockstep: rank {self.rank}, at its end: {error}", file=sys.stderr)
@@ -258,7 +291,10 @@ def _in_one_line(error):
 
 def agree(group, described, first_difference,
           advice="results would depend on who computes what"):
-    """Raise ``lockstep.Error`` on all ranks if a rank describes something else than rank 0."""
+    """Raise ``lockstep.Error`` on all ranks if a rank describes something else than rank 0.  What
+    a worker that enters describes is compared when it does."""
+    if group.enters:
+        return
     wanted = group.share(described)
     mine = json.loads(json.dumps(described))
     differs = group.gather(int(mine != wanted))

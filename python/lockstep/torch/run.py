@@ -27,11 +27,12 @@ from typing import Any, Tuple, TypeVar, Union
 
 import torch
 
-from lockstep._library import Error, lk
+from lockstep._library import Error
 from lockstep.torch import checkpoint, environment, gpu, optim, plain, seeds
 from lockstep.torch.data import Loader
 from lockstep.torch.engine import Engine
-from lockstep.torch.group import Group, advised, agree
+from lockstep.torch.group import Group, agree
+from lockstep.torch.membership import Membership
 from lockstep.torch.model import Model
 from lockstep.torch.rehearsal import evaluate_loss
 from lockstep.torch.results import Evaluation, StepResult
@@ -106,6 +107,8 @@ class Run:
         self._group = Group(settings["timeout"], settings["flight"])
         self._environment = environment.describe(settings)
         agree(self._group, self._environment, environment.first_difference)
+        self._members = Membership(self, self._group)
+        self._collective = self._members.collective
         seeds.seed_all(seeds.key(self.seed, "model"))
         self._model = self._engine = self._loader = None
         self._given_optimizer = self._optimizer = None
@@ -116,8 +119,6 @@ class Run:
         self._check_data = None     # compares that of the next step
         self._schedulers = ()
         self._directory, self._keep = None, 0   # of the last save() or resume()
-        self._operation, self._previous = 0, None
-        self._stop = False          # the launcher was asked to stop the job
         self._log = None
 
     @property
@@ -136,8 +137,7 @@ class Run:
         workers on this host; the CPU if there is none."""
         if not torch.cuda.is_available():
             return torch.device("cpu")
-        local = lk.comm_local_rank(self._group.comm, self.rank)
-        return torch.device("cuda", local % torch.cuda.device_count())
+        return torch.device("cuda", self._group.local_rank() % torch.cuda.device_count())
 
     # ---- Preparation -----------------------------------------------------------------------
 
@@ -243,8 +243,10 @@ class Run:
         """Yield the numbers of the steps from the first that is not complete to `total` - 1.
 
         If the launcher is asked to stop, the run is saved (if it has a checkpoint directory) and
-        ends with exit status 75.
+        ends with exit status 75.  Between two rounds, workers that replace lost ones enter.
         """
+        if self._group.enters and not self._members.arrives(total):
+            return
         while self._step < total:
             begun = self._step
             yield begun
@@ -253,10 +255,12 @@ class Run:
                                    "round")
             self._stop_if_requested()
             self._end_selftest()
+            if self._step < total:
+                self._members.admit(total)
 
     def _stop_if_requested(self):
         self._collective("the next round of run.steps()", lambda: None)
-        if not self._stop:
+        if not self._group.stop:
             return
         words = f"stopped on request after step {self._step}"
         if self._directory is not None:
@@ -283,6 +287,9 @@ class Run:
         optimizer: an optimizer of ``lockstep.torch`` or of torch.
         """
         begun = time.monotonic()
+        if self._group.enters:
+            raise RuntimeError("this worker replaces a lost one, and can do so only in a loop over "
+                               "run.steps()")
         self._end_selftest()
         self._take_data(data)
         self._open(optimizer, data, loss_sum)
@@ -298,15 +305,21 @@ class Run:
         if self._observer is not None:
             self._observer.begin(number)
         result = self._collective("run.step()", attempt, self._optimizer.fingerprint())
-        self._step = number + 1
+        self.take_step(number + 1)
         if self._observer is not None:
             self._observer.end(number, result)
-        if self._optimizer.in_library:   # what torch's schedulers look at
-            optimizer._opt_called = True
-            optimizer._step_count = self._step
-        seeds.seed_all(seeds.key(self.seed, "between", number))
         return StepResult(number, result.loss, result.grad_norm, result.count, result.hits,
                           time.monotonic() - begun)
+
+    def take_step(self, completed):
+        """Be as after a number of completed steps: its random numbers, and what torch's schedulers
+        look at."""
+        self._step = completed
+        if self._optimizer.in_library:
+            self._optimizer._run = self
+            self._optimizer._opt_called = True
+            self._optimizer._step_count = completed
+        seeds.seed_all(seeds.key(self.seed, "between", completed - 1))
 
     def _take_data(self, data):
         """Note the loader of a step.  After ``resume()`` it must be that of the checkpoint."""
@@ -319,62 +332,6 @@ class Run:
             self._check_data(described)
             self._check_data = None
         self._loader, self._data = data, described
-
-    # ---- Operations and losses ---------------------------------------------------------------
-
-    def _collective(self, name, work, value=0):
-        """Run `work`, an operation of all ranks.  After a loss, repeat it with the survivors.
-
-        value: a number that must be equal on all ranks, of what the operation depends on.
-        """
-        def attempt():
-            values, self._stop = self._group.meet(name, value)
-            if len(set(values)) > 1:
-                odd = next(r for r, v in enumerate(values) if v != values[0])
-                self._group.raise_together(Error("EMISMATCH", (
-                    f"rank {odd} and rank 0 have other learning rates or weight decays in step "
-                    f"{self._step + 1}: they must not depend on the rank")))
-            return work()
-
-        self._operation += 1
-        while True:
-            try:
-                result = attempt()
-                break
-            except Error as failure:
-                self._survive(failure)
-            except BaseException as failure:
-                self._group.abort(failure)
-                raise
-        self._previous = attempt
-        return result
-
-    def _survive(self, failure):
-        """Form a group of the survivors, or raise the failure again."""
-        while True:
-            survives = self._group.continues if self._engine is None else self._engine.survives
-            if failure.everywhere or not survives or not self._group.has_lost():
-                raise advised(failure)
-            try:
-                self._regroup()
-                if self._operation > min(self._group.gather(self._operation)):
-                    self._previous()   # another survivor had not finished it
-                return
-            except Error as again:
-                failure = again
-
-    def _regroup(self):
-        """Make the group of the survivors, and continue the interrupted step if there is one."""
-        old = self._group.rebuild()
-        if len(set(self._group.gather(int(self._engine is not None)))) > 1:
-            raise Error("EPEER", "a worker was lost while the run was being opened; start it again")
-        if self._engine is not None:
-            self._group.take_arenas(old)
-            standing = self._engine.go_on()
-            if standing.steps > self._step:
-                self._step, self._completed = standing.steps, standing.last
-                self._engine.read_back()
-        lk.comm_free(old)
 
     # ---- Sharded parameters ------------------------------------------------------------------
 
@@ -426,7 +383,8 @@ class Run:
             batch = batch or (self._loader.micro_batch if self._loader else 1)
             make = Stream if is_stream(data) else Loader
             data = make(data, self.seed, 1, batch, drop_last=False)
-        return self._collective("run.evaluate()", lambda: self._evaluate_whole(loss_sum, data))
+        return (self._collective("run.evaluate()", lambda: self._evaluate_whole(loss_sum, data))
+                or Evaluation(float("nan"), 0, 0))
 
     def _evaluate_whole(self, loss_sum, data):
         with self._whole_model(everywhere=True):
@@ -469,25 +427,27 @@ class Run:
         Raise ``lockstep.Error`` on all ranks if rank 0 cannot write it.  Older checkpoints then
         stay, and the run may go on.
         """
-        if self._observer is not None:   # a self-test leaves the user's checkpoints alone
-            return
+        if self._observer is not None or self._group.enters:
+            return   # a self-test leaves the user's checkpoints alone
         self._open()
         self._directory, self._keep = os.fspath(directory), keep
-        contents = self._contents()
+        contents = self.contents()
         self._collective("run.save()", lambda: self._save(contents))
 
     def _save(self, contents):
         with self._whole_model(everywhere=False):
             checkpoint.save(self._group, self._engine, self._directory, contents, self._keep)
 
-    def resume(self, directory: str | os.PathLike[str], model: torch.nn.Module | None = None,
+    def resume(self, directory: str | os.PathLike[str] | None, model: torch.nn.Module | None = None,
                optimizer: torch.optim.Optimizer | optim.FromTorch | None = None,
                *schedulers: Any) -> int:
         """Continue from the newest valid checkpoint of `directory`, which any number of workers
         may have written.  Without a checkpoint there, begin.  Return the number of completed steps.
 
         Call it before the first step, with all objects whose state a checkpoint shall hold: the
-        prepared model, the optimizer, and the learning-rate schedulers.
+        prepared model, the optimizer, and the learning-rate schedulers.  A worker that replaces a
+        lost one takes over the state of these objects from the others, reads no checkpoint, and
+        gets 0.  `directory` None means that there are no checkpoints.
 
         Raise ``ValueError`` with the first difference if the checkpoint is of another model or
         configuration, and ``lockstep.Error`` if all checkpoints are damaged.
@@ -495,11 +455,12 @@ class Run:
         self._check_may_resume(model, optimizer)
         self._take_optimizer(optimizer)
         self._schedulers = schedulers
-        if self._observer is not None:
+        self._directory = None if directory is None else os.fspath(directory)
+        if self._observer is not None or self._group.enters:
             return 0
-        self._directory = os.fspath(directory)
-        contents = self._contents()
-        stored, notes = checkpoint.find(self._group, self._directory)
+        contents = self.contents()
+        stored, notes = (None, []) if directory is None else checkpoint.find(self._group,
+                                                                             self._directory)
         if self.rank == 0:
             for note in notes:
                 print("lockstep:", note, file=sys.stderr)
@@ -530,13 +491,13 @@ class Run:
         if warning is not None and self.rank == 0:
             print(warning, file=sys.stderr)
         stored.restore_model(model.module)
-        stored.restore_settings(self._optimizer, self._schedulers)
+        checkpoint.restore_settings(stored.config, self._optimizer, self._schedulers)
         self._optimizer.state.clear()
         self._optimizer._run = self
         self._step, self._restored = stored.step, stored
         self._data, self._check_data = stored.config["data"], stored.check_data
 
-    def _contents(self):
+    def contents(self):
         """Return what a checkpoint of the completed steps tells, besides tensors."""
         return checkpoint.Contents(self._environment, self._model.module, self._optimizer,
                                    self._schedulers, self._data, self._step)
@@ -582,7 +543,7 @@ class Run:
     def weights_hash(self) -> str:
         """Return the SHA-256 of the weights that a checkpoint would have, 64 hex digits."""
         self._check_prepared()
-        return self._collective("run.weights_hash()", self._weights_hash)
+        return self._collective("run.weights_hash()", self._weights_hash) or ""
 
     def _weights_hash(self):
         with self._whole_model(everywhere=False):

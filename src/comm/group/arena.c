@@ -378,7 +378,8 @@ static lk_status hand_out_arenas(lk_comm *comm)
     return LK_OK;
 }
 
-lk_status lki_comm_receive_arenas(lk_comm *whole)
+/* Takes part in the other ranks' call of lk_comm_take_arenas(), in a rank that has entered. */
+static lk_status receive_arenas(lk_comm *whole)
 {
     lk_comm *comm  = lki_comm_local(whole);
     uint32_t count = 0;
@@ -422,6 +423,8 @@ lk_arena *lki_comm_arena_named(const lk_comm *comm, const char *name)
 
 lk_status lk_comm_take_arenas(lk_comm *comm, lk_comm *failed)
 {
+    if (failed == NULL)
+        return receive_arenas(comm);
     lk_comm *to = lki_comm_local(comm), *from = lki_comm_local(failed);
 
     if (has_own(to) || !lki_comm_is_first(comm) || !lki_comm_is_first(failed))
@@ -429,7 +432,7 @@ lk_status lk_comm_take_arenas(lk_comm *comm, lk_comm *failed)
                        "lk_comm_rebuild() gave, before it has some of its own");
     take_list(to, from);
     take_mappings(to, from->self->group);
-    return lki_comm_entered(to) > 0 ? hand_out_arenas(to) : LK_OK;
+    return lk_comm_entered(to) > 0 ? hand_out_arenas(to) : LK_OK;
 }
 
 lk_status lk_arena_mirror(lk_comm *comm, lk_arena *arena, size_t offset, const size_t *bytes)

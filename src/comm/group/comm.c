@@ -465,7 +465,7 @@ bool lki_comm_is_fresh(const lk_comm *comm, uint32_t rank)
     return lki_rank_of(comm, rank)->fresh != 0;
 }
 
-uint32_t lki_comm_entered(const lk_comm *comm)
+uint32_t lk_comm_entered(const lk_comm *comm)
 {
     uint32_t count = 0;
 

@@ -256,7 +256,7 @@ lk_status lki_comm_enter(lk_comm **out, uint32_t rank, int launcher_socket,
     return st == LK_OK ? lki_comm_enter_hosts(out, local, key) : st;
 }
 
-bool lki_comm_is_awaited(const lk_comm *comm)
+bool lk_comm_awaited(const lk_comm *comm)
 {
     return atomic_load_explicit(&comm->board->awaited, memory_order_relaxed) != 0;
 }
@@ -327,4 +327,16 @@ lk_status lki_comm_admit(lk_comm **out, lk_comm *failed, const lk_comm_options *
     missed->status       = LK_OK;
     failed->self->admits = true;
     return go_on(out, failed, options, missed);
+}
+
+lk_status lk_comm_admit(lk_comm **out, lk_comm *comm, const lk_comm_options *options)
+{
+    static const char why[] = "waiting workers enter";
+    lk_error          missed;
+
+    *out = NULL;
+    /* A rank that has left the barrier may end the group while others are still in it. */
+    if (lk_barrier(comm) == LK_OK || strcmp(lk_error_last()->message, why) == 0)
+        (void)lki_comm_dissolve(comm, lk_comm_world_rank(comm, 0), why);
+    return lki_comm_admit(out, comm, options, &missed);
 }

@@ -36,7 +36,7 @@ bool lki_membership_wished(lki_session *s)
     s->survival->membership.wish = (c->calls.leave != NULL &&
                                     c->calls.leave(c->calls.leave_context)) ||
                                    lki_comm_leave_requested(s->comm);
-    return s->survival->membership.wish || lki_comm_is_awaited(s->comm);
+    return s->survival->membership.wish || lk_comm_awaited(s->comm);
 }
 
 /* Writes text such as "rank 2 (pid 4711) leaves on request after step 812".  Ranks that will enter

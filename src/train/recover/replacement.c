@@ -72,7 +72,7 @@ static void believe(lki_session *s, const news *n, uint32_t entered)
 
 lk_status lki_welcome(lki_session *s, lk_comm *comm)
 {
-    uint32_t entered = lki_comm_entered(comm);
+    uint32_t entered = lk_comm_entered(comm);
     news     n;
 
     if (entered == 0)
@@ -126,7 +126,7 @@ lk_status lki_check_entrants(const lki_session *s, lk_comm *comm)
     uint32_t odd;
     bool     mine;
 
-    if (lki_comm_entered(comm) == 0)
+    if (lk_comm_entered(comm) == 0)
         return LK_OK;
     LK_TRY(check_parts(s, comm));
     LK_TRY(find_odd_data(s, comm, &odd, &mine));
@@ -153,7 +153,7 @@ static lk_status go_in(lki_session *s, lki_position *at, lk_train_result *result
     LK_TRY(c->calls.enter(c->calls.enter_context, &comm));
     lki_take_group(s, comm);
     s->begun = lki_seconds();
-    LK_TRY(lki_comm_receive_arenas(comm));
+    LK_TRY(lk_comm_take_arenas(comm, NULL));
     LK_TRY(lki_check_entrants(s, comm));
     LK_TRY(LKI_NEW(&s->survival, 1, "minutes"));
     lk_arena *arena = lki_comm_arena_named(comm, "minutes");

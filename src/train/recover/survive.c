@@ -426,7 +426,7 @@ static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lk
     t->rounds  = s->stride > 1; /* with one rank the stride is always 1 */
     t->bounds  = lki_pace_bounds(s);
     t->left    = t->planned ? self->membership.leavers : 0;
-    t->entered = lki_comm_entered(next);
+    t->entered = lk_comm_entered(next);
     t->lost    = s->ranks + t->entered - lk_comm_size(next) - t->left;
     t->done    = at->done;
     self->lost += t->lost;
@@ -463,7 +463,7 @@ lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
     bool                 planned = lki_membership_is(s, &why);
 
     LK_TRY(find_group(s, planned, &next, &parallel, &standing, &missed));
-    bool kept_out = planned && s->survival->membership.leavers == 0 && lki_comm_entered(next) == 0;
+    bool kept_out = planned && s->survival->membership.leavers == 0 && lk_comm_entered(next) == 0;
     lk_parallel_free(s->parallel);
     s->parallel = parallel;
     lki_catch_up(s, &standing, at, result);

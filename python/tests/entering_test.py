@@ -1,0 +1,145 @@
+"""Workers that replace lost ones take over the state of the run, and change no bit of its result."""
+
+import tempfile
+import unittest
+
+from support import launch
+
+PROGRAM = """
+    import atexit, os, pathlib, signal, sys, time
+    import torch, torch.nn.functional as F
+    import lockstep.torch as lk
+    from lockstep._library import lk as library
+
+    NEW = "LOCKSTEP_ENTERS" in os.environ
+    FAULT = os.environ.get("FAULT", "")
+    DIES = int(os.environ.get("DIES", 0))       # the turn in which rank 1 dies
+    WAITS = int(os.environ.get("WAITS", 99))    # the step in which rank 0 waits for a replacement
+    EPOCHS, ROUNDS = 3, 8
+
+    class Points(torch.utils.data.Dataset):
+        def __len__(self):
+            return 200
+
+        def __getitem__(self, i):
+            x = torch.randn(8, generator=torch.Generator().manual_seed(i))
+            return x + 0.01 * torch.randn(8), int(x.sum() > 0)
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.norm = torch.nn.Linear(8, 6), torch.nn.BatchNorm1d(6)
+            self.b, self.drop = torch.nn.Linear(6, 2), torch.nn.Dropout(0.2)
+            self.frozen = torch.nn.Parameter(torch.ones(6), requires_grad=False)
+
+        def forward(self, x):
+            return self.b(self.drop(torch.relu(self.norm(self.a(x)))) * self.frozen)
+
+    turns = 0
+
+    def loss_sum(model, batch):
+        global turns
+        turns += model.training
+        if turns == DIES and os.environ.get("RANK") == "1" and not NEW:
+            os.kill(os.getpid(), signal.SIGKILL)
+        x, y = batch
+        return F.cross_entropy(model(x), y, reduction="sum"), y.numel()
+
+    def wait_for(condition):
+        while run.rank == 0 and not condition():
+            time.sleep(0.01)
+
+    if NEW:
+        atexit.register(pathlib.Path("tried").touch)
+    if FAULT == "does not start" and NEW:
+        sys.exit("no such file")
+    run = lk.init(seed=3, virtual_workers=4, strategy=os.environ.get("STRATEGY", "ddp"))
+    net = Net()
+    if FAULT == "other model" and NEW:
+        net.b = torch.nn.Linear(6, 3)
+    model = run.prepare(net)
+    kinds = {"adamw": lk.AdamW, "torch": torch.optim.Adam}
+    opt = kinds[os.environ.get("OPTIMIZER", "adamw")](model.parameters(), lr=1e-2)
+    sched = torch.optim.lr_scheduler.StepLR(opt, step_size=5, gamma=0.5)
+    data = run.loader(Points(), global_batch=16, micro_batch=2,
+                      num_workers=int(os.environ.get("READERS", 0)))
+    if FAULT != "no resume":
+        run.resume(None, model, opt, sched)
+    run.print("before", run.evaluate(loss_sum, Points()).count)
+    for epoch in range(EPOCHS):
+        for step in run.steps((epoch + 1) * ROUNDS):
+            if NEW and not turns:
+                print("entered as", run.rank, "of", run.size, "at", step, flush=True)
+            if step == WAITS and not NEW:
+                wait_for(lambda: library.comm_awaited(run._group.comm))
+            if step == 14 and FAULT:
+                wait_for(pathlib.Path("tried").exists)
+            result = run.step(loss_sum, data, opt)
+            sched.step()
+            if step == ROUNDS + 3:
+                model.norm.eval()
+            if step == ROUNDS + 6:
+                model.norm.train()
+        validation = run.evaluate(loss_sum, Points())
+        run.print("validation", validation.loss)
+    assert run.size == int(os.environ["WORLD_SIZE"]) or FAULT, run.size
+    run.print("weights", run.weights_hash(), validation.loss, result.loss,
+              model.norm.running_mean.sum().item(), model.norm.num_batches_tracked.item())
+"""
+
+
+class Entering(unittest.TestCase):
+    def run_program(self, workers, *launcher, **env):
+        with tempfile.TemporaryDirectory() as folder:
+            ended = launch(PROGRAM, workers, *launcher, folder=folder, env=env)
+        self.assertEqual(ended.status, 0, ended.err + ended.out)
+        return ended
+
+    def replaced(self, workers, *launcher, restart="--restart", **env):
+        return self.run_program(workers, "--on-failure", "continue", restart, *launcher, **env)
+
+    def assert_entered(self, ended, rank, step):
+        self.assertIn(f"entered as {rank} of {rank + 1} at {step}\n", ended.out, ended.err)
+
+    def test_a_lost_worker_is_replaced(self):
+        wanted = self.run_program(1).value("weights")
+        for strategy in ("ddp", "zero2"):
+            ended = self.replaced(3, STRATEGY=strategy, DIES=9, WAITS=11)
+            self.assert_entered(ended, 2, 12)
+            self.assertEqual(ended.value("weights"), wanted)
+
+    def test_in_a_later_loop_and_with_data_workers(self):
+        """The replacement skips the loops that the others have completed."""
+        wanted = self.run_program(1).value("weights")
+        ended = self.replaced(2, DIES=30, WAITS=17, READERS=1)
+        self.assert_entered(ended, 1, 18)
+        self.assertEqual(ended.value("weights"), wanted)
+
+    def test_an_optimizer_of_torch(self):
+        wanted = self.run_program(1, OPTIMIZER="torch").value("weights")
+        ended = self.replaced(3, OPTIMIZER="torch", DIES=9, WAITS=11)
+        self.assert_entered(ended, 2, 12)
+        self.assertEqual(ended.value("weights"), wanted)
+
+    def test_on_two_hosts(self):
+        wanted = self.run_program(1).value("weights")
+        ended = self.replaced(4, "--hosts", "2", DIES=5, WAITS=11)
+        self.assertIn("entered as 1 of 4 at 12\n", ended.out, ended.err)
+        self.assertEqual(ended.value("weights"), wanted)
+
+    def test_replacements_that_fail(self):
+        """The others go on without them."""
+        wanted = self.run_program(1).value("weights")
+        for fault, reason, waits in (
+                ("does not start", "no such file", 99),
+                ("other model", "differs from the others: parameters.4.1.0 is 2 there, and 3 here",
+                 11),
+                ("no resume", "call run.resume(directory, model, optimizer", 99)):
+            ended = self.replaced(3, restart="--restart=1", FAULT=fault, DIES=9, WAITS=waits)
+            self.assertIn(reason, ended.err)
+            self.assertNotIn("entered as", ended.out)
+            self.assertEqual(ended.value("weights"), wanted)
+
+
+if __name__ == "__main__":
+    unittest.main()
