@@ -1,4 +1,4 @@
-"""Workers that replace lost ones take over the state of the run, and change no bit of its result."""
+"""Workers that replace lost ones take over the state of the run, and change none of its bits."""
 
 import tempfile
 import unittest

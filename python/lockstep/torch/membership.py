@@ -1,8 +1,8 @@
 """Changes of the group during a run: workers that are lost, and workers that take their places.
 
-A worker that replaces a lost one (`lockstep run --restart`) runs the program from its beginning.  It
-enters the group at its first loop over ``run.steps()``, when the others are between two steps, and
-receives the state of the run.  Until it has come to the place of the others, its collective
+A worker that replaces a lost one (`lockstep run --restart`) runs the program from its beginning.
+It enters the group at its first loop over ``run.steps()``, when the others are between two steps,
+and receives the state of the run.  Until it has come to the place of the others, its collective
 operations do nothing, and loops that the others have left have no rounds.
 """
 
