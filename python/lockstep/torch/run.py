@@ -17,8 +17,6 @@ finished it before repeats it with the others.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import os
 import sys
 import time
@@ -32,6 +30,7 @@ from lockstep.torch import checkpoint, environment, gpu, optim, plain, seeds
 from lockstep.torch.data import Loader
 from lockstep.torch.engine import Engine
 from lockstep.torch.group import Group, agree
+from lockstep.torch.log import Log
 from lockstep.torch.membership import Membership
 from lockstep.torch.model import Model
 from lockstep.torch.rehearsal import evaluate_loss
@@ -51,7 +50,8 @@ _current: Run | None = None
 def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", threads: int = 1,
          deterministic: bool = True, audit_steps: int = 2, buffers: str = "check",
          bucket_bytes: int = 0, shard_hosts: int = 1, log: str | os.PathLike[str] | None = None,
-         timeout: float = 0.0, flight: str | None = None) -> Run:
+         tensorboard: str | os.PathLike[str] | None = None, timeout: float = 0.0,
+         flight: str | None = None) -> Run:
     """Join the workers that a launcher started, or begin a run of one worker.
 
     Call it once, before the model is made: it also seeds the random generators.
@@ -73,6 +73,7 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
     shard_hosts: with "hybrid", the number of neighbouring hosts that keep one copy of the model
         together.
     log: a file for the lines of ``Run.log()``, written by rank 0.
+    tensorboard: a directory for TensorBoard, to which ``Run.log()`` adds scalars.
     timeout: seconds after which a wait for another worker fails, in which it computes its turns,
         or imports torch before it joins.  0 means that of `lockstep run --timeout`, if it was
         given, and else 600.  A worker that ends is noticed at once.
@@ -119,7 +120,7 @@ class Run:
         self._check_data = None     # compares that of the next step
         self._schedulers = ()
         self._directory, self._keep = None, 0   # of the last save() or resume()
-        self._log = None
+        self._log = Log(settings["log"], settings["tensorboard"])
 
     @property
     def rank(self) -> int:
@@ -529,16 +530,11 @@ class Run:
             print(*values, flush=True)
 
     def log(self, result: StepResult | Evaluation, **more: Any) -> None:
-        """Append a line of JSON to the log of ``init(log=...)`` on rank 0, with the fields of a
-        ``StepResult`` or ``Evaluation`` and with `more`."""
-        path = self._settings["log"]
-        if path is None or self.rank != 0 or self._observer is not None:
-            return
-        if self._log is None:
-            self._log = open(path, "a", encoding="utf-8")
-        line = dict(dataclasses.asdict(result), **more)
-        self._log.write(json.dumps(line) + "\n")
-        self._log.flush()
+        """Add the fields of a ``StepResult`` or ``Evaluation``, and `more`, to the logs of
+        ``init()``, on rank 0: a line of JSON to `log`, and scalars to `tensorboard`, such as
+        train/loss, train/lr and evaluation/loss."""
+        if self.rank == 0 and self._observer is None and not self._group.enters:
+            self._log.add(self._step, result, more)
 
     def weights_hash(self) -> str:
         """Return the SHA-256 of the weights that a checkpoint would have, 64 hex digits."""
