@@ -135,7 +135,7 @@ CHECKPOINT = BEGIN + """
         run.resume("ckpt", model, opt)
         if strategy == "zero3":
             run.save("ckpt")   # opens the engine without a plan
-            assert not run._engine._plan.again
+            assert not run._engine.plan.again
         for step in run.steps(steps):
             run.step(loss_sum, data, opt)
             run.save("ckpt")

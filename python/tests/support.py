@@ -50,8 +50,11 @@ def launch(program, workers, *launcher, folder, env=None, arguments=()):
     command = [str(BUILD / "bin" / "lockstep"), "run", "-n", str(workers), "--no-prefix",
                *launcher, "--", sys.executable, str(path),
                *arguments]
-    return Ended(subprocess.run(command, env=environment(**(env or {})), capture_output=True,
-                                text=True, timeout=TIMEOUT_S, cwd=folder))
+    try:
+        return Ended(subprocess.run(command, env=environment(**(env or {})), capture_output=True,
+                                    text=True, timeout=TIMEOUT_S, cwd=folder))
+    except subprocess.TimeoutExpired as late:
+        raise AssertionError(f"{late}\n{late.stdout}\n{late.stderr}") from None
 
 
 class Rank:

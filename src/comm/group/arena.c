@@ -386,10 +386,10 @@ static lk_status receive_arenas(lk_comm *whole)
 
     LK_TRY(lk_broadcast(comm, &count, sizeof count, 0));
     while (comm->arena_count < count) {
-        lki_arena_message what;
-        lk_arena         *arena;
+        lki_arena_message what   = { .bytes = 0 };
+        lk_arena         *arena  = NULL;
         void             *memory = NULL;
-        int               fd;
+        int               fd     = -1;
         LK_TRY(receive_any(comm, &what, &fd));
         lk_status st = map_fd(&memory, fd, what.name, what.bytes, NULL);
         if (st == LK_OK)
