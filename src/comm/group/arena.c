@@ -117,8 +117,8 @@ static lk_status receive_any(lk_comm *comm, lki_arena_message *out, int *fd)
     *fd = -1;
     for (;;) {
         struct pollfd ready = { .fd = comm->self->socket, .events = POLLIN };
-        lki_packet    packet;
-        bool          open = true;
+        lki_packet    packet = { .kind = LKI_PACKET_NONE };
+        bool          open   = true;
         if (poll(&ready, 1, PATIENCE_MS) > 0)
             LK_TRY(lki_packet_receive(comm->self->socket, &packet, fd, &open));
         if (!open)
