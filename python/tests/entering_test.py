@@ -35,7 +35,7 @@ PROGRAM = """
         def forward(self, x):
             return self.b(self.drop(torch.relu(self.norm(self.a(x)))) * self.frozen)
 
-    turns = 0
+    turns, factor = 0, 1.0
 
     def loss_sum(model, batch):
         global turns
@@ -43,7 +43,7 @@ PROGRAM = """
         if turns == DIES and os.environ.get("RANK") == "1" and not NEW:
             os.kill(os.getpid(), signal.SIGKILL)
         x, y = batch
-        return F.cross_entropy(model(x), y, reduction="sum"), y.numel()
+        return factor * F.cross_entropy(model(x), y, reduction="sum"), y.numel()
 
     def wait_for(condition):
         while run.rank == 0 and not condition():
@@ -53,7 +53,8 @@ PROGRAM = """
         atexit.register(pathlib.Path("tried").touch)
     if FAULT == "does not start" and NEW:
         sys.exit("no such file")
-    run = lk.init(seed=3, virtual_workers=4, strategy=os.environ.get("STRATEGY", "ddp"))
+    run = lk.init(seed=4 if FAULT == "other seed" and NEW else 3, virtual_workers=4,
+                  strategy=os.environ.get("STRATEGY", "ddp"))
     net = Net()
     if FAULT == "other model" and NEW:
         net.b = torch.nn.Linear(6, 3)
@@ -61,10 +62,12 @@ PROGRAM = """
     kinds = {"adamw": lk.AdamW, "torch": torch.optim.Adam}
     opt = kinds[os.environ.get("OPTIMIZER", "adamw")](model.parameters(), lr=1e-2)
     sched = torch.optim.lr_scheduler.StepLR(opt, step_size=5, gamma=0.5)
+    by_epoch = torch.optim.lr_scheduler.ReduceLROnPlateau(opt, patience=0, factor=0.7)
+    run.loader(Points(), global_batch=4)   # another one
     data = run.loader(Points(), global_batch=16, micro_batch=2,
                       num_workers=int(os.environ.get("READERS", 0)))
     if FAULT != "no resume":
-        run.resume(None, model, opt, sched)
+        run.resume(None, model, opt, sched, by_epoch)
     run.print("before", run.evaluate(loss_sum, Points()).count)
     for epoch in range(EPOCHS):
         for step in run.steps((epoch + 1) * ROUNDS):
@@ -74,14 +77,20 @@ PROGRAM = """
                 wait_for(lambda: library.comm_awaited(run._group.comm))
             if step == 14 and FAULT:
                 wait_for(pathlib.Path("tried").exists)
+            factor = 1 + torch.rand(1).item() / 10   # the same on all ranks
             result = run.step(loss_sum, data, opt)
             sched.step()
+            torch.rand(1)
+            if step == 10:
+                model.norm.running_mean.fill_(0.25)
             if step == ROUNDS + 3:
                 model.norm.eval()
             if step == ROUNDS + 6:
                 model.norm.train()
         validation = run.evaluate(loss_sum, Points())
         run.print("validation", validation.loss)
+        by_epoch.step(validation.loss)
+        torch.rand(1)
     assert run.size == int(os.environ["WORLD_SIZE"]) or FAULT, run.size
     run.print("weights", run.weights_hash(), validation.loss, result.loss,
               model.norm.running_mean.sum().item(), model.norm.num_batches_tracked.item())
@@ -134,6 +143,7 @@ class Entering(unittest.TestCase):
                 ("does not start", "no such file", 99),
                 ("other model", "differs from the others: parameters.4.1.0 is 2 there, and 3 here",
                  11),
+                ("other seed", "settings.seed is 3 there, and 4 here", 11),
                 ("no resume", "call run.resume(directory, model, optimizer", 99)):
             ended = self.replaced(3, restart="--restart=1", FAULT=fault, DIES=9, WAITS=waits)
             self.assertIn(reason, ended.err)

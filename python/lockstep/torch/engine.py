@@ -82,13 +82,13 @@ class Engine:
         """Fill the C descriptions of parameters, running state and options."""
         model, settings = self.model, self._settings
         self._params = (_library.Param * len(model.params))()
-        for c, name, p in zip(self._params, model.names, model.params):
+        spared = undecayed(model, self.optimizer)
+        for c, name, p, no_decay in zip(self._params, model.names, model.params, spared):
             c.name = name.encode()
             c.shape.rank = p.dim()
             c.shape.dims[:p.dim()] = p.shape
             c.uses = 1
-            c.no_decay = (self.optimizer.undecayed_unscaled
-                          and self.optimizer.rates()[id(p)][1] == 0)
+            c.no_decay = no_decay
         self._states = [(name, buffer, norm) for norm in model.norms
                         for name, buffer in zip(norm.names, norm.buffers)]
         states = (_library.State * max(1, len(self._states)))()
@@ -119,6 +119,10 @@ class Engine:
         self._reads = (ctypes.c_uint32 * len(reads))(*reads)
         self._options.terms, self._options.term_count = self._terms, len(terms)
         self._options.reads, self._options.read_count = self._reads, len(reads)
+
+    def undecayed(self):
+        """Return for each parameter whether it is one without weight decay, as at the opening."""
+        return [c.no_decay for c in self._params]
 
     def _rules_now(self):
         """Return the C rules of the parameters: learning rate and weight decay of their groups."""
@@ -543,6 +547,12 @@ class Engine:
         if self._sharded is not None and self.holds == 0:
             self._holding = False
             self._sharded.hide()
+
+
+def undecayed(model, optimizer):
+    """Return for each parameter whether the optimizer treats it as one without weight decay."""
+    rates = optimizer.rates() if optimizer.undecayed_unscaled else {}
+    return [id(p) in rates and rates[id(p)][1] == 0 for p in model.params]
 
 
 def _results(finding):

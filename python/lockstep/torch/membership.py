@@ -11,11 +11,18 @@ import dataclasses
 import torch
 
 from lockstep._library import Error, lk
-from lockstep.torch import checkpoint, gpu, plain
-from lockstep.torch.engine import Engine
+from lockstep.torch import checkpoint, gpu, plain, seeds
+from lockstep.torch.engine import Engine, undecayed
 from lockstep.torch.group import advised
 from lockstep.torch.model import Model
 from lockstep.torch.plan import Plan
+
+
+_ADMITTING = "letting workers in"
+
+# Settings that all workers have alike, besides those of a checkpoint's manifest.
+_SETTINGS = ("seed", "virtual_workers", "strategy", "threads", "deterministic", "audit_steps",
+             "buffers", "bucket_bytes", "shard_hosts")
 
 
 class Membership:
@@ -24,7 +31,8 @@ class Membership:
     def __init__(self, run, group):
         self._run, self._group = run, group
         self._operation, self._previous = 0, None   # the number of operations, the last one
-        self._total = None   # in a worker that enters: of the loop in which the others are
+        self._loops = 0        # calls of run.steps()
+        self._about = self._received = None   # in a worker that enters: the state of the others
 
     # ---- Operations ------------------------------------------------------------------------
 
@@ -92,38 +100,65 @@ class Membership:
 
     # ---- Entrances -------------------------------------------------------------------------
 
+    def begin_loop(self, total):
+        """Return true if run.steps(total) has rounds in this worker: always, unless it enters."""
+        self._loops += 1
+        if not self._group.enters:
+            return True
+        if self._about is None:
+            self._enter()
+        if (self._about["total"], self._about["loops"]) == (total, self._loops):
+            self._arrive()
+        return not self._group.enters
+
     def admit(self, total):
         """Let in the workers that wait.  All ranks are between two rounds of run.steps(total)."""
         if self._group.awaited:
-            self.collective("letting workers in", lambda: self._admit(total))
+            self.collective(_ADMITTING, lambda: self._admit(total))
 
     def _admit(self, total):
         if not self._group.awaited:   # this is repeated after a loss
             return
+        about = self._describe(total)
         old = self._group.admit()
         try:
             self._group.take_arenas(old)
             enters = lk.comm_entered(self._group.comm) > 0
-            about = self._about(total)
             if enters:
                 self._group.share(about)
             self._run._engine.update_rules()   # the worker that enters has those of the next step
             self._run._engine.go_on()
-            if enters:
+            if enters and "refused" not in about:
                 self._share_tensors(about)
         finally:
             lk.comm_free(old)
 
-    def arrives(self, total):
-        """Return true if run.steps(total) is where the others are, in a worker that enters."""
-        if self._total is None:
-            self._enter()
-        if total == self._total:
-            self._group.enters = False
-        return not self._group.enters
+    def _describe(self, total):
+        """Return what a worker that enters must have as well, and the state that is in no tensor;
+        or why nobody can enter."""
+        run = self._run
+        model, engine = run._model, run._engine
+        try:
+            return {"config": run.contents().config, "device": gpu.describe(model.device),
+                    "settings": {name: run._settings[name] for name in _SETTINGS},
+                    "parameters": [[n, list(p.shape)] for n, p in zip(model.names, model.params)],
+                    "undecayed": undecayed(model, run._optimizer) if engine is None
+                    else engine.undecayed(),
+                    "tensors": [[str(t.dtype), list(t.shape)] for t in self._tensors()],
+                    "micro-batches": run._micro_limit, "step": run._step, "total": total,
+                    "loops": self._loops, "operation": self._operation,
+                    "plan": engine and engine.plan and dataclasses.asdict(engine.plan),
+                    "directory": [run._directory, run._keep], "random": seeds.state(),
+                    "stale": [norm.is_stale() for norm in model.norms],
+                    "training": [m.training for m in model.module.modules()],
+                    "torch": [] if run._optimizer.in_library else _describe_states(run)}
+        except (TypeError, ValueError) as reason:
+            return {"refused": str(reason)}
+
+    # ---- Of the worker that enters -----------------------------------------------------------
 
     def _enter(self):
-        """Enter the group when the others let this worker in, and take over the state."""
+        """Enter the group when the others let this worker in, and receive the state."""
         run = self._run
         run._check_prepared()
         if run._optimizer is None:
@@ -132,77 +167,105 @@ class Membership:
                 "given: call run.resume(directory, model, optimizer, *schedulers) before "
                 "run.steps(); the directory may be None")
         run._model = Model(run._model.module)   # as it is now
-        run._data = run._loader and run._loader.describe()
         self._group.enter()
         self._group.take_arenas(None)
-        about = self._group.share(None)
+        about = self._about = self._group.share(None)
         self._refuse_differences(about)
         checkpoint.restore_settings(about["config"], run._optimizer, run._schedulers)
-        plan = about["plan"] and Plan(**about["plan"])
+        self._refuse("parameters without decay", about["undecayed"],
+                     undecayed(run._model, run._optimizer))
+        run._micro_limit = about["micro-batches"]
         run._engine = Engine(self._group, run._model, run._optimizer, run._settings,
-                             run._micro_limit, plan=plan, enters=True)
-        self._share_tensors(about)
+                             run._micro_limit, plan=about["plan"] and Plan(**about["plan"]),
+                             enters=True)
+        self._received = self._share_tensors(about)
+
+    def _arrive(self):
+        """Be as the others are.  What the program has done since it entered is undone."""
+        run, about = self._run, self._about
+        with torch.no_grad():
+            for tensor, value in self._received:
+                tensor.copy_(value)
         for norm, stale in zip(run._model.norms, about["stale"]):
             norm.reload()
             norm.stale = stale
         for module, training in zip(run._model.module.modules(), about["training"]):
             module.training = training
+        checkpoint.restore_settings(about["config"], run._optimizer, run._schedulers)
+        run._directory, run._keep = about["directory"]
         run.take_step(about["step"])
-        self._operation, self._total = about["operation"], about["total"]
-        self._previous = lambda: self._group.meet("letting workers in")
-
-    def _about(self, total):
-        """Return what a worker that enters must have as well, and the state that is in no
-        tensor."""
-        run, engine = self._run, self._run._engine
-        plan = None if engine is None or engine.plan is None else dataclasses.asdict(engine.plan)
-        return {"config": run.contents().config, "device": gpu.describe(run._model.device),
-                "parameters": [[n, list(p.shape)] for n, p in zip(run._model.names,
-                                                                   run._model.params)],
-                "micro-batches": run._micro_limit, "step": run._step, "total": total,
-                "operation": self._operation, "plan": plan,
-                "stale": [norm.stale for norm in run._model.norms],
-                "training": [m.training for m in run._model.module.modules()],
-                "torch": [] if run._optimizer.in_library else _describe_states(run)}
+        seeds.set_state(about["random"])
+        self._operation = about["operation"]
+        self._previous = lambda: (self._group.meet(_ADMITTING), self._admit(about["total"]))
+        self._received = None
+        self._group.enters = False
 
     def _refuse_differences(self, about):
-        """Raise ``ValueError`` if this worker, which enters, differs from the others."""
-        def fixed(described):
-            config = dict(described["config"])
-            config["groups"] = [g["params"] for g in config["groups"]]
-            config["schedulers"] = [s["class"] for s in config["schedulers"]]
-            if self._run._loader is None:
-                del config["data"]
-            return dict(config, **{name: described[name] for name in
-                                   ("device", "parameters", "micro-batches")})
+        """Raise an error if this worker, which enters, differs from the others."""
+        run = self._run
+        if "refused" in about:
+            raise RuntimeError(f"no worker can replace a lost one in this run: {about['refused']}")
+        mine = self._describe(None)
+        if "refused" in mine:
+            raise RuntimeError(mine["refused"])
+        loaders = [plain.to_json(d, "loader") for d in run.loaders]
+        if about["config"]["data"] in loaders:
+            mine["config"]["data"] = about["config"]["data"]
+        for name in ("device", "settings", "parameters", "tensors"):
+            self._refuse(name, about[name], mine[name])
+        self._refuse("", *(_fixed(d["config"]) for d in (about, mine)))
+        steps = run._optimizer if run._optimizer.in_library else run._optimizer.torch
+        wrapped = any(hasattr(steps.step, n) for n in ("_wrapped_by_lr_sched", "_with_counter"))
+        if wrapped and not run._schedulers:
+            raise RuntimeError("this worker was to replace a lost one, but run.resume() was not "
+                               "given the scheduler: run.resume(directory, model, opt, sched)")
 
-        found = plain.first_difference(fixed(about), fixed(self._about(None)), "")
+    @staticmethod
+    def _refuse(name, there, here):
+        found = plain.first_difference(there, here, name)
         if found is not None:
-            name, there, here = found
-            raise ValueError(f"this worker was to replace a lost one, but differs from the others: "
-                             f"{name} is {there!r} there, and {here!r} here")
+            raise ValueError("this worker was to replace a lost one, but differs from the others: "
+                             "{} is {!r} there, and {!r} here".format(*found))
+
+    # ---- Tensors -----------------------------------------------------------------------------
+
+    def _tensors(self):
+        """Return the tensors of the model that are not in memory that workers share."""
+        run = self._run
+        shared = {id(p) for p in run._model.params} if run._optimizer.in_library else ()
+        return [t for t in (*run._model.module.parameters(), *run._model.module.buffers())
+                if id(t) not in shared]
 
     def _share_tensors(self, about):
-        """Send the tensors that are not in shared memory from rank 0 to the workers that enter."""
-        run, comm = self._run, self._group.comm
-        fresh = self._group.enters
-        shared = {id(p) for p in run._model.params} if run._optimizer.in_library else ()
-        tensors = [t for t in (*run._model.module.parameters(), *run._model.module.buffers())
-                   if id(t) not in shared]
-        if not run._optimizer.in_library:
-            tensors += _states(run, about["torch"])
-        with torch.no_grad():
-            for tensor in tensors:
-                host = tensor.detach().cpu().contiguous()
-                lk.broadcast(comm, host.data_ptr(), host.numel() * host.element_size(), 0)
-                if fresh:
-                    tensor.copy_(host)
+        """Send the tensors that are not in shared memory from rank 0 to the workers that enter.
+        Return pairs of a tensor and its value."""
+        tensors = self._tensors()
+        if not self._run._optimizer.in_library:
+            tensors += _states(self._run, about["torch"])
+        pairs = []
+        for tensor in tensors:
+            value = tensor.detach().to("cpu", copy=self._group.enters).contiguous()
+            lk.broadcast(self._group.comm, value.data_ptr(), value.numel() * value.element_size(),
+                         0)
+            pairs.append((tensor, value))
+        return pairs
+
+
+def _fixed(config):
+    """Return the parts of ``Contents.config`` that do not change between steps."""
+    return dict(config, groups=[g["params"] for g in config["groups"]],
+                schedulers=[s["class"] for s in config["schedulers"]])
 
 
 def _describe_states(run):
     """Return [parameter, name, device, type, shape] of each state of an optimizer of torch, and
     [parameter, name, value] of those that are no tensors."""
-    described = []
+    described, states = [], run._optimizer.torch.state
+    own = {id(p) for p in run._model.params}
+    for key in states:
+        if id(key) not in own and states[key]:
+            raise TypeError(f"{type(run._optimizer.torch).__name__} keeps a state that belongs to "
+                            "no parameter")
     for i, p in enumerate(run._model.params):
         for name, value in run._optimizer.torch.state.get(p, {}).items():
             if isinstance(value, torch.Tensor):

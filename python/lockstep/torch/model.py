@@ -43,6 +43,7 @@ class Norm:
         self.buffers = [module.running_mean, module.running_var]
         self.names = [f"{name}.running_mean", f"{name}.running_var"]
         self.trains = True     # in the step in progress
+        self._in_step = False
         self.stale = False     # the library has other values
         self.reload()
 
@@ -54,9 +55,14 @@ class Norm:
     def begin_step(self):
         """Keep the running statistics, which the program may have changed since the last step.
         The layer's mode must be that of all turns."""
-        self.stale |= any(not torch.equal(b, v) for b, v in zip(self.buffers, self._values))
+        self.stale = self.is_stale()
         self.reload()
-        self.trains = self.module.training
+        self.trains, self._in_step = self.module.training, True
+
+    def is_stale(self):
+        """Return true if the library has other values, or the program has changed them."""
+        return self.stale or any(not torch.equal(b, v)
+                                 for b, v in zip(self.buffers, self._values))
 
     def begin_turn(self):
         """Have the next forward pass store its own statistics."""
@@ -65,9 +71,11 @@ class Norm:
         self._restore()
 
     def end_turns(self):
-        """Undo what the turns did."""
-        self.module.momentum = self.momentum
-        self._restore()
+        """Undo what the turns did, if there were any since the last call."""
+        if self._in_step:
+            self._in_step = False
+            self.module.momentum = self.momentum
+            self._restore()
 
     def count(self, batches):
         """Count the micro-batches of a virtual worker in a completed step, and keep its running

@@ -112,6 +112,7 @@ class Run:
         self._collective = self._members.collective
         seeds.seed_all(seeds.key(self.seed, "model"))
         self._model = self._engine = self._loader = None
+        self.loaders = []           # the descriptions of those that were made
         self._given_optimizer = self._optimizer = None
         self._micro_limit = 1       # of the loaders that were made
         self._step = 0              # completed steps
@@ -188,6 +189,7 @@ class Run:
                                   micro_batch, shuffle=shuffle, drop_last=drop_last,
                                   num_workers=num_workers, collate_fn=collate_fn, **torch_options)
         self._micro_limit = max(self._micro_limit, self._loader.micro_count)
+        self.loaders.append(self._loader.describe())
         self._group.at_close(self._loader.close)
         return self._loader
 
@@ -246,7 +248,7 @@ class Run:
         If the launcher is asked to stop, the run is saved (if it has a checkpoint directory) and
         ends with exit status 75.  Between two rounds, workers that replace lost ones enter.
         """
-        if self._group.enters and not self._members.arrives(total):
+        if not self._members.begin_loop(total):
             return
         while self._step < total:
             begun = self._step
@@ -507,7 +509,7 @@ class Run:
         """Return the states of the optimizer, for its ``state_dict()``."""
         self._open()
         return self._collective(
-            "state_dict()", lambda: checkpoint.optimizer_state(self._engine, self._step))
+            "state_dict()", lambda: checkpoint.optimizer_state(self._engine, self._step)) or {}
 
     def load_optimizer_state(self):
         """Give the engine the states that the optimizer was given by ``load_state_dict()``."""
@@ -553,9 +555,10 @@ class Run:
         copies = self._group.gather(checkpoint.hash_of_copy(self._model.module))
         if len(set(copies)) > 1:
             odd = next(r for r, c in enumerate(copies) if c != copies[0])
-            raise Error("EMISMATCH", f"rank {odd} and rank 0 have other parameters after the same "
-                        f"steps of {type(self._optimizer.torch).__name__}: it depends on something "
-                        "else than parameters and gradients")
+            self._group.raise_together(Error("EMISMATCH", (
+                f"rank {odd} and rank 0 have other parameters after the same steps of "
+                f"{type(self._optimizer.torch).__name__}: it depends on something else than "
+                "parameters and gradients")))
 
 
 def _refuse_torch_loader(data):

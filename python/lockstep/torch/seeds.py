@@ -29,6 +29,38 @@ def seed_all(value):
         numpy.random.seed(value & 0xFFFFFFFF)
 
 
+def state():
+    """Return the states of the global generators, as values of JSON types."""
+    numpy = sys.modules.get("numpy")
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    own = None
+    if numpy is not None:
+        kind, keys, *rest = numpy.random.get_state()
+        own = [kind, keys.tolist(), *rest]
+    return {"torch": _hex(torch.get_rng_state()), "random": random.getstate(), "numpy": own,
+            "devices": [_hex(d) for d in devices]}
+
+
+def set_state(values):
+    """Set the states that ``state()`` returned, also in another process."""
+    torch.set_rng_state(_from_hex(values["torch"]))
+    version, keys, gauss = values["random"]
+    random.setstate((version, tuple(keys), gauss))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and values["numpy"] is not None:
+        numpy.random.set_state(tuple(values["numpy"]))
+    if values["devices"]:
+        torch.cuda.set_rng_state_all([_from_hex(d) for d in values["devices"]])
+
+
+def _hex(tensor):
+    return bytes(tensor.tolist()).hex()
+
+
+def _from_hex(text):
+    return torch.tensor(list(bytes.fromhex(text)), dtype=torch.uint8)
+
+
 class restored:
     """A context after which the global generators are as before."""
 

@@ -423,8 +423,12 @@ lk_arena *lki_comm_arena_named(const lk_comm *comm, const char *name)
 
 lk_status lk_comm_take_arenas(lk_comm *comm, lk_comm *failed)
 {
-    if (failed == NULL)
+    if (failed == NULL && lki_comm_is_first(comm) && lki_comm_is_fresh(comm, comm->rank) &&
+        !has_own(lki_comm_local(comm)))
         return receive_arenas(comm);
+    if (failed == NULL)
+        return lk_fail(LK_EINVAL, "no communicator to take arenas from: only a rank that has just "
+                                  "entered gives NULL");
     lk_comm *to = lki_comm_local(comm), *from = lki_comm_local(failed);
 
     if (has_own(to) || !lki_comm_is_first(comm) || !lki_comm_is_first(failed))

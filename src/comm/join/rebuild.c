@@ -211,8 +211,6 @@ static lk_status check(const lk_comm *failed)
     if (!lki_comm_is_first(failed))
         return lk_fail(LK_EINVAL, "a group made by split is not made anew: give lk_comm_rebuild() "
                        "the communicator that lk_join() gave, and split the new one");
-    if (!lki_failed(failed))
-        return lk_fail(LK_EINVAL, "the group has not failed");
     if (failed->self->engine != NULL)
         return lk_fail(LK_EUNSUPPORTED,
                        "MPI cannot continue without a rank of its job: start it with "
@@ -306,6 +304,8 @@ static lk_status go_on(lk_comm **out, lk_comm *failed, const lk_comm_options *op
     *out = NULL;
     LK_TRY(lki_options_copy(&given, sizeof given, options, "lk_comm_options"));
     LK_TRY(check(failed));
+    if (!lki_failed(failed))
+        return lk_fail(LK_EINVAL, "the group has not failed");
     if (given.timeout_ms != 0)
         mine.timeout_ms = given.timeout_ms;
     LK_TRY(join_next(out, failed->self, &mine, missed));
@@ -332,9 +332,12 @@ lk_status lki_comm_admit(lk_comm **out, lk_comm *failed, const lk_comm_options *
 lk_status lk_comm_admit(lk_comm **out, lk_comm *comm, const lk_comm_options *options)
 {
     static const char why[] = "waiting workers enter";
+    lk_comm_options   given;
     lk_error          missed;
 
     *out = NULL;
+    LK_TRY(lki_options_copy(&given, sizeof given, options, "lk_comm_options"));
+    LK_TRY(check(comm));
     /* A rank that has left the barrier may end the group while others are still in it. */
     if (lk_barrier(comm) == LK_OK || strcmp(lk_error_last()->message, why) == 0)
         (void)lki_comm_dissolve(comm, lk_comm_world_rank(comm, 0), why);
