@@ -81,10 +81,9 @@ PROGRAM = """
             result = run.step(loss_sum, data, opt)
             sched.step()
             torch.rand(1)
-            if step == 10:
-                model.norm.running_mean.fill_(0.25)
             if step == ROUNDS + 3:
                 model.norm.eval()
+                model.norm.running_mean.fill_(0.25)
             if step == ROUNDS + 6:
                 model.norm.train()
         validation = run.evaluate(loss_sum, Points())
