@@ -65,10 +65,10 @@ typedef struct {
 
     /* With LK_ON_FAILURE_CONTINUE: starts a new worker in place of each lost worker, as long as at
      * least one worker of the host is alive.  The new worker waits in lk_join() until the survivors
-     * on all hosts admit it (train does: lk_train_config.calls.enter).  The launcher stops
-     * replacing workers after `replacements` failed replacements in a row.  A replacement has
-     * failed if it was not admitted, or was lost before it had completed two steps.  With 0, lost
-     * workers are not replaced. */
+     * on all hosts admit it (lk_comm_admit(); train does).  The launcher stops replacing workers
+     * after `replacements` failed replacements in a row.  A replacement has failed if it was not
+     * admitted, or was lost before it had completed two steps.  With 0, lost workers are not
+     * replaced. */
     uint32_t replacements;
     bool     host_leaves; /* With LK_ON_FAILURE_CONTINUE: a SIGTERM to the launcher of any host
                            * except node 0 asks the workers of that host to leave the job at a

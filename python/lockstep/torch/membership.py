@@ -139,7 +139,7 @@ class Membership:
         run = self._run
         model, engine = run._model, run._engine
         try:
-            return {"config": run.contents().config, "device": gpu.describe(model.device),
+            return {"config": run._contents().config, "device": gpu.describe(model.device),
                     "settings": {name: run._settings[name] for name in _SETTINGS},
                     "parameters": [[n, list(p.shape)] for n, p in zip(model.names, model.params)],
                     "undecayed": undecayed(model, run._optimizer) if engine is None
@@ -193,7 +193,8 @@ class Membership:
             module.training = training
         checkpoint.restore_settings(about["config"], run._optimizer, run._schedulers)
         run._directory, run._keep = about["directory"]
-        run.take_step(about["step"])
+        run._optimizer._run = run
+        run._take_step(about["step"])
         seeds.set_state(about["random"])
         self._operation = about["operation"]
         self._previous = lambda: (self._group.meet(_ADMITTING), self._admit(about["total"]))
@@ -208,7 +209,7 @@ class Membership:
         mine = self._describe(None)
         if "refused" in mine:
             raise RuntimeError(mine["refused"])
-        loaders = [plain.to_json(d, "loader") for d in run.loaders]
+        loaders = [plain.to_json(d, "loader") for d in run._loaders]
         if about["config"]["data"] in loaders:
             mine["config"]["data"] = about["config"]["data"]
         for name in ("device", "settings", "parameters", "tensors"):

@@ -112,7 +112,7 @@ class Run:
         self._collective = self._members.collective
         seeds.seed_all(seeds.key(self.seed, "model"))
         self._model = self._engine = self._loader = None
-        self.loaders = []           # the descriptions of those that were made
+        self._loaders = []           # the descriptions of those that were made
         self._given_optimizer = self._optimizer = None
         self._micro_limit = 1       # of the loaders that were made
         self._step = 0              # completed steps
@@ -189,7 +189,7 @@ class Run:
                                   micro_batch, shuffle=shuffle, drop_last=drop_last,
                                   num_workers=num_workers, collate_fn=collate_fn, **torch_options)
         self._micro_limit = max(self._micro_limit, self._loader.micro_count)
-        self.loaders.append(self._loader.describe())
+        self._loaders.append(self._loader.describe())
         self._group.at_close(self._loader.close)
         return self._loader
 
@@ -308,18 +308,17 @@ class Run:
         if self._observer is not None:
             self._observer.begin(number)
         result = self._collective("run.step()", attempt, self._optimizer.fingerprint())
-        self.take_step(number + 1)
+        self._take_step(number + 1)
         if self._observer is not None:
             self._observer.end(number, result)
         return StepResult(number, result.loss, result.grad_norm, result.count, result.hits,
                           time.monotonic() - begun)
 
-    def take_step(self, completed):
+    def _take_step(self, completed):
         """Be as after a number of completed steps: its random numbers, and what torch's schedulers
         look at."""
         self._step = completed
         if self._optimizer.in_library:
-            self._optimizer._run = self
             self._optimizer._opt_called = True
             self._optimizer._step_count = completed
         seeds.seed_all(seeds.key(self.seed, "between", completed - 1))
@@ -431,10 +430,10 @@ class Run:
         stay, and the run may go on.
         """
         if self._observer is not None or self._group.enters:
-            return   # a self-test leaves the user's checkpoints alone
+            return   # a self-test, or a worker that has no part in the run yet
         self._open()
         self._directory, self._keep = os.fspath(directory), keep
-        contents = self.contents()
+        contents = self._contents()
         self._collective("run.save()", lambda: self._save(contents))
 
     def _save(self, contents):
@@ -461,7 +460,7 @@ class Run:
         self._directory = None if directory is None else os.fspath(directory)
         if self._observer is not None or self._group.enters:
             return 0
-        contents = self.contents()
+        contents = self._contents()
         stored, notes = (None, []) if directory is None else checkpoint.find(self._group,
                                                                              self._directory)
         if self.rank == 0:
@@ -500,7 +499,7 @@ class Run:
         self._step, self._restored = stored.step, stored
         self._data, self._check_data = stored.config["data"], stored.check_data
 
-    def contents(self):
+    def _contents(self):
         """Return what a checkpoint of the completed steps tells, besides tensors."""
         return checkpoint.Contents(self._environment, self._model.module, self._optimizer,
                                    self._schedulers, self._data, self._step)

@@ -65,16 +65,7 @@ class restored:
     """A context after which the global generators are as before."""
 
     def __enter__(self):
-        numpy = sys.modules.get("numpy")
-        self._numpy = numpy.random.get_state() if numpy is not None else None
-        self._torch = torch.get_rng_state()
-        self._random = random.getstate()
-        self._devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        self._state = state()
 
     def __exit__(self, *_):
-        torch.set_rng_state(self._torch)
-        random.setstate(self._random)
-        if self._devices is not None:
-            torch.cuda.set_rng_state_all(self._devices)
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)
+        set_state(self._state)

@@ -374,6 +374,33 @@ static void a_rank_that_aborts_is_not_lost(void **state)
     lk_comm_free(comms[1]);
 }
 
+/* ---- Entering ---------------------------------------------------------------------------- */
+
+/* Calls that are refused leave the group as it is.  Without waiting processes the ranks stay. */
+static void admitting_is_refused_before_the_group_ends(void **state)
+{
+    static const lk_comm_options strange = { .struct_size = 3 };
+    lk_comm                     *comm, *part, *next;
+
+    (void)state;
+    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+    assert_int_equal(lk_comm_split(&part, comm, 0, 0), LK_OK);
+    assert_int_equal(lk_comm_admit(&next, part, NULL), LK_EINVAL);
+    assert_int_equal(lk_comm_admit(&next, comm, &strange), LK_EINVAL);
+    assert_int_equal(lk_comm_take_arenas(comm, NULL), LK_EINVAL); /* this rank has not entered */
+    assert_int_equal(lk_barrier(part), LK_OK);
+    assert_int_equal(lk_barrier(comm), LK_OK);
+    lk_comm_free(part);
+    assert_false(lk_comm_awaited(comm));
+    assert_int_equal(lk_comm_admit(&next, comm, NULL), LK_OK);
+    assert_int_equal(lk_comm_size(next), 1);
+    assert_int_equal(lk_comm_entered(next), 0);
+    assert_int_equal(lk_barrier(comm), LK_EPEER);
+    lk_comm_free(comm);
+    assert_int_equal(lk_barrier(next), LK_OK);
+    lk_comm_free(next);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -383,6 +410,7 @@ int main(void)
         cmocka_unit_test(an_excluded_rank_cannot_rebuild),
         cmocka_unit_test(arenas_move_to_the_new_group),
         cmocka_unit_test(a_rank_that_aborts_is_not_lost),
+        cmocka_unit_test(admitting_is_refused_before_the_group_ends),
     };
     return cmocka_run_group_tests_name("comm.join.rebuild", tests, NULL, NULL);
 }
