@@ -152,6 +152,9 @@ typedef struct {
     uint32_t backups;
     /* A rule for each parameter, instead of `groups`; NULL = as `groups` say.  Copied. */
     const lk_param_rule *rules;
+    /* In a turn the caller adds to each term at most once, its complete gradient.  Then the second
+     * of two virtual workers can add to the memory of the first, which saves memory and a pass. */
+    bool adds_once;
 } lk_parallel_options;
 
 #define LK_PARALLEL_OPTIONS_INIT LK_OPTIONS_INIT(lk_parallel_options)
@@ -204,9 +207,8 @@ LK_API const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t
 /* Returns the number of running states, counting moving averages (lk_optimizer.ema). */
 LK_API uint32_t lk_parallel_state_count(const lk_parallel *parallel);
 
-/* Sets a parameter (`which` 0) or its optimizer state i (`which` 1 + i), initially or from a
- * checkpoint.  Collective, between steps.  Values must be equal on all ranks; LK_EMISMATCH names a
- * tensor that differs. */
+/* Sets a parameter (`which` 0) or its optimizer state i (`which` 1 + i) between steps.  Collective.
+ * Values must be equal on all ranks; LK_EMISMATCH names a tensor that differs. */
 LK_API LK_NODISCARD lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param,
                                                uint32_t which, const float *values);
 LK_API LK_NODISCARD lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state,
@@ -276,16 +278,14 @@ LK_API float *lk_parallel_grad_new(lk_parallel *parallel, uint32_t index, uint32
 LK_API float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t index, uint32_t state);
 
 /* Reports that a virtual worker has finished a term, so that its bucket can be sent during the
- * backward pass.  Advances communication.  Optional: lk_parallel_next() implies it.  Rank 0's first
- * virtual worker may finish terms in another order than the options'.  Buckets are then laid out in
- * that order, once, after the first step (ddp, and zero1 on one host, without survives).  Results
- * do not change. */
+ * backward pass.  Advances communication.  Optional: lk_parallel_next() implies it.  If rank 0's
+ * first virtual worker finishes terms in another order than the options', buckets are laid out in
+ * that order after the first step (ddp, and zero1 on one host, without survives). */
 LK_API void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term);
 
-/* Returns the factor by which to multiply the gradients of a sum of losses.  The factor is the loss
- * scale, divided by the smallest power of two that is at least `count`; it is 1 without scaling.
- * `count` is the divisor of the mean loss and must be equal on all ranks.  lk_parallel_finish()
- * removes the factor. */
+/* Returns the factor by which to multiply the gradients of a sum of losses: the loss scale divided
+ * by the smallest power of two that is at least `count`, or 1 without scaling.  `count` is the
+ * divisor of the mean loss, equal on all ranks.  lk_parallel_finish() removes the factor. */
 LK_API float lk_parallel_loss_scale(lk_parallel *parallel, uint64_t count);
 
 /* Returns the state of the loss scale.  lk_parallel_load_scaler() restores it from a checkpoint on

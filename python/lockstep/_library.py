@@ -79,6 +79,7 @@ Options = layout.struct("lk_parallel_options", struct_size=c_size_t, strategy=c_
                         unused=c_uint32, seed=c_uint64, terms=POINTER(Term), term_count=c_uint32,
                         states=POINTER(State), state_count=c_uint32, reads=POINTER(c_uint32),
                         read_count=c_uint32, shard_hosts=c_uint32, rules=POINTER(Rule),
+                        adds_once=c_bool,
                         survives=c_bool, audit=c_double, audit_steps=c_uint64)
 Turn = layout.struct("lk_parallel_turn", virtual_worker=c_uint32, micro_index=c_uint32,
                      again=c_bool)

@@ -29,6 +29,7 @@ typedef struct {
     lk_parallel_options options;
     uint32_t            ranks, most; /* most: limit of a turn; 0: not joined */
     bool                in_order;    /* sums in ascending order, the control */
+    bool                once;        /* the caller computes one virtual worker at a time */
     lk_comm            *comms[LKT_RANKS_MAX];
     char                hash[65];
     double              loss;
@@ -76,6 +77,29 @@ static void turn(job *j, lk_parallel *p, uint32_t step, uint32_t first)
         lk_parallel_report(p, i, (double)lkt_noise(first + i, step, 9, 0), 3, 3, 1);
 }
 
+/* Adds the gradients of one virtual worker to memory that may hold those of its neighbour. */
+static void turn_once(job *j, lk_parallel *p, uint32_t step, uint32_t leaf)
+{
+    static _Thread_local float value[COUNT];
+    static const float         none[STATE];
+    for (uint32_t t = 0; t < PARAMS; t++) {
+        uint32_t param = PARAMS - 1 - t;
+        size_t   count = lk_shape_count(params[param].shape);
+        bool     empty = false;
+        float   *grad  = (leaf + t) % 3 == 0 ? lk_parallel_grad(p, 0, t)
+                                             : lk_parallel_grad_new(p, 0, t, &empty);
+        sum(j, step, leaf, 1, t, count, lk_parallel_param(p, param), value);
+        for (size_t i = 0; i < count; i++)
+            grad[i] = empty ? value[i] : grad[i] + value[i];
+        lk_parallel_grad_ready(p, 0, t);
+    }
+    float *states_sum = lk_parallel_state_sum(p, 0, 0);
+    sum(j, step, leaf, 1, PARAMS, STATE, none, value);
+    for (size_t i = 0; i < STATE; i++)
+        states_sum[i] += value[i];
+    lk_parallel_report(p, 0, (double)lkt_noise(leaf, step, 9, 0), 3, 3, 1);
+}
+
 static lk_status train(member *m, lk_parallel **p)
 {
     job                       *j = m->j;
@@ -94,7 +118,7 @@ static lk_status train(member *m, lk_parallel **p)
         lk_parallel_turn t;
         LK_TRY(lk_parallel_begin(*p, step));
         while (lk_parallel_next(*p, &t)) {
-            turn(j, *p, step, t.virtual_worker);
+            (j->once ? turn_once : turn)(j, *p, step, t.virtual_worker);
             if (m->rank == 0)
                 j->turns++;
         }
@@ -128,36 +152,58 @@ static void *member_main(void *argument)
     return NULL;
 }
 
-static job run(const char *strategy, uint32_t leaves, uint32_t ranks, uint32_t most, bool moves,
-               bool in_order)
+static job describe(const char *strategy, uint32_t leaves, uint32_t ranks)
 {
-    job             j = { .ranks    = ranks,
-                          .most     = most,
-                          .in_order = in_order,
-                          .options  = { .struct_size        = sizeof(lk_parallel_options),
-                                        .strategy           = strategy,
-                                        .virtual_workers    = leaves,
-                                        .bucket_bytes       = 4000,
-                                        .first_bucket_bytes = 1000,
-                                        .optimizer      = { .kind = LK_ADAMW, .weight_decay = 0.1 },
-                                        .clip_norm      = 1,
-                                        .states         = states,
-                                        .state_count    = 1,
-                                        .unused         = LK_UNUSED_ZERO,
-                                        .rebalance      = moves,
-                                        .rebalance_seed = moves ? 7 : 0,
-                                        .seed           = 5 } };
+    return (job){ .ranks   = ranks,
+                  .options = { .struct_size        = sizeof(lk_parallel_options),
+                               .strategy           = strategy,
+                               .virtual_workers    = leaves,
+                               .bucket_bytes       = 4000,
+                               .first_bucket_bytes = 1000,
+                               .optimizer          = { .kind = LK_ADAMW, .weight_decay = 0.1 },
+                               .clip_norm          = 1,
+                               .states             = states,
+                               .state_count        = 1,
+                               .unused             = LK_UNUSED_ZERO,
+                               .seed               = 5 } };
+}
+
+static void run_job(job *j)
+{
     member          members[LKT_RANKS_MAX];
     lk_comm_options patient = { .struct_size = sizeof(lk_comm_options),
                                 .timeout_ms  = WORLD_PATIENCE_MS };
-    assert_int_equal(lk_comm_open_threads(j.comms, ranks, &patient), LK_OK);
-    for (uint32_t r = 0; r < ranks; r++)
-        members[r] = (member){ &j, r, LK_OK };
-    lkt_run_ranks(member_main, members, sizeof *members, ranks);
-    for (uint32_t r = 0; r < ranks; r++) {
+    assert_int_equal(lk_comm_open_threads(j->comms, j->ranks, &patient), LK_OK);
+    for (uint32_t r = 0; r < j->ranks; r++)
+        members[r] = (member){ j, r, LK_OK };
+    lkt_run_ranks(member_main, members, sizeof *members, j->ranks);
+    for (uint32_t r = 0; r < j->ranks; r++) {
         assert_int_equal(members[r].status, LK_OK);
-        lk_comm_free(j.comms[r]);
+        lk_comm_free(j->comms[r]);
     }
+}
+
+static job run(const char *strategy, uint32_t leaves, uint32_t ranks, uint32_t most, bool moves,
+               bool in_order)
+{
+    job j                    = describe(strategy, leaves, ranks);
+    j.most                   = most;
+    j.in_order               = in_order;
+    j.options.rebalance      = moves;
+    j.options.rebalance_seed = moves ? 7 : 0;
+    run_job(&j);
+    return j;
+}
+
+/* Runs a job whose caller adds once.  With `audited` steps, turns are joined after these. */
+static job run_once(const char *strategy, uint32_t leaves, uint32_t ranks, uint64_t audited)
+{
+    job j                 = describe(strategy, leaves, ranks);
+    j.once                = true;
+    j.options.adds_once   = true;
+    j.options.audit       = audited > 0 ? 1 : 0;
+    j.options.audit_steps = audited;
+    run_job(&j);
     return j;
 }
 
@@ -176,6 +222,38 @@ static void joint_turns_change_no_bit(void **state)
                 assert_string_equal(j.hash, plain.hash);
             }
     }
+}
+
+static void neighbours_share_memory(void **state)
+{
+    static const uint32_t leaves[] = { 1, 2, 3, 8, 13 };
+    (void)state;
+    for (size_t l = 0; l < sizeof leaves / sizeof leaves[0]; l++) {
+        job plain = run("single", leaves[l], 1, 0, false, false);
+        for (uint32_t ranks = 1; ranks <= 4 && ranks <= leaves[l]; ranks++)
+            for (uint64_t audited = 0; audited < STEPS - 1; audited += 2) {
+                job j = run_once(ranks % 2 == 0 ? "zero1" : "ddp", leaves[l], ranks, audited);
+                assert_string_equal(j.hash, plain.hash);
+            }
+        assert_string_equal(run_once("zero2", leaves[l], 1, 0).hash, plain.hash);
+    }
+}
+
+/* Checks that a step has no more micro-batches than the turns of neighbours were opened for. */
+static void more_micros_are_refused(void **state)
+{
+    lk_parallel_options options = { .struct_size     = sizeof(lk_parallel_options),
+                                    .virtual_workers = 2,
+                                    .unused          = LK_UNUSED_ZERO,
+                                    .adds_once       = true };
+    lk_comm            *comm[1];
+    lk_parallel        *p;
+    (void)state;
+    assert_int_equal(lk_comm_open_threads(comm, 1, NULL), LK_OK);
+    assert_int_equal(lk_parallel_open(&p, comm[0], params, PARAMS, &options), LK_OK);
+    assert_int_equal(lk_parallel_begin_micros(p, 0, 2), LK_EINVAL);
+    lk_parallel_free(p);
+    lk_comm_free(comm[0]);
 }
 
 static void a_turn_covers_as_much_as_it_may(void **state)
@@ -225,7 +303,7 @@ static uint32_t buffers(lk_parallel_options options, uint32_t ranks, uint32_t ho
 
 static void memory_is_what_joint_turns_need(void **state)
 {
-    lk_parallel_options moving = eight;
+    lk_parallel_options moving = eight, once = eight;
     (void)state;
     moving.rebalance = true;
     assert_int_equal(buffers(eight, 1, 1, 1), 4);
@@ -236,6 +314,11 @@ static void memory_is_what_joint_turns_need(void **state)
     assert_int_equal(buffers(eight, 2, 1, 4), 2);
     assert_int_equal(buffers(moving, 2, 1, 1), 6);
     assert_int_equal(buffers(moving, 2, 1, 4), 4);
+    once.adds_once = true;
+    assert_int_equal(buffers(once, 1, 1, 1), 3);
+    assert_int_equal(buffers(once, 4, 1, 1), 4);
+    once.audit = 1;
+    assert_int_equal(buffers(once, 1, 1, 1), 5);   /* single turns, and a repeated gradient */
     assert_int_equal(buffers(moving, 2, 2, 2), 4); /* those of equal shares: two for each rank */
 }
 
@@ -349,6 +432,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(joint_turns_change_no_bit),
+        cmocka_unit_test(neighbours_share_memory),
+        cmocka_unit_test(more_micros_are_refused),
         cmocka_unit_test(a_turn_covers_as_much_as_it_may),
         cmocka_unit_test(sums_in_another_order_are_seen),
         cmocka_unit_test(memory_is_what_joint_turns_need),

@@ -99,6 +99,7 @@ typedef struct {
     bool     holds_back; /* a rank sends its gradients only after its last turn */
     bool     watches;    /* features read or change terms as soon as they are computed */
     bool     single;     /* features need the gradients of every virtual worker, not only sums */
+    bool     audits;     /* as `single`, until the last step that is audited */
 } lki_effects;
 
 /* The state of the current step, apart from its turns. */

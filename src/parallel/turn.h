@@ -35,6 +35,8 @@ typedef struct {
     uint32_t      leaf, micro; /* this rank's current turn; `leaf` counts from 0 in this rank's
                                 * share */
     uint32_t      together;
+    uint32_t      part;      /* with adds_once: number of the virtual worker that is computed */
+    bool          adds_once; /* joint turns have two virtual workers, computed one at a time */
     uint32_t      gradients; /* number of gradients: `together`, or 1 in a joint turn */
     double        since;     /* start time of the current turn, by this rank's clock */
     double        waited;    /* seconds of the current turn that this rank waited for other ranks */

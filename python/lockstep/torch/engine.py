@@ -104,7 +104,8 @@ class Engine:
             clip_norm=self.optimizer.clip_norm, clip_value=self.optimizer.clip_value,
             unused=layout.constants["LK_UNUSED_ZERO"], seed=settings["seed"], states=states,
             state_count=len(self._states), rules=self._rules, survives=self.survives,
-            audit=1.0 if audits else 0.0, audit_steps=audits, shard_hosts=settings["shard_hosts"])
+            audit=1.0 if audits else 0.0, audit_steps=audits, shard_hosts=settings["shard_hosts"],
+            adds_once=True)
         if self.plan is not None:
             self._describe_reads()
 
@@ -410,7 +411,7 @@ class Engine:
     def _add_running(self, samples):
         for i, (_, buffer, _) in enumerate(self._states):
             total = view(lk.parallel_state_sum(self._handle, 0, i), buffer)
-            total.add_(buffer.cpu(), alpha=samples)
+            total.add_(buffer.cpu() * samples)   # the product is rounded
 
     def _finish(self):
         for norm in self.model.norms:

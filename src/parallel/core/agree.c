@@ -22,6 +22,7 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  parallel->micro_count,
                                  parallel->lock_step,
                                  parallel->joint,
+                                 parallel->turn.adds_once,
                                  (uint64_t)parallel->rounded,
                                  (uint64_t)options->gather_dtype,
                                  parallel->keeps,

@@ -311,6 +311,9 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
         LK_TRY(lki_unit_buffers_init(&parallel->slots, parallel->layout, options));
     LK_TRY(copy_states(parallel, options));
     LK_TRY(lki_features_open(parallel, options));
+    parallel->turn.adds_once = options->adds_once;
+    if (parallel->turn.adds_once)
+        parallel->joint = 2;
     if (!lki_turns_may_join(parallel))
         parallel->joint = 1;
     return lki_ledger_count(parallel);

@@ -32,9 +32,15 @@ lk_status lk_parallel_begin(lk_parallel *parallel, uint64_t step)
     return lk_parallel_begin_micros(parallel, step, parallel->micro_count);
 }
 
+/* Returns true if the caller computes the virtual workers of a joint turn one at a time. */
+static bool one_by_one(const lk_parallel *parallel)
+{
+    return parallel->turn.adds_once && parallel->joint > 1;
+}
+
 static lk_status check_micros(const lk_parallel *parallel, uint32_t count)
 {
-    bool whole = !parallel->ops->rounds || parallel->micro_count > 1;
+    bool whole = (!parallel->ops->rounds && !one_by_one(parallel)) || parallel->micro_count > 1;
     if (count == 0)
         return lk_fail(LK_EINVAL, "a step has at least one micro-batch");
     if (count > parallel->micro_count && (parallel->running.count > 0 || !whole))
@@ -46,9 +52,16 @@ static lk_status check_micros(const lk_parallel *parallel, uint32_t count)
     return LK_OK;
 }
 
+/* Joins turns in pairs for a caller that adds once, as soon as they may be joined. */
+static void join_pairs(lk_parallel *parallel)
+{
+    if (parallel->turn.adds_once && parallel->joint <= 1)
+        (void)lki_turns_join(parallel, 2);
+}
+
 static void begin_turns(lki_turn_state *turn)
 {
-    turn->leaf = turn->micro = 0;
+    turn->leaf = turn->micro = turn->part = 0;
     turn->running = turn->dropped = turn->left_out = turn->closing = false;
     turn->kind                                                     = LKI_TURN_OWN;
     turn->owner                                                    = LKI_NO_FEATURE;
@@ -66,6 +79,7 @@ lk_status lk_parallel_begin_micros(lk_parallel *parallel, uint64_t step, uint32_
         return lk_fail(LK_EINVAL, "this thread flushes tiny numbers to zero or rounds in another "
                                   "direction, as programs linked with -ffast-math do: its bits "
                                   "would not be those of others; link without it");
+    join_pairs(parallel);
     LK_TRY(check_micros(parallel, micro_count));
     if (parallel->remains.there && parallel->remains.step != step)
         return lk_fail(LK_EINVAL, "step %llu was broken off, and comes before step %llu",
@@ -93,7 +107,7 @@ static bool computes(const lk_parallel *parallel)
 uint32_t lki_leaf_now(const lk_parallel *parallel, uint32_t index)
 {
     const lki_turn_state *turn = &parallel->turn;
-    return turn->kind == LKI_TURN_OWN ? lki_leaf_of_turn(parallel, turn->leaf + index)
+    return turn->kind == LKI_TURN_OWN ? lki_leaf_of_turn(parallel, turn->leaf + turn->part + index)
                                       : turn->guest;
 }
 
@@ -105,15 +119,15 @@ lki_report *lki_report_now(const lk_parallel *parallel, uint32_t index)
 
 static void check_index(const lk_parallel *parallel, uint32_t index)
 {
-    LK_ASSERT(parallel->turn.running && index < parallel->turn.together);
+    LK_ASSERT(parallel->turn.running && index < lki_turn_count(parallel));
 }
 
 /* ---- Joint turns ------------------------------------------------------------------------- */
 
 bool lki_turns_may_join(const lk_parallel *parallel)
 {
-    bool single = parallel->effects.single || parallel->lock_step || parallel->ledger.kept ||
-                  parallel->micro_count > 1;
+    bool single = parallel->effects.single || parallel->effects.audits || parallel->lock_step ||
+                  parallel->ledger.kept || parallel->micro_count > 1;
     return !single && parallel->rounded == LK_F32 && parallel->ops->redeal != NULL;
 }
 
@@ -136,7 +150,14 @@ bool lki_turns_join(lk_parallel *parallel, uint32_t most)
 
 uint32_t lki_turn_count(const lk_parallel *parallel)
 {
-    return parallel->turn.together;
+    return one_by_one(parallel) ? 1 : parallel->turn.together;
+}
+
+/* Returns true if the caller computes further virtual workers of the turn after this one. */
+static bool has_parts(const lk_parallel *parallel)
+{
+    const lki_turn_state *turn = &parallel->turn;
+    return one_by_one(parallel) && turn->part + 1 < turn->together;
 }
 
 /* Sets the number of virtual workers of the turn that begins. */
@@ -184,7 +205,7 @@ static void clear_tail(const lk_parallel *parallel, uint32_t term, float *grad)
 static bool announce(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
     lki_turn_state *turn  = &parallel->turn;
-    bool            last  = turn->micro + 1 == parallel->now.micros;
+    bool            last  = turn->micro + 1 == parallel->now.micros && !has_parts(parallel);
     uint8_t        *ready = &turn->ready[index * parallel->layout->term_count + term];
     if (!last || *ready || failed(parallel) || turn->dropped)
         return false;
@@ -317,11 +338,17 @@ static void end_turn(lk_parallel *parallel)
 {
     lki_turn_state *turn = &parallel->turn;
     bool            own  = computes(parallel); /* false: there is no report */
+    if (has_parts(parallel)) {
+        turn->part++;
+        turn->running = false;
+        return;
+    }
     if (turn->micro + 1 == parallel->now.micros)
         for (uint32_t i = 0; i < turn->gradients; i++)
             lki_turn_end_terms(parallel, i);
     lki_turn_catch_up(parallel);
     turn->running = false;
+    turn->part    = 0;
     if (++turn->micro < parallel->now.micros || failed(parallel))
         return;
     for (uint32_t i = 0; own && i < turn->together; i++)
@@ -390,7 +417,7 @@ bool lki_turn_begin_own(lk_parallel *parallel)
         keep(parallel, lki_features_drop(parallel));
         return false;
     }
-    if (parallel->turn.micro == 0)
+    if (parallel->turn.micro == 0 && parallel->turn.part == 0)
         begin_leaves(parallel);
     if (failed(parallel))
         return false;

@@ -95,7 +95,7 @@ static lk_status audit_open(lk_parallel *parallel, const lk_parallel_options *op
     /* repeats an interrupted step, because salvage() does not find results of audits */
     parallel->effects.restarts = true;
     parallel->effects.watches  = true;
-    parallel->effects.single   = true;
+    parallel->effects.audits   = true;
     return LK_OK;
 }
 
@@ -152,6 +152,7 @@ static void audit_begin_step(lk_parallel *parallel, void *context)
 
     a->steps -= !over;
     if (over) {
+        parallel->effects.audits = false;
         lki_free(a->scratch);
         a->scratch = NULL;
     }
