@@ -32,6 +32,7 @@ class Membership:
         self._run, self._group = run, group
         self._operation, self._previous = 0, None   # the number of operations, the last one
         self._loops = 0        # calls of run.steps()
+        self._ended = []       # communicators to be freed; until it goes on, the engine uses one
         self._about = self._received = None   # in a worker that enters: the state of the others
 
     # ---- Operations ------------------------------------------------------------------------
@@ -88,6 +89,7 @@ class Membership:
     def _regroup(self):
         """Make the group of the survivors, and continue the interrupted step if there is one."""
         run, old = self._run, self._group.rebuild()
+        self._ended.append(old)
         if len(set(self._group.gather(int(run._engine is not None)))) > 1:
             raise Error("EPEER", "a worker was lost while the run was being opened; start it again")
         if run._engine is not None:
@@ -96,7 +98,8 @@ class Membership:
             if standing.steps > run._step:
                 run._step, run._completed = standing.steps, standing.last
                 run._engine.read_back()
-        lk.comm_free(old)
+        while self._ended:
+            lk.comm_free(self._ended.pop())
 
     # ---- Entrances -------------------------------------------------------------------------
 
