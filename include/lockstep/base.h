@@ -95,6 +95,19 @@ template <typename lk_options> lk_options lk_options_init()
 #define LK_OPTIONS_INIT(type) { .struct_size = sizeof(type) }
 #endif
 
+/* ---- Labels ------------------------------------------------------------------------------ */
+
+/* The promise about the bits of a run, from the strongest to the weakest.  A run has the weakest
+ * label of its options and of the checkpoint that it continues from. */
+typedef enum {
+    LK_LABEL_EXACT,     /* the bits of one worker that sums whole gradients */
+    LK_LABEL_INVARIANT, /* another update; the same bits for any workers, hosts and failures */
+    LK_LABEL_TIMED,     /* no promise: bits may depend on time, on N, or on another library */
+} lk_label;
+
+/* Returns "exact", "invariant" or "timed"; "?" for values outside of lk_label. */
+LK_API const char *lk_label_name(lk_label label);
+
 /* ---- Data types -------------------------------------------------------------------------- */
 
 /* One row per type: X(NAME, code, bytes, name in safetensors).  Codes are part of the weights hash
@@ -116,22 +129,22 @@ template <typename lk_options> lk_options lk_options_init()
 /* The encodings: types to which sums are rounded and in which they are sent (lk_tree_op.rounded).
  * One row per encoding, with its name in options:
  *
- *     TYPE(NAME, text, EXACT or INEXACT)          one of the types above
- *     WIRE(NAME, code, text, EXACT or INEXACT)    a format for sending, never the type of a tensor
+ *     TYPE(NAME, text, LABEL)          one of the types above
+ *     WIRE(NAME, code, text, LABEL)    a format for sending, never the type of a tensor
  *
- * A run with an INEXACT encoding is labelled "not exact". */
+ * LABEL is the label of a run with this encoding: EXACT or INVARIANT. */
 #define LK_ENCODING_TABLE(TYPE, WIRE)                                                            \
     TYPE(BF16, "bf16", EXACT)                                                                    \
     TYPE(F16, "fp16", EXACT)                                                                     \
-    TYPE(I8, "int8", INEXACT)                                                                    \
-    WIRE(I4, 13, "int4", INEXACT)
+    TYPE(I8, "int8", INVARIANT)                                                                  \
+    WIRE(I4, 13, "int4", INVARIANT)
 
 /* Skips a row. */
 #define LK_NO_ENCODING(...)
 
 typedef enum {
 #define LK_DTYPE_ENUM(name, code, bytes, text) LK_##name = (code),
-#define LK_WIRE_ENUM(name, code, text, exactness) LK_##name = (code),
+#define LK_WIRE_ENUM(name, code, text, label) LK_##name = (code),
     LK_DTYPE_TABLE(LK_DTYPE_ENUM)
     LK_ENCODING_TABLE(LK_NO_ENCODING, LK_WIRE_ENUM)
 #undef LK_DTYPE_ENUM

@@ -42,7 +42,7 @@ typedef struct {
     const char *algorithms; /* algorithms between hosts, equal on all ranks:
                              * "all_reduce:halving,all_gather:ring"; NULL = the fastest by the
                              * constants that lk_comm_tune() measures.  "all_reduce:native" is MPI's
-                             * own algorithm, which is not exact and needs lk_comm_open_mpi() */
+                             * own algorithm, which is timed and needs lk_comm_open_mpi() */
     const char *tuning;     /* file with these constants, read by rank 0; NULL = measured */
     const char *cache;      /* directory in which rank 0 caches its measurements; NULL = none */
 } lk_comm_options;

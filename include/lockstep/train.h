@@ -130,7 +130,7 @@ typedef struct {
     lk_rebalance rebalance;      /* default: ON with ddp and zero1, except with LK_BATCHNORM_SYNC */
     uint64_t     rebalance_seed; /* see lk_parallel_options */
     lk_duplicate duplicate;      /* AUTO: ON where supported and without extra memory */
-    uint32_t     backup_workers; /* lk_parallel_options.backups (not exact); 0 = none */
+    uint32_t     backup_workers; /* lk_parallel_options.backups (timed); 0 = none */
 
     /* After the loss of a rank, the other ranks repeat its step and continue without it, if
      * lk_comm_rebuild() supports that.  Requests to stop then go only to the launcher. */
@@ -186,7 +186,7 @@ typedef struct {
     size_t      host_memory; /* limit in bytes for all workers of a host; 0 = none */
     bool        pin; /* pins threads to cores if each worker has enough cores of its own */
     const char *isa, *strategy;
-    const char *onednn; /* path of a oneDNN module for products (not exact); or NULL */
+    const char *onednn; /* path of a oneDNN module for products (timed); or NULL */
     lk_dtype    precision; /* of activations and their gradients: LK_F32 (or 0), LK_BF16, LK_F16 */
     size_t      bucket_bytes, first_bucket_bytes;
     uint32_t    unit_buffers; /* zero3: number of unit buffers; 0 = lk_parallel_options' default */
@@ -239,8 +239,12 @@ typedef struct {
 LK_API const char *lk_precision_name(lk_dtype precision);
 
 /* Writes each rule that is not at its default: a comma, then the name of the rule's option and the
- * value, such as ", grad-comm-dtype bf16".  Returns false if the rules make the run "not exact". */
-LK_API bool lk_train_rules(const lk_train_config *config, char *text, size_t bytes);
+ * value, such as ", grad-comm-dtype bf16". */
+LK_API void lk_train_rules(const lk_train_config *config, char *text, size_t bytes);
+
+/* Returns the label of a run with this configuration, and writes it with the rules that cause it,
+ * such as "exact", "invariant (grad-comm-dtype int8)" or "timed (backup-workers 1)". */
+LK_API lk_label lk_train_label(const lk_train_config *config, char *text, size_t bytes);
 
 /* Fills in derived fields (V, micro-batch, steps, workers).  Opens the data and plans the model
  * once, so that errors are reported before workers start.  Allocates nothing that outlives the

@@ -81,6 +81,16 @@ const char *lk_status_text(lk_status status)
     }
 }
 
+const char *lk_label_name(lk_label label)
+{
+    switch (label) {
+    case LK_LABEL_EXACT: return "exact";
+    case LK_LABEL_INVARIANT: return "invariant";
+    case LK_LABEL_TIMED: return "timed";
+    default: return "?";
+    }
+}
+
 size_t lk_dtype_bytes(lk_dtype dtype)
 {
     switch ((int)dtype) {
@@ -99,7 +109,7 @@ const char *lk_dtype_name(lk_dtype dtype)
     case LK_##name: return text;
         LK_DTYPE_TABLE(DTYPE_CASE)
 #undef DTYPE_CASE
-#define WIRE_CASE(name, code, text, exactness)                                                   \
+#define WIRE_CASE(name, code, text, label)                                                       \
     case LK_##name: return #name;
         LK_ENCODING_TABLE(LK_NO_ENCODING, WIRE_CASE)
 #undef WIRE_CASE

@@ -45,7 +45,7 @@ void bench_print_size(const bench_timing *t, const lk_algorithm *a, bool right)
     } else {
         printf("%12llu  %-13s %12.2f %12.2f %10.2f %10.2f  %s%s\n", (unsigned long long)bytes,
                a->name, 1e6 * median_of(t), 1e6 * p99_of(t), alg, alg * bench_factor(&t->bench),
-               right ? "yes" : "NO", a->exact ? "" : "    not exact");
+               right ? "yes" : "NO", a->exact ? "" : "    timed");
     }
     (void)fflush(stdout);
 }

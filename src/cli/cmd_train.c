@@ -75,8 +75,11 @@ static bool read_replicas(const char *text, void *target, lki_message *error)
     .count_offset = offsetof(train_options, config.field_), .list_max = most_,
 #define CHOICES(list_) .choices = (const lki_choice[]){ list_ { .name = NULL } },
 #define NAMED(name_, value_) { .name = name_, .value = value_ },
-#define INEXACT(name_, value_) { .name = name_, .value = value_, .inexact = true },
+#define INVARIANT(name_, value_) CHOICE_OF(name_, value_, LK_LABEL_INVARIANT)
+#define TIMED(name_, value_) CHOICE_OF(name_, value_, LK_LABEL_TIMED)
+#define CHOICE_OF(name_, value_, label_) { .name = name_, .value = value_, .label = label_ },
 #define REFUSED(name_, value_, why_) { .name = name_, .value = value_, .later = why_ },
+#define LABEL(label_)
 #define READ(function_) .read = function_,
 #define WRITE(function_)
 #define NEEDS(option_) .needs = &(const lki_need){ option_, { NULL } },

@@ -41,7 +41,7 @@ static int verify(verify_options *o)
 {
     if (o->train.kernels != NULL && strcmp(o->train.kernels, "onednn") == 0)
         return lki_usage_error_of(o->train.command, &o->train.file,
-                                  "--kernels onednn is not exact, so no step of it can be "
+                                  "--kernels onednn is timed, so no step of it can be "
                                   "computed again");
     lk_replay replay = { .step = o->step, .virtual_worker = o->virtual_worker, .odd = print_odd,
                          .context = o };

@@ -45,8 +45,10 @@ static void write_choices(const lki_option *option, char *out, size_t bytes)
     for (const lki_choice *c = option->choices; c != NULL && c->name != NULL; c++) {
         if (c->later != NULL)
             continue;
-        int wrote = snprintf(out + used, bytes - used, "%s%s%s", used > 0 ? ", " : "", c->name,
-                             c->inexact ? " (not exact)" : "");
+        bool exact = c->label == LK_LABEL_EXACT;
+        int  wrote = snprintf(out + used, bytes - used, "%s%s%s%s%s", used > 0 ? ", " : "", c->name,
+                              exact ? "" : " (", exact ? "" : lk_label_name(c->label),
+                              exact ? "" : ")");
         if (wrote > 0 && (size_t)wrote < bytes - used)
             used += (size_t)wrote;
     }

@@ -33,6 +33,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "lockstep/base.h"
+
 /* Exit statuses besides 0. */
 enum { LKI_EXIT_FAILURE = 1, LKI_EXIT_USAGE = 2, LKI_EXIT_NONFINITE = 3, LKI_EXIT_STOPPED = 75 };
 
@@ -75,19 +77,19 @@ typedef enum {
 } lki_option_type;
 
 /* A named value. `later` (or NULL): the message that refuses a name that is not implemented.
- * `inexact`: the value makes a run "not exact", as the help says, too. */
+ * `label`: the label of a run with this value; the help says it unless it is exact. */
 typedef struct {
     const char *name;
     int         value;
     const char *later;
-    bool        inexact;
+    lk_label    label;
 } lki_choice;
 
 /* The hosts for which an option is set, and its influence on the result; see train/options.def. */
 typedef enum {
     LKI_SCOPE_JOB = 0, /* equal on all hosts; no influence on the result */
     LKI_SCOPE_RESULT,  /* equal on all hosts; decides the result */
-    LKI_SCOPE_RULE,    /* equal on all hosts; may make the result "not exact" */
+    LKI_SCOPE_RULE,    /* equal on all hosts; may give the run another label */
     LKI_SCOPE_HOST,    /* may differ between hosts */
     LKI_SCOPE_FILE,    /* the path of a file; may differ between hosts */
 } lki_scope;

@@ -24,18 +24,29 @@ static double samples_per_second(const plan_options *o, const lk_train_plan_row 
     return o->train.config.global_batch / row->step.seconds;
 }
 
+/* Returns the label of the planned run, and writes it with its rules.  A plan loads no module, so
+ * --kernels is not in the configuration. */
+static lk_label label_of(const plan_options *o, char *text, size_t bytes)
+{
+    lk_train_config c = o->train.config;
+    if (o->train.kernels != NULL && strcmp(o->train.kernels, "onednn") == 0)
+        c.onednn = o->train.kernels;
+    return lk_train_label(&c, text, bytes);
+}
+
 /* ---- Text -------------------------------------------------------------------------------- */
 
 static void print_head(const plan_options *o, const lk_train_plan *plan)
 {
     const lk_train_config *c     = &o->train.config;
     uint32_t               hosts = o->plan.hosts;
-    char                   rules[128];
-    const bool             exact = lk_train_rules(c, rules, sizeof rules);
-    printf("%s, %zu parameters, %s%s%s; batch %u as V %u x %u; %u x %u threads on %u "
+    char                   rules[128], label[128];
+    const bool             exact = label_of(o, label, sizeof label) == LK_LABEL_EXACT;
+    lk_train_rules(c, rules, sizeof rules);
+    printf("%s, %zu parameters, %s%s%s%s; batch %u as V %u x %u; %u x %u threads on %u "
            "host%s\n\n",
            c->model, plan->rows[0].cost.parameters, lk_precision_name(c->precision), rules,
-           exact ? "" : " (not exact)", c->global_batch, c->virtual_workers,
+           exact ? "" : "; ", exact ? "" : label, c->global_batch, c->virtual_workers,
            c->global_batch / c->virtual_workers, c->workers, c->threads, hosts,
            hosts == 1 ? "" : "s");
 }
@@ -239,10 +250,11 @@ static void print_json_refused(const lk_train_plan *plan)
 void lki_plan_print_json(const plan_options *o, const lk_train_plan *plan)
 {
     const lk_train_config *c = &o->train.config;
-    char                   rules[128];
-    printf("{\"model\": \"%s\", \"elements\": %zu, \"workers\": %u, \"hosts\": %u, \"exact\": %s, ",
+    char                   text[128];
+    printf("{\"model\": \"%s\", \"elements\": %zu, \"workers\": %u, \"hosts\": %u, "
+           "\"label\": \"%s\", ",
            c->model, plan->rows[0].cost.parameters, c->workers, o->plan.hosts,
-           lk_train_rules(c, rules, sizeof rules) ? "true" : "false");
+           lk_label_name(label_of(o, text, sizeof text)));
     if (strcmp(c->model, "bare") == 0)
         printf("\"largest_layer\": %llu, \"activations_known\": %s, ",
                largest_layer(c),

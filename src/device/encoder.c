@@ -6,8 +6,8 @@
 #include "device/reduce.h"
 
 static const lki_encoder *const encoders[] = {
-#define TYPE_ROW(name, text, exactness) [LK_##name] = &lki_encoder_##name,
-#define WIRE_ROW(name, code, text, exactness) [LK_##name] = &lki_encoder_##name,
+#define TYPE_ROW(name, text, label) [LK_##name] = &lki_encoder_##name,
+#define WIRE_ROW(name, code, text, label) [LK_##name] = &lki_encoder_##name,
     LK_ENCODING_TABLE(TYPE_ROW, WIRE_ROW)
 #undef TYPE_ROW
 #undef WIRE_ROW

@@ -26,8 +26,8 @@ typedef struct {
     const lki_type_loops *loops[LKI_INSTRUCTION_SETS];
 } lki_encoder;
 
-#define LKI_ENCODER_TYPE(name, text, exactness) extern const lki_encoder lki_encoder_##name;
-#define LKI_ENCODER_WIRE(name, code, text, exactness) LKI_ENCODER_TYPE(name, text, exactness)
+#define LKI_ENCODER_TYPE(name, text, label) extern const lki_encoder lki_encoder_##name;
+#define LKI_ENCODER_WIRE(name, code, text, label) LKI_ENCODER_TYPE(name, text, label)
 LK_ENCODING_TABLE(LKI_ENCODER_TYPE, LKI_ENCODER_WIRE)
 #undef LKI_ENCODER_TYPE
 #undef LKI_ENCODER_WIRE
@@ -36,8 +36,8 @@ LK_ENCODING_TABLE(LKI_ENCODER_TYPE, LKI_ENCODER_WIRE)
 const lki_encoder *lki_encoder_of(lk_dtype dtype);
 
 /* The names of all types that have an encoder, each followed by a comma, for messages. */
-#define LKI_ENCODER_TEXT(name, text, exactness) #name ", "
-#define LKI_ENCODER_WIRE_TEXT(name, code, text, exactness) #name ", "
+#define LKI_ENCODER_TEXT(name, text, label) #name ", "
+#define LKI_ENCODER_WIRE_TEXT(name, code, text, label) #name ", "
 #define LKI_ENCODER_NAMES LK_ENCODING_TABLE(LKI_ENCODER_TEXT, LKI_ENCODER_WIRE_TEXT)
 
 #endif

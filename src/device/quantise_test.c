@@ -172,8 +172,8 @@ static void check_encoder(const lki_type_loops *loops, lk_dtype type, uint64_t t
 static void every_encoder_keeps_the_rules(void **state)
 {
     static const lk_dtype all[] = {
-#define TYPE_ROW(name, text, exactness) LK_##name,
-#define WIRE_ROW(name, code, text, exactness) LK_##name,
+#define TYPE_ROW(name, text, label) LK_##name,
+#define WIRE_ROW(name, code, text, label) LK_##name,
         LK_ENCODING_TABLE(TYPE_ROW, WIRE_ROW)
     };
     (void)state;

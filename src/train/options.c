@@ -102,8 +102,11 @@ static json_t *duplicate_json(const lk_train_config *config)
 #define COUNT(field_, most_) .count_offset = offsetof(lk_train_config, field_),
 #define CHOICES(list_) .choices = (const lki_field_choice[]){ list_ { .name = NULL } },
 #define NAMED(name_, value_) { .name = name_, .value = value_ },
-#define INEXACT(name_, value_) { .name = name_, .value = value_, .inexact = true },
+#define INVARIANT(name_, value_) CHOICE_OF(name_, value_, LK_LABEL_INVARIANT)
+#define TIMED(name_, value_) CHOICE_OF(name_, value_, LK_LABEL_TIMED)
+#define CHOICE_OF(name_, value_, label_) { .name = name_, .value = value_, .label = label_ },
 #define REFUSED(name_, value_, why_) { .name = name_, .value = value_, .refused = true },
+#define LABEL(label_) .label = LK_LABEL_##label_,
 #define READ(function_)
 #define WRITE(function_) .write = function_,
 #define NEEDS(option_) .needs = &(const lki_field_need){ option_, { NULL } },
@@ -325,17 +328,28 @@ lk_status lki_fields_check(const lk_train_config *config)
     return LK_OK;
 }
 
-bool lki_fields_are_exact(const lk_train_config *config)
+/* Returns the label of a run with this field's value. */
+static lk_label label_of(const lki_field *field, const lk_train_config *config)
 {
-    bool exact = true;
+    if (field->type == LKI_FIELD_CHOICE)
+        return choice_of(field, config)->label;
+    if (field->label == LK_LABEL_EXACT)
+        return LK_LABEL_EXACT;
+    json_t  *value = lki_field_json(field, config);
+    lk_label label = is_unset(value) ? LK_LABEL_EXACT : field->label;
+    json_decref(value);
+    return label;
+}
+
+lk_label lki_fields_label(const lk_train_config *config)
+{
+    /* The field of --kernels has no row. */
+    lk_label weakest = config->onednn != NULL ? LK_LABEL_TIMED : LK_LABEL_EXACT;
     for (const lki_field *f = lki_fields; f->name != NULL; f++) {
-        if (f->scope != LKI_FIELD_RULE)
-            continue;
-        json_t *value = lki_field_json(f, config);
-        exact = exact && (f->choices != NULL ? !choice_of(f, config)->inexact : is_unset(value));
-        json_decref(value);
+        lk_label label = label_of(f, config);
+        weakest        = label > weakest ? label : weakest;
     }
-    return exact;
+    return weakest;
 }
 
 static bool is_default(const lki_field *field, const lk_train_config *config)
@@ -373,16 +387,12 @@ bool lki_field_note(const lki_field *field, const lk_train_config *config, char 
     const lki_field_choice *choice = field->noted == NULL ? NULL : chosen(field, config);
     if (choice == NULL)
         return false;
-    if (choice->inexact)
-        (void)snprintf(text, bytes, "this run is not exact: %s%s; the bits are the same for any "
-                       "workers", field->noted, choice->name);
-    else
-        (void)snprintf(text, bytes, "%s%s: the same bits for any workers, but not those of --%s %s",
-                       field->noted, choice->name, field->name, field->choices->name);
+    (void)snprintf(text, bytes, "%s%s, alike for any workers; bits are not those of --%s %s",
+                   field->noted, choice->name, field->name, field->choices->name);
     return true;
 }
 
-bool lk_train_rules(const lk_train_config *config, char *text, size_t bytes)
+void lk_train_rules(const lk_train_config *config, char *text, size_t bytes)
 {
     size_t used = 0;
     text[0]     = '\0';
@@ -392,7 +402,36 @@ bool lk_train_rules(const lk_train_config *config, char *text, size_t bytes)
                                                   choice->name);
         used += wrote > 0 ? (size_t)wrote : 0;
     }
-    return lki_fields_are_exact(config);
+}
+
+/* Appends a rule and its value to a label: in brackets, separated by commas. */
+static void add_rule(char *text, size_t bytes, const char *name, const char *value)
+{
+    size_t used = strlen(text);
+    bool   more = strchr(text, '(') != NULL;
+    (void)snprintf(text + used, bytes - used, "%s%s %s", more ? ", " : " (", name, value);
+}
+
+lk_label lk_train_label(const lk_train_config *config, char *text, size_t bytes)
+{
+    lk_label label = lki_fields_label(config);
+    (void)snprintf(text, bytes, "%s", lk_label_name(label));
+    if (label == LK_LABEL_EXACT)
+        return label;
+    for (const lki_field *f = lki_fields; f->name != NULL; f++) {
+        if (label_of(f, config) != label)
+            continue;
+        json_t *value = lki_field_json(f, config);
+        char   *dump  = json_is_string(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY);
+        add_rule(text, bytes, f->name, dump != NULL ? dump : choice_of(f, config)->name);
+        free(dump);
+        json_decref(value);
+    }
+    if (label == LK_LABEL_TIMED && config->onednn != NULL)
+        add_rule(text, bytes, "kernels", "onednn");
+    size_t used = strlen(text);
+    (void)snprintf(text + used, bytes - used, ")");
+    return label;
 }
 
 void lki_fields_log(const lk_train_config *config, char *text, size_t bytes)

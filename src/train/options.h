@@ -41,7 +41,7 @@ typedef enum {
 typedef struct {
     const char *name;
     int         value;
-    bool        inexact;
+    lk_label    label;   /* of a run with this choice */
     bool        refused; /* only the command refuses it; a program may set it */
 } lki_field_choice;
 
@@ -62,6 +62,7 @@ typedef struct {
     lki_field_scope         scope;
     size_t                  offset, count_offset; /* in lk_train_config */
     const lki_field_choice *choices;              /* ends with an entry without a name */
+    lk_label                label; /* of any value but the default, if there are no choices */
     const lki_field_need   *needs;                /* when the field has an effect; NULL: always */
     const lki_field_need   *recorded; /* condition under which it is recorded; NULL: `needs` */
     const char             *into;     /* the field that records its value; NULL: itself */
@@ -95,8 +96,8 @@ lk_train_config lki_config_resolve(const lk_train_config *config);
  * field with another value. */
 LK_NODISCARD lk_status lki_fields_check(const lk_train_config *config);
 
-/* Returns false if a field makes the run "not exact". */
-bool lki_fields_are_exact(const lk_train_config *config);
+/* Returns the label of a run with this configuration: the weakest label of its fields. */
+lk_label lki_fields_label(const lk_train_config *config);
 
 /* Writes the part of the exactness id that fields define by their row. */
 void lki_fields_identity(const lk_train_config *config, char *text, size_t bytes);

@@ -1,5 +1,5 @@
 /* options_test.c -- checks that every row of the table has its effect on checkpoint records and
- * their comparison, on the agreement of ranks, on the log and on the label "not exact".
+ * their comparison, on the agreement of ranks, on the log and on labels.
  *
  * For each row, the tests compare two configurations that differ in its field only.
  */
@@ -210,29 +210,86 @@ static void differing_options_of_ranks_are_named(void **state)
     lk_comm_free(comms[1]);
 }
 
-/* Checks which rules are "not exact", and which fields log lines repeat. */
-static void rules_are_labelled_and_logged(void **state)
+/* Labels that are not exact. */
+static const struct {
+    const char *field, *choice; /* choice: NULL for any value but the default */
+    lk_label    label;
+} labels[] = {
+    { "grad-comm-dtype", "int8", LK_LABEL_INVARIANT },
+    { "grad-comm-dtype", "int4", LK_LABEL_INVARIANT },
+    { "param-comm-dtype", "int8", LK_LABEL_INVARIANT },
+    { "backup-workers", NULL, LK_LABEL_TIMED },
+};
+enum { LABELS = sizeof labels / sizeof labels[0] };
+
+/* Returns the label in the list above; exact if the list has none. */
+static lk_label listed(const char *field, const char *choice)
+{
+    for (size_t i = 0; i < LABELS; i++)
+        if (strcmp(labels[i].field, field) == 0 &&
+            (choice == NULL || labels[i].choice == NULL
+                 ? choice == labels[i].choice
+                 : strcmp(choice, labels[i].choice) == 0))
+            return labels[i].label;
+    return LK_LABEL_EXACT;
+}
+
+/* Compares the label of every field and choice with the list above. */
+static void every_choice_has_its_label(void **state)
+{
+    size_t found = 0;
+    (void)state;
+    for (const lki_field *f = lki_fields; f->name != NULL; f++) {
+        assert_int_equal(f->label, listed(f->name, NULL));
+        assert_true(f->label == LK_LABEL_EXACT || f->scope == LKI_FIELD_RULE);
+        found += f->label != LK_LABEL_EXACT;
+        for (const lki_field_choice *c = f->choices; c != NULL && c->name != NULL; c++) {
+            if (c->label != listed(f->name, c->name))
+                fail_msg("%s %s is labelled %s", f->name, c->name, lk_label_name(c->label));
+            assert_true(c->label == LK_LABEL_EXACT || f->scope == LKI_FIELD_RULE);
+            found += c->label != LK_LABEL_EXACT;
+        }
+    }
+    assert_int_equal(found, LABELS);
+}
+
+/* Checks that the weakest label counts, and that the rules that cause it are named. */
+static void the_weakest_label_counts(void **state)
+{
+    lk_train_config config = { .struct_size = sizeof(lk_train_config), .model = "mlp" };
+    char            text[128];
+    (void)state;
+    assert_int_equal(lk_train_label(&config, text, sizeof text), LK_LABEL_EXACT);
+    assert_string_equal(text, "exact");
+    config.comm_dtype   = LK_BF16;
+    config.gather_dtype = LK_I8;
+    assert_int_equal(lk_train_label(&config, text, sizeof text), LK_LABEL_INVARIANT);
+    assert_string_equal(text, "invariant (param-comm-dtype int8)");
+    config.comm_dtype = LK_I4;
+    assert_int_equal(lk_train_label(&config, text, sizeof text), LK_LABEL_INVARIANT);
+    assert_string_equal(text, "invariant (grad-comm-dtype int4, param-comm-dtype int8)");
+    config.elastic.backup_workers = 2;
+    assert_int_equal(lk_train_label(&config, text, sizeof text), LK_LABEL_TIMED);
+    assert_string_equal(text, "timed (backup-workers 2)");
+    config.onednn = "module";
+    assert_int_equal(lk_train_label(&config, text, sizeof text), LK_LABEL_TIMED);
+    assert_string_equal(text, "timed (backup-workers 2, kernels onednn)");
+    config.elastic.backup_workers = 0;
+    assert_int_equal(lki_fields_label(&config), LK_LABEL_TIMED);
+}
+
+/* Checks which fields log lines repeat. */
+static void rules_are_logged(void **state)
 {
     lk_train_config config = { .struct_size = sizeof(lk_train_config), .model = "mlp" };
     char            text[160];
     (void)state;
-    assert_true(lki_fields_are_exact(&config));
     lki_fields_log(&config, text, sizeof text);
     assert_string_equal(text, "");
     config.comm_dtype = LK_BF16;
-    assert_true(lki_fields_are_exact(&config));
+    assert_int_equal(lki_fields_label(&config), LK_LABEL_EXACT);
     lki_fields_log(&config, text, sizeof text);
     assert_string_equal(text, ", \"comm_dtype\": \"bf16\", \"gather_dtype\": \"fp32\"");
-    config.comm_dtype = LK_I4;
-    assert_false(lki_fields_are_exact(&config));
-    config = (lk_train_config){ .struct_size  = sizeof(lk_train_config),
-                                .model        = "mlp",
-                                .gather_dtype = LK_I8 };
-    assert_false(lki_fields_are_exact(&config));
-    config = (lk_train_config){ .struct_size            = sizeof(lk_train_config),
-                                .model                  = "mlp",
-                                .elastic.backup_workers = 1 };
-    assert_false(lki_fields_are_exact(&config));
 }
 
 /* Checks that the values of choices are checked, and that rows write exactness ids and notes. */
@@ -246,7 +303,7 @@ static void choices_are_checked_and_noted(void **state)
     lki_fields_identity(&config, text, sizeof text);
     assert_string_equal(text, "");
     assert_false(lki_field_note(field, &config, text, sizeof text));
-    assert_true(lk_train_rules(&config, text, sizeof text));
+    lk_train_rules(&config, text, sizeof text);
     assert_string_equal(text, "");
     config.comm_dtype   = LK_BF16;
     config.gather_dtype = LK_BF16; /* set by a program; the command refuses it */
@@ -254,15 +311,15 @@ static void choices_are_checked_and_noted(void **state)
     lki_fields_identity(&config, text, sizeof text);
     assert_string_equal(text, " travels as bf16");
     assert_true(lki_field_note(field, &config, text, sizeof text));
-    assert_non_null(strstr(text, "rounded to bf16: the same bits for any workers, but not those of "
+    assert_non_null(strstr(text, "rounded to bf16, alike for any workers; bits are not those of "
                                  "--grad-comm-dtype fp32"));
     config.comm_dtype   = LK_I4;
     config.gather_dtype = LK_I8;
     lki_fields_identity(&config, text, sizeof text);
     assert_string_equal(text, " travels as int4 read as int8");
     assert_true(lki_field_note(field, &config, text, sizeof text));
-    assert_non_null(strstr(text, "this run is not exact: "));
-    assert_false(lk_train_rules(&config, text, sizeof text));
+    assert_non_null(strstr(text, "rounded to int4, alike for any workers"));
+    lk_train_rules(&config, text, sizeof text);
     assert_string_equal(text, ", grad-comm-dtype int4, param-comm-dtype int8");
     config.comm_dtype = LK_F64;
     assert_int_equal(lki_fields_check(&config), LK_EINVAL);
@@ -332,7 +389,9 @@ int main(void)
         cmocka_unit_test(checkpoints_record_options_that_decide_the_result),
         cmocka_unit_test(ranks_agree_on_all_but_hosts_and_files),
         cmocka_unit_test(differing_options_of_ranks_are_named),
-        cmocka_unit_test(rules_are_labelled_and_logged),
+        cmocka_unit_test(every_choice_has_its_label),
+        cmocka_unit_test(the_weakest_label_counts),
+        cmocka_unit_test(rules_are_logged),
         cmocka_unit_test(choices_are_checked_and_noted),
         cmocka_unit_test(keys_of_checkpoints_do_not_change),
     };

@@ -49,6 +49,30 @@ static void tells_memory_and_traffic(void **state)
                     number(r.out, "\"sent_parameters\"", "zero2") == sent);
 }
 
+/* Checks the label of the planned run, in JSON and in text. */
+static void a_plan_has_the_label_of_its_run(void **state)
+{
+    static const char *const cases[][3] = {
+        { "--grad-comm-dtype bf16", "\"label\": \"exact\"", "fp32, grad-comm-dtype bf16; batch" },
+        { "--grad-comm-dtype int4", "\"label\": \"invariant\"",
+          "fp32, grad-comm-dtype int4; invariant (grad-comm-dtype int4); batch" },
+        { "--strategy ddp --backup-workers 1", "\"label\": \"timed\"",
+          "fp32; timed (backup-workers 1); batch" },
+        { "--kernels onednn", "\"label\": \"timed\"", "fp32; timed (kernels onednn); batch" },
+    };
+    static command_result r;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char line[400];
+        (void)snprintf(line, sizeof line, MLP "--workers 2 --json %s", cases[i][0]);
+        run_command(&r, *state, line);
+        assert_int_equal(r.status, 0);
+        assert_says(r.out, cases[i][1]);
+        (void)snprintf(line, sizeof line, MLP "--workers 2 %s", cases[i][0]);
+        run_command(&r, *state, line);
+        assert_says(r.out, cases[i][2]);
+    }
+}
+
 /* Checks that continuing after failures needs memory for separate sums and for the undo log. */
 static void surviving_takes_memory(void **state)
 {
@@ -407,6 +431,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tells_memory_and_traffic),
+        cmocka_unit_test(a_plan_has_the_label_of_its_run),
         cmocka_unit_test(surviving_takes_memory),
         cmocka_unit_test(one_host_sends_nothing),
         cmocka_unit_test(joint_turns_are_counted),

@@ -331,7 +331,7 @@ static void runs_with_other_kernels_are_labelled(void **state)
         return;
     assert_int_equal(r.status, 0);
     assert_says(r.err, "note: products are oneDNN's (");
-    assert_says(r.err, "not exact");
+    assert_says(r.err, "note: this run is timed (kernels onednn): ");
     assert_says_not(r.err, "the own kernels computed");
     run_command(&r, *state, MLP "--steps 2 --kernels onednn --precision bf16");
     assert_int_equal(r.status, 2);
@@ -339,24 +339,25 @@ static void runs_with_other_kernels_are_labelled(void **state)
 }
 
 /* Checks that two of the four virtual workers are dropped in each step, and that the run is
- * labelled not exact. */
+ * labelled timed. */
 static void runs_with_backup_workers_are_labelled(void **state)
 {
     static command_result r;
     run_command(&r, *state, MLP "--steps 3 --workers 2 --backup-workers 1 --quiet --log b.log "
                                 "--checkpoint b");
     assert_int_equal(r.status, 0);
-    assert_says(r.err, "note: this run is not exact: each step uses the first 1 workers");
-    (void)run_shell(&r, *state, "grep -c '\"dropped\": 2,.*\"exact\": false}' b.log");
+    assert_says(r.err, "note: this run is timed (backup-workers 1): ");
+    assert_says(r.err, "note: each step uses the first 1 workers");
+    (void)run_shell(&r, *state, "grep -c '\"dropped\": 2,.*\"label\": \"timed\"}' b.log");
     assert_string_equal(r.out, "3\n");
     (void)run_shell(&r, *state, "grep -E '\"(checkpoint|weights)\"' b.log |"
-                                "grep -c '\"exact\": false}'");
+                                "grep -c '\"label\": \"timed\"}'");
     assert_string_equal(r.out, "2\n");
     run_command(&r, *state, "inspect b");
-    assert_says(r.out, " (not exact)\n");
+    assert_says(r.out, " (timed)\n");
 }
 
-/* Checks that a run is labelled not exact if it resumes, directly or indirectly, from a run with
+/* Checks that a run is labelled timed if it resumes, directly or indirectly, from a run with
  * that label. */
 static void runs_resumed_from_backup_workers_are_labelled(void **state)
 {
@@ -370,15 +371,48 @@ static void runs_resumed_from_backup_workers_are_labelled(void **state)
         assert_int_equal(r.status, 0);
         bool others = strstr(r.err, "note: the checkpoint has exactness id") != NULL;
         assert_int_equal(others, steps == 4);
-        assert_says(r.err, "note: this run is not exact: it continues from steps that were not");
-        assert_says_not(r.err, "not exact: of a step");
-        (void)run_shell(&r, *state, "grep -vc '\"exact\": false}' g.log");
+        assert_says(r.err, "note: this run is timed: it continues from steps that are timed");
+        (void)run_shell(&r, *state, "grep -vc '\"label\": \"timed\"}' g.log");
         assert_string_equal(r.out, "0\n");
         (void)run_shell(&r, *state, "grep -c '\"dropped\"' g.log");
         assert_string_equal(r.out, "0\n");
         run_command(&r, *state, "inspect g");
-        assert_says(r.out, " (not exact)\n");
+        assert_says(r.out, " (timed)\n");
     }
+}
+
+/* Checks the label of runs whose bits are the same for any workers, but not those of exact runs.
+ * Exact runs that continue them have it, too. */
+static void runs_with_lossy_messages_are_labelled(void **state)
+{
+    static command_result r;
+    static char           weights[sizeof r.out];
+    static const char *const rules[] = { "grad-comm-dtype int8", "grad-comm-dtype int4",
+                                         "param-comm-dtype int8" };
+    char                     line[256];
+    for (size_t i = 0; i < 3; i++)
+        for (int workers = 1; workers <= 2; workers++) {
+            (void)snprintf(line, sizeof line,
+                           MLP "--steps 3 --workers %d --quiet --log i.log --checkpoint i%zu --%s",
+                           workers, 2 * i + (size_t)workers, rules[i]);
+            run_command(&r, *state, line);
+            assert_int_equal(r.status, 0);
+            (void)snprintf(line, sizeof line, "note: this run is invariant (%s): ", rules[i]);
+            assert_says(r.err, line);
+            if (workers == 2)
+                assert_string_equal(r.out, weights);
+            (void)snprintf(weights, sizeof weights, "%s", r.out);
+            (void)run_shell(&r, *state, "grep -vc '\"label\": \"invariant\"}' i.log");
+            assert_string_equal(r.out, "0\n");
+        }
+    run_command(&r, *state, MLP "--steps 4 --checkpoint i1 --resume --log i.log");
+    assert_int_equal(r.status, 0);
+    assert_says(r.err, "note: this run is invariant: it continues from steps that are invariant");
+    run_command(&r, *state, "inspect i1");
+    assert_says(r.out, " (invariant)\n");
+    run_command(&r, *state, "train --help=rules");
+    assert_says(r.out, "int8 (invariant), int4");
+    assert_says(r.out, "own, onednn (timed)");
 }
 
 static void unsupported_backup_workers_are_refused(void **state)
@@ -426,6 +460,7 @@ int main(void)
         cmocka_unit_test(runs_with_other_kernels_are_labelled),
         cmocka_unit_test(runs_with_backup_workers_are_labelled),
         cmocka_unit_test(runs_resumed_from_backup_workers_are_labelled),
+        cmocka_unit_test(runs_with_lossy_messages_are_labelled),
         cmocka_unit_test(unsupported_backup_workers_are_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

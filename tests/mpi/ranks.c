@@ -75,7 +75,7 @@ static bool has_the_bits_of_threads(lk_comm *comm)
         tried += list[i].exact;
         if (lk_comm_rank(comm) == 0)
             printf("all_reduce:%s %016llx%s\n", list[i].name, (unsigned long long)here.hash,
-                   list[i].exact ? "" : " (not exact)");
+                   list[i].exact ? "" : " (timed)");
     }
     CHECK(tried >= 3);
     return true;

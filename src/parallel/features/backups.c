@@ -3,7 +3,7 @@
  * Source: Chen, Pan, Monga, Bengio and Jozefowicz, Revisiting Distributed Synchronous SGD, 2016.
  * The first N gradients of N + b workers are averaged, and the other b are dropped.  Here a worker
  * is a rank with all its virtual workers.  Which ranks finish first depends on timing, so results
- * are not exact.
+ * are timed.
  *
  *      arrive    A rank that has finished its turns takes one of `ranks - backups` places, by
  *                compare and swap on a word in the host's arena.  A rank without counted samples

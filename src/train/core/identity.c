@@ -113,9 +113,9 @@ json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *da
 const char *lk_precision_name(lk_dtype precision)
 {
     switch ((int)precision) {
-#define TYPE_CASE(name, text, exactness)                                                         \
+#define TYPE_CASE(name, text, label)                                                             \
     case LK_##name: return text;
-#define WIRE_CASE(name, code, text, exactness)                                                   \
+#define WIRE_CASE(name, code, text, label)                                                       \
     case LK_##name: return text;
         LK_ENCODING_TABLE(TYPE_CASE, WIRE_CASE)
 #undef TYPE_CASE
@@ -191,27 +191,47 @@ lk_status lki_config_compare(const json_t *stored, const json_t *mine)
     return status;
 }
 
-static const char label[] = " (not exact)";
-
-bool lki_is_labelled(const char *exactness_id)
+/* Returns the number of characters of an exactness id before its label. */
+static size_t hash_length(const char *exactness_id)
 {
-    return strstr(exactness_id, label) != NULL;
+    const char *label = strstr(exactness_id, " (");
+    return label != NULL ? (size_t)(label - exactness_id) : strlen(exactness_id);
 }
 
-void lki_go_on_inexact(lki_session *session)
+lk_label lki_id_label(const char *exactness_id)
 {
-    char  *id   = session->exactness_id;
-    size_t used = strlen(id);
-
-    session->inexact = true;
-    if (!lki_is_labelled(id))
-        (void)snprintf(id + used, sizeof session->exactness_id - used, "%s", label);
-    lki_journal_label(session->journal);
+    const char *label = exactness_id + hash_length(exactness_id);
+    if (label[0] == '\0')
+        return LK_LABEL_EXACT;
+    return strcmp(label, " (invariant)") == 0 ? LK_LABEL_INVARIANT : LK_LABEL_TIMED;
 }
 
-bool lki_is_exact(const lk_train_config *config)
+bool lki_ids_differ(const char *one, const char *other)
 {
-    return lki_fields_are_exact(config);
+    size_t length = hash_length(one);
+    return length != hash_length(other) || strncmp(one, other, length) != 0;
+}
+
+/* Writes the label behind an exactness id, in place of the one that it has. */
+static void mark_id(char id[33], lk_label label)
+{
+    size_t used = hash_length(id);
+    id[used]    = '\0';
+    if (label != LK_LABEL_EXACT)
+        (void)snprintf(id + used, 33 - used, " (%s)", lk_label_name(label));
+}
+
+lk_label lki_run_label(const lki_session *session)
+{
+    lk_label own = lki_fields_label(session->config);
+    return own > session->inherited ? own : session->inherited;
+}
+
+void lki_inherit_label(lki_session *session, lk_label label)
+{
+    session->inherited = label;
+    mark_id(session->exactness_id, lki_run_label(session));
+    lki_journal_label(session->journal, lki_run_label(session));
 }
 
 void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33])
@@ -232,7 +252,8 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, text, (size_t)length);
     lki_sha256_end(&hash, hex);
-    (void)snprintf(out, 33, "%.16s%s", hex, lki_is_exact(config) ? "" : label);
+    (void)snprintf(out, 33, "%.16s", hex);
+    mark_id(out, lki_fields_label(config));
 }
 
 void lki_loss_bits(double loss, char hex[17])

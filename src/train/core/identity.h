@@ -4,16 +4,20 @@
 
 #include "train/core/session.h"
 
-/* Returns true if gradients and parameters are not quantised and no worker's gradient is
- * dropped. */
-bool lki_is_exact(const lk_train_config *config);
+/* Returns the label that an exactness id ends in.  "(not exact)", the only label of earlier
+ * versions, promises nothing, because their configuration does not tell what came before. */
+lk_label lki_id_label(const char *exactness_id);
 
-/* Returns true if an exactness id is marked as not exact. */
-bool lki_is_labelled(const char *exactness_id);
+/* Returns true if two exactness ids differ by more than their labels. */
+bool lki_ids_differ(const char *one, const char *other);
 
-/* Marks the exactness id and the log as not exact, because the run continues from a checkpoint that
- * is not exact. */
-void lki_go_on_inexact(lki_session *session);
+/* Returns the label of the run: the weaker one of its configuration's and of the checkpoint's that
+ * it continues from. */
+lk_label lki_run_label(const lki_session *session);
+
+/* Takes the label of the checkpoint that the run continues from.  If it is weaker than the run's,
+ * exactness id and log have it, too. */
+void lki_inherit_label(lki_session *session, lk_label label);
 
 /* Returns all options that define the result, by key.  New reference; NULL if out of memory. */
 json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *data);

@@ -91,6 +91,49 @@ static void every_value_changes_the_hash_and_nans_are_equal(void **state)
     run_close(&r);
 }
 
+/* Checks the labels of exactness ids, also of those that earlier versions wrote. */
+static void an_exactness_id_ends_in_its_label(void **state)
+{
+    lk_train_config config = { .struct_size = sizeof(lk_train_config), .comm_dtype = LK_I8 };
+    lk_dataset_info data   = { .classes = 3 };
+    char            id[33], other[33];
+    (void)state;
+    assert_int_equal(lki_id_label("4a1a257ca98ac033"), LK_LABEL_EXACT);
+    assert_int_equal(lki_id_label("4a1a257ca98ac033 (invariant)"), LK_LABEL_INVARIANT);
+    assert_int_equal(lki_id_label("4a1a257ca98ac033 (timed)"), LK_LABEL_TIMED);
+    assert_int_equal(lki_id_label("4a1a257ca98ac033 (not exact)"), LK_LABEL_TIMED);
+    assert_false(lki_ids_differ("4a1a257ca98ac033 (not exact)", "4a1a257ca98ac033 (timed)"));
+    assert_false(lki_ids_differ("4a1a257ca98ac033", "4a1a257ca98ac033 (timed)"));
+    assert_true(lki_ids_differ("4a1a257ca98ac033 (timed)", "4a1a257ca98ac034 (timed)"));
+    lki_exactness_id(&config, &data, id);
+    assert_string_equal(id + 16, " (invariant)");
+    config.elastic.backup_workers = 1;
+    lki_exactness_id(&config, &data, other);
+    assert_string_equal(other + 16, " (timed)");
+    assert_true(lki_ids_differ(id, other));
+}
+
+/* Continues runs from checkpoints with each label.  Expects the weaker label in the id. */
+static void a_run_takes_a_weaker_label(void **state)
+{
+    static const char *const ends[] = { "", " (invariant)", " (timed)" };
+    const lk_dtype           rules[] = { LK_F32, LK_I4, LK_I4 };
+    lk_dataset_info          data    = { .classes = 3 };
+    (void)state;
+    for (int own = 0; own < 3; own++)
+        for (int other = 0; other < 3; other++) {
+            lk_train_config config  = { .struct_size = sizeof(lk_train_config),
+                                        .comm_dtype  = rules[own],
+                                        .onednn      = own == 2 ? "module" : NULL };
+            lki_session     session = { .config = &config };
+            lki_exactness_id(&config, &data, session.exactness_id);
+            assert_string_equal(session.exactness_id + 16, ends[own]);
+            lki_inherit_label(&session, (lk_label)other);
+            assert_string_equal(session.exactness_id + 16, ends[own > other ? own : other]);
+            assert_int_equal(lki_run_label(&session), own > other ? own : other);
+        }
+}
+
 /* Returns the configuration that a checkpoint records for `model` with one option set. */
 static json_t *config_of(const char *model, const char *option, const char *value)
 {
@@ -175,6 +218,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_value_changes_the_hash_and_nans_are_equal),
+        cmocka_unit_test(an_exactness_id_ends_in_its_label),
+        cmocka_unit_test(a_run_takes_a_weaker_label),
         cmocka_unit_test(a_model_records_its_own_options),
         cmocka_unit_test(a_default_is_its_value),
         cmocka_unit_test(an_unrecorded_option_has_its_default),

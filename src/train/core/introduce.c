@@ -75,25 +75,41 @@ void lki_tell_kernels(lki_session *s, bool end)
 {
     const char *failure, *onednn = lk_exec_onednn(s->exec, &failure);
     if (onednn != NULL && !end)
-        lki_journal_note(s->journal, "note: products are oneDNN's (%s): this run is not exact, its "
-                         "bits depend on that", onednn);
+        lki_journal_note(s->journal, "note: products are oneDNN's (%s); bits depend on its version "
+                         "and threads, and on the processor", onednn);
     else if (failure != NULL)
         lki_journal_note(s->journal, "note: the own kernels computed what oneDNN could not: %s",
                          failure);
 }
 
+/* Prints the label of the run with its reason, unless the run is exact. */
+static void tell_label(const lki_session *s)
+{
+    char     text[128];
+    lk_label label = lk_train_label(s->config, text, sizeof text);
+    if (s->inherited > label)
+        lki_journal_note(s->journal,
+                         "note: this run is %s: it continues from steps that are %s, and its bits "
+                         "depend on theirs",
+                         lk_label_name(s->inherited), lk_label_name(s->inherited));
+    else if (label == LK_LABEL_INVARIANT)
+        lki_journal_note(s->journal,
+                         "note: this run is %s: its bits are the same for any workers and hosts, "
+                         "but not those of an exact run", text);
+    else if (label == LK_LABEL_TIMED)
+        lki_journal_note(s->journal,
+                         "note: this run is %s: its bits may differ from those of the next run",
+                         text);
+}
+
 void lki_tell_bits(const lki_session *s)
 {
     char text[256];
-    if (s->inexact)
-        lki_journal_note(s->journal,
-                         "note: this run is not exact: it continues from steps that were not "
-                         "exact, and its bits depend on theirs");
+    tell_label(s);
     if (s->config->elastic.backup_workers > 0)
         lki_journal_note(s->journal,
-                         "note: this run is not exact: each step uses the first %u workers that "
-                         "finish and drops the others (backup workers: %u); its bits depend on "
-                         "which workers are first",
+                         "note: each step uses the first %u workers that finish and drops the "
+                         "others (backup workers: %u); bits depend on which workers are first",
                          s->ranks - s->config->elastic.backup_workers,
                          s->config->elastic.backup_workers);
     for (const lki_field *f = lki_fields; f->name != NULL; f++)

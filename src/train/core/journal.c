@@ -29,7 +29,7 @@ struct lki_report_file {
     const lk_train_config *config;
     FILE                  *log; /* NULL: no --log */
     bool                   terminal, bar_shown;
-    bool                   inexact; /* the run is not exact */
+    lk_label               label;         /* of the run */
     char                   repeated[160]; /* options that every line repeats */
     double                 begun, shown; /* shown: time of the last redraw */
     uint64_t               start, end;
@@ -113,21 +113,27 @@ lk_status lki_journal_open(lki_journal **out, const lk_train_config *config)
     LK_TRY(LKI_NEW(&journal, 1, "log"));
     journal->config   = config;
     journal->terminal = isatty(STDERR_FILENO) == 1;
-    journal->inexact  = !lki_is_exact(config);
+    journal->label    = lki_fields_label(config);
     lki_fields_log(config, journal->repeated, sizeof journal->repeated);
     *out              = journal;
     return LK_OK;
 }
 
-void lki_journal_label(lki_journal *journal)
+void lki_journal_label(lki_journal *journal, lk_label label)
 {
     if (journal != NULL)
-        journal->inexact = true;
+        journal->label = label;
 }
 
-static const char *exactness_of(const lki_journal *journal)
+/* Returns the label as the last field of a line, or "" if the run is exact. */
+static const char *label_field(const lki_journal *journal)
 {
-    return journal->inexact ? ", \"exact\": false" : "";
+    switch (journal->label) {
+    case LK_LABEL_INVARIANT: return ", \"label\": \"invariant\"";
+    case LK_LABEL_TIMED: return ", \"label\": \"timed\"";
+    case LK_LABEL_EXACT:
+    default: return "";
+    }
 }
 
 lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end)
@@ -359,7 +365,7 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
         (unsigned long long)r->step, (unsigned long long)r->epoch, number_text(loss, r->loss), bits,
         r->lr, number_text(norm, r->grad_norm), (double)r->samples / r->seconds, tokens,
         1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds, 1e3 * r->finish_seconds,
-        scale, noise, journal->repeated, stall, audited, exactness_of(journal));
+        scale, noise, journal->repeated, stall, audited, label_field(journal));
     return log_checked(journal, written);
 }
 
@@ -378,7 +384,7 @@ lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double los
                                "{\"step\": %llu, \"val_loss\": %s, \"val_loss_bits\": \"%s\", "
                                "\"val_accuracy\": %.17g%s}\n",
                                (unsigned long long)step, number_text(text, loss), bits, accuracy,
-                               exactness_of(journal)));
+                               label_field(journal)));
 }
 
 lk_status lki_journal_event(lki_journal *journal, json_t *line)
@@ -402,8 +408,8 @@ lk_status lki_journal_saved(lki_journal *journal, uint64_t step, uint64_t saved,
     json_t *line = json_pack("{s:I, s:I, s:f, s:f, s:s*}", "step", (json_int_t)step, "checkpoint",
                              (json_int_t)saved, "stall_ms", 1e3 * stall, "write_ms", 1e3 * seconds,
                              "error", error);
-    if (journal->inexact)
-        (void)json_object_set_new(line, "exact", json_false());
+    if (journal->label != LK_LABEL_EXACT)
+        (void)json_object_set_new(line, "label", json_string(lk_label_name(journal->label)));
     return lki_journal_event(journal, line);
 }
 
@@ -442,5 +448,5 @@ lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result)
                                "{\"step\": %llu, \"weights\": \"%s\", "
                                "\"run\": \"%s\"%s%s%s}\n",
                                (unsigned long long)result->steps, result->weights, result->run,
-                               ended, audited, exactness_of(journal)));
+                               ended, audited, label_field(journal)));
 }

@@ -29,8 +29,8 @@ typedef struct lki_step_record {
  * 0. */
 LK_NODISCARD lk_status lki_journal_open(lki_journal **out, const lk_train_config *config);
 
-/* Marks all following log lines as not exact. */
-void lki_journal_label(lki_journal *journal);
+/* Sets the label of all following log lines. */
+void lki_journal_label(lki_journal *journal, lk_label label);
 
 /* Opens the log for steps `start` + 1 to `end`.  Truncates an existing log after step `start`. */
 LK_NODISCARD lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end);

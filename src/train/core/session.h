@@ -85,7 +85,7 @@ typedef struct {
     lki_run_progress progress;
 
     char     exactness_id[33];
-    bool     inexact;      /* the run continues from a checkpoint whose steps were not exact */
+    lk_label inherited;    /* label of the checkpoint that the run continues from */
     bool     outside;      /* this rank has not yet entered the running communicator */
     bool     stopped;      /* the run ends early because of a request to stop */
     bool     depleted;     /* fewer than workers_least ranks remain */
@@ -155,7 +155,7 @@ LK_NODISCARD lk_status lki_introduce(lki_session *s);
  * ranks. */
 void lki_tell_kernels(lki_session *session, bool end);
 
-/* Prints the type in which gradients are sent, if it is not FP32. */
+/* Prints the label of the run, unless it is exact, and the rules that change its bits. */
 void lki_tell_bits(const lki_session *session);
 
 /* Prints a note if the order repeats or leaves out samples. */

@@ -141,7 +141,7 @@ lk_status lki_finish(lki_session *s, uint64_t done, lk_train_result *result)
     lki_observe_drain(s);
     LK_TRY(verify_same_end(s, result));
     lki_tell_kernels(s, true);
-    if (lki_is_labelled(s->exactness_id)) /* repeated at the end */
+    if (lki_run_label(s) != LK_LABEL_EXACT) /* repeated at the end */
         lki_tell_bits(s);
     LK_TRY(lki_say_end(s, result));
     lki_journal_say(s->journal, "run %s", result->run);

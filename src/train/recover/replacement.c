@@ -26,7 +26,8 @@
 /* State that is equal on all ranks, computed from the steps so far. */
 typedef struct {
     char         loss_chain[65];
-    bool         judged_best, inexact;
+    bool         judged_best;
+    lk_label     inherited;
     uint64_t     start, chained, judged, audited;
     lki_stopping stopping;
     uint32_t     lost, left, entered;
@@ -41,7 +42,7 @@ static news news_of(const lki_session *s)
                                  .judged      = s->progress.judged,
                                  .audited     = s->progress.audited,
                                  .judged_best = s->progress.judged_best,
-                                 .inexact     = s->inexact,
+                                 .inherited   = s->inherited,
                                  .stopping    = s->progress.stopping,
                                  .lost        = self->lost,
                                  .left        = self->left,
@@ -66,8 +67,7 @@ static void believe(lki_session *s, const news *n, uint32_t entered)
     self->entered           = n->entered + entered;
     self->seconds           = n->seconds;
     memcpy(s->progress.loss_chain, n->loss_chain, sizeof s->progress.loss_chain);
-    if (n->inexact)
-        lki_go_on_inexact(s);
+    lki_inherit_label(s, n->inherited);
 }
 
 lk_status lki_welcome(lki_session *s, lk_comm *comm)

@@ -24,6 +24,7 @@
 #include "comm/worker.h"
 #include "parallel/stored.h"
 #include "parallel/virtual.h"
+#include "train/core/identity.h"
 #include "train/core/progress.h"
 #include "train/observe/observe.h"
 #include "train/observe/pace.h"
@@ -375,8 +376,7 @@ static lk_status take_files(lki_session *s, uint64_t done)
     if (s->rank != 0 || s->journal != NULL)
         return LK_OK;
     LK_TRY(lki_journal_open(&s->journal, c));
-    if (s->inexact)
-        lki_journal_label(s->journal);
+    lki_journal_label(s->journal, lki_run_label(s));
     LK_TRY(take_log(s, done));
     if (c->checkpoint.folder == NULL)
         return LK_OK;

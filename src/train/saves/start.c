@@ -125,7 +125,7 @@ lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info 
 
 static void note_exactness(lki_session *session, const lk_checkpoint_info *info)
 {
-    if (strcmp(info->exactness_id, session->exactness_id) != 0)
+    if (lki_ids_differ(info->exactness_id, session->exactness_id))
         lki_journal_note(session->journal,
                          "note: the checkpoint has exactness id %s, this run %s: the data, the "
                          "precision or the kernels have changed, so bits may differ from here on",
@@ -208,9 +208,7 @@ static lk_status find_checkpoint(lki_session *session, lk_checkpoint **out, lk_l
     LK_TRY(check_compatible(config, lk_dataset_describe(session->dataset), info,
                             session->progress.loss_chain, scaler, noise,
                             &session->progress.stopping));
-    session->inexact = lki_is_labelled(info->exactness_id);
-    if (session->inexact)
-        lki_go_on_inexact(session);
+    lki_inherit_label(session, lki_id_label(info->exactness_id));
     note_exactness(session, info);
     session->progress.start = info->step;
     return LK_OK;
@@ -229,9 +227,9 @@ static lk_status resume(lki_session *session)
     if (status == LK_OK)
         status = lk_broadcast(session->comm, &progress->start, sizeof progress->start, 0);
     if (status == LK_OK)
-        status = lk_broadcast(session->comm, &session->inexact, sizeof session->inexact, 0);
-    if (status == LK_OK && session->inexact)
-        lki_go_on_inexact(session);
+        status = lk_broadcast(session->comm, &session->inherited, sizeof session->inherited, 0);
+    if (status == LK_OK)
+        lki_inherit_label(session, session->inherited);
     if (status == LK_OK)
         status = lk_broadcast(session->comm, progress->loss_chain, sizeof progress->loss_chain, 0);
     if (status == LK_OK)
