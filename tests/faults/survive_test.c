@@ -131,7 +131,7 @@ static void the_log_and_checkpoints_are_complete(void **state)
 }
 
 /* Kills rank 0 of a resumed run before rank 0 has logged a step.  Expects that the log of the
- * earlier run is kept. */
+ * earlier run is kept, and that the new rank 0 labels its lines as invariant, like that run's. */
 static void the_log_before_a_resume_is_kept(void **state)
 {
     static const char *const wanted = "1 2 3 4 5 6\n";
@@ -140,7 +140,7 @@ static void the_log_before_a_resume_is_kept(void **state)
 #define WIDE                                                                                       \
     "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 4 "              \
     "--hidden 1000,1000 --global-batch 64 --micro-batch 2 --lr 0.05 --checkpoint ck --log log "
-    job_start(&j, *state, 2, WIDE "--steps 3");
+    job_start(&j, *state, 2, WIDE "--steps 3 --grad-comm-dtype int8");
     j.hit_at = seconds_now();
     (void)job_wait(&j);
     assert_int_equal(j.result.status, 0);
@@ -153,6 +153,9 @@ static void the_log_before_a_resume_is_kept(void **state)
     (void)run_shell(&steps, *state,
                     "echo $(sed -n 's/^{\"step\": \\([0-9]*\\), \"epoch\".*/\\1/p' log)");
     assert_string_equal(steps.out, wanted);
+    (void)run_shell(&steps, *state,
+                    "grep '^{.*\"epoch\"' log | grep -vc '\"label\": \"invariant\"}'");
+    assert_string_equal(steps.out, "0\n");
 }
 
 /* Kills a worker before the first step.  The other workers begin without it, and the loss is
