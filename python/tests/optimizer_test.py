@@ -117,6 +117,38 @@ PROGRAM = """
     run.print("error", ((ours - wanted).norm() / wanted.norm()).item())
 """
 
+# The last batch of each epoch leaves virtual workers empty.  Gradients of the step before, and of
+# the program's own backward pass, must not count in their turns.
+SHORT = """
+    import os
+    import torch, torch.nn.functional as F
+    import lockstep.torch as lk
+
+    class Points(torch.utils.data.Dataset):
+        def __len__(self):
+            return 9
+
+        def __getitem__(self, i):
+            generator = torch.Generator().manual_seed(i)
+            return torch.randn(8, generator=generator), i % 3
+
+    def loss_sum(model, batch):
+        x, y = batch
+        return F.cross_entropy(model(x), y, reduction="sum"), y.numel()
+
+    own = os.environ["OWN"] == "yes"
+    run = lk.init(seed=1, virtual_workers=4, audit_steps=0)
+    model = run.prepare(torch.nn.Linear(8, 3))
+    make = torch.optim.Adagrad if own else lk.AdamW
+    opt = make(model.parameters(), lr=0.02)
+    data = run.loader(Points(), global_batch=8, drop_last=False)
+    for step in run.steps(6):
+        run.step(loss_sum, data, opt)
+        if not own:
+            F.cross_entropy(model(torch.ones(1, 8)), torch.tensor([1])).backward()
+    run.print("weights", run.weights_hash())
+"""
+
 
 class Optimizers(unittest.TestCase):
     def run_program(self, workers, **env):
@@ -137,6 +169,16 @@ class Optimizers(unittest.TestCase):
             self.run_program(1, OPTIMIZER="adagrad", SAVED=saved, UNTIL=5)
             rest = self.run_program(3, OPTIMIZER="adagrad", SAVED=saved)
         self.assertEqual(rest.value("weights"), whole.value("weights"))
+
+    def test_gradients_from_before_a_step_do_not_count(self):
+        for own in ("yes", "no"):
+            hashes = set()
+            for workers in (1, 2, 4):
+                with tempfile.TemporaryDirectory() as folder:
+                    ended = launch(SHORT, workers, folder=folder, env={"OWN": own})
+                self.assertEqual(ended.status, 0, ended.err)
+                hashes.add(ended.value("weights"))
+            self.assertEqual(len(hashes), 1, own)
 
     def test_a_missing_step_is_seen(self):
         ended = self.run_program(1, OPTIMIZER="adamw", STEPS=9)

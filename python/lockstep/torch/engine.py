@@ -358,6 +358,7 @@ class Engine:
         if self._sharded is not None:
             self._sharded.begin_turn()
         if samples == 0:
+            self._drop_gradients()
             self._begin_backward()
             self._end_backward()
             return
@@ -373,8 +374,7 @@ class Engine:
     def _compute(self, number, virtual_worker, micro, batch, loss_sum, adds=True):
         """Compute the loss and the gradients of a micro-batch.  If not `adds`, gradients are only
         recorded."""
-        for p in self.model.params:
-            p.grad = None
+        self._drop_gradients()
         for norm in self.model.norms:
             norm.begin_turn()
         if self._recorder is not None:
@@ -386,6 +386,12 @@ class Engine:
                 self._recorder.end_forward(result)
             self._backward(result[0], adds)
         return result
+
+    def _drop_gradients(self):
+        """Forget gradients from before the turn: those that the step before has left to the
+        program, and those of the program's own backward passes."""
+        for p in self.model.params:
+            p.grad = None
 
     def _backward(self, loss, adds):
         if not loss.requires_grad:
