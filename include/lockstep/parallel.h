@@ -152,8 +152,8 @@ typedef struct {
     uint32_t backups;
     /* A rule for each parameter, instead of `groups`; NULL = as `groups` say.  Copied. */
     const lk_param_rule *rules;
-    /* In a turn the caller adds to each term at most once, its complete gradient.  Then the second
-     * of two virtual workers can add to the memory of the first, which saves memory and a pass. */
+    /* In a turn the caller adds to each term and state sum at most once: a complete, rounded value.
+     * Then the second of two virtual workers can add to the memory of the first. */
     bool adds_once;
 } lk_parallel_options;
 
@@ -240,7 +240,7 @@ typedef struct {
 LK_API LK_NODISCARD lk_status lk_parallel_begin(lk_parallel *parallel, uint64_t step);
 /* Begins a step of `micro_count` micro-batches per virtual worker, equal on all ranks.  Their
  * gradients are accumulated locally and sent once.  `micro_count` must not exceed
- * options.micro_count if the model has running state, or with zero2 if options.micro_count is 1. */
+ * options.micro_count with running state, or if that is 1 with zero2 or adds_once. */
 LK_API LK_NODISCARD lk_status lk_parallel_begin_micros(lk_parallel *parallel, uint64_t step,
                                                        uint32_t micro_count);
 
@@ -278,9 +278,9 @@ LK_API float *lk_parallel_grad_new(lk_parallel *parallel, uint32_t index, uint32
 LK_API float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t index, uint32_t state);
 
 /* Reports that a virtual worker has finished a term, so that its bucket can be sent during the
- * backward pass.  Advances communication.  Optional: lk_parallel_next() implies it.  If rank 0's
- * first virtual worker finishes terms in another order than the options', buckets are laid out in
- * that order after the first step (ddp, and zero1 on one host, without survives). */
+ * backward pass.  Advances communication.  Optional: lk_parallel_next() implies it.  If rank 0
+ * finishes terms at first in another order than the options', buckets are laid out in that order
+ * after the first step (ddp, and zero1 on one host, without survives). */
 LK_API void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term);
 
 /* Returns the factor by which to multiply the gradients of a sum of losses: the loss scale divided

@@ -253,6 +253,10 @@ static void more_micros_are_refused(void **state)
     assert_int_equal(lk_parallel_open(&p, comm[0], params, PARAMS, &options), LK_OK);
     assert_int_equal(lk_parallel_begin_micros(p, 0, 2), LK_EINVAL);
     lk_parallel_free(p);
+    options.audit = 1; /* turns are not yet joined */
+    assert_int_equal(lk_parallel_open(&p, comm[0], params, PARAMS, &options), LK_OK);
+    assert_int_equal(lk_parallel_begin_micros(p, 0, 2), LK_EINVAL);
+    lk_parallel_free(p);
     lk_comm_free(comm[0]);
 }
 

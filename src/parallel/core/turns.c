@@ -32,15 +32,9 @@ lk_status lk_parallel_begin(lk_parallel *parallel, uint64_t step)
     return lk_parallel_begin_micros(parallel, step, parallel->micro_count);
 }
 
-/* Returns true if the caller computes the virtual workers of a joint turn one at a time. */
-static bool one_by_one(const lk_parallel *parallel)
-{
-    return parallel->turn.adds_once && parallel->joint > 1;
-}
-
 static lk_status check_micros(const lk_parallel *parallel, uint32_t count)
 {
-    bool whole = (!parallel->ops->rounds && !one_by_one(parallel)) || parallel->micro_count > 1;
+    bool whole = (!parallel->ops->rounds && !parallel->turn.adds_once) || parallel->micro_count > 1;
     if (count == 0)
         return lk_fail(LK_EINVAL, "a step has at least one micro-batch");
     if (count > parallel->micro_count && (parallel->running.count > 0 || !whole))
@@ -146,6 +140,12 @@ bool lki_turns_join(lk_parallel *parallel, uint32_t most)
     parallel->turn.together = 1;
     keep(parallel, parallel->ops->redeal(parallel));
     return true;
+}
+
+/* Returns true if the caller computes the virtual workers of a joint turn one at a time. */
+static bool one_by_one(const lk_parallel *parallel)
+{
+    return parallel->turn.adds_once && parallel->joint > 1;
 }
 
 uint32_t lki_turn_count(const lk_parallel *parallel)
