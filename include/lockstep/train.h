@@ -325,6 +325,21 @@ LK_API LK_NODISCARD lk_status lk_train_run(lk_comm *comm, const lk_train_config 
 LK_API LK_NODISCARD lk_status lk_trace_merge(const char *path, uint32_t first, uint32_t count,
                                              uint32_t launcher);
 
+/* ---- Memory ------------------------------------------------------------------------------ */
+
+/* The memory that a run needs on the host that needs the most; sizes in bytes. */
+typedef struct {
+    size_t           parameters;  /* number of elements */
+    uint32_t         workers;     /* number of workers on that host */
+    lk_parallel_cost shared;      /* memory shared by a host's workers, and bytes sent per step */
+    size_t           activations; /* bytes per worker, including scratch memory of the blocks */
+    uint64_t         spilled;     /* bytes of activations that each worker stores in a file */
+    size_t           packs;       /* packed weights, shared by the workers of a host */
+    size_t           snapshot;    /* copy that checkpoint_async takes; of the largest host */
+    size_t           program;     /* per worker: buffers and fixed overhead */
+} lk_train_cost;
+LK_API size_t lk_train_cost_bytes(const lk_train_cost *cost); /* the total, without the data */
+
 /* ---- Sampling ---------------------------------------------------------------------------- */
 
 /* Options for generating text with a trained byte-level gpt model. */

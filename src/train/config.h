@@ -48,8 +48,8 @@ bool lki_rebalances(const lk_train_config *config);
 /* Returns true if idle ranks compute virtual workers of other ranks (--speculate). */
 bool lki_duplicates(const lk_train_config *config);
 
-/* Returns the maximum number of virtual workers that a joint turn computes; 1 = none.  See
- * core/joint.c. */
+/* Returns the maximum number of virtual workers that a joint turn computes if memory is not
+ * limited; 1 = none.  See core/joint.c. */
 uint32_t lki_joint_most(const lk_train_config *config, const lk_model *model, const lk_exec *exec);
 
 /* Fails with LK_EINVAL if the configuration does not support --rebalance, --speculate or
@@ -64,11 +64,34 @@ void                   lki_parallel_options_free(lk_parallel_options *options);
 
 /* ---- Bytes ------------------------------------------------------------------------------- */
 
-/* Computes the bytes of packed weights on each host.  *out becomes 0 if packing would not save
- * time.  `gathers`: each host stores only a part of the parameters.  Defined in
- * core/shared_packs.c. */
+/* A run whose memory is computed. */
+typedef struct {
+    const lk_train_config *config;
+    const lk_model        *model;
+    const lk_exec         *exec;
+    bool                   evaluates;
+    const uint32_t        *sizes; /* [hosts]: number of workers of each host */
+    uint32_t               hosts;
+} lki_run_shape;
+
+/* Computes the memory of a run with joint turns of up to `joint` virtual workers (1 = none), on the
+ * host that needs the most.  Defined in loop/memory.c. */
+LK_NODISCARD lk_status lki_run_cost(lk_train_cost *out, const lki_run_shape *run, uint32_t joint);
+
+/* Returns the sizes of joint turns, powers of two up to lki_joint_most(), with which the run takes
+ * at most config->host_memory.  A size is a bit of the result; 1 is always one of them.  Defined in
+ * loop/memory.c. */
+uint32_t lki_joint_fitting(const lki_run_shape *run);
+
+/* Returns the largest of the sizes in `fitting`. */
+uint32_t lki_joint_largest(uint32_t fitting);
+
+/* Computes the bytes of packed weights on each host, for joint turns of up to `joint` virtual
+ * workers.  *out becomes 0 if packing would not save time.  `gathers`: each host stores only a part
+ * of the parameters.  Defined in core/shared_packs.c. */
 LK_NODISCARD lk_status lki_pack_bytes(size_t *out, const lk_train_config *config,
-                                      const lk_model *model, const lk_exec *exec, bool gathers);
+                                      const lk_model *model, const lk_exec *exec, bool gathers,
+                                      uint32_t joint);
 
 /* Returns the bytes that a checkpoint writer copies with checkpoint_async.  params_part and
  * states_part are the bytes of this host's part of the parameters and of each optimizer state; 0 =

@@ -217,6 +217,52 @@ static void a_run_needs_no_more_than_its_plan(void **state)
     assert_int_not_equal(r.status, 0);
 }
 
+/* A model whose gradients of single virtual workers take 35.5 MiB, and of joint turns 7.1. */
+#define JOINT                                                                                      \
+    "mlp --hidden 1024,1024 --global-batch 256 --data synthetic:images=512,h=28,w=28,c=1,"         \
+    "classes=10 --workers 1 --strategy ddp --momentum 0.9 --micro-batch 8 --virtual-workers 32 "
+
+/* Returns the bytes that a run with joint turns has, under a limit in MiB. */
+static double planned(const char *folder, double limit, const char *name)
+{
+    static command_result r;
+    char                  line[512], key[32];
+    (void)snprintf(line, sizeof line, "plan --json --host-memory %.0f " JOINT, limit);
+    (void)snprintf(key, sizeof key, "\"%s\": ", name);
+    run_command(&r, folder, line);
+    assert_int_equal(r.status, 0);
+    const char *at = strstr(r.out, key);
+    assert_non_null(at);
+    return strtod(at + strlen(key), NULL);
+}
+
+/* Checks that a limit makes joint turns smaller, or keeps them, in a plan and in a run.  Single
+ * turns do not fit into the limit of this run, which is enforced. */
+static void a_limit_chooses_joint_turns(void **state)
+{
+    static command_result r;
+    char                  weights[65], limited[65], line[512];
+    const double          mebi = planned(*state, 1000, "all") / (1 << 20);
+    if (LKI_SANITIZED)
+        skip(); /* sanitizers need more memory than a host has */
+    run_command(&r, *state, "train " JOINT "--steps 2 --lr 0.1 --quiet");
+    read_weights(&r, weights);
+    const double tight = (int)mebi + 1;
+    assert_true(planned(*state, tight, "gradients") < 8 << 20);
+    (void)snprintf(line, sizeof line, "train --host-memory %.0f --steps 2 --lr 0.1 --quiet " JOINT,
+                   tight);
+    run_command(&r, *state, line);
+    if (r.status != 0)
+        fail_msg("%s", r.err);
+    read_weights(&r, limited);
+    assert_string_equal(limited, weights);
+    (void)snprintf(line, sizeof line, "train --host-memory %.0f --steps 2 --lr 0.1 --quiet " JOINT,
+                   tight - 8);
+    run_command(&r, *state, line);
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "--host-memory leaves");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -227,6 +273,7 @@ int main(void)
         cmocka_unit_test(runs_fit_into_their_plan),
         cmocka_unit_test(offloaded_runs_fit_into_their_plan),
         cmocka_unit_test(runs_with_copies_fit_into_their_plan),
+        cmocka_unit_test(a_limit_chooses_joint_turns),
         cmocka_unit_test(the_limit_covers_memory_outside_the_plan),
         cmocka_unit_test(a_run_needs_no_more_than_its_plan),
     };

@@ -68,7 +68,7 @@ lk_status lki_session_turns(lki_session *s)
     LK_TRY(LKI_NEW(&turn->empty, (size_t)turn->together * s->term_count, "gradient table"));
     LK_TRY(LKI_NEW(&turn->state_sums, (size_t)turn->together * s->state_count + 1, "state table"));
     const lk_train_config *c    = s->config;
-    uint32_t               most = lki_joint_most(c, s->model, s->exec);
+    uint32_t               most = s->joint;
     if (most > 1 && !lki_turns_join(s->parallel, most))
         most = 1;
     LK_TRY(lki_joint_init(&turn->joint, lk_dataset_describe(s->dataset), most, c->micro_batch));
@@ -85,7 +85,7 @@ lk_status lki_session_turns(lki_session *s)
  * step (loop/replay.c), so it needs buffers for them. */
 lk_status lki_session_parallel(lki_session *s)
 {
-    uint32_t            most = s->replays ? 1 : lki_joint_most(s->config, s->model, s->exec);
+    uint32_t            most = s->replays ? 1 : s->joint;
     lk_parallel_options options;
     lk_status status = lki_parallel_options_of(s->config, s->model, s->exec, &options);
     if (status == LK_OK)

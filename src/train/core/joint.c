@@ -45,8 +45,8 @@ static bool saves_time(const lk_train_config *c, const lk_model *model, const lk
            two - one <= PASSES * sizeof(float) * lk_model_param_elements(model);
 }
 
-/* Returns true if gradients of single virtual workers are needed, if memory is limited, or if the
- * model was never faster with joint turns. */
+/* Returns true if gradients of single virtual workers are needed, with activation checkpointing, or
+ * if the model was never faster with joint turns. */
 static bool excludes(const lk_train_config *c, const lk_model *model)
 {
     const char *name   = lk_strategy_name(c->strategy);
@@ -55,7 +55,7 @@ static bool excludes(const lk_train_config *c, const lk_model *model)
                   c->noise_decay > 0 || c->hook != NULL || c->elastic.survives;
     bool        rounds = c->comm_dtype != 0 && c->comm_dtype != LK_F32;
     bool        tried  = strcmp(c->model, "mlp") == 0 || strcmp(c->model, "resnet") == 0;
-    return !ranges || single || rounds || !tried || c->onednn != NULL || c->host_memory > 0 ||
+    return !ranges || single || rounds || !tried || c->onednn != NULL ||
            c->model_options.activation_checkpointing || lk_model_lock_step(model) ||
            c->global_batch != c->virtual_workers * c->micro_batch;
 }

@@ -76,6 +76,7 @@ typedef struct {
     const lk_state *states;
     lk_state       *kept; /* states in checkpoints: `states` and, if used, their moving means */
     uint32_t        kept_count;
+    uint32_t        joint; /* maximum number of virtual workers of a joint turn; 1 = none */
     uint32_t        first, count, stride; /* this rank's virtual workers */
 
     const float    **param_data, **state_data; /* looked up for each step */

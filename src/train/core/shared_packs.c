@@ -18,10 +18,9 @@
 #include "train/core/session.h"
 
 lk_status lki_pack_bytes(size_t *out, const lk_train_config *c, const lk_model *model,
-                         const lk_exec *exec, bool gathers)
+                         const lk_exec *exec, bool gathers, uint32_t joint)
 {
-    /* maximum rows of an engine call */
-    uint32_t rows  = lki_joint_most(c, model, exec) * c->micro_batch;
+    uint32_t rows  = joint * c->micro_batch; /* maximum rows of an engine call */
     uint64_t calls = c->global_batch / rows;
 
     *out = 0;
@@ -59,7 +58,8 @@ lk_status lki_share_packs(lki_session *s)
     lk_arena *arena = NULL;
     size_t    bytes;
 
-    LK_TRY(lki_pack_bytes(&bytes, s->config, s->model, s->exec, s->parallel->gathers));
+    LK_TRY(lki_pack_bytes(&bytes, s->config, s->model, s->exec, s->parallel->gathers,
+                          s->joint));
     if (s->outside)
         arena = find_arena(s, bytes);
     else

@@ -9,6 +9,12 @@
 LK_NODISCARD lk_status lki_session_open(lki_session *session);
 lk_status              lki_session_close(lki_session *session);
 
+/* ---- Memory (memory.c) ------------------------------------------------------------------- */
+
+/* Chooses session->joint: the largest size of joint turns with which the run takes at most
+ * config->host_memory, on all hosts.  Collective. */
+LK_NODISCARD lk_status lki_session_joint(lki_session *session);
+
 /* ---- A step (step.c) --------------------------------------------------------------------- */
 
 /* Begins step `step`, from 0. */

@@ -40,6 +40,7 @@ lk_status lki_session_open(lki_session *s)
     LK_TRY(lki_own_directory(s));
     lk_comm_note(s->comm, 0, "making room for the model");
     LK_TRY(lki_session_model(s));
+    LK_TRY(lki_session_joint(s));
     LK_TRY(lki_session_parallel(s));
     LK_TRY(lki_survival_open(s));
     LK_TRY(lki_pace_open(s));
