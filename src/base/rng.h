@@ -21,6 +21,8 @@ typedef enum {
     LKI_RNG_DATA    = 7, /* synthetic data sets */
     LKI_RNG_SAMPLE  = 8, /* tokens drawn from a trained model */
     LKI_RNG_AUDIT   = 9, /* the audited virtual worker, by step */
+    LKI_RNG_COMPRESS = 10, /* factors of compressed gradients, by element, step, tensor, column */
+    LKI_RNG_CHOICE  = 11, /* the elements that are sent, by step and tensor */
 } lki_rng_purpose;
 
 typedef struct { uint32_t word[4]; } lki_random;

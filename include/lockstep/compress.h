@@ -1,0 +1,112 @@
+/* lockstep/compress.h -- gradient compressors, which say most of a gradient in few bytes.
+ *
+ * A *group* is a fixed range of neighbouring virtual workers.  In a step, each group's gradient of
+ * a tensor is encoded to messages, in one or more rounds:
+ *
+ *     each group       encode()    its values to a message
+ *     all groups       combine     their messages (lk_combine)
+ *     once             settle()    prepares the combined message for its readers
+ *     anybody          decode()    after the last round: any elements of the sum over all groups
+ *
+ * In the last round encode() overwrites the values with the residual: what the group's messages do
+ * not say.  With error feedback the group adds the residual to its gradient of the next step.
+ *
+ * A compressor sees no rank, no number of workers and no time.  Its results depend only on the
+ * options, the key and the values.  So the result of a run depends on the number of groups, but not
+ * on who computes what.  Every instruction set gives the same bits.
+ *
+ * lk_compressors() lists the compressors of the library.  Programs can write others.
+ *
+ * Threads: functions keep no state, so different tensors and groups may be computed at once.
+ */
+#ifndef LK_COMPRESS_H
+#define LK_COMPRESS_H
+
+#include "lockstep/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How the messages of the groups are combined.  TREE: they are vectors of floats, and are summed by
+ * the canonical tree over the groups.  GATHER: the combined message is the list of all messages, in
+ * the order of groups. */
+typedef enum { LK_COMBINE_TREE = 0, LK_COMBINE_GATHER } lk_combine;
+
+/* Options of all compressors.  Zero means the default, which the comment gives. */
+typedef struct {
+    size_t   struct_size; /* LK_COMPRESSION_INIT */
+    uint32_t rank;        /* powersgd: number of columns of its factors; 4 */
+    double   min_rate;    /* powersgd: a tensor is left whole if its factors are not this many times
+                           * smaller; 2 */
+    bool     cold_start;  /* powersgd: new random factors in every step */
+    double   ratio;       /* topk, randomk: the fraction of elements that are sent; 0.01 */
+    uint64_t seed;        /* of random factors and choices */
+} lk_compression;
+
+#define LK_COMPRESSION_INIT LK_OPTIONS_INIT(lk_compression)
+
+/* A tensor in a step.  A tensor of several dimensions is a matrix: its first dimension has `rows`,
+ * the others together have `cols`.  Other tensors have one column. */
+typedef struct {
+    size_t   rows, cols;
+    uint32_t tensor; /* number of the tensor in the model */
+    uint32_t group;  /* number of the group */
+    uint64_t step;
+} lk_compress_key;
+
+typedef struct {
+    const char *name, *text; /* in options and in help */
+    lk_combine  combine;
+    uint32_t    rounds; /* messages of a group in a step; at most LK_ROUNDS_MAX */
+
+    /* Returns the bytes of a message, a multiple of 4; 0 if the tensor is left whole. */
+    size_t (*bytes)(const lk_compression *options, const lk_compress_key *key, uint32_t round);
+
+    /* Fills `before` for the first round of a step that has no previous one.  NULL: the first round
+     * reads nothing. */
+    void (*begin)(const lk_compression *options, const lk_compress_key *key, void *before);
+
+    /* Writes a group's message of a round.  `before` is the combined message of the previous round
+     * or, in the first round, of the last round of the previous step.  In the last round `values`
+     * is overwritten with the residual. */
+    void (*encode)(const lk_compression *options, const lk_compress_key *key, uint32_t round,
+                   const void *before, float *values, void *message);
+
+    /* Prepares the combined message of a round.  NULL: it is read as it is. */
+    void (*settle)(const lk_compression *options, const lk_compress_key *key, uint32_t round,
+                   void *combined);
+
+    /* Writes elements [first, first + count) to `out`.  TREE: of the sum over all groups, from the
+     * combined messages of all rounds.  GATHER: of one group, from its message. */
+    void (*decode)(const lk_compression *options, const lk_compress_key *key,
+                   const void *const *messages, size_t first, size_t count, float *out);
+} lk_compressor;
+
+enum { LK_ROUNDS_MAX = 2 };
+
+/* Returns a compressor by its number, from 0; NULL after the last. */
+LK_API const lk_compressor *lk_compressors(uint32_t index);
+
+/* Finds a compressor by name.  LK_EINVAL lists the names. */
+LK_API LK_NODISCARD lk_status lk_compressor_find(const lk_compressor **out, const char *name);
+
+/* Fills in the defaults.  LK_EINVAL names an invalid value. */
+LK_API LK_NODISCARD lk_status lk_compression_resolve(lk_compression *out,
+                                                     const lk_compression *options);
+
+/* ---- Error feedback ---------------------------------------------------------------------- */
+
+/* Errors are in units of a mean gradient, and gradients are sums over `samples` (Karimireddy et
+ * al., Error Feedback Fixes SignSGD and other Gradient Compression Schemes, 2019, algorithm 2). */
+
+/* Computes values += samples x error. */
+LK_API void lk_feedback_add(size_t count, const float *error, uint64_t samples, float *values);
+
+/* Computes error = residual / samples.  Keeps the error if `samples` is 0. */
+LK_API void lk_feedback_keep(size_t count, const float *residual, uint64_t samples, float *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

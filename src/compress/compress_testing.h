@@ -1,0 +1,122 @@
+/* compress_testing.h -- plays steps of several groups in one process. */
+#ifndef LKI_COMPRESS_TESTING_H
+#define LKI_COMPRESS_TESTING_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "compress/table.h"
+#include "device/reduce.h"
+
+enum { LKT_GROUPS_MAX = 16 };
+
+/* One tensor of all groups, and what is kept between steps.  `samples` are those of each group. */
+typedef struct {
+    const lk_compressor *by;
+    lk_compression       options;
+    lk_compress_key      key;
+    uint32_t             groups;
+    uint64_t             samples;
+    float               *errors[LKT_GROUPS_MAX];
+    void                *messages[LKT_GROUPS_MAX], *combined[LK_ROUNDS_MAX];
+    bool                 begun;
+} lkt_compressed;
+
+static inline size_t lkt_compressed_count(const lkt_compressed *c)
+{
+    return c->key.rows * c->key.cols;
+}
+
+static inline void lkt_compressed_open(lkt_compressed *c)
+{
+    const lk_compression given = c->options;
+    size_t               most  = 4;
+    assert_int_equal(lk_compression_resolve(&c->options, &given), LK_OK);
+    for (uint32_t r = 0; r < c->by->rounds; r++) {
+        size_t bytes   = c->by->bytes(&c->options, &c->key, r);
+        most           = bytes > most ? bytes : most;
+        c->combined[r] = calloc(c->groups, bytes + 4);
+    }
+    for (uint32_t g = 0; g < c->groups; g++) {
+        c->errors[g]   = calloc(lkt_compressed_count(c), sizeof(float));
+        c->messages[g] = calloc(1, most);
+    }
+}
+
+static inline void lkt_compressed_close(lkt_compressed *c)
+{
+    for (uint32_t r = 0; r < c->by->rounds; r++)
+        free(c->combined[r]);
+    for (uint32_t g = 0; g < c->groups; g++) {
+        free(c->errors[g]);
+        free(c->messages[g]);
+    }
+}
+
+static inline void lkt_compressed_combine(lkt_compressed *c, uint32_t round)
+{
+    size_t         bytes = c->by->bytes(&c->options, &c->key, round);
+    lki_tree_input inputs[LKT_GROUPS_MAX];
+    for (uint32_t g = 0; g < c->groups; g++) {
+        inputs[g] = (lki_tree_input){ g, 1, c->messages[g] };
+        if (c->by->combine == LK_COMBINE_GATHER)
+            memcpy((char *)c->combined[round] + g * bytes, c->messages[g], bytes);
+    }
+    if (c->by->combine == LK_COMBINE_TREE)
+        lki_tree_sum_f32(LK_F32, c->groups, inputs, c->groups, bytes / sizeof(float),
+                         c->combined[round]);
+    if (c->by->settle != NULL)
+        c->by->settle(&c->options, &c->key, round, c->combined[round]);
+}
+
+/* Decodes elements [first, first + count) of the sum over all groups. */
+static inline void lkt_compressed_decode(const lkt_compressed *c, size_t first, size_t count,
+                                         float *out)
+{
+    if (c->by->combine == LK_COMBINE_TREE) {
+        c->by->decode(&c->options, &c->key, (const void *const *)c->combined, first, count, out);
+        return;
+    }
+    size_t         bytes = c->by->bytes(&c->options, &c->key, 0);
+    lki_tree_input inputs[LKT_GROUPS_MAX];
+    float         *all = calloc((size_t)c->groups * count + 1, sizeof *all);
+    for (uint32_t g = 0; g < c->groups; g++) {
+        const void *message = (const char *)c->combined[0] + g * bytes;
+        inputs[g]           = (lki_tree_input){ g, 1, all + g * count };
+        c->by->decode(&c->options, &c->key, &message, first, count, all + g * count);
+    }
+    lki_tree_sum_f32(LK_F32, c->groups, inputs, c->groups, count, out);
+    free(all);
+}
+
+/* Plays one step.  values[g] has the gradient of group g, and then its residual.  `out` gets the
+ * decoded sum. */
+static inline void lkt_compressed_step(lkt_compressed *c, float *const *values, float *out)
+{
+    size_t   count = lkt_compressed_count(c);
+    uint32_t last  = c->by->rounds - 1;
+    if ((!c->begun || c->options.cold_start) && c->by->begin != NULL)
+        c->by->begin(&c->options, &c->key, c->combined[last]);
+    c->begun = true;
+    for (uint32_t g = 0; g < c->groups; g++)
+        lk_feedback_add(count, c->errors[g], c->samples, values[g]);
+    for (uint32_t r = 0; r <= last; r++) {
+        for (uint32_t g = 0; g < c->groups; g++) {
+            lk_compress_key key = c->key;
+            key.group           = g;
+            c->by->encode(&c->options, &key, r, c->combined[r == 0 ? last : r - 1], values[g],
+                          c->messages[g]);
+        }
+        lkt_compressed_combine(c, r);
+    }
+    for (uint32_t g = 0; g < c->groups; g++)
+        lk_feedback_keep(count, values[g], c->samples, c->errors[g]);
+    lkt_compressed_decode(c, 0, count, out);
+    c->key.step++;
+}
+
+#endif

@@ -1,0 +1,53 @@
+/* compress/scan.h -- the loops over all elements of a tensor, for several instruction sets.
+ *
+ * All of them give the same bits: they compare, move bits, compute one rounding for an element, or
+ * sum in 16 lanes.
+ */
+#ifndef LKI_COMPRESS_SCAN_H
+#define LKI_COMPRESS_SCAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef struct {
+    const char *name;
+
+    /* Appends the places in [first, end) whose magnitudes are above `bar` to places[*found ...].
+     * Returns the first place that has not been looked at, which is below `end` only if there are
+     * `room` places. */
+    size_t (*above)(const float *values, size_t first, size_t end, int32_t bar, uint32_t *places,
+                    size_t *found, size_t room);
+
+    /* Returns the sum of |x| in FP64, and sets the bits of the elements that are below 0. */
+    double (*signs)(size_t count, const float *values, uint32_t *bits);
+
+    /* Subtracts the scale, with each element's own sign. */
+    void (*subtract)(size_t count, float scale, float *values);
+
+    /* Writes +scale or -scale for bits [first, first + count). */
+    void (*spread)(const uint32_t *bits, size_t first, size_t count, float scale, float *out);
+} lki_scan;
+
+/* Returns the table for the widest registers of this processor. */
+const lki_scan *lki_scan_best(void);
+
+/* For tests: returns table `index`, the widest first and the portable one last; NULL past the end.
+ * *lacks becomes true if this processor does not support the table. */
+const lki_scan *lki_scan_at(size_t index, bool *lacks);
+
+extern const lki_scan lki_scan_portable;
+#if defined(__x86_64__)
+extern const lki_scan lki_scan_avx2, lki_scan_avx512;
+#endif
+
+/* Returns the bits of |x| as an integer, which is ordered like |x|.  NaN is above infinity. */
+static inline int32_t lki_magnitude(float x)
+{
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits & INT32_MAX;
+}
+
+#endif

@@ -1,0 +1,97 @@
+/* sign.c -- sign: sends one bit for an element, and the mean magnitude of the tensor.
+ *
+ * EF-signSGD (Karimireddy et al., Error Feedback Fixes SignSGD and other Gradient Compression
+ * Schemes, 2019, algorithm 1 with the scaled sign).  1-bit SGD (Seide et al., 2014) has the same
+ * idea, with two scales a column.
+ *
+ * A message is the scale, then the bits, 32 in a word: 1 where the element is below 0.  Zeros of
+ * both signs are positive.  An element is decoded as +scale or -scale; the residual is the element
+ * less that.
+ *
+ * The scale is a sum in FP64: blocks of 4096 elements in 16 lanes, then the canonical tree over the
+ * blocks.  It is not finite if an element is not finite, and then no decoded element is.
+ *
+ * Cost: two passes, because the residual needs the scale.
+ */
+#include <string.h>
+
+#include "base/memory.h"
+#include "compress/chosen.h"
+#include "compress/scan.h"
+#include "compress/table.h"
+
+enum { BLOCK = 4096, WORD = 32, LEVELS = 64 };
+
+/* The left siblings in the canonical tree whose right siblings are not complete yet.  Levels are
+ * the set bits of the number of blocks. */
+typedef struct {
+    double   sums[LEVELS];
+    uint32_t depth;
+} tree;
+
+/* Adds block number `index`. */
+static void tree_push(tree *t, size_t index, double sum)
+{
+    for (; (index & 1) != 0; index >>= 1)
+        sum = t->sums[--t->depth] + sum;
+    t->sums[t->depth++] = sum;
+}
+
+static double tree_root(const tree *t)
+{
+    double sum = t->depth > 0 ? t->sums[t->depth - 1] : 0;
+    for (uint32_t i = t->depth; i > 1; i--)
+        sum = t->sums[i - 2] + sum;
+    return sum;
+}
+
+static float scale_of(double sum, size_t count)
+{
+    float          scale = (float)(sum / (double)count);
+    const uint32_t nan   = 0x7fc00000; /* the one that is sent for all */
+    if (scale != scale)
+        memcpy(&scale, &nan, sizeof scale);
+    return scale;
+}
+
+static size_t bytes(const lk_compression *options, const lk_compress_key *key, uint32_t round)
+{
+    (void)options, (void)round;
+    size_t count = lki_compress_count(key);
+    return count == 0 ? 0 : 4 + lki_round_up(count, WORD) / WORD * 4;
+}
+
+static void encode(const lk_compression *options, const lk_compress_key *key, uint32_t round,
+                   const void *before, float *values, void *message)
+{
+    (void)options, (void)round, (void)before;
+    const lki_scan *scan  = lki_scan_best();
+    size_t          count = lki_compress_count(key);
+    float          *scale = message;
+    uint32_t       *bits  = (uint32_t *)message + 1;
+    tree            sums  = { .depth = 0 };
+    for (size_t at = 0; at < count; at += BLOCK)
+        tree_push(&sums, at / BLOCK,
+                  scan->signs(lki_min(BLOCK, count - at), values + at, bits + at / WORD));
+    *scale = scale_of(tree_root(&sums), count);
+    scan->subtract(count, *scale, values);
+}
+
+static void decode(const lk_compression *options, const lk_compress_key *key,
+                   const void *const *messages, size_t first, size_t count, float *out)
+{
+    (void)options, (void)key;
+    const float    *scale = messages[0];
+    const uint32_t *bits  = (const uint32_t *)messages[0] + 1;
+    lki_scan_best()->spread(bits, first, count, *scale, out);
+}
+
+const lk_compressor lki_compressor_sign = {
+    .name    = "sign",
+    .text    = "the sign of every element, and the mean magnitude of the tensor",
+    .combine = LK_COMBINE_GATHER,
+    .rounds  = 1,
+    .bytes   = bytes,
+    .encode  = encode,
+    .decode  = decode,
+};
