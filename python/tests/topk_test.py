@@ -1,0 +1,68 @@
+"""Tests that the compressor topk chooses what torch.topk chooses, on values without ties."""
+import ctypes
+import math
+import os
+import sys
+import unittest
+
+try:
+    import torch
+except ImportError:
+    print("torch is not installed")
+    sys.exit(77)
+
+
+class Compression(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("rank", ctypes.c_uint32),
+                ("min_rate", ctypes.c_double), ("cold_start", ctypes.c_bool),
+                ("ratio", ctypes.c_double), ("seed", ctypes.c_uint64)]
+
+
+class Key(ctypes.Structure):
+    _fields_ = [("rows", ctypes.c_size_t), ("cols", ctypes.c_size_t), ("tensor", ctypes.c_uint32),
+                ("group", ctypes.c_uint32), ("step", ctypes.c_uint64)]
+
+
+OPTIONS, KEY, POINTER = ctypes.POINTER(Compression), ctypes.POINTER(Key), ctypes.c_void_p
+
+
+class Compressor(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("text", ctypes.c_char_p), ("combine", ctypes.c_int),
+                ("rounds", ctypes.c_uint32),
+                ("bytes", ctypes.CFUNCTYPE(ctypes.c_size_t, OPTIONS, KEY, ctypes.c_uint32)),
+                ("begin", POINTER),
+                ("encode", ctypes.CFUNCTYPE(None, OPTIONS, KEY, ctypes.c_uint32, POINTER, POINTER,
+                                            POINTER))]
+
+
+def find(name):
+    library = ctypes.CDLL(os.environ["LOCKSTEP_LIBRARY"])
+    found = ctypes.POINTER(Compressor)()
+    if library.lk_compressor_find(ctypes.byref(found), name) != 0:
+        raise ValueError(name)
+    return found.contents
+
+
+class TopkTest(unittest.TestCase):
+    def test_the_same_indices_and_values(self):
+        topk = find(b"topk")
+        for count in (1, 17, 1000, 65537, 300007):
+            for ratio in (0.001, 0.01, 0.3, 1.0):
+                values = torch.randperm(count).float().add(1) * (1 - 2 * (torch.rand(count) < 0.5))
+                options = Compression(ctypes.sizeof(Compression), 4, 2, False, ratio, 0)
+                key = Key(count, 1, 0, 0, 0)
+                k = max(1, math.ceil(ratio * count))
+                size = topk.bytes(options, key, 0)
+                self.assertEqual(size, 8 * k)
+                rest, message = values.clone(), torch.zeros(2 * k, dtype=torch.int32)
+                topk.encode(options, key, 0, None, rest.data_ptr(), message.data_ptr())
+                indices = torch.topk(values.abs(), k).indices.sort().values
+                self.assertTrue(torch.equal(message[:k].long(), indices))
+                self.assertTrue(torch.equal(message[k:].view(torch.float32), values[indices]))
+                expected = values.clone()
+                expected[indices] = 0
+                self.assertTrue(torch.equal(rest, expected))
+
+
+if __name__ == "__main__":
+    unittest.main()
