@@ -29,13 +29,12 @@
 #define LK_PARALLEL_H
 
 #include "lockstep/comm.h"
+#include "lockstep/exchange.h"
 #include "lockstep/optim.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef struct lk_parallel lk_parallel;
 
 /* The gradient term of use `use` of parameter `param`. */
 typedef struct {
@@ -155,6 +154,7 @@ typedef struct {
     /* In a turn the caller adds to each term and state sum at most once: a complete, rounded value.
      * Then the second of two virtual workers can add to the memory of the first. */
     bool adds_once;
+    const lk_exchange *exchange; /* groups that exchange compressed gradients; NULL = none */
 } lk_parallel_options;
 
 #define LK_PARALLEL_OPTIONS_INIT LK_OPTIONS_INIT(lk_parallel_options)

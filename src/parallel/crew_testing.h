@@ -32,6 +32,8 @@ struct lkt_crew {
     const lk_param     *model; /* [LKT_PARAMS] */
     lk_parallel_options options;
     uint32_t            ranks, steps;
+    uint32_t            first;       /* the first step */
+    bool                values_only; /* the hash has no results of steps */
     hosted              hosts;    /* zero: a single host */
     bool                swapped;  /* exchanges virtual workers 1 and 2: a negative control */
     bool                stubborn; /* computes dropped turns to their end */
@@ -155,8 +157,10 @@ static inline lk_status lkt_train(lkt_member *m, lk_parallel **out)
     lki_sha256 hash;
     LK_TRY(lk_parallel_open(out, m->comm, m->crew->model, LKT_PARAMS, &m->crew->options));
     lki_sha256_begin(&hash);
-    for (uint32_t step = 0; step < m->crew->steps; step++)
+    for (uint32_t step = m->crew->first; step < m->crew->steps; step++)
         LK_TRY(lkt_step(*out, m->crew, step, &hash));
+    if (m->crew->values_only)
+        lki_sha256_begin(&hash);
     LK_TRY(lkt_hash_values(*out, m->crew, &hash));
     lki_sha256_end(&hash, m->hash);
     return lk_barrier(m->comm);

@@ -95,6 +95,14 @@ typedef struct {
 
     /* ---- The end of a step ---------------------------------------------------------------- */
 
+    /* (with lki_effects.cut) Returns the bytes that a host sends in a step for the sums of
+     * gradients.  There may be no communicator. */
+    uint64_t (*sent)(const lk_parallel *parallel, const void *self, uint32_t host);
+
+    /* (with lki_effects.cut) Computes the sums over all groups.  The strategy has summed the
+     * gradients of each group only.  Collective. */
+    lk_status (*combine)(lk_parallel *parallel, void *self, lki_gradients *sums);
+
     /* Reads the reports of all virtual workers, which have arrived with the sums.  All ranks have
      * the same reports and must decide alike.  No value has been updated yet, and after a failure
      * none will be. */
@@ -173,6 +181,8 @@ void                   lki_features_end_leaf(lk_parallel *parallel, uint32_t ind
 bool                   lki_features_are_moot(lk_parallel *parallel, bool over);
 LK_NODISCARD lk_status lki_features_drop(lk_parallel *parallel);
 bool                   lki_features_next_turn(lk_parallel *parallel);
+uint64_t               lki_features_sent(const lk_parallel *parallel, uint32_t host);
+LK_NODISCARD lk_status lki_features_combine(lk_parallel *parallel, lki_gradients *sums);
 LK_NODISCARD lk_status lki_features_reports(lk_parallel *parallel, lk_step_result *result);
 void                   lki_features_before_update(lk_parallel *parallel, lki_tally *tally);
 void                   lki_features_restore(lk_parallel *parallel, const lki_tally *tally,

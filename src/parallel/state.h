@@ -100,6 +100,7 @@ typedef struct {
     bool     watches;    /* features read or change terms as soon as they are computed */
     bool     single;     /* features need the gradients of every virtual worker, not only sums */
     bool     audits;     /* as `single`, until the last step that is audited */
+    uint32_t cut;        /* virtual workers of a group, beyond which sums are not merged; 0: V */
 } lki_effects;
 
 /* The state of the current step, apart from its turns. */

@@ -111,6 +111,8 @@ bool lki_counter_merge(lki_merge_counter *counter, uint32_t *left, uint32_t *rig
         return false;
     lki_node *low = &counter->stack[counter->depth - 2], *high = low + 1;
     uint32_t  both = low->count + high->count;
+    if (counter->cut != 0 && both > counter->cut)
+        return false;
     if (low->first + low->count != high->first)
         return false;
     if (!lki_tree_is_node(counter->leaves, low->first, both) || lki_tree_left(both) != low->count)
@@ -217,6 +219,7 @@ void lki_virtual_plan_range(lki_virtual_plan *plan, uint32_t leaves, uint32_t fi
     if (order.largest)
         sort_by_size(nodes, used);
     lki_counter_begin(&counter, leaves);
+    counter.cut = order.cut;
     for (uint32_t i = 0; i < used; i++)
         for (uint32_t k = 0, n; k < nodes[i].count; k += n) {
             n = lki_joint_count(nodes[i].first + k, nodes[i].count - k, order.joint);
@@ -255,6 +258,11 @@ uint32_t lki_virtual_buffers(uint32_t leaves, uint32_t first, uint32_t count, lk
 
     if (count < 2)
         return most;
+    if (order.cut > 0) {
+        lki_virtual_plan plan;
+        lki_virtual_plan_range(&plan, leaves, first, count, order);
+        return plan.buffers;
+    }
     uint32_t used = lki_virtual_nodes(nodes, leaves, first, count);
     if (order.largest)
         sort_by_size(nodes, used);

@@ -66,6 +66,7 @@ void lki_virtual_plan_make(lki_virtual_plan *plan, uint32_t leaves, uint32_t ran
 typedef struct {
     bool     largest; /* largest subtrees first; false: ascending */
     uint32_t joint;   /* maximum number of virtual workers that a turn computes; 0 or 1: one */
+    uint32_t cut;     /* maximum number of virtual workers of a sum; 0: all */
 } lki_range_order;
 
 /* Returns the number of virtual workers from `first` on that a joint turn computes: those of a
@@ -104,6 +105,7 @@ uint32_t lki_virtual_branches(uint32_t leaves, uint32_t begin, uint32_t end);
 /* The live sums during the computation of a range. */
 typedef struct {
     uint32_t leaves, depth, used;
+    uint32_t cut; /* maximum number of virtual workers of a sum; 0: all */
     /* one bit for each buffer that must not be assigned, although it is free */
     uint64_t reserved;
     lki_node stack[LKI_NODES_MAX];

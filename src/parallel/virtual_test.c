@@ -78,7 +78,7 @@ static void assert_buffers_are_counted(uint32_t leaves, uint32_t first, uint32_t
 {
     for (uint32_t joint = 0; joint <= 64; joint = joint < 5 ? joint + 1 : 2 * joint)
         for (int largest = 0; largest < 2; largest++) {
-            lki_range_order  order = { largest != 0, joint };
+            lki_range_order  order = { .largest = largest != 0, .joint = joint };
             lki_virtual_plan plan;
             lki_virtual_plan_range(&plan, leaves, first, count, order);
             assert_int_equal(lki_virtual_buffers(leaves, first, count, order), plan.buffers);
@@ -144,7 +144,8 @@ static void no_ranges_need_more_buffers_than_the_bound(void **state)
             for (uint32_t joint = 1; joint <= 16; joint *= 2) {
                 uint32_t bound = lki_virtual_buffers_most(leaves, ranks, joint);
                 uint32_t most  = buffers_of_any_ranges(leaves, 0, ranks,
-                                                       (lki_range_order){ true, joint });
+                                                       (lki_range_order){ .largest = true,
+                                                                          .joint   = joint });
                 assert_true(most <= bound);
             }
     assert_int_equal(lki_virtual_buffers_most(8, 2, 4), 4);

@@ -130,6 +130,21 @@ bool lki_features_next_turn(lk_parallel *parallel)
 
 /* ---- The end of a step ------------------------------------------------------------------- */
 
+uint64_t lki_features_sent(const lk_parallel *parallel, uint32_t host)
+{
+    uint64_t bytes = 0;
+    FOR_EACH (parallel, row, sent)
+        bytes += lki_feature_table[row]->sent(parallel, parallel->features[row], host);
+    return bytes;
+}
+
+lk_status lki_features_combine(lk_parallel *parallel, lki_gradients *sums)
+{
+    FOR_EACH (parallel, row, combine)
+        LK_TRY(lki_feature_table[row]->combine(parallel, parallel->features[row], sums));
+    return LK_OK;
+}
+
 lk_status lki_features_reports(lk_parallel *parallel, lk_step_result *result)
 {
     FOR_EACH (parallel, row, reports)

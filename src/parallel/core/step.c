@@ -464,6 +464,8 @@ lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *r
     if (!lki_step_failed(parallel) && !now->reduced)
         lki_step_keep(parallel, parallel->ops->reduce(parallel, &now->sums));
     if (!lki_step_failed(parallel))
+        lki_step_keep(parallel, lki_features_combine(parallel, &now->sums));
+    if (!lki_step_failed(parallel))
         lki_step_keep(parallel, finish(parallel, &now->sums, lr, result));
     if (!lki_step_failed(parallel))
         lki_step_keep(parallel, lki_features_end_step(parallel, result));

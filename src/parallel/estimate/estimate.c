@@ -80,13 +80,16 @@ static void count_sent(const accounts *a, uint32_t host, lk_parallel_cost *cost)
 
     for (uint32_t shard = 0; shard < parallel->layout->shards; shard++) {
         const shard_bytes *s = &a->shards[shard];
-        cost->sent_gradients += lki_shard_map_has(parallel, host, shard)
+        if (parallel->effects.cut == 0)
+            cost->sent_gradients += lki_shard_map_has(parallel, host, shard)
                                     ? passed * (s->copies - 1) * s->sums / s->copies
                                     : passes.branches * s->sums;
         if (lki_giver(parallel, host, shard) == host)
             stored += s->params;
     }
-    cost->sent_gradients += passed * (hosts - 1) * states / hosts;
+    cost->sent_gradients += parallel->effects.cut == 0
+                                ? passed * (hosts - 1) * states / hosts
+                                : lki_features_sent(parallel, host);
     cost->sent_params += (parallel->layout->shards - 1) * stored;
 }
 

@@ -13,6 +13,7 @@
     ROW(backups)                                                                                   \
     ROW(reorder) /* changes the layout of buckets before shares move */                            \
     ROW(balance)                                                                                   \
+    ROW(groups)                                                                                    \
     ROW(unused)                                                                                    \
     ROW(scaler) /* last: no feature may fail a step that is skipped */
 

@@ -9,7 +9,8 @@
 uint32_t lki_share_buffers(const lk_parallel *parallel, lki_share share, uint32_t joint)
 {
     return lki_virtual_buffers(parallel->leaves, share.first, share.count,
-                               (lki_range_order){ parallel->effects.largest, joint });
+                               (lki_range_order){ parallel->effects.largest, joint,
+                                                  parallel->effects.cut });
 }
 
 /* Returns the maximum number of buffers that consecutive ranks on one host need, if there are

@@ -94,8 +94,12 @@ static void send_sums(lki_ddp *self, float *home)
 static void aim(lk_parallel *parallel, lki_ddp *self)
 {
     lki_node nodes[LK_TREE_NODES_MAX] = { 0 };
-    uint32_t count                    = list_nodes(parallel, self, nodes);
 
+    if (parallel->effects.cut > 0) { /* groups are summed one by one: ddp_groups.c */
+        self->home = lki_ddp_data(parallel, lki_ddp_place(parallel, self->plan.nodes[0].buffer));
+        return;
+    }
+    uint32_t count = list_nodes(parallel, self, nodes);
     lki_ddp_hold(parallel, self, nodes, count);
     send_sums(self, self->sums != NULL ? self->sums : lki_ddp_data(parallel, nodes[0].buffer));
     for (uint32_t b = 0; b < self->reduction_count; b++)
@@ -173,7 +177,7 @@ static lk_status ddp_attach(lk_parallel *parallel)
     LK_TRY(LKI_NEW(&self, 1, "ddp"));
     parallel->private = self;
     lki_ddp_plan(parallel, &parallel->dealing, parallel->rank, &self->plan);
-    if (self->plan.node_count > LK_TREE_NODES_MAX)
+    if (self->plan.node_count > LK_TREE_NODES_MAX && parallel->effects.cut == 0)
         return lk_fail(LK_EINVAL,
                        "%u virtual workers on %u workers: rank %u would hold %u partial "
                        "sums, %d is the limit; use fewer virtual workers",
@@ -212,6 +216,7 @@ void lki_ddp_begin_step(lk_parallel *parallel, lki_ddp *self)
     self->astray = self->lost = false;
     self->lent   = 0;
     lki_counter_begin(&self->counter, parallel->leaves);
+    self->counter.cut = parallel->effects.cut;
     self->merged = self->started = self->completed = 0;
     for (uint32_t b = 0; b < self->reduction_count; b++)
         self->reductions[b].pending = self->reductions[b].terms;
@@ -385,7 +390,7 @@ lk_status lki_ddp_end_last(lk_parallel *parallel, lki_ddp *self)
         lki_ddp_change(parallel, self, self->merges[0].left);
         send_sums(self, lki_ddp_buffer(parallel, self->merges[0].left));
     }
-    if (self->lost)
+    if (self->lost || parallel->effects.cut > 0)
         return LK_OK;
     return lki_ddp_remember(parallel, self, lki_ddp_start_all(parallel, self));
 }
@@ -418,6 +423,11 @@ static lk_status ddp_reduce(lk_parallel *parallel, lki_gradients *sums)
 {
     lki_ddp *self = lki_ddp_of(parallel);
     bool done;
+    if (parallel->effects.cut > 0) {
+        self->begun = false;
+        *sums       = lki_ddp_gradients(parallel, self->home);
+        return lki_ddp_sum_groups(parallel);
+    }
     if (lki_turns(parallel) == 0)
         LK_TRY(start_without_leaves(parallel, self));
     if (self->lost)

@@ -96,6 +96,22 @@ bool   lki_ddp_fits(const lk_parallel *parallel, const lki_dealing *dealing);
 /* Opens the arena, and finds this rank's buffers in it. */
 LK_NODISCARD lk_status lki_ddp_arena(lk_parallel *parallel, lki_ddp *self);
 
+/* ---- Groups (lki_effects.cut): ddp_groups.c -------------------------------------------------- */
+
+/* Returns the rank that keeps a group: the one that runs its first virtual worker. */
+uint32_t               lki_ddp_keeper(const lk_parallel *parallel, uint32_t group);
+
+/* Returns the gradient space with the sum over a group, after lki_ddp_sum_groups(), on the host of
+ * its keeper. */
+float                 *lki_ddp_group(const lk_parallel *parallel, uint32_t group);
+
+/* Returns the bytes that a host sends to complete the sums of groups. */
+uint64_t               lki_ddp_groups_sent(const lk_parallel *parallel, uint32_t host);
+
+/* Completes the sums of the groups whose virtual workers run on several ranks.  Collective.  All
+ * ranks must meet before they read the sums. */
+LK_NODISCARD lk_status lki_ddp_sum_groups(lk_parallel *parallel);
+
 /* Begins a step, with nothing computed.  Defined in ddp.c. */
 void                   lki_ddp_begin_step(lk_parallel *parallel, lki_ddp *self);
 

@@ -8,7 +8,8 @@ void lki_ddp_plan(const lk_parallel *parallel, const lki_dealing *dealing, uint3
 {
     lki_share share = lki_share_of(dealing, rank);
     lki_virtual_plan_range(plan, parallel->leaves, share.first, share.count,
-                           (lki_range_order){ parallel->effects.largest, parallel->joint });
+                           (lki_range_order){ parallel->effects.largest, parallel->joint,
+                                              parallel->effects.cut });
 }
 
 /* Counts the buffers of the ranks before `end` on a host, for turns of up to `joint` virtual

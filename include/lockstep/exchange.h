@@ -1,0 +1,66 @@
+/* lockstep/exchange.h -- groups of virtual workers that exchange compressed gradients.
+ *
+ * The virtual workers of a run are divided into G groups of neighbours.  Inside a group gradients
+ * are summed as without groups.  Each group's sum is compressed (lockstep/compress.h), with the
+ * group's own error, and the results are summed over the groups by the canonical tree.
+ *
+ * So the result depends on G, but not on ranks and hosts.  Each host sends the messages of the
+ * groups that it keeps: those whose first virtual worker it runs.
+ *
+ * With strategies ddp and zero1.  Not with survives, audit, rebalance, duplicate, backups, hook,
+ * noise_decay, comm_dtype, scaling, lock_step, and LK_UNUSED_ZERO only.
+ */
+#ifndef LK_EXCHANGE_H
+#define LK_EXCHANGE_H
+
+#include "lockstep/compress.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct lk_parallel lk_parallel;
+
+/* See lk_parallel_options.exchange. */
+typedef struct {
+    size_t               struct_size; /* LK_EXCHANGE_INIT */
+    uint32_t             groups; /* G; V / G is a power of two.  0 = V */
+    const lk_compressor *compressor; /* borrowed; NULL: gradients are sent whole */
+    lk_compression       compression; /* struct_size 0: the defaults */
+    bool                 no_feedback; /* residuals are dropped */
+} lk_exchange;
+
+#define LK_EXCHANGE_INIT LK_OPTIONS_INIT(lk_exchange)
+
+/* ---- State for checkpoints ------------------------------------------------------------------- */
+
+/* A run that is resumed with any number of workers continues with the same bits if it loads the
+ * errors of all groups and the shared values of all parameters, beside the values of
+ * lk_parallel_load(). */
+
+/* Returns G, or 0 without groups. */
+LK_API uint32_t lk_parallel_groups(const lk_parallel *parallel);
+
+/* Copies elements [first, first + count) of a group's error of a parameter to `out` on every rank.
+ * The error is 0 if the parameter is left whole, or without feedback.  Collective, between
+ * steps. */
+LK_API LK_NODISCARD lk_status lk_parallel_fetch_error(lk_parallel *parallel, uint32_t param,
+                                                      uint32_t group, size_t first, size_t count,
+                                                      float *out);
+/* Sets a group's error of a parameter.  Collective, between steps, with equal values on all
+ * ranks. */
+LK_API LK_NODISCARD lk_status lk_parallel_load_error(lk_parallel *parallel, uint32_t param,
+                                                     uint32_t group, const float *error);
+
+/* Returns what the groups share of a parameter between steps (the factor of powersgd), and its
+ * bytes; NULL if there is nothing.  Valid until the next step. */
+LK_API const void *lk_parallel_shared(const lk_parallel *parallel, uint32_t param, size_t *bytes);
+/* Sets what the groups share of a parameter.  Collective, between steps, with equal values on all
+ * ranks. */
+LK_API LK_NODISCARD lk_status lk_parallel_load_shared(lk_parallel *parallel, uint32_t param,
+                                                      const void *shared);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
