@@ -63,8 +63,8 @@ typedef struct {
     /* Returns the bytes of a message, a multiple of 4; 0 if the tensor is left whole. */
     size_t (*bytes)(const lk_compression *options, const lk_compress_key *key, uint32_t round);
 
-    /* Fills `before` for the first round of a step that has no previous one.  NULL: the first round
-     * reads nothing. */
+    /* Prepares `before` of the first round, before each step.  It has zeros before the first step.
+     * NULL: the first round reads nothing. */
     void (*begin)(const lk_compression *options, const lk_compress_key *key, void *before);
 
     /* Writes a group's message of a round.  `before` is the combined message of the previous round

@@ -23,7 +23,6 @@ typedef struct {
     uint64_t             samples;
     float               *errors[LKT_GROUPS_MAX];
     void                *messages[LKT_GROUPS_MAX], *combined[LK_ROUNDS_MAX];
-    bool                 begun;
 } lkt_compressed;
 
 static inline size_t lkt_compressed_count(const lkt_compressed *c)
@@ -99,9 +98,8 @@ static inline void lkt_compressed_step(lkt_compressed *c, float *const *values, 
 {
     size_t   count = lkt_compressed_count(c);
     uint32_t last  = c->by->rounds - 1;
-    if ((!c->begun || c->options.cold_start) && c->by->begin != NULL)
+    if (c->by->begin != NULL)
         c->by->begin(&c->options, &c->key, c->combined[last]);
-    c->begun = true;
     for (uint32_t g = 0; g < c->groups; g++)
         lk_feedback_add(count, c->errors[g], c->samples, values[g]);
     for (uint32_t r = 0; r <= last; r++) {

@@ -11,8 +11,8 @@
  * residual, so it is the same method, and it is known before Q is.
  *
  * Factors are stored by columns: `rank` vectors of `rows` or `cols` elements.  A column of P that
- * is 0, as for a parameter that is not used, stays 0.  The column of Q is then drawn again, or it
- * would stay 0 in all later steps.
+ * is 0, as for a parameter that is not used, stays 0, and so does that of Q.  Before the next step
+ * the column of Q is drawn again, or it would stay 0 for ever.
  *
  * Order:   products along a row are summed in 16 lanes and a tree over them; all other sums are in
  *          ascending order.
@@ -43,22 +43,33 @@ static size_t bytes(const lk_compression *options, const lk_compress_key *key, u
 }
 
 /* Draws a column of Q: uniform in [-1, 1). */
-static void draw(const lk_compression *options, const lk_compress_key *key, uint64_t step,
-                 uint32_t column, float *out)
+static void draw(const lk_compression *options, const lk_compress_key *key, uint32_t column,
+                 float *out)
 {
     for (size_t j = 0; j < key->cols; j += 4) {
         lki_random lot = lki_philox(options->seed, LKI_RNG_COMPRESS, (uint32_t)(j / 4),
-                                    (uint32_t)step, key->tensor, column);
+                                    (uint32_t)key->step, key->tensor, column);
         for (size_t k = 0; k < 4 && j + k < key->cols; k++)
             out[j + k] = 2 * lki_random_unit(lot.word[k]) - 1;
     }
 }
 
+static bool is_zero(size_t count, const float *x)
+{
+    size_t zeros = 0;
+    while (zeros < count && x[zeros] == 0)
+        zeros++;
+    return zeros == count;
+}
+
+/* Draws the columns of Q that are 0: all of them in the first step. */
 static void begin(const lk_compression *options, const lk_compress_key *key, void *before)
 {
-    float *q = before;
-    for (uint32_t a = 0; a < rank_of(options, key); a++)
-        draw(options, key, options->cold_start ? key->step : 0, a, q + a * key->cols);
+    for (uint32_t a = 0; a < rank_of(options, key); a++) {
+        float *column = (float *)before + a * key->cols;
+        if (options->cold_start || is_zero(key->cols, column))
+            draw(options, key, a, column);
+    }
 }
 
 /* ---- Products ---------------------------------------------------------------------------- */
@@ -193,26 +204,11 @@ static void orthonormalise(size_t rows, uint32_t rank, float *p)
     }
 }
 
-/* Draws the columns of Q again that are 0. */
-static void revive(const lk_compression *options, const lk_compress_key *key, float *q)
-{
-    for (uint32_t a = 0; a < rank_of(options, key); a++) {
-        float *column = q + a * key->cols;
-        size_t zeros  = 0;
-        while (zeros < key->cols && column[zeros] == 0)
-            zeros++;
-        if (zeros == key->cols)
-            draw(options, key, key->step + 1, a, column);
-    }
-}
-
 static void settle(const lk_compression *options, const lk_compress_key *key, uint32_t round,
                    void *combined)
 {
     if (round == 0)
         orthonormalise(key->rows, rank_of(options, key), combined);
-    else
-        revive(options, key, combined);
 }
 
 static void decode(const lk_compression *options, const lk_compress_key *key,

@@ -176,6 +176,24 @@ static void a_parameter_may_be_unused_for_a_time(void **state)
     lkt_compressed_close(&c);
 }
 
+/* P may be of unit length where Q is rounded to 0. */
+static void tiny_gradients_stay_tiny(void **state)
+{
+    static float   out[COUNT];
+    lkt_compressed c = make(4);
+    (void)state;
+    for (uint32_t step = 0; step < 3; step++) {
+        fill(step);
+        for (uint32_t g = 0; g < GROUPS; g++)
+            for (uint32_t i = 0; i < COUNT; i++)
+                values_of[g][i] *= 0x1p-148f;
+        lkt_compressed_step(&c, values, out);
+        for (uint32_t i = 0; i < COUNT; i++)
+            assert_true(fabsf(out[i]) < 0x1p-140f);
+    }
+    lkt_compressed_close(&c);
+}
+
 static void values_that_are_not_finite_are_seen(void **state)
 {
     static const float bad[] = { NAN, INFINITY, -INFINITY };
@@ -230,6 +248,7 @@ int main(void)
         cmocka_unit_test(own_and_averaged_residuals_give_the_same),
         cmocka_unit_test(any_range_is_decoded),
         cmocka_unit_test(a_parameter_may_be_unused_for_a_time),
+        cmocka_unit_test(tiny_gradients_stay_tiny),
         cmocka_unit_test(values_that_are_not_finite_are_seen),
         cmocka_unit_test(small_tensors_are_left_whole),
         cmocka_unit_test(bits_do_not_change),

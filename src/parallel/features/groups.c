@@ -31,7 +31,7 @@ typedef struct {
     uint32_t             count; /* G */
     const lk_compressor *by;    /* NULL: all tensors are left whole */
     lk_compression       options;
-    bool                 feedback, begun;
+    bool                 feedback;
     uint32_t             rounds;
     lk_compress_key     *keys;                  /* [param_count] */
     size_t              *at[LK_ROUNDS_MAX];     /* [param_count + 2]: offsets in a message; the last
@@ -90,6 +90,19 @@ static lk_status check_count(const lk_parallel *parallel, uint32_t count)
                    "%u groups of %u virtual workers: all groups must have the same number of "
                    "virtual workers, a power of two",
                    count, parallel->leaves);
+}
+
+/* Checks that no rank holds more sums than a merge counter has room for. */
+static lk_status check_nodes(const lk_parallel *parallel, uint32_t cut)
+{
+    enum { NODES_MOST = LKI_NODES_MAX - 8 }; /* and those of a group that is computed */
+    for (uint32_t r = 0; r < parallel->ranks; r++)
+        if (lki_share_of(&parallel->dealing, r).count / cut > NODES_MOST)
+            return lk_fail(LK_EINVAL,
+                           "rank %u would hold the sums of %u groups, %d is the limit; use fewer "
+                           "groups, or more workers",
+                           r, lki_share_of(&parallel->dealing, r).count / cut, NODES_MOST);
+    return LK_OK;
 }
 
 static size_t message_bytes(const groups *self, const lki_layout *layout, uint32_t param,
@@ -158,6 +171,7 @@ static lk_status groups_open(lk_parallel *parallel, const lk_parallel_options *o
         mine.compression.struct_size = sizeof mine.compression;
     if (self->by != NULL)
         LK_TRY(lk_compression_resolve(&self->options, &mine.compression));
+    LK_TRY(check_nodes(parallel, parallel->leaves / self->count));
     parallel->effects.cut        = parallel->leaves / self->count;
     parallel->effects.holds_back = true;
     parallel->effects.single     = true;
@@ -365,13 +379,12 @@ static void combine_mine(const lk_parallel *parallel, const groups *self, uint32
     }
 }
 
-/* Fills what the first round reads, where no step was before. */
-static void begin_mine(const lk_parallel *parallel, groups *self)
+/* Prepares what the first round reads. */
+static void begin_mine(const lk_parallel *parallel, const groups *self)
 {
     const uint32_t last = self->rounds - 1;
-    if (self->by == NULL || self->by->begin == NULL || (self->begun && !self->options.cold_start))
+    if (self->by == NULL || self->by->begin == NULL)
         return;
-    self->begun = true;
     for (uint32_t p = parallel->local; p < parallel->layout->param_count; p += parallel->locals) {
         lk_compress_key key = self->keys[p];
         key.step            = parallel->step;
@@ -562,7 +575,6 @@ lk_status lk_parallel_load_shared(lk_parallel *parallel, uint32_t param, const v
                                   bytes / sizeof(float)));
     if (parallel->local == 0)
         memcpy(to, shared, bytes);
-    groups_of(parallel)->begun = true;
     return lk_barrier(parallel->comm);
 }
 

@@ -69,7 +69,7 @@ static void means_begin(const lk_compression *options, const lk_compress_key *ke
     float *weights = before;
     (void)options;
     for (size_t j = 0; j < key->cols; j++)
-        weights[j] = 1;
+        weights[j] = weights[j] == 0 ? 1 : weights[j];
 }
 
 /* Round 0 sends the sums of rows, weighted by the last step's round 1.  Round 1 sends the sums of
@@ -365,6 +365,12 @@ static void other_features_are_refused(void **state)
     for (size_t i = 0; i < 7; i++)
         assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &all[i], &alone, 1),
                          LK_EUNSUPPORTED);
+    options.virtual_workers = exchange.groups = 128; /* more sums than a rank may hold */
+    assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &options, &alone, 1),
+                     LK_EINVAL);
+    options.virtual_workers = exchange.groups = 56;
+    assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &options, &alone, 1), LK_OK);
+    options.virtual_workers = 12;
     for (exchange.groups = 1; exchange.groups <= 13; exchange.groups++) {
         bool good = exchange.groups == 3 || exchange.groups == 6 || exchange.groups == 12;
         assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &options, &alone, 1),
