@@ -26,7 +26,7 @@ typedef struct {
     size_t               struct_size; /* LK_EXCHANGE_INIT */
     uint32_t             groups; /* G; V / G is a power of two.  0 = V */
     const lk_compressor *compressor; /* borrowed; NULL: gradients are sent whole */
-    lk_compression       compression; /* struct_size 0: the defaults */
+    lk_compression       compression; /* struct_size may be 0; see lk_compression for defaults */
     bool                 no_feedback; /* residuals are dropped */
 } lk_exchange;
 
@@ -36,7 +36,7 @@ typedef struct {
 
 /* A run that is resumed with any number of workers continues with the same bits if it loads the
  * errors of all groups and the shared values of all parameters, beside the values of
- * lk_parallel_load(). */
+ * lk_parallel_load().  A step that fails may have changed both, so they cannot be read after it. */
 
 /* Returns G, or 0 without groups. */
 LK_API uint32_t lk_parallel_groups(const lk_parallel *parallel);

@@ -198,7 +198,8 @@ static void orthonormalise(size_t rows, uint32_t rank, float *p)
         project(rows, a, p);
         project(rows, a, p);
         const double left  = dot_double(rows, column, column);
-        const double scale = left <= 1e-10 * given ? 0 : 1 / sqrt(left);
+        const bool   depends = isfinite(given) && left <= 1e-10 * given;
+        const double scale   = depends ? 0 : 1 / sqrt(left);
         for (size_t i = 0; i < rows; i++)
             column[i] = (float)((double)column[i] * scale);
     }

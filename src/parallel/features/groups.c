@@ -9,9 +9,10 @@
  *     ranks of a host      combine the messages of all groups, a tensor at a time
  *     owners               decode the spans that they update, after the last round
  *
- * A tensor that is left whole has its values as its message in round 0, and so has running state.
- * They are summed by the canonical tree over the groups, so without a compressor every bit is that
- * of a run without groups.
+ * A tensor that is left whole has its values as its message in round 0, those of each use apart,
+ * and so has running state.  They are summed by the canonical tree over the groups, so without a
+ * compressor every bit is that of a run without groups.  The uses of a tensor that is compressed
+ * are added first.
  *
  * Memory:  the model's arena has the messages of all groups, their combinations, and the errors of
  *          the groups that a host keeps.
@@ -24,31 +25,8 @@
 #include "base/options.h"
 #include "comm/worker.h"
 #include "device/reduce.h"
-#include "parallel/features/table.h"
+#include "parallel/features/groups.h"
 #include "parallel/strategies/ddp.h"
-
-typedef struct {
-    uint32_t             count; /* G */
-    const lk_compressor *by;    /* NULL: all tensors are left whole */
-    lk_compression       options;
-    bool                 feedback;
-    uint32_t             rounds;
-    lk_compress_key     *keys;                  /* [param_count] */
-    size_t              *at[LK_ROUNDS_MAX];     /* [param_count + 2]: offsets in a message; the last
-                                                 * two are those of running state and of the end */
-    size_t               bytes[LK_ROUNDS_MAX];  /* of the message of a group */
-    size_t               first[LK_ROUNDS_MAX];  /* offset of the messages in the model's arena */
-    char                *messages[LK_ROUNDS_MAX]; /* [G][bytes]; in the arena, as the next two */
-    char                *combined[LK_ROUNDS_MAX]; /* [bytes] */
-    float               *errors;                /* [groups that the host keeps][elements] */
-    uint32_t            *keepers;               /* [G]: ranks */
-    uint32_t            *places;                /* [G]: number of a group among those of its host */
-    float              **sums;                  /* [G]: gradient spaces of the groups that this host
-                                                 * keeps, from the first step on; NULL: of others */
-    size_t              *sent;                  /* [ranks]: bytes of the messages that a rank has */
-    lki_tree_input      *inputs;                /* [G] */
-    float               *leaves;                /* [G][LKI_NORM_BLOCK] */
-} groups;
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
@@ -105,17 +83,18 @@ static lk_status check_nodes(const lk_parallel *parallel, uint32_t cut)
     return LK_OK;
 }
 
-static size_t message_bytes(const groups *self, const lki_layout *layout, uint32_t param,
+size_t lki_groups_message_bytes(const lki_groups *self, const lki_layout *layout, uint32_t param,
                             uint32_t round)
 {
     size_t bytes = self->by == NULL ? 0
                                     : self->by->bytes(&self->options, &self->keys[param], 0);
     if (bytes == 0)
-        return round == 0 ? layout->sizes[param] * sizeof(float) : 0;
+        return round > 0 ? 0
+                         : lki_layout_uses(layout, param) * layout->sizes[param] * sizeof(float);
     return self->by->bytes(&self->options, &self->keys[param], round);
 }
 
-static bool is_whole(const groups *self, uint32_t param)
+bool lki_groups_leave_whole(const lki_groups *self, uint32_t param)
 {
     return self->by == NULL || self->by->bytes(&self->options, &self->keys[param], 0) == 0;
 }
@@ -129,7 +108,7 @@ static lk_compress_key key_of(const lki_layout *layout, uint32_t param)
                               .tensor = param };
 }
 
-static lk_status measure(const lk_parallel *parallel, groups *self)
+static lk_status measure(const lk_parallel *parallel, lki_groups *self)
 {
     const lki_layout *layout = parallel->layout;
     const uint32_t    params = layout->param_count;
@@ -141,7 +120,7 @@ static lk_status measure(const lk_parallel *parallel, groups *self)
         LK_TRY(LKI_NEW(&self->at[r], params + 2, "messages of groups"));
         for (uint32_t p = 0; p < params; p++) {
             self->at[r][p] = at;
-            at += message_bytes(self, layout, p, r);
+            at += lki_groups_message_bytes(self, layout, p, r);
         }
         self->at[r][params] = at;
         at += r == 0 ? parallel->micro_count * parallel->state_width * sizeof(float) : 0;
@@ -151,26 +130,50 @@ static lk_status measure(const lk_parallel *parallel, groups *self)
     return LK_OK;
 }
 
+/* Checks a compressor, which may be the program's own. */
+static lk_status check_compressor(const lk_compressor *c)
+{
+    bool rounds = c->combine == LK_COMBINE_TREE ? c->rounds >= 1 && c->rounds <= LK_ROUNDS_MAX
+                                                : c->rounds == 1 && c->begin == NULL;
+    if (c->name != NULL && c->bytes != NULL && c->encode != NULL && c->decode != NULL && rounds)
+        return LK_OK;
+    return lk_fail(LK_EINVAL,
+                   "compressor '%s' must have a name, bytes(), encode() and decode(), 1 to %d "
+                   "rounds or, with LK_COMBINE_GATHER, 1 round and no begin()",
+                   c->name != NULL ? c->name : "", LK_ROUNDS_MAX);
+}
+
+/* Reads the exchange of the options, with all defaults filled in. */
+static lk_status read_options(lk_exchange *out, const lk_parallel_options *options)
+{
+    LK_TRY(lki_options_copy(out, sizeof *out, options->exchange, "lk_exchange"));
+    if (out->groups == 0)
+        out->groups = options->virtual_workers;
+    lk_compression given = out->compression;
+    if (given.struct_size == 0)
+        given.struct_size = sizeof given;
+    return lk_compression_resolve(&out->compression, &given);
+}
+
 static lk_status groups_open(lk_parallel *parallel, const lk_parallel_options *options, void **out)
 {
-    groups      *self = NULL;
-    lk_exchange  mine;
+    lki_groups *self = NULL;
+    lk_exchange mine;
 
     if (options->exchange == NULL)
         return LK_OK;
     LK_TRY(refuse(parallel, options));
-    LK_TRY(lki_options_copy(&mine, sizeof mine, options->exchange, "lk_exchange"));
+    LK_TRY(read_options(&mine, options));
     LK_TRY(LKI_NEW(&self, 1, "groups"));
     *out           = self;
-    self->count    = mine.groups == 0 ? parallel->leaves : mine.groups;
+    self->count    = mine.groups;
+    self->options  = mine.compression;
     self->by       = mine.compressor;
     self->feedback = !mine.no_feedback;
-    self->rounds   = self->by == NULL ? 1 : self->by->rounds;
-    LK_TRY(check_count(parallel, self->count));
-    if (mine.compression.struct_size == 0)
-        mine.compression.struct_size = sizeof mine.compression;
     if (self->by != NULL)
-        LK_TRY(lk_compression_resolve(&self->options, &mine.compression));
+        LK_TRY(check_compressor(self->by));
+    self->rounds = self->by == NULL ? 1 : self->by->rounds;
+    LK_TRY(check_count(parallel, self->count));
     LK_TRY(check_nodes(parallel, parallel->leaves / self->count));
     parallel->effects.cut        = parallel->leaves / self->count;
     parallel->effects.holds_back = true;
@@ -180,7 +183,7 @@ static lk_status groups_open(lk_parallel *parallel, const lk_parallel_options *o
 
 static void groups_close(void *context)
 {
-    groups *self = context;
+    lki_groups *self = context;
     for (uint32_t r = 0; r < LK_ROUNDS_MAX; r++)
         lki_free(self->at[r]);
     lki_free(self->keys);
@@ -195,15 +198,14 @@ static void groups_close(void *context)
 
 static uint64_t groups_hash(const lk_parallel_options *options)
 {
-    const lk_exchange *x = options->exchange;
-    if (x == NULL)
+    lk_exchange x;
+    if (options->exchange == NULL || read_options(&x, options) != LK_OK)
         return 0;
-    const uint64_t words[] = { x->groups, x->no_feedback, x->compression.rank,
-                               x->compression.cold_start, x->compression.seed,
-                               x->compressor == NULL
-                                   ? 0
-                                   : lki_xxh3(x->compressor->name, strlen(x->compressor->name)) };
-    const double   numbers[] = { x->compression.ratio, x->compression.min_rate };
+    const char    *name    = x.compressor == NULL ? "" : x.compressor->name;
+    const uint64_t words[] = { x.groups, x.no_feedback, x.compression.rank,
+                               x.compression.cold_start, x.compression.seed,
+                               lki_xxh3(name, strlen(name)) };
+    const double   numbers[] = { x.compression.ratio, x.compression.min_rate };
     return lki_xxh3(words, sizeof words) ^ lki_xxh3(numbers, sizeof numbers);
 }
 
@@ -223,7 +225,7 @@ static uint32_t kept_before(const lk_parallel *parallel, uint32_t host, uint32_t
 
 static size_t groups_lay_out(lk_parallel *parallel, void *context, char *base, size_t at)
 {
-    groups  *self = context;
+    lki_groups  *self = context;
     uint32_t most = 0;
     for (uint32_t r = 0; r < self->rounds; r++) {
         at             = lki_round_up(at, 64);
@@ -247,7 +249,7 @@ static size_t groups_lay_out(lk_parallel *parallel, void *context, char *base, s
 
 static lk_status groups_attach(lk_parallel *parallel, void *context)
 {
-    groups *self = context;
+    lki_groups *self = context;
     LK_TRY(LKI_NEW(&self->keepers, self->count, "keepers of groups"));
     LK_TRY(LKI_NEW(&self->places, self->count, "places of groups"));
     LK_TRY(LKI_NEW(&self->sums, self->count, "sums of groups"));
@@ -262,7 +264,7 @@ static lk_status groups_attach(lk_parallel *parallel, void *context)
 
 /* ---- Encoding ---------------------------------------------------------------------------- */
 
-static char *message_of(const groups *self, uint32_t round, uint32_t group, uint32_t param)
+static char *message_of(const lki_groups *self, uint32_t round, uint32_t group, uint32_t param)
 {
     return self->messages[round] + group * self->bytes[round] + self->at[round][param];
 }
@@ -278,7 +280,7 @@ static uint64_t samples_of(const lk_parallel *parallel, uint32_t group)
 }
 
 /* Returns a group's sum of the gradient of a parameter's first use. */
-static float *values_of(const lk_parallel *parallel, const groups *self, uint32_t group,
+static float *values_of(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
                         uint32_t param)
 {
     const lki_layout *layout = parallel->layout;
@@ -286,7 +288,7 @@ static float *values_of(const lk_parallel *parallel, const groups *self, uint32_
 }
 
 /* Adds the further uses of a parameter to its first use. */
-static void add_uses(const lk_parallel *parallel, const groups *self, uint32_t group,
+static void add_uses(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
                      uint32_t param)
 {
     const lki_layout *layout = parallel->layout;
@@ -297,30 +299,42 @@ static void add_uses(const lk_parallel *parallel, const groups *self, uint32_t g
                       all + layout->term_at[terms[use]]);
 }
 
-static float *error_of(const lk_parallel *parallel, const groups *self, uint32_t group,
+float *lki_groups_error(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
                        uint32_t param)
 {
     return self->errors + self->places[group] * parallel->layout->elements +
            parallel->layout->param_at[param];
 }
 
-static void encode(const lk_parallel *parallel, const groups *self, uint32_t round, uint32_t group,
-                   uint32_t param)
+/* Writes a tensor that is left whole: the values of all its uses. */
+static void copy_whole(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
+                       uint32_t param)
+{
+    const lki_layout *layout  = parallel->layout;
+    const uint32_t   *terms   = &layout->term_of[layout->first_use[param]];
+    const size_t      bytes   = layout->sizes[param] * sizeof(float);
+    char             *message = message_of(self, 0, group, param);
+    for (uint32_t use = 0; use < lki_layout_uses(layout, param); use++)
+        memcpy(message + use * bytes, self->sums[group] + layout->term_at[terms[use]], bytes);
+}
+
+static void encode(const lk_parallel *parallel, const lki_groups *self, uint32_t round,
+                   uint32_t group, uint32_t param)
 {
     const size_t    count   = parallel->layout->sizes[param];
     const uint64_t  samples = samples_of(parallel, group);
     const uint32_t  before  = round == 0 ? self->rounds - 1 : round - 1;
     float          *values  = values_of(parallel, self, group, param);
-    float          *error   = error_of(parallel, self, group, param);
+    float          *error   = lki_groups_error(parallel, self, group, param);
     lk_compress_key key     = self->keys[param];
 
-    if (round == 0)
-        add_uses(parallel, self, group, param);
-    if (is_whole(self, param)) {
+    if (lki_groups_leave_whole(self, param)) {
         if (round == 0)
-            memcpy(message_of(self, 0, group, param), values, count * sizeof *values);
+            copy_whole(parallel, self, group, param);
         return;
     }
+    if (round == 0)
+        add_uses(parallel, self, group, param);
     if (round == 0 && self->feedback)
         lk_feedback_add(count, error, samples, values);
     key.group = group;
@@ -332,7 +346,7 @@ static void encode(const lk_parallel *parallel, const groups *self, uint32_t rou
 }
 
 /* Does this rank's tasks of a round. */
-static void encode_mine(const lk_parallel *parallel, const groups *self, uint32_t round)
+static void encode_mine(const lk_parallel *parallel, const lki_groups *self, uint32_t round)
 {
     const lki_layout *layout = parallel->layout;
     const size_t      states = parallel->micro_count * parallel->state_width;
@@ -352,7 +366,7 @@ static void encode_mine(const lk_parallel *parallel, const groups *self, uint32_
 /* ---- Combining --------------------------------------------------------------------------- */
 
 /* Sums `count` floats at `offset` of the messages of all groups. */
-static void sum_messages(const groups *self, uint32_t round, size_t offset, size_t count,
+static void sum_messages(const lki_groups *self, uint32_t round, size_t offset, size_t count,
                          float *out)
 {
     for (uint32_t g = 0; g < self->count; g++)
@@ -363,12 +377,12 @@ static void sum_messages(const groups *self, uint32_t round, size_t offset, size
 }
 
 /* Combines this rank's part of the tensors, if messages are summed. */
-static void combine_mine(const lk_parallel *parallel, const groups *self, uint32_t round)
+static void combine_mine(const lk_parallel *parallel, const lki_groups *self, uint32_t round)
 {
     for (uint32_t p = parallel->local; p < parallel->layout->param_count; p += parallel->locals) {
         lk_compress_key key  = self->keys[p];
         char           *into = self->combined[round] + self->at[round][p];
-        if (is_whole(self, p))
+        if (lki_groups_leave_whole(self, p))
             continue;
         key.step = parallel->step;
         sum_messages(self, round, self->at[round][p],
@@ -380,7 +394,7 @@ static void combine_mine(const lk_parallel *parallel, const groups *self, uint32
 }
 
 /* Prepares what the first round reads. */
-static void begin_mine(const lk_parallel *parallel, const groups *self)
+static void begin_mine(const lk_parallel *parallel, const lki_groups *self)
 {
     const uint32_t last = self->rounds - 1;
     if (self->by == NULL || self->by->begin == NULL)
@@ -388,12 +402,12 @@ static void begin_mine(const lk_parallel *parallel, const groups *self)
     for (uint32_t p = parallel->local; p < parallel->layout->param_count; p += parallel->locals) {
         lk_compress_key key = self->keys[p];
         key.step            = parallel->step;
-        if (!is_whole(self, p))
+        if (!lki_groups_leave_whole(self, p))
             self->by->begin(&self->options, &key, self->combined[last] + self->at[last][p]);
     }
 }
 
-static lk_status exchange(lk_parallel *parallel, groups *self, uint32_t round)
+static lk_status exchange(lk_parallel *parallel, lki_groups *self, uint32_t round)
 {
     memset(self->sent, 0, parallel->ranks * sizeof *self->sent);
     /* a rank sends messages that other ranks of its host have encoded */
@@ -409,7 +423,7 @@ static lk_status exchange(lk_parallel *parallel, groups *self, uint32_t round)
 
 /* ---- Decoding ---------------------------------------------------------------------------- */
 
-static void decode_groups(const groups *self, const lk_compress_key *key, size_t first,
+static void decode_groups(const lki_groups *self, const lk_compress_key *key, size_t first,
                           size_t count, float *out)
 {
     for (uint32_t g = 0; g < self->count; g++) {
@@ -423,17 +437,13 @@ static void decode_groups(const groups *self, const lk_compress_key *key, size_t
     lki_tree_sum_f32(LK_F32, self->count, self->inputs, self->count, count, out);
 }
 
-static void decode(const lk_parallel *parallel, const groups *self, const lki_param_span *span,
+static void decode(const lk_parallel *parallel, const lki_groups *self, const lki_param_span *span,
                    float *out)
 {
     const uint32_t  p   = span->param;
     lk_compress_key key = self->keys[p];
     const void     *of[LK_ROUNDS_MAX];
 
-    if (is_whole(self, p)) {
-        sum_messages(self, 0, self->at[0][p] + span->inside * sizeof(float), span->count, out);
-        return;
-    }
     key.step = parallel->step;
     for (uint32_t r = 0; r < self->rounds; r++)
         of[r] = self->combined[r] + self->at[r][p];
@@ -443,21 +453,30 @@ static void decode(const lk_parallel *parallel, const groups *self, const lki_pa
         decode_groups(self, &key, span->inside, span->count, out);
 }
 
-static void decode_mine(const lk_parallel *parallel, const groups *self, lki_gradients *sums)
+static void decode_mine(const lk_parallel *parallel, const lki_groups *self, lki_gradients *sums)
 {
     const lki_layout *layout = parallel->layout;
     for (size_t i = 0; i < parallel->owned.count; i++) {
-        const lki_param_span *span = &layout->spans[parallel->owned.spans[i]];
-        decode(parallel, self, span, lki_gradient_of(parallel, sums, span, 0));
-        for (uint32_t use = 1; use < lki_layout_uses(layout, span->param); use++)
-            memset(lki_gradient_of(parallel, sums, span, use), 0, span->count * sizeof(float));
+        const lki_param_span *span  = &layout->spans[parallel->owned.spans[i]];
+        const bool            whole = lki_groups_leave_whole(self, span->param);
+        for (uint32_t use = 0; use < lki_layout_uses(layout, span->param); use++) {
+            float *out = lki_gradient_of(parallel, sums, span, use);
+            size_t at  = use * layout->sizes[span->param] + span->inside;
+            if (whole)
+                sum_messages(self, 0, self->at[0][span->param] + at * sizeof *out, span->count,
+                             out);
+            else if (use == 0)
+                decode(parallel, self, span, out);
+            else
+                memset(out, 0, span->count * sizeof *out);
+        }
     }
     sum_messages(self, 0, self->at[0][layout->param_count],
                  parallel->micro_count * parallel->state_width, sums->states);
 }
 
 /* Finds the sums of the groups that this host keeps. */
-static void find_sums(const lk_parallel *parallel, groups *self)
+static void find_sums(const lk_parallel *parallel, lki_groups *self)
 {
     const uint32_t here = parallel->world.host_of[parallel->rank];
     for (uint32_t g = 0; g < self->count; g++)
@@ -467,7 +486,7 @@ static void find_sums(const lk_parallel *parallel, groups *self)
 
 static lk_status groups_combine(lk_parallel *parallel, void *context, lki_gradients *sums)
 {
-    groups *self = context;
+    lki_groups *self = context;
     char   *base = lk_arena_data(parallel->arena);
 
     find_sums(parallel, self);
@@ -486,96 +505,12 @@ static lk_status groups_combine(lk_parallel *parallel, void *context, lki_gradie
 
 static uint64_t groups_sent(const lk_parallel *parallel, const void *context, uint32_t host)
 {
-    const groups *self  = context;
+    const lki_groups *self  = context;
     uint64_t      bytes = 0;
     for (uint32_t r = 0; r < self->rounds; r++)
         bytes += self->bytes[r];
     return lki_ddp_groups_sent(parallel, host) +
            kept_before(parallel, host, self->count) * (parallel->world.hosts - 1) * bytes;
-}
-
-/* ---- State for checkpoints --------------------------------------------------------------- */
-
-static groups *groups_of(const lk_parallel *parallel)
-{
-    return lki_feature_state(parallel, &lki_feature_groups);
-}
-
-uint32_t lk_parallel_groups(const lk_parallel *parallel)
-{
-    const groups *self = groups_of(parallel);
-    return self == NULL ? 0 : self->count;
-}
-
-static bool has_error(const groups *self, uint32_t param)
-{
-    return self->feedback && !is_whole(self, param);
-}
-
-static lk_status check_error(const lk_parallel *parallel, uint32_t param, uint32_t group)
-{
-    if (param < parallel->layout->param_count && group < lk_parallel_groups(parallel))
-        return LK_OK;
-    return lk_fail(LK_EINVAL, "there is no error of parameter %u of group %u", param, group);
-}
-
-lk_status lk_parallel_fetch_error(lk_parallel *parallel, uint32_t param, uint32_t group,
-                                  size_t first, size_t count, float *out)
-{
-    LK_TRY(check_error(parallel, param, group));
-    const uint32_t keeper = groups_of(parallel)->keepers[group];
-    memset(out, 0, count * sizeof *out);
-    if (!has_error(groups_of(parallel), param))
-        return LK_OK;
-    if (parallel->rank == keeper)
-        memcpy(out, error_of(parallel, groups_of(parallel), group, param) + first,
-               count * sizeof *out);
-    return lk_broadcast(parallel->comm, out, count * sizeof *out, keeper);
-}
-
-lk_status lk_parallel_load_error(lk_parallel *parallel, uint32_t param, uint32_t group,
-                                 const float *error)
-{
-    LK_TRY(check_error(parallel, param, group));
-    const lki_layout *layout = parallel->layout;
-    LK_TRY(
-        lki_verify_same_values(parallel, layout->params[param].name, error, layout->sizes[param]));
-    const groups *self = groups_of(parallel);
-    if (parallel->rank == self->keepers[group] && has_error(self, param))
-        memcpy(error_of(parallel, self, group, param), error,
-               layout->sizes[param] * sizeof *error);
-    return lk_barrier(parallel->comm);
-}
-
-/* Returns the place of what groups share of a parameter; NULL if there is nothing. */
-static void *shared_of(const lk_parallel *parallel, uint32_t param, size_t *bytes)
-{
-    const groups  *self = groups_of(parallel);
-    const uint32_t last = self == NULL ? 0 : self->rounds - 1;
-    *bytes              = 0;
-    if (self == NULL || param >= parallel->layout->param_count || is_whole(self, param) ||
-        self->by->begin == NULL)
-        return NULL;
-    *bytes = message_bytes(self, parallel->layout, param, last);
-    return self->combined[last] + self->at[last][param];
-}
-
-const void *lk_parallel_shared(const lk_parallel *parallel, uint32_t param, size_t *bytes)
-{
-    return shared_of(parallel, param, bytes);
-}
-
-lk_status lk_parallel_load_shared(lk_parallel *parallel, uint32_t param, const void *shared)
-{
-    size_t bytes;
-    void  *to = shared_of(parallel, param, &bytes);
-    if (to == NULL)
-        return lk_fail(LK_EINVAL, "groups share nothing of parameter %u", param);
-    LK_TRY(lki_verify_same_values(parallel, parallel->layout->params[param].name, shared,
-                                  bytes / sizeof(float)));
-    if (parallel->local == 0)
-        memcpy(to, shared, bytes);
-    return lk_barrier(parallel->comm);
 }
 
 const lki_feature lki_feature_groups = {

@@ -378,6 +378,70 @@ static void other_features_are_refused(void **state)
     }
 }
 
+/* A parameter with two uses, whose sums over V are added at the end. */
+static void uses_are_summed_apart(void **state)
+{
+    static const lk_param tied = { .name  = "t",
+                                   .shape = { 2, { 30, 40 } },
+                                   .uses  = 2,
+                                   .init  = LK_INIT_UNIFORM,
+                                   .scale = 0.1f };
+    lk_exchange           exchange = LK_EXCHANGE_INIT;
+    lk_parallel_options   options  = { .struct_size     = sizeof(lk_parallel_options),
+                                       .virtual_workers = 8,
+                                       .unused          = LK_UNUSED_ZERO };
+    float                 want[1200], got[1200];
+    (void)state;
+    for (exchange.groups = 1; exchange.groups <= 8; exchange.groups *= 2)
+        for (int with = 0; with < 2; with++) {
+            lk_comm         *comm;
+            lk_parallel     *p;
+            lk_parallel_turn turn;
+            lk_step_result   result;
+            options.exchange = with ? &exchange : NULL;
+            assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+            assert_int_equal(lk_parallel_open(&p, comm, &tied, 1, &options), LK_OK);
+            assert_int_equal(lk_parallel_begin(p, 0), LK_OK);
+            while (lk_parallel_next(p, &turn)) {
+                for (uint32_t t = 0; t < 2; t++)
+                    for (uint32_t i = 0; i < 1200; i++)
+                        lk_parallel_grad(p, 0, t)[i] += lkt_noise(i, t, turn.virtual_worker, 3);
+                lk_parallel_report(p, 0, 1, 3, 3, 1);
+            }
+            assert_int_equal(lk_parallel_finish(p, 0.1, &result), LK_OK);
+            memcpy(with ? got : want, lk_parallel_param(p, 0), sizeof want);
+            if (with) {
+                assert_memory_equal(got, want, sizeof want);
+                assert_int_equal(lk_parallel_fetch_error(p, 0, 0, 1000, 201, got), LK_EINVAL);
+                assert_int_equal(lk_parallel_fetch_error(p, 0, 0, 1000, 200, got), LK_OK);
+            }
+            lk_parallel_free(p);
+            lk_comm_free(comm);
+        }
+}
+
+static void invalid_compressors_are_refused(void **state)
+{
+    lk_exchange         exchange = LK_EXCHANGE_INIT;
+    lk_parallel_options options  = { .struct_size     = sizeof(lk_parallel_options),
+                                     .virtual_workers = 4,
+                                     .unused          = LK_UNUSED_ZERO,
+                                     .exchange        = &exchange };
+    lk_compressor       all[4]   = { halves, halves, means, means };
+    lk_parallel_cost    cost;
+    const uint32_t      alone = 1;
+    (void)state;
+    all[0].rounds = 2;
+    all[1].begin  = means_begin;
+    all[2].rounds = LK_ROUNDS_MAX + 1;
+    all[3].decode = NULL;
+    for (size_t i = 0; i < 4; i++) {
+        exchange.compressor = &all[i];
+        assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &options, &alone, 1),
+                         LK_EINVAL);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -387,6 +451,8 @@ int main(void)
         cmocka_unit_test(a_compressor_that_counts_calls_is_seen),
         cmocka_unit_test(bytes_are_as_planned),
         cmocka_unit_test(other_features_are_refused),
+        cmocka_unit_test(uses_are_summed_apart),
+        cmocka_unit_test(invalid_compressors_are_refused),
     };
     return cmocka_run_group_tests_name("parallel.features.groups", tests, NULL, NULL);
 }

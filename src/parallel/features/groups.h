@@ -1,0 +1,42 @@
+/* parallel/features/groups.h -- the state of the exchange between groups, for the files of this
+ * feature: groups.c and groups_state.c. */
+#ifndef LKI_PARALLEL_FEATURES_GROUPS_H
+#define LKI_PARALLEL_FEATURES_GROUPS_H
+
+#include "parallel/features/table.h"
+
+typedef struct {
+    uint32_t             count; /* G */
+    const lk_compressor *by;    /* NULL: all tensors are left whole */
+    lk_compression       options;
+    bool                 feedback;
+    uint32_t             rounds;
+    lk_compress_key     *keys;                  /* [param_count] */
+    size_t              *at[LK_ROUNDS_MAX];     /* [param_count + 2]: offsets in a message; the last
+                                                 * two are those of running state and of the end */
+    size_t               bytes[LK_ROUNDS_MAX];  /* of the message of a group */
+    size_t               first[LK_ROUNDS_MAX];  /* offset of the messages in the model's arena */
+    char                *messages[LK_ROUNDS_MAX]; /* [G][bytes]; in the arena, as the next two */
+    char                *combined[LK_ROUNDS_MAX]; /* [bytes] */
+    float               *errors;                /* [groups that the host keeps][elements] */
+    uint32_t            *keepers;               /* [G]: ranks */
+    uint32_t            *places;                /* [G]: number of a group among those of its host */
+    float              **sums;                  /* [G]: gradient spaces of the groups that this host
+                                                 * keeps, from the first step on; NULL: of others */
+    size_t              *sent;                  /* [ranks]: bytes of the messages that a rank has */
+    lki_tree_input      *inputs;                /* [G] */
+    float               *leaves;                /* [G][LKI_NORM_BLOCK] */
+} lki_groups;
+
+/* Returns true if a parameter is sent whole. */
+bool lki_groups_leave_whole(const lki_groups *self, uint32_t param);
+
+/* Returns the bytes of a group's message of a parameter. */
+size_t lki_groups_message_bytes(const lki_groups *self, const lki_layout *layout, uint32_t param,
+                                uint32_t round);
+
+/* Returns a group's error of a parameter, on the host of its keeper. */
+float *lki_groups_error(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
+                        uint32_t param);
+
+#endif

@@ -1,0 +1,95 @@
+/* groups_state.c -- the errors of groups and what groups share, for checkpoints. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/worker.h"
+#include "parallel/features/groups.h"
+#include "parallel/strategies/ddp.h"
+
+static lki_groups *groups_of(const lk_parallel *parallel)
+{
+    return lki_feature_state(parallel, &lki_feature_groups);
+}
+
+uint32_t lk_parallel_groups(const lk_parallel *parallel)
+{
+    const lki_groups *self = groups_of(parallel);
+    return self == NULL ? 0 : self->count;
+}
+
+static bool has_error(const lki_groups *self, uint32_t param)
+{
+    return self->feedback && !lki_groups_leave_whole(self, param);
+}
+
+static lk_status check_error(const lk_parallel *parallel, uint32_t param, uint32_t group)
+{
+    if (param < parallel->layout->param_count && group < lk_parallel_groups(parallel))
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "there is no error of parameter %u of group %u", param, group);
+}
+
+lk_status lk_parallel_fetch_error(lk_parallel *parallel, uint32_t param, uint32_t group,
+                                  size_t first, size_t count, float *out)
+{
+    LK_TRY(check_error(parallel, param, group));
+    if (lki_step_failed(parallel))
+        return lki_fail_again(&parallel->now.failure);
+    const size_t size = parallel->layout->sizes[param];
+    if (first > size || count > size - first)
+        return lk_fail(LK_EINVAL, "parameter %u has no elements %zu to %zu", param, first,
+                       first + count);
+    const uint32_t keeper = groups_of(parallel)->keepers[group];
+    memset(out, 0, count * sizeof *out);
+    if (!has_error(groups_of(parallel), param))
+        return LK_OK;
+    if (parallel->rank == keeper)
+        memcpy(out, lki_groups_error(parallel, groups_of(parallel), group, param) + first,
+               count * sizeof *out);
+    return lk_broadcast(parallel->comm, out, count * sizeof *out, keeper);
+}
+
+lk_status lk_parallel_load_error(lk_parallel *parallel, uint32_t param, uint32_t group,
+                                 const float *error)
+{
+    LK_TRY(check_error(parallel, param, group));
+    const lki_layout *layout = parallel->layout;
+    LK_TRY(
+        lki_verify_same_values(parallel, layout->params[param].name, error, layout->sizes[param]));
+    const lki_groups *self = groups_of(parallel);
+    if (parallel->rank == self->keepers[group] && has_error(self, param))
+        memcpy(lki_groups_error(parallel, self, group, param), error,
+               layout->sizes[param] * sizeof *error);
+    return lk_barrier(parallel->comm);
+}
+
+/* Returns the place of what groups share of a parameter; NULL if there is nothing. */
+static void *shared_of(const lk_parallel *parallel, uint32_t param, size_t *bytes)
+{
+    const lki_groups  *self = groups_of(parallel);
+    const uint32_t last = self == NULL ? 0 : self->rounds - 1;
+    const bool     good = !lki_step_failed(parallel) && param < parallel->layout->param_count;
+    *bytes              = 0;
+    if (self == NULL || !good || lki_groups_leave_whole(self, param) || self->by->begin == NULL)
+        return NULL;
+    *bytes = lki_groups_message_bytes(self, parallel->layout, param, last);
+    return self->combined[last] + self->at[last][param];
+}
+
+const void *lk_parallel_shared(const lk_parallel *parallel, uint32_t param, size_t *bytes)
+{
+    return shared_of(parallel, param, bytes);
+}
+
+lk_status lk_parallel_load_shared(lk_parallel *parallel, uint32_t param, const void *shared)
+{
+    size_t bytes;
+    void  *to = shared_of(parallel, param, &bytes);
+    if (to == NULL)
+        return lk_fail(LK_EINVAL, "groups share nothing of parameter %u", param);
+    LK_TRY(lki_verify_same_values(parallel, parallel->layout->params[param].name, shared,
+                                  bytes / sizeof(float)));
+    if (parallel->local == 0)
+        memcpy(to, shared, bytes);
+    return lk_barrier(parallel->comm);
+}
