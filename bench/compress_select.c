@@ -19,7 +19,7 @@
 #include "lockstep/compress.h"
 #include "usage.h"
 
-enum { TURNS_MAX = 1000 };
+enum { TURNS_MAX = 500 };
 
 static double now(void)
 {

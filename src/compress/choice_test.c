@@ -490,8 +490,10 @@ static double telescoped(const char *name, bool feedback, bool shared)
                 memset(c.errors[g], 0, COUNT * sizeof(float));
         }
         lkt_compressed_step(&c, all, out);
-        if (!shared) /* readers with another seed */
-            c.options.seed++, lkt_compressed_decode(&c, 0, COUNT, out);
+        if (!shared) { /* readers with another seed */
+            c.options.seed++;
+            lkt_compressed_decode(&c, 0, COUNT, out);
+        }
         for (size_t i = 0; i < COUNT; i++)
             sent[i] += (double)out[i];
     }
