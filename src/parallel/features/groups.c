@@ -117,15 +117,14 @@ static lk_status measure(const lk_parallel *parallel, lki_groups *self)
         self->keys[p] = key_of(layout, p);
     for (uint32_t r = 0; r < self->rounds; r++) {
         size_t at = 0;
-        LK_TRY(LKI_NEW(&self->at[r], params + 2, "messages of groups"));
+        LK_TRY(LKI_NEW(&self->at[r], params + 1, "messages of groups"));
         for (uint32_t p = 0; p < params; p++) {
             self->at[r][p] = at;
             at += lki_groups_message_bytes(self, layout, p, r);
         }
         self->at[r][params] = at;
         at += r == 0 ? parallel->micro_count * parallel->state_width * sizeof(float) : 0;
-        self->at[r][params + 1] = at;
-        self->bytes[r]          = at;
+        self->bytes[r] = at;
     }
     return LK_OK;
 }

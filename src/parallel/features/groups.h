@@ -12,8 +12,8 @@ typedef struct {
     bool                 feedback;
     uint32_t             rounds;
     lk_compress_key     *keys;                  /* [param_count] */
-    size_t              *at[LK_ROUNDS_MAX];     /* [param_count + 2]: offsets in a message; the last
-                                                 * two are those of running state and of the end */
+    size_t              *at[LK_ROUNDS_MAX];     /* [param_count + 1]: offsets in a message; the last
+                                                 * one is that of running state */
     size_t               bytes[LK_ROUNDS_MAX];  /* of the message of a group */
     size_t               first[LK_ROUNDS_MAX];  /* offset of the messages in the model's arena */
     char                *messages[LK_ROUNDS_MAX]; /* [G][bytes]; in the arena, as the next two */
