@@ -34,23 +34,28 @@ typedef struct {
 
 /* ---- State for checkpoints ------------------------------------------------------------------- */
 
-/* A run that is resumed with any number of workers continues with the same bits if it loads the
- * errors of all groups and the shared values of all parameters, beside the values of
- * lk_parallel_load().  A step that fails may have changed both, so they cannot be read after it. */
+/* A run that is resumed with any number of workers continues with the same bits if it loads what
+ * all groups keep and the shared values of all parameters, beside the values of lk_parallel_load().
+ * A step that fails may have changed both, so they cannot be read after it. */
 
 /* Returns G, or 0 without groups. */
 LK_API uint32_t lk_parallel_groups(const lk_parallel *parallel);
 
-/* Copies elements [first, first + count) of a group's error of a parameter to `out` on every rank.
- * The error is 0 if the parameter is left whole, or without feedback.  Collective, between
- * steps. */
-LK_API LK_NODISCARD lk_status lk_parallel_fetch_error(lk_parallel *parallel, uint32_t param,
-                                                      uint32_t group, size_t first, size_t count,
-                                                      float *out);
-/* Sets a group's error of a parameter.  Collective, between steps, with equal values on all
+/* Returns the name of what a group keeps of a parameter between steps, by its number from 0; NULL
+ * after the last.  With error feedback number 0 is "error", the only one. */
+LK_API const char *lk_parallel_kept_name(const lk_parallel *parallel, uint32_t param,
+                                         uint32_t which);
+
+/* Copies elements [first, first + count) of what a group keeps of a parameter to `out` on every
+ * rank.  Collective, between steps. */
+LK_API LK_NODISCARD lk_status lk_parallel_fetch_kept(lk_parallel *parallel, uint32_t param,
+                                                     uint32_t which, uint32_t group, size_t first,
+                                                     size_t count, float *out);
+/* Sets what a group keeps of a parameter.  Collective, between steps, with equal values on all
  * ranks. */
-LK_API LK_NODISCARD lk_status lk_parallel_load_error(lk_parallel *parallel, uint32_t param,
-                                                     uint32_t group, const float *error);
+LK_API LK_NODISCARD lk_status lk_parallel_load_kept(lk_parallel *parallel, uint32_t param,
+                                                    uint32_t which, uint32_t group,
+                                                    const float *values);
 
 /* Returns what the groups share of a parameter between steps (the factor of powersgd), and its
  * bytes; NULL if there is nothing.  Valid until the next step. */

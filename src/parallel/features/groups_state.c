@@ -22,17 +22,26 @@ static bool has_error(const lki_groups *self, uint32_t param)
     return self->feedback && !lki_groups_leave_whole(self, param);
 }
 
-static lk_status check_error(const lk_parallel *parallel, uint32_t param, uint32_t group)
+const char *lk_parallel_kept_name(const lk_parallel *parallel, uint32_t param, uint32_t which)
 {
-    if (param < parallel->layout->param_count && group < lk_parallel_groups(parallel))
-        return LK_OK;
-    return lk_fail(LK_EINVAL, "there is no error of parameter %u of group %u", param, group);
+    const lki_groups *self = groups_of(parallel);
+    const bool        any  = self != NULL && param < parallel->layout->param_count && which == 0;
+    return any && has_error(self, param) ? "error" : NULL;
 }
 
-lk_status lk_parallel_fetch_error(lk_parallel *parallel, uint32_t param, uint32_t group,
-                                  size_t first, size_t count, float *out)
+static lk_status check_kept(const lk_parallel *parallel, uint32_t param, uint32_t which,
+                            uint32_t group)
 {
-    LK_TRY(check_error(parallel, param, group));
+    if (lk_parallel_kept_name(parallel, param, which) != NULL &&
+        group < lk_parallel_groups(parallel))
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "group %u keeps no value %u of parameter %u", group, which, param);
+}
+
+lk_status lk_parallel_fetch_kept(lk_parallel *parallel, uint32_t param, uint32_t which,
+                                 uint32_t group, size_t first, size_t count, float *out)
+{
+    LK_TRY(check_kept(parallel, param, which, group));
     if (lki_step_failed(parallel))
         return lki_fail_again(&parallel->now.failure);
     const size_t size = parallel->layout->sizes[param];
@@ -41,25 +50,23 @@ lk_status lk_parallel_fetch_error(lk_parallel *parallel, uint32_t param, uint32_
                        first + count);
     const uint32_t keeper = groups_of(parallel)->keepers[group];
     memset(out, 0, count * sizeof *out);
-    if (!has_error(groups_of(parallel), param))
-        return LK_OK;
     if (parallel->rank == keeper)
         memcpy(out, lki_groups_error(parallel, groups_of(parallel), group, param) + first,
                count * sizeof *out);
     return lk_broadcast(parallel->comm, out, count * sizeof *out, keeper);
 }
 
-lk_status lk_parallel_load_error(lk_parallel *parallel, uint32_t param, uint32_t group,
-                                 const float *error)
+lk_status lk_parallel_load_kept(lk_parallel *parallel, uint32_t param, uint32_t which,
+                                uint32_t group, const float *values)
 {
-    LK_TRY(check_error(parallel, param, group));
+    LK_TRY(check_kept(parallel, param, which, group));
     const lki_layout *layout = parallel->layout;
     LK_TRY(
-        lki_verify_same_values(parallel, layout->params[param].name, error, layout->sizes[param]));
+        lki_verify_same_values(parallel, layout->params[param].name, values, layout->sizes[param]));
     const lki_groups *self = groups_of(parallel);
-    if (parallel->rank == self->keepers[group] && has_error(self, param))
-        memcpy(lki_groups_error(parallel, self, group, param), error,
-               layout->sizes[param] * sizeof *error);
+    if (parallel->rank == self->keepers[group])
+        memcpy(lki_groups_error(parallel, self, group, param), values,
+               layout->sizes[param] * sizeof *values);
     return lk_barrier(parallel->comm);
 }
 

@@ -209,7 +209,10 @@ static void save(lkt_crew *w, lk_parallel *p, uint32_t step)
                 memcpy(saved.values[i][which], out, count * sizeof *out);
         }
         for (uint32_t g = 0; g < lk_parallel_groups(p); g++) {
-            assert_int_equal(lk_parallel_fetch_error(p, i, g, 0, count, out), LK_OK);
+            if (lk_parallel_kept_name(p, i, 0) == NULL)
+                continue;
+            assert_int_equal(lk_parallel_fetch_kept(p, i, 0, g, 0, count, out), LK_OK);
+            assert_int_equal(lk_parallel_fetch_kept(p, i, 0, g, 1, count, out), LK_EINVAL);
             if (p->rank == 0)
                 memcpy(saved.errors[i][g], out, count * sizeof *out);
         }
@@ -231,7 +234,8 @@ static void load(lkt_crew *w, lk_parallel *p, uint32_t step)
         for (uint32_t which = 0; which < 3; which++)
             assert_int_equal(lk_parallel_load(p, i, which, saved.values[i][which]), LK_OK);
         for (uint32_t g = 0; g < lk_parallel_groups(p) && !saved.forgets; g++)
-            assert_int_equal(lk_parallel_load_error(p, i, g, saved.errors[i][g]), LK_OK);
+            if (lk_parallel_kept_name(p, i, 0) != NULL)
+                assert_int_equal(lk_parallel_load_kept(p, i, 0, g, saved.errors[i][g]), LK_OK);
         if (lk_parallel_shared(p, i, &bytes) != NULL)
             assert_int_equal(lk_parallel_load_shared(p, i, saved.shared[i]), LK_OK);
     }
@@ -413,8 +417,7 @@ static void uses_are_summed_apart(void **state)
             memcpy(with ? got : want, lk_parallel_param(p, 0), sizeof want);
             if (with) {
                 assert_memory_equal(got, want, sizeof want);
-                assert_int_equal(lk_parallel_fetch_error(p, 0, 0, 1000, 201, got), LK_EINVAL);
-                assert_int_equal(lk_parallel_fetch_error(p, 0, 0, 1000, 200, got), LK_OK);
+                assert_null(lk_parallel_kept_name(p, 0, 0));
             }
             lk_parallel_free(p);
             lk_comm_free(comm);
