@@ -4,6 +4,7 @@
 
 #include "lockstep/comm.h"
 #include "lockstep/data.h"
+#include "lockstep/exchange.h"
 #include "lockstep/models.h"
 #include "lockstep/optim.h"
 #include "lockstep/parallel.h"
@@ -138,6 +139,13 @@ typedef struct {
     uint32_t workers_least; /* a run with fewer workers saves and ends (LK_EPEER); 0 = 1 */
 } lk_train_elastic;
 
+/* Groups of virtual workers that exchange compressed gradients; see lockstep/exchange.h. */
+typedef struct {
+    uint32_t       groups;      /* 0: V with a compressor, else no groups */
+    const char    *compressor;  /* its name; NULL: gradients are sent whole */
+    lk_compression compression; /* struct_size and seed are ignored; the seed is that of the run */
+} lk_train_exchange;
+
 /* Functions of the caller that a run calls.  All are optional. */
 typedef struct {
     /* Receives the result of a completed run, on one rank, before any rank leaves.  If that rank is
@@ -209,6 +217,7 @@ typedef struct {
     lk_dtype        comm_dtype;   /* see lk_parallel_options.comm_dtype */
     lk_dtype        gather_dtype; /* see lk_parallel_options.gather_dtype; bf16 runs: LK_BF16 */
     bool            keep_gathered;
+    lk_train_exchange exchange;
     lk_bucket_hook  hook; /* (optional) lk_parallel_options.hook; must not change on resume */
     void           *hook_context;
     lk_loss_scaling scaling; /* for LK_F16, where the default rule is LK_SCALE_PYTORCH */

@@ -101,7 +101,7 @@ typedef struct {
 } lki_range;
 
 extern const lki_range lki_range_positive, lki_range_not_negative, lki_range_fraction,
-    lki_range_unit_open, lki_range_share;
+    lki_range_unit_open, lki_range_share, lki_range_not_below_1;
 
 enum { LKI_NEED_MAX = 5 };
 

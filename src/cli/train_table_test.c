@@ -173,6 +173,8 @@ static const char *value_for(const lki_option *o, char toml[64])
     case LKI_OPTION_U64:
     case LKI_OPTION_U32_SPAN: value = "1"; break;
     case LKI_OPTION_REAL:
+        value = o->range == &lki_range_not_below_1 ? "1.5" : "0.5";
+        break;
     case LKI_OPTION_FLOAT:
     case LKI_OPTION_MEBIBYTES:
     case LKI_OPTION_SECONDS: value = "0.5"; break;

@@ -15,6 +15,8 @@
 const lki_range lki_range_positive     = { .low_open = true, .high = DBL_MAX,
                                            .text = "a number above 0" };
 const lki_range lki_range_not_negative = { .high = DBL_MAX, .text = "a number of at least 0" };
+const lki_range lki_range_not_below_1  = { .low = 1, .high = DBL_MAX,
+                                           .text = "a number of at least 1" };
 const lki_range lki_range_fraction     = { .high = 1, .high_open = true,
                                            .text = "a number of at least 0 and below 1" };
 const lki_range lki_range_unit_open    = { .low_open = true, .high = 1, .high_open = true,

@@ -48,6 +48,16 @@ bool lki_rebalances(const lk_train_config *config);
 /* Returns true if idle ranks compute virtual workers of other ranks (--speculate). */
 bool lki_duplicates(const lk_train_config *config);
 
+/* Completes the options of groups and compression.  Fails with LK_EINVAL if the configuration does
+ * not support them.  Defined in core/exchange.c, as the next two. */
+LK_NODISCARD lk_status lki_exchange_check(lk_train_config *config);
+
+/* Returns true if the run has groups. */
+bool lki_exchanges(const lk_train_config *config);
+
+/* Makes the options of the exchange; *out becomes NULL without groups.  The caller frees it. */
+LK_NODISCARD lk_status lki_exchange_of(const lk_train_config *config, lk_exchange **out);
+
 /* Returns the maximum number of virtual workers that a joint turn computes if memory is not
  * limited; 1 = none.  See core/joint.c. */
 uint32_t lki_joint_most(const lk_train_config *config, const lk_model *model, const lk_exec *exec);

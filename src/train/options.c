@@ -370,14 +370,34 @@ static const lki_field_choice *chosen(const lki_field *field, const lk_train_con
     return choice == field->choices || choice->refused ? NULL : choice;
 }
 
+/* Returns true if a field is not at its default, and has no choice that the command refuses. */
+static bool is_chosen(const lki_field *field, const lk_train_config *config)
+{
+    return field->type == LKI_FIELD_CHOICE ? chosen(field, config) != NULL
+                                           : !is_default(field, config);
+}
+
+/* Writes the value of a field as text. */
+static void value_text(const lki_field *field, const lk_train_config *config, char *text,
+                       size_t bytes)
+{
+    json_t *value = lki_field_json(field, config);
+    char   *dump  = json_is_string(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY);
+    (void)snprintf(text, bytes, "%s", dump != NULL ? dump : json_string_value(value));
+    free(dump);
+    json_decref(value);
+}
+
 void lki_fields_identity(const lk_train_config *config, char *text, size_t bytes)
 {
     size_t used = 0;
     text[0]     = '\0';
     for (const lki_field *f = lki_fields; f->name != NULL && used < bytes; f++) {
-        const lki_field_choice *choice = f->identity == NULL ? NULL : chosen(f, config);
-        int wrote = choice == NULL ? 0 : snprintf(text + used, bytes - used, "%s%s", f->identity,
-                                                  choice->name);
+        char value[64];
+        if (f->identity == NULL || !is_met(f->needs, config) || !is_chosen(f, config))
+            continue;
+        value_text(f, config, value, sizeof value);
+        int wrote = snprintf(text + used, bytes - used, "%s%s", f->identity, value);
         used += wrote > 0 ? (size_t)wrote : 0;
     }
 }
@@ -397,9 +417,11 @@ void lk_train_rules(const lk_train_config *config, char *text, size_t bytes)
     size_t used = 0;
     text[0]     = '\0';
     for (const lki_field *f = lki_fields; f->name != NULL && used < bytes; f++) {
-        const lki_field_choice *choice = f->logged ? chosen(f, config) : NULL;
-        int wrote = choice == NULL ? 0 : snprintf(text + used, bytes - used, ", %s %s", f->name,
-                                                  choice->name);
+        char value[64];
+        if (!f->logged || !is_chosen(f, config))
+            continue;
+        value_text(f, config, value, sizeof value);
+        int wrote = snprintf(text + used, bytes - used, ", %s %s", f->name, value);
         used += wrote > 0 ? (size_t)wrote : 0;
     }
 }
@@ -419,13 +441,11 @@ lk_label lk_train_label(const lk_train_config *config, char *text, size_t bytes)
     if (label == LK_LABEL_EXACT)
         return label;
     for (const lki_field *f = lki_fields; f->name != NULL; f++) {
+        char value[64];
         if (label_of(f, config) != label)
             continue;
-        json_t *value = lki_field_json(f, config);
-        char   *dump  = json_is_string(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY);
-        add_rule(text, bytes, f->name, dump != NULL ? dump : choice_of(f, config)->name);
-        free(dump);
-        json_decref(value);
+        value_text(f, config, value, sizeof value);
+        add_rule(text, bytes, f->name, value);
     }
     if (label == LK_LABEL_TIMED && config->onednn != NULL)
         add_rule(text, bytes, "kernels", "onednn");
@@ -446,11 +466,12 @@ void lki_fields_log(const lk_train_config *config, char *text, size_t bytes)
             continue;
         char    key[64];
         json_t *value = lki_field_json(f, config);
-        char   *dump  = json_dumps(value, JSON_ENCODE_ANY);
+        char   *dump  = json_is_null(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY);
         (void)snprintf(key, sizeof key, "%s", lki_field_key(f));
         for (char *hyphen = strchr(key, '-'); hyphen != NULL; hyphen = strchr(hyphen, '-'))
             *hyphen = '_';
-        int wrote = snprintf(text + used, bytes - used, ", \"%s\": %s", key, dump ? dump : "null");
+        int wrote =
+            dump == NULL ? 0 : snprintf(text + used, bytes - used, ", \"%s\": %s", key, dump);
         used += wrote > 0 ? (size_t)wrote : 0;
         free(dump);
         json_decref(value);

@@ -107,8 +107,8 @@ void lki_fields_identity(const lk_train_config *config, char *text, size_t bytes
 bool lki_field_note(const lki_field *field, const lk_train_config *config, char *text,
                     size_t bytes);
 
-/* Writes `, "key": value` for each field that log lines repeat, if any of these fields is not at
- * its default.  Otherwise writes an empty string. */
+/* Writes `, "key": value` for each field that log lines repeat and that has a value, if any of
+ * these fields is not at its default.  Otherwise writes an empty string. */
 void lki_fields_log(const lk_train_config *config, char *text, size_t bytes);
 
 enum { LKI_FIELDS_MAX = 128 };

@@ -71,6 +71,8 @@ static void satisfy(const lki_field_need *need, lk_train_config *config)
         change(other, config);
     else if (other->type == LKI_FIELD_POSITIONAL)
         config->model = need->values[0];
+    else if (other->type == LKI_FIELD_NAME)
+        memcpy((unsigned char *)config + other->offset, &need->values[0], sizeof need->values[0]);
     else if (other->type == LKI_FIELD_CUSTOM)
         config->scaling.rule = strcmp(need->values[0], "fixed") == 0       ? LK_SCALE_FIXED
                                : strcmp(need->values[0], "deepspeed") == 0 ? LK_SCALE_DEEPSPEED
@@ -218,6 +220,7 @@ static const struct {
     { "grad-comm-dtype", "int8", LK_LABEL_INVARIANT },
     { "grad-comm-dtype", "int4", LK_LABEL_INVARIANT },
     { "param-comm-dtype", "int8", LK_LABEL_INVARIANT },
+    { "compress", NULL, LK_LABEL_INVARIANT },
     { "backup-workers", NULL, LK_LABEL_TIMED },
 };
 enum { LABELS = sizeof labels / sizeof labels[0] };
@@ -241,7 +244,8 @@ static void every_choice_has_its_label(void **state)
     (void)state;
     for (const lki_field *f = lki_fields; f->name != NULL; f++) {
         assert_int_equal(f->label, listed(f->name, NULL));
-        assert_true(f->label == LK_LABEL_EXACT || f->scope == LKI_FIELD_RULE);
+        assert_true(f->label == LK_LABEL_EXACT || f->scope == LKI_FIELD_RULE ||
+                    f->scope == LKI_FIELD_RESULT);
         found += f->label != LK_LABEL_EXACT;
         for (const lki_field_choice *c = f->choices; c != NULL && c->name != NULL; c++) {
             if (c->label != listed(f->name, c->name))
@@ -251,6 +255,18 @@ static void every_choice_has_its_label(void **state)
         }
     }
     assert_int_equal(found, LABELS);
+}
+
+/* Compares the choices of `compress` with the compressors that there are. */
+static void every_compressor_is_a_choice(void **state)
+{
+    const lki_field *field = lki_field_find("compress");
+    uint32_t         count = 0;
+    (void)state;
+    assert_string_equal(field->choices[count].name, "none");
+    for (; lk_compressors(count) != NULL; count++)
+        assert_string_equal(field->choices[count + 1].name, lk_compressors(count)->name);
+    assert_null(field->choices[count + 1].name);
 }
 
 /* Checks that the weakest label counts, and that the rules that cause it are named. */
@@ -290,6 +306,10 @@ static void rules_are_logged(void **state)
     assert_int_equal(lki_fields_label(&config), LK_LABEL_EXACT);
     lki_fields_log(&config, text, sizeof text);
     assert_string_equal(text, ", \"comm_dtype\": \"bf16\", \"gather_dtype\": \"fp32\"");
+    config.exchange.compressor = "topk";
+    lki_fields_log(&config, text, sizeof text);
+    assert_string_equal(text, ", \"comm_dtype\": \"bf16\", \"gather_dtype\": \"fp32\", "
+                              "\"compress\": \"topk\"");
 }
 
 /* Checks that the values of choices are checked, and that rows write exactness ids and notes. */
@@ -390,6 +410,7 @@ int main(void)
         cmocka_unit_test(ranks_agree_on_all_but_hosts_and_files),
         cmocka_unit_test(differing_options_of_ranks_are_named),
         cmocka_unit_test(every_choice_has_its_label),
+        cmocka_unit_test(every_compressor_is_a_choice),
         cmocka_unit_test(the_weakest_label_counts),
         cmocka_unit_test(rules_are_logged),
         cmocka_unit_test(choices_are_checked_and_noted),

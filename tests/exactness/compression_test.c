@@ -1,7 +1,8 @@
 /* compression_test.c -- compressed gradients between processes and hosts.
  *
  * Goal:    an example program has the same weights for any number of workers and hosts, with every
- *          compressor, and learns.
+ *          compressor, and learns.  A run of lockstep train has the same hash, also if it is
+ *          resumed with other workers.
  * Control: another number of groups has other weights, and no compressor has those of any number of
  *          groups.
  */
@@ -60,9 +61,74 @@ static void whole_gradients_do_not_depend_on_groups(void **state)
     assert_string_equal(got, one);
 }
 
+/* ---- lockstep train ---------------------------------------------------------------------- */
+
+/* Trains a small GPT for some steps, and copies the hash of the run. */
+static void run_of(void *scratch, const char *compression, int steps, const char *how,
+                   char hash[HEX + 1])
+{
+    static command_result r;
+    char                  line[1024];
+    (void)snprintf(line, sizeof line,
+                   "train gpt --data synthetic:tokens=4000,vocab=31 --layers 2 --heads 2 "
+                   "--width 24 --context 13 --optimizer adamw --lr 1e-3 --validation 0.1 "
+                   "--clip-norm 1 "
+                   "--global-batch 16 --micro-batch 1 --virtual-workers 8 --schedule cosine "
+                   "--steps 6 --max-samples %d %s %s",
+                   16 * steps, compression, how);
+    run_command(&r, scratch, line);
+    assert_int_equal(r.status, 0);
+    const char *run = strstr(r.err, "\nrun ");
+    assert_non_null(run);
+    (void)snprintf(hash, HEX + 1, "%.64s", run + 5);
+}
+
+static void trained_runs_depend_on_groups_alone(void **state)
+{
+    static const char *const rules[] = { "--compress powersgd --groups 4 --rank 2",
+                                         "--compress topk --groups 8 --ratio 0.05",
+                                         "--compress randomk --groups 2",
+                                         "--compress sign", "--groups 4" };
+    static const char *const hows[]  = { "--workers 5 --strategy zero1", "--workers 4 --hosts 2",
+                                         "--workers 3 --worker-mode threads",
+                                         "--workers 5 --hosts 2 --strategy zero1" };
+    char                     one[HEX + 1], got[HEX + 1], whole[HEX + 1];
+    run_of(*state, "", 6, "--workers 2", whole);
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        run_of(*state, rules[i], 6, "--workers 1", one);
+        for (size_t h = 0; h < (i == 1 ? 4 : 2); h++) {
+            run_of(*state, rules[i], 6, hows[h], got);
+            assert_string_equal(got, one);
+        }
+        assert_int_equal(strcmp(one, whole) == 0, strstr(rules[i], "compress") == NULL);
+    }
+}
+
+/* A run is resumed twice, each time with other workers and hosts. */
+static void errors_are_in_checkpoints(void **state)
+{
+    static const char *const rules[] = { "--compress powersgd --groups 4 --rank 2",
+                                         "--compress sign --groups 8" };
+    char                     one[HEX + 1], got[HEX + 1], how[128];
+    for (int i = 0; i < 2; i++) {
+        run_of(*state, rules[i], 6, "--workers 2", one);
+        (void)snprintf(how, sizeof how, "--workers 3 --checkpoint ck%d", i);
+        run_of(*state, rules[i], 2, how, got);
+        (void)snprintf(how, sizeof how, "--workers 4 --hosts 2 --strategy zero1 --checkpoint ck%d "
+                       "--resume", i);
+        run_of(*state, rules[i], 4, how, got);
+        assert_string_not_equal(got, one);
+        (void)snprintf(how, sizeof how, "--workers 8 --checkpoint ck%d --resume", i);
+        run_of(*state, rules[i], 6, how, got);
+        assert_string_equal(got, one);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trained_runs_depend_on_groups_alone),
+        cmocka_unit_test(errors_are_in_checkpoints),
         cmocka_unit_test(weights_depend_on_groups_alone),
         cmocka_unit_test(whole_gradients_do_not_depend_on_groups),
     };

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "checkpoint/checkpoint.h"
+#include "train/core/group_values.h"
 #include "train/core/identity.h"
 #include "train/options.h"
 
@@ -236,16 +237,18 @@ void lki_inherit_label(lki_session *session, lk_label label)
 
 void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33])
 {
-    char       text[512], fields[128], hex[65];
+    char       text[640], fields[256], groups[32] = "", hex[65];
     lki_sha256 hash;
     lki_fields_identity(config, fields, sizeof fields);
+    if (config->exchange.compressor != NULL) /* without one, groups do not change bits */
+        (void)snprintf(groups, sizeof groups, " groups %u", config->exchange.groups);
     int length = snprintf(
         text, sizeof text,
-        "lockstep kernels %d rng %d tree %d dtype %s%s%s virtual-workers %u micro-batch "
+        "lockstep kernels %d rng %d tree %d dtype %s%s%s%s virtual-workers %u micro-batch "
         "%u global-batch %u data %s%s%s%s",
         config->precision == LK_BF16 ? BF16_REVISION : KERNEL_REVISION, RNG_REVISION, TREE_REVISION,
         lk_precision_name(config->precision), config->scaling.rule > LK_SCALE_NONE ? " scaled" : "",
-        fields, config->virtual_workers, config->micro_batch, config->global_batch,
+        fields, groups, config->virtual_workers, config->micro_batch, config->global_batch,
         data->content_hash, config->onednn != NULL ? " onednn" : "",
         config->hook != NULL ? " hook" : "",
         config->elastic.backup_workers > 0 ? " backup workers" : "");
@@ -307,6 +310,7 @@ lk_status lki_run_hash(const lki_session *session, const char *weights, char hex
     for (uint32_t i = 1; i <= slots; i++)
         for (uint32_t p = 0; p < session->param_count; p++)
             LK_TRY(lki_visit_value(session, p, i, hash_piece, &hash));
+    LK_TRY(lki_group_visit(session, hash_piece, &hash));
     lki_sha256_add(&hash, session->progress.loss_chain, strlen(session->progress.loss_chain));
     lki_sha256_end(&hash, hex);
     return LK_OK;

@@ -78,12 +78,13 @@ bool lki_rebalances(const lk_train_config *c)
 {
     return c->elastic.rebalance == LK_REBALANCE_ON ||
            (c->elastic.rebalance == LK_REBALANCE_DEFAULT && c->elastic.backup_workers == 0 &&
-            why_not(c) == NULL);
+            !lki_exchanges(c) && why_not(c) == NULL);
 }
 
 bool lki_duplicates(const lk_train_config *c)
 {
-    bool free = !c->elastic.survives && c->virtual_workers >= 2 * c->workers && c->hook == NULL;
+    bool free = !c->elastic.survives && c->virtual_workers >= 2 * c->workers && c->hook == NULL &&
+                !lki_exchanges(c);
     return c->elastic.duplicate == LK_DUPLICATE_ON ||
            (c->elastic.duplicate == LK_DUPLICATE_AUTO && free && why_none_others(c) == NULL);
 }
@@ -213,6 +214,9 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .offload           = strategy_files(c) ? c->offload : NULL,
                                   .offloaded         = c->offloaded,
                                   .survives          = c->elastic.survives && c->workers > 1 };
+    lk_exchange *exchange = NULL;
+    LK_TRY(lki_exchange_of(c, &exchange));
+    out->exchange = exchange;
     LK_TRY(LKI_NEW(&terms, term_count, "gradient terms"));
     out->terms = terms;
     LK_TRY(LKI_NEW(&states, state_count + 1, "running state"));
@@ -234,4 +238,5 @@ void lki_parallel_options_free(lk_parallel_options *options)
     lki_free((lk_parallel_term *)(uintptr_t)options->terms);
     lki_free((lk_parallel_state *)(uintptr_t)options->states);
     lki_free((uint32_t *)(uintptr_t)options->reads);
+    lki_free((lk_exchange *)(uintptr_t)options->exchange);
 }

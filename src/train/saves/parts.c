@@ -57,7 +57,8 @@ lk_status lki_parts_agree(lki_session *session)
     uint32_t               sees, all = 0;
 
     session->saves->by_owners = false;
-    if (config->checkpoint.folder == NULL || config->elastic.survives ||
+    /* with groups all ranks take part in fetching values, so rank 0 writes them */
+    if (config->checkpoint.folder == NULL || config->elastic.survives || lki_exchanges(config) ||
         lki_in_files(config, LK_OFFLOADED_STATES | LK_OFFLOADED_PARAMETERS) ||
         lki_stored_shards(session->parallel) == 1)
         return LK_OK;

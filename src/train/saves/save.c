@@ -15,6 +15,7 @@
 #include "checkpoint/directory.h"
 #include "base/file.h"
 #include "train/core/identity.h"
+#include "train/saves/groups.h"
 #include "train/saves/lock.h"
 #include "train/saves/parts.h"
 
@@ -84,7 +85,7 @@ static lk_status give_values(const lki_session *session)
     for (uint32_t p = 0; p < session->param_count; p++)
         for (uint32_t w = 1; w <= slots; w++)
             LK_TRY(give_value(session, p, w));
-    return LK_OK;
+    return lki_group_visit(session, give, NULL);
 }
 
 /* ---- Contents ---------------------------------------------------------------------------- */
@@ -110,9 +111,11 @@ lk_status lki_sheet_fill(lki_session *session, lki_sheet *s)
 {
     uint32_t slots = lk_optimizer_state_count(&session->config->optimizer);
     size_t   count = (size_t)session->param_count * (1 + slots) + session->kept_count;
+    size_t   named = (size_t)session->param_count * slots;
 
-    LK_TRY(LKI_NEW(&s->tensors, count, "checkpoint tensors"));
-    LK_TRY(LKI_NEW(&s->names, (size_t)session->param_count * slots + 1, "checkpoint tensors"));
+    LK_TRY(lki_group_list_make(&s->groups, session));
+    LK_TRY(LKI_NEW(&s->tensors, count + s->groups.count, "checkpoint tensors"));
+    LK_TRY(LKI_NEW(&s->names, named + s->groups.count + 1, "checkpoint tensors"));
     lk_tensor *at = s->tensors;
     for (uint32_t p = 0; p < session->param_count; p++)
         at[p] = (lk_tensor){ session->params[p].name, LK_F32, session->params[p].shape,
@@ -132,6 +135,9 @@ lk_status lki_sheet_fill(lki_session *session, lki_sheet *s)
         s->files[s->file_count++] = (lk_checkpoint_file){
             .name = LKI_STATE_FILE, .tensors = at, .tensor_count = session->kept_count
         };
+    if (s->groups.count > 0)
+        s->files[s->file_count++] =
+            lki_group_file(&s->groups, at + session->kept_count, s->names + named);
     return LK_OK;
 }
 
@@ -194,6 +200,7 @@ void lki_sheet_free(lki_sheet *s)
         return;
     lki_free(s->tensors);
     lki_free(s->names);
+    lki_group_list_free(&s->groups);
     for (size_t i = 0; s->own_parts != NULL && i < s->part_count; i++)
         lki_free(s->own_parts[i].stretches);
     lki_free(s->own_parts);

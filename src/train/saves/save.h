@@ -3,13 +3,14 @@
 #define LKI_TRAIN_SAVE_H
 
 #include "checkpoint/draft.h"
-#include "train/core/session.h"
+#include "train/core/group_values.h"
 
 #define LKI_MODEL_FILE "model.safetensors"
 #define LKI_OPTIMIZER_FILE "optimizer.safetensors"
 #define LKI_STATE_FILE "state.safetensors"
+#define LKI_GROUPS_FILE "groups.safetensors"
 
-enum { LKI_OPTIMIZER_NAME_MAX = LK_NAME_MAX + 32 };
+enum { LKI_OPTIMIZER_NAME_MAX = LKI_GROUP_VALUE_NAME_MAX };
 
 typedef struct lki_background lki_background;
 
@@ -72,7 +73,8 @@ typedef struct {
 typedef struct {
     lk_tensor *tensors; /* of all files, in file order */
     char (*names)[LKI_OPTIMIZER_NAME_MAX];
-    lk_checkpoint_file files[3];
+    lki_group_list     groups;
+    lk_checkpoint_file files[4];
     size_t             file_count;
     lki_part          *parts; /* [part_count]; with by_owners: this host's parts */
     lki_sheet_part    *own_parts; /* memory of `parts` */

@@ -13,6 +13,7 @@
 #include "base/memory.h"
 #include "checkpoint/directory.h"
 #include "train/core/identity.h"
+#include "train/saves/groups.h"
 #include "train/saves/lock.h"
 #include "train/saves/save.h"
 
@@ -186,7 +187,7 @@ static lk_status load_all(lki_session *session, const lk_checkpoint *checkpoint)
             status = lk_parallel_load_state(session->parallel, i, values);
     }
     lki_free(values);
-    return status;
+    return status == LK_OK ? lki_group_load(session, checkpoint) : status;
 }
 
 /* Opens the checkpoint to continue from.  Verifies all bytes, which may take a long

@@ -1,0 +1,88 @@
+/* exchange.c -- completes and checks the options of groups and compression. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "train/config.h"
+
+/* Returns what excludes groups; NULL if nothing does. */
+static const char *why_no_groups(const lk_train_config *c)
+{
+    const uint32_t stage = lki_stage_of(c->strategy);
+    return stage > 1 || (c->strategy != NULL && c->strategy[0] == 's')
+               ? "need `strategy` ddp or zero1: other strategies have no sums of groups"
+           : c->model_options.batchnorm == LK_BATCHNORM_SYNC
+               ? "need `batchnorm` ghost: sync computes statistics over all groups"
+           : c->elastic.survives
+               ? "cannot yet continue after the loss of a worker: leave out `on_failure` continue; "
+                 "`restart` restarts the run from its newest checkpoint"
+           : c->audit > 0       ? "are not audited: leave out `audit`"
+           : c->noise_decay > 0 ? "hide what `noise_decay` compares: leave it out"
+           : c->hook != NULL    ? "have sums that no hook sees: leave out `hook`"
+           : c->comm_dtype > LK_F32
+               ? "exchange compressed or whole FP32 gradients: leave out `comm_dtype`"
+           : c->scaling.rule > LK_SCALE_NONE
+               ? "do not support a loss scale: use `precision` fp32 or bf16"
+           : c->elastic.rebalance == LK_REBALANCE_ON
+               ? "stay where they are: leave out `rebalance`"
+           : c->elastic.duplicate == LK_DUPLICATE_ON
+               ? "are computed once: leave out `duplicate`"
+           : c->checkpoint.async
+               ? "have errors that are written while the run waits: leave out `checkpoint.async`"
+           : c->elastic.backup_workers > 0
+               ? "need all virtual workers: leave out `backup_workers`"
+               : NULL;
+}
+
+static lk_status check_groups(const lk_train_config *c)
+{
+    const uint32_t count = c->exchange.groups, width = c->virtual_workers / count;
+    const char    *why   = why_no_groups(c);
+    if (width == 0 || c->virtual_workers % count != 0 || (width & (width - 1)) != 0)
+        return lk_fail(LK_EINVAL,
+                       "`exchange.groups` %u cannot divide `virtual_workers` %u: all groups must "
+                       "have the same number of virtual workers, a power of two",
+                       count, c->virtual_workers);
+    return why == NULL ? LK_OK : lk_fail(LK_EINVAL, "groups (`exchange.groups` %u) %s", count, why);
+}
+
+static lk_status resolve(lk_train_exchange *x)
+{
+    const lk_compressor *compressor;
+    lk_compression       given = x->compression;
+    LK_TRY(lk_compressor_find(&compressor, x->compressor));
+    given.struct_size = sizeof given;
+    return lk_compression_resolve(&x->compression, &given);
+}
+
+lk_status lki_exchange_check(lk_train_config *c)
+{
+    lk_train_exchange *x = &c->exchange;
+    if (x->compressor != NULL && strcmp(x->compressor, "none") == 0)
+        x->compressor = NULL;
+    if (x->compressor != NULL)
+        LK_TRY(resolve(x));
+    if (x->compressor != NULL && x->groups == 0)
+        x->groups = c->virtual_workers;
+    return x->groups == 0 ? LK_OK : check_groups(c);
+}
+
+bool lki_exchanges(const lk_train_config *c)
+{
+    return c->exchange.groups > 0;
+}
+
+lk_status lki_exchange_of(const lk_train_config *c, lk_exchange **out)
+{
+    *out = NULL;
+    if (!lki_exchanges(c))
+        return LK_OK;
+    LK_TRY(LKI_NEW(out, 1, "groups"));
+    **out = (lk_exchange){ .struct_size = sizeof **out,
+                           .groups      = c->exchange.groups,
+                           .compression = c->exchange.compression };
+    (*out)->compression.struct_size = sizeof (*out)->compression;
+    (*out)->compression.seed        = c->seed;
+    return c->exchange.compressor == NULL
+               ? LK_OK
+               : lk_compressor_find(&(*out)->compressor, c->exchange.compressor);
+}
