@@ -3,7 +3,8 @@
  *
  * By default a test tries every distinct case, and a few of many similar cases.  LK_THOROUGH=1 in
  * the environment, as set by `./dev check thorough`, requests all cases.  LK_BRIEF=1, as set for
- * clang, TSan and 64-bit ARM under emulation, requests fewer similar cases, and fewer threads.
+ * the sanitizers, clang and 64-bit ARM under emulation, requests fewer similar cases, and fewer
+ * threads.
  */
 #ifndef LKI_BASE_THOROUGH_TESTING_H
 #define LKI_BASE_THOROUGH_TESTING_H
