@@ -234,6 +234,9 @@ static json_t *report_of(const lk_checkpoint *checkpoint, const inspect_options 
     char hash[65]; /* hash of the stored model, for comparison with the manifest's */
     if (whole != NULL && lk_checkpoint_weights_hash(whole, hash))
         json_object_set_new(report, "model_hash", json_string(hash));
+    json_t *groups = whole != NULL ? lki_inspect_groups(whole) : NULL;
+    if (groups != NULL)
+        json_object_set_new(report, "groups", groups);
     lk_checkpoint_free(whole);
     return report;
 }
@@ -353,6 +356,7 @@ static void print_report(const json_t *report)
         print_config(json_object_get(report, "config"));
         print_files(json_object_get(report, "files"));
     }
+    lki_inspect_print_groups(json_object_get(report, "groups"));
     if (json_object_get(report, "tensors") != NULL)
         printf("tensors\n");
     for (size_t i = 0; i < json_array_size(json_object_get(report, "tensors")); i++)

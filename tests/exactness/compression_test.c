@@ -122,6 +122,11 @@ static void errors_are_in_checkpoints(void **state)
         run_of(*state, rules[i], 6, how, got);
         assert_string_equal(got, one);
     }
+    static command_result r;
+    run_command(&r, *state, "inspect ck0");
+    const char *norms = strstr(r.out, "  error, norms of groups 0 to 3\n");
+    assert_non_null(norms);
+    assert_true(strtod(strchr(norms, '\n') + 1, NULL) > 0);
 }
 
 int main(void)
