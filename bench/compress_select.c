@@ -1,4 +1,4 @@
-/* bench/compress_select.c -- measures topk, randomk and sign beside a copy of the same bytes.
+/* bench/compress_select.c -- measures compressors beside a copy of the same bytes.
  *
  *     compress_select ELEMENTS RATIO [TURNS]
  *
@@ -104,7 +104,8 @@ int main(int count, char **words)
         return 1;
     }
     fill(b.fresh, b.count);
-    static const char *const names[] = { "topk", "randomk", "sign" };
+    static const char *const names[] = { "topk", "randomk", "sign", "terngrad",
+                                         "qsgd" };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const lk_compressor *c = NULL;
         if (lk_compressor_find(&c, names[i]) != LK_OK)

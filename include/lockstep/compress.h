@@ -41,7 +41,11 @@ typedef struct {
                            * smaller; 2 */
     bool     cold_start;  /* powersgd: new random factors in every step */
     double   ratio;       /* topk, randomk: the fraction of elements that are sent; 0.01 */
-    uint64_t seed;        /* of random factors and choices */
+    uint64_t seed;        /* of random factors, choices and rounding */
+    uint32_t levels;      /* qsgd: magnitudes above 0, at most 127; 7 */
+    uint32_t bucket;      /* qsgd: elements with one norm, a multiple of 32; 512 */
+    double   clip;        /* terngrad: magnitudes are cut off at this many standard deviations; 2.5.
+                           * INFINITY: never */
 } lk_compression;
 
 #define LK_COMPRESSION_INIT LK_OPTIONS_INIT(lk_compression)

@@ -23,6 +23,8 @@ typedef enum {
     LKI_RNG_AUDIT   = 9, /* the audited virtual worker, by step */
     LKI_RNG_COMPRESS = 10, /* factors of compressed gradients, by element, step, tensor, column */
     LKI_RNG_CHOICE  = 11, /* the elements that are sent, by step and tensor */
+    LKI_RNG_ROUND   = 12, /* rounding of compressed gradients, by element / 32 and lane, step,
+                           * tensor, group */
 } lki_rng_purpose;
 
 typedef struct { uint32_t word[4]; } lki_random;

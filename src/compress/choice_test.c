@@ -3,8 +3,8 @@
 
 #include "base/thorough_testing.h"
 #include "compress/chosen.h"
-#include "compress/compress_testing.h"
 #include "compress/scan.h"
+#include "compress/values_testing.h"
 
 static const size_t sizes[] = { 1,   2,    3,    15,    16,    17,    31,
                                 33,  100,  4095, 4097,  12289, 70001, 300007 };
@@ -14,97 +14,6 @@ enum { STEPS = 50 };
 static size_t size_count(void)
 {
     return sizeof sizes / sizeof sizes[0] - (lki_brief() ? 2 : 0);
-}
-
-static const lk_compressor *find(const char *name)
-{
-    const lk_compressor *c = NULL;
-    assert_int_equal(lk_compressor_find(&c, name), LK_OK);
-    return c;
-}
-
-/* Kinds of values. */
-typedef enum {
-    NORMAL,
-    WIDE, /* sums of these are rounded in FP64 */
-    TIES,
-    EQUAL,
-    DENORMAL,
-    ASCENDING,
-    MOSTLY_ZERO,
-    ANY_BITS,
-    KINDS
-} kind;
-
-static uint64_t mixed(uint64_t x)
-{
-    x = (x + 1) * UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ x >> 32) * UINT64_C(0xd6e8feb86659fd93);
-    return x ^ x >> 29;
-}
-
-static void fill(float *values, size_t count, kind k, uint64_t seed)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint64_t x    = mixed(seed << 40 ^ i);
-        float    sign = x & 1 ? -1.0f : 1.0f, unit = (float)(x >> 40) * 0x1p-24f;
-        uint32_t bits = k == ANY_BITS ? (uint32_t)(x >> 32) : (uint32_t)(x >> 45);
-        float    odd;
-        memcpy(&odd, &bits, sizeof odd);
-        values[i] = k == NORMAL        ? sign * unit * unit * unit
-                    : k == WIDE        ? sign * unit / (float)(UINT64_C(1) << (x >> 8 & 63))
-                    : k == TIES        ? sign * (float)(x >> 8 & 7)
-                    : k == EQUAL       ? sign * 0.5f
-                    : k == ASCENDING   ? sign * (float)i
-                    : k == MOSTLY_ZERO ? (x >> 8 & 255) == 0 ? sign * unit : sign * 0.0f
-                    : k == DENORMAL    ? sign * odd
-                                       : odd;
-    }
-}
-
-/* One group's message of one tensor. */
-typedef struct {
-    const lk_compressor *by;
-    lk_compression       options;
-    lk_compress_key      key;
-    size_t               count, bytes;
-    float               *original, *values;
-    void                *message;
-} one;
-
-static one one_open(const char *name, double ratio, size_t count)
-{
-    lk_compression given = LK_COMPRESSION_INIT;
-    one            o     = { .by = find(name), .count = count };
-    given.ratio          = ratio;
-    given.seed           = 5;
-    assert_int_equal(lk_compression_resolve(&o.options, &given), LK_OK);
-    o.key      = (lk_compress_key){ .rows = count, .cols = 1, .tensor = 3, .step = 7 };
-    o.bytes    = o.by->bytes(&o.options, &o.key, 0);
-    o.original = calloc(count, sizeof(float));
-    o.values   = calloc(count, sizeof(float));
-    o.message  = malloc(o.bytes);
-    memset(o.message, 0xee, o.bytes);
-    return o;
-}
-
-static void one_encode(one *o)
-{
-    memcpy(o->values, o->original, o->count * sizeof(float));
-    o->by->encode(&o->options, &o->key, 0, NULL, o->values, o->message);
-}
-
-static void one_decode(const one *o, size_t first, size_t count, float *out)
-{
-    const void *messages[] = { o->message };
-    o->by->decode(&o->options, &o->key, messages, first, count, out);
-}
-
-static void one_close(one *o)
-{
-    free(o->original);
-    free(o->values);
-    free(o->message);
 }
 
 /* ---- topk -------------------------------------------------------------------------------- */
@@ -347,12 +256,13 @@ static void randomk_chooses_evenly(void **state)
 
 /* ---- All of them ------------------------------------------------------------------------- */
 
-static const char *const names[] = { "topk", "randomk", "sign" };
+static const char *const names[] = { "topk", "randomk", "sign", "terngrad", "qsgd" };
+enum { NAMES = sizeof names / sizeof names[0], WITH_FEEDBACK = 3 };
 
 static void a_range_is_decoded_like_the_whole(void **state)
 {
     (void)state;
-    for (size_t n = 0; n < 3; n++)
+    for (size_t n = 0; n < NAMES; n++)
         for (size_t s = 0; s < size_count(); s++) {
             one    o     = one_open(names[n], 0.05, sizes[s]);
             float *whole = calloc(o.count, sizeof(float)), *part = calloc(o.count, sizeof(float));
@@ -376,7 +286,7 @@ static void values_that_are_not_finite_are_seen(void **state)
 {
     (void)state;
     const float bad[] = { NAN, -NAN, INFINITY, -INFINITY };
-    for (size_t n = 0; n < 3; n++)
+    for (size_t n = 0; n < NAMES; n++)
         for (size_t b = 0; b < 4; b++)
             for (size_t s = 0; s < size_count(); s++) {
                 one    o    = one_open(names[n], 0.001, sizes[s]);
@@ -509,7 +419,7 @@ static double telescoped(const char *name, bool feedback, bool shared)
 static void what_is_sent_and_the_errors_are_all_gradients(void **state)
 {
     (void)state;
-    for (size_t n = 0; n < 3; n++) {
+    for (size_t n = 0; n < WITH_FEEDBACK; n++) {
         assert_true(telescoped(names[n], true, true) < 1e-4);
         assert_true(telescoped(names[n], false, true) > 0.1); /* the test can fail */
     }

@@ -11,6 +11,14 @@
 #include <stdint.h>
 #include <string.h>
 
+/* The key of random rounding. */
+typedef struct {
+    uint64_t seed;
+    uint32_t step, tensor, group;
+} lki_lot;
+
+enum { LKI_LEVEL_BLOCK = 32 };
+
 typedef struct {
     const char *name;
 
@@ -28,6 +36,17 @@ typedef struct {
 
     /* Writes +scale or -scale for bits [first, first + count). */
     void (*spread)(const uint32_t *bits, size_t first, size_t count, float scale, float *out);
+
+    /* Returns the sum of the squares in FP64, and the largest magnitude.  NaN is the largest. */
+    double (*squares)(size_t count, const float *values, float *largest);
+
+    /* Rounds the 32 elements of block `block` at random to multiples of 1 / inverse, of which there
+     * are `levels` above 0.  Writes `width` words: the signs, then the bits of the multiples. */
+    void (*put)(const lki_lot *lot, uint32_t block, const float *values, double inverse,
+                uint32_t levels, uint32_t width, uint32_t *words);
+
+    /* Writes what the 32 elements of a block stand for: multiples of `unit`. */
+    void (*get)(const uint32_t *words, uint32_t width, double unit, float *out);
 } lki_scan;
 
 /* Returns the table for the widest registers of this processor. */

@@ -8,7 +8,9 @@
     ROW(powersgd)                                                                                \
     ROW(topk)                                                                                    \
     ROW(randomk)                                                                                 \
-    ROW(sign)
+    ROW(sign)                                                                                    \
+    ROW(terngrad)                                                                                \
+    ROW(qsgd)
 
 #define LKI_COMPRESSOR_EXTERN(name) extern const lk_compressor lki_compressor_##name;
 LKI_COMPRESSORS(LKI_COMPRESSOR_EXTERN)
