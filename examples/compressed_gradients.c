@@ -8,8 +8,9 @@
  *     lockstep run -n 3 ./compressed_gradients powersgd 4
  *     lockstep run -n 4 --hosts 2 ./compressed_gradients powersgd 4
  *
- * Compressors: powersgd, topk, randomk, sign; none sends whole gradients.  The second argument is
- * the number of groups: 1, 2, 4 or 8.
+ * Compressors: powersgd, topk, randomk, sign, terngrad, qsgd; none sends whole gradients.  The
+ * second argument is the number of groups: 1, 2, 4 or 8.  The third one is the feedback: ef14, off,
+ * dgc or signum; the default is that of the compressor.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,8 +62,15 @@ static lk_status train(lk_comm *comm, const lk_exchange *exchange, lk_parallel *
                                        .unused          = LK_UNUSED_ZERO,
                                        .exchange        = exchange };
     lk_parallel_turn      turn;
-    lk_step_result        result = { 0 };
+    lk_step_result        result   = { 0 };
+    const lk_feedback     feedback = lk_exchange_feedback(exchange);
 
+    double                lr       = 0.2;
+
+    if (feedback == LK_FEEDBACK_DGC || feedback == LK_FEEDBACK_SIGNUM) {
+        options.optimizer.momentum = 0; /* groups have their own */
+        lr                         = feedback == LK_FEEDBACK_DGC ? 1 : 2;
+    }
     lk_status status = lk_parallel_open(out, comm, params, 1, &options);
     for (unsigned step = 0; step < STEPS && status == LK_OK; step++) {
         status = lk_parallel_begin(*out, step);
@@ -74,7 +82,7 @@ static lk_status train(lk_comm *comm, const lk_exchange *exchange, lk_parallel *
             lk_parallel_report(*out, 0, loss, EACH, EACH, 0);
         }
         if (status == LK_OK)
-            status = lk_parallel_finish(*out, 0.2, &result);
+            status = lk_parallel_finish(*out, lr, &result);
         if (status == LK_OK && lk_comm_rank(comm) == 0 && (step + 1) % 100 == 0)
             printf("step %u  loss %.2e\n", step + 1, result.loss);
     }
@@ -94,6 +102,8 @@ int main(int argc, char **argv)
     exchange.groups = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : VIRTUAL_WORKERS;
     if (strcmp(name, "none") != 0)
         status = lk_compressor_find(&exchange.compressor, name);
+    if (status == LK_OK && argc > 3)
+        status = lk_feedback_find(&exchange.feedback, argv[3]);
     if (status == LK_OK)
         status = lk_join(&comm);
     if (status == LK_OK)

@@ -9,7 +9,8 @@
  *     anybody          decode()    after the last round: any elements of the sum over all groups
  *
  * In the last round encode() overwrites the values with the residual: what the group's messages do
- * not say.  With error feedback the group adds the residual to its gradient of the next step.
+ * not say.  With error feedback the group adds the residual to its gradient of the next step; there
+ * are other rules (lk_feedback).
  *
  * A compressor sees no rank, no number of workers and no time.  Its results depend only on the
  * options, the key and the values.  So the result of a run depends on the number of groups, but not
@@ -32,6 +33,15 @@ extern "C" {
  * the canonical tree over the groups.  GATHER: the combined message is the list of all messages, in
  * the order of groups. */
 typedef enum { LK_COMBINE_TREE = 0, LK_COMBINE_GATHER } lk_combine;
+
+/* The rule by which a group keeps values of a tensor between steps.  See docs/compression.md. */
+typedef enum {
+    LK_FEEDBACK_DEFAULT = 0, /* the compressor's own */
+    LK_FEEDBACK_EF14,        /* error feedback: the residual is added to the next gradient */
+    LK_FEEDBACK_OFF,         /* residuals are dropped */
+    LK_FEEDBACK_DGC,         /* momentum correction, with compressors that select elements */
+    LK_FEEDBACK_SIGNUM,      /* the group's momentum is sent, and residuals are dropped */
+} lk_feedback;
 
 /* Options of all compressors.  Zero means the default, which the comment gives. */
 typedef struct {
@@ -63,6 +73,9 @@ typedef struct {
     const char *name, *text; /* in options and in help */
     lk_combine  combine;
     uint32_t    rounds; /* messages of a group in a step; at most LK_ROUNDS_MAX */
+    lk_feedback feedback; /* the rule if the user names none; 0 = LK_FEEDBACK_EF14 */
+    bool selects; /* some elements are sent as they are, with the residual 0, and the others not at
+                   * all */
 
     /* Returns the bytes of a message, a multiple of 4; 0 if the tensor is left whole. */
     size_t (*bytes)(const lk_compression *options, const lk_compress_key *key, uint32_t round);
@@ -99,7 +112,13 @@ LK_API LK_NODISCARD lk_status lk_compressor_find(const lk_compressor **out, cons
 LK_API LK_NODISCARD lk_status lk_compression_resolve(lk_compression *out,
                                                      const lk_compression *options);
 
-/* ---- Error feedback ---------------------------------------------------------------------- */
+/* ---- Feedback ---------------------------------------------------------------------------- */
+
+/* Returns the name of a rule, as in options; NULL for LK_FEEDBACK_DEFAULT. */
+LK_API const char *lk_feedback_name(lk_feedback feedback);
+
+/* Finds a rule by name.  LK_EINVAL lists the names. */
+LK_API LK_NODISCARD lk_status lk_feedback_find(lk_feedback *out, const char *name);
 
 /* Errors are in units of a mean gradient, and gradients are sums over `samples` (Karimireddy et
  * al., Error Feedback Fixes SignSGD and other Gradient Compression Schemes, 2019, algorithm 2). */

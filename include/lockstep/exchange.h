@@ -1,8 +1,9 @@
 /* lockstep/exchange.h -- groups of virtual workers that exchange compressed gradients.
  *
  * The virtual workers of a run are divided into G groups of neighbours.  Inside a group gradients
- * are summed as without groups.  Each group's sum is compressed (lockstep/compress.h), with the
- * group's own error, and the results are summed over the groups by the canonical tree.
+ * are summed as without groups.  Each group's sum is compressed (lockstep/compress.h), with an
+ * error of the group or with another rule (lk_feedback).  The results are summed over the groups by
+ * the canonical tree.
  *
  * So the result depends on G, but not on ranks and hosts.  Each host sends the messages of the
  * groups that it keeps: those whose first virtual worker it runs.
@@ -27,10 +28,15 @@ typedef struct {
     uint32_t             groups; /* G; V / G is a power of two.  0 = V */
     const lk_compressor *compressor; /* borrowed; NULL: gradients are sent whole */
     lk_compression       compression; /* struct_size may be 0; see lk_compression for defaults */
-    bool                 no_feedback; /* residuals are dropped */
+    lk_feedback          feedback; /* what a group keeps between steps */
+    double               momentum; /* of feedback dgc and signum; 0.9 */
+    bool                 nesterov; /* of feedback dgc: Nesterov's momentum */
 } lk_exchange;
 
 #define LK_EXCHANGE_INIT LK_OPTIONS_INIT(lk_exchange)
+
+/* Returns the rule of an exchange, with that of the compressor as the default. */
+LK_API lk_feedback lk_exchange_feedback(const lk_exchange *exchange);
 
 /* ---- State for checkpoints ------------------------------------------------------------------- */
 
@@ -42,7 +48,8 @@ typedef struct {
 LK_API uint32_t lk_parallel_groups(const lk_parallel *parallel);
 
 /* Returns the name of what a group keeps of a parameter between steps, by its number from 0; NULL
- * after the last.  With error feedback number 0 is "error", the only one. */
+ * after the last: "error" with ef14, "velocity" and "accumulated" with dgc, "momentum" with
+ * signum. */
 LK_API const char *lk_parallel_kept_name(const lk_parallel *parallel, uint32_t param,
                                          uint32_t which);
 

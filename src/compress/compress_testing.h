@@ -9,19 +9,24 @@
 
 #include <cmocka.h>
 
+#include "compress/rules.h"
 #include "compress/table.h"
 #include "device/reduce.h"
 
 enum { LKT_GROUPS_MAX = 16 };
 
-/* One tensor of all groups, and what is kept between steps.  `samples` are those of each group. */
+/* One tensor of all groups, and what is kept between steps.  `samples` are those of each group.
+ * The rule is ef14 by default, with the vector `errors`.  `others` is a rule's second vector. */
 typedef struct {
     const lk_compressor *by;
     lk_compression       options;
     lk_compress_key      key;
     uint32_t             groups;
     uint64_t             samples;
-    float               *errors[LKT_GROUPS_MAX];
+    lk_feedback          feedback;
+    float                momentum;
+    bool                 nesterov;
+    float               *errors[LKT_GROUPS_MAX], *others[LKT_GROUPS_MAX];
     void                *messages[LKT_GROUPS_MAX], *combined[LK_ROUNDS_MAX];
 } lkt_compressed;
 
@@ -42,6 +47,7 @@ static inline void lkt_compressed_open(lkt_compressed *c)
     }
     for (uint32_t g = 0; g < c->groups; g++) {
         c->errors[g]   = calloc(lkt_compressed_count(c), sizeof(float));
+        c->others[g]   = calloc(lkt_compressed_count(c), sizeof(float));
         c->messages[g] = calloc(1, most);
     }
 }
@@ -52,6 +58,7 @@ static inline void lkt_compressed_close(lkt_compressed *c)
         free(c->combined[r]);
     for (uint32_t g = 0; g < c->groups; g++) {
         free(c->errors[g]);
+        free(c->others[g]);
         free(c->messages[g]);
     }
 }
@@ -92,6 +99,21 @@ static inline void lkt_compressed_decode(const lkt_compressed *c, size_t first, 
     free(all);
 }
 
+/* Applies the group's rule before the first round, or after the last. */
+static inline void lkt_compressed_keep(lkt_compressed *c, uint32_t g, bool after, float *values)
+{
+    const lki_rule *rule = lki_rule_of(c->feedback == 0 ? LK_FEEDBACK_EF14 : c->feedback);
+    const lki_kept  kept = { .count    = lkt_compressed_count(c),
+                             .samples  = c->samples,
+                             .momentum = c->momentum,
+                             .nesterov = c->nesterov,
+                             .kept     = { c->errors[g], c->others[g] } };
+    if (!after && rule->before != NULL)
+        rule->before(&kept, values);
+    if (after && rule->after != NULL)
+        rule->after(&kept, values);
+}
+
 /* Plays one step.  values[g] has the gradient of group g, and then its residual.  `out` gets the
  * decoded sum. */
 static inline void lkt_compressed_step(lkt_compressed *c, float *const *values, float *out)
@@ -101,7 +123,7 @@ static inline void lkt_compressed_step(lkt_compressed *c, float *const *values, 
     if (c->by->begin != NULL)
         c->by->begin(&c->options, &c->key, c->combined[last]);
     for (uint32_t g = 0; g < c->groups; g++)
-        lk_feedback_add(count, c->errors[g], c->samples, values[g]);
+        lkt_compressed_keep(c, g, false, values[g]);
     for (uint32_t r = 0; r <= last; r++) {
         for (uint32_t g = 0; g < c->groups; g++) {
             lk_compress_key key = c->key;
@@ -112,7 +134,7 @@ static inline void lkt_compressed_step(lkt_compressed *c, float *const *values, 
         lkt_compressed_combine(c, r);
     }
     for (uint32_t g = 0; g < c->groups; g++)
-        lk_feedback_keep(count, values[g], c->samples, c->errors[g]);
+        lkt_compressed_keep(c, g, true, values[g]);
     lkt_compressed_decode(c, 0, count, out);
     c->key.step++;
 }

@@ -63,11 +63,12 @@ static void decode(const lk_compression *options, const lk_compress_key *key,
 }
 
 const lk_compressor lki_compressor_qsgd = {
-    .name    = "qsgd",
-    .text    = "a few levels, rounded at random, and the norms of buckets",
-    .combine = LK_COMBINE_GATHER,
-    .rounds  = 1,
-    .bytes   = bytes,
-    .encode  = encode,
-    .decode  = decode,
+    .name     = "qsgd",
+    .text     = "a few levels, rounded at random, and the norms of buckets",
+    .combine  = LK_COMBINE_GATHER,
+    .rounds   = 1,
+    .feedback = LK_FEEDBACK_OFF, /* unbiased */
+    .bytes    = bytes,
+    .encode   = encode,
+    .decode   = decode,
 };

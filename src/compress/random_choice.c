@@ -149,6 +149,7 @@ const lk_compressor lki_compressor_randomk = {
     .text    = "elements at random places, the same for all groups",
     .combine = LK_COMBINE_TREE,
     .rounds  = 1,
+    .selects = true,
     .bytes   = bytes,
     .encode  = encode,
     .decode  = decode,

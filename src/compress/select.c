@@ -252,6 +252,7 @@ const lk_compressor lki_compressor_topk = {
     .text    = "the largest elements of a tensor, with their indices",
     .combine = LK_COMBINE_GATHER,
     .rounds  = 1,
+    .selects = true,
     .bytes   = bytes,
     .encode  = encode,
     .decode  = decode,

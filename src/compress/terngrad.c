@@ -51,11 +51,12 @@ static void decode(const lk_compression *options, const lk_compress_key *key,
 }
 
 const lk_compressor lki_compressor_terngrad = {
-    .name    = "terngrad",
-    .text    = "-1, 0 or 1 for every element, at random, and a scale",
-    .combine = LK_COMBINE_GATHER,
-    .rounds  = 1,
-    .bytes   = bytes,
-    .encode  = encode,
-    .decode  = decode,
+    .name     = "terngrad",
+    .text     = "-1, 0 or 1 for every element, at random, and a scale",
+    .combine  = LK_COMBINE_GATHER,
+    .rounds   = 1,
+    .feedback = LK_FEEDBACK_OFF, /* unbiased */
+    .bytes    = bytes,
+    .encode   = encode,
+    .decode   = decode,
 };

@@ -1,8 +1,12 @@
 /* compression_test.c -- compressed gradients between processes and hosts.
  *
  * Goal:    an example program has the same weights for any number of workers and hosts, with every
+<<<<<<< HEAD
  *          compressor, and learns.  A run of lockstep train has the same hash, also if it is
  *          resumed with other workers.
+=======
+ *          compressor and with other feedback, and learns.
+>>>>>>> 2d085c3 (compress, parallel: let groups keep other vectors)
  * Control: another number of groups has other weights, and no compressor has those of any number of
  *          groups.
  */
@@ -12,7 +16,7 @@ enum { HEX = 64 };
 
 /* Runs the example, and copies the hash of its weights. */
 static void weights_of(void *scratch, const char *how, const char *compressor, int groups,
-                       char hash[HEX + 1])
+                       const char *feedback, char hash[HEX + 1])
 {
     static command_result r;
     char                  line[1024], program[512];
@@ -24,8 +28,8 @@ static void weights_of(void *scratch, const char *how, const char *compressor, i
         print_message("skipped: %s is not built\n", program);
         skip();
     }
-    (void)snprintf(line, sizeof line, "run %s --no-prefix %s %s %d", how, program, compressor,
-                   groups);
+    (void)snprintf(line, sizeof line, "run %s --no-prefix %s %s %d %s", how, program, compressor,
+                   groups, feedback);
     run_command(&r, scratch, line);
     assert_int_equal(r.status, 0);
     const char *loss = strstr(r.out, "step 300  loss "), *weights = strstr(r.out, "weights ");
@@ -37,16 +41,21 @@ static void weights_of(void *scratch, const char *how, const char *compressor, i
 
 static void weights_depend_on_groups_alone(void **state)
 {
-    static const char *const names[] = { "powersgd", "topk", "randomk", "sign" };
-    static const char *const hows[]  = { "-n 3", "-n 4 --hosts 2", "-n 8", "-n 6 --hosts 3" };
+    static const struct {
+        const char *name, *feedback;
+    } methods[] = { { "powersgd", "" },   { "topk", "" }, { "randomk", "" },  { "sign", "" },
+                    { "terngrad", "" },   { "qsgd", "" }, { "topk", "dgc" }, { "randomk", "dgc" },
+                    { "qsgd", "signum" } };
+    static const char *const hows[] = { "-n 3", "-n 4 --hosts 2", "-n 8", "-n 6 --hosts 3" };
     char                     one[HEX + 1], other[HEX + 1], got[HEX + 1];
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        weights_of(*state, "-n 1", names[i], 4, one);
+    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
+        const char *name = methods[i].name, *feedback = methods[i].feedback;
+        weights_of(*state, "-n 1", name, 4, feedback, one);
         for (size_t h = 0; h < (i == 0 ? 4 : 2); h++) {
-            weights_of(*state, hows[h], names[i], 4, got);
+            weights_of(*state, hows[h], name, 4, feedback, got);
             assert_string_equal(got, one);
         }
-        weights_of(*state, "-n 1", names[i], 8, other);
+        weights_of(*state, "-n 1", name, 8, feedback, other);
         assert_string_not_equal(other, one);
     }
 }
@@ -54,10 +63,10 @@ static void weights_depend_on_groups_alone(void **state)
 static void whole_gradients_do_not_depend_on_groups(void **state)
 {
     char one[HEX + 1], got[HEX + 1];
-    weights_of(*state, "-n 1", "none", 1, one);
-    weights_of(*state, "-n 3", "none", 8, got);
+    weights_of(*state, "-n 1", "none", 1, "", one);
+    weights_of(*state, "-n 3", "none", 8, "", got);
     assert_string_equal(got, one);
-    weights_of(*state, "-n 4 --hosts 2", "none", 2, got);
+    weights_of(*state, "-n 4 --hosts 2", "none", 2, "", got);
     assert_string_equal(got, one);
 }
 

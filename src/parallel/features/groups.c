@@ -3,8 +3,8 @@
  * The strategy has summed the gradients of each group on the host of its keeper.  Then:
  *
  *     ranks of a host      encode the tensors of the groups that the host keeps, one task for each
- *                          tensor and group.  A task adds the group's error before the first round,
- *                          and keeps the residual as its new error after the last
+ *                          tensor and group.  A task applies the rule of what groups
+ *                          keep (compress/rules.h) before the first round and after the last
  *     all                  copy the messages of each keeper to all hosts
  *     ranks of a host      combine the messages of all groups, a tensor at a time
  *     owners               decode the spans that they update, after the last round
@@ -14,7 +14,7 @@
  * compressor every bit is that of a run without groups.  The uses of a tensor that is compressed
  * are added first.
  *
- * Memory:  the model's arena has the messages of all groups, their combinations, and the errors of
+ * Memory:  the model's arena has the messages of all groups, their combinations, and the vectors of
  *          the groups that a host keeps.
  * Bytes:   each host sends the messages of its groups to every other host.
  */
@@ -164,13 +164,13 @@ static lk_status groups_open(lk_parallel *parallel, const lk_parallel_options *o
     LK_TRY(refuse(parallel, options));
     LK_TRY(read_options(&mine, options));
     LK_TRY(LKI_NEW(&self, 1, "groups"));
-    *out           = self;
-    self->count    = mine.groups;
-    self->options  = mine.compression;
-    self->by       = mine.compressor;
-    self->feedback = !mine.no_feedback;
+    *out          = self;
+    self->count   = mine.groups;
+    self->options = mine.compression;
+    self->by      = mine.compressor;
     if (self->by != NULL)
         LK_TRY(check_compressor(self->by));
+    LK_TRY(lki_groups_read_rule(self, &mine));
     self->rounds = self->by == NULL ? 1 : self->by->rounds;
     LK_TRY(check_count(parallel, self->count));
     LK_TRY(check_nodes(parallel, parallel->leaves / self->count));
@@ -201,10 +201,11 @@ static uint64_t groups_hash(const lk_parallel_options *options)
     if (options->exchange == NULL || read_options(&x, options) != LK_OK)
         return 0;
     const char    *name    = x.compressor == NULL ? "" : x.compressor->name;
-    const uint64_t words[] = { x.groups, x.no_feedback, x.compression.rank,
+    const uint64_t words[] = { x.groups, lki_groups_hash_rule(&x), x.compression.rank,
                                x.compression.cold_start, x.compression.seed,
+                               x.compression.levels, x.compression.bucket,
                                lki_xxh3(name, strlen(name)) };
-    const double   numbers[] = { x.compression.ratio, x.compression.min_rate };
+    const double   numbers[] = { x.compression.ratio, x.compression.min_rate, x.compression.clip };
     return lki_xxh3(words, sizeof words) ^ lki_xxh3(numbers, sizeof numbers);
 }
 
@@ -240,10 +241,8 @@ static size_t groups_lay_out(lk_parallel *parallel, void *context, char *base, s
     for (uint32_t h = 0; h < parallel->world.hosts; h++)
         most = (uint32_t)lki_max(most, kept_before(parallel, h, self->count));
     if (base != NULL)
-        self->errors = (float *)(void *)(base + at);
-    return at + (self->by != NULL && self->feedback
-                     ? most * parallel->layout->elements * sizeof(float)
-                     : 0);
+        self->vectors = (float *)(void *)(base + at);
+    return at + (size_t)most * self->kept * parallel->layout->elements * sizeof(float);
 }
 
 static lk_status groups_attach(lk_parallel *parallel, void *context)
@@ -298,11 +297,11 @@ static void add_uses(const lk_parallel *parallel, const lki_groups *self, uint32
                       all + layout->term_at[terms[use]]);
 }
 
-float *lki_groups_error(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
-                       uint32_t param)
+float *lki_groups_kept(const lk_parallel *parallel, const lki_groups *self, uint32_t which,
+                       uint32_t group, uint32_t param)
 {
-    return self->errors + self->places[group] * parallel->layout->elements +
-           parallel->layout->param_at[param];
+    const size_t place = (size_t)self->places[group] * self->kept + which;
+    return self->vectors + place * parallel->layout->elements + parallel->layout->param_at[param];
 }
 
 /* Writes a tensor that is left whole: the values of all its uses. */
@@ -317,31 +316,41 @@ static void copy_whole(const lk_parallel *parallel, const lki_groups *self, uint
         memcpy(message + use * bytes, self->sums[group] + layout->term_at[terms[use]], bytes);
 }
 
+static lki_kept kept_of(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
+                        uint32_t param)
+{
+    lki_kept kept = { .count    = parallel->layout->sizes[param],
+                      .samples  = samples_of(parallel, group),
+                      .momentum = self->momentum,
+                      .nesterov = self->nesterov };
+    for (uint32_t i = 0; i < self->kept; i++)
+        kept.kept[i] = lki_groups_kept(parallel, self, i, group, param);
+    return kept;
+}
+
 static void encode(const lk_parallel *parallel, const lki_groups *self, uint32_t round,
                    uint32_t group, uint32_t param)
 {
-    const size_t    count   = parallel->layout->sizes[param];
-    const uint64_t  samples = samples_of(parallel, group);
-    const uint32_t  before  = round == 0 ? self->rounds - 1 : round - 1;
-    float          *values  = values_of(parallel, self, group, param);
-    float          *error   = lki_groups_error(parallel, self, group, param);
-    lk_compress_key key     = self->keys[param];
+    const uint32_t  before = round == 0 ? self->rounds - 1 : round - 1;
+    float          *values = values_of(parallel, self, group, param);
+    lk_compress_key key    = self->keys[param];
 
     if (lki_groups_leave_whole(self, param)) {
         if (round == 0)
             copy_whole(parallel, self, group, param);
         return;
     }
+    const lki_kept kept = kept_of(parallel, self, group, param);
     if (round == 0)
         add_uses(parallel, self, group, param);
-    if (round == 0 && self->feedback)
-        lk_feedback_add(count, error, samples, values);
+    if (round == 0 && self->rule->before != NULL)
+        self->rule->before(&kept, values);
     key.group = group;
     key.step  = parallel->step;
     self->by->encode(&self->options, &key, round, self->combined[before] + self->at[before][param],
                      values, message_of(self, round, group, param));
-    if (round + 1 == self->rounds && self->feedback)
-        lk_feedback_keep(count, values, samples, error);
+    if (round + 1 == self->rounds && self->rule->after != NULL)
+        self->rule->after(&kept, values);
 }
 
 /* Does this rank's tasks of a round. */

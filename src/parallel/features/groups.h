@@ -1,15 +1,20 @@
 /* parallel/features/groups.h -- the state of the exchange between groups, for the files of this
- * feature: groups.c and groups_state.c. */
+ * feature: groups.c, groups_rules.c and groups_state.c. */
 #ifndef LKI_PARALLEL_FEATURES_GROUPS_H
 #define LKI_PARALLEL_FEATURES_GROUPS_H
 
+#include "compress/rules.h"
+#include "device/reduce.h"
 #include "parallel/features/table.h"
 
 typedef struct {
     uint32_t             count; /* G */
     const lk_compressor *by;    /* NULL: all tensors are left whole */
     lk_compression       options;
-    bool                 feedback;
+    const lki_rule      *rule;
+    uint32_t             kept; /* vectors of a group by the rule */
+    float                momentum;
+    bool                 nesterov;
     uint32_t             rounds;
     lk_compress_key     *keys;                  /* [param_count] */
     size_t              *at[LK_ROUNDS_MAX];     /* [param_count + 1]: offsets in a message; the last
@@ -18,7 +23,7 @@ typedef struct {
     size_t               first[LK_ROUNDS_MAX];  /* offset of the messages in the model's arena */
     char                *messages[LK_ROUNDS_MAX]; /* [G][bytes]; in the arena, as the next two */
     char                *combined[LK_ROUNDS_MAX]; /* [bytes] */
-    float               *errors;                /* [groups that the host keeps][elements] */
+    float               *vectors;               /* [groups that the host keeps][kept][elements] */
     uint32_t            *keepers;               /* [G]: ranks */
     uint32_t            *places;                /* [G]: number of a group among those of its host */
     float              **sums;                  /* [G]: gradient spaces of the groups that this host
@@ -35,8 +40,14 @@ bool lki_groups_leave_whole(const lki_groups *self, uint32_t param);
 size_t lki_groups_message_bytes(const lki_groups *self, const lki_layout *layout, uint32_t param,
                                 uint32_t round);
 
-/* Returns a group's error of a parameter, on the host of its keeper. */
-float *lki_groups_error(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
-                        uint32_t param);
+/* Returns vector `which` that a group keeps of a parameter, on the host of its keeper. */
+float *lki_groups_kept(const lk_parallel *parallel, const lki_groups *self, uint32_t which,
+                       uint32_t group, uint32_t param);
+
+/* Reads the rule of an exchange, and checks that it goes with the compressor. */
+LK_NODISCARD lk_status lki_groups_read_rule(lki_groups *self, const lk_exchange *exchange);
+
+/* Returns a hash of what an exchange says of the rule. */
+uint64_t lki_groups_hash_rule(const lk_exchange *exchange);
 
 #endif

@@ -1,4 +1,4 @@
-/* groups_state.c -- the errors of groups and what groups share, for checkpoints. */
+/* groups_state.c -- what groups keep and what they share, for checkpoints. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -17,16 +17,13 @@ uint32_t lk_parallel_groups(const lk_parallel *parallel)
     return self == NULL ? 0 : self->count;
 }
 
-static bool has_error(const lki_groups *self, uint32_t param)
-{
-    return self->feedback && !lki_groups_leave_whole(self, param);
-}
-
 const char *lk_parallel_kept_name(const lk_parallel *parallel, uint32_t param, uint32_t which)
 {
     const lki_groups *self = groups_of(parallel);
-    const bool        any  = self != NULL && param < parallel->layout->param_count && which == 0;
-    return any && has_error(self, param) ? "error" : NULL;
+    const bool        any  = self != NULL && param < parallel->layout->param_count;
+    return any && which < self->kept && !lki_groups_leave_whole(self, param)
+               ? self->rule->kept[which]
+               : NULL;
 }
 
 static lk_status check_kept(const lk_parallel *parallel, uint32_t param, uint32_t which,
@@ -51,7 +48,7 @@ lk_status lk_parallel_fetch_kept(lk_parallel *parallel, uint32_t param, uint32_t
     const uint32_t keeper = groups_of(parallel)->keepers[group];
     memset(out, 0, count * sizeof *out);
     if (parallel->rank == keeper)
-        memcpy(out, lki_groups_error(parallel, groups_of(parallel), group, param) + first,
+        memcpy(out, lki_groups_kept(parallel, groups_of(parallel), which, group, param) + first,
                count * sizeof *out);
     return lk_broadcast(parallel->comm, out, count * sizeof *out, keeper);
 }
@@ -65,7 +62,7 @@ lk_status lk_parallel_load_kept(lk_parallel *parallel, uint32_t param, uint32_t 
         lki_verify_same_values(parallel, layout->params[param].name, values, layout->sizes[param]));
     const lki_groups *self = groups_of(parallel);
     if (parallel->rank == self->keepers[group])
-        memcpy(lki_groups_error(parallel, self, group, param), values,
+        memcpy(lki_groups_kept(parallel, self, which, group, param), values,
                layout->sizes[param] * sizeof *values);
     return lk_barrier(parallel->comm);
 }

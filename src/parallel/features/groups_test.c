@@ -3,10 +3,12 @@
  * Goal:    without a compressor every bit is that of a run without groups, for any number of
  *          groups.  With one, the result depends on the number of groups, and not on ranks and
  *          hosts.  A run can be resumed by other ranks.  Bytes are sent as planned.
- * Method:  two small compressors, one for each way of combining.
+ * Method:  two small compressors, one for each way of combining, and all of the library with all
+ *          rules of what a group keeps.
  * Control: a compressor that keys its messages by the rank gives other results.
  */
 #include "base/thorough_testing.h"
+#include "compress/rules.h"
 #include "parallel/crew_testing.h"
 
 static const lk_param model[LKT_PARAMS] = {
@@ -53,6 +55,7 @@ static void halves_decode(const lk_compression *options, const lk_compress_key *
 static const lk_compressor halves = { .name    = "halves",
                                       .combine = LK_COMBINE_GATHER,
                                       .rounds  = 1,
+                                      .selects = true,
                                       .bytes   = halves_bytes,
                                       .encode  = halves_encode,
                                       .decode  = halves_decode };
@@ -185,15 +188,75 @@ static void results_depend_on_groups_alone(void **state)
     }
 }
 
+/* ---- Methods of the library ------------------------------------------------------------------ */
+
+/* Returns a compressor of the library with one of the rules that go with it; a name of NULL after
+ * the last. */
+static const char *method(uint32_t index, lk_exchange *out)
+{
+    static const lk_feedback rules[] = { LK_FEEDBACK_EF14, LK_FEEDBACK_OFF, LK_FEEDBACK_SIGNUM,
+                                         LK_FEEDBACK_DGC, LK_FEEDBACK_DGC };
+    enum { RULES = sizeof rules / sizeof rules[0] };
+    const lk_compressor *c = lk_compressors(index / RULES);
+    *out                   = (lk_exchange)LK_EXCHANGE_INIT;
+    if (c == NULL)
+        return NULL;
+    out->groups            = 4;
+    out->compressor        = c;
+    out->compression.ratio = 0.1;
+    out->feedback          = rules[index % RULES];
+    out->nesterov          = index % RULES == RULES - 1;
+    return c->name;
+}
+
+/* Returns true if a method is refused as it should be, so that there is nothing to run. */
+static bool is_refused(const lk_exchange *exchange)
+{
+    const bool          bad     = exchange->feedback == LK_FEEDBACK_DGC &&
+                                  !exchange->compressor->selects;
+    lk_parallel_options options = { .struct_size     = sizeof(lk_parallel_options),
+                                    .virtual_workers = 8,
+                                    .unused          = LK_UNUSED_ZERO,
+                                    .exchange        = exchange };
+    lk_parallel_cost    cost;
+    const uint32_t      alone = 1;
+    assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &options, &alone, 1),
+                     bad ? LK_EINVAL : LK_OK);
+    return bad;
+}
+
+static void no_method_depends_on_ranks(void **state)
+{
+    static const uint32_t ranks[] = { 2, 3, 5, 8 };
+    char                  last[65] = "", want[65], got[65];
+    lk_exchange           exchange;
+    (void)state;
+    for (uint32_t m = 0; method(m, &exchange) != NULL; m++) {
+        if (is_refused(&exchange) || (lki_brief() && m % 3 != 0))
+            continue;
+        run(&exchange, "ddp", 8, 1, 1, want);
+        assert_string_not_equal(want, last);
+        memcpy(last, want, sizeof last);
+        for (size_t r = 0; r < sizeof ranks / sizeof ranks[0]; r++) {
+            run(&exchange, (m + r) % 2 == 0 ? "zero1" : "ddp", 8, ranks[r], 1, got);
+            assert_string_equal(got, want);
+        }
+        for (uint32_t hosts = 2; hosts <= 3; hosts++) {
+            run(&exchange, (m + hosts) % 2 == 0 ? "ddp" : "zero1", 8, hosts, hosts, got);
+            assert_string_equal(got, want);
+        }
+    }
+}
+
 /* ---- Resuming -------------------------------------------------------------------------------- */
 
 enum { RESUMED_AT = 2 };
 
 /* Everything that a checkpoint holds.  Threads of all ranks write equal values. */
 static struct {
-    float values[LKT_PARAMS][3][LKT_ELEMENTS_MAX], errors[LKT_PARAMS][8][LKT_ELEMENTS_MAX];
+    float values[LKT_PARAMS][3][LKT_ELEMENTS_MAX], kept[LKT_PARAMS][2][8][LKT_ELEMENTS_MAX];
     float shared[LKT_PARAMS][LKT_ELEMENTS_MAX], running[7];
-    bool  forgets; /* errors are not loaded */
+    bool  forgets; /* what groups keep is not loaded */
 } saved;
 
 static void save(lkt_crew *w, lk_parallel *p, uint32_t step)
@@ -208,14 +271,13 @@ static void save(lkt_crew *w, lk_parallel *p, uint32_t step)
             if (p->rank == 0)
                 memcpy(saved.values[i][which], out, count * sizeof *out);
         }
-        for (uint32_t g = 0; g < lk_parallel_groups(p); g++) {
-            if (lk_parallel_kept_name(p, i, 0) == NULL)
-                continue;
-            assert_int_equal(lk_parallel_fetch_kept(p, i, 0, g, 0, count, out), LK_OK);
-            assert_int_equal(lk_parallel_fetch_kept(p, i, 0, g, 1, count, out), LK_EINVAL);
-            if (p->rank == 0)
-                memcpy(saved.errors[i][g], out, count * sizeof *out);
-        }
+        for (uint32_t which = 0; lk_parallel_kept_name(p, i, which) != NULL; which++)
+            for (uint32_t g = 0; g < lk_parallel_groups(p); g++) {
+                assert_int_equal(lk_parallel_fetch_kept(p, i, which, g, 0, count, out), LK_OK);
+                assert_int_equal(lk_parallel_fetch_kept(p, i, which, g, 1, count, out), LK_EINVAL);
+                if (p->rank == 0)
+                    memcpy(saved.kept[i][which][g], out, count * sizeof *out);
+            }
         const void *shared = lk_parallel_shared(p, i, &bytes);
         if (p->rank == 0 && shared != NULL)
             memcpy(saved.shared[i], shared, bytes);
@@ -233,9 +295,10 @@ static void load(lkt_crew *w, lk_parallel *p, uint32_t step)
     for (uint32_t i = 0; i < LKT_PARAMS; i++) {
         for (uint32_t which = 0; which < 3; which++)
             assert_int_equal(lk_parallel_load(p, i, which, saved.values[i][which]), LK_OK);
-        for (uint32_t g = 0; g < lk_parallel_groups(p) && !saved.forgets; g++)
-            if (lk_parallel_kept_name(p, i, 0) != NULL)
-                assert_int_equal(lk_parallel_load_kept(p, i, 0, g, saved.errors[i][g]), LK_OK);
+        for (uint32_t which = 0; lk_parallel_kept_name(p, i, which) != NULL; which++)
+            for (uint32_t g = 0; g < lk_parallel_groups(p) && !saved.forgets; g++)
+                assert_int_equal(lk_parallel_load_kept(p, i, which, g, saved.kept[i][which][g]),
+                                 LK_OK);
         if (lk_parallel_shared(p, i, &bytes) != NULL)
             assert_int_equal(lk_parallel_load_shared(p, i, saved.shared[i]), LK_OK);
     }
@@ -273,6 +336,25 @@ static void any_number_of_ranks_resumes(void **state)
         run_from(&exchange, 3, RESUMED_AT, got);
         assert_string_not_equal(got, want);
         saved.forgets = false;
+    }
+}
+
+static void any_number_of_ranks_resumes_a_method(void **state)
+{
+    char        want[65], got[65];
+    lk_exchange exchange;
+    (void)state;
+    for (uint32_t m = 0; method(m, &exchange) != NULL; m++) {
+        if (is_refused(&exchange) || (lki_brief() && m % 3 != 0))
+            continue;
+        const bool keeps = lki_rule_kept(lki_rule_of(lk_exchange_feedback(&exchange))) > 0;
+        run_from(&exchange, 3, 0, want);
+        run_from(&exchange, 2 + m % 4, RESUMED_AT, got);
+        assert_string_equal(got, want);
+        saved.forgets = true;
+        run_from(&exchange, 3, RESUMED_AT, got);
+        saved.forgets = false;
+        assert_int_equal(strcmp(got, want) != 0, keeps);
     }
 }
 
@@ -451,7 +533,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_gradients_change_no_bit),
         cmocka_unit_test(results_depend_on_groups_alone),
+        cmocka_unit_test(no_method_depends_on_ranks),
         cmocka_unit_test(any_number_of_ranks_resumes),
+        cmocka_unit_test(any_number_of_ranks_resumes_a_method),
         cmocka_unit_test(a_compressor_that_counts_calls_is_seen),
         cmocka_unit_test(bytes_are_as_planned),
         cmocka_unit_test(other_features_are_refused),

@@ -1,0 +1,255 @@
+/* groups_rules_test.c -- what groups keep from step to step.
+ *
+ * Goal:    the vectors that groups keep, and the parameters, are those of plain loops over groups
+ *          with unequal numbers of samples.  Rules that do not go with a compressor are refused.
+ * Control: a group that uses another group's vectors has others.
+ */
+#include <math.h>
+
+#include "compress/rules.h"
+#include "compress/table.h"
+#include "parallel/crew_testing.h"
+
+enum { ROWS = 20, COLS = 30, COUNT = ROWS * COLS, LEAVES = 6, GROUPS = 3, STEPS = 7 };
+
+static const lk_param model = { .name  = "a",
+                                .shape = { 2, { ROWS, COLS } },
+                                .init  = LK_INIT_UNIFORM,
+                                .scale = 0.1f };
+
+/* ---- A compressor that sends a third of the elements, others for each group ------------------ */
+
+static bool is_sent(size_t i, uint64_t step, uint32_t group)
+{
+    return (i + step + group) % 3 == 0;
+}
+
+static size_t thirds_bytes(const lk_compression *options, const lk_compress_key *key,
+                           uint32_t round)
+{
+    (void)options, (void)round;
+    return key->rows * key->cols * sizeof(float);
+}
+
+static void thirds_encode(const lk_compression *options, const lk_compress_key *key, uint32_t round,
+                          const void *before, float *values, void *message)
+{
+    float *sent = message;
+    (void)options, (void)round, (void)before;
+    for (size_t i = 0; i < key->rows * key->cols; i++) {
+        const bool now = is_sent(i, key->step, key->group);
+        sent[i]        = now ? values[i] : 0;
+        values[i]      = now ? 0 : values[i];
+    }
+}
+
+static void thirds_decode(const lk_compression *options, const lk_compress_key *key,
+                          const void *const *messages, size_t first, size_t count, float *out)
+{
+    (void)options, (void)key;
+    memcpy(out, (const float *)messages[0] + first, count * sizeof *out);
+}
+
+static const lk_compressor thirds = { .name    = "thirds",
+                                      .combine = LK_COMBINE_GATHER,
+                                      .rounds  = 1,
+                                      .selects = true,
+                                      .bytes   = thirds_bytes,
+                                      .encode  = thirds_encode,
+                                      .decode  = thirds_decode };
+
+/* ---- Plain loops ----------------------------------------------------------------------------- */
+
+/* The samples of a virtual worker.  In step 3, group 1 has none. */
+static uint64_t samples_of(uint32_t step, uint32_t leaf)
+{
+    return step == 3 && leaf / 2 == 1 ? 0 : 1 + (step + leaf) % 4;
+}
+
+static float gradient_of(size_t i, uint32_t step, uint32_t leaf)
+{
+    return samples_of(step, leaf) == 0 ? 0 : lkt_noise((uint32_t)i, step, leaf, 3);
+}
+
+/* The vectors of all groups, and the parameter. */
+typedef struct {
+    lk_feedback rule;
+    double      m;
+    bool        nesterov;
+    double      kept[2][GROUPS][COUNT], values[COUNT];
+} plain;
+
+/* Returns the mean that a group says of an element, and changes what it keeps. */
+static double say(plain *p, uint32_t group, size_t i, double g, bool sent)
+{
+    double *a = &p->kept[0][group][i], *b = &p->kept[1][group][i], said = g;
+    if (p->rule == LK_FEEDBACK_EF14) {
+        said = g + *a;
+        *a   = sent ? 0 : said;
+    } else if (p->rule == LK_FEEDBACK_SIGNUM) {
+        said = *a = p->m * *a + (1 - p->m) * g;
+    } else if (p->rule == LK_FEEDBACK_DGC) {
+        *a   = p->nesterov ? p->m * (*a + g) : p->m * *a + g;
+        *b   = *b + *a + (p->nesterov ? g : 0);
+        said = *b;
+        if (sent)
+            *a = *b = 0;
+    }
+    return sent ? said : 0;
+}
+
+static void plain_step(plain *p, uint32_t step, double lr)
+{
+    uint64_t count = 0;
+    for (uint32_t v = 0; v < LEAVES; v++)
+        count += samples_of(step, v);
+    for (size_t i = 0; i < COUNT; i++) {
+        double sum = 0;
+        for (uint32_t g = 0; g < GROUPS; g++) {
+            uint64_t samples = samples_of(step, 2 * g) + samples_of(step, 2 * g + 1);
+            double   mine    = (double)gradient_of(i, step, 2 * g) +
+                          (double)gradient_of(i, step, 2 * g + 1);
+            if (samples > 0)
+                sum += (double)samples *
+                       say(p, g, i, mine / (double)samples, is_sent(i, step, g));
+        }
+        p->values[i] -= lr * sum / (double)count;
+    }
+}
+
+static void check(lk_parallel *parallel, const plain *p)
+{
+    static float   got[COUNT];
+    const lki_rule *rule = lki_rule_of(p->rule);
+    for (uint32_t which = 0; which < lki_rule_kept(rule); which++) {
+        assert_string_equal(lk_parallel_kept_name(parallel, 0, which), rule->kept[which]);
+        for (uint32_t g = 0; g < GROUPS; g++) {
+            assert_int_equal(lk_parallel_fetch_kept(parallel, 0, which, g, 0, COUNT, got), LK_OK);
+            for (size_t i = 0; i < COUNT; i++)
+                assert_true(fabs((double)got[i] - p->kept[which][g][i]) < 1e-6);
+        }
+    }
+    assert_null(lk_parallel_kept_name(parallel, 0, lki_rule_kept(rule)));
+    for (size_t i = 0; i < COUNT; i++)
+        assert_true(fabs((double)lk_parallel_param(parallel, 0)[i] - p->values[i]) < 1e-6);
+}
+
+static void run_step(lk_parallel *parallel, uint32_t step, double lr)
+{
+    lk_parallel_turn turn;
+    lk_step_result   result;
+    assert_int_equal(lk_parallel_begin(parallel, step), LK_OK);
+    while (lk_parallel_next(parallel, &turn)) {
+        const uint64_t samples = samples_of(step, turn.virtual_worker);
+        float         *grad    = lk_parallel_grad(parallel, 0, 0);
+        for (size_t i = 0; i < COUNT; i++)
+            grad[i] += gradient_of(i, step, turn.virtual_worker);
+        lk_parallel_report(parallel, 0, 1, samples, samples, 0);
+    }
+    assert_int_equal(lk_parallel_finish(parallel, lr, &result), LK_OK);
+}
+
+static void vectors_are_those_of_plain_loops(void **state)
+{
+    static const struct {
+        lk_feedback rule;
+        bool        nesterov;
+    } cases[] = { { LK_FEEDBACK_EF14, false },
+                  { LK_FEEDBACK_OFF, false },
+                  { LK_FEEDBACK_DGC, false },
+                  { LK_FEEDBACK_DGC, true },
+                  { LK_FEEDBACK_SIGNUM, false } };
+    static plain p;
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        lk_comm            *comm;
+        lk_parallel        *parallel;
+        lk_exchange         exchange = LK_EXCHANGE_INIT;
+        lk_parallel_options options  = { .struct_size     = sizeof(lk_parallel_options),
+                                         .virtual_workers = LEAVES,
+                                         .unused          = LK_UNUSED_ZERO,
+                                         .exchange        = &exchange };
+        memset(&p, 0, sizeof p);
+        p.rule     = cases[c].rule;
+        p.nesterov = exchange.nesterov = cases[c].nesterov;
+        p.m                 = 0.75;
+        exchange.groups     = GROUPS;
+        exchange.compressor = &thirds;
+        exchange.feedback   = p.rule;
+        exchange.momentum   = lki_rule_of(p.rule)->has_momentum ? p.m : 0;
+        assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+        assert_int_equal(lk_parallel_open(&parallel, comm, &model, 1, &options), LK_OK);
+        for (size_t i = 0; i < COUNT; i++)
+            p.values[i] = (double)lk_parallel_param(parallel, 0)[i];
+        for (uint32_t step = 0; step < STEPS; step++) {
+            run_step(parallel, step, 0.5);
+            plain_step(&p, step, 0.5);
+            check(parallel, &p);
+        }
+        lk_parallel_free(parallel);
+        lk_comm_free(comm);
+    }
+}
+
+/* ---- Refusals -------------------------------------------------------------------------------- */
+
+static void invalid_rules_are_refused(void **state)
+{
+    static const struct {
+        const lk_compressor *compressor;
+        lk_feedback          feedback;
+        double               momentum;
+        bool                 nesterov, good;
+    } cases[] = {
+        { &thirds, LK_FEEDBACK_DGC, 0.5, true, true },
+        { &thirds, LK_FEEDBACK_SIGNUM, 0.5, false, true },
+        { NULL, LK_FEEDBACK_EF14, 0, false, true },
+        { &lki_compressor_sign, LK_FEEDBACK_DGC, 0, false, false },     /* selects nothing */
+        { &thirds, LK_FEEDBACK_DGC, 1, false, false },    /* too much momentum */
+        { &thirds, LK_FEEDBACK_DGC, -0.1, false, false }, /* too little */
+        { &thirds, LK_FEEDBACK_EF14, 0.9, false, false }, /* has no momentum */
+        { &thirds, LK_FEEDBACK_SIGNUM, 0.9, true, false },
+        { &thirds, (lk_feedback)77, 0, false, false },
+        { NULL, LK_FEEDBACK_DGC, 0, false, false },
+        { NULL, LK_FEEDBACK_SIGNUM, 0, false, false },
+    };
+    const uint32_t alone = 1;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        lk_exchange exchange         = LK_EXCHANGE_INIT;
+        exchange.compressor          = cases[i].compressor;
+        exchange.feedback            = cases[i].feedback;
+        exchange.momentum            = cases[i].momentum;
+        exchange.nesterov            = cases[i].nesterov;
+        lk_parallel_options options  = { .struct_size     = sizeof(lk_parallel_options),
+                                         .virtual_workers = 4,
+                                         .unused          = LK_UNUSED_ZERO,
+                                         .exchange        = &exchange };
+        lk_parallel_cost    cost;
+        assert_int_equal(lk_parallel_estimate(&cost, &model, 1, &options, &alone, 1),
+                         cases[i].good ? LK_OK : LK_EINVAL);
+    }
+}
+
+static void unbiased_compressors_keep_nothing_by_default(void **state)
+{
+    lk_exchange exchange = LK_EXCHANGE_INIT;
+    (void)state;
+    assert_int_equal(lk_exchange_feedback(&exchange), LK_FEEDBACK_OFF);
+    for (uint32_t i = 0; (exchange.compressor = lk_compressors(i)) != NULL; i++) {
+        const char *name     = exchange.compressor->name;
+        bool        unbiased = strcmp(name, "terngrad") == 0 || strcmp(name, "qsgd") == 0;
+        assert_int_equal(lk_exchange_feedback(&exchange),
+                         unbiased ? LK_FEEDBACK_OFF : LK_FEEDBACK_EF14);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(vectors_are_those_of_plain_loops),
+        cmocka_unit_test(invalid_rules_are_refused),
+        cmocka_unit_test(unbiased_compressors_keep_nothing_by_default),
+    };
+    return cmocka_run_group_tests_name("parallel.features.groups_rules", tests, NULL, NULL);
+}
