@@ -23,6 +23,7 @@
 
 #include "base/memory.h"
 #include "base/rng.h"
+#include "compress/scan.h"
 #include "compress/table.h"
 
 enum { LANES = 16 };
@@ -72,91 +73,17 @@ static void begin(const lk_compression *options, const lk_compress_key *key, voi
     }
 }
 
-/* ---- Products ---------------------------------------------------------------------------- */
-
-static float sum_lanes(float *lanes)
-{
-    for (int width = LANES / 2; width > 0; width /= 2)
-        for (int l = 0; l < width; l++)
-            lanes[l] += lanes[l + width];
-    return lanes[0];
-}
-
-static float dot(size_t count, const float *x, const float *y)
-{
-    float  lanes[LANES] = { 0 };
-    size_t i            = 0;
-    for (; i + LANES <= count; i += LANES)
-        for (size_t l = 0; l < LANES; l++)
-            lanes[l] += x[i + l] * y[i + l];
-    for (size_t l = 0; i + l < count; l++)
-        lanes[l] += x[i + l] * y[i + l];
-    return sum_lanes(lanes);
-}
-
-/* p = M q */
-static void multiply(const lk_compress_key *key, uint32_t rank, const float *m, const float *q,
-                     float *p)
-{
-    for (size_t i = 0; i < key->rows; i++)
-        for (uint32_t a = 0; a < rank; a++)
-            p[a * key->rows + i] = dot(key->cols, m + i * key->cols, q + a * key->cols);
-}
-
-/* q = Mt p */
-static void multiply_turned(const lk_compress_key *key, uint32_t rank, const float *m,
-                            const float *p, float *q)
-{
-    memset(q, 0, rank * key->cols * sizeof *q);
-    for (size_t i = 0; i < key->rows; i++)
-        for (uint32_t a = 0; a < rank; a++) {
-            const float  factor = p[a * key->rows + i];
-            const float *row    = m + i * key->cols;
-            float       *to     = q + a * key->cols;
-            for (size_t j = 0; j < key->cols; j++)
-                to[j] += factor * row[j];
-        }
-}
-
-/* Writes elements [first, first + count) of row `i` of p qt. */
-static void expand(const lk_compress_key *key, uint32_t rank, const float *p, const float *q,
-                   size_t i, size_t first, size_t count, float *out)
-{
-    memset(out, 0, count * sizeof *out);
-    for (uint32_t a = 0; a < rank; a++) {
-        const float  factor = p[a * key->rows + i];
-        const float *from   = q + a * key->cols + first;
-        for (size_t j = 0; j < count; j++)
-            out[j] += factor * from[j];
-    }
-}
-
-/* m = m - p qt */
-static void subtract(const lk_compress_key *key, uint32_t rank, const float *p, const float *q,
-                     float *m)
-{
-    enum { PIECE = 512 };
-    float said[PIECE];
-    for (size_t i = 0; i < key->rows; i++)
-        for (size_t j = 0; j < key->cols; j += PIECE) {
-            size_t n  = lki_min(PIECE, key->cols - j);
-            float *to = m + i * key->cols + j;
-            expand(key, rank, p, q, i, j, n, said);
-            for (size_t k = 0; k < n; k++)
-                to[k] -= said[k];
-        }
-}
-
 static void encode(const lk_compression *options, const lk_compress_key *key, uint32_t round,
                    const void *before, float *values, void *message)
 {
-    const uint32_t rank = rank_of(options, key);
+    const lki_scan *by   = lki_scan_best();
+    const uint32_t  rank = rank_of(options, key);
     if (round == 0) {
-        multiply(key, rank, values, before, message);
+        by->multiply(key->rows, key->cols, rank, values, before, message);
         return;
     }
-    multiply_turned(key, rank, values, before, message);
-    subtract(key, rank, before, message, values);
+    by->multiply_turned(key->rows, key->cols, rank, values, before, message);
+    by->subtract_product(key->rows, key->cols, rank, before, message, values);
 }
 
 /* ---- Combined factors -------------------------------------------------------------------- */
@@ -215,13 +142,8 @@ static void settle(const lk_compression *options, const lk_compress_key *key, ui
 static void decode(const lk_compression *options, const lk_compress_key *key,
                    const void *const *messages, size_t first, size_t count, float *out)
 {
-    const uint32_t rank = rank_of(options, key);
-    for (size_t done = 0; done < count;) {
-        size_t i = (first + done) / key->cols, j = (first + done) % key->cols;
-        size_t n = lki_min(count - done, key->cols - j);
-        expand(key, rank, messages[0], messages[1], i, j, n, out + done);
-        done += n;
-    }
+    lki_scan_best()->expand(key->rows, key->cols, rank_of(options, key), messages[0], messages[1],
+                            first, count, out);
 }
 
 const lk_compressor lki_compressor_powersgd = {

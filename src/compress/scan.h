@@ -47,6 +47,25 @@ typedef struct {
 
     /* Writes what the 32 elements of a block stand for: multiples of `unit`. */
     void (*get)(const uint32_t *words, uint32_t width, double unit, float *out);
+
+    /* Products of a rows x cols matrix m and its factors, p of rows x rank and q of cols x rank.
+     * The factors are stored by columns. */
+    void (*multiply)(size_t rows, size_t cols, uint32_t rank, const float *m, const float *q,
+                     float *p); /* p = m q */
+    void (*multiply_turned)(size_t rows, size_t cols, uint32_t rank, const float *m,
+                            const float *p, float *q); /* q = mt p */
+    void (*subtract_product)(size_t rows, size_t cols, uint32_t rank, const float *p,
+                             const float *q, float *m); /* m -= p qt */
+
+    /* Writes elements [first, first + count) of p qt. */
+    void (*expand)(size_t rows, size_t cols, uint32_t rank, const float *p, const float *q,
+                   size_t first, size_t count, float *out);
+
+    /* Computes values += factor x error. */
+    void (*add_error)(size_t count, const float *error, float factor, float *values);
+
+    /* Computes to = from / divisor. */
+    void (*divide)(size_t count, const float *from, float divisor, float *to);
 } lki_scan;
 
 /* Returns the table for the widest registers of this processor. */
