@@ -99,6 +99,10 @@ static void check_errors(const lki_scan *by, matrices *x, size_t count)
 {
     fill(x->m, count, 3);
     fill(x->p, count, 4);
+    if (count > 0) {
+        x->m[count - 1] = -0.0f;
+        x->p[count - 1] = 0;
+    }
     memcpy(x->out, x->m, count * sizeof(float));
     by->add_error(count, x->p, 3, x->out);
     for (size_t k = 0; k < count; k++)
