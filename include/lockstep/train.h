@@ -144,6 +144,9 @@ typedef struct {
     uint32_t       groups;      /* 0: V with a compressor, else no groups */
     const char    *compressor;  /* its name; NULL: gradients are sent whole */
     lk_compression compression; /* struct_size and seed are ignored; the seed is that of the run */
+    lk_feedback    feedback;    /* this and the next as in lk_exchange */
+    double         momentum;
+    bool           nesterov;
 } lk_train_exchange;
 
 /* Functions of the caller that a run calls.  All are optional. */

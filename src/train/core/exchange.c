@@ -4,6 +4,8 @@
 #include "base/memory.h"
 #include "train/config.h"
 
+static const double MOMENTUM = 0.9; /* of groups, where nothing else is given */
+
 /* Returns what excludes groups; NULL if nothing does. */
 static const char *why_no_groups(const lk_train_config *c)
 {
@@ -51,7 +53,16 @@ static lk_status resolve(lk_train_exchange *x)
     lk_compression       given = x->compression;
     LK_TRY(lk_compressor_find(&compressor, x->compressor));
     given.struct_size = sizeof given;
-    return lk_compression_resolve(&x->compression, &given);
+    LK_TRY(lk_compression_resolve(&x->compression, &given));
+    const lk_exchange all = { .compressor = compressor, .feedback = x->feedback };
+    x->feedback           = lk_exchange_feedback(&all);
+    if (x->feedback == LK_FEEDBACK_DGC && !compressor->selects)
+        return lk_fail(LK_EINVAL,
+                       "`exchange.feedback` dgc goes with compressors that select elements: "
+                       "`exchange.compressor` topk or randomk");
+    if (x->momentum == 0 && x->feedback >= LK_FEEDBACK_DGC)
+        x->momentum = MOMENTUM;
+    return LK_OK;
 }
 
 lk_status lki_exchange_check(lk_train_config *c)
@@ -79,7 +90,10 @@ lk_status lki_exchange_of(const lk_train_config *c, lk_exchange **out)
     LK_TRY(LKI_NEW(out, 1, "groups"));
     **out = (lk_exchange){ .struct_size = sizeof **out,
                            .groups      = c->exchange.groups,
-                           .compression = c->exchange.compression };
+                           .compression = c->exchange.compression,
+                           .feedback    = c->exchange.feedback,
+                           .momentum    = c->exchange.momentum,
+                           .nesterov    = c->exchange.nesterov };
     (*out)->compression.struct_size = sizeof (*out)->compression;
     (*out)->compression.seed        = c->seed;
     return c->exchange.compressor == NULL
