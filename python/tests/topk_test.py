@@ -1,7 +1,6 @@
 """Tests that the compressor topk chooses what torch.topk chooses, on values without ties."""
 import ctypes
 import math
-import os
 import sys
 import unittest
 
@@ -11,36 +10,7 @@ except ImportError:
     print("torch is not installed")
     sys.exit(77)
 
-
-class Compression(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_size_t), ("rank", ctypes.c_uint32),
-                ("min_rate", ctypes.c_double), ("cold_start", ctypes.c_bool),
-                ("ratio", ctypes.c_double), ("seed", ctypes.c_uint64)]
-
-
-class Key(ctypes.Structure):
-    _fields_ = [("rows", ctypes.c_size_t), ("cols", ctypes.c_size_t), ("tensor", ctypes.c_uint32),
-                ("group", ctypes.c_uint32), ("step", ctypes.c_uint64)]
-
-
-OPTIONS, KEY, POINTER = ctypes.POINTER(Compression), ctypes.POINTER(Key), ctypes.c_void_p
-
-
-class Compressor(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("text", ctypes.c_char_p), ("combine", ctypes.c_int),
-                ("rounds", ctypes.c_uint32),
-                ("bytes", ctypes.CFUNCTYPE(ctypes.c_size_t, OPTIONS, KEY, ctypes.c_uint32)),
-                ("begin", POINTER),
-                ("encode", ctypes.CFUNCTYPE(None, OPTIONS, KEY, ctypes.c_uint32, POINTER, POINTER,
-                                            POINTER))]
-
-
-def find(name):
-    library = ctypes.CDLL(os.environ["LOCKSTEP_LIBRARY"])
-    found = ctypes.POINTER(Compressor)()
-    if library.lk_compressor_find(ctypes.byref(found), name) != 0:
-        raise ValueError(name)
-    return found.contents
+from compressors import Compression, Key, find  # noqa: E402
 
 
 class TopkTest(unittest.TestCase):
