@@ -4,9 +4,9 @@
  *
  * Prints the milliseconds of a step on one thread as NAME NUMBER: of each part, of all of them, and
  * of what memory alone takes to read the gradient three times and to write it twice; then the
- * instruction set.  A step has one group.  As in training, a round of all tensors
- * ends before the next begins.  Gradients are noise.  Numbers are medians over turns,
- * after a turn that is not measured.  The script bench/compress_low_rank runs it beside PyTorch.
+ * instruction set.  A step has one group.  As in training, each round of all tensors ends before the
+ * next begins.  Gradients are noise.  Numbers are medians over turns, after a turn that is not
+ * measured.  The script bench/compress_low_rank runs it beside PyTorch.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,8 +22,8 @@
 enum { TURNS_MAX = 100, LAYERS = 12, MATRICES = 2 + 4 * LAYERS };
 enum { BEGIN, ADD, FIRST, SETTLE, SECOND, KEEP, DECODE, ALL, MEMORY, PARTS };
 
-static const char *const names[PARTS] = { "begin",  "add",  "encode_p", "settle", "encode_q",
-                                          "keep", "decode", "all",      "memory" };
+static const char *const names[PARTS] = { "begin", "add",    "encode_p", "settle", "encode_q",
+                                          "keep",  "decode", "all",      "memory" };
 
 typedef struct {
     lk_compress_key key;
@@ -77,7 +77,9 @@ static lk_status open_matrix(bench *b, uint32_t index, size_t rows, size_t cols)
 
 static lk_status open_matrices(bench *b)
 {
-    static const size_t blocks[4][2] = { { 768, 2304 }, { 768, 768 }, { 768, 3072 }, { 3072, 768 } };
+    static const size_t blocks[4][2] = {
+        { 768, 2304 }, { 768, 768 }, { 768, 3072 }, { 3072, 768 }
+    };
     LK_TRY(open_matrix(b, 0, 50257, 768));
     LK_TRY(open_matrix(b, 1, 1024, 768));
     for (uint32_t i = 0; i < 4 * LAYERS; i++)
@@ -133,8 +135,7 @@ static void do_parts(bench *b, int first, int end, double *took)
 static void step(bench *b, double *took)
 {
     for (uint32_t i = 0; i < MATRICES; i++)
-        memcpy(b->matrices[i].values, b->matrices[i].fresh,
-               b->matrices[i].count * sizeof(float));
+        memcpy(b->matrices[i].values, b->matrices[i].fresh, b->matrices[i].count * sizeof(float));
     do_parts(b, BEGIN, ADD, took);
     do_parts(b, ADD, SETTLE, took);
     do_parts(b, SETTLE, SECOND, took);
@@ -146,7 +147,8 @@ static void step(bench *b, double *took)
         b->matrices[i].key.step++;
 }
 
-/* Returns the time to read the gradient three times and to write it twice: two copies and a hash. */
+/* Returns the time to read the gradient three times and to write it twice, by two copies and a
+ * hash. */
 static double pass_memory(bench *b)
 {
     double took = 0;
