@@ -14,7 +14,8 @@ extern "C" {
 #endif
 
 /* Returns a constant text.  It has the version and every struct, enumerator and limit of base.h,
- * tensor.h, optim.h, comm.h, parallel.h, launch.h, data.h and checkpoint.h.  A line is one of:
+ * tensor.h, optim.h, comm.h, parallel.h, launch.h, data.h, checkpoint.h, compress.h and exchange.h.
+ * A line is one of:
  *
  *     version LK_VERSION              the first line
  *     struct NAME BYTES               followed by the fields of the struct, in order

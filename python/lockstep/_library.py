@@ -73,13 +73,19 @@ Optimizer = layout.struct("lk_optimizer", kind=c_uint32, momentum=c_double, nest
 Term = layout.struct("lk_parallel_term", param=c_uint32, use=c_uint32, same_block=c_uint32)
 State = layout.struct("lk_parallel_state", name=c_char_p, count=c_size_t, initial=c_float,
                       momentum=c_float)
+Compression = layout.struct("lk_compression", rank=c_uint32, min_rate=c_double, cold_start=c_bool,
+                            ratio=c_double, seed=c_uint64, levels=c_uint32, bucket=c_uint32,
+                            clip=c_double)
+Exchange = layout.struct("lk_exchange", struct_size=c_size_t, groups=c_uint32,
+                         compressor=c_void_p, compression=Compression, feedback=c_uint32,
+                         momentum=c_double, nesterov=c_bool)
 Options = layout.struct("lk_parallel_options", struct_size=c_size_t, strategy=c_char_p,
                         virtual_workers=c_uint32, micro_count=c_uint32, bucket_bytes=c_size_t,
                         optimizer=Optimizer, clip_norm=c_double, clip_value=c_double,
                         unused=c_uint32, seed=c_uint64, terms=POINTER(Term), term_count=c_uint32,
                         states=POINTER(State), state_count=c_uint32, reads=POINTER(c_uint32),
                         read_count=c_uint32, shard_hosts=c_uint32, rules=POINTER(Rule),
-                        adds_once=c_bool,
+                        adds_once=c_bool, exchange=POINTER(Exchange),
                         survives=c_bool, audit=c_double, audit_steps=c_uint64)
 Turn = layout.struct("lk_parallel_turn", virtual_worker=c_uint32, micro_index=c_uint32,
                      again=c_bool)
@@ -142,6 +148,15 @@ _FUNCTIONS = {
     "lk_parallel_load_state": (_STATUS, [c_void_p, c_uint32, c_void_p]),
     "lk_parallel_value": (c_void_p, [c_void_p, c_uint32, c_uint32]),
     "lk_parallel_fetch": (_STATUS, [c_void_p, c_uint32, c_uint32, c_size_t, c_size_t, c_void_p]),
+    "lk_compressor_find": (_STATUS, [_out, c_char_p]),
+    "lk_feedback_find": (_STATUS, [POINTER(c_uint32), c_char_p]),
+    "lk_parallel_groups": (c_uint32, [c_void_p]),
+    "lk_parallel_kept_name": (c_char_p, [c_void_p, c_uint32, c_uint32]),
+    "lk_parallel_fetch_kept": (_STATUS, [c_void_p, c_uint32, c_uint32, c_uint32, c_size_t,
+                                         c_size_t, c_void_p]),
+    "lk_parallel_load_kept": (_STATUS, [c_void_p, c_uint32, c_uint32, c_uint32, c_void_p]),
+    "lk_parallel_shared": (c_void_p, [c_void_p, c_uint32, POINTER(c_size_t)]),
+    "lk_parallel_load_shared": (_STATUS, [c_void_p, c_uint32, c_void_p]),
     "lk_parallel_share": (None, [c_void_p, POINTER(c_uint32), POINTER(c_uint32),
                                  POINTER(c_uint32)]),
     "lk_parallel_begin_micros": (_STATUS, [c_void_p, c_uint64, c_uint32]),

@@ -2,7 +2,8 @@
 
 ``model.safetensors`` has what ``state_dict()`` of the model returns, so a plain torch model loads
 it.  A parameter that has two names is there under both.  ``optimizer.safetensors`` has the states
-of the optimizer as "NAME.exp_avg", parameter by parameter.  The manifest's configuration has what
+of the optimizer as "NAME.exp_avg", parameter by parameter.  ``groups.safetensors`` has what groups
+keep between steps as "NAME.error.3", if there are groups.  The manifest's configuration has what
 the result depends on, and the states of the schedulers.
 
 Rank 0 writes and reads.  The other ranks send it the values that only their hosts have, and receive
@@ -19,7 +20,7 @@ from lockstep import _library
 from lockstep._library import RANK_MAX, Error, layout, lk
 from lockstep.torch import environment, plain
 
-MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+MODEL, OPTIMIZER, GROUPS = "model.safetensors", "optimizer.safetensors", "groups.safetensors"
 
 _KINDS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64",
           torch.int8: "I8", torch.uint8: "U8", torch.int16: "I16", torch.int32: "I32",
@@ -30,7 +31,7 @@ _DTYPES = {_CODES[dtype]: dtype for dtype in _KINDS if dtype is not torch.bool}
 # What init() is given and does not change the bits of a run.
 _FREE = ("seed", "strategy", "audit_steps", "buffers", "shard_hosts")
 # What a run must have as its checkpoint has it.  The rest of an environment makes the exactness id.
-_CHOSEN = ("virtual_workers", "threads", "deterministic", "dtype", "matmul")
+_CHOSEN = ("virtual_workers", "threads", "deterministic", "dtype", "matmul", "groups", "compress")
 
 # ---- What a checkpoint holds --------------------------------------------------------------------
 
@@ -84,6 +85,16 @@ def _optimizer_items(engine):
         for w, state in enumerate(engine.state_names, start=1):
             address = engine.address(i, w) if p.is_contiguous() else None
             items.append(_Item(f"{name}.{state}", p, lambda i=i, w=w: engine.value(i, w), address))
+    return items
+
+
+def _group_items(engine):
+    """What groups keep between steps.  All items are read by all ranks."""
+    items = []
+    for kept in engine.kept():
+        like = (torch.empty(kept.elements, device="meta") if kept.group is None
+                else engine.model.params[kept.param])
+        items.append(_Item(kept.name, like, lambda kept=kept: engine.kept_value(kept)))
     return items
 
 
@@ -166,7 +177,7 @@ class Contents:
                                       if k not in _FREE + _CHOSEN}, "environment")
         self.config = {
             "program": "lockstep.torch",
-            "settings": {k: described[k] for k in _CHOSEN},
+            "settings": {k: described[k] for k in _CHOSEN if k in described},
             "machine": self.machine,
             "data": plain.to_json(data, "loader"),
             "optimizer": plain.to_json(optimizer.describe(), "optimizer"),
@@ -195,16 +206,16 @@ def save(group, engine, directory, contents, keep):
     Raise ``lockstep.Error`` on all ranks if rank 0 cannot write it.
     """
     weights = weights_hash(group, engine.model.module)
-    items = _optimizer_items(engine)
+    optimizer, groups = _optimizer_items(engine), _group_items(engine)
     with group.patient():
         wanted = group.share_work(lambda: not _is_there(directory, contents, weights))
         if not wanted:
             return
         if group.rank == 0:
-            writer = _Writer(items)
+            writer = _Writer(optimizer, groups)
             group.share_work(lambda: writer.write(engine, directory, contents, weights, keep))
         else:
-            for item in items:
+            for item in optimizer + groups:
                 if item.address is None:
                     item.read()
             group.share_work(None)
@@ -233,9 +244,10 @@ def _is_there(directory, contents, weights):
 class _Writer:
     """Writes the files of a checkpoint on rank 0, and fetches what other hosts have."""
 
-    def __init__(self, optimizer_items):
-        self._items = optimizer_items
-        self._fetched = 0          # the number of optimizer items that need no further fetch
+    def __init__(self, optimizer_items, group_items):
+        self._items = optimizer_items + group_items
+        self._parts = (OPTIMIZER, optimizer_items), (GROUPS, group_items)
+        self._fetched = 0          # the number of items that need no further fetch
         self._value = None         # of the tensor that is written
         self._failure = None       # what ended a fetch
 
@@ -250,28 +262,33 @@ class _Writer:
         info = _library.CheckpointInfo(
             step=contents.step, seed=contents.seed, exactness_id=contents.exactness_id.encode(),
             weights=weights.encode(), config=json.dumps(contents.config).encode())
-        files = (_library.CheckpointFile * 2)()
-        for c, name, items in zip(files, (MODEL, OPTIMIZER), (model_items, self._items)):
+        parts, first = [(MODEL, model_items, None)], 0
+        for name, items in self._parts:
+            parts += [(name, items, first)] if items else []
+            first += len(items)
+        files = (_library.CheckpointFile * len(parts))()
+        for c, (name, items, first) in zip(files, parts):
             c.name, c.tensors, c.tensor_count = name.encode(), _c_tensors(items), len(items)
             c.fetch = _library.Fetch(
-                lambda _, tensor, first, count, out, items=items:
-                self._fetch(items, tensor, first, count, out))
+                lambda _, tensor, at, count, out, items=items, first=first:
+                self._fetch(items, first, tensor, at, count, out))
         try:
-            lk.checkpoint_write(directory.encode(), info, files, 2 if self._items else 1, keep)
+            lk.checkpoint_write(directory.encode(), info, files, len(parts), keep)
         except Error:
             if self._failure is not None:
                 raise self._failure
             raise
 
-    def _fetch(self, items, tensor, first, count, out):
-        """Copy elements of a tensor to `out`, for the library.  No exception may pass through C."""
+    def _fetch(self, items, first, tensor, at, count, out):
+        """Copy elements of a tensor to `out`, for the library.  `first` is the number of the
+        file's first item, None for the model.  No exception may pass through C."""
         try:
             item = items[tensor]
-            if first == 0:
+            if at == 0:
                 self._value = item.read().contiguous()
-                if items is self._items:
-                    self._fetched = tensor + 1
-            ctypes.memmove(out, self._value.data_ptr() + first * item.width, count * item.width)
+                if first is not None:
+                    self._fetched = first + tensor + 1
+            ctypes.memmove(out, self._value.data_ptr() + at * item.width, count * item.width)
             return 0
         except BaseException as failure:
             self._failure = failure
@@ -332,7 +349,8 @@ class Stored:
         self._group, self._open = group, None
         self.path, self.step, self.seed = about["path"], about["step"], about["seed"]
         self.exactness_id, self.config = about["exactness_id"], about["config"]
-        self._tensors = {MODEL: about["model"], OPTIMIZER: about["optimizer"]}
+        self._tensors = {MODEL: about["model"], OPTIMIZER: about["optimizer"],
+                         GROUPS: about["groups"]}
 
     # ---- Comparing -------------------------------------------------------------------------
 
@@ -394,15 +412,20 @@ class Stored:
             for name, tensor in model_tensors(module).items():
                 tensor.copy_(self._read(MODEL, name))
 
-    def restore_optimizer(self, engine):
-        """Set the states of the optimizer.  Collective."""
+    def restore(self, engine):
+        """Set the states of the optimizer, and what groups keep between steps.  Collective."""
         with self._group.patient():
-            if not engine.optimizer.in_library:
-                self._restore_torch(engine)
-                return
-            for i, name in enumerate(engine.model.names):
-                for w, state in enumerate(engine.state_names, start=1):
-                    engine.load(i, w, self._read(OPTIMIZER, f"{name}.{state}"))
+            self._restore_optimizer(engine)
+            for kept in engine.kept():
+                engine.load_kept(kept, self._read(GROUPS, kept.name))
+
+    def _restore_optimizer(self, engine):
+        if not engine.optimizer.in_library:
+            self._restore_torch(engine)
+            return
+        for i, name in enumerate(engine.model.names):
+            for w, state in enumerate(engine.state_names, start=1):
+                engine.load(i, w, self._read(OPTIMIZER, f"{name}.{state}"))
 
     def _restore_torch(self, engine):
         params = dict(zip(engine.model.names, engine.model.params))
@@ -449,7 +472,8 @@ def find(group, directory):
         opened.append(c)
         return {"path": c.path, "step": c.step, "seed": str(c.seed), "config": c.config,
                 "exactness_id": c.exactness_id, "notes": c.notes,
-                "model": c.tensors(MODEL), "optimizer": c.tensors(OPTIMIZER)}
+                "model": c.tensors(MODEL), "optimizer": c.tensors(OPTIMIZER),
+                "groups": c.tensors(GROUPS)}
 
     with group.patient():
         about = group.share_work(look)

@@ -11,7 +11,7 @@ import torch
 
 from lockstep import _library
 from lockstep._library import Error, layout, lk
-from lockstep.torch import gpu, rehearsal, seeds, trace, uses
+from lockstep.torch import compress, gpu, rehearsal, seeds, trace, uses
 from lockstep.torch.gathered import Gathered, Interrupted
 from lockstep.torch.model import view
 from lockstep.torch.rehearsal import evaluate_loss
@@ -96,7 +96,10 @@ class Engine:
             c.name, c.count, c.momentum = name.encode(), buffer.numel(), norm.momentum
         self._state_array = states
         self._rules = self._rules_now()
-        audits = 0 if self._sharded else settings["audit_steps"]   # no rank has a whole gradient
+        self._exchange = compress.exchange(settings["compress"], settings["groups"],
+                                           settings["seed"])
+        # no rank has a whole gradient, or an audit would compare sums of groups
+        audits = settings["audit_steps"] if not self._sharded and self._exchange is None else 0
         self._options = _library.Options(
             struct_size=ctypes.sizeof(_library.Options), strategy=settings["strategy"].encode(),
             virtual_workers=settings["virtual_workers"], micro_count=self._micro_limit,
@@ -106,6 +109,8 @@ class Engine:
             state_count=len(self._states), rules=self._rules, survives=self.survives,
             audit=1.0 if audits else 0.0, audit_steps=audits, shard_hosts=settings["shard_hosts"],
             adds_once=True)
+        if self._exchange is not None:
+            self._options.exchange = ctypes.pointer(self._exchange)
         if self.plan is not None:
             self._describe_reads()
 
@@ -218,6 +223,30 @@ class Engine:
         if known is None:
             known = self._views[address, param] = view(address, self._likes[param])
         return known
+
+    def kept(self):
+        """Return what groups keep between steps, as a list of ``compress.Kept``."""
+        return compress.kept(self._handle, self.model.names)
+
+    def kept_value(self, kept):
+        """Return a tensor with what a group keeps, or what all share.  Collective."""
+        if kept.group is None:
+            address = lk.parallel_shared(self._handle, kept.param, ctypes.c_size_t())
+            return view(address, torch.empty(kept.elements, device="meta"))
+        out = torch.empty_like(self._likes[kept.param], device="cpu")
+        lk.parallel_fetch_kept(self._handle, kept.param, kept.which, kept.group, 0, out.numel(),
+                               out.data_ptr())
+        return out
+
+    def load_kept(self, kept, tensor):
+        """Set what a group keeps, or what all share.  All ranks have equal values."""
+        if kept.group is None:
+            lk.parallel_load_shared(self._handle, kept.param, tensor.data_ptr())
+            return
+        in_order = torch.empty_like(self._likes[kept.param], device="cpu")
+        in_order.copy_(tensor)
+        lk.parallel_load_kept(self._handle, kept.param, kept.which, kept.group,
+                              in_order.data_ptr())
 
     @property
     def state_names(self):

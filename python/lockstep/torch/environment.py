@@ -31,6 +31,10 @@ def describe(settings):
     names = ("seed", "virtual_workers", "strategy", "threads", "deterministic", "audit_steps",
              "buffers", "shard_hosts")
     described = {name: settings[name] for name in names}
+    if settings["compress"] is not None or settings["groups"]:
+        described["groups"] = settings["groups"] or settings["virtual_workers"]
+    if settings["compress"] is not None:
+        described["compress"] = settings["compress"].describe()
     described.update(torch=torch.__version__, commit=str(torch.version.git_version)[:12],
                      cpu=_cpu_capability(), machine=platform.machine(),
                      dtype=str(torch.get_default_dtype()),

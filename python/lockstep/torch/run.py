@@ -27,6 +27,8 @@ import torch
 
 from lockstep._library import Error
 from lockstep.torch import checkpoint, environment, gpu, optim, plain, seeds
+from lockstep.torch.compress import Compressor
+from lockstep.torch.compress import check as check_exchange
 from lockstep.torch.data import Loader
 from lockstep.torch.engine import Engine
 from lockstep.torch.group import Group, agree
@@ -49,7 +51,8 @@ _current: Run | None = None
 
 def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", threads: int = 1,
          deterministic: bool = True, audit_steps: int = 2, buffers: str = "check",
-         bucket_bytes: int = 0, shard_hosts: int = 1, log: str | os.PathLike[str] | None = None,
+         bucket_bytes: int = 0, shard_hosts: int = 1, compress: Compressor | None = None,
+         groups: int = 0, log: str | os.PathLike[str] | None = None,
          tensorboard: str | os.PathLike[str] | None = None, timeout: float = 0.0,
          flight: str | None = None) -> Run:
     """Join the workers that a launcher started, or begin a run of one worker.
@@ -72,6 +75,11 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
         once; 0 means 25 MiB.
     shard_hosts: with "hybrid", the number of neighbouring hosts that keep one copy of the model
         together.
+    compress: a compressor of gradients such as ``PowerSGD(rank=4)``, with "ddp" or "zero1".  The
+        result depends on the compressor and on `groups`, and not on the number of workers.  No
+        virtual worker is computed twice then.
+    groups: the number of groups of virtual workers, each with an error of its own.  A group has
+        V / `groups` virtual workers, a power of two.  0 means V groups if there is a compressor.
     log: a file for the lines of ``Run.log()``, written by rank 0.
     tensorboard: a directory for TensorBoard, to which ``Run.log()`` adds scalars.
     timeout: seconds after which a wait for another worker fails, in which it computes its turns,
@@ -89,6 +97,7 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
                            "the program, or the kernel of a notebook, again")
     if buffers not in ("check", "ignore"):
         raise ValueError(f'buffers is {buffers!r}: give "check" or "ignore"')
+    check_exchange(compress, groups)
     _current = Run(settings)
     return _current
 
@@ -210,7 +219,7 @@ class Run:
         self._optimizer._run = self
         if self._restored is not None:
             restored, self._restored = self._restored, None
-            self._collective("run.resume()", lambda: restored.restore_optimizer(self._engine))
+            self._collective("run.resume()", lambda: restored.restore(self._engine))
             restored.close()
         if self._optimizer.state:
             self._load_optimizer_state()

@@ -1,0 +1,156 @@
+"""Compressors of gradients, which run in the C library.
+
+Each group of virtual workers has an error of its own, so the result of a run depends on the number
+of groups, and not on the number of workers.
+"""
+
+import ctypes
+
+from lockstep import _library
+from lockstep._library import lk
+
+
+class Compressor:
+    """What the compressors of this module have in common.
+
+    feedback: the rule by which a group keeps something from step to step: "ef14" (error feedback),
+        "off", "dgc" (momentum correction, with `TopK` and `RandomK`) or "signum".  None means that
+        of the compressor.
+    momentum, nesterov: of a group's gradients, with "dgc" and "signum".  0 means 0.9.
+    """
+
+    name = None   # in the C library
+
+    def __init__(self, options, feedback, momentum, nesterov):
+        self._options = options   # fields of lk_compression
+        self.feedback, self.momentum, self.nesterov = feedback, momentum, nesterov
+
+    def describe(self):
+        """Return what the result depends on."""
+        return {"class": type(self).__name__, **self._options, "feedback": self.feedback,
+                "momentum": self.momentum, "nesterov": self.nesterov}
+
+    def __repr__(self):
+        words = [f"{k}={v!r}" for k, v in self._options.items()]
+        return f"{type(self).__name__}({', '.join(words)})"
+
+
+class PowerSGD(Compressor):
+    """Two factors of low rank of each matrix (Vogels et al., 2019).
+
+    rank: the number of columns of a factor.
+    min_rate: a matrix is sent whole unless its factors have this many times fewer elements.
+    warm_start: begins a step with the factors of the step before.
+    """
+
+    name = "powersgd"
+
+    def __init__(self, rank: int = 4, min_rate: float = 2.0, warm_start: bool = True, *,
+                 feedback: str | None = None, momentum: float = 0.0, nesterov: bool = False):
+        super().__init__({"rank": rank, "min_rate": float(min_rate),
+                          "cold_start": not warm_start}, feedback, momentum, nesterov)
+
+
+class TopK(Compressor):
+    """The elements of each tensor with the largest magnitudes, a fraction `ratio` of them."""
+
+    name = "topk"
+
+    def __init__(self, ratio: float = 0.01, *, feedback: str | None = None,
+                 momentum: float = 0.0, nesterov: bool = False):
+        super().__init__({"ratio": float(ratio)}, feedback, momentum, nesterov)
+
+
+class RandomK(TopK):
+    """A fraction `ratio` of the elements of each tensor, at random places, the same for all
+    groups."""
+
+    name = "randomk"
+
+
+class Sign(Compressor):
+    """The sign of each element, and the mean magnitude of the tensor (Karimireddy et al.,
+    2019)."""
+
+    name = "sign"
+
+    def __init__(self, *, feedback: str | None = None, momentum: float = 0.0,
+                 nesterov: bool = False):
+        super().__init__({}, feedback, momentum, nesterov)
+
+
+class TernGrad(Compressor):
+    """Elements rounded at random to 0 or the largest magnitude (Wen et al., 2017).
+
+    clip: magnitudes are cut off at this many standard deviations.
+    """
+
+    name = "terngrad"
+
+    def __init__(self, clip: float = 2.5, *, feedback: str | None = None, momentum: float = 0.0,
+                 nesterov: bool = False):
+        super().__init__({"clip": float(clip)}, feedback, momentum, nesterov)
+
+
+class QSGD(Compressor):
+    """Elements rounded at random to a few magnitudes (Alistarh et al., 2017).
+
+    levels: the number of magnitudes above 0.
+    bucket: the number of elements with one norm, a multiple of 32.
+    """
+
+    name = "qsgd"
+
+    def __init__(self, levels: int = 7, bucket: int = 512, *, feedback: str | None = None,
+                 momentum: float = 0.0, nesterov: bool = False):
+        super().__init__({"levels": levels, "bucket": bucket}, feedback, momentum, nesterov)
+
+
+def check(compress, groups):
+    """Raise ``TypeError`` or ``ValueError`` for what `init()` cannot take."""
+    if compress is not None and not isinstance(compress, Compressor):
+        raise TypeError(f"compress is {compress!r}: give a compressor such as "
+                        "lockstep.torch.PowerSGD(rank=4)")
+    if groups < 0:
+        raise ValueError(f"groups is {groups}: give a number of groups, or 0")
+
+
+def exchange(compress, groups, seed):
+    """Return an ``lk_exchange``, or None without groups."""
+    if compress is None and groups == 0:
+        return None
+    c = _library.Exchange(struct_size=ctypes.sizeof(_library.Exchange), groups=groups)
+    c.compression.seed = seed
+    if compress is None:
+        return c
+    found, feedback = ctypes.c_void_p(), ctypes.c_uint32()
+    lk.compressor_find(found, compress.name.encode())
+    c.compressor = found
+    for name, value in compress._options.items():
+        setattr(c.compression, name, value)
+    if compress.feedback is not None:
+        lk.feedback_find(feedback, compress.feedback.encode())
+    c.feedback, c.momentum, c.nesterov = feedback.value, compress.momentum, compress.nesterov
+    return c
+
+
+class Kept:
+    """A value that a group keeps of a parameter, or that all groups share (`group` None)."""
+
+    def __init__(self, name, param, which=0, group=None, elements=0):
+        self.name, self.param, self.which, self.group = name, param, which, group
+        self.elements = elements   # of a shared value
+
+
+def kept(handle, names):
+    """Return the list of ``Kept`` of an ``lk_parallel`` with parameters of these names."""
+    values, groups = [], range(lk.parallel_groups(handle))
+    bytes_ = ctypes.c_size_t()
+    for p, name in enumerate(names):
+        which = 0
+        while (what := lk.parallel_kept_name(handle, p, which)) is not None:
+            values += [Kept(f"{name}.{what.decode()}.{g}", p, which, g) for g in groups]
+            which += 1
+        if lk.parallel_shared(handle, p, bytes_):
+            values.append(Kept(f"{name}.shared", p, elements=bytes_.value // 4))
+    return values

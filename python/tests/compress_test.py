@@ -1,0 +1,118 @@
+"""Compressed gradients of PyTorch models: the same bits on any workers, also if a run is resumed,
+and less loss.  Without a compressor groups change no bit.
+
+Control: another number of groups, and a run that forgets its errors, have other weights.
+"""
+
+import json
+import shutil
+import tempfile
+import unittest
+
+from support import launch
+
+# Runs one run for each dict of the argument, and prints lines "weights.I HASH" and "loss.I LOSS".
+PROGRAM = """
+    import functools, json, sys
+    import torch, torch.nn.functional as F
+    from torch import nn
+    import lockstep.torch as lk
+    from lockstep.torch import engine, run as run_module
+
+    run_module.Group = functools.lru_cache(None)(run_module.Group)   # one for all runs
+    load_kept = engine.Engine.load_kept
+
+    METHODS = {
+        "none": None,
+        "powersgd": lk.PowerSGD(rank=2),
+        "topk": lk.TopK(0.05),
+        "dgc": lk.TopK(0.05, feedback="dgc", momentum=0.5),
+        "randomk": lk.RandomK(0.1),
+        "sign": lk.Sign(),
+        "qsgd": lk.QSGD(levels=3, bucket=64),
+        "terngrad": lk.TernGrad(),
+    }
+    W = 32
+
+    def loss_sum(model, batch):
+        x, y = batch
+        return F.cross_entropy(model(x), y, reduction="sum"), len(y)
+
+    def train(number, name, groups=4, strategy="ddp", steps=6, folder=None, forgets=False):
+        run_module._current = None
+        run = lk.init(seed=1, virtual_workers=8, strategy=strategy, compress=METHODS[name],
+                      groups=groups, timeout=60)
+        model = run.prepare(nn.Sequential(
+            nn.Unflatten(1, (2, 4, 4)), nn.Conv2d(2, 8, 3).to(memory_format=torch.channels_last),
+            nn.Flatten(), nn.Tanh(), nn.Linear(W, W), nn.Tanh(), nn.Linear(W, 2)))
+        opt = lk.SGD(model.parameters(), lr=0.1, clip_norm=1.0)
+        x = torch.randn(60, W, generator=torch.Generator().manual_seed(3))
+        data = run.loader(torch.utils.data.TensorDataset(x, (x.sum(1) > 0).long()),
+                          global_batch=16, drop_last=False)
+        if folder is not None:
+            run.resume(folder, model, opt)
+        engine.Engine.load_kept = (lambda *_: None) if forgets else load_kept
+        for step in run.steps(steps):
+            result = run.step(loss_sum, data, opt)
+        if folder is not None:
+            run.save(folder)
+        run.print(f"loss.{number}", result.loss)
+        run.print(f"weights.{number}", run.weights_hash())
+
+    for number, settings in enumerate(json.loads(sys.argv[1])):
+        train(number, **settings)
+"""
+
+METHODS = ("powersgd", "topk", "dgc", "randomk", "sign", "qsgd", "terngrad")
+
+
+class Compressed(unittest.TestCase):
+    def run_all(self, workers, *launcher, runs):
+        with tempfile.TemporaryDirectory() as here:
+            return launch(PROGRAM, workers, *launcher, folder=here, arguments=(json.dumps(runs),))
+
+    def weights(self, workers, *launcher, runs):
+        """Return the hashes and the losses of runs."""
+        ended = self.run_all(workers, *launcher, runs=runs)
+        self.assertEqual(ended.status, 0, ended.err)
+        return ([ended.value(f"weights.{i}") for i in range(len(runs))],
+                [float(ended.value(f"loss.{i}")) for i in range(len(runs))])
+
+    def test_any_workers(self):
+        runs = [{"name": name, "steps": 60} for name in METHODS] + [{"name": "none", "groups": 0}]
+        one, losses = self.weights(1, runs=runs)
+        for name, loss in zip(METHODS, losses):
+            self.assertLess(loss, 0.45, name)
+        zero1 = [dict(run, strategy="zero1") for run in runs]
+        self.assertEqual(self.weights(3, runs=zero1)[0], one)
+        runs[-1] = {"name": "none", "groups": 2}   # the bits of no groups
+        self.assertEqual(self.weights(4, "--hosts", "2", runs=runs)[0], one)
+        runs = [dict(run, groups=8) for run in runs]
+        for got, other in zip(self.weights(2, runs=runs)[0][:-1], one):
+            self.assertNotEqual(got, other)
+
+    def test_resumed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            names = ("powersgd", "dgc")
+            whole, _ = self.weights(2, runs=[{"name": name} for name in names])
+            runs = [{"name": name, "folder": f"{folder}/{name}"} for name in names]
+            self.weights(3, runs=[dict(run, steps=3) for run in runs])
+            forgetting = [dict(run, folder=shutil.copytree(run["folder"], run["folder"] + "-copy"),
+                               forgets=True) for run in runs]
+            for got, right in zip(self.weights(2, runs=forgetting)[0], whole):
+                self.assertNotEqual(got, right)
+            self.assertEqual(self.weights(4, "--hosts", "2", runs=runs)[0], whole)
+            other = self.run_all(2, runs=[dict(runs[0], name="sign", steps=9)])
+            self.assertNotEqual(other.status, 0)
+            self.assertIn("compress", other.err)
+
+    def test_refused(self):
+        for word, more in (("3 groups of 8 virtual workers", {"groups": 3}),
+                           ("strategy ddp or zero1, not with zero2", {"strategy": "zero2"})):
+            ended = self.run_all(2, runs=[dict(more, name="topk")])
+            self.assertNotEqual(ended.status, 0)
+            self.assertIn(word, ended.err)
+
+
+if __name__ == "__main__":
+    unittest.main()
