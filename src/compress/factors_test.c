@@ -1,7 +1,7 @@
 /* factors_test.c -- the loops of powersgd and of error feedback.
  *
- * Goal:    every instruction set gives the bits of plain loops, whatever the shape, the rank and the
- *          alignment.
+ * Goal:    every instruction set gives the bits of plain loops, whatever the shape, the rank and
+ *          the range.
  * Method:  plain loops with the order of sums that factors.inc promises; noise with zeros of both
  *          signs and subnormal numbers.
  */

@@ -1,7 +1,7 @@
 /* compress/scan.h -- the loops over all elements of a tensor, for several instruction sets.
  *
  * All of them give the same bits: they compare, move bits, compute one rounding for an element, or
- * sum in 16 lanes.
+ * sum in 16 lanes or in ascending order.
  */
 #ifndef LKI_COMPRESS_SCAN_H
 #define LKI_COMPRESS_SCAN_H
@@ -48,14 +48,18 @@ typedef struct {
     /* Writes what the 32 elements of a block stand for: multiples of `unit`. */
     void (*get)(const uint32_t *words, uint32_t width, double unit, float *out);
 
-    /* Products of a rows x cols matrix m and its factors, p of rows x rank and q of cols x rank.
-     * The factors are stored by columns. */
+    /* Computes p = m q.  In this and the next three, m is a rows x cols matrix, and p and q, of
+     * rows x rank and cols x rank elements, are stored by columns. */
     void (*multiply)(size_t rows, size_t cols, uint32_t rank, const float *m, const float *q,
-                     float *p); /* p = m q */
+                     float *p);
+
+    /* Computes q = mt p. */
     void (*multiply_turned)(size_t rows, size_t cols, uint32_t rank, const float *m,
-                            const float *p, float *q); /* q = mt p */
+                            const float *p, float *q);
+
+    /* Computes m = m - p qt. */
     void (*subtract_product)(size_t rows, size_t cols, uint32_t rank, const float *p,
-                             const float *q, float *m); /* m -= p qt */
+                             const float *q, float *m);
 
     /* Writes elements [first, first + count) of p qt. */
     void (*expand)(size_t rows, size_t cols, uint32_t rank, const float *p, const float *q,
