@@ -105,7 +105,7 @@ int main(int count, char **words)
     }
     fill(b.fresh, b.count);
     static const char *const names[] = { "topk", "randomk", "sign", "terngrad",
-                                         "qsgd" };
+                                         "qsgd", "vote" };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const lk_compressor *c = NULL;
         if (lk_compressor_find(&c, names[i]) != LK_OK)

@@ -8,9 +8,9 @@
  *     lockstep run -n 3 ./compressed_gradients powersgd 4
  *     lockstep run -n 4 --hosts 2 ./compressed_gradients powersgd 4
  *
- * Compressors: powersgd, topk, randomk, sign, terngrad, qsgd; none sends whole gradients.  The
- * second argument is the number of groups: 1, 2, 4 or 8.  The third one is the feedback: ef14, off,
- * dgc or signum; the default is that of the compressor.
+ * Compressors: powersgd, topk, randomk, sign, terngrad, qsgd, vote; none sends whole gradients.
+ * The second argument is the number of groups: 1, 2, 4 or 8.  The third one is the feedback: ef14,
+ * off, dgc or signum; the default is that of the compressor.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,6 +71,8 @@ static lk_status train(lk_comm *comm, const lk_exchange *exchange, lk_parallel *
         options.optimizer.momentum = 0; /* groups have their own */
         lr                         = feedback == LK_FEEDBACK_DGC ? 1 : 2;
     }
+    if (exchange->compressor != NULL && strcmp(exchange->compressor->name, "vote") == 0)
+        lr = 0.01; /* of a gradient of ones */
     lk_status status = lk_parallel_open(out, comm, params, 1, &options);
     for (unsigned step = 0; step < STEPS && status == LK_OK; step++) {
         status = lk_parallel_begin(*out, step);

@@ -7,6 +7,7 @@
  *     all groups       combine     their messages (lk_combine)
  *     once             settle()    prepares the combined message for its readers
  *     anybody          decode()    after the last round: any elements of the sum over all groups
+ *                      conclude()  makes a sum of gradients of the sum over all groups, if needed
  *
  * In the last round encode() overwrites the values with the residual: what the group's messages do
  * not say.  With error feedback the group adds the residual to its gradient of the next step; there
@@ -98,6 +99,13 @@ typedef struct {
      * combined messages of all rounds.  GATHER: of one group, from its message. */
     void (*decode)(const lk_compression *options, const lk_compress_key *key,
                    const void *const *messages, size_t first, size_t count, float *out);
+
+    /* Changes elements of the sum over all groups to those of a sum of gradients over `samples`,
+     * the number by which it is divided later.  With this function messages say no amounts, so
+     * encode() leaves no residual, and rules that need one are refused.  NULL: the sum is not
+     * changed. */
+    void (*conclude)(const lk_compression *options, const lk_compress_key *key, uint64_t samples,
+                     size_t count, float *sums);
 } lk_compressor;
 
 enum { LK_ROUNDS_MAX = 2 };

@@ -256,7 +256,7 @@ static void randomk_chooses_evenly(void **state)
 
 /* ---- All of them ------------------------------------------------------------------------- */
 
-static const char *const names[] = { "topk", "randomk", "sign", "terngrad", "qsgd" };
+static const char *const names[] = { "topk", "randomk", "sign", "terngrad", "qsgd", "vote" };
 enum { NAMES = sizeof names / sizeof names[0], WITH_FEEDBACK = 3 };
 
 static void a_range_is_decoded_like_the_whole(void **state)

@@ -96,6 +96,8 @@ static inline void lkt_compressed_decode(const lkt_compressed *c, size_t first, 
         c->by->decode(&c->options, &c->key, &message, first, count, all + g * count);
     }
     lki_tree_sum_f32(LK_F32, c->groups, inputs, c->groups, count, out);
+    if (c->by->conclude != NULL)
+        c->by->conclude(&c->options, &c->key, c->samples * c->groups, count, out);
     free(all);
 }
 

@@ -10,7 +10,8 @@
     ROW(randomk)                                                                                 \
     ROW(sign)                                                                                    \
     ROW(terngrad)                                                                                \
-    ROW(qsgd)
+    ROW(qsgd)                                                                                    \
+    ROW(vote)
 
 #define LKI_COMPRESSOR_EXTERN(name) extern const lk_compressor lki_compressor_##name;
 LKI_COMPRESSORS(LKI_COMPRESSOR_EXTERN)

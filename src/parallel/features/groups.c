@@ -446,7 +446,7 @@ static void decode_groups(const lki_groups *self, const lk_compress_key *key, si
 }
 
 static void decode(const lk_parallel *parallel, const lki_groups *self, const lki_param_span *span,
-                   float *out)
+                   uint64_t samples, float *out)
 {
     const uint32_t  p   = span->param;
     lk_compress_key key = self->keys[p];
@@ -459,11 +459,16 @@ static void decode(const lk_parallel *parallel, const lki_groups *self, const lk
         self->by->decode(&self->options, &key, of, span->inside, span->count, out);
     else
         decode_groups(self, &key, span->inside, span->count, out);
+    if (self->by->conclude != NULL)
+        self->by->conclude(&self->options, &key, samples, span->count, out);
 }
 
 static void decode_mine(const lk_parallel *parallel, const lki_groups *self, lki_gradients *sums)
 {
-    const lki_layout *layout = parallel->layout;
+    const lki_layout *layout  = parallel->layout;
+    uint64_t          samples = 0;
+    for (uint32_t g = 0; g < self->count; g++)
+        samples += samples_of(parallel, g);
     for (size_t i = 0; i < parallel->owned.count; i++) {
         const lki_param_span *span  = &layout->spans[parallel->owned.spans[i]];
         const bool            whole = lki_groups_leave_whole(self, span->param);
@@ -474,7 +479,7 @@ static void decode_mine(const lk_parallel *parallel, const lki_groups *self, lki
                 sum_messages(self, 0, self->at[0][span->param] + at * sizeof *out, span->count,
                              out);
             else if (use == 0)
-                decode(parallel, self, span, out);
+                decode(parallel, self, span, samples, out);
             else
                 memset(out, 0, span->count * sizeof *out);
         }

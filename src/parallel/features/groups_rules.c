@@ -45,6 +45,9 @@ lk_status lki_groups_read_rule(lki_groups *self, const lk_exchange *exchange)
                        "feedback %s goes with compressors that select elements, such as topk and "
                        "randomk, not with %s",
                        rule->name, self->by->name);
+    if (rule->needs_residual && self->by != NULL && self->by->conclude != NULL)
+        return lk_fail(LK_EINVAL, "feedback %s needs residuals, which %s does not have", rule->name,
+                       self->by->name);
     self->rule     = rule;
     self->kept     = self->by == NULL ? 0 : lki_rule_kept(rule);
     self->momentum = (float)(exchange->momentum == 0 ? default_momentum : exchange->momentum);

@@ -191,6 +191,56 @@ static void vectors_are_those_of_plain_loops(void **state)
     }
 }
 
+/* ---- A vote ---------------------------------------------------------------------------------- */
+
+/* Returns the update of an element, in units of the learning rate, by loops over groups. */
+static float plain_vote(uint32_t step, size_t i, float m, float momentum[GROUPS][COUNT])
+{
+    int votes = 0, voters = 0;
+    for (uint32_t g = 0; g < GROUPS; g++) {
+        uint64_t samples = samples_of(step, 2 * g) + samples_of(step, 2 * g + 1);
+        float    sum     = gradient_of(i, step, 2 * g) + gradient_of(i, step, 2 * g + 1);
+        if (samples == 0)
+            continue; /* a group without samples does not vote */
+        momentum[g][i] = m * momentum[g][i] + (1 - m) * (sum / (float)samples);
+        votes += momentum[g][i] < 0 ? -1 : 1;
+        voters++;
+    }
+    return voters == 0 ? 0 : votes < 0 ? -1.0f : 1.0f;
+}
+
+static void the_majority_of_groups_has_its_sign(void **state)
+{
+    static float        momentum[GROUPS][COUNT], values[COUNT];
+    lk_comm            *comm;
+    lk_parallel        *parallel;
+    lk_exchange         exchange = LK_EXCHANGE_INIT;
+    lk_parallel_options options  = { .struct_size     = sizeof(lk_parallel_options),
+                                     .virtual_workers = LEAVES,
+                                     .unused          = LK_UNUSED_ZERO,
+                                     .exchange        = &exchange };
+    uint32_t            negative = 0;
+    (void)state;
+    exchange.groups     = GROUPS;
+    exchange.compressor = &lki_compressor_vote;
+    exchange.momentum   = 0.5;
+    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+    assert_int_equal(lk_parallel_open(&parallel, comm, &model, 1, &options), LK_OK);
+    for (uint32_t step = 0; step < STEPS; step++) {
+        memcpy(values, lk_parallel_param(parallel, 0), sizeof values);
+        run_step(parallel, step, 0.25);
+        for (size_t i = 0; i < COUNT; i++) {
+            float sign = plain_vote(step, i, 0.5f, momentum);
+            float move = values[i] - lk_parallel_param(parallel, 0)[i];
+            assert_true(fabsf(move - 0.25f * sign) < 1e-6f);
+            negative += sign < 0;
+        }
+    }
+    assert_true(negative > COUNT * STEPS / 4 && negative < COUNT * STEPS * 3 / 4);
+    lk_parallel_free(parallel);
+    lk_comm_free(comm);
+}
+
 /* ---- Refusals -------------------------------------------------------------------------------- */
 
 static void invalid_rules_are_refused(void **state)
@@ -210,6 +260,9 @@ static void invalid_rules_are_refused(void **state)
         { &thirds, LK_FEEDBACK_EF14, 0.9, false, false }, /* has no momentum */
         { &thirds, LK_FEEDBACK_SIGNUM, 0.9, true, false },
         { &thirds, (lk_feedback)77, 0, false, false },
+        { &lki_compressor_vote, LK_FEEDBACK_OFF, 0, false, true },
+        { &lki_compressor_vote, LK_FEEDBACK_DEFAULT, 0.5, false, true },
+        { &lki_compressor_vote, LK_FEEDBACK_EF14, 0, false, false }, /* has no residual */
         { NULL, LK_FEEDBACK_DGC, 0, false, false },
         { NULL, LK_FEEDBACK_SIGNUM, 0, false, false },
     };
@@ -231,7 +284,7 @@ static void invalid_rules_are_refused(void **state)
     }
 }
 
-static void unbiased_compressors_keep_nothing_by_default(void **state)
+static void the_rule_by_default_is_the_compressors(void **state)
 {
     lk_exchange exchange = LK_EXCHANGE_INIT;
     (void)state;
@@ -240,7 +293,9 @@ static void unbiased_compressors_keep_nothing_by_default(void **state)
         const char *name     = exchange.compressor->name;
         bool        unbiased = strcmp(name, "terngrad") == 0 || strcmp(name, "qsgd") == 0;
         assert_int_equal(lk_exchange_feedback(&exchange),
-                         unbiased ? LK_FEEDBACK_OFF : LK_FEEDBACK_EF14);
+                         unbiased                   ? LK_FEEDBACK_OFF
+                         : strcmp(name, "vote") == 0 ? LK_FEEDBACK_SIGNUM
+                                                     : LK_FEEDBACK_EF14);
     }
 }
 
@@ -248,8 +303,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vectors_are_those_of_plain_loops),
+        cmocka_unit_test(the_majority_of_groups_has_its_sign),
         cmocka_unit_test(invalid_rules_are_refused),
-        cmocka_unit_test(unbiased_compressors_keep_nothing_by_default),
+        cmocka_unit_test(the_rule_by_default_is_the_compressors),
     };
     return cmocka_run_group_tests_name("parallel.features.groups_rules", tests, NULL, NULL);
 }

@@ -212,8 +212,9 @@ static const char *method(uint32_t index, lk_exchange *out)
 /* Returns true if a method is refused as it should be, so that there is nothing to run. */
 static bool is_refused(const lk_exchange *exchange)
 {
-    const bool          bad     = exchange->feedback == LK_FEEDBACK_DGC &&
-                                  !exchange->compressor->selects;
+    const lki_rule     *rule    = lki_rule_of(exchange->feedback);
+    const bool          bad     = (rule->selects && !exchange->compressor->selects) ||
+                                  (rule->needs_residual && exchange->compressor->conclude != NULL);
     lk_parallel_options options = { .struct_size     = sizeof(lk_parallel_options),
                                     .virtual_workers = 8,
                                     .unused          = LK_UNUSED_ZERO,
