@@ -49,7 +49,7 @@ LK_API uint32_t lk_parallel_groups(const lk_parallel *parallel);
 
 /* Returns the name of what a group keeps of a parameter between steps, by its number from 0; NULL
  * after the last: "error" with ef14, "velocity" and "accumulated" with dgc, "momentum" with
- * signum. */
+ * signum, "estimate" with ef21. */
 LK_API const char *lk_parallel_kept_name(const lk_parallel *parallel, uint32_t param,
                                          uint32_t which);
 
@@ -64,8 +64,9 @@ LK_API LK_NODISCARD lk_status lk_parallel_load_kept(lk_parallel *parallel, uint3
                                                     uint32_t which, uint32_t group,
                                                     const float *values);
 
-/* Returns what the groups share of a parameter between steps (the factor of powersgd), and its
- * bytes; NULL if there is nothing.  Valid until the next step. */
+/* Returns what the groups share of a parameter between steps, and its bytes; NULL if there is
+ * nothing.  It is the factor of powersgd or, with ef21, the mean of all groups' estimates.  Valid
+ * until the next step. */
 LK_API const void *lk_parallel_shared(const lk_parallel *parallel, uint32_t param, size_t *bytes);
 /* Sets what the groups share of a parameter.  Collective, between steps, with equal values on all
  * ranks. */

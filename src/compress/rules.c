@@ -9,6 +9,11 @@
  *     signum  momentum = m momentum + (1 - m) g is encoded, and residuals are dropped (Bernstein et
  *             al., signSGD: Compressed Optimisation for Non-Convex Problems, 2018)
  *
+ *     ef21    values = g - estimate, in units of a mean; estimate += what was sent of it.  The mean
+ *             gradient is the mean of all groups' estimates, each with the same weight (Richtarik
+ *             et al., EF21: A New, Simpler, Theoretically Better, and Practically Faster Error
+ *             Feedback, 2021)
+ *
  * g is the mean gradient of the group.  The residual of dgc is compared with what was encoded: an
  * element whose residual is another value was sent.
  */
@@ -58,6 +63,25 @@ static void signum_before(const lki_kept *k, float *values)
     }
 }
 
+/* The estimate is g until the residual is known. */
+static void ef21_before(const lki_kept *k, float *values)
+{
+    const float samples  = (float)k->samples;
+    float      *estimate = k->kept[0];
+    for (size_t i = 0; i < k->count && k->samples > 0; i++) {
+        const float g = values[i] / samples;
+        values[i]     = g - estimate[i];
+        estimate[i]   = g;
+    }
+}
+
+static void ef21_after(const lki_kept *k, const float *residual)
+{
+    float *estimate = k->kept[0];
+    for (size_t i = 0; i < k->count && k->samples > 0; i++)
+        estimate[i] -= residual[i];
+}
+
 static const lki_rule rules[] = {
     [LK_FEEDBACK_EF14]   = { .name           = "ef14",
                              .text           = "the residual is added to the next gradient",
@@ -79,6 +103,13 @@ static const lki_rule rules[] = {
                              .kept         = { "momentum" },
                              .has_momentum = true,
                              .before       = signum_before },
+    [LK_FEEDBACK_EF21]   = { .name           = "ef21",
+                             .text           = "changes of an estimate of the gradient are sent",
+                             .kept           = { "estimate" },
+                             .needs_residual = true,
+                             .estimates      = true,
+                             .before         = ef21_before,
+                             .after          = ef21_after },
 };
 enum { RULES = sizeof rules / sizeof rules[0] };
 
@@ -102,5 +133,6 @@ lk_status lk_feedback_find(lk_feedback *out, const char *name)
             return LK_OK;
         }
     *out = LK_FEEDBACK_DEFAULT;
-    return lk_fail(LK_EINVAL, "there is no feedback '%s'; there are ef14, off, dgc, signum", name);
+    return lk_fail(LK_EINVAL, "there is no feedback '%s'; there are ef14, off, dgc, signum, "
+                              "ef21", name);
 }

@@ -32,6 +32,8 @@ typedef struct {
     bool        has_momentum;       /* the rule reads the option */
     bool        selects;            /* only with compressors that select elements */
     bool        needs_residual;     /* not with compressors that have none */
+    bool        estimates;          /* messages are changes of the vector, in units of a mean.  The
+                                     * receivers keep the mean over all groups: the gradient */
 
     /* Changes the sum of gradients to the values that are encoded.  NULL: they are the same. */
     void (*before)(const lki_kept *kept, float *values);

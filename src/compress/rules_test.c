@@ -188,10 +188,49 @@ static void signum_sends_the_momentum_of_each_group(void **state)
     lkt_compressed_close(&c);
 }
 
+/* ---- ef21 -------------------------------------------------------------------------------- */
+
+/* Everything in units of a mean, as in the paper. */
+static void ef21_sends_changes_of_estimates(void **state)
+{
+    static const double ratios[] = { 0.02, 0.3, 1 };
+    (void)state;
+    for (size_t n = 0; n < 3; n++) {
+        static double  estimates[GROUPS][COUNT], mean[COUNT];
+        lkt_compressed c = groups_of("topk", ratios[n], LK_FEEDBACK_EF21);
+        memset(estimates, 0, sizeof estimates);
+        memset(mean, 0, sizeof mean);
+        for (uint64_t step = 0; step < STEPS; step++) {
+            static double gradient[GROUPS][COUNT];
+            double        all;
+            draw(step);
+            for (uint32_t g = 0; g < GROUPS; g++)
+                for (size_t i = 0; i < COUNT; i++)
+                    gradient[g][i] = (double)values[g][i] / SAMPLES;
+            play(&c);
+            for (uint32_t g = 0; g < GROUPS; g++) {
+                const uint32_t *indices = c.messages[g];
+                for (size_t j = 0; j < lki_chosen(&c.options, &c.key); j++)
+                    estimates[g][indices[j]] = gradient[g][indices[j]];
+                for (size_t i = 0; i < COUNT; i++)
+                    assert_true(fabs((double)c.errors[g][i] - estimates[g][i]) < 1e-6);
+            }
+            for (size_t i = 0; i < COUNT; i++) {
+                mean[i] += (double)out[i] / GROUPS;
+                all = (estimates[0][i] + estimates[1][i] + estimates[2][i]) / GROUPS;
+                assert_true(fabs(mean[i] - all) < 1e-5); /* all changes are the last estimate */
+                all = (gradient[0][i] + gradient[1][i] + gradient[2][i]) / GROUPS;
+                assert_true(ratios[n] < 1 || fabs(mean[i] - all) < 1e-5);
+            }
+        }
+        lkt_compressed_close(&c);
+    }
+}
+
 /* ---- All of them ------------------------------------------------------------------------- */
 
 static const lk_feedback all_rules[] = { LK_FEEDBACK_EF14, LK_FEEDBACK_OFF, LK_FEEDBACK_DGC,
-                                         LK_FEEDBACK_SIGNUM };
+                                         LK_FEEDBACK_SIGNUM, LK_FEEDBACK_EF21 };
 enum { RULES = sizeof all_rules / sizeof all_rules[0] };
 
 /* A group without samples keeps its vectors, and sends zeros. */
@@ -277,6 +316,7 @@ int main(void)
         cmocka_unit_test(dgc_of_everything_is_not_momentum),
         cmocka_unit_test(dgc_keeps_what_is_not_sent),
         cmocka_unit_test(signum_sends_the_momentum_of_each_group),
+        cmocka_unit_test(ef21_sends_changes_of_estimates),
         cmocka_unit_test(a_group_without_samples_waits),
         cmocka_unit_test(what_is_sent_and_the_errors_are_all_gradients),
         cmocka_unit_test(rules_have_names),

@@ -242,7 +242,12 @@ static size_t groups_lay_out(lk_parallel *parallel, void *context, char *base, s
         most = (uint32_t)lki_max(most, kept_before(parallel, h, self->count));
     if (base != NULL)
         self->vectors = (float *)(void *)(base + at);
-    return at + (size_t)most * self->kept * parallel->layout->elements * sizeof(float);
+    at += (size_t)most * self->kept * parallel->layout->elements * sizeof(float);
+    if (self->kept == 0 || !self->rule->estimates)
+        return at;
+    if (base != NULL)
+        self->estimates = (float *)(void *)(base + at);
+    return at + parallel->layout->elements * sizeof(float);
 }
 
 static lk_status groups_attach(lk_parallel *parallel, void *context)
@@ -257,7 +262,7 @@ static lk_status groups_attach(lk_parallel *parallel, void *context)
     }
     LK_TRY(LKI_NEW(&self->sent, parallel->ranks, "messages of ranks"));
     LK_TRY(LKI_NEW(&self->inputs, self->count, "messages of groups"));
-    return LKI_NEW(&self->leaves, (size_t)self->count * LKI_NORM_BLOCK, "decoded messages");
+    return LKI_NEW(&self->leaves, ((size_t)self->count + 1) * LKI_NORM_BLOCK, "decoded messages");
 }
 
 /* ---- Encoding ---------------------------------------------------------------------------- */
@@ -463,6 +468,31 @@ static void decode(const lk_parallel *parallel, const lki_groups *self, const lk
         self->by->conclude(&self->options, &key, samples, span->count, out);
 }
 
+/* Adds the changes of this step to the mean estimates: this rank's part of those of the host. */
+static void move_estimates(const lk_parallel *parallel, const lki_groups *self)
+{
+    const lki_layout *layout = parallel->layout;
+    float            *change = self->leaves + (size_t)self->count * LKI_NORM_BLOCK;
+    for (size_t i = parallel->local; i < layout->span_count; i += parallel->locals) {
+        const lki_param_span *span = &layout->spans[i];
+        if (lki_groups_leave_whole(self, span->param))
+            continue;
+        float *to = self->estimates + layout->param_at[span->param] + span->inside;
+        decode(parallel, self, span, 0, change);
+        for (size_t k = 0; k < span->count; k++)
+            to[k] += change[k] / (float)self->count;
+    }
+}
+
+/* Writes a span of the sum of gradients: the mean estimate of `samples` samples. */
+static void read_estimates(const lk_parallel *parallel, const lki_groups *self,
+                           const lki_param_span *span, uint64_t samples, float *out)
+{
+    const float *from = self->estimates + parallel->layout->param_at[span->param] + span->inside;
+    for (size_t k = 0; k < span->count; k++)
+        out[k] = (float)samples * from[k];
+}
+
 static void decode_mine(const lk_parallel *parallel, const lki_groups *self, lki_gradients *sums)
 {
     const lki_layout *layout  = parallel->layout;
@@ -478,6 +508,8 @@ static void decode_mine(const lk_parallel *parallel, const lki_groups *self, lki
             if (whole)
                 sum_messages(self, 0, self->at[0][span->param] + at * sizeof *out, span->count,
                              out);
+            else if (use == 0 && self->estimates != NULL)
+                read_estimates(parallel, self, span, samples, out);
             else if (use == 0)
                 decode(parallel, self, span, samples, out);
             else
@@ -511,6 +543,10 @@ static lk_status groups_combine(lk_parallel *parallel, void *context, lki_gradie
     for (uint32_t r = 0; r < self->rounds; r++) {
         encode_mine(parallel, self, r);
         LK_TRY(exchange(parallel, self, r));
+    }
+    if (self->estimates != NULL) {
+        move_estimates(parallel, self);
+        LK_TRY(lk_barrier(parallel->comm));
     }
     decode_mine(parallel, self, sums);
     return LK_OK;

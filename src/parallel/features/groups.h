@@ -24,13 +24,15 @@ typedef struct {
     char                *messages[LK_ROUNDS_MAX]; /* [G][bytes]; in the arena, as the next two */
     char                *combined[LK_ROUNDS_MAX]; /* [bytes] */
     float               *vectors;               /* [groups that the host keeps][kept][elements] */
+    float               *estimates;             /* [elements]: means over all groups, of the whole
+                                                 * host; NULL: the rule has none */
     uint32_t            *keepers;               /* [G]: ranks */
     uint32_t            *places;                /* [G]: number of a group among those of its host */
     float              **sums;                  /* [G]: gradient spaces of the groups that this host
                                                  * keeps, from the first step on; NULL: of others */
     size_t              *sent;                  /* [ranks]: bytes of the messages that a rank has */
     lki_tree_input      *inputs;                /* [G] */
-    float               *leaves;                /* [G][LKI_NORM_BLOCK] */
+    float               *leaves;                /* [G + 1][LKI_NORM_BLOCK] */
 } lki_groups;
 
 /* Returns true if a parameter is sent whole. */

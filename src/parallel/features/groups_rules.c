@@ -1,4 +1,4 @@
-/* groups_rules.c -- which rule a group's values follow, and whether it goes with the compressor. */
+/* groups_rules.c -- reads the rule of what groups keep, and checks it with the compressor. */
 #include <string.h>
 
 #include "base/hash.h"
@@ -38,12 +38,17 @@ lk_status lki_groups_read_rule(lki_groups *self, const lk_exchange *exchange)
     if (rule == NULL)
         return lk_fail(LK_EINVAL, "there is no feedback with number %d", (int)exchange->feedback);
     LK_TRY(check_momentum(rule, exchange));
-    if (rule->has_momentum && self->by == NULL)
+    if ((rule->has_momentum || rule->estimates) && self->by == NULL)
         return lk_fail(LK_EINVAL, "feedback %s goes with a compressor", rule->name);
     if (rule->selects && !self->by->selects)
         return lk_fail(LK_EINVAL,
                        "feedback %s goes with compressors that select elements, such as topk and "
                        "randomk, not with %s",
+                       rule->name, self->by->name);
+    if (rule->estimates && self->by->begin != NULL)
+        return lk_fail(LK_EINVAL,
+                       "feedback %s does not go together with %s, which shares values from step to "
+                       "step",
                        rule->name, self->by->name);
     if (rule->needs_residual && self->by != NULL && self->by->conclude != NULL)
         return lk_fail(LK_EINVAL, "feedback %s needs residuals, which %s does not have", rule->name,

@@ -76,7 +76,7 @@ typedef struct {
     lk_feedback rule;
     double      m;
     bool        nesterov;
-    double      kept[2][GROUPS][COUNT], values[COUNT];
+    double      kept[2][GROUPS][COUNT], mean[COUNT], values[COUNT];
 } plain;
 
 /* Returns the mean that a group says of an element, and changes what it keeps. */
@@ -94,6 +94,9 @@ static double say(plain *p, uint32_t group, size_t i, double g, bool sent)
         said = *b;
         if (sent)
             *a = *b = 0;
+    } else if (p->rule == LK_FEEDBACK_EF21) {
+        said = g - *a;
+        *a   = sent ? g : *a;
     }
     return sent ? said : 0;
 }
@@ -113,13 +116,16 @@ static void plain_step(plain *p, uint32_t step, double lr)
                 sum += (double)samples *
                        say(p, g, i, mine / (double)samples, is_sent(i, step, g));
         }
-        p->values[i] -= lr * sum / (double)count;
+        for (uint32_t g = 0; g < GROUPS; g++)
+            p->mean[i] = (g > 0 ? p->mean[i] : 0) + p->kept[0][g][i] / GROUPS;
+        p->values[i] -= lr * (p->rule == LK_FEEDBACK_EF21 ? p->mean[i] : sum / (double)count);
     }
 }
 
 static void check(lk_parallel *parallel, const plain *p)
 {
-    static float   got[COUNT];
+    static float    got[COUNT];
+    size_t          bytes;
     const lki_rule *rule = lki_rule_of(p->rule);
     for (uint32_t which = 0; which < lki_rule_kept(rule); which++) {
         assert_string_equal(lk_parallel_kept_name(parallel, 0, which), rule->kept[which]);
@@ -130,6 +136,10 @@ static void check(lk_parallel *parallel, const plain *p)
         }
     }
     assert_null(lk_parallel_kept_name(parallel, 0, lki_rule_kept(rule)));
+    const float *shared = lk_parallel_shared(parallel, 0, &bytes);
+    assert_int_equal(bytes, p->rule == LK_FEEDBACK_EF21 ? sizeof got : 0);
+    for (size_t i = 0; i < COUNT && shared != NULL; i++)
+        assert_true(fabs((double)shared[i] - p->mean[i]) < 1e-6);
     for (size_t i = 0; i < COUNT; i++)
         assert_true(fabs((double)lk_parallel_param(parallel, 0)[i] - p->values[i]) < 1e-6);
 }
@@ -158,7 +168,8 @@ static void vectors_are_those_of_plain_loops(void **state)
                   { LK_FEEDBACK_OFF, false },
                   { LK_FEEDBACK_DGC, false },
                   { LK_FEEDBACK_DGC, true },
-                  { LK_FEEDBACK_SIGNUM, false } };
+                  { LK_FEEDBACK_SIGNUM, false },
+                  { LK_FEEDBACK_EF21, false } };
     static plain p;
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
@@ -264,6 +275,9 @@ static void invalid_rules_are_refused(void **state)
         { &lki_compressor_vote, LK_FEEDBACK_DEFAULT, 0.5, false, true },
         { &lki_compressor_vote, LK_FEEDBACK_EF14, 0, false, false }, /* has no residual */
         { NULL, LK_FEEDBACK_DGC, 0, false, false },
+        { NULL, LK_FEEDBACK_EF21, 0, false, false },
+        { &lki_compressor_vote, LK_FEEDBACK_EF21, 0, false, false },
+        { &lki_compressor_powersgd, LK_FEEDBACK_EF21, 0, false, false },
         { NULL, LK_FEEDBACK_SIGNUM, 0, false, false },
     };
     const uint32_t alone = 1;

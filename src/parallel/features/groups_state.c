@@ -74,7 +74,13 @@ static void *shared_of(const lk_parallel *parallel, uint32_t param, size_t *byte
     const uint32_t last = self == NULL ? 0 : self->rounds - 1;
     const bool     good = !lki_step_failed(parallel) && param < parallel->layout->param_count;
     *bytes              = 0;
-    if (self == NULL || !good || lki_groups_leave_whole(self, param) || self->by->begin == NULL)
+    if (self == NULL || !good || lki_groups_leave_whole(self, param))
+        return NULL;
+    if (self->estimates != NULL) {
+        *bytes = parallel->layout->sizes[param] * sizeof(float);
+        return self->estimates + parallel->layout->param_at[param];
+    }
+    if (self->by->begin == NULL)
         return NULL;
     *bytes = lki_groups_message_bytes(self, parallel->layout, param, last);
     return self->combined[last] + self->at[last][param];

@@ -195,7 +195,7 @@ static void results_depend_on_groups_alone(void **state)
 static const char *method(uint32_t index, lk_exchange *out)
 {
     static const lk_feedback rules[] = { LK_FEEDBACK_EF14, LK_FEEDBACK_OFF, LK_FEEDBACK_SIGNUM,
-                                         LK_FEEDBACK_DGC, LK_FEEDBACK_DGC };
+                                         LK_FEEDBACK_EF21, LK_FEEDBACK_DGC, LK_FEEDBACK_DGC };
     enum { RULES = sizeof rules / sizeof rules[0] };
     const lk_compressor *c = lk_compressors(index / RULES);
     *out                   = (lk_exchange)LK_EXCHANGE_INIT;
@@ -213,8 +213,10 @@ static const char *method(uint32_t index, lk_exchange *out)
 static bool is_refused(const lk_exchange *exchange)
 {
     const lki_rule     *rule    = lki_rule_of(exchange->feedback);
-    const bool          bad     = (rule->selects && !exchange->compressor->selects) ||
-                                  (rule->needs_residual && exchange->compressor->conclude != NULL);
+    const lk_compressor *by     = exchange->compressor;
+    const bool          bad     = (rule->selects && !by->selects) ||
+                                  (rule->needs_residual && by->conclude != NULL) ||
+                                  (rule->estimates && by->begin != NULL);
     lk_parallel_options options = { .struct_size     = sizeof(lk_parallel_options),
                                     .virtual_workers = 8,
                                     .unused          = LK_UNUSED_ZERO,
