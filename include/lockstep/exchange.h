@@ -31,6 +31,8 @@ typedef struct {
     lk_feedback          feedback; /* what a group keeps between steps */
     double               momentum; /* of feedback dgc and signum; 0.9 */
     bool                 nesterov; /* of feedback dgc: Nesterov's momentum */
+    double               clip;     /* largest norm of a group's mean gradient, times the root of G,
+                                    * before the rule; 0 = any */
 } lk_exchange;
 
 #define LK_EXCHANGE_INIT LK_OPTIONS_INIT(lk_exchange)

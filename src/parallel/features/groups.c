@@ -191,6 +191,7 @@ static void groups_close(void *context)
     lki_free(self->sums);
     lki_free(self->sent);
     lki_free(self->inputs);
+    lki_free(self->factors);
     lki_free(self->leaves);
     lki_free(self);
 }
@@ -243,6 +244,7 @@ static size_t groups_lay_out(lk_parallel *parallel, void *context, char *base, s
     if (base != NULL)
         self->vectors = (float *)(void *)(base + at);
     at += (size_t)most * self->kept * parallel->layout->elements * sizeof(float);
+    at = lki_groups_lay_out_squares(parallel, self, most, base, at);
     if (self->kept == 0 || !self->rule->estimates)
         return at;
     if (base != NULL)
@@ -262,6 +264,8 @@ static lk_status groups_attach(lk_parallel *parallel, void *context)
     }
     LK_TRY(LKI_NEW(&self->sent, parallel->ranks, "messages of ranks"));
     LK_TRY(LKI_NEW(&self->inputs, self->count, "messages of groups"));
+    if (self->clip > 0)
+        LK_TRY(LKI_NEW(&self->factors, self->count, "factors of groups"));
     return LKI_NEW(&self->leaves, ((size_t)self->count + 1) * LKI_NORM_BLOCK, "decoded messages");
 }
 
@@ -272,10 +276,9 @@ static char *message_of(const lki_groups *self, uint32_t round, uint32_t group, 
     return self->messages[round] + group * self->bytes[round] + self->at[round][param];
 }
 
-/* Returns the divisor of the mean over a group: its part of the step's count. */
-static uint64_t samples_of(const lk_parallel *parallel, uint32_t group)
+uint64_t lki_groups_samples(const lk_parallel *parallel, const lki_groups *self, uint32_t group)
 {
-    const uint32_t cut   = parallel->effects.cut;
+    const uint32_t cut   = parallel->leaves / self->count;
     uint64_t       count = 0;
     for (uint32_t v = group * cut; v < (group + 1) * cut; v++)
         count += lki_report_of(parallel, v)->count;
@@ -319,13 +322,15 @@ static void copy_whole(const lk_parallel *parallel, const lki_groups *self, uint
     char             *message = message_of(self, 0, group, param);
     for (uint32_t use = 0; use < lki_layout_uses(layout, param); use++)
         memcpy(message + use * bytes, self->sums[group] + layout->term_at[terms[use]], bytes);
+    lki_groups_clip(self, group, lki_layout_uses(layout, param) * layout->sizes[param],
+                    (float *)(void *)message);
 }
 
 static lki_kept kept_of(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
                         uint32_t param)
 {
     lki_kept kept = { .count    = parallel->layout->sizes[param],
-                      .samples  = samples_of(parallel, group),
+                      .samples  = lki_groups_samples(parallel, self, group),
                       .momentum = self->momentum,
                       .nesterov = self->nesterov };
     for (uint32_t i = 0; i < self->kept; i++)
@@ -346,8 +351,10 @@ static void encode(const lk_parallel *parallel, const lki_groups *self, uint32_t
         return;
     }
     const lki_kept kept = kept_of(parallel, self, group, param);
-    if (round == 0)
+    if (round == 0) {
         add_uses(parallel, self, group, param);
+        lki_groups_clip(self, group, kept.count, values);
+    }
     if (round == 0 && self->rule->before != NULL)
         self->rule->before(&kept, values);
     key.group = group;
@@ -450,8 +457,8 @@ static void decode_groups(const lki_groups *self, const lk_compress_key *key, si
     lki_tree_sum_f32(LK_F32, self->count, self->inputs, self->count, count, out);
 }
 
-static void decode(const lk_parallel *parallel, const lki_groups *self, const lki_param_span *span,
-                   uint64_t samples, float *out)
+void lki_groups_decode(const lk_parallel *parallel, const lki_groups *self,
+                       const lki_param_span *span, uint64_t samples, float *out)
 {
     const uint32_t  p   = span->param;
     lk_compress_key key = self->keys[p];
@@ -468,37 +475,12 @@ static void decode(const lk_parallel *parallel, const lki_groups *self, const lk
         self->by->conclude(&self->options, &key, samples, span->count, out);
 }
 
-/* Adds the changes of this step to the mean estimates: this rank's part of those of the host. */
-static void move_estimates(const lk_parallel *parallel, const lki_groups *self)
-{
-    const lki_layout *layout = parallel->layout;
-    float            *change = self->leaves + (size_t)self->count * LKI_NORM_BLOCK;
-    for (size_t i = parallel->local; i < layout->span_count; i += parallel->locals) {
-        const lki_param_span *span = &layout->spans[i];
-        if (lki_groups_leave_whole(self, span->param))
-            continue;
-        float *to = self->estimates + layout->param_at[span->param] + span->inside;
-        decode(parallel, self, span, 0, change);
-        for (size_t k = 0; k < span->count; k++)
-            to[k] += change[k] / (float)self->count;
-    }
-}
-
-/* Writes a span of the sum of gradients: the mean estimate of `samples` samples. */
-static void read_estimates(const lk_parallel *parallel, const lki_groups *self,
-                           const lki_param_span *span, uint64_t samples, float *out)
-{
-    const float *from = self->estimates + parallel->layout->param_at[span->param] + span->inside;
-    for (size_t k = 0; k < span->count; k++)
-        out[k] = (float)samples * from[k];
-}
-
 static void decode_mine(const lk_parallel *parallel, const lki_groups *self, lki_gradients *sums)
 {
     const lki_layout *layout  = parallel->layout;
     uint64_t          samples = 0;
     for (uint32_t g = 0; g < self->count; g++)
-        samples += samples_of(parallel, g);
+        samples += lki_groups_samples(parallel, self, g);
     for (size_t i = 0; i < parallel->owned.count; i++) {
         const lki_param_span *span  = &layout->spans[parallel->owned.spans[i]];
         const bool            whole = lki_groups_leave_whole(self, span->param);
@@ -509,9 +491,9 @@ static void decode_mine(const lk_parallel *parallel, const lki_groups *self, lki
                 sum_messages(self, 0, self->at[0][span->param] + at * sizeof *out, span->count,
                              out);
             else if (use == 0 && self->estimates != NULL)
-                read_estimates(parallel, self, span, samples, out);
+                lki_groups_read_estimates(parallel, self, span, samples, out);
             else if (use == 0)
-                decode(parallel, self, span, samples, out);
+                lki_groups_decode(parallel, self, span, samples, out);
             else
                 memset(out, 0, span->count * sizeof *out);
         }
@@ -540,12 +522,13 @@ static lk_status groups_combine(lk_parallel *parallel, void *context, lki_gradie
     LK_TRY(lk_arena_mirror(parallel->comm, parallel->arena, (size_t)(parallel->reports - base),
                            parallel->reported));
     LK_TRY(lk_barrier(parallel->comm));
+    LK_TRY(lki_groups_measure(parallel, self));
     for (uint32_t r = 0; r < self->rounds; r++) {
         encode_mine(parallel, self, r);
         LK_TRY(exchange(parallel, self, r));
     }
     if (self->estimates != NULL) {
-        move_estimates(parallel, self);
+        lki_groups_move_estimates(parallel, self);
         LK_TRY(lk_barrier(parallel->comm));
     }
     decode_mine(parallel, self, sums);

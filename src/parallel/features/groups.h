@@ -1,5 +1,5 @@
 /* parallel/features/groups.h -- the state of the exchange between groups, for the files of this
- * feature: groups.c, groups_rules.c and groups_state.c. */
+ * feature: groups.c and groups_*.c. */
 #ifndef LKI_PARALLEL_FEATURES_GROUPS_H
 #define LKI_PARALLEL_FEATURES_GROUPS_H
 
@@ -15,6 +15,7 @@ typedef struct {
     uint32_t             kept; /* vectors of a group by the rule */
     float                momentum;
     bool                 nesterov;
+    double               clip;
     uint32_t             rounds;
     lk_compress_key     *keys;                  /* [param_count] */
     size_t              *at[LK_ROUNDS_MAX];     /* [param_count + 1]: offsets in a message; the last
@@ -32,6 +33,9 @@ typedef struct {
                                                  * keeps, from the first step on; NULL: of others */
     size_t              *sent;                  /* [ranks]: bytes of the messages that a rank has */
     lki_tree_input      *inputs;                /* [G] */
+    double              *squares;               /* [groups that the host keeps][param_count]: of the
+                                                 * sums, in the arena; only with `clip` */
+    float               *factors;               /* [G]: by which sums are multiplied; NULL: by 1 */
     float               *leaves;                /* [G + 1][LKI_NORM_BLOCK] */
 } lki_groups;
 
@@ -46,10 +50,38 @@ size_t lki_groups_message_bytes(const lki_groups *self, const lki_layout *layout
 float *lki_groups_kept(const lk_parallel *parallel, const lki_groups *self, uint32_t which,
                        uint32_t group, uint32_t param);
 
+/* Decodes a span of the sum over all groups, of a step with `samples` samples. */
+void lki_groups_decode(const lk_parallel *parallel, const lki_groups *self,
+                       const lki_param_span *span, uint64_t samples, float *out);
+
+/* Returns a group's part of the count of the step. */
+uint64_t lki_groups_samples(const lk_parallel *parallel, const lki_groups *self, uint32_t group);
+
+/* ---- groups_rules.c: options, and what is done by some rules only ---------------------------- */
+
 /* Reads the rule of an exchange, and checks that it goes with the compressor. */
 LK_NODISCARD lk_status lki_groups_read_rule(lki_groups *self, const lk_exchange *exchange);
 
 /* Returns a hash of what an exchange says of the rule. */
 uint64_t lki_groups_hash_rule(const lk_exchange *exchange);
+
+/* Adds the changes of this step to the mean estimates: this rank's part of those of the host. */
+void lki_groups_move_estimates(const lk_parallel *parallel, const lki_groups *self);
+
+/* Writes a span of the sum of gradients: the mean estimate of `samples` samples. */
+void lki_groups_read_estimates(const lk_parallel *parallel, const lki_groups *self,
+                               const lki_param_span *span, uint64_t samples, float *out);
+
+/* ---- groups_clip.c --------------------------------------------------------------------------- */
+
+/* Returns the end of what is at `at` in the arena: the squares of sums. */
+size_t lki_groups_lay_out_squares(const lk_parallel *parallel, lki_groups *self, uint32_t groups,
+                                  char *base, size_t at);
+
+/* Computes the factors of all groups that this host keeps.  Collective on the host. */
+LK_NODISCARD lk_status lki_groups_measure(lk_parallel *parallel, lki_groups *self);
+
+/* Multiplies values of a group by its factor. */
+void lki_groups_clip(const lki_groups *self, uint32_t group, size_t count, float *values);
 
 #endif

@@ -1,9 +1,10 @@
-/* groups_rules.c -- reads the rule of what groups keep, and checks it with the compressor. */
+/* groups_rules.c -- the rule of what groups keep: options, and the mean of estimates. */
 #include <string.h>
 
 #include "base/hash.h"
 #include "base/status.h"
 #include "parallel/features/groups.h"
+#include "parallel/state.h"
 
 static const double default_momentum = 0.9;
 
@@ -53,10 +54,15 @@ lk_status lki_groups_read_rule(lki_groups *self, const lk_exchange *exchange)
     if (rule->needs_residual && self->by != NULL && self->by->conclude != NULL)
         return lk_fail(LK_EINVAL, "feedback %s needs residuals, which %s does not have", rule->name,
                        self->by->name);
+    if (!(exchange->clip >= 0) || (exchange->clip > 0 && self->by == NULL))
+        return lk_fail(LK_EINVAL,
+                       "the exchange's `clip` is %g; give a norm above 0 and a compressor, or 0",
+                       exchange->clip);
     self->rule     = rule;
     self->kept     = self->by == NULL ? 0 : lki_rule_kept(rule);
     self->momentum = (float)(exchange->momentum == 0 ? default_momentum : exchange->momentum);
     self->nesterov = exchange->nesterov;
+    self->clip     = exchange->clip;
     return LK_OK;
 }
 
@@ -68,7 +74,33 @@ uint64_t lki_groups_hash_rule(const lk_exchange *exchange)
                                                                    : exchange->momentum;
     const struct {
         uint64_t rule, nesterov;
-        double   momentum;
-    } all = { (uint64_t)lk_exchange_feedback(exchange), exchange->nesterov, momentum };
+        double   momentum, clip;
+    } all = { (uint64_t)lk_exchange_feedback(exchange), exchange->nesterov, momentum,
+              exchange->clip };
     return lki_xxh3(&all, sizeof all);
+}
+
+/* ---- Estimates --------------------------------------------------------------------------- */
+
+void lki_groups_move_estimates(const lk_parallel *parallel, const lki_groups *self)
+{
+    const lki_layout *layout = parallel->layout;
+    float            *change = self->leaves + (size_t)self->count * LKI_NORM_BLOCK;
+    for (size_t i = parallel->local; i < layout->span_count; i += parallel->locals) {
+        const lki_param_span *span = &layout->spans[i];
+        if (lki_groups_leave_whole(self, span->param))
+            continue;
+        float *to = self->estimates + layout->param_at[span->param] + span->inside;
+        lki_groups_decode(parallel, self, span, 0, change);
+        for (size_t k = 0; k < span->count; k++)
+            to[k] += change[k] / (float)self->count;
+    }
+}
+
+void lki_groups_read_estimates(const lk_parallel *parallel, const lki_groups *self,
+                               const lki_param_span *span, uint64_t samples, float *out)
+{
+    const float *from = self->estimates + parallel->layout->param_at[span->param] + span->inside;
+    for (size_t k = 0; k < span->count; k++)
+        out[k] = (float)samples * from[k];
 }

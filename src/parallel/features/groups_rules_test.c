@@ -76,6 +76,8 @@ typedef struct {
     lk_feedback rule;
     double      m;
     bool        nesterov;
+    double      clip;
+    bool        whole; /* every element is sent */
     double      kept[2][GROUPS][COUNT], mean[COUNT], values[COUNT];
 } plain;
 
@@ -101,9 +103,22 @@ static double say(plain *p, uint32_t group, size_t i, double g, bool sent)
     return sent ? said : 0;
 }
 
+/* Returns the factor that clips the mean gradient of a group. */
+static double factor_of(const plain *p, uint32_t step, uint32_t g)
+{
+    double squares = 0, samples = (double)(samples_of(step, 2 * g) + samples_of(step, 2 * g + 1));
+    for (size_t i = 0; i < COUNT; i++)
+        squares += pow(((double)gradient_of(i, step, 2 * g) +
+                        (double)gradient_of(i, step, 2 * g + 1)) / samples, 2);
+    return p->clip == 0 ? 1 : fmin(1, p->clip / sqrt(GROUPS) / sqrt(squares));
+}
+
 static void plain_step(plain *p, uint32_t step, double lr)
 {
     uint64_t count = 0;
+    double   factors[GROUPS];
+    for (uint32_t g = 0; g < GROUPS; g++)
+        factors[g] = factor_of(p, step, g);
     for (uint32_t v = 0; v < LEAVES; v++)
         count += samples_of(step, v);
     for (size_t i = 0; i < COUNT; i++) {
@@ -113,8 +128,8 @@ static void plain_step(plain *p, uint32_t step, double lr)
             double   mine    = (double)gradient_of(i, step, 2 * g) +
                           (double)gradient_of(i, step, 2 * g + 1);
             if (samples > 0)
-                sum += (double)samples *
-                       say(p, g, i, mine / (double)samples, is_sent(i, step, g));
+                sum += (double)samples * say(p, g, i, factors[g] * mine / (double)samples,
+                                             p->whole || is_sent(i, step, g));
         }
         for (uint32_t g = 0; g < GROUPS; g++)
             p->mean[i] = (g > 0 ? p->mean[i] : 0) + p->kept[0][g][i] / GROUPS;
@@ -144,7 +159,7 @@ static void check(lk_parallel *parallel, const plain *p)
         assert_true(fabs((double)lk_parallel_param(parallel, 0)[i] - p->values[i]) < 1e-6);
 }
 
-static void run_step(lk_parallel *parallel, uint32_t step, double lr)
+static void run_step(lk_parallel *parallel, uint32_t uses, uint32_t step, double lr)
 {
     lk_parallel_turn turn;
     lk_step_result   result;
@@ -153,7 +168,10 @@ static void run_step(lk_parallel *parallel, uint32_t step, double lr)
         const uint64_t samples = samples_of(step, turn.virtual_worker);
         float         *grad    = lk_parallel_grad(parallel, 0, 0);
         for (size_t i = 0; i < COUNT; i++)
-            grad[i] += gradient_of(i, step, turn.virtual_worker);
+            grad[i] += gradient_of(i, step, turn.virtual_worker) / (float)uses;
+        for (size_t i = 0; i < COUNT && uses == 2; i++)
+            lk_parallel_grad(parallel, 0, 1)[i] +=
+                gradient_of(i, step, turn.virtual_worker) / (float)uses;
         lk_parallel_report(parallel, 0, 1, samples, samples, 0);
     }
     assert_int_equal(lk_parallel_finish(parallel, lr, &result), LK_OK);
@@ -164,12 +182,11 @@ static void vectors_are_those_of_plain_loops(void **state)
     static const struct {
         lk_feedback rule;
         bool        nesterov;
-    } cases[] = { { LK_FEEDBACK_EF14, false },
-                  { LK_FEEDBACK_OFF, false },
-                  { LK_FEEDBACK_DGC, false },
-                  { LK_FEEDBACK_DGC, true },
-                  { LK_FEEDBACK_SIGNUM, false },
-                  { LK_FEEDBACK_EF21, false } };
+        double      clip;
+    } cases[] = { { LK_FEEDBACK_EF14, false, 0 },   { LK_FEEDBACK_EF14, false, 0.7 },
+                  { LK_FEEDBACK_OFF, false, 0 },    { LK_FEEDBACK_DGC, false, 0 },
+                  { LK_FEEDBACK_DGC, true, 0 },     { LK_FEEDBACK_DGC, true, 0.7 },
+                  { LK_FEEDBACK_SIGNUM, false, 0 }, { LK_FEEDBACK_EF21, false, 0 } };
     static plain p;
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
@@ -183,6 +200,7 @@ static void vectors_are_those_of_plain_loops(void **state)
         memset(&p, 0, sizeof p);
         p.rule     = cases[c].rule;
         p.nesterov = exchange.nesterov = cases[c].nesterov;
+        p.clip = exchange.clip = cases[c].clip;
         p.m                 = 0.75;
         exchange.groups     = GROUPS;
         exchange.compressor = &thirds;
@@ -193,9 +211,47 @@ static void vectors_are_those_of_plain_loops(void **state)
         for (size_t i = 0; i < COUNT; i++)
             p.values[i] = (double)lk_parallel_param(parallel, 0)[i];
         for (uint32_t step = 0; step < STEPS; step++) {
-            run_step(parallel, step, 0.5);
+            run_step(parallel, 1, step, 0.5);
             plain_step(&p, step, 0.5);
             check(parallel, &p);
+        }
+        lk_parallel_free(parallel);
+        lk_comm_free(comm);
+    }
+}
+
+/* The uses of a tensor are one gradient for the norm, whether it is compressed or left whole. */
+static void uses_are_clipped_together(void **state)
+{
+    static plain p;
+    (void)state;
+    for (uint32_t c = 0; c < 4; c++) {
+        lk_comm            *comm;
+        lk_parallel        *parallel;
+        lk_param            tied     = model;
+        lk_exchange         exchange = LK_EXCHANGE_INIT;
+        lk_parallel_options options  = { .struct_size     = sizeof(lk_parallel_options),
+                                         .virtual_workers = LEAVES,
+                                         .unused          = LK_UNUSED_ZERO,
+                                         .exchange        = &exchange };
+        memset(&p, 0, sizeof p);
+        p.rule  = LK_FEEDBACK_OFF;
+        p.whole = c < 2;
+        p.clip = exchange.clip        = 0.7;
+        tied.uses                     = 1 + c % 2;
+        exchange.groups               = GROUPS;
+        exchange.compressor           = p.whole ? &lki_compressor_powersgd : &thirds;
+        exchange.compression.min_rate = 1000; /* so powersgd leaves the tensor whole */
+        exchange.feedback             = p.rule;
+        assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+        assert_int_equal(lk_parallel_open(&parallel, comm, &tied, 1, &options), LK_OK);
+        for (size_t i = 0; i < COUNT; i++)
+            p.values[i] = (double)lk_parallel_param(parallel, 0)[i];
+        for (uint32_t step = 0; step < STEPS; step++) {
+            run_step(parallel, tied.uses, step, 0.5);
+            plain_step(&p, step, 0.5);
+            for (size_t i = 0; i < COUNT; i++)
+                assert_true(fabs((double)lk_parallel_param(parallel, 0)[i] - p.values[i]) < 1e-6);
         }
         lk_parallel_free(parallel);
         lk_comm_free(comm);
@@ -239,7 +295,7 @@ static void the_majority_of_groups_has_its_sign(void **state)
     assert_int_equal(lk_parallel_open(&parallel, comm, &model, 1, &options), LK_OK);
     for (uint32_t step = 0; step < STEPS; step++) {
         memcpy(values, lk_parallel_param(parallel, 0), sizeof values);
-        run_step(parallel, step, 0.25);
+        run_step(parallel, 1, step, 0.25);
         for (size_t i = 0; i < COUNT; i++) {
             float sign = plain_vote(step, i, 0.5f, momentum);
             float move = values[i] - lk_parallel_param(parallel, 0)[i];
@@ -261,24 +317,29 @@ static void invalid_rules_are_refused(void **state)
         lk_feedback          feedback;
         double               momentum;
         bool                 nesterov, good;
+        double               clip;
     } cases[] = {
-        { &thirds, LK_FEEDBACK_DGC, 0.5, true, true },
-        { &thirds, LK_FEEDBACK_SIGNUM, 0.5, false, true },
-        { NULL, LK_FEEDBACK_EF14, 0, false, true },
-        { &lki_compressor_sign, LK_FEEDBACK_DGC, 0, false, false },     /* selects nothing */
-        { &thirds, LK_FEEDBACK_DGC, 1, false, false },    /* too much momentum */
-        { &thirds, LK_FEEDBACK_DGC, -0.1, false, false }, /* too little */
-        { &thirds, LK_FEEDBACK_EF14, 0.9, false, false }, /* has no momentum */
-        { &thirds, LK_FEEDBACK_SIGNUM, 0.9, true, false },
-        { &thirds, (lk_feedback)77, 0, false, false },
-        { &lki_compressor_vote, LK_FEEDBACK_OFF, 0, false, true },
-        { &lki_compressor_vote, LK_FEEDBACK_DEFAULT, 0.5, false, true },
-        { &lki_compressor_vote, LK_FEEDBACK_EF14, 0, false, false }, /* has no residual */
-        { NULL, LK_FEEDBACK_DGC, 0, false, false },
-        { NULL, LK_FEEDBACK_EF21, 0, false, false },
-        { &lki_compressor_vote, LK_FEEDBACK_EF21, 0, false, false },
-        { &lki_compressor_powersgd, LK_FEEDBACK_EF21, 0, false, false },
-        { NULL, LK_FEEDBACK_SIGNUM, 0, false, false },
+        { &thirds, LK_FEEDBACK_DGC, 0.5, true, true, 0 },
+        { &thirds, LK_FEEDBACK_SIGNUM, 0.5, false, true, 0 },
+        { NULL, LK_FEEDBACK_EF14, 0, false, true, 0 },
+        { &lki_compressor_sign, LK_FEEDBACK_DGC, 0, false, false, 0 },     /* selects nothing */
+        { &thirds, LK_FEEDBACK_DGC, 1, false, false, 0 },    /* too much momentum */
+        { &thirds, LK_FEEDBACK_DGC, -0.1, false, false, 0 }, /* too little */
+        { &thirds, LK_FEEDBACK_EF14, 0.9, false, false, 0 }, /* has no momentum */
+        { &thirds, LK_FEEDBACK_SIGNUM, 0.9, true, false, 0 },
+        { &thirds, (lk_feedback)77, 0, false, false, 0 },
+        { &lki_compressor_vote, LK_FEEDBACK_OFF, 0, false, true, 0 },
+        { &lki_compressor_vote, LK_FEEDBACK_DEFAULT, 0.5, false, true, 0 },
+        { &lki_compressor_vote, LK_FEEDBACK_EF14, 0, false, false, 0 }, /* has no residual */
+        { &thirds, LK_FEEDBACK_EF14, 0, false, true, 3 },
+        { &thirds, LK_FEEDBACK_EF14, 0, false, false, -3 },
+        { &thirds, LK_FEEDBACK_EF14, 0, false, false, NAN },
+        { NULL, LK_FEEDBACK_DEFAULT, 0, false, false, 3 }, /* gradients are sent whole */
+        { NULL, LK_FEEDBACK_DGC, 0, false, false, 0 },
+        { NULL, LK_FEEDBACK_EF21, 0, false, false, 0 },
+        { &lki_compressor_vote, LK_FEEDBACK_EF21, 0, false, false, 0 },
+        { &lki_compressor_powersgd, LK_FEEDBACK_EF21, 0, false, false, 0 },
+        { NULL, LK_FEEDBACK_SIGNUM, 0, false, false, 0 },
     };
     const uint32_t alone = 1;
     (void)state;
@@ -288,6 +349,7 @@ static void invalid_rules_are_refused(void **state)
         exchange.feedback            = cases[i].feedback;
         exchange.momentum            = cases[i].momentum;
         exchange.nesterov            = cases[i].nesterov;
+        exchange.clip                = cases[i].clip;
         lk_parallel_options options  = { .struct_size     = sizeof(lk_parallel_options),
                                          .virtual_workers = 4,
                                          .unused          = LK_UNUSED_ZERO,
@@ -317,6 +379,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vectors_are_those_of_plain_loops),
+        cmocka_unit_test(uses_are_clipped_together),
         cmocka_unit_test(the_majority_of_groups_has_its_sign),
         cmocka_unit_test(invalid_rules_are_refused),
         cmocka_unit_test(the_rule_by_default_is_the_compressors),

@@ -206,6 +206,7 @@ static const char *method(uint32_t index, lk_exchange *out)
     out->compression.ratio = 0.1;
     out->feedback          = rules[index % RULES];
     out->nesterov          = index % RULES == RULES - 1;
+    out->clip              = out->nesterov ? 0.5 : 0;
     return c->name;
 }
 
