@@ -3,10 +3,10 @@
  *     compress_low_rank RANK [TURNS]
  *
  * Prints the milliseconds of a step on one thread as NAME NUMBER: of each part, of all of them, and
- * of what memory alone takes to read the gradient three times and to write it twice; then the
- * instruction set.  A step has one group.  As in training, each round of all tensors ends before the
- * next begins.  Gradients are noise.  Numbers are medians over turns, after a turn that is not
- * measured.  The script bench/compress_low_rank runs it beside PyTorch.
+ * of what memory alone takes to read the gradient three times and to write it twice.  The last line
+ * names the instruction set.  A step has one group.  As in training, each round of all tensors ends
+ * before the next begins.  Gradients are noise.  Numbers are medians over turns, after a turn that
+ * is not measured.  The script bench/compress_low_rank runs it beside PyTorch.
  */
 #include <stdio.h>
 #include <stdlib.h>

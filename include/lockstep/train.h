@@ -147,6 +147,7 @@ typedef struct {
     lk_feedback    feedback;    /* this and the next as in lk_exchange */
     double         momentum;
     bool           nesterov;
+    double         clip;
 } lk_train_exchange;
 
 /* Functions of the caller that a run calls.  All are optional. */

@@ -27,6 +27,7 @@ PROGRAM = """
         "powersgd": lk.PowerSGD(rank=2),
         "topk": lk.TopK(0.05),
         "dgc": lk.TopK(0.05, feedback="dgc", momentum=0.5),
+        "ef21": lk.TopK(0.1, feedback="ef21", clip_norm=4.0),
         "randomk": lk.RandomK(0.1),
         "sign": lk.Sign(),
         "qsgd": lk.QSGD(levels=3, bucket=64),
@@ -63,7 +64,7 @@ PROGRAM = """
         train(number, **settings)
 """
 
-METHODS = ("powersgd", "topk", "dgc", "randomk", "sign", "qsgd", "terngrad")
+METHODS = ("powersgd", "topk", "dgc", "ef21", "randomk", "sign", "qsgd", "terngrad")
 
 
 class Compressed(unittest.TestCase):
@@ -93,7 +94,7 @@ class Compressed(unittest.TestCase):
 
     def test_resumed(self):
         with tempfile.TemporaryDirectory() as folder:
-            names = ("powersgd", "dgc")
+            names = ("powersgd", "dgc", "ef21")
             whole, _ = self.weights(2, runs=[{"name": name} for name in names])
             runs = [{"name": name, "folder": f"{folder}/{name}"} for name in names]
             self.weights(3, runs=[dict(run, steps=3) for run in runs])

@@ -16,7 +16,9 @@
  *
  * Order:   products along a row are summed in 16 lanes and a tree over them; all other sums are in
  *          ascending order.
- * Cost:    three passes over the matrix, and one over it to decode.
+ * Cost:    three passes over the matrix, and one over it to decode.  The caller adds and keeps the
+ *          errors in two more.  To do so in the passes of P and of the residual, 8 rows at a time,
+ *          was tried: the first saved 3 % of both, the second lost 20 %.
  */
 #include <math.h>
 #include <string.h>

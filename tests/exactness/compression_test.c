@@ -98,7 +98,9 @@ static void trained_runs_depend_on_groups_alone(void **state)
     static const char *const rules[] = { "--compress powersgd --groups 4 --rank 2",
                                          "--compress topk --groups 8 --ratio 0.05",
                                          "--compress randomk --groups 2",
-                                         "--compress sign", "--groups 4" };
+                                         "--compress sign", "--groups 4",
+                                         "--compress topk --error-feedback ef21 --groups 4",
+                                         "--compress vote --error-feedback off" };
     static const char *const hows[]  = { "--workers 5 --strategy zero1", "--workers 4 --hosts 2",
                                          "--workers 3 --worker-mode threads",
                                          "--workers 5 --hosts 2 --strategy zero1" };
@@ -118,9 +120,10 @@ static void trained_runs_depend_on_groups_alone(void **state)
 static void errors_are_in_checkpoints(void **state)
 {
     static const char *const rules[] = { "--compress powersgd --groups 4 --rank 2",
-                                         "--compress sign --groups 8" };
+                                         "--compress sign --groups 8",
+                                         "--compress topk --error-feedback ef21" };
     char                     one[HEX + 1], got[HEX + 1], how[128];
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         run_of(*state, rules[i], 6, "--workers 2", one);
         (void)snprintf(how, sizeof how, "--workers 3 --checkpoint ck%d", i);
         run_of(*state, rules[i], 2, how, got);

@@ -5,6 +5,7 @@ of groups, and not on the number of workers.
 """
 
 import ctypes
+from typing import Any
 
 from lockstep import _library
 from lockstep._library import lk
@@ -14,21 +15,24 @@ class Compressor:
     """What the compressors of this module have in common.
 
     feedback: the rule by which a group keeps something from step to step: "ef14" (error feedback),
-        "off", "dgc" (momentum correction, with `TopK` and `RandomK`) or "signum".  None means that
-        of the compressor.
+        "off", "dgc" (momentum correction, with `TopK` and `RandomK`), "signum" or "ef21".  None
+        means that of the compressor.
     momentum, nesterov: of a group's gradients, with "dgc" and "signum".  0 means 0.9.
+    clip_norm: the maximum norm of a group's mean gradient, multiplied by the square root of the
+        number of groups.  0 means no limit.
     """
 
     name = None   # in the C library
 
-    def __init__(self, options, feedback, momentum, nesterov):
+    def __init__(self, options, feedback=None, momentum=0.0, nesterov=False, clip_norm=0.0):
         self._options = options   # fields of lk_compression
-        self.feedback, self.momentum, self.nesterov = feedback, momentum, nesterov
+        self.feedback, self.momentum, self.nesterov = feedback, float(momentum), nesterov
+        self.clip_norm = float(clip_norm)
 
     def describe(self):
         """Return what the result depends on."""
         return {"class": type(self).__name__, **self._options, "feedback": self.feedback,
-                "momentum": self.momentum, "nesterov": self.nesterov}
+                "momentum": self.momentum, "nesterov": self.nesterov, "clip_norm": self.clip_norm}
 
     def __repr__(self):
         words = [f"{k}={v!r}" for k, v in self._options.items()]
@@ -45,10 +49,9 @@ class PowerSGD(Compressor):
 
     name = "powersgd"
 
-    def __init__(self, rank: int = 4, min_rate: float = 2.0, warm_start: bool = True, *,
-                 feedback: str | None = None, momentum: float = 0.0, nesterov: bool = False):
+    def __init__(self, rank: int = 4, min_rate: float = 2.0, warm_start: bool = True, **rule: Any):
         super().__init__({"rank": rank, "min_rate": float(min_rate),
-                          "cold_start": not warm_start}, feedback, momentum, nesterov)
+                          "cold_start": not warm_start}, **rule)
 
 
 class TopK(Compressor):
@@ -56,9 +59,8 @@ class TopK(Compressor):
 
     name = "topk"
 
-    def __init__(self, ratio: float = 0.01, *, feedback: str | None = None,
-                 momentum: float = 0.0, nesterov: bool = False):
-        super().__init__({"ratio": float(ratio)}, feedback, momentum, nesterov)
+    def __init__(self, ratio: float = 0.01, **rule: Any):
+        super().__init__({"ratio": float(ratio)}, **rule)
 
 
 class RandomK(TopK):
@@ -74,9 +76,18 @@ class Sign(Compressor):
 
     name = "sign"
 
-    def __init__(self, *, feedback: str | None = None, momentum: float = 0.0,
-                 nesterov: bool = False):
-        super().__init__({}, feedback, momentum, nesterov)
+    def __init__(self, **rule: Any):
+        super().__init__({}, **rule)
+
+
+class Vote(Compressor):
+    """The sign of each element, by the majority of groups (Bernstein et al., 2019).  Use an
+    optimizer without momentum, with a learning rate like Adam's."""
+
+    name = "vote"
+
+    def __init__(self, **rule: Any):
+        super().__init__({}, **rule)
 
 
 class TernGrad(Compressor):
@@ -87,9 +98,8 @@ class TernGrad(Compressor):
 
     name = "terngrad"
 
-    def __init__(self, clip: float = 2.5, *, feedback: str | None = None, momentum: float = 0.0,
-                 nesterov: bool = False):
-        super().__init__({"clip": float(clip)}, feedback, momentum, nesterov)
+    def __init__(self, clip: float = 2.5, **rule: Any):
+        super().__init__({"clip": float(clip)}, **rule)
 
 
 class QSGD(Compressor):
@@ -101,9 +111,8 @@ class QSGD(Compressor):
 
     name = "qsgd"
 
-    def __init__(self, levels: int = 7, bucket: int = 512, *, feedback: str | None = None,
-                 momentum: float = 0.0, nesterov: bool = False):
-        super().__init__({"levels": levels, "bucket": bucket}, feedback, momentum, nesterov)
+    def __init__(self, levels: int = 7, bucket: int = 512, **rule: Any):
+        super().__init__({"levels": levels, "bucket": bucket}, **rule)
 
 
 def check(compress, groups):
@@ -131,6 +140,7 @@ def exchange(compress, groups, seed):
     if compress.feedback is not None:
         lk.feedback_find(feedback, compress.feedback.encode())
     c.feedback, c.momentum, c.nesterov = feedback.value, compress.momentum, compress.nesterov
+    c.clip = compress.clip_norm
     return c
 
 

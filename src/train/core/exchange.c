@@ -60,7 +60,7 @@ static lk_status resolve(lk_train_exchange *x)
         return lk_fail(LK_EINVAL,
                        "`exchange.feedback` dgc goes with compressors that select elements: "
                        "`exchange.compressor` topk or randomk");
-    if (x->momentum == 0 && x->feedback >= LK_FEEDBACK_DGC)
+    if (x->momentum == 0 && (x->feedback == LK_FEEDBACK_DGC || x->feedback == LK_FEEDBACK_SIGNUM))
         x->momentum = MOMENTUM;
     return LK_OK;
 }
@@ -93,7 +93,8 @@ lk_status lki_exchange_of(const lk_train_config *c, lk_exchange **out)
                            .compression = c->exchange.compression,
                            .feedback    = c->exchange.feedback,
                            .momentum    = c->exchange.momentum,
-                           .nesterov    = c->exchange.nesterov };
+                           .nesterov    = c->exchange.nesterov,
+                           .clip        = c->exchange.clip };
     (*out)->compression.struct_size = sizeof (*out)->compression;
     (*out)->compression.seed        = c->seed;
     return c->exchange.compressor == NULL
