@@ -284,7 +284,7 @@ static void terngrad_is_cut_off_at_standard_deviations(void **state)
     float limit = (float)(2.5 * sqrt(plain_squares(o.original, o.count) / 10000));
     one_decode(&o, 0, o.count, out);
     assert_true(out[5] == limit && limit < 3);
-    o.options.clip = INFINITY;
+    o.options.clip = (double)INFINITY;
     one_encode(&o);
     one_decode(&o, 0, o.count, out);
     assert_true(out[5] == 100);

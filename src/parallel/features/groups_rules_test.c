@@ -333,7 +333,7 @@ static void invalid_rules_are_refused(void **state)
         { &lki_compressor_vote, LK_FEEDBACK_EF14, 0, false, false, 0 }, /* has no residual */
         { &thirds, LK_FEEDBACK_EF14, 0, false, true, 3 },
         { &thirds, LK_FEEDBACK_EF14, 0, false, false, -3 },
-        { &thirds, LK_FEEDBACK_EF14, 0, false, false, NAN },
+        { &thirds, LK_FEEDBACK_EF14, 0, false, false, (double)NAN },
         { NULL, LK_FEEDBACK_DEFAULT, 0, false, false, 3 }, /* gradients are sent whole */
         { NULL, LK_FEEDBACK_DGC, 0, false, false, 0 },
         { NULL, LK_FEEDBACK_EF21, 0, false, false, 0 },
