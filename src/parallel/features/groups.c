@@ -458,7 +458,7 @@ static void decode_groups(const lki_groups *self, const lk_compress_key *key, si
 }
 
 void lki_groups_decode(const lk_parallel *parallel, const lki_groups *self,
-                       const lki_param_span *span, uint64_t samples, float *out)
+                       const lki_param_span *span, float *out)
 {
     const uint32_t  p   = span->param;
     lk_compress_key key = self->keys[p];
@@ -472,15 +472,12 @@ void lki_groups_decode(const lk_parallel *parallel, const lki_groups *self,
     else
         decode_groups(self, &key, span->inside, span->count, out);
     if (self->by->conclude != NULL)
-        self->by->conclude(&self->options, &key, samples, span->count, out);
+        self->by->conclude(&self->options, &key, self->samples, span->count, out);
 }
 
 static void decode_mine(const lk_parallel *parallel, const lki_groups *self, lki_gradients *sums)
 {
-    const lki_layout *layout  = parallel->layout;
-    uint64_t          samples = 0;
-    for (uint32_t g = 0; g < self->count; g++)
-        samples += lki_groups_samples(parallel, self, g);
+    const lki_layout *layout = parallel->layout;
     for (size_t i = 0; i < parallel->owned.count; i++) {
         const lki_param_span *span  = &layout->spans[parallel->owned.spans[i]];
         const bool            whole = lki_groups_leave_whole(self, span->param);
@@ -491,9 +488,9 @@ static void decode_mine(const lk_parallel *parallel, const lki_groups *self, lki
                 sum_messages(self, 0, self->at[0][span->param] + at * sizeof *out, span->count,
                              out);
             else if (use == 0 && self->estimates != NULL)
-                lki_groups_read_estimates(parallel, self, span, samples, out);
+                lki_groups_read_estimates(parallel, self, span, out);
             else if (use == 0)
-                lki_groups_decode(parallel, self, span, samples, out);
+                lki_groups_decode(parallel, self, span, out);
             else
                 memset(out, 0, span->count * sizeof *out);
         }
@@ -522,6 +519,9 @@ static lk_status groups_combine(lk_parallel *parallel, void *context, lki_gradie
     LK_TRY(lk_arena_mirror(parallel->comm, parallel->arena, (size_t)(parallel->reports - base),
                            parallel->reported));
     LK_TRY(lk_barrier(parallel->comm));
+    self->samples = 0;
+    for (uint32_t g = 0; g < self->count; g++)
+        self->samples += lki_groups_samples(parallel, self, g);
     LK_TRY(lki_groups_measure(parallel, self));
     for (uint32_t r = 0; r < self->rounds; r++) {
         encode_mine(parallel, self, r);

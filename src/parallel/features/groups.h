@@ -16,6 +16,8 @@ typedef struct {
     float                momentum;
     bool                 nesterov;
     double               clip;
+    uint64_t             samples; /* the count of the step.  Reports cannot be read while spans are
+                                   * decoded, because other ranks of the host may get them again */
     uint32_t             rounds;
     lk_compress_key     *keys;                  /* [param_count] */
     size_t              *at[LK_ROUNDS_MAX];     /* [param_count + 1]: offsets in a message; the last
@@ -50,9 +52,9 @@ size_t lki_groups_message_bytes(const lki_groups *self, const lki_layout *layout
 float *lki_groups_kept(const lk_parallel *parallel, const lki_groups *self, uint32_t which,
                        uint32_t group, uint32_t param);
 
-/* Decodes a span of the sum over all groups, of a step with `samples` samples. */
+/* Decodes a span of the sum over all groups. */
 void lki_groups_decode(const lk_parallel *parallel, const lki_groups *self,
-                       const lki_param_span *span, uint64_t samples, float *out);
+                       const lki_param_span *span, float *out);
 
 /* Returns a group's part of the count of the step. */
 uint64_t lki_groups_samples(const lk_parallel *parallel, const lki_groups *self, uint32_t group);
@@ -68,9 +70,9 @@ uint64_t lki_groups_hash_rule(const lk_exchange *exchange);
 /* Adds the changes of this step to the mean estimates: this rank's part of those of the host. */
 void lki_groups_move_estimates(const lk_parallel *parallel, const lki_groups *self);
 
-/* Writes a span of the sum of gradients: the mean estimate of `samples` samples. */
+/* Writes a span of the sum of gradients: the mean estimate of all samples. */
 void lki_groups_read_estimates(const lk_parallel *parallel, const lki_groups *self,
-                               const lki_param_span *span, uint64_t samples, float *out);
+                               const lki_param_span *span, float *out);
 
 /* ---- groups_clip.c --------------------------------------------------------------------------- */
 

@@ -91,16 +91,16 @@ void lki_groups_move_estimates(const lk_parallel *parallel, const lki_groups *se
         if (lki_groups_leave_whole(self, span->param))
             continue;
         float *to = self->estimates + layout->param_at[span->param] + span->inside;
-        lki_groups_decode(parallel, self, span, 0, change);
+        lki_groups_decode(parallel, self, span, change);
         for (size_t k = 0; k < span->count; k++)
             to[k] += change[k] / (float)self->count;
     }
 }
 
 void lki_groups_read_estimates(const lk_parallel *parallel, const lki_groups *self,
-                               const lki_param_span *span, uint64_t samples, float *out)
+                               const lki_param_span *span, float *out)
 {
     const float *from = self->estimates + parallel->layout->param_at[span->param] + span->inside;
     for (size_t k = 0; k < span->count; k++)
-        out[k] = (float)samples * from[k];
+        out[k] = (float)self->samples * from[k];
 }
