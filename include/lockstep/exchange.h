@@ -8,8 +8,12 @@
  * So the result depends on G, but not on ranks and hosts.  Each host sends the messages of the
  * groups that it keeps: those whose first virtual worker it runs.
  *
- * With strategies ddp and zero1.  Not with survives, audit, rebalance, duplicate, backups, hook,
- * noise_decay, comm_dtype, scaling, lock_step, and LK_UNUSED_ZERO only.
+ * With strategies ddp and zero1.  Not with audit, rebalance, duplicate, backups, hook, noise_decay,
+ * comm_dtype, scaling, lock_step, and LK_UNUSED_ZERO only.
+ *
+ * With survives, a host keeps two copies of errors and shared values.  lk_parallel_go_on() fails if
+ * the errors of a group were on a host that is lost (LK_EPEER), or if a group would move to another
+ * host or workers enter on several hosts (LK_EUNSUPPORTED).
  */
 #ifndef LK_EXCHANGE_H
 #define LK_EXCHANGE_H

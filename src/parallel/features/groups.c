@@ -39,8 +39,6 @@ static lk_status refuse(const lk_parallel *parallel, const lk_parallel_options *
                        parallel->ops->name);
     if (options->lock_step)
         what = "lock_step";
-    else if (options->survives)
-        what = "survives";
     else if (options->audit > 0)
         what = "audit";
     else if (options->rebalance || options->duplicate || options->backups > 0)
@@ -70,16 +68,21 @@ static lk_status check_count(const lk_parallel *parallel, uint32_t count)
                    count, parallel->leaves);
 }
 
-/* Checks that no rank holds more sums than a merge counter has room for. */
+/* Checks that no rank holds more sums than a merge counter has room for.  If ranks may be lost, the
+ * last one holds all. */
 static lk_status check_nodes(const lk_parallel *parallel, uint32_t cut)
 {
     enum { NODES_MOST = LKI_NODES_MAX - 8 }; /* and those of a group that is computed */
-    for (uint32_t r = 0; r < parallel->ranks; r++)
-        if (lki_share_of(&parallel->dealing, r).count / cut > NODES_MOST)
+    const lki_dealing alone = { .leaves = parallel->leaves, .ranks = 1 };
+    const lki_dealing *most = parallel->ledger.kept ? &alone : &parallel->dealing;
+    for (uint32_t r = 0; r < most->ranks; r++)
+        if (lki_share_of(most, r).count / cut > NODES_MOST)
             return lk_fail(LK_EINVAL,
-                           "rank %u would hold the sums of %u groups, %d is the limit; use fewer "
-                           "groups, or more workers",
-                           r, lki_share_of(&parallel->dealing, r).count / cut, NODES_MOST);
+                           "rank %u would hold the sums of %u groups%s, %d is the limit; use fewer "
+                           "groups%s",
+                           r, lki_share_of(most, r).count / cut,
+                           parallel->ledger.kept ? " if it survived all others" : "", NODES_MOST,
+                           parallel->ledger.kept ? "" : ", or more workers");
     return LK_OK;
 }
 
@@ -177,6 +180,7 @@ static lk_status groups_open(lk_parallel *parallel, const lk_parallel_options *o
     parallel->effects.cut        = parallel->leaves / self->count;
     parallel->effects.holds_back = true;
     parallel->effects.single     = true;
+    LK_TRY(lki_groups_open_copies(parallel, self));
     return measure(parallel, self);
 }
 
@@ -235,21 +239,20 @@ static size_t groups_lay_out(lk_parallel *parallel, void *context, char *base, s
             self->messages[r] = base + at;
         at += self->count * self->bytes[r];
         at = lki_round_up(at, 64);
-        if (base != NULL)
-            self->combined[r] = base + at;
-        at = lki_round_up(at + self->bytes[r], 64);
+        if (r + 1 < self->rounds)
+            self->combined[r] = lki_carve(base, &at, self->bytes[r]);
     }
+    at = lki_groups_lay_out_shared(self, base, at);
     for (uint32_t h = 0; h < parallel->world.hosts; h++)
         most = (uint32_t)lki_max(most, kept_before(parallel, h, self->count));
-    if (base != NULL)
-        self->vectors = (float *)(void *)(base + at);
-    at += (size_t)most * self->kept * parallel->layout->elements * sizeof(float);
+    size_t bytes = (size_t)most * self->kept * parallel->layout->elements * sizeof(float);
+    at = lki_groups_lay_out_vectors(self, bytes, base, at);
     at = lki_groups_lay_out_squares(parallel, self, most, base, at);
     if (self->kept == 0 || !self->rule->estimates)
         return at;
-    if (base != NULL)
-        self->estimates = (float *)(void *)(base + at);
-    return at + parallel->layout->elements * sizeof(float);
+    for (uint32_t c = 0; c < self->copies; c++)
+        self->estimates[c] = lki_carve(base, &at, parallel->layout->elements * sizeof(float));
+    return at;
 }
 
 static lk_status groups_attach(lk_parallel *parallel, void *context)
@@ -305,11 +308,12 @@ static void add_uses(const lk_parallel *parallel, const lki_groups *self, uint32
                       all + layout->term_at[terms[use]]);
 }
 
-float *lki_groups_kept(const lk_parallel *parallel, const lki_groups *self, uint32_t which,
-                       uint32_t group, uint32_t param)
+/* Returns the place of a combined message in the current step. */
+static char *combined_of(const lki_groups *self, uint32_t round, uint32_t param)
 {
-    const size_t place = (size_t)self->places[group] * self->kept + which;
-    return self->vectors + place * parallel->layout->elements + parallel->layout->param_at[param];
+    char *all = round + 1 == self->rounds ? self->shared[lki_groups_next(self)]
+                                          : self->combined[round];
+    return all + self->at[round][param];
 }
 
 /* Writes a tensor that is left whole: the values of all its uses. */
@@ -334,7 +338,7 @@ static lki_kept kept_of(const lk_parallel *parallel, const lki_groups *self, uin
                       .momentum = self->momentum,
                       .nesterov = self->nesterov };
     for (uint32_t i = 0; i < self->kept; i++)
-        kept.kept[i] = lki_groups_kept(parallel, self, i, group, param);
+        kept.kept[i] = lki_groups_kept_next(parallel, self, i, group, param);
     return kept;
 }
 
@@ -354,13 +358,14 @@ static void encode(const lk_parallel *parallel, const lki_groups *self, uint32_t
     if (round == 0) {
         add_uses(parallel, self, group, param);
         lki_groups_clip(self, group, kept.count, values);
+        lki_groups_carry_kept(parallel, self, group, param);
     }
     if (round == 0 && self->rule->before != NULL)
         self->rule->before(&kept, values);
     key.group = group;
     key.step  = parallel->step;
-    self->by->encode(&self->options, &key, round, self->combined[before] + self->at[before][param],
-                     values, message_of(self, round, group, param));
+    self->by->encode(&self->options, &key, round, combined_of(self, before, param), values,
+                     message_of(self, round, group, param));
     if (round + 1 == self->rounds && self->rule->after != NULL)
         self->rule->after(&kept, values);
 }
@@ -401,7 +406,7 @@ static void combine_mine(const lk_parallel *parallel, const lki_groups *self, ui
 {
     for (uint32_t p = parallel->local; p < parallel->layout->param_count; p += parallel->locals) {
         lk_compress_key key  = self->keys[p];
-        char           *into = self->combined[round] + self->at[round][p];
+        char           *into = combined_of(self, round, p);
         if (lki_groups_leave_whole(self, p))
             continue;
         key.step = parallel->step;
@@ -422,8 +427,10 @@ static void begin_mine(const lk_parallel *parallel, const lki_groups *self)
     for (uint32_t p = parallel->local; p < parallel->layout->param_count; p += parallel->locals) {
         lk_compress_key key = self->keys[p];
         key.step            = parallel->step;
-        if (!lki_groups_leave_whole(self, p))
-            self->by->begin(&self->options, &key, self->combined[last] + self->at[last][p]);
+        if (lki_groups_leave_whole(self, p))
+            continue;
+        lki_groups_carry_shared(parallel, self, p);
+        self->by->begin(&self->options, &key, combined_of(self, last, p));
     }
 }
 
@@ -466,7 +473,7 @@ void lki_groups_decode(const lk_parallel *parallel, const lki_groups *self,
 
     key.step = parallel->step;
     for (uint32_t r = 0; r < self->rounds; r++)
-        of[r] = self->combined[r] + self->at[r][p];
+        of[r] = combined_of(self, r, p);
     if (self->by->combine == LK_COMBINE_TREE)
         self->by->decode(&self->options, &key, of, span->inside, span->count, out);
     else
@@ -487,7 +494,7 @@ static void decode_mine(const lk_parallel *parallel, const lki_groups *self, lki
             if (whole)
                 sum_messages(self, 0, self->at[0][span->param] + at * sizeof *out, span->count,
                              out);
-            else if (use == 0 && self->estimates != NULL)
+            else if (use == 0 && self->estimates[0] != NULL)
                 lki_groups_read_estimates(parallel, self, span, out);
             else if (use == 0)
                 lki_groups_decode(parallel, self, span, out);
@@ -495,8 +502,9 @@ static void decode_mine(const lk_parallel *parallel, const lki_groups *self, lki
                 memset(out, 0, span->count * sizeof *out);
         }
     }
-    sum_messages(self, 0, self->at[0][layout->param_count],
-                 parallel->micro_count * parallel->state_width, sums->states);
+    if (!parallel->ledger.kept || parallel->local == 0) /* all ranks of a host have the same sums */
+        sum_messages(self, 0, self->at[0][layout->param_count],
+                     parallel->micro_count * parallel->state_width, sums->states);
 }
 
 /* Finds the sums of the groups that this host keeps. */
@@ -527,7 +535,7 @@ static lk_status groups_combine(lk_parallel *parallel, void *context, lki_gradie
         encode_mine(parallel, self, r);
         LK_TRY(exchange(parallel, self, r));
     }
-    if (self->estimates != NULL) {
+    if (self->estimates[0] != NULL) {
         lki_groups_move_estimates(parallel, self);
         LK_TRY(lk_barrier(parallel->comm));
     }
@@ -546,12 +554,14 @@ static uint64_t groups_sent(const lk_parallel *parallel, const void *context, ui
 }
 
 const lki_feature lki_feature_groups = {
-    .name         = "groups",
-    .open         = groups_open,
-    .close        = groups_close,
-    .hash_options = groups_hash,
-    .lay_out      = groups_lay_out,
-    .attach       = groups_attach,
-    .sent         = groups_sent,
-    .combine      = groups_combine,
+    .name          = "groups",
+    .open          = groups_open,
+    .close         = groups_close,
+    .hash_options  = groups_hash,
+    .lay_out       = groups_lay_out,
+    .attach        = groups_attach,
+    .sent          = groups_sent,
+    .combine       = groups_combine,
+    .before_update = lki_groups_before_update,
+    .restore       = lki_groups_restore,
 };

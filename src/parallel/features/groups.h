@@ -24,11 +24,15 @@ typedef struct {
                                                  * one is that of running state */
     size_t               bytes[LK_ROUNDS_MAX];  /* of the message of a group */
     size_t               first[LK_ROUNDS_MAX];  /* offset of the messages in the model's arena */
-    char                *messages[LK_ROUNDS_MAX]; /* [G][bytes]; in the arena, as the next two */
-    char                *combined[LK_ROUNDS_MAX]; /* [bytes] */
-    float               *vectors;               /* [groups that the host keeps][kept][elements] */
-    float               *estimates;             /* [elements]: means over all groups, of the whole
-                                                 * host; NULL: the rule has none */
+    char                *messages[LK_ROUNDS_MAX]; /* [G][bytes]; in the arena, as the next four */
+    char                *combined[LK_ROUNDS_MAX]; /* [bytes]; of all rounds but the last */
+    char                *shared[2];  /* [copies][bytes]: combined messages of the last round */
+    float               *vectors[2]; /* [copies][groups that the host keeps][kept][elements] */
+    float               *estimates[2]; /* [copies][elements]: means over all groups, of the whole
+                                        * host; NULL: the rule has none */
+    uint32_t             copies;     /* 2 with options.survives, else 1: see groups_survive.c */
+    uint32_t             now;        /* the copy that is valid between steps */
+    size_t               tally_at;   /* offset in tallies */
     uint32_t            *keepers;               /* [G]: ranks */
     uint32_t            *places;                /* [G]: number of a group among those of its host */
     float              **sums;                  /* [G]: gradient spaces of the groups that this host
@@ -48,7 +52,8 @@ bool lki_groups_leave_whole(const lki_groups *self, uint32_t param);
 size_t lki_groups_message_bytes(const lki_groups *self, const lki_layout *layout, uint32_t param,
                                 uint32_t round);
 
-/* Returns vector `which` that a group keeps of a parameter, on the host of its keeper. */
+/* Returns vector `which` that a group keeps of a parameter, on the host of its keeper: the copy
+ * that is valid between steps. */
 float *lki_groups_kept(const lk_parallel *parallel, const lki_groups *self, uint32_t which,
                        uint32_t group, uint32_t param);
 
@@ -85,5 +90,36 @@ LK_NODISCARD lk_status lki_groups_measure(lk_parallel *parallel, lki_groups *sel
 
 /* Multiplies values of a group by its factor. */
 void lki_groups_clip(const lki_groups *self, uint32_t group, size_t count, float *values);
+
+/* ---- Losses: groups_survive.c ---------------------------------------------------------------- */
+
+/* Returns the copy that a step writes. */
+static inline uint32_t lki_groups_next(const lki_groups *self)
+{
+    return self->copies - 1 - self->now;
+}
+
+/* Sets `copies`.  After a loss, fails if the vectors of a group are on no host that can use them. */
+LK_NODISCARD lk_status lki_groups_open_copies(lk_parallel *parallel, lki_groups *self);
+
+/* Places `shared`, or `vectors` of `bytes` each, at offset `at` of the model's arena, and returns
+ * the offset of the end. */
+size_t lki_groups_lay_out_shared(lki_groups *self, char *base, size_t at);
+size_t lki_groups_lay_out_vectors(lki_groups *self, size_t bytes, char *base, size_t at);
+
+/* Returns vector `which` in the copy that a step writes. */
+float *lki_groups_kept_next(const lk_parallel *parallel, const lki_groups *self, uint32_t which,
+                            uint32_t group, uint32_t param);
+
+/* Copies what a group keeps of a parameter, or what all share, to the copy that a step writes. */
+void   lki_groups_carry_kept(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
+                             uint32_t param);
+void   lki_groups_carry_shared(const lk_parallel *parallel, const lki_groups *self,
+                               uint32_t param);
+
+/* Entries of the feature. */
+void   lki_groups_before_update(lk_parallel *parallel, void *context, lki_tally *tally);
+void   lki_groups_restore(lk_parallel *parallel, void *context, const lki_tally *tally,
+                          lk_parallel_standing *standing);
 
 #endif

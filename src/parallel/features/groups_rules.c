@@ -90,17 +90,20 @@ void lki_groups_move_estimates(const lk_parallel *parallel, const lki_groups *se
         const lki_param_span *span = &layout->spans[i];
         if (lki_groups_leave_whole(self, span->param))
             continue;
-        float *to = self->estimates + layout->param_at[span->param] + span->inside;
+        const size_t at   = layout->param_at[span->param] + span->inside;
+        const float *from = self->estimates[self->now] + at;
+        float       *to   = self->estimates[lki_groups_next(self)] + at;
         lki_groups_decode(parallel, self, span, change);
         for (size_t k = 0; k < span->count; k++)
-            to[k] += change[k] / (float)self->count;
+            to[k] = from[k] + change[k] / (float)self->count;
     }
 }
 
 void lki_groups_read_estimates(const lk_parallel *parallel, const lki_groups *self,
                                const lki_param_span *span, float *out)
 {
-    const float *from = self->estimates + parallel->layout->param_at[span->param] + span->inside;
+    const float *from = self->estimates[lki_groups_next(self)] +
+                        parallel->layout->param_at[span->param] + span->inside;
     for (size_t k = 0; k < span->count; k++)
         out[k] = (float)self->samples * from[k];
 }

@@ -76,14 +76,14 @@ static void *shared_of(const lk_parallel *parallel, uint32_t param, size_t *byte
     *bytes              = 0;
     if (self == NULL || !good || lki_groups_leave_whole(self, param))
         return NULL;
-    if (self->estimates != NULL) {
+    if (self->estimates[0] != NULL) {
         *bytes = parallel->layout->sizes[param] * sizeof(float);
-        return self->estimates + parallel->layout->param_at[param];
+        return self->estimates[self->now] + parallel->layout->param_at[param];
     }
     if (self->by->begin == NULL)
         return NULL;
     *bytes = lki_groups_message_bytes(self, parallel->layout, param, last);
-    return self->combined[last] + self->at[last][param];
+    return self->shared[self->now] + self->at[last][param];
 }
 
 const void *lk_parallel_shared(const lk_parallel *parallel, uint32_t param, size_t *bytes)

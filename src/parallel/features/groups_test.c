@@ -433,6 +433,13 @@ static void bytes_are_as_planned(void **state)
         }
 }
 
+static lk_status no_hook(const lk_bucket *bucket, void *context)
+{
+    (void)bucket;
+    (void)context;
+    return LK_OK;
+}
+
 static void other_features_are_refused(void **state)
 {
     lk_exchange         exchange = LK_EXCHANGE_INIT;
@@ -446,7 +453,7 @@ static void other_features_are_refused(void **state)
     (void)state;
     for (size_t i = 0; i < 7; i++)
         all[i] = options;
-    all[0].survives   = true;
+    all[0].hook       = no_hook;
     all[1].audit      = 1;
     all[2].rebalance  = true;
     all[3].strategy   = "zero2";

@@ -183,6 +183,7 @@ typedef struct {
     bool         buddies;
     lk_dtype     gathered;
     double       clip_value;
+    const lk_exchange *exchange; /* NULL: no groups */
     bool         one_bucket; /* a single bucket, of which the last owner also has a part */
     struct {
         uint32_t rank; /* in the job */
@@ -199,7 +200,8 @@ typedef struct {
 
 static const size_t      sizes[PARAMS]  = { 5000, 7, 4097 };
 static const lk_param    params[PARAMS] = {
-    { .name = "a", .shape = { 1, { 5000 } }, .init = LK_INIT_NORMAL, .scale = 0.5, .bf16 = true },
+    { .name = "a", .shape = { 2, { 50, 100 } }, .init = LK_INIT_NORMAL, .scale = 0.5,
+      .bf16 = true },
     { .name = "b", .shape = { 1, { 7 } }, .init = LK_INIT_NORMAL, .scale = 0.5 },
     { .name = "c", .shape = { 1, { 4097 } }, .init = LK_INIT_NORMAL, .scale = 0.5 },
 };
@@ -231,6 +233,7 @@ static inline lk_parallel_options options_of(const plot *p)
                                   .states          = states,
                                   .state_count     = 2,
                                   .unused          = LK_UNUSED_ZERO,
+                                  .exchange        = p->exchange,
                                   .survives        = true };
 }
 
@@ -286,11 +289,29 @@ static inline lk_status run_steps(lk_parallel *parallel, uint64_t from)
     return __real_lk_barrier(parallel->comm); /* no rank is lost after this barrier */
 }
 
+/* Returns the hash of what groups keep and share; 0 without groups.  Collective. */
+static inline uint64_t hash_of_groups(lk_parallel *parallel, float *values)
+{
+    uint64_t hash = 0;
+    for (uint32_t p = 0; p < PARAMS; p++) {
+        size_t bytes;
+        for (uint32_t w = 0; lk_parallel_kept_name(parallel, p, w) != NULL; w++)
+            for (uint32_t g = 0; g < lk_parallel_groups(parallel); g++) {
+                if (lk_parallel_fetch_kept(parallel, p, w, g, 0, sizes[p], values) != LK_OK)
+                    return 1;
+                hash = 31 * hash + lki_xxh3(values, sizes[p] * sizeof(float));
+            }
+        const void *shared = lk_parallel_shared(parallel, p, &bytes);
+        hash               = 31 * hash + (shared == NULL ? 0 : lki_xxh3(shared, bytes));
+    }
+    return hash;
+}
+
 /* Returns the hash of all values, including those stored on other hosts.  Collective. */
 static inline uint64_t hash_of(lk_parallel *parallel)
 {
     static _Thread_local float values[5000];
-    uint64_t hashes[PARAMS * (1 + LK_OPTIMIZER_STATES_MAX) + 2] = { 0 }, n = 0;
+    uint64_t hashes[PARAMS * (1 + LK_OPTIMIZER_STATES_MAX) + 3] = { 0 }, n = 0;
     for (uint32_t p = 0; p < PARAMS; p++)
         for (uint32_t w = 0; w <= lk_optimizer_state_count(&parallel->optimizer); w++) {
             if (lk_parallel_fetch(parallel, p, w, 0, sizes[p], values) != LK_OK)
@@ -299,6 +320,7 @@ static inline uint64_t hash_of(lk_parallel *parallel)
         }
     for (uint32_t s = 0; s < 2; s++)
         hashes[n++] = lki_xxh3(lk_parallel_state_data(parallel, s), 33 * sizeof(float));
+    hashes[n++] = hash_of_groups(parallel, values);
     return lki_xxh3(hashes, n * sizeof hashes[0]);
 }
 
@@ -360,6 +382,12 @@ static inline long end_of(const plot *p, const lk_comm *comm)
     return NEVER;
 }
 
+/* Why a run could not continue, as the first of its ranks has found. */
+static struct {
+    _Atomic bool known;
+    char         why[LKI_MESSAGE_BYTES];
+} refusal;
+
 /* Runs a rank.  The caller owns `member`, so longjmp() does not invalidate it. */
 static inline void *live(void *argument)
 {
@@ -383,8 +411,8 @@ static inline void *live(void *argument)
     fate.left = end_of(p, r->comm);
     if (setjmp(fate.out) == 0) {
         status = run(r);
-        if (status != LK_OK)
-            print_message("%s\n", lk_error_last()->message);
+        if (status != LK_OK && !atomic_exchange(&refusal.known, true))
+            (void)snprintf(refusal.why, sizeof refusal.why, "%s", lk_error_last()->message);
         atomic_store(&p->hash, status == LK_OK ? hash_of(r->parallel) : 0);
         atomic_store(&p->longest, fate.seen);
         (void)__real_lk_barrier(r->comm); /* other ranks may still fetch values of this rank */
@@ -446,7 +474,8 @@ static inline void seat(plot *p, network *n, member *members, lk_comm **comms)
     }
 }
 
-/* Runs the plot.  Returns the hash of the result, or 0 if the run failed. */
+/* Runs the plot.  Returns the hash of the result, or 0 if the run failed and `refusal` has the
+ * reason. */
 static inline uint64_t play(plot *p)
 {
     member    members[RANKS_MAX];
@@ -454,8 +483,10 @@ static inline uint64_t play(plot *p)
     pthread_t threads[RANKS_MAX];
     network   n = { .ranks = 0 };
 
-    p->hash = 0;
-    p->lost = LEAVES;
+    p->hash        = 0;
+    p->lost        = LEAVES;
+    refusal.known  = false;
+    refusal.why[0] = '\0';
     assert_int_equal(pthread_barrier_init(&p->opened, NULL, p->ranks), 0);
     if (p->hosts > 0)
         seat(p, &n, members, comms);
@@ -520,8 +551,9 @@ static void lose_all_through(plot p, long every)
     for (long at = 1; at <= moments; at += every * stride()) {
         p.victims[0].at = at;
         if (play(&p) != want)
-            fail_msg("%s, %s: rank %u of %u lost at moment %ld", p.strategy,
-                     lk_optimizer_name(p.optimizer.kind), p.victims[0].rank, p.ranks, at);
+            fail_msg("%s, %s: rank %u of %u lost at moment %ld: %s", p.strategy,
+                     lk_optimizer_name(p.optimizer.kind), p.victims[0].rank, p.ranks, at,
+                     refusal.why);
     }
 }
 

@@ -96,7 +96,8 @@ static void aim(lk_parallel *parallel, lki_ddp *self)
     lki_node nodes[LK_TREE_NODES_MAX] = { 0 };
 
     if (parallel->effects.cut > 0) { /* groups are summed one by one: ddp_groups.c */
-        self->home = lki_ddp_data(parallel, lki_ddp_place(parallel, self->plan.nodes[0].buffer));
+        uint32_t place = lki_ddp_place(parallel, self->plan.nodes[0].buffer);
+        self->home     = self->sums != NULL ? self->sums : lki_ddp_data(parallel, place);
         return;
     }
     uint32_t count = list_nodes(parallel, self, nodes);
@@ -341,7 +342,8 @@ lk_status lki_ddp_remember(const lk_parallel *parallel, lki_ddp *self, lk_status
 static bool replaces(const lk_parallel *parallel, const lki_ddp *self)
 {
     return self->tags != NULL && parallel->world.hosts == 1 && self->merge_count > 0 &&
-           !parallel->remains.there && !parallel->effects.lends;
+           !parallel->remains.there && !parallel->effects.lends &&
+           parallel->effects.cut == 0;
 }
 
 static lk_status ddp_term_ready(lk_parallel *parallel, uint32_t term)

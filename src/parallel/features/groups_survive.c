@@ -1,0 +1,167 @@
+/* groups_survive.c -- what groups keep between steps, if ranks may be lost (options.survives).
+ *
+ * There are two copies of the vectors of groups and of what groups share.  A step copies copy `now`
+ * to the other copy, and changes that.  When the step is decided, `now` becomes the other copy: a number in the tally,
+ * which is marked before any parameter is updated (ledger.h).
+ *
+ * So if a rank is lost before the mark, the survivors find the copy that the step has read, and
+ * compute the step again from its beginning, with the same bits: messages depend only on gradients
+ * and on that copy.  If a rank is lost after the mark, the sums over all groups are complete in the
+ * ledger's memory, and so is the new copy.
+ *
+ * The copies are in the arena of the host that keeps a group.  On one host every group stays there
+ * until the last rank is lost.  On several hosts the loss of a rank may give a group to another
+ * host, and the loss of a host loses the vectors of its groups.  Both fail, and the run continues from a
+ * checkpoint.
+ */
+#include "parallel/features/groups.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/worker.h"
+#include "parallel/strategies/ddp.h"
+
+/* ---- Memory ------------------------------------------------------------------------------ */
+
+size_t lki_groups_lay_out_shared(lki_groups *self, char *base, size_t at)
+{
+    const bool     kept  = self->by != NULL && self->by->begin != NULL;
+    const uint32_t count = kept ? self->copies : 1;
+    for (uint32_t c = 0; c < 2; c++)
+        self->shared[c] = c < count ? lki_carve(base, &at, self->bytes[self->rounds - 1])
+                                    : self->shared[0];
+    return at;
+}
+
+size_t lki_groups_lay_out_vectors(lki_groups *self, size_t bytes, char *base, size_t at)
+{
+    for (uint32_t c = 0; c < self->copies && self->kept > 0; c++)
+        self->vectors[c] = lki_carve(base, &at, bytes);
+    return at;
+}
+
+static float *vector_of(const lk_parallel *parallel, const lki_groups *self, uint32_t copy,
+                        uint32_t which, uint32_t group, uint32_t param)
+{
+    const size_t place = (size_t)self->places[group] * self->kept + which;
+    return self->vectors[copy] + place * parallel->layout->elements +
+           parallel->layout->param_at[param];
+}
+
+float *lki_groups_kept(const lk_parallel *parallel, const lki_groups *self, uint32_t which,
+                       uint32_t group, uint32_t param)
+{
+    return vector_of(parallel, self, self->now, which, group, param);
+}
+
+float *lki_groups_kept_next(const lk_parallel *parallel, const lki_groups *self, uint32_t which,
+                            uint32_t group, uint32_t param)
+{
+    return vector_of(parallel, self, lki_groups_next(self), which, group, param);
+}
+
+/* ---- The group of ranks after a loss ----------------------------------------------------- */
+
+/* Returns the host of `before` that is now host `host`: the one from which one of its ranks comes.
+ * Returns the number of hosts if there is none. */
+static uint32_t host_before(const lk_parallel *parallel, const lk_parallel *before, uint32_t host)
+{
+    for (uint32_t r = 0; r < parallel->ranks; r++)
+        for (uint32_t b = 0; parallel->world.host_of[r] == host && b < before->ranks; b++)
+            if (before->world.numbers[b] == parallel->world.numbers[r])
+                return before->world.host_of[b];
+    return before->world.hosts;
+}
+
+static bool is_left(const lk_parallel *parallel, const lk_parallel *before, uint32_t host)
+{
+    bool left = false;
+    for (uint32_t h = 0; h < parallel->world.hosts; h++)
+        left = left || host_before(parallel, before, h) == host;
+    return left;
+}
+
+/* Fails if a group has moved to another host, where its vectors are not. */
+static lk_status check_moves(const lk_parallel *parallel, const lk_parallel *before, uint32_t count)
+{
+    for (uint32_t g = 0; g < count; g++) {
+        uint32_t had = before->world.host_of[lki_ddp_keeper(before, g)];
+        uint32_t has = parallel->world.host_of[lki_ddp_keeper(parallel, g)];
+        if (!is_left(parallel, before, had))
+            return lk_fail(LK_EPEER, "the errors of group %u were on a host that is lost: start "
+                                     "again from a checkpoint", g);
+        if (host_before(parallel, before, has) != had)
+            return lk_fail(LK_EUNSUPPORTED,
+                           "%u workers are left on %u hosts, and group %u would move to another "
+                           "host, where its errors are not: start again from a checkpoint",
+                           parallel->ranks, parallel->world.hosts, g);
+    }
+    return LK_OK;
+}
+
+static lk_status check_entrants(const lk_parallel *parallel)
+{
+    for (uint32_t r = 0; r < parallel->ranks; r++)
+        if (lki_comm_is_fresh(parallel->comm, r))
+            return lk_fail(LK_EUNSUPPORTED, "workers enter a group of several hosts that exchanges "
+                                            "compressed gradients: start again from a checkpoint");
+    return LK_OK;
+}
+
+lk_status lki_groups_open_copies(lk_parallel *parallel, lki_groups *self)
+{
+    const lki_ledger *ledger = &parallel->ledger;
+
+    self->copies = ledger->kept ? 2 : 1;
+    if (!ledger->kept)
+        return LK_OK;
+    parallel->effects.restarts = true;
+    self->tally_at             = lki_tally_reserve(parallel, sizeof self->now);
+    bool shares = self->by != NULL && self->by->begin != NULL; /* estimates are kept, too */
+    if (!ledger->goes_on || (self->kept == 0 && !shares))
+        return LK_OK;
+    if (parallel->world.hosts > 1)
+        LK_TRY(check_entrants(parallel));
+    return ledger->before == NULL || self->kept == 0
+               ? LK_OK
+               : check_moves(parallel, ledger->before, self->count);
+}
+
+/* ---- A step ------------------------------------------------------------------------------ */
+
+void lki_groups_carry_kept(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
+                           uint32_t param)
+{
+    const size_t bytes = parallel->layout->sizes[param] * sizeof(float);
+    for (uint32_t which = 0; which < self->kept && self->copies == 2; which++)
+        memcpy(lki_groups_kept_next(parallel, self, which, group, param),
+               lki_groups_kept(parallel, self, which, group, param), bytes);
+}
+
+void lki_groups_carry_shared(const lk_parallel *parallel, const lki_groups *self, uint32_t param)
+{
+    const uint32_t last = self->rounds - 1;
+    const size_t   at   = self->at[last][param];
+    if (self->copies == 2)
+        memcpy(self->shared[lki_groups_next(self)] + at, self->shared[self->now] + at,
+               lki_groups_message_bytes(self, parallel->layout, param, last));
+}
+
+void lki_groups_before_update(lk_parallel *parallel, void *context, lki_tally *tally)
+{
+    lki_groups *self = context;
+    (void)parallel;
+    self->now = lki_groups_next(self);
+    if (self->copies == 2)
+        lki_tally_put(tally, self->tally_at, &self->now, sizeof self->now);
+}
+
+void lki_groups_restore(lk_parallel *parallel, void *context, const lki_tally *tally,
+                        lk_parallel_standing *standing)
+{
+    lki_groups *self = context;
+    (void)parallel;
+    (void)standing;
+    lki_tally_get(tally, self->tally_at, &self->now, sizeof self->now);
+}

@@ -1,0 +1,303 @@
+/* groups_survive_test.c -- ranks that exchange compressed gradients are lost at any moment, and no
+ * bit of the result changes.
+ *
+ * Goal:    a rank ends before, in the middle of or after the encoding of a tensor, the sum of
+ *          messages, the decoding of a span or an update.  The values, the errors and what groups
+ *          share are those of the undisturbed run, with every compressor.
+ * Method:  losses_testing.h, with moments in the functions of a compressor and around them.  A rank
+ *          that ends in the middle of a function leaves nonsense in what the function writes.
+ * Control: some rank was lost in every function.
+ */
+#include "parallel/recover/losses_testing.h"
+
+/* ---- Moments in the exchange ----------------------------------------------------------------- */
+
+enum { IN_BEGIN, IN_ENCODE, IN_SUM, IN_SETTLE, IN_DECODE, IN_ADD, IN_KEEP, PLACES };
+enum { FOREVER = 1 << 30 };
+
+static const lk_compressor *real; /* of the current plot */
+static lk_compressor        torn; /* calls `real` */
+static bool                 forgets; /* without error feedback */
+static _Atomic uint32_t     lost_in[PLACES];
+
+/* The place where a victim ends that has no moment of its own, at the nth visit. */
+static struct {
+    int      place;
+    uint32_t visit; /* 0: nowhere */
+} doom;
+static _Thread_local uint32_t visits;
+
+/* Writes nonsense to the first half if the rank ends now, in the middle of a function. */
+static void tear(int place, void *at, size_t bytes)
+{
+    if (fate.left > 0 && place == doom.place && ++visits == doom.visit)
+        fate.left = 1;
+    if (fate.left == 1) {
+        memset(at, 0x7b, bytes / 2);
+        atomic_fetch_add(&lost_in[place], 1);
+    }
+    moment();
+}
+
+static void torn_begin(const lk_compression *options, const lk_compress_key *key, void *before)
+{
+    tear(IN_BEGIN, before, real->bytes(options, key, real->rounds - 1));
+    real->begin(options, key, before);
+    moment();
+}
+
+static void torn_encode(const lk_compression *options, const lk_compress_key *key, uint32_t round,
+                        const void *before, float *values, void *message)
+{
+    moment();
+    if (fate.left == 1)
+        memset(message, 0x7b, real->bytes(options, key, round) / 2);
+    tear(IN_ENCODE, values, key->rows * key->cols * sizeof *values);
+    real->encode(options, key, round, before, values, message);
+    moment();
+}
+
+static void torn_settle(const lk_compression *options, const lk_compress_key *key, uint32_t round,
+                        void *combined)
+{
+    tear(IN_SETTLE, combined, real->bytes(options, key, round));
+    real->settle(options, key, round, combined);
+    moment();
+}
+
+static void torn_decode(const lk_compression *options, const lk_compress_key *key,
+                        const void *const *messages, size_t first, size_t count, float *out)
+{
+    tear(IN_DECODE, out, count * sizeof *out);
+    real->decode(options, key, messages, first, count, out);
+}
+
+void __real_lk_feedback_add(size_t count, const float *error, uint64_t samples, float *values);
+void __wrap_lk_feedback_add(size_t count, const float *error, uint64_t samples, float *values);
+void __real_lk_feedback_keep(size_t count, const float *residual, uint64_t samples, float *error);
+void __wrap_lk_feedback_keep(size_t count, const float *residual, uint64_t samples, float *error);
+void __real_lki_tree_sum_f32(lk_dtype rounded, uint32_t leaves, const lki_tree_input *inputs,
+                             uint32_t input_count, size_t count, float *out);
+void __wrap_lki_tree_sum_f32(lk_dtype rounded, uint32_t leaves, const lki_tree_input *inputs,
+                             uint32_t input_count, size_t count, float *out);
+
+void __wrap_lk_feedback_add(size_t count, const float *error, uint64_t samples, float *values)
+{
+    tear(IN_ADD, values, count * sizeof *values);
+    __real_lk_feedback_add(count, error, samples, values);
+}
+
+void __wrap_lk_feedback_keep(size_t count, const float *residual, uint64_t samples, float *error)
+{
+    tear(IN_KEEP, error, count * sizeof *error);
+    __real_lk_feedback_keep(count, residual, samples, error);
+}
+
+void __wrap_lki_tree_sum_f32(lk_dtype rounded, uint32_t leaves, const lki_tree_input *inputs,
+                             uint32_t input_count, size_t count, float *out)
+{
+    tear(IN_SUM, out, count * sizeof *out);
+    __real_lki_tree_sum_f32(rounded, leaves, inputs, input_count, count, out);
+}
+
+static lk_exchange exchange_of(const lk_compressor *by, uint32_t groups)
+{
+    lk_exchange exchange    = LK_EXCHANGE_INIT;
+    exchange.groups         = groups;
+    exchange.feedback       = forgets ? LK_FEEDBACK_OFF : LK_FEEDBACK_DEFAULT;
+    exchange.compression    = (lk_compression)LK_COMPRESSION_INIT;
+    exchange.compression.ratio = 0.05;
+    real                    = by;
+    if (by == NULL)
+        return exchange;
+    torn = *by;
+    torn.encode = torn_encode;
+    torn.decode = torn_decode;
+    if (by->begin != NULL)
+        torn.begin = torn_begin;
+    if (by->settle != NULL)
+        torn.settle = torn_settle;
+    exchange.compressor = &torn;
+    return exchange;
+}
+
+static void lose_with(plot p, const lk_compressor *by, uint32_t groups, long every)
+{
+    lk_exchange exchange = exchange_of(by, groups);
+    p.exchange           = &exchange;
+    lose_all_through(p, every * (LKI_SANITIZED ? 4 : 1));
+}
+
+/* ---- Tests ----------------------------------------------------------------------------------- */
+
+static void a_rank_may_be_lost_with_every_compressor(void **state)
+{
+    static const uint32_t groups[] = { 8, 2, 4, 1 }, ranks[] = { 3, 2, 5 };
+    (void)state;
+    for (uint32_t c = 0; lk_compressors(c) != NULL; c++)
+        for (uint32_t i = 0; i < 3; i++) {
+            const char *strategy = (c + i) % 2 == 0 ? "ddp" : "zero1";
+            lose_with(plot_of(i == 1 ? lamb : adamw, strategy, ranks[i], 0, (c + i) % ranks[i]),
+                      lk_compressors(c), groups[(c + i) % 4], 7);
+        }
+}
+
+/* Loses a rank at its first, third, ninth ... visit of a place.  Returns false if the compressor
+ * has no such function. */
+static bool lose_in(plot p, int place)
+{
+    uint64_t want   = undisturbed(&p);
+    uint32_t before = atomic_load(&lost_in[place]), lost;
+    p.victims[0].at = FOREVER;
+    for (doom.visit = 1; doom.visit < 100; doom.visit *= 3) {
+        doom.place = place;
+        lost       = atomic_load(&lost_in[place]);
+        if (play(&p) != want)
+            fail_msg("%s, %s: lost at visit %u of place %d: %s", torn.name, p.strategy,
+                     doom.visit, place, refusal.why);
+        if (atomic_load(&lost_in[place]) == lost)
+            break;
+    }
+    doom.visit = 0;
+    return atomic_load(&lost_in[place]) > before;
+}
+
+static void a_rank_may_be_lost_in_every_function(void **state)
+{
+    bool in[PLACES] = { false };
+    (void)state;
+    for (uint32_t c = 0; lk_compressors(c) != NULL; c++)
+        for (int place = 0; place < PLACES; place++) {
+            lk_exchange exchange = exchange_of(lk_compressors(c), 4);
+            plot        p        = plot_of(sgd, c % 2 == 0 ? "ddp" : "zero1", 3, 0, c % 3);
+            p.exchange           = &exchange;
+            in[place]            = lose_in(p, place) || in[place];
+        }
+    for (int place = 0; place < PLACES; place++)
+        if (!in[place])
+            fail_msg("no rank was lost in place %d", place);
+}
+
+static void a_second_rank_may_be_lost_during_recovery(void **state)
+{
+    plot p = plot_of(adamw, "ddp", 4, 0, 0);
+    (void)state;
+    for (uint32_t c = 0; lk_compressors(c) != NULL; c++) {
+        lk_exchange exchange = exchange_of(lk_compressors(c), 8);
+        p.exchange           = &exchange;
+        lose_two(p, c);
+    }
+}
+
+/* ---- Several hosts --------------------------------------------------------------------------- */
+
+/* Loses ranks of hosts.  The groups stay where they are, or keep no errors. */
+static void ranks_of_several_hosts_may_be_lost(void **state)
+{
+    const lk_compressor *powersgd, *randomk;
+    (void)state;
+    assert_int_equal(lk_compressor_find(&powersgd, "powersgd"), LK_OK);
+    assert_int_equal(lk_compressor_find(&randomk, "randomk"), LK_OK);
+    lose_with(over(2, plot_of(adamw, "ddp", 4, 0, 0)), powersgd, 2, 9);
+    lose_with(over(2, plot_of(lamb, "zero1", 4, 0, 1)), randomk, 2, 9);
+    lose_with(over(2, plot_of(sgd, "zero1", 4, 0, 3)), powersgd, 1, 9);
+    lose_with(over(3, plot_of(adamw, "ddp", 3, 0, 2)), powersgd, 1, 9); /* a host without groups */
+    forgets = true;
+    lose_with(over(2, plot_of(lamb, "ddp", 5, 0, 3)), powersgd, 8, 9);
+    lose_with(over(3, plot_of(adamw, "ddp", 3, 0, 0)), randomk, 8, 9);
+    forgets = false;
+    lose_with(over(2, plot_of(sgd, "zero1", 4, 0, 2)), NULL, 8, 9);
+}
+
+/* Loses a rank whose loss takes the errors of a group from the host that has the group next. */
+static void refuse(plot p, uint32_t groups, const char *why)
+{
+    const lk_compressor *by = lk_compressors(0);
+    lk_exchange          exchange = exchange_of(by, groups);
+    p.exchange                    = &exchange;
+    p.victims[0].at               = 60;
+    assert_int_equal(play(&p), 0);
+    if (strstr(refusal.why, why) == NULL)
+        fail_msg("'%s' is without '%s'", refusal.why, why);
+}
+
+static void groups_do_not_leave_their_errors(void **state)
+{
+    (void)state;
+    refuse(over(2, plot_of(adamw, "ddp", 4, 0, 2)), 2,
+           "3 workers are left on 2 hosts, and group 1 would move to another host");
+    refuse(over(2, plot_of(adamw, "zero1", 4, 0, 0)), 8,
+           "3 workers are left on 2 hosts, and group 2 would move to another host");
+    refuse(over(3, plot_of(adamw, "ddp", 3, 0, 1)), 8,
+           "the errors of group 2 were on a host that is lost: start again from a checkpoint");
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+/* Returns the bytes of tables as planned, which are those of the arena. */
+static size_t tables_of(const lk_exchange *exchange, bool survives)
+{
+    plot                p       = plot_of(adamw, "ddp", 2, 0, 0);
+    const uint32_t      sizes_of[1] = { 1 };
+    lk_parallel_options options;
+    lk_parallel_cost    cost;
+    lk_comm            *comm;
+    lk_parallel        *parallel;
+    p.exchange       = exchange;
+    options          = options_of(&p);
+    options.survives = survives;
+    assert_int_equal(lk_parallel_estimate(&cost, params, PARAMS, &options, sizes_of, 1), LK_OK);
+    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+    assert_int_equal(lk_parallel_open(&parallel, comm, params, PARAMS, &options), LK_OK);
+    assert_int_equal(cost.params + cost.optimizer + cost.tables, lki_parallel_arena(parallel));
+    lk_parallel_free(parallel);
+    lk_comm_free(comm);
+    return cost.tables;
+}
+
+static void only_survival_takes_memory(void **state)
+{
+    (void)state;
+    for (uint32_t c = 0; lk_compressors(c) != NULL; c++) {
+        const size_t elements = 5008 + 16 + 4112;
+        lk_exchange  whole    = exchange_of(NULL, 4);
+        size_t       ledger   = tables_of(&whole, true) - tables_of(&whole, false);
+        lk_exchange  exchange = exchange_of(lk_compressors(c), 4);
+        size_t       more     = tables_of(&exchange, true) - tables_of(&exchange, false) - ledger;
+        size_t       errors   = 4 * elements * sizeof(float);
+        if (real->begin == NULL)
+            assert_int_equal(more, errors);
+        else
+            assert_in_range(more, errors + 1, errors + elements * sizeof(float));
+    }
+}
+
+static void the_last_rank_may_hold_all_groups(void **state)
+{
+    lk_exchange         exchange = exchange_of(lk_compressors(0), 64);
+    plot                p        = plot_of(adamw, "ddp", 4, 0, 0);
+    const uint32_t      four     = 4;
+    lk_parallel_options options;
+    lk_parallel_cost    cost;
+    (void)state;
+    p.exchange              = &exchange;
+    options                 = options_of(&p);
+    options.virtual_workers = 64;
+    assert_int_equal(lk_parallel_estimate(&cost, params, PARAMS, &options, &four, 1), LK_EINVAL);
+    options.survives = false;
+    assert_int_equal(lk_parallel_estimate(&cost, params, PARAMS, &options, &four, 1), LK_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_rank_may_be_lost_with_every_compressor),
+        cmocka_unit_test(a_rank_may_be_lost_in_every_function),
+        cmocka_unit_test(a_second_rank_may_be_lost_during_recovery),
+        cmocka_unit_test(ranks_of_several_hosts_may_be_lost),
+        cmocka_unit_test(groups_do_not_leave_their_errors),
+        cmocka_unit_test(only_survival_takes_memory),
+        cmocka_unit_test(the_last_rank_may_hold_all_groups),
+    };
+    return cmocka_run_group_tests_name("parallel.features.groups_survive", tests, NULL, NULL);
+}
