@@ -8,6 +8,10 @@
  *     lockstep run -n 3 ./compressed_gradients powersgd 4
  *     lockstep run -n 4 --hosts 2 ./compressed_gradients powersgd 4
  *
+ * Nor do they depend on workers that are killed:
+ *
+ *     lockstep run -n 4 --on-failure continue ./compressed_gradients powersgd 4
+ *
  * Compressors: powersgd, topk, randomk, sign, terngrad, qsgd, vote; none sends whole gradients.
  * The second argument is the number of groups: 1, 2, 4 or 8.  The third one is the feedback: ef14,
  * off, dgc, signum or ef21; the default is that of the compressor.
@@ -53,40 +57,94 @@ static double add_gradient(const float *weight, unsigned sample, float *grad)
 
 /* ---- Training on any number of workers ----------------------------------------------------- */
 
-static lk_status train(lk_comm *comm, const lk_exchange *exchange, lk_parallel **out)
+static const lk_param model[] = { { .name = "weight", .shape = { 2, { ROWS, COLS } } } };
+
+static lk_parallel_options options_with(const lk_exchange *exchange)
 {
-    static const lk_param params[] = { { .name  = "weight", .shape = { 2, { ROWS, COLS } } } };
-    lk_parallel_options   options  = { .struct_size     = sizeof(lk_parallel_options),
-                                       .virtual_workers = VIRTUAL_WORKERS,
-                                       .optimizer       = { .kind = LK_SGD, .momentum = 0.9 },
-                                       .unused          = LK_UNUSED_ZERO,
-                                       .exchange        = exchange };
-    lk_parallel_turn      turn;
-    lk_step_result        result   = { 0 };
-    const lk_feedback     feedback = lk_exchange_feedback(exchange);
+    const lk_feedback feedback = lk_exchange_feedback(exchange);
+    const int         own      = feedback == LK_FEEDBACK_DGC || feedback == LK_FEEDBACK_SIGNUM;
+    return (lk_parallel_options){ .struct_size     = sizeof(lk_parallel_options),
+                                  .virtual_workers = VIRTUAL_WORKERS,
+                                  /* groups may have their own momentum */
+                                  .optimizer = { .kind = LK_SGD, .momentum = own ? 0 : 0.9 },
+                                  .unused    = LK_UNUSED_ZERO,
+                                  .survives  = true,
+                                  .exchange  = exchange };
+}
 
-    double                lr       = 0.2;
-
-    if (feedback == LK_FEEDBACK_DGC || feedback == LK_FEEDBACK_SIGNUM) {
-        options.optimizer.momentum = 0; /* groups have their own */
-        lr                         = feedback == LK_FEEDBACK_DGC ? 1 : 2;
-    }
+static double learning_rate(const lk_exchange *exchange)
+{
+    const lk_feedback feedback = lk_exchange_feedback(exchange);
     if (exchange->compressor != NULL && strcmp(exchange->compressor->name, "vote") == 0)
-        lr = 0.01; /* of a gradient of ones */
-    lk_status status = lk_parallel_open(out, comm, params, 1, &options);
-    for (unsigned step = 0; step < STEPS && status == LK_OK; step++) {
-        status = lk_parallel_begin(*out, step);
-        while (status == LK_OK && lk_parallel_next(*out, &turn)) {
-            unsigned first = (step * VIRTUAL_WORKERS + turn.virtual_worker) * EACH;
-            double   loss  = 0;
-            for (unsigned i = first; i < first + EACH; i++)
-                loss += add_gradient(lk_parallel_param(*out, 0), i, lk_parallel_grad(*out, 0, 0));
-            lk_parallel_report(*out, 0, loss, EACH, EACH, 0);
+        return 0.01; /* of a gradient of ones */
+    return feedback == LK_FEEDBACK_DGC ? 1 : feedback == LK_FEEDBACK_SIGNUM ? 2 : 0.2;
+}
+
+static lk_status train(lk_parallel *p, double lr, uint64_t first, int speaks)
+{
+    lk_parallel_turn turn;
+    lk_step_result   result = { 0 };
+    lk_status        status = LK_OK;
+
+    for (uint64_t step = first; step < STEPS && status == LK_OK; step++) {
+        status = lk_parallel_begin(p, step);
+        while (status == LK_OK && lk_parallel_next(p, &turn)) {
+            unsigned sample = ((unsigned)step * VIRTUAL_WORKERS + turn.virtual_worker) * EACH;
+            double   loss   = 0;
+            for (unsigned i = sample; i < sample + EACH; i++)
+                loss += add_gradient(lk_parallel_param(p, 0), i, lk_parallel_grad(p, 0, 0));
+            lk_parallel_report(p, 0, loss, EACH, EACH, 0);
         }
         if (status == LK_OK)
-            status = lk_parallel_finish(*out, lr, &result);
-        if (status == LK_OK && lk_comm_rank(comm) == 0 && (step + 1) % 100 == 0)
-            printf("step %u  loss %.2e\n", step + 1, result.loss);
+            status = lk_parallel_finish(p, lr, &result);
+        if (status == LK_OK && speaks && (step + 1) % 100 == 0) {
+            printf("step %u  loss %.2e\n", (unsigned)step + 1, result.loss);
+            fflush(stdout); /* this worker may be killed */
+        }
+    }
+    return status;
+}
+
+/* Takes over the model in a group without the lost workers.  Sets *step to the next one. */
+static lk_status regroup(lk_comm **comm, lk_parallel **p, const lk_exchange *exchange,
+                         uint64_t *step)
+{
+    lk_parallel_options  options = options_with(exchange);
+    lk_parallel_standing standing;
+    lk_parallel         *after = NULL;
+    lk_comm             *next  = NULL;
+
+    lk_status status = lk_comm_rebuild(&next, *comm, NULL);
+    if (status != LK_OK)
+        return status;
+    status = lk_comm_take_arenas(next, *comm);
+    if (status == LK_OK)
+        status = lk_parallel_go_on(&after, *p, next, model, 1, &options, &standing);
+    lk_comm_free(*comm);
+    *comm = next;
+    if (status != LK_OK)
+        return status;
+    lk_parallel_free(*p);
+    *p    = after;
+    *step = standing.steps;
+    return LK_OK;
+}
+
+/* Trains to the end, whichever workers are lost. */
+static lk_status train_through(lk_comm **comm, const lk_exchange *exchange, lk_parallel **p)
+{
+    lk_parallel_options options = options_with(exchange);
+    double              lr      = learning_rate(exchange);
+    uint64_t            step    = 0;
+
+    lk_status status = lk_parallel_open(p, *comm, model, 1, &options);
+    if (status != LK_OK)
+        return status;
+    status = train(*p, lr, step, lk_comm_rank(*comm) == 0);
+    while (status != LK_OK && lk_comm_has_lost(*comm)) {
+        status = regroup(comm, p, exchange, &step);
+        if (status == LK_OK)
+            status = train(*p, lr, step, lk_comm_rank(*comm) == 0);
     }
     return status;
 }
@@ -109,7 +167,7 @@ int main(int argc, char **argv)
     if (status == LK_OK)
         status = lk_join(&comm);
     if (status == LK_OK)
-        status = train(comm, &exchange, &p);
+        status = train_through(&comm, &exchange, &p);
     if (status == LK_OK && lk_comm_rank(comm) == 0) {
         lk_tensor weights = { "weight", LK_F32, { 2, { ROWS, COLS } }, lk_parallel_param(p, 0) };
         char      hex[65];

@@ -1,0 +1,107 @@
+/* compressed_test.c -- workers of a program with compressed gradients are killed, and the other
+ * workers finish with the weights of the undisturbed run.
+ *
+ * Goal:   with every compressor, two of four workers are killed, one after the other, and no bit
+ *         changes.
+ * Method: the example program, killed when it has printed a line.  The step is not known;
+ *         parallel/features/groups_survive_test.c covers each moment of a step.
+ */
+#include "faults/survivors.h"
+
+enum { LOST = 2, TRIES = 20 };
+
+static void program_of(char *out, size_t bytes)
+{
+    (void)snprintf(out, bytes, "%s", LK_TEST_COMMAND); /* BUILD/bin/lockstep */
+    for (int up = 0; up < 2; up++)
+        *strrchr(out, '/') = '\0';
+    (void)strcat(out, "/examples/compressed_gradients");
+    if (access(out, X_OK) == 0)
+        return;
+    print_message("skipped: %s is not built\n", out);
+    skip();
+}
+
+static void copy_weights(const command_result *r, char weights[65])
+{
+    const char *found = strstr(r->out, "weights ");
+    if (r->status != 0 || found == NULL)
+        fail_msg("status %d: %s%s", r->status, r->out, r->err);
+    (void)snprintf(weights, 65, "%.64s", found + strlen("weights "));
+}
+
+/* Returns the nth living worker of the job; 0 if there is none. */
+static pid_t worker_of(const job *j, uint32_t nth)
+{
+    FILE *children = children_of(j->pid);
+    pid_t pid, found = 0;
+    while (found == 0 && (pid = next_child(children)) != 0)
+        if (!is_gone(pid) && !is_coordinator(pid) && nth-- == 0)
+            found = pid;
+    if (children != NULL)
+        (void)fclose(children);
+    return found;
+}
+
+/* Waits until the program has printed `word`.  Returns false if it has ended. */
+static bool await_line(job *j, const char *word)
+{
+    for (double since = seconds_now(); !has_ended(j); nap()) {
+        read_stream(j->folder, "out", j->result.out, sizeof j->result.out);
+        if (strstr(j->result.out, word) != NULL)
+            return true;
+        if (seconds_now() - since > LIMIT_SECONDS)
+            job_fail(j, "waited %d s in vain for %s", LIMIT_SECONDS, word);
+    }
+    return false;
+}
+
+/* Kills two workers.  Returns the number of those without which the others continued. */
+static uint32_t kill_two(job *j, const char *folder, const char *line, uint32_t nth)
+{
+    static const char *const words[LOST] = { "step 100 ", "step 200 " };
+    (void)run_shell(&j->result, folder, ":"); /* empties the output of the previous run */
+    job_start(j, folder, 4, line);
+    for (uint32_t i = 0; i < LOST && await_line(j, words[i]); i++) {
+        pid_t pid = worker_of(j, (nth + i) % (4 - i));
+        if (pid != 0)
+            (void)kill(pid, SIGKILL);
+    }
+    j->hit_at = seconds_now();
+    (void)job_wait(j);
+    return count_of(j->result.err, "note: the group continues with ");
+}
+
+static void workers_may_be_killed(void **state)
+{
+    static const char *const names[] = { "powersgd", "topk", "randomk", "sign", "none" };
+    static command_result    alone;
+    static job               j;
+    char                     program[512], line[1024], want[65], got[65];
+    program_of(program, sizeof program);
+    for (uint32_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        uint32_t lost = 0;
+        (void)snprintf(line, sizeof line, "run --workers 1 --no-prefix %s %s %u", program, names[i],
+                       i % 2 == 0 ? 8 : 2);
+        run_command(&alone, *state, line);
+        copy_weights(&alone, want);
+        (void)snprintf(line, sizeof line,
+                       "run --workers 4 --on-failure continue --no-prefix %s %s %u", program,
+                       names[i], i % 2 == 0 ? 8 : 2);
+        for (uint32_t tries = 0; lost < LOST; tries++) { /* a kill may come too late */
+            assert_true(tries < TRIES);
+            lost = kill_two(&j, *state, line, i);
+            if (j.result.status == 0 || lost == LOST)
+                copy_weights(&j.result, got);
+        }
+        assert_string_equal(got, want);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(workers_may_be_killed),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
