@@ -33,6 +33,7 @@ typedef struct {
     lk_comm            *comms[LKT_RANKS_MAX];
     char                hash[65];
     double              loss;
+    uint32_t            joined_at; /* with `most` 2: the step from which turns are joined */
     uint32_t            turns; /* number of turns of rank 0 */
     uint32_t            moved; /* number of virtual workers that changed their rank */
 } job;
@@ -111,11 +112,11 @@ static lk_status train(member *m, lk_parallel **p)
         LK_TRY(lki_parallel_open_joint(p, j->comms[m->rank], params, PARAMS, &j->options, j->most));
     else
         LK_TRY(lk_parallel_open(p, j->comms[m->rank], params, PARAMS, &j->options));
-    if (j->most == 2)
-        assert_true(lki_turns_join(*p, j->most));
     lki_sha256_begin(&hash);
     for (uint32_t step = 0; step < STEPS; step++) {
         lk_parallel_turn t;
+        if (j->most == 2 && step == j->joined_at)
+            assert_true(lki_turns_join(*p, j->most));
         LK_TRY(lk_parallel_begin(*p, step));
         while (lk_parallel_next(*p, &t)) {
             (j->once ? turn_once : turn)(j, *p, step, t.virtual_worker);
@@ -221,6 +222,47 @@ static void joint_turns_change_no_bit(void **state)
                 j = run(odd ? "ddp" : "zero1", leaves[l], ranks, most, true, false);
                 assert_string_equal(j.hash, plain.hash);
             }
+    }
+}
+
+/* Runs with groups that exchange whole gradients or those of a compressor.  If turns of 2 may not
+ * span two groups, lki_turns_join() is refused. */
+static job run_groups(const lk_exchange *exchange, uint32_t leaves, uint32_t ranks, uint32_t most,
+                      bool once)
+{
+    job j               = describe(ranks % 2 == 0 ? "zero1" : "ddp", leaves, ranks);
+    j.most              = most;
+    j.once              = once;
+    j.joined_at         = STEPS / 2; /* the sums of groups move then */
+    j.options.exchange  = exchange;
+    j.options.adds_once = once;
+    run_job(&j);
+    return j;
+}
+
+static void turns_do_not_span_groups(void **state)
+{
+    (void)state;
+    for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
+        job plain = run("single", leaves, 1, 0, false, false);
+        for (uint32_t cut = 1; cut <= 4; cut *= 2) {
+            lk_exchange exchange = LK_EXCHANGE_INIT;
+            exchange.groups      = leaves / cut;
+            for (int compresses = 0; compresses < 2; compresses++) {
+                exchange.compressor = compresses ? lk_compressors(0) : NULL;
+                job want = run_groups(&exchange, leaves, 1, 0, false);
+                assert_int_equal(strcmp(want.hash, plain.hash) == 0, !compresses);
+                for (uint32_t ranks = 1; ranks <= 3; ranks++)
+                    for (uint32_t most = cut == 1 ? 4 : 2; most <= 16; most *= most) {
+                        job j = run_groups(&exchange, leaves, ranks, most, false);
+                        assert_string_equal(j.hash, want.hash);
+                        if (ranks == 1 && most > 2)
+                            assert_int_equal(j.turns, leaves / cut * STEPS);
+                        j = run_groups(&exchange, leaves, ranks, 0, true);
+                        assert_string_equal(j.hash, want.hash);
+                    }
+            }
+        }
     }
 }
 
@@ -436,6 +478,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(joint_turns_change_no_bit),
+        cmocka_unit_test(turns_do_not_span_groups),
         cmocka_unit_test(neighbours_share_memory),
         cmocka_unit_test(more_micros_are_refused),
         cmocka_unit_test(a_turn_covers_as_much_as_it_may),

@@ -69,6 +69,10 @@ float *lki_gradient_now(lk_parallel *parallel, uint32_t index, uint32_t term);
  * (joint.h). */
 bool lki_turns_may_join(const lk_parallel *parallel);
 
+/* Returns the limit of virtual workers of a turn, at most `most`.  A turn does not span groups
+ * (lki_effects.cut). */
+uint32_t lki_turns_limit(const lk_parallel *parallel, uint32_t most);
+
 /* Returns the number of virtual workers of the current turn. */
 uint32_t lki_turn_count(const lk_parallel *parallel);
 

@@ -314,8 +314,7 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->turn.adds_once = options->adds_once;
     if (parallel->turn.adds_once)
         parallel->joint = 2;
-    if (!lki_turns_may_join(parallel))
-        parallel->joint = 1;
+    parallel->joint = lki_turns_limit(parallel, parallel->joint);
     return lki_ledger_count(parallel);
 }
 

@@ -121,8 +121,16 @@ static void check_index(const lk_parallel *parallel, uint32_t index)
 bool lki_turns_may_join(const lk_parallel *parallel)
 {
     bool single = parallel->effects.single || parallel->effects.audits || parallel->lock_step ||
-                  parallel->ledger.kept || parallel->micro_count > 1;
+                  parallel->ledger.kept || parallel->micro_count > 1 || parallel->effects.cut == 1;
     return !single && parallel->rounded == LK_F32 && parallel->ops->redeal != NULL;
+}
+
+uint32_t lki_turns_limit(const lk_parallel *parallel, uint32_t most)
+{
+    const uint32_t cut = parallel->effects.cut;
+    if (!lki_turns_may_join(parallel))
+        return 1;
+    return cut > 0 && cut < most ? cut : most;
 }
 
 bool lki_turns_join(lk_parallel *parallel, uint32_t most)
@@ -132,7 +140,7 @@ bool lki_turns_join(lk_parallel *parallel, uint32_t most)
     LK_ASSERT(!parallel->now.under_way);
     if (!lki_turns_may_join(parallel))
         return false;
-    parallel->joint = most;
+    parallel->joint = lki_turns_limit(parallel, most);
     if (!parallel->ops->fits(parallel, &parallel->dealing)) {
         parallel->joint = before;
         return false;

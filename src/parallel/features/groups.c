@@ -179,7 +179,6 @@ static lk_status groups_open(lk_parallel *parallel, const lk_parallel_options *o
     LK_TRY(check_nodes(parallel, parallel->leaves / self->count));
     parallel->effects.cut        = parallel->leaves / self->count;
     parallel->effects.holds_back = true;
-    parallel->effects.single     = true;
     LK_TRY(lki_groups_open_copies(parallel, self));
     return measure(parallel, self);
 }
@@ -512,8 +511,10 @@ static void find_sums(const lk_parallel *parallel, lki_groups *self)
 {
     const uint32_t here = parallel->world.host_of[parallel->rank];
     for (uint32_t g = 0; g < self->count; g++)
-        if (self->sums[g] == NULL && host_of(parallel, g) == here)
+        if ((self->sums[g] == NULL || self->joint != parallel->joint) &&
+            host_of(parallel, g) == here)
             self->sums[g] = lki_ddp_group(parallel, g);
+    self->joint = parallel->joint;
 }
 
 static lk_status groups_combine(lk_parallel *parallel, void *context, lki_gradients *sums)

@@ -37,6 +37,7 @@ typedef struct {
     uint32_t            *places;                /* [G]: number of a group among those of its host */
     float              **sums;                  /* [G]: gradient spaces of the groups that this host
                                                  * keeps, from the first step on; NULL: of others */
+    uint32_t             joint;                 /* lk_parallel.joint when they were found */
     size_t              *sent;                  /* [ranks]: bytes of the messages that a rank has */
     lki_tree_input      *inputs;                /* [G] */
     double              *squares;               /* [groups that the host keeps][param_count]: of the

@@ -101,7 +101,7 @@ bool lki_ddp_fits(const lk_parallel *parallel, const lki_dealing *dealing)
         good = lki_ddp_buffers(parallel, dealing, h, parallel->ranks) <= lki_ddp_of(parallel)->room;
     for (uint32_t r = 0; good && r < parallel->ranks; r++) {
         lki_ddp_plan(parallel, dealing, r, &plan);
-        good = plan.node_count <= LK_TREE_NODES_MAX;
+        good = plan.node_count <= LK_TREE_NODES_MAX || parallel->effects.cut > 0;
     }
     return good;
 }
