@@ -374,11 +374,10 @@ typedef struct {
  * over the group of lk_comm_rebuild(), after lk_comm_take_arenas().
  *
  * If all sums of the failed step were complete, the survivors complete its update: every slice is
- * updated once.  Otherwise no value has changed, and step standing->steps is repeated.  Without
- * groups (exchange.h), ddp and zero1 then reuse all virtual workers that any rank, even a dead one,
- * has finished, and lk_parallel_next() returns only the unfinished ones.  A completed update has
- * the rules of its step.  The next step has the rules of `options` unless lk_parallel_set_rules()
- * is called again.
+ * updated once.  Otherwise no value has changed, and step standing->steps is repeated.  ddp and
+ * zero1 without groups then reuse all virtual workers that any rank, even a dead one, has finished,
+ * and lk_parallel_next() returns only the others.  A completed update has the rules of its step.
+ * The next step has the rules of `options` unless lk_parallel_set_rules() is called again.
  *
  * The caller still owns `failed` and must free it.  LK_EPEER means that one more rank was lost:
  * call this again with the next group.  Hosts may be at different positions of the step.  With

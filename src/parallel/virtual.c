@@ -74,14 +74,18 @@ void lki_counter_begin(lki_merge_counter *counter, uint32_t leaves)
 /* Returns the first buffer without a live sum. */
 static uint32_t free_buffer(const lki_merge_counter *counter)
 {
-    for (uint32_t buffer = 0;; buffer++) {
-        LK_ASSERT(buffer < 64);
-        bool taken = (counter->reserved >> buffer & 1) != 0;
-        for (uint32_t i = 0; i < counter->depth; i++)
-            taken |= counter->stack[i].buffer == buffer;
-        if (!taken)
-            return buffer;
+    bool     taken[LKI_NODES_MAX] = { false };
+    uint32_t buffer               = 0;
+    for (uint32_t i = 0; i < 64; i++)
+        taken[i] = (counter->reserved >> i & 1) != 0;
+    for (uint32_t i = 0; i < counter->depth; i++)
+        if (counter->stack[i].buffer < LKI_NODES_MAX) /* else it is another rank's */
+            taken[counter->stack[i].buffer] = true;
+    while (taken[buffer]) {
+        buffer++;
+        LK_ASSERT(buffer < LKI_NODES_MAX);
     }
+    return buffer;
 }
 
 uint32_t lki_counter_push_node(lki_merge_counter *counter, uint32_t first, uint32_t count)

@@ -20,7 +20,9 @@
 
 #include "base/status.h"
 
-enum { LKI_NODES_MAX = 64 }; /* maximum number of tree nodes in a range: two chains of 32 levels */
+/* The maximum number of tree nodes in a range.  Without groups there are two chains of 32 levels at
+ * most; with groups there is a node for each group. */
+enum { LKI_NODES_MAX = 264 };
 
 /* The sum over virtual workers [first, first + count), in buffer `buffer`. */
 typedef struct {
@@ -106,7 +108,7 @@ uint32_t lki_virtual_branches(uint32_t leaves, uint32_t begin, uint32_t end);
 typedef struct {
     uint32_t leaves, depth, used;
     uint32_t cut; /* maximum number of virtual workers of a sum; 0: all */
-    /* one bit for each buffer that must not be assigned, although it is free */
+    /* one bit for each of the first 64 buffers that must not be assigned, although it is free */
     uint64_t reserved;
     lki_node stack[LKI_NODES_MAX];
 } lki_merge_counter;

@@ -274,7 +274,7 @@ static void only_survival_takes_memory(void **state)
 
 static void the_last_rank_may_hold_all_groups(void **state)
 {
-    lk_exchange         exchange = exchange_of(lk_compressors(0), 64);
+    lk_exchange         exchange = exchange_of(lk_compressors(0), 512);
     plot                p        = plot_of(adamw, "ddp", 4, 0, 0);
     const uint32_t      four     = 4;
     lk_parallel_options options;
@@ -282,7 +282,7 @@ static void the_last_rank_may_hold_all_groups(void **state)
     (void)state;
     p.exchange              = &exchange;
     options                 = options_of(&p);
-    options.virtual_workers = 64;
+    options.virtual_workers = 512;
     assert_int_equal(lk_parallel_estimate(&cost, params, PARAMS, &options, &four, 1), LK_EINVAL);
     options.survives = false;
     assert_int_equal(lk_parallel_estimate(&cost, params, PARAMS, &options, &four, 1), LK_OK);

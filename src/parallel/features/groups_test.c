@@ -252,6 +252,20 @@ static void no_method_depends_on_ranks(void **state)
     }
 }
 
+static void a_rank_may_hold_many_groups(void **state)
+{
+    char        want[65], got[65];
+    lk_exchange exchange = LK_EXCHANGE_INIT;
+    (void)state;
+    exchange.groups     = 64;
+    exchange.compressor = &means;
+    run(&exchange, "ddp", 64, 4, 1, want);
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        run(&exchange, ranks == 1 ? "ddp" : "zero1", 64, ranks, ranks, got);
+        assert_string_equal(got, want);
+    }
+}
+
 /* ---- Resuming -------------------------------------------------------------------------------- */
 
 enum { RESUMED_AT = 2 };
@@ -463,10 +477,10 @@ static void other_features_are_refused(void **state)
     for (size_t i = 0; i < 7; i++)
         assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &all[i], &alone, 1),
                          LK_EUNSUPPORTED);
-    options.virtual_workers = exchange.groups = 128; /* more sums than a rank may hold */
+    options.virtual_workers = exchange.groups = 512; /* more sums than a rank may hold */
     assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &options, &alone, 1),
                      LK_EINVAL);
-    options.virtual_workers = exchange.groups = 56;
+    options.virtual_workers = exchange.groups = 256;
     assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &options, &alone, 1), LK_OK);
     options.virtual_workers = 12;
     for (exchange.groups = 1; exchange.groups <= 13; exchange.groups++) {
@@ -545,6 +559,7 @@ int main(void)
         cmocka_unit_test(whole_gradients_change_no_bit),
         cmocka_unit_test(results_depend_on_groups_alone),
         cmocka_unit_test(no_method_depends_on_ranks),
+        cmocka_unit_test(a_rank_may_hold_many_groups),
         cmocka_unit_test(any_number_of_ranks_resumes),
         cmocka_unit_test(any_number_of_ranks_resumes_a_method),
         cmocka_unit_test(a_compressor_that_counts_calls_is_seen),

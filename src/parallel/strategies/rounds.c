@@ -25,6 +25,7 @@ static lk_status keep_subtree(making *m, lki_node node)
                            "merges of rounds"));
         plan->merges[m->merges++] = merging;
         subtree->merges++;
+        LK_ASSERT(merging.left < 64);
         m->counter.reserved |= UINT64_C(1) << merging.left;
     }
     return LK_OK;
