@@ -2,9 +2,10 @@
  * workers finish with the weights of the undisturbed run.
  *
  * Goal:   with every compressor, two of four workers are killed, one after the other, and no bit
- *         changes.
- * Method: the example program, killed when it has printed a line.  The step is not known;
- *         parallel/features/groups_survive_test.c covers each moment of a step.
+ *         changes.  In `lockstep train` others take their places.
+ * Method: the example program, killed when it has printed a line; and the command, killed at random.
+ *         The step is not known; parallel/features/groups_survive_test.c covers each moment of a
+ *         step.
  */
 #include "faults/survivors.h"
 
@@ -98,10 +99,38 @@ static void workers_may_be_killed(void **state)
     }
 }
 
+static void workers_may_be_replaced(void **state)
+{
+    static const char *const methods[] = { "powersgd", "topk --error-feedback dgc" };
+    static command_result    r;
+    char                     line[1024], want[65], got[65];
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t entered = 0;
+        (void)snprintf(line, sizeof line, BUSY "--compress %s --groups 4 --steps 1000 --quiet ",
+                       methods[i]);
+        size_t used = strlen(line);
+        (void)strcat(line, "--workers 1");
+        run_command(&r, *state, line);
+        copy_weights(&r, want);
+        for (uint32_t seed = 1; entered == 0; seed++) {
+            assert_true(seed < TRIES);
+            (void)run_shell(&r, *state, "rm -rf ck");
+            (void)snprintf(line + used, sizeof line - used,
+                           "--workers 3 " GOES_ON "--restart=50 --checkpoint ck --chaos %u,6,kill",
+                           seed);
+            run_command(&r, *state, line);
+            copy_weights(&r, got);
+            assert_string_equal(got, want);
+            entered = count_of(r.err, " enters after step ");
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_may_be_killed),
+        cmocka_unit_test(workers_may_be_replaced),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

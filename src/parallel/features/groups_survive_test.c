@@ -17,7 +17,7 @@ enum { FOREVER = 1 << 30 };
 
 static const lk_compressor *real; /* of the current plot */
 static lk_compressor        torn; /* calls `real` */
-static bool                 forgets; /* without error feedback */
+static lk_feedback          rule; /* of the current plot */
 static _Atomic uint32_t     lost_in[PLACES];
 
 /* The place where a victim ends that has no moment of its own, at the nth visit. */
@@ -104,7 +104,7 @@ static lk_exchange exchange_of(const lk_compressor *by, uint32_t groups)
 {
     lk_exchange exchange    = LK_EXCHANGE_INIT;
     exchange.groups         = groups;
-    exchange.feedback       = forgets ? LK_FEEDBACK_OFF : LK_FEEDBACK_DEFAULT;
+    exchange.feedback       = rule;
     exchange.compression    = (lk_compression)LK_COMPRESSION_INIT;
     exchange.compression.ratio = 0.05;
     real                    = by;
@@ -140,6 +140,19 @@ static void a_rank_may_be_lost_with_every_compressor(void **state)
             lose_with(plot_of(i == 1 ? lamb : adamw, strategy, ranks[i], 0, (c + i) % ranks[i]),
                       lk_compressors(c), groups[(c + i) % 4], 7);
         }
+}
+
+static void a_rank_may_be_lost_with_every_rule(void **state)
+{
+    static const lk_feedback rules[] = { LK_FEEDBACK_OFF, LK_FEEDBACK_SIGNUM, LK_FEEDBACK_DGC };
+    const lk_compressor     *topk;
+    (void)state;
+    assert_int_equal(lk_compressor_find(&topk, "topk"), LK_OK);
+    for (uint32_t i = 0; i < 3; i++) {
+        rule = rules[i];
+        lose_with(plot_of(sgd, i % 2 == 0 ? "ddp" : "zero1", 3, 0, i), topk, 8, 5);
+    }
+    rule = LK_FEEDBACK_DEFAULT;
 }
 
 /* Loses a rank at its first, third, ninth ... visit of a place.  Returns false if the compressor
@@ -202,10 +215,10 @@ static void ranks_of_several_hosts_may_be_lost(void **state)
     lose_with(over(2, plot_of(lamb, "zero1", 4, 0, 1)), randomk, 2, 9);
     lose_with(over(2, plot_of(sgd, "zero1", 4, 0, 3)), powersgd, 1, 9);
     lose_with(over(3, plot_of(adamw, "ddp", 3, 0, 2)), powersgd, 1, 9); /* a host without groups */
-    forgets = true;
+    rule = LK_FEEDBACK_OFF;
     lose_with(over(2, plot_of(lamb, "ddp", 5, 0, 3)), powersgd, 8, 9);
     lose_with(over(3, plot_of(adamw, "ddp", 3, 0, 0)), randomk, 8, 9);
-    forgets = false;
+    rule = LK_FEEDBACK_DEFAULT;
     lose_with(over(2, plot_of(sgd, "zero1", 4, 0, 2)), NULL, 8, 9);
 }
 
@@ -234,8 +247,9 @@ static void groups_do_not_leave_their_errors(void **state)
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-/* Returns the bytes of tables as planned, which are those of the arena. */
-static size_t tables_of(const lk_exchange *exchange, bool survives)
+/* Returns the bytes of tables as planned, which are those of the arena.  Sets *kept to the number
+ * of vectors that a group keeps. */
+static size_t tables_of(const lk_exchange *exchange, bool survives, size_t *kept)
 {
     plot                p       = plot_of(adamw, "ddp", 2, 0, 0);
     const uint32_t      sizes_of[1] = { 1 };
@@ -250,6 +264,8 @@ static size_t tables_of(const lk_exchange *exchange, bool survives)
     assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
     assert_int_equal(lk_parallel_open(&parallel, comm, params, PARAMS, &options), LK_OK);
     assert_int_equal(cost.params + cost.optimizer + cost.tables, lki_parallel_arena(parallel));
+    for (*kept = 0; lk_parallel_kept_name(parallel, 0, (uint32_t)*kept) != NULL;)
+        ++*kept;
     lk_parallel_free(parallel);
     lk_comm_free(comm);
     return cost.tables;
@@ -257,14 +273,16 @@ static size_t tables_of(const lk_exchange *exchange, bool survives)
 
 static void only_survival_takes_memory(void **state)
 {
+    size_t kept;
     (void)state;
     for (uint32_t c = 0; lk_compressors(c) != NULL; c++) {
         const size_t elements = 5008 + 16 + 4112;
         lk_exchange  whole    = exchange_of(NULL, 4);
-        size_t       ledger   = tables_of(&whole, true) - tables_of(&whole, false);
+        size_t       ledger   = tables_of(&whole, true, &kept) - tables_of(&whole, false, &kept);
         lk_exchange  exchange = exchange_of(lk_compressors(c), 4);
-        size_t       more     = tables_of(&exchange, true) - tables_of(&exchange, false) - ledger;
-        size_t       errors   = 4 * elements * sizeof(float);
+        size_t       once     = tables_of(&exchange, false, &kept);
+        size_t       more     = tables_of(&exchange, true, &kept) - once - ledger;
+        size_t       errors   = kept * 4 * elements * sizeof(float);
         if (real->begin == NULL)
             assert_int_equal(more, errors);
         else
@@ -292,6 +310,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_may_be_lost_with_every_compressor),
+        cmocka_unit_test(a_rank_may_be_lost_with_every_rule),
         cmocka_unit_test(a_rank_may_be_lost_in_every_function),
         cmocka_unit_test(a_second_rank_may_be_lost_during_recovery),
         cmocka_unit_test(ranks_of_several_hosts_may_be_lost),

@@ -14,9 +14,6 @@ static const char *why_no_groups(const lk_train_config *c)
                ? "need `strategy` ddp or zero1: other strategies have no sums of groups"
            : c->model_options.batchnorm == LK_BATCHNORM_SYNC
                ? "need `batchnorm` ghost: sync computes statistics over all groups"
-           : c->elastic.survives
-               ? "cannot yet continue after the loss of a worker: leave out `on_failure` continue; "
-                 "`restart` restarts the run from its newest checkpoint"
            : c->audit > 0       ? "are not audited: leave out `audit`"
            : c->noise_decay > 0 ? "hide what `noise_decay` compares: leave it out"
            : c->hook != NULL    ? "have sums that no hook sees: leave out `hook`"
