@@ -11,9 +11,9 @@
  * With strategies ddp and zero1.  Not with audit, rebalance, duplicate, backups, hook, noise_decay,
  * comm_dtype, scaling, lock_step, and LK_UNUSED_ZERO only.
  *
- * With survives, a host keeps two copies of errors and shared values.  lk_parallel_go_on() fails if
- * the errors of a group were on a host that is lost (LK_EPEER), or if a group would move to another
- * host or workers enter on several hosts (LK_EUNSUPPORTED).
+ * With survives, a host has two copies of what groups keep and share, and its virtual workers stay
+ * on it.  lk_parallel_go_on() fails if what a group keeps was on a host that is lost (LK_EPEER), or
+ * if a host enters (LK_EUNSUPPORTED).
  */
 #ifndef LK_EXCHANGE_H
 #define LK_EXCHANGE_H

@@ -14,6 +14,11 @@ size_t lki_stored_most(const lk_parallel *parallel);
 /* Returns true if the whole model is stored on the hosts of `next` that were members before. */
 bool lki_stored_whole(const lk_parallel *parallel, const lk_comm *next);
 
+/* Returns true if what groups keep (exchange.h) is stored on hosts of `next` that were members
+ * before.  Otherwise sets *group to a group whose host is lost.  Defined in
+ * features/groups_survive.c. */
+bool lki_stored_groups(const lk_parallel *parallel, const lk_comm *next, uint32_t *group);
+
 /* Sets *out to true if the model was sharded over all hosts of the job.  If hosts were lost before
  * sharding, a host that joins cannot determine which shard each host stores. */
 LK_NODISCARD lk_status lki_stored_for_all(const lk_parallel *parallel, bool *out);

@@ -2,7 +2,7 @@
  * workers finish with the weights of the undisturbed run.
  *
  * Goal:   with every compressor, two of four workers are killed, one after the other, and no bit
- *         changes.  In `lockstep train` others take their places.
+ *         changes.  In `lockstep train` others take their places, on one host or two.
  * Method: the example program, killed when it has printed a line; and the command, killed at random.
  *         The step is not known; parallel/features/groups_survive_test.c covers each moment of a
  *         step.
@@ -101,11 +101,12 @@ static void workers_may_be_killed(void **state)
 
 static void workers_may_be_replaced(void **state)
 {
-    static const char *const methods[] = { "powersgd", "topk --error-feedback dgc" };
+    static const char *const methods[] = { "powersgd", "topk --error-feedback dgc", "sign" };
     static command_result    r;
     char                     line[1024], want[65], got[65];
-    for (uint32_t i = 0; i < 2; i++) {
-        uint32_t entered = 0;
+    for (uint32_t i = 0; i < 3; i++) {
+        const char *hosts   = i == 2 ? "--workers 4 --hosts 2 " : "--workers 3 ";
+        uint32_t    entered = 0;
         (void)snprintf(line, sizeof line, BUSY "--compress %s --groups 4 --steps 1000 --quiet ",
                        methods[i]);
         size_t used = strlen(line);
@@ -116,8 +117,8 @@ static void workers_may_be_replaced(void **state)
             assert_true(seed < TRIES);
             (void)run_shell(&r, *state, "rm -rf ck");
             (void)snprintf(line + used, sizeof line - used,
-                           "--workers 3 " GOES_ON "--restart=50 --checkpoint ck --chaos %u,6,kill",
-                           seed);
+                           "%s" GOES_ON "--restart=50 --checkpoint ck --chaos %u,%u,kill", hosts,
+                           seed, i == 2 ? 2 : 6);
             run_command(&r, *state, line);
             copy_weights(&r, got);
             assert_string_equal(got, want);

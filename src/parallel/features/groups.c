@@ -179,6 +179,7 @@ static lk_status groups_open(lk_parallel *parallel, const lk_parallel_options *o
     LK_TRY(check_nodes(parallel, parallel->leaves / self->count));
     parallel->effects.cut        = parallel->leaves / self->count;
     parallel->effects.holds_back = true;
+    LK_TRY(lki_groups_deal(parallel, self));
     LK_TRY(lki_groups_open_copies(parallel, self));
     return measure(parallel, self);
 }
@@ -189,6 +190,7 @@ static void groups_close(void *context)
     for (uint32_t r = 0; r < LK_ROUNDS_MAX; r++)
         lki_free(self->at[r]);
     lki_free(self->keys);
+    lki_free(self->bounds);
     lki_free(self->keepers);
     lki_free(self->places);
     lki_free(self->sums);

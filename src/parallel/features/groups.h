@@ -33,6 +33,7 @@ typedef struct {
     uint32_t             copies;     /* 2 with options.survives, else 1: see groups_survive.c */
     uint32_t             now;        /* the copy that is valid between steps */
     size_t               tally_at;   /* offset in tallies */
+    uint32_t            *bounds;                /* of parallel->dealing; NULL: equal ranges */
     uint32_t            *keepers;               /* [G]: ranks */
     uint32_t            *places;                /* [G]: number of a group among those of its host */
     float              **sums;                  /* [G]: gradient spaces of the groups that this host
@@ -99,6 +100,10 @@ static inline uint32_t lki_groups_next(const lki_groups *self)
 {
     return self->copies - 1 - self->now;
 }
+
+/* Gives each of several hosts a fixed range of virtual workers, if ranks may be lost and groups keep
+ * vectors.  Defined in groups_homes.c. */
+LK_NODISCARD lk_status lki_groups_deal(lk_parallel *parallel, lki_groups *self);
 
 /* Sets `copies`.  After a loss, fails if the vectors of a group are on no host that can use them. */
 LK_NODISCARD lk_status lki_groups_open_copies(lk_parallel *parallel, lki_groups *self);

@@ -1,18 +1,17 @@
 /* groups_survive.c -- what groups keep between steps, if ranks may be lost (options.survives).
  *
  * There are two copies of the vectors of groups and of what groups share.  A step copies copy `now`
- * to the other copy, and changes that.  When the step is decided, `now` becomes the other copy: a number in the tally,
- * which is marked before any parameter is updated (ledger.h).
+ * to the other copy, and changes that.  When the step is decided, `now` becomes the other copy.  The
+ * tally has its number, and is marked before any parameter is updated (ledger.h).
  *
  * So if a rank is lost before the mark, the survivors find the copy that the step has read, and
  * compute the step again from its beginning, with the same bits: messages depend only on gradients
  * and on that copy.  If a rank is lost after the mark, the sums over all groups are complete in the
  * ledger's memory, and so is the new copy.
  *
- * The copies are in the arena of the host that keeps a group.  On one host every group stays there
- * until the last rank is lost.  On several hosts the loss of a rank may give a group to another
- * host, and the loss of a host loses the vectors of its groups.  Both fail, and the run continues from a
- * checkpoint.
+ * The copies are in the arena of the host that keeps a group.  A group stays there while the host has
+ * a rank (groups_homes.c).  The loss of a host loses the vectors of its groups.  Then the survivors
+ * fail, and the run continues from a checkpoint.
  */
 #include "parallel/features/groups.h"
 
@@ -20,6 +19,7 @@
 
 #include "base/memory.h"
 #include "comm/worker.h"
+#include "parallel/stored.h"
 #include "parallel/strategies/ddp.h"
 
 /* ---- Memory ------------------------------------------------------------------------------ */
@@ -63,49 +63,44 @@ float *lki_groups_kept_next(const lk_parallel *parallel, const lki_groups *self,
 
 /* ---- The group of ranks after a loss ----------------------------------------------------- */
 
-/* Returns the host of `before` that is now host `host`: the one from which one of its ranks comes.
- * Returns the number of hosts if there is none. */
-static uint32_t host_before(const lk_parallel *parallel, const lk_parallel *before, uint32_t host)
+/* Returns true if a rank of host `host` is in the group `next`. */
+static bool is_left(const lk_parallel *parallel, uint32_t host, const lk_comm *next)
 {
-    for (uint32_t r = 0; r < parallel->ranks; r++)
-        for (uint32_t b = 0; parallel->world.host_of[r] == host && b < before->ranks; b++)
-            if (before->world.numbers[b] == parallel->world.numbers[r])
-                return before->world.host_of[b];
-    return before->world.hosts;
+    const lki_world *world = &parallel->world;
+    for (uint32_t n = 0; n < lk_comm_size(next); n++)
+        for (uint32_t r = 0; r < world->ranks; r++)
+            if (world->host_of[r] == host && world->numbers[r] == lk_comm_world_rank(next, n))
+                return true;
+    return false;
 }
 
-static bool is_left(const lk_parallel *parallel, const lk_parallel *before, uint32_t host)
+bool lki_stored_groups(const lk_parallel *parallel, const lk_comm *next, uint32_t *group)
 {
-    bool left = false;
-    for (uint32_t h = 0; h < parallel->world.hosts; h++)
-        left = left || host_before(parallel, before, h) == host;
-    return left;
+    const lki_groups *self = lki_feature_state(parallel, &lki_feature_groups);
+    if (self == NULL || self->kept == 0)
+        return true;
+    for (*group = 0; *group < self->count; ++*group)
+        if (!is_left(parallel, parallel->world.host_of[self->keepers[*group]], next))
+            return false;
+    return true;
 }
 
-/* Fails if a group has moved to another host, where its vectors are not. */
-static lk_status check_moves(const lk_parallel *parallel, const lk_parallel *before, uint32_t count)
+static lk_status check_vectors(const lk_parallel *parallel, const lk_parallel *before)
 {
-    for (uint32_t g = 0; g < count; g++) {
-        uint32_t had = before->world.host_of[lki_ddp_keeper(before, g)];
-        uint32_t has = parallel->world.host_of[lki_ddp_keeper(parallel, g)];
-        if (!is_left(parallel, before, had))
-            return lk_fail(LK_EPEER, "the errors of group %u were on a host that is lost: start "
-                                     "again from a checkpoint", g);
-        if (host_before(parallel, before, has) != had)
-            return lk_fail(LK_EUNSUPPORTED,
-                           "%u workers are left on %u hosts, and group %u would move to another "
-                           "host, where its errors are not: start again from a checkpoint",
-                           parallel->ranks, parallel->world.hosts, g);
-    }
-    return LK_OK;
+    uint32_t group;
+    if (before == NULL || lki_stored_groups(before, parallel->comm, &group))
+        return LK_OK;
+    return lk_fail(LK_EPEER, "what group %u keeps was on a host that is lost: start again from a "
+                             "checkpoint", group);
 }
 
 static lk_status check_entrants(const lk_parallel *parallel)
 {
-    for (uint32_t r = 0; r < parallel->ranks; r++)
-        if (lki_comm_is_fresh(parallel->comm, r))
-            return lk_fail(LK_EUNSUPPORTED, "workers enter a group of several hosts that exchanges "
-                                            "compressed gradients: start again from a checkpoint");
+    for (uint32_t host = 0; host < parallel->world.hosts; host++)
+        if (lki_comm_host_is_fresh(parallel->comm, host))
+            return lk_fail(LK_EUNSUPPORTED, "a host enters a run with compressed gradients, but "
+                                            "what groups keep and share is on the other hosts: "
+                                            "start again from a checkpoint");
     return LK_OK;
 }
 
@@ -123,9 +118,7 @@ lk_status lki_groups_open_copies(lk_parallel *parallel, lki_groups *self)
         return LK_OK;
     if (parallel->world.hosts > 1)
         LK_TRY(check_entrants(parallel));
-    return ledger->before == NULL || self->kept == 0
-               ? LK_OK
-               : check_moves(parallel, ledger->before, self->count);
+    return check_vectors(parallel, ledger->before);
 }
 
 /* ---- A step ------------------------------------------------------------------------------ */

@@ -59,5 +59,7 @@ lk_status lki_ledger_count(lk_parallel *parallel)
 {
     if (!parallel->ledger.kept)
         return LK_OK;
+    if (parallel->dealing.bounds != NULL) /* a feature has counted those of its ranges */
+        return LK_OK;
     return parallel->ops->rounds ? count_rounds(parallel) : count_neighbours(parallel);
 }

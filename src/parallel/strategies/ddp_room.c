@@ -84,6 +84,7 @@ lk_status lki_ddp_arena(lk_parallel *parallel, lki_ddp *self)
     self->first   = (uint32_t)lki_ddp_buffers(parallel, &parallel->dealing, mine, parallel->rank);
     self->buffers = parallel->ledger.gradients;
     self->room    = parallel->ledger.kept ? here : most / (parallel->width * sizeof(float));
+    LK_ASSERT(lki_ddp_buffers(parallel, &parallel->dealing, mine, parallel->ranks) <= self->room);
     if (!parallel->ledger.kept)
         return LK_OK;
     self->sums = self->buffers;

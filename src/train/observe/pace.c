@@ -96,7 +96,7 @@ void lki_pace_regroup(lki_session *s)
 
 const uint32_t *lki_pace_bounds(const lki_session *s)
 {
-    return s->pace->moved ? s->pace->bounds : NULL;
+    return s->pace->bounds;
 }
 
 /* ---- A step ------------------------------------------------------------------------------ */

@@ -20,7 +20,7 @@ LK_NODISCARD lk_status lki_pace_tell(lki_session *s, const lki_step_record *reco
  * communicator, lki_pace_bounds() returns the previous bounds. */
 void            lki_pace_regroup(lki_session *s);
 
-/* Returns the bounds of the ranges, as in lki_dealing.bounds; NULL if ranges have never moved. */
+/* Returns the bounds of the ranges, as in lki_dealing.bounds; NULL if none are known. */
 const uint32_t *lki_pace_bounds(const lki_session *s);
 
 /* Prints the totals at the end of the run. */

@@ -44,7 +44,8 @@ struct lki_survival {
 typedef struct {
     const lk_comm *before, *now;
     bool           rounds;  /* virtual workers are assigned in dealing rounds */
-    const uint32_t *bounds; /* previous bounds of ranges, if ranges had moved; else NULL */
+    /* the bounds of ranges before and now, as in lki_dealing.bounds; NULL: of equal ranges */
+    const uint32_t *bounds, *next;
     bool           planned; /* an agreed change between two steps */
     bool           late;    /* some rank did not answer in time */
     bool           early;   /* replaced before the first step */

@@ -22,6 +22,7 @@
 #include "base/memory.h"
 #include "checkpoint/directory.h"
 #include "comm/worker.h"
+#include "parallel/balance.h"
 #include "parallel/stored.h"
 #include "parallel/virtual.h"
 #include "train/core/identity.h"
@@ -236,21 +237,33 @@ lk_status lki_read_minutes(lki_session *s, lk_comm *next)
     return lk_comm_hosts(next) > 1 ? lk_broadcast(next, found, sizeof *found, 0) : LK_OK;
 }
 
+/* Writes the checkpoint from which a run can be restarted. */
+static void name_checkpoint(const lki_session *s, char *text, size_t bytes)
+{
+    const char *folder = s->config->checkpoint.folder;
+    uint64_t   *steps  = NULL;
+    size_t      count  = 0;
+    if (folder != NULL && lki_steps_list(&steps, &count, folder) == LK_OK && count > 0)
+        (void)snprintf(text, bytes, "start again from the checkpoint of step %llu",
+                       (unsigned long long)steps[0]);
+    else
+        (void)snprintf(text, bytes, "there is no checkpoint to start again from");
+    lki_free(steps);
+}
+
 /* Fails on all ranks if a lost host was the only one with a part of the state. */
 static lk_status check_hosts(const lki_session *s, const lk_comm *next)
 {
-    const lk_train_config *c     = s->config;
-    uint64_t              *steps = NULL;
-    size_t                 count = 0;
-    char                   from[64] = "there is no checkpoint to start again from";
+    const lk_train_config *c = s->config;
+    char                   from[64];
+    uint32_t               group;
 
+    name_checkpoint(s, from, sizeof from);
+    if (!lki_stored_groups(s->parallel, next, &group))
+        return lk_fail(LK_EPEER, "%u of %u hosts are left, and what group %u keeps was on a lost "
+                       "one: %s", lk_comm_hosts(next), lk_comm_hosts(s->comm), group, from);
     if (lki_stored_whole(s->parallel, next))
         return LK_OK;
-    if (c->checkpoint.folder != NULL &&
-        lki_steps_list(&steps, &count, c->checkpoint.folder) == LK_OK && count > 0)
-        (void)snprintf(from, sizeof from, "start again from the checkpoint of step %llu",
-                       (unsigned long long)steps[0]);
-    lki_free(steps);
     bool groups = strcmp(c->strategy, "hybrid") == 0;
     return lk_fail(LK_EPEER, "%u of %u hosts are left, and none of them has a part of the model "
                    "that %s keeps on %s: %s%s", lk_comm_hosts(next), lk_comm_hosts(s->comm),
@@ -425,6 +438,7 @@ static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lk
     t->now     = next;
     t->rounds  = s->stride > 1; /* with one rank the stride is always 1 */
     t->bounds  = lki_pace_bounds(s);
+    t->next    = lki_parallel_dealing(s->parallel)->bounds;
     t->left    = t->planned ? self->membership.leavers : 0;
     t->entered = lk_comm_entered(next);
     t->lost    = s->ranks + t->entered - lk_comm_size(next) - t->left;
