@@ -3,9 +3,9 @@
  *
  * Goal:   with every compressor, two of four workers are killed, one after the other, and no bit
  *         changes.  In `lockstep train` others take their places, on one host or two.
- * Method: the example program, killed when it has printed a line; and the command, killed at random.
- *         The step is not known; parallel/features/groups_survive_test.c covers each moment of a
- *         step.
+ * Method: the example program, killed when it has printed a line; and the command, killed at
+ *         random.  The step is not known; parallel/features/groups_survive_test.c covers each
+ *         moment of a step.
  */
 #include "faults/survivors.h"
 

@@ -101,11 +101,11 @@ static inline uint32_t lki_groups_next(const lki_groups *self)
     return self->copies - 1 - self->now;
 }
 
-/* Gives each of several hosts a fixed range of virtual workers, if ranks may be lost and groups keep
- * vectors.  Defined in groups_homes.c. */
+/* Gives each of several hosts a fixed range of virtual workers, if ranks may be lost and groups
+ * keep vectors.  Defined in groups_homes.c. */
 LK_NODISCARD lk_status lki_groups_deal(lk_parallel *parallel, lki_groups *self);
 
-/* Sets `copies`.  After a loss, fails if the vectors of a group are on no host that can use them. */
+/* Sets `copies`.  After a loss, fails if the vectors of a group are lost. */
 LK_NODISCARD lk_status lki_groups_open_copies(lk_parallel *parallel, lki_groups *self);
 
 /* Places `shared`, or `vectors` of `bytes` each, at offset `at` of the model's arena, and returns

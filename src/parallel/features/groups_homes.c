@@ -100,8 +100,10 @@ static lk_status deal_by_job(lk_parallel *parallel, lki_groups *self, const lki_
     if (job->hosts == 1)
         return LK_OK;
     if (!parallel->ledger.goes_on && job->hosts != parallel->world.hosts)
-        return lk_fail(LK_EUNSUPPORTED, "groups that may lose workers are opened on all %u hosts of "
-                                        "the job, not on %u", job->hosts, parallel->world.hosts);
+        return lk_fail(LK_EUNSUPPORTED,
+                       "groups that may lose workers are opened on all %u hosts of the job, not on "
+                       "%u",
+                       job->hosts, parallel->world.hosts);
     LK_TRY(LKI_NEW(&self->bounds, (size_t)parallel->ranks + 1, "ranges of virtual workers"));
     LK_TRY(deal_all(parallel, job, self->bounds));
     parallel->dealing.bounds    = self->bounds;

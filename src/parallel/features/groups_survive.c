@@ -1,17 +1,17 @@
 /* groups_survive.c -- what groups keep between steps, if ranks may be lost (options.survives).
  *
  * There are two copies of the vectors of groups and of what groups share.  A step copies copy `now`
- * to the other copy, and changes that.  When the step is decided, `now` becomes the other copy.  The
- * tally has its number, and is marked before any parameter is updated (ledger.h).
+ * to the other copy, and changes that.  When the step is decided, `now` becomes the other copy.
+ * The tally has its number, and is marked before any parameter is updated (ledger.h).
  *
  * So if a rank is lost before the mark, the survivors find the copy that the step has read, and
  * compute the step again from its beginning, with the same bits: messages depend only on gradients
  * and on that copy.  If a rank is lost after the mark, the sums over all groups are complete in the
  * ledger's memory, and so is the new copy.
  *
- * The copies are in the arena of the host that keeps a group.  A group stays there while the host has
- * a rank (groups_homes.c).  The loss of a host loses the vectors of its groups.  Then the survivors
- * fail, and the run continues from a checkpoint.
+ * The copies are in the arena of the host that keeps a group.  A group stays there while the host
+ * has a rank (groups_homes.c).  The loss of a host loses the vectors of its groups.  Then the
+ * survivors fail, and the run continues from a checkpoint.
  */
 #include "parallel/features/groups.h"
 
