@@ -13,10 +13,10 @@ enum { LOST = 2, TRIES = 20 };
 
 static void program_of(char *out, size_t bytes)
 {
-    (void)snprintf(out, bytes, "%s", LK_TEST_COMMAND); /* BUILD/bin/lockstep */
-    for (int up = 0; up < 2; up++)
-        *strrchr(out, '/') = '\0';
-    (void)strcat(out, "/examples/compressed_gradients");
+    const char *end = strstr(LK_TEST_COMMAND, "/bin/lockstep"); /* BUILD/bin/lockstep */
+    assert_non_null(end);
+    (void)snprintf(out, bytes, "%.*s/examples/compressed_gradients", (int)(end - LK_TEST_COMMAND),
+                   LK_TEST_COMMAND);
     if (access(out, X_OK) == 0)
         return;
     print_message("skipped: %s is not built\n", out);
@@ -110,7 +110,7 @@ static void workers_may_be_replaced(void **state)
         (void)snprintf(line, sizeof line, BUSY "--compress %s --groups 4 --steps 1000 --quiet ",
                        methods[i]);
         size_t used = strlen(line);
-        (void)strcat(line, "--workers 1");
+        (void)snprintf(line + used, sizeof line - used, "--workers 1");
         run_command(&r, *state, line);
         copy_weights(&r, want);
         for (uint32_t seed = 1; entered == 0; seed++) {
