@@ -44,6 +44,16 @@ typedef struct {
 /* Returns the rule of an exchange, with that of the compressor as the default. */
 LK_API lk_feedback lk_exchange_feedback(const lk_exchange *exchange);
 
+/* The sizes of an exchange; all are 0 without groups. */
+typedef struct {
+    uint32_t groups;
+    uint32_t compressed;  /* number of parameters that are compressed */
+    size_t   sent_bytes;  /* of the messages of a group in a step */
+    size_t   whole_bytes; /* of these messages if nothing were compressed */
+} lk_exchange_size;
+
+LK_API lk_exchange_size lk_parallel_exchange_size(const lk_parallel *parallel);
+
 /* ---- State for checkpoints ------------------------------------------------------------------- */
 
 /* A run that is resumed with any number of workers continues with the same bits if it loads what
@@ -64,6 +74,10 @@ LK_API const char *lk_parallel_kept_name(const lk_parallel *parallel, uint32_t p
 LK_API LK_NODISCARD lk_status lk_parallel_fetch_kept(lk_parallel *parallel, uint32_t param,
                                                      uint32_t which, uint32_t group, size_t first,
                                                      size_t count, float *out);
+/* Computes the norm of vector `which` of all parameters, for each group: norms[G].  Collective,
+ * between steps. */
+LK_API LK_NODISCARD lk_status lk_parallel_kept_norms(lk_parallel *parallel, uint32_t which,
+                                                     double *norms);
 /* Sets what a group keeps of a parameter.  Collective, between steps, with equal values on all
  * ranks. */
 LK_API LK_NODISCARD lk_status lk_parallel_load_kept(lk_parallel *parallel, uint32_t param,

@@ -142,11 +142,34 @@ static void errors_are_in_checkpoints(void **state)
     assert_true(strtod(strchr(norms, '\n') + 1, NULL) > 0);
 }
 
+/* The line about groups in the log of the last step is the same for any workers, and has the norms
+ * that inspect prints. */
+static void logs_have_norms(void **state)
+{
+    static command_result r;
+    char                  hash[HEX + 1], lines[2][512], printed[32];
+    static const char *const hows[] = { "--workers 3 --log l0 --checkpoint ln",
+                                        "--workers 4 --hosts 2 --strategy zero1 --log l1" };
+    for (int i = 0; i < 2; i++) {
+        run_of(*state, "--compress sign --groups 4", 6, hows[i], hash);
+        run_shell(&r, *state, i == 0 ? "grep error_norms l0" : "grep error_norms l1");
+        assert_int_equal(r.status, 0);
+        (void)snprintf(lines[i], sizeof lines[i], "%.511s", r.out);
+    }
+    assert_string_equal(lines[0], lines[1]);
+    assert_non_null(strstr(lines[0], "{\"step\": 6, \"groups\": 4, \"message_bytes\": "));
+    run_command(&r, *state, "inspect ln");
+    const char *norms = strstr(r.out, "norms of groups 0 to 3\n") + 23;
+    (void)snprintf(printed, sizeof printed, "%.4g", strtod(strchr(lines[0], '[') + 1, NULL));
+    assert_int_equal(strncmp(norms + strspn(norms, " "), printed, strlen(printed)), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trained_runs_depend_on_groups_alone),
         cmocka_unit_test(errors_are_in_checkpoints),
+        cmocka_unit_test(logs_have_norms),
         cmocka_unit_test(weights_depend_on_groups_alone),
         cmocka_unit_test(whole_gradients_do_not_depend_on_groups),
     };

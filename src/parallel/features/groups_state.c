@@ -1,4 +1,5 @@
 /* groups_state.c -- what groups keep and what they share, for checkpoints. */
+#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -24,6 +25,51 @@ const char *lk_parallel_kept_name(const lk_parallel *parallel, uint32_t param, u
     return any && which < self->kept && !lki_groups_leave_whole(self, param)
                ? self->rule->kept[which]
                : NULL;
+}
+
+lk_exchange_size lk_parallel_exchange_size(const lk_parallel *parallel)
+{
+    const lki_groups *self   = groups_of(parallel);
+    const lki_layout *layout = parallel->layout;
+    lk_exchange_size  size   = { 0 };
+    if (self == NULL)
+        return size;
+    size.groups = self->count;
+    for (uint32_t r = 0; r < self->rounds; r++)
+        size.sent_bytes += self->bytes[r];
+    for (uint32_t p = 0; p < layout->param_count; p++) {
+        size.compressed += !lki_groups_leave_whole(self, p);
+        size.whole_bytes += lki_layout_uses(layout, p) * layout->sizes[p] * sizeof(float);
+    }
+    size.whole_bytes += parallel->micro_count * parallel->state_width * sizeof(float);
+    return size;
+}
+
+/* Returns the sum of the squares of what a group keeps, on the host of its keeper. */
+static double square_of(const lk_parallel *parallel, uint32_t which, uint32_t group)
+{
+    const lki_groups *self = groups_of(parallel);
+    double            sum  = 0;
+    for (uint32_t p = 0; p < parallel->layout->param_count; p++) {
+        const float *values = lki_groups_kept(parallel, self, which, group, p);
+        for (size_t i = 0; i < parallel->layout->sizes[p] && !lki_groups_leave_whole(self, p); i++)
+            sum += (double)values[i] * (double)values[i];
+    }
+    return sum;
+}
+
+lk_status lk_parallel_kept_norms(lk_parallel *parallel, uint32_t which, double *norms)
+{
+    const lki_groups *self = groups_of(parallel);
+    if (self == NULL || which >= self->kept)
+        return lk_fail(LK_EINVAL, "groups keep no value %u", which);
+    if (lki_step_failed(parallel))
+        return lki_fail_again(&parallel->now.failure);
+    for (uint32_t g = 0; g < self->count; g++) {
+        norms[g] = parallel->rank == self->keepers[g] ? sqrt(square_of(parallel, which, g)) : 0;
+        LK_TRY(lk_broadcast(parallel->comm, &norms[g], sizeof norms[g], self->keepers[g]));
+    }
+    return LK_OK;
 }
 
 static lk_status check_kept(const lk_parallel *parallel, uint32_t param, uint32_t which,

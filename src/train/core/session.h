@@ -32,6 +32,7 @@ typedef struct {
     uint64_t     chained;        /* number of steps whose loss is in loss_chain */
     char         loss_chain[65]; /* hash over the loss_bits of all steps so far */
     uint64_t     audited;        /* virtual workers computed twice, with identical results */
+    uint64_t groups_said; /* step whose line about groups is in the log */
 } lki_run_progress;
 
 /* The tables of a turn for its virtual workers.  See build.c and loop/step.c. */

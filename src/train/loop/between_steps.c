@@ -110,6 +110,8 @@ lk_status lki_between_steps(lki_session *s, uint64_t done, lk_train_result *resu
     bool saving = last || best ||
                   (c->checkpoint.folder != NULL && lki_is_due(c->checkpoint.every, done));
     LK_TRY(check_data(s, done, saving));
+    if (last || lki_is_due(c->eval_every, done))
+        LK_TRY(lki_log_groups(s, done));
     if (c->checkpoint.folder != NULL && saving)
         LK_TRY(save(s, done, !last));
     lki_settle(s, done);

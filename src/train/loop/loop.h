@@ -44,6 +44,14 @@ LK_NODISCARD lk_status lki_evaluate(lki_session *session, uint64_t done, double 
 LK_NODISCARD lk_status lki_between_steps(lki_session *session, uint64_t done,
                                          lk_train_result *result);
 
+/* ---- Groups (groups.c) ------------------------------------------------------------------- */
+
+/* Prints the groups and the sizes of their messages. */
+void                   lki_tell_groups(const lki_session *session);
+
+/* Logs the sizes of messages, and the norms of what groups keep.  Collective. */
+LK_NODISCARD lk_status lki_log_groups(lki_session *session, uint64_t done);
+
 /* ---- The end of a run (finish.c) --------------------------------------------------------- */
 
 /* Fails with LK_ENONFINITE if the final weights or the last evaluation are not finite.

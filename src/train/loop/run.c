@@ -51,6 +51,7 @@ lk_status lki_session_open(lki_session *s)
     lki_find_end(s);
     LK_TRY(lki_journal_begin(s->journal, s->progress.start, s->progress.end));
     LK_TRY(lki_introduce(s));
+    lki_tell_groups(s);
     LK_TRY(lki_feed_open(s, s->progress.start));
     s->progress.chained = s->progress.start;
     LK_TRY(lki_parts_agree(s));

@@ -1,0 +1,70 @@
+/* groups.c -- what a run says of its groups: their messages at the start, and later what they
+ * keep. */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "base/memory.h"
+#include "train/loop/loop.h"
+
+void lki_tell_groups(const lki_session *s)
+{
+    const lk_exchange_size size = lk_parallel_exchange_size(s->parallel);
+    const char            *name = s->config->exchange.compressor;
+    const uint32_t width = size.groups > 0 ? s->config->virtual_workers / size.groups : 0;
+    if (size.groups > 0 && name == NULL)
+        lki_journal_say(s->journal, "%u groups of %u virtual workers exchange whole gradients",
+                        size.groups, width);
+    else if (size.groups > 0)
+        lki_journal_say(s->journal,
+                        "%u groups of %u virtual workers: each sends %.4g of %.4g MiB in a step "
+                        "(1 / %.1f); %u of %u tensors are compressed by %s, feedback %s",
+                        size.groups, width, (double)size.sent_bytes / 0x1p20,
+                        (double)size.whole_bytes / 0x1p20,
+                        (double)size.whole_bytes / (double)size.sent_bytes, size.compressed,
+                        s->param_count, name, lk_feedback_name(s->config->exchange.feedback));
+}
+
+/* Returns the name of vector `which` of the parameters that are compressed; NULL if there is
+ * none. */
+static const char *kept_name(const lki_session *s, uint32_t which)
+{
+    const char *name = NULL;
+    for (uint32_t p = 0; name == NULL && p < s->param_count; p++)
+        name = lk_parallel_kept_name(s->parallel, p, which);
+    return name;
+}
+
+/* Returns the norms of a kind of vector as a list by group. */
+static json_t *norms_json(const double *norms, uint32_t groups)
+{
+    json_t *list = json_array();
+    for (uint32_t g = 0; g < groups; g++)
+        (void)json_array_append_new(list, isfinite(norms[g]) ? json_real(norms[g]) : json_null());
+    return list;
+}
+
+lk_status lki_log_groups(lki_session *s, uint64_t done)
+{
+    const lk_exchange_size size  = lk_parallel_exchange_size(s->parallel);
+    double                *norms = NULL;
+    if (size.groups == 0)
+        return LK_OK;
+    json_t *line = json_pack("{s:I, s:i, s:I, s:I}", "step", (json_int_t)done, "groups",
+                             (int)size.groups, "message_bytes", (json_int_t)size.sent_bytes,
+                             "gradient_bytes", (json_int_t)size.whole_bytes);
+    lk_status status = LKI_NEW(&norms, size.groups, "norms of groups");
+    for (uint32_t w = 0; status == LK_OK && kept_name(s, w) != NULL; w++) {
+        char key[64];
+        (void)snprintf(key, sizeof key, "%s_norms", kept_name(s, w));
+        status = lk_parallel_kept_norms(s->parallel, w, norms);
+        (void)json_object_set_new(line, key, norms_json(norms, size.groups));
+    }
+    lki_free(norms);
+    if (status == LK_OK && s->progress.groups_said != done) {
+        s->progress.groups_said = done;
+        return lki_journal_event(s->journal, line);
+    }
+    json_decref(line);
+    return status;
+}
