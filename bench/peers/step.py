@@ -4,7 +4,7 @@
 
 What users of the current version would write for speed: scaled_dot_product_attention, fused
 AdamW and SGD, channels_last for convolutions, bf16 by autocast, gradients as views of DDP's
-buckets; with "sharded" (of a gpt) FSDP in place of DDP.  With "compile": "auto" the model is tried as it is and through torch.compile, and the
+buckets; with "sharded" (of a gpt) FSDP in place of DDP, with "powersgd" powerSGD_hook of that rank.  With "compile": "auto" the model is tried as it is and through torch.compile, and the
 faster of the two races.  Batches are made before the clock starts.
 
 Says "ready DESCRIPTION" on stdout when warm; then answers each line "N" on stdin with the seconds
@@ -126,6 +126,14 @@ def shard(net):
     fully_shard(net, mesh=mesh)
 
 
+def compress(net, rank):
+    """Has gradients sent as factors of low rank, from the second step on."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+
+    state = power.PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=2)
+    net.register_comm_hook(state, power.powerSGD_hook)
+
+
 class Trainer:
     def __init__(self, compiled):
         torch.manual_seed(1)
@@ -134,7 +142,11 @@ class Trainer:
             shard(net)
         self.parameters = list(net.parameters())
         if SPEC["ranks"] > 1 and not SPEC.get("sharded"):
-            net = nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
+            # with several buckets over Gloo, powerSGD_hook's messages can meet in another order
+            caps = {"bucket_cap_mb": 1024} if SPEC.get("powersgd") else {}
+            net = nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True, **caps)
+        if SPEC.get("powersgd"):
+            compress(net, SPEC["powersgd"])
         self.net = torch.compile(net) if compiled else net
         rule = torch.optim.AdamW if SPEC["optimizer"] == "adamw" else torch.optim.SGD
         how = {} if rule is torch.optim.AdamW else {"momentum": SPEC.get("momentum", 0)}
