@@ -34,6 +34,9 @@ enum {
     LANES        = LKI_CONV_LANES,
     LAYOUT       = 0,        /* of packed weights, the same for all instruction sets */
     POINTS       = 64,       /* points of a task */
+    POINTS_MAX   = 128,      /* points of a task that has few columns, and so little work */
+    COLUMNS_FEW  = 16,
+    TASKS_EACH   = 4,        /* minimum tasks for each thread if they have POINTS_MAX points */
     COLUMNS_MAX  = 64,
     /* columns of a task, if 64 columns of weights would not stay in the second-level cache */
     COLUMNS_DEEP = 32,
@@ -141,6 +144,7 @@ typedef struct {
     lki_conv_axis           y, x;    /* axes of the image */
     const float            *matrix;
     size_t                  panel;
+    size_t                  points;  /* points of a task */
     /* columns of a task; first and last column of this wave */
     size_t                  columns, first, last;
     float                  *to;
@@ -153,8 +157,8 @@ typedef struct {
 typedef struct {
     stretch      y, x;
     size_t       count;
-    const float *from[POINTS];
-    void        *to[POINTS];
+    const float *from[POINTS_MAX];
+    void        *to[POINTS_MAX];
 } points;
 
 static size_t blocks_of(size_t count, size_t size)
@@ -168,10 +172,18 @@ static size_t columns_of(size_t depth)
     return depth > DEEP ? COLUMNS_DEEP : COLUMNS_MAX;
 }
 
+/* Returns the number of points of a task. */
+static size_t points_of(const grid *g)
+{
+    size_t least = TASKS_EACH * POINTS_MAX * lk_exec_threads(g->exec);
+    bool   few   = lki_min(g->columns, g->to_c) <= COLUMNS_FEW;
+    return few && g->n * g->y.count * g->x.count >= least ? POINTS_MAX : POINTS;
+}
+
 /* Returns the number of tasks of a class of points. */
 static size_t tasks_of(const grid *g, const stretch *y, const stretch *x)
 {
-    return blocks_of(g->n * y->count * x->count, POINTS);
+    return blocks_of(g->n * y->count * x->count, g->points);
 }
 
 static size_t tasks_of_all(const grid *g)
@@ -228,10 +240,10 @@ static void points_row(const grid *g, points *p, size_t i, size_t count, size_t 
 static void points_find(const grid *g, points *p, size_t index, size_t column)
 {
     points_class(g, p, &index);
-    size_t each = p->y.count * p->x.count, first = index * POINTS;
+    size_t each = p->y.count * p->x.count, first = index * g->points;
     size_t sample = first / each, y = first % each / p->x.count, x = first % p->x.count;
 
-    p->count = lki_min(POINTS, g->n * each - first);
+    p->count = lki_min(g->points, g->n * each - first);
     for (size_t i = 0, row; i < p->count; i += row) {
         row = lki_min(p->count - i, p->x.count - x);
         points_row(g, p, i, row, sample, p->y.first + y, p->x.first + x, column);
@@ -313,10 +325,11 @@ static void grid_weights(grid *g, lki_task pack, weights *m)
 /* Computes a grid.  The task `pack` computes a panel of the reordered weights `m`. */
 static void grid_run(lk_exec *exec, grid *g, lki_task pack, weights *m)
 {
-    size_t tasks  = tasks_of_all(g);
     g->exec       = exec;
     m->panel = g->y.taps * g->x.taps * g->c * LANES;
     g->columns    = columns_of(g->y.taps * g->x.taps * g->c);
+    g->points     = points_of(g);
+    size_t tasks  = tasks_of_all(g);
     g->kernels    = lki_exec_kernels(exec)->conv;
     m->kernels    = g->kernels;
     size_t wave  = lki_conv_wave(m->panel / LANES, g->to_c, g->columns);
