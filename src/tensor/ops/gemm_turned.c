@@ -4,13 +4,12 @@
  *         of columns of their right operand, so lki_gemm() would pack b, the larger one, to use it
  *         a few times.  Here c' = b a' is computed: b is the left operand, read row by row in
  *         place, and the smaller `a` is packed.
- * How:    A thread computes some of the rows of `a`.  In all products with the same number of rows
- *         it computes the same rows, so they are in its cache when it computes the next layer.  If
- *         there are more threads than panels of rows, several threads share a panel, and each uses
- *         some of the rows of b.  A thread packs its rows of `a`.  It sums its part of c' in its
- *         buffer, some rows of b at a time and over the whole of k, and transposes it, in blocks of
- *         16 x 16, into columns of c, which it then finishes while they are in cache.  Threads wait
- *         only at the end.
+ * How:    Threads divide the rows of `a` into groups of panels, and the rows of b into shares.  A
+ *         thread packs its rows of `a` and reads its rows of b, so the division with the fewest of
+ *         both is chosen.  Two threads have half of b each, which is mostly in their caches when
+ *         the weights are updated.  A thread sums its part of c' in its buffer, some rows of b at a
+ *         time and over the whole of k, and transposes it, in blocks of 16 x 16, into columns of c,
+ *         which it then finishes while they are in cache.  Threads wait only at the end.
  * Order:  each element is the same chain of fma over ascending k; the order of the two factors
  *         does not affect rounding.
  * Cost:   m k floats are packed instead of n k; m n floats are transposed.
@@ -58,13 +57,22 @@ static bool is_worth_it(const turned *t)
            t->ldb % ALIASED != 0;
 }
 
-/* Returns the number of groups of panels that threads can share evenly. */
-static size_t count_groups(size_t panels, size_t threads)
+/* Returns the number of groups of panels with which a thread has the fewest rows of `a` and of b.
+ * Threads share both evenly, and all packed rows of `a` fit into the shared buffer. */
+static size_t count_groups(const turned *t, size_t threads)
 {
-    size_t groups = lki_min(panels, threads);
-    while (threads % groups != 0 || panels % groups != 0)
-        groups--;
-    return groups;
+    const lki_gemm_args *g    = t->args;
+    size_t               most = lki_max(1, lki_min(t->panels, threads));
+    while (threads % most != 0 || t->panels % most != 0)
+        most--;
+    size_t best = most;
+    for (size_t groups = most - 1; groups > 0; groups--) {
+        bool fits = threads / groups * t->panels * t->width * g->k <= LKI_EXEC_SHARED;
+        if (most % groups == 0 && fits &&
+            g->m / groups + g->n * groups / threads < g->m / best + g->n * best / threads)
+            best = groups;
+    }
+    return best;
 }
 
 static part part_of(const turned *t, size_t thread)
@@ -163,7 +171,8 @@ static turned turned_of(const lk_exec *exec, const lki_gemm_args *args)
                       .width  = all->gemm->columns,
                       .panels = divide_up(args->m, all->gemm->columns),
     };
-    t.groups = count_groups(lki_max(1, t.panels), lk_exec_threads(exec));
+    t.panels = lki_max(1, t.panels);
+    t.groups = count_groups(&t, lk_exec_threads(exec));
     t.shares = lk_exec_threads(exec) / t.groups;
     return t;
 }
