@@ -169,6 +169,22 @@ static void print_points(const lk_train_plan *plan)
     }
 }
 
+/* Prints advice on the number of groups, and what predicted times leave out. */
+static void print_groups(const plan_options *o, const lk_train_plan *plan)
+{
+    const lk_train_exchange *x = &o->train.config.exchange;
+    const lk_compressor     *compressor;
+    if (x->compressor == NULL || lk_compressor_find(&compressor, x->compressor) != LK_OK)
+        return;
+    if (compressor->combine == LK_COMBINE_TREE && x->groups > o->plan.hosts)
+        printf("\n%u groups: with %s fewer groups change only roundings, and take less memory and "
+               "time; a group for each host is enough (--groups)\n",
+               x->groups, x->compressor);
+    if (plan->timed)
+        printf("\ntimes are those of whole gradients: what compression takes and saves is not "
+               "predicted\n");
+}
+
 void lki_plan_print(const plan_options *o, const lk_train_plan *plan)
 {
     print_head(o, plan);
@@ -181,6 +197,7 @@ void lki_plan_print(const plan_options *o, const lk_train_plan *plan)
         print_times(o, plan);
         print_points(plan);
     }
+    print_groups(o, plan);
     if (plan->chosen == plan->row_count)
         printf("\n%s\n", plan->why);
     else

@@ -49,6 +49,25 @@ static void tells_memory_and_traffic(void **state)
                     number(r.out, "\"sent_parameters\"", "zero2") == sent);
 }
 
+/* Checks the bytes of compressed gradients, by the formula of powersgd, and the advice. */
+static void a_plan_knows_compressed_bytes(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, "plan mlp --data synthetic:images=64,h=8,w=8,c=1,classes=10 --hidden 96 "
+                            "--global-batch 8 --virtual-workers 8 --lr 0.1 --workers 4 --hosts 2 "
+                            "--strategy ddp --compress powersgd --rank 2 --groups 4 --json");
+    assert_int_equal(r.status, 0);
+    /* two groups on each host; 2 (rows + columns) elements of each matrix, and the biases */
+    char wanted[64];
+    (void)snprintf(wanted, sizeof wanted, "\"sent_gradients\": %d,",
+                   2 * 4 * (2 * (96 + 64) + 2 * (10 + 96) + 96 + 10));
+    assert_says(r.out, wanted);
+    run_command(&r, *state, MLP "--workers 2 --hosts 2 --virtual-workers 8 --compress powersgd "
+                            "--groups 8 --flops 1e9 --bandwidth 1e8");
+    assert_says(r.out, "8 groups: with powersgd fewer groups change only roundings");
+    assert_says(r.out, "times are those of whole gradients");
+}
+
 /* Checks the label of the planned run, in JSON and in text. */
 static void a_plan_has_the_label_of_its_run(void **state)
 {
@@ -431,6 +450,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tells_memory_and_traffic),
+        cmocka_unit_test(a_plan_knows_compressed_bytes),
         cmocka_unit_test(a_plan_has_the_label_of_its_run),
         cmocka_unit_test(surviving_takes_memory),
         cmocka_unit_test(one_host_sends_nothing),
