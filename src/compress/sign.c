@@ -18,9 +18,10 @@
 #include "base/memory.h"
 #include "compress/chosen.h"
 #include "compress/scan.h"
+#include "compress/signs.h"
 #include "compress/table.h"
 
-enum { BLOCK = 4096, WORD = 32, LEVELS = 64 };
+enum { WORD = 32, LEVELS = 64 };
 
 /* The left siblings in the canonical tree whose right siblings are not complete yet.  Levels are
  * the set bits of the number of blocks. */
@@ -45,45 +46,52 @@ static double tree_root(const tree *t)
     return sum;
 }
 
-static float scale_of(double sum, size_t count)
-{
-    float          scale = (float)(sum / (double)count);
-    const uint32_t nan   = 0x7fc00000; /* the one that is sent for all */
-    if (scale != scale)
-        memcpy(&scale, &nan, sizeof scale);
-    return scale;
-}
+/* ---- Messages of signs -------------------------------------------------------------------- */
 
-static size_t bytes(const lk_compression *options, const lk_compress_key *key, uint32_t round)
+size_t lki_signs_bytes(const lk_compression *options, const lk_compress_key *key, uint32_t round)
 {
     (void)options, (void)round;
     size_t count = lki_compress_count(key);
-    return count == 0 ? 0 : 4 + lki_round_up(count, WORD) / WORD * 4;
+    return count == 0 ? 0 : sizeof(float) + lki_round_up(count, WORD) / WORD * sizeof(uint32_t);
 }
+
+void lki_signs_decode(const lk_compression *options, const lk_compress_key *key,
+                      const void *const *messages, size_t first, size_t count, float *out)
+{
+    (void)options, (void)key;
+    const float    *number = messages[0];
+    const uint32_t *bits   = (const uint32_t *)messages[0] + 1;
+    lki_scan_best()->spread(bits, first, count, *number, out);
+}
+
+double lki_signs_of_block(const float *values, size_t at, size_t count, void *message)
+{
+    uint32_t *bits = (uint32_t *)message + 1;
+    return lki_scan_best()->signs(lki_min(LKI_SIGNS_BLOCK, count - at), values + at,
+                                  bits + at / WORD);
+}
+
+void lki_signs_set(void *message, float number)
+{
+    const uint32_t nan = 0x7fc00000;
+    if (number != number)
+        memcpy(message, &nan, sizeof nan);
+    else
+        memcpy(message, &number, sizeof number);
+}
+
+/* ---- sign --------------------------------------------------------------------------------- */
 
 static void encode(const lk_compression *options, const lk_compress_key *key, uint32_t round,
                    const void *before, float *values, void *message)
 {
     (void)options, (void)round, (void)before;
-    const lki_scan *scan  = lki_scan_best();
-    size_t          count = lki_compress_count(key);
-    float          *scale = message;
-    uint32_t       *bits  = (uint32_t *)message + 1;
-    tree            sums  = { .depth = 0 };
-    for (size_t at = 0; at < count; at += BLOCK)
-        tree_push(&sums, at / BLOCK,
-                  scan->signs(lki_min(BLOCK, count - at), values + at, bits + at / WORD));
-    *scale = scale_of(tree_root(&sums), count);
-    scan->subtract(count, *scale, values);
-}
-
-static void decode(const lk_compression *options, const lk_compress_key *key,
-                   const void *const *messages, size_t first, size_t count, float *out)
-{
-    (void)options, (void)key;
-    const float    *scale = messages[0];
-    const uint32_t *bits  = (const uint32_t *)messages[0] + 1;
-    lki_scan_best()->spread(bits, first, count, *scale, out);
+    size_t count = lki_compress_count(key);
+    tree   sums  = { .depth = 0 };
+    for (size_t at = 0; at < count; at += LKI_SIGNS_BLOCK)
+        tree_push(&sums, at / LKI_SIGNS_BLOCK, lki_signs_of_block(values, at, count, message));
+    lki_signs_set(message, (float)(tree_root(&sums) / (double)count));
+    lki_scan_best()->subtract(count, *(const float *)message, values);
 }
 
 const lk_compressor lki_compressor_sign = {
@@ -91,7 +99,7 @@ const lk_compressor lki_compressor_sign = {
     .text    = "the sign of every element, and the mean magnitude of the tensor",
     .combine = LK_COMBINE_GATHER,
     .rounds  = 1,
-    .bytes   = bytes,
+    .bytes   = lki_signs_bytes,
     .encode  = encode,
-    .decode  = decode,
+    .decode  = lki_signs_decode,
 };

@@ -14,45 +14,21 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/memory.h"
 #include "compress/chosen.h"
-#include "compress/scan.h"
+#include "compress/signs.h"
 #include "compress/table.h"
-
-enum { BLOCK = 4096, WORD = 32 };
-
-static size_t bytes(const lk_compression *options, const lk_compress_key *key, uint32_t round)
-{
-    (void)options, (void)round;
-    size_t count = lki_compress_count(key);
-    return count == 0 ? 0 : 4 + lki_round_up(count, WORD) / WORD * 4;
-}
 
 static void encode(const lk_compression *options, const lk_compress_key *key, uint32_t round,
                    const void *before, float *values, void *message)
 {
     (void)options, (void)round, (void)before;
-    const uint32_t nan   = 0x7fc00000; /* the one that is sent for all */
-    size_t         count = lki_compress_count(key);
-    float         *weight = message;
-    uint32_t      *bits   = (uint32_t *)message + 1;
-    double         sum    = 0;
-    for (size_t at = 0; at < count; at += BLOCK)
-        sum += lki_scan_best()->signs(lki_min(BLOCK, count - at), values + at, bits + at / WORD);
-    *weight = sum > 0;
-    if (!isfinite(sum))
-        memcpy(weight, &nan, sizeof nan);
+    size_t count = lki_compress_count(key);
+    double sum   = 0;
+    for (size_t at = 0; at < count; at += LKI_SIGNS_BLOCK)
+        sum += lki_signs_of_block(values, at, count, message);
+    lki_signs_set(message, !isfinite(sum) ? NAN : sum > 0 ? 1 : 0);
     if (sum == 0)
-        memset(bits, 0xff, lki_round_up(count, WORD) / WORD * sizeof *bits);
-}
-
-static void decode(const lk_compression *options, const lk_compress_key *key,
-                   const void *const *messages, size_t first, size_t count, float *out)
-{
-    (void)options, (void)key;
-    const float    *weight = messages[0];
-    const uint32_t *bits   = (const uint32_t *)messages[0] + 1;
-    lki_scan_best()->spread(bits, first, count, *weight, out);
+        memset((float *)message + 1, 0xff, lki_signs_bytes(options, key, 0) - sizeof(float));
 }
 
 static void conclude(const lk_compression *options, const lk_compress_key *key, uint64_t samples,
@@ -73,8 +49,8 @@ const lk_compressor lki_compressor_vote = {
     .combine  = LK_COMBINE_GATHER,
     .rounds   = 1,
     .feedback = LK_FEEDBACK_SIGNUM,
-    .bytes    = bytes,
+    .bytes    = lki_signs_bytes,
     .encode   = encode,
-    .decode   = decode,
+    .decode   = lki_signs_decode,
     .conclude = conclude,
 };

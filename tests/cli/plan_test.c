@@ -53,8 +53,9 @@ static void tells_memory_and_traffic(void **state)
 static void a_plan_knows_compressed_bytes(void **state)
 {
     static command_result r;
-    run_command(&r, *state, "plan mlp --data synthetic:images=64,h=8,w=8,c=1,classes=10 --hidden 96 "
-                            "--global-batch 8 --virtual-workers 8 --lr 0.1 --workers 4 --hosts 2 "
+    run_command(&r, *state, "plan mlp --data synthetic:images=64,h=8,w=8,c=1,classes=10 "
+                            "--hidden 96 --global-batch 8 --virtual-workers 8 --lr 0.1 "
+                            "--workers 4 --hosts 2 "
                             "--strategy ddp --compress powersgd --rank 2 --groups 4 --json");
     assert_int_equal(r.status, 0);
     /* two groups on each host; 2 (rows + columns) elements of each matrix, and the biases */
