@@ -4,7 +4,6 @@ Workers of torch run the hook over Gloo, with error feedback and warm start.  He
 gradients are those of groups.  Both begin with the same Q.  A gradient has singular values that
 differ, as those of models do: where they are alike, differences by rounding grow with the steps.
 """
-import ctypes
 import multiprocessing
 import os
 import sys
@@ -116,8 +115,8 @@ class Tensor:
     def __init__(self, which, rank, seed):
         self.which, self.rank, self.library, self.by = which, rank, load(), find(b"powersgd")
         rows = SHAPES[which][0]
-        self.key = Key(rows, count(SHAPES[which]) // rows, which, 0, 0)
-        self.options = Compression(ctypes.sizeof(Compression), rank, 2, False, 0.01, seed)
+        self.key = Key(rows=rows, cols=count(SHAPES[which]) // rows, tensor=which)
+        self.options = Compression(rank=rank, min_rate=2, ratio=0.01, seed=seed)
         self.p, self.q = torch.zeros(rank, rows), torch.zeros(rank, self.key.cols)
         self.errors = torch.zeros(WORKERS, rows, self.key.cols)
         sizes = [self.by.bytes(self.options, self.key, turn) for turn in range(2)]

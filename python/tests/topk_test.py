@@ -1,5 +1,4 @@
 """Tests that the compressor topk chooses what torch.topk chooses, on values without ties."""
-import ctypes
 import math
 import sys
 import unittest
@@ -19,8 +18,8 @@ class TopkTest(unittest.TestCase):
         for count in (1, 17, 1000, 65537, 300007):
             for ratio in (0.001, 0.01, 0.3, 1.0):
                 values = torch.randperm(count).float().add(1) * (1 - 2 * (torch.rand(count) < 0.5))
-                options = Compression(ctypes.sizeof(Compression), 4, 2, False, ratio, 0)
-                key = Key(count, 1, 0, 0, 0)
+                options = Compression(ratio=ratio)
+                key = Key(rows=count, cols=1)
                 k = max(1, math.ceil(ratio * count))
                 size = topk.bytes(options, key, 0)
                 self.assertEqual(size, 8 * k)
