@@ -89,30 +89,28 @@ class Compressed(unittest.TestCase):
         runs[-1] = {"name": "none", "groups": 2}   # the bits of no groups
         self.assertEqual(self.weights(4, "--hosts", "2", runs=runs)[0], one)
         runs = [dict(run, groups=8) for run in runs]
-        for got, other in zip(self.weights(2, runs=runs)[0][:-1], one):
+        for got, other in zip(self.weights(1, runs=runs)[0][:-1], one):
             self.assertNotEqual(got, other)
 
     def test_resumed(self):
         with tempfile.TemporaryDirectory() as folder:
             names = ("powersgd", "dgc", "ef21")
-            whole, _ = self.weights(2, runs=[{"name": name} for name in names])
+            whole, _ = self.weights(1, runs=[{"name": name} for name in names])
             runs = [{"name": name, "folder": f"{folder}/{name}"} for name in names]
             self.weights(3, runs=[dict(run, steps=3) for run in runs])
             forgetting = [dict(run, folder=shutil.copytree(run["folder"], run["folder"] + "-copy"),
                                forgets=True) for run in runs]
-            for got, right in zip(self.weights(2, runs=forgetting)[0], whole):
+            for got, right in zip(self.weights(1, runs=forgetting)[0], whole):
                 self.assertNotEqual(got, right)
             self.assertEqual(self.weights(4, "--hosts", "2", runs=runs)[0], whole)
-            other = self.run_all(2, runs=[dict(runs[0], name="sign", steps=9)])
+            other = self.run_all(1, runs=[dict(runs[0], name="sign", steps=9)])
             self.assertNotEqual(other.status, 0)
             self.assertIn("compress", other.err)
 
     def test_refused(self):
-        for word, more in (("3 groups of 8 virtual workers", {"groups": 3}),
-                           ("strategy ddp or zero1, not with zero2", {"strategy": "zero2"})):
-            ended = self.run_all(2, runs=[dict(more, name="topk")])
-            self.assertNotEqual(ended.status, 0)
-            self.assertIn(word, ended.err)
+        ended = self.run_all(1, runs=[{"name": "topk", "groups": 3}])
+        self.assertNotEqual(ended.status, 0)
+        self.assertIn("3 groups of 8 virtual workers", ended.err)
 
 
 if __name__ == "__main__":

@@ -112,10 +112,10 @@ static void fill_all(void)
 }
 
 /* Returns true if the nth size is tested with this transpose and this choice.  Without LK_THOROUGH
- * each transpose is tested with one of the `choices`, and with LK_BRIEF every second transpose. */
+ * each transpose is tested with one of the `choices`, and with LK_BRIEF every third transpose. */
 static bool takes_turn(size_t nth, unsigned transpose, unsigned choice, unsigned choices)
 {
-    if (lki_brief() && (nth / choices + transpose) % 2 != 0)
+    if (lki_brief() && (nth / choices + transpose) % 3 != 0)
         return false;
     return lki_thorough() || (transpose + choice) % choices == nth % choices;
 }
