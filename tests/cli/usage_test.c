@@ -131,6 +131,8 @@ static const struct {
     { GOOD "--steps 1 --compress zip", "--compress zip: is none of: none, powersgd, topk, " },
     { GOOD "--steps 1 --compress topk --rank 2", "--rank needs --compress powersgd; this is topk" },
     { GOOD "--steps 1 --compress sign --error-feedback dgc", "--error-feedback dgc goes with" },
+    { GOOD "--steps 1 --compress vote --clip-norm 1", "clip the gradients of groups with "
+                                                      "--group-clip-norm" },
     { GOOD "--steps 1 --compress qsgd --bucket 33", "is 33; give a multiple of 32" },
     { GOOD "--steps 1 --compress topk --feedback-momentum 0.5",
       "--feedback-momentum needs --error-feedback dgc or signum; this is ef14" },

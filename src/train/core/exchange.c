@@ -44,8 +44,9 @@ static lk_status check_groups(const lk_train_config *c)
     return why == NULL ? LK_OK : lk_fail(LK_EINVAL, "groups (`exchange.groups` %u) %s", count, why);
 }
 
-static lk_status resolve(lk_train_exchange *x)
+static lk_status resolve(lk_train_config *c)
 {
+    lk_train_exchange   *x = &c->exchange;
     const lk_compressor *compressor;
     lk_compression       given = x->compression;
     LK_TRY(lk_compressor_find(&compressor, x->compressor));
@@ -53,6 +54,11 @@ static lk_status resolve(lk_train_exchange *x)
     LK_TRY(lk_compression_resolve(&x->compression, &given));
     const lk_exchange all = { .compressor = compressor, .feedback = x->feedback };
     x->feedback           = lk_exchange_feedback(&all);
+    if (strcmp(x->compressor, "vote") == 0 && c->clip_norm > 0)
+        return lk_fail(LK_EINVAL,
+                       "`clip_norm` would scale votes down, whose norm is the root of the number "
+                       "of parameters: leave it out, or clip the gradients of groups with "
+                       "`exchange.clip`");
     if (x->feedback == LK_FEEDBACK_DGC && !compressor->selects)
         return lk_fail(LK_EINVAL,
                        "`exchange.feedback` dgc goes with compressors that select elements: "
@@ -68,7 +74,7 @@ lk_status lki_exchange_check(lk_train_config *c)
     if (x->compressor != NULL && strcmp(x->compressor, "none") == 0)
         x->compressor = NULL;
     if (x->compressor != NULL)
-        LK_TRY(resolve(x));
+        LK_TRY(resolve(c));
     if (x->compressor != NULL && x->groups == 0)
         x->groups = c->virtual_workers;
     return x->groups == 0 ? LK_OK : check_groups(c);
