@@ -8,6 +8,7 @@
  *          that ends in the middle of a function leaves nonsense in what the function writes.
  * Control: some rank was lost in every function.
  */
+#include "base/thorough_testing.h"
 #include "parallel/recover/losses_testing.h"
 
 /* ---- Moments in the exchange ----------------------------------------------------------------- */
@@ -125,7 +126,7 @@ static void lose_with(plot p, const lk_compressor *by, uint32_t groups, long eve
 {
     lk_exchange exchange = exchange_of(by, groups);
     p.exchange           = &exchange;
-    lose_all_through(p, every * (LKI_SANITIZED ? 8 : 1));
+    lose_all_through(p, every * (LKI_SANITIZED ? 8 : 1) * (lki_brief() ? 2 : 1));
 }
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
@@ -134,7 +135,7 @@ static void a_rank_may_be_lost_with_every_compressor(void **state)
 {
     static const uint32_t groups[] = { 8, 2, 4, 1 }, ranks[] = { 3, 2, 5 };
     (void)state;
-    for (uint32_t c = 0; lk_compressors(c) != NULL; c++)
+    for (uint32_t c = 0; lk_compressors(c) != NULL; c += lki_brief() ? 2 : 1)
         for (uint32_t i = 0; i < 3; i++) {
             const char *strategy = (c + i) % 2 == 0 ? "ddp" : "zero1";
             lose_with(plot_of(i == 1 ? lamb : adamw, strategy, ranks[i], 0, (c + i) % ranks[i]),
@@ -181,7 +182,7 @@ static void a_rank_may_be_lost_in_every_function(void **state)
 {
     bool in[PLACES] = { false };
     (void)state;
-    for (uint32_t c = 0; lk_compressors(c) != NULL; c++)
+    for (uint32_t c = 0; lk_compressors(c) != NULL; c += lki_brief() ? 2 : 1)
         for (int place = 0; place < PLACES; place++) {
             lk_exchange exchange = exchange_of(lk_compressors(c), 4);
             plot        p        = plot_of(sgd, c % 2 == 0 ? "ddp" : "zero1", 3, 0, c % 3);
@@ -197,7 +198,7 @@ static void a_second_rank_may_be_lost_during_recovery(void **state)
 {
     plot p = plot_of(adamw, "ddp", 4, 0, 0);
     (void)state;
-    for (uint32_t c = 0; lk_compressors(c) != NULL; c++) {
+    for (uint32_t c = 0; lk_compressors(c) != NULL; c += lki_brief() ? 2 : 1) {
         lk_exchange exchange = exchange_of(lk_compressors(c), 8);
         p.exchange           = &exchange;
         lose_two(p, c);
@@ -277,7 +278,7 @@ static void only_survival_takes_memory(void **state)
 {
     size_t kept;
     (void)state;
-    for (uint32_t c = 0; lk_compressors(c) != NULL; c++) {
+    for (uint32_t c = 0; lk_compressors(c) != NULL; c += lki_brief() ? 2 : 1) {
         const size_t elements = 5008 + 16 + 4112;
         lk_exchange  whole    = exchange_of(NULL, 4);
         size_t       ledger   = tables_of(&whole, true, &kept) - tables_of(&whole, false, &kept);

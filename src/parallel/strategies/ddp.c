@@ -200,6 +200,8 @@ static void ddp_detach(lk_parallel *parallel)
         lk_request_free(self->reductions[b].request);
     lki_free(self->reductions);
     lki_free(self->state_slices);
+    lki_free(self->group_slices);
+    lki_free(self->group_hosts);
     lki_free(self->merges);
     lki_free(self);
     parallel->private = NULL;

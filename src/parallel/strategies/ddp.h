@@ -34,6 +34,9 @@ typedef struct {
     uint32_t          reduction_count;
     uint32_t          merged, started, completed;
     lk_slice         *state_slices;
+    lk_slice         *group_slices; /* [widest]; this and the next are made for the first group
+                                     * that is summed (ddp_groups.c) */
+    uint8_t          *group_hosts;  /* [2][hosts] */
     bool              begun; /* the first virtual worker of the current step has begun */
     bool              last_leaf;
     uint32_t          merge_count;

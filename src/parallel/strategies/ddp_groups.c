@@ -53,27 +53,30 @@ static uint32_t list_nodes(const lk_parallel *parallel, uint32_t group,
 }
 
 /* Divides a gradient space equally among the ranks of the widest host. */
-static lk_status divide(const lk_parallel *parallel, lk_slice **out)
+static lk_status divide(const lk_parallel *parallel, lki_ddp *self)
 {
     const uint32_t owners = parallel->world.widest;
-    LK_TRY(LKI_NEW(out, owners, "slices of a group"));
+    if (self->group_slices == NULL)
+        LK_TRY(LKI_NEW(&self->group_slices, owners, "slices of a group"));
+    if (self->group_hosts == NULL)
+        LK_TRY(LKI_NEW(&self->group_hosts, 2 * parallel->world.hosts, "hosts of a group"));
     for (uint32_t o = 0; o < owners; o++) {
         size_t begin = parallel->width * o / owners, end = parallel->width * (o + 1) / owners;
-        (*out)[o]    = (lk_slice){ .first = begin, .count = end - begin, .owner = o };
+        self->group_slices[o] = (lk_slice){ .first = begin, .count = end - begin, .owner = o };
     }
     return LK_OK;
 }
 
-static lk_status sum_group(lk_parallel *parallel, uint32_t group, const lk_slice *slices,
-                           uint8_t *wanted)
+static lk_status sum_group(lk_parallel *parallel, const lki_ddp *self, uint32_t group)
 {
-    uint32_t     host = parallel->world.host_of[lki_ddp_keeper(parallel, group)];
+    uint32_t     host   = parallel->world.host_of[lki_ddp_keeper(parallel, group)];
+    uint8_t     *wanted = self->group_hosts;
     lk_tree_node nodes[LK_TREE_NODES_MAX];
     lk_tree_op   op = { .leaves      = parallel->effects.cut,
                         .elements    = parallel->width,
                         .nodes       = nodes,
                         .node_count  = list_nodes(parallel, group, nodes),
-                        .slices      = slices,
+                        .slices      = self->group_slices,
                         .slice_count = parallel->world.widest,
                         .shards      = 2, /* the second has no slices */
                         .wanted      = wanted };
@@ -82,22 +85,17 @@ static lk_status sum_group(lk_parallel *parallel, uint32_t group, const lk_slice
         wanted[2 * h + 1] = true;
     }
     op.out = host == parallel->world.host_of[parallel->rank] ? lki_ddp_group(parallel, group)
-                                                             : lki_ddp_of(parallel)->home;
+                                                             : self->home;
     return lk_tree_reduce(parallel->comm, &op);
 }
 
 lk_status lki_ddp_sum_groups(lk_parallel *parallel)
 {
-    const uint32_t cut    = parallel->effects.cut;
-    lk_slice      *slices = NULL;
-    uint8_t       *wanted = NULL;
-    lk_status      status = divide(parallel, &slices);
-    if (status == LK_OK)
-        status = LKI_NEW(&wanted, 2 * parallel->world.hosts, "hosts of a group");
-    for (uint32_t g = 0; g < parallel->leaves / cut && status == LK_OK; g++)
+    const uint32_t cut  = parallel->effects.cut;
+    lki_ddp       *self = lki_ddp_of(parallel);
+    LK_TRY(divide(parallel, self));
+    for (uint32_t g = 0; g < parallel->leaves / cut; g++)
         if (lki_share_rank(&parallel->dealing, (g + 1) * cut - 1) != lki_ddp_keeper(parallel, g))
-            status = sum_group(parallel, g, slices, wanted);
-    lki_free(slices);
-    lki_free(wanted);
-    return status;
+            LK_TRY(sum_group(parallel, self, g));
+    return LK_OK;
 }
