@@ -100,7 +100,7 @@ static void trained_runs_depend_on_groups_alone(void **state)
                                          "--compress randomk --groups 2",
                                          "--compress sign", "--groups 4",
                                          "--compress topk --error-feedback ef21 --groups 4",
-                                         "--compress vote --error-feedback off" };
+                                         "--compress sign --error-feedback signum" };
     static const char *const hows[]  = { "--workers 5 --strategy zero1", "--workers 4 --hosts 2",
                                          "--workers 3 --worker-mode threads",
                                          "--workers 5 --hosts 2 --strategy zero1" };
