@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 #include "parallel/state.h"
+#include "tensor/exec.h"
 
 /* Visits the rows of all enabled features that implement `entry`. */
 #define FOR_EACH(parallel, row, entry)                                                             \
@@ -140,8 +141,13 @@ uint64_t lki_features_sent(const lk_parallel *parallel, uint32_t host)
 
 lk_status lki_features_combine(lk_parallel *parallel, lki_gradients *sums)
 {
-    FOR_EACH (parallel, row, combine)
-        LK_TRY(lki_feature_table[row]->combine(parallel, parallel->features[row], sums));
+    lki_track *track = lki_exec_track(parallel->exec);
+    FOR_EACH (parallel, row, combine) {
+        uint64_t  begun  = lki_trace_begin(track);
+        lk_status status = lki_feature_table[row]->combine(parallel, parallel->features[row], sums);
+        lki_trace_end(track, LKI_SPAN_REDUCE, 0, begun);
+        LK_TRY(status);
+    }
     return LK_OK;
 }
 
