@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 from support import launch
+import lockstep.torch as lk
 
 # Runs one run for each dict of the argument, and prints lines "weights.I HASH" and "loss.I LOSS".
 PROGRAM = """
@@ -106,6 +107,19 @@ class Compressed(unittest.TestCase):
             other = self.run_all(1, runs=[dict(runs[0], name="sign", steps=9)])
             self.assertNotEqual(other.status, 0)
             self.assertIn("compress", other.err)
+
+    def test_numbers(self):
+        for word, make in (("rank", lambda: lk.PowerSGD(rank=-1)), ("rank", lambda: lk.PowerSGD(0)),
+                           ("rank", lambda: lk.PowerSGD(2 ** 40)), ("ratio", lambda: lk.TopK(0)),
+                           ("levels", lambda: lk.QSGD(levels=-1)),
+                           ("momentum", lambda: lk.TopK(feedback="dgc", momentum=1.5)),
+                           ("clip_norm", lambda: lk.Sign(clip_norm=-1))):
+            with self.assertRaisesRegex(ValueError, word):
+                make()
+        for word, make in (("rank", lambda: lk.PowerSGD("x")), ("rank", lambda: lk.PowerSGD(2.5)),
+                           ("feedback", lambda: lk.Sign(feedback=3))):
+            with self.assertRaisesRegex(TypeError, word):
+                make()
 
     def test_refused(self):
         ended = self.run_all(1, runs=[{"name": "topk", "groups": 3}])

@@ -11,6 +11,19 @@ from lockstep import _library
 from lockstep._library import lk
 
 
+def _check_number(name, value):
+    """Raise for a number that the C struct would not hold, or would take for the default."""
+    if isinstance(value, bool):
+        return
+    if name in ("rank", "levels", "bucket"):
+        if not isinstance(value, int):
+            raise TypeError(f"{name} is {value!r}: give a whole number")
+        if not 1 <= value <= 1 << 30:
+            raise ValueError(f"{name} is {value}: give a number from 1 to {1 << 30}")
+    elif not value > 0:
+        raise ValueError(f"{name} is {value}: give a number above 0")
+
+
 class Compressor:
     """What the compressors of this module have in common.
 
@@ -25,6 +38,14 @@ class Compressor:
     name = None   # in the C library
 
     def __init__(self, options, feedback=None, momentum=0.0, nesterov=False, clip_norm=0.0):
+        for name, value in options.items():
+            _check_number(name, value)
+        if feedback is not None and not isinstance(feedback, str):
+            raise TypeError(f"feedback is {feedback!r}: give the name of a rule")
+        if not 0 <= momentum < 1:
+            raise ValueError(f"momentum is {momentum}: give 0 to below 1")
+        if not clip_norm >= 0:
+            raise ValueError(f"clip_norm is {clip_norm}: give a norm, or 0 for no limit")
         self._options = options   # fields of lk_compression
         self.feedback, self.momentum, self.nesterov = feedback, float(momentum), nesterov
         self.clip_norm = float(clip_norm)
