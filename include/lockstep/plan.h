@@ -153,7 +153,7 @@ typedef struct {
     char                  why[256];          /* the reason for that choice */
     lk_train_plan_refusal refused[LK_PLAN_ROWS_MAX];
     uint32_t              refused_count;
-    bool                  timed;
+    bool                  timed; /* rates were given or measured, and nothing is compressed */
     double                flops;                      /* operations per step; if timed */
     lk_train_plan_point   points[LK_PLAN_POINTS_MAX]; /* 1, 2, 4 ... workers; if timed */
     uint32_t              point_count;

@@ -169,8 +169,8 @@ static void print_points(const lk_train_plan *plan)
     }
 }
 
-/* Prints advice on the number of groups, and what predicted times leave out. */
-static void print_groups(const plan_options *o, const lk_train_plan *plan)
+/* Prints advice on the number of groups, and why no times are predicted. */
+static void print_groups(const plan_options *o)
 {
     const lk_train_exchange *x = &o->train.config.exchange;
     const lk_compressor     *compressor;
@@ -180,9 +180,8 @@ static void print_groups(const plan_options *o, const lk_train_plan *plan)
         printf("\n%u groups: with %s fewer groups change only roundings, and take less memory and "
                "time; a group for each host is enough (--groups)\n",
                x->groups, x->compressor);
-    if (plan->timed)
-        printf("\ntimes are those of whole gradients: what compression takes and saves is not "
-               "predicted\n");
+    if (o->plan.measure || o->plan.rates.flops > 0)
+        printf("\nno times: what compression takes and saves is not predicted\n");
 }
 
 void lki_plan_print(const plan_options *o, const lk_train_plan *plan)
@@ -197,7 +196,7 @@ void lki_plan_print(const plan_options *o, const lk_train_plan *plan)
         print_times(o, plan);
         print_points(plan);
     }
-    print_groups(o, plan);
+    print_groups(o);
     if (plan->chosen == plan->row_count)
         printf("\n%s\n", plan->why);
     else

@@ -180,7 +180,7 @@ static lk_status measure(inputs *in)
 
 static lk_status make(lk_train_plan *plan, inputs *in)
 {
-    if (in->options->measure)
+    if (in->options->measure && plan->timed)
         LK_TRY(measure(in));
     LK_TRY(fill_rows(plan, in));
     choose(plan, in->options->memory);
@@ -199,7 +199,8 @@ lk_status lk_train_plan_make(lk_train_plan *out, lk_train_config *config,
     inputs in = { .config  = &c,
                   .options = &mine,
                   .hosts   = mine.hosts > 0 ? mine.hosts : 1 };
-    out->timed       = mine.measure || mine.rates.flops > 0;
+    /* what compression takes and saves is not predicted */
+    out->timed       = c.exchange.compressor == NULL && (mine.measure || mine.rates.flops > 0);
     lk_status status = make(out, &in);
     lki_options_return(config, &c);
     lk_calibration_free(in.measured);

@@ -66,7 +66,9 @@ static void a_plan_knows_compressed_bytes(void **state)
     run_command(&r, *state, MLP "--workers 2 --hosts 2 --virtual-workers 8 --compress powersgd "
                             "--groups 8 --flops 1e9 --bandwidth 1e8");
     assert_says(r.out, "8 groups: with powersgd fewer groups change only roundings");
-    assert_says(r.out, "times are those of whole gradients");
+    assert_says(r.out, "no times: what compression takes and saves is not predicted");
+    assert_null(strstr(r.out, "communication"));
+    assert_says(r.out, "none sends less"); /* so bytes decide, not times */
 }
 
 /* Checks the label of the planned run, in JSON and in text. */

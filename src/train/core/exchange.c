@@ -63,6 +63,17 @@ static lk_status resolve(lk_train_config *c)
         return lk_fail(LK_EINVAL,
                        "`exchange.feedback` dgc goes with compressors that select elements: "
                        "`exchange.compressor` topk or randomk");
+    if (x->feedback == LK_FEEDBACK_EF21 && compressor->begin != NULL)
+        return lk_fail(LK_EINVAL,
+                       "`exchange.feedback` ef21 does not go with `exchange.compressor` %s, which "
+                       "shares values from step to step; use ef14",
+                       compressor->name);
+    if (compressor->conclude != NULL && x->feedback != LK_FEEDBACK_OFF &&
+        x->feedback != LK_FEEDBACK_SIGNUM)
+        return lk_fail(LK_EINVAL,
+                       "`exchange.compressor` %s has no residuals to keep: use "
+                       "`exchange.feedback` signum or off",
+                       compressor->name);
     if (x->momentum == 0 && (x->feedback == LK_FEEDBACK_DGC || x->feedback == LK_FEEDBACK_SIGNUM))
         x->momentum = MOMENTUM;
     return LK_OK;
