@@ -126,7 +126,7 @@ static void lose_with(plot p, const lk_compressor *by, uint32_t groups, long eve
 {
     lk_exchange exchange = exchange_of(by, groups);
     p.exchange           = &exchange;
-    lose_all_through(p, every * (LKI_SANITIZED ? 8 : 1) * (lki_brief() ? 2 : 1));
+    lose_all_through(p, every * (LKI_SANITIZED ? 8 : 1) * (lki_brief() ? 4 : 1));
 }
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
