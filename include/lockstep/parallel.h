@@ -30,7 +30,7 @@
 
 #include "lockstep/comm.h"
 #include "lockstep/exchange.h"
-#include "lockstep/optim.h"
+#include "lockstep/replicas.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -155,6 +155,7 @@ typedef struct {
      * Then the second of two virtual workers can add to the memory of the first. */
     bool adds_once;
     const lk_exchange *exchange; /* groups that exchange compressed gradients; NULL = none */
+    const lk_replicas *replicas; /* groups with weights of their own; NULL = none */
 } lk_parallel_options;
 
 #define LK_PARALLEL_OPTIONS_INIT LK_OPTIONS_INIT(lk_parallel_options)
@@ -170,7 +171,7 @@ LK_API LK_NODISCARD lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm,
                                                const lk_parallel_options *options);
 LK_API void                   lk_parallel_free(lk_parallel *parallel);
 
-/* Returns how the offload file is accessed ("io_uring, past the page cache"); "" without one. */
+/* Returns how offload files are accessed ("io_uring, past the page cache"); "" without one. */
 LK_API const char *lk_parallel_offload_how(const lk_parallel *parallel);
 
 /* Replaces the rules of all parameters, from the next step on.  Not collective, between steps.  All
@@ -224,8 +225,7 @@ LK_API LK_NODISCARD lk_status lk_parallel_fetch(lk_parallel *parallel, uint32_t 
 /* Returns this rank's `count` virtual workers: `first`, `first + stride`, and so on. */
 LK_API void lk_parallel_share(const lk_parallel *parallel, uint32_t *first, uint32_t *count,
                               uint32_t *stride);
-/* Returns this rank's virtual workers in the order of their turns.  The list is valid until virtual
- * workers move.  Returns NULL without `rebalance`. */
+/* Returns this rank's virtual workers in the order of their turns; NULL without `rebalance`. */
 LK_API const uint32_t *lk_parallel_queue(const lk_parallel *parallel);
 /* ---- A step ------------------------------------------------------------------------------ */
 
@@ -342,7 +342,6 @@ LK_API void lk_parallel_unused_names(const lk_parallel *parallel, char *names, s
 /* Returns the number of steps in which a parameter was not updated.  A resumed run must load it. */
 LK_API uint64_t lk_parallel_missed(const lk_parallel *parallel, uint32_t param);
 LK_API void     lk_parallel_load_missed(lk_parallel *parallel, uint32_t param, uint64_t missed);
-
 /* The finding of an audit that ended the last step: a virtual worker with two different results.
  * Ranks are numbered as in the job. */
 typedef struct {
@@ -394,7 +393,8 @@ LK_API LK_NODISCARD lk_status lk_parallel_go_on(lk_parallel **out, const lk_para
  * that step. */
 LK_API bool lk_parallel_remainder(const lk_parallel *parallel, uint32_t *first, uint32_t *last,
                                   uint32_t *count);
+
 #ifdef __cplusplus
 }
 #endif
-#endif /* LK_PARALLEL_H */
+#endif

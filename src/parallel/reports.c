@@ -41,6 +41,7 @@ void lki_report_drop(const lk_parallel *parallel, uint32_t leaf, lki_counting co
 
 void lki_report_waited(lk_parallel *parallel, double seconds)
 {
+    parallel = lki_in_use(parallel);
     LK_ASSERT(parallel->turn.running);
     if (parallel->turn.kind != LKI_TURN_AGAIN)
         lki_report_now(parallel, 0)->data += seconds;

@@ -9,6 +9,7 @@
 typedef struct {
     /* number of hosts at the start of the run; with `for_all`, the maximum of the job */
     uint32_t  born;
+    bool      buddies; /* two neighbouring hosts also store each other's shard */
     bool      for_all; /* the model is sharded over all hosts of the job, including absent ones */
     uint32_t *origins; /* [hosts]: each host's number at the start of the run */
     uint8_t  *stored;  /* [hosts][shards]: 1 if the host stores the shard */

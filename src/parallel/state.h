@@ -14,6 +14,7 @@
 #include "parallel/layout.h"
 #include "parallel/ledger.h"
 #include "parallel/remains.h"
+#include "parallel/replicas.h"
 #include "parallel/shard_map.h"
 #include "parallel/rounds.h"
 #include "parallel/unit_buffers.h"
@@ -115,6 +116,8 @@ typedef struct {
 } lki_step_state;
 
 struct lk_parallel {
+    lki_replicas *replicas; /* NULL: none.  Else of the fields below only those are set that
+                             * describe the ranks, their virtual workers and the outer optimizer */
     const lki_strategy_ops *ops;
     void *private;
     lk_comm  *comm; /* NULL: only sizes are computed, and nothing runs */
@@ -123,7 +126,6 @@ struct lk_parallel {
     uint32_t  local, locals; /* this rank's number on its host; the number of ranks on this host */
     /* the number of shards of the model; this host's shard */
     uint32_t         shards, shard;
-    bool             buddies; /* two neighbouring hosts also store each other's shard */
     lki_shard_map    shard_map;
     lki_peers        peers;
     bool             gathers; /* the parameters of a shard are stored on its own host only */
@@ -194,6 +196,21 @@ static inline bool lki_step_failed(const lk_parallel *parallel)
 {
     return parallel->now.failure.status != LK_OK;
 }
+
+/* Returns the object that a call concerns: `parallel` or, with replicas, the one in use. */
+static inline lk_parallel *lki_in_use(const lk_parallel *parallel)
+{
+    return parallel->replicas != NULL ? lki_replicas_in_use(parallel->replicas)
+                                      : (lk_parallel *)(uintptr_t)parallel;
+}
+
+/* Opens a strategy like lki_parallel_open_joint(), for options without replicas.  `bounds` has the
+ * first virtual worker of each rank, then V; NULL: equal shares.  Borrowed.  Defined in
+ * parallel.c. */
+LK_NODISCARD lk_status lki_parallel_open_dealt(lk_parallel **out, lk_comm *comm,
+                                               const lk_param *params, uint32_t param_count,
+                                               const lk_parallel_options *options, uint32_t joint,
+                                               const uint32_t *bounds);
 
 /* Stores a failure for lk_parallel_finish(), because hooks cannot return it. */
 static inline void lki_step_keep(lk_parallel *parallel, lk_status status)

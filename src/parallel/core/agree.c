@@ -38,7 +38,7 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  lki_xxh3(parallel->slots.reads, reads),
                                  parallel->slots.slot_count,
                                  parallel->shards,
-                                 parallel->buddies,
+                                 parallel->shard_map.buddies,
                                  lki_xxh3(parallel->ops->name, strlen(parallel->ops->name)) };
     double            f[]    = { options->clip_norm,
                                  options->clip_value,

@@ -295,7 +295,8 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
                        parallel->ops->name, parallel->leaves, parallel->ranks);
     parallel->dealing       = (lki_dealing){ .leaves = parallel->leaves,
                                              .ranks  = parallel->ranks,
-                                             .rounds = parallel->ops->rounds };
+                                             .rounds = parallel->ops->rounds,
+                                             .bounds = parallel->dealing.bounds };
     parallel->share         = lki_share_of(&parallel->dealing, parallel->rank);
     parallel->turn.together = parallel->turn.gradients = parallel->lock_step ? parallel->share.count
                                                                              : 1;
@@ -358,7 +359,8 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
  * arenas of `before` or, if `before` is NULL, opens existing arenas by name. */
 static lk_status open_over(lk_parallel **out, bool goes_on, const lk_parallel *before,
                            lk_comm *comm, const lk_param *params, uint32_t param_count,
-                           const lk_parallel_options *options, uint32_t joint)
+                           const lk_parallel_options *options, uint32_t joint,
+                           const uint32_t *bounds)
 {
     *out                  = NULL;
     lk_parallel *parallel = NULL;
@@ -367,6 +369,7 @@ static lk_status open_over(lk_parallel **out, bool goes_on, const lk_parallel *b
     parallel->rank          = lk_comm_rank(comm);
     parallel->exec          = options->exec;
     parallel->joint         = joint;
+    parallel->dealing.bounds = bounds;
     parallel->ledger.goes_on = goes_on;
     parallel->ledger.before  = before;
     lk_status status         = open_parts(parallel, params, param_count, options);
@@ -380,6 +383,35 @@ static lk_status open_over(lk_parallel **out, bool goes_on, const lk_parallel *b
     return LK_OK;
 }
 
+lk_status lki_parallel_open_dealt(lk_parallel **out, lk_comm *comm, const lk_param *params,
+                                  uint32_t param_count, const lk_parallel_options *options,
+                                  uint32_t joint, const uint32_t *bounds)
+{
+    LK_TRY(open_over(out, false, NULL, comm, params, param_count, options, joint, bounds));
+    lk_status status = initialise(*out, options->seed);
+    if (status == LK_OK)
+        return LK_OK;
+    lk_parallel_free(*out);
+    *out = NULL;
+    return status;
+}
+
+static lk_status open_replicas(lk_parallel **out, lk_comm *comm, const lk_param *params,
+                               uint32_t param_count, const lk_parallel_options *options,
+                               uint32_t joint)
+{
+    lk_parallel *parallel = NULL;
+    LK_TRY(LKI_NEW(&parallel, 1, "strategy"));
+    parallel->comm   = comm;
+    parallel->rank   = lk_comm_rank(comm);
+    lk_status status = lki_replicas_open(parallel, params, param_count, options, joint);
+    if (status == LK_OK)
+        *out = parallel;
+    else
+        lk_parallel_free(parallel);
+    return status;
+}
+
 lk_status lki_parallel_open_joint(lk_parallel **out, lk_comm *comm, const lk_param *params,
                                   uint32_t param_count, const lk_parallel_options *options,
                                   uint32_t most)
@@ -388,13 +420,9 @@ lk_status lki_parallel_open_joint(lk_parallel **out, lk_comm *comm, const lk_par
 
     *out = NULL;
     LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_parallel_options"));
-    LK_TRY(open_over(out, false, NULL, comm, params, param_count, &mine, most));
-    lk_status status = initialise(*out, mine.seed);
-    if (status == LK_OK)
-        return LK_OK;
-    lk_parallel_free(*out);
-    *out = NULL;
-    return status;
+    return mine.replicas != NULL
+               ? open_replicas(out, comm, params, param_count, &mine, most)
+               : lki_parallel_open_dealt(out, comm, params, param_count, &mine, most, NULL);
 }
 
 lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm, const lk_param *params,
@@ -475,7 +503,7 @@ lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed, lk_com
     if ((failed != NULL && !failed->ledger.kept) || !mine.survives)
         return lk_fail(LK_EINVAL, "lk_parallel_go_on() needs options.survives, and what was opened "
                                   "with it");
-    LK_TRY(open_over(out, true, failed, comm, params, param_count, &mine, 1));
+    LK_TRY(open_over(out, true, failed, comm, params, param_count, &mine, 1, NULL));
     lk_status status = complete(*out, failed, standing);
     if (status == LK_OK)
         return LK_OK;
@@ -488,6 +516,7 @@ void lk_parallel_free(lk_parallel *parallel)
 {
     if (parallel == NULL)
         return;
+    lki_replicas_free(parallel->replicas);
     if (parallel->ops != NULL && parallel->private != NULL)
         parallel->ops->detach(parallel);
     lki_remains_deinit(&parallel->remains);

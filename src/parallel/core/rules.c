@@ -48,6 +48,8 @@ lk_status lk_parallel_set_rules(lk_parallel *parallel, const lk_param_rule *rule
 {
     const lki_layout *layout = parallel->layout;
 
+    if (parallel->replicas != NULL)
+        return lki_replicas_set_rules(parallel->replicas, rules);
     if (lki_step_failed(parallel))
         return lki_fail_again(&parallel->now.failure);
     if (parallel->now.under_way)

@@ -457,6 +457,8 @@ lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *r
 {
     lki_step_state *now = &parallel->now;
 
+    if (parallel->replicas != NULL)
+        return lki_replicas_finish(parallel, lr, result);
     *result = (lk_step_result){ 0 };
     if (!now->under_way && !lki_step_failed(parallel))
         return lk_fail(LK_EINVAL, "no step is under way: lk_parallel_begin() begins one");

@@ -64,6 +64,8 @@ static void begin_turns(lki_turn_state *turn)
 
 lk_status lk_parallel_begin_micros(lk_parallel *parallel, uint64_t step, uint32_t micro_count)
 {
+    if (parallel->replicas != NULL)
+        return lki_replicas_begin(parallel, step, micro_count);
     if (failed(parallel))
         return lki_fail_again(&parallel->now.failure);
     if (parallel->now.under_way)
@@ -137,6 +139,8 @@ bool lki_turns_join(lk_parallel *parallel, uint32_t most)
 {
     uint32_t before = parallel->joint;
 
+    if (parallel->replicas != NULL)
+        return lki_replicas_join(parallel->replicas, most);
     LK_ASSERT(!parallel->now.under_way);
     if (!lki_turns_may_join(parallel))
         return false;
@@ -158,6 +162,7 @@ static bool one_by_one(const lk_parallel *parallel)
 
 uint32_t lki_turn_count(const lk_parallel *parallel)
 {
+    parallel = lki_in_use(parallel);
     return one_by_one(parallel) ? 1 : parallel->turn.together;
 }
 
@@ -253,6 +258,7 @@ void lki_turn_end_terms(lk_parallel *parallel, uint32_t index)
  * must reduce and gather in the same order. */
 bool lk_parallel_read(lk_parallel *parallel, uint32_t term)
 {
+    parallel = lki_in_use(parallel);
     LK_ASSERT(term < parallel->layout->term_count && !parallel->layout->terms[term].same_block);
     if (!parallel->gathers)
         return !failed(parallel);
@@ -292,6 +298,7 @@ static uint32_t use_term(lk_parallel *parallel, uint32_t index, uint32_t term)
 
 float *lk_parallel_grad(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
+    parallel = lki_in_use(parallel);
     term = use_term(parallel, index, term);
     clear_raw(parallel, index, term);
     return lki_gradient_now(parallel, index, term);
@@ -299,6 +306,7 @@ float *lk_parallel_grad(lk_parallel *parallel, uint32_t index, uint32_t term)
 
 float *lk_parallel_grad_new(lk_parallel *parallel, uint32_t index, uint32_t term, bool *empty)
 {
+    parallel = lki_in_use(parallel);
     term        = use_term(parallel, index, term);
     *empty      = begin_term(parallel, index, term);
     float *grad = lki_gradient_now(parallel, index, term);
@@ -309,6 +317,7 @@ float *lk_parallel_grad_new(lk_parallel *parallel, uint32_t index, uint32_t term
 
 float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t index, uint32_t state)
 {
+    parallel = lki_in_use(parallel);
     check_index(parallel, index);
     LK_ASSERT(state < parallel->running.count);
     return parallel->turn.current[index].states + parallel->turn.micro * parallel->state_width +
@@ -317,6 +326,7 @@ float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t index, uint32_t sta
 
 void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
+    parallel = lki_in_use(parallel);
     lki_turn_state *turn = &parallel->turn;
     check_index(parallel, index);
     LK_ASSERT(term < parallel->layout->term_count);
@@ -435,6 +445,7 @@ bool lki_turn_begin_own(lk_parallel *parallel)
 
 bool lk_parallel_dropped(lk_parallel *parallel)
 {
+    parallel = lki_in_use(parallel);
     lki_turn_state *turn = &parallel->turn;
     if (turn->running && !turn->dropped)
         turn->dropped = lki_features_are_moot(parallel, false);
@@ -462,6 +473,8 @@ static bool next_any(lk_parallel *parallel)
 
 bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
 {
+    if (parallel->replicas != NULL)
+        return lki_replicas_next(parallel->replicas, turn);
     if (parallel->turn.running)
         end_any(parallel);
     if (failed(parallel) || !parallel->now.under_way || !next_any(parallel))
@@ -501,6 +514,7 @@ void lki_turns_end(lk_parallel *parallel)
 
 void lk_parallel_progress(lk_parallel *parallel)
 {
+    parallel = lki_in_use(parallel);
     if (parallel->gathers && !failed(parallel))
         keep(parallel, lki_units_progress(parallel));
     if (parallel->ops->progress != NULL && !failed(parallel))
@@ -511,6 +525,7 @@ void lk_parallel_merge_rows(lk_parallel *parallel, uint32_t width,
                             void (*merge)(uint32_t width, double *left, const double *right),
                             double *rows, double *total)
 {
+    parallel = lki_in_use(parallel);
     LK_ASSERT(parallel->turn.running && parallel->lock_step);
     memset(total, 0, width * sizeof *total);
     if (!failed(parallel))
@@ -520,6 +535,7 @@ void lk_parallel_merge_rows(lk_parallel *parallel, uint32_t width,
 void lk_parallel_report(lk_parallel *parallel, uint32_t index, double loss_sum, uint64_t samples,
                         uint64_t count, uint64_t hits)
 {
+    parallel = lki_in_use(parallel);
     check_index(parallel, index);
     lki_report *report = lki_report_now(parallel, index);
     report->loss += loss_sum;

@@ -33,6 +33,7 @@ static const void *find_read(const lk_parallel *parallel, uint32_t param)
 
 const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param)
 {
+    parallel = lki_in_use(parallel);
     LK_ASSERT(param < parallel->layout->param_count);
     bool narrow = lki_layout_read_dtype(parallel->layout, param) == LK_BF16;
     return narrow ? NULL : find_read(parallel, param);
@@ -40,6 +41,7 @@ const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param)
 
 const uint16_t *lk_parallel_param_bf16(const lk_parallel *parallel, uint32_t param)
 {
+    parallel = lki_in_use(parallel);
     LK_ASSERT(param < parallel->layout->param_count);
     bool narrow = lki_layout_read_dtype(parallel->layout, param) == LK_BF16;
     return narrow ? find_read(parallel, param) : NULL;
@@ -47,6 +49,7 @@ const uint16_t *lk_parallel_param_bf16(const lk_parallel *parallel, uint32_t par
 
 const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint32_t which)
 {
+    parallel                 = lki_in_use(parallel);
     const lki_layout *layout = parallel->layout;
     LK_ASSERT(param < layout->param_count);
     LK_ASSERT(which <= lk_optimizer_state_count(&parallel->optimizer));
@@ -96,6 +99,8 @@ static void load_here(lk_parallel *parallel, uint32_t param, uint32_t which, con
 lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which,
                            const float *values)
 {
+    if (parallel->replicas != NULL)
+        return lki_replicas_load(parallel->replicas, param, which, values);
     const lki_layout *layout = parallel->layout;
     if (param >= layout->param_count || which > lk_optimizer_state_count(&parallel->optimizer))
         return lk_fail(LK_EINVAL, "there is no value %u of parameter %u", which, param);
@@ -116,6 +121,7 @@ lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which
 
 uint32_t lk_parallel_state_count(const lk_parallel *parallel)
 {
+    parallel = lki_in_use(parallel);
     return parallel->running.count * (parallel->optimizer.ema > 0 ? 2 : 1);
 }
 
@@ -129,11 +135,14 @@ float *lki_state_data(const lk_parallel *parallel, uint32_t state)
 
 const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t state)
 {
+    parallel = lki_in_use(parallel);
     return lki_state_data(parallel, state);
 }
 
 lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state, const float *values)
 {
+    if (parallel->replicas != NULL)
+        return lki_replicas_load_state(parallel->replicas, state, values);
     if (state >= lk_parallel_state_count(parallel))
         return lk_fail(LK_EINVAL, "there is no running state %u", state);
     size_t count = parallel->running.of[state % parallel->running.count].count;

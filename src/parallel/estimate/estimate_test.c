@@ -86,7 +86,8 @@ static uint64_t left_over(const lk_parallel *p)
 {
     uint64_t unit = lki_quantises(p->rounded) ? lk_rounded_bytes(p->rounded, 1) : sizeof(float);
     uint64_t cuts = p->micro_count;
-    for (uint32_t b = 0; (p->shards < p->ranks || p->buddies) && b < p->layout->bucket_count; b++)
+    bool     apart = p->shards < p->ranks || p->shard_map.buddies;
+    for (uint32_t b = 0; apart && b < p->layout->bucket_count; b++)
         cuts += p->layout->buckets[b].slice_count;
     lki_virtual_plan ranges;
     lki_virtual_plan_make(&ranges, p->leaves, p->ranks, p->rank);

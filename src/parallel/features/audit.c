@@ -508,6 +508,7 @@ const lki_feature lki_feature_audit = {
 
 bool lk_parallel_finding(const lk_parallel *parallel, lk_audit_finding *out)
 {
+    parallel = lki_in_use(parallel);
     const audit *a     = audit_of(parallel);
     bool         found = a != NULL && a->found;
     if (found)

@@ -380,6 +380,8 @@ const lki_dealing *lki_parallel_dealing(const lk_parallel *parallel)
 lki_rank_time lki_balance_time(const lk_parallel *parallel, uint32_t rank)
 {
     LK_ASSERT(rank < parallel->ranks);
+    if (parallel->replicas != NULL)
+        return lki_replicas_time(parallel->replicas, rank);
     return ((const balance *)lki_feature_state(parallel, &lki_feature_balance))->times[rank];
 }
 

@@ -14,12 +14,16 @@ static lki_groups *groups_of(const lk_parallel *parallel)
 
 uint32_t lk_parallel_groups(const lk_parallel *parallel)
 {
+    if (parallel->replicas != NULL)
+        return lki_replicas_count(parallel->replicas);
     const lki_groups *self = groups_of(parallel);
     return self == NULL ? 0 : self->count;
 }
 
 const char *lk_parallel_kept_name(const lk_parallel *parallel, uint32_t param, uint32_t which)
 {
+    if (parallel->replicas != NULL)
+        return lki_replicas_kept_name(parallel->replicas, param, which);
     const lki_groups *self = groups_of(parallel);
     const bool        any  = self != NULL && param < parallel->layout->param_count;
     return any && which < self->kept && !lki_groups_leave_whole(self, param)
@@ -29,6 +33,7 @@ const char *lk_parallel_kept_name(const lk_parallel *parallel, uint32_t param, u
 
 lk_exchange_size lk_parallel_exchange_size(const lk_parallel *parallel)
 {
+    parallel                 = lki_in_use(parallel);
     const lki_groups *self   = groups_of(parallel);
     const lki_layout *layout = parallel->layout;
     lk_exchange_size  size   = { 0 };
@@ -60,6 +65,8 @@ static double square_of(const lk_parallel *parallel, uint32_t which, uint32_t gr
 
 lk_status lk_parallel_kept_norms(lk_parallel *parallel, uint32_t which, double *norms)
 {
+    if (parallel->replicas != NULL)
+        return lki_replicas_kept_norms(parallel, which, norms);
     const lki_groups *self = groups_of(parallel);
     if (self == NULL || which >= self->kept)
         return lk_fail(LK_EINVAL, "groups keep no value %u", which);
@@ -84,6 +91,8 @@ static lk_status check_kept(const lk_parallel *parallel, uint32_t param, uint32_
 lk_status lk_parallel_fetch_kept(lk_parallel *parallel, uint32_t param, uint32_t which,
                                  uint32_t group, size_t first, size_t count, float *out)
 {
+    if (parallel->replicas != NULL)
+        return lki_replicas_fetch_kept(parallel, param, which, group, first, count, out);
     LK_TRY(check_kept(parallel, param, which, group));
     if (lki_step_failed(parallel))
         return lki_fail_again(&parallel->now.failure);
@@ -102,6 +111,8 @@ lk_status lk_parallel_fetch_kept(lk_parallel *parallel, uint32_t param, uint32_t
 lk_status lk_parallel_load_kept(lk_parallel *parallel, uint32_t param, uint32_t which,
                                 uint32_t group, const float *values)
 {
+    if (parallel->replicas != NULL)
+        return lki_replicas_load_kept(parallel, param, which, group, values);
     LK_TRY(check_kept(parallel, param, which, group));
     const lki_layout *layout = parallel->layout;
     LK_TRY(
@@ -134,13 +145,14 @@ static void *shared_of(const lk_parallel *parallel, uint32_t param, size_t *byte
 
 const void *lk_parallel_shared(const lk_parallel *parallel, uint32_t param, size_t *bytes)
 {
-    return shared_of(parallel, param, bytes);
+    return shared_of(lki_in_use(parallel), param, bytes);
 }
 
 lk_status lk_parallel_load_shared(lk_parallel *parallel, uint32_t param, const void *shared)
 {
     size_t bytes;
-    void  *to = shared_of(parallel, param, &bytes);
+    parallel = lki_in_use(parallel);
+    void *to = shared_of(parallel, param, &bytes);
     if (to == NULL)
         return lk_fail(LK_EINVAL, "groups share nothing of parameter %u", param);
     LK_TRY(lki_verify_same_values(parallel, parallel->layout->params[param].name, shared,

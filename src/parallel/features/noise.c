@@ -305,11 +305,13 @@ static noise *noise_of(const lk_parallel *parallel)
 
 lk_noise lk_parallel_noise(const lk_parallel *parallel)
 {
+    parallel = lki_in_use(parallel);
     return noise_of(parallel)->averages;
 }
 
 void lk_parallel_load_noise(lk_parallel *parallel, const lk_noise *loaded)
 {
+    parallel = lki_in_use(parallel);
     noise_of(parallel)->averages = *loaded;
 }
 

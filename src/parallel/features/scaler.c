@@ -118,6 +118,7 @@ const lki_feature lki_feature_scaler = {
 
 float lk_parallel_loss_scale(lk_parallel *parallel, uint64_t count)
 {
+    parallel = lki_in_use(parallel);
     const scaler *self = scaler_of(parallel);
     LK_ASSERT(parallel->now.under_way);
     if (self->scaling.rule == LK_SCALE_NONE)
@@ -130,11 +131,13 @@ float lk_parallel_loss_scale(lk_parallel *parallel, uint64_t count)
 
 lk_loss_scaler lk_parallel_scaler(const lk_parallel *parallel)
 {
+    parallel = lki_in_use(parallel);
     return scaler_of(parallel)->scaler;
 }
 
 void lk_parallel_load_scaler(lk_parallel *parallel, const lk_loss_scaler *loaded)
 {
+    parallel = lki_in_use(parallel);
     scaler *self = scaler_of(parallel);
     if (self->scaling.rule != LK_SCALE_NONE && self->scaling.rule != LK_SCALE_FIXED)
         self->scaler = *loaded;

@@ -126,12 +126,14 @@ const lki_feature lki_feature_unused = {
 
 bool lk_parallel_is_used(const lk_parallel *parallel, uint32_t param)
 {
+    parallel = lki_in_use(parallel);
     LK_ASSERT(param < parallel->layout->param_count);
     return lki_is_used(parallel, param);
 }
 
 void lk_parallel_unused_names(const lk_parallel *parallel, char *names, size_t bytes)
 {
+    parallel = lki_in_use(parallel);
     size_t at = 0;
     LK_ASSERT(bytes > 0);
     names[0] = '\0';
@@ -150,12 +152,14 @@ void lk_parallel_unused_names(const lk_parallel *parallel, char *names, size_t b
 
 uint64_t lk_parallel_missed(const lk_parallel *parallel, uint32_t param)
 {
+    parallel = lki_in_use(parallel);
     LK_ASSERT(param < parallel->layout->param_count);
     return parallel->uses.missed[param];
 }
 
 void lk_parallel_load_missed(lk_parallel *parallel, uint32_t param, uint64_t missed)
 {
+    parallel = lki_in_use(parallel);
     LK_ASSERT(param < parallel->layout->param_count);
     parallel->uses.missed[param] = missed;
 }

@@ -165,6 +165,7 @@ double lki_offload_stalled(lk_parallel *parallel)
 
 const char *lk_parallel_offload_how(const lk_parallel *parallel)
 {
+    parallel = lki_in_use(parallel);
     const lki_vector_file *any = parallel->offload.states != NULL ? parallel->offload.states
                                                                   : parallel->offload.params;
     return any == NULL ? "" : lki_store_how(any->store);

@@ -33,7 +33,7 @@
 
 static bool has_buddies(const lk_parallel *parallel)
 {
-    return parallel->buddies && parallel->shards == parallel->shard_map.born;
+    return parallel->shard_map.buddies && parallel->shards == parallel->shard_map.born;
 }
 
 /* Returns the host that stores a copy of the shard of host `shard`, with the hosts' original
@@ -288,7 +288,7 @@ static lk_status open_map(lk_parallel *parallel, const lki_world *first,
     lki_shard_map *map  = &parallel->shard_map;
     uint32_t       lost = 0;
 
-    parallel->buddies = options->buddies;
+    map->buddies = options->buddies;
     LK_TRY(count_shards(parallel, first, options));
     LK_TRY(make_room(parallel));
     if (!find_origins(parallel, first))

@@ -1,0 +1,70 @@
+/* lockstep/replicas.h -- groups of virtual workers with weights of their own: local SGD, DiLoCo.
+ *
+ * The virtual workers of a run are divided into R groups of neighbours.  Each group, a replica,
+ * has its own weights, optimizer state and running state, and trains them by itself for H steps,
+ * the inner steps.  In an outer step the replicas are averaged: the difference between the outer
+ * weights and a replica's weights is a gradient, and the outer optimizer applies the mean of these
+ * gradients.  Then all replicas continue from the new outer weights, each with its own optimizer
+ * state.  With the zero values of this struct the outer weights are the mean of the replicas (local
+ * SGD, Stich 2019).  With H = 500 and Nesterov's momentum it is DiLoCo (Douillard et al. 2023,
+ * algorithm 1).
+ *
+ * Everything outside a step sees the outer weights: lk_parallel_param(), evaluation, checkpoints.
+ * What replicas have is stored by replica, as what groups keep (lk_parallel_kept_name()):
+ * "weights", and the states of the optimizer by their names.  Running state has functions of its
+ * own.  The result depends on R and H, but
+ * not on ranks and hosts.
+ *
+ * A rank has one replica or, with more replicas than ranks, several.  With strategies ddp and
+ * zero1.  Not with audit, rebalance, duplicate, backups, noise_decay, scaling, lock_step, survives,
+ * offload and a moving average (lk_optimizer.ema), and LK_UNUSED_ZERO only.  comm_dtype is the type
+ * of gradients inside replicas.
+ */
+#ifndef LK_REPLICAS_H
+#define LK_REPLICAS_H
+
+#include "lockstep/optim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct lk_parallel lk_parallel;
+
+/* See lk_parallel_options.replicas.  Groups of lk_parallel_options.exchange exchange outer
+ * gradients; there must be R of them. */
+typedef struct {
+    size_t       struct_size; /* LK_REPLICAS_INIT */
+    uint32_t     count;       /* R; V / R is a power of two.  0 = V */
+    uint64_t     local_steps; /* H: number of inner steps between two outer steps; 0 = 1 */
+    lk_optimizer optimizer;   /* the outer one; sgd with a rate of 1 is the mean of the replicas */
+    double       lr;          /* of the outer optimizer; 0 = 1 */
+    lk_dtype     dtype;       /* in which outer gradients are sent, as comm_dtype; LK_F32 (or 0) */
+} lk_replicas;
+
+#define LK_REPLICAS_INIT LK_OPTIONS_INIT(lk_replicas)
+
+/* An outer step. */
+typedef struct {
+    uint64_t number;    /* from 1; 0: the last step of lk_parallel_finish() had no outer step */
+    double   grad_norm; /* norm of the mean outer gradient */
+    double   drift;     /* root mean square, over replicas, of their distances from the outer
+                         * weights before the outer step */
+} lk_outer_step;
+
+/* Copies the running state of a replica to `values` on every rank, and sets it.  Collective,
+ * between steps; values to be set must be equal on all ranks. */
+LK_API LK_NODISCARD lk_status lk_parallel_fetch_replica_state(lk_parallel *parallel,
+                                                              uint32_t replica, uint32_t state,
+                                                              float *values);
+LK_API LK_NODISCARD lk_status lk_parallel_load_replica_state(lk_parallel *parallel,
+                                                             uint32_t replica, uint32_t state,
+                                                             const float *values);
+
+/* Returns the outer step that the last lk_parallel_finish() included. */
+LK_API lk_outer_step lk_parallel_outer_step(const lk_parallel *parallel);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

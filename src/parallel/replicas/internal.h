@@ -1,0 +1,56 @@
+/* parallel/replicas/internal.h -- the state of replicas, for the files of this folder. */
+#ifndef LKI_PARALLEL_REPLICAS_INTERNAL_H
+#define LKI_PARALLEL_REPLICAS_INTERNAL_H
+
+#include "parallel/replicas.h"
+#include "parallel/state.h"
+
+/* A replica of this rank. */
+typedef struct {
+    lk_comm     *comm; /* of the ranks that have it */
+    lk_parallel *model;
+} lki_replica;
+
+/* A range of `count` ranks, which have a replica. */
+typedef struct {
+    uint32_t first, count;
+} lki_seats;
+
+/* A report of a rank on one of its replicas, after a step. */
+typedef struct lki_replica_report lki_replica_report; /* step.c */
+
+struct lki_replicas {
+    lk_replicas   options;
+    uint32_t      width;  /* virtual workers of a replica */
+    uint32_t      leaves; /* virtual workers of `outer` for each replica */
+    uint32_t     *bounds, *outer_bounds; /* [N + 1]: of parallel->dealing and outer->dealing */
+    lk_parallel  *outer;  /* the outer weights, whose virtual workers are the replicas */
+    uint32_t      first, served; /* the replicas of this rank */
+    lki_replica  *of;            /* [served] */
+    uint32_t      turn;          /* index of the replica that computes; `served`: none does */
+    lki_replica_report *reports; /* [N + 1][most]: of all ranks in the last step, then own ones */
+    uint32_t            most;    /* largest number of replicas of a rank */
+    lki_rank_time      *times;   /* [N]: of the last step */
+    lk_outer_step       last;
+    size_t              largest; /* elements of the largest parameter */
+    float              *scratch; /* [largest] */
+};
+
+/* Returns the ranks, of `ranks` in all, that have a replica. */
+lki_seats lki_replica_seats(const lki_replicas *replicas, uint32_t replica, uint32_t ranks);
+
+/* Returns this rank's object of a replica; NULL if the rank does not have it. */
+lk_parallel *lki_replica_here(const lki_replicas *replicas, uint32_t replica);
+
+/* Averages the replicas, updates the outer weights, and copies them to the replicas.  Defined in
+ * outer.c. */
+LK_NODISCARD lk_status lki_replicas_average(lk_parallel *parallel, uint64_t number);
+
+/* Sets the parameters and running state of all replicas of this rank to those of the outer weights.
+ * Collective. */
+LK_NODISCARD lk_status lki_replicas_restart(lki_replicas *replicas);
+
+/* Allocates lki_replicas.reports.  Defined in step.c. */
+LK_NODISCARD lk_status lki_replicas_open_reports(lk_parallel *parallel);
+
+#endif
