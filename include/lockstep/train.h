@@ -139,6 +139,19 @@ typedef struct {
     uint32_t workers_least; /* a run with fewer workers saves and ends (LK_EPEER); 0 = 1 */
 } lk_train_elastic;
 
+/* The optimizer of outer weights (lockstep/replicas.h): the mean of the replicas, sgd, sgd with
+ * Nesterov's momentum, or adam without bias correction (FedAdam, Reddi et al. 2021). */
+typedef enum { LK_OUTER_MEAN = 0, LK_OUTER_SGD, LK_OUTER_NESTEROV, LK_OUTER_ADAM } lk_outer;
+
+/* Groups with weights of their own; see lockstep/replicas.h. */
+typedef struct {
+    uint64_t steps;    /* between two outer steps; 0: 500 with an optimizer, else no replicas */
+    lk_outer optimizer;
+    double   lr;       /* 0 = mean, sgd: 1; nesterov: 0.7; adam: 0.01 */
+    double   momentum; /* 0 = sgd: none; nesterov: 0.9 */
+    lk_dtype dtype;    /* in which outer gradients are sent */
+} lk_train_local;
+
 /* Groups of virtual workers that exchange compressed gradients; see lockstep/exchange.h. */
 typedef struct {
     uint32_t       groups;      /* 0: V with a compressor, else no groups */
@@ -148,6 +161,7 @@ typedef struct {
     double         momentum;
     bool           nesterov;
     double         clip;
+    lk_train_local local; /* replicas: `groups` of them, which exchange outer gradients */
 } lk_train_exchange;
 
 /* Functions of the caller that a run calls.  All are optional. */

@@ -1,12 +1,8 @@
 /* compression_test.c -- compressed gradients between processes and hosts.
  *
  * Goal:    an example program has the same weights for any number of workers and hosts, with every
-<<<<<<< HEAD
- *          compressor, and learns.  A run of lockstep train has the same hash, also if it is
- *          resumed with other workers.
-=======
- *          compressor and with other feedback, and learns.
->>>>>>> 2d085c3 (compress, parallel: let groups keep other vectors)
+ *          compressor and feedback, and learns.  A run of lockstep train has the same hash, also
+ *          if it is resumed with other workers.
  * Control: another number of groups has other weights, and no compressor has those of any number of
  *          groups.
  */

@@ -17,7 +17,7 @@ static const char *why_no_groups(const lk_train_config *c)
            : c->audit > 0       ? "are not audited: leave out `audit`"
            : c->noise_decay > 0 ? "hide what `noise_decay` compares: leave it out"
            : c->hook != NULL    ? "have sums that no hook sees: leave out `hook`"
-           : c->comm_dtype > LK_F32
+           : c->comm_dtype > LK_F32 && !lki_replicates(c)
                ? "exchange compressed or whole FP32 gradients: leave out `comm_dtype`"
            : c->scaling.rule > LK_SCALE_NONE
                ? "do not support a loss scale: use `precision` fp32 or bf16"
@@ -99,7 +99,7 @@ bool lki_exchanges(const lk_train_config *c)
 lk_status lki_exchange_of(const lk_train_config *c, lk_exchange **out)
 {
     *out = NULL;
-    if (!lki_exchanges(c))
+    if (!lki_exchanges(c) || (lki_replicates(c) && c->exchange.compressor == NULL))
         return LK_OK;
     LK_TRY(LKI_NEW(out, 1, "groups"));
     **out = (lk_exchange){ .struct_size = sizeof **out,

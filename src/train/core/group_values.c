@@ -2,14 +2,16 @@
  *
  * A value is that of a parameter and a group, so a run can load it with any number of workers and
  * hosts.  Its name is PARAMETER.WHAT.GROUP, such as wte.weight.error.3.  What all groups share of a
- * parameter is PARAMETER.shared.
+ * parameter is PARAMETER.shared.  The running state of a replica is STATE.running.GROUP.
  */
 #include "train/core/group_values.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "lockstep/checkpoint.h"
+#include "train/config.h"
 
 static uint32_t count_kept(const lki_session *session, uint32_t param)
 {
@@ -35,16 +37,29 @@ static size_t list_values(const lki_session *session, uint32_t param, lki_group_
     return count + 1;
 }
 
+/* Lists the running state of replicas, or counts it if `out` is NULL. */
+static size_t list_running(const lki_session *session, lki_group_value *out)
+{
+    const uint32_t groups = lki_replicates(session->config) ? lk_parallel_groups(session->parallel)
+                                                            : 0;
+    size_t         count  = 0;
+    for (uint32_t s = 0; s < session->state_count; s++)
+        for (uint32_t g = 0; g < groups; g++, count++)
+            if (out != NULL)
+                out[count] = (lki_group_value){ .param = s, .group = g, .running = true };
+    return count;
+}
+
 lk_status lki_group_list_make(lki_group_list *out, const lki_session *session)
 {
-    size_t count = 0;
+    size_t count = list_running(session, NULL);
     for (uint32_t p = 0; p < session->param_count; p++)
         count += list_values(session, p, NULL);
     *out = (lki_group_list){ .session = session, .count = count };
     if (count == 0)
         return LK_OK;
     LK_TRY(LKI_NEW(&out->values, count, "values of groups"));
-    count = 0;
+    count = list_running(session, out->values);
     for (uint32_t p = 0; p < session->param_count; p++)
         count += list_values(session, p, out->values + count);
     return LK_OK;
@@ -58,6 +73,8 @@ void lki_group_list_free(lki_group_list *list)
 
 lk_shape lki_group_value_shape(const lki_session *session, const lki_group_value *value)
 {
+    if (value->running)
+        return (lk_shape){ 1, { session->states[value->param].count } };
     return value->shared > 0 ? (lk_shape){ 1, { value->shared } }
                              : session->params[value->param].shape;
 }
@@ -65,6 +82,11 @@ lk_shape lki_group_value_shape(const lki_session *session, const lki_group_value
 void lki_group_value_name(const lki_session *session, const lki_group_value *v,
                        char name[LKI_GROUP_VALUE_NAME_MAX])
 {
+    if (v->running) {
+        (void)snprintf(name, LKI_GROUP_VALUE_NAME_MAX, "%s.running.%u",
+                       session->states[v->param].name, v->group);
+        return;
+    }
     const char *param = session->params[v->param].name;
     if (v->shared > 0)
         (void)snprintf(name, LKI_GROUP_VALUE_NAME_MAX, "%s.shared", param);
@@ -73,10 +95,27 @@ void lki_group_value_name(const lki_session *session, const lki_group_value *v,
                        lk_parallel_kept_name(session->parallel, v->param, v->which), v->group);
 }
 
+/* Copies a part of the running state of a replica. */
+static lk_status fetch_running(const lki_group_list *list, const lki_group_value *v, size_t first,
+                               size_t count, float *out)
+{
+    const lki_session *session = list->session;
+    float             *whole   = NULL;
+    LK_TRY(LKI_NEW(&whole, session->states[v->param].count, "running state"));
+    lk_status status = lk_parallel_fetch_replica_state(session->parallel, v->group, v->param,
+                                                       whole);
+    if (status == LK_OK)
+        memcpy(out, whole + first, count * sizeof *out);
+    lki_free(whole);
+    return status;
+}
+
 lk_status lki_group_fetch(void *context, size_t value, size_t first, size_t count, void *out)
 {
     const lki_group_list  *list = context;
     const lki_group_value *v    = &list->values[value];
+    if (v->running)
+        return fetch_running(list, v, first, count, out);
     return lk_parallel_fetch_kept(list->session->parallel, v->param, v->which, v->group, first,
                                   count, out);
 }

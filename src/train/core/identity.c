@@ -240,7 +240,8 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
     char       text[640], fields[256], groups[32] = "", hex[65];
     lki_sha256 hash;
     lki_fields_identity(config, fields, sizeof fields);
-    if (config->exchange.compressor != NULL) /* without one, groups do not change bits */
+    /* groups alone do not change bits */
+    if (config->exchange.compressor != NULL || lki_replicates(config))
         (void)snprintf(groups, sizeof groups, " groups %u", config->exchange.groups);
     int length = snprintf(
         text, sizeof text,
@@ -300,7 +301,7 @@ lk_status lki_weights_hash(const lki_session *session, char hex[65])
 lk_status lki_run_hash(const lki_session *session, const char *weights, char hex[65])
 {
     lki_sha256 hash;
-    uint32_t   slots = lk_optimizer_state_count(&session->config->optimizer);
+    uint32_t   slots = lk_optimizer_state_count(&session->saved);
 
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, weights, 64);

@@ -7,6 +7,8 @@
  * since they also look for faulty memory.  Evaluations do not use it, since they may read other
  * weights.
  *
+ * Replicas have no packed weights, because each would need its own.
+ *
  * Packing saves time if a worker reads a weight more than once per step and its products have few
  * rows (LKI_PACKED_ROWS).  There are no packed weights if memory is short: under a limit, if
  * parameters are gathered block by block, or if the arena cannot be allocated.
@@ -24,6 +26,8 @@ lk_status lki_pack_bytes(size_t *out, const lk_train_config *c, const lk_model *
     uint64_t calls = c->global_batch / rows;
 
     *out = 0;
+    if (lki_replicates(c))
+        return LK_OK;
     if (gathers || c->host_memory > 0 || c->onednn != NULL || calls < 2 * (uint64_t)c->workers)
         return LK_OK;
     return lki_engine_pack_bytes(out, model, exec, c->precision, rows);

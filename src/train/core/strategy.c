@@ -215,8 +215,11 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .offloaded         = c->offloaded,
                                   .survives          = c->elastic.survives && c->workers > 1 };
     lk_exchange *exchange = NULL;
+    lk_replicas *replicas = NULL;
     LK_TRY(lki_exchange_of(c, &exchange));
     out->exchange = exchange;
+    LK_TRY(lki_replicas_of(c, &replicas));
+    out->replicas = replicas;
     LK_TRY(LKI_NEW(&terms, term_count, "gradient terms"));
     out->terms = terms;
     LK_TRY(LKI_NEW(&states, state_count + 1, "running state"));
@@ -239,4 +242,5 @@ void lki_parallel_options_free(lk_parallel_options *options)
     lki_free((lk_parallel_state *)(uintptr_t)options->states);
     lki_free((uint32_t *)(uintptr_t)options->reads);
     lki_free((lk_exchange *)(uintptr_t)options->exchange);
+    lki_free((lk_replicas *)(uintptr_t)options->replicas);
 }

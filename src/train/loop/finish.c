@@ -100,6 +100,17 @@ static void tell_offload(lki_session *s, uint64_t done)
                     1e3 * s->stalled / (double)(done - s->progress.start));
 }
 
+/* Prints a note if the run ends between two outer steps. */
+static void tell_round(lki_session *s, uint64_t done)
+{
+    const uint64_t steps = s->config->exchange.local.steps, since = steps > 0 ? done % steps : 0;
+    if (since > 0)
+        lki_journal_note(s->journal,
+                         "note: the weights are those after step %llu, the last outer step; with "
+                         "an outer step every %llu steps, what came after is in the replicas only",
+                         (unsigned long long)(done - since), (unsigned long long)steps);
+}
+
 /* Prints the limit that ended the run, and the best checkpoints. */
 static void tell_end(lki_session *s, uint64_t done)
 {
@@ -107,6 +118,7 @@ static void tell_end(lki_session *s, uint64_t done)
     tell_checkpoints(s);
     lki_pace_summary(s);
     tell_offload(s, done);
+    tell_round(s, done);
     if (s->config->audit > 0)
         lki_journal_say(s->journal, "audits: %llu virtual workers were made again, and came out "
                         "alike", (unsigned long long)s->progress.audited);

@@ -5,14 +5,46 @@
 #include <stdio.h>
 
 #include "base/memory.h"
+#include "train/config.h"
 #include "train/loop/loop.h"
+
+/* Prints the replicas and the rule of outer steps. */
+static void tell_replicas(const lki_session *s)
+{
+    static const char *const names[] = { "their mean", "sgd", "nesterov", "adam" };
+    const lk_train_local    *l       = &s->config->exchange.local;
+    const uint32_t           count   = lk_parallel_groups(s->parallel);
+    char                     rule[96] = "";
+    if (l->optimizer != LK_OUTER_MEAN)
+        (void)snprintf(rule, sizeof rule, " with rate %g and momentum %g", l->lr, l->momentum);
+    lki_journal_say(s->journal,
+                    "%u replicas, virtual workers of each: %u; every %llu steps the outer weights "
+                    "become %s%s%s", count, s->config->virtual_workers / count,
+                    (unsigned long long)l->steps,
+                    l->optimizer == LK_OUTER_MEAN ? "" : "those of a step of ",
+                    names[l->optimizer], rule);
+}
+
+lk_status lki_log_outer_step(lki_session *s, uint64_t done)
+{
+    const lk_outer_step outer = lk_parallel_outer_step(s->parallel);
+    if (outer.number == 0)
+        return LK_OK;
+    return lki_journal_event(s->journal,
+                             json_pack("{s:I, s:I, s:i, s:f, s:f}", "step", (json_int_t)done,
+                                       "outer_step", (json_int_t)outer.number, "replicas",
+                                       (int)lk_parallel_groups(s->parallel), "outer_grad_norm",
+                                       outer.grad_norm, "drift", outer.drift));
+}
 
 void lki_tell_groups(const lki_session *s)
 {
+    if (lki_replicates(s->config))
+        tell_replicas(s);
     const lk_exchange_size size = lk_parallel_exchange_size(s->parallel);
     const char            *name = s->config->exchange.compressor;
     const uint32_t width = size.groups > 0 ? s->config->virtual_workers / size.groups : 0;
-    if (size.groups > 0 && name == NULL)
+    if (size.groups > 0 && name == NULL && !lki_replicates(s->config))
         lki_journal_say(s->journal, "%u groups of %u virtual workers exchange whole gradients",
                         size.groups, width);
     else if (size.groups > 0)

@@ -49,6 +49,9 @@ LK_NODISCARD lk_status lki_between_steps(lki_session *session, uint64_t done,
 /* Prints the groups and the sizes of their messages. */
 void                   lki_tell_groups(const lki_session *session);
 
+/* Logs the outer step that the last step included, if it did. */
+LK_NODISCARD lk_status lki_log_outer_step(lki_session *session, uint64_t done);
+
 /* Logs the sizes of messages, and the norms of what groups keep.  Collective. */
 LK_NODISCARD lk_status lki_log_groups(lki_session *session, uint64_t done);
 

@@ -33,6 +33,8 @@ static lk_status load_value(lki_session *session, const lk_checkpoint *checkpoin
     if (checkpoint != NULL)
         LK_TRY(lk_checkpoint_read(checkpoint, LKI_GROUPS_FILE, name, shape, 0, count, values));
     LK_TRY(lk_broadcast(session->comm, values, count * sizeof *values, 0));
+    if (v->running)
+        return lk_parallel_load_replica_state(session->parallel, v->group, v->param, values);
     return v->shared > 0 ? lk_parallel_load_shared(session->parallel, v->param, values)
                          : lk_parallel_load_kept(session->parallel, v->param, v->which, v->group,
                                                  values);

@@ -84,7 +84,7 @@ bool lki_parts_writes(const lki_session *session)
  * states.  *param becomes the parameter's index.  See lki_sheet_fill(). */
 static uint32_t value_of(const lki_session *session, size_t file, size_t tensor, uint32_t *param)
 {
-    uint32_t slots = lk_optimizer_state_count(&session->config->optimizer);
+    uint32_t slots = lk_optimizer_state_count(&session->saved);
     *param         = (uint32_t)(file == 0 ? tensor : tensor / slots);
     return file == 0 ? 0 : 1 + (uint32_t)tensor % slots;
 }

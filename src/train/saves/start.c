@@ -157,9 +157,9 @@ static lk_status load_param(lki_session *session, const lk_checkpoint *checkpoin
 
     LK_TRY(read_shared(session, checkpoint, LKI_MODEL_FILE, param->name, param->shape, values));
     LK_TRY(lk_parallel_load(session->parallel, p, 0, values));
-    for (uint32_t w = 0; w < lk_optimizer_state_count(&session->config->optimizer); w++) {
+    for (uint32_t w = 0; w < lk_optimizer_state_count(&session->saved); w++) {
         (void)snprintf(name, sizeof name, "%s.%s", param->name,
-                       lk_optimizer_state_name(&session->config->optimizer, w));
+                       lk_optimizer_state_name(&session->saved, w));
         LK_TRY(read_shared(session, checkpoint, LKI_OPTIMIZER_FILE, name, param->shape, values));
         LK_TRY(lk_parallel_load(session->parallel, p, w + 1, values));
     }

@@ -1,0 +1,85 @@
+/* local.c -- completes and checks the options of replicas. */
+#include "base/memory.h"
+#include "train/config.h"
+
+enum { STEPS = 500 }; /* between outer steps (DiLoCo) */
+
+/* FedOpt (Reddi et al. 2021): its adaptivity tau is the eps of adam. */
+static const double FEDADAM_BETA2 = 0.99, FEDADAM_TAU = 1e-3;
+
+/* Returns what excludes replicas; NULL if nothing does.  lki_exchange_check() checks what excludes
+ * groups of any kind. */
+static const char *why_not(const lk_train_config *c)
+{
+    return c->elastic.survives ? "end with the first worker that is lost: leave out `on_failure` "
+                                 "continue, and MIN of `workers` MIN:MAX"
+           : c->optimizer.ema > 0 ? "have no moving averages: leave out `optimizer.ema`"
+           : c->offload != NULL   ? "are in memory: leave out `offload`"
+           : c->gather_dtype == LK_I8 ? "read FP32 parameters: leave out `gather_dtype`"
+                                      : NULL;
+}
+
+static double or_else(double given, double otherwise)
+{
+    return given > 0 ? given : otherwise;
+}
+
+lk_status lki_local_check(lk_train_config *c)
+{
+    lk_train_local *l = &c->exchange.local;
+    if (l->steps == 0 && l->optimizer != LK_OUTER_MEAN)
+        l->steps = STEPS;
+    if (l->steps == 0)
+        return l->dtype <= LK_F32
+                   ? LK_OK
+                   : lk_fail(LK_EINVAL, "`exchange.local.dtype` is the type of outer gradients: "
+                                        "give `exchange.local.steps`, too");
+    const char *why = why_not(c);
+    if (why != NULL)
+        return lk_fail(LK_EINVAL, "replicas (`exchange.local.steps` %llu) %s",
+                       (unsigned long long)l->steps, why);
+    l->lr = or_else(l->lr, l->optimizer == LK_OUTER_NESTEROV ? 0.7
+                           : l->optimizer == LK_OUTER_ADAM   ? 0.01
+                                                             : 1);
+    if (l->optimizer == LK_OUTER_NESTEROV)
+        l->momentum = or_else(l->momentum, 0.9);
+    if (c->exchange.groups == 0)
+        c->exchange.groups = c->virtual_workers;
+    return LK_OK;
+}
+
+bool lki_replicates(const lk_train_config *c)
+{
+    return c->exchange.local.steps > 0;
+}
+
+lk_optimizer lki_outer_optimizer(const lk_train_config *c)
+{
+    const lk_train_local *l = &c->exchange.local;
+    if (!lki_replicates(c))
+        return c->optimizer;
+    lk_optimizer optimizer = { .kind     = LK_SGD,
+                               .momentum = l->momentum,
+                               .nesterov = l->optimizer == LK_OUTER_NESTEROV };
+    if (l->optimizer == LK_OUTER_ADAM)
+        optimizer = (lk_optimizer){ .kind        = LK_ADAMW,
+                                    .beta2       = FEDADAM_BETA2,
+                                    .eps         = FEDADAM_TAU,
+                                    .uncorrected = true };
+    return lk_optimizer_resolve(&optimizer);
+}
+
+lk_status lki_replicas_of(const lk_train_config *c, lk_replicas **out)
+{
+    *out = NULL;
+    if (!lki_replicates(c))
+        return LK_OK;
+    LK_TRY(LKI_NEW(out, 1, "replicas"));
+    **out = (lk_replicas){ .struct_size = sizeof **out,
+                           .count       = c->exchange.groups,
+                           .local_steps = c->exchange.local.steps,
+                           .optimizer   = lki_outer_optimizer(c),
+                           .lr          = c->exchange.local.lr,
+                           .dtype       = c->exchange.local.dtype };
+    return LK_OK;
+}

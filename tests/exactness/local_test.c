@@ -1,0 +1,140 @@
+/* local_test.c -- replicas of `lockstep train`: local SGD and DiLoCo.
+ *
+ * Goal:    a run has the same hash for any number of workers and hosts, also if it is resumed in
+ *          the middle of a round with other workers.
+ * Control: another number of replicas or of local steps has another hash.
+ */
+#include "cli/command.h"
+
+enum { HEX = 64, STEPS = 7 };
+
+static const char GPT[] = "train gpt --data synthetic:tokens=4000,vocab=31 --layers 2 --heads 2 "
+                          "--width 24 --context 13 --optimizer adamw --lr 1e-3 --validation 0.1 "
+                          "--clip-norm 1 --global-batch 16 --micro-batch 1 --virtual-workers 8 "
+                          "--schedule cosine";
+static const char RESNET[] = "train resnet --data synthetic:images=128,h=8,w=8,c=3,classes=4 "
+                             "--lr 0.1 --momentum 0.9 --global-batch 16 --micro-batch 1 "
+                             "--virtual-workers 8";
+
+/* Trains for some of the steps, and copies the hash of the run. */
+static void run_of(void *scratch, const char *model, const char *rule, int steps, const char *how,
+                   char hash[HEX + 1])
+{
+    static command_result r;
+    char                  line[1024];
+    (void)snprintf(line, sizeof line, "%s --steps %d --max-samples %d %s %s", model, STEPS,
+                   16 * steps, rule, how);
+    run_command(&r, scratch, line);
+    assert_int_equal(r.status, 0);
+    const char *run = strstr(r.err, "\nrun ");
+    assert_non_null(run);
+    (void)snprintf(hash, HEX + 1, "%.64s", run + 5);
+}
+
+static const struct {
+    const char *model, *rule;
+} cases[] = { { GPT, "--groups 4 --local-steps 3" },
+              { GPT, "--groups 4 --diloco --local-steps 2" },
+              { RESNET, "--groups 2 --local-steps 3" },
+              { GPT, "--groups 2 --local-steps 2 --outer-optimizer adam --outer-dtype int8" },
+              { GPT, "--groups 8 --diloco --local-steps 2 --compress topk --ratio 0.1" },
+              { GPT, "--groups 4 --local-steps 2 --precision bf16" } };
+
+static void runs_depend_on_replicas_alone(void **state)
+{
+    static const char *const hows[] = { "--workers 3 --strategy zero1", "--workers 4 --hosts 2",
+                                        "--workers 8 --worker-mode threads",
+                                        "--workers 5 --hosts 2 --strategy zero1" };
+    char                     one[HEX + 1], got[HEX + 1];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        run_of(*state, cases[i].model, cases[i].rule, STEPS, "--workers 1", one);
+        for (size_t h = i % 2; h < (i == 0 ? 4 : i % 2 + 2); h++) {
+            run_of(*state, cases[i].model, cases[i].rule, STEPS, hows[h], got);
+            assert_string_equal(got, one);
+        }
+    }
+}
+
+static void other_replicas_have_other_hashes(void **state)
+{
+    static const char *const others[] = { "--groups 2 --local-steps 3",
+                                          "--groups 4 --local-steps 2", "--groups 4" };
+    char                     one[HEX + 1], got[HEX + 1];
+    run_of(*state, GPT, cases[0].rule, STEPS, "--workers 2", one);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        run_of(*state, GPT, others[i], STEPS, "--workers 2", got);
+        assert_string_not_equal(got, one);
+    }
+}
+
+/* Steps 1 and 5 are in the middle of a round. */
+static void checkpoints_have_all_replicas(void **state)
+{
+    char one[HEX + 1], got[HEX + 1], how[128];
+    for (int i = 0; i < 5; i += i < 2 ? 1 : 2) {
+        const char *model = cases[i].model, *rule = cases[i].rule;
+        run_of(*state, model, rule, STEPS, "--workers 2", one);
+        (void)snprintf(how, sizeof how, "--workers 3 --checkpoint ck%d", i);
+        run_of(*state, model, rule, 1, how, got);
+        (void)snprintf(how, sizeof how, "--workers 4 --hosts 2 --strategy zero1 --checkpoint ck%d "
+                       "--resume", i);
+        run_of(*state, model, rule, 5, how, got);
+        assert_string_not_equal(got, one);
+        (void)snprintf(how, sizeof how, "--workers 8 --checkpoint ck%d --resume", i);
+        run_of(*state, model, rule, STEPS, how, got);
+        assert_string_equal(got, one);
+    }
+    static command_result r;
+    run_command(&r, *state, "inspect ck0");
+    assert_non_null(strstr(r.out, "  weights, norms of groups 0 to 3\n"));
+}
+
+/* Outer steps are in the log, the same for any workers. */
+static void logs_have_outer_steps(void **state)
+{
+    static command_result r;
+    char                  hash[HEX + 1], lines[2][1024];
+    run_of(*state, GPT, cases[0].rule, STEPS, "--workers 3 --log l0", hash);
+    run_of(*state, GPT, cases[0].rule, STEPS, "--workers 4 --hosts 2 --log l1", hash);
+    for (int i = 0; i < 2; i++) {
+        run_shell(&r, *state, i == 0 ? "grep outer_step l0" : "grep outer_step l1");
+        assert_int_equal(r.status, 0);
+        (void)snprintf(lines[i], sizeof lines[i], "%.1023s", r.out);
+    }
+    assert_string_equal(lines[0], lines[1]);
+    assert_non_null(strstr(lines[0], "{\"step\": 3, \"outer_step\": 1, \"replicas\": 4, "));
+    assert_non_null(strstr(lines[0], "{\"step\": 6, \"outer_step\": 2, "));
+    assert_null(strstr(lines[0], "\"step\": 7"));
+}
+
+static void refuse(void *scratch, const char *options, const char *text)
+{
+    static command_result r;
+    char                  line[1024];
+    (void)snprintf(line, sizeof line, "%s --steps 4 %s", GPT, options);
+    run_command(&r, scratch, line);
+    assert_int_equal(r.status, 2);
+    assert_non_null(strstr(r.err, text));
+}
+
+static void mistakes_are_named(void **state)
+{
+    refuse(*state, "--groups 3 --local-steps 2", "--groups 3 cannot divide --virtual-workers 8");
+    refuse(*state, "--local-steps 0", "--local-steps");
+    refuse(*state, "--outer-lr 0.5", "--outer-lr needs --outer-optimizer");
+    refuse(*state, "--outer-dtype int8", "give --local-steps");
+    refuse(*state, "--local-steps 2 --strategy zero3", "--strategy ddp or zero1");
+    refuse(*state, "--local-steps 2 --ema 0.9", "leave out --ema");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(runs_depend_on_replicas_alone),
+        cmocka_unit_test(other_replicas_have_other_hashes),
+        cmocka_unit_test(checkpoints_have_all_replicas),
+        cmocka_unit_test(logs_have_outer_steps),
+        cmocka_unit_test(mistakes_are_named),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
