@@ -12,6 +12,7 @@
 #include "comm/scratch.h"
 #include "device/quantise.h"
 #include "device/reduce.h"
+#include "parallel/estimate/dealt.h"
 #include "parallel/joint.h"
 #include "parallel/stored.h"
 #include "parallel/offload/offload.h"
@@ -166,21 +167,20 @@ static lk_status estimate(const accounts *a, lk_parallel_cost *cost)
     return LK_OK;
 }
 
-lk_status lki_parallel_estimate_joint(lk_parallel_cost *out, const lk_param *params,
-                                      uint32_t param_count, const lk_parallel_options *options,
-                                      const uint32_t *host_sizes, uint32_t hosts, uint32_t most)
+lk_status lki_estimate_dealt(lk_parallel_cost *out, const lk_param *params, uint32_t param_count,
+                             const lk_parallel_options *options, const uint32_t *host_sizes,
+                             uint32_t hosts, uint32_t joint, const uint32_t *bounds)
 {
-    lk_parallel        *parallel = NULL;
-    accounts            a        = { 0 };
-    lk_parallel_options mine;
+    lk_parallel *parallel = NULL;
+    accounts     a        = { 0 };
 
     *out = (lk_parallel_cost){ 0 };
-    LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_parallel_options"));
     LK_TRY(LKI_NEW(&parallel, 1, "strategy"));
-    parallel->joint  = most;
-    lk_status status = lki_world_init(&parallel->world, host_sizes, hosts);
+    parallel->joint          = joint;
+    parallel->dealing.bounds = bounds;
+    lk_status status         = lki_world_init(&parallel->world, host_sizes, hosts);
     if (status == LK_OK)
-        status = lki_parallel_describe(parallel, params, param_count, &mine);
+        status = lki_parallel_describe(parallel, params, param_count, options);
     a.parallel = parallel;
     if (status == LK_OK)
         status = LKI_NEW(&a.times, parallel->layout->bucket_count, "times units are gathered");
@@ -188,12 +188,26 @@ lk_status lki_parallel_estimate_joint(lk_parallel_cost *out, const lk_param *par
         status = LKI_NEW(&a.shards, parallel->layout->shards, "what travels of shards");
     if (status == LK_OK)
         status = estimate(&a, out);
-    if (status == LK_OK && mine.audit > 0) /* each rank has memory for a recomputed gradient */
+    if (status == LK_OK && options->audit > 0) /* each rank has memory for a recomputed gradient */
         out->gradients += parallel->world.widest * parallel->width * sizeof(float);
     lki_free(a.times);
     lki_free(a.shards);
     lk_parallel_free(parallel);
     return status;
+}
+
+lk_status lki_parallel_estimate_joint(lk_parallel_cost *out, const lk_param *params,
+                                      uint32_t param_count, const lk_parallel_options *options,
+                                      const uint32_t *host_sizes, uint32_t hosts, uint32_t most)
+{
+    lk_parallel_options mine;
+
+    *out = (lk_parallel_cost){ 0 };
+    LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_parallel_options"));
+    return mine.replicas != NULL
+               ? lki_estimate_replicas(out, params, param_count, &mine, host_sizes, hosts, most)
+               : lki_estimate_dealt(out, params, param_count, &mine, host_sizes, hosts, most,
+                                    NULL);
 }
 
 lk_status lk_parallel_estimate(lk_parallel_cost *out, const lk_param *params, uint32_t param_count,

@@ -15,6 +15,7 @@
 #include "comm/hosted_testing.h"
 #include "device/quantise.h"
 #include "parallel/offload/offload.h"
+#include "parallel/replicas/internal.h"
 #include "parallel/state.h"
 #include "tensor/ops.h"
 
@@ -41,18 +42,19 @@ static uint64_t bytes_sent(const lk_comm *comm)
 
 /* Takes a step with gradients of 0.  Sets *early to the bytes sent before the last micro-batch of
  * the first virtual worker. */
-static bool take_step(lk_comm *comm, lk_parallel *p, uint64_t *early)
+static bool take_step(lk_comm *comm, lk_parallel *p, uint64_t step, uint64_t *early)
 {
     lk_parallel_turn turn;
     lk_step_result   result;
     uint64_t         before = bytes_sent(comm);
 
-    CHECK(lk_parallel_begin(p, 0) == LK_OK);
+    CHECK(lk_parallel_begin(p, step) == LK_OK);
     while (lk_parallel_next(p, &turn)) {
         if (turn.virtual_worker == p->share.first && turn.micro_index + 1 == p->micro_count)
             *early = bytes_sent(comm) - before;
         lk_parallel_report(p, 0, 1, 1, 1, 0);
-        for (uint32_t t = 0; !p->gathers && t < p->layout->term_count; t++)
+        const lk_parallel *in_use = lki_in_use(p);
+        for (uint32_t t = 0; !p->gathers && t < in_use->layout->term_count; t++)
             lk_parallel_grad_ready(p, 0, t); /* gathered terms are announced after they are read */
         lk_parallel_progress(p);
     }
@@ -122,7 +124,7 @@ static bool takes_what_was_told(lk_comm *comm, void *context)
     CHECK(arena_bytes(comm) - arenas - (p->gathers ? split : 0) ==
           shared + j->cost.gradients);
     uint64_t before = bytes_sent(comm), early = 0;
-    if (!take_step(comm, p, &early))
+    if (!take_step(comm, p, 0, &early))
         return false;
     CHECK(p->gathers || early == 0); /* gradients are sent in the last micro-batch only */
     uint64_t sent = bytes_sent(comm) - before - bytes_to_agree(p);
@@ -174,6 +176,59 @@ static void estimates_equal_the_memory_and_bytes_of_a_step(void **state)
                 assert_true(hosted_all((hosted){ .hosts = hosts, .each = 1 }, takes_what_was_told,
                                        &j));
             }
+}
+
+/* ---- Replicas ------------------------------------------------------------------------------ */
+
+/* Takes the two steps of a round.  Compares the bytes sent with the estimate for two steps; the
+ * tolerance is that of two reports, and of what the ranks of an object agree about. */
+static bool replicas_take_what_was_told(lk_comm *comm, void *context)
+{
+    const job   *j = context;
+    lk_parallel *p;
+    uint64_t     all[HOSTS_MAX], most = 0, early;
+
+    CHECK(lk_parallel_open(&p, comm, model, PARAMS, &j->options) == LK_OK);
+    const lki_replicas *r      = p->replicas;
+    size_t              shared = lk_arena_bytes(r->outer->arena);
+    for (uint32_t i = 0; i < r->served; i++)
+        shared += lk_arena_bytes(r->of[i].model->arena);
+    CHECK(shared == j->cost.params + j->cost.optimizer + j->cost.tables);
+    const uint64_t before = bytes_sent(comm);
+    for (uint32_t step = 0; step < 2; step++)
+        CHECK(take_step(comm, p, step, &early));
+    uint64_t sent = bytes_sent(comm) - before;
+    CHECK(lk_all_gather(comm, &sent, all, sizeof sent) == LK_OK);
+    for (uint32_t h = 0; h < p->ranks; h++)
+        most = all[h] > most ? all[h] : most;
+    const uint64_t told = 2 * (j->cost.sent_gradients + j->cost.sent_params);
+    CHECK(told <= most && most <= told + 3000 * p->ranks);
+    lk_parallel_free(p);
+    return true;
+}
+
+static void estimates_equal_the_memory_and_bytes_of_replicas(void **state)
+{
+    static const uint32_t sizes[]  = { 1, 1, 1, 1 };
+    lk_replicas           replicas = LK_REPLICAS_INIT;
+    (void)state;
+    replicas.local_steps = 2;
+    replicas.optimizer   = (lk_optimizer){ .kind = LK_SGD, .momentum = 0.9, .nesterov = true };
+    for (uint32_t hosts = 2; hosts <= 4; hosts += 2)
+        for (replicas.count = 1; replicas.count <= 8; replicas.count *= 2) {
+            job j = { .options = { .struct_size     = sizeof(lk_parallel_options),
+                                   .strategy        = hosts == 2 ? "zero1" : "ddp",
+                                   .virtual_workers = 8,
+                                   .unused          = LK_UNUSED_ZERO,
+                                   .optimizer       = { .kind = LK_ADAMW },
+                                   .states          = running,
+                                   .state_count     = 1,
+                                   .replicas        = &replicas } };
+            assert_int_equal(lk_parallel_estimate(&j.cost, model, PARAMS, &j.options, sizes, hosts),
+                             LK_OK);
+            assert_true(hosted_all((hosted){ .hosts = hosts, .each = 1 },
+                                   replicas_take_what_was_told, &j));
+        }
 }
 
 /* Checks the fractions of the paper (Rajbhandari et al. 2020, 5.1), to within one norm block. */
@@ -412,6 +467,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(estimates_equal_the_memory_and_bytes_of_a_step),
+        cmocka_unit_test(estimates_equal_the_memory_and_bytes_of_replicas),
         cmocka_unit_test(optimizer_states_are_divided_over_hosts),
         cmocka_unit_test(buddies_store_one_more_shard),
         cmocka_unit_test(offloaded_states_take_little_memory),

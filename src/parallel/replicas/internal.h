@@ -9,6 +9,7 @@
 typedef struct {
     lk_comm     *comm; /* of the ranks that have it */
     lk_parallel *model;
+    lk_error     failure; /* of its last step */
 } lki_replica;
 
 /* A range of `count` ranks, which have a replica. */
@@ -38,6 +39,25 @@ struct lki_replicas {
 
 /* Returns the ranks, of `ranks` in all, that have a replica. */
 lki_seats lki_replica_seats(const lki_replicas *replicas, uint32_t replica, uint32_t ranks);
+
+/* Reads and checks the options; fills in `options`, `width` and `leaves`. */
+LK_NODISCARD lk_status lki_replicas_read(lki_replicas *replicas, const lk_parallel_options *options,
+                                         uint32_t ranks);
+
+/* Writes the first virtual worker of each rank, if a replica has `width` virtual workers, and then
+ * the number of all: bounds[ranks + 1], zeroed. */
+void lki_replicas_deal(const lki_replicas *replicas, uint32_t width, uint32_t ranks,
+                       uint32_t *bounds);
+
+/* Returns the options of the object of the outer weights, which borrow `states`, room for those of
+ * `options`. */
+lk_parallel_options lki_replicas_outer(const lki_replicas *replicas,
+                                       const lk_parallel_options *options,
+                                       lk_parallel_state *states);
+
+/* Returns the options of a replica. */
+lk_parallel_options lki_replicas_inner(const lki_replicas        *replicas,
+                                       const lk_parallel_options *options);
 
 /* Returns this rank's object of a replica; NULL if the rank does not have it. */
 lk_parallel *lki_replica_here(const lki_replicas *replicas, uint32_t replica);

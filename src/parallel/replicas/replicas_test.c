@@ -314,6 +314,31 @@ static void outer_steps_are_those_of_the_oracle(void **state)
     }
 }
 
+/* ---- Failures ------------------------------------------------------------------------------ */
+
+/* In step 2, the loss of the last replica is not finite. */
+static void report_nan(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn)
+{
+    (void)lkt_make_turn(w, p, step, turn);
+    if (step == 2 && turn.virtual_worker == LEAVES - 1)
+        lk_parallel_report(p, 0, (double)NAN, 0, 0, 0);
+}
+
+static void all_ranks_fail_with_a_replica(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 1; ranks <= 3; ranks++) {
+        lkt_member members[3];
+        run        r = make_run(&diloco, "ddp", ranks, 1);
+        r.crew.make  = report_nan;
+        for (uint32_t i = 0; i < ranks; i++)
+            members[i] = (lkt_member){ .crew = &r.crew };
+        lkt_run_on_one_host(&r.crew, members);
+        for (uint32_t i = 0; i < ranks; i++)
+            assert_int_equal(members[i].status, LK_ENONFINITE);
+    }
+}
+
 /* ---- Refusals ---------------------------------------------------------------------------- */
 
 static void refuse(const lk_parallel_options *options, const char *text)
@@ -356,6 +381,7 @@ int main(void)
         cmocka_unit_test(other_replicas_are_other_bits),
         cmocka_unit_test(a_run_continues_in_the_middle_of_a_round),
         cmocka_unit_test(outer_steps_are_those_of_the_oracle),
+        cmocka_unit_test(all_ranks_fail_with_a_replica),
         cmocka_unit_test(what_replicas_cannot_do_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,9 +13,12 @@
 #include "parallel/replicas/internal.h"
 
 struct lki_replica_report {
-    lk_error       error; /* status LK_OK: none */
-    lk_step_result result;
-    lki_rank_time  time; /* of the rank, for this replica */
+    double   loss, grad_norm;
+    uint64_t count, hits;
+    double   seconds, data; /* of the rank, as in lki_rank_time */
+    uint64_t samples;
+    uint32_t virtual_workers;
+    int32_t  status;
 };
 
 lk_status lki_replicas_open_reports(lk_parallel *parallel)
@@ -63,13 +66,24 @@ bool lki_replicas_join(lki_replicas *replicas, uint32_t most)
 
 /* ---- The end of a step ------------------------------------------------------------------- */
 
-static void finish_replica(const lki_replica *replica, double lr, lki_replica_report *report)
+static void finish_replica(lki_replica *replica, double lr, lki_replica_report *report)
 {
-    *report = (lki_replica_report){ 0 };
-    if (lk_parallel_finish(replica->model, lr, &report->result) == LK_OK)
-        report->time = lki_balance_time(replica->model, lk_comm_rank(replica->comm));
-    else
-        report->error = *lk_error_last();
+    lk_step_result  result;
+    const lk_status status = lk_parallel_finish(replica->model, lr, &result);
+    *report                = (lki_replica_report){ .status = status };
+    if (status != LK_OK) {
+        replica->failure = *lk_error_last();
+        return;
+    }
+    const lki_rank_time time = lki_balance_time(replica->model, lk_comm_rank(replica->comm));
+    *report = (lki_replica_report){ .loss            = result.loss,
+                                    .grad_norm       = result.grad_norm,
+                                    .count           = result.count,
+                                    .hits            = result.hits,
+                                    .seconds         = time.seconds,
+                                    .data            = time.data,
+                                    .samples         = time.samples,
+                                    .virtual_workers = time.virtual_workers };
 }
 
 /* Returns the report of a replica by the first rank that has it. */
@@ -90,7 +104,7 @@ static void add_times(lk_parallel *parallel)
         lki_rank_time *time = &replicas->times[r];
         *time               = (lki_rank_time){ 0 };
         for (uint32_t i = 0; i < replicas->most; i++) {
-            const lki_rank_time *some = &replicas->reports[(size_t)r * replicas->most + i].time;
+            const lki_replica_report *some = &replicas->reports[(size_t)r * replicas->most + i];
             time->virtual_workers += some->virtual_workers;
             time->seconds += some->seconds;
             time->data += some->data;
@@ -107,9 +121,9 @@ static lk_status combine(lk_parallel *parallel, lk_step_result *result)
     double        *terms = NULL;
     LK_TRY(LKI_NEW(&terms, 2 * (size_t)count, "losses of replicas"));
     for (uint32_t r = 0; r < count; r++) {
-        const lk_step_result *one = &report_of(parallel, r)->result;
-        terms[r]                  = one->loss * (double)one->count;
-        terms[count + r]          = one->grad_norm * one->grad_norm;
+        const lki_replica_report *one = report_of(parallel, r);
+        terms[r]                      = one->loss * (double)one->count;
+        terms[count + r]              = one->grad_norm * one->grad_norm;
         result->count += one->count;
         result->hits += one->hits;
     }
@@ -119,14 +133,24 @@ static lk_status combine(lk_parallel *parallel, lk_step_result *result)
     return LK_OK;
 }
 
-/* Fails on all ranks with the failure of the first replica that has one. */
+/* Fails on all ranks with the failure of a replica. */
+static lk_status fail_with(const lk_parallel *parallel, uint32_t number)
+{
+    const lki_replicas *replicas = parallel->replicas;
+    const lki_seats     seats    = lki_replica_seats(replicas, number, parallel->ranks);
+    lk_error            failure  = { 0 };
+    if (lki_replica_here(replicas, number) != NULL)
+        failure = replicas->of[number - replicas->first].failure;
+    LK_TRY(lk_broadcast(parallel->comm, failure.message, sizeof failure.message, seats.first));
+    return lk_fail((lk_status)report_of(parallel, number)->status, "replica %u: %s", number,
+                   failure.message);
+}
+
 static lk_status check_replicas(const lk_parallel *parallel)
 {
-    for (uint32_t r = 0; r < parallel->replicas->options.count; r++) {
-        const lki_replica_report *report = report_of(parallel, r);
-        if (report->error.status != LK_OK)
-            return lk_fail(report->error.status, "replica %u: %s", r, report->error.message);
-    }
+    for (uint32_t r = 0; r < parallel->replicas->options.count; r++)
+        if (report_of(parallel, r)->status != LK_OK)
+            return fail_with(parallel, r);
     return LK_OK;
 }
 
@@ -137,8 +161,9 @@ static lk_status exchange_reports(lk_parallel *parallel)
     LK_TRY(lk_all_gather(parallel->comm,
                          replicas->reports + (size_t)parallel->ranks * replicas->most,
                          replicas->reports, row));
+    LK_TRY(check_replicas(parallel));
     add_times(parallel);
-    return check_replicas(parallel);
+    return LK_OK;
 }
 
 lk_status lki_replicas_finish(lk_parallel *parallel, double lr, lk_step_result *result)

@@ -1,0 +1,20 @@
+/* parallel/estimate/dealt.h -- estimates of one object, and of replicas, which have several. */
+#ifndef LKI_PARALLEL_ESTIMATE_DEALT_H
+#define LKI_PARALLEL_ESTIMATE_DEALT_H
+
+#include "parallel/state.h"
+
+/* Estimates lki_parallel_open_dealt(). */
+LK_NODISCARD lk_status lki_estimate_dealt(lk_parallel_cost *out, const lk_param *params,
+                                          uint32_t param_count, const lk_parallel_options *options,
+                                          const uint32_t *host_sizes, uint32_t hosts,
+                                          uint32_t joint, const uint32_t *bounds);
+
+/* Estimates replicas.  Defined in replicas.c. */
+LK_NODISCARD lk_status lki_estimate_replicas(lk_parallel_cost *out, const lk_param *params,
+                                             uint32_t                   param_count,
+                                             const lk_parallel_options *options,
+                                             const uint32_t *host_sizes, uint32_t hosts,
+                                             uint32_t most);
+
+#endif

@@ -1,0 +1,124 @@
+/* replicas.c -- computes the memory and the traffic of replicas: the sums over their objects.
+ *
+ * If the hosts of a replica have different numbers of ranks, each is assumed to take as much as the
+ * largest.  The traffic of outer steps is divided by the number of steps between them.
+ */
+#include "base/memory.h"
+#include "parallel/estimate/dealt.h"
+#include "parallel/replicas/internal.h"
+
+typedef struct {
+    lki_replicas               replicas;
+    const lk_param            *params;
+    uint32_t                   param_count, most;
+    const lk_parallel_options *options;
+    lki_world                  world;
+    uint32_t                  *bounds; /* [ranks + 1]: of the outer weights */
+    lk_parallel_state         *states;
+    uint32_t                  *sizes; /* [hosts]: number of a replica's ranks on each of its hosts */
+    lk_parallel_cost          *costs; /* [hosts] */
+} sums;
+
+static void add(lk_parallel_cost *to, const lk_parallel_cost *cost)
+{
+    to->params += cost->params;
+    to->optimizer += cost->optimizer;
+    to->gradients += cost->gradients;
+    to->tables += cost->tables;
+    to->messages += cost->messages;
+    to->sent_gradients += cost->sent_gradients;
+    to->sent_params += cost->sent_params;
+}
+
+static lk_status add_outer(sums *s)
+{
+    const lk_parallel_options outer = lki_replicas_outer(&s->replicas, s->options, s->states);
+    lk_parallel_cost          cost;
+    lki_replicas_deal(&s->replicas, s->replicas.leaves, s->world.ranks, s->bounds);
+    LK_TRY(lki_estimate_dealt(&cost, s->params, s->param_count, &outer, s->world.sizes,
+                              s->world.hosts, 1, s->bounds));
+    cost.sent_gradients /= s->replicas.options.local_steps;
+    cost.sent_params /= s->replicas.options.local_steps;
+    for (uint32_t h = 0; h < s->world.hosts; h++)
+        add(&s->costs[h], &cost);
+    return LK_OK;
+}
+
+/* Lists the number of ranks that a replica has on each of its hosts.  Returns the number of hosts;
+ * *first becomes the first of them. */
+static uint32_t hosts_of(const sums *s, uint32_t replica, uint32_t *first)
+{
+    const lki_seats seats = lki_replica_seats(&s->replicas, replica, s->world.ranks);
+    uint32_t        count = 0;
+    *first                = s->world.host_of[seats.first];
+    for (uint32_t i = 0; i < seats.count; i++) {
+        const uint32_t h = s->world.host_of[seats.first + i] - *first;
+        s->sizes[h]      = h < count ? s->sizes[h] + 1 : 1;
+        count            = (uint32_t)lki_max(count, h + 1);
+    }
+    return count;
+}
+
+static lk_status add_replica(sums *s, uint32_t replica)
+{
+    const lk_parallel_options inner = lki_replicas_inner(&s->replicas, s->options);
+    lk_parallel_cost          cost;
+    uint32_t                  first, hosts = hosts_of(s, replica, &first);
+    LK_TRY(lki_estimate_dealt(&cost, s->params, s->param_count, &inner, s->sizes, hosts, s->most,
+                              NULL));
+    for (uint32_t h = 0; h < hosts; h++)
+        add(&s->costs[first + h], &cost);
+    return LK_OK;
+}
+
+/* Takes the largest of each kind of memory, and the traffic of the busiest host. */
+static void take_largest(const sums *s, lk_parallel_cost *out)
+{
+    for (uint32_t h = 0; h < s->world.hosts; h++) {
+        const lk_parallel_cost *c = &s->costs[h];
+        out->params               = lki_max(out->params, c->params);
+        out->optimizer            = lki_max(out->optimizer, c->optimizer);
+        out->gradients            = lki_max(out->gradients, c->gradients);
+        out->tables               = lki_max(out->tables, c->tables);
+        out->messages             = lki_max(out->messages, c->messages);
+        if (c->sent_gradients + c->sent_params > out->sent_gradients + out->sent_params) {
+            out->sent_gradients = c->sent_gradients;
+            out->sent_params    = c->sent_params;
+        }
+    }
+    for (uint32_t p = 0; p < s->param_count; p++)
+        out->shard += lk_shape_count(s->params[p].shape) * sizeof(float);
+}
+
+static lk_status make_room(sums *s, const uint32_t *host_sizes, uint32_t hosts)
+{
+    LK_TRY(lki_world_init(&s->world, host_sizes, hosts));
+    LK_TRY(lki_replicas_read(&s->replicas, s->options, s->world.ranks));
+    LK_TRY(LKI_NEW(&s->bounds, (size_t)s->world.ranks + 1, "shares of ranks"));
+    LK_TRY(LKI_NEW(&s->states, s->options->state_count + 1, "running state"));
+    LK_TRY(LKI_NEW(&s->sizes, hosts, "hosts"));
+    return LKI_NEW(&s->costs, hosts, "hosts");
+}
+
+lk_status lki_estimate_replicas(lk_parallel_cost *out, const lk_param *params,
+                                uint32_t param_count, const lk_parallel_options *options,
+                                const uint32_t *host_sizes, uint32_t hosts, uint32_t most)
+{
+    sums      s      = { .params      = params,
+                         .param_count = param_count,
+                         .most        = most,
+                         .options     = options };
+    lk_status status = make_room(&s, host_sizes, hosts);
+    if (status == LK_OK)
+        status = add_outer(&s);
+    for (uint32_t r = 0; status == LK_OK && r < s.replicas.options.count; r++)
+        status = add_replica(&s, r);
+    if (status == LK_OK)
+        take_largest(&s, out);
+    lki_free(s.bounds);
+    lki_free(s.states);
+    lki_free(s.sizes);
+    lki_free(s.costs);
+    lki_world_deinit(&s.world);
+    return status;
+}

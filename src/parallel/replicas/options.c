@@ -1,0 +1,135 @@
+/* options.c -- the options of replicas and of the objects that they consist of.
+ *
+ * With at least as many ranks as replicas, the ranks are divided into R parts of neighbours, one
+ * for each replica.  Otherwise the replicas are divided among the ranks.  So no rank has a part of
+ * one replica and a part of another, and the ranks of a replica need no others during its steps.
+ *
+ * The outer weights are an object of all ranks, of which each replica is a virtual worker.  But an
+ * object has at least as many virtual workers as ranks.  So a replica has `leaves` neighbouring
+ * ones, a power of two: the first has the replica's gradient, and the others have none.  By the
+ * canonical tree their sum is that of the first.
+ */
+#include "base/options.h"
+#include "parallel/replicas/internal.h"
+
+/* ---- Options ----------------------------------------------------------------------------- */
+
+/* Returns what excludes replicas; NULL if nothing does. */
+static const char *why_not(const lk_parallel_options *o)
+{
+    const char *strategy = o->strategy != NULL ? lk_strategy_name(o->strategy) : "ddp";
+    if (strcmp(strategy, "ddp") != 0 && strcmp(strategy, "zero1") != 0)
+        return "need `strategy` ddp or zero1";
+    return o->lock_step          ? "do not compute virtual workers in lock step"
+           : o->audit > 0        ? "are not audited: leave out `audit`"
+           : o->noise_decay > 0  ? "have no noise scale: leave out `noise_decay`"
+           : o->rebalance        ? "stay where they are: leave out `rebalance`"
+           : o->duplicate        ? "are computed once: leave out `duplicate`"
+           : o->backups > 0      ? "need all virtual workers: leave out `backups`"
+           : o->scaling.rule > LK_SCALE_NONE ? "do not support a loss scale"
+           : o->survives         ? "cannot go on after a loss: leave out `survives`"
+           : o->gather_dtype == LK_I8 ? "read FP32 parameters: leave out `gather_dtype` LK_I8"
+           : o->offload != NULL  ? "are in memory: leave out `offload`"
+           : o->optimizer.ema > 0 ? "have no moving averages: leave out `ema`"
+           : o->unused != LK_UNUSED_ZERO ? "need `unused` LK_UNUSED_ZERO"
+                                         : NULL;
+}
+
+static lk_status check(const lk_parallel_options *o, const lk_replicas *r, uint32_t ranks)
+{
+    const char    *why   = why_not(o);
+    const uint32_t width = o->virtual_workers / r->count;
+    if (width == 0 || o->virtual_workers % r->count != 0 || (width & (width - 1)) != 0)
+        return lk_fail(LK_EINVAL,
+                       "%u replicas cannot divide %u virtual workers: all replicas must have the "
+                       "same number of virtual workers, a power of two",
+                       r->count, o->virtual_workers);
+    if (o->virtual_workers < ranks)
+        return lk_fail(LK_EINVAL,
+                       "%u workers are more than the %u virtual workers; raise `virtual_workers` "
+                       "or lower `workers`",
+                       ranks, o->virtual_workers);
+    if (!(r->lr > 0))
+        return lk_fail(LK_EINVAL, "the outer learning rate is %g; give a positive one", r->lr);
+    return why == NULL ? LK_OK : lk_fail(LK_EINVAL, "replicas %s", why);
+}
+
+lk_status lki_replicas_read(lki_replicas *replicas, const lk_parallel_options *options,
+                            uint32_t ranks)
+{
+    lk_replicas *r = &replicas->options;
+    LK_TRY(lki_options_copy(r, sizeof *r, options->replicas, "lk_replicas"));
+    if (r->count == 0)
+        r->count = options->virtual_workers;
+    if (r->local_steps == 0)
+        r->local_steps = 1;
+    if (r->lr == 0)
+        r->lr = 1;
+    LK_TRY(check(options, r, ranks));
+    replicas->width  = options->virtual_workers / r->count;
+    replicas->leaves = 1;
+    while (replicas->leaves * r->count < ranks)
+        replicas->leaves *= 2;
+    return LK_OK;
+}
+
+/* ---- Ranks ------------------------------------------------------------------------------- */
+
+lki_seats lki_replica_seats(const lki_replicas *replicas, uint32_t replica, uint32_t ranks)
+{
+    const uint32_t count = replicas->options.count;
+    lki_seats      seats = { 0, 1 };
+    if (ranks >= count)
+        lki_virtual_range(ranks, count, replica, &seats.first, &seats.count);
+    else
+        seats.first = lki_share_rank(&(lki_dealing){ .leaves = count, .ranks = ranks }, replica);
+    return seats;
+}
+
+void lki_replicas_deal(const lki_replicas *replicas, uint32_t width, uint32_t ranks,
+                       uint32_t *bounds)
+{
+    const uint32_t count = replicas->options.count;
+    for (uint32_t r = count; r-- > 0;) { /* the first replica of a rank comes last */
+        const lki_seats seats = lki_replica_seats(replicas, r, ranks);
+        for (uint32_t i = 0; i < seats.count; i++) {
+            uint32_t first, some;
+            lki_virtual_range(width, seats.count, i, &first, &some);
+            bounds[seats.first + i] = r * width + first;
+        }
+    }
+    bounds[ranks] = count * width;
+}
+
+/* ---- Options of the objects --------------------------------------------------------------- */
+
+lk_parallel_options lki_replicas_outer(const lki_replicas *replicas, const lk_parallel_options *o,
+                                       lk_parallel_state *states)
+{
+    for (uint32_t i = 0; i < o->state_count; i++) {
+        states[i]          = o->states[i];
+        states[i].momentum = 1; /* replaced by the mean of the replicas */
+    }
+    return (lk_parallel_options){ .struct_size        = sizeof(lk_parallel_options),
+                                  .virtual_workers    = replicas->options.count * replicas->leaves,
+                                  .bucket_bytes       = o->bucket_bytes,
+                                  .first_bucket_bytes = o->first_bucket_bytes,
+                                  .optimizer          = replicas->options.optimizer,
+                                  .unused             = LK_UNUSED_ZERO,
+                                  .seed               = o->seed,
+                                  .exec               = o->exec,
+                                  .states             = states,
+                                  .state_count        = o->state_count,
+                                  .comm_dtype         = replicas->options.dtype,
+                                  .exchange           = o->exchange };
+}
+
+lk_parallel_options lki_replicas_inner(const lki_replicas *replicas, const lk_parallel_options *o)
+{
+    lk_parallel_options inner = *o;
+    inner.virtual_workers     = replicas->width;
+    inner.replicas            = NULL;
+    inner.exchange            = NULL;
+    inner.gather_dtype        = LK_F32; /* else hosts may have no FP32 values to average */
+    return inner;
+}
