@@ -466,7 +466,9 @@ void lki_fields_log(const lk_train_config *config, char *text, size_t bytes)
             continue;
         char    key[64];
         json_t *value = lki_field_json(f, config);
-        char   *dump  = json_is_null(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY);
+        bool    none  = json_is_null(value) ||
+                    (json_is_integer(value) && json_integer_value(value) == 0);
+        char *dump = none ? NULL : json_dumps(value, JSON_ENCODE_ANY);
         (void)snprintf(key, sizeof key, "%s", lki_field_key(f));
         for (char *hyphen = strchr(key, '-'); hyphen != NULL; hyphen = strchr(hyphen, '-'))
             *hyphen = '_';

@@ -221,6 +221,7 @@ static const struct {
     { "grad-comm-dtype", "int4", LK_LABEL_INVARIANT },
     { "param-comm-dtype", "int8", LK_LABEL_INVARIANT },
     { "compress", NULL, LK_LABEL_INVARIANT },
+    { "local-steps", NULL, LK_LABEL_INVARIANT },
     { "backup-workers", NULL, LK_LABEL_TIMED },
 };
 enum { LABELS = sizeof labels / sizeof labels[0] };

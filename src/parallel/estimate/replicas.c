@@ -15,7 +15,7 @@ typedef struct {
     lki_world                  world;
     uint32_t                  *bounds; /* [ranks + 1]: of the outer weights */
     lk_parallel_state         *states;
-    uint32_t                  *sizes; /* [hosts]: number of a replica's ranks on each of its hosts */
+    uint32_t                  *sizes; /* [hosts]: ranks of a replica on each of its hosts */
     lk_parallel_cost          *costs; /* [hosts] */
 } sums;
 
