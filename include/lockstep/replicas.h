@@ -9,6 +9,9 @@
  * SGD, Stich 2019).  With H = 500 and Nesterov's momentum it is DiLoCo (Douillard et al. 2023,
  * algorithm 1).
  *
+ * Steps before `start` are those of a run without replicas, exact, and what they end with is what
+ * all replicas start from (post-local SGD, Lin et al. 2018).
+ *
  * Everything outside a step sees the outer weights: lk_parallel_param(), evaluation, checkpoints.
  * What replicas have is stored by replica, as what groups keep (lk_parallel_kept_name()):
  * "weights", and the states of the optimizer by their names.  Running state has functions of its
@@ -37,7 +40,8 @@ typedef struct {
     size_t       struct_size; /* LK_REPLICAS_INIT */
     uint32_t     count;       /* R; V / R is a power of two.  0 = V */
     uint64_t     local_steps; /* H: number of inner steps between two outer steps; 0 = 1 */
-    lk_optimizer optimizer;   /* the outer one; sgd with a rate of 1 is the mean of the replicas */
+    uint64_t     start;       /* steps before which there are no replicas (post-local SGD) */
+    lk_optimizer optimizer;   /* the outer one; plain sgd with a rate of 1 is the mean */
     double       lr;          /* of the outer optimizer; 0 = 1 */
     lk_dtype     dtype;       /* in which outer gradients are sent, as comm_dtype; LK_F32 (or 0) */
 } lk_replicas;
@@ -47,7 +51,7 @@ typedef struct {
 /* An outer step. */
 typedef struct {
     uint64_t number;    /* from 1; 0: the last step of lk_parallel_finish() had no outer step */
-    double   grad_norm; /* norm of the mean outer gradient */
+    double   grad_norm; /* norm of the mean outer gradient; 0 if the rule is the mean */
     double   drift;     /* root mean square, over replicas, of their distances from the outer
                          * weights before the outer step */
 } lk_outer_step;
@@ -60,6 +64,11 @@ LK_API LK_NODISCARD lk_status lk_parallel_fetch_replica_state(lk_parallel *paral
 LK_API LK_NODISCARD lk_status lk_parallel_load_replica_state(lk_parallel *parallel,
                                                              uint32_t replica, uint32_t state,
                                                              const float *values);
+
+/* Prepares for loading the values of a run that has done `steps` steps.  Needed before values are
+ * loaded; collective.  Before the end of step `start` values are those of a run without
+ * replicas. */
+LK_API LK_NODISCARD lk_status lk_parallel_resume(lk_parallel *parallel, uint64_t steps);
 
 /* Returns the outer step that the last lk_parallel_finish() included. */
 LK_API lk_outer_step lk_parallel_outer_step(const lk_parallel *parallel);

@@ -24,6 +24,9 @@ void lki_replicas_free(lki_replicas *replicas);
 /* Returns the object in use. */
 lk_parallel *lki_replicas_in_use(const lki_replicas *replicas);
 
+/* Returns the optimizer whose states belong to the values of lk_parallel_value(). */
+const lk_optimizer *lki_optimizer_of(const lk_parallel *parallel);
+
 LK_NODISCARD lk_status lki_replicas_begin(lk_parallel *parallel, uint64_t step, uint32_t micros);
 bool                   lki_replicas_next(lki_replicas *replicas, lk_parallel_turn *turn);
 LK_NODISCARD lk_status lki_replicas_finish(lk_parallel *parallel, double lr,

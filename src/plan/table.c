@@ -199,8 +199,9 @@ lk_status lk_train_plan_make(lk_train_plan *out, lk_train_config *config,
     inputs in = { .config  = &c,
                   .options = &mine,
                   .hosts   = mine.hosts > 0 ? mine.hosts : 1 };
-    /* what compression takes and saves is not predicted */
-    out->timed       = c.exchange.compressor == NULL && (mine.measure || mine.rates.flops > 0);
+    /* what compression and replicas take and save is not predicted */
+    const bool plain = c.exchange.compressor == NULL && !lki_replicates(&c);
+    out->timed       = plain && (mine.measure || mine.rates.flops > 0);
     lk_status status = make(out, &in);
     lki_options_return(config, &c);
     lk_calibration_free(in.measured);

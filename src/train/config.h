@@ -59,15 +59,11 @@ bool lki_exchanges(const lk_train_config *config);
 LK_NODISCARD lk_status lki_exchange_of(const lk_train_config *config, lk_exchange **out);
 
 /* Completes the options of replicas, before those of groups.  Fails with LK_EINVAL if the
- * configuration does not support them.  Defined in core/local.c, as the next three. */
+ * configuration does not support them.  Defined in core/local.c, as the next two. */
 LK_NODISCARD lk_status lki_local_check(lk_train_config *config);
 
 /* Returns true if groups have weights of their own. */
 bool lki_replicates(const lk_train_config *config);
-
-/* Returns the optimizer of the weights that are evaluated and saved: with replicas the outer
- * one. */
-lk_optimizer lki_outer_optimizer(const lk_train_config *config);
 
 /* Makes the options of replicas; *out becomes NULL without them.  The caller frees it. */
 LK_NODISCARD lk_status lki_replicas_of(const lk_train_config *config, lk_replicas **out);

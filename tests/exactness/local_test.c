@@ -35,7 +35,7 @@ static const struct {
     const char *model, *rule;
 } cases[] = { { GPT, "--groups 4 --local-steps 3" },
               { GPT, "--groups 4 --diloco --local-steps 2" },
-              { RESNET, "--groups 2 --local-steps 3" },
+              { RESNET, "--groups 2 --local-steps 2 --local-start 2" },
               { GPT, "--groups 2 --local-steps 2 --outer-optimizer adam --outer-dtype int8" },
               { GPT, "--groups 8 --diloco --local-steps 2 --compress topk --ratio 0.1" },
               { GPT, "--groups 4 --local-steps 2 --precision bf16" } };

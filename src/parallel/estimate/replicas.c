@@ -59,6 +59,23 @@ static uint32_t hosts_of(const sums *s, uint32_t replica, uint32_t *first)
     return count;
 }
 
+/* Adds the object that trains before there are replicas.  Its traffic is not added. */
+static lk_status add_whole(sums *s)
+{
+    lk_parallel_options whole = lki_replicas_inner(&s->replicas, s->options);
+    lk_parallel_cost    cost;
+    if (s->replicas.options.start == 0)
+        return LK_OK;
+    whole.virtual_workers = s->options->virtual_workers;
+    lki_replicas_deal(&s->replicas, s->replicas.width, s->world.ranks, s->bounds);
+    LK_TRY(lki_estimate_dealt(&cost, s->params, s->param_count, &whole, s->world.sizes,
+                              s->world.hosts, s->most, s->bounds));
+    cost.sent_gradients = cost.sent_params = 0;
+    for (uint32_t h = 0; h < s->world.hosts; h++)
+        add(&s->costs[h], &cost);
+    return LK_OK;
+}
+
 static lk_status add_replica(sums *s, uint32_t replica)
 {
     const lk_parallel_options inner = lki_replicas_inner(&s->replicas, s->options);
@@ -111,6 +128,8 @@ lk_status lki_estimate_replicas(lk_parallel_cost *out, const lk_param *params,
     lk_status status = make_room(&s, host_sizes, hosts);
     if (status == LK_OK)
         status = add_outer(&s);
+    if (status == LK_OK)
+        status = add_whole(&s);
     for (uint32_t r = 0; status == LK_OK && r < s.replicas.options.count; r++)
         status = add_replica(&s, r);
     if (status == LK_OK)

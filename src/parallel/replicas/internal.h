@@ -10,6 +10,7 @@ typedef struct {
     lk_comm     *comm; /* of the ranks that have it */
     lk_parallel *model;
     lk_error     failure; /* of its last step */
+    double       square;  /* of its distance from the outer weights before an outer step */
 } lki_replica;
 
 /* A range of `count` ranks, which have a replica. */
@@ -25,7 +26,9 @@ struct lki_replicas {
     uint32_t      width;  /* virtual workers of a replica */
     uint32_t      leaves; /* virtual workers of `outer` for each replica */
     uint32_t     *bounds, *outer_bounds; /* [N + 1]: of parallel->dealing and outer->dealing */
+    lk_parallel  *whole;  /* trains until step `start`; then NULL */
     lk_parallel  *outer;  /* the outer weights, whose virtual workers are the replicas */
+    bool          mean;   /* the outer weights become the mean of the replicas */
     uint32_t      first, served; /* the replicas of this rank */
     lki_replica  *of;            /* [served] */
     uint32_t      turn;          /* index of the replica that computes; `served`: none does */
@@ -65,6 +68,10 @@ lk_parallel *lki_replica_here(const lki_replicas *replicas, uint32_t replica);
 /* Averages the replicas, updates the outer weights, and copies them to the replicas.  Defined in
  * outer.c. */
 LK_NODISCARD lk_status lki_replicas_average(lk_parallel *parallel, uint64_t number);
+
+/* Gives the weights and the states of `whole` to all replicas, and frees it.  Defined in
+ * start.c. */
+LK_NODISCARD lk_status lki_replicas_start(lk_parallel *parallel);
 
 /* Sets the parameters and running state of all replicas of this rank to those of the outer weights.
  * Collective. */

@@ -57,6 +57,19 @@ static lk_status open_replica(lk_parallel *parallel, uint32_t number, const lk_p
     return lki_parallel_open_dealt(&replica->model, comm, params, param_count, &inner, joint, NULL);
 }
 
+/* Opens the object that trains before there are replicas. */
+static lk_status open_whole(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
+                            const lk_parallel_options *options, uint32_t joint)
+{
+    lki_replicas       *replicas = parallel->replicas;
+    lk_parallel_options whole    = lki_replicas_inner(replicas, options);
+    whole.virtual_workers        = options->virtual_workers;
+    if (replicas->options.start == 0)
+        return LK_OK;
+    return lki_parallel_open_dealt(&replicas->whole, parallel->comm, params, param_count, &whole,
+                                   joint, replicas->bounds);
+}
+
 static lk_status open_tables(lk_parallel *parallel, const lk_param *params, uint32_t param_count)
 {
     lki_replicas  *replicas = parallel->replicas;
@@ -79,7 +92,8 @@ static void describe(lk_parallel *parallel, const lk_parallel_options *options)
     parallel->ranks       = parallel->world.ranks;
     parallel->leaves      = options->virtual_workers;
     parallel->micro_count = options->micro_count ? options->micro_count : 1;
-    parallel->optimizer   = replicas->options.optimizer;
+    parallel->optimizer   = replicas->options.start > 0 ? options->optimizer
+                                                        : replicas->options.optimizer;
 }
 
 static void deal_all(lk_parallel *parallel)
@@ -103,6 +117,7 @@ lk_status lki_replicas_open(lk_parallel *parallel, const lk_param *params, uint3
     LK_TRY(open_tables(parallel, params, param_count));
     deal_all(parallel);
     LK_TRY(lki_replicas_open_reports(parallel));
+    LK_TRY(open_whole(parallel, params, param_count, options, joint));
     LK_TRY(open_outer(parallel, params, param_count, options));
     for (uint32_t r = 0; r < replicas->options.count; r++)
         LK_TRY(open_replica(parallel, r, params, param_count, options, joint));
@@ -117,6 +132,7 @@ void lki_replicas_free(lki_replicas *replicas)
         lk_parallel_free(replicas->of[i].model);
         lk_comm_free(replicas->of[i].comm);
     }
+    lk_parallel_free(replicas->whole);
     lk_parallel_free(replicas->outer);
     lki_free(replicas->of);
     lki_free(replicas->bounds);

@@ -66,6 +66,9 @@ lk_status lki_replicas_read(lki_replicas *replicas, const lk_parallel_options *o
     if (r->lr == 0)
         r->lr = 1;
     LK_TRY(check(options, r, ranks));
+    replicas->mean = r->optimizer.kind == LK_SGD && r->optimizer.momentum == 0 &&
+                     r->optimizer.weight_decay == 0 && r->lr == 1 && r->dtype <= LK_F32 &&
+                     options->exchange == NULL;
     replicas->width  = options->virtual_workers / r->count;
     replicas->leaves = 1;
     while (replicas->leaves * r->count < ranks)

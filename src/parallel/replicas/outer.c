@@ -11,36 +11,51 @@
 #include "device/reduce.h"
 #include "parallel/replicas/internal.h"
 
-/* Writes the outer gradient of a parameter.  Returns the sum of its squares. */
-static double subtract(size_t count, const float *outer, const float *inner, float *gradient)
+/* Returns the square of the distance between the weights of a replica and the outer weights. */
+static double distance(const lk_parallel *outer, const lk_parallel *model)
 {
-    double sum = 0;
-    for (size_t i = 0; i < count; i++) {
-        gradient[i] = outer[i] - inner[i];
-        sum += (double)gradient[i] * (double)gradient[i];
+    const lki_layout *layout = outer->layout;
+    double            sum    = 0;
+    for (uint32_t p = 0; p < layout->param_count; p++) {
+        const float *a = lk_parallel_value(outer, p, 0), *b = lk_parallel_value(model, p, 0);
+        for (size_t i = 0; i < layout->sizes[p]; i++)
+            sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
     }
     return sum;
 }
 
-/* Gives the gradient and the running state of a replica in its turn.  Returns the sum of the
- * gradient's squares. */
-static double give(lk_parallel *outer, const lk_parallel *model)
+/* Sets the outer weights to 0, so that a step of plain sgd leaves the mean of the replicas in them,
+ * without the rounding of differences. */
+static lk_status clear(lki_replicas *replicas)
+{
+    lk_parallel *outer = replicas->outer;
+    memset(replicas->scratch, 0, replicas->largest * sizeof *replicas->scratch);
+    for (uint32_t p = 0; p < outer->layout->param_count; p++)
+        LK_TRY(lk_parallel_load(outer, p, 0, replicas->scratch));
+    return LK_OK;
+}
+
+static void subtract(size_t count, const float *outer, const float *inner, float *gradient)
+{
+    for (size_t i = 0; i < count; i++)
+        gradient[i] = outer[i] - inner[i];
+}
+
+/* Gives the gradient and the running state of a replica in its turn, and `square` as the loss. */
+static void give(lk_parallel *outer, const lk_parallel *model, double square)
 {
     const lki_layout *layout = outer->layout;
-    double            square = 0;
     bool              empty;
     for (uint32_t t = 0; t < layout->param_count; t++) {
         const uint32_t p = layout->param_count - 1 - t; /* terms are from last to first */
-        square += subtract(layout->sizes[p], lk_parallel_value(outer, p, 0),
-                           lk_parallel_value(model, p, 0),
-                           lk_parallel_grad_new(outer, 0, t, &empty));
+        subtract(layout->sizes[p], lk_parallel_value(outer, p, 0), lk_parallel_value(model, p, 0),
+                 lk_parallel_grad_new(outer, 0, t, &empty));
         lk_parallel_grad_ready(outer, 0, t);
     }
     for (uint32_t s = 0; s < outer->running.count; s++)
         memcpy(lk_parallel_state_sum(outer, 0, s), lk_parallel_state_data(model, s),
                outer->running.of[s].count * sizeof(float));
     lk_parallel_report(outer, 0, square, 1, 1, 0);
-    return square;
 }
 
 lk_status lki_replicas_restart(lki_replicas *replicas)
@@ -63,18 +78,22 @@ lk_status lki_replicas_average(lk_parallel *parallel, uint64_t number)
     lk_parallel_turn turn;
     lk_step_result   result;
 
+    for (uint32_t i = 0; i < replicas->served; i++)
+        replicas->of[i].square = distance(outer, replicas->of[i].model);
+    if (replicas->mean)
+        LK_TRY(clear(replicas));
     LK_TRY(lk_parallel_begin(outer, number - 1));
     while (lk_parallel_next(outer, &turn)) {
-        const uint32_t replica = turn.virtual_worker / replicas->leaves;
+        const lki_replica *of = replicas->of + turn.virtual_worker / replicas->leaves -
+                                replicas->first;
         if (turn.virtual_worker % replicas->leaves == 0)
-            (void)give(outer, lki_replica_here(replicas, replica));
+            give(outer, of->model, of->square);
         else
             lk_parallel_report(outer, 0, 0, 0, 0, 0);
     }
     LK_TRY(lk_parallel_finish(outer, replicas->options.lr, &result));
-    /* the loss of a replica is the square of its distance */
     replicas->last = (lk_outer_step){ .number    = number,
-                                      .grad_norm = result.grad_norm,
+                                      .grad_norm = replicas->mean ? 0 : result.grad_norm,
                                       .drift     = sqrt(result.loss) };
     return lki_replicas_restart(replicas);
 }

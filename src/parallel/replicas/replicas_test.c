@@ -99,8 +99,10 @@ enum { VALUES_MAX = 400000 };
 static void load_first(lkt_crew *w, lk_parallel *p, uint32_t step)
 {
     run *r = (run *)(void *)w;
-    if (step == w->first && r->begins != NULL)
+    if (step == w->first && r->begins != NULL) {
+        assert_int_equal(lk_parallel_resume(p, step), LK_OK);
         (void)visit_all(p, true, r->begins);
+    }
 }
 
 static void save_last(lkt_crew *w, lk_parallel *p, uint32_t step, const lk_step_result *result)
@@ -192,29 +194,89 @@ static void other_replicas_are_other_bits(void **state)
 
 /* ---- Continuing -------------------------------------------------------------------------- */
 
-/* Steps 4 and 5 are the first and the second of a round. */
-static void a_run_continues_in_the_middle_of_a_round(void **state)
+/* Runs to step `cut`, continues with other ranks, and compares with the whole run. */
+static void continue_at(const lk_replicas *replicas, uint32_t cut, uint32_t count)
 {
     static const uint32_t ranks[][2] = { { 1, 3 }, { 4, 2 }, { 8, 1 } };
     char                  want[129], got[129];
-    run                   whole = make_run(&diloco, "ddp", 2, 1);
-    (void)state;
+    run                   whole = make_run(replicas, "ddp", 2, 1);
     whole.crew.values_only = true;
     hash_run(&whole, want);
+    for (size_t i = 0; i < count; i++) {
+        run first = make_run(replicas, "ddp", ranks[i][0], 1),
+            next  = make_run(replicas, "zero1", ranks[i][1], 1);
+        assert_int_equal(LKI_NEW(&first.saved, VALUES_MAX, "values"), LK_OK);
+        first.crew.steps      = cut;
+        next.crew.first       = cut;
+        next.crew.values_only = true;
+        next.begins           = first.saved;
+        hash_run(&first, got);
+        hash_run(&next, got);
+        lki_free(first.saved);
+        assert_string_equal(got, want);
+    }
+}
+
+/* Steps 4 and 5 are the first and the second of a round. */
+static void a_run_continues_in_the_middle_of_a_round(void **state)
+{
+    (void)state;
     for (uint32_t cut = 3; cut <= 5; cut++)
-        for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++) {
-            run first = make_run(&diloco, "ddp", ranks[i][0], 1),
-                next  = make_run(&diloco, "zero1", ranks[i][1], 1);
-            assert_int_equal(LKI_NEW(&first.saved, VALUES_MAX, "values"), LK_OK);
-            first.crew.steps      = cut;
-            next.crew.first       = cut;
-            next.crew.values_only = true;
-            next.begins           = first.saved;
-            hash_run(&first, got);
-            hash_run(&next, got);
-            lki_free(first.saved);
-            assert_string_equal(got, want);
+        continue_at(&diloco, cut, 3);
+}
+
+/* ---- The start of replicas ----------------------------------------------------------------- */
+
+/* The outer weights at the end of the last round, after step 5 or 7. */
+static void must_have_weights_of(run *r, lkt_crew *crew)
+{
+    run plain       = { .crew = *crew };
+    plain.crew.at_result = save_last;
+    r->crew.at_result    = save_last;
+    char hash[129];
+    assert_int_equal(LKI_NEW(&plain.saved, VALUES_MAX, "values"), LK_OK);
+    assert_int_equal(LKI_NEW(&r->saved, VALUES_MAX, "values"), LK_OK);
+    hash_run(&plain, hash);
+    hash_run(r, hash);
+    /* the first values of both are the weights of parameter 0 */
+    const size_t count = lk_shape_count(model[0].shape);
+    assert_int_equal(memcmp(plain.saved, r->saved, count * sizeof(float)) == 0,
+                     (crew->steps - 3) % 2 == 0);
+    lki_free(plain.saved);
+    lki_free(r->saved);
+}
+
+/* Until the start a run has the bits of ddp, and one with a single replica has them to its end. */
+static void replicas_start_from_ddp(void **state)
+{
+    lk_replicas late = diloco, one = { sizeof one, .count = 1, .local_steps = 2, .start = 3 };
+    char        ddp[65], got[129], first[129];
+    (void)state;
+    late.start = 3;
+    for (uint32_t steps = 3; steps <= STEPS; steps++) {
+        lkt_crew crew    = lkt_make_crew(model, "ddp", LEAVES, 2);
+        run      r       = make_run(steps == 3 ? &late : &one, "ddp", 3, 1);
+        crew.steps       = r.crew.steps = steps;
+        crew.values_only = r.crew.values_only = true;
+        crew.options.unused = LK_UNUSED_ZERO;
+        r.crew.at_result = NULL;
+        if (steps == 3) {
+            lkt_run_crew(&crew, ddp);
+            lkt_run_crew(&r.crew, got);
+            assert_string_equal(got, ddp);
+        } else {
+            must_have_weights_of(&r, &crew);
         }
+    }
+    hash_with(&late, "ddp", 1, 1, first);
+    for (uint32_t ranks = 2; ranks <= 5; ranks += 3) {
+        hash_with(&late, "zero1", ranks, 1, got);
+        assert_string_equal(got, first);
+    }
+    hash_with(&late, "ddp", 4, 2, got);
+    assert_string_equal(got, first);
+    for (uint32_t cut = 2; cut <= 4; cut++)
+        continue_at(&late, cut, 2);
 }
 
 /* ---- The arithmetic ---------------------------------------------------------------------- */
@@ -380,6 +442,7 @@ int main(void)
         cmocka_unit_test(ranks_and_hosts_change_no_bit),
         cmocka_unit_test(other_replicas_are_other_bits),
         cmocka_unit_test(a_run_continues_in_the_middle_of_a_round),
+        cmocka_unit_test(replicas_start_from_ddp),
         cmocka_unit_test(outer_steps_are_those_of_the_oracle),
         cmocka_unit_test(all_ranks_fail_with_a_replica),
         cmocka_unit_test(what_replicas_cannot_do_is_refused_by_name),

@@ -30,6 +30,8 @@ lk_status lki_replicas_open_reports(lk_parallel *parallel)
 
 lk_parallel *lki_replicas_in_use(const lki_replicas *replicas)
 {
+    if (replicas->whole != NULL)
+        return replicas->whole;
     return replicas->turn < replicas->served ? replicas->of[replicas->turn].model
                                              : replicas->outer;
 }
@@ -39,15 +41,21 @@ lk_parallel *lki_replicas_in_use(const lki_replicas *replicas)
 lk_status lki_replicas_begin(lk_parallel *parallel, uint64_t step, uint32_t micros)
 {
     lki_replicas *replicas = parallel->replicas;
+    parallel->step         = step;
+    if (replicas->whole != NULL && step >= replicas->options.start)
+        LK_TRY(lki_replicas_start(parallel));
+    if (replicas->whole != NULL)
+        return lk_parallel_begin_micros(replicas->whole, step, micros);
     for (uint32_t i = 0; i < replicas->served; i++)
         LK_TRY(lk_parallel_begin_micros(replicas->of[i].model, step, micros));
-    parallel->step = step;
     replicas->turn = 0;
     return LK_OK;
 }
 
 bool lki_replicas_next(lki_replicas *replicas, lk_parallel_turn *turn)
 {
+    if (replicas->whole != NULL)
+        return lk_parallel_next(replicas->whole, turn);
     for (; replicas->turn < replicas->served; replicas->turn++)
         if (lk_parallel_next(replicas->of[replicas->turn].model, turn)) {
             turn->virtual_worker += (replicas->first + replicas->turn) * replicas->width;
@@ -58,7 +66,7 @@ bool lki_replicas_next(lki_replicas *replicas, lk_parallel_turn *turn)
 
 bool lki_replicas_join(lki_replicas *replicas, uint32_t most)
 {
-    bool joined = true;
+    bool joined = replicas->whole == NULL || lki_turns_join(replicas->whole, most);
     for (uint32_t i = 0; i < replicas->served; i++)
         joined = lki_turns_join(replicas->of[i].model, most) && joined;
     return joined;
@@ -170,10 +178,13 @@ lk_status lki_replicas_finish(lk_parallel *parallel, double lr, lk_step_result *
 {
     lki_replicas       *replicas = parallel->replicas;
     lki_replica_report *own = replicas->reports + (size_t)parallel->ranks * replicas->most;
-    const uint64_t      done = parallel->step + 1, steps = replicas->options.local_steps;
+    const uint64_t      done = parallel->step + 1 - replicas->options.start;
+    const uint64_t      steps = replicas->options.local_steps;
 
     *result        = (lk_step_result){ 0 };
     replicas->last = (lk_outer_step){ 0 };
+    if (replicas->whole != NULL)
+        return lk_parallel_finish(replicas->whole, lr, result);
     for (uint32_t i = 0; i < replicas->served; i++)
         finish_replica(&replicas->of[i], lr, &own[i]);
     replicas->turn = replicas->served;
@@ -184,7 +195,8 @@ lk_status lki_replicas_finish(lk_parallel *parallel, double lr, lk_step_result *
 
 lki_rank_time lki_replicas_time(const lki_replicas *replicas, uint32_t rank)
 {
-    return replicas->times[rank];
+    return replicas->whole != NULL ? lki_balance_time(replicas->whole, rank)
+                                   : replicas->times[rank];
 }
 
 lk_outer_step lk_parallel_outer_step(const lk_parallel *parallel)

@@ -7,11 +7,13 @@
 
 uint32_t lki_replicas_count(const lki_replicas *replicas)
 {
-    return replicas->options.count;
+    return replicas->whole != NULL ? 0 : replicas->options.count;
 }
 
 lk_status lki_replicas_set_rules(lki_replicas *replicas, const lk_param_rule *rules)
 {
+    if (replicas->whole != NULL)
+        LK_TRY(lk_parallel_set_rules(replicas->whole, rules));
     for (uint32_t i = 0; i < replicas->served; i++)
         LK_TRY(lk_parallel_set_rules(replicas->of[i].model, rules));
     return LK_OK;
@@ -23,6 +25,8 @@ lk_status lki_replicas_set_rules(lki_replicas *replicas, const lk_param_rule *ru
 lk_status lki_replicas_load(lki_replicas *replicas, uint32_t param, uint32_t which,
                             const float *values)
 {
+    if (replicas->whole != NULL)
+        return lk_parallel_load(replicas->whole, param, which, values);
     LK_TRY(lk_parallel_load(replicas->outer, param, which, values));
     for (uint32_t i = 0; which == 0 && i < replicas->served; i++)
         LK_TRY(lk_parallel_load(replicas->of[i].model, param, which, values));
@@ -31,6 +35,8 @@ lk_status lki_replicas_load(lki_replicas *replicas, uint32_t param, uint32_t whi
 
 lk_status lki_replicas_load_state(lki_replicas *replicas, uint32_t state, const float *values)
 {
+    if (replicas->whole != NULL)
+        return lk_parallel_load_state(replicas->whole, state, values);
     LK_TRY(lk_parallel_load_state(replicas->outer, state, values));
     for (uint32_t i = 0; i < replicas->served; i++)
         LK_TRY(lk_parallel_load_state(replicas->of[i].model, state, values));
@@ -49,7 +55,7 @@ static uint32_t own_values(const lki_replicas *replicas)
 const char *lki_replicas_kept_name(const lki_replicas *replicas, uint32_t param, uint32_t which)
 {
     const uint32_t own = own_values(replicas);
-    if (param >= replicas->outer->layout->param_count)
+    if (replicas->whole != NULL || param >= replicas->outer->layout->param_count)
         return NULL;
     if (which >= own)
         return lk_parallel_kept_name(replicas->outer, param, which - own);
@@ -60,7 +66,8 @@ const char *lki_replicas_kept_name(const lki_replicas *replicas, uint32_t param,
 static lk_status check_kept(const lki_replicas *replicas, uint32_t param, uint32_t which,
                             uint32_t group)
 {
-    if (lki_replicas_kept_name(replicas, param, which) != NULL && group < replicas->options.count)
+    if (lki_replicas_kept_name(replicas, param, which) != NULL &&
+        group < lki_replicas_count(replicas))
         return LK_OK;
     return lk_fail(LK_EINVAL, "replica %u keeps no value %u of parameter %u", group, which, param);
 }
@@ -97,7 +104,7 @@ lk_status lki_replicas_load_kept(lk_parallel *parallel, uint32_t param, uint32_t
 static lk_status check_state(const lk_parallel *parallel, uint32_t replica, uint32_t state)
 {
     const lki_replicas *replicas = parallel->replicas;
-    if (replicas != NULL && replica < replicas->options.count &&
+    if (replicas != NULL && replica < lki_replicas_count(replicas) &&
         state < lk_parallel_state_count(parallel))
         return LK_OK;
     return lk_fail(LK_EINVAL, "there is no running state %u of a replica %u", state, replica);

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "checkpoint/checkpoint.h"
+#include "parallel/replicas.h"
 #include "train/core/group_values.h"
 #include "train/core/identity.h"
 #include "train/options.h"
@@ -301,7 +302,7 @@ lk_status lki_weights_hash(const lki_session *session, char hex[65])
 lk_status lki_run_hash(const lki_session *session, const char *weights, char hex[65])
 {
     lki_sha256 hash;
-    uint32_t   slots = lk_optimizer_state_count(&session->saved);
+    uint32_t   slots = lk_optimizer_state_count(lki_optimizer_of(session->parallel));
 
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, weights, 64);

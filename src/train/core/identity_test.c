@@ -44,7 +44,6 @@ static void run_open(run *r)
                                     .optimizer       = r->config.optimizer,
                                     .states          = &running,
                                     .state_count     = 1 };
-    r->session.saved = r->config.optimizer;
     assert_int_equal(
         lk_parallel_open(&r->session.parallel, r->session.comm, &r->param, 1, &options), LK_OK);
 }

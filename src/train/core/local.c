@@ -30,10 +30,10 @@ lk_status lki_local_check(lk_train_config *c)
     if (l->steps == 0 && l->optimizer != LK_OUTER_MEAN)
         l->steps = STEPS;
     if (l->steps == 0)
-        return l->dtype <= LK_F32
+        return l->dtype <= LK_F32 && l->start == 0
                    ? LK_OK
-                   : lk_fail(LK_EINVAL, "`exchange.local.dtype` is the type of outer gradients: "
-                                        "give `exchange.local.steps`, too");
+                   : lk_fail(LK_EINVAL, "`%s` is for replicas: give `exchange.local.steps`, too",
+                             l->start > 0 ? "exchange.local.start" : "exchange.local.dtype");
     const char *why = why_not(c);
     if (why != NULL)
         return lk_fail(LK_EINVAL, "replicas (`exchange.local.steps` %llu) %s",
@@ -53,12 +53,10 @@ bool lki_replicates(const lk_train_config *c)
     return c->exchange.local.steps > 0;
 }
 
-lk_optimizer lki_outer_optimizer(const lk_train_config *c)
+static lk_optimizer outer_optimizer(const lk_train_config *c)
 {
     const lk_train_local *l = &c->exchange.local;
-    if (!lki_replicates(c))
-        return c->optimizer;
-    lk_optimizer optimizer = { .kind     = LK_SGD,
+    lk_optimizer          optimizer = { .kind     = LK_SGD,
                                .momentum = l->momentum,
                                .nesterov = l->optimizer == LK_OUTER_NESTEROV };
     if (l->optimizer == LK_OUTER_ADAM)
@@ -78,7 +76,8 @@ lk_status lki_replicas_of(const lk_train_config *c, lk_replicas **out)
     **out = (lk_replicas){ .struct_size = sizeof **out,
                            .count       = c->exchange.groups,
                            .local_steps = c->exchange.local.steps,
-                           .optimizer   = lki_outer_optimizer(c),
+                           .start       = c->exchange.local.start,
+                           .optimizer   = outer_optimizer(c),
                            .lr          = c->exchange.local.lr,
                            .dtype       = c->exchange.local.dtype };
     return LK_OK;

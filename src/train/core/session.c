@@ -15,7 +15,6 @@ lki_session lki_session_of(const lk_train_config *config, lk_comm *given, lk_com
                           .ranks       = comm == NULL ? 0 : lk_comm_size(comm),
                           .outside     = comm == NULL,
                           .joint       = 1,
-                          .saved       = lki_outer_optimizer(config),
                           .micro_count = config->global_batch / config->virtual_workers /
                                          config->micro_batch };
 }

@@ -75,7 +75,6 @@ typedef struct {
     const lk_param *params;
     uint32_t        param_count, state_count, term_count, micro_count;
     const lk_state *states;
-    lk_optimizer    saved; /* whose state checkpoints have beside the weights */
     lk_state       *kept; /* states in checkpoints: `states` and, if used, their moving means */
     uint32_t        kept_count;
     uint32_t        joint; /* maximum number of virtual workers of a joint turn; 1 = none */

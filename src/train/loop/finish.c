@@ -103,7 +103,9 @@ static void tell_offload(lki_session *s, uint64_t done)
 /* Prints a note if the run ends between two outer steps. */
 static void tell_round(lki_session *s, uint64_t done)
 {
-    const uint64_t steps = s->config->exchange.local.steps, since = steps > 0 ? done % steps : 0;
+    const lk_train_local *l     = &s->config->exchange.local;
+    const uint64_t        steps = l->steps;
+    const uint64_t since = steps > 0 && done > l->start ? (done - l->start) % steps : 0;
     if (since > 0)
         lki_journal_note(s->journal,
                          "note: the weights are those after step %llu, the last outer step; with "

@@ -13,13 +13,15 @@ static void tell_replicas(const lki_session *s)
 {
     static const char *const names[] = { "their mean", "sgd", "nesterov", "adam" };
     const lk_train_local    *l       = &s->config->exchange.local;
-    const uint32_t           count   = lk_parallel_groups(s->parallel);
-    char                     rule[96] = "";
+    const uint32_t           count   = s->config->exchange.groups;
+    char                     rule[96] = "", from[48] = "";
     if (l->optimizer != LK_OUTER_MEAN)
         (void)snprintf(rule, sizeof rule, " with rate %g and momentum %g", l->lr, l->momentum);
+    if (l->start > 0)
+        (void)snprintf(from, sizeof from, " from step %llu on", (unsigned long long)l->start + 1);
     lki_journal_say(s->journal,
-                    "%u replicas, virtual workers of each: %u; every %llu steps the outer weights "
-                    "become %s%s%s", count, s->config->virtual_workers / count,
+                    "%u replicas%s, virtual workers of each: %u; every %llu steps the outer "
+                    "weights become %s%s%s", count, from, s->config->virtual_workers / count,
                     (unsigned long long)l->steps,
                     l->optimizer == LK_OUTER_MEAN ? "" : "those of a step of ",
                     names[l->optimizer], rule);

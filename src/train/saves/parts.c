@@ -18,6 +18,7 @@
  *
  * Cost: writing each host's part, and sending a few bytes per MiB of it.
  */
+#include "parallel/replicas.h"
 #include "train/saves/parts.h"
 
 #include <fcntl.h>
@@ -84,7 +85,7 @@ bool lki_parts_writes(const lki_session *session)
  * states.  *param becomes the parameter's index.  See lki_sheet_fill(). */
 static uint32_t value_of(const lki_session *session, size_t file, size_t tensor, uint32_t *param)
 {
-    uint32_t slots = lk_optimizer_state_count(&session->saved);
+    uint32_t slots = lk_optimizer_state_count(lki_optimizer_of(session->parallel));
     *param         = (uint32_t)(file == 0 ? tensor : tensor / slots);
     return file == 0 ? 0 : 1 + (uint32_t)tensor % slots;
 }

@@ -14,6 +14,7 @@
 #include "base/memory.h"
 #include "checkpoint/directory.h"
 #include "base/file.h"
+#include "parallel/replicas.h"
 #include "train/core/identity.h"
 #include "train/saves/groups.h"
 #include "train/saves/lock.h"
@@ -57,7 +58,7 @@ static lk_status fetch_param(void *context, size_t tensor, size_t first, size_t 
 static lk_status fetch_state(void *context, size_t tensor, size_t first, size_t count, void *out)
 {
     const lki_session *session = context;
-    uint32_t           slots   = lk_optimizer_state_count(&session->saved);
+    uint32_t           slots   = lk_optimizer_state_count(lki_optimizer_of(session->parallel));
     return lk_parallel_fetch(session->parallel, (uint32_t)tensor / slots,
                              1 + (uint32_t)tensor % slots, first, count, out);
 }
@@ -79,7 +80,7 @@ static lk_status give_value(const lki_session *session, uint32_t param, uint32_t
 /* Sends this rank's part of the data that rank 0 fetches, file by file. */
 static lk_status give_values(const lki_session *session)
 {
-    uint32_t slots = lk_optimizer_state_count(&session->saved);
+    uint32_t slots = lk_optimizer_state_count(lki_optimizer_of(session->parallel));
     for (uint32_t p = 0; p < session->param_count; p++)
         LK_TRY(give_value(session, p, 0));
     for (uint32_t p = 0; p < session->param_count; p++)
@@ -92,11 +93,11 @@ static lk_status give_values(const lki_session *session)
 
 static void optimizer_tensors(lki_session *session, lki_sheet *s, lk_tensor *at)
 {
-    uint32_t slots = lk_optimizer_state_count(&session->saved), i = 0;
+    uint32_t slots = lk_optimizer_state_count(lki_optimizer_of(session->parallel)), i = 0;
     for (uint32_t p = 0; p < session->param_count; p++)
         for (uint32_t w = 0; w < slots; w++, i++) {
             (void)snprintf(s->names[i], sizeof s->names[i], "%s.%s", session->params[p].name,
-                           lk_optimizer_state_name(&session->saved, w));
+                           lk_optimizer_state_name(lki_optimizer_of(session->parallel), w));
             at[i] = (lk_tensor){ s->names[i], LK_F32, session->params[p].shape,
                                  lk_parallel_value(session->parallel, p, w + 1) };
         }
@@ -109,7 +110,7 @@ static void optimizer_tensors(lki_session *session, lki_sheet *s, lk_tensor *at)
 
 lk_status lki_sheet_fill(lki_session *session, lki_sheet *s)
 {
-    uint32_t slots = lk_optimizer_state_count(&session->saved);
+    uint32_t slots = lk_optimizer_state_count(lki_optimizer_of(session->parallel));
     size_t   count = (size_t)session->param_count * (1 + slots) + session->kept_count;
     size_t   named = (size_t)session->param_count * slots;
 

@@ -12,6 +12,7 @@
 #include "base/float.h"
 #include "base/memory.h"
 #include "checkpoint/directory.h"
+#include "parallel/replicas.h"
 #include "train/core/identity.h"
 #include "train/saves/groups.h"
 #include "train/saves/lock.h"
@@ -157,9 +158,9 @@ static lk_status load_param(lki_session *session, const lk_checkpoint *checkpoin
 
     LK_TRY(read_shared(session, checkpoint, LKI_MODEL_FILE, param->name, param->shape, values));
     LK_TRY(lk_parallel_load(session->parallel, p, 0, values));
-    for (uint32_t w = 0; w < lk_optimizer_state_count(&session->saved); w++) {
+    for (uint32_t w = 0; w < lk_optimizer_state_count(lki_optimizer_of(session->parallel)); w++) {
         (void)snprintf(name, sizeof name, "%s.%s", param->name,
-                       lk_optimizer_state_name(&session->saved, w));
+                       lk_optimizer_state_name(lki_optimizer_of(session->parallel), w));
         LK_TRY(read_shared(session, checkpoint, LKI_OPTIMIZER_FILE, name, param->shape, values));
         LK_TRY(lk_parallel_load(session->parallel, p, w + 1, values));
     }
@@ -241,6 +242,8 @@ static lk_status resume(lki_session *session)
         status = lk_broadcast(session->comm, &progress->stopping, sizeof progress->stopping, 0);
     lk_parallel_load_scaler(session->parallel, &scaler);
     lk_parallel_load_noise(session->parallel, &noise);
+    if (status == LK_OK)
+        status = lk_parallel_resume(session->parallel, progress->start);
     if (status == LK_OK)
         status = load_all(session, checkpoint);
     if (status == LK_OK && session->rank == 0)
