@@ -5,6 +5,7 @@
 #include "base/options.h"
 #include "base/status.h"
 #include "lockstep/plan.h"
+#include "train/config.h"
 
 static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3", "hybrid" };
 

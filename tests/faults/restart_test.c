@@ -16,6 +16,7 @@
     "mlp --data synthetic:images=320,h=4,w=4,c=1,classes=3 --validation 0.2 "                      \
     "--eval-every 1 --virtual-workers 4 --hidden 32 --global-batch 8 --lr 0.05 "
 #define EVALUATES "train " EVALUATED
+#define REPLICAS "--momentum 0.9 --groups 4 --diloco --local-steps 7 "
 enum { BLOWS = 3, LONG = 600, LAST = 100 };
 
 /* Returns the newest step in "ck"; 0 = none. */
@@ -138,6 +139,21 @@ static void a_run_restarts_after_any_kill(void **state)
     hit_again_and_again(*state, 4, "--hosts 2 --strategy zero1", 2, wanted);
 }
 
+/* Most checkpoints are between two outer steps. */
+static void replicas_restart_after_any_kill(void **state)
+{
+    static command_result alone;
+    char                  wanted[65], line[1024];
+    if (!lists_children())
+        skip();
+    (void)snprintf(line, sizeof line, EVALUATES REPLICAS "--steps %d --workers 1 --quiet", LONG);
+    run_command(&alone, *state, line);
+    read_weights(&alone, wanted);
+    hit_again_and_again(*state, 3, REPLICAS, 3, wanted);
+    forget(*state);
+    hit_again_and_again(*state, 4, REPLICAS "--hosts 2", 2, wanted);
+}
+
 static void a_request_to_stop_is_obeyed(void **state)
 {
     static job j;
@@ -203,6 +219,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_run_restarts_after_any_kill, begin_afresh),
+        cmocka_unit_test_setup(replicas_restart_after_any_kill, begin_afresh),
         cmocka_unit_test_setup(a_request_to_stop_is_obeyed, begin_afresh),
         cmocka_unit_test_setup(a_run_without_newer_checkpoints_gives_up, begin_afresh),
         cmocka_unit_test_setup(chaos_also_kills_an_only_worker, begin_afresh),
