@@ -37,6 +37,8 @@ typedef struct {
     bool                 nesterov; /* of feedback dgc: Nesterov's momentum */
     double               clip;     /* largest norm of a group's mean gradient, times the root of G,
                                     * before the rule; 0 = any */
+    uint64_t             start;    /* the first step, from 1, whose gradients are compressed; 0 = 1.
+                                    * Earlier steps are those of a run without groups */
 } lk_exchange;
 
 #define LK_EXCHANGE_INIT LK_OPTIONS_INIT(lk_exchange)
@@ -50,6 +52,7 @@ typedef struct {
     uint32_t compressed;  /* number of parameters that are compressed */
     size_t   sent_bytes;  /* of the messages of a group in a step */
     size_t   whole_bytes; /* of these messages if nothing were compressed */
+    uint64_t start;       /* lk_exchange.start, at least 1 */
 } lk_exchange_size;
 
 LK_API lk_exchange_size lk_parallel_exchange_size(const lk_parallel *parallel);

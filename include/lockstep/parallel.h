@@ -186,8 +186,9 @@ typedef struct {
      * `params` counts the host's shard and the unit buffers. */
     size_t params, optimizer, gradients, tables, messages; /* messages: maximum received */
     size_t files, shard; /* bytes in files; bytes of the host's own FP32 parameter shard */
-    /* bytes per step that the busiest host sends, without losses, norms and other tables */
-    uint64_t sent_gradients, sent_params;
+    /* bytes per step that the busiest host sends, without losses, norms and other tables; `before`:
+     * of gradients, before lk_exchange.start */
+    uint64_t sent_gradients, sent_params, sent_before;
 } lk_parallel_cost;
 
 /* Computes the exact cost of lk_parallel_open() and of a step on `hosts` hosts with host_sizes[]

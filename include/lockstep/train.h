@@ -163,6 +163,7 @@ typedef struct {
     bool           nesterov;
     double         clip;
     lk_train_local local; /* replicas: `groups` of them, which exchange outer gradients */
+    uint64_t       start;
 } lk_train_exchange;
 /* Functions of the caller that a run calls.  All are optional. */
 typedef struct {

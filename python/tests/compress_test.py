@@ -33,6 +33,7 @@ PROGRAM = """
         "sign": lk.Sign(),
         "qsgd": lk.QSGD(levels=3, bucket=64),
         "terngrad": lk.TernGrad(),
+        "later": lk.PowerSGD(rank=2, start=4),
     }
     W = 32
 
@@ -108,12 +109,22 @@ class Compressed(unittest.TestCase):
             self.assertNotEqual(other.status, 0)
             self.assertIn("compress", other.err)
 
+    def test_start(self):
+        """Compression begins at step 4."""
+        whole = self.weights(1, runs=[{"name": "none", "groups": 0, "steps": s} for s in (3, 4)])[0]
+        later = [{"name": "later", "steps": steps} for steps in (3, 4, 6)]
+        one = self.weights(1, runs=later)[0]
+        self.assertEqual(one[0], whole[0])
+        self.assertNotEqual(one[1], whole[1])
+        self.assertEqual(self.weights(3, runs=later)[0], one)
+
     def test_numbers(self):
         for word, make in (("rank", lambda: lk.PowerSGD(rank=-1)), ("rank", lambda: lk.PowerSGD(0)),
                            ("rank", lambda: lk.PowerSGD(2 ** 40)), ("ratio", lambda: lk.TopK(0)),
                            ("levels", lambda: lk.QSGD(levels=-1)),
                            ("momentum", lambda: lk.TopK(feedback="dgc", momentum=1.5)),
-                           ("clip_norm", lambda: lk.Sign(clip_norm=-1))):
+                           ("clip_norm", lambda: lk.Sign(clip_norm=-1)),
+                           ("start", lambda: lk.Sign(start=0))):
             with self.assertRaisesRegex(ValueError, word):
                 make()
         for word, make in (("rank", lambda: lk.PowerSGD("x")), ("rank", lambda: lk.PowerSGD(2.5)),

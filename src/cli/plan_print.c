@@ -169,6 +169,16 @@ static void print_points(const lk_train_plan *plan)
     }
 }
 
+/* Prints the bytes of the steps before compression begins. */
+static void print_start(const plan_options *o, const lk_train_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->row_count; i++)
+        if (o->train.config.exchange.start > 1)
+            printf("%s%s %.2f%s", i == 0 ? "\nsent before --compress-start, MiB: " : ", ",
+                   plan->rows[i].strategy, mebi((double)plan->rows[i].cost.shared.sent_before),
+                   i + 1 == plan->row_count ? "\n" : "");
+}
+
 /* Prints advice on the number of groups, and why no times are predicted. */
 static void print_groups(const plan_options *o)
 {
@@ -196,6 +206,7 @@ void lki_plan_print(const plan_options *o, const lk_train_plan *plan)
         print_times(o, plan);
         print_points(plan);
     }
+    print_start(o, plan);
     print_groups(o);
     if (plan->chosen == plan->row_count)
         printf("\n%s\n", plan->why);
@@ -212,10 +223,10 @@ static void print_json_row(const plan_options *o, const lk_train_plan *plan,
     printf("{\"strategy\": \"%s\", \"parameters\": %zu, \"optimizer\": %zu, \"gradients\": %zu, "
            "\"activations\": %.0f, \"buffers\": %.0f, \"all\": %.0f, \"sent_gradients\": "
            "%" PRIu64 ", \"sent_parameters\": %" PRIu64 ", \"snapshot\": %zu, \"files\": %zu, "
-           "\"spilled\": %" PRIu64,
+           "\"spilled\": %" PRIu64 ", \"sent_before\": %" PRIu64,
            row->strategy, c->params, c->optimizer, c->gradients, activations_of(&row->cost),
            buffers_of(&row->cost), row->bytes, c->sent_gradients, c->sent_params,
-           row->cost.snapshot, c->files, row->cost.workers * row->cost.spilled);
+           row->cost.snapshot, c->files, row->cost.workers * row->cost.spilled, c->sent_before);
     if (o->plan.memory > 0)
         printf(", \"fits\": %s", row->fits ? "true" : "false");
     if (plan->timed)

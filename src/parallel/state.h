@@ -102,6 +102,7 @@ typedef struct {
     bool     single;     /* features need the gradients of every virtual worker, not only sums */
     bool     audits;     /* as `single`, until the last step that is audited */
     uint32_t cut;        /* virtual workers of a group, beyond which sums are not merged; 0: V */
+    uint64_t cut_from;   /* the first step with groups; earlier steps sum all virtual workers */
 } lki_effects;
 
 /* The state of the current step, apart from its turns. */
@@ -224,6 +225,12 @@ static inline void lki_step_keep(lk_parallel *parallel, lk_status status)
  * its results are discarded.  Other ranks may not have failed yet.  So the turn must not write to
  * the memory of their gradients, nor read buffers into which they still receive. */
 float *lki_scrap(const lk_parallel *parallel, float **at);
+
+/* Returns lki_effects.cut in the current step. */
+static inline uint32_t lki_cut(const lk_parallel *parallel)
+{
+    return parallel->step < parallel->effects.cut_from ? 0 : parallel->effects.cut;
+}
 
 /* Returns true if this rank updates the host's copy of the span.  On every host one rank does so:
  * the rank with the local number of the span's owner. */

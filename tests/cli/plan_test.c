@@ -63,6 +63,15 @@ static void a_plan_knows_compressed_bytes(void **state)
     (void)snprintf(wanted, sizeof wanted, "\"sent_gradients\": %d,",
                    2 * 4 * (2 * (96 + 64) + 2 * (10 + 96) + 96 + 10));
     assert_says(r.out, wanted);
+    assert_says(r.out, "\"sent_before\": 0");
+    run_command(&r, *state, "plan mlp --data synthetic:images=64,h=8,w=8,c=1,classes=10 "
+                            "--hidden 96 --global-batch 8 --virtual-workers 8 --lr 0.1 "
+                            "--workers 4 --hosts 2 --compress-start 20 "
+                            "--strategy ddp --compress powersgd --rank 2 --groups 4 --json");
+    assert_says(r.out, wanted);
+    (void)snprintf(wanted, sizeof wanted, "\"sent_before\": %d}", /* as ddp sends */
+                   4 * (96 * 64 + 10 * 96 + 96 + 10 + 6));
+    assert_says(r.out, wanted);
     run_command(&r, *state, MLP "--workers 2 --hosts 2 --virtual-workers 8 --compress powersgd "
                             "--groups 8 --flops 1e9 --bandwidth 1e8");
     assert_says(r.out, "8 groups: with powersgd fewer groups change only roundings");

@@ -2,7 +2,8 @@
  *
  * Goal:    an example program has the same weights for any number of workers and hosts, with every
  *          compressor and feedback, and learns.  A run of lockstep train has the same hash, also
- *          if it is resumed with other workers.
+ *          if it is resumed with other workers, and its steps before --compress-start are those
+ *          without compression.
  * Control: another number of groups has other weights, and no compressor has those of any number of
  *          groups.
  */
@@ -69,6 +70,8 @@ static void whole_gradients_do_not_depend_on_groups(void **state)
 
 /* ---- lockstep train ---------------------------------------------------------------------- */
 
+static char weights[HEX + 1]; /* of the last run */
+
 /* Trains a small GPT for some steps, and copies the hash of the run. */
 static void run_of(void *scratch, const char *compression, int steps, const char *how,
                    char hash[HEX + 1])
@@ -87,6 +90,7 @@ static void run_of(void *scratch, const char *compression, int steps, const char
     const char *run = strstr(r.err, "\nrun ");
     assert_non_null(run);
     (void)snprintf(hash, HEX + 1, "%.64s", run + 5);
+    (void)snprintf(weights, sizeof weights, "%.64s", strstr(r.out, "weights ") + 8);
 }
 
 static void trained_runs_depend_on_groups_alone(void **state)
@@ -137,6 +141,30 @@ static void errors_are_in_checkpoints(void **state)
     assert_true(strtod(strchr(norms, '\n') + 1, NULL) > 0);
 }
 
+/* Compression begins at step 4.  A run is resumed before that with other workers, and again after
+ * it. */
+static void compression_may_begin_later(void **state)
+{
+    static const char *const rule = "--compress powersgd --groups 4 --rank 2 --compress-start 4";
+    char                     one[HEX + 1], got[HEX + 1], whole[HEX + 1];
+    static command_result    r;
+    run_of(*state, "", 3, "--workers 2", got);
+    memcpy(whole, weights, sizeof whole);
+    run_of(*state, rule, 3, "--workers 3", got);
+    assert_string_equal(weights, whole);
+    run_of(*state, rule, 6, "--workers 1 --log ls", one);
+    run_shell(&r, *state, "grep -c '\"compress_start\": 4' ls");
+    assert_int_equal(r.status, 0);
+    run_of(*state, rule, 2, "--workers 3 --checkpoint cs", got);
+    run_of(*state, rule, 5, "--workers 4 --hosts 2 --strategy zero1 --checkpoint cs --resume", got);
+    assert_string_not_equal(got, one);
+    run_of(*state, rule, 6, "--workers 8 --checkpoint cs --resume", got);
+    assert_string_equal(got, one);
+    run_of(*state, "--compress powersgd --groups 4 --rank 2 --compress-start 5", 6, "--workers 1",
+           got);
+    assert_string_not_equal(got, one);
+}
+
 /* The line about groups in the log of the last step is the same for any workers, and has the norms
  * that inspect prints. */
 static void logs_have_norms(void **state)
@@ -164,6 +192,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trained_runs_depend_on_groups_alone),
         cmocka_unit_test(errors_are_in_checkpoints),
+        cmocka_unit_test(compression_may_begin_later),
         cmocka_unit_test(logs_have_norms),
         cmocka_unit_test(weights_depend_on_groups_alone),
         cmocka_unit_test(whole_gradients_do_not_depend_on_groups),

@@ -33,11 +33,14 @@ class Compressor:
     momentum, nesterov: of a group's gradients, with "dgc" and "signum".  0 means 0.9.
     clip_norm: the maximum norm of a group's mean gradient, multiplied by the square root of the
         number of groups.  0 means no limit.
+    start: the first step, from 1, whose gradients are compressed.  Earlier steps are those of a run
+        without a compressor.  `start_powerSGD_iter` of torch's hook is this number less 1.
     """
 
     name = None   # in the C library
 
-    def __init__(self, options, feedback=None, momentum=0.0, nesterov=False, clip_norm=0.0):
+    def __init__(self, options, feedback=None, momentum=0.0, nesterov=False, clip_norm=0.0,
+                 start=1):
         for name, value in options.items():
             _check_number(name, value)
         if feedback is not None and not isinstance(feedback, str):
@@ -46,14 +49,19 @@ class Compressor:
             raise ValueError(f"momentum is {momentum}: give 0 to below 1")
         if not clip_norm >= 0:
             raise ValueError(f"clip_norm is {clip_norm}: give a norm, or 0 for no limit")
+        if not isinstance(start, int) or isinstance(start, bool):
+            raise TypeError(f"start is {start!r}: give the number of a step")
+        if not 1 <= start < 1 << 48:
+            raise ValueError(f"start is {start}: steps are counted from 1")
         self._options = options   # fields of lk_compression
         self.feedback, self.momentum, self.nesterov = feedback, float(momentum), nesterov
-        self.clip_norm = float(clip_norm)
+        self.clip_norm, self.start = float(clip_norm), start
 
     def describe(self):
         """Return what the result depends on."""
         return {"class": type(self).__name__, **self._options, "feedback": self.feedback,
-                "momentum": self.momentum, "nesterov": self.nesterov, "clip_norm": self.clip_norm}
+                "momentum": self.momentum, "nesterov": self.nesterov, "clip_norm": self.clip_norm,
+                "start": self.start}
 
     def __repr__(self):
         words = [f"{k}={v!r}" for k, v in self._options.items()]
@@ -161,7 +169,7 @@ def exchange(compress, groups, seed):
     if compress.feedback is not None:
         lk.feedback_find(feedback, compress.feedback.encode())
     c.feedback, c.momentum, c.nesterov = feedback.value, compress.momentum, compress.nesterov
-    c.clip = compress.clip_norm
+    c.clip, c.start = compress.clip_norm, compress.start
     return c
 
 

@@ -77,20 +77,20 @@ static void count_sent(const accounts *a, uint32_t host, lk_parallel_cost *cost)
     lki_passes         passes   = parallel->ops->passes(parallel, host);
     uint64_t           hosts    = parallel->world.hosts;
     uint64_t           states   = parallel->micro_count * parallel->state_width * sizeof(float);
-    uint64_t           stored = 0, passed = passes.branches + passes.sums;
+    uint64_t           stored = 0, whole = 0, passed = passes.branches + passes.sums;
 
     for (uint32_t shard = 0; shard < parallel->layout->shards; shard++) {
         const shard_bytes *s = &a->shards[shard];
-        if (parallel->effects.cut == 0)
-            cost->sent_gradients += lki_shard_map_has(parallel, host, shard)
-                                    ? passed * (s->copies - 1) * s->sums / s->copies
-                                    : passes.branches * s->sums;
+        whole += lki_shard_map_has(parallel, host, shard)
+                     ? passed * (s->copies - 1) * s->sums / s->copies
+                     : passes.branches * s->sums;
         if (lki_giver(parallel, host, shard) == host)
             stored += s->params;
     }
-    cost->sent_gradients += parallel->effects.cut == 0
-                                ? passed * (hosts - 1) * states / hosts
-                                : lki_features_sent(parallel, host);
+    whole += passed * (hosts - 1) * states / hosts;
+    cost->sent_gradients += parallel->effects.cut == 0 ? whole
+                                                       : lki_features_sent(parallel, host);
+    cost->sent_before += parallel->effects.cut_from > 0 ? whole : 0;
     cost->sent_params += (parallel->layout->shards - 1) * stored;
 }
 
@@ -158,10 +158,12 @@ static lk_status estimate(const accounts *a, lk_parallel_cost *cost)
         cost->gradients = lki_max(cost->gradients, bytes);
         count_sent(a, host, &sent);
         cost->messages =
-            lki_max(cost->messages, message_bytes(parallel, host, sent.sent_gradients));
+            lki_max(cost->messages, message_bytes(parallel, host, lki_max(sent.sent_gradients,
+                                                                          sent.sent_before)));
         if (sent.sent_gradients + sent.sent_params > cost->sent_gradients + cost->sent_params) {
             cost->sent_gradients = sent.sent_gradients;
             cost->sent_params    = sent.sent_params;
+            cost->sent_before    = sent.sent_before;
         }
     }
     return LK_OK;

@@ -171,6 +171,7 @@ static lk_status groups_open(lk_parallel *parallel, const lk_parallel_options *o
     self->count   = mine.groups;
     self->options = mine.compression;
     self->by      = mine.compressor;
+    self->start   = mine.start == 0 ? 0 : mine.start - 1;
     if (self->by != NULL)
         LK_TRY(check_compressor(self->by));
     LK_TRY(lki_groups_read_rule(self, &mine));
@@ -178,6 +179,7 @@ static lk_status groups_open(lk_parallel *parallel, const lk_parallel_options *o
     LK_TRY(check_count(parallel, self->count));
     LK_TRY(check_nodes(parallel, parallel->leaves / self->count));
     parallel->effects.cut        = parallel->leaves / self->count;
+    parallel->effects.cut_from   = self->start;
     parallel->effects.holds_back = true;
     LK_TRY(lki_groups_deal(parallel, self));
     LK_TRY(lki_groups_open_copies(parallel, self));
@@ -207,7 +209,8 @@ static uint64_t groups_hash(const lk_parallel_options *options)
     if (options->exchange == NULL || read_options(&x, options) != LK_OK)
         return 0;
     const char    *name    = x.compressor == NULL ? "" : x.compressor->name;
-    const uint64_t words[] = { x.groups, lki_groups_hash_rule(&x), x.compression.rank,
+    const uint64_t words[] = { x.groups, x.start > 1 ? x.start : 1, lki_groups_hash_rule(&x),
+                               x.compression.rank,
                                x.compression.cold_start, x.compression.seed,
                                x.compression.levels, x.compression.bucket,
                                lki_xxh3(name, strlen(name)) };
@@ -524,6 +527,8 @@ static lk_status groups_combine(lk_parallel *parallel, void *context, lki_gradie
     lki_groups *self = context;
     char   *base = lk_arena_data(parallel->arena);
 
+    if (parallel->step < self->start) /* the strategy has summed all virtual workers */
+        return LK_OK;
     find_sums(parallel, self);
     begin_mine(parallel, self);
     /* the counts of all groups, after which all sums of groups are complete */

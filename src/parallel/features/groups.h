@@ -16,6 +16,7 @@ typedef struct {
     float                momentum;
     bool                 nesterov;
     double               clip;
+    uint64_t             start;   /* the first step with groups, from 0 */
     uint64_t             samples; /* the count of the step.  Reports cannot be read while spans are
                                    * decoded, because other ranks of the host may get them again */
     uint32_t             rounds;

@@ -40,6 +40,7 @@ lk_exchange_size lk_parallel_exchange_size(const lk_parallel *parallel)
     if (self == NULL)
         return size;
     size.groups = self->count;
+    size.start  = self->start + 1;
     for (uint32_t r = 0; r < self->rounds; r++)
         size.sent_bytes += self->bytes[r];
     for (uint32_t p = 0; p < layout->param_count; p++) {

@@ -144,8 +144,8 @@ void lki_groups_carry_shared(const lk_parallel *parallel, const lki_groups *self
 void lki_groups_before_update(lk_parallel *parallel, void *context, lki_tally *tally)
 {
     lki_groups *self = context;
-    (void)parallel;
-    self->now = lki_groups_next(self);
+    if (parallel->step >= self->start)
+        self->now = lki_groups_next(self);
     if (self->copies == 2)
         lki_tally_put(tally, self->tally_at, &self->now, sizeof self->now);
 }

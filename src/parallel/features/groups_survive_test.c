@@ -19,6 +19,7 @@ enum { FOREVER = 1 << 30 };
 static const lk_compressor *real; /* of the current plot */
 static lk_compressor        torn; /* calls `real` */
 static lk_feedback          rule; /* of the current plot */
+static uint64_t             start; /* lk_exchange.start of the current plot */
 static _Atomic uint32_t     lost_in[PLACES];
 
 /* The place where a victim ends that has no moment of its own, at the nth visit. */
@@ -106,6 +107,7 @@ static lk_exchange exchange_of(const lk_compressor *by, uint32_t groups)
     lk_exchange exchange    = LK_EXCHANGE_INIT;
     exchange.groups         = groups;
     exchange.feedback       = rule;
+    exchange.start          = start;
     exchange.compression    = (lk_compression)LK_COMPRESSION_INIT;
     exchange.compression.ratio = 0.05;
     real                    = by;
@@ -156,6 +158,20 @@ static void a_rank_may_be_lost_with_every_rule(void **state)
     }
     lose_with(over(2, plot_of(adamw, "ddp", 4, 0, 1)), topk, 4, 9);
     rule = LK_FEEDBACK_DEFAULT;
+}
+
+/* Loses a rank before, at and after the first step that is compressed. */
+static void a_rank_may_be_lost_around_the_start(void **state)
+{
+    const lk_compressor *topk, *powersgd;
+    (void)state;
+    assert_int_equal(lk_compressor_find(&topk, "topk"), LK_OK);
+    assert_int_equal(lk_compressor_find(&powersgd, "powersgd"), LK_OK);
+    start = STEPS;
+    lose_with(plot_of(adamw, "ddp", 3, 0, 1), powersgd, 4, 5);
+    lose_with(plot_of(lamb, "zero1", 5, 0, 0), topk, 8, 5);
+    lose_with(over(2, plot_of(adamw, "zero1", 4, 0, 2)), powersgd, 2, 9);
+    start = 0;
 }
 
 /* Loses a rank at its first, third, ninth ... visit of a place.  Returns false if the compressor
@@ -314,6 +330,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_may_be_lost_with_every_compressor),
         cmocka_unit_test(a_rank_may_be_lost_with_every_rule),
+        cmocka_unit_test(a_rank_may_be_lost_around_the_start),
         cmocka_unit_test(a_rank_may_be_lost_in_every_function),
         cmocka_unit_test(a_second_rank_may_be_lost_during_recovery),
         cmocka_unit_test(ranks_of_several_hosts_may_be_lost),

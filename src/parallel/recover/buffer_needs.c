@@ -8,9 +8,11 @@
 
 uint32_t lki_share_buffers(const lk_parallel *parallel, lki_share share, uint32_t joint)
 {
-    return lki_virtual_buffers(parallel->leaves, share.first, share.count,
-                               (lki_range_order){ parallel->effects.largest, joint,
-                                                  parallel->effects.cut });
+    lki_range_order order  = { parallel->effects.largest, joint, 0 };
+    uint32_t        whole  = lki_virtual_buffers(parallel->leaves, share.first, share.count, order);
+    order.cut              = parallel->effects.cut;
+    uint32_t        groups = lki_virtual_buffers(parallel->leaves, share.first, share.count, order);
+    return parallel->effects.cut_from > 0 && whole > groups ? whole : groups;
 }
 
 /* Returns the maximum number of buffers that consecutive ranks on one host need, if there are

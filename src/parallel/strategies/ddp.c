@@ -95,7 +95,7 @@ static void aim(lk_parallel *parallel, lki_ddp *self)
 {
     lki_node nodes[LK_TREE_NODES_MAX] = { 0 };
 
-    if (parallel->effects.cut > 0) { /* groups are summed one by one: ddp_groups.c */
+    if (self->cut > 0) { /* groups are summed one by one: ddp_groups.c */
         uint32_t place = lki_ddp_place(parallel, self->plan.nodes[0].buffer);
         self->home     = self->sums != NULL ? self->sums : lki_ddp_data(parallel, place);
         return;
@@ -151,8 +151,9 @@ static lk_status prepare_reductions(lk_parallel *parallel, lki_ddp *self)
  * be zero and has moved. */
 static lk_status ddp_relay(lk_parallel *parallel)
 {
-    lki_ddp *self = lki_ddp_of(parallel);
-    for (uint32_t i = 0; i < self->plan.buffers; i++)
+    lki_ddp *self    = lki_ddp_of(parallel);
+    uint32_t buffers = lki_share_buffers(parallel, parallel->share, parallel->joint);
+    for (uint32_t i = 0; i < buffers; i++)
         lki_clear(parallel, lki_ddp_buffer(parallel, i), parallel->width);
     lki_free(self->reductions);
     lki_free(self->state_slices);
@@ -161,12 +162,19 @@ static lk_status ddp_relay(lk_parallel *parallel)
     return prepare_reductions(parallel, self);
 }
 
+/* Plans the buffers of a step like the current one. */
+static void plan_step(const lk_parallel *parallel, lki_ddp *self)
+{
+    self->cut = lki_cut(parallel);
+    lki_ddp_plan(parallel, &parallel->dealing, parallel->rank, &self->plan);
+}
+
 static lk_status ddp_redeal(lk_parallel *parallel)
 {
     uint32_t here = parallel->world.host_of[parallel->rank];
     lki_ddp *self = lki_ddp_of(parallel);
     self->first   = (uint32_t)lki_ddp_buffers(parallel, &parallel->dealing, here, parallel->rank);
-    lki_ddp_plan(parallel, &parallel->dealing, parallel->rank, &self->plan);
+    plan_step(parallel, self);
     aim(parallel, self);
     return LK_OK;
 }
@@ -177,8 +185,8 @@ static lk_status ddp_attach(lk_parallel *parallel)
 
     LK_TRY(LKI_NEW(&self, 1, "ddp"));
     parallel->private = self;
-    lki_ddp_plan(parallel, &parallel->dealing, parallel->rank, &self->plan);
-    if (self->plan.node_count > LK_TREE_NODES_MAX && parallel->effects.cut == 0)
+    plan_step(parallel, self);
+    if (self->plan.node_count > LK_TREE_NODES_MAX && self->cut == 0)
         return lk_fail(LK_EINVAL,
                        "%u virtual workers on %u workers: rank %u would hold %u partial "
                        "sums, %d is the limit; use fewer virtual workers",
@@ -211,7 +219,10 @@ static void ddp_detach(lk_parallel *parallel)
 
 void lki_ddp_begin_step(lk_parallel *parallel, lki_ddp *self)
 {
-    if (self->astray)
+    const bool changed = self->cut != lki_cut(parallel);
+    if (changed)
+        plan_step(parallel, self);
+    if (self->astray || changed)
         aim(parallel, self);
     else if (self->sums != NULL)
         send_sums(self, self->sums);
@@ -219,7 +230,7 @@ void lki_ddp_begin_step(lk_parallel *parallel, lki_ddp *self)
     self->astray = self->lost = false;
     self->lent   = 0;
     lki_counter_begin(&self->counter, parallel->leaves);
-    self->counter.cut = parallel->effects.cut;
+    self->counter.cut = self->cut;
     self->merged = self->started = self->completed = 0;
     for (uint32_t b = 0; b < self->reduction_count; b++)
         self->reductions[b].pending = self->reductions[b].terms;
@@ -345,7 +356,7 @@ static bool replaces(const lk_parallel *parallel, const lki_ddp *self)
 {
     return self->tags != NULL && parallel->world.hosts == 1 && self->merge_count > 0 &&
            !parallel->remains.there && !parallel->effects.lends &&
-           parallel->effects.cut == 0;
+           self->cut == 0;
 }
 
 static lk_status ddp_term_ready(lk_parallel *parallel, uint32_t term)
@@ -394,7 +405,7 @@ lk_status lki_ddp_end_last(lk_parallel *parallel, lki_ddp *self)
         lki_ddp_change(parallel, self, self->merges[0].left);
         send_sums(self, lki_ddp_buffer(parallel, self->merges[0].left));
     }
-    if (self->lost || parallel->effects.cut > 0)
+    if (self->lost || self->cut > 0)
         return LK_OK;
     return lki_ddp_remember(parallel, self, lki_ddp_start_all(parallel, self));
 }
@@ -427,7 +438,7 @@ static lk_status ddp_reduce(lk_parallel *parallel, lki_gradients *sums)
 {
     lki_ddp *self = lki_ddp_of(parallel);
     bool done;
-    if (parallel->effects.cut > 0) {
+    if (self->cut > 0) {
         self->begun = false;
         *sums       = lki_ddp_gradients(parallel, self->home);
         return lki_ddp_sum_groups(parallel);

@@ -27,6 +27,7 @@ typedef struct {
     lki_tag          *tags;    /* [buffers]; NULL without a ledger */
     size_t            room;    /* number of buffers on each host */
     bool              lost; /* with a ledger: the group has failed in this step */
+    uint32_t          cut;  /* lki_cut() of the step that `plan` is for */
     lki_virtual_plan  plan;
     lki_merge_counter counter;
     lki_reduction    *reductions;

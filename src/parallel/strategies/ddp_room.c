@@ -9,7 +9,7 @@ void lki_ddp_plan(const lk_parallel *parallel, const lki_dealing *dealing, uint3
     lki_share share = lki_share_of(dealing, rank);
     lki_virtual_plan_range(plan, parallel->leaves, share.first, share.count,
                            (lki_range_order){ parallel->effects.largest, parallel->joint,
-                                              parallel->effects.cut });
+                                              lki_cut(parallel) });
 }
 
 /* Counts the buffers of the ranks before `end` on a host, for turns of up to `joint` virtual
@@ -102,7 +102,7 @@ bool lki_ddp_fits(const lk_parallel *parallel, const lki_dealing *dealing)
         good = lki_ddp_buffers(parallel, dealing, h, parallel->ranks) <= lki_ddp_of(parallel)->room;
     for (uint32_t r = 0; good && r < parallel->ranks; r++) {
         lki_ddp_plan(parallel, dealing, r, &plan);
-        good = plan.node_count <= LK_TREE_NODES_MAX || parallel->effects.cut > 0;
+        good = plan.node_count <= LK_TREE_NODES_MAX || lki_cut(parallel) > 0;
     }
     return good;
 }

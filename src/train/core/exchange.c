@@ -108,7 +108,8 @@ lk_status lki_exchange_of(const lk_train_config *c, lk_exchange **out)
                            .feedback    = c->exchange.feedback,
                            .momentum    = c->exchange.momentum,
                            .nesterov    = c->exchange.nesterov,
-                           .clip        = c->exchange.clip };
+                           .clip        = c->exchange.clip,
+                           .start       = c->exchange.start };
     (*out)->compression.struct_size = sizeof (*out)->compression;
     (*out)->compression.seed        = c->seed;
     return c->exchange.compressor == NULL

@@ -46,17 +46,22 @@ void lki_tell_groups(const lki_session *s)
     const lk_exchange_size size = lk_parallel_exchange_size(s->parallel);
     const char            *name = s->config->exchange.compressor;
     const uint32_t width = size.groups > 0 ? s->config->virtual_workers / size.groups : 0;
+    char           start[48] = "";
+    if (size.start > 1)
+        (void)snprintf(start, sizeof start, "; from step %llu on",
+                       (unsigned long long)size.start);
     if (size.groups > 0 && name == NULL && !lki_replicates(s->config))
         lki_journal_say(s->journal, "%u groups of %u virtual workers exchange whole gradients",
                         size.groups, width);
     else if (size.groups > 0)
         lki_journal_say(s->journal,
                         "%u groups of %u virtual workers: each sends %.4g of %.4g MiB in a step "
-                        "(1 / %.1f); %u of %u tensors are compressed by %s, feedback %s",
+                        "(1 / %.1f); %u of %u tensors are compressed by %s, feedback %s%s",
                         size.groups, width, (double)size.sent_bytes / 0x1p20,
                         (double)size.whole_bytes / 0x1p20,
                         (double)size.whole_bytes / (double)size.sent_bytes, size.compressed,
-                        s->param_count, name, lk_feedback_name(s->config->exchange.feedback));
+                        s->param_count, name, lk_feedback_name(s->config->exchange.feedback),
+                        start);
 }
 
 /* Returns the name of vector `which` of the parameters that are compressed; NULL if there is
@@ -87,6 +92,8 @@ lk_status lki_log_groups(lki_session *s, uint64_t done)
     json_t *line = json_pack("{s:I, s:i, s:I, s:I}", "step", (json_int_t)done, "groups",
                              (int)size.groups, "message_bytes", (json_int_t)size.sent_bytes,
                              "gradient_bytes", (json_int_t)size.whole_bytes);
+    if (size.start > 1)
+        (void)json_object_set_new(line, "compress_start", json_integer((json_int_t)size.start));
     lk_status status = LKI_NEW(&norms, size.groups, "norms of groups");
     for (uint32_t w = 0; status == LK_OK && kept_name(s, w) != NULL; w++) {
         char key[64];
