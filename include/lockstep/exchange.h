@@ -26,6 +26,8 @@ extern "C" {
 
 typedef struct lk_parallel lk_parallel;
 
+enum { LK_WARMUP_RATIOS_MAX = 8 };
+
 /* See lk_parallel_options.exchange. */
 typedef struct {
     size_t               struct_size; /* LK_EXCHANGE_INIT */
@@ -39,6 +41,11 @@ typedef struct {
                                     * before the rule; 0 = any */
     uint64_t             start;    /* the first step, from 1, whose gradients are compressed; 0 = 1.
                                     * Earlier steps are those of a run without groups */
+    /* Warm-up of compressors that select elements: ratio i replaces compression.ratio in
+     * `warmup_span` steps, the first in those from `start` on. */
+    uint32_t             warmup_count;
+    double               warmup[LK_WARMUP_RATIOS_MAX];
+    uint64_t             warmup_span;
 } lk_exchange;
 
 #define LK_EXCHANGE_INIT LK_OPTIONS_INIT(lk_exchange)
@@ -50,7 +57,8 @@ LK_API lk_feedback lk_exchange_feedback(const lk_exchange *exchange);
 typedef struct {
     uint32_t groups;
     uint32_t compressed;  /* number of parameters that are compressed */
-    size_t   sent_bytes;  /* of the messages of a group in a step */
+    size_t   sent_bytes;  /* of the messages of a group in the last step; before the first step, in
+                           * a step after the warm-up */
     size_t   whole_bytes; /* of these messages if nothing were compressed */
     uint64_t start;       /* lk_exchange.start, at least 1 */
 } lk_exchange_size;

@@ -186,8 +186,7 @@ typedef struct {
      * `params` counts the host's shard and the unit buffers. */
     size_t params, optimizer, gradients, tables, messages; /* messages: maximum received */
     size_t files, shard; /* bytes in files; bytes of the host's own FP32 parameter shard */
-    /* bytes per step that the busiest host sends, without losses, norms and other tables; `before`:
-     * of gradients, before lk_exchange.start */
+    /* bytes that the busiest host sends in a step, except tables; _before: lk_exchange.start */
     uint64_t sent_gradients, sent_params, sent_before;
 } lk_parallel_cost;
 

@@ -164,6 +164,9 @@ typedef struct {
     double         clip;
     lk_train_local local; /* replicas: `groups` of them, which exchange outer gradients */
     uint64_t       start;
+    uint32_t       warmup_count;
+    double         warmup[LK_WARMUP_RATIOS_MAX];
+    uint64_t       warmup_span; /* 0: the steps of an epoch */
 } lk_train_exchange;
 /* Functions of the caller that a run calls.  All are optional. */
 typedef struct {

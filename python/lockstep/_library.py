@@ -78,7 +78,10 @@ Compression = layout.struct("lk_compression", rank=c_uint32, min_rate=c_double, 
                             clip=c_double)
 Exchange = layout.struct("lk_exchange", struct_size=c_size_t, groups=c_uint32,
                          compressor=c_void_p, compression=Compression, feedback=c_uint32,
-                         momentum=c_double, nesterov=c_bool, clip=c_double, start=c_uint64)
+                         momentum=c_double, nesterov=c_bool, clip=c_double, start=c_uint64,
+                         warmup_count=c_uint32,
+                         warmup=c_double * layout.constants["LK_WARMUP_RATIOS_MAX"],
+                         warmup_span=c_uint64)
 Options = layout.struct("lk_parallel_options", struct_size=c_size_t, strategy=c_char_p,
                         virtual_workers=c_uint32, micro_count=c_uint32, bucket_bytes=c_size_t,
                         optimizer=Optimizer, clip_norm=c_double, clip_value=c_double,

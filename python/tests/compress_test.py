@@ -34,6 +34,7 @@ PROGRAM = """
         "qsgd": lk.QSGD(levels=3, bucket=64),
         "terngrad": lk.TernGrad(),
         "later": lk.PowerSGD(rank=2, start=4),
+        "warm": lk.TopK(0.1, warmup=(1.0, 0.5), warmup_steps=2, start=2),
     }
     W = 32
 
@@ -118,13 +119,24 @@ class Compressed(unittest.TestCase):
         self.assertNotEqual(one[1], whole[1])
         self.assertEqual(self.weights(3, runs=later)[0], one)
 
+    def test_warmup(self):
+        """The ratio 1 sends whole gradients in steps 2 and 3."""
+        whole = self.weights(1, runs=[{"name": "none", "groups": 0, "steps": s} for s in (3, 4)])[0]
+        warm = [{"name": "warm", "steps": steps} for steps in (3, 4, 6)]
+        one = self.weights(1, runs=warm)[0]
+        self.assertEqual(one[0], whole[0])
+        self.assertNotEqual(one[1], whole[1])
+        self.assertEqual(self.weights(3, runs=warm)[0], one)
+
     def test_numbers(self):
         for word, make in (("rank", lambda: lk.PowerSGD(rank=-1)), ("rank", lambda: lk.PowerSGD(0)),
                            ("rank", lambda: lk.PowerSGD(2 ** 40)), ("ratio", lambda: lk.TopK(0)),
                            ("levels", lambda: lk.QSGD(levels=-1)),
                            ("momentum", lambda: lk.TopK(feedback="dgc", momentum=1.5)),
                            ("clip_norm", lambda: lk.Sign(clip_norm=-1)),
-                           ("start", lambda: lk.Sign(start=0))):
+                           ("start", lambda: lk.Sign(start=0)),
+                           ("warmup", lambda: lk.TopK(warmup=(2,), warmup_steps=3)),
+                           ("warmup_steps", lambda: lk.RandomK(warmup=(0.5,)))):
             with self.assertRaisesRegex(ValueError, word):
                 make()
         for word, make in (("rank", lambda: lk.PowerSGD("x")), ("rank", lambda: lk.PowerSGD(2.5)),

@@ -123,6 +123,23 @@ bool lki_read_group(const char *text, void *target, lki_message *error)
     return true;
 }
 
+/* Reads R,R... */
+bool lki_read_ratios(const char *text, void *target, lki_message *error)
+{
+    lk_train_exchange *x = &((train_options *)target)->config.exchange;
+    x->warmup_count      = 0;
+    for (const char *next; text != NULL; text = *next == ',' ? next + 1 : NULL) {
+        double ratio;
+        next = text + strcspn(text, ",");
+        if (x->warmup_count == LK_WARMUP_RATIOS_MAX ||
+            !lki_parse_real(text, (size_t)(next - text), &ratio) || !(ratio > 0 && ratio <= 1))
+            return lki_refuse(error, "must be up to %d numbers above 0 and up to 1, with commas "
+                                     "between them", LK_WARMUP_RATIOS_MAX);
+        x->warmup[x->warmup_count++] = ratio;
+    }
+    return true;
+}
+
 /* Reads KIND,KIND:DIR. */
 bool lki_read_offload(const char *text, void *target, lki_message *error)
 {

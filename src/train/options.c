@@ -71,6 +71,18 @@ static json_t *offload_json(const lk_train_config *config)
     return json_string(text);
 }
 
+/* Writes the ratios of a warm-up, as the option has them. */
+static json_t *ratios_json(const lk_train_config *config)
+{
+    const lk_train_exchange *x = &config->exchange;
+    char                     text[128] = "none";
+    size_t                   used = 0;
+    for (uint32_t i = 0; i < x->warmup_count && i < LK_WARMUP_RATIOS_MAX; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%.9g", i > 0 ? "," : "",
+                                 x->warmup[i]);
+    return json_string(text);
+}
+
 static json_t *replicas_json(const lk_train_config *config)
 {
     return json_integer(config->buddies ? 2 : 1);
@@ -393,7 +405,7 @@ void lki_fields_identity(const lk_train_config *config, char *text, size_t bytes
     size_t used = 0;
     text[0]     = '\0';
     for (const lki_field *f = lki_fields; f->name != NULL && used < bytes; f++) {
-        char value[64];
+        char value[128];
         if (f->identity == NULL || !is_met(f->needs, config) || !is_chosen(f, config))
             continue;
         value_text(f, config, value, sizeof value);

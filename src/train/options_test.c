@@ -29,6 +29,8 @@ static void change(const lki_field *field, lk_train_config *config)
         config->data.ignores = true;
     else if (strcmp(field->name, "param-group") == 0)
         config->group_count = 1;
+    else if (strcmp(field->name, "ratio-warmup") == 0)
+        config->exchange.warmup_count = 1;
     else
         switch (field->type) {
         case LKI_FIELD_STRING:

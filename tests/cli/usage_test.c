@@ -131,6 +131,9 @@ static const struct {
     { GOOD "--steps 1 --compress zip", "--compress zip: is none of: none, powersgd, topk, " },
     { GOOD "--steps 1 --compress topk --rank 2", "--rank needs --compress powersgd; this is topk" },
     { GOOD "--steps 1 --compress sign --error-feedback dgc", "--error-feedback dgc goes with" },
+    { GOOD "--steps 1 --compress topk --ratio-warmup 0.5,2", "--ratio-warmup 0.5,2: must be" },
+    { GOOD "--steps 1 --compress sign --ratio-warmup 0.5", "--ratio-warmup needs --compress" },
+    { GOOD "--steps 1 --compress topk --ratio-span 5", "--ratio-span needs --ratio-warmup" },
     { GOOD "--steps 1 --compress-start 2", "--compress-start needs --compress" },
     { GOOD "--steps 1 --compress topk --compress-start 0", "--compress-start 0: must be" },
     { GOOD "--steps 1 --compress vote --clip-norm 1", "clip the gradients of groups with "

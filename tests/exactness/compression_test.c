@@ -165,6 +165,27 @@ static void compression_may_begin_later(void **state)
     assert_string_not_equal(got, one);
 }
 
+/* The log of a run with a warm-up says the bytes of the last step.  Runs are resumed in another
+ * stage. */
+static void ratios_may_warm_up(void **state)
+{
+    static const char *const rule = "--compress topk --error-feedback dgc --groups 4 --ratio 0.01 "
+                                    "--ratio-warmup 0.25,0.05 --ratio-span 2";
+    static command_result    r;
+    char                     one[HEX + 1], got[HEX + 1];
+    run_of(*state, rule, 6, "--workers 2 --eval-every 1 --log lw", one);
+    run_of(*state, rule, 1, "--workers 3 --checkpoint cw", got);
+    run_of(*state, rule, 3, "--workers 4 --hosts 2 --strategy zero1 --checkpoint cw --resume", got);
+    run_of(*state, rule, 6, "--workers 8 --checkpoint cw --resume", got);
+    assert_string_equal(got, one);
+    run_shell(&r, *state, "grep -o 'message_bytes\": [0-9]*' lw | uniq -c | tr -s ' ' | "
+                          "cut -d' ' -f2 | tr '\n' ' '");
+    assert_string_equal(r.out, "2 2 2 ");
+    run_of(*state, "--compress topk --error-feedback dgc --groups 4 --ratio 0.01 "
+                   "--ratio-warmup 0.25,0.05", 6, "--workers 2", got); /* an epoch of 17 steps */
+    assert_string_not_equal(got, one);
+}
+
 /* The line about groups in the log of the last step is the same for any workers, and has the norms
  * that inspect prints. */
 static void logs_have_norms(void **state)
@@ -193,6 +214,7 @@ int main(void)
         cmocka_unit_test(trained_runs_depend_on_groups_alone),
         cmocka_unit_test(errors_are_in_checkpoints),
         cmocka_unit_test(compression_may_begin_later),
+        cmocka_unit_test(ratios_may_warm_up),
         cmocka_unit_test(logs_have_norms),
         cmocka_unit_test(weights_depend_on_groups_alone),
         cmocka_unit_test(whole_gradients_do_not_depend_on_groups),

@@ -5,7 +5,7 @@ of groups, and not on the number of workers.
 """
 
 import ctypes
-from typing import Any
+from typing import Any, Sequence
 
 from lockstep import _library
 from lockstep._library import lk
@@ -38,6 +38,7 @@ class Compressor:
     """
 
     name = None   # in the C library
+    warmup, warmup_steps = (), 0
 
     def __init__(self, options, feedback=None, momentum=0.0, nesterov=False, clip_norm=0.0,
                  start=1):
@@ -61,7 +62,7 @@ class Compressor:
         """Return what the result depends on."""
         return {"class": type(self).__name__, **self._options, "feedback": self.feedback,
                 "momentum": self.momentum, "nesterov": self.nesterov, "clip_norm": self.clip_norm,
-                "start": self.start}
+                "start": self.start, "warmup": list(self.warmup), "warmup_steps": self.warmup_steps}
 
     def __repr__(self):
         words = [f"{k}={v!r}" for k, v in self._options.items()]
@@ -84,12 +85,23 @@ class PowerSGD(Compressor):
 
 
 class TopK(Compressor):
-    """The elements of each tensor with the largest magnitudes, a fraction `ratio` of them."""
+    """The elements of each tensor with the largest magnitudes, a fraction `ratio` of them.
+
+    warmup: ratios for the first steps from `start` on, such as (0.25, 0.063), at most 8.
+    warmup_steps: the number of steps of each of them.
+    """
 
     name = "topk"
 
-    def __init__(self, ratio: float = 0.01, **rule: Any):
+    def __init__(self, ratio: float = 0.01, warmup: Sequence[float] = (), warmup_steps: int = 0,
+                 **rule: Any):
         super().__init__({"ratio": float(ratio)}, **rule)
+        if len(warmup) > 8 or not all(0 < r <= 1 for r in warmup):
+            raise ValueError(f"warmup is {warmup!r}: give up to 8 ratios above 0 and up to 1")
+        if not isinstance(warmup_steps, int) or (len(warmup) > 0) != (warmup_steps > 0):
+            raise ValueError(f"warmup_steps is {warmup_steps!r}: give the number of steps of a "
+                             "ratio together with `warmup`")
+        self.warmup, self.warmup_steps = tuple(map(float, warmup)), warmup_steps
 
 
 class RandomK(TopK):
@@ -170,6 +182,8 @@ def exchange(compress, groups, seed):
         lk.feedback_find(feedback, compress.feedback.encode())
     c.feedback, c.momentum, c.nesterov = feedback.value, compress.momentum, compress.nesterov
     c.clip, c.start = compress.clip_norm, compress.start
+    c.warmup_count, c.warmup_span = len(compress.warmup), compress.warmup_steps
+    c.warmup[:len(compress.warmup)] = compress.warmup
     return c
 
 

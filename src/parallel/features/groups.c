@@ -118,16 +118,12 @@ static lk_status measure(const lk_parallel *parallel, lki_groups *self)
     LK_TRY(LKI_NEW(&self->keys, params, "tensors of groups"));
     for (uint32_t p = 0; p < params; p++)
         self->keys[p] = key_of(layout, p);
-    for (uint32_t r = 0; r < self->rounds; r++) {
-        size_t at = 0;
+    for (uint32_t r = 0; r < self->rounds; r++)
         LK_TRY(LKI_NEW(&self->at[r], params + 1, "messages of groups"));
-        for (uint32_t p = 0; p < params; p++) {
-            self->at[r][p] = at;
-            at += lki_groups_message_bytes(self, layout, p, r);
-        }
-        self->at[r][params] = at;
-        at += r == 0 ? parallel->micro_count * parallel->state_width * sizeof(float) : 0;
-        self->bytes[r] = at;
+    for (uint32_t stage = 0; stage <= self->warmups; stage++) {
+        lki_groups_set_stage(parallel, self, stage);
+        for (uint32_t r = 0; r < self->rounds; r++)
+            self->room[r] = lki_max(self->room[r], self->bytes[r]);
     }
     return LK_OK;
 }
@@ -175,6 +171,7 @@ static lk_status groups_open(lk_parallel *parallel, const lk_parallel_options *o
     if (self->by != NULL)
         LK_TRY(check_compressor(self->by));
     LK_TRY(lki_groups_read_rule(self, &mine));
+    LK_TRY(lki_groups_read_stages(self, &mine));
     self->rounds = self->by == NULL ? 1 : self->by->rounds;
     LK_TRY(check_count(parallel, self->count));
     LK_TRY(check_nodes(parallel, parallel->leaves / self->count));
@@ -215,7 +212,8 @@ static uint64_t groups_hash(const lk_parallel_options *options)
                                x.compression.levels, x.compression.bucket,
                                lki_xxh3(name, strlen(name)) };
     const double   numbers[] = { x.compression.ratio, x.compression.min_rate, x.compression.clip };
-    return lki_xxh3(words, sizeof words) ^ lki_xxh3(numbers, sizeof numbers);
+    return lki_xxh3(words, sizeof words) ^ lki_xxh3(numbers, sizeof numbers) ^
+           lki_groups_hash_stages(&x);
 }
 
 static uint32_t host_of(const lk_parallel *parallel, uint32_t group)
@@ -241,10 +239,10 @@ static size_t groups_lay_out(lk_parallel *parallel, void *context, char *base, s
         self->first[r] = at;
         if (base != NULL)
             self->messages[r] = base + at;
-        at += self->count * self->bytes[r];
+        at += self->count * self->room[r];
         at = lki_round_up(at, 64);
         if (r + 1 < self->rounds)
-            self->combined[r] = lki_carve(base, &at, self->bytes[r]);
+            self->combined[r] = lki_carve(base, &at, self->room[r]);
     }
     at = lki_groups_lay_out_shared(self, base, at);
     for (uint32_t h = 0; h < parallel->world.hosts; h++)
@@ -529,6 +527,7 @@ static lk_status groups_combine(lk_parallel *parallel, void *context, lki_gradie
 
     if (parallel->step < self->start) /* the strategy has summed all virtual workers */
         return LK_OK;
+    lki_groups_find_stage(parallel, self);
     find_sums(parallel, self);
     begin_mine(parallel, self);
     /* the counts of all groups, after which all sums of groups are complete */

@@ -17,6 +17,11 @@ typedef struct {
     bool                 nesterov;
     double               clip;
     uint64_t             start;   /* the first step with groups, from 0 */
+    uint64_t             span;    /* steps of each ratio of the warm-up */
+    uint32_t             warmups; /* number of these ratios */
+    uint32_t             stage;   /* the ratio of `options` */
+    double               ratios[LK_WARMUP_RATIOS_MAX + 1]; /* the last is that after the warm-up */
+    size_t               room[LK_ROUNDS_MAX]; /* the maximum of `bytes` in all stages */
     uint64_t             samples; /* the count of the step.  Reports cannot be read while spans are
                                    * decoded, because other ranks of the host may get them again */
     uint32_t             rounds;
@@ -81,6 +86,20 @@ void lki_groups_move_estimates(const lk_parallel *parallel, const lki_groups *se
 /* Writes a span of the sum of gradients: the mean estimate of all samples. */
 void lki_groups_read_estimates(const lk_parallel *parallel, const lki_groups *self,
                                const lki_param_span *span, float *out);
+
+/* ---- groups_stages.c: the warm-up of ratios -------------------------------------------------- */
+
+/* Reads the stages of an exchange, and checks them. */
+LK_NODISCARD lk_status lki_groups_read_stages(lki_groups *self, const lk_exchange *exchange);
+
+/* Sets the ratio of a stage, and the places of messages with it. */
+void lki_groups_set_stage(const lk_parallel *parallel, lki_groups *self, uint32_t stage);
+
+/* Sets the stage of the current step. */
+void lki_groups_find_stage(const lk_parallel *parallel, lki_groups *self);
+
+/* Returns a hash of what an exchange says of the warm-up. */
+uint64_t lki_groups_hash_stages(const lk_exchange *exchange);
 
 /* ---- groups_clip.c --------------------------------------------------------------------------- */
 

@@ -1,11 +1,15 @@
-/* groups_start_test.c -- compression that begins at a later step (lk_exchange.start).
+/* groups_start_test.c -- compression that begins at a later step (lk_exchange.start), and the
+ * warm-up of ratios.
  *
  * Goal:    the steps before are those of a run without groups, for any number of ranks and hosts,
  *          and leave what groups keep at zero.  The later steps depend on the number of the step
- *          and not on ranks.  Bytes are sent as planned, before and after.
- * Control: if compression begins one step earlier, the values differ.
+ *          and not on ranks.  Bytes are sent as planned, before and after.  Each ratio of a warm-up
+ *          has its steps.
+ * Control: if compression begins one step earlier, or a stage ends one step earlier, the values
+ *          differ.
  */
-#include "base/thorough_testing.h"
+#include <math.h>
+
 #include "parallel/crew_testing.h"
 
 static const lk_param model[LKT_PARAMS] = {
@@ -170,6 +174,105 @@ static void bytes_are_planned_before_and_after(void **state)
     }
 }
 
+/* ---- The warm-up of ratios --------------------------------------------------------------- */
+
+static lk_exchange warming(const char *name, lk_feedback feedback, uint64_t start, uint64_t span)
+{
+    lk_exchange x  = exchange_of(name, feedback, start);
+    x.warmup_count = 2;
+    x.warmup[0]    = 1;
+    x.warmup[1]    = 0.4;
+    x.warmup_span  = span;
+    return x;
+}
+
+/* The ratio 1 sends whole gradients. */
+static void a_stage_has_its_steps(void **state)
+{
+    static const char *const names[] = { "topk", "randomk" };
+    char                     want[65], got[65];
+    (void)state;
+    run(NULL, 3, 1, 1, want);
+    for (size_t n = 0; n < 2; n++)
+        for (uint64_t start = 1; start <= 2; start++) {
+            const lk_exchange x = warming(names[n], LK_FEEDBACK_EF14, start, 4 - start);
+            run(&x, 3, 3, 1, got);
+            assert_string_equal(got, want);
+            const lk_exchange early = warming(names[n], LK_FEEDBACK_EF14, start, 3 - start);
+            run(&early, 3, 3, 1, got);
+            assert_string_not_equal(got, want);
+        }
+}
+
+static void stages_depend_on_the_step_alone(void **state)
+{
+    static const struct {
+        const char *name;
+        lk_feedback feedback;
+    } of[] = { { "topk", LK_FEEDBACK_DGC }, { "randomk", LK_FEEDBACK_EF14 },
+               { "topk", LK_FEEDBACK_EF21 } };
+    char want[65], got[65];
+    (void)state;
+    for (size_t m = 0; m < 3; m++) {
+        const lk_exchange x = warming(of[m].name, of[m].feedback, 2, 2);
+        run(&x, 7, 1, 1, want);
+        for (uint32_t ranks = 2; ranks <= 8; ranks += 3) {
+            run(&x, 7, ranks, 1, got);
+            assert_string_equal(got, want);
+        }
+        run(&x, 7, 6, 3, got);
+        assert_string_equal(got, want);
+    }
+}
+
+static size_t sizes[8]; /* of messages in each step */
+
+static void note_size(lkt_crew *w, lk_parallel *p, uint32_t step, const lk_step_result *result)
+{
+    (void)w;
+    (void)result;
+    if (p->rank == 0)
+        sizes[step] = lk_parallel_exchange_size(p).sent_bytes;
+}
+
+static void messages_have_the_size_of_their_stage(void **state)
+{
+    static const double ratios[] = { 1, 1, 0.4, 0.4, 0.1, 0.1 };
+    const lk_exchange   x        = warming("randomk", LK_FEEDBACK_EF14, 1, 2);
+    lkt_crew            w        = crew_of(&x, 6, 3, 1);
+    char                got[65];
+    (void)state;
+    w.at_result = note_size;
+    lkt_run_crew(&w, got);
+    for (int step = 0; step < 6; step++) {
+        const double of[] = { 50 * 90, 33, 6 * 5 * 7 };
+        size_t       all  = 2 * 16; /* running state */
+        for (int p = 0; p < 3; p++)
+            all += (size_t)ceil(ratios[step] * of[p]);
+        assert_int_equal(sizes[step], all * sizeof(float));
+    }
+}
+
+static void invalid_warmups_are_refused(void **state)
+{
+    lk_exchange         all[5];
+    lk_parallel_options options = { .struct_size     = sizeof(lk_parallel_options),
+                                    .virtual_workers = 8,
+                                    .unused          = LK_UNUSED_ZERO };
+    lk_parallel_cost    cost;
+    const uint32_t      alone = 1;
+    (void)state;
+    for (size_t i = 0; i < 5; i++)
+        all[i] = warming(i == 3 ? "sign" : "topk", LK_FEEDBACK_EF14, 1, i == 0 ? 0 : 2);
+    all[1].warmup_count = LK_WARMUP_RATIOS_MAX + 1;
+    all[2].warmup[1]    = 1.5;
+    for (size_t i = 0; i < 5; i++) {
+        options.exchange = &all[i];
+        assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &options, &alone, 1),
+                         i == 4 ? LK_OK : LK_EINVAL);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -177,6 +280,10 @@ int main(void)
         cmocka_unit_test(later_steps_depend_on_groups_alone),
         cmocka_unit_test(groups_keep_nothing_before),
         cmocka_unit_test(bytes_are_planned_before_and_after),
+        cmocka_unit_test(a_stage_has_its_steps),
+        cmocka_unit_test(stages_depend_on_the_step_alone),
+        cmocka_unit_test(messages_have_the_size_of_their_stage),
+        cmocka_unit_test(invalid_warmups_are_refused),
     };
     return cmocka_run_group_tests_name("parallel.features.groups_start", tests, NULL, NULL);
 }

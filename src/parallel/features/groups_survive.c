@@ -29,7 +29,7 @@ size_t lki_groups_lay_out_shared(lki_groups *self, char *base, size_t at)
     const bool     kept  = self->by != NULL && self->by->begin != NULL;
     const uint32_t count = kept ? self->copies : 1;
     for (uint32_t c = 0; c < 2; c++)
-        self->shared[c] = c < count ? lki_carve(base, &at, self->bytes[self->rounds - 1])
+        self->shared[c] = c < count ? lki_carve(base, &at, self->room[self->rounds - 1])
                                     : self->shared[0];
     return at;
 }

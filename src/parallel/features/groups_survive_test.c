@@ -20,6 +20,7 @@ static const lk_compressor *real; /* of the current plot */
 static lk_compressor        torn; /* calls `real` */
 static lk_feedback          rule; /* of the current plot */
 static uint64_t             start; /* lk_exchange.start of the current plot */
+static uint32_t             warmups; /* ratios of the warm-up, of a step each */
 static _Atomic uint32_t     lost_in[PLACES];
 
 /* The place where a victim ends that has no moment of its own, at the nth visit. */
@@ -108,6 +109,9 @@ static lk_exchange exchange_of(const lk_compressor *by, uint32_t groups)
     exchange.groups         = groups;
     exchange.feedback       = rule;
     exchange.start          = start;
+    exchange.warmup_count   = warmups;
+    exchange.warmup[0]      = 0.3;
+    exchange.warmup_span    = 1;
     exchange.compression    = (lk_compression)LK_COMPRESSION_INIT;
     exchange.compression.ratio = 0.05;
     real                    = by;
@@ -171,7 +175,10 @@ static void a_rank_may_be_lost_around_the_start(void **state)
     lose_with(plot_of(adamw, "ddp", 3, 0, 1), powersgd, 4, 5);
     lose_with(plot_of(lamb, "zero1", 5, 0, 0), topk, 8, 5);
     lose_with(over(2, plot_of(adamw, "zero1", 4, 0, 2)), powersgd, 2, 9);
-    start = 0;
+    start   = 0;
+    warmups = 1;
+    lose_with(plot_of(adamw, "zero1", 3, 0, 2), topk, 4, 5);
+    warmups = 0;
 }
 
 /* Loses a rank at its first, third, ninth ... visit of a place.  Returns false if the compressor

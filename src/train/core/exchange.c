@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "data/stream.h"
 #include "train/config.h"
 
 static const double MOMENTUM = 0.9; /* of groups, where nothing else is given */
@@ -91,6 +92,19 @@ lk_status lki_exchange_check(lk_train_config *c)
     return x->groups == 0 ? LK_OK : check_groups(c);
 }
 
+lk_status lki_exchange_check_span(lk_train_config *c, const lk_dataset *dataset,
+                                  const lk_dataset_info *data)
+{
+    lk_train_exchange *x = &c->exchange;
+    if (x->warmup_count == 0 || x->warmup_span > 0)
+        return LK_OK;
+    if (lki_dataset_is_stream(dataset))
+        return lk_fail(LK_EINVAL, "a stream has no epochs: give `exchange.warmup_span`, the steps "
+                                  "of each ratio");
+    x->warmup_span = lk_steps_per_epoch(lki_positions(c, data), c->global_batch, c->drop_last);
+    return LK_OK;
+}
+
 bool lki_exchanges(const lk_train_config *c)
 {
     return c->exchange.groups > 0;
@@ -109,7 +123,10 @@ lk_status lki_exchange_of(const lk_train_config *c, lk_exchange **out)
                            .momentum    = c->exchange.momentum,
                            .nesterov    = c->exchange.nesterov,
                            .clip        = c->exchange.clip,
-                           .start       = c->exchange.start };
+                           .start        = c->exchange.start,
+                           .warmup_count = c->exchange.warmup_count,
+                           .warmup_span  = c->exchange.warmup_span };
+    memcpy((*out)->warmup, c->exchange.warmup, sizeof (*out)->warmup);
     (*out)->compression.struct_size = sizeof (*out)->compression;
     (*out)->compression.seed        = c->seed;
     return c->exchange.compressor == NULL

@@ -39,6 +39,21 @@ lk_status lki_log_outer_step(lki_session *s, uint64_t done)
                                        outer.grad_norm, "drift", outer.drift));
 }
 
+/* Describes the steps in which a run compresses otherwise than at its end. */
+static void describe_stages(const lk_train_config *c, uint64_t start, char *text, size_t bytes)
+{
+    const lk_train_exchange *x    = &c->exchange;
+    size_t                   used = 0;
+    if (start > 1)
+        used = (size_t)snprintf(text, bytes, "; from step %llu on", (unsigned long long)start);
+    for (uint32_t i = 0; i < x->warmup_count; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%.4g", i == 0 ? "; warm-up " : ",",
+                                 x->warmup[i]);
+    if (x->warmup_count > 0)
+        (void)snprintf(text + used, bytes - used, ", %llu steps each",
+                       (unsigned long long)x->warmup_span);
+}
+
 void lki_tell_groups(const lki_session *s)
 {
     if (lki_replicates(s->config))
@@ -46,10 +61,8 @@ void lki_tell_groups(const lki_session *s)
     const lk_exchange_size size = lk_parallel_exchange_size(s->parallel);
     const char            *name = s->config->exchange.compressor;
     const uint32_t width = size.groups > 0 ? s->config->virtual_workers / size.groups : 0;
-    char           start[48] = "";
-    if (size.start > 1)
-        (void)snprintf(start, sizeof start, "; from step %llu on",
-                       (unsigned long long)size.start);
+    char           more[160] = "";
+    describe_stages(s->config, size.start, more, sizeof more);
     if (size.groups > 0 && name == NULL && !lki_replicates(s->config))
         lki_journal_say(s->journal, "%u groups of %u virtual workers exchange whole gradients",
                         size.groups, width);
@@ -61,7 +74,7 @@ void lki_tell_groups(const lki_session *s)
                         (double)size.whole_bytes / 0x1p20,
                         (double)size.whole_bytes / (double)size.sent_bytes, size.compressed,
                         s->param_count, name, lk_feedback_name(s->config->exchange.feedback),
-                        start);
+                        more);
 }
 
 /* Returns the name of vector `which` of the parameters that are compressed; NULL if there is
