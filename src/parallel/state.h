@@ -100,6 +100,7 @@ typedef struct {
     bool     holds_back; /* a rank sends its gradients only after its last turn */
     bool     watches;    /* features read or change terms as soon as they are computed */
     bool     single;     /* features need the gradients of every virtual worker, not only sums */
+    bool     idles;      /* a step without samples changes nothing; else it fails */
     bool     audits;     /* as `single`, until the last step that is audited */
     uint32_t cut;        /* virtual workers of a group, beyond which sums are not merged; 0: V */
     uint64_t cut_from;   /* the first step with groups; earlier steps sum all virtual workers */

@@ -204,6 +204,9 @@ static lk_status collect(lk_parallel *parallel, lk_step_result *result)
         result->count += report->count;
         result->hits += report->hits;
     }
+    result->skipped = result->count == 0 && parallel->effects.idles;
+    if (result->skipped)
+        return LK_OK;
     if (result->count == 0)
         return fail_empty(parallel);
     result->loss      = lki_tree_sum_f64(losses, parallel->leaves) / (double)result->count;
@@ -417,7 +420,8 @@ static lk_status update(step_context *step, uint32_t owners)
 static void decide(step_context *step, double lr, const lk_step_result *result)
 {
     lk_parallel *parallel = step->parallel;
-    double       inverse  = 1.0 / (double)result->count / parallel->now.seed;
+    double       count    = result->count > 0 ? (double)result->count : 1;
+    double       inverse  = 1.0 / count / parallel->now.seed;
     lki_tally    tally    = { .result = *result,
                               .update = { .step  = parallel->step,
                                           .lr    = lr,

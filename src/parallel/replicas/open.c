@@ -54,7 +54,10 @@ static lk_status open_replica(lk_parallel *parallel, uint32_t number, const lk_p
         return LK_OK;
     lki_replica *replica = &replicas->of[number - replicas->first];
     replica->comm        = comm;
-    return lki_parallel_open_dealt(&replica->model, comm, params, param_count, &inner, joint, NULL);
+    LK_TRY(lki_parallel_open_dealt(&replica->model, comm, params, param_count, &inner, joint,
+                                   NULL));
+    replica->model->effects.idles = true;
+    return LK_OK;
 }
 
 /* Opens the object that trains before there are replicas. */

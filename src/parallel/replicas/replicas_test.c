@@ -376,6 +376,33 @@ static void outer_steps_are_those_of_the_oracle(void **state)
     }
 }
 
+/* ---- Short batches ------------------------------------------------------------------------- */
+
+/* In step 4 only the first three virtual workers have samples. */
+static void make_short(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn)
+{
+    if (step == 4 && turn.virtual_worker >= 3)
+        lk_parallel_report(p, 0, 0, 0, 0, 0);
+    else
+        (void)lkt_make_turn(w, p, step, turn);
+}
+
+static void replicas_without_samples_skip_a_step(void **state)
+{
+    char want[129] = "", got[129], full[129];
+    (void)state;
+    hash_with(&diloco, "ddp", 1, 1, full);
+    for (uint32_t ranks = 1; ranks <= 5; ranks += 2) {
+        run r       = make_run(&diloco, "zero1", ranks, 1);
+        r.crew.make = make_short;
+        hash_run(&r, got);
+        if (ranks == 1)
+            memcpy(want, got, sizeof want);
+        assert_string_equal(got, want);
+    }
+    assert_string_not_equal(want, full);
+}
+
 /* ---- Failures ------------------------------------------------------------------------------ */
 
 /* In step 2, the loss of the last replica is not finite. */
@@ -444,6 +471,7 @@ int main(void)
         cmocka_unit_test(a_run_continues_in_the_middle_of_a_round),
         cmocka_unit_test(replicas_start_from_ddp),
         cmocka_unit_test(outer_steps_are_those_of_the_oracle),
+        cmocka_unit_test(replicas_without_samples_skip_a_step),
         cmocka_unit_test(all_ranks_fail_with_a_replica),
         cmocka_unit_test(what_replicas_cannot_do_is_refused_by_name),
     };

@@ -121,7 +121,7 @@ static void add_times(lk_parallel *parallel)
     }
 }
 
-/* Combines the results of all replicas: the mean loss over all samples, and the root mean square of
+/* Combines the results of all replicas, of which some may have had no samples: the mean loss over all samples, and the root mean square of
  * the gradients' norms. */
 static lk_status combine(lk_parallel *parallel, lk_step_result *result)
 {
@@ -135,10 +135,14 @@ static lk_status combine(lk_parallel *parallel, lk_step_result *result)
         result->count += one->count;
         result->hits += one->hits;
     }
-    result->loss      = lki_tree_sum_f64(terms, count) / (double)result->count;
+    if (result->count > 0)
+        result->loss = lki_tree_sum_f64(terms, count) / (double)result->count;
     result->grad_norm = sqrt(lki_tree_sum_f64(terms + count, count) / count);
     lki_free(terms);
-    return LK_OK;
+    return result->count > 0
+               ? LK_OK
+               : lk_fail(LK_EINVAL, "step %llu: no virtual worker of any replica reported a sample",
+                         (unsigned long long)parallel->step + 1);
 }
 
 /* Fails on all ranks with the failure of a replica. */
