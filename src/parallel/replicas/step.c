@@ -121,8 +121,8 @@ static void add_times(lk_parallel *parallel)
     }
 }
 
-/* Combines the results of all replicas, of which some may have had no samples: the mean loss over all samples, and the root mean square of
- * the gradients' norms. */
+/* Combines the results of all replicas, of which some may have had no samples: the mean loss over
+ * all samples, and the root mean square of the gradients' norms. */
 static lk_status combine(lk_parallel *parallel, lk_step_result *result)
 {
     const uint32_t count = parallel->replicas->options.count;

@@ -38,6 +38,11 @@ lk_status lki_local_check(lk_train_config *c)
     if (why != NULL)
         return lk_fail(LK_EINVAL, "replicas (`exchange.local.steps` %llu) %s",
                        (unsigned long long)l->steps, why);
+    if (c->exchange.start > 1 || c->exchange.warmup_count > 0)
+        return lk_fail(LK_EINVAL, "`%s` counts steps, but replicas (`exchange.local.steps` %llu) "
+                                  "compress outer steps: leave it out",
+                       c->exchange.start > 1 ? "exchange.start" : "exchange.warmup",
+                       (unsigned long long)l->steps);
     l->lr = or_else(l->lr, l->optimizer == LK_OUTER_NESTEROV ? 0.7
                            : l->optimizer == LK_OUTER_ADAM   ? 0.01
                                                              : 1);

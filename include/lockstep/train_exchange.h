@@ -1,0 +1,45 @@
+/* lockstep/train_exchange.h -- the part of a run's configuration that concerns groups of virtual
+ * workers: compressed gradients and local steps. */
+#ifndef LK_TRAIN_EXCHANGE_H
+#define LK_TRAIN_EXCHANGE_H
+
+#include "lockstep/exchange.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The optimizer of outer weights (lockstep/replicas.h): the mean of the replicas, sgd, sgd with
+ * Nesterov's momentum, or adam without bias correction (FedAdam, Reddi et al. 2021). */
+typedef enum { LK_OUTER_MEAN = 0, LK_OUTER_SGD, LK_OUTER_NESTEROV, LK_OUTER_ADAM } lk_outer;
+
+/* Groups with weights of their own; see lockstep/replicas.h. */
+typedef struct {
+    uint64_t steps;    /* between two outer steps; 0: 500 with an optimizer, else no replicas */
+    uint64_t start;    /* steps before which there are no replicas */
+    lk_outer optimizer;
+    double   lr;       /* 0 = mean, sgd: 1; nesterov: 0.7; adam: 0.01 */
+    double   momentum; /* 0 = sgd: none; nesterov: 0.9 */
+    lk_dtype dtype;    /* of outer gradients as they are sent */
+} lk_train_local;
+
+/* Groups of virtual workers that exchange compressed gradients; see lockstep/exchange.h. */
+typedef struct {
+    uint32_t       groups;      /* 0: V with a compressor, else no groups */
+    const char    *compressor;  /* its name; NULL: gradients are sent whole */
+    lk_compression compression; /* struct_size and seed are ignored; the seed is that of the run */
+    lk_feedback    feedback;    /* this and the next as in lk_exchange */
+    double         momentum;
+    bool           nesterov;
+    double         clip;
+    lk_train_local local; /* replicas: `groups` of them, which exchange outer gradients */
+    uint64_t       start; /* this and the next as in lk_exchange */
+    uint32_t       warmup_count;
+    double         warmup[LK_WARMUP_RATIOS_MAX];
+    uint64_t       warmup_span; /* 0: the steps of an epoch */
+} lk_train_exchange;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
