@@ -1,9 +1,10 @@
 /* faults.c -- the plan of fault injection, and its execution; see faults.h.
  *
  * Fault k is a function of the seed, the host and k.  Its properties are the delay after fault k -
- * 1 (exponentially distributed), the kind, the victim among the running workers, and the duration
- * (log uniform).  Equal seeds therefore give equal plans, but a fault may hit its victim at another
- * point of the work.
+ * 1 (exponentially distributed), the kind, an order of all workers, and the duration (log uniform).
+ * Its victim is the first of that order that has not ended.  So the speed of a run decides at which
+ * point of the work a fault hits its victim, but not which worker that is: a fault waits while a
+ * worker is between two groups.
  */
 #include "launch/job/faults.h"
 
@@ -21,11 +22,14 @@
 static const double SHORTEST_SECONDS = 1e-3, LONGEST_SECONDS = 1;
 static const double PULSE_SECONDS    = 2e-3; /* seconds for which a slowed worker runs, and for
                                               * which it then pauses */
+static const double WAIT_SECONDS     = 2e-3; /* interval in seconds of checks whether a worker is
+                                              * still between two groups */
 static const double LOOK_SECONDS     = 0.05; /* interval in seconds of checks whether faults may
                                               * begin */
 
 enum { TEXT_BYTES = 512 };
-enum { AT_DELAY, AT_KIND, AT_VICTIM, AT_LENGTH }; /* indices of a fault's random numbers */
+enum { AT_DELAY, AT_KIND, AT_LENGTH, AT_WORKER }; /* indices of a fault's random numbers; worker i
+                                                   * has the index AT_WORKER + i */
 
 static const lk_chaos_kind kinds[] = { LK_CHAOS_KILL, LK_CHAOS_STOP, LK_CHAOS_SLOW };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
@@ -118,32 +122,51 @@ static double length_of(const lki_job *job, uint64_t k)
     return SHORTEST_SECONDS * pow(LONGEST_SECONDS / SHORTEST_SECONDS, draw(job, k, AT_LENGTH));
 }
 
-static bool is_there(const lki_job *job, uint32_t i)
+typedef enum { ELSEWHERE, BETWEEN_GROUPS, IN_GROUP } presence;
+
+/* Returns BETWEEN_GROUPS for a worker that has left or aborted its group, but still runs: it either
+ * rebuilds the group or ends soon. */
+static presence presence_of(const lki_job *job, uint32_t i)
 {
-    lki_rank_view view;
+    const lki_worker *worker = &job->workers[i];
+    lki_rank_view     view;
+
+    if (job->faults->of[i].killed || worker->pid <= 0 || worker->order != 0)
+        return ELSEWHERE;
     lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
-    return view.state == LKI_RANK_RUNNING && !job->faults->of[i].killed;
+    switch (view.state) {
+    case LKI_RANK_RUNNING:
+        return IN_GROUP;
+    case LKI_RANK_LEFT:
+    case LKI_RANK_FAILED:
+        return BETWEEN_GROUPS;
+    case LKI_RANK_ABSENT:
+    case LKI_RANK_DEAD: /* a replacement that has not yet entered */
+        break;
+    }
+    return ELSEWHERE;
 }
 
-/* Returns a worker that has no fault at present, or job->count if there is none. *left becomes the
- * number of workers in the group. */
-static uint32_t victim_of(const lki_job *job, uint64_t k, uint32_t *left)
+/* Sets *left to the number of workers in the group, and *victim to the worker that fault `k` hits,
+ * or to job->count if there is none.  Returns false if a worker is between two groups. */
+static bool find_victim(const lki_job *job, uint64_t k, uint32_t *left, uint32_t *victim)
 {
-    const ailment *of   = job->faults->of;
-    uint32_t       well = 0, i = 0;
+    double least = 1;
 
-    *left = 0;
-    for (i = 0; i < job->count; i++) {
-        *left += is_there(job, i);
-        well += is_there(job, i) && of[i].until <= 0;
+    *left   = 0;
+    *victim = job->count;
+    for (uint32_t i = 0; i < job->count; i++) {
+        presence its = presence_of(job, i);
+        double   at  = draw(job, k, AT_WORKER + (uint64_t)i);
+        if (its == BETWEEN_GROUPS)
+            return false;
+        *left += its == IN_GROUP;
+        if (its == IN_GROUP && at < least) {
+            least   = at;
+            *victim = i;
+        }
     }
-    if (well == 0)
-        return job->count;
-    uint32_t before = (uint32_t)(draw(job, k, AT_VICTIM) * well);
-    for (i = 0; i < job->count; i++)
-        if (is_there(job, i) && of[i].until <= 0 && before-- == 0)
-            break;
-    return i;
+    return true;
 }
 
 /* ---- Faults ------------------------------------------------------------------------------ */
@@ -193,19 +216,33 @@ static void begin(lki_job *job, uint32_t i, lk_chaos_kind kind, double length)
     its->turns   = kind == LK_CHAOS_SLOW ? lki_seconds() + PULSE_SECONDS : 0;
 }
 
-/* Injects the next planned fault, into a victim chosen now. */
-static void strike(lki_job *job)
+/* Injects fault `k`.  A stopped or slowed worker can be killed, but not be stopped or slowed again:
+ * such a fault hits nobody. */
+static void strike(lki_job *job, uint64_t k, uint32_t left, uint32_t victim)
 {
-    lki_faults *self = job->faults;
-    uint64_t   k    = self->count++;
-    size_t     kind = kind_of(job, k);
-    uint32_t   left, i = victim_of(job, k, &left);
-    bool       spare = job->options->on_failure == LK_ON_FAILURE_CONTINUE && left < 2;
+    lki_faults *self  = job->faults;
+    size_t      kind  = kind_of(job, k);
+    bool        kill  = kinds[kind] == LK_CHAOS_KILL;
+    bool        spare = job->options->on_failure == LK_ON_FAILURE_CONTINUE && left < 2;
 
-    if (i == job->count || (kinds[kind] == LK_CHAOS_KILL && spare))
+    if (victim == job->count || (kill ? spare : self->of[victim].until > 0))
         return;
     self->counts[kind]++;
-    begin(job, i, kinds[kind], length_of(job, k));
+    begin(job, victim, kinds[kind], length_of(job, k));
+}
+
+/* Injects the next planned fault and plans another, or waits if a worker is between two groups. */
+static void take_turn(lki_job *job, double now)
+{
+    lki_faults *self = job->faults;
+    uint32_t    left, victim;
+
+    if (!find_victim(job, self->count, &left, &victim)) {
+        self->at = now + WAIT_SECONDS;
+        return;
+    }
+    strike(job, self->count++, left, victim);
+    plan_next(job, now);
 }
 
 /* Ends the fault of worker `i` if the fault is due to end at `now`.  Otherwise stops or continues
@@ -253,10 +290,8 @@ void lki_faults_turn(lki_job *job)
         plan_next(job, now);
     for (uint32_t i = 0; i < job->count; i++)
         treat(job, i, now);
-    if (self->at > 0 && now >= self->at) {
-        strike(job);
-        plan_next(job, now);
-    }
+    if (self->at > 0 && now >= self->at)
+        take_turn(job, now);
 }
 
 double lki_faults_next(const lki_job *job)

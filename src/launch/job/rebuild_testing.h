@@ -260,13 +260,18 @@ static int work_storm(uint32_t seed)
     return 0;
 }
 
-/* Continues whenever another process has killed a rank. */
-static int work_endure(void)
+/* Continues whenever another process has killed a rank.  If `slowly`, the ranks are between two
+ * groups for a while. */
+static int work_endure(bool slowly)
 {
     lk_comm *comm = join();
 
     while (lk_comm_size(comm) > 1) {
         (void)work_a_while(comm);
+        if (slowly) {
+            lk_comm_abort(comm);
+            sleep_us(10000 * (1 + (long)lk_comm_rank(comm)));
+        }
         comm = go_on(comm, 20000);
     }
     lk_comm_free(comm);
@@ -561,7 +566,6 @@ static int work(int argc, char **argv)
         { "many", work_many },         { "leave", work_leave },     { "misuse", work_misuse },
         { "requests", work_requests }, { "stop", work_stop },       { "refused", work_refused },
         { "foreign", work_foreign },   { "unjoined", work_unjoined },
-        { "endure", work_endure },
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (strcmp(table[i].mode, mode) == 0)
@@ -574,6 +578,8 @@ static int work(int argc, char **argv)
         return work_launcher(number);
     if (strcmp(mode, "finish") == 0)
         return work_finish();
+    if (strcmp(mode, "endure") == 0)
+        return work_endure(strcmp(word, "slowly") == 0);
     if (strcmp(mode, "end") == 0)
         return work_end(strcmp(word, "slowly") == 0);
     return strcmp(mode, "absent") == 0 ? work_absent(strcmp(word, "stopped") == 0) : 97;
