@@ -20,10 +20,10 @@
 #include "usage.h"
 
 enum { TURNS_MAX = 100, LAYERS = 12, MATRICES = 2 + 4 * LAYERS };
-enum { BEGIN, ADD, FIRST, SETTLE, SECOND, KEEP, DECODE, ALL, MEMORY, PARTS };
+enum { BEGIN, FIRST, SETTLE, SECOND, DECODE, ALL, MEMORY, PARTS };
 
-static const char *const names[PARTS] = { "begin", "add",    "encode_p", "settle", "encode_q",
-                                          "keep",  "decode", "all",      "memory" };
+static const char *const names[PARTS] = { "begin",  "encode_p", "settle", "encode_q",
+                                          "decode", "all",      "memory" };
 
 typedef struct {
     lk_compress_key key;
@@ -101,22 +101,34 @@ static void close_matrices(bench *b)
 
 enum { SAMPLES = 12 };
 
+/* Encodes all parts of a matrix, and adds or keeps the errors of each. */
+static void encode(const bench *b, uint32_t round, matrix *m)
+{
+    lk_compress_part part;
+    for (uint32_t i = 0; b->by->part(&b->options, &m->key, round, i, &part); i++) {
+        if (round == 0)
+            lk_feedback_add(part.count, m->error + part.first, SAMPLES, m->values + part.first);
+        b->by->encode(&b->options, &m->key, round, &part, round == 0 ? m->q : m->p, m->values,
+                      m->message);
+        if (round == 1)
+            lk_feedback_keep(part.count, m->values + part.first, SAMPLES, m->error + part.first);
+    }
+}
+
 static void do_part(const bench *b, int part, matrix *m)
 {
     const void *const messages[] = { m->p, m->q };
     switch (part) {
     case BEGIN: b->by->begin(&b->options, &m->key, m->q); break;
-    case ADD: lk_feedback_add(m->count, m->error, SAMPLES, m->values); break;
-    case FIRST: b->by->encode(&b->options, &m->key, 0, m->q, m->values, m->message); break;
+    case FIRST: encode(b, 0, m); break;
     case SETTLE:
         memcpy(m->p, m->message, b->by->bytes(&b->options, &m->key, 0));
         b->by->settle(&b->options, &m->key, 0, m->p);
         break;
     case SECOND:
-        b->by->encode(&b->options, &m->key, 1, m->p, m->values, m->message);
+        encode(b, 1, m);
         memcpy(m->q, m->message, b->by->bytes(&b->options, &m->key, 1));
         break;
-    case KEEP: lk_feedback_keep(m->count, m->values, SAMPLES, m->error); break;
     default: b->by->decode(&b->options, &m->key, messages, 0, m->count, m->out);
     }
 }
@@ -136,8 +148,8 @@ static void step(bench *b, double *took)
 {
     for (uint32_t i = 0; i < MATRICES; i++)
         memcpy(b->matrices[i].values, b->matrices[i].fresh, b->matrices[i].count * sizeof(float));
-    do_parts(b, BEGIN, ADD, took);
-    do_parts(b, ADD, SETTLE, took);
+    do_parts(b, BEGIN, FIRST, took);
+    do_parts(b, FIRST, SETTLE, took);
     do_parts(b, SETTLE, SECOND, took);
     do_parts(b, SECOND, DECODE, took);
     do_parts(b, DECODE, ALL, took);

@@ -56,6 +56,15 @@ typedef struct {
     lk_compression options;
 } bench;
 
+static void encode(const bench *b, const lk_compressor *c, const lk_compress_key *key)
+{
+    lk_compress_part part = { .rows = 1, .count = b->count, .stride = b->count };
+    if (c->part == NULL)
+        c->encode(&b->options, key, 0, &part, NULL, b->values, b->message);
+    for (uint32_t i = 0; c->part != NULL && c->part(&b->options, key, 0, i, &part); i++)
+        c->encode(&b->options, key, 0, &part, NULL, b->values, b->message);
+}
+
 static void measure(const bench *b, const lk_compressor *c)
 {
     double          encoded[TURNS_MAX], decoded[TURNS_MAX];
@@ -64,7 +73,7 @@ static void measure(const bench *b, const lk_compressor *c)
     for (size_t t = 0; t < b->turns; t++) {
         memcpy(b->values, b->fresh, b->count * sizeof *b->values);
         double start = now();
-        c->encode(&b->options, &key, 0, NULL, b->values, b->message);
+        encode(b, c, &key);
         encoded[t] = now() - start;
         start      = now();
         c->decode(&b->options, &key, messages, 0, b->count, b->out);

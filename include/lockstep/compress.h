@@ -71,6 +71,12 @@ typedef struct {
     uint64_t step;
 } lk_compress_key;
 
+/* A part of a tensor: `rows` runs of `count` neighbouring elements.  The first run begins at
+ * element `first`, and each other run `stride` elements after the one before it. */
+typedef struct {
+    size_t first, rows, count, stride;
+} lk_compress_part;
+
 typedef struct {
     const char *name, *text; /* in options and in help */
     lk_combine  combine;
@@ -86,11 +92,19 @@ typedef struct {
      * NULL: the first round reads nothing. */
     void (*begin)(const lk_compression *options, const lk_compress_key *key, void *before);
 
-    /* Writes a group's message of a round.  `before` is the combined message of the previous round
-     * or, in the first round, of the last round of the previous step.  In the last round `values`
-     * is overwritten with the residual. */
+    /* Finds part `index` of a round, from 0.  Returns false after the last part.  The parts of a
+     * round have every element once.  NULL: the only part is the tensor. */
+    bool (*part)(const lk_compression *options, const lk_compress_key *key, uint32_t round,
+                 uint32_t index, lk_compress_part *out);
+
+    /* Writes what a part of a group's tensor adds to the message of a round.  `values` and
+     * `message` are those of the whole tensor.  `before` is the combined message of the previous
+     * round or, in the first round, of the last round of the previous step.  In the last round the
+     * part's `values` are overwritten with the residual.  Several parts may be encoded at once, in
+     * any order. */
     void (*encode)(const lk_compression *options, const lk_compress_key *key, uint32_t round,
-                   const void *before, float *values, void *message);
+                   const lk_compress_part *part, const void *before, float *values,
+                   void *message);
 
     /* Prepares the combined message of a round.  NULL: it is read as it is. */
     void (*settle)(const lk_compression *options, const lk_compress_key *key, uint32_t round,

@@ -26,6 +26,7 @@ typedef struct {
     lk_feedback          feedback;
     float                momentum;
     bool                 nesterov;
+    bool                 turned; /* parts are encoded in descending order */
     float               *errors[LKT_GROUPS_MAX], *others[LKT_GROUPS_MAX];
     void                *messages[LKT_GROUPS_MAX], *combined[LK_ROUNDS_MAX];
 } lkt_compressed;
@@ -116,6 +117,33 @@ static inline void lkt_compressed_keep(lkt_compressed *c, uint32_t g, bool after
         rule->after(&kept, values);
 }
 
+/* Finds part `index` of a round.  Returns false after the last. */
+static inline bool lkt_part(const lk_compressor *by, const lk_compression *options,
+                            const lk_compress_key *key, uint32_t round, uint32_t index,
+                            lk_compress_part *out)
+{
+    const size_t count = key->rows * key->cols;
+    if (by->part != NULL)
+        return by->part(options, key, round, index, out);
+    *out = (lk_compress_part){ .rows = 1, .count = count, .stride = count };
+    return index == 0;
+}
+
+/* Encodes all parts of a round, in ascending or descending order. */
+static inline void lkt_encode(const lk_compressor *by, const lk_compression *options,
+                              const lk_compress_key *key, uint32_t round, bool turned,
+                              const void *before, float *values, void *message)
+{
+    lk_compress_part part;
+    uint32_t         parts = 0;
+    while (lkt_part(by, options, key, round, parts, &part))
+        parts++;
+    for (uint32_t i = 0; i < parts; i++) {
+        assert_true(lkt_part(by, options, key, round, turned ? parts - 1 - i : i, &part));
+        by->encode(options, key, round, &part, before, values, message);
+    }
+}
+
 /* Plays one step.  values[g] has the gradient of group g, and then its residual.  `out` gets the
  * decoded sum. */
 static inline void lkt_compressed_step(lkt_compressed *c, float *const *values, float *out)
@@ -130,8 +158,8 @@ static inline void lkt_compressed_step(lkt_compressed *c, float *const *values, 
         for (uint32_t g = 0; g < c->groups; g++) {
             lk_compress_key key = c->key;
             key.group           = g;
-            c->by->encode(&c->options, &key, r, c->combined[r == 0 ? last : r - 1], values[g],
-                          c->messages[g]);
+            lkt_encode(c->by, &c->options, &key, r, c->turned,
+                       c->combined[r == 0 ? last : r - 1], values[g], c->messages[g]);
         }
         lkt_compressed_combine(c, r);
     }

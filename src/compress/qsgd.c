@@ -33,15 +33,23 @@ static size_t bytes(const lk_compression *options, const lk_compress_key *key, u
     return 4 * (buckets_of(options, key) + lki_level_words(count, options->levels));
 }
 
+/* A part is whole buckets. */
+static bool part(const lk_compression *options, const lk_compress_key *key, uint32_t round,
+                 uint32_t index, lk_compress_part *out)
+{
+    (void)round;
+    return lki_part_of(lki_compress_count(key), options->bucket, index, out);
+}
+
 static void encode(const lk_compression *options, const lk_compress_key *key, uint32_t round,
-                   const void *before, float *values, void *message)
+                   const lk_compress_part *part, const void *before, float *values, void *message)
 {
     (void)round, (void)before;
-    size_t    count = lki_compress_count(key), buckets = buckets_of(options, key);
     float    *norms = message;
-    uint32_t *bits  = (uint32_t *)message + buckets;
-    for (size_t b = 0; b < buckets; b++) {
-        size_t first = b * options->bucket, n = lki_min(options->bucket, count - first);
+    uint32_t *bits  = (uint32_t *)message + buckets_of(options, key);
+    size_t    end   = part->first + part->count;
+    for (size_t first = part->first; first < end; first += options->bucket) {
+        size_t b = first / options->bucket, n = lki_min(options->bucket, end - first);
         float  largest;
         double squares = lki_scan_best()->squares(n, values + first, &largest);
         norms[b]       = lki_level_scale(squares, sqrt(squares));
@@ -69,6 +77,7 @@ const lk_compressor lki_compressor_qsgd = {
     .rounds   = 1,
     .feedback = LK_FEEDBACK_OFF, /* unbiased */
     .bytes    = bytes,
+    .part     = part,
     .encode   = encode,
     .decode   = decode,
 };

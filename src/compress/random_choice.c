@@ -100,9 +100,9 @@ static size_t bytes(const lk_compression *options, const lk_compress_key *key, u
 }
 
 static void encode(const lk_compression *options, const lk_compress_key *key, uint32_t round,
-                   const void *before, float *values, void *message)
+                   const lk_compress_part *part, const void *before, float *values, void *message)
 {
-    (void)round, (void)before;
+    (void)round, (void)part, (void)before;
     network  n     = network_of(options, key);
     size_t   count = n.count, k = lki_chosen(options, key), found = 0;
     float   *sent  = message;

@@ -48,10 +48,11 @@ typedef struct {
     /* Writes what the 32 elements of a block stand for: multiples of `unit`. */
     void (*get)(const uint32_t *words, uint32_t width, double unit, float *out);
 
-    /* Computes p = m q.  In this and the next three, m is a rows x cols matrix, and p and q, of
-     * rows x rank and cols x rank elements, are stored by columns. */
-    void (*multiply)(size_t rows, size_t cols, uint32_t rank, const float *m, const float *q,
-                     float *p);
+    /* Computes rows [first, first + count) of p = m q.  In this and the next three, m is a
+     * rows x cols matrix, and p and q, of rows x rank and cols x rank elements, are stored by
+     * columns. */
+    void (*multiply)(size_t rows, size_t cols, uint32_t rank, size_t first, size_t count,
+                     const float *m, const float *q, float *p);
 
     /* Computes q = mt p. */
     void (*multiply_turned)(size_t rows, size_t cols, uint32_t rank, const float *m,

@@ -83,9 +83,9 @@ void lki_signs_set(void *message, float number)
 /* ---- sign --------------------------------------------------------------------------------- */
 
 static void encode(const lk_compression *options, const lk_compress_key *key, uint32_t round,
-                   const void *before, float *values, void *message)
+                   const lk_compress_part *part, const void *before, float *values, void *message)
 {
-    (void)options, (void)round, (void)before;
+    (void)options, (void)round, (void)part, (void)before;
     size_t count = lki_compress_count(key);
     tree   sums  = { .depth = 0 };
     for (size_t at = 0; at < count; at += LKI_SIGNS_BLOCK)

@@ -29,9 +29,9 @@ static size_t bytes(const lk_compression *options, const lk_compress_key *key, u
 }
 
 static void encode(const lk_compression *options, const lk_compress_key *key, uint32_t round,
-                   const void *before, float *values, void *message)
+                   const lk_compress_part *part, const void *before, float *values, void *message)
 {
-    (void)round, (void)before;
+    (void)round, (void)part, (void)before;
     size_t    count = lki_compress_count(key);
     float    *scale = message, largest;
     uint32_t *bits  = (uint32_t *)message + 1;

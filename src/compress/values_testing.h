@@ -79,7 +79,7 @@ static inline one one_open(const char *name, double ratio, size_t count)
 static inline void one_encode(one *o)
 {
     memcpy(o->values, o->original, o->count * sizeof(float));
-    o->by->encode(&o->options, &o->key, 0, NULL, o->values, o->message);
+    lkt_encode(o->by, &o->options, &o->key, 0, false, NULL, o->values, o->message);
 }
 
 static inline void one_decode(const one *o, size_t first, size_t count, float *out)

@@ -2,9 +2,8 @@
  *
  * The strategy has summed the gradients of each group on the host of its keeper.  Then:
  *
- *     ranks of a host      encode the tensors of the groups that the host keeps, one task for each
- *                          tensor and group.  A task applies the rule of what groups
- *                          keep (compress/rules.h) before the first round and after the last
+ *     ranks of a host      encode the parts of the tensors of the groups that the host keeps
+ *                          (groups_encode.c)
  *     all                  copy the messages of each keeper to all hosts
  *     ranks of a host      combine the messages of all groups, a tensor at a time
  *     owners               decode the spans that they update, after the last round
@@ -180,7 +179,8 @@ static lk_status groups_open(lk_parallel *parallel, const lk_parallel_options *o
     parallel->effects.holds_back = true;
     LK_TRY(lki_groups_deal(parallel, self));
     LK_TRY(lki_groups_open_copies(parallel, self));
-    return measure(parallel, self);
+    LK_TRY(measure(parallel, self));
+    return lki_groups_order(parallel, self);
 }
 
 static void groups_close(void *context)
@@ -189,6 +189,7 @@ static void groups_close(void *context)
     for (uint32_t r = 0; r < LK_ROUNDS_MAX; r++)
         lki_free(self->at[r]);
     lki_free(self->keys);
+    lki_free(self->order);
     lki_free(self->bounds);
     lki_free(self->keepers);
     lki_free(self->places);
@@ -245,6 +246,8 @@ static size_t groups_lay_out(lk_parallel *parallel, void *context, char *base, s
             self->combined[r] = lki_carve(base, &at, self->room[r]);
     }
     at = lki_groups_lay_out_shared(self, base, at);
+    at = lki_round_up(at, alignof(lki_ticket));
+    self->tickets = lki_carve(base, &at, LKI_TASK_KINDS * LK_ROUNDS_MAX * sizeof *self->tickets);
     for (uint32_t h = 0; h < parallel->world.hosts; h++)
         most = (uint32_t)lki_max(most, kept_before(parallel, h, self->count));
     size_t bytes = (size_t)most * self->kept * parallel->layout->elements * sizeof(float);
@@ -274,12 +277,7 @@ static lk_status groups_attach(lk_parallel *parallel, void *context)
     return LKI_NEW(&self->leaves, ((size_t)self->count + 1) * LKI_NORM_BLOCK, "decoded messages");
 }
 
-/* ---- Encoding ---------------------------------------------------------------------------- */
-
-static char *message_of(const lki_groups *self, uint32_t round, uint32_t group, uint32_t param)
-{
-    return self->messages[round] + group * self->bytes[round] + self->at[round][param];
-}
+/* ---- Combining --------------------------------------------------------------------------- */
 
 uint64_t lki_groups_samples(const lk_parallel *parallel, const lki_groups *self, uint32_t group)
 {
@@ -290,107 +288,12 @@ uint64_t lki_groups_samples(const lk_parallel *parallel, const lki_groups *self,
     return count;
 }
 
-/* Returns a group's sum of the gradient of a parameter's first use. */
-static float *values_of(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
-                        uint32_t param)
-{
-    const lki_layout *layout = parallel->layout;
-    return self->sums[group] + layout->term_at[layout->term_of[layout->first_use[param]]];
-}
-
-/* Adds the further uses of a parameter to its first use. */
-static void add_uses(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
-                     uint32_t param)
-{
-    const lki_layout *layout = parallel->layout;
-    const uint32_t   *terms  = &layout->term_of[layout->first_use[param]];
-    float            *all    = self->sums[group];
-    for (uint32_t use = 1; use < lki_layout_uses(layout, param); use++)
-        lki_merge_f32(LK_F32, layout->sizes[param], all + layout->term_at[terms[0]],
-                      all + layout->term_at[terms[use]]);
-}
-
-/* Returns the place of a combined message in the current step. */
-static char *combined_of(const lki_groups *self, uint32_t round, uint32_t param)
+char *lki_groups_combined(const lki_groups *self, uint32_t round, uint32_t param)
 {
     char *all = round + 1 == self->rounds ? self->shared[lki_groups_next(self)]
                                           : self->combined[round];
     return all + self->at[round][param];
 }
-
-/* Writes a tensor that is left whole: the values of all its uses. */
-static void copy_whole(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
-                       uint32_t param)
-{
-    const lki_layout *layout  = parallel->layout;
-    const uint32_t   *terms   = &layout->term_of[layout->first_use[param]];
-    const size_t      bytes   = layout->sizes[param] * sizeof(float);
-    char             *message = message_of(self, 0, group, param);
-    for (uint32_t use = 0; use < lki_layout_uses(layout, param); use++)
-        memcpy(message + use * bytes, self->sums[group] + layout->term_at[terms[use]], bytes);
-    lki_groups_clip(self, group, lki_layout_uses(layout, param) * layout->sizes[param],
-                    (float *)(void *)message);
-}
-
-static lki_kept kept_of(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
-                        uint32_t param)
-{
-    lki_kept kept = { .count    = parallel->layout->sizes[param],
-                      .samples  = lki_groups_samples(parallel, self, group),
-                      .momentum = self->momentum,
-                      .nesterov = self->nesterov };
-    for (uint32_t i = 0; i < self->kept; i++)
-        kept.kept[i] = lki_groups_kept_next(parallel, self, i, group, param);
-    return kept;
-}
-
-static void encode(const lk_parallel *parallel, const lki_groups *self, uint32_t round,
-                   uint32_t group, uint32_t param)
-{
-    const uint32_t  before = round == 0 ? self->rounds - 1 : round - 1;
-    float          *values = values_of(parallel, self, group, param);
-    lk_compress_key key    = self->keys[param];
-
-    if (lki_groups_leave_whole(self, param)) {
-        if (round == 0)
-            copy_whole(parallel, self, group, param);
-        return;
-    }
-    const lki_kept kept = kept_of(parallel, self, group, param);
-    if (round == 0) {
-        add_uses(parallel, self, group, param);
-        lki_groups_clip(self, group, kept.count, values);
-        lki_groups_carry_kept(parallel, self, group, param);
-    }
-    if (round == 0 && self->rule->before != NULL)
-        self->rule->before(&kept, values);
-    key.group = group;
-    key.step  = parallel->step;
-    self->by->encode(&self->options, &key, round, combined_of(self, before, param), values,
-                     message_of(self, round, group, param));
-    if (round + 1 == self->rounds && self->rule->after != NULL)
-        self->rule->after(&kept, values);
-}
-
-/* Does this rank's tasks of a round. */
-static void encode_mine(const lk_parallel *parallel, const lki_groups *self, uint32_t round)
-{
-    const lki_layout *layout = parallel->layout;
-    const size_t      states = parallel->micro_count * parallel->state_width;
-    uint32_t          task   = 0;
-    for (uint32_t g = 0; g < self->count; g++) {
-        if (self->sums[g] == NULL)
-            continue;
-        for (uint32_t p = 0; p < layout->param_count; p++)
-            if (task++ % parallel->locals == parallel->local)
-                encode(parallel, self, round, g, p);
-        if (round == 0 && states > 0 && task++ % parallel->locals == parallel->local)
-            memcpy(message_of(self, 0, g, layout->param_count),
-                   self->sums[g] + layout->grad_elements, states * sizeof(float));
-    }
-}
-
-/* ---- Combining --------------------------------------------------------------------------- */
 
 /* Sums `count` floats at `offset` of the messages of all groups. */
 static void sum_messages(const lki_groups *self, uint32_t round, size_t offset, size_t count,
@@ -403,12 +306,14 @@ static void sum_messages(const lki_groups *self, uint32_t round, size_t offset, 
     lki_tree_sum_f32(LK_F32, self->count, self->inputs, self->count, count, out);
 }
 
-/* Combines this rank's part of the tensors, if messages are summed. */
+/* Combines the tensors that no other rank of the host has taken, if messages are summed. */
 static void combine_mine(const lk_parallel *parallel, const lki_groups *self, uint32_t round)
 {
-    for (uint32_t p = parallel->local; p < parallel->layout->param_count; p += parallel->locals) {
+    const uint32_t params = parallel->layout->param_count;
+    for (uint64_t i; (i = lki_groups_take(self, LKI_COMBINE, round)) < params;) {
+        const uint32_t  p    = self->order[i];
         lk_compress_key key  = self->keys[p];
-        char           *into = combined_of(self, round, p);
+        char           *into = lki_groups_combined(self, round, p);
         if (lki_groups_leave_whole(self, p))
             continue;
         key.step = parallel->step;
@@ -432,7 +337,7 @@ static void begin_mine(const lk_parallel *parallel, const lki_groups *self)
         if (lki_groups_leave_whole(self, p))
             continue;
         lki_groups_carry_shared(parallel, self, p);
-        self->by->begin(&self->options, &key, combined_of(self, last, p));
+        self->by->begin(&self->options, &key, lki_groups_combined(self, last, p));
     }
 }
 
@@ -457,7 +362,7 @@ static void decode_groups(const lki_groups *self, const lk_compress_key *key, si
 {
     for (uint32_t g = 0; g < self->count; g++) {
         lk_compress_key of      = *key;
-        const void     *message = message_of(self, 0, g, key->tensor);
+        const void     *message = lki_groups_message(self, 0, g, key->tensor);
         float          *leaf    = self->leaves + (size_t)g * LKI_NORM_BLOCK;
         of.group                = g;
         self->by->decode(&self->options, &of, &message, first, count, leaf);
@@ -475,7 +380,7 @@ void lki_groups_decode(const lk_parallel *parallel, const lki_groups *self,
 
     key.step = parallel->step;
     for (uint32_t r = 0; r < self->rounds; r++)
-        of[r] = combined_of(self, r, p);
+        of[r] = lki_groups_combined(self, r, p);
     if (self->by->combine == LK_COMBINE_TREE)
         self->by->decode(&self->options, &key, of, span->inside, span->count, out);
     else
@@ -530,6 +435,8 @@ static lk_status groups_combine(lk_parallel *parallel, void *context, lki_gradie
     lki_groups_find_stage(parallel, self);
     find_sums(parallel, self);
     begin_mine(parallel, self);
+    if (parallel->local == 0)
+        lki_groups_reset(self);
     /* the counts of all groups, after which all sums of groups are complete */
     LK_TRY(lk_arena_mirror(parallel->comm, parallel->arena, (size_t)(parallel->reports - base),
                            parallel->reported));
@@ -539,7 +446,7 @@ static lk_status groups_combine(lk_parallel *parallel, void *context, lki_gradie
         self->samples += lki_groups_samples(parallel, self, g);
     LK_TRY(lki_groups_measure(parallel, self));
     for (uint32_t r = 0; r < self->rounds; r++) {
-        encode_mine(parallel, self, r);
+        lki_groups_encode(parallel, self, r);
         LK_TRY(exchange(parallel, self, r));
     }
     if (self->estimates[0] != NULL) {

@@ -3,9 +3,20 @@
 #ifndef LKI_PARALLEL_FEATURES_GROUPS_H
 #define LKI_PARALLEL_FEATURES_GROUPS_H
 
+#include <stdalign.h>
+#include <stdatomic.h>
+
 #include "compress/rules.h"
 #include "device/reduce.h"
 #include "parallel/features/table.h"
+
+/* Tasks of a step that are done by whichever rank of the host is free. */
+typedef enum { LKI_MEASURE, LKI_ENCODE, LKI_COMBINE, LKI_TASK_KINDS } lki_task_kind;
+
+/* The number of the next task. */
+typedef struct {
+    alignas(64) _Atomic uint64_t next;
+} lki_ticket;
 
 typedef struct {
     uint32_t             count; /* G */
@@ -26,6 +37,8 @@ typedef struct {
                                    * decoded, because other ranks of the host may get them again */
     uint32_t             rounds;
     lk_compress_key     *keys;                  /* [param_count] */
+    uint32_t            *order;                 /* [param_count]: tensors, the largest first */
+    lki_ticket          *tickets;               /* [LKI_TASK_KINDS][LK_ROUNDS_MAX]; in the arena */
     size_t              *at[LK_ROUNDS_MAX];     /* [param_count + 1]: offsets in a message; the last
                                                  * one is that of running state */
     size_t               bytes[LK_ROUNDS_MAX];  /* of the message of a group */
@@ -71,6 +84,31 @@ void lki_groups_decode(const lk_parallel *parallel, const lki_groups *self,
 
 /* Returns a group's part of the count of the step. */
 uint64_t lki_groups_samples(const lk_parallel *parallel, const lki_groups *self, uint32_t group);
+
+/* Returns the place of a group's message of a parameter; of running state after the last one. */
+static inline char *lki_groups_message(const lki_groups *self, uint32_t round, uint32_t group,
+                                       uint32_t param)
+{
+    return self->messages[round] + group * self->bytes[round] + self->at[round][param];
+}
+
+/* Returns the place of a combined message in the current step. */
+char *lki_groups_combined(const lki_groups *self, uint32_t round, uint32_t param);
+
+/* ---- groups_encode.c ------------------------------------------------------------------------- */
+
+/* Orders the tensors by size. */
+LK_NODISCARD lk_status lki_groups_order(const lk_parallel *parallel, lki_groups *self);
+
+/* Makes all tasks of a step available.  The ranks of the host must meet before the first is
+ * taken. */
+void lki_groups_reset(const lki_groups *self);
+
+/* Takes the next task of this kind and round, and returns its number, which may be too large. */
+uint64_t lki_groups_take(const lki_groups *self, lki_task_kind kind, uint32_t round);
+
+/* Encodes a round: the parts that no other rank of the host has taken. */
+void lki_groups_encode(const lk_parallel *parallel, const lki_groups *self, uint32_t round);
 
 /* ---- groups_rules.c: options, and what is done by some rules only ---------------------------- */
 
@@ -137,9 +175,10 @@ size_t lki_groups_lay_out_vectors(lki_groups *self, size_t bytes, char *base, si
 float *lki_groups_kept_next(const lk_parallel *parallel, const lki_groups *self, uint32_t which,
                             uint32_t group, uint32_t param);
 
-/* Copies what a group keeps of a parameter, or what all share, to the copy that a step writes. */
+/* Copies what a group keeps of `count` elements of a parameter, or what all share, to the copy that
+ * a step writes. */
 void   lki_groups_carry_kept(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
-                             uint32_t param);
+                             uint32_t param, size_t at, size_t count);
 void   lki_groups_carry_shared(const lk_parallel *parallel, const lki_groups *self,
                                uint32_t param);
 

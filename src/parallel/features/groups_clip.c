@@ -67,13 +67,16 @@ static float factor_of(const lk_parallel *parallel, const lki_groups *self, uint
 lk_status lki_groups_measure(lk_parallel *parallel, lki_groups *self)
 {
     const uint32_t params = parallel->layout->param_count;
-    uint32_t       task   = 0;
+    uint64_t       task = 0, mine;
     if (self->clip == 0)
         return LK_OK;
-    for (uint32_t g = 0; g < self->count; g++)
-        for (uint32_t p = 0; p < params && self->sums[g] != NULL; p++)
-            if (task++ % parallel->locals == parallel->local)
+    mine = lki_groups_take(self, LKI_MEASURE, 0);
+    for (uint32_t n = 0; n < params; n++)
+        for (uint32_t g = 0, p = self->order[n]; g < self->count; g++)
+            if (self->sums[g] != NULL && task++ == mine) {
                 self->squares[self->places[g] * params + p] = tensor_squares(parallel, self, g, p);
+                mine = lki_groups_take(self, LKI_MEASURE, 0);
+            }
     LK_TRY(lk_barrier(parallel->comm));
     for (uint32_t g = 0; g < self->count; g++)
         if (self->sums[g] != NULL)

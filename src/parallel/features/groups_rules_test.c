@@ -31,16 +31,30 @@ static size_t thirds_bytes(const lk_compression *options, const lk_compress_key 
     return key->rows * key->cols * sizeof(float);
 }
 
-static void thirds_encode(const lk_compression *options, const lk_compress_key *key, uint32_t round,
+static void thirds_encode(const lk_compression *options, const lk_compress_key *key,
+                          uint32_t round, const lk_compress_part *part,
                           const void *before, float *values, void *message)
 {
     float *sent = message;
     (void)options, (void)round, (void)before;
-    for (size_t i = 0; i < key->rows * key->cols; i++) {
-        const bool now = is_sent(i, key->step, key->group);
-        sent[i]        = now ? values[i] : 0;
-        values[i]      = now ? 0 : values[i];
+    for (size_t k = 0; k < part->rows * part->count; k++) {
+        const size_t i   = part->first + k / part->count * part->stride + k % part->count;
+        const bool   now = is_sent(i, key->step, key->group);
+        sent[i]          = now ? values[i] : 0;
+        values[i]        = now ? 0 : values[i];
     }
+}
+
+/* The parts are some columns of a matrix. */
+static bool thirds_part(const lk_compression *options, const lk_compress_key *key, uint32_t round,
+                        uint32_t index, lk_compress_part *out)
+{
+    const size_t first = 5 * (size_t)index;
+    (void)options, (void)round;
+    *out = (lk_compress_part){ .first = first, .rows = key->rows, .stride = key->cols };
+    if (first < key->cols)
+        out->count = key->cols - first < 5 ? key->cols - first : 5;
+    return first < key->cols;
 }
 
 static void thirds_decode(const lk_compression *options, const lk_compress_key *key,
@@ -55,6 +69,7 @@ static const lk_compressor thirds = { .name    = "thirds",
                                       .rounds  = 1,
                                       .selects = true,
                                       .bytes   = thirds_bytes,
+                                      .part    = thirds_part,
                                       .encode  = thirds_encode,
                                       .decode  = thirds_decode };
 

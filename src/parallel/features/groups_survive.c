@@ -124,12 +124,11 @@ lk_status lki_groups_open_copies(lk_parallel *parallel, lki_groups *self)
 /* ---- A step ------------------------------------------------------------------------------ */
 
 void lki_groups_carry_kept(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
-                           uint32_t param)
+                           uint32_t param, size_t at, size_t count)
 {
-    const size_t bytes = parallel->layout->sizes[param] * sizeof(float);
     for (uint32_t which = 0; which < self->kept && self->copies == 2; which++)
-        memcpy(lki_groups_kept_next(parallel, self, which, group, param),
-               lki_groups_kept(parallel, self, which, group, param), bytes);
+        memcpy(lki_groups_kept_next(parallel, self, which, group, param) + at,
+               lki_groups_kept(parallel, self, which, group, param) + at, count * sizeof(float));
 }
 
 void lki_groups_carry_shared(const lk_parallel *parallel, const lki_groups *self, uint32_t param)

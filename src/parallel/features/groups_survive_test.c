@@ -49,14 +49,15 @@ static void torn_begin(const lk_compression *options, const lk_compress_key *key
     moment();
 }
 
-static void torn_encode(const lk_compression *options, const lk_compress_key *key, uint32_t round,
+static void torn_encode(const lk_compression *options, const lk_compress_key *key,
+                        uint32_t round, const lk_compress_part *part,
                         const void *before, float *values, void *message)
 {
     moment();
     if (fate.left == 1)
         memset(message, 0x7b, real->bytes(options, key, round) / 2);
     tear(IN_ENCODE, values, key->rows * key->cols * sizeof *values);
-    real->encode(options, key, round, before, values, message);
+    real->encode(options, key, round, part, before, values, message);
     moment();
 }
 
@@ -201,6 +202,19 @@ static bool lose_in(plot p, int place)
     return atomic_load(&lost_in[place]) > before;
 }
 
+/* Loses other ranks, because a rank calls only the functions of the tasks that it takes. */
+static bool lose_anybody_in(int place)
+{
+    for (uint32_t i = 0; i < 30; i++) {
+        lk_exchange exchange = exchange_of(lk_compressors(0), 4);
+        plot        p        = plot_of(sgd, "ddp", 3, 0, i % 3);
+        p.exchange           = &exchange;
+        if (lose_in(p, place))
+            return true;
+    }
+    return false;
+}
+
 static void a_rank_may_be_lost_in_every_function(void **state)
 {
     bool in[PLACES] = { false };
@@ -213,7 +227,7 @@ static void a_rank_may_be_lost_in_every_function(void **state)
             in[place]            = lose_in(p, place) || in[place];
         }
     for (int place = 0; place < PLACES; place++)
-        if (!in[place])
+        if (!in[place] && !lose_anybody_in(place))
             fail_msg("no rank was lost in place %d", place);
 }
 
