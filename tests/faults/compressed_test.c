@@ -127,11 +127,28 @@ static void workers_may_be_replaced(void **state)
     }
 }
 
+/* The survivors of two hosts give up at different times, but all say the same. */
+static void the_loss_of_a_host_is_named(void **state)
+{
+    static job j;
+    for (uint32_t tries = 0; tries < 6; tries++) {
+        job_start(&j, *state, 4, "train mlp --data synthetic:images=320,h=4,w=4,c=1,classes=3 "
+                  "--hidden 32 --global-batch 8 --virtual-workers 4 --lr 0.01 --compress topk "
+                  "--steps 1000000 --hosts 3 " GOES_ON);
+        job_await_word(&j, "step 1/");
+        hit_launcher(&j, 3);
+        (void)job_wait(&j);
+        assert_says(j.result.err, "2 of 3 hosts are left, and what group 2 keeps was on a lost "
+                    "one: there is no checkpoint to start again from");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_may_be_killed),
         cmocka_unit_test(workers_may_be_replaced),
+        cmocka_unit_test(the_loss_of_a_host_is_named),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -289,10 +289,13 @@ static lk_status settle_in(lki_session *s, lk_comm *next, lk_parallel **parallel
     return status;
 }
 
-/* Ends the run, and reports the reason to the launcher. */
+/* Ends the run, and reports the reason to the launcher.  Waits for the other ranks: if this rank
+ * left earlier, they would form a smaller group, and name other losses. */
 static lk_status give_up(lk_comm *next)
 {
-    lk_error why = *lk_error_last();
+    lk_error  why = *lk_error_last();
+    lk_status met = lk_barrier(next); /* may fail if another rank is lost or has not waited */
+    (void)met;
     lk_comm_abort(next);
     lk_comm_free(next);
     return lki_fail_again(&why);
