@@ -35,6 +35,7 @@ PROGRAM = """
         "terngrad": lk.TernGrad(),
         "later": lk.PowerSGD(rank=2, start=4),
         "warm": lk.TopK(0.1, warmup=(1.0, 0.5), warmup_steps=2, start=2),
+        "ef14 with momentum": lk.PowerSGD(momentum=0.5),
     }
     W = 32
 
@@ -148,6 +149,10 @@ class Compressed(unittest.TestCase):
         ended = self.run_all(1, runs=[{"name": "topk", "groups": 3}])
         self.assertNotEqual(ended.status, 0)
         self.assertIn("3 groups of 8 virtual workers", ended.err)
+        ended = self.run_all(1, runs=[{"name": "ef14 with momentum"}])
+        self.assertNotEqual(ended.status, 0)
+        self.assertIn("`momentum` and `nesterov`", ended.err)   # not options of a command
+        self.assertNotIn("--momentum", ended.err)
 
 
 if __name__ == "__main__":

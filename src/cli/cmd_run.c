@@ -102,8 +102,8 @@ static int run_main(int argc, char **argv)
     (void)fflush(NULL);
     if (lk_launch(&how, &result) != LK_OK)
         lki_print_error("run");
-    else if (result.failed)
-        lki_print_message("run", result.cause);
+    else if (result.failed) /* a program has its own names for fields of the library */
+        fprintf(stderr, "lockstep run: %s\n", result.cause);
     return result.exit_code;
 }
 

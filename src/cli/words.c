@@ -33,12 +33,12 @@ static bool equal(const char *field, const char *name, size_t length)
 }
 
 /* Finds the row of a field by its whole name, such as `data.order`, or else by the part after the
- * dot.  Rooms that know only the inner struct use the shorter name. */
+ * last dot.  Rooms that know only the inner struct use the shorter name. */
 static const word *find(const char *name, size_t length)
 {
     const word *found = NULL;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        const char *dot = strchr(words[i].field, '.');
+        const char *dot = strrchr(words[i].field, '.');
         if (equal(words[i].field, name, length))
             return &words[i];
         if (found == NULL && dot != NULL && equal(dot + 1, name, length))
