@@ -45,6 +45,19 @@ static lk_status check_groups(const lk_train_config *c)
     return why == NULL ? LK_OK : lk_fail(LK_EINVAL, "groups (`exchange.groups` %u) %s", count, why);
 }
 
+static lk_status check_momentum(lk_train_exchange *x)
+{
+    const bool has = x->feedback == LK_FEEDBACK_DGC || x->feedback == LK_FEEDBACK_SIGNUM;
+    if (!has && x->momentum != 0)
+        return lk_fail(LK_EINVAL,
+                       "`exchange.momentum` goes with `exchange.feedback` dgc or signum, and "
+                       "`exchange.compressor` %s has %s: say which you want, or leave it out",
+                       x->compressor, lk_feedback_name(x->feedback));
+    if (has && x->momentum == 0)
+        x->momentum = MOMENTUM;
+    return LK_OK;
+}
+
 static lk_status resolve(lk_train_config *c)
 {
     lk_train_exchange   *x = &c->exchange;
@@ -75,9 +88,7 @@ static lk_status resolve(lk_train_config *c)
                        "`exchange.compressor` %s has no residuals to keep: use "
                        "`exchange.feedback` signum or off",
                        compressor->name);
-    if (x->momentum == 0 && (x->feedback == LK_FEEDBACK_DGC || x->feedback == LK_FEEDBACK_SIGNUM))
-        x->momentum = MOMENTUM;
-    return LK_OK;
+    return check_momentum(x);
 }
 
 lk_status lki_exchange_check(lk_train_config *c)
