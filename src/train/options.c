@@ -106,7 +106,8 @@ static json_t *duplicate_json(const lk_train_config *config)
 /* clang-format off */
 #define OPTION(name_, type_, value_, field_, group_, scope_, default_, help_, more_)             \
     { .name = name_, .path = #field_, .type = LKI_FIELD_##type_,                                 \
-      .scope = LKI_FIELD_##scope_, .offset = offsetof(lk_train_config, field_), more_ },
+      .scope = LKI_FIELD_##scope_, .offset = offsetof(lk_train_config, field_),                  \
+      .unset = default_, more_ },
 #define COMMAND_OPTION(name_, type_, value_, field_, group_, scope_, default_, help_, more_)
 
 #define FROM(low_, high_)
@@ -278,8 +279,7 @@ lk_train_config lki_config_resolve(const lk_train_config *config)
 
 /* ---- Records ----------------------------------------------------------------------------- */
 
-/* Returns true if a value is that of a field that was not set. */
-static bool is_unset(const json_t *value)
+bool lki_value_is_unset(const json_t *value)
 {
     return value == NULL || json_is_null(value) || json_is_false(value) ||
            (json_is_number(value) && !(json_number_value(value) != 0)) ||
@@ -292,7 +292,7 @@ static bool is_met(const lki_field_need *need, const lk_train_config *config)
         return true;
     json_t     *value = lki_field_json(lki_field_find(need->name), config);
     const char *text  = json_string_value(value);
-    bool        met   = need->values[0] == NULL && !is_unset(value);
+    bool        met   = need->values[0] == NULL && !lki_value_is_unset(value);
     for (size_t i = 0; text != NULL && need->values[i] != NULL; i++)
         met = met || strcmp(text, need->values[i]) == 0;
     json_decref(value);
@@ -348,7 +348,7 @@ static lk_label label_of(const lki_field *field, const lk_train_config *config)
     if (field->label == LK_LABEL_EXACT)
         return LK_LABEL_EXACT;
     json_t  *value = lki_field_json(field, config);
-    lk_label label = is_unset(value) ? LK_LABEL_EXACT : field->label;
+    lk_label label = lki_value_is_unset(value) ? LK_LABEL_EXACT : field->label;
     json_decref(value);
     return label;
 }

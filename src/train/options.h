@@ -65,6 +65,7 @@ typedef struct {
     lk_label                label; /* of any value but the default, if there are no choices */
     const lki_field_need   *needs;                /* when the field has an effect; NULL: always */
     const lki_field_need   *recorded; /* condition under which it is recorded; NULL: `needs` */
+    const char             *unset;    /* the default as text; NULL: the option is not given */
     const char             *into;     /* the field that records its value; NULL: itself */
     bool                    may_change, may_come, logged;
     const char             *identity; /* text before its value in the exactness id; NULL: none */
@@ -82,6 +83,9 @@ const lki_field *lki_field_find(const char *key);
 
 /* Returns the value of a field as checkpoints record it; NULL if it has no recorded form. */
 json_t *lki_field_json(const lki_field *field, const lk_train_config *config);
+
+/* Returns true if a value is that of a field that was not set. */
+bool lki_value_is_unset(const json_t *value);
 
 /* Returns true if a checkpoint of this run records the field. */
 bool lki_field_is_recorded(const lki_field *field, const lk_train_config *config);

@@ -29,6 +29,7 @@ static void contradicting_options_are_named(void **state)
         { "--global-batch 16", "--global-batch is 16," },
         { "--micro-batch 1", "--micro-batch is 1," },
         { "--virtual-workers 2", "--virtual-workers is 2," },
+        { "--compress topk", "--compress is \"topk\", but the checkpoint was made with none" },
         { "--steps 5", "step 10, past --steps 5" },
     };
     static command_result r;
@@ -58,6 +59,47 @@ static void contradicting_options_are_named(void **state)
     assert_says(r.err, "the model is \"gpt\", but the checkpoint was made with \"mlp\"");
     run_command(&r, *state, "inspect ck"); /* no run has changed the checkpoint */
     assert_int_equal(r.status, 0);
+    forget(*state);
+}
+
+static void options_of_compression_are_named(void **state)
+{
+    static const struct {
+        const char *options, *named;
+    } others[] = {
+        { "", "--compress is none, but the checkpoint was made with \"topk\"" },
+        { "--compress topk", "--ratio is 0.01, but the checkpoint was made with 0.5" },
+        { "--compress topk --ratio 0.5 --groups 2",
+          "--groups is 2, but the checkpoint was made with 4" },
+        { "--compress topk --ratio 0.5 --error-feedback off", "--error-feedback is \"off\"" },
+        { "--compress topk --ratio 0.5 --group-clip-norm 1",
+          "--group-clip-norm is 1.0, but the checkpoint was made with none" },
+    };
+    static command_result r;
+    run_command(&r, *state, MLP "--steps 10 --checkpoint ck --compress topk --ratio 0.5");
+    assert_int_equal(r.status, 0);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        static char line[1024];
+        (void)snprintf(line, sizeof line, MLP ON_CK "%s", others[i].options);
+        run_command(&r, *state, line);
+        assert_int_not_equal(r.status, 0);
+        assert_says(r.err, others[i].named);
+    }
+    forget(*state);
+}
+
+/* Without a compressor groups change no bit, so a run may be resumed with and without them. */
+static void groups_may_come_and_go(void **state)
+{
+    static command_result want, r;
+    run_command(&want, *state, MLP "--steps 20 --quiet");
+    run_command(&r, *state, MLP "--steps 10 --checkpoint ck");
+    assert_int_equal(r.status, 0);
+    run_command(&r, *state, MLP "--checkpoint ck --resume --steps 15 --groups 2 --quiet");
+    assert_int_equal(r.status, 0);
+    run_command(&r, *state, MLP "--checkpoint ck --resume --steps 20 --quiet");
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.out, want.out);
     forget(*state);
 }
 
@@ -211,6 +253,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(contradicting_options_are_named, begin_afresh),
+        cmocka_unit_test_setup(options_of_compression_are_named, begin_afresh),
+        cmocka_unit_test_setup(groups_may_come_and_go, begin_afresh),
         cmocka_unit_test_setup(a_non_finite_step_updates_nothing, begin_afresh),
         cmocka_unit_test_setup(cut_data_is_refused, begin_afresh),
         cmocka_unit_test_setup(data_that_change_are_named, begin_afresh),

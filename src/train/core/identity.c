@@ -159,19 +159,39 @@ static json_t *recorded(const json_t *stored, const char *key)
     return strcmp(key, "hook") == 0 ? json_false() : NULL;
 }
 
+/* Writes a value for messages: that of a field that was not given by the text of its default. */
+static void name_value(const char *key, const json_t *value, char text[256])
+{
+    const lki_field *field = lki_field_find(key);
+    const char      *unset = field == NULL ? NULL : field->unset;
+    char            *dump  = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+    if (field == NULL || !lki_value_is_unset(value))
+        (void)snprintf(text, 256, "%s", dump != NULL ? dump : "none");
+    else if (unset == NULL || strcmp(unset, "none") == 0)
+        (void)snprintf(text, 256, "none");
+    else
+        (void)snprintf(text, 256, strcmp(unset, "0") == 0 ? "%s" : "the default (%s)", unset);
+    free(dump);
+}
+
 static lk_status refuse(const char *key, const json_t *value, const json_t *other)
 {
-    const size_t as_people_write = JSON_ENCODE_ANY | JSON_REAL_PRECISION(15);
-    char         name[64];
-    char        *was    = other == NULL ? NULL : json_dumps(other, as_people_write);
-    char        *now    = json_dumps(value, as_people_write);
-    lk_status    status = lk_fail(LK_EINVAL,
-                                  "%s is %s, but the checkpoint was made with %s; resume with the "
-                                     "same value, or start a new run in another directory",
-                                  known_as(key, name), now ? now : "?", was ? was : "none");
-    free(was);
-    free(now);
-    return status;
+    char name[64], was[256], now[256];
+    name_value(key, other, was);
+    name_value(key, value, now);
+    return lk_fail(LK_EINVAL,
+                   "%s is %s, but the checkpoint was made with %s; resume with the same value, or "
+                   "start a new run in another directory",
+                   known_as(key, name), now, was);
+}
+
+/* Returns true if a difference of option `key` need not be named.  Without a compressor, groups give
+ * the bits of a run without groups.  If the compressors differ, they are named instead. */
+static bool is_moot(const char *key, const json_t *stored, const json_t *mine)
+{
+    const json_t *there = json_object_get(stored, "compress");
+    const json_t *here  = json_object_get(mine, "compress");
+    return strcmp(key, "groups") == 0 && (lki_value_is_unset(here) || !json_equal(there, here));
 }
 
 lk_status lki_config_compare(const json_t *stored, const json_t *mine)
@@ -184,6 +204,8 @@ lk_status lki_config_compare(const json_t *stored, const json_t *mine)
     {
         const lki_field *field = lki_field_find(key);
         if (field != NULL && lki_field_is_free(field, json_object_get(stored, key) != NULL))
+            continue;
+        if (is_moot(key, stored, mine))
             continue;
         json_t *other = recorded(stored, key);
         if (status == LK_OK && !json_equal(other, value))
