@@ -133,7 +133,8 @@ static void checkpoints_record_options_that_decide_the_result(void **state)
         if ((json_object_get(mine, lki_field_key(f)) != NULL) != decides)
             fail_msg("%s is %srecorded", f->name, decides ? "not " : "");
         lk_status status = lki_config_compare(stored, mine);
-        bool equal = !decides || lki_field_is_free(f, json_object_get(stored, lki_field_key(f)));
+        bool equal = !decides || lki_field_is_free(f, json_object_get(stored, lki_field_key(f))) ||
+                     strcmp(f->name, "groups") == 0; /* change no bit without a compressor */
         if ((status == LK_OK) != equal)
             fail_msg("%s: %d", f->name, (int)status);
         (void)snprintf(option, sizeof option,
