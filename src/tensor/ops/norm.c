@@ -118,13 +118,17 @@ void lki_layernorm_backward(lk_exec *exec, lk_dtype type, size_t rows, size_t c,
     lki_pool_run(pool, (rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK, layernorm_dx_task, &n);
 }
 
-/* The work on the chunks of one slab of columns, and the memory of their sums. */
+/* The work on the chunks of one slab of columns, and the memory of their sums.  Threads claim chunks
+ * in rounds of one chunk each.  Each pass over the slab has the rounds in the opposite order of the
+ * previous pass, and so begins with rows that are mostly still in the threads' caches. */
 typedef struct slab slab;
 struct slab {
     const lki_nn_kernels *kernels;
     lki_columns           all; /* the slab's columns, all rows */
     void (*work)(const slab *s, const lki_columns *chunk, size_t index);
     float (*sums)[SLAB], (*products)[SLAB]; /* one row for each chunk */
+    size_t threads, rounds;
+    bool   backwards;
 };
 
 /* Returns `values` advanced by `bytes` bytes; NULL remains NULL. */
@@ -138,13 +142,11 @@ static void *writable_rows_on(void *values, size_t bytes)
     return values == NULL ? NULL : (char *)values + bytes;
 }
 
-static void slab_task(void *context, size_t index, uint32_t thread)
+static void slab_chunk(const slab *s, size_t index)
 {
-    const slab *s     = context;
     lki_columns chunk = s->all;
     size_t first = index * chunk.rows / CHUNKS, last = (index + 1) * chunk.rows / CHUNKS;
     size_t bytes = first * chunk.stride * lk_dtype_bytes(chunk.type);
-    (void)thread;
 
     chunk.rows  = last - first;
     chunk.x     = rows_on(chunk.x, bytes);
@@ -156,11 +158,26 @@ static void slab_task(void *context, size_t index, uint32_t thread)
     s->work(s, &chunk, index);
 }
 
+static void slab_task(void *context, size_t index, uint32_t thread)
+{
+    const slab *s     = context;
+    size_t      round = index / s->threads;
+    (void)thread;
+    if (s->backwards)
+        round = s->rounds - 1 - round;
+    size_t chunk = round * s->threads + index % s->threads;
+    if (chunk < CHUNKS) /* the last round may be incomplete */
+        slab_chunk(s, chunk);
+}
+
 static void slab_run(lk_exec *exec, slab *s,
                      void (*work)(const slab *s, const lki_columns *chunk, size_t index))
 {
-    s->work = work;
-    lki_pool_run(lki_exec_pool(exec), CHUNKS, slab_task, s);
+    s->work    = work;
+    s->threads = lk_exec_threads(exec);
+    s->rounds  = (CHUNKS + s->threads - 1) / s->threads;
+    lki_pool_run(lki_exec_pool(exec), s->rounds * s->threads, slab_task, s);
+    s->backwards = !s->backwards;
 }
 
 static void work_sums(const slab *s, const lki_columns *chunk, size_t index)
