@@ -1,5 +1,6 @@
 """Workers that replace lost ones take over the state of the run, and change none of its bits."""
 
+import functools
 import tempfile
 import unittest
 
@@ -96,21 +97,28 @@ PROGRAM = """
 """
 
 
-class Entering(unittest.TestCase):
-    def run_program(self, workers, *launcher, **env):
-        with tempfile.TemporaryDirectory() as folder:
-            ended = launch(PROGRAM, workers, *launcher, folder=folder, env=env)
-        self.assertEqual(ended.status, 0, ended.err + ended.out)
-        return ended
+def run_program(workers, *launcher, **env):
+    with tempfile.TemporaryDirectory() as folder:
+        ended = launch(PROGRAM, workers, *launcher, folder=folder, env=env)
+    assert ended.status == 0, ended.err + ended.out
+    return ended
 
+
+@functools.lru_cache(maxsize=None)
+def undisturbed(**env):
+    """The weights of one worker."""
+    return run_program(1, **env).value("weights")
+
+
+class Entering(unittest.TestCase):
     def replaced(self, workers, *launcher, restart="--restart", **env):
-        return self.run_program(workers, "--on-failure", "continue", restart, *launcher, **env)
+        return run_program(workers, "--on-failure", "continue", restart, *launcher, **env)
 
     def assert_entered(self, ended, rank, step):
         self.assertIn(f"entered as {rank} of {rank + 1} at {step}\n", ended.out, ended.err)
 
     def test_a_lost_worker_is_replaced(self):
-        wanted = self.run_program(1).value("weights")
+        wanted = undisturbed()
         for strategy in ("ddp", "zero2"):
             ended = self.replaced(3, STRATEGY=strategy, DIES=9, WAITS=11)
             self.assert_entered(ended, 2, 12)
@@ -118,26 +126,26 @@ class Entering(unittest.TestCase):
 
     def test_in_a_later_loop_and_with_data_workers(self):
         """The replacement skips the loops that the others have completed."""
-        wanted = self.run_program(1).value("weights")
+        wanted = undisturbed()
         ended = self.replaced(2, DIES=30, WAITS=17, READERS=1)
         self.assert_entered(ended, 1, 18)
         self.assertEqual(ended.value("weights"), wanted)
 
     def test_an_optimizer_of_torch(self):
-        wanted = self.run_program(1, OPTIMIZER="torch").value("weights")
+        wanted = undisturbed(OPTIMIZER="torch")
         ended = self.replaced(3, OPTIMIZER="torch", DIES=9, WAITS=11)
         self.assert_entered(ended, 2, 12)
         self.assertEqual(ended.value("weights"), wanted)
 
     def test_on_two_hosts(self):
-        wanted = self.run_program(1).value("weights")
+        wanted = undisturbed()
         ended = self.replaced(4, "--hosts", "2", DIES=5, WAITS=11)
         self.assertIn("entered as 1 of 4 at 12\n", ended.out, ended.err)
         self.assertEqual(ended.value("weights"), wanted)
 
     def test_replacements_that_fail(self):
         """The others go on without them."""
-        wanted = self.run_program(1).value("weights")
+        wanted = undisturbed()
         for fault, reason, waits in (
                 ("does not start", "no such file", 99),
                 ("other model", "differs from the others: parameters.4.1.0 is 2 there, and 3 here",

@@ -6,9 +6,12 @@ import unittest
 from support import launch
 
 PROGRAM = """
-    import os
+    import functools, os
     import torch, torch.nn.functional as F
     import lockstep.torch as lk
+    from lockstep.torch import run as run_module
+
+    run_module.Group = functools.lru_cache(None)(run_module.Group)   # one for all runs
 
     class Plain(torch.optim.Optimizer):
         # an optimizer as its paper has it: update(state, p, gradient, lr, weight decay)
@@ -98,31 +101,39 @@ PROGRAM = """
             sched.step()
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 
-    ours, theirs = OPTIMIZERS[os.environ["OPTIMIZER"]]
-    run = lk.init(seed=1, virtual_workers=6)
-    model = run.prepare(net())
-    opt = ours(groups(model))
-    sched = schedule(getattr(opt, "torch", opt))
-    data = run.loader(Points(), global_batch=24, shuffle=False)
-    if "SAVED" in os.environ:
-        run.resume(os.environ["SAVED"], model, opt, sched)
-    for step in run.steps(int(os.environ.get("UNTIL", 10))):
-        run.step(loss_sum, data, opt)
-        sched.step()
-    if "SAVED" in os.environ:
-        run.save(os.environ["SAVED"])
-    run.print("weights", run.weights_hash())
-    ours = torch.cat([p.detach().flatten() for p in model.parameters()])
-    wanted = plain(theirs, int(os.environ.get("STEPS", 10)))
-    run.print("error", ((ours - wanted).norm() / wanted.norm()).item())
+    def train(name):
+        ours, theirs = OPTIMIZERS[name]
+        run_module._current = None
+        run = lk.init(seed=1, virtual_workers=6)
+        model = run.prepare(net())
+        opt = ours(groups(model))
+        sched = schedule(getattr(opt, "torch", opt))
+        data = run.loader(Points(), global_batch=24, shuffle=False)
+        if "SAVED" in os.environ:
+            run.resume(os.environ["SAVED"], model, opt, sched)
+        for step in run.steps(int(os.environ.get("UNTIL", 10))):
+            run.step(loss_sum, data, opt)
+            sched.step()
+        if "SAVED" in os.environ:
+            run.save(os.environ["SAVED"])
+        run.print("weights." + name, run.weights_hash())
+        ours = torch.cat([p.detach().flatten() for p in model.parameters()])
+        wanted = plain(theirs, int(os.environ.get("STEPS", 10)))
+        run.print("error." + name, ((ours - wanted).norm() / wanted.norm()).item())
+
+    for name in os.environ["OPTIMIZERS"].split():
+        train(name)
 """
 
 # The last batch of each epoch leaves virtual workers empty.  Gradients of the step before, and of
 # the program's own backward pass, must not count in their turns.
 SHORT = """
-    import os
+    import functools
     import torch, torch.nn.functional as F
     import lockstep.torch as lk
+    from lockstep.torch import run as run_module
+
+    run_module.Group = functools.lru_cache(None)(run_module.Group)   # one for all runs
 
     class Points(torch.utils.data.Dataset):
         def __len__(self):
@@ -136,17 +147,18 @@ SHORT = """
         x, y = batch
         return F.cross_entropy(model(x), y, reduction="sum"), y.numel()
 
-    own = os.environ["OWN"] == "yes"
-    run = lk.init(seed=1, virtual_workers=4, audit_steps=0)
-    model = run.prepare(torch.nn.Linear(8, 3))
-    make = torch.optim.Adagrad if own else lk.AdamW
-    opt = make(model.parameters(), lr=0.02)
-    data = run.loader(Points(), global_batch=8, drop_last=False)
-    for step in run.steps(6):
-        run.step(loss_sum, data, opt)
-        if not own:
-            F.cross_entropy(model(torch.ones(1, 8)), torch.tensor([1])).backward()
-    run.print("weights", run.weights_hash())
+    for own in (True, False):
+        run_module._current = None
+        run = lk.init(seed=1, virtual_workers=4, audit_steps=0)
+        model = run.prepare(torch.nn.Linear(8, 3))
+        make = torch.optim.Adagrad if own else lk.AdamW
+        opt = make(model.parameters(), lr=0.02)
+        data = run.loader(Points(), global_batch=8, drop_last=False)
+        for step in run.steps(6):
+            run.step(loss_sum, data, opt)
+            if not own:
+                F.cross_entropy(model(torch.ones(1, 8)), torch.tensor([1])).backward()
+        run.print("weights." + ("own" if own else "ours"), run.weights_hash())
 """
 
 
@@ -158,31 +170,31 @@ class Optimizers(unittest.TestCase):
         return ended
 
     def test_as_in_torch(self):
-        for name in ("adamw", "sgd", "lamb", "lars", "lion", "adagrad"):
-            alone, three = (self.run_program(n, OPTIMIZER=name) for n in (1, 3))
-            self.assertEqual(alone.value("weights"), three.value("weights"), name)
-            self.assertLess(float(alone.value("error")), 1e-6, name)
+        names = ("adamw", "sgd", "lamb", "lars", "lion", "adagrad")
+        alone, three = (self.run_program(n, OPTIMIZERS=" ".join(names)) for n in (1, 3))
+        for name in names:
+            self.assertEqual(alone.value("weights." + name), three.value("weights." + name), name)
+            self.assertLess(float(alone.value("error." + name)), 1e-6, name)
 
     def test_states_of_torchs_optimizers_are_saved(self):
-        whole = self.run_program(2, OPTIMIZER="adagrad")
+        whole = self.run_program(2, OPTIMIZERS="adagrad")
         with tempfile.TemporaryDirectory() as saved:
-            self.run_program(1, OPTIMIZER="adagrad", SAVED=saved, UNTIL=5)
-            rest = self.run_program(3, OPTIMIZER="adagrad", SAVED=saved)
-        self.assertEqual(rest.value("weights"), whole.value("weights"))
+            self.run_program(1, OPTIMIZERS="adagrad", SAVED=saved, UNTIL=5)
+            rest = self.run_program(3, OPTIMIZERS="adagrad", SAVED=saved)
+        self.assertEqual(rest.value("weights.adagrad"), whole.value("weights.adagrad"))
 
     def test_gradients_from_before_a_step_do_not_count(self):
-        for own in ("yes", "no"):
-            hashes = set()
-            for workers in (1, 2, 4):
-                with tempfile.TemporaryDirectory() as folder:
-                    ended = launch(SHORT, workers, folder=folder, env={"OWN": own})
-                self.assertEqual(ended.status, 0, ended.err)
-                hashes.add(ended.value("weights"))
-            self.assertEqual(len(hashes), 1, own)
+        hashes = set()
+        for workers in (1, 2, 4):
+            with tempfile.TemporaryDirectory() as folder:
+                ended = launch(SHORT, workers, folder=folder)
+            self.assertEqual(ended.status, 0, ended.err)
+            hashes.add((ended.value("weights.own"), ended.value("weights.ours")))
+        self.assertEqual(len(hashes), 1, hashes)
 
     def test_a_missing_step_is_seen(self):
-        ended = self.run_program(1, OPTIMIZER="adamw", STEPS=9)
-        self.assertGreater(float(ended.value("error")), 1e-4)
+        ended = self.run_program(1, OPTIMIZERS="adamw", STEPS=9)
+        self.assertGreater(float(ended.value("error.adamw")), 1e-4)
 
 
 if __name__ == "__main__":
