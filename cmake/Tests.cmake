@@ -124,7 +124,7 @@ else()
   list(APPEND golden --workers 2)
 endif()
 add_test(NAME exactness.golden COMMAND ${golden})
-set_tests_properties(exactness.golden PROPERTIES LABELS golden TIMEOUT 1500
+set_tests_properties(exactness.golden PROPERTIES LABELS golden TIMEOUT 1500 COST 100
   ENVIRONMENT "LK_EMULATOR=${CMAKE_CROSSCOMPILING_EMULATOR}")
 
 # The same bits from the code for AMX tiles, on every processor.

@@ -7,6 +7,7 @@
  * Control: another number of groups has other weights, and no compressor has those of any number of
  *          groups.
  */
+#include "base/thorough_testing.h"
 #include "cli/command.h"
 
 enum { HEX = 64 };
@@ -46,7 +47,7 @@ static void weights_depend_on_groups_alone(void **state)
                     { "topk", "ef21" } };
     static const char *const hows[] = { "-n 3", "-n 4 --hosts 2", "-n 8", "-n 6 --hosts 3" };
     char                     one[HEX + 1], other[HEX + 1], got[HEX + 1];
-    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
+    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i += lki_brief() ? 3 : 1) {
         const char *name = methods[i].name, *feedback = methods[i].feedback;
         weights_of(*state, "-n 1", name, 4, feedback, one);
         for (size_t h = 0; h < (i == 0 ? 4 : 2); h++) {
@@ -106,7 +107,7 @@ static void trained_runs_depend_on_groups_alone(void **state)
                                          "--workers 5 --hosts 2 --strategy zero1" };
     char                     one[HEX + 1], got[HEX + 1], whole[HEX + 1];
     run_of(*state, "", 6, "--workers 2", whole);
-    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i += lki_brief() ? 3 : 1) {
         run_of(*state, rules[i], 6, "--workers 1", one);
         for (size_t h = i % 2; h < (i == 1 ? 4 : i % 2 + 1); h++) {
             run_of(*state, rules[i], 6, hows[h], got);

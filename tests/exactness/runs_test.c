@@ -152,12 +152,12 @@ static bool is_refused(const run_model *model, const char *options)
     return strstr(model->name, "sync") != NULL && in_rounds(options);
 }
 
-/* Checks the way with index `nth` and every `step`-th way after that.  Under a sanitizer, only the
- * model that is checked in all ways takes all of its ways, and other models take a third of theirs:
- * models share the code of the ways. */
+/* Checks the way with index `nth` and every `step`-th way after that.  Under a sanitizer or with
+ * LK_BRIEF, only the model that is checked in all ways takes all of its ways, and other models take
+ * a third of theirs: models share the code of the ways. */
 static void check_ways(const run_model *model, size_t nth, size_t step)
 {
-    step *= LKI_SANITIZED && step > 1 ? 3 : 1;
+    step *= (LKI_SANITIZED || lki_brief()) && step > 1 ? 3 : 1;
     for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
         outcome want = run(model, leaves, "7 --strategy single --workers 1");
         assert_int_equal(want.status, 0);

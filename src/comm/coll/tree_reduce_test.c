@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "base/thorough_testing.h"
 #include "comm/coll/tree_testing.h"
 
 typedef struct { uint32_t leaves, shards; map_kind kind; } setting;
@@ -455,6 +456,8 @@ static void hosts_send_the_bytes_of_the_formula(void **state)
     (void)state;
     for (size_t i = 0; i < SHAPES; i++)
         for (size_t k = 0; k < sizeof jobs / sizeof jobs[0]; k++) {
+            if (lki_brief() && (i + k) % 2 != 0)
+                continue;
             traffic t = jobs[k];
             assert_true(hosted_all(shapes[i], sends_what_it_should, &t));
         }
@@ -463,7 +466,7 @@ static void hosts_send_the_bytes_of_the_formula(void **state)
 static void every_assignment_has_the_same_bits(void **state)
 {
     (void)state;
-    for (uint32_t size = 1; size <= 8; size++)
+    for (uint32_t size = 1; size <= 8; size += lki_brief() ? 3 : 1)
         assert_true(world_all(size, size % 2 == 0, reduces_every_map, NULL));
     assert_true(world_all(3, true, reduces_every_map, NULL));
     assert_true(world_all(4, false, reduces_every_map, NULL));

@@ -152,7 +152,7 @@ static void strided_products_equal_the_scalar_loop(void **state)
         for (unsigned way = 0; way < 4; way++)
             for (int act = LKI_ACT_NONE; act <= LKI_ACT_GELU_ERF; act++) {
                 size z = some[s];
-                check(execs, count,
+                check(execs, lki_brief() && (s + way + (unsigned)act) % 3 != 0 ? 0 : count,
                       (lki_gemm_args){ .transpose_a = way & 1,
                                        .transpose_b = way & 2,
                                        .m           = z.m,

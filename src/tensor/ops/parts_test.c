@@ -92,7 +92,8 @@ static void products_of_parts_are_added_by_the_tree(void **state)
     for (size_t e = 0; e < count; e++)
         for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
             /* large products take long where AMX is emulated */
-            uint32_t factor = sizes[s][0] * sizes[s][1] * sizes[s][2] > 100000 ? 8 : 2;
+            bool     large  = sizes[s][0] * sizes[s][1] * sizes[s][2] > 100000;
+            uint32_t factor = large || lki_brief() ? 8 : 2;
             for (uint32_t parts = 1; parts <= COUNT_MOST; parts *= factor)
                 for (int even = 0; even < 2; even++) {
                     bool turned = parts & 10;
@@ -111,7 +112,7 @@ static void parts_of_small_values_are_added_by_the_tree(void **state)
     lk_exec            *execs[LKI_EXECS_MAX];
     size_t              count = lki_test_execs_for(execs, true);
     (void)state;
-    for (int exponent = -24; exponent > -76; exponent -= 6) {
+    for (int exponent = -24; exponent > -76; exponent -= lki_brief() ? 12 : 6) {
         fill(ldexpf(1.0f, exponent));
         for (size_t e = 0; e < count; e++)
             for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
