@@ -22,8 +22,8 @@
  *
  * A rank has one replica or, with more replicas than ranks, several.  With strategies ddp and
  * zero1.  Not with audit, rebalance, duplicate, backups, noise_decay, scaling, lock_step, survives,
- * offload and a moving average (lk_optimizer.ema), and LK_UNUSED_ZERO only.  comm_dtype is the type
- * of gradients inside replicas.
+ * offload, LK_OPTIMIZER_NONE and a moving average (lk_optimizer.ema), and LK_UNUSED_ZERO only.
+ * comm_dtype is the type of gradients inside replicas.
  */
 #ifndef LK_REPLICAS_H
 #define LK_REPLICAS_H

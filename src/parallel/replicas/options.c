@@ -30,6 +30,8 @@ static const char *why_not(const lk_parallel_options *o)
            : o->survives         ? "cannot go on after a loss: leave out `survives`"
            : o->gather_dtype == LK_I8 ? "read FP32 parameters: leave out `gather_dtype` LK_I8"
            : o->offload != NULL  ? "are in memory: leave out `offload`"
+           : o->optimizer.kind == LK_OPTIMIZER_NONE
+               ? "are updated by the library: choose another `optimizer.kind` than none"
            : o->optimizer.ema > 0 ? "have no moving averages: leave out `ema`"
            : o->unused != LK_UNUSED_ZERO ? "need `unused` LK_UNUSED_ZERO"
                                          : NULL;

@@ -461,6 +461,9 @@ static void what_replicas_cannot_do_is_refused_by_name(void **state)
     options       = with;
     options.audit = 0.5;
     refuse(&options, "`audit`");
+    options                = with;
+    options.optimizer.kind = LK_OPTIMIZER_NONE;
+    refuse(&options, "`optimizer.kind`");
 }
 
 int main(void)
