@@ -71,6 +71,16 @@ lk_status lki_replicas_restart(lki_replicas *replicas)
     return LK_OK;
 }
 
+/* Finishes an outer step.  The object of the outer weights counts outer steps as its steps. */
+static lk_status finish(lki_replicas *replicas, uint64_t number, lk_step_result *result)
+{
+    const lk_status status = lk_parallel_finish(replicas->outer, replicas->options.lr, result);
+    if (status == LK_OK)
+        return LK_OK;
+    const lk_error failure = *lk_error_last();
+    return lk_fail(status, "outer step %llu: %s", (unsigned long long)number, failure.message);
+}
+
 lk_status lki_replicas_average(lk_parallel *parallel, uint64_t number)
 {
     lki_replicas    *replicas = parallel->replicas;
@@ -91,7 +101,7 @@ lk_status lki_replicas_average(lk_parallel *parallel, uint64_t number)
         else
             lk_parallel_report(outer, 0, 0, 0, 0, 0);
     }
-    LK_TRY(lk_parallel_finish(outer, replicas->options.lr, &result));
+    LK_TRY(finish(replicas, number, &result));
     replicas->last = (lk_outer_step){ .number    = number,
                                       .grad_norm = replicas->mean ? 0 : result.grad_norm,
                                       .drift     = sqrt(result.loss) };

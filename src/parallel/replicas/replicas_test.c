@@ -428,6 +428,26 @@ static void all_ranks_fail_with_a_replica(void **state)
     }
 }
 
+/* Between two steps something writes into the outer weights. */
+static void outer_steps_fail_by_their_name(void **state)
+{
+    run          r    = make_run(&diloco, "ddp", 1, 1);
+    lk_comm     *comm = NULL;
+    lk_parallel *p    = NULL;
+    lki_sha256   hash;
+    (void)state;
+    lki_sha256_begin(&hash);
+    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+    assert_int_equal(lk_parallel_open(&p, comm, model, LKT_PARAMS, &r.crew.options), LK_OK);
+    for (uint32_t step = 0; step < 5; step++)
+        assert_int_equal(lkt_step(p, &r.crew, step, &hash), LK_OK);
+    ((float *)(uintptr_t)lk_parallel_param(p, 0))[0] += 1;
+    assert_int_equal(lkt_step(p, &r.crew, 5, &hash), LK_ECORRUPT);
+    assert_non_null(strstr(lk_error_last()->message, "outer step 2: "));
+    lk_parallel_free(p);
+    lk_comm_free(comm);
+}
+
 /* ---- Refusals ---------------------------------------------------------------------------- */
 
 static void refuse(const lk_parallel_options *options, const char *text)
@@ -476,6 +496,7 @@ int main(void)
         cmocka_unit_test(outer_steps_are_those_of_the_oracle),
         cmocka_unit_test(replicas_without_samples_skip_a_step),
         cmocka_unit_test(all_ranks_fail_with_a_replica),
+        cmocka_unit_test(outer_steps_fail_by_their_name),
         cmocka_unit_test(what_replicas_cannot_do_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
