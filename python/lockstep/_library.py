@@ -69,7 +69,7 @@ Param = layout.struct("lk_param", name=c_char * NAME_MAX, shape=Shape, uses=c_ui
 Rule = layout.struct("lk_param_rule", lr=c_double, weight_decay=c_double, own_decay=c_uint64)
 Optimizer = layout.struct("lk_optimizer", kind=c_uint32, momentum=c_double, nesterov=c_bool,
                           beta1=c_double, beta2=c_double, eps=c_double, weight_decay=c_double,
-                          trust=c_double, decay_all=c_bool)
+                          trust=c_double, decay_all=c_bool, uncorrected=c_bool)
 Term = layout.struct("lk_parallel_term", param=c_uint32, use=c_uint32, same_block=c_uint32)
 State = layout.struct("lk_parallel_state", name=c_char_p, count=c_size_t, initial=c_float,
                       momentum=c_float)
@@ -82,6 +82,9 @@ Exchange = layout.struct("lk_exchange", struct_size=c_size_t, groups=c_uint32,
                          warmup_count=c_uint32,
                          warmup=c_double * layout.constants["LK_WARMUP_RATIOS_MAX"],
                          warmup_span=c_uint64)
+Replicas = layout.struct("lk_replicas", struct_size=c_size_t, count=c_uint32, local_steps=c_uint64,
+                         start=c_uint64, optimizer=Optimizer, lr=c_double, dtype=c_uint32)
+OuterStep = layout.struct("lk_outer_step", number=c_uint64, grad_norm=c_double, drift=c_double)
 Options = layout.struct("lk_parallel_options", struct_size=c_size_t, strategy=c_char_p,
                         virtual_workers=c_uint32, micro_count=c_uint32, bucket_bytes=c_size_t,
                         optimizer=Optimizer, clip_norm=c_double, clip_value=c_double,
@@ -89,6 +92,7 @@ Options = layout.struct("lk_parallel_options", struct_size=c_size_t, strategy=c_
                         states=POINTER(State), state_count=c_uint32, reads=POINTER(c_uint32),
                         read_count=c_uint32, shard_hosts=c_uint32, rules=POINTER(Rule),
                         adds_once=c_bool, exchange=POINTER(Exchange),
+                        replicas=POINTER(Replicas),
                         survives=c_bool, audit=c_double, audit_steps=c_uint64)
 Turn = layout.struct("lk_parallel_turn", virtual_worker=c_uint32, micro_index=c_uint32,
                      again=c_bool)
@@ -160,6 +164,10 @@ _FUNCTIONS = {
     "lk_parallel_load_kept": (_STATUS, [c_void_p, c_uint32, c_uint32, c_uint32, c_void_p]),
     "lk_parallel_shared": (c_void_p, [c_void_p, c_uint32, POINTER(c_size_t)]),
     "lk_parallel_load_shared": (_STATUS, [c_void_p, c_uint32, c_void_p]),
+    "lk_parallel_fetch_replica_state": (_STATUS, [c_void_p, c_uint32, c_uint32, c_void_p]),
+    "lk_parallel_load_replica_state": (_STATUS, [c_void_p, c_uint32, c_uint32, c_void_p]),
+    "lk_parallel_outer_step": (OuterStep, [c_void_p]),
+    "lk_parallel_resume": (_STATUS, [c_void_p, c_uint64]),
     "lk_parallel_share": (None, [c_void_p, POINTER(c_uint32), POINTER(c_uint32),
                                  POINTER(c_uint32)]),
     "lk_parallel_begin_micros": (_STATUS, [c_void_p, c_uint64, c_uint32]),

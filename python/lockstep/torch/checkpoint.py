@@ -3,8 +3,10 @@
 ``model.safetensors`` has what ``state_dict()`` of the model returns, so a plain torch model loads
 it.  A parameter that has two names is there under both.  ``optimizer.safetensors`` has the states
 of the optimizer as "NAME.exp_avg", parameter by parameter.  ``groups.safetensors`` has what groups
-keep between steps as "NAME.error.3", if there are groups.  The manifest's configuration has what
-the result depends on, and the states of the schedulers.
+keep between steps as "NAME.error.3", if there are groups.  With replicas these are their weights,
+states of the optimizer and running statistics, and ``optimizer.safetensors`` has the states of the
+outer optimizer.  The manifest's configuration has what the result depends on, and the states of the
+schedulers.
 
 Rank 0 writes and reads.  The other ranks send it the values that only their hosts have, and receive
 what it reads.  What rank 0 cannot write or read is an error of all ranks.
@@ -31,7 +33,8 @@ _DTYPES = {_CODES[dtype]: dtype for dtype in _KINDS if dtype is not torch.bool}
 # What init() is given and does not change the bits of a run.
 _FREE = ("seed", "strategy", "audit_steps", "buffers", "shard_hosts")
 # What a run must have as its checkpoint has it.  The rest of an environment makes the exactness id.
-_CHOSEN = ("virtual_workers", "threads", "deterministic", "dtype", "matmul", "groups", "compress")
+_CHOSEN = ("virtual_workers", "threads", "deterministic", "dtype", "matmul", "groups", "compress",
+           "local_steps", "local_start", "outer")
 
 # ---- What a checkpoint holds --------------------------------------------------------------------
 
@@ -90,12 +93,8 @@ def _optimizer_items(engine):
 
 def _group_items(engine):
     """What groups keep between steps.  All items are read by all ranks."""
-    items = []
-    for kept in engine.kept():
-        like = (torch.empty(kept.elements, device="meta") if kept.group is None
-                else engine.model.params[kept.param])
-        items.append(_Item(kept.name, like, lambda kept=kept: engine.kept_value(kept)))
-    return items
+    return [_Item(kept.name, kept.like, lambda kept=kept: engine.kept_value(kept))
+            for kept in engine.kept()]
 
 
 def _torch_items(engine):
@@ -499,8 +498,10 @@ def optimizer_state(engine, step):
 
 
 def load_optimizer_state(engine, states, step):
-    """Set the states of the optimizer from those of torch.  Collective."""
-    known = {"step", *engine.state_names}
+    """Set the states of the optimizer from those of torch, in all replicas if there are some.
+    Collective."""
+    names = engine.optimizer.state_names()
+    known = {"step", *names}
     for i, (name, p) in enumerate(zip(engine.model.names, engine.model.params)):
         state = states.get(p, {})
         for other in state.keys() - known:
@@ -510,6 +511,6 @@ def load_optimizer_state(engine, states, step):
         if steps != step:
             raise ValueError(f"the optimizer's state is that of step {steps}, but the run is at "
                              f"step {step}: call run.resume(), which goes on from the state")
-        for w, kind in enumerate(engine.state_names, start=1):
+        for w, kind in enumerate(names, start=1):
             value = state.get(kind)
-            engine.load(i, w, torch.zeros_like(p.data) if value is None else value)
+            engine.load_state(i, w, torch.zeros_like(p.data) if value is None else value)

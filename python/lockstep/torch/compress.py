@@ -185,25 +185,3 @@ def exchange(compress, groups, seed):
     c.warmup_count, c.warmup_span = len(compress.warmup), compress.warmup_steps
     c.warmup[:len(compress.warmup)] = compress.warmup
     return c
-
-
-class Kept:
-    """A value that a group keeps of a parameter, or that all groups share (`group` None)."""
-
-    def __init__(self, name, param, which=0, group=None, elements=0):
-        self.name, self.param, self.which, self.group = name, param, which, group
-        self.elements = elements   # of a shared value
-
-
-def kept(handle, names):
-    """Return the list of ``Kept`` of an ``lk_parallel`` with parameters of these names."""
-    values, groups = [], range(lk.parallel_groups(handle))
-    bytes_ = ctypes.c_size_t()
-    for p, name in enumerate(names):
-        which = 0
-        while (what := lk.parallel_kept_name(handle, p, which)) is not None:
-            values += [Kept(f"{name}.{what.decode()}.{g}", p, which, g) for g in groups]
-            which += 1
-        if lk.parallel_shared(handle, p, bytes_):
-            values.append(Kept(f"{name}.shared", p, elements=bytes_.value // 4))
-    return values

@@ -11,9 +11,10 @@ import torch
 
 from lockstep import _library
 from lockstep._library import Error, layout, lk
-from lockstep.torch import compress, gpu, rehearsal, seeds, trace, uses
+from lockstep.torch import compress, gpu, kept, local, rehearsal, seeds, trace, uses
 from lockstep.torch.gathered import Gathered, Interrupted
 from lockstep.torch.model import view
+from lockstep.torch.optim import names_of_states
 from lockstep.torch.rehearsal import evaluate_loss
 
 
@@ -23,10 +24,11 @@ class Engine:
     first: (step, loader, loss function) of the first step, None if it is not known.
     plan: the order in which parameters are gathered, None if it is not yet made.
     enters: takes part in the others' ``go_on()`` in a worker that replaces a lost one.
+    step: the number of completed steps.
     """
 
     def __init__(self, group, model, optimizer, settings, micro_count, first=None, plan=None,
-                 enters=False):
+                 enters=False, step=0):
         self.group, self.model, self.optimizer = group, model, optimizer
         self._micro_limit, self._micros = micro_count, micro_count   # _micros: of the step
         self.survives = group.continues and settings["strategy"] != "single"
@@ -56,6 +58,7 @@ class Engine:
         self._on_host = model.device.type == "cpu"
         self._transfers = None if self._on_host else gpu.Transfers(model.params)
         self._recorder = None
+        self._shown, self._running = None, {}   # the replica of the turn, {Norm: its statistics}
         self.observer = None   # called with the number and the Recorder of each step
         self._describe()
         self._handle = None
@@ -63,17 +66,18 @@ class Engine:
             if enters:
                 self.go_on()
             else:
-                self._open()
+                self._open(step)
             self._hooks = self._add_hooks()
         except BaseException:
             self.close()
             raise
         group.at_close(self.close)
 
-    def _open(self):
+    def _open(self, step):
         self._handle = ctypes.c_void_p()
         lk.parallel_open(self._handle, self.group.comm, self._params, len(self.model.params),
                          self._options)
+        lk.parallel_resume(self._handle, step)
         self._load_all()
         self._use_handle()
         self.place_params()
@@ -96,10 +100,16 @@ class Engine:
             c.name, c.count, c.momentum = name.encode(), buffer.numel(), norm.momentum
         self._state_array = states
         self._rules = self._rules_now()
-        self._exchange = compress.exchange(settings["compress"], settings["groups"],
-                                           settings["seed"])
+        self._replicas = local.replicas(settings)
+        self._width = settings["virtual_workers"] // (settings["groups"] or
+                                                      settings["virtual_workers"])
+        # whole outer gradients need no groups
+        groups = settings["groups"] if self._replicas is None or settings["compress"] else 0
+        self._exchange = compress.exchange(settings["compress"], groups, settings["seed"])
         # no rank has a whole gradient, or an audit would compare sums of groups
-        audits = settings["audit_steps"] if not self._sharded and self._exchange is None else 0
+        audits = settings["audit_steps"]
+        if self._sharded or self._exchange is not None or self._replicas is not None:
+            audits = 0
         self._options = _library.Options(
             struct_size=ctypes.sizeof(_library.Options), strategy=settings["strategy"].encode(),
             virtual_workers=settings["virtual_workers"], micro_count=self._micro_limit,
@@ -111,6 +121,8 @@ class Engine:
             adds_once=True)
         if self._exchange is not None:
             self._options.exchange = ctypes.pointer(self._exchange)
+        if self._replicas is not None:
+            self._options.replicas = ctypes.pointer(self._replicas)
         if self.plan is not None:
             self._describe_reads()
 
@@ -225,32 +237,37 @@ class Engine:
         return known
 
     def kept(self):
-        """Return what groups keep between steps, as a list of ``compress.Kept``."""
-        return compress.kept(self._handle, self.model.names)
+        """Return a list of what groups and replicas keep between steps."""
+        values = kept.of_groups(self._handle, self.model.names, self._likes)
+        if self._has_replicas():
+            values += kept.running(self._handle, self._states)
+        return values
 
-    def kept_value(self, kept):
-        """Return a tensor with what a group keeps, or what all share.  Collective."""
-        if kept.group is None:
-            address = lk.parallel_shared(self._handle, kept.param, ctypes.c_size_t())
-            return view(address, torch.empty(kept.elements, device="meta"))
-        out = torch.empty_like(self._likes[kept.param], device="cpu")
-        lk.parallel_fetch_kept(self._handle, kept.param, kept.which, kept.group, 0, out.numel(),
-                               out.data_ptr())
-        return out
+    def _has_replicas(self):
+        """Return true if there are replicas now."""
+        return self._replicas is not None and lk.parallel_groups(self._handle) > 0
 
-    def load_kept(self, kept, tensor):
-        """Set what a group keeps, or what all share.  All ranks have equal values."""
-        if kept.group is None:
-            lk.parallel_load_shared(self._handle, kept.param, tensor.data_ptr())
-            return
-        in_order = torch.empty_like(self._likes[kept.param], device="cpu")
-        in_order.copy_(tensor)
-        lk.parallel_load_kept(self._handle, kept.param, kept.which, kept.group,
-                              in_order.data_ptr())
+    def kept_value(self, value):
+        """Return a tensor with a value of ``kept()``.  Collective."""
+        return value.read(self._handle)
+
+    def load_kept(self, value, tensor):
+        """Set a value of ``kept()``.  All ranks have equal tensors."""
+        value.load(self._handle, tensor)
+
+    def load_state(self, param, which, tensor):
+        """Set a state of the program's optimizer, with replicas that of each."""
+        if not self._has_replicas():
+            self.load(param, which, tensor)
+        else:
+            kept.load_in_all(self._handle, self._likes[param], param, which, tensor)
 
     @property
     def state_names(self):
-        """The names of the optimizer's states, as in torch ("exp_avg")."""
+        """The names of the states of the optimizer that updates the model, as in torch
+        ("exp_avg").  With replicas it is the outer one."""
+        if self._has_replicas():
+            return names_of_states(self._replicas.optimizer)
         return self.optimizer.state_names()
 
     # ---- A step ----------------------------------------------------------------------------
@@ -345,7 +362,8 @@ class Engine:
                              f"{self._micro_limit}: make all loaders before the first step")
         self._micros = data.micro_count
         lk.parallel_begin_micros(self._handle, number, self._micros)
-        if self._on_host:   # a GPU has them since the last step
+        # a GPU has them since the last step, and replicas are shown in their turns
+        if self._on_host and not self._has_replicas():
             self.place_params()
         data.begin(number, own)
         if self.observer is not None:
@@ -360,17 +378,32 @@ class Engine:
         return result
 
     def _all_turns(self, number, data, loss_sum):
-        turn = _library.Turn()
+        turn, replicas = _library.Turn(), self._has_replicas()
         if self._sharded is not None:
             self._sharded.show()
         try:
             while lk.parallel_next(self._handle, turn):
+                if replicas:
+                    self._show_replica(turn.virtual_worker)
                 self._turn(number, turn.virtual_worker, turn.micro_index, data, loss_sum)
         except (Interrupted, RuntimeError):
             if self._sharded is None or not self._sharded.interrupted:
                 raise   # otherwise lk_parallel_finish() has the reason
         if self._sharded is not None:
             self._sharded.hide()
+
+    def _show_replica(self, virtual_worker):
+        """Give the model the weights of the replica of a virtual worker, and its layers the running
+        statistics, until ``read_back()``."""
+        replica = virtual_worker // self._width
+        if replica == self._shown:
+            return
+        self._shown = replica
+        self.place_params()
+        self._running = {}
+        for i, (_, buffer, norm) in enumerate(self._states):
+            values = view(lk.parallel_state_data(self._handle, i), buffer)
+            self._running.setdefault(norm, []).append(values)
 
     def _begin_norms(self):
         """Prepare the running statistics, and give those of layers that were in evaluation mode to
@@ -405,7 +438,7 @@ class Engine:
         recorded."""
         self._drop_gradients()
         for norm in self.model.norms:
-            norm.begin_turn()
+            norm.begin_turn(self._running.get(norm))
         if self._recorder is not None:
             self._recorder.begin(virtual_worker, micro, batch)
         seeds.seed_all(seeds.key(self._settings["seed"], "turn", number, virtual_worker, micro))
@@ -458,6 +491,7 @@ class Engine:
 
     def read_back(self):
         """Make the model see the values after a step."""
+        self._shown, self._running = None, {}
         self.place_params()
         if not self.optimizer.in_library:
             for i, p in enumerate(self.model.params):
@@ -468,6 +502,10 @@ class Engine:
                 buffer.copy_(view(lk.parallel_state_data(self._handle, i), buffer))
         for norm in self.model.norms:
             norm.count(self._micros)
+
+    def outer_step(self):
+        """Return the ``OuterStep`` that the last step included, or None."""
+        return local.outer_step(self._handle)
 
     def _own_virtual_workers(self):
         first, count, stride = ctypes.c_uint32(), ctypes.c_uint32(), ctypes.c_uint32()

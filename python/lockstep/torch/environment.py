@@ -31,10 +31,13 @@ def describe(settings):
     names = ("seed", "virtual_workers", "strategy", "threads", "deterministic", "audit_steps",
              "buffers", "shard_hosts")
     described = {name: settings[name] for name in names}
-    if settings["compress"] is not None or settings["groups"]:
+    if settings["compress"] is not None or settings["groups"] or settings["local_steps"]:
         described["groups"] = settings["groups"] or settings["virtual_workers"]
     if settings["compress"] is not None:
         described["compress"] = settings["compress"].describe()
+    if settings["local_steps"]:
+        described.update(local_steps=settings["local_steps"],
+                         local_start=settings["local_start"], outer=settings["outer"].describe())
     described.update(torch=torch.__version__, commit=str(torch.version.git_version)[:12],
                      cpu=_cpu_capability(), machine=platform.machine(),
                      dtype=str(torch.get_default_dtype()),

@@ -24,7 +24,7 @@ class Log:
     def add(self, step, result, more):
         """Add the fields of a result, and `more`, after a number of completed steps."""
         if self._path is not None:
-            self._add_line(dict(dataclasses.asdict(result), **more))
+            self._add_line(dict(_fields(result), **more))
         if self._directory is not None:
             self._add_scalars(step, result, more)
 
@@ -40,13 +40,25 @@ class Log:
         if self._writer is None:   # after resume() later steps of an earlier run do not count
             self._writer = self._make_writer(self._directory, purge_step=step)
         kind = "evaluation" if isinstance(result, Evaluation) else "train"
-        fields = dict(dataclasses.asdict(result), accuracy=result.accuracy, **more)
-        for name in ("step", "count", "hits") + (() if result.hits else ("accuracy",)):
+        fields = dict(_fields(result), accuracy=result.accuracy, **more)
+        if not result.hits:
+            del fields["accuracy"]
+        for name in ("step", "count", "hits", "outer_step"):
             fields.pop(name, None)
         for name, value in fields.items():
             if isinstance(value, (int, float)) and not math.isnan(value):
                 self._writer.add_scalar(f"{kind}/{name}", value, step)
         self._writer.flush()
+
+
+def _fields(result):
+    """Return the fields of a result, with those of the outer step if there was one."""
+    fields = dataclasses.asdict(result)
+    outer = fields.pop("outer", None)
+    if outer is not None:
+        fields.update(outer_step=outer["number"], outer_grad_norm=outer["grad_norm"],
+                      drift=outer["drift"])
+    return fields
 
 
 def _summary_writer():

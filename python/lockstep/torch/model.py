@@ -64,11 +64,15 @@ class Norm:
         return self.stale or any(not torch.equal(b, v)
                                  for b, v in zip(self.buffers, self._values))
 
-    def begin_turn(self):
-        """Have the next forward pass store its own statistics."""
+    def begin_turn(self, values=None):
+        """Have the next forward pass store its own statistics.
+
+        values: the running statistics of the replica that computes.  A layer in evaluation mode
+            has those of the model in all replicas.
+        """
         if self.trains:
             self.module.momentum = 1.0
-        self._restore()
+        self._restore(values if self.trains else None)
 
     def end_turns(self):
         """Undo what the turns did, if there were any since the last call."""
@@ -85,8 +89,8 @@ class Norm:
         self.module.num_batches_tracked.fill_(self._batches)
         self._values = [b.clone() for b in self.buffers]
 
-    def _restore(self):
-        for buffer, value in zip(self.buffers, self._values):
+    def _restore(self, values=None):
+        for buffer, value in zip(self.buffers, values or self._values):
             buffer.copy_(value)
         self.module.num_batches_tracked.fill_(self._batches)
 

@@ -20,6 +20,12 @@ Params = Iterable[Any]
 Betas = Tuple[float, float]
 
 
+def names_of_states(options):
+    """Return the names of the states that the optimizer of C options has for each parameter."""
+    return [lk.optimizer_state_name(options, i).decode()
+            for i in range(lk.optimizer_state_count(options))]
+
+
 class Optimizer(torch.optim.Optimizer):
     """What the optimizers of this module have in common.
 
@@ -58,9 +64,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def state_names(self):
         """Return the names of the states that each parameter has, as in torch ("exp_avg")."""
-        options = self.options()
-        return [lk.optimizer_state_name(options, i).decode()
-                for i in range(lk.optimizer_state_count(options))]
+        return names_of_states(self.options())
 
     def state_dict(self):
         """Return the parameter groups and the states ("step", "exp_avg", ...), as torch does.

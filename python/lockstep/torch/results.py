@@ -6,11 +6,27 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
+class OuterStep:
+    """An outer step, which averaged the replicas (`local_steps` of ``init()``).
+
+    ``number`` counts from 1.  ``grad_norm`` is the norm of the mean outer gradient, 0 with
+    ``Mean()``, and ``drift`` the root mean square of the distances of the replicas from the outer
+    weights before it.
+    """
+
+    number: int
+    grad_norm: float
+    drift: float
+
+
+@dataclasses.dataclass(frozen=True)
 class StepResult:
     """The result of a step, equal on all ranks.
 
     ``loss`` is the mean over ``count``, the sum of the counts that the loss function returned, and
-    ``grad_norm`` the norm of the mean gradient before clipping.
+    ``grad_norm`` the norm of the mean gradient before clipping.  With replicas, ``grad_norm`` is
+    the root mean square of their norms, and ``outer`` the outer step after this step, if there was
+    one.
     """
 
     step: int
@@ -19,6 +35,7 @@ class StepResult:
     count: int
     hits: int
     seconds: float
+    outer: OuterStep | None = None
 
     @property
     def accuracy(self) -> float:

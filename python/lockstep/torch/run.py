@@ -26,7 +26,7 @@ from typing import Any, Tuple, TypeVar, Union
 import torch
 
 from lockstep._library import Error
-from lockstep.torch import checkpoint, environment, gpu, optim, plain, seeds
+from lockstep.torch import checkpoint, environment, gpu, local, optim, plain, seeds
 from lockstep.torch.compress import Compressor
 from lockstep.torch.compress import check as check_exchange
 from lockstep.torch.data import Loader
@@ -52,7 +52,8 @@ _current: Run | None = None
 def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", threads: int = 1,
          deterministic: bool = True, audit_steps: int = 2, buffers: str = "check",
          bucket_bytes: int = 0, shard_hosts: int = 1, compress: Compressor | None = None,
-         groups: int = 0, log: str | os.PathLike[str] | None = None,
+         groups: int = 0, local_steps: int = 0, local_start: int = 0,
+         outer: local.Outer | None = None, log: str | os.PathLike[str] | None = None,
          tensorboard: str | os.PathLike[str] | None = None, timeout: float = 0.0,
          flight: str | None = None) -> Run:
     """Join the workers that a launcher started, or begin a run of one worker.
@@ -79,7 +80,15 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
         result depends on the compressor and on `groups`, and not on the number of workers.  No
         virtual worker is computed twice then.
     groups: the number of groups of virtual workers, each with an error of its own.  A group has
-        V / `groups` virtual workers, a power of two.  0 means V groups if there is a compressor.
+        V / `groups` virtual workers, a power of two.  0 means V groups if there is a compressor or
+        `local_steps`.
+    local_steps: gives each group weights and a state of the optimizer of its own, and averages
+        these replicas every `local_steps` steps (local SGD, DiLoCo), with "ddp" or "zero1".  The
+        model has the outer weights between steps, and those of a replica in the loss function.
+        The optimizer must be one of ``lockstep.torch``, and lost workers end the run.
+    local_start: the number of steps before which there are no replicas (post-local SGD).
+    outer: how the replicas become the new outer weights: ``Mean()`` by default, ``Nesterov()`` as
+        in DiLoCo, ``Momentum()`` or ``FedAdam()``.
     log: a file for the lines of ``Run.log()``, written by rank 0.
     tensorboard: a directory for TensorBoard, to which ``Run.log()`` adds scalars.
     timeout: seconds after which a wait for another worker fails, in which it computes its turns,
@@ -98,6 +107,7 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
     if buffers not in ("check", "ignore"):
         raise ValueError(f'buffers is {buffers!r}: give "check" or "ignore"')
     check_exchange(compress, groups)
+    local.complete(settings)
     _current = Run(settings)
     return _current
 
@@ -229,7 +239,7 @@ class Run:
     def _make_engine(self, data, first):
         self._compare_ranks(data)
         return Engine(self._group, self._model, self._optimizer, self._settings, self._micro_limit,
-                      first)
+                      first, step=self._step)
 
     def _compare_ranks(self, data):
         """Fail on all ranks if they have made another optimizer or loader.  The library compares
@@ -247,7 +257,9 @@ class Run:
             return
         if self._engine is not None:
             raise RuntimeError("a run has one optimizer")
-        self._given_optimizer, self._optimizer = optimizer, optim.adopt(optimizer)
+        adopted = optim.adopt(optimizer)
+        local.check_optimizer(self._settings, adopted)
+        self._given_optimizer, self._optimizer = optimizer, adopted
 
     # ---- Steps -----------------------------------------------------------------------------
 
@@ -321,7 +333,7 @@ class Run:
         if self._observer is not None:
             self._observer.end(number, result)
         return StepResult(number, result.loss, result.grad_norm, result.count, result.hits,
-                          time.monotonic() - begun)
+                          time.monotonic() - begun, self._engine.outer_step())
 
     def _take_step(self, completed):
         """Be as after a number of completed steps: its random numbers, and what torch's schedulers
@@ -496,7 +508,8 @@ class Run:
 
     def _restore(self, stored, contents):
         model = self._model
-        stored.check(contents, model.module, self._optimizer.state_names(),
+        stored.check(contents, model.module,
+                     local.saved_states(self._settings, self._optimizer, stored.step),
                      list(zip(model.names, model.params)))
         warning = stored.warning(contents)
         if warning is not None and self.rank == 0:
@@ -515,6 +528,9 @@ class Run:
 
     def optimizer_state(self):
         """Return the states of the optimizer, for its ``state_dict()``."""
+        if local.are_there(self._settings, self._step):
+            raise RuntimeError("each replica (local_steps) has a state of the optimizer of its "
+                               "own: run.save() stores them all, and run.resume() reads them")
         self._open()
         return self._collective(
             "state_dict()", lambda: checkpoint.optimizer_state(self._engine, self._step)) or {}
