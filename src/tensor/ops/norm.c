@@ -118,9 +118,9 @@ void lki_layernorm_backward(lk_exec *exec, lk_dtype type, size_t rows, size_t c,
     lki_pool_run(pool, (rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK, layernorm_dx_task, &n);
 }
 
-/* The work on the chunks of one slab of columns, and the memory of their sums.  Threads claim chunks
- * in rounds of one chunk each.  Each pass over the slab has the rounds in the opposite order of the
- * previous pass, and so begins with rows that are mostly still in the threads' caches. */
+/* The work on the chunks of one slab of columns, and the memory of their sums.  Threads claim
+ * chunks in rounds of one chunk each.  Each pass over the slab has the rounds in the opposite order
+ * of the previous pass, and so begins with rows that are mostly still in the threads' caches. */
 typedef struct slab slab;
 struct slab {
     const lki_nn_kernels *kernels;
