@@ -26,6 +26,7 @@ PROGRAM = """
     METHODS = {
         "none": None,
         "powersgd": lk.PowerSGD(rank=2),
+        "defaults": lk.PowerSGD(rank=2, feedback="ef14"),   # powersgd with defaults spelled out
         "topk": lk.TopK(0.05),
         "dgc": lk.TopK(0.05, feedback="dgc", momentum=0.5),
         "ef21": lk.TopK(0.1, feedback="ef21", clip_norm=4.0),
@@ -102,11 +103,18 @@ class Compressed(unittest.TestCase):
             whole, _ = self.weights(1, runs=[{"name": name} for name in names])
             runs = [{"name": name, "folder": f"{folder}/{name}"} for name in names]
             self.weights(3, runs=[dict(run, steps=3) for run in runs])
+            spelled = shutil.copytree(runs[0]["folder"], f"{folder}/spelled")
+            self.assertEqual(self.weights(1, runs=[{"name": "defaults", "folder": spelled}])[0],
+                             whole[:1])
             forgetting = [dict(run, folder=shutil.copytree(run["folder"], run["folder"] + "-copy"),
                                forgets=True) for run in runs]
             for got, right in zip(self.weights(1, runs=forgetting)[0], whole):
                 self.assertNotEqual(got, right)
             self.assertEqual(self.weights(4, "--hosts", "2", runs=runs)[0], whole)
+            plain = [{"name": "none", "groups": g, "steps": s, "folder": f"{folder}/none"}
+                     for g, s in ((0, 3), (2, 6))]   # groups change no bit without a compressor
+            ended = [self.weights(1, runs=[run])[0] for run in plain]
+            self.assertEqual(ended[1], self.weights(1, runs=[{"name": "none", "groups": 0}])[0])
             other = self.run_all(1, runs=[dict(runs[0], name="sign", steps=9)])
             self.assertNotEqual(other.status, 0)
             self.assertIn("compress", other.err)

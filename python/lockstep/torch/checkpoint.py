@@ -21,6 +21,7 @@ import torch
 from lockstep import _library
 from lockstep._library import RANK_MAX, Error, layout, lk
 from lockstep.torch import environment, plain
+from lockstep.torch.compress import settle
 
 MODEL, OPTIMIZER, GROUPS = "model.safetensors", "optimizer.safetensors", "groups.safetensors"
 
@@ -362,8 +363,9 @@ class Stored:
         self._check_tensors(MODEL, {name: [_CODES[t.dtype], list(t.shape)]
                                     for name, t in model_tensors(module).items()})
         self._compare("seed", self.seed, contents.seed)
-        for part in ("settings", "optimizer"):
-            self._compare(part, self.config[part], contents.config[part])
+        self._compare("settings", *(settle(c["settings"])
+                                    for c in (self.config, contents.config)))
+        self._compare("optimizer", self.config["optimizer"], contents.config["optimizer"])
         groups = [[g["params"] for g in c["groups"]] for c in (self.config, contents.config)]
         self._compare("number of parameter groups", *map(len, groups))
         self._compare("parameters of groups", *groups)

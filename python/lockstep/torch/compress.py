@@ -24,6 +24,9 @@ def _check_number(name, value):
         raise ValueError(f"{name} is {value}: give a number above 0")
 
 
+_MOMENTUM = 0.9   # of a group's gradients by default; as in the C library
+
+
 class Compressor:
     """What the compressors of this module have in common.
 
@@ -37,7 +40,8 @@ class Compressor:
         without a compressor.  `start_powerSGD_iter` of torch's hook is this number less 1.
     """
 
-    name = None   # in the C library
+    name = None       # in the C library
+    rule = "ef14"     # feedback by default
     warmup, warmup_steps = (), 0
 
     def __init__(self, options, feedback=None, momentum=0.0, nesterov=False, clip_norm=0.0,
@@ -59,7 +63,7 @@ class Compressor:
         self.clip_norm, self.start = float(clip_norm), start
 
     def describe(self):
-        """Return what the result depends on."""
+        """Return what the result depends on, with defaults as they were given."""
         return {"class": type(self).__name__, **self._options, "feedback": self.feedback,
                 "momentum": self.momentum, "nesterov": self.nesterov, "clip_norm": self.clip_norm,
                 "start": self.start, "warmup": list(self.warmup), "warmup_steps": self.warmup_steps}
@@ -125,7 +129,7 @@ class Vote(Compressor):
     """The sign of each element, by the majority of groups (Bernstein et al., 2019).  Use an
     optimizer without momentum, with a learning rate like Adam's."""
 
-    name = "vote"
+    name, rule = "vote", "signum"
 
     def __init__(self, **rule: Any):
         super().__init__({}, **rule)
@@ -137,7 +141,7 @@ class TernGrad(Compressor):
     clip: magnitudes are cut off at this many standard deviations.
     """
 
-    name = "terngrad"
+    name, rule = "terngrad", "off"
 
     def __init__(self, clip: float = 2.5, **rule: Any):
         super().__init__({"clip": float(clip)}, **rule)
@@ -150,7 +154,7 @@ class QSGD(Compressor):
     bucket: the number of elements with one norm, a multiple of 32.
     """
 
-    name = "qsgd"
+    name, rule = "qsgd", "off"
 
     def __init__(self, levels: int = 7, bucket: int = 512, **rule: Any):
         super().__init__({"levels": levels, "bucket": bucket}, **rule)
@@ -163,6 +167,20 @@ def check(compress, groups):
                         "lockstep.torch.PowerSGD(rank=4)")
     if groups < 0:
         raise ValueError(f"groups is {groups}: give a number of groups, or 0")
+
+
+def settle(settings):
+    """Return the settings of a run with its defaults spelled out, so that settings of equal runs are
+    equal.  Without a compressor groups change no bit."""
+    described = settings.get("compress")
+    if described is None:
+        return {**settings, "groups": 0}
+    kind = globals().get(described["class"], Compressor)
+    rule = described["feedback"] or kind.rule
+    momentum = described["momentum"] or (_MOMENTUM if rule in ("dgc", "signum") else 0.0)
+    return {**settings, "groups": settings["groups"] or settings["virtual_workers"],
+            "compress": {"start": 1, "warmup": [], "warmup_steps": 0, **described,
+                         "feedback": rule, "momentum": momentum}}
 
 
 def exchange(compress, groups, seed):
