@@ -5,10 +5,9 @@
  * Sparsified SGD with Memory, 2018).  Values are sent as they are; the residual is 0 where an
  * element was sent, and the element elsewhere.
  *
- * The places are the first k of a permutation of [0, n), which is computed, not stored: a balanced
- * Feistel network on the smallest even number of bits that holds n, and cycle walking, as for the
- * order of samples.  Its rounds mix with keys from Philox instead of running Philox: nobody gains
- * by predicting the places.
+ * The places are the first k of a permutation of [0, n), which is computed, not stored: a Feistel
+ * network (base/feistel.h), as for the order of samples.  Its rounds mix with keys from Philox
+ * instead of running Philox: nobody gains by predicting the places.
  *
  * A tensor with a value that is not finite has one in its message: if it was not chosen, it takes
  * the place of the first chosen one.
@@ -18,26 +17,25 @@
  */
 #include <string.h>
 
+#include "base/feistel.h"
 #include "base/memory.h"
 #include "base/rng.h"
 #include "compress/chosen.h"
 #include "compress/scan.h"
 #include "compress/table.h"
 
-enum { ROUNDS = 8, BATCH = 64, LARGEST_FINITE = 0x7f7fffff };
+enum { BATCH = 64, LARGEST_FINITE = 0x7f7fffff };
 
 typedef struct {
-    uint32_t count, half, mask; /* elements; width of a half in bits */
-    uint32_t keys[ROUNDS];
+    uint32_t count, half; /* elements; width of a half in bits */
+    uint32_t keys[LKI_FEISTEL_ROUNDS];
 } network;
 
 static network network_of(const lk_compression *options, const lk_compress_key *key)
 {
-    network  n    = { .count = (uint32_t)lki_compress_count(key) };
-    uint32_t bits = n.count <= 1 ? 0 : 32 - (uint32_t)__builtin_clz(n.count - 1);
-    n.half        = bits <= 2 ? 1 : (bits + 1) / 2;
-    n.mask        = (1u << n.half) - 1;
-    for (uint32_t i = 0; i < ROUNDS; i++)
+    network n = { .count = (uint32_t)lki_compress_count(key) };
+    n.half    = lki_feistel_half(n.count);
+    for (uint32_t i = 0; i < LKI_FEISTEL_ROUNDS; i++)
         n.keys[i] = lki_philox(options->seed, LKI_RNG_CHOICE, (uint32_t)key->step,
                                (uint32_t)(key->step >> 32), key->tensor, i / 4)
                         .word[i % 4];
@@ -45,9 +43,9 @@ static network network_of(const lk_compression *options, const lk_compress_key *
 }
 
 /* Mixes a half, which has at most 16 bits.  The multipliers are those of XXH32. */
-static inline uint32_t mix(uint32_t half, uint32_t key)
+static uint32_t mix(const void *context, uint32_t half, uint32_t round)
 {
-    uint32_t x = (half ^ key) * 0x9E3779B1u;
+    uint32_t x = (half ^ ((const network *)context)->keys[round]) * 0x9E3779B1u;
     x          = (x ^ x >> 15) * 0x85EBCA77u;
     return x ^ x >> 16;
 }
@@ -55,16 +53,7 @@ static inline uint32_t mix(uint32_t half, uint32_t key)
 /* Returns the place of element `index` of the permutation. */
 static uint32_t place_of(const network *n, uint32_t index)
 {
-    do {
-        uint32_t left = index >> n->half, right = index & n->mask;
-        for (int i = 0; i < ROUNDS; i++) {
-            uint32_t next = (left ^ mix(right, n->keys[i])) & n->mask;
-            left          = right;
-            right         = next;
-        }
-        index = left << n->half | right;
-    } while (index >= n->count);
-    return index;
+    return (uint32_t)lki_feistel_place(n->count, n->half, mix, n, index);
 }
 
 /* Writes the places of elements [first, end), but of no more than BATCH.  Returns their number.
@@ -80,16 +69,7 @@ static size_t places_of(const network *n, size_t first, size_t end, uint32_t pla
 /* Returns the index of which `place` is the place. */
 static uint32_t index_of(const network *n, uint32_t place)
 {
-    do {
-        uint32_t left = place >> n->half, right = place & n->mask;
-        for (int i = ROUNDS - 1; i >= 0; i--) {
-            uint32_t previous = (right ^ mix(left, n->keys[i])) & n->mask;
-            right             = left;
-            left              = previous;
-        }
-        place = left << n->half | right;
-    } while (place >= n->count);
-    return place;
+    return (uint32_t)lki_feistel_element(n->count, n->half, mix, n, place);
 }
 
 static size_t bytes(const lk_compression *options, const lk_compress_key *key, uint32_t round)

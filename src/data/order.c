@@ -1,56 +1,38 @@
 /* order.c -- the sample at each position: permutations, steps and micro-batches.
  *
- * The order of an epoch is a permutation of [0, n) that is computed, not stored.  It is a balanced
- * Feistel network on the smallest even number of bits that holds n.  Results of n and above are
- * passed through the network again until the result is below n (cycle walking; Black and Rogaway,
- * "Ciphers with arbitrary finite domains", CT-RSA 2002, section 3).  A Feistel network is a
- * bijection for any round function, and remains one with cycle walking.
+ * The order of an epoch is a permutation of [0, n) that is computed, not stored: a Feistel network
+ * (base/feistel.h) with F = Philox keyed by the seed, counter (right, epoch, width, round).
  *
- *      left  right            each of 8 rounds:  (left, right) -> (right, left ^ F(right))
- *        \   /  |             F = Philox keyed by the seed, counter (right, epoch, width, round)
- *
- * Rounds:  4 suffice against an adversary for wide halves (Luby and Rackoff, 1988), but data sets
- *          are small: at 10,000 samples a half has 7 bits.  Patarin's bounds ("Security of random
- *          Feistel schemes with 5 or more rounds", CRYPTO 2004) require 6.  We use 8, like FF3 of
- *          NIST SP 800-38G.
- * Cost:    the number of bits is even, so the domain is below 4n, and a position needs under 4
- *          passes, 2 on average.  A pass is 8 Philox blocks, well under a microsecond.  No memory
- *          and no state are needed.  Any position of any epoch is computed directly, which makes
- *          a resumed run exact.  A run of positions is computed in parallel lanes (lanes.h).
+ * Cost:    a pass is 8 Philox blocks, well under a microsecond.  No memory and no state are needed.
+ *          Any position of any epoch is computed directly, which makes a resumed run exact.  A run
+ *          of positions is computed in parallel lanes (lanes.h).
  */
 #include "data/source.h"
 
+#include "base/feistel.h"
 #include "data/lanes.h"
 
-enum { ROUNDS = 8 };
+typedef struct {
+    uint64_t        seed, epoch;
+    lki_rng_purpose purpose;
+    uint32_t        half;
+} network;
 
-/* Returns half of the smallest even number of bits that can hold every value below n. */
-static uint32_t half_bits(uint64_t n)
+static uint32_t round_of(const void *context, uint32_t half, uint32_t round)
 {
-    uint32_t bits = n <= 1 ? 0 : 64 - (uint32_t)__builtin_clzll(n - 1);
-    return bits <= 2 ? 1 : (bits + 1) / 2;
+    const network *of = context;
+    return lki_philox(of->seed, of->purpose, half, (uint32_t)of->epoch, (uint32_t)(of->epoch >> 32),
+                      of->half << 8 | round)
+        .word[0];
 }
 
 uint64_t lki_permute(uint64_t seed, lki_rng_purpose purpose, uint64_t epoch, uint64_t n,
                      uint64_t position)
 {
+    const network of = { .seed = seed, .epoch = epoch, .purpose = purpose,
+                         .half = lki_feistel_half(n) };
     LK_ASSERT(position < n);
-    const uint32_t half = half_bits(n);
-    const uint32_t mask = (uint32_t)((UINT64_C(1) << half) - 1);
-    uint64_t       at   = position;
-
-    do {
-        uint32_t left = (uint32_t)(at >> half), right = (uint32_t)at & mask;
-        for (uint32_t round = 0; round < ROUNDS; round++) {
-            lki_random random = lki_philox(seed, purpose, right, (uint32_t)epoch,
-                                           (uint32_t)(epoch >> 32), half << 8 | round);
-            uint32_t next = (left ^ random.word[0]) & mask;
-            left  = right;
-            right = next;
-        }
-        at = (uint64_t)left << half | right;
-    } while (at >= n);
-    return at;
+    return lki_feistel_place(n, of.half, round_of, &of, position);
 }
 
 /* Permutes a run of positions.  A lane that has reached a value below n continues with the next
@@ -60,7 +42,8 @@ void lki_permute_run(uint64_t seed, lki_rng_purpose purpose, uint64_t epoch, uin
 {
     const lki_lanes  *lanes = lki_lanes_best();
     const lki_network of    = { .seed = seed, .epoch = epoch, .purpose = purpose,
-                                .half = half_bits(n), .rounds = ROUNDS };
+                                .half = lki_feistel_half(n),
+                                .rounds = LKI_FEISTEL_ROUNDS };
     uint32_t          left[LKI_LANES] = { 0 }, right[LKI_LANES] = { 0 };
     size_t            place[LKI_LANES], begun = 0, done = 0;
 
