@@ -28,6 +28,10 @@ typedef struct lk_parallel lk_parallel;
 
 enum { LK_WARMUP_RATIOS_MAX = 8 };
 
+/* The groups whose sums one rank can hold: those whose virtual workers it runs or, with
+ * options.survives, all groups. */
+enum { LK_GROUPS_OF_RANK_MAX = 256 };
+
 /* See lk_parallel_options.exchange. */
 typedef struct {
     size_t               struct_size; /* LK_EXCHANGE_INIT */

@@ -464,7 +464,8 @@ static int start(train_options *options, char **argv)
                 options->config.data.source);
         return LKI_EXIT_FAILURE;
     }
-    lk_status status                = lk_train_check(&options->config);
+    options->config.elastic.survives = options->on_failure == LK_ON_FAILURE_CONTINUE;
+    lk_status status                 = lk_train_check(&options->config);
     if (status == LK_EINVAL)
         return refuse(options, lk_error_last()->message);
     if (status != LK_OK)
@@ -495,8 +496,7 @@ static int start(train_options *options, char **argv)
     why               = why != NULL ? why : cannot_have_buddies(options);
     if (why != NULL)
         return refuse(options, why);
-    options->config.elastic.survives = options->on_failure == LK_ON_FAILURE_CONTINUE;
-    status                           = lk_train_fits(&options->config, hosts);
+    status = lk_train_fits(&options->config, hosts);
     if (status == LK_EINVAL)
         return refuse(options, lk_error_last()->message);
     if (status != LK_OK)

@@ -43,6 +43,9 @@ static void every_command_has_help_and_a_man_page(void **state)
 #define OF_GOOD \
     " mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --global-batch 8 --lr 0.1 "
 #define GOOD "train" OF_GOOD
+#define LARGE                                                                                      \
+    "train mlp --data synthetic:images=1024,h=2,w=2,c=1,classes=2 --lr 0.1 --steps 1 "             \
+    "--global-batch 512 --virtual-workers 512 --compress sign "
 
 static const struct {
     const char *arguments, *message;
@@ -146,7 +149,8 @@ static const struct {
       "--feedback-momentum 0: must be a number above 0 and below 1" },
     { GOOD "--steps 1 --compress qsgd --bucket 33", "--bucket is 33; give a multiple of 32" },
     { GOOD "--steps 1 --compress topk --feedback-momentum 0.5",
-      "--feedback-momentum goes with --error-feedback dgc or signum, and --compress topk has ef14" },
+      "--feedback-momentum goes with --error-feedback dgc or signum, and --compress topk has "
+      "ef14" },
     { GOOD "--steps 1 --feedback-momentum 0.5", "--feedback-momentum needs --compress" },
     { GOOD "--steps 1 --error-feedback off", "--error-feedback needs --compress" },
     { GOOD "--steps 1 --compress topk --ratio 0", "--ratio 0: must be a number above 0 and up to" },
@@ -154,6 +158,10 @@ static const struct {
       "--min-compression-rate 0.5: must be a number of at least 1" },
     { GOOD "--steps 1 --virtual-workers 8 --groups 3", "--groups 3 cannot divide --virtual-workers "
                                                        "8: all groups must have the same number" },
+    { LARGE "--workers 1", "--groups 512: one worker would hold the sums of 512 groups, 256 is the "
+                           "limit; use fewer, or more --workers" },
+    { LARGE "--workers 2 --on-failure continue",
+      "the sums of 512 groups if it survived all others" },
     { GOOD "--steps 1 --compress sign --strategy zero2",
       "groups (--groups 1) need --strategy ddp or zero1" },
     { GOOD "--steps 1 --compress sign --sdc-check 0.5", "leave out --sdc-check" },

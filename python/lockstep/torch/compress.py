@@ -170,7 +170,7 @@ def check(compress, groups):
 
 
 def settle(settings):
-    """Return the settings of a run with its defaults spelled out, so that settings of equal runs are
+    """Return the settings of a run with its defaults spelled out, so that those of equal runs are
     equal.  Without a compressor groups change no bit."""
     described = settings.get("compress")
     if described is None:

@@ -71,17 +71,17 @@ static lk_status check_count(const lk_parallel *parallel, uint32_t count)
  * last one holds all. */
 static lk_status check_nodes(const lk_parallel *parallel, uint32_t cut)
 {
-    enum { NODES_MOST = LKI_NODES_MAX - 8 }; /* and those of a group that is computed */
+    _Static_assert(LK_GROUPS_OF_RANK_MAX <= LKI_NODES_MAX - 8, "and a group that is computed");
     const lki_dealing alone = { .leaves = parallel->leaves, .ranks = 1 };
     const lki_dealing *most = parallel->ledger.kept ? &alone : &parallel->dealing;
     for (uint32_t r = 0; r < most->ranks; r++)
-        if (lki_share_of(most, r).count / cut > NODES_MOST)
+        if (lki_share_of(most, r).count / cut > LK_GROUPS_OF_RANK_MAX)
             return lk_fail(LK_EINVAL,
                            "rank %u would hold the sums of %u groups%s, %d is the limit; use fewer "
                            "groups%s",
                            r, lki_share_of(most, r).count / cut,
-                           parallel->ledger.kept ? " if it survived all others" : "", NODES_MOST,
-                           parallel->ledger.kept ? "" : ", or more workers");
+                           parallel->ledger.kept ? " if it survived all others" : "",
+                           LK_GROUPS_OF_RANK_MAX, parallel->ledger.kept ? "" : ", or more workers");
     return LK_OK;
 }
 

@@ -33,6 +33,23 @@ static const char *why_no_groups(const lk_train_config *c)
                : NULL;
 }
 
+/* Checks that no worker holds the sums of too many groups.  If workers may be lost, the last one
+ * holds all. */
+static lk_status check_most(const lk_train_config *c)
+{
+    const uint32_t workers = c->elastic.survives || c->workers == 0 ? 1 : c->workers;
+    const uint32_t leaves  = (c->virtual_workers + workers - 1) / workers;
+    const uint32_t groups  = leaves / (c->virtual_workers / c->exchange.groups);
+    if (groups <= LK_GROUPS_OF_RANK_MAX)
+        return LK_OK;
+    return lk_fail(LK_EINVAL,
+                   "`exchange.groups` %u: one worker would hold the sums of %u groups%s, %d is the "
+                   "limit; use fewer%s",
+                   c->exchange.groups, groups,
+                   c->elastic.survives ? " if it survived all others" : "",
+                   LK_GROUPS_OF_RANK_MAX, c->elastic.survives ? "" : ", or more `workers`");
+}
+
 static lk_status check_groups(const lk_train_config *c)
 {
     const uint32_t count = c->exchange.groups, width = c->virtual_workers / count;
@@ -42,7 +59,9 @@ static lk_status check_groups(const lk_train_config *c)
                        "`exchange.groups` %u cannot divide `virtual_workers` %u: all groups must "
                        "have the same number of virtual workers, a power of two",
                        count, c->virtual_workers);
-    return why == NULL ? LK_OK : lk_fail(LK_EINVAL, "groups (`exchange.groups` %u) %s", count, why);
+    if (why != NULL)
+        return lk_fail(LK_EINVAL, "groups (`exchange.groups` %u) %s", count, why);
+    return check_most(c);
 }
 
 static lk_status check_momentum(lk_train_exchange *x)

@@ -185,8 +185,8 @@ static lk_status refuse(const char *key, const json_t *value, const json_t *othe
                    known_as(key, name), now, was);
 }
 
-/* Returns true if a difference of option `key` need not be named.  Without a compressor, groups give
- * the bits of a run without groups.  If the compressors differ, they are named instead. */
+/* Returns true if a difference of option `key` need not be named.  Without a compressor, groups
+ * give the bits of a run without groups.  If the compressors differ, they are named instead. */
 static bool is_moot(const char *key, const json_t *stored, const json_t *mine)
 {
     const json_t *there = json_object_get(stored, "compress");
