@@ -8,6 +8,10 @@
  * So the result depends on G, but not on ranks and hosts.  Each host sends the messages of the
  * groups that it keeps: those whose first virtual worker it runs.
  *
+ * With LK_ONEBIT_ADAM groups exchange momenta instead, from `start` on, which must be at least 2.
+ * `compressor` and `feedback` are left out then; lk_parallel_options.clip_norm is also the clip of
+ * groups.
+ *
  * With strategies ddp and zero1.  Not with audit, rebalance, duplicate, backups, hook, noise_decay,
  * comm_dtype, scaling, lock_step, and LK_UNUSED_ZERO only.
  *
@@ -80,9 +84,12 @@ LK_API uint32_t lk_parallel_groups(const lk_parallel *parallel);
 
 /* Returns the name of what a group keeps of a parameter between steps, by its number from 0; NULL
  * after the last: "error" with ef14, "velocity" and "accumulated" with dgc, "momentum" with
- * signum, "estimate" with ef21. */
+ * signum, "estimate" with ef21, "error" and "server_error" with onebit-adam. */
 LK_API const char *lk_parallel_kept_name(const lk_parallel *parallel, uint32_t param,
                                          uint32_t which);
+
+/* Returns how many vectors `which` of a parameter there are: G, or 1 if it is that of no group. */
+LK_API uint32_t lk_parallel_kept_groups(const lk_parallel *parallel, uint32_t which);
 
 /* Copies elements [first, first + count) of what a group keeps of a parameter to `out` on every
  * rank.  Collective, between steps. */
@@ -100,7 +107,8 @@ LK_API LK_NODISCARD lk_status lk_parallel_load_kept(lk_parallel *parallel, uint3
                                                     const float *values);
 
 /* Returns what the groups share of a parameter between steps, and its bytes; NULL if there is
- * nothing.  It is the factor of powersgd or, with ef21, the mean of all groups' estimates.  Valid
+ * nothing.  It is the factor of powersgd, with ef21 the mean of all groups' estimates, or with
+ * onebit-adam the momentum.  Valid
  * until the next step. */
 LK_API const void *lk_parallel_shared(const lk_parallel *parallel, uint32_t param, size_t *bytes);
 /* Sets what the groups share of a parameter.  Collective, between steps, with equal values on all

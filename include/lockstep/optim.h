@@ -24,7 +24,8 @@ extern "C" {
     X(LARS, "lars")   /* You et al. 2017: sgd with a step proportional to the tensor's norm */   \
     X(LAMB, "lamb")   /* You et al. 2020: adamw with the same scaling */                         \
     X(LION, "lion")   /* Chen et al. 2023: the sign of a moving mean */                          \
-    X(OPTIMIZER_NONE, "none") /* does not change parameters: see below */
+    X(OPTIMIZER_NONE, "none") /* does not change parameters: see below */                        \
+    X(ONEBIT_ADAM, "onebit-adam") /* Tang et al. 2021: adamw, then momenta of one bit */
 
 typedef enum {
 #define LK_OPTIMIZER_ENUM(name, text) LK_##name,
@@ -36,6 +37,10 @@ typedef enum {
  * mean gradient of the last update: the summed gradient, scaled and clipped.  The program reads it
  * and sets the parameters.  Learning rates and rules of parameters have no effect; weight decay and
  * a moving average of the parameters are refused. */
+
+/* LK_ONEBIT_ADAM is adamw in its first steps.  Then the second moment is frozen, and groups
+ * exchange their momenta in one bit for an element (lockstep/exchange.h).  Only lk_parallel does
+ * that, which needs an exchange; lk_optimizer_update() does what lk_update.frozen says. */
 
 /* The contents of a momentum buffer.  OF_GRADIENTS computes b = momentum b + d, p -= lr b.  A
  * change of the learning rate then applies at once to the whole buffer, which is the momentum
@@ -50,7 +55,7 @@ typedef struct {
     double            momentum;     /* sgd: 0; lars: 0.9 */
     bool              nesterov;     /* sgd, lars */
     lk_momentum       momentum_of;  /* sgd: gradients; lars: steps */
-    double            beta1, beta2; /* adamw, lamb: 0.9, 0.999; lion: 0.9, 0.99 */
+    double            beta1, beta2; /* adamw, onebit-adam, lamb: 0.9, 0.999; lion: 0.9, 0.99 */
     double            eps;          /* adamw: 1e-8; lamb: 1e-6; lars: 0 */
     double            weight_decay; /* 0; not applied to parameters with no_decay (norms and
                                      * biases) */
@@ -79,8 +84,8 @@ LK_API LK_NODISCARD lk_status lk_optimizer_check(const lk_optimizer *optimizer);
 
 enum { LK_OPTIMIZER_STATES_MAX = 3 };
 
-/* Returns the number of state tensors per parameter: sgd 0 or 1, lars, lion and none 1, adamw and
- * lamb 2.  A moving average adds one more, which is the last. */
+/* Returns the number of state tensors per parameter: sgd 0 or 1, lars, lion and none 1, adamw,
+ * onebit-adam and lamb 2.  A moving average adds one more, which is the last. */
 LK_API uint32_t    lk_optimizer_state_count(const lk_optimizer *optimizer);
 /* Returns the name of a state tensor ("exp_avg"; "ema" for the moving average). */
 LK_API const char *lk_optimizer_state_name(const lk_optimizer *optimizer, uint32_t index);
@@ -95,6 +100,9 @@ typedef struct {
     double   trust;     /* lars, lamb: lk_optimizer_trust(); 0 = 1 */
     bool     own_decay; /* `weight_decay` replaces the optimizer's value, even with no_decay */
     double   weight_decay;
+    /* onebit-adam: number of updates before the second moment was frozen.  g is then the new first
+     * moment.  0: not frozen */
+    uint64_t frozen;
 } lk_update;
 
 /* Returns the trust ratio of a tensor, given the norms of its values (`values`) and of its

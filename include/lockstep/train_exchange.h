@@ -37,6 +37,7 @@ typedef struct {
     uint32_t       warmup_count;
     double         warmup[LK_WARMUP_RATIOS_MAX];
     uint64_t       warmup_span; /* 0: the steps of an epoch */
+    uint64_t       freeze_step; /* onebit-adam: steps of adamw, after which groups send momenta */
 } lk_train_exchange;
 
 #ifdef __cplusplus

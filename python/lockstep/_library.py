@@ -159,6 +159,7 @@ _FUNCTIONS = {
     "lk_feedback_find": (_STATUS, [POINTER(c_uint32), c_char_p]),
     "lk_parallel_groups": (c_uint32, [c_void_p]),
     "lk_parallel_kept_name": (c_char_p, [c_void_p, c_uint32, c_uint32]),
+    "lk_parallel_kept_groups": (c_uint32, [c_void_p, c_uint32]),
     "lk_parallel_fetch_kept": (_STATUS, [c_void_p, c_uint32, c_uint32, c_uint32, c_size_t,
                                          c_size_t, c_void_p]),
     "lk_parallel_load_kept": (_STATUS, [c_void_p, c_uint32, c_uint32, c_uint32, c_void_p]),

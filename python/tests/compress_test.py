@@ -44,14 +44,17 @@ PROGRAM = """
         x, y = batch
         return F.cross_entropy(model(x), y, reduction="sum"), len(y)
 
-    def train(number, name, groups=4, strategy="ddp", steps=6, folder=None, forgets=False):
+    def train(number, name, groups=4, strategy="ddp", steps=6, folder=None, forgets=False,
+              freeze=None):
         run_module._current = None
         run = lk.init(seed=1, virtual_workers=8, strategy=strategy, compress=METHODS[name],
                       groups=groups, timeout=60)
         model = run.prepare(nn.Sequential(
             nn.Unflatten(1, (2, 4, 4)), nn.Conv2d(2, 8, 3).to(memory_format=torch.channels_last),
             nn.Flatten(), nn.Tanh(), nn.Linear(W, W), nn.Tanh(), nn.Linear(W, 2)))
-        opt = lk.SGD(model.parameters(), lr=0.1, clip_norm=1.0)
+        opt = (lk.SGD(model.parameters(), lr=0.1, clip_norm=1.0) if freeze is None else
+               lk.OneBitAdam(model.parameters(), lr=0.01, clip_norm=1.0, freeze_step=freeze)
+               if freeze > 0 else lk.AdamW(model.parameters(), lr=0.01, clip_norm=1.0))
         x = torch.randn(60, W, generator=torch.Generator().manual_seed(3))
         data = run.loader(torch.utils.data.TensorDataset(x, (x.sum(1) > 0).long()),
                           global_batch=16, drop_last=False)
@@ -136,6 +139,25 @@ class Compressed(unittest.TestCase):
         self.assertEqual(one[0], whole[0])
         self.assertNotEqual(one[1], whole[1])
         self.assertEqual(self.weights(3, runs=warm)[0], one)
+
+    def test_onebit_adam(self):
+        """Steps are those of AdamW up to the freeze, and learning goes on after it."""
+        run = {"name": "none", "freeze": 20}
+        runs = [dict(run, steps=20), dict(run, steps=60)]
+        one, losses = self.weights(1, runs=runs)
+        plain = self.weights(1, runs=[dict(runs[0], freeze=0, groups=0)])[0][0]
+        self.assertEqual(one[0], plain)
+        self.assertLess(losses[1], losses[0])
+        self.assertEqual(self.weights(3, runs=[dict(run, strategy="zero1") for run in runs])[0],
+                         one)
+        self.assertEqual(self.weights(4, "--hosts", "2", runs=runs)[0], one)
+        with tempfile.TemporaryDirectory() as folder:
+            kept = dict(run, folder=f"{folder}/run")
+            self.weights(3, runs=[dict(kept, steps=30)])
+            got = self.weights(4, "--hosts", "2", runs=[dict(kept, steps=60)])[0]
+            self.assertEqual(got[0], one[1])
+        refused = self.run_all(1, runs=[dict(run, name="topk")])
+        self.assertIn("onebit-adam sends momenta in its own way", refused.err)
 
     def test_numbers(self):
         for word, make in (("rank", lambda: lk.PowerSGD(rank=-1)), ("rank", lambda: lk.PowerSGD(0)),

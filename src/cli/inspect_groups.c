@@ -6,11 +6,18 @@
 
 #include "cli/inspect.h"
 
-/* Splits PARAMETER.WHAT.GROUP.  Returns false if a name has another form. */
+/* Splits PARAMETER.WHAT.GROUP.  The error of servers is that of no group: PARAMETER.server_error.
+ * Returns false if a name has another form. */
 static bool split(const char *name, char what[64], size_t *group)
 {
+    static const char single[] = "server_error";
     const char *last = strrchr(name, '.'), *before = last;
     char       *end;
+    if (last != NULL && strcmp(last + 1, single) == 0) {
+        (void)snprintf(what, 64, "%s", single);
+        *group = 0;
+        return true;
+    }
     if (last == NULL || last[1] < '0' || last[1] > '9')
         return false;
     *group = strtoul(last + 1, &end, 10);
@@ -77,7 +84,10 @@ void lki_inspect_print_groups(const json_t *groups)
         printf("groups\n");
     json_object_foreach((json_t *)(uintptr_t)groups, what, list)
     {
-        printf("  %s, norms of groups 0 to %zu\n   ", what, json_array_size(list) - 1);
+        if (json_array_size(list) == 1)
+            printf("  %s, norm\n   ", what);
+        else
+            printf("  %s, norms of groups 0 to %zu\n   ", what, json_array_size(list) - 1);
         for (size_t g = 0; g < json_array_size(list); g++)
             printf(" %.4g%s", json_real_value(json_array_get(list, g)),
                    g % 8 == 7 && g + 1 < json_array_size(list) ? "\n   " : "");

@@ -172,11 +172,14 @@ static void print_points(const lk_train_plan *plan)
 /* Prints the bytes of the steps before compression begins. */
 static void print_start(const plan_options *o, const lk_train_plan *plan)
 {
+    const lk_train_exchange *x = &o->train.config.exchange;
+    if (x->start < 2 && x->freeze_step == 0)
+        return;
+    printf("\nsent before --%s, MiB: ", x->freeze_step > 0 ? "freeze-step" : "compress-start");
     for (uint32_t i = 0; i < plan->row_count; i++)
-        if (o->train.config.exchange.start > 1)
-            printf("%s%s %.2f%s", i == 0 ? "\nsent before --compress-start, MiB: " : ", ",
-                   plan->rows[i].strategy, mebi((double)plan->rows[i].cost.shared.sent_before),
-                   i + 1 == plan->row_count ? "\n" : "");
+        printf("%s %.2f%s", plan->rows[i].strategy,
+               mebi((double)plan->rows[i].cost.shared.sent_before),
+               i + 1 < plan->row_count ? ", " : "\n");
 }
 
 /* Prints advice on the number of groups, and why no times are predicted. */

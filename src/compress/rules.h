@@ -24,6 +24,8 @@ typedef struct {
     float    momentum;
     bool     nesterov;
     float   *kept[LKI_KEPT_MAX];
+    const float    *common; /* onebit: the momentum that all groups have */
+    const uint32_t *absent; /* onebit: a bit for each element, 1 if it is not exchanged */
 } lki_kept;
 
 typedef struct {
@@ -41,6 +43,21 @@ typedef struct {
     /* Keeps the residual.  NULL: it is dropped. */
     void (*after)(const lki_kept *kept, const float *residual);
 } lki_rule;
+
+/* The rule and the compressor of onebit-adam (onebit.c), which have no numbers and are in no list.
+ * The compressor reads the bits of absent elements where others read a combined message. */
+extern const lki_rule      lki_rule_onebit;
+extern const lk_compressor lki_compressor_onebit;
+
+/* Returns true if an element is absent. */
+static inline bool lki_onebit_lacks(const uint32_t *absent, size_t element)
+{
+    return (absent[element / 32] >> element % 32 & 1) != 0;
+}
+
+/* Encodes `count` elements, of which absent ones are 0, to a scale and signs: the message of
+ * compress/signs.h.  The scale is the root of the mean square of the elements that are present. */
+void lki_onebit_encode(size_t count, const float *values, const uint32_t *absent, void *message);
 
 /* Returns a rule; NULL if there is none, as of LK_FEEDBACK_DEFAULT. */
 const lki_rule *lki_rule_of(lk_feedback feedback);

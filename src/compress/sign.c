@@ -21,30 +21,7 @@
 #include "compress/signs.h"
 #include "compress/table.h"
 
-enum { WORD = 32, LEVELS = 64 };
-
-/* The left siblings in the canonical tree whose right siblings are not complete yet.  Levels are
- * the set bits of the number of blocks. */
-typedef struct {
-    double   sums[LEVELS];
-    uint32_t depth;
-} tree;
-
-/* Adds block number `index`. */
-static void tree_push(tree *t, size_t index, double sum)
-{
-    for (; (index & 1) != 0; index >>= 1)
-        sum = t->sums[--t->depth] + sum;
-    t->sums[t->depth++] = sum;
-}
-
-static double tree_root(const tree *t)
-{
-    double sum = t->depth > 0 ? t->sums[t->depth - 1] : 0;
-    for (uint32_t i = t->depth; i > 1; i--)
-        sum = t->sums[i - 2] + sum;
-    return sum;
-}
+enum { WORD = 32 };
 
 /* ---- Messages of signs -------------------------------------------------------------------- */
 
@@ -87,10 +64,11 @@ static void encode(const lk_compression *options, const lk_compress_key *key, ui
 {
     (void)options, (void)round, (void)part, (void)before;
     size_t count = lki_compress_count(key);
-    tree   sums  = { .depth = 0 };
+    lki_block_tree sums = { .depth = 0 };
     for (size_t at = 0; at < count; at += LKI_SIGNS_BLOCK)
-        tree_push(&sums, at / LKI_SIGNS_BLOCK, lki_signs_of_block(values, at, count, message));
-    lki_signs_set(message, (float)(tree_root(&sums) / (double)count));
+        lki_block_tree_push(&sums, at / LKI_SIGNS_BLOCK,
+                            lki_signs_of_block(values, at, count, message));
+    lki_signs_set(message, (float)(lki_block_tree_root(&sums) / (double)count));
     lki_scan_best()->subtract(count, *(const float *)message, values);
 }
 

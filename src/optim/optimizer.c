@@ -92,11 +92,11 @@ static lk_status check_none(const lk_optimizer *o)
 lk_status lk_optimizer_check(const lk_optimizer *optimizer)
 {
     const lk_optimizer *o = optimizer;
-    if ((int)o->kind < LK_SGD || (int)o->kind > LK_OPTIMIZER_NONE)
+    if ((int)o->kind < LK_SGD || (int)o->kind > LK_ONEBIT_ADAM)
         return lk_fail(LK_EINVAL,
-                       "`optimizer.kind` %d is not one of sgd (%d), adamw, lars, lamb, lion and "
-                       "none (%d)",
-                       (int)o->kind, (int)LK_SGD, (int)LK_OPTIMIZER_NONE);
+                       "`optimizer.kind` %d is not one of sgd (%d), adamw, lars, lamb, lion, "
+                       "none and onebit-adam (%d)",
+                       (int)o->kind, (int)LK_SGD, (int)LK_ONEBIT_ADAM);
     if (o->kind == LK_OPTIMIZER_NONE)
         return check_none(o);
     LK_TRY(check_range("weight_decay", o->weight_decay, 0.0, HUGE_VAL));
@@ -113,7 +113,7 @@ static uint32_t rule_states(const lk_optimizer *o)
 {
     if (o->kind == LK_SGD)
         return o->momentum > 0.0 ? 1 : 0;
-    return o->kind == LK_ADAMW || o->kind == LK_LAMB ? 2 : 1;
+    return o->kind == LK_ADAMW || o->kind == LK_LAMB || o->kind == LK_ONEBIT_ADAM ? 2 : 1;
 }
 
 uint32_t lk_optimizer_state_count(const lk_optimizer *optimizer)
@@ -178,15 +178,16 @@ static void update_sgd(const lk_optimizer *o, const lk_exec *exec, const lk_upda
 
 static lki_adamw_step moments_of(const lk_optimizer *o, const lk_update *u)
 {
-    bool corrects = o->kind != LK_LION && !o->uncorrected;
+    bool     corrects = o->kind != LK_LION && !o->uncorrected;
+    uint64_t seconds  = u->frozen > 0 ? u->frozen : u->step + 1; /* updates of the second moment */
     return (lki_adamw_step){
         .lr               = u->lr,
         .beta1            = o->beta1,
-        .beta2            = o->beta2,
+        .beta2            = u->frozen > 0 ? 1.0 : o->beta2, /* keeps the second moment */
         .eps              = o->eps,
         .weight_decay     = decay_of(o, u),
         .correction1      = corrects ? 1.0 - lki_powi(o->beta1, u->step + 1) : 1.0,
-        .correction2_sqrt = corrects ? sqrt(1.0 - lki_powi(o->beta2, u->step + 1)) : 1.0,
+        .correction2_sqrt = corrects ? sqrt(1.0 - lki_powi(o->beta2, seconds)) : 1.0,
         .scale            = u->scale,
         .clip             = u->clip,
     };
@@ -202,10 +203,19 @@ void lk_optimizer_direct(const lk_optimizer *optimizer, const lk_exec *exec,
     lki_lamb_direction(exec, &step, n, g, p, state[0], state[1]);
 }
 
+/* Stores the mean gradient, scaled and clipped as the other rules receive it. */
+static void keep_gradient(const lk_update *u, size_t n, const float *g, float *mean)
+{
+    for (size_t i = 0; i < n; i++)
+        mean[i] = g[i] * u->scale * u->clip;
+}
+
 static void update_moments(const lk_optimizer *o, const lk_exec *exec, const lk_update *u, size_t n,
                            const float *g, float *p, float *const *state)
 {
     lki_adamw_step step = moments_of(o, u);
+    if (u->frozen > 0) /* the kernel changes a first moment only if it differs from its gradient */
+        keep_gradient(u, n, g, state[0]);
     if (o->kind == LK_LAMB)
         lki_descend(exec, (float)(u->lr * or_default(u->trust, 1.0)), n, g, p);
     else if (o->kind == LK_LION)
@@ -224,13 +234,6 @@ void lk_optimizer_average(const lk_optimizer *optimizer, const lk_update *update
     }
     for (size_t i = 0; i < n; i++)
         mean[i] += weight * (p[i] - mean[i]);
-}
-
-/* Stores the mean gradient, scaled and clipped as the other rules receive it. */
-static void keep_gradient(const lk_update *u, size_t n, const float *g, float *mean)
-{
-    for (size_t i = 0; i < n; i++)
-        mean[i] = g[i] * u->scale * u->clip;
 }
 
 void lk_optimizer_update(const lk_optimizer *optimizer, const lk_exec *exec,

@@ -104,6 +104,7 @@ typedef struct {
     bool     audits;     /* as `single`, until the last step that is audited */
     uint32_t cut;        /* virtual workers of a group, beyond which sums are not merged; 0: V */
     uint64_t cut_from;   /* the first step with groups; earlier steps sum all virtual workers */
+    bool     momenta;    /* groups exchange momenta: sums are the mean momentum, times the count */
 } lki_effects;
 
 /* The state of the current step, apart from its turns. */
@@ -231,6 +232,12 @@ float *lki_scrap(const lk_parallel *parallel, float **at);
 static inline uint32_t lki_cut(const lk_parallel *parallel)
 {
     return parallel->step < parallel->effects.cut_from ? 0 : parallel->effects.cut;
+}
+
+/* Returns true if the sums of the current step are momenta. */
+static inline bool lki_sums_momenta(const lk_parallel *parallel)
+{
+    return parallel->effects.momenta && lki_cut(parallel) > 0;
 }
 
 /* Returns true if this rank updates the host's copy of the span.  On every host one rank does so:

@@ -201,7 +201,8 @@ lk_status lk_train_plan_make(lk_train_plan *out, lk_train_config *config,
                   .options = &mine,
                   .hosts   = mine.hosts > 0 ? mine.hosts : 1 };
     /* what compression and replicas take and save is not predicted */
-    const bool plain = c.exchange.compressor == NULL && !lki_replicates(&c);
+    const bool plain = c.exchange.compressor == NULL && !lki_replicates(&c) &&
+                       !lki_sends_momenta(&c);
     out->timed       = plain && (mine.measure || mine.rates.flops > 0);
     lk_status status = make(out, &in);
     lki_options_return(config, &c);

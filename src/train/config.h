@@ -49,12 +49,15 @@ bool lki_rebalances(const lk_train_config *config);
 bool lki_duplicates(const lk_train_config *config);
 
 /* Completes the options of groups and compression.  Fails with LK_EINVAL if the configuration does
- * not support them.  Defined in core/exchange.c, as the next four. */
+ * not support them.  Defined in core/exchange.c, as the next five. */
 LK_NODISCARD lk_status lki_exchange_check(lk_train_config *config);
 
 /* Sets the steps of each ratio of a warm-up to those of an epoch, if they are not given. */
 LK_NODISCARD lk_status lki_exchange_check_span(lk_train_config *config, const lk_dataset *dataset,
                                                const lk_dataset_info *data);
+
+/* Returns true if groups exchange momenta: with onebit-adam. */
+bool lki_sends_momenta(const lk_train_config *config);
 
 /* Returns true if the run has groups. */
 bool lki_exchanges(const lk_train_config *config);

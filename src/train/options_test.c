@@ -224,6 +224,7 @@ static const struct {
     { "grad-comm-dtype", "int4", LK_LABEL_INVARIANT },
     { "param-comm-dtype", "int8", LK_LABEL_INVARIANT },
     { "compress", NULL, LK_LABEL_INVARIANT },
+    { "optimizer", "onebit-adam", LK_LABEL_INVARIANT },
     { "local-steps", NULL, LK_LABEL_INVARIANT },
     { "backup-workers", NULL, LK_LABEL_TIMED },
 };
@@ -254,7 +255,8 @@ static void every_choice_has_its_label(void **state)
         for (const lki_field_choice *c = f->choices; c != NULL && c->name != NULL; c++) {
             if (c->label != listed(f->name, c->name))
                 fail_msg("%s %s is labelled %s", f->name, c->name, lk_label_name(c->label));
-            assert_true(c->label == LK_LABEL_EXACT || f->scope == LKI_FIELD_RULE);
+            assert_true(c->label == LK_LABEL_EXACT || f->scope == LKI_FIELD_RULE ||
+                        f->scope == LKI_FIELD_RESULT);
             found += c->label != LK_LABEL_EXACT;
         }
     }

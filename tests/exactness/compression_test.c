@@ -81,10 +81,10 @@ static void run_of(void *scratch, const char *compression, int steps, const char
     char                  line[1024];
     (void)snprintf(line, sizeof line,
                    "train gpt --data synthetic:tokens=4000,vocab=31 --layers 2 --heads 2 "
-                   "--width 24 --context 13 --optimizer adamw --lr 1e-3 --validation 0.1 "
-                   "--clip-norm 1 "
+                   "--width 24 --context 13 %s --lr 1e-3 --validation 0.1 --clip-norm 1 "
                    "--global-batch 16 --micro-batch 1 --virtual-workers 8 --schedule cosine "
                    "--steps 6 --max-samples %d %s %s",
+                   strstr(compression, "--optimizer") == NULL ? "--optimizer adamw" : "",
                    16 * steps, compression, how);
     run_command(&r, scratch, line);
     assert_int_equal(r.status, 0);
@@ -187,6 +187,33 @@ static void ratios_may_warm_up(void **state)
     assert_string_not_equal(got, one);
 }
 
+/* Runs with onebit-adam, whose first steps are those of adamw. */
+static void onebit_adam_depends_on_groups_alone(void **state)
+{
+    static const char *const rule = "--optimizer onebit-adam --freeze-step 2 --groups 4";
+    char                     one[HEX + 1], got[HEX + 1], whole[HEX + 1];
+    static command_result    r;
+    run_of(*state, "", 2, "--workers 2", got);
+    memcpy(whole, weights, sizeof whole);
+    run_of(*state, rule, 2, "--workers 3", got);
+    assert_string_equal(weights, whole);
+    run_of(*state, rule, 6, "--workers 1", one);
+    run_of(*state, rule, 6, "--workers 5 --strategy zero1", got);
+    assert_string_equal(got, one);
+    run_of(*state, rule, 6, "--workers 4 --hosts 2", got);
+    assert_string_equal(got, one);
+    run_of(*state, rule, 1, "--workers 3 --checkpoint co", got);
+    run_of(*state, rule, 4, "--workers 4 --hosts 2 --strategy zero1 --checkpoint co --resume", got);
+    run_of(*state, rule, 6, "--workers 8 --checkpoint co --resume", got);
+    assert_string_equal(got, one);
+    run_of(*state, "--optimizer onebit-adam --freeze-step 2 --groups 8", 6, "--workers 1", got);
+    assert_string_not_equal(got, one);
+    run_of(*state, "--optimizer onebit-adam --freeze-step 3 --groups 4", 6, "--workers 1", got);
+    assert_string_not_equal(got, one);
+    run_command(&r, *state, "inspect co");
+    assert_non_null(strstr(r.out, "  server_error, norm\n"));
+}
+
 /* The line about groups in the log of the last step is the same for any workers, and has the norms
  * that inspect prints. */
 static void logs_have_norms(void **state)
@@ -216,6 +243,7 @@ int main(void)
         cmocka_unit_test(errors_are_in_checkpoints),
         cmocka_unit_test(compression_may_begin_later),
         cmocka_unit_test(ratios_may_warm_up),
+        cmocka_unit_test(onebit_adam_depends_on_groups_alone),
         cmocka_unit_test(logs_have_norms),
         cmocka_unit_test(weights_depend_on_groups_alone),
         cmocka_unit_test(whole_gradients_do_not_depend_on_groups),

@@ -101,13 +101,16 @@ static void workers_may_be_killed(void **state)
 
 static void workers_may_be_replaced(void **state)
 {
-    static const char *const methods[] = { "powersgd", "topk --error-feedback dgc", "sign" };
+    static const char *const methods[] = { "--compress powersgd",
+                                           "--compress topk --error-feedback dgc",
+                                           "--compress sign",
+                                           "--optimizer onebit-adam --freeze-step 10" };
     static command_result    r;
     char                     line[1024], want[65], got[65];
-    for (uint32_t i = 0; i < 3; i++) {
+    for (uint32_t i = 0; i < 4; i++) {
         const char *hosts   = i == 2 ? "--workers 4 --hosts 2 " : "--workers 3 ";
         uint32_t    entered = 0;
-        (void)snprintf(line, sizeof line, BUSY "--compress %s --groups 4 --steps 1000 --quiet ",
+        (void)snprintf(line, sizeof line, BUSY "%s --groups 4 --steps 1000 --quiet ",
                        methods[i]);
         size_t used = strlen(line);
         (void)snprintf(line + used, sizeof line - used, "--workers 1");

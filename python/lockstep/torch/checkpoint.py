@@ -363,7 +363,7 @@ class Stored:
         self._check_tensors(MODEL, {name: [_CODES[t.dtype], list(t.shape)]
                                     for name, t in model_tensors(module).items()})
         self._compare("seed", self.seed, contents.seed)
-        self._compare("settings", *(settle(c["settings"])
+        self._compare("settings", *(settle(c["settings"], c["optimizer"])
                                     for c in (self.config, contents.config)))
         self._compare("optimizer", self.config["optimizer"], contents.config["optimizer"])
         groups = [[g["params"] for g in c["groups"]] for c in (self.config, contents.config)]

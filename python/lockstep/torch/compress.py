@@ -169,12 +169,13 @@ def check(compress, groups):
         raise ValueError(f"groups is {groups}: give a number of groups, or 0")
 
 
-def settle(settings):
+def settle(settings, optimizer):
     """Return the settings of a run with its defaults spelled out, so that those of equal runs are
-    equal.  Without a compressor groups change no bit."""
+    equal.  Without anything that groups exchange or keep, they change no bit."""
     described = settings.get("compress")
     if described is None:
-        return {**settings, "groups": 0}
+        matter = settings.get("local_steps") or optimizer.get("freeze_step")
+        return settings if matter else {**settings, "groups": 0}
     kind = globals().get(described["class"], Compressor)
     rule = described["feedback"] or kind.rule
     momentum = described["momentum"] or (_MOMENTUM if rule in ("dgc", "signum") else 0.0)
@@ -183,12 +184,14 @@ def settle(settings):
                          "feedback": rule, "momentum": momentum}}
 
 
-def exchange(compress, groups, seed):
-    """Return an ``lk_exchange``, or None without groups."""
-    if compress is None and groups == 0:
+def exchange(compress, groups, seed, freeze_step=0):
+    """Return an ``lk_exchange``, or None without groups.  `freeze_step` is that of OneBitAdam."""
+    if compress is None and groups == 0 and freeze_step == 0:
         return None
     c = _library.Exchange(struct_size=ctypes.sizeof(_library.Exchange), groups=groups)
     c.compression.seed = seed
+    if freeze_step > 0:
+        c.start = freeze_step + 1
     if compress is None:
         return c
     found, feedback = ctypes.c_void_p(), ctypes.c_uint32()

@@ -105,7 +105,8 @@ class Engine:
                                                       settings["virtual_workers"])
         # whole outer gradients need no groups
         groups = settings["groups"] if self._replicas is None or settings["compress"] else 0
-        self._exchange = compress.exchange(settings["compress"], groups, settings["seed"])
+        self._exchange = compress.exchange(settings["compress"], groups, settings["seed"],
+                                           getattr(self.optimizer, "freeze_step", 0))
         # no rank has a whole gradient, or an audit would compare sums of groups
         audits = settings["audit_steps"]
         if self._sharded or self._exchange is not None or self._replicas is not None:

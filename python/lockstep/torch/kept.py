@@ -26,7 +26,7 @@ class _OfGroup(_Kept):
     """A value that a group keeps of a parameter."""
 
     def __init__(self, name, like, param, which, group):
-        super().__init__(f"{name}.{group}", like, param)
+        super().__init__(name, like, param)
         self._which, self._group = which, group
 
     def read(self, handle):
@@ -77,12 +77,14 @@ class _Running(_Kept):
 
 def of_groups(handle, names, likes):
     """Return a list of what groups keep of the parameters, and share."""
-    values, groups = [], range(lk.parallel_groups(handle))
-    bytes_ = ctypes.c_size_t()
+    values, bytes_ = [], ctypes.c_size_t()
     for p, (name, like) in enumerate(zip(names, likes)):
         which = 0
         while (what := lk.parallel_kept_name(handle, p, which)) is not None:
-            values += [_OfGroup(f"{name}.{what.decode()}", like, p, which, g) for g in groups]
+            what, count = f"{name}.{what.decode()}", lk.parallel_kept_groups(handle, which)
+            single = what.endswith(".server_error")   # that of no group
+            values += [_OfGroup(what if single else f"{what}.{g}", like, p, which, g)
+                       for g in range(count)]
             which += 1
         if lk.parallel_shared(handle, p, bytes_):
             values.append(_Shared(f"{name}.shared",

@@ -156,6 +156,29 @@ class AdamW(_Adaptive):
         super().__init__(params, lr, betas, eps, weight_decay, clip_norm, clip_value)
 
 
+class OneBitAdam(_Adaptive):
+    """AdamW for `freeze_step` steps; then the second moment is frozen, and groups exchange their
+    momenta in one bit for an element (Tang et al., 2021).
+
+    ``lk.init(groups=G)`` sets the number of groups.  `clip_norm` limits the mean gradient before
+    the freeze and, divided by the root of G, that of each group after it.
+    """
+
+    kind = "LK_ONEBIT_ADAM"
+
+    def __init__(self, params: Params, lr: float = 1e-3, betas: Betas = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 1e-2, clip_norm: float = 0.0,
+                 freeze_step: int = 0):
+        super().__init__(params, lr, betas, eps, weight_decay, clip_norm, 0.0)
+        if not isinstance(freeze_step, int) or not 1 <= freeze_step < 1 << 48:
+            raise ValueError(f"freeze_step is {freeze_step!r}: give the number of steps that are "
+                             "those of AdamW, such as a fifth of all")
+        self.freeze_step = freeze_step
+
+    def describe(self):
+        return {**super().describe(), "freeze_step": self.freeze_step}
+
+
 class LAMB(_Adaptive):
     """AdamW with a step proportional to each tensor's norm (You et al. 2020).
 

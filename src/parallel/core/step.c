@@ -420,14 +420,18 @@ static lk_status update(step_context *step, uint32_t owners)
 static void decide(step_context *step, double lr, const lk_step_result *result)
 {
     lk_parallel *parallel = step->parallel;
+    const bool   momenta  = lki_sums_momenta(parallel); /* groups have clipped their gradients */
     double       count    = result->count > 0 ? (double)result->count : 1;
     double       inverse  = 1.0 / count / parallel->now.seed;
     lki_tally    tally    = { .result = *result,
                               .update = { .step  = parallel->step,
                                           .lr    = lr,
                                           .scale = (float)inverse,
-                                          .clip  = lk_clip_factor(result->grad_norm,
-                                                                  parallel->clip.norm) },
+                                          .clip  = momenta
+                                                       ? 1
+                                                       : lk_clip_factor(result->grad_norm,
+                                                                        parallel->clip.norm),
+                                          .frozen = momenta ? parallel->effects.cut_from : 0 },
                               .owners = parallel->world.widest };
 
     lki_features_before_update(parallel, &tally);

@@ -124,7 +124,7 @@ static lk_status measure(const lk_parallel *parallel, lki_groups *self)
         for (uint32_t r = 0; r < self->rounds; r++)
             self->room[r] = lki_max(self->room[r], self->bytes[r]);
     }
-    return LK_OK;
+    return self->onebit == NULL ? LK_OK : lki_onebit_measure(parallel, self);
 }
 
 /* Checks a compressor, which may be the program's own. */
@@ -157,8 +157,10 @@ static lk_status groups_open(lk_parallel *parallel, const lk_parallel_options *o
     lki_groups *self = NULL;
     lk_exchange mine;
 
-    if (options->exchange == NULL)
+    if (options->exchange == NULL && options->optimizer.kind != LK_ONEBIT_ADAM)
         return LK_OK;
+    if (options->exchange == NULL)
+        return lk_fail(LK_EINVAL, "optimizer onebit-adam needs an exchange between groups");
     LK_TRY(refuse(parallel, options));
     LK_TRY(read_options(&mine, options));
     LK_TRY(LKI_NEW(&self, 1, "groups"));
@@ -169,7 +171,9 @@ static lk_status groups_open(lk_parallel *parallel, const lk_parallel_options *o
     self->start   = mine.start == 0 ? 0 : mine.start - 1;
     if (self->by != NULL)
         LK_TRY(check_compressor(self->by));
-    LK_TRY(lki_groups_read_rule(self, &mine));
+    LK_TRY(options->optimizer.kind == LK_ONEBIT_ADAM
+               ? lki_onebit_open(parallel, self, options, &mine)
+               : lki_groups_read_rule(self, &mine));
     LK_TRY(lki_groups_read_stages(self, &mine));
     self->rounds = self->by == NULL ? 1 : self->by->rounds;
     LK_TRY(check_count(parallel, self->count));
@@ -198,6 +202,7 @@ static void groups_close(void *context)
     lki_free(self->inputs);
     lki_free(self->factors);
     lki_free(self->leaves);
+    lki_onebit_close(self->onebit);
     lki_free(self);
 }
 
@@ -253,6 +258,8 @@ static size_t groups_lay_out(lk_parallel *parallel, void *context, char *base, s
     size_t bytes = (size_t)most * self->kept * parallel->layout->elements * sizeof(float);
     at = lki_groups_lay_out_vectors(self, bytes, base, at);
     at = lki_groups_lay_out_squares(parallel, self, most, base, at);
+    if (self->onebit != NULL)
+        at = lki_onebit_lay_out(parallel, self, base, at);
     if (self->kept == 0 || !self->rule->estimates)
         return at;
     for (uint32_t c = 0; c < self->copies; c++)
@@ -343,6 +350,8 @@ static void begin_mine(const lk_parallel *parallel, const lki_groups *self)
 
 static lk_status exchange(lk_parallel *parallel, lki_groups *self, uint32_t round)
 {
+    if (self->onebit != NULL)
+        return lki_onebit_exchange(parallel, self);
     memset(self->sent, 0, parallel->ranks * sizeof *self->sent);
     /* a rank sends messages that other ranks of its host have encoded */
     LK_TRY(lk_barrier(parallel->comm));
@@ -433,6 +442,8 @@ static lk_status groups_combine(lk_parallel *parallel, void *context, lki_gradie
     if (parallel->step < self->start) /* the strategy has summed all virtual workers */
         return LK_OK;
     lki_groups_find_stage(parallel, self);
+    if (self->onebit != NULL)
+        LK_TRY(lki_onebit_prepare(parallel, self));
     find_sums(parallel, self);
     begin_mine(parallel, self);
     if (parallel->local == 0)
@@ -449,8 +460,11 @@ static lk_status groups_combine(lk_parallel *parallel, void *context, lki_gradie
         lki_groups_encode(parallel, self, r);
         LK_TRY(exchange(parallel, self, r));
     }
-    if (self->estimates[0] != NULL) {
+    if (self->onebit != NULL)
+        LK_TRY(lki_onebit_serve(parallel, self));
+    else if (self->estimates[0] != NULL)
         lki_groups_move_estimates(parallel, self);
+    if (self->estimates[0] != NULL) {
         LK_TRY(lk_barrier(parallel->comm));
     }
     decode_mine(parallel, self, sums);
@@ -463,6 +477,8 @@ static uint64_t groups_sent(const lk_parallel *parallel, const void *context, ui
     uint64_t      bytes = 0;
     for (uint32_t r = 0; r < self->rounds; r++)
         bytes += self->bytes[r];
+    if (self->onebit != NULL)
+        return lki_ddp_groups_sent(parallel, host) + lki_onebit_sent(parallel, self, host);
     return lki_ddp_groups_sent(parallel, host) +
            kept_before(parallel, host, self->count) * (parallel->world.hosts - 1) * bytes;
 }

@@ -17,6 +17,7 @@ typedef enum { LKI_MEASURE, LKI_ENCODE, LKI_COMBINE, LKI_TASK_KINDS } lki_task_k
 typedef struct {
     alignas(64) _Atomic uint64_t next;
 } lki_ticket;
+typedef struct lki_onebit lki_onebit; /* groups_onebit.c */
 
 typedef struct {
     uint32_t             count; /* G */
@@ -64,6 +65,7 @@ typedef struct {
                                                  * sums, in the arena; only with `clip` */
     float               *factors;               /* [G]: by which sums are multiplied; NULL: by 1 */
     float               *leaves;                /* [G + 1][LKI_NORM_BLOCK] */
+    lki_onebit          *onebit;                /* NULL: groups exchange gradients */
 } lki_groups;
 
 /* Returns true if a parameter is sent whole. */
@@ -138,6 +140,45 @@ void lki_groups_find_stage(const lk_parallel *parallel, lki_groups *self);
 
 /* Returns a hash of what an exchange says of the warm-up. */
 uint64_t lki_groups_hash_stages(const lk_exchange *exchange);
+
+/* ---- groups_onebit.c: momenta of onebit-adam ------------------------------------------------- */
+
+/* Sets what onebit-adam has instead of a compressor and its options.  Checks the options. */
+LK_NODISCARD lk_status lki_onebit_open(lk_parallel *parallel, lki_groups *self,
+                                       const lk_parallel_options *options,
+                                       const lk_exchange         *exchange);
+
+/* Counts the spans and elements of all tensors, once there is a layout. */
+LK_NODISCARD lk_status lki_onebit_measure(const lk_parallel *parallel, lki_groups *self);
+void                   lki_onebit_close(lki_onebit *onebit);
+
+/* Returns the end of what is at `at` in the arena: the absent elements, the messages of servers,
+ * and their errors. */
+size_t lki_onebit_lay_out(const lk_parallel *parallel, lki_groups *self, char *base, size_t at);
+
+/* Finds the absent elements and, in the first step with groups, the momentum.  Does nothing in
+ * later steps of this object.  Collective. */
+LK_NODISCARD lk_status lki_onebit_prepare(lk_parallel *parallel, lki_groups *self);
+
+/* Returns the bits of the absent elements of a parameter. */
+const uint32_t *lki_onebit_absent(const lki_groups *self, uint32_t param);
+
+/* Sends the messages of groups to their servers.  Collective. */
+LK_NODISCARD lk_status lki_onebit_exchange(lk_parallel *parallel, const lki_groups *self);
+
+/* Computes the new momentum of all elements on every host, from the messages of groups.
+ * Collective. */
+LK_NODISCARD lk_status lki_onebit_serve(lk_parallel *parallel, const lki_groups *self);
+
+/* Returns the bytes that a host sends in a step. */
+uint64_t lki_onebit_sent(const lk_parallel *parallel, const lki_groups *self, uint32_t host);
+
+/* As lk_parallel_fetch_kept(), _kept_norms() and _load_kept(): the error of the servers. */
+LK_NODISCARD lk_status lki_onebit_fetch(lk_parallel *parallel, const lki_groups *self,
+                                        uint32_t param, size_t first, size_t count, float *out);
+LK_NODISCARD lk_status lki_onebit_norm(lk_parallel *parallel, const lki_groups *self, double *norm);
+void                   lki_onebit_load(const lk_parallel *parallel, const lki_groups *self,
+                                       uint32_t param, const float *values);
 
 /* ---- groups_clip.c --------------------------------------------------------------------------- */
 

@@ -92,6 +92,10 @@ static lki_kept kept_of(const lk_parallel *parallel, const lki_groups *self, uin
                       .samples  = lki_groups_samples(parallel, self, group),
                       .momentum = self->momentum,
                       .nesterov = self->nesterov };
+    if (self->onebit != NULL) {
+        kept.common = self->estimates[self->now] + parallel->layout->param_at[param] + at;
+        kept.absent = lki_onebit_absent(self, param); /* its tensors have no parts */
+    }
     for (uint32_t i = 0; i < self->kept; i++)
         kept.kept[i] = lki_groups_kept_next(parallel, self, i, group, param) + at;
     return kept;
@@ -145,7 +149,8 @@ static void encode(const lk_parallel *parallel, const lki_groups *self, uint32_t
     key.group = group;
     key.step  = parallel->step;
     self->by->encode(&self->options, &key, round, part,
-                     lki_groups_combined(self, before, param),
+                     self->onebit != NULL ? (const void *)lki_onebit_absent(self, param)
+                                          : lki_groups_combined(self, before, param),
                      values_of(parallel, self, group, param, 0),
                      lki_groups_message(self, round, group, param));
     if (round + 1 == self->rounds)

@@ -26,9 +26,24 @@ const char *lk_parallel_kept_name(const lk_parallel *parallel, uint32_t param, u
         return lki_replicas_kept_name(parallel->replicas, param, which);
     const lki_groups *self = groups_of(parallel);
     const bool        any  = self != NULL && param < parallel->layout->param_count;
-    return any && which < self->kept && !lki_groups_leave_whole(self, param)
-               ? self->rule->kept[which]
-               : NULL;
+    if (!any || lki_groups_leave_whole(self, param))
+        return NULL;
+    if (which < self->kept)
+        return self->rule->kept[which];
+    return self->onebit != NULL && which == self->kept ? "server_error" : NULL;
+}
+
+/* Returns true if there is a single vector `which` for all groups. */
+static bool is_single(const lki_groups *self, uint32_t which)
+{
+    return self != NULL && self->onebit != NULL && which == self->kept;
+}
+
+uint32_t lk_parallel_kept_groups(const lk_parallel *parallel, uint32_t which)
+{
+    return parallel->replicas == NULL && is_single(groups_of(parallel), which)
+               ? 1
+               : lk_parallel_groups(parallel);
 }
 
 lk_exchange_size lk_parallel_exchange_size(const lk_parallel *parallel)
@@ -69,10 +84,12 @@ lk_status lk_parallel_kept_norms(lk_parallel *parallel, uint32_t which, double *
     if (parallel->replicas != NULL)
         return lki_replicas_kept_norms(parallel, which, norms);
     const lki_groups *self = groups_of(parallel);
-    if (self == NULL || which >= self->kept)
+    if (self == NULL || (which >= self->kept && !is_single(self, which)))
         return lk_fail(LK_EINVAL, "groups keep no value %u", which);
     if (lki_step_failed(parallel))
         return lki_fail_again(&parallel->now.failure);
+    if (is_single(self, which))
+        return lki_onebit_norm(parallel, self, norms);
     for (uint32_t g = 0; g < self->count; g++) {
         norms[g] = parallel->rank == self->keepers[g] ? sqrt(square_of(parallel, which, g)) : 0;
         LK_TRY(lk_broadcast(parallel->comm, &norms[g], sizeof norms[g], self->keepers[g]));
@@ -84,7 +101,7 @@ static lk_status check_kept(const lk_parallel *parallel, uint32_t param, uint32_
                             uint32_t group)
 {
     if (lk_parallel_kept_name(parallel, param, which) != NULL &&
-        group < lk_parallel_groups(parallel))
+        group < lk_parallel_kept_groups(parallel, which))
         return LK_OK;
     return lk_fail(LK_EINVAL, "group %u keeps no value %u of parameter %u", group, which, param);
 }
@@ -101,6 +118,8 @@ lk_status lk_parallel_fetch_kept(lk_parallel *parallel, uint32_t param, uint32_t
     if (first > size || count > size - first)
         return lk_fail(LK_EINVAL, "parameter %u has no elements %zu to %zu", param, first,
                        first + count);
+    if (is_single(groups_of(parallel), which))
+        return lki_onebit_fetch(parallel, groups_of(parallel), param, first, count, out);
     const uint32_t keeper = groups_of(parallel)->keepers[group];
     memset(out, 0, count * sizeof *out);
     if (parallel->rank == keeper)
@@ -119,7 +138,9 @@ lk_status lk_parallel_load_kept(lk_parallel *parallel, uint32_t param, uint32_t 
     LK_TRY(
         lki_verify_same_values(parallel, layout->params[param].name, values, layout->sizes[param]));
     const lki_groups *self = groups_of(parallel);
-    if (parallel->rank == self->keepers[group])
+    if (is_single(self, which))
+        lki_onebit_load(parallel, self, param, values);
+    else if (parallel->rank == self->keepers[group])
         memcpy(lki_groups_kept(parallel, self, which, group, param), values,
                layout->sizes[param] * sizeof *values);
     return lk_barrier(parallel->comm);

@@ -182,6 +182,19 @@ static void a_rank_may_be_lost_around_the_start(void **state)
     warmups = 0;
 }
 
+/* Loses a rank before and after the second moment is frozen. */
+static void a_rank_may_be_lost_with_onebit(void **state)
+{
+    const lk_optimizer onebit = { .kind = LK_ONEBIT_ADAM };
+    (void)state;
+    start = STEPS;
+    lose_with(plot_of(onebit, "ddp", 3, 0, 1), NULL, 4, 3);
+    lose_with(plot_of(onebit, "zero1", 5, 0, 0), NULL, 8, 3);
+    lose_with(over(2, plot_of(onebit, "zero1", 4, 0, 2)), NULL, 4, 5);
+    lose_with(over(2, plot_of(onebit, "ddp", 5, 0, 3)), NULL, 8, 5);
+    start = 0;
+}
+
 /* Loses a rank at its first, third, ninth ... visit of a place.  Returns false if the compressor
  * has no such function. */
 static bool lose_in(plot p, int place)
@@ -352,6 +365,7 @@ int main(void)
         cmocka_unit_test(a_rank_may_be_lost_with_every_compressor),
         cmocka_unit_test(a_rank_may_be_lost_with_every_rule),
         cmocka_unit_test(a_rank_may_be_lost_around_the_start),
+        cmocka_unit_test(a_rank_may_be_lost_with_onebit),
         cmocka_unit_test(a_rank_may_be_lost_in_every_function),
         cmocka_unit_test(a_second_rank_may_be_lost_during_recovery),
         cmocka_unit_test(ranks_of_several_hosts_may_be_lost),

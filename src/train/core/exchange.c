@@ -110,6 +110,28 @@ static lk_status resolve(lk_train_config *c)
     return check_momentum(x);
 }
 
+bool lki_sends_momenta(const lk_train_config *c)
+{
+    return c->optimizer.kind == LK_ONEBIT_ADAM;
+}
+
+static lk_status check_momenta(const lk_train_config *c)
+{
+    const char *why = c->exchange.compressor != NULL
+                          ? "sends momenta, which `exchange.compressor` does not compress: leave "
+                            "out one of the two"
+                      : lki_replicates(c)
+                          ? "sends momenta in every step: leave out `exchange.local.steps`"
+                      : c->clip_value > 0
+                          ? "has no whole gradients to clip: use `clip_norm`, which clips those of "
+                            "groups after `exchange.freeze_step`"
+                      : c->exchange.freeze_step == 0
+                          ? "needs `exchange.freeze_step`, the number of its steps that are those "
+                            "of adamw"
+                          : NULL;
+    return why == NULL ? LK_OK : lk_fail(LK_EINVAL, "`optimizer.kind` onebit-adam %s", why);
+}
+
 lk_status lki_exchange_check(lk_train_config *c)
 {
     lk_train_exchange *x = &c->exchange;
@@ -117,7 +139,9 @@ lk_status lki_exchange_check(lk_train_config *c)
         x->compressor = NULL;
     if (x->compressor != NULL)
         LK_TRY(resolve(c));
-    if (x->compressor != NULL && x->groups == 0)
+    if (lki_sends_momenta(c))
+        LK_TRY(check_momenta(c));
+    if ((x->compressor != NULL || lki_sends_momenta(c)) && x->groups == 0)
         x->groups = c->virtual_workers;
     return x->groups == 0 ? LK_OK : check_groups(c);
 }
@@ -153,7 +177,8 @@ lk_status lki_exchange_of(const lk_train_config *c, lk_exchange **out)
                            .momentum    = c->exchange.momentum,
                            .nesterov    = c->exchange.nesterov,
                            .clip        = c->exchange.clip,
-                           .start        = c->exchange.start,
+                           .start        = lki_sends_momenta(c) ? c->exchange.freeze_step + 1
+                                                                : c->exchange.start,
                            .warmup_count = c->exchange.warmup_count,
                            .warmup_span  = c->exchange.warmup_span };
     memcpy((*out)->warmup, c->exchange.warmup, sizeof (*out)->warmup);

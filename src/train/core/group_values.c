@@ -24,10 +24,9 @@ static uint32_t count_kept(const lki_session *session, uint32_t param)
 /* Lists the values of a parameter, or counts them if `out` is NULL. */
 static size_t list_values(const lki_session *session, uint32_t param, lki_group_value *out)
 {
-    const uint32_t groups = lk_parallel_groups(session->parallel);
-    size_t         count  = 0, bytes;
+    size_t count = 0, bytes;
     for (uint32_t w = 0; w < count_kept(session, param); w++)
-        for (uint32_t g = 0; g < groups; g++, count++)
+        for (uint32_t g = 0; g < lk_parallel_kept_groups(session->parallel, w); g++, count++)
             if (out != NULL)
                 out[count] = (lki_group_value){ .param = param, .which = w, .group = g };
     if (lk_parallel_shared(session->parallel, param, &bytes) == NULL)
@@ -88,11 +87,13 @@ void lki_group_value_name(const lki_session *session, const lki_group_value *v,
         return;
     }
     const char *param = session->params[v->param].name;
+    const char *what  = lk_parallel_kept_name(session->parallel, v->param, v->which);
     if (v->shared > 0)
         (void)snprintf(name, LKI_GROUP_VALUE_NAME_MAX, "%s.shared", param);
+    else if (what != NULL && strcmp(what, "server_error") == 0)
+        (void)snprintf(name, LKI_GROUP_VALUE_NAME_MAX, "%s.%s", param, what);
     else
-        (void)snprintf(name, LKI_GROUP_VALUE_NAME_MAX, "%s.%s.%u", param,
-                       lk_parallel_kept_name(session->parallel, v->param, v->which), v->group);
+        (void)snprintf(name, LKI_GROUP_VALUE_NAME_MAX, "%s.%s.%u", param, what, v->group);
 }
 
 /* Copies a part of the running state of a replica. */

@@ -185,13 +185,23 @@ static lk_status refuse(const char *key, const json_t *value, const json_t *othe
                    known_as(key, name), now, was);
 }
 
-/* Returns true if a difference of option `key` need not be named.  Without a compressor, groups
- * give the bits of a run without groups.  If the compressors differ, they are named instead. */
+/* Returns true if the groups of a run change its bits: they exchange or keep something. */
+static bool groups_matter(const json_t *config)
+{
+    const char *optimizer = json_string_value(json_object_get(config, "optimizer"));
+    return !lki_value_is_unset(json_object_get(config, "compress")) ||
+           json_integer_value(json_object_get(config, "local-steps")) > 0 ||
+           (optimizer != NULL && strcmp(optimizer, "onebit-adam") == 0);
+}
+
+/* Returns true if a difference of option `key` need not be named: that of groups that change no
+ * bit.  If the compressors differ, they are named instead. */
 static bool is_moot(const char *key, const json_t *stored, const json_t *mine)
 {
     const json_t *there = json_object_get(stored, "compress");
     const json_t *here  = json_object_get(mine, "compress");
-    return strcmp(key, "groups") == 0 && (lki_value_is_unset(here) || !json_equal(there, here));
+    return strcmp(key, "groups") == 0 &&
+           (!groups_matter(mine) || (!lki_value_is_unset(here) && !json_equal(there, here)));
 }
 
 lk_status lki_config_compare(const json_t *stored, const json_t *mine)
@@ -264,7 +274,7 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
     lki_sha256 hash;
     lki_fields_identity(config, fields, sizeof fields);
     /* groups alone do not change bits */
-    if (config->exchange.compressor != NULL || lki_replicates(config))
+    if (config->exchange.compressor != NULL || lki_replicates(config) || lki_sends_momenta(config))
         (void)snprintf(groups, sizeof groups, " groups %u", config->exchange.groups);
     int length = snprintf(
         text, sizeof text,

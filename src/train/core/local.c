@@ -13,6 +13,8 @@ static const char *why_not(const lk_train_config *c)
 {
     return c->elastic.survives ? "end with the first worker that is lost: leave out `on_failure` "
                                  "continue, and MIN of `workers` MIN:MAX"
+           : c->optimizer.kind == LK_ONEBIT_ADAM
+               ? "have optimizers of their own: use `optimizer.kind` adamw"
            : c->optimizer.ema > 0 ? "have no moving averages: leave out `optimizer.ema`"
            : c->offload != NULL   ? "are in memory: leave out `offload`"
            : c->gather_dtype == LK_I8 ? "read FP32 parameters: leave out `gather_dtype`"

@@ -61,7 +61,12 @@ void lki_tell_groups(const lki_session *s)
     const lk_exchange_size size = lk_parallel_exchange_size(s->parallel);
     const char            *name = s->config->exchange.compressor;
     const uint32_t width = size.groups > 0 ? s->config->virtual_workers / size.groups : 0;
+    const char    *feedback = lk_feedback_name(s->config->exchange.feedback);
     char           more[160] = "";
+    if (lki_sends_momenta(s->config)) {
+        name     = "onebit-adam";
+        feedback = "of groups and servers";
+    }
     describe_stages(s->config, size.start, more, sizeof more);
     if (size.groups > 0 && name == NULL && !lki_replicates(s->config))
         lki_journal_say(s->journal, "%u groups of %u virtual workers exchange whole gradients",
@@ -73,8 +78,7 @@ void lki_tell_groups(const lki_session *s)
                         size.groups, width, (double)size.sent_bytes / 0x1p20,
                         (double)size.whole_bytes / 0x1p20,
                         (double)size.whole_bytes / (double)size.sent_bytes, size.compressed,
-                        s->param_count, name, lk_feedback_name(s->config->exchange.feedback),
-                        more);
+                        s->param_count, name, feedback, more);
 }
 
 /* Returns the name of vector `which` of the parameters that are compressed; NULL if there is
@@ -112,7 +116,8 @@ lk_status lki_log_groups(lki_session *s, uint64_t done)
         char key[64];
         (void)snprintf(key, sizeof key, "%s_norms", kept_name(s, w));
         status = lk_parallel_kept_norms(s->parallel, w, norms);
-        (void)json_object_set_new(line, key, norms_json(norms, size.groups));
+        (void)json_object_set_new(line, key, norms_json(norms,
+                                             lk_parallel_kept_groups(s->parallel, w)));
     }
     lki_free(norms);
     if (status == LK_OK && s->progress.groups_said != done) {
