@@ -14,7 +14,7 @@
  *
  * Compressors: powersgd, topk, randomk, sign, terngrad, qsgd, vote; none sends whole gradients.
  * The second argument is the number of groups: 1, 2, 4 or 8.  The third one is the feedback: ef14,
- * off, dgc, signum or ef21; the default is that of the compressor.
+ * off, dgc, signum, ef21 or ef21-sgdm; the default is that of the compressor.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -43,6 +43,7 @@ typedef enum {
     LK_FEEDBACK_DGC,         /* momentum correction, with compressors that select elements */
     LK_FEEDBACK_SIGNUM,      /* the group's momentum is sent, and residuals are dropped */
     LK_FEEDBACK_EF21,        /* changes of an estimate of the gradient are sent */
+    LK_FEEDBACK_EF21_SGDM,   /* changes of an estimate of the group's momentum are sent */
 } lk_feedback;
 
 /* Options of all compressors.  Zero means the default, which the comment gives. */

@@ -43,7 +43,7 @@ typedef struct {
     const lk_compressor *compressor; /* borrowed; NULL: gradients are sent whole */
     lk_compression       compression; /* struct_size may be 0; see lk_compression for defaults */
     lk_feedback          feedback; /* what a group keeps between steps */
-    double               momentum; /* of feedback dgc and signum; 0.9 */
+    double               momentum; /* of feedback dgc, signum and ef21-sgdm; 0.9 */
     bool                 nesterov; /* of feedback dgc: Nesterov's momentum */
     double               clip;     /* largest norm of a group's mean gradient, times the root of G,
                                     * before the rule; 0 = any */
@@ -84,7 +84,8 @@ LK_API uint32_t lk_parallel_groups(const lk_parallel *parallel);
 
 /* Returns the name of what a group keeps of a parameter between steps, by its number from 0; NULL
  * after the last: "error" with ef14, "velocity" and "accumulated" with dgc, "momentum" with
- * signum, "estimate" with ef21, "error" and "server_error" with onebit-adam. */
+ * signum, "estimate" with ef21, "estimate" and "momentum" with ef21-sgdm, "error" and
+ * "server_error" with onebit-adam. */
 LK_API const char *lk_parallel_kept_name(const lk_parallel *parallel, uint32_t param,
                                          uint32_t which);
 

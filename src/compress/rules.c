@@ -14,6 +14,9 @@
  *             et al., EF21: A New, Simpler, Theoretically Better, and Practically Faster Error
  *             Feedback, 2021)
  *
+ *     ef21-sgdm  ef21 of momentum = m momentum + (1 - m) g instead of g (Fatkhullin et al.,
+ *             Momentum Provably Improves Error Feedback!, 2023)
+ *
  * g is the mean gradient of the group.  The residual of dgc is compared with what was encoded: an
  * element whose residual is another value was sent.
  */
@@ -82,6 +85,18 @@ static void ef21_after(const lki_kept *k, const float *residual)
         estimate[i] -= residual[i];
 }
 
+/* The estimate is the momentum until the residual is known. */
+static void ef21_sgdm_before(const lki_kept *k, float *values)
+{
+    const float m = k->momentum, rest = 1 - m, samples = (float)k->samples;
+    float      *estimate = k->kept[0], *momentum = k->kept[1];
+    for (size_t i = 0; i < k->count && k->samples > 0; i++) {
+        momentum[i] = m * momentum[i] + rest * (values[i] / samples);
+        values[i]   = momentum[i] - estimate[i];
+        estimate[i] = momentum[i];
+    }
+}
+
 static const lki_rule rules[] = {
     [LK_FEEDBACK_EF14]   = { .name           = "ef14",
                              .text           = "the residual is added to the next gradient",
@@ -110,6 +125,15 @@ static const lki_rule rules[] = {
                              .estimates      = true,
                              .before         = ef21_before,
                              .after          = ef21_after },
+    [LK_FEEDBACK_EF21_SGDM] = { .name           = "ef21-sgdm",
+                                .text           = "changes of an estimate of the group's momentum "
+                                                  "are sent",
+                                .kept           = { "estimate", "momentum" },
+                                .has_momentum   = true,
+                                .needs_residual = true,
+                                .estimates      = true,
+                                .before         = ef21_sgdm_before,
+                                .after          = ef21_after },
 };
 enum { RULES = sizeof rules / sizeof rules[0] };
 
@@ -134,5 +158,5 @@ lk_status lk_feedback_find(lk_feedback *out, const char *name)
         }
     *out = LK_FEEDBACK_DEFAULT;
     return lk_fail(LK_EINVAL, "there is no feedback '%s'; there are ef14, off, dgc, signum, "
-                              "ef21", name);
+                              "ef21, ef21-sgdm", name);
 }

@@ -230,7 +230,8 @@ static void ef21_sends_changes_of_estimates(void **state)
 /* ---- All of them ------------------------------------------------------------------------- */
 
 static const lk_feedback all_rules[] = { LK_FEEDBACK_EF14, LK_FEEDBACK_OFF, LK_FEEDBACK_DGC,
-                                         LK_FEEDBACK_SIGNUM, LK_FEEDBACK_EF21 };
+                                         LK_FEEDBACK_SIGNUM, LK_FEEDBACK_EF21,
+                                         LK_FEEDBACK_EF21_SGDM };
 enum { RULES = sizeof all_rules / sizeof all_rules[0] };
 
 /* A group without samples keeps its vectors, and sends zeros. */

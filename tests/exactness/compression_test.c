@@ -44,7 +44,7 @@ static void weights_depend_on_groups_alone(void **state)
     } methods[] = { { "powersgd", "" },   { "topk", "" }, { "randomk", "" },  { "sign", "" },
                     { "terngrad", "" },   { "qsgd", "" }, { "topk", "dgc" }, { "randomk", "dgc" },
                     { "qsgd", "signum" }, { "vote", "" },
-                    { "topk", "ef21" } };
+                    { "topk", "ef21" },   { "topk", "ef21-sgdm" } };
     static const char *const hows[] = { "-n 3", "-n 4 --hosts 2", "-n 8", "-n 6 --hosts 3" };
     char                     one[HEX + 1], other[HEX + 1], got[HEX + 1];
     for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i += lki_brief() ? 3 : 1) {

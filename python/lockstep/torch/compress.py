@@ -31,9 +31,9 @@ class Compressor:
     """What the compressors of this module have in common.
 
     feedback: the rule by which a group keeps something from step to step: "ef14" (error feedback),
-        "off", "dgc" (momentum correction, with `TopK` and `RandomK`), "signum" or "ef21".  None
-        means that of the compressor.
-    momentum, nesterov: of a group's gradients, with "dgc" and "signum".  0 means 0.9.
+        "off", "dgc" (momentum correction, with `TopK` and `RandomK`), "signum", "ef21" or
+        "ef21-sgdm".  None means that of the compressor.
+    momentum, nesterov: of a group's gradients, with "dgc", "signum" and "ef21-sgdm".  0 means 0.9.
     clip_norm: the maximum norm of a group's mean gradient, multiplied by the square root of the
         number of groups.  0 means no limit.
     start: the first step, from 1, whose gradients are compressed.  Earlier steps are those of a run

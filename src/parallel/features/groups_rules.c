@@ -23,7 +23,7 @@ static lk_status check_momentum(const lki_rule *rule, const lk_exchange *exchang
     if (!rule->has_momentum && (exchange->momentum != 0 || exchange->nesterov))
         return lk_fail(LK_EINVAL,
                        "feedback %s has no momentum: `momentum` and `nesterov` of an exchange are "
-                       "those of feedback dgc and signum; the optimizer has its own",
+                       "those of feedback dgc, signum and ef21-sgdm",
                        rule->name);
     if (exchange->nesterov && exchange->feedback != LK_FEEDBACK_DGC)
         return lk_fail(LK_EINVAL, "`nesterov` goes with feedback dgc, not with %s", rule->name);

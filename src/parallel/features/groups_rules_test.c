@@ -114,6 +114,10 @@ static double say(plain *p, uint32_t group, size_t i, double g, bool sent)
     } else if (p->rule == LK_FEEDBACK_EF21) {
         said = g - *a;
         *a   = sent ? g : *a;
+    } else if (p->rule == LK_FEEDBACK_EF21_SGDM) {
+        *b   = p->m * *b + (1 - p->m) * g;
+        said = *b - *a;
+        *a   = sent ? *b : *a;
     }
     return sent ? said : 0;
 }
@@ -148,7 +152,7 @@ static void plain_step(plain *p, uint32_t step, double lr)
         }
         for (uint32_t g = 0; g < GROUPS; g++)
             p->mean[i] = (g > 0 ? p->mean[i] : 0) + p->kept[0][g][i] / GROUPS;
-        p->values[i] -= lr * (p->rule == LK_FEEDBACK_EF21 ? p->mean[i] : sum / (double)count);
+        p->values[i] -= lr * (lki_rule_of(p->rule)->estimates ? p->mean[i] : sum / (double)count);
     }
 }
 
@@ -167,7 +171,7 @@ static void check(lk_parallel *parallel, const plain *p)
     }
     assert_null(lk_parallel_kept_name(parallel, 0, lki_rule_kept(rule)));
     const float *shared = lk_parallel_shared(parallel, 0, &bytes);
-    assert_int_equal(bytes, p->rule == LK_FEEDBACK_EF21 ? sizeof got : 0);
+    assert_int_equal(bytes, rule->estimates ? sizeof got : 0);
     for (size_t i = 0; i < COUNT && shared != NULL; i++)
         assert_true(fabs((double)shared[i] - p->mean[i]) < 1e-6);
     for (size_t i = 0; i < COUNT; i++)
@@ -201,7 +205,8 @@ static void vectors_are_those_of_plain_loops(void **state)
     } cases[] = { { LK_FEEDBACK_EF14, false, 0 },   { LK_FEEDBACK_EF14, false, 0.7 },
                   { LK_FEEDBACK_OFF, false, 0 },    { LK_FEEDBACK_DGC, false, 0 },
                   { LK_FEEDBACK_DGC, true, 0 },     { LK_FEEDBACK_DGC, true, 0.7 },
-                  { LK_FEEDBACK_SIGNUM, false, 0 }, { LK_FEEDBACK_EF21, false, 0 } };
+                  { LK_FEEDBACK_SIGNUM, false, 0 }, { LK_FEEDBACK_EF21, false, 0 },
+                  { LK_FEEDBACK_EF21_SGDM, false, 0 } };
     static plain p;
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {

@@ -153,11 +153,11 @@ static void a_rank_may_be_lost_with_every_compressor(void **state)
 static void a_rank_may_be_lost_with_every_rule(void **state)
 {
     static const lk_feedback rules[] = { LK_FEEDBACK_OFF, LK_FEEDBACK_SIGNUM, LK_FEEDBACK_DGC,
-                                         LK_FEEDBACK_EF21 };
+                                         LK_FEEDBACK_EF21, LK_FEEDBACK_EF21_SGDM };
     const lk_compressor     *topk;
     (void)state;
     assert_int_equal(lk_compressor_find(&topk, "topk"), LK_OK);
-    for (uint32_t i = 0; i < 4; i++) {
+    for (uint32_t i = 0; i < 5; i++) {
         rule = rules[i];
         lose_with(plot_of(sgd, i % 2 == 0 ? "ddp" : "zero1", 3, 0, i % 3), topk, 8, 5);
     }

@@ -196,7 +196,8 @@ static void results_depend_on_groups_alone(void **state)
 static const char *method(uint32_t index, lk_exchange *out)
 {
     static const lk_feedback rules[] = { LK_FEEDBACK_EF14, LK_FEEDBACK_OFF, LK_FEEDBACK_SIGNUM,
-                                         LK_FEEDBACK_EF21, LK_FEEDBACK_DGC, LK_FEEDBACK_DGC };
+                                         LK_FEEDBACK_EF21, LK_FEEDBACK_EF21_SGDM,
+                                         LK_FEEDBACK_DGC, LK_FEEDBACK_DGC };
     enum { RULES = sizeof rules / sizeof rules[0] };
     const lk_compressor *c = lk_compressors(index / RULES);
     *out                   = (lk_exchange)LK_EXCHANGE_INIT;

@@ -66,11 +66,13 @@ static lk_status check_groups(const lk_train_config *c)
 
 static lk_status check_momentum(lk_train_exchange *x)
 {
-    const bool has = x->feedback == LK_FEEDBACK_DGC || x->feedback == LK_FEEDBACK_SIGNUM;
+    const bool has = x->feedback == LK_FEEDBACK_DGC || x->feedback == LK_FEEDBACK_SIGNUM ||
+                     x->feedback == LK_FEEDBACK_EF21_SGDM;
     if (!has && x->momentum != 0)
         return lk_fail(LK_EINVAL,
-                       "`exchange.momentum` goes with `exchange.feedback` dgc or signum, and "
-                       "`exchange.compressor` %s has %s: say which you want, or leave it out",
+                       "`exchange.momentum` goes with `exchange.feedback` dgc, signum or "
+                       "ef21-sgdm, and `exchange.compressor` %s has %s: say which you want, or "
+                       "leave it out",
                        x->compressor, lk_feedback_name(x->feedback));
     if (has && x->momentum == 0)
         x->momentum = MOMENTUM;
@@ -96,11 +98,13 @@ static lk_status resolve(lk_train_config *c)
         return lk_fail(LK_EINVAL,
                        "`exchange.feedback` dgc goes with compressors that select elements: "
                        "`exchange.compressor` topk or randomk");
-    if (x->feedback == LK_FEEDBACK_EF21 && compressor->begin != NULL)
+    const bool estimates = x->feedback == LK_FEEDBACK_EF21 ||
+                           x->feedback == LK_FEEDBACK_EF21_SGDM;
+    if (estimates && compressor->begin != NULL)
         return lk_fail(LK_EINVAL,
-                       "`exchange.feedback` ef21 does not go with `exchange.compressor` %s, which "
+                       "`exchange.feedback` %s does not go with `exchange.compressor` %s, which "
                        "shares values from step to step; use ef14",
-                       compressor->name);
+                       lk_feedback_name(x->feedback), compressor->name);
     if (compressor->conclude != NULL && x->feedback != LK_FEEDBACK_OFF &&
         x->feedback != LK_FEEDBACK_SIGNUM)
         return lk_fail(LK_EINVAL,
