@@ -178,7 +178,8 @@ def settle(settings, optimizer):
         return settings if matter else {**settings, "groups": 0}
     kind = globals().get(described["class"], Compressor)
     rule = described["feedback"] or kind.rule
-    momentum = described["momentum"] or (_MOMENTUM if rule in ("dgc", "signum") else 0.0)
+    has_momentum = rule in ("dgc", "signum", "ef21-sgdm")
+    momentum = described["momentum"] or (_MOMENTUM if has_momentum else 0.0)
     return {**settings, "groups": settings["groups"] or settings["virtual_workers"],
             "compress": {"start": 1, "warmup": [], "warmup_steps": 0, **described,
                          "feedback": rule, "momentum": momentum}}
