@@ -210,6 +210,13 @@ static void onebit_adam_depends_on_groups_alone(void **state)
     assert_string_not_equal(got, one);
     run_of(*state, "--optimizer onebit-adam --freeze-step 3 --groups 4", 6, "--workers 1", got);
     assert_string_not_equal(got, one);
+    run_command(&r, *state, "train gpt --data synthetic:tokens=4000,vocab=31 --layers 2 --heads 2 "
+                            "--width 24 --context 13 --lr 1e-3 --validation 0.1 --clip-norm 1 "
+                            "--optimizer onebit-adam --freeze-step 2 --groups 8 --global-batch 16 "
+                            "--micro-batch 1 --virtual-workers 8 --schedule cosine --steps 6 "
+                            "--workers 1 --checkpoint co --resume");
+    assert_int_not_equal(r.status, 0);
+    assert_non_null(strstr(r.err, "--groups is 8, but the checkpoint was made with 4"));
     run_command(&r, *state, "inspect co");
     assert_non_null(strstr(r.out, "  server_error, norm\n"));
 }
