@@ -99,6 +99,13 @@ static void workers_may_be_killed(void **state)
     }
 }
 
+/* Returns true if the run has ended because all workers of a host were killed before others had
+ * taken their places. */
+static bool has_lost_a_host(const command_result *r)
+{
+    return r->status != 0 && strstr(r->err, "was on a host that is lost") != NULL;
+}
+
 static void workers_may_be_replaced(void **state)
 {
     static const char *const methods[] = { "--compress powersgd",
@@ -123,6 +130,8 @@ static void workers_may_be_replaced(void **state)
                            "%s" GOES_ON "--restart=50 --checkpoint ck --chaos %u,%u,kill", hosts,
                            seed, i == 2 ? 2 : 6);
             run_command(&r, *state, line);
+            if (strstr(hosts, "--hosts") != NULL && has_lost_a_host(&r))
+                continue;
             copy_weights(&r, got);
             assert_string_equal(got, want);
             entered = count_of(r.err, " enters after step ");
