@@ -23,9 +23,9 @@ PROGRAM = """
                 yield self.pending.popleft()
 
     class LateEngine(engine.Engine):
-        def __init__(self, group, model, *rest):
+        def __init__(self, group, model, *rest, **named):
             model.device = torch.device("cuda")
-            super().__init__(group, model, *rest)
+            super().__init__(group, model, *rest, **named)
 
     if os.environ.get("LATE"):
         import lockstep.torch.run
