@@ -9,7 +9,8 @@
  * SGD, Stich 2019).  With H = 500 and Nesterov's momentum it is DiLoCo (Douillard et al. 2023,
  * algorithm 1).
  *
- * A replica without samples in a step, as in the short last batch of an epoch, skips the step.
+ * A replica without samples in a step, as in the short last batch of an epoch, skips the step;
+ * its optimizer counts it.
  *
  * Steps before `start` are those of a run without replicas, exact, and what they end with is what
  * all replicas start from (post-local SGD, Lin et al. 2018).

@@ -500,6 +500,9 @@ lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed, lk_com
 
     *out = NULL;
     LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_parallel_options"));
+    if (mine.replicas != NULL)
+        return lk_fail(LK_EUNSUPPORTED, "replicas cannot go on after a loss: start again from a "
+                                        "checkpoint");
     if ((failed != NULL && !failed->ledger.kept) || !mine.survives)
         return lk_fail(LK_EINVAL, "lk_parallel_go_on() needs options.survives, and what was opened "
                                   "with it");

@@ -75,6 +75,8 @@ static lk_status scaler_reports(lk_parallel *parallel, void *context, lk_step_re
 {
     scaler *self     = context;
     self->scale      = self->scaler.scale;
+    if (result->skipped) /* there were no samples */
+        return LK_OK;
     result->skipped  = overflows(self, result);
     lk_status status = lk_loss_scaler_update(&self->scaling, &self->scaler, result->skipped);
     lk_error  error  = *lk_error_last();

@@ -23,6 +23,7 @@ typedef struct lki_replica_report lki_replica_report; /* step.c */
 
 struct lki_replicas {
     lk_replicas   options;
+    lk_exchange   exchange; /* of outer gradients, if there is one */
     uint32_t      width;  /* virtual workers of a replica */
     uint32_t      leaves; /* virtual workers of `outer` for each replica */
     uint32_t     *bounds, *outer_bounds; /* [N + 1]: of parallel->dealing and outer->dealing */

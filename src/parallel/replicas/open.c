@@ -1,4 +1,6 @@
 /* open.c -- opens replicas: the objects of each rank. */
+#include <string.h>
+
 #include "base/memory.h"
 #include "parallel/replicas/internal.h"
 
@@ -107,6 +109,21 @@ static void deal_all(lk_parallel *parallel)
     parallel->share   = lki_share_of(&parallel->dealing, parallel->rank);
 }
 
+/* Fails with LK_EMISMATCH if ranks were given different options of replicas. */
+static lk_status verify_same_options(lk_parallel *parallel)
+{
+    const lk_replicas  *r  = &parallel->replicas->options;
+    const lk_optimizer *by = &r->optimizer;
+    const double values[]  = { r->count,    (double)r->local_steps, (double)r->start, r->lr,
+                               r->dtype,    by->kind,               by->momentum,
+                               by->nesterov, by->beta1,             by->beta2,
+                               by->eps,     by->weight_decay,       by->uncorrected };
+    float        words[2 * sizeof values / sizeof values[0]];
+    memcpy(words, values, sizeof values);
+    return lki_verify_same_values(parallel, "options of replicas", words,
+                                  sizeof words / sizeof words[0]);
+}
+
 lk_status lki_replicas_open(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
                             const lk_parallel_options *options, uint32_t joint)
 {
@@ -120,6 +137,7 @@ lk_status lki_replicas_open(lk_parallel *parallel, const lk_param *params, uint3
     LK_TRY(open_tables(parallel, params, param_count));
     deal_all(parallel);
     LK_TRY(lki_replicas_open_reports(parallel));
+    LK_TRY(verify_same_options(parallel));
     LK_TRY(open_whole(parallel, params, param_count, options, joint));
     LK_TRY(open_outer(parallel, params, param_count, options));
     for (uint32_t r = 0; r < replicas->options.count; r++)

@@ -20,7 +20,8 @@ static const char *why_not(const lk_parallel_options *o)
     const char *strategy = o->strategy != NULL ? lk_strategy_name(o->strategy) : "ddp";
     if (strcmp(strategy, "ddp") != 0 && strcmp(strategy, "zero1") != 0)
         return "need `strategy` ddp or zero1";
-    return o->lock_step          ? "do not compute virtual workers in lock step"
+    return o->hook != NULL       ? "have virtual workers that no hook sees: leave out `hook`"
+           : o->lock_step          ? "do not compute virtual workers in lock step"
            : o->audit > 0        ? "are not audited: leave out `audit`"
            : o->noise_decay > 0  ? "have no noise scale: leave out `noise_decay`"
            : o->rebalance        ? "stay where they are: leave out `rebalance`"
@@ -52,6 +53,9 @@ static lk_status check(const lk_parallel_options *o, const lk_replicas *r, uint3
                        "%u workers are more than the %u virtual workers; raise `virtual_workers` "
                        "or lower `workers`",
                        ranks, o->virtual_workers);
+    if (o->exchange != NULL && o->exchange->groups != 0 && o->exchange->groups != r->count)
+        return lk_fail(LK_EINVAL, "%u groups exchange the outer gradients of %u replicas: give as "
+                                  "many", o->exchange->groups, r->count);
     if (!(r->lr > 0))
         return lk_fail(LK_EINVAL, "the outer learning rate is %g; give a positive one", r->lr);
     return why == NULL ? LK_OK : lk_fail(LK_EINVAL, "replicas %s", why);
@@ -72,6 +76,11 @@ lk_status lki_replicas_read(lki_replicas *replicas, const lk_parallel_options *o
     replicas->mean = r->optimizer.kind == LK_SGD && r->optimizer.momentum == 0 &&
                      r->optimizer.weight_decay == 0 && r->lr == 1 && r->dtype <= LK_F32 &&
                      options->exchange == NULL;
+    if (options->exchange != NULL) {
+        LK_TRY(lki_options_copy(&replicas->exchange, sizeof replicas->exchange, options->exchange,
+                                "lk_exchange"));
+        replicas->exchange.groups = r->count;
+    }
     replicas->width  = options->virtual_workers / r->count;
     replicas->leaves = 1;
     while (replicas->leaves * r->count < ranks)
@@ -127,7 +136,7 @@ lk_parallel_options lki_replicas_outer(const lki_replicas *replicas, const lk_pa
                                   .states             = states,
                                   .state_count        = o->state_count,
                                   .comm_dtype         = replicas->options.dtype,
-                                  .exchange           = o->exchange };
+                                  .exchange = o->exchange != NULL ? &replicas->exchange : NULL };
 }
 
 lk_parallel_options lki_replicas_inner(const lki_replicas *replicas, const lk_parallel_options *o)

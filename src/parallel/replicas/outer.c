@@ -35,10 +35,11 @@ static lk_status clear(lki_replicas *replicas)
     return LK_OK;
 }
 
+/* The sum of +0 makes +0 of -0, as the sums with virtual workers that have no gradient do. */
 static void subtract(size_t count, const float *outer, const float *inner, float *gradient)
 {
     for (size_t i = 0; i < count; i++)
-        gradient[i] = outer[i] - inner[i];
+        gradient[i] = (outer[i] - inner[i]) + 0.0f;
 }
 
 /* Gives the gradient and the running state of a replica in its turn, and `square` as the loss. */

@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "base/thorough_testing.h"
 #include "parallel/crew_testing.h"
+#include "parallel/replicas/internal.h"
 
 enum { LEAVES = 8, STEPS = 7 };
 
@@ -387,6 +388,18 @@ static void make_short(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_t
         (void)lkt_make_turn(w, p, step, turn);
 }
 
+/* Step 4 must change no value of the last replica, which has no samples. */
+static void compare_idle(lkt_crew *w, lk_parallel *p, uint32_t step, const lk_step_result *result)
+{
+    static _Thread_local float values[2][3][LKT_ELEMENTS_MAX];
+    const uint32_t             last = diloco.count - 1;
+    for (uint32_t which = 0; (step == 3 || step == 4) && which < 3; which++)
+        visit_kept(p, false, 0, which, last, values[step - 3][which]);
+    if (step == 4)
+        assert_memory_equal(values[0], values[1], sizeof values[0]);
+    save_last(w, p, step, result);
+}
+
 static void replicas_without_samples_skip_a_step(void **state)
 {
     char want[129] = "", got[129], full[129];
@@ -395,6 +408,7 @@ static void replicas_without_samples_skip_a_step(void **state)
     for (uint32_t ranks = 1; ranks <= 5; ranks += 2) {
         run r       = make_run(&diloco, "zero1", ranks, 1);
         r.crew.make = make_short;
+        r.crew.at_result = compare_idle;
         hash_run(&r, got);
         if (ranks == 1)
             memcpy(want, got, sizeof want);
@@ -404,6 +418,32 @@ static void replicas_without_samples_skip_a_step(void **state)
 }
 
 /* ---- Failures ------------------------------------------------------------------------------ */
+
+/* On one rank, something else writes into a parameter before step 1. */
+static void damage(lkt_crew *w, lk_parallel *p, uint32_t step)
+{
+    load_first(w, p, step);
+    if (step == 1 && p->rank == 1) {
+        lk_parallel *mine = p->replicas->of[0].model;
+        lki_values_of(mine, &mine->layout->spans[mine->owned.spans[0]])[0] += 1;
+    }
+}
+
+/* The rank that finds damage says so at once.  The other rank of the replica does not find it. */
+static void a_failure_of_one_rank_is_not_waited_for(void **state)
+{
+    lkt_member  members[2];
+    lk_replicas one = diloco;
+    run         r   = make_run(&one, "ddp", 2, 1);
+    (void)state;
+    one.count      = 1;
+    r.crew.at_step = damage;
+    for (uint32_t i = 0; i < 2; i++)
+        members[i] = (lkt_member){ .crew = &r.crew };
+    lkt_run_on_one_host(&r.crew, members);
+    assert_int_equal(members[1].status, LK_ECORRUPT);
+    assert_int_equal(members[0].status, LK_EPEER);
+}
 
 /* In step 2, the loss of the last replica is not finite. */
 static void report_nan(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn)
@@ -495,6 +535,7 @@ int main(void)
         cmocka_unit_test(replicas_start_from_ddp),
         cmocka_unit_test(outer_steps_are_those_of_the_oracle),
         cmocka_unit_test(replicas_without_samples_skip_a_step),
+        cmocka_unit_test(a_failure_of_one_rank_is_not_waited_for),
         cmocka_unit_test(all_ranks_fail_with_a_replica),
         cmocka_unit_test(outer_steps_fail_by_their_name),
         cmocka_unit_test(what_replicas_cannot_do_is_refused_by_name),

@@ -41,7 +41,9 @@ lk_parallel *lki_replicas_in_use(const lki_replicas *replicas)
 lk_status lki_replicas_begin(lk_parallel *parallel, uint64_t step, uint32_t micros)
 {
     lki_replicas *replicas = parallel->replicas;
-    parallel->step         = step;
+    if (lki_step_failed(parallel))
+        return lki_fail_again(&parallel->now.failure);
+    parallel->step = step;
     if (replicas->whole != NULL && step >= replicas->options.start)
         LK_TRY(lki_replicas_start(parallel));
     if (replicas->whole != NULL)
@@ -74,15 +76,20 @@ bool lki_replicas_join(lki_replicas *replicas, uint32_t most)
 
 /* ---- The end of a step ------------------------------------------------------------------- */
 
-static void finish_replica(lki_replica *replica, double lr, lki_replica_report *report)
+/* Finishes the step of a replica and writes the report.  All ranks of the replica find the same
+ * values that are not finite, so they report them.  Other failures may be those of one rank, for
+ * which others wait, so they are returned at once. */
+static lk_status finish_replica(lki_replica *replica, uint32_t number, double lr,
+                                lki_replica_report *report)
 {
     lk_step_result  result;
     const lk_status status = lk_parallel_finish(replica->model, lr, &result);
     *report                = (lki_replica_report){ .status = status };
-    if (status != LK_OK) {
-        replica->failure = *lk_error_last();
-        return;
-    }
+    replica->failure       = *lk_error_last();
+    if (status == LK_ENONFINITE)
+        return LK_OK;
+    if (status != LK_OK)
+        return lk_fail(status, "replica %u: %s", number, replica->failure.message);
     const lki_rank_time time = lki_balance_time(replica->model, lk_comm_rank(replica->comm));
     *report = (lki_replica_report){ .loss            = result.loss,
                                     .grad_norm       = result.grad_norm,
@@ -92,6 +99,7 @@ static void finish_replica(lki_replica *replica, double lr, lki_replica_report *
                                     .data            = time.data,
                                     .samples         = time.samples,
                                     .virtual_workers = time.virtual_workers };
+    return LK_OK;
 }
 
 /* Returns the report of a replica by the first rank that has it. */
@@ -178,7 +186,7 @@ static lk_status exchange_reports(lk_parallel *parallel)
     return LK_OK;
 }
 
-lk_status lki_replicas_finish(lk_parallel *parallel, double lr, lk_step_result *result)
+static lk_status finish(lk_parallel *parallel, double lr, lk_step_result *result)
 {
     lki_replicas       *replicas = parallel->replicas;
     lki_replica_report *own = replicas->reports + (size_t)parallel->ranks * replicas->most;
@@ -190,11 +198,18 @@ lk_status lki_replicas_finish(lk_parallel *parallel, double lr, lk_step_result *
     if (replicas->whole != NULL)
         return lk_parallel_finish(replicas->whole, lr, result);
     for (uint32_t i = 0; i < replicas->served; i++)
-        finish_replica(&replicas->of[i], lr, &own[i]);
+        LK_TRY(finish_replica(&replicas->of[i], replicas->first + i, lr, &own[i]));
     replicas->turn = replicas->served;
     LK_TRY(exchange_reports(parallel));
     LK_TRY(combine(parallel, result));
     return done % steps == 0 ? lki_replicas_average(parallel, done / steps) : LK_OK;
+}
+
+lk_status lki_replicas_finish(lk_parallel *parallel, double lr, lk_step_result *result)
+{
+    lk_status status = finish(parallel, lr, result);
+    lki_step_keep(parallel, status);
+    return status;
 }
 
 lki_rank_time lki_replicas_time(const lki_replicas *replicas, uint32_t rank)

@@ -79,6 +79,10 @@ lk_status lki_replicas_fetch_kept(lk_parallel *parallel, uint32_t param, uint32_
     const uint32_t      own      = own_values(replicas);
     lk_parallel        *model    = lki_replica_here(replicas, group);
     LK_TRY(check_kept(replicas, param, which, group));
+    const size_t size = replicas->outer->layout->sizes[param];
+    if (first > size || count > size - first)
+        return lk_fail(LK_EINVAL, "parameter %u has no elements %zu to %zu", param, first,
+                       first + count);
     if (which >= own)
         return lk_parallel_fetch_kept(replicas->outer, param, which - own, group, first, count,
                                       out);
@@ -149,6 +153,7 @@ lk_status lki_replicas_kept_norms(lk_parallel *parallel, uint32_t which, double 
 {
     const lki_replicas *replicas = parallel->replicas;
     const uint32_t      own      = own_values(replicas);
+    LK_TRY(check_kept(replicas, 0, 0, 0));
     if (which >= own)
         return lk_parallel_kept_norms(replicas->outer, which - own, norms);
     for (uint32_t r = 0; r < replicas->options.count; r++) {

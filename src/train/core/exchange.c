@@ -40,7 +40,8 @@ static lk_status check_most(const lk_train_config *c)
     const uint32_t workers = c->elastic.survives || c->workers == 0 ? 1 : c->workers;
     const uint32_t leaves  = (c->virtual_workers + workers - 1) / workers;
     const uint32_t groups  = leaves / (c->virtual_workers / c->exchange.groups);
-    if (groups <= LK_GROUPS_OF_RANK_MAX)
+    const bool     sums    = !lki_replicates(c) || c->exchange.compressor != NULL;
+    if (!sums || groups <= LK_GROUPS_OF_RANK_MAX)
         return LK_OK;
     return lk_fail(LK_EINVAL,
                    "`exchange.groups` %u: one worker would hold the sums of %u groups%s, %d is the "

@@ -1,4 +1,6 @@
 /* local.c -- completes and checks the options of replicas. */
+#include <string.h>
+
 #include "base/memory.h"
 #include "train/config.h"
 
@@ -40,6 +42,11 @@ lk_status lki_local_check(lk_train_config *c)
     if (why != NULL)
         return lk_fail(LK_EINVAL, "replicas (`exchange.local.steps` %llu) %s",
                        (unsigned long long)l->steps, why);
+    const char *compressor = c->exchange.compressor;
+    if (l->dtype > LK_F32 && compressor != NULL && strcmp(compressor, "none") != 0)
+        return lk_fail(LK_EINVAL, "outer gradients are compressed by `exchange.compressor` %s or "
+                                  "sent in another type: leave out `exchange.local.dtype`",
+                       compressor);
     if (c->exchange.start > 1 || c->exchange.warmup_count > 0)
         return lk_fail(LK_EINVAL, "`%s` counts steps, but replicas (`exchange.local.steps` %llu) "
                                   "compress outer steps: leave it out",
