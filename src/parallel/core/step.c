@@ -225,7 +225,7 @@ static lk_status check_finite(const lk_parallel *parallel, const lk_step_result 
                            "step %llu: the loss of virtual worker %u is not finite; "
                            "lower the learning rate or clip the gradient (nothing "
                            "was updated)",
-                           (unsigned long long)parallel->step + 1, v);
+                           (unsigned long long)parallel->step + 1, parallel->effects.first + v);
     if (isfinite(result->grad_norm))
         return LK_OK;
     const lki_layout *layout = parallel->layout;

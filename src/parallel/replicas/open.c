@@ -59,6 +59,7 @@ static lk_status open_replica(lk_parallel *parallel, uint32_t number, const lk_p
     LK_TRY(lki_parallel_open_dealt(&replica->model, comm, params, param_count, &inner, joint,
                                    NULL));
     replica->model->effects.idles = true;
+    replica->model->effects.first = number * replicas->width;
     return LK_OK;
 }
 
