@@ -130,6 +130,7 @@ static size_t served_at(const lki_onebit *o, place at)
 /* Returns the number of the first span that a host serves. */
 static size_t first_of(const lk_parallel *parallel, const lki_onebit *o, uint32_t host)
 {
+    LK_ASSERT(parallel->world.hosts > 0);
     return o->spans[parallel->layout->param_count] * host / parallel->world.hosts;
 }
 

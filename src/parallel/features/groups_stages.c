@@ -41,6 +41,7 @@ void lki_groups_set_stage(const lk_parallel *parallel, lki_groups *self, uint32_
     self->options.ratio   = self->ratios[stage];
     for (uint32_t r = 0; r < self->rounds; r++) {
         size_t at = 0;
+        LK_ASSERT(self->at[r] != NULL);
         for (uint32_t p = 0; p < params; p++) {
             self->at[r][p] = at;
             at += lki_groups_message_bytes(self, parallel->layout, p, r);
