@@ -197,7 +197,7 @@ static void clipping_depends_on_groups_alone(void **state)
 
 enum { RESUMED_AT = 5 };
 
-/* Everything that a checkpoint holds.  Threads of all ranks write equal values. */
+/* Everything that a checkpoint holds.  Rank 0 writes it. */
 static struct {
     float  values[LKT_PARAMS][3][LKT_ELEMENTS_MAX], shared[LKT_PARAMS][LKT_ELEMENTS_MAX];
     float  kept[LKT_PARAMS][2][GROUPS][LKT_ELEMENTS_MAX], running[7];
@@ -205,14 +205,21 @@ static struct {
     int    forgotten; /* the vector that is not loaded; -1: none */
 } saved;
 
+static void put(const lk_parallel *p, void *to, const void *from, size_t bytes)
+{
+    if (p->rank == 0)
+        memcpy(to, from, bytes);
+}
+
 static void save(lkt_crew *w, lk_parallel *p, uint32_t step)
 {
     static _Thread_local float out[LKT_ELEMENTS_MAX];
+    double                     norms[GROUPS];
     for (uint32_t i = 0; i < LKT_PARAMS && step == RESUMED_AT; i++) {
         size_t count = lk_shape_count(w->model[i].shape), bytes;
         for (uint32_t which = 0; which < 3; which++) {
             assert_int_equal(lk_parallel_fetch(p, i, which, 0, count, out), LK_OK);
-            memcpy(saved.values[i][which], out, count * sizeof *out);
+            put(p, saved.values[i][which], out, count * sizeof *out);
         }
         assert_string_equal(lk_parallel_kept_name(p, i, 0), "error");
         assert_string_equal(lk_parallel_kept_name(p, i, 1), "server_error");
@@ -223,14 +230,16 @@ static void save(lkt_crew *w, lk_parallel *p, uint32_t step)
                 assert_int_equal(lk_parallel_fetch_kept(p, i, which, g, 0, half, out), LK_OK);
                 assert_int_equal(lk_parallel_fetch_kept(p, i, which, g, half, count - half,
                                                         out + half), LK_OK);
-                memcpy(saved.kept[i][which][g], out, count * sizeof *out);
+                put(p, saved.kept[i][which][g], out, count * sizeof *out);
             }
-        memcpy(saved.shared[i], lk_parallel_shared(p, i, &bytes), count * sizeof *out);
+        put(p, saved.shared[i], lk_parallel_shared(p, i, &bytes), count * sizeof *out);
     }
     if (step == RESUMED_AT)
-        memcpy(saved.running, lk_parallel_state_data(p, 0), sizeof saved.running);
-    for (uint32_t which = 0; which < 2 && step == RESUMED_AT; which++)
-        assert_int_equal(lk_parallel_kept_norms(p, which, saved.norms[which]), LK_OK);
+        put(p, saved.running, lk_parallel_state_data(p, 0), sizeof saved.running);
+    for (uint32_t which = 0; which < 2 && step == RESUMED_AT; which++) {
+        assert_int_equal(lk_parallel_kept_norms(p, which, norms), LK_OK);
+        put(p, saved.norms[which], norms, lk_parallel_kept_groups(p, which) * sizeof *norms);
+    }
 }
 
 static void load(lkt_crew *w, lk_parallel *p, uint32_t step)
