@@ -423,10 +423,14 @@ static void replicas_without_samples_skip_a_step(void **state)
 static void damage(lkt_crew *w, lk_parallel *p, uint32_t step)
 {
     load_first(w, p, step);
-    if (step == 1 && p->rank == 1) {
+    if (step != 1)
+        return;
+    assert_int_equal(lk_barrier(p->comm), LK_OK);
+    if (p->rank == 1) {
         lk_parallel *mine = p->replicas->of[0].model;
         lki_values_of(mine, &mine->layout->spans[mine->owned.spans[0]])[0] += 1;
     }
+    assert_int_equal(lk_barrier(p->comm), LK_OK);
 }
 
 /* The rank that finds damage says so at once.  The other rank of the replica does not find it. */
