@@ -12,18 +12,18 @@
  * A replica without samples in a step, as in the short last batch of an epoch, skips the step;
  * its optimizer counts it.
  *
- * Steps before `start` are those of a run without replicas, exact, and what they end with is what
- * all replicas start from (post-local SGD, Lin et al. 2018).
+ * Steps before `start` are those of a run without replicas, and all replicas start from the result
+ * of the last of them (post-local SGD, Lin et al. 2018).
  *
  * Everything outside a step sees the outer weights: lk_parallel_param(), evaluation, checkpoints.
- * What replicas have is stored by replica, as what groups keep (lk_parallel_kept_name()):
- * "weights", and the states of the optimizer by their names.  Running state has functions of its
- * own.  The result depends on R and H, but
- * not on ranks and hosts.
+ * Checkpoints store the values of each replica like those that groups keep
+ * (lk_parallel_kept_name()): "weights", and the states of the optimizer by their names.  Running
+ * state has functions of its own.  The result depends on R and H, but not on ranks and hosts.
  *
  * A rank has one replica or, with more replicas than ranks, several.  With strategies ddp and
- * zero1.  Not with audit, rebalance, duplicate, backups, noise_decay, scaling, lock_step, survives,
- * offload, LK_OPTIMIZER_NONE and a moving average (lk_optimizer.ema), and LK_UNUSED_ZERO only.
+ * zero1.  Not with audit, rebalance, duplicate, backups, hook, noise_decay, scaling, lock_step,
+ * survives, offload, gather_dtype LK_I8, LK_OPTIMIZER_NONE, LK_ONEBIT_ADAM and a moving average
+ * (lk_optimizer.ema), and LK_UNUSED_ZERO only.
  * comm_dtype is the type of gradients inside replicas.
  */
 #ifndef LK_REPLICAS_H
@@ -38,7 +38,7 @@ extern "C" {
 typedef struct lk_parallel lk_parallel;
 
 /* See lk_parallel_options.replicas.  Groups of lk_parallel_options.exchange exchange outer
- * gradients; there must be R of them. */
+ * gradients; there must be R of them, or 0 for R. */
 typedef struct {
     size_t       struct_size; /* LK_REPLICAS_INIT */
     uint32_t     count;       /* R; V / R is a power of two.  0 = V */

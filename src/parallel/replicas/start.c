@@ -19,6 +19,16 @@ static lk_status give(lki_replicas *replicas, uint32_t param, uint32_t which)
     return LK_OK;
 }
 
+static lk_status end_whole(lk_parallel *parallel)
+{
+    lki_replicas *replicas = parallel->replicas;
+    LK_TRY(lk_barrier(parallel->comm));
+    lk_parallel_free(replicas->whole);
+    replicas->whole     = NULL;
+    parallel->optimizer = replicas->options.optimizer;
+    return LK_OK;
+}
+
 lk_status lki_replicas_start(lk_parallel *parallel)
 {
     lki_replicas  *replicas = parallel->replicas;
@@ -33,22 +43,14 @@ lk_status lki_replicas_start(lk_parallel *parallel)
         for (uint32_t i = 0; i < replicas->served; i++)
             LK_TRY(lk_parallel_load_state(replicas->of[i].model, s, values));
     }
-    LK_TRY(lk_barrier(parallel->comm));
-    lk_parallel_free(whole);
-    replicas->whole     = NULL;
-    parallel->optimizer = replicas->options.optimizer;
-    return LK_OK;
+    return end_whole(parallel);
 }
 
 lk_status lk_parallel_resume(lk_parallel *parallel, uint64_t steps)
 {
-    lki_replicas *replicas = parallel->replicas;
-    if (replicas == NULL || replicas->whole == NULL || steps <= replicas->options.start)
-        return LK_OK;
-    lk_parallel_free(replicas->whole);
-    replicas->whole     = NULL;
-    parallel->optimizer = replicas->options.optimizer;
-    return lk_barrier(parallel->comm);
+    const lki_replicas *replicas = parallel->replicas;
+    const bool          whole    = replicas != NULL && replicas->whole != NULL;
+    return whole && steps > replicas->options.start ? end_whole(parallel) : LK_OK;
 }
 
 const lk_optimizer *lki_optimizer_of(const lk_parallel *parallel)

@@ -129,23 +129,25 @@ static void add_times(lk_parallel *parallel)
     }
 }
 
-/* Combines the results of all replicas, of which some may have had no samples: the mean loss over
- * all samples, and the root mean square of the gradients' norms. */
+/* Combines the results of all replicas: the mean loss over all samples, and the root mean square of
+ * the gradients' norms over the replicas that had samples. */
 static lk_status combine(lk_parallel *parallel, lk_step_result *result)
 {
     const uint32_t count = parallel->replicas->options.count;
+    uint32_t       busy  = 0; /* replicas with samples */
     double        *terms = NULL;
     LK_TRY(LKI_NEW(&terms, 2 * (size_t)count, "losses of replicas"));
     for (uint32_t r = 0; r < count; r++) {
         const lki_replica_report *one = report_of(parallel, r);
         terms[r]                      = one->loss * (double)one->count;
         terms[count + r]              = one->grad_norm * one->grad_norm;
+        busy += one->count > 0;
         result->count += one->count;
         result->hits += one->hits;
     }
     if (result->count > 0)
         result->loss = lki_tree_sum_f64(terms, count) / (double)result->count;
-    result->grad_norm = sqrt(lki_tree_sum_f64(terms + count, count) / count);
+    result->grad_norm = sqrt(lki_tree_sum_f64(terms + count, count) / (busy > 0 ? busy : 1));
     lki_free(terms);
     return result->count > 0
                ? LK_OK
