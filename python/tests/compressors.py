@@ -8,11 +8,14 @@ Key = layout.struct("lk_compress_key", rows=ctypes.c_size_t, cols=ctypes.c_size_
                     tensor=ctypes.c_uint32, group=ctypes.c_uint32, step=ctypes.c_uint64)
 OPTIONS, KEY, POINTER = ctypes.POINTER(Compression), ctypes.POINTER(Key), ctypes.c_void_p
 ROUND, SIZE = ctypes.c_uint32, ctypes.c_size_t
+Part = layout.struct("lk_compress_part", first=SIZE, rows=SIZE, count=SIZE, stride=SIZE)
+PART = ctypes.POINTER(Part)
 Compressor = layout.struct(
     "lk_compressor",
     bytes=ctypes.CFUNCTYPE(SIZE, OPTIONS, KEY, ROUND),
     begin=ctypes.CFUNCTYPE(None, OPTIONS, KEY, POINTER),
-    encode=ctypes.CFUNCTYPE(None, OPTIONS, KEY, ROUND, POINTER, POINTER, POINTER),
+    part=ctypes.CFUNCTYPE(ctypes.c_bool, OPTIONS, KEY, ROUND, ctypes.c_uint32, PART),
+    encode=ctypes.CFUNCTYPE(None, OPTIONS, KEY, ROUND, PART, POINTER, POINTER, POINTER),
     settle=ctypes.CFUNCTYPE(None, OPTIONS, KEY, ROUND, POINTER),
     decode=ctypes.CFUNCTYPE(None, OPTIONS, KEY, ctypes.POINTER(POINTER), SIZE, SIZE, POINTER))
 
@@ -24,6 +27,18 @@ def load():
         function.argtypes = [SIZE, POINTER, ctypes.c_uint64, POINTER]
         function.restype = None
     return library
+
+
+def encode(compressor, options, key, turn, before, values, message):
+    """Encodes all parts of a tensor in a round."""
+    size = key.rows * key.cols
+    part, index = Part(first=0, rows=1, count=size, stride=size), 0
+    if not compressor.part:
+        compressor.encode(options, key, turn, part, before, values, message)
+        return
+    while compressor.part(options, key, turn, index, part):
+        compressor.encode(options, key, turn, part, before, values, message)
+        index += 1
 
 
 def find(name):

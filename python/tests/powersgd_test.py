@@ -18,7 +18,7 @@ except ImportError:
     print("torch is not installed, or has no powerSGD_hook")
     sys.exit(77)
 
-from compressors import Compression, Key, POINTER, find, load
+from compressors import Compression, Key, POINTER, encode, find, load
 
 WORKERS, STEPS, SAMPLES = 3, 8, 2
 SHAPES = [(37, 53), (64, 24), (20, 100), (16, 8, 3, 3)]
@@ -130,8 +130,8 @@ class Tensor:
         messages = torch.zeros(WORKERS, *combined.shape)
         for group in range(WORKERS):
             self.key.group = group
-            self.by.encode(self.options, self.key, turn, before.data_ptr(),
-                           values[group].data_ptr(), messages[group].data_ptr())
+            encode(self.by, self.options, self.key, turn, before.data_ptr(),
+                   values[group].data_ptr(), messages[group].data_ptr())
         combined.copy_(messages.sum(0))
         self.by.settle(self.options, self.key, turn, combined.data_ptr())
 

@@ -9,7 +9,7 @@ except ImportError:
     print("torch is not installed")
     sys.exit(77)
 
-from compressors import Compression, Key, find  # noqa: E402
+from compressors import Compression, Key, encode, find  # noqa: E402
 
 
 class TopkTest(unittest.TestCase):
@@ -24,7 +24,7 @@ class TopkTest(unittest.TestCase):
                 size = topk.bytes(options, key, 0)
                 self.assertEqual(size, 8 * k)
                 rest, message = values.clone(), torch.zeros(2 * k, dtype=torch.int32)
-                topk.encode(options, key, 0, None, rest.data_ptr(), message.data_ptr())
+                encode(topk, options, key, 0, None, rest.data_ptr(), message.data_ptr())
                 indices = torch.topk(values.abs(), k).indices.sort().values
                 self.assertTrue(torch.equal(message[:k].long(), indices))
                 self.assertTrue(torch.equal(message[k:].view(torch.float32), values[indices]))
