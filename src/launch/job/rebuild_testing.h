@@ -212,10 +212,12 @@ static void *die_soon(void *after_us)
     return NULL;
 }
 
-static lk_status work_a_while(lk_comm *comm)
+enum { OPEN_MAX = 8 };
+
+/* Works until a rank is lost.  `requests` has those that are open then, and NULL. */
+static lk_status work_a_while(lk_comm *comm, lk_request *requests[OPEN_MAX])
 {
     static float data[3000];
-    lk_request  *requests[8];
     lk_arena    *arena;
     lk_comm     *part;
 
@@ -223,17 +225,25 @@ static lk_status work_a_while(lk_comm *comm)
         LK_TRY(lk_all_reduce(comm, data, data, 3000, LK_F32, LK_SUM));
         LK_TRY(lk_comm_split(&part, comm, lk_comm_rank(comm) % 2, 0));
         lk_status st = lk_comm_arena(&arena, part, "some", 5000);
-        for (int i = 0; i < 8 && st == LK_OK; i++)
+        for (int i = 0; i < OPEN_MAX && st == LK_OK; i++)
             st = lk_all_reduce_start(&requests[i], comm, data, data, 10, LK_F32, LK_SUM);
         lk_comm_free(part);
         LK_TRY(st); /* on failure, requests that were already started stay open */
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < OPEN_MAX; i++) {
             lk_status waited = lk_request_wait(requests[i]);
             lk_request_free(requests[i]);
+            requests[i] = NULL;
             st = st == LK_OK ? waited : st;
         }
         LK_TRY(st);
     }
+}
+
+/* Frees the requests that were open when a rank was lost, after their communicator. */
+static void free_open(lk_request *const requests[OPEN_MAX])
+{
+    for (int i = 0; i < OPEN_MAX; i++)
+        lk_request_free(requests[i]);
 }
 
 /* Kills a random rank at a random moment in every epoch, until one rank is left. */
@@ -252,8 +262,10 @@ static int work_storm(uint32_t seed)
             pthread_t thread;
             MUST(pthread_create(&thread, NULL, die_soon, &after) == 0);
         }
-        MUST(work_a_while(comm) == LK_EPEER);
+        lk_request *requests[OPEN_MAX] = { NULL };
+        MUST(work_a_while(comm, requests) == LK_EPEER);
         comm = go_on(comm, 20000);
+        free_open(requests);
     }
     check_group(comm, UINT32_C(1) << job);
     lk_comm_free(comm);
@@ -267,12 +279,14 @@ static int work_endure(bool slowly)
     lk_comm *comm = join();
 
     while (lk_comm_size(comm) > 1) {
-        (void)work_a_while(comm);
+        lk_request *requests[OPEN_MAX] = { NULL };
+        (void)work_a_while(comm, requests);
         if (slowly) {
             lk_comm_abort(comm);
             sleep_us(10000 * (1 + (long)lk_comm_rank(comm)));
         }
         comm = go_on(comm, 20000);
+        free_open(requests);
     }
     lk_comm_free(comm);
     return 0;
