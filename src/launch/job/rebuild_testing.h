@@ -213,14 +213,12 @@ static void *die_soon(void *after_us)
 }
 
 enum { OPEN_MAX = 8 };
-
 /* Works until a rank is lost.  `requests` has those that are open then, and NULL. */
 static lk_status work_a_while(lk_comm *comm, lk_request *requests[OPEN_MAX])
 {
     static float data[3000];
     lk_arena    *arena;
     lk_comm     *part;
-
     for (;;) {
         LK_TRY(lk_all_reduce(comm, data, data, 3000, LK_F32, LK_SUM));
         LK_TRY(lk_comm_split(&part, comm, lk_comm_rank(comm) % 2, 0));
