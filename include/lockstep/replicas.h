@@ -15,13 +15,16 @@
  * Steps before `start` are those of a run without replicas, and all replicas start from the result
  * of the last of them (post-local SGD, Lin et al. 2018).
  *
+ * With `delay` outer gradients are those of the replicas `delay` steps before the outer step, and
+ * steps in between do not wait for them.  Such replicas have no running state and no compressor.
+ *
  * Everything outside a step sees the outer weights: lk_parallel_param(), evaluation, checkpoints.
  * Checkpoints store the values of each replica like those that groups keep
  * (lk_parallel_kept_name()): "weights", and the states of the optimizer by their names.  Running
  * state has functions of its own.  The result depends on R and H, but not on ranks and hosts.
  *
- * A rank has one replica or, with more replicas than ranks, several.  With strategies ddp and
- * zero1.  Not with audit, rebalance, duplicate, backups, hook, noise_decay, scaling, lock_step,
+ * A rank has one replica or, with more replicas than ranks, several.  Zero2, zero3 and hybrid need
+ * `start` 0.  Not with audit, rebalance, duplicate, backups, hook, noise_decay, scaling, lock_step,
  * survives, offload, gather_dtype LK_I8, LK_OPTIMIZER_NONE, LK_ONEBIT_ADAM and a moving average
  * (lk_optimizer.ema), and LK_UNUSED_ZERO only.
  * comm_dtype is the type of gradients inside replicas.
@@ -47,13 +50,23 @@ typedef struct {
     lk_optimizer optimizer;   /* the outer one; plain sgd with a rate of 1 is the mean */
     double       lr;          /* of the outer optimizer; 0 = 1 */
     lk_dtype     dtype;       /* in which outer gradients are sent, as comm_dtype; LK_F32 (or 0) */
+    /* Streaming DiLoCo (Douillard et al. 2025, algorithm 2).  The parameters are divided into
+     * fragments of neighbours, of about equal size.  Each has its own outer step every H inner
+     * steps; those of fragment f (from 0) are at inner step (f + 1) H / fragments, and so on. */
+    uint32_t fragments; /* 0 = 1; divides H */
+    uint32_t delay;     /* inner steps from an outer gradient to its outer step; below H / fragments.
+                         * Outer gradients travel meanwhile */
+    double   alpha; /* an outer step makes weights w of a replica outer + alpha (w - outer); below
+                     * 1 */
 } lk_replicas;
 
 #define LK_REPLICAS_INIT LK_OPTIONS_INIT(lk_replicas)
 
 /* An outer step. */
 typedef struct {
-    uint64_t number;    /* from 1; 0: the last step of lk_parallel_finish() had no outer step */
+    uint64_t number;    /* from 1, of the fragment; 0: the last step of lk_parallel_finish() had no
+                         * outer step */
+    uint32_t fragment;
     double   grad_norm; /* norm of the mean outer gradient; 0 if the rule is the mean */
     double   drift;     /* root mean square, over replicas, of their distances from the outer
                          * weights before the outer step */

@@ -87,9 +87,12 @@ static inline bool lkt_make_turn(lkt_crew *w, lk_parallel *p, uint32_t step, lk_
     uint32_t v = turn.virtual_worker;
     if (w->swapped)
         v = v == 1 ? 2 : v == 2 ? 1 : v;
+    for (uint32_t t = LKT_PARAMS; t-- > 0;) /* the forward pass */
+        (void)lk_parallel_read(p, t);
     /* terms are computed from the last to the first by default */
     for (uint32_t t = 0; t < LKT_PARAMS; t++) {
         uint32_t     param = LKT_PARAMS - 1 - t;
+        (void)lk_parallel_read(p, t);
         const float *value = lk_parallel_param(p, param);
         if (w->at_term != NULL)
             w->at_term(w, p, step, turn, t);
@@ -101,7 +104,7 @@ static inline bool lkt_make_turn(lkt_crew *w, lk_parallel *p, uint32_t step, lk_
                        0.01f * value[i];
         lk_parallel_grad_ready(p, 0, t);
     }
-    for (size_t i = 0; i < lkt_running[0].count; i++)
+    for (size_t i = 0; i < lkt_running[0].count && lk_parallel_state_count(p) > 0; i++)
         lk_parallel_state_sum(p, 0, 0)[i] += 3 * lkt_noise((uint32_t)i, step, v, 9);
     lk_parallel_report(p, 0, (double)lkt_noise(v, step, 9, turn.micro_index), 3, 3, 1);
     return true;
@@ -143,7 +146,8 @@ static inline lk_status lkt_hash_values(lk_parallel *p, const lkt_crew *w, lki_s
             LK_TRY(lk_parallel_fetch(p, i, which, 0, count, values));
             lki_sha256_add(hash, values, count * sizeof *values);
         }
-    lki_sha256_add(hash, lk_parallel_state_data(p, 0), lkt_running[0].count * sizeof(float));
+    if (lk_parallel_state_count(p) > 0)
+        lki_sha256_add(hash, lk_parallel_state_data(p, 0), lkt_running[0].count * sizeof(float));
     for (uint32_t i = 0; i < p->share.count; i++)
         for (uint32_t k = 0; k < 2; k++)
             mine[2 * i + k] = (double)lkt_noise(p->share.first + i * p->share.stride, k, 7, 7);

@@ -273,8 +273,10 @@ static crew make_hosted(uint32_t leaves, hosted hosts)
 static void hash_of(const crew *w, char hash[65])
 {
     static rank_run runs[RANKS_MAX];
-    lki_dealing     dealing = { w->options.virtual_workers, w->ranks,
-                                strstr("zero2 zero3 hybrid", w->options.strategy) != NULL, NULL };
+    lki_dealing     dealing = { .leaves = w->options.virtual_workers,
+                                .ranks  = w->ranks,
+                                .rounds = strstr("zero2 zero3 hybrid", w->options.strategy) !=
+                                          NULL };
     run_crew(w, runs);
     for (uint32_t r = 0; r < w->ranks; r++) {
         if (runs[r].status != LK_OK)

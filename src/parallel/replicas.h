@@ -21,8 +21,11 @@ LK_NODISCARD lk_status lki_replicas_open(lk_parallel *parallel, const lk_param *
 /* Frees what lki_replicas_open() has made.  Accepts NULL. */
 void lki_replicas_free(lki_replicas *replicas);
 
-/* Returns the object in use. */
+/* Returns the object in use.  Of the outer weights it is that which has the running state. */
 lk_parallel *lki_replicas_in_use(const lki_replicas *replicas);
+
+/* Returns the object in use that has a parameter; *param becomes its number there. */
+lk_parallel *lki_replicas_in_use_for(const lki_replicas *replicas, uint32_t *param);
 
 /* Returns the optimizer whose states belong to the values of lk_parallel_value(). */
 const lk_optimizer *lki_optimizer_of(const lk_parallel *parallel);
@@ -31,6 +34,8 @@ LK_NODISCARD lk_status lki_replicas_begin(lk_parallel *parallel, uint64_t step, 
 bool                   lki_replicas_next(lki_replicas *replicas, lk_parallel_turn *turn);
 LK_NODISCARD lk_status lki_replicas_finish(lk_parallel *parallel, double lr,
                                            lk_step_result *result);
+/* Advances the communication of outer gradients. */
+void                   lki_replicas_progress(const lki_replicas *replicas);
 bool                   lki_replicas_join(lki_replicas *replicas, uint32_t most);
 LK_NODISCARD lk_status lki_replicas_set_rules(lki_replicas *replicas, const lk_param_rule *rules);
 
@@ -40,6 +45,7 @@ LK_NODISCARD lk_status lki_replicas_load_state(lki_replicas *replicas, uint32_t 
                                                const float *values);
 /* Returns the time that a rank spent on its turns in the last step. */
 lki_rank_time          lki_replicas_time(const lki_replicas *replicas, uint32_t rank);
+lk_exchange_size       lki_replicas_exchange_size(const lki_replicas *replicas);
 uint32_t               lki_replicas_count(const lki_replicas *replicas);
 const char *lki_replicas_kept_name(const lki_replicas *replicas, uint32_t param, uint32_t which);
 LK_NODISCARD lk_status lki_replicas_kept_norms(lk_parallel *parallel, uint32_t which,

@@ -106,6 +106,7 @@ typedef struct {
     uint32_t cut;        /* virtual workers of a group, beyond which sums are not merged; 0: V */
     uint64_t cut_from;   /* the first step with groups; earlier steps sum all virtual workers */
     bool     momenta;    /* groups exchange momenta: sums are the mean momentum, times the count */
+    bool     replaces;   /* an update begins with parameters of 0, whatever they were */
 } lki_effects;
 
 /* The state of the current step, apart from its turns. */
@@ -208,13 +209,28 @@ static inline lk_parallel *lki_in_use(const lk_parallel *parallel)
                                       : (lk_parallel *)(uintptr_t)parallel;
 }
 
-/* Opens a strategy like lki_parallel_open_joint(), for options without replicas.  `bounds` has the
- * first virtual worker of each rank, then V; NULL: equal shares.  Borrowed.  Defined in
+/* Returns the object that a call for one parameter concerns, as lki_in_use().  *param becomes the
+ * number of the parameter in that object. */
+static inline lk_parallel *lki_in_use_for(const lk_parallel *parallel, uint32_t *param)
+{
+    return parallel->replicas != NULL ? lki_replicas_in_use_for(parallel->replicas, param)
+                                      : (lk_parallel *)(uintptr_t)parallel;
+}
+
+/* How an object is a part of a larger one. */
+typedef struct {
+    uint32_t        joint;       /* as in lki_parallel_open_joint() */
+    uint32_t        first_param; /* number of its parameter 0, by which values begin */
+    const uint32_t *bounds;      /* first virtual worker of each rank, then V; NULL: equal shares.
+                                  * Borrowed */
+} lki_part;
+
+/* Opens a strategy like lki_parallel_open_joint(), for options without replicas.  Defined in
  * parallel.c. */
-LK_NODISCARD lk_status lki_parallel_open_dealt(lk_parallel **out, lk_comm *comm,
-                                               const lk_param *params, uint32_t param_count,
-                                               const lk_parallel_options *options, uint32_t joint,
-                                               const uint32_t *bounds);
+LK_NODISCARD lk_status lki_parallel_open_part(lk_parallel **out, lk_comm *comm,
+                                              const lk_param *params, uint32_t param_count,
+                                              const lk_parallel_options *options,
+                                              const lki_part            *part);
 
 /* Stores a failure for lk_parallel_finish(), because hooks cannot return it. */
 static inline void lki_step_keep(lk_parallel *parallel, lk_status status)

@@ -31,13 +31,24 @@ uint32_t lki_virtual_branches(uint32_t leaves, uint32_t begin, uint32_t end)
     return branches_in(0, leaves, begin, end);
 }
 
+static lki_share share_in_rounds(const lki_dealing *d, uint32_t rank)
+{
+    const lki_dealing of_ranks = { .leaves = d->ranks, .ranks = d->parts > 0 ? d->parts : 1 };
+    const uint32_t    part     = lki_share_rank(&of_ranks, rank);
+    const uint32_t    width    = d->leaves / of_ranks.ranks;
+    uint32_t          first, count;
+    lki_virtual_range(d->ranks, of_ranks.ranks, part, &first, &count);
+    rank -= first;
+    return (lki_share){ .first  = part * width + rank,
+                        .count  = (width - rank + count - 1) / count,
+                        .stride = count };
+}
+
 lki_share lki_share_of(const lki_dealing *d, uint32_t rank)
 {
     lki_share share = { .stride = 1 };
     if (d->rounds)
-        share = (lki_share){ .first  = rank,
-                             .count  = (d->leaves - rank + d->ranks - 1) / d->ranks,
-                             .stride = d->ranks };
+        share = share_in_rounds(d, rank);
     else if (d->bounds != NULL)
         share = (lki_share){ d->bounds[rank], d->bounds[rank + 1] - d->bounds[rank], 1 };
     else
@@ -48,6 +59,7 @@ lki_share lki_share_of(const lki_dealing *d, uint32_t rank)
 uint32_t lki_share_rank(const lki_dealing *d, uint32_t leaf)
 {
     uint32_t rank = 0;
+    LK_ASSERT(d->parts <= 1);
     if (d->rounds)
         return leaf % d->ranks;
     if (d->bounds != NULL) {
@@ -60,6 +72,7 @@ uint32_t lki_share_rank(const lki_dealing *d, uint32_t leaf)
 
 uint32_t lki_share_place(const lki_dealing *d, uint32_t leaf)
 {
+    LK_ASSERT(d->parts <= 1);
     if (!d->rounds)
         return leaf;
     uint32_t rank = leaf % d->ranks, longer = d->leaves % d->ranks;

@@ -41,6 +41,8 @@ typedef struct {
 typedef struct {
     uint32_t        leaves, ranks;
     bool            rounds; /* false: in ranges */
+    uint32_t        parts;  /* with `rounds`: replicas, each of which has equally many virtual
+                             * workers and a range of the ranks; 0 = 1 */
     const uint32_t *bounds; /* [ranks + 1]: begin of each range, then V; NULL: equal ranges */
 } lki_dealing;
 

@@ -176,6 +176,7 @@ static lk_status open_own(lk_parallel *parallel)
 typedef struct {
     lk_parallel *parallel;
     uint64_t     seed;
+    uint32_t     first_param; /* as in lki_part */
     /* scratch for a span that this host stores only in the type in which it is read */
     float       *others;
 } beginning;
@@ -185,8 +186,8 @@ static void initialise_span(const beginning *b, const lki_param_span *span)
     lk_parallel *parallel = b->parallel;
     bool         elsewhere = parallel->parted && !lki_owns(parallel, span);
     float       *values    = elsewhere ? b->others : lki_values_of(parallel, span);
-    lki_init_param(parallel->exec, b->seed, span->param, &parallel->layout->params[span->param],
-                   span->inside, span->count, values);
+    lki_init_param(parallel->exec, b->seed, b->first_param + span->param,
+                   &parallel->layout->params[span->param], span->inside, span->count, values);
     if (parallel->read != NULL)
         lki_reading_put(parallel, span, values);
 }
@@ -202,10 +203,10 @@ static void initialise_mine(void *context, size_t first, size_t end)
 
 /* Computes every initial value from a counter-based generator.  On every host one rank does this
  * for each span, so nothing is broadcast. */
-static lk_status initialise(lk_parallel *parallel, uint64_t seed)
+static lk_status initialise(lk_parallel *parallel, uint64_t seed, uint32_t first_param)
 {
     const lki_layout *layout = parallel->layout;
-    beginning         b      = { parallel, seed, NULL };
+    beginning         b      = { parallel, seed, first_param, NULL };
     if (parallel->offload.params != NULL)
         LK_TRY(lki_offload_walk(parallel, LKI_OVER_PARAMS | LKI_OVER_CHANGES, initialise_mine, &b));
     LK_TRY(LKI_NEW(&b.others, LKI_NORM_BLOCK, "a block of initial values"));
@@ -355,12 +356,11 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
     return parallel->ops->attach(parallel);
 }
 
-/* Opens the object, with turns of up to `joint` virtual workers.  With `goes_on`, takes over the
- * arenas of `before` or, if `before` is NULL, opens existing arenas by name. */
+/* Opens the object, as a part of a larger one.  With `goes_on`, takes over the arenas of `before`
+ * or, if `before` is NULL, opens existing arenas by name. */
 static lk_status open_over(lk_parallel **out, bool goes_on, const lk_parallel *before,
                            lk_comm *comm, const lk_param *params, uint32_t param_count,
-                           const lk_parallel_options *options, uint32_t joint,
-                           const uint32_t *bounds)
+                           const lk_parallel_options *options, const lki_part *part)
 {
     *out                  = NULL;
     lk_parallel *parallel = NULL;
@@ -368,8 +368,8 @@ static lk_status open_over(lk_parallel **out, bool goes_on, const lk_parallel *b
     parallel->comm          = comm;
     parallel->rank          = lk_comm_rank(comm);
     parallel->exec          = options->exec;
-    parallel->joint         = joint;
-    parallel->dealing.bounds = bounds;
+    parallel->joint         = part->joint;
+    parallel->dealing.bounds = part->bounds;
     parallel->ledger.goes_on = goes_on;
     parallel->ledger.before  = before;
     lk_status status         = open_parts(parallel, params, param_count, options);
@@ -383,12 +383,12 @@ static lk_status open_over(lk_parallel **out, bool goes_on, const lk_parallel *b
     return LK_OK;
 }
 
-lk_status lki_parallel_open_dealt(lk_parallel **out, lk_comm *comm, const lk_param *params,
-                                  uint32_t param_count, const lk_parallel_options *options,
-                                  uint32_t joint, const uint32_t *bounds)
+lk_status lki_parallel_open_part(lk_parallel **out, lk_comm *comm, const lk_param *params,
+                                 uint32_t param_count, const lk_parallel_options *options,
+                                 const lki_part *part)
 {
-    LK_TRY(open_over(out, false, NULL, comm, params, param_count, options, joint, bounds));
-    lk_status status = initialise(*out, options->seed);
+    LK_TRY(open_over(out, false, NULL, comm, params, param_count, options, part));
+    lk_status status = initialise(*out, options->seed, part->first_param);
     if (status == LK_OK)
         return LK_OK;
     lk_parallel_free(*out);
@@ -420,9 +420,10 @@ lk_status lki_parallel_open_joint(lk_parallel **out, lk_comm *comm, const lk_par
 
     *out = NULL;
     LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_parallel_options"));
-    return mine.replicas != NULL
-               ? open_replicas(out, comm, params, param_count, &mine, most)
-               : lki_parallel_open_dealt(out, comm, params, param_count, &mine, most, NULL);
+    if (mine.replicas != NULL)
+        return open_replicas(out, comm, params, param_count, &mine, most);
+    const lki_part whole = { .joint = most };
+    return lki_parallel_open_part(out, comm, params, param_count, &mine, &whole);
 }
 
 lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm, const lk_param *params,
@@ -496,6 +497,7 @@ lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed, lk_com
                             const lk_param *params, uint32_t param_count,
                             const lk_parallel_options *options, lk_parallel_standing *standing)
 {
+    const lki_part      whole = { .joint = 1 };
     lk_parallel_options mine;
 
     *out = NULL;
@@ -506,7 +508,7 @@ lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed, lk_com
     if ((failed != NULL && !failed->ledger.kept) || !mine.survives)
         return lk_fail(LK_EINVAL, "lk_parallel_go_on() needs options.survives, and what was opened "
                                   "with it");
-    LK_TRY(open_over(out, true, failed, comm, params, param_count, &mine, 1, NULL));
+    LK_TRY(open_over(out, true, failed, comm, params, param_count, &mine, &whole));
     lk_status status = complete(*out, failed, standing);
     if (status == LK_OK)
         return LK_OK;

@@ -259,9 +259,9 @@ void lki_turn_end_terms(lk_parallel *parallel, uint32_t index)
 bool lk_parallel_read(lk_parallel *parallel, uint32_t term)
 {
     parallel = lki_in_use(parallel);
-    LK_ASSERT(term < parallel->layout->term_count && !parallel->layout->terms[term].same_block);
     if (!parallel->gathers)
         return !failed(parallel);
+    LK_ASSERT(term < parallel->layout->term_count && !parallel->layout->terms[term].same_block);
     for (uint32_t t = 0; parallel->turn.running && t < term && lki_units_passed(parallel, t); t++)
         for (uint32_t i = 0; i < parallel->turn.gradients; i++)
             (void)announce(parallel, i, parallel->layout->named[t]);
@@ -514,6 +514,8 @@ void lki_turns_end(lk_parallel *parallel)
 
 void lk_parallel_progress(lk_parallel *parallel)
 {
+    if (parallel->replicas != NULL)
+        lki_replicas_progress(parallel->replicas);
     parallel = lki_in_use(parallel);
     if (parallel->gathers && !failed(parallel))
         keep(parallel, lki_units_progress(parallel));

@@ -3,6 +3,8 @@
  * A span is updated in pieces, which a ledger saves before they are changed (durable.h).  Given the
  * norms, every rule is elementwise.
  */
+#include <string.h>
+
 #include "base/hash.h"
 #include "parallel/durable.h"
 #include "parallel/offload/offload.h"
@@ -127,6 +129,8 @@ bool lki_span_update(lk_parallel *parallel, const lk_update *all, size_t index, 
         return true;
     lki_entry *entry = durable->begin_span(parallel, index, LKI_UPDATED);
     states_of(parallel, index, state);
+    if (parallel->effects.replaces)
+        memset(values, 0, bytes);
     update.trust = trust_of(parallel, &update, span->param);
     for (lki_piece piece = { 0, 0 }; durable->next_piece(parallel, index, entry, &piece);)
         update_piece(parallel, update, piece, sum, values, state);

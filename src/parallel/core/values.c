@@ -33,7 +33,7 @@ static const void *find_read(const lk_parallel *parallel, uint32_t param)
 
 const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param)
 {
-    parallel = lki_in_use(parallel);
+    parallel = lki_in_use_for(parallel, &param);
     LK_ASSERT(param < parallel->layout->param_count);
     bool narrow = lki_layout_read_dtype(parallel->layout, param) == LK_BF16;
     return narrow ? NULL : find_read(parallel, param);
@@ -41,7 +41,7 @@ const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param)
 
 const uint16_t *lk_parallel_param_bf16(const lk_parallel *parallel, uint32_t param)
 {
-    parallel = lki_in_use(parallel);
+    parallel = lki_in_use_for(parallel, &param);
     LK_ASSERT(param < parallel->layout->param_count);
     bool narrow = lki_layout_read_dtype(parallel->layout, param) == LK_BF16;
     return narrow ? find_read(parallel, param) : NULL;
@@ -49,7 +49,7 @@ const uint16_t *lk_parallel_param_bf16(const lk_parallel *parallel, uint32_t par
 
 const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint32_t which)
 {
-    parallel                 = lki_in_use(parallel);
+    parallel                 = lki_in_use_for(parallel, &param);
     const lki_layout *layout = parallel->layout;
     LK_ASSERT(param < layout->param_count);
     LK_ASSERT(which <= lk_optimizer_state_count(&parallel->optimizer));

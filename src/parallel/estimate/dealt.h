@@ -4,7 +4,7 @@
 
 #include "parallel/state.h"
 
-/* Estimates lki_parallel_open_dealt(). */
+/* Estimates lki_parallel_open_part(). */
 LK_NODISCARD lk_status lki_estimate_dealt(lk_parallel_cost *out, const lk_param *params,
                                           uint32_t param_count, const lk_parallel_options *options,
                                           const uint32_t *host_sizes, uint32_t hosts,

@@ -190,7 +190,9 @@ static bool replicas_take_what_was_told(lk_comm *comm, void *context)
 
     CHECK(lk_parallel_open(&p, comm, model, PARAMS, &j->options) == LK_OK);
     const lki_replicas *r      = p->replicas;
-    size_t              shared = lk_arena_bytes(r->outer->arena);
+    size_t              shared = 0;
+    for (uint32_t f = 0; f < r->options.fragments; f++)
+        shared += lk_arena_bytes(r->fragments[f].outer->arena);
     for (uint32_t i = 0; i < r->served; i++)
         shared += lk_arena_bytes(r->of[i].model->arena);
     CHECK(shared == j->cost.params + j->cost.optimizer + j->cost.tables);

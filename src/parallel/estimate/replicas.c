@@ -30,12 +30,14 @@ static void add(lk_parallel_cost *to, const lk_parallel_cost *cost)
     to->sent_params += cost->sent_params;
 }
 
-static lk_status add_outer(sums *s)
+static lk_status add_outer(sums *s, uint32_t fragment)
 {
-    const lk_parallel_options outer = lki_replicas_outer(&s->replicas, s->options, s->states);
-    lk_parallel_cost          cost;
+    const lki_fragment       *f = &s->replicas.fragments[fragment];
+    const lk_parallel_options outer =
+        lki_replicas_outer(&s->replicas, fragment, s->options, s->states);
+    lk_parallel_cost cost;
     lki_replicas_deal(&s->replicas, s->replicas.leaves, s->world.ranks, s->bounds);
-    LK_TRY(lki_estimate_dealt(&cost, s->params, s->param_count, &outer, s->world.sizes,
+    LK_TRY(lki_estimate_dealt(&cost, s->params + f->first, f->count, &outer, s->world.sizes,
                               s->world.hosts, 1, s->bounds));
     cost.sent_gradients /= s->replicas.options.local_steps;
     cost.sent_params /= s->replicas.options.local_steps;
@@ -111,6 +113,7 @@ static lk_status make_room(sums *s, const uint32_t *host_sizes, uint32_t hosts)
 {
     LK_TRY(lki_world_init(&s->world, host_sizes, hosts));
     LK_TRY(lki_replicas_read(&s->replicas, s->options, s->world.ranks));
+    LK_TRY(lki_fragments_divide(&s->replicas, s->params, s->param_count));
     LK_TRY(LKI_NEW(&s->bounds, (size_t)s->world.ranks + 1, "shares of ranks"));
     LK_TRY(LKI_NEW(&s->states, s->options->state_count + 1, "running state"));
     LK_TRY(LKI_NEW(&s->sizes, hosts, "hosts"));
@@ -126,14 +129,15 @@ lk_status lki_estimate_replicas(lk_parallel_cost *out, const lk_param *params,
                          .most        = most,
                          .options     = options };
     lk_status status = make_room(&s, host_sizes, hosts);
-    if (status == LK_OK)
-        status = add_outer(&s);
+    for (uint32_t f = 0; status == LK_OK && f < s.replicas.options.fragments; f++)
+        status = add_outer(&s, f);
     if (status == LK_OK)
         status = add_whole(&s);
     for (uint32_t r = 0; status == LK_OK && r < s.replicas.options.count; r++)
         status = add_replica(&s, r);
     if (status == LK_OK)
         take_largest(&s, out);
+    lki_free(s.replicas.fragments);
     lki_free(s.bounds);
     lki_free(s.states);
     lki_free(s.sizes);

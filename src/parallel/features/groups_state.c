@@ -48,7 +48,8 @@ uint32_t lk_parallel_kept_groups(const lk_parallel *parallel, uint32_t which)
 
 lk_exchange_size lk_parallel_exchange_size(const lk_parallel *parallel)
 {
-    parallel                 = lki_in_use(parallel);
+    if (parallel->replicas != NULL)
+        return lki_replicas_exchange_size(parallel->replicas);
     const lki_groups *self   = groups_of(parallel);
     const lki_layout *layout = parallel->layout;
     lk_exchange_size  size   = { 0 };
@@ -167,13 +168,14 @@ static void *shared_of(const lk_parallel *parallel, uint32_t param, size_t *byte
 
 const void *lk_parallel_shared(const lk_parallel *parallel, uint32_t param, size_t *bytes)
 {
-    return shared_of(lki_in_use(parallel), param, bytes);
+    parallel = lki_in_use_for(parallel, &param);
+    return shared_of(parallel, param, bytes);
 }
 
 lk_status lk_parallel_load_shared(lk_parallel *parallel, uint32_t param, const void *shared)
 {
     size_t bytes;
-    parallel = lki_in_use(parallel);
+    parallel = lki_in_use_for(parallel, &param);
     void *to = shared_of(parallel, param, &bytes);
     if (to == NULL)
         return lk_fail(LK_EINVAL, "groups share nothing of parameter %u", param);

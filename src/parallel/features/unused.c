@@ -126,7 +126,7 @@ const lki_feature lki_feature_unused = {
 
 bool lk_parallel_is_used(const lk_parallel *parallel, uint32_t param)
 {
-    parallel = lki_in_use(parallel);
+    parallel = lki_in_use_for(parallel, &param);
     LK_ASSERT(param < parallel->layout->param_count);
     return lki_is_used(parallel, param);
 }
@@ -152,14 +152,14 @@ void lk_parallel_unused_names(const lk_parallel *parallel, char *names, size_t b
 
 uint64_t lk_parallel_missed(const lk_parallel *parallel, uint32_t param)
 {
-    parallel = lki_in_use(parallel);
+    parallel = lki_in_use_for(parallel, &param);
     LK_ASSERT(param < parallel->layout->param_count);
     return parallel->uses.missed[param];
 }
 
 void lk_parallel_load_missed(lk_parallel *parallel, uint32_t param, uint64_t missed)
 {
-    parallel = lki_in_use(parallel);
+    parallel = lki_in_use_for(parallel, &param);
     LK_ASSERT(param < parallel->layout->param_count);
     parallel->uses.missed[param] = missed;
 }

@@ -10,8 +10,17 @@ typedef struct {
     lk_comm     *comm; /* of the ranks that have it */
     lk_parallel *model;
     lk_error     failure; /* of its last step */
-    double       square;  /* of its distance from the outer weights before an outer step */
+    double       square;  /* of its distance from the outer weights when they were compared last */
+    /* [elements of the largest fragment]: the weights that were compared last with the outer
+     * weights.  NULL: they are still those of `model`, or another rank gives them. */
+    float       *sent;
 } lki_replica;
+
+/* Neighbouring parameters, which have outer steps of their own. */
+typedef struct {
+    uint32_t     first, count; /* of its parameters */
+    lk_parallel *outer;        /* the outer weights, whose virtual workers are the replicas */
+} lki_fragment;
 
 /* A range of `count` ranks, which have a replica. */
 typedef struct {
@@ -28,7 +37,8 @@ struct lki_replicas {
     uint32_t      leaves; /* virtual workers of `outer` for each replica */
     uint32_t     *bounds, *outer_bounds; /* [N + 1]: of parallel->dealing and outer->dealing */
     lk_parallel  *whole;  /* trains until step `start`; then NULL */
-    lk_parallel  *outer;  /* the outer weights, whose virtual workers are the replicas */
+    lki_fragment *fragments;     /* [options.fragments] */
+    uint32_t      pending;       /* the fragment whose outer gradients travel; `fragments`: none */
     bool          mean;   /* the outer weights become the mean of the replicas */
     uint32_t      first, served; /* the replicas of this rank */
     lki_replica  *of;            /* [served] */
@@ -39,6 +49,7 @@ struct lki_replicas {
     lk_outer_step       last;
     size_t              largest; /* elements of the largest parameter */
     float              *scratch; /* [largest] */
+    uint32_t            param_count;
 };
 
 /* Returns the ranks, of `ranks` in all, that have a replica. */
@@ -53,9 +64,9 @@ LK_NODISCARD lk_status lki_replicas_read(lki_replicas *replicas, const lk_parall
 void lki_replicas_deal(const lki_replicas *replicas, uint32_t width, uint32_t ranks,
                        uint32_t *bounds);
 
-/* Returns the options of the object of the outer weights, which borrow `states`, room for those of
+/* Returns the options of the outer weights of a fragment, which borrow `states`, room for those of
  * `options`. */
-lk_parallel_options lki_replicas_outer(const lki_replicas *replicas,
+lk_parallel_options lki_replicas_outer(const lki_replicas *replicas, uint32_t fragment,
                                        const lk_parallel_options *options,
                                        lk_parallel_state *states);
 
@@ -66,17 +77,37 @@ lk_parallel_options lki_replicas_inner(const lki_replicas        *replicas,
 /* Returns this rank's object of a replica; NULL if the rank does not have it. */
 lk_parallel *lki_replica_here(const lki_replicas *replicas, uint32_t replica);
 
-/* Averages the replicas, updates the outer weights, and copies them to the replicas.  Defined in
- * outer.c. */
-LK_NODISCARD lk_status lki_replicas_average(lk_parallel *parallel, uint64_t number);
+/* ---- Fragments (fragments.c) ------------------------------------------------------------- */
+
+/* Divides the parameters: fills in `first` and `count` of all fragments. */
+LK_NODISCARD lk_status lki_fragments_divide(lki_replicas *replicas, const lk_param *params,
+                                            uint32_t param_count);
+
+/* Returns the fragment of a parameter. */
+lki_fragment *lki_fragment_of(const lki_replicas *replicas, uint32_t param);
+
+/* Returns the last fragment, whose object has the running state. */
+lk_parallel *lki_fragment_last(const lki_replicas *replicas);
+
+/* Returns the fragment whose outer gradients are those after `done` inner steps; `fragments` if
+ * there is none. */
+uint32_t lki_fragment_due(const lk_replicas *options, uint64_t done);
+
+/* Returns the fragment whose outer gradients travel after `done` inner steps; `fragments` if there
+ * is none. */
+uint32_t lki_fragment_pending(const lk_replicas *options, uint64_t done);
+
+/* ---- Outer steps (outer.c) --------------------------------------------------------------- */
+
+/* Begins and completes the outer steps that are due after `done` inner steps. */
+LK_NODISCARD lk_status lki_outer_steps(lk_parallel *parallel, uint64_t done);
+
+/* Begins the outer step of fragment replicas->pending again, with lki_replica.sent. */
+LK_NODISCARD lk_status lki_outer_resume(lk_parallel *parallel);
 
 /* Gives the weights and the states of `whole` to all replicas, and frees it.  Defined in
  * start.c. */
 LK_NODISCARD lk_status lki_replicas_start(lk_parallel *parallel);
-
-/* Sets the parameters and running state of all replicas of this rank to those of the outer weights.
- * Collective. */
-LK_NODISCARD lk_status lki_replicas_restart(lki_replicas *replicas);
 
 /* Allocates lki_replicas.reports.  Defined in step.c. */
 LK_NODISCARD lk_status lki_replicas_open_reports(lk_parallel *parallel);

@@ -27,16 +27,22 @@ static void find_own(lki_replicas *replicas, uint32_t ranks, uint32_t rank)
 
 /* ---- Objects ----------------------------------------------------------------------------- */
 
-static lk_status open_outer(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
-                            const lk_parallel_options *options)
+static lk_status open_fragment(lk_parallel *parallel, uint32_t fragment, const lk_param *params,
+                               const lk_parallel_options *options)
 {
-    lki_replicas      *replicas = parallel->replicas;
-    lk_parallel_state *states   = NULL;
+    const lki_replicas *replicas = parallel->replicas;
+    lki_fragment       *f        = &replicas->fragments[fragment];
+    lk_parallel_state  *states   = NULL;
+    const lki_part      part     = { .joint       = 1,
+                                     .first_param = f->first,
+                                     .bounds      = replicas->outer_bounds };
     LK_TRY(LKI_NEW(&states, options->state_count + 1, "running state"));
-    const lk_parallel_options outer = lki_replicas_outer(replicas, options, states);
-    lk_status status = lki_parallel_open_dealt(&replicas->outer, parallel->comm, params,
-                                               param_count, &outer, 1, replicas->outer_bounds);
+    const lk_parallel_options outer = lki_replicas_outer(replicas, fragment, options, states);
+    lk_status status = lki_parallel_open_part(&f->outer, parallel->comm, params + f->first,
+                                              f->count, &outer, &part);
     lki_free(states);
+    if (status == LK_OK)
+        f->outer->effects.replaces = replicas->mean;
     return status;
 }
 
@@ -47,6 +53,7 @@ static lk_status open_replica(lk_parallel *parallel, uint32_t number, const lk_p
 {
     lki_replicas             *replicas = parallel->replicas;
     const lk_parallel_options inner    = lki_replicas_inner(replicas, options);
+    const lki_part            part     = { .joint = joint };
     const bool                mine     = number >= replicas->first &&
                       number - replicas->first < replicas->served;
     lk_comm *comm = NULL;
@@ -56,8 +63,7 @@ static lk_status open_replica(lk_parallel *parallel, uint32_t number, const lk_p
         return LK_OK;
     lki_replica *replica = &replicas->of[number - replicas->first];
     replica->comm        = comm;
-    LK_TRY(lki_parallel_open_dealt(&replica->model, comm, params, param_count, &inner, joint,
-                                   NULL));
+    LK_TRY(lki_parallel_open_part(&replica->model, comm, params, param_count, &inner, &part));
     replica->model->effects.idles = true;
     replica->model->effects.first = number * replicas->width;
     return LK_OK;
@@ -69,11 +75,12 @@ static lk_status open_whole(lk_parallel *parallel, const lk_param *params, uint3
 {
     lki_replicas       *replicas = parallel->replicas;
     lk_parallel_options whole    = lki_replicas_inner(replicas, options);
+    const lki_part      part     = { .joint = joint, .bounds = replicas->bounds };
     whole.virtual_workers        = options->virtual_workers;
     if (replicas->options.start == 0)
         return LK_OK;
-    return lki_parallel_open_dealt(&replicas->whole, parallel->comm, params, param_count, &whole,
-                                   joint, replicas->bounds);
+    return lki_parallel_open_part(&replicas->whole, parallel->comm, params, param_count, &whole,
+                                  &part);
 }
 
 static lk_status open_tables(lk_parallel *parallel, const lk_param *params, uint32_t param_count)
@@ -102,11 +109,36 @@ static void describe(lk_parallel *parallel, const lk_parallel_options *options)
                                                         : replicas->options.optimizer;
 }
 
+/* Allocates room for the weights that the replicas of this rank give, if they are needed after the
+ * turn in which they are given, or if ranks of a replica have parts of them. */
+static lk_status make_room(lk_parallel *parallel)
+{
+    lki_replicas *replicas = parallel->replicas;
+    size_t        widest   = 0;
+    for (uint32_t f = 0; f < replicas->options.fragments; f++)
+        widest = lki_max(widest, replicas->fragments[f].outer->layout->elements);
+    for (uint32_t i = 0; i < replicas->served; i++) {
+        lki_replica    *replica = &replicas->of[i];
+        const lki_seats seats   = lki_replica_seats(replicas, replicas->first + i, parallel->ranks);
+        if (seats.first == parallel->rank &&
+            (replicas->options.delay > 0 || replica->model->parted))
+            LK_TRY(LKI_NEW(&replica->sent, widest, "weights of a replica"));
+    }
+    return LK_OK;
+}
+
+/* Deals the virtual workers.  With at least as many ranks as replicas, the strategy deals those of a
+ * replica, maybe in rounds. */
 static void deal_all(lk_parallel *parallel)
 {
+    const lki_replicas *replicas = parallel->replicas;
+    const bool          several  = parallel->ranks >= replicas->options.count;
+    const bool          rounds   = several && replicas->of[0].model->dealing.rounds;
     parallel->dealing = (lki_dealing){ .leaves = parallel->leaves,
                                        .ranks  = parallel->ranks,
-                                       .bounds = parallel->replicas->bounds };
+                                       .rounds = rounds,
+                                       .parts  = rounds ? replicas->options.count : 1,
+                                       .bounds = replicas->bounds };
     parallel->share   = lki_share_of(&parallel->dealing, parallel->rank);
 }
 
@@ -117,6 +149,7 @@ static lk_status verify_same_options(lk_parallel *parallel)
     const lk_optimizer *by = &r->optimizer;
     const double values[]  = { r->count,    (double)r->local_steps, (double)r->start, r->lr,
                                r->dtype,    by->kind,               by->momentum,
+                               r->alpha,    r->delay,               r->fragments,
                                by->nesterov, by->beta1,             by->beta2,
                                by->eps,     by->weight_decay,       by->uncorrected };
     float        words[2 * sizeof values / sizeof values[0]];
@@ -135,27 +168,44 @@ lk_status lki_replicas_open(lk_parallel *parallel, const lk_param *params, uint3
     describe(parallel, options);
     find_own(replicas, parallel->ranks, parallel->rank);
     replicas->turn = replicas->served;
+    LK_TRY(lki_fragments_divide(replicas, params, param_count));
     LK_TRY(open_tables(parallel, params, param_count));
-    deal_all(parallel);
     LK_TRY(lki_replicas_open_reports(parallel));
     LK_TRY(verify_same_options(parallel));
     LK_TRY(open_whole(parallel, params, param_count, options, joint));
-    LK_TRY(open_outer(parallel, params, param_count, options));
+    for (uint32_t f = 0; f < replicas->options.fragments; f++)
+        LK_TRY(open_fragment(parallel, f, params, options));
     for (uint32_t r = 0; r < replicas->options.count; r++)
         LK_TRY(open_replica(parallel, r, params, param_count, options, joint));
-    return LK_OK;
+    deal_all(parallel);
+    return make_room(parallel);
+}
+
+/* Waits for outer gradients that travel, because other ranks may still need those of this rank. */
+static void end_pending(const lki_replicas *replicas)
+{
+    if (replicas->fragments == NULL || replicas->pending == replicas->options.fragments)
+        return;
+    lk_parallel  *outer = replicas->fragments[replicas->pending].outer;
+    lki_gradients sums;
+    if (outer != NULL && outer->now.under_way && !lki_step_failed(outer))
+        (void)outer->ops->reduce(outer, &sums);
 }
 
 void lki_replicas_free(lki_replicas *replicas)
 {
     if (replicas == NULL)
         return;
+    end_pending(replicas);
     for (uint32_t i = 0; replicas->of != NULL && i < replicas->served; i++) {
         lk_parallel_free(replicas->of[i].model);
         lk_comm_free(replicas->of[i].comm);
+        lki_free(replicas->of[i].sent);
     }
     lk_parallel_free(replicas->whole);
-    lk_parallel_free(replicas->outer);
+    for (uint32_t f = 0; replicas->fragments != NULL && f < replicas->options.fragments; f++)
+        lk_parallel_free(replicas->fragments[f].outer);
+    lki_free(replicas->fragments);
     lki_free(replicas->of);
     lki_free(replicas->bounds);
     lki_free(replicas->outer_bounds);

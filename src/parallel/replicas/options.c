@@ -9,6 +9,8 @@
  * ones, a power of two: the first has the replica's gradient, and the others have none.  By the
  * canonical tree their sum is that of the first.
  */
+#include <string.h>
+
 #include "base/options.h"
 #include "parallel/replicas/internal.h"
 
@@ -17,9 +19,6 @@
 /* Returns what excludes replicas; NULL if nothing does. */
 static const char *why_not(const lk_parallel_options *o)
 {
-    const char *strategy = o->strategy != NULL ? lk_strategy_name(o->strategy) : "ddp";
-    if (strcmp(strategy, "ddp") != 0 && strcmp(strategy, "zero1") != 0)
-        return "need `strategy` ddp or zero1";
     return o->hook != NULL       ? "have virtual workers that no hook sees: leave out `hook`"
            : o->lock_step          ? "do not compute virtual workers in lock step"
            : o->audit > 0        ? "are not audited: leave out `audit`"
@@ -37,6 +36,33 @@ static const char *why_not(const lk_parallel_options *o)
            : o->optimizer.ema > 0 ? "have no moving averages: leave out `ema`"
            : o->unused != LK_UNUSED_ZERO ? "need `unused` LK_UNUSED_ZERO"
                                          : NULL;
+}
+
+/* Returns true for strategies that deal virtual workers in rounds. */
+static bool deals_in_rounds(const char *strategy)
+{
+    const char *name = strategy != NULL ? lk_strategy_name(strategy) : "ddp";
+    return strcmp(name, "zero2") == 0 || strcmp(name, "zero3") == 0 || strcmp(name, "hybrid") == 0;
+}
+
+static lk_status check_fragments(const lk_parallel_options *o, const lk_replicas *r)
+{
+    if (r->local_steps % r->fragments != 0)
+        return lk_fail(LK_EINVAL, "%u fragments do not divide %llu local steps", r->fragments,
+                       (unsigned long long)r->local_steps);
+    if (r->delay >= r->local_steps / r->fragments && r->delay > 0)
+        return lk_fail(LK_EINVAL, "outer gradients that travel for %u steps would meet the next, "
+                                  "after %llu: lower `delay` or `fragments`",
+                       r->delay, (unsigned long long)(r->local_steps / r->fragments));
+    if (!(r->alpha >= 0 && r->alpha < 1))
+        return lk_fail(LK_EINVAL, "`alpha` is %g; give a number from 0 to below 1", r->alpha);
+    if (r->delay > 0 && o->exchange != NULL)
+        return lk_fail(LK_EINVAL, "compressed outer gradients travel within the outer step: leave "
+                                  "out `delay` or `exchange`");
+    if (r->delay > 0 && o->state_count > 0)
+        return lk_fail(LK_EINVAL, "running state, as that of BatchNorm, is averaged within the "
+                                  "outer step: leave out `delay`");
+    return LK_OK;
 }
 
 static lk_status check(const lk_parallel_options *o, const lk_replicas *r, uint32_t ranks)
@@ -58,6 +84,11 @@ static lk_status check(const lk_parallel_options *o, const lk_replicas *r, uint3
                                   "many", o->exchange->groups, r->count);
     if (!(r->lr > 0))
         return lk_fail(LK_EINVAL, "the outer learning rate is %g; give a positive one", r->lr);
+    if (r->start > 0 && deals_in_rounds(o->strategy))
+        return lk_fail(LK_EINVAL, "with replicas from step %llu on, strategy %s would move virtual "
+                                  "workers: use `strategy` ddp or zero1, or `start` 0",
+                       (unsigned long long)r->start, lk_strategy_name(o->strategy));
+    LK_TRY(check_fragments(o, r));
     return why == NULL ? LK_OK : lk_fail(LK_EINVAL, "replicas %s", why);
 }
 
@@ -72,6 +103,8 @@ lk_status lki_replicas_read(lki_replicas *replicas, const lk_parallel_options *o
         r->local_steps = 1;
     if (r->lr == 0)
         r->lr = 1;
+    if (r->fragments == 0)
+        r->fragments = 1;
     LK_TRY(check(options, r, ranks));
     replicas->mean = r->optimizer.kind == LK_SGD && r->optimizer.momentum == 0 &&
                      r->optimizer.weight_decay == 0 && r->lr == 1 && r->dtype <= LK_F32 &&
@@ -118,8 +151,8 @@ void lki_replicas_deal(const lki_replicas *replicas, uint32_t width, uint32_t ra
 
 /* ---- Options of the objects --------------------------------------------------------------- */
 
-lk_parallel_options lki_replicas_outer(const lki_replicas *replicas, const lk_parallel_options *o,
-                                       lk_parallel_state *states)
+lk_parallel_options lki_replicas_outer(const lki_replicas *replicas, uint32_t fragment,
+                                       const lk_parallel_options *o, lk_parallel_state *states)
 {
     for (uint32_t i = 0; i < o->state_count; i++) {
         states[i]          = o->states[i];
@@ -134,7 +167,8 @@ lk_parallel_options lki_replicas_outer(const lki_replicas *replicas, const lk_pa
                                   .seed               = o->seed,
                                   .exec               = o->exec,
                                   .states             = states,
-                                  .state_count        = o->state_count,
+                                  .state_count = fragment + 1 < replicas->options.fragments
+                                                     ? 0 : o->state_count,
                                   .comm_dtype         = replicas->options.dtype,
                                   .exchange = o->exchange != NULL ? &replicas->exchange : NULL };
 }

@@ -7,171 +7,34 @@
  *          them in a plain loop.
  * Control: another number of replicas or of local steps gives other bits.
  */
-#include <math.h>
-
-#include "base/memory.h"
-#include "base/thorough_testing.h"
-#include "parallel/crew_testing.h"
-#include "parallel/replicas/internal.h"
-
-enum { LEAVES = 8, STEPS = 7 };
-
-static const lk_param model[LKT_PARAMS] = {
-    { .name = "a", .shape = { 2, { 50, 90 } }, .init = LK_INIT_UNIFORM, .scale = 0.1f },
-    { .name = "b", .shape = { 1, { 33 } }, .init = LK_INIT_ONE },
-    { .name = "c", .shape = { 3, { 6, 5, 7 } }, .init = LK_INIT_UNIFORM, .scale = 0.2f },
-};
-
-static const lk_replicas diloco = {
-    .struct_size = sizeof(lk_replicas),
-    .count       = 4,
-    .local_steps = 3,
-    .optimizer   = { .kind = LK_SGD, .momentum = 0.9, .nesterov = true },
-    .lr          = 0.7,
-};
-
-/* ---- What replicas have ------------------------------------------------------------------ */
-
-/* A run whose last step stores what replicas have, and whose first step may load it. */
-typedef struct {
-    lkt_crew crew; /* first, so that hooks find the run */
-    float   *saved;  /* values of all replicas, after those of the outer weights; NULL: none */
-    float   *begins; /* the same to begin with; NULL: a new run */
-    char     hash[65];
-} run;
-
-typedef void visit_function(lk_parallel *p, bool load, uint32_t param, uint32_t which,
-                            uint32_t group, float *at);
-
-static void visit_outer(lk_parallel *p, bool load, uint32_t param, uint32_t which, uint32_t group,
-                        float *at)
-{
-    const size_t count = lk_shape_count(model[param].shape);
-    (void)group;
-    assert_int_equal(load ? lk_parallel_load(p, param, which, at)
-                          : lk_parallel_fetch(p, param, which, 0, count, at),
-                     LK_OK);
-}
-
-static void visit_kept(lk_parallel *p, bool load, uint32_t param, uint32_t which, uint32_t group,
-                       float *at)
-{
-    const size_t count = lk_shape_count(model[param].shape);
-    assert_int_equal(load ? lk_parallel_load_kept(p, param, which, group, at)
-                          : lk_parallel_fetch_kept(p, param, which, group, 0, count, at),
-                     LK_OK);
-}
-
-/* Stores or loads the running state of the outer weights and of all replicas. */
-static size_t visit_states(lk_parallel *p, bool load, float *values)
-{
-    const size_t count = lkt_running[0].count;
-    if (load)
-        assert_int_equal(lk_parallel_load_state(p, 0, values), LK_OK);
-    else
-        memcpy(values, lk_parallel_state_data(p, 0), count * sizeof *values);
-    for (uint32_t g = 0; g < lk_parallel_groups(p); g++) {
-        float *at = values + (1 + g) * count;
-        assert_int_equal(load ? lk_parallel_load_replica_state(p, g, 0, at)
-                              : lk_parallel_fetch_replica_state(p, g, 0, at),
-                         LK_OK);
-    }
-    return (1 + lk_parallel_groups(p)) * count;
-}
-
-/* Stores or loads all values, in a fixed order.  Returns their number. */
-static size_t visit_all(lk_parallel *p, bool load, float *values)
-{
-    const uint32_t states = lk_optimizer_state_count(&p->optimizer);
-    size_t         at     = 0;
-    for (uint32_t i = 0; i < LKT_PARAMS; i++) {
-        const size_t count = lk_shape_count(model[i].shape);
-        for (uint32_t w = 0; w <= states; w++, at += count)
-            visit_outer(p, load, i, w, 0, values + at);
-        for (uint32_t w = 0; lk_parallel_kept_name(p, i, w) != NULL; w++)
-            for (uint32_t g = 0; g < lk_parallel_groups(p); g++, at += count)
-                visit_kept(p, load, i, w, g, values + at);
-    }
-    return at + visit_states(p, load, values + at);
-}
-
-enum { VALUES_MAX = 400000 };
-
-static void load_first(lkt_crew *w, lk_parallel *p, uint32_t step)
-{
-    run *r = (run *)(void *)w;
-    if (step == w->first && r->begins != NULL) {
-        assert_int_equal(lk_parallel_resume(p, step), LK_OK);
-        (void)visit_all(p, true, r->begins);
-    }
-}
-
-static void save_last(lkt_crew *w, lk_parallel *p, uint32_t step, const lk_step_result *result)
-{
-    run   *r      = (run *)(void *)w;
-    float *values = NULL;
-    (void)result;
-    if (step + 1 < w->steps)
-        return;
-    assert_int_equal(LKI_NEW(&values, VALUES_MAX, "values"), LK_OK);
-    const size_t count = visit_all(p, false, values);
-    assert_true(count <= VALUES_MAX);
-    if (p->rank == 0) {
-        lki_sha256 hash;
-        lki_sha256_begin(&hash);
-        lki_sha256_add(&hash, values, count * sizeof *values);
-        lki_sha256_end(&hash, r->hash);
-        if (r->saved != NULL)
-            memcpy(r->saved, values, count * sizeof *values);
-    }
-    lki_free(values);
-}
-
-static run make_run(const lk_replicas *replicas, const char *strategy, uint32_t ranks,
-                    uint32_t hosts)
-{
-    run r = { .crew = lkt_make_crew(model, strategy, LEAVES, ranks) };
-    r.crew.steps            = STEPS;
-    r.crew.options.unused   = LK_UNUSED_ZERO;
-    r.crew.options.replicas = replicas;
-    r.crew.at_step          = load_first;
-    r.crew.at_result        = save_last;
-    if (hosts > 1)
-        r.crew.hosts = (hosted){ .hosts = hosts, .each = ranks / hosts };
-    return r;
-}
-
-/* Returns the hash of the run's results followed by that of all values. */
-static void hash_run(run *r, char hash[129])
-{
-    lkt_run_crew(&r->crew, hash);
-    memcpy(hash + 64, r->hash, 65);
-}
-
-static void hash_with(const lk_replicas *replicas, const char *strategy, uint32_t ranks,
-                      uint32_t hosts, char hash[129])
-{
-    run r = make_run(replicas, strategy, ranks, hosts);
-    hash_run(&r, hash);
-}
+#include "parallel/replicas/replicas_testing.h"
 
 /* ---- Ranks and hosts --------------------------------------------------------------------- */
 
+/* Compares runs on several ranks and hosts with that on one. */
+static void compare_shapes(const lk_replicas *replicas)
+{
+    static const uint32_t    shapes[][2]  = { { 2, 1 }, { 3, 1 }, { 5, 1 }, { 8, 1 },
+                                              { 2, 2 }, { 4, 2 }, { 6, 3 } };
+    static const char *const strategies[] = { "ddp", "zero3", "zero2", "zero1", "zero3" };
+    char                     want[129], got[129];
+    hash_with(replicas, "ddp", 1, 1, want);
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i += lki_brief() ? 5 : 1) {
+        hash_with(replicas, strategies[i % 5], shapes[i][0], shapes[i][1], got);
+        assert_string_equal(got, want);
+    }
+}
+
 static void ranks_and_hosts_change_no_bit(void **state)
 {
-    static const uint32_t shapes[][2] = { { 2, 1 }, { 3, 1 }, { 5, 1 }, { 8, 1 },
-                                          { 2, 2 }, { 4, 2 }, { 6, 3 } };
     (void)state;
     for (uint32_t count = 1; count <= LEAVES; count *= 2) {
         lk_replicas replicas = diloco;
-        char        want[129], got[129];
-        replicas.count = count;
-        hash_with(&replicas, "ddp", 1, 1, want);
-        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i += lki_brief() ? 3 : 1) {
-            hash_with(&replicas, i % 2 == 0 ? "ddp" : "zero1", shapes[i][0], shapes[i][1], got);
-            assert_string_equal(got, want);
-        }
+        replicas.count       = count;
+        compare_shapes(&replicas);
     }
+    for (size_t i = 0; i < sizeof streaming / sizeof streaming[0]; i++)
+        compare_shapes(&streaming[i]);
 }
 
 static void other_replicas_are_other_bits(void **state)
@@ -190,6 +53,8 @@ static void other_replicas_are_other_bits(void **state)
     replicas    = diloco;
     replicas.lr = 0.6;
     hash_with(&replicas, "ddp", 2, 1, got);
+    assert_string_not_equal(got, base);
+    hash_with(&streaming[0], "ddp", 2, 1, got);
     assert_string_not_equal(got, base);
 }
 
@@ -222,8 +87,11 @@ static void continue_at(const lk_replicas *replicas, uint32_t cut, uint32_t coun
 static void a_run_continues_in_the_middle_of_a_round(void **state)
 {
     (void)state;
-    for (uint32_t cut = lki_brief() ? 5 : 3; cut <= 5; cut++)
+    for (uint32_t cut = lki_brief() ? 5 : 3; cut <= 5; cut++) {
         continue_at(&diloco, cut, 3);
+        for (size_t i = 0; i < sizeof streaming / sizeof streaming[0]; i++)
+            continue_at(&streaming[i], cut, 2);
+    }
 }
 
 /* ---- The start of replicas ----------------------------------------------------------------- */
@@ -278,103 +146,6 @@ static void replicas_start_from_ddp(void **state)
     assert_string_equal(got, first);
     for (uint32_t cut = lki_brief() ? 4 : 2; cut <= 4; cut++)
         continue_at(&late, cut, 2);
-}
-
-/* ---- The arithmetic ---------------------------------------------------------------------- */
-
-typedef struct {
-    lk_comm     *comm;
-    lk_parallel *of[LEAVES];
-    float        outer[LKT_PARAMS][LKT_ELEMENTS_MAX], momentum[LKT_PARAMS][LKT_ELEMENTS_MAX];
-} oracle;
-
-/* Runs a step of a replica, whose virtual workers are a part of the run's. */
-static void oracle_step(lk_parallel *p, uint32_t replica, uint32_t width, uint32_t step)
-{
-    lkt_crew         crew = { .model = model };
-    lk_parallel_turn turn;
-    lk_step_result   result;
-    assert_int_equal(lk_parallel_begin(p, step), LK_OK);
-    while (lk_parallel_next(p, &turn)) {
-        turn.virtual_worker += replica * width;
-        (void)lkt_make_turn(&crew, p, step, turn);
-    }
-    assert_int_equal(lk_parallel_finish(p, 0.01, &result), LK_OK);
-}
-
-/* An outer step of DiLoCo, with sgd and Nesterov's momentum as PyTorch has them. */
-static void oracle_average(oracle *o, const lk_replicas *r, uint32_t number)
-{
-    for (uint32_t p = 0; p < LKT_PARAMS; p++) {
-        for (size_t i = 0; i < lk_shape_count(model[p].shape); i++) {
-            double delta = 0, mu = r->optimizer.momentum;
-            float *outer = &o->outer[p][i], *momentum = &o->momentum[p][i];
-            for (uint32_t g = 0; g < r->count; g++)
-                delta += (double)*outer - (double)lk_parallel_value(o->of[g], p, 0)[i];
-            delta /= r->count;
-            double moved = number == 0 ? delta : mu * (double)*momentum + delta;
-            *momentum    = (float)moved;
-            *outer -= (float)(r->lr * (r->optimizer.nesterov ? delta + mu * moved : moved));
-        }
-        for (uint32_t g = 0; g < r->count; g++)
-            assert_int_equal(lk_parallel_load(o->of[g], p, 0, o->outer[p]), LK_OK);
-    }
-}
-
-static void oracle_run(oracle *o, const lk_replicas *r)
-{
-    lkt_crew       crew  = lkt_make_crew(model, "single", LEAVES / r->count, 1);
-    const uint32_t width = LEAVES / r->count;
-    assert_int_equal(lk_comm_open_threads(&o->comm, 1, NULL), LK_OK);
-    for (uint32_t g = 0; g < r->count; g++)
-        assert_int_equal(
-            lk_parallel_open(&o->of[g], o->comm, model, LKT_PARAMS, &crew.options), LK_OK);
-    for (uint32_t p = 0; p < LKT_PARAMS; p++)
-        memcpy(o->outer[p], lk_parallel_value(o->of[0], p, 0),
-               lk_shape_count(model[p].shape) * sizeof(float));
-    for (uint32_t step = 0; step < STEPS; step++) {
-        for (uint32_t g = 0; g < r->count; g++)
-            oracle_step(o->of[g], g, width, step);
-        if ((step + 1) % r->local_steps == 0)
-            oracle_average(o, r, (uint32_t)(step / r->local_steps));
-    }
-    for (uint32_t g = 0; g < r->count; g++)
-        lk_parallel_free(o->of[g]);
-    lk_comm_free(o->comm);
-}
-
-/* Compares the outer weights, which are the first values that a run saves. */
-static void must_be_close(const run *r, const oracle *o, uint32_t states)
-{
-    size_t at = 0;
-    for (uint32_t p = 0; p < LKT_PARAMS; p++) {
-        const size_t count = lk_shape_count(model[p].shape);
-        for (size_t i = 0; i < count; i++)
-            assert_true(fabs((double)r->saved[at + i] - (double)o->outer[p][i]) < 2e-6);
-        at += count * (1 + states + 3 * (size_t)r->crew.options.replicas->count);
-    }
-}
-
-static void outer_steps_are_those_of_the_oracle(void **state)
-{
-    (void)state;
-    for (uint32_t kind = 0; kind < 3; kind++) {
-        lk_replicas replicas = diloco;
-        oracle     *o        = NULL;
-        char        hash[129];
-        if (kind == 1) /* local SGD: the mean */
-            replicas = (lk_replicas){ sizeof replicas, .count = 2, .local_steps = 2, .lr = 1 };
-        if (kind == 2) /* a Lookahead: one replica */
-            replicas.count = 1;
-        run r = make_run(&replicas, "ddp", 2, 1);
-        assert_int_equal(LKI_NEW(&o, 1, "oracle"), LK_OK);
-        assert_int_equal(LKI_NEW(&r.saved, VALUES_MAX, "values"), LK_OK);
-        hash_run(&r, hash);
-        oracle_run(o, &replicas);
-        must_be_close(&r, o, kind == 1 ? 0 : 1);
-        lki_free(r.saved);
-        lki_free(o);
-    }
 }
 
 /* ---- Short batches ------------------------------------------------------------------------- */
@@ -516,9 +287,20 @@ static void what_replicas_cannot_do_is_refused_by_name(void **state)
     three.count                 = 3;
     options.replicas            = &three;
     refuse(&options, "3 replicas cannot divide 8 virtual workers");
-    options          = with;
+    three            = diloco;
+    three.start      = 2;
     options.strategy = "zero3";
     refuse(&options, "`strategy` ddp or zero1");
+    options         = with;
+    three           = diloco;
+    three.fragments = 2;
+    options.replicas = &three;
+    refuse(&options, "2 fragments do not divide 3 local steps");
+    three.fragments = 3;
+    three.delay     = 1;
+    refuse(&options, "`delay`");
+    three.fragments = 1;
+    refuse(&options, "running state");
     options          = with;
     options.survives = true;
     refuse(&options, "`survives`");
@@ -537,7 +319,6 @@ int main(void)
         cmocka_unit_test(other_replicas_are_other_bits),
         cmocka_unit_test(a_run_continues_in_the_middle_of_a_round),
         cmocka_unit_test(replicas_start_from_ddp),
-        cmocka_unit_test(outer_steps_are_those_of_the_oracle),
         cmocka_unit_test(replicas_without_samples_skip_a_step),
         cmocka_unit_test(a_failure_of_one_rank_is_not_waited_for),
         cmocka_unit_test(all_ranks_fail_with_a_replica),

@@ -12,8 +12,10 @@ static lk_status give(lki_replicas *replicas, uint32_t param, uint32_t which)
     lk_parallel *whole = replicas->whole;
     LK_TRY(lk_parallel_fetch(whole, param, which, 0, whole->layout->sizes[param],
                              replicas->scratch));
-    if (which == 0)
-        LK_TRY(lk_parallel_load(replicas->outer, param, 0, replicas->scratch));
+    if (which == 0) {
+        const lki_fragment *f = lki_fragment_of(replicas, param);
+        LK_TRY(lk_parallel_load(f->outer, param - f->first, 0, replicas->scratch));
+    }
     for (uint32_t i = 0; i < replicas->served; i++)
         LK_TRY(lk_parallel_load(replicas->of[i].model, param, which, replicas->scratch));
     return LK_OK;
@@ -39,7 +41,7 @@ lk_status lki_replicas_start(lk_parallel *parallel)
             LK_TRY(give(replicas, p, which));
     for (uint32_t s = 0; s < whole->running.count; s++) {
         const float *values = lk_parallel_state_data(whole, s);
-        LK_TRY(lk_parallel_load_state(replicas->outer, s, values));
+        LK_TRY(lk_parallel_load_state(lki_fragment_last(replicas), s, values));
         for (uint32_t i = 0; i < replicas->served; i++)
             LK_TRY(lk_parallel_load_state(replicas->of[i].model, s, values));
     }
@@ -48,9 +50,13 @@ lk_status lki_replicas_start(lk_parallel *parallel)
 
 lk_status lk_parallel_resume(lk_parallel *parallel, uint64_t steps)
 {
-    const lki_replicas *replicas = parallel->replicas;
-    const bool          whole    = replicas != NULL && replicas->whole != NULL;
-    return whole && steps > replicas->options.start ? end_whole(parallel) : LK_OK;
+    lki_replicas *replicas = parallel->replicas;
+    if (replicas == NULL || steps <= replicas->options.start)
+        return LK_OK;
+    if (replicas->whole != NULL)
+        LK_TRY(end_whole(parallel));
+    replicas->pending = lki_fragment_pending(&replicas->options, steps - replicas->options.start);
+    return LK_OK;
 }
 
 const lk_optimizer *lki_optimizer_of(const lk_parallel *parallel)

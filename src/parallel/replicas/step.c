@@ -28,12 +28,28 @@ lk_status lki_replicas_open_reports(lk_parallel *parallel)
                    "reports of replicas");
 }
 
-lk_parallel *lki_replicas_in_use(const lki_replicas *replicas)
+/* Returns the object of the whole model in use; NULL: the outer weights. */
+static lk_parallel *whole_in_use(const lki_replicas *replicas)
 {
     if (replicas->whole != NULL)
         return replicas->whole;
-    return replicas->turn < replicas->served ? replicas->of[replicas->turn].model
-                                             : replicas->outer;
+    return replicas->turn < replicas->served ? replicas->of[replicas->turn].model : NULL;
+}
+
+lk_parallel *lki_replicas_in_use(const lki_replicas *replicas)
+{
+    lk_parallel *whole = whole_in_use(replicas);
+    return whole != NULL ? whole : lki_fragment_last(replicas);
+}
+
+lk_parallel *lki_replicas_in_use_for(const lki_replicas *replicas, uint32_t *param)
+{
+    lk_parallel *whole = whole_in_use(replicas);
+    if (whole != NULL)
+        return whole;
+    const lki_fragment *f = lki_fragment_of(replicas, *param);
+    *param -= f->first;
+    return f->outer;
 }
 
 /* ---- Turns ------------------------------------------------------------------------------- */
@@ -48,6 +64,9 @@ lk_status lki_replicas_begin(lk_parallel *parallel, uint64_t step, uint32_t micr
         LK_TRY(lki_replicas_start(parallel));
     if (replicas->whole != NULL)
         return lk_parallel_begin_micros(replicas->whole, step, micros);
+    if (replicas->pending < replicas->options.fragments &&
+        !replicas->fragments[replicas->pending].outer->now.under_way)
+        LK_TRY(lki_outer_resume(parallel));
     for (uint32_t i = 0; i < replicas->served; i++)
         LK_TRY(lk_parallel_begin_micros(replicas->of[i].model, step, micros));
     replicas->turn = 0;
@@ -64,6 +83,12 @@ bool lki_replicas_next(lki_replicas *replicas, lk_parallel_turn *turn)
             return true;
         }
     return false;
+}
+
+void lki_replicas_progress(const lki_replicas *replicas)
+{
+    if (replicas->pending < replicas->options.fragments)
+        lk_parallel_progress(replicas->fragments[replicas->pending].outer);
 }
 
 bool lki_replicas_join(lki_replicas *replicas, uint32_t most)
@@ -192,8 +217,6 @@ static lk_status finish(lk_parallel *parallel, double lr, lk_step_result *result
 {
     lki_replicas       *replicas = parallel->replicas;
     lki_replica_report *own = replicas->reports + (size_t)parallel->ranks * replicas->most;
-    const uint64_t      done = parallel->step + 1 - replicas->options.start;
-    const uint64_t      steps = replicas->options.local_steps;
 
     *result        = (lk_step_result){ 0 };
     replicas->last = (lk_outer_step){ 0 };
@@ -204,7 +227,7 @@ static lk_status finish(lk_parallel *parallel, double lr, lk_step_result *result
     replicas->turn = replicas->served;
     LK_TRY(exchange_reports(parallel));
     LK_TRY(combine(parallel, result));
-    return done % steps == 0 ? lki_replicas_average(parallel, done / steps) : LK_OK;
+    return lki_outer_steps(parallel, parallel->step + 1 - replicas->options.start);
 }
 
 lk_status lki_replicas_finish(lk_parallel *parallel, double lr, lk_step_result *result)

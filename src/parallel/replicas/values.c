@@ -27,7 +27,8 @@ lk_status lki_replicas_load(lki_replicas *replicas, uint32_t param, uint32_t whi
 {
     if (replicas->whole != NULL)
         return lk_parallel_load(replicas->whole, param, which, values);
-    LK_TRY(lk_parallel_load(replicas->outer, param, which, values));
+    const lki_fragment *f = lki_fragment_of(replicas, param);
+    LK_TRY(lk_parallel_load(f->outer, param - f->first, which, values));
     for (uint32_t i = 0; which == 0 && i < replicas->served; i++)
         LK_TRY(lk_parallel_load(replicas->of[i].model, param, which, values));
     return LK_OK;
@@ -37,7 +38,7 @@ lk_status lki_replicas_load_state(lki_replicas *replicas, uint32_t state, const 
 {
     if (replicas->whole != NULL)
         return lk_parallel_load_state(replicas->whole, state, values);
-    LK_TRY(lk_parallel_load_state(replicas->outer, state, values));
+    LK_TRY(lk_parallel_load_state(lki_fragment_last(replicas), state, values));
     for (uint32_t i = 0; i < replicas->served; i++)
         LK_TRY(lk_parallel_load_state(replicas->of[i].model, state, values));
     return LK_OK;
@@ -46,21 +47,46 @@ lk_status lki_replicas_load_state(lki_replicas *replicas, uint32_t state, const 
 /* ---- Replicas ---------------------------------------------------------------------------- */
 
 /* Returns how many values a replica keeps of a parameter: the weights and the states of the
- * optimizer.  What the groups of the outer object keep comes after them. */
+ * optimizer.  What it has given follows if outer gradients travel, or what the groups of the outer
+ * object keep; never both. */
 static uint32_t own_values(const lki_replicas *replicas)
 {
     return 1 + lk_optimizer_state_count(&replicas->of[0].model->optimizer);
 }
 
+/* Returns true if value `which` of a parameter is what the replica has given. */
+static bool is_sent(const lki_replicas *replicas, uint32_t which)
+{
+    return replicas->options.delay > 0 && which == own_values(replicas);
+}
+
 const char *lki_replicas_kept_name(const lki_replicas *replicas, uint32_t param, uint32_t which)
 {
     const uint32_t own = own_values(replicas);
-    if (replicas->whole != NULL || param >= replicas->outer->layout->param_count)
+    if (replicas->whole != NULL || param >= replicas->param_count)
         return NULL;
+    const lki_fragment *f = lki_fragment_of(replicas, param);
+    if (is_sent(replicas, which))
+        return f - replicas->fragments == replicas->pending ? "sent_weights" : NULL;
     if (which >= own)
-        return lk_parallel_kept_name(replicas->outer, param, which - own);
+        return lk_parallel_kept_name(f->outer, param - f->first, which - own);
     return which == 0 ? "weights"
                       : lk_optimizer_state_name(&replicas->of[0].model->optimizer, which - 1);
+}
+
+/* Returns the place of what a replica has given of a parameter; NULL on ranks that do not give it. */
+static float *sent_of(const lki_replicas *replicas, uint32_t replica, uint32_t param)
+{
+    const lki_fragment *f    = lki_fragment_of(replicas, param);
+    float              *sent = NULL;
+    if (lki_replica_here(replicas, replica) != NULL)
+        sent = replicas->of[replica - replicas->first].sent;
+    return sent == NULL ? NULL : sent + f->outer->layout->param_at[param - f->first];
+}
+
+static size_t size_of(const lki_replicas *replicas, uint32_t param)
+{
+    return replicas->of[0].model->layout->sizes[param];
 }
 
 static lk_status check_kept(const lki_replicas *replicas, uint32_t param, uint32_t which,
@@ -79,15 +105,19 @@ lk_status lki_replicas_fetch_kept(lk_parallel *parallel, uint32_t param, uint32_
     const uint32_t      own      = own_values(replicas);
     lk_parallel        *model    = lki_replica_here(replicas, group);
     LK_TRY(check_kept(replicas, param, which, group));
-    const size_t size = replicas->outer->layout->sizes[param];
+    const lki_fragment *f    = lki_fragment_of(replicas, param);
+    const size_t        size = size_of(replicas, param);
     if (first > size || count > size - first)
         return lk_fail(LK_EINVAL, "parameter %u has no elements %zu to %zu", param, first,
                        first + count);
-    if (which >= own)
-        return lk_parallel_fetch_kept(replicas->outer, param, which - own, group, first, count,
+    if (which >= own && !is_sent(replicas, which))
+        return lk_parallel_fetch_kept(f->outer, param - f->first, which - own, group, first, count,
                                       out);
+    const float *sent = sent_of(replicas, group, param);
     memset(out, 0, count * sizeof *out);
-    if (model != NULL)
+    if (is_sent(replicas, which) && sent != NULL)
+        memcpy(out, sent + first, count * sizeof *out);
+    else if (!is_sent(replicas, which) && model != NULL)
         LK_TRY(lk_parallel_fetch(model, param, which, first, count, out));
     return lk_broadcast(parallel->comm, out, count * sizeof *out,
                         lki_replica_seats(replicas, group, parallel->ranks).first);
@@ -100,8 +130,15 @@ lk_status lki_replicas_load_kept(lk_parallel *parallel, uint32_t param, uint32_t
     const uint32_t      own      = own_values(replicas);
     lk_parallel        *model    = lki_replica_here(replicas, group);
     LK_TRY(check_kept(replicas, param, which, group));
+    if (is_sent(replicas, which)) {
+        float *sent = sent_of(replicas, group, param);
+        if (sent != NULL)
+            memcpy(sent, values, size_of(replicas, param) * sizeof *sent);
+        return LK_OK;
+    }
+    const lki_fragment *f = lki_fragment_of(replicas, param);
     if (which >= own)
-        return lk_parallel_load_kept(replicas->outer, param, which - own, group, values);
+        return lk_parallel_load_kept(f->outer, param - f->first, which - own, group, values);
     return model != NULL ? lk_parallel_load(model, param, which, values) : LK_OK;
 }
 
@@ -120,7 +157,8 @@ lk_status lk_parallel_fetch_replica_state(lk_parallel *parallel, uint32_t replic
     LK_TRY(check_state(parallel, replica, state));
     const lki_replicas *replicas = parallel->replicas;
     const lk_parallel  *model    = lki_replica_here(replicas, replica);
-    const size_t        bytes    = replicas->outer->running.of[state].count * sizeof *values;
+    const lki_running  *running  = &lki_fragment_last(replicas)->running;
+    const size_t        bytes    = running->of[state].count * sizeof *values;
     if (model != NULL)
         memcpy(values, lk_parallel_state_data(model, state), bytes);
     return lk_broadcast(parallel->comm, values, bytes,
@@ -135,18 +173,59 @@ lk_status lk_parallel_load_replica_state(lk_parallel *parallel, uint32_t replica
     return model != NULL ? lk_parallel_load_state(model, state, values) : LK_OK;
 }
 
-/* Returns the sum of the squares of a value of all parameters. */
-static lk_status square_of(const lki_replicas *replicas, lk_parallel *model, uint32_t which,
-                           double *square)
+static double square(const float *values, size_t count)
 {
-    const lki_layout *layout = model->layout;
-    *square                  = 0;
-    for (uint32_t p = 0; p < layout->param_count; p++) {
-        LK_TRY(lk_parallel_fetch(model, p, which, 0, layout->sizes[p], replicas->scratch));
-        for (size_t i = 0; i < layout->sizes[p]; i++)
-            *square += (double)replicas->scratch[i] * (double)replicas->scratch[i];
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += (double)values[i] * (double)values[i];
+    return sum;
+}
+
+/* Returns the sum of the squares of what the replica has given. */
+static double square_of_sent(const lki_replicas *replicas, uint32_t replica)
+{
+    double sum = 0;
+    for (uint32_t p = 0; p < replicas->param_count; p++) {
+        const float *sent = sent_of(replicas, replica, p);
+        if (sent != NULL && lki_fragment_of(replicas, p) == &replicas->fragments[replicas->pending])
+            sum += square(sent, size_of(replicas, p));
+    }
+    return sum;
+}
+
+/* Returns the sum of the squares of a value of all parameters.  Collective over the ranks of the
+ * replica. */
+static lk_status square_of(const lki_replicas *replicas, uint32_t replica, uint32_t which,
+                           double *sum)
+{
+    lk_parallel *model = lki_replica_here(replicas, replica);
+    *sum               = 0;
+    if (is_sent(replicas, which)) {
+        *sum = square_of_sent(replicas, replica);
+        return LK_OK;
+    }
+    for (uint32_t p = 0; model != NULL && p < replicas->param_count; p++) {
+        const size_t size = size_of(replicas, p);
+        LK_TRY(lk_parallel_fetch(model, p, which, 0, size, replicas->scratch));
+        *sum += square(replicas->scratch, size);
     }
     return LK_OK;
+}
+
+/* Combines the norms of what the groups of all fragments keep. */
+static lk_status norms_of_groups(const lki_replicas *replicas, uint32_t which, double *norms)
+{
+    const uint32_t count = replicas->options.count;
+    double        *some  = NULL;
+    LK_TRY(LKI_NEW(&some, count, "norms of groups"));
+    lk_status status = LK_OK;
+    for (uint32_t f = 0; status == LK_OK && f < replicas->options.fragments; f++) {
+        status = lk_parallel_kept_norms(replicas->fragments[f].outer, which, some);
+        for (uint32_t r = 0; r < count; r++)
+            norms[r] = f == 0 ? some[r] : sqrt(norms[r] * norms[r] + some[r] * some[r]);
+    }
+    lki_free(some);
+    return status;
 }
 
 lk_status lki_replicas_kept_norms(lk_parallel *parallel, uint32_t which, double *norms)
@@ -154,16 +233,27 @@ lk_status lki_replicas_kept_norms(lk_parallel *parallel, uint32_t which, double 
     const lki_replicas *replicas = parallel->replicas;
     const uint32_t      own      = own_values(replicas);
     LK_TRY(check_kept(replicas, 0, 0, 0));
-    if (which >= own)
-        return lk_parallel_kept_norms(replicas->outer, which - own, norms);
+    if (which >= own && !is_sent(replicas, which))
+        return norms_of_groups(replicas, which - own, norms);
     for (uint32_t r = 0; r < replicas->options.count; r++) {
-        lk_parallel *model = lki_replica_here(replicas, r);
-        norms[r]           = 0;
-        if (model != NULL)
-            LK_TRY(square_of(replicas, model, which, &norms[r]));
+        LK_TRY(square_of(replicas, r, which, &norms[r]));
         LK_TRY(lk_broadcast(parallel->comm, &norms[r], sizeof norms[r],
                             lki_replica_seats(replicas, r, parallel->ranks).first));
         norms[r] = sqrt(norms[r]);
     }
     return LK_OK;
+}
+
+lk_exchange_size lki_replicas_exchange_size(const lki_replicas *replicas)
+{
+    lk_exchange_size all = { 0 };
+    for (uint32_t f = 0; replicas->whole == NULL && f < replicas->options.fragments; f++) {
+        const lk_exchange_size size = lk_parallel_exchange_size(replicas->fragments[f].outer);
+        all.groups                  = size.groups;
+        all.start                   = size.start;
+        all.sent_bytes += size.sent_bytes;
+        all.whole_bytes += size.whole_bytes;
+        all.compressed += size.compressed;
+    }
+    return all;
 }

@@ -108,7 +108,7 @@ static void shares_cover_every_virtual_worker_once(void **state)
     for (uint32_t leaves = 1; leaves <= LEAVES_MAX; leaves++)
         for (uint32_t ranks = 1; ranks <= leaves; ranks++)
             for (int rounds = 0; rounds < 2; rounds++) {
-                lki_dealing dealing = { leaves, ranks, rounds == 1, NULL };
+                lki_dealing dealing = { leaves, ranks, .rounds = rounds == 1 };
                 uint32_t    place   = 0;
                 for (uint32_t r = 0; r < ranks; r++) {
                     lki_share share = lki_share_of(&dealing, r);

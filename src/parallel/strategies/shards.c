@@ -408,7 +408,7 @@ static lk_status gather_values(lk_parallel *parallel, uint32_t param, uint32_t w
 lk_status lk_parallel_fetch(lk_parallel *parallel, uint32_t param, uint32_t which, size_t first,
                             size_t count, float *out)
 {
-    parallel = lki_in_use(parallel);
+    parallel = lki_in_use_for(parallel, &param);
     const lki_layout *layout = parallel->layout;
     const float      *values;
     float            *packed = NULL;

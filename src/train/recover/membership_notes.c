@@ -63,8 +63,14 @@ static bool takes_over(const lki_dealing *deal, uint32_t r, const lki_dealing *t
 static void find_legacy(legacy *l, const lki_succession *t, uint32_t leaves)
 {
     const lk_comm    *before = t->before, *now = t->now;
-    const lki_dealing then   = { leaves, lk_comm_size(before), t->rounds, t->bounds };
-    const lki_dealing deal   = { leaves, lk_comm_size(now), t->rounds, t->next };
+    const lki_dealing then   = { .leaves = leaves,
+                                 .ranks  = lk_comm_size(before),
+                                 .rounds = t->rounds,
+                                 .bounds = t->bounds };
+    const lki_dealing deal   = { .leaves = leaves,
+                                 .ranks  = lk_comm_size(now),
+                                 .rounds = t->rounds,
+                                 .bounds = t->next };
 
     *l = (legacy){ .ranks = { .count = 0 } };
     for (uint32_t v = 0; v < leaves; v++)
@@ -80,8 +86,10 @@ static void find_legacy(legacy *l, const lki_succession *t, uint32_t leaves)
 /* Prints the ranks that have entered, and their virtual workers. */
 static void note_entered(const lki_session *s, const lki_succession *t)
 {
-    const lki_dealing deal = { s->config->virtual_workers, lk_comm_size(t->now), t->rounds,
-                               t->next };
+    const lki_dealing deal = { .leaves = s->config->virtual_workers,
+                               .ranks  = lk_comm_size(t->now),
+                               .rounds = t->rounds,
+                               .bounds = t->next };
     lki_list          ranks = { .count = 0 }, workers = { .count = 0 };
     char              who[LKI_WHO_BYTES], several[LKI_LIST_BYTES + 8];
 
