@@ -21,6 +21,9 @@ typedef struct {
     double   lr;       /* 0 = mean, sgd: 1; nesterov: 0.7; adam: 0.01 */
     double   momentum; /* 0 = sgd: none; nesterov: 0.9 */
     lk_dtype dtype;    /* of outer gradients as they are sent */
+    uint32_t fragments; /* this and the next two as in lk_replicas */
+    uint32_t delay;
+    double   alpha;
 } lk_train_local;
 
 /* Groups of virtual workers that exchange compressed gradients; see lockstep/exchange.h. */

@@ -83,8 +83,10 @@ Exchange = layout.struct("lk_exchange", struct_size=c_size_t, groups=c_uint32,
                          warmup=c_double * layout.constants["LK_WARMUP_RATIOS_MAX"],
                          warmup_span=c_uint64)
 Replicas = layout.struct("lk_replicas", struct_size=c_size_t, count=c_uint32, local_steps=c_uint64,
-                         start=c_uint64, optimizer=Optimizer, lr=c_double, dtype=c_uint32)
-OuterStep = layout.struct("lk_outer_step", number=c_uint64, grad_norm=c_double, drift=c_double)
+                         start=c_uint64, optimizer=Optimizer, lr=c_double, dtype=c_uint32,
+                         fragments=c_uint32, delay=c_uint32, alpha=c_double)
+OuterStep = layout.struct("lk_outer_step", number=c_uint64, fragment=c_uint32, grad_norm=c_double,
+                          drift=c_double)
 Options = layout.struct("lk_parallel_options", struct_size=c_size_t, strategy=c_char_p,
                         virtual_workers=c_uint32, micro_count=c_uint32, bucket_bytes=c_size_t,
                         optimizer=Optimizer, clip_norm=c_double, clip_value=c_double,

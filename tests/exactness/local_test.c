@@ -34,7 +34,8 @@ static void run_of(void *scratch, const char *model, const char *rule, int steps
 static const struct {
     const char *model, *rule;
 } cases[] = { { GPT, "--groups 4 --local-steps 3" },
-              { GPT, "--groups 4 --diloco --local-steps 2" },
+              { GPT, "--groups 4 --diloco --local-steps 8 --fragments 2 --fragment-delay 3 "
+                     "--fragment-alpha 0.5 --outer-dtype int4" },
               { RESNET, "--groups 2 --local-steps 2 --local-start 2" },
               { GPT, "--groups 2 --local-steps 2 --outer-optimizer adam --outer-dtype int8" },
               { GPT, "--groups 8 --diloco --local-steps 2 --compress topk --ratio 0.1" },
@@ -42,8 +43,9 @@ static const struct {
 
 static void runs_depend_on_replicas_alone(void **state)
 {
-    static const char *const hows[] = { "--workers 3 --strategy zero1", "--workers 4 --hosts 2",
+    static const char *const hows[] = { "--workers 3 --strategy zero1",
                                         "--workers 8 --worker-mode threads",
+                                        "--workers 3 --hosts 3 --strategy zero3",
                                         "--workers 5 --hosts 2 --strategy zero1" };
     char                     one[HEX + 1], got[HEX + 1];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -67,7 +69,7 @@ static void other_replicas_have_other_hashes(void **state)
     }
 }
 
-/* Steps 1 and 5 are in the middle of a round. */
+/* Steps 1 and 5 are in the middle of a round.  After step 5 of case 1 outer gradients travel. */
 static void checkpoints_have_all_replicas(void **state)
 {
     char one[HEX + 1], got[HEX + 1], how[128];
@@ -123,7 +125,8 @@ static void mistakes_are_named(void **state)
     refuse(*state, "--local-steps 0", "--local-steps");
     refuse(*state, "--outer-lr 0.5", "--outer-lr needs --outer-optimizer");
     refuse(*state, "--outer-dtype int8", "give --local-steps");
-    refuse(*state, "--local-steps 2 --strategy zero3", "--strategy ddp or zero1");
+    refuse(*state, "--local-steps 2 --local-start 1 --strategy zero3", "--strategy ddp or zero1");
+    refuse(*state, "--local-steps 3 --fragments 2", "--fragments 2 do not divide --local-steps 3");
     refuse(*state, "--local-steps 2 --ema 0.9", "leave out --ema");
 }
 

@@ -218,6 +218,7 @@ static void estimates_equal_the_memory_and_bytes_of_replicas(void **state)
     replicas.optimizer   = (lk_optimizer){ .kind = LK_SGD, .momentum = 0.9, .nesterov = true };
     for (uint32_t hosts = 2; hosts <= 4; hosts += 2)
         for (replicas.count = 1; replicas.count <= 8; replicas.count *= 2) {
+            replicas.fragments = replicas.count == 4 ? 2 : 1;
             job j = { .options = { .struct_size     = sizeof(lk_parallel_options),
                                    .strategy        = hosts == 2 ? "zero1" : "ddp",
                                    .virtual_workers = 8,

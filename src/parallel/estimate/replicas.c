@@ -78,6 +78,20 @@ static lk_status add_whole(sums *s)
     return LK_OK;
 }
 
+/* Returns the bytes of the weights that a replica has given, if it keeps them. */
+static size_t sent_bytes(const sums *s)
+{
+    size_t widest = 0;
+    for (uint32_t f = 0; f < s->replicas.options.fragments; f++) {
+        const lki_fragment *fragment = &s->replicas.fragments[f];
+        size_t              count    = 0;
+        for (uint32_t p = fragment->first; p < fragment->first + fragment->count; p++)
+            count += lk_shape_count(s->params[p].shape);
+        widest = lki_max(widest, count);
+    }
+    return s->replicas.options.delay > 0 ? widest * sizeof(float) : 0;
+}
+
 static lk_status add_replica(sums *s, uint32_t replica)
 {
     const lk_parallel_options inner = lki_replicas_inner(&s->replicas, s->options);
@@ -87,6 +101,7 @@ static lk_status add_replica(sums *s, uint32_t replica)
                               NULL));
     for (uint32_t h = 0; h < hosts; h++)
         add(&s->costs[first + h], &cost);
+    s->costs[first].gradients += sent_bytes(s);
     return LK_OK;
 }
 

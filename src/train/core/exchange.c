@@ -11,7 +11,7 @@ static const double MOMENTUM = 0.9; /* of groups, where nothing else is given */
 static const char *why_no_groups(const lk_train_config *c)
 {
     const uint32_t stage = lki_stage_of(c->strategy);
-    return stage > 1 || (c->strategy != NULL && c->strategy[0] == 's')
+    return (stage > 1 && !lki_replicates(c)) || (c->strategy != NULL && c->strategy[0] == 's')
                ? "need `strategy` ddp or zero1: other strategies have no sums of groups"
            : c->model_options.batchnorm == LK_BATCHNORM_SYNC
                ? "need `batchnorm` ghost: sync computes statistics over all groups"

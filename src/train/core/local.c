@@ -15,6 +15,9 @@ static const char *why_not(const lk_train_config *c)
 {
     return c->elastic.survives ? "end with the first worker that is lost: leave out `on_failure` "
                                  "continue, and MIN of `workers` MIN:MAX"
+           : c->exchange.local.start > 0 && lki_stage_of(c->strategy) > 1
+               ? "would move virtual workers when they start: use `strategy` ddp or zero1, or leave "
+                 "out `exchange.local.start`"
            : c->optimizer.kind == LK_ONEBIT_ADAM
                ? "have optimizers of their own: use `optimizer.kind` adamw"
            : c->optimizer.ema > 0 ? "have no moving averages: leave out `optimizer.ema`"
@@ -38,6 +41,10 @@ lk_status lki_local_check(lk_train_config *c)
                    ? LK_OK
                    : lk_fail(LK_EINVAL, "`%s` is for replicas: give `exchange.local.steps`, too",
                              l->start > 0 ? "exchange.local.start" : "exchange.local.dtype");
+    if (l->fragments > 1 && l->steps % l->fragments != 0)
+        return lk_fail(LK_EINVAL, "`exchange.local.fragments` %u do not divide "
+                                  "`exchange.local.steps` %llu", l->fragments,
+                       (unsigned long long)l->steps);
     const char *why = why_not(c);
     if (why != NULL)
         return lk_fail(LK_EINVAL, "replicas (`exchange.local.steps` %llu) %s",
@@ -93,6 +100,9 @@ lk_status lki_replicas_of(const lk_train_config *c, lk_replicas **out)
                            .start       = c->exchange.local.start,
                            .optimizer   = outer_optimizer(c),
                            .lr          = c->exchange.local.lr,
-                           .dtype       = c->exchange.local.dtype };
+                           .dtype       = c->exchange.local.dtype,
+                           .fragments   = c->exchange.local.fragments,
+                           .delay       = c->exchange.local.delay,
+                           .alpha       = c->exchange.local.alpha };
     return LK_OK;
 }

@@ -104,13 +104,16 @@ static void tell_offload(lki_session *s, uint64_t done)
 static void tell_round(lki_session *s, uint64_t done)
 {
     const lk_train_local *l     = &s->config->exchange.local;
-    const uint64_t        steps = l->steps;
-    const uint64_t since = steps > 0 && done > l->start ? (done - l->start) % steps : 0;
+    const uint64_t        steps = l->steps / (l->fragments > 0 ? l->fragments : 1);
+    const uint64_t        start = l->start + l->delay;
+    const uint64_t        since = steps > 0 && done > start ? (done - start) % steps : 0;
     if (since > 0)
         lki_journal_note(s->journal,
                          "note: the weights are those after step %llu, the last outer step; with "
-                         "an outer step every %llu steps, what came after is in the replicas only",
-                         (unsigned long long)(done - since), (unsigned long long)steps);
+                         "an outer step every %llu steps%s, what came after is in the replicas "
+                         "only",
+                         (unsigned long long)(done - since), (unsigned long long)steps,
+                         l->fragments > 1 ? " (of one fragment)" : "");
 }
 
 /* Prints the limit that ended the run, and the best checkpoints. */

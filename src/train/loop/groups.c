@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "train/config.h"
@@ -14,17 +15,22 @@ static void tell_replicas(const lki_session *s)
     static const char *const names[] = { "their mean", "sgd", "nesterov", "adam" };
     const lk_train_local    *l       = &s->config->exchange.local;
     const uint32_t           count   = s->config->exchange.groups;
-    char                     rule[96] = "", from[48] = "";
+    char                     rule[96] = "", from[48] = "", parts[96] = "";
     if (l->optimizer != LK_OUTER_MEAN)
         (void)snprintf(rule, sizeof rule, " with rate %g and momentum %g", l->lr, l->momentum);
     if (l->start > 0)
         (void)snprintf(from, sizeof from, " from step %llu on", (unsigned long long)l->start + 1);
+    if (l->fragments > 1)
+        (void)snprintf(parts, sizeof parts, ", in %u fragments", l->fragments);
+    if (l->delay > 0)
+        (void)snprintf(parts + strlen(parts), sizeof parts - strlen(parts), ", %u step%s late",
+                       l->delay, l->delay == 1 ? "" : "s");
     lki_journal_say(s->journal,
                     "%u replicas%s, virtual workers of each: %u; every %llu steps the outer "
-                    "weights become %s%s%s", count, from, s->config->virtual_workers / count,
+                    "weights become %s%s%s%s", count, from, s->config->virtual_workers / count,
                     (unsigned long long)l->steps,
                     l->optimizer == LK_OUTER_MEAN ? "" : "those of a step of ",
-                    names[l->optimizer], rule);
+                    names[l->optimizer], rule, parts);
 }
 
 lk_status lki_log_outer_step(lki_session *s, uint64_t done)
@@ -32,11 +38,13 @@ lk_status lki_log_outer_step(lki_session *s, uint64_t done)
     const lk_outer_step outer = lk_parallel_outer_step(s->parallel);
     if (outer.number == 0)
         return LK_OK;
-    return lki_journal_event(s->journal,
-                             json_pack("{s:I, s:I, s:i, s:f, s:f}", "step", (json_int_t)done,
-                                       "outer_step", (json_int_t)outer.number, "replicas",
-                                       (int)lk_parallel_groups(s->parallel), "outer_grad_norm",
-                                       outer.grad_norm, "drift", outer.drift));
+    json_t *line = json_pack("{s:I, s:I, s:i, s:f, s:f}", "step", (json_int_t)done, "outer_step",
+                             (json_int_t)outer.number, "replicas",
+                             (int)lk_parallel_groups(s->parallel), "outer_grad_norm",
+                             outer.grad_norm, "drift", outer.drift);
+    if (s->config->exchange.local.fragments > 1)
+        (void)json_object_set_new(line, "fragment", json_integer(outer.fragment));
+    return lki_journal_event(s->journal, line);
 }
 
 /* Describes the steps in which a run compresses otherwise than at its end. */
