@@ -26,7 +26,8 @@ PROGRAM = """
     RULES = {
         "local": dict(groups=4, local_steps=3),
         "diloco": dict(groups=4, local_steps=2, outer=lk.Nesterov()),
-        "adam": dict(groups=2, local_steps=2, outer=lk.FedAdam(dtype="int8")),
+        "adam": dict(groups=2, local_steps=2, outer=lk.FedAdam(dtype="int8",
+                                                              streaming=lk.Streaming(2))),
         "post": dict(groups=4, local_steps=2, local_start=3),
         "topk": dict(local_steps=2, outer=lk.Momentum(0.5), compress=lk.TopK(0.1)),
     }
@@ -221,6 +222,9 @@ REFUSALS = PROGRAM + """
     attempt("momentum", lambda: lk.Momentum(momentum=1))
     attempt("betas", lambda: lk.FedAdam(betas=(0, 0.99)))
     attempt("dtype", lambda: lk.Mean(dtype="fp8"))
+    attempt("streaming", lambda: lk.Mean(streaming=2))
+    late = dict(local_steps=4, outer=lk.Nesterov(streaming=lk.Streaming(2, delay=1)))
+    attempt("delay", lambda: trained(late))
     os.environ["LOCKSTEP_CONTINUES"] = "1"   # as with --on-failure continue
     attempt("lost", lambda: begin(dict(local_steps=2)))
     del os.environ["LOCKSTEP_CONTINUES"]
@@ -253,6 +257,7 @@ REFUSED = {
     "strategy": "ValueError strategy is 'zero2': replicas (local_steps) need \"ddp\" or \"zero1\"",
     "lr": "ValueError lr is 0", "momentum": "ValueError momentum is 1",
     "betas": "ValueError betas is 0", "dtype": "ValueError dtype is 'fp8': give one of fp32, bf16",
+    "streaming": "TypeError streaming is 2", "delay": "running state, as that of BatchNorm",
     "lost": "leave out `--on-failure continue`",
     "resumed": "settings.local_steps is 4 there, and 5 here",
     "other": "settings.outer.class is 'Mean' there, and 'Momentum' here",

@@ -19,7 +19,7 @@ Start it with `lockstep run -n 3 -- python train.py`, with torchrun, mpirun or s
 
 from lockstep._library import Error
 from lockstep.torch.compress import QSGD, PowerSGD, RandomK, Sign, TernGrad, TopK, Vote
-from lockstep.torch.local import FedAdam, Mean, Momentum, Nesterov
+from lockstep.torch.local import FedAdam, Mean, Momentum, Nesterov, Streaming
 from lockstep.torch.optim import LAMB, LARS, SGD, AdamW, FromTorch, Lion, OneBitAdam
 from lockstep.torch.results import Evaluation, OuterStep, StepResult
 from lockstep.torch.run import Run, init
@@ -27,4 +27,5 @@ from lockstep.torch.selftest import selftest
 
 __all__ = ["QSGD", "SGD", "AdamW", "Error", "Evaluation", "FedAdam", "FromTorch", "LAMB", "LARS",
            "Lion", "Mean", "Momentum", "Nesterov", "OneBitAdam", "OuterStep", "PowerSGD",
-           "RandomK", "Run", "Sign", "StepResult", "TernGrad", "TopK", "Vote", "init", "selftest"]
+           "RandomK", "Run", "Sign", "StepResult", "Streaming", "TernGrad", "TopK", "Vote", "init",
+           "selftest"]

@@ -5,7 +5,10 @@ difference between the outer weights and the mean of the replicas is the gradien
 optimizer, and all replicas continue from the new outer weights.  The C library does all this.
 """
 
+from __future__ import annotations
+
 import ctypes
+import dataclasses
 
 from lockstep import _library
 from lockstep._library import layout, lk
@@ -15,25 +18,50 @@ from lockstep.torch.results import OuterStep
 _DTYPES = {"fp32": "LK_F32", "bf16": "LK_BF16", "int8": "LK_I8", "int4": "LK_I4"}
 
 
+@dataclasses.dataclass(frozen=True)
+class Streaming:
+    """Streaming DiLoCo (Douillard et al. 2025).
+
+    fragments: the number of parts of the parameters, with outer steps of their own,
+        ``local_steps / fragments`` steps apart.
+    delay: the number of steps, below these, in which outer gradients travel before their outer
+        step.  Not with batch norm.
+    alpha: the share of its own weights that a replica keeps in an outer step, 0 to below 1.
+    """
+
+    fragments: int = 1
+    delay: int = 0
+    alpha: float = 0.0
+
+
 class Outer:
     """What the rules of outer steps have in common.
 
     dtype: the type in which hosts send outer gradients: "fp32", "bf16", "int8" or "int4".  They are
         rounded to it on one host, too.
+    streaming: None, or ``Streaming()``: outer steps of one fragment of the parameters after
+        another.
     """
 
     kind = "LK_SGD"   # the enumerator of lk_optimizer_kind
 
-    def __init__(self, lr, dtype, **fields):
+    def __init__(self, lr, dtype, streaming=None, **fields):
         if not lr > 0:
             raise ValueError(f"lr is {lr}: give a number above 0")
         if dtype not in _DTYPES:
             raise ValueError(f"dtype is {dtype!r}: give one of {', '.join(_DTYPES)}")
+        if not isinstance(streaming, (Streaming, type(None))):
+            raise TypeError(f"streaming is {streaming!r}: give lockstep.torch.Streaming(fragments)")
         self.lr, self.dtype, self._fields = float(lr), dtype, fields   # of lk_optimizer
+        self.streaming = streaming or Streaming(1)
 
     def describe(self):
         """Return what the result depends on."""
-        return {"class": type(self).__name__, "lr": self.lr, **self._fields, "dtype": self.dtype}
+        described = {"class": type(self).__name__, "lr": self.lr, **self._fields,
+                     "dtype": self.dtype}
+        if self.streaming != Streaming(1):
+            described["streaming"] = dataclasses.asdict(self.streaming)
+        return described
 
     def options(self):
         """Return the C options of the optimizer."""
@@ -43,26 +71,28 @@ class Outer:
 class Mean(Outer):
     """The mean of the replicas (local SGD, Stich 2019)."""
 
-    def __init__(self, dtype: str = "fp32"):
-        super().__init__(1.0, dtype)
+    def __init__(self, dtype: str = "fp32", streaming: Streaming | None = None):
+        super().__init__(1.0, dtype, streaming)
 
 
 class Momentum(Outer):
     """A step of SGD with momentum, 0 for none."""
 
-    def __init__(self, lr: float = 1.0, momentum: float = 0.9, dtype: str = "fp32"):
+    def __init__(self, lr: float = 1.0, momentum: float = 0.9, dtype: str = "fp32",
+                 streaming: Streaming | None = None):
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum is {momentum}: give 0 to below 1")
-        super().__init__(lr, dtype, momentum=float(momentum))
+        super().__init__(lr, dtype, streaming, momentum=float(momentum))
 
 
 class Nesterov(Outer):
     """A step of SGD with Nesterov's momentum.  With ``AdamW`` and 500 local steps it is DiLoCo
     (Douillard et al. 2023)."""
 
-    def __init__(self, lr: float = 0.7, momentum: float = 0.9, dtype: str = "fp32"):
+    def __init__(self, lr: float = 0.7, momentum: float = 0.9, dtype: str = "fp32",
+                 streaming: Streaming | None = None):
         _check_fraction("momentum", momentum)
-        super().__init__(lr, dtype, momentum=float(momentum), nesterov=True)
+        super().__init__(lr, dtype, streaming, momentum=float(momentum), nesterov=True)
 
 
 class FedAdam(Outer):
@@ -71,13 +101,13 @@ class FedAdam(Outer):
     kind = "LK_ADAMW"
 
     def __init__(self, lr: float = 0.01, betas: Betas = (0.9, 0.99), eps: float = 1e-3,
-                 dtype: str = "fp32"):
+                 dtype: str = "fp32", streaming: Streaming | None = None):
         for beta in betas:
             _check_fraction("betas", beta)
         if not eps > 0:
             raise ValueError(f"eps is {eps}: give a number above 0")
-        super().__init__(lr, dtype, beta1=float(betas[0]), beta2=float(betas[1]), eps=float(eps),
-                         uncorrected=True)
+        super().__init__(lr, dtype, streaming, beta1=float(betas[0]), beta2=float(betas[1]),
+                         eps=float(eps), uncorrected=True)
 
 
 def _check_fraction(name, value):
@@ -138,10 +168,13 @@ def replicas(settings):
     if not settings["local_steps"]:
         return None
     outer = settings["outer"]
+    streaming = outer.streaming
     return _library.Replicas(struct_size=ctypes.sizeof(_library.Replicas),
                              count=settings["groups"], local_steps=settings["local_steps"],
                              start=settings["local_start"], optimizer=outer.options(), lr=outer.lr,
-                             dtype=layout.constants[_DTYPES[outer.dtype]])
+                             dtype=layout.constants[_DTYPES[outer.dtype]],
+                             fragments=streaming.fragments, delay=streaming.delay,
+                             alpha=streaming.alpha)
 
 
 def are_there(settings, steps):
@@ -164,4 +197,4 @@ def saved_states(settings, optimizer, steps):
 def outer_step(handle):
     """Return the ``OuterStep`` that the last step of an ``lk_parallel`` included, or None."""
     last = lk.parallel_outer_step(handle)
-    return OuterStep(last.number, last.grad_norm, last.drift) if last.number else None
+    return OuterStep(last.number, last.grad_norm, last.drift, last.fragment) if last.number else None
