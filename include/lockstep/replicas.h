@@ -54,9 +54,9 @@ typedef struct {
      * fragments of neighbours, of about equal size.  Each has its own outer step every H inner
      * steps; those of fragment f (from 0) are at inner step (f + 1) H / fragments, and so on. */
     uint32_t fragments; /* 0 = 1; divides H */
-    uint32_t delay;     /* inner steps from an outer gradient to its outer step; below H / fragments.
-                         * Outer gradients travel meanwhile */
-    double   alpha; /* an outer step makes weights w of a replica outer + alpha (w - outer); below
+    uint32_t delay;     /* inner steps from an outer gradient to its outer step, below
+                         * H / fragments, in which the gradient travels */
+    double   alpha; /* an outer step makes a replica's weights w outer + alpha (w - outer); below
                      * 1 */
 } lk_replicas;
 

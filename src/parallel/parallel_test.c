@@ -275,8 +275,7 @@ static void hash_of(const crew *w, char hash[65])
     static rank_run runs[RANKS_MAX];
     lki_dealing     dealing = { .leaves = w->options.virtual_workers,
                                 .ranks  = w->ranks,
-                                .rounds = strstr("zero2 zero3 hybrid", w->options.strategy) !=
-                                          NULL };
+                                .rounds = strstr("zero2 zero3 hybrid", w->options.strategy) };
     run_crew(w, runs);
     for (uint32_t r = 0; r < w->ranks; r++) {
         if (runs[r].status != LK_OK)

@@ -9,9 +9,9 @@ import dataclasses
 class OuterStep:
     """An outer step, which averaged the replicas (`local_steps` of ``init()``).
 
-    ``number`` counts from 1, for each ``fragment`` from 0.  ``grad_norm`` is the norm of the mean outer gradient, 0 with
-    ``Mean()``, and ``drift`` the root mean square of the distances of the replicas from the outer
-    weights before it.
+    ``number`` counts from 1, for each ``fragment`` from 0.  ``grad_norm`` is the norm of the mean
+    outer gradient, 0 with ``Mean()``, and ``drift`` the root mean square of the distances of the
+    replicas from the outer weights before it.
     """
 
     number: int

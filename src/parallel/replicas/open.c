@@ -127,8 +127,8 @@ static lk_status make_room(lk_parallel *parallel)
     return LK_OK;
 }
 
-/* Deals the virtual workers.  With at least as many ranks as replicas, the strategy deals those of a
- * replica, maybe in rounds. */
+/* Deals the virtual workers.  With at least as many ranks as replicas, the strategy deals those of
+ * a replica, maybe in rounds. */
 static void deal_all(lk_parallel *parallel)
 {
     const lki_replicas *replicas = parallel->replicas;

@@ -57,7 +57,8 @@ static void oracle_receive(oracle *o, uint32_t p, bool first)
     for (uint32_t g = 0; g < r->count; g++) {
         const float *mine = lk_parallel_value(o->of[g], p, 0);
         for (size_t i = 0; i < count; i++)
-            mixed[i] = (float)((1 - r->alpha) * (double)o->outer[p][i] + r->alpha * (double)mine[i]);
+            mixed[i] = (float)((1 - r->alpha) * (double)o->outer[p][i] +
+                               r->alpha * (double)mine[i]);
         assert_int_equal(lk_parallel_load(o->of[g], p, 0, mixed), LK_OK);
     }
 }

@@ -113,8 +113,8 @@ static void approach_param(lk_parallel *model, uint32_t param, const float *oute
     lki_attest_written(model, param);
 }
 
-/* Moves the weights of a fragment of a replica towards the outer weights, and with the last fragment
- * its running state.  Collective over the ranks of the replica. */
+/* Moves the weights of a fragment of a replica towards the outer weights, and with the last
+ * fragment its running state.  Collective over the ranks of the replica. */
 static lk_status restart(const lki_replicas *replicas, const lki_fragment *f, lk_parallel *model)
 {
     const float alpha = (float)replicas->options.alpha;

@@ -25,8 +25,8 @@ static const lk_replicas diloco = {
     .lr          = 0.7,
 };
 
-/* Streaming: all three parameters apart; two fragments that travel for a step; one that travels from
- * a step to the last before the next. */
+/* Streaming: all three parameters apart; two fragments that travel for a step; one that travels
+ * until the step before the next. */
 static const lk_replicas streaming[] = {
     { .struct_size = sizeof(lk_replicas), .count = 4, .local_steps = 3, .fragments = 3,
       .optimizer = { .kind = LK_SGD, .momentum = 0.9, .nesterov = true }, .lr = 0.7 },
@@ -113,7 +113,8 @@ static inline void load_first(lkt_crew *w, lk_parallel *p, uint32_t step)
     }
 }
 
-static inline void save_last(lkt_crew *w, lk_parallel *p, uint32_t step, const lk_step_result *result)
+static inline void save_last(lkt_crew *w, lk_parallel *p, uint32_t step,
+                             const lk_step_result *result)
 {
     run   *r      = (run *)(void *)w;
     float *values = NULL;

@@ -74,7 +74,8 @@ const char *lki_replicas_kept_name(const lki_replicas *replicas, uint32_t param,
                       : lk_optimizer_state_name(&replicas->of[0].model->optimizer, which - 1);
 }
 
-/* Returns the place of what a replica has given of a parameter; NULL on ranks that do not give it. */
+/* Returns the place of what a replica has given of a parameter; NULL on ranks that do not give
+ * it. */
 static float *sent_of(const lki_replicas *replicas, uint32_t replica, uint32_t param)
 {
     const lki_fragment *f    = lki_fragment_of(replicas, param);

@@ -16,7 +16,7 @@ static const char *why_not(const lk_train_config *c)
     return c->elastic.survives ? "end with the first worker that is lost: leave out `on_failure` "
                                  "continue, and MIN of `workers` MIN:MAX"
            : c->exchange.local.start > 0 && lki_stage_of(c->strategy) > 1
-               ? "would move virtual workers when they start: use `strategy` ddp or zero1, or leave "
+               ? "would move virtual workers at their start: use `strategy` ddp or zero1, or leave "
                  "out `exchange.local.start`"
            : c->optimizer.kind == LK_ONEBIT_ADAM
                ? "have optimizers of their own: use `optimizer.kind` adamw"
