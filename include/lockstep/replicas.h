@@ -70,6 +70,8 @@ typedef struct {
     double   grad_norm; /* norm of the mean outer gradient; 0 if the rule is the mean */
     double   drift;     /* root mean square, over replicas, of their distances from the outer
                          * weights before the outer step */
+    uint64_t message_bytes; /* bytes of a replica's outer gradient, in the type or the encoding in
+                             * which hosts send it, with running state */
 } lk_outer_step;
 
 /* Copies the running state of a replica to `values` on every rank, and sets it.  Collective,

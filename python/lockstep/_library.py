@@ -86,7 +86,7 @@ Replicas = layout.struct("lk_replicas", struct_size=c_size_t, count=c_uint32, lo
                          start=c_uint64, optimizer=Optimizer, lr=c_double, dtype=c_uint32,
                          fragments=c_uint32, delay=c_uint32, alpha=c_double)
 OuterStep = layout.struct("lk_outer_step", number=c_uint64, fragment=c_uint32, grad_norm=c_double,
-                          drift=c_double)
+                          drift=c_double, message_bytes=c_uint64)
 Options = layout.struct("lk_parallel_options", struct_size=c_size_t, strategy=c_char_p,
                         virtual_workers=c_uint32, micro_count=c_uint32, bucket_bytes=c_size_t,
                         optimizer=Optimizer, clip_norm=c_double, clip_value=c_double,

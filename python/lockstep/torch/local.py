@@ -197,5 +197,5 @@ def saved_states(settings, optimizer, steps):
 def outer_step(handle):
     """Return the ``OuterStep`` that the last step of an ``lk_parallel`` included, or None."""
     last = lk.parallel_outer_step(handle)
-    step = OuterStep(last.number, last.grad_norm, last.drift, last.fragment)
+    step = OuterStep(last.number, last.grad_norm, last.drift, last.fragment, last.message_bytes)
     return step if last.number else None

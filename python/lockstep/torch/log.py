@@ -57,7 +57,7 @@ def _fields(result):
     outer = fields.pop("outer", None)
     if outer is not None:
         fields.update(outer_step=outer["number"], outer_grad_norm=outer["grad_norm"],
-                      drift=outer["drift"])
+                      drift=outer["drift"], message_bytes=outer["message_bytes"])
     return fields
 
 

@@ -11,13 +11,15 @@ class OuterStep:
 
     ``number`` counts from 1, for each ``fragment`` from 0.  ``grad_norm`` is the norm of the mean
     outer gradient, 0 with ``Mean()``, and ``drift`` the root mean square of the distances of the
-    replicas from the outer weights before it.
+    replicas from the outer weights before it.  ``message_bytes`` are those of a replica's outer
+    gradient, as hosts send it.
     """
 
     number: int
     grad_norm: float
     drift: float
     fragment: int = 0
+    message_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "device/encoder.h"
 #include "parallel/replicas/internal.h"
 #include "parallel/strategies/units.h"
 
@@ -164,6 +165,19 @@ static lk_status copy_and_begin(lki_replicas *replicas, const lki_fragment *f, u
     return begin(replicas, f, number);
 }
 
+/* Returns lk_outer_step.message_bytes. */
+static uint64_t message_bytes(const lk_parallel *outer)
+{
+    const lk_exchange_size size     = lk_parallel_exchange_size(outer);
+    const lki_encoder     *encoder  = lki_encoder_of(outer->rounded);
+    const uint64_t         elements = outer->layout->grad_elements;
+    const uint64_t         states   = outer->state_width * sizeof(float);
+    if (size.groups > 0)
+        return size.sent_bytes;
+    return states + (encoder == NULL ? elements * sizeof(float)
+                                     : elements / encoder->unit * encoder->bytes);
+}
+
 /* Completes the outer step that has begun. */
 static lk_status complete(lki_replicas *replicas, uint64_t number)
 {
@@ -177,7 +191,8 @@ static lk_status complete(lki_replicas *replicas, uint64_t number)
     replicas->last    = (lk_outer_step){ .number    = number,
                                          .fragment  = replicas->pending,
                                          .grad_norm = replicas->mean ? 0 : result.grad_norm,
-                                         .drift     = sqrt(result.loss) };
+                                         .drift     = sqrt(result.loss),
+                                         .message_bytes = message_bytes(f->outer) };
     replicas->pending = replicas->options.fragments;
     for (uint32_t i = 0; i < replicas->served; i++)
         LK_TRY(restart(replicas, f, replicas->of[i].model));

@@ -38,10 +38,11 @@ lk_status lki_log_outer_step(lki_session *s, uint64_t done)
     const lk_outer_step outer = lk_parallel_outer_step(s->parallel);
     if (outer.number == 0)
         return LK_OK;
-    json_t *line = json_pack("{s:I, s:I, s:i, s:f, s:f}", "step", (json_int_t)done, "outer_step",
-                             (json_int_t)outer.number, "replicas",
+    json_t *line = json_pack("{s:I, s:I, s:i, s:f, s:f, s:I}", "step", (json_int_t)done,
+                             "outer_step", (json_int_t)outer.number, "replicas",
                              (int)lk_parallel_groups(s->parallel), "outer_grad_norm",
-                             outer.grad_norm, "drift", outer.drift);
+                             outer.grad_norm, "drift", outer.drift, "message_bytes",
+                             (json_int_t)outer.message_bytes);
     if (s->config->exchange.local.fragments > 1)
         (void)json_object_set_new(line, "fragment", json_integer(outer.fragment));
     return lki_journal_event(s->journal, line);
