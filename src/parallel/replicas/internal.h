@@ -7,7 +7,6 @@
 
 /* A replica of this rank. */
 typedef struct {
-    lk_comm     *comm; /* of the ranks that have it */
     lk_parallel *model;
     lk_error     failure; /* of its last step */
     double       square;  /* of its distance from the outer weights when they were compared last */
@@ -41,6 +40,7 @@ struct lki_replicas {
     uint32_t      pending;       /* the fragment whose outer gradients travel; `fragments`: none */
     bool          mean;   /* the outer weights become the mean of the replicas */
     uint32_t      first, served; /* the replicas of this rank */
+    lk_comm      *comm;          /* of the ranks that have them */
     lki_replica  *of;            /* [served] */
     uint32_t      turn;          /* index of the replica that computes; `served`: none does */
     lki_replica_report *reports; /* [N + 1][most]: of all ranks in the last step, then own ones */

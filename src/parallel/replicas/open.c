@@ -46,26 +46,22 @@ static lk_status open_fragment(lk_parallel *parallel, uint32_t fragment, const l
     return status;
 }
 
-/* Opens a replica, on the ranks that have it.  Collective over all ranks. */
-static lk_status open_replica(lk_parallel *parallel, uint32_t number, const lk_param *params,
-                              uint32_t param_count, const lk_parallel_options *options,
-                              uint32_t joint)
+/* Opens the replicas of this rank, on a communicator of the ranks that have them.  Collective over
+ * all ranks. */
+static lk_status open_own(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
+                          const lk_parallel_options *options, uint32_t joint)
 {
     lki_replicas             *replicas = parallel->replicas;
     const lk_parallel_options inner    = lki_replicas_inner(replicas, options);
     const lki_part            part     = { .joint = joint };
-    const bool                mine     = number >= replicas->first &&
-                      number - replicas->first < replicas->served;
-    lk_comm *comm = NULL;
 
-    LK_TRY(lk_comm_split(&comm, parallel->comm, mine ? 0 : LK_NO_COLOR, parallel->rank));
-    if (!mine)
-        return LK_OK;
-    lki_replica *replica = &replicas->of[number - replicas->first];
-    replica->comm        = comm;
-    LK_TRY(lki_parallel_open_part(&replica->model, comm, params, param_count, &inner, &part));
-    replica->model->effects.idles = true;
-    replica->model->effects.first = number * replicas->width;
+    LK_TRY(lk_comm_split(&replicas->comm, parallel->comm, replicas->first, parallel->rank));
+    for (uint32_t i = 0; i < replicas->served; i++) {
+        lk_parallel **model = &replicas->of[i].model;
+        LK_TRY(lki_parallel_open_part(model, replicas->comm, params, param_count, &inner, &part));
+        (*model)->effects.idles = true;
+        (*model)->effects.first = (replicas->first + i) * replicas->width;
+    }
     return LK_OK;
 }
 
@@ -175,8 +171,7 @@ lk_status lki_replicas_open(lk_parallel *parallel, const lk_param *params, uint3
     LK_TRY(open_whole(parallel, params, param_count, options, joint));
     for (uint32_t f = 0; f < replicas->options.fragments; f++)
         LK_TRY(open_fragment(parallel, f, params, options));
-    for (uint32_t r = 0; r < replicas->options.count; r++)
-        LK_TRY(open_replica(parallel, r, params, param_count, options, joint));
+    LK_TRY(open_own(parallel, params, param_count, options, joint));
     deal_all(parallel);
     return make_room(parallel);
 }
@@ -199,9 +194,9 @@ void lki_replicas_free(lki_replicas *replicas)
     end_pending(replicas);
     for (uint32_t i = 0; replicas->of != NULL && i < replicas->served; i++) {
         lk_parallel_free(replicas->of[i].model);
-        lk_comm_free(replicas->of[i].comm);
         lki_free(replicas->of[i].sent);
     }
+    lk_comm_free(replicas->comm);
     lk_parallel_free(replicas->whole);
     for (uint32_t f = 0; replicas->fragments != NULL && f < replicas->options.fragments; f++)
         lk_parallel_free(replicas->fragments[f].outer);

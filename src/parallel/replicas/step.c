@@ -115,7 +115,7 @@ static lk_status finish_replica(lki_replica *replica, uint32_t number, double lr
         return LK_OK;
     if (status != LK_OK)
         return lk_fail(status, "replica %u: %s", number, replica->failure.message);
-    const lki_rank_time time = lki_balance_time(replica->model, lk_comm_rank(replica->comm));
+    const lki_rank_time time = lki_balance_time(replica->model, replica->model->rank);
     *report = (lki_replica_report){ .loss            = result.loss,
                                     .grad_norm       = result.grad_norm,
                                     .count           = result.count,
