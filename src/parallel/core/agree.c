@@ -87,6 +87,12 @@ static lk_status compare(const lk_parallel *parallel, const uint64_t *hashes, si
     return status;
 }
 
+/* Returns the rank that messages name.  An object may be that of a replica. */
+static uint32_t called(const lk_parallel *parallel, uint32_t rank)
+{
+    return lk_comm_world_rank(parallel->comm, rank);
+}
+
 lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options *options)
 {
     uint32_t who = 0;
@@ -95,9 +101,10 @@ lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options
     LK_TRY(compare(parallel, &params, 1, &differs, &who));
     if (differs != SIZE_MAX)
         return lk_fail(LK_EMISMATCH,
-                       "ranks 0 and %u describe models with different numbers of "
+                       "ranks %u and %u describe models with different numbers of "
                        "parameters (rank %u has %llu)",
-                       who, parallel->rank, (unsigned long long)params);
+                       called(parallel, 0), called(parallel, who), called(parallel, parallel->rank),
+                       (unsigned long long)params);
     LK_TRY(LKI_NEW(&hashes, count, "hashes to compare"));
     describe(parallel, options, hashes);
     lk_status status = compare(parallel, hashes, count, &differs, &who);
@@ -105,17 +112,18 @@ lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options
     LK_TRY(status);
     if (differs == 0)
         return lk_fail(LK_EMISMATCH,
-                       "ranks 0 and %u were given different options (virtual workers, those of a "
+                       "ranks %u and %u were given different options (virtual workers, those of a "
                        "turn, micro-batches, optimizer, groups or rules, clipping, seed, buckets, "
                        "types of what travels, order of gradient terms or of reads, running state, "
                        "or those of a feature)",
-                       who);
+                       called(parallel, 0), called(parallel, who));
     if (differs != SIZE_MAX)
         return lk_fail(LK_EMISMATCH,
-                       "ranks 0 and %u disagree about parameter %zu, '%s' on rank %u: "
+                       "ranks %u and %u disagree about parameter %zu, '%s' on rank %u: "
                        "its name, shape, uses, initialisation or what it may be read as differ",
-                       who, differs - 1, parallel->layout->params[differs - 1].name,
-                       parallel->rank);
+                       called(parallel, 0), called(parallel, who), differs - 1,
+                       parallel->layout->params[differs - 1].name,
+                       called(parallel, parallel->rank));
     return LK_OK;
 }
 
@@ -128,8 +136,8 @@ lk_status lki_verify_same_values(lk_parallel *parallel, const char *name, const 
     LK_TRY(compare(parallel, &hash, 1, &differs, &who));
     if (differs != SIZE_MAX)
         return lk_fail(LK_EMISMATCH,
-                       "ranks 0 and %u start with different values of '%s'; every rank "
+                       "ranks %u and %u start with different values of '%s'; every rank "
                        "must load the same",
-                       who, name);
+                       called(parallel, 0), called(parallel, who), name);
     return LK_OK;
 }

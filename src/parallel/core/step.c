@@ -297,7 +297,8 @@ static lk_status corrupt_error(const lk_parallel *parallel, size_t index)
     return lk_fail(LK_ECORRUPT,
                    "rank %u, step %llu: parameter '%s', elements %zu to %zu, changed since it was "
                    "written; something else wrote into the model's memory, or the memory is faulty",
-                   parallel->rank, (unsigned long long)parallel->step + 1,
+                   lk_comm_world_rank(parallel->comm, parallel->rank),
+                   (unsigned long long)parallel->step + 1,
                    parallel->layout->params[span->param].name, span->inside,
                    span->inside + span->count - 1);
 }
@@ -369,6 +370,15 @@ static uint64_t written_by(const lk_parallel *parallel, uint32_t host)
     return whole;
 }
 
+/* Returns the first rank on a host, as messages name it. */
+static uint32_t rank_on(const lk_parallel *parallel, uint32_t host)
+{
+    uint32_t rank = 0;
+    while (parallel->world.host_of[rank] != host)
+        rank++;
+    return lk_comm_world_rank(parallel->comm, rank);
+}
+
 /* Compares the hashes of the values that hosts with the same shards have computed.  The hashes must
  * be equal. */
 static lk_status compare_hosts(const lk_parallel *parallel)
@@ -379,10 +389,11 @@ static lk_status compare_hosts(const lk_parallel *parallel)
             first++;
         if (first < host && written_by(parallel, host) != written_by(parallel, first))
             return lk_fail(LK_ECORRUPT,
-                           "step %llu: hosts %u and %u have computed different parameters from the "
-                           "same sums; a processor of one of them is faulty, or they run different "
-                           "programs",
-                           (unsigned long long)parallel->step, first, host);
+                           "step %llu: the hosts of ranks %u and %u have computed different "
+                           "parameters from the same sums; a processor of one of them is faulty, or "
+                           "they run different programs",
+                           (unsigned long long)parallel->step, rank_on(parallel, first),
+                           rank_on(parallel, host));
     }
     return LK_OK;
 }
