@@ -390,8 +390,8 @@ static lk_status compare_hosts(const lk_parallel *parallel)
         if (first < host && written_by(parallel, host) != written_by(parallel, first))
             return lk_fail(LK_ECORRUPT,
                            "step %llu: the hosts of ranks %u and %u have computed different "
-                           "parameters from the same sums; a processor of one of them is faulty, or "
-                           "they run different programs",
+                           "parameters from the same sums; a processor of one of them is faulty, "
+                           "or they run different programs",
                            (unsigned long long)parallel->step, rank_on(parallel, first),
                            rank_on(parallel, host));
     }
