@@ -16,7 +16,8 @@
  * of the last of them (post-local SGD, Lin et al. 2018).
  *
  * With `delay` outer gradients are those of the replicas `delay` steps before the outer step, and
- * steps in between do not wait for them.  Such replicas have no running state and no compressor.
+ * are sent during the steps in between.  Such a step may wait for them at its end, because ranks
+ * exchange reports on the same links.  Such replicas have no running state and no compressor.
  *
  * Everything outside a step sees the outer weights: lk_parallel_param(), evaluation, checkpoints.
  * Checkpoints store the values of each replica like those that groups keep
@@ -55,9 +56,9 @@ typedef struct {
      * steps; those of fragment f (from 0) are at inner step (f + 1) H / fragments, and so on. */
     uint32_t fragments; /* 0 = 1; divides H */
     uint32_t delay;     /* inner steps from an outer gradient to its outer step, below
-                         * H / fragments, in which the gradient travels */
-    double   alpha; /* an outer step makes a replica's weights w outer + alpha (w - outer); below
-                     * 1 */
+                         * H / fragments, in which the gradient is sent */
+    double   alpha;     /* 0 <= alpha < 1: an outer step makes a replica's weights w
+                         * outer + alpha (w - outer) */
 } lk_replicas;
 
 #define LK_REPLICAS_INIT LK_OPTIONS_INIT(lk_replicas)
@@ -66,10 +67,10 @@ typedef struct {
 typedef struct {
     uint64_t number;    /* from 1, of the fragment; 0: the last step of lk_parallel_finish() had no
                          * outer step */
-    uint32_t fragment;
+    uint32_t fragment;  /* whose parameters the other fields are about */
     double   grad_norm; /* norm of the mean outer gradient; 0 if the rule is the mean */
     double   drift;     /* root mean square, over replicas, of their distances from the outer
-                         * weights before the outer step */
+                         * weights when the outer gradients were taken */
     uint64_t message_bytes; /* bytes of a replica's outer gradient, in the type or the encoding in
                              * which hosts send it, with running state */
 } lk_outer_step;

@@ -254,7 +254,8 @@ REFUSED = {
     "rule": "TypeError outer is 0.7: give a rule such as",
     "whole": "TypeError local_steps is 2.5: give a whole number",
     "negative": "ValueError local_steps is -1",
-    "strategy": "ValueError strategy is 'zero2': replicas (local_steps) need \"ddp\" or \"zero1\"",
+    "strategy": "ValueError strategy is 'zero2': replicas (local_steps) of PyTorch models "
+                "need \"ddp\" or \"zero1\"",
     "lr": "ValueError lr is 0", "momentum": "ValueError momentum is 1",
     "betas": "ValueError betas is 0", "dtype": "ValueError dtype is 'fp8': give one of fp32, bf16",
     "streaming": "TypeError streaming is 2", "delay": "running state, as that of BatchNorm",

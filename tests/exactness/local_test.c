@@ -69,7 +69,8 @@ static void other_replicas_have_other_hashes(void **state)
     }
 }
 
-/* Steps 1 and 5 are in the middle of a round.  After step 5 of case 1 outer gradients travel. */
+/* Steps 1 and 5 are in the middle of a round.  After step 5 of case 1 outer gradients are
+ * being sent. */
 static void checkpoints_have_all_replicas(void **state)
 {
     char one[HEX + 1], got[HEX + 1], how[128];
@@ -127,6 +128,8 @@ static void mistakes_are_named(void **state)
     refuse(*state, "--outer-dtype int8", "give --local-steps");
     refuse(*state, "--local-steps 2 --local-start 1 --strategy zero3", "--strategy ddp or zero1");
     refuse(*state, "--local-steps 3 --fragments 2", "--fragments 2 do not divide --local-steps 3");
+    refuse(*state, "--local-steps 4 --fragment-delay 4", "--fragment-delay 4 is not less than 4");
+    refuse(*state, "--local-steps 4 --fragment-delay 1 --compress sign", "leave out --fragment-delay");
     refuse(*state, "--local-steps 2 --ema 0.9", "leave out --ema");
 }
 

@@ -33,6 +33,16 @@ class Streaming:
     delay: int = 0
     alpha: float = 0.0
 
+    def __post_init__(self):
+        for name, least in (("fragments", 1), ("delay", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"{name} is {value!r}: give a whole number")
+            if value < least:
+                raise ValueError(f"{name} is {value}: give at least {least}")
+        if not 0 <= self.alpha < 1:
+            raise ValueError(f"alpha is {self.alpha}: give 0 to below 1")
+
 
 class Outer:
     """What the rules of outer steps have in common.
@@ -136,8 +146,8 @@ def complete(settings):
         return
     strategy = lk.strategy_name(settings["strategy"].encode())
     if strategy not in (b"ddp", b"zero1"):
-        raise ValueError(f"strategy is {settings['strategy']!r}: replicas (local_steps) need "
-                         '"ddp" or "zero1"')
+        raise ValueError(f"strategy is {settings['strategy']!r}: replicas (local_steps) of PyTorch "
+                         'models need "ddp" or "zero1"')
     if lk.continues():
         raise ValueError("replicas (local_steps) end with the first worker that is lost: leave out "
                          "`--on-failure continue` of lockstep run, and start again from a "

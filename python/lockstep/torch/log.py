@@ -56,7 +56,8 @@ def _fields(result):
     fields = dataclasses.asdict(result)
     outer = fields.pop("outer", None)
     if outer is not None:
-        fields.update(outer_step=outer["number"], outer_grad_norm=outer["grad_norm"],
+        fields.update(outer_step=outer["number"], fragment=outer["fragment"],
+                      outer_grad_norm=outer["grad_norm"],
                       drift=outer["drift"], message_bytes=outer["message_bytes"])
     return fields
 

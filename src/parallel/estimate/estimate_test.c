@@ -220,7 +220,9 @@ static void estimates_equal_the_memory_and_bytes_of_replicas(void **state)
         for (replicas.count = 1; replicas.count <= 8; replicas.count *= 2) {
             replicas.fragments = replicas.count == 4 ? 2 : 1;
             job j = { .options = { .struct_size     = sizeof(lk_parallel_options),
-                                   .strategy        = hosts == 2 ? "zero1" : "ddp",
+                                   .strategy        = hosts == 2            ? "zero1"
+                                                      : replicas.count == 2 ? "zero3"
+                                                                            : "ddp",
                                    .virtual_workers = 8,
                                    .unused          = LK_UNUSED_ZERO,
                                    .optimizer       = { .kind = LK_ADAMW },

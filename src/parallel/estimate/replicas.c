@@ -78,18 +78,37 @@ static lk_status add_whole(sums *s)
     return LK_OK;
 }
 
-/* Returns the bytes of the weights that a replica has given, if it keeps them. */
-static size_t sent_bytes(const sums *s)
+enum { ALIGN = 16 }; /* elements; as in the layout */
+
+/* Returns the bytes of the copy that a replica makes of a fragment's weights. */
+static size_t copied_bytes(const sums *s)
 {
     size_t widest = 0;
     for (uint32_t f = 0; f < s->replicas.options.fragments; f++) {
         const lki_fragment *fragment = &s->replicas.fragments[f];
         size_t              count    = 0;
         for (uint32_t p = fragment->first; p < fragment->first + fragment->count; p++)
-            count += lk_shape_count(s->params[p].shape);
+            count += lki_round_up(lk_shape_count(s->params[p].shape), ALIGN);
         widest = lki_max(widest, count);
     }
-    return s->replicas.options.delay > 0 ? widest * sizeof(float) : 0;
+    return widest * sizeof(float);
+}
+
+/* Adds the copy of a replica, and the bytes with which it is gathered if the hosts of a replica have
+ * parts of its weights. */
+static lk_status add_copy(sums *s, uint32_t first, uint32_t hosts)
+{
+    const lki_strategy_ops *ops;
+    LK_TRY(lki_strategy_find(&ops, s->options->strategy));
+    const bool parted = hosts > 1 && ops->gathers;
+    if (s->replicas.options.delay > 0 || parted)
+        s->costs[first].gradients += copied_bytes(s);
+    uint64_t part = 0;
+    for (uint32_t p = 0; p < s->param_count; p++)
+        part += lk_shape_count(s->params[p].shape) * sizeof(float) / hosts;
+    for (uint32_t h = 0; parted && h < hosts; h++)
+        s->costs[first + h].sent_params += (hosts - 1) * part / s->replicas.options.local_steps;
+    return LK_OK;
 }
 
 static lk_status add_replica(sums *s, uint32_t replica)
@@ -101,8 +120,7 @@ static lk_status add_replica(sums *s, uint32_t replica)
                               NULL));
     for (uint32_t h = 0; h < hosts; h++)
         add(&s->costs[first + h], &cost);
-    s->costs[first].gradients += sent_bytes(s);
-    return LK_OK;
+    return add_copy(s, first, hosts);
 }
 
 /* Takes the largest of each kind of memory, and the traffic of the busiest host. */

@@ -38,7 +38,7 @@ lki_fragment *lki_fragment_of(const lki_replicas *replicas, uint32_t param)
     return f;
 }
 
-lk_parallel *lki_fragment_last(const lki_replicas *replicas)
+lk_parallel *lki_fragment_of_states(const lki_replicas *replicas)
 {
     return replicas->fragments[replicas->options.fragments - 1].outer;
 }

@@ -37,7 +37,8 @@ struct lki_replicas {
     uint32_t     *bounds, *outer_bounds; /* [N + 1]: of parallel->dealing and outer->dealing */
     lk_parallel  *whole;  /* trains until step `start`; then NULL */
     lki_fragment *fragments;     /* [options.fragments] */
-    uint32_t      pending;       /* the fragment whose outer gradients travel; `fragments`: none */
+    uint32_t      pending;       /* the fragment whose outer gradients are being sent;
+                                  * options.fragments: none */
     bool          mean;   /* the outer weights become the mean of the replicas */
     uint32_t      first, served; /* the replicas of this rank */
     lk_comm      *comm;          /* of the ranks that have them */
@@ -86,15 +87,15 @@ LK_NODISCARD lk_status lki_fragments_divide(lki_replicas *replicas, const lk_par
 /* Returns the fragment of a parameter. */
 lki_fragment *lki_fragment_of(const lki_replicas *replicas, uint32_t param);
 
-/* Returns the last fragment, whose object has the running state. */
-lk_parallel *lki_fragment_last(const lki_replicas *replicas);
+/* Returns the object that has the running state: that of the last fragment. */
+lk_parallel *lki_fragment_of_states(const lki_replicas *replicas);
 
 /* Returns the fragment whose outer gradients are those after `done` inner steps; `fragments` if
  * there is none. */
 uint32_t lki_fragment_due(const lk_replicas *options, uint64_t done);
 
-/* Returns the fragment whose outer gradients travel after `done` inner steps; `fragments` if there
- * is none. */
+/* Returns the fragment whose outer gradients are being sent after `done` inner steps; `fragments` if
+ * there is none. */
 uint32_t lki_fragment_pending(const lk_replicas *options, uint64_t done);
 
 /* ---- Outer steps (outer.c) --------------------------------------------------------------- */

@@ -46,6 +46,17 @@ static lk_status open_fragment(lk_parallel *parallel, uint32_t fragment, const l
     return status;
 }
 
+/* Adds to a failure the replica that it is about. */
+static lk_status name_replica(const lki_replicas *replicas, uint32_t number, lk_status status)
+{
+    const lk_error failure = *lk_error_last();
+    const uint32_t hosts   = lk_comm_hosts(replicas->comm);
+    if (status == LK_OK)
+        return LK_OK;
+    return lk_fail(status, "replica %u, which is on %u host%s: %s", number, hosts,
+                   hosts == 1 ? "" : "s", failure.message);
+}
+
 /* Opens the replicas of this rank, on a communicator of the ranks that have them.  Collective over
  * all ranks. */
 static lk_status open_own(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
@@ -58,7 +69,9 @@ static lk_status open_own(lk_parallel *parallel, const lk_param *params, uint32_
     LK_TRY(lk_comm_split(&replicas->comm, parallel->comm, replicas->first, parallel->rank));
     for (uint32_t i = 0; i < replicas->served; i++) {
         lk_parallel **model = &replicas->of[i].model;
-        LK_TRY(lki_parallel_open_part(model, replicas->comm, params, param_count, &inner, &part));
+        LK_TRY(name_replica(replicas, replicas->first + i,
+                            lki_parallel_open_part(model, replicas->comm, params, param_count,
+                                                   &inner, &part)));
         (*model)->effects.idles = true;
         (*model)->effects.first = (replicas->first + i) * replicas->width;
     }
@@ -143,11 +156,12 @@ static lk_status verify_same_options(lk_parallel *parallel)
 {
     const lk_replicas  *r  = &parallel->replicas->options;
     const lk_optimizer *by = &r->optimizer;
-    const double values[]  = { r->count,    (double)r->local_steps, (double)r->start, r->lr,
-                               r->dtype,    by->kind,               by->momentum,
-                               r->alpha,    r->delay,               r->fragments,
-                               by->nesterov, by->beta1,             by->beta2,
-                               by->eps,     by->weight_decay,       by->uncorrected };
+    const double values[] = { r->count,     (double)r->local_steps, (double)r->start,
+                              r->lr,        r->dtype,               r->alpha,
+                              r->delay,     r->fragments,           by->kind,
+                              by->momentum, by->nesterov,           by->beta1,
+                              by->beta2,    by->eps,                by->weight_decay,
+                              by->uncorrected };
     float        words[2 * sizeof values / sizeof values[0]];
     memcpy(words, values, sizeof values);
     return lki_verify_same_values(parallel, "options of replicas", words,
@@ -176,7 +190,7 @@ lk_status lki_replicas_open(lk_parallel *parallel, const lk_param *params, uint3
     return make_room(parallel);
 }
 
-/* Waits for outer gradients that travel, because other ranks may still need those of this rank. */
+/* Waits for outer gradients that are being sent, because other ranks may still need those of this rank. */
 static void end_pending(const lki_replicas *replicas)
 {
     if (replicas->fragments == NULL || replicas->pending == replicas->options.fragments)

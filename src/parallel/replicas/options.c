@@ -51,14 +51,14 @@ static lk_status check_fragments(const lk_parallel_options *o, const lk_replicas
         return lk_fail(LK_EINVAL, "%u fragments do not divide %llu local steps", r->fragments,
                        (unsigned long long)r->local_steps);
     if (r->delay >= r->local_steps / r->fragments && r->delay > 0)
-        return lk_fail(LK_EINVAL, "outer gradients that travel for %u steps would meet the next, "
-                                  "after %llu: lower `delay` or `fragments`",
+        return lk_fail(LK_EINVAL, "`delay` %u is not less than %llu, the steps from one outer step "
+                                  "to the next: lower `delay` or `fragments`",
                        r->delay, (unsigned long long)(r->local_steps / r->fragments));
     if (!(r->alpha >= 0 && r->alpha < 1))
         return lk_fail(LK_EINVAL, "`alpha` is %g; give a number from 0 to below 1", r->alpha);
     if (r->delay > 0 && o->exchange != NULL)
-        return lk_fail(LK_EINVAL, "compressed outer gradients travel within the outer step: leave "
-                                  "out `delay` or `exchange`");
+        return lk_fail(LK_EINVAL, "compressed outer gradients are sent within the outer step: "
+                                  "leave out `delay` or `exchange`");
     if (r->delay > 0 && o->state_count > 0)
         return lk_fail(LK_EINVAL, "running state, as that of BatchNorm, is averaged within the "
                                   "outer step: leave out `delay`");

@@ -14,7 +14,7 @@ typedef struct {
     lk_parallel       *of[LEAVES];
     uint32_t           fragment[LKT_PARAMS]; /* of each parameter */
     float outer[LKT_PARAMS][LKT_ELEMENTS_MAX], momentum[LKT_PARAMS][LKT_ELEMENTS_MAX];
-    double delta[LKT_PARAMS][LKT_ELEMENTS_MAX]; /* mean outer gradient, which may travel */
+    double delta[LKT_PARAMS][LKT_ELEMENTS_MAX]; /* mean outer gradient, taken but not yet applied */
 } oracle;
 
 /* Runs a step of a replica, whose virtual workers are a part of the run's. */

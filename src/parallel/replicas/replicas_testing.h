@@ -25,7 +25,7 @@ static const lk_replicas diloco = {
     .lr          = 0.7,
 };
 
-/* Streaming: all three parameters apart; two fragments that travel for a step; one that travels
+/* Streaming: all three parameters apart; two fragments, sent in one step each; one that is sent
  * until the step before the next. */
 static const lk_replicas streaming[] = {
     { .struct_size = sizeof(lk_replicas), .count = 4, .local_steps = 3, .fragments = 3,

@@ -41,7 +41,7 @@ lk_status lki_replicas_start(lk_parallel *parallel)
             LK_TRY(give(replicas, p, which));
     for (uint32_t s = 0; s < whole->running.count; s++) {
         const float *values = lk_parallel_state_data(whole, s);
-        LK_TRY(lk_parallel_load_state(lki_fragment_last(replicas), s, values));
+        LK_TRY(lk_parallel_load_state(lki_fragment_of_states(replicas), s, values));
         for (uint32_t i = 0; i < replicas->served; i++)
             LK_TRY(lk_parallel_load_state(replicas->of[i].model, s, values));
     }

@@ -39,7 +39,7 @@ static lk_parallel *whole_in_use(const lki_replicas *replicas)
 lk_parallel *lki_replicas_in_use(const lki_replicas *replicas)
 {
     lk_parallel *whole = whole_in_use(replicas);
-    return whole != NULL ? whole : lki_fragment_last(replicas);
+    return whole != NULL ? whole : lki_fragment_of_states(replicas);
 }
 
 lk_parallel *lki_replicas_in_use_for(const lki_replicas *replicas, uint32_t *param)

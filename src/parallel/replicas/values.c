@@ -38,7 +38,7 @@ lk_status lki_replicas_load_state(lki_replicas *replicas, uint32_t state, const 
 {
     if (replicas->whole != NULL)
         return lk_parallel_load_state(replicas->whole, state, values);
-    LK_TRY(lk_parallel_load_state(lki_fragment_last(replicas), state, values));
+    LK_TRY(lk_parallel_load_state(lki_fragment_of_states(replicas), state, values));
     for (uint32_t i = 0; i < replicas->served; i++)
         LK_TRY(lk_parallel_load_state(replicas->of[i].model, state, values));
     return LK_OK;
@@ -47,7 +47,7 @@ lk_status lki_replicas_load_state(lki_replicas *replicas, uint32_t state, const 
 /* ---- Replicas ---------------------------------------------------------------------------- */
 
 /* Returns how many values a replica keeps of a parameter: the weights and the states of the
- * optimizer.  What it has given follows if outer gradients travel, or what the groups of the outer
+ * optimizer.  What it has given follows if it is being sent, or what the groups of the outer
  * object keep; never both. */
 static uint32_t own_values(const lki_replicas *replicas)
 {
@@ -158,7 +158,7 @@ lk_status lk_parallel_fetch_replica_state(lk_parallel *parallel, uint32_t replic
     LK_TRY(check_state(parallel, replica, state));
     const lki_replicas *replicas = parallel->replicas;
     const lk_parallel  *model    = lki_replica_here(replicas, replica);
-    const lki_running  *running  = &lki_fragment_last(replicas)->running;
+    const lki_running  *running  = &lki_fragment_of_states(replicas)->running;
     const size_t        bytes    = running->of[state].count * sizeof *values;
     if (model != NULL)
         memcpy(values, lk_parallel_state_data(model, state), bytes);

@@ -26,6 +26,29 @@ static const char *why_not(const lk_train_config *c)
                                       : NULL;
 }
 
+/* Checks the fragments, as lk_parallel_open() would. */
+static lk_status check_fragments(const lk_train_config *c)
+{
+    const lk_train_local *l    = &c->exchange.local;
+    const uint64_t        each = l->steps / (l->fragments > 0 ? l->fragments : 1);
+    if (l->fragments > 1 && l->steps % l->fragments != 0)
+        return lk_fail(LK_EINVAL, "`exchange.local.fragments` %u do not divide "
+                                  "`exchange.local.steps` %llu", l->fragments,
+                       (unsigned long long)l->steps);
+    if (l->delay == 0)
+        return LK_OK;
+    if (l->delay >= each)
+        return lk_fail(LK_EINVAL, "`exchange.local.delay` %u is not less than %llu, the steps from "
+                                  "one outer step to the next", l->delay, (unsigned long long)each);
+    if (c->exchange.compressor != NULL)
+        return lk_fail(LK_EINVAL, "compressed outer gradients are sent within the outer step: leave "
+                                  "out `exchange.local.delay` or `exchange.compressor`");
+    return strcmp(c->model, "resnet") == 0
+               ? lk_fail(LK_EINVAL, "statistics of BatchNorm are averaged within the outer step: "
+                                    "leave out `exchange.local.delay`")
+               : LK_OK;
+}
+
 static double or_else(double given, double otherwise)
 {
     return given > 0 ? given : otherwise;
@@ -41,10 +64,7 @@ lk_status lki_local_check(lk_train_config *c)
                    ? LK_OK
                    : lk_fail(LK_EINVAL, "`%s` is for replicas: give `exchange.local.steps`, too",
                              l->start > 0 ? "exchange.local.start" : "exchange.local.dtype");
-    if (l->fragments > 1 && l->steps % l->fragments != 0)
-        return lk_fail(LK_EINVAL, "`exchange.local.fragments` %u do not divide "
-                                  "`exchange.local.steps` %llu", l->fragments,
-                       (unsigned long long)l->steps);
+    LK_TRY(check_fragments(c));
     const char *why = why_not(c);
     if (why != NULL)
         return lk_fail(LK_EINVAL, "replicas (`exchange.local.steps` %llu) %s",

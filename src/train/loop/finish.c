@@ -100,20 +100,29 @@ static void tell_offload(lki_session *s, uint64_t done)
                     1e3 * s->stalled / (double)(done - s->progress.start));
 }
 
-/* Prints a note if the run ends between two outer steps. */
+/* Prints a note if the weights do not have what the last steps have learned. */
 static void tell_round(lki_session *s, uint64_t done)
 {
-    const lk_train_local *l     = &s->config->exchange.local;
-    const uint64_t        steps = l->steps / (l->fragments > 0 ? l->fragments : 1);
-    const uint64_t        start = l->start + l->delay;
-    const uint64_t        since = steps > 0 && done > start ? (done - start) % steps : 0;
-    if (since > 0)
+    const lk_train_local *l         = &s->config->exchange.local;
+    const uint64_t        fragments = l->fragments > 0 ? l->fragments : 1;
+    const uint64_t        each      = l->steps / fragments; /* steps between outer steps */
+    if (l->steps == 0 || done <= l->start)
+        return;
+    const uint64_t own  = done - l->start;
+    const uint64_t last = own > l->delay ? (own - l->delay) / each * each : 0;
+    if (last < l->steps)
         lki_journal_note(s->journal,
-                         "note: the weights are those after step %llu, the last outer step; with "
-                         "an outer step every %llu steps%s, what came after is in the replicas "
-                         "only",
-                         (unsigned long long)(done - since), (unsigned long long)steps,
-                         l->fragments > 1 ? " (of one fragment)" : "");
+                         "note: %s as they were before there were replicas: the first outer step%s "
+                         "comes after step %llu",
+                         last == 0 ? "the weights are" : "some fragments are",
+                         fragments > 1 ? " of the last fragment" : "",
+                         (unsigned long long)(l->start + l->steps + l->delay));
+    else if (fragments > 1 || last < own)
+        lki_journal_note(s->journal,
+                         "note: the weights are those of outer steps with the gradients after step "
+                         "%llu%s; what came after is in the replicas only",
+                         (unsigned long long)(l->start + last),
+                         fragments > 1 ? ", and of other fragments before" : "");
 }
 
 /* Prints the limit that ended the run, and the best checkpoints. */

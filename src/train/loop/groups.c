@@ -15,7 +15,7 @@ static void tell_replicas(const lki_session *s)
     static const char *const names[] = { "their mean", "sgd", "nesterov", "adam" };
     const lk_train_local    *l       = &s->config->exchange.local;
     const uint32_t           count   = s->config->exchange.groups;
-    char                     rule[96] = "", from[48] = "", parts[96] = "";
+    char                     rule[96] = "", from[48] = "", parts[128] = "";
     if (l->optimizer != LK_OUTER_MEAN)
         (void)snprintf(rule, sizeof rule, " with rate %g and momentum %g", l->lr, l->momentum);
     if (l->start > 0)
@@ -25,6 +25,9 @@ static void tell_replicas(const lki_session *s)
     if (l->delay > 0)
         (void)snprintf(parts + strlen(parts), sizeof parts - strlen(parts), ", %u step%s late",
                        l->delay, l->delay == 1 ? "" : "s");
+    if (l->alpha > 0)
+        (void)snprintf(parts + strlen(parts), sizeof parts - strlen(parts),
+                       ", and a replica keeps %g of its weights", l->alpha);
     lki_journal_say(s->journal,
                     "%u replicas%s, virtual workers of each: %u; every %llu steps the outer "
                     "weights become %s%s%s%s", count, from, s->config->virtual_workers / count,
