@@ -129,7 +129,8 @@ static void mistakes_are_named(void **state)
     refuse(*state, "--local-steps 2 --local-start 1 --strategy zero3", "--strategy ddp or zero1");
     refuse(*state, "--local-steps 3 --fragments 2", "--fragments 2 do not divide --local-steps 3");
     refuse(*state, "--local-steps 4 --fragment-delay 4", "--fragment-delay 4 is not less than 4");
-    refuse(*state, "--local-steps 4 --fragment-delay 1 --compress sign", "leave out --fragment-delay");
+    refuse(*state, "--local-steps 4 --fragment-delay 1 --compress sign",
+           "leave out --fragment-delay");
     refuse(*state, "--local-steps 2 --ema 0.9", "leave out --ema");
 }
 

@@ -94,8 +94,8 @@ static size_t copied_bytes(const sums *s)
     return widest * sizeof(float);
 }
 
-/* Adds the copy of a replica, and the bytes with which it is gathered if the hosts of a replica have
- * parts of its weights. */
+/* Adds the copy of a replica, and the bytes with which it is gathered if the hosts of a replica
+ * have parts of its weights. */
 static lk_status add_copy(sums *s, uint32_t first, uint32_t hosts)
 {
     const lki_strategy_ops *ops;

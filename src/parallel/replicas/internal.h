@@ -94,8 +94,8 @@ lk_parallel *lki_fragment_of_states(const lki_replicas *replicas);
  * there is none. */
 uint32_t lki_fragment_due(const lk_replicas *options, uint64_t done);
 
-/* Returns the fragment whose outer gradients are being sent after `done` inner steps; `fragments` if
- * there is none. */
+/* Returns the fragment whose outer gradients are being sent after `done` inner steps; `fragments`
+ * if there is none. */
 uint32_t lki_fragment_pending(const lk_replicas *options, uint64_t done);
 
 /* ---- Outer steps (outer.c) --------------------------------------------------------------- */

@@ -190,7 +190,8 @@ lk_status lki_replicas_open(lk_parallel *parallel, const lk_param *params, uint3
     return make_room(parallel);
 }
 
-/* Waits for outer gradients that are being sent, because other ranks may still need those of this rank. */
+/* Waits for outer gradients that are being sent, because other ranks may still need those of this
+ * rank. */
 static void end_pending(const lki_replicas *replicas)
 {
     if (replicas->fragments == NULL || replicas->pending == replicas->options.fragments)

@@ -39,10 +39,11 @@ static lk_status check_fragments(const lk_train_config *c)
         return LK_OK;
     if (l->delay >= each)
         return lk_fail(LK_EINVAL, "`exchange.local.delay` %u is not less than %llu, the steps from "
-                                  "one outer step to the next", l->delay, (unsigned long long)each);
+                                  "one outer step to the next", l->delay,
+                       (unsigned long long)each);
     if (c->exchange.compressor != NULL)
-        return lk_fail(LK_EINVAL, "compressed outer gradients are sent within the outer step: leave "
-                                  "out `exchange.local.delay` or `exchange.compressor`");
+        return lk_fail(LK_EINVAL, "compressed outer gradients are sent within the outer step: "
+                                  "leave out `exchange.local.delay` or `exchange.compressor`");
     return strcmp(c->model, "resnet") == 0
                ? lk_fail(LK_EINVAL, "statistics of BatchNorm are averaged within the outer step: "
                                     "leave out `exchange.local.delay`")
