@@ -25,7 +25,9 @@ extern "C" {
     X(LAMB, "lamb")   /* You et al. 2020: adamw with the same scaling */                         \
     X(LION, "lion")   /* Chen et al. 2023: the sign of a moving mean */                          \
     X(OPTIMIZER_NONE, "none") /* does not change parameters: see below */                        \
-    X(ONEBIT_ADAM, "onebit-adam") /* Tang et al. 2021: adamw, then momenta of one bit */
+    X(ONEBIT_ADAM, "onebit-adam") /* Tang et al. 2021: adamw, then momenta of one bit */         \
+    X(ADAGRAD, "adagrad") /* Duchi et al. 2011, as in PyTorch */                                 \
+    X(YOGI, "yogi")   /* Zaheer et al. 2018: adamw whose second moment adapts by addition */
 
 typedef enum {
 #define LK_OPTIMIZER_ENUM(name, text) LK_##name,
@@ -55,12 +57,14 @@ typedef struct {
     double            momentum;     /* sgd: 0; lars: 0.9 */
     bool              nesterov;     /* sgd, lars */
     lk_momentum       momentum_of;  /* sgd: gradients; lars: steps */
-    double            beta1, beta2; /* adamw, onebit-adam, lamb: 0.9, 0.999; lion: 0.9, 0.99 */
-    double            eps;          /* adamw: 1e-8; lamb: 1e-6; lars: 0 */
+    double            beta1, beta2; /* adamw, onebit-adam, lamb, yogi: 0.9, 0.999; lion: 0.9,
+                                     * 0.99 */
+    double            eps;          /* adamw: 1e-8; lamb: 1e-6; lars: 0; adagrad: 1e-10; yogi:
+                                     * 1e-3 */
     double            weight_decay; /* 0; not applied to parameters with no_decay (norms and
                                      * biases) */
     double            trust;        /* lars: 0.001, the trust coefficient */
-    bool              uncorrected;  /* adamw, lamb: no bias correction of the moments */
+    bool              uncorrected;  /* adamw, lamb, yogi: no bias correction of the moments */
     bool              decay_all;    /* ignores lk_param.no_decay */
     double            ema;          /* decay of a moving average of the parameters; 0 = none */
 } lk_optimizer;
@@ -84,8 +88,8 @@ LK_API LK_NODISCARD lk_status lk_optimizer_check(const lk_optimizer *optimizer);
 
 enum { LK_OPTIMIZER_STATES_MAX = 3 };
 
-/* Returns the number of state tensors per parameter: sgd 0 or 1, lars, lion and none 1, adamw,
- * onebit-adam and lamb 2.  A moving average adds one more, which is the last. */
+/* Returns the number of state tensors per parameter: sgd 0 or 1, lars, lion, adagrad and none 1,
+ * adamw, onebit-adam, lamb and yogi 2.  A moving average adds one more, which is the last. */
 LK_API uint32_t    lk_optimizer_state_count(const lk_optimizer *optimizer);
 /* Returns the name of a state tensor ("exp_avg"; "ema" for the moving average). */
 LK_API const char *lk_optimizer_state_name(const lk_optimizer *optimizer, uint32_t index);

@@ -10,15 +10,17 @@ extern "C" {
 #endif
 
 /* The optimizer of outer weights (lockstep/replicas.h): the mean of the replicas, sgd, sgd with
- * Nesterov's momentum, or adam without bias correction (FedAdam, Reddi et al. 2021). */
-typedef enum { LK_OUTER_MEAN = 0, LK_OUTER_SGD, LK_OUTER_NESTEROV, LK_OUTER_ADAM } lk_outer;
+ * Nesterov's momentum, or one of the adaptive optimizers of Reddi et al. (2021): FedAdam,
+ * FedAdagrad and FedYogi, without bias correction and with an eps of 1e-3. */
+typedef enum { LK_OUTER_MEAN = 0, LK_OUTER_SGD, LK_OUTER_NESTEROV, LK_OUTER_ADAM,
+               LK_OUTER_ADAGRAD, LK_OUTER_YOGI } lk_outer;
 
 /* Groups with weights of their own; see lockstep/replicas.h. */
 typedef struct {
     uint64_t steps;    /* between two outer steps; 0: 500 with an optimizer, else no replicas */
     uint64_t start;    /* steps before which there are no replicas */
     lk_outer optimizer;
-    double   lr;       /* 0 = mean, sgd: 1; nesterov: 0.7; adam: 0.01 */
+    double   lr;       /* 0 = mean, sgd: 1; nesterov: 0.7; others: 0.01 */
     double   momentum; /* 0 = sgd: none; nesterov: 0.9 */
     lk_dtype dtype;    /* of outer gradients as they are sent */
     uint32_t fragments; /* this and the next two as in lk_replicas */

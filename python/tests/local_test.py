@@ -28,7 +28,8 @@ PROGRAM = """
         "diloco": dict(groups=4, local_steps=2, outer=lk.Nesterov()),
         "adam": dict(groups=2, local_steps=2, outer=lk.FedAdam(dtype="int8",
                                                               streaming=lk.Streaming(2))),
-        "post": dict(groups=4, local_steps=2, local_start=3),
+        "adagrad": dict(groups=4, local_steps=2, outer=lk.FedAdagrad()),
+        "post": dict(groups=4, local_steps=2, local_start=3, outer=lk.FedYogi()),
         "topk": dict(local_steps=2, outer=lk.Momentum(0.5), compress=lk.TopK(0.1)),
     }
 
@@ -158,8 +159,11 @@ ORACLE = PROGRAM + """
         outer = make_model()
         replicas = [copy.deepcopy(outer) for _ in range(rule["groups"])]
         opts = [make_optimizer(name, torch.optim, m.parameters()) for m in replicas]
-        how = dict(lr=0.7, momentum=0.9, nesterov=True) if "outer" in rule else dict(lr=1.0)
-        outer_opt = torch.optim.SGD(outer.parameters(), **how)
+        if name == "adagrad":
+            outer_opt = torch.optim.Adagrad(outer.parameters(), lr=0.01, eps=1e-3)
+        else:
+            how = dict(lr=0.7, momentum=0.9, nesterov=True) if "outer" in rule else dict(lr=1.0)
+            outer_opt = torch.optim.SGD(outer.parameters(), **how)
         data, width, losses = Loader(make_data(SAMPLES), SEED, V, 16), V // len(replicas), []
         for step in range(STEPS):
             sums = []
@@ -176,7 +180,7 @@ ORACLE = PROGRAM + """
     def difference(a, b):
         return max(float((x.double() - y.double()).abs().max()) for x, y in zip(a, b))
 
-    for name in ("local", "diloco"):
+    for name in ("local", "diloco", "adagrad"):
         model, results = library(name)
         for label, sign in ((name, 1), ("turned." + name, -1)):
             outer, losses = alone(name, sign)
@@ -307,7 +311,7 @@ class Replicas(unittest.TestCase):
         with tempfile.TemporaryDirectory() as here:
             ended = launch(ORACLE, 1, folder=here)
         self.assertEqual(ended.status, 0, ended.err)
-        for name in ("local", "diloco"):
+        for name in ("local", "diloco", "adagrad"):
             values, losses, last = json.loads(ended.value(name))
             self.assertLess(values, 1e-6, name)
             self.assertLess(losses, 1e-6, name)

@@ -50,6 +50,14 @@ PROGRAM = """
         steps.mul_(0.9).add_(lr * trust * (g + decay * p))
         p.sub_(steps)
 
+    def yogi(state, p, g, lr, decay):
+        mean, square = zeros(state, "mean", p), zeros(state, "square", p)
+        t = state["t"] = state.get("t", 0) + 1
+        mean.mul_(0.9).add_(g, alpha=0.1)
+        square.sub_(0.05 * torch.sign(square - g * g) * g * g)
+        p.mul_(1 - lr * decay)
+        p.sub_(lr * mean / (1 - 0.9 ** t) / ((square / (1 - 0.95 ** t)).sqrt() + 1e-3))
+
     OPTIMIZERS = {
         "lion": (lambda g: lk.Lion(g, lr=1e-3, weight_decay=0.1),
                  lambda g: Plain(g, lion, 1e-3, 0.1)),
@@ -62,6 +70,10 @@ PROGRAM = """
         "sgd": (lambda g: lk.SGD(g, lr=0.05, momentum=0.9, weight_decay=0.01, nesterov=True),
                 lambda g: torch.optim.SGD(g, lr=0.05, momentum=0.9, weight_decay=0.01,
                                           nesterov=True)),
+        "yogi": (lambda g: lk.Yogi(g, lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1),
+                 lambda g: Plain(g, yogi, 1e-2, 0.1)),
+        "sums": (lambda g: lk.Adagrad(g, lr=0.02, weight_decay=0.1),
+                 lambda g: torch.optim.Adagrad(g, lr=0.02, weight_decay=0.1)),
         "adagrad": (lambda g: lk.FromTorch(torch.optim.Adagrad(g, lr=0.02)),
                     lambda g: torch.optim.Adagrad(g, lr=0.02)),
     }
@@ -170,7 +182,7 @@ class Optimizers(unittest.TestCase):
         return ended
 
     def test_as_in_torch(self):
-        names = ("adamw", "sgd", "lamb", "lars", "lion", "adagrad")
+        names = ("adamw", "sgd", "lamb", "lars", "lion", "yogi", "sums", "adagrad")
         alone, three = (self.run_program(n, OPTIMIZERS=" ".join(names)) for n in (1, 3))
         for name in names:
             self.assertEqual(alone.value("weights." + name), three.value("weights." + name), name)

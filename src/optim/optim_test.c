@@ -115,6 +115,55 @@ static void follows_lion(void **state)
         assert_true(fabs((double)p[i] - lion_in_double(i, 0.1)) < 1e-5);
 }
 
+/* Computes what torch.optim.Adagrad computes. */
+static double adagrad_in_double(int i, double decay)
+{
+    double p = 0.01 * i, sum = 0;
+    for (int t = 0; t < STEPS; t++) {
+        double g = (double)gradient(t, i) * 0.5 * 0.8 + decay * p;
+        sum += g * g;
+        p -= 1e-2 * g / (sqrt(sum) + 1e-10);
+    }
+    return p;
+}
+
+static void follows_adagrad(void **state)
+{
+    (void)state;
+    lk_optimizer o = { .kind = LK_ADAGRAD, .weight_decay = 0.1 };
+    float        p[N];
+    train(&o, NULL, N, p);
+    for (int i = 0; i < N; i++)
+        assert_true(fabs((double)p[i] - adagrad_in_double(i, 0.1)) < 1e-5);
+}
+
+static double yogi_in_double(int i, double decay, bool corrects)
+{
+    double p = 0.01 * i, m = 0, v = 0;
+    for (int t = 0; t < STEPS; t++) {
+        double g = (double)gradient(t, i) * 0.5 * 0.8, over = v - g * g;
+        p -= 1e-2 * decay * p;
+        m         = 0.9 * m + 0.1 * g;
+        v        -= 0.05 * (over > 0 ? 1 : over < 0 ? -1 : 0) * g * g;
+        double c1 = corrects ? 1 - pow(0.9, t + 1) : 1, c2 = corrects ? 1 - pow(0.95, t + 1) : 1;
+        p -= 1e-2 / c1 * m / (sqrt(v) / sqrt(c2) + 1e-3);
+    }
+    return p;
+}
+
+static void follows_yogi(void **state)
+{
+    (void)state;
+    for (int corrects = 0; corrects < 2; corrects++) {
+        lk_optimizer o = { .kind = LK_YOGI, .beta2 = 0.95, .weight_decay = 0.1,
+                           .uncorrected = corrects == 0 };
+        float        p[N];
+        train(&o, NULL, N, p);
+        for (int i = 0; i < N; i++)
+            assert_true(fabs((double)p[i] - yogi_in_double(i, 0.1, corrects == 1)) < 1e-5);
+    }
+}
+
 static void none_keeps_the_mean_gradient(void **state)
 {
     (void)state;
@@ -190,6 +239,8 @@ static void has_the_same_bits_in_shards_and_on_any_isa(void **state)
         { .kind = LK_SGD, .momentum = 0.9 },
         { .kind = LK_SGD, .momentum = 0.9, .momentum_of = LK_MOMENTUM_OF_STEPS },
         { .kind = LK_LION, .weight_decay = 0.1 },
+        { .kind = LK_ADAGRAD, .weight_decay = 0.1 },
+        { .kind = LK_YOGI, .weight_decay = 0.1 },
     };
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         float whole[N], cut[N];
@@ -215,7 +266,9 @@ static void excluded_parameters_do_not_decay(void **state)
     (void)state;
     lk_exec *exec = NULL;
     assert_int_equal(lk_exec_open(&exec, 1, NULL), LK_OK);
-    for (int kind = LK_SGD; kind <= LK_LION; kind++) {
+    for (int kind = LK_SGD; kind <= LK_YOGI; kind++) {
+        if (kind == LK_OPTIMIZER_NONE)
+            continue;
         lk_optimizer o    = { .kind = (lk_optimizer_kind)kind, .weight_decay = 0.5 };
         lk_update    keep = { .lr = 0.1, .scale = 1.0f, .clip = 1.0f, .no_decay = true };
         float        g[3] = { 0 }, p[3] = { 1.0f, -2.0f, 3.0f }, m[3] = { 0 }, v[3] = { 0 };
@@ -228,6 +281,7 @@ static void excluded_parameters_do_not_decay(void **state)
         p[0]          = 1.0f;
         keep.no_decay = o.decay_all = false;
         memset(m, 0, sizeof m);
+        memset(v, 0, sizeof v);
         direct_and_update(&o, exec, &keep, g, p, s);
         assert_true(p[0] < 1.0f);
     }
@@ -259,9 +313,12 @@ static void names_the_field_it_refuses(void **state)
     lk_optimizer adamw = { .kind = LK_ADAMW };
     assert_string_equal(lk_optimizer_state_name(&adamw, 0), "exp_avg");
     assert_string_equal(lk_optimizer_state_name(&adamw, 1), "exp_avg_sq");
-    for (int kind = LK_SGD; kind <= LK_OPTIMIZER_NONE; kind++) {
-        static const char *const names[]  = { "sgd", "adamw", "lars", "lamb", "lion", "none" };
-        static const uint32_t    counts[] = { 0, 2, 1, 2, 1, 1 };
+    lk_optimizer adagrad = { .kind = LK_ADAGRAD };
+    assert_string_equal(lk_optimizer_state_name(&adagrad, 0), "sum");
+    for (int kind = LK_SGD; kind <= LK_YOGI; kind++) {
+        static const char *const names[]  = { "sgd", "adamw", "lars", "lamb", "lion", "none",
+                                              "onebit-adam", "adagrad", "yogi" };
+        static const uint32_t    counts[] = { 0, 2, 1, 2, 1, 1, 2, 1, 2 };
         lk_optimizer             o        = { .kind = (lk_optimizer_kind)kind };
         assert_string_equal(lk_optimizer_name(o.kind), names[kind]);
         assert_int_equal(lk_optimizer_state_count(&o), counts[kind]);
@@ -394,6 +451,8 @@ int main(void)
         cmocka_unit_test(follows_adamw),
         cmocka_unit_test(follows_sgd),
         cmocka_unit_test(follows_lion),
+        cmocka_unit_test(follows_adagrad),
+        cmocka_unit_test(follows_yogi),
         cmocka_unit_test(none_keeps_the_mean_gradient),
         cmocka_unit_test(remark_2_a_momentum_of_gradients_needs_no_correction),
         cmocka_unit_test(trust_ratios_are_those_of_the_papers),

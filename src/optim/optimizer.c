@@ -35,10 +35,19 @@ const char *lk_optimizer_name(lk_optimizer_kind kind)
     return names[kind];
 }
 
-/* Returns true for rules with a momentum, like sgd.  All other rules have moments. */
+/* Returns true for rules with a momentum, like sgd.  All other rules but adagrad have moments. */
 static bool has_momentum(const lk_optimizer *o)
 {
     return o->kind == LK_SGD || o->kind == LK_LARS;
+}
+
+static double default_eps(lk_optimizer_kind kind)
+{
+    return kind == LK_LION      ? 0
+           : kind == LK_LAMB    ? 1e-6
+           : kind == LK_ADAGRAD ? 1e-10
+           : kind == LK_YOGI    ? 1e-3
+                                : 1e-8;
 }
 
 lk_optimizer lk_optimizer_resolve(const lk_optimizer *optimizer)
@@ -56,10 +65,11 @@ lk_optimizer lk_optimizer_resolve(const lk_optimizer *optimizer)
         }
         return full;
     }
+    full.eps = or_default(full.eps, default_eps(full.kind));
+    if (full.kind == LK_ADAGRAD)
+        return full;
     full.beta1 = or_default(full.beta1, 0.9);
     full.beta2 = or_default(full.beta2, full.kind == LK_LION ? 0.99 : 0.999);
-    if (full.kind != LK_LION)
-        full.eps = or_default(full.eps, full.kind == LK_LAMB ? 1e-6 : 1e-8);
     return full;
 }
 
@@ -92,11 +102,11 @@ static lk_status check_none(const lk_optimizer *o)
 lk_status lk_optimizer_check(const lk_optimizer *optimizer)
 {
     const lk_optimizer *o = optimizer;
-    if ((int)o->kind < LK_SGD || (int)o->kind > LK_ONEBIT_ADAM)
+    if ((int)o->kind < LK_SGD || (int)o->kind > LK_YOGI)
         return lk_fail(LK_EINVAL,
                        "`optimizer.kind` %d is not one of sgd (%d), adamw, lars, lamb, lion, "
-                       "none and onebit-adam (%d)",
-                       (int)o->kind, (int)LK_SGD, (int)LK_ONEBIT_ADAM);
+                       "none, onebit-adam, adagrad and yogi (%d)",
+                       (int)o->kind, (int)LK_SGD, (int)LK_YOGI);
     if (o->kind == LK_OPTIMIZER_NONE)
         return check_none(o);
     LK_TRY(check_range("weight_decay", o->weight_decay, 0.0, HUGE_VAL));
@@ -113,7 +123,10 @@ static uint32_t rule_states(const lk_optimizer *o)
 {
     if (o->kind == LK_SGD)
         return o->momentum > 0.0 ? 1 : 0;
-    return o->kind == LK_ADAMW || o->kind == LK_LAMB || o->kind == LK_ONEBIT_ADAM ? 2 : 1;
+    return o->kind == LK_LARS || o->kind == LK_LION || o->kind == LK_ADAGRAD ||
+                   o->kind == LK_OPTIMIZER_NONE
+               ? 1
+               : 2;
 }
 
 uint32_t lk_optimizer_state_count(const lk_optimizer *optimizer)
@@ -130,6 +143,8 @@ const char *lk_optimizer_state_name(const lk_optimizer *optimizer, uint32_t inde
         return "momentum_buffer";
     if (optimizer->kind == LK_OPTIMIZER_NONE)
         return "mean_grad";
+    if (optimizer->kind == LK_ADAGRAD)
+        return "sum";
     return index == 0 ? "exp_avg" : "exp_avg_sq";
 }
 
@@ -176,6 +191,19 @@ static void update_sgd(const lk_optimizer *o, const lk_exec *exec, const lk_upda
     lki_sgd(exec, &step, n, g, p, o->momentum > 0.0 ? state[0] : NULL);
 }
 
+static void update_adagrad(const lk_optimizer *o, const lk_exec *exec, const lk_update *u, size_t n,
+                           const float *g, float *p, float *sum)
+{
+    lki_adagrad_step step = {
+        .lr           = (float)u->lr,
+        .eps          = (float)o->eps,
+        .weight_decay = (float)decay_of(o, u),
+        .scale        = u->scale,
+        .clip         = u->clip,
+    };
+    lki_adagrad(exec, &step, n, g, p, sum);
+}
+
 static lki_adamw_step moments_of(const lk_optimizer *o, const lk_update *u)
 {
     bool     corrects = o->kind != LK_LION && !o->uncorrected;
@@ -220,6 +248,8 @@ static void update_moments(const lk_optimizer *o, const lk_exec *exec, const lk_
         lki_descend(exec, (float)(u->lr * or_default(u->trust, 1.0)), n, g, p);
     else if (o->kind == LK_LION)
         lki_lion(exec, &step, n, g, p, state[0]);
+    else if (o->kind == LK_YOGI)
+        lki_yogi(exec, &step, n, g, p, state[0], state[1]);
     else
         lki_adamw(exec, &step, n, g, p, state[0], state[1]);
 }
@@ -245,6 +275,8 @@ void lk_optimizer_update(const lk_optimizer *optimizer, const lk_exec *exec,
         keep_gradient(update, n, g, state[0]);
     else if (has_momentum(&full))
         update_sgd(&full, exec, update, n, g, p, state);
+    else if (full.kind == LK_ADAGRAD)
+        update_adagrad(&full, exec, update, n, g, p, state[0]);
     else
         update_moments(&full, exec, update, n, g, p, state);
     if (full.ema > 0.0)

@@ -229,10 +229,11 @@ static void rules_have_the_same_bits_on_any_ranks(void **state)
     static const hosted places[] = { { .hosts = 1, .each = 3 },
                                      { .hosts = 2, .each = 2, .seed = 2 },
                                      { .hosts = 3, .each = 1, .seed = 3 } };
-    static const lk_optimizer_kind kinds[] = { LK_SGD, LK_ADAMW, LK_LAMB, LK_LION };
+    static const lk_optimizer_kind kinds[] = { LK_SGD,  LK_ADAMW,   LK_LAMB,
+                                               LK_LION, LK_ADAGRAD, LK_YOGI };
     static const char *const strategies[]  = { "ddp", "zero1", "zero2" };
     (void)state;
-    for (size_t k = 0; k < 4; k++) {
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         uint64_t want = hash_on(alone, options_of(kinds[k], "single"));
         for (size_t i = 0; i < 3; i++)
             assert_int_equal(hash_on(places[i], options_of(kinds[k], strategies[(k + i) % 3])),

@@ -356,6 +356,17 @@ void lki_descend(const lk_exec *exec, float rate, size_t n, const float *u, floa
 void lki_lion(const lk_exec *exec, const lki_adamw_step *step, size_t n, const float *g, float *p,
               float *m);
 
+/* Adagrad as in PyTorch: d = g + wd p; sum += d d; p -= lr d / (sqrt(sum) + eps). */
+typedef struct {
+    float lr, eps, weight_decay, scale, clip;
+} lki_adagrad_step;
+void lki_adagrad(const lk_exec *exec, const lki_adagrad_step *step, size_t n, const float *g,
+                 float *p, float *sum);
+
+/* Computes a step of Yogi: AdamW with v -= (1 - b2) sign(v - g g) g g. */
+void lki_yogi(const lk_exec *exec, const lki_adamw_step *step, size_t n, const float *g, float *p,
+              float *m, float *v);
+
 /* ---- Scalar functions with the same bits on every machine (no libm) ------------------------ */
 
 float  lki_expf(float x);

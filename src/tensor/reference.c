@@ -244,3 +244,27 @@ void lki_reference_lion(const lki_adamw_step *step, size_t n, const float *g, fl
         m[i]       = fmaf(grad - m[i], mix2, m[i]);
     }
 }
+
+void lki_reference_adagrad(const lki_adagrad_step *step, size_t n, const float *g, float *p,
+                           float *sum)
+{
+    for (size_t i = 0; i < n; i++) {
+        float d = fmaf(step->weight_decay, p[i], g[i] * step->scale * step->clip);
+        sum[i]  = fmaf(d, d, sum[i]);
+        p[i]    = fmaf(-step->lr, d / (sqrtf(sum[i]) + step->eps), p[i]);
+    }
+}
+
+void lki_reference_yogi(const lki_adamw_step *step, size_t n, const float *g, float *p, float *m,
+                        float *v)
+{
+    float keep = (float)(1.0 - step->lr * step->weight_decay), mix1 = (float)(1.0 - step->beta1);
+    float mix2 = (float)(1.0 - step->beta2), rate = (float)(step->lr / step->correction1);
+    float root2 = (float)step->correction2_sqrt;
+    for (size_t i = 0; i < n; i++) {
+        float grad = g[i] * step->scale * step->clip, square = grad * grad;
+        m[i]       = fmaf(grad - m[i], mix1, m[i]);
+        v[i]       = fmaf(v[i] < square ? mix2 : v[i] > square ? -mix2 : 0, square, v[i]);
+        p[i]       = fmaf(-rate, m[i] / (sqrtf(v[i]) / root2 + (float)step->eps), p[i] * keep);
+    }
+}

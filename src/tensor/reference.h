@@ -29,5 +29,9 @@ void   lki_reference_sgd(const lki_sgd_step *step, size_t n, const float *g, flo
 void   lki_reference_lamb_direction(const lki_adamw_step *step, size_t n, float *g, const float *p,
                                     float *m, float *v);
 void   lki_reference_lion(const lki_adamw_step *step, size_t n, const float *g, float *p, float *m);
+void   lki_reference_adagrad(const lki_adagrad_step *step, size_t n, const float *g, float *p,
+                             float *sum);
+void   lki_reference_yogi(const lki_adamw_step *step, size_t n, const float *g, float *p, float *m,
+                          float *v);
 
 #endif

@@ -39,7 +39,7 @@ static const struct {
               { RESNET, "--groups 2 --local-steps 2 --local-start 2" },
               { GPT, "--groups 2 --local-steps 2 --outer-optimizer adam --outer-dtype int8" },
               { GPT, "--groups 8 --diloco --local-steps 2 --compress topk --ratio 0.1" },
-              { GPT, "--groups 4 --local-steps 2 --precision bf16" } };
+              { GPT, "--groups 4 --local-steps 2 --outer-optimizer yogi --precision bf16" } };
 
 static void runs_depend_on_replicas_alone(void **state)
 {

@@ -19,13 +19,15 @@ Start it with `lockstep run -n 3 -- python train.py`, with torchrun, mpirun or s
 
 from lockstep._library import Error
 from lockstep.torch.compress import QSGD, PowerSGD, RandomK, Sign, TernGrad, TopK, Vote
-from lockstep.torch.local import FedAdam, Mean, Momentum, Nesterov, Streaming
-from lockstep.torch.optim import LAMB, LARS, SGD, AdamW, FromTorch, Lion, OneBitAdam
+from lockstep.torch.local import (FedAdagrad, FedAdam, FedYogi, Mean, Momentum, Nesterov,
+                                  Streaming)
+from lockstep.torch.optim import (LAMB, LARS, SGD, Adagrad, AdamW, FromTorch, Lion, OneBitAdam,
+                                  Yogi)
 from lockstep.torch.results import Evaluation, OuterStep, StepResult
 from lockstep.torch.run import Run, init
 from lockstep.torch.selftest import selftest
 
-__all__ = ["QSGD", "SGD", "AdamW", "Error", "Evaluation", "FedAdam", "FromTorch", "LAMB", "LARS",
-           "Lion", "Mean", "Momentum", "Nesterov", "OneBitAdam", "OuterStep", "PowerSGD",
-           "RandomK", "Run", "Sign", "StepResult", "Streaming", "TernGrad", "TopK", "Vote", "init",
-           "selftest"]
+__all__ = ["QSGD", "SGD", "Adagrad", "AdamW", "Error", "Evaluation", "FedAdagrad", "FedAdam",
+           "FedYogi", "FromTorch", "LAMB", "LARS", "Lion", "Mean", "Momentum", "Nesterov",
+           "OneBitAdam", "OuterStep", "PowerSGD", "RandomK", "Run", "Sign", "StepResult",
+           "Streaming", "TernGrad", "TopK", "Vote", "Yogi", "init", "selftest"]

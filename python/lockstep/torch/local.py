@@ -114,15 +114,36 @@ class FedAdam(Outer):
                  dtype: str = "fp32", streaming: Streaming | None = None):
         for beta in betas:
             _check_fraction("betas", beta)
-        if not eps > 0:
-            raise ValueError(f"eps is {eps}: give a number above 0")
+        _check_eps(eps)
         super().__init__(lr, dtype, streaming, beta1=float(betas[0]), beta2=float(betas[1]),
                          eps=float(eps), uncorrected=True)
+
+
+class FedYogi(FedAdam):
+    """A step of Yogi without bias correction, whose `eps` is large (Reddi et al. 2021)."""
+
+    kind = "LK_YOGI"
+
+
+class FedAdagrad(Outer):
+    """A step of Adagrad, whose `eps` is large (Reddi et al. 2021)."""
+
+    kind = "LK_ADAGRAD"
+
+    def __init__(self, lr: float = 0.01, eps: float = 1e-3, dtype: str = "fp32",
+                 streaming: Streaming | None = None):
+        _check_eps(eps)
+        super().__init__(lr, dtype, streaming, eps=float(eps))
 
 
 def _check_fraction(name, value):
     if not 0 < value < 1:
         raise ValueError(f"{name} is {value}: give a number above 0 and below 1")
+
+
+def _check_eps(eps):
+    if not eps > 0:
+        raise ValueError(f"eps is {eps}: give a number above 0")
 
 
 # ---- Options of a run ----------------------------------------------------------------------------

@@ -229,6 +229,32 @@ class Lion(Optimizer):
         return {"beta1": beta1, "beta2": beta2}
 
 
+class Adagrad(Optimizer):
+    """Gradients over the root of the sum of all their squares, as ``torch.optim.Adagrad``."""
+
+    kind = "LK_ADAGRAD"
+
+    def __init__(self, params: Params, lr: float = 1e-2, weight_decay: float = 0.0,
+                 eps: float = 1e-10, clip_norm: float = 0.0, clip_value: float = 0.0):
+        super().__init__(params, dict(lr=lr, eps=eps, weight_decay=weight_decay), clip_norm,
+                         clip_value)
+
+    def fields(self):
+        return {"eps": self.defaults["eps"]}
+
+
+class Yogi(_Adaptive):
+    """AdamW whose second moment v changes by (1 - beta2) g² in the direction of g² (Zaheer et al.
+    2018)."""
+
+    kind = "LK_YOGI"
+
+    def __init__(self, params: Params, lr: float = 1e-2, betas: Betas = (0.9, 0.999),
+                 eps: float = 1e-3, weight_decay: float = 0.0, clip_norm: float = 0.0,
+                 clip_value: float = 0.0):
+        super().__init__(params, lr, betas, eps, weight_decay, clip_norm, clip_value)
+
+
 class FromTorch:
     """Any optimizer of torch, run by every worker on a copy of the parameters of its own.
 

@@ -88,7 +88,7 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
         The optimizer must be one of ``lockstep.torch``, and lost workers end the run.
     local_start: the number of steps before which there are no replicas (post-local SGD).
     outer: how the replicas become the new outer weights: ``Mean()`` by default, ``Nesterov()`` as
-        in DiLoCo, ``Momentum()`` or ``FedAdam()``.
+        in DiLoCo, ``Momentum()``, ``FedAdam()``, ``FedYogi()`` or ``FedAdagrad()``.
     log: a file for the lines of ``Run.log()``, written by rank 0.
     tensorboard: a directory for TensorBoard, to which ``Run.log()`` adds scalars.
     timeout: seconds after which a wait for another worker fails, in which it computes its turns,

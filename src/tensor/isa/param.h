@@ -24,6 +24,9 @@ typedef struct {
                            float *v);
     void (*descend)(float rate, size_t n, const float *u, float *p);
     void (*lion)(const lki_adamw_factors *f, size_t n, const float *g, float *p, float *m);
+    void (*adagrad)(const lki_adagrad_step *step, size_t n, const float *g, float *p, float *sum);
+    void (*yogi)(const lki_adamw_factors *f, size_t n, const float *g, float *p, float *m,
+                 float *v);
 } lki_param_kernels;
 
 #endif

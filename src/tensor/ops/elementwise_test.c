@@ -451,6 +451,45 @@ static void updates_by_lion(void **state)
     }
 }
 
+static void updates_by_adagrad(void **state)
+{
+    (void)state;
+    static moments   a;
+    lki_adagrad_step step = { .lr = 0.01f, .eps = 1e-10f, .weight_decay = 0.1f, .scale = 0.5f,
+                              .clip = 0.9f };
+    for (size_t e = 0; e < exec_count; e++) {
+        moments_start(&a);
+        for (int t = 0; t < 3; t++) {
+            lki_reference_adagrad(&step, 1000, dy + t, a.p[0], a.m[0]);
+            lki_adagrad(execs[e], &step, 333, dy + t, a.p[1], a.m[1]);
+            lki_adagrad(execs[e], &step, 667, dy + t + 333, a.p[1] + 333, a.m[1] + 333);
+        }
+        assert_same_moments(&a);
+    }
+}
+
+/* The gradient of the third step is smaller than the first two, so that squares become smaller. */
+static void updates_by_yogi(void **state)
+{
+    (void)state;
+    static moments a;
+    uint32_t       smaller = 0;
+    for (size_t e = 0; e < exec_count; e++) {
+        moments_start(&a);
+        for (uint64_t t = 1; t <= 3; t++) {
+            lki_adamw_step step  = step_with_moments(t, 1e-3);
+            float          above = a.v[0][7];
+            step.scale           = t == 3 ? 1e-3f : step.scale;
+            lki_reference_yogi(&step, 1000, dy + t, a.p[0], a.m[0], a.v[0]);
+            lki_yogi(execs[e], &step, 333, dy + t, a.p[1], a.m[1], a.v[1]);
+            lki_yogi(execs[e], &step, 667, dy + t + 333, a.p[1] + 333, a.m[1] + 333, a.v[1] + 333);
+            smaller += a.v[0][7] < above;
+        }
+        assert_same_moments(&a);
+    }
+    assert_int_equal(smaller, exec_count);
+}
+
 /* Compares one hash of all results, so that builds by different compilers can be compared. */
 static void has_the_known_bits(void **state)
 {
@@ -494,6 +533,8 @@ int main(void)
         cmocka_unit_test(updates_by_sgd),
         cmocka_unit_test(updates_by_lamb),
         cmocka_unit_test(updates_by_lion),
+        cmocka_unit_test(updates_by_adagrad),
+        cmocka_unit_test(updates_by_yogi),
         cmocka_unit_test(has_the_known_bits),
     };
     return cmocka_run_group_tests(tests, open_execs, free_execs);

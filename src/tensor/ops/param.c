@@ -124,3 +124,16 @@ void lki_lion(const lk_exec *exec, const lki_adamw_step *step, size_t n, const f
     factors.rate              = (float)step->lr;
     lki_exec_kernels(exec)->param->lion(&factors, n, g, p, m);
 }
+
+void lki_adagrad(const lk_exec *exec, const lki_adagrad_step *step, size_t n, const float *g,
+                 float *p, float *sum)
+{
+    lki_exec_kernels(exec)->param->adagrad(step, n, g, p, sum);
+}
+
+void lki_yogi(const lk_exec *exec, const lki_adamw_step *step, size_t n, const float *g, float *p,
+              float *m, float *v)
+{
+    lki_adamw_factors factors = factors_of(step);
+    lki_exec_kernels(exec)->param->yogi(&factors, n, g, p, m, v);
+}

@@ -6,8 +6,8 @@
 
 enum { STEPS = 500 }; /* between outer steps (DiLoCo) */
 
-/* FedOpt (Reddi et al. 2021): its adaptivity tau is the eps of adam. */
-static const double FEDADAM_BETA2 = 0.99, FEDADAM_TAU = 1e-3;
+/* FedOpt (Reddi et al. 2021): its adaptivity tau is the eps of adam, adagrad and yogi. */
+static const double FEDOPT_BETA2 = 0.99, FEDOPT_TAU = 1e-3, FEDOPT_LR = 0.01;
 
 /* Returns what excludes replicas; NULL if nothing does.  lki_exchange_check() checks what excludes
  * groups of any kind. */
@@ -55,6 +55,12 @@ static double or_else(double given, double otherwise)
     return given > 0 ? given : otherwise;
 }
 
+static bool is_adaptive(lk_outer optimizer)
+{
+    return optimizer == LK_OUTER_ADAM || optimizer == LK_OUTER_ADAGRAD ||
+           optimizer == LK_OUTER_YOGI;
+}
+
 lk_status lki_local_check(lk_train_config *c)
 {
     lk_train_local *l = &c->exchange.local;
@@ -81,7 +87,7 @@ lk_status lki_local_check(lk_train_config *c)
                        c->exchange.start > 1 ? "exchange.start" : "exchange.warmup",
                        (unsigned long long)l->steps);
     l->lr = or_else(l->lr, l->optimizer == LK_OUTER_NESTEROV ? 0.7
-                           : l->optimizer == LK_OUTER_ADAM   ? 0.01
+                           : is_adaptive(l->optimizer)       ? FEDOPT_LR
                                                              : 1);
     if (l->optimizer == LK_OUTER_NESTEROV)
         l->momentum = or_else(l->momentum, 0.9);
@@ -101,10 +107,12 @@ static lk_optimizer outer_optimizer(const lk_train_config *c)
     lk_optimizer          optimizer = { .kind     = LK_SGD,
                                .momentum = l->momentum,
                                .nesterov = l->optimizer == LK_OUTER_NESTEROV };
-    if (l->optimizer == LK_OUTER_ADAM)
-        optimizer = (lk_optimizer){ .kind        = LK_ADAMW,
-                                    .beta2       = FEDADAM_BETA2,
-                                    .eps         = FEDADAM_TAU,
+    if (l->optimizer == LK_OUTER_ADAGRAD)
+        optimizer = (lk_optimizer){ .kind = LK_ADAGRAD, .eps = FEDOPT_TAU };
+    else if (is_adaptive(l->optimizer))
+        optimizer = (lk_optimizer){ .kind  = l->optimizer == LK_OUTER_ADAM ? LK_ADAMW : LK_YOGI,
+                                    .beta2 = FEDOPT_BETA2,
+                                    .eps   = FEDOPT_TAU,
                                     .uncorrected = true };
     return lk_optimizer_resolve(&optimizer);
 }

@@ -12,12 +12,15 @@
 /* Prints the replicas and the rule of outer steps. */
 static void tell_replicas(const lki_session *s)
 {
-    static const char *const names[] = { "their mean", "sgd", "nesterov", "adam" };
+    static const char *const names[] = { "their mean", "sgd", "nesterov", "adam", "adagrad",
+                                         "yogi" };
     const lk_train_local    *l       = &s->config->exchange.local;
     const uint32_t           count   = s->config->exchange.groups;
     char                     rule[96] = "", from[48] = "", parts[128] = "";
-    if (l->optimizer != LK_OUTER_MEAN)
+    if (l->momentum > 0)
         (void)snprintf(rule, sizeof rule, " with rate %g and momentum %g", l->lr, l->momentum);
+    else if (l->optimizer != LK_OUTER_MEAN)
+        (void)snprintf(rule, sizeof rule, " with rate %g", l->lr);
     if (l->start > 0)
         (void)snprintf(from, sizeof from, " from step %llu on", (unsigned long long)l->start + 1);
     if (l->fragments > 1)
