@@ -188,6 +188,7 @@ typedef struct {
     size_t files, shard; /* bytes in files; bytes of the host's own FP32 parameter shard */
     /* bytes that the busiest host sends in a step, except tables; _before: lk_exchange.start */
     uint64_t sent_gradients, sent_params, sent_before;
+    uint64_t sent_outer; /* in H steps of replicas for outer steps; 1 / H is counted above, too */
 } lk_parallel_cost;
 
 /* Computes the exact cost of lk_parallel_open() and of a step on `hosts` hosts with host_sizes[]
@@ -389,8 +390,7 @@ LK_API LK_NODISCARD lk_status lk_parallel_go_on(lk_parallel **out, const lk_para
                                                 lk_parallel_standing *standing);
 
 /* Returns true if results of the next step were kept.  This rank then runs `count` virtual workers
- * of that step, between `first` and `last` inclusive.  lk_parallel_share() is valid again after
- * that step. */
+ * of that step, from `first` to `last`.  lk_parallel_share() is valid again after that step. */
 LK_API bool lk_parallel_remainder(const lk_parallel *parallel, uint32_t *first, uint32_t *last,
                                   uint32_t *count);
 

@@ -101,12 +101,45 @@ LK_API void                   lk_calibration_free(lk_calibration *calibration);
 /* Completes a configuration as lk_train_check() does and fills in the model of its step, which
  * lk_step_model_deinit() frees.  Times come from `measured`, or from rates->flops if `measured` is
  * NULL.  *flops (may be NULL) receives the operations per step of all workers, as in
- * lk_step_report. */
+ * lk_step_report.  LK_EINVAL for a run with replicas. */
 LK_API LK_NODISCARD lk_status lk_train_model_step(lk_step_model *out, double *flops,
                                                   lk_train_config *config, uint32_t hosts,
                                                   const lk_rates       *rates,
                                                   const lk_calibration *measured);
 LK_API void                   lk_step_model_deinit(lk_step_model *model);
+
+/* ---- Replicas ----------------------------------------------------------------------------- */
+
+/* The inputs of a prediction for a run with replicas (lockstep/replicas.h), after its first
+ * `start` steps.  A round has `local_steps` inner steps and an outer step of each fragment. */
+typedef struct {
+    uint32_t      workers, hosts, virtual_workers; /* of the run */
+    lk_step_model inner;  /* an inner step of a replica, of those that take the longest */
+    uint32_t      served; /* largest number of replicas of a worker, which it takes in order */
+    uint64_t      local_steps;
+    uint32_t      fragments, delay; /* as in lk_replicas; fragments: at least 1 */
+    /* of all outer steps of a round: bytes that a host sends; number of consecutive messages;
+     * seconds of differences, sums within a host, the optimizer and copies */
+    double        outer_bytes, outer_messages, outer_update;
+} lk_local_model;
+
+typedef struct {
+    lk_step_prediction inner, outer; /* an inner step; an outer step, which computes nothing */
+    lk_step_prediction mean;         /* a step on average over a round */
+} lk_local_prediction;
+
+/* Predicts steps of replicas.  Only the inner steps of `delay` hide the communication of an outer
+ * step.  At the end of each step the hosts exchange a short message. */
+LK_API LK_NODISCARD lk_status lk_local_predict(lk_local_prediction  *out,
+                                               const lk_local_model *model);
+
+/* Completes a configuration with replicas as lk_train_check() does and fills in the model of its
+ * steps, as lk_train_model_step() does for other runs.  lk_step_model_deinit(&out->inner) frees it.
+ * The time to compress outer gradients is not included. */
+LK_API LK_NODISCARD lk_status lk_train_model_local(lk_local_model *out, double *flops,
+                                                   lk_train_config *config, uint32_t hosts,
+                                                   const lk_rates       *rates,
+                                                   const lk_calibration *measured);
 
 /* ---- Comparing strategies ----------------------------------------------------------------- */
 
@@ -131,6 +164,9 @@ typedef struct {
     bool               fits;  /* `bytes` is at most options.memory */
     lk_step_model      model; /* `model` and `step` are zero if the step is not timed */
     lk_step_prediction step;
+    /* with replicas, if timed; then `model` is zero, and `step` is round.mean */
+    lk_local_model      local;
+    lk_local_prediction round;
 } lk_train_plan_row;
 
 /* A strategy that does not support the given options, although another strategy does. */
@@ -153,9 +189,12 @@ typedef struct {
     char                  why[256];          /* the reason for that choice */
     lk_train_plan_refusal refused[LK_PLAN_ROWS_MAX];
     uint32_t              refused_count;
-    bool                  timed; /* rates were given or measured, and nothing is compressed */
+    lk_train_plan_row     whole; /* with replicas: ddp without them; else zero */
+    /* rates were given or measured, and nothing is compressed but outer gradients */
+    bool                  timed;
     double                flops;                      /* operations per step; if timed */
-    lk_train_plan_point   points[LK_PLAN_POINTS_MAX]; /* 1, 2, 4 ... workers; if timed */
+    /* 1, 2, 4 ... workers; if timed, without replicas */
+    lk_train_plan_point   points[LK_PLAN_POINTS_MAX];
     uint32_t              point_count;
     double                alone; /* seconds per step of the same batch on one worker */
 } lk_train_plan;

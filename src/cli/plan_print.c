@@ -24,6 +24,23 @@ static double samples_per_second(const plan_options *o, const lk_train_plan_row 
     return o->train.config.global_batch / row->step.seconds;
 }
 
+static bool has_replicas(const lk_train_plan *plan)
+{
+    return plan->whole.strategy != NULL;
+}
+
+/* Returns the bytes that a host sends in a step. */
+static double sent_by(const lk_train_plan_row *row)
+{
+    return (double)(row->cost.shared.sent_gradients + row->cost.shared.sent_params);
+}
+
+/* Returns the seconds of the update of a step; with replicas, those of all that a worker has. */
+static double update_of(const lk_train_plan_row *row)
+{
+    return row->local.served > 0 ? row->local.served * row->local.inner.update : row->model.update;
+}
+
 /* Returns the label of the planned run, and writes it with its rules.  A plan loads no module, so
  * --kernels is not in the configuration. */
 static lk_label label_of(const plan_options *o, char *text, size_t bytes)
@@ -63,10 +80,10 @@ static void print_memory(const plan_options *o, const lk_train_plan *plan)
                mebi((double)c->params), mebi((double)c->optimizer), mebi((double)c->gradients),
                mebi(activations_of(&row->cost)), mebi(buffers_of(&row->cost)), mebi(row->bytes));
         if (o->plan.memory > 0)
-            printf("%-20.2f   %s", mebi((double)(c->sent_gradients + c->sent_params)),
+            printf("%-20.2f   %s", mebi(sent_by(row)),
                    row->fits ? "yes" : "no");
         else
-            printf("%.2f", mebi((double)(c->sent_gradients + c->sent_params)));
+            printf("%.2f", mebi(sent_by(row)));
         printf("\n");
     }
     for (uint32_t i = 0; i < plan->row_count && plan->rows[i].cost.snapshot > 0; i++)
@@ -138,11 +155,12 @@ static void print_files(const plan_options *o, const lk_train_plan *plan)
 static void print_times(const plan_options *o, const lk_train_plan *plan)
 {
     const lk_train_plan_row *first = &plan->rows[0];
+    const lk_step_model     *model = has_replicas(plan) ? &first->local.inner : &first->model;
     printf("\nstep: %.3f GFLOP on %u workers, %s; %u x (forward %.3f ms + backward %.3f "
            "ms), update %.3f ms\n",
-           1e-9 * plan->flops, first->model.workers,
+           1e-9 * plan->flops, o->train.config.workers,
            o->plan.measure ? "by what this machine takes" : "by the rate given", first->step.rounds,
-           1e3 * first->model.forward, 1e3 * first->model.backward, 1e3 * first->model.update);
+           1e3 * model->forward, 1e3 * model->backward, 1e3 * update_of(first));
     printf("%-9s %12s %14s %12s %12s %12s\n", "", "step, ms", "communication", "of it bare",
            "samples/s", "efficiency");
     for (uint32_t i = 0; i < plan->row_count; i++) {
@@ -151,6 +169,38 @@ static void print_times(const plan_options *o, const lk_train_plan *plan)
                1e3 * row->step.communication, 1e3 * row->step.exposed, samples_per_second(o, row),
                row->step.efficiency);
     }
+}
+
+/* Prints the two kinds of steps of the chosen strategy, or of the first. */
+static void print_rounds(const plan_options *o, const lk_train_plan *plan)
+{
+    const lk_train_plan_row *row = &plan->rows[plan->chosen < plan->row_count ? plan->chosen : 0];
+    if (!plan->timed)
+        return;
+    const uint32_t outer = row->local.fragments;
+    printf("\n%s: %" PRIu64 " inner steps of %.3f ms, and %u outer step%s of %.3f ms in which a "
+           "host sends %.2f MiB%s\n",
+           row->strategy, row->local.local_steps, 1e3 * row->round.inner.seconds, outer,
+           outer == 1 ? "" : "s", 1e3 * row->round.outer.seconds, mebi(row->round.outer.sent),
+           outer == 1 ? "" : " each");
+    if (o->train.config.exchange.compressor != NULL)
+        printf("the time to compress outer gradients is not predicted\n");
+}
+
+/* Prints what ddp would take beside the chosen strategy, or the first. */
+static void print_whole(const lk_train_plan *plan)
+{
+    const lk_train_plan_row *ddp = &plan->whole;
+    const lk_train_plan_row *row = &plan->rows[plan->chosen < plan->row_count ? plan->chosen : 0];
+    const double             sent = sent_by(row), sends = sent_by(ddp);
+    printf("\nwithout replicas, ddp would ");
+    if (plan->timed)
+        printf("take %.3f ms for a step (%.2f times as long), ", 1e3 * ddp->step.seconds,
+               ddp->step.seconds / row->step.seconds);
+    printf("send %.2f MiB", mebi(sends));
+    if (sent > 0)
+        printf(" (%.1f times as much)", sends / sent);
+    printf(", and need %.2f MiB of a host\n", mebi(ddp->bytes));
 }
 
 static void print_points(const lk_train_plan *plan)
@@ -183,7 +233,7 @@ static void print_start(const plan_options *o, const lk_train_plan *plan)
 }
 
 /* Prints advice on the number of groups, and why no times are predicted. */
-static void print_groups(const plan_options *o)
+static void print_groups(const plan_options *o, bool timed)
 {
     const lk_train_exchange *x = &o->train.config.exchange;
     const lk_compressor     *compressor;
@@ -193,7 +243,7 @@ static void print_groups(const plan_options *o)
         printf("\n%u groups: with %s fewer groups change only roundings, and take less memory and "
                "time; a group for each host is enough (--groups)\n",
                x->groups, x->compressor);
-    if (o->plan.measure || o->plan.rates.flops > 0)
+    if (!timed && (o->plan.measure || o->plan.rates.flops > 0))
         printf("\nno times: what compression takes and saves is not predicted\n");
 }
 
@@ -205,12 +255,16 @@ void lki_plan_print(const plan_options *o, const lk_train_plan *plan)
     print_unknown(o);
     print_spilled(plan);
     print_files(o, plan);
-    if (plan->timed) {
+    if (plan->timed)
         print_times(o, plan);
+    if (plan->point_count > 0)
         print_points(plan);
+    if (has_replicas(plan)) {
+        print_rounds(o, plan);
+        print_whole(plan);
     }
     print_start(o, plan);
-    print_groups(o);
+    print_groups(o, plan->timed);
     if (plan->chosen == plan->row_count)
         printf("\n%s\n", plan->why);
     else
@@ -237,8 +291,13 @@ static void print_json_row(const plan_options *o, const lk_train_plan *plan,
                "\"exposed_ms\": %.6f, \"update_ms\": %.6f, \"files_ms\": %.6f, "
                "\"stalled_ms\": %.6f, \"samples_per_s\": %.3f, \"efficiency\": %.6f",
                1e3 * row->step.seconds, 1e3 * row->step.compute, 1e3 * row->step.communication,
-               1e3 * row->step.exposed, 1e3 * row->model.update, 1e3 * row->step.files,
+               1e3 * row->step.exposed, 1e3 * update_of(row), 1e3 * row->step.files,
                1e3 * row->step.stalled, samples_per_second(o, row), row->step.efficiency);
+    if (plan->timed && row->local.served > 0)
+        printf(", \"inner_ms\": %.6f, \"outer_ms\": %.6f", 1e3 * row->round.inner.seconds,
+               1e3 * row->round.outer.seconds);
+    if (has_replicas(plan))
+        printf(", \"sent_outer\": %" PRIu64, c->sent_outer);
     printf("}");
 }
 
@@ -296,6 +355,10 @@ void lki_plan_print_json(const plan_options *o, const lk_train_plan *plan)
     }
     printf("]");
     print_json_refused(plan);
+    if (has_replicas(plan)) {
+        printf(", \"without_replicas\": ");
+        print_json_row(o, plan, &plan->whole);
+    }
     if (plan->timed)
         print_json_points(plan);
     if (plan->chosen < plan->row_count)

@@ -60,6 +60,13 @@ LK_NODISCARD lk_status lki_pieces_of(const lk_train_config *config, const lk_mod
 /* Returns the seconds of an update, interpolated between measured sizes. */
 double lki_update_seconds(const lk_calibration *calibration, double elements, double gradients);
 
+/* Fills in the model of a step of a completed configuration without replicas, as
+ * lk_train_model_step() does. */
+LK_NODISCARD lk_status lki_model_step(lk_step_model *out, double *flops,
+                                      const lk_train_config *config, const lk_model *model,
+                                      uint32_t hosts, const lk_rates *rates,
+                                      const lk_calibration *measured);
+
 /* Completes the configuration and builds its model, which may be too large for this machine.
  * *evaluates (may be NULL) becomes true if there are validation samples. */
 LK_NODISCARD lk_status lki_model_alone(lk_model **out, lk_train_config *config, bool *evaluates);

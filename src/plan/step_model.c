@@ -274,18 +274,20 @@ static double spilled_bytes(const lki_layout *layout, const lk_step_model *m)
     return here * (m->stage == 0 ? 1 : lki_sharing_hosts(m)) * (double)each;
 }
 
-static lk_status model_step(lk_step_model *out, double *flops, step_source *from, uint32_t hosts)
+lk_status lki_model_step(lk_step_model *out, double *flops, const lk_train_config *c,
+                         const lk_model *model, uint32_t hosts, const lk_rates *rates,
+                         const lk_calibration *measured)
 {
-    const lk_train_config *c      = from->config;
-    lk_exec               *exec   = NULL;
-    lki_layout             layout = { 0 };
+    step_source from   = { c, model, NULL, rates, measured };
+    lk_exec    *exec   = NULL;
+    lki_layout  layout = { 0 };
     LK_TRY(lk_exec_open(&exec, c->threads, c->isa));
     bool      files  = lki_in_files(c, LK_OFFLOADED_ACTIVATIONS);
-    lk_status status = lki_layout_init(&layout, from->model, exec, c->precision, c->micro_batch,
-                                       1, files);
-    from->places     = layout.places;
+    lk_status status = lki_layout_init(&layout, model, exec, c->precision, c->micro_batch, 1,
+                                       files);
+    from.places      = layout.places;
     if (status == LK_OK)
-        status = fill_model(out, flops, from, hosts);
+        status = fill_model(out, flops, &from, hosts);
     if (status == LK_OK)
         out->pass_file_bytes += spilled_bytes(&layout, out);
     lki_layout_deinit(&layout);
@@ -301,11 +303,13 @@ lk_status lk_train_model_step(lk_step_model *out, double *flops, lk_train_config
 
     *out = (lk_step_model){ 0 };
     LK_TRY(lki_options_copy(&mine, sizeof mine, config, "lk_train_config"));
-    step_source from   = { &mine, NULL, NULL, rates, measured };
-    lk_status   status = lki_model_alone(&model, &mine, NULL);
-    from.model         = model;
+    lk_status status = lki_model_alone(&model, &mine, NULL);
+    if (status == LK_OK && lki_replicates(&mine))
+        status = lk_fail(LK_EINVAL, "with replicas (`exchange.local.steps` %llu) inner and outer "
+                         "steps take different times; lockstep plan predicts both",
+                         (unsigned long long)mine.exchange.local.steps);
     if (status == LK_OK)
-        status = model_step(out, flops, &from, hosts);
+        status = lki_model_step(out, flops, &mine, model, hosts, rates, measured);
     lki_options_return(config, &mine);
     if (status != LK_OK)
         lk_step_model_deinit(out);

@@ -33,9 +33,27 @@ static lk_status fill_row(lk_train_plan *plan, lk_train_plan_row *row, const inp
     row->fits     = memory == 0 || row->bytes <= memory;
     if (!plan->timed)
         return LK_OK;
-    LK_TRY(lk_train_model_step(&row->model, &plan->flops, c, in->hosts, &in->options->rates,
-                               in->measured));
-    return lk_step_predict(&row->step, &row->model);
+    if (!lki_replicates(c)) {
+        LK_TRY(lk_train_model_step(&row->model, &plan->flops, c, in->hosts, &in->options->rates,
+                                   in->measured));
+        return lk_step_predict(&row->step, &row->model);
+    }
+    LK_TRY(lk_train_model_local(&row->local, &plan->flops, c, in->hosts, &in->options->rates,
+                                in->measured));
+    LK_TRY(lk_local_predict(&row->round, &row->local));
+    row->step = row->round.mean;
+    return LK_OK;
+}
+
+/* Fills in the row of ddp without replicas, for the same configuration otherwise. */
+static lk_status fill_whole(lk_train_plan *plan, const inputs *in)
+{
+    lk_train_config whole  = *in->config;
+    inputs          inside = *in;
+    whole.exchange         = (lk_train_exchange){ 0 };
+    whole.strategy         = strategies[0];
+    inside.config          = &whole;
+    return fill_row(plan, &plan->whole, &inside);
 }
 
 /* Returns true if a strategy is listed when none is requested.  hybrid is listed only with
@@ -167,6 +185,15 @@ static lk_status fill_points(lk_train_plan *plan, const lk_train_plan_options *o
 
 /* ---- The plan ---------------------------------------------------------------------------- */
 
+/* Returns false if a step takes or saves a time that is not predicted.  Replicas compress only in
+ * outer steps, which are rare. */
+static bool is_predictable(const lk_train_config *c)
+{
+    const lk_train_local *local = &c->exchange.local;
+    return local->steps > 0 || local->optimizer != LK_OUTER_MEAN ||
+           (c->exchange.compressor == NULL && !lki_sends_momenta(c));
+}
+
 /* Measures this machine.  The measurements do not depend on the strategy.  Does not measure files
  * if the user gave their rate, which may be another machine's. */
 static lk_status measure(inputs *in)
@@ -185,6 +212,8 @@ static lk_status make(lk_train_plan *plan, inputs *in)
         LK_TRY(measure(in));
     LK_TRY(fill_rows(plan, in));
     choose(plan, in->options->memory);
+    if (lki_replicates(in->config))
+        return fill_whole(plan, in);
     return plan->timed ? fill_points(plan, in->options) : LK_OK;
 }
 
@@ -200,10 +229,7 @@ lk_status lk_train_plan_make(lk_train_plan *out, lk_train_config *config,
     inputs in = { .config  = &c,
                   .options = &mine,
                   .hosts   = mine.hosts > 0 ? mine.hosts : 1 };
-    /* what compression and replicas take and save is not predicted */
-    const bool plain = c.exchange.compressor == NULL && !lki_replicates(&c) &&
-                       !lki_sends_momenta(&c);
-    out->timed       = plain && (mine.measure || mine.rates.flops > 0);
+    out->timed       = is_predictable(&c) && (mine.measure || mine.rates.flops > 0);
     lk_status status = make(out, &in);
     lki_options_return(config, &c);
     lk_calibration_free(in.measured);
@@ -212,6 +238,9 @@ lk_status lk_train_plan_make(lk_train_plan *out, lk_train_config *config,
 
 void lk_train_plan_deinit(lk_train_plan *plan)
 {
-    for (uint32_t i = 0; i < LK_PLAN_ROWS_MAX; i++)
+    for (uint32_t i = 0; i < LK_PLAN_ROWS_MAX; i++) {
         lk_step_model_deinit(&plan->rows[i].model);
+        lk_step_model_deinit(&plan->rows[i].local.inner);
+    }
+    lk_step_model_deinit(&plan->whole.model);
 }

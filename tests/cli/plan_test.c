@@ -80,6 +80,25 @@ static void a_plan_knows_compressed_bytes(void **state)
     assert_says(r.out, "none sends less"); /* so bytes decide, not times */
 }
 
+/* Two hosts with a replica each send a gradient of 4 x 4816 bytes every ten steps. */
+static void replicas_are_compared_with_ddp(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, MLP "--workers 2 --hosts 2 --groups 2 --diloco --local-steps 10 "
+                                "--strategy ddp --flops 1e9 --bandwidth 1e6");
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "ddp: 10 inner steps of ");
+    assert_says(r.out, "ms, and 1 outer step of 19.264 ms in which a host sends 0.02 MiB\n");
+    assert_says(r.out, "without replicas, ddp would take ");
+    assert_says(r.out, "send 0.02 MiB (10.0 times as much)");
+    run_command(&r, *state, MLP "--workers 2 --hosts 2 --groups 2 --diloco --local-steps 10 "
+                                "--strategy ddp --json");
+    assert_true(number(r.out, "\"sent_outer\"", NULL) == 4 * 4816);
+    assert_true(number(r.out, "\"sent_gradients\"", "without_replicas") == 4 * 4816);
+    run_command(&r, *state, MLP "--workers 2 --json");
+    assert_says_not(r.out, "outer");
+}
+
 /* Checks the label of the planned run, in JSON and in text. */
 static void a_plan_has_the_label_of_its_run(void **state)
 {
@@ -463,6 +482,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tells_memory_and_traffic),
         cmocka_unit_test(a_plan_knows_compressed_bytes),
+        cmocka_unit_test(replicas_are_compared_with_ddp),
         cmocka_unit_test(a_plan_has_the_label_of_its_run),
         cmocka_unit_test(surviving_takes_memory),
         cmocka_unit_test(one_host_sends_nothing),

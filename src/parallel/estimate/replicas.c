@@ -17,6 +17,7 @@ typedef struct {
     lk_parallel_state         *states;
     uint32_t                  *sizes; /* [hosts]: ranks of a replica on each of its hosts */
     lk_parallel_cost          *costs; /* [hosts] */
+    uint64_t                   sent_outer;
 } sums;
 
 static void add(lk_parallel_cost *to, const lk_parallel_cost *cost)
@@ -39,6 +40,7 @@ static lk_status add_outer(sums *s, uint32_t fragment)
     lki_replicas_deal(&s->replicas, s->replicas.leaves, s->world.ranks, s->bounds);
     LK_TRY(lki_estimate_dealt(&cost, s->params + f->first, f->count, &outer, s->world.sizes,
                               s->world.hosts, 1, s->bounds));
+    s->sent_outer += cost.sent_gradients + cost.sent_params;
     cost.sent_gradients /= s->replicas.options.local_steps;
     cost.sent_params /= s->replicas.options.local_steps;
     for (uint32_t h = 0; h < s->world.hosts; h++)
@@ -138,6 +140,7 @@ static void take_largest(const sums *s, lk_parallel_cost *out)
             out->sent_params    = c->sent_params;
         }
     }
+    out->sent_outer = s->sent_outer;
     for (uint32_t p = 0; p < s->param_count; p++)
         out->shard += lk_shape_count(s->params[p].shape) * sizeof(float);
 }
