@@ -120,6 +120,20 @@ static void refuse(void *scratch, const char *options, const char *text)
     assert_non_null(strstr(r.err, text));
 }
 
+static void a_run_without_outer_steps_says_so(void **state)
+{
+    static command_result r;
+    char                  line[1024];
+    for (int start = 1; start <= 2; start++) {
+        (void)snprintf(line, sizeof line, "%s --steps 2 --local-steps 1 --local-start %d", GPT,
+                       start);
+        run_command(&r, *state, line);
+        assert_int_equal(r.status, 0);
+        const char *note = strstr(r.err, "there are no replicas until step 2, and");
+        assert_int_equal(note != NULL, start == 2);
+    }
+}
+
 static void mistakes_are_named(void **state)
 {
     refuse(*state, "--groups 3 --local-steps 2", "--groups 3 cannot divide --virtual-workers 8");
@@ -141,6 +155,7 @@ int main(void)
         cmocka_unit_test(other_replicas_have_other_hashes),
         cmocka_unit_test(checkpoints_have_all_replicas),
         cmocka_unit_test(logs_have_outer_steps),
+        cmocka_unit_test(a_run_without_outer_steps_says_so),
         cmocka_unit_test(mistakes_are_named),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

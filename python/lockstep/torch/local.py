@@ -214,6 +214,16 @@ def are_there(settings, steps):
     return settings["local_steps"] > 0 and (start == 0 or steps > start)
 
 
+def unfinished(settings, steps):
+    """Return a note if a run ends between two outer steps, else None."""
+    every, start = settings["local_steps"], settings["local_start"]
+    since = (steps - start) % every if every and steps > start else 0
+    if since == 0:
+        return None
+    return (f"note: the weights are those after step {steps - since}, the last outer step; with an "
+            f"outer step every {every} steps, what came after is in the replicas only")
+
+
 def saved_states(settings, optimizer, steps):
     """Return the names of the states of the optimizer that updates the weights of the model, which
     is the outer one if there are replicas; None if they are not known yet."""

@@ -281,6 +281,9 @@ class Run:
             self._end_selftest()
             if self._step < total:
                 self._members.admit(total)
+        note = local.unfinished(self._settings, self._step)
+        if note is not None and self.rank == 0:
+            print("lockstep:", note, file=sys.stderr)
 
     def _stop_if_requested(self):
         self._collective("the next round of run.steps()", lambda: None)

@@ -194,22 +194,53 @@ static lk_status check_lock_step(const lk_train_config *c, const lk_model *model
                    c->virtual_workers, c->strategy, c->workers, c->virtual_workers);
 }
 
-/* Checks that parameters, optimizer state and one gradient per worker of this host (or its parts of
- * them) fit into the machine's memory.  Runs before anything is allocated, so that a mistyped width
- * does not exhaust the memory. */
-static lk_status check_memory(const lk_train_config *c, const lk_model *model)
+/* Returns the bytes of parameters, optimizer state and one gradient per worker of this host (or of
+ * its parts of them). */
+static double bytes_here(const lk_train_config *c, const lk_model *model, uint32_t here)
 {
-    uint32_t here    = c->workers_here ? c->workers_here : c->workers;
-    uint32_t stage   = lki_stage_of(c->strategy);
-    bool     hybrid  = stage > 0 && strcmp(c->strategy, "hybrid") == 0;
-    double   values  = (double)lk_model_param_elements(model);
-    double   share   = hybrid ? 1 / fmax(1, c->shard_hosts) : (double)here / c->workers;
-    double   copies  = lki_in_files(c, LK_OFFLOADED_PARAMETERS) ? 0 : stage >= 3 ? share : 1;
+    uint32_t stage  = lki_stage_of(c->strategy);
+    bool     hybrid = stage > 0 && strcmp(c->strategy, "hybrid") == 0;
+    double   values = (double)lk_model_param_elements(model);
+    double   share  = hybrid ? 1 / fmax(1, c->shard_hosts) : (double)here / c->workers;
+    double   copies = lki_in_files(c, LK_OFFLOADED_PARAMETERS) ? 0 : stage >= 3 ? share : 1;
     if (!lki_in_files(c, LK_OFFLOADED_STATES))
         copies += lk_optimizer_state_count(&c->optimizer) * (stage >= 1 ? share : 1);
     copies += stage >= 2 ? share : here;
-    double   needed  = values * copies * (double)sizeof(float);
+    return values * copies * (double)sizeof(float);
+}
+
+/* Computes the bytes of all replicas of a host and of the outer weights.  Other hosts are taken to
+ * have as many workers. */
+static lk_status count_replicas(double *out, const lk_train_config *c, const lk_model *model,
+                                uint32_t here)
+{
+    lk_parallel_options options = LK_PARALLEL_OPTIONS_INIT;
+    lk_parallel_cost    cost;
+    uint32_t           *sizes, count, hosts = (c->workers + here - 1) / here;
+    const lk_param     *params = lk_model_params(model, &count);
+
+    LK_TRY(LKI_NEW(&sizes, hosts, "hosts"));
+    for (uint32_t h = 0; h < hosts; h++)
+        sizes[h] = (uint32_t)lki_min(here, c->workers - h * here);
+    lk_status status = lki_parallel_options_of(c, model, NULL, &options);
+    if (status == LK_OK)
+        status = lk_parallel_estimate(&cost, params, count, &options, sizes, hosts);
+    if (status == LK_OK)
+        *out = (double)(cost.params + cost.optimizer + cost.gradients);
+    lki_parallel_options_free(&options);
+    lki_free(sizes);
+    return status;
+}
+
+/* Checks that the values of a model fit into the machine's memory.  Runs before anything is
+ * allocated, so that a mistyped width does not exhaust the memory. */
+static lk_status check_memory(const lk_train_config *c, const lk_model *model)
+{
+    uint32_t here    = c->workers_here ? c->workers_here : c->workers;
+    double   needed  = bytes_here(c, model, here);
     double   machine = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    if (lki_replicates(c))
+        LK_TRY(count_replicas(&needed, c, model, here));
     if (needed <= machine)
         return LK_OK;
     return lk_fail(
@@ -218,7 +249,7 @@ static lk_status check_memory(const lk_train_config *c, const lk_model *model)
         "gradients of %u workers need %.1f GiB, but the machine has %.1f; make the model "
         "smaller, use fewer workers, store parts of it in files (`offload`), or shard it over more "
         "hosts (`strategy` zero3); lockstep plan shows how much each needs",
-        c->model, values, here, needed / 0x1p30, machine / 0x1p30);
+        c->model, (double)lk_model_param_elements(model), here, needed / 0x1p30, machine / 0x1p30);
 }
 
 static lk_status check_groups(const lk_train_config *c, const lk_model *model)

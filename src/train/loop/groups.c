@@ -37,6 +37,11 @@ static void tell_replicas(const lki_session *s)
                     (unsigned long long)l->steps,
                     l->optimizer == LK_OUTER_MEAN ? "" : "those of a step of ",
                     names[l->optimizer], rule, parts);
+    if (l->start >= s->config->steps)
+        lki_journal_note(s->journal,
+                         "note: there are no replicas until step %llu, and the run ends after "
+                         "step %llu",
+                         (unsigned long long)l->start, (unsigned long long)s->config->steps);
 }
 
 lk_status lki_log_outer_step(lki_session *s, uint64_t done)

@@ -2,13 +2,15 @@
  *
  * Goal:    a run under a limit has the largest joint turns whose memory does not exceed it, and
  *          single turns if no size fits.  All ranks choose the same size, also if their limits
- *          differ.
+ *          differ.  Replicas are counted.
  * Method:  the memory of each size is computed, and is given as the limit, or a byte less.
  * Control: without a limit, and in a run that needs the gradient of each virtual worker.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -185,6 +187,32 @@ static void ranks_choose_what_fits_on_all_hosts(void **state)
     }
 }
 
+/* A model whose weights are a 40th of the machine's memory is accepted; 32 replicas of it on a
+ * host, with gradients, are refused. */
+static void replicas_must_fit_into_the_machine(void **state)
+{
+    const double    machine = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    const double    row     = sizeof(float) * (100 + 1 + 4); /* of a hidden neuron */
+    lk_train_config config = { .struct_size     = sizeof config,
+                               .model           = "mlp",
+                               .data.source     = "synthetic:images=128,h=10,w=10,c=1,classes=4",
+                               .global_batch    = 128,
+                               .micro_batch     = 2,
+                               .virtual_workers = 64,
+                               .workers         = 2,
+                               .steps           = 1,
+                               .schedule        = { .lr = 0.1 },
+                               .model_options   = { .hidden_count = 1 },
+                               .checkpoint.resume_step = -1 };
+    (void)state;
+    config.model_options.hidden[0] = (uint32_t)(machine / 40 / row);
+    assert_int_equal(lk_train_check(&config), LK_OK);
+    config.exchange.local.steps = 2;
+    config.workers_here         = 1;
+    assert_int_equal(lk_train_check(&config), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "but the machine has"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -192,6 +220,7 @@ int main(void)
         cmocka_unit_test(a_byte_less_halves_large_turns),
         cmocka_unit_test(excluded_runs_keep_single_turns),
         cmocka_unit_test(ranks_choose_what_fits_on_all_hosts),
+        cmocka_unit_test(replicas_must_fit_into_the_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
