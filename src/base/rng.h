@@ -25,6 +25,7 @@ typedef enum {
     LKI_RNG_CHOICE  = 11, /* the elements that are sent, by step and tensor */
     LKI_RNG_ROUND   = 12, /* rounding of compressed gradients, by element / 32 and lane, step,
                            * tensor, group */
+    LKI_RNG_PAIRS   = 14, /* pairs of replicas, by mixing and replica */
 } lki_rng_purpose;
 
 typedef struct { uint32_t word[4]; } lki_random;

@@ -1,11 +1,13 @@
 /* replicas.c -- computes the memory and the traffic of replicas: the sums over their objects.
  *
  * If the hosts of a replica have different numbers of ranks, each is assumed to take as much as the
- * largest.  The traffic of outer steps is divided by the number of steps between them.
+ * largest.  The traffic of outer steps is divided by the number of steps between them.  With a
+ * topology it is that of mixings, on average, without that of the means of all replicas, which
+ * evaluations and checkpoints compute.
  */
 #include "base/memory.h"
 #include "parallel/estimate/dealt.h"
-#include "parallel/replicas/internal.h"
+#include "parallel/replicas/gossip.h"
 
 typedef struct {
     lki_replicas               replicas;
@@ -43,6 +45,8 @@ static lk_status add_outer(sums *s, uint32_t fragment)
     s->sent_outer += cost.sent_gradients + cost.sent_params;
     cost.sent_gradients /= s->replicas.options.local_steps;
     cost.sent_params /= s->replicas.options.local_steps;
+    if (s->replicas.options.topology != LK_TOPOLOGY_ALL)
+        cost.sent_gradients = cost.sent_params = 0;
     for (uint32_t h = 0; h < s->world.hosts; h++)
         add(&s->costs[h], &cost);
     return LK_OK;
@@ -125,6 +129,35 @@ static lk_status add_replica(sums *s, uint32_t replica)
     return add_copy(s, first, hosts);
 }
 
+/* Adds the slots and the traffic of mixings to the hosts. */
+static void add_to_hosts(sums *s, lki_mixing *mixing, uint64_t *copies)
+{
+    const lk_replicas    *r        = &s->replicas.options;
+    const uint64_t        elements = lki_gossip_elements(s->params, s->param_count, s->options);
+    const uint64_t        mixings  = lki_mixing_count_sends(mixing, r->topology, copies);
+    const lki_gossip_room room     = lki_gossip_room_of(mixing, &s->replicas, elements, s->options);
+    for (uint32_t h = 0; h < s->world.hosts; h++) {
+        s->costs[h].tables += room.bytes;
+        s->costs[h].sent_params += copies[h] * elements * sizeof(float) / mixings / r->local_steps;
+    }
+}
+
+static lk_status add_mixings(sums *s)
+{
+    lki_mixing mixing = { 0 };
+    uint64_t  *copies = NULL;
+    if (s->replicas.options.topology == LK_TOPOLOGY_ALL || s->replicas.options.count == 1)
+        return LK_OK;
+    lk_status status = lki_mixing_init(&mixing, &s->replicas, &s->world);
+    if (status == LK_OK)
+        status = LKI_NEW(&copies, s->world.hosts, "copies of replicas");
+    if (status == LK_OK)
+        add_to_hosts(s, &mixing, copies);
+    lki_mixing_deinit(&mixing);
+    lki_free(copies);
+    return status;
+}
+
 /* Takes the largest of each kind of memory, and the traffic of the busiest host. */
 static void take_largest(const sums *s, lk_parallel_cost *out)
 {
@@ -169,6 +202,8 @@ lk_status lki_estimate_replicas(lk_parallel_cost *out, const lk_param *params,
         status = add_outer(&s, f);
     if (status == LK_OK)
         status = add_whole(&s);
+    if (status == LK_OK)
+        status = add_mixings(&s);
     for (uint32_t r = 0; status == LK_OK && r < s.replicas.options.count; r++)
         status = add_replica(&s, r);
     if (status == LK_OK)

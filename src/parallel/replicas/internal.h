@@ -26,6 +26,9 @@ typedef struct {
     uint32_t first, count;
 } lki_seats;
 
+/* The state of replicas that average with their neighbours only. */
+typedef struct lki_gossip lki_gossip; /* gossip.c */
+
 /* A report of a rank on one of its replicas, after a step. */
 typedef struct lki_replica_report lki_replica_report; /* step.c */
 
@@ -40,6 +43,10 @@ struct lki_replicas {
     uint32_t      pending;       /* the fragment whose outer gradients are being sent;
                                   * options.fragments: none */
     bool          mean;   /* the outer weights become the mean of the replicas */
+    uint64_t      seed;   /* of the run */
+    lki_gossip   *gossip;   /* NULL: no topology, or a single replica */
+    uint64_t      mixings;  /* of the run, before the last step's end; 0: no step yet */
+    bool          averaged; /* with a topology: the outer weights are the mean of the replicas */
     uint32_t      first, served; /* the replicas of this rank */
     lk_comm      *comm;          /* of the ranks that have them */
     lki_replica  *of;            /* [served] */
@@ -105,6 +112,10 @@ LK_NODISCARD lk_status lki_outer_steps(lk_parallel *parallel, uint64_t done);
 
 /* Begins the outer step of fragment replicas->pending again, with lki_replica.sent. */
 LK_NODISCARD lk_status lki_outer_resume(lk_parallel *parallel);
+
+/* Sets the outer weights to the mean of the replicas, which keep theirs.  For replicas with a
+ * topology. */
+LK_NODISCARD lk_status lki_outer_mean(lk_parallel *parallel);
 
 /* Gives the weights and the states of `whole` to all replicas, and frees it.  Defined in
  * start.c. */

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "parallel/replicas/internal.h"
+#include "parallel/replicas/gossip.h"
 
 /* ---- Ranks ------------------------------------------------------------------------------- */
 
@@ -161,7 +161,8 @@ static lk_status verify_same_options(lk_parallel *parallel)
                               r->delay,     r->fragments,           by->kind,
                               by->momentum, by->nesterov,           by->beta1,
                               by->beta2,    by->eps,                by->weight_decay,
-                              by->uncorrected };
+                              by->uncorrected, r->topology,
+                              (double)parallel->replicas->seed };
     float        words[2 * sizeof values / sizeof values[0]];
     memcpy(words, values, sizeof values);
     return lki_verify_same_values(parallel, "options of replicas", words,
@@ -177,7 +178,8 @@ lk_status lki_replicas_open(lk_parallel *parallel, const lk_param *params, uint3
     LK_TRY(lki_replicas_read(replicas, options, parallel->world.ranks));
     describe(parallel, options);
     find_own(replicas, parallel->ranks, parallel->rank);
-    replicas->turn = replicas->served;
+    replicas->turn     = replicas->served;
+    replicas->averaged = true; /* all replicas begin with the outer weights */
     LK_TRY(lki_fragments_divide(replicas, params, param_count));
     LK_TRY(open_tables(parallel, params, param_count));
     LK_TRY(lki_replicas_open_reports(parallel));
@@ -187,6 +189,7 @@ lk_status lki_replicas_open(lk_parallel *parallel, const lk_param *params, uint3
         LK_TRY(open_fragment(parallel, f, params, options));
     LK_TRY(open_own(parallel, params, param_count, options, joint));
     deal_all(parallel);
+    LK_TRY(lki_gossip_open(parallel, params, param_count, options));
     return make_room(parallel);
 }
 
@@ -216,6 +219,7 @@ void lki_replicas_free(lki_replicas *replicas)
     for (uint32_t f = 0; replicas->fragments != NULL && f < replicas->options.fragments; f++)
         lk_parallel_free(replicas->fragments[f].outer);
     lki_free(replicas->fragments);
+    lki_gossip_free(replicas->gossip);
     lki_free(replicas->of);
     lki_free(replicas->bounds);
     lki_free(replicas->outer_bounds);

@@ -65,6 +65,35 @@ static lk_status check_fragments(const lk_parallel_options *o, const lk_replicas
     return LK_OK;
 }
 
+/* Returns what excludes averaging with neighbours only; NULL if nothing does. */
+static const char *why_no_topology(const lki_replicas *replicas, const lk_parallel_options *o)
+{
+    const lk_replicas *r = &replicas->options;
+    const char *strategy = o->strategy != NULL ? lk_strategy_name(o->strategy) : "ddp";
+    return strcmp(strategy, "ddp") != 0 && strcmp(strategy, "zero1") != 0
+               ? "needs `strategy` ddp or zero1"
+           : o->exchange != NULL ? "sends whole weights: leave out `exchange`"
+           : r->dtype > LK_F32   ? "sends FP32 weights: leave out `replicas.dtype`"
+           : r->fragments > 1 || r->delay > 0 || r->alpha > 0
+               ? "has no outer steps: leave out `replicas.fragments`, `delay` and `alpha`"
+           : !replicas->mean ? "has no outer optimizer but the mean: leave out "
+                               "`replicas.optimizer` and `replicas.lr`"
+                             : NULL;
+}
+
+static lk_status check_topology(const lki_replicas *replicas, const lk_parallel_options *o)
+{
+    static const char *const  names[]  = { "all", "ring", "exponential", "pairs" };
+    const lk_replica_topology topology = replicas->options.topology;
+    if (topology == LK_TOPOLOGY_ALL)
+        return LK_OK;
+    if ((unsigned)topology > LK_TOPOLOGY_PAIRS)
+        return lk_fail(LK_EINVAL, "there is no topology %u", (unsigned)topology);
+    const char *why = why_no_topology(replicas, o);
+    return why == NULL ? LK_OK
+                       : lk_fail(LK_EINVAL, "`replicas.topology` %s %s", names[topology], why);
+}
+
 static lk_status check(const lk_parallel_options *o, const lk_replicas *r, uint32_t ranks)
 {
     const char    *why   = why_not(o);
@@ -114,6 +143,8 @@ lk_status lki_replicas_read(lki_replicas *replicas, const lk_parallel_options *o
                                 "lk_exchange"));
         replicas->exchange.groups = r->count;
     }
+    LK_TRY(check_topology(replicas, options));
+    replicas->seed   = options->seed;
     replicas->width  = options->virtual_workers / r->count;
     replicas->leaves = 1;
     while (replicas->leaves * r->count < ranks)

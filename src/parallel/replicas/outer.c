@@ -8,7 +8,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "device/encoder.h"
+#include "device/reduce.h"
 #include "parallel/replicas/internal.h"
 #include "parallel/strategies/units.h"
 
@@ -178,16 +180,23 @@ static uint64_t message_bytes(const lk_parallel *outer)
                                      : elements / encoder->unit * encoder->bytes);
 }
 
+/* Finishes the outer step that has begun. */
+static lk_status finish(lki_replicas *replicas, uint64_t number, lk_step_result *result)
+{
+    lk_parallel    *outer  = replicas->fragments[replicas->pending].outer;
+    const lk_status status = lk_parallel_finish(outer, replicas->options.lr, result);
+    if (status == LK_OK)
+        return LK_OK;
+    const lk_error failure = *lk_error_last();
+    return lk_fail(status, "outer step %llu: %s", (unsigned long long)number, failure.message);
+}
+
 /* Completes the outer step that has begun. */
 static lk_status complete(lki_replicas *replicas, uint64_t number)
 {
     const lki_fragment *f = &replicas->fragments[replicas->pending];
     lk_step_result      result;
-    const lk_status     status = lk_parallel_finish(f->outer, replicas->options.lr, &result);
-    if (status != LK_OK) {
-        const lk_error failure = *lk_error_last();
-        return lk_fail(status, "outer step %llu: %s", (unsigned long long)number, failure.message);
-    }
+    LK_TRY(finish(replicas, number, &result));
     replicas->last    = (lk_outer_step){ .number    = number,
                                          .fragment  = replicas->pending,
                                          .grad_norm = replicas->mean ? 0 : result.grad_norm,
@@ -221,4 +230,39 @@ lk_status lki_outer_resume(lk_parallel *parallel)
     const uint64_t     since    = done % (o->local_steps / o->fragments);
     return begin(replicas, &replicas->fragments[replicas->pending],
                  number_of(replicas, done - since));
+}
+
+/* ---- The mean of replicas that have no outer steps ------------------------------------------ */
+
+/* Computes the root mean square of the replicas' distances from the outer weights. */
+static lk_status find_drift(lk_parallel *parallel, double *drift)
+{
+    lki_replicas  *replicas = parallel->replicas;
+    const uint32_t count    = replicas->options.count;
+    double        *squares  = NULL;
+    LK_TRY(LKI_NEW(&squares, count, "distances of replicas"));
+    lk_status status = LK_OK;
+    for (uint32_t r = 0; r < count && status == LK_OK; r++) {
+        if (lki_replica_here(replicas, r) != NULL)
+            squares[r] = distance(replicas->fragments, &replicas->of[r - replicas->first]);
+        status = lk_broadcast(parallel->comm, &squares[r], sizeof *squares,
+                              lki_replica_seats(replicas, r, parallel->ranks).first);
+    }
+    *drift = sqrt(lki_tree_sum_f64(squares, count) / count);
+    lki_free(squares);
+    return status;
+}
+
+lk_status lki_outer_mean(lk_parallel *parallel)
+{
+    lki_replicas  *replicas = parallel->replicas;
+    const uint64_t number   = replicas->mixings + 1;
+    lk_step_result result;
+    double         drift;
+    LK_TRY(copy_and_begin(replicas, replicas->fragments, number));
+    LK_TRY(finish(replicas, number, &result));
+    replicas->pending = replicas->options.fragments;
+    LK_TRY(find_drift(parallel, &drift));
+    replicas->last = (lk_outer_step){ .number = replicas->mixings, .drift = drift };
+    return LK_OK;
 }

@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "device/reduce.h"
 #include "parallel/joint.h"
-#include "parallel/replicas/internal.h"
+#include "parallel/replicas/gossip.h"
 
 struct lki_replica_report {
     double   loss, grad_norm;
@@ -224,10 +224,13 @@ static lk_status finish(lk_parallel *parallel, double lr, lk_step_result *result
         return lk_parallel_finish(replicas->whole, lr, result);
     for (uint32_t i = 0; i < replicas->served; i++)
         LK_TRY(finish_replica(&replicas->of[i], replicas->first + i, lr, &own[i]));
-    replicas->turn = replicas->served;
+    replicas->turn     = replicas->served;
+    replicas->averaged = false;
     LK_TRY(exchange_reports(parallel));
     LK_TRY(combine(parallel, result));
-    return lki_outer_steps(parallel, parallel->step + 1 - replicas->options.start);
+    const uint64_t done = parallel->step + 1 - replicas->options.start;
+    return replicas->options.topology == LK_TOPOLOGY_ALL ? lki_outer_steps(parallel, done)
+                                                         : lki_gossip_steps(parallel, done);
 }
 
 lk_status lki_replicas_finish(lk_parallel *parallel, double lr, lk_step_result *result)

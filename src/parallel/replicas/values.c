@@ -131,6 +131,7 @@ lk_status lki_replicas_load_kept(lk_parallel *parallel, uint32_t param, uint32_t
     const uint32_t      own      = own_values(replicas);
     lk_parallel        *model    = lki_replica_here(replicas, group);
     LK_TRY(check_kept(replicas, param, which, group));
+    parallel->replicas->averaged = false;
     if (is_sent(replicas, which)) {
         float *sent = sent_of(replicas, group, param);
         if (sent != NULL)
@@ -171,6 +172,7 @@ lk_status lk_parallel_load_replica_state(lk_parallel *parallel, uint32_t replica
 {
     LK_TRY(check_state(parallel, replica, state));
     lk_parallel *model = lki_replica_here(parallel->replicas, replica);
+    parallel->replicas->averaged = false;
     return model != NULL ? lk_parallel_load_state(model, state, values) : LK_OK;
 }
 
