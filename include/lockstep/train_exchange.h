@@ -4,6 +4,7 @@
 #define LK_TRAIN_EXCHANGE_H
 
 #include "lockstep/exchange.h"
+#include "lockstep/replicas.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,7 +18,8 @@ typedef enum { LK_OUTER_MEAN = 0, LK_OUTER_SGD, LK_OUTER_NESTEROV, LK_OUTER_ADAM
 
 /* Groups with weights of their own; see lockstep/replicas.h. */
 typedef struct {
-    uint64_t steps;    /* between two outer steps; 0: 500 with an optimizer, else no replicas */
+    uint64_t steps;    /* between two outer steps; 0: 500 with an optimizer, 1 with a topology, else
+                        * no replicas */
     uint64_t start;    /* steps before which there are no replicas */
     lk_outer optimizer;
     double   lr;       /* 0 = mean, sgd: 1; nesterov: 0.7; others: 0.01 */
@@ -26,6 +28,7 @@ typedef struct {
     uint32_t fragments; /* this and the next two as in lk_replicas */
     uint32_t delay;
     double   alpha;
+    lk_replica_topology topology; /* of replicas that are averaged with their neighbours only */
 } lk_train_local;
 
 /* Groups of virtual workers that exchange compressed gradients; see lockstep/exchange.h. */

@@ -226,6 +226,9 @@ static const struct {
     { "compress", NULL, LK_LABEL_INVARIANT },
     { "optimizer", "onebit-adam", LK_LABEL_INVARIANT },
     { "local-steps", NULL, LK_LABEL_INVARIANT },
+    { "topology", "ring", LK_LABEL_INVARIANT },
+    { "topology", "exponential", LK_LABEL_INVARIANT },
+    { "topology", "pairs", LK_LABEL_INVARIANT },
     { "backup-workers", NULL, LK_LABEL_TIMED },
 };
 enum { LABELS = sizeof labels / sizeof labels[0] };

@@ -1,4 +1,4 @@
-/* local_test.c -- replicas of `lockstep train`: local SGD and DiLoCo.
+/* local_test.c -- replicas of `lockstep train`: local SGD, DiLoCo and gossip.
  *
  * Goal:    a run has the same hash for any number of workers and hosts, also if it is resumed in
  *          the middle of a round with other workers.
@@ -39,7 +39,9 @@ static const struct {
               { RESNET, "--groups 2 --local-steps 2 --local-start 2" },
               { GPT, "--groups 2 --local-steps 2 --outer-optimizer adam --outer-dtype int8" },
               { GPT, "--groups 8 --diloco --local-steps 2 --compress topk --ratio 0.1" },
-              { GPT, "--groups 4 --local-steps 2 --outer-optimizer yogi --precision bf16" } };
+              { GPT, "--groups 4 --local-steps 2 --outer-optimizer yogi --precision bf16" },
+              { RESNET, "--groups 4 --local-steps 2 --topology pairs" },
+              { GPT, "--topology ring" } };
 
 static void runs_depend_on_replicas_alone(void **state)
 {
@@ -51,7 +53,9 @@ static void runs_depend_on_replicas_alone(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         run_of(*state, cases[i].model, cases[i].rule, STEPS, "--workers 1", one);
         for (size_t h = i % 2; h < (i == 0 ? 4 : i % 2 + 2); h++) {
-            run_of(*state, cases[i].model, cases[i].rule, STEPS, hows[h], got);
+            const bool mixes = strstr(cases[i].rule, "--topology") != NULL; /* not with zero3 */
+            run_of(*state, cases[i].model, cases[i].rule, STEPS, hows[h == 2 && mixes ? 3 : h],
+                   got);
             assert_string_equal(got, one);
         }
     }
@@ -60,13 +64,16 @@ static void runs_depend_on_replicas_alone(void **state)
 static void other_replicas_have_other_hashes(void **state)
 {
     static const char *const others[] = { "--groups 2 --local-steps 3",
-                                          "--groups 4 --local-steps 2", "--groups 4" };
+                                          "--groups 4 --local-steps 2", "--groups 4",
+                                          "--groups 4 --local-steps 3 --topology ring" };
     char                     one[HEX + 1], got[HEX + 1];
     run_of(*state, GPT, cases[0].rule, STEPS, "--workers 2", one);
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         run_of(*state, GPT, others[i], STEPS, "--workers 2", got);
         assert_string_not_equal(got, one);
     }
+    run_of(*state, GPT, "--groups 4 --local-steps 3 --topology all", STEPS, "--workers 3", got);
+    assert_string_equal(got, one);
 }
 
 /* Steps 1 and 5 are in the middle of a round.  After step 5 of case 1 outer gradients are
@@ -74,7 +81,7 @@ static void other_replicas_have_other_hashes(void **state)
 static void checkpoints_have_all_replicas(void **state)
 {
     char one[HEX + 1], got[HEX + 1], how[128];
-    for (int i = 0; i < 5; i += i < 2 ? 1 : 2) {
+    for (int i = 0; i < 7; i += i < 2 ? 1 : 2) {
         const char *model = cases[i].model, *rule = cases[i].rule;
         run_of(*state, model, rule, STEPS, "--workers 2", one);
         (void)snprintf(how, sizeof how, "--workers 3 --checkpoint ck%d", i);
@@ -108,6 +115,11 @@ static void logs_have_outer_steps(void **state)
     assert_non_null(strstr(lines[0], "{\"step\": 3, \"outer_step\": 1, \"replicas\": 4, "));
     assert_non_null(strstr(lines[0], "{\"step\": 6, \"outer_step\": 2, "));
     assert_null(strstr(lines[0], "\"step\": 7"));
+    run_of(*state, GPT, "--topology ring", STEPS, "--workers 2 --eval-every 4 --log l2", hash);
+    run_shell(&r, *state, "grep mixings l2");
+    assert_non_null(strstr(r.out, "{\"step\": 4, \"mixings\": 4, \"replicas\": 8, \"drift\": "));
+    assert_non_null(strstr(r.out, "{\"step\": 7, \"mixings\": 7, "));
+    assert_null(strstr(r.out, "\"step\": 5"));
 }
 
 static void refuse(void *scratch, const char *options, const char *text)
@@ -146,6 +158,12 @@ static void mistakes_are_named(void **state)
     refuse(*state, "--local-steps 4 --fragment-delay 1 --compress sign",
            "leave out --fragment-delay");
     refuse(*state, "--local-steps 2 --ema 0.9", "leave out --ema");
+    refuse(*state, "--topology ring --diloco", "--topology has no outer steps: leave out "
+                                               "--outer-optimizer");
+    refuse(*state, "--topology ring --outer-dtype bf16", "leave out --outer-dtype");
+    refuse(*state, "--topology ring --compress topk", "leave out --compress");
+    refuse(*state, "--topology ring --strategy zero2", "--topology needs --strategy ddp or zero1");
+    refuse(*state, "--topology ring --local-steps 4 --fragments 2", "leave out --fragments");
 }
 
 int main(void)

@@ -50,6 +50,26 @@ static lk_status check_fragments(const lk_train_config *c)
                : LK_OK;
 }
 
+static bool compresses(const lk_train_config *c)
+{
+    return c->exchange.compressor != NULL && strcmp(c->exchange.compressor, "none") != 0;
+}
+
+/* Returns what excludes averaging with neighbours only; NULL if nothing does. */
+static const char *why_no_topology(const lk_train_config *c)
+{
+    const lk_train_local *l = &c->exchange.local;
+    return l->optimizer != LK_OUTER_MEAN
+               ? "has no outer steps: leave out `exchange.local.optimizer`"
+           : l->fragments > 1 ? "has no outer steps: leave out `exchange.local.fragments`"
+           : l->delay > 0     ? "has no outer steps: leave out `exchange.local.delay`"
+           : l->alpha > 0     ? "has no outer steps: leave out `exchange.local.alpha`"
+           : l->dtype > LK_F32 ? "sends FP32 weights: leave out `exchange.local.dtype`"
+           : compresses(c)     ? "sends whole weights: leave out `exchange.compressor`"
+           : lki_stage_of(c->strategy) > 1 ? "needs `strategy` ddp or zero1"
+                                           : NULL;
+}
+
 static double or_else(double given, double otherwise)
 {
     return given > 0 ? given : otherwise;
@@ -64,6 +84,10 @@ static bool is_adaptive(lk_outer optimizer)
 lk_status lki_local_check(lk_train_config *c)
 {
     lk_train_local *l = &c->exchange.local;
+    if (l->topology != LK_TOPOLOGY_ALL && why_no_topology(c) != NULL)
+        return lk_fail(LK_EINVAL, "`exchange.local.topology` %s", why_no_topology(c));
+    if (l->steps == 0 && l->topology != LK_TOPOLOGY_ALL)
+        l->steps = 1;
     if (l->steps == 0 && l->optimizer != LK_OUTER_MEAN)
         l->steps = STEPS;
     if (l->steps == 0)
@@ -76,11 +100,10 @@ lk_status lki_local_check(lk_train_config *c)
     if (why != NULL)
         return lk_fail(LK_EINVAL, "replicas (`exchange.local.steps` %llu) %s",
                        (unsigned long long)l->steps, why);
-    const char *compressor = c->exchange.compressor;
-    if (l->dtype > LK_F32 && compressor != NULL && strcmp(compressor, "none") != 0)
+    if (l->dtype > LK_F32 && compresses(c))
         return lk_fail(LK_EINVAL, "outer gradients are compressed by `exchange.compressor` %s or "
                                   "sent in another type: leave out `exchange.local.dtype`",
-                       compressor);
+                       c->exchange.compressor);
     if (c->exchange.start > 1 || c->exchange.warmup_count > 0)
         return lk_fail(LK_EINVAL, "`%s` counts steps, but replicas (`exchange.local.steps` %llu) "
                                   "compress outer steps: leave it out",
@@ -132,6 +155,7 @@ lk_status lki_replicas_of(const lk_train_config *c, lk_replicas **out)
                            .dtype       = c->exchange.local.dtype,
                            .fragments   = c->exchange.local.fragments,
                            .delay       = c->exchange.local.delay,
-                           .alpha       = c->exchange.local.alpha };
+                           .alpha       = c->exchange.local.alpha,
+                           .topology    = c->exchange.local.topology };
     return LK_OK;
 }

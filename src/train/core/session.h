@@ -33,6 +33,7 @@ typedef struct {
     char         loss_chain[65]; /* hash over the loss_bits of all steps so far */
     uint64_t     audited;        /* virtual workers computed twice, with identical results */
     uint64_t groups_said; /* step whose line about groups is in the log */
+    uint64_t averages_said; /* step whose line about the mean of replicas is in the log */
 } lki_run_progress;
 
 /* The tables of a turn for its virtual workers.  See build.c and loop/step.c. */

@@ -52,6 +52,7 @@ static lk_status evaluate(lki_session *s, uint64_t step, lk_train_result *result
 {
     uint64_t begun = lki_trace_begin(lki_exec_track(s->exec));
     lk_comm_note(s->comm, step, "evaluating");
+    LK_TRY(lki_average_replicas(s, step));
     lki_fetch_states(s);
     LK_TRY(lki_evaluate(s, step, &result->validation_loss, &result->validation_accuracy));
     lki_trace_end(lki_exec_track(s->exec), LKI_SPAN_EVALUATE, 0, begun);
@@ -113,6 +114,8 @@ lk_status lki_between_steps(lki_session *s, uint64_t done, lk_train_result *resu
     LK_TRY(check_data(s, done, saving));
     if (last || lki_is_due(c->eval_every, done))
         LK_TRY(lki_log_groups(s, done));
+    if (saving)
+        LK_TRY(lki_average_replicas(s, done));
     if (c->checkpoint.folder != NULL && saving)
         LK_TRY(save(s, done, !last));
     lki_settle(s, done);

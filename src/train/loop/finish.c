@@ -106,7 +106,7 @@ static void tell_round(lki_session *s, uint64_t done)
     const lk_train_local *l         = &s->config->exchange.local;
     const uint64_t        fragments = l->fragments > 0 ? l->fragments : 1;
     const uint64_t        each      = l->steps / fragments; /* steps between outer steps */
-    if (l->steps == 0 || done <= l->start)
+    if (l->steps == 0 || done <= l->start || l->topology != LK_TOPOLOGY_ALL)
         return;
     const uint64_t own  = done - l->start;
     const uint64_t last = own > l->delay ? (own - l->delay) / each * each : 0;

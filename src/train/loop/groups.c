@@ -9,6 +9,23 @@
 #include "train/config.h"
 #include "train/loop/loop.h"
 
+/* Prints the replicas, and with which others each is averaged. */
+static void tell_topology(const lki_session *s, const char *from)
+{
+    static const char *const others[] = { "all others", "those before and behind it",
+                                          "one at a distance of 1, 2, 4 ... in turn",
+                                          "one drawn at random" };
+    const lk_train_local    *l        = &s->config->exchange.local;
+    const uint32_t           count    = s->config->exchange.groups;
+    char                     when[48] = "after every step";
+    if (l->steps > 1)
+        (void)snprintf(when, sizeof when, "every %llu steps", (unsigned long long)l->steps);
+    lki_journal_say(s->journal,
+                    "%u replicas%s, virtual workers of each: %u; %s each becomes the mean of "
+                    "itself and %s", count, from, s->config->virtual_workers / count, when,
+                    others[l->topology]);
+}
+
 /* Prints the replicas and the rule of outer steps. */
 static void tell_replicas(const lki_session *s)
 {
@@ -31,6 +48,10 @@ static void tell_replicas(const lki_session *s)
     if (l->alpha > 0)
         (void)snprintf(parts + strlen(parts), sizeof parts - strlen(parts),
                        ", and a replica keeps %g of its weights", l->alpha);
+    if (l->topology != LK_TOPOLOGY_ALL) {
+        tell_topology(s, from);
+        return;
+    }
     lki_journal_say(s->journal,
                     "%u replicas%s, virtual workers of each: %u; every %llu steps the outer "
                     "weights become %s%s%s%s", count, from, s->config->virtual_workers / count,
@@ -57,6 +78,21 @@ lk_status lki_log_outer_step(lki_session *s, uint64_t done)
     if (s->config->exchange.local.fragments > 1)
         (void)json_object_set_new(line, "fragment", json_integer(outer.fragment));
     return lki_journal_event(s->journal, line);
+}
+
+lk_status lki_average_replicas(lki_session *s, uint64_t done)
+{
+    if (s->config->exchange.local.topology == LK_TOPOLOGY_ALL)
+        return LK_OK;
+    LK_TRY(lk_parallel_average(s->parallel));
+    const lk_outer_step mean = lk_parallel_outer_step(s->parallel);
+    if (mean.number == 0 || s->progress.averages_said == done)
+        return LK_OK;
+    s->progress.averages_said = done;
+    return lki_journal_event(s->journal,
+                             json_pack("{s:I, s:I, s:i, s:f}", "step", (json_int_t)done, "mixings",
+                                       (json_int_t)mean.number, "replicas",
+                                       (int)lk_parallel_groups(s->parallel), "drift", mean.drift));
 }
 
 /* Describes the steps in which a run compresses otherwise than at its end. */

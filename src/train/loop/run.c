@@ -142,6 +142,7 @@ static lk_status run_from(lki_session *s, const lki_position *at, lk_train_resul
     if (s->left)
         return lki_leave(s, done, result);
     bool complete = done >= s->progress.end || s->progress.ended != NULL;
+    LK_TRY(lki_average_replicas(s, done)); /* even if there was no step */
     LK_TRY(lki_observe_report(s, done));
     if (complete)
         LK_TRY(lki_check_end(s, done, result));
