@@ -84,7 +84,7 @@ Exchange = layout.struct("lk_exchange", struct_size=c_size_t, groups=c_uint32,
                          warmup_span=c_uint64)
 Replicas = layout.struct("lk_replicas", struct_size=c_size_t, count=c_uint32, local_steps=c_uint64,
                          start=c_uint64, optimizer=Optimizer, lr=c_double, dtype=c_uint32,
-                         fragments=c_uint32, delay=c_uint32, alpha=c_double)
+                         fragments=c_uint32, delay=c_uint32, alpha=c_double, topology=c_uint32)
 OuterStep = layout.struct("lk_outer_step", number=c_uint64, fragment=c_uint32, grad_norm=c_double,
                           drift=c_double, message_bytes=c_uint64)
 Options = layout.struct("lk_parallel_options", struct_size=c_size_t, strategy=c_char_p,
@@ -169,6 +169,7 @@ _FUNCTIONS = {
     "lk_parallel_load_shared": (_STATUS, [c_void_p, c_uint32, c_void_p]),
     "lk_parallel_fetch_replica_state": (_STATUS, [c_void_p, c_uint32, c_uint32, c_void_p]),
     "lk_parallel_load_replica_state": (_STATUS, [c_void_p, c_uint32, c_uint32, c_void_p]),
+    "lk_parallel_average": (_STATUS, [c_void_p]),
     "lk_parallel_outer_step": (OuterStep, [c_void_p]),
     "lk_parallel_resume": (_STATUS, [c_void_p, c_uint64]),
     "lk_parallel_share": (None, [c_void_p, POINTER(c_uint32), POINTER(c_uint32),

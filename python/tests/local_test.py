@@ -30,6 +30,8 @@ PROGRAM = """
                                                               streaming=lk.Streaming(2))),
         "adagrad": dict(groups=4, local_steps=2, outer=lk.FedAdagrad()),
         "post": dict(groups=4, local_steps=2, local_start=3, outer=lk.FedYogi()),
+        "ring": dict(groups=4, topology="ring"),
+        "pairs": dict(groups=4, local_steps=2, topology="pairs"),
         "topk": dict(local_steps=2, outer=lk.Momentum(0.5), compress=lk.TopK(0.1)),
     }
 
@@ -89,6 +91,11 @@ RUNS = PROGRAM + """
             result = run.step(loss_sum, data, opt)
             run.log(result)
             moves = result.outer is not None or step < RULES[name].get("local_start", 0)
+            if "topology" in RULES[name]:   # a mean of all replicas is computed on request
+                assert result.outer is None
+                moves = step % 3 == 1
+                if moves:
+                    run.weights_hash()
             assert moves != all(map(torch.equal, before, between(model))), (name, step)
         evaluation = run.evaluate(loss_sum, make_data(60))
         if folder is not None:
@@ -115,6 +122,7 @@ ORACLE = PROGRAM + """
         opt.clip_norm = 0.5
         data = run.loader(make_data(SAMPLES), global_batch=16)
         results = [run.step(loss_sum, data, opt) for _ in run.steps(STEPS)]
+        run.weights_hash()   # gives the model the mean of all replicas
         run._engine.close()
         return model, results
 
@@ -153,6 +161,16 @@ ORACLE = PROGRAM + """
         for m in replicas:
             m.load_state_dict(outer.state_dict())
 
+    def values_of(model):
+        return [*model.parameters(), *model.buffers()]
+
+    def mix(replicas):
+        "Give each replica the mean of the one before, itself, and the one behind."
+        for values in zip(*map(values_of, replicas)):
+            old = [v.detach().double() for v in values]
+            for r, v in enumerate(values):
+                v.data.copy_((old[r - 1] + old[r] + old[(r + 1) % len(old)]) / 3)
+
     def alone(name, sign=1):
         rule = RULES[name]
         seeds.seed_all(seeds.key(SEED, "model"))
@@ -173,14 +191,19 @@ ORACLE = PROGRAM + """
                     (data.fetch_counted(step, v, 0)[0], seeds.key(SEED, "turn", step, v, 0))
                     for v in own]))
             losses.append(sum(s for s, _ in sums) / sum(n for _, n in sums))
-            if (step + 1) % rule["local_steps"] == 0:
+            if "topology" in rule:
+                mix(replicas)
+            elif (step + 1) % rule["local_steps"] == 0:
                 outer_step(outer, replicas, outer_opt, sign)
+        if "topology" in rule:
+            for v, *others in zip(values_of(outer), *map(values_of, replicas)):
+                v.data.copy_(torch.stack([o.detach().double() for o in others]).mean(0))
         return outer, losses
 
     def difference(a, b):
         return max(float((x.double() - y.double()).abs().max()) for x, y in zip(a, b))
 
-    for name in ("local", "diloco", "adagrad"):
+    for name in ("local", "diloco", "adagrad", "ring"):
         model, results = library(name)
         for label, sign in ((name, 1), ("turned." + name, -1)):
             outer, losses = alone(name, sign)
@@ -221,6 +244,9 @@ REFUSALS = PROGRAM + """
     attempt("start", lambda: begin(dict(local_start=2)))
     attempt("compressor", lambda: begin(dict(local_steps=2, compress=lk.TopK(start=3))))
     attempt("both", lambda: begin(dict(local_steps=2, outer=lk.Mean("int8"), compress=lk.Sign())))
+    attempt("topology", lambda: begin(dict(topology="star")))
+    attempt("neighbours", lambda: begin(dict(topology="ring", outer=lk.Nesterov())))
+    attempt("sends", lambda: begin(dict(topology="ring", compress=lk.Sign())))
     attempt("strategy", lambda: begin(dict(local_steps=2, strategy="zero2")))
     attempt("lr", lambda: lk.Nesterov(lr=0))
     attempt("momentum", lambda: lk.Momentum(momentum=1))
@@ -255,6 +281,9 @@ REFUSED = {
     "start": "ValueError local_start is for replicas: give local_steps, too",
     "both": "ValueError dtype is 'int8', and outer gradients are compressed",
     "compressor": "ValueError replicas (local_steps) compress all outer gradients alike",
+    "topology": "ValueError topology is 'star': give one of all, ring, exponential, pairs",
+    "neighbours": "ValueError topology 'ring' has no outer steps: leave out outer",
+    "sends": "ValueError topology 'ring' sends whole weights: leave out compress",
     "rule": "TypeError outer is 0.7: give a rule such as",
     "whole": "TypeError local_steps is 2.5: give a whole number",
     "negative": "ValueError local_steps is -1",
@@ -273,7 +302,7 @@ REFUSED = {
 }
 
 
-RULES = ("local", "diloco", "adam", "post", "topk")
+RULES = ("local", "diloco", "adam", "post", "topk", "pairs")
 UNFINISHED = ("diloco", "adam", "topk")   # whose last round has one of two steps
 RESTS = [3, 4]   # in the middle of a round of 3 steps, and at the end of a round of 2
 RUNS_OF_ALL = [{"name": name} for name in RULES] + [{"name": "local", "rests": RESTS}]
@@ -314,10 +343,12 @@ class Replicas(unittest.TestCase):
         with tempfile.TemporaryDirectory() as here:
             ended = launch(ORACLE, 1, folder=here)
         self.assertEqual(ended.status, 0, ended.err)
-        for name in ("local", "diloco", "adagrad"):
+        for name in ("local", "diloco", "adagrad", "ring"):
             values, losses, last = json.loads(ended.value(name))
             self.assertLess(values, 1e-6, name)
             self.assertLess(losses, 1e-6, name)
+            if name == "ring":
+                continue
             values, losses, turned = json.loads(ended.value(f"turned.{name}"))
             self.assertGreater(values, 1e-3, name)
             self.assertGreater(turned, last + 0.01, name)

@@ -35,7 +35,7 @@ _DTYPES = {_CODES[dtype]: dtype for dtype in _KINDS if dtype is not torch.bool}
 _FREE = ("seed", "strategy", "audit_steps", "buffers", "shard_hosts")
 # What a run must have as its checkpoint has it.  The rest of an environment makes the exactness id.
 _CHOSEN = ("virtual_workers", "threads", "deterministic", "dtype", "matmul", "groups", "compress",
-           "local_steps", "local_start", "outer")
+           "local_steps", "local_start", "outer", "topology")
 
 # ---- What a checkpoint holds --------------------------------------------------------------------
 

@@ -408,7 +408,9 @@ class Engine:
 
     def _begin_norms(self):
         """Prepare the running statistics, and give those of layers that were in evaluation mode to
-        the library."""
+        the library.  Layers that are in evaluation mode have the mean of all replicas."""
+        if any(not norm.module.training for norm in self.model.norms):
+            self._average()
         for norm in self.model.norms:
             norm.begin_step()
         for i, (_, _, norm) in enumerate(self._states):
@@ -504,6 +506,19 @@ class Engine:
         for norm in self.model.norms:
             norm.count(self._micros)
 
+    def _average(self):
+        """Give the model the mean of all replicas, if these average with their neighbours only."""
+        if self._replicas is None or self._replicas.topology == 0:
+            return
+        norms = [norm for norm in self.model.norms if norm.trains and not norm.is_stale()]
+        lk.parallel_average(self._handle)
+        self.place_params()
+        for i, (_, buffer, norm) in enumerate(self._states):
+            if norm in norms:
+                buffer.copy_(view(lk.parallel_state_data(self._handle, i), buffer))
+        for norm in norms:
+            norm.count(0)
+
     def outer_step(self):
         """Return the ``OuterStep`` that the last step included, or None."""
         return local.outer_step(self._handle)
@@ -593,8 +608,9 @@ class Engine:
         return self._sharded is not None
 
     def gather(self, everywhere=True):
-        """Give the model all parameters, on rank 0 or `everywhere`, until ``scatter()``.  Does
-        nothing if they are not sharded.  Collective."""
+        """Give the model all parameters, on rank 0 or `everywhere`, until ``scatter()``, if they
+        are sharded.  With a topology give it the mean of all replicas.  Collective."""
+        self._average()
         if self._sharded is None or self._holding:
             return
         try:

@@ -38,6 +38,8 @@ def describe(settings):
     if settings["local_steps"]:
         described.update(local_steps=settings["local_steps"],
                          local_start=settings["local_start"], outer=settings["outer"].describe())
+    if settings["topology"] != "all":
+        described["topology"] = settings["topology"]
     described.update(torch=torch.__version__, commit=str(torch.version.git_version)[:12],
                      cpu=_cpu_capability(), machine=platform.machine(),
                      dtype=str(torch.get_default_dtype()),

@@ -15,6 +15,8 @@ from lockstep._library import layout, lk
 from lockstep.torch.optim import Betas, names_of_states
 from lockstep.torch.results import OuterStep
 
+_TOPOLOGIES = {"all": "LK_TOPOLOGY_ALL", "ring": "LK_TOPOLOGY_RING",
+               "exponential": "LK_TOPOLOGY_EXPONENTIAL", "pairs": "LK_TOPOLOGY_PAIRS"}
 _DTYPES = {"fp32": "LK_F32", "bf16": "LK_BF16", "int8": "LK_I8", "int4": "LK_I4"}
 
 
@@ -160,6 +162,9 @@ def complete(settings):
             raise ValueError(f"{name} is {settings[name]}: give a number of steps, or 0")
     if outer is not None and not isinstance(outer, Outer):
         raise TypeError(f"outer is {outer!r}: give a rule such as lockstep.torch.Nesterov(lr=0.7)")
+    if settings["topology"] != "all":
+        _check_topology(settings)
+        settings["local_steps"] = settings["local_steps"] or 1
     for name in ("outer", "local_start"):
         if settings[name] and not settings["local_steps"]:
             raise ValueError(f"{name} is for replicas: give local_steps, too (DiLoCo has 500)")
@@ -175,6 +180,17 @@ def complete(settings):
                          "checkpoint")
     settings["outer"] = outer or Mean()
     _check_compressor(settings["compress"], settings["outer"])
+
+
+def _check_topology(settings):
+    """Raise ``ValueError`` for what averaging with neighbours only excludes."""
+    name, outer = settings["topology"], settings["outer"]
+    if name not in _TOPOLOGIES:
+        raise ValueError(f"topology is {name!r}: give one of {', '.join(_TOPOLOGIES)}")
+    if outer is not None and outer.describe() != Mean().describe():
+        raise ValueError(f"topology {name!r} has no outer steps: leave out outer")
+    if settings["compress"] is not None:
+        raise ValueError(f"topology {name!r} sends whole weights: leave out compress")
 
 
 def _check_compressor(compress, outer):
@@ -205,7 +221,8 @@ def replicas(settings):
                              start=settings["local_start"], optimizer=outer.options(), lr=outer.lr,
                              dtype=layout.constants[_DTYPES[outer.dtype]],
                              fragments=streaming.fragments, delay=streaming.delay,
-                             alpha=streaming.alpha)
+                             alpha=streaming.alpha,
+                             topology=layout.constants[_TOPOLOGIES[settings["topology"]]])
 
 
 def are_there(settings, steps):
@@ -218,7 +235,7 @@ def unfinished(settings, steps):
     """Return a note if a run ends between two outer steps, else None."""
     every, start = settings["local_steps"], settings["local_start"]
     since = (steps - start) % every if every and steps > start else 0
-    if since == 0:
+    if since == 0 or settings["topology"] != "all":
         return None
     return (f"note: the weights are those after step {steps - since}, the last outer step; with an "
             f"outer step every {every} steps, what came after is in the replicas only")

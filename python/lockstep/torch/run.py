@@ -53,7 +53,8 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
          deterministic: bool = True, audit_steps: int = 2, buffers: str = "check",
          bucket_bytes: int = 0, shard_hosts: int = 1, compress: Compressor | None = None,
          groups: int = 0, local_steps: int = 0, local_start: int = 0,
-         outer: local.Outer | None = None, log: str | os.PathLike[str] | None = None,
+         outer: local.Outer | None = None, topology: str = "all",
+         log: str | os.PathLike[str] | None = None,
          tensorboard: str | os.PathLike[str] | None = None, timeout: float = 0.0,
          flight: str | None = None) -> Run:
     """Join the workers that a launcher started, or begin a run of one worker.
@@ -89,6 +90,9 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
     local_start: the number of steps before which there are no replicas (post-local SGD).
     outer: how the replicas become the new outer weights: ``Mean()`` by default, ``Nesterov()`` as
         in DiLoCo, ``Momentum()``, ``FedAdam()``, ``FedYogi()`` or ``FedAdagrad()``.
+    topology: "ring", "exponential" or "pairs" averages each replica with its neighbours only, by
+        default after every step.  There is no `outer` then, and the model has the mean of all
+        replicas after ``evaluate()``, ``save()``, ``weights_hash()`` and in ``gathered()``.
     log: a file for the lines of ``Run.log()``, written by rank 0.
     tensorboard: a directory for TensorBoard, to which ``Run.log()`` adds scalars.
     timeout: seconds after which a wait for another worker fails, in which it computes its turns,
