@@ -108,6 +108,27 @@ static void neighbours_are_those_of_the_topology(void **state)
     assert_memory_equal(n, again, 2 * sizeof *n);
 }
 
+/* With a power of two as R, a round of distances computes the mean of all. */
+static void a_round_of_distances_reaches_all(void **state)
+{
+    enum { COUNT = 8 };
+    double         of[COUNT][COUNT] = { 0 }, mixed[COUNT][COUNT];
+    lki_neighbours n[COUNT];
+    (void)state;
+    for (uint32_t r = 0; r < COUNT; r++)
+        of[r][r] = 1;
+    for (uint64_t number = 1; number <= lki_topology_distances(COUNT); number++) {
+        neighbours_of(n, LK_TOPOLOGY_EXPONENTIAL, COUNT, number);
+        for (uint32_t r = 0; r < COUNT; r++)
+            for (uint32_t s = 0; s < COUNT; s++)
+                mixed[r][s] = (of[n[r].of[0]][s] + of[n[r].of[1]][s]) / 2;
+        memcpy(of, mixed, sizeof of);
+    }
+    for (uint32_t r = 0; r < COUNT; r++)
+        for (uint32_t s = 0; s < COUNT; s++)
+            assert_true(fabs(of[r][s] - 1.0 / COUNT) < 1e-12);
+}
+
 /* Counts the copies that hosts send in many mixings of pairs. */
 static void the_bytes_of_pairs_are_those_of_many_mixings(void **state)
 {
@@ -424,6 +445,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(neighbours_are_those_of_the_topology),
+        cmocka_unit_test(a_round_of_distances_reaches_all),
         cmocka_unit_test(the_bytes_of_pairs_are_those_of_many_mixings),
         cmocka_unit_test(mixing_is_that_of_the_oracle_on_any_ranks),
         cmocka_unit_test(what_goes_with_the_mean_of_all_only_is_refused),
