@@ -220,9 +220,9 @@ static void must_take_what_is_told(lk_replicas replicas)
             const bool steps   = replicas.topology == LK_TOPOLOGY_ALL;
             replicas.fragments = steps && replicas.count == 4 ? 2 : 1;
             job j = { .options = { .struct_size     = sizeof(lk_parallel_options),
-                                   .strategy        = hosts == 2            ? "zero1"
-                                                      : replicas.count == 2 ? "zero3"
-                                                                            : "ddp",
+                                   .strategy        = hosts == 2 ? "zero1"
+                                                      : steps && replicas.count == 2 ? "zero3"
+                                                                                     : "ddp",
                                    .virtual_workers = 8,
                                    .unused          = LK_UNUSED_ZERO,
                                    .optimizer       = { .kind = LK_ADAMW },

@@ -42,11 +42,11 @@ static lk_status add_outer(sums *s, uint32_t fragment)
     lki_replicas_deal(&s->replicas, s->replicas.leaves, s->world.ranks, s->bounds);
     LK_TRY(lki_estimate_dealt(&cost, s->params + f->first, f->count, &outer, s->world.sizes,
                               s->world.hosts, 1, s->bounds));
+    if (s->replicas.options.topology != LK_TOPOLOGY_ALL)
+        cost.sent_gradients = cost.sent_params = 0;
     s->sent_outer += cost.sent_gradients + cost.sent_params;
     cost.sent_gradients /= s->replicas.options.local_steps;
     cost.sent_params /= s->replicas.options.local_steps;
-    if (s->replicas.options.topology != LK_TOPOLOGY_ALL)
-        cost.sent_gradients = cost.sent_params = 0;
     for (uint32_t h = 0; h < s->world.hosts; h++)
         add(&s->costs[h], &cost);
     return LK_OK;
