@@ -109,6 +109,7 @@ static lk_status add_copy(sums *s, uint32_t first, uint32_t hosts)
     const bool parted = hosts > 1 && ops->gathers;
     if (s->replicas.options.delay > 0 || parted)
         s->costs[first].gradients += copied_bytes(s);
+    LK_ASSERT(hosts > 0);
     uint64_t part = 0;
     for (uint32_t p = 0; p < s->param_count; p++)
         part += lk_shape_count(s->params[p].shape) * sizeof(float) / hosts;
