@@ -60,7 +60,9 @@ set_tests_properties(comm.huge PROPERTIES RUN_SERIAL TRUE) # it moves 50 GiB
 foreach(name faults.death exactness.runs faults.disk parallel.parallel comm.algorithm.algorithm
     train.loop.hosts comm.collectives comm.conformance launch.rendezvous.meeting cli.bench
     launch.job.rebuild_hosts tensor.ops.gemm tensor.ops.conv tensor.ops.conv_bf16 faults.survive
-    faults.survive_hosts faults.return faults.join cli.trace cli.bench_step cli.plan)
+    faults.survive_hosts faults.return faults.join cli.trace cli.bench_step cli.plan faults.compressed
+    faults.restart exactness.compression exactness.local comm.span.seeds parallel.joint
+    parallel.features.groups_survive parallel.recover.hosts)
   set_tests_properties(${name} PROPERTIES COST 100)
 endforeach()
 
