@@ -103,59 +103,51 @@ class Compressed(unittest.TestCase):
     def test_resumed(self):
         with tempfile.TemporaryDirectory() as folder:
             names = ("powersgd", "dgc", "ef21")
-            whole, _ = self.weights(1, runs=[{"name": name} for name in names])
+            plain = [{"name": "none", "groups": g, "steps": s, "folder": f"{folder}/none"}
+                     for g, s in ((0, 3), (2, 6))]   # groups change no bit without a compressor
+            *whole, without, _ = self.weights(
+                1, runs=[{"name": name} for name in names] + [{"name": "none", "groups": 0},
+                                                              plain[0]])[0]
             runs = [{"name": name, "folder": f"{folder}/{name}"} for name in names]
             self.weights(3, runs=[dict(run, steps=3) for run in runs])
             spelled = shutil.copytree(runs[0]["folder"], f"{folder}/spelled")
-            self.assertEqual(self.weights(1, runs=[{"name": "defaults", "folder": spelled}])[0],
-                             whole[:1])
             forgetting = [dict(run, folder=shutil.copytree(run["folder"], run["folder"] + "-copy"),
                                forgets=True) for run in runs]
-            for got, right in zip(self.weights(1, runs=forgetting)[0], whole):
+            *forgotten, like, resumed = self.weights(
+                1, runs=forgetting + [{"name": "defaults", "folder": spelled}, plain[1]])[0]
+            self.assertEqual(like, whole[0])
+            self.assertEqual(resumed, without)
+            for got, right in zip(forgotten, whole):
                 self.assertNotEqual(got, right)
             self.assertEqual(self.weights(4, "--hosts", "2", runs=runs)[0], whole)
-            plain = [{"name": "none", "groups": g, "steps": s, "folder": f"{folder}/none"}
-                     for g, s in ((0, 3), (2, 6))]   # groups change no bit without a compressor
-            ended = [self.weights(1, runs=[run])[0] for run in plain]
-            self.assertEqual(ended[1], self.weights(1, runs=[{"name": "none", "groups": 0}])[0])
             other = self.run_all(1, runs=[dict(runs[0], name="sign", steps=9)])
             self.assertNotEqual(other.status, 0)
             self.assertIn("compress", other.err)
 
-    def test_start(self):
-        """Compression begins at step 4."""
-        whole = self.weights(1, runs=[{"name": "none", "groups": 0, "steps": s} for s in (3, 4)])[0]
-        later = [{"name": "later", "steps": steps} for steps in (3, 4, 6)]
-        one = self.weights(1, runs=later)[0]
-        self.assertEqual(one[0], whole[0])
-        self.assertNotEqual(one[1], whole[1])
-        self.assertEqual(self.weights(3, runs=later)[0], one)
-
-    def test_warmup(self):
-        """The ratio 1 sends whole gradients in steps 2 and 3."""
-        whole = self.weights(1, runs=[{"name": "none", "groups": 0, "steps": s} for s in (3, 4)])[0]
-        warm = [{"name": "warm", "steps": steps} for steps in (3, 4, 6)]
-        one = self.weights(1, runs=warm)[0]
-        self.assertEqual(one[0], whole[0])
-        self.assertNotEqual(one[1], whole[1])
-        self.assertEqual(self.weights(3, runs=warm)[0], one)
+    def test_start_and_warmup(self):
+        """`later` compresses from step 4 on; the ratio 1 of `warm` sends whole gradients in steps
+        2 and 3."""
+        runs = [{"name": name, "steps": steps} for name in ("later", "warm") for steps in (3, 4, 6)]
+        plain = [{"name": "none", "groups": 0, "steps": steps} for steps in (3, 4)]
+        *one, three, four = self.weights(1, runs=runs + plain)[0]
+        for first in (0, 3):
+            self.assertEqual(one[first], three)
+            self.assertNotEqual(one[first + 1], four)
+        self.assertEqual(self.weights(3, runs=runs)[0], one)
 
     def test_onebit_adam(self):
         """Steps are those of AdamW up to the freeze, and learning goes on after it."""
         run = {"name": "none", "freeze": 20}
         runs = [dict(run, steps=20), dict(run, steps=60)]
-        one, losses = self.weights(1, runs=runs)
-        plain = self.weights(1, runs=[dict(runs[0], freeze=0, groups=0)])[0][0]
+        (*one, plain), losses = self.weights(1, runs=runs + [dict(runs[0], freeze=0, groups=0)])
         self.assertEqual(one[0], plain)
         self.assertLess(losses[1], losses[0])
-        self.assertEqual(self.weights(3, runs=[dict(run, strategy="zero1") for run in runs])[0],
-                         one)
-        self.assertEqual(self.weights(4, "--hosts", "2", runs=runs)[0], one)
         with tempfile.TemporaryDirectory() as folder:
             kept = dict(run, folder=f"{folder}/run")
-            self.weights(3, runs=[dict(kept, steps=30)])
-            got = self.weights(4, "--hosts", "2", runs=[dict(kept, steps=60)])[0]
-            self.assertEqual(got[0], one[1])
+            zero1 = [dict(run, strategy="zero1") for run in runs]
+            self.assertEqual(self.weights(3, runs=zero1 + [dict(kept, steps=30)])[0][:2], one)
+            self.assertEqual(self.weights(4, "--hosts", "2", runs=runs + [dict(kept, steps=60)])[0],
+                             [*one, one[1]])
         refused = self.run_all(1, runs=[dict(run, name="topk")])
         self.assertIn("onebit-adam sends momenta in its own way", refused.err)
 
