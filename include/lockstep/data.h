@@ -11,6 +11,7 @@
 #ifndef LK_DATA_H
 #define LK_DATA_H
 
+#include "lockstep/clients.h"
 #include "lockstep/tensor.h"
 
 #ifdef __cplusplus

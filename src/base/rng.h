@@ -25,7 +25,10 @@ typedef enum {
     LKI_RNG_CHOICE  = 11, /* the elements that are sent, by step and tensor */
     LKI_RNG_ROUND   = 12, /* rounding of compressed gradients, by element / 32 and lane, step,
                            * tensor, group */
+    LKI_RNG_DIVIDE  = 13, /* samples to clients: permutations, and shares by client and class */
     LKI_RNG_PAIRS   = 14, /* pairs of replicas, by mixing and replica */
+    LKI_RNG_CLIENT  = 15, /* a client's seed and the step at which it stops, by client and round */
+    LKI_RNG_CLIENTS = 16, /* the clients of a round */
 } lki_rng_purpose;
 
 typedef struct { uint32_t word[4]; } lki_random;

@@ -157,10 +157,26 @@ static float cifar10_blank(const lk_dataset *dataset, uint32_t channel)
     return ((const cifar10 *)dataset->state)->pixel[channel][0];
 }
 
+static uint32_t cifar10_file_count(const lk_dataset *dataset)
+{
+    return (uint32_t)((const cifar10 *)dataset->state)->count - (dataset->held_out > 0);
+}
+
+static uint32_t cifar10_file_of(const lk_dataset *dataset, uint64_t index)
+{
+    const lki_map *map = ((const cifar10 *)dataset->state)->maps;
+    uint32_t       file = 0;
+    for (; index >= map[file].bytes / RECORD; file++)
+        index -= map[file].bytes / RECORD;
+    return file;
+}
+
 const lki_source lki_source_cifar10 = {
     .name        = "cifar10",
     .open        = cifar10_open,
     .close       = cifar10_close,
     .read_sample = cifar10_read_sample,
     .blank       = cifar10_blank,
+    .file_count  = cifar10_file_count,
+    .file_of     = cifar10_file_of,
 };

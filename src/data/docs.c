@@ -346,10 +346,22 @@ static lk_status docs_read(const lk_dataset *dataset, uint64_t index, uint64_t f
     return LK_OK;
 }
 
+static uint32_t docs_file_count(const lk_dataset *dataset)
+{
+    return (uint32_t)((const docs *)dataset->state)->shards.count;
+}
+
+static uint32_t docs_file_of(const lk_dataset *dataset, uint64_t index)
+{
+    return ((const docs *)dataset->state)->documents[index].shard;
+}
+
 const lki_source lki_source_docs = {
     .name            = "docs",
     .open            = docs_open,
     .close           = docs_close,
     .document_tokens = docs_tokens,
     .read_document   = docs_read,
+    .file_count      = docs_file_count,
+    .file_of         = docs_file_of,
 };

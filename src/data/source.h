@@ -61,6 +61,11 @@ typedef struct {
 
     /* (optional) Returns the value of a black pixel in a channel.  NULL: 0. */
     float (*blank)(const lk_dataset *dataset, uint32_t channel);
+
+    /* (optional) Returns the number of files with training samples, and the file of sample or
+     * document `index` of the files. */
+    uint32_t (*file_count)(const lk_dataset *dataset);
+    uint32_t (*file_of)(const lk_dataset *dataset, uint64_t index);
 } lki_source;
 
 typedef struct lki_watched_file lki_watched_file; /* file_watch.c */

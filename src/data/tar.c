@@ -195,6 +195,16 @@ static float tar_blank(const lk_dataset *dataset, uint32_t channel)
     return ((const archive *)dataset->state)->pixel[0];
 }
 
+static uint32_t tar_file_count(const lk_dataset *dataset)
+{
+    return (uint32_t)((const archive *)dataset->state)->shards.count;
+}
+
+static uint32_t tar_file_of(const lk_dataset *dataset, uint64_t index)
+{
+    return ((const archive *)dataset->state)->samples[index].shard;
+}
+
 const lki_source lki_source_tar = {
     .name        = "tar",
     .open        = tar_open,
@@ -202,4 +212,6 @@ const lki_source lki_source_tar = {
     .read_sample = tar_read_sample,
     .read_part   = tar_read_part,
     .blank       = tar_blank,
+    .file_count  = tar_file_count,
+    .file_of     = tar_file_of,
 };
