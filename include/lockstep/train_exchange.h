@@ -1,8 +1,9 @@
 /* lockstep/train_exchange.h -- the part of a run's configuration that concerns groups of virtual
- * workers: compressed gradients and local steps. */
+ * workers: compressed gradients, local steps and federated averaging. */
 #ifndef LK_TRAIN_EXCHANGE_H
 #define LK_TRAIN_EXCHANGE_H
 
+#include "lockstep/clients.h"
 #include "lockstep/exchange.h"
 #include "lockstep/replicas.h"
 
@@ -31,6 +32,21 @@ typedef struct {
     lk_replica_topology topology; /* of replicas that are averaged with their neighbours only */
 } lk_train_local;
 
+/* Federated averaging (McMahan et al. 2017).  A step of the run is a round, and its virtual workers
+ * are the clients of the round.  Each trains from the current weights on its own samples, and the
+ * mean of the changes, weighted by samples, is the gradient of the optimizer in `local`. */
+typedef struct {
+    uint32_t count;    /* M; 0: no clients.  The other fields then have no effect */
+    double   fraction; /* of the clients that take part in a round; 0 = 0.1 */
+    uint32_t epochs;   /* local epochs; 0 = 1 */
+    uint32_t batch;    /* samples of a local step; 0: all of the client */
+    lk_split split;
+    double   split_by; /* see lk_clients_options.by */
+    double   prox_mu;  /* FedProx: weight of the distance from the weights of the round */
+    double   dropout;  /* probability that a client stops before its last local step */
+    uint64_t most;     /* samples of the largest client; filled in */
+} lk_train_clients;
+
 /* Groups of virtual workers that exchange compressed gradients; see lockstep/exchange.h. */
 typedef struct {
     uint32_t       groups;      /* 0: V with a compressor, else no groups */
@@ -41,6 +57,7 @@ typedef struct {
     bool           nesterov;
     double         clip;
     lk_train_local local; /* replicas: `groups` of them, which exchange outer gradients */
+    lk_train_clients clients; /* steps are rounds of clients */
     uint64_t       start; /* this and the next as in lk_exchange */
     uint32_t       warmup_count;
     double         warmup[LK_WARMUP_RATIOS_MAX];

@@ -60,11 +60,15 @@ static void print_head(const plan_options *o, const lk_train_plan *plan)
     char                   rules[128], label[128];
     const bool             exact = label_of(o, label, sizeof label) == LK_LABEL_EXACT;
     lk_train_rules(c, rules, sizeof rules);
-    printf("%s, %zu parameters, %s%s%s%s; batch %u as V %u x %u; %u x %u threads on %u "
-           "host%s\n\n",
-           c->model, plan->rows[0].cost.parameters, lk_precision_name(c->precision), rules,
-           exact ? "" : "; ", exact ? "" : label, c->global_batch, c->virtual_workers,
-           c->global_batch / c->virtual_workers, c->workers, c->threads, hosts,
+    char batch[64];
+    if (c->exchange.clients.count > 0)
+        (void)snprintf(batch, sizeof batch, "rounds of %u clients", c->virtual_workers);
+    else
+        (void)snprintf(batch, sizeof batch, "batch %u as V %u x %u", c->global_batch,
+                       c->virtual_workers, c->global_batch / c->virtual_workers);
+    printf("%s, %zu parameters, %s%s%s%s; %s; %u x %u threads on %u host%s\n\n", c->model,
+           plan->rows[0].cost.parameters, lk_precision_name(c->precision), rules,
+           exact ? "" : "; ", exact ? "" : label, batch, c->workers, c->threads, hosts,
            hosts == 1 ? "" : "s");
 }
 

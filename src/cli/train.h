@@ -46,6 +46,7 @@ bool lki_read_initial_scale(const char *text, void *target, lki_message *error);
 
 /* Reads --param-group, a group of parameters. */
 bool lki_read_group(const char *text, void *target, lki_message *error);
+bool lki_read_split(const char *text, void *target, lki_message *error);
 bool lki_read_ratios(const char *text, void *target, lki_message *error);
 
 /* Reads --offload: the data to offload, and the directory. */

@@ -123,6 +123,24 @@ bool lki_read_group(const char *text, void *target, lki_message *error)
     return true;
 }
 
+/* Reads iid, shards:S, dirichlet:ALPHA or files. */
+bool lki_read_split(const char *text, void *target, lki_message *error)
+{
+    static const char *const names[] = { "iid", "shards:", "dirichlet:", "files" };
+    lk_train_clients        *k = &((train_options *)target)->config.exchange.clients;
+    for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const size_t length = strlen(names[i]);
+        const char  *number = text + length;
+        if (strncmp(text, names[i], length) != 0)
+            continue;
+        k->split = (lk_split)i;
+        if (names[i][length - 1] != ':' ? *number == '\0'
+                                        : lki_parse_real(number, strlen(number), &k->split_by))
+            return true;
+    }
+    return lki_refuse(error, "must be iid, shards:S, dirichlet:ALPHA or files, such as shards:2");
+}
+
 /* Reads R,R... */
 bool lki_read_ratios(const char *text, void *target, lki_message *error)
 {
@@ -237,7 +255,7 @@ void lki_train_defaults(lk_train_config *config)
         config->data.source = "synthetic:images=2048,h=32,w=32,c=3,classes=10";
     else if (config->data.source == NULL)
         config->data.source = "synthetic:images=8192,h=28,w=28,c=1,classes=10";
-    if (config->global_batch == 0)
+    if (config->global_batch == 0 && config->exchange.clients.count == 0)
         config->global_batch = BATCH;
     if (config->schedule.lr == 0)
         config->schedule.lr = RATE;

@@ -75,6 +75,25 @@ bool lki_replicates(const lk_train_config *config);
 /* Makes the options of replicas; *out becomes NULL without them.  The caller frees it. */
 LK_NODISCARD lk_status lki_replicas_of(const lk_train_config *config, lk_replicas **out);
 
+/* Completes the options of the outer optimizer, and returns it. */
+LK_NODISCARD lk_status lki_outer_check(lk_train_config *config);
+lk_optimizer           lki_outer_optimizer(const lk_train_config *config);
+
+/* Returns true if steps are rounds of clients (federated averaging).  Defined in core/clients.c, as
+ * the next three. */
+bool lki_federates(const lk_train_config *config);
+
+/* Completes the options of clients, and the batch and the virtual workers that follow from them.
+ * Fails with LK_EINVAL if the configuration does not support them. */
+LK_NODISCARD lk_status lki_clients_check(lk_train_config *config);
+
+/* Checks that the data can be divided among the clients, and sets `most`. */
+LK_NODISCARD lk_status lki_clients_check_data(lk_train_config *config, const lk_dataset *dataset);
+
+/* Divides the data among the clients. */
+LK_NODISCARD lk_status lki_clients_divide(lk_clients **out, const lk_train_config *config,
+                                          const lk_dataset *dataset);
+
 /* Returns the maximum number of virtual workers that a joint turn computes if memory is not
  * limited; 1 = none.  See core/joint.c. */
 uint32_t lki_joint_most(const lk_train_config *config, const lk_model *model, const lk_exec *exec);
@@ -87,6 +106,10 @@ LK_NODISCARD lk_status lki_pace_check(const lk_train_config *config);
  * arrays with lki_parallel_options_free(). */
 LK_NODISCARD lk_status lki_parallel_options_of(const lk_train_config *config, const lk_model *model,
                                                lk_exec *exec, lk_parallel_options *out);
+
+/* As lki_parallel_options_of(), for the object in which a rank trains one client after another. */
+LK_NODISCARD lk_status lki_client_options_of(const lk_train_config *config, const lk_model *model,
+                                             lk_exec *exec, lk_parallel_options *out);
 void                   lki_parallel_options_free(lk_parallel_options *options);
 
 /* ---- Bytes ------------------------------------------------------------------------------- */

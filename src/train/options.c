@@ -83,6 +83,16 @@ static json_t *ratios_json(const lk_train_config *config)
     return json_string(text);
 }
 
+static json_t *split_json(const lk_train_config *config)
+{
+    static const char *const names[] = { "iid", "shards", "dirichlet", "files" };
+    const lk_train_clients  *k       = &config->exchange.clients;
+    const bool               by = k->split == LK_SPLIT_SHARDS || k->split == LK_SPLIT_DIRICHLET;
+    char                     text[48];
+    (void)snprintf(text, sizeof text, by ? "%s:%.17g" : "%s", names[k->split], k->split_by);
+    return json_string(text);
+}
+
 static json_t *replicas_json(const lk_train_config *config)
 {
     return json_integer(config->buddies ? 2 : 1);

@@ -3,6 +3,8 @@
 
 #include "base/memory.h"
 #include "parallel/joint.h"
+#include "parallel/state.h"
+#include "train/core/client_rounds.h"
 #include "train/core/feed.h"
 
 /* Computes the index of each block's first term.  Terms are ordered from the last block to the
@@ -71,6 +73,7 @@ lk_status lki_session_turns(lki_session *s)
     uint32_t               most = s->joint;
     if (most > 1 && !lki_turns_join(s->parallel, most))
         most = 1;
+    LK_TRY(lki_clients_open(s));
     LK_TRY(lki_joint_init(&turn->joint, lk_dataset_describe(s->dataset), most, c->micro_batch));
     if (most > 1)
         return lki_engine_open_parts(&s->engine, s->model, s->exec, c->precision, c->micro_batch,
@@ -92,7 +95,14 @@ lk_status lki_session_parallel(lki_session *s)
         status = lki_parallel_open_joint(&s->parallel, s->comm, s->params, s->param_count, &options,
                                          most);
     lki_parallel_options_free(&options);
+    lki_session_may_idle(s->config, s->parallel);
     return status;
+}
+
+void lki_session_may_idle(const lk_train_config *config, lk_parallel *parallel)
+{
+    if (parallel != NULL && lki_federates(config))
+        parallel->effects.idles = true;
 }
 
 lk_status lki_session_deal(lki_session *s, uint64_t start)
@@ -117,6 +127,7 @@ void lki_fetch_states(lki_session *s)
 void lki_session_free(lki_session *s)
 {
     lki_feed_close(s);
+    lki_clients_close(s);
     lk_parallel_free(s->parallel);
     lk_engine_free(s->engine);
     lki_joint_deinit(&s->turn.joint);

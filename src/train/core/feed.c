@@ -15,6 +15,7 @@
 #include "data/stream.h"
 #include "parallel/virtual.h"
 #include "tensor/exec.h"
+#include "train/core/client_rounds.h"
 #include "train/core/feed.h"
 
 enum { SLICE_MS = 50, WAIT_MS = 30000 }; /* WAIT_MS: longest wait for a batch without --timeout */
@@ -86,7 +87,7 @@ static lk_status open_share(lki_session *s, uint64_t start)
 /* Does nothing for a stream, since every rank has the whole batch. */
 lk_status lki_feed_deal(lki_session *s, uint64_t start)
 {
-    if (s->feed != NULL)
+    if (s->feed != NULL || s->clients != NULL)
         return LK_OK;
     lki_feed_close(s);
     return open_share(s, start);
@@ -96,6 +97,8 @@ lk_status lki_feed_open(lki_session *s, uint64_t start)
 {
     const lk_dataset_info *data  = lk_dataset_describe(s->dataset);
     uint64_t               batch = s->config->global_batch;
+    if (s->clients != NULL) /* clients read their samples themselves */
+        return LK_OK;
     if (!lki_dataset_is_stream(s->dataset))
         return open_share(s, start);
     lki_feed *feed = NULL;
@@ -115,6 +118,8 @@ lk_status lki_feed_open(lki_session *s, uint64_t start)
 
 lk_status lki_feed_open_some(lki_session *s, uint64_t step, uint32_t first, uint32_t last)
 {
+    if (s->clients != NULL)
+        return LK_OK;
     return open_loader(s, &s->loader, (lki_share){ first, last + 1 - first, 1 }, NULL, step,
                        step + 1);
 }
@@ -227,6 +232,8 @@ lk_status lki_feed_again(lki_session *s, uint64_t step, uint32_t v, uint32_t mic
 lk_step_span lki_step_span(const lki_session *s, uint64_t step)
 {
     const lk_train_config *c = s->config;
+    if (s->clients != NULL)
+        return (lk_step_span){ .first = step, .samples = lki_round_of(s, step).samples };
     if (s->feed != NULL)
         return (lk_step_span){ .first   = step * c->global_batch,
                                .samples = step == s->feed->step ? s->feed->samples : 0 };

@@ -270,7 +270,7 @@ void lki_inherit_label(lki_session *session, lk_label label)
 
 void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33])
 {
-    char       text[800], fields[400], groups[32] = "", hex[65];
+    char       text[1200], fields[800], groups[32] = "", hex[65];
     lki_sha256 hash;
     lki_fields_identity(config, fields, sizeof fields);
     /* groups alone do not change bits */

@@ -117,21 +117,29 @@ void lki_tell_bits(const lki_session *s)
             lki_journal_note(s->journal, "note: %s", text);
 }
 
+static void describe_steps(const lki_session *s, char *text, size_t bytes)
+{
+    const lk_train_config *c = s->config;
+    if (lki_federates(c))
+        (void)snprintf(text, bytes, "rounds of %u clients", c->virtual_workers);
+    else
+        (void)snprintf(text, bytes, "steps of %u (V %u x %u x %u)", c->global_batch,
+                       c->virtual_workers, s->micro_count, c->micro_batch);
+}
+
 lk_status lki_introduce(lki_session *s)
 {
     uint64_t mine[3] = { (uint64_t)getpid(), s->first, s->count }, *all = NULL;
-    char     text[32], every[32], samples[40];
+    char     text[80], every[32], samples[40];
 
     (void)snprintf(every, sizeof every, ", every %u", s->stride);
     LK_TRY(LKI_NEW(&all, 3 * (size_t)s->ranks, "introductions"));
     lk_status status = lk_all_gather(s->comm, mine, all, sizeof mine);
     if (status == LK_OK) {
-        lki_journal_say(s->journal,
-                        "%s: %zu parameters, %s %llu steps of %u (V %u x %u x %u)",
-                        s->config->model, lk_model_param_elements(s->model),
-                        lki_feed_text(s, samples),
-                        (unsigned long long)s->progress.end, s->config->global_batch,
-                        s->config->virtual_workers, s->micro_count, s->config->micro_batch);
+        describe_steps(s, text, sizeof text);
+        lki_journal_say(s->journal, "%s: %zu parameters, %s %llu %s", s->config->model,
+                        lk_model_param_elements(s->model), lki_feed_text(s, samples),
+                        (unsigned long long)s->progress.end, text);
         for (uint32_t r = 0; r < s->ranks; r++) {
             unsigned long long pid = all[3 * r], first = all[3 * r + 1], count = all[3 * r + 2];
             lki_journal_say(s->journal, "rank %u (pid %llu%s) runs virtual workers %llu-%llu%s",

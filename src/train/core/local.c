@@ -81,9 +81,27 @@ static bool is_adaptive(lk_outer optimizer)
            optimizer == LK_OUTER_YOGI;
 }
 
+lk_status lki_outer_check(lk_train_config *c)
+{
+    lk_train_local *l          = &c->exchange.local;
+    const char     *compressor = c->exchange.compressor;
+    if (l->dtype > LK_F32 && compressor != NULL && strcmp(compressor, "none") != 0)
+        return lk_fail(LK_EINVAL, "outer gradients are compressed by `exchange.compressor` %s or "
+                                  "sent in another type: leave out `exchange.local.dtype`",
+                       compressor);
+    l->lr = or_else(l->lr, l->optimizer == LK_OUTER_NESTEROV ? 0.7
+                           : is_adaptive(l->optimizer)       ? FEDOPT_LR
+                                                             : 1);
+    if (l->optimizer == LK_OUTER_NESTEROV)
+        l->momentum = or_else(l->momentum, 0.9);
+    return LK_OK;
+}
+
 lk_status lki_local_check(lk_train_config *c)
 {
     lk_train_local *l = &c->exchange.local;
+    if (lki_federates(c)) /* outer steps are the run's own steps */
+        return LK_OK;
     if (l->topology != LK_TOPOLOGY_ALL && why_no_topology(c) != NULL)
         return lk_fail(LK_EINVAL, "`exchange.local.topology` %s", why_no_topology(c));
     if (l->steps == 0 && l->topology != LK_TOPOLOGY_ALL)
@@ -100,20 +118,12 @@ lk_status lki_local_check(lk_train_config *c)
     if (why != NULL)
         return lk_fail(LK_EINVAL, "replicas (`exchange.local.steps` %llu) %s",
                        (unsigned long long)l->steps, why);
-    if (l->dtype > LK_F32 && compresses(c))
-        return lk_fail(LK_EINVAL, "outer gradients are compressed by `exchange.compressor` %s or "
-                                  "sent in another type: leave out `exchange.local.dtype`",
-                       c->exchange.compressor);
     if (c->exchange.start > 1 || c->exchange.warmup_count > 0)
         return lk_fail(LK_EINVAL, "`%s` counts steps, but replicas (`exchange.local.steps` %llu) "
                                   "compress outer steps: leave it out",
                        c->exchange.start > 1 ? "exchange.start" : "exchange.warmup",
                        (unsigned long long)l->steps);
-    l->lr = or_else(l->lr, l->optimizer == LK_OUTER_NESTEROV ? 0.7
-                           : is_adaptive(l->optimizer)       ? FEDOPT_LR
-                                                             : 1);
-    if (l->optimizer == LK_OUTER_NESTEROV)
-        l->momentum = or_else(l->momentum, 0.9);
+    LK_TRY(lki_outer_check(c));
     if (c->exchange.groups == 0)
         c->exchange.groups = c->virtual_workers;
     return LK_OK;
@@ -124,7 +134,7 @@ bool lki_replicates(const lk_train_config *c)
     return c->exchange.local.steps > 0;
 }
 
-static lk_optimizer outer_optimizer(const lk_train_config *c)
+lk_optimizer lki_outer_optimizer(const lk_train_config *c)
 {
     const lk_train_local *l = &c->exchange.local;
     lk_optimizer          optimizer = { .kind     = LK_SGD,
@@ -150,7 +160,7 @@ lk_status lki_replicas_of(const lk_train_config *c, lk_replicas **out)
                            .count       = c->exchange.groups,
                            .local_steps = c->exchange.local.steps,
                            .start       = c->exchange.local.start,
-                           .optimizer   = outer_optimizer(c),
+                           .optimizer   = lki_outer_optimizer(c),
                            .lr          = c->exchange.local.lr,
                            .dtype       = c->exchange.local.dtype,
                            .fragments   = c->exchange.local.fragments,

@@ -1,6 +1,7 @@
 /* progress.c -- the progress of a run, and its end. */
 #include "train/core/progress.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -18,6 +19,12 @@ static uint64_t samples_that_count(const lki_session *s)
     return samples;
 }
 
+/* Returns the loss of a step; NaN if no client of a round counts. */
+static double loss_of(const lki_session *s, const lk_step_result *result)
+{
+    return result->skipped && s->clients != NULL ? (double)NAN : result->loss;
+}
+
 void lki_session_record(const lki_session *s, const lk_step_result *result, double loss_scale,
                         lki_step_record *record)
 {
@@ -25,10 +32,10 @@ void lki_session_record(const lki_session *s, const lk_step_result *result, doub
     record->epoch      = span.epoch;
     record->samples    = span.samples;
     record->tokens     = lk_dataset_describe(s->dataset)->tokens ? result->count : 0;
-    record->loss       = result->loss;
+    record->loss       = loss_of(s, result);
     record->loss_scale = s->config->scaling.rule > LK_SCALE_NONE ? loss_scale : 0;
     record->grad_norm  = result->grad_norm;
-    record->skips      = result->skipped;
+    record->skips      = result->skipped && s->clients == NULL;
     record->stalled    = result->stalled;
     record->audited    = result->audited;
     record->moved      = result->moved;
@@ -42,7 +49,7 @@ void lki_session_record(const lki_session *s, const lk_step_result *result, doub
 
 void lki_session_chain(lki_session *s, uint64_t done, const lk_step_result *result)
 {
-    lki_loss_chain_add(s->progress.loss_chain, result->loss);
+    lki_loss_chain_add(s->progress.loss_chain, loss_of(s, result));
     s->progress.audited += result->audited;
     s->progress.chained = done;
 }

@@ -14,6 +14,7 @@ lki_session lki_session_of(const lk_train_config *config, lk_comm *given, lk_com
                           .rank        = comm == NULL ? UINT32_MAX : lk_comm_rank(comm),
                           .ranks       = comm == NULL ? 0 : lk_comm_size(comm),
                           .outside     = comm == NULL,
+                          .turn        = { .seed = config->seed },
                           .joint       = 1,
                           .micro_count = config->global_batch / config->virtual_workers /
                                          config->micro_batch };

@@ -19,6 +19,7 @@ typedef struct lki_pace     lki_pace;     /* observe/pace.c */
 typedef struct lki_saves    lki_saves;    /* saves/save.h */
 typedef struct lki_survival lki_survival; /* recover/succession.h */
 typedef struct lki_feed     lki_feed;     /* feed.c */
+typedef struct lki_clients  lki_clients;  /* client_rounds.h */
 
 /* The progress of the run, and its end.  See progress.h. */
 typedef struct {
@@ -46,6 +47,7 @@ typedef struct {
     bool     *empty;       /* [together] tables; true: the gradient has not been written yet */
     uint32_t *first_terms; /* [block_count + 1]: first term of each block, last block first */
     float     loss_scale;  /* loss scale of the current step's gradients */
+    uint64_t  seed;        /* of the turn's random numbers */
     uint64_t  count;       /* number of turns of the current step so far */
     uint64_t  version;     /* version of the parameters that the turn reads; 0: no packed weights */
     bool      dropped;     /* another rank has already computed this turn */
@@ -66,6 +68,7 @@ typedef struct {
     lk_loader    *loader; /* NULL with stream data, which rank 0 reads for all ranks */
     lk_loader    *again;  /* loader for virtual workers computed again; NULL until needed */
     lki_feed     *feed;
+    lki_clients  *clients; /* NULL without clients */
     lki_journal  *journal;  /* log and progress; NULL on ranks other than 0 */
     lki_observer *observer; /* trace or step report; NULL if none is requested */
     lki_pace     *pace;     /* step times of the ranks */
@@ -98,7 +101,7 @@ typedef struct {
     double   lost_seconds; /* seconds spent on the rebuilds for lost_early */
     bool     patient;      /* timeouts are raised, because rank 0 reads or writes files */
     bool     replays;      /* replay: does not touch the checkpoint directory */
-    bool     alone;        /* replay: this turn's gradients are not summed */
+    bool     alone;        /* gradients are not announced before the end of their turn */
     bool     mends;        /* this rank computes missing parts of an interrupted step */
     double   begun;        /* start time of the current step */
 } lki_session;
@@ -124,6 +127,9 @@ LK_NODISCARD lk_status lki_session_model(lki_session *s);
 
 /* Opens the strategy.  Collective. */
 LK_NODISCARD lk_status lki_session_parallel(lki_session *s);
+
+/* Lets a step without samples change nothing, if all clients of a round may drop out. */
+void lki_session_may_idle(const lk_train_config *config, lk_parallel *parallel);
 
 /* Allocates the tables of a turn for each of its virtual workers. */
 LK_NODISCARD lk_status lki_session_turns(lki_session *s);

@@ -78,7 +78,7 @@ bool lki_rebalances(const lk_train_config *c)
 {
     return c->elastic.rebalance == LK_REBALANCE_ON ||
            (c->elastic.rebalance == LK_REBALANCE_DEFAULT && c->elastic.backup_workers == 0 &&
-            !lki_exchanges(c) && why_not(c) == NULL);
+            !lki_exchanges(c) && !lki_federates(c) && why_not(c) == NULL);
 }
 
 bool lki_duplicates(const lk_train_config *c)
@@ -156,7 +156,7 @@ static lk_status find_terms(uint32_t *reads, uint32_t count, const lk_model *mod
  * read as bf16. */
 lk_dtype lki_gather_dtype(const lk_train_config *c)
 {
-    bool rounds = c->precision == LK_BF16 && c->gather_dtype != LK_I8;
+    bool rounds = c->precision == LK_BF16 && c->gather_dtype != LK_I8 && !lki_federates(c);
     return rounds && !lki_in_files(c, LK_OFFLOADED_PARAMETERS) ? LK_BF16 : c->gather_dtype;
 }
 
@@ -165,8 +165,8 @@ static bool strategy_files(const lk_train_config *c)
     return lki_in_files(c, LK_OFFLOADED_STATES | LK_OFFLOADED_PARAMETERS);
 }
 
-lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *model, lk_exec *exec,
-                                  lk_parallel_options *out)
+static lk_status options_of(const lk_train_config *c, const lk_model *model, lk_exec *exec,
+                            lk_parallel_options *out)
 {
     uint32_t            term_count, state_count;
     const lk_grad_term *model_terms  = lk_model_terms(model, &term_count);
@@ -234,6 +234,57 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
     out->reads      = reads;
     out->read_count = lk_model_reads(model, reads);
     return find_terms(reads, out->read_count, model);
+}
+
+/* Frees the tables of terms and reads.  Each parameter then has one term, from last to first. */
+static void forget_terms(lk_parallel_options *o)
+{
+    lki_free((lk_parallel_term *)(uintptr_t)o->terms);
+    lki_free((uint32_t *)(uintptr_t)o->reads);
+    o->terms      = NULL;
+    o->reads      = NULL;
+    o->term_count = o->read_count = 0;
+}
+
+/* With clients the object of the run has the server's optimizer.  Its gradients are changes of
+ * weights, and its running state becomes the mean of the clients'. */
+static void make_server(const lk_train_config *c, lk_parallel_options *o)
+{
+    lk_parallel_state *states = (lk_parallel_state *)(uintptr_t)o->states;
+    for (uint32_t i = 0; i < o->state_count; i++)
+        states[i].momentum = 1;
+    forget_terms(o);
+    o->optimizer   = lki_outer_optimizer(c);
+    o->comm_dtype  = c->exchange.local.dtype;
+    o->clip_norm   = o->clip_value = 0;
+    o->groups      = NULL;
+    o->group_count = 0;
+}
+
+lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *model, lk_exec *exec,
+                                  lk_parallel_options *out)
+{
+    lk_status status = options_of(c, model, exec, out);
+    if (status == LK_OK && lki_federates(c))
+        make_server(c, out);
+    return status;
+}
+
+lk_status lki_client_options_of(const lk_train_config *c, const lk_model *model, lk_exec *exec,
+                                lk_parallel_options *out)
+{
+    const lk_train_clients *k    = &c->exchange.clients;
+    const uint64_t          step = k->batch == 0 ? k->most : lki_min(k->batch, k->most);
+    LK_TRY(options_of(c, model, exec, out));
+    lki_free((lk_exchange *)(uintptr_t)out->exchange);
+    out->exchange        = NULL;
+    out->strategy        = NULL;
+    out->virtual_workers = 1;
+    out->micro_count     = (uint32_t)((step + c->micro_batch - 1) / c->micro_batch);
+    out->rebalance = out->duplicate = out->survives = out->buddies = false;
+    out->audit           = 0;
+    out->hook            = NULL;
+    return LK_OK;
 }
 
 void lki_parallel_options_free(lk_parallel_options *options)

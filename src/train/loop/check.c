@@ -241,6 +241,9 @@ static lk_status check_memory(const lk_train_config *c, const lk_model *model)
     double   machine = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     if (lki_replicates(c))
         LK_TRY(count_replicas(&needed, c, model, here));
+    if (lki_federates(c)) /* the copies in which workers train clients */
+        needed += (double)lk_model_param_elements(model) * here * (double)sizeof(float) *
+                  (2 + lk_optimizer_state_count(&c->optimizer));
     if (needed <= machine)
         return LK_OK;
     return lk_fail(
@@ -341,6 +344,7 @@ static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool 
     lk_model              *model   = NULL;
 
     LK_TRY(lki_feed_check(c, dataset));
+    LK_TRY(lki_clients_check_data(c, dataset));
     LK_TRY(check_length(c, data));
     LK_TRY(check_schedule(c, data));
     LK_TRY(lki_exchange_check_span(c, dataset, data));
@@ -454,6 +458,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
         c->context = CONTEXT_DEFAULT;
     LK_TRY(check_precision(c));
     LK_TRY(check_read(c));
+    LK_TRY(lki_clients_check(c));
     LK_TRY(check_batch(c));
     LK_TRY(check_workers(c));
     LK_TRY(check_noise(c));

@@ -7,7 +7,11 @@
 
 #include "base/memory.h"
 #include "train/config.h"
+#include "train/core/client_rounds.h"
 #include "train/loop/loop.h"
+
+static const char *const outer_names[] = { "their mean", "sgd",     "nesterov",
+                                           "adam",       "adagrad", "yogi" };
 
 /* Prints the replicas, and with which others each is averaged. */
 static void tell_topology(const lki_session *s, const char *from)
@@ -29,8 +33,6 @@ static void tell_topology(const lki_session *s, const char *from)
 /* Prints the replicas and the rule of outer steps. */
 static void tell_replicas(const lki_session *s)
 {
-    static const char *const names[] = { "their mean", "sgd", "nesterov", "adam", "adagrad",
-                                         "yogi" };
     const lk_train_local    *l       = &s->config->exchange.local;
     const uint32_t           count   = s->config->exchange.groups;
     char                     rule[96] = "", from[48] = "", parts[128] = "";
@@ -57,7 +59,7 @@ static void tell_replicas(const lki_session *s)
                     "weights become %s%s%s%s", count, from, s->config->virtual_workers / count,
                     (unsigned long long)l->steps,
                     l->optimizer == LK_OUTER_MEAN ? "" : "those of a step of ",
-                    names[l->optimizer], rule, parts);
+                    outer_names[l->optimizer], rule, parts);
     if (l->start >= s->config->steps)
         lki_journal_note(s->journal,
                          "note: there are no replicas until step %llu, and the run ends after "
@@ -65,8 +67,23 @@ static void tell_replicas(const lki_session *s)
                          (unsigned long long)l->start, (unsigned long long)s->config->steps);
 }
 
+/* Logs the round that ended.  If no client counts, says so. */
+static lk_status log_round(lki_session *s, uint64_t done)
+{
+    const lki_round round = lki_round_of(s, done - 1);
+    if (round.samples == 0)
+        lki_journal_say(s->journal, "round %llu: all %u clients dropped out; the weights stay as "
+                        "they were", (unsigned long long)done, round.chosen);
+    return lki_journal_event(s->journal,
+                             json_pack("{s:I, s:i, s:i, s:I}", "step", (json_int_t)done, "chosen",
+                                       (int)round.chosen, "stopped", (int)round.stopped, "samples",
+                                       (json_int_t)round.samples));
+}
+
 lk_status lki_log_outer_step(lki_session *s, uint64_t done)
 {
+    if (s->clients != NULL)
+        return log_round(s, done);
     const lk_outer_step outer = lk_parallel_outer_step(s->parallel);
     if (outer.number == 0)
         return LK_OK;
@@ -110,8 +127,30 @@ static void describe_stages(const lk_train_config *c, uint64_t start, char *text
                        (unsigned long long)x->warmup_span);
 }
 
+/* Prints how clients train, and how the server uses it. */
+static void tell_clients(const lki_session *s)
+{
+    const lk_train_clients  *k       = &s->config->exchange.clients;
+    const lk_train_local    *l       = &s->config->exchange.local;
+    char                     batch[32] = "of all samples", rule[64] = "";
+    if (k->batch > 0)
+        (void)snprintf(batch, sizeof batch, "of %u", k->batch);
+    if (l->optimizer != LK_OUTER_MEAN)
+        (void)snprintf(rule, sizeof rule, ", by a step of %s with rate %g",
+                       outer_names[l->optimizer],
+                       l->lr);
+    lki_journal_say(s->journal,
+                    "%u clients with %llu to %llu samples; in a round %u of them train %u epochs "
+                    "in batches %s%s",
+                    k->count, (unsigned long long)lk_clients_least(s->clients->of),
+                    (unsigned long long)k->most, s->config->virtual_workers, k->epochs, batch,
+                    rule);
+}
+
 void lki_tell_groups(const lki_session *s)
 {
+    if (s->clients != NULL)
+        tell_clients(s);
     if (lki_replicates(s->config))
         tell_replicas(s);
     const lk_exchange_size size = lk_parallel_exchange_size(s->parallel);

@@ -15,6 +15,11 @@ lk_status              lki_session_close(lki_session *session);
  * config->host_memory, on all hosts.  Collective. */
 LK_NODISCARD lk_status lki_session_joint(lki_session *session);
 
+/* ---- The turn of a client (client.c) ------------------------------------------------------- */
+
+/* Trains the client of session->clients->turn, and gives the change of its weights. */
+LK_NODISCARD lk_status lki_client_turn(lki_session *session, uint64_t round);
+
 /* ---- A step (step.c) --------------------------------------------------------------------- */
 
 /* Begins step `step`, from 0. */

@@ -42,6 +42,29 @@ static lk_status estimate_parallel(const lki_run_shape *run, uint32_t joint, lk_
     return status;
 }
 
+/* Adds the memory in which each worker trains clients. */
+static lk_status add_clients(const lki_run_shape *run, lk_train_cost *out)
+{
+    const uint32_t      one = 1;
+    uint32_t            count;
+    const lk_param     *params = lk_model_params(run->model, &count);
+    lk_parallel_options options;
+    lk_parallel_cost    cost;
+
+    if (!lki_federates(run->config))
+        return LK_OK;
+    lk_status status = lki_client_options_of(run->config, run->model, NULL, &options);
+    if (status == LK_OK)
+        status = lk_parallel_estimate(&cost, params, count, &options, &one, 1);
+    lki_parallel_options_free(&options);
+    LK_TRY(status);
+    out->shared.params += out->workers * cost.params;
+    out->shared.optimizer += out->workers * cost.optimizer;
+    out->shared.gradients += out->workers * cost.gradients;
+    out->shared.tables += out->workers * cost.tables;
+    return LK_OK;
+}
+
 /* Returns the number of hosts that share the optimizer state.  *params becomes true if these hosts
  * also share the parameters. */
 static uint32_t count_shards(const lk_train_config *c, uint32_t hosts, bool *params)
@@ -157,6 +180,7 @@ lk_status lki_run_cost(lk_train_cost *out, const lki_run_shape *run, uint32_t jo
     LK_TRY(estimate_engine(run, together, joint, out));
     LK_TRY(lki_pack_bytes(&out->packs, c, run->model, run->exec, gathers(c, run->hosts), joint));
     LK_TRY(estimate_parallel(run, joint, out));
+    LK_TRY(add_clients(run, out));
     out->program  = estimate_program(c, run->model, run->hosts, together, joint) +
                    (run->evaluates ? mean_bytes(c, run->model, run->hosts) : 0);
     out->snapshot = estimate_snapshot(c, run->model, run->hosts, out->shared.shard);

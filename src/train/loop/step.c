@@ -3,6 +3,7 @@
 #include "data/stream.h"
 #include "parallel/turn.h"
 #include "tensor/exec.h"
+#include "train/core/client_rounds.h"
 #include "train/core/feed.h"
 #include "train/core/progress.h"
 #include "train/loop/loop.h"
@@ -127,7 +128,7 @@ void lki_session_turn(lki_session *s)
                        .statistics      = on_statistics,
                        .before_read     = lki_read_block };
     lk_walk  walk  = { .training    = true,
-                       .seed        = s->config->seed,
+                       .seed        = s->turn.seed,
                        .step        = (uint32_t)s->turn.batches[0].step,
                        .params      = s->param_data,
                        .params_bf16 = s->param_bf16,
@@ -167,9 +168,14 @@ static lk_status load_joint(lki_session *s, uint64_t step, const lk_parallel_tur
     return LK_OK;
 }
 
-/* Loads the micro-batches of a turn. */
+/* Loads the micro-batches of a turn.  A client reads them itself. */
 static lk_status load_turn(lki_session *s, uint64_t step, const lk_parallel_turn *turn)
 {
+    if (s->clients != NULL) {
+        s->clients->turn = *turn;
+        s->turn.count++;
+        return LK_OK;
+    }
     lki_joint_begin(&s->turn.joint, s->turn.joint.most > 1 ? lki_turn_count(s->parallel) : 1);
     if (s->turn.joint.count > 1) {
         s->turn.version = step + 1;
@@ -219,7 +225,10 @@ static lk_status run_turns(lki_session *s, uint64_t step, lki_step_record *recor
 
     while (next_turn(s, step, &record->data_seconds, &status)) {
         double loaded = lki_seconds();
-        lki_session_turn(s);
+        if (s->clients != NULL)
+            LK_TRY(lki_client_turn(s, step));
+        else
+            lki_session_turn(s);
         record->compute_seconds += lki_seconds() - loaded;
         LK_TRY(lk_engine_status(s->engine));
     }
@@ -243,7 +252,8 @@ static lk_status finish_step(lki_session *s, lki_step_record *record, lk_step_re
 {
     lki_track *track  = lki_exec_track(s->exec);
     uint64_t   begun  = lki_trace_begin(track);
-    lk_status  status = lk_parallel_finish(s->parallel, record->lr, result);
+    double     lr     = s->clients != NULL ? s->config->exchange.local.lr : record->lr;
+    lk_status  status = lk_parallel_finish(s->parallel, lr, result);
     lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
     return status == LK_ENONFINITE ? point_to_replay(s, record->step) : status;
 }

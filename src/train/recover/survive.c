@@ -224,6 +224,7 @@ lk_status lki_parallel_over(lki_session *s, lk_parallel **out, lk_comm *comm,
         status = lk_parallel_go_on(out, s->parallel, comm, s->params, s->param_count, &options,
                                    standing);
     lki_parallel_options_free(&options);
+    lki_session_may_idle(s->config, status == LK_OK ? *out : NULL);
     return status;
 }
 

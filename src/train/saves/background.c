@@ -97,7 +97,8 @@ static size_t bytes_to_copy(const lki_background *b, const lki_sheet *sheet)
 size_t lki_snapshot_bytes(const lk_train_config *c, const lk_model *model, size_t params_part,
                           size_t states_part)
 {
-    uint32_t        params, states, slots = lk_optimizer_state_count(&c->optimizer);
+    const lk_optimizer kept = lki_federates(c) ? lki_outer_optimizer(c) : c->optimizer;
+    uint32_t        params, states, slots = lk_optimizer_state_count(&kept);
     const uint32_t  copies = c->optimizer.ema > 0 ? 2 : 1;
     const lk_param *param  = lk_model_params(model, &params);
     const lk_state *state  = lk_model_states(model, &states);
