@@ -17,6 +17,7 @@
     "--eval-every 1 --virtual-workers 4 --hidden 32 --global-batch 8 --lr 0.05 "
 #define EVALUATES "train " EVALUATED
 #define REPLICAS "--momentum 0.9 --groups 4 --diloco --local-steps 7 "
+#define CLIENTS "--clients 32 --client-fraction 0.125 --client-batch 4 --micro-batch 2 "
 enum { BLOWS = 3, LONG = 600, LAST = 100 };
 
 /* Returns the newest step in "ck"; 0 = none. */
@@ -154,6 +155,15 @@ static void replicas_restart_after_any_kill(void **state)
     hit_again_and_again(*state, 4, REPLICAS "--hosts 2", 2, wanted);
 }
 
+static void clients_restart_after_any_kill(void **state)
+{
+    char wanted[65];
+    if (!lists_children())
+        skip();
+    undisturbed(*state, EVALUATES CLIENTS, LONG, wanted);
+    hit_again_and_again(*state, 3, CLIENTS, 3, wanted);
+}
+
 static void a_request_to_stop_is_obeyed(void **state)
 {
     static job j;
@@ -220,6 +230,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_run_restarts_after_any_kill, begin_afresh),
         cmocka_unit_test_setup(replicas_restart_after_any_kill, begin_afresh),
+        cmocka_unit_test_setup(clients_restart_after_any_kill, begin_afresh),
         cmocka_unit_test_setup(a_request_to_stop_is_obeyed, begin_afresh),
         cmocka_unit_test_setup(a_run_without_newer_checkpoints_gives_up, begin_afresh),
         cmocka_unit_test_setup(chaos_also_kills_an_only_worker, begin_afresh),

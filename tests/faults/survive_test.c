@@ -55,6 +55,20 @@ static void any_worker_may_be_killed(void **state)
         }
 }
 
+/* Kills a worker while clients train. */
+static void clients_survive(void **state)
+{
+#define CLIENTS MLP "--clients 16 --client-fraction 0.25 --client-batch 2 --local-epochs 2 "
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, CLIENTS, STEPS, wanted);
+    job_begin(&j, *state, 3, CLIENTS GOES_ON "--steps 60 --log pipe");
+    job_hit(&j, j.worker[1], SIGKILL);
+    (void)job_wait(&j);
+    assert_undisturbed(&j, wanted);
+    assert_told(&j, 1);
+}
+
 /* Kills two workers at once, and later a third worker, so that one worker is left.  If the third
  * worker died before it could report the loss of the first two, no report is expected. */
 static void three_of_four_workers_may_be_killed(void **state)
@@ -454,6 +468,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(any_worker_may_be_killed, begin_afresh),
+        cmocka_unit_test_setup(clients_survive, begin_afresh),
         cmocka_unit_test_setup(three_of_four_workers_may_be_killed, begin_afresh),
         cmocka_unit_test_setup(the_log_and_checkpoints_are_complete, begin_afresh),
         cmocka_unit_test_setup(the_log_before_a_resume_is_kept, begin_afresh),
