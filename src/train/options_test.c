@@ -229,6 +229,7 @@ static const struct {
     { "topology", "ring", LK_LABEL_INVARIANT },
     { "topology", "exponential", LK_LABEL_INVARIANT },
     { "topology", "pairs", LK_LABEL_INVARIANT },
+    { "clients", NULL, LK_LABEL_INVARIANT },
     { "backup-workers", NULL, LK_LABEL_TIMED },
 };
 enum { LABELS = sizeof labels / sizeof labels[0] };
