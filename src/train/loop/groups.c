@@ -140,10 +140,11 @@ static void tell_clients(const lki_session *s)
                        outer_names[l->optimizer],
                        l->lr);
     lki_journal_say(s->journal,
-                    "%u clients with %llu to %llu samples; in a round %u of them train %u epochs "
+                    "%u clients with %llu to %llu samples; in a round %u of them train %u epoch%s "
                     "in batches %s%s",
                     k->count, (unsigned long long)lk_clients_least(s->clients->of),
-                    (unsigned long long)k->most, s->config->virtual_workers, k->epochs, batch,
+                    (unsigned long long)k->most, s->config->virtual_workers, k->epochs,
+                    k->epochs == 1 ? "" : "s", batch,
                     rule);
 }
 
