@@ -36,6 +36,15 @@ enum { LK_WARMUP_RATIOS_MAX = 8 };
  * options.survives, all groups. */
 enum { LK_GROUPS_OF_RANK_MAX = 256 };
 
+/* lk_exchange.start of LK_ONEBIT_ADAM: the second moment v is frozen as soon as it changes slowly.
+ * The test is that of Tang et al. (2021):
+ *
+ *     |v(t)| / |v(t - D)| >= 0.96,    D = 1 / (1 - beta2), rounded
+ *
+ * |v(t)| is the sum of v after t updates, divided by 1 - beta2^t.  It is known in step t + 1, so
+ * groups send momenta from step t + 2 on. */
+#define LK_START_AUTO UINT64_MAX
+
 /* See lk_parallel_options.exchange. */
 typedef struct {
     size_t               struct_size; /* LK_EXCHANGE_INIT */
@@ -54,6 +63,9 @@ typedef struct {
     uint32_t             warmup_count;
     double               warmup[LK_WARMUP_RATIOS_MAX];
     uint64_t             warmup_span;
+    /* With `start` LK_START_AUTO: the steps, such as those of a learning rate's warm-up, before
+     * which the second moment is not frozen. */
+    uint64_t             auto_after;
 } lk_exchange;
 
 #define LK_EXCHANGE_INIT LK_OPTIONS_INIT(lk_exchange)
@@ -68,7 +80,8 @@ typedef struct {
     size_t   sent_bytes;  /* of the messages of a group in the last step; before the first step, in
                            * a step after the warm-up */
     size_t   whole_bytes; /* of these messages if nothing were compressed */
-    uint64_t start;       /* lk_exchange.start, at least 1 */
+    uint64_t start;       /* lk_exchange.start, at least 1; 0: LK_START_AUTO, and the second moment
+                           * is not frozen yet */
 } lk_exchange_size;
 
 LK_API lk_exchange_size lk_parallel_exchange_size(const lk_parallel *parallel);
@@ -109,8 +122,9 @@ LK_API LK_NODISCARD lk_status lk_parallel_load_kept(lk_parallel *parallel, uint3
 
 /* Returns what the groups share of a parameter between steps, and its bytes; NULL if there is
  * nothing.  It is the factor of powersgd, with ef21 the mean of all groups' estimates, or with
- * onebit-adam the momentum.  Valid
- * until the next step. */
+ * onebit-adam the momentum.  If `param` is the number of parameters, returns what they share of the
+ * whole model: with LK_START_AUTO the step of the freeze, and the sums that its test compares.
+ * Floats, valid until the next step. */
 LK_API const void *lk_parallel_shared(const lk_parallel *parallel, uint32_t param, size_t *bytes);
 /* Sets what the groups share of a parameter.  Collective, between steps, with equal values on all
  * ranks. */

@@ -81,7 +81,7 @@ Exchange = layout.struct("lk_exchange", struct_size=c_size_t, groups=c_uint32,
                          momentum=c_double, nesterov=c_bool, clip=c_double, start=c_uint64,
                          warmup_count=c_uint32,
                          warmup=c_double * layout.constants["LK_WARMUP_RATIOS_MAX"],
-                         warmup_span=c_uint64)
+                         warmup_span=c_uint64, auto_after=c_uint64)
 Replicas = layout.struct("lk_replicas", struct_size=c_size_t, count=c_uint32, local_steps=c_uint64,
                          start=c_uint64, optimizer=Optimizer, lr=c_double, dtype=c_uint32,
                          fragments=c_uint32, delay=c_uint32, alpha=c_double, topology=c_uint32)

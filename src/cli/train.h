@@ -47,6 +47,8 @@ bool lki_read_initial_scale(const char *text, void *target, lki_message *error);
 /* Reads --param-group, a group of parameters. */
 bool lki_read_group(const char *text, void *target, lki_message *error);
 bool lki_read_split(const char *text, void *target, lki_message *error);
+/* Reads a number of steps, or auto. */
+bool lki_read_freeze(const char *text, void *target, lki_message *error);
 bool lki_read_ratios(const char *text, void *target, lki_message *error);
 
 /* Reads --offload: the data to offload, and the directory. */

@@ -141,6 +141,18 @@ bool lki_read_split(const char *text, void *target, lki_message *error)
     return lki_refuse(error, "must be iid, shards:S, dirichlet:ALPHA or files, such as shards:2");
 }
 
+bool lki_read_freeze(const char *text, void *target, lki_message *error)
+{
+    uint64_t *steps = &((train_options *)target)->config.exchange.freeze_step;
+    if (strcmp(text, "auto") == 0) {
+        *steps = LK_START_AUTO;
+        return true;
+    }
+    if (lki_parse_u64(text, strlen(text), steps) && *steps > 0 && *steps <= UINT64_MAX >> 16)
+        return true;
+    return lki_refuse(error, "must be auto, or a number of steps from 1 on");
+}
+
 /* Reads R,R... */
 bool lki_read_ratios(const char *text, void *target, lki_message *error)
 {

@@ -58,8 +58,12 @@ typedef struct {
 
 /* Sums of squares, and the norms computed from them. */
 typedef struct {
-    uint32_t measures;     /* number of sums of squares for each span */
+    uint32_t measures;     /* number of sums for each span */
     double   root_squares; /* sum of squares of the summed gradient */
+    uint32_t last;         /* the last lki_measure that the optimizer needs */
+    uint32_t second;       /* if not 0: the measure that is the sum of the second moment, as the
+                            * step finds it, until it is frozen */
+    double   second_sum;   /* of all parameters */
     /* [span_count][measures]: rows in the order of lki_param_span.turn, that is, by owner; in the
      * arena; see lki_block_sum() */
     double *blocks;
@@ -313,6 +317,12 @@ static inline uint32_t lki_leaf_of_turn(const lk_parallel *parallel, uint32_t n)
 /* The quantity whose squares are summed for a span.  LARS uses the first two, LAMB all three. */
 typedef enum { LKI_OF_GRADIENT = 0, LKI_OF_VALUES, LKI_OF_MOVES } lki_measure;
 
+/* Returns true if the optimizer needs a measure. */
+static inline bool lki_measures(const lk_parallel *parallel, lki_measure measure)
+{
+    return measure <= parallel->norms.last;
+}
+
 static inline double *lki_block_sum(const lk_parallel *parallel, const lki_param_span *span,
                                     lki_measure measure)
 {
@@ -454,6 +464,9 @@ bool lki_span_update(lk_parallel *parallel, const lk_update *all, size_t index, 
 /* Replaces the sum of a span by the direction in which LAMB moves the values.  Called before
  * lki_span_update(). */
 void lki_span_direct(lk_parallel *parallel, const lk_update *all, size_t index, float *sum);
+
+/* Sums the elements of a span's second moment. */
+void lki_span_measure_second(lk_parallel *parallel, size_t index);
 
 /* Hashes this rank's spans of parameter `param`, as the baseline of attestation. */
 void lki_attest_written(lk_parallel *parallel, uint32_t param);

@@ -59,6 +59,9 @@ LK_NODISCARD lk_status lki_exchange_check_span(lk_train_config *config, const lk
 /* Returns true if groups exchange momenta: with onebit-adam. */
 bool lki_sends_momenta(const lk_train_config *config);
 
+/* Returns true if a test decides when the second moment is frozen. */
+bool lki_freezes_by_test(const lk_train_config *config);
+
 /* Returns true if the run has groups. */
 bool lki_exchanges(const lk_train_config *config);
 

@@ -93,6 +93,12 @@ static json_t *split_json(const lk_train_config *config)
     return json_string(text);
 }
 
+static json_t *freeze_json(const lk_train_config *config)
+{
+    const uint64_t steps = config->exchange.freeze_step;
+    return steps == LK_START_AUTO ? json_string("auto") : json_integer((json_int_t)steps);
+}
+
 static json_t *replicas_json(const lk_train_config *config)
 {
     return json_integer(config->buddies ? 2 : 1);

@@ -140,6 +140,7 @@ static const struct {
     { GOOD "--steps 1 --compress topk --ratio-span 5", "--ratio-span needs --ratio-warmup" },
     { GOOD "--steps 1 --optimizer onebit-adam", "onebit-adam needs --freeze-step" },
     { GOOD "--steps 1 --freeze-step 2", "--freeze-step needs --optimizer onebit-adam" },
+    { GOOD "--steps 1 --optimizer onebit-adam --freeze-step 0", "must be auto, or a number" },
     { GOOD "--steps 1 --optimizer onebit-lamb", "onebit-lamb: is not supported: its ratios" },
     { GOOD "--steps 1 --optimizer onebit-adam --freeze-step 2 --compress sign",
       "leave out one of the two" },

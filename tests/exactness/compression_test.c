@@ -221,6 +221,22 @@ static void onebit_adam_depends_on_groups_alone(void **state)
     assert_non_null(strstr(r.out, "  server_error, norm\n"));
 }
 
+/* The second moment is frozen by a test after the warm-up, in the same step for any workers. */
+static void the_freeze_may_be_automatic(void **state)
+{
+    static const char *const rule = "--optimizer onebit-adam --freeze-step auto --groups 4 "
+                                    "--betas 0.9,0.5 --warmup 4";
+    char                     one[HEX + 1], got[HEX + 1];
+    static command_result    r;
+    run_of(*state, rule, 8, "--workers 1 --log la", one);
+    run_shell(&r, *state, "grep -o '\"step\": [0-9]*, \"freeze_step\": [0-9]*' la");
+    print_message("%s", r.out);
+    assert_int_equal(r.status, 0);
+    run_of(*state, rule, 3, "--workers 4 --hosts 2 --strategy zero1 --checkpoint cf", got);
+    run_of(*state, rule, 8, "--workers 3 --checkpoint cf --resume", got);
+    assert_string_equal(got, one);
+}
+
 /* The line about groups in the log of the last step is the same for any workers, and has the norms
  * that inspect prints. */
 static void logs_have_norms(void **state)
@@ -251,6 +267,7 @@ int main(void)
         cmocka_unit_test(compression_may_begin_later),
         cmocka_unit_test(ratios_may_warm_up),
         cmocka_unit_test(onebit_adam_depends_on_groups_alone),
+        cmocka_unit_test(the_freeze_may_be_automatic),
         cmocka_unit_test(logs_have_norms),
         cmocka_unit_test(weights_depend_on_groups_alone),
         cmocka_unit_test(whole_gradients_do_not_depend_on_groups),

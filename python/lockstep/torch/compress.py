@@ -25,6 +25,7 @@ def _check_number(name, value):
 
 
 _MOMENTUM = 0.9   # of a group's gradients by default; as in the C library
+_START_AUTO = (1 << 64) - 1   # LK_START_AUTO
 
 
 class Compressor:
@@ -185,13 +186,16 @@ def settle(settings, optimizer):
                          "feedback": rule, "momentum": momentum}}
 
 
-def exchange(compress, groups, seed, freeze_step=0):
-    """Return an ``lk_exchange``, or None without groups.  `freeze_step` is that of OneBitAdam."""
+def exchange(compress, groups, seed, optimizer):
+    """Return an ``lk_exchange``, or None without groups."""
+    freeze_step = getattr(optimizer, "freeze_step", 0)
     if compress is None and groups == 0 and freeze_step == 0:
         return None
     c = _library.Exchange(struct_size=ctypes.sizeof(_library.Exchange), groups=groups)
     c.compression.seed = seed
-    if freeze_step > 0:
+    if freeze_step == "auto":
+        c.start, c.auto_after = _START_AUTO, optimizer.freeze_after
+    elif freeze_step > 0:
         c.start = freeze_step + 1
     if compress is None:
         return c

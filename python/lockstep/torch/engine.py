@@ -106,7 +106,7 @@ class Engine:
         # whole outer gradients need no groups
         groups = settings["groups"] if self._replicas is None or settings["compress"] else 0
         self._exchange = compress.exchange(settings["compress"], groups, settings["seed"],
-                                           getattr(self.optimizer, "freeze_step", 0))
+                                           self.optimizer)
         # no rank has a whole gradient, or an audit would compare sums of groups
         audits = settings["audit_steps"]
         if self._sharded or self._exchange is not None or self._replicas is not None:

@@ -78,6 +78,8 @@ class _Running(_Kept):
 def of_groups(handle, names, likes):
     """Return a list of what groups keep of the parameters, and share."""
     values, bytes_ = [], ctypes.c_size_t()
+    if lk.parallel_shared(handle, len(names), bytes_):   # of the whole model
+        values.append(_Shared("shared", torch.empty(bytes_.value // 4, device="meta"), len(names)))
     for p, (name, like) in enumerate(zip(names, likes)):
         which = 0
         while (what := lk.parallel_kept_name(handle, p, which)) is not None:

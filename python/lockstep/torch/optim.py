@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Any, Tuple
+from typing import Any, Tuple, Union
 
 import torch
 
@@ -156,27 +156,41 @@ class AdamW(_Adaptive):
         super().__init__(params, lr, betas, eps, weight_decay, clip_norm, clip_value)
 
 
-class OneBitAdam(_Adaptive):
+class _OneBit(_Adaptive):
+    def __init__(self, params, lr, betas, eps, weight_decay, clip_norm, freeze_step, freeze_after):
+        super().__init__(params, lr, betas, eps, weight_decay, clip_norm, 0.0)
+        if freeze_step != "auto" and (not isinstance(freeze_step, int) or
+                                      not 1 <= freeze_step < 1 << 48):
+            raise ValueError(f"freeze_step is {freeze_step!r}: give the number of steps before the "
+                             "freeze, such as a fifth of all, or \"auto\"")
+        if not isinstance(freeze_after, int) or not 0 <= freeze_after < 1 << 48:
+            raise ValueError(f"freeze_after is {freeze_after!r}: give a number of steps")
+        if freeze_after > 0 and freeze_step != "auto":
+            raise ValueError("freeze_after goes with freeze_step=\"auto\"")
+        self.freeze_step, self.freeze_after = freeze_step, freeze_after
+
+    def describe(self):
+        after = {"freeze_after": self.freeze_after} if self.freeze_after > 0 else {}
+        return {**super().describe(), "freeze_step": self.freeze_step, **after}
+
+
+class OneBitAdam(_OneBit):
     """AdamW for `freeze_step` steps; then the second moment is frozen, and groups exchange their
     momenta in one bit for an element (Tang et al., 2021).
 
     ``lk.init(groups=G)`` sets the number of groups.  `clip_norm` limits the mean gradient before
-    the freeze and, divided by the root of G, that of each group after it.
+    the freeze and, divided by the root of G, that of each group after it.  With `freeze_step`
+    "auto" the freeze is as soon as the second moment changes slowly, but not before `freeze_after`
+    steps, such as those in which a schedule raises the learning rate.
     """
 
     kind = "LK_ONEBIT_ADAM"
 
     def __init__(self, params: Params, lr: float = 1e-3, betas: Betas = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 1e-2, clip_norm: float = 0.0,
-                 freeze_step: int = 0):
-        super().__init__(params, lr, betas, eps, weight_decay, clip_norm, 0.0)
-        if not isinstance(freeze_step, int) or not 1 <= freeze_step < 1 << 48:
-            raise ValueError(f"freeze_step is {freeze_step!r}: give the number of steps that are "
-                             "those of AdamW, such as a fifth of all")
-        self.freeze_step = freeze_step
-
-    def describe(self):
-        return {**super().describe(), "freeze_step": self.freeze_step}
+                 freeze_step: Union[int, str] = 0, freeze_after: int = 0):
+        super().__init__(params, lr, betas, eps, weight_decay, clip_norm, freeze_step,
+                         freeze_after)
 
 
 class LAMB(_Adaptive):

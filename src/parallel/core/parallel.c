@@ -268,9 +268,10 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->local       = parallel->world.local_of[parallel->rank];
     parallel->locals      = parallel->world.sizes[parallel->world.host_of[parallel->rank]];
     parallel->optimizer   = options->optimizer;
-    parallel->norms.measures = options->optimizer.kind == LK_LAMB   ? 3
-                               : options->optimizer.kind == LK_LARS ? 2
-                                                                    : 1;
+    parallel->norms.last     = options->optimizer.kind == LK_LAMB   ? LKI_OF_MOVES
+                               : options->optimizer.kind == LK_LARS ? LKI_OF_VALUES
+                                                                    : LKI_OF_GRADIENT;
+    parallel->norms.measures = parallel->norms.last + 1; /* features may add some */
     parallel->offload.folder = options->offload;
     parallel->in_files    = options->offload == NULL  ? 0
                             : options->offloaded == 0 ? LK_OFFLOADED_STATES : options->offloaded;

@@ -143,6 +143,11 @@ static void measure_values(step_context *step, size_t index)
         lki_block_sum_squares(parallel->exec, span->count, lki_values_of(parallel, span));
 }
 
+static void measure_second(step_context *step, size_t index)
+{
+    lki_span_measure_second(step->parallel, index);
+}
+
 static lk_status sum_mine(step_context *step)
 {
     const lk_parallel *parallel = step->parallel;
@@ -151,8 +156,10 @@ static lk_status sum_mine(step_context *step)
     lk_parallel_for(parallel->exec, (parallel->owned.count + SPANS_PER_TASK - 1) / SPANS_PER_TASK,
                     sum_some, step);
     lki_trace_end(track, LKI_SPAN_NORM, 0, begun);
-    return parallel->norms.measures > LKI_OF_VALUES
-               ? visit_over(step, LKI_SPAN_NORM, LKI_OVER_PARAMS, measure_values)
+    if (lki_measures(parallel, LKI_OF_VALUES))
+        LK_TRY(visit_over(step, LKI_SPAN_NORM, LKI_OVER_PARAMS, measure_values));
+    return parallel->norms.second > 0 && !lki_sums_momenta(parallel)
+               ? visit_over(step, LKI_SPAN_NORM, LKI_OVER_STATES, measure_second)
                : LK_OK;
 }
 
@@ -213,6 +220,8 @@ static lk_status collect(lk_parallel *parallel, lk_step_result *result)
     parallel->norms.root_squares = tensor_norms(parallel, LKI_OF_GRADIENT);
     result->grad_norm            = sqrt(parallel->norms.root_squares) / (double)result->count /
                         parallel->now.seed;
+    if (parallel->norms.second > 0 && !lki_sums_momenta(parallel))
+        parallel->norms.second_sum = tensor_norms(parallel, (lki_measure)parallel->norms.second);
     return LK_OK;
 }
 
@@ -258,9 +267,9 @@ static void direct_span(step_context *step, size_t index)
 static lk_status measure_tensors(step_context *step)
 {
     lk_parallel *parallel = step->parallel;
-    if (parallel->norms.measures > LKI_OF_VALUES)
+    if (lki_measures(parallel, LKI_OF_VALUES))
         (void)tensor_norms(parallel, LKI_OF_VALUES);
-    if (parallel->norms.measures <= LKI_OF_MOVES)
+    if (!lki_measures(parallel, LKI_OF_MOVES))
         return LK_OK;
     LK_TRY(visit_over(step, LKI_SPAN_UPDATE, LKI_OVER_STATES | LKI_OVER_PARAMS, direct_span));
     /* other ranks may still read the sums that the gather overwrites */

@@ -22,6 +22,19 @@ static void states_of(const lk_parallel *parallel, size_t index, float **state)
         state[i] = parallel->optimizer_state[i] + lki_stored_at(parallel, span);
 }
 
+void lki_span_measure_second(lk_parallel *parallel, size_t index)
+{
+    enum { LANES = 16, EXP_AVG_SQ = 1 };
+    const lki_param_span *span                           = &parallel->layout->spans[index];
+    float                *state[LK_OPTIMIZER_STATES_MAX] = { NULL };
+    double                lanes[LANES]                   = { 0 };
+    states_of(parallel, index, state);
+    for (size_t i = 0; i < span->count; i++)
+        lanes[i % LANES] += (double)state[EXP_AVG_SQ][i];
+    *lki_block_sum(parallel, span, (lki_measure)parallel->norms.second) =
+        lki_tree_sum_f64(lanes, LANES);
+}
+
 /* Returns the step's update with the settings of one parameter. */
 static lk_update update_of(const lk_parallel *parallel, const lk_update *all, uint32_t param)
 {
@@ -90,10 +103,10 @@ static double trust_of(const lk_parallel *parallel, const lk_update *update, uin
     const double *norms = parallel->norms.of + param;
     size_t        count = parallel->layout->param_count;
     double        scale = (double)update->scale * (double)update->clip;
-    if (parallel->norms.measures == 1)
+    if (!lki_measures(parallel, LKI_OF_VALUES))
         return 1.0;
     return lk_optimizer_trust(&parallel->optimizer, update, norms[LKI_OF_VALUES * count],
-                              parallel->norms.measures > LKI_OF_MOVES
+                              lki_measures(parallel, LKI_OF_MOVES)
                                   ? norms[LKI_OF_MOVES * count]
                                   : norms[LKI_OF_GRADIENT * count] * scale);
 }
@@ -104,7 +117,7 @@ static void update_piece(const lk_parallel *parallel, lk_update update, lki_piec
     float *moments[LK_OPTIMIZER_STATES_MAX];
     states_from(state, piece.first, moments);
     /* with LAMB, `sum` is now a direction and is clipped already */
-    if (parallel->norms.measures <= LKI_OF_MOVES)
+    if (!lki_measures(parallel, LKI_OF_MOVES))
         clip_values(parallel, &update, piece.count, sum + piece.first);
     lk_optimizer_update(&parallel->optimizer, parallel->exec, &update, piece.count,
                         sum + piece.first, values + piece.first, moments);

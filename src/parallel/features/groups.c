@@ -152,6 +152,17 @@ static lk_status read_options(lk_exchange *out, const lk_parallel_options *optio
     return lk_compression_resolve(&out->compression, &given);
 }
 
+static lk_status check_start(const lk_parallel_options *options, const lk_exchange *exchange)
+{
+    const bool is_auto = exchange->start == LK_START_AUTO;
+    if (is_auto && options->optimizer.kind != LK_ONEBIT_ADAM)
+        return lk_fail(LK_EINVAL, "the exchange's `start` LK_START_AUTO goes with optimizer "
+                                  "onebit-adam");
+    if (!is_auto && exchange->auto_after > 0)
+        return lk_fail(LK_EINVAL, "the exchange's `auto_after` goes with `start` LK_START_AUTO");
+    return LK_OK;
+}
+
 static lk_status groups_open(lk_parallel *parallel, const lk_parallel_options *options, void **out)
 {
     lki_groups *self = NULL;
@@ -168,7 +179,8 @@ static lk_status groups_open(lk_parallel *parallel, const lk_parallel_options *o
     self->count   = mine.groups;
     self->options = mine.compression;
     self->by      = mine.compressor;
-    self->start   = mine.start == 0 ? 0 : mine.start - 1;
+    LK_TRY(check_start(options, &mine));
+    self->start   = mine.start == 0 || mine.start == LK_START_AUTO ? mine.start : mine.start - 1;
     if (self->by != NULL)
         LK_TRY(check_compressor(self->by));
     LK_TRY(options->optimizer.kind == LK_ONEBIT_ADAM
@@ -203,6 +215,7 @@ static void groups_close(void *context)
     lki_free(self->factors);
     lki_free(self->leaves);
     lki_onebit_close(self->onebit);
+    lki_freeze_close(self->freeze);
     lki_free(self);
 }
 
@@ -212,7 +225,8 @@ static uint64_t groups_hash(const lk_parallel_options *options)
     if (options->exchange == NULL || read_options(&x, options) != LK_OK)
         return 0;
     const char    *name    = x.compressor == NULL ? "" : x.compressor->name;
-    const uint64_t words[] = { x.groups, x.start > 1 ? x.start : 1, lki_groups_hash_rule(&x),
+    const uint64_t words[] = { x.groups, x.start > 1 ? x.start : 1, x.auto_after,
+                               lki_groups_hash_rule(&x),
                                x.compression.rank,
                                x.compression.cold_start, x.compression.seed,
                                x.compression.levels, x.compression.bucket,
@@ -260,6 +274,7 @@ static size_t groups_lay_out(lk_parallel *parallel, void *context, char *base, s
     at = lki_groups_lay_out_squares(parallel, self, most, base, at);
     if (self->onebit != NULL)
         at = lki_onebit_lay_out(parallel, self, base, at);
+    at = lki_freeze_lay_out(self, base, at);
     if (self->kept == 0 || !self->rule->estimates)
         return at;
     for (uint32_t c = 0; c < self->copies; c++)
@@ -270,6 +285,7 @@ static size_t groups_lay_out(lk_parallel *parallel, void *context, char *base, s
 static lk_status groups_attach(lk_parallel *parallel, void *context)
 {
     lki_groups *self = context;
+    lki_freeze_attach(parallel, self);
     LK_TRY(LKI_NEW(&self->keepers, self->count, "keepers of groups"));
     LK_TRY(LKI_NEW(&self->places, self->count, "places of groups"));
     LK_TRY(LKI_NEW(&self->sums, self->count, "sums of groups"));

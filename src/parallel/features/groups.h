@@ -18,6 +18,7 @@ typedef struct {
     alignas(64) _Atomic uint64_t next;
 } lki_ticket;
 typedef struct lki_onebit lki_onebit; /* groups_onebit.c */
+typedef struct lki_freeze lki_freeze; /* groups_freeze.c */
 
 typedef struct {
     uint32_t             count; /* G */
@@ -28,7 +29,7 @@ typedef struct {
     float                momentum;
     bool                 nesterov;
     double               clip;
-    uint64_t             start;   /* the first step with groups, from 0 */
+    uint64_t             start;   /* the first step with groups, from 0; UINT64_MAX: not decided */
     uint64_t             span;    /* steps of each ratio of the warm-up */
     uint32_t             warmups; /* number of these ratios */
     uint32_t             stage;   /* the ratio of `options` */
@@ -66,6 +67,7 @@ typedef struct {
     float               *factors;               /* [G]: by which sums are multiplied; NULL: by 1 */
     float               *leaves;                /* [G + 1][LKI_NORM_BLOCK] */
     lki_onebit          *onebit;                /* NULL: groups exchange gradients */
+    lki_freeze          *freeze;                /* NULL: `start` is given */
 } lki_groups;
 
 /* Returns true if a parameter is sent whole. */
@@ -179,6 +181,28 @@ LK_NODISCARD lk_status lki_onebit_fetch(lk_parallel *parallel, const lki_groups 
 LK_NODISCARD lk_status lki_onebit_norm(lk_parallel *parallel, const lki_groups *self, double *norm);
 void                   lki_onebit_load(const lk_parallel *parallel, const lki_groups *self,
                                        uint32_t param, const float *values);
+
+/* ---- groups_freeze.c: an automatic start ----------------------------------------------------- */
+
+LK_NODISCARD lk_status lki_freeze_open(lk_parallel *parallel, lki_groups *self,
+                                       const lk_exchange *exchange, double beta2);
+void                   lki_freeze_close(lki_freeze *freeze);
+
+/* Returns the end of what is at `at` in the arena: the start, and the sums of the test.  This and
+ * the functions below do nothing if the start is given. */
+size_t lki_freeze_lay_out(lki_groups *self, char *base, size_t at);
+
+/* Sets the start to that in the arena. */
+void lki_freeze_attach(lk_parallel *parallel, lki_groups *self);
+
+/* Decides whether the next step is the first with groups. */
+void lki_freeze_decide(lk_parallel *parallel, lki_groups *self, lki_tally *tally);
+void lki_freeze_restore(lk_parallel *parallel, lki_groups *self, const lki_tally *tally);
+
+/* Returns the floats that checkpoints have of it, which are valid until the next step. */
+size_t       lki_freeze_count(const lki_groups *self);
+const float *lki_freeze_shared(const lki_groups *self);
+void         lki_freeze_load(lk_parallel *parallel, lki_groups *self, const float *shared);
 
 /* ---- groups_clip.c --------------------------------------------------------------------------- */
 

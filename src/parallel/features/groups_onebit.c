@@ -68,7 +68,9 @@ lk_status lki_onebit_open(lk_parallel *parallel, lki_groups *self,
     self->momentum               = (float)optimizer.beta1;
     self->clip                   = options->clip_norm;
     parallel->effects.momenta    = true;
-    return LK_OK;
+    return exchange->start == LK_START_AUTO
+               ? lki_freeze_open(parallel, self, exchange, optimizer.beta2)
+               : LK_OK;
 }
 
 lk_status lki_onebit_measure(const lk_parallel *parallel, lki_groups *self)

@@ -3,7 +3,8 @@
  * Goal:    before the freeze every bit is that of adamw without groups.  After it the values are
  *          those of 1-bit Adam in double precision, as DeepSpeed computes it, up to rounding, with
  *          the servers' scales for blocks of 4096 elements.  The result depends on the number of
- *          groups, and not on ranks and hosts.  A run can be resumed by other ranks.
+ *          groups, and not on ranks and hosts.  A run can be resumed by other ranks.  An automatic
+ *          freeze is at the step at which the reference's second moment is stable.
  * Control: a reference whose servers forget their error, and one whose servers have a scale for a
  *          rank's slice, give other values.
  */
@@ -20,15 +21,40 @@ static const lk_param model[LKT_PARAMS] = {
 
 enum { LEAVES = 8, GROUPS = 4, FREEZE = 3, STEPS = 8, BLOCK = 4096, SILENT = 40 };
 
-static const lk_optimizer onebit = { .kind = LK_ONEBIT_ADAM, .weight_decay = 0.01 };
-static const lk_optimizer adamw  = { .kind = LK_ADAMW, .weight_decay = 0.01 };
+/* An optimizer, and the one whose steps are those before the freeze. */
+typedef struct {
+    lk_optimizer optimizer, plain;
+    double       beta2;
+    uint64_t     start, after; /* of lk_exchange */
+    uint32_t     freeze;       /* steps before the freeze */
+    uint32_t     resumed_at[2];
+} method;
+
+static const method methods[] = {
+    { { .kind = LK_ONEBIT_ADAM, .weight_decay = 0.01 }, { .kind = LK_ADAMW, .weight_decay = 0.01 },
+      0.999, FREEZE + 1, 0, FREEZE, { 5, 1 } },
+    { { .kind = LK_ONEBIT_ADAM, .weight_decay = 0.01, .beta2 = 0.5 },
+      { .kind = LK_ADAMW, .weight_decay = 0.01, .beta2 = 0.5 },
+      0.5, LK_START_AUTO, 3, 5, { 6, 3 } },
+};
+enum { METHODS = sizeof methods / sizeof methods[0] };
+
+static const method *now; /* the method of the current run */
 
 static lk_exchange exchange_of(uint32_t groups)
 {
     lk_exchange x = LK_EXCHANGE_INIT;
     x.groups      = groups;
-    x.start       = FREEZE + 1;
+    x.start       = now->start;
+    x.auto_after  = now->after;
     return x;
+}
+
+/* Returns the factor of the gradients of a step.  Later ones are smaller, so that the second moment
+ * is not stable at once. */
+static float scale_of(uint32_t step)
+{
+    return now->start == LK_START_AUTO && step > 0 ? 0.97f : 1;
 }
 
 /* Makes a turn in which some elements have no gradient before the freeze. */
@@ -40,8 +66,8 @@ static void make_silent(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_
         float         *grad  = lk_parallel_grad(p, 0, t);
         const size_t   from  = param == 0 && step < FREEZE ? SILENT : 0;
         for (size_t i = from; i < lk_shape_count(w->model[param].shape); i++)
-            grad[i] += lkt_noise((uint32_t)i, step * 100 + t, turn.virtual_worker, 0) +
-                       0.01f * value[i];
+            grad[i] += scale_of(step) * (lkt_noise((uint32_t)i, step * 100 + t,
+                                                   turn.virtual_worker, 0) + 0.01f * value[i]);
         lk_parallel_grad_ready(p, 0, t);
     }
     lk_parallel_report(p, 0, (double)lkt_noise(turn.virtual_worker, step, 9, 0), 3, 3, 1);
@@ -54,7 +80,7 @@ static lkt_crew crew_of(const lk_exchange *x, uint32_t steps, uint32_t ranks, ui
     w.make              = make_silent;
     w.options.unused    = LK_UNUSED_ZERO;
     w.options.exchange  = x;
-    w.options.optimizer = onebit;
+    w.options.optimizer = now->optimizer;
     w.options.clip_norm = 0;
     w.options.micro_count = 1;
     if (hosts > 1)
@@ -66,30 +92,31 @@ static void run(const lk_exchange *x, uint32_t steps, uint32_t ranks, uint32_t h
 {
     lkt_crew w = crew_of(x, steps, ranks, hosts);
     if (x == NULL)
-        w.options.optimizer = adamw;
+        w.options.optimizer = now->plain;
     lkt_run_crew(&w, hash);
 }
 
-static void steps_before_the_freeze_are_those_of_adamw(void **state)
+static void steps_before_the_freeze_are_plain(void **state)
 {
-    const lk_exchange x = exchange_of(GROUPS);
-    char              want[65], got[65];
+    char want[65], got[65];
     (void)state;
-    run(NULL, FREEZE, 1, 1, want);
-    for (uint32_t ranks = 1; ranks <= 5; ranks += 2) {
-        run(&x, FREEZE, ranks, 1, got);
-        assert_string_equal(got, want);
+    for (now = methods; now < methods + METHODS; now++) {
+        const lk_exchange x = exchange_of(GROUPS);
+        run(NULL, now->freeze, 1, 1, want);
+        for (uint32_t ranks = 1; ranks <= 5; ranks += 2) {
+            run(&x, now->freeze, ranks, 1, got);
+            assert_string_equal(got, want);
+        }
+        run(NULL, now->freeze + 1, 1, 1, want);
+        run(&x, now->freeze + 1, 1, 1, got);
+        assert_string_not_equal(got, want);
     }
-    run(NULL, FREEZE + 1, 1, 1, want);
-    run(&x, FREEZE + 1, 1, 1, got);
-    assert_string_not_equal(got, want);
 }
 
-static void results_depend_on_groups_alone(void **state)
+static void results_depend_on_groups_alone(void)
 {
     char last[65] = "", want[65], got[65];
-    (void)state;
-    for (uint32_t groups = 2; groups <= 8; groups *= 2) {
+    for (uint32_t groups = 2; groups <= 8; groups *= now == methods ? 2 : 4) {
         const lk_exchange x = exchange_of(groups);
         run(&x, STEPS, 1, 1, want);
         assert_string_not_equal(want, last);
@@ -105,6 +132,13 @@ static void results_depend_on_groups_alone(void **state)
         run(&x, STEPS, 6, 2, got);
         assert_string_equal(got, want);
     }
+}
+
+static void results_of_all_depend_on_groups_alone(void **state)
+{
+    (void)state;
+    for (now = methods; now < methods + METHODS; now++)
+        results_depend_on_groups_alone();
 }
 
 /* ---- Bytes ------------------------------------------------------------------------------- */
@@ -150,6 +184,7 @@ static void bytes_are_as_planned(void **state)
 {
     static const uint32_t ones[4] = { 1, 1, 1, 1 };
     (void)state;
+    now = methods;
     for (uint32_t hosts = 2; hosts <= 4; hosts += 2) {
         uint64_t planned[2], sent[2];
         for (int i = 0; i < 2; i++) {
@@ -176,9 +211,10 @@ static void bytes_are_as_planned(void **state)
 /* Groups clip their gradients after the freeze, and the sum of all is clipped before it. */
 static void clipping_depends_on_groups_alone(void **state)
 {
+    (void)state;
+    now = methods;
     const lk_exchange x = exchange_of(GROUPS);
     char              want[65], got[65];
-    (void)state;
     run(&x, STEPS, 1, 1, want);
     lkt_crew w          = crew_of(&x, STEPS, 1, 1);
     w.options.clip_norm = 0.3;
@@ -195,14 +231,16 @@ static void clipping_depends_on_groups_alone(void **state)
 
 /* ---- Resuming ---------------------------------------------------------------------------- */
 
-enum { RESUMED_AT = 5 };
+enum { WHOLE_MAX = 16, NOTHING = 4 };
 
 /* Everything that a checkpoint holds.  Rank 0 writes it. */
 static struct {
+    uint32_t step; /* at which it is written */
+    float  whole[WHOLE_MAX];
     float  values[LKT_PARAMS][3][LKT_ELEMENTS_MAX], shared[LKT_PARAMS][LKT_ELEMENTS_MAX];
     float  kept[LKT_PARAMS][2][GROUPS][LKT_ELEMENTS_MAX], running[7];
     double norms[2][GROUPS];
-    int    forgotten; /* the vector that is not loaded; -1: none */
+    int    forgotten; /* the vector that is not loaded; 3: what is shared of the whole model */
 } saved;
 
 static void put(const lk_parallel *p, void *to, const void *from, size_t bytes)
@@ -215,8 +253,11 @@ static void save(lkt_crew *w, lk_parallel *p, uint32_t step)
 {
     static _Thread_local float out[LKT_ELEMENTS_MAX];
     double                     norms[GROUPS];
-    for (uint32_t i = 0; i < LKT_PARAMS && step == RESUMED_AT; i++) {
-        size_t count = lk_shape_count(w->model[i].shape), bytes;
+    size_t                     bytes;
+    if (step != saved.step)
+        return;
+    for (uint32_t i = 0; i < LKT_PARAMS; i++) {
+        const size_t count = lk_shape_count(w->model[i].shape);
         for (uint32_t which = 0; which < 3; which++) {
             assert_int_equal(lk_parallel_fetch(p, i, which, 0, count, out), LK_OK);
             put(p, saved.values[i][which], out, count * sizeof *out);
@@ -234,9 +275,12 @@ static void save(lkt_crew *w, lk_parallel *p, uint32_t step)
             }
         put(p, saved.shared[i], lk_parallel_shared(p, i, &bytes), count * sizeof *out);
     }
-    if (step == RESUMED_AT)
-        put(p, saved.running, lk_parallel_state_data(p, 0), sizeof saved.running);
-    for (uint32_t which = 0; which < 2 && step == RESUMED_AT; which++) {
+    put(p, saved.running, lk_parallel_state_data(p, 0), sizeof saved.running);
+    const float *whole = lk_parallel_shared(p, LKT_PARAMS, &bytes);
+    assert_true(bytes <= sizeof saved.whole && (bytes > 0) == (now->start == LK_START_AUTO));
+    if (whole != NULL)
+        put(p, saved.whole, whole, bytes);
+    for (uint32_t which = 0; which < 2; which++) {
         assert_int_equal(lk_parallel_kept_norms(p, which, norms), LK_OK);
         put(p, saved.norms[which], norms, lk_parallel_kept_groups(p, which) * sizeof *norms);
     }
@@ -246,7 +290,9 @@ static void load(lkt_crew *w, lk_parallel *p, uint32_t step)
 {
     double norms[GROUPS];
     (void)w;
-    for (uint32_t i = 0; i < LKT_PARAMS && step == RESUMED_AT; i++) {
+    if (step != saved.step)
+        return;
+    for (uint32_t i = 0; i < LKT_PARAMS; i++) {
         for (uint32_t which = 0; which < 3; which++)
             assert_int_equal(lk_parallel_load(p, i, which, saved.values[i][which]), LK_OK);
         for (uint32_t which = 0; which < 2; which++)
@@ -257,9 +303,10 @@ static void load(lkt_crew *w, lk_parallel *p, uint32_t step)
         if (saved.forgotten != 2)
             assert_int_equal(lk_parallel_load_shared(p, i, saved.shared[i]), LK_OK);
     }
-    if (step == RESUMED_AT)
-        assert_int_equal(lk_parallel_load_state(p, 0, saved.running), LK_OK);
-    for (uint32_t which = 0; which < 2 && step == RESUMED_AT && saved.forgotten < 0; which++) {
+    if (now->start == LK_START_AUTO && saved.forgotten != 3)
+        assert_int_equal(lk_parallel_load_shared(p, LKT_PARAMS, saved.whole), LK_OK);
+    assert_int_equal(lk_parallel_load_state(p, 0, saved.running), LK_OK);
+    for (uint32_t which = 0; which < 2 && saved.forgotten == NOTHING; which++) {
         assert_int_equal(lk_parallel_kept_norms(p, which, norms), LK_OK);
         assert_memory_equal(norms, saved.norms[which],
                             lk_parallel_kept_groups(p, which) * sizeof *norms);
@@ -277,24 +324,36 @@ static void run_from(uint32_t first, uint32_t ranks, uint32_t hosts, char hash[6
     lkt_run_crew(&w, hash);
 }
 
-static void any_ranks_and_hosts_resume(void **state)
+/* Resumes at a step, and without some of what a checkpoint has. */
+static void resume(uint32_t step)
 {
-    char want[65], got[65];
-    (void)state;
-    saved.forgotten = -1;
+    const bool frozen = step > now->freeze;
+    char       want[65], got[65];
+    saved.step      = step;
+    saved.forgotten = NOTHING;
     for (uint32_t hosts = 1; hosts <= 2; hosts++) {
         run_from(0, 3, hosts == 1 ? 1 : 3, want);
-        run_from(RESUMED_AT, 1, 1, got);
+        run_from(step, 1, 1, got);
         assert_string_equal(got, want);
-        run_from(RESUMED_AT, 6, 2, got);
+        run_from(step, 6, 2, got);
         assert_string_equal(got, want);
-        run_from(RESUMED_AT, 8, 1, got);
+        run_from(step, 8, 1, got);
         assert_string_equal(got, want);
     }
-    for (saved.forgotten = 0; saved.forgotten < 3; saved.forgotten++) {
-        run_from(RESUMED_AT, 3, 1, got);
+    for (saved.forgotten = frozen ? 0 : 3; saved.forgotten < NOTHING; saved.forgotten++) {
+        if (saved.forgotten == 3 && now->start != LK_START_AUTO)
+            continue;
+        run_from(step, 3, 1, got);
         assert_string_not_equal(got, want);
     }
+}
+
+static void any_ranks_and_hosts_resume(void **state)
+{
+    (void)state;
+    for (now = methods; now < methods + METHODS; now++)
+        for (uint32_t i = 0; i < 2; i++)
+            resume(now->resumed_at[i]);
 }
 
 /* ---- The reference ----------------------------------------------------------------------- */
@@ -316,7 +375,8 @@ static double gradient_of(const tensor *t, uint32_t param, size_t i, uint32_t st
     double         sum   = 0;
     for (uint32_t v = group * width; v < (group + 1) * width; v++)
         sum += (double)lkt_noise((uint32_t)i, step * 100 + term, v, 0) + 0.01 * t->p[i];
-    return param == 0 && i < SILENT && step < FREEZE ? 0 : sum / (3 * width);
+    return param == 0 && i < SILENT && step < FREEZE ? 0
+                                                     : (double)scale_of(step) * sum / (3 * width);
 }
 
 static double sign_of(double x)
@@ -359,12 +419,14 @@ static void reference_momentum(tensor *t, uint32_t param, size_t count, uint32_t
         compress_to(t, at, at + block < count ? block : count - at, t->mean, t->m, t->server);
 }
 
+static double sums_of_v[STEPS + 1]; /* [n]: after n updates, corrected */
+
 static void reference_step(tensor *t, uint32_t param, size_t count, uint32_t step, double lr,
                            mistake how)
 {
-    const bool   frozen = step >= FREEZE;
-    const double seconds = frozen ? FREEZE : step + 1;
-    const double c1 = 1 - pow(0.9, step + 1), c2 = 1 - pow(0.999, seconds);
+    const bool   frozen = step >= now->freeze;
+    const double seconds = frozen ? now->freeze : step + 1;
+    const double c1 = 1 - pow(0.9, step + 1), c2 = 1 - pow(now->beta2, seconds);
     const double decay = model[param].no_decay ? 0 : 0.01;
     if (frozen)
         reference_momentum(t, param, count, step, how);
@@ -373,7 +435,8 @@ static void reference_step(tensor *t, uint32_t param, size_t count, uint32_t ste
         for (uint32_t k = 0; k < GROUPS; k++)
             g += gradient_of(t, param, i, step, k) / GROUPS;
         t->m[i] = 0.9 * t->m[i] + 0.1 * g;
-        t->v[i] = 0.999 * t->v[i] + 0.001 * g * g;
+        t->v[i] = now->beta2 * t->v[i] + (1 - now->beta2) * g * g;
+        sums_of_v[step + 1] += t->v[i] / c2;
     }
     for (size_t i = 0; i < count; i++)
         t->p[i] = t->p[i] * (1 - lr * decay) -
@@ -402,6 +465,7 @@ static void take_last(lkt_crew *w, lk_parallel *p, uint32_t step, const lk_step_
 static double difference(mistake how)
 {
     double most = 0, change = 0;
+    memset(sums_of_v, 0, sizeof sums_of_v);
     for (uint32_t p = 0; p < LKT_PARAMS; p++) {
         const size_t count = lk_shape_count(model[p].shape);
         memset(&reference[p], 0, sizeof reference[p]);
@@ -417,12 +481,26 @@ static double difference(mistake how)
     return most / change;
 }
 
-static void values_are_those_of_the_reference(void **state)
+/* Checks that the freeze is at the first step at which the second moment is stable. */
+static void check_freeze(void)
 {
+    const uint32_t span = (uint32_t)lround(1 / (1 - now->beta2));
+    uint32_t       step = span + 1; /* as many updates */
+    if (now->start != LK_START_AUTO)
+        return;
+    while (sums_of_v[step] < 0.96 * sums_of_v[step - span] || step + 1 < now->after)
+        step++;
+    print_message("sums %.3g %.3g %.3g %.3g %.3g\n", sums_of_v[1], sums_of_v[2], sums_of_v[3],
+                  sums_of_v[4], sums_of_v[5]);
+    assert_int_equal(step + 1, now->freeze);
+}
+
+static void values_are_those_of(const method *m)
+{
+    now                 = m;
     const lk_exchange x = exchange_of(GROUPS);
     lkt_crew          w = crew_of(&x, STEPS, 1, 1);
     char              hash[65];
-    (void)state;
     w.at_step   = take;
     w.at_result = take_last;
     lkt_run_crew(&w, hash);
@@ -435,15 +513,24 @@ static void values_are_those_of_the_reference(void **state)
     assert_true(difference(FORGETS_SERVER) > 1e-2);
     assert_true(difference(SCALE_OF_SLICE) > 1e-2);
     assert_true(difference(SHARES_ERROR) > 1e-2);
-    for (size_t i = 0; i < SILENT; i++) /* absent elements decay only */
+    for (size_t i = 0; i < SILENT && now->freeze == FREEZE; i++) /* absent elements decay only */
         assert_true(fabsf(trained[0][i]) <= fabsf(began[0][i]));
+    (void)difference(RIGHT);
+    check_freeze();
+}
+
+static void values_are_those_of_the_reference(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < METHODS; i++)
+        values_are_those_of(&methods[i]);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_before_the_freeze_are_those_of_adamw),
-        cmocka_unit_test(results_depend_on_groups_alone),
+        cmocka_unit_test(steps_before_the_freeze_are_plain),
+        cmocka_unit_test(results_of_all_depend_on_groups_alone),
         cmocka_unit_test(clipping_depends_on_groups_alone),
         cmocka_unit_test(any_ranks_and_hosts_resume),
         cmocka_unit_test(values_are_those_of_the_reference),

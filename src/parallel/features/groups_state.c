@@ -56,7 +56,7 @@ lk_exchange_size lk_parallel_exchange_size(const lk_parallel *parallel)
     if (self == NULL)
         return size;
     size.groups = self->count;
-    size.start  = self->start + 1;
+    size.start  = self->start + 1; /* 0 if it is not decided */
     for (uint32_t r = 0; r < self->rounds; r++)
         size.sent_bytes += self->bytes[r];
     for (uint32_t p = 0; p < layout->param_count; p++) {
@@ -166,16 +166,36 @@ static void *shared_of(const lk_parallel *parallel, uint32_t param, size_t *byte
     return self->shared[self->now] + self->at[last][param];
 }
 
+/* Returns true if `param` stands for the whole model, of which groups share something. */
+static bool is_whole(const lk_parallel *parallel, uint32_t param)
+{
+    return groups_of(parallel) != NULL && param == parallel->layout->param_count &&
+           lki_freeze_count(groups_of(parallel)) > 0;
+}
+
 const void *lk_parallel_shared(const lk_parallel *parallel, uint32_t param, size_t *bytes)
 {
     parallel = lki_in_use_for(parallel, &param);
-    return shared_of(parallel, param, bytes);
+    if (!is_whole(parallel, param))
+        return shared_of(parallel, param, bytes);
+    *bytes = lki_freeze_count(groups_of(parallel)) * sizeof(float);
+    return lki_step_failed(parallel) ? NULL : lki_freeze_shared(groups_of(parallel));
+}
+
+static lk_status load_whole(lk_parallel *parallel, const float *shared)
+{
+    lki_groups *self = groups_of(parallel);
+    LK_TRY(lki_verify_same_values(parallel, "shared", shared, lki_freeze_count(self)));
+    lki_freeze_load(parallel, self, shared);
+    return lk_barrier(parallel->comm);
 }
 
 lk_status lk_parallel_load_shared(lk_parallel *parallel, uint32_t param, const void *shared)
 {
     size_t bytes;
     parallel = lki_in_use_for(parallel, &param);
+    if (is_whole(parallel, param))
+        return load_whole(parallel, shared);
     void *to = shared_of(parallel, param, &bytes);
     if (to == NULL)
         return lk_fail(LK_EINVAL, "groups share nothing of parameter %u", param);

@@ -145,6 +145,7 @@ void lki_groups_before_update(lk_parallel *parallel, void *context, lki_tally *t
     lki_groups *self = context;
     if (parallel->step >= self->start)
         self->now = lki_groups_next(self);
+    lki_freeze_decide(parallel, self, tally);
     if (self->copies == 2)
         lki_tally_put(tally, self->tally_at, &self->now, sizeof self->now);
 }
@@ -153,7 +154,7 @@ void lki_groups_restore(lk_parallel *parallel, void *context, const lki_tally *t
                         lk_parallel_standing *standing)
 {
     lki_groups *self = context;
-    (void)parallel;
     (void)standing;
+    lki_freeze_restore(parallel, self, tally);
     lki_tally_get(tally, self->tally_at, &self->now, sizeof self->now);
 }

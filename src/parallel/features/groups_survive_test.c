@@ -192,6 +192,8 @@ static void a_rank_may_be_lost_with_onebit(void **state)
     lose_with(plot_of(onebit, "zero1", 5, 0, 0), NULL, 8, 3);
     lose_with(over(2, plot_of(onebit, "zero1", 4, 0, 2)), NULL, 4, 5);
     lose_with(over(2, plot_of(onebit, "ddp", 5, 0, 3)), NULL, 8, 5);
+    start = LK_START_AUTO;
+    lose_with(over(2, plot_of(onebit, "zero1", 4, 0, 0)), NULL, 4, 9);
     start = 0;
 }
 

@@ -293,7 +293,7 @@ static inline lk_status run_steps(lk_parallel *parallel, uint64_t from)
 static inline uint64_t hash_of_groups(lk_parallel *parallel, float *values)
 {
     uint64_t hash = 0;
-    for (uint32_t p = 0; p < PARAMS; p++) {
+    for (uint32_t p = 0; p <= PARAMS; p++) { /* the last: what is shared of the whole model */
         size_t bytes;
         for (uint32_t w = 0; lk_parallel_kept_name(parallel, p, w) != NULL; w++)
             for (uint32_t g = 0; g < lk_parallel_groups(parallel); g++) {

@@ -47,6 +47,10 @@ lk_parallel *lki_replicas_in_use_for(const lki_replicas *replicas, uint32_t *par
     lk_parallel *whole = whole_in_use(replicas);
     if (whole != NULL)
         return whole;
+    if (*param >= replicas->param_count) { /* replicas share nothing of the whole model */
+        *param = UINT32_MAX;
+        return lki_fragment_of_states(replicas);
+    }
     const lki_fragment *f = lki_fragment_of(replicas, *param);
     *param -= f->first;
     return f->outer;

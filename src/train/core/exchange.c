@@ -132,7 +132,7 @@ static lk_status check_momenta(const lk_train_config *c)
                             "groups after `exchange.freeze_step`"
                       : c->exchange.freeze_step == 0
                           ? "needs `exchange.freeze_step`, the number of its steps that are those "
-                            "of adamw"
+                            "of adamw, or auto"
                           : NULL;
     return why == NULL ? LK_OK : lk_fail(LK_EINVAL, "`optimizer.kind` onebit-adam %s", why);
 }
@@ -169,6 +169,19 @@ bool lki_exchanges(const lk_train_config *c)
     return c->exchange.groups > 0;
 }
 
+bool lki_freezes_by_test(const lk_train_config *c)
+{
+    return lki_sends_momenta(c) && c->exchange.freeze_step == LK_START_AUTO;
+}
+
+/* Returns lk_exchange.start. */
+static uint64_t start_of(const lk_train_config *c)
+{
+    if (!lki_sends_momenta(c))
+        return c->exchange.start;
+    return lki_freezes_by_test(c) ? LK_START_AUTO : c->exchange.freeze_step + 1;
+}
+
 lk_status lki_exchange_of(const lk_train_config *c, lk_exchange **out)
 {
     *out = NULL;
@@ -182,10 +195,10 @@ lk_status lki_exchange_of(const lk_train_config *c, lk_exchange **out)
                            .momentum    = c->exchange.momentum,
                            .nesterov    = c->exchange.nesterov,
                            .clip        = c->exchange.clip,
-                           .start        = lki_sends_momenta(c) ? c->exchange.freeze_step + 1
-                                                                : c->exchange.start,
+                           .start        = start_of(c),
                            .warmup_count = c->exchange.warmup_count,
-                           .warmup_span  = c->exchange.warmup_span };
+                           .warmup_span  = c->exchange.warmup_span,
+                           .auto_after   = lki_freezes_by_test(c) ? c->schedule.warmup : 0 };
     memcpy((*out)->warmup, c->exchange.warmup, sizeof (*out)->warmup);
     (*out)->compression.struct_size = sizeof (*out)->compression;
     (*out)->compression.seed        = c->seed;

@@ -2,7 +2,8 @@
  *
  * A value is that of a parameter and a group, so a run can load it with any number of workers and
  * hosts.  Its name is PARAMETER.WHAT.GROUP, such as wte.weight.error.3.  What all groups share of a
- * parameter is PARAMETER.shared.  The running state of a replica is STATE.running.GROUP.
+ * parameter is PARAMETER.shared, and what they share of the whole model is "shared".  The running
+ * state of a replica is STATE.running.GROUP.
  */
 #include "train/core/group_values.h"
 
@@ -16,12 +17,14 @@
 static uint32_t count_kept(const lki_session *session, uint32_t param)
 {
     uint32_t count = 0;
-    while (lk_parallel_kept_name(session->parallel, param, count) != NULL)
+    while (param < session->param_count &&
+           lk_parallel_kept_name(session->parallel, param, count) != NULL)
         count++;
     return count;
 }
 
-/* Lists the values of a parameter, or counts them if `out` is NULL. */
+/* Lists the values of a parameter, or those of the whole model after the last, or counts them if
+ * `out` is NULL. */
 static size_t list_values(const lki_session *session, uint32_t param, lki_group_value *out)
 {
     size_t count = 0, bytes;
@@ -52,14 +55,14 @@ static size_t list_running(const lki_session *session, lki_group_value *out)
 lk_status lki_group_list_make(lki_group_list *out, const lki_session *session)
 {
     size_t count = list_running(session, NULL);
-    for (uint32_t p = 0; p < session->param_count; p++)
+    for (uint32_t p = 0; p <= session->param_count; p++)
         count += list_values(session, p, NULL);
     *out = (lki_group_list){ .session = session, .count = count };
     if (count == 0)
         return LK_OK;
     LK_TRY(LKI_NEW(&out->values, count, "values of groups"));
     count = list_running(session, out->values);
-    for (uint32_t p = 0; p < session->param_count; p++)
+    for (uint32_t p = 0; p <= session->param_count; p++)
         count += list_values(session, p, out->values + count);
     return LK_OK;
 }
@@ -84,6 +87,10 @@ void lki_group_value_name(const lki_session *session, const lki_group_value *v,
     if (v->running) {
         (void)snprintf(name, LKI_GROUP_VALUE_NAME_MAX, "%s.running.%u",
                        session->states[v->param].name, v->group);
+        return;
+    }
+    if (v->param == session->param_count) {
+        (void)snprintf(name, LKI_GROUP_VALUE_NAME_MAX, "shared");
         return;
     }
     const char *param = session->params[v->param].name;

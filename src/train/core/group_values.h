@@ -7,7 +7,8 @@
 enum { LKI_GROUP_VALUE_NAME_MAX = LK_NAME_MAX + 32 };
 
 typedef struct {
-    uint32_t param, which, group; /* see lk_parallel_fetch_kept() */
+    /* see lk_parallel_fetch_kept(); param_count: the whole model */
+    uint32_t param, which, group;
     bool     running; /* running state `param` of a replica */
     size_t   shared; /* elements of what groups share of the parameter; 0: a value of one group */
 } lki_group_value;

@@ -35,6 +35,7 @@ typedef struct {
     uint64_t     audited;        /* virtual workers computed twice, with identical results */
     uint64_t groups_said; /* step whose line about groups is in the log */
     uint64_t averages_said; /* step whose line about the mean of replicas is in the log */
+    bool     freeze_said; /* the second moment is frozen, and the user knows it */
 } lki_run_progress;
 
 /* The tables of a turn for its virtual workers.  See build.c and loop/step.c. */

@@ -99,6 +99,7 @@ lk_status lki_between_steps(lki_session *s, uint64_t done, lk_train_result *resu
 
     LK_TRY(look_round(s, done));
     LK_TRY(lki_log_outer_step(s, done));
+    LK_TRY(lki_log_freeze(s, done));
     if (done == s->progress.end)
         (void)lki_last_step(c, data, &s->progress.ended);
     bool ends = done == s->progress.end || s->progress.ended != NULL;

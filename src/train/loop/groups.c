@@ -112,6 +112,20 @@ lk_status lki_average_replicas(lki_session *s, uint64_t done)
                                        (int)lk_parallel_groups(s->parallel), "drift", mean.drift));
 }
 
+lk_status lki_log_freeze(lki_session *s, uint64_t done)
+{
+    if (!lki_freezes_by_test(s->config) || s->progress.freeze_said)
+        return LK_OK;
+    const uint64_t start = lk_parallel_exchange_size(s->parallel).start;
+    if (start == 0)
+        return LK_OK;
+    s->progress.freeze_said = true;
+    lki_journal_say(s->journal, "%s: the second moment is frozen after step %llu",
+                    lk_optimizer_name(s->config->optimizer.kind), (unsigned long long)start - 1);
+    return lki_journal_event(s->journal, json_pack("{s:I, s:I}", "step", (json_int_t)done,
+                                                   "freeze_step", (json_int_t)start - 1));
+}
+
 /* Describes the steps in which a run compresses otherwise than at its end. */
 static void describe_stages(const lk_train_config *c, uint64_t start, char *text, size_t bytes)
 {
@@ -119,6 +133,9 @@ static void describe_stages(const lk_train_config *c, uint64_t start, char *text
     size_t                   used = 0;
     if (start > 1)
         used = (size_t)snprintf(text, bytes, "; from step %llu on", (unsigned long long)start);
+    else if (lki_freezes_by_test(c))
+        used = (size_t)snprintf(text, bytes, "; from the step on in which a test freezes the "
+                                             "second moment");
     for (uint32_t i = 0; i < x->warmup_count; i++)
         used += (size_t)snprintf(text + used, bytes - used, "%s%.4g", i == 0 ? "; warm-up " : ",",
                                  x->warmup[i]);
@@ -148,7 +165,7 @@ static void tell_clients(const lki_session *s)
                     rule);
 }
 
-void lki_tell_groups(const lki_session *s)
+void lki_tell_groups(lki_session *s)
 {
     if (s->clients != NULL)
         tell_clients(s);
@@ -158,11 +175,12 @@ void lki_tell_groups(const lki_session *s)
     const char            *name = s->config->exchange.compressor;
     const uint32_t width = size.groups > 0 ? s->config->virtual_workers / size.groups : 0;
     const char    *feedback = lk_feedback_name(s->config->exchange.feedback);
-    char           more[160] = "";
+    char           more[200] = "";
     if (lki_sends_momenta(s->config)) {
-        name     = "onebit-adam";
+        name     = lk_optimizer_name(s->config->optimizer.kind);
         feedback = "of groups and servers";
     }
+    s->progress.freeze_said = size.start > 0; /* of a checkpoint */
     describe_stages(s->config, size.start, more, sizeof more);
     if (size.groups > 0 && name == NULL && !lki_replicates(s->config))
         lki_journal_say(s->journal, "%u groups of %u virtual workers exchange whole gradients",

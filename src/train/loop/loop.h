@@ -52,7 +52,7 @@ LK_NODISCARD lk_status lki_between_steps(lki_session *session, uint64_t done,
 /* ---- Groups (groups.c) ------------------------------------------------------------------- */
 
 /* Prints the groups and the sizes of their messages. */
-void                   lki_tell_groups(const lki_session *session);
+void                   lki_tell_groups(lki_session *session);
 
 /* Logs the outer step that the last step included, if it did. */
 LK_NODISCARD lk_status lki_log_outer_step(lki_session *session, uint64_t done);
@@ -60,6 +60,8 @@ LK_NODISCARD lk_status lki_log_outer_step(lki_session *session, uint64_t done);
 /* Computes the weights to evaluate and to save, where replicas are averaged with their neighbours
  * only, and logs their drift.  Collective. */
 LK_NODISCARD lk_status lki_average_replicas(lki_session *session, uint64_t done);
+/* Prints and logs that the second moment is frozen, once in a run. */
+LK_NODISCARD lk_status lki_log_freeze(lki_session *session, uint64_t done);
 
 /* Logs the sizes of messages, and the norms of what groups keep.  Collective. */
 LK_NODISCARD lk_status lki_log_groups(lki_session *session, uint64_t done);
