@@ -8,9 +8,9 @@
  * So the result depends on G, but not on ranks and hosts.  Each host sends the messages of the
  * groups that it keeps: those whose first virtual worker it runs.
  *
- * With LK_ONEBIT_ADAM groups exchange momenta instead, from `start` on, which must be at least 2.
- * `compressor` and `feedback` are left out then; lk_parallel_options.clip_norm is also the clip of
- * groups.
+ * With LK_ONEBIT_ADAM and LK_ONEBIT_LAMB groups exchange momenta instead, from `start` on, which
+ * must be at least 2.  `compressor` and `feedback` are left out then; lk_parallel_options.clip_norm
+ * is also the clip of groups.
  *
  * With strategies ddp and zero1.  Not with audit, rebalance, duplicate, backups, hook, noise_decay,
  * comm_dtype, scaling, lock_step, and LK_UNUSED_ZERO only.
@@ -36,8 +36,8 @@ enum { LK_WARMUP_RATIOS_MAX = 8 };
  * options.survives, all groups. */
 enum { LK_GROUPS_OF_RANK_MAX = 256 };
 
-/* lk_exchange.start of LK_ONEBIT_ADAM: the second moment v is frozen as soon as it changes slowly.
- * The test is that of Tang et al. (2021):
+/* lk_exchange.start of these optimizers: v, the second moment, is frozen when it changes slowly.  The
+ * test is that of Tang et al. (2021):
  *
  *     |v(t)| / |v(t - D)| >= 0.96,    D = 1 / (1 - beta2), rounded
  *
@@ -98,7 +98,7 @@ LK_API uint32_t lk_parallel_groups(const lk_parallel *parallel);
 /* Returns the name of what a group keeps of a parameter between steps, by its number from 0; NULL
  * after the last: "error" with ef14, "velocity" and "accumulated" with dgc, "momentum" with
  * signum, "estimate" with ef21, "estimate" and "momentum" with ef21-sgdm, "error" and
- * "server_error" with onebit-adam. */
+ * "server_error" with onebit-adam and onebit-lamb. */
 LK_API const char *lk_parallel_kept_name(const lk_parallel *parallel, uint32_t param,
                                          uint32_t which);
 
@@ -122,9 +122,9 @@ LK_API LK_NODISCARD lk_status lk_parallel_load_kept(lk_parallel *parallel, uint3
 
 /* Returns what the groups share of a parameter between steps, and its bytes; NULL if there is
  * nothing.  It is the factor of powersgd, with ef21 the mean of all groups' estimates, or with
- * onebit-adam the momentum.  If `param` is the number of parameters, returns what they share of the
- * whole model: with LK_START_AUTO the step of the freeze, and the sums that its test compares.
- * Floats, valid until the next step. */
+ * onebit-adam and onebit-lamb the momentum.  If `param` is the number of parameters, returns what
+ * they share of the whole model: with LK_START_AUTO the step of the freeze and the sums that its test
+ * compares, and with onebit-lamb the ratios of tensors.  Floats, valid until the next step. */
 LK_API const void *lk_parallel_shared(const lk_parallel *parallel, uint32_t param, size_t *bytes);
 /* Sets what the groups share of a parameter.  Collective, between steps, with equal values on all
  * ranks. */

@@ -27,7 +27,8 @@ extern "C" {
     X(OPTIMIZER_NONE, "none") /* does not change parameters: see below */                        \
     X(ONEBIT_ADAM, "onebit-adam") /* Tang et al. 2021: adamw, then momenta of one bit */         \
     X(ADAGRAD, "adagrad") /* Duchi et al. 2011, as in PyTorch */                                 \
-    X(YOGI, "yogi")   /* Zaheer et al. 2018: adamw whose second moment adapts by addition */
+    X(YOGI, "yogi")   /* Zaheer et al. 2018: adamw whose second moment adapts by addition */     \
+    X(ONEBIT_LAMB, "onebit-lamb") /* Li et al. 2021: lamb, then momenta of one bit */
 
 typedef enum {
 #define LK_OPTIMIZER_ENUM(name, text) LK_##name,
@@ -42,7 +43,9 @@ typedef enum {
 
 /* LK_ONEBIT_ADAM is adamw in its first steps.  Then the second moment is frozen, and groups
  * exchange their momenta in one bit for an element (lockstep/exchange.h).  Only lk_parallel does
- * that, which needs an exchange; lk_optimizer_update() does what lk_update.frozen says. */
+ * that, which needs an exchange; lk_optimizer_update() does what lk_update.frozen says.
+ * LK_ONEBIT_LAMB is lamb in its first steps, and then the same with the mean of the trust ratios of
+ * these steps, changed by a factor that follows a fresh second moment (docs/compression.md). */
 
 /* The contents of a momentum buffer.  OF_GRADIENTS computes b = momentum b + d, p -= lr b.  A
  * change of the learning rate then applies at once to the whole buffer, which is the momentum
@@ -57,14 +60,13 @@ typedef struct {
     double            momentum;     /* sgd: 0; lars: 0.9 */
     bool              nesterov;     /* sgd, lars */
     lk_momentum       momentum_of;  /* sgd: gradients; lars: steps */
-    double            beta1, beta2; /* adamw, onebit-adam, lamb, yogi: 0.9, 0.999; lion: 0.9,
-                                     * 0.99 */
-    double            eps;          /* adamw: 1e-8; lamb: 1e-6; lars: 0; adagrad: 1e-10; yogi:
+    double            beta1, beta2; /* 0.9, 0.999; lion: 0.9, 0.99.  Not sgd, lars and adagrad */
+    double            eps;          /* 1e-8; lamb, onebit-lamb: 1e-6; lars: 0; adagrad: 1e-10; yogi:
                                      * 1e-3 */
     double            weight_decay; /* 0; not applied to parameters with no_decay (norms and
                                      * biases) */
     double            trust;        /* lars: 0.001, the trust coefficient */
-    bool              uncorrected;  /* adamw, lamb, yogi: no bias correction of the moments */
+    bool              uncorrected;  /* no bias correction of the moments; not lion */
     bool              decay_all;    /* ignores lk_param.no_decay */
     double            ema;          /* decay of a moving average of the parameters; 0 = none */
 } lk_optimizer;
@@ -86,10 +88,11 @@ LK_API lk_optimizer lk_optimizer_resolve(const lk_optimizer *optimizer);
 /* Returns LK_EINVAL, with the field's name, for an invalid value. */
 LK_API LK_NODISCARD lk_status lk_optimizer_check(const lk_optimizer *optimizer);
 
-enum { LK_OPTIMIZER_STATES_MAX = 3 };
+enum { LK_OPTIMIZER_STATES_MAX = 4 };
 
 /* Returns the number of state tensors per parameter: sgd 0 or 1, lars, lion, adagrad and none 1,
- * adamw, onebit-adam, lamb and yogi 2.  A moving average adds one more, which is the last. */
+ * adamw, onebit-adam, lamb and yogi 2, onebit-lamb 3.  A moving average adds one more, which is the
+ * last. */
 LK_API uint32_t    lk_optimizer_state_count(const lk_optimizer *optimizer);
 /* Returns the name of a state tensor ("exp_avg"; "ema" for the moving average). */
 LK_API const char *lk_optimizer_state_name(const lk_optimizer *optimizer, uint32_t index);
@@ -104,8 +107,8 @@ typedef struct {
     double   trust;     /* lars, lamb: lk_optimizer_trust(); 0 = 1 */
     bool     own_decay; /* `weight_decay` replaces the optimizer's value, even with no_decay */
     double   weight_decay;
-    /* onebit-adam: number of updates before the second moment was frozen.  g is then the new first
-     * moment.  0: not frozen */
+    /* onebit-adam, onebit-lamb: updates before the second moment was frozen.  g is then the new
+     * first moment.  0: not frozen */
     uint64_t frozen;
 } lk_update;
 
@@ -121,7 +124,7 @@ LK_API double lk_optimizer_trust(const lk_optimizer *optimizer, const lk_update 
                                  double values, double moves);
 
 /* Updates the state and replaces the gradient by the direction, which must be passed to
- * lk_optimizer_update() instead of the gradient.  For lamb only. */
+ * lk_optimizer_update() instead of the gradient.  For lamb and onebit-lamb only. */
 LK_API void lk_optimizer_direct(const lk_optimizer *optimizer, const lk_exec *exec,
                                 const lk_update *update, size_t n, float *g, const float *p,
                                 float *const *state);

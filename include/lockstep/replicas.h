@@ -32,7 +32,7 @@
  *
  * A rank has one replica or, with more replicas than ranks, several.  Zero2, zero3 and hybrid need
  * `start` 0.  Not with audit, rebalance, duplicate, backups, hook, noise_decay, scaling, lock_step,
- * survives, offload, gather_dtype LK_I8, LK_OPTIMIZER_NONE, LK_ONEBIT_ADAM and a moving average
+ * survives, offload, gather_dtype LK_I8, LK_OPTIMIZER_NONE, LK_ONEBIT_* and a moving average
  * (lk_optimizer.ema), and LK_UNUSED_ZERO only.
  * comm_dtype is the type of gradients inside replicas.
  */

@@ -62,7 +62,7 @@ typedef struct {
     uint32_t       warmup_count;
     double         warmup[LK_WARMUP_RATIOS_MAX];
     uint64_t       warmup_span; /* 0: the steps of an epoch */
-    uint64_t       freeze_step; /* onebit-adam: steps of adamw, after which groups send momenta;
+    uint64_t       freeze_step; /* onebit-*: plain steps, after which groups send momenta;
                                  * LK_START_AUTO: until a test, after schedule.warmup */
 } lk_train_exchange;
 

@@ -9,6 +9,8 @@ import shutil
 import tempfile
 import unittest
 
+import torch
+
 from support import launch
 import lockstep.torch as lk
 
@@ -45,7 +47,7 @@ PROGRAM = """
         return F.cross_entropy(model(x), y, reduction="sum"), len(y)
 
     def train(number, name, groups=4, strategy="ddp", steps=6, folder=None, forgets=False,
-              freeze=None):
+              freeze=None, kind="OneBitAdam"):
         run_module._current = None
         run = lk.init(seed=1, virtual_workers=8, strategy=strategy, compress=METHODS[name],
                       groups=groups, timeout=60)
@@ -53,8 +55,10 @@ PROGRAM = """
             nn.Unflatten(1, (2, 4, 4)), nn.Conv2d(2, 8, 3).to(memory_format=torch.channels_last),
             nn.Flatten(), nn.Tanh(), nn.Linear(W, W), nn.Tanh(), nn.Linear(W, 2)))
         opt = (lk.SGD(model.parameters(), lr=0.1, clip_norm=1.0) if freeze is None else
-               lk.OneBitAdam(model.parameters(), lr=0.01, clip_norm=1.0, freeze_step=freeze)
-               if freeze > 0 else lk.AdamW(model.parameters(), lr=0.01, clip_norm=1.0))
+               lk.AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.9), clip_norm=1.0)
+               if freeze == 0 else
+               getattr(lk, kind)(model.parameters(), lr=0.01, betas=(0.9, 0.9), clip_norm=1.0,
+                                 freeze_step=freeze, freeze_after=20 if freeze == "auto" else 0))
         x = torch.randn(60, W, generator=torch.Generator().manual_seed(3))
         data = run.loader(torch.utils.data.TensorDataset(x, (x.sum(1) > 0).long()),
                           global_batch=16, drop_last=False)
@@ -72,6 +76,7 @@ PROGRAM = """
         train(number, **settings)
 """
 
+PARAMETER = torch.nn.Parameter(torch.zeros(3))
 METHODS = ("powersgd", "topk", "dgc", "ef21", "randomk", "sign", "qsgd", "terngrad")
 
 
@@ -135,19 +140,23 @@ class Compressed(unittest.TestCase):
             self.assertNotEqual(one[first + 1], four)
         self.assertEqual(self.weights(3, runs=runs)[0], one)
 
-    def test_onebit_adam(self):
-        """Steps are those of AdamW up to the freeze, and learning goes on after it."""
+    def test_onebit(self):
+        """Steps are those of AdamW up to the freeze, and learning goes on after it.  OneBitLamb is
+        frozen by a test."""
         run = {"name": "none", "freeze": 20}
-        runs = [dict(run, steps=20), dict(run, steps=60)]
+        lamb = {"name": "none", "freeze": "auto", "kind": "OneBitLamb", "steps": 60}
+        runs = [dict(run, steps=20), dict(run, steps=60), lamb]
         (*one, plain), losses = self.weights(1, runs=runs + [dict(runs[0], freeze=0, groups=0)])
         self.assertEqual(one[0], plain)
         self.assertLess(losses[1], losses[0])
+        self.assertLess(losses[2], 0.4)
         with tempfile.TemporaryDirectory() as folder:
-            kept = dict(run, folder=f"{folder}/run")
+            kept = [dict(of, folder=f"{folder}/{i}") for i, of in enumerate((run, lamb))]
             zero1 = [dict(run, strategy="zero1") for run in runs]
-            self.assertEqual(self.weights(3, runs=zero1 + [dict(kept, steps=30)])[0][:2], one)
-            self.assertEqual(self.weights(4, "--hosts", "2", runs=runs + [dict(kept, steps=60)])[0],
-                             [*one, one[1]])
+            half = [dict(of, steps=30) for of in kept]
+            self.assertEqual(self.weights(3, runs=zero1 + half)[0][:3], one)
+            whole = [dict(of, steps=60) for of in kept]
+            self.assertEqual(self.weights(4, "--hosts", "2", runs=runs + whole)[0], one + one[1:])
         refused = self.run_all(1, runs=[dict(run, name="topk")])
         self.assertIn("onebit-adam sends momenta in its own way", refused.err)
 
@@ -159,7 +168,10 @@ class Compressed(unittest.TestCase):
                            ("clip_norm", lambda: lk.Sign(clip_norm=-1)),
                            ("start", lambda: lk.Sign(start=0)),
                            ("warmup", lambda: lk.TopK(warmup=(2,), warmup_steps=3)),
-                           ("warmup_steps", lambda: lk.RandomK(warmup=(0.5,)))):
+                           ("warmup_steps", lambda: lk.RandomK(warmup=(0.5,))),
+                           ("freeze_step", lambda: lk.OneBitLamb([PARAMETER], freeze_step="soon")),
+                           ("freeze_after", lambda: lk.OneBitAdam([PARAMETER], freeze_step=5,
+                                                                  freeze_after=3))):
             with self.assertRaisesRegex(ValueError, word):
                 make()
         for word, make in (("rank", lambda: lk.PowerSGD("x")), ("rank", lambda: lk.PowerSGD(2.5)),

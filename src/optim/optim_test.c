@@ -299,7 +299,7 @@ static void names_the_field_it_refuses(void **state)
     (void)state;
     assert_int_equal(lk_optimizer_check(&(lk_optimizer){ .kind = LK_ADAMW }), LK_OK);
     assert_int_equal(lk_optimizer_check(&(lk_optimizer){ .kind = LK_SGD, .momentum = 0.9 }), LK_OK);
-    refuses(&(lk_optimizer){ .kind = (lk_optimizer_kind)9 }, "kind");
+    refuses(&(lk_optimizer){ .kind = (lk_optimizer_kind)10 }, "kind");
     refuses(&(lk_optimizer){ .kind = LK_SGD, .momentum = 1.0 }, "momentum");
     refuses(&(lk_optimizer){ .kind = LK_SGD, .nesterov = true }, "nesterov");
     refuses(&(lk_optimizer){ .kind = LK_SGD, .weight_decay = -0.1 }, "weight_decay");
@@ -315,10 +315,10 @@ static void names_the_field_it_refuses(void **state)
     assert_string_equal(lk_optimizer_state_name(&adamw, 1), "exp_avg_sq");
     lk_optimizer adagrad = { .kind = LK_ADAGRAD };
     assert_string_equal(lk_optimizer_state_name(&adagrad, 0), "sum");
-    for (int kind = LK_SGD; kind <= LK_YOGI; kind++) {
+    for (int kind = LK_SGD; kind <= LK_ONEBIT_LAMB; kind++) {
         static const char *const names[]  = { "sgd", "adamw", "lars", "lamb", "lion", "none",
-                                              "onebit-adam", "adagrad", "yogi" };
-        static const uint32_t    counts[] = { 0, 2, 1, 2, 1, 1, 2, 1, 2 };
+                                              "onebit-adam", "adagrad", "yogi", "onebit-lamb" };
+        static const uint32_t    counts[] = { 0, 2, 1, 2, 1, 1, 2, 1, 2, 3 };
         lk_optimizer             o        = { .kind = (lk_optimizer_kind)kind };
         assert_string_equal(lk_optimizer_name(o.kind), names[kind]);
         assert_int_equal(lk_optimizer_state_count(&o), counts[kind]);

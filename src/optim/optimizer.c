@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "lockstep/optim.h"
+#include "optim/lamb.h"
 #include "tensor/ops.h"
 
 /* ---- Options ----------------------------------------------------------------------------- */
@@ -41,13 +41,19 @@ static bool has_momentum(const lk_optimizer *o)
     return o->kind == LK_SGD || o->kind == LK_LARS;
 }
 
+/* Returns true for rules whose steps are proportional to the norms of tensors, like lamb's. */
+static bool is_lamb(const lk_optimizer *o)
+{
+    return o->kind == LK_LAMB || o->kind == LK_ONEBIT_LAMB;
+}
+
 static double default_eps(lk_optimizer_kind kind)
 {
-    return kind == LK_LION      ? 0
-           : kind == LK_LAMB    ? 1e-6
-           : kind == LK_ADAGRAD ? 1e-10
-           : kind == LK_YOGI    ? 1e-3
-                                : 1e-8;
+    return kind == LK_LION                              ? 0
+           : kind == LK_LAMB || kind == LK_ONEBIT_LAMB ? 1e-6
+           : kind == LK_ADAGRAD                        ? 1e-10
+           : kind == LK_YOGI                           ? 1e-3
+                                                       : 1e-8;
 }
 
 lk_optimizer lk_optimizer_resolve(const lk_optimizer *optimizer)
@@ -102,11 +108,11 @@ static lk_status check_none(const lk_optimizer *o)
 lk_status lk_optimizer_check(const lk_optimizer *optimizer)
 {
     const lk_optimizer *o = optimizer;
-    if ((int)o->kind < LK_SGD || (int)o->kind > LK_YOGI)
+    if ((int)o->kind < LK_SGD || (int)o->kind > LK_ONEBIT_LAMB)
         return lk_fail(LK_EINVAL,
                        "`optimizer.kind` %d is not one of sgd (%d), adamw, lars, lamb, lion, "
-                       "none, onebit-adam, adagrad and yogi (%d)",
-                       (int)o->kind, (int)LK_SGD, (int)LK_YOGI);
+                       "none, onebit-adam, adagrad, yogi and onebit-lamb (%d)",
+                       (int)o->kind, (int)LK_SGD, (int)LK_ONEBIT_LAMB);
     if (o->kind == LK_OPTIMIZER_NONE)
         return check_none(o);
     LK_TRY(check_range("weight_decay", o->weight_decay, 0.0, HUGE_VAL));
@@ -123,6 +129,8 @@ static uint32_t rule_states(const lk_optimizer *o)
 {
     if (o->kind == LK_SGD)
         return o->momentum > 0.0 ? 1 : 0;
+    if (o->kind == LK_ONEBIT_LAMB)
+        return 3;
     return o->kind == LK_LARS || o->kind == LK_LION || o->kind == LK_ADAGRAD ||
                    o->kind == LK_OPTIMIZER_NONE
                ? 1
@@ -145,7 +153,7 @@ const char *lk_optimizer_state_name(const lk_optimizer *optimizer, uint32_t inde
         return "mean_grad";
     if (optimizer->kind == LK_ADAGRAD)
         return "sum";
-    return index == 0 ? "exp_avg" : "exp_avg_sq";
+    return index == 0 ? "exp_avg" : index == 1 ? "exp_avg_sq" : "exp_avg_sq_fresh";
 }
 
 /* ---- Updates ----------------------------------------------------------------------------- */
@@ -170,7 +178,7 @@ double lk_optimizer_trust(const lk_optimizer *optimizer, const lk_update *update
         return 1.0;
     if (full.kind == LK_LARS)
         return full.trust * values / (moves + decay_of(&full, update) * values + full.eps);
-    return full.kind == LK_LAMB ? values / moves : 1.0;
+    return is_lamb(&full) ? values / moves : 1.0;
 }
 
 static void update_sgd(const lk_optimizer *o, const lk_exec *exec, const lk_update *u, size_t n,
@@ -221,16 +229,6 @@ static lki_adamw_step moments_of(const lk_optimizer *o, const lk_update *u)
     };
 }
 
-void lk_optimizer_direct(const lk_optimizer *optimizer, const lk_exec *exec,
-                         const lk_update *update, size_t n, float *g, const float *p,
-                         float *const *state)
-{
-    const lk_optimizer full = lk_optimizer_resolve(optimizer);
-    LK_ASSERT(full.kind == LK_LAMB);
-    lki_adamw_step step = moments_of(&full, update);
-    lki_lamb_direction(exec, &step, n, g, p, state[0], state[1]);
-}
-
 /* Stores the mean gradient, scaled and clipped as the other rules receive it. */
 static void keep_gradient(const lk_update *u, size_t n, const float *g, float *mean)
 {
@@ -238,15 +236,33 @@ static void keep_gradient(const lk_update *u, size_t n, const float *g, float *m
         mean[i] = g[i] * u->scale * u->clip;
 }
 
+void lk_optimizer_direct(const lk_optimizer *optimizer, const lk_exec *exec,
+                         const lk_update *update, size_t n, float *g, const float *p,
+                         float *const *state)
+{
+    const lk_optimizer full = lk_optimizer_resolve(optimizer);
+    LK_ASSERT(is_lamb(&full));
+    lki_adamw_step step = moments_of(&full, update);
+    if (update->frozen > 0) { /* as in update_moments() */
+        lki_lamb_refresh(&full, update, n, g, state);
+        keep_gradient(update, n, g, state[0]);
+    }
+    lki_lamb_direction(exec, &step, n, g, p, state[0], state[1]);
+    if (full.kind == LK_ONEBIT_LAMB && update->frozen == 0)
+        memcpy(state[2], state[1], n * sizeof *state[1]);
+}
+
 static void update_moments(const lk_optimizer *o, const lk_exec *exec, const lk_update *u, size_t n,
                            const float *g, float *p, float *const *state)
 {
     lki_adamw_step step = moments_of(o, u);
+    if (is_lamb(o)) {
+        lki_descend(exec, (float)(u->lr * or_default(u->trust, 1.0)), n, g, p);
+        return;
+    }
     if (u->frozen > 0) /* the kernel changes a first moment only if it differs from its gradient */
         keep_gradient(u, n, g, state[0]);
-    if (o->kind == LK_LAMB)
-        lki_descend(exec, (float)(u->lr * or_default(u->trust, 1.0)), n, g, p);
-    else if (o->kind == LK_LION)
+    if (o->kind == LK_LION)
         lki_lion(exec, &step, n, g, p, state[0]);
     else if (o->kind == LK_YOGI)
         lki_yogi(exec, &step, n, g, p, state[0], state[1]);

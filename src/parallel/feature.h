@@ -113,6 +113,10 @@ typedef struct {
      * (lki_tally_put()). */
     void (*before_update)(lk_parallel *parallel, void *self, lki_tally *tally);
 
+    /* (with LAMB) Called when the norms of tensors are known, before the update.  May set
+     * parallel->norms.trusts.  Other ranks may call it again to complete the step. */
+    void (*ratios)(lk_parallel *parallel, void *self, const lk_update *update);
+
     /* Restores this rank's state after the step of `tally`, which other ranks have decided.  Also
      * sets the feature's fields of *standing.  Called after take_over(). */
     void (*restore)(lk_parallel *parallel, void *self, const lki_tally *tally,
@@ -185,6 +189,7 @@ uint64_t               lki_features_sent(const lk_parallel *parallel, uint32_t h
 LK_NODISCARD lk_status lki_features_combine(lk_parallel *parallel, lki_gradients *sums);
 LK_NODISCARD lk_status lki_features_reports(lk_parallel *parallel, lk_step_result *result);
 void                   lki_features_before_update(lk_parallel *parallel, lki_tally *tally);
+void                   lki_features_ratios(lk_parallel *parallel, const lk_update *update);
 void                   lki_features_restore(lk_parallel *parallel, const lki_tally *tally,
                                             lk_parallel_standing *standing);
 void                   lki_features_after_update(lk_parallel *parallel);

@@ -42,7 +42,7 @@
  * Running state is staged beside the old values, stamped and then copied.  The copy can be
  * repeated.
  *
- * Cost: a copy, in cache, of the values that a span's update reads, and 20 KiB for each thread.
+ * Cost: a copy, in cache, of the values that a span's update reads, and 24 KiB for each thread.
  * Without options.survives there is no ledger.
  */
 #ifndef LKI_PARALLEL_LEDGER_H

@@ -68,6 +68,8 @@ typedef struct {
      * arena; see lki_block_sum() */
     double *blocks;
     double *of;      /* [measures][param_count] */
+    const double *trusts; /* [param_count]: trust ratios that a feature has computed; NULL: those of
+                           * lk_optimizer_trust() */
     double *scratch; /* [max(spans, virtual workers)] */
 } lki_norms;
 
@@ -314,8 +316,16 @@ static inline uint32_t lki_leaf_of_turn(const lk_parallel *parallel, uint32_t n)
                                    : parallel->share.first + n * parallel->share.stride;
 }
 
-/* The quantity whose squares are summed for a span.  LARS uses the first two, LAMB all three. */
-typedef enum { LKI_OF_GRADIENT = 0, LKI_OF_VALUES, LKI_OF_MOVES } lki_measure;
+/* The quantity whose squares are summed for a span.  LARS uses the first two, LAMB the first three.
+ * After the freeze onebit-lamb also uses the last two: the part of a move that is the momentum's,
+ * and a largest value, not a sum (optim/lamb.h). */
+typedef enum {
+    LKI_OF_GRADIENT = 0,
+    LKI_OF_VALUES,
+    LKI_OF_MOVES,
+    LKI_OF_MOMENTUM,
+    LKI_OF_LARGEST
+} lki_measure;
 
 /* Returns true if the optimizer needs a measure. */
 static inline bool lki_measures(const lk_parallel *parallel, lki_measure measure)
@@ -456,6 +466,9 @@ lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options
 /* Compares the values of tensor `name` between ranks; LK_EMISMATCH names the rank that differs. */
 lk_status lki_verify_same_values(lk_parallel *parallel, const char *name, const float *values,
                                  size_t count);
+
+/* Returns the step's update with the settings of one parameter.  Defined in update.c. */
+lk_update lki_update_of(const lk_parallel *parallel, const lk_update *all, uint32_t param);
 
 /* Updates a span with its sum.  Returns false if attestation finds that the span's values have
  * changed since they were written.  Defined in update.c. */

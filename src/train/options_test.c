@@ -225,6 +225,7 @@ static const struct {
     { "param-comm-dtype", "int8", LK_LABEL_INVARIANT },
     { "compress", NULL, LK_LABEL_INVARIANT },
     { "optimizer", "onebit-adam", LK_LABEL_INVARIANT },
+    { "optimizer", "onebit-lamb", LK_LABEL_INVARIANT },
     { "local-steps", NULL, LK_LABEL_INVARIANT },
     { "topology", "ring", LK_LABEL_INVARIANT },
     { "topology", "exponential", LK_LABEL_INVARIANT },

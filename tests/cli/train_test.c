@@ -67,7 +67,8 @@ static void a_config_file_is_quoted_in_errors(void **state)
         { "optimizer = \"adam\"", "", ": run.toml:2: optimizer adam: is none of: sgd, adamw" },
         { "restart = 2", "", ": run.toml:2: restart needs checkpoint DIR" },
         { "betas = [0.9, 0.99]", "",
-          ": run.toml:2: betas needs optimizer adamw, onebit-adam, lamb, lion or yogi; this is" },
+          ": run.toml:2: betas needs optimizer adamw, onebit-adam, lamb, onebit-lamb, lion or "
+          "yogi; this is" },
         { "nesterov = true", "--optimizer adamw",
           ": run.toml:2: nesterov needs optimizer sgd or lars; this is adamw" },
         { "optimizer = \"adamw\"", "--momentum 0.9",

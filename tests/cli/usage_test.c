@@ -80,8 +80,8 @@ static const struct {
       "--activation-checkpointing needs MODEL gpt or resnet; this is mlp" },
     { GOOD "--steps 1 --no-zero-gamma", "--zero-gamma needs MODEL resnet; this is mlp" },
     { GOOD "--steps 1 --betas .9,.99",
-      "--betas needs --optimizer adamw, onebit-adam, lamb, lion or yogi; this is sgd" },
-    { GOOD "--steps 1 --eps 1e-6", "--eps needs --optimizer adamw, onebit-adam, lamb, " },
+      "--betas needs --optimizer adamw, onebit-adam, lamb, onebit-lamb, lion or yogi; this is" },
+    { GOOD "--steps 1 --eps 1e-6", "--eps needs --optimizer adamw, onebit-adam, lamb, onebit-" },
     { GOOD "--steps 1 --optimizer adamw --momentum 0.9",
       "--momentum needs --optimizer sgd or lars; this is adamw" },
     { GOOD "--steps 1 --nesterov --optimizer adamw",
@@ -109,7 +109,8 @@ static const struct {
     { GOOD "--steps 1 --hidden 512,x", "--hidden 512,x: must be integers with commas" },
     { GOOD "--steps 1 --betas 0.9", "--betas 0.9: must be two numbers" },
     { GOOD "--steps 1 --optimizer adam",
-      "--optimizer adam: is none of: sgd, adamw, lars, lamb, lion, adagrad, yogi, onebit-adam; did "
+      "--optimizer adam: is none of: sgd, adamw, lars, lamb, lion, adagrad, yogi, onebit-adam, "
+      "onebit-lamb; did "
       "you mean adamw" },
     { GOOD "--steps 1 --precision fp16 --loss-scale 1000",
       "--loss-scale 1000: must be a power of two from 2^-24 to 2^32" },
@@ -141,7 +142,7 @@ static const struct {
     { GOOD "--steps 1 --optimizer onebit-adam", "onebit-adam needs --freeze-step" },
     { GOOD "--steps 1 --freeze-step 2", "--freeze-step needs --optimizer onebit-adam" },
     { GOOD "--steps 1 --optimizer onebit-adam --freeze-step 0", "must be auto, or a number" },
-    { GOOD "--steps 1 --optimizer onebit-lamb", "onebit-lamb: is not supported: its ratios" },
+    { GOOD "--steps 1 --optimizer onebit-lamb", "--optimizer onebit-lamb needs --freeze-step" },
     { GOOD "--steps 1 --optimizer onebit-adam --freeze-step 2 --compress sign",
       "leave out one of the two" },
     { GOOD "--steps 1 --optimizer onebit-adam --freeze-step 2 --clip-value 1", "use --clip-norm" },

@@ -224,7 +224,7 @@ static void onebit_adam_depends_on_groups_alone(void **state)
 /* The second moment is frozen by a test after the warm-up, in the same step for any workers. */
 static void the_freeze_may_be_automatic(void **state)
 {
-    static const char *const rule = "--optimizer onebit-adam --freeze-step auto --groups 4 "
+    static const char *const rule = "--optimizer onebit-lamb --freeze-step auto --groups 4 "
                                     "--betas 0.9,0.5 --warmup 4";
     char                     one[HEX + 1], got[HEX + 1];
     static command_result    r;

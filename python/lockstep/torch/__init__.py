@@ -22,12 +22,12 @@ from lockstep.torch.compress import QSGD, PowerSGD, RandomK, Sign, TernGrad, Top
 from lockstep.torch.local import (FedAdagrad, FedAdam, FedYogi, Mean, Momentum, Nesterov,
                                   Streaming)
 from lockstep.torch.optim import (LAMB, LARS, SGD, Adagrad, AdamW, FromTorch, Lion, OneBitAdam,
-                                  Yogi)
+                                  OneBitLamb, Yogi)
 from lockstep.torch.results import Evaluation, OuterStep, StepResult
 from lockstep.torch.run import Run, init
 from lockstep.torch.selftest import selftest
 
 __all__ = ["QSGD", "SGD", "Adagrad", "AdamW", "Error", "Evaluation", "FedAdagrad", "FedAdam",
            "FedYogi", "FromTorch", "LAMB", "LARS", "Lion", "Mean", "Momentum", "Nesterov",
-           "OneBitAdam", "OuterStep", "PowerSGD", "RandomK", "Run", "Sign", "StepResult",
-           "Streaming", "TernGrad", "TopK", "Vote", "Yogi", "init", "selftest"]
+           "OneBitAdam", "OneBitLamb", "OuterStep", "PowerSGD", "RandomK", "Run", "Sign",
+           "StepResult", "Streaming", "TernGrad", "TopK", "Vote", "Yogi", "init", "selftest"]

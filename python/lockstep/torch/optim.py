@@ -207,6 +207,25 @@ class LAMB(_Adaptive):
         super().__init__(params, lr, betas, eps, weight_decay, clip_norm, clip_value)
 
 
+class OneBitLamb(_OneBit):
+    """LAMB for `freeze_step` steps; then the second moment is frozen, groups exchange their momenta
+    in one bit for an element, and the ratio of a tensor is the mean of its earlier ratios times a
+    factor that follows a second moment that is not frozen (Li et al., 2021).
+
+    The other options are those of `OneBitAdam`.  The tensors of parameter groups without weight
+    decay are updated as by it.
+    """
+
+    kind = "LK_ONEBIT_LAMB"
+    undecayed_unscaled = True
+
+    def __init__(self, params: Params, lr: float = 1e-3, betas: Betas = (0.9, 0.999),
+                 eps: float = 1e-6, weight_decay: float = 1e-2, clip_norm: float = 0.0,
+                 freeze_step: Union[int, str] = 0, freeze_after: int = 0):
+        super().__init__(params, lr, betas, eps, weight_decay, clip_norm, freeze_step,
+                         freeze_after)
+
+
 class LARS(Optimizer):
     """SGD with momentum and a step proportional to each tensor's norm (You et al. 2017).
 

@@ -164,6 +164,12 @@ void lki_features_before_update(lk_parallel *parallel, lki_tally *tally)
         lki_feature_table[row]->before_update(parallel, parallel->features[row], tally);
 }
 
+void lki_features_ratios(lk_parallel *parallel, const lk_update *update)
+{
+    FOR_EACH (parallel, row, ratios)
+        lki_feature_table[row]->ratios(parallel, parallel->features[row], update);
+}
+
 void lki_features_restore(lk_parallel *parallel, const lki_tally *tally,
                           lk_parallel_standing *standing)
 {

@@ -268,9 +268,10 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->local       = parallel->world.local_of[parallel->rank];
     parallel->locals      = parallel->world.sizes[parallel->world.host_of[parallel->rank]];
     parallel->optimizer   = options->optimizer;
-    parallel->norms.last     = options->optimizer.kind == LK_LAMB   ? LKI_OF_MOVES
-                               : options->optimizer.kind == LK_LARS ? LKI_OF_VALUES
-                                                                    : LKI_OF_GRADIENT;
+    parallel->norms.last     = options->optimizer.kind == LK_ONEBIT_LAMB ? LKI_OF_LARGEST
+                               : options->optimizer.kind == LK_LAMB      ? LKI_OF_MOVES
+                               : options->optimizer.kind == LK_LARS      ? LKI_OF_VALUES
+                                                                         : LKI_OF_GRADIENT;
     parallel->norms.measures = parallel->norms.last + 1; /* features may add some */
     parallel->offload.folder = options->offload;
     parallel->in_files    = options->offload == NULL  ? 0

@@ -179,6 +179,19 @@ static double tensor_norms(const lk_parallel *parallel, lki_measure measure)
     return lki_tree_sum_f64(sums, layout->param_count);
 }
 
+/* Finds the largest value of each tensor. */
+static void find_largest(const lk_parallel *parallel)
+{
+    const lki_layout *layout = parallel->layout;
+    double           *of     = parallel->norms.of + LKI_OF_LARGEST * layout->param_count;
+    memset(of, 0, layout->param_count * sizeof *of);
+    for (size_t i = 0; i < layout->span_count; i++) {
+        const lki_param_span *span = &layout->spans[i];
+        const double          value = *lki_block_sum(parallel, span, LKI_OF_LARGEST);
+        of[span->param]             = value > of[span->param] ? value : of[span->param];
+    }
+}
+
 static lk_status fail_empty(lk_parallel *parallel)
 {
     uint64_t samples = 0;
@@ -276,6 +289,11 @@ static lk_status measure_tensors(step_context *step)
     LK_TRY(lk_barrier(parallel->comm));
     LK_TRY(lki_shards_gather_sums(parallel));
     (void)tensor_norms(parallel, LKI_OF_MOVES);
+    if (lki_measures(parallel, LKI_OF_LARGEST)) {
+        (void)tensor_norms(parallel, LKI_OF_MOMENTUM);
+        find_largest(parallel);
+    }
+    lki_features_ratios(parallel, &step->update);
     return LK_OK;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "optim/lamb.h"
 #include "parallel/durable.h"
 #include "parallel/offload/offload.h"
 #include "parallel/state.h"
@@ -35,8 +36,7 @@ void lki_span_measure_second(lk_parallel *parallel, size_t index)
         lki_tree_sum_f64(lanes, LANES);
 }
 
-/* Returns the step's update with the settings of one parameter. */
-static lk_update update_of(const lk_parallel *parallel, const lk_update *all, uint32_t param)
+lk_update lki_update_of(const lk_parallel *parallel, const lk_update *all, uint32_t param)
 {
     const lk_param_rule *rule   = &parallel->rules.of[param];
     lk_update            update = *all;
@@ -74,12 +74,25 @@ static void direct_piece(const lk_parallel *parallel, lk_update update, lki_piec
                         sum + piece.first, values + piece.first, moments);
 }
 
+/* Measures what onebit-lamb needs of a span that has its direction. */
+static void measure_moments(const lk_parallel *parallel, const lk_update *update, size_t index)
+{
+    const lki_param_span *span                           = &parallel->layout->spans[index];
+    float                *state[LK_OPTIMIZER_STATES_MAX] = { NULL };
+    if (!lki_measures(parallel, LKI_OF_LARGEST) || update->frozen == 0)
+        return;
+    states_of(parallel, index, state);
+    lki_lamb_measure(&parallel->optimizer, update, span->count, state,
+                     lki_block_sum(parallel, span, LKI_OF_MOMENTUM),
+                     lki_block_sum(parallel, span, LKI_OF_LARGEST));
+}
+
 void lki_span_direct(lk_parallel *parallel, const lk_update *all, size_t index, float *sum)
 {
     const lki_durable    *durable                        = parallel->durable;
     const lki_param_span *span                           = &parallel->layout->spans[index];
     float                *state[LK_OPTIMIZER_STATES_MAX] = { NULL };
-    lk_update             update = update_of(parallel, all, span->param);
+    lk_update             update = lki_update_of(parallel, all, span->param);
 
     if (!lki_is_used(parallel, span->param)) {
         *lki_block_sum(parallel, span, LKI_OF_MOVES) = 0;
@@ -94,6 +107,7 @@ void lki_span_direct(lk_parallel *parallel, const lk_update *all, size_t index, 
     } /* the stored sum of squares may be from another host, because this host's ledger was older */
     *lki_block_sum(parallel, span, LKI_OF_MOVES) =
         lki_block_sum_squares(parallel->exec, span->count, sum);
+    measure_moments(parallel, &update, index);
 }
 
 /* Returns the trust ratio of a tensor.  The gradient's norm is computed after scaling and clipping,
@@ -105,6 +119,8 @@ static double trust_of(const lk_parallel *parallel, const lk_update *update, uin
     double        scale = (double)update->scale * (double)update->clip;
     if (!lki_measures(parallel, LKI_OF_VALUES))
         return 1.0;
+    if (parallel->norms.trusts != NULL)
+        return parallel->norms.trusts[param];
     return lk_optimizer_trust(&parallel->optimizer, update, norms[LKI_OF_VALUES * count],
                               lki_measures(parallel, LKI_OF_MOVES)
                                   ? norms[LKI_OF_MOVES * count]
@@ -130,7 +146,7 @@ bool lki_span_update(lk_parallel *parallel, const lk_update *all, size_t index, 
     float                *values                         = lki_values_of(parallel, span);
     size_t                bytes                          = span->count * sizeof(float);
     float                *state[LK_OPTIMIZER_STATES_MAX] = { NULL };
-    lk_update             update = update_of(parallel, all, span->param);
+    lk_update             update = lki_update_of(parallel, all, span->param);
 
     if (durable->has(parallel, index, LKI_UPDATED))
         return true;

@@ -155,9 +155,9 @@ static lk_status read_options(lk_exchange *out, const lk_parallel_options *optio
 static lk_status check_start(const lk_parallel_options *options, const lk_exchange *exchange)
 {
     const bool is_auto = exchange->start == LK_START_AUTO;
-    if (is_auto && options->optimizer.kind != LK_ONEBIT_ADAM)
-        return lk_fail(LK_EINVAL, "the exchange's `start` LK_START_AUTO goes with optimizer "
-                                  "onebit-adam");
+    if (is_auto && !lki_is_onebit(options->optimizer.kind))
+        return lk_fail(LK_EINVAL, "the exchange's `start` LK_START_AUTO goes with optimizers "
+                                  "onebit-adam and onebit-lamb");
     if (!is_auto && exchange->auto_after > 0)
         return lk_fail(LK_EINVAL, "the exchange's `auto_after` goes with `start` LK_START_AUTO");
     return LK_OK;
@@ -168,10 +168,11 @@ static lk_status groups_open(lk_parallel *parallel, const lk_parallel_options *o
     lki_groups *self = NULL;
     lk_exchange mine;
 
-    if (options->exchange == NULL && options->optimizer.kind != LK_ONEBIT_ADAM)
+    if (options->exchange == NULL && !lki_is_onebit(options->optimizer.kind))
         return LK_OK;
     if (options->exchange == NULL)
-        return lk_fail(LK_EINVAL, "optimizer onebit-adam needs an exchange between groups");
+        return lk_fail(LK_EINVAL, "optimizer %s needs an exchange between groups",
+                       lk_optimizer_name(options->optimizer.kind));
     LK_TRY(refuse(parallel, options));
     LK_TRY(read_options(&mine, options));
     LK_TRY(LKI_NEW(&self, 1, "groups"));
@@ -183,7 +184,7 @@ static lk_status groups_open(lk_parallel *parallel, const lk_parallel_options *o
     self->start   = mine.start == 0 || mine.start == LK_START_AUTO ? mine.start : mine.start - 1;
     if (self->by != NULL)
         LK_TRY(check_compressor(self->by));
-    LK_TRY(options->optimizer.kind == LK_ONEBIT_ADAM
+    LK_TRY(lki_is_onebit(options->optimizer.kind)
                ? lki_onebit_open(parallel, self, options, &mine)
                : lki_groups_read_rule(self, &mine));
     LK_TRY(lki_groups_read_stages(self, &mine));
@@ -215,7 +216,9 @@ static void groups_close(void *context)
     lki_free(self->factors);
     lki_free(self->leaves);
     lki_onebit_close(self->onebit);
-    lki_freeze_close(self->freeze);
+    lki_free(self->freeze);
+    lki_lamb_close(self->lamb);
+    lki_free(self->whole);
     lki_free(self);
 }
 
@@ -275,6 +278,7 @@ static size_t groups_lay_out(lk_parallel *parallel, void *context, char *base, s
     if (self->onebit != NULL)
         at = lki_onebit_lay_out(parallel, self, base, at);
     at = lki_freeze_lay_out(self, base, at);
+    at = lki_lamb_lay_out(parallel, self, base, at);
     if (self->kept == 0 || !self->rule->estimates)
         return at;
     for (uint32_t c = 0; c < self->copies; c++)
@@ -286,6 +290,9 @@ static lk_status groups_attach(lk_parallel *parallel, void *context)
 {
     lki_groups *self = context;
     lki_freeze_attach(parallel, self);
+    lki_lamb_attach(parallel, self);
+    LK_TRY(LKI_NEW(&self->whole, lki_freeze_count(self) + lki_lamb_count(parallel, self) + 1,
+                   "what groups share"));
     LK_TRY(LKI_NEW(&self->keepers, self->count, "keepers of groups"));
     LK_TRY(LKI_NEW(&self->places, self->count, "places of groups"));
     LK_TRY(LKI_NEW(&self->sums, self->count, "sums of groups"));
@@ -509,5 +516,6 @@ const lki_feature lki_feature_groups = {
     .sent          = groups_sent,
     .combine       = groups_combine,
     .before_update = lki_groups_before_update,
+    .ratios        = lki_groups_ratios,
     .restore       = lki_groups_restore,
 };

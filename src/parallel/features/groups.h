@@ -19,6 +19,7 @@ typedef struct {
 } lki_ticket;
 typedef struct lki_onebit lki_onebit; /* groups_onebit.c */
 typedef struct lki_freeze lki_freeze; /* groups_freeze.c */
+typedef struct lki_lamb   lki_lamb;   /* groups_lamb.c */
 
 typedef struct {
     uint32_t             count; /* G */
@@ -68,6 +69,9 @@ typedef struct {
     float               *leaves;                /* [G + 1][LKI_NORM_BLOCK] */
     lki_onebit          *onebit;                /* NULL: groups exchange gradients */
     lki_freeze          *freeze;                /* NULL: `start` is given */
+    lki_lamb            *lamb;                  /* NULL: tensors have no ratios */
+    float               *whole;                 /* what is shared of the whole model, as the last
+                                                 * caller of lk_parallel_shared() got it */
 } lki_groups;
 
 /* Returns true if a parameter is sent whole. */
@@ -186,7 +190,6 @@ void                   lki_onebit_load(const lk_parallel *parallel, const lki_gr
 
 LK_NODISCARD lk_status lki_freeze_open(lk_parallel *parallel, lki_groups *self,
                                        const lk_exchange *exchange, double beta2);
-void                   lki_freeze_close(lki_freeze *freeze);
 
 /* Returns the end of what is at `at` in the arena: the start, and the sums of the test.  This and
  * the functions below do nothing if the start is given. */
@@ -199,10 +202,36 @@ void lki_freeze_attach(lk_parallel *parallel, lki_groups *self);
 void lki_freeze_decide(lk_parallel *parallel, lki_groups *self, lki_tally *tally);
 void lki_freeze_restore(lk_parallel *parallel, lki_groups *self, const lki_tally *tally);
 
-/* Returns the floats that checkpoints have of it, which are valid until the next step. */
-size_t       lki_freeze_count(const lki_groups *self);
-const float *lki_freeze_shared(const lki_groups *self);
-void         lki_freeze_load(lk_parallel *parallel, lki_groups *self, const float *shared);
+/* The floats that checkpoints have of it. */
+size_t lki_freeze_count(const lki_groups *self);
+void   lki_freeze_store(const lki_groups *self, float *out);
+void   lki_freeze_load(lk_parallel *parallel, lki_groups *self, const float *from);
+
+/* ---- groups_lamb.c: the ratios of tensors ---------------------------------------------------- */
+
+/* Returns true if an optimizer exchanges momenta. */
+static inline bool lki_is_onebit(lk_optimizer_kind kind)
+{
+    return kind == LK_ONEBIT_ADAM || kind == LK_ONEBIT_LAMB;
+}
+
+LK_NODISCARD lk_status lki_lamb_open(const lk_parallel *parallel, lki_groups *self);
+void                   lki_lamb_close(lki_lamb *lamb);
+
+/* Returns the end of what is at `at` in the arena.  This and the functions below do nothing without
+ * ratios. */
+size_t lki_lamb_lay_out(const lk_parallel *parallel, lki_groups *self, char *base, size_t at);
+
+/* Reads the ratios from the arena. */
+void lki_lamb_attach(const lk_parallel *parallel, lki_groups *self);
+
+/* Computes the trust ratios of a step; an entry of the feature. */
+void lki_groups_ratios(lk_parallel *parallel, void *context, const lk_update *update);
+
+/* The floats that checkpoints have of them. */
+size_t lki_lamb_count(const lk_parallel *parallel, const lki_groups *self);
+void   lki_lamb_store(const lk_parallel *parallel, const lki_groups *self, float *out);
+void   lki_lamb_load(const lk_parallel *parallel, const lki_groups *self, const float *from);
 
 /* ---- groups_clip.c --------------------------------------------------------------------------- */
 

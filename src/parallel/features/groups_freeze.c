@@ -34,7 +34,6 @@ struct lki_freeze {
     double            beta2;
     _Atomic uint64_t *start;  /* lki_groups.start, in the arena; 0: not decided */
     _Atomic float    *sums;   /* [span + 1], in the arena: of n updates at n % (span + 1) */
-    float            *shared; /* [HEAD + span + 1]: the start in two parts, then the sums */
     size_t            tally_at;
 };
 
@@ -61,14 +60,7 @@ lk_status lki_freeze_open(lk_parallel *parallel, lki_groups *self, const lk_exch
     self->freeze->beta2    = beta2;
     self->freeze->tally_at = lki_tally_reserve(parallel, sizeof(decision));
     parallel->norms.second = parallel->norms.measures++;
-    return LKI_NEW(&self->freeze->shared, lki_freeze_count(self), "sums of the second moment");
-}
-
-void lki_freeze_close(lki_freeze *freeze)
-{
-    if (freeze != NULL)
-        lki_free(freeze->shared);
-    lki_free(freeze);
+    return LK_OK;
 }
 
 size_t lki_freeze_lay_out(lki_groups *self, char *base, size_t at)
@@ -151,21 +143,24 @@ size_t lki_freeze_count(const lki_groups *self)
     return self->freeze == NULL ? 0 : HEAD + (size_t)self->freeze->span + 1;
 }
 
-const float *lki_freeze_shared(const lki_groups *self)
+/* The floats are the start in two parts, and then the sums. */
+void lki_freeze_store(const lki_groups *self, float *out)
 {
-    const lki_freeze *freeze = self->freeze;
-    const uint64_t    start  = self->start == UINT64_MAX ? 0 : self->start;
-    freeze->shared[0]        = (float)(start >> LOW_BITS);
-    freeze->shared[1]        = (float)(start & ((1 << LOW_BITS) - 1));
-    for (uint64_t i = 0; i <= freeze->span; i++)
-        freeze->shared[HEAD + i] = atomic_load(&freeze->sums[i]);
-    return freeze->shared;
+    const uint64_t start = self->start == UINT64_MAX ? 0 : self->start;
+    if (self->freeze == NULL)
+        return;
+    out[0] = (float)(start >> LOW_BITS);
+    out[1] = (float)(start & ((1 << LOW_BITS) - 1));
+    for (uint64_t i = 0; i <= self->freeze->span; i++)
+        out[HEAD + i] = atomic_load(&self->freeze->sums[i]);
 }
 
-void lki_freeze_load(lk_parallel *parallel, lki_groups *self, const float *shared)
+void lki_freeze_load(lk_parallel *parallel, lki_groups *self, const float *from)
 {
+    if (self->freeze == NULL)
+        return;
     for (uint64_t i = 0; i <= self->freeze->span; i++)
-        atomic_store(&self->freeze->sums[i], shared[HEAD + i]);
-    const uint64_t start = ((uint64_t)shared[0] << LOW_BITS) + (uint64_t)shared[1];
+        atomic_store(&self->freeze->sums[i], from[HEAD + i]);
+    const uint64_t start = ((uint64_t)from[0] << LOW_BITS) + (uint64_t)from[1];
     set_start(parallel, self, start == 0 ? UINT64_MAX : start);
 }

@@ -1,7 +1,8 @@
-/* groups_onebit.c -- onebit-adam: groups exchange momenta, and servers encode their mean again.
+/* groups_onebit.c -- onebit-adam and onebit-lamb: groups exchange momenta, and servers encode their
+ * mean again.
  *
  * Before lk_exchange.start the strategy sums gradients as without groups, and the optimizer is
- * adamw.  Then the second moment is frozen, and a step is
+ * adamw or lamb.  Then the second moment is frozen, and a step is
  *
  *     keepers of groups    encode the momentum of each group, with an error of the group
  *                          (compress/onebit.c)
@@ -50,16 +51,19 @@ struct lki_onebit {
 lk_status lki_onebit_open(lk_parallel *parallel, lki_groups *self,
                           const lk_parallel_options *options, const lk_exchange *exchange)
 {
+    const char *name = lk_optimizer_name(options->optimizer.kind);
     if (exchange->compressor != NULL || exchange->feedback != LK_FEEDBACK_DEFAULT)
-        return lk_fail(LK_EINVAL, "optimizer onebit-adam sends momenta in its own way: leave out "
-                                  "`compressor` and `feedback` of the exchange");
+        return lk_fail(LK_EINVAL, "optimizer %s sends momenta in its own way: leave out "
+                                  "`compressor` and `feedback` of the exchange", name);
     if (exchange->start < 2)
-        return lk_fail(LK_EINVAL, "the exchange's `start` is %llu; onebit-adam needs steps before "
-                                  "it, in which the second moment grows",
-                       (unsigned long long)exchange->start);
+        return lk_fail(LK_EINVAL, "the exchange's `start` is %llu; %s needs steps before it, in "
+                                  "which the second moment grows",
+                       (unsigned long long)exchange->start, name);
     if (options->clip_value > 0)
-        return lk_fail(LK_EUNSUPPORTED, "optimizer onebit-adam does not support `clip_value`: no "
-                                        "rank has whole gradients");
+        return lk_fail(LK_EUNSUPPORTED, "optimizer %s does not support `clip_value`: no rank has "
+                                        "whole gradients", name);
+    if (options->optimizer.kind == LK_ONEBIT_LAMB)
+        LK_TRY(lki_lamb_open(parallel, self));
     LK_TRY(LKI_NEW(&self->onebit, 1, "servers of momenta"));
     const lk_optimizer optimizer = lk_optimizer_resolve(&options->optimizer);
     self->by                     = &lki_compressor_onebit;

@@ -166,11 +166,17 @@ static void *shared_of(const lk_parallel *parallel, uint32_t param, size_t *byte
     return self->shared[self->now] + self->at[last][param];
 }
 
+/* Returns the number of floats that groups share of the whole model. */
+static size_t count_whole(const lk_parallel *parallel)
+{
+    const lki_groups *self = groups_of(parallel);
+    return self == NULL ? 0 : lki_freeze_count(self) + lki_lamb_count(parallel, self);
+}
+
 /* Returns true if `param` stands for the whole model, of which groups share something. */
 static bool is_whole(const lk_parallel *parallel, uint32_t param)
 {
-    return groups_of(parallel) != NULL && param == parallel->layout->param_count &&
-           lki_freeze_count(groups_of(parallel)) > 0;
+    return param == parallel->layout->param_count && count_whole(parallel) > 0;
 }
 
 const void *lk_parallel_shared(const lk_parallel *parallel, uint32_t param, size_t *bytes)
@@ -178,15 +184,19 @@ const void *lk_parallel_shared(const lk_parallel *parallel, uint32_t param, size
     parallel = lki_in_use_for(parallel, &param);
     if (!is_whole(parallel, param))
         return shared_of(parallel, param, bytes);
-    *bytes = lki_freeze_count(groups_of(parallel)) * sizeof(float);
-    return lki_step_failed(parallel) ? NULL : lki_freeze_shared(groups_of(parallel));
+    const lki_groups *self = groups_of(parallel);
+    *bytes                 = count_whole(parallel) * sizeof(float);
+    lki_freeze_store(self, self->whole);
+    lki_lamb_store(parallel, self, self->whole + lki_freeze_count(self));
+    return lki_step_failed(parallel) ? NULL : self->whole;
 }
 
 static lk_status load_whole(lk_parallel *parallel, const float *shared)
 {
     lki_groups *self = groups_of(parallel);
-    LK_TRY(lki_verify_same_values(parallel, "shared", shared, lki_freeze_count(self)));
+    LK_TRY(lki_verify_same_values(parallel, "shared", shared, count_whole(parallel)));
     lki_freeze_load(parallel, self, shared);
+    lki_lamb_load(parallel, self, shared + lki_freeze_count(self));
     return lk_barrier(parallel->comm);
 }
 

@@ -143,7 +143,7 @@ void lki_groups_carry_shared(const lk_parallel *parallel, const lki_groups *self
 void lki_groups_before_update(lk_parallel *parallel, void *context, lki_tally *tally)
 {
     lki_groups *self = context;
-    if (parallel->step >= self->start)
+    if (parallel->step >= self->start || self->lamb != NULL)
         self->now = lki_groups_next(self);
     lki_freeze_decide(parallel, self, tally);
     if (self->copies == 2)

@@ -186,12 +186,15 @@ static void a_rank_may_be_lost_around_the_start(void **state)
 static void a_rank_may_be_lost_with_onebit(void **state)
 {
     const lk_optimizer onebit = { .kind = LK_ONEBIT_ADAM };
+    const lk_optimizer ratios = { .kind = LK_ONEBIT_LAMB, .weight_decay = 0.01 };
     (void)state;
     start = STEPS;
     lose_with(plot_of(onebit, "ddp", 3, 0, 1), NULL, 4, 3);
     lose_with(plot_of(onebit, "zero1", 5, 0, 0), NULL, 8, 3);
     lose_with(over(2, plot_of(onebit, "zero1", 4, 0, 2)), NULL, 4, 5);
     lose_with(over(2, plot_of(onebit, "ddp", 5, 0, 3)), NULL, 8, 5);
+    lose_with(plot_of(ratios, "zero1", 3, 0, 0), NULL, 4, 3);
+    lose_with(over(2, plot_of(ratios, "ddp", 4, 0, 2)), NULL, 4, 7);
     start = LK_START_AUTO;
     lose_with(over(2, plot_of(onebit, "zero1", 4, 0, 0)), NULL, 4, 9);
     start = 0;

@@ -32,7 +32,8 @@ static const char *why_not(const lk_parallel_options *o)
            : o->offload != NULL  ? "are in memory: leave out `offload`"
            : o->optimizer.kind == LK_OPTIMIZER_NONE
                ? "are updated by the library: choose another `optimizer.kind` than none"
-           : o->optimizer.kind == LK_ONEBIT_ADAM ? "have optimizers of their own: use adamw"
+           : o->optimizer.kind == LK_ONEBIT_ADAM || o->optimizer.kind == LK_ONEBIT_LAMB
+               ? "have optimizers of their own: use adamw"
            : o->optimizer.ema > 0 ? "have no moving averages: leave out `ema`"
            : o->unused != LK_UNUSED_ZERO ? "need `unused` LK_UNUSED_ZERO"
                                          : NULL;

@@ -117,7 +117,7 @@ static lk_status resolve(lk_train_config *c)
 
 bool lki_sends_momenta(const lk_train_config *c)
 {
-    return c->optimizer.kind == LK_ONEBIT_ADAM;
+    return c->optimizer.kind == LK_ONEBIT_ADAM || c->optimizer.kind == LK_ONEBIT_LAMB;
 }
 
 static lk_status check_momenta(const lk_train_config *c)
@@ -132,9 +132,11 @@ static lk_status check_momenta(const lk_train_config *c)
                             "groups after `exchange.freeze_step`"
                       : c->exchange.freeze_step == 0
                           ? "needs `exchange.freeze_step`, the number of its steps that are those "
-                            "of adamw, or auto"
+                            "of adamw or lamb, or auto"
                           : NULL;
-    return why == NULL ? LK_OK : lk_fail(LK_EINVAL, "`optimizer.kind` onebit-adam %s", why);
+    return why == NULL ? LK_OK
+                       : lk_fail(LK_EINVAL, "`optimizer.kind` %s %s",
+                                 lk_optimizer_name(c->optimizer.kind), why);
 }
 
 lk_status lki_exchange_check(lk_train_config *c)

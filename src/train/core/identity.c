@@ -191,7 +191,7 @@ static bool groups_matter(const json_t *config)
     const char *optimizer = json_string_value(json_object_get(config, "optimizer"));
     return !lki_value_is_unset(json_object_get(config, "compress")) ||
            json_integer_value(json_object_get(config, "local-steps")) > 0 ||
-           (optimizer != NULL && strcmp(optimizer, "onebit-adam") == 0);
+           (optimizer != NULL && strncmp(optimizer, "onebit-", 7) == 0);
 }
 
 /* Returns true if a difference of option `key` need not be named: that of groups that change no

@@ -18,7 +18,7 @@ static const char *why_not(const lk_train_config *c)
            : c->exchange.local.start > 0 && lki_stage_of(c->strategy) > 1
                ? "would move virtual workers at their start: use `strategy` ddp or zero1, or leave "
                  "out `exchange.local.start`"
-           : c->optimizer.kind == LK_ONEBIT_ADAM
+           : lki_sends_momenta(c)
                ? "have optimizers of their own: use `optimizer.kind` adamw"
            : c->optimizer.ema > 0 ? "have no moving averages: leave out `optimizer.ema`"
            : c->offload != NULL   ? "are in memory: leave out `offload`"

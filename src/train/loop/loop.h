@@ -60,6 +60,7 @@ LK_NODISCARD lk_status lki_log_outer_step(lki_session *session, uint64_t done);
 /* Computes the weights to evaluate and to save, where replicas are averaged with their neighbours
  * only, and logs their drift.  Collective. */
 LK_NODISCARD lk_status lki_average_replicas(lki_session *session, uint64_t done);
+
 /* Prints and logs that the second moment is frozen, once in a run. */
 LK_NODISCARD lk_status lki_log_freeze(lki_session *session, uint64_t done);
 
