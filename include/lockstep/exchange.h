@@ -36,8 +36,8 @@ enum { LK_WARMUP_RATIOS_MAX = 8 };
  * options.survives, all groups. */
 enum { LK_GROUPS_OF_RANK_MAX = 256 };
 
-/* lk_exchange.start of these optimizers: v, the second moment, is frozen when it changes slowly.  The
- * test is that of Tang et al. (2021):
+/* lk_exchange.start of these optimizers: v, the second moment, is frozen when it changes slowly.
+ * The test is that of Tang et al. (2021):
  *
  *     |v(t)| / |v(t - D)| >= 0.96,    D = 1 / (1 - beta2), rounded
  *
@@ -123,8 +123,8 @@ LK_API LK_NODISCARD lk_status lk_parallel_load_kept(lk_parallel *parallel, uint3
 /* Returns what the groups share of a parameter between steps, and its bytes; NULL if there is
  * nothing.  It is the factor of powersgd, with ef21 the mean of all groups' estimates, or with
  * onebit-adam and onebit-lamb the momentum.  If `param` is the number of parameters, returns what
- * they share of the whole model: with LK_START_AUTO the step of the freeze and the sums that its test
- * compares, and with onebit-lamb the ratios of tensors.  Floats, valid until the next step. */
+ * they share of the whole model: with LK_START_AUTO the step of the freeze and the sums that its
+ * test compares, and with onebit-lamb the ratios of tensors.  Floats, valid until the next step. */
 LK_API const void *lk_parallel_shared(const lk_parallel *parallel, uint32_t param, size_t *bytes);
 /* Sets what the groups share of a parameter.  Collective, between steps, with equal values on all
  * ranks. */

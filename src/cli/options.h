@@ -103,7 +103,7 @@ typedef struct {
 extern const lki_range lki_range_positive, lki_range_not_negative, lki_range_fraction,
     lki_range_unit_open, lki_range_share, lki_range_not_below_1;
 
-enum { LKI_NEED_MAX = 5 };
+enum { LKI_NEED_MAX = 8 };
 
 /* A condition under which an option has an effect: another option is given or, if `values` has
  * entries, has one of these values.  An option without effect is an error. */

@@ -95,7 +95,8 @@ static inline uint32_t hosted_run(hosted h, world_main main, void *context)
                                 .algorithms  = h.algorithms,
                                 .tuning      = h.tuning };
 
-    if (size > HOSTED_MAX || ranks == NULL || threads == NULL || host_of == NULL)
+    if (size > HOSTED_MAX || ranks == NULL || threads == NULL || host_of == NULL ||
+        (sim == NULL && h.links == NULL))
         abort();
     for (uint32_t host = 0; host < h.hosts; host++) {
         uint32_t   first = hosted_first(h, host), count = hosted_first(h, host + 1) - first;

@@ -45,7 +45,7 @@ typedef struct {
     bool        refused; /* only the command refuses it; a program may set it */
 } lki_field_choice;
 
-enum { LKI_FIELD_VALUES_MAX = 6 };
+enum { LKI_FIELD_VALUES_MAX = 8 };
 
 /* A condition: the field `name` has one of `values` or, if there are none, is not at its default.
  * If `name` is NULL, the condition is always true. */

@@ -515,6 +515,7 @@ const lki_feature lki_feature_groups = {
     .attach        = groups_attach,
     .sent          = groups_sent,
     .combine       = groups_combine,
+    .reports       = lki_groups_reports,
     .before_update = lki_groups_before_update,
     .ratios        = lki_groups_ratios,
     .restore       = lki_groups_restore,

@@ -233,6 +233,11 @@ size_t lki_lamb_count(const lk_parallel *parallel, const lki_groups *self);
 void   lki_lamb_store(const lk_parallel *parallel, const lki_groups *self, float *out);
 void   lki_lamb_load(const lk_parallel *parallel, const lki_groups *self, const float *from);
 
+/* ---- groups_finite.c ------------------------------------------------------------------------- */
+
+/* Fails if the gradient of a group is not finite, and names the group; an entry of the feature. */
+lk_status lki_groups_reports(lk_parallel *parallel, void *context, lk_step_result *result);
+
 /* ---- groups_clip.c --------------------------------------------------------------------------- */
 
 /* Returns the end of what is at `at` in the arena: the squares of sums. */

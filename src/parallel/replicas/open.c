@@ -41,8 +41,10 @@ static lk_status open_fragment(lk_parallel *parallel, uint32_t fragment, const l
     lk_status status = lki_parallel_open_part(&f->outer, parallel->comm, params + f->first,
                                               f->count, &outer, &part);
     lki_free(states);
-    if (status == LK_OK)
+    if (status == LK_OK) {
         f->outer->effects.replaces = replicas->mean;
+        f->outer->effects.each     = replicas->width;
+    }
     return status;
 }
 
