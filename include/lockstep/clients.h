@@ -47,21 +47,24 @@ typedef struct {
 #define LK_CLIENTS_OPTIONS_INIT LK_OPTIONS_INIT(lk_clients_options)
 
 /* Divides the training part of a data set, which is borrowed.  shards and dirichlet read the label
- * of every sample.  LK_EINVAL if the split does not suit the data.  Memory: 8 bytes per sample. */
+ * of every sample, and with it the sample.  LK_EINVAL if the split does not suit the data.  Memory:
+ * 8 bytes per sample, and up to 24 while they are divided. */
 LK_API LK_NODISCARD lk_status lk_clients_open(lk_clients **out, const lk_dataset *dataset,
                                               const lk_clients_options *options);
 LK_API void                   lk_clients_free(lk_clients *clients);
 
-/* Returns the number of samples of a client, and the largest and smallest such number. */
+/* Returns the number of samples of a client. */
 LK_API uint64_t lk_clients_samples(const lk_clients *clients, uint32_t client);
+/* Returns the largest number of samples of a client. */
 LK_API uint64_t lk_clients_most(const lk_clients *clients);
+/* Returns the smallest number of samples of a client. */
 LK_API uint64_t lk_clients_least(const lk_clients *clients);
 
 /* Returns the index in the data set of sample `index` of a client. */
 LK_API uint64_t lk_clients_sample(const lk_clients *clients, uint32_t client, uint64_t index);
 
 /* Returns the index in the data set of the sample that a client takes at a position of local epoch
- * `epoch` of a round. */
+ * `epoch` of a round.  The position is below the client's number of samples. */
 LK_API uint64_t lk_clients_sample_at(const lk_clients *clients, uint32_t client, uint64_t round,
                                      uint64_t epoch, uint64_t position);
 

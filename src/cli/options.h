@@ -42,7 +42,7 @@ typedef struct {
     char text[512];
 } lki_message;
 
-enum { LKI_OPTIONS_MAX = 160 }; /* maximum number of rows of a table */
+enum { LKI_OPTIONS_MAX = 256 }; /* maximum number of rows of a table */
 
 /* The sources of option values: the config file and the command line. */
 typedef struct {

@@ -236,9 +236,17 @@ static void relax(lki_option *row)
         row->preset = row->otherwise;
 }
 
+static size_t count_rows(const lki_option *rows)
+{
+    size_t count = 0;
+    while (rows[count].type != LKI_OPTION_END)
+        count++;
+    return count;
+}
+
 lki_option *lki_train_rows(const char *const *left_out, const lki_option *own, bool relaxed)
 {
-    lki_option *rows  = calloc(LKI_OPTIONS_MAX, sizeof *rows);
+    lki_option *rows  = calloc(count_rows(lki_train_table) + count_rows(own) + 1, sizeof *rows);
     const char *group = lki_train_table[0].group;
     size_t      count = 0;
     for (const lki_option *o = lki_train_table; rows != NULL && o->type != LKI_OPTION_END; o++) {

@@ -166,6 +166,7 @@ static const char *value_for(const lki_option *o, char toml[64])
         { "chaos", "1,1" },
         { "ratio-warmup", "0.5,0.1" },
         { "freeze-step", "auto" },
+        { "split", "shards:2" },
     };
     const char *value  = NULL;
     bool        quoted = false;

@@ -235,8 +235,9 @@ static lk_status divide(division *d)
     case LK_SPLIT_SHARDS: return split_shards(d);
     case LK_SPLIT_DIRICHLET: return split_dirichlet(d);
     case LK_SPLIT_FILES: return split_files(d);
-    case LK_SPLIT_IID:
-    default: return split_iid(d);
+    case LK_SPLIT_IID: return split_iid(d);
+    default: return lk_fail(LK_EINVAL, "`split` %d is none of lk_split",
+                            (int)clients->options.split);
     }
 }
 

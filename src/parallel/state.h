@@ -108,7 +108,8 @@ typedef struct {
     bool     single;     /* features need the gradients of every virtual worker, not only sums */
     bool     idles;      /* a step without samples changes nothing; else it fails */
     uint32_t first;      /* number of virtual worker 0 in messages */
-    uint32_t each;       /* virtual workers of the run that a virtual worker stands for; 0: 1 */
+    uint32_t replicas;   /* of outer weights: number of replicas; 0: these are no outer weights */
+    uint32_t each;       /* of outer weights: virtual workers of a replica */
     bool     audits;     /* as `single`, until the last step that is audited */
     uint32_t cut;        /* virtual workers of a group, beyond which sums are not merged; 0: V */
     uint64_t cut_from;   /* the first step with groups; earlier steps sum all virtual workers */

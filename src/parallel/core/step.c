@@ -238,11 +238,25 @@ static lk_status collect(lk_parallel *parallel, lk_step_result *result)
     return LK_OK;
 }
 
-/* Fails if the loss or the gradient is not finite.  Messages count steps from 1. */
+/* Fails because the weights of a replica are not finite. */
+static lk_status fail_replica(const lk_parallel *parallel, uint32_t replica)
+{
+    const uint32_t first = replica * parallel->effects.each;
+    return lk_fail(LK_ENONFINITE,
+                   "the weights of replica %u, which has virtual workers %u to %u, are not finite; "
+                   "lower the learning rate or clip the gradient",
+                   replica, first, first + parallel->effects.each - 1);
+}
+
+/* Fails if the loss or the gradient is not finite.  Messages count steps from 1.  The loss of a
+ * replica in an outer step is the square of a distance between weights. */
 static lk_status check_finite(const lk_parallel *parallel, const lk_step_result *result)
 {
+    const uint32_t replicas = parallel->effects.replicas;
     for (uint32_t v = 0; v < parallel->leaves; v++)
-        if (!isfinite(lki_report_of(parallel, v)->loss))
+        if (!isfinite(lki_report_of(parallel, v)->loss) && replicas > 0)
+            return fail_replica(parallel, v / (parallel->leaves / replicas));
+        else if (!isfinite(lki_report_of(parallel, v)->loss))
             return lk_fail(LK_ENONFINITE,
                            "step %llu: the loss of virtual worker %u is not finite; "
                            "lower the learning rate or clip the gradient (nothing "

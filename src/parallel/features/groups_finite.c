@@ -23,12 +23,15 @@ static bool are_finite(size_t count, const float *values)
 }
 
 /* Decodes a tensor of one group. */
-static bool decodes_finite(const lki_groups *self, uint32_t group, uint32_t param, size_t size)
+static bool decodes_finite(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
+                           uint32_t param)
 {
+    const size_t    size    = parallel->layout->sizes[param];
     const void     *message = lki_groups_message(self, 0, group, param);
     lk_compress_key key     = self->keys[param];
     bool            good    = true;
     key.group               = group;
+    key.step                = parallel->step;
     for (size_t at = 0; at < size && good; at += LKI_NORM_BLOCK) {
         const size_t count = lki_min(LKI_NORM_BLOCK, size - at);
         self->by->decode(&self->options, &key, &message, at, count, self->leaves);
@@ -42,7 +45,7 @@ static bool is_finite(const lk_parallel *parallel, const lki_groups *self, uint3
 {
     const bool whole = lki_groups_leave_whole(self, param);
     if (!whole && self->by->combine == LK_COMBINE_GATHER)
-        return decodes_finite(self, group, param, parallel->layout->sizes[param]);
+        return decodes_finite(parallel, self, group, param);
     return are_finite(lki_groups_message_bytes(self, parallel->layout, param, 0) / sizeof(float),
                       (const float *)(const void *)lki_groups_message(self, 0, group, param));
 }
@@ -57,20 +60,18 @@ static uint32_t look_through(const lk_parallel *parallel, const lki_groups *self
     return 0;
 }
 
-/* Returns the number of virtual workers of the run: those of all replicas, if this object sums
- * their outer gradients. */
-static uint32_t virtual_workers(const lk_parallel *parallel)
+/* Returns the number of virtual workers of a group.  A group of outer weights is a replica. */
+static uint32_t width_of(const lk_parallel *parallel, const lki_groups *self)
 {
-    const uint32_t each = parallel->effects.each;
-    return parallel->leaves * (each > 0 ? each : 1);
+    LK_ASSERT(self->count > 0);
+    return parallel->effects.replicas > 0 ? parallel->effects.each : parallel->leaves / self->count;
 }
 
 static lk_status fail(const lk_parallel *parallel, const lki_groups *self, uint32_t group,
                       uint32_t param, uint32_t others)
 {
     char more[48] = "";
-    LK_ASSERT(self->count > 0);
-    const uint32_t width = virtual_workers(parallel) / self->count;
+    const uint32_t width = width_of(parallel, self);
     const uint32_t first = parallel->effects.first + group * width;
     if (others == 1)
         (void)snprintf(more, sizeof more, ", and that of another group");

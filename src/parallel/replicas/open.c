@@ -43,6 +43,7 @@ static lk_status open_fragment(lk_parallel *parallel, uint32_t fragment, const l
     lki_free(states);
     if (status == LK_OK) {
         f->outer->effects.replaces = replicas->mean;
+        f->outer->effects.replicas = replicas->options.count;
         f->outer->effects.each     = replicas->width;
     }
     return status;

@@ -188,6 +188,8 @@ static lk_status finish(lki_replicas *replicas, uint64_t number, lk_step_result 
     if (status == LK_OK)
         return LK_OK;
     const lk_error failure = *lk_error_last();
+    if (replicas->options.topology != LK_TOPOLOGY_ALL)
+        return lk_fail(status, "the mean of the replicas: %s", failure.message);
     return lk_fail(status, "outer step %llu: %s", (unsigned long long)number, failure.message);
 }
 

@@ -11,11 +11,12 @@ struct lki_clients {
     lk_comm     *comm;
     lk_parallel *model;
     uint32_t     micro_count; /* micro-batches of a local step */
-    uint64_t     round;       /* of `chosen`; UINT64_MAX: none yet */
+    uint64_t     round;       /* the round whose clients are in `chosen`; UINT64_MAX: none yet */
     uint32_t    *chosen;      /* [V]: the clients of the round */
-    lk_parallel_turn turn;    /* of the object of the run */
-    void        *x;           /* this and the next: room for a micro-batch */
-    int32_t     *y;
+    uint64_t     counted;     /* samples of the clients that counted in the last round */
+    lk_parallel_turn turn;    /* the turn of session->parallel */
+    void        *x;           /* samples of a micro-batch */
+    int32_t     *y;           /* targets of a micro-batch */
     uint64_t    *indices;     /* [micro_batch] */
     float       *zeros;       /* as many as the largest parameter has elements */
 };
@@ -24,7 +25,7 @@ struct lki_clients {
 typedef struct {
     uint32_t chosen;  /* number of clients that began */
     uint32_t stopped; /* number of those that stopped early */
-    uint64_t samples; /* of the clients that count */
+    uint64_t samples; /* samples of the clients that do not stop too early to count */
 } lki_round;
 
 /* Opens session->clients, if the run has clients.  Not collective. */

@@ -32,10 +32,15 @@ static bool is_summed_whole(const char *strategy)
  * all does. */
 static const char *why_not_these_data(const lk_train_config *c)
 {
-    return c->epochs != 0 || c->limits.epochs != 0 || c->limits.samples != 0 ||
-                   c->limits.tokens != 0 || c->warmup_epochs != 0
-               ? "train in rounds, which have no common epochs: count rounds with `steps`, "
-                 "`schedule.warmup` and `exchange.clients.epochs`"
+    return c->epochs != 0 || c->limits.epochs != 0
+               ? "have no common epochs: leave out `epochs` and `limits.epochs`, and count "
+                 "rounds with `steps`"
+           : c->limits.samples != 0 || c->limits.tokens != 0
+               ? "train in rounds: leave out `limits.samples` and `limits.tokens`, and count "
+                 "rounds with `steps`"
+           : c->warmup_epochs != 0
+               ? "have no common epochs: give `schedule.warmup`, in rounds, instead of "
+                 "`warmup_epochs`"
            : c->data.order != LK_ORDER_PERMUTED || c->data.weights != NULL
                ? "take their own samples in an order of their own: leave out `data.order` and "
                  "`data.weights`"
@@ -48,13 +53,13 @@ static const char *why_not_these_data(const lk_train_config *c)
                : NULL;
 }
 
-/* Returns what else does not go with clients. */
+/* Returns what does not go with clients; NULL if all does. */
 static const char *why_not(const lk_train_config *c)
 {
     return !is_summed_whole(c->strategy) ? "need `strategy` ddp or zero1"
            : c->exchange.local.steps > 0 || c->exchange.local.start > 0
-               ? "train by themselves anyway: leave out `exchange.local.steps` and "
-                 "`exchange.local.start`"
+               ? "take as many steps as `exchange.clients.epochs` and `exchange.clients.batch` "
+                 "say: leave out `exchange.local.steps` and `exchange.local.start`"
            : c->exchange.local.topology != LK_TOPOLOGY_ALL
                ? "meet at a server: leave out `exchange.local.topology`"
            : c->model_options.batchnorm == LK_BATCHNORM_SYNC
@@ -64,7 +69,7 @@ static const char *why_not(const lk_train_config *c)
            : c->comm_dtype > LK_F32
                ? "send their changes as `exchange.local.dtype`: leave out `comm_dtype`"
            : c->gather_dtype == LK_I8 ? "read FP32 parameters: leave out `gather_dtype`"
-           : c->optimizer.kind == LK_ONEBIT_ADAM ? "have optimizers of their own: use adamw"
+           : lki_sends_momenta(c) ? "have optimizers of their own: use adamw"
            : c->optimizer.ema > 0 ? "have no moving averages: leave out `optimizer.ema`"
            : c->offload != NULL   ? "are in memory: leave out `offload`"
            : c->noise_decay > 0   ? "have no gradients to compare: leave out `noise_decay`"
@@ -198,6 +203,7 @@ static lk_status open_model(lki_session *s, lki_clients *self)
     if (status == LK_OK)
         status = lk_parallel_open(&self->model, self->comm, s->params, s->param_count, &options);
     lki_parallel_options_free(&options);
+    lki_session_may_idle(s->config, self->model);
     return status;
 }
 

@@ -159,9 +159,10 @@ lk_status lki_exchange_check_span(lk_train_config *c, const lk_dataset *dataset,
     lk_train_exchange *x = &c->exchange;
     if (x->warmup_count == 0 || x->warmup_span > 0)
         return LK_OK;
-    if (lki_dataset_is_stream(dataset))
-        return lk_fail(LK_EINVAL, "a stream has no epochs: give `exchange.warmup_span`, the steps "
-                                  "of each ratio");
+    if (lki_dataset_is_stream(dataset) || lki_federates(c))
+        return lk_fail(LK_EINVAL, "%s no epochs: give `exchange.warmup_span`, the %s of each ratio",
+                       lki_federates(c) ? "rounds of clients are" : "a stream has",
+                       lki_federates(c) ? "rounds" : "steps");
     x->warmup_span = lk_steps_per_epoch(lki_positions(c, data), c->global_batch, c->drop_last);
     return LK_OK;
 }

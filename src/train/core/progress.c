@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "parallel/balance.h"
+#include "train/core/client_rounds.h"
 #include "train/core/feed.h"
 #include "train/core/identity.h"
 
@@ -25,13 +26,19 @@ static double loss_of(const lki_session *s, const lk_step_result *result)
     return result->skipped && s->clients != NULL ? (double)NAN : result->loss;
 }
 
+/* Returns the targets of a step.  The count of a round is in samples. */
+static uint64_t tokens_of(const lki_session *s, const lk_step_result *result)
+{
+    return s->clients != NULL ? result->count * lk_model_loss_rows(s->model) : result->count;
+}
+
 void lki_session_record(const lki_session *s, const lk_step_result *result, double loss_scale,
                         lki_step_record *record)
 {
     lk_step_span span  = lki_step_span(s, record->step - 1);
     record->epoch      = span.epoch;
     record->samples    = span.samples;
-    record->tokens     = lk_dataset_describe(s->dataset)->tokens ? result->count : 0;
+    record->tokens     = lk_dataset_describe(s->dataset)->tokens ? tokens_of(s, result) : 0;
     record->loss       = loss_of(s, result);
     record->loss_scale = s->config->scaling.rule > LK_SCALE_NONE ? loss_scale : 0;
     record->grad_norm  = result->grad_norm;
@@ -41,6 +48,8 @@ void lki_session_record(const lki_session *s, const lk_step_result *result, doub
     record->moved      = result->moved;
     record->duplicated = result->duplicated;
     record->dropped    = result->dropped;
+    if (s->clients != NULL)
+        record->samples = s->clients->counted = result->count;
     if (s->config->elastic.backup_workers > 0)
         record->samples = samples_that_count(s);
     record->noise   = lk_parallel_noise(s->parallel);

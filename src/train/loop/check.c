@@ -78,6 +78,10 @@ static lk_status check_workers(lk_train_config *c)
         if (c->strategy != NULL && strcmp(c->strategy, "single") == 0)
             c->workers = 1;
     }
+    if (c->workers > c->virtual_workers && lki_federates(c))
+        return lk_fail(LK_EINVAL, "`workers` %u are more than the %u clients of a round; raise "
+                                  "`exchange.clients.fraction`, or lower `workers`",
+                       c->workers, c->virtual_workers);
     if (c->workers > c->virtual_workers)
         return lk_fail(LK_EINVAL,
                        "`workers` %u are more than the %u virtual workers of this run; raise "

@@ -106,9 +106,16 @@ static void tell_round(lki_session *s, uint64_t done)
     const lk_train_local *l         = &s->config->exchange.local;
     const uint64_t        fragments = l->fragments > 0 ? l->fragments : 1;
     const uint64_t        each      = l->steps / fragments; /* steps between outer steps */
-    if (l->steps == 0 || done <= l->start || l->topology != LK_TOPOLOGY_ALL)
+    if (l->steps == 0 || done <= l->start)
         return;
-    const uint64_t own  = done - l->start;
+    const uint64_t own = done - l->start;
+    if (l->topology != LK_TOPOLOGY_ALL) {
+        if (own < l->steps)
+            lki_journal_note(s->journal,
+                             "note: replicas were not averaged with others: that begins after step "
+                             "%llu", (unsigned long long)(l->start + l->steps));
+        return;
+    }
     const uint64_t last = own > l->delay ? (own - l->delay) / each * each : 0;
     if (last < l->steps)
         lki_journal_note(s->journal,
@@ -125,6 +132,17 @@ static void tell_round(lki_session *s, uint64_t done)
                          fragments > 1 ? ", and of other fragments before" : "");
 }
 
+/* Prints a note if the second moment was to be frozen, and the run ends before. */
+static void tell_freeze(lki_session *s, uint64_t done)
+{
+    const bool test = lki_freezes_by_test(s->config);
+    if (lki_sends_momenta(s->config) &&
+        (test ? !s->progress.freeze_said : done <= s->config->exchange.freeze_step))
+        lki_journal_note(s->journal, "note: the second moment was never frozen, so no step sent "
+                                     "momenta in one bit%s",
+                         test ? ": its test did not pass" : "");
+}
+
 /* Prints the limit that ended the run, and the best checkpoints. */
 static void tell_end(lki_session *s, uint64_t done)
 {
@@ -133,6 +151,7 @@ static void tell_end(lki_session *s, uint64_t done)
     lki_pace_summary(s);
     tell_offload(s, done);
     tell_round(s, done);
+    tell_freeze(s, done);
     if (s->config->audit > 0)
         lki_journal_say(s->journal, "audits: %llu virtual workers were made again, and came out "
                         "alike", (unsigned long long)s->progress.audited);

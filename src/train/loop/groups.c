@@ -50,16 +50,16 @@ static void tell_replicas(const lki_session *s)
     if (l->alpha > 0)
         (void)snprintf(parts + strlen(parts), sizeof parts - strlen(parts),
                        ", and a replica keeps %g of its weights", l->alpha);
-    if (l->topology != LK_TOPOLOGY_ALL) {
+    if (l->topology != LK_TOPOLOGY_ALL)
         tell_topology(s, from);
-        return;
-    }
-    lki_journal_say(s->journal,
-                    "%u replicas%s, virtual workers of each: %u; every %llu steps the outer "
-                    "weights become %s%s%s%s", count, from, s->config->virtual_workers / count,
-                    (unsigned long long)l->steps,
-                    l->optimizer == LK_OUTER_MEAN ? "" : "those of a step of ",
-                    outer_names[l->optimizer], rule, parts);
+    else
+        lki_journal_say(s->journal,
+                        "%u replicas%s, virtual workers of each: %u; every %llu step%s the outer "
+                        "weights become %s%s%s%s",
+                        count, from, s->config->virtual_workers / count,
+                        (unsigned long long)l->steps, l->steps == 1 ? "" : "s",
+                        l->optimizer == LK_OUTER_MEAN ? "" : "those of a step of ",
+                        outer_names[l->optimizer], rule, parts);
     if (l->start >= s->config->steps)
         lki_journal_note(s->journal,
                          "note: there are no replicas until step %llu, and the run ends after "
@@ -71,13 +71,13 @@ static void tell_replicas(const lki_session *s)
 static lk_status log_round(lki_session *s, uint64_t done)
 {
     const lki_round round = lki_round_of(s, done - 1);
-    if (round.samples == 0)
-        lki_journal_say(s->journal, "round %llu: all %u clients dropped out; the weights stay as "
+    if (s->clients->counted == 0)
+        lki_journal_say(s->journal, "round %llu: none of %u clients counts; the weights stay as "
                         "they were", (unsigned long long)done, round.chosen);
     return lki_journal_event(s->journal,
                              json_pack("{s:I, s:i, s:i, s:I}", "step", (json_int_t)done, "chosen",
                                        (int)round.chosen, "stopped", (int)round.stopped, "samples",
-                                       (json_int_t)round.samples));
+                                       (json_int_t)s->clients->counted));
 }
 
 lk_status lki_log_outer_step(lki_session *s, uint64_t done)
@@ -149,20 +149,20 @@ static void tell_clients(const lki_session *s)
 {
     const lk_train_clients  *k       = &s->config->exchange.clients;
     const lk_train_local    *l       = &s->config->exchange.local;
-    char                     batch[32] = "of all samples", rule[64] = "";
+    char                     batch[32] = "of all samples", rule[96] = "";
     if (k->batch > 0)
         (void)snprintf(batch, sizeof batch, "of %u", k->batch);
     if (l->optimizer != LK_OUTER_MEAN)
-        (void)snprintf(rule, sizeof rule, ", by a step of %s with rate %g",
-                       outer_names[l->optimizer],
-                       l->lr);
+        (void)snprintf(rule, sizeof rule, ", by a step of %s with rate %g and momentum %g",
+                       outer_names[l->optimizer], l->lr, l->momentum);
     lki_journal_say(s->journal,
-                    "%u clients with %llu to %llu samples; in a round %u of them train %u epoch%s "
-                    "in batches %s%s",
-                    k->count, (unsigned long long)lk_clients_least(s->clients->of),
-                    (unsigned long long)k->most, s->config->virtual_workers, k->epochs,
-                    k->epochs == 1 ? "" : "s", batch,
-                    rule);
+                    "%u client%s with %llu to %llu samples; in a round %u train%s %u epoch%s in "
+                    "batches %s%s",
+                    k->count, k->count == 1 ? "" : "s",
+                    (unsigned long long)lk_clients_least(s->clients->of),
+                    (unsigned long long)k->most, s->config->virtual_workers,
+                    s->config->virtual_workers == 1 ? "s" : "", k->epochs,
+                    k->epochs == 1 ? "" : "s", batch, rule);
 }
 
 void lki_tell_groups(lki_session *s)
