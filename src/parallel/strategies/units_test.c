@@ -288,7 +288,8 @@ static bool drifts_apart(lk_comm *comm, void *context)
         }
     }
     CHECK(status == LK_ECORRUPT);
-    CHECK(strstr(lk_error_last()->message, "step 1: hosts 1 and 3 have computed") != NULL);
+    CHECK(strstr(lk_error_last()->message, "step 1: the hosts of ranks 1 and 3 have computed") !=
+          NULL);
     lk_parallel_free(p);
     return true;
 }
