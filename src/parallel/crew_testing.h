@@ -260,4 +260,16 @@ static inline void lkt_must_be_single(lkt_crew *w)
     assert_string_equal(got, want);
 }
 
+/* Checks that options are refused, with a message that has `text`. */
+static inline void lkt_refuse(const lk_param *model, const lk_parallel_options *options,
+                              const char *text)
+{
+    lk_parallel *p    = NULL;
+    lk_comm     *comm = NULL;
+    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+    assert_int_equal(lk_parallel_open(&p, comm, model, LKT_PARAMS, options), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, text));
+    lk_comm_free(comm);
+}
+
 #endif

@@ -92,4 +92,16 @@ static inline void read_weights(const command_result *result, char digits[65])
         fail_msg("the last line is no weights line: %s\n%s", result->out, result->err);
 }
 
+/* Runs a command that trains, and copies the hash of the run. */
+static inline void run_for_hash(void *scratch, const char *line, char hash[65])
+{
+    static command_result r;
+    run_command(&r, scratch, line);
+    if (r.status != 0)
+        fail_msg("%s: %s", line, r.err);
+    const char *run = strstr(r.err, "\nrun ");
+    assert_non_null(run);
+    (void)snprintf(hash, 65, "%.64s", run + 5);
+}
+
 #endif

@@ -20,15 +20,10 @@ static const char RESNET[] = "train resnet --data synthetic:images=128,h=8,w=8,c
 static void run_of(void *scratch, const char *model, const char *rule, int steps, const char *how,
                    char hash[HEX + 1])
 {
-    static command_result r;
-    char                  line[1024];
+    char line[1024];
     (void)snprintf(line, sizeof line, "%s --steps %d --max-samples %d %s %s", model, STEPS,
                    16 * steps, rule, how);
-    run_command(&r, scratch, line);
-    assert_int_equal(r.status, 0);
-    const char *run = strstr(r.err, "\nrun ");
-    assert_non_null(run);
-    (void)snprintf(hash, HEX + 1, "%.64s", run + 5);
+    run_for_hash(scratch, line, hash);
 }
 
 static const struct {

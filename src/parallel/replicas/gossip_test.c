@@ -407,12 +407,7 @@ static void mixing_is_that_of_the_oracle_on_any_ranks(void **state)
 
 static void refuse(const lk_parallel_options *options, const char *text)
 {
-    lk_parallel *p    = NULL;
-    lk_comm     *comm = NULL;
-    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
-    assert_int_equal(lk_parallel_open(&p, comm, model, LKT_PARAMS, options), LK_EINVAL);
-    assert_non_null(strstr(lk_error_last()->message, text));
-    lk_comm_free(comm);
+    lkt_refuse(model, options, text);
 }
 
 static void what_goes_with_the_mean_of_all_only_is_refused(void **state)

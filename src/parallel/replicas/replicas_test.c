@@ -267,12 +267,7 @@ static void outer_steps_fail_by_their_name(void **state)
 
 static void refuse(const lk_parallel_options *options, const char *text)
 {
-    lk_parallel *p    = NULL;
-    lk_comm     *comm = NULL;
-    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
-    assert_int_equal(lk_parallel_open(&p, comm, model, LKT_PARAMS, options), LK_EINVAL);
-    assert_non_null(strstr(lk_error_last()->message, text));
-    lk_comm_free(comm);
+    lkt_refuse(model, options, text);
 }
 
 static void what_replicas_cannot_do_is_refused_by_name(void **state)
