@@ -108,27 +108,26 @@ static void tell_round(lki_session *s, uint64_t done)
     const uint64_t        each      = l->steps / fragments; /* steps between outer steps */
     if (l->steps == 0 || done <= l->start)
         return;
-    const uint64_t own = done - l->start;
+    const unsigned long long own   = done - l->start;
+    const unsigned long long first = l->start + l->steps; /* the first round is complete */
     if (l->topology != LK_TOPOLOGY_ALL) {
         if (own < l->steps)
             lki_journal_note(s->journal,
                              "note: replicas were not averaged with others: that begins after step "
-                             "%llu", (unsigned long long)(l->start + l->steps));
+                             "%llu", first);
         return;
     }
-    const uint64_t last = own > l->delay ? (own - l->delay) / each * each : 0;
+    const unsigned long long last = own > l->delay ? (own - l->delay) / each * each : 0;
     if (last < l->steps)
         lki_journal_note(s->journal,
                          "note: %s as they were before there were replicas: the first outer step%s "
                          "comes after step %llu",
                          last == 0 ? "the weights are" : "some fragments are",
-                         fragments > 1 ? " of the last fragment" : "",
-                         (unsigned long long)(l->start + l->steps + l->delay));
+                         fragments > 1 ? " of the last fragment" : "", first + l->delay);
     else if (fragments > 1 || last < own)
         lki_journal_note(s->journal,
                          "note: the weights are those of outer steps with the gradients after step "
-                         "%llu%s; what came after is in the replicas only",
-                         (unsigned long long)(l->start + last),
+                         "%llu%s; what came after is in the replicas only", l->start + last,
                          fragments > 1 ? ", and of other fragments before" : "");
 }
 
