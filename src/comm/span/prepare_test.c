@@ -85,7 +85,7 @@ static void constants_are_measured_once(void **state)
     shell("for f in $D/*; do echo 'alpha 1e-5' > $f; done", s.cache);
     run(&s, "measured (instead: ", "is not whole", 3);
     run(&s, "of ", "", 3);
-    shell("for f in $D/*; do head -c 100 /dev/urandom > $f; done", s.cache);
+    shell("for f in $D/*; do echo rubbish > $f; done", s.cache);
     run(&s, "measured (instead: ", "expected alpha", 3);
     run(&s, "of ", "", 3);
     shell("for f in $D/*; do : > $f; done", s.cache);
