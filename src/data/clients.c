@@ -154,7 +154,7 @@ static void divide_class(division *d, uint32_t class, double *shares)
     const lk_clients_options *o     = &d->clients->options;
     const uint64_t           *of    = d->sorted + d->classes[class];
     const uint64_t            count = d->classes[class + 1] - d->classes[class];
-    double                    most = -INFINITY, sum = 0, before = 0;
+    double                    most = -HUGE_VAL, sum = 0, before = 0;
     for (uint32_t k = 0; k < o->count; k++) {
         shares[k] = draw_log_gamma(o->seed, k, class, o->by);
         most      = shares[k] > most ? shares[k] : most;
