@@ -51,7 +51,7 @@ static const double   turn  = 4. * 2 * (2 * 784 * 32 + 3 * 32 * 10) / 1e9; /* of
 static lk_local_prediction predict(lk_local_model *model, double *flops, lk_train_config config,
                                    uint32_t hosts)
 {
-    lk_local_prediction out;
+    lk_local_prediction out = { 0 };
     if (lk_train_model_local(model, flops, &config, hosts, &rates, NULL) != LK_OK ||
         lk_local_predict(&out, model) != LK_OK)
         fail_msg("%s", lk_error_last()->message);
@@ -209,7 +209,7 @@ static void other_runs_are_refused(void **state)
     assert_int_equal(lk_train_model_local(&model, NULL, &whole, 2, &rates, NULL), LK_EINVAL);
     assert_int_equal(lk_train_model_step(&step, NULL, &local, 2, &rates, NULL), LK_EINVAL);
     assert_int_equal(lk_train_model_local(&model, NULL, &local, 2, &rates, NULL), LK_OK);
-    lk_local_prediction out;
+    lk_local_prediction out = { 0 };
     model.inner.bandwidth = 0;
     assert_int_equal(lk_local_predict(&out, &model), LK_EINVAL);
     model.inner.bandwidth = 1;
