@@ -104,11 +104,10 @@ static void workers_may_be_killed(void **state)
  * that is too short for one to enter is tried again. */
 static void workers_may_be_replaced(void **state)
 {
+    static const char onebit[] = "--optimizer onebit-adam --freeze-step auto --betas 0.9,0.9";
     static const char *const methods[] = { "--compress powersgd",
                                            "--compress topk --error-feedback dgc",
-                                           "--compress sign",
-                                           "--optimizer onebit-adam --freeze-step auto "
-                                           "--betas 0.9,0.9" };
+                                           "--compress sign", onebit };
     static command_result    r;
     char                     line[1024], want[65], got[65];
     for (uint32_t i = 0; i < 4; i++) {
