@@ -303,7 +303,9 @@ REFUSED = {
 
 
 RULES = ("local", "diloco", "adam", "post", "topk", "pairs")
-UNFINISHED = ("diloco", "adam", "topk")   # whose last round has one of two steps
+# The steps whose gradients are in the weights after 9 steps: the last round has one of two steps, or
+# the first fragment is a step older.
+UNFINISHED = {"diloco": "8;", "topk": "8;", "adam": "9 and before;"}
 RESTS = [3, 4]   # in the middle of a round of 3 steps, and at the end of a round of 2
 RUNS_OF_ALL = [{"name": name} for name in RULES] + [{"name": "local", "rests": RESTS}]
 
@@ -314,8 +316,9 @@ class Replicas(unittest.TestCase):
         with tempfile.TemporaryDirectory() as here:
             ended = launch(RUNS, workers, *launcher, folder=here, arguments=(json.dumps(runs),))
         self.assertEqual(ended.status, 0, ended.err)
-        ends = sum("steps" not in run and run["name"] in UNFINISHED for run in runs)
-        self.assertEqual(ended.err.count("step 8, the last outer step"), ends, ended.err)
+        for end in set(UNFINISHED.values()):
+            ends = sum("steps" not in run and UNFINISHED.get(run["name"]) == end for run in runs)
+            self.assertEqual(ended.err.count(f"gradients after step {end}"), ends, ended.err)
         return [ended.value(f"run.{i}") for i in range(len(runs))]
 
     def test_any_workers(self):

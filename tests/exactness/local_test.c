@@ -117,6 +117,33 @@ static void logs_have_outer_steps(void **state)
     assert_null(strstr(r.out, "\"step\": 5"));
 }
 
+/* A failure names the replica and its virtual workers, the same for any workers. */
+static void failures_name_the_replica(void **state)
+{
+    static const char DIVERGES[] = "train gpt --data synthetic:tokens=4000,vocab=31 --layers 1 "
+                                   "--heads 2 --width 64 --context 8 --seed 3 --global-batch 8 "
+                                   "--virtual-workers 8 --steps 1 --optimizer adamw --groups 2";
+    static const struct {
+        const char *rule, *text;
+    } runs[] = {
+        { "--local-steps 1 --lr 1e38 --weight-decay 100", "outer step 1: the weights of replica 0, "
+                                                          "which has virtual workers 0 to 3" },
+        { "--topology ring --lr 1e38 --weight-decay 100",
+          "the mean of the replicas: the weights of replica 0" },
+        { "--local-steps 1 --lr 3.3e37 --compress powersgd --rank 1",
+          "in group 0, which has virtual workers 0 to 3" },
+    };
+    static command_result r;
+    char                  line[1024];
+    for (int i = 0; i < 6; i++) {
+        (void)snprintf(line, sizeof line, "%s %s --workers %d", DIVERGES, runs[i / 2].rule,
+                       i % 2 == 0 ? 1 : 4);
+        run_command(&r, *state, line);
+        assert_int_equal(r.status, 3);
+        assert_says(r.err, runs[i / 2].text);
+    }
+}
+
 static void refuse(void *scratch, const char *options, const char *text)
 {
     static command_result r;
@@ -169,6 +196,7 @@ int main(void)
         cmocka_unit_test(checkpoints_have_all_replicas),
         cmocka_unit_test(logs_have_outer_steps),
         cmocka_unit_test(a_run_without_outer_steps_says_so),
+        cmocka_unit_test(failures_name_the_replica),
         cmocka_unit_test(mistakes_are_named),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

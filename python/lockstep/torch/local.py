@@ -26,7 +26,7 @@ class Streaming:
 
     fragments: the number of parts of the parameters, with outer steps of their own,
         ``local_steps / fragments`` steps apart.
-    delay: the number of steps, below these, in which outer gradients travel before their outer
+    delay: the number of steps, below these, in which outer gradients are sent before their outer
         step.  Not with batch norm.
     alpha: the share of its own weights that a replica keeps in an outer step, 0 to below 1.
     """
@@ -232,13 +232,21 @@ def are_there(settings, steps):
 
 
 def unfinished(settings, steps):
-    """Return a note if a run ends between two outer steps, else None."""
-    every, start = settings["local_steps"], settings["local_start"]
-    since = (steps - start) % every if every and steps > start else 0
-    if since == 0 or settings["topology"] != "all":
+    """Return a note if the weights do not have what the last steps have learned, else None."""
+    steps_of_round, start = settings["local_steps"], settings["local_start"]
+    if not steps_of_round or steps <= start or settings["topology"] != "all":
         return None
-    return (f"note: the weights are those after step {steps - since}, the last outer step; with an "
-            f"outer step every {every} steps, what came after is in the replicas only")
+    streaming = settings["outer"].streaming
+    own, every = steps - start, steps_of_round // streaming.fragments
+    last = max(own - streaming.delay, 0) // every * every
+    if last < steps_of_round:
+        return ("note: weights are as they were before there were replicas: all have had an outer "
+                f"step after step {start + steps_of_round + streaming.delay}")
+    if streaming.fragments == 1 and last == own:
+        return None
+    return ("note: the weights are those of outer steps with the gradients after step "
+            f"{start + last}{' and before' if streaming.fragments > 1 else ''}; what came after is "
+            "in the replicas only")
 
 
 def saved_states(settings, optimizer, steps):
