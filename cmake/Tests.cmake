@@ -92,6 +92,7 @@ endforeach()
 
 # The house itself: each of these is a script that prints what is wrong.
 add_test(NAME house.floors COMMAND ${PROJECT_SOURCE_DIR}/tools/floors ${PROJECT_SOURCE_DIR}/src)
+add_test(NAME house.tidy COMMAND ${PROJECT_SOURCE_DIR}/tools/tidy ${PROJECT_SOURCE_DIR})
 add_test(NAME house.floors_refuse COMMAND ${PROJECT_SOURCE_DIR}/tests/house/floors ${PROJECT_SOURCE_DIR})
 add_test(NAME house.headers COMMAND ${PROJECT_SOURCE_DIR}/tests/house/headers ${PROJECT_SOURCE_DIR})
 add_test(NAME house.options COMMAND ${PROJECT_SOURCE_DIR}/tests/house/options ${PROJECT_SOURCE_DIR})
@@ -113,7 +114,7 @@ if(NOT CMAKE_CROSSCOMPILING)
 endif()
 add_test(NAME house.bench COMMAND ${PROJECT_SOURCE_DIR}/tests/bench/run ${PROJECT_SOURCE_DIR}
   ${CMAKE_BINARY_DIR}/bench)
-set_tests_properties(house.floors house.floors_refuse house.headers house.options house.layout
+set_tests_properties(house.floors house.tidy house.floors_refuse house.headers house.options house.layout
   house.install house.bench PROPERTIES
   LABELS house SKIP_RETURN_CODE 77 TIMEOUT 1500)
 

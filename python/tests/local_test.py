@@ -303,8 +303,8 @@ REFUSED = {
 
 
 RULES = ("local", "diloco", "adam", "post", "topk", "pairs")
-# The steps whose gradients are in the weights after 9 steps: the last round has one of two steps, or
-# the first fragment is a step older.
+# The steps whose gradients are in the weights after 9 steps: the last round has one of two steps,
+# or the first fragment is a step older.
 UNFINISHED = {"diloco": "8;", "topk": "8;", "adam": "9 and before;"}
 RESTS = [3, 4]   # in the middle of a round of 3 steps, and at the end of a round of 2
 RUNS_OF_ALL = [{"name": name} for name in RULES] + [{"name": "local", "rests": RESTS}]

@@ -6,7 +6,7 @@
  * tree over tensors, rounded to a float.  The moment begins at 0 and grows in its first steps, so
  * the sums of updates t are compared after division by 1 - beta2^t.
  *
- * Owners measure the moment before they update it, and the sums are sent with those of the gradient.
+ * Owners measure the moment before they update it, and the sums are sent with those of gradients.
  * So the test of step t + 1 has the moment after t updates, needs no message of its own, and is the
  * same on all ranks.  If it passes, groups send momenta from the next step on.
  *
