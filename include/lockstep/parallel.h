@@ -28,6 +28,7 @@
 #ifndef LK_PARALLEL_H
 #define LK_PARALLEL_H
 
+#include "lockstep/async.h"
 #include "lockstep/comm.h"
 #include "lockstep/exchange.h"
 #include "lockstep/replicas.h"
@@ -156,6 +157,7 @@ typedef struct {
     bool adds_once;
     const lk_exchange *exchange; /* groups that exchange compressed gradients; NULL = none */
     const lk_replicas *replicas; /* groups with weights of their own; NULL = none */
+    const lk_async    *async;    /* groups that do not wait for each other; NULL = synchronous */
 } lk_parallel_options;
 
 #define LK_PARALLEL_OPTIONS_INIT LK_OPTIONS_INIT(lk_parallel_options)
@@ -235,6 +237,8 @@ LK_API const uint32_t *lk_parallel_queue(const lk_parallel *parallel);
 typedef struct {
     uint32_t virtual_worker, micro_index;
     bool     again; /* the turn is another rank's (audit, duplicate); compute it like any other */
+    uint64_t step;  /* whose samples the turn uses.  With `async` it may be another step than that
+                     * of lk_parallel_begin() */
 } lk_parallel_turn;
 
 /* Begins a step.  Beginning or finishing a step twice fails with LK_EINVAL. */

@@ -29,6 +29,7 @@ typedef enum {
     LKI_RNG_PAIRS   = 14, /* pairs of replicas, by mixing and replica */
     LKI_RNG_CLIENT  = 15, /* a client's seed and the step at which it stops, by client and round */
     LKI_RNG_CLIENTS = 16, /* the clients of a round */
+    LKI_RNG_DELAY   = 17, /* the time of a task of a schedule, by task and group */
 } lki_rng_purpose;
 
 typedef struct { uint32_t word[4]; } lki_random;

@@ -6,6 +6,8 @@
 #ifndef LKI_COMM_WORKER_H
 #define LKI_COMM_WORKER_H
 
+#include <stdatomic.h>
+
 #include "comm/roster.h"
 #include "lockstep/comm.h"
 
@@ -39,6 +41,16 @@ uint32_t lki_comm_culprit(const lk_comm *failed);
 
 /* Returns the deadline of this rank's waits. */
 uint32_t lki_comm_timeout_ms(const lk_comm *comm);
+
+/* ---- Waiting for memory that ranks share ------------------------------------------------- */
+
+/* Waits until *word, which the ranks of this host share, differs from `seen`, or for `ms`
+ * milliseconds.  Fails if the group fails or a process of this host has ended. */
+LK_NODISCARD lk_status lki_comm_await_word(lk_comm *comm, _Atomic uint32_t *word, uint32_t seen,
+                                           uint32_t ms);
+
+/* Changes *word, and wakes the ranks that wait for it. */
+void lki_comm_wake_word(_Atomic uint32_t *word);
 
 /* ---- The group, its launcher and the groups before and after it -------------------------- */
 

@@ -55,6 +55,7 @@ typedef struct {
     lkt_crew *crew;
     lk_comm  *comm;
     lk_status status;
+    lk_error  failure;
     char      hash[65];
 } lkt_member;
 
@@ -117,11 +118,12 @@ static inline lk_status lkt_step(lk_parallel *p, lkt_crew *w, uint32_t step, lki
     if (w->at_step != NULL)
         w->at_step(w, p, step);
     LK_TRY(lk_parallel_begin(p, step));
+    LK_TRY(lk_parallel_set_rate(p, 0.01));
     while (lk_parallel_next(p, &turn))
         if (w->make != NULL)
-            w->make(w, p, step, turn);
+            w->make(w, p, (uint32_t)turn.step, turn);
         else
-            (void)lkt_make_turn(w, p, step, turn);
+            (void)lkt_make_turn(w, p, (uint32_t)turn.step, turn);
     if (w->at_turns != NULL)
         w->at_turns(w, p, step);
     LK_TRY(lk_parallel_finish(p, 0.01, &result));
@@ -177,6 +179,7 @@ static inline void *lkt_member_main(void *argument)
     m->status      = lkt_train(m, &p);
     if (m->status != LK_OK) {
         print_message("%s\n", lk_error_last()->message);
+        m->failure = *lk_error_last();
         lk_comm_abort(m->comm);
     }
     lk_parallel_free(p);

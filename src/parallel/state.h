@@ -19,6 +19,7 @@
 #include "parallel/rounds.h"
 #include "parallel/unit_buffers.h"
 #include "parallel/turn.h"
+#include "parallel/versions.h"
 #include "parallel/world.h"
 
 typedef struct lki_piece_list  lki_piece_list;  /* shards.c */
@@ -80,6 +81,12 @@ typedef struct {
     uint64_t *hashes; /* [span_count]: hash of the values that this rank wrote last */
 } lki_owned;
 
+/* The compensation of delayed gradients (lk_async.compensation). */
+typedef struct {
+    double       factor; /* 0: none */
+    const float *read;   /* the parameters that the gradient was computed with */
+} lki_compensation;
+
 /* The rules of parameters. */
 typedef struct {
     lk_param_rule *of;      /* [param_count] */
@@ -120,6 +127,7 @@ typedef struct {
 /* The state of the current step, apart from its turns. */
 typedef struct {
     bool          under_way;
+    uint64_t      named;   /* number of the step in messages; 0: lk_parallel.step + 1 */
     uint32_t      micros;  /* number of micro-batches of this step */
     double        seed;    /* the factor by which the gradients are too large */
     bool          mended;  /* a part of the step was computed before a rank was lost */
@@ -131,6 +139,7 @@ typedef struct {
 struct lk_parallel {
     lki_replicas *replicas; /* NULL: none.  Else of the fields below only those are set that
                              * describe the ranks, their virtual workers and the outer optimizer */
+    lki_versions *versions; /* NULL: training is synchronous.  Else as with replicas */
     const lki_strategy_ops *ops;
     void *private;
     lk_comm  *comm; /* NULL: only sizes are computed, and nothing runs */
@@ -151,6 +160,7 @@ struct lk_parallel {
     lk_optimizer     optimizer;
     lki_norms        norms;
     lki_clip         clip;
+    lki_compensation compensation;
     /* type to which every tree node of the gradients is rounded; LK_F32: not rounded */
     lk_dtype        rounded;
     lki_rules       rules;
@@ -210,11 +220,13 @@ static inline bool lki_step_failed(const lk_parallel *parallel)
     return parallel->now.failure.status != LK_OK;
 }
 
-/* Returns the object that a call concerns: `parallel` or, with replicas, the one in use. */
+/* Returns the object that a call concerns: `parallel` or, if that consists of several objects, the
+ * one in use. */
 static inline lk_parallel *lki_in_use(const lk_parallel *parallel)
 {
-    return parallel->replicas != NULL ? lki_replicas_in_use(parallel->replicas)
-                                      : (lk_parallel *)(uintptr_t)parallel;
+    return parallel->replicas != NULL   ? lki_replicas_in_use(parallel->replicas)
+           : parallel->versions != NULL ? lki_versions_model(parallel->versions)
+                                        : (lk_parallel *)(uintptr_t)parallel;
 }
 
 /* Returns the object that a call for one parameter concerns, as lki_in_use().  *param becomes the
@@ -222,7 +234,7 @@ static inline lk_parallel *lki_in_use(const lk_parallel *parallel)
 static inline lk_parallel *lki_in_use_for(const lk_parallel *parallel, uint32_t *param)
 {
     return parallel->replicas != NULL ? lki_replicas_in_use_for(parallel->replicas, param)
-                                      : (lk_parallel *)(uintptr_t)parallel;
+                                      : lki_in_use(parallel);
 }
 
 /* How an object is a part of a larger one. */
@@ -370,6 +382,11 @@ size_t lki_parallel_arena(lk_parallel *parallel);
 /* Returns running state `state`, numbered as in lk_parallel_state_count().  Defined in values.c. */
 float *lki_state_data(const lk_parallel *parallel, uint32_t state);
 
+/* Updates the parameters with given sums and the reports that are there.  Collective.  Defined in
+ * step.c. */
+LK_NODISCARD lk_status lki_step_apply(lk_parallel *parallel, const lki_gradients *sums, double lr,
+                                      lk_step_result *result);
+
 /* Completes a step whose sums are complete in the ledger.  Features set their fields of *standing.
  * Collective.  Defined in step.c. */
 LK_NODISCARD lk_status lki_step_complete(lk_parallel *parallel, uint64_t step,
@@ -464,6 +481,11 @@ uint32_t lki_count_branches(const lk_parallel *parallel, uint32_t first, uint32_
 /* Compares the model and the options between ranks.  LK_EMISMATCH names the first tensor, or the
  * options, that differ.  Defined in agree.c. */
 lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options *options);
+
+/* Compares over the ranks of `parallel` the models and options of `part`, which each rank has on
+ * its own. */
+LK_NODISCARD lk_status lki_verify_same_part(const lk_parallel *parallel, const lk_parallel *part,
+                                            const lk_parallel_options *options);
 
 /* Compares the values of tensor `name` between ranks; LK_EMISMATCH names the rank that differs. */
 lk_status lki_verify_same_values(lk_parallel *parallel, const char *name, const float *values,

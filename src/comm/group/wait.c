@@ -82,6 +82,12 @@ static void wake(lki_rank *rank)
     (void)syscall(SYS_futex, &rank->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+void lki_comm_wake_word(_Atomic uint32_t *word)
+{
+    atomic_fetch_add(word, 1);
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
 void lki_wake_all(lki_board *board)
 {
     for (uint32_t i = 0; i < board->seated; i++)
@@ -226,4 +232,23 @@ lk_status lki_await(lk_comm *comm, lki_goal goal)
 
     LK_TRY(lki_await_for(comm, goal, comm->timeout_ms, &late));
     return late == 0 ? LK_OK : lki_fail_timeout(comm, goal, late);
+}
+
+/* Naps are short, because the failure of the group wakes nobody who waits here. */
+lk_status lki_comm_await_word(lk_comm *comm, _Atomic uint32_t *word, uint32_t seen, uint32_t ms)
+{
+    const lki_goal nobody = { 0 };
+    const uint64_t begun  = lki_trace_begin(comm->self->track);
+    const int64_t  since  = lki_now_ms();
+    lk_status      status = LK_OK;
+    lki_ring(comm);
+    for (int i = 0; i < YIELDS && atomic_load(word) == seen; i++)
+        (void)sched_yield();
+    while (status == LK_OK && atomic_load(word) == seen && lki_now_ms() - since < ms) {
+        (void)lki_progress(comm);
+        sleep_on(word, seen, ms < SLICE_MS ? ms : SLICE_MS);
+        status = look_for_failure(comm, nobody);
+    }
+    lki_trace_end(comm->self->track, LKI_SPAN_WAIT, 0, begun);
+    return status;
 }

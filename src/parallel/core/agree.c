@@ -93,10 +93,11 @@ static uint32_t called(const lk_parallel *parallel, uint32_t rank)
     return lk_comm_world_rank(parallel->comm, rank);
 }
 
-lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options *options)
+lk_status lki_verify_same_part(const lk_parallel *parallel, const lk_parallel *part,
+                               const lk_parallel_options *options)
 {
     uint32_t who = 0;
-    size_t   differs, count = (size_t)parallel->layout->param_count + 1;
+    size_t   differs, count = (size_t)part->layout->param_count + 1;
     uint64_t params = count - 1, *hashes = NULL;
     LK_TRY(compare(parallel, &params, 1, &differs, &who));
     if (differs != SIZE_MAX)
@@ -106,7 +107,7 @@ lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options
                        called(parallel, 0), called(parallel, who), called(parallel, parallel->rank),
                        (unsigned long long)params);
     LK_TRY(LKI_NEW(&hashes, count, "hashes to compare"));
-    describe(parallel, options, hashes);
+    describe(part, options, hashes);
     lk_status status = compare(parallel, hashes, count, &differs, &who);
     lki_free(hashes);
     LK_TRY(status);
@@ -122,9 +123,14 @@ lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options
                        "ranks %u and %u disagree about parameter %zu, '%s' on rank %u: "
                        "its name, shape, uses, initialisation or what it may be read as differ",
                        called(parallel, 0), called(parallel, who), differs - 1,
-                       parallel->layout->params[differs - 1].name,
+                       part->layout->params[differs - 1].name,
                        called(parallel, parallel->rank));
     return LK_OK;
+}
+
+lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options *options)
+{
+    return lki_verify_same_part(parallel, parallel, options);
 }
 
 lk_status lki_verify_same_values(lk_parallel *parallel, const char *name, const float *values,

@@ -398,15 +398,18 @@ lk_status lki_parallel_open_part(lk_parallel **out, lk_comm *comm, const lk_para
     return status;
 }
 
-static lk_status open_replicas(lk_parallel **out, lk_comm *comm, const lk_param *params,
-                               uint32_t param_count, const lk_parallel_options *options,
-                               uint32_t joint)
+/* Opens an object that consists of several. */
+static lk_status open_several(lk_parallel **out, lk_comm *comm, const lk_param *params,
+                              uint32_t param_count, const lk_parallel_options *options,
+                              uint32_t joint)
 {
     lk_parallel *parallel = NULL;
     LK_TRY(LKI_NEW(&parallel, 1, "strategy"));
     parallel->comm   = comm;
     parallel->rank   = lk_comm_rank(comm);
-    lk_status status = lki_replicas_open(parallel, params, param_count, options, joint);
+    lk_status status =
+        options->async != NULL ? lki_versions_open(parallel, params, param_count, options, joint)
+                               : lki_replicas_open(parallel, params, param_count, options, joint);
     if (status == LK_OK)
         *out = parallel;
     else
@@ -422,8 +425,8 @@ lk_status lki_parallel_open_joint(lk_parallel **out, lk_comm *comm, const lk_par
 
     *out = NULL;
     LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_parallel_options"));
-    if (mine.replicas != NULL)
-        return open_replicas(out, comm, params, param_count, &mine, most);
+    if (mine.replicas != NULL || mine.async != NULL)
+        return open_several(out, comm, params, param_count, &mine, most);
     const lki_part whole = { .joint = most };
     return lki_parallel_open_part(out, comm, params, param_count, &mine, &whole);
 }
@@ -504,6 +507,9 @@ lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed, lk_com
 
     *out = NULL;
     LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_parallel_options"));
+    if (mine.async != NULL)
+        return lk_fail(LK_EUNSUPPORTED, "asynchronous training cannot go on after a loss: start "
+                                        "again from a checkpoint");
     if (mine.replicas != NULL)
         return lk_fail(LK_EUNSUPPORTED, "replicas cannot go on after a loss: start again from a "
                                         "checkpoint");
@@ -524,6 +530,7 @@ void lk_parallel_free(lk_parallel *parallel)
     if (parallel == NULL)
         return;
     lki_replicas_free(parallel->replicas);
+    lki_versions_free(parallel->versions);
     if (parallel->ops != NULL && parallel->private != NULL)
         parallel->ops->detach(parallel);
     lki_remains_deinit(&parallel->remains);

@@ -50,6 +50,8 @@ lk_status lk_parallel_set_rules(lk_parallel *parallel, const lk_param_rule *rule
 
     if (parallel->replicas != NULL)
         return lki_replicas_set_rules(parallel->replicas, rules);
+    parallel = lki_in_use(parallel);
+    layout   = parallel->layout;
     if (lki_step_failed(parallel))
         return lki_fail_again(&parallel->now.failure);
     if (parallel->now.under_way)

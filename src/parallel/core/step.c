@@ -238,6 +238,12 @@ static lk_status collect(lk_parallel *parallel, lk_step_result *result)
     return LK_OK;
 }
 
+/* Returns the number of the step in messages, which count from 1. */
+static unsigned long long named_step(const lk_parallel *parallel)
+{
+    return parallel->now.named > 0 ? parallel->now.named : parallel->step + 1;
+}
+
 /* Fails because the weights of a replica are not finite. */
 static lk_status fail_replica(const lk_parallel *parallel, uint32_t replica)
 {
@@ -261,7 +267,7 @@ static lk_status check_finite(const lk_parallel *parallel, const lk_step_result 
                            "step %llu: the loss of virtual worker %u is not finite; "
                            "lower the learning rate or clip the gradient (nothing "
                            "was updated)",
-                           (unsigned long long)parallel->step + 1, parallel->effects.first + v);
+                           named_step(parallel), parallel->effects.first + v);
     if (isfinite(result->grad_norm))
         return LK_OK;
     const lki_layout *layout = parallel->layout;
@@ -272,7 +278,7 @@ static lk_status check_finite(const lk_parallel *parallel, const lk_step_result 
     return lk_fail(LK_ENONFINITE,
                    "step %llu: the gradient of '%s' is not finite; lower the learning "
                    "rate or clip the gradient (nothing was updated)",
-                   (unsigned long long)parallel->step + 1,
+                   named_step(parallel),
                    layout->params[layout->spans[span].param].name);
 }
 
@@ -339,7 +345,7 @@ static lk_status corrupt_error(const lk_parallel *parallel, size_t index)
                    "rank %u, step %llu: parameter '%s', elements %zu to %zu, changed since it was "
                    "written; something else wrote into the model's memory, or the memory is faulty",
                    lk_comm_world_rank(parallel->comm, parallel->rank),
-                   (unsigned long long)parallel->step + 1,
+                   named_step(parallel),
                    parallel->layout->params[span->param].name, span->inside,
                    span->inside + span->count - 1);
 }
@@ -491,9 +497,8 @@ static void decide(step_context *step, double lr, const lk_step_result *result)
     parallel->durable->mark(parallel, &tally);
 }
 
-/* Completes a step after the reduction. */
-static lk_status finish(lk_parallel *parallel, const lki_gradients *sums, double lr,
-                        lk_step_result *result)
+lk_status lki_step_apply(lk_parallel *parallel, const lki_gradients *sums, double lr,
+                         lk_step_result *result)
 {
     step_context step = { .parallel = parallel, .sums = sums, .corrupt = SIZE_MAX };
 
@@ -519,6 +524,8 @@ lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *r
 
     if (parallel->replicas != NULL)
         return lki_replicas_finish(parallel, lr, result);
+    if (parallel->versions != NULL)
+        return lki_versions_finish(parallel, lr, result);
     *result = (lk_step_result){ 0 };
     if (!now->under_way && !lki_step_failed(parallel))
         return lk_fail(LK_EINVAL, "no step is under way: lk_parallel_begin() begins one");
@@ -528,7 +535,7 @@ lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *r
     if (!lki_step_failed(parallel))
         lki_step_keep(parallel, lki_features_combine(parallel, &now->sums));
     if (!lki_step_failed(parallel))
-        lki_step_keep(parallel, finish(parallel, &now->sums, lr, result));
+        lki_step_keep(parallel, lki_step_apply(parallel, &now->sums, lr, result));
     if (!lki_step_failed(parallel))
         lki_step_keep(parallel, lki_features_end_step(parallel, result));
     now->under_way = false;

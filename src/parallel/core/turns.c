@@ -66,6 +66,8 @@ lk_status lk_parallel_begin_micros(lk_parallel *parallel, uint64_t step, uint32_
 {
     if (parallel->replicas != NULL)
         return lki_replicas_begin(parallel, step, micro_count);
+    if (parallel->versions != NULL)
+        return lki_versions_begin(parallel, step, micro_count);
     if (failed(parallel))
         return lki_fail_again(&parallel->now.failure);
     if (parallel->now.under_way)
@@ -137,10 +139,10 @@ uint32_t lki_turns_limit(const lk_parallel *parallel, uint32_t most)
 
 bool lki_turns_join(lk_parallel *parallel, uint32_t most)
 {
-    uint32_t before = parallel->joint;
-
     if (parallel->replicas != NULL)
         return lki_replicas_join(parallel->replicas, most);
+    parallel = lki_in_use(parallel);
+    const uint32_t before = parallel->joint;
     LK_ASSERT(!parallel->now.under_way);
     if (!lki_turns_may_join(parallel))
         return false;
@@ -475,12 +477,15 @@ bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
 {
     if (parallel->replicas != NULL)
         return lki_replicas_next(parallel->replicas, turn);
+    if (parallel->versions != NULL)
+        return lki_versions_next(parallel, turn);
     if (parallel->turn.running)
         end_any(parallel);
     if (failed(parallel) || !parallel->now.under_way || !next_any(parallel))
         return false;
     bool again = parallel->turn.kind != LKI_TURN_OWN;
-    *turn      = (lk_parallel_turn){ lki_leaf_now(parallel, 0), parallel->turn.micro, again };
+    *turn      = (lk_parallel_turn){ lki_leaf_now(parallel, 0), parallel->turn.micro, again,
+                                      parallel->step };
     return true;
 }
 

@@ -58,18 +58,38 @@ static void clip_values(const lk_parallel *parallel, lk_update *update, size_t c
     update->scale = update->clip = 1;
 }
 
+/* Adds the compensation of a delay to the gradient (lk_async.compensation). */
+static void compensate(const lk_parallel *parallel, const lk_update *update, size_t count,
+                       const float *values, const float *read, float *sum)
+{
+    const float factor = (float)parallel->compensation.factor;
+    const float scale  = (float)((double)update->scale * (double)update->clip);
+    for (size_t i = 0; i < count; i++)
+        sum[i] += factor * (scale * sum[i]) * sum[i] * (values[i] - read[i]);
+}
+
+/* Changes the gradient of a piece before the optimizer gets it. */
+static void prepare(const lk_parallel *parallel, const lki_param_span *span, lk_update *update,
+                    lki_piece piece, const float *values, float *sum)
+{
+    clip_values(parallel, update, piece.count, sum + piece.first);
+    if (parallel->compensation.factor > 0)
+        compensate(parallel, update, piece.count, values + piece.first,
+                   parallel->compensation.read + span->at + piece.first, sum + piece.first);
+}
+
 static void states_from(float *const *state, size_t first, float **out)
 {
     for (uint32_t i = 0; i < LK_OPTIMIZER_STATES_MAX; i++)
         out[i] = state[i] == NULL ? NULL : state[i] + first;
 }
 
-static void direct_piece(const lk_parallel *parallel, lk_update update, lki_piece piece, float *sum,
-                         const float *values, float *const *state)
+static void direct_piece(const lk_parallel *parallel, const lki_param_span *span, lk_update update,
+                         lki_piece piece, float *sum, const float *values, float *const *state)
 {
     float *moments[LK_OPTIMIZER_STATES_MAX];
     states_from(state, piece.first, moments);
-    clip_values(parallel, &update, piece.count, sum + piece.first);
+    prepare(parallel, span, &update, piece, values, sum);
     lk_optimizer_direct(&parallel->optimizer, parallel->exec, &update, piece.count,
                         sum + piece.first, values + piece.first, moments);
 }
@@ -102,7 +122,7 @@ void lki_span_direct(lk_parallel *parallel, const lk_update *all, size_t index, 
         lki_entry *entry = durable->begin_span(parallel, index, LKI_DIRECTED);
         states_of(parallel, index, state);
         for (lki_piece piece = { 0, 0 }; durable->next_piece(parallel, index, entry, &piece);)
-            direct_piece(parallel, update, piece, sum, lki_values_of(parallel, span), state);
+            direct_piece(parallel, span, update, piece, sum, lki_values_of(parallel, span), state);
         durable->end_span(parallel, index, entry);
     } /* the stored sum of squares may be from another host, because this host's ledger was older */
     *lki_block_sum(parallel, span, LKI_OF_MOVES) =
@@ -127,14 +147,14 @@ static double trust_of(const lk_parallel *parallel, const lk_update *update, uin
                                   : norms[LKI_OF_GRADIENT * count] * scale);
 }
 
-static void update_piece(const lk_parallel *parallel, lk_update update, lki_piece piece, float *sum,
-                         float *values, float *const *state)
+static void update_piece(const lk_parallel *parallel, const lki_param_span *span, lk_update update,
+                         lki_piece piece, float *sum, float *values, float *const *state)
 {
     float *moments[LK_OPTIMIZER_STATES_MAX];
     states_from(state, piece.first, moments);
     /* with LAMB, `sum` is now a direction and is clipped already */
     if (!lki_measures(parallel, LKI_OF_MOVES))
-        clip_values(parallel, &update, piece.count, sum + piece.first);
+        prepare(parallel, span, &update, piece, values, sum);
     lk_optimizer_update(&parallel->optimizer, parallel->exec, &update, piece.count,
                         sum + piece.first, values + piece.first, moments);
 }
@@ -162,7 +182,7 @@ bool lki_span_update(lk_parallel *parallel, const lk_update *all, size_t index, 
         memset(values, 0, bytes);
     update.trust = trust_of(parallel, &update, span->param);
     for (lki_piece piece = { 0, 0 }; durable->next_piece(parallel, index, entry, &piece);)
-        update_piece(parallel, update, piece, sum, values, state);
+        update_piece(parallel, span, update, piece, sum, values, state);
     if (parallel->read != NULL)
         lki_reading_put(parallel, span, values);
     parallel->owned.hashes[index] = lki_xxh3(values, bytes);

@@ -101,6 +101,8 @@ lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which
 {
     if (parallel->replicas != NULL)
         return lki_replicas_load(parallel->replicas, param, which, values);
+    if (parallel->versions != NULL)
+        return lki_versions_load(parallel, param, which, values);
     const lki_layout *layout = parallel->layout;
     if (param >= layout->param_count || which > lk_optimizer_state_count(&parallel->optimizer))
         return lk_fail(LK_EINVAL, "there is no value %u of parameter %u", which, param);
@@ -143,6 +145,8 @@ lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state, const fl
 {
     if (parallel->replicas != NULL)
         return lki_replicas_load_state(parallel->replicas, state, values);
+    if (parallel->versions != NULL)
+        return lki_versions_load_state(parallel, state, values);
     if (state >= lk_parallel_state_count(parallel))
         return lk_fail(LK_EINVAL, "there is no running state %u", state);
     size_t count = parallel->running.of[state % parallel->running.count].count;

@@ -382,6 +382,8 @@ lki_rank_time lki_balance_time(const lk_parallel *parallel, uint32_t rank)
     LK_ASSERT(rank < parallel->ranks);
     if (parallel->replicas != NULL)
         return lki_replicas_time(parallel->replicas, rank);
+    if (parallel->versions != NULL) /* ranks have no shares */
+        return (lki_rank_time){ 0 };
     return ((const balance *)lki_feature_state(parallel, &lki_feature_balance))->times[rank];
 }
 

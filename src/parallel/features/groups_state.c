@@ -16,6 +16,8 @@ uint32_t lk_parallel_groups(const lk_parallel *parallel)
 {
     if (parallel->replicas != NULL)
         return lki_replicas_count(parallel->replicas);
+    if (parallel->versions != NULL)
+        return lki_versions_groups(parallel->versions);
     const lki_groups *self = groups_of(parallel);
     return self == NULL ? 0 : self->count;
 }
@@ -24,6 +26,8 @@ const char *lk_parallel_kept_name(const lk_parallel *parallel, uint32_t param, u
 {
     if (parallel->replicas != NULL)
         return lki_replicas_kept_name(parallel->replicas, param, which);
+    if (parallel->versions != NULL)
+        return lki_versions_kept_name(parallel->versions, param, which);
     const lki_groups *self = groups_of(parallel);
     const bool        any  = self != NULL && param < parallel->layout->param_count;
     if (!any || lki_groups_leave_whole(self, param))
@@ -41,7 +45,8 @@ static bool is_single(const lki_groups *self, uint32_t which)
 
 uint32_t lk_parallel_kept_groups(const lk_parallel *parallel, uint32_t which)
 {
-    return parallel->replicas == NULL && is_single(groups_of(parallel), which)
+    const bool several = parallel->replicas != NULL || parallel->versions != NULL;
+    return !several && is_single(groups_of(parallel), which)
                ? 1
                : lk_parallel_groups(parallel);
 }
@@ -50,6 +55,8 @@ lk_exchange_size lk_parallel_exchange_size(const lk_parallel *parallel)
 {
     if (parallel->replicas != NULL)
         return lki_replicas_exchange_size(parallel->replicas);
+    if (parallel->versions != NULL)
+        return (lk_exchange_size){ 0 };
     const lki_groups *self   = groups_of(parallel);
     const lki_layout *layout = parallel->layout;
     lk_exchange_size  size   = { 0 };
@@ -84,6 +91,8 @@ lk_status lk_parallel_kept_norms(lk_parallel *parallel, uint32_t which, double *
 {
     if (parallel->replicas != NULL)
         return lki_replicas_kept_norms(parallel, which, norms);
+    if (parallel->versions != NULL)
+        return lk_fail(LK_EUNSUPPORTED, "what the tasks of groups have read has no norm");
     const lki_groups *self = groups_of(parallel);
     if (self == NULL || (which >= self->kept && !is_single(self, which)))
         return lk_fail(LK_EINVAL, "groups keep no value %u", which);
@@ -112,6 +121,8 @@ lk_status lk_parallel_fetch_kept(lk_parallel *parallel, uint32_t param, uint32_t
 {
     if (parallel->replicas != NULL)
         return lki_replicas_fetch_kept(parallel, param, which, group, first, count, out);
+    if (parallel->versions != NULL)
+        return lki_versions_fetch_kept(parallel, param, group, first, count, out);
     LK_TRY(check_kept(parallel, param, which, group));
     if (lki_step_failed(parallel))
         return lki_fail_again(&parallel->now.failure);
@@ -134,6 +145,8 @@ lk_status lk_parallel_load_kept(lk_parallel *parallel, uint32_t param, uint32_t 
 {
     if (parallel->replicas != NULL)
         return lki_replicas_load_kept(parallel, param, which, group, values);
+    if (parallel->versions != NULL)
+        return lki_versions_load_kept(parallel, param, group, values);
     LK_TRY(check_kept(parallel, param, which, group));
     const lki_layout *layout = parallel->layout;
     LK_TRY(

@@ -51,6 +51,8 @@ lk_status lki_replicas_start(lk_parallel *parallel)
 lk_status lk_parallel_resume(lk_parallel *parallel, uint64_t steps)
 {
     lki_replicas *replicas = parallel->replicas;
+    if (parallel->versions != NULL)
+        return lki_versions_resume(parallel, steps);
     if (replicas == NULL || steps <= replicas->options.start)
         return LK_OK;
     if (replicas->whole != NULL)

@@ -1,0 +1,90 @@
+/* lockstep/async.h -- asynchronous training whose result can be repeated: parameter server, SSP,
+ * n-softsync.
+ *
+ * The virtual workers of a run are divided into G groups of neighbours.  A group reads the current
+ * version of the parameters, computes the gradient of its virtual workers (a task), pushes it, and
+ * begins the next task, without waiting for other groups.  Each `aggregate` gradients make the next
+ * version.  The staleness of a gradient is the number of versions that were made after the one that
+ * its task has read.
+ *
+ * The schedule says which version each task reads, and in which order gradients are applied.  It is
+ * computed by a simulation of the G groups, whose tasks take random times, drawn by seed.  So the
+ * schedule is a function of these options, and never depends on clocks.  Ranks compute the tasks in
+ * the order in which their gradients are applied, or ahead of that order if the version that a task
+ * reads is there.  So the result depends on G and on the schedule, but not on ranks.
+ *
+ * Task j, in the order of their beginnings, computes the virtual workers (j mod G) V / G and
+ * following of the global batch j / G.  So each sample is used once per epoch.  A step of a run is
+ * the application of G gradients.  With `aggregate` G and `staleness` 0 it is a step of ddp.
+ *
+ * A rank that cannot apply a gradient yet keeps it in memory that all ranks of the host share, and
+ * computes the next task.  There is no server: each rank applies gradients, one rank at a time.
+ *
+ * On one host, with strategy "ddp" and LK_UNUSED_ZERO.  Not with exchange, replicas, audit,
+ * rebalance, duplicate, backups, hook, noise_decay, scaling, lock_step, offload, comm_dtype,
+ * gather_dtype and survives.
+ */
+#ifndef LK_ASYNC_H
+#define LK_ASYNC_H
+
+#include "lockstep/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct lk_parallel lk_parallel;
+
+/* The distribution of the times of tasks, all with mean 1. */
+typedef enum {
+    LK_DELAYS_CONSTANT = 0,
+    LK_DELAYS_LOGNORMAL, /* exp(s z - s^2 / 2), z normal, s = lk_async.spread */
+    LK_DELAYS_EXPONENTIAL
+} lk_delays;
+
+enum { LK_SLOW_GROUPS_MAX = 8 };
+
+/* See lk_parallel_options.async. */
+typedef struct {
+    size_t    struct_size; /* LK_ASYNC_INIT */
+    uint32_t  groups;    /* G; V / G is a power of two.  0 = V */
+    uint32_t  aggregate; /* K: number of gradients of a version; divides G.  0 = 1 */
+    /* SSP (Ho et al. 2013): if `bounded`, a group begins task c, counted from 0, only when all
+     * groups have finished c - staleness tasks. */
+    bool      bounded;
+    uint32_t  staleness;
+    lk_delays delays;
+    double    spread;      /* of LK_DELAYS_LOGNORMAL */
+    /* The tasks of group slow_group[i] take slow_factor[i] times as long. */
+    uint32_t  slow_count;
+    uint32_t  slow_group[LK_SLOW_GROUPS_MAX];
+    double    slow_factor[LK_SLOW_GROUPS_MAX];
+    /* The learning rate of a version is multiplied by the mean of 1 / max(1, staleness) of its
+     * gradients (Zhang et al., Staleness-aware Async-SGD, 2016). */
+    bool      rate_by_staleness;
+    /* DC-ASGD (Zheng et al. 2017): adds compensation g g (w - w') to the mean gradient g, after
+     * clipping, where w' is the version that the task has read and w that to which g is applied.
+     * 0 = none.  Needs `aggregate` 1. */
+    double    compensation;
+    uint64_t  steps; /* of the run: tasks that no step applies are not computed.  0 = unknown */
+} lk_async;
+
+#define LK_ASYNC_INIT LK_OPTIONS_INIT(lk_async)
+
+/* What the last step of lk_parallel_finish() has applied. */
+typedef struct {
+    uint64_t version;        /* number of versions made so far */
+    double   staleness_mean; /* over the gradients of the step */
+    uint32_t staleness_max;
+} lk_async_step;
+
+LK_API lk_async_step lk_parallel_async_step(const lk_parallel *parallel);
+
+/* Sets the learning rate of the step that has begun, before the first lk_parallel_next(), because
+ * gradients are applied before lk_parallel_finish().  Needed in each step; equal on all ranks. */
+LK_API LK_NODISCARD lk_status lk_parallel_set_rate(lk_parallel *parallel, double lr);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

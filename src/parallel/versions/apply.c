@@ -1,0 +1,344 @@
+/* apply.c -- applies gradients in the order of the schedule, one rank at a time.
+ *
+ * A rank that has stored a gradient, or finds that the next one is there, tries to become the
+ * applier.  It copies the current version and states, updates the copies by the step of ddp, and
+ * publishes them.  So each version is made from the one before it, whoever makes it.
+ *
+ * No gradient is overlooked: a rank stores its gradient and then reads who applies, and the applier
+ * gives up its place and then looks for the next gradient once more.  These four operations are
+ * sequentially consistent, so at least one of the two ranks sees what the other has written.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/worker.h"
+#include "device/reduce.h"
+#include "parallel/strategies/shards.h"
+#include "parallel/versions/internal.h"
+
+void lki_versions_changed(const lki_versions *v)
+{
+    lki_comm_wake_word(&v->common->changes);
+}
+
+/* ---- The place of the applier ------------------------------------------------------------ */
+
+static bool become_applier(const lk_parallel *parallel)
+{
+    uint32_t none = 0;
+    return atomic_compare_exchange_strong(&parallel->versions->common->applier, &none,
+                                          parallel->rank + 1);
+}
+
+static void step_down(const lki_versions *v)
+{
+    atomic_store(&v->common->applier, 0);
+    lki_versions_changed(v);
+}
+
+/* Records the failure of an update for all ranks, with the virtual workers of its first task.  They
+ * learn of the failure of the group by themselves. */
+static void fail_all(const lk_parallel *parallel, uint64_t at)
+{
+    const lki_versions *v = parallel->versions;
+    const lk_error why    = *lk_error_last();
+    const uint64_t task   = lki_task_at(v, at)->task;
+    const uint32_t first  = (uint32_t)(task % v->options.groups) * v->width;
+    char           to[40] = "";
+    if (lki_comm_has_failed(parallel->comm))
+        return;
+    if (v->width > 1)
+        (void)snprintf(to, sizeof to, "s %u to %u", first, first + v->width - 1);
+    else
+        (void)snprintf(to, sizeof to, " %u", first);
+    (void)lk_fail(why.status, "virtual worker%s: %s", to, why.message);
+    v->common->failure = *lk_error_last();
+    atomic_store(&v->common->failed, 1);
+}
+
+/* ---- The gradients of a version ---------------------------------------------------------- */
+
+static bool all_done(const lki_versions *v, uint64_t at)
+{
+    for (uint32_t i = 0; i < v->options.aggregate; i++)
+        if (!lki_claim_is(v, at + i, LKI_CLAIM_DONE))
+            return false;
+    return true;
+}
+
+/* Fills `sorted` with the `count` gradients from number `at` on, by the numbers of their tasks. */
+static void sort_by_task(const lki_versions *v, uint64_t at, uint32_t count, uint64_t *sorted)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t place = i;
+        while (place > 0 && lki_task_at(v, sorted[place - 1])->task > lki_task_at(v, at + i)->task) {
+            sorted[place] = sorted[place - 1];
+            place--;
+        }
+        sorted[place] = at + i;
+    }
+}
+
+/* Adds the messages of a version, in the order of their tasks, by the canonical tree. */
+static lk_status add_messages(lki_versions *v, uint64_t at, lki_gradients *sums)
+{
+    const uint32_t  count  = v->options.aggregate;
+    lk_parallel    *model  = v->model;
+    uint64_t       *sorted = NULL;
+    lki_tree_input *inputs = NULL;
+    float          *first  = lki_versions_message(v, v->place_of[at % v->window]);
+    if (count > 1) {
+        lk_status status = LKI_NEW(&sorted, count, "gradients to add");
+        if (status == LK_OK)
+            status = LKI_NEW(&inputs, count, "gradients to add");
+        if (status == LK_OK) {
+            sort_by_task(v, at, count, sorted);
+            for (uint32_t i = 0; i < count; i++)
+                inputs[i] = (lki_tree_input){
+                    i, 1, lki_versions_message(v, v->place_of[sorted[i] % v->window])
+                };
+            lki_tree_sum_f32(LK_F32, count, inputs, count, model->width, first);
+        }
+        lki_free(inputs);
+        lki_free(sorted);
+        LK_TRY(status);
+    }
+    *sums = (lki_gradients){ .gradients = first,
+                             .states    = first + model->layout->grad_elements };
+    return LK_OK;
+}
+
+/* Writes the sums of the reports of a version's gradients to the model's reports. */
+static void add_reports(lki_versions *v, uint64_t at)
+{
+    lk_parallel *model = v->model;
+    memset(model->reports, 0, model->leaves * model->report_bytes);
+    for (uint32_t leaf = 0; leaf < v->width; leaf++) {
+        lki_report *sum = lki_report_of(model, leaf);
+        sum->micros     = model->micro_count;
+        for (uint32_t i = 0; i < v->options.aggregate; i++) {
+            const lki_report *one = lki_versions_report(v, at + i, leaf);
+            sum->loss += one->loss;
+            sum->count += one->count;
+            for (uint32_t k = 0; k < model->micro_count; k++)
+                sum->samples[k] += one->samples[k];
+        }
+    }
+}
+
+/* Prepares the model for the update that makes a version of the gradients from number `at` on. */
+static void begin_update(lki_versions *v, uint64_t at)
+{
+    lk_parallel            *model = v->model;
+    const lki_group_task   *task  = lki_task_at(v, at);
+    add_reports(v, at);
+    model->step          = at / v->options.aggregate;
+    model->now.named     = task->task / v->options.groups + 1;
+    model->now.micros    = model->micro_count;
+    model->now.seed      = 1;
+    model->effects.first = (uint32_t)(task->task % v->options.groups) * v->width;
+    if (v->options.compensation > 0)
+        model->compensation = (lki_compensation){
+            v->options.compensation, lki_versions_params(v, lki_versions_find(v, task->reads))
+        };
+}
+
+static uint64_t staleness_of(const lki_versions *v, uint64_t at)
+{
+    return at / v->options.aggregate - lki_task_at(v, at)->reads;
+}
+
+/* Returns the factor of the learning rate of a version. */
+static double rate_factor(const lki_versions *v, uint64_t at)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < v->options.aggregate; i++) {
+        const uint64_t staleness = staleness_of(v, at + i);
+        sum += 1.0 / (double)(staleness > 1 ? staleness : 1);
+    }
+    return v->options.rate_by_staleness ? sum / v->options.aggregate : 1;
+}
+
+/* ---- A version --------------------------------------------------------------------------- */
+
+static lk_status update(lk_parallel *parallel, uint64_t at, const lki_gradients *sums,
+                        lk_step_result *result)
+{
+    lki_versions  *v       = parallel->versions;
+    const uint64_t version = at / v->options.aggregate;
+    const uint32_t from    = lki_versions_find(v, version);
+    const uint32_t to      = lki_versions_free_buffer(v);
+
+    lki_versions_copy(v, from, version, to);
+    lki_versions_show(v, to, version + 1);
+    begin_update(v, at);
+    LK_TRY(lki_step_apply(v->model, sums, v->lr * rate_factor(v, at), result));
+    atomic_store(&v->live[to].tag, version + 2);
+    return LK_OK;
+}
+
+/* Adds the results of a version to those of the step. */
+static void note(const lki_versions *v, uint64_t at, const lk_step_result *result)
+{
+    lki_common *common = v->common;
+    common->squares += result->grad_norm * result->grad_norm;
+    for (uint32_t i = 0; i < v->options.aggregate; i++) {
+        const uint64_t staleness = staleness_of(v, at + i);
+        common->staleness += staleness;
+        common->staleness_max = (uint32_t)lki_max(common->staleness_max, staleness);
+    }
+}
+
+/* Writes the result of the step that ends before gradient number `end`. */
+static lk_status end_step(const lk_parallel *parallel, uint64_t end)
+{
+    const lki_versions *v      = parallel->versions;
+    const uint32_t      groups = v->options.groups;
+    lki_common         *common = v->common;
+    lki_outcome        *out    = &v->outcomes[(end / groups - 1) % LKI_OUTCOMES];
+    double             *losses = NULL;
+    uint64_t           *sorted = NULL;
+
+    LK_TRY(LKI_NEW(&losses, parallel->leaves, "losses"));
+    lk_status status = LKI_NEW(&sorted, groups, "losses");
+    if (status == LK_OK) {
+        *out = (lki_outcome){ .async = { .version = end / v->options.aggregate } };
+        sort_by_task(v, end - groups, groups, sorted);
+        for (uint32_t leaf = 0; leaf < parallel->leaves; leaf++) {
+            const lki_report *one =
+                lki_versions_report(v, sorted[leaf / v->width], leaf % v->width);
+            losses[leaf] = one->loss;
+            out->result.count += one->count;
+            out->result.hits += one->hits;
+        }
+        if (out->result.count > 0)
+            out->result.loss = lki_tree_sum_f64(losses, parallel->leaves) /
+                               (double)out->result.count;
+        out->result.grad_norm     = sqrt(common->squares /
+                                         (double)(groups / v->options.aggregate));
+        out->async.staleness_mean = (double)common->staleness / groups;
+        out->async.staleness_max  = common->staleness_max;
+    }
+    lki_free(sorted);
+    lki_free(losses);
+    for (uint32_t r = 0; r < parallel->ranks; r++)
+        out->heard = (uint32_t)lki_max(out->heard, atomic_load(&v->said[r]));
+    common->squares       = 0;
+    common->staleness     = 0;
+    common->staleness_max = 0;
+    return status;
+}
+
+/* Frees the versions that nobody will read, and the messages of the new version. */
+static void free_memory(lki_versions *v, uint64_t at)
+{
+    lki_schedule_advance(&v->now, at + v->options.aggregate);
+    for (uint32_t i = 0; i < v->live_count; i++) {
+        const uint64_t tag = atomic_load(&v->live[i].tag);
+        if (tag > 0 && !lki_schedule_needs(&v->now, tag - 1))
+            atomic_store(&v->live[i].tag, 0);
+    }
+    for (uint32_t i = 0; i < v->options.aggregate; i++) {
+        const uint32_t place = v->place_of[(at + i) % v->window];
+        if (place != LKI_NO_BUFFER)
+            atomic_store(&v->taken[place], 0);
+    }
+}
+
+/* Makes the next version, of the gradients from number `at` on.  Called by the applier only. */
+static lk_status make_version(lk_parallel *parallel, uint64_t at, const lki_gradients *sums)
+{
+    lki_versions  *v   = parallel->versions;
+    const uint64_t end = at + v->options.aggregate;
+    lk_step_result result;
+
+    LK_TRY(update(parallel, at, sums, &result));
+    note(v, at, &result);
+    if (end % v->options.groups == 0)
+        LK_TRY(end_step(parallel, end));
+    free_memory(v, at);
+    atomic_store(&v->common->applied, end);
+    return LK_OK;
+}
+
+/* Returns true if a rank is so many steps behind that its result would be overwritten. */
+static bool is_waited_for(const lk_parallel *parallel)
+{
+    const lki_versions *v = parallel->versions;
+    for (uint32_t r = 0; r < parallel->ranks; r++)
+        if (atomic_load(&v->passed[r]) + LKI_OUTCOMES <= parallel->step)
+            return true;
+    return false;
+}
+
+/* Returns true if the gradients of the next version belong to the current step and are there. */
+static bool is_due(const lk_parallel *parallel, uint64_t at)
+{
+    const lki_versions *v = parallel->versions;
+    return at < (parallel->step + 1) * v->options.groups && all_done(v, at) &&
+           !is_waited_for(parallel);
+}
+
+lk_status lki_versions_apply(lk_parallel *parallel)
+{
+    lki_versions *v      = parallel->versions;
+    lk_status     status = LK_OK;
+    while (status == LK_OK && is_due(parallel, lki_applied(v)) && become_applier(parallel)) {
+        lki_gradients  sums;
+        const uint64_t at = lki_applied(v);
+        lki_look_ahead(v, at);
+        if (is_due(parallel, at)) { /* another rank may have been faster */
+            status = add_messages(v, at, &sums);
+            if (status == LK_OK)
+                status = make_version(parallel, at, &sums);
+            if (status != LK_OK)
+                fail_all(parallel, at);
+        }
+        step_down(v);
+    }
+    return status;
+}
+
+/* ---- New gradients ----------------------------------------------------------------------- */
+
+/* Stores a gradient, and marks it as done. */
+static void store(lki_versions *v, uint64_t at, const lki_gradients *sums)
+{
+    const lk_parallel *model = v->model;
+    const size_t       n     = model->layout->grad_elements;
+    uint32_t           place = 0, none = 0;
+    while (!atomic_compare_exchange_strong(&v->taken[place], &none, 1)) {
+        none = 0;
+        place++;
+        LK_ASSERT(place < v->message_count);
+    }
+    float *message = lki_versions_message(v, place);
+    memcpy(message, sums->gradients, n * sizeof(float));
+    memcpy(message + n, sums->states, (model->width - n) * sizeof(float));
+    v->place_of[at % v->window] = place;
+}
+
+lk_status lki_versions_push(lk_parallel *parallel, const lki_gradients *sums)
+{
+    lki_versions  *v      = parallel->versions;
+    const uint64_t at     = v->at;
+    lk_status      status = LK_OK;
+    const bool     next   = v->options.aggregate == 1 && lki_applied(v) == at &&
+                      at < (parallel->step + 1) * v->options.groups && !is_waited_for(parallel);
+
+    memcpy(lki_versions_report(v, at, 0), v->model->reports, v->width * v->model->report_bytes);
+    if (next && become_applier(parallel)) { /* only this rank can apply it now */
+        v->place_of[at % v->window] = LKI_NO_BUFFER;
+        status = make_version(parallel, at, sums);
+        if (status != LK_OK)
+            fail_all(parallel, at);
+        step_down(v);
+        return status;
+    }
+    store(v, at, sums);
+    atomic_store(&v->claims[at % v->window], at << LKI_CLAIM_BITS | LKI_CLAIM_DONE);
+    lki_versions_changed(v);
+    return LK_OK;
+}

@@ -1,0 +1,113 @@
+/* memory.c -- the arena of asynchronous training.
+ *
+ * Versions in memory: those that the G tasks in flight read, the current one, and the one that is
+ * being written.  Messages: at most one for each task in flight, and K - 1 that wait for others of
+ * their version.
+ */
+#include <string.h>
+
+#include "base/memory.h"
+#include "parallel/versions/internal.h"
+
+static size_t state_floats(const lk_parallel *model)
+{
+    const size_t states  = lk_optimizer_state_count(&model->optimizer);
+    const size_t running = model->running.mean != NULL ? 2 : 1;
+    return states * lki_stored_elements(model) + running * model->state_width;
+}
+
+static size_t lay_out(lk_parallel *parallel, char *base)
+{
+    lki_versions      *v     = parallel->versions;
+    const lk_parallel *model = v->model;
+    size_t             at    = 0;
+    v->common   = lki_carve(base, &at, sizeof *v->common);
+    v->claims   = lki_carve(base, &at, v->window * sizeof *v->claims);
+    v->place_of = lki_carve(base, &at, v->window * sizeof *v->place_of);
+    v->reports  = lki_carve(base, &at, (size_t)v->window * v->width * model->report_bytes);
+    v->passed   = lki_carve(base, &at, parallel->ranks * sizeof *v->passed);
+    v->said     = lki_carve(base, &at, parallel->ranks * sizeof *v->said);
+    v->outcomes = lki_carve(base, &at, LKI_OUTCOMES * sizeof *v->outcomes);
+    v->live     = lki_carve(base, &at, v->live_count * sizeof *v->live);
+    v->taken    = lki_carve(base, &at, v->message_count * sizeof *v->taken);
+    for (uint32_t i = 0; i < 2; i++)
+        v->states[i] = lki_carve(base, &at, state_floats(model) * sizeof(float));
+    v->buffers  = lki_carve(base, &at, v->live_count * v->buffer_bytes);
+    v->messages = lki_carve(base, &at, v->message_count * model->width * sizeof(float));
+    return at;
+}
+
+lk_status lki_versions_arena(lk_parallel *parallel)
+{
+    lki_versions      *v     = parallel->versions;
+    const lk_parallel *model = v->model;
+    v->window        = (uint32_t)lki_max(LKI_WINDOW, 4 * (size_t)v->options.groups);
+    v->live_count    = v->options.groups + 2;
+    v->message_count = v->options.groups + v->options.aggregate;
+    v->buffer_bytes  = lki_round_up(model->layout->elements * sizeof(float) +
+                                        model->layout->span_count * sizeof(uint64_t), 64);
+    LK_TRY(LKI_NEW(&v->tasks, v->window, "tasks"));
+    LK_TRY(lk_comm_arena(&v->arena, parallel->comm, "versions", lay_out(parallel, NULL)));
+    (void)lay_out(parallel, lk_arena_data(v->arena));
+    return LK_OK;
+}
+
+uint32_t lki_versions_look_up(const lki_versions *v, uint64_t version)
+{
+    for (uint32_t i = 0; i < v->live_count; i++)
+        if (atomic_load(&v->live[i].tag) == version + 1)
+            return i;
+    return LKI_NO_BUFFER;
+}
+
+uint32_t lki_versions_find(const lki_versions *v, uint64_t version)
+{
+    const uint32_t i = lki_versions_look_up(v, version);
+    LK_ASSERT(i != LKI_NO_BUFFER);
+    return i;
+}
+
+uint32_t lki_versions_free_buffer(const lki_versions *v)
+{
+    uint32_t i = 0;
+    while (atomic_load(&v->live[i].tag) != 0) {
+        i++;
+        LK_ASSERT(i < v->live_count);
+    }
+    return i;
+}
+
+float *lki_versions_params(const lki_versions *v, uint32_t buffer)
+{
+    return (float *)(void *)(v->buffers + buffer * v->buffer_bytes);
+}
+
+void lki_versions_show(lki_versions *v, uint32_t buffer, uint64_t version)
+{
+    lk_parallel     *model = v->model;
+    const size_t     n     = model->layout->elements;
+    float           *at    = (float *)(void *)v->states[version % 2];
+    const uint32_t   count = lk_optimizer_state_count(&model->optimizer);
+    model->params       = lki_versions_params(v, buffer);
+    model->owned.hashes = (uint64_t *)(void *)(v->buffers + buffer * v->buffer_bytes +
+                                               n * sizeof(float));
+    for (uint32_t i = 0; i < count; i++, at += lki_stored_elements(model))
+        model->optimizer_state[i] = at;
+    model->running.values = at;
+    if (model->running.mean != NULL)
+        model->running.mean = at + model->state_width;
+}
+
+void lki_versions_copy(lki_versions *v, uint32_t from, uint64_t version, uint32_t to)
+{
+    memcpy(v->buffers + to * v->buffer_bytes, v->buffers + from * v->buffer_bytes,
+           v->buffer_bytes);
+    memcpy(v->states[(version + 1) % 2], v->states[version % 2],
+           state_floats(v->model) * sizeof(float));
+}
+
+lki_report *lki_versions_report(const lki_versions *v, uint64_t at, uint32_t leaf)
+{
+    const size_t row = (size_t)(at % v->window) * v->width + leaf;
+    return (lki_report *)(void *)(v->reports + row * v->model->report_bytes);
+}

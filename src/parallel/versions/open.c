@@ -1,0 +1,152 @@
+/* open.c -- opens asynchronous training: the model of each rank, and the memory that ranks share. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "parallel/versions/internal.h"
+
+/* Returns what excludes asynchronous training; NULL if nothing does. */
+static const char *why_not(const lk_parallel_options *o)
+{
+    const char *strategy = o->strategy != NULL ? lk_strategy_name(o->strategy) : "ddp";
+    return strcmp(strategy, "ddp") != 0 ? "needs `strategy` ddp"
+           : o->exchange != NULL ? "sends whole gradients: leave out `exchange`"
+           : o->replicas != NULL ? "has one model: leave out `replicas`"
+           : o->hook != NULL     ? "has gradients that no hook sees: leave out `hook`"
+           : o->lock_step        ? "does not compute virtual workers in lock step"
+           : o->audit > 0        ? "is not audited: leave out `audit`"
+           : o->noise_decay > 0  ? "has no noise scale: leave out `noise_decay`"
+           : o->rebalance        ? "gives tasks to ranks that are free: leave out `rebalance`"
+           : o->duplicate        ? "computes tasks once: leave out `duplicate`"
+           : o->backups > 0      ? "drops no gradient: leave out `backups`"
+           : o->scaling.rule > LK_SCALE_NONE ? "does not support a loss scale"
+           : o->survives         ? "cannot go on after a loss: leave out `survives`"
+           : o->gather_dtype > LK_F32 ? "reads FP32 parameters: leave out `gather_dtype`"
+           : o->comm_dtype > LK_F32   ? "sends FP32 gradients: leave out `comm_dtype`"
+           : o->offload != NULL       ? "is in memory: leave out `offload`"
+           : o->optimizer.kind == LK_OPTIMIZER_NONE || o->optimizer.kind == LK_ONEBIT_ADAM ||
+                   o->optimizer.kind == LK_ONEBIT_LAMB
+               ? "needs an optimizer that updates whole gradients"
+           : o->unused != LK_UNUSED_ZERO ? "needs `unused` LK_UNUSED_ZERO"
+                                         : NULL;
+}
+
+static lk_status check(const lk_parallel *parallel, const lk_parallel_options *options)
+{
+    const uint32_t groups = parallel->versions->options.groups;
+    const char    *why    = why_not(options);
+    if (why != NULL)
+        return lk_fail(LK_EUNSUPPORTED, "asynchronous training (`async`) %s", why);
+    if (parallel->world.hosts > 1)
+        return lk_fail(LK_EUNSUPPORTED, "asynchronous training (`async`) runs on one host, and "
+                                        "these workers are on %u", parallel->world.hosts);
+    if (parallel->ranks > groups)
+        return lk_fail(LK_EINVAL, "%u workers are more than the %u groups, of which each has one "
+                                  "task at a time; raise `async.groups` or lower `workers`",
+                       parallel->ranks, groups);
+    return LK_OK;
+}
+
+/* Fills in the fields of `parallel` that describe it as a whole. */
+static void describe(lk_parallel *parallel, const lk_parallel_options *options)
+{
+    parallel->ranks       = parallel->world.ranks;
+    parallel->local       = parallel->world.local_of[parallel->rank];
+    parallel->leaves      = options->virtual_workers;
+    parallel->micro_count = options->micro_count ? options->micro_count : 1;
+    parallel->optimizer   = options->optimizer;
+    parallel->dealing     = (lki_dealing){ .leaves = parallel->leaves, .ranks = parallel->ranks };
+    parallel->share       = lki_share_of(&parallel->dealing, parallel->rank);
+}
+
+/* Opens the model of this rank, and compares it with those of other ranks. */
+static lk_status open_model(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
+                            const lk_parallel_options *options, uint32_t joint)
+{
+    lki_versions       *v     = parallel->versions;
+    const lki_part      part  = { .joint = joint };
+    lk_parallel_options group = *options;
+    group.strategy        = NULL;
+    group.virtual_workers = v->width;
+    group.async           = NULL;
+    LK_TRY(lk_comm_split(&v->alone, parallel->comm, parallel->rank, 0));
+    LK_TRY(lki_parallel_open_part(&v->model, v->alone, params, param_count, &group, &part));
+    v->model->effects.idles = true;
+    return lki_verify_same_part(parallel, v->model, &group);
+}
+
+/* Fails with LK_EMISMATCH if ranks were given different options of asynchronous training. */
+static lk_status verify_same_options(lk_parallel *parallel)
+{
+    const lk_async *o = &parallel->versions->options;
+    double values[10 + 2 * LK_SLOW_GROUPS_MAX] = { o->groups, o->aggregate, o->bounded,
+                                                   o->staleness, o->delays, o->spread,
+                                                   o->slow_count, o->rate_by_staleness,
+                                                   o->compensation, (double)o->steps };
+    float  words[2 * sizeof values / sizeof values[0]];
+    for (uint32_t i = 0; i < o->slow_count; i++) {
+        values[10 + 2 * i]     = o->slow_group[i];
+        values[10 + 2 * i + 1] = o->slow_factor[i];
+    }
+    memcpy(words, values, sizeof values);
+    return lki_verify_same_values(parallel, "options of asynchronous training", words,
+                                  sizeof words / sizeof words[0]);
+}
+
+/* Stores the initial values as version 0. */
+static lk_status begin_values(lk_parallel *parallel)
+{
+    lki_versions      *v      = parallel->versions;
+    lk_parallel       *model  = v->model;
+    const float       *params = model->params, *running = model->running.values;
+    const uint64_t    *hashes = model->owned.hashes;
+    const float       *mean   = model->running.mean;
+    const size_t       width  = model->state_width * sizeof(float);
+    lki_versions_show(v, 0, 0);
+    if (parallel->local == 0) {
+        memcpy(model->params, params, model->layout->elements * sizeof(float));
+        memcpy(model->owned.hashes, hashes, model->layout->span_count * sizeof *hashes);
+        memcpy(model->running.values, running, width);
+        if (mean != NULL)
+            memcpy(model->running.mean, mean, width);
+        atomic_store(&v->live[0].tag, 1);
+    }
+    return lk_barrier(parallel->comm);
+}
+
+lk_status lki_versions_open(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
+                            const lk_parallel_options *options, uint32_t joint)
+{
+    LK_TRY(LKI_NEW(&parallel->versions, 1, "asynchronous training"));
+    lki_versions *v = parallel->versions;
+    LK_TRY(lki_world_of(&parallel->world, parallel->comm));
+    LK_TRY(lki_async_read(&v->options, options->async, options->virtual_workers));
+    describe(parallel, options);
+    LK_TRY(check(parallel, options));
+    v->width = options->virtual_workers / v->options.groups;
+    LK_TRY(verify_same_options(parallel));
+    LK_TRY(open_model(parallel, params, param_count, options, joint));
+    LK_TRY(lki_schedule_open(&v->ahead, &v->options, options->seed));
+    LK_TRY(lki_schedule_open(&v->now, &v->options, options->seed));
+    v->hashes = v->model->owned.hashes;
+    LK_TRY(lki_versions_arena(parallel));
+    return begin_values(parallel);
+}
+
+void lki_versions_free(lki_versions *v)
+{
+    if (v == NULL)
+        return;
+    if (v->model != NULL && v->hashes != NULL)
+        v->model->owned.hashes = v->hashes;
+    lk_parallel_free(v->model);
+    lk_comm_free(v->alone);
+    lki_schedule_close(&v->ahead);
+    lki_schedule_close(&v->now);
+    lki_free(v->tasks);
+    lki_free(v);
+}
+
+lk_parallel *lki_versions_model(const lki_versions *v)
+{
+    return v->model;
+}

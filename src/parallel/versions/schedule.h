@@ -1,0 +1,61 @@
+/* parallel/versions/schedule.h -- the order in which the gradients of groups are applied, by a
+ * simulation of the groups (lockstep/async.h).
+ *
+ * The simulation has a clock of its own, in ticks.  It sees no values, so it can run ahead of the
+ * training, and every rank computes the same schedule by itself.
+ */
+#ifndef LKI_PARALLEL_SCHEDULE_H
+#define LKI_PARALLEL_SCHEDULE_H
+
+#include "base/status.h"
+#include "lockstep/async.h"
+
+/* A group in the simulation. */
+typedef struct {
+    uint64_t task;   /* number of its task, among the tasks of all groups by their beginning */
+    uint64_t reads;  /* the version that the task reads */
+    uint64_t done;   /* number of tasks that the group has finished */
+    uint64_t finish; /* the tick at which the task ends */
+    bool     waits;  /* it has no task, and waits for slower groups */
+} lki_schedule_group;
+
+typedef struct {
+    lk_async            options;
+    uint64_t            seed;
+    uint64_t            begun;   /* number of tasks that have begun */
+    uint64_t            applied; /* number of tasks that have ended */
+    uint64_t            now;     /* in ticks */
+    lki_schedule_group *groups;  /* [options.groups] */
+} lki_schedule;
+
+/* A task that ends, whose gradient is the next to be applied. */
+typedef struct {
+    uint64_t task;
+    uint64_t reads;
+    uint32_t group;
+} lki_group_task;
+
+/* Completes the options of a run with V virtual workers, and checks them. */
+LK_NODISCARD lk_status lki_async_read(lk_async *out, const lk_async *options, uint32_t leaves);
+
+/* Opens the schedule at its beginning.  `options` come from lki_async_read(). */
+LK_NODISCARD lk_status lki_schedule_open(lki_schedule *schedule, const lk_async *options,
+                                         uint64_t seed);
+void                   lki_schedule_close(lki_schedule *schedule);
+
+/* Returns the task whose gradient is applied next, and goes on to the one after it. */
+lki_group_task lki_schedule_next(lki_schedule *schedule);
+
+/* Goes on until `applied` gradients have been applied. */
+void lki_schedule_advance(lki_schedule *schedule, uint64_t applied);
+
+/* Returns the current version. */
+static inline uint64_t lki_schedule_version(const lki_schedule *schedule)
+{
+    return schedule->applied / schedule->options.aggregate;
+}
+
+/* Returns true if a task that has begun and not ended reads `version`, or if it is current. */
+bool lki_schedule_needs(const lki_schedule *schedule, uint64_t version);
+
+#endif

@@ -1,0 +1,147 @@
+/* values.c -- the values of asynchronous training between steps: loads, and what a checkpoint has of
+ * the tasks in flight.
+ *
+ * After a step each group has a task in flight, which has read some version.  With these versions,
+ * the schedule, and the values of the current version a run goes on with the same bits.  Gradients
+ * that have been computed already are not needed: they are computed again.
+ */
+#include <string.h>
+
+#include "base/memory.h"
+#include "parallel/versions/internal.h"
+
+static uint64_t current(const lki_versions *v)
+{
+    return lki_applied(v) / v->options.aggregate;
+}
+
+static void show_current(lki_versions *v)
+{
+    lki_versions_show(v, lki_versions_find(v, current(v)), current(v));
+}
+
+/* Returns the version that a group's task has read. */
+static uint64_t version_of(lki_versions *v, uint32_t group)
+{
+    lki_schedule_advance(&v->now, lki_applied(v));
+    const lki_schedule_group *g = &v->now.groups[group];
+    return g->waits ? current(v) : g->reads;
+}
+
+/* Makes room for the version that a group's task has read, if there is none. */
+static void make_room(lki_versions *v, uint64_t version)
+{
+    if (lki_versions_look_up(v, version) == LKI_NO_BUFFER)
+        atomic_store(&v->live[lki_versions_free_buffer(v)].tag, version + 1);
+}
+
+lk_status lki_versions_resume(lk_parallel *parallel, uint64_t steps)
+{
+    lki_versions  *v       = parallel->versions;
+    const uint64_t applied = steps * v->options.groups;
+    if (parallel->now.under_way || lki_applied(v) > applied)
+        return lk_fail(LK_EINVAL, "lk_parallel_resume() comes before the first step");
+    LK_TRY(lk_barrier(parallel->comm));
+    atomic_store(&v->passed[parallel->rank], steps);
+    lki_schedule_advance(&v->ahead, applied);
+    if (parallel->local == 0) {
+        const uint32_t first = lki_versions_find(v, 0);
+        atomic_store(&v->common->applied, applied);
+        atomic_store(&v->live[first].tag, current(v) + 1);
+        for (uint32_t g = 0; g < v->options.groups; g++)
+            make_room(v, version_of(v, g));
+    }
+    LK_TRY(lk_barrier(parallel->comm));
+    show_current(v);
+    return LK_OK;
+}
+
+/* Loads a parameter into all versions in memory.  What the tasks of groups have read comes after
+ * it. */
+static lk_status load_all(lki_versions *v, uint32_t param, const float *values)
+{
+    for (uint32_t i = 0; i < v->live_count; i++) {
+        const uint64_t tag = atomic_load(&v->live[i].tag);
+        if (tag == 0)
+            continue;
+        lki_versions_show(v, i, tag - 1);
+        LK_TRY(lk_parallel_load(v->model, param, 0, values));
+    }
+    return LK_OK;
+}
+
+lk_status lki_versions_load(lk_parallel *parallel, uint32_t param, uint32_t which,
+                            const float *values)
+{
+    lki_versions     *v      = parallel->versions;
+    const lki_layout *layout = v->model->layout;
+    if (param >= layout->param_count || which > lk_optimizer_state_count(&parallel->optimizer))
+        return lk_fail(LK_EINVAL, "there is no value %u of parameter %u", which, param);
+    LK_TRY(
+        lki_verify_same_values(parallel, layout->params[param].name, values, layout->sizes[param]));
+    if (parallel->local == 0 && which == 0)
+        LK_TRY(load_all(v, param, values));
+    show_current(v);
+    if (parallel->local == 0 && which > 0)
+        LK_TRY(lk_parallel_load(v->model, param, which, values));
+    return lk_barrier(parallel->comm);
+}
+
+lk_status lki_versions_load_state(lk_parallel *parallel, uint32_t state, const float *values)
+{
+    lki_versions *v = parallel->versions;
+    if (state >= lk_parallel_state_count(parallel))
+        return lk_fail(LK_EINVAL, "there is no running state %u", state);
+    show_current(v);
+    const lki_running *running = &v->model->running;
+    LK_TRY(lki_verify_same_values(parallel, "running state", values,
+                                  running->of[state % running->count].count));
+    if (parallel->local == 0)
+        LK_TRY(lk_parallel_load_state(v->model, state, values));
+    return lk_barrier(parallel->comm);
+}
+
+/* ---- What the tasks of groups have read ---------------------------------------------------- */
+
+uint32_t lki_versions_groups(const lki_versions *v)
+{
+    return v->options.groups;
+}
+
+const char *lki_versions_kept_name(const lki_versions *v, uint32_t param, uint32_t which)
+{
+    return which == 0 && param < v->model->layout->param_count ? "read" : NULL;
+}
+
+static lk_status check_kept(const lki_versions *v, uint32_t param, uint32_t group)
+{
+    if (param < v->model->layout->param_count && group < v->options.groups)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "there is no parameter %u of group %u", param, group);
+}
+
+lk_status lki_versions_fetch_kept(lk_parallel *parallel, uint32_t param, uint32_t group,
+                                  size_t first, size_t count, float *out)
+{
+    lki_versions *v = parallel->versions;
+    LK_TRY(check_kept(v, param, group));
+    const float *params = lki_versions_params(v, lki_versions_find(v, version_of(v, group)));
+    memcpy(out, params + v->model->layout->param_at[param] + first, count * sizeof *out);
+    return LK_OK;
+}
+
+lk_status lki_versions_load_kept(lk_parallel *parallel, uint32_t param, uint32_t group,
+                                 const float *values)
+{
+    lki_versions *v = parallel->versions;
+    LK_TRY(check_kept(v, param, group));
+    LK_TRY(lki_verify_same_values(parallel, v->model->layout->params[param].name, values,
+                                  v->model->layout->sizes[param]));
+    if (parallel->local == 0) {
+        const uint64_t version = version_of(v, group);
+        lki_versions_show(v, lki_versions_find(v, version), version);
+        LK_TRY(lk_parallel_load(v->model, param, 0, values));
+    }
+    show_current(v);
+    return lk_barrier(parallel->comm);
+}
