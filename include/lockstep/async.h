@@ -71,7 +71,7 @@ typedef struct {
 
 #define LK_ASYNC_INIT LK_OPTIONS_INIT(lk_async)
 
-/* What the last step of lk_parallel_finish() has applied. */
+/* The versions and gradients of the last step of lk_parallel_finish(). */
 typedef struct {
     uint64_t version;        /* number of versions made so far */
     double   staleness_mean; /* over the gradients of the step */

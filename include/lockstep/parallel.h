@@ -63,9 +63,8 @@ typedef enum {
 } lk_unused;
 
 /* A complete bucket of one virtual worker's gradient, before other gradients are added.  It holds
- * the terms of some blocks in order, with zeros between terms.  The number and limits of buckets
- * depend on bucket_bytes, the strategy and the order in which terms are computed, but not on the
- * number of workers. */
+ * the terms of some blocks in order, with zeros between terms.  Buckets depend on bucket_bytes, the
+ * strategy and the order in which terms are computed, but not on workers. */
 typedef struct {
     uint64_t step;
     uint32_t virtual_worker;
@@ -146,9 +145,9 @@ typedef struct {
      * per rank. */
     bool   duplicate;
     double duplicate_seconds; /* virtual workers that take less time are not repeated */
-    /* Backup workers (Chen et al., Revisiting Distributed Synchronous SGD, 2016): each step counts
-     * only the first (ranks - backups) ranks to finish, averages over their samples and drops other
-     * results.  Not exact: the selection depends on time.  Only with ddp and zero1, on one host. */
+    /* Backup workers (Chen et al. 2016): each step counts only the first (ranks - backups) ranks to
+     * finish, averages over their samples and drops other results.  So the result depends on time.
+     * Only with ddp and zero1, on one host. */
     uint32_t backups;
     /* A rule for each parameter, instead of `groups`; NULL = as `groups` say.  Copied. */
     const lk_param_rule *rules;
@@ -237,8 +236,7 @@ LK_API const uint32_t *lk_parallel_queue(const lk_parallel *parallel);
 typedef struct {
     uint32_t virtual_worker, micro_index;
     bool     again; /* the turn is another rank's (audit, duplicate); compute it like any other */
-    uint64_t step;  /* whose samples the turn uses.  With `async` it may be another step than that
-                     * of lk_parallel_begin() */
+    uint64_t step;  /* whose samples the turn uses; with `async` maybe not that of this step */
 } lk_parallel_turn;
 
 /* Begins a step.  Beginning or finishing a step twice fails with LK_EINVAL. */
@@ -270,11 +268,10 @@ LK_API void lk_parallel_merge_rows(lk_parallel *parallel, uint32_t width,
  * when the values are undefined; lk_parallel_finish() or lk_parallel_sum() reports it. */
 LK_API bool lk_parallel_read(lk_parallel *parallel, uint32_t term);
 
-/* Returns the memory to which a virtual worker must add the gradient of a term.  Terms are numbered
- * as in the options.  With "zero2" and one micro-batch per virtual worker there is memory for the
- * terms of only two buckets.  So request each term just before computing it, in order, and report
- * each term as ready, even an unused one, to release its memory.  Otherwise lk_parallel_finish()
- * returns LK_EINVAL. */
+/* Returns the memory to which a virtual worker must add the gradient of a term, numbered as in the
+ * options.  With "zero2" and one micro-batch per virtual worker there is memory for the terms of
+ * only two buckets.  So request each term just before computing it, in order, and report each term
+ * as ready, even an unused one.  Otherwise lk_parallel_finish() returns LK_EINVAL. */
 LK_API float *lk_parallel_grad(lk_parallel *parallel, uint32_t index, uint32_t term);
 /* Acts as lk_parallel_grad() for a caller that can also overwrite the memory, which saves a pass.
  * If *empty is set to true, the contents are undefined and the turn must write the whole term. */
@@ -288,9 +285,9 @@ LK_API float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t index, uint3
  * after the first step (ddp, and zero1 on one host, without survives). */
 LK_API void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term);
 
-/* Returns the factor by which to multiply the gradients of a sum of losses: the loss scale divided
- * by the smallest power of two that is at least `count`, or 1 without scaling.  `count` is the
- * divisor of the mean loss, equal on all ranks.  lk_parallel_finish() removes the factor. */
+/* Returns the factor for the gradients of a sum of losses: the loss scale divided by the smallest
+ * power of two that is at least `count`, or 1 without scaling.  `count` is the divisor of the mean
+ * loss, equal on all ranks.  lk_parallel_finish() removes the factor. */
 LK_API float lk_parallel_loss_scale(lk_parallel *parallel, uint64_t count);
 
 /* Returns the state of the loss scale.  lk_parallel_load_scaler() restores it from a checkpoint on
@@ -317,7 +314,6 @@ LK_API double lk_noise_scale(const lk_noise *noise);
 
 /* Advances communication, as lk_parallel_grad_ready() does.  Optional; call it between blocks. */
 LK_API void lk_parallel_progress(lk_parallel *parallel);
-
 /* Adds to the sums of a virtual worker of the turn.  `count` is the divisor of the mean loss. */
 LK_API void lk_parallel_report(lk_parallel *parallel, uint32_t index, double loss_sum,
                                uint64_t samples, uint64_t count, uint64_t hits);

@@ -3,6 +3,7 @@
 #ifndef LK_TRAIN_EXCHANGE_H
 #define LK_TRAIN_EXCHANGE_H
 
+#include "lockstep/async.h"
 #include "lockstep/clients.h"
 #include "lockstep/exchange.h"
 #include "lockstep/replicas.h"
@@ -47,6 +48,22 @@ typedef struct {
     uint64_t most;     /* samples of the largest client; filled in */
 } lk_train_clients;
 
+typedef enum { LK_ASYNC_OFF = 0, LK_ASYNC_VIRTUAL /* by a simulated schedule */ } lk_async_mode;
+
+/* Groups that do not wait for each other; see lockstep/async.h. */
+typedef struct {
+    lk_async_mode mode; /* LK_ASYNC_OFF: the other fields have no effect */
+    uint32_t  aggregate; /* this and others as in lk_async */
+    uint32_t  staleness; /* 1 + lk_async.staleness; 0: not bounded */
+    lk_delays delays;
+    double    spread;
+    uint32_t  slow_count;
+    uint32_t  slow_group[LK_SLOW_GROUPS_MAX];
+    double    slow_factor[LK_SLOW_GROUPS_MAX];
+    bool      rate_by_staleness;
+    double    compensation;
+} lk_train_async;
+
 /* Groups of virtual workers that exchange compressed gradients; see lockstep/exchange.h. */
 typedef struct {
     uint32_t       groups;      /* 0: V with a compressor, else no groups */
@@ -58,6 +75,7 @@ typedef struct {
     double         clip;
     lk_train_local local; /* replicas: `groups` of them, which exchange outer gradients */
     lk_train_clients clients; /* steps are rounds of clients */
+    lk_train_async async; /* `groups` of them, which push whole gradients */
     uint64_t       start; /* this and the next as in lk_exchange */
     uint32_t       warmup_count;
     double         warmup[LK_WARMUP_RATIOS_MAX];

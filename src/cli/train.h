@@ -49,6 +49,12 @@ bool lki_read_group(const char *text, void *target, lki_message *error);
 bool lki_read_split(const char *text, void *target, lki_message *error);
 /* Reads a number of steps, or auto. */
 bool lki_read_freeze(const char *text, void *target, lki_message *error);
+/* Reads a number, or none. */
+bool lki_read_staleness(const char *text, void *target, lki_message *error);
+/* Reads constant, lognormal:S or exponential. */
+bool lki_read_delays(const char *text, void *target, lki_message *error);
+/* Reads G:X,... */
+bool lki_read_slow(const char *text, void *target, lki_message *error);
 bool lki_read_ratios(const char *text, void *target, lki_message *error);
 
 /* Reads --offload: the data to offload, and the directory. */

@@ -153,6 +153,57 @@ bool lki_read_freeze(const char *text, void *target, lki_message *error)
     return lki_refuse(error, "must be auto, or a number of steps from 1 on");
 }
 
+bool lki_read_staleness(const char *text, void *target, lki_message *error)
+{
+    uint32_t *staleness = &((train_options *)target)->config.exchange.async.staleness;
+    uint64_t  tasks;
+    *staleness = 0;
+    if (strcmp(text, "none") == 0)
+        return true;
+    if (!lki_parse_u64(text, strlen(text), &tasks) || tasks > 1 << 30)
+        return lki_refuse(error, "must be none, or a number of tasks from 0 on");
+    *staleness = (uint32_t)tasks + 1;
+    return true;
+}
+
+bool lki_read_delays(const char *text, void *target, lki_message *error)
+{
+    static const char lognormal[] = "lognormal:";
+    lk_train_async   *a           = &((train_options *)target)->config.exchange.async;
+    const char       *spread      = text + sizeof lognormal - 1;
+    a->spread = 0;
+    a->delays = strcmp(text, "exponential") == 0 ? LK_DELAYS_EXPONENTIAL : LK_DELAYS_CONSTANT;
+    if (a->delays == LK_DELAYS_EXPONENTIAL || strcmp(text, "constant") == 0)
+        return true;
+    a->delays = LK_DELAYS_LOGNORMAL;
+    if (strncmp(text, lognormal, sizeof lognormal - 1) == 0 &&
+        lki_parse_real(spread, strlen(spread), &a->spread) && a->spread > 0 && a->spread <= 4)
+        return true;
+    return lki_refuse(error, "must be constant, exponential, or lognormal:S with S above 0 and up "
+                             "to 4, such as lognormal:0.3");
+}
+
+bool lki_read_slow(const char *text, void *target, lki_message *error)
+{
+    lk_train_async *a = &((train_options *)target)->config.exchange.async;
+    a->slow_count     = 0;
+    for (const char *next; text != NULL; text = *next == ',' ? next + 1 : NULL) {
+        const size_t group = strcspn(text, ":,");
+        uint64_t     number;
+        double       factor;
+        next = text + strcspn(text, ",");
+        if (a->slow_count == LK_SLOW_GROUPS_MAX || text[group] != ':' ||
+            !lki_parse_u64(text, group, &number) || number >= 4096 ||
+            !lki_parse_real(text + group + 1, (size_t)(next - text) - group - 1, &factor) ||
+            !(factor >= 1e-3 && factor <= 1e6))
+            return lki_refuse(error, "must be up to %d times GROUP:FACTOR, with commas between "
+                                     "them, such as 0:4,3:2", LK_SLOW_GROUPS_MAX);
+        a->slow_group[a->slow_count]    = (uint32_t)number;
+        a->slow_factor[a->slow_count++] = factor;
+    }
+    return true;
+}
+
 /* Reads R,R... */
 bool lki_read_ratios(const char *text, void *target, lki_message *error)
 {

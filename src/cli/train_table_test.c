@@ -167,6 +167,9 @@ static const char *value_for(const lki_option *o, char toml[64])
         { "ratio-warmup", "0.5,0.1" },
         { "freeze-step", "auto" },
         { "split", "shards:2" },
+        { "staleness", "3" },
+        { "delays", "lognormal:0.5" },
+        { "slow", "0:4,3:2" },
     };
     const char *value  = NULL;
     bool        quoted = false;

@@ -50,8 +50,10 @@ typedef struct {
     float             *mean;   /* NULL unless the optimizer keeps averages (ema) */
 } lki_running;
 
-/* Values that are in files; see offload/. */
+/* Values that are not in the object's own arena: in files (see offload/), or in other memory. */
 typedef struct {
+    unsigned         kinds;     /* bits of lk_offloaded: the values that are in files */
+    bool             elsewhere; /* all values and running state are in memory of another object */
     const char      *folder;
     lki_vector_file *states; /* file of the states that this rank owns; NULL: none, or in memory */
     lki_vector_file *params;
@@ -81,21 +83,17 @@ typedef struct {
     uint64_t *hashes; /* [span_count]: hash of the values that this rank wrote last */
 } lki_owned;
 
-/* The compensation of delayed gradients (lk_async.compensation). */
-typedef struct {
-    double       factor; /* 0: none */
-    const float *read;   /* the parameters that the gradient was computed with */
-} lki_compensation;
-
 /* The rules of parameters. */
 typedef struct {
     lk_param_rule *of;      /* [param_count] */
     bool           changed; /* they are for the next step, not for the step that began last */
 } lki_rules;
 
-/* Limits of the gradient; 0: none. */
+/* Limits of the gradient, and the compensation of its delay (lk_async.compensation); 0: none. */
 typedef struct {
-    double norm, value;
+    double       norm, value;
+    double       compensation;
+    const float *read; /* with compensation: the parameters that the gradient was computed with */
 } lki_clip;
 
 /* Zeroed memory that a turn uses after a failure; see lki_scrap(). */
@@ -160,7 +158,6 @@ struct lk_parallel {
     lk_optimizer     optimizer;
     lki_norms        norms;
     lki_clip         clip;
-    lki_compensation compensation;
     /* type to which every tree node of the gradients is rounded; LK_F32: not rounded */
     lk_dtype        rounded;
     lki_rules       rules;
@@ -190,8 +187,6 @@ struct lk_parallel {
      * (lki_param_span.read_at). */
     unsigned char *read;
     lki_offload    offload;
-    /* bits of lk_offloaded: the values that are stored in files instead of the arena */
-    unsigned in_files;
     /* [leaves]: reports of report_bytes each, ordered by the rank that runs the virtual worker */
     char    *reports;
     size_t   report_bytes;
@@ -243,6 +238,7 @@ typedef struct {
     uint32_t        first_param; /* number of its parameter 0, by which values begin */
     const uint32_t *bounds;      /* first virtual worker of each rank, then V; NULL: equal shares.
                                   * Borrowed */
+    bool bare; /* has no memory for values and running state, and does not initialise them */
 } lki_part;
 
 /* Opens a strategy like lki_parallel_open_joint(), for options without replicas.  Defined in
@@ -251,6 +247,10 @@ LK_NODISCARD lk_status lki_parallel_open_part(lk_parallel **out, lk_comm *comm,
                                               const lk_param *params, uint32_t param_count,
                                               const lk_parallel_options *options,
                                               const lki_part            *part);
+
+/* Computes all initial values.  Collective.  Defined in parallel.c. */
+LK_NODISCARD lk_status lki_parallel_initialise(lk_parallel *parallel, uint64_t seed,
+                                               uint32_t first_param);
 
 /* Stores a failure for lk_parallel_finish(), because hooks cannot return it. */
 static inline void lki_step_keep(lk_parallel *parallel, lk_status status)

@@ -37,7 +37,7 @@ LK_NODISCARD lk_status lki_versions_load(lk_parallel *parallel, uint32_t param, 
 LK_NODISCARD lk_status lki_versions_load_state(lk_parallel *parallel, uint32_t state,
                                                const float *values);
 
-/* What groups keep between steps: the values that their tasks have read. */
+/* Groups keep the values that their tasks have read. */
 uint32_t    lki_versions_groups(const lki_versions *versions);
 const char *lki_versions_kept_name(const lki_versions *versions, uint32_t param, uint32_t which);
 LK_NODISCARD lk_status lki_versions_fetch_kept(lk_parallel *parallel, uint32_t param,

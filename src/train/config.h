@@ -97,6 +97,20 @@ LK_NODISCARD lk_status lki_clients_check_data(lk_train_config *config, const lk_
 LK_NODISCARD lk_status lki_clients_divide(lk_clients **out, const lk_train_config *config,
                                           const lk_dataset *dataset);
 
+/* Completes the options of asynchronous training, before those of groups.  Fails with LK_EINVAL if
+ * the configuration does not support them.  Defined in core/async.c, as the next three. */
+LK_NODISCARD lk_status lki_async_check(lk_train_config *config);
+
+/* Returns true if groups do not wait for each other. */
+bool lki_is_async(const lk_train_config *config);
+
+/* Makes the options of asynchronous training; *out becomes NULL without it.  The caller frees
+ * it. */
+LK_NODISCARD lk_status lki_async_of(const lk_train_config *config, lk_async **out);
+
+/* Returns true if the momentum of the optimizer and that of asynchrony may be too much together. */
+bool lki_async_adds_momentum(const lk_train_config *config);
+
 /* Returns the maximum number of virtual workers that a joint turn computes if memory is not
  * limited; 1 = none.  See core/joint.c. */
 uint32_t lki_joint_most(const lk_train_config *config, const lk_model *model, const lk_exec *exec);

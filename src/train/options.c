@@ -93,6 +93,34 @@ static json_t *split_json(const lk_train_config *config)
     return json_string(text);
 }
 
+static json_t *staleness_json(const lk_train_config *config)
+{
+    const uint32_t staleness = config->exchange.async.staleness;
+    return staleness == 0 ? json_string("none") : json_integer(staleness - 1);
+}
+
+static json_t *delays_json(const lk_train_config *config)
+{
+    const lk_train_async *a        = &config->exchange.async;
+    char                  text[40];
+    (void)snprintf(text, sizeof text, "lognormal:%.9g", a->spread);
+    return json_string(a->delays == LK_DELAYS_CONSTANT      ? "constant"
+                       : a->delays == LK_DELAYS_EXPONENTIAL ? "exponential"
+                                                            : text);
+}
+
+/* Writes the slow groups, as the option has them. */
+static json_t *slow_json(const lk_train_config *config)
+{
+    const lk_train_async *a         = &config->exchange.async;
+    char                  text[320] = "none";
+    size_t                used      = 0;
+    for (uint32_t i = 0; i < a->slow_count && i < LK_SLOW_GROUPS_MAX; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%u:%.9g", i > 0 ? "," : "",
+                                 a->slow_group[i], a->slow_factor[i]);
+    return json_string(text);
+}
+
 static json_t *freeze_json(const lk_train_config *config)
 {
     const uint64_t steps = config->exchange.freeze_step;

@@ -31,6 +31,8 @@ static void change(const lki_field *field, lk_train_config *config)
         config->group_count = 1;
     else if (strcmp(field->name, "ratio-warmup") == 0)
         config->exchange.warmup_count = 1;
+    else if (strcmp(field->name, "slow") == 0)
+        config->exchange.async.slow_count = 1;
     else
         switch (field->type) {
         case LKI_FIELD_STRING:
@@ -231,6 +233,7 @@ static const struct {
     { "topology", "exponential", LK_LABEL_INVARIANT },
     { "topology", "pairs", LK_LABEL_INVARIANT },
     { "clients", NULL, LK_LABEL_INVARIANT },
+    { "async", "virtual", LK_LABEL_INVARIANT },
     { "backup-workers", NULL, LK_LABEL_TIMED },
 };
 enum { LABELS = sizeof labels / sizeof labels[0] };

@@ -105,7 +105,8 @@ static size_t lay_out(lk_parallel *parallel, char *base)
 {
     const lki_layout *layout = parallel->layout;
     size_t            at     = 0;
-    size_t            params = parallel->in_files & LK_OFFLOADED_PARAMETERS ? 0
+    const bool        none   = parallel->offload.elsewhere;
+    size_t            params = none || parallel->offload.kinds & LK_OFFLOADED_PARAMETERS ? 0
                                : parallel->parted ? lki_stored_elements(parallel)
                                                   : layout->elements;
     parallel->params         = lki_carve(base, &at, params * sizeof(float));
@@ -114,14 +115,15 @@ static size_t lay_out(lk_parallel *parallel, char *base)
         parallel->slots.parcels = lki_carve(base, &at, lki_units_parcels(parallel));
     } else if (lki_reading_bytes(parallel) > 0)
         parallel->read = lki_carve(base, &at, lki_reading_bytes(parallel));
-    uint32_t states = parallel->in_files & LK_OFFLOADED_STATES
+    uint32_t states = none || parallel->offload.kinds & LK_OFFLOADED_STATES
                           ? 0 : lk_optimizer_state_count(&parallel->optimizer);
     for (uint32_t i = 0; i < states; i++)
         parallel->optimizer_state[i] = lki_carve(base, &at,
                                                  lki_stored_elements(parallel) * sizeof(float));
-    parallel->running.values = lki_carve(base, &at, parallel->state_width * sizeof(float));
+    const size_t running     = none ? 0 : parallel->state_width * sizeof(float);
+    parallel->running.values = lki_carve(base, &at, running);
     if (parallel->optimizer.ema > 0)
-        parallel->running.mean = lki_carve(base, &at, parallel->state_width * sizeof(float));
+        parallel->running.mean = lki_carve(base, &at, running);
     size_t sums            = layout->span_count * parallel->norms.measures;
     parallel->norms.blocks = lki_carve(base, &at, sums * sizeof(double));
     parallel->reports    = lki_carve(base, &at, parallel->leaves * parallel->report_bytes);
@@ -203,7 +205,7 @@ static void initialise_mine(void *context, size_t first, size_t end)
 
 /* Computes every initial value from a counter-based generator.  On every host one rank does this
  * for each span, so nothing is broadcast. */
-static lk_status initialise(lk_parallel *parallel, uint64_t seed, uint32_t first_param)
+lk_status lki_parallel_initialise(lk_parallel *parallel, uint64_t seed, uint32_t first_param)
 {
     const lki_layout *layout = parallel->layout;
     beginning         b      = { parallel, seed, first_param, NULL };
@@ -231,7 +233,7 @@ static lk_status initialise(lk_parallel *parallel, uint64_t seed, uint32_t first
 static lk_status check_files(const lk_parallel *parallel)
 {
     const lki_world *world = &parallel->world;
-    if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
+    if (!(parallel->offload.kinds & LK_OFFLOADED_PARAMETERS))
         return LK_OK;
     if (!parallel->ops->gathers)
         return lk_fail(LK_EINVAL, "strategy %s reads parameters where they are: with parameters in "
@@ -251,7 +253,7 @@ static lk_status open_layout(lk_parallel *parallel, const lk_param *params, uint
     lki_deal  deal;
     lk_status status = lki_shards_deal(parallel, &deal);
     deal.bf16        = options->gather_dtype == LK_BF16 && parallel->shards > 1 &&
-                !(parallel->in_files & LK_OFFLOADED_PARAMETERS);
+                !(parallel->offload.kinds & LK_OFFLOADED_PARAMETERS);
     deal.counted     = parallel->comm == NULL;
     if (status == LK_OK)
         status = lki_layout_open(&parallel->layout, params, param_count, options, &deal);
@@ -274,7 +276,7 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
                                                                          : LKI_OF_GRADIENT;
     parallel->norms.measures = parallel->norms.last + 1; /* features may add some */
     parallel->offload.folder = options->offload;
-    parallel->in_files    = options->offload == NULL  ? 0
+    parallel->offload.kinds    = options->offload == NULL  ? 0
                             : options->offloaded == 0 ? LK_OFFLOADED_STATES : options->offloaded;
     parallel->clip.norm      = options->clip_norm;
     parallel->clip.value     = options->clip_value;
@@ -309,7 +311,7 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     LK_TRY(check_files(parallel));
     LK_TRY(open_layout(parallel, params, param_count, options));
     parallel->gathers = parallel->ops->gathers &&
-                        (parallel->shards > 1 || parallel->in_files & LK_OFFLOADED_PARAMETERS);
+                        (parallel->shards > 1 || parallel->offload.kinds & LK_OFFLOADED_PARAMETERS);
     parallel->parted  = parallel->gathers || parallel->layout->bf16;
     if (parallel->gathers)
         LK_TRY(lki_unit_buffers_init(&parallel->slots, parallel->layout, options));
@@ -371,6 +373,7 @@ static lk_status open_over(lk_parallel **out, bool goes_on, const lk_parallel *b
     parallel->rank          = lk_comm_rank(comm);
     parallel->exec          = options->exec;
     parallel->joint         = part->joint;
+    parallel->offload.elsewhere = part->bare;
     parallel->dealing.bounds = part->bounds;
     parallel->ledger.goes_on = goes_on;
     parallel->ledger.before  = before;
@@ -390,7 +393,8 @@ lk_status lki_parallel_open_part(lk_parallel **out, lk_comm *comm, const lk_para
                                  const lki_part *part)
 {
     LK_TRY(open_over(out, false, NULL, comm, params, param_count, options, part));
-    lk_status status = initialise(*out, options->seed, part->first_param);
+    lk_status status = part->bare ? LK_OK
+                                  : lki_parallel_initialise(*out, options->seed, part->first_param);
     if (status == LK_OK)
         return LK_OK;
     lk_parallel_free(*out);

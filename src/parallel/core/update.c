@@ -62,7 +62,7 @@ static void clip_values(const lk_parallel *parallel, lk_update *update, size_t c
 static void compensate(const lk_parallel *parallel, const lk_update *update, size_t count,
                        const float *values, const float *read, float *sum)
 {
-    const float factor = (float)parallel->compensation.factor;
+    const float factor = (float)parallel->clip.compensation;
     const float scale  = (float)((double)update->scale * (double)update->clip);
     for (size_t i = 0; i < count; i++)
         sum[i] += factor * (scale * sum[i]) * sum[i] * (values[i] - read[i]);
@@ -73,9 +73,9 @@ static void prepare(const lk_parallel *parallel, const lki_param_span *span, lk_
                     lki_piece piece, const float *values, float *sum)
 {
     clip_values(parallel, update, piece.count, sum + piece.first);
-    if (parallel->compensation.factor > 0)
+    if (parallel->clip.compensation > 0)
         compensate(parallel, update, piece.count, values + piece.first,
-                   parallel->compensation.read + span->at + piece.first, sum + piece.first);
+                   parallel->clip.read + span->at + piece.first, sum + piece.first);
 }
 
 static void states_from(float *const *state, size_t first, float **out)

@@ -55,7 +55,7 @@ const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint
     LK_ASSERT(which <= lk_optimizer_state_count(&parallel->optimizer));
     if (which == 0)
         return parallel->parted ? NULL : parallel->params + layout->param_at[param];
-    if (parallel->shards > 1 || parallel->in_files & LK_OFFLOADED_STATES)
+    if (parallel->shards > 1 || parallel->offload.kinds & LK_OFFLOADED_STATES)
         return NULL;
     return parallel->optimizer_state[which - 1] + layout->spans[layout->first_span[param]].shard_at;
 }
@@ -110,7 +110,7 @@ lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which
         lki_verify_same_values(parallel, layout->params[param].name, values, layout->sizes[param]));
     if (which == 0)
         LK_TRY(lki_units_settle(parallel));
-    if (parallel->in_files & (which == 0 ? LK_OFFLOADED_PARAMETERS : LK_OFFLOADED_STATES))
+    if (parallel->offload.kinds & (which == 0 ? LK_OFFLOADED_PARAMETERS : LK_OFFLOADED_STATES))
         LK_TRY(load_to_file(parallel, param, which, values));
     else
         load_here(parallel, param, which, values);

@@ -101,13 +101,13 @@ static void count_memory(lk_parallel *parallel, lk_parallel_cost *cost)
 {
     const lki_layout *layout = parallel->layout;
     size_t            stored = lki_stored_elements(parallel);
-    if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
+    if (!(parallel->offload.kinds & LK_OFFLOADED_PARAMETERS))
         cost->params = (parallel->parted ? stored : layout->elements) * sizeof(float);
     if (parallel->gathers)
         cost->params += lki_units_bytes(parallel) + lki_units_parcels(parallel);
     else
         cost->params += lki_reading_bytes(parallel);
-    if (!(parallel->in_files & LK_OFFLOADED_STATES))
+    if (!(parallel->offload.kinds & LK_OFFLOADED_STATES))
         cost->optimizer = lk_optimizer_state_count(&parallel->optimizer) * stored * sizeof(float);
     cost->tables = lki_parallel_arena(parallel) - cost->params - cost->optimizer;
     cost->params += lki_offload_params_memory(parallel);
@@ -169,6 +169,18 @@ static lk_status estimate(const accounts *a, lk_parallel_cost *cost)
     return LK_OK;
 }
 
+lk_status lki_estimate_describe(lk_parallel **out, const lk_param *params, uint32_t param_count,
+                                const lk_parallel_options *options, const uint32_t *host_sizes,
+                                uint32_t hosts, const lki_part *part)
+{
+    LK_TRY(LKI_NEW(out, 1, "strategy"));
+    (*out)->joint          = part->joint;
+    (*out)->offload.elsewhere = part->bare;
+    (*out)->dealing.bounds = part->bounds;
+    LK_TRY(lki_world_init(&(*out)->world, host_sizes, hosts));
+    return lki_parallel_describe(*out, params, param_count, options);
+}
+
 lk_status lki_estimate_dealt(lk_parallel_cost *out, const lk_param *params, uint32_t param_count,
                              const lk_parallel_options *options, const uint32_t *host_sizes,
                              uint32_t hosts, uint32_t joint, const uint32_t *bounds)
@@ -177,12 +189,9 @@ lk_status lki_estimate_dealt(lk_parallel_cost *out, const lk_param *params, uint
     accounts     a        = { 0 };
 
     *out = (lk_parallel_cost){ 0 };
-    LK_TRY(LKI_NEW(&parallel, 1, "strategy"));
-    parallel->joint          = joint;
-    parallel->dealing.bounds = bounds;
-    lk_status status         = lki_world_init(&parallel->world, host_sizes, hosts);
-    if (status == LK_OK)
-        status = lki_parallel_describe(parallel, params, param_count, options);
+    const lki_part part   = { .joint = joint, .bounds = bounds };
+    lk_status      status = lki_estimate_describe(&parallel, params, param_count, options,
+                                                  host_sizes, hosts, &part);
     a.parallel = parallel;
     if (status == LK_OK)
         status = LKI_NEW(&a.times, parallel->layout->bucket_count, "times units are gathered");
@@ -206,6 +215,8 @@ lk_status lki_parallel_estimate_joint(lk_parallel_cost *out, const lk_param *par
 
     *out = (lk_parallel_cost){ 0 };
     LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_parallel_options"));
+    if (mine.async != NULL)
+        return lki_estimate_versions(out, params, param_count, &mine, host_sizes, hosts, most);
     return mine.replicas != NULL
                ? lki_estimate_replicas(out, params, param_count, &mine, host_sizes, hosts, most)
                : lki_estimate_dealt(out, params, param_count, &mine, host_sizes, hosts, most,

@@ -27,7 +27,7 @@ typedef struct {
 static bool can_reorder(const lk_parallel *parallel)
 {
     return parallel->ops->relay != NULL && parallel->shards == 1 && !parallel->lock_step &&
-           !parallel->ledger.kept && parallel->in_files == 0;
+           !parallel->ledger.kept && parallel->offload.kinds == 0;
 }
 
 static lk_status order_open(lk_parallel *parallel, const lk_parallel_options *options, void **out)

@@ -120,6 +120,8 @@ const lki_feature lki_feature_scaler = {
 
 float lk_parallel_loss_scale(lk_parallel *parallel, uint64_t count)
 {
+    if (parallel->versions != NULL) /* no task has begun */
+        return 1;
     parallel = lki_in_use(parallel);
     const scaler *self = scaler_of(parallel);
     LK_ASSERT(parallel->now.under_way);

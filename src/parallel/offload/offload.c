@@ -19,10 +19,10 @@ enum { AHEAD = 2 };
 lk_status lki_offload_open(lk_parallel *parallel)
 {
     uint32_t states = lk_optimizer_state_count(&parallel->optimizer);
-    if (parallel->in_files & LK_OFFLOADED_STATES)
+    if (parallel->offload.kinds & LK_OFFLOADED_STATES)
         LK_TRY(lki_vector_file_open(&parallel->offload.states, parallel, "the optimizer's state",
                                     states, false));
-    if (parallel->in_files & LK_OFFLOADED_PARAMETERS)
+    if (parallel->offload.kinds & LK_OFFLOADED_PARAMETERS)
         LK_TRY(lki_vector_file_open(&parallel->offload.params, parallel,
                                     "its part of the parameters", 1, true));
     return LK_OK;
@@ -40,23 +40,23 @@ void lki_offload_close(lk_parallel *parallel)
 size_t lki_offload_states_memory(const lk_parallel *parallel)
 {
     uint32_t states = lk_optimizer_state_count(&parallel->optimizer);
-    bool     file   = (parallel->in_files & LK_OFFLOADED_STATES) != 0;
+    bool     file   = (parallel->offload.kinds & LK_OFFLOADED_STATES) != 0;
     return file ? lki_vector_file_memory(parallel, states, false) : 0;
 }
 
 size_t lki_offload_params_memory(const lk_parallel *parallel)
 {
-    bool file = (parallel->in_files & LK_OFFLOADED_PARAMETERS) != 0;
+    bool file = (parallel->offload.kinds & LK_OFFLOADED_PARAMETERS) != 0;
     return file ? lki_vector_file_memory(parallel, 1, true) : 0;
 }
 
 /* Returns the bytes of all files of a host: the maximum over all hosts. */
 size_t lki_offload_files(const lk_parallel *parallel)
 {
-    size_t most = 0, columns = (parallel->in_files & LK_OFFLOADED_PARAMETERS) != 0;
+    size_t most = 0, columns = (parallel->offload.kinds & LK_OFFLOADED_PARAMETERS) != 0;
     for (uint32_t s = 0; s < parallel->layout->shards; s++)
         most = lki_max(most, parallel->layout->shard_elements[s]);
-    if (parallel->in_files & LK_OFFLOADED_STATES)
+    if (parallel->offload.kinds & LK_OFFLOADED_STATES)
         columns += lk_optimizer_state_count(&parallel->optimizer);
     return most * columns * sizeof(float);
 }

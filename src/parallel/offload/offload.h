@@ -6,7 +6,7 @@
 #include "parallel/state.h"
 
 /* Opens the files in parallel->offload.folder.  All functions of this header do nothing if
- * parallel->in_files is 0. */
+ * parallel->offload.kinds is 0. */
 LK_NODISCARD lk_status lki_offload_open(lk_parallel *parallel);
 void                   lki_offload_close(lk_parallel *parallel);
 

@@ -80,7 +80,7 @@ lk_status lki_unit_reader_open(lki_unit_reader **out, lk_parallel *parallel)
 {
     lki_unit_reader *self = NULL;
     *out                  = NULL;
-    if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
+    if (!(parallel->offload.kinds & LK_OFFLOADED_PARAMETERS))
         return LK_OK;
     LK_TRY(LKI_NEW(&self, 1, "units out of files"));
     self->parallel   = parallel;

@@ -44,7 +44,7 @@ static size_t end_of_chunk(const lk_parallel *parallel, size_t first)
     const lki_layout *layout = parallel->layout;
     size_t            end    = first + 1;
     size_t limit = lki_min(first + chunk_spans(parallel->owned.count), parallel->owned.count);
-    if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
+    if (!(parallel->offload.kinds & LK_OFFLOADED_PARAMETERS))
         return limit;
     uint32_t unit = lki_unit_of(layout, span_at(parallel, first)->param);
     while (end < limit && lki_unit_of(layout, span_at(parallel, end)->param) == unit)

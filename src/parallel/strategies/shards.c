@@ -381,7 +381,7 @@ static void unpack(const lk_parallel *parallel, uint32_t param, const float *pac
 static lk_status gather_values(lk_parallel *parallel, uint32_t param, uint32_t which, size_t first,
                                size_t count, float *out, float *packed, size_t *bytes)
 {
-    const bool filed = parallel->in_files &
+    const bool filed = parallel->offload.kinds &
                        (which == 0 ? LK_OFFLOADED_PARAMETERS : LK_OFFLOADED_STATES);
     const float      *stored = filed        ? NULL
                                : which == 0 ? parallel->params

@@ -72,8 +72,9 @@ static bool all_done(const lki_versions *v, uint64_t at)
 static void sort_by_task(const lki_versions *v, uint64_t at, uint32_t count, uint64_t *sorted)
 {
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t place = i;
-        while (place > 0 && lki_task_at(v, sorted[place - 1])->task > lki_task_at(v, at + i)->task) {
+        const uint64_t task  = lki_task_at(v, at + i)->task;
+        uint32_t       place = i;
+        while (place > 0 && lki_task_at(v, sorted[place - 1])->task > task) {
             sorted[place] = sorted[place - 1];
             place--;
         }
@@ -139,10 +140,9 @@ static void begin_update(lki_versions *v, uint64_t at)
     model->now.micros    = model->micro_count;
     model->now.seed      = 1;
     model->effects.first = (uint32_t)(task->task % v->options.groups) * v->width;
+    model->clip.compensation = v->options.compensation;
     if (v->options.compensation > 0)
-        model->compensation = (lki_compensation){
-            v->options.compensation, lki_versions_params(v, lki_versions_find(v, task->reads))
-        };
+        model->clip.read = lki_versions_params(v, lki_versions_find(v, task->reads));
 }
 
 static uint64_t staleness_of(const lki_versions *v, uint64_t at)

@@ -11,8 +11,8 @@
  *   outcomes  the results of the last steps
  *
  * One rank at a time applies gradients (`applier`).  It writes a new version and new states beside
- * the old ones, and then publishes both with one store (`applied`).  So an update that is broken off
- * has changed nothing.
+ * the old ones, and then publishes both with one store (`applied`).  So an update that is broken
+ * off has changed nothing.
  */
 #ifndef LKI_PARALLEL_VERSIONS_INTERNAL_H
 #define LKI_PARALLEL_VERSIONS_INTERNAL_H
@@ -21,7 +21,7 @@
 
 #include "parallel/state.h"
 #include "parallel/versions.h"
-#include "parallel/versions/schedule.h"
+#include "parallel/schedule.h"
 
 enum {
     LKI_OUTCOMES = 64,  /* steps by which ranks can be apart */
@@ -96,10 +96,17 @@ struct lki_versions {
     float            *messages; /* [message_count][model->width] */
 };
 
+/* Returns the options of the model of a group of `width` virtual workers (open.c). */
+lk_parallel_options lki_versions_inner(const lk_parallel_options *options, uint32_t width);
+
 /* ---- Memory (memory.c) ------------------------------------------------------------------- */
 
 /* Opens the arena and finds the parts.  `model` is open. */
 LK_NODISCARD lk_status lki_versions_arena(lk_parallel *parallel);
+
+/* Returns the bytes of the arena for parallel->ranks ranks.  Of `versions` the model, the width and
+ * the options are needed. */
+size_t lki_versions_bytes(lk_parallel *parallel);
 
 /* Returns the buffer of a version; LKI_NO_BUFFER if there is none. */
 uint32_t lki_versions_look_up(const lki_versions *versions, uint64_t version);

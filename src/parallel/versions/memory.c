@@ -12,7 +12,7 @@
 static size_t state_floats(const lk_parallel *model)
 {
     const size_t states  = lk_optimizer_state_count(&model->optimizer);
-    const size_t running = model->running.mean != NULL ? 2 : 1;
+    const size_t running = model->optimizer.ema > 0 ? 2 : 1;
     return states * lki_stored_elements(model) + running * model->state_width;
 }
 
@@ -37,7 +37,7 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     return at;
 }
 
-lk_status lki_versions_arena(lk_parallel *parallel)
+size_t lki_versions_bytes(lk_parallel *parallel)
 {
     lki_versions      *v     = parallel->versions;
     const lk_parallel *model = v->model;
@@ -46,8 +46,15 @@ lk_status lki_versions_arena(lk_parallel *parallel)
     v->message_count = v->options.groups + v->options.aggregate;
     v->buffer_bytes  = lki_round_up(model->layout->elements * sizeof(float) +
                                         model->layout->span_count * sizeof(uint64_t), 64);
+    return lay_out(parallel, NULL);
+}
+
+lk_status lki_versions_arena(lk_parallel *parallel)
+{
+    lki_versions *v     = parallel->versions;
+    const size_t  bytes = lki_versions_bytes(parallel);
     LK_TRY(LKI_NEW(&v->tasks, v->window, "tasks"));
-    LK_TRY(lk_comm_arena(&v->arena, parallel->comm, "versions", lay_out(parallel, NULL)));
+    LK_TRY(lk_comm_arena(&v->arena, parallel->comm, "versions", bytes));
     (void)lay_out(parallel, lk_arena_data(v->arena));
     return LK_OK;
 }
@@ -94,7 +101,7 @@ void lki_versions_show(lki_versions *v, uint32_t buffer, uint64_t version)
     for (uint32_t i = 0; i < count; i++, at += lki_stored_elements(model))
         model->optimizer_state[i] = at;
     model->running.values = at;
-    if (model->running.mean != NULL)
+    if (model->optimizer.ema > 0)
         model->running.mean = at + model->state_width;
 }
 

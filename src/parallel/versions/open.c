@@ -1,4 +1,4 @@
-/* open.c -- opens asynchronous training: the model of each rank, and the memory that ranks share. */
+/* open.c -- opens asynchronous training: the model of each rank, and shared memory. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -58,16 +58,22 @@ static void describe(lk_parallel *parallel, const lk_parallel_options *options)
     parallel->share       = lki_share_of(&parallel->dealing, parallel->rank);
 }
 
+lk_parallel_options lki_versions_inner(const lk_parallel_options *options, uint32_t width)
+{
+    lk_parallel_options group = *options;
+    group.strategy        = NULL;
+    group.virtual_workers = width;
+    group.async           = NULL;
+    return group;
+}
+
 /* Opens the model of this rank, and compares it with those of other ranks. */
 static lk_status open_model(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
                             const lk_parallel_options *options, uint32_t joint)
 {
     lki_versions       *v     = parallel->versions;
-    const lki_part      part  = { .joint = joint };
-    lk_parallel_options group = *options;
-    group.strategy        = NULL;
-    group.virtual_workers = v->width;
-    group.async           = NULL;
+    const lki_part            part  = { .joint = joint, .bare = true };
+    const lk_parallel_options group = lki_versions_inner(options, v->width);
     LK_TRY(lk_comm_split(&v->alone, parallel->comm, parallel->rank, 0));
     LK_TRY(lki_parallel_open_part(&v->model, v->alone, params, param_count, &group, &part));
     v->model->effects.idles = true;
@@ -92,22 +98,13 @@ static lk_status verify_same_options(lk_parallel *parallel)
                                   sizeof words / sizeof words[0]);
 }
 
-/* Stores the initial values as version 0. */
-static lk_status begin_values(lk_parallel *parallel)
+/* Computes the initial values, which are version 0. */
+static lk_status begin_values(lk_parallel *parallel, uint64_t seed)
 {
-    lki_versions      *v      = parallel->versions;
-    lk_parallel       *model  = v->model;
-    const float       *params = model->params, *running = model->running.values;
-    const uint64_t    *hashes = model->owned.hashes;
-    const float       *mean   = model->running.mean;
-    const size_t       width  = model->state_width * sizeof(float);
+    lki_versions *v = parallel->versions;
     lki_versions_show(v, 0, 0);
     if (parallel->local == 0) {
-        memcpy(model->params, params, model->layout->elements * sizeof(float));
-        memcpy(model->owned.hashes, hashes, model->layout->span_count * sizeof *hashes);
-        memcpy(model->running.values, running, width);
-        if (mean != NULL)
-            memcpy(model->running.mean, mean, width);
+        LK_TRY(lki_parallel_initialise(v->model, seed, 0));
         atomic_store(&v->live[0].tag, 1);
     }
     return lk_barrier(parallel->comm);
@@ -129,7 +126,7 @@ lk_status lki_versions_open(lk_parallel *parallel, const lk_param *params, uint3
     LK_TRY(lki_schedule_open(&v->now, &v->options, options->seed));
     v->hashes = v->model->owned.hashes;
     LK_TRY(lki_versions_arena(parallel));
-    return begin_values(parallel);
+    return begin_values(parallel, options->seed);
 }
 
 void lki_versions_free(lki_versions *v)

@@ -19,8 +19,9 @@ enum { NAP_MS = 50 };
 
 /* ---- Claims ------------------------------------------------------------------------------ */
 
-/* Returns the number of gradients, from the next one on, that are looked at.  The rest of the window
- * is for those of the step in progress that have been applied, whose reports are still needed. */
+/* Returns the number of gradients, from the next one on, that are looked at.  The rest of the
+ * window is for those of the step in progress that have been applied, whose reports are still
+ * needed. */
 static uint64_t horizon(const lki_versions *v)
 {
     return v->window - v->options.groups;
@@ -65,8 +66,9 @@ static bool claim_some(lk_parallel *parallel)
 
 /* ---- Tasks ------------------------------------------------------------------------------- */
 
-/* Returns true if this rank has failed, or any rank in an update.  The latter is the reason to give:
- * a rank that has seen it may have left the group since, which fails all operations of others. */
+/* Returns true if this rank has failed, or any rank in an update.  The latter is the reason to
+ * give: a rank that has seen it may have left the group since, which fails the operations of
+ * others. */
 static bool failed(lk_parallel *parallel)
 {
     const lki_common *common = parallel->versions->common;

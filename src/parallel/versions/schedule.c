@@ -9,7 +9,7 @@
  * every machine.  REVISION is part of the key of the random numbers: change it with whatever
  * changes a schedule.
  */
-#include "parallel/versions/schedule.h"
+#include "parallel/schedule.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
-/* values.c -- the values of asynchronous training between steps: loads, and what a checkpoint has of
- * the tasks in flight.
+/* values.c -- the values of asynchronous training between steps: loads, and the tasks in flight for
+ * checkpoints.
  *
  * After a step each group has a task in flight, which has read some version.  With these versions,
  * the schedule, and the values of the current version a run goes on with the same bits.  Gradients

@@ -40,7 +40,8 @@ static lk_status check_most(const lk_train_config *c)
     const uint32_t workers = c->elastic.survives || c->workers == 0 ? 1 : c->workers;
     const uint32_t leaves  = (c->virtual_workers + workers - 1) / workers;
     const uint32_t groups  = leaves / (c->virtual_workers / c->exchange.groups);
-    const bool     sums    = !lki_replicates(c) || c->exchange.compressor != NULL;
+    const bool     sums    = (!lki_replicates(c) && !lki_is_async(c)) ||
+                          c->exchange.compressor != NULL;
     if (!sums || groups <= LK_GROUPS_OF_RANK_MAX)
         return LK_OK;
     return lk_fail(LK_EINVAL,
@@ -188,7 +189,8 @@ static uint64_t start_of(const lk_train_config *c)
 lk_status lki_exchange_of(const lk_train_config *c, lk_exchange **out)
 {
     *out = NULL;
-    if (!lki_exchanges(c) || (lki_replicates(c) && c->exchange.compressor == NULL))
+    if (!lki_exchanges(c) || lki_is_async(c) ||
+        (lki_replicates(c) && c->exchange.compressor == NULL))
         return LK_OK;
     LK_TRY(LKI_NEW(out, 1, "groups"));
     **out = (lk_exchange){ .struct_size = sizeof **out,

@@ -58,6 +58,10 @@ lk_status lki_feed_check(const lk_train_config *c, const lk_dataset *dataset)
 {
     if (!lki_dataset_is_stream(dataset))
         return LK_OK;
+    if (lki_is_async(c))
+        return lk_fail(LK_EINVAL, "samples of a stream come in the order of steps, and tasks of "
+                                  "asynchronous training belong to several: leave out "
+                                  "`exchange.async.mode`");
     if (c->epochs != 0 || c->limits.epochs != 0 || c->warmup_epochs != 0)
         return lk_fail(LK_EINVAL, "a stream has no epochs: count in `steps`; it may end earlier");
     if (c->steps == 0)
@@ -78,6 +82,13 @@ const char *lki_feed_text(const lki_session *s, char text[40])
     return text;
 }
 
+/* Returns true if samples are read in the turns that need them: by clients, and by ranks that do
+ * not know their tasks in advance. */
+static bool reads_in_turns(const lki_session *s)
+{
+    return s->clients != NULL || lki_is_async(s->config);
+}
+
 static lk_status open_share(lki_session *s, uint64_t start)
 {
     return open_loader(s, &s->loader, (lki_share){ s->first, s->count, s->stride },
@@ -87,7 +98,7 @@ static lk_status open_share(lki_session *s, uint64_t start)
 /* Does nothing for a stream, since every rank has the whole batch. */
 lk_status lki_feed_deal(lki_session *s, uint64_t start)
 {
-    if (s->feed != NULL || s->clients != NULL)
+    if (s->feed != NULL || reads_in_turns(s))
         return LK_OK;
     lki_feed_close(s);
     return open_share(s, start);
@@ -97,7 +108,7 @@ lk_status lki_feed_open(lki_session *s, uint64_t start)
 {
     const lk_dataset_info *data  = lk_dataset_describe(s->dataset);
     uint64_t               batch = s->config->global_batch;
-    if (s->clients != NULL) /* clients read their samples themselves */
+    if (reads_in_turns(s))
         return LK_OK;
     if (!lki_dataset_is_stream(s->dataset))
         return open_share(s, start);
@@ -118,7 +129,7 @@ lk_status lki_feed_open(lki_session *s, uint64_t start)
 
 lk_status lki_feed_open_some(lki_session *s, uint64_t step, uint32_t first, uint32_t last)
 {
-    if (s->clients != NULL)
+    if (reads_in_turns(s))
         return LK_OK;
     return open_loader(s, &s->loader, (lki_share){ first, last + 1 - first, 1 }, NULL, step,
                        step + 1);

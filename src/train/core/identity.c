@@ -274,7 +274,8 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
     lki_sha256 hash;
     lki_fields_identity(config, fields, sizeof fields);
     /* groups alone do not change bits */
-    if (config->exchange.compressor != NULL || lki_replicates(config) || lki_sends_momenta(config))
+    if (config->exchange.compressor != NULL || lki_replicates(config) ||
+        lki_sends_momenta(config) || lki_is_async(config))
         (void)snprintf(groups, sizeof groups, " groups %u", config->exchange.groups);
     int length = snprintf(
         text, sizeof text,

@@ -142,6 +142,11 @@ lk_status lki_introduce(lki_session *s)
                         (unsigned long long)s->progress.end, text);
         for (uint32_t r = 0; r < s->ranks; r++) {
             unsigned long long pid = all[3 * r], first = all[3 * r + 1], count = all[3 * r + 2];
+            if (lki_is_async(s->config)) {
+                lki_journal_say(s->journal, "rank %u (pid %llu%s) computes tasks of any group",
+                                lk_comm_world_rank(s->comm, r), pid, host_text(s, r, text));
+                continue;
+            }
             lki_journal_say(s->journal, "rank %u (pid %llu%s) runs virtual workers %llu-%llu%s",
                             lk_comm_world_rank(s->comm, r), pid, host_text(s, r, text), first,
                             first + (count - 1) * s->stride,

@@ -56,7 +56,7 @@ static bool excludes(const lk_train_config *c, const lk_model *model)
     bool        rounds = c->comm_dtype != 0 && c->comm_dtype != LK_F32;
     bool        tried  = strcmp(c->model, "mlp") == 0 || strcmp(c->model, "resnet") == 0;
     return !ranges || single || rounds || !tried || c->onednn != NULL ||
-           lki_federates(c) || c->model_options.activation_checkpointing ||
+           lki_federates(c) || lki_is_async(c) || c->model_options.activation_checkpointing ||
            lk_model_lock_step(model) ||
            c->global_batch != c->virtual_workers * c->micro_batch;
 }

@@ -7,7 +7,8 @@
  * since they also look for faulty memory.  Evaluations do not use it, since they may read other
  * weights.
  *
- * Replicas and clients have no packed weights, because each would need its own.
+ * Replicas, clients and asynchronous training have no packed weights, because each replica, client
+ * and version would need its own.
  *
  * Packing saves time if a worker reads a weight more than once per step and its products have few
  * rows (LKI_PACKED_ROWS).  There are no packed weights if memory is short: under a limit, if
@@ -26,7 +27,7 @@ lk_status lki_pack_bytes(size_t *out, const lk_train_config *c, const lk_model *
     uint64_t calls = c->global_batch / rows;
 
     *out = 0;
-    if (lki_replicates(c) || lki_federates(c))
+    if (lki_replicates(c) || lki_federates(c) || lki_is_async(c))
         return LK_OK;
     if (gathers || c->host_memory > 0 || c->onednn != NULL || calls < 2 * (uint64_t)c->workers)
         return LK_OK;

@@ -156,13 +156,29 @@ static lk_status find_terms(uint32_t *reads, uint32_t count, const lk_model *mod
  * read as bf16. */
 lk_dtype lki_gather_dtype(const lk_train_config *c)
 {
-    bool rounds = c->precision == LK_BF16 && c->gather_dtype != LK_I8 && !lki_federates(c);
+    bool rounds = c->precision == LK_BF16 && c->gather_dtype != LK_I8 && !lki_federates(c) &&
+                  !lki_is_async(c);
     return rounds && !lki_in_files(c, LK_OFFLOADED_PARAMETERS) ? LK_BF16 : c->gather_dtype;
 }
 
 static bool strategy_files(const lk_train_config *c)
 {
     return lki_in_files(c, LK_OFFLOADED_STATES | LK_OFFLOADED_PARAMETERS);
+}
+
+/* Makes the options of groups of all kinds. */
+static lk_status exchange_of(const lk_train_config *c, lk_parallel_options *out)
+{
+    lk_exchange *exchange = NULL;
+    lk_replicas *replicas = NULL;
+    lk_async    *async    = NULL;
+    LK_TRY(lki_exchange_of(c, &exchange));
+    out->exchange = exchange;
+    LK_TRY(lki_replicas_of(c, &replicas));
+    out->replicas = replicas;
+    LK_TRY(lki_async_of(c, &async));
+    out->async = async;
+    return LK_OK;
 }
 
 static lk_status options_of(const lk_train_config *c, const lk_model *model, lk_exec *exec,
@@ -214,12 +230,7 @@ static lk_status options_of(const lk_train_config *c, const lk_model *model, lk_
                                   .offload           = strategy_files(c) ? c->offload : NULL,
                                   .offloaded         = c->offloaded,
                                   .survives          = c->elastic.survives && c->workers > 1 };
-    lk_exchange *exchange = NULL;
-    lk_replicas *replicas = NULL;
-    LK_TRY(lki_exchange_of(c, &exchange));
-    out->exchange = exchange;
-    LK_TRY(lki_replicas_of(c, &replicas));
-    out->replicas = replicas;
+    LK_TRY(exchange_of(c, out));
     LK_TRY(LKI_NEW(&terms, term_count, "gradient terms"));
     out->terms = terms;
     LK_TRY(LKI_NEW(&states, state_count + 1, "running state"));
@@ -294,4 +305,5 @@ void lki_parallel_options_free(lk_parallel_options *options)
     lki_free((uint32_t *)(uintptr_t)options->reads);
     lki_free((lk_exchange *)(uintptr_t)options->exchange);
     lki_free((lk_replicas *)(uintptr_t)options->replicas);
+    lki_free((lk_async *)(uintptr_t)options->async);
 }

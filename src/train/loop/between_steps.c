@@ -7,6 +7,7 @@
  * same step.
  */
 #include "comm/worker.h"
+#include "parallel/versions.h"
 #include "tensor/exec.h"
 #include "train/core/feed.h"
 #include "train/core/progress.h"
@@ -37,7 +38,11 @@ static lk_status look_round(lki_session *s, uint64_t done)
         (c->elastic.survives ? lki_comm_stop_requested(s->comm)
                              : c->calls.stop != NULL && c->calls.stop(c->calls.stop_context)))
         seen[0] = SEES_REQUEST;
-    LK_TRY(lk_all_reduce(s->comm, seen, seen, 2, LK_U32, LK_MAX));
+    if (lki_is_async(c)) { /* ranks do not meet after each step */
+        lki_versions_say(s->parallel, seen[0]);
+        seen[0] = lki_versions_heard(s->parallel);
+    } else
+        LK_TRY(lk_all_reduce(s->comm, seen, seen, 2, LK_U32, LK_MAX));
     s->saves->drafted = seen[1] == 0;
     s->stopped = seen[0] == SEES_REQUEST;
     if (seen[0] == SEES_TIME)

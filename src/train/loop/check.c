@@ -469,6 +469,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
     LK_TRY(check_audit(c));
     LK_TRY(lki_pace_check(c));
     LK_TRY(lki_local_check(c));
+    LK_TRY(lki_async_check(c));
     LK_TRY(lki_exchange_check(c));
     LK_TRY(lki_order_check(c));
     LK_TRY(check_optimizer(&c->optimizer));

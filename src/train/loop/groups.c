@@ -67,6 +67,45 @@ static void tell_replicas(const lki_session *s)
                          (unsigned long long)l->start, (unsigned long long)s->config->steps);
 }
 
+/* Prints the schedule of asynchronous training. */
+static void tell_async(const lki_session *s)
+{
+    static const char *const kinds[]  = { "equally long", "lognormally distributed",
+                                          "exponentially distributed" };
+    const lk_train_async    *a        = &s->config->exchange.async;
+    const uint32_t           groups   = s->config->exchange.groups;
+    char                     bound[80] = "", slow[48] = "", every[48] = "each gradient makes";
+    if (a->staleness > 0)
+        (void)snprintf(bound, sizeof bound, "; none is more than %u task%s ahead of the slowest",
+                       a->staleness - 1, a->staleness == 2 ? "" : "s");
+    if (a->slow_count > 0)
+        (void)snprintf(slow, sizeof slow, ", %u slow", a->slow_count);
+    if (a->aggregate > 1)
+        (void)snprintf(every, sizeof every, "%u gradients make", a->aggregate);
+    lki_journal_say(s->journal,
+                    "asynchronous: %u groups of %u virtual worker%s push gradients in the order "
+                    "of a simulation with %s tasks%s%s; %s a version of the parameters",
+                    groups, s->config->virtual_workers / groups,
+                    s->config->virtual_workers == groups ? "" : "s", kinds[a->delays], slow, bound,
+                    every);
+    if (lki_async_adds_momentum(s->config))
+        lki_journal_note(s->journal, "note: asynchrony of %u groups acts like momentum, and adds "
+                         "to the optimizer's of %g: lower one of them, or use "
+                         "`exchange.async.rate_by_staleness` or `exchange.async.compensation`",
+                         groups, s->config->optimizer.momentum);
+}
+
+/* Logs the versions that a step of asynchronous training has made. */
+static lk_status log_async(lki_session *s, uint64_t done)
+{
+    const lk_async_step step = lk_parallel_async_step(s->parallel);
+    return lki_journal_event(s->journal,
+                             json_pack("{s:I, s:I, s:f, s:i}", "step", (json_int_t)done, "version",
+                                       (json_int_t)step.version, "staleness_mean",
+                                       step.staleness_mean, "staleness_max",
+                                       (int)step.staleness_max));
+}
+
 /* Logs the round that ended.  If no client counts, says so. */
 static lk_status log_round(lki_session *s, uint64_t done)
 {
@@ -84,6 +123,8 @@ lk_status lki_log_outer_step(lki_session *s, uint64_t done)
 {
     if (s->clients != NULL)
         return log_round(s, done);
+    if (lki_is_async(s->config))
+        return log_async(s, done);
     const lk_outer_step outer = lk_parallel_outer_step(s->parallel);
     if (outer.number == 0)
         return LK_OK;
@@ -171,6 +212,8 @@ void lki_tell_groups(lki_session *s)
         tell_clients(s);
     if (lki_replicates(s->config))
         tell_replicas(s);
+    if (lki_is_async(s->config))
+        tell_async(s);
     const lk_exchange_size size = lk_parallel_exchange_size(s->parallel);
     const char            *name = s->config->exchange.compressor;
     const uint32_t width = size.groups > 0 ? s->config->virtual_workers / size.groups : 0;

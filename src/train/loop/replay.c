@@ -78,6 +78,10 @@ static lk_status complete(lk_train_config *c, const lk_replay *r)
     if (c->elastic.backup_workers > 0)
         return lk_fail(LK_EINVAL, "what a run with `backup_workers` has dropped depends on time, "
                                   "so none of its steps can be made again");
+    if (lki_is_async(c))
+        return lk_fail(LK_EINVAL, "the virtual workers of a run with `exchange.async.mode` read "
+                                  "versions that no checkpoint has, so none is computed again "
+                                  "alone");
     if (lki_federates(c))
         return lk_fail(LK_EINVAL, "the virtual workers of a run with `exchange.clients.count` are "
                                   "clients, which are not computed again alone");

@@ -182,15 +182,16 @@ static lk_status load_turn(lki_session *s, uint64_t step, const lk_parallel_turn
         s->turn.count++;
         return load_joint(s, step, turn);
     }
+    const bool any = turn->again || lki_is_async(s->config); /* not this rank's next one */
     for (uint32_t c = 0; c < s->turn.together; c++) {
         lk_batch *batch = &s->turn.batches[c];
         uint32_t  v     = turn->virtual_worker + c * s->stride;
-        LK_TRY(turn->again ? lki_feed_again(s, step, v, turn->micro_index, batch)
+        LK_TRY(any ? lki_feed_again(s, step, v, turn->micro_index, batch)
                            : lki_feed_next(s, step, v, turn->micro_index, batch));
         LK_ASSERT(batch->step == step && batch->micro_index == turn->micro_index &&
                   batch->virtual_worker == v);
     }
-    s->turn.version = turn->again ? 0 : step + 1;
+    s->turn.version = any ? 0 : step + 1;
     s->turn.count++;
     return LK_OK;
 }
@@ -210,7 +211,7 @@ static bool next_turn(lki_session *s, uint64_t step, double *waited, lk_status *
         return false;
     double asked = lki_seconds();
     begun        = lki_trace_begin(track);
-    *status      = load_turn(s, step, &turn);
+    *status      = load_turn(s, turn.step, &turn);
     lki_trace_end(track, LKI_SPAN_DATA, 0, begun);
     asked = lki_seconds() - asked;
     *waited += asked;
@@ -271,6 +272,8 @@ lk_status lki_session_begin(lki_session *s, uint64_t step)
     uint64_t   begun = lki_trace_begin(track);
     s->turn.count    = 0;
     lk_status status = lk_parallel_begin(s->parallel, step);
+    if (status == LK_OK)
+        status = lk_parallel_set_rate(s->parallel, lk_schedule_at(&s->config->schedule, step));
     if (status == LK_OK)
         s->turn.loss_scale = lk_parallel_loss_scale(s->parallel, rows_of_step(s, step));
     lki_fetch_states(s);

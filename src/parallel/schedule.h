@@ -1,5 +1,5 @@
-/* parallel/versions/schedule.h -- the order in which the gradients of groups are applied, by a
- * simulation of the groups (lockstep/async.h).
+/* parallel/schedule.h -- the order in which the gradients of groups are applied, by a simulation of
+ * the groups (lockstep/async.h).  Defined in versions/schedule.c.
  *
  * The simulation has a clock of its own, in ticks.  It sees no values, so it can run ahead of the
  * training, and every rank computes the same schedule by itself.
@@ -8,7 +8,7 @@
 #define LKI_PARALLEL_SCHEDULE_H
 
 #include "base/status.h"
-#include "lockstep/async.h"
+#include "lockstep/parallel.h"
 
 /* A group in the simulation. */
 typedef struct {
@@ -19,6 +19,7 @@ typedef struct {
     bool     waits;  /* it has no task, and waits for slower groups */
 } lki_schedule_group;
 
+/* A simulation. */
 typedef struct {
     lk_async            options;
     uint64_t            seed;

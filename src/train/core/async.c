@@ -1,0 +1,106 @@
+/* async.c -- completes and checks the options of asynchronous training. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "train/config.h"
+
+/* Asynchrony acts like momentum (Mitliagkas et al. 2016), so these together may diverge. */
+static const double   MOMENTUM_MOST = 0.9;
+static const uint32_t GROUPS_MOST   = 4;
+
+bool lki_is_async(const lk_train_config *c)
+{
+    return c->exchange.async.mode != LK_ASYNC_OFF;
+}
+
+/* Returns what excludes asynchronous training; NULL if nothing does.  lki_exchange_check() checks
+ * what excludes groups of any kind. */
+static const char *why_not(const lk_train_config *c)
+{
+    const char *strategy = c->strategy != NULL ? lk_strategy_name(c->strategy) : "ddp";
+    return strcmp(strategy, "ddp") != 0 ? "needs `strategy` ddp"
+           : c->exchange.compressor != NULL || lki_sends_momenta(c)
+               ? "pushes whole gradients: leave out `exchange.compressor`, and use another "
+                 "optimizer than onebit-adam and onebit-lamb"
+           : lki_replicates(c) ? "has one model: leave out `exchange.local.steps`"
+           : lki_federates(c)  ? "has no rounds: leave out `exchange.clients.count`"
+           : c->elastic.survives
+               ? "ends with the first worker that is lost: leave out `on_failure` continue, and "
+                 "MIN of `workers` MIN:MAX"
+           : c->workers_here > 0 && c->workers_here < c->workers
+               ? "runs on one host: leave out other hosts"
+           : c->gather_dtype > LK_F32 ? "reads FP32 parameters: leave out `gather_dtype`"
+           : c->offload != NULL       ? "is in memory: leave out `offload`"
+                                      : NULL;
+}
+
+static lk_status check_numbers(const lk_train_config *c)
+{
+    const lk_train_async *a      = &c->exchange.async;
+    const uint32_t        groups = c->exchange.groups;
+    if (groups % a->aggregate != 0)
+        return lk_fail(LK_EINVAL, "`exchange.async.aggregate` %u does not divide `exchange.groups` "
+                                  "%u, whose gradients make a step", a->aggregate, groups);
+    if (a->compensation > 0 && a->aggregate > 1)
+        return lk_fail(LK_EINVAL, "`exchange.async.compensation` corrects single gradients: leave "
+                                  "out `exchange.async.aggregate`");
+    for (uint32_t i = 0; i < a->slow_count; i++)
+        if (a->slow_group[i] >= groups)
+            return lk_fail(LK_EINVAL, "`exchange.async.slow_factor`: there is no group %u; the %u "
+                                      "groups are numbered from 0", a->slow_group[i], groups);
+    return c->workers <= groups
+               ? LK_OK
+               : lk_fail(LK_EINVAL, "`workers` %u are more than `exchange.groups` %u, of which "
+                                    "each has one task at a time; lower `workers`, or raise the "
+                                    "groups", c->workers, groups);
+}
+
+lk_status lki_async_check(lk_train_config *c)
+{
+    if (!lki_is_async(c))
+        return LK_OK;
+    const char *why = why_not(c);
+    if (why != NULL)
+        return lk_fail(LK_EINVAL, "asynchronous training (`exchange.async.mode`) %s", why);
+    if (c->exchange.groups == 0)
+        c->exchange.groups = c->virtual_workers;
+    if (c->exchange.async.aggregate == 0)
+        c->exchange.async.aggregate = 1;
+    return check_numbers(c);
+}
+
+static void fill(const lk_train_config *c, lk_async *out)
+{
+    const lk_train_async *a = &c->exchange.async;
+    *out = (lk_async){ .struct_size       = sizeof *out,
+                       .groups            = c->exchange.groups,
+                       .aggregate         = a->aggregate,
+                       .bounded           = a->staleness > 0,
+                       .staleness         = a->staleness > 0 ? a->staleness - 1 : 0,
+                       .delays            = a->delays,
+                       .spread            = a->spread,
+                       .slow_count        = a->slow_count,
+                       .rate_by_staleness = a->rate_by_staleness,
+                       .compensation      = a->compensation,
+                       .steps             = c->steps };
+    memcpy(out->slow_group, a->slow_group, sizeof out->slow_group);
+    memcpy(out->slow_factor, a->slow_factor, sizeof out->slow_factor);
+}
+
+lk_status lki_async_of(const lk_train_config *c, lk_async **out)
+{
+    *out = NULL;
+    if (!lki_is_async(c))
+        return LK_OK;
+    LK_TRY(LKI_NEW(out, 1, "a schedule"));
+    fill(c, *out);
+    return LK_OK;
+}
+
+bool lki_async_adds_momentum(const lk_train_config *c)
+{
+    const lk_train_async *a = &c->exchange.async;
+    return lki_is_async(c) && a->aggregate < c->exchange.groups && a->compensation <= 0 &&
+           !a->rate_by_staleness && c->exchange.groups > GROUPS_MOST &&
+           c->optimizer.kind == LK_SGD && c->optimizer.momentum >= MOMENTUM_MOST;
+}
