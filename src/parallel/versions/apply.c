@@ -198,6 +198,7 @@ static lk_status end_step(const lk_parallel *parallel, uint64_t end)
     const uint32_t      groups = v->options.groups;
     lki_common         *common = v->common;
     lki_outcome        *out    = &v->outcomes[(end / groups - 1) % LKI_OUTCOMES];
+    const uint32_t      versions = groups / v->options.aggregate; /* of the step */
     double             *losses = NULL;
     uint64_t           *sorted = NULL;
 
@@ -216,8 +217,7 @@ static lk_status end_step(const lk_parallel *parallel, uint64_t end)
         if (out->result.count > 0)
             out->result.loss = lki_tree_sum_f64(losses, parallel->leaves) /
                                (double)out->result.count;
-        out->result.grad_norm     = sqrt(common->squares /
-                                         (double)(groups / v->options.aggregate));
+        out->result.grad_norm     = sqrt(common->squares / versions);
         out->async.staleness_mean = (double)common->staleness / groups;
         out->async.staleness_max  = common->staleness_max;
     }
@@ -234,10 +234,10 @@ static lk_status end_step(const lk_parallel *parallel, uint64_t end)
 /* Frees the versions that nobody will read, and the messages of the new version. */
 static void free_memory(lki_versions *v, uint64_t at)
 {
-    lki_schedule_advance(&v->now, at + v->options.aggregate);
+    lki_task_schedule_advance(&v->now, at + v->options.aggregate);
     for (uint32_t i = 0; i < v->live_count; i++) {
         const uint64_t tag = atomic_load(&v->live[i].tag);
-        if (tag > 0 && !lki_schedule_needs(&v->now, tag - 1))
+        if (tag > 0 && !lki_task_schedule_needs(&v->now, tag - 1))
             atomic_store(&v->live[i].tag, 0);
     }
     for (uint32_t i = 0; i < v->options.aggregate; i++) {

@@ -21,7 +21,7 @@
 
 #include "parallel/state.h"
 #include "parallel/versions.h"
-#include "parallel/schedule.h"
+#include "parallel/task_schedule.h"
 
 enum {
     LKI_OUTCOMES = 64,  /* steps by which ranks can be apart */
@@ -64,8 +64,8 @@ struct lki_versions {
     lk_comm      *alone; /* the communicator of `model` */
     uint64_t     *hashes; /* of `model` itself, which it frees */
     uint32_t      width;  /* virtual workers of a group */
-    lki_schedule  ahead;  /* where this rank looks for tasks */
-    lki_schedule  now;    /* after the gradients that this rank knows to be applied */
+    lki_task_schedule  ahead;  /* where this rank looks for tasks */
+    lki_task_schedule  now;    /* after the gradients that this rank knows to be applied */
     uint32_t      window; /* number of gradients of the next three arrays */
     lki_group_task     *tasks;  /* [window]: of this rank, by number modulo `window` */
 
@@ -127,8 +127,8 @@ void lki_versions_show(lki_versions *versions, uint32_t buffer, uint64_t version
  * buffer `to`. */
 void lki_versions_copy(lki_versions *versions, uint32_t from, uint64_t version, uint32_t to);
 
-/* Returns a gradient's report of virtual worker `v` of its group. */
-lki_report *lki_versions_report(const lki_versions *versions, uint64_t at, uint32_t v);
+/* Returns a gradient's report of virtual worker `leaf` of its group. */
+lki_report *lki_versions_report(const lki_versions *versions, uint64_t at, uint32_t leaf);
 
 static inline float *lki_versions_message(const lki_versions *versions, uint32_t place)
 {

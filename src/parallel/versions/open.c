@@ -122,8 +122,8 @@ lk_status lki_versions_open(lk_parallel *parallel, const lk_param *params, uint3
     v->width = options->virtual_workers / v->options.groups;
     LK_TRY(verify_same_options(parallel));
     LK_TRY(open_model(parallel, params, param_count, options, joint));
-    LK_TRY(lki_schedule_open(&v->ahead, &v->options, options->seed));
-    LK_TRY(lki_schedule_open(&v->now, &v->options, options->seed));
+    LK_TRY(lki_task_schedule_open(&v->ahead, &v->options, options->seed));
+    LK_TRY(lki_task_schedule_open(&v->now, &v->options, options->seed));
     v->hashes = v->model->owned.hashes;
     LK_TRY(lki_versions_arena(parallel));
     return begin_values(parallel, options->seed);
@@ -137,8 +137,8 @@ void lki_versions_free(lki_versions *v)
         v->model->owned.hashes = v->hashes;
     lk_parallel_free(v->model);
     lk_comm_free(v->alone);
-    lki_schedule_close(&v->ahead);
-    lki_schedule_close(&v->now);
+    lki_task_schedule_close(&v->ahead);
+    lki_task_schedule_close(&v->now);
     lki_free(v->tasks);
     lki_free(v);
 }

@@ -31,7 +31,7 @@ void lki_look_ahead(lki_versions *v, uint64_t applied)
 {
     while (v->ahead.applied < applied + horizon(v)) {
         const uint64_t at = v->ahead.applied;
-        v->tasks[at % v->window] = lki_schedule_next(&v->ahead);
+        v->tasks[at % v->window] = lki_task_schedule_next(&v->ahead);
     }
 }
 

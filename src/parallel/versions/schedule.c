@@ -9,7 +9,7 @@
  * every machine.  REVISION is part of the key of the random numbers: change it with whatever
  * changes a schedule.
  */
-#include "parallel/schedule.h"
+#include "parallel/task_schedule.h"
 
 #include <math.h>
 
@@ -97,7 +97,7 @@ static double factor_of(const lk_async *o, uint32_t group)
 }
 
 /* Returns the time, in ticks, of a group's task number `clock`. */
-static uint64_t time_of(const lki_schedule *s, uint32_t group, uint64_t clock)
+static uint64_t time_of(const lki_task_schedule *s, uint32_t group, uint64_t clock)
 {
     const lk_async  *o = &s->options;
     const lki_random r = lki_philox(s->seed, LKI_RNG_DELAY, (uint32_t)clock,
@@ -114,26 +114,26 @@ static uint64_t time_of(const lki_schedule *s, uint32_t group, uint64_t clock)
 /* ---- The simulation ---------------------------------------------------------------------- */
 
 /* Begins tasks of all groups that have none, unless they would be too far ahead. */
-static void begin_tasks(lki_schedule *s)
+static void begin_tasks(lki_task_schedule *s)
 {
     uint64_t slowest = UINT64_MAX;
     for (uint32_t g = 0; g < s->options.groups; g++)
         slowest = lki_min(slowest, s->groups[g].done);
     for (uint32_t g = 0; g < s->options.groups; g++) {
-        lki_schedule_group *group = &s->groups[g];
+        lki_task_schedule_group *group = &s->groups[g];
         if (!group->waits ||
             (s->options.bounded && group->done > slowest + s->options.staleness))
             continue;
         group->waits  = false;
         group->task   = s->begun++;
-        group->reads  = lki_schedule_version(s);
+        group->reads  = lki_task_schedule_version(s);
         group->finish = s->now + time_of(s, g, group->done);
     }
 }
 
-lk_status lki_schedule_open(lki_schedule *s, const lk_async *options, uint64_t seed)
+lk_status lki_task_schedule_open(lki_task_schedule *s, const lk_async *options, uint64_t seed)
 {
-    *s = (lki_schedule){ .options = *options, .seed = seed };
+    *s = (lki_task_schedule){ .options = *options, .seed = seed };
     LK_TRY(LKI_NEW(&s->groups, options->groups, "a schedule"));
     for (uint32_t g = 0; g < options->groups; g++)
         s->groups[g].waits = true;
@@ -141,13 +141,13 @@ lk_status lki_schedule_open(lki_schedule *s, const lk_async *options, uint64_t s
     return LK_OK;
 }
 
-void lki_schedule_close(lki_schedule *s)
+void lki_task_schedule_close(lki_task_schedule *s)
 {
     lki_free(s->groups);
     s->groups = NULL;
 }
 
-lki_group_task lki_schedule_next(lki_schedule *s)
+lki_group_task lki_task_schedule_next(lki_task_schedule *s)
 {
     uint32_t first = 0;
     while (s->groups[first].waits) /* the slowest group never waits */
@@ -155,7 +155,7 @@ lki_group_task lki_schedule_next(lki_schedule *s)
     for (uint32_t g = first + 1; g < s->options.groups; g++)
         if (!s->groups[g].waits && s->groups[g].finish < s->groups[first].finish)
             first = g;
-    lki_schedule_group *group = &s->groups[first];
+    lki_task_schedule_group *group = &s->groups[first];
     const lki_group_task      task  = { group->task, group->reads, first };
     s->now       = group->finish;
     group->waits = true;
@@ -165,15 +165,15 @@ lki_group_task lki_schedule_next(lki_schedule *s)
     return task;
 }
 
-void lki_schedule_advance(lki_schedule *s, uint64_t applied)
+void lki_task_schedule_advance(lki_task_schedule *s, uint64_t applied)
 {
     while (s->applied < applied)
-        (void)lki_schedule_next(s);
+        (void)lki_task_schedule_next(s);
 }
 
-bool lki_schedule_needs(const lki_schedule *s, uint64_t version)
+bool lki_task_schedule_needs(const lki_task_schedule *s, uint64_t version)
 {
-    if (version == lki_schedule_version(s))
+    if (version == lki_task_schedule_version(s))
         return true;
     for (uint32_t g = 0; g < s->options.groups; g++)
         if (!s->groups[g].waits && s->groups[g].reads == version)

@@ -23,8 +23,8 @@ static void show_current(lki_versions *v)
 /* Returns the version that a group's task has read. */
 static uint64_t version_of(lki_versions *v, uint32_t group)
 {
-    lki_schedule_advance(&v->now, lki_applied(v));
-    const lki_schedule_group *g = &v->now.groups[group];
+    lki_task_schedule_advance(&v->now, lki_applied(v));
+    const lki_task_schedule_group *g = &v->now.groups[group];
     return g->waits ? current(v) : g->reads;
 }
 
@@ -43,7 +43,7 @@ lk_status lki_versions_resume(lk_parallel *parallel, uint64_t steps)
         return lk_fail(LK_EINVAL, "lk_parallel_resume() comes before the first step");
     LK_TRY(lk_barrier(parallel->comm));
     atomic_store(&v->passed[parallel->rank], steps);
-    lki_schedule_advance(&v->ahead, applied);
+    lki_task_schedule_advance(&v->ahead, applied);
     if (parallel->local == 0) {
         const uint32_t first = lki_versions_find(v, 0);
         atomic_store(&v->common->applied, applied);

@@ -10,7 +10,7 @@
 
 #include "base/thorough_testing.h"
 #include "parallel/crew_testing.h"
-#include "parallel/versions.h"
+#include "parallel/versions/internal.h"
 
 enum { LEAVES = 8, STEPS = 5 };
 
@@ -296,6 +296,32 @@ static void arithmetic_is_that_of_the_papers(void **state)
     }
 }
 
+/* ---- Memory ------------------------------------------------------------------------------ */
+
+static void the_estimate_is_the_memory(void **state)
+{
+    const lk_async      async = { .struct_size = sizeof async, .groups = 4, .aggregate = 2 };
+    lkt_crew            w     = lkt_make_crew(model, "ddp", LEAVES, 1);
+    lk_parallel_options o     = w.options;
+    const uint32_t      one   = 1;
+    lk_parallel_cost    cost;
+    lk_parallel        *p    = NULL;
+    lk_comm            *comm = NULL;
+    (void)state;
+    o.unused = LK_UNUSED_ZERO;
+    o.async  = &async;
+    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+    assert_int_equal(lk_parallel_open(&p, comm, model, LKT_PARAMS, &o), LK_OK);
+    assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &o, &one, 1), LK_OK);
+    const lk_parallel *group = p->versions->model;
+    assert_int_equal(cost.params + cost.optimizer + cost.gradients + cost.tables,
+                     lk_arena_bytes(p->versions->arena) + lk_arena_bytes(group->arena) +
+                         group->ops->bytes(group, 0));
+    assert_int_equal(cost.sent_gradients + cost.sent_params, 0);
+    lk_parallel_free(p);
+    lk_comm_free(comm);
+}
+
 /* ---- Failures ---------------------------------------------------------------------------- */
 
 static void make_infinite(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn)
@@ -352,6 +378,7 @@ int main(void)
         cmocka_unit_test(without_staleness_it_is_ddp),
         cmocka_unit_test(it_goes_on_with_other_ranks),
         cmocka_unit_test(arithmetic_is_that_of_the_papers),
+        cmocka_unit_test(the_estimate_is_the_memory),
         cmocka_unit_test(a_gradient_that_is_not_finite_is_named),
         cmocka_unit_test(what_does_not_fit_is_refused),
     };

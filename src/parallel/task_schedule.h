@@ -1,11 +1,11 @@
-/* parallel/schedule.h -- the order in which the gradients of groups are applied, by a simulation of
- * the groups (lockstep/async.h).  Defined in versions/schedule.c.
+/* parallel/task_schedule.h -- the order in which the gradients of groups are applied, by a
+ * simulation of the groups (lockstep/async.h).  Defined in versions/schedule.c.
  *
  * The simulation has a clock of its own, in ticks.  It sees no values, so it can run ahead of the
  * training, and every rank computes the same schedule by itself.
  */
-#ifndef LKI_PARALLEL_SCHEDULE_H
-#define LKI_PARALLEL_SCHEDULE_H
+#ifndef LKI_PARALLEL_TASK_SCHEDULE_H
+#define LKI_PARALLEL_TASK_SCHEDULE_H
 
 #include "base/status.h"
 #include "lockstep/parallel.h"
@@ -17,7 +17,7 @@ typedef struct {
     uint64_t done;   /* number of tasks that the group has finished */
     uint64_t finish; /* the tick at which the task ends */
     bool     waits;  /* it has no task, and waits for slower groups */
-} lki_schedule_group;
+} lki_task_schedule_group;
 
 /* A simulation. */
 typedef struct {
@@ -26,8 +26,8 @@ typedef struct {
     uint64_t            begun;   /* number of tasks that have begun */
     uint64_t            applied; /* number of tasks that have ended */
     uint64_t            now;     /* in ticks */
-    lki_schedule_group *groups;  /* [options.groups] */
-} lki_schedule;
+    lki_task_schedule_group *groups;  /* [options.groups] */
+} lki_task_schedule;
 
 /* A task that ends, whose gradient is the next to be applied. */
 typedef struct {
@@ -40,23 +40,23 @@ typedef struct {
 LK_NODISCARD lk_status lki_async_read(lk_async *out, const lk_async *options, uint32_t leaves);
 
 /* Opens the schedule at its beginning.  `options` come from lki_async_read(). */
-LK_NODISCARD lk_status lki_schedule_open(lki_schedule *schedule, const lk_async *options,
+LK_NODISCARD lk_status lki_task_schedule_open(lki_task_schedule *schedule, const lk_async *options,
                                          uint64_t seed);
-void                   lki_schedule_close(lki_schedule *schedule);
+void                   lki_task_schedule_close(lki_task_schedule *schedule);
 
 /* Returns the task whose gradient is applied next, and goes on to the one after it. */
-lki_group_task lki_schedule_next(lki_schedule *schedule);
+lki_group_task lki_task_schedule_next(lki_task_schedule *schedule);
 
 /* Goes on until `applied` gradients have been applied. */
-void lki_schedule_advance(lki_schedule *schedule, uint64_t applied);
+void lki_task_schedule_advance(lki_task_schedule *schedule, uint64_t applied);
 
 /* Returns the current version. */
-static inline uint64_t lki_schedule_version(const lki_schedule *schedule)
+static inline uint64_t lki_task_schedule_version(const lki_task_schedule *schedule)
 {
     return schedule->applied / schedule->options.aggregate;
 }
 
 /* Returns true if a task that has begun and not ended reads `version`, or if it is current. */
-bool lki_schedule_needs(const lki_schedule *schedule, uint64_t version);
+bool lki_task_schedule_needs(const lki_task_schedule *schedule, uint64_t version);
 
 #endif
