@@ -5,6 +5,7 @@ Control: another number of groups, and a run that forgets its errors, have other
 """
 
 import json
+import os
 import shutil
 import tempfile
 import unittest
@@ -77,7 +78,9 @@ PROGRAM = """
 """
 
 PARAMETER = torch.nn.Parameter(torch.zeros(3))
-METHODS = ("powersgd", "topk", "dgc", "ef21", "randomk", "sign", "qsgd", "terngrad")
+METHODS = ("powersgd", "dgc", "ef21", "qsgd")
+if "LK_THOROUGH" in os.environ:   # others differ in the library only
+    METHODS += "topk", "randomk", "sign", "terngrad"
 
 
 class Compressed(unittest.TestCase):
