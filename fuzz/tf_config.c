@@ -6,6 +6,7 @@
 
 #include "comm/roster.h"
 #include "launch/foreign.h"
+#include "launch/slurm.h"
 
 static void read_config(const char *text)
 {

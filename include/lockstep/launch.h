@@ -191,6 +191,12 @@ LK_API LK_NODISCARD lk_status lk_job_key_read(unsigned char key[LK_JOB_KEY_BYTES
  * do.  *out is then true, because the process must not run as a job of its own. */
 LK_API LK_NODISCARD lk_status lk_launched(bool *out);
 
+/* Writes a line about the launcher that started this process: its name, the rank and the sizes that
+ * it has set, and the variables, e.g. "srun: rank 1 of 2, 1 of 2 on this host (...)".  Writes
+ * "none" if this process is not one of several.  Returns LK_EINVAL if lk_launched() does, or if the
+ * hosts of the job lack an address or a key. */
+LK_API LK_NODISCARD lk_status lk_launcher_describe(char *out, size_t bytes);
+
 /* Launcher options for workers that another launcher has started.  Under Lockstep's launcher,
  * lk_launch_options apply instead, and all fields except `timeout_ms` and `leaves` are ignored. */
 typedef struct {

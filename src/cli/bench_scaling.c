@@ -221,7 +221,7 @@ int lki_bench_scaling(int argc, char **argv)
         result = lki_options_parse(&scaling_command, mine_count, mine, &options);
     }
     if (result < 0)
-        result = lki_find_launcher(&scaling_command, &launched);
+        result = lki_find_launcher(&scaling_command, NULL, &launched);
     if (result < 0) {
         words[run_count++] = json;
         words[run_count++] = workers;

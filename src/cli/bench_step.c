@@ -255,7 +255,7 @@ int lki_bench_step(int argc, char **argv)
     bool launched         = false;
     int  result           = lki_options_parse(&command, argc - 1, argv + 1, &options);
     if (result < 0)
-        result = lki_find_launcher(&command, &launched);
+        result = lki_find_launcher(&command, &options.train.nodes, &launched);
     if (result < 0) {
         lk_train_config *config = &options.train.config;
         lki_train_defaults(config);

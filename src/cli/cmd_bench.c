@@ -500,7 +500,7 @@ static int bench_main(int argc, char **argv)
                                   strcmp(options.algorithm, "native") == 0);
     options.launched = options.mpi; /* with MPI, mpirun has started this process */
     if (!options.mpi)
-        done = lki_find_launcher(&lki_command_bench, &options.launched);
+        done = lki_find_launcher(&lki_command_bench, &options.nodes, &options.launched);
     if (done < 0)
         done = check(&options, kind);
     if (done >= 0)

@@ -324,6 +324,20 @@ static void check_limits(report *r)
                 : "off; ulimit -c unlimited keeps one when a worker crashes");
 }
 
+/* Prints the launcher that started this process, as the other commands see it.  Only the other
+ * commands refuse a job that is described in part. */
+static void check_launcher(report *r)
+{
+    char text[1024];
+
+    if (lk_launcher_describe(text, sizeof text) == LK_OK)
+        say(r, FOUND_OK, "launcher", "%s%s", text,
+            strcmp(text, "none") == 0 ? ": commands start their own workers" : "");
+    else
+        say(r, FOUND_WARN, "launcher", "%s%s%s", strcmp(text, "none") == 0 ? "" : text,
+            strcmp(text, "none") == 0 ? "" : "; ", lk_error_last()->message);
+}
+
 /* ---- The command ------------------------------------------------------------------------- */
 
 typedef struct {
@@ -350,6 +364,7 @@ static int doctor_main(int argc, char **argv)
     if (done >= 0)
         return done;
     say(&r, FOUND_OK, "lockstep", "%s", LK_VERSION);
+    check_launcher(&r);
     check_cores(&r);
     check_topology(&r, o.workers == 0 ? r.cores : o.workers, lki_bind_of(o.bind));
     check_isa(&r);

@@ -444,7 +444,7 @@ static int inspect_main(int argc, char **argv)
     inspect_options options = { .verify = true, .rows = 20 };
     int             done    = lki_options_parse(&lki_command_inspect, argc, argv, &options);
     if (done < 0)
-        done = lki_refuse_half_job(&lki_command_inspect);
+        done = lki_refuse_half_job(&lki_command_inspect, NULL);
     if (done >= 0)
         return done;
     if ((options.path != NULL) == (options.flight != NULL))

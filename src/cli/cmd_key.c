@@ -18,7 +18,7 @@ static int key_main(int argc, char **argv)
     key_options options = { 0 };
     int         done    = lki_options_parse(&lki_command_key, argc, argv, &options);
     if (done < 0)
-        done = lki_refuse_half_job(&lki_command_key);
+        done = lki_refuse_half_job(&lki_command_key, NULL);
     if (done >= 0)
         return done;
     if (lk_job_key_new(options.path) == LK_OK)

@@ -209,7 +209,7 @@ static int plan_main(int argc, char **argv)
     options.train.command = &command;
     int result            = lki_options_parse(&command, argc, argv, &options);
     if (result < 0)
-        result = lki_refuse_half_job(&command);
+        result = lki_refuse_half_job(&command, &options.train.nodes);
     if (result < 0 && cannot_plan(&options) != NULL)
         result = lki_usage_error(&command, "%s", cannot_plan(&options));
     if (result < 0) {

@@ -73,8 +73,8 @@ static int run_main(int argc, char **argv)
 {
     run_options options = { .prefix = true, .nodes = LKI_NODES_INIT };
     int         done    = lki_options_parse(&lki_command_run, argc, argv, &options);
-    if (done < 0 && options.nodes.count < 2) /* --nnodes describes the whole job */
-        done = lki_refuse_half_job(&lki_command_run);
+    if (done < 0)
+        done = lki_refuse_half_job(&lki_command_run, &options.nodes);
     if (done >= 0)
         return done;
 

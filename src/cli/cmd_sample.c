@@ -50,7 +50,7 @@ static int sample_main(int argc, char **argv)
                                    .tokens = 256, .temperature = 0.8, .emit = print_bytes } };
     int            done    = lki_options_parse(&lki_command_sample, argc, argv, &options);
     if (done < 0)
-        done = lki_refuse_half_job(&lki_command_sample);
+        done = lki_refuse_half_job(&lki_command_sample, NULL);
     if (done >= 0)
         return done;
     lk_status status = lk_sample(&options.sample);

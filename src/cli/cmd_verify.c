@@ -74,7 +74,7 @@ static int verify_main(int argc, char **argv)
     options.train.command = &command;
     int result            = lki_options_parse(&command, argc, argv, &options);
     if (result < 0)
-        result = lki_refuse_half_job(&command);
+        result = lki_refuse_half_job(&command, &options.train.nodes);
     if (result < 0)
         result = verify(&options);
     free(options.train.file.text);

@@ -546,7 +546,7 @@ int lki_train_start(train_options *options, char **argv)
     if (options->on_failure == LKI_UNSAID)
         options->on_failure = changes ? LK_ON_FAILURE_CONTINUE : LK_ON_FAILURE_STOP;
     bool launched = false;
-    int  result   = lki_find_launcher(options->command, &launched);
+    int  result   = lki_find_launcher(options->command, &options->nodes, &launched);
     if (result >= 0) {
         free(options->file.text);
         return result;

@@ -46,18 +46,21 @@ bool lki_parse_restart(const char *text, uint32_t *most, lki_message *error)
     return true;
 }
 
-int lki_find_launcher(const lki_command *command, bool *out)
+int lki_find_launcher(const lki_command *command, const lki_nodes *nodes, bool *out)
 {
+    *out = false;
+    if (nodes != NULL && nodes->count > 0 && getenv("LOCKSTEP_CONTROL_FD") == NULL)
+        return -1;
     if (lk_launched(out) == LK_OK)
         return -1;
     lki_print_error(command->name);
     return LKI_EXIT_USAGE;
 }
 
-int lki_refuse_half_job(const lki_command *command)
+int lki_refuse_half_job(const lki_command *command, const lki_nodes *nodes)
 {
     bool unused;
-    return lki_find_launcher(command, &unused);
+    return lki_find_launcher(command, nodes, &unused);
 }
 
 int lki_exit_unjoined(lk_status status)

@@ -2,6 +2,7 @@
 #ifndef LKI_CLI_WORKERS_H
 #define LKI_CLI_WORKERS_H
 
+#include "cli/nodes.h"
 #include "cli/options.h"
 #include "lockstep/launch.h"
 
@@ -19,12 +20,13 @@ bool lki_parse_restart(const char *text, uint32_t *most, lki_message *error);
 
 /* Determines whether a launcher has started this process as a worker (*out).  Returns a negative
  * number or, if the environment describes only a part of a job, prints the reason and returns the
- * exit status.  Every command that starts or joins a job calls this first. */
-int lki_find_launcher(const lki_command *command, bool *out);
+ * exit status.  Every command that starts or joins a job calls this first.  If `nodes`, which may
+ * be NULL, has --nnodes, the options describe the job, and other launchers are ignored. */
+int lki_find_launcher(const lki_command *command, const lki_nodes *nodes, bool *out);
 
 /* Returns a negative number or, if the environment describes only a part of a job, prints the
- * reason and returns the exit status. */
-int lki_refuse_half_job(const lki_command *command);
+ * reason and returns the exit status.  `nodes` is as for lki_find_launcher(). */
+int lki_refuse_half_job(const lki_command *command, const lki_nodes *nodes);
 
 /* Returns the exit status of a worker that could not join.  An invalid environment (LK_EINVAL) is a
  * usage error. */

@@ -1,7 +1,6 @@
 /* launch/foreign.h -- detects workers that another launcher has started, from the environment.
  *
- * Recognises the environment variables that are set by torchrun and similar launchers, mpirun of
- * Open MPI, mpiexec of MPICH and its relatives, srun, and TF_CONFIG.
+ * launchers.def is the table of the launchers and their variables.
  */
 #ifndef LKI_LAUNCH_FOREIGN_H
 #define LKI_LAUNCH_FOREIGN_H
@@ -17,6 +16,8 @@ typedef struct {
     uint32_t    rank, size;      /* rank and number of ranks in the job */
     uint32_t    local_rank, local_size;
     char        rendezvous[LKI_RENDEZVOUS_BYTES]; /* rank 0, "tcp://HOST:PORT"; "" = none */
+    const char *store;           /* not NULL: the launcher's key-value store listens at
+                                  * `rendezvous` (shared_port.h).  The text identifies the run */
     const char *key_file;        /* file with the job's key; NULL = none */
     bool        insecure;        /* LOCKSTEP_INSECURE=1: no key is needed */
     uint64_t    job;             /* a number that differs between the jobs of this user on this
@@ -32,12 +33,15 @@ LK_NODISCARD lk_status lki_foreign_find(lki_foreign *out);
  * missing. */
 LK_NODISCARD lk_status lki_foreign_check_hosts(const lki_foreign *f);
 
+/* Returns the MPI whose launcher has set variables of this process, as in the name of its module
+ * (modules.c): "openmpi" or "mpich".  NULL = none. */
+const char *lki_foreign_mpi(void);
+
+/* Writes the variables of the launcher `by` and their values: "RANK=0 and WORLD_SIZE=4". */
+void lki_foreign_variables(char *out, size_t bytes, const char *by);
+
 /* Parses the value of TF_CONFIG (tf_config.c). out->by remains NULL if the value describes no
  * job. */
 LK_NODISCARD lk_status lki_tf_config_read(lki_foreign *out, const char *json);
-
-/* Returns the number of tasks on node `node`, from a text such as "2(x3),1" (nodes 0 to 2 have 2
- * tasks, node 3 has 1).  Returns 0 if the text has no entry for the node. */
-uint32_t lki_slurm_tasks(const char *text, uint32_t node);
 
 #endif

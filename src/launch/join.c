@@ -270,6 +270,26 @@ lk_status lk_launched(bool *out)
     return LK_OK;
 }
 
+lk_status lk_launcher_describe(char *out, size_t bytes)
+{
+    inheritance from = {.control = -1};
+    lki_foreign job  = {.by = NULL};
+    char        variables[240];
+
+    (void)snprintf(out, bytes, "none");
+    LK_TRY(is_ours() ? read_ours(&from) : find_others(&job));
+    if (is_ours())
+        (void)snprintf(out, bytes, "lockstep run: rank %u of %u", from.rank, from.size);
+    if (job.by == NULL)
+        return LK_OK;
+    lki_foreign_variables(variables, sizeof variables, job.by);
+    (void)snprintf(out, bytes, "%s: rank %u of %u, %u of %u on this host (%s)%s%s%s", job.by,
+                   job.rank, job.size, job.local_rank, job.local_size, variables,
+                   job.rendezvous[0] != '\0' ? ", rank 0 at " : "", job.rendezvous,
+                   job.store != NULL ? " by torchrun's store" : "");
+    return lki_foreign_check_hosts(&job);
+}
+
 /* Reads the variables, descriptors and key that Lockstep's launcher has provided. */
 static lk_status find_ours(inheritance *from, const lk_join_options *options)
 {

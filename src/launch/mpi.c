@@ -15,12 +15,11 @@ typedef struct {
     const char *name;    /* the part of the module's file name for this MPI */
     const char *version; /* the beginning of MPI_Get_library_version() */
     const char *package; /* the package needed to build the module */
-    const char *set[3];  /* variables set by its mpirun */
 } implementation;
 
 static const implementation implementations[] = {
-    { "openmpi", "Open MPI", "libopenmpi-dev", { "OMPI_COMM_WORLD_RANK", "PMIX_RANK" } },
-    { "mpich", "MPICH", "libmpich-dev", { "PMI_RANK", "PMI_ID" } },
+    { "openmpi", "Open MPI", "libopenmpi-dev" },
+    { "mpich", "MPICH", "libmpich-dev" },
 };
 
 enum { KINDS = sizeof implementations / sizeof implementations[0] };
@@ -47,10 +46,11 @@ static const implementation *loaded(void)
 
 static const implementation *started_by(void)
 {
-    for (int i = 0; i < KINDS; i++)
-        for (int k = 0; k < 3 && implementations[i].set[k] != NULL; k++)
-            if (getenv(implementations[i].set[k]) != NULL)
-                return &implementations[i];
+    const char *name = lki_foreign_mpi();
+
+    for (int i = 0; i < KINDS && name != NULL; i++)
+        if (strcmp(implementations[i].name, name) == 0)
+            return &implementations[i];
     return NULL;
 }
 

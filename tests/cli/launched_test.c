@@ -56,6 +56,8 @@ static const environment halves[] = {
     { "HOROVOD_RANK=1 HOROVOD_SIZE=2", "HOROVOD_SIZE=2 are set by horovodrun",
       "unset HOROVOD_RANK and HOROVOD_SIZE to run alone" },
     { "PALS_RANKID=0", "PALS_RANKID=0 is set", "unset PALS_RANKID to run alone" },
+    { "PBS_NODENUM=1 PBS_TASKNUM=00000002", "PBS_NODENUM=1 is set", "--node-rank $PBS_NODENUM" },
+    { "JOB_COMPLETION_INDEX=0", "JOB_COMPLETION_INDEX=0 is set, but not WORLD_SIZE", "--nnodes 1" },
 };
 
 enum { HALVES = sizeof halves / sizeof halves[0] };
@@ -175,6 +177,8 @@ static void help_is_never_refused(void **state)
         run_in(&r, *state, "RANK=0 WORLD_SIZE=4", reading[i]);
         if (r.status != 0)
             fail_msg("lockstep %s: status %d, stderr '%s'", reading[i], r.status, r.err);
+        if (strcmp(reading[i], "doctor") == 0)
+            assert_says(r.out, "warn     launcher     RANK=0 and WORLD_SIZE=4 are set, but not");
     }
 }
 
@@ -188,6 +192,7 @@ static void single_processes_run_as_usual(void **state)
         "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=1 RANK=0",
         "RANK=0 WORLD_SIZE=1",
         "MASTER_ADDR=h MASTER_PORT=1 LOCKSTEP_RENDEZVOUS=tcp://h:1 TF_CONFIG='{}'",
+        "PBS_NODENUM=0 PBS_TASKNUM=1 JOB_COMPLETION_INDEX=0 WORLD_SIZE=1",
     };
     static command_result r;
     char                  wanted[65], got[65];
@@ -202,6 +207,9 @@ static void single_processes_run_as_usual(void **state)
         run_in(&r, *state, names[i], "run -n 2 --no-prefix sh -c 'echo $WORLD_SIZE'");
         assert_string_equal(r.out, "2\n2\n");
     }
+    run_in(&r, *state, "JOB_COMPLETION_INDEX=3", "train" OF_RUN "--steps 3 --nnodes 1");
+    read_weights(&r, got);
+    assert_string_equal(got, wanted);
 }
 
 /* Starts our launcher in a task of srun, and in a worker of a second launcher of ours.  Expects
