@@ -32,8 +32,9 @@
 #include "base/memory.h"
 #include "base/pidfd.h"
 #include "launch/job/executor.h"
+#include "launch/shared_port.h"
 
-enum { TIMEOUT_MS = 30000, RETRY_MS = 20, ANSWER_FDS = 2 };
+enum { TIMEOUT_MS = 30000, JOIN_MS = 300000, RETRY_MS = 20, ANSWER_FDS = 2 };
 
 /* The agent's fixed descriptors: the listening socket, and a pidfd of the worker that started the
  * agent. */
@@ -186,16 +187,24 @@ static bool await_worker(lki_job *job, int left_ms)
     return poll(polled, NEWS + (nfds_t)job->count, left_ms) > 0 && polled[0].revents != 0;
 }
 
-/* Fails if a worker of this host has ended, because the host will never be complete. */
-static lk_status check_workers(lki_job *job, const lki_foreign *host)
+/* Fails if a stop was requested, or a worker that has joined has ended. */
+static lk_status check_joined(void *context)
 {
-    struct pollfd starter = {.fd = AT_STARTER, .events = POLLIN};
+    lki_job *job = context;
 
     lki_job_listen(job);
     if (job->stop_signal != 0)
         return lk_fail(LK_ESTOPPED, "SIG%s came while the workers of this host were joining",
                        sigabbrev_np(job->stop_signal));
-    LK_TRY(lki_nodes_check_workers(job));
+    return lki_nodes_check_workers(job);
+}
+
+/* Fails if a worker of this host has ended, because the host will never be complete. */
+static lk_status check_workers(lki_job *job, const lki_foreign *host)
+{
+    struct pollfd starter = {.fd = AT_STARTER, .events = POLLIN};
+
+    LK_TRY(check_joined(job));
     if (job->workers[0].pid != 0 || poll(&starter, 1, 0) == 0)
         return LK_OK;
     return lk_fail(LK_EPEER, "rank %u has ended before it had joined", host->rank);
@@ -226,10 +235,39 @@ static lk_status collect(lki_job *job, const lki_foreign *host)
 
 /* ---- The agent: lifetime ----------------------------------------------------------------- */
 
-static lk_status prepare(lki_job *job)
+/* The options of a job whose agents have agreed on the port of the rendezvous. */
+typedef struct {
+    lki_shared_port   port;
+    lk_launch_options options;
+    lki_host          host;
+} agreement;
+
+/* Connects to the job's other hosts.  If the other launcher's store listens at the rendezvous,
+ * first agrees on another port.  `agreed` must live as long as the job. */
+static lk_status meet(lki_job *job, const lki_foreign *f, agreement *agreed)
+{
+    uint32_t limit_ms = job->options->join_ms != 0 ? job->options->join_ms : JOIN_MS;
+
+    if (f->store == NULL)
+        return lki_nodes_meet(job);
+    lk_status st = lki_shared_port_open(&agreed->port, f, limit_ms, check_joined, job);
+    agreed->options            = *job->options;
+    agreed->options.rendezvous = agreed->port.endpoint;
+    agreed->host               = *job->host;
+    agreed->host.listener      = agreed->port.listener;
+    job->options               = &agreed->options;
+    job->host                  = &agreed->host;
+    if (st == LK_OK)
+        st = lki_nodes_meet(job);
+    lk_error why = *lk_error_last();
+    lki_shared_port_withdraw(&agreed->port);
+    return st == LK_OK ? LK_OK : lki_fail_again(&why);
+}
+
+static lk_status prepare(lki_job *job, const lki_foreign *host, agreement *agreed)
 {
     if (job->options->rendezvous != NULL)
-        LK_TRY(lki_nodes_meet(job));
+        LK_TRY(meet(job, host, agreed));
     LK_TRY(lki_control_create(&job->control, job->roster));
     if (job->rendezvous != NULL)
         LK_TRY(lki_nodes_prepare(job));
@@ -259,12 +297,13 @@ static void answer_all(const lki_job *job, lk_status st)
 static bool serve(lki_job *job, const lki_foreign *host)
 {
     lk_launch_result result = {.exit_code = 1};
+    agreement        agreed;
     lk_status        st     = collect(job, host);
 
     (void)close(AT_LISTENER);
     (void)close(AT_STARTER);
     if (st == LK_OK)
-        st = prepare(job);
+        st = prepare(job, host, &agreed);
     answer_all(job, st);
     if (st != LK_OK) {
         lki_nodes_close(job);

@@ -322,6 +322,45 @@ static void training_runs_under_slurm(void **state)
     runs_under(state, "srun", "--overlap");
 }
 
+/* Finds a torchrun that works: beside the Python of LK_TORCH_PYTHON, or in PATH.  That of PyTorch
+ * 1.13, for example, is too old for Python 3.11. */
+static void find_torchrun(char out[300], const char *folder)
+{
+    static command_result r;
+    (void)run_shell(&r, folder,
+                    "t=torchrun; [ -z \"$LK_TORCH_PYTHON\" ] || "
+                    "t=$(dirname \"$LK_TORCH_PYTHON\")/torchrun; command -v $t || exit 1; "
+                    "$t --no-python --nproc-per-node 1 --master-port 0 true >&2");
+    if (r.status != 0) {
+        print_message("there is no torchrun that works\n");
+        skip();
+    }
+    (void)snprintf(out, 300, "%.*s", (int)strcspn(r.out, "\n"), r.out);
+}
+
+/* Runs two agents of torchrun, each with two workers.  Both are on this machine, but Lockstep
+ * treats them as two hosts.  torchrun's store listens at MASTER_PORT. */
+static void training_runs_under_torchrun_on_two_hosts(void **state)
+{
+    static const char *const ways[] = { /* static rendezvous, and c10d */
+        "--node-rank $r --master-addr 127.0.0.1 --master-port $port",
+        "--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:$port --local-addr 127.0.0.1 --rdzv-id job",
+    };
+    static command_result r;
+    char                  torchrun[300], line[2000];
+    find_torchrun(torchrun, *state);
+    for (size_t i = 0; i < 2; i++) {
+        (void)snprintf(line, sizeof line,
+                       "port=%u; st=0; for r in 0 1; do LOCKSTEP_JOB_KEY_FILE=key timeout 600 %s "
+                       "--no-python --nnodes 2 --nproc-per-node 2 %s %s " MLP "--steps 20 >out.$r 2>err.$r & "
+                       "pids=\"$pids $!\"; done; for p in $pids; do wait $p || st=$?; done; "
+                       "cat out.0 out.1; cat err.0 err.1 >&2; (exit $st)",
+                       free_port(), torchrun, ways[i], LK_TEST_COMMAND);
+        (void)run_shell(&r, *state, line);
+        assert_weights(&r);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (self_is_worker(self, argc, argv))
@@ -339,6 +378,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(training_runs_under_open_mpi),
         cmocka_unit_test(training_runs_under_mpich),
         cmocka_unit_test(training_runs_under_slurm),
+        cmocka_unit_test(training_runs_under_torchrun_on_two_hosts),
     };
     return cmocka_run_group_tests_name("hosts.foreign", tests, weights_of_one_worker,
                                        remove_folder);
