@@ -84,9 +84,16 @@ static bool is_set(const char *name)
     return name != NULL && getenv(name) != NULL;
 }
 
+/* Returns the value of a variable; "" if it is not set, or the name is NULL. */
+static const char *value_of(const char *name)
+{
+    const char *text = name == NULL ? NULL : getenv(name);
+    return text != NULL ? text : "";
+}
+
 static bool is_unset_or(const char *name, const char *value)
 {
-    return !is_set(name) || strcmp(getenv(name), value) == 0;
+    return !is_set(name) || strcmp(value_of(name), value) == 0;
 }
 
 /* Returns true if the conditions of a row hold that are not about its own variables. */
@@ -96,7 +103,7 @@ static bool applies(const launcher *l)
         return false;
     if (is_set(l->without[0]) || is_set(l->without[1]))
         return false;
-    return !is_set(l->processes) || strtol(getenv(l->processes), NULL, 10) <= 1;
+    return strtol(value_of(l->processes), NULL, 10) <= 1;
 }
 
 static bool is_complete(const launcher *l)
@@ -146,12 +153,6 @@ void lki_foreign_variables(char *out, size_t bytes, const char *by)
 }
 
 /* ---- Values ------------------------------------------------------------------------------ */
-
-static const char *value_of(const char *name)
-{
-    const char *text = getenv(name);
-    return text != NULL ? text : "";
-}
 
 /* Refuses a variable that the environment has twice, with different values.  Programs disagree
  * about which of the values counts. */
@@ -264,7 +265,7 @@ static int derive_address(lki_foreign *out, const launcher *l)
     char host[256];
 
     if (l == NULL || !is_set(l->nodes) || out->local_size == out->size
-        || !lki_slurm_first_node(host, sizeof host, getenv(l->nodes)))
+        || !lki_slurm_first_node(host, sizeof host, value_of(l->nodes)))
         return 0;
     return snprintf(out->rendezvous, sizeof out->rendezvous, "tcp://%s:%u", host,
                     lki_slurm_port(value_of(l->job[0]), value_of(l->job[1])));
@@ -281,8 +282,8 @@ static lk_status find_rendezvous(lki_foreign *out, const launcher *l)
     } else if (out->rendezvous[0] == '\0' && host != NULL && port != NULL) {
         bytes = snprintf(out->rendezvous, sizeof out->rendezvous,
                          strchr(host, ':') != NULL ? "tcp://[%s]:%s" : "tcp://%s:%s", host, port);
-        if (l != NULL && is_set(l->store.name)
-            && strcmp(getenv(l->store.name), l->store.value) == 0)
+        if (l != NULL && l->store.name != NULL
+            && strcmp(value_of(l->store.name), l->store.value) == 0)
             out->store = value_of("TORCHELASTIC_RUN_ID");
     } else if (out->rendezvous[0] == '\0' && host == NULL && port == NULL) {
         bytes = derive_address(out, l);
