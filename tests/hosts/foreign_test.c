@@ -353,8 +353,8 @@ static void training_runs_under_torchrun_on_two_hosts(void **state)
         (void)snprintf(line, sizeof line,
                        "port=%u; st=0; for r in 0 1; do LOCKSTEP_JOB_KEY_FILE=key timeout 600 "
                        "%s --no-python --nnodes 2 --nproc-per-node 2 %s %s " MLP "--steps 20 "
-                       ">out.$r 2>err.$r & pids=\"$pids $!\"; done; for p in $pids; do wait $p || st=$?; done; "
-                       "cat out.0 out.1; cat err.0 err.1 >&2; (exit $st)",
+                       ">out.$r 2>err.$r & pids=\"$pids $!\"; done; for p in $pids; do wait $p || "
+                       "st=$?; done; cat out.0 out.1; cat err.0 err.1 >&2; (exit $st)",
                        free_port(), torchrun, ways[i], LK_TEST_COMMAND);
         (void)run_shell(&r, *state, line);
         assert_weights(&r);
