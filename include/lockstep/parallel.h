@@ -319,7 +319,7 @@ LK_API void lk_parallel_report(lk_parallel *parallel, uint32_t index, double los
                                uint64_t samples, uint64_t count, uint64_t hits);
 
 typedef struct {
-    double   loss;      /* sum / count, by the canonical tree */
+    double   loss, square; /* sums / count, by the canonical tree; square: of clients' changes */
     double   grad_norm; /* norm of the mean gradient before clipping */
     uint64_t count, hits;
     bool     skipped; /* loss or norm was not finite: no update, and a smaller loss scale */

@@ -98,10 +98,11 @@ def serve(rule, w, delta, m, v):
 
 
 def federate(w, clients, rule="mean", m=4, epochs=1, batch=5, mu=0.0, dropout=0.0, weighted=True):
-    w = [a.astype(np.float64) for a in w]
+    """Return the weights, and the drift of each round: the root mean square of the distances."""
+    w, drifts = [a.astype(np.float64) for a in w], []
     first, second = [np.zeros_like(a) for a in w], [np.zeros_like(a) for a in w]
     for step in range(ROUNDS):
-        sums, count = [np.zeros_like(a) for a in w], 0
+        sums, count, square = [np.zeros_like(a) for a in w], 0, 0
         for k in clients.chosen(step, m):
             own, steps = [a.copy() for a in w], list(clients.batches(k, step, epochs, batch))
             does = lib.lk_clients_stop(clients.handle, k, c_uint64(step), c_double(dropout),
@@ -113,9 +114,11 @@ def federate(w, clients, rule="mean", m=4, epochs=1, batch=5, mu=0.0, dropout=0.
                 own = [a - LR * (b + mu * (a - c)) for a, b, c in zip(own, g, w)]
             n = lib.lk_clients_samples(clients.handle, k) if weighted else 1
             sums, count = [s + n * (a - b) for s, a, b in zip(sums, own, w)], count + n
+            square += n * sum(((a - b) ** 2).sum() for a, b in zip(own, w))
+        drifts.append((square / count) ** 0.5 if count > 0 else None)
         if count > 0:
             serve(rule, w, [s / count for s in sums], first, second)
-    return w
+    return w, drifts
 
 
 def read(path):
@@ -132,7 +135,7 @@ def train(folder, *options, data=SPEC):
     """Run the command, and return the weights at its end."""
     done = subprocess.run([str(BUILD / "bin" / "lockstep"), "train", "mlp", "--data", data,
                            "--hidden", str(HIDDEN), "--lr", str(LR), "--seed", str(SEED),
-                           "--checkpoint", "ck", "--quiet", *options],
+                           "--checkpoint", "ck", "--log", "log", "--quiet", *options],
                           cwd=folder, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     w = read(max(pathlib.Path(folder, "ck").glob("step-*")) / "model.safetensors")
@@ -142,6 +145,11 @@ def train(folder, *options, data=SPEC):
 
 def distance(one, other):
     return max(float(np.abs(a - b).max()) for a, b in zip(one, other))
+
+
+def apart(one, other):
+    """Return the largest relative difference of two lists, in which None is nothing."""
+    return max(abs(a / b - 1) for a, b in zip(one, other) if a is not None and b is not None)
 
 
 class Federated(unittest.TestCase):
@@ -154,7 +162,8 @@ class Federated(unittest.TestCase):
         self.folder.cleanup()
 
     def case(self, split, by, count=12, m=4, **options):
-        """Return the weights of the command and the oracle's."""
+        """Return the weights of the command, the oracle's, and those without numbers of samples,
+        and then the drifts of the three."""
         named = {"rule": "outer-optimizer", "epochs": "local-epochs", "batch": "client-batch",
                  "mu": "prox-mu", "dropout": "client-dropout"}
         words = [f"--{named[name]}={value}" for name, value in options.items()]
@@ -166,8 +175,11 @@ class Federated(unittest.TestCase):
             words += ["--client-batch", "5"]
         clients = Clients(count, split, by)
         try:
-            return (train(self.folder.name, *words), federate(self.start, clients, m=m, **options),
-                    federate(self.start, clients, m=m, weighted=False, **options))
+            got = train(self.folder.name, *words)
+            log = pathlib.Path(self.folder.name, "log").read_text().splitlines()
+            drifts = [line["drift"] for line in map(json.loads, log) if "chosen" in line]
+            return zip((got, drifts), federate(self.start, clients, m=m, **options),
+                       federate(self.start, clients, m=m, weighted=False, **options))
         finally:
             clients.close()
 
@@ -181,19 +193,24 @@ class Federated(unittest.TestCase):
                  dict(split="dirichlet", by=0.5, dropout=0.6)]
         for case in cases:
             with self.subTest(**case):
-                got, wanted, unweighted = self.case(**case)
+                (got, wanted, unweighted), (drifts, spread, equal) = self.case(**case)
                 self.assertLess(distance(got, wanted), 2e-5)
+                self.assertEqual([d is None for d in drifts], [d is None for d in spread])
+                self.assertLess(apart(drifts, spread), 1e-4)
                 self.assertGreater(distance(self.start, wanted), 1e-2)
                 if case["split"] == "dirichlet":   # clients of unequal size
                     self.assertGreater(distance(got, unweighted), 1e-3)
-        pulled, free = self.case(**cases[5])[0], self.case(split="dirichlet", by=0.5, epochs=3)[1]
+                    self.assertGreater(apart(drifts, equal), 1e-2)
+        (pulled, *_), _ = self.case(**cases[5])
+        (_, free, _), _ = self.case(split="dirichlet", by=0.5, epochs=3)
         self.assertGreater(distance(pulled, free), 1e-3)
 
     def test_degenerate(self):
         """One local step on all samples of all clients is a step on the whole data."""
         whole = train(self.folder.name, "--global-batch", str(SAMPLES), "--virtual-workers", "1",
                       "--steps", str(ROUNDS))
-        self.assertLess(distance(self.case("iid", 0, m=12, batch=0)[0], whole), 1e-5)
+        (clients, *_), _ = self.case("iid", 0, m=12, batch=0)
+        self.assertLess(distance(clients, whole), 1e-5)
 
     def test_local_sgd(self):
         """If all clients take part with as many samples, they are the replicas of local SGD."""

@@ -10,6 +10,7 @@ typedef enum { LKI_COUNTS = 0, LKI_DROPPED, LKI_NOT_BEGUN } lki_counting;
 /* The report of one virtual worker on one step, visible to all ranks. */
 typedef struct {
     double   loss;
+    double   square;  /* of a client's change of weights, times its number of samples */
     double   seconds; /* seconds that the rank spent on the virtual worker's turns */
     double   data;    /* the share of `seconds` that the rank waited for data */
     uint64_t count, hits;
@@ -81,6 +82,9 @@ uint32_t lki_leaf_now(const lk_parallel *parallel, uint32_t index);
 
 /* Returns the report of a virtual worker of the turn.  Other ranks cannot see it yet. */
 lki_report *lki_report_now(const lk_parallel *parallel, uint32_t index);
+
+/* Adds to lk_step_result.square for a virtual worker of the turn. */
+void lki_report_square(lk_parallel *parallel, uint32_t index, double square);
 
 /* Ends the turns of the step.  Turns that the caller has skipped have no effect. */
 void lki_turns_end(lk_parallel *parallel);

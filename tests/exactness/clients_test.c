@@ -105,8 +105,10 @@ static void logs_have_rounds(void **state)
         (void)snprintf(lines[i], sizeof lines[i], "%.1023s", r.out);
     }
     assert_string_equal(lines[0], lines[1]);
-    assert_says(lines[0], "{\"step\": 1, \"chosen\": 6, \"stopped\": 3, \"samples\": 41}");
-    assert_says(lines[0], "{\"step\": 2, \"chosen\": 6, \"stopped\": 6, \"samples\": 0}");
+    assert_says(lines[0], "{\"step\": 1, \"chosen\": 6, \"stopped\": 3, \"samples\": 41, "
+                          "\"drift\": 0.");
+    assert_says(lines[0], "{\"step\": 2, \"chosen\": 6, \"stopped\": 6, \"samples\": 0, "
+                          "\"drift\": null}");
     run_shell(&r, *state, "grep '\"label\": \"invariant\"' l0 | grep '\"step\": 2,'");
     assert_says(r.out, "\"loss\": null");
 }

@@ -208,6 +208,15 @@ static lk_status fail_empty(lk_parallel *parallel)
                    (unsigned long long)parallel->step + 1);
 }
 
+/* Returns the mean of the squares that virtual workers reported. */
+static double mean_square(const lk_parallel *parallel, uint64_t count)
+{
+    double *squares = parallel->norms.scratch;
+    for (uint32_t v = 0; v < parallel->leaves; v++)
+        squares[v] = lki_report_of(parallel, v)->square;
+    return lki_tree_sum_f64(squares, parallel->leaves) / (double)count;
+}
+
 static lk_status collect(lk_parallel *parallel, lk_step_result *result)
 {
     double *losses = parallel->norms.scratch;
@@ -229,7 +238,8 @@ static lk_status collect(lk_parallel *parallel, lk_step_result *result)
         return LK_OK;
     if (result->count == 0)
         return fail_empty(parallel);
-    result->loss      = lki_tree_sum_f64(losses, parallel->leaves) / (double)result->count;
+    result->loss   = lki_tree_sum_f64(losses, parallel->leaves) / (double)result->count;
+    result->square = mean_square(parallel, result->count);
     parallel->norms.root_squares = tensor_norms(parallel, LKI_OF_GRADIENT);
     result->grad_norm            = sqrt(parallel->norms.root_squares) / (double)result->count /
                         parallel->now.seed;

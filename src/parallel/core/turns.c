@@ -550,3 +550,9 @@ void lk_parallel_report(lk_parallel *parallel, uint32_t index, double loss_sum, 
     report->hits += hits;
     report->samples[lki_min(parallel->turn.micro, parallel->micro_count - 1)] += samples;
 }
+
+void lki_report_square(lk_parallel *parallel, uint32_t index, double square)
+{
+    check_index(parallel, index);
+    lki_report_now(parallel, index)->square += square;
+}

@@ -14,6 +14,8 @@ struct lki_clients {
     uint64_t     round;       /* the round whose clients are in `chosen`; UINT64_MAX: none yet */
     uint32_t    *chosen;      /* [V]: the clients of the round */
     uint64_t     counted;     /* samples of the clients that counted in the last round */
+    double       drift;       /* root mean square of their distances from the weights of the round,
+                               * weighted by samples; undefined if none counted */
     lk_parallel_turn turn;    /* the turn of session->parallel */
     void        *x;           /* samples of a micro-batch */
     int32_t     *y;           /* targets of a micro-batch */

@@ -48,8 +48,10 @@ void lki_session_record(const lki_session *s, const lk_step_result *result, doub
     record->moved      = result->moved;
     record->duplicated = result->duplicated;
     record->dropped    = result->dropped;
-    if (s->clients != NULL)
+    if (s->clients != NULL) {
         record->samples = s->clients->counted = result->count;
+        s->clients->drift                     = sqrt(result->square);
+    }
     if (s->config->elastic.backup_workers > 0)
         record->samples = samples_that_count(s);
     record->noise   = lk_parallel_noise(s->parallel);

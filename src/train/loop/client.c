@@ -9,7 +9,10 @@
  * running state starts as that of the run, and is averaged as the weights are.  Everything random
  * is keyed by round and client.
  */
+#include "base/memory.h"
 #include "data/batch.h"
+#include "parallel/turn.h"
+#include "tensor/ops.h"
 #include "train/core/client_rounds.h"
 #include "train/loop/loop.h"
 
@@ -155,6 +158,15 @@ static lk_status train(lki_session *s, trainee *t)
     return status;
 }
 
+/* Returns the sum of the squares of a parameter's values. */
+static double sum_squares(const lk_exec *exec, size_t count, const float *values)
+{
+    double sum = 0;
+    for (size_t at = 0; at < count; at += LKI_NORM_BLOCK)
+        sum += lki_block_sum_squares(exec, lki_min(count - at, LKI_NORM_BLOCK), values + at);
+    return sum;
+}
+
 /* Adding +0 makes +0 of -0, as the sums with virtual workers that have no gradient do. */
 static void subtract(size_t count, const float *run, const float *own, float weight,
                      float *gradient)
@@ -163,18 +175,21 @@ static void subtract(size_t count, const float *run, const float *own, float wei
         gradient[i] = weight * (run[i] - own[i]) + 0.0f;
 }
 
-/* Gives the change of the weights, the running state and the mean loss, each times the client's
- * number of samples. */
+/* Gives the change of the weights, its square, the running state and the mean loss, each times the
+ * client's number of samples. */
 static void give(lki_session *s, const trainee *t)
 {
     const lk_parallel *model  = s->clients->model;
     const float        weight = (float)t->samples;
+    double             square = 0;
     bool               empty;
     for (uint32_t i = 0; i < s->param_count; i++) {
-        const uint32_t p = s->param_count - 1 - i; /* terms are from last to first */
-        subtract(lk_shape_count(s->params[p].shape), lk_parallel_value(s->parallel, p, 0),
-                 lk_parallel_value(model, p, 0), weight,
-                 lk_parallel_grad_new(s->parallel, 0, i, &empty));
+        const uint32_t p        = s->param_count - 1 - i; /* terms are from last to first */
+        const size_t   count    = lk_shape_count(s->params[p].shape);
+        float         *gradient = lk_parallel_grad_new(s->parallel, 0, i, &empty);
+        subtract(count, lk_parallel_value(s->parallel, p, 0), lk_parallel_value(model, p, 0),
+                 weight, gradient);
+        square += sum_squares(s->exec, count, gradient);
         if (!s->alone)
             lk_parallel_grad_ready(s->parallel, 0, i);
     }
@@ -186,6 +201,7 @@ static void give(lki_session *s, const trainee *t)
     }
     lk_parallel_report(s->parallel, 0, t->loss_sum / (double)t->count * (double)t->samples,
                        t->samples, t->samples, 0);
+    lki_report_square(s->parallel, 0, square / (double)t->samples);
 }
 
 lk_status lki_client_turn(lki_session *s, uint64_t round)

@@ -113,10 +113,12 @@ static lk_status log_round(lki_session *s, uint64_t done)
     if (s->clients->counted == 0)
         lki_journal_say(s->journal, "round %llu: none of %u clients counts; the weights stay as "
                         "they were", (unsigned long long)done, round.chosen);
+    json_t *drift = s->clients->counted > 0 ? json_real(s->clients->drift) : json_null();
     return lki_journal_event(s->journal,
-                             json_pack("{s:I, s:i, s:i, s:I}", "step", (json_int_t)done, "chosen",
-                                       (int)round.chosen, "stopped", (int)round.stopped, "samples",
-                                       (json_int_t)s->clients->counted));
+                             json_pack("{s:I, s:i, s:i, s:I, s:o}", "step", (json_int_t)done,
+                                       "chosen", (int)round.chosen, "stopped", (int)round.stopped,
+                                       "samples", (json_int_t)s->clients->counted, "drift",
+                                       drift));
 }
 
 lk_status lki_log_outer_step(lki_session *s, uint64_t done)
