@@ -183,6 +183,11 @@ static void mistakes_are_named(void **state)
                             "--global-batch 2 --steps 1 --prox-mu 1");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "--prox-mu needs --clients");
+    run_command(&r, *state, "verify mlp --data synthetic:samples=90,features=9,classes=3 --lr 0.1 "
+                            "--clients 9 --steps 3 --step 2 --virtual-worker 0");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "train with other --workers and compare the logs, or check while training "
+                       "with --sdc-check");
 }
 
 int main(void)

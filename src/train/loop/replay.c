@@ -84,7 +84,9 @@ static lk_status complete(lk_train_config *c, const lk_replay *r)
                                   "alone");
     if (lki_federates(c))
         return lk_fail(LK_EINVAL, "the virtual workers of a run with `exchange.clients.count` are "
-                                  "clients, which are not computed again alone");
+                                  "clients, which are not computed again alone: train with other "
+                                  "`workers` and compare the logs, or check while training with "
+                                  "`audit`");
     LK_TRY(find_start(c, r));
     LK_TRY(lk_train_check(c));
     return check(c, r);
