@@ -1,6 +1,7 @@
 /* oracle_test.c -- the arithmetic of outer steps.
  *
- * Goal:    outer steps are those of the publications, whole and in fragments.
+ * Goal:    outer steps are those of the publications, whole and in fragments.  The mean of replicas
+ *          after each step of sgd is ddp.
  * Method:  the oracle has an object for each replica, and averages them in a plain loop.  It takes
  *          the fragments of the parameters from the run, and the steps from the paper: fragment f
  *          is averaged after steps (f + 1) H / F, H + (f + 1) H / F ...
@@ -172,11 +173,50 @@ static void the_oracle_sees_other_rules(void **state)
     assert_true(compare(&diloco, &other) > 1e-2);
 }
 
+/* Runs with sgd and without clipping, which would be by replica.  The first of `values` are the
+ * weights of parameter 0. */
+static void run_with_sgd(run *r, float *values)
+{
+    char hash[129];
+    r->crew.options.optimizer = (lk_optimizer){ .kind = LK_SGD };
+    r->crew.options.clip_norm = 0;
+    r->saved                  = values;
+    hash_run(r, hash);
+}
+
+/* Returns the largest difference between the weights of replicas that are averaged every so many
+ * steps and those of ddp. */
+static double distance_from_ddp(uint64_t local_steps)
+{
+    const lk_replicas mean  = { sizeof mean, .count = 4, .local_steps = local_steps, .lr = 1 };
+    run               local = make_run(&mean, "ddp", 2, 1), whole = local;
+    float            *a = NULL, *b = NULL;
+    double            most = 0;
+    whole.crew.options.replicas = NULL;
+    assert_int_equal(LKI_NEW(&a, VALUES_MAX, "values"), LK_OK);
+    assert_int_equal(LKI_NEW(&b, VALUES_MAX, "values"), LK_OK);
+    run_with_sgd(&local, a);
+    run_with_sgd(&whole, b);
+    for (size_t i = 0; i < lk_shape_count(model[0].shape); i++)
+        most = fmax(most, fabs((double)a[i] - (double)b[i]));
+    lki_free(a);
+    lki_free(b);
+    return most;
+}
+
+static void the_mean_after_each_step_is_a_step_of_ddp(void **state)
+{
+    (void)state;
+    assert_true(distance_from_ddp(1) < 2e-6);
+    assert_true(distance_from_ddp(2) > 1e-4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(outer_steps_are_those_of_the_oracle),
         cmocka_unit_test(the_oracle_sees_other_rules),
+        cmocka_unit_test(the_mean_after_each_step_is_a_step_of_ddp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
