@@ -40,13 +40,24 @@ static inline int remove_folder(void **state)
     return system(line);
 }
 
+/* Reads a file.  If it is too long, its middle is left out, because its last lines say how a job
+ * ended. */
 static inline void read_stream(const char *folder, const char *name, char *out, size_t bytes)
 {
-    char path[64];
+    static const char gap[] = "\n[...]\n";
+    const size_t      half  = bytes / 2;
+    char              path[64];
     (void)snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *file = fopen(path, "r");
     assert_non_null(file);
-    out[fread(out, 1, bytes - 1, file)] = '\0';
+    size_t used = fread(out, 1, bytes - 1, file);
+    if (used == bytes - 1 && fgetc(file) != EOF) {
+        const size_t at = half + strlen(gap);
+        memcpy(out + half, gap, strlen(gap));
+        assert_int_equal(fseek(file, -(long)(bytes - 1 - at), SEEK_END), 0);
+        used = at + fread(out + at, 1, bytes - 1 - at, file);
+    }
+    out[used] = '\0';
     (void)fclose(file);
 }
 
