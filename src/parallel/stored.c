@@ -6,6 +6,7 @@
 #include "parallel/stored.h"
 
 #include "base/memory.h"
+#include "comm/worker.h"
 #include "parallel/state.h"
 
 uint32_t lki_stored_shards(const lk_parallel *parallel)
@@ -21,13 +22,16 @@ size_t lki_stored_most(const lk_parallel *parallel)
     return most * sizeof(float);
 }
 
-/* Returns the rank in `world` with this number in the job, or world->ranks if there is none. */
-static uint32_t rank_of(const lki_world *world, uint32_t number)
+uint32_t lki_stored_host(const lk_parallel *parallel, const lk_comm *next, uint32_t n)
 {
-    uint32_t r = 0;
-    while (r < world->ranks && world->numbers[r] != number)
-        r++;
-    return r;
+    const lki_world *world = &parallel->world;
+    const uint32_t   node  = lki_comm_node(next, lk_comm_world_rank(next, n));
+    if (lki_comm_host_is_fresh(next, lk_comm_host(next, n)))
+        return world->hosts;
+    for (uint32_t r = 0; r < world->ranks; r++)
+        if (lki_comm_node(next, world->numbers[r]) == node)
+            return world->host_of[r];
+    return world->hosts;
 }
 
 /* Returns true if a host of group `next` stores the shard. */
@@ -37,10 +41,10 @@ static bool is_stored(const lk_parallel *parallel, const lk_comm *next, uint32_t
     uint32_t         last  = world->hosts;
 
     for (uint32_t n = 0; n < lk_comm_size(next); n++) {
-        uint32_t r = rank_of(world, lk_comm_world_rank(next, n));
-        if (r == world->ranks || world->host_of[r] == last)
+        uint32_t host = lki_stored_host(parallel, next, n);
+        if (host == world->hosts || host == last)
             continue;
-        last = world->host_of[r];
+        last = host;
         if (lki_shard_map_has(parallel, last, shard))
             return true;
     }

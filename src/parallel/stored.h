@@ -11,6 +11,11 @@ uint32_t lki_stored_shards(const lk_parallel *parallel);
 /* Returns the bytes that one vector of the size of the parameters takes in the largest shard. */
 size_t lki_stored_most(const lk_parallel *parallel);
 
+/* Returns the host of `parallel` on which rank `n` of `next` is, or the number of its hosts if
+ * there is none.  `parallel` need not have the rank: if a rank that was lost had admitted it, it
+ * has the memory of its host.  A host all of whose ranks enter with `next` has no memory yet. */
+uint32_t lki_stored_host(const lk_parallel *parallel, const lk_comm *next, uint32_t n);
+
 /* Returns true if the whole model is stored on the hosts of `next` that were members before. */
 bool lki_stored_whole(const lk_parallel *parallel, const lk_comm *next);
 

@@ -66,11 +66,9 @@ float *lki_groups_kept_next(const lk_parallel *parallel, const lki_groups *self,
 /* Returns true if a rank of host `host` is in the group `next`. */
 static bool is_left(const lk_parallel *parallel, uint32_t host, const lk_comm *next)
 {
-    const lki_world *world = &parallel->world;
     for (uint32_t n = 0; n < lk_comm_size(next); n++)
-        for (uint32_t r = 0; r < world->ranks; r++)
-            if (world->host_of[r] == host && world->numbers[r] == lk_comm_world_rank(next, n))
-                return true;
+        if (lki_stored_host(parallel, next, n) == host)
+            return true;
     return false;
 }
 
