@@ -316,11 +316,25 @@ static bool is_ddp(const train_options *options)
     return strategy == NULL || strcmp(strategy, "ddp") == 0;
 }
 
+/* Returns true if groups of virtual workers keep or share values from step to step, which a host
+ * that enters lacks. */
+static bool keeps_errors(const lk_train_config *config)
+{
+    lk_exchange exchange = { .feedback = config->exchange.feedback };
+    if (config->optimizer.kind == LK_ONEBIT_ADAM || config->optimizer.kind == LK_ONEBIT_LAMB)
+        return true;
+    if (config->exchange.compressor == NULL ||
+        lk_compressor_find(&exchange.compressor, config->exchange.compressor) != LK_OK)
+        return false;
+    return lk_exchange_feedback(&exchange) != LK_FEEDBACK_OFF || exchange.compressor->begin != NULL;
+}
+
 /* Returns true if a lost host can return, because other hosts have a copy of its part of the
  * model. */
 static bool may_return(const train_options *options)
 {
-    return is_ddp(options) || is_hybrid(options) || options->config.buddies;
+    return (is_ddp(options) || is_hybrid(options) || options->config.buddies) &&
+           !keeps_errors(&options->config);
 }
 
 /* Returns the number of workers on an emulated host. */
@@ -339,6 +353,9 @@ static const char *cannot_grow(const train_options *options)
     if (!is_ddp(options) && !is_hybrid(options))
         return "--nnodes MIN:MAX (and --hosts) needs --strategy ddp or hybrid: the others divide "
                "the model among the hosts that are there at the start";
+    if (keeps_errors(&options->config))
+        return "--nnodes MIN:MAX (and --hosts) is not for compressed gradients: what groups keep "
+               "is on the hosts that are there at the start";
     if (is_hybrid(options) && least < options->config.shard_hosts)
         return "--nnodes MIN:MAX (and --hosts) with --strategy hybrid needs a whole group to begin "
                "with: a MIN of at least --shard-size";

@@ -219,6 +219,8 @@ static const struct {
       "--on-failure stop ends the run: leave out one of them, or MIN" },
     { GOOD "--steps 1 --virtual-workers 2 --workers 2 --hosts 1:2 --strategy zero1",
       "--nnodes MIN:MAX (and --hosts) needs --strategy ddp or hybrid" },
+    { GOOD "--steps 1 --virtual-workers 2 --workers 2 --hosts 1:2 --compress sign",
+      "--nnodes MIN:MAX (and --hosts) is not for compressed gradients" },
     { GOOD "--steps 1 --virtual-workers 4 --workers 4 --hosts 1:4 --strategy hybrid --shard-size "
            "2", "needs a whole group to begin with" },
     { GOOD "--steps 1 --virtual-workers 8 --workers 3 --hosts 1:2",

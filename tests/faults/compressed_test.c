@@ -151,12 +151,32 @@ static void the_loss_of_a_host_is_named(void **state)
     }
 }
 
+/* A host without groups is lost, and is not started again, because no host can enter. */
+static void a_lost_host_does_not_return(void **state)
+{
+#define ONE_GROUP BUSY "--compress powersgd --groups 1 --steps 60 "
+    static command_result r;
+    static job            j;
+    char                  wanted[65];
+    run_command(&r, *state, ONE_GROUP "--workers 1 --quiet");
+    copy_weights(&r, wanted);
+    job_start(&j, *state, 4, ONE_GROUP "--hosts 3 --log pipe --restart=5 --checkpoint lost "
+              GOES_ON);
+    job_await_step(&j, HIT_AT);
+    hit_launcher(&j, 3);
+    j.hit_at = seconds_now();
+    (void)job_wait(&j);
+    assert_undisturbed(&j, wanted);
+    assert_says(j.result.err, "the run has lost 2 ranks and went on with 2");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_may_be_killed),
         cmocka_unit_test(workers_may_be_replaced),
         cmocka_unit_test(the_loss_of_a_host_is_named),
+        cmocka_unit_test(a_lost_host_does_not_return),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
