@@ -213,10 +213,10 @@ static double bytes_here(const lk_train_config *c, const lk_model *model, uint32
     return values * copies * (double)sizeof(float);
 }
 
-/* Computes the bytes of all replicas of a host and of the outer weights.  Other hosts are taken to
- * have as many workers. */
-static lk_status count_replicas(double *out, const lk_train_config *c, const lk_model *model,
-                                uint32_t here)
+/* Computes the bytes of a host whose groups have errors or, as replicas, weights.  Other hosts are
+ * taken to have as many workers. */
+static lk_status count_groups(double *out, const lk_train_config *c, const lk_model *model,
+                              uint32_t here)
 {
     lk_parallel_options options = LK_PARALLEL_OPTIONS_INIT;
     lk_parallel_cost    cost;
@@ -230,7 +230,7 @@ static lk_status count_replicas(double *out, const lk_train_config *c, const lk_
     if (status == LK_OK)
         status = lk_parallel_estimate(&cost, params, count, &options, sizes, hosts);
     if (status == LK_OK)
-        *out = (double)(cost.params + cost.optimizer + cost.gradients);
+        *out = (double)(cost.params + cost.optimizer + cost.gradients + cost.tables);
     lki_parallel_options_free(&options);
     lki_free(sizes);
     return status;
@@ -243,8 +243,8 @@ static lk_status check_memory(const lk_train_config *c, const lk_model *model)
     uint32_t here    = c->workers_here ? c->workers_here : c->workers;
     double   needed  = bytes_here(c, model, here);
     double   machine = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    if (lki_replicates(c))
-        LK_TRY(count_replicas(&needed, c, model, here));
+    if (lki_replicates(c) || lki_exchanges(c))
+        LK_TRY(count_groups(&needed, c, model, here));
     if (lki_federates(c)) /* the copies in which workers train clients */
         needed += (double)lk_model_param_elements(model) * here * (double)sizeof(float) *
                   (2 + lk_optimizer_state_count(&c->optimizer));
@@ -252,11 +252,12 @@ static lk_status check_memory(const lk_train_config *c, const lk_model *model)
         return LK_OK;
     return lk_fail(
         LK_EINVAL,
-        "%s with these options has %.0f parameters: parameters, optimizer state and "
+        "%s with these options has %.0f parameters: parameters, optimizer state%s and "
         "gradients of %u workers need %.1f GiB, but the machine has %.1f; make the model "
         "smaller, use fewer workers, store parts of it in files (`offload`), or shard it over more "
         "hosts (`strategy` zero3); lockstep plan shows how much each needs",
-        c->model, (double)lk_model_param_elements(model), here, needed / 0x1p30, machine / 0x1p30);
+        c->model, (double)lk_model_param_elements(model),
+        lki_exchanges(c) ? ", what groups keep" : "", here, needed / 0x1p30, machine / 0x1p30);
 }
 
 static lk_status check_groups(const lk_train_config *c, const lk_model *model)

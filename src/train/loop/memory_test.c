@@ -187,9 +187,9 @@ static void ranks_choose_what_fits_on_all_hosts(void **state)
     }
 }
 
-/* A model whose weights are a 40th of the machine's memory is accepted; 32 replicas of it on a
- * host, with gradients, are refused. */
-static void replicas_must_fit_into_the_machine(void **state)
+/* A model whose weights are a 40th of the machine's memory is accepted; 64 replicas or errors of it
+ * on a host are refused. */
+static void groups_must_fit_into_the_machine(void **state)
 {
     const double    machine = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     const double    row     = sizeof(float) * (100 + 1 + 4); /* of a hidden neuron */
@@ -211,6 +211,12 @@ static void replicas_must_fit_into_the_machine(void **state)
     config.workers_here         = 1;
     assert_int_equal(lk_train_check(&config), LK_EINVAL);
     assert_non_null(strstr(lk_error_last()->message, "but the machine has"));
+    config.exchange.local.steps = 0;
+    config.exchange.groups      = 0;
+    config.exchange.compressor  = "sign";
+    config.workers_here         = 0;
+    assert_int_equal(lk_train_check(&config), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "what groups keep"));
 }
 
 int main(void)
@@ -220,7 +226,7 @@ int main(void)
         cmocka_unit_test(a_byte_less_halves_large_turns),
         cmocka_unit_test(excluded_runs_keep_single_turns),
         cmocka_unit_test(ranks_choose_what_fits_on_all_hosts),
-        cmocka_unit_test(replicas_must_fit_into_the_machine),
+        cmocka_unit_test(groups_must_fit_into_the_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
