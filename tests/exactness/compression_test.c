@@ -71,14 +71,14 @@ static void whole_gradients_do_not_depend_on_groups(void **state)
 
 /* ---- lockstep train ---------------------------------------------------------------------- */
 
-static char weights[HEX + 1]; /* of the last run */
+static char           weights[HEX + 1]; /* of the last run */
+static command_result said;             /* by the last run */
 
 /* Trains a small GPT for some steps, and copies the hash of the run. */
 static void run_of(void *scratch, const char *compression, int steps, const char *how,
                    char hash[HEX + 1])
 {
-    static command_result r;
-    char                  line[1024];
+    char line[1024];
     (void)snprintf(line, sizeof line,
                    "train gpt --data synthetic:tokens=4000,vocab=31 --layers 2 --heads 2 "
                    "--width 24 --context 13 %s --lr 1e-3 --validation 0.1 --clip-norm 1 "
@@ -86,12 +86,12 @@ static void run_of(void *scratch, const char *compression, int steps, const char
                    "--steps 6 --max-samples %d %s %s",
                    strstr(compression, "--optimizer") == NULL ? "--optimizer adamw" : "",
                    16 * steps, compression, how);
-    run_command(&r, scratch, line);
-    assert_int_equal(r.status, 0);
-    const char *run = strstr(r.err, "\nrun ");
+    run_command(&said, scratch, line);
+    assert_int_equal(said.status, 0);
+    const char *run = strstr(said.err, "\nrun ");
     assert_non_null(run);
     (void)snprintf(hash, HEX + 1, "%.64s", run + 5);
-    (void)snprintf(weights, sizeof weights, "%.64s", strstr(r.out, "weights ") + 8);
+    (void)snprintf(weights, sizeof weights, "%.64s", strstr(said.out, "weights ") + 8);
 }
 
 static void trained_runs_depend_on_groups_alone(void **state)
@@ -153,7 +153,9 @@ static void compression_may_begin_later(void **state)
     memcpy(whole, weights, sizeof whole);
     run_of(*state, rule, 3, "--workers 3", got);
     assert_string_equal(weights, whole);
+    assert_says(said.err, "no step was compressed, because the first was to be step 4");
     run_of(*state, rule, 6, "--workers 1 --log ls", one);
+    assert_says_not(said.err, "no step was compressed");
     run_shell(&r, *state, "grep -c '\"compress_start\": 4' ls");
     assert_int_equal(r.status, 0);
     run_of(*state, rule, 2, "--workers 3 --checkpoint cs", got);
@@ -229,10 +231,12 @@ static void the_freeze_may_be_automatic(void **state)
     char                     one[HEX + 1], got[HEX + 1];
     static command_result    r;
     run_of(*state, rule, 8, "--workers 1 --log la", one);
+    assert_says_not(said.err, "never frozen");
     run_shell(&r, *state, "grep -o '\"step\": [0-9]*, \"freeze_step\": [0-9]*' la");
     print_message("%s", r.out);
     assert_int_equal(r.status, 0);
     run_of(*state, rule, 3, "--workers 4 --hosts 2 --strategy zero1 --checkpoint cf", got);
+    assert_says(said.err, "the second moment was never frozen");
     run_of(*state, rule, 8, "--workers 3 --checkpoint cf --resume", got);
     assert_string_equal(got, one);
 }

@@ -52,7 +52,7 @@ lk_status lki_freeze_open(lk_parallel *parallel, lki_groups *self, const lk_exch
     if (!(span < SPAN_MAX))
         return lk_fail(LK_EINVAL,
                        "with beta2 %.9g the second moment would be compared with that of %.0f "
-                       "steps ago, %d is the limit; give the exchange's `start`",
+                       "steps ago, %d is the limit; give a number of steps before the freeze",
                        beta2, span, SPAN_MAX);
     LK_TRY(LKI_NEW(&self->freeze, 1, "the automatic freeze"));
     self->freeze->span     = (uint64_t)(span + 0.5);

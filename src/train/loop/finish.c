@@ -142,6 +142,15 @@ static void tell_freeze(lki_session *s, uint64_t done)
                          test ? ": its test did not pass" : "");
 }
 
+/* Prints a note if gradients were to be compressed, and the run ends before. */
+static void tell_compression(lki_session *s, uint64_t done)
+{
+    const lk_train_exchange *x = &s->config->exchange;
+    if (x->compressor != NULL && done < x->start)
+        lki_journal_note(s->journal, "note: no step was compressed, because the first was to be "
+                                     "step %llu", (unsigned long long)x->start);
+}
+
 /* Prints the limit that ended the run, and the best checkpoints. */
 static void tell_end(lki_session *s, uint64_t done)
 {
@@ -151,6 +160,7 @@ static void tell_end(lki_session *s, uint64_t done)
     tell_offload(s, done);
     tell_round(s, done);
     tell_freeze(s, done);
+    tell_compression(s, done);
     if (s->config->audit > 0)
         lki_journal_say(s->journal, "audits: %llu virtual workers were made again, and came out "
                         "alike", (unsigned long long)s->progress.audited);
