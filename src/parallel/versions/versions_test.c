@@ -296,6 +296,39 @@ static void arithmetic_is_that_of_the_papers(void **state)
     }
 }
 
+/* Trains without a rate for a step in which the first gradient to be applied, that of group 1, has
+ * no samples.  So the moving means must be the parameters. */
+static void means_begin_without_samples(void **state)
+{
+    const lk_async       async = { .struct_size = sizeof async, .slow_count = 1,
+                                   .slow_group = { 0 }, .slow_factor = { 2 } };
+    lk_parallel         *p     = NULL;
+    lk_comm             *comm  = NULL;
+    lk_parallel_turn     turn;
+    lk_step_result       result;
+    lk_parallel_options  o = { .struct_size     = sizeof o,
+                               .virtual_workers = LEAVES,
+                               .optimizer       = { .kind = LK_SGD, .ema = 0.5 },
+                               .unused          = LK_UNUSED_ZERO,
+                               .async           = &async };
+    const uint32_t       mean = lk_optimizer_state_count(&o.optimizer);
+    (void)state;
+    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+    assert_int_equal(lk_parallel_open(&p, comm, vector, 1, &o), LK_OK);
+    assert_int_equal(lk_parallel_begin(p, 0), LK_OK);
+    assert_int_equal(lk_parallel_set_rate(p, 0), LK_OK);
+    while (lk_parallel_next(p, &turn)) {
+        const uint32_t samples = turn.step == 0 && turn.virtual_worker == 1 ? 0 : 1;
+        lk_parallel_grad(p, 0, 0)[0] += (float)samples;
+        lk_parallel_report(p, 0, samples, samples, samples, 0);
+    }
+    assert_int_equal(lk_parallel_finish(p, 0, &result), LK_OK);
+    assert_memory_equal(lk_parallel_value(p, 0, mean), lk_parallel_value(p, 0, 0),
+                        COUNT * sizeof(float));
+    lk_parallel_free(p);
+    lk_comm_free(comm);
+}
+
 /* ---- Memory ------------------------------------------------------------------------------ */
 
 static void the_estimate_is_the_memory(void **state)
@@ -378,6 +411,7 @@ int main(void)
         cmocka_unit_test(without_staleness_it_is_ddp),
         cmocka_unit_test(it_goes_on_with_other_ranks),
         cmocka_unit_test(arithmetic_is_that_of_the_papers),
+        cmocka_unit_test(means_begin_without_samples),
         cmocka_unit_test(the_estimate_is_the_memory),
         cmocka_unit_test(a_gradient_that_is_not_finite_is_named),
         cmocka_unit_test(what_does_not_fit_is_refused),
