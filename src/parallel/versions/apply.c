@@ -54,7 +54,8 @@ static void fail_all(const lk_parallel *parallel, uint64_t at)
     else
         (void)snprintf(to, sizeof to, " %u", first);
     (void)lk_fail(why.status, "virtual worker%s: %s", to, why.message);
-    v->common->failure = *lk_error_last();
+    v->common->failure       = *lk_error_last();
+    v->common->failure.where = NULL; /* other processes cannot read it */
     atomic_store(&v->common->failed, 1);
 }
 

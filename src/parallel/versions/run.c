@@ -72,8 +72,10 @@ static bool claim_some(lk_parallel *parallel)
 static bool failed(lk_parallel *parallel)
 {
     const lki_common *common = parallel->versions->common;
-    if (atomic_load(&common->failed) != 0)
-        parallel->now.failure = common->failure;
+    if (atomic_load(&common->failed) != 0) {
+        (void)lki_fail_again(&common->failure);
+        parallel->now.failure = *lk_error_last();
+    }
     return lki_step_failed(parallel);
 }
 
