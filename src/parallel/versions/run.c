@@ -148,6 +148,23 @@ static bool is_over(const lk_parallel *parallel)
     return lki_applied(v) >= (parallel->step + 1) * v->options.groups;
 }
 
+/* Fails because the rank that applies gradients or, if there is none, the one that has finished the
+ * fewest steps takes too long. */
+static lk_status fail_stuck(const lk_parallel *parallel)
+{
+    const lki_versions *v       = parallel->versions;
+    const uint32_t      applier = atomic_load(&v->common->applier);
+    uint32_t            rank    = 0;
+    for (uint32_t r = 1; r < parallel->ranks; r++)
+        if (atomic_load(&v->passed[r]) < atomic_load(&v->passed[rank]))
+            rank = r;
+    rank = lk_comm_world_rank(parallel->comm, applier > 0 ? applier - 1 : rank);
+    return lki_fail_group(parallel->comm, rank, LK_ETIMEOUT,
+                          "rank %u has not ended an update or a step for longer than the timeout "
+                          "of %u ms, and all others wait for it",
+                          rank, lki_comm_timeout_ms(parallel->comm));
+}
+
 /* Fails because a task that others wait for takes too long. */
 static lk_status fail_late(const lk_parallel *parallel)
 {
@@ -156,12 +173,13 @@ static lk_status fail_late(const lk_parallel *parallel)
     const uint64_t      word = atomic_load(&v->claims[at % v->window]);
     const uint64_t      by   = word & ((1 << LKI_CLAIM_BITS) - 1);
     const uint64_t      task = lki_task_at(v, at)->task;
-    const uint32_t      rank = by >= LKI_CLAIMED ? (uint32_t)(by - LKI_CLAIMED) : parallel->rank;
-    return lki_fail_group(parallel->comm, lk_comm_world_rank(parallel->comm, rank), LK_ETIMEOUT,
+    if (by < LKI_CLAIMED)
+        return fail_stuck(parallel);
+    const uint32_t rank = lk_comm_world_rank(parallel->comm, (uint32_t)(by - LKI_CLAIMED));
+    return lki_fail_group(parallel->comm, rank, LK_ETIMEOUT,
                           "rank %u has computed virtual worker %u of step %llu for longer than the "
                           "timeout of %u ms, and all others wait for it",
-                          lk_comm_world_rank(parallel->comm, rank),
-                          (uint32_t)(task % v->options.groups) * v->width,
+                          rank, (uint32_t)(task % v->options.groups) * v->width,
                           (unsigned long long)(task / v->options.groups) + 1,
                           lki_comm_timeout_ms(parallel->comm));
 }

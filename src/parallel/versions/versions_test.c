@@ -383,6 +383,42 @@ static void a_gradient_that_is_not_finite_is_named(void **state)
     assert_non_null(strstr(members[0].failure.message, "gradient of 'c'"));
 }
 
+/* Makes rank 1 the applier of step 1, and stops it until the others have given up. */
+static void stop_as_applier(lkt_crew *w, lk_parallel *p, uint32_t step)
+{
+    const struct timespec pause = { .tv_nsec = 5000000 };
+    uint32_t              none  = 0;
+    (void)w;
+    if (p->rank != 1 || step != 1)
+        return;
+    while (!atomic_compare_exchange_strong(&p->versions->common->applier, &none, 2))
+        none = 0;
+    for (int i = 0; i < 2000 && !lki_comm_has_failed(p->comm); i++)
+        (void)nanosleep(&pause, NULL);
+}
+
+static void an_applier_that_stops_is_named(void **state)
+{
+    const lk_comm_options options = { .struct_size = sizeof options, .timeout_ms = 200 };
+    lk_async              async   = { .struct_size = sizeof async };
+    lkt_crew              w       = lkt_make_crew(model, "ddp", LEAVES, 2);
+    lkt_member            members[2];
+    lk_comm              *comms[2];
+    (void)state;
+    w.options.unused = LK_UNUSED_ZERO;
+    w.options.async  = &async;
+    w.steps          = STEPS;
+    w.at_step        = stop_as_applier;
+    assert_int_equal(lk_comm_open_threads(comms, 2, &options), LK_OK);
+    for (uint32_t r = 0; r < 2; r++)
+        members[r] = (lkt_member){ .crew = &w, .comm = comms[r] };
+    lkt_run_ranks(lkt_member_main, members, sizeof *members, 2);
+    assert_int_equal(members[0].status, LK_ETIMEOUT);
+    assert_non_null(strstr(members[0].failure.message, "rank 1 has not ended"));
+    for (uint32_t r = 0; r < 2; r++)
+        lk_comm_free(comms[r]);
+}
+
 static void what_does_not_fit_is_refused(void **state)
 {
     lk_async            async = { .struct_size = sizeof async, .groups = 3 };
@@ -414,6 +450,7 @@ int main(void)
         cmocka_unit_test(means_begin_without_samples),
         cmocka_unit_test(the_estimate_is_the_memory),
         cmocka_unit_test(a_gradient_that_is_not_finite_is_named),
+        cmocka_unit_test(an_applier_that_stops_is_named),
         cmocka_unit_test(what_does_not_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
