@@ -125,6 +125,9 @@ lk_status lki_versions_begin(lk_parallel *parallel, uint64_t step, uint32_t micr
         return lk_fail(LK_EINVAL, "step %llu begins, but the next one is %llu: steps are in order, "
                                   "after lk_parallel_resume()", (unsigned long long)step,
                        (unsigned long long)atomic_load(&v->passed[parallel->rank]));
+    if (v->options.steps > 0 && step >= v->options.steps)
+        return lk_fail(LK_EINVAL, "step %llu begins, but `async.steps` is %llu, counted from 0",
+                       (unsigned long long)step, (unsigned long long)v->options.steps);
     parallel->step          = step;
     parallel->now.under_way = true;
     v->rated                = false;

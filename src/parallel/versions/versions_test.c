@@ -419,6 +419,24 @@ static void an_applier_that_stops_is_named(void **state)
         lk_comm_free(comms[r]);
 }
 
+static void no_step_is_after_the_last(void **state)
+{
+    lk_async            async = { .struct_size = sizeof async, .steps = 1 };
+    lk_parallel_options o     = lkt_make_crew(model, "ddp", LEAVES, 1).options;
+    lk_parallel        *p     = NULL;
+    lk_comm            *comm  = NULL;
+    (void)state;
+    o.unused = LK_UNUSED_ZERO;
+    o.async  = &async;
+    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+    assert_int_equal(lk_parallel_open(&p, comm, model, LKT_PARAMS, &o), LK_OK);
+    assert_int_equal(lk_parallel_resume(p, 1), LK_OK);
+    assert_int_equal(lk_parallel_begin(p, 1), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "step 1 begins, but `async.steps` is 1"));
+    lk_parallel_free(p);
+    lk_comm_free(comm);
+}
+
 static void what_does_not_fit_is_refused(void **state)
 {
     lk_async            async = { .struct_size = sizeof async, .groups = 3 };
@@ -451,6 +469,7 @@ int main(void)
         cmocka_unit_test(the_estimate_is_the_memory),
         cmocka_unit_test(a_gradient_that_is_not_finite_is_named),
         cmocka_unit_test(an_applier_that_stops_is_named),
+        cmocka_unit_test(no_step_is_after_the_last),
         cmocka_unit_test(what_does_not_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
