@@ -30,7 +30,6 @@ LK_NODISCARD lk_status lki_versions_begin(lk_parallel *parallel, uint64_t step, 
 bool                   lki_versions_next(lk_parallel *parallel, lk_parallel_turn *turn);
 LK_NODISCARD lk_status lki_versions_finish(lk_parallel *parallel, double lr,
                                            lk_step_result *result);
-LK_NODISCARD lk_status lki_versions_set_rules(lk_parallel *parallel, const lk_param_rule *rules);
 LK_NODISCARD lk_status lki_versions_resume(lk_parallel *parallel, uint64_t steps);
 LK_NODISCARD lk_status lki_versions_load(lk_parallel *parallel, uint32_t param, uint32_t which,
                                          const float *values);

@@ -84,6 +84,37 @@ static void checkpoints_have_tasks_in_flight(void **state)
     static command_result r;
     run_command(&r, *state, "inspect ck0");
     assert_non_null(strstr(r.out, "  read, norms of groups 0 to 7\n"));
+    char line[1024];
+    (void)snprintf(line, sizeof line, "%s --steps 6 %s --groups 4 --checkpoint ck0 --resume", GPT,
+                   cases[0].rule);
+    run_command(&r, *state, line);
+    assert_int_not_equal(r.status, 0);
+    assert_non_null(strstr(r.err, "--groups is 4, but the checkpoint was made with 8"));
+}
+
+/* Without --workers there are at most as many as groups. */
+static void workers_are_at_most_groups(void **state)
+{
+    static command_result r;
+    char                  line[1024];
+    (void)snprintf(line, sizeof line, "%s --steps 1 --async virtual --groups 1", GPT);
+    run_command(&r, *state, line);
+    assert_int_equal(r.status, 0);
+}
+
+/* All workers report the failure of the one that applies gradients.  The test runs several times,
+ * because the first worker that fails may end the others before they report it. */
+static void what_is_not_finite_ends_all(void **state)
+{
+    static command_result r;
+    for (int i = 0; i < 4; i++) {
+        run_command(&r, *state, "train mlp --data synthetic:images=64,h=6,w=6,c=1,classes=4 "
+                                "--virtual-workers 8 --global-batch 16 --lr 1e30 --steps 9 "
+                                "--async virtual --workers 4");
+        assert_int_not_equal(r.status, 0);
+        if (strstr(r.err, "not finite") == NULL || strstr(r.err, "lockstep verify") != NULL)
+            fail_msg("%s", r.err);
+    }
 }
 
 /* The schedule is in the log, the same for any workers. */
@@ -134,6 +165,8 @@ int main(void)
         cmocka_unit_test(runs_depend_on_the_schedule_alone),
         cmocka_unit_test(without_staleness_it_is_synchronous),
         cmocka_unit_test(checkpoints_have_tasks_in_flight),
+        cmocka_unit_test(workers_are_at_most_groups),
+        cmocka_unit_test(what_is_not_finite_ends_all),
         cmocka_unit_test(logs_have_staleness),
         cmocka_unit_test(mistakes_are_named),
     };

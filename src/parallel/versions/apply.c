@@ -54,7 +54,8 @@ static void fail_all(const lk_parallel *parallel, uint64_t at)
     else
         (void)snprintf(to, sizeof to, " %u", first);
     (void)lk_fail(why.status, "virtual worker%s: %s", to, why.message);
-    v->common->failure = *lk_error_last();
+    v->common->failure       = *lk_error_last();
+    v->common->failure.where = NULL; /* other processes cannot read it */
     atomic_store(&v->common->failed, 1);
 }
 
@@ -163,6 +164,21 @@ static double rate_factor(const lki_versions *v, uint64_t at)
 
 /* ---- A version --------------------------------------------------------------------------- */
 
+/* Begins the moving means, of the initial values.  The first update does so otherwise, but a
+ * version without samples has none. */
+static void begin_means(lk_parallel *model)
+{
+    const lki_layout *layout = model->layout;
+    if (model->optimizer.ema <= 0)
+        return;
+    float *means = model->optimizer_state[lk_optimizer_state_count(&model->optimizer) - 1];
+    for (size_t i = 0; i < layout->span_count; i++) {
+        const lki_param_span *span = &layout->spans[i];
+        memcpy(means + span->shard_at, model->params + span->at, span->count * sizeof *means);
+    }
+    memcpy(model->running.mean, model->running.values, model->state_width * sizeof *means);
+}
+
 static lk_status update(lk_parallel *parallel, uint64_t at, const lki_gradients *sums,
                         lk_step_result *result)
 {
@@ -175,6 +191,8 @@ static lk_status update(lk_parallel *parallel, uint64_t at, const lki_gradients 
     lki_versions_show(v, to, version + 1);
     begin_update(v, at);
     LK_TRY(lki_step_apply(v->model, sums, v->lr * rate_factor(v, at), result));
+    if (result->skipped && version == 0)
+        begin_means(v->model);
     atomic_store(&v->live[to].tag, version + 2);
     return LK_OK;
 }

@@ -72,8 +72,10 @@ static bool claim_some(lk_parallel *parallel)
 static bool failed(lk_parallel *parallel)
 {
     const lki_common *common = parallel->versions->common;
-    if (atomic_load(&common->failed) != 0)
-        parallel->now.failure = common->failure;
+    if (atomic_load(&common->failed) != 0) {
+        (void)lki_fail_again(&common->failure);
+        parallel->now.failure = *lk_error_last();
+    }
     return lki_step_failed(parallel);
 }
 
@@ -123,6 +125,9 @@ lk_status lki_versions_begin(lk_parallel *parallel, uint64_t step, uint32_t micr
         return lk_fail(LK_EINVAL, "step %llu begins, but the next one is %llu: steps are in order, "
                                   "after lk_parallel_resume()", (unsigned long long)step,
                        (unsigned long long)atomic_load(&v->passed[parallel->rank]));
+    if (v->options.steps > 0 && step >= v->options.steps)
+        return lk_fail(LK_EINVAL, "step %llu begins, but `async.steps` is %llu, counted from 0",
+                       (unsigned long long)step, (unsigned long long)v->options.steps);
     parallel->step          = step;
     parallel->now.under_way = true;
     v->rated                = false;
@@ -146,6 +151,23 @@ static bool is_over(const lk_parallel *parallel)
     return lki_applied(v) >= (parallel->step + 1) * v->options.groups;
 }
 
+/* Fails because the rank that applies gradients or, if there is none, the one that has finished the
+ * fewest steps takes too long. */
+static lk_status fail_stuck(const lk_parallel *parallel)
+{
+    const lki_versions *v       = parallel->versions;
+    const uint32_t      applier = atomic_load(&v->common->applier);
+    uint32_t            rank    = 0;
+    for (uint32_t r = 1; r < parallel->ranks; r++)
+        if (atomic_load(&v->passed[r]) < atomic_load(&v->passed[rank]))
+            rank = r;
+    rank = lk_comm_world_rank(parallel->comm, applier > 0 ? applier - 1 : rank);
+    return lki_fail_group(parallel->comm, rank, LK_ETIMEOUT,
+                          "rank %u has not ended an update or a step for longer than the timeout "
+                          "of %u ms, and all others wait for it",
+                          rank, lki_comm_timeout_ms(parallel->comm));
+}
+
 /* Fails because a task that others wait for takes too long. */
 static lk_status fail_late(const lk_parallel *parallel)
 {
@@ -154,12 +176,13 @@ static lk_status fail_late(const lk_parallel *parallel)
     const uint64_t      word = atomic_load(&v->claims[at % v->window]);
     const uint64_t      by   = word & ((1 << LKI_CLAIM_BITS) - 1);
     const uint64_t      task = lki_task_at(v, at)->task;
-    const uint32_t      rank = by >= LKI_CLAIMED ? (uint32_t)(by - LKI_CLAIMED) : parallel->rank;
-    return lki_fail_group(parallel->comm, lk_comm_world_rank(parallel->comm, rank), LK_ETIMEOUT,
+    if (by < LKI_CLAIMED)
+        return fail_stuck(parallel);
+    const uint32_t rank = lk_comm_world_rank(parallel->comm, (uint32_t)(by - LKI_CLAIMED));
+    return lki_fail_group(parallel->comm, rank, LK_ETIMEOUT,
                           "rank %u has computed virtual worker %u of step %llu for longer than the "
                           "timeout of %u ms, and all others wait for it",
-                          lk_comm_world_rank(parallel->comm, rank),
-                          (uint32_t)(task % v->options.groups) * v->width,
+                          rank, (uint32_t)(task % v->options.groups) * v->width,
                           (unsigned long long)(task / v->options.groups) + 1,
                           lki_comm_timeout_ms(parallel->comm));
 }

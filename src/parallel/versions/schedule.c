@@ -1,9 +1,9 @@
 /* schedule.c -- simulates groups whose tasks take random times.
  *
  * All groups begin their first task at tick 0, in the order of their numbers.  The task that ends
- * first is applied next; of several the one of the lowest group.  Then all groups without a task
- * that may begin one do so, in the order of their numbers.  A group that reads no more than
- * `staleness` tasks ahead of the slowest may begin (SSP, Ho et al. 2013).
+ * first is applied next; of tasks that end at the same tick that of the lowest group.  Then groups
+ * without a task begin one, in the order of their numbers.  If `bounded`, a group waits while it
+ * has finished over `staleness` tasks more than the slowest (SSP, Ho et al. 2013).
  *
  * Times are integers, computed by Lockstep's own logarithm and exponential, so they are the same on
  * every machine.  REVISION is part of the key of the random numbers: change it with whatever

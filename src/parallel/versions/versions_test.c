@@ -296,6 +296,39 @@ static void arithmetic_is_that_of_the_papers(void **state)
     }
 }
 
+/* Trains without a rate for a step in which the first gradient to be applied, that of group 1, has
+ * no samples.  So the moving means must be the parameters. */
+static void means_begin_without_samples(void **state)
+{
+    const lk_async       async = { .struct_size = sizeof async, .slow_count = 1,
+                                   .slow_group = { 0 }, .slow_factor = { 2 } };
+    lk_parallel         *p     = NULL;
+    lk_comm             *comm  = NULL;
+    lk_parallel_turn     turn;
+    lk_step_result       result;
+    lk_parallel_options  o = { .struct_size     = sizeof o,
+                               .virtual_workers = LEAVES,
+                               .optimizer       = { .kind = LK_SGD, .ema = 0.5 },
+                               .unused          = LK_UNUSED_ZERO,
+                               .async           = &async };
+    const uint32_t       mean = lk_optimizer_state_count(&o.optimizer);
+    (void)state;
+    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+    assert_int_equal(lk_parallel_open(&p, comm, vector, 1, &o), LK_OK);
+    assert_int_equal(lk_parallel_begin(p, 0), LK_OK);
+    assert_int_equal(lk_parallel_set_rate(p, 0), LK_OK);
+    while (lk_parallel_next(p, &turn)) {
+        const uint32_t samples = turn.step == 0 && turn.virtual_worker == 1 ? 0 : 1;
+        lk_parallel_grad(p, 0, 0)[0] += (float)samples;
+        lk_parallel_report(p, 0, samples, samples, samples, 0);
+    }
+    assert_int_equal(lk_parallel_finish(p, 0, &result), LK_OK);
+    assert_memory_equal(lk_parallel_value(p, 0, mean), lk_parallel_value(p, 0, 0),
+                        COUNT * sizeof(float));
+    lk_parallel_free(p);
+    lk_comm_free(comm);
+}
+
 /* ---- Memory ------------------------------------------------------------------------------ */
 
 static void the_estimate_is_the_memory(void **state)
@@ -350,6 +383,60 @@ static void a_gradient_that_is_not_finite_is_named(void **state)
     assert_non_null(strstr(members[0].failure.message, "gradient of 'c'"));
 }
 
+/* Makes rank 1 the applier of step 1, and stops it until the others have given up. */
+static void stop_as_applier(lkt_crew *w, lk_parallel *p, uint32_t step)
+{
+    const struct timespec pause = { .tv_nsec = 5000000 };
+    uint32_t              none  = 0;
+    (void)w;
+    if (p->rank != 1 || step != 1)
+        return;
+    while (!atomic_compare_exchange_strong(&p->versions->common->applier, &none, 2))
+        none = 0;
+    for (int i = 0; i < 2000 && !lki_comm_has_failed(p->comm); i++)
+        (void)nanosleep(&pause, NULL);
+}
+
+static void an_applier_that_stops_is_named(void **state)
+{
+    const lk_comm_options options = { .struct_size = sizeof options, .timeout_ms = 200 };
+    lk_async              async   = { .struct_size = sizeof async };
+    lkt_crew              w       = lkt_make_crew(model, "ddp", LEAVES, 2);
+    lkt_member            members[2];
+    lk_comm              *comms[2];
+    (void)state;
+    w.options.unused = LK_UNUSED_ZERO;
+    w.options.async  = &async;
+    w.steps          = STEPS;
+    w.at_step        = stop_as_applier;
+    assert_int_equal(lk_comm_open_threads(comms, 2, &options), LK_OK);
+    for (uint32_t r = 0; r < 2; r++)
+        members[r] = (lkt_member){ .crew = &w, .comm = comms[r] };
+    lkt_run_ranks(lkt_member_main, members, sizeof *members, 2);
+    assert_int_equal(members[0].status, LK_ETIMEOUT);
+    assert_non_null(strstr(members[0].failure.message, "rank 1 has not ended"));
+    for (uint32_t r = 0; r < 2; r++)
+        lk_comm_free(comms[r]);
+}
+
+static void no_step_is_after_the_last(void **state)
+{
+    lk_async            async = { .struct_size = sizeof async, .steps = 1 };
+    lk_parallel_options o     = lkt_make_crew(model, "ddp", LEAVES, 1).options;
+    lk_parallel        *p     = NULL;
+    lk_comm            *comm  = NULL;
+    (void)state;
+    o.unused = LK_UNUSED_ZERO;
+    o.async  = &async;
+    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+    assert_int_equal(lk_parallel_open(&p, comm, model, LKT_PARAMS, &o), LK_OK);
+    assert_int_equal(lk_parallel_resume(p, 1), LK_OK);
+    assert_int_equal(lk_parallel_begin(p, 1), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "step 1 begins, but `async.steps` is 1"));
+    lk_parallel_free(p);
+    lk_comm_free(comm);
+}
+
 static void what_does_not_fit_is_refused(void **state)
 {
     lk_async            async = { .struct_size = sizeof async, .groups = 3 };
@@ -378,8 +465,11 @@ int main(void)
         cmocka_unit_test(without_staleness_it_is_ddp),
         cmocka_unit_test(it_goes_on_with_other_ranks),
         cmocka_unit_test(arithmetic_is_that_of_the_papers),
+        cmocka_unit_test(means_begin_without_samples),
         cmocka_unit_test(the_estimate_is_the_memory),
         cmocka_unit_test(a_gradient_that_is_not_finite_is_named),
+        cmocka_unit_test(an_applier_that_stops_is_named),
+        cmocka_unit_test(no_step_is_after_the_last),
         cmocka_unit_test(what_does_not_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -185,11 +185,14 @@ static lk_status refuse(const char *key, const json_t *value, const json_t *othe
                    known_as(key, name), now, was);
 }
 
-/* Returns true if the groups of a run change its bits: they exchange or keep something. */
+/* Returns true if the groups of a run change its bits: they exchange or keep something, or do not
+ * wait for each other. */
 static bool groups_matter(const json_t *config)
 {
     const char *optimizer = json_string_value(json_object_get(config, "optimizer"));
-    return !lki_value_is_unset(json_object_get(config, "compress")) ||
+    const char *async     = json_string_value(json_object_get(config, "async"));
+    return (async != NULL && strcmp(async, "off") != 0) ||
+           !lki_value_is_unset(json_object_get(config, "compress")) ||
            json_integer_value(json_object_get(config, "local-steps")) > 0 ||
            (optimizer != NULL && strncmp(optimizer, "onebit-", 7) == 0);
 }

@@ -66,6 +66,13 @@ static lk_status check_strategy(const char *strategy)
                    "hybrid and single", strategy);
 }
 
+/* Returns the largest number of workers that have something to compute. */
+static uint32_t most_workers(const lk_train_config *c)
+{
+    const bool few = lki_is_async(c) && c->exchange.groups > 0;
+    return few ? (uint32_t)lki_min(c->exchange.groups, c->virtual_workers) : c->virtual_workers;
+}
+
 static lk_status check_workers(lk_train_config *c)
 {
     cpu_set_t cpus;
@@ -74,7 +81,7 @@ static lk_status check_workers(lk_train_config *c)
     if (c->workers == 0) {
         bool     known = sched_getaffinity(0, sizeof cpus, &cpus) == 0;
         uint32_t cores = known ? (uint32_t)CPU_COUNT(&cpus) : 1;
-        c->workers     = (uint32_t)lki_min(lki_max(cores / c->threads, 1), c->virtual_workers);
+        c->workers     = (uint32_t)lki_min(lki_max(cores / c->threads, 1), most_workers(c));
         if (c->strategy != NULL && strcmp(c->strategy, "single") == 0)
             c->workers = 1;
     }

@@ -241,7 +241,8 @@ static lk_status run_turns(lki_session *s, uint64_t step, lki_step_record *recor
 static lk_status point_to_replay(const lki_session *s, uint64_t step)
 {
     lk_error error = *lk_error_last();
-    if (lki_dataset_is_stream(s->dataset) || lk_model_lock_step(s->model) || s->clients != NULL)
+    if (lki_dataset_is_stream(s->dataset) || lk_model_lock_step(s->model) || s->clients != NULL ||
+        lki_is_async(s->config))
         return lki_fail_again(&error);
     return lk_fail(error.status,
                    "%s; `lk_train_replay` with `replay.step` %llu names the blocks of "
