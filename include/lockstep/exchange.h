@@ -45,6 +45,11 @@ enum { LK_GROUPS_OF_RANK_MAX = 256 };
  * groups send momenta from step t + 2 on. */
 #define LK_START_AUTO UINT64_MAX
 
+/* The unit of the error that feedback ef14 keeps.  With LK_ERROR_SCALE_LR it is kept times the
+ * learning rate, and divided by the rate of the step that it corrects (Karimireddy et al. 2019).  A
+ * step of rate 0 neither uses nor changes it. */
+typedef enum { LK_ERROR_SCALE_NONE = 0, LK_ERROR_SCALE_LR } lk_error_scale;
+
 /* See lk_parallel_options.exchange. */
 typedef struct {
     size_t               struct_size; /* LK_EXCHANGE_INIT */
@@ -54,6 +59,7 @@ typedef struct {
     lk_feedback          feedback; /* what a group keeps between steps */
     double               momentum; /* of feedback dgc, signum and ef21-sgdm; 0.9 */
     bool                 nesterov; /* of feedback dgc: Nesterov's momentum */
+    lk_error_scale       error_scale; /* of feedback ef14 */
     double               clip;     /* largest norm of a group's mean gradient, times the root of G,
                                     * before the rule; 0 = any */
     uint64_t             start;    /* the first step, from 1, whose gradients are compressed; 0 = 1.

@@ -72,6 +72,7 @@ typedef struct {
     lk_feedback    feedback;    /* this and the next as in lk_exchange */
     double         momentum;
     bool           nesterov;
+    lk_error_scale error_scale;
     double         clip;
     lk_train_local local; /* replicas: `groups` of them, which exchange outer gradients */
     lk_train_clients clients; /* steps are rounds of clients */

@@ -1,7 +1,8 @@
 /* rules.c -- the table of feedback rules.
  *
  *     ef14    values = g + error; error = residual (Seide et al., 1-Bit Stochastic Gradient
- *             Descent, 2014; Karimireddy et al., 2019)
+ *             Descent, 2014).  With a rate, error = rate residual, and values = g + error / rate
+ *             (Karimireddy et al., Error Feedback Fixes SignSGD, 2019, algorithm 2)
  *     dgc     momentum correction (Lin et al., Deep Gradient Compression, 2018):
  *             velocity = m velocity + g; accumulated += velocity.  `accumulated` is encoded.  Where
  *             an element is sent, both become 0.  With Nesterov's momentum
@@ -27,12 +28,20 @@
 
 static void ef14_before(const lki_kept *k, float *values)
 {
-    lk_feedback_add(k->count, k->kept[0], k->samples, values);
+    const float factor = (float)k->samples / k->rate;
+    if (!k->scaled)
+        lk_feedback_add(k->count, k->kept[0], k->samples, values);
+    for (size_t i = 0; i < k->count && k->scaled && k->rate > 0; i++)
+        values[i] += factor * k->kept[0][i];
 }
 
 static void ef14_after(const lki_kept *k, const float *residual)
 {
-    lk_feedback_keep(k->count, residual, k->samples, k->kept[0]);
+    const float factor = k->rate / (float)k->samples;
+    if (!k->scaled)
+        lk_feedback_keep(k->count, residual, k->samples, k->kept[0]);
+    for (size_t i = 0; i < k->count && k->scaled && k->rate > 0 && k->samples > 0; i++)
+        k->kept[0][i] = factor * residual[i];
 }
 
 static void dgc_before(const lki_kept *k, float *values)

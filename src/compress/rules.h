@@ -23,6 +23,8 @@ typedef struct {
     uint64_t samples;
     float    momentum;
     bool     nesterov;
+    bool     scaled; /* ef14 multiplies the error by `rate`; 0: the step has no effect */
+    float    rate;
     float   *kept[LKI_KEPT_MAX];
     const float    *common; /* onebit: the momentum that all groups have */
     const uint32_t *absent; /* onebit: a bit for each element, 1 if it is not exchanged */

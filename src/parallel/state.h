@@ -127,6 +127,7 @@ typedef struct {
     bool          under_way;
     uint64_t      named;   /* number of the step in messages; 0: lk_parallel.step + 1 */
     uint32_t      micros;  /* number of micro-batches of this step */
+    double        lr;      /* of lk_parallel_finish() */
     double        seed;    /* the factor by which the gradients are too large */
     bool          mended;  /* a part of the step was computed before a rank was lost */
     bool          reduced; /* `sums` is valid */

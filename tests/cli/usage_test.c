@@ -166,6 +166,8 @@ static const struct {
     { GOOD "--steps 1 --compress topk --feedback-momentum 0.5",
       "--feedback-momentum goes with --error-feedback dgc, signum or ef21-sgdm, and --compress " },
     { GOOD "--steps 1 --feedback-momentum 0.5", "--feedback-momentum needs --compress" },
+    { GOOD "--steps 1 --compress topk --error-feedback dgc --error-scale lr",
+      "--error-scale goes with --error-feedback ef14, not with dgc" },
     { GOOD "--steps 1 --error-feedback off", "--error-feedback needs --compress" },
     { GOOD "--steps 1 --compress topk --ratio 0", "--ratio 0: must be a number above 0 and up to" },
     { GOOD "--steps 1 --compress powersgd --min-compression-rate 0.5",

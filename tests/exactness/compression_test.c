@@ -99,7 +99,7 @@ static void trained_runs_depend_on_groups_alone(void **state)
     static const char *const rules[] = { "--compress powersgd --groups 4 --rank 2",
                                          "--compress topk --groups 8 --ratio 0.05",
                                          "--compress randomk --groups 2",
-                                         "--compress sign", "--groups 4",
+                                         "--compress sign --error-scale lr", "--groups 4",
                                          "--compress topk --error-feedback ef21 --groups 4",
                                          "--compress sign --error-feedback signum" };
     static const char *const hows[]  = { "--workers 5 --strategy zero1", "--workers 4 --hosts 2",

@@ -539,6 +539,7 @@ lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *r
     *result = (lk_step_result){ 0 };
     if (!now->under_way && !lki_step_failed(parallel))
         return lk_fail(LK_EINVAL, "no step is under way: lk_parallel_begin() begins one");
+    now->lr = lr;
     lki_turns_end(parallel);
     if (!lki_step_failed(parallel) && !now->reduced)
         lki_step_keep(parallel, parallel->ops->reduce(parallel, &now->sums));

@@ -29,6 +29,7 @@ typedef struct {
     uint32_t             kept; /* vectors of a group by the rule */
     float                momentum;
     bool                 nesterov;
+    lk_error_scale       error_scale;
     double               clip;
     uint64_t             start;   /* the first step with groups, from 0; UINT64_MAX: not decided */
     uint64_t             span;    /* steps of each ratio of the warm-up */

@@ -91,7 +91,9 @@ static lki_kept kept_of(const lk_parallel *parallel, const lki_groups *self, uin
     lki_kept kept = { .count    = count,
                       .samples  = lki_groups_samples(parallel, self, group),
                       .momentum = self->momentum,
-                      .nesterov = self->nesterov };
+                      .nesterov = self->nesterov,
+                      .scaled   = self->error_scale == LK_ERROR_SCALE_LR,
+                      .rate     = (float)parallel->now.lr };
     if (self->onebit != NULL) {
         kept.common = self->estimates[self->now] + parallel->layout->param_at[param] + at;
         kept.absent = lki_onebit_absent(self, param); /* its tensors have no parts */

@@ -54,6 +54,11 @@ lk_status lki_groups_read_rule(lki_groups *self, const lk_exchange *exchange)
     if (rule->needs_residual && self->by != NULL && self->by->conclude != NULL)
         return lk_fail(LK_EINVAL, "feedback %s needs residuals, which %s does not have", rule->name,
                        self->by->name);
+    if (exchange->error_scale != LK_ERROR_SCALE_NONE &&
+        lk_exchange_feedback(exchange) != LK_FEEDBACK_EF14)
+        return lk_fail(LK_EINVAL, "the exchange's `error_scale` goes with feedback ef14, not "
+                                  "with %s",
+                       rule->name);
     if (!(exchange->clip >= 0) || (exchange->clip > 0 && self->by == NULL))
         return lk_fail(LK_EINVAL,
                        "the exchange's `clip` is %g; give a norm above 0 and a compressor, or 0",
@@ -62,6 +67,7 @@ lk_status lki_groups_read_rule(lki_groups *self, const lk_exchange *exchange)
     self->kept     = self->by == NULL ? 0 : lki_rule_kept(rule);
     self->momentum = (float)(exchange->momentum == 0 ? default_momentum : exchange->momentum);
     self->nesterov = exchange->nesterov;
+    self->error_scale = exchange->error_scale;
     self->clip     = exchange->clip;
     return LK_OK;
 }
@@ -73,10 +79,10 @@ uint64_t lki_groups_hash_rule(const lk_exchange *exchange)
                                : exchange->momentum == 0           ? default_momentum
                                                                    : exchange->momentum;
     const struct {
-        uint64_t rule, nesterov;
+        uint64_t rule, nesterov, of_steps;
         double   momentum, clip;
-    } all = { (uint64_t)lk_exchange_feedback(exchange), exchange->nesterov, momentum,
-              exchange->clip };
+    } all = { (uint64_t)lk_exchange_feedback(exchange), exchange->nesterov,
+              (uint64_t)exchange->error_scale, momentum, exchange->clip };
     return lki_xxh3(&all, sizeof all);
 }
 

@@ -92,17 +92,19 @@ typedef struct {
     double      m;
     bool        nesterov;
     double      clip;
+    bool        of_steps; /* errors are times the learning rate */
     bool        whole; /* every element is sent */
     double      kept[2][GROUPS][COUNT], mean[COUNT], values[COUNT];
 } plain;
 
 /* Returns the mean that a group says of an element, and changes what it keeps. */
-static double say(plain *p, uint32_t group, size_t i, double g, bool sent)
+static double say(plain *p, uint32_t group, size_t i, double g, double lr, bool sent)
 {
+    const double rate = p->of_steps ? lr : 1;
     double *a = &p->kept[0][group][i], *b = &p->kept[1][group][i], said = g;
     if (p->rule == LK_FEEDBACK_EF14) {
-        said = g + *a;
-        *a   = sent ? 0 : said;
+        said = rate == 0 ? g : g + *a / rate;
+        *a   = rate == 0 ? *a : sent ? 0 : rate * said;
     } else if (p->rule == LK_FEEDBACK_SIGNUM) {
         said = *a = p->m * *a + (1 - p->m) * g;
     } else if (p->rule == LK_FEEDBACK_DGC) {
@@ -148,7 +150,7 @@ static void plain_step(plain *p, uint32_t step, double lr)
                           (double)gradient_of(i, step, 2 * g + 1);
             if (samples > 0)
                 sum += (double)samples * say(p, g, i, factors[g] * mine / (double)samples,
-                                             p->whole || is_sent(i, step, g));
+                                             lr, p->whole || is_sent(i, step, g));
         }
         for (uint32_t g = 0; g < GROUPS; g++)
             p->mean[i] = (g > 0 ? p->mean[i] : 0) + p->kept[0][g][i] / GROUPS;
@@ -202,11 +204,17 @@ static void vectors_are_those_of_plain_loops(void **state)
         lk_feedback rule;
         bool        nesterov;
         double      clip;
-    } cases[] = { { LK_FEEDBACK_EF14, false, 0 },   { LK_FEEDBACK_EF14, false, 0.7 },
-                  { LK_FEEDBACK_OFF, false, 0 },    { LK_FEEDBACK_DGC, false, 0 },
-                  { LK_FEEDBACK_DGC, true, 0 },     { LK_FEEDBACK_DGC, true, 0.7 },
-                  { LK_FEEDBACK_SIGNUM, false, 0 }, { LK_FEEDBACK_EF21, false, 0 },
-                  { LK_FEEDBACK_EF21_SGDM, false, 0 } };
+        bool        of_steps;
+    } cases[] = { { LK_FEEDBACK_EF14, false, 0, false },
+                  { LK_FEEDBACK_EF14, false, 0.7, false },
+                  { LK_FEEDBACK_EF14, false, 0, true },
+                  { LK_FEEDBACK_OFF, false, 0, false },
+                  { LK_FEEDBACK_DGC, false, 0, false },
+                  { LK_FEEDBACK_DGC, true, 0, false },
+                  { LK_FEEDBACK_DGC, true, 0.7, false },
+                  { LK_FEEDBACK_SIGNUM, false, 0, false },
+                  { LK_FEEDBACK_EF21, false, 0, false },
+                  { LK_FEEDBACK_EF21_SGDM, false, 0, false } };
     static plain p;
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
@@ -221,6 +229,8 @@ static void vectors_are_those_of_plain_loops(void **state)
         p.rule     = cases[c].rule;
         p.nesterov = exchange.nesterov = cases[c].nesterov;
         p.clip = exchange.clip = cases[c].clip;
+        p.of_steps           = cases[c].of_steps;
+        exchange.error_scale = p.of_steps ? LK_ERROR_SCALE_LR : LK_ERROR_SCALE_NONE;
         p.m                 = 0.75;
         exchange.groups     = GROUPS;
         exchange.compressor = &thirds;
@@ -231,8 +241,9 @@ static void vectors_are_those_of_plain_loops(void **state)
         for (size_t i = 0; i < COUNT; i++)
             p.values[i] = (double)lk_parallel_param(parallel, 0)[i];
         for (uint32_t step = 0; step < STEPS; step++) {
-            run_step(parallel, 1, step, 0.5);
-            plain_step(&p, step, 0.5);
+            const double lr = step == 4 ? 0 : 0.5 / (1 + step % 3);
+            run_step(parallel, 1, step, lr);
+            plain_step(&p, step, lr);
             check(parallel, &p);
         }
         lk_parallel_free(parallel);

@@ -96,6 +96,13 @@ static lk_status resolve(lk_train_config *c)
                        "`clip_norm` would scale votes down, whose norm is the root of the number "
                        "of parameters: leave it out, or clip the gradients of groups with "
                        "`exchange.clip`");
+    if (x->error_scale != LK_ERROR_SCALE_NONE && x->feedback != LK_FEEDBACK_EF14)
+        return lk_fail(LK_EINVAL,
+                       "`exchange.error_scale` goes with `exchange.feedback` ef14, not with %s",
+                       lk_feedback_name(x->feedback));
+    if (x->error_scale != LK_ERROR_SCALE_NONE && lki_replicates(c))
+        return lk_fail(LK_EINVAL, "outer steps have one rate: leave out "
+                                  "`exchange.error_scale`");
     if (x->feedback == LK_FEEDBACK_DGC && !compressor->selects)
         return lk_fail(LK_EINVAL,
                        "`exchange.feedback` dgc goes with compressors that select elements: "
@@ -199,6 +206,7 @@ lk_status lki_exchange_of(const lk_train_config *c, lk_exchange **out)
                            .feedback    = c->exchange.feedback,
                            .momentum    = c->exchange.momentum,
                            .nesterov    = c->exchange.nesterov,
+                           .error_scale = c->exchange.error_scale,
                            .clip        = c->exchange.clip,
                            .start        = start_of(c),
                            .warmup_count = c->exchange.warmup_count,
