@@ -28,16 +28,16 @@ class Layout:
         fields = None
         for line in text.splitlines():
             words = line.split()
-            if words[0] == "version":
+            if line.startswith(" "):   # a field, whose name may be any word
+                name, offset, size, kind = words
+                fields[name] = (int(offset), int(size), kind)
+            elif words[0] == "version":
                 self.version = words[1]
             elif words[0] == "struct":
                 fields = {}
                 self._structs[words[1]] = (int(words[2]), fields)
             elif words[0] == "constant":
                 self.constants[words[1]] = int(words[2])
-            else:
-                name, offset, size, kind = words
-                fields[name] = (int(offset), int(size), kind)
 
     def struct(self, name, /, **types):
         """Return a ``ctypes.Structure`` with the fields in `types` (name -> ctypes type).

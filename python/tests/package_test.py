@@ -22,6 +22,7 @@ struct lk_thing 32
   name 8 8 pointer
   ratio 16 8 float
   on 24 1 bool
+  version 28 4 uint
 constant LK_LIMIT -7
 """
 
@@ -41,6 +42,7 @@ class Version(unittest.TestCase):
 class Layouts(unittest.TestCase):
     def test_fields_are_at_the_offsets_of_the_text(self):
         layout = Layout(TEXT)
+        self.assertEqual(layout.version, "1.2.3")   # not the field of that name
         thing = layout.struct("lk_thing", on=ctypes.c_bool, ratio=ctypes.c_double)
         self.assertEqual(ctypes.sizeof(thing), 32)
         self.assertEqual((thing.ratio.offset, thing.on.offset), (16, 24))
