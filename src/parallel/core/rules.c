@@ -46,12 +46,10 @@ lk_status lki_rules_open(lk_parallel *parallel, const lk_param *params, uint32_t
 
 lk_status lk_parallel_set_rules(lk_parallel *parallel, const lk_param_rule *rules)
 {
-    const lki_layout *layout = parallel->layout;
-
     if (parallel->replicas != NULL)
         return lki_replicas_set_rules(parallel->replicas, rules);
-    parallel = lki_in_use(parallel);
-    layout   = parallel->layout;
+    parallel                 = lki_in_use(parallel);
+    const lki_layout *layout = parallel->layout;
     if (lki_step_failed(parallel))
         return lki_fail_again(&parallel->now.failure);
     if (parallel->now.under_way)

@@ -25,9 +25,10 @@
 
 enum {
     LKI_OUTCOMES = 64,  /* steps by which ranks can be apart */
-    LKI_WINDOW   = 256, /* smallest number of gradients that are claimed ahead */
-    LKI_NO_BUFFER = UINT32_MAX
+    LKI_WINDOW   = 256 /* smallest number of gradients that are claimed ahead */
 };
+
+#define LKI_NO_BUFFER UINT32_MAX
 
 /* The state of a gradient, in the low bits of its claim; higher values are 1 + LKI_CLAIMED + rank.
  * The other bits are its number. */

@@ -149,17 +149,18 @@ static void limits_are_converted_to_steps(void **state)
 /* Checks limits of a run with 48 samples, which is two steps per epoch. */
 static void a_limit_ends_the_run(void **state)
 {
-    run  samples = { .config = config_of(9) }, epochs = { .config = config_of(9) };
+    run  limited = { .config = config_of(9) };
     char want[65];
     (void)state;
-    samples.config.limits.samples = 49;
-    epochs.config.limits.epochs   = 1.2;
+    limited.config.limits.samples = 49;
     hash_of(3, want);
-    lk_train_result result = run_on(pair, &samples);
+    lk_train_result result = run_on(pair, &limited);
     assert_ended(&result, 3, "max-samples");
     assert_string_equal(result.run, want);
     assert_true(isfinite(result.validation_loss));
-    result = run_on(apart, &epochs);
+    limited                      = (run){ .config = config_of(9) };
+    limited.config.limits.epochs = 1.2;
+    result                       = run_on(apart, &limited);
     assert_ended(&result, 3, "max-epochs");
     assert_string_equal(result.run, want);
 }
