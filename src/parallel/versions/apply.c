@@ -69,9 +69,10 @@ static bool all_done(const lki_versions *v, uint64_t at)
     return true;
 }
 
-/* Fills `sorted` with the `count` gradients from number `at` on, by the numbers of their tasks. */
-static void sort_by_task(const lki_versions *v, uint64_t at, uint32_t count, uint64_t *sorted)
+/* Fills v->sorted with the `count` gradients from number `at` on, by the numbers of their tasks. */
+static void sort_by_task(const lki_versions *v, uint64_t at, uint32_t count)
 {
+    uint64_t *sorted = v->sorted;
     for (uint32_t i = 0; i < count; i++) {
         const uint64_t task  = lki_task_at(v, at + i)->task;
         uint32_t       place = i;
@@ -83,33 +84,21 @@ static void sort_by_task(const lki_versions *v, uint64_t at, uint32_t count, uin
     }
 }
 
-/* Adds the messages of a version, in the order of their tasks, by the canonical tree. */
-static lk_status add_messages(lki_versions *v, uint64_t at, lki_gradients *sums)
+/* Adds the messages of a version, in the order of their tasks, by the canonical tree.  The sum is
+ * in the memory of the first message. */
+static lki_gradients add_messages(const lki_versions *v, uint64_t at)
 {
-    const uint32_t  count  = v->options.aggregate;
-    lk_parallel    *model  = v->model;
-    uint64_t       *sorted = NULL;
-    lki_tree_input *inputs = NULL;
-    float          *first  = lki_versions_message(v, v->place_of[at % v->window]);
-    if (count > 1) {
-        lk_status status = LKI_NEW(&sorted, count, "gradients to add");
-        if (status == LK_OK)
-            status = LKI_NEW(&inputs, count, "gradients to add");
-        if (status == LK_OK) {
-            sort_by_task(v, at, count, sorted);
-            for (uint32_t i = 0; i < count; i++)
-                inputs[i] = (lki_tree_input){
-                    i, 1, lki_versions_message(v, v->place_of[sorted[i] % v->window])
-                };
-            lki_tree_sum_f32(LK_F32, count, inputs, count, model->width, first);
-        }
-        lki_free(inputs);
-        lki_free(sorted);
-        LK_TRY(status);
-    }
-    *sums = (lki_gradients){ .gradients = first,
-                             .states    = first + model->layout->grad_elements };
-    return LK_OK;
+    const uint32_t     count = v->options.aggregate;
+    const lk_parallel *model = v->model;
+    float             *sum   = lki_versions_message(v, v->place_of[at % v->window]);
+    sort_by_task(v, at, count);
+    for (uint32_t i = 0; i < count; i++)
+        v->inputs[i] = (lki_tree_input){
+            i, 1, lki_versions_message(v, v->place_of[v->sorted[i] % v->window])
+        };
+    if (count > 1)
+        lki_tree_sum_f32(LK_F32, count, v->inputs, count, model->width, sum);
+    return (lki_gradients){ .gradients = sum, .states = sum + model->layout->grad_elements };
 }
 
 /* Writes the sums of the reports of a version's gradients to the model's reports. */
@@ -210,43 +199,34 @@ static void note(const lki_versions *v, uint64_t at, const lk_step_result *resul
 }
 
 /* Writes the result of the step that ends before gradient number `end`. */
-static lk_status end_step(const lk_parallel *parallel, uint64_t end)
+static void end_step(const lk_parallel *parallel, uint64_t end)
 {
-    const lki_versions *v      = parallel->versions;
-    const uint32_t      groups = v->options.groups;
-    lki_common         *common = v->common;
-    lki_outcome        *out    = &v->outcomes[(end / groups - 1) % LKI_OUTCOMES];
+    const lki_versions *v        = parallel->versions;
+    const uint32_t      groups   = v->options.groups;
     const uint32_t      versions = groups / v->options.aggregate; /* of the step */
-    double             *losses = NULL;
-    uint64_t           *sorted = NULL;
+    lki_common         *common   = v->common;
+    lki_outcome        *out      = &v->outcomes[(end / groups - 1) % LKI_OUTCOMES];
 
-    LK_TRY(LKI_NEW(&losses, parallel->leaves, "losses"));
-    lk_status status = LKI_NEW(&sorted, groups, "losses");
-    if (status == LK_OK) {
-        *out = (lki_outcome){ .async = { .version = end / v->options.aggregate } };
-        sort_by_task(v, end - groups, groups, sorted);
-        for (uint32_t leaf = 0; leaf < parallel->leaves; leaf++) {
-            const lki_report *one =
-                lki_versions_report(v, sorted[leaf / v->width], leaf % v->width);
-            losses[leaf] = one->loss;
-            out->result.count += one->count;
-            out->result.hits += one->hits;
-        }
-        if (out->result.count > 0)
-            out->result.loss = lki_tree_sum_f64(losses, parallel->leaves) /
-                               (double)out->result.count;
-        out->result.grad_norm     = sqrt(common->squares / versions);
-        out->async.staleness_mean = (double)common->staleness / groups;
-        out->async.staleness_max  = common->staleness_max;
+    *out = (lki_outcome){ .async = { .version        = end / v->options.aggregate,
+                                     .staleness_mean = (double)common->staleness / groups,
+                                     .staleness_max  = common->staleness_max } };
+    sort_by_task(v, end - groups, groups);
+    for (uint32_t leaf = 0; leaf < parallel->leaves; leaf++) {
+        const lki_report *one =
+            lki_versions_report(v, v->sorted[leaf / v->width], leaf % v->width);
+        v->losses[leaf] = one->loss;
+        out->result.count += one->count;
+        out->result.hits += one->hits;
     }
-    lki_free(sorted);
-    lki_free(losses);
+    if (out->result.count > 0)
+        out->result.loss = lki_tree_sum_f64(v->losses, parallel->leaves) /
+                           (double)out->result.count;
+    out->result.grad_norm = sqrt(common->squares / versions);
     for (uint32_t r = 0; r < parallel->ranks; r++)
         out->heard = (uint32_t)lki_max(out->heard, atomic_load(&v->said[r]));
     common->squares       = 0;
     common->staleness     = 0;
     common->staleness_max = 0;
-    return status;
 }
 
 /* Frees the versions that nobody will read, and the messages of the new version. */
@@ -275,7 +255,7 @@ static lk_status make_version(lk_parallel *parallel, uint64_t at, const lki_grad
     LK_TRY(update(parallel, at, sums, &result));
     note(v, at, &result);
     if (end % v->options.groups == 0)
-        LK_TRY(end_step(parallel, end));
+        end_step(parallel, end);
     free_memory(v, at);
     atomic_store(&v->common->applied, end);
     return LK_OK;
@@ -304,13 +284,11 @@ lk_status lki_versions_apply(lk_parallel *parallel)
     lki_versions *v      = parallel->versions;
     lk_status     status = LK_OK;
     while (status == LK_OK && is_due(parallel, lki_applied(v)) && become_applier(parallel)) {
-        lki_gradients  sums;
         const uint64_t at = lki_applied(v);
         lki_look_ahead(v, at);
         if (is_due(parallel, at)) { /* another rank may have been faster */
-            status = add_messages(v, at, &sums);
-            if (status == LK_OK)
-                status = make_version(parallel, at, &sums);
+            const lki_gradients sums = add_messages(v, at);
+            status                   = make_version(parallel, at, &sums);
             if (status != LK_OK)
                 fail_all(parallel, at);
         }

@@ -12,7 +12,7 @@
  *
  * One rank at a time applies gradients (`applier`).  It writes a new version and new states beside
  * the old ones, and then publishes both with one store (`applied`).  So an update that is broken
- * off has changed nothing.
+ * off has changed no version.
  */
 #ifndef LKI_PARALLEL_VERSIONS_INTERNAL_H
 #define LKI_PARALLEL_VERSIONS_INTERNAL_H
@@ -69,6 +69,9 @@ struct lki_versions {
     lki_task_schedule  now;    /* after the gradients that this rank knows to be applied */
     uint32_t      window; /* number of gradients of the next three arrays */
     lki_group_task     *tasks;  /* [window]: of this rank, by number modulo `window` */
+    uint64_t       *sorted; /* [groups]: numbers of gradients.  This and the next two are scratch */
+    lki_tree_input *inputs; /* [aggregate] */
+    double         *losses; /* [virtual workers] */
 
     /* The step in progress. */
     double        lr;

@@ -54,6 +54,9 @@ lk_status lki_versions_arena(lk_parallel *parallel)
     lki_versions *v     = parallel->versions;
     const size_t  bytes = lki_versions_bytes(parallel);
     LK_TRY(LKI_NEW(&v->tasks, v->window, "tasks"));
+    LK_TRY(LKI_NEW(&v->sorted, v->options.groups, "gradients to add"));
+    LK_TRY(LKI_NEW(&v->inputs, v->options.aggregate, "gradients to add"));
+    LK_TRY(LKI_NEW(&v->losses, parallel->leaves, "losses"));
     LK_TRY(lk_comm_arena(&v->arena, parallel->comm, "versions", bytes));
     (void)lay_out(parallel, lk_arena_data(v->arena));
     return LK_OK;

@@ -140,6 +140,9 @@ void lki_versions_free(lki_versions *v)
     lki_task_schedule_close(&v->ahead);
     lki_task_schedule_close(&v->now);
     lki_free(v->tasks);
+    lki_free(v->sorted);
+    lki_free(v->inputs);
+    lki_free(v->losses);
     lki_free(v);
 }
 
