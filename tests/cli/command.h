@@ -115,4 +115,15 @@ static inline void run_for_hash(void *scratch, const char *line, char hash[65])
     (void)snprintf(hash, 65, "%.64s", run + 5);
 }
 
+/* Trains `model` with `rule` and `how`, for some of all its steps of 16 samples, and copies the
+ * hash of the run. */
+static inline void run_steps(void *scratch, int all, const char *model, const char *rule, int steps,
+                             const char *how, char hash[65])
+{
+    char line[1024];
+    (void)snprintf(line, sizeof line, "%s --steps %d --max-samples %d %s %s", model, all,
+                   16 * steps, rule, how);
+    run_for_hash(scratch, line, hash);
+}
+
 #endif

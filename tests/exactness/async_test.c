@@ -17,16 +17,6 @@ static const char RESNET[] = "train resnet --data synthetic:images=128,h=8,w=8,c
                              "--lr 0.02 --momentum 0.5 --global-batch 16 --micro-batch 1 "
                              "--virtual-workers 8";
 
-/* Trains for some of the steps, and copies the hash of the run. */
-static void run_of(void *scratch, const char *model, const char *rule, int steps, const char *how,
-                   char hash[HEX + 1])
-{
-    char line[1024];
-    (void)snprintf(line, sizeof line, "%s --steps %d --max-samples %d %s %s", model, STEPS,
-                   16 * steps, rule, how);
-    run_for_hash(scratch, line, hash);
-}
-
 static const struct {
     const char *model, *rule;
 } cases[] = { { GPT, "--async virtual --delays lognormal:0.5 --slow 3:3,1:2 --precision bf16" },
@@ -41,8 +31,8 @@ static void runs_depend_on_the_schedule_alone(void **state)
                                         "--workers 2" };
     char one[HEX + 1], got[HEX + 1], before[HEX + 1] = "";
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        run_of(*state, cases[i].model, cases[i].rule, STEPS, "--workers 1", one);
-        run_of(*state, cases[i].model, cases[i].rule, STEPS, hows[i % 3], got);
+        run_steps(*state, STEPS, cases[i].model, cases[i].rule, STEPS, "--workers 1", one);
+        run_steps(*state, STEPS, cases[i].model, cases[i].rule, STEPS, hows[i % 3], got);
         assert_string_equal(got, one);
         assert_string_not_equal(one, before);
         memcpy(before, one, sizeof before);
@@ -73,12 +63,12 @@ static void checkpoints_have_tasks_in_flight(void **state)
 {
     char one[HEX + 1], got[HEX + 1], how[64];
     for (int i = 0; i < 2; i++) {
-        run_of(*state, cases[i].model, cases[i].rule, STEPS, "--workers 2", one);
+        run_steps(*state, STEPS, cases[i].model, cases[i].rule, STEPS, "--workers 2", one);
         (void)snprintf(how, sizeof how, "--workers 3 --checkpoint ck%d", i);
-        run_of(*state, cases[i].model, cases[i].rule, 3, how, got);
+        run_steps(*state, STEPS, cases[i].model, cases[i].rule, 3, how, got);
         assert_string_not_equal(got, one);
         (void)snprintf(how, sizeof how, "--workers 1 --checkpoint ck%d --resume", i);
-        run_of(*state, cases[i].model, cases[i].rule, STEPS, how, got);
+        run_steps(*state, STEPS, cases[i].model, cases[i].rule, STEPS, how, got);
         assert_string_equal(got, one);
     }
     static command_result r;
@@ -123,8 +113,8 @@ static void logs_have_staleness(void **state)
     static command_result r;
     char                  hash[HEX + 1], lines[2][1024];
     for (int i = 0; i < 2; i++) {
-        run_of(*state, GPT, cases[2].rule, STEPS, i == 0 ? "--workers 3 --log l0"
-                                                         : "--workers 1 --log l1", hash);
+        run_steps(*state, STEPS, GPT, cases[2].rule, STEPS,
+                  i == 0 ? "--workers 3 --log l0" : "--workers 1 --log l1", hash);
         run_shell(&r, *state, i == 0 ? "grep staleness_max l0" : "grep staleness_max l1");
         (void)snprintf(lines[i], sizeof lines[i], "%.1023s", r.out);
     }

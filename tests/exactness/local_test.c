@@ -16,16 +16,6 @@ static const char RESNET[] = "train resnet --data synthetic:images=128,h=8,w=8,c
                              "--lr 0.1 --momentum 0.9 --global-batch 16 --micro-batch 1 "
                              "--virtual-workers 8";
 
-/* Trains for some of the steps, and copies the hash of the run. */
-static void run_of(void *scratch, const char *model, const char *rule, int steps, const char *how,
-                   char hash[HEX + 1])
-{
-    char line[1024];
-    (void)snprintf(line, sizeof line, "%s --steps %d --max-samples %d %s %s", model, STEPS,
-                   16 * steps, rule, how);
-    run_for_hash(scratch, line, hash);
-}
-
 static const struct {
     const char *model, *rule;
 } cases[] = { { GPT, "--groups 4 --local-steps 3" },
@@ -46,10 +36,11 @@ static void runs_depend_on_replicas_alone(void **state)
                                         "--workers 5 --hosts 2 --strategy zero1" };
     char                     one[HEX + 1], got[HEX + 1];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        run_of(*state, cases[i].model, cases[i].rule, STEPS, "--workers 1", one);
+        run_steps(*state, STEPS, cases[i].model, cases[i].rule, STEPS, "--workers 1", one);
         for (size_t h = i % 2; h < (i == 0 ? 4 : i % 2 + 2); h++) {
             const bool mixes = strstr(cases[i].rule, "--topology") != NULL; /* not with zero3 */
-            run_of(*state, cases[i].model, cases[i].rule, STEPS, hows[h == 2 && mixes ? 3 : h],
+            run_steps(*state, STEPS, cases[i].model, cases[i].rule, STEPS,
+                      hows[h == 2 && mixes ? 3 : h],
                    got);
             assert_string_equal(got, one);
         }
@@ -62,12 +53,13 @@ static void other_replicas_have_other_hashes(void **state)
                                           "--groups 4 --local-steps 2", "--groups 4",
                                           "--groups 4 --local-steps 3 --topology ring" };
     char                     one[HEX + 1], got[HEX + 1];
-    run_of(*state, GPT, cases[0].rule, STEPS, "--workers 2", one);
+    run_steps(*state, STEPS, GPT, cases[0].rule, STEPS, "--workers 2", one);
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        run_of(*state, GPT, others[i], STEPS, "--workers 2", got);
+        run_steps(*state, STEPS, GPT, others[i], STEPS, "--workers 2", got);
         assert_string_not_equal(got, one);
     }
-    run_of(*state, GPT, "--groups 4 --local-steps 3 --topology all", STEPS, "--workers 3", got);
+    run_steps(*state, STEPS, GPT, "--groups 4 --local-steps 3 --topology all", STEPS,
+              "--workers 3", got);
     assert_string_equal(got, one);
 }
 
@@ -78,15 +70,15 @@ static void checkpoints_have_all_replicas(void **state)
     char one[HEX + 1], got[HEX + 1], how[128];
     for (int i = 0; i < 7; i += i < 2 ? 1 : 2) {
         const char *model = cases[i].model, *rule = cases[i].rule;
-        run_of(*state, model, rule, STEPS, "--workers 2", one);
+        run_steps(*state, STEPS, model, rule, STEPS, "--workers 2", one);
         (void)snprintf(how, sizeof how, "--workers 3 --checkpoint ck%d", i);
-        run_of(*state, model, rule, 1, how, got);
+        run_steps(*state, STEPS, model, rule, 1, how, got);
         (void)snprintf(how, sizeof how, "--workers 4 --hosts 2 --strategy zero1 --checkpoint ck%d "
                        "--resume", i);
-        run_of(*state, model, rule, 5, how, got);
+        run_steps(*state, STEPS, model, rule, 5, how, got);
         assert_string_not_equal(got, one);
         (void)snprintf(how, sizeof how, "--workers 8 --checkpoint ck%d --resume", i);
-        run_of(*state, model, rule, STEPS, how, got);
+        run_steps(*state, STEPS, model, rule, STEPS, how, got);
         assert_string_equal(got, one);
     }
     static command_result r;
@@ -99,8 +91,8 @@ static void logs_have_outer_steps(void **state)
 {
     static command_result r;
     char                  hash[HEX + 1], lines[2][1024];
-    run_of(*state, GPT, cases[0].rule, STEPS, "--workers 3 --log l0", hash);
-    run_of(*state, GPT, cases[0].rule, STEPS, "--workers 4 --hosts 2 --log l1", hash);
+    run_steps(*state, STEPS, GPT, cases[0].rule, STEPS, "--workers 3 --log l0", hash);
+    run_steps(*state, STEPS, GPT, cases[0].rule, STEPS, "--workers 4 --hosts 2 --log l1", hash);
     for (int i = 0; i < 2; i++) {
         run_shell(&r, *state, i == 0 ? "grep outer_step l0" : "grep outer_step l1");
         assert_int_equal(r.status, 0);
@@ -110,7 +102,8 @@ static void logs_have_outer_steps(void **state)
     assert_non_null(strstr(lines[0], "{\"step\": 3, \"outer_step\": 1, \"replicas\": 4, "));
     assert_non_null(strstr(lines[0], "{\"step\": 6, \"outer_step\": 2, "));
     assert_null(strstr(lines[0], "\"step\": 7"));
-    run_of(*state, GPT, "--topology ring", STEPS, "--workers 2 --eval-every 4 --log l2", hash);
+    run_steps(*state, STEPS, GPT, "--topology ring", STEPS, "--workers 2 --eval-every 4 --log l2",
+              hash);
     run_shell(&r, *state, "grep mixings l2");
     assert_non_null(strstr(r.out, "{\"step\": 4, \"mixings\": 4, \"replicas\": 8, \"drift\": "));
     assert_non_null(strstr(r.out, "{\"step\": 7, \"mixings\": 7, "));

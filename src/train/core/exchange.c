@@ -27,7 +27,7 @@ static const char *why_no_groups(const lk_train_config *c)
            : c->elastic.duplicate == LK_DUPLICATE_ON
                ? "are computed once: leave out `duplicate`"
            : c->checkpoint.async
-               ? "have errors that are written while the run waits: leave out `checkpoint.async`"
+               ? "keep values that are written while the run waits: leave out `checkpoint.async`"
            : c->elastic.backup_workers > 0
                ? "need all virtual workers: leave out `backup_workers`"
                : NULL;
