@@ -7,11 +7,17 @@
  * version.  The staleness of a gradient is the number of versions that were made after the one that
  * its task has read.
  *
- * The schedule says which version each task reads, and in which order gradients are applied.  It is
- * computed by a simulation of the G groups, whose tasks take random times, drawn by seed.  So the
- * schedule is a function of these options, and never depends on clocks.  Ranks compute the tasks in
- * the order in which their gradients are applied, or ahead of that order if the version that a task
- * reads is there.  So the result depends on G and on the schedule, but not on ranks.
+ * The schedule says which version each task reads, and in which order gradients are applied.
+ *
+ *  virtual  It is computed by a simulation of the G groups, whose tasks take random times, drawn by
+ *           seed.  So it is a function of these options, and never depends on clocks.
+ *  live     Gradients are applied in the order in which ranks have computed them.  The schedule is
+ *           written to a file: a gradient before it is applied.
+ *  replay   The schedule is read from such a file.  The result has the bits of the live run.
+ *
+ * If the schedule is known in advance (virtual, replay), ranks compute tasks in the order in which
+ * gradients are applied, or ahead of that order if the version that a task reads is there.  So the
+ * result depends on G and on the schedule, but not on ranks.
  *
  * Task j, in the order of their beginnings, computes the virtual workers (j mod G) V / G and
  * following of the global batch j / G.  So each sample is used once per epoch.  A step of a run is
@@ -67,6 +73,11 @@ typedef struct {
      * 0 = none.  Needs `aggregate` 1. */
     double    compensation;
     uint64_t  steps; /* of the run: tasks that no step applies are not computed.  0 = unknown */
+    /* Path of the schedule of a live run; at most one of them.  Both NULL: virtual.  What the file
+     * of `record` has already is replayed first, so that a run that was interrupted goes on.  In a
+     * replay a gradient whose hash is not the recorded one fails with LK_EMISMATCH, which names the
+     * task.  Borrowed until the object is open. */
+    const char *record, *replay;
 } lk_async;
 
 #define LK_ASYNC_INIT LK_OPTIONS_INIT(lk_async)

@@ -102,10 +102,11 @@ template <typename lk_options> lk_options lk_options_init()
 typedef enum {
     LK_LABEL_EXACT,     /* the bits of one worker that sums whole gradients */
     LK_LABEL_INVARIANT, /* another update; the same bits for any workers, hosts and failures */
+    LK_LABEL_RECORDED,  /* the bits of a schedule that the run records, for any workers */
     LK_LABEL_TIMED,     /* no promise: bits may depend on time, on N, or on another library */
 } lk_label;
 
-/* Returns "exact", "invariant" or "timed"; "?" for values outside of lk_label. */
+/* Returns "exact", "invariant", "recorded" or "timed"; "?" for values outside of lk_label. */
 LK_API const char *lk_label_name(lk_label label);
 
 /* ---- Data types -------------------------------------------------------------------------- */

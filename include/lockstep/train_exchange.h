@@ -48,7 +48,11 @@ typedef struct {
     uint64_t most;     /* samples of the largest client; filled in */
 } lk_train_clients;
 
-typedef enum { LK_ASYNC_OFF = 0, LK_ASYNC_VIRTUAL /* by a simulated schedule */ } lk_async_mode;
+typedef enum {
+    LK_ASYNC_OFF = 0,
+    LK_ASYNC_VIRTUAL, /* by a simulated schedule */
+    LK_ASYNC_LIVE     /* by arrival; needs `record` or `replay` */
+} lk_async_mode;
 
 /* Groups that do not wait for each other; see lockstep/async.h. */
 typedef struct {
@@ -62,6 +66,7 @@ typedef struct {
     double    slow_factor[LK_SLOW_GROUPS_MAX];
     bool      rate_by_staleness;
     double    compensation;
+    const char *record, *replay;
 } lk_train_async;
 
 /* Groups of virtual workers that exchange compressed gradients; see lockstep/exchange.h. */

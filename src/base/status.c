@@ -86,6 +86,7 @@ const char *lk_label_name(lk_label label)
     switch (label) {
     case LK_LABEL_EXACT: return "exact";
     case LK_LABEL_INVARIANT: return "invariant";
+    case LK_LABEL_RECORDED: return "recorded";
     case LK_LABEL_TIMED: return "timed";
     default: return "?";
     }

@@ -76,6 +76,7 @@ static bool read_replicas(const char *text, void *target, lki_message *error)
 #define CHOICES(list_) .choices = (const lki_choice[]){ list_ { .name = NULL } },
 #define NAMED(name_, value_) { .name = name_, .value = value_ },
 #define INVARIANT(name_, value_) CHOICE_OF(name_, value_, LK_LABEL_INVARIANT)
+#define REPLAYED(name_, value_) CHOICE_OF(name_, value_, LK_LABEL_RECORDED)
 #define TIMED(name_, value_) CHOICE_OF(name_, value_, LK_LABEL_TIMED)
 #define CHOICE_OF(name_, value_, label_) { .name = name_, .value = value_, .label = label_ },
 #define REFUSED(name_, value_, why_) { .name = name_, .value = value_, .later = why_ },

@@ -1,22 +1,24 @@
-/* parallel/task_schedule.h -- the order in which the gradients of groups are applied, by a
- * simulation of the groups (lockstep/async.h).  Defined in versions/schedule.c.
+/* parallel/task_schedule.h -- the order in which the gradients of groups are applied
+ * (lockstep/async.h).  Defined in versions/schedule.c.
  *
- * The simulation has a clock of its own, in ticks.  It sees no values, so it can run ahead of the
- * training, and every rank computes the same schedule by itself.
+ * It comes from a simulation of the groups, or from a recorded schedule.  The simulation has a
+ * clock of its own, in ticks.  It sees no values, so it can run ahead of the training, and every
+ * rank computes the same schedule by itself.
  */
 #ifndef LKI_PARALLEL_TASK_SCHEDULE_H
 #define LKI_PARALLEL_TASK_SCHEDULE_H
 
 #include "base/status.h"
 #include "lockstep/parallel.h"
+#include "parallel/recorded_schedule.h"
 
-/* A group in the simulation. */
+/* A group in the simulation or, in a recorded schedule, its next task. */
 typedef struct {
     uint64_t task;   /* number of its task, among the tasks of all groups by their beginning */
     uint64_t reads;  /* the version that the task reads */
     uint64_t done;   /* number of tasks that the group has finished */
     uint64_t finish; /* the tick at which the task ends */
-    bool     waits;  /* it has no task, and waits for slower groups */
+    bool     waits;  /* it has no task, and waits for slower groups; recorded: has no more tasks */
 } lki_task_schedule_group;
 
 /* A simulation. */
@@ -27,6 +29,7 @@ typedef struct {
     uint64_t            applied; /* number of tasks that have ended */
     uint64_t            now;     /* in ticks */
     lki_task_schedule_group *groups;  /* [options.groups] */
+    const lki_recorded_schedule *recorded; /* borrowed; NULL: simulated */
 } lki_task_schedule;
 
 /* A task that ends, whose gradient is the next to be applied. */
@@ -39,12 +42,15 @@ typedef struct {
 /* Completes the options of a run with V virtual workers, and checks them. */
 LK_NODISCARD lk_status lki_async_read(lk_async *out, const lk_async *options, uint32_t leaves);
 
-/* Opens the schedule at its beginning.  `options` come from lki_async_read(). */
+/* Opens the schedule at its beginning.  `options` come from lki_async_read().  `recorded` is
+ * borrowed until the schedule is closed; NULL: the schedule is simulated. */
 LK_NODISCARD lk_status lki_task_schedule_open(lki_task_schedule *schedule, const lk_async *options,
-                                         uint64_t seed);
+                                              uint64_t seed,
+                                              const lki_recorded_schedule *recorded);
 void                   lki_task_schedule_close(lki_task_schedule *schedule);
 
-/* Returns the task whose gradient is applied next, and goes on to the one after it. */
+/* Returns the task whose gradient is applied next, and goes on to the one after it.  A recorded
+ * schedule must have it. */
 lki_group_task lki_task_schedule_next(lki_task_schedule *schedule);
 
 /* Goes on until `applied` gradients have been applied. */

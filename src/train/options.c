@@ -160,6 +160,7 @@ static json_t *duplicate_json(const lk_train_config *config)
 #define CHOICES(list_) .choices = (const lki_field_choice[]){ list_ { .name = NULL } },
 #define NAMED(name_, value_) { .name = name_, .value = value_ },
 #define INVARIANT(name_, value_) CHOICE_OF(name_, value_, LK_LABEL_INVARIANT)
+#define REPLAYED(name_, value_) CHOICE_OF(name_, value_, LK_LABEL_RECORDED)
 #define TIMED(name_, value_) CHOICE_OF(name_, value_, LK_LABEL_TIMED)
 #define CHOICE_OF(name_, value_, label_) { .name = name_, .value = value_, .label = label_ },
 #define REFUSED(name_, value_, why_) { .name = name_, .value = value_, .refused = true },

@@ -234,6 +234,7 @@ static const struct {
     { "topology", "pairs", LK_LABEL_INVARIANT },
     { "clients", NULL, LK_LABEL_INVARIANT },
     { "async", "virtual", LK_LABEL_INVARIANT },
+    { "async", "live", LK_LABEL_RECORDED },
     { "backup-workers", NULL, LK_LABEL_TIMED },
 };
 enum { LABELS = sizeof labels / sizeof labels[0] };

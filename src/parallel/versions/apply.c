@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "comm/worker.h"
 #include "device/reduce.h"
@@ -25,7 +26,7 @@ void lki_versions_changed(const lki_versions *v)
 
 /* ---- The place of the applier ------------------------------------------------------------ */
 
-static bool become_applier(const lk_parallel *parallel)
+bool lki_become_applier(const lk_parallel *parallel)
 {
     uint32_t none = 0;
     return atomic_compare_exchange_strong(&parallel->versions->common->applier, &none,
@@ -229,15 +230,31 @@ static void end_step(const lk_parallel *parallel, uint64_t end)
     common->staleness_max = 0;
 }
 
-/* Frees the versions that nobody will read, and the messages of the new version. */
-static void free_memory(lki_versions *v, uint64_t at)
+/* Returns true if a task in flight or to come needs a version when `end` gradients are applied. */
+static bool is_needed(const lki_versions *v, uint64_t version, uint64_t end)
 {
-    lki_task_schedule_advance(&v->now, at + v->options.aggregate);
+    if (version == end / v->options.aggregate)
+        return true;
+    for (uint32_t g = 0; v->arrivals != NULL && g < v->options.groups; g++)
+        if (v->doing[g].state != LKI_GROUP_FREE && v->doing[g].reads == version)
+            return true;
+    return v->now.applied == end && lki_task_schedule_needs(&v->now, version);
+}
+
+void lki_free_versions(lki_versions *v, uint64_t end)
+{
+    if (v->arrivals == NULL || end <= v->arrivals->replayed)
+        lki_task_schedule_advance(&v->now, end);
     for (uint32_t i = 0; i < v->live_count; i++) {
         const uint64_t tag = atomic_load(&v->live[i].tag);
-        if (tag > 0 && !lki_task_schedule_needs(&v->now, tag - 1))
+        if (tag > 0 && !is_needed(v, tag - 1, end))
             atomic_store(&v->live[i].tag, 0);
     }
+}
+
+/* Frees the messages of a version. */
+static void free_messages(lki_versions *v, uint64_t at)
+{
     for (uint32_t i = 0; i < v->options.aggregate; i++) {
         const uint32_t place = v->place_of[(at + i) % v->window];
         if (place != LKI_NO_BUFFER)
@@ -256,7 +273,10 @@ static lk_status make_version(lk_parallel *parallel, uint64_t at, const lki_grad
     note(v, at, &result);
     if (end % v->options.groups == 0)
         end_step(parallel, end);
-    free_memory(v, at);
+    free_messages(v, at);
+    if (v->arrivals != NULL)
+        return lki_arrivals_publish(parallel, end);
+    lki_free_versions(v, end);
     atomic_store(&v->common->applied, end);
     return LK_OK;
 }
@@ -271,21 +291,25 @@ static bool is_waited_for(const lk_parallel *parallel)
     return false;
 }
 
+bool lki_may_apply(const lk_parallel *parallel, uint64_t at)
+{
+    return at < (parallel->step + 1) * parallel->versions->options.groups &&
+           !is_waited_for(parallel);
+}
+
 /* Returns true if the gradients of the next version belong to the current step and are there. */
 static bool is_due(const lk_parallel *parallel, uint64_t at)
 {
-    const lki_versions *v = parallel->versions;
-    return at < (parallel->step + 1) * v->options.groups && all_done(v, at) &&
-           !is_waited_for(parallel);
+    return lki_may_apply(parallel, at) && all_done(parallel->versions, at);
 }
 
 lk_status lki_versions_apply(lk_parallel *parallel)
 {
     lki_versions *v      = parallel->versions;
     lk_status     status = LK_OK;
-    while (status == LK_OK && is_due(parallel, lki_applied(v)) && become_applier(parallel)) {
+    while (status == LK_OK && is_due(parallel, lki_applied(v)) && lki_become_applier(parallel)) {
         const uint64_t at = lki_applied(v);
-        lki_look_ahead(v, at);
+        (void)lki_look_ahead(v, at);
         if (is_due(parallel, at)) { /* another rank may have been faster */
             const lki_gradients sums = add_messages(v, at);
             status                   = make_version(parallel, at, &sums);
@@ -299,8 +323,7 @@ lk_status lki_versions_apply(lk_parallel *parallel)
 
 /* ---- New gradients ----------------------------------------------------------------------- */
 
-/* Stores a gradient, and marks it as done. */
-static void store(lki_versions *v, uint64_t at, const lki_gradients *sums)
+uint32_t lki_versions_store(lki_versions *v, const lki_gradients *sums)
 {
     const lk_parallel *model = v->model;
     const size_t       n     = model->layout->grad_elements;
@@ -313,27 +336,58 @@ static void store(lki_versions *v, uint64_t at, const lki_gradients *sums)
     float *message = lki_versions_message(v, place);
     memcpy(message, sums->gradients, n * sizeof(float));
     memcpy(message + n, sums->states, (model->width - n) * sizeof(float));
-    v->place_of[at % v->window] = place;
+    return place;
+}
+
+uint64_t lki_gradient_hash(const lki_versions *v, const lki_gradients *sums)
+{
+    const size_t   n        = v->model->layout->grad_elements;
+    const uint64_t parts[2] = {
+        lki_xxh3(sums->gradients, n * sizeof(float)),
+        lki_xxh3(sums->states, (v->model->width - n) * sizeof(float))
+    };
+    return lki_xxh3(parts, sizeof parts);
+}
+
+/* Compares a gradient with that of the recorded schedule. */
+static lk_status check_recorded(const lki_versions *v, uint64_t at, const lki_gradients *sums)
+{
+    if (!lki_is_live(&v->options) ||
+        lki_gradient_hash(v, sums) == v->recorded.tasks[at].hash)
+        return LK_OK;
+    return lk_fail(LK_EMISMATCH, "the gradient of task %llu is not the one that %.500s has in line "
+                                 "%llu: the schedule, the options, the data or the program are "
+                                 "not those of the live run",
+                   (unsigned long long)v->task.task, v->recorded.path,
+                   (unsigned long long)at + 3);
+}
+
+lk_status lki_apply_one(lk_parallel *parallel, uint64_t at, const lki_gradients *sums)
+{
+    const lk_status status = make_version(parallel, at, sums);
+    if (status != LK_OK)
+        fail_all(parallel, at);
+    step_down(parallel->versions);
+    return status;
 }
 
 lk_status lki_versions_push(lk_parallel *parallel, const lki_gradients *sums)
 {
-    lki_versions  *v      = parallel->versions;
-    const uint64_t at     = v->at;
-    lk_status      status = LK_OK;
-    const bool     next   = v->options.aggregate == 1 && lki_applied(v) == at &&
-                      at < (parallel->step + 1) * v->options.groups && !is_waited_for(parallel);
-
-    memcpy(lki_versions_report(v, at, 0), v->model->reports, v->width * v->model->report_bytes);
-    if (next && become_applier(parallel)) { /* only this rank can apply it now */
-        v->place_of[at % v->window] = LKI_NO_BUFFER;
-        status = make_version(parallel, at, sums);
-        if (status != LK_OK)
-            fail_all(parallel, at);
-        step_down(v);
+    lki_versions  *v    = parallel->versions;
+    const uint64_t at   = v->at;
+    const bool     next = v->options.aggregate == 1 && lki_applied(v) == at &&
+                      lki_may_apply(parallel, at);
+    const lk_status status = check_recorded(v, at, sums);
+    if (status != LK_OK) {
+        fail_all(parallel, at);
         return status;
     }
-    store(v, at, sums);
+    memcpy(lki_versions_report(v, at, 0), v->model->reports, v->width * v->model->report_bytes);
+    if (next && lki_become_applier(parallel)) { /* only this rank can apply it now */
+        v->place_of[at % v->window] = LKI_NO_BUFFER;
+        return lki_apply_one(parallel, at, sums);
+    }
+    v->place_of[at % v->window] = lki_versions_store(v, sums);
     atomic_store(&v->claims[at % v->window], at << LKI_CLAIM_BITS | LKI_CLAIM_DONE);
     lki_versions_changed(v);
     return LK_OK;

@@ -9,6 +9,7 @@
  *   states    the optimizer's state and running state, twice: an update reads one and writes the
  *             other
  *   outcomes  the results of the last steps
+ *   arrivals  of a live run: the tasks of groups, and the order in which gradients have arrived
  *
  * One rank at a time applies gradients (`applier`).  It writes a new version and new states beside
  * the old ones, and then publishes both with one store (`applied`).  So an update that is broken
@@ -59,8 +60,32 @@ typedef struct {
     uint32_t         staleness_max;
 } lki_common;
 
+/* The states of a group of a live run. */
+typedef enum { LKI_GROUP_FREE = 0, LKI_GROUP_COMPUTES, LKI_GROUP_WAITS } lki_group_state;
+
+typedef struct {
+    uint64_t        task, reads;
+    uint64_t        done; /* number of gradients that have arrived */
+    uint32_t        rank; /* which computes the task */
+    lki_group_state state; /* WAITS: its gradient has arrived, and has not been applied */
+} lki_live_group;
+
+/* The order of a live run.  It is changed by the rank that holds it. */
+typedef struct {
+    _Atomic uint32_t holder;   /* 1 + the rank; 0: none */
+    _Atomic uint32_t releases; /* ranks that wait for the holder sleep on this word */
+    _Atomic uint64_t arrived;  /* number of gradients that have a place in the order */
+    uint64_t         replayed; /* of these, those that the file had at the beginning */
+    uint64_t         begun;    /* tasks 0 to begun - 1 have begun */
+    uint32_t         missing;  /* number of tasks below `begun` that must begin again */
+} lki_arrivals;
+
+/* A task of a live run that has no place in the order yet. */
+#define LKI_NO_PLACE UINT64_MAX
+
 struct lki_versions {
     lk_async      options;
+    lki_recorded_schedule recorded; /* of a live run or a replay */
     lk_parallel  *model; /* one group, on this rank alone */
     lk_comm      *alone; /* the communicator of `model` */
     uint64_t     *hashes; /* of `model` itself, which it frees */
@@ -91,6 +116,10 @@ struct lki_versions {
     _Atomic uint64_t *passed;   /* [ranks]: number of steps that a rank has finished */
     _Atomic uint32_t *said;     /* [ranks] */
     lki_outcome      *outcomes; /* [LKI_OUTCOMES] */
+    lki_arrivals     *arrivals; /* this and the next three: of a live run only, else NULL */
+    lki_live_group   *doing;    /* [groups] */
+    uint64_t         *again;    /* [groups]: arrivals->missing tasks, the first one last */
+    lki_group_task   *order;    /* [window]: the tasks of gradients that have arrived */
     uint32_t          live_count, message_count;
     lki_live         *live;     /* [live_count] */
     _Atomic uint32_t *taken;    /* [message_count]: 1: the message is in use */
@@ -158,8 +187,12 @@ static inline const lki_group_task *lki_task_at(const lki_versions *versions, ui
     return &versions->tasks[at % versions->window];
 }
 
-/* Looks at the schedule ahead of the next gradient, number `applied`: fills in `tasks`. */
-void lki_look_ahead(lki_versions *versions, uint64_t applied);
+/* Looks at the schedule ahead of the next gradient, number `applied`: fills in `tasks`.  Returns
+ * the number of gradients whose tasks are known. */
+uint64_t lki_look_ahead(lki_versions *versions, uint64_t applied);
+
+/* Returns the XXH3 hash of a gradient. */
+uint64_t lki_gradient_hash(const lki_versions *versions, const lki_gradients *sums);
 
 /* Hands over the gradient that the model has computed: applies it at once, if its time has come, or
  * keeps it. */
@@ -167,6 +200,43 @@ LK_NODISCARD lk_status lki_versions_push(lk_parallel *parallel, const lki_gradie
 
 /* Applies all gradients of the current step that are there and whose time has come. */
 LK_NODISCARD lk_status lki_versions_apply(lk_parallel *parallel);
+
+/* Copies a gradient to memory that ranks share.  Returns its place. */
+uint32_t lki_versions_store(lki_versions *versions, const lki_gradients *sums);
+
+/* Makes this rank the applier.  Returns false if there is one. */
+bool lki_become_applier(const lk_parallel *parallel);
+
+/* Returns true if gradient number `at` is one of the current step, and no rank is so far behind
+ * that its result would be overwritten. */
+bool lki_may_apply(const lk_parallel *parallel, uint64_t at);
+
+/* Applies the gradient in `sums`, number `at`.  This rank is the applier, and is not after it. */
+LK_NODISCARD lk_status lki_apply_one(lk_parallel *parallel, uint64_t at,
+                                     const lki_gradients *sums);
+
+/* Frees all versions that `end` gradients and the tasks in flight do not need. */
+void lki_free_versions(lki_versions *versions, uint64_t end);
+
+/* ---- The order of arrival (arrivals.c): live runs only ------------------------------------- */
+
+/* Fills in the order from the recorded schedule.  One rank of a host calls it. */
+LK_NODISCARD lk_status lki_arrivals_open(lki_versions *versions);
+
+/* Begins a task of a group that is free: fills in v->task.  *found becomes false if there is
+ * none. */
+LK_NODISCARD lk_status lki_arrivals_begin(lk_parallel *parallel, bool *found);
+
+/* Gives the gradient of v->task the next place in the order, and hands it over as
+ * lki_versions_push() does. */
+LK_NODISCARD lk_status lki_arrivals_push(lk_parallel *parallel, const lki_gradients *sums);
+
+/* Publishes the version that ends before gradient number `end`: its groups are free. */
+LK_NODISCARD lk_status lki_arrivals_publish(lk_parallel *parallel, uint64_t end);
+
+/* Returns the rank that computes the first task without a place, and the task; the number of ranks
+ * if there is none. */
+uint32_t lki_arrivals_slowest(const lk_parallel *parallel, uint64_t *task);
 
 /* Tells the other ranks of this host that something has changed. */
 void lki_versions_changed(const lki_versions *versions);

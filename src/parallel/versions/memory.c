@@ -28,6 +28,12 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     v->passed   = lki_carve(base, &at, parallel->ranks * sizeof *v->passed);
     v->said     = lki_carve(base, &at, parallel->ranks * sizeof *v->said);
     v->outcomes = lki_carve(base, &at, LKI_OUTCOMES * sizeof *v->outcomes);
+    if (v->options.record != NULL) {
+        v->arrivals = lki_carve(base, &at, sizeof *v->arrivals);
+        v->doing    = lki_carve(base, &at, v->options.groups * sizeof *v->doing);
+        v->again    = lki_carve(base, &at, v->options.groups * sizeof *v->again);
+        v->order    = lki_carve(base, &at, v->window * sizeof *v->order);
+    }
     v->live     = lki_carve(base, &at, v->live_count * sizeof *v->live);
     v->taken    = lki_carve(base, &at, v->message_count * sizeof *v->taken);
     for (uint32_t i = 0; i < 2; i++)

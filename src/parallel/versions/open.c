@@ -84,18 +84,42 @@ static lk_status open_model(lk_parallel *parallel, const lk_param *params, uint3
 static lk_status verify_same_options(lk_parallel *parallel)
 {
     const lk_async *o = &parallel->versions->options;
-    double values[10 + 2 * LK_SLOW_GROUPS_MAX] = { o->groups, o->aggregate, o->bounded,
+    double values[12 + 2 * LK_SLOW_GROUPS_MAX] = { o->groups, o->aggregate, o->bounded,
                                                    o->staleness, o->delays, o->spread,
                                                    o->slow_count, o->rate_by_staleness,
-                                                   o->compensation, (double)o->steps };
+                                                   o->compensation, (double)o->steps,
+                                                   o->record != NULL, o->replay != NULL };
     float  words[2 * sizeof values / sizeof values[0]];
     for (uint32_t i = 0; i < o->slow_count; i++) {
-        values[10 + 2 * i]     = o->slow_group[i];
-        values[10 + 2 * i + 1] = o->slow_factor[i];
+        values[12 + 2 * i]     = o->slow_group[i];
+        values[12 + 2 * i + 1] = o->slow_factor[i];
     }
     memcpy(words, values, sizeof values);
     return lki_verify_same_values(parallel, "options of asynchronous training", words,
                                   sizeof words / sizeof words[0]);
+}
+
+/* Opens the recorded schedule of a live run or of a replay. */
+static lk_status open_recorded(lk_parallel *parallel, uint64_t seed)
+{
+    lki_versions          *v      = parallel->versions;
+    lk_async              *o      = &v->options;
+    const lki_recorded_run run    = { parallel->leaves, seed };
+    lk_status              status = LK_OK;
+    if (!lki_is_live(o))
+        return LK_OK;
+    if (o->record != NULL && parallel->local == 0)
+        status = lki_recorded_prepare(o, &run);
+    LK_TRY(status);
+    LK_TRY(lk_barrier(parallel->comm));
+    LK_TRY(lki_recorded_open(&v->recorded, o, &run));
+    *(o->record != NULL ? &o->record : &o->replay) = v->recorded.path;
+    if (o->replay != NULL && o->steps * o->groups > v->recorded.count)
+        return lk_fail(LK_EINVAL, "%.900s has the gradients of %llu steps, but the run has %llu: "
+                                  "lower `steps`", o->replay,
+                       (unsigned long long)(v->recorded.count / o->groups),
+                       (unsigned long long)o->steps);
+    return LK_OK;
 }
 
 /* Computes the initial values, which are version 0. */
@@ -104,6 +128,8 @@ static lk_status begin_values(lk_parallel *parallel, uint64_t seed)
     lki_versions *v = parallel->versions;
     lki_versions_show(v, 0, 0);
     if (parallel->local == 0) {
+        if (v->arrivals != NULL)
+            LK_TRY(lki_arrivals_open(v));
         LK_TRY(lki_parallel_initialise(v->model, seed, 0));
         atomic_store(&v->live[0].tag, 1);
     }
@@ -122,8 +148,10 @@ lk_status lki_versions_open(lk_parallel *parallel, const lk_param *params, uint3
     v->width = options->virtual_workers / v->options.groups;
     LK_TRY(verify_same_options(parallel));
     LK_TRY(open_model(parallel, params, param_count, options, joint));
-    LK_TRY(lki_task_schedule_open(&v->ahead, &v->options, options->seed));
-    LK_TRY(lki_task_schedule_open(&v->now, &v->options, options->seed));
+    LK_TRY(open_recorded(parallel, options->seed));
+    const lki_recorded_schedule *recorded = lki_is_live(&v->options) ? &v->recorded : NULL;
+    LK_TRY(lki_task_schedule_open(&v->ahead, &v->options, options->seed, recorded));
+    LK_TRY(lki_task_schedule_open(&v->now, &v->options, options->seed, recorded));
     v->hashes = v->model->owned.hashes;
     LK_TRY(lki_versions_arena(parallel));
     return begin_values(parallel, options->seed);
@@ -139,6 +167,7 @@ void lki_versions_free(lki_versions *v)
     lk_comm_free(v->alone);
     lki_task_schedule_close(&v->ahead);
     lki_task_schedule_close(&v->now);
+    lki_recorded_close(&v->recorded);
     lki_free(v->tasks);
     lki_free(v->sorted);
     lki_free(v->inputs);

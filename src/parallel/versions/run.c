@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "comm/worker.h"
 #include "parallel/joint.h"
 #include "parallel/versions/internal.h"
@@ -27,12 +28,25 @@ static uint64_t horizon(const lki_versions *v)
     return v->window - v->options.groups;
 }
 
-void lki_look_ahead(lki_versions *v, uint64_t applied)
+/* Returns the number of gradients whose place in the order is decided. */
+static uint64_t decided(const lki_versions *v)
 {
-    while (v->ahead.applied < applied + horizon(v)) {
-        const uint64_t at = v->ahead.applied;
-        v->tasks[at % v->window] = lki_task_schedule_next(&v->ahead);
-    }
+    return v->arrivals != NULL        ? atomic_load(&v->arrivals->arrived)
+           : lki_is_live(&v->options) ? v->recorded.count
+                                      : UINT64_MAX;
+}
+
+uint64_t lki_look_ahead(lki_versions *v, uint64_t applied)
+{
+    const uint64_t end = lki_min(applied + horizon(v), decided(v));
+    for (uint64_t at = v->ahead.applied; at < end; at++)
+        if (v->arrivals == NULL || at < v->arrivals->replayed) {
+            v->tasks[at % v->window] = lki_task_schedule_next(&v->ahead);
+        } else {
+            v->tasks[at % v->window] = v->order[at % v->window];
+            v->ahead.applied++;
+        }
+    return end;
 }
 
 static bool claim(const lk_parallel *parallel, uint64_t at)
@@ -54,14 +68,17 @@ static bool claim_some(lk_parallel *parallel)
     const uint64_t applied = lki_applied(v);
     const uint64_t last    = v->options.steps > 0 ? v->options.steps * v->options.groups
                                                   : UINT64_MAX;
-    lki_look_ahead(v, applied);
-    for (uint64_t at = applied; at < applied + horizon(v) && at < last; at++)
+    const uint64_t end = lki_min(lki_look_ahead(v, applied), last);
+    for (uint64_t at = applied; at < end; at++)
         if (lki_task_at(v, at)->reads <= applied / v->options.aggregate && claim(parallel, at)) {
             v->at   = at;
             v->task = *lki_task_at(v, at);
             return true;
         }
-    return false;
+    bool found = false;
+    if (v->arrivals != NULL)
+        lki_step_keep(parallel, lki_arrivals_begin(parallel, &found));
+    return found;
 }
 
 /* ---- Tasks ------------------------------------------------------------------------------- */
@@ -104,7 +121,8 @@ static lk_status end_task(lk_parallel *parallel)
     model->now.under_way = false;
     if (lki_step_failed(model))
         return lki_fail_again(&model->now.failure);
-    return lki_versions_push(parallel, &sums);
+    return v->at == LKI_NO_PLACE ? lki_arrivals_push(parallel, &sums)
+                                 : lki_versions_push(parallel, &sums);
 }
 
 /* ---- A step ------------------------------------------------------------------------------ */
@@ -125,6 +143,10 @@ lk_status lki_versions_begin(lk_parallel *parallel, uint64_t step, uint32_t micr
         return lk_fail(LK_EINVAL, "step %llu begins, but the next one is %llu: steps are in order, "
                                   "after lk_parallel_resume()", (unsigned long long)step,
                        (unsigned long long)atomic_load(&v->passed[parallel->rank]));
+    if (v->options.replay != NULL && (step + 1) * v->options.groups > v->recorded.count)
+        return lk_fail(LK_EINVAL, "step %llu begins, but %.900s has the gradients of %llu steps",
+                       (unsigned long long)step + 1, v->recorded.path,
+                       (unsigned long long)(v->recorded.count / v->options.groups));
     if (v->options.steps > 0 && step >= v->options.steps)
         return lk_fail(LK_EINVAL, "step %llu begins, but `async.steps` is %llu, counted from 0",
                        (unsigned long long)step, (unsigned long long)v->options.steps);
@@ -168,17 +190,28 @@ static lk_status fail_stuck(const lk_parallel *parallel)
                           rank, lki_comm_timeout_ms(parallel->comm));
 }
 
+/* Returns the rank that computes a task which others wait for, and the task; `ranks` if there is
+ * none. */
+static uint32_t slowest(const lk_parallel *parallel, uint64_t *task)
+{
+    const lki_versions *v  = parallel->versions;
+    const uint64_t      at = lki_applied(v);
+    if (v->arrivals != NULL && at >= decided(v))
+        return lki_arrivals_slowest(parallel, task);
+    const uint64_t by = atomic_load(&v->claims[at % v->window]) & ((1 << LKI_CLAIM_BITS) - 1);
+    *task             = lki_task_at(v, at)->task;
+    return by < LKI_CLAIMED ? parallel->ranks : (uint32_t)(by - LKI_CLAIMED);
+}
+
 /* Fails because a task that others wait for takes too long. */
 static lk_status fail_late(const lk_parallel *parallel)
 {
-    const lki_versions *v    = parallel->versions;
-    const uint64_t      at   = lki_applied(v);
-    const uint64_t      word = atomic_load(&v->claims[at % v->window]);
-    const uint64_t      by   = word & ((1 << LKI_CLAIM_BITS) - 1);
-    const uint64_t      task = lki_task_at(v, at)->task;
-    if (by < LKI_CLAIMED)
+    const lki_versions *v = parallel->versions;
+    uint64_t            task;
+    const uint32_t      late = slowest(parallel, &task);
+    if (late == parallel->ranks)
         return fail_stuck(parallel);
-    const uint32_t rank = lk_comm_world_rank(parallel->comm, (uint32_t)(by - LKI_CLAIMED));
+    const uint32_t rank = lk_comm_world_rank(parallel->comm, late);
     return lki_fail_group(parallel->comm, rank, LK_ETIMEOUT,
                           "rank %u has computed virtual worker %u of step %llu for longer than the "
                           "timeout of %u ms, and all others wait for it",

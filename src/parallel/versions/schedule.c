@@ -61,6 +61,13 @@ lk_status lki_async_read(lk_async *out, const lk_async *options, uint32_t leaves
     out->groups    = out->groups > 0 ? out->groups : leaves;
     out->aggregate = out->aggregate > 0 ? out->aggregate : 1;
     LK_TRY(check_groups(out, leaves));
+    if (out->record != NULL && out->replay != NULL)
+        return lk_fail(LK_EINVAL, "`async.record` and `async.replay` contradict each other: give "
+                                  "one");
+    if (lki_is_live(out) && (out->delays != LK_DELAYS_CONSTANT || out->slow_count > 0))
+        return lk_fail(LK_EINVAL, "`async.delays` and `async.slow_group` are of simulated "
+                                  "schedules: leave them out, or `async.record` and "
+                                  "`async.replay`");
     if (out->delays > LK_DELAYS_EXPONENTIAL)
         return lk_fail(LK_EINVAL, "`async.delays` %d is no lk_delays", (int)out->delays);
     if (!(out->spread >= 0 && out->spread <= 4))
@@ -131,13 +138,29 @@ static void begin_tasks(lki_task_schedule *s)
     }
 }
 
-lk_status lki_task_schedule_open(lki_task_schedule *s, const lk_async *options, uint64_t seed)
+/* Makes gradient number `at` of a recorded schedule the next one of its group. */
+static void show_recorded(lki_task_schedule *s, uint32_t group, uint64_t at)
 {
-    *s = (lki_task_schedule){ .options = *options, .seed = seed };
+    lki_task_schedule_group *g = &s->groups[group];
+    g->waits = at == UINT64_MAX;
+    if (g->waits)
+        return;
+    g->task  = s->recorded->tasks[at].task;
+    g->reads = s->recorded->tasks[at].reads;
+}
+
+lk_status lki_task_schedule_open(lki_task_schedule *s, const lk_async *options, uint64_t seed,
+                                 const lki_recorded_schedule *recorded)
+{
+    *s = (lki_task_schedule){ .options = *options, .seed = seed, .recorded = recorded };
     LK_TRY(LKI_NEW(&s->groups, options->groups, "a schedule"));
     for (uint32_t g = 0; g < options->groups; g++)
         s->groups[g].waits = true;
-    begin_tasks(s);
+    if (recorded == NULL)
+        begin_tasks(s);
+    else
+        for (uint64_t at = recorded->count; at-- > 0;)
+            show_recorded(s, recorded->tasks[at].group, at);
     return LK_OK;
 }
 
@@ -147,8 +170,19 @@ void lki_task_schedule_close(lki_task_schedule *s)
     s->groups = NULL;
 }
 
+static lki_group_task next_recorded(lki_task_schedule *s)
+{
+    LK_ASSERT(s->applied < s->recorded->count);
+    const lki_recorded_task *task = &s->recorded->tasks[s->applied++];
+    s->groups[task->group].done++;
+    show_recorded(s, task->group, task->next);
+    return (lki_group_task){ task->task, task->reads, task->group };
+}
+
 lki_group_task lki_task_schedule_next(lki_task_schedule *s)
 {
+    if (s->recorded != NULL)
+        return next_recorded(s);
     uint32_t first = 0;
     while (s->groups[first].waits) /* the slowest group never waits */
         first++;

@@ -23,9 +23,12 @@ static void show_current(lki_versions *v)
 /* Returns the version that a group's task has read. */
 static uint64_t version_of(lki_versions *v, uint32_t group)
 {
-    lki_task_schedule_advance(&v->now, lki_applied(v));
+    const uint64_t applied = lki_applied(v);
+    if (v->arrivals != NULL && applied > v->arrivals->replayed)
+        return v->doing[group].state == LKI_GROUP_FREE ? current(v) : v->doing[group].reads;
+    lki_task_schedule_advance(&v->now, applied);
     const lki_task_schedule_group *g = &v->now.groups[group];
-    return g->waits ? current(v) : g->reads;
+    return g->waits || g->reads > current(v) ? current(v) : g->reads;
 }
 
 /* Makes room for the version that a group's task has read, if there is none. */
@@ -41,6 +44,12 @@ lk_status lki_versions_resume(lk_parallel *parallel, uint64_t steps)
     const uint64_t applied = steps * v->options.groups;
     if (parallel->now.under_way || lki_applied(v) > applied)
         return lk_fail(LK_EINVAL, "lk_parallel_resume() comes before the first step");
+    if (lki_is_live(&v->options) && applied > v->recorded.count)
+        return lk_fail(LK_EMISMATCH, "%.900s has %llu gradients, but the run continues after step "
+                                     "%llu, which is after %llu: it is not the schedule of this "
+                                     "run",
+                       v->recorded.path, (unsigned long long)v->recorded.count,
+                       (unsigned long long)steps, (unsigned long long)applied);
     LK_TRY(lk_barrier(parallel->comm));
     atomic_store(&v->passed[parallel->rank], steps);
     lki_task_schedule_advance(&v->ahead, applied);

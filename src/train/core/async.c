@@ -55,6 +55,21 @@ static lk_status check_numbers(const lk_train_config *c)
                                     "groups", c->workers, groups);
 }
 
+static lk_status check_live(const lk_train_async *a)
+{
+    if (a->mode != LK_ASYNC_LIVE)
+        return LK_OK;
+    if ((a->record != NULL) == (a->replay != NULL))
+        return lk_fail(LK_EINVAL, "`exchange.async.mode` live needs `exchange.async.record` FILE, "
+                                  "which gets the schedule, or `exchange.async.replay` FILE, which "
+                                  "has one");
+    if (a->delays != LK_DELAYS_CONSTANT || a->slow_count > 0)
+        return lk_fail(LK_EINVAL, "`exchange.async.delays` and `exchange.async.slow_factor` are of "
+                                  "simulated schedules: leave them out, or use "
+                                  "`exchange.async.mode` virtual");
+    return LK_OK;
+}
+
 lk_status lki_async_check(lk_train_config *c)
 {
     if (!lki_is_async(c))
@@ -62,6 +77,7 @@ lk_status lki_async_check(lk_train_config *c)
     const char *why = why_not(c);
     if (why != NULL)
         return lk_fail(LK_EINVAL, "asynchronous training (`exchange.async.mode`) %s", why);
+    LK_TRY(check_live(&c->exchange.async));
     if (c->exchange.groups == 0)
         c->exchange.groups = c->virtual_workers;
     if (c->exchange.async.aggregate == 0)
@@ -82,7 +98,9 @@ static void fill(const lk_train_config *c, lk_async *out)
                        .slow_count        = a->slow_count,
                        .rate_by_staleness = a->rate_by_staleness,
                        .compensation      = a->compensation,
-                       .steps             = c->steps };
+                       .steps             = c->steps,
+                       .record            = a->record,
+                       .replay            = a->replay };
     memcpy(out->slow_group, a->slow_group, sizeof out->slow_group);
     memcpy(out->slow_factor, a->slow_factor, sizeof out->slow_factor);
 }

@@ -240,7 +240,9 @@ lk_label lki_id_label(const char *exactness_id)
     const char *label = exactness_id + hash_length(exactness_id);
     if (label[0] == '\0')
         return LK_LABEL_EXACT;
-    return strcmp(label, " (invariant)") == 0 ? LK_LABEL_INVARIANT : LK_LABEL_TIMED;
+    return strcmp(label, " (invariant)") == 0  ? LK_LABEL_INVARIANT
+           : strcmp(label, " (recorded)") == 0 ? LK_LABEL_RECORDED
+                                               : LK_LABEL_TIMED;
 }
 
 bool lki_ids_differ(const char *one, const char *other)

@@ -100,6 +100,7 @@ static void an_exactness_id_ends_in_its_label(void **state)
     (void)state;
     assert_int_equal(lki_id_label("4a1a257ca98ac033"), LK_LABEL_EXACT);
     assert_int_equal(lki_id_label("4a1a257ca98ac033 (invariant)"), LK_LABEL_INVARIANT);
+    assert_int_equal(lki_id_label("4a1a257ca98ac033 (recorded)"), LK_LABEL_RECORDED);
     assert_int_equal(lki_id_label("4a1a257ca98ac033 (timed)"), LK_LABEL_TIMED);
     assert_int_equal(lki_id_label("4a1a257ca98ac033 (not exact)"), LK_LABEL_TIMED);
     assert_false(lki_ids_differ("4a1a257ca98ac033 (not exact)", "4a1a257ca98ac033 (timed)"));
@@ -116,15 +117,17 @@ static void an_exactness_id_ends_in_its_label(void **state)
 /* Continues runs from checkpoints with each label.  Expects the weaker label in the id. */
 static void a_run_takes_a_weaker_label(void **state)
 {
-    static const char *const ends[] = { "", " (invariant)", " (timed)" };
-    const lk_dtype           rules[] = { LK_F32, LK_I4, LK_I4 };
+    static const char *const ends[] = { "", " (invariant)", " (recorded)", " (timed)" };
+    const lk_dtype           rules[] = { LK_F32, LK_I4, LK_I4, LK_I4 };
     lk_dataset_info          data    = { .classes = 3 };
     (void)state;
-    for (int own = 0; own < 3; own++)
-        for (int other = 0; other < 3; other++) {
+    for (int own = 0; own < 4; own++)
+        for (int other = 0; other < 4; other++) {
             lk_train_config config  = { .struct_size = sizeof(lk_train_config),
                                         .comm_dtype  = rules[own],
-                                        .onednn      = own == 2 ? "module" : NULL };
+                                        .exchange.async.mode = own == 2 ? LK_ASYNC_LIVE
+                                                                        : LK_ASYNC_OFF,
+                                        .onednn      = own == 3 ? "module" : NULL };
             lki_session     session = { .config = &config };
             lki_exactness_id(&config, &data, session.exactness_id);
             assert_string_equal(session.exactness_id + 16, ends[own]);

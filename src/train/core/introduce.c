@@ -96,6 +96,11 @@ static void tell_label(const lki_session *s)
         lki_journal_note(s->journal,
                          "note: this run is %s: its bits are the same for any workers and hosts, "
                          "but not those of an exact run", text);
+    else if (label == LK_LABEL_RECORDED)
+        lki_journal_note(s->journal,
+                         "note: this run is %s: its bits depend on the order in which gradients "
+                         "arrive, and `exchange.async.replay` repeats them from the schedule",
+                         text);
     else if (label == LK_LABEL_TIMED)
         lki_journal_note(s->journal,
                          "note: this run is %s: its bits may differ from those of the next run",

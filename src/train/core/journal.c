@@ -130,6 +130,7 @@ static const char *label_field(const lki_journal *journal)
 {
     switch (journal->label) {
     case LK_LABEL_INVARIANT: return ", \"label\": \"invariant\"";
+    case LK_LABEL_RECORDED: return ", \"label\": \"recorded\"";
     case LK_LABEL_TIMED: return ", \"label\": \"timed\"";
     case LK_LABEL_EXACT:
     default: return "";

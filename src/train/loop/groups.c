@@ -74,7 +74,7 @@ static void tell_async(const lki_session *s)
                                           "exponentially distributed" };
     const lk_train_async    *a        = &s->config->exchange.async;
     const uint32_t           groups   = s->config->exchange.groups;
-    char                     bound[80] = "", slow[48] = "", every[48] = "each gradient makes";
+    char bound[80] = "", slow[48] = "", every[48] = "each gradient makes", order[1024];
     if (a->staleness > 0)
         (void)snprintf(bound, sizeof bound, "; none is more than %u task%s ahead of the slowest",
                        a->staleness - 1, a->staleness == 2 ? "" : "s");
@@ -82,12 +82,18 @@ static void tell_async(const lki_session *s)
         (void)snprintf(slow, sizeof slow, ", %u slow", a->slow_count);
     if (a->aggregate > 1)
         (void)snprintf(every, sizeof every, "%u gradients make", a->aggregate);
+    if (a->record != NULL)
+        (void)snprintf(order, sizeof order, "in which they arrive, recorded in %.900s", a->record);
+    else if (a->replay != NULL)
+        (void)snprintf(order, sizeof order, "of %.900s", a->replay);
+    else
+        (void)snprintf(order, sizeof order, "of a simulation with %s tasks%s", kinds[a->delays],
+                       slow);
     lki_journal_say(s->journal,
                     "asynchronous: %u groups of %u virtual worker%s push gradients in the order "
-                    "of a simulation with %s tasks%s%s; %s a version of the parameters",
+                    "%s%s; %s a version of the parameters",
                     groups, s->config->virtual_workers / groups,
-                    s->config->virtual_workers == groups ? "" : "s", kinds[a->delays], slow, bound,
-                    every);
+                    s->config->virtual_workers == groups ? "" : "s", order, bound, every);
     if (lki_async_adds_momentum(s->config))
         lki_journal_note(s->journal, "note: asynchrony of %u groups acts like momentum, and adds "
                          "to the optimizer's of %g: lower one of them, or use "

@@ -1,0 +1,229 @@
+/* arrivals.c -- the order of a live run: gradients have the places in which they arrive.
+ *
+ * A rank that needs a task takes a group that is free, the one that has finished the fewest tasks,
+ * and begins the next task with it.  When the gradient is there, it gets the next place in the
+ * order and a line in the recorded schedule, before it can be applied.  The group is free again
+ * when the gradient has been applied.  So at most G tasks are in flight, and a schedule read from
+ * the file needs no more memory than a simulated one.
+ *
+ * A task that is lost with its rank has left no trace: a run that goes on from a checkpoint first
+ * repeats what the file has, and then begins the missing tasks before new ones.  So each sample is
+ * used once.
+ */
+#include <string.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "comm/worker.h"
+#include "parallel/versions/internal.h"
+
+enum { NAP_MS = 50 };
+
+/* ---- The place of the holder --------------------------------------------------------------- */
+
+static lk_status hold(lk_parallel *parallel)
+{
+    lki_versions *v    = parallel->versions;
+    const int64_t since = lki_now_ms();
+    for (;;) {
+        const uint32_t seen = atomic_load(&v->arrivals->releases);
+        uint32_t       none = 0;
+        if (atomic_compare_exchange_strong(&v->arrivals->holder, &none, parallel->rank + 1))
+            return LK_OK;
+        LK_TRY(lki_comm_await_word(parallel->comm, &v->arrivals->releases, seen, NAP_MS));
+        if (lki_now_ms() - since > (int64_t)lki_comm_timeout_ms(parallel->comm)) {
+            const uint32_t rank = lk_comm_world_rank(parallel->comm, none > 0 ? none - 1 : 0);
+            return lki_fail_group(parallel->comm, rank, LK_ETIMEOUT,
+                                  "rank %u has not recorded a gradient for longer than the "
+                                  "timeout of %u ms, and all others wait for it",
+                                  rank, lki_comm_timeout_ms(parallel->comm));
+        }
+    }
+}
+
+static void release(const lki_versions *v)
+{
+    atomic_store(&v->arrivals->holder, 0);
+    lki_comm_wake_word(&v->arrivals->releases);
+}
+
+/* ---- A run that goes on -------------------------------------------------------------------- */
+
+/* Lists the tasks that have begun before one that is recorded, and are not recorded themselves. */
+static lk_status list_missing(lki_versions *v)
+{
+    lki_arrivals *a = v->arrivals;
+    uint8_t      *seen;
+    a->begun = 0;
+    for (uint64_t at = 0; at < v->recorded.count; at++)
+        a->begun = lki_max(a->begun, v->recorded.tasks[at].task + 1);
+    LK_TRY(LKI_NEW(&seen, a->begun + 1, "tasks of a schedule"));
+    for (uint64_t at = 0; at < v->recorded.count; at++)
+        seen[v->recorded.tasks[at].task] = 1;
+    for (uint64_t task = a->begun; task-- > 0;)
+        if (seen[task] == 0)
+            v->again[a->missing++] = task;
+    lki_free(seen);
+    return LK_OK;
+}
+
+lk_status lki_arrivals_open(lki_versions *v)
+{
+    lki_arrivals  *a     = v->arrivals;
+    const uint64_t count = v->recorded.count;
+    a->replayed          = count;
+    atomic_store(&a->arrived, count);
+    for (uint64_t at = 0; at < count; at++) {
+        const lki_recorded_task *task  = &v->recorded.tasks[at];
+        lki_live_group          *group = &v->doing[task->group];
+        group->done++;
+        if (at < count - count % v->options.aggregate)
+            continue; /* its version will have been made when the first task begins */
+        group->task  = task->task;
+        group->reads = task->reads;
+        group->state = LKI_GROUP_WAITS;
+    }
+    return list_missing(v);
+}
+
+/* ---- Tasks --------------------------------------------------------------------------------- */
+
+/* Returns true if all versions of the recorded schedule have been made. */
+static bool is_live(const lki_versions *v, uint64_t applied)
+{
+    return applied + v->options.aggregate > v->arrivals->replayed;
+}
+
+/* Returns a group that may begin a task; NULL if there is none. */
+static lki_live_group *find_group(const lki_versions *v)
+{
+    const lk_async *o       = &v->options;
+    lki_live_group *found   = NULL;
+    uint64_t        slowest = UINT64_MAX;
+    for (uint32_t g = 0; g < o->groups; g++) {
+        lki_live_group *group = &v->doing[g];
+        slowest               = lki_min(slowest, group->done);
+        if (group->state == LKI_GROUP_FREE && (found == NULL || group->done < found->done))
+            found = group;
+    }
+    return found != NULL && o->bounded && found->done > slowest + o->staleness ? NULL : found;
+}
+
+/* Returns true if all gradients that the run applies have a task. */
+static bool are_all_begun(const lki_versions *v, uint64_t applied)
+{
+    uint64_t count = applied;
+    for (uint32_t g = 0; g < v->options.groups; g++)
+        count += v->doing[g].state != LKI_GROUP_FREE;
+    return v->options.steps > 0 && count >= v->options.steps * v->options.groups;
+}
+
+lk_status lki_arrivals_begin(lk_parallel *parallel, bool *found)
+{
+    lki_versions *v = parallel->versions;
+    lki_arrivals *a = v->arrivals;
+    *found          = false;
+    if (!is_live(v, lki_applied(v)))
+        return LK_OK;
+    LK_TRY(hold(parallel));
+    const uint64_t  applied = lki_applied(v);
+    lki_live_group *group   = are_all_begun(v, applied) ? NULL : find_group(v);
+    if (group != NULL) {
+        group->task  = a->missing > 0 ? v->again[--a->missing] : a->begun++;
+        group->reads = applied / v->options.aggregate;
+        group->rank  = parallel->rank;
+        group->state = LKI_GROUP_COMPUTES;
+        v->at        = LKI_NO_PLACE;
+        v->task = (lki_group_task){ group->task, group->reads, (uint32_t)(group - v->doing) };
+        *found  = true;
+    }
+    release(v);
+    return LK_OK;
+}
+
+uint32_t lki_arrivals_slowest(const lk_parallel *parallel, uint64_t *task)
+{
+    const lki_versions *v    = parallel->versions;
+    uint32_t            rank = parallel->ranks;
+    *task                    = UINT64_MAX;
+    for (uint32_t g = 0; g < v->options.groups; g++) {
+        const lki_live_group *group = &v->doing[g];
+        if (group->state == LKI_GROUP_COMPUTES && group->task < *task) {
+            *task = group->task;
+            rank  = group->rank;
+        }
+    }
+    return rank;
+}
+
+/* ---- Gradients ----------------------------------------------------------------------------- */
+
+/* Gives the gradient of v->task the next place, which becomes v->at.  `place` is that of its
+ * message.  Called by the holder. */
+static lk_status arrive(lk_parallel *parallel, uint64_t hash, uint32_t place)
+{
+    lki_versions           *v     = parallel->versions;
+    const uint64_t          at    = atomic_load(&v->arrivals->arrived);
+    const uint64_t          state = place == LKI_NO_BUFFER ? LKI_CLAIMED + parallel->rank
+                                                           : LKI_CLAIM_DONE;
+    const lki_recorded_task line  = { .task  = v->task.task,
+                                      .reads = v->task.reads,
+                                      .group = v->task.group,
+                                      .hash  = hash };
+    LK_TRY(lki_recorded_write(&v->recorded, at, &line));
+    v->at                       = at;
+    v->order[at % v->window]    = v->task;
+    v->place_of[at % v->window] = place;
+    memcpy(lki_versions_report(v, at, 0), v->model->reports, v->width * v->model->report_bytes);
+    v->doing[v->task.group].state = LKI_GROUP_WAITS;
+    v->doing[v->task.group].done++;
+    atomic_store(&v->claims[at % v->window], at << LKI_CLAIM_BITS | state);
+    atomic_store(&v->arrivals->arrived, at + 1);
+    return LK_OK;
+}
+
+/* Returns true if the next gradient that arrives can be applied at once, by this rank. */
+static bool becomes_next(lk_parallel *parallel)
+{
+    const lki_versions *v  = parallel->versions;
+    const uint64_t      at = atomic_load(&v->arrivals->arrived);
+    return v->options.aggregate == 1 && lki_applied(v) == at && lki_may_apply(parallel, at) &&
+           lki_become_applier(parallel);
+}
+
+lk_status lki_arrivals_push(lk_parallel *parallel, const lki_gradients *sums)
+{
+    lki_versions  *v    = parallel->versions;
+    const uint64_t hash = lki_gradient_hash(v, sums);
+    LK_TRY(hold(parallel));
+    const bool at_once = becomes_next(parallel);
+    uint32_t   place   = LKI_NO_BUFFER;
+    if (!at_once) { /* the copy takes long, so others may go first */
+        release(v);
+        place = lki_versions_store(v, sums);
+        LK_TRY(hold(parallel));
+    }
+    const lk_status status = arrive(parallel, hash, place);
+    release(v);
+    if (status == LK_OK && at_once) {
+        (void)lki_look_ahead(v, v->at); /* at the gradient that has arrived */
+        return lki_apply_one(parallel, v->at, sums);
+    }
+    lki_versions_changed(v);
+    return status;
+}
+
+lk_status lki_arrivals_publish(lk_parallel *parallel, uint64_t end)
+{
+    lki_versions *v = parallel->versions;
+    LK_TRY(hold(parallel));
+    for (uint64_t at = end - v->options.aggregate; at < end; at++) {
+        lki_live_group *group = &v->doing[lki_task_at(v, at)->group];
+        if (group->state == LKI_GROUP_WAITS && group->task == lki_task_at(v, at)->task)
+            group->state = LKI_GROUP_FREE;
+    }
+    atomic_store(&v->common->applied, end);
+    lki_free_versions(v, end);
+    release(v);
+    return LK_OK;
+}

@@ -1,0 +1,271 @@
+/* live_test.c -- live asynchronous training, and replays of its schedule.
+ *
+ * Goal:    a replay has the bits of the live run for any ranks, also if the live run was interrupted
+ *          and has gone on.  Each task is used once.
+ * Method:  the crew of other strategies, whose ranks dawdle, and files of its schedules, which are
+ *          also cut and edited.
+ * Control: two lines that are exchanged have other bits, or are refused.
+ */
+#include <unistd.h>
+
+#include "parallel/crew_testing.h"
+#include "parallel/versions/internal.h"
+
+enum { LEAVES = 8, STEPS = 5, BYTES = 8192, LINE = 49 };
+
+static const lk_param model[LKT_PARAMS] = {
+    { .name = "a", .shape = { 2, { 50, 90 } }, .init = LK_INIT_UNIFORM, .scale = 0.1f },
+    { .name = "b", .shape = { 1, { 33 } }, .init = LK_INIT_ONE },
+    { .name = "c", .shape = { 3, { 6, 5, 7 } }, .init = LK_INIT_UNIFORM, .scale = 0.2f },
+};
+
+static const lk_async schedules[] = {
+    { .struct_size = sizeof(lk_async) },
+    { .groups = 4, .rate_by_staleness = true },
+    { .aggregate = 4 },
+    { .aggregate = 2, .bounded = true, .staleness = 1 },
+    { .compensation = 0.04 },
+};
+
+static char path[] = "/tmp/lockstep-schedule-XXXXXX";
+
+/* Prepares a crew that records a schedule, or replays it. */
+static void prepare(lkt_crew *w, lk_async *async, uint32_t ranks, bool replays)
+{
+    *w                 = lkt_make_crew(model, "ddp", LEAVES, ranks);
+    async->struct_size = sizeof *async;
+    async->steps       = STEPS;
+    async->record      = replays ? NULL : path;
+    async->replay      = replays ? path : NULL;
+    w->steps           = STEPS;
+    w->at_term         = lkt_dawdle;
+    w->options.unused  = LK_UNUSED_ZERO;
+    w->options.async   = async;
+}
+
+static void hash_of(const lk_async *async, uint32_t ranks, bool replays, char hash[65])
+{
+    lkt_crew w;
+    lk_async mine = *async;
+    prepare(&w, &mine, ranks, replays);
+    lkt_run_crew(&w, hash);
+}
+
+/* Runs a replay that must fail.  Returns its message. */
+static const char *replay_fails(const lk_async *async, lk_status status)
+{
+    static lkt_member member;
+    lkt_crew          w;
+    lk_async          mine = *async;
+    prepare(&w, &mine, 1, true);
+    member = (lkt_member){ .crew = &w };
+    lkt_run_on_one_host(&w, &member);
+    assert_int_equal(member.status, status);
+    return member.failure.message;
+}
+
+/* ---- Files of schedules -------------------------------------------------------------------- */
+
+/* Reads the file.  Returns its first line of a gradient. */
+static char *read_schedule(char text[BYTES])
+{
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    text[fread(text, 1, BYTES - 1, file)] = '\0';
+    (void)fclose(file);
+    return strchr(strchr(text, '\n') + 1, '\n') + 1;
+}
+
+static void write_schedule(const char *text)
+{
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void exchange(char *lines, int one, int other)
+{
+    char line[LINE];
+    memcpy(line, lines + one * LINE, LINE);
+    memcpy(lines + one * LINE, lines + other * LINE, LINE);
+    memcpy(lines + other * LINE, line, LINE);
+}
+
+/* ---- Replays ------------------------------------------------------------------------------- */
+
+static void replays_have_the_same_bits(void **state)
+{
+    char want[65], got[65];
+    (void)state;
+    for (uint32_t i = 0; i < sizeof schedules / sizeof schedules[0]; i++) {
+        (void)unlink(path);
+        hash_of(&schedules[i], 2 + i % 3, false, want);
+        for (uint32_t ranks = 1; ranks <= 3; ranks++) {
+            hash_of(&schedules[i], ranks, true, got);
+            assert_string_equal(got, want);
+        }
+    }
+}
+
+/* A live run whose groups wait for all others is ddp, whatever arrives first. */
+static void without_staleness_it_is_ddp(void **state)
+{
+    const lk_async all = { .aggregate = LEAVES, .bounded = true };
+    lkt_crew       w   = lkt_make_crew(model, "ddp", LEAVES, 2);
+    char           want[65], got[65];
+    (void)state;
+    w.steps          = STEPS;
+    w.options.unused = LK_UNUSED_ZERO;
+    lkt_run_crew(&w, want);
+    for (uint32_t ranks = 1; ranks <= 4; ranks++) {
+        (void)unlink(path);
+        hash_of(&all, ranks, false, got);
+        assert_string_equal(got, want);
+    }
+}
+
+/* Removes all lines but some from a schedule, as a run that is killed leaves it, and a part of the
+ * next one.  The run that goes on repeats these, uses each task once, and can be replayed. */
+static void an_interrupted_run_goes_on(void **state)
+{
+    static char before[BYTES], after[BYTES];
+    char        want[65], got[65];
+    (void)state;
+    for (int keeps = 0; keeps < 20; keeps += 3) {
+        const lk_async *async = &schedules[keeps % 2 == 0 ? 3 : 0];
+        (void)unlink(path);
+        hash_of(async, 4, false, want);
+        char *lines = read_schedule(before);
+        lines[keeps * LINE + 5] = '\0';
+        write_schedule(before);
+        hash_of(async, 3, false, want);
+        char *more = read_schedule(after);
+        assert_memory_equal(after, before, (size_t)(lines - before) + (size_t)keeps * LINE);
+        assert_int_equal(strlen(more), STEPS * LEAVES * LINE);
+        unsigned used[STEPS * LEAVES] = { 0 };
+        for (int i = 0; i < STEPS * LEAVES; i++) {
+            const unsigned long task = strtoul(more + i * LINE, NULL, 10);
+            assert_true(task < STEPS * LEAVES);
+            used[task]++;
+        }
+        for (int i = 0; i < STEPS * LEAVES; i++)
+            assert_int_equal(used[i], 1);
+        hash_of(async, 1, true, got);
+        assert_string_equal(got, want);
+    }
+}
+
+/* Waits until both ranks have a task, so that neither reads the other's gradient. */
+static void begin_together(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn,
+                           uint32_t term)
+{
+    const struct timespec pause = { .tv_nsec = 100000 };
+    (void)w;
+    (void)turn;
+    (void)term;
+    while (step == 0 && *(volatile uint64_t *)&p->versions->arrivals->begun < 2)
+        (void)nanosleep(&pause, NULL);
+}
+
+static void lines_cannot_be_exchanged(void **state)
+{
+    static char text[BYTES];
+    lk_async    async = schedules[0];
+    lkt_crew    w;
+    char        want[65];
+    (void)state;
+    (void)unlink(path);
+    prepare(&w, &async, 2, false);
+    w.at_term = begin_together;
+    lkt_run_crew(&w, want);
+    char *lines = read_schedule(text);
+    exchange(lines, 0, 1);
+    write_schedule(text);
+    assert_non_null(strstr(replay_fails(&schedules[0], LK_EMISMATCH), "the gradient of task "));
+    exchange(lines, 0, 1);
+    exchange(lines, 3, 3 + LEAVES);
+    write_schedule(text);
+    assert_non_null(strstr(replay_fails(&schedules[0], LK_EFORMAT), "line 6: the task reads"));
+}
+
+/* Replays without a rank's gradient as it was.  Expects its task. */
+static void another_gradient_is_named(void **state)
+{
+    static char text[BYTES];
+    char        want[65], name[64];
+    (void)state;
+    (void)unlink(path);
+    hash_of(&schedules[2], 2, false, want);
+    char *line = read_schedule(text) + 9 * LINE;
+    (void)snprintf(name, sizeof name, "the gradient of task %lu is not the one",
+                   strtoul(line, NULL, 10));
+    line[LINE - 2] = line[LINE - 2] == '0' ? '1' : '0';
+    write_schedule(text);
+    const char *message = replay_fails(&schedules[2], LK_EMISMATCH);
+    assert_non_null(strstr(message, name));
+    assert_non_null(strstr(message, "in line 12: "));
+}
+
+/* ---- Files that are refused ---------------------------------------------------------------- */
+
+static void damaged_files_are_refused(void **state)
+{
+    static const struct {
+        const char *line, *text;
+    } mistakes[] = {
+        { "           0            0     8 0000000000000000\n", "no such group" },
+        { "           0            4     0 0000000000000000\n", "a version that is made later" },
+        { "           0            0     0 000000000000000x\n", "is not \"TASK READS GROUP HASH\"" },
+        { "         999            0     5 0000000000000000\n", "too many tasks" },
+    };
+    static char text[BYTES], mine[BYTES];
+    char        hash[65];
+    (void)state;
+    (void)unlink(path);
+    hash_of(&schedules[0], 1, false, hash);
+    char *lines = read_schedule(text);
+    for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
+        memcpy(mine, text, BYTES);
+        memcpy(mine + (lines - text) + 3 * LINE, mistakes[i].line, LINE);
+        write_schedule(mine);
+        const char *message = replay_fails(&schedules[0], LK_EFORMAT);
+        if (strstr(message, mistakes[i].text) == NULL || strstr(message, "line 6: ") == NULL)
+            fail_msg("%s", message);
+    }
+    memcpy(mine, text, BYTES);
+    memcpy(mine + (lines - text) + 20 * LINE, lines, 12); /* the task of the first line again */
+    write_schedule(mine);
+    assert_non_null(strstr(replay_fails(&schedules[0], LK_EFORMAT), "line 23: the task has"));
+    write_schedule(text);
+    assert_non_null(strstr(replay_fails(&schedules[1], LK_EMISMATCH), "instead of"));
+    lines[STEPS * LEAVES * LINE - 2 * LINE] = '\0';
+    write_schedule(text);
+    assert_non_null(strstr(replay_fails(&schedules[0], LK_EINVAL), "the gradients of 4 steps"));
+}
+
+static int remove_file(void **state)
+{
+    (void)state;
+    return unlink(path);
+}
+
+static int make_file(void **state)
+{
+    const int fd = mkstemp(path);
+    (void)state;
+    return fd < 0 || close(fd) != 0 ? -1 : 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(replays_have_the_same_bits),
+        cmocka_unit_test(without_staleness_it_is_ddp),
+        cmocka_unit_test(an_interrupted_run_goes_on),
+        cmocka_unit_test(lines_cannot_be_exchanged),
+        cmocka_unit_test(another_gradient_is_named),
+        cmocka_unit_test(damaged_files_are_refused),
+    };
+    return cmocka_run_group_tests(tests, make_file, remove_file);
+}
