@@ -46,7 +46,8 @@ static void a_replay_is_resumed(void **state)
 {
     char want[HEX + 1], got[HEX + 1];
     weights_of(*state, "--record s --workers 2 --aggregate 2", want);
-    weights_of(*state, "--replay s --workers 3 --aggregate 2 --checkpoint c --max-samples 176", got);
+    weights_of(*state, "--replay s --workers 3 --aggregate 2 --checkpoint c --max-samples 176",
+               got);
     assert_string_not_equal(got, want);
     weights_of(*state, "--replay s --workers 1 --aggregate 2 --checkpoint c --resume", got);
     assert_string_equal(got, want);
@@ -68,7 +69,8 @@ static void mistakes_are_named(void **state)
     };
     static command_result r;
     char                  line[1024];
-    run_shell(&r, *state, "awk 'NR == 40 { kept = $0; next } { print } NR == 60 { print kept }' s >t");
+    run_shell(&r, *state,
+              "awk 'NR == 40 { kept = $0; next } { print } NR == 60 { print kept }' s >t");
     assert_int_equal(r.status, 0);
     for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
         (void)snprintf(line, sizeof line, "%s --workers 2 %s", GPT, mistakes[i].options);

@@ -1,7 +1,7 @@
 /* live_test.c -- live asynchronous training, and replays of its schedule.
  *
- * Goal:    a replay has the bits of the live run for any ranks, also if the live run was interrupted
- *          and has gone on.  Each task is used once.
+ * Goal:    a replay has the bits of the live run for any ranks, also if the live run was
+ *          interrupted and has gone on.  Each task is used once.
  * Method:  the crew of other strategies, whose ranks dawdle, and files of its schedules, which are
  *          also cut and edited.
  * Control: two lines that are exchanged have other bits, or are refused.
@@ -234,7 +234,7 @@ static void damaged_files_are_refused(void **state)
             fail_msg("%s", message);
     }
     memcpy(mine, text, BYTES);
-    memcpy(mine + (lines - text) + 20 * LINE, lines, 12); /* the task of the first line again */
+    memcpy(mine + (lines - text) + 20 * LINE, lines, 12); /* the task of the first line */
     write_schedule(mine);
     assert_non_null(strstr(replay_fails(&schedules[0], LK_EFORMAT), "line 23: the task has"));
     write_schedule(text);
