@@ -28,7 +28,7 @@ static const struct {
 static void runs_depend_on_the_schedule_alone(void **state)
 {
     static const char *const hows[] = { "--workers 3", "--workers 4 --worker-mode threads",
-                                        "--workers 2" };
+                                        "--workers 2 --speculate on" };
     char one[HEX + 1], got[HEX + 1], before[HEX + 1] = "";
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         run_steps(*state, STEPS, cases[i].model, cases[i].rule, STEPS, "--workers 1", one);

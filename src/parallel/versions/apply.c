@@ -222,7 +222,8 @@ static void end_step(const lk_parallel *parallel, uint64_t end)
     if (out->result.count > 0)
         out->result.loss = lki_tree_sum_f64(v->losses, parallel->leaves) /
                            (double)out->result.count;
-    out->result.grad_norm = sqrt(common->squares / versions);
+    out->result.grad_norm  = sqrt(common->squares / versions);
+    out->result.duplicated = atomic_exchange(&common->copied, 0) * v->width;
     for (uint32_t r = 0; r < parallel->ranks; r++)
         out->heard = (uint32_t)lki_max(out->heard, atomic_load(&v->said[r]));
     common->squares       = 0;
@@ -231,9 +232,10 @@ static void end_step(const lk_parallel *parallel, uint64_t end)
 }
 
 /* Returns true if a task in flight or to come needs a version when `end` gradients are applied. */
-static bool is_needed(const lki_versions *v, uint64_t version, uint64_t end)
+static bool is_needed(const lk_parallel *parallel, uint64_t version, uint64_t end)
 {
-    if (version == end / v->options.aggregate)
+    const lki_versions *v = parallel->versions;
+    if (version == end / v->options.aggregate || lki_late_needs(v, parallel->ranks, version))
         return true;
     for (uint32_t g = 0; v->arrivals != NULL && g < v->options.groups; g++)
         if (v->doing[g].state != LKI_GROUP_FREE && v->doing[g].reads == version)
@@ -241,13 +243,14 @@ static bool is_needed(const lki_versions *v, uint64_t version, uint64_t end)
     return v->now.applied == end && lki_task_schedule_needs(&v->now, version);
 }
 
-void lki_free_versions(lki_versions *v, uint64_t end)
+void lki_free_versions(const lk_parallel *parallel, uint64_t end)
 {
+    lki_versions *v = parallel->versions;
     if (v->arrivals == NULL || end <= v->arrivals->replayed)
         lki_task_schedule_advance(&v->now, end);
     for (uint32_t i = 0; i < v->live_count; i++) {
         const uint64_t tag = atomic_load(&v->live[i].tag);
-        if (tag > 0 && !is_needed(v, tag - 1, end))
+        if (tag > 0 && !is_needed(parallel, tag - 1, end))
             atomic_store(&v->live[i].tag, 0);
     }
 }
@@ -276,7 +279,7 @@ static lk_status make_version(lk_parallel *parallel, uint64_t at, const lki_grad
     free_messages(v, at);
     if (v->arrivals != NULL)
         return lki_arrivals_publish(parallel, end);
-    lki_free_versions(v, end);
+    lki_free_versions(parallel, end);
     atomic_store(&v->common->applied, end);
     return LK_OK;
 }
@@ -382,6 +385,10 @@ lk_status lki_versions_push(lk_parallel *parallel, const lki_gradients *sums)
         fail_all(parallel, at);
         return status;
     }
+    if (!lki_late_hands_over(v))
+        return LK_OK;
+    if (!lki_claim_is(v, at, LKI_CLAIMED + parallel->rank))
+        (void)atomic_fetch_add(&v->common->copied, 1);
     memcpy(lki_versions_report(v, at, 0), v->model->reports, v->width * v->model->report_bytes);
     if (next && lki_become_applier(parallel)) { /* only this rank can apply it now */
         v->place_of[at % v->window] = LKI_NO_BUFFER;

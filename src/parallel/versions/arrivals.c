@@ -223,7 +223,7 @@ lk_status lki_arrivals_publish(lk_parallel *parallel, uint64_t end)
             group->state = LKI_GROUP_FREE;
     }
     atomic_store(&v->common->applied, end);
-    lki_free_versions(v, end);
+    lki_free_versions(parallel, end);
     release(v);
     return LK_OK;
 }

@@ -58,6 +58,7 @@ typedef struct {
     double           squares; /* sum of the squares of their gradients' norms */
     uint64_t         staleness;
     uint32_t         staleness_max;
+    _Atomic uint32_t copied; /* number of gradients of the step that a copy was faster with */
 } lki_common;
 
 /* The states of a group of a live run. */
@@ -101,6 +102,9 @@ struct lki_versions {
     /* The step in progress. */
     double        lr;
     bool          rated;
+    bool          speculates; /* lk_parallel_options.duplicate */
+    double        seconds;    /* that the last task has taken; 0: there was none */
+    double        begun;      /* the time at which the current one began */
     bool          computes; /* `model` computes gradient number `at`, of task `task` */
     uint64_t      at;
     lki_group_task      task;
@@ -120,6 +124,8 @@ struct lki_versions {
     lki_live_group   *doing;    /* [groups] */
     uint64_t         *again;    /* [groups]: arrivals->missing tasks, the first one last */
     lki_group_task   *order;    /* [window]: the tasks of gradients that have arrived */
+    _Atomic uint64_t *late;     /* [window]: this and the next are of late.c */
+    _Atomic uint64_t *reading;  /* [ranks]: 1 + the version that the rank's task reads */
     uint32_t          live_count, message_count;
     lki_live         *live;     /* [live_count] */
     _Atomic uint32_t *taken;    /* [message_count]: 1: the message is in use */
@@ -216,7 +222,26 @@ LK_NODISCARD lk_status lki_apply_one(lk_parallel *parallel, uint64_t at,
                                      const lki_gradients *sums);
 
 /* Frees all versions that `end` gradients and the tasks in flight do not need. */
-void lki_free_versions(lki_versions *versions, uint64_t end);
+void lki_free_versions(const lk_parallel *parallel, uint64_t end);
+
+/* ---- Late tasks (late.c) ------------------------------------------------------------------- */
+
+/* Finds a task that another rank is late with, to compute it as well: fills in v->task.  This rank
+ * has had no task since the time `since`. */
+bool lki_late_find(lk_parallel *parallel, double since);
+
+/* Keeps the version that v->task reads in memory.  Returns false if another rank has handed over
+ * the gradient. */
+bool lki_late_reads(const lk_parallel *parallel);
+
+/* Returns true if another rank has handed over the gradient of the current task. */
+bool lki_late_is_over(const lki_versions *versions);
+
+/* Decides which rank hands over the gradient of the current task: the first that calls. */
+bool lki_late_hands_over(const lki_versions *versions);
+
+/* Returns true if a rank's task reads a version, or one that it has dropped did. */
+bool lki_late_needs(const lki_versions *versions, uint32_t ranks, uint64_t version);
 
 /* ---- The order of arrival (arrivals.c): live runs only ------------------------------------- */
 

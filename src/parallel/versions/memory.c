@@ -1,8 +1,8 @@
 /* memory.c -- the arena of asynchronous training.
  *
  * Versions in memory: those that the G tasks in flight read, the current one, and the one that is
- * being written.  Messages: at most one for each task in flight, and K - 1 that wait for others of
- * their version.
+ * being written; if late tasks are computed twice, one more for each rank.  Messages: at most one
+ * for each task in flight, and K - 1 that wait for others of their version.
  */
 #include <string.h>
 
@@ -28,6 +28,10 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     v->passed   = lki_carve(base, &at, parallel->ranks * sizeof *v->passed);
     v->said     = lki_carve(base, &at, parallel->ranks * sizeof *v->said);
     v->outcomes = lki_carve(base, &at, LKI_OUTCOMES * sizeof *v->outcomes);
+    if (v->speculates) {
+        v->late    = lki_carve(base, &at, v->window * sizeof *v->late);
+        v->reading = lki_carve(base, &at, parallel->ranks * sizeof *v->reading);
+    }
     if (v->options.record != NULL) {
         v->arrivals = lki_carve(base, &at, sizeof *v->arrivals);
         v->doing    = lki_carve(base, &at, v->options.groups * sizeof *v->doing);
@@ -48,7 +52,7 @@ size_t lki_versions_bytes(lk_parallel *parallel)
     lki_versions      *v     = parallel->versions;
     const lk_parallel *model = v->model;
     v->window        = (uint32_t)lki_max(LKI_WINDOW, 4 * (size_t)v->options.groups);
-    v->live_count    = v->options.groups + 2;
+    v->live_count    = v->options.groups + 2 + (v->speculates ? parallel->ranks : 0);
     v->message_count = v->options.groups + v->options.aggregate;
     v->buffer_bytes  = lki_round_up(model->layout->elements * sizeof(float) +
                                         model->layout->span_count * sizeof(uint64_t), 64);

@@ -16,7 +16,9 @@ static const char *why_not(const lk_parallel_options *o)
            : o->audit > 0        ? "is not audited: leave out `audit`"
            : o->noise_decay > 0  ? "has no noise scale: leave out `noise_decay`"
            : o->rebalance        ? "gives tasks to ranks that are free: leave out `rebalance`"
-           : o->duplicate        ? "computes tasks once: leave out `duplicate`"
+           : o->duplicate && o->async->record != NULL
+               ? "waits for no late task if gradients are applied as they arrive: leave out "
+                 "`duplicate`"
            : o->backups > 0      ? "drops no gradient: leave out `backups`"
            : o->scaling.rule > LK_SCALE_NONE ? "does not support a loss scale"
            : o->survives         ? "cannot go on after a loss: leave out `survives`"
@@ -64,6 +66,7 @@ lk_parallel_options lki_versions_inner(const lk_parallel_options *options, uint3
     group.strategy        = NULL;
     group.virtual_workers = width;
     group.async           = NULL;
+    group.duplicate       = false;
     return group;
 }
 
@@ -145,7 +148,8 @@ lk_status lki_versions_open(lk_parallel *parallel, const lk_param *params, uint3
     LK_TRY(lki_async_read(&v->options, options->async, options->virtual_workers));
     describe(parallel, options);
     LK_TRY(check(parallel, options));
-    v->width = options->virtual_workers / v->options.groups;
+    v->width      = options->virtual_workers / v->options.groups;
+    v->speculates = options->duplicate;
     LK_TRY(verify_same_options(parallel));
     LK_TRY(open_model(parallel, params, param_count, options, joint));
     LK_TRY(open_recorded(parallel, options->seed));

@@ -99,6 +99,7 @@ static bool failed(lk_parallel *parallel)
 static lk_status begin_task(lk_parallel *parallel)
 {
     lki_versions *v = parallel->versions;
+    v->begun        = lki_seconds();
     lki_versions_show(v, lki_versions_find(v, v->task.reads), v->task.reads);
     v->model->effects.first = (uint32_t)(v->task.task % v->options.groups) * v->width;
     LK_TRY(lk_parallel_begin_micros(v->model, v->task.task / v->options.groups,
@@ -121,6 +122,9 @@ static lk_status end_task(lk_parallel *parallel)
     model->now.under_way = false;
     if (lki_step_failed(model))
         return lki_fail_again(&model->now.failure);
+    if (lki_late_is_over(v))
+        return LK_OK;
+    v->seconds = lki_seconds() - v->begun;
     return v->at == LKI_NO_PLACE ? lki_arrivals_push(parallel, &sums)
                                  : lki_versions_push(parallel, &sums);
 }
@@ -220,12 +224,19 @@ static lk_status fail_late(const lk_parallel *parallel)
                           lki_comm_timeout_ms(parallel->comm));
 }
 
+/* Returns the longest time to wait before a late task may be found. */
+static uint32_t nap_ms(const lki_versions *v)
+{
+    const double half = 500 * v->seconds;
+    return !v->speculates || half > NAP_MS ? NAP_MS : half < 1 ? 1 : (uint32_t)half;
+}
+
 /* Waits until something changes. */
 static lk_status wait_for_change(lk_parallel *parallel, uint32_t seen, double *waited)
 {
     const lki_versions *v     = parallel->versions;
     const double        begun = lki_seconds();
-    LK_TRY(lki_comm_await_word(parallel->comm, &v->common->changes, seen, NAP_MS));
+    LK_TRY(lki_comm_await_word(parallel->comm, &v->common->changes, seen, nap_ms(v)));
     *waited = atomic_load(&v->common->changes) == seen ? *waited + lki_seconds() - begun : 0;
     return *waited * 1e3 > lki_comm_timeout_ms(parallel->comm) ? fail_late(parallel) : LK_OK;
 }
@@ -234,13 +245,16 @@ static lk_status wait_for_change(lk_parallel *parallel, uint32_t seen, double *w
 static bool find_task(lk_parallel *parallel)
 {
     lki_versions *v      = parallel->versions;
+    const double  since  = lki_seconds();
     double        waited = 0;
     while (!failed(parallel) && !is_over(parallel)) {
         const uint32_t seen = atomic_load(&v->common->changes);
         lki_step_keep(parallel, lki_versions_apply(parallel));
         if (failed(parallel) || is_over(parallel))
             return false;
-        if (claim_some(parallel)) {
+        if (claim_some(parallel) || lki_late_find(parallel, since)) {
+            if (!lki_late_reads(parallel))
+                continue;
             lki_step_keep(parallel, begin_task(parallel));
             return !failed(parallel);
         }
@@ -258,7 +272,7 @@ bool lki_versions_next(lk_parallel *parallel, lk_parallel_turn *turn)
         lki_step_keep(parallel, lk_fail(LK_EINVAL, "lk_parallel_set_rate() is missing after "
                                                    "lk_parallel_begin()"));
     for (;;) {
-        if (v->computes && lk_parallel_next(v->model, turn)) {
+        if (v->computes && !lki_late_is_over(v) && lk_parallel_next(v->model, turn)) {
             turn->virtual_worker += v->model->effects.first;
             return true;
         }

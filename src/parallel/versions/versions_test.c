@@ -186,6 +186,54 @@ static void it_goes_on_with_other_ranks(void **state)
     assert_string_not_equal(got, want);
 }
 
+/* ---- Late tasks -------------------------------------------------------------------------- */
+
+/* Stops a rank in its first task of step 1 until its gradient has been applied, which must be that
+ * of another rank's copy.  `turn` is that of the task's step, which may be another one. */
+static void stop_until_copied(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn,
+                              uint32_t term)
+{
+    const struct timespec pause = { .tv_nsec = 200000 };
+    const lki_versions   *v     = p->versions;
+    (void)w;
+    (void)turn;
+    (void)term;
+    while (p->rank == 1 && step == 1 && lki_applied(v) <= v->at && !lki_comm_has_failed(p->comm))
+        (void)nanosleep(&pause, NULL);
+}
+
+static uint32_t copied[3]; /* by rank */
+
+static void count_copied(lkt_crew *w, lk_parallel *p, uint32_t step, const lk_step_result *result)
+{
+    (void)w;
+    (void)step;
+    copied[p->rank] += result->duplicated;
+}
+
+static void late_tasks_are_computed_twice(void **state)
+{
+    char want[65], got[65];
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        lk_async async = schedules[i];
+        lkt_crew w     = lkt_make_crew(model, "ddp", LEAVES, 3);
+        hash_with(&async, 1, false, want);
+        async.struct_size   = sizeof async;
+        async.steps         = STEPS;
+        w.steps             = STEPS;
+        w.at_term           = stop_until_copied;
+        w.at_result         = count_copied;
+        w.options.unused    = LK_UNUSED_ZERO;
+        w.options.async     = &async;
+        w.options.duplicate = true;
+        lkt_run_crew(&w, got);
+        assert_string_equal(got, want);
+    }
+    for (uint32_t r = 0; r < 3; r++)
+        assert_true(copied[r] >= 3);
+}
+
 /* ---- The arithmetic ---------------------------------------------------------------------- */
 
 enum { COUNT = 40, ROUNDS = 4 };
@@ -464,6 +512,7 @@ int main(void)
         cmocka_unit_test(other_schedules_are_other_bits),
         cmocka_unit_test(without_staleness_it_is_ddp),
         cmocka_unit_test(it_goes_on_with_other_ranks),
+        cmocka_unit_test(late_tasks_are_computed_twice),
         cmocka_unit_test(arithmetic_is_that_of_the_papers),
         cmocka_unit_test(means_begin_without_samples),
         cmocka_unit_test(the_estimate_is_the_memory),

@@ -29,6 +29,9 @@ static const char *why_not(const lk_train_config *c)
                  "MIN of `workers` MIN:MAX"
            : c->workers_here > 0 && c->workers_here < c->workers
                ? "runs on one host: leave out other hosts"
+           : c->elastic.duplicate == LK_DUPLICATE_ON && c->exchange.async.record != NULL
+               ? "waits for no late task if gradients are applied as they arrive: leave out "
+                 "`duplicate`"
            : c->gather_dtype > LK_F32 ? "reads FP32 parameters: leave out `gather_dtype`"
            : c->offload != NULL       ? "is in memory: leave out `offload`"
                                       : NULL;

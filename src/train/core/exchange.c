@@ -24,7 +24,7 @@ static const char *why_no_groups(const lk_train_config *c)
                ? "do not support a loss scale: use `precision` fp32 or bf16"
            : c->elastic.rebalance == LK_REBALANCE_ON
                ? "stay where they are: leave out `rebalance`"
-           : c->elastic.duplicate == LK_DUPLICATE_ON
+           : c->elastic.duplicate == LK_DUPLICATE_ON && !lki_is_async(c)
                ? "are computed once: leave out `duplicate`"
            : c->checkpoint.async
                ? "keep values that are written while the run waits: leave out `checkpoint.async`"
