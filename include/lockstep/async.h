@@ -82,11 +82,16 @@ typedef struct {
 
 #define LK_ASYNC_INIT LK_OPTIONS_INIT(lk_async)
 
+enum { LK_STALENESS_BINS = 9 };
+
 /* The versions and gradients of the last step of lk_parallel_finish(). */
 typedef struct {
     uint64_t version;        /* number of versions made so far */
     double   staleness_mean; /* over the gradients of the step */
     uint32_t staleness_max;
+    /* Number of gradients with staleness 0, 1, 2 to 3, 4 to 7, ..., 64 to 127, and more. */
+    uint32_t staleness_bins[LK_STALENESS_BINS];
+    double   waited; /* seconds for which ranks had no task, all together, since the last step */
 } lk_async_step;
 
 LK_API lk_async_step lk_parallel_async_step(const lk_parallel *parallel);

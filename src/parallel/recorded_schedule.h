@@ -50,4 +50,7 @@ void                   lki_recorded_close(lki_recorded_schedule *schedule);
 LK_NODISCARD lk_status lki_recorded_write(const lki_recorded_schedule *schedule, uint64_t at,
                                           const lki_recorded_task *task);
 
+/* Waits until the file is on the disk. */
+LK_NODISCARD lk_status lki_recorded_sync(const lki_recorded_schedule *schedule);
+
 #endif

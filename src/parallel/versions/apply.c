@@ -187,6 +187,15 @@ static lk_status update(lk_parallel *parallel, uint64_t at, const lki_gradients 
     return LK_OK;
 }
 
+/* Returns the number of the bits of a staleness, which is its bin. */
+static uint32_t bin_of(uint64_t staleness)
+{
+    uint32_t bin = 0;
+    for (; staleness > 0 && bin + 1 < LK_STALENESS_BINS; staleness /= 2)
+        bin++;
+    return bin;
+}
+
 /* Adds the results of a version to those of the step. */
 static void note(const lki_versions *v, uint64_t at, const lk_step_result *result)
 {
@@ -196,6 +205,7 @@ static void note(const lki_versions *v, uint64_t at, const lk_step_result *resul
         const uint64_t staleness = staleness_of(v, at + i);
         common->staleness += staleness;
         common->staleness_max = (uint32_t)lki_max(common->staleness_max, staleness);
+        common->staleness_bins[bin_of(staleness)]++;
     }
 }
 
@@ -210,7 +220,10 @@ static void end_step(const lk_parallel *parallel, uint64_t end)
 
     *out = (lki_outcome){ .async = { .version        = end / v->options.aggregate,
                                      .staleness_mean = (double)common->staleness / groups,
-                                     .staleness_max  = common->staleness_max } };
+                                     .staleness_max  = common->staleness_max,
+                                     .waited = 1e-6 * (double)atomic_exchange(&common->waited,
+                                                                              0) } };
+    memcpy(out->async.staleness_bins, common->staleness_bins, sizeof common->staleness_bins);
     sort_by_task(v, end - groups, groups);
     for (uint32_t leaf = 0; leaf < parallel->leaves; leaf++) {
         const lki_report *one =
@@ -229,6 +242,7 @@ static void end_step(const lk_parallel *parallel, uint64_t end)
     common->squares       = 0;
     common->staleness     = 0;
     common->staleness_max = 0;
+    memset(common->staleness_bins, 0, sizeof common->staleness_bins);
 }
 
 /* Returns true if a task in flight or to come needs a version when `end` gradients are applied. */

@@ -58,6 +58,8 @@ typedef struct {
     double           squares; /* sum of the squares of their gradients' norms */
     uint64_t         staleness;
     uint32_t         staleness_max;
+    uint32_t         staleness_bins[LK_STALENESS_BINS];
+    _Atomic uint64_t waited; /* microseconds for which ranks had no task, since the last step */
     _Atomic uint32_t copied; /* number of gradients of the step that a copy was faster with */
 } lki_common;
 

@@ -70,6 +70,13 @@ lk_status lki_recorded_write(const lki_recorded_schedule *schedule, uint64_t at,
                                                            : fail_file(schedule->path, "written");
 }
 
+lk_status lki_recorded_sync(const lki_recorded_schedule *schedule)
+{
+    return schedule->path == NULL || schedule->fd < 0 || fdatasync(schedule->fd) == 0
+               ? LK_OK
+               : fail_file(schedule->path, "written");
+}
+
 /* ---- Reading ----------------------------------------------------------------------------- */
 
 static lk_status fail_line(const lki_recorded_schedule *s, uint64_t at, const char *what)

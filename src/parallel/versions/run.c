@@ -237,7 +237,9 @@ static lk_status wait_for_change(lk_parallel *parallel, uint32_t seen, double *w
     const lki_versions *v     = parallel->versions;
     const double        begun = lki_seconds();
     LK_TRY(lki_comm_await_word(parallel->comm, &v->common->changes, seen, nap_ms(v)));
-    *waited = atomic_load(&v->common->changes) == seen ? *waited + lki_seconds() - begun : 0;
+    const double now = lki_seconds();
+    (void)atomic_fetch_add(&v->common->waited, (uint64_t)(1e6 * (now - begun)));
+    *waited = atomic_load(&v->common->changes) == seen ? *waited + now - begun : 0;
     return *waited * 1e3 > lki_comm_timeout_ms(parallel->comm) ? fail_late(parallel) : LK_OK;
 }
 

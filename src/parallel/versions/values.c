@@ -134,6 +134,8 @@ lk_status lki_versions_fetch_kept(lk_parallel *parallel, uint32_t param, uint32_
 {
     lki_versions *v = parallel->versions;
     LK_TRY(check_kept(v, param, group));
+    if (param == 0 && group == 0 && first == 0) /* a checkpoint is of no use without it */
+        LK_TRY(lki_recorded_sync(&v->recorded));
     const float *params = lki_versions_params(v, lki_versions_find(v, version_of(v, group)));
     memcpy(out, params + v->model->layout->param_at[param] + first, count * sizeof *out);
     return LK_OK;

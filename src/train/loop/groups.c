@@ -105,11 +105,14 @@ static void tell_async(const lki_session *s)
 static lk_status log_async(lki_session *s, uint64_t done)
 {
     const lk_async_step step = lk_parallel_async_step(s->parallel);
-    return lki_journal_event(s->journal,
-                             json_pack("{s:I, s:I, s:f, s:i}", "step", (json_int_t)done, "version",
-                                       (json_int_t)step.version, "staleness_mean",
-                                       step.staleness_mean, "staleness_max",
-                                       (int)step.staleness_max));
+    json_t             *bins = json_array();
+    for (int i = 0; i < LK_STALENESS_BINS; i++)
+        (void)json_array_append_new(bins, json_integer(step.staleness_bins[i]));
+    return lki_journal_event(
+        s->journal, json_pack("{s:I, s:I, s:f, s:i, s:o, s:f}", "step", (json_int_t)done, "version",
+                              (json_int_t)step.version, "staleness_mean", step.staleness_mean,
+                              "staleness_max", (int)step.staleness_max, "staleness_bins", bins,
+                              "waited_ms", 1e3 * step.waited));
 }
 
 /* Logs the round that ended.  If no client counts, says so. */
