@@ -215,6 +215,7 @@ static lk_status make(lk_train_plan *plan, inputs *in)
         LK_TRY(measure(in));
     LK_TRY(fill_rows(plan, in));
     choose(plan, in->options->memory);
+    LK_TRY(lki_async_forecast(in->config, &plan->async));
     if (lki_replicates(in->config))
         return fill_whole(plan, in);
     return plan->timed ? fill_points(plan, in->options) : LK_OK;
