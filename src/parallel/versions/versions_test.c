@@ -384,6 +384,7 @@ static void the_estimate_is_the_memory(void **state)
     (void)state;
     o.unused = LK_UNUSED_ZERO;
     o.async  = &async;
+    o.optimizer.mean_square = 0.95;
     assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
     assert_int_equal(lk_parallel_open(&p, comm, model, LKT_PARAMS, &o), LK_OK);
     assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &o, &one, 1), LK_OK);
@@ -392,6 +393,10 @@ static void the_estimate_is_the_memory(void **state)
                      lk_arena_bytes(p->versions->arena) + lk_arena_bytes(group->arena) +
                          group->ops->bytes(group, 0));
     assert_int_equal(cost.sent_gradients + cost.sent_params, 0);
+    o.optimizer.mean_square = 0;
+    const size_t optimizer  = cost.optimizer;
+    assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &o, &one, 1), LK_OK);
+    assert_int_equal(cost.optimizer * 3, optimizer * 2); /* adamw has two other states */
     lk_parallel_free(p);
     lk_comm_free(comm);
 }

@@ -238,7 +238,7 @@ static lk_status open_tokens(lki_delays *d, const lk_train_config *c, const lk_d
                                         .order           = c->data.order };
     t->width       = c->virtual_workers / d->groups;
     t->micro_count = c->global_batch / c->virtual_workers / c->micro_batch;
-    t->full        = (double)(c->global_batch / d->groups) *
+    t->full        = (double)t->width * t->micro_count * c->micro_batch *
               (data->documents ? (double)lk_shape_count(data->x) : 1);
     t->rows = ROWS_LEAST + ROW_TASKS / d->groups;
     LK_TRY(LKI_NEW(&t->indices, c->micro_batch, "tokens of tasks"));
