@@ -56,7 +56,7 @@ typedef struct {
     uint32_t  aggregate; /* K: number of gradients of a version; divides G.  0 = 1 */
     /* SSP (Ho et al. 2013): if `bounded`, a group begins task c, counted from 0, only when all
      * groups have finished c - staleness tasks.  If `in_versions`, too, no gradient has more than
-     * `staleness` instead, as the bounded delay of parameter servers (Li et al. 2014): a task that
+     * `staleness` instead, a bounded delay as in parameter servers (Li et al. 2014): a task that
      * has ended waits while its gradient would make another one too stale, and a group begins none
      * that could become so.  `staleness` is then at least G / K - 1, which G tasks at a time
      * force. */

@@ -248,6 +248,8 @@ static void print_async(const plan_options *o, const lk_train_plan *plan)
            c->workers == 1 ? "" : "s", plan->async.equal);
     if (c->workers > 1)
         printf("with one of them at half speed: %.2f\n", plan->async.slow);
+    if (o->plan.measure || o->plan.rates.flops > 0)
+        printf("no times: what updates of versions take is not predicted\n");
 }
 
 /* Prints advice on the number of groups, and why no times are predicted. */

@@ -190,8 +190,8 @@ static lk_status fill_points(lk_train_plan *plan, const lk_train_plan_options *o
 static bool is_predictable(const lk_train_config *c)
 {
     const lk_train_local *local = &c->exchange.local;
-    /* clients differ in size */
-    if (local->topology != LK_TOPOLOGY_ALL || lki_federates(c))
+    /* clients differ in size, and groups that do not wait have no steps of their own */
+    if (local->topology != LK_TOPOLOGY_ALL || lki_federates(c) || lki_is_async(c))
         return false;
     return local->steps > 0 || local->optimizer != LK_OUTER_MEAN ||
            (c->exchange.compressor == NULL && !lki_sends_momenta(c));

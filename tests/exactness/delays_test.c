@@ -134,9 +134,10 @@ static void plans_predict_the_schedule(void **state)
                        "with one of them at half speed: 0.9");
     run_shell(&r, *state, "'" LK_TEST_COMMAND "' plan gpt --data docs:lines --layers 1 --heads 2 "
                           "--width 16 --context 24 --global-batch 16 --virtual-workers 8 "
-                          "--workers 1 --async virtual --delays tokens --json");
+                          "--workers 1 --async virtual --delays tokens --json --flops 1e9");
     assert_int_equal(r.status, 0);
     assert_says(r.out, "\"async\": {\"staleness_mean\": 6.99");
+    assert_says_not(r.out, "step_ms");
 }
 
 static void mistakes_are_named(void **state)
