@@ -2,6 +2,7 @@
  *
  * Goal:    with a bound in versions no gradient is too stale, no group waits for ever, and none
  *          waits without need.  The prediction is that of a crew of which the answer is known.
+ *          Ranks with different options are told.
  * Method:  an oracle that tries each task: it sorts the deadlines of all others, and looks whether
  *          all can be met.
  * Control: without the bound some gradients are too stale.
@@ -174,12 +175,75 @@ static void predictions_are_those_of_known_crews(void **state)
     assert_int_equal(lk_async_predict(&f, &none, 4, 1, 5), LK_EINVAL);
 }
 
+/* ---- Ranks --------------------------------------------------------------------------------- */
+
+static double offset_time(void *context, uint32_t group, uint64_t clock, uint64_t task)
+{
+    return *(const double *)context + odd_time(NULL, group, clock, task);
+}
+
+static const lk_param vector = { .name = "w", .shape = { 1, { 40 } } };
+
+/* A rank that opens a model with options of its own. */
+typedef struct {
+    lk_comm            *comm;
+    lk_parallel_options options;
+    lk_status           status;
+} opener;
+
+static void *open_alone(void *context)
+{
+    opener      *o = context;
+    lk_parallel *p = NULL;
+    o->status = lk_parallel_open(&p, o->comm, &vector, 1, &o->options);
+    lk_parallel_free(p);
+    return NULL;
+}
+
+/* Opens two ranks, and returns the status of the first. */
+static lk_status open_both(const lk_async *one, const lk_async *other, double decay)
+{
+    const lk_async *async[] = { one, other };
+    opener          o[2];
+    lk_comm        *comms[2];
+    assert_int_equal(lk_comm_open_threads(comms, 2, NULL), LK_OK);
+    for (uint32_t r = 0; r < 2; r++) {
+        o[r] = (opener){ .comm    = comms[r],
+                         .options = { .struct_size     = sizeof(lk_parallel_options),
+                                      .virtual_workers = 8 } };
+        o[r].options.unused = LK_UNUSED_ZERO;
+        o[r].options.async  = async[r];
+        o[r].options.optimizer.mean_square = r == 0 ? 0.95 : decay;
+    }
+    lkt_run_ranks(open_alone, o, sizeof *o, 2);
+    for (uint32_t r = 0; r < 2; r++)
+        lk_comm_free(comms[r]);
+    return o[0].status;
+}
+
+static void different_options_are_told(void **state)
+{
+    double         least = 0.5, other = 0.25;
+    const lk_async base = { .struct_size = sizeof base, .bounded = true, .staleness = 9,
+                            .delays = LK_DELAYS_GIVEN, .time = offset_time,
+                            .time_context = &least };
+    lk_async       versions = base, times = base;
+    (void)state;
+    versions.in_versions = true;
+    times.time_context   = &other;
+    assert_int_equal(open_both(&base, &base, 0.95), LK_OK);
+    assert_int_equal(open_both(&base, &versions, 0.95), LK_EMISMATCH);
+    assert_int_equal(open_both(&base, &times, 0.95), LK_EMISMATCH);
+    assert_int_equal(open_both(&base, &base, 0.9), LK_EMISMATCH);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_gradient_is_staler_than_the_bound),
         cmocka_unit_test(bounds_that_none_can_keep_are_refused),
         cmocka_unit_test(predictions_are_those_of_known_crews),
+        cmocka_unit_test(different_options_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,12 +90,11 @@ static lk_status parse_time(entry *out, const char *text, const place *at)
     return LK_OK;
 }
 
-/* Parses a line.  *there becomes false if it has no time. */
+/* Parses a line without its comment.  *there becomes false if it has no time. */
 static lk_status parse_line(entry *out, bool *there, char *line, uint32_t groups, const place *at)
 {
     static const char space[] = " \t\r";
     char             *rest;
-    line[strcspn(line, "#")] = '\0';
     const char *time  = strtok_r(line, space, &rest);
     const char *group = time != NULL ? strtok_r(NULL, space, &rest) : NULL;
     const char *more  = group != NULL ? strtok_r(NULL, space, &rest) : NULL;
