@@ -99,7 +99,7 @@ static void tell_async(const lki_session *s)
     const lk_train_async    *a        = &s->config->exchange.async;
     const uint32_t           groups   = s->config->exchange.groups;
     const char              *kind     = a->delays < LK_DELAYS_GIVEN ? kinds[a->delays]
-                                        : a->trace != NULL          ? "measured tasks"
+                                        : a->trace != NULL          ? "tasks of measured times"
                                                                     : "tasks as long as their data";
     char                     bound[80], slow[48] = "", every[48] = "each gradient makes";
     bound_text(a, bound, sizeof bound);
