@@ -41,12 +41,17 @@ extern "C" {
 
 typedef struct lk_parallel lk_parallel;
 
-/* The distribution of the times of tasks, all with mean 1. */
+/* The times of tasks.  The random ones have mean 1. */
 typedef enum {
     LK_DELAYS_CONSTANT = 0,
     LK_DELAYS_LOGNORMAL, /* exp(s z - s^2 / 2), z normal, s = lk_async.spread */
-    LK_DELAYS_EXPONENTIAL
+    LK_DELAYS_EXPONENTIAL,
+    LK_DELAYS_GIVEN /* by lk_async.time() */
 } lk_delays;
+
+/* Returns the time of a task of a group: number `task` of all groups, and number `clock` of its
+ * own, both counted from 0.  A function of these alone, equal on all ranks, about 1. */
+typedef double (*lk_task_time)(void *context, uint32_t group, uint64_t clock, uint64_t task);
 
 enum { LK_SLOW_GROUPS_MAX = 8 };
 
@@ -56,11 +61,18 @@ typedef struct {
     uint32_t  groups;    /* G; V / G is a power of two.  0 = V */
     uint32_t  aggregate; /* K: number of gradients of a version; divides G.  0 = 1 */
     /* SSP (Ho et al. 2013): if `bounded`, a group begins task c, counted from 0, only when all
-     * groups have finished c - staleness tasks. */
+     * groups have finished c - staleness tasks.  If `in_versions`, too, no gradient has more than
+     * `staleness` instead, a bounded delay as in parameter servers (Li et al. 2014): a task that
+     * has ended waits while its gradient would make another one too stale, and a group begins none
+     * that could become so.  `staleness` is then at least G / K - 1, which G tasks at a time
+     * force. */
     bool      bounded;
+    bool      in_versions;
     uint32_t  staleness;
     lk_delays delays;
     double    spread;      /* of LK_DELAYS_LOGNORMAL */
+    lk_task_time time;     /* of LK_DELAYS_GIVEN; used as long as the lk_parallel */
+    void     *time_context;
     /* The tasks of group slow_group[i] take slow_factor[i] times as long. */
     uint32_t  slow_count;
     uint32_t  slow_group[LK_SLOW_GROUPS_MAX];
@@ -70,7 +82,9 @@ typedef struct {
     bool      rate_by_staleness;
     /* DC-ASGD (Zheng et al. 2017): adds compensation g g (w - w') to the mean gradient g, after
      * clipping, where w' is the version that the task has read and w that to which g is applied.
-     * 0 = none.  Needs `aggregate` 1. */
+     * 0 = none.  Needs `aggregate` 1.  With lk_optimizer.mean_square it is adaptive: divided by
+     * sqrt(m + 1e-7), where m is the moving mean of the squares of an element's gradients, after
+     * clipping, with that of g. */
     double    compensation;
     uint64_t  steps; /* of the run: tasks that no step applies are not computed.  0 = unknown */
     /* Path of the schedule of a live run; at most one of them.  Both NULL: virtual.  What the file
@@ -81,6 +95,23 @@ typedef struct {
 } lk_async;
 
 #define LK_ASYNC_INIT LK_OPTIONS_INIT(lk_async)
+
+/* The outcome of a schedule. */
+typedef struct {
+    double   staleness_mean;
+    uint32_t staleness_max;
+    /* Throughput of workers that take the tasks in order, each as soon as the version is there that
+     * it reads, divided by the sum of their speeds.  Updates take no time.  `slow`: one worker has
+     * half the speed of the others. */
+    double   equal, slow;
+} lk_async_forecast;
+
+/* Simulates the first gradients of a run, 4096 or 8 of each group, and 1 to `groups` workers that
+ * compute them.  A worker takes equally long for all tasks, or with LK_DELAYS_GIVEN as long as the
+ * schedule says. */
+LK_API LK_NODISCARD lk_status lk_async_predict(lk_async_forecast *out, const lk_async *options,
+                                               uint32_t virtual_workers, uint64_t seed,
+                                               uint32_t workers);
 
 enum { LK_STALENESS_BINS = 9 };
 

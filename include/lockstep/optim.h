@@ -69,6 +69,9 @@ typedef struct {
     bool              uncorrected;  /* no bias correction of the moments; not lion */
     bool              decay_all;    /* ignores lk_param.no_decay */
     double            ema;          /* decay of a moving average of the parameters; 0 = none */
+    /* With lk_async.compensation: decay of the moving mean of squared gradients, which makes the
+     * compensation adaptive; 0 = none.  lk_optimizer_update() leaves this state as it is. */
+    double            mean_square;
 } lk_optimizer;
 
 /* The parts of a training run's memory that can be stored in files.  States of the optimizer: with
@@ -91,10 +94,10 @@ LK_API LK_NODISCARD lk_status lk_optimizer_check(const lk_optimizer *optimizer);
 enum { LK_OPTIMIZER_STATES_MAX = 4 };
 
 /* Returns the number of state tensors per parameter: sgd 0 or 1, lars, lion, adagrad and none 1,
- * adamw, onebit-adam, lamb and yogi 2, onebit-lamb 3.  A moving average adds one more, which is the
- * last. */
+ * adamw, onebit-adam, lamb and yogi 2, onebit-lamb 3.  A mean of squares adds one more, and then a
+ * moving average another, which is the last. */
 LK_API uint32_t    lk_optimizer_state_count(const lk_optimizer *optimizer);
-/* Returns the name of a state tensor ("exp_avg"; "ema" for the moving average). */
+/* Returns the name of a state tensor ("exp_avg"; "mean_square"; "ema" for the moving average). */
 LK_API const char *lk_optimizer_state_name(const lk_optimizer *optimizer, uint32_t index);
 
 /* The arguments of one update of n elements. g: the summed gradient, which is multiplied by `scale`

@@ -190,6 +190,7 @@ typedef struct {
     lk_train_plan_refusal refused[LK_PLAN_ROWS_MAX];
     uint32_t              refused_count;
     lk_train_plan_row     whole; /* with replicas: ddp without them; else zero */
+    lk_async_forecast     async; /* of asynchronous training; else zero */
     /* rates were given or measured, and nothing is compressed but outer gradients */
     bool                  timed;
     double                flops;                      /* operations per step; if timed */

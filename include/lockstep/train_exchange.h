@@ -59,14 +59,18 @@ typedef struct {
     lk_async_mode mode; /* LK_ASYNC_OFF: the other fields have no effect */
     uint32_t  aggregate; /* this and others as in lk_async */
     uint32_t  staleness; /* 1 + lk_async.staleness; 0: not bounded */
-    lk_delays delays;
+    bool      in_versions; /* lk_async.in_versions */
+    lk_delays delays;    /* LK_DELAYS_GIVEN: by `trace` or, without it, by the tokens of tasks */
     double    spread;
+    const char *trace;   /* a file with times of tasks (docs/asynchronous.md); NULL: none */
+    char      trace_hash[17]; /* of the file's content; filled in */
     uint32_t  slow_count;
     uint32_t  slow_group[LK_SLOW_GROUPS_MAX];
     double    slow_factor[LK_SLOW_GROUPS_MAX];
     bool      rate_by_staleness;
     double    compensation;
     const char *record, *replay;
+    bool      adaptive; /* lk_async.compensation is adaptive, with a decay of 0.95 */
 } lk_train_async;
 
 /* Groups of virtual workers that exchange compressed gradients; see lockstep/exchange.h. */

@@ -236,6 +236,22 @@ static void print_start(const plan_options *o, const lk_train_plan *plan)
                i + 1 < plan->row_count ? ", " : "\n");
 }
 
+/* Prints the staleness of asynchronous training, and how busy its schedule keeps the workers. */
+static void print_async(const plan_options *o, const lk_train_plan *plan)
+{
+    const lk_train_config *c = &o->train.config;
+    if (c->exchange.async.mode == LK_ASYNC_OFF)
+        return;
+    printf("\n%u groups, staleness: %.2f on average, at most %u\n", c->exchange.groups,
+           plan->async.staleness_mean, plan->async.staleness_max);
+    printf("%u worker%s of equal speed: %.2f of the sum of their speeds\n", c->workers,
+           c->workers == 1 ? "" : "s", plan->async.equal);
+    if (c->workers > 1)
+        printf("with one of them at half speed: %.2f\n", plan->async.slow);
+    if (o->plan.measure || o->plan.rates.flops > 0)
+        printf("no times: what updates of versions take is not predicted\n");
+}
+
 /* Prints advice on the number of groups, and why no times are predicted. */
 static void print_groups(const plan_options *o, bool timed)
 {
@@ -269,6 +285,7 @@ void lki_plan_print(const plan_options *o, const lk_train_plan *plan)
     }
     print_start(o, plan);
     print_groups(o, plan->timed);
+    print_async(o, plan);
     if (plan->chosen == plan->row_count)
         printf("\n%s\n", plan->why);
     else
@@ -365,6 +382,10 @@ void lki_plan_print_json(const plan_options *o, const lk_train_plan *plan)
     }
     if (plan->timed)
         print_json_points(plan);
+    if (c->exchange.async.mode != LK_ASYNC_OFF)
+        printf(", \"async\": {\"staleness_mean\": %.6f, \"staleness_max\": %u, \"equal\": %.6f, "
+               "\"slow\": %.6f}", plan->async.staleness_mean, plan->async.staleness_max,
+               plan->async.equal, plan->async.slow);
     if (plan->chosen < plan->row_count)
         printf(", \"choice\": \"%s\"", plan->rows[plan->chosen].strategy);
     else

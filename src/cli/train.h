@@ -53,6 +53,7 @@ bool lki_read_freeze(const char *text, void *target, lki_message *error);
 bool lki_read_staleness(const char *text, void *target, lki_message *error);
 /* Reads constant, lognormal:S or exponential. */
 bool lki_read_delays(const char *text, void *target, lki_message *error);
+bool lki_read_compensation(const char *text, void *target, lki_message *error);
 /* Reads G:X,... */
 bool lki_read_slow(const char *text, void *target, lki_message *error);
 bool lki_read_ratios(const char *text, void *target, lki_message *error);

@@ -153,34 +153,69 @@ bool lki_read_freeze(const char *text, void *target, lki_message *error)
     return lki_refuse(error, "must be auto, or a number of steps from 1 on");
 }
 
+/* Returns the text behind `prefix`; NULL if `text` does not begin with it. */
+static const char *behind(const char *prefix, const char *text)
+{
+    const size_t length = strlen(prefix);
+    return strncmp(text, prefix, length) == 0 ? text + length : NULL;
+}
+
 bool lki_read_staleness(const char *text, void *target, lki_message *error)
 {
-    uint32_t *staleness = &((train_options *)target)->config.exchange.async.staleness;
-    uint64_t  tasks;
-    *staleness = 0;
+    lk_train_async *a      = &((train_options *)target)->config.exchange.async;
+    const char     *number = behind("versions:", text);
+    uint64_t        most;
+    a->staleness   = 0;
+    a->in_versions = number != NULL;
     if (strcmp(text, "none") == 0)
         return true;
-    if (!lki_parse_u64(text, strlen(text), &tasks) || tasks > 1 << 30)
-        return lki_refuse(error, "must be none, or a number of tasks from 0 on");
-    *staleness = (uint32_t)tasks + 1;
+    number = number != NULL ? number : text;
+    if (!lki_parse_u64(number, strlen(number), &most) || most > 1 << 30)
+        return lki_refuse(error, "must be none, a number of tasks from 0 on, or versions:T with "
+                                 "a number of versions, such as versions:8");
+    a->staleness = (uint32_t)most + 1;
     return true;
 }
 
 bool lki_read_delays(const char *text, void *target, lki_message *error)
 {
-    static const char lognormal[] = "lognormal:";
-    lk_train_async   *a           = &((train_options *)target)->config.exchange.async;
-    const char       *spread      = text + sizeof lognormal - 1;
+    static const struct { const char *name; lk_delays delays; } models[] = {
+        { "constant", LK_DELAYS_CONSTANT },
+        { "exponential", LK_DELAYS_EXPONENTIAL },
+        { "tokens", LK_DELAYS_GIVEN },
+    };
+    lk_train_async *a      = &((train_options *)target)->config.exchange.async;
+    const char     *spread = behind("lognormal:", text), *trace = behind("trace:", text);
     a->spread = 0;
-    a->delays = strcmp(text, "exponential") == 0 ? LK_DELAYS_EXPONENTIAL : LK_DELAYS_CONSTANT;
-    if (a->delays == LK_DELAYS_EXPONENTIAL || strcmp(text, "constant") == 0)
+    a->trace  = NULL;
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++)
+        if (strcmp(text, models[i].name) == 0) {
+            a->delays = models[i].delays;
+            return true;
+        }
+    a->delays = trace != NULL ? LK_DELAYS_GIVEN : LK_DELAYS_LOGNORMAL;
+    a->trace  = trace;
+    if (trace != NULL && trace[0] != '\0')
         return true;
-    a->delays = LK_DELAYS_LOGNORMAL;
-    if (strncmp(text, lognormal, sizeof lognormal - 1) == 0 &&
-        lki_parse_real(spread, strlen(spread), &a->spread) && a->spread > 0 && a->spread <= 4)
+    if (spread != NULL && lki_parse_real(spread, strlen(spread), &a->spread) && a->spread > 0 &&
+        a->spread <= 4)
         return true;
-    return lki_refuse(error, "must be constant, exponential, or lognormal:S with S above 0 and up "
-                             "to 4, such as lognormal:0.3");
+    return lki_refuse(error, "must be constant, exponential, tokens, trace:FILE, or lognormal:S "
+                             "with S above 0 and up to 4, such as lognormal:0.3");
+}
+
+/* Reads a number, constant:L or adaptive:L. */
+bool lki_read_compensation(const char *text, void *target, lki_message *error)
+{
+    lk_train_async *a        = &((train_options *)target)->config.exchange.async;
+    const char     *adaptive = behind("adaptive:", text), *constant = behind("constant:", text);
+    const char     *number   = adaptive != NULL ? adaptive : constant != NULL ? constant : text;
+    a->adaptive = adaptive != NULL;
+    if (lki_parse_real(number, strlen(number), &a->compensation) && a->compensation >= 0 &&
+        (a->compensation > 0 || !a->adaptive))
+        return true;
+    return lki_refuse(error, "must be a number from 0 on, such as 0.04 or constant:0.04, or "
+                             "adaptive:L with L above 0, such as adaptive:2");
 }
 
 bool lki_read_slow(const char *text, void *target, lki_message *error)

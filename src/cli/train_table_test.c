@@ -169,6 +169,7 @@ static const char *value_for(const lki_option *o, char toml[64])
         { "split", "shards:2" },
         { "staleness", "3" },
         { "delays", "lognormal:0.5" },
+        { "delay-compensation", "adaptive:2" },
         { "slow", "0:4,3:2" },
     };
     const char *value  = NULL;

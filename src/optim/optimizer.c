@@ -117,6 +117,7 @@ lk_status lk_optimizer_check(const lk_optimizer *optimizer)
         return check_none(o);
     LK_TRY(check_range("weight_decay", o->weight_decay, 0.0, HUGE_VAL));
     LK_TRY(check_range("ema", o->ema, 0.0, 1.0));
+    LK_TRY(check_range("mean_square", o->mean_square, 0.0, 1.0));
     if (has_momentum(o))
         return check_momentum(o);
     LK_TRY(check_range("beta1", o->beta1, 0.0, 1.0));
@@ -124,7 +125,7 @@ lk_status lk_optimizer_check(const lk_optimizer *optimizer)
     return check_range("eps", o->eps, 0.0, HUGE_VAL);
 }
 
-/* Returns the number of states of the rule, without the moving average. */
+/* Returns the number of states of the rule, without the moving means. */
 static uint32_t rule_states(const lk_optimizer *o)
 {
     if (o->kind == LK_SGD)
@@ -139,14 +140,15 @@ static uint32_t rule_states(const lk_optimizer *o)
 
 uint32_t lk_optimizer_state_count(const lk_optimizer *optimizer)
 {
-    return rule_states(optimizer) + (optimizer->ema > 0.0);
+    return rule_states(optimizer) + (optimizer->mean_square > 0.0) + (optimizer->ema > 0.0);
 }
 
 const char *lk_optimizer_state_name(const lk_optimizer *optimizer, uint32_t index)
 {
     LK_ASSERT(index < lk_optimizer_state_count(optimizer));
-    if (index == rule_states(optimizer))
-        return "ema";
+    if (index >= rule_states(optimizer))
+        return optimizer->mean_square > 0.0 && index == rule_states(optimizer) ? "mean_square"
+                                                                               : "ema";
     if (has_momentum(optimizer))
         return "momentum_buffer";
     if (optimizer->kind == LK_OPTIMIZER_NONE)
@@ -296,7 +298,7 @@ void lk_optimizer_update(const lk_optimizer *optimizer, const lk_exec *exec,
     else
         update_moments(&full, exec, update, n, g, p, state);
     if (full.ema > 0.0)
-        lk_optimizer_average(&full, update, n, p, state[rule_states(&full)]);
+        lk_optimizer_average(&full, update, n, p, state[lk_optimizer_state_count(&full) - 1]);
 }
 
 float lk_clip_factor(double norm, double max_norm)

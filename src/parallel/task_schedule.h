@@ -18,7 +18,7 @@ typedef struct {
     uint64_t reads;  /* the version that the task reads */
     uint64_t done;   /* number of tasks that the group has finished */
     uint64_t finish; /* the tick at which the task ends */
-    bool     waits;  /* it has no task, and waits for slower groups; recorded: has no more tasks */
+    bool     waits;  /* it has no task, and waits for others; recorded: has no more tasks */
 } lki_task_schedule_group;
 
 /* A simulation. */
@@ -26,13 +26,15 @@ typedef struct {
     lk_async            options;
     uint64_t            seed;
     uint64_t            begun;   /* number of tasks that have begun */
-    uint64_t            applied; /* number of tasks that have ended */
+    uint64_t            applied; /* number of gradients that have been applied */
     uint64_t            now;     /* in ticks */
     lki_task_schedule_group *groups;  /* [options.groups] */
+    uint32_t           *flights; /* [options.groups]: groups that have a task, by its beginning */
+    uint32_t            flight_count;
     const lki_recorded_schedule *recorded; /* borrowed; NULL: simulated */
 } lki_task_schedule;
 
-/* A task that ends, whose gradient is the next to be applied. */
+/* A task whose gradient is the next to be applied. */
 typedef struct {
     uint64_t task;
     uint64_t reads;
@@ -53,6 +55,11 @@ void                   lki_task_schedule_close(lki_task_schedule *schedule);
  * schedule must have it. */
 lki_group_task lki_task_schedule_next(lki_task_schedule *schedule);
 
+/* Returns the time of a group's task number `clock`, which is number `task` of all groups, without
+ * lk_async.slow_factor. */
+double lki_task_schedule_time(const lki_task_schedule *schedule, uint32_t group, uint64_t clock,
+                              uint64_t task);
+
 /* Goes on until `applied` gradients have been applied. */
 void lki_task_schedule_advance(lki_task_schedule *schedule, uint64_t applied);
 
@@ -62,7 +69,14 @@ static inline uint64_t lki_task_schedule_version(const lki_task_schedule *schedu
     return schedule->applied / schedule->options.aggregate;
 }
 
-/* Returns true if a task that has begun and not ended reads `version`, or if it is current. */
+/* Returns the number of gradients that come before the first one that `reads` would make too
+ * stale. */
+static inline uint64_t lki_deadline_of(const lk_async *o, uint64_t reads)
+{
+    return (reads + o->staleness + 1) * o->aggregate;
+}
+
+/* Returns true if a task that has begun and is not applied reads `version`, or if it is current. */
 bool lki_task_schedule_needs(const lki_task_schedule *schedule, uint64_t version);
 
 #endif

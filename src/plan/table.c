@@ -190,8 +190,8 @@ static lk_status fill_points(lk_train_plan *plan, const lk_train_plan_options *o
 static bool is_predictable(const lk_train_config *c)
 {
     const lk_train_local *local = &c->exchange.local;
-    /* clients differ in size */
-    if (local->topology != LK_TOPOLOGY_ALL || lki_federates(c))
+    /* clients differ in size, and groups that do not wait have no steps of their own */
+    if (local->topology != LK_TOPOLOGY_ALL || lki_federates(c) || lki_is_async(c))
         return false;
     return local->steps > 0 || local->optimizer != LK_OUTER_MEAN ||
            (c->exchange.compressor == NULL && !lki_sends_momenta(c));
@@ -215,6 +215,7 @@ static lk_status make(lk_train_plan *plan, inputs *in)
         LK_TRY(measure(in));
     LK_TRY(fill_rows(plan, in));
     choose(plan, in->options->memory);
+    LK_TRY(lki_async_forecast(in->config, &plan->async));
     if (lki_replicates(in->config))
         return fill_whole(plan, in);
     return plan->timed ? fill_points(plan, in->options) : LK_OK;

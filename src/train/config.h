@@ -98,7 +98,7 @@ LK_NODISCARD lk_status lki_clients_divide(lk_clients **out, const lk_train_confi
                                           const lk_dataset *dataset);
 
 /* Completes the options of asynchronous training, before those of groups.  Fails with LK_EINVAL if
- * the configuration does not support them.  Defined in core/async.c, as the next three. */
+ * the configuration does not support them.  Defined in core/async.c, as the next four. */
 LK_NODISCARD lk_status lki_async_check(lk_train_config *config);
 
 /* Returns true if groups do not wait for each other. */
@@ -107,6 +107,9 @@ bool lki_is_async(const lk_train_config *config);
 /* Makes the options of asynchronous training; *out becomes NULL without it.  The caller frees
  * it. */
 LK_NODISCARD lk_status lki_async_of(const lk_train_config *config, lk_async **out);
+
+/* Predicts the staleness and the throughput of asynchronous training; all 0 without it. */
+LK_NODISCARD lk_status lki_async_forecast(const lk_train_config *config, lk_async_forecast *out);
 
 /* Returns true if the momentum of the optimizer and that of asynchrony may be too much together. */
 bool lki_async_adds_momentum(const lk_train_config *config);

@@ -95,18 +95,34 @@ static json_t *split_json(const lk_train_config *config)
 
 static json_t *staleness_json(const lk_train_config *config)
 {
-    const uint32_t staleness = config->exchange.async.staleness;
-    return staleness == 0 ? json_string("none") : json_integer(staleness - 1);
+    const lk_train_async *a = &config->exchange.async;
+    char                  text[32];
+    (void)snprintf(text, sizeof text, "versions:%u", a->staleness - 1);
+    return a->staleness == 0 ? json_string("none")
+           : a->in_versions  ? json_string(text)
+                             : json_integer(a->staleness - 1);
 }
 
 static json_t *delays_json(const lk_train_config *config)
 {
     const lk_train_async *a        = &config->exchange.async;
     char                  text[40];
-    (void)snprintf(text, sizeof text, "lognormal:%.9g", a->spread);
-    return json_string(a->delays == LK_DELAYS_CONSTANT      ? "constant"
-                       : a->delays == LK_DELAYS_EXPONENTIAL ? "exponential"
-                                                            : text);
+    if (a->delays == LK_DELAYS_LOGNORMAL)
+        (void)snprintf(text, sizeof text, "lognormal:%.9g", a->spread);
+    else /* the name of the file does not matter */
+        (void)snprintf(text, sizeof text, "trace:%s", a->trace_hash);
+    return json_string(a->delays == LK_DELAYS_CONSTANT                      ? "constant"
+                       : a->delays == LK_DELAYS_EXPONENTIAL                 ? "exponential"
+                       : a->delays == LK_DELAYS_GIVEN && a->trace == NULL ? "tokens"
+                                                                            : text);
+}
+
+static json_t *compensation_json(const lk_train_config *config)
+{
+    const lk_train_async *a = &config->exchange.async;
+    char                  text[48];
+    (void)snprintf(text, sizeof text, "adaptive:%.17g", a->compensation);
+    return a->adaptive ? json_string(text) : json_real(a->compensation);
 }
 
 /* Writes the slow groups, as the option has them. */

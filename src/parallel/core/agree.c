@@ -43,6 +43,7 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
     double            f[]    = { options->clip_norm,
                                  options->clip_value,
                                  options->optimizer.ema,
+                                 options->optimizer.mean_square,
                                  options->optimizer.momentum,
                                  options->optimizer.beta1,
                                  options->optimizer.beta2,

@@ -3,6 +3,7 @@
  * A span is updated in pieces, which a ledger saves before they are changed (durable.h).  Given the
  * norms, every rule is elementwise.
  */
+#include <math.h>
 #include <string.h>
 
 #include "base/hash.h"
@@ -11,6 +12,8 @@
 #include "parallel/offload/offload.h"
 #include "parallel/state.h"
 #include "tensor/ops.h"
+
+static const float SQUARES_EPS = 1e-7f; /* of Zheng et al. (2017) */
 
 static void states_of(const lk_parallel *parallel, size_t index, float **state)
 {
@@ -68,14 +71,38 @@ static void compensate(const lk_parallel *parallel, const lk_update *update, siz
         sum[i] += factor * (scale * sum[i]) * sum[i] * (values[i] - read[i]);
 }
 
-/* Changes the gradient of a piece before the optimizer gets it. */
-static void prepare(const lk_parallel *parallel, const lki_param_span *span, lk_update *update,
-                    lki_piece piece, const float *values, float *sum)
+/* Does the same with an adaptive factor (lk_optimizer.mean_square), and adds the squares of the
+ * gradient to their moving mean. */
+static void compensate_adaptively(const lk_parallel *parallel, const lk_update *update,
+                                  size_t count, const float *values, const float *read, float *sum,
+                                  float *squares)
 {
+    const float factor = (float)parallel->clip.compensation;
+    const float scale  = (float)((double)update->scale * (double)update->clip);
+    const float decay  = (float)parallel->optimizer.mean_square;
+    const float fresh  = (float)(1 - parallel->optimizer.mean_square);
+    for (size_t i = 0; i < count; i++) {
+        const float mean = scale * sum[i];
+        squares[i]       = decay * squares[i] + fresh * (mean * mean);
+        sum[i] += factor / sqrtf(squares[i] + SQUARES_EPS) * mean * sum[i] * (values[i] - read[i]);
+    }
+}
+
+/* Changes the gradient of a piece before the optimizer gets it.  `moments` are its states. */
+static void prepare(const lk_parallel *parallel, const lki_param_span *span, lk_update *update,
+                    lki_piece piece, const float *values, float *sum, float *const *moments)
+{
+    const lk_optimizer *o = &parallel->optimizer;
     clip_values(parallel, update, piece.count, sum + piece.first);
-    if (parallel->clip.compensation > 0)
-        compensate(parallel, update, piece.count, values + piece.first,
-                   parallel->clip.read + span->at + piece.first, sum + piece.first);
+    if (parallel->clip.compensation <= 0)
+        return;
+    const float *read = parallel->clip.read + span->at + piece.first;
+    if (o->mean_square > 0)
+        compensate_adaptively(parallel, update, piece.count, values + piece.first, read,
+                              sum + piece.first,
+                              moments[lk_optimizer_state_count(o) - (o->ema > 0 ? 2 : 1)]);
+    else
+        compensate(parallel, update, piece.count, values + piece.first, read, sum + piece.first);
 }
 
 static void states_from(float *const *state, size_t first, float **out)
@@ -89,7 +116,7 @@ static void direct_piece(const lk_parallel *parallel, const lki_param_span *span
 {
     float *moments[LK_OPTIMIZER_STATES_MAX];
     states_from(state, piece.first, moments);
-    prepare(parallel, span, &update, piece, values, sum);
+    prepare(parallel, span, &update, piece, values, sum, moments);
     lk_optimizer_direct(&parallel->optimizer, parallel->exec, &update, piece.count,
                         sum + piece.first, values + piece.first, moments);
 }
@@ -154,7 +181,7 @@ static void update_piece(const lk_parallel *parallel, const lki_param_span *span
     states_from(state, piece.first, moments);
     /* with LAMB, `sum` is now a direction and is clipped already */
     if (!lki_measures(parallel, LKI_OF_MOVES))
-        prepare(parallel, span, &update, piece, values, sum);
+        prepare(parallel, span, &update, piece, values, sum, moments);
     lk_optimizer_update(&parallel->optimizer, parallel->exec, &update, piece.count,
                         sum + piece.first, values + piece.first, moments);
 }

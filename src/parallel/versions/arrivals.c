@@ -21,23 +21,30 @@ enum { NAP_MS = 50 };
 
 /* ---- The place of the holder --------------------------------------------------------------- */
 
+/* Waits for a release, as long as a rank of this group may need for it. */
+static lk_status await_release(lk_parallel *parallel, uint32_t seen, uint32_t by, int64_t since)
+{
+    lki_arrivals *a = parallel->versions->arrivals;
+    LK_TRY(lki_comm_await_word(parallel->comm, &a->releases, seen, NAP_MS));
+    if (lki_now_ms() - since <= (int64_t)lki_comm_timeout_ms(parallel->comm))
+        return LK_OK;
+    const uint32_t rank = lk_comm_world_rank(parallel->comm, by);
+    return lki_fail_group(parallel->comm, rank, LK_ETIMEOUT,
+                          "rank %u has not recorded a gradient for longer than the timeout of %u "
+                          "ms, and all others wait for it",
+                          rank, lki_comm_timeout_ms(parallel->comm));
+}
+
 static lk_status hold(lk_parallel *parallel)
 {
-    lki_versions *v    = parallel->versions;
+    lki_versions *v     = parallel->versions;
     const int64_t since = lki_now_ms();
     for (;;) {
         const uint32_t seen = atomic_load(&v->arrivals->releases);
         uint32_t       none = 0;
         if (atomic_compare_exchange_strong(&v->arrivals->holder, &none, parallel->rank + 1))
             return LK_OK;
-        LK_TRY(lki_comm_await_word(parallel->comm, &v->arrivals->releases, seen, NAP_MS));
-        if (lki_now_ms() - since > (int64_t)lki_comm_timeout_ms(parallel->comm)) {
-            const uint32_t rank = lk_comm_world_rank(parallel->comm, none > 0 ? none - 1 : 0);
-            return lki_fail_group(parallel->comm, rank, LK_ETIMEOUT,
-                                  "rank %u has not recorded a gradient for longer than the "
-                                  "timeout of %u ms, and all others wait for it",
-                                  rank, lki_comm_timeout_ms(parallel->comm));
-        }
+        LK_TRY(await_release(parallel, seen, none > 0 ? none - 1 : 0, since));
     }
 }
 
@@ -94,10 +101,49 @@ static bool is_live(const lki_versions *v, uint64_t applied)
     return applied + v->options.aggregate > v->arrivals->replayed;
 }
 
+/* Returns the number of tasks that are computed and, in the order of their deadlines, come before
+ * that of group `g`. */
+static uint32_t count_before(const lki_versions *v, uint32_t g)
+{
+    uint32_t count = 0;
+    for (uint32_t h = 0; h < v->options.groups; h++)
+        count += v->doing[h].state == LKI_GROUP_COMPUTES &&
+                 (v->doing[h].reads < v->doing[g].reads ||
+                  (v->doing[h].reads == v->doing[g].reads && h < g));
+    return count;
+}
+
+/* Returns true if a task may begin that reads `version`: a bound in versions has a place for it. */
+static bool has_place(const lki_versions *v, uint64_t version)
+{
+    uint64_t places = atomic_load(&v->arrivals->arrived) + 1;
+    for (uint32_t g = 0; g < v->options.groups; g++)
+        places += v->doing[g].state == LKI_GROUP_COMPUTES;
+    return !v->options.in_versions || places <= lki_deadline_of(&v->options, version);
+}
+
+/* Returns true if the gradient of v->task may have the next place: all other tasks can still have
+ * one before their deadlines. */
+static bool may_arrive(const lki_versions *v)
+{
+    const uint64_t  next = atomic_load(&v->arrivals->arrived) + 1;
+    lki_live_group *own  = &v->doing[v->task.group];
+    bool            may  = true;
+    if (!v->options.in_versions)
+        return true;
+    own->state = LKI_GROUP_WAITS; /* does not count */
+    for (uint32_t g = 0; g < v->options.groups && may; g++)
+        may = v->doing[g].state != LKI_GROUP_COMPUTES ||
+              next + count_before(v, g) < lki_deadline_of(&v->options, v->doing[g].reads);
+    own->state = LKI_GROUP_COMPUTES;
+    return may;
+}
+
 /* Returns a group that may begin a task; NULL if there is none. */
 static lki_live_group *find_group(const lki_versions *v)
 {
     const lk_async *o       = &v->options;
+    const bool      tasks   = o->bounded && !o->in_versions;
     lki_live_group *found   = NULL;
     uint64_t        slowest = UINT64_MAX;
     for (uint32_t g = 0; g < o->groups; g++) {
@@ -106,7 +152,7 @@ static lki_live_group *find_group(const lki_versions *v)
         if (group->state == LKI_GROUP_FREE && (found == NULL || group->done < found->done))
             found = group;
     }
-    return found != NULL && o->bounded && found->done > slowest + o->staleness ? NULL : found;
+    return found != NULL && tasks && found->done > slowest + o->staleness ? NULL : found;
 }
 
 /* Returns true if all gradients that the run applies have a task. */
@@ -127,10 +173,13 @@ lk_status lki_arrivals_begin(lk_parallel *parallel, bool *found)
         return LK_OK;
     LK_TRY(hold(parallel));
     const uint64_t  applied = lki_applied(v);
-    lki_live_group *group   = are_all_begun(v, applied) ? NULL : find_group(v);
+    const uint64_t  version = applied / v->options.aggregate;
+    lki_live_group *group   = are_all_begun(v, applied) || !has_place(v, version)
+                                  ? NULL
+                                  : find_group(v);
     if (group != NULL) {
         group->task  = a->missing > 0 ? v->again[--a->missing] : a->begun++;
-        group->reads = applied / v->options.aggregate;
+        group->reads = version;
         group->rank  = parallel->rank;
         group->state = LKI_GROUP_COMPUTES;
         v->at        = LKI_NO_PLACE;
@@ -191,17 +240,33 @@ static bool becomes_next(lk_parallel *parallel)
            lki_become_applier(parallel);
 }
 
+/* Becomes the holder when the gradient of v->task may have the next place. */
+static lk_status hold_for_place(lk_parallel *parallel)
+{
+    lki_versions *v     = parallel->versions;
+    const int64_t since = lki_now_ms();
+    for (;;) {
+        LK_TRY(hold(parallel));
+        if (may_arrive(v))
+            return LK_OK;
+        const uint32_t slowest = lki_arrivals_slowest(parallel, &(uint64_t){ 0 });
+        release(v);
+        const uint32_t seen = atomic_load(&v->arrivals->releases);
+        LK_TRY(await_release(parallel, seen, slowest, since));
+    }
+}
+
 lk_status lki_arrivals_push(lk_parallel *parallel, const lki_gradients *sums)
 {
     lki_versions  *v    = parallel->versions;
     const uint64_t hash = lki_gradient_hash(v, sums);
-    LK_TRY(hold(parallel));
+    LK_TRY(hold_for_place(parallel));
     const bool at_once = becomes_next(parallel);
     uint32_t   place   = LKI_NO_BUFFER;
     if (!at_once) { /* the copy takes long, so others may go first */
         release(v);
         place = lki_versions_store(v, sums);
-        LK_TRY(hold(parallel));
+        LK_TRY(hold_for_place(parallel));
     }
     const lk_status status = arrive(parallel, hash, place);
     release(v);

@@ -25,6 +25,8 @@ static const lk_async schedules[] = {
     { .aggregate = 4 },
     { .aggregate = 2, .bounded = true, .staleness = 1 },
     { .compensation = 0.04 },
+    { .groups = 4, .bounded = true, .in_versions = true, .staleness = 3 },
+    { .groups = 4, .aggregate = 2, .bounded = true, .in_versions = true, .staleness = 1 },
 };
 
 static char path[] = "/tmp/lockstep-schedule-XXXXXX";
@@ -93,15 +95,27 @@ static void exchange(char *lines, int one, int other)
     memcpy(lines + other * LINE, line, LINE);
 }
 
+/* Expects that the staleness of no gradient exceeds a bound in versions. */
+static void check_bound(const char *lines, const lk_async *async)
+{
+    const uint32_t aggregate = async->aggregate > 0 ? async->aggregate : 1;
+    for (uint32_t at = 0; at < STEPS * async->groups; at++)
+        assert_true(at / aggregate - strtoul(lines + at * LINE + 12, NULL, 10) <=
+                    async->staleness);
+}
+
 /* ---- Replays ------------------------------------------------------------------------------- */
 
 static void replays_have_the_same_bits(void **state)
 {
-    char want[65], got[65];
+    static char text[BYTES];
+    char        want[65], got[65];
     (void)state;
     for (uint32_t i = 0; i < sizeof schedules / sizeof schedules[0]; i++) {
         (void)unlink(path);
         hash_of(&schedules[i], 2 + i % 3, false, want);
+        if (schedules[i].in_versions)
+            check_bound(read_schedule(text), &schedules[i]);
         for (uint32_t ranks = 1; ranks <= 3; ranks++) {
             hash_of(&schedules[i], ranks, true, got);
             assert_string_equal(got, want);

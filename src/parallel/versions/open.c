@@ -83,19 +83,30 @@ static lk_status open_model(lk_parallel *parallel, const lk_param *params, uint3
     return lki_verify_same_part(parallel, v->model, &group);
 }
 
+/* Returns the sum of the times of the first tasks, which lk_async.time() may give. */
+static double first_times(const lki_task_schedule *schedule)
+{
+    double sum = 0;
+    for (uint32_t g = 0; g < schedule->options.groups; g++)
+        sum += (g + 1) * lki_task_schedule_time(schedule, g, 0, g);
+    return sum;
+}
+
 /* Fails with LK_EMISMATCH if ranks were given different options of asynchronous training. */
 static lk_status verify_same_options(lk_parallel *parallel)
 {
+    enum { OPTIONS = 14 };
     const lk_async *o = &parallel->versions->options;
-    double values[12 + 2 * LK_SLOW_GROUPS_MAX] = { o->groups, o->aggregate, o->bounded,
-                                                   o->staleness, o->delays, o->spread,
-                                                   o->slow_count, o->rate_by_staleness,
-                                                   o->compensation, (double)o->steps,
-                                                   o->record != NULL, o->replay != NULL };
+    double values[OPTIONS + 2 * LK_SLOW_GROUPS_MAX] = {
+        o->groups, o->aggregate, o->bounded, o->in_versions, o->staleness, o->delays, o->spread,
+        first_times(&parallel->versions->ahead), o->slow_count, o->rate_by_staleness,
+        o->compensation, (double)o->steps, o->record != NULL,
+            o->replay != NULL
+    };
     float  words[2 * sizeof values / sizeof values[0]];
     for (uint32_t i = 0; i < o->slow_count; i++) {
-        values[12 + 2 * i]     = o->slow_group[i];
-        values[12 + 2 * i + 1] = o->slow_factor[i];
+        values[OPTIONS + 2 * i]     = o->slow_group[i];
+        values[OPTIONS + 2 * i + 1] = o->slow_factor[i];
     }
     memcpy(words, values, sizeof values);
     return lki_verify_same_values(parallel, "options of asynchronous training", words,
@@ -150,12 +161,12 @@ lk_status lki_versions_open(lk_parallel *parallel, const lk_param *params, uint3
     LK_TRY(check(parallel, options));
     v->width      = options->virtual_workers / v->options.groups;
     v->speculates = options->duplicate;
-    LK_TRY(verify_same_options(parallel));
-    LK_TRY(open_model(parallel, params, param_count, options, joint));
     LK_TRY(open_recorded(parallel, options->seed));
     const lki_recorded_schedule *recorded = lki_is_live(&v->options) ? &v->recorded : NULL;
     LK_TRY(lki_task_schedule_open(&v->ahead, &v->options, options->seed, recorded));
     LK_TRY(lki_task_schedule_open(&v->now, &v->options, options->seed, recorded));
+    LK_TRY(verify_same_options(parallel));
+    LK_TRY(open_model(parallel, params, param_count, options, joint));
     v->hashes = v->model->owned.hashes;
     LK_TRY(lki_versions_arena(parallel));
     return begin_values(parallel, options->seed);

@@ -5,6 +5,13 @@
  * without a task begin one, in the order of their numbers.  If `bounded`, a group waits while it
  * has finished over `staleness` tasks more than the slowest (SSP, Ho et al. 2013).
  *
+ * If `in_versions`, the task that reads version r must be among the first (r + T + 1) K gradients.
+ * That number is its deadline, where T is `staleness`.  All deadlines can be met if, for each, as
+ * many places are left before it as there are tasks that have it or an earlier one.  A task is
+ * applied, or begins, only if that remains true.  The task with the earliest deadline can always be
+ * applied, so the simulation goes on.  At the beginning of a version all groups may begin a task if
+ * G <= (T + 1) K, so no group waits for ever.
+ *
  * Times are integers, computed by Lockstep's own logarithm and exponential, so they are the same on
  * every machine.  REVISION is part of the key of the random numbers: change it with whatever
  * changes a schedule.
@@ -12,6 +19,7 @@
 #include "parallel/task_schedule.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "base/options.h"
@@ -20,7 +28,8 @@
 
 enum { REVISION = 1, GROUPS_MOST = 4096 };
 
-static const double TICKS = 1 << 20; /* of the mean time of a task */
+static const double TICKS = 1 << 20; /* of a time of 1 */
+static const double TICKS_MOST = 0x1p50; /* of a task */
 
 /* ---- Options ----------------------------------------------------------------------------- */
 
@@ -55,6 +64,29 @@ static lk_status check_groups(const lk_async *o, uint32_t leaves)
                                     "gradients make a step", o->aggregate, o->groups);
 }
 
+/* Refuses a bound that even groups which take turns exceed. */
+static lk_status check_bound(const lk_async *o)
+{
+    const uint32_t least = o->groups / o->aggregate - 1;
+    if (!o->in_versions || (o->bounded && o->staleness >= least))
+        return LK_OK;
+    if (!o->bounded)
+        return lk_fail(LK_EINVAL, "`async.in_versions` needs `async.bounded`");
+    return lk_fail(LK_EINVAL, "`async.staleness` of %u versions: %u groups, of which each has a "
+                              "task, have a staleness of %u at least; raise it to that, or "
+                              "`async.aggregate`, or lower `async.groups`",
+                   o->staleness, o->groups, least);
+}
+
+static lk_status check_delays(const lk_async *o)
+{
+    if (o->delays > LK_DELAYS_GIVEN)
+        return lk_fail(LK_EINVAL, "`async.delays` %d is no lk_delays", (int)o->delays);
+    if (!(o->spread >= 0 && o->spread <= 4))
+        return lk_fail(LK_EINVAL, "`async.spread` %g is not from 0 to 4", o->spread);
+    return LK_OK;
+}
+
 lk_status lki_async_read(lk_async *out, const lk_async *options, uint32_t leaves)
 {
     LK_TRY(lki_options_copy(out, sizeof *out, options, "lk_async"));
@@ -68,10 +100,8 @@ lk_status lki_async_read(lk_async *out, const lk_async *options, uint32_t leaves
         return lk_fail(LK_EINVAL, "`async.delays` and `async.slow_group` are of simulated "
                                   "schedules: leave them out, or `async.record` and "
                                   "`async.replay`");
-    if (out->delays > LK_DELAYS_EXPONENTIAL)
-        return lk_fail(LK_EINVAL, "`async.delays` %d is no lk_delays", (int)out->delays);
-    if (!(out->spread >= 0 && out->spread <= 4))
-        return lk_fail(LK_EINVAL, "`async.spread` %g is not from 0 to 4", out->spread);
+    LK_TRY(check_bound(out));
+    LK_TRY(check_delays(out));
     if (!(out->compensation >= 0) || isinf(out->compensation))
         return lk_fail(LK_EINVAL, "`async.compensation` %g is not a factor; give one such as 0.04, "
                                   "or 0 for none", out->compensation);
@@ -103,38 +133,82 @@ static double factor_of(const lk_async *o, uint32_t group)
     return factor;
 }
 
-/* Returns the time, in ticks, of a group's task number `clock`. */
-static uint64_t time_of(const lki_task_schedule *s, uint32_t group, uint64_t clock)
+static double random_time(const lki_task_schedule *s, uint32_t group, uint64_t clock)
 {
     const lk_async  *o = &s->options;
     const lki_random r = lki_philox(s->seed, LKI_RNG_DELAY, (uint32_t)clock,
                                     (uint32_t)(clock >> 32), group, REVISION);
-    double time = 1;
-    if (o->delays == LK_DELAYS_LOGNORMAL)
-        time = (double)lki_expf((float)(o->spread * normal(r) - o->spread * o->spread / 2));
-    else if (o->delays == LK_DELAYS_EXPONENTIAL)
-        time = -(double)lki_logf((float)unit(r.word[0]));
-    const double ticks = floor(TICKS * time * factor_of(o, group) + 0.5);
-    return ticks < 1 ? 1 : (uint64_t)ticks;
+    return o->delays == LK_DELAYS_LOGNORMAL
+               ? (double)lki_expf((float)(o->spread * normal(r) - o->spread * o->spread / 2))
+               : -(double)lki_logf((float)unit(r.word[0]));
+}
+
+double lki_task_schedule_time(const lki_task_schedule *s, uint32_t group, uint64_t clock,
+                              uint64_t task)
+{
+    const lk_async *o = &s->options;
+    if (o->delays == LK_DELAYS_CONSTANT)
+        return 1;
+    return o->delays == LK_DELAYS_GIVEN ? o->time(o->time_context, group, clock, task)
+                                        : random_time(s, group, clock);
+}
+
+/* Returns the time, in ticks, of a group's task number `clock`, which is number `task` of all. */
+static uint64_t ticks_of(const lki_task_schedule *s, uint32_t group, uint64_t clock, uint64_t task)
+{
+    const double time  = lki_task_schedule_time(s, group, clock, task);
+    const double ticks = floor(TICKS * time * factor_of(&s->options, group) + 0.5);
+    return !(ticks >= 1) ? 1 : (uint64_t)(ticks < TICKS_MOST ? ticks : TICKS_MOST);
+}
+
+/* ---- The bound in versions --------------------------------------------------------------- */
+
+/* Returns the latest deadline that the task of the next gradient may have.  `flights` has the tasks
+ * in the order of their deadlines.  If as many tasks have one of the first deadlines as there are
+ * places before it, one of these tasks must be next. */
+static uint64_t limit_of(const lki_task_schedule *s)
+{
+    for (uint32_t i = 0; s->options.in_versions && i < s->flight_count; i++) {
+        const uint64_t deadline = lki_deadline_of(&s->options, s->groups[s->flights[i]].reads);
+        if (s->applied + i + 1 >= deadline)
+            return deadline;
+    }
+    return UINT64_MAX;
+}
+
+/* Returns true if a group may begin a task, which has the last of all deadlines. */
+static bool has_place(const lki_task_schedule *s)
+{
+    return !s->options.in_versions ||
+           s->applied + s->flight_count + 1 <=
+               lki_deadline_of(&s->options, lki_task_schedule_version(s));
 }
 
 /* ---- The simulation ---------------------------------------------------------------------- */
 
-/* Begins tasks of all groups that have none, unless they would be too far ahead. */
-static void begin_tasks(lki_task_schedule *s)
+static uint64_t count_slowest(const lki_task_schedule *s)
 {
     uint64_t slowest = UINT64_MAX;
     for (uint32_t g = 0; g < s->options.groups; g++)
         slowest = lki_min(slowest, s->groups[g].done);
-    for (uint32_t g = 0; g < s->options.groups; g++) {
+    return slowest;
+}
+
+/* Begins tasks of all groups that have none, unless they must wait. */
+static void begin_tasks(lki_task_schedule *s)
+{
+    const lk_async *o     = &s->options;
+    const bool      tasks = o->bounded && !o->in_versions;
+    const uint64_t  most  = tasks ? count_slowest(s) + o->staleness : UINT64_MAX;
+    for (uint32_t g = 0; g < o->groups; g++) {
         lki_task_schedule_group *group = &s->groups[g];
-        if (!group->waits ||
-            (s->options.bounded && group->done > slowest + s->options.staleness))
+        if (!group->waits || group->done > most || !has_place(s))
             continue;
         group->waits  = false;
         group->task   = s->begun++;
         group->reads  = lki_task_schedule_version(s);
-        group->finish = s->now + time_of(s, g, group->done);
+        group->finish = s->now + ticks_of(s, g, group->done, group->task);
+        s->flights[s->flight_count++] = g;
     }
 }
 
@@ -153,7 +227,10 @@ lk_status lki_task_schedule_open(lki_task_schedule *s, const lk_async *options, 
                                  const lki_recorded_schedule *recorded)
 {
     *s = (lki_task_schedule){ .options = *options, .seed = seed, .recorded = recorded };
+    if (options->delays == LK_DELAYS_GIVEN && options->time == NULL)
+        return lk_fail(LK_EINVAL, "`async.delays` LK_DELAYS_GIVEN needs `async.time`");
     LK_TRY(LKI_NEW(&s->groups, options->groups, "a schedule"));
+    LK_TRY(LKI_NEW(&s->flights, options->groups, "a schedule"));
     for (uint32_t g = 0; g < options->groups; g++)
         s->groups[g].waits = true;
     if (recorded == NULL)
@@ -167,7 +244,27 @@ lk_status lki_task_schedule_open(lki_task_schedule *s, const lk_async *options, 
 void lki_task_schedule_close(lki_task_schedule *s)
 {
     lki_free(s->groups);
-    s->groups = NULL;
+    lki_free(s->flights);
+    s->groups  = NULL;
+    s->flights = NULL;
+}
+
+/* Returns the place among `flights` of the task whose gradient is next: the one that ends first, or
+ * has ended first, of those that may be applied.  Sets the clock to the time at which it is. */
+static uint32_t find_next(lki_task_schedule *s)
+{
+    const uint64_t limit = limit_of(s);
+    uint32_t       first = 0; /* has the earliest deadline */
+    for (uint32_t i = 1; i < s->flight_count; i++) {
+        const uint32_t                 g = s->flights[i], f = s->flights[first];
+        const lki_task_schedule_group *group = &s->groups[g];
+        if (limit < UINT64_MAX && lki_deadline_of(&s->options, group->reads) > limit)
+            break;
+        if (group->finish < s->groups[f].finish || (group->finish == s->groups[f].finish && g < f))
+            first = i;
+    }
+    s->now = lki_max(s->now, s->groups[s->flights[first]].finish);
+    return first;
 }
 
 static lki_group_task next_recorded(lki_task_schedule *s)
@@ -183,15 +280,13 @@ lki_group_task lki_task_schedule_next(lki_task_schedule *s)
 {
     if (s->recorded != NULL)
         return next_recorded(s);
-    uint32_t first = 0;
-    while (s->groups[first].waits) /* the slowest group never waits */
-        first++;
-    for (uint32_t g = first + 1; g < s->options.groups; g++)
-        if (!s->groups[g].waits && s->groups[g].finish < s->groups[first].finish)
-            first = g;
+    const uint32_t           place = find_next(s);
+    const uint32_t           first = s->flights[place];
     lki_task_schedule_group *group = &s->groups[first];
-    const lki_group_task      task  = { group->task, group->reads, first };
-    s->now       = group->finish;
+    const lki_group_task     task  = { group->task, group->reads, first };
+    s->flight_count--;
+    memmove(s->flights + place, s->flights + place + 1,
+            (s->flight_count - place) * sizeof *s->flights);
     group->waits = true;
     group->done++;
     s->applied++;

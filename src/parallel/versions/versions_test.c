@@ -26,6 +26,13 @@ static const lk_async slow_one = { .delays     = LK_DELAYS_LOGNORMAL,
                                    .slow_group = { 1 },
                                    .slow_factor = { 7 } };
 
+static double given_time(void *context, uint32_t group, uint64_t clock, uint64_t task)
+{
+    return *(const double *)context + (double)((3 * group + 5 * clock + task) % 4);
+}
+
+static double given_least = 0.5;
+
 static const lk_async schedules[] = {
     { .struct_size = sizeof(lk_async) },
     { .delays = LK_DELAYS_EXPONENTIAL, .groups = 4, .rate_by_staleness = true },
@@ -33,7 +40,18 @@ static const lk_async schedules[] = {
     { .delays = LK_DELAYS_LOGNORMAL, .spread = 1, .bounded = true, .staleness = 1 },
     { .delays = LK_DELAYS_LOGNORMAL, .spread = 0.3, .groups = 4, .aggregate = 2, .bounded = true },
     { .slow_count = 1, .slow_group = { 0 }, .slow_factor = { 4.5 }, .compensation = 0.04 },
+    { .delays = LK_DELAYS_LOGNORMAL, .spread = 1, .compensation = 2 },
+    { .delays = LK_DELAYS_EXPONENTIAL, .bounded = true, .in_versions = true, .staleness = 8 },
+    { .delays = LK_DELAYS_LOGNORMAL, .spread = 1, .groups = 4, .aggregate = 2, .bounded = true,
+      .in_versions = true, .staleness = 1 },
+    { .delays = LK_DELAYS_GIVEN, .time = given_time, .time_context = &given_least },
 };
+
+/* Returns lk_optimizer.mean_square of a schedule: a compensation of 2 is adaptive. */
+static double squares_of(const lk_async *async)
+{
+    return async->compensation >= 2 ? 0.95 : 0;
+}
 
 /* Runs `ranks` ranks with a schedule, or synchronously without one. */
 static void hash_with(const lk_async *async, uint32_t ranks, bool values_only, char hash[65])
@@ -46,6 +64,7 @@ static void hash_with(const lk_async *async, uint32_t ranks, bool values_only, c
     w.values_only    = values_only;
     w.at_term        = lkt_dawdle;
     w.options.unused = LK_UNUSED_ZERO;
+    w.options.optimizer.mean_square = squares_of(&mine);
     w.options.async  = async != NULL ? &mine : NULL;
     lkt_run_crew(&w, hash);
 }
@@ -89,13 +108,17 @@ static void without_staleness_it_is_ddp(void **state)
     const lk_async all = { .aggregate = LEAVES, .bounded = true },
                    half = { .groups = 4, .aggregate = 4, .bounded = true, .delays = 2,
                             .rate_by_staleness = true },
-                   one = { .groups = 1, .delays = LK_DELAYS_EXPONENTIAL };
+                   one = { .groups = 1, .delays = LK_DELAYS_EXPONENTIAL },
+                   none = { .aggregate = LEAVES, .bounded = true, .in_versions = true,
+                            .delays = LK_DELAYS_EXPONENTIAL };
     (void)state;
     hash_with(NULL, 2, false, want);
     for (uint32_t ranks = 1; ranks <= 4; ranks++) {
         hash_with(&all, ranks, false, got);
         assert_string_equal(got, want);
         hash_with(&half, ranks, false, got);
+        assert_string_equal(got, want);
+        hash_with(&none, ranks, false, got);
         assert_string_equal(got, want);
     }
     hash_with(&one, 1, false, got);
@@ -104,7 +127,7 @@ static void without_staleness_it_is_ddp(void **state)
 
 /* ---- Continuing -------------------------------------------------------------------------- */
 
-enum { CUT = 3, STATES = 2, FLOATS = (50 * 90 + 33 + 6 * 5 * 7) * (1 + STATES + LEAVES) + 7 };
+enum { CUT = 3, STATES = 3, FLOATS = (50 * 90 + 33 + 6 * 5 * 7) * (1 + STATES + LEAVES) + 7 };
 
 /* A run that ends after some steps, or goes on from the values of another one. */
 typedef struct {
@@ -116,12 +139,13 @@ typedef struct {
 /* Visits all values of a checkpoint. */
 static void visit(lk_parallel *p, bool load, float *at)
 {
+    const uint32_t states = lk_optimizer_state_count(&p->optimizer);
     for (uint32_t i = 0; i < LKT_PARAMS; i++)
-        for (uint32_t which = 0; which <= STATES + lk_parallel_groups(p); which++) {
+        for (uint32_t which = 0; which <= states + lk_parallel_groups(p); which++) {
             const size_t   count = lk_shape_count(model[i].shape);
-            const uint32_t group = which - STATES - 1;
+            const uint32_t group = which - states - 1;
             lk_status      status;
-            if (which <= STATES)
+            if (which <= states)
                 status = load ? lk_parallel_load(p, i, which, at)
                               : lk_parallel_fetch(p, i, which, 0, count, at);
             else
@@ -152,11 +176,11 @@ static void begin(lkt_crew *w, lk_parallel *p, uint32_t step)
     visit(p, true, values);
 }
 
-static void hash_part(run *r, lk_async *async, uint32_t ranks, uint32_t first, uint32_t end,
-                      char hash[65])
+static void hash_part(run *r, const lk_async *schedule, uint32_t ranks, uint32_t first,
+                      uint32_t end, char hash[65])
 {
-    *async               = schedules[3];
-    async->struct_size   = sizeof *async;
+    lk_async async       = *schedule;
+    async.struct_size    = sizeof async;
     r->crew              = lkt_make_crew(model, "ddp", LEAVES, ranks);
     r->crew.first        = first;
     r->crew.steps        = end;
@@ -164,26 +188,35 @@ static void hash_part(run *r, lk_async *async, uint32_t ranks, uint32_t first, u
     r->crew.at_step      = begin;
     r->crew.at_result    = save;
     r->crew.options.unused = LK_UNUSED_ZERO;
-    r->crew.options.async  = async;
+    r->crew.options.async  = &async;
+    r->crew.options.optimizer.mean_square = squares_of(&async);
     lkt_run_crew(&r->crew, hash);
+}
+
+static void goes_on(const lk_async *schedule)
+{
+    static run first, next;
+    char       want[65], got[65];
+    hash_part(&first, schedule, 2, 0, STEPS, want);
+    hash_part(&first, schedule, 3, 0, CUT, got);
+    next.begins = first.values;
+    for (uint32_t ranks = 1; ranks <= 4; ranks += 3) {
+        hash_part(&next, schedule, ranks, CUT, STEPS, got);
+        assert_string_equal(got, want);
+    }
+    const size_t states = squares_of(schedule) > 0 ? 3 : 2, a = 50 * 90;
+    for (size_t g = 0; g < LEAVES; g++) /* the control: a value that tasks have read */
+        first.values[a * (1 + states + g)] += 1;
+    hash_part(&next, schedule, 2, CUT, STEPS, got);
+    assert_string_not_equal(got, want);
 }
 
 static void it_goes_on_with_other_ranks(void **state)
 {
-    static run first, next;
-    lk_async   async;
-    char       want[65], got[65];
     (void)state;
-    hash_part(&first, &async, 2, 0, STEPS, want);
-    hash_part(&first, &async, 3, 0, CUT, got);
-    next.begins = first.values;
-    for (uint32_t ranks = 1; ranks <= 4; ranks += 3) {
-        hash_part(&next, &async, ranks, CUT, STEPS, got);
-        assert_string_equal(got, want);
-    }
-    first.values[FLOATS / 2] += 1; /* the control: a value that some task has read */
-    hash_part(&next, &async, 2, CUT, STEPS, got);
-    assert_string_not_equal(got, want);
+    goes_on(&schedules[3]);
+    goes_on(&schedules[6]);
+    goes_on(&schedules[7]);
 }
 
 /* ---- Late tasks -------------------------------------------------------------------------- */
@@ -255,7 +288,8 @@ static void train_vector(const lk_async *async, double *values)
     lk_step_result       result;
     lk_parallel_options  o = { .struct_size     = sizeof o,
                                .virtual_workers = LEAVES,
-                               .optimizer       = { .kind = LK_SGD, .momentum = 0.5 },
+                               .optimizer       = { .kind = LK_SGD, .momentum = 0.5,
+                                                    .mean_square = squares_of(async) },
                                .clip_norm       = 0.4,
                                .unused          = LK_UNUSED_ZERO,
                                .async           = async };
@@ -284,10 +318,10 @@ static void train_vector(const lk_async *async, double *values)
 
 /* Does the same in a plain loop.  Tasks of equal length end in turn: gradient t is that of task t,
  * which has read version t + 1 - LEAVES, or 0. */
-static void train_plainly(bool by_staleness, double compensation, double *final)
+static void train_plainly(bool by_staleness, double compensation, bool adaptive, double *final)
 {
     static double values[ROUNDS * LEAVES + 1][COUNT];
-    double        momentum[COUNT] = { 0 }, g[COUNT];
+    double        momentum[COUNT] = { 0 }, squares[COUNT] = { 0 }, g[COUNT];
     lk_parallel *p    = NULL;
     lk_comm     *comm = NULL;
     lk_parallel_options o = { .struct_size = sizeof o, .virtual_workers = 1 };
@@ -308,7 +342,9 @@ static void train_plainly(bool by_staleness, double compensation, double *final)
         const double clip = sqrt(square) > 0.4 ? 0.4 / sqrt(square) : 1;
         for (uint32_t i = 0; i < COUNT; i++) {
             double d = clip * g[i];
-            d += compensation * d * d * (values[t][i] - values[reads][i]);
+            squares[i] = 0.95 * squares[i] + 0.05 * d * d;
+            d += (adaptive ? compensation / sqrt(squares[i] + 1e-7) : compensation) * d * d *
+                 (values[t][i] - values[reads][i]);
             momentum[i]      = 0.5 * momentum[i] + d;
             values[t + 1][i] = values[t][i] - 0.5 / (by_staleness ? delay : 1) * momentum[i];
         }
@@ -329,18 +365,23 @@ static void arithmetic_is_that_of_the_papers(void **state)
     const lk_async rules[] = {
         { .struct_size = sizeof(lk_async) },
         { .struct_size = sizeof(lk_async), .rate_by_staleness = true },
+        { .struct_size = sizeof(lk_async), .compensation = 1.5 },
         { .struct_size = sizeof(lk_async), .compensation = 2 },
     };
     double got[COUNT], want[COUNT], other[COUNT];
     (void)state;
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
         train_vector(&rules[i], got);
-        train_plainly(rules[i].rate_by_staleness, rules[i].compensation, want);
+        const double factor   = rules[i].compensation;
+        const bool   adaptive = squares_of(&rules[i]) > 0, late = rules[i].rate_by_staleness;
+        train_plainly(late, factor, adaptive, want);
         assert_true(distance(got, want) < 2e-6);
-        train_plainly(!rules[i].rate_by_staleness, rules[i].compensation, other);
+        train_plainly(!late, factor, adaptive, other);
         assert_true(distance(got, other) > 1e-3);
-        train_plainly(rules[i].rate_by_staleness, rules[i].compensation + 1, other);
+        train_plainly(late, factor + 1, adaptive, other);
         assert_true(distance(got, other) > 1e-4);
+        train_plainly(late, factor, !adaptive, other);
+        assert_true(factor <= 0 || distance(got, other) > 1e-4);
     }
 }
 
@@ -391,6 +432,7 @@ static void the_estimate_is_the_memory(void **state)
     (void)state;
     o.unused = LK_UNUSED_ZERO;
     o.async  = &async;
+    o.optimizer.mean_square = 0.95;
     assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
     assert_int_equal(lk_parallel_open(&p, comm, model, LKT_PARAMS, &o), LK_OK);
     assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &o, &one, 1), LK_OK);
@@ -399,6 +441,10 @@ static void the_estimate_is_the_memory(void **state)
                      lk_arena_bytes(p->versions->arena) + lk_arena_bytes(group->arena) +
                          group->ops->bytes(group, 0));
     assert_int_equal(cost.sent_gradients + cost.sent_params, 0);
+    o.optimizer.mean_square = 0;
+    const size_t optimizer  = cost.optimizer;
+    assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &o, &one, 1), LK_OK);
+    assert_int_equal(cost.optimizer * 3, optimizer * 2); /* adamw has two other states */
     lk_parallel_free(p);
     lk_comm_free(comm);
 }

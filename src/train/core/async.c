@@ -2,10 +2,11 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "train/config.h"
+#include "train/core/delays.h"
 
 /* Asynchrony acts like momentum (Mitliagkas et al. 2016), so these together may diverge. */
 static const double   MOMENTUM_MOST = 0.9;
+static const double   SQUARES_DECAY = 0.95; /* of adaptive compensation (Zheng et al. 2017) */
 static const uint32_t GROUPS_MOST   = 4;
 
 bool lki_is_async(const lk_train_config *c)
@@ -37,6 +38,19 @@ static const char *why_not(const lk_train_config *c)
                                       : NULL;
 }
 
+/* Fails if groups that take turns have a larger staleness than the bound. */
+static lk_status check_bound(const lk_train_config *c)
+{
+    const lk_train_async *a     = &c->exchange.async;
+    const uint32_t        least = c->exchange.groups / a->aggregate - 1;
+    if (a->staleness == 0 || !a->in_versions || a->staleness - 1 >= least)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "`exchange.async.staleness` versions:%u: %u groups, of which each "
+                              "has a task, have a staleness of %u at least; give versions:%u, "
+                              "raise `exchange.async.aggregate`, or lower `exchange.groups`",
+                   a->staleness - 1, c->exchange.groups, least, least);
+}
+
 static lk_status check_numbers(const lk_train_config *c)
 {
     const lk_train_async *a      = &c->exchange.async;
@@ -51,6 +65,7 @@ static lk_status check_numbers(const lk_train_config *c)
         if (a->slow_group[i] >= groups)
             return lk_fail(LK_EINVAL, "`exchange.async.slow_factor`: there is no group %u; the %u "
                                       "groups are numbered from 0", a->slow_group[i], groups);
+    LK_TRY(check_bound(c));
     return c->workers <= groups
                ? LK_OK
                : lk_fail(LK_EINVAL, "`workers` %u are more than `exchange.groups` %u, of which "
@@ -85,7 +100,9 @@ lk_status lki_async_check(lk_train_config *c)
         c->exchange.groups = c->virtual_workers;
     if (c->exchange.async.aggregate == 0)
         c->exchange.async.aggregate = 1;
-    return check_numbers(c);
+    c->optimizer.mean_square = c->exchange.async.adaptive ? SQUARES_DECAY : 0;
+    LK_TRY(check_numbers(c));
+    return lki_trace_check(c);
 }
 
 static void fill(const lk_train_config *c, lk_async *out)
@@ -95,6 +112,7 @@ static void fill(const lk_train_config *c, lk_async *out)
                        .groups            = c->exchange.groups,
                        .aggregate         = a->aggregate,
                        .bounded           = a->staleness > 0,
+                       .in_versions       = a->staleness > 0 && a->in_versions,
                        .staleness         = a->staleness > 0 ? a->staleness - 1 : 0,
                        .delays            = a->delays,
                        .spread            = a->spread,
@@ -116,6 +134,39 @@ lk_status lki_async_of(const lk_train_config *c, lk_async **out)
     LK_TRY(LKI_NEW(out, 1, "a schedule"));
     fill(c, *out);
     return LK_OK;
+}
+
+/* Predicts with the times of tasks that the run would have. */
+static lk_status forecast(const lk_train_config *c, const lk_async *made, lk_async_forecast *out)
+{
+    const lk_dataset_options options = lki_dataset_options(c);
+    lk_async                 async   = *made;
+    lk_dataset              *dataset = NULL;
+    lki_delays              *delays  = NULL;
+    lk_status                status  = LK_OK;
+    if (made->delays == LK_DELAYS_GIVEN)
+        status = lk_dataset_open(&dataset, c->data.source, &options);
+    if (status == LK_OK && dataset != NULL)
+        status = lki_delays_open(&delays, c, dataset);
+    async.time         = lki_delays_time;
+    async.time_context = delays;
+    if (status == LK_OK)
+        status = lk_async_predict(out, &async, c->virtual_workers, c->seed, c->workers);
+    lki_delays_close(delays);
+    lk_dataset_free(dataset);
+    return status;
+}
+
+lk_status lki_async_forecast(const lk_train_config *c, lk_async_forecast *out)
+{
+    lk_async *async = NULL;
+    *out = (lk_async_forecast){ 0 };
+    LK_TRY(lki_async_of(c, &async));
+    if (async == NULL)
+        return LK_OK;
+    const lk_status status = forecast(c, async, out);
+    lki_free(async);
+    return status;
 }
 
 bool lki_async_adds_momentum(const lk_train_config *c)

@@ -5,6 +5,7 @@
 #include "parallel/joint.h"
 #include "parallel/state.h"
 #include "train/core/client_rounds.h"
+#include "train/core/delays.h"
 #include "train/core/feed.h"
 
 /* Computes the index of each block's first term.  Terms are ordered from the last block to the
@@ -83,6 +84,20 @@ lk_status lki_session_turns(lki_session *s)
                                     turn->together, files ? c->offload : NULL);
 }
 
+/* Opens the strategy, with the times of tasks that the session has. */
+static lk_status open_parallel(lki_session *s, const lk_parallel_options *options, uint32_t most)
+{
+    lk_parallel_options timed = *options;
+    lk_async            async;
+    if (s->delays != NULL) {
+        async              = *options->async;
+        async.time         = lki_delays_time;
+        async.time_context = s->delays;
+        timed.async        = &async;
+    }
+    return lki_parallel_open_joint(&s->parallel, s->comm, s->params, s->param_count, &timed, most);
+}
+
 /* Joint turns have the same limit on all ranks, which the strategy verifies: the memory of models
  * with joint turns does not depend on instruction sets.  A replay makes turns single in its last
  * step (loop/replay.c), so it needs buffers for them. */
@@ -90,10 +105,10 @@ lk_status lki_session_parallel(lki_session *s)
 {
     uint32_t            most = s->replays ? 1 : s->joint;
     lk_parallel_options options;
+    LK_TRY(lki_delays_open(&s->delays, s->config, s->dataset));
     lk_status status = lki_parallel_options_of(s->config, s->model, s->exec, &options);
     if (status == LK_OK)
-        status = lki_parallel_open_joint(&s->parallel, s->comm, s->params, s->param_count, &options,
-                                         most);
+        status = open_parallel(s, &options, most);
     lki_parallel_options_free(&options);
     lki_session_may_idle(s->config, s->parallel);
     return status;
@@ -129,6 +144,7 @@ void lki_session_free(lki_session *s)
     lki_feed_close(s);
     lki_clients_close(s);
     lk_parallel_free(s->parallel);
+    lki_delays_close(s->delays);
     lk_engine_free(s->engine);
     lki_joint_deinit(&s->turn.joint);
     lk_exec_free(s->exec);

@@ -20,6 +20,7 @@ typedef struct lki_saves    lki_saves;    /* saves/save.h */
 typedef struct lki_survival lki_survival; /* recover/succession.h */
 typedef struct lki_feed     lki_feed;     /* feed.c */
 typedef struct lki_clients  lki_clients;  /* client_rounds.h */
+typedef struct lki_delays   lki_delays;   /* delays.h */
 
 /* The progress of the run, and its end.  See progress.h. */
 typedef struct {
@@ -70,6 +71,7 @@ typedef struct {
     lk_loader    *again;  /* loader for virtual workers computed again; NULL until needed */
     lki_feed     *feed;
     lki_clients  *clients; /* NULL without clients */
+    lki_delays   *delays;  /* NULL without given times of tasks */
     lki_journal  *journal;  /* log and progress; NULL on ranks other than 0 */
     lki_observer *observer; /* trace or step report; NULL if none is requested */
     lki_pace     *pace;     /* step times of the ranks */

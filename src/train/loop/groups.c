@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "train/config.h"
 #include "train/core/client_rounds.h"
+#include "train/core/delays.h"
 #include "train/loop/loop.h"
 
 static const char *const outer_names[] = { "their mean", "sgd",     "nesterov",
@@ -67,17 +68,41 @@ static void tell_replicas(const lki_session *s)
                          (unsigned long long)l->start, (unsigned long long)s->config->steps);
 }
 
+/* Prints what --delays tokens comes to if samples are equally long. */
+static void tell_tokens(const lki_session *s)
+{
+    const lk_train_async *a = &s->config->exchange.async;
+    bool                  last;
+    if (a->delays != LK_DELAYS_GIVEN || a->trace != NULL ||
+        !lki_tokens_are_equal(s->config, lk_dataset_describe(s->dataset), &last))
+        return;
+    lki_journal_note(s->journal, "note: all samples of these data are equally long, and so are all "
+                                 "tasks%s", last ? " but those of the last batch of an epoch" : "");
+}
+
+/* Writes the bound of the staleness. */
+static void bound_text(const lk_train_async *a, char *text, size_t bytes)
+{
+    const uint32_t most = a->staleness - 1;
+    text[0] = '\0';
+    if (a->staleness > 0)
+        (void)snprintf(text, bytes, a->in_versions ? "; the staleness is at most %u version%s"
+                                                   : "; none is more than %u task%s ahead of the "
+                                                     "slowest", most, most == 1 ? "" : "s");
+}
+
 /* Prints the schedule of asynchronous training. */
 static void tell_async(const lki_session *s)
 {
-    static const char *const kinds[]  = { "equally long", "lognormally distributed",
-                                          "exponentially distributed" };
+    static const char *const kinds[]  = { "equally long tasks", "lognormally distributed tasks",
+                                          "exponentially distributed tasks" };
     const lk_train_async    *a        = &s->config->exchange.async;
     const uint32_t           groups   = s->config->exchange.groups;
-    char bound[80] = "", slow[48] = "", every[48] = "each gradient makes", order[1024];
-    if (a->staleness > 0)
-        (void)snprintf(bound, sizeof bound, "; none is more than %u task%s ahead of the slowest",
-                       a->staleness - 1, a->staleness == 2 ? "" : "s");
+    const char              *kind     = a->delays < LK_DELAYS_GIVEN ? kinds[a->delays]
+                                        : a->trace != NULL          ? "tasks of measured times"
+                                                                    : "tasks as long as their data";
+    char bound[80], slow[48] = "", every[48] = "each gradient makes", order[1024];
+    bound_text(a, bound, sizeof bound);
     if (a->slow_count > 0)
         (void)snprintf(slow, sizeof slow, ", %u slow", a->slow_count);
     if (a->aggregate > 1)
@@ -87,13 +112,14 @@ static void tell_async(const lki_session *s)
     else if (a->replay != NULL)
         (void)snprintf(order, sizeof order, "of %.900s", a->replay);
     else
-        (void)snprintf(order, sizeof order, "of a simulation with %s tasks%s", kinds[a->delays],
+        (void)snprintf(order, sizeof order, "of a simulation with %s%s", kind,
                        slow);
     lki_journal_say(s->journal,
                     "asynchronous: %u groups of %u virtual worker%s push gradients in the order "
                     "%s%s; %s a version of the parameters",
                     groups, s->config->virtual_workers / groups,
                     s->config->virtual_workers == groups ? "" : "s", order, bound, every);
+    tell_tokens(s);
     if (lki_async_adds_momentum(s->config))
         lki_journal_note(s->journal, "note: asynchrony of %u groups acts like momentum, and adds "
                          "to the optimizer's of %g: lower one of them, or use "

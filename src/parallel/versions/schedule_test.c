@@ -1,0 +1,249 @@
+/* schedule_test.c -- the simulation of groups.
+ *
+ * Goal:    with a bound in versions no gradient is too stale, no group waits for ever, and none
+ *          waits without need.  The prediction is that of a crew of which the answer is known.
+ *          Ranks with different options are told.
+ * Method:  an oracle that tries each task: it sorts the deadlines of all others, and looks whether
+ *          all can be met.
+ * Control: without the bound some gradients are too stale.
+ */
+#include "parallel/crew_testing.h"
+#include "parallel/versions/internal.h"
+
+enum { GROUPS_MOST = 12, GRADIENTS = 300 };
+
+/* ---- The oracle --------------------------------------------------------------------------- */
+
+/* Groups that have a task, or wait. */
+typedef struct {
+    uint32_t groups, aggregate, bound;
+    uint64_t applied, begun, now;
+    bool     flies[GROUPS_MOST];
+    uint64_t reads[GROUPS_MOST], finish[GROUPS_MOST], done[GROUPS_MOST], task[GROUPS_MOST];
+} naive;
+
+/* Times that are often equal. */
+static double odd_time(void *context, uint32_t group, uint64_t clock, uint64_t task)
+{
+    (void)context;
+    (void)task;
+    return 1 + (double)((group * 7 + clock * clock * 5) % 6) + (group == 1 ? 9 : 0);
+}
+
+/* Returns true if all tasks but that of `without` can meet their deadlines after `applied`. */
+static bool can_meet(const naive *n, uint32_t without, uint64_t applied)
+{
+    for (uint64_t deadline = 0; deadline <= applied + GROUPS_MOST; deadline++) {
+        uint64_t count = 0;
+        for (uint32_t g = 0; g < n->groups; g++)
+            count += g != without && n->flies[g] &&
+                     (n->reads[g] + n->bound + 1) * n->aggregate <= deadline;
+        if (count > 0 && applied + count > deadline)
+            return false;
+    }
+    return true;
+}
+
+static void begin_all(naive *n)
+{
+    for (uint32_t g = 0; g < n->groups; g++) {
+        if (n->flies[g])
+            continue;
+        n->flies[g] = true;
+        n->reads[g] = n->applied / n->aggregate;
+        if (!can_meet(n, UINT32_MAX, n->applied)) {
+            n->flies[g] = false;
+            continue;
+        }
+        n->finish[g] = n->now + (uint64_t)odd_time(NULL, g, n->done[g], 0);
+        n->task[g]   = n->begun++;
+    }
+}
+
+static uint32_t apply_one(naive *n)
+{
+    uint32_t next = UINT32_MAX;
+    for (uint32_t g = 0; g < n->groups; g++)
+        if (n->flies[g] && (next == UINT32_MAX || n->finish[g] < n->finish[next]) &&
+            can_meet(n, g, n->applied + 1))
+            next = g;
+    assert_int_not_equal(next, UINT32_MAX);
+    n->now         = n->finish[next] > n->now ? n->finish[next] : n->now;
+    n->flies[next] = false;
+    n->done[next]++;
+    n->applied++;
+    return next;
+}
+
+/* Compares a schedule with the oracle.  Returns the largest staleness. */
+static uint64_t compare(uint32_t groups, uint32_t aggregate, uint32_t bound)
+{
+    const lk_async    options = { .struct_size = sizeof options, .groups = groups,
+                                  .aggregate = aggregate, .bounded = true, .in_versions = true,
+                                  .staleness = bound, .delays = LK_DELAYS_GIVEN,
+                                  .time = odd_time };
+    lki_task_schedule s;
+    lk_async          read;
+    naive             n    = { .groups = groups, .aggregate = aggregate, .bound = bound };
+    uint64_t          most = 0;
+    assert_int_equal(lki_async_read(&read, &options, groups), LK_OK);
+    assert_int_equal(lki_task_schedule_open(&s, &read, 1, NULL), LK_OK);
+    begin_all(&n);
+    for (uint64_t at = 0; at < GRADIENTS; at++) {
+        const lki_group_task got  = lki_task_schedule_next(&s);
+        const uint32_t       want = apply_one(&n);
+        assert_int_equal(got.group, want);
+        assert_int_equal(got.reads, n.reads[want]);
+        assert_int_equal(got.task, n.task[want]);
+        most = lki_max(most, at / aggregate - got.reads);
+        begin_all(&n);
+    }
+    for (uint32_t g = 0; g < groups; g++)
+        assert_true(n.done[g] > GRADIENTS / groups / 8);
+    lki_task_schedule_close(&s);
+    return most;
+}
+
+static void no_gradient_is_staler_than_the_bound(void **state)
+{
+    (void)state;
+    for (uint32_t groups = 1; groups <= GROUPS_MOST; groups++)
+        for (uint32_t k = 1; k <= groups; k++)
+            for (uint32_t more = 0; groups % k == 0 && more < 9; more += more + 1) {
+                const uint32_t bound = groups / k - 1 + more;
+                const uint64_t most  = compare(groups, k, bound);
+                assert_true(most <= bound);
+                if (more == 0) /* groups that have a task each force it */
+                    assert_int_equal(most, bound);
+            }
+    assert_true(compare(8, 1, 100) > 8); /* the control */
+}
+
+static void bounds_that_none_can_keep_are_refused(void **state)
+{
+    lk_async out, options = { .struct_size = sizeof options, .groups = 8, .aggregate = 2,
+                              .bounded = true, .in_versions = true, .staleness = 2 };
+    (void)state;
+    assert_int_equal(lki_async_read(&out, &options, 8), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "have a staleness of 3 at least"));
+    options.staleness = 3;
+    assert_int_equal(lki_async_read(&out, &options, 8), LK_OK);
+    options.bounded = false;
+    assert_int_equal(lki_async_read(&out, &options, 8), LK_EINVAL);
+    options = (lk_async){ .struct_size = sizeof options, .delays = LK_DELAYS_GIVEN };
+    lki_task_schedule s;
+    assert_int_equal(lki_async_read(&out, &options, 8), LK_OK);
+    assert_int_equal(lki_task_schedule_open(&s, &out, 1, NULL), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "needs `async.time`"));
+    lki_task_schedule_close(&s);
+}
+
+/* ---- Predictions --------------------------------------------------------------------------- */
+
+static lk_async_forecast predict(uint32_t groups, uint32_t aggregate, bool synchronous,
+                                 uint32_t workers)
+{
+    const lk_async    options = { .struct_size = sizeof options, .groups = groups,
+                                  .aggregate = aggregate, .bounded = synchronous };
+    lk_async_forecast out;
+    assert_int_equal(lk_async_predict(&out, &options, groups, 1, workers), LK_OK);
+    return out;
+}
+
+static bool is_near(double value, double want)
+{
+    return value > want - 0.01 && value < want + 0.01;
+}
+
+/* Tasks of a synchronous run come in rounds, whose last task the others wait for. */
+static void predictions_are_those_of_known_crews(void **state)
+{
+    (void)state;
+    lk_async_forecast f = predict(2, 2, true, 2);
+    assert_true(f.staleness_mean == 0 && f.staleness_max == 0);
+    assert_true(is_near(f.equal, 1) && is_near(f.slow, 2.0 / 2 / 1.5));
+    f = predict(6, 6, true, 4); /* two rounds for four workers: 6 of 8 places */
+    assert_true(is_near(f.equal, 0.75));
+    f = predict(4, 1, false, 2);
+    assert_true(is_near(f.staleness_mean, 3) && f.staleness_max == 3);
+    assert_true(is_near(f.equal, 1) && is_near(f.slow, 1));
+    f = predict(4, 1, false, 4);
+    assert_true(is_near(f.equal, 1) && f.slow > 0.5 && f.slow < 0.99);
+    f = predict(1, 1, false, 1);
+    assert_true(f.staleness_max == 0 && is_near(f.equal, 1) && is_near(f.slow, 1));
+    const lk_async none = { .struct_size = sizeof none, .groups = 4 };
+    assert_int_equal(lk_async_predict(&f, &none, 4, 1, 5), LK_EINVAL);
+}
+
+/* ---- Ranks --------------------------------------------------------------------------------- */
+
+static double offset_time(void *context, uint32_t group, uint64_t clock, uint64_t task)
+{
+    return *(const double *)context + odd_time(NULL, group, clock, task);
+}
+
+static const lk_param vector = { .name = "w", .shape = { 1, { 40 } } };
+
+/* A rank that opens a model with options of its own. */
+typedef struct {
+    lk_comm            *comm;
+    lk_parallel_options options;
+    lk_status           status;
+} opener;
+
+static void *open_alone(void *context)
+{
+    opener      *o = context;
+    lk_parallel *p = NULL;
+    o->status = lk_parallel_open(&p, o->comm, &vector, 1, &o->options);
+    lk_parallel_free(p);
+    return NULL;
+}
+
+/* Opens two ranks, and returns the status of the first. */
+static lk_status open_both(const lk_async *one, const lk_async *other, double decay)
+{
+    const lk_async *async[] = { one, other };
+    opener          o[2];
+    lk_comm        *comms[2];
+    assert_int_equal(lk_comm_open_threads(comms, 2, NULL), LK_OK);
+    for (uint32_t r = 0; r < 2; r++) {
+        o[r] = (opener){ .comm    = comms[r],
+                         .options = { .struct_size     = sizeof(lk_parallel_options),
+                                      .virtual_workers = 8 } };
+        o[r].options.unused = LK_UNUSED_ZERO;
+        o[r].options.async  = async[r];
+        o[r].options.optimizer.mean_square = r == 0 ? 0.95 : decay;
+    }
+    lkt_run_ranks(open_alone, o, sizeof *o, 2);
+    for (uint32_t r = 0; r < 2; r++)
+        lk_comm_free(comms[r]);
+    return o[0].status;
+}
+
+static void different_options_are_told(void **state)
+{
+    double         least = 0.5, other = 0.25;
+    const lk_async base = { .struct_size = sizeof base, .bounded = true, .staleness = 9,
+                            .delays = LK_DELAYS_GIVEN, .time = offset_time,
+                            .time_context = &least };
+    lk_async       versions = base, times = base;
+    (void)state;
+    versions.in_versions = true;
+    times.time_context   = &other;
+    assert_int_equal(open_both(&base, &base, 0.95), LK_OK);
+    assert_int_equal(open_both(&base, &versions, 0.95), LK_EMISMATCH);
+    assert_int_equal(open_both(&base, &times, 0.95), LK_EMISMATCH);
+    assert_int_equal(open_both(&base, &base, 0.9), LK_EMISMATCH);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_gradient_is_staler_than_the_bound),
+        cmocka_unit_test(bounds_that_none_can_keep_are_refused),
+        cmocka_unit_test(predictions_are_those_of_known_crews),
+        cmocka_unit_test(different_options_are_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
