@@ -5,9 +5,9 @@
  * collective carries a fingerprint (operation, sequence, dtype, reduction, count, root ...).  If
  * two fingerprints differ, all ranks fail at once with LK_EMISMATCH, which names two ranks.
  *
- * Groups:    lk_comm_split(), lk_comm_subset() and lk_comm_mesh() create communicators of some of
- *            the ranks.  The results may overlap, and each has its own order of operations.  A
- *            failure in one communicator fails all of them.  Messages name ranks by their world
+ * Groups:    lk_comm_split(), lk_comm_subset() and lk_mesh_open() (mesh.h) create communicators of
+ *            some of the ranks.  The results may overlap, and each has its own order of operations.
+ *            A failure in one communicator fails all of them.  Messages name ranks by their world
  *            rank.
  * Arenas:    memory that all ranks map (memfd).  Buffers inside arenas are not copied.
  * Waiting:   a call spins, yields, then sleeps, until the operation's deadline.  LK_ETIMEOUT names
@@ -104,11 +104,6 @@ LK_API LK_NODISCARD lk_status lk_comm_split(lk_comm **out, lk_comm *comm, uint32
  * `comm` must call with the same list.  On ranks that are not listed *out is NULL. */
 LK_API LK_NODISCARD lk_status lk_comm_subset(lk_comm **out, lk_comm *comm, const uint32_t *ranks,
                                              uint32_t count);
-
-/* Arranges the ranks in rows of `columns` ranks and creates a communicator for this rank's row and
- * one for its column.  Collective.  rows * columns must be the size of `comm`. */
-LK_API LK_NODISCARD lk_status lk_comm_mesh(lk_comm **row, lk_comm **column, lk_comm *comm,
-                                           uint32_t rows, uint32_t columns);
 
 /* ---- Shared memory ----------------------------------------------------------------------- */
 
@@ -362,4 +357,5 @@ LK_API LK_NODISCARD lk_status lk_tree_reduce(lk_comm *comm, const lk_tree_op *op
 }
 #endif
 #include "lockstep/recovery.h"
+#include "lockstep/mesh.h"
 #endif /* LK_COMM_H */
