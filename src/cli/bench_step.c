@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/bench_sweep.h"
 #include "cli/commands.h"
 #include "cli/train.h"
 #include "cli/words.h"
@@ -21,6 +22,8 @@ typedef struct {
     lk_step_report report;
     uint32_t       warm_up;
     bool           json, predict;
+    const char    *sweep; /* "bucket"; NULL: none */
+    lki_sweep      swept;
     double         predicted_ms; /* prediction that the launcher passes to the workers; 0: none */
 } step_options;
 
@@ -33,6 +36,8 @@ enum { STEPS = 20, WARM_UP = 3 };
 static const char *const left_out[] = { "evaluation and stopping", "checkpoints", NULL };
 
 /* clang-format off */
+static const lki_choice sweeps[] = { { .name = "bucket" }, { .name = NULL } };
+
 static const lki_option own[] = {
     { .group = "measuring", .name = "steps", .type = LKI_OPTION_U64, .value = "N",
       .offset = offsetof(step_options, train.config.steps), .low = 1, .high = UINT32_MAX,
@@ -43,6 +48,8 @@ static const lki_option own[] = {
     LKI_FLAG("json", offsetof(step_options, json), "print one JSON object"),
     LKI_FLAG("predict", offsetof(step_options, predict),
              "before the run, predict the time of a step as plan --measure does, and print it"),
+    LKI_CHOICE(LKI_OPTION_NAME, "sweep", "WHAT", offsetof(step_options, sweep), sweeps, "none",
+               "time the steps with several sizes of buckets, and print the best --bucket-mb"),
     { .name = "predicted-ms", .type = LKI_OPTION_REAL, .value = "MS",
       .offset = offsetof(step_options, predicted_ms), .range = &lki_range_positive,
       .preset = "none",
@@ -166,6 +173,45 @@ static void print_report(const train_options *train)
     print_tables(&options->report);
 }
 
+/* ---- A sweep ----------------------------------------------------------------------------- */
+
+static lk_status run_sweep(train_options *train, lk_comm *comm, const lk_train_config *config,
+                           lk_train_result *result)
+{
+    step_options *options = (step_options *)(void *)train;
+    return lki_sweep_run(&options->swept, comm, config, result);
+}
+
+static void print_sweep(const train_options *train)
+{
+    step_options *options = (step_options *)(uintptr_t)train;
+    lki_sweep_print(&options->swept, &train->config, options->report.median, options->json);
+}
+
+/* Prepares a sweep.  Returns an exit status if other options contradict it, or a negative
+ * number. */
+static int prepare_sweep(step_options *o)
+{
+    const lk_train_config *c   = &o->train.config;
+    const char            *why = c->bucket_bytes > 0 ? "--sweep bucket tries several sizes: leave "
+                                                       "out --bucket-mb"
+                                 : c->log != NULL || c->trace != NULL
+                                     ? "--sweep makes several runs, and --log and --trace are for "
+                                       "one"
+                                 : c->elastic.workers_least > 0 ||
+                                           o->train.on_failure == LK_ON_FAILURE_CONTINUE
+                                     ? "--sweep compares runs of the same workers, so it does not "
+                                       "continue after losses"
+                                 : o->predict ? "--predict is for one size of buckets: leave out "
+                                                "--sweep"
+                                              : NULL;
+    if (why != NULL)
+        return lki_usage_error(o->train.command, "%s", why);
+    o->train.run   = run_sweep;
+    o->train.print = print_sweep;
+    return -1;
+}
+
 /* ---- A prediction ------------------------------------------------------------------------ */
 
 /* Predicts the seconds of a step.  Completes *config, a copy of the options. */
@@ -237,7 +283,8 @@ static const lki_command step_command = {
     .inherits = "train",
     .examples = "  lockstep bench step gpt --layers 12 --heads 12 --width 768 --global-batch 4 \\\n"
                 "      --workers 1 --threads 2 --optimizer adamw\n"
-                "  lockstep bench step resnet --global-batch 128 --workers 2 --json",
+                "  lockstep bench step resnet --global-batch 128 --workers 2 --json\n"
+                "  lockstep bench step gpt --workers 2 --hosts 2 --sweep bucket",
 };
 
 int lki_bench_step(int argc, char **argv)
@@ -265,7 +312,10 @@ int lki_bench_step(int argc, char **argv)
         config->warm_up  = options.warm_up;
         config->steps   += options.warm_up;
         config->report   = &options.report;
-        if (options.predict && !launched)
+        result           = options.sweep != NULL ? prepare_sweep(&options) : -1;
+        if (result >= 0)
+            free(options.train.file.text);
+        else if (options.predict && !launched)
             result = start_predicted(&options, argc, argv);
         else
             result = lki_train_start(&options.train, argv);
