@@ -311,6 +311,15 @@ typedef struct {
     uint32_t owner, shard;
 } lk_slice;
 
+/* How hosts exchange the nodes of a tree_reduce.  The bits are the same. */
+typedef enum {
+    LK_TREE_AUTO = 0, /* as lk_comm_options.algorithms says for "tree_reduce".  Without that: on two
+                       * hosts with one node each, the faster by the constants; otherwise direct */
+    LK_TREE_DIRECT,   /* each host sums an equal part, and sends it to the others */
+    LK_TREE_LINEAR    /* each host receives all nodes and sums everything: one round less, and no
+                       * more bytes on two hosts with one node each */
+} lk_tree_algorithm;
+
 typedef struct {
     uint32_t            leaves;     /* V */
     size_t              elements;   /* number of elements of each node's data */
@@ -335,6 +344,7 @@ typedef struct {
                                      * split.  A block has 8- or 4-bit integers and one factor,
                                      * which maps the largest magnitude to 127 or 7.  A block with a
                                      * non-finite element becomes NaN */
+    lk_tree_algorithm   algorithm;  /* equal on every rank; no effect on one host */
 } lk_tree_op;
 
 enum { LK_TREE_NODES_MAX = 16 };
