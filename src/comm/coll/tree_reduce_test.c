@@ -328,7 +328,7 @@ static void large_slices_have_the_bits_of_the_tree(void **state)
 
 /* ---- Bytes sent between hosts ------------------------------------------------------------ */
 
-/* Whether linear is selected, in the call or for the communicator. */
+/* The selection of linear, in the call or for the communicator. */
 typedef enum { NOT_LINEAR, LINEAR, LINEAR_BY_NAME } selection;
 
 typedef struct {
