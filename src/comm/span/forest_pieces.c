@@ -93,6 +93,7 @@ static elements part_of(const lki_forest *f, const lk_slice *slice, elements pie
     if (f->linear)
         return piece;
     size_t k = count_wanting(f, slice, host), parts = count_wanting(f, slice, f->map->hosts);
+    LK_ASSERT(parts > 0); /* this host wants the slice */
     size_t unit  = lki_quantises(f->tree.rounded) ? LKI_QUANTISED : 1;
     size_t units = (piece.count + unit - 1) / unit, each = units / parts, more = units % parts;
     size_t begin = (k * each + lki_min(k, more)) * unit;
