@@ -22,8 +22,7 @@ typedef struct {
     lk_step_report report;
     uint32_t       warm_up;
     bool           json, predict;
-    const char    *sweep; /* "bucket"; NULL: none */
-    lki_sweep      swept;
+    const char    *sweep; /* "bucket"; NULL or "none": none */
     double         predicted_ms; /* prediction that the launcher passes to the workers; 0: none */
 } step_options;
 
@@ -36,7 +35,8 @@ enum { STEPS = 20, WARM_UP = 3 };
 static const char *const left_out[] = { "evaluation and stopping", "checkpoints", NULL };
 
 /* clang-format off */
-static const lki_choice sweeps[] = { { .name = "bucket" }, { .name = NULL } };
+static const lki_choice sweeps[] = { { .name = "none" }, { .name = "bucket" },
+                                     { .name = NULL } };
 
 static const lki_option own[] = {
     { .group = "measuring", .name = "steps", .type = LKI_OPTION_U64, .value = "N",
@@ -175,22 +175,8 @@ static void print_report(const train_options *train)
 
 /* ---- A sweep ----------------------------------------------------------------------------- */
 
-static lk_status run_sweep(train_options *train, lk_comm *comm, const lk_train_config *config,
-                           lk_train_result *result)
-{
-    step_options *options = (step_options *)(void *)train;
-    return lki_sweep_run(&options->swept, comm, config, result);
-}
-
-static void print_sweep(const train_options *train)
-{
-    step_options *options = (step_options *)(uintptr_t)train;
-    lki_sweep_print(&options->swept, &train->config, options->report.median, options->json);
-}
-
-/* Prepares a sweep.  Returns an exit status if other options contradict it, or a negative
- * number. */
-static int prepare_sweep(step_options *o)
+/* Returns an exit status if other options contradict a sweep, or a negative number. */
+static int check_sweep(const step_options *o, bool launched)
 {
     const lk_train_config *c   = &o->train.config;
     const char            *why = c->bucket_bytes > 0 ? "--sweep bucket tries several sizes: leave "
@@ -198,18 +184,56 @@ static int prepare_sweep(step_options *o)
                                  : c->log != NULL || c->trace != NULL
                                      ? "--sweep makes several runs, and --log and --trace are for "
                                        "one"
-                                 : c->elastic.workers_least > 0 ||
-                                           o->train.on_failure == LK_ON_FAILURE_CONTINUE
-                                     ? "--sweep compares runs of the same workers, so it does not "
-                                       "continue after losses"
                                  : o->predict ? "--predict is for one size of buckets: leave out "
                                                 "--sweep"
-                                              : NULL;
-    if (why != NULL)
-        return lki_usage_error(o->train.command, "%s", why);
-    o->train.run   = run_sweep;
-    o->train.print = print_sweep;
-    return -1;
+                                 : launched ? "--sweep starts several jobs, so it does not work "
+                                              "under another launcher: use --nnodes"
+                                            : NULL;
+    return why != NULL ? lki_usage_error(o->train.command, "%s", why) : -1;
+}
+
+/* Copies the words of the command without --sweep and --json, and adds those of a run. */
+static void list_words(char **out, int argc, char **argv, char *size)
+{
+    static char json[] = "--json", none[] = "--sweep=none", bucket[] = "--bucket-mb";
+    int         count = 0;
+
+    for (int i = 0; i < argc; i++) {
+        int from = i;
+        if (i > 1 && (lki_bench_is_option(argv, argc, &i, "sweep", true) ||
+                      lki_bench_is_option(argv, argc, &i, "json", false)))
+            continue;
+        out[count++] = argv[from];
+    }
+    out[count++] = json;
+    out[count++] = none; /* in case the config file has a sweep */
+    out[count++] = bucket;
+    out[count]   = size;
+}
+
+/* Runs all sizes.  On several machines each runs the same jobs, and that of node 0 prints. */
+static int start_sweep(step_options *o, int argc, char **argv)
+{
+    const lki_nodes *nodes  = &o->train.nodes;
+    const uint32_t   hosts  = nodes->hosts > 1 ? nodes->hosts : 1;
+    lk_train_config *config = &o->train.config;
+    char             name[] = "lockstep", size[LKI_SWEEP_WORD] = "";
+    char           **words  = calloc((size_t)argc + 8, sizeof *words);
+    lki_sweep        sweep  = { .count = 0 };
+
+    if (words == NULL) {
+        fprintf(stderr, "lockstep bench step: out of memory\n");
+        return LKI_EXIT_FAILURE;
+    }
+    /* All machines must run the same jobs, whatever each of them can estimate. */
+    lki_sweep_choose(&sweep, config, hosts, nodes->count > 1);
+    words[0] = name;
+    list_words(words + 1, argc, argv, size);
+    int result = lki_sweep_measure(&sweep, words, size);
+    if (result == 0 && sweep.medians[0][0] > 0)
+        lki_sweep_print(&sweep, config, o->json);
+    free(words);
+    return result;
 }
 
 /* ---- A prediction ------------------------------------------------------------------------ */
@@ -312,7 +336,10 @@ int lki_bench_step(int argc, char **argv)
         config->warm_up  = options.warm_up;
         config->steps   += options.warm_up;
         config->report   = &options.report;
-        result           = options.sweep != NULL ? prepare_sweep(&options) : -1;
+        const bool several = options.sweep != NULL && strcmp(options.sweep, "none") != 0;
+        result             = several ? check_sweep(&options, launched) : -1;
+        if (several && result < 0)
+            result = start_sweep(&options, argc, argv);
         if (result >= 0)
             free(options.train.file.text);
         else if (options.predict && !launched)

@@ -28,9 +28,6 @@ struct train_options {
 
     const lki_command *command;                  /* the command named in errors */
     void (*print)(const train_options *options); /* called on rank 0 when the run is complete */
-    /* Called by each rank in place of lk_train_run(), unless NULL. */
-    lk_status (*run)(train_options *options, lk_comm *comm, const lk_train_config *config,
-                     lk_train_result *result);
 };
 
 /* Rows for a struct whose first member is a train_options.  The first row is MODEL. */

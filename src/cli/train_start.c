@@ -120,8 +120,7 @@ static lk_status work(lk_comm *comm, void *context)
         config.calls.stop         = launcher_asks;
         config.calls.stop_context = comm;
     }
-    lk_status status = options->run != NULL ? options->run(options, comm, &config, &result)
-                                            : lk_train_run(comm, &config, &result);
+    lk_status status = lk_train_run(comm, &config, &result);
     if (result.speaks)
         options->result = result;
     return status;

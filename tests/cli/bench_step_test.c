@@ -182,9 +182,6 @@ static void sizes_of_buckets_are_swept(void **state)
     run_command(&r, *state, "bench step mlp --sweep bucket --log x.jsonl");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "--log and --trace are for one");
-    run_command(&r, *state, "bench step mlp --sweep bucket --workers 1:2");
-    assert_int_equal(r.status, 2);
-    assert_says(r.err, "does not continue after losses");
     run_command(&r, *state, "bench step mlp --sweep rate");
     assert_int_equal(r.status, 2);
 }
