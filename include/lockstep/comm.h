@@ -5,9 +5,9 @@
  * collective carries a fingerprint (operation, sequence, dtype, reduction, count, root ...).  If
  * two fingerprints differ, all ranks fail at once with LK_EMISMATCH, which names two ranks.
  *
- * Groups:    lk_comm_split(), lk_comm_subset() and lk_comm_mesh() create communicators of some of
- *            the ranks.  The results may overlap, and each has its own order of operations.  A
- *            failure in one communicator fails all of them.  Messages name ranks by their world
+ * Groups:    lk_comm_split(), lk_comm_subset() and lk_mesh_open() (mesh.h) create communicators of
+ *            some of the ranks.  The results may overlap, and each has its own order of operations.
+ *            A failure in one communicator fails all of them.  Messages name ranks by their world
  *            rank.
  * Arenas:    memory that all ranks map (memfd).  Buffers inside arenas are not copied.
  * Waiting:   a call spins, yields, then sleeps, until the operation's deadline.  LK_ETIMEOUT names
@@ -104,11 +104,6 @@ LK_API LK_NODISCARD lk_status lk_comm_split(lk_comm **out, lk_comm *comm, uint32
  * `comm` must call with the same list.  On ranks that are not listed *out is NULL. */
 LK_API LK_NODISCARD lk_status lk_comm_subset(lk_comm **out, lk_comm *comm, const uint32_t *ranks,
                                              uint32_t count);
-
-/* Arranges the ranks in rows of `columns` ranks and creates a communicator for this rank's row and
- * one for its column.  Collective.  rows * columns must be the size of `comm`. */
-LK_API LK_NODISCARD lk_status lk_comm_mesh(lk_comm **row, lk_comm **column, lk_comm *comm,
-                                           uint32_t rows, uint32_t columns);
 
 /* ---- Shared memory ----------------------------------------------------------------------- */
 
@@ -316,6 +311,15 @@ typedef struct {
     uint32_t owner, shard;
 } lk_slice;
 
+/* How hosts exchange the nodes of a tree_reduce.  The bits are the same. */
+typedef enum {
+    LK_TREE_AUTO = 0, /* as lk_comm_options.algorithms says for "tree_reduce".  Without that: on two
+                       * hosts with one node each, the faster by the constants; otherwise direct */
+    LK_TREE_DIRECT,   /* each host sums an equal part, and sends it to the others */
+    LK_TREE_LINEAR    /* each host receives all nodes and sums everything: one round less, and no
+                       * more bytes on two hosts with one node each */
+} lk_tree_algorithm;
+
 typedef struct {
     uint32_t            leaves;     /* V */
     size_t              elements;   /* number of elements of each node's data */
@@ -340,6 +344,7 @@ typedef struct {
                                      * split.  A block has 8- or 4-bit integers and one factor,
                                      * which maps the largest magnitude to 127 or 7.  A block with a
                                      * non-finite element becomes NaN */
+    lk_tree_algorithm   algorithm;  /* equal on every rank; no effect on one host */
 } lk_tree_op;
 
 enum { LK_TREE_NODES_MAX = 16 };
@@ -362,4 +367,5 @@ LK_API LK_NODISCARD lk_status lk_tree_reduce(lk_comm *comm, const lk_tree_op *op
 }
 #endif
 #include "lockstep/recovery.h"
+#include "lockstep/mesh.h"
 #endif /* LK_COMM_H */

@@ -198,7 +198,8 @@ LK_API LK_NODISCARD lk_status lk_launched(bool *out);
 LK_API LK_NODISCARD lk_status lk_launcher_describe(char *out, size_t bytes);
 
 /* Launcher options for workers that another launcher has started.  Under Lockstep's launcher,
- * lk_launch_options apply instead, and all fields except `timeout_ms` and `leaves` are ignored. */
+ * lk_launch_options apply instead, and all fields except `timeout_ms`, `leaves` and `tuning` are
+ * ignored. */
 typedef struct {
     size_t      struct_size; /* see LK_JOIN_OPTIONS_INIT */
     uint32_t    timeout_ms; /* limit of each wait, as in lk_launch_options, and of connecting. 0 =
@@ -216,6 +217,7 @@ typedef struct {
     /* Under Lockstep's launcher: a SIGTERM sent to this process, and not to the launcher, asks it
      * to leave the job (lk_leave_requested()) instead of stopping the job. */
     bool leaves;
+    const char *tuning; /* lk_comm_options.tuning; NULL = LOCKSTEP_TUNING if set, else none */
 } lk_join_options;
 
 #define LK_JOIN_OPTIONS_INIT LK_OPTIONS_INIT(lk_join_options)

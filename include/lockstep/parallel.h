@@ -149,14 +149,14 @@ typedef struct {
      * finish, averages over their samples and drops other results.  So the result depends on time.
      * Only with ddp and zero1, on one host. */
     uint32_t backups;
-    /* A rule for each parameter, instead of `groups`; NULL = as `groups` say.  Copied. */
-    const lk_param_rule *rules;
+    const lk_param_rule *rules; /* of each parameter; NULL = as `groups` say.  Copied */
     /* In a turn the caller adds to each term and state sum at most once: a complete, rounded value.
      * Then the second of two virtual workers can add to the memory of the first. */
     bool adds_once;
     const lk_exchange *exchange; /* groups that exchange compressed gradients; NULL = none */
     const lk_replicas *replicas; /* groups with weights of their own; NULL = none */
     const lk_async    *async;    /* groups that do not wait for each other; NULL = synchronous */
+    lk_tree_algorithm  grad_algorithm; /* of gradients between hosts; the bits are the same */
 } lk_parallel_options;
 
 #define LK_PARALLEL_OPTIONS_INIT LK_OPTIONS_INIT(lk_parallel_options)

@@ -48,6 +48,7 @@ typedef struct {
     uint32_t       stage;             /* 0: ddp; 1 to 3: the ZeRO stage */
     uint32_t       shard_hosts;       /* with stage 3: hosts that share a model copy; 0 = all */
     bool           buddies;           /* neighbouring hosts hold replicas of each other's shard */
+    bool           linear;            /* gradients are sent by LK_TREE_LINEAR, else by direct */
     double         forward, backward; /* seconds per virtual worker */
     double         update;          /* seconds after backward: sums within a host, and optimizer */
     double         gradient_bytes;  /* bytes of all gradients; tied parameters count twice */
@@ -77,7 +78,8 @@ typedef struct {
  * direction.  Buckets are sent one at a time during the last micro-batch.  If there is only one
  * micro-batch, stages 2 and 3 have memory for only two buckets.  Stages 1 and 2 gather parameters
  * after the update, when no computation hides the gathering.  Stage 3 gathers parameters in all
- * passes, one bucket ahead. */
+ * passes, one bucket ahead.  With `linear` a host sends the gradients of a subtree whole to each
+ * host that needs them, and no sums. */
 LK_API LK_NODISCARD lk_status lk_step_predict(lk_step_prediction *out, const lk_step_model *model);
 
 /* The rates of a machine, for lk_step_model.  0 = unknown. */

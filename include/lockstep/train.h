@@ -163,6 +163,9 @@ typedef struct {
      * (LK_ESTOPPED). */
     bool (*stop)(void *context);
     void *stop_context;
+
+    lk_bucket_hook hook; /* (optional) lk_parallel_options.hook; must not change on resume */
+    void          *hook_context;
 } lk_train_calls;
 
 /* The configuration of a run, including the paths of its files.  Zero or NULL selects the
@@ -208,11 +211,10 @@ typedef struct {
     lk_param_group  groups[LK_GROUPS_MAX];
     uint32_t        group_count;
     lk_dtype        comm_dtype;   /* see lk_parallel_options.comm_dtype */
+    lk_tree_algorithm grad_algorithm; /* see lk_parallel_options.grad_algorithm */
     lk_dtype        gather_dtype; /* see lk_parallel_options.gather_dtype; bf16 runs: LK_BF16 */
     bool            keep_gathered;
     lk_train_exchange exchange;
-    lk_bucket_hook  hook; /* (optional) lk_parallel_options.hook; must not change on resume */
-    void           *hook_context;
     lk_loss_scaling scaling; /* for LK_F16, where the default rule is LK_SCALE_PYTORCH */
 
     /* Files that rank 0 reads and writes on its host.  (Training data are read by every host.) */

@@ -301,7 +301,7 @@ const bench_kind bench_kinds[] = {
       .call = call_reduce_scatter, .right = right_reduce_scatter },
     { .name = "reduce_scatter_v", .moves = BENCH_OTHERS, .divided = true, .uneven = true,
       .call = call_reduce_scatter_v, .right = right_reduce_scatter },
-    { .name = "tree_reduce", .moves = BENCH_OTHERS, .tree = true, .way = "forest",
+    { .name = "tree_reduce", .moves = BENCH_OTHERS, .tree = true,
       .call = call_tree_reduce, .right = right_tree_reduce },
     { .name = "all_gather", .moves = BENCH_OTHERS, .divided = true, .gives_part = true,
       .call = call_all_gather, .right = right_all_gather },

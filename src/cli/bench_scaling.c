@@ -61,9 +61,7 @@ static const lki_command scaling_command = {
     .options  = own,
 };
 
-/* Returns true if the argument at *i is the option `name` of `bench scaling`.  Skips its value if
- * `valued`. */
-static bool is_own(char **argv, int argc, int *i, const char *name, bool valued)
+bool lki_bench_is_option(char **argv, int argc, int *i, const char *name, bool valued)
 {
     size_t length = strlen(name);
     if (strncmp(argv[*i], "--", 2) != 0 || strncmp(argv[*i] + 2, name, length) != 0)
@@ -80,10 +78,11 @@ static void split(int argc, char **argv, char **mine, int *mine_count, char **ru
 {
     for (int i = 2; i < argc; i++) {
         int  from = i;
-        bool ours = is_own(argv, argc, &i, "workers", true) ||
-                    is_own(argv, argc, &i, "rounds", true) ||
-                    is_own(argv, argc, &i, "json", false) ||
-                    is_own(argv, argc, &i, "help", false) || strcmp(argv[i], "-h") == 0;
+        bool ours = lki_bench_is_option(argv, argc, &i, "workers", true) ||
+                    lki_bench_is_option(argv, argc, &i, "rounds", true) ||
+                    lki_bench_is_option(argv, argc, &i, "json", false) ||
+                    lki_bench_is_option(argv, argc, &i, "help", false) ||
+                    strcmp(argv[i], "-h") == 0;
         for (; from <= i; from++)
             if (ours)
                 mine[(*mine_count)++] = argv[from];
@@ -102,7 +101,7 @@ static void choose_counts(scaling *s, uint32_t most)
 /* ---- A run ------------------------------------------------------------------------------- */
 
 /* Starts a run with its output in a pipe; *from becomes the read end.  Returns 0 or an errno. */
-static int start_run(const scaling *s, pid_t *pid, int *from)
+static int start_run(char **words, pid_t *pid, int *from)
 {
     posix_spawn_file_actions_t actions;
     int                        ends[2];
@@ -112,7 +111,7 @@ static int start_run(const scaling *s, pid_t *pid, int *from)
     (void)posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
     (void)posix_spawn_file_actions_addclose(&actions, ends[0]);
     (void)posix_spawn_file_actions_addclose(&actions, ends[1]);
-    int error = posix_spawn(pid, "/proc/self/exe", &actions, NULL, s->words, environ);
+    int error = posix_spawn(pid, "/proc/self/exe", &actions, NULL, words, environ);
     (void)posix_spawn_file_actions_destroy(&actions);
     (void)close(ends[1]);
     *from = ends[0];
@@ -132,30 +131,36 @@ static size_t read_all(int from, char *line)
     return used;
 }
 
-/* Measures samples per second.  Returns an exit status other than 0 on failure. */
-static int run(scaling *s, uint32_t workers, double *rate)
+int lki_bench_run(double *value, char **words, const char *key)
 {
-    static const char key[] = "\"samples_per_s\": ";
-    char              line[LINE_BYTES];
-    pid_t             pid  = -1;
-    int               from = -1, status = 0;
+    char  line[LINE_BYTES], named[64];
+    pid_t pid  = -1;
+    int   from = -1, status = 0;
 
-    (void)snprintf(s->workers, sizeof s->workers, "%u", workers);
-    int error = start_run(s, &pid, &from);
+    int error = start_run(words, &pid, &from);
     if (error != 0) {
-        fprintf(stderr, "lockstep bench scaling: cannot start a run: %s\n", strerror(error));
+        fprintf(stderr, "lockstep bench: cannot start a run: %s\n", strerror(error));
         return LKI_EXIT_FAILURE;
     }
     (void)read_all(from, line);
     (void)close(from);
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         continue;
-    const char *at = strstr(line, key);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
         return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    if (at == NULL || sscanf(at + sizeof key - 1, "%lf", rate) != 1 || !(*rate > 0))
-        return LKI_EXIT_FAILURE;
+    (void)snprintf(named, sizeof named, "\"%s\": ", key);
+    const char *at = strstr(line, named);
+    if (at == NULL || sscanf(at + strlen(named), "%lf", value) != 1)
+        *value = 0;
     return 0;
+}
+
+/* Measures samples per second.  Returns an exit status other than 0 on failure. */
+static int run(scaling *s, uint32_t workers, double *rate)
+{
+    (void)snprintf(s->workers, sizeof s->workers, "%u", workers);
+    int result = lki_bench_run(rate, s->words, "samples_per_s");
+    return result != 0 || *rate > 0 ? result : LKI_EXIT_FAILURE;
 }
 
 /* ---- Output ------------------------------------------------------------------------------ */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/bench_sweep.h"
 #include "cli/commands.h"
 #include "cli/train.h"
 #include "cli/words.h"
@@ -21,6 +22,7 @@ typedef struct {
     lk_step_report report;
     uint32_t       warm_up;
     bool           json, predict;
+    const char    *sweep; /* "bucket"; NULL or "none": none */
     double         predicted_ms; /* prediction that the launcher passes to the workers; 0: none */
 } step_options;
 
@@ -33,6 +35,9 @@ enum { STEPS = 20, WARM_UP = 3 };
 static const char *const left_out[] = { "evaluation and stopping", "checkpoints", NULL };
 
 /* clang-format off */
+static const lki_choice sweeps[] = { { .name = "none" }, { .name = "bucket" },
+                                     { .name = NULL } };
+
 static const lki_option own[] = {
     { .group = "measuring", .name = "steps", .type = LKI_OPTION_U64, .value = "N",
       .offset = offsetof(step_options, train.config.steps), .low = 1, .high = UINT32_MAX,
@@ -43,6 +48,8 @@ static const lki_option own[] = {
     LKI_FLAG("json", offsetof(step_options, json), "print one JSON object"),
     LKI_FLAG("predict", offsetof(step_options, predict),
              "before the run, predict the time of a step as plan --measure does, and print it"),
+    LKI_CHOICE(LKI_OPTION_NAME, "sweep", "WHAT", offsetof(step_options, sweep), sweeps, "none",
+               "time the steps with several sizes of buckets, and print the best --bucket-mb"),
     { .name = "predicted-ms", .type = LKI_OPTION_REAL, .value = "MS",
       .offset = offsetof(step_options, predicted_ms), .range = &lki_range_positive,
       .preset = "none",
@@ -166,6 +173,69 @@ static void print_report(const train_options *train)
     print_tables(&options->report);
 }
 
+/* ---- A sweep ----------------------------------------------------------------------------- */
+
+/* Returns an exit status if other options contradict a sweep, or a negative number. */
+static int check_sweep(const step_options *o, bool launched)
+{
+    const lk_train_config *c   = &o->train.config;
+    const char            *why = c->bucket_bytes > 0 ? "--sweep bucket tries several sizes: leave "
+                                                       "out --bucket-mb"
+                                 : c->log != NULL || c->trace != NULL
+                                     ? "--sweep makes several runs, and --log and --trace are for "
+                                       "one"
+                                 : o->predict ? "--predict is for one size of buckets: leave out "
+                                                "--sweep"
+                                 : launched ? "--sweep starts several jobs, so it does not work "
+                                              "under another launcher: use --nnodes"
+                                            : NULL;
+    return why != NULL ? lki_usage_error(o->train.command, "%s", why) : -1;
+}
+
+/* Copies the words of the command without --sweep and --json, and adds those of a run. */
+static void list_words(char **out, int argc, char **argv, char *size)
+{
+    static char json[] = "--json", none[] = "--sweep=none", bucket[] = "--bucket-mb";
+    int         count = 0;
+
+    for (int i = 0; i < argc; i++) {
+        int from = i;
+        if (i > 1 && (lki_bench_is_option(argv, argc, &i, "sweep", true) ||
+                      lki_bench_is_option(argv, argc, &i, "json", false)))
+            continue;
+        out[count++] = argv[from];
+    }
+    out[count++] = json;
+    out[count++] = none; /* in case the config file has a sweep */
+    out[count++] = bucket;
+    out[count]   = size;
+}
+
+/* Runs all sizes.  On several machines each runs the same jobs, and that of node 0 prints. */
+static int start_sweep(step_options *o, int argc, char **argv)
+{
+    const lki_nodes *nodes  = &o->train.nodes;
+    const uint32_t   hosts  = nodes->hosts > 1 ? nodes->hosts : 1;
+    lk_train_config *config = &o->train.config;
+    char             name[] = "lockstep", size[LKI_SWEEP_WORD] = "";
+    char           **words  = calloc((size_t)argc + 8, sizeof *words);
+    lki_sweep        sweep  = { .count = 0 };
+
+    if (words == NULL) {
+        fprintf(stderr, "lockstep bench step: out of memory\n");
+        return LKI_EXIT_FAILURE;
+    }
+    /* All machines must run the same jobs, whatever each of them can estimate. */
+    lki_sweep_choose(&sweep, config, hosts, nodes->count > 1);
+    words[0] = name;
+    list_words(words + 1, argc, argv, size);
+    int result = lki_sweep_measure(&sweep, words, size);
+    if (result == 0 && sweep.medians[0][0] > 0)
+        lki_sweep_print(&sweep, config, o->json);
+    free(words);
+    return result;
+}
+
 /* ---- A prediction ------------------------------------------------------------------------ */
 
 /* Predicts the seconds of a step.  Completes *config, a copy of the options. */
@@ -237,7 +307,8 @@ static const lki_command step_command = {
     .inherits = "train",
     .examples = "  lockstep bench step gpt --layers 12 --heads 12 --width 768 --global-batch 4 \\\n"
                 "      --workers 1 --threads 2 --optimizer adamw\n"
-                "  lockstep bench step resnet --global-batch 128 --workers 2 --json",
+                "  lockstep bench step resnet --global-batch 128 --workers 2 --json\n"
+                "  lockstep bench step gpt --workers 2 --hosts 2 --sweep bucket",
 };
 
 int lki_bench_step(int argc, char **argv)
@@ -265,7 +336,13 @@ int lki_bench_step(int argc, char **argv)
         config->warm_up  = options.warm_up;
         config->steps   += options.warm_up;
         config->report   = &options.report;
-        if (options.predict && !launched)
+        const bool several = options.sweep != NULL && strcmp(options.sweep, "none") != 0;
+        result             = several ? check_sweep(&options, launched) : -1;
+        if (several && result < 0)
+            result = start_sweep(&options, argc, argv);
+        if (result >= 0)
+            free(options.train.file.text);
+        else if (options.predict && !launched)
             result = start_predicted(&options, argc, argv);
         else
             result = lki_train_start(&options.train, argv);

@@ -18,6 +18,7 @@ struct train_options {
     const char     *kernels;
     char            module[LK_MODULE_PATH]; /* path of the onednn module */
     const char     *flight;
+    const char     *tuning; /* file of lk_join_options.tuning */
     int             worker_mode;
     uint32_t        restart; /* maximum of restarts in a row without a newer checkpoint; 0: none */
     int             on_failure; /* LKI_UNSAID until --workers MIN:MAX has been evaluated */

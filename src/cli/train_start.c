@@ -166,6 +166,7 @@ static lk_status join(void *context, lk_comm **out)
     const lk_join_options how     = { .struct_size   = sizeof(lk_join_options),
                                       .timeout_ms    = options->config.timeout_ms,
                                       .flight        = options->flight,
+                                      .tuning        = options->tuning,
                                       .ended         = merge_what_is_left,
                                       .ended_context = options,
                                       .leaves = options->on_failure == LK_ON_FAILURE_CONTINUE };

@@ -57,40 +57,40 @@ static void every_operation_over_hosts_equals_plain_loops(void **state)
 
 /* ---- Groups ------------------------------------------------------------------------------ */
 
-/* Creates an arena in the first communicator.  Passes a buffer in this arena to an operation in the
- * communicator of a row. */
+/* Creates an arena in the first communicator.  Passes a buffer in this arena to operations in the
+ * communicators of two axes. */
 static bool shares_arenas(lk_comm *comm, void *context)
 {
     uint32_t  me = lk_comm_rank(comm);
-    lk_comm  *row, *column;
+    lk_mesh  *mesh;
     lk_arena *arena;
 
     (void)context;
     CHECK(lk_comm_arena(&arena, comm, "all", lk_comm_size(comm) * sizeof(float) * 5000) == LK_OK);
-    CHECK(lk_comm_mesh(&row, &column, comm, lk_comm_size(comm) / 2, 2) == LK_OK);
+    CHECK(lk_mesh_open(&mesh, comm, (const lk_mesh_axis[]){ { "data", 0 }, { "tensor", 2 } }, 2)
+          == LK_OK);
     float *mine = (float *)lk_arena_data(arena) + 5000 * (size_t)me;
     for (size_t i = 0; i < 5000; i++)
         mine[i] = (float)me;
-    CHECK(lk_all_reduce(row, mine, mine, 5000, LK_F32, LK_SUM) == LK_OK);
-    CHECK(lk_all_reduce(column, mine, mine, 5000, LK_F32, LK_SUM) == LK_OK);
+    lk_comm *tensor = lk_mesh_axis_comm(mesh, "tensor"), *data = lk_mesh_axis_comm(mesh, "data");
+    CHECK(lk_all_reduce(tensor, mine, mine, 5000, LK_F32, LK_SUM) == LK_OK);
+    CHECK(lk_all_reduce(data, mine, mine, 5000, LK_F32, LK_SUM) == LK_OK);
     float all = (float)(lk_comm_size(comm) * (lk_comm_size(comm) - 1) / 2);
     for (size_t i = 0; i < 5000; i++)
         CHECK(mine[i] == all);
-    lk_comm_free(row);
-    lk_comm_free(column);
+    lk_mesh_free(mesh);
     return true;
 }
 
 static bool refuses_groups(lk_comm *comm, void *context)
 {
     const uint32_t twice[] = { 1, 1 }, far[] = { 99 };
-    lk_comm       *row, *column;
+    lk_comm       *group;
 
     (void)context;
-    CHECK(lk_comm_mesh(&row, &column, comm, 3, 3) == LK_EINVAL && row == NULL && column == NULL);
-    CHECK(lk_comm_subset(&row, comm, twice, 2) == LK_EINVAL);
-    CHECK(lk_comm_subset(&row, comm, far, 1) == LK_EINVAL);
-    CHECK(lk_comm_split(&row, comm, LK_NO_COLOR, 0) == LK_OK && row == NULL);
+    CHECK(lk_comm_subset(&group, comm, twice, 2) == LK_EINVAL);
+    CHECK(lk_comm_subset(&group, comm, far, 1) == LK_EINVAL);
+    CHECK(lk_comm_split(&group, comm, LK_NO_COLOR, 0) == LK_OK && group == NULL);
     return true;
 }
 

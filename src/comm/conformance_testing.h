@@ -433,19 +433,22 @@ static bool in_group(lk_comm *comm, uint32_t first)
     return good;
 }
 
-/* Creates groups and runs all operations in them: overlapping rows and columns, a group of a group,
- * and a subset in a different order. */
+/* Creates groups and runs all operations in them: the overlapping axes of a mesh, a group of a
+ * group, and a subset in a different order. */
 static bool splits(lk_comm *comm, void *context)
 {
     uint32_t size = lk_comm_size(comm), me = lk_comm_rank(comm);
-    lk_comm *row, *column, *inner, *odd;
+    lk_comm *inner, *odd;
+    lk_mesh *mesh;
 
     (void)context;
-    CHECK(lk_comm_mesh(&row, &column, comm, size / 2, 2) == LK_OK);
-    CHECK(lk_comm_size(row) == 2 && lk_comm_rank(row) == me % 2);
-    CHECK(lk_comm_size(column) == size / 2 && lk_comm_rank(column) == me / 2);
-    CHECK(in_group(row, 100) && in_group(column, 200));
-    CHECK(lk_comm_split(&inner, column, me / 2 == 0 ? LK_NO_COLOR : 7, size - me) == LK_OK);
+    CHECK(lk_mesh_open(&mesh, comm, (const lk_mesh_axis[]){ { "data", 0 }, { "tensor", 2 } }, 2)
+          == LK_OK);
+    lk_comm *data = lk_mesh_axis_comm(mesh, "data"), *tensor = lk_mesh_axis_comm(mesh, "tensor");
+    CHECK(lk_comm_size(tensor) == 2 && lk_comm_rank(tensor) == me % 2);
+    CHECK(lk_comm_size(data) == size / 2 && lk_comm_rank(data) == me / 2);
+    CHECK(in_group(tensor, 100) && in_group(data, 200));
+    CHECK(lk_comm_split(&inner, data, me / 2 == 0 ? LK_NO_COLOR : 7, size - me) == LK_OK);
     CHECK((inner == NULL) == (me < 2));
     CHECK(inner == NULL || lk_comm_rank(inner) == (size - 1 - me) / 2);
     const uint32_t list[] = { size - 1, 0, 1 };
@@ -453,11 +456,10 @@ static bool splits(lk_comm *comm, void *context)
     CHECK((odd != NULL) == (me < 2 || me == size - 1));
     CHECK(odd == NULL || lk_comm_rank(odd) == (me == size - 1 ? 0 : me + 1));
     CHECK(in_group(inner, 300) && in_group(odd, 400));
-    lk_comm_free(column); /* `inner` keeps references to everything that it needs */
+    lk_mesh_free(mesh); /* `inner` keeps references to everything that it needs */
     CHECK(in_group(inner, 500) && in_group(comm, 600));
     lk_comm_free(odd);
     lk_comm_free(inner);
-    lk_comm_free(row);
     return true;
 }
 

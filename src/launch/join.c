@@ -205,11 +205,11 @@ static lk_status read_key(inheritance *from)
 
 /* Reads two settings for the choice of algorithms between hosts: the forced algorithms, and the
  * name of the file of measurements. */
-static void read_choices(inheritance *from)
+static void read_choices(inheritance *from, const char *tuning)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
 
-    from->options.tuning     = getenv("LOCKSTEP_TUNING");
+    from->options.tuning     = tuning != NULL ? tuning : getenv("LOCKSTEP_TUNING");
     from->options.algorithms = getenv("LOCKSTEP_ALGORITHMS");
     if (cache != NULL && cache[0] == '/')
         (void)snprintf(from->cache, sizeof from->cache, "%.380s/lockstep", cache);
@@ -393,7 +393,7 @@ lk_status lk_join_with(lk_comm **out, const lk_join_options *options)
         LK_TRY(find_others(&job));
     if (!is_ours() && job.by == NULL)
         return lk_comm_open_threads(out, 1, NULL);
-    read_choices(&from);
+    read_choices(&from, mine.tuning);
     lk_status st = is_ours() ? find_ours(&from, &mine) : find_foreign(&from, &job, &mine);
     if (st == LK_OK)
         st = is_ours() && lk_enters() ? enter_later(out, &from) : enter(out, &from);

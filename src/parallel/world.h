@@ -15,6 +15,7 @@ typedef struct {
     uint32_t *host_of;  /* [ranks] */
     uint32_t *local_of; /* [ranks]: number of the rank on its host */
     uint32_t *numbers; /* [ranks]: number of the rank in the job, which counts lost ranks too */
+    lk_tree_algorithm algorithm; /* of gradients between hosts */
 } lki_world;
 
 /* Fills `world` for hosts of the given sizes; ranks are numbered host by host.  On failure call

@@ -197,7 +197,7 @@ double lki_sharing_hosts(const lk_step_model *m)
 
 /* Returns the gradient traffic of the busiest host in a round.  The host sends its sums to their
  * owners.  If several hosts store the same part of the model, as with ddp, the completed sums are
- * sent to the other hosts. */
+ * sent to the other hosts.  By linear every host that stores a part gets all gradients of it. */
 static load load_of_sums(const lk_step_model *m, double rounds)
 {
     branches b = count_branches(m);
@@ -205,6 +205,9 @@ static load load_of_sums(const lk_step_model *m, double rounds)
     double   shared = m->stage == 0 ? (h - 1) / h : m->buddies ? 1 / h : (h / k - 1) / h;
     double   others = m->stage == 0 ? 0 : (k - 1) / k - (m->buddies ? 1 / h : 0);
     double   whole = b.whole / rounds, all = b.all / rounds;
+    double   parts = m->stage == 0 ? 1 : m->buddies ? h / 2 : k; /* of the model, on hosts */
+    if (m->linear)
+        return (load){ whole, whole * (h - 1) / parts * m->gradient_bytes };
     return (load){ whole + (shared > 0 ? all : 0),
                    (whole * others + (whole + all) * shared) * m->gradient_bytes };
 }

@@ -242,6 +242,7 @@ static void sent_bytes_are_those_of_the_estimate(void **state)
                 lk_parallel_options options = { .struct_size     = sizeof(lk_parallel_options),
                                                 .strategy        = strategies[i % 4].name,
                                                 .virtual_workers = v,
+                                                .grad_algorithm  = (lk_tree_algorithm)(v % 3),
                                                 .shard_hosts     = group };
                 lk_parallel_cost    cost;
                 if (hosts < 2 || hosts > n || group * strategies[i % 4].part != hosts ||
@@ -252,13 +253,12 @@ static void sent_bytes_are_those_of_the_estimate(void **state)
                 assert_int_equal(lk_parallel_estimate(&cost, &param, 1, &options, sizes, hosts),
                                  LK_OK);
                 lk_step_piece      one = { 1, 1, 1, 1, 1, { { 1, 0 }, { 0, 0 } } };
-                lk_step_prediction p   = predict((lk_step_model){ .workers         = n,
-                                                                  .hosts           = hosts,
+                lk_step_prediction p   = predict((lk_step_model){ .workers = n, .hosts = hosts,
                                                                   .virtual_workers = v,
                                                                   .stage = strategies[i % 4].stage,
+                                                                  .linear         = v % 3 == 2,
                                                                   .shard_hosts    = group,
-                                                                  .forward        = 1,
-                                                                  .backward       = 1,
+                                                                  .forward = 1, .backward = 1,
                                                                   .gradient_bytes = 4 << 24,
                                                                   .pieces         = &one,
                                                                   .piece_count    = 1,

@@ -241,6 +241,7 @@ static lk_status fill_model(lk_step_model *out, double *flops, const step_source
         .stage           = lki_stage_of(c->strategy),
         .shard_hosts     = group_hosts(c),
         .buddies         = c->buddies && (group_hosts(c) == 0 || group_hosts(c) == hosts),
+        .linear          = c->grad_algorithm == LK_TREE_LINEAR,
         .gradient_bytes  = width * gradient_elements(from->model),
         .parameter_bytes = parameter_bytes(c, from->model),
         .bucket_bytes    = width / sizeof(float) * bucket,

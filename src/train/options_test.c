@@ -320,11 +320,12 @@ static void rules_are_logged(void **state)
     config.comm_dtype = LK_BF16;
     assert_int_equal(lki_fields_label(&config), LK_LABEL_EXACT);
     lki_fields_log(&config, text, sizeof text);
-    assert_string_equal(text, ", \"comm_dtype\": \"bf16\", \"gather_dtype\": \"fp32\"");
+    assert_string_equal(text, ", \"grad_algorithm\": \"auto\", \"comm_dtype\": \"bf16\", "
+                              "\"gather_dtype\": \"fp32\"");
     config.exchange.compressor = "topk";
     lki_fields_log(&config, text, sizeof text);
-    assert_string_equal(text, ", \"comm_dtype\": \"bf16\", \"gather_dtype\": \"fp32\", "
-                              "\"compress\": \"topk\"");
+    assert_string_equal(text, ", \"grad_algorithm\": \"auto\", \"comm_dtype\": \"bf16\", "
+                              "\"gather_dtype\": \"fp32\", \"compress\": \"topk\"");
 }
 
 /* Checks that the values of choices are checked, and that rows write exactness ids and notes. */

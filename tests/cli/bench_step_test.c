@@ -141,6 +141,51 @@ static void a_prediction_stands_beside_the_measurement(void **state)
     assert_says(r.err, "--predict is for workers of one host");
 }
 
+/* Each line has a size.  One of the sizes is the best, and the default is always among them. */
+static void sweep_has_sizes(const char *folder, const char *arguments, const double *sizes)
+{
+    static command_result r;
+    json_error_t          error;
+    int                   best = 0, rows = 0;
+    run_command(&r, folder, arguments);
+    if (r.status != 0)
+        fail_msg("%s: %s", arguments, r.err);
+    for (char *line = strtok(r.out, "\n"); line != NULL; line = strtok(NULL, "\n"), rows++) {
+        json_t *row = json_loads(line, 0, &error);
+        assert_non_null(row);
+        assert_true(number(row, "bucket_mb") == sizes[rows]);
+        assert_true(number(row, "median_ms") > 0);
+        assert_int_equal(json_array_size(json_object_get(row, "medians_ms")), 2);
+        assert_true(sizes[rows] != 25 || number(row, "of_default") == 1);
+        best += json_is_true(json_object_get(row, "best"));
+        json_decref(row);
+    }
+    assert_true(best == 1 && sizes[rows] == 0);
+}
+
+static void sizes_of_buckets_are_swept(void **state)
+{
+    static command_result r;
+    const double          small[] = { 0.25, 25, 0 }, large[] = { 0.25, 1, 4, 25, 0 };
+    /* 50 thousand and 669 thousand parameters */
+    sweep_has_sizes(*state, "bench step mlp --hidden 64 --global-batch 8 --workers 1 --steps 2 "
+                            "--warm-up 1 --sweep bucket --json", small);
+    sweep_has_sizes(*state, "bench step mlp --global-batch 8 --workers 2 --hosts 2 --steps 1 "
+                            "--warm-up 1 --virtual-workers 2 --sweep bucket --json", large);
+    run_command(&r, *state, "bench step mlp --hidden 64 --global-batch 8 --workers 2 --steps 1 "
+                            "--virtual-workers 2 --warm-up 1 --worker-mode threads --sweep bucket");
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "best: --bucket-mb ");
+    run_command(&r, *state, "bench step mlp --sweep bucket --bucket-mb 4");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "leave out --bucket-mb");
+    run_command(&r, *state, "bench step mlp --sweep bucket --log x.jsonl");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "--log and --trace are for one");
+    run_command(&r, *state, "bench step mlp --sweep rate");
+    assert_int_equal(r.status, 2);
+}
+
 static void invalid_options_are_usage_errors(void **state)
 {
     static command_result r;
@@ -167,6 +212,7 @@ int main(void)
         cmocka_unit_test(samples_are_those_of_the_steps_that_count),
         cmocka_unit_test(operations_are_those_of_the_definition),
         cmocka_unit_test(more_workers_are_compared),
+        cmocka_unit_test(sizes_of_buckets_are_swept),
         cmocka_unit_test(a_prediction_stands_beside_the_measurement),
         cmocka_unit_test(invalid_options_are_usage_errors),
     };

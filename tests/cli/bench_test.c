@@ -102,6 +102,10 @@ static void algorithms_are_explained(void **state)
     const char *chosen = strstr(r.out, "\"chosen\": true");
     assert_non_null(chosen);
     assert_null(strstr(chosen + 1, "\"chosen\": true"));
+    run_command(&r, *state, "bench tree_reduce --hosts 2 --bytes 1K --iterations 3 --explain "
+                            "--json");
+    assert_int_equal(r.status, 0);
+    assert_true(strstr(r.out, "\"direct\"") != NULL && strstr(r.out, "\"linear\"") != NULL);
     run_command(&r, *state, "bench all_gather --hosts 2 --bytes 1K --algorithm ring --json");
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.out, "\"algorithm\": \"ring\""));

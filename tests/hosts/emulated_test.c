@@ -34,6 +34,57 @@ static void emulated_hosts_give_the_bits_of_one_host(void **state)
     assert_says(r.err, "on host 3) runs virtual workers");
 }
 
+static void write_constants(const char *folder, double alpha, double gamma)
+{
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s/constants", folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fprintf(file, "alpha %g\nomega 1e-6\nbeta 1e-9\ngamma %g\n", alpha, gamma) > 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Runs with an algorithm for the gradients.  Expects the weights of one worker, and a line that
+ * names the algorithm. */
+static void expect_algorithm(const char *folder, const char *options, const char *line,
+                             const char *wanted)
+{
+    static command_result r;
+    char                  words[512], got[65];
+    (void)snprintf(words, sizeof words, MLP "%s", options);
+    run_command(&r, folder, words);
+    if (r.status != 0)
+        fail_msg("%s: %s", words, r.err);
+    read_weights(&r, got);
+    assert_string_equal(got, wanted);
+    assert_says(r.err, line);
+}
+
+static void algorithms_of_gradients_give_the_same_bits(void **state)
+{
+    static command_result r;
+    char                  wanted[65];
+
+    run_command(&r, *state, MLP "--workers 1 --strategy single");
+    read_weights(&r, wanted);
+    expect_algorithm(*state, "--workers 3 --hosts 3 --grad-algorithm linear",
+                     "gradients between hosts: linear\n", wanted);
+    expect_algorithm(*state, "--workers 4 --hosts 2 --grad-algorithm direct",
+                     "gradients between hosts: direct\n", wanted);
+    write_constants(*state, 0.5, 1e-10);
+    expect_algorithm(*state, "--workers 2 --hosts 2 --tuning constants",
+                     "gradients between hosts: linear up to 25600 KiB if each host has one "
+                     "subtree, else direct (constants: of constants)\n", wanted);
+    expect_algorithm(*state, "--workers 3 --hosts 3 --tuning constants",
+                     "gradients between hosts: direct (constants: of constants)\n", wanted);
+    write_constants(*state, 1e-6, 1);
+    expect_algorithm(*state, "--workers 2 --hosts 2 --tuning constants",
+                     "gradients between hosts: direct (constants: of constants)\n", wanted);
+    run_command(&r, *state, MLP "--workers 2 --hosts 2 --tuning nowhere");
+    assert_int_equal(r.status, 1);
+    assert_says(r.err, "tuning file: cannot open 'nowhere'");
+}
+
 static void ranks_and_output_lines_follow_the_hosts(void **state)
 {
     static command_result r;
@@ -265,6 +316,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest waiting[] = { WAITING(cmocka_unit_test) };
     const struct CMUnitTest tests[]   = {
         cmocka_unit_test(emulated_hosts_give_the_bits_of_one_host),
+        cmocka_unit_test(algorithms_of_gradients_give_the_same_bits),
         cmocka_unit_test(ranks_and_output_lines_follow_the_hosts),
         cmocka_unit_test(a_killed_launcher_is_a_lost_host),
         cmocka_unit_test(stopped_launchers_are_detected_in_time),

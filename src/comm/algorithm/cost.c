@@ -53,6 +53,7 @@ static const op_row rows[] = {
     { "reduce", LKI_OP_REDUCE, LKI_OP_REDUCE, false },
     { "all_reduce", LKI_OP_ALL_REDUCE, LKI_OP_ALL_REDUCE, false },
     { "reduce_scatter", LKI_OP_REDUCE_SCATTER, LKI_OP_REDUCE_SCATTER_V, true },
+    { "tree_reduce", LKI_OP_TREE_REDUCE, LKI_OP_TREE_REDUCE, false },
     { "reduce_scatter_v", LKI_OP_REDUCE_SCATTER_V, LKI_OP_REDUCE_SCATTER_V, true },
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
@@ -173,7 +174,7 @@ lk_status lki_tuning_find(uint32_t *kind, bool *divided, const char *name)
 bool lki_tuning_sums(uint32_t kind)
 {
     return kind == LKI_OP_ALL_REDUCE || kind == LKI_OP_REDUCE || kind == LKI_OP_REDUCE_SCATTER ||
-           kind == LKI_OP_REDUCE_SCATTER_V;
+           kind == LKI_OP_REDUCE_SCATTER_V || kind == LKI_OP_TREE_REDUCE;
 }
 
 bool lki_tuning_divides(uint32_t kind)
@@ -202,6 +203,8 @@ static double seconds_of(const lki_tuning *tuning, const lki_method *method,
     double           each = problem->each, size = problem->size;
     double           share = each > 1 && size > each ? each * (size - each) / (size - 1) : times;
 
+    if (problem->kind == LKI_OP_TREE_REDUCE)
+        share = 1; /* its work counts the bytes of a host */
     if (method->seconds != NULL)
         return method->seconds(tuning, problem);
     lki_work w = method->work(problem);
@@ -216,6 +219,14 @@ double lki_tuning_seconds(const lki_tuning *tuning, const lki_method *method,
     return seconds_of(tuning, method, problem, 1);
 }
 
+/* Returns true if a tree_reduce would send more bytes than by direct.  It then does so only on
+ * request, so that plans of the bytes of gradients hold (parallel/estimate). */
+static bool sends_more(const lki_method *method, const lki_problem *problem)
+{
+    return problem->kind == LKI_OP_TREE_REDUCE &&
+           method->work(problem).all_bytes > lki_method_direct.work(problem).all_bytes;
+}
+
 static const lki_method *cheapest(const lki_tuning *tuning, const lki_problem *problem,
                                   double times, double *least)
 {
@@ -224,7 +235,7 @@ static const lki_method *cheapest(const lki_tuning *tuning, const lki_problem *p
     for (size_t i = 0; lki_methods[i] != NULL; i++) {
         const lki_method *method = lki_methods[i];
         if (!method->can(problem) || method->asked ||
-            (!method->exact && lki_tuning_sums(problem->kind)))
+            (!method->exact && lki_tuning_sums(problem->kind)) || sends_more(method, problem))
             continue;
         double seconds = seconds_of(tuning, method, problem, times);
         if (best == NULL || seconds < *least) {

@@ -120,13 +120,26 @@ static bool can(const lki_problem *p)
 {
     return p->kind == LKI_OP_ALL_REDUCE || p->kind == LKI_OP_REDUCE ||
            p->kind == LKI_OP_REDUCE_SCATTER || p->kind == LKI_OP_REDUCE_SCATTER_V ||
-           p->kind == LKI_OP_ALL_GATHER || p->kind == LKI_OP_ALL_GATHER_V;
+           p->kind == LKI_OP_ALL_GATHER || p->kind == LKI_OP_ALL_GATHER_V ||
+           p->kind == LKI_OP_TREE_REDUCE;
+}
+
+lki_work lki_work_of_tree(const lki_problem *p, bool linear)
+{
+    double H = p->hosts, B = p->branches, others = H - 1, L = p->size / H, n = (double)p->bytes;
+    double sums = linear ? 0 : 1, parts = linear ? 1 : H; /* of a slice: one per host that sums */
+    double messages = others * (1 + B / H + sums), bytes = others / parts * n * (B / H + sums);
+
+    return (lki_work){ 2 + sums, messages, bytes, B * n / parts / L, p->size * messages,
+                       H * bytes };
 }
 
 static lki_work work(const lki_problem *p)
 {
     double N = p->size, others = N - 1, n = (double)lki_problem_longest(p);
 
+    if (p->kind == LKI_OP_TREE_REDUCE)
+        return lki_work_of_tree(p, false);
     if (p->kind == LKI_OP_ALL_REDUCE)
         return lki_work_alike(N, 2, 2 * others, 2 * others / N * n, n);
     if (p->kind == LKI_OP_REDUCE)

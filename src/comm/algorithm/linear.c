@@ -135,13 +135,16 @@ static bool can(const lki_problem *p)
 {
     return p->kind == LKI_OP_BROADCAST || p->kind == LKI_OP_GATHER || p->kind == LKI_OP_SCATTER ||
            p->kind == LKI_OP_ALL_TO_ALL || p->kind == LKI_OP_ALL_TO_ALL_V ||
-           p->kind == LKI_OP_REDUCE || p->kind == LKI_OP_ALL_REDUCE;
+           p->kind == LKI_OP_REDUCE || p->kind == LKI_OP_ALL_REDUCE ||
+           p->kind == LKI_OP_TREE_REDUCE;
 }
 
 static lki_work work(const lki_problem *p)
 {
     double N = p->size, others = N - 1, n = (double)lki_problem_longest(p);
 
+    if (p->kind == LKI_OP_TREE_REDUCE)
+        return lki_work_of_tree(p, true);
     if (p->kind == LKI_OP_ALL_REDUCE)
         return lki_work_alike(N, 1, others, others * n, N * n);
     if (p->kind == LKI_OP_ALL_TO_ALL || p->kind == LKI_OP_ALL_TO_ALL_V)

@@ -51,6 +51,8 @@ typedef struct lki_problem {
     const struct lki_forest *forest; /* tree_reduce only (span/forest.h); `at` is then a segment
                                       * number */
     const lki_host_map      *map;    /* mirror only: the hosts of the ranks */
+    uint32_t hosts, branches; /* tree_reduce only: number of hosts, and of subtrees of which one
+                               * host has all leaves */
 } lki_problem;
 
 /* A range of a buffer: bytes [at, at + bytes). */
@@ -188,6 +190,10 @@ static inline lki_work lki_work_alike(double ranks, double rounds, double messag
 {
     return (lki_work){ rounds, messages, bytes, combined, ranks * messages, ranks * bytes };
 }
+
+/* Returns the work of a tree_reduce whose sums every host wants, by direct or linear
+ * (span/forest.h).  `bytes` is that of a host, not of a rank. */
+lki_work lki_work_of_tree(const lki_problem *p, bool linear);
 
 struct lki_tuning;
 

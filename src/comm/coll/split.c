@@ -19,6 +19,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "comm/coll/move.h"
+#include "comm/coll/split.h"
 #include "comm/group/span.h"
 
 typedef struct {
@@ -197,10 +198,11 @@ static lk_status split(lk_comm **out, lk_comm *comm, choice mine, uint64_t hash,
     return st;
 }
 
-static lk_status split_hashed(lk_comm **out, lk_comm *comm, choice mine, uint64_t hash)
+lk_status lki_split(lk_comm **out, lk_comm *comm, uint32_t color, uint32_t key, uint64_t hash)
 {
-    choice   *all;
-    uint32_t *members = NULL;
+    const choice mine = { color, key };
+    choice      *all;
+    uint32_t    *members = NULL;
 
     *out = NULL;
     LK_TRY(LKI_NEW(&all, comm->size, "colors of all ranks"));
@@ -216,7 +218,7 @@ static lk_status split_hashed(lk_comm **out, lk_comm *comm, choice mine, uint64_
 
 lk_status lk_comm_split(lk_comm **out, lk_comm *comm, uint32_t color, uint32_t key)
 {
-    return split_hashed(out, comm, (choice){ color, key }, 0);
+    return lki_split(out, comm, color, key, 0);
 }
 
 lk_status lk_comm_subset(lk_comm **out, lk_comm *comm, const uint32_t *ranks, uint32_t count)
@@ -233,23 +235,5 @@ lk_status lk_comm_subset(lk_comm **out, lk_comm *comm, const uint32_t *ranks, ui
         if (ranks[i] == comm->rank)
             mine = (choice){ 0, i };
     }
-    return split_hashed(out, comm, mine, 1 + lki_xxh3(ranks, count * sizeof *ranks));
-}
-
-lk_status lk_comm_mesh(lk_comm **row, lk_comm **column, lk_comm *comm, uint32_t rows,
-                       uint32_t columns)
-{
-    *row = *column = NULL;
-    if ((uint64_t)rows * columns != comm->size)
-        return lk_fail(LK_EINVAL, "a mesh of %u rows and %u columns has %llu ranks, the group %u",
-                       rows, columns, (unsigned long long)rows * columns, comm->size);
-    const uint64_t shape[2] = { rows, columns };
-    uint64_t       hash     = lki_xxh3(shape, sizeof shape);
-    LK_TRY(split_hashed(row, comm, (choice){ comm->rank / columns, 0 }, hash));
-    lk_status st = split_hashed(column, comm, (choice){ comm->rank % columns, 0 }, hash);
-    if (st != LK_OK) {
-        lk_comm_free(*row);
-        *row = NULL;
-    }
-    return st;
+    return lki_split(out, comm, mine.color, mine.key, 1 + lki_xxh3(ranks, count * sizeof *ranks));
 }

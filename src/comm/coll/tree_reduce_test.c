@@ -53,7 +53,7 @@ static bool reduce_once(lk_comm *comm, float *memory, setting set, uint32_t call
                          .node_count = m.node_count, .slices = slices, .slice_count = SLICES,
                          .shards = set.shards, .wanted = anyhow ? wanted : NULL,
                          .packed = !in_place && call % 4 < 2,
-                         .rounded = rounded,
+                         .rounded = rounded, .algorithm = (lk_tree_algorithm)(call % 11 % 3),
                          .out = in_place && m.node_count > 0
                                     ? memory + (m.node_count - 1) * elements : apart };
     CHECK(lk_tree_reduce(comm, &op) == LK_OK);
@@ -241,6 +241,24 @@ static bool notices_other_slices(lk_comm *comm, void *context)
     return true;
 }
 
+static bool notices_other_algorithms(lk_comm *comm, void *context)
+{
+    lk_arena *arena;
+    float     out[8];
+    (void)context;
+    CHECK(lk_comm_arena(&arena, comm, "manners", 4096) == LK_OK);
+    CHECK(all_have_come(comm));
+    lk_tree_node node  = { 0, 1, lk_arena_data(arena) };
+    lk_slice     slice = { .first = 0, .count = 8, .owner = 0 };
+    lk_tree_op   op    = { .leaves = 1, .elements = 8, .nodes = &node,
+                           .node_count = lk_comm_rank(comm) == 0, .slices = &slice,
+                           .slice_count = 1, .out = out,
+                           .algorithm = lk_comm_host(comm, lk_comm_rank(comm)) == 0
+                                            ? LK_TREE_LINEAR : LK_TREE_DIRECT };
+    CHECK(lk_tree_reduce(comm, &op) == LK_EMISMATCH);
+    return true;
+}
+
 /* Holds a leaf on two ranks, which are on one host or on two.  Expects an error. */
 static bool notices_twice(lk_comm *comm, void *context)
 {
@@ -266,12 +284,18 @@ static const hosted shapes[] = { { .hosts = 2, .each = 1 },
                                  { .hosts = 3, .each = 3, .fewer = 2 } };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
+typedef struct {
+    lk_dtype          rounded;
+    lk_tree_algorithm algorithm;
+} manner;
+
 /* Sums vectors with slices of several pieces.  Some elements are in no slice. */
 static bool cuts_large_slices(lk_comm *comm, void *context)
 {
     enum { LARGE = 700001 };
-    uint32_t  me = lk_comm_rank(comm), size = lk_comm_size(comm);
-    lk_arena *arena;
+    const manner *how = context;
+    uint32_t      me = lk_comm_rank(comm), size = lk_comm_size(comm);
+    lk_arena     *arena;
 
     CHECK(lk_comm_arena(&arena, comm, "large", (size_t)LARGE * sizeof(float) * size) == LK_OK);
     float         *mine     = (float *)lk_arena_data(arena) + (size_t)LARGE * me;
@@ -280,7 +304,7 @@ static bool cuts_large_slices(lk_comm *comm, void *context)
     lk_tree_node   node     = { me, 1, mine };
     lk_tree_op     op = { .leaves = size, .elements = LARGE, .nodes = &node, .node_count = 1,
                           .slices = slices, .slice_count = 3, .out = mine,
-                          .rounded = *(const lk_dtype *)context };
+                          .rounded = how->rounded, .algorithm = how->algorithm };
     for (size_t i = 0; i < LARGE; i++)
         mine[i] = world_value(me, i, 77);
     CHECK(lk_tree_reduce(comm, &op) == LK_OK);
@@ -292,14 +316,20 @@ static bool cuts_large_slices(lk_comm *comm, void *context)
 
 static void large_slices_have_the_bits_of_the_tree(void **state)
 {
-    lk_dtype plain = LK_F32, half = LK_BF16;
+    manner how = { LK_F32, LK_TREE_LINEAR };
     (void)state;
-    assert_true(world_all(3, true, cuts_large_slices, &plain));
-    for (size_t k = 0; k < SHAPES; k++)
-        assert_true(hosted_all(shapes[k], cuts_large_slices, k % 2 == 0 ? &plain : &half));
+    assert_true(world_all(3, true, cuts_large_slices, &how));
+    for (size_t k = 0; k < 2 * SHAPES; k++) {
+        how.algorithm = k % 2 == 0 ? LK_TREE_DIRECT : LK_TREE_LINEAR;
+        how.rounded   = k / 2 % 2 == 0 ? LK_F32 : LK_BF16;
+        assert_true(hosted_all(shapes[k / 2], cuts_large_slices, &how));
+    }
 }
 
 /* ---- Bytes sent between hosts ------------------------------------------------------------ */
+
+/* The selection of linear, in the call or for the communicator. */
+typedef enum { NOT_LINEAR, LINEAR, LINEAR_BY_NAME } selection;
 
 typedef struct {
     uint32_t leaves;
@@ -307,6 +337,7 @@ typedef struct {
     uint64_t slack;    /* bytes by which slices in pieces may exceed the formula */
     bool     sharded;  /* only one host wants each slice */
     lk_dtype rounded;
+    selection linear;
 } traffic;
 
 /* Counts the maximal subtrees whose leaves are all on this host, if ranks hold contiguous
@@ -355,8 +386,9 @@ static bool sum_of_host(lk_comm *comm, uint64_t mine, uint64_t *sum)
 }
 
 /* Counts the bytes of partial sums and sums.  Every element is summed on one host.  The other hosts
- * send that host their subtrees, and receive the sum if they want it. */
-static uint64_t bytes_of_sums(const lk_comm *comm, const lk_tree_op *op)
+ * send that host their subtrees, and receive the sum if they want it.  By linear, every host that
+ * wants an element receives all subtrees. */
+static uint64_t bytes_of_sums(const lk_comm *comm, const lk_tree_op *op, bool linear)
 {
     uint32_t hosts = lk_comm_hosts(comm), host = lk_comm_host(comm, lk_comm_rank(comm));
     uint64_t bytes = 0;
@@ -366,6 +398,11 @@ static uint64_t bytes_of_sums(const lk_comm *comm, const lk_tree_op *op)
         uint64_t all    = lk_rounded_bytes(op->rounded, op->slices[i].count);
         for (uint32_t h = 0; h < hosts; h++)
             wanted += wants(op, &op->slices[i], h);
+        if (linear) {
+            wanted -= wants(op, &op->slices[i], host);
+            bytes += wanted * all * subtrees_here(comm, op->leaves);
+            continue;
+        }
         uint64_t not_mine = wants(op, &op->slices[i], host) ? all - all / wanted : all;
         bytes += not_mine * subtrees_here(comm, op->leaves) + (all - not_mine) * (wanted - 1);
     }
@@ -389,11 +426,14 @@ static bool reduce_and_count(lk_comm *comm, const traffic *t, uint64_t *sent, ui
     fill_nodes(&m, memory, t->elements, t->rounded, 1);
     lk_tree_op op = { .leaves = m.leaves, .elements = t->elements, .nodes = m.nodes,
                       .node_count = m.node_count, .slices = slices, .slice_count = 2,
-                      .shards = t->sharded ? hosts : 1, .out = memory, .rounded = t->rounded };
+                      .shards = t->sharded ? hosts : 1, .out = memory, .rounded = t->rounded,
+                      .algorithm = t->linear == LINEAR ? LK_TREE_LINEAR : LK_TREE_AUTO };
+    CHECK(t->linear != LINEAR_BY_NAME
+          || lk_comm_set_algorithms(comm, "tree_reduce:linear") == LK_OK);
     uint64_t before = lki_wire_count(comm->self->wire).bytes_sent;
     CHECK(lk_tree_reduce(comm, &op) == LK_OK);
     *sent = lki_wire_count(comm->self->wire).bytes_sent - before;
-    *want = bytes_of_sets(comm, m.leaves) + bytes_of_sums(comm, &op);
+    *want = bytes_of_sets(comm, m.leaves) + bytes_of_sums(comm, &op, t->linear != NOT_LINEAR);
     return slices_are_right(comm, &op, 1);
 }
 
@@ -448,10 +488,12 @@ static void uneven_slices_send_no_more(void **state)
 static void hosts_send_the_bytes_of_the_formula(void **state)
 {
     static const traffic jobs[] = {
-        { 8, 60, 0, false, 0 },       { 12, 9600, 0, false, LK_BF16 },
-        { 8, 960000, 64, false, 0 },  { 9, 960000, 64, false, LK_F16 },
-        { 8, 60, 0, true, LK_BF16 },  { 9, 960000, 0, true, 0 },
-        { 9, 30720, 0, false, LK_I4 }, { 8, 30720, 0, true, LK_I8 }
+        { 8, 60, 0, false, 0, NOT_LINEAR },      { 12, 9600, 0, false, LK_BF16, NOT_LINEAR },
+        { 8, 960000, 64, false, 0, NOT_LINEAR }, { 9, 960000, 64, false, LK_F16, NOT_LINEAR },
+        { 8, 60, 0, true, LK_BF16, NOT_LINEAR }, { 9, 960000, 0, true, 0, NOT_LINEAR },
+        { 9, 30720, 0, false, LK_I4, NOT_LINEAR }, { 8, 30720, 0, true, LK_I8, NOT_LINEAR },
+        { 9, 960000, 0, false, 0, LINEAR },      { 12, 9600, 0, false, LK_BF16, LINEAR_BY_NAME },
+        { 9, 30720, 0, false, LK_I4, LINEAR_BY_NAME }, { 8, 960000, 0, true, 0, LINEAR }
     };
     (void)state;
     for (size_t i = 0; i < SHAPES; i++)
@@ -499,6 +541,7 @@ static void bad_calls_are_refused(void **state)
         assert_true(hosted_all(shapes[k], notices_a_gap, NULL));
         assert_true(hosted_all(shapes[k], notices_twice, NULL));
         assert_true(hosted_all(shapes[k], notices_other_slices, NULL));
+        assert_true(hosted_all(shapes[k], notices_other_algorithms, NULL));
     }
 }
 

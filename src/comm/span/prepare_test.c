@@ -150,6 +150,34 @@ static const char *chosen(const lki_tuning *tuning, lki_op_kind kind, uint32_t r
     return lki_tuning_choose(tuning, &p)->name;
 }
 
+static const char *chosen_tree(const lki_tuning *tuning, uint32_t hosts, uint32_t branches,
+                               size_t bytes)
+{
+    const lki_problem p = { .kind = LKI_OP_TREE_REDUCE, .size = hosts, .width = 4, .bytes = bytes,
+                            .hosts = hosts, .branches = branches };
+    return lki_tuning_choose(tuning, &p)->name;
+}
+
+/* Linear saves a round, and every host sums everything.  It is never chosen if it sends more bytes
+ * than direct, unless it is selected. */
+static void a_tree_reduce_is_linear_where_that_is_faster(void **state)
+{
+    lki_tuning slow = { .model = { 1e-3, 3e-6, 8e-9, 0.1e-9 } };
+
+    (void)state;
+    assert_string_equal(chosen_tree(&slow, 2, 2, 1 << 20), "linear");
+    assert_string_equal(chosen_tree(&slow, 2, 2, 100 << 20), "direct");
+    assert_string_equal(chosen_tree(&slow, 2, 3, 4096), "direct");
+    assert_string_equal(chosen_tree(&slow, 3, 3, 4096), "direct");
+    slow.model.gamma = 1e-6;
+    assert_string_equal(chosen_tree(&slow, 2, 2, 1 << 20), "direct");
+    assert_int_equal(lki_tuning_force(&slow, "tree_reduce:linear", NULL), LK_OK);
+    assert_string_equal(chosen_tree(&slow, 3, 3, 1 << 20), "linear");
+    assert_int_equal(lki_tuning_force(&slow, "tree_reduce:halving", NULL), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "tree_reduce has no \"halving\", but direct, "
+                                                     "linear"));
+}
+
 static void choices_are_those_of_the_constants(void **state)
 {
     /* Ranks on two cores of one machine, over loopback; and ranks with a core each. */
@@ -188,6 +216,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cores_are_counted),
+        cmocka_unit_test(a_tree_reduce_is_linear_where_that_is_faster),
         cmocka_unit_test(choices_are_those_of_the_constants),
         cmocka_unit_test(the_cost_of_levels_is_that_between_hosts),
         cmocka_unit_test(constants_are_measured_once),

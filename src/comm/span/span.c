@@ -107,6 +107,9 @@ static bool is_mail(const lk_request *r)
 /* Returns 1 + the number of an algorithm forced by name.  Ranks must agree on it. */
 static uint32_t forced_name(const lk_request *r)
 {
+    if (kind_of(r) == LKI_OP_TREE_REDUCE && r->tree.algorithm != LK_TREE_AUTO)
+        return lki_method_number(r->tree.algorithm == LK_TREE_LINEAR ? &lki_method_linear
+                                                                     : &lki_method_direct);
     return lki_method_number(r->comm->self->tuning.forced[kind_of(r)]);
 }
 

@@ -145,6 +145,8 @@ static lki_problem any_problem(const lk_comm *comm)
                           .width  = sizeof(float),
                           .bytes  = sizeof(float),
                           .window = SIZE_MAX,
+                          .hosts  = lk_comm_hosts(comm),
+                          .branches = lk_comm_hosts(comm),
                           .native = lki_engine_serves(comm->self->engine, comm) };
 }
 

@@ -24,6 +24,7 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  parallel->joint,
                                  parallel->turn.adds_once,
                                  (uint64_t)parallel->rounded,
+                                 (uint64_t)parallel->world.algorithm,
                                  (uint64_t)options->gather_dtype,
                                  parallel->keeps,
                                  lki_features_hash(options),

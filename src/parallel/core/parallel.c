@@ -53,6 +53,9 @@ static lk_status check_options(const lk_parallel *parallel, const lk_parallel_op
         return lk_fail(LK_EINVAL,
                        "`comm_dtype`: gradients are sent as " LKI_ENCODER_NAMES "or F32, not as %s",
                        lk_dtype_name(options->comm_dtype));
+    if (options->grad_algorithm < LK_TREE_AUTO || options->grad_algorithm > LK_TREE_LINEAR)
+        return lk_fail(LK_EINVAL, "`grad_algorithm` is %d; there are auto, direct and linear",
+                       (int)options->grad_algorithm);
     if (options->gather_dtype != 0 && options->gather_dtype != LK_F32 &&
         options->gather_dtype != LK_BF16 && options->gather_dtype != LK_I8)
         return lk_fail(LK_EINVAL,
@@ -281,6 +284,7 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->clip.norm      = options->clip_norm;
     parallel->clip.value     = options->clip_value;
     parallel->rounded     = lki_rounds(options->comm_dtype) ? options->comm_dtype : LK_F32;
+    parallel->world.algorithm = options->grad_algorithm;
     parallel->quantised   = options->gather_dtype == LK_I8;
     parallel->keeps       = options->keep_gathered;
     parallel->leaves      = options->virtual_workers;

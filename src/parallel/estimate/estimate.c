@@ -5,7 +5,8 @@
  * Memory is that of the arenas, exact to the byte, and with audits each rank's private buffers.
  * Traffic consists of the bytes that tree_reduce and the gathering of parameters send
  * (comm/span/forest.c, shards.c), without the few bytes by which ranks agree.  If several hosts
- * need the same sums, each host is assumed to compute an equal part of them.
+ * need the same sums, each host is assumed to compute an equal part of them (direct), unless linear
+ * is selected.
  */
 #include "base/memory.h"
 #include "base/options.h"
@@ -68,6 +69,16 @@ static void count_shards(const accounts *a)
         lki_layout_walk(layout, add_run, (void *)(uintptr_t)a);
 }
 
+/* Returns the bytes of a shard's gradients and sums that a host sends. */
+static uint64_t sent_of(const lk_parallel *parallel, const lki_passes *passes,
+                        const shard_bytes *s, bool has)
+{
+    if (parallel->world.algorithm == LK_TREE_LINEAR)
+        return passes->branches * (s->copies - has) * s->sums;
+    return has ? (passes->branches + passes->sums) * (s->copies - 1) * s->sums / s->copies
+               : passes->branches * s->sums;
+}
+
 /* Adds the bytes that a host sends.  If several hosts need the same sums, each of them computes a
  * part from the gradients of all hosts, and sends it to the other hosts.  A host sends the
  * parameters that it stores to all other hosts of its group. */
@@ -81,9 +92,7 @@ static void count_sent(const accounts *a, uint32_t host, lk_parallel_cost *cost)
 
     for (uint32_t shard = 0; shard < parallel->layout->shards; shard++) {
         const shard_bytes *s = &a->shards[shard];
-        whole += lki_shard_map_has(parallel, host, shard)
-                     ? passed * (s->copies - 1) * s->sums / s->copies
-                     : passes.branches * s->sums;
+        whole += sent_of(parallel, &passes, s, lki_shard_map_has(parallel, host, shard));
         if (lki_giver(parallel, host, shard) == host)
             stored += s->params;
     }

@@ -152,6 +152,7 @@ static void estimates_equal_the_memory_and_bytes_of_a_step(void **state)
                 bool packs  = (hosts + s) % 2 == 0 && hosts < 5;
                 bool pairs  = s > 0 && s < 4 && leaves == 12 && hosts < 5;
                 bool narrow = leaves == 8 || (pairs && hosts < 4);
+                lk_tree_algorithm by = (lk_tree_algorithm)((hosts + leaves / 4 + s / 2) % 3);
                 job  j      = { .options = { .struct_size     = sizeof(lk_parallel_options),
                                        .strategy        = strategies[s],
                                        .virtual_workers = leaves,
@@ -163,6 +164,7 @@ static void estimates_equal_the_memory_and_bytes_of_a_step(void **state)
                                        .unit_buffers    = leaves == 8 ? hosts % 4 : 3,
                                        .shard_hosts     = hosts == 4 ? 2 : leaves == 8 ? hosts : 0,
                                        .comm_dtype      = types[(hosts + s + leaves / 4) % 5],
+                                       .grad_algorithm  = by,
                                        .gather_dtype    = packs    ? LK_I8
                                                           : narrow ? LK_BF16 : LK_F32,
                                        .keep_gathered   = packs && leaves == 12,

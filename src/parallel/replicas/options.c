@@ -202,6 +202,7 @@ lk_parallel_options lki_replicas_outer(const lki_replicas *replicas, uint32_t fr
                                   .state_count = fragment + 1 < replicas->options.fragments
                                                      ? 0 : o->state_count,
                                   .comm_dtype         = replicas->options.dtype,
+                                  .grad_algorithm     = o->grad_algorithm,
                                   .exchange = o->exchange != NULL ? &replicas->exchange : NULL };
 }
 

@@ -132,12 +132,14 @@ static lk_status prepare_reductions(lk_parallel *parallel, lki_ddp *self)
     for (uint32_t b = 0; b < layout->bucket_count; b++) {
         const lki_bucket *bucket = &layout->buckets[b];
         const uint8_t    *wanted = lki_shard_map_wanted(parallel);
+        lk_tree_algorithm by     = parallel->world.algorithm;
         self->reductions[b]      = (lki_reduction){ .op    = { .elements    = bucket->count,
                                                                .slices      = bucket->slices,
                                                                .slice_count = bucket->slice_count,
                                                                .shards      = layout->shards,
                                                                .wanted      = wanted,
-                                                               .rounded     = parallel->rounded },
+                                                               .rounded     = parallel->rounded,
+                                                               .algorithm   = by },
                                                     .first = bucket->first,
                                                     .terms = bucket->terms };
     }

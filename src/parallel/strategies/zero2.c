@@ -212,7 +212,8 @@ static void place_units(lk_parallel *parallel, zero2 *self)
                                                       .shards      = layout->shards,
                                                       .wanted      = lki_shard_map_wanted(parallel),
                                                       .packed      = true,
-                                                      .rounded     = parallel->rounded },
+                                                      .rounded     = parallel->rounded,
+                                                      .algorithm   = parallel->world.algorithm },
                                            .place = accumulates(parallel) ? bucket->first
                                                     : b % 2 == 0          ? 0
                                                                           : top,

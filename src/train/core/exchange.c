@@ -17,7 +17,7 @@ static const char *why_no_groups(const lk_train_config *c)
                ? "need `batchnorm` ghost: sync computes statistics over all groups"
            : c->audit > 0       ? "are not audited: leave out `audit`"
            : c->noise_decay > 0 ? "hide what `noise_decay` compares: leave it out"
-           : c->hook != NULL    ? "have sums that no hook sees: leave out `hook`"
+           : c->calls.hook != NULL    ? "have sums that no hook sees: leave out `calls.hook`"
            : c->comm_dtype > LK_F32 && !lki_replicates(c)
                ? "exchange compressed or whole FP32 gradients: leave out `comm_dtype`"
            : c->scaling.rule > LK_SCALE_NONE

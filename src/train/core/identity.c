@@ -108,7 +108,7 @@ json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *da
         if (lki_field_is_recorded(f, &c))
             (void)json_object_set_new(object, lki_field_key(f), lki_field_json(f, &c));
     put_data(object, data);
-    (void)json_object_set_new(object, "hook", json_boolean(config->hook != NULL));
+    (void)json_object_set_new(object, "hook", json_boolean(config->calls.hook != NULL));
     return object;
 }
 
@@ -290,7 +290,7 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
         lk_precision_name(config->precision), config->scaling.rule > LK_SCALE_NONE ? " scaled" : "",
         fields, groups, config->virtual_workers, config->micro_batch, config->global_batch,
         data->content_hash, config->onednn != NULL ? " onednn" : "",
-        config->hook != NULL ? " hook" : "",
+        config->calls.hook != NULL ? " hook" : "",
         config->elastic.backup_workers > 0 ? " backup workers" : "");
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, text, (size_t)length);

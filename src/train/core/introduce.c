@@ -8,6 +8,8 @@
 #include "train/core/feed.h"
 #include "train/options.h"
 
+enum { BUCKET_BYTES = 25 << 20 }; /* lk_train_config.bucket_bytes by default */
+
 static lk_status different_data(const lki_session *s, uint32_t rank)
 {
     uint32_t host = lk_comm_host(s->comm, rank);
@@ -122,6 +124,36 @@ void lki_tell_bits(const lki_session *s)
             lki_journal_note(s->journal, "note: %s", text);
 }
 
+/* Says how hosts sum gradients.  With auto on two hosts, finds the largest vector, up to a bucket,
+ * that is summed by linear if each host has one subtree. */
+static void tell_algorithm(const lki_session *s)
+{
+    static const char *const names[] = { "auto", "direct", "linear" };
+    const lk_train_config   *c       = s->config;
+    size_t       most  = c->bucket_bytes > 0 ? c->bucket_bytes : BUCKET_BYTES;
+    lk_algorithm list[2];
+    uint32_t     count = 0;
+
+    if (lk_comm_hosts(s->comm) < 2)
+        return;
+    if (c->grad_algorithm != LK_TREE_AUTO) {
+        lki_journal_say(s->journal, "gradients between hosts: %s", names[c->grad_algorithm]);
+        return;
+    }
+    for (; most >= 1024; most /= 2)
+        if (lk_comm_explain(s->comm, "tree_reduce", most, list, 2, &count) == LK_OK && count == 2 &&
+            list[1].chosen)
+            break;
+    if (most < 1024)
+        lki_journal_say(s->journal, "gradients between hosts: direct (constants: %s)",
+                        lk_comm_tuning(s->comm));
+    else
+        lki_journal_say(s->journal,
+                        "gradients between hosts: linear up to %zu KiB if each host has one "
+                        "subtree, else direct (constants: %s)", most >> 10,
+                        lk_comm_tuning(s->comm));
+}
+
 static void describe_steps(const lki_session *s, char *text, size_t bytes)
 {
     const lk_train_config *c = s->config;
@@ -157,6 +189,7 @@ lk_status lki_introduce(lki_session *s)
                             first + (count - 1) * s->stride,
                             s->stride > 1 && count > 1 ? every : "");
         }
+        tell_algorithm(s);
         lki_tell_kernels(s, false);
         lki_tell_bits(s);
         lki_order_tell(s);

@@ -52,7 +52,7 @@ static bool excludes(const lk_train_config *c, const lk_model *model)
     const char *name   = lk_strategy_name(c->strategy);
     bool        ranges = name == NULL || strcmp(name, "ddp") == 0 || strcmp(name, "zero1") == 0;
     bool        single = lki_duplicates(c) || c->elastic.backup_workers > 0 || c->audit > 0 ||
-                  c->noise_decay > 0 || c->hook != NULL || c->elastic.survives;
+                  c->noise_decay > 0 || c->calls.hook != NULL || c->elastic.survives;
     bool        rounds = c->comm_dtype != 0 && c->comm_dtype != LK_F32;
     bool        tried  = strcmp(c->model, "mlp") == 0 || strcmp(c->model, "resnet") == 0;
     return !ranges || single || rounds || !tried || c->onednn != NULL ||

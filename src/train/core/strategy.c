@@ -83,7 +83,8 @@ bool lki_rebalances(const lk_train_config *c)
 
 bool lki_duplicates(const lk_train_config *c)
 {
-    bool free = !c->elastic.survives && c->virtual_workers >= 2 * c->workers && c->hook == NULL &&
+    bool free = !c->elastic.survives && c->virtual_workers >= 2 * c->workers &&
+                c->calls.hook == NULL &&
                 !lki_exchanges(c);
     return c->elastic.duplicate == LK_DUPLICATE_ON ||
            (c->elastic.duplicate == LK_DUPLICATE_AUTO && free && why_none_others(c) == NULL);
@@ -105,7 +106,7 @@ static const char *why_no_backups(const lk_train_config *c)
            : c->noise_decay > 0  ? "drops what `noise_decay` compares: leave one of them out"
            : c->elastic.survives ? "is not for runs that continue after losing workers: leave out "
                                    "`on_failure` continue, and MIN of `workers` MIN:MAX"
-           : c->hook != NULL     ? "may drop what a hook was given: leave one of them out"
+           : c->calls.hook != NULL     ? "may drop what a hook was given: leave one of them out"
                                  : NULL;
 }
 
@@ -216,8 +217,9 @@ static lk_status options_of(const lk_train_config *c, const lk_model *model, lk_
                                   .group_count       = c->group_count,
                                   .scaling           = c->scaling,
                                   .comm_dtype        = c->comm_dtype,
-                                  .hook              = c->hook,
-                                  .hook_context      = c->hook_context,
+                                  .grad_algorithm     = c->grad_algorithm,
+                                  .hook              = c->calls.hook,
+                                  .hook_context      = c->calls.hook_context,
                                   .seed              = c->seed,
                                   .exec              = exec,
                                   .unit_buffers      = c->unit_buffers,

@@ -400,9 +400,9 @@ static lk_status check_read(lk_train_config *c)
         return lk_fail(LK_EINVAL, "`keep_gathered` keeps units as `gather_dtype` int8 has "
                                   "them: give that, or as many `unit_buffers` as there are "
                                   "units");
-    if (c->hook != NULL && c->noise_decay > 0)
+    if (c->calls.hook != NULL && c->noise_decay > 0)
         return lk_fail(LK_EINVAL, "the noise scale compares gradients as they are with their sum, "
-                                  "which a hook changes: leave out `noise_decay` or `hook`");
+                                  "which a hook changes: leave out `noise_decay` or `calls.hook`");
     return LK_OK;
 }
 
