@@ -92,8 +92,9 @@ static inline uint64_t lki_version(uint64_t word)
 static inline lk_status lki_span_versions_add(lki_span_versions *list, uint64_t span,
                                               uint64_t version)
 {
-    LK_TRY(lki_reserve((void **)&list->at, &list->capacity, list->count, sizeof *list->at,
-                       "versions of spans"));
+    if (list->count == list->capacity)
+        LK_TRY(lki_reserve((void **)&list->at, &list->capacity, list->count, sizeof *list->at,
+                           "versions of spans"));
     list->at[list->count++] = (lki_span_version){ span, version };
     return LK_OK;
 }

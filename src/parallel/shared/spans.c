@@ -19,7 +19,7 @@ enum {
 
 /* ---- Elements ---------------------------------------------------------------------------- */
 
-static float load(const float *element)
+static inline float load(const float *element)
 {
     uint32_t bits;
     float    value;
@@ -28,7 +28,7 @@ static float load(const float *element)
     return value;
 }
 
-static void add(float *element, float change)
+static inline void add(float *element, float change)
 {
     uint32_t bits;
     float    value = load(element) + change;
@@ -150,15 +150,19 @@ static lk_status wait_for_holder(lk_shared_vector *v, size_t span)
     return LK_OK;
 }
 
+static inline bool try_to_take(lk_shared_vector *v, size_t span, uint64_t *version)
+{
+    uint64_t word = atomic_load_explicit(&v->words[span], memory_order_relaxed);
+    *version      = lki_version(word);
+    return lki_holder(word) == 0 &&
+           atomic_compare_exchange_weak(&v->words[span], &word, word + v->rank + 1);
+}
+
 lk_status lki_span_take(lk_shared_vector *v, size_t span, uint64_t *version)
 {
     for (uint32_t tries = 0;; tries++) {
-        uint64_t word = atomic_load_explicit(&v->words[span], memory_order_relaxed);
-        if (lki_holder(word) == 0 &&
-            atomic_compare_exchange_weak(&v->words[span], &word, word + v->rank + 1)) {
-            *version = lki_version(word);
+        if (try_to_take(v, span, version))
             return LK_OK;
-        }
         if (tries < SPINS)
             relax();
         else if (tries < SPINS + YIELDS)
@@ -204,6 +208,32 @@ static lk_status read_piece(lk_shared_vector *v, const lki_span_part *piece, flo
     return v->log.fd < 0 ? LK_OK : lki_span_versions_add(&v->reads, piece->span, version);
 }
 
+/* Pulls elements at indices.  A copy of few instructions for each element, because sparse rows
+ * spend most of their time here.  The elements and words are fetched to the cache first, many at a
+ * time. */
+static lk_status pull_indices(lk_shared_vector *v, const uint32_t *indices, size_t count,
+                              float *out)
+{
+    const uint32_t shift = v->shift;
+    for (size_t i = 0; i < count; i++) {
+        __builtin_prefetch(&v->data[indices[i]]);
+        __builtin_prefetch(v->words + (indices[i] >> shift));
+    }
+    for (size_t i = 0, end; i < count; i = end) {
+        const size_t   span = indices[i] >> shift;
+        const uint64_t word = atomic_load_explicit(&v->words[span], memory_order_acquire);
+        for (end = i; end < count && indices[end] >> shift == span; end++)
+            out[end] = load(&v->data[indices[end]]);
+        if (lki_holder(word) != 0 ||
+            atomic_load_explicit(&v->words[span], memory_order_relaxed) != word) {
+            const lki_span_part piece = { span, 0, end - i, indices + i };
+            LK_TRY(read_piece(v, &piece, out + i));
+        } else if (v->log.fd >= 0)
+            LK_TRY(lki_span_versions_add(&v->reads, span, lki_version(word)));
+    }
+    return LK_OK;
+}
+
 static lk_status pull(lk_shared_vector *v, lki_span_part left, float *out)
 {
     lki_span_part piece;
@@ -212,6 +242,8 @@ static lk_status pull(lk_shared_vector *v, lki_span_part left, float *out)
                                   "task first", (unsigned long long)v->task);
     if (v->replay != NULL)
         return lki_shared_replay_pull(v, left, out);
+    if (left.indices != NULL)
+        return pull_indices(v, left.indices, left.count, out);
     while (lki_span_part_next(v, &left, &piece)) {
         LK_TRY(read_piece(v, &piece, out));
         out += piece.count;
@@ -265,20 +297,49 @@ static lk_status write_piece(lk_shared_vector *v, const lki_span_part *piece, co
     return records ? lki_span_versions_add(&v->writes, piece->span, version) : LK_OK;
 }
 
-static lk_status push(lk_shared_vector *v, lki_span_part left, const float *values, float scale)
+static lk_status push_indices(lk_shared_vector *v, const uint32_t *indices, size_t count,
+                              const float *values, float scale)
 {
-    const lki_span_part all = left;
-    const float    *at  = values;
-    lki_span_part       piece;
+    const uint32_t shift   = v->shift;
+    const bool     records = v->log.fd >= 0;
+    uint64_t       version;
+    for (size_t i = 0, end; i < count; i = end) {
+        const size_t span = indices[i] >> shift;
+        if (records)
+            LK_TRY(lki_log_reserve(v, 1));
+        if (!try_to_take(v, span, &version))
+            LK_TRY(lki_span_take(v, span, &version));
+        if (records)
+            lki_log_append(&v->log, LKI_LOG_WRITE, span, version);
+        for (end = i; end < count && indices[end] >> shift == span; end++)
+            add(&v->data[indices[end]], scale * values[end]);
+        lki_span_put(v, span, version + 1);
+        if (records)
+            LK_TRY(lki_span_versions_add(&v->writes, span, version));
+    }
+    return LK_OK;
+}
+
+static lk_status push_range(lk_shared_vector *v, lki_span_part left, const float *values,
+                            float scale)
+{
+    lki_span_part piece;
+    while (lki_span_part_next(v, &left, &piece)) {
+        LK_TRY(write_piece(v, &piece, values, scale));
+        values += piece.count;
+    }
+    return LK_OK;
+}
+
+static lk_status push(lk_shared_vector *v, lki_span_part all, const float *values, float scale)
+{
     if (v->replay != NULL)
-        return lki_shared_replay_push(v, left, values, scale);
+        return lki_shared_replay_push(v, all, values, scale);
     if (!v->pushes)
         LK_TRY(lki_task_take_ticket(v));
     v->writes.count = 0;
-    while (lki_span_part_next(v, &left, &piece)) {
-        LK_TRY(write_piece(v, &piece, at, scale));
-        at += piece.count;
-    }
+    LK_TRY(all.indices != NULL ? push_indices(v, all.indices, all.count, values, scale)
+                               : push_range(v, all, values, scale));
     if (v->log.fd < 0)
         return LK_OK;
     LK_TRY(lki_log_reserve(v, 1));
