@@ -10,13 +10,15 @@
  *     recorded N   the same, recorded to a file in the current directory, which is removed
  *     element      plain C: a relaxed atomic load and store of each element; changes can be lost
  *     mutex        plain C: a mutex around each row
+ *     private      plain C: each rank has weights of its own, so its gain is what the machine gives
  *
- * Prints one line for each: microseconds a row with one rank; speed of two ranks over that of one;
- * speed of two ranks over that of two with `element`.  Numbers are medians over turns, in which all
- * ways run alternately.
+ * Prints one line for each: microseconds a row with one rank; speed of two ranks, on cores 0 and 1,
+ * over the mean of one rank on core 0 and one on core 1; speed of two ranks over that of two with
+ * `element`.  Numbers are medians over turns, in which all ways run alternately.
  */
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,9 +32,10 @@
 #include "lockstep/shared_vector.h"
 #include "usage.h"
 
-enum { FEATURES = 1 << 20, NONZEROS = 30, WIDTH = 4096, TURNS_MAX = 50, RANKS = 2, WAYS_MAX = 6 };
+enum { FEATURES = 1 << 20, NONZEROS = 30, WIDTH = 4096, TURNS_MAX = 50, TAKEN = 8,
+       RANKS = 2, WAYS_MAX = 6 };
 
-typedef enum { SPAN, RECORDED, ELEMENT, MUTEX } kind;
+typedef enum { SPAN, RECORDED, ELEMENT, MUTEX, PRIVATE } kind;
 
 typedef struct {
     const char *name;
@@ -55,7 +58,7 @@ typedef struct {
 typedef struct {
     const problem   *of;
     const way       *how;
-    uint32_t        *weights; /* [features], of the peers */
+    uint32_t        *weights; /* [RANKS][features], of the peers */
     _Atomic size_t   next;
     pthread_mutex_t  lock;
     pthread_barrier_t start;
@@ -65,7 +68,7 @@ typedef struct {
 typedef struct {
     run     *of;
     lk_comm *comm;
-    uint32_t rank;
+    uint32_t rank, core;
 } member;
 
 static void must(lk_status status)
@@ -90,19 +93,18 @@ static void compute(const problem *p, size_t row, uint32_t count, float *w)
 
 /* ---- Ways -------------------------------------------------------------------------------- */
 
-static void step_by_elements(run *r, size_t row, float *w)
+static void step_by_elements(uint32_t *weights, const problem *p, size_t row, float *w)
 {
-    const problem  *p       = r->of;
     const uint32_t *indices = p->indices == NULL ? NULL : p->indices + row * p->width;
     const uint32_t  count   = p->counts[row];
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t bits = __atomic_load_n(&r->weights[indices == NULL ? i : indices[i]],
+        uint32_t bits = __atomic_load_n(&weights[indices == NULL ? i : indices[i]],
                                         __ATOMIC_RELAXED);
         memcpy(&w[i], &bits, sizeof bits);
     }
     compute(p, row, count, w);
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t *at   = &r->weights[indices == NULL ? i : indices[i]];
+        uint32_t *at   = &weights[indices == NULL ? i : indices[i]];
         uint32_t  bits = __atomic_load_n(at, __ATOMIC_RELAXED);
         float     value;
         memcpy(&value, &bits, sizeof bits);
@@ -112,15 +114,17 @@ static void step_by_elements(run *r, size_t row, float *w)
     }
 }
 
-static void train_plain(run *r, float *w)
+static void train_plain(run *r, uint32_t rank, float *w)
 {
-    for (size_t row; (row = atomic_fetch_add(&r->next, 1)) < r->of->rows;) {
-        if (r->how->kind == MUTEX)
-            (void)pthread_mutex_lock(&r->lock);
-        step_by_elements(r, row, w);
-        if (r->how->kind == MUTEX)
-            (void)pthread_mutex_unlock(&r->lock);
-    }
+    uint32_t *weights = r->weights + (r->how->kind == PRIVATE ? rank * r->of->features : 0);
+    for (size_t first; (first = atomic_fetch_add(&r->next, TAKEN)) < r->of->rows;)
+        for (size_t row = first; row < first + TAKEN && row < r->of->rows; row++) {
+            if (r->how->kind == MUTEX)
+                (void)pthread_mutex_lock(&r->lock);
+            step_by_elements(weights, r->of, row, w);
+            if (r->how->kind == MUTEX)
+                (void)pthread_mutex_unlock(&r->lock);
+        }
 }
 
 static void train_shared(const run *r, lk_shared_vector *v, float *w)
@@ -159,6 +163,10 @@ static void *main_of(void *argument)
     lk_shared_vector *v = NULL;
     const bool        shared = r->how->kind == SPAN || r->how->kind == RECORDED;
     lk_shared_vector_options options = { .struct_size = sizeof options, .span = r->how->span };
+    cpu_set_t core;
+    CPU_ZERO(&core);
+    CPU_SET(m->core, &core);
+    (void)sched_setaffinity(0, sizeof core, &core);
     if (r->how->kind == RECORDED)
         options.record = path_of_recording();
     must(LKI_NEW(&w, WIDTH, "weights of a row"));
@@ -173,7 +181,7 @@ static void *main_of(void *argument)
     if (shared)
         train_shared(r, v, w);
     else
-        train_plain(r, w);
+        train_plain(r, m->rank, w);
     r->seconds[m->rank] = lki_seconds() - begun;
     if (shared)
         must(lk_shared_vector_finish(v));
@@ -182,19 +190,20 @@ static void *main_of(void *argument)
     return NULL;
 }
 
-/* Returns the seconds of the slower rank. */
-static double measure(const problem *p, const way *how, uint32_t ranks, uint32_t *weights)
+/* Runs ranks on cores from `core` on.  Returns the seconds of the slower rank. */
+static double measure(const problem *p, const way *how, uint32_t ranks, uint32_t core,
+                      uint32_t *weights)
 {
     lk_comm  *comms[RANKS];
     pthread_t threads[RANKS];
     member    members[RANKS];
     run       r = { .of = p, .how = how, .weights = weights };
-    memset(weights, 0, p->features * sizeof *weights);
+    memset(weights, 0, RANKS * p->features * sizeof *weights);
     (void)pthread_mutex_init(&r.lock, NULL);
     (void)pthread_barrier_init(&r.start, NULL, ranks);
     must(lk_comm_open_threads(comms, ranks, NULL));
     for (uint32_t i = 0; i < ranks; i++) {
-        members[i] = (member){ &r, comms[i], i };
+        members[i] = (member){ &r, comms[i], i, core + i };
         if (pthread_create(&threads[i], NULL, main_of, &members[i]) != 0)
             exit(1);
     }
@@ -271,10 +280,12 @@ static void compare(const problem *p, size_t turns, uint32_t *weights)
     for (size_t t = 0; t < turns; t++) {
         double two[WAYS_MAX], peer = 0;
         for (size_t i = 0; i < p->way_count; i++) {
-            one[i][t]  = measure(p, &p->ways[i], 1, weights);
-            two[i]     = measure(p, &p->ways[i], 2, weights);
-            gain[i][t] = one[i][t] / two[i];
-            peer       = p->ways[i].kind == ELEMENT ? two[i] : peer;
+            const double a = measure(p, &p->ways[i], 1, 0, weights);
+            two[i]         = measure(p, &p->ways[i], 2, 0, weights);
+            const double b = measure(p, &p->ways[i], 1, 1, weights);
+            one[i][t]      = 2 / (1 / a + 1 / b);
+            gain[i][t]     = one[i][t] / two[i];
+            peer           = p->ways[i].kind == ELEMENT ? two[i] : peer;
         }
         for (size_t i = 0; i < p->way_count; i++)
             over[i][t] = peer / two[i];
@@ -289,20 +300,21 @@ int main(int count, char **words)
 {
     static const way sparse[] = { { "span 16", SPAN, 16 }, { "span 64", SPAN, 64 },
                                   { "recorded 16", RECORDED, 16 }, { "element", ELEMENT, 0 },
-                                  { "mutex", MUTEX, 0 } },
+                                  { "mutex", MUTEX, 0 }, { "private", PRIVATE, 0 } },
                      dense[] = { { "span 4096", SPAN, 4096 }, { "span 256", SPAN, 256 },
                                  { "recorded 4096", RECORDED, 4096 },
-                                 { "element", ELEMENT, 0 }, { "mutex", MUTEX, 0 } };
+                                 { "element", ELEMENT, 0 }, { "mutex", MUTEX, 0 },
+                                 { "private", PRIVATE, 0 } };
     check_arguments(count, words, 0, 2);
     const size_t rows  = count > 1 ? lki_max(50, strtoull(words[1], NULL, 10)) : 20000;
     const size_t turns = count > 2 ? strtoull(words[2], NULL, 10) : 7;
     problem      all[] = {
-        { "equal", FEATURES, rows, NONZEROS, .ways = sparse, .way_count = 5 },
-        { "skewed", FEATURES, rows, NONZEROS, .ways = sparse, .way_count = 5 },
-        { "dense", WIDTH, rows / 50, WIDTH, .ways = dense, .way_count = 5 },
+        { "equal", FEATURES, rows, NONZEROS, .ways = sparse, .way_count = 6 },
+        { "skewed", FEATURES, rows, NONZEROS, .ways = sparse, .way_count = 6 },
+        { "dense", WIDTH, rows / 50, WIDTH, .ways = dense, .way_count = 6 },
     };
     /* like an arena, in pages that processes can share */
-    uint32_t *weights = mmap(NULL, FEATURES * sizeof *weights, PROT_READ | PROT_WRITE,
+    uint32_t *weights = mmap(NULL, RANKS * FEATURES * sizeof *weights, PROT_READ | PROT_WRITE,
                              MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (weights == MAP_FAILED)
         return 1;

@@ -69,9 +69,9 @@ LK_API float *lk_shared_vector_data(lk_shared_vector *vector);
 LK_API LK_NODISCARD lk_status lk_shared_vector_begin(lk_shared_vector *vector, uint64_t tasks);
 
 /* Ends this rank's task, and begins another one.  Each number is given to one rank.  *more becomes
- * false if no tasks are left.  In a live run, tasks begin in the order of their numbers.  A replay
- * has only the tasks that are in the file: fewer than those of the round if a rank of the recorded
- * run died. */
+ * false if no tasks are left.  Each rank continues until then.  A rank's numbers ascend, and all
+ * ranks have about the same numbers at a time, up to 16 apart for each rank.  A replay has only the
+ * tasks that are in the file: fewer than those of the round if a rank of the recorded run died. */
 LK_API LK_NODISCARD lk_status lk_shared_vector_next(lk_shared_vector *vector, bool *more,
                                                     uint64_t *task);
 
@@ -95,7 +95,7 @@ LK_API LK_NODISCARD lk_status lk_shared_vector_push_at(lk_shared_vector *vector,
 /* Ends this rank's last task, and waits for the other ranks.  Collective. */
 LK_API LK_NODISCARD lk_status lk_shared_vector_finish(lk_shared_vector *vector);
 
-/* Returns the number of tasks that have begun, on all ranks and in all rounds. */
+/* Returns the number of tasks that ranks have taken, in all rounds. */
 LK_API uint64_t lk_shared_vector_tasks(const lk_shared_vector *vector);
 
 #ifdef __cplusplus

@@ -23,7 +23,7 @@ _Static_assert(LKI_RANKS_MAX < 1 << LKI_HOLDER_BITS, "a word has the number of a
 
 /* The memory that ranks share.  Each part has a cache line of its own. */
 typedef struct {
-    _Alignas(LKI_LINE) _Atomic uint64_t begun; /* number of tasks that have begun */
+    _Alignas(LKI_LINE) _Atomic uint64_t begun; /* number of tasks that ranks have taken */
     _Alignas(LKI_LINE) _Atomic uint64_t tickets; /* number of tasks that have begun to push */
     _Alignas(LKI_LINE) _Atomic uint32_t changes; /* replay: ranks that wait sleep on this word */
     _Atomic uint32_t waiting; /* replay: number of ranks that wait */
@@ -67,6 +67,7 @@ struct lk_shared_vector {
     bool      in_round, in_task;
     bool      pushes; /* the task has a ticket */
     uint64_t  task, ticket;
+    uint64_t  taken_end; /* this rank has taken the numbers from `task` to this one, exclusive */
     lki_span_versions reads, writes; /* of the task, if it is recorded or replayed; `writes` of the
                                       * current push, if it is recorded */
     lki_shared_log     log;

@@ -51,12 +51,10 @@ void lki_log_close(lki_shared_log *log)
     *log = (lki_shared_log){ .fd = -1 };
 }
 
-lk_status lki_log_reserve(lk_shared_vector *v, size_t entries)
+lk_status lki_log_new_block(lk_shared_vector *v)
 {
-    lki_shared_log *log = &v->log;
-    if (log->block != NULL && log->used + entries * LKI_LOG_ENTRY_MAX <= LKI_LOG_BLOCK)
-        return LK_OK;
-    const uint32_t number = 1 + atomic_fetch_add(&v->common->blocks, 1);
+    lki_shared_log *log    = &v->log;
+    const uint32_t  number = 1 + atomic_fetch_add(&v->common->blocks, 1);
     const off_t    at     = (off_t)number * LKI_LOG_BLOCK;
     const int      error  = posix_fallocate(log->fd, at, LKI_LOG_BLOCK);
     if (error != 0)
@@ -76,7 +74,7 @@ lk_status lki_log_reserve(lk_shared_vector *v, size_t entries)
     return LK_OK;
 }
 
-static unsigned char *put_number(unsigned char *at, uint64_t number)
+static inline unsigned char *put_number(unsigned char *at, uint64_t number)
 {
     for (; number >= 128; number >>= 7)
         *at++ = (unsigned char)(number | 128);
@@ -95,8 +93,9 @@ static int64_t unfold(uint64_t number)
     return (int64_t)(number >> 1 ^ (0 - (number & 1)));
 }
 
-static unsigned char *put_entry(lki_shared_log *log, unsigned char *at, lki_log_kind kind,
-                                uint64_t value, uint64_t second)
+/* Writes an entry except for its first byte, which becomes *first.  Returns its end. */
+static inline unsigned char *put_entry(lki_shared_log *log, unsigned char *at, lki_log_kind kind,
+                                       uint64_t value, uint64_t second, unsigned char *first)
 {
     const bool span = kind == LKI_LOG_READ || kind == LKI_LOG_WRITE;
     if (span) {
@@ -105,7 +104,9 @@ static unsigned char *put_entry(lki_shared_log *log, unsigned char *at, lki_log_
         value                     = difference;
     } else
         log->last = 0;
-    at = put_number(at, value * LKI_LOG_KINDS + (uint64_t)kind + 1);
+    const uint64_t head = value * LKI_LOG_KINDS + (uint64_t)kind + 1;
+    *first              = (unsigned char)(head < 128 ? head : head | 128);
+    at                  = head < 128 ? at + 1 : put_number(at + 1, head >> 7);
     if (kind != LKI_LOG_HASH)
         return put_number(at, second + 1);
     memcpy(at, &second, HASH_BYTES);
@@ -122,24 +123,24 @@ static void show(lki_shared_log *log, unsigned char first, size_t bytes)
 
 void lki_log_append(lki_shared_log *log, lki_log_kind kind, uint64_t value, uint64_t second)
 {
-    unsigned char entry[LKI_LOG_ENTRY_MAX];
-    const size_t  bytes = (size_t)(put_entry(log, entry, kind, value, second) - entry);
-    memcpy(log->block + log->used + 1, entry + 1, bytes - 1);
-    show(log, entry[0], bytes);
+    unsigned char *const  at = log->block + log->used;
+    unsigned char         first;
+    const unsigned char  *end = put_entry(log, at, kind, value, second, &first);
+    show(log, first, (size_t)(end - at));
 }
 
 void lki_log_append_reads(lki_shared_log *log, const lki_span_version *reads, size_t count)
 {
-    unsigned char entry[LKI_LOG_ENTRY_MAX], *at = log->block + log->used;
+    unsigned char *at = log->block + log->used, first, other;
     if (count == 0)
         return;
-    const size_t bytes = (size_t)(put_entry(log, entry, LKI_LOG_READ, reads[0].span,
-                                            reads[0].version) - entry);
-    memcpy(at + 1, entry + 1, bytes - 1);
-    at += bytes;
-    for (size_t i = 1; i < count; i++)
-        at = put_entry(log, at, LKI_LOG_READ, reads[i].span, reads[i].version);
-    show(log, entry[0], (size_t)(at - log->block) - log->used);
+    at = put_entry(log, at, LKI_LOG_READ, reads[0].span, reads[0].version, &first);
+    for (size_t i = 1; i < count; i++) {
+        unsigned char *const begin = at;
+        at     = put_entry(log, at, LKI_LOG_READ, reads[i].span, reads[i].version, &other);
+        *begin = other;
+    }
+    show(log, first, (size_t)(at - log->block) - log->used);
 }
 
 /* ---- Reading ----------------------------------------------------------------------------- */

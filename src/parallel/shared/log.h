@@ -52,8 +52,15 @@ typedef struct {
 LK_NODISCARD lk_status lki_log_open(lk_shared_vector *v, const char *path);
 void lki_log_close(lki_shared_log *log);
 
+/* Begins a block. */
+LK_NODISCARD lk_status lki_log_new_block(lk_shared_vector *v);
+
 /* Makes room for `entries` entries, at most LKI_LOG_BLOCK / LKI_LOG_ENTRY_MAX - 1. */
-LK_NODISCARD lk_status lki_log_reserve(lk_shared_vector *v, size_t entries);
+static inline lk_status lki_log_reserve(lk_shared_vector *v, size_t entries)
+{
+    const size_t end = v->log.used + entries * LKI_LOG_ENTRY_MAX;
+    return v->log.block != NULL && end <= LKI_LOG_BLOCK ? LK_OK : lki_log_new_block(v);
+}
 
 /* Appends an entry, for which there is room. */
 void lki_log_append(lki_shared_log *log, lki_log_kind kind, uint64_t value, uint64_t second);

@@ -297,12 +297,27 @@ static lk_status write_piece(lk_shared_vector *v, const lki_span_part *piece, co
     return records ? lki_span_versions_add(&v->writes, piece->span, version) : LK_OK;
 }
 
+/* Fetches a line to the cache to write it.  gcc has no other way without -mprfchw. */
+static inline void prefetch_to_write(const void *line)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)line));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
+/* Taking a span waits for its line, so the lines are fetched first, many at a time. */
 static lk_status push_indices(lk_shared_vector *v, const uint32_t *indices, size_t count,
                               const float *values, float scale)
 {
     const uint32_t shift   = v->shift;
     const bool     records = v->log.fd >= 0;
     uint64_t       version;
+    for (size_t i = 0; i < count; i++) {
+        prefetch_to_write(v->words + (indices[i] >> shift));
+        prefetch_to_write(&v->data[indices[i]]);
+    }
     for (size_t i = 0, end; i < count; i = end) {
         const size_t span = indices[i] >> shift;
         if (records)

@@ -3,7 +3,7 @@
 #include "parallel/shared/log.h"
 #include "parallel/state.h"
 
-enum { SPAN = 4096, SPAN_MIN = 16 };
+enum { SPAN = 4096, SPAN_MIN = 16, TAKEN_MAX = 16, PARTS = 8 };
 
 static size_t carve(lk_shared_vector *v, char *base)
 {
@@ -122,12 +122,22 @@ static lk_status end_task(lk_shared_vector *v)
     return LK_OK;
 }
 
+/* Takes a number.  A rank takes several at once while many are left, because a task may be shorter
+ * than the time in which a changed word comes from another core. */
 static bool take_number(lk_shared_vector *v)
 {
+    if (v->task + 1 < v->taken_end) {
+        v->task++;
+        return true;
+    }
     v->task = atomic_load_explicit(&v->common->begun, memory_order_relaxed);
-    while (v->task < v->limit)
-        if (atomic_compare_exchange_weak(&v->common->begun, &v->task, v->task + 1))
+    while (v->task < v->limit) {
+        const uint64_t part = (v->limit - v->task) / ((uint64_t)PARTS * v->ranks);
+        v->taken_end        = v->task + (part < 1 ? 1 : part > TAKEN_MAX ? TAKEN_MAX : part);
+        if (atomic_compare_exchange_weak(&v->common->begun, &v->task, v->taken_end))
             return true;
+    }
+    v->taken_end = 0;
     return false;
 }
 
