@@ -1,7 +1,7 @@
 /* shared_vector_test.c -- a worker that dies in the middle of a push to a shared vector.
  *
- * Goal:    the other worker, which then waits for a span that nobody returns, fails and does not wait
- *          forever.  The recording is complete up to the death: replays with one and with two
+ * Goal:    the other worker, which then waits for a span that nobody returns, fails and does not
+ *          wait forever.  The recording is complete up to the death: replays with one and with two
  *          workers have the same bits, and the dead worker's push is in the spans that it had begun
  *          to change.
  * Method:  this program is the worker, too.  Worker 1 kills itself when it has recorded the third
