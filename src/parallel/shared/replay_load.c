@@ -188,7 +188,7 @@ static lk_status note_versions(lk_shared_vector *v, rows *all)
 static lk_status load(lk_shared_vector *v, const char *path)
 {
     lki_shared_replay *r   = v->replay;
-    rows               all = { NULL };
+    rows               all = { .by = NULL };
     LK_TRY(lki_log_map(&r->file, path));
     LK_TRY(check_header(v, path));
     LK_TRY(LKI_NEW(&r->first, v->spans + 1, "spans of a recording"));

@@ -242,39 +242,64 @@ static bool swap_places(const place *a, const place *b)
 
 /* ---- Values ------------------------------------------------------------------------------ */
 
-enum { ADDS = 3000, WIDE = 40 };
+enum { ADDS = 6000, BIG = 4096, WIDE = 3000 };
 
-static void *add_ones(void *argument)
+/* The memory of a rank that adds ones. */
+typedef struct {
+    lk_comm  *comm;
+    lk_status status;
+    uint32_t  torn;  /* number of pulls that have seen different values in a span */
+    uint32_t  wrong; /* number of wrong elements at the end */
+    float     ones[WIDE + 2], seen[WIDE];
+    uint32_t  indices[WIDE / 2];
+} adder;
+
+static bool all_equal(const float *values, size_t count)
 {
-    float             ones[WIDE + 2];
-    member           *m = argument;
-    lk_shared_vector *v = NULL;
-    uint64_t          task;
-    bool              more = true;
-    float             seen[WIDE];
-    const lk_shared_vector_options options = { .struct_size = sizeof options, .span = SPAN };
-    for (size_t i = 0; i < WIDE + 2; i++)
-        ones[i] = 1;
-    assert_int_equal(lk_shared_vector_open(&v, m->comm, 3 * SPAN, &options), LK_OK);
-    assert_int_equal(lk_shared_vector_begin(v, ADDS), LK_OK);
+    bool equal = true;
+    for (size_t i = 1; i < count; i++)
+        equal &= values[i] == values[0];
+    return equal;
+}
+
+/* Adds 1 to elements BIG + 1 and following, and 0.5 to these and to two more. */
+static lk_status add_ones(adder *a, lk_shared_vector *v)
+{
+    uint64_t task;
+    bool     more;
+    LK_TRY(lk_shared_vector_begin(v, ADDS));
     for (;;) {
-        assert_int_equal(lk_shared_vector_next(v, &more, &task), LK_OK);
+        LK_TRY(lk_shared_vector_next(v, &more, &task));
         if (!more)
-            break;
-        assert_int_equal(lk_shared_vector_pull(v, SPAN + 1, WIDE, seen), LK_OK);
-        for (size_t i = 1; i < WIDE; i++)
-            assert_true(seen[i] == seen[0]); /* of one version */
-        assert_int_equal(lk_shared_vector_push(v, SPAN + 1, WIDE, ones, 1), LK_OK);
-        assert_int_equal(lk_shared_vector_push(v, SPAN - 1, WIDE + 2, ones, 0.5f), LK_OK);
+            return lk_shared_vector_finish(v);
+        LK_TRY(lk_shared_vector_pull(v, BIG + 1, WIDE, a->seen));
+        a->torn += !all_equal(a->seen, WIDE);
+        LK_TRY(lk_shared_vector_pull_at(v, a->indices, WIDE / 2, a->seen));
+        a->torn += !all_equal(a->seen, WIDE / 2);
+        LK_TRY(lk_shared_vector_push(v, BIG + 1, WIDE, a->ones, 1));
+        LK_TRY(lk_shared_vector_push(v, BIG - 1, WIDE + 2, a->ones, 0.5f));
     }
-    assert_int_equal(lk_shared_vector_finish(v), LK_OK);
-    assert_int_equal(lk_shared_vector_tasks(v), ADDS);
-    for (size_t i = 0; i < 3 * SPAN; i++) {
-        const float half = i + 1 >= SPAN && i < SPAN + WIDE + 1 ? 0.5f : 0;
-        const float one  = i > SPAN && i < SPAN + 1 + WIDE ? 1 : 0;
-        assert_true(lk_shared_vector_data(v)[i] == (half + one) * ADDS);
+}
+
+static void *be_adder(void *argument)
+{
+    const lk_shared_vector_options options = { .struct_size = sizeof options, .span = BIG };
+    adder                         *a       = argument;
+    lk_shared_vector              *v       = NULL;
+    for (uint32_t i = 0; i < WIDE + 2; i++)
+        a->ones[i] = 1;
+    for (uint32_t i = 0; i < WIDE / 2; i++)
+        a->indices[i] = BIG + 1 + 2 * i;
+    a->status = lk_shared_vector_open(&v, a->comm, 3 * BIG, &options);
+    if (a->status == LK_OK)
+        a->status = add_ones(a, v);
+    for (size_t i = 0; a->status == LK_OK && i < 3 * BIG; i++) {
+        const float half = i + 1 >= BIG && i < BIG + WIDE + 1 ? 0.5f : 0;
+        const float one  = i > BIG && i < BIG + 1 + WIDE ? 1 : 0;
+        a->wrong += lk_shared_vector_data(v)[i] != (half + one) * ADDS;
     }
-    assert_int_equal(lk_barrier(m->comm), LK_OK);
+    if (a->status == LK_OK)
+        a->status = lk_barrier(a->comm);
     lk_shared_vector_free(v);
     return NULL;
 }
@@ -282,14 +307,20 @@ static void *add_ones(void *argument)
 static void no_push_is_lost_and_no_pull_is_torn(void **state)
 {
     lk_comm *comms[RANKS] = { NULL };
-    member   members[RANKS];
+    adder   *adders;
     (void)state;
+    assert_int_equal(LKI_NEW(&adders, RANKS, "ranks"), LK_OK);
     assert_int_equal(lk_comm_open_threads(comms, RANKS, NULL), LK_OK);
     for (uint32_t i = 0; i < RANKS; i++)
-        members[i] = (member){ .comm = comms[i] };
-    lkt_run_ranks(add_ones, members, sizeof *members, RANKS);
-    for (uint32_t i = 0; i < RANKS; i++)
+        adders[i].comm = comms[i];
+    lkt_run_ranks(be_adder, adders, sizeof *adders, RANKS);
+    for (uint32_t i = 0; i < RANKS; i++) {
         lk_comm_free(comms[i]);
+        assert_int_equal(adders[i].status, LK_OK);
+        assert_int_equal(adders[i].torn, 0);
+        assert_int_equal(adders[i].wrong, 0);
+    }
+    lki_free(adders);
 }
 
 /* ---- Replays ----------------------------------------------------------------------------- */
