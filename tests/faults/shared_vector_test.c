@@ -24,7 +24,8 @@
 #include "lockstep/launch.h"
 #include "parallel/shared/log.h"
 
-enum { SPAN = 16, SPANS = 6, COUNT = SPAN * SPANS, TASKS = 1 << 20, ENTRIES = 9, DIES_AT = 40 };
+enum { SPAN = 16, SPANS = 6, COUNT = SPAN * SPANS, TASKS = 1 << 20, ENTRIES = 9, DIES_AT = 40,
+       SAID = 1000 };
 
 static char     self[SELF_BYTES];
 static uint32_t appended; /* in a worker: number of entries that it has recorded */
@@ -95,20 +96,20 @@ static int be_worker(const char *how, const char *path)
 /* ---- The test ---------------------------------------------------------------------------- */
 
 /* Runs workers, and returns the exit status of the command. */
-static int run(uint32_t workers, const char *how, const char *path, char said[4096])
+static int run(uint32_t workers, const char *how, const char *path, char said[SAID])
 {
     char command[2 * SELF_BYTES];
     (void)snprintf(command, sizeof command, "%s run -n %u --no-prefix %s worker %s %s 2>&1",
                    LK_TEST_COMMAND, workers, self, how, path);
     FILE *pipe = popen(command, "r");
     assert_non_null(pipe);
-    said[fread(said, 1, 4095, pipe)] = '\0';
+    said[fread(said, 1, SAID - 1, pipe)] = '\0';
     return pclose(pipe);
 }
 
 static void a_death_is_reported_and_the_rest_replayed(void **state)
 {
-    char               path[] = "/tmp/lk-death-XXXXXX", said[4096], first[4096];
+    char               path[] = "/tmp/lk-death-XXXXXX", said[SAID], first[SAID];
     unsigned long long tasks = 0, bits = 0;
     (void)state;
     const int fd = mkstemp(path);

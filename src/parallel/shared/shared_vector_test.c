@@ -210,7 +210,8 @@ static size_t list_places(void)
     assert_int_equal(lki_log_map(&file, path), LK_OK);
     for (uint32_t rank = 0; rank < file.header.ranks; rank++) {
         lki_log_cursor cursor = lki_log_begin(&file, rank);
-        for (place p = { 0 }; (p.at = cursor.at, lki_log_read(&file, &cursor, &p.entry));) {
+        place          p      = { .at = cursor.at };
+        for (; lki_log_read(&file, &cursor, &p.entry); p.at = cursor.at) {
             task = p.entry.kind == LKI_LOG_TASK ? p.entry.value : task;
             if (p.entry.kind == LKI_LOG_READ)
                 seen[p.entry.value] = p.entry.second;
