@@ -201,6 +201,20 @@ static uint64_t first_open(const lk_shared_vector *v, uint64_t limit)
     return limit;
 }
 
+static lk_status not_in_round(const lk_shared_vector *v, uint64_t place)
+{
+    return lk_fail(LK_EMISMATCH, "task %llu of the recording is not in this round of the replay, "
+                                 "but tasks that follow it are: the rounds had other numbers of "
+                                 "tasks",
+                   (unsigned long long)v->replay->tasks[place].task);
+}
+
+/* Returns true if the round has no tasks from this place of the order on. */
+static bool is_over(const lk_shared_vector *v, uint64_t place)
+{
+    return place >= v->replay->task_count || v->replay->tasks[place].lowest >= v->limit;
+}
+
 /* Takes the next task.  A rank announces a task before it takes it, so that no other rank can miss
  * the task when it looks for the first one. */
 lk_status lki_shared_replay_next(lk_shared_vector *v, bool *more)
@@ -211,8 +225,10 @@ lk_status lki_shared_replay_next(lk_shared_vector *v, bool *more)
         const uint32_t seen = atomic_load(&v->common->changes);
         LK_TRY(flush(v));
         uint64_t place = atomic_load(&v->common->begun);
-        if (place >= r->task_count || r->tasks[place].task >= v->limit)
+        if (is_over(v, place))
             break;
+        if (r->tasks[place].task >= v->limit)
+            return not_in_round(v, place);
         atomic_store(&r->doing[v->rank], place);
         const bool open = place - first_open(v, place) < r->window;
         if (open && atomic_compare_exchange_strong(&v->common->begun, &place, place + 1)) {
@@ -322,6 +338,19 @@ lk_status lki_shared_replay_end_task(lk_shared_vector *v)
     return LK_OK;
 }
 
+/* Checks that the pushes that this rank keeps wait for tasks of this round. */
+static lk_status check_pending(const lk_shared_vector *v)
+{
+    const lki_shared_replay *r   = v->replay;
+    const uint64_t           end = atomic_load(&v->common->begun);
+    for (const lki_pending *p = r->pending; p != NULL && is_over(v, end); p = p->next) {
+        const lki_span_version of = { p->piece.span, p->version };
+        if (r->made[lki_replay_row(r, &of)] > end)
+            return not_in_round(v, r->made[lki_replay_row(r, &of)] - 1);
+    }
+    return LK_OK;
+}
+
 lk_status lki_shared_replay_finish(lk_shared_vector *v)
 {
     int64_t since = 0;
@@ -330,6 +359,7 @@ lk_status lki_shared_replay_finish(lk_shared_vector *v)
         LK_TRY(flush(v));
         if (v->replay->pending == NULL)
             return LK_OK;
+        LK_TRY(check_pending(v));
         LK_TRY(wait_for_change(v, seen, &since));
     }
 }

@@ -22,6 +22,7 @@
 
 typedef struct {
     uint64_t       ticket, task;
+    uint64_t       lowest; /* number of this task and of those after it in the order */
     lki_log_cursor cursor; /* of the entry after TASK */
 } lki_replay_task;
 
@@ -48,6 +49,8 @@ struct lki_shared_replay {
     size_t           task_count, task_capacity;
     size_t          *first;  /* [spans + 1]: where the row of a span begins */
     uint32_t        *counts; /* [first[spans]]: number of tasks that read a version */
+    uint32_t        *made;   /* [first[spans]]: 1 + the place in the order of the last of the tasks
+                              * that have made a version; 0: none */
     uint32_t         window, slot_count;
 
     /* The task in progress; what it read and changed is in vector->reads and vector->writes. */

@@ -21,7 +21,6 @@ enum { WINDOW_PER_RANK = 4 };
 /* The tasks that use a version, in rows as in lki_shared_replay. */
 typedef struct {
     uint32_t *by;     /* the task that changes a version, by its place in the order */
-    uint32_t *made;   /* 1 + the last of the tasks that have made a version; 0: none */
     uint32_t *reader; /* 1 + the last task that reads a version, other than `by`; 0: none */
     int64_t  *change; /* [tasks + 1]: of the number of slots from one task to the next */
 } rows;
@@ -47,7 +46,9 @@ static lk_status add_task(lki_shared_replay *r, const lki_log_entry *entry, lki_
 {
     LK_TRY(lki_reserve((void **)&r->tasks, &r->task_capacity, r->task_count, sizeof *r->tasks,
                        "tasks of a recording"));
-    r->tasks[r->task_count++] = (lki_replay_task){ entry->second, entry->value, cursor };
+    r->tasks[r->task_count++] = (lki_replay_task){ .ticket = entry->second,
+                                                   .task   = entry->value,
+                                                   .cursor = cursor };
     return LK_OK;
 }
 
@@ -85,6 +86,17 @@ static int by_ticket(const void *a, const void *b)
     return x->ticket < y->ticket ? -1 : x->ticket > y->ticket;
 }
 
+static void sort_tasks(lki_shared_replay *r)
+{
+    uint64_t lowest = LKI_NO_TASK;
+    if (r->task_count > 0)
+        qsort(r->tasks, r->task_count, sizeof *r->tasks, by_ticket);
+    for (size_t i = r->task_count; i-- > 0;) {
+        lowest             = r->tasks[i].task < lowest ? r->tasks[i].task : lowest;
+        r->tasks[i].lowest = lowest;
+    }
+}
+
 static size_t changes_of(const lki_shared_replay *r, uint64_t span)
 {
     return r->first[span + 1] - r->first[span] - 1;
@@ -109,7 +121,7 @@ static lk_status note_read(lki_shared_replay *r, rows *all, uint32_t i, lki_span
 {
     const bool   there = of.version <= changes_of(r, of.span);
     const size_t row   = lki_replay_row(r, &of);
-    if (!there || all->made[row] > i)
+    if (!there || r->made[row] > i)
         return lk_fail(LK_EFORMAT, "task %llu of the recording reads version %llu of span %llu, "
                                    "which %s; the file has been changed",
                        (unsigned long long)r->tasks[i].task, (unsigned long long)of.version,
@@ -137,13 +149,13 @@ static lk_status note_all(lki_shared_replay *r, rows *all, lki_log_kind kind)
     return LK_OK;
 }
 
-static void find_makers(const lk_shared_vector *v, rows *all)
+static void find_makers(const lk_shared_vector *v, const rows *all)
 {
-    const lki_shared_replay *r = v->replay;
+    lki_shared_replay *r = v->replay;
     for (size_t span = 0; span < v->spans; span++)
         for (size_t row = r->first[span]; row + 1 < r->first[span + 1]; row++)
-            all->made[row + 1] = all->by[row] + 1 > all->made[row] ? all->by[row] + 1
-                                                                   : all->made[row];
+            r->made[row + 1] = all->by[row] + 1 > r->made[row] ? all->by[row] + 1
+                                                                   : r->made[row];
 }
 
 /* Counts the slots. */
@@ -174,7 +186,7 @@ static lk_status note_versions(lk_shared_vector *v, rows *all)
     const size_t       count = r->first[v->spans];
     LK_TRY(LKI_NEW(&r->counts, count, "versions of a recording"));
     LK_TRY(LKI_NEW(&all->by, count, "versions of a recording"));
-    LK_TRY(LKI_NEW(&all->made, count, "versions of a recording"));
+    LK_TRY(LKI_NEW(&r->made, count, "versions of a recording"));
     LK_TRY(LKI_NEW(&all->reader, count, "versions of a recording"));
     LK_TRY(LKI_NEW(&all->change, r->task_count + 1, "tasks of a recording"));
     memset(all->by, 0xff, count * sizeof *all->by);
@@ -196,11 +208,9 @@ static lk_status load(lk_shared_vector *v, const char *path)
         LK_TRY(list_tasks(v, rank, path));
     for (size_t span = 0; span < v->spans; span++)
         r->first[span + 1] += r->first[span] + 1;
-    if (r->task_count > 0)
-        qsort(r->tasks, r->task_count, sizeof *r->tasks, by_ticket);
+    sort_tasks(r);
     const lk_status status = note_versions(v, &all);
     lki_free(all.by);
-    lki_free(all.made);
     lki_free(all.reader);
     lki_free(all.change);
     return status;
@@ -228,6 +238,7 @@ void lki_shared_replay_free(lki_shared_replay *r)
     lki_free(r->tasks);
     lki_free(r->first);
     lki_free(r->counts);
+    lki_free(r->made);
     lki_free(r->pushes);
     lki_free(r);
 }

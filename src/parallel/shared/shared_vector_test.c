@@ -375,6 +375,23 @@ static void changed_values_are_named(void **state)
     assert_int_equal(replay_changed((run){ 0 }).status, LK_OK);
 }
 
+/* The second round begins earlier than in the recorded run, so the last task of the first round, or
+ * the first one of the second round, is another one. */
+static void other_rounds_are_named(void **state)
+{
+    char hash[65];
+    (void)state;
+    record(RANKS, hash);
+    for (uint32_t tasks = TASKS - 3; tasks <= TASKS + 3; tasks += tasks == TASKS - 1 ? 2 : 1) {
+        run    r = { .ranks = 2, .tasks = tasks, .replay = path };
+        member members[RANKS];
+        start(&r, members);
+        for (uint32_t i = 0; i < 2; i++)
+            assert_true(members[i].status == LK_OK || members[i].status == LK_EMISMATCH ||
+                        members[i].status == LK_EPEER);
+    }
+}
+
 /* Exchanges pairs of entries of one kind, of different tasks, one pair at a time. */
 static size_t swap_all(lki_log_kind kind, size_t count, size_t most)
 {
@@ -567,6 +584,7 @@ int main(void)
         cmocka_unit_test(replays_have_the_same_bits),
         cmocka_unit_test(recordings_have_stale_reads),
         cmocka_unit_test(changed_values_are_named),
+        cmocka_unit_test(other_rounds_are_named),
         cmocka_unit_test(swapped_entries_are_noticed),
         cmocka_unit_test(what_is_left_is_replayed),
         cmocka_unit_test(a_span_that_is_held_is_named),
