@@ -188,7 +188,8 @@ void lki_log_unmap(lki_log_file *file)
 lki_log_cursor lki_log_begin(const lki_log_file *file, uint32_t rank)
 {
     const uint64_t block = file->first[rank];
-    return (lki_log_cursor){ block == 0 ? 0 : block * LKI_LOG_BLOCK + sizeof(lki_log_block), 0 };
+    return (lki_log_cursor){ block == 0 ? 0 : block * LKI_LOG_BLOCK + sizeof(lki_log_block),
+                             0, false };
 }
 
 /* Reads a number before `end`.  Returns NULL if it is incomplete: no number of several bytes ends
@@ -230,6 +231,16 @@ static const uint8_t *get_entry(const uint8_t *at, const uint8_t *end, lki_log_c
     return at;
 }
 
+/* Returns true if entries may end at `at`.  `torn` is true if it has a part of an entry. */
+static bool may_end(const lki_log_file *file, uint64_t at, bool torn)
+{
+    const uint64_t block = at / LKI_LOG_BLOCK, end = (block + 1) * LKI_LOG_BLOCK;
+    uint8_t        rest  = 0;
+    for (uint64_t i = torn ? at + LKI_LOG_ENTRY_MAX : at; i < end; i++)
+        rest |= file->map.data[i];
+    return rest == 0 && !(torn && file->next[block] != 0);
+}
+
 bool lki_log_read(const lki_log_file *file, lki_log_cursor *cursor, lki_log_entry *out)
 {
     const uint8_t *data = file->map.data;
@@ -237,10 +248,16 @@ bool lki_log_read(const lki_log_file *file, lki_log_cursor *cursor, lki_log_entr
         const uint64_t block = cursor->at / LKI_LOG_BLOCK, end = (block + 1) * LKI_LOG_BLOCK;
         if (cursor->at < end && data[cursor->at] != 0) {
             const uint8_t *at = get_entry(data + cursor->at, data + end, cursor, out);
-            if (at == NULL)
+            if (at == NULL) {
+                cursor->damaged = !may_end(file, cursor->at, true);
                 break;
+            }
             cursor->at = (uint64_t)(at - data);
             return true;
+        }
+        if (!may_end(file, cursor->at, false)) {
+            cursor->damaged = true;
+            break;
         }
         cursor->at = file->next[block] == 0 ? 0
                                             : (uint64_t)file->next[block] * LKI_LOG_BLOCK +

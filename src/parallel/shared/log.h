@@ -80,8 +80,9 @@ typedef struct {
 
 /* A place in the entries of a rank. */
 typedef struct {
-    uint64_t at;   /* offset in the file */
-    uint64_t last; /* the span of the last entry */
+    uint64_t at;      /* offset in the file */
+    uint64_t last;    /* the span of the last entry */
+    bool     damaged; /* other bytes follow where the entries end */
 } lki_log_cursor;
 
 /* Maps a file and finds the blocks of each rank.  Returns LK_EFORMAT if it is no such file. */

@@ -74,6 +74,9 @@ static lk_status list_tasks(lk_shared_vector *v, uint32_t rank, const char *path
             r->first[entry.value + 1]++;
         idle = entry.kind == LKI_LOG_TASK || (idle && entry.kind == LKI_LOG_READ);
     }
+    if (cursor.damaged)
+        return lk_fail(LK_EFORMAT, "the recording '%.150s' is damaged after the beginning of task "
+                                   "%llu", path, (unsigned long long)task);
     if (idle)
         r->task_count--;
     return r->task_count < NOBODY ? LK_OK : lk_fail(LK_EUNSUPPORTED, "the recording '%.150s' has "
