@@ -172,7 +172,8 @@ lk_status lki_log_map(lki_log_file *out, const char *path)
         memcpy(header, out->map.data, sizeof *header);
     out->blocks = (uint32_t)(out->map.bytes / LKI_LOG_BLOCK);
     if (memcmp(header->magic, header_magic, sizeof header->magic) != 0 ||
-        header->revision != REVISION || header->ranks == 0 || header->ranks > LKI_RANKS_MAX)
+        header->revision != REVISION || header->shift > 32 || header->ranks == 0 ||
+        header->ranks > LKI_RANKS_MAX)
         return lk_fail(LK_EFORMAT, "'%.200s' is not a recording of a shared vector, or one of "
                                    "another version of Lockstep", path);
     return find_blocks(out, path);
