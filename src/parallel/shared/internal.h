@@ -27,7 +27,6 @@ typedef struct {
     _Alignas(LKI_LINE) _Atomic uint64_t tickets; /* number of tasks that have begun to push */
     _Alignas(LKI_LINE) _Atomic uint32_t changes; /* replay: ranks that wait sleep on this word */
     _Atomic uint32_t waiting; /* replay: number of ranks that wait */
-    _Atomic uint32_t dealing; /* replay: 1: a rank takes a task */
     _Atomic uint32_t blocks;  /* record: number of blocks of the file that are in use */
 } lki_shared_common;
 
