@@ -32,6 +32,7 @@
 #include "lockstep/comm.h"
 #include "lockstep/exchange.h"
 #include "lockstep/replicas.h"
+#include "lockstep/shared_vector.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -141,8 +142,7 @@ typedef struct {
     uint64_t rebalance_seed;
     /* Speculative execution: an idle rank repeats virtual workers of slow ranks of its host, even
      * those in progress, and the first result counts.  Only with ddp and zero1; not in lock step,
-     * with audit or with a hook.  If V < 2 N, or with `survives`, it needs memory for one gradient
-     * per rank. */
+     * with audit or with a hook.  If V < 2 N or with `survives`, it stores a gradient per rank. */
     bool   duplicate;
     double duplicate_seconds; /* virtual workers that take less time are not repeated */
     /* Backup workers (Chen et al. 2016): each step counts only the first (ranks - backups) ranks to

@@ -426,7 +426,9 @@ static void tf_config_is_read(void **state)
         int         index;
         const char *words;
     } bad[] = {
-        { TWO_HOSTS, "ps", 0, "only chiefs and workers compute" },
+        { TWO_HOSTS, "ps", 0, "only the chief and the workers, with the options in" },
+        { TWO_HOSTS, "evaluator", 0, "the workers evaluate (`eval_every`)" },
+        { TWO_HOSTS, "master", 0, "only tasks of the types chief and worker" },
         { TWO_HOSTS, "worker", 4, "not in the cluster" },
         { TWO_HOSTS, "chief", 1, "not in the cluster" },
         { TWO_HOSTS, "worker", -1, "a type and an index" },

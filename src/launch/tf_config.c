@@ -3,8 +3,9 @@
  *    {"cluster": {"chief": ["a:1"], "worker": ["a:2", "b:1"]}, "task": {"type": "worker",
  *     "index": 0}}
  *
- * The chief is rank 0, and the workers follow in their listed order.  Tasks on one host have the
- * same host name, and must be adjacent in the lists.
+ * The chief is rank 0 and computes, and the workers follow in their listed order.  Tasks on one
+ * host have the same host name, and must be adjacent in the lists.  Tasks of other types have no
+ * rank: the chief and the workers ignore them in the cluster, and such a task itself is refused.
  */
 #include <jansson.h>
 #include <stdio.h>
@@ -68,6 +69,18 @@ static lk_status find_neighbours(lki_foreign *out, const tasks *all)
     return LK_OK;
 }
 
+static lk_status refuse_type(const char *type)
+{
+    if (strcmp(type, "ps") == 0)
+        return refuse("a ps task has nothing to do, because the workers apply the gradients; "
+                      "start only the chief and the workers, with the options in "
+                      "docs/parameter-server.md");
+    if (strcmp(type, "evaluator") == 0)
+        return refuse("an evaluator has nothing to do, because the workers evaluate "
+                      "(`eval_every`); start only the chief and the workers");
+    return refuse("only tasks of the types chief and worker compute");
+}
+
 static lk_status read_task(lki_foreign *out, const tasks *all, const json_t *task)
 {
     const char   *type  = json_string_value(json_object_get(task, "type"));
@@ -78,7 +91,7 @@ static lk_status read_task(lki_foreign *out, const tasks *all, const json_t *tas
     if (type == NULL || !json_is_integer(place) || index < 0)
         return refuse("task must have a type and an index");
     if (!chief && strcmp(type, "worker") != 0)
-        return refuse("only chiefs and workers compute; this is another task");
+        return refuse_type(type);
     if (index >= (json_int_t)(chief ? all->chiefs : all->count - all->chiefs))
         return refuse("the task is not in the cluster");
     out->rank = (uint32_t)index + (chief ? 0 : all->chiefs);
