@@ -377,6 +377,14 @@ static const lki_link_ops operations = {
     .close  = mpi_close,
 };
 
+static void name_carrier(mpi_link *mpi)
+{
+    char name[LKI_MPI_NAME_BYTES];
+
+    mpi->module->name(name);
+    (void)snprintf(mpi->super.carrier, sizeof mpi->super.carrier, "MPI (%s)", name);
+}
+
 lk_status lki_mpi_link_new(lki_link **out, const lki_mpi_module *module, lki_mpi_world *world,
                            uint32_t rank, uint32_t ranks)
 {
@@ -390,6 +398,7 @@ lk_status lki_mpi_link_new(lki_link **out, const lki_mpi_module *module, lki_mpi
                               .streams = 1 };
     mpi->module = module;
     mpi->world  = world;
+    name_carrier(mpi);
     lk_status st = LKI_NEW(&mpi->streams, ranks, "streams over MPI");
     for (uint32_t peer = 0; peer < ranks && st == LK_OK; peer++) {
         mpi->streams[peer].reading = true;

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -139,7 +140,13 @@ static void fake_close(lki_mpi_world *world)
     world->closed = true;
 }
 
+static void fake_name(char out[LKI_MPI_NAME_BYTES])
+{
+    (void)snprintf(out, LKI_MPI_NAME_BYTES, "fake 1.2");
+}
+
 static const lki_mpi_module module = { .revision = LKI_MPI_REVISION,
+                                       .name     = fake_name,
                                        .reserve  = fake_reserve,
                                        .send     = fake_send,
                                        .receive  = fake_receive,
