@@ -35,6 +35,11 @@
 #include "launch/mpi.h"
 #include "launch/variables.h"
 
+bool lk_stop_requested(const lk_comm *comm)
+{
+    return lki_comm_stop_requested(comm);
+}
+
 /* ---- The names of Lockstep's launcher ---------------------------------------------------- */
 
 static const char *const our_names[] = {
@@ -179,11 +184,6 @@ static void leave_signals_to_launcher(bool leaves)
 /* A request to stop that this process received, and its time in ms.  Global variables, because a
  * signal handler sets them. */
 static volatile sig_atomic_t asked_to_stop, asked_at_ms;
-
-bool lk_stop_requested(const lk_comm *comm)
-{
-    return asked_to_stop != 0 || lki_comm_stop_requested(comm);
-}
 
 /* Notes a request to stop, or ends the process if it was asked before.  timeout(1) signals a
  * process and then its group, so a signal shortly after the first one does not count. */
@@ -389,7 +389,9 @@ static lk_status join_by_mpi(lk_comm **out, inheritance *from, const lk_join_opt
     if (options->timeout_ms == 0 && getenv("LOCKSTEP_TIMEOUT_MS") != NULL)
         LK_TRY(read_number(&from->options.timeout_ms, "LOCKSTEP_TIMEOUT_MS", UINT32_MAX));
     keep_signals();
-    return lki_mpi_join(out, &from->options);
+    LK_TRY(lki_mpi_join(out, &from->options));
+    lki_comm_obey(*out, &asked_to_stop);
+    return LK_OK;
 }
 
 bool lk_enters(void)

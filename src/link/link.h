@@ -74,6 +74,7 @@ struct lki_link {
     char                carrier[80]; /* text for users: what carries the bytes */
     bool                hurry;  /* set by the user before close() after a failure: close() then does
                                  * not wait for peers */
+    bool                stopping; /* set by the user before close(): this rank was asked to stop */
 };
 
 #endif

@@ -250,7 +250,7 @@ static void forget(opening *o)
     lki_mpi_engine_free(o->engine);
     if (o->link != NULL)
         lki_mpi_link_free(o->link);
-    o->module->close(o->world);
+    o->module->close(o->world, false);
 }
 
 static lk_status begin(lk_comm **out, opening *o)

@@ -12,8 +12,8 @@
  * Closing sends the end to all peers, reads (and drops) incoming data until all peers have sent
  * their ends, and only then closes MPI.  MPI_Finalize waits for all ranks, and requires that no
  * request is open.  After a failure (link->hurry) peers may never close.  Closing then gives up
- * after LINGER_MS.  It leaves MPI unfinalised and does not free the buffers, because MPI may still
- * use them.
+ * after LINGER_MS, or ENDING_MS.  It leaves MPI unfinalised and does not free the buffers, because
+ * MPI may still use them.
  */
 #include "link/mpi/link.h"
 
@@ -33,6 +33,7 @@ enum {
     YIELD_US  = 200,
     SLEEP_US  = 1000,
     LINGER_MS = 5000,
+    ENDING_MS = 500, /* if the launcher is ending the job, too */
 };
 
 /* Both directions of a stream with one peer. */
@@ -357,13 +358,13 @@ static void mpi_close(lki_link *link)
     for (;; rest(waited, SLEEP_US)) {
         drain(mpi);
         waited    = now_us() - began;
-        bool late = link->hurry && waited >= LINGER_MS * 1000;
+        bool late = link->hurry && waited >= (link->stopping ? ENDING_MS : LINGER_MS) * 1000;
         if (mpi->open == 0 || late || poll_requests(mpi) != LK_OK)
             break;
     }
     if (mpi->open > 0)
         return;
-    mpi->module->close(mpi->world);
+    mpi->module->close(mpi->world, link->stopping);
     lki_mpi_link_free(link);
 }
 

@@ -133,8 +133,9 @@ static const char *fake_poll(lki_mpi_world *world, const lki_mpi_done **done, ui
     return NULL;
 }
 
-static void fake_close(lki_mpi_world *world)
+static void fake_close(lki_mpi_world *world, bool stopping)
 {
+    (void)stopping;
     for (uint32_t i = 0; i < SLOTS_MAX; i++)
         assert_int_equal(world->requests[i].kind, FREE);
     world->closed = true;

@@ -193,13 +193,31 @@ static bool settle(lki_mpi_world *world)
     return world->tickets == NULL;
 }
 
-static void module_close(lki_mpi_world *world)
+/* Returns true if MPI_Finalize() would wait for the launcher until it kills this process.  mpirun
+ * of Open MPI no longer serves its ranks after a signal.  MPICH's continues, and would treat a rank
+ * that has not finalised as lost. */
+static bool is_left_alone(lki_mpi_world *world, bool stopping)
 {
-    bool ours = world->ours;
+#ifdef OPEN_MPI
+    int any = stopping;
+
+    return MPI_Allreduce(MPI_IN_PLACE, &any, 1, MPI_INT, MPI_MAX, world->comm) != MPI_SUCCESS ||
+           any != 0;
+#else
+    (void)world;
+    (void)stopping;
+    return false;
+#endif
+}
+
+static void module_close(lki_mpi_world *world, bool stopping)
+{
+    bool finalises = world->ours;
 
     if (!settle(world)) /* MPI_Finalize() would wait forever, and MPI may still use the callers'
                          * buffers */
         return;
+    finalises = finalises && !is_left_alone(world, stopping);
     (void)MPI_Comm_free(&world->comm);
     (void)MPI_Comm_free(&world->native[0]);
     (void)MPI_Comm_free(&world->native[1]);
@@ -208,7 +226,7 @@ static void module_close(lki_mpi_world *world)
     free(world->statuses);
     free(world->done);
     free(world);
-    if (ours)
+    if (finalises)
         (void)MPI_Finalize();
 }
 

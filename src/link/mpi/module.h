@@ -107,8 +107,9 @@ typedef struct {
     const char *(*test)(lki_mpi_world *world, lki_mpi_ticket *ticket, bool *done);
 
     /* Closes the world.  Collective.  No message may be open.  Finalises MPI if open() initialised
-     * MPI. */
-    void (*close)(lki_mpi_world *world);
+     * MPI.  `stopping`: this rank was asked to stop, probably by MPI's launcher; MPI is then left
+     * unfinalised on all ranks if finalising would wait for the launcher (Open MPI). */
+    void (*close)(lki_mpi_world *world, bool stopping);
 } lki_mpi_module;
 
 #endif
