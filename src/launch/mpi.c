@@ -11,6 +11,7 @@
 #include "comm/mpi.h"
 #include "launch/foreign.h"
 #include "launch/mpi.h"
+#include "launch/watcher.h"
 #include "lockstep/launch.h"
 
 typedef struct {
@@ -162,7 +163,15 @@ lk_status lk_comm_open_mpi(lk_comm **out, const lk_comm_options *options)
 
 lk_status lki_mpi_join(lk_comm **out, const lk_comm_options *options)
 {
-    return open_all(out, true, options);
+    lki_foreign job;
+    bool        watched = loaded() == NULL && lki_foreign_find(&job) == LK_OK && job.by != NULL;
+
+    if (watched)
+        lki_watcher_start(&job);
+    LK_TRY(open_all(out, true, options));
+    if (watched)
+        lki_watcher_tell(&job, lk_comm_rank(*out));
+    return LK_OK;
 }
 
 lk_status lk_comm_open_mpi_comm(lk_comm **out, const void *mpi_comm, size_t bytes,
