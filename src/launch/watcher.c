@@ -1,9 +1,9 @@
 /* watcher.c -- the watcher of a machine; see watcher.h.
  *
- * Ranks connect to an abstract Unix socket whose name is derived from the job, and send a word after
- * they have joined and another one when they exit.  The kernel lists ends of connections in the
- * order in which they happened.  So the first one without the second word is the cause, even if all
- * other ranks are dead when the watcher looks.  (Processes with threads end later than their
+ * Ranks connect to an abstract Unix socket whose name is derived from the job.  They send a word
+ * after they have joined, and another one when they exit.  The kernel lists ends of connections in
+ * the order in which they happened.  So the first one without the second word is the cause, even if
+ * all other ranks are dead when the watcher looks.  (Processes with threads end later than their
  * connections, and in another order.)  Children of a rank may hold its connection, so the watcher
  * has a pidfd, too.  It has a session of its own, so MPI's launcher does not end it with the ranks.
  */
@@ -32,7 +32,7 @@ enum { AT_SOCKET = 3, AT_STARTER, AT_END };
 /* The numbers of events that are not those of a rank's pidfd. */
 enum { OF_SOCKET = LKI_RANKS_MAX, OF_STARTER };
 
-/* What a rank says to the watcher. */
+/* A word of a rank to the watcher. */
 typedef struct {
     uint32_t rank;
     uint32_t exits; /* the process ends by itself */
@@ -215,8 +215,8 @@ void lki_watcher_start(const lki_foreign *job)
         (void)close(self);
 }
 
-/* The connection to the watcher, and the rank and number of this process.  Global variables, because
- * exit() passes nothing to its handlers. */
+/* The connection to the watcher, and the rank and number of this process.  Global variables,
+ * because exit() passes nothing to its handlers. */
 static int      watcher_socket = -1;
 static uint32_t watched_rank;
 static pid_t    watched_pid;

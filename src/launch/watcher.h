@@ -1,9 +1,9 @@
 /* launch/watcher.h -- names a rank of an MPI job that was killed.
  *
  * When a rank dies, MPI's launcher kills the others at once, and not every launcher says which rank
- * was the first (Hydra names the first process of the host).  A small process on each machine, the
- * watcher, therefore waits for the ends of the machine's ranks, and writes one line to stderr if one
- * of them was killed.  Nothing else depends on it.
+ * was the first (Hydra names the first process of the host).  Therefore a small process on each
+ * machine, the watcher, waits for the ends of the machine's ranks, and writes one line to stderr if
+ * one of them was killed.  Nothing else depends on it.
  */
 #ifndef LKI_LAUNCH_WATCHER_H
 #define LKI_LAUNCH_WATCHER_H
