@@ -303,8 +303,8 @@ LK_API LK_NODISCARD lk_status lk_comm_open_mpi_fint(lk_comm **out, int mpi_comm,
                                                     const lk_comm_options *options);
 
 /* Finds lockstep-`name`.so in the folder that LOCKSTEP_MODULES names, or else beside the program or
- * the library, or in the folder of the installed library.  The message of LK_EUNSUPPORTED lists the folders
- * searched and says that `package` is needed to build the module. */
+ * the library, or in the folder of the installed library.  The message of LK_EUNSUPPORTED lists the
+ * folders searched and says that `package` is needed to build the module. */
 enum { LK_MODULE_PATH = 4096 };
 LK_API LK_NODISCARD lk_status lk_module_find(char path[LK_MODULE_PATH], const char *name,
                                              const char *package);
