@@ -178,6 +178,9 @@ static void mpi_is_chosen_for_several_hosts_of_its_launcher(void **state)
     make_module(folder, path);
     set_mpiexec("2");
     assert_true(chooses(LK_MPI_AUTO) && chooses(LK_MPI_ON) && !chooses(LK_MPI_OFF));
+    char text[500];
+    assert_int_equal(lk_launcher_describe(text, sizeof text), LK_OK); /* needs no address */
+    assert_non_null(strstr(text, "MPI between hosts"));
     for (size_t i = 0; i < sizeof of_tcp / sizeof of_tcp[0]; i++) {
         (void)setenv(of_tcp[i], "1", 1);
         assert_true(!chooses(LK_MPI_AUTO) && chooses(LK_MPI_ON));

@@ -18,14 +18,14 @@
 
 static unsigned long long bytes, sockets;
 
-REPLACES int MPI_Issend(const void *data, int count, MPI_Datatype type, int peer, int tag,
+REPLACES int MPI_Issend(const void *buf, int count, MPI_Datatype datatype, int dest, int tag,
                         MPI_Comm comm, MPI_Request *request)
 {
     int each = 0;
 
-    PMPI_Type_size(type, &each);
+    PMPI_Type_size(datatype, &each);
     bytes += (unsigned long long)count * (unsigned long long)each;
-    return PMPI_Issend(data, count, type, peer, tag, comm, request);
+    return PMPI_Issend(buf, count, datatype, dest, tag, comm, request);
 }
 
 /* Returns true if an address belongs to the program `lockstep`, and not to a library. */
