@@ -17,7 +17,7 @@
 #include "base/memory.h"
 #include "link/mpi/link.h"
 
-enum { SLOTS_MAX = 32, CHUNK_BYTES = 65536, BLOCK = 800000 };
+enum { SLOTS_MAX = 32, CHUNK_BYTES = 1 << 20, BLOCK = 12800000 };
 
 typedef enum { FREE, SENDING, RECEIVING } request_kind;
 
@@ -257,7 +257,7 @@ static void a_slow_reader_stops_the_writer(void **state)
     begin(&all);
     all.links[1]->ops->watch(all.links[1], 0, 0, false, false);
     for (int i = 0; i < 100; i++) {
-        written += put(&all, 0, written, lki_min(BLOCK - written, 100000));
+        written += put(&all, 0, written, lki_min(BLOCK - written, 1600000));
         (void)wait_for_event(&all, 0, 0);
         assert_false(wait_for_event(&all, 1, 0).readable);
     }
