@@ -81,12 +81,37 @@ set_target_properties(mpi_ranks PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINA
 target_include_directories(mpi_ranks PRIVATE src)
 target_link_libraries(mpi_ranks PRIVATE lockstep lk_warnings lk_dependencies)
 lk_test_programs(mpi mpi_ranks lockstep_command)
+# Programs that are linked with an MPI: groups.c, and the library counted.c.
+foreach(name IN LISTS LK_MPI_MODULES)
+  add_executable(mpi_groups_${name} tests/mpi/groups.c)
+  set_target_properties(mpi_groups_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_link_libraries(mpi_groups_${name} PRIVATE lockstep)
+  add_library(mpi_counted_${name} MODULE tests/mpi/counted.c)
+  set_target_properties(mpi_counted_${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  foreach(target mpi_groups_${name} mpi_counted_${name})
+    target_include_directories(${target} SYSTEM PRIVATE ${LK_MPI_INCLUDE_${name}})
+    target_link_libraries(${target} PRIVATE lk_warnings ${LK_MPI_FLAGS_${name}})
+    lk_test_programs(mpi ${target})
+  endforeach()
+endforeach()
 foreach(name openmpi mpich) # of which the sanitizer of addresses needs to see one
+  set(groups none)
+  set(counter "")
+  if(TARGET mpi_groups_${name})
+    set(groups $<TARGET_FILE:mpi_groups_${name}>)
+    if(NOT LK_SANITIZE) # whose libraries must be loaded first
+      set(counter $<TARGET_FILE:mpi_counted_${name}>)
+    endif()
+  endif()
   if(NOT LK_SANITIZE OR (LK_SANITIZE MATCHES address AND name STREQUAL openmpi))
     add_test(NAME mpi.${name}
       COMMAND ${PROJECT_SOURCE_DIR}/tests/mpi/run ${name} $<TARGET_FILE:mpi_ranks> ${LK_MODULE_FOLDER}
-        $<TARGET_FILE:lockstep_command>)
-    set_tests_properties(mpi.${name} PROPERTIES LABELS mpi SKIP_RETURN_CODE 77 TIMEOUT 1500 RUN_SERIAL ON)
+        $<TARGET_FILE:lockstep_command> ${groups})
+    add_test(NAME mpi.train.${name}
+      COMMAND ${PROJECT_SOURCE_DIR}/tests/mpi/train ${name} $<TARGET_FILE:lockstep_command>
+        ${LK_MODULE_FOLDER} "${counter}")
+    set_tests_properties(mpi.${name} mpi.train.${name} PROPERTIES LABELS mpi SKIP_RETURN_CODE 77
+      TIMEOUT 1500 RUN_SERIAL ON)
   endif()
 endforeach()
 

@@ -70,6 +70,9 @@ LK_API uint32_t lk_comm_world_rank(const lk_comm *comm, uint32_t rank);
 
 /* Returns the number of hosts.  Hosts are numbered from 0 in the order of their lowest ranks. */
 LK_API uint32_t lk_comm_hosts(const lk_comm *comm);
+/* Returns what carries the bytes between hosts, as text for users: "TCP", "TCP with TLS 1.3", "MPI
+ * (Open MPI 4.1.4)"; "" if all ranks are on one host. */
+LK_API const char *lk_comm_carrier(const lk_comm *comm);
 /* Returns the number of the host of a rank.  Ranks of one host share memory (arenas). */
 LK_API uint32_t lk_comm_host(const lk_comm *comm, uint32_t rank);
 /* Returns the position of a rank among the ranks of its host, from 0, in the order of ranks. */

@@ -197,6 +197,21 @@ LK_API LK_NODISCARD lk_status lk_launched(bool *out);
  * hosts of the job lack an address or a key. */
 LK_API LK_NODISCARD lk_status lk_launcher_describe(char *out, size_t bytes);
 
+/* The use of MPI between the hosts of a job. */
+typedef enum {
+    LK_MPI_AUTO, /* what LOCKSTEP_MPI (on, off) says.  If it is not set: on if mpirun, mpiexec or
+                  * srun has started an MPI job on several hosts, the module for its MPI is found,
+                  * and the environment does not prepare connections of Lockstep's own
+                  * (LOCKSTEP_RENDEZVOUS, LOCKSTEP_JOB_KEY_FILE, LOCKSTEP_INSECURE) */
+    LK_MPI_ON,
+    LK_MPI_OFF,
+} lk_mpi_mode;
+
+/* Sets *out to true if lk_join_with() with this options.mpi will use MPI.  Only reads the
+ * environment and looks for the module.  LK_EINVAL if MPI is on, but has not started this
+ * process. */
+LK_API LK_NODISCARD lk_status lk_mpi_chosen(bool *out, lk_mpi_mode mode);
+
 /* Launcher options for workers that another launcher has started.  Under Lockstep's launcher,
  * lk_launch_options apply instead, and all fields except `timeout_ms`, `leaves` and `tuning` are
  * ignored. */
@@ -218,6 +233,9 @@ typedef struct {
      * to leave the job (lk_leave_requested()) instead of stopping the job. */
     bool leaves;
     const char *tuning; /* lk_comm_options.tuning; NULL = LOCKSTEP_TUNING if set, else none */
+    /* With MPI there is no agent: `ended` is not called, and MPI's launcher ends the job after a
+     * loss. */
+    lk_mpi_mode mpi;
 } lk_join_options;
 
 #define LK_JOIN_OPTIONS_INIT LK_OPTIONS_INIT(lk_join_options)
@@ -230,8 +248,13 @@ typedef struct {
  * until the host's workers have ended.  Returns LK_EINVAL if the hosts of a job lack an address or
  * a key; the message says which.
  *
+ * If MPI carries the bytes between hosts (lk_mpi_chosen()), this call is lk_comm_open_mpi(), which
+ * needs neither agent nor address nor key.
+ *
  * If SIGINT, SIGTERM and SIGHUP have their default actions, this process ignores them from now on.
- * The launcher or the agent then decides: see lk_stop_requested(). */
+ * The launcher or the agent then decides: see lk_stop_requested().  With MPI this process decides:
+ * the first signal is a request to stop, which lk_stop_requested() returns on this rank only; a
+ * second one, a tenth of a second later or more, ends the process. */
 LK_API LK_NODISCARD lk_status lk_join(lk_comm **out);
 /* Joins as lk_join() does, with options. */
 LK_API LK_NODISCARD lk_status lk_join_with(lk_comm **out, const lk_join_options *options);
@@ -269,9 +292,20 @@ LK_API bool lk_leave_requested(void);
  * (lk_launched()). */
 LK_API LK_NODISCARD lk_status lk_comm_open_mpi(lk_comm **out, const lk_comm_options *options);
 
+/* Creates a communicator of the ranks of the program's own MPI communicator, with their numbers.
+ * Collective over those ranks only.  MPI must be initialised.  `mpi_comm` is the address of an
+ * MPI_Comm, and `bytes` is sizeof(MPI_Comm), which differs between MPIs.  The library duplicates
+ * the communicator, so the caller may free its own at once.  LK_EINVAL if it is MPI_COMM_NULL or an
+ * intercommunicator. */
+LK_API LK_NODISCARD lk_status lk_comm_open_mpi_comm(lk_comm **out, const void *mpi_comm,
+                                                    size_t bytes, const lk_comm_options *options);
+/* As lk_comm_open_mpi_comm(), with the handle of Fortran and MPI_Comm_c2f() (MPI_Fint). */
+LK_API LK_NODISCARD lk_status lk_comm_open_mpi_fint(lk_comm **out, int mpi_comm,
+                                                    const lk_comm_options *options);
+
 /* Finds lockstep-`name`.so in the folder that LOCKSTEP_MODULES names, or else beside the program or
- * in the folder of the installed library.  The message of LK_EUNSUPPORTED lists the folders
- * searched and says that `package` is needed to build the module. */
+ * the library, or in the folder of the installed library.  The message of LK_EUNSUPPORTED lists the
+ * folders searched and says that `package` is needed to build the module. */
 enum { LK_MODULE_PATH = 4096 };
 LK_API LK_NODISCARD lk_status lk_module_find(char path[LK_MODULE_PATH], const char *name,
                                              const char *package);

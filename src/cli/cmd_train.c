@@ -39,6 +39,19 @@ static bool read_chaos(const char *text, void *target, lki_message *error)
     return lki_parse_chaos(text, &((train_options *)target)->chaos, error);
 }
 
+static bool read_mpi(const char *text, void *target, lki_message *error)
+{
+    static const char *const names[] = { "auto", "on", "off" };
+    train_options           *options = target;
+
+    for (int mode = LK_MPI_AUTO; mode <= LK_MPI_OFF; mode++)
+        if (strcmp(*text == '\0' ? "on" : text, names[mode]) == 0) {
+            options->mpi = (lk_mpi_mode)mode;
+            return true;
+        }
+    return lki_refuse(error, "must be on, off, auto, or nothing, which means on");
+}
+
 /* Reads --shard-replicas. */
 static bool read_replicas(const char *text, void *target, lki_message *error)
 {

@@ -24,6 +24,8 @@ struct train_options {
     int             on_failure; /* LKI_UNSAID until --workers MIN:MAX has been evaluated */
     lk_chaos        chaos;
     lki_nodes       nodes;
+    lk_mpi_mode     mpi;
+    bool            by_mpi; /* MPI has started this worker and carries the bytes between hosts */
     lk_train_result result; /* the result on rank 0 */
 
     const lki_command *command;                  /* the command named in errors */
@@ -87,6 +89,11 @@ void lki_train_defaults(lk_train_config *config);
         .config     = { .struct_size = sizeof(lk_train_config), .checkpoint.resume_step = -1 },    \
         .on_failure = LKI_UNSAID, .nodes = LKI_NODES_INIT                                          \
     }
+
+/* Determines whether a launcher has started this process (*launched), and whether MPI carries the
+ * bytes between hosts (options->by_mpi).  Returns a negative number or, after an error, the exit
+ * status. */
+int lki_train_find_launcher(train_options *options, bool *launched);
 
 /* In a worker, runs the worker's part.  In any other process, checks the options, starts workers
  * with `argv` and watches them.  Frees the memory owned by the options.  Returns the exit

@@ -169,7 +169,8 @@ static lk_status join(void *context, lk_comm **out)
                                       .tuning        = options->tuning,
                                       .ended         = merge_what_is_left,
                                       .ended_context = options,
-                                      .leaves = options->on_failure == LK_ON_FAILURE_CONTINUE };
+                                      .leaves = options->on_failure == LK_ON_FAILURE_CONTINUE,
+                                      .mpi    = options->by_mpi ? LK_MPI_ON : LK_MPI_OFF };
     lk_status status = lki_join_workers(out, &how);
     if (status == LK_OK)
         lki_name_worker(lk_comm_world_rank(*out, lk_comm_rank(*out)));
@@ -262,9 +263,10 @@ static int run_worker(train_options *options)
         (void)report(status);
     (void)fflush(stdout);
     bool here = !silent && (status == LK_OK || status == LK_ESTOPPED) && merges(options, comm);
-    lk_comm_free(comm);
-    return here ? merge_trace(options, rank, options->config.workers_here, exit_code(status))
-                : exit_code(status);
+    int exit = here ? merge_trace(options, rank, options->config.workers_here, exit_code(status))
+                    : exit_code(status);
+    lk_comm_free(comm); /* under MPI, after a signal, the launcher may end this process here */
+    return exit;
 }
 
 static int run_threads(train_options *options)
@@ -564,7 +566,7 @@ int lki_train_start(train_options *options, char **argv)
     if (options->on_failure == LKI_UNSAID)
         options->on_failure = changes ? LK_ON_FAILURE_CONTINUE : LK_ON_FAILURE_STOP;
     bool launched = false;
-    int  result   = lki_find_launcher(options->command, &options->nodes, &launched);
+    int  result   = lki_train_find_launcher(options, &launched);
     if (result >= 0) {
         free(options->file.text);
         return result;

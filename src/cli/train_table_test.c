@@ -158,6 +158,7 @@ static const char *value_for(const lki_option *o, char toml[64])
         { "loss-scale-initial", "1024" },
         { "resume", "auto" },
         { "restart", "2" },
+        { "mpi", "off" },
         { "offload", "optimizer:dir" },
         { "shard-replicas", "2" },
         { "sdc-check", "1" },

@@ -11,11 +11,21 @@
 #include "link/link.h"
 #include "lockstep/comm.h"
 
-/* Loads the module `path` and opens the communicator.  Collective over MPI_COMM_WORLD: once MPI
- * runs, all ranks fail if one rank fails.  If `hosts` is not 0, ranks are divided among that many
- * emulated hosts, which share no memory.  LK_EUNSUPPORTED if the module or its MPI cannot be
+typedef struct {
+    const char *path;    /* path of the module */
+    const void *of;      /* points to an MPI_Comm or, with `fortran`, an MPI_Fint, whose ranks take
+                          * part; NULL = all ranks of the job */
+    size_t      of_bytes;
+    bool        fortran;
+    uint32_t    hosts; /* not 0: divides the ranks among this many emulated hosts, which share no
+                        * memory */
+    bool        tunes; /* determines the constants of the cost model, as lk_join() does */
+} lki_mpi_how;
+
+/* Loads the module and opens the communicator.  Collective over the ranks of how->of: once MPI
+ * runs, all ranks fail if one rank fails.  LK_EUNSUPPORTED if the module or its MPI cannot be
  * loaded. */
-LK_NODISCARD lk_status lki_mpi_open(lk_comm **out, const char *path,
-                                    const lk_comm_options *options, uint32_t hosts);
+LK_NODISCARD lk_status lki_mpi_open(lk_comm **out, const lki_mpi_how *how,
+                                    const lk_comm_options *options);
 
 #endif

@@ -6,6 +6,7 @@
 #ifndef LKI_COMM_WORKER_H
 #define LKI_COMM_WORKER_H
 
+#include <signal.h>
 #include <stdatomic.h>
 
 #include "comm/roster.h"
@@ -89,6 +90,10 @@ bool lki_comm_loss(const lk_comm *now, const lk_comm *before, uint32_t rank,
 lk_arena *lki_comm_arena_named(const lk_comm *comm, const char *name);
 
 bool lki_comm_stop_requested(const lk_comm *comm);
+
+/* Makes this rank count as asked to stop when *asked, which a signal handler sets, is not 0.  It
+ * must live as long as the communicator. */
+void lki_comm_obey(lk_comm *comm, const volatile sig_atomic_t *asked);
 
 /* Returns true if the launcher has asked the ranks of this host to leave the group. */
 bool lki_comm_leave_requested(const lk_comm *comm);

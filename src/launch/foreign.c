@@ -300,7 +300,8 @@ lk_status lki_foreign_check_hosts(const lki_foreign *f)
     if (f->rendezvous[0] == '\0')
         return lk_fail(LK_EINVAL, "%s has put this job on several hosts: set LOCKSTEP_RENDEZVOUS "
                                   "to tcp://HOST:PORT with an address of rank 0's host, or "
-                                  "MASTER_ADDR and MASTER_PORT", f->by);
+                                  "MASTER_ADDR and MASTER_PORT%s", f->by,
+                       f->by_mpi ? "; or let MPI carry the bytes: LOCKSTEP_MPI=on" : "");
     if (f->insecure || f->key_file != NULL)
         return LK_OK;
     return lk_fail(LK_EINVAL, "%s has put this job on several hosts: set LOCKSTEP_JOB_KEY_FILE "
@@ -425,7 +426,8 @@ static lk_status read_launcher(lki_foreign *out, const launcher *l)
 {
     lki_names values, names;
 
-    out->by = l->by;
+    out->by     = l->by;
+    out->by_mpi = l->mpi != NULL || (l->nodes != NULL && lki_foreign_mpi() != NULL);
     LK_TRY(read_number(&out->rank, l, l->names[RANK]));
     LK_TRY(read_number(&out->size, l, l->names[SIZE]));
     LK_TRY(read_local(out, l));

@@ -13,6 +13,7 @@ enum { LKI_RENDEZVOUS_BYTES = 300 };
 
 typedef struct {
     const char *by;              /* name of the launcher; NULL = none, or a job of one process */
+    bool        by_mpi;          /* the launcher starts MPI programs */
     uint32_t    rank, size;      /* rank and number of ranks in the job */
     uint32_t    local_rank, local_size;
     char        rendezvous[LKI_RENDEZVOUS_BYTES]; /* rank 0, "tcp://HOST:PORT"; "" = none */

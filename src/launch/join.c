@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/options.h"
@@ -31,6 +32,7 @@
 #include "comm/worker.h"
 #include "comm/flight.h"
 #include "launch/agent.h"
+#include "launch/mpi.h"
 #include "launch/variables.h"
 
 bool lk_stop_requested(const lk_comm *comm)
@@ -138,6 +140,8 @@ static void ask_agent(int number, siginfo_t *info, void *context)
     errno = saved;
 }
 
+enum { AGAIN_MS = 100 }; /* a second request within this time belongs to the first */
+
 static bool has_default_action(int number)
 {
     struct sigaction action;
@@ -175,6 +179,37 @@ static void leave_signals_to_launcher(bool leaves)
         if (has_default_action(passed_on[i]))
             (void)sigaction(passed_on[i], leaves && passed_on[i] == SIGTERM ? &wish : &action,
                             NULL);
+}
+
+/* A request to stop that this process received, and its time in ms.  Global variables, because a
+ * signal handler sets them. */
+static volatile sig_atomic_t asked_to_stop, asked_at_ms;
+
+/* Notes a request to stop, or ends the process if it was asked before.  timeout(1) signals a
+ * process and then its group, so a signal shortly after the first one does not count. */
+static void note_request(int number)
+{
+    struct timespec now   = {.tv_sec = 0};
+    int             saved = errno;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    sig_atomic_t now_ms = (sig_atomic_t)(now.tv_sec % 1000000 * 1000 + now.tv_nsec / 1000000);
+    if (asked_to_stop == 0)
+        asked_at_ms = now_ms;
+    else if (now_ms - asked_at_ms >= AGAIN_MS || now_ms < asked_at_ms)
+        die_of(number);
+    asked_to_stop = 1;
+    errno         = saved;
+}
+
+static void keep_signals(void)
+{
+    static const int kept[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = note_request, .sa_flags = SA_RESTART};
+
+    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
+        if (has_default_action(kept[i]))
+            (void)sigaction(kept[i], &action, NULL);
 }
 
 /* ---- Joining ----------------------------------------------------------------------------- */
@@ -275,6 +310,7 @@ lk_status lk_launcher_describe(char *out, size_t bytes)
     inheritance from = {.control = -1};
     lki_foreign job  = {.by = NULL};
     char        variables[240];
+    bool        by_mpi;
 
     (void)snprintf(out, bytes, "none");
     LK_TRY(is_ours() ? read_ours(&from) : find_others(&job));
@@ -283,11 +319,15 @@ lk_status lk_launcher_describe(char *out, size_t bytes)
     if (job.by == NULL)
         return LK_OK;
     lki_foreign_variables(variables, sizeof variables, job.by);
+    LK_TRY(lk_mpi_chosen(&by_mpi, LK_MPI_AUTO));
     (void)snprintf(out, bytes, "%s: rank %u of %u, %u of %u on this host (%s)%s%s%s", job.by,
                    job.rank, job.size, job.local_rank, job.local_size, variables,
-                   job.rendezvous[0] != '\0' ? ", rank 0 at " : "", job.rendezvous,
-                   job.store != NULL ? " by torchrun's store" : "");
-    return lki_foreign_check_hosts(&job);
+                   by_mpi                      ? ", MPI between hosts"
+                   : job.rendezvous[0] != '\0' ? ", rank 0 at "
+                                               : "",
+                   by_mpi ? "" : job.rendezvous,
+                   job.store != NULL && !by_mpi ? " by torchrun's store" : "");
+    return by_mpi ? LK_OK : lki_foreign_check_hosts(&job);
 }
 
 /* Reads the variables, descriptors and key that Lockstep's launcher has provided. */
@@ -339,6 +379,21 @@ static lk_status find_foreign(inheritance *from, const lki_foreign *job,
     return LK_OK;
 }
 
+/* Joins a job whose hosts exchange bytes by MPI. */
+static lk_status join_by_mpi(lk_comm **out, inheritance *from, const lk_join_options *options)
+{
+    from->options.struct_size = sizeof from->options;
+    from->options.timeout_ms  = options->timeout_ms;
+    from->options.flight      = options->flight != NULL ? options->flight
+                                                        : getenv("LOCKSTEP_FLIGHT");
+    if (options->timeout_ms == 0 && getenv("LOCKSTEP_TIMEOUT_MS") != NULL)
+        LK_TRY(read_number(&from->options.timeout_ms, "LOCKSTEP_TIMEOUT_MS", UINT32_MAX));
+    keep_signals();
+    LK_TRY(lki_mpi_join(out, &from->options));
+    lki_comm_obey(*out, &asked_to_stop);
+    return LK_OK;
+}
+
 bool lk_enters(void)
 {
     return getenv("LOCKSTEP_ENTERS") != NULL;
@@ -386,14 +441,18 @@ lk_status lk_join_with(lk_comm **out, const lk_join_options *options)
     inheritance     from = {.control = -1, .socket = -1};
     lki_foreign     job  = {.by = NULL};
     lk_join_options mine;
+    bool            by_mpi;
 
     *out = NULL;
     LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_join_options"));
+    LK_TRY(lk_mpi_chosen(&by_mpi, mine.mpi));
+    read_choices(&from, mine.tuning);
+    if (by_mpi)
+        return join_by_mpi(out, &from, &mine);
     if (!is_ours())
         LK_TRY(find_others(&job));
     if (!is_ours() && job.by == NULL)
         return lk_comm_open_threads(out, 1, NULL);
-    read_choices(&from, mine.tuning);
     lk_status st = is_ours() ? find_ours(&from, &mine) : find_foreign(&from, &job, &mine);
     if (st == LK_OK)
         st = is_ours() && lk_enters() ? enter_later(out, &from) : enter(out, &from);

@@ -1,4 +1,5 @@
 /* modules.c -- finds modules that are loaded on demand. */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,9 +19,23 @@ static void program_folder(char *out, size_t bytes)
         *slash = '\0';
 }
 
+/* Returns the folder of the file that has this code: the shared library, or the program. */
+static void library_folder(char *out, size_t bytes)
+{
+    static const char here;
+    Dl_info           info;
+
+    out[0] = '\0';
+    if (dladdr(&here, &info) != 0 && info.dli_fname != NULL)
+        (void)snprintf(out, bytes, "%s", info.dli_fname);
+    char *slash = strrchr(out, '/');
+    if (slash != NULL)
+        *slash = '\0';
+}
+
 /* Returns the i-th folder to search.  If LOCKSTEP_MODULES is set, the only folder is its value.
- * Otherwise the program's folder comes first, then the folders of the installed library.  Returns
- * false after the last folder. */
+ * Otherwise the program's folder comes first, then those of the library: its own, as in a Python
+ * package, and that of the installation.  Returns false after the last folder. */
 static bool folder(char out[LK_MODULE_PATH], int i)
 {
     const char *said = getenv("LOCKSTEP_MODULES");
@@ -34,9 +49,10 @@ static bool folder(char out[LK_MODULE_PATH], int i)
     switch (i) {
     case 0: (void)snprintf(out, LK_MODULE_PATH, "%s", program); break;
     case 1: (void)snprintf(out, LK_MODULE_PATH, "%s/../lib/lockstep", program); break;
+    case 2: library_folder(out, LK_MODULE_PATH); break;
     default: (void)snprintf(out, LK_MODULE_PATH, "%s", LK_MODULE_FOLDER); break;
     }
-    return i < 3;
+    return i < 4;
 }
 
 /* Not inlined, because sanitizers would put wide margins around paths in the caller's frame. */

@@ -1,4 +1,5 @@
-/* mpi.c -- determines which MPI implementation this process belongs to. */
+/* mpi.c -- determines which MPI implementation this process belongs to, and whether MPI carries the
+ * bytes between hosts. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,20 +10,32 @@
 #include "comm/worker.h"
 #include "comm/mpi.h"
 #include "launch/foreign.h"
+#include "launch/mpi.h"
+#include "launch/watcher.h"
 #include "lockstep/launch.h"
 
 typedef struct {
-    const char *name;    /* the part of the module's file name for this MPI */
-    const char *version; /* the beginning of MPI_Get_library_version() */
-    const char *package; /* the package needed to build the module */
+    const char *name;        /* the part of the module's file name for this MPI */
+    const char *versions[5]; /* beginnings of MPI_Get_library_version() of the MPIs with this binary
+                              * interface */
+    const char *package;     /* the package needed to build the module */
 } implementation;
 
 static const implementation implementations[] = {
-    { "openmpi", "Open MPI", "libopenmpi-dev" },
-    { "mpich", "MPICH", "libmpich-dev" },
+    { "openmpi", { "Open MPI" }, "libopenmpi-dev" },
+    { "mpich", { "MPICH", "MVAPICH", "Intel(R) MPI", "CRAY MPICH" }, "libmpich-dev" },
 };
 
 enum { KINDS = sizeof implementations / sizeof implementations[0] };
+
+static bool is_of(const implementation *which, const char *text)
+{
+    bool found = false;
+
+    for (int i = 0; which->versions[i] != NULL; i++)
+        found = found || strncmp(text, which->versions[i], strlen(which->versions[i])) == 0;
+    return found;
+}
 
 /* Returns the implementation already loaded by a program that uses MPI itself; NULL if no MPI is
  * loaded. */
@@ -39,7 +52,7 @@ static const implementation *loaded(void)
     if (version(text, &length) != 0)
         return NULL;
     for (int i = 0; i < KINDS; i++)
-        if (strncmp(text, implementations[i].version, strlen(implementations[i].version)) == 0)
+        if (is_of(&implementations[i], text))
             return &implementations[i];
     return NULL;
 }
@@ -82,35 +95,152 @@ static lk_status check_alone(void)
     if (job.by == NULL)
         return LK_OK;
     return lk_fail(LK_EINVAL, "to MPI this process is alone, but %s says that it is rank %u of %u: "
-                   "start it with the mpirun of the MPI that it uses", job.by, job.rank, job.size);
+                   "start it with the mpirun of the MPI that it uses, or set LOCKSTEP_MPI=off",
+                   job.by, job.rank, job.size);
 }
 
-lk_status lk_comm_open_mpi(lk_comm **out, const lk_comm_options *options)
+/* Returns the MPI that this process belongs to; NULL if there is none. */
+static const implementation *find_mpi(void)
 {
     const implementation *which = loaded();
-    char                  path[LK_MODULE_PATH], name[32];
-    uint32_t              hosts;
+
+    return which != NULL ? which : started_by();
+}
+
+static lk_status find_module(char path[LK_MODULE_PATH], const implementation *which)
+{
+    char name[32];
+
+    (void)snprintf(name, sizeof name, "mpi-%s", which->name);
+    return lk_module_find(path, name, which->package);
+}
+
+static lk_status not_started(lk_status status)
+{
+    return lk_fail(status, "this process was not started by MPI, neither Open MPI "
+                   "(OMPI_COMM_WORLD_RANK is not set) nor MPICH (PMI_RANK): start it with "
+                   "mpirun -n N");
+}
+
+/* ---- Opening ----------------------------------------------------------------------------- */
+
+/* Opens a communicator of the ranks that `how` describes. */
+static lk_status open_ranks(lk_comm **out, lki_mpi_how how, const lk_comm_options *options)
+{
+    const implementation *which = find_mpi();
+    char                  path[LK_MODULE_PATH];
     lki_foreign           job;
     lk_comm_options       mine;
 
     *out = NULL;
     LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_comm_options"));
-    LK_TRY(read_hosts(&hosts));
-    if (which == NULL)
-        which = started_by();
-    if (which == NULL)
+    LK_TRY(read_hosts(&how.hosts));
+    if (which == NULL) {
         LK_TRY(lki_foreign_find(&job));
-    if (which == NULL)
-        return lk_fail(LK_EUNSUPPORTED, "this process was not started by MPI, neither Open MPI "
-                       "(OMPI_COMM_WORLD_RANK is not set) nor MPICH (PMI_RANK): start it with "
-                       "mpirun -n N");
-    (void)snprintf(name, sizeof name, "mpi-%s", which->name);
-    LK_TRY(lk_module_find(path, name, which->package));
-    LK_TRY(lki_mpi_open(out, path, &mine, hosts));
+        return not_started(LK_EUNSUPPORTED);
+    }
+    LK_TRY(find_module(path, which));
+    how.path = path;
+    return lki_mpi_open(out, &how, &mine);
+}
+
+/* Opens the communicator of all ranks of the job. */
+static lk_status open_all(lk_comm **out, bool tunes, const lk_comm_options *options)
+{
+    LK_TRY(open_ranks(out, (lki_mpi_how){ .tunes = tunes }, options));
     lk_status status = lk_comm_size(*out) == 1 ? check_alone() : LK_OK;
     if (status != LK_OK) {
         lk_comm_free(*out);
         *out = NULL;
     }
     return status;
+}
+
+lk_status lk_comm_open_mpi(lk_comm **out, const lk_comm_options *options)
+{
+    return open_all(out, false, options);
+}
+
+lk_status lki_mpi_join(lk_comm **out, const lk_comm_options *options)
+{
+    lki_foreign job;
+    bool        watched = loaded() == NULL && lki_foreign_find(&job) == LK_OK && job.by != NULL;
+
+    if (watched)
+        lki_watcher_start(&job);
+    LK_TRY(open_all(out, true, options));
+    if (watched)
+        lki_watcher_tell(&job, lk_comm_rank(*out));
+    return LK_OK;
+}
+
+lk_status lk_comm_open_mpi_comm(lk_comm **out, const void *mpi_comm, size_t bytes,
+                                const lk_comm_options *options)
+{
+    *out = NULL;
+    if (mpi_comm == NULL)
+        return lk_fail(LK_EINVAL, "there is no MPI_Comm at NULL: pass the address of a variable");
+    return open_ranks(out, (lki_mpi_how){ .of = mpi_comm, .of_bytes = bytes }, options);
+}
+
+lk_status lk_comm_open_mpi_fint(lk_comm **out, int mpi_comm, const lk_comm_options *options)
+{
+    const lki_mpi_how how = { .of = &mpi_comm, .of_bytes = sizeof mpi_comm, .fortran = true };
+
+    return open_ranks(out, how, options);
+}
+
+/* ---- Choosing ---------------------------------------------------------------------------- */
+
+/* Replaces LK_MPI_AUTO by the mode that LOCKSTEP_MPI names, if it is set. */
+static lk_status read_mode(lk_mpi_mode *mode)
+{
+    const char *text = getenv("LOCKSTEP_MPI");
+
+    if (*mode != LK_MPI_AUTO || text == NULL || strcmp(text, "auto") == 0)
+        return LK_OK;
+    bool on = strcmp(text, "on") == 0;
+    if (!on && strcmp(text, "off") != 0)
+        return lk_fail(LK_EINVAL, "LOCKSTEP_MPI=%.40s must be on, off or auto", text);
+    *mode = on ? LK_MPI_ON : LK_MPI_OFF;
+    return LK_OK;
+}
+
+/* Returns true if the environment prepares connections of the library's own between hosts. */
+static bool is_set_for_tcp(void)
+{
+    return getenv("LOCKSTEP_RENDEZVOUS") != NULL || getenv("LOCKSTEP_JOB_KEY_FILE") != NULL
+           || getenv("LOCKSTEP_INSECURE") != NULL;
+}
+
+/* Refuses MPI if no MPI has started this process. */
+static lk_status check_on(void)
+{
+    if (getenv("LOCKSTEP_CONTROL_FD") != NULL)
+        return lk_fail(LK_EINVAL, "MPI is wanted between hosts, but lockstep run has started this "
+                       "process: start it with mpirun -n N");
+    return find_mpi() != NULL ? LK_OK : not_started(LK_EINVAL);
+}
+
+lk_status lk_mpi_chosen(bool *out, lk_mpi_mode mode)
+{
+    const implementation *which;
+    char                  path[LK_MODULE_PATH];
+    uint32_t              hosts;
+    lki_foreign           job;
+
+    *out = false;
+    LK_TRY(read_mode(&mode));
+    LK_TRY(read_hosts(&hosts));
+    if (mode == LK_MPI_ON) {
+        *out = true;
+        return check_on();
+    }
+    if (mode == LK_MPI_OFF || getenv("LOCKSTEP_CONTROL_FD") != NULL || is_set_for_tcp())
+        return LK_OK;
+    LK_TRY(lki_foreign_find(&job));
+    bool several = job.by != NULL && (job.local_size < job.size || hosts > 1);
+    which        = several && job.by_mpi ? find_mpi() : NULL;
+    *out         = which != NULL && find_module(path, which) == LK_OK;
+    return LK_OK;
 }

@@ -22,16 +22,15 @@ static bool alone; /* lki_mpi_open() opens a group of one rank */
 
 /* The linker's names. */
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
-lk_status __real_lki_mpi_open(lk_comm **out, const char *path, const lk_comm_options *options,
-                              uint32_t hosts);
-lk_status __wrap_lki_mpi_open(lk_comm **out, const char *path, const lk_comm_options *options,
-                              uint32_t hosts);
+lk_status __real_lki_mpi_open(lk_comm **out, const lki_mpi_how *how,
+                              const lk_comm_options *options);
+lk_status __wrap_lki_mpi_open(lk_comm **out, const lki_mpi_how *how,
+                              const lk_comm_options *options);
 
-lk_status __wrap_lki_mpi_open(lk_comm **out, const char *path, const lk_comm_options *options,
-                              uint32_t hosts)
+lk_status __wrap_lki_mpi_open(lk_comm **out, const lki_mpi_how *how,
+                              const lk_comm_options *options)
 {
-    return alone ? lk_comm_open_threads(out, 1, NULL)
-                 : __real_lki_mpi_open(out, path, options, hosts);
+    return alone ? lk_comm_open_threads(out, 1, NULL) : __real_lki_mpi_open(out, how, options);
 }
 /* NOLINTEND(bugprone-reserved-identifier) */
 
@@ -140,12 +139,101 @@ static void a_lone_mpi_process_of_a_larger_job_is_refused(void **state)
     forget_everything();
 }
 
+/* ---- Choosing ---------------------------------------------------------------------------- */
+
+/* Sets the variables of mpiexec for rank 0 of 4, `here` of which are on this host. */
+static void set_mpiexec(const char *here)
+{
+    (void)setenv("PMI_RANK", "0", 1);
+    (void)setenv("PMI_SIZE", "4", 1);
+    (void)setenv("MPI_LOCALRANKID", "0", 1);
+    (void)setenv("MPI_LOCALNRANKS", here, 1);
+}
+
+static bool chooses(lk_mpi_mode mode)
+{
+    bool chosen = false;
+
+    if (lk_mpi_chosen(&chosen, mode) != LK_OK)
+        fail_msg("%s", lk_error_last()->message);
+    return chosen;
+}
+
+static void refuses_mode(lk_mpi_mode mode, const char *wanted)
+{
+    bool chosen;
+
+    assert_int_equal(lk_mpi_chosen(&chosen, mode), LK_EINVAL);
+    if (strstr(lk_error_last()->message, wanted) == NULL)
+        fail_msg("%s", lk_error_last()->message);
+}
+
+static void mpi_is_chosen_for_several_hosts_of_its_launcher(void **state)
+{
+    static const char *const of_tcp[] = { "LOCKSTEP_RENDEZVOUS", "LOCKSTEP_JOB_KEY_FILE",
+                                          "LOCKSTEP_INSECURE" };
+    char folder[] = "/tmp/lockstep-mpi-XXXXXX", path[100];
+
+    (void)state;
+    make_module(folder, path);
+    set_mpiexec("2");
+    assert_true(chooses(LK_MPI_AUTO) && chooses(LK_MPI_ON) && !chooses(LK_MPI_OFF));
+    char text[500];
+    assert_int_equal(lk_launcher_describe(text, sizeof text), LK_OK); /* needs no address */
+    assert_non_null(strstr(text, "MPI between hosts"));
+    for (size_t i = 0; i < sizeof of_tcp / sizeof of_tcp[0]; i++) {
+        (void)setenv(of_tcp[i], "1", 1);
+        assert_true(!chooses(LK_MPI_AUTO) && chooses(LK_MPI_ON));
+        (void)unsetenv(of_tcp[i]);
+    }
+    set_mpiexec("4"); /* one host, then two emulated ones */
+    assert_true(!chooses(LK_MPI_AUTO) && chooses(LK_MPI_ON));
+    (void)setenv("LOCKSTEP_MPI_HOSTS", "2", 1);
+    assert_true(chooses(LK_MPI_AUTO));
+    (void)unlink(path);
+    assert_true(!chooses(LK_MPI_AUTO) && chooses(LK_MPI_ON));
+    (void)unsetenv("LOCKSTEP_MPI_HOSTS");
+    remove_module(folder, path);
+}
+
+static void the_environment_decides_if_the_program_does_not(void **state)
+{
+    (void)state;
+    forget_everything();
+    set_mpiexec("4");
+    (void)setenv("LOCKSTEP_MPI", "on", 1);
+    assert_true(chooses(LK_MPI_AUTO) && !chooses(LK_MPI_OFF));
+    (void)setenv("LOCKSTEP_MPI", "off", 1);
+    assert_true(!chooses(LK_MPI_AUTO) && chooses(LK_MPI_ON));
+    (void)setenv("LOCKSTEP_MPI", "yes", 1);
+    refuses_mode(LK_MPI_AUTO, "LOCKSTEP_MPI=yes must be on, off or auto");
+    (void)unsetenv("LOCKSTEP_MPI");
+    forget_everything();
+}
+
+static void mpi_is_refused_without_its_launcher(void **state)
+{
+    (void)state;
+    forget_everything();
+    assert_false(chooses(LK_MPI_AUTO));
+    refuses_mode(LK_MPI_ON, "was not started by MPI");
+    set_mpiexec("2");
+    (void)setenv("LOCKSTEP_CONTROL_FD", "3", 1);
+    assert_false(chooses(LK_MPI_AUTO));
+    refuses_mode(LK_MPI_ON, "lockstep run has started this process");
+    (void)unsetenv("LOCKSTEP_CONTROL_FD");
+    forget_everything();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(missing_modules_are_named),
         cmocka_unit_test(a_file_that_is_no_module_is_refused),
         cmocka_unit_test(a_lone_mpi_process_of_a_larger_job_is_refused),
+        cmocka_unit_test(mpi_is_chosen_for_several_hosts_of_its_launcher),
+        cmocka_unit_test(the_environment_decides_if_the_program_does_not),
+        cmocka_unit_test(mpi_is_refused_without_its_launcher),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

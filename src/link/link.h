@@ -71,8 +71,10 @@ struct lki_link {
     uint32_t            streams;
     bool                sealed; /* the link detects damaged bytes and breaks the stream, so the
                                  * layer above needs no checksums */
+    char                carrier[80]; /* text for users: what carries the bytes */
     bool                hurry;  /* set by the user before close() after a failure: close() then does
                                  * not wait for peers */
+    bool                stopping; /* set by the user before close(): this rank was asked to stop */
 };
 
 #endif

@@ -500,6 +500,7 @@ static lk_status allocate(lki_tcp **out, const lki_tcp_options *options)
     tcp->super       = (lki_link){ .rank    = options->rank,
                                    .ranks   = options->ranks,
                                    .streams = streams,
+                                   .carrier = "TCP",
                                    .sealed  = options->key != NULL };
     tcp->epoll = tcp->listener = -1;
     tcp->options               = *options;
@@ -552,6 +553,8 @@ lk_status lki_tcp_open(lki_link **out, const lki_tcp_options *options)
     tcp->options.key  = NULL; /* owned by the caller, and possibly temporary */
     tcp->options.host = NULL;
     tcp->super.ops    = options->key != NULL ? &SECURE : &PLAIN;
+    if (options->key != NULL)
+        (void)snprintf(tcp->super.carrier, sizeof tcp->super.carrier, "TCP with TLS 1.3");
     *out              = &tcp->super;
     return LK_OK;
 }

@@ -141,8 +141,8 @@ static void mpi_does_not_bypass_the_refusal(void **state)
 static void a_job_that_cannot_be_joined_is_refused(void **state)
 {
     static const environment jobs[] = {
-        { "PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1", "set LOCKSTEP_RENDEZVOUS",
-          "MASTER_ADDR and MASTER_PORT" },
+        { "PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 LOCKSTEP_MODULES=/nowhere",
+          "set LOCKSTEP_RENDEZVOUS", "or let MPI carry the bytes: LOCKSTEP_MPI=on" },
         { "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=h MASTER_PORT=1",
           "set LOCKSTEP_JOB_KEY_FILE", "LOCKSTEP_INSECURE=1" },
         { "LOCKSTEP_CONTROL_FD=55 LOCKSTEP_SOCKET_FD=56 LOCKSTEP_TIMEOUT_MS=1000 RANK=0 "

@@ -483,7 +483,18 @@ bool lki_comm_stop_requested(const lk_comm *comm)
 {
     if (atomic_load(&comm->board->heeded) == 0)
         atomic_store(&comm->board->heeded, 1);
-    return atomic_load(&comm->board->stop) != 0;
+    return lki_is_asked_to_stop(comm->self);
+}
+
+bool lki_is_asked_to_stop(const lki_self *self)
+{
+    return atomic_load(&self->group->board->stop) != 0 ||
+           (self->asked != NULL && *self->asked != 0);
+}
+
+void lki_comm_obey(lk_comm *comm, const volatile sig_atomic_t *asked)
+{
+    comm->self->asked = asked;
 }
 
 uint32_t lki_comm_timeout_ms(const lk_comm *comm)

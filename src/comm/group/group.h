@@ -42,6 +42,7 @@ typedef struct {
     uint32_t    rank;       /* world rank, and index of the rank's record */
     uint32_t    seated;     /* number of ranks of this host, in the group or not */
     int         socket;     /* socket to the launcher; -1 = no launcher */
+    const volatile sig_atomic_t *asked; /* not 0: a signal has asked this rank to stop; or NULL */
     bool        told;       /* the launcher has been informed of the group's failure */
     bool        admits;     /* this rank admits the ranks that wait to enter the next group */
     int        *pidfds;     /* pidfds of this host's ranks, -1 = none; NULL if ranks are threads */
@@ -252,6 +253,9 @@ const char *lki_liveness(const lki_self *self, const lki_rank_view *view);
 
 LK_NODISCARD lk_status lki_peers_open(lk_comm *comm);
 void lki_peers_close(lki_self *self);
+
+/* Returns true if the launcher, or a signal to this rank, has asked it to stop. */
+bool lki_is_asked_to_stop(const lki_self *self);
 
 /* Fails the group if a peer's process has ended, or if a rank for which the goal waits has left. */
 LK_NODISCARD lk_status lki_peers_check(lk_comm *comm, lki_goal goal);

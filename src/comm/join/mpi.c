@@ -19,6 +19,7 @@
 #include "base/memory.h"
 #include "comm/flight.h"
 #include "comm/span/span.h"
+#include "comm/span/tuning.h"
 #include "comm/mpi/engine.h"
 #include "link/mpi/link.h"
 
@@ -249,7 +250,7 @@ static void forget(opening *o)
     lki_mpi_engine_free(o->engine);
     if (o->link != NULL)
         lki_mpi_link_free(o->link);
-    o->module->close(o->world);
+    o->module->close(o->world, false);
 }
 
 static lk_status begin(lk_comm **out, opening *o)
@@ -269,22 +270,23 @@ static lk_status begin(lk_comm **out, opening *o)
     return LK_OK;
 }
 
-lk_status lki_mpi_open(lk_comm **out, const char *path, const lk_comm_options *options,
-                       uint32_t hosts)
+lk_status lki_mpi_open(lk_comm **out, const lki_mpi_how *how, const lk_comm_options *options)
 {
     opening     o          = { .fd = -1 };
     const char *algorithms = options == NULL ? NULL : options->algorithms;
+    const lki_mpi_ranks of = { how->of, how->of_bytes, how->fortran };
 
     if (options != NULL)
         o.options = *options;
     o.options.algorithms = NULL; /* set later, because some algorithms need objects that are created
                                   * below */
     *out                 = NULL;
-    LK_TRY(load(&o.module, path));
-    const char *error = o.module->open(&o.world, &o.rank, &o.ranks);
+    LK_TRY(load(&o.module, how->path));
+    const char *error = o.module->open(&o.world, &o.rank, &o.ranks, &of);
     if (error != NULL)
-        return lk_fail(LK_EPEER, "cannot begin with MPI: %s", error);
-    fill_card(&o, hosts);
+        return lk_fail(how->of != NULL ? LK_EINVAL : LK_EPEER, "cannot begin with MPI: %s",
+                       error);
+    fill_card(&o, how->hosts);
     lk_status st = find_neighbours(&o);
     if (st != LK_OK)
         forget(&o);
@@ -296,6 +298,8 @@ lk_status lki_mpi_open(lk_comm **out, const char *path, const lk_comm_options *o
         st = begin(out, &o);
     lki_free(o.host_of);
     lki_free(o.cards);
+    if (st == LK_OK && how->tunes && lk_comm_hosts(*out) > 1)
+        st = lki_tuning_prepare(*out);
     if (st == LK_OK)
         st = lk_comm_set_algorithms(*out, algorithms);
     if (st != LK_OK && *out != NULL) {

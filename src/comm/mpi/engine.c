@@ -9,7 +9,7 @@
 
 #include "base/memory.h"
 
-enum { LINGER_MS = 5000, NAP_NS = 1000000 };
+enum { LINGER_MS = 5000, ENDING_MS = 500, NAP_NS = 1000000 };
 
 void lki_mpi_engine_free(lki_mpi_engine *engine)
 {
@@ -33,7 +33,8 @@ static bool wait_for_all(lk_comm *first)
 
     while (!all_have_left(first)) {
         bool failed = lki_failed(first) || lki_peers_check(first, (lki_goal){ 0 }) != LK_OK;
-        if (failed && lki_now_ms() - began >= LINGER_MS)
+        int  limit  = lki_is_asked_to_stop(first->self) ? ENDING_MS : LINGER_MS;
+        if (failed && lki_now_ms() - began >= limit)
             return false;
         (void)nanosleep(&nap, NULL);
     }
@@ -45,7 +46,7 @@ static void leave(lki_engine *head, lk_comm *first)
     lki_mpi_engine *engine = (lki_mpi_engine *)head;
 
     if (engine->closes && wait_for_all(first))
-        engine->module->close(engine->world);
+        engine->module->close(engine->world, lki_is_asked_to_stop(first->self));
     lki_mpi_engine_free(engine);
 }
 

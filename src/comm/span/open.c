@@ -85,6 +85,8 @@ static lk_status connect_levels(lk_comm *comm)
 
 static void leave(lki_self *self)
 {
+    if (self->wire != NULL && lki_is_asked_to_stop(self))
+        lki_wire_stopping(self->wire);
     lki_wire_close(self->wire, self->told);
     lki_rooms_free(self->rooms);
 }

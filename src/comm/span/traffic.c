@@ -1,8 +1,15 @@
-/* traffic.c -- traffic counters of the link; see traffic.h. */
+/* traffic.c -- what carries the bytes between hosts, and how many; see traffic.h. */
 #include "comm/traffic.h"
 
 #include "comm/group/group.h"
 #include "link/wire/wire.h"
+
+const char *lk_comm_carrier(const lk_comm *comm)
+{
+    const lki_wire *wire = comm->self->wire;
+
+    return wire == NULL || lk_comm_hosts(comm) == 1 ? "" : lki_wire_link(wire)->carrier;
+}
 
 void lki_comm_traffic(const lk_comm *comm, uint32_t rank, lki_traffic *out)
 {

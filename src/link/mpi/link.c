@@ -12,8 +12,8 @@
  * Closing sends the end to all peers, reads (and drops) incoming data until all peers have sent
  * their ends, and only then closes MPI.  MPI_Finalize waits for all ranks, and requires that no
  * request is open.  After a failure (link->hurry) peers may never close.  Closing then gives up
- * after LINGER_MS.  It leaves MPI unfinalised and does not free the buffers, because MPI may still
- * use them.
+ * after LINGER_MS, or ENDING_MS.  It leaves MPI unfinalised and does not free the buffers, because
+ * MPI may still use them.
  */
 #include "link/mpi/link.h"
 
@@ -25,14 +25,17 @@
 #include "base/memory.h"
 
 enum {
-    CHUNK     = 65536,
+    CHUNK_MIN = 1 << 16,
+    CHUNK_MAX = 1 << 20,
+    IN_BYTES  = 1 << 26, /* incoming chunks of all streams together, if they are above CHUNK_MIN */
     OUT       = 4, /* outgoing chunks of a stream in flight */
-    IN        = 2, /* incoming chunks of a stream in flight */
+    IN        = 4, /* incoming chunks of a stream in flight */
     SLOTS     = OUT + IN + IN, /* requests of a stream: outgoing chunks, incoming chunks, and empty
                                 * messages at the end */
     YIELD_US  = 200,
     SLEEP_US  = 1000,
     LINGER_MS = 5000,
+    ENDING_MS = 500, /* if the launcher is ending the job, too */
 };
 
 /* Both directions of a stream with one peer. */
@@ -54,6 +57,7 @@ typedef struct {
     const lki_mpi_module *module;
     lki_mpi_world        *world;
     mpi_stream           *streams; /* of all peers; this rank's entry is unused */
+    size_t                chunk;   /* size of a chunk in bytes, equal on all ranks */
     uint32_t              open;    /* number of open requests */
     uint32_t              turn;    /* peer that wait() checks first */
     unsigned char         nothing; /* buffer of empty messages */
@@ -96,7 +100,7 @@ static void receive(mpi_link *mpi, uint32_t peer, uint32_t chunk)
 {
     mpi_stream *stream = &mpi->streams[peer];
     const char *error  = mpi->module->receive(mpi->world, peer * SLOTS + OUT + chunk, peer, 0,
-                                              stream->in + (size_t)chunk * CHUNK, CHUNK);
+                                              stream->in + chunk * mpi->chunk, mpi->chunk);
 
     if (error != NULL)
         break_stream(stream, error);
@@ -185,18 +189,19 @@ static lk_status broken(const mpi_link *mpi, uint32_t peer)
                    stream->why != NULL ? stream->why : "");
 }
 
-/* Copies bytes of the iovec parts to `chunk`, starting after the first `skip` bytes.  Returns the
- * number of bytes copied. */
-static size_t fill(unsigned char *chunk, const struct iovec *parts, int count, size_t skip)
+/* Copies up to `room` bytes of the iovec parts to `chunk`, starting after the first `skip` bytes.
+ * Returns the number of bytes copied. */
+static size_t fill(unsigned char *chunk, size_t room, const struct iovec *parts, int count,
+                   size_t skip)
 {
     size_t filled = 0;
 
-    for (int i = 0; i < count && filled < CHUNK; i++) {
+    for (int i = 0; i < count && filled < room; i++) {
         if (skip >= parts[i].iov_len) {
             skip -= parts[i].iov_len;
             continue;
         }
-        size_t n = lki_min(parts[i].iov_len - skip, CHUNK - filled);
+        size_t n = lki_min(parts[i].iov_len - skip, room - filled);
         memcpy(chunk + filled, (const unsigned char *)parts[i].iov_base + skip, n);
         filled += n;
         skip = 0;
@@ -214,10 +219,10 @@ static lk_status mpi_write(lki_link *link, uint32_t peer, uint32_t index,
     LK_ASSERT(peer < link->ranks && peer != link->rank && index == 0);
     *moved = 0;
     if (stream->out == NULL)
-        LK_TRY(lki_alloc((void **)&stream->out, (size_t)OUT * CHUNK, "a stream over MPI"));
+        LK_TRY(lki_alloc_untouched((void **)&stream->out, OUT * mpi->chunk, "a stream over MPI"));
     while (stream->why == NULL && !ended(stream) && (chunk = free_chunk(stream)) < OUT) {
-        unsigned char *data  = stream->out + (size_t)chunk * CHUNK;
-        size_t         bytes = fill(data, parts, count, *moved);
+        unsigned char *data  = stream->out + chunk * mpi->chunk;
+        size_t         bytes = fill(data, mpi->chunk, parts, count, *moved);
         if (bytes == 0)
             break;
         const char *error = mpi->module->send(mpi->world, peer * SLOTS + chunk, peer, 0, data,
@@ -242,7 +247,7 @@ static lk_status mpi_read(lki_link *link, uint32_t peer, uint32_t index, void *d
     LK_ASSERT(peer < link->ranks && peer != link->rank && index == 0);
     *moved = 0;
     while (*moved < bytes && full(stream)) {
-        const unsigned char *chunk = stream->in + (size_t)stream->first * CHUNK;
+        const unsigned char *chunk = stream->in + stream->first * mpi->chunk;
         size_t               left  = stream->bytes[stream->first] - stream->taken;
         size_t               n     = lki_min(bytes - *moved, left);
         memcpy((unsigned char *)data + *moved, chunk + stream->taken, n);
@@ -357,13 +362,13 @@ static void mpi_close(lki_link *link)
     for (;; rest(waited, SLEEP_US)) {
         drain(mpi);
         waited    = now_us() - began;
-        bool late = link->hurry && waited >= LINGER_MS * 1000;
+        bool late = link->hurry && waited >= (link->stopping ? ENDING_MS : LINGER_MS) * 1000;
         if (mpi->open == 0 || late || poll_requests(mpi) != LK_OK)
             break;
     }
     if (mpi->open > 0)
         return;
-    mpi->module->close(mpi->world);
+    mpi->module->close(mpi->world, link->stopping);
     lki_mpi_link_free(link);
 }
 
@@ -376,6 +381,26 @@ static const lki_link_ops operations = {
     .now_ms = mpi_now_ms,
     .close  = mpi_close,
 };
+
+/* Returns the size of a chunk.  Large chunks are faster, because MPI announces each one and waits
+ * for the receiver's answer.  With many ranks chunks are smaller, because every stream has its
+ * own. */
+static size_t chunk_bytes(uint32_t ranks)
+{
+    size_t bytes = CHUNK_MAX;
+
+    while (bytes > CHUNK_MIN && bytes * IN * ranks > IN_BYTES)
+        bytes /= 2;
+    return bytes;
+}
+
+static void name_carrier(mpi_link *mpi)
+{
+    char name[LKI_MPI_NAME_BYTES];
+
+    mpi->module->name(name);
+    (void)snprintf(mpi->super.carrier, sizeof mpi->super.carrier, "MPI (%s)", name);
+}
 
 lk_status lki_mpi_link_new(lki_link **out, const lki_mpi_module *module, lki_mpi_world *world,
                            uint32_t rank, uint32_t ranks)
@@ -390,12 +415,14 @@ lk_status lki_mpi_link_new(lki_link **out, const lki_mpi_module *module, lki_mpi
                               .streams = 1 };
     mpi->module = module;
     mpi->world  = world;
+    mpi->chunk  = chunk_bytes(ranks);
+    name_carrier(mpi);
     lk_status st = LKI_NEW(&mpi->streams, ranks, "streams over MPI");
     for (uint32_t peer = 0; peer < ranks && st == LK_OK; peer++) {
         mpi->streams[peer].reading = true;
         if (peer != rank)
-            st = lki_alloc((void **)&mpi->streams[peer].in, (size_t)IN * CHUNK,
-                           "a stream over MPI");
+            st = lki_alloc_untouched((void **)&mpi->streams[peer].in, IN * mpi->chunk,
+                                     "a stream over MPI");
     }
     const char *error = st == LK_OK ? module->reserve(world, ranks * SLOTS) : NULL;
     if (error != NULL)

@@ -10,13 +10,14 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/memory.h"
 #include "link/mpi/link.h"
 
-enum { SLOTS_MAX = 32, CHUNK_BYTES = 65536, BLOCK = 800000 };
+enum { SLOTS_MAX = 32, CHUNK_BYTES = 1 << 20, BLOCK = 12800000 };
 
 typedef enum { FREE, SENDING, RECEIVING } request_kind;
 
@@ -132,14 +133,21 @@ static const char *fake_poll(lki_mpi_world *world, const lki_mpi_done **done, ui
     return NULL;
 }
 
-static void fake_close(lki_mpi_world *world)
+static void fake_close(lki_mpi_world *world, bool stopping)
 {
+    (void)stopping;
     for (uint32_t i = 0; i < SLOTS_MAX; i++)
         assert_int_equal(world->requests[i].kind, FREE);
     world->closed = true;
 }
 
+static void fake_name(char out[LKI_MPI_NAME_BYTES])
+{
+    (void)snprintf(out, LKI_MPI_NAME_BYTES, "fake 1.2");
+}
+
 static const lki_mpi_module module = { .revision = LKI_MPI_REVISION,
+                                       .name     = fake_name,
                                        .reserve  = fake_reserve,
                                        .send     = fake_send,
                                        .receive  = fake_receive,
@@ -249,7 +257,7 @@ static void a_slow_reader_stops_the_writer(void **state)
     begin(&all);
     all.links[1]->ops->watch(all.links[1], 0, 0, false, false);
     for (int i = 0; i < 100; i++) {
-        written += put(&all, 0, written, lki_min(BLOCK - written, 100000));
+        written += put(&all, 0, written, lki_min(BLOCK - written, 1600000));
         (void)wait_for_event(&all, 0, 0);
         assert_false(wait_for_event(&all, 1, 0).readable);
     }

@@ -10,6 +10,7 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { SETTLE_MS = 2000 };
@@ -46,9 +47,29 @@ static const char *fail(lki_mpi_world *world, const char *call, int code)
 
 /* ---- Life -------------------------------------------------------------------------------- */
 
-/* Initialises MPI unless it is initialised.  *ours becomes true if this call initialised MPI.
+/* Writes the first line of the library's text, up to a comma, and without the word "version" and
+ * the `v` before a number: "Open MPI v4.1.4, package: ..." becomes "Open MPI 4.1.4". */
+static void module_name(char out[LKI_MPI_NAME_BYTES])
+{
+    char  text[MPI_MAX_LIBRARY_VERSION_STRING] = "", *rest = text;
+    int   length, used = 0;
+
+    out[0] = '\0';
+    if (MPI_Get_library_version(text, &length) != MPI_SUCCESS)
+        return;
+    text[strcspn(text, ",\n")] = '\0';
+    for (char *word; (word = strtok_r(rest, " \t", &rest)) != NULL && used < LKI_MPI_NAME_BYTES;) {
+        bool number = word[0] == 'v' && word[1] >= '0' && word[1] <= '9';
+        if (strcasecmp(word, "version:") != 0 && strcasecmp(word, "version") != 0)
+            used += snprintf(out + used, (size_t)(LKI_MPI_NAME_BYTES - used), "%s%s",
+                             used > 0 ? " " : "", word + number);
+    }
+}
+
+/* Initialises MPI unless it is initialised, if it `may_begin`.  *ours becomes true if this call
+ * initialised MPI.
  * MPI_THREAD_SERIALIZED suffices, because calls of several threads never overlap. */
-static const char *initialise(bool *ours)
+static const char *initialise(bool *ours, bool may_begin)
 {
     int initialised = 0, finalised = 0, provided;
 
@@ -57,35 +78,66 @@ static const char *initialise(bool *ours)
     if (finalised)
         return "MPI has been finalised in this process, and cannot begin again: initialise it "
                "before the first communicator, and finalise it after the last";
+    if (!initialised && !may_begin)
+        return "MPI is not initialised, so there is no communicator: call MPI_Init first";
     *ours = !initialised;
     if (*ours && MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
         return "MPI_Init_thread has failed";
     return NULL;
 }
 
-static const char *duplicate(lki_mpi_world *world)
+/* Reads the handle of the communicator. */
+static const char *find_comm(MPI_Comm *out, const lki_mpi_ranks *of)
+{
+    MPI_Fint number;
+    int      inter = 0;
+
+    *out = MPI_COMM_WORLD;
+    if (of->comm == NULL)
+        return NULL;
+    if (of->bytes != (of->fortran ? sizeof number : sizeof *out))
+        return of->fortran ? "an MPI_Fint of this MPI has another size"
+                           : "an MPI_Comm of this MPI has another size: the program was compiled "
+                             "with the mpi.h of another MPI";
+    if (of->fortran) {
+        memcpy(&number, of->comm, sizeof number);
+        *out = MPI_Comm_f2c(number);
+    } else
+        memcpy(out, of->comm, sizeof *out);
+    if (*out == MPI_COMM_NULL)
+        return "the communicator is MPI_COMM_NULL, in which this process has no rank";
+    if (MPI_Comm_test_inter(*out, &inter) != MPI_SUCCESS || inter)
+        return "the communicator is not one of a single group (an intracommunicator)";
+    return NULL;
+}
+
+static const char *duplicate(lki_mpi_world *world, MPI_Comm comm)
 {
     MPI_Comm *copies[3] = { &world->comm, &world->native[0], &world->native[1] };
 
     for (int i = 0; i < 3; i++) {
-        if (MPI_Comm_dup(MPI_COMM_WORLD, copies[i]) != MPI_SUCCESS)
-            return "MPI_Comm_dup of MPI_COMM_WORLD has failed";
+        if (MPI_Comm_dup(comm, copies[i]) != MPI_SUCCESS)
+            return "MPI_Comm_dup has failed";
         (void)MPI_Comm_set_errhandler(*copies[i], MPI_ERRORS_RETURN);
     }
     return NULL;
 }
 
-static const char *module_open(lki_mpi_world **out, uint32_t *rank, uint32_t *ranks)
+static const char *module_open(lki_mpi_world **out, uint32_t *rank, uint32_t *ranks,
+                               const lki_mpi_ranks *of)
 {
     lki_mpi_world *world = calloc(1, sizeof *world);
     int            me = 0, size = 1;
+    MPI_Comm       comm;
 
     *out = NULL;
     if (world == NULL)
         return "no memory";
-    const char *error = initialise(&world->ours);
+    const char *error = initialise(&world->ours, of->comm == NULL);
     if (error == NULL)
-        error = duplicate(world);
+        error = find_comm(&comm, of);
+    if (error == NULL)
+        error = duplicate(world, comm);
     if (error != NULL) {
         free(world);
         return error;
@@ -141,13 +193,31 @@ static bool settle(lki_mpi_world *world)
     return world->tickets == NULL;
 }
 
-static void module_close(lki_mpi_world *world)
+/* Returns true if MPI_Finalize() would wait for the launcher until it kills this process.  mpirun
+ * of Open MPI no longer serves its ranks after a signal.  MPICH's continues, and would treat a rank
+ * that has not finalised as lost. */
+static bool is_left_alone(lki_mpi_world *world, bool stopping)
 {
-    bool ours = world->ours;
+#ifdef OPEN_MPI
+    int any = stopping;
+
+    return MPI_Allreduce(MPI_IN_PLACE, &any, 1, MPI_INT, MPI_MAX, world->comm) != MPI_SUCCESS ||
+           any != 0;
+#else
+    (void)world;
+    (void)stopping;
+    return false;
+#endif
+}
+
+static void module_close(lki_mpi_world *world, bool stopping)
+{
+    bool finalises = world->ours;
 
     if (!settle(world)) /* MPI_Finalize() would wait forever, and MPI may still use the callers'
                          * buffers */
         return;
+    finalises = finalises && !is_left_alone(world, stopping);
     (void)MPI_Comm_free(&world->comm);
     (void)MPI_Comm_free(&world->native[0]);
     (void)MPI_Comm_free(&world->native[1]);
@@ -156,7 +226,7 @@ static void module_close(lki_mpi_world *world)
     free(world->statuses);
     free(world->done);
     free(world);
-    if (ours)
+    if (finalises)
         (void)MPI_Finalize();
 }
 
@@ -298,6 +368,7 @@ extern const lki_mpi_module lk_mpi_module;
 
 __attribute__((visibility("default"))) const lki_mpi_module lk_mpi_module = {
     .revision = LKI_MPI_REVISION,
+    .name     = module_name,
     .open     = module_open,
     .reserve  = module_reserve,
     .gather   = module_gather,

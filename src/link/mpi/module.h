@@ -17,12 +17,20 @@
 
 #include "lockstep/base.h"
 
-enum { LKI_MPI_REVISION = 2 };
+enum { LKI_MPI_REVISION = 3, LKI_MPI_NAME_BYTES = 64 };
 
 /* The module's only symbol, of type `const lki_mpi_module`. */
 #define LKI_MPI_SYMBOL "lk_mpi_module"
 
 typedef struct lki_mpi_world lki_mpi_world;
+
+/* The communicator whose ranks take part. */
+typedef struct {
+    const void *comm;  /* points to the program's MPI_Comm or, with `fortran`, MPI_Fint; NULL =
+                        * MPI_COMM_WORLD */
+    size_t      bytes; /* size of the handle at `comm` */
+    bool        fortran;
+} lki_mpi_ranks;
 
 /* A completed request, whose slot is free again. */
 typedef struct {
@@ -63,8 +71,13 @@ typedef struct lki_mpi_ticket lki_mpi_ticket;
 typedef struct {
     uint32_t revision; /* must be LKI_MPI_REVISION; otherwise the other fields may differ */
 
-    /* Initialises MPI unless it is initialised, and duplicates the communicator of all ranks. */
-    const char *(*open)(lki_mpi_world **out, uint32_t *rank, uint32_t *ranks);
+    /* Writes the name and version of the MPI library: "Open MPI 4.1.4". */
+    void (*name)(char out[LKI_MPI_NAME_BYTES]);
+
+    /* Duplicates the communicator `of`.  Collective over its ranks.  Initialises MPI before if `of`
+     * is MPI_COMM_WORLD and MPI is not initialised. */
+    const char *(*open)(lki_mpi_world **out, uint32_t *rank, uint32_t *ranks,
+                        const lki_mpi_ranks *of);
 
     /* Sets the maximum number of open requests.  Must precede the first request. */
     const char *(*reserve)(lki_mpi_world *world, uint32_t slots);
@@ -94,8 +107,9 @@ typedef struct {
     const char *(*test)(lki_mpi_world *world, lki_mpi_ticket *ticket, bool *done);
 
     /* Closes the world.  Collective.  No message may be open.  Finalises MPI if open() initialised
-     * MPI. */
-    void (*close)(lki_mpi_world *world);
+     * MPI.  `stopping`: this rank was asked to stop, probably by MPI's launcher; MPI is then left
+     * unfinalised on all ranks if finalising would wait for the launcher (Open MPI). */
+    void (*close)(lki_mpi_world *world, bool stopping);
 } lki_mpi_module;
 
 #endif

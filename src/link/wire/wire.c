@@ -325,6 +325,11 @@ static bool unsaid_by(const lki_wire *wire, bool known, int64_t waited_ms)
     return waited_ms < LKI_WIRE_GOODBYE_MS && unsaid(wire, to_strangers);
 }
 
+void lki_wire_stopping(lki_wire *wire)
+{
+    wire->link->stopping = true;
+}
+
 void lki_wire_close(lki_wire *wire, bool known)
 {
     if (wire == NULL)

@@ -76,6 +76,9 @@ typedef struct {
 /* Opens a wire.  Takes over the link, even on failure. */
 LK_NODISCARD lk_status lki_wire_open(lki_wire **out, lki_link *link);
 
+/* Notes that this rank was asked to stop, for lki_link.stopping. */
+void lki_wire_stopping(lki_wire *wire);
+
 /* Closes the wire.  After a failure the wire sends the reason to all peers.  Otherwise it sends a
  * goodbye with its last operations to the peers to which it has written.  Closing waits for at most
  * 2 s, and only for room to send.  It waits at most 500 ms for peers to which it has never written.

@@ -173,6 +173,8 @@ lk_status lki_introduce(lki_session *s)
     LK_TRY(LKI_NEW(&all, 3 * (size_t)s->ranks, "introductions"));
     lk_status status = lk_all_gather(s->comm, mine, all, sizeof mine);
     if (status == LK_OK) {
+        if (lk_comm_hosts(s->comm) > 1)
+            lki_journal_say(s->journal, "between hosts: %s", lk_comm_carrier(s->comm));
         describe_steps(s, text, sizeof text);
         lki_journal_say(s->journal, "%s: %zu parameters, %s %llu %s", s->config->model,
                         lk_model_param_elements(s->model), lki_feed_text(s, samples),
