@@ -118,6 +118,7 @@ enum { LK_STALENESS_BINS = 9 };
 /* The versions and gradients of the last step of lk_parallel_finish(). */
 typedef struct {
     uint64_t version;        /* number of versions made so far */
+    uint64_t schedule_hash;  /* of a recorded schedule up to the step; also after a resume */
     double   staleness_mean; /* over the gradients of the step */
     uint32_t staleness_max;
     /* Number of gradients with staleness 0, 1, 2 to 3, 4 to 7, ..., 64 to 127, and more. */

@@ -3,7 +3,8 @@
  *
  * The file is text.  Its first line names the numbers of the run that a schedule belongs to, and
  * the second one the columns.  Then each gradient has a line, in the order of application: its
- * task, the version that the task has read, the group, and the XXH3 hash of the gradient.
+ * task, the version that the task has read, the group, and the XXH3 hash of the gradient and of the
+ * line before it.  So the hash of a line stands for all of the schedule up to it.
  */
 #ifndef LKI_PARALLEL_RECORDED_SCHEDULE_H
 #define LKI_PARALLEL_RECORDED_SCHEDULE_H
@@ -22,6 +23,7 @@ typedef struct {
 typedef struct {
     char              *path;
     int                fd;
+    int                lock;   /* of the rank that has prepared the file; else -1 */
     size_t             header; /* bytes before the first gradient */
     uint64_t           count;
     lki_recorded_task *tasks; /* [count] */
@@ -36,11 +38,18 @@ static inline bool lki_is_live(const lk_async *options)
 /* The numbers of a run, which its schedule depends on. */
 typedef struct { uint32_t virtual_workers; uint64_t seed; } lki_recorded_run;
 
-/* Creates the file of options->record if there is none, and removes an incomplete last line.
- * Called by one rank of a host before lki_recorded_open(). */
-LK_NODISCARD lk_status lki_recorded_prepare(const lk_async *options, const lki_recorded_run *run);
+/* Creates the file of options->record if there is none, and removes an incomplete last line.  Locks
+ * the file until `out` is closed; LK_EBUSY if another run has locked it.  Called by one rank of a
+ * host before lki_recorded_open(), with the same `out`.  A file of something else stays as it is. */
+LK_NODISCARD lk_status lki_recorded_prepare(lki_recorded_schedule *out, const lk_async *options,
+                                            const lki_recorded_run *run);
 
-/* Opens and reads the file of options->record or, to read only, of options->replay.  Fails with
+/* Returns the hash of a line, after a line with the hash `before` (0: after none). */
+uint64_t lki_recorded_hash(uint64_t before, uint64_t task, uint64_t reads, uint32_t group,
+                           uint64_t gradient);
+
+/* Opens and reads the file of options->record or, to read only, of options->replay.  `out` is zero
+ * or comes from lki_recorded_prepare().  Fails with
  * LK_EFORMAT if it is damaged, and with LK_EMISMATCH if it belongs to a run with other numbers. */
 LK_NODISCARD lk_status lki_recorded_open(lki_recorded_schedule *out, const lk_async *options,
                                          const lki_recorded_run *run);

@@ -219,6 +219,7 @@ static void end_step(const lk_parallel *parallel, uint64_t end)
     lki_outcome        *out      = &v->outcomes[(end / groups - 1) % LKI_OUTCOMES];
 
     *out = (lki_outcome){ .async = { .version        = end / v->options.aggregate,
+                                     .schedule_hash  = lki_schedule_hash(v, end),
                                      .staleness_mean = (double)common->staleness / groups,
                                      .staleness_max  = common->staleness_max,
                                      .waited = 1e-6 * (double)atomic_exchange(&common->waited,
@@ -356,6 +357,13 @@ uint32_t lki_versions_store(lki_versions *v, const lki_gradients *sums)
     return place;
 }
 
+uint64_t lki_schedule_hash(const lki_versions *v, uint64_t end)
+{
+    return !lki_is_live(&v->options) || end == 0 ? 0
+           : end <= v->recorded.count            ? v->recorded.tasks[end - 1].hash
+                                                 : v->order[(end - 1) % v->window].hash;
+}
+
 uint64_t lki_gradient_hash(const lki_versions *v, const lki_gradients *sums)
 {
     const size_t   n        = v->model->layout->grad_elements;
@@ -366,15 +374,21 @@ uint64_t lki_gradient_hash(const lki_versions *v, const lki_gradients *sums)
     return lki_xxh3(parts, sizeof parts);
 }
 
+uint64_t lki_line_hash(const lki_versions *v, uint64_t at, uint64_t gradient)
+{
+    return lki_recorded_hash(lki_schedule_hash(v, at), v->task.task, v->task.reads, v->task.group,
+                             gradient);
+}
+
 /* Compares a gradient with that of the recorded schedule. */
 static lk_status check_recorded(const lki_versions *v, uint64_t at, const lki_gradients *sums)
 {
     if (!lki_is_live(&v->options) ||
-        lki_gradient_hash(v, sums) == v->recorded.tasks[at].hash)
+        lki_line_hash(v, at, lki_gradient_hash(v, sums)) == v->recorded.tasks[at].hash)
         return LK_OK;
     return lk_fail(LK_EMISMATCH, "the gradient of task %llu is not the one that %.500s has in line "
-                                 "%llu: the schedule, the options, the data or the program are "
-                                 "not those of the live run",
+                                 "%llu: the schedule was changed, or options, data or program are "
+                                 "not those of the live run; give those, or another schedule",
                    (unsigned long long)v->task.task, v->recorded.path,
                    (unsigned long long)at + 3);
 }

@@ -209,7 +209,7 @@ uint32_t lki_arrivals_slowest(const lk_parallel *parallel, uint64_t *task)
 
 /* Gives the gradient of v->task the next place, which becomes v->at.  `place` is that of its
  * message.  Called by the holder. */
-static lk_status arrive(lk_parallel *parallel, uint64_t hash, uint32_t place)
+static lk_status arrive(lk_parallel *parallel, uint64_t gradient, uint32_t place)
 {
     lki_versions           *v     = parallel->versions;
     const uint64_t          at    = atomic_load(&v->arrivals->arrived);
@@ -218,10 +218,10 @@ static lk_status arrive(lk_parallel *parallel, uint64_t hash, uint32_t place)
     const lki_recorded_task line  = { .task  = v->task.task,
                                       .reads = v->task.reads,
                                       .group = v->task.group,
-                                      .hash  = hash };
+                                      .hash  = lki_line_hash(v, at, gradient) };
     LK_TRY(lki_recorded_write(&v->recorded, at, &line));
     v->at                       = at;
-    v->order[at % v->window]    = v->task;
+    v->order[at % v->window]    = (lki_arrival){ v->task, line.hash };
     v->place_of[at % v->window] = place;
     memcpy(lki_versions_report(v, at, 0), v->model->reports, v->width * v->model->report_bytes);
     v->doing[v->task.group].state = LKI_GROUP_WAITS;

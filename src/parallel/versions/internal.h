@@ -83,6 +83,12 @@ typedef struct {
     uint32_t         missing;  /* number of tasks below `begun` that must begin again */
 } lki_arrivals;
 
+/* A gradient that has arrived. */
+typedef struct {
+    lki_group_task task;
+    uint64_t       hash; /* of its line in the recorded schedule */
+} lki_arrival;
+
 /* A task of a live run that has no place in the order yet. */
 #define LKI_NO_PLACE UINT64_MAX
 
@@ -125,7 +131,7 @@ struct lki_versions {
     lki_arrivals     *arrivals; /* this and the next three: of a live run only, else NULL */
     lki_live_group   *doing;    /* [groups] */
     uint64_t         *again;    /* [groups]: arrivals->missing tasks, the first one last */
-    lki_group_task   *order;    /* [window]: the tasks of gradients that have arrived */
+    lki_arrival      *order;    /* [window]: the gradients that have arrived */
     _Atomic uint64_t *late;     /* [window]: this and the next are of late.c */
     _Atomic uint64_t *reading;  /* [ranks]: 1 + the version that the rank's task reads */
     uint32_t          live_count, message_count;
@@ -201,6 +207,12 @@ uint64_t lki_look_ahead(lki_versions *versions, uint64_t applied);
 
 /* Returns the XXH3 hash of a gradient. */
 uint64_t lki_gradient_hash(const lki_versions *versions, const lki_gradients *sums);
+
+/* Returns the hash of the line of gradient number `at`, which is that of v->task. */
+uint64_t lki_line_hash(const lki_versions *versions, uint64_t at, uint64_t gradient);
+
+/* Returns the hash of the recorded schedule up to gradient number `end`; 0 if there is none. */
+uint64_t lki_schedule_hash(const lki_versions *versions, uint64_t end);
 
 /* Hands over the gradient that the model has computed: applies it at once, if its time has come, or
  * keeps it. */

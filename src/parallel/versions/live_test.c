@@ -183,6 +183,37 @@ static void begin_together(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parall
         (void)nanosleep(&pause, NULL);
 }
 
+/* Waits until both ranks have one of the last two tasks, which then read versions that are there. */
+static void end_together(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn,
+                         uint32_t term)
+{
+    const struct timespec pause = { .tv_nsec = 100000 };
+    const lki_versions   *v     = p->versions;
+    (void)w;
+    (void)step;
+    (void)turn;
+    (void)term;
+    while (v->task.task == STEPS * LEAVES - 2 &&
+           *(volatile uint64_t *)&v->arrivals->begun < STEPS * LEAVES)
+        (void)nanosleep(&pause, NULL);
+}
+
+static void the_last_lines_cannot_be_exchanged(void **state)
+{
+    static char text[BYTES];
+    lk_async    async = schedules[0];
+    lkt_crew    w;
+    char        want[65];
+    (void)state;
+    (void)unlink(path);
+    prepare(&w, &async, 2, false);
+    w.at_term = end_together;
+    lkt_run_crew(&w, want);
+    exchange(read_schedule(text), STEPS * LEAVES - 2, STEPS * LEAVES - 1);
+    write_schedule(text);
+    assert_non_null(strstr(replay_fails(&schedules[0], LK_EMISMATCH), "the gradient of task "));
+}
+
 static void lines_cannot_be_exchanged(void **state)
 {
     static char text[BYTES];
@@ -256,7 +287,7 @@ static void damaged_files_are_refused(void **state)
     write_schedule(mine);
     assert_non_null(strstr(replay_fails(&schedules[0], LK_EFORMAT), "line 23: the task has"));
     write_schedule(text);
-    assert_non_null(strstr(replay_fails(&schedules[1], LK_EMISMATCH), "instead of"));
+    assert_non_null(strstr(replay_fails(&schedules[1], LK_EMISMATCH), "not a schedule of"));
     lines[STEPS * LEAVES * LINE - 2 * LINE] = '\0';
     write_schedule(text);
     assert_non_null(strstr(replay_fails(&schedules[0], LK_EINVAL), "the gradients of 4 steps"));
@@ -282,6 +313,7 @@ int main(void)
         cmocka_unit_test(without_staleness_it_is_ddp),
         cmocka_unit_test(an_interrupted_run_goes_on),
         cmocka_unit_test(lines_cannot_be_exchanged),
+        cmocka_unit_test(the_last_lines_cannot_be_exchanged),
         cmocka_unit_test(another_gradient_is_named),
         cmocka_unit_test(damaged_files_are_refused),
     };

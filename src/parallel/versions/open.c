@@ -123,7 +123,7 @@ static lk_status open_recorded(lk_parallel *parallel, uint64_t seed)
     if (!lki_is_live(o))
         return LK_OK;
     if (o->record != NULL && parallel->local == 0)
-        status = lki_recorded_prepare(o, &run);
+        status = lki_recorded_prepare(&v->recorded, o, &run);
     LK_TRY(status);
     LK_TRY(lk_barrier(parallel->comm));
     LK_TRY(lki_recorded_open(&v->recorded, o, &run));
@@ -155,6 +155,7 @@ lk_status lki_versions_open(lk_parallel *parallel, const lk_param *params, uint3
 {
     LK_TRY(LKI_NEW(&parallel->versions, 1, "asynchronous training"));
     lki_versions *v = parallel->versions;
+    v->recorded     = (lki_recorded_schedule){ .fd = -1, .lock = -1 };
     LK_TRY(lki_world_of(&parallel->world, parallel->comm));
     LK_TRY(lki_async_read(&v->options, options->async, options->virtual_workers));
     describe(parallel, options);

@@ -11,17 +11,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/memory.h"
 
-enum { LINE = 49, HEADER_MOST = 256 };
+enum { LINE = 49, HEADER_MOST = 256, LOCK_TRIES = 40 };
 
 static lk_status fail_file(const char *path, const char *what)
 {
-    return lk_fail(LK_EIO, "the schedule %.900s cannot be %s: %s", path, what, strerror(errno));
+    const int why = errno;
+    return lk_fail(LK_EIO, "the schedule %.900s cannot be %s: %s%s", path, what, strerror(why),
+                   why == ENOSPC ? "; free some space, and go on with the same file" : "");
 }
 
 /* Writes the first two lines of the file. */
@@ -31,29 +36,87 @@ static size_t write_header(char out[HEADER_MOST], const lk_async *o, const lki_r
                             "lockstep schedule 1: groups %u, aggregate %u, virtual workers %u, "
                             "seed %" PRIu64 "\n%12s %12s %5s %16s\n",
                             o->groups, o->aggregate, run->virtual_workers, run->seed, "task",
-                            "reads", "group", "gradient");
+                            "reads", "group", "hash");
+}
+
+/* Returns the length of the first line, as far as it can be printed. */
+static int printable(const uint8_t *data, size_t bytes)
+{
+    int length = 0;
+    while ((size_t)length < lki_min(bytes, 100) && data[length] >= ' ' && data[length] < 127)
+        length++;
+    return length;
+}
+
+/* Fails unless the file begins with the header. */
+static lk_status check_header(const char *path, const uint8_t *data, size_t bytes,
+                              const char *header, size_t header_bytes)
+{
+    if (bytes >= header_bytes && memcmp(data, header, header_bytes) == 0)
+        return LK_OK;
+    return lk_fail(LK_EMISMATCH, "%.500s is not a schedule of this run: it begins with \"%.*s\", and "
+                                 "the schedule would with \"%.*s\"; give another file, or the "
+                                 "options of the run that has written it",
+                   path, printable(data, bytes), (const char *)data,
+                   (int)(strchr(header, '\n') - header), header);
 }
 
 /* ---- Writing ----------------------------------------------------------------------------- */
 
-lk_status lki_recorded_prepare(const lk_async *options, const lki_recorded_run *run)
+uint64_t lki_recorded_hash(uint64_t before, uint64_t task, uint64_t reads, uint32_t group,
+                           uint64_t gradient)
+{
+    const uint64_t words[] = { before, task, reads, group, gradient };
+    return lki_xxh3(words, sizeof words);
+}
+
+/* Locks the file.  The ranks of a run that was killed may need a moment to end. */
+static lk_status lock(int fd, const char *path)
+{
+    const struct timespec pause = { .tv_nsec = 50000000 };
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            return LK_OK;
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return fail_file(path, "locked");
+        (void)nanosleep(&pause, NULL);
+    }
+    return lk_fail(LK_EINVAL, "another run is writing the schedule %.900s: give each run its own "
+                              "file", path);
+}
+
+/* Writes the header of a new file, and removes an incomplete last line. */
+static lk_status trim(int fd, const char *path, const char *header, size_t bytes)
+{
+    lki_map     map;
+    struct stat info;
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
+        return lk_fail(LK_EINVAL, "the schedule %.900s must be a regular file", path);
+    LK_TRY(lki_map_open(&map, path));
+    const size_t    torn   = map.bytes > bytes ? (map.bytes - bytes) % LINE : 0;
+    const bool      begins = map.bytes < bytes && memcmp(map.data, header, map.bytes) == 0;
+    const lk_status status = begins ? LK_OK
+                                    : check_header(path, map.data, map.bytes, header, bytes);
+    const off_t     end    = (off_t)(map.bytes - torn);
+    lki_map_close(&map);
+    if (status != LK_OK)
+        return status;
+    errno = ENOSPC; /* of a short write */
+    if (begins && pwrite(fd, header, bytes, 0) != (ssize_t)bytes)
+        return fail_file(path, "written");
+    return torn == 0 || ftruncate(fd, end) == 0 ? LK_OK : fail_file(path, "written");
+}
+
+lk_status lki_recorded_prepare(lki_recorded_schedule *s, const lk_async *options,
+                               const lki_recorded_run *run)
 {
     char         header[HEADER_MOST];
-    const size_t bytes  = write_header(header, options, run);
-    const int    fd     = open(options->record, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    lk_status    status = LK_OK;
-    struct stat  info;
-    if (fd < 0)
+    const size_t bytes = write_header(header, options, run);
+    s->lock            = open(options->record, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (s->lock < 0)
         return fail_file(options->record, "opened");
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
-        status = lk_fail(LK_EINVAL, "the schedule %.900s must be a regular file", options->record);
-    else if (info.st_size == 0 && pwrite(fd, header, bytes, 0) != (ssize_t)bytes)
-        status = fail_file(options->record, "written");
-    else if (info.st_size > (off_t)bytes && (info.st_size - (off_t)bytes) % LINE != 0 &&
-             ftruncate(fd, info.st_size - (info.st_size - (off_t)bytes) % LINE) != 0)
-        status = fail_file(options->record, "written");
-    (void)close(fd);
-    return status;
+    LK_TRY(lock(s->lock, options->record));
+    return trim(s->lock, options->record, header, bytes);
 }
 
 lk_status lki_recorded_write(const lki_recorded_schedule *schedule, uint64_t at,
@@ -81,7 +144,9 @@ lk_status lki_recorded_sync(const lki_recorded_schedule *schedule)
 
 static lk_status fail_line(const lki_recorded_schedule *s, uint64_t at, const char *what)
 {
-    return lk_fail(LK_EFORMAT, "%.900s, line %" PRIu64 ": %s", s->path, at + 3, what);
+    return lk_fail(LK_EFORMAT, "%.900s, line %" PRIu64 ": %s; the file was changed after the run, "
+                               "and only the lines before this one can be trusted",
+                   s->path, at + 3, what);
 }
 
 /* Reads one line. */
@@ -114,7 +179,7 @@ static lk_status read_lines(lki_recorded_schedule *s, const uint8_t *data, const
     for (uint64_t at = 0; at < s->count; at++) {
         lki_recorded_task *task = &s->tasks[at];
         if (!read_line(data + at * LINE, task))
-            return fail_line(s, at, "is not \"TASK READS GROUP HASH\", each at its column");
+            return fail_line(s, at, "it is not \"TASK READS GROUP HASH\", each at its column");
         const char *why = why_impossible(task, at, o, last);
         if (why != NULL)
             return fail_line(s, at, why);
@@ -155,13 +220,7 @@ static lk_status read_file(lki_recorded_schedule *s, const lki_map *map, const l
 {
     char header[HEADER_MOST];
     s->header = write_header(header, o, run);
-    if (map->bytes < s->header || memcmp(map->data, header, s->header) != 0) {
-        const uint8_t *end = memchr(map->data, '\n', lki_min(map->bytes, HEADER_MOST));
-        return lk_fail(LK_EMISMATCH, "%.500s is not a schedule of this run.  It begins with "
-                                     "\"%.*s\" instead of \"%.*s\"", s->path,
-                       (int)(end != NULL ? end - map->data : 0), (const char *)map->data,
-                       (int)(strchr(header, '\n') - header), header);
-    }
+    LK_TRY(check_header(s->path, map->data, map->bytes, header, s->header));
     s->count = (map->bytes - s->header) / LINE;
     LK_TRY(LKI_NEW(&s->tasks, s->count + 1, "a schedule"));
     uint64_t *last;
@@ -176,7 +235,7 @@ lk_status lki_recorded_open(lki_recorded_schedule *s, const lk_async *options,
 {
     const char *path = options->record != NULL ? options->record : options->replay;
     lki_map     map;
-    *s = (lki_recorded_schedule){ .fd = -1 };
+    s->fd = -1;
     LK_TRY(LKI_NEW(&s->path, strlen(path) + 1, "a path"));
     memcpy(s->path, path, strlen(path));
     if (options->record != NULL) {
@@ -192,9 +251,11 @@ lk_status lki_recorded_open(lki_recorded_schedule *s, const lk_async *options,
 
 void lki_recorded_close(lki_recorded_schedule *s)
 {
-    if (s->path != NULL && s->fd >= 0)
+    if (s->fd >= 0)
         (void)close(s->fd);
+    if (s->lock >= 0)
+        (void)close(s->lock);
     lki_free(s->path);
     lki_free(s->tasks);
-    *s = (lki_recorded_schedule){ .fd = -1 };
+    *s = (lki_recorded_schedule){ .fd = -1, .lock = -1 };
 }

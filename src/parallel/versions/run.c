@@ -43,7 +43,7 @@ uint64_t lki_look_ahead(lki_versions *v, uint64_t applied)
         if (v->arrivals == NULL || at < v->arrivals->replayed) {
             v->tasks[at % v->window] = lki_task_schedule_next(&v->ahead);
         } else {
-            v->tasks[at % v->window] = v->order[at % v->window];
+            v->tasks[at % v->window] = v->order[at % v->window].task;
             v->ahead.applied++;
         }
     return end;

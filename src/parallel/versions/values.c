@@ -62,6 +62,7 @@ lk_status lki_versions_resume(lk_parallel *parallel, uint64_t steps)
     }
     LK_TRY(lk_barrier(parallel->comm));
     show_current(v);
+    v->last.schedule_hash = lki_schedule_hash(v, applied);
     return LK_OK;
 }
 

@@ -77,7 +77,10 @@ static lk_status check_live(const lk_train_async *a)
 {
     if (a->mode != LK_ASYNC_LIVE)
         return LK_OK;
-    if ((a->record != NULL) == (a->replay != NULL))
+    if (a->record != NULL && a->replay != NULL)
+        return lk_fail(LK_EINVAL, "`exchange.async.record` and `exchange.async.replay` contradict "
+                                  "each other: a replay is written down already; leave one out");
+    if (a->record == NULL && a->replay == NULL)
         return lk_fail(LK_EINVAL, "`exchange.async.mode` live needs `exchange.async.record` FILE, "
                                   "which gets the schedule, or `exchange.async.replay` FILE, which "
                                   "has one");

@@ -59,6 +59,15 @@ static void put_data(json_t *object, const lk_dataset_info *data)
     (void)json_object_set_new(object, "input", input);
 }
 
+void lki_schedule_write(json_t *object, const lk_parallel *parallel)
+{
+    const uint64_t hash = lk_parallel_async_step(parallel).schedule_hash;
+    char           text[17];
+    (void)snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
+    if (hash != 0)
+        (void)json_object_set_new(object, LKI_SCHEDULE_KEY, json_string(text));
+}
+
 json_t *lki_scaler_json(const lk_loss_scaler *scaler)
 {
     json_t *object = json_object();

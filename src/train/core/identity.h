@@ -31,6 +31,10 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
 /* Returns a loss scaler as JSON for a checkpoint. */
 json_t *lki_scaler_json(const lk_loss_scaler *scaler);
 
+/* Adds the hash of the recorded schedule up to the last step, if there is one. */
+#define LKI_SCHEDULE_KEY "schedule-hash"
+void lki_schedule_write(json_t *object, const lk_parallel *parallel);
+
 /* Reads a loss scaler from a checkpoint.  Leaves *scaler unchanged if the checkpoint has no loss
  * scaler. */
 void    lki_scaler_read(const json_t *object, lk_loss_scaler *scaler);

@@ -101,7 +101,7 @@ static void tell_label(const lki_session *s)
     else if (label == LK_LABEL_RECORDED)
         lki_journal_note(s->journal,
                          "note: this run is %s: its bits depend on the order in which gradients "
-                         "arrive, and `exchange.async.replay` repeats them from the schedule",
+                         "arrive, and a replay of its schedule repeats them",
                          text);
     else if (label == LK_LABEL_TIMED)
         lki_journal_note(s->journal,

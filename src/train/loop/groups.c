@@ -123,7 +123,7 @@ static void tell_async(const lki_session *s)
     if (lki_async_adds_momentum(s->config))
         lki_journal_note(s->journal, "note: asynchrony of %u groups acts like momentum, and adds "
                          "to the optimizer's of %g: lower one of them, or use "
-                         "`exchange.async.rate_by_staleness` or `exchange.async.compensation`",
+                         "staleness-lr or delay-compensation",
                          groups, s->config->optimizer.momentum);
 }
 

@@ -170,6 +170,7 @@ static lk_status describe(lki_session *session, uint64_t step, lki_sheet *s)
 
     json_t *object = lki_config_json(config, lk_dataset_describe(session->dataset));
     (void)json_object_set_new(object, "loss-chain", json_string(session->progress.loss_chain));
+    lki_schedule_write(object, session->parallel);
     lk_loss_scaler scaler = lk_parallel_scaler(session->parallel);
     if (config->scaling.rule > LK_SCALE_NONE || scaler.skipped > 0)
         (void)json_object_set_new(object, "loss-scaler", lki_scaler_json(&scaler));

@@ -216,6 +216,23 @@ static lk_status find_checkpoint(lki_session *session, lk_checkpoint **out, lk_l
     return LK_OK;
 }
 
+/* Fails unless the schedule that a live run or a replay continues is that of the checkpoint. */
+static lk_status check_schedule(const lki_session *session, const lk_checkpoint *checkpoint)
+{
+    json_error_t error;
+    json_t      *own    = json_object();
+    json_t      *stored = json_loads(lk_checkpoint_describe(checkpoint)->config, 0, &error);
+    lki_schedule_write(own, session->parallel);
+    const char *want = json_string_value(json_object_get(stored, LKI_SCHEDULE_KEY));
+    const char *have = json_string_value(json_object_get(own, LKI_SCHEDULE_KEY));
+    const bool  same = want == NULL || have == NULL || strcmp(want, have) == 0;
+    json_decref(own);
+    json_decref(stored);
+    return same ? LK_OK
+                : lk_fail(LK_EMISMATCH, "the schedule is not the one of this checkpoint's run: "
+                                        "give the file that the run has written");
+}
+
 static lk_status resume(lki_session *session)
 {
     lk_checkpoint    *checkpoint = NULL;
@@ -244,6 +261,8 @@ static lk_status resume(lki_session *session)
     lk_parallel_load_noise(session->parallel, &noise);
     if (status == LK_OK)
         status = lk_parallel_resume(session->parallel, progress->start);
+    if (status == LK_OK && session->rank == 0)
+        status = check_schedule(session, checkpoint);
     if (status == LK_OK)
         status = load_all(session, checkpoint);
     if (status == LK_OK && session->rank == 0)
