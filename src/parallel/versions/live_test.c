@@ -183,7 +183,7 @@ static void begin_together(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parall
         (void)nanosleep(&pause, NULL);
 }
 
-/* Waits until both ranks have one of the last two tasks, which then read versions that are there. */
+/* Waits until both ranks have one of the last two tasks. */
 static void end_together(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn,
                          uint32_t term)
 {

@@ -54,8 +54,8 @@ static lk_status check_header(const char *path, const uint8_t *data, size_t byte
 {
     if (bytes >= header_bytes && memcmp(data, header, header_bytes) == 0)
         return LK_OK;
-    return lk_fail(LK_EMISMATCH, "%.500s is not a schedule of this run: it begins with \"%.*s\", and "
-                                 "the schedule would with \"%.*s\"; give another file, or the "
+    return lk_fail(LK_EMISMATCH, "%.500s is not a schedule of this run: it begins with \"%.*s\", "
+                                 "and the schedule would with \"%.*s\"; give another file, or the "
                                  "options of the run that has written it",
                    path, printable(data, bytes), (const char *)data,
                    (int)(strchr(header, '\n') - header), header);
