@@ -59,15 +59,16 @@ static void release(const lki_versions *v)
 /* Lists the tasks that have begun before one that is recorded, and are not recorded themselves. */
 static lk_status list_missing(lki_versions *v)
 {
-    lki_arrivals *a = v->arrivals;
+    lki_arrivals *a     = v->arrivals;
+    uint64_t      begun = 0;
     uint8_t      *seen;
-    a->begun = 0;
     for (uint64_t at = 0; at < v->recorded.count; at++)
-        a->begun = lki_max(a->begun, v->recorded.tasks[at].task + 1);
-    LK_TRY(LKI_NEW(&seen, a->begun + 1, "tasks of a schedule"));
+        begun = lki_max(begun, v->recorded.tasks[at].task + 1);
+    atomic_store(&a->begun, begun);
+    LK_TRY(LKI_NEW(&seen, begun + 1, "tasks of a schedule"));
     for (uint64_t at = 0; at < v->recorded.count; at++)
         seen[v->recorded.tasks[at].task] = 1;
-    for (uint64_t task = a->begun; task-- > 0;)
+    for (uint64_t task = begun; task-- > 0;)
         if (seen[task] == 0)
             v->again[a->missing++] = task;
     lki_free(seen);
@@ -178,7 +179,7 @@ lk_status lki_arrivals_begin(lk_parallel *parallel, bool *found)
                                   ? NULL
                                   : find_group(v);
     if (group != NULL) {
-        group->task  = a->missing > 0 ? v->again[--a->missing] : a->begun++;
+        group->task  = a->missing > 0 ? v->again[--a->missing] : atomic_fetch_add(&a->begun, 1);
         group->reads = version;
         group->rank  = parallel->rank;
         group->state = LKI_GROUP_COMPUTES;

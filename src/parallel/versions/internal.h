@@ -79,7 +79,7 @@ typedef struct {
     _Atomic uint32_t releases; /* ranks that wait for the holder sleep on this word */
     _Atomic uint64_t arrived;  /* number of gradients that have a place in the order */
     uint64_t         replayed; /* of these, those that the file had at the beginning */
-    uint64_t         begun;    /* tasks 0 to begun - 1 have begun */
+    _Atomic uint64_t begun;    /* tasks 0 to begun - 1 have begun */
     uint32_t         missing;  /* number of tasks below `begun` that must begin again */
 } lki_arrivals;
 

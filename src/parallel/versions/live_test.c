@@ -179,7 +179,7 @@ static void begin_together(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parall
     (void)w;
     (void)turn;
     (void)term;
-    while (step == 0 && *(volatile uint64_t *)&p->versions->arrivals->begun < 2)
+    while (step == 0 && atomic_load(&p->versions->arrivals->begun) < 2)
         (void)nanosleep(&pause, NULL);
 }
 
@@ -194,7 +194,7 @@ static void end_together(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel
     (void)turn;
     (void)term;
     while (v->task.task == STEPS * LEAVES - 2 &&
-           *(volatile uint64_t *)&v->arrivals->begun < STEPS * LEAVES)
+           atomic_load(&v->arrivals->begun) < STEPS * LEAVES)
         (void)nanosleep(&pause, NULL);
 }
 
