@@ -29,6 +29,8 @@ typedef struct {
     lki_recorded_task *tasks; /* [count] */
 } lki_recorded_schedule;
 
+#define LKI_RECORDED_CLOSED ((lki_recorded_schedule){ .fd = -1, .lock = -1 })
+
 /* Returns true if the schedule is not simulated. */
 static inline bool lki_is_live(const lk_async *options)
 {
@@ -49,9 +51,9 @@ LK_NODISCARD lk_status lki_recorded_prepare(lki_recorded_schedule *out, const lk
 uint64_t lki_recorded_hash(uint64_t before, uint64_t task, uint64_t reads, uint32_t group,
                            uint64_t gradient);
 
-/* Opens and reads the file of options->record or, to read only, of options->replay.  `out` is zero
- * or comes from lki_recorded_prepare().  Fails with
- * LK_EFORMAT if it is damaged, and with LK_EMISMATCH if it belongs to a run with other numbers. */
+/* Opens and reads the file of options->record or, to read only, of options->replay.  `out` is
+ * LKI_RECORDED_CLOSED, or comes from lki_recorded_prepare().  Fails with LK_EFORMAT if the file is
+ * damaged, and with LK_EMISMATCH if it belongs to a run with other numbers. */
 LK_NODISCARD lk_status lki_recorded_open(lki_recorded_schedule *out, const lk_async *options,
                                          const lki_recorded_run *run);
 void                   lki_recorded_close(lki_recorded_schedule *schedule);

@@ -17,15 +17,13 @@
 #include "comm/worker.h"
 #include "parallel/versions/internal.h"
 
-enum { NAP_MS = 50 };
-
 /* ---- The place of the holder --------------------------------------------------------------- */
 
 /* Waits for a release, as long as a rank of this group may need for it. */
 static lk_status await_release(lk_parallel *parallel, uint32_t seen, uint32_t by, int64_t since)
 {
     lki_arrivals *a = parallel->versions->arrivals;
-    LK_TRY(lki_comm_await_word(parallel->comm, &a->releases, seen, NAP_MS));
+    LK_TRY(lki_comm_await_word(parallel->comm, &a->releases, seen, LKI_NAP_MS));
     if (lki_now_ms() - since <= (int64_t)lki_comm_timeout_ms(parallel->comm))
         return LK_OK;
     const uint32_t rank = lk_comm_world_rank(parallel->comm, by);

@@ -26,7 +26,8 @@
 
 enum {
     LKI_OUTCOMES = 64,  /* steps by which ranks can be apart */
-    LKI_WINDOW   = 256 /* smallest number of gradients that are claimed ahead */
+    LKI_WINDOW   = 256, /* smallest number of gradients that are claimed ahead */
+    LKI_NAP_MS   = 50   /* longest sleep of a rank that waits, before it looks for failures */
 };
 
 #define LKI_NO_BUFFER UINT32_MAX

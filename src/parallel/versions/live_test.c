@@ -6,6 +6,8 @@
  *          also cut and edited.
  * Control: two lines that are exchanged have other bits, or are refused.
  */
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "parallel/crew_testing.h"
@@ -256,6 +258,24 @@ static void another_gradient_is_named(void **state)
     assert_non_null(strstr(message, "in line 12: "));
 }
 
+/* Locks the file, as a run does that writes it.  Expects that no other run does. */
+static void two_runs_cannot_write_one_file(void **state)
+{
+    static lkt_member member;
+    lkt_crew          w;
+    lk_async          async = schedules[0];
+    const int         fd    = open(path, O_RDWR);
+    (void)state;
+    assert_true(fd >= 0);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    prepare(&w, &async, 1, false);
+    member = (lkt_member){ .crew = &w };
+    lkt_run_on_one_host(&w, &member);
+    assert_int_equal(member.status, LK_EINVAL);
+    assert_non_null(strstr(member.failure.message, "another run is writing the schedule "));
+    assert_int_equal(close(fd), 0);
+}
+
 /* ---- Files that are refused ---------------------------------------------------------------- */
 
 static void damaged_files_are_refused(void **state)
@@ -315,6 +335,7 @@ int main(void)
         cmocka_unit_test(lines_cannot_be_exchanged),
         cmocka_unit_test(the_last_lines_cannot_be_exchanged),
         cmocka_unit_test(another_gradient_is_named),
+        cmocka_unit_test(two_runs_cannot_write_one_file),
         cmocka_unit_test(damaged_files_are_refused),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);

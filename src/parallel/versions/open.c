@@ -155,7 +155,7 @@ lk_status lki_versions_open(lk_parallel *parallel, const lk_param *params, uint3
 {
     LK_TRY(LKI_NEW(&parallel->versions, 1, "asynchronous training"));
     lki_versions *v = parallel->versions;
-    v->recorded     = (lki_recorded_schedule){ .fd = -1, .lock = -1 };
+    v->recorded     = LKI_RECORDED_CLOSED;
     LK_TRY(lki_world_of(&parallel->world, parallel->comm));
     LK_TRY(lki_async_read(&v->options, options->async, options->virtual_workers));
     describe(parallel, options);

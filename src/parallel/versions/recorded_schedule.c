@@ -235,7 +235,6 @@ lk_status lki_recorded_open(lki_recorded_schedule *s, const lk_async *options,
 {
     const char *path = options->record != NULL ? options->record : options->replay;
     lki_map     map;
-    s->fd = -1;
     LK_TRY(LKI_NEW(&s->path, strlen(path) + 1, "a path"));
     memcpy(s->path, path, strlen(path));
     if (options->record != NULL) {
@@ -257,5 +256,5 @@ void lki_recorded_close(lki_recorded_schedule *s)
         (void)close(s->lock);
     lki_free(s->path);
     lki_free(s->tasks);
-    *s = (lki_recorded_schedule){ .fd = -1, .lock = -1 };
+    *s = LKI_RECORDED_CLOSED;
 }

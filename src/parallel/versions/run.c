@@ -16,8 +16,6 @@
 #include "parallel/joint.h"
 #include "parallel/versions/internal.h"
 
-enum { NAP_MS = 50 };
-
 /* ---- Claims ------------------------------------------------------------------------------ */
 
 /* Returns the number of gradients, from the next one on, that are looked at.  The rest of the
@@ -228,7 +226,7 @@ static lk_status fail_late(const lk_parallel *parallel)
 static uint32_t nap_ms(const lki_versions *v)
 {
     const double half = 500 * v->seconds;
-    return !v->speculates || half > NAP_MS ? NAP_MS : half < 1 ? 1 : (uint32_t)half;
+    return !v->speculates || half > LKI_NAP_MS ? LKI_NAP_MS : half < 1 ? 1 : (uint32_t)half;
 }
 
 /* Waits until something changes. */
