@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "base/sanitized_testing.h"
+#include "base/thorough_testing.h"
 #include "comm/hosted_testing.h"
 
 static const size_t counts[] = { 0, 1, 2, 7, 8, 9, 111, 112, 113, 1000, 16384, 16385, 40001 };
@@ -242,7 +243,8 @@ static bool turns_the_ring(lk_comm *comm, void *context)
 
 static void every_size(world_main main, void *context)
 {
-    for (uint32_t size = 1; size <= (LKI_SANITIZED ? 4 : 8); size += size < 4 ? 1 : 2) {
+    for (uint32_t size = 1; size <= (LKI_SANITIZED ? 4 : 8);
+         size += size >= 4 || lki_brief() ? 2 : 1) {
         assert_true(world_all(size, true, main, context));
         assert_true(world_all(size, false, main, context));
     }

@@ -19,7 +19,7 @@
 
 static void every_operation_equals_plain_loops(void **state)
 {
-    const uint32_t step = lki_brief() ? 3 : 1;
+    const uint32_t step = lki_brief() ? 6 : 1;
     uint32_t       first = 0;
     (void)state;
     for (uint32_t size = 1; size <= 8; size++, first += 150)
@@ -34,7 +34,7 @@ static void every_operation_equals_plain_loops(void **state)
  * host. */
 static void every_operation_over_hosts_equals_plain_loops(void **state)
 {
-    const uint32_t step  = lki_brief() ? 4 : 1;
+    const uint32_t step  = lki_brief() ? 8 : 1;
     uint32_t       first = 5000;
     (void)state;
     for (uint32_t hosts = 1; hosts <= 9; hosts++, first += 150) {

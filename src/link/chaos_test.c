@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/status.h"
+#include "base/thorough_testing.h"
 #include "link/simulated_testing.h"
 #include "link/wire/inside.h"
 
@@ -92,7 +93,7 @@ static void run(trial *t, uint64_t seed, const lki_chaos *chaos, uint64_t *trace
 static void split_and_paused_streams_deliver_all_bytes(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 1000; seed++) {
+    for (uint64_t seed = 0; seed < (lki_brief() ? 200 : 1000); seed++) {
         bool      bytes = seed % 4 == 0; /* nearly all calls move one byte */
         trial     t     = { .largest = bytes ? 700 : seed % 4 == 1 ? 90000 : 3000 };
         lki_chaos chaos[SIMULATED_MAX];
@@ -130,7 +131,7 @@ static void broken_streams_are_reported(void **state)
     uint32_t failures = 0;
 
     (void)state;
-    for (uint64_t n = 1; n <= 150; n++) {
+    for (uint64_t n = 1; n <= 150; n += lki_brief() ? 3 : 1) {
         trial     t        = { .largest = 90000 };
         lki_chaos chaos[3] = { { .break_nth = n } };
         run(&t, n, chaos, NULL);
@@ -148,7 +149,7 @@ static void silent_streams_time_out(void **state)
     uint32_t late = 0;
 
     (void)state;
-    for (uint64_t n = 1; n <= 60; n++) {
+    for (uint64_t n = 1; n <= 60; n += lki_brief() ? 3 : 1) {
         trial     t        = { .largest = 90000 };
         lki_chaos chaos[3] = { { .silence_nth = n } };
         run(&t, n, chaos, NULL);
@@ -164,7 +165,7 @@ static void damaged_bytes_are_detected_by_checksums(void **state)
     uint32_t unseen = 0;
 
     (void)state;
-    for (uint64_t n = 1; n <= 90000; n += n < 200 ? 7 : 997) {
+    for (uint64_t n = 1; n <= 90000; n += n < 200 ? 7 : lki_brief() ? 3989 : 997) {
         for (int sealed = 0; sealed < 2; sealed++) {
             trial     t        = { .largest = 90000, .sealed = sealed == 1 };
             lki_chaos chaos[3] = { { .seed = n, .damage_nth = n } };

@@ -7,6 +7,7 @@
  *          functions of step, virtual worker and element, with a wide spread of exponents.
  * Control: sums in ascending order must give other weights.
  */
+#include "base/thorough_testing.h"
 #include "device/reduce.h"
 #include "parallel/crew_testing.h"
 #include "parallel/joint.h"
@@ -214,7 +215,7 @@ static void joint_turns_change_no_bit(void **state)
     (void)state;
     for (size_t l = 0; l < sizeof leaves / sizeof leaves[0]; l++) {
         job plain = run("single", leaves[l], 1, 0, false, false);
-        for (uint32_t ranks = 1; ranks <= 4 && ranks <= leaves[l]; ranks++)
+        for (uint32_t ranks = 1; ranks <= 4 && ranks <= leaves[l]; ranks += lki_brief() ? 2 : 1)
             for (uint32_t most = 2; most <= 64; most *= most) {
                 bool odd = (ranks + most / 2) % 2 != 0;
                 job  j   = run(odd ? "zero1" : "ddp", leaves[l], ranks, most, false, false);
@@ -243,7 +244,7 @@ static job run_groups(const lk_exchange *exchange, uint32_t leaves, uint32_t ran
 static void turns_do_not_span_groups(void **state)
 {
     (void)state;
-    for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
+    for (uint32_t leaves = 8; leaves <= 12; leaves += lki_brief() ? 8 : 4) {
         job plain = run("single", leaves, 1, 0, false, false);
         for (uint32_t cut = 1; cut <= 4; cut *= 2) {
             lk_exchange exchange = LK_EXCHANGE_INIT;
@@ -252,7 +253,7 @@ static void turns_do_not_span_groups(void **state)
                 exchange.compressor = compresses ? lk_compressors(0) : NULL;
                 job want = run_groups(&exchange, leaves, 1, 0, false);
                 assert_int_equal(strcmp(want.hash, plain.hash) == 0, !compresses);
-                for (uint32_t ranks = 1; ranks <= 3; ranks++)
+                for (uint32_t ranks = 1; ranks <= 3; ranks += lki_brief() ? 2 : 1)
                     for (uint32_t most = cut == 1 ? 4 : 2; most <= 16; most *= most) {
                         job j = run_groups(&exchange, leaves, ranks, most, false);
                         assert_string_equal(j.hash, want.hash);
@@ -272,7 +273,7 @@ static void neighbours_share_memory(void **state)
     (void)state;
     for (size_t l = 0; l < sizeof leaves / sizeof leaves[0]; l++) {
         job plain = run("single", leaves[l], 1, 0, false, false);
-        for (uint32_t ranks = 1; ranks <= 4 && ranks <= leaves[l]; ranks++)
+        for (uint32_t ranks = 1; ranks <= 4 && ranks <= leaves[l]; ranks += lki_brief() ? 2 : 1)
             for (uint64_t audited = 0; audited < STEPS - 1; audited += 2) {
                 job j = run_once(ranks % 2 == 0 ? "zero1" : "ddp", leaves[l], ranks, audited);
                 assert_string_equal(j.hash, plain.hash);

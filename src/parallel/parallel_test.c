@@ -298,7 +298,7 @@ static void any_number_of_workers_gives_the_bits_of_single(void **state)
         char  want[65], got[65];
         crew single = make_crew("single", leaves[i], 1);
         hash_of(&single, want);
-        for (uint32_t ranks = 1; ranks <= leaves[i]; ranks++) {
+        for (uint32_t ranks = 1; ranks <= leaves[i]; ranks += lki_brief() ? 2 : 1) {
             crew w     = make_crew("ddp", leaves[i], ranks);
             w.announce = ranks % 2 == 0;
             hash_of(&w, got);
@@ -327,7 +327,7 @@ static void several_hosts_give_the_bits_of_single(void **state)
     /* 1: every strategy; 2: every second strategy */
     const size_t step = lki_thorough() ? 1 : 2;
     (void)state;
-    for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
+    for (uint32_t leaves = 8; leaves <= 12; leaves += lki_brief() ? 8 : 4) {
         char want[65], got[65];
         crew single = make_crew("single", leaves, 1);
         hash_of(&single, want);
@@ -380,7 +380,7 @@ static void rounds_give_the_bits_of_single(void **state)
                 run_in_rounds(leaves, ranks, (hosted){ .hosts = ranks, .each = 1, .seed = ranks },
                               want);
         }
-        for (size_t i = 0; leaves >= 8 && i < SHAPES; i++)
+        for (size_t i = 0; leaves >= 8 && i < SHAPES; i += lki_brief() ? 2 : 1)
             run_in_rounds(leaves, hosted_size(shapes[i]), shapes[i], want);
     }
 }
@@ -429,7 +429,7 @@ static void every_optimizer_gives_the_bits_of_single(void **state)
         { .kind = LK_OPTIMIZER_NONE },
     };
     (void)state;
-    for (size_t i = 0; i < sizeof optimizers / sizeof optimizers[0]; i++) {
+    for (size_t i = 0; i < sizeof optimizers / sizeof optimizers[0]; i += lki_brief() ? 3 : 1) {
         char want[65], got[65];
         crew single              = make_crew("single", 8, 1);
         single.options.optimizer = optimizers[i];
@@ -512,7 +512,7 @@ static void changed_parameters_are_named(void **state)
 static void names_hosts_that_drift_apart(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < SHAPES; i++) {
+    for (size_t i = 0; i < SHAPES; i += lki_brief() ? 2 : 1) {
         crew w     = make_hosted(12, shapes[i]);
         w.mischief = DRIFT;
         crew_fails_with(&w, LK_ECORRUPT, "step 2: the hosts of ranks 0 and ");

@@ -47,10 +47,11 @@ static void weights_depend_on_groups_alone(void **state)
                     { "topk", "ef21" },   { "topk", "ef21-sgdm" } };
     static const char *const hows[] = { "-n 3", "-n 4 --hosts 2", "-n 8", "-n 6 --hosts 3" };
     char                     one[HEX + 1], other[HEX + 1], got[HEX + 1];
-    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i += lki_brief() ? 3 : 1) {
+    const size_t             step = lki_thorough() ? 1 : lki_brief() ? 6 : 2;
+    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i += step) {
         const char *name = methods[i].name, *feedback = methods[i].feedback;
         weights_of(*state, "-n 1", name, 4, feedback, one);
-        for (size_t h = 0; h < (i == 0 ? 4 : 2); h++) {
+        for (size_t h = 0; h < (lki_brief() ? 2 : i == 0 ? 4 : 2); h++) {
             weights_of(*state, hows[h], name, 4, feedback, got);
             assert_string_equal(got, one);
         }
@@ -109,7 +110,7 @@ static void trained_runs_depend_on_groups_alone(void **state)
     run_of(*state, "", 6, "--workers 2", whole);
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i += lki_brief() ? 3 : 1) {
         run_of(*state, rules[i], 6, "--workers 1", one);
-        for (size_t h = i % 2; h < (i == 1 ? 4 : i % 2 + 1); h++) {
+        for (size_t h = i % 2; h < (i == 1 && !lki_brief() ? 4 : i % 2 + 1); h++) {
             run_of(*state, rules[i], 6, hows[h], got);
             assert_string_equal(got, one);
         }
@@ -123,7 +124,7 @@ static void errors_are_in_checkpoints(void **state)
     static const char *const rules[] = { "--compress powersgd --groups 4 --rank 2",
                                          "--compress topk --error-feedback ef21" };
     char                     one[HEX + 1], got[HEX + 1], how[128];
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < (lki_brief() ? 1 : 2); i++) {
         run_of(*state, rules[i], 6, "--workers 2", one);
         (void)snprintf(how, sizeof how, "--workers 3 --checkpoint ck%d", i);
         run_of(*state, rules[i], 2, how, got);

@@ -10,6 +10,7 @@
  */
 #include <math.h>
 
+#include "base/thorough_testing.h"
 #include "cli/command.h"
 
 enum { WORKERS = 8, LARGEST = 3 * WORKERS + 1 };
@@ -46,7 +47,7 @@ static void every_size_counts_each_sample_once(void **state)
                                         "--workers 3 --worker-mode threads",
                                         "--workers 5 --hosts 2 --strategy zero1" };
 
-    for (int samples = 1; samples <= LARGEST; samples++) {
+    for (int samples = 1; samples <= LARGEST; samples += lki_brief() ? 3 : 1) {
         verdict alone = judge(*state, samples, "--workers 1 --virtual-workers 1 --micro-batch 1");
         verdict want  = judge(*state, samples, "--workers 1 --virtual-workers 8 --micro-batch 2");
         double  hits  = alone.accuracy * samples;

@@ -4,6 +4,7 @@
  *          the middle of a round with other workers.
  * Control: another number of replicas or of local steps has another hash.
  */
+#include "base/thorough_testing.h"
 #include "cli/command.h"
 
 enum { HEX = 64, STEPS = 7 };
@@ -35,9 +36,9 @@ static void runs_depend_on_replicas_alone(void **state)
                                         "--workers 3 --hosts 3 --strategy zero3",
                                         "--workers 5 --hosts 2 --strategy zero1" };
     char                     one[HEX + 1], got[HEX + 1];
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i += lki_brief() ? 3 : 1) {
         run_steps(*state, STEPS, cases[i].model, cases[i].rule, STEPS, "--workers 1", one);
-        for (size_t h = i % 2; h < (i == 0 ? 4 : i % 2 + 2); h++) {
+        for (size_t h = i % 2; h < (i == 0 && !lki_brief() ? 4 : i % 2 + 2); h++) {
             const bool mixes = strstr(cases[i].rule, "--topology") != NULL; /* not with zero3 */
             run_steps(*state, STEPS, cases[i].model, cases[i].rule, STEPS,
                       hows[h == 2 && mixes ? 3 : h],
@@ -54,7 +55,7 @@ static void other_replicas_have_other_hashes(void **state)
                                           "--groups 4 --local-steps 3 --topology ring" };
     char                     one[HEX + 1], got[HEX + 1];
     run_steps(*state, STEPS, GPT, cases[0].rule, STEPS, "--workers 2", one);
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i += lki_brief() ? 3 : 1) {
         run_steps(*state, STEPS, GPT, others[i], STEPS, "--workers 2", got);
         assert_string_not_equal(got, one);
     }
@@ -68,7 +69,7 @@ static void other_replicas_have_other_hashes(void **state)
 static void checkpoints_have_all_replicas(void **state)
 {
     char one[HEX + 1], got[HEX + 1], how[128];
-    for (int i = 0; i < 7; i += i < 2 ? 1 : 2) {
+    for (int i = 0; i < (lki_brief() ? 2 : 7); i += i < 2 ? 1 : 2) {
         const char *model = cases[i].model, *rule = cases[i].rule;
         run_steps(*state, STEPS, model, rule, STEPS, "--workers 2", one);
         (void)snprintf(how, sizeof how, "--workers 3 --checkpoint ck%d", i);
@@ -128,7 +129,7 @@ static void failures_name_the_replica(void **state)
     };
     static command_result r;
     char                  line[1024];
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 6; i += lki_brief() ? 3 : 1) {
         (void)snprintf(line, sizeof line, "%s %s --workers %d", DIVERGES, runs[i / 2].rule,
                        i % 2 == 0 ? 1 : 4);
         run_command(&r, *state, line);

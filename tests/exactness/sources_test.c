@@ -10,6 +10,7 @@
  */
 #include <math.h>
 
+#include "base/thorough_testing.h"
 #include "cli/command.h"
 #include "data/tar_testing.h"
 
@@ -34,7 +35,7 @@ static void same_on_any_workers(const char *folder, const char *options, uint32_
                                 char want[65])
 {
     run_of(want, folder, options, 1);
-    for (uint32_t workers = 3; workers >= least; workers--) {
+    for (uint32_t workers = 3; workers >= least; workers -= lki_brief() ? 2 : 1) {
         char got[65];
         run_of(got, folder, options, workers);
         if (strcmp(got, want) != 0)

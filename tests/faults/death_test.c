@@ -32,7 +32,7 @@ static void a_worker_killed_at_the_start_is_named(void **state)
         print_message("skipped: this kernel does not list a process's children\n");
         skip();
     }
-    for (uint32_t workers = 2; workers <= JOB_WORKERS_MAX; workers++)
+    for (uint32_t workers = 2; workers <= JOB_WORKERS_MAX; workers += lki_brief() ? 2 : 1)
         for (uint32_t rank = 0; rank < workers; rank += lki_thorough() ? 1 : workers - 1) {
             job_start(&j, *state, workers, MLP ENDLESS);
             job_await_children(&j);
@@ -48,7 +48,7 @@ static void a_worker_killed_in_a_step_is_named(void **state)
     static job j;
     char       wanted[65];
     undisturbed(*state, MLP, STEPS, wanted);
-    for (uint32_t workers = 2; workers <= JOB_WORKERS_MAX; workers++)
+    for (uint32_t workers = 2; workers <= JOB_WORKERS_MAX; workers += lki_brief() ? 2 : 1)
         for (uint32_t rank = 0; rank < workers; rank += lki_thorough() ? 1 : workers - 1) {
             job_start(&j, *state, workers, MLP SAVES "--steps 60 --log pipe");
             job_await_step(&j, HIT_AT);

@@ -26,7 +26,7 @@ static void any_worker_may_be_killed(void **state)
     uint64_t   seed = 1;
     static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
     undisturbed(*state, MLP, STEPS, wanted);
-    for (uint32_t rank = 0; rank < 4; rank++) {
+    for (uint32_t rank = 0; rank < 4; rank += lki_brief() ? 3 : 1) {
         (void)snprintf(line, sizeof line, MLP GOES_ON "--steps 60 --log pipe --hosts 2 "
                        "--strategy %s", strategies[(rank + 1) % 4]);
         job_begin(&j, *state, 4, line);
@@ -96,7 +96,7 @@ static void lost_workers_are_replaced(void **state)
     static job j;
     char       wanted[65], host[32];
     undisturbed(*state, MLP, LONGER, wanted);
-    for (uint32_t rank = 0; rank < 4; rank++) {
+    for (uint32_t rank = 0; rank < 4; rank += lki_brief() ? 3 : 1) {
         (void)snprintf(host, sizeof host, "host host%u, ", rank / 2);
         job_begin(&j, *state, 4, lines[rank]);
         for (uint32_t nth = 1; nth <= 2; nth++) {
@@ -170,7 +170,7 @@ static void a_host_leaves_on_request(void **state)
     char       wanted[65];
     uint64_t   seed = 5;
     undisturbed(*state, MLP, STEPS, wanted);
-    for (uint32_t node = 0; node < 3; node++) {
+    for (uint32_t node = 0; node < 3; node += lki_brief() ? 2 : 1) {
         job_begin(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 3 --checkpoint ck");
         rest(&seed);
         pid_t launcher = launcher_of(&j, node);

@@ -19,13 +19,14 @@
 #include <cmocka.h>
 
 #include "base/hash.h"
+#include "base/thorough_testing.h"
 #include "comm/hosted_testing.h"
 #include "link/tcp.h"
 #include "link/chaos.h"
 #include "link/hello.h"
 #include "link/wire/frame.h"
 
-enum { RUNS = 1000, RANKS_MOST = 4, OPS = 6, MOST = 40000, TIMEOUT_MS = 5000, SLACK_MS = 4000 };
+enum { RANKS_MOST = 4, OPS = 6, MOST = 40000, TIMEOUT_MS = 5000, SLACK_MS = 4000 };
 
 typedef enum {
     NOTHING,      /* only delays, and streams that overtake each other */
@@ -418,12 +419,13 @@ static void random_faults_give_correct_data_or_an_error(void **state)
     uint32_t  runs[FAULTS] = { 0 }, failed[FAULTS] = { 0 }, before = 0, all = 0;
     size_t    bytes = 0;
     lki_frame huge  = { .kind = LKI_FRAME_EAGER, .bytes = UINT32_MAX, .total = UINT32_MAX };
+    const uint64_t wanted = lki_brief() ? 400 : 1000;
 
     (void)state;
     lki_frame_encode(too_long, &huge);
     for (size_t i = 0; i < sizeof noise; i++)
         noise[i] = (unsigned char)(1 + dice(i, 8, 255));
-    for (uint64_t seed = 0; seed < RUNS; seed++) {
+    for (uint64_t seed = 0; seed < wanted; seed++) {
         job      j         = job_of(seed);
         uint32_t satisfied = j.what < AT_THE_DOOR ? run_simulated(&j) : run_with_strangers(&j);
         if (satisfied != j.ranks)
@@ -440,13 +442,12 @@ static void random_faults_give_correct_data_or_an_error(void **state)
     for (uint32_t f = 0; f < FAULTS; f++) {
         print_message("%4u runs with %-26s %4u of them failed\n", runs[f], fault_names[f],
                       failed[f]);
-        assert_true(runs[f] > 10 && (is_harmless((fault)f) ? failed[f] == 0 : failed[f] > 0));
+        assert_true(runs[f] > 5 && (is_harmless((fault)f) ? failed[f] == 0 : failed[f] > 0));
     }
     print_message("%4u runs in all\n", all);
-    assert_int_equal(all, RUNS);
+    assert_int_equal(all, wanted);
     assert_int_equal(descriptors(), before);
-    assert_in_range(mallinfo2().uordblks, 0, bytes + 256 * (size_t)RUNS); /* malloc retains some
-                                                                           * freed memory */
+    assert_in_range(mallinfo2().uordblks, 0, bytes + 256 * wanted); /* malloc keeps some memory */
 }
 
 int main(void)

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/memory.h"
+#include "base/thorough_testing.h"
 #include "link/simulated_testing.h"
 #include "link/wire/inside.h"
 
@@ -103,7 +104,7 @@ static bool exchanges(simulated *s, void *context)
 static void messages_arrive(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 4; seed++)
+    for (uint64_t seed = 1; seed <= (lki_brief() ? 1 : 4); seed++)
         for (uint32_t streams = 1; streams <= 3; streams += 2)
             for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
                 lki_sim_options options = { .ranks = ranks, .streams = streams, .seed = seed };
@@ -169,7 +170,7 @@ static bool opens_many(simulated *s, void *context)
 static void many_operations(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 20; seed++) {
+    for (uint64_t seed = 1; seed <= (lki_brief() ? 4 : 20); seed++) {
         lki_sim_options options = { .ranks = 3, .streams = 1, .seed = seed };
         assert_true(simulate(&options, opens_many, NULL));
     }
@@ -216,7 +217,7 @@ static bool floods(simulated *s, void *context)
 static void early_messages_are_bounded(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 4; seed++) {
+    for (uint64_t seed = 1; seed <= (lki_brief() ? 2 : 4); seed++) {
         lki_sim_options options = { .ranks = 2, .streams = 2, .seed = seed };
         assert_true(simulate(&options, floods, NULL));
     }

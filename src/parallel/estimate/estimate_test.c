@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "base/thorough_testing.h"
 #include "comm/hosted_testing.h"
 #include "comm/worker.h"
 #include "device/quantise.h"
@@ -146,7 +147,7 @@ static void estimates_equal_the_memory_and_bytes_of_a_step(void **state)
     static const uint32_t    sizes[]      = { 1, 1, 1, 1, 1 };
     static const lk_dtype    types[]      = { LK_F32, LK_BF16, LK_I8, LK_F16, LK_I4 };
     (void)state;
-    for (uint32_t hosts = 2; hosts <= HOSTS_MAX; hosts++)
+    for (uint32_t hosts = 2; hosts <= HOSTS_MAX; hosts += lki_brief() ? 2 : 1)
         for (size_t s = 0; s < 5; s++)
             for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
                 bool packs  = (hosts + s) % 2 == 0 && hosts < 5;
@@ -218,7 +219,7 @@ static void must_take_what_is_told(lk_replicas replicas)
 {
     static const uint32_t sizes[] = { 1, 1, 1, 1 };
     for (uint32_t hosts = 2; hosts <= 4; hosts += 2)
-        for (replicas.count = 1; replicas.count <= 8; replicas.count *= 2) {
+        for (replicas.count = 1; replicas.count <= 8; replicas.count *= lki_brief() ? 4 : 2) {
             const bool steps   = replicas.topology == LK_TOPOLOGY_ALL;
             replicas.fragments = steps && replicas.count == 4 ? 2 : 1;
             job j = { .options = { .struct_size     = sizeof(lk_parallel_options),

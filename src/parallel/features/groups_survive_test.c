@@ -142,8 +142,8 @@ static void a_rank_may_be_lost_with_every_compressor(void **state)
 {
     static const uint32_t groups[] = { 8, 2, 4, 1 }, ranks[] = { 3, 2, 5 };
     (void)state;
-    for (uint32_t c = 0; lk_compressors(c) != NULL; c += lki_brief() ? 3 : 1)
-        for (uint32_t i = 0; i < 3; i++) {
+    for (uint32_t c = 0; lk_compressors(c) != NULL; c += lki_brief() ? 4 : 1)
+        for (uint32_t i = lki_thorough() ? 0 : c % 3; i < 3; i += lki_thorough() ? 1 : 3) {
             const char *strategy = (c + i) % 2 == 0 ? "ddp" : "zero1";
             lose_with(plot_of(i == 1 ? lamb : adamw, strategy, ranks[i], 0, (c + i) % ranks[i]),
                       lk_compressors(c), groups[(c + i) % 4], 7);
@@ -237,7 +237,7 @@ static void a_rank_may_be_lost_in_every_function(void **state)
 {
     bool in[PLACES] = { false };
     (void)state;
-    for (uint32_t c = 0; lk_compressors(c) != NULL; c += lki_brief() ? 3 : 1)
+    for (uint32_t c = 0; lk_compressors(c) != NULL; c += lki_brief() ? 4 : 1)
         for (int place = 0; place < PLACES; place++) {
             lk_exchange exchange = exchange_of(lk_compressors(c), 4);
             plot        p        = plot_of(sgd, c % 2 == 0 ? "ddp" : "zero1", 3, 0, c % 3);
@@ -253,7 +253,7 @@ static void a_second_rank_may_be_lost_during_recovery(void **state)
 {
     plot p = plot_of(adamw, "ddp", 4, 0, 0);
     (void)state;
-    for (uint32_t c = 0; lk_compressors(c) != NULL; c += lki_brief() ? 3 : 1) {
+    for (uint32_t c = 0; lk_compressors(c) != NULL; c += lki_brief() ? 4 : 1) {
         lk_exchange exchange = exchange_of(lk_compressors(c), 8);
         p.exchange           = &exchange;
         lose_two(p, c);
@@ -333,7 +333,7 @@ static void only_survival_takes_memory(void **state)
 {
     size_t kept;
     (void)state;
-    for (uint32_t c = 0; lk_compressors(c) != NULL; c += lki_brief() ? 3 : 1) {
+    for (uint32_t c = 0; lk_compressors(c) != NULL; c += lki_brief() ? 4 : 1) {
         const size_t elements = 5008 + 16 + 4112;
         lk_exchange  whole    = exchange_of(NULL, 4);
         size_t       ledger   = tables_of(&whole, true, &kept) - tables_of(&whole, false, &kept);

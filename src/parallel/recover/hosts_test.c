@@ -5,6 +5,7 @@
  *         positions of the step agree on one position.
  * Method: as ledger_test.c, over simulated hosts.
  */
+#include "base/thorough_testing.h"
 #include "parallel/recover/losses_testing.h"
 
 /* Loses ranks of hosts with equal and with unequal numbers of ranks.  The loss of the only rank of
@@ -48,7 +49,7 @@ static void lose_all_but_one_of_each_host(plot p)
     const uint32_t ranks[VICTIMS] = { 1, 3, 4 };
     p.one_bucket                  = true;
     uint64_t       want           = undisturbed(&p);
-    for (long at = 5; at < 60; at += 9) {
+    for (long at = 5; at < 60; at += lki_brief() ? 27 : 9) {
         for (int i = 0; i < VICTIMS; i++) {
             p.victims[i].rank = ranks[i];
             p.victims[i].at   = at + i * (at % 4 * 5);
@@ -92,7 +93,7 @@ static void lose_hosts(plot p, uint32_t first, uint32_t second, uint32_t third)
 {
     const uint32_t ranks[VICTIMS] = { first, second, third };
     uint64_t       want           = undisturbed(&p);
-    for (long at = 3; at < 60; at += LKI_SANITIZED ? 19 : 5) {
+    for (long at = 3; at < 60; at += lki_brief() ? 38 : LKI_SANITIZED ? 19 : 5) {
         for (int i = 0; i < VICTIMS; i++) {
             p.victims[i].rank = ranks[i];
             p.victims[i].at   = i > 0 && ranks[i] == ranks[i - 1] ? NEVER : at + i * (at % 4 * 5);

@@ -533,10 +533,10 @@ static inline plot plot_of(lk_optimizer optimizer, const char *strategy, uint32_
                    .victims    = { { victim, NEVER }, { 0, NEVER } } };
 }
 
-/* Returns the distance between the moments at which a loss is tried: 3, or 1 to try all. */
+/* Returns the distance between the moments at which a loss is tried, 1 to try all of them. */
 static long stride(void)
 {
-    return lki_thorough() ? 1 : 3;
+    return lki_thorough() ? 1 : lki_brief() ? 9 : 3;
 }
 
 /* Runs the plot with a loss of each rank in turn, at each `every`-th moment or at one third of

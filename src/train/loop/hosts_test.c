@@ -234,7 +234,7 @@ static void the_moving_mean_covers_running_state(void **state)
 static void another_tree_has_other_bits(void **state)
 {
     (void)state;
-    for (size_t m = 0; m < MODELS; m++) {
+    for (size_t m = 0; m < MODELS; m += lki_brief() ? MODELS : 1) {
         char            eight[HASH], twelve[HASH];
         lk_train_config config = config_of(models[m], 8);
         run_on(shapes[1], &config, eight);
@@ -310,7 +310,7 @@ static void checkpoints_resume_on_other_hosts(void **state)
 {
     const hosted three = { .hosts = 1, .each = 3 };
     (void)state;
-    for (size_t m = 0; m < MODELS; m += LKI_SANITIZED ? 2 : 1) {
+    for (size_t m = 0; m < MODELS; m += lki_brief() ? MODELS : LKI_SANITIZED ? 2 : 1) {
         char            want[HASH];
         written         w      = { .async = m == 1 };
         lk_train_config config = config_of(models[m], 8);
@@ -404,7 +404,7 @@ static void an_error_or_request_of_one_host_reaches_all(void **state)
     run r = { .config = config_of("mlp", 8) };
     (void)state;
     r.config.quiet = true;
-    for (size_t i = 0; i < SHAPES; i++) {
+    for (size_t i = 0; i < SHAPES; i += lki_brief() ? 2 : 1) {
         r.config.workers = hosted_size(shapes[i]);
         assert_int_equal(lk_train_check(&r.config), LK_OK);
         assert_true(hosted_all(shapes[i], train_with_other_data, &r));
