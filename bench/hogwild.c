@@ -345,7 +345,7 @@ static double ratio(const double *a, const double *b, size_t turns)
 
 static void print_times(const problem *p, const machine *m, times *found, size_t turns)
 {
-    const double *peer = NULL;
+    const double *peer = found->all[0][m->count - 1];
     for (size_t i = 0; i < p->way_count; i++)
         peer = p->ways[i].kind == ELEMENT ? found->all[i][m->count - 1] : peer;
     for (size_t i = 0; i < p->way_count; i++) {
