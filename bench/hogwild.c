@@ -1,6 +1,6 @@
-/* bench/hogwild.c -- measures a shared vector with two ranks beside one, and beside its peers.
+/* bench/hogwild.c -- measures a shared vector with several ranks beside one, and beside its peers.
  *
- *     hogwild [ROWS [TURNS]]
+ *     hogwild [ROWS [TURNS [SECONDS]]]      200000 rows, at most 9 turns, about 75 s
  *
  * Logistic regression, a row at a time: pull the weights of its features, compute, push.  The ranks
  * are threads.  Problems: rows with 30 of 2^20 features (equally frequent; or skewed, with some of
@@ -12,9 +12,12 @@
  *     mutex        plain C: a mutex around each row
  *     private      plain C: each rank has weights of its own, so its gain is what the machine gives
  *
- * Prints one line for each: microseconds a row with one rank; speed of two ranks, on cores 0 and 1,
- * over the mean of one rank on core 0 and one on core 1; speed of two ranks over that of two with
- * `element`.  Numbers are medians over turns, in which all ways run alternately.
+ * Each way runs with 1, 2, 4, 8 and 16 ranks, as far as there are cores, each on a core of its own;
+ * hardware threads of a core that has a rank come last.  Prints one line for each way: microseconds
+ * a row with one rank; the speed of each number of ranks over that of one rank, which is the mean
+ * of one on the first core and one on the last; and the speed of the most ranks over that of as
+ * many with `element`.  Numbers are medians over turns, in which all ways run alternately.  A new
+ * turn begins as long as it will end within SECONDS.
  */
 #include <math.h>
 #include <pthread.h>
@@ -33,7 +36,7 @@
 #include "usage.h"
 
 enum { FEATURES = 1 << 20, NONZEROS = 30, WIDTH = 4096, TURNS_MAX = 50, TAKEN = 8,
-       RANKS = 2, WAYS_MAX = 6 };
+       RANKS_MAX = 16, COUNTS_MAX = 5, WAYS_MAX = 6, PROBLEMS = 3 };
 
 typedef enum { SPAN, RECORDED, ELEMENT, MUTEX, PRIVATE } kind;
 
@@ -58,11 +61,11 @@ typedef struct {
 typedef struct {
     const problem   *of;
     const way       *how;
-    uint32_t        *weights; /* [RANKS][features], of the peers */
-    _Atomic size_t   next;
-    pthread_mutex_t  lock;
+    uint32_t        *weights; /* [RANKS_MAX][features], of the peers */
     pthread_barrier_t start;
-    double           seconds[RANKS];
+    double           seconds[RANKS_MAX];
+    _Alignas(LKI_LINE) _Atomic size_t  next;
+    _Alignas(LKI_LINE) pthread_mutex_t lock;
 } run;
 
 typedef struct {
@@ -190,32 +193,71 @@ static void *main_of(void *argument)
     return NULL;
 }
 
-/* Runs ranks on cores from `core` on.  Returns the seconds of the slower rank. */
-static double measure(const problem *p, const way *how, uint32_t ranks, uint32_t core,
-                      uint32_t *weights)
+/* The cores that ranks run on, in this order, and the numbers of ranks. */
+typedef struct {
+    uint32_t cores[CPU_SETSIZE], core_count;
+    uint32_t counts[COUNTS_MAX], count;
+} machine;
+
+/* Runs ranks, the first one on the machine's core number `first`.  Returns the seconds of the
+ * slowest rank. */
+static double measure(const problem *p, const way *how, const machine *m, uint32_t ranks,
+                      uint32_t first, uint32_t *weights)
 {
-    lk_comm  *comms[RANKS];
-    pthread_t threads[RANKS];
-    member    members[RANKS];
-    run       r = { .of = p, .how = how, .weights = weights };
-    memset(weights, 0, RANKS * p->features * sizeof *weights);
+    lk_comm  *comms[RANKS_MAX];
+    pthread_t threads[RANKS_MAX];
+    member    members[RANKS_MAX];
+    run       r     = { .of = p, .how = how, .weights = weights };
+    double    worst = 0;
+    memset(weights, 0, (how->kind == PRIVATE ? ranks : 1) * p->features * sizeof *weights);
     (void)pthread_mutex_init(&r.lock, NULL);
     (void)pthread_barrier_init(&r.start, NULL, ranks);
     must(lk_comm_open_threads(comms, ranks, NULL));
     for (uint32_t i = 0; i < ranks; i++) {
-        members[i] = (member){ &r, comms[i], i, core + i };
+        members[i] = (member){ &r, comms[i], i, m->cores[first + i] };
         if (pthread_create(&threads[i], NULL, main_of, &members[i]) != 0)
             exit(1);
     }
     for (uint32_t i = 0; i < ranks; i++)
         (void)pthread_join(threads[i], NULL);
-    for (uint32_t i = 0; i < ranks; i++)
+    for (uint32_t i = 0; i < ranks; i++) {
         lk_comm_free(comms[i]);
+        worst = r.seconds[i] > worst ? r.seconds[i] : worst;
+    }
     if (how->kind == RECORDED)
         (void)unlink(path_of_recording());
     (void)pthread_mutex_destroy(&r.lock);
     (void)pthread_barrier_destroy(&r.start);
-    return ranks == 2 && r.seconds[1] > r.seconds[0] ? r.seconds[1] : r.seconds[0];
+    return worst;
+}
+
+/* Returns true if `core` is the first hardware thread of its core, or nothing is known of it. */
+static bool is_first_thread(uint32_t core)
+{
+    char     path[128];
+    uint32_t first = core;
+    (void)snprintf(path, sizeof path,
+                   "/sys/devices/system/cpu/cpu%u/topology/thread_siblings_list", core);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return true;
+    if (fscanf(file, "%u", &first) != 1)
+        first = core;
+    (void)fclose(file);
+    return first == core;
+}
+
+static void find_cores(machine *m)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        exit(1);
+    for (int first = 1; first >= 0; first--)
+        for (uint32_t core = 0; core < CPU_SETSIZE; core++)
+            if (CPU_ISSET(core, &set) && is_first_thread(core) == (first == 1))
+                m->cores[m->core_count++] = core;
+    for (uint32_t ranks = 1; ranks <= lki_min(m->core_count, RANKS_MAX); ranks *= 2)
+        m->counts[m->count++] = ranks;
 }
 
 /* ---- Problems ---------------------------------------------------------------------------- */
@@ -274,26 +316,72 @@ static double median(double *values, size_t count)
     return values[count / 2];
 }
 
-static void compare(const problem *p, size_t turns, uint32_t *weights)
+/* Seconds of each way, in each turn; `one` is of one rank. */
+typedef struct {
+    double one[WAYS_MAX][TURNS_MAX], all[WAYS_MAX][COUNTS_MAX][TURNS_MAX];
+} times;
+
+static void take_turn(const problem *p, const machine *m, size_t turn, uint32_t *weights,
+                      times *out)
 {
-    double one[WAYS_MAX][TURNS_MAX], gain[WAYS_MAX][TURNS_MAX], over[WAYS_MAX][TURNS_MAX];
-    for (size_t t = 0; t < turns; t++) {
-        double two[WAYS_MAX], peer = 0;
-        for (size_t i = 0; i < p->way_count; i++) {
-            const double a = measure(p, &p->ways[i], 1, 0, weights);
-            two[i]         = measure(p, &p->ways[i], 2, 0, weights);
-            const double b = measure(p, &p->ways[i], 1, 1, weights);
-            one[i][t]      = 2 / (1 / a + 1 / b);
-            gain[i][t]     = one[i][t] / two[i];
-            peer           = p->ways[i].kind == ELEMENT ? two[i] : peer;
-        }
-        for (size_t i = 0; i < p->way_count; i++)
-            over[i][t] = peer / two[i];
+    for (size_t i = 0; i < p->way_count; i++) {
+        const way   *how  = &p->ways[i];
+        const double last = measure(p, how, m, 1, m->counts[m->count - 1] - 1, weights);
+        for (uint32_t c = 0; c < m->count; c++)
+            out->all[i][c][turn] = measure(p, how, m, m->counts[c], 0, weights);
+        out->one[i][turn]    = 2 / (1 / out->all[i][0][turn] + 1 / last);
+        out->all[i][0][turn] = out->one[i][turn];
     }
+}
+
+/* Returns the median of a[i] / b[i]. */
+static double ratio(const double *a, const double *b, size_t turns)
+{
+    double ratios[TURNS_MAX];
+    for (size_t t = 0; t < turns; t++)
+        ratios[t] = a[t] / b[t];
+    return median(ratios, turns);
+}
+
+static void print_times(const problem *p, const machine *m, times *found, size_t turns)
+{
+    const double *peer = found->all[0][m->count - 1];
     for (size_t i = 0; i < p->way_count; i++)
-        printf("%-8s  %-13s  %8.3f us  %5.2f  %5.2f\n", p->name, p->ways[i].name,
-               median(one[i], turns) / (double)p->rows * 1e6, median(gain[i], turns),
-               median(over[i], turns));
+        peer = p->ways[i].kind == ELEMENT ? found->all[i][m->count - 1] : peer;
+    for (size_t i = 0; i < p->way_count; i++) {
+        double one[TURNS_MAX];
+        memcpy(one, found->one[i], sizeof one);
+        printf("%-8s  %-13s  %8.3f us", p->name, p->ways[i].name,
+               median(one, turns) / (double)p->rows * 1e6);
+        for (uint32_t c = 1; c < m->count; c++)
+            printf("  %5.2f", ratio(found->one[i], found->all[i][c], turns));
+        printf("  %5.2f\n", ratio(peer, found->all[i][m->count - 1], turns));
+    }
+}
+
+/* Takes turns until `most` of them or `seconds` are over. */
+static void compare(const problem *all, const machine *m, size_t most, double seconds,
+                    uint32_t *weights)
+{
+    times       *found;
+    const double begun   = lki_seconds();
+    double       longest = 0;
+    size_t       turns   = 0;
+    must(LKI_NEW(&found, PROBLEMS, "times"));
+    while (turns < most && (turns == 0 || lki_seconds() - begun + longest < seconds)) {
+        const double since = lki_seconds();
+        for (size_t i = 0; i < PROBLEMS; i++)
+            take_turn(&all[i], m, turns, weights, &found[i]);
+        turns++;
+        longest = lki_seconds() - since > longest ? lki_seconds() - since : longest;
+    }
+    printf("%zu turns; time of a row; speed of", turns);
+    for (uint32_t c = 1; c < m->count; c++)
+        printf(" %u,", m->counts[c]);
+    printf(" ranks over one; of the most ranks over element\n");
+    for (size_t i = 0; i < PROBLEMS; i++)
+        print_times(&all[i], m, &found[i], turns);
+    lki_free(found);
 }
 
 int main(int count, char **words)
@@ -305,25 +393,28 @@ int main(int count, char **words)
                                  { "recorded 4096", RECORDED, 4096 },
                                  { "element", ELEMENT, 0 }, { "mutex", MUTEX, 0 },
                                  { "private", PRIVATE, 0 } };
-    check_arguments(count, words, 0, 2);
-    const size_t rows  = count > 1 ? lki_max(50, strtoull(words[1], NULL, 10)) : 20000;
-    const size_t turns = count > 2 ? strtoull(words[2], NULL, 10) : 7;
-    problem      all[] = {
+    check_arguments(count, words, 0, 3);
+    const size_t rows    = count > 1 ? lki_max(50, strtoull(words[1], NULL, 10)) : 200000;
+    const size_t turns   = count > 2 ? strtoull(words[2], NULL, 10) : 9;
+    const double seconds = count > 3 ? strtod(words[3], NULL) : 75;
+    machine      m       = { 0 };
+    problem      all[PROBLEMS] = {
         { "equal", FEATURES, rows, NONZEROS, .ways = sparse, .way_count = 6 },
         { "skewed", FEATURES, rows, NONZEROS, .ways = sparse, .way_count = 6 },
         { "dense", WIDTH, rows / 50, WIDTH, .ways = dense, .way_count = 6 },
     };
+    find_cores(&m);
     /* like an arena, in pages that processes can share */
-    uint32_t *weights = mmap(NULL, RANKS * FEATURES * sizeof *weights, PROT_READ | PROT_WRITE,
-                             MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    const size_t bytes = m.counts[m.count - 1] * (size_t)FEATURES * sizeof(uint32_t);
+    uint32_t    *weights = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (weights == MAP_FAILED)
         return 1;
     make_sparse(&all[0], false);
     make_sparse(&all[1], true);
     make_dense(&all[2]);
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        compare(&all[i], turns < 1 ? 1 : lki_min(turns, TURNS_MAX), weights);
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+    compare(all, &m, turns < 1 ? 1 : lki_min(turns, TURNS_MAX), seconds, weights);
+    for (size_t i = 0; i < PROBLEMS; i++) {
         lki_free(all[i].indices);
         lki_free(all[i].counts);
         lki_free(all[i].values);

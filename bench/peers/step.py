@@ -208,4 +208,5 @@ def main():
     os._exit(0)  # Gloo's threads may outlive the interpreter
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -50,6 +50,8 @@ typedef struct {
 /* The file that is written, and this rank's block of it (log.h). */
 typedef struct {
     int            fd;    /* -1: none */
+    unsigned char *mapped; /* the blocks that are mapped, of which `block` is one; NULL: none */
+    uint32_t       blocks; /* their number */
     unsigned char *block; /* NULL: none */
     size_t         used;  /* bytes of the block */
     uint64_t       last;  /* the span of the last entry */

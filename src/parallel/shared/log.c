@@ -9,7 +9,7 @@
 
 #include "base/memory.h"
 
-enum { REVISION = 1, HASH_BYTES = 8 };
+enum { REVISION = 1, HASH_BYTES = 8, BLOCKS_MAX = 16 };
 
 static const char header_magic[8] = "lkshared", block_magic[4] = "lkbk";
 
@@ -42,35 +42,61 @@ lk_status lki_log_open(lk_shared_vector *v, const char *path)
     return lk_barrier(v->comm);
 }
 
+static void unmap(lki_shared_log *log)
+{
+    if (log->mapped != NULL)
+        (void)munmap(log->mapped, (size_t)log->blocks * LKI_LOG_BLOCK);
+    log->mapped = NULL;
+}
+
 void lki_log_close(lki_shared_log *log)
 {
-    if (log->block != NULL)
-        (void)munmap(log->block, LKI_LOG_BLOCK);
+    unmap(log);
     if (log->fd >= 0)
         (void)close(log->fd);
     *log = (lki_shared_log){ .fd = -1 };
 }
 
-lk_status lki_log_new_block(lk_shared_vector *v)
+/* Claims consecutive blocks of the file and maps them: twice as many as before, so that ranks that
+ * write much rarely call the system.  Those that stay unused are zero. */
+static lk_status map_blocks(lk_shared_vector *v)
 {
     lki_shared_log *log    = &v->log;
-    const uint32_t  number = 1 + atomic_fetch_add(&v->common->blocks, 1);
-    const off_t    at     = (off_t)number * LKI_LOG_BLOCK;
-    const int      error  = posix_fallocate(log->fd, at, LKI_LOG_BLOCK);
+    const uint32_t  count  = log->blocks == 0           ? 1
+                             : log->blocks < BLOCKS_MAX ? 2 * log->blocks
+                                                        : BLOCKS_MAX;
+    const uint32_t  number = 1 + atomic_fetch_add(&v->common->blocks, count);
+    const off_t     at     = (off_t)number * LKI_LOG_BLOCK;
+    const size_t    bytes  = (size_t)count * LKI_LOG_BLOCK;
+    const int       error  = posix_fallocate(log->fd, at, (off_t)bytes);
     if (error != 0)
         return lk_fail(LK_EIO, "cannot extend the recording: %s; free space on its file system, or "
                                "train without recording", strerror(error));
-    void *block = mmap(NULL, LKI_LOG_BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-                       log->fd, at);
-    if (block == MAP_FAILED)
+    void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, log->fd, at);
+    if (mapped == MAP_FAILED)
         return lk_fail(LK_EIO, "cannot map the recording: %s", strerror(errno));
-    if (log->block != NULL)
-        (void)munmap(log->block, LKI_LOG_BLOCK);
-    lki_log_block head = { .rank = v->rank };
+#ifdef MADV_POPULATE_WRITE
+    (void)madvise(mapped, bytes, MADV_POPULATE_WRITE); /* else each page faults once */
+#endif
+    unmap(log);
+    log->mapped = mapped;
+    log->blocks = count;
+    log->block  = mapped;
+    return LK_OK;
+}
+
+lk_status lki_log_new_block(lk_shared_vector *v)
+{
+    lki_shared_log *log  = &v->log;
+    lki_log_block   head = { .rank = v->rank };
+    if (log->block != NULL &&
+        log->block + LKI_LOG_BLOCK < log->mapped + (size_t)log->blocks * LKI_LOG_BLOCK)
+        log->block += LKI_LOG_BLOCK;
+    else
+        LK_TRY(map_blocks(v));
     memcpy(head.magic, block_magic, sizeof head.magic);
-    memcpy(block, &head, sizeof head);
-    log->block = block;
-    log->used  = sizeof head;
+    memcpy(log->block, &head, sizeof head);
+    log->used = sizeof head;
     return LK_OK;
 }
 
@@ -153,7 +179,7 @@ static lk_status find_blocks(lki_log_file *file, const char *path)
         lki_log_block head;
         memcpy(&head, file->map.data + (size_t)b * LKI_LOG_BLOCK, sizeof head);
         if (memcmp(head.magic, "\0\0\0", sizeof head.magic) == 0)
-            continue; /* the rank died when it had claimed the block */
+            continue; /* claimed, but not used */
         if (memcmp(head.magic, block_magic, sizeof head.magic) != 0 ||
             head.rank >= file->header.ranks)
             return lk_fail(LK_EFORMAT, "block %u of the recording '%.200s' is damaged", b, path);

@@ -1,9 +1,10 @@
 /* parallel/shared/log.h -- the file of a recorded run.
  *
  * The file has blocks of LKI_LOG_BLOCK bytes.  The first one has the header.  Each other block
- * belongs to one rank, which maps it and appends entries.  So entries are in the file as soon as
- * they are in memory, even if the rank is killed.  An entry never crosses blocks.  A zero byte at
- * the place of an entry ends the block.
+ * belongs to one rank, which maps it and appends entries, or is zero: a rank maps several blocks at
+ * a time, and may not need all of them.  So entries are in the file as soon as they are in memory,
+ * even if the rank is killed.  An entry never crosses blocks.  A zero byte at the place of an entry
+ * ends the block.
  *
  * An entry is two numbers, in 7 bits a byte, the lower ones first.  The first number is the kind of
  * the entry and its value; it is never zero.  The first byte of an entry is written last.

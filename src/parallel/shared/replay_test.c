@@ -20,6 +20,7 @@ enum {
     SPAN   = 64,
     ROUNDS = 2,
     TASKS  = 60, /* of a round */
+    MANY_TASKS = 3000,
     FEW    = 9,  /* indices of a task */
     RANKS  = 4,
     PATH_BYTES = 64
@@ -255,6 +256,28 @@ static void replays_have_the_same_bits(void **state)
                 assert_string_equal(got, want);
                 assert_int_equal(atomic_load(&r.done), TASKS * ROUNDS);
             }
+    }
+}
+
+/* Ranks map several blocks of the file at once. */
+static void recordings_of_many_blocks_are_replayed(void **state)
+{
+    char         want[65], got[65];
+    lki_log_file file;
+    (void)state;
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        run live = { .ranks = ranks, .tasks = MANY_TASKS, .record = path };
+        must_run(&live, want);
+        assert_int_equal(lki_log_map(&file, path), LK_OK);
+        uint32_t used = 0;
+        for (uint32_t block = file.first[0]; block != 0; block = file.next[block])
+            used++;
+        lki_log_unmap(&file);
+        assert_true(used > 3 || ranks > 1); /* more than the first two times */
+        run again = { .ranks = 3 - ranks, .tasks = MANY_TASKS, .replay = path };
+        must_run(&again, got);
+        assert_string_equal(got, want);
+        assert_int_equal(atomic_load(&again.done), MANY_TASKS * ROUNDS);
     }
 }
 
@@ -518,6 +541,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replays_have_the_same_bits),
+        cmocka_unit_test(recordings_of_many_blocks_are_replayed),
         cmocka_unit_test(recordings_have_stale_reads),
         cmocka_unit_test(changed_values_are_named),
         cmocka_unit_test(other_rounds_are_named),
