@@ -138,7 +138,7 @@ static void levels_have_the_same_bits(void **state)
     static const uint32_t shapes[][2] = { { 2, 2 }, { 3, 2 }, { 2, 4 }, { 3, 4 }, { 5, 2 } };
 
     (void)state;
-    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k += lki_brief() ? 2 : 1)
         for (int cut = 0; cut < 2; cut++) {
             hashes want = { 0 }, got = { 0 };
             hosted h = { .hosts = shapes[k][0], .each = shapes[k][1],
@@ -153,7 +153,7 @@ static void levels_have_the_same_bits(void **state)
 static void the_ring_has_other_bits_than_the_tree(void **state)
 {
     (void)state;
-    for (uint32_t size = 3; size <= 9; size += 3) {
+    for (uint32_t size = 3; size <= (lki_brief() ? 3 : 9); size += 3) {
         hashes want = { 0 }, got = { 0 };
         hosted h = { .hosts = size, .each = 1, .algorithms = "all_reduce:ring" };
         expect(&want, size);

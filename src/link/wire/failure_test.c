@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/status.h"
+#include "base/thorough_testing.h"
 #include "link/simulated_testing.h"
 #include "link/wire/inside.h"
 
@@ -263,7 +264,7 @@ static void both_sides_are_named(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof quarrels / sizeof quarrels[0]; i++)
-        for (uint64_t seed = 1; seed <= 10; seed++) {
+        for (uint64_t seed = 1; seed <= (lki_brief() ? 2 : 10); seed++) {
             quarrel         q       = quarrels[i];
             lki_sim_options options = { .ranks = RANKS, .streams = 1 + (uint32_t)seed % 3,
                                         .seed = seed };
@@ -316,7 +317,7 @@ static bool comes_late(simulated *s, void *context)
 static void a_late_rank_is_no_failure(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 20; seed++) {
+    for (uint64_t seed = 1; seed <= (lki_brief() ? 4 : 20); seed++) {
         lki_sim_options options = { .ranks = 3, .streams = 1, .seed = seed };
         assert_true(simulate(&options, comes_late, NULL));
     }
@@ -409,7 +410,7 @@ static void all_ranks_learn_of_a_failure(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof mishaps / sizeof mishaps[0]; i++)
-        for (uint64_t seed = 1; seed <= 6; seed++) {
+        for (uint64_t seed = 1; seed <= (lki_brief() ? 2 : 6); seed++) {
             mishap          what    = mishaps[i];
             lki_sim_options options = { .ranks = seed % 2 == 0 ? RANKS : 2,
                                         .streams = 1 + (uint32_t)seed % 3, .seed = seed };
@@ -481,7 +482,7 @@ static bool goes_early(simulated *s, void *context)
 static void goodbyes(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 10; seed++) {
+    for (uint64_t seed = 1; seed <= (lki_brief() ? 2 : 10); seed++) {
         lki_sim_options options = { .ranks = 4, .streams = 2, .seed = seed };
         assert_true(simulate(&options, goes_early, NULL));
     }
@@ -518,7 +519,7 @@ static bool only_listens(simulated *s, void *context)
 static void receivers_leave_without_a_goodbye(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 10; seed++) {
+    for (uint64_t seed = 1; seed <= (lki_brief() ? 2 : 10); seed++) {
         lki_sim_options options = { .ranks = 2, .streams = 1, .seed = seed };
         assert_true(simulate(&options, only_listens, NULL));
     }
