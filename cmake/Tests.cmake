@@ -81,19 +81,24 @@ set_target_properties(mpi_ranks PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINA
 target_include_directories(mpi_ranks PRIVATE src)
 target_link_libraries(mpi_ranks PRIVATE lockstep lk_warnings lk_dependencies)
 lk_test_programs(mpi mpi_ranks lockstep_command)
-# Programs that are linked with an MPI: groups.c, and the library counted.c.
+# For each binary interface of MPI: groups.c, which is linked with an MPI, and the library counted.c,
+# which is preloaded and works with the MPI that is loaded later.
 foreach(name IN LISTS LK_MPI_MODULES)
   add_executable(mpi_groups_${name} tests/mpi/groups.c)
   set_target_properties(mpi_groups_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_link_libraries(mpi_groups_${name} PRIVATE lockstep)
   add_library(mpi_counted_${name} MODULE tests/mpi/counted.c)
   set_target_properties(mpi_counted_${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_link_libraries(mpi_groups_${name} PRIVATE ${LK_MPI_FLAGS_${name}})
+  target_link_options(mpi_counted_${name} PRIVATE -Wl,-z,lazy)
   foreach(target mpi_groups_${name} mpi_counted_${name})
     target_include_directories(${target} SYSTEM PRIVATE ${LK_MPI_INCLUDE_${name}})
-    target_link_libraries(${target} PRIVATE lk_warnings ${LK_MPI_FLAGS_${name}})
+    target_link_libraries(${target} PRIVATE lk_warnings)
     lk_test_programs(mpi ${target})
   endforeach()
 endforeach()
+set(version_openmpi "Open MPI 5")
+set(version_mpich "MPICH 5")
 foreach(name openmpi mpich) # of which the sanitizer of addresses needs to see one
   set(groups none)
   set(counter "")
@@ -112,6 +117,13 @@ foreach(name openmpi mpich) # of which the sanitizer of addresses needs to see o
         ${LK_MODULE_FOLDER} "${counter}")
     set_tests_properties(mpi.${name} mpi.train.${name} PROPERTIES LABELS mpi SKIP_RETURN_CODE 77
       TIMEOUT 1500 RUN_SERIAL ON)
+  endif()
+  if(NOT LK_SANITIZE) # the packages of PyPI
+    add_test(NAME mpi.other.${name}
+      COMMAND ${PROJECT_SOURCE_DIR}/tests/mpi/other ${name} ${version_${name}}
+        $<TARGET_FILE:lockstep_command> ${LK_MODULE_FOLDER} "${counter}")
+    set_tests_properties(mpi.other.${name} PROPERTIES LABELS mpi SKIP_RETURN_CODE 77 TIMEOUT 1500
+      RUN_SERIAL ON)
   endif()
 endforeach()
 

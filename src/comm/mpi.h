@@ -1,9 +1,9 @@
 /* comm/mpi.h -- a communicator over the ranks of an MPI job.
  *
- * The library itself is not linked with MPI.  The modules lockstep-mpi-openmpi.so and
- * lockstep-mpi-mpich.so are, and src/launch finds them.  Collectives are Lockstep's own, over MPI's
- * point-to-point messages, so their results have the same bits as over any other link.  Ranks on
- * one machine share memory.
+ * The library itself is not linked with MPI.  src/launch loads an MPI, and finds the module that
+ * calls it (lockstep-mpi-openmpi.so or lockstep-mpi-mpich.so).  Collectives are Lockstep's own,
+ * over MPI's point-to-point messages, so their results have the same bits as over any other
+ * link.  Ranks on one machine share memory.
  */
 #ifndef LKI_COMM_MPI_H
 #define LKI_COMM_MPI_H

@@ -44,7 +44,7 @@ typedef struct {
     const char *by;
     const char *names[ALL_NAMES]; /* indexed by the enum above; NULL = UNKNOWN */
     setting     store, alone;     /* name NULL = none */
-    const char *node, *nodes;     /* NODES: this node's number, and the list; NULL = none */
+    const char *node, *nodes, *ranks, *consecutive; /* the arguments of NODES; NULL = none */
     bool        one_a_host, outer;
     half        half;
     const char *processes;        /* the argument of ONE_A_HOST */
@@ -60,7 +60,8 @@ typedef struct {
       .names[LOCAL_SIZE] = local_size_, more_ },
 #define ADDRESS(host_, port_) .names[NAMES] = host_, .names[NAMES + 1] = port_,
 #define STORE(name_, value_) .store = { name_, value_ },
-#define NODES(number_, list_) .node = number_, .nodes = list_,
+#define NODES(number_, list_, ranks_, option_)                                                   \
+    .node = number_, .nodes = list_, .ranks = ranks_, .consecutive = option_,
 #define ONE_A_HOST(name_) .one_a_host = true, .processes = name_,
 #define NEEDS(name_) .needs = name_,
 #define WITHOUT(...) .without = { __VA_ARGS__ },
@@ -206,6 +207,9 @@ static lk_status read_tasks(lki_foreign *out, const launcher *l)
     if (out->local_size == 0)
         return lk_fail(LK_EINVAL, "%s=%.60s does not say how many tasks node %u has; unset %s to "
                        "run alone", name, list, node, set_names(l, &names));
+    uint32_t first = lki_slurm_tasks_before(list, node);
+    if (out->rank != first + out->local_rank || !lki_slurm_is_range(value_of(l->ranks), first))
+        out->scattered = l->consecutive;
     if (lki_slurm_all_tasks(list) == out->size)
         return LK_OK;
     return lk_fail(LK_EINVAL, "%s=%.60s has %u tasks, but %s=%u; unset %s to run alone", name, list,
@@ -297,6 +301,10 @@ lk_status lki_foreign_check_hosts(const lki_foreign *f)
 {
     if (f->local_size == f->size)
         return LK_OK;
+    if (f->scattered != NULL)
+        return lk_fail(LK_EINVAL, "%s has put the ranks on the hosts in turn, but the ranks of a "
+                                  "host must be consecutive (%s)%s", f->by, f->scattered,
+                       f->by_mpi ? "; or let MPI carry the bytes: LOCKSTEP_MPI=on" : "");
     if (f->rendezvous[0] == '\0')
         return lk_fail(LK_EINVAL, "%s has put this job on several hosts: set LOCKSTEP_RENDEZVOUS "
                                   "to tcp://HOST:PORT with an address of rank 0's host, or "

@@ -16,6 +16,8 @@ typedef struct {
     bool        by_mpi;          /* the launcher starts MPI programs */
     uint32_t    rank, size;      /* rank and number of ranks in the job */
     uint32_t    local_rank, local_size;
+    const char *scattered;       /* not NULL: the ranks of this host are not consecutive, and this
+                                  * option of the launcher would make them so */
     char        rendezvous[LKI_RENDEZVOUS_BYTES]; /* rank 0, "tcp://HOST:PORT"; "" = none */
     const char *store;           /* not NULL: the launcher's key-value store listens at
                                   * `rendezvous` (shared_port.h).  The text identifies the run */

@@ -65,6 +65,19 @@ static const struct {
     { "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=1(x2) "
       "SLURM_NODEID=0 SLURM_STEP_NODELIST=a,b MASTER_ADDR=h MASTER_PORT=5", "srun", 0, 2, 0, 1,
       "tcp://h:5", 0 },
+    /* srun of Slurm 22.05, -N2 -n4: without MPI, with --mpi=pmi2 and with --mpi=pmix */
+    { "SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=3,1 "
+      "SLURM_NODEID=1 SLURM_JOB_ID=2 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n[0-1] SLURM_GTIDS=3 "
+      "SLURM_NTASKS=4 SLURM_TASKS_PER_NODE=3,1 SLURM_CPUS_ON_NODE=1",
+      "srun", 3, 4, 0, 1, "tcp://n0:20014", 4 },
+    { "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1 SLURM_STEP_TASKS_PER_NODE=3,1 "
+      "SLURM_NODEID=0 SLURM_JOB_ID=27 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n[0-1] "
+      "SLURM_GTIDS=0,1,2 PMI_FD=11 PMI_JOBID=27.0 PMI_RANK=1 PMI_SIZE=4",
+      "srun", 1, 4, 1, 3, "tcp://n0:20189", 4 },
+    { "SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=3,1 "
+      "SLURM_NODEID=1 SLURM_JOB_ID=26 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n[0-1] SLURM_GTIDS=3 "
+      "PMIX_RANK=3 PMIX_NAMESPACE=slurm.pmix.26.0 PMIX_HOSTNAME=n1 "
+      "PMIX_SECURITY_MODE=munge,native", "srun", 3, 4, 0, 1, "tcp://n0:20182", 4 },
     { "PALS_RANKID=13 PMI_SIZE=24 PALS_LOCAL_RANKID=1 PALS_LOCAL_SIZE=12 PALS_NODEID=1 "
       "PALS_DEPTH=1 PALS_APID=2e5 "
       "PMI_RANK=13 PMI_LOCAL_RANK=1 PMI_LOCAL_SIZE=12 PBS_NODENUM=0 "
@@ -386,6 +399,28 @@ static void slurms_lists_are_read(void **state)
         assert_int_equal(lki_slurm_tasks(cases[i].text, cases[i].node), cases[i].tasks);
 }
 
+/* Ranks that srun --distribution=cyclic has put on two nodes, as seen by each of three tasks. */
+static void ranks_in_turn_are_refused_without_mpi(void **state)
+{
+    static const char *const tasks[] = {
+        "SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_GTIDS=0,2",
+        "SLURM_PROCID=1 SLURM_LOCALID=0 SLURM_NODEID=1 SLURM_GTIDS=1",
+        "SLURM_PROCID=2 SLURM_LOCALID=1 SLURM_NODEID=0 SLURM_GTIDS=0,2",
+    };
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        char        text[400];
+        lki_foreign f;
+        (void)snprintf(text, sizeof text, "%s SLURM_STEP_NUM_TASKS=3 SLURM_STEP_TASKS_PER_NODE=2,1 "
+                       "SLURM_STEP_NODELIST=a,b SLURM_JOB_ID=1 SLURM_STEP_ID=0 PMI_RANK=%zu "
+                       "LOCKSTEP_INSECURE=1", tasks[i], i);
+        set_names(text);
+        assert_int_equal(lki_foreign_find(&f), LK_OK); /* MPI can carry the bytes */
+        assert_refused(text, lki_foreign_check_hosts(&f), "srun --distribution=block",
+                       "LOCKSTEP_MPI=on");
+    }
+}
+
 static void slurms_first_node_is_found(void **state)
 {
     static const char *const cases[][2] = {
@@ -479,6 +514,7 @@ int main(void)
         cmocka_unit_test_setup(different_jobs_have_different_ids, forget_all),
         cmocka_unit_test_setup(slurms_lists_are_read, forget_all),
         cmocka_unit_test_setup(slurms_first_node_is_found, forget_all),
+        cmocka_unit_test_setup(ranks_in_turn_are_refused_without_mpi, forget_all),
         cmocka_unit_test_setup(tf_config_is_read, forget_all),
     };
     return cmocka_run_group_tests_name("launch.foreign", tests, NULL, forget_all);

@@ -11,6 +11,7 @@
 #include "comm/mpi.h"
 #include "launch/foreign.h"
 #include "launch/mpi.h"
+#include "launch/mpi_library.h"
 #include "launch/watcher.h"
 #include "lockstep/launch.h"
 
@@ -19,11 +20,13 @@ typedef struct {
     const char *versions[5]; /* beginnings of MPI_Get_library_version() of the MPIs with this binary
                               * interface */
     const char *package;     /* the package needed to build the module */
+    const char *libraries[4]; /* file names of libraries with this binary interface */
 } implementation;
 
 static const implementation implementations[] = {
-    { "openmpi", { "Open MPI" }, "libopenmpi-dev" },
-    { "mpich", { "MPICH", "MVAPICH", "Intel(R) MPI", "CRAY MPICH" }, "libmpich-dev" },
+    { "openmpi", { "Open MPI" }, "libopenmpi-dev", { "libmpi.so.40" } },
+    { "mpich", { "MPICH", "MVAPICH", "Intel(R) MPI", "CRAY MPICH" }, "libmpich-dev",
+      { "libmpi.so.12", "libmpich.so.12", "libmpi_cray.so.12" } },
 };
 
 enum { KINDS = sizeof implementations / sizeof implementations[0] };
@@ -46,8 +49,12 @@ static const implementation *loaded(void)
     char text[8192] = ""; /* MPICH writes up to 8192 bytes, Open MPI 256 */
     int  length;
 
-    if (symbol == NULL)
+    if (symbol == NULL) { /* or its symbols are not global, as in Python */
+        for (int i = 0; i < KINDS; i++)
+            if (lki_mpi_library_is_loaded(implementations[i].libraries))
+                return &implementations[i];
         return NULL;
+    }
     memcpy(&version, &symbol, sizeof version);
     if (version(text, &length) != 0)
         return NULL;
@@ -140,6 +147,7 @@ static lk_status open_ranks(lk_comm **out, lki_mpi_how how, const lk_comm_option
         return not_started(LK_EUNSUPPORTED);
     }
     LK_TRY(find_module(path, which));
+    LK_TRY(lki_mpi_library_load(which->versions[0], which->libraries));
     how.path = path;
     return lki_mpi_open(out, &how, &mine);
 }

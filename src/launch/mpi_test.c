@@ -2,7 +2,7 @@
  * installed MPI.
  *
  * The linker replaces lki_mpi_open() (mpi_test.wrap).  The replacement opens a group of one rank,
- * like an MPI that reports one process.
+ * like an MPI that reports one process.  lki_mpi_library_load() loads nothing, but in one test.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,9 +16,11 @@
 #include <unistd.h>
 
 #include "comm/mpi.h"
+#include "launch/mpi_library.h"
 #include "lockstep/launch.h"
 
 static bool alone; /* lki_mpi_open() opens a group of one rank */
+static bool loads; /* lki_mpi_library_load() is not replaced */
 
 /* The linker's names. */
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
@@ -31,6 +33,14 @@ lk_status __wrap_lki_mpi_open(lk_comm **out, const lki_mpi_how *how,
                               const lk_comm_options *options)
 {
     return alone ? lk_comm_open_threads(out, 1, NULL) : __real_lki_mpi_open(out, how, options);
+}
+
+lk_status __real_lki_mpi_library_load(const char *mpi, const char *const *names);
+lk_status __wrap_lki_mpi_library_load(const char *mpi, const char *const *names);
+
+lk_status __wrap_lki_mpi_library_load(const char *mpi, const char *const *names)
+{
+    return loads ? __real_lki_mpi_library_load(mpi, names) : LK_OK;
 }
 /* NOLINTEND(bugprone-reserved-identifier) */
 
@@ -100,6 +110,26 @@ static void a_file_that_is_no_module_is_refused(void **state)
     make_module(folder, path);
     assert_int_equal(lk_comm_open_mpi(&comm, NULL), LK_EUNSUPPORTED);
     assert_non_null(strstr(lk_error_last()->message, path));
+    remove_module(folder, path);
+}
+
+static void a_missing_library_of_mpi_is_named(void **state)
+{
+    static const char *const names[] = { "libnone.so.40", "libnone.so.41", NULL };
+    char                     folder[] = "/tmp/lockstep-mpi-XXXXXX", path[100];
+    lk_comm                 *comm;
+
+    (void)state;
+    make_module(folder, path);
+    loads = true;
+    (void)setenv("LOCKSTEP_MPI_LIBRARY", "/nowhere/libmpi.so", 1);
+    assert_int_equal(lk_comm_open_mpi(&comm, NULL), LK_EUNSUPPORTED);
+    assert_non_null(strstr(lk_error_last()->message, "LOCKSTEP_MPI_LIBRARY=/nowhere/libmpi.so "));
+    (void)unsetenv("LOCKSTEP_MPI_LIBRARY");
+    assert_int_equal(lki_mpi_library_load("Some MPI", names), LK_EUNSUPPORTED);
+    assert_non_null(strstr(lk_error_last()->message, "the library of Some MPI, libnone.so.40 or "
+                           "libnone.so.41, was not found (looked "));
+    loads = false;
     remove_module(folder, path);
 }
 
@@ -230,6 +260,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(missing_modules_are_named),
         cmocka_unit_test(a_file_that_is_no_module_is_refused),
+        cmocka_unit_test(a_missing_library_of_mpi_is_named),
         cmocka_unit_test(a_lone_mpi_process_of_a_larger_job_is_refused),
         cmocka_unit_test(mpi_is_chosen_for_several_hosts_of_its_launcher),
         cmocka_unit_test(the_environment_decides_if_the_program_does_not),

@@ -45,6 +45,28 @@ uint32_t lki_slurm_tasks(const char *text, uint32_t node)
     return 0;
 }
 
+uint32_t lki_slurm_tasks_before(const char *text, uint32_t node)
+{
+    uint32_t tasks, times, all = 0;
+
+    while (node > 0 && all <= LKI_RANKS_MAX && take_entry(&text, &tasks, &times)) {
+        times = (uint32_t)lki_min(times, node);
+        node -= times;
+        all += tasks * times;
+    }
+    return all;
+}
+
+bool lki_slurm_is_range(const char *ranks, uint32_t first)
+{
+    while (isdigit((unsigned char)*ranks)) {
+        if (take_number(&ranks) != first++)
+            return false;
+        ranks += *ranks == ',';
+    }
+    return *ranks == '\0';
+}
+
 uint32_t lki_slurm_all_tasks(const char *text)
 {
     uint32_t tasks, times, all = 0;

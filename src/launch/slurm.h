@@ -10,6 +10,12 @@
  * tasks, node 3 has 1).  Returns 0 if the text has no entry for the node. */
 uint32_t lki_slurm_tasks(const char *text, uint32_t node);
 
+/* Returns the number of tasks on the nodes before `node`. */
+uint32_t lki_slurm_tasks_before(const char *text, uint32_t node);
+
+/* Returns true if a list of ranks such as "2,3,4" counts up from `first`, or is empty. */
+bool lki_slurm_is_range(const char *ranks, uint32_t first);
+
 /* Returns the number of tasks on all nodes, or a number above LKI_RANKS_MAX if there are more. */
 uint32_t lki_slurm_all_tasks(const char *text);
 

@@ -8,6 +8,7 @@
 #include "link/mpi/module.h"
 
 #include <mpi.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +67,16 @@ static void module_name(char out[LKI_MPI_NAME_BYTES])
     }
 }
 
+/* Ignores SIGPIPE, unless the program handles it.  Open MPI writes to sockets without MSG_NOSIGNAL,
+ * so the death of a rank would kill the ranks that are sending to it, and hide the cause. */
+static void ignore_sigpipe(void)
+{
+    struct sigaction now;
+
+    if (sigaction(SIGPIPE, NULL, &now) == 0 && now.sa_handler == SIG_DFL)
+        (void)signal(SIGPIPE, SIG_IGN);
+}
+
 /* Initialises MPI unless it is initialised, if it `may_begin`.  *ours becomes true if this call
  * initialised MPI.
  * MPI_THREAD_SERIALIZED suffices, because calls of several threads never overlap. */
@@ -81,6 +92,8 @@ static const char *initialise(bool *ours, bool may_begin)
     if (!initialised && !may_begin)
         return "MPI is not initialised, so there is no communicator: call MPI_Init first";
     *ours = !initialised;
+    if (*ours)
+        ignore_sigpipe();
     if (*ours && MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
         return "MPI_Init_thread has failed";
     return NULL;

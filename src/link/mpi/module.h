@@ -3,7 +3,8 @@
  * Open MPI and MPICH define the same names with different types.  All code that includes <mpi.h> is
  * therefore compiled into two modules, one for each library, which are loaded on demand.  A module
  * only numbers requests (slots), moves bytes, and forwards collectives to MPI.  A module depends on
- * libc and MPI only, so this header uses types of the library but no functions.
+ * libc, and on the MPI that was loaded before it, so this header uses types of the library but no
+ * functions.
  *
  * Errors:  a call returns NULL or an error text, which is valid until the next call.
  * Threads: only one thread at a time may call a module.
