@@ -24,6 +24,7 @@ typedef struct {
     char              *path;
     int                fd;
     int                lock;   /* of the rank that has prepared the file; else -1 */
+    bool               created; /* by this rank */
     size_t             header; /* bytes before the first gradient */
     uint64_t           count;
     lki_recorded_task *tasks; /* [count] */
@@ -61,6 +62,9 @@ void                   lki_recorded_close(lki_recorded_schedule *schedule);
 /* Writes gradient number `at`, so that it is in the file even if this process is killed. */
 LK_NODISCARD lk_status lki_recorded_write(const lki_recorded_schedule *schedule, uint64_t at,
                                           const lki_recorded_task *task);
+
+/* Removes the file if this rank has created it. */
+void lki_recorded_discard(const lki_recorded_schedule *schedule);
 
 /* Waits until the file is on the disk. */
 LK_NODISCARD lk_status lki_recorded_sync(const lki_recorded_schedule *schedule);

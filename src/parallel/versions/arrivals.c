@@ -189,7 +189,9 @@ lk_status lki_arrivals_begin(lk_parallel *parallel, bool *found)
     return LK_OK;
 }
 
-uint32_t lki_arrivals_slowest(const lk_parallel *parallel, uint64_t *task)
+/* Returns the rank that computes the first task without a place, and the task; the number of ranks
+ * if there is none.  Called by the holder. */
+static uint32_t find_slowest(const lk_parallel *parallel, uint64_t *task)
 {
     const lki_versions *v    = parallel->versions;
     uint32_t            rank = parallel->ranks;
@@ -202,6 +204,14 @@ uint32_t lki_arrivals_slowest(const lk_parallel *parallel, uint64_t *task)
         }
     }
     return rank;
+}
+
+lk_status lki_arrivals_slowest(lk_parallel *parallel, uint64_t *task, uint32_t *rank)
+{
+    LK_TRY(hold(parallel));
+    *rank = find_slowest(parallel, task);
+    release(parallel->versions);
+    return LK_OK;
 }
 
 /* ---- Gradients ----------------------------------------------------------------------------- */
@@ -248,7 +258,7 @@ static lk_status hold_for_place(lk_parallel *parallel)
         LK_TRY(hold(parallel));
         if (may_arrive(v))
             return LK_OK;
-        const uint32_t slowest = lki_arrivals_slowest(parallel, &(uint64_t){ 0 });
+        const uint32_t slowest = find_slowest(parallel, &(uint64_t){ 0 });
         release(v);
         const uint32_t seen = atomic_load(&v->arrivals->releases);
         LK_TRY(await_release(parallel, seen, slowest, since));

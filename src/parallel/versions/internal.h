@@ -274,9 +274,10 @@ LK_NODISCARD lk_status lki_arrivals_push(lk_parallel *parallel, const lki_gradie
 /* Publishes the version that ends before gradient number `end`: its groups are free. */
 LK_NODISCARD lk_status lki_arrivals_publish(lk_parallel *parallel, uint64_t end);
 
-/* Returns the rank that computes the first task without a place, and the task; the number of ranks
- * if there is none. */
-uint32_t lki_arrivals_slowest(const lk_parallel *parallel, uint64_t *task);
+/* Finds the rank that computes the first task without a place, and the task; the number of ranks if
+ * there is none. */
+LK_NODISCARD lk_status lki_arrivals_slowest(lk_parallel *parallel, uint64_t *task,
+                                            uint32_t *rank);
 
 /* Tells the other ranks of this host that something has changed. */
 void lki_versions_changed(const lki_versions *versions);

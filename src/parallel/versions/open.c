@@ -122,11 +122,13 @@ static lk_status open_recorded(lk_parallel *parallel, uint64_t seed)
     lk_status              status = LK_OK;
     if (!lki_is_live(o))
         return LK_OK;
+    lk_comm_note(parallel->comm, 0, "opening the schedule");
     if (o->record != NULL && parallel->local == 0)
         status = lki_recorded_prepare(&v->recorded, o, &run);
     LK_TRY(status);
     LK_TRY(lk_barrier(parallel->comm));
     LK_TRY(lki_recorded_open(&v->recorded, o, &run));
+    lk_comm_note(parallel->comm, 0, "making room for the model");
     *(o->record != NULL ? &o->record : &o->replay) = v->recorded.path;
     if (o->replay != NULL && o->steps * o->groups > v->recorded.count)
         return lk_fail(LK_EINVAL, "%.900s has the gradients of %llu steps, but the run has %llu: "

@@ -112,7 +112,10 @@ lk_status lki_recorded_prepare(lki_recorded_schedule *s, const lk_async *options
 {
     char         header[HEADER_MOST];
     const size_t bytes = write_header(header, options, run);
-    s->lock            = open(options->record, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    s->lock            = open(options->record, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    s->created         = s->lock >= 0;
+    if (!s->created)
+        s->lock = open(options->record, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (s->lock < 0)
         return fail_file(options->record, "opened");
     LK_TRY(lock(s->lock, options->record));
@@ -131,6 +134,12 @@ lk_status lki_recorded_write(const lki_recorded_schedule *schedule, uint64_t at,
     errno = ENOSPC; /* of a short write */
     return pwrite(schedule->fd, line, LINE, place) == LINE ? LK_OK
                                                            : fail_file(schedule->path, "written");
+}
+
+void lki_recorded_discard(const lki_recorded_schedule *schedule)
+{
+    if (schedule->created)
+        (void)unlink(schedule->path);
 }
 
 lk_status lki_recorded_sync(const lki_recorded_schedule *schedule)

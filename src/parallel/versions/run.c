@@ -192,25 +192,27 @@ static lk_status fail_stuck(const lk_parallel *parallel)
                           rank, lki_comm_timeout_ms(parallel->comm));
 }
 
-/* Returns the rank that computes a task which others wait for, and the task; `ranks` if there is
+/* Finds the rank that computes a task which others wait for, and the task; `ranks` if there is
  * none. */
-static uint32_t slowest(const lk_parallel *parallel, uint64_t *task)
+static lk_status find_slowest(lk_parallel *parallel, uint64_t *task, uint32_t *rank)
 {
     const lki_versions *v  = parallel->versions;
     const uint64_t      at = lki_applied(v);
     if (v->arrivals != NULL && at >= decided(v))
-        return lki_arrivals_slowest(parallel, task);
+        return lki_arrivals_slowest(parallel, task, rank);
     const uint64_t by = atomic_load(&v->claims[at % v->window]) & ((1 << LKI_CLAIM_BITS) - 1);
     *task             = lki_task_at(v, at)->task;
-    return by < LKI_CLAIMED ? parallel->ranks : (uint32_t)(by - LKI_CLAIMED);
+    *rank             = by < LKI_CLAIMED ? parallel->ranks : (uint32_t)(by - LKI_CLAIMED);
+    return LK_OK;
 }
 
 /* Fails because a task that others wait for takes too long. */
-static lk_status fail_late(const lk_parallel *parallel)
+static lk_status fail_late(lk_parallel *parallel)
 {
     const lki_versions *v = parallel->versions;
     uint64_t            task;
-    const uint32_t      late = slowest(parallel, &task);
+    uint32_t            late;
+    LK_TRY(find_slowest(parallel, &task, &late));
     if (late == parallel->ranks)
         return fail_stuck(parallel);
     const uint32_t rank = lk_comm_world_rank(parallel->comm, late);

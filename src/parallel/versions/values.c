@@ -44,12 +44,14 @@ lk_status lki_versions_resume(lk_parallel *parallel, uint64_t steps)
     const uint64_t applied = steps * v->options.groups;
     if (parallel->now.under_way || lki_applied(v) > applied)
         return lk_fail(LK_EINVAL, "lk_parallel_resume() comes before the first step");
-    if (lki_is_live(&v->options) && applied > v->recorded.count)
+    if (lki_is_live(&v->options) && applied > v->recorded.count) {
+        lki_recorded_discard(&v->recorded);
         return lk_fail(LK_EMISMATCH, "%.900s has %llu gradients, but the run continues after step "
                                      "%llu, which is after %llu: it is not the schedule of this "
                                      "run",
                        v->recorded.path, (unsigned long long)v->recorded.count,
                        (unsigned long long)steps, (unsigned long long)applied);
+    }
     LK_TRY(lk_barrier(parallel->comm));
     atomic_store(&v->passed[parallel->rank], steps);
     lki_task_schedule_advance(&v->ahead, applied);
