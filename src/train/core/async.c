@@ -73,6 +73,38 @@ static lk_status check_numbers(const lk_train_config *c)
                                     "groups", c->workers, groups);
 }
 
+/* Returns what excludes versions of shards or spans; NULL if nothing does. */
+static const char *why_no_shards(const lk_train_config *c)
+{
+    const lk_train_async *a = &c->exchange.async;
+    return a->mode != LK_ASYNC_LIVE ? "is of live runs: leave it out, or use "
+                                      "`exchange.async.mode` live"
+           : a->aggregate > 1 ? "applies single gradients: leave out `exchange.async.aggregate`"
+           : a->staleness > 0 && a->in_versions
+               ? "has versions of its own: give `exchange.async.staleness` S, a bound in tasks"
+           : c->optimizer.kind == LK_LARS || c->optimizer.kind == LK_LAMB
+               ? "does not compute norms of tensors: use another optimizer than lars and lamb"
+           : c->elastic.duplicate == LK_DUPLICATE_ON
+               ? "computes no task twice: leave out `duplicate`"
+               : NULL;
+}
+
+static lk_status check_consistency(lk_train_config *c)
+{
+    lk_train_async *a = &c->exchange.async;
+    if (a->shards > 0 && a->consistency != LK_CONSISTENCY_SHARD)
+        return lk_fail(LK_EINVAL, "`exchange.async.shards` needs `exchange.async.consistency` "
+                                  "shard");
+    if (a->consistency == LK_CONSISTENCY_MODEL)
+        return LK_OK;
+    if (a->consistency == LK_CONSISTENCY_SHARD && a->shards == 0)
+        a->shards = LK_SHARDS_DEFAULT;
+    const char *why = why_no_shards(c);
+    return why == NULL ? LK_OK
+                       : lk_fail(LK_EINVAL, "`exchange.async.consistency` %s %s",
+                                 a->consistency == LK_CONSISTENCY_SHARD ? "shard" : "span", why);
+}
+
 /* A plan needs no file, a run does. */
 static lk_status check_live(const lk_train_async *a, bool runs)
 {
@@ -104,6 +136,7 @@ lk_status lki_async_check(lk_train_config *c, bool runs)
         c->exchange.groups = c->virtual_workers;
     if (c->exchange.async.aggregate == 0)
         c->exchange.async.aggregate = 1;
+    LK_TRY(check_consistency(c));
     c->optimizer.mean_square = c->exchange.async.adaptive ? SQUARES_DECAY : 0;
     LK_TRY(check_numbers(c));
     return lki_trace_check(c);
@@ -128,7 +161,9 @@ static void fill(const lk_train_config *c, lk_async *out)
                                                     a->replay != NULL
                                                 ? a->record
                                                 : "", /* of a plan */
-                       .replay            = a->replay };
+                       .replay            = a->replay,
+                       .consistency       = a->consistency,
+                       .shards            = a->shards };
     memcpy(out->slow_group, a->slow_group, sizeof out->slow_group);
     memcpy(out->slow_factor, a->slow_factor, sizeof out->slow_factor);
 }
