@@ -53,7 +53,14 @@ typedef enum {
  * own, both counted from 0.  A function of these alone, equal on all ranks, about 1. */
 typedef double (*lk_task_time)(void *context, uint32_t group, uint64_t clock, uint64_t task);
 
-enum { LK_SLOW_GROUPS_MAX = 8 };
+/* The part of the parameters that a version is of, in live runs and replays. */
+typedef enum {
+    LK_CONSISTENCY_MODEL = 0, /* the model: a task reads one version of all parameters */
+    LK_CONSISTENCY_SHARD,     /* a shard, of which there are lk_async.shards */
+    LK_CONSISTENCY_SPAN       /* 4096 elements of a parameter at most: each span is a shard */
+} lk_consistency;
+
+enum { LK_SLOW_GROUPS_MAX = 8, LK_SHARDS_DEFAULT = 4 };
 
 /* See lk_parallel_options.async. */
 typedef struct {
@@ -92,6 +99,13 @@ typedef struct {
      * replay a gradient whose hash is not the recorded one fails with LK_EMISMATCH, which names the
      * task.  Borrowed until the object is open. */
     const char *record, *replay;
+    /* The shards of a parameter server.  Each applies gradients in an order of its own, but those
+     * of a step before those of the next one.  A task reads one shard after the other, while
+     * gradients are applied, so the versions that it reads may differ.  Only with `record` or
+     * `replay`; not with `aggregate`, `in_versions`, and optimizers that need norms of
+     * parameters. */
+    lk_consistency consistency;
+    uint32_t       shards; /* of LK_CONSISTENCY_SHARD.  0 = 4 */
 } lk_async;
 
 #define LK_ASYNC_INIT LK_OPTIONS_INIT(lk_async)

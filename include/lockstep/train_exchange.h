@@ -71,6 +71,8 @@ typedef struct {
     double    compensation;
     const char *record, *replay;
     bool      adaptive; /* lk_async.compensation is adaptive, with a decay of 0.95 */
+    lk_consistency consistency; /* this and the next as in lk_async */
+    uint32_t  shards;
 } lk_train_async;
 
 /* Groups of virtual workers that exchange compressed gradients; see lockstep/exchange.h. */

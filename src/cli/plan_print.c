@@ -242,6 +242,10 @@ static void print_async(const plan_options *o, const lk_train_plan *plan)
     const lk_train_config *c = &o->train.config;
     if (c->exchange.async.mode == LK_ASYNC_OFF)
         return;
+    if (c->exchange.async.mode == LK_ASYNC_LIVE) {
+        printf("\n%u groups, live: arrival decides on the staleness\n", c->exchange.groups);
+        return;
+    }
     printf("\n%u groups, staleness: %.2f on average, at most %u\n", c->exchange.groups,
            plan->async.staleness_mean, plan->async.staleness_max);
     printf("%u worker%s of equal speed: %.2f of the sum of their speeds\n", c->workers,
@@ -382,7 +386,7 @@ void lki_plan_print_json(const plan_options *o, const lk_train_plan *plan)
     }
     if (plan->timed)
         print_json_points(plan);
-    if (c->exchange.async.mode != LK_ASYNC_OFF)
+    if (c->exchange.async.mode == LK_ASYNC_VIRTUAL)
         printf(", \"async\": {\"staleness_mean\": %.6f, \"staleness_max\": %u, \"equal\": %.6f, "
                "\"slow\": %.6f}", plan->async.staleness_mean, plan->async.staleness_max,
                plan->async.equal, plan->async.slow);

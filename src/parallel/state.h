@@ -388,6 +388,19 @@ float *lki_state_data(const lk_parallel *parallel, uint32_t state);
 LK_NODISCARD lk_status lki_step_apply(lk_parallel *parallel, const lki_gradients *sums, double lr,
                                       lk_step_result *result);
 
+/* Does what lki_step_apply() does before it changes the first value.  *out becomes the update of a
+ * learning rate of 0.  Defined in step.c. */
+LK_NODISCARD lk_status lki_step_measure(lk_parallel *parallel, const lki_gradients *sums,
+                                        lk_step_result *result, lk_update *out);
+
+/* A part of an update: the spans [first, end) and, if `running`, the running state. */
+typedef struct { size_t first, end; bool running; } lki_part_of_step;
+
+/* Updates a part of the parameters of an object with one rank, with sums that lki_step_measure()
+ * has seen.  Defined in step.c. */
+LK_NODISCARD lk_status lki_step_update_part(lk_parallel *parallel, const lki_gradients *sums,
+                                            const lk_update *how, const lki_part_of_step *part);
+
 /* Completes a step whose sums are complete in the ledger.  Features set their fields of *standing.
  * Collective.  Defined in step.c. */
 LK_NODISCARD lk_status lki_step_complete(lk_parallel *parallel, uint64_t step,

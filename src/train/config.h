@@ -98,8 +98,9 @@ LK_NODISCARD lk_status lki_clients_divide(lk_clients **out, const lk_train_confi
                                           const lk_dataset *dataset);
 
 /* Completes the options of asynchronous training, before those of groups.  Fails with LK_EINVAL if
- * the configuration does not support them.  Defined in core/async.c, as the next four. */
-LK_NODISCARD lk_status lki_async_check(lk_train_config *config);
+ * the configuration does not support them; a live run (`runs`) needs a file for its schedule.
+ * Defined in core/async.c, as the next four. */
+LK_NODISCARD lk_status lki_async_check(lk_train_config *config, bool runs);
 
 /* Returns true if groups do not wait for each other. */
 bool lki_is_async(const lk_train_config *config);
@@ -108,7 +109,7 @@ bool lki_is_async(const lk_train_config *config);
  * it. */
 LK_NODISCARD lk_status lki_async_of(const lk_train_config *config, lk_async **out);
 
-/* Predicts the staleness and the throughput of asynchronous training; all 0 without it. */
+/* Predicts the staleness and the throughput of a simulated schedule; all 0 without one. */
 LK_NODISCARD lk_status lki_async_forecast(const lk_train_config *config, lk_async_forecast *out);
 
 /* Returns true if the momentum of the optimizer and that of asynchrony may be too much together. */

@@ -507,20 +507,49 @@ static void decide(step_context *step, double lr, const lk_step_result *result)
     parallel->durable->mark(parallel, &tally);
 }
 
-lk_status lki_step_apply(lk_parallel *parallel, const lki_gradients *sums, double lr,
-                         lk_step_result *result)
+/* Does everything before the first value is changed. */
+static lk_status measure(step_context *step, double lr, lk_step_result *result)
 {
-    step_context step = { .parallel = parallel, .sums = sums, .corrupt = SIZE_MAX };
-
-    LK_TRY(sum_mine(&step));
-    parallel->durable->note_states(parallel, sums->states);
+    lk_parallel *parallel = step->parallel;
+    LK_TRY(sum_mine(step));
+    parallel->durable->note_states(parallel, step->sums->states);
     LK_TRY(meet(parallel));
     LK_TRY(compare_hosts(parallel));
     LK_TRY(collect(parallel, result));
     LK_TRY(lki_features_reports(parallel, result));
     if (!result->skipped)
         LK_TRY(check_finite(parallel, result));
-    decide(&step, lr, result);
+    decide(step, lr, result);
+    return LK_OK;
+}
+
+lk_status lki_step_measure(lk_parallel *parallel, const lki_gradients *sums,
+                           lk_step_result *result, lk_update *out)
+{
+    step_context step = { parallel, sums, .corrupt = SIZE_MAX };
+    LK_TRY(measure(&step, 0, result));
+    *out = step.update;
+    return LK_OK;
+}
+
+lk_status lki_step_update_part(lk_parallel *parallel, const lki_gradients *sums,
+                               const lk_update *how, const lki_part_of_step *part)
+{
+    step_context step = { parallel, sums, .update = *how, .corrupt = SIZE_MAX };
+    for (size_t i = part->first; i < part->end; i++)
+        update_span(&step, i);
+    if (step.corrupt != SIZE_MAX)
+        return corrupt_error(parallel, step.corrupt);
+    if (part->running && parallel->state_width > 0)
+        update_running(&step, 0, 1);
+    return LK_OK;
+}
+
+lk_status lki_step_apply(lk_parallel *parallel, const lki_gradients *sums, double lr,
+                         lk_step_result *result)
+{
+    step_context step = { .parallel = parallel, .sums = sums, .corrupt = SIZE_MAX };
+    LK_TRY(measure(&step, lr, result));
     if (result->skipped)
         return lk_barrier(parallel->comm);
     LK_TRY(update(&step, parallel->world.widest));

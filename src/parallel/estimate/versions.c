@@ -10,7 +10,8 @@ static void divide(const lk_parallel *parallel, size_t arena, lk_parallel_cost *
     const lk_parallel  *model  = v->model;
     const size_t        states = lk_optimizer_state_count(&model->optimizer);
     out->params    = v->live_count * v->buffer_bytes;
-    out->optimizer = 2 * states * lki_stored_elements(model) * sizeof(float);
+    const size_t        copies = v->sharded.count > 0 ? 1 : 2;
+    out->optimizer = copies * states * lki_stored_elements(model) * sizeof(float);
     out->gradients = v->message_count * model->width * sizeof(float);
     out->tables    = arena - out->params - out->optimizer - out->gradients;
     out->shard     = model->layout->elements * sizeof(float);

@@ -39,13 +39,10 @@ static void step_down(const lki_versions *v)
     lki_versions_changed(v);
 }
 
-/* Records the failure of an update for all ranks, with the virtual workers of its first task.  They
- * learn of the failure of the group by themselves. */
-static void fail_all(const lk_parallel *parallel, uint64_t at)
+void lki_fail_all(const lk_parallel *parallel, uint64_t task)
 {
     const lki_versions *v = parallel->versions;
     const lk_error why    = *lk_error_last();
-    const uint64_t task   = lki_task_at(v, at)->task;
     const uint32_t first  = (uint32_t)(task % v->options.groups) * v->width;
     char           to[40] = "";
     if (lki_comm_has_failed(parallel->comm))
@@ -154,19 +151,19 @@ static double rate_factor(const lki_versions *v, uint64_t at)
 
 /* ---- A version --------------------------------------------------------------------------- */
 
-/* Begins the moving means, of the initial values.  The first update does so otherwise, but a
- * version without samples has none. */
-static void begin_means(lk_parallel *model)
+/* The first update begins the means otherwise, but a version without samples has none. */
+void lki_begin_means(lk_parallel *model, size_t first, size_t end, bool running)
 {
     const lki_layout *layout = model->layout;
     if (model->optimizer.ema <= 0)
         return;
     float *means = model->optimizer_state[lk_optimizer_state_count(&model->optimizer) - 1];
-    for (size_t i = 0; i < layout->span_count; i++) {
+    for (size_t i = first; i < end; i++) {
         const lki_param_span *span = &layout->spans[i];
         memcpy(means + span->shard_at, model->params + span->at, span->count * sizeof *means);
     }
-    memcpy(model->running.mean, model->running.values, model->state_width * sizeof *means);
+    if (running)
+        memcpy(model->running.mean, model->running.values, model->state_width * sizeof *means);
 }
 
 static lk_status update(lk_parallel *parallel, uint64_t at, const lki_gradients *sums,
@@ -182,13 +179,12 @@ static lk_status update(lk_parallel *parallel, uint64_t at, const lki_gradients 
     begin_update(v, at);
     LK_TRY(lki_step_apply(v->model, sums, v->lr * rate_factor(v, at), result));
     if (result->skipped && version == 0)
-        begin_means(v->model);
+        lki_begin_means(v->model, 0, v->model->layout->span_count, true);
     atomic_store(&v->live[to].tag, version + 2);
     return LK_OK;
 }
 
-/* Returns the number of the bits of a staleness, which is its bin. */
-static uint32_t bin_of(uint64_t staleness)
+uint32_t lki_staleness_bin(uint64_t staleness)
 {
     uint32_t bin = 0;
     for (; staleness > 0 && bin + 1 < LK_STALENESS_BINS; staleness /= 2)
@@ -205,22 +201,22 @@ static void note(const lki_versions *v, uint64_t at, const lk_step_result *resul
         const uint64_t staleness = staleness_of(v, at + i);
         common->staleness += staleness;
         common->staleness_max = (uint32_t)lki_max(common->staleness_max, staleness);
-        common->staleness_bins[bin_of(staleness)]++;
+        common->staleness_bins[lki_staleness_bin(staleness)]++;
     }
 }
 
-/* Writes the result of the step that ends before gradient number `end`. */
-static void end_step(const lk_parallel *parallel, uint64_t end)
+void lki_end_step(const lk_parallel *parallel, uint64_t end)
 {
     const lki_versions *v        = parallel->versions;
     const uint32_t      groups   = v->options.groups;
     const uint32_t      versions = groups / v->options.aggregate; /* of the step */
     lki_common         *common   = v->common;
+    const uint32_t      each     = v->sharded.count > 0 ? v->sharded.count : 1;
     lki_outcome        *out      = &v->outcomes[(end / groups - 1) % LKI_OUTCOMES];
 
     *out = (lki_outcome){ .async = { .version        = end / v->options.aggregate,
                                      .schedule_hash  = lki_schedule_hash(v, end),
-                                     .staleness_mean = (double)common->staleness / groups,
+                                     .staleness_mean = (double)common->staleness / groups / each,
                                      .staleness_max  = common->staleness_max,
                                      .waited = 1e-6 * (double)atomic_exchange(&common->waited,
                                                                               0) } };
@@ -290,7 +286,7 @@ static lk_status make_version(lk_parallel *parallel, uint64_t at, const lki_grad
     LK_TRY(update(parallel, at, sums, &result));
     note(v, at, &result);
     if (end % v->options.groups == 0)
-        end_step(parallel, end);
+        lki_end_step(parallel, end);
     free_messages(v, at);
     if (v->arrivals != NULL)
         return lki_arrivals_publish(parallel, end);
@@ -332,7 +328,7 @@ lk_status lki_versions_apply(lk_parallel *parallel)
             const lki_gradients sums = add_messages(v, at);
             status                   = make_version(parallel, at, &sums);
             if (status != LK_OK)
-                fail_all(parallel, at);
+                lki_fail_all(parallel, lki_task_at(v, at)->task);
         }
         step_down(v);
     }
@@ -359,7 +355,8 @@ uint32_t lki_versions_store(lki_versions *v, const lki_gradients *sums)
 
 uint64_t lki_schedule_hash(const lki_versions *v, uint64_t end)
 {
-    return !lki_is_live(&v->options) || end == 0 ? 0
+    return v->sharded.count > 0                  ? lki_sharded_hash(v)
+           : !lki_is_live(&v->options) || end == 0 ? 0
            : end <= v->recorded.count            ? v->recorded.tasks[end - 1].hash
                                                  : v->order[(end - 1) % v->window].hash;
 }
@@ -397,7 +394,7 @@ lk_status lki_apply_one(lk_parallel *parallel, uint64_t at, const lki_gradients 
 {
     const lk_status status = make_version(parallel, at, sums);
     if (status != LK_OK)
-        fail_all(parallel, at);
+        lki_fail_all(parallel, lki_task_at(parallel->versions, at)->task);
     step_down(parallel->versions);
     return status;
 }
@@ -410,7 +407,7 @@ lk_status lki_versions_push(lk_parallel *parallel, const lki_gradients *sums)
                       lki_may_apply(parallel, at);
     const lk_status status = check_recorded(v, at, sums);
     if (status != LK_OK) {
-        fail_all(parallel, at);
+        lki_fail_all(parallel, lki_task_at(v, at)->task);
         return status;
     }
     if (!lki_late_hands_over(v))

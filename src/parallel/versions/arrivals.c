@@ -19,21 +19,20 @@
 
 /* ---- The place of the holder --------------------------------------------------------------- */
 
-/* Waits for a release, as long as a rank of this group may need for it. */
-static lk_status await_release(lk_parallel *parallel, uint32_t seen, uint32_t by, int64_t since)
+lk_status lki_await_release(lk_parallel *parallel, _Atomic uint32_t *releases, uint32_t seen,
+                            uint32_t by, int64_t since)
 {
-    lki_arrivals *a = parallel->versions->arrivals;
-    LK_TRY(lki_comm_await_word(parallel->comm, &a->releases, seen, LKI_NAP_MS));
+    LK_TRY(lki_comm_await_word(parallel->comm, releases, seen, LKI_NAP_MS));
     if (lki_now_ms() - since <= (int64_t)lki_comm_timeout_ms(parallel->comm))
         return LK_OK;
     const uint32_t rank = lk_comm_world_rank(parallel->comm, by);
     return lki_fail_group(parallel->comm, rank, LK_ETIMEOUT,
-                          "rank %u has not recorded a gradient for longer than the timeout of %u "
-                          "ms, and all others wait for it",
+                          "rank %u has not recorded or applied a gradient for longer than the "
+                          "timeout of %u ms, and others wait for it",
                           rank, lki_comm_timeout_ms(parallel->comm));
 }
 
-static lk_status hold(lk_parallel *parallel)
+lk_status lki_arrivals_hold(lk_parallel *parallel)
 {
     lki_versions *v     = parallel->versions;
     const int64_t since = lki_now_ms();
@@ -42,11 +41,12 @@ static lk_status hold(lk_parallel *parallel)
         uint32_t       none = 0;
         if (atomic_compare_exchange_strong(&v->arrivals->holder, &none, parallel->rank + 1))
             return LK_OK;
-        LK_TRY(await_release(parallel, seen, none > 0 ? none - 1 : 0, since));
+        LK_TRY(lki_await_release(parallel, &v->arrivals->releases, seen, none > 0 ? none - 1 : 0,
+                                 since));
     }
 }
 
-static void release(const lki_versions *v)
+void lki_arrivals_release(const lki_versions *v)
 {
     atomic_store(&v->arrivals->holder, 0);
     lki_comm_wake_word(&v->arrivals->releases);
@@ -54,8 +54,7 @@ static void release(const lki_versions *v)
 
 /* ---- A run that goes on -------------------------------------------------------------------- */
 
-/* Lists the tasks that have begun before one that is recorded, and are not recorded themselves. */
-static lk_status list_missing(lki_versions *v)
+lk_status lki_arrivals_list_missing(lki_versions *v)
 {
     lki_arrivals *a     = v->arrivals;
     uint64_t      begun = 0;
@@ -89,7 +88,7 @@ lk_status lki_arrivals_open(lki_versions *v)
         group->reads = task->reads;
         group->state = LKI_GROUP_WAITS;
     }
-    return list_missing(v);
+    return lki_arrivals_list_missing(v);
 }
 
 /* ---- Tasks --------------------------------------------------------------------------------- */
@@ -138,8 +137,7 @@ static bool may_arrive(const lki_versions *v)
     return may;
 }
 
-/* Returns a group that may begin a task; NULL if there is none. */
-static lki_live_group *find_group(const lki_versions *v)
+lki_live_group *lki_arrivals_find_group(const lki_versions *v)
 {
     const lk_async *o       = &v->options;
     const bool      tasks   = o->bounded && !o->in_versions;
@@ -148,7 +146,8 @@ static lki_live_group *find_group(const lki_versions *v)
     for (uint32_t g = 0; g < o->groups; g++) {
         lki_live_group *group = &v->doing[g];
         slowest               = lki_min(slowest, group->done);
-        if (group->state == LKI_GROUP_FREE && (found == NULL || group->done < found->done))
+        if (group->state == LKI_GROUP_FREE && group->next == 0 &&
+            (found == NULL || group->done < found->done))
             found = group;
     }
     return found != NULL && tasks && found->done > slowest + o->staleness ? NULL : found;
@@ -163,21 +162,26 @@ static bool are_all_begun(const lki_versions *v, uint64_t applied)
     return v->options.steps > 0 && count >= v->options.steps * v->options.groups;
 }
 
+uint64_t lki_arrivals_next_task(const lki_versions *v)
+{
+    lki_arrivals *a = v->arrivals;
+    return a->missing > 0 ? v->again[--a->missing] : atomic_fetch_add(&a->begun, 1);
+}
+
 lk_status lki_arrivals_begin(lk_parallel *parallel, bool *found)
 {
     lki_versions *v = parallel->versions;
-    lki_arrivals *a = v->arrivals;
     *found          = false;
     if (!is_live(v, lki_applied(v)))
         return LK_OK;
-    LK_TRY(hold(parallel));
+    LK_TRY(lki_arrivals_hold(parallel));
     const uint64_t  applied = lki_applied(v);
     const uint64_t  version = applied / v->options.aggregate;
     lki_live_group *group   = are_all_begun(v, applied) || !has_place(v, version)
                                   ? NULL
-                                  : find_group(v);
+                                  : lki_arrivals_find_group(v);
     if (group != NULL) {
-        group->task  = a->missing > 0 ? v->again[--a->missing] : atomic_fetch_add(&a->begun, 1);
+        group->task  = lki_arrivals_next_task(v);
         group->reads = version;
         group->rank  = parallel->rank;
         group->state = LKI_GROUP_COMPUTES;
@@ -185,11 +189,13 @@ lk_status lki_arrivals_begin(lk_parallel *parallel, bool *found)
         v->task = (lki_group_task){ group->task, group->reads, (uint32_t)(group - v->doing) };
         *found  = true;
     }
-    release(v);
+    lki_arrivals_release(v);
     return LK_OK;
 }
 
-uint32_t lki_arrivals_slowest(const lk_parallel *parallel, uint64_t *task)
+/* Returns the rank that computes the first task without a place, and the task; the number of ranks
+ * if there is none.  Called by the holder. */
+static uint32_t find_slowest(const lk_parallel *parallel, uint64_t *task)
 {
     const lki_versions *v    = parallel->versions;
     uint32_t            rank = parallel->ranks;
@@ -202,6 +208,14 @@ uint32_t lki_arrivals_slowest(const lk_parallel *parallel, uint64_t *task)
         }
     }
     return rank;
+}
+
+lk_status lki_arrivals_slowest(lk_parallel *parallel, uint64_t *task, uint32_t *rank)
+{
+    LK_TRY(lki_arrivals_hold(parallel));
+    *rank = find_slowest(parallel, task);
+    lki_arrivals_release(parallel->versions);
+    return LK_OK;
 }
 
 /* ---- Gradients ----------------------------------------------------------------------------- */
@@ -245,13 +259,13 @@ static lk_status hold_for_place(lk_parallel *parallel)
     lki_versions *v     = parallel->versions;
     const int64_t since = lki_now_ms();
     for (;;) {
-        LK_TRY(hold(parallel));
+        LK_TRY(lki_arrivals_hold(parallel));
         if (may_arrive(v))
             return LK_OK;
-        const uint32_t slowest = lki_arrivals_slowest(parallel, &(uint64_t){ 0 });
-        release(v);
+        const uint32_t slowest = find_slowest(parallel, &(uint64_t){ 0 });
+        lki_arrivals_release(v);
         const uint32_t seen = atomic_load(&v->arrivals->releases);
-        LK_TRY(await_release(parallel, seen, slowest, since));
+        LK_TRY(lki_await_release(parallel, &v->arrivals->releases, seen, slowest, since));
     }
 }
 
@@ -263,12 +277,12 @@ lk_status lki_arrivals_push(lk_parallel *parallel, const lki_gradients *sums)
     const bool at_once = becomes_next(parallel);
     uint32_t   place   = LKI_NO_BUFFER;
     if (!at_once) { /* the copy takes long, so others may go first */
-        release(v);
+        lki_arrivals_release(v);
         place = lki_versions_store(v, sums);
         LK_TRY(hold_for_place(parallel));
     }
     const lk_status status = arrive(parallel, hash, place);
-    release(v);
+    lki_arrivals_release(v);
     if (status == LK_OK && at_once) {
         (void)lki_look_ahead(v, v->at); /* at the gradient that has arrived */
         return lki_apply_one(parallel, v->at, sums);
@@ -280,7 +294,7 @@ lk_status lki_arrivals_push(lk_parallel *parallel, const lki_gradients *sums)
 lk_status lki_arrivals_publish(lk_parallel *parallel, uint64_t end)
 {
     lki_versions *v = parallel->versions;
-    LK_TRY(hold(parallel));
+    LK_TRY(lki_arrivals_hold(parallel));
     for (uint64_t at = end - v->options.aggregate; at < end; at++) {
         lki_live_group *group = &v->doing[lki_task_at(v, at)->group];
         if (group->state == LKI_GROUP_WAITS && group->task == lki_task_at(v, at)->task)
@@ -288,6 +302,6 @@ lk_status lki_arrivals_publish(lk_parallel *parallel, uint64_t end)
     }
     atomic_store(&v->common->applied, end);
     lki_free_versions(parallel, end);
-    release(v);
+    lki_arrivals_release(v);
     return LK_OK;
 }

@@ -71,8 +71,42 @@ typedef struct {
     uint64_t        task, reads;
     uint64_t        done; /* number of gradients that have arrived */
     uint32_t        rank; /* which computes the task */
-    lki_group_state state; /* WAITS: its gradient has arrived, and has not been applied */
+    _Atomic lki_group_state state; /* WAITS: its gradient has arrived, and has not been applied */
+    /* The rest is of runs with shards (sharded.c). */
+    _Atomic uint64_t line;   /* of the gradient in the order of arrival */
+    uint64_t         hash;   /* of the line */
+    uint64_t         next;   /* 1 + the next line of a recorded schedule; 0: none */
+    _Atomic uint32_t copied; /* number of shards of which the versions that it reads are there */
+    _Atomic uint32_t placed; /* number of shards that have applied the gradient */
+    lk_update        update;
+    bool             skipped; /* the gradient has no samples */
 } lki_live_group;
+
+/* A shard: spans with an order of their own. */
+typedef struct {
+    _Atomic uint32_t holder;   /* 1 + the rank that reads or changes the shard; 0: none */
+    _Atomic uint32_t waiting;  /* number of ranks that wait for the holder */
+    _Atomic uint32_t releases; /* on which they sleep */
+    _Atomic uint64_t applied;  /* number of gradients, and the current version */
+    uint64_t         hash;     /* of the order so far */
+    /* of the step in progress */
+    uint64_t         staleness;
+    uint32_t         staleness_max;
+    uint32_t         staleness_bins[LK_STALENESS_BINS];
+} lki_shard;
+
+/* The shards of a run (sharded.c).  The arrays are in the arena. */
+typedef struct {
+    uint32_t          count;    /* 0: versions are of the model */
+    lki_shard        *of;       /* [count] */
+    uint64_t         *reads;    /* [groups][count]: versions that the task of a group reads */
+    /* [groups][count]: 1 + the recorded line whose version of a shard is copied next, or has been;
+     * 0: none */
+    uint64_t         *coming;
+    _Atomic uint64_t *placed;   /* [groups][count]: 1 + the last line that a shard has applied */
+    double           *norms;    /* [window]: of gradients */
+    _Atomic uint32_t *complete; /* number of shards that have ended the step */
+} lki_sharded;
 
 /* The order of a live run.  It is changed by the rank that holds it. */
 typedef struct {
@@ -95,6 +129,7 @@ typedef struct {
 
 struct lki_versions {
     lk_async      options;
+    lki_sharded   sharded;
     lki_recorded_schedule recorded; /* of a live run or a replay */
     lk_parallel  *model; /* one group, on this rank alone */
     lk_comm      *alone; /* the communicator of `model` */
@@ -129,7 +164,8 @@ struct lki_versions {
     _Atomic uint64_t *passed;   /* [ranks]: number of steps that a rank has finished */
     _Atomic uint32_t *said;     /* [ranks] */
     lki_outcome      *outcomes; /* [LKI_OUTCOMES] */
-    lki_arrivals     *arrivals; /* this and the next three: of a live run only, else NULL */
+    /* This and the next three: of live runs, and of replays with shards; else NULL. */
+    lki_arrivals     *arrivals;
     lki_live_group   *doing;    /* [groups] */
     uint64_t         *again;    /* [groups]: arrivals->missing tasks, the first one last */
     lki_arrival      *order;    /* [window]: the gradients that have arrived */
@@ -232,6 +268,19 @@ bool lki_become_applier(const lk_parallel *parallel);
  * that its result would be overwritten. */
 bool lki_may_apply(const lk_parallel *parallel, uint64_t at);
 
+/* Records a failure for all ranks, with the virtual workers of a task.  They learn of the failure
+ * of the group by themselves. */
+void lki_fail_all(const lk_parallel *parallel, uint64_t task);
+
+/* Writes the result of the step that ends before gradient number `end`. */
+void lki_end_step(const lk_parallel *parallel, uint64_t end);
+
+/* Begins the moving means of the spans [first, end) and, if `running`, of the running state. */
+void lki_begin_means(lk_parallel *model, size_t first, size_t end, bool running);
+
+/* Returns the number of the bits of a staleness, which is its bin. */
+uint32_t lki_staleness_bin(uint64_t staleness);
+
 /* Applies the gradient in `sums`, number `at`.  This rank is the applier, and is not after it. */
 LK_NODISCARD lk_status lki_apply_one(lk_parallel *parallel, uint64_t at,
                                      const lki_gradients *sums);
@@ -274,9 +323,79 @@ LK_NODISCARD lk_status lki_arrivals_push(lk_parallel *parallel, const lki_gradie
 /* Publishes the version that ends before gradient number `end`: its groups are free. */
 LK_NODISCARD lk_status lki_arrivals_publish(lk_parallel *parallel, uint64_t end);
 
-/* Returns the rank that computes the first task without a place, and the task; the number of ranks
- * if there is none. */
-uint32_t lki_arrivals_slowest(const lk_parallel *parallel, uint64_t *task);
+/* Finds the rank that computes the first task without a place, and the task; the number of ranks if
+ * there is none. */
+LK_NODISCARD lk_status lki_arrivals_slowest(lk_parallel *parallel, uint64_t *task,
+                                            uint32_t *rank);
+
+/* Waits for a release, as long as rank `by` may need for it. */
+LK_NODISCARD lk_status lki_await_release(lk_parallel *parallel, _Atomic uint32_t *releases,
+                                         uint32_t seen, uint32_t by, int64_t since);
+
+/* Makes this rank the holder of the order, and ends that. */
+LK_NODISCARD lk_status lki_arrivals_hold(lk_parallel *parallel);
+void                   lki_arrivals_release(const lki_versions *versions);
+
+/* Lists the tasks that have begun before one that is recorded, and are not recorded themselves. */
+LK_NODISCARD lk_status lki_arrivals_list_missing(lki_versions *versions);
+
+/* Returns a group that may begin a task; NULL if there is none.  Called by the holder. */
+lki_live_group *lki_arrivals_find_group(const lki_versions *versions);
+
+/* Returns the next task to begin.  Called by the holder. */
+uint64_t lki_arrivals_next_task(const lki_versions *versions);
+
+/* ---- Shards (sharded.c, shard_updates.c) ---------------------------------------------------- */
+
+/* Returns the number of shards of a run; 0 if versions are of the model.  `model` is there. */
+uint32_t lki_sharded_count(const lki_versions *versions);
+
+/* Begins after `applied` gradients, with the current values.  One rank of a host calls it. */
+void lki_sharded_begin(lki_versions *versions, uint64_t applied);
+
+/* Prepares the order of arrival, and begins after 0 gradients.  One rank of a host calls it. */
+LK_NODISCARD lk_status lki_sharded_open(lki_versions *versions);
+
+/* Finds a task: fills in v->task and v->at.  *found becomes false if there is none. */
+LK_NODISCARD lk_status lki_sharded_claim(lk_parallel *parallel, bool *found);
+
+/* Hands over the gradient of v->task. */
+LK_NODISCARD lk_status lki_sharded_push(lk_parallel *parallel, const lki_gradients *sums);
+
+/* Applies all gradients of the current step whose time has come.  If `waits`, waits for shards that
+ * other ranks hold. */
+LK_NODISCARD lk_status lki_sharded_apply(lk_parallel *parallel, bool waits);
+
+/* Applies the gradient of a group to a shard, which this rank holds. */
+LK_NODISCARD lk_status lki_sharded_update(lk_parallel *parallel, uint32_t shard, uint32_t group);
+
+/* Returns the hash of the recorded orders of all shards up to the current step. */
+uint64_t lki_sharded_hash(const lki_versions *versions);
+
+/* Copies values of a parameter that the task of a group has read. */
+void lki_sharded_fetch(const lki_versions *versions, uint32_t param, uint32_t group, size_t first,
+                       size_t count, float *out);
+
+/* Copies a shard from one buffer to another. */
+void lki_sharded_copy(const lki_versions *versions, uint32_t shard, uint32_t from, uint32_t to);
+
+/* Returns the first span of a shard; `count` is an end. */
+static inline size_t lki_shard_first(const lki_versions *v, uint32_t shard)
+{
+    return v->model->layout->span_count * shard / v->sharded.count;
+}
+
+/* Returns the buffer of the current values.  Those before it are of the groups. */
+static inline uint32_t lki_sharded_current(const lki_versions *v)
+{
+    return v->options.groups;
+}
+
+/* Returns the version of a shard that recorded line `at` reads. */
+static inline uint64_t lki_recorded_reads(const lki_versions *v, uint64_t at, uint32_t shard)
+{
+    return at - v->recorded.cells[at * v->sharded.count + shard].age;
+}
 
 /* Tells the other ranks of this host that something has changed. */
 void lki_versions_changed(const lki_versions *versions);

@@ -3,6 +3,8 @@
  * Versions in memory: those that the G tasks in flight read, the current one, and the one that is
  * being written; if late tasks are computed twice, one more for each rank.  Messages: at most one
  * for each task in flight, and K - 1 that wait for others of their version.
+ *
+ * With shards: the current values, and for each group what its task reads, and its message.
  */
 #include <string.h>
 
@@ -32,16 +34,27 @@ static size_t lay_out(lk_parallel *parallel, char *base)
         v->late    = lki_carve(base, &at, v->window * sizeof *v->late);
         v->reading = lki_carve(base, &at, parallel->ranks * sizeof *v->reading);
     }
-    if (v->options.record != NULL) {
+    if (v->options.record != NULL || v->sharded.count > 0) {
         v->arrivals = lki_carve(base, &at, sizeof *v->arrivals);
         v->doing    = lki_carve(base, &at, v->options.groups * sizeof *v->doing);
         v->again    = lki_carve(base, &at, v->options.groups * sizeof *v->again);
         v->order    = lki_carve(base, &at, v->window * sizeof *v->order);
     }
+    if (v->sharded.count > 0) {
+        const size_t cells  = (size_t)v->options.groups * v->sharded.count;
+        v->sharded.of       = lki_carve(base, &at, v->sharded.count * sizeof *v->sharded.of);
+        v->sharded.reads    = lki_carve(base, &at, cells * sizeof *v->sharded.reads);
+        v->sharded.coming   = lki_carve(base, &at, cells * sizeof *v->sharded.coming);
+        v->sharded.placed   = lki_carve(base, &at, cells * sizeof *v->sharded.placed);
+        v->sharded.norms    = lki_carve(base, &at, v->window * sizeof *v->sharded.norms);
+        v->sharded.complete = lki_carve(base, &at, sizeof *v->sharded.complete);
+    }
     v->live     = lki_carve(base, &at, v->live_count * sizeof *v->live);
     v->taken    = lki_carve(base, &at, v->message_count * sizeof *v->taken);
-    for (uint32_t i = 0; i < 2; i++)
-        v->states[i] = lki_carve(base, &at, state_floats(model) * sizeof(float));
+    for (uint32_t i = 0; i < 2; i++) /* shards are updated in place */
+        v->states[i] = i > 0 && v->sharded.count > 0
+                           ? v->states[0]
+                           : lki_carve(base, &at, state_floats(model) * sizeof(float));
     v->buffers  = lki_carve(base, &at, v->live_count * v->buffer_bytes);
     v->messages = lki_carve(base, &at, v->message_count * model->width * sizeof(float));
     return at;
@@ -52,8 +65,11 @@ size_t lki_versions_bytes(lk_parallel *parallel)
     lki_versions      *v     = parallel->versions;
     const lk_parallel *model = v->model;
     v->window        = (uint32_t)lki_max(LKI_WINDOW, 4 * (size_t)v->options.groups);
-    v->live_count    = v->options.groups + 2 + (v->speculates ? parallel->ranks : 0);
-    v->message_count = v->options.groups + v->options.aggregate;
+    v->sharded.count = lki_sharded_count(v);
+    v->live_count    = v->sharded.count > 0
+                           ? v->options.groups + 1
+                           : v->options.groups + 2 + (v->speculates ? parallel->ranks : 0);
+    v->message_count = v->options.groups + (v->sharded.count > 0 ? 0 : v->options.aggregate);
     v->buffer_bytes  = lki_round_up(model->layout->elements * sizeof(float) +
                                         model->layout->span_count * sizeof(uint64_t), 64);
     return lay_out(parallel, NULL);

@@ -38,6 +38,9 @@ static lk_status check(const lk_parallel *parallel, const lk_parallel_options *o
     const char    *why    = why_not(options);
     if (why != NULL)
         return lk_fail(LK_EUNSUPPORTED, "asynchronous training (`async`) %s", why);
+    if (parallel->versions->options.consistency != LK_CONSISTENCY_MODEL && options->duplicate)
+        return lk_fail(LK_EUNSUPPORTED, "asynchronous training (`async`) with shards or spans "
+                                        "computes no task twice: leave out `duplicate`");
     if (parallel->world.hosts > 1)
         return lk_fail(LK_EUNSUPPORTED, "asynchronous training (`async`) runs on one host, and "
                                         "these workers are on %u", parallel->world.hosts);
@@ -95,13 +98,13 @@ static double first_times(const lki_task_schedule *schedule)
 /* Fails with LK_EMISMATCH if ranks were given different options of asynchronous training. */
 static lk_status verify_same_options(lk_parallel *parallel)
 {
-    enum { OPTIONS = 14 };
+    enum { OPTIONS = 16 };
     const lk_async *o = &parallel->versions->options;
     double values[OPTIONS + 2 * LK_SLOW_GROUPS_MAX] = {
         o->groups, o->aggregate, o->bounded, o->in_versions, o->staleness, o->delays, o->spread,
         first_times(&parallel->versions->ahead), o->slow_count, o->rate_by_staleness,
-        o->compensation, (double)o->steps, o->record != NULL,
-            o->replay != NULL
+        o->compensation, (double)o->steps, o->record != NULL, o->replay != NULL,
+        o->consistency, o->shards
     };
     float  words[2 * sizeof values / sizeof values[0]];
     for (uint32_t i = 0; i < o->slow_count; i++) {
@@ -118,15 +121,17 @@ static lk_status open_recorded(lk_parallel *parallel, uint64_t seed)
 {
     lki_versions          *v      = parallel->versions;
     lk_async              *o      = &v->options;
-    const lki_recorded_run run    = { parallel->leaves, seed };
+    const lki_recorded_run run    = { parallel->leaves, v->sharded.count, seed };
     lk_status              status = LK_OK;
     if (!lki_is_live(o))
         return LK_OK;
+    lk_comm_note(parallel->comm, 0, "opening the schedule");
     if (o->record != NULL && parallel->local == 0)
         status = lki_recorded_prepare(&v->recorded, o, &run);
     LK_TRY(status);
     LK_TRY(lk_barrier(parallel->comm));
     LK_TRY(lki_recorded_open(&v->recorded, o, &run));
+    lk_comm_note(parallel->comm, 0, "making room for the model");
     *(o->record != NULL ? &o->record : &o->replay) = v->recorded.path;
     if (o->replay != NULL && o->steps * o->groups > v->recorded.count)
         return lk_fail(LK_EINVAL, "%.900s has the gradients of %llu steps, but the run has %llu: "
@@ -140,12 +145,15 @@ static lk_status open_recorded(lk_parallel *parallel, uint64_t seed)
 static lk_status begin_values(lk_parallel *parallel, uint64_t seed)
 {
     lki_versions *v = parallel->versions;
-    lki_versions_show(v, 0, 0);
+    lki_versions_show(v, v->sharded.count > 0 ? lki_sharded_current(v) : 0, 0);
     if (parallel->local == 0) {
-        if (v->arrivals != NULL)
+        if (v->arrivals != NULL && v->sharded.count == 0)
             LK_TRY(lki_arrivals_open(v));
         LK_TRY(lki_parallel_initialise(v->model, seed, 0));
-        atomic_store(&v->live[0].tag, 1);
+        if (v->sharded.count > 0)
+            LK_TRY(lki_sharded_open(v));
+        else
+            atomic_store(&v->live[0].tag, 1);
     }
     return lk_barrier(parallel->comm);
 }
@@ -162,13 +170,17 @@ lk_status lki_versions_open(lk_parallel *parallel, const lk_param *params, uint3
     LK_TRY(check(parallel, options));
     v->width      = options->virtual_workers / v->options.groups;
     v->speculates = options->duplicate;
+    LK_TRY(open_model(parallel, params, param_count, options, joint));
+    v->hashes        = v->model->owned.hashes;
+    v->sharded.count = lki_sharded_count(v);
+    if (v->sharded.count > 0 && lki_measures(v->model, LKI_OF_VALUES))
+        return lk_fail(LK_EUNSUPPORTED, "`async.consistency` shard or span does not compute norms "
+                                        "of parameters: use another optimizer than lars and lamb");
     LK_TRY(open_recorded(parallel, options->seed));
     const lki_recorded_schedule *recorded = lki_is_live(&v->options) ? &v->recorded : NULL;
     LK_TRY(lki_task_schedule_open(&v->ahead, &v->options, options->seed, recorded));
     LK_TRY(lki_task_schedule_open(&v->now, &v->options, options->seed, recorded));
     LK_TRY(verify_same_options(parallel));
-    LK_TRY(open_model(parallel, params, param_count, options, joint));
-    v->hashes = v->model->owned.hashes;
     LK_TRY(lki_versions_arena(parallel));
     return begin_values(parallel, options->seed);
 }

@@ -20,7 +20,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 
-enum { LINE = 49, HEADER_MOST = 256, LOCK_TRIES = 40 };
+enum { LINE = 49, SHARDS_LINE = LKI_CELLS_AT + 1, HEADER_MOST = 256, LOCK_TRIES = 40 };
 
 static lk_status fail_file(const char *path, const char *what)
 {
@@ -32,6 +32,12 @@ static lk_status fail_file(const char *path, const char *what)
 /* Writes the first two lines of the file. */
 static size_t write_header(char out[HEADER_MOST], const lk_async *o, const lki_recorded_run *run)
 {
+    if (run->shards > 0)
+        return (size_t)snprintf(out, HEADER_MOST,
+                                "lockstep schedule 1: groups %u, shards %u, virtual workers %u, "
+                                "seed %" PRIu64 "\n%12s %5s %16s, for each shard: age, place, "
+                                "check\n", o->groups, run->shards, run->virtual_workers,
+                                run->seed, "task", "group", "hash");
     return (size_t)snprintf(out, HEADER_MOST,
                             "lockstep schedule 1: groups %u, aggregate %u, virtual workers %u, "
                             "seed %" PRIu64 "\n%12s %12s %5s %16s\n",
@@ -63,6 +69,11 @@ static lk_status check_header(const char *path, const uint8_t *data, size_t byte
 
 /* ---- Writing ----------------------------------------------------------------------------- */
 
+size_t lki_recorded_line_bytes(uint32_t shards)
+{
+    return shards > 0 ? SHARDS_LINE + (size_t)shards * LKI_CELL : LINE;
+}
+
 uint64_t lki_recorded_hash(uint64_t before, uint64_t task, uint64_t reads, uint32_t group,
                            uint64_t gradient)
 {
@@ -86,14 +97,14 @@ static lk_status lock(int fd, const char *path)
 }
 
 /* Writes the header of a new file, and removes an incomplete last line. */
-static lk_status trim(int fd, const char *path, const char *header, size_t bytes)
+static lk_status trim(int fd, const char *path, const char *header, size_t bytes, size_t line)
 {
     lki_map     map;
     struct stat info;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
         return lk_fail(LK_EINVAL, "the schedule %.900s must be a regular file", path);
     LK_TRY(lki_map_open(&map, path));
-    const size_t    torn   = map.bytes > bytes ? (map.bytes - bytes) % LINE : 0;
+    const size_t    torn   = map.bytes > bytes ? (map.bytes - bytes) % line : 0;
     const bool      begins = map.bytes < bytes && memcmp(map.data, header, map.bytes) == 0;
     const lk_status status = begins ? LK_OK
                                     : check_header(path, map.data, map.bytes, header, bytes);
@@ -112,11 +123,14 @@ lk_status lki_recorded_prepare(lki_recorded_schedule *s, const lk_async *options
 {
     char         header[HEADER_MOST];
     const size_t bytes = write_header(header, options, run);
-    s->lock            = open(options->record, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    s->lock            = open(options->record, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    s->created         = s->lock >= 0;
+    if (!s->created)
+        s->lock = open(options->record, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (s->lock < 0)
         return fail_file(options->record, "opened");
     LK_TRY(lock(s->lock, options->record));
-    return trim(s->lock, options->record, header, bytes);
+    return trim(s->lock, options->record, header, bytes, lki_recorded_line_bytes(run->shards));
 }
 
 lk_status lki_recorded_write(const lki_recorded_schedule *schedule, uint64_t at,
@@ -133,6 +147,17 @@ lk_status lki_recorded_write(const lki_recorded_schedule *schedule, uint64_t at,
                                                            : fail_file(schedule->path, "written");
 }
 
+void lki_recorded_discard(const lki_recorded_schedule *schedule)
+{
+    if (schedule->created)
+        (void)unlink(schedule->path);
+}
+
+lk_status lki_recorded_fail_write(const lki_recorded_schedule *schedule)
+{
+    return fail_file(schedule->path, "written");
+}
+
 lk_status lki_recorded_sync(const lki_recorded_schedule *schedule)
 {
     return schedule->path == NULL || schedule->fd < 0 || fdatasync(schedule->fd) == 0
@@ -142,7 +167,7 @@ lk_status lki_recorded_sync(const lki_recorded_schedule *schedule)
 
 /* ---- Reading ----------------------------------------------------------------------------- */
 
-static lk_status fail_line(const lki_recorded_schedule *s, uint64_t at, const char *what)
+lk_status lki_recorded_fail_line(const lki_recorded_schedule *s, uint64_t at, const char *what)
 {
     return lk_fail(LK_EFORMAT, "%.900s, line %" PRIu64 ": %s; the file was changed after the run, "
                                "and only the lines before this one can be trusted",
@@ -172,6 +197,18 @@ static const char *why_impossible(const lki_recorded_task *task, uint64_t at, co
                : NULL;
 }
 
+/* Finds the next gradient of the group of each gradient.  `last` is scratch. */
+static void link_groups(const lki_recorded_schedule *s, const lk_async *o, uint64_t *last)
+{
+    for (uint32_t g = 0; g < o->groups; g++)
+        last[g] = UINT64_MAX;
+    for (uint64_t at = s->count; at-- > 0;) {
+        lki_recorded_task *task = &s->tasks[at];
+        task->next              = last[task->group];
+        last[task->group]       = at;
+    }
+}
+
 /* Reads all lines, and checks them.  `last` is scratch. */
 static lk_status read_lines(lki_recorded_schedule *s, const uint8_t *data, const lk_async *o,
                             uint64_t *last)
@@ -179,18 +216,12 @@ static lk_status read_lines(lki_recorded_schedule *s, const uint8_t *data, const
     for (uint64_t at = 0; at < s->count; at++) {
         lki_recorded_task *task = &s->tasks[at];
         if (!read_line(data + at * LINE, task))
-            return fail_line(s, at, "it is not \"TASK READS GROUP HASH\", each at its column");
+            return lki_recorded_fail_line(s, at, "it is not \"TASK READS GROUP HASH\", each at its "
+                                                 "column");
         const char *why = why_impossible(task, at, o, last);
         if (why != NULL)
-            return fail_line(s, at, why);
+            return lki_recorded_fail_line(s, at, why);
         last[task->group] = at + 1;
-    }
-    for (uint32_t g = 0; g < o->groups; g++)
-        last[g] = UINT64_MAX;
-    for (uint64_t at = s->count; at-- > 0;) {
-        lki_recorded_task *task = &s->tasks[at];
-        task->next              = last[task->group];
-        last[task->group]       = at;
     }
     return LK_OK;
 }
@@ -205,9 +236,10 @@ static lk_status check_tasks(const lki_recorded_schedule *s, const lk_async *o)
     for (uint64_t at = 0; at < s->count && status == LK_OK; at++) {
         const uint64_t task = s->tasks[at].task;
         if (task >= most)
-            status = fail_line(s, at, "too many tasks before this one are missing");
+            status = lki_recorded_fail_line(s, at, "too many tasks before this one are missing");
         else if (seen[task] != 0)
-            status = fail_line(s, at, "the task has a gradient in an earlier line, too");
+            status = lki_recorded_fail_line(s, at, "the task has a gradient in an earlier line, "
+                                                   "too");
         else
             seen[task] = 1;
     }
@@ -221,11 +253,16 @@ static lk_status read_file(lki_recorded_schedule *s, const lki_map *map, const l
     char header[HEADER_MOST];
     s->header = write_header(header, o, run);
     LK_TRY(check_header(s->path, map->data, map->bytes, header, s->header));
-    s->count = (map->bytes - s->header) / LINE;
+    s->shards = run->shards;
+    s->line   = lki_recorded_line_bytes(run->shards);
+    s->count  = (map->bytes - s->header) / s->line;
     LK_TRY(LKI_NEW(&s->tasks, s->count + 1, "a schedule"));
     uint64_t *last;
     LK_TRY(LKI_NEW(&last, o->groups, "groups of a schedule"));
-    lk_status status = read_lines(s, map->data + s->header, o, last);
+    lk_status status = s->shards > 0 ? lki_recorded_read_shards(s, map->data + s->header, o)
+                                     : read_lines(s, map->data + s->header, o, last);
+    if (status == LK_OK)
+        link_groups(s, o, last);
     lki_free(last);
     return status == LK_OK ? check_tasks(s, o) : status;
 }
@@ -256,5 +293,8 @@ void lki_recorded_close(lki_recorded_schedule *s)
         (void)close(s->lock);
     lki_free(s->path);
     lki_free(s->tasks);
+    lki_free(s->buffer);
+    lki_free(s->cells);
+    lki_free(s->ends);
     *s = LKI_RECORDED_CLOSED;
 }

@@ -63,6 +63,11 @@ static bool claim(const lk_parallel *parallel, uint64_t at)
 static bool claim_some(lk_parallel *parallel)
 {
     lki_versions  *v       = parallel->versions;
+    bool           found   = false;
+    if (v->sharded.count > 0) {
+        lki_step_keep(parallel, lki_sharded_claim(parallel, &found));
+        return found;
+    }
     const uint64_t applied = lki_applied(v);
     const uint64_t last    = v->options.steps > 0 ? v->options.steps * v->options.groups
                                                   : UINT64_MAX;
@@ -73,7 +78,6 @@ static bool claim_some(lk_parallel *parallel)
             v->task = *lki_task_at(v, at);
             return true;
         }
-    bool found = false;
     if (v->arrivals != NULL)
         lki_step_keep(parallel, lki_arrivals_begin(parallel, &found));
     return found;
@@ -98,7 +102,10 @@ static lk_status begin_task(lk_parallel *parallel)
 {
     lki_versions *v = parallel->versions;
     v->begun        = lki_seconds();
-    lki_versions_show(v, lki_versions_find(v, v->task.reads), v->task.reads);
+    if (v->sharded.count > 0)
+        lki_versions_show(v, v->task.group, 0);
+    else
+        lki_versions_show(v, lki_versions_find(v, v->task.reads), v->task.reads);
     v->model->effects.first = (uint32_t)(v->task.task % v->options.groups) * v->width;
     LK_TRY(lk_parallel_begin_micros(v->model, v->task.task / v->options.groups,
                                     parallel->micro_count));
@@ -123,7 +130,8 @@ static lk_status end_task(lk_parallel *parallel)
     if (lki_late_is_over(v))
         return LK_OK;
     v->seconds = lki_seconds() - v->begun;
-    return v->at == LKI_NO_PLACE ? lki_arrivals_push(parallel, &sums)
+    return v->sharded.count > 0  ? lki_sharded_push(parallel, &sums)
+           : v->at == LKI_NO_PLACE ? lki_arrivals_push(parallel, &sums)
                                  : lki_versions_push(parallel, &sums);
 }
 
@@ -192,25 +200,27 @@ static lk_status fail_stuck(const lk_parallel *parallel)
                           rank, lki_comm_timeout_ms(parallel->comm));
 }
 
-/* Returns the rank that computes a task which others wait for, and the task; `ranks` if there is
+/* Finds the rank that computes a task which others wait for, and the task; `ranks` if there is
  * none. */
-static uint32_t slowest(const lk_parallel *parallel, uint64_t *task)
+static lk_status find_slowest(lk_parallel *parallel, uint64_t *task, uint32_t *rank)
 {
     const lki_versions *v  = parallel->versions;
     const uint64_t      at = lki_applied(v);
-    if (v->arrivals != NULL && at >= decided(v))
-        return lki_arrivals_slowest(parallel, task);
+    if (v->sharded.count > 0 || (v->arrivals != NULL && at >= decided(v)))
+        return lki_arrivals_slowest(parallel, task, rank);
     const uint64_t by = atomic_load(&v->claims[at % v->window]) & ((1 << LKI_CLAIM_BITS) - 1);
     *task             = lki_task_at(v, at)->task;
-    return by < LKI_CLAIMED ? parallel->ranks : (uint32_t)(by - LKI_CLAIMED);
+    *rank             = by < LKI_CLAIMED ? parallel->ranks : (uint32_t)(by - LKI_CLAIMED);
+    return LK_OK;
 }
 
 /* Fails because a task that others wait for takes too long. */
-static lk_status fail_late(const lk_parallel *parallel)
+static lk_status fail_late(lk_parallel *parallel)
 {
     const lki_versions *v = parallel->versions;
     uint64_t            task;
-    const uint32_t      late = slowest(parallel, &task);
+    uint32_t            late;
+    LK_TRY(find_slowest(parallel, &task, &late));
     if (late == parallel->ranks)
         return fail_stuck(parallel);
     const uint32_t rank = lk_comm_world_rank(parallel->comm, late);
@@ -249,7 +259,8 @@ static bool find_task(lk_parallel *parallel)
     double        waited = 0;
     while (!failed(parallel) && !is_over(parallel)) {
         const uint32_t seen = atomic_load(&v->common->changes);
-        lki_step_keep(parallel, lki_versions_apply(parallel));
+        lki_step_keep(parallel, v->sharded.count > 0 ? lki_sharded_apply(parallel, false)
+                                                     : lki_versions_apply(parallel));
         if (failed(parallel) || is_over(parallel))
             return false;
         if (claim_some(parallel) || lki_late_find(parallel, since)) {
@@ -304,7 +315,8 @@ lk_status lki_versions_finish(lk_parallel *parallel, double lr, lk_step_result *
     *result  = out->result;
     v->last  = out->async;
     v->heard = out->heard;
-    const uint32_t buffer = lki_versions_look_up(v, at);
+    const uint32_t buffer = v->sharded.count > 0 ? lki_sharded_current(v)
+                                                 : lki_versions_look_up(v, at);
     if (buffer != LKI_NO_BUFFER) /* else other ranks are already in the next step */
         lki_versions_show(v, buffer, at);
     atomic_store(&v->passed[parallel->rank], parallel->step + 1);

@@ -78,6 +78,27 @@ static lk_status check_bound(const lk_async *o)
                    o->staleness, o->groups, least);
 }
 
+static lk_status check_consistency(lk_async *o)
+{
+    if (o->consistency > LK_CONSISTENCY_SPAN)
+        return lk_fail(LK_EINVAL, "`async.consistency` %d is no lk_consistency",
+                       (int)o->consistency);
+    if (o->consistency != LK_CONSISTENCY_SHARD && o->shards > 0)
+        return lk_fail(LK_EINVAL, "`async.shards` needs `async.consistency` LK_CONSISTENCY_SHARD");
+    if (o->consistency == LK_CONSISTENCY_SHARD && o->shards == 0)
+        o->shards = LK_SHARDS_DEFAULT;
+    if (o->consistency == LK_CONSISTENCY_MODEL)
+        return LK_OK;
+    const char *why = !lki_is_live(o)      ? "is of live runs: give `async.record` or "
+                                             "`async.replay`"
+                      : o->aggregate > 1   ? "applies single gradients: leave out "
+                                             "`async.aggregate`"
+                      : o->in_versions     ? "has versions of shards: leave out "
+                                             "`async.in_versions`"
+                                           : NULL;
+    return why == NULL ? LK_OK : lk_fail(LK_EINVAL, "`async.consistency` shard or span %s", why);
+}
+
 static lk_status check_delays(const lk_async *o)
 {
     if (o->delays > LK_DELAYS_GIVEN)
@@ -100,6 +121,7 @@ lk_status lki_async_read(lk_async *out, const lk_async *options, uint32_t leaves
         return lk_fail(LK_EINVAL, "`async.delays` and `async.slow_group` are of simulated "
                                   "schedules: leave them out, or `async.record` and "
                                   "`async.replay`");
+    LK_TRY(check_consistency(out));
     LK_TRY(check_bound(out));
     LK_TRY(check_delays(out));
     if (!(out->compensation >= 0) || isinf(out->compensation))

@@ -17,7 +17,10 @@ static uint64_t current(const lki_versions *v)
 
 static void show_current(lki_versions *v)
 {
-    lki_versions_show(v, lki_versions_find(v, current(v)), current(v));
+    if (v->sharded.count > 0)
+        lki_versions_show(v, lki_sharded_current(v), 0);
+    else
+        lki_versions_show(v, lki_versions_find(v, current(v)), current(v));
 }
 
 /* Returns the version that a group's task has read. */
@@ -38,22 +41,36 @@ static void make_room(lki_versions *v, uint64_t version)
         atomic_store(&v->live[lki_versions_free_buffer(v)].tag, version + 1);
 }
 
+/* Returns the number of gradients that the recorded schedule has, with their places in the orders
+ * of all shards. */
+static uint64_t recorded_until(const lki_versions *v)
+{
+    uint64_t count = v->recorded.count;
+    for (uint32_t k = 0; k < v->sharded.count; k++)
+        count = lki_min(count, v->recorded.ends[k]);
+    return count;
+}
+
 lk_status lki_versions_resume(lk_parallel *parallel, uint64_t steps)
 {
     lki_versions  *v       = parallel->versions;
     const uint64_t applied = steps * v->options.groups;
     if (parallel->now.under_way || lki_applied(v) > applied)
         return lk_fail(LK_EINVAL, "lk_parallel_resume() comes before the first step");
-    if (lki_is_live(&v->options) && applied > v->recorded.count)
+    if (lki_is_live(&v->options) && applied > recorded_until(v)) {
+        lki_recorded_discard(&v->recorded);
         return lk_fail(LK_EMISMATCH, "%.900s has %llu gradients, but the run continues after step "
                                      "%llu, which is after %llu: it is not the schedule of this "
                                      "run",
-                       v->recorded.path, (unsigned long long)v->recorded.count,
+                       v->recorded.path, (unsigned long long)recorded_until(v),
                        (unsigned long long)steps, (unsigned long long)applied);
+    }
     LK_TRY(lk_barrier(parallel->comm));
     atomic_store(&v->passed[parallel->rank], steps);
     lki_task_schedule_advance(&v->ahead, applied);
-    if (parallel->local == 0) {
+    if (parallel->local == 0 && v->sharded.count > 0) {
+        lki_sharded_begin(v, applied);
+    } else if (parallel->local == 0) {
         const uint32_t first = lki_versions_find(v, 0);
         atomic_store(&v->common->applied, applied);
         atomic_store(&v->live[first].tag, current(v) + 1);
@@ -72,9 +89,9 @@ static lk_status load_all(lki_versions *v, uint32_t param, const float *values)
 {
     for (uint32_t i = 0; i < v->live_count; i++) {
         const uint64_t tag = atomic_load(&v->live[i].tag);
-        if (tag == 0)
+        if (tag == 0 && v->sharded.count == 0)
             continue;
-        lki_versions_show(v, i, tag - 1);
+        lki_versions_show(v, i, tag > 0 ? tag - 1 : 0);
         LK_TRY(lk_parallel_load(v->model, param, 0, values));
     }
     return LK_OK;
@@ -137,6 +154,10 @@ lk_status lki_versions_fetch_kept(lk_parallel *parallel, uint32_t param, uint32_
     LK_TRY(check_kept(v, param, group));
     if (param == 0 && group == 0 && first == 0) /* a checkpoint is of no use without it */
         LK_TRY(lki_recorded_sync(&v->recorded));
+    if (v->sharded.count > 0) {
+        lki_sharded_fetch(v, param, group, first, count, out);
+        return LK_OK;
+    }
     const float *params = lki_versions_params(v, lki_versions_find(v, version_of(v, group)));
     memcpy(out, params + v->model->layout->param_at[param] + first, count * sizeof *out);
     return LK_OK;
@@ -150,8 +171,9 @@ lk_status lki_versions_load_kept(lk_parallel *parallel, uint32_t param, uint32_t
     LK_TRY(lki_verify_same_values(parallel, v->model->layout->params[param].name, values,
                                   v->model->layout->sizes[param]));
     if (parallel->local == 0) {
-        const uint64_t version = version_of(v, group);
-        lki_versions_show(v, lki_versions_find(v, version), version);
+        const uint64_t version = v->sharded.count > 0 ? 0 : version_of(v, group);
+        lki_versions_show(v, v->sharded.count > 0 ? group : lki_versions_find(v, version),
+                          version);
         LK_TRY(lk_parallel_load(v->model, param, 0, values));
     }
     show_current(v);

@@ -73,14 +73,47 @@ static lk_status check_numbers(const lk_train_config *c)
                                     "groups", c->workers, groups);
 }
 
-static lk_status check_live(const lk_train_async *a)
+/* Returns what excludes versions of shards or spans; NULL if nothing does. */
+static const char *why_no_shards(const lk_train_config *c)
+{
+    const lk_train_async *a = &c->exchange.async;
+    return a->mode != LK_ASYNC_LIVE ? "is of live runs: leave it out, or use "
+                                      "`exchange.async.mode` live"
+           : a->aggregate > 1 ? "applies single gradients: leave out `exchange.async.aggregate`"
+           : a->staleness > 0 && a->in_versions
+               ? "has versions of its own: give `exchange.async.staleness` S, a bound in tasks"
+           : c->optimizer.kind == LK_LARS || c->optimizer.kind == LK_LAMB
+               ? "does not compute norms of tensors: use another optimizer than lars and lamb"
+           : c->elastic.duplicate == LK_DUPLICATE_ON
+               ? "computes no task twice: leave out `duplicate`"
+               : NULL;
+}
+
+static lk_status check_consistency(lk_train_config *c)
+{
+    lk_train_async *a = &c->exchange.async;
+    if (a->shards > 0 && a->consistency != LK_CONSISTENCY_SHARD)
+        return lk_fail(LK_EINVAL, "`exchange.async.shards` needs `exchange.async.consistency` "
+                                  "shard");
+    if (a->consistency == LK_CONSISTENCY_MODEL)
+        return LK_OK;
+    if (a->consistency == LK_CONSISTENCY_SHARD && a->shards == 0)
+        a->shards = LK_SHARDS_DEFAULT;
+    const char *why = why_no_shards(c);
+    return why == NULL ? LK_OK
+                       : lk_fail(LK_EINVAL, "`exchange.async.consistency` %s %s",
+                                 a->consistency == LK_CONSISTENCY_SHARD ? "shard" : "span", why);
+}
+
+/* A plan needs no file, a run does. */
+static lk_status check_live(const lk_train_async *a, bool runs)
 {
     if (a->mode != LK_ASYNC_LIVE)
         return LK_OK;
     if (a->record != NULL && a->replay != NULL)
         return lk_fail(LK_EINVAL, "`exchange.async.record` and `exchange.async.replay` contradict "
                                   "each other: a replay is written down already; leave one out");
-    if (a->record == NULL && a->replay == NULL)
+    if (runs && a->record == NULL && a->replay == NULL)
         return lk_fail(LK_EINVAL, "`exchange.async.mode` live needs `exchange.async.record` FILE, "
                                   "which gets the schedule, or `exchange.async.replay` FILE, which "
                                   "has one");
@@ -91,18 +124,19 @@ static lk_status check_live(const lk_train_async *a)
     return LK_OK;
 }
 
-lk_status lki_async_check(lk_train_config *c)
+lk_status lki_async_check(lk_train_config *c, bool runs)
 {
     if (!lki_is_async(c))
         return LK_OK;
     const char *why = why_not(c);
     if (why != NULL)
         return lk_fail(LK_EINVAL, "asynchronous training (`exchange.async.mode`) %s", why);
-    LK_TRY(check_live(&c->exchange.async));
+    LK_TRY(check_live(&c->exchange.async, runs));
     if (c->exchange.groups == 0)
         c->exchange.groups = c->virtual_workers;
     if (c->exchange.async.aggregate == 0)
         c->exchange.async.aggregate = 1;
+    LK_TRY(check_consistency(c));
     c->optimizer.mean_square = c->exchange.async.adaptive ? SQUARES_DECAY : 0;
     LK_TRY(check_numbers(c));
     return lki_trace_check(c);
@@ -123,8 +157,13 @@ static void fill(const lk_train_config *c, lk_async *out)
                        .rate_by_staleness = a->rate_by_staleness,
                        .compensation      = a->compensation,
                        .steps             = c->steps,
-                       .record            = a->record,
-                       .replay            = a->replay };
+                       .record            = a->record != NULL || a->mode != LK_ASYNC_LIVE ||
+                                                    a->replay != NULL
+                                                ? a->record
+                                                : "", /* of a plan */
+                       .replay            = a->replay,
+                       .consistency       = a->consistency,
+                       .shards            = a->shards };
     memcpy(out->slow_group, a->slow_group, sizeof out->slow_group);
     memcpy(out->slow_factor, a->slow_factor, sizeof out->slow_factor);
 }
@@ -164,9 +203,9 @@ lk_status lki_async_forecast(const lk_train_config *c, lk_async_forecast *out)
 {
     lk_async *async = NULL;
     *out = (lk_async_forecast){ 0 };
-    LK_TRY(lki_async_of(c, &async));
-    if (async == NULL)
+    if (c->exchange.async.mode != LK_ASYNC_VIRTUAL)
         return LK_OK;
+    LK_TRY(lki_async_of(c, &async));
     const lk_status status = forecast(c, async, out);
     lki_free(async);
     return status;

@@ -169,6 +169,14 @@ static bool can_write(const char *path)
     return file != NULL && fclose(file) == 0;
 }
 
+/* Returns true if two paths name the same file, which exists. */
+static bool are_same(const char *one, const char *other)
+{
+    struct stat first, second;
+    return one != NULL && other != NULL && stat(one, &first) == 0 && stat(other, &second) == 0 &&
+           first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
 static lk_status check_files(const lk_train_config *c, const lk_dataset_info *data)
 {
     if (c->eval_every > 0 && data->validation_count == 0)
@@ -187,6 +195,9 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
         return lk_fail(LK_EINVAL, "`log` - names no file; write /dev/stdout, or ./- if it does");
     if (c->log != NULL && !can_write(c->log))
         return lk_fail(LK_EIO, "cannot write the log '%s': %s", c->log, strerror(errno));
+    if (are_same(c->log, c->exchange.async.record) || are_same(c->log, c->exchange.async.replay))
+        return lk_fail(LK_EINVAL, "`log` %s is the file of the schedule, which the log would "
+                                  "overwrite: give each a file of its own", c->log);
     if (c->checkpoint.folder != NULL)
         LK_TRY(lki_lock_check(c->checkpoint.folder));
     LK_TRY(lki_checkpoint_check(c));
@@ -477,7 +488,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
     LK_TRY(check_audit(c));
     LK_TRY(lki_pace_check(c));
     LK_TRY(lki_local_check(c));
-    LK_TRY(lki_async_check(c));
+    LK_TRY(lki_async_check(c, runs));
     LK_TRY(lki_exchange_check(c));
     LK_TRY(lki_order_check(c));
     LK_TRY(check_optimizer(&c->optimizer));

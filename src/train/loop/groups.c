@@ -102,11 +102,16 @@ static void tell_async(const lki_session *s)
                                         : a->trace != NULL          ? "tasks of measured times"
                                                                     : "tasks as long as their data";
     char bound[80], slow[48] = "", every[48] = "each gradient makes", order[1024];
+    char part[40] = "";
     bound_text(a, bound, sizeof bound);
     if (a->slow_count > 0)
         (void)snprintf(slow, sizeof slow, ", %u slow", a->slow_count);
     if (a->aggregate > 1)
         (void)snprintf(every, sizeof every, "%u gradients make", a->aggregate);
+    if (a->consistency == LK_CONSISTENCY_SPAN)
+        (void)snprintf(part, sizeof part, "each span of ");
+    else if (a->consistency == LK_CONSISTENCY_SHARD)
+        (void)snprintf(part, sizeof part, "each of %u shards of ", a->shards);
     if (a->record != NULL)
         (void)snprintf(order, sizeof order, "in which they arrive, recorded in %.900s", a->record);
     else if (a->replay != NULL)
@@ -116,9 +121,10 @@ static void tell_async(const lki_session *s)
                        slow);
     lki_journal_say(s->journal,
                     "asynchronous: %u groups of %u virtual worker%s push gradients in the order "
-                    "%s%s; %s a version of the parameters",
+                    "%s%s; %s a version of %sthe parameters",
                     groups, s->config->virtual_workers / groups,
-                    s->config->virtual_workers == groups ? "" : "s", order, bound, every);
+                    s->config->virtual_workers == groups ? "" : "s", order, bound, every,
+                    part);
     tell_tokens(s);
     if (lki_async_adds_momentum(s->config))
         lki_journal_note(s->journal, "note: asynchrony of %u groups acts like momentum, and adds "
