@@ -55,6 +55,33 @@ typedef void (*lk_difference_hook)(void *context, const lk_difference *differenc
 LK_API LK_NODISCARD lk_status lk_diff(const char *a, const char *b, lk_difference_hook report,
                                       void *context, bool *equal);
 
+/* ---- A page for a browser ---------------------------------------------------------------- */
+
+typedef struct lk_report lk_report;
+
+/* The runs on a page. */
+typedef struct {
+    size_t             struct_size; /* see LK_REPORT_OPTIONS_INIT */
+    const char *const *runs;        /* logs, or directories with a log; in the order of colours */
+    size_t             run_count;
+    const char        *flight;      /* (optional) a directory of flight records (flight.h) */
+} lk_report_options;
+
+#define LK_REPORT_OPTIONS_INIT LK_OPTIONS_INIT(lk_report_options)
+
+/* Reads the logs, and the manifests beside them.  Returns LK_EINVAL if there are no runs or a
+ * directory has no log; LK_EIO or LK_EFORMAT if a log cannot be read. */
+LK_API LK_NODISCARD lk_status lk_report_open(lk_report **out, const lk_report_options *options);
+LK_API void                   lk_report_free(lk_report *report);
+
+/* Reads what runs have written since.  Sets *changed if there was anything. */
+LK_API LK_NODISCARD lk_status lk_report_update(lk_report *report, bool *changed);
+
+/* Makes a self-contained HTML page, which requests nothing from anywhere.  Its size depends on the
+ * number of curves, and hardly on the number of steps.  The text belongs to the report until the
+ * next call, and ends with a NUL, which `bytes` does not count. */
+LK_API LK_NODISCARD lk_status lk_report_page(lk_report *report, const char **text, size_t *bytes);
+
 #ifdef __cplusplus
 }
 #endif

@@ -143,6 +143,6 @@ const lki_command lki_command_diff = {
                 "  lockstep diff run1/step-00000100 run2\n"
                 "  lockstep diff monday.jsonl tuesday.jsonl\n"
                 "  lockstep diff run1 gpt2/model.safetensors",
-    .options = table,
-    .main    = diff_main,
+    .options  = table,
+    .main     = diff_main,
 };

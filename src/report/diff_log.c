@@ -182,8 +182,8 @@ static void report_end(lki_diff *diff, const lki_run_log *a, const lki_run_log *
 static void compare_text(lki_diff *diff, const lki_run_log *a, const lki_run_log *b,
                          const char *key)
 {
-    const char *x = json_string_value(json_object_get(a->last, key));
-    const char *y = json_string_value(json_object_get(b->last, key));
+    const char   *x = json_string_value(json_object_get(a->last, key));
+    const char   *y = json_string_value(json_object_get(b->last, key));
     lk_difference d = { .kind = LK_DIFFERENCE_LOG, .step = a->step, .name = key, .a = x, .b = y };
     if (x != NULL && y != NULL && strcmp(x, y) != 0)
         lki_diff_report(diff, &d);
@@ -209,8 +209,9 @@ static void compare_audits(lki_diff *diff, const lki_run_log *a, const lki_run_l
     const lki_run_log_event *found = x != NULL ? x : y;
     const json_t            *audit = json_object_get(found->line, "audit");
     const char              *what  = json_string_value(json_object_get(audit, "what"));
-    lk_difference            d     = { .kind = LK_DIFFERENCE_LOG, .step = found->step,
-                                       .name = "audit", .worker_count = 1 };
+    lk_difference            d     = { .kind = LK_DIFFERENCE_LOG, .step = found->step };
+    d.name                         = "audit";
+    d.worker_count                 = 1;
     d.first_worker = (uint32_t)json_integer_value(json_object_get(audit, "virtual_worker"));
     *(x != NULL ? &d.a : &d.b) = what;
     lki_diff_report(diff, &d);

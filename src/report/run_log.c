@@ -181,6 +181,9 @@ static lk_status add_numbers(lki_run_log *log, json_t *line)
             char name[LKI_COLUMN_NAME];
             (void)snprintf(name, sizeof name, "%.*s", (int)(length - 5), key);
             LK_TRY(set_value(log, name, exact));
+            log->has_bits = true;
+        } else if (strcmp(key, "label") == 0 && json_is_string(value)) {
+            (void)snprintf(log->label, sizeof log->label, "%s", json_string_value(value));
         } else if (json_is_number(value) || json_is_null(value)) {
             LK_TRY(set_value(log, key,
                              json_is_null(value) ? of_bits(UINT64_C(0x7ff8) << 48)
@@ -272,7 +275,8 @@ static void forget(lki_run_log *log)
     log->event_count = log->column_count = log->events_lost = log->columns_lost = 0;
     log->line_count = log->hint = log->tail_bytes = 0;
     log->offset                                   = 0;
-    log->begun                                    = false;
+    log->begun = log->has_bits = false;
+    log->label[0]              = '\0';
 }
 
 static lk_status keep_tail(lki_run_log *log, const char *line, size_t bytes)

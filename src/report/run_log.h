@@ -32,8 +32,10 @@ typedef struct {
     uint64_t          *steps; /* by row, ascending */
     lki_column        *columns;
     lki_run_log_event *events;
-    json_t            *config; /* configuration of the run; NULL: the log has none */
-    json_t            *last;   /* the newest line with the hash of the weights; NULL: none yet */
+    json_t            *config;    /* configuration of the run; NULL: the log has none */
+    json_t            *last;      /* the newest line with the hash of the weights; NULL: none yet */
+    char               label[16]; /* of the last line that has one; "" = none */
+    bool               has_bits;  /* lines have exact values (loss_bits) */
     size_t   rows, row_capacity, column_count, column_capacity, event_count, event_capacity;
     size_t   events_lost;  /* number of events beyond LKI_EVENTS_MAX */
     size_t   columns_lost; /* number of values without a column, see LKI_COLUMNS_MAX */

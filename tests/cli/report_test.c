@@ -1,4 +1,4 @@
-/* report_test.c -- `lockstep diff`: exit statuses, and what is printed. */
+/* report_test.c -- `lockstep diff` and `report`: exit statuses, and what is printed. */
 #include "cli/command.h"
 
 static const char *folder;
@@ -40,10 +40,28 @@ static void diff(void **state)
     assert_int_equal(r.status, 2);
 }
 
+static void report(void **state)
+{
+    (void)state;
+    static command_result r;
+    write_file("a", "{\"step\": 1, \"loss\": 2}\n");
+    run_command(&r, folder, "report a");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "<!doctype html>"));
+    assert_non_null(strstr(r.out, "</html>"));
+    run_command(&r, folder, "report a --out page.html");
+    assert_int_equal(r.status, 2);
+    assert_non_null(strstr(r.err, "options come before the runs"));
+    run_command(&r, folder, "report --out no/page.html a");
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.err, "cannot write no/page.html"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(diff),
+        cmocka_unit_test(report),
     };
     return cmocka_run_group_tests(tests, make, remove_folder);
 }
