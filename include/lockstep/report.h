@@ -82,6 +82,31 @@ LK_API LK_NODISCARD lk_status lk_report_update(lk_report *report, bool *changed)
  * next call, and ends with a NUL, which `bytes` does not count. */
 LK_API LK_NODISCARD lk_status lk_report_page(lk_report *report, const char **text, size_t *bytes);
 
+/* ---- A page that follows runs ------------------------------------------------------------ */
+
+typedef struct lk_watch lk_watch;
+
+/* The address at which the page can be requested. */
+typedef struct {
+    size_t      struct_size; /* see LK_WATCH_OPTIONS_INIT */
+    const char *address;     /* a numeric address of this machine; NULL: 127.0.0.1 */
+    uint16_t    port;        /* 0: any that is free */
+} lk_watch_options;
+
+#define LK_WATCH_OPTIONS_INIT LK_OPTIONS_INIT(lk_watch_options)
+
+/* Serves the page of a report over HTTP from a thread of its own, and with each request reads what
+ * runs have written since.  Answers only requests that have the random token of the URL and name
+ * this address in the header Host.  The report must not be used until lk_watch_free().  Returns
+ * LK_EUNSUPPORTED if the library libmicrohttpd is not installed; LK_EINVAL for a text that is not
+ * one address; LK_EIO if the address or the port cannot be used. */
+LK_API LK_NODISCARD lk_status lk_watch_open(lk_watch **out, lk_report *report,
+                                            const lk_watch_options *options);
+/* Returns the address of the page, with its token. */
+LK_API const char *lk_watch_url(const lk_watch *watch);
+/* Ends all connections and the thread. */
+LK_API void lk_watch_free(lk_watch *watch);
+
 #ifdef __cplusplus
 }
 #endif

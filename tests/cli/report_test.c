@@ -1,4 +1,4 @@
-/* report_test.c -- `lockstep diff` and `report`: exit statuses, and what is printed. */
+/* report_test.c -- `lockstep diff`, `report` and `watch`: exit statuses, and what is printed. */
 #include "cli/command.h"
 
 static const char *folder;
@@ -57,11 +57,28 @@ static void report(void **state)
     assert_non_null(strstr(r.err, "cannot write no/page.html"));
 }
 
+/* Starts the server, requests nothing, and ends it as Ctrl-C does. */
+static void watch(void **state)
+{
+    (void)state;
+    static command_result r;
+    write_file("a", "{\"step\": 1, \"loss\": 2}\n");
+    run_command(&r, folder, "watch --address 0.0.0.0 a");
+    if (r.status == 1 && strstr(r.err, "libmicrohttpd") != NULL)
+        skip();
+    assert_int_equal(r.status, 2);
+    assert_non_null(strstr(r.err, "--address is '0.0.0.0'"));
+    run_shell(&r, folder, "mkfifo url; " LK_TEST_COMMAND " watch a >url & "
+                          "read -r line <url; kill -INT $!; wait $!; echo $? $line");
+    assert_non_null(strstr(r.out, "0 http://127.0.0.1:"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(diff),
         cmocka_unit_test(report),
+        cmocka_unit_test(watch),
     };
     return cmocka_run_group_tests(tests, make, remove_folder);
 }
