@@ -22,6 +22,7 @@ static const word words[] = {
 #include "train/options.def"
     { "insecure", "FLAG", "insecure" }, /* options of lki_nodes, which several commands have */
     { "node", "U32", "node-rank" },
+    { "address", "STRING", "address" }, /* of watch */
     { "hosts", "U32", "hosts" },
     { "lk_train_replay", "COMMAND", "`lockstep verify`" },
     { "replay.step", "U64", "step" },

@@ -1,0 +1,113 @@
+/* lockstep/report.h -- compares runs, and shows them on a page for a browser.
+ *
+ * Both read what runs leave behind: logs (JSON lines, lk_train_config.log or the log of
+ * lockstep.torch), checkpoints, and flight records.  Nothing of this needs the run to be over.
+ */
+#ifndef LK_REPORT_H
+#define LK_REPORT_H
+
+#include "lockstep/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Where two runs differ --------------------------------------------------------------- */
+
+typedef enum {
+    LK_DIFFERENCE_CONFIG,  /* `name` is a key of the configuration */
+    LK_DIFFERENCE_LOG,     /* `name` is a value of a step in the logs */
+    LK_DIFFERENCE_END,     /* one log goes on after `step`, the last one of the other */
+    LK_DIFFERENCE_STEP,    /* the checkpoints are of different steps */
+    LK_DIFFERENCE_RUN,     /* `name` is the seed, exactness id or a hash of a manifest */
+    LK_DIFFERENCE_MISSING, /* only one checkpoint has the tensor `name` */
+    LK_DIFFERENCE_SHAPE,   /* type or shape of the tensor `name` */
+    LK_DIFFERENCE_TENSOR,  /* `name` is a tensor, `element` its first element that differs */
+} lk_difference_kind;
+
+/* One difference.  `a` and `b` are the values as text, floating-point numbers in decimal and in
+ * hexadecimal; "" = the side has none. */
+typedef struct {
+    lk_difference_kind kind;
+    uint64_t           step;
+    uint32_t           first_worker, worker_count; /* the virtual workers that the value belongs to;
+                                                    * worker_count 0: not known */
+    const char        *file;    /* tensors: "model.safetensors" and others; else "" */
+    const char        *name;
+    const char        *index;   /* tensors: the element's index, such as "[3, 5]"; else "" */
+    uint64_t           element; /* tensors: number of the first element that differs */
+    uint64_t           count;   /* tensors: number of elements that differ */
+    const char        *a, *b;
+} lk_difference;
+
+/* Receives a difference.  The strings are valid during the call. */
+typedef void (*lk_difference_hook)(void *context, const lk_difference *difference);
+
+/* Compares `a` with `b`.  Each is a log, a checkpoint (a step's directory), a run (a directory of
+ * steps, with or without its log), or a safetensors file.  Values that depend on the machine, such
+ * as times, are not compared.  Reports the differences in this order: configuration, the first step
+ * in which the logs differ, the tensors of the first checkpoint that differs.  Checkpoints may have
+ * been written by any numbers of workers and strategies.
+ *
+ * Sets *equal and returns LK_OK if both could be compared.  Returns LK_EINVAL if `a` and `b` have
+ * nothing in common that can be compared; LK_EIO, LK_EFORMAT or LK_ECORRUPT if one cannot be
+ * read. */
+LK_API LK_NODISCARD lk_status lk_diff(const char *a, const char *b, lk_difference_hook report,
+                                      void *context, bool *equal);
+
+/* ---- A page for a browser ---------------------------------------------------------------- */
+
+typedef struct lk_report lk_report;
+
+/* The runs on a page. */
+typedef struct {
+    size_t             struct_size; /* see LK_REPORT_OPTIONS_INIT */
+    const char *const *runs;        /* logs, or directories with a log; in the order of colours */
+    size_t             run_count;
+    const char        *flight;      /* (optional) a directory of flight records (flight.h) */
+} lk_report_options;
+
+#define LK_REPORT_OPTIONS_INIT LK_OPTIONS_INIT(lk_report_options)
+
+/* Reads the logs, and the manifests beside them.  Returns LK_EINVAL if there are no runs or a
+ * directory has no log; LK_EIO or LK_EFORMAT if a log cannot be read. */
+LK_API LK_NODISCARD lk_status lk_report_open(lk_report **out, const lk_report_options *options);
+LK_API void                   lk_report_free(lk_report *report);
+
+/* Reads what runs have written since.  Sets *changed if there was anything. */
+LK_API LK_NODISCARD lk_status lk_report_update(lk_report *report, bool *changed);
+
+/* Makes a self-contained HTML page, which requests nothing from anywhere.  Its size depends on the
+ * number of curves, and hardly on the number of steps.  The text belongs to the report until the
+ * next call, and ends with a NUL, which `bytes` does not count. */
+LK_API LK_NODISCARD lk_status lk_report_page(lk_report *report, const char **text, size_t *bytes);
+
+/* ---- A page that follows runs ------------------------------------------------------------ */
+
+typedef struct lk_watch lk_watch;
+
+/* The address at which the page can be requested. */
+typedef struct {
+    size_t      struct_size; /* see LK_WATCH_OPTIONS_INIT */
+    const char *address;     /* a numeric address of this machine; NULL: 127.0.0.1 */
+    uint16_t    port;        /* 0: any that is free */
+} lk_watch_options;
+
+#define LK_WATCH_OPTIONS_INIT LK_OPTIONS_INIT(lk_watch_options)
+
+/* Serves the page of a report over HTTP from a thread of its own, and with each request reads what
+ * runs have written since.  Answers only requests that have the random token of the URL and name
+ * this address in the header Host.  The report must not be used until lk_watch_free().  Returns
+ * LK_EUNSUPPORTED if the library libmicrohttpd is not installed; LK_EINVAL for a text that is not
+ * one address; LK_EIO if the address or the port cannot be used. */
+LK_API LK_NODISCARD lk_status lk_watch_open(lk_watch **out, lk_report *report,
+                                            const lk_watch_options *options);
+/* Returns the address of the page, with its token. */
+LK_API const char *lk_watch_url(const lk_watch *watch);
+/* Ends all connections and the thread. */
+LK_API void lk_watch_free(lk_watch *watch);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LK_REPORT_H */

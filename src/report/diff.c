@@ -1,0 +1,370 @@
+/* diff.c -- compares two logs, checkpoints or runs.
+ *
+ * The manifests of all steps that both runs have are compared first, because they are small and
+ * have the hashes of weights and losses.  The tensors are read of one step: the first one with
+ * other hashes or, if there is none, the newest.
+ */
+#include "report/diff.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "report/target.h"
+
+void lki_diff_report(lki_diff *diff, const lk_difference *difference)
+{
+    lk_difference d = *difference;
+    d.file          = d.file != NULL ? d.file : "";
+    d.name          = d.name != NULL ? d.name : "";
+    d.index         = d.index != NULL ? d.index : "";
+    d.a             = d.a != NULL ? d.a : "";
+    d.b             = d.b != NULL ? d.b : "";
+    diff->found++;
+    diff->report(diff->context, &d);
+}
+
+/* ---- Configurations ------------------------------------------------------------------------ */
+
+/* Returns a value as text, a number with as few digits as identify it; NULL for NULL. */
+static char *text_of(const json_t *value)
+{
+    const double real = json_real_value(value);
+    if (!json_is_real(value))
+        return value == NULL ? NULL
+                             : json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_SORT_KEYS);
+    char *text = malloc(32);
+    for (int digits = 15; text != NULL && digits <= 17; digits++) {
+        (void)snprintf(text, 32, "%.*g", digits, real);
+        if (lki_bits_of(strtod(text, NULL)) == lki_bits_of(real))
+            break;
+    }
+    return text;
+}
+
+static void report_key(lki_diff *diff, const char *key, const json_t *a, const json_t *b)
+{
+    char *x = text_of(a), *y = text_of(b);
+    lki_diff_report(diff,
+                    &(lk_difference){ .kind = LK_DIFFERENCE_CONFIG, .name = key, .a = x, .b = y });
+    free(x);
+    free(y);
+}
+
+/* Returns true for the state that manifests have beside the options. */
+static bool is_state(const char *key)
+{
+    static const char *const names[] = { "loss-chain", "loss-scaler", "noise", "watch" };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(key, names[i]) == 0)
+            return true;
+    return false;
+}
+
+lk_status lki_diff_config(lki_diff *diff, const json_t *a, const json_t *b)
+{
+    const char *key;
+    json_t     *value;
+    if (a == NULL || b == NULL)
+        return LK_OK;
+    diff->virtual_workers = (uint32_t)json_integer_value(json_object_get(a, "virtual-workers"));
+    diff->groups          = (uint32_t)json_integer_value(json_object_get(a, "groups"));
+    json_object_foreach((json_t *)(uintptr_t)a, key, value)
+    {
+        const json_t *other = json_object_get(b, key);
+        if (!is_state(key) && (other == NULL || !json_equal(value, other)))
+            report_key(diff, key, value, other);
+    }
+    json_object_foreach((json_t *)(uintptr_t)b, key, value)
+    {
+        if (!is_state(key) && json_object_get(a, key) == NULL)
+            report_key(diff, key, NULL, value);
+    }
+    return LK_OK;
+}
+
+/* ---- Checkpoints --------------------------------------------------------------------------- */
+
+static const lk_tensor *tensor_at(const void *of, size_t index, const char **file)
+{
+    const lk_checkpoint *checkpoint = of;
+    const lk_tensor     *tensor     = lk_checkpoint_tensor(checkpoint, index);
+    *file = tensor != NULL ? lk_checkpoint_tensor_file(checkpoint, index) : "";
+    return tensor;
+}
+
+static const lk_tensor *file_tensor_at(const void *of, size_t index, const char **file)
+{
+    *file = "model.safetensors";
+    return lk_safetensors_at(of, index);
+}
+
+/* Presents only the model of a checkpoint, which is at the beginning. */
+static const lk_tensor *model_tensor_at(const void *of, size_t index, const char **file)
+{
+    const lk_tensor *tensor = tensor_at(of, index, file);
+    return tensor != NULL && strcmp(*file, "model.safetensors") == 0 ? tensor : NULL;
+}
+
+static lk_status open_step(lk_checkpoint **out, const lki_target *target, uint64_t step, bool data)
+{
+    char name[LKI_STEP_NAME_BYTES], path[LKI_PATH_BYTES];
+    if (target->is_checkpoint)
+        (void)snprintf(path, sizeof path, "%s", target->path);
+    else {
+        lki_step_name(name, step);
+        LK_TRY(lki_directory_join(path, target->path, name));
+    }
+    return data ? lk_checkpoint_open(out, path, NULL, 0)
+                : lk_checkpoint_open_manifest(out, path, NULL, 0);
+}
+
+/* Returns the hash over the losses of all steps, or "". */
+static void chain_of(const lk_checkpoint *checkpoint, char chain[65])
+{
+    json_t     *config = json_loads(lk_checkpoint_describe(checkpoint)->config, 0, NULL);
+    const char *text   = json_string_value(json_object_get(config, "loss-chain"));
+    (void)snprintf(chain, 65, "%s", text != NULL ? text : "");
+    json_decref(config);
+}
+
+static void compare_text(lki_diff *diff, uint64_t step, const char *name, const char *a,
+                         const char *b)
+{
+    if (strcmp(a, b) != 0)
+        lki_diff_report(
+            diff, &(lk_difference){
+                      .kind = LK_DIFFERENCE_RUN, .step = step, .name = name, .a = a, .b = b });
+}
+
+/* Compares what manifests say about a run: configuration, seed and exactness id. */
+static lk_status compare_identity(lki_diff *diff, const lk_checkpoint *a, const lk_checkpoint *b)
+{
+    const lk_checkpoint_info *x = lk_checkpoint_describe(a), *y = lk_checkpoint_describe(b);
+    char                      seed_a[24], seed_b[24];
+    json_t   *config_a = json_loads(x->config, 0, NULL), *config_b = json_loads(y->config, 0, NULL);
+    lk_status status = lki_diff_config(diff, config_a, config_b);
+    json_decref(config_a);
+    json_decref(config_b);
+    (void)snprintf(seed_a, sizeof seed_a, "%" PRIu64, x->seed);
+    (void)snprintf(seed_b, sizeof seed_b, "%" PRIu64, y->seed);
+    compare_text(diff, x->step, "seed", seed_a, seed_b);
+    compare_text(diff, x->step, "exactness id", x->exactness_id, y->exactness_id);
+    return status;
+}
+
+/* Compares what manifests say about a step. */
+static void compare_progress(lki_diff *diff, const lk_checkpoint *a, const lk_checkpoint *b)
+{
+    const lk_checkpoint_info *x = lk_checkpoint_describe(a), *y = lk_checkpoint_describe(b);
+    char                      text_a[65], text_b[65];
+    if (x->step != y->step) {
+        (void)snprintf(text_a, sizeof text_a, "%" PRIu64, x->step);
+        (void)snprintf(text_b, sizeof text_b, "%" PRIu64, y->step);
+        lki_diff_report(diff,
+                        &(lk_difference){ .kind = LK_DIFFERENCE_STEP, .a = text_a, .b = text_b });
+        return;
+    }
+    chain_of(a, text_a);
+    chain_of(b, text_b);
+    if (text_a[0] != '\0' && text_b[0] != '\0')
+        compare_text(diff, x->step, "hash of all losses", text_a, text_b);
+    compare_text(diff, x->step, "weights", x->weights, y->weights);
+}
+
+/* A pair of checkpoints that are open. */
+typedef struct {
+    lk_checkpoint *a, *b;
+} pair;
+
+static void close_pair(pair *p)
+{
+    lk_checkpoint_free(p->a);
+    lk_checkpoint_free(p->b);
+    *p = (pair){ NULL, NULL };
+}
+
+static lk_status open_pair(pair *p, const lki_target *a, const lki_target *b, uint64_t step,
+                           bool data)
+{
+    *p = (pair){ NULL, NULL };
+    LK_TRY(open_step(&p->a, a, step, data));
+    lk_status status = open_step(&p->b, b, step, data);
+    if (status != LK_OK)
+        close_pair(p);
+    return status;
+}
+
+static bool has_step(const lki_target *target, uint64_t step)
+{
+    for (size_t i = 0; i < target->step_count; i++)
+        if (target->steps[i] == step)
+            return true;
+    return false;
+}
+
+/* Makes a run stand for its step that a single checkpoint is of; of two runs, keeps in `a` only the
+ * steps that both have. */
+static lk_status choose_steps(lki_target *a, lki_target *b)
+{
+    lk_checkpoint *one = NULL;
+    if (a->is_checkpoint && b->is_checkpoint)
+        return LK_OK;
+    lki_target *run = a->is_checkpoint ? b : a, *other = a->is_checkpoint ? a : b;
+    uint64_t    step = 0;
+    if (other->is_checkpoint) {
+        LK_TRY(open_step(&one, other, 0, false));
+        step = lk_checkpoint_describe(one)->step;
+        lk_checkpoint_free(one);
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < run->step_count; i++)
+        if (other->is_checkpoint ? run->steps[i] == step : has_step(other, run->steps[i]))
+            run->steps[kept++] = run->steps[i];
+    run->step_count = kept;
+    if (kept == 0)
+        return lk_fail(LK_EINVAL, "'%s' and '%s' have no checkpoint of the same step", a->path,
+                       b->path);
+    return LK_OK;
+}
+
+/* Returns the number of steps that choose_steps() has left, and step `i` of them, newest first. */
+static size_t step_count(const lki_target *a, const lki_target *b)
+{
+    return a->is_checkpoint && b->is_checkpoint ? 1 : (a->is_checkpoint ? b : a)->step_count;
+}
+
+static uint64_t step_at(const lki_target *a, const lki_target *b, size_t i)
+{
+    const lki_target *run = a->is_checkpoint ? b : a;
+    return run->steps != NULL ? run->steps[i] : 0;
+}
+
+static lk_status compare_newest_identity(lki_diff *diff, const lki_target *a, const lki_target *b)
+{
+    pair p;
+    LK_TRY(open_pair(&p, a, b, step_at(a, b, 0), false));
+    lk_status status = compare_identity(diff, p.a, p.b);
+    close_pair(&p);
+    return status;
+}
+
+/* Compares the manifests of common steps, from the first on, up to the first difference; then the
+ * tensors of this step. */
+static lk_status compare_checkpoints(lki_diff *diff, const lki_target *a, const lki_target *b)
+{
+    uint64_t before = diff->found, step = 0;
+    pair     p;
+    for (size_t i = step_count(a, b); i-- > 0 && diff->found == before;) {
+        step = step_at(a, b, i);
+        LK_TRY(open_pair(&p, a, b, step, false));
+        compare_progress(diff, p.a, p.b);
+        close_pair(&p);
+    }
+    LK_TRY(open_pair(&p, a, b, step, true));
+    lk_status status = lki_diff_tensors(diff, lk_checkpoint_describe(p.a)->step, tensor_at, p.a,
+                                        tensor_at, p.b);
+    close_pair(&p);
+    return status;
+}
+
+/* ---- Safetensors files --------------------------------------------------------------------- */
+
+/* The tensors of a file, or the model of a checkpoint. */
+typedef struct {
+    lk_safetensors *file;
+    lk_checkpoint  *checkpoint;
+} model;
+
+static lk_status model_open(model *m, const lki_target *target)
+{
+    *m = (model){ NULL, NULL };
+    return target->is_tensors ? lk_safetensors_open(&m->file, target->path)
+                              : lk_checkpoint_open(&m->checkpoint, target->path, NULL, 0);
+}
+
+static void model_close(model *m)
+{
+    lk_safetensors_free(m->file);
+    lk_checkpoint_free(m->checkpoint);
+}
+
+static lk_status compare_models(lki_diff *diff, const lki_target *a, const lki_target *b)
+{
+    model x, y;
+    LK_TRY(model_open(&x, a));
+    lk_status status = model_open(&y, b);
+    if (status == LK_OK)
+        status = lki_diff_tensors(diff, 0, x.file != NULL ? file_tensor_at : model_tensor_at,
+                                  x.file != NULL ? (const void *)x.file : x.checkpoint,
+                                  y.file != NULL ? file_tensor_at : model_tensor_at,
+                                  y.file != NULL ? (const void *)y.file : y.checkpoint);
+    if (status == LK_OK)
+        model_close(&y);
+    model_close(&x);
+    return status;
+}
+
+/* ---- All together -------------------------------------------------------------------------- */
+
+/* Compares two logs; with `config` their configurations, too. */
+static lk_status compare_logs(lki_diff *diff, const lki_target *a, const lki_target *b, bool config)
+{
+    lki_run_log *x, *y;
+    LK_TRY(lki_run_log_open(&x, a->log));
+    lk_status status = lki_run_log_open(&y, b->log);
+    if (status == LK_OK) {
+        if (config)
+            status = lki_diff_config(diff, x->config, y->config);
+        if (status == LK_OK)
+            status = lki_diff_logs(diff, x, y);
+        lki_run_log_free(y);
+    }
+    lki_run_log_free(x);
+    return status;
+}
+
+static bool has_checkpoints(const lki_target *target)
+{
+    return target->is_checkpoint || target->step_count > 0;
+}
+
+static lk_status compare(lki_diff *diff, lki_target *a, lki_target *b)
+{
+    bool logs        = a->log[0] != '\0' && b->log[0] != '\0';
+    bool checkpoints = has_checkpoints(a) && has_checkpoints(b);
+    bool models      = (a->is_tensors && (b->is_tensors || has_checkpoints(b))) ||
+                  (b->is_tensors && has_checkpoints(a));
+    if (!logs && !checkpoints && !models)
+        return lk_fail(LK_EINVAL,
+                       "'%s' and '%s' cannot be compared: give two logs, two runs or "
+                       "checkpoints, or two models",
+                       a->path, b->path);
+    if (checkpoints) {
+        LK_TRY(choose_steps(a, b));
+        LK_TRY(compare_newest_identity(diff, a, b));
+    }
+    if (logs)
+        LK_TRY(compare_logs(diff, a, b, !checkpoints));
+    if (checkpoints)
+        LK_TRY(compare_checkpoints(diff, a, b));
+    return models ? compare_models(diff, a, b) : LK_OK;
+}
+
+lk_status lk_diff(const char *a, const char *b, lk_difference_hook report, void *context,
+                  bool *equal)
+{
+    lki_target x, y;
+    lki_diff   diff = { .report = report, .context = context };
+    LK_TRY(lki_target_find(&x, a));
+    lk_status status = lki_target_find(&y, b);
+    if (status == LK_OK) {
+        status = compare(&diff, &x, &y);
+        lki_target_free(&y);
+    }
+    lki_target_free(&x);
+    *equal = diff.found == 0;
+    return status;
+}

@@ -1,0 +1,234 @@
+/* diff_log.c -- finds the first step in which two logs differ.
+ *
+ * Only columns that are a function of configuration, seed and data are compared, and of these only
+ * columns that both logs have, because a log of another version may have more of them.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "report/diff.h"
+
+enum { TEXT = 512 };
+
+bool lki_is_result(const char *column)
+{
+    static const char *const endings[] = { "_ms", "_s", "_seconds", "_time" };
+    static const char *const names[]   = { "time",  "seconds",      "checkpoint", "audited",
+                                           "moved", "duplicated",   "hits_per_s", "workers",
+                                           "hosts", "message_bytes" };
+    size_t                   length    = strlen(column);
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+        size_t tail = strlen(endings[i]);
+        if (length > tail && strcmp(column + length - tail, endings[i]) == 0)
+            return false;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(column, names[i]) == 0)
+            return false;
+    return true;
+}
+
+/* A column that both logs have. */
+typedef struct {
+    const lki_column *a, *b;
+} column_pair;
+
+static column_pair *pair_columns(const lki_run_log *a, const lki_run_log *b, size_t *count)
+{
+    column_pair *pairs = calloc(a->column_count + 1, sizeof *pairs);
+    *count             = 0;
+    for (size_t c = 0; pairs != NULL && c < a->column_count; c++) {
+        const lki_column *other = lki_run_log_column(b, a->columns[c].name);
+        if (other != NULL && lki_is_result(a->columns[c].name))
+            pairs[(*count)++] = (column_pair){ &a->columns[c], other };
+    }
+    return pairs;
+}
+
+/* Compares two values, bit for bit.  How often a run evaluates is not part of its result, so an
+ * evaluation that only one run has made is no difference. */
+static bool values_differ(const lki_column *column, double a, double b)
+{
+    bool optional = strncmp(column->name, "val_", 4) == 0 ||
+                    strstr(column->name, "_norms[") != NULL;
+    if (optional && (lki_is_absent(a) || lki_is_absent(b)))
+        return false;
+    return lki_bits_of(a) != lki_bits_of(b);
+}
+
+/* Returns true if the row has a value of a shared column. */
+static bool has_result(const column_pair *pairs, size_t count, size_t row, bool of_a)
+{
+    for (size_t p = 0; p < count; p++)
+        if (!lki_is_absent((of_a ? pairs[p].a : pairs[p].b)->values[row]))
+            return true;
+    return false;
+}
+
+/* Moves *row to the next row, from *row on, that has a value of a shared column. */
+static void skip(const lki_run_log *log, const column_pair *pairs, size_t count, bool of_a,
+                 size_t *row)
+{
+    while (*row < log->rows && !has_result(pairs, count, *row, of_a))
+        ++*row;
+}
+
+static lki_run_log_parting walk(const lki_run_log *a, const lki_run_log *b,
+                                const column_pair *pairs, size_t count)
+{
+    lki_run_log_parting p = { .row_a = 0, .row_b = 0 };
+    for (;; p.row_a++, p.row_b++) {
+        skip(a, pairs, count, true, &p.row_a);
+        skip(b, pairs, count, false, &p.row_b);
+        bool has_a = p.row_a < a->rows, has_b = p.row_b < b->rows;
+        if (!has_a && !has_b)
+            return p;
+        if (!has_a || !has_b) {
+            p.parts = p.ends = true;
+            return p;
+        }
+        p.step = lki_min(a->steps[p.row_a], b->steps[p.row_b]);
+        if (a->steps[p.row_a] != b->steps[p.row_b]) {
+            p.parts                                             = true;
+            *(a->steps[p.row_a] > p.step ? &p.row_a : &p.row_b) = SIZE_MAX;
+            return p;
+        }
+        for (size_t c = 0; c < count && !p.parts; c++)
+            p.parts = values_differ(pairs[c].a, pairs[c].a->values[p.row_a],
+                                    pairs[c].b->values[p.row_b]);
+        if (p.parts)
+            return p;
+    }
+}
+
+lki_run_log_parting lki_run_log_part(const lki_run_log *a, const lki_run_log *b)
+{
+    size_t              count;
+    lki_run_log_parting p = { .parts = true, .ends = true };
+    if ((a->rows == 0) != (b->rows == 0))
+        return p;
+    column_pair *pairs = pair_columns(a, b, &count);
+    p                  = walk(a, b, pairs, count);
+    free(pairs);
+    return p;
+}
+
+static void value_text(char text[TEXT], double value)
+{
+    if (lki_is_absent(value))
+        text[0] = '\0';
+    else
+        (void)snprintf(text, TEXT, "%.17g (0x%016" PRIx64 ")", value, lki_bits_of(value));
+}
+
+/* Finds the virtual workers of an element of a list by group, such as error_norms[3]. */
+static void find_workers(const lki_diff *diff, lk_difference *d)
+{
+    unsigned    group;
+    const char *at = strstr(d->name, "_norms[");
+    if (at == NULL || sscanf(at, "_norms[%u]", &group) != 1 || diff->groups == 0 ||
+        group >= diff->groups)
+        return;
+    d->worker_count = diff->virtual_workers / diff->groups;
+    d->first_worker = group * d->worker_count;
+}
+
+static void report_value(lki_diff *diff, uint64_t step, const char *name, double a, double b)
+{
+    char          text_a[TEXT], text_b[TEXT];
+    lk_difference d = {
+        .kind = LK_DIFFERENCE_LOG, .step = step, .name = name, .a = text_a, .b = text_b
+    };
+    value_text(text_a, a);
+    value_text(text_b, b);
+    find_workers(diff, &d);
+    lki_diff_report(diff, &d);
+}
+
+/* Reports the values of one step; first the loss, then the others in the order of the log. */
+static void report_step(lki_diff *diff, const lki_run_log *a, const lki_run_log *b,
+                        const lki_run_log_parting *p)
+{
+    size_t       count;
+    column_pair *pairs = pair_columns(a, b, &count);
+    for (size_t turn = 0; turn < 2; turn++)
+        for (size_t c = 0; c < count; c++) {
+            bool   first = strcmp(pairs[c].a->name, "loss") == 0;
+            double x     = p->row_a == SIZE_MAX ? lki_absent() : pairs[c].a->values[p->row_a];
+            double y     = p->row_b == SIZE_MAX ? lki_absent() : pairs[c].b->values[p->row_b];
+            if (first == (turn == 0) && values_differ(pairs[c].a, x, y))
+                report_value(diff, p->step, pairs[c].a->name, x, y);
+        }
+    free(pairs);
+}
+
+static void report_end(lki_diff *diff, const lki_run_log *a, const lki_run_log *b, uint64_t step)
+{
+    char          text_a[TEXT], text_b[TEXT];
+    lk_difference d = {
+        .kind = LK_DIFFERENCE_END, .step = step, .name = "", .a = text_a, .b = text_b
+    };
+    (void)snprintf(text_a, TEXT, "step %" PRIu64 "%s", a->rows > 0 ? a->steps[a->rows - 1] : 0,
+                   a->unfinished ? ", then part of a line" : "");
+    (void)snprintf(text_b, TEXT, "step %" PRIu64 "%s", b->rows > 0 ? b->steps[b->rows - 1] : 0,
+                   b->unfinished ? ", then part of a line" : "");
+    lki_diff_report(diff, &d);
+}
+
+/* Compares a text of the last lines, such as the hash of the weights. */
+static void compare_text(lki_diff *diff, const lki_run_log *a, const lki_run_log *b,
+                         const char *key)
+{
+    const char   *x = json_string_value(json_object_get(a->last, key));
+    const char   *y = json_string_value(json_object_get(b->last, key));
+    lk_difference d = { .kind = LK_DIFFERENCE_LOG, .step = a->step, .name = key, .a = x, .b = y };
+    if (x != NULL && y != NULL && strcmp(x, y) != 0)
+        lki_diff_report(diff, &d);
+}
+
+/* Returns the first finding of an audit up to step `step`, or NULL. */
+static const lki_run_log_event *finding_of(const lki_run_log *log, uint64_t step)
+{
+    for (size_t i = 0; i < log->event_count && log->events[i].step <= step; i++)
+        if (json_is_object(json_object_get(log->events[i].line, "audit")))
+            return &log->events[i];
+    return NULL;
+}
+
+/* Reports an audit's finding of one log, because it names the virtual worker that was computed
+ * differently. */
+static void compare_audits(lki_diff *diff, const lki_run_log *a, const lki_run_log *b,
+                           uint64_t step)
+{
+    const lki_run_log_event *x = finding_of(a, step), *y = finding_of(b, step);
+    if ((x == NULL) == (y == NULL))
+        return;
+    const lki_run_log_event *found = x != NULL ? x : y;
+    const json_t            *audit = json_object_get(found->line, "audit");
+    const char              *what  = json_string_value(json_object_get(audit, "what"));
+    lk_difference            d     = { .kind = LK_DIFFERENCE_LOG, .step = found->step };
+    d.name                         = "audit";
+    d.worker_count                 = 1;
+    d.first_worker = (uint32_t)json_integer_value(json_object_get(audit, "virtual_worker"));
+    *(x != NULL ? &d.a : &d.b) = what;
+    lki_diff_report(diff, &d);
+}
+
+lk_status lki_diff_logs(lki_diff *diff, const lki_run_log *a, const lki_run_log *b)
+{
+    lki_run_log_parting p = lki_run_log_part(a, b);
+    compare_audits(diff, a, b, p.parts && !p.ends ? p.step : UINT64_MAX);
+    if (p.ends || (!p.parts && a->unfinished != b->unfinished))
+        report_end(diff, a, b, p.step);
+    else if (p.parts)
+        report_step(diff, a, b, &p);
+    else
+        compare_text(diff, a, b, "weights");
+    if (!p.parts && a->rows > 0 && b->rows > 0 && p.step == 0 && a->steps[0] + b->steps[0] > 0)
+        return lk_fail(LK_EINVAL, "the logs '%s' and '%s' have no value in common", a->path,
+                       b->path);
+    return LK_OK;
+}

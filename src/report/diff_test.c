@@ -1,0 +1,246 @@
+/* diff_test.c -- finding differences between logs, checkpoints and runs.  Each test first sees that
+ * equal ones are equal, and then changes one thing. */
+#include "report/report_testing.h"
+
+#include <jansson.h>
+#include <math.h>
+
+#include "checkpoint/checkpoint_testing.h"
+#include "lockstep/report.h"
+
+/* The first difference, and how many there are of each kind. */
+typedef struct {
+    lk_difference first;
+    char          name[256], a[256], b[256], index[64];
+    unsigned      kinds[8];
+    bool          equal;
+} outcome;
+
+static void remember(void *context, const lk_difference *d)
+{
+    outcome *o     = context;
+    bool     first = true;
+    for (size_t k = 0; k < 8; k++)
+        first = first && o->kinds[k] == 0;
+    o->kinds[d->kind]++;
+    if (!first)
+        return;
+    o->first = *d;
+    (void)snprintf(o->name, sizeof o->name, "%s", d->name);
+    (void)snprintf(o->index, sizeof o->index, "%s", d->index);
+    (void)snprintf(o->a, sizeof o->a, "%s", d->a);
+    (void)snprintf(o->b, sizeof o->b, "%s", d->b);
+}
+
+static outcome compare(const char *a, const char *b)
+{
+    outcome o = { .equal = false };
+    if (lk_diff(a, b, remember, &o, &o.equal) != LK_OK)
+        fail_msg("%s", lk_error_last()->message);
+    return o;
+}
+
+/* ---- Logs ---------------------------------------------------------------------------------- */
+
+/* Writes two logs and compares them. */
+static outcome compare_logs(const char *a, const char *b)
+{
+    const char *path = lkt_write("a.jsonl", "w", a);
+    return compare(path, lkt_write("b.jsonl", "w", b));
+}
+
+static void logs(void **state)
+{
+    (void)state;
+    assert_true(compare_logs(LKT_LOG, LKT_LOG).equal);
+    outcome o = compare_logs(LKT_LOG, LKT_ONE LKT_STEP(2, "1", "3ff0000000000001") LKT_THREE);
+    assert_false(o.equal);
+    assert_int_equal(o.first.kind, LK_DIFFERENCE_LOG);
+    assert_int_equal(o.first.step, 2);
+    assert_string_equal(o.name, "loss");
+    assert_string_equal(o.a, "1 (0x3ff0000000000000)");
+    assert_string_equal(o.b, "1.0000000000000002 (0x3ff0000000000001)");
+}
+
+/* Times, evaluations and saves depend on the machine or on what was asked for. */
+static void what_does_not_count(void **state)
+{
+    (void)state;
+    assert_true(compare_logs(LKT_LOG, LKT_ONE LKT_TWO LKT_THREE).equal);
+    assert_true(compare_logs(LKT_ONE, "{\"step\": 1, \"loss\": 2, \"lr\": 0.5, \"step_ms\": 9, "
+                                      "\"samples_per_s\": 8, \"time\": 5}\n")
+                    .equal);
+}
+
+static void other_logs(void **state)
+{
+    (void)state;
+    outcome o = compare_logs(LKT_LOG, LKT_ONE LKT_TWO "{\"step\": 3, \"lo");
+    assert_int_equal(o.first.kind, LK_DIFFERENCE_END);
+    assert_int_equal(o.first.step, 2);
+    assert_non_null(strstr(o.b, "part of a line"));
+    o = compare_logs(LKT_LOG, LKT_ONE LKT_THREE);
+    assert_int_equal(o.first.step, 2);
+    assert_string_equal(o.b, "");
+    assert_int_equal(compare_logs(LKT_LOG, "").first.kind, LK_DIFFERENCE_END);
+    o = compare_logs(LKT_LOG, LKT_ONE LKT_TWO LKT_THREE "{\"step\": 3, \"weights\": \"ab\"}\n");
+    assert_string_equal(o.name, "weights");
+    o = compare_logs(LKT_LOG, LKT_ONE "{\"step\": 1, \"audit\": {\"virtual_worker\": 5, "
+                                      "\"what\": \"loss\"}}\n" LKT_TWO LKT_THREE);
+    assert_string_equal(o.name, "audit");
+    assert_int_equal(o.first.first_worker, 5);
+    assert_int_equal(o.first.worker_count, 1);
+}
+
+#define HEADER(lr)                                                                                 \
+    "{\"step\": 0, \"run\": {\"config\": {\"lr\": " lr ", \"groups\": 2, "                         \
+    "\"virtual-workers\": 8}}}\n"
+
+static void configurations(void **state)
+{
+    (void)state;
+    assert_true(compare_logs(HEADER("0.1") LKT_LOG, HEADER("0.1") LKT_LOG).equal);
+    outcome o = compare_logs(HEADER("0.1") LKT_LOG, HEADER("0.2") LKT_LOG);
+    assert_int_equal(o.first.kind, LK_DIFFERENCE_CONFIG);
+    assert_string_equal(o.name, "lr");
+    assert_string_equal(o.a, "0.1");
+    o = compare_logs(HEADER("0.1") "{\"step\": 1, \"groups\": 2, \"error_norms\": [1, 2]}\n",
+                     HEADER("0.1") "{\"step\": 1, \"groups\": 2, \"error_norms\": [1, 3]}\n");
+    assert_string_equal(o.name, "error_norms[1]");
+    assert_int_equal(o.first.first_worker, 4);
+    assert_int_equal(o.first.worker_count, 4);
+}
+
+/* ---- Checkpoints --------------------------------------------------------------------------- */
+
+static void put(const char *run, small *s, size_t files)
+{
+    char path[160];
+    (void)snprintf(path, sizeof path, "%s/%s", lkt_folder, run);
+    if (lk_checkpoint_write(path, &s->info, s->files, files, 0) != LK_OK)
+        fail_msg("%s", lk_error_last()->message);
+}
+
+static void checkpoints(void **state)
+{
+    (void)state;
+    small s;
+    for (uint64_t step = 1; step <= 3; step++) {
+        small_init(&s, step);
+        put("whole", &s, 3);
+        assert_int_equal(small_write_parts(lkt_path("parts"), step, 0), LK_OK);
+        uint32_t bits;
+        memcpy(&bits, &s.weight[4], sizeof bits);
+        bits ^= step >= 2; /* one bit, from step 2 on */
+        memcpy(&s.weight[4], &bits, sizeof bits);
+        put("flipped", &s, 3);
+    }
+    assert_true(compare(lkt_path("whole"), lkt_path("parts")).equal);
+    assert_true(compare(lkt_path("whole/step-00000001"), lkt_path("flipped")).equal);
+    assert_true(compare(lkt_path("whole/step-00000002"), lkt_path("parts")).equal);
+    outcome o = compare(lkt_path("parts/step-00000002"), lkt_path("flipped"));
+    assert_int_equal(o.first.kind, LK_DIFFERENCE_TENSOR);
+    assert_string_equal(o.name, "wte.weight");
+    assert_int_equal(o.first.element, 4);
+    assert_int_equal(o.first.count, 1);
+    assert_string_equal(o.index, "[1, 1]");
+    assert_string_equal(o.a, "204 (0x434c0000)");
+    assert_string_equal(o.b, "204.000015 (0x434c0001)");
+    assert_false(compare(lkt_path("whole"), lkt_path("flipped")).equal);
+    o = compare(lkt_path("flipped/step-00000003/model.safetensors"), lkt_path("whole"));
+    assert_string_equal(o.name, "wte.weight");
+}
+
+/* The first step with other hashes is compared, not the newest. */
+static void first_step(void **state)
+{
+    (void)state;
+    small s;
+    for (uint64_t step = 1; step <= 3; step++) {
+        char weights[] = WEIGHTS;
+        small_init(&s, step);
+        put("early", &s, 3);
+        weights[0]     = step == 2 ? '1' : '0';
+        s.info.weights = weights;
+        s.counter += step == 2;
+        put("late", &s, 3);
+    }
+    outcome o = compare(lkt_path("early"), lkt_path("late"));
+    assert_int_equal(o.first.kind, LK_DIFFERENCE_RUN);
+    assert_int_equal(o.first.step, 2);
+    assert_int_equal(o.kinds[LK_DIFFERENCE_TENSOR], 1);
+}
+
+static void other_tensors(void **state)
+{
+    (void)state;
+    small s;
+    small_init(&s, 1);
+    put("three", &s, 3);
+    put("two", &s, 2);
+    outcome o = compare(lkt_path("three"), lkt_path("two"));
+    assert_int_equal(o.first.kind, LK_DIFFERENCE_MISSING);
+    assert_string_equal(o.name, "counter");
+    assert_string_equal(o.b, "");
+    assert_int_equal(compare(lkt_path("two"), lkt_path("three")).kinds[LK_DIFFERENCE_MISSING], 1);
+    s.model[0].shape = (lk_shape){ 2, { 3, 2 } };
+    s.info.config    = "{\"lr\": 0.002, \"layers\": 2}";
+    put("turned", &s, 3);
+    o = compare(lkt_path("three"), lkt_path("turned"));
+    assert_int_equal(o.first.kind, LK_DIFFERENCE_CONFIG);
+    assert_int_equal(o.kinds[LK_DIFFERENCE_SHAPE], 1);
+    assert_int_equal(o.kinds[LK_DIFFERENCE_TENSOR], 0);
+}
+
+static void group_values(void **state)
+{
+    (void)state;
+    small s;
+    small_init(&s, 1);
+    s.info.config       = "{\"groups\": 4, \"virtual-workers\": 8}";
+    s.optimizer[0].name = "wte.weight.error.3";
+    s.files[1].name     = "groups.safetensors";
+    put("groups", &s, 3);
+    s.momentum[2] = 7;
+    put("groups2", &s, 3);
+    outcome o = compare(lkt_path("groups"), lkt_path("groups2"));
+    assert_int_equal(o.first.first_worker, 6);
+    assert_int_equal(o.first.worker_count, 2);
+}
+
+static void trouble(void **state)
+{
+    (void)state;
+    bool  equal;
+    small s;
+    small_init(&s, 1);
+    put("one", &s, 3);
+    small_init(&s, 2);
+    put("another", &s, 3);
+    outcome o;
+    assert_int_equal(lk_diff(lkt_path("one"), lkt_path("nowhere"), remember, &o, &equal), LK_EIO);
+    assert_int_equal(lk_diff(lkt_path("one"), lkt_path("another"), remember, &o, &equal),
+                     LK_EINVAL);
+    assert_int_equal(
+        lk_diff(lkt_path("one"), lkt_write("a.jsonl", "w", LKT_LOG), remember, &o, &equal),
+        LK_EINVAL);
+    assert_int_equal(lk_diff(lkt_folder, lkt_folder, remember, &o, &equal), LK_EINVAL);
+    FILE *file = fopen(lkt_path("one/step-00000001/model.safetensors"), "r+");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, -1, SEEK_END), 0);
+    assert_int_equal(fputc(0x55, file), 0x55);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(lk_diff(lkt_path("one"), lkt_path("one"), remember, &o, &equal), LK_ECORRUPT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logs),          cmocka_unit_test(what_does_not_count),
+        cmocka_unit_test(other_logs),    cmocka_unit_test(configurations),
+        cmocka_unit_test(checkpoints),   cmocka_unit_test(first_step),
+        cmocka_unit_test(other_tensors), cmocka_unit_test(group_values),
+        cmocka_unit_test(trouble),
+    };
+    return cmocka_run_group_tests(tests, lkt_make_folder, lkt_remove_folder);
+}

@@ -1,0 +1,72 @@
+/* report/run_log.h -- the log of a run, as a table: one row for each step, one column for each
+ * number.
+ *
+ * A log has one JSON object per line.  Lines of the same step become one row.  Lists of numbers
+ * become columns such as error_norms[3].  Lines that describe an event, such as a loss of a worker,
+ * are kept whole.  A log of a resumed run may repeat steps; the later lines count.
+ *
+ * A log can be read while the run writes to it: lki_run_log_update() reads the new lines.  A file
+ * that was replaced or cut, as by a resumed run, is read again from its beginning.
+ */
+#ifndef LKI_REPORT_RUN_LOG_H
+#define LKI_REPORT_RUN_LOG_H
+
+#include <jansson.h>
+
+#include "base/status.h"
+
+enum { LKI_COLUMN_NAME = 64, LKI_COLUMNS_MAX = 4096, LKI_EVENTS_MAX = 100000 };
+
+typedef struct {
+    char    name[LKI_COLUMN_NAME];
+    double *values; /* by row; absent where lki_is_absent() */
+} lki_column;
+
+typedef struct {
+    uint64_t step;
+    json_t  *line;
+} lki_run_log_event;
+
+typedef struct {
+    char              *path;
+    uint64_t          *steps; /* by row, ascending */
+    lki_column        *columns;
+    lki_run_log_event *events;
+    json_t            *config;    /* configuration of the run; NULL: the log has none */
+    json_t            *last;      /* the newest line with the hash of the weights; NULL: none yet */
+    char               label[16]; /* of the last line that has one; "" = none */
+    bool               has_bits;  /* lines have exact values (loss_bits) */
+    size_t   rows, row_capacity, column_count, column_capacity, event_count, event_capacity;
+    size_t   events_lost;  /* number of events beyond LKI_EVENTS_MAX */
+    size_t   columns_lost; /* number of values without a column, see LKI_COLUMNS_MAX */
+    size_t   line_count;
+    size_t   hint;   /* column after the one that was used last */
+    bool     begun;  /* a step was seen */
+    uint64_t step;   /* the step of the last line */
+    uint64_t offset; /* bytes read, up to the end of a line */
+    uint64_t device, inode;
+    char    *tail; /* the last line read, to recognise a file that was replaced */
+    size_t   tail_bytes;
+    bool     unfinished; /* the file ends with part of a line */
+} lki_run_log;
+
+/* Reads a log.  Returns LK_EIO if it cannot be read; LK_EFORMAT with the number of the line if a
+ * line is no JSON object. */
+LK_NODISCARD lk_status lki_run_log_open(lki_run_log **out, const char *path);
+void                   lki_run_log_free(lki_run_log *log);
+
+/* Reads what was added to the file; sets *changed if there was anything. */
+LK_NODISCARD lk_status lki_run_log_update(lki_run_log *log, bool *changed);
+
+/* Returns a column, or NULL. */
+const lki_column *lki_run_log_column(const lki_run_log *log, const char *name);
+
+/* Returns the value that marks a row without a number in a column. */
+double lki_absent(void);
+bool   lki_is_absent(double value);
+
+/* Returns the bits of a double, and the double of 16 hexadecimal digits. */
+uint64_t lki_bits_of(double value);
+bool     lki_value_of_bits(const char *hex, double *value);
+
+#endif

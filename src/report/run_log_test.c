@@ -1,0 +1,111 @@
+/* run_log_test.c -- reading logs: rows, exact values, repeated steps, files that grow or are
+ * replaced, and files that are no logs. */
+#include "report/report_testing.h"
+
+#include <math.h>
+
+#include "report/run_log.h"
+
+static double value_at(const lki_run_log *log, const char *column, size_t row)
+{
+    const lki_column *found = lki_run_log_column(log, column);
+    assert_non_null(found);
+    return found->values[row];
+}
+
+static lki_run_log *open_log(const char *path)
+{
+    lki_run_log *log;
+    if (lki_run_log_open(&log, path) != LK_OK)
+        fail_msg("%s", lk_error_last()->message);
+    return log;
+}
+
+static void rows(void **state)
+{
+    (void)state;
+    lki_run_log *log = open_log(lkt_write("a", "w", LKT_LOG));
+    assert_int_equal(log->rows, 3);
+    assert_true(value_at(log, "loss", 2) > 0.49 && value_at(log, "loss", 2) < 0.51);
+    assert_true(value_at(log, "val_loss", 1) > 2.9);
+    assert_true(lki_is_absent(value_at(log, "val_loss", 0)));
+    assert_int_equal(log->event_count, 1);
+    assert_string_equal(json_string_value(json_object_get(log->last, "weights")), "aa");
+    lki_run_log_free(log);
+}
+
+/* The bits of a value count, not its text; a null is a value that is not finite. */
+static void exact_values(void **state)
+{
+    (void)state;
+    lki_run_log *log = open_log(lkt_write("a", "w",
+                                          "{\"step\": 1, \"loss\": null, \"loss_bits\": "
+                                          "\"7ff0000000000000\", \"x\": null, "
+                                          "\"error_norms\": [0.5, 2]}\n"));
+    assert_true(isinf(value_at(log, "loss", 0)));
+    assert_true(isnan(value_at(log, "x", 0)) && !lki_is_absent(value_at(log, "x", 0)));
+    assert_true(value_at(log, "error_norms[1]", 0) > 1.9);
+    lki_run_log_free(log);
+}
+
+/* A program with lockstep.torch appends to its log, so a resumed run repeats steps. */
+static void repeated_steps(void **state)
+{
+    (void)state;
+    lki_run_log *log = open_log(lkt_write("a", "w", LKT_LOG LKT_STEP(2, "5", "4014000000000000")));
+    assert_int_equal(log->rows, 2);
+    assert_true(value_at(log, "loss", 1) > 4.9);
+    assert_null(log->last);
+    lki_run_log_free(log);
+}
+
+static void growing(void **state)
+{
+    (void)state;
+    bool         changed;
+    lki_run_log *log = open_log(lkt_write("a", "w", LKT_ONE "{\"step\": 2, \"lo"));
+    assert_true(log->unfinished);
+    assert_int_equal(lki_run_log_update(log, &changed), LK_OK);
+    assert_false(changed);
+    (void)lkt_write("a", "a", "ss\": 4}\n");
+    assert_int_equal(lki_run_log_update(log, &changed), LK_OK);
+    assert_true(changed && log->rows == 2 && !log->unfinished);
+    (void)lkt_write("a", "w", LKT_ONE LKT_TWO LKT_THREE); /* another run, longer than before */
+    assert_int_equal(lki_run_log_update(log, &changed), LK_OK);
+    assert_true(changed && log->rows == 3);
+    assert_true(value_at(log, "loss", 1) < 1.1);
+    (void)lkt_write("a", "w", "");
+    assert_int_equal(lki_run_log_update(log, &changed), LK_OK);
+    assert_true(changed && log->rows == 0);
+    lki_run_log_free(log);
+}
+
+static void no_logs(void **state)
+{
+    (void)state;
+    lki_run_log *log;
+    assert_int_equal(lki_run_log_open(&log, lkt_path("none")), LK_EIO);
+    assert_int_equal(lki_run_log_open(&log, lkt_write("a", "w", LKT_ONE "[1]\n")), LK_EFORMAT);
+    assert_non_null(strstr(lk_error_last()->message, "line 2 of"));
+    assert_int_equal(lki_run_log_open(&log, lkt_write("a", "w", "text\n")), LK_EFORMAT);
+}
+
+static void headers(void **state)
+{
+    (void)state;
+    lki_run_log *log = open_log(lkt_write("a", "w",
+                                          "{\"step\": 0, \"run\": {\"config\": {\"lr\": "
+                                          "0.5}, \"hosts\": [\"h\"]}}\n" LKT_ONE));
+    assert_int_equal(log->rows, 1);
+    assert_true(json_is_real(json_object_get(log->config, "lr")));
+    lki_run_log_free(log);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows),           cmocka_unit_test(exact_values), cmocka_unit_test(growing),
+        cmocka_unit_test(repeated_steps), cmocka_unit_test(no_logs),      cmocka_unit_test(headers),
+    };
+    return cmocka_run_group_tests(tests, lkt_make_folder, lkt_remove_folder);
+}

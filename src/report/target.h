@@ -1,0 +1,21 @@
+/* report/target.h -- what a path names: a log, a checkpoint, a run, or a safetensors file. */
+#ifndef LKI_REPORT_TARGET_H
+#define LKI_REPORT_TARGET_H
+
+#include "checkpoint/directory.h"
+
+typedef struct {
+    const char *path;                /* borrowed */
+    char        log[LKI_PATH_BYTES]; /* "" = none */
+    bool        is_tensors;          /* a safetensors file */
+    bool        is_checkpoint;       /* the directory of one step */
+    uint64_t   *steps;               /* of a run, newest first */
+    size_t      step_count;
+} lki_target;
+
+/* Finds out what a path names.  The log of a directory is its file log.jsonl or, if there is none,
+ * its only file *.jsonl.  Returns LK_EIO if there is nothing, LK_EINVAL if it is none of these. */
+LK_NODISCARD lk_status lki_target_find(lki_target *out, const char *path);
+void                   lki_target_free(lki_target *target);
+
+#endif
