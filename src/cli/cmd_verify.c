@@ -75,8 +75,10 @@ static int verify_main(int argc, char **argv)
     int result            = lki_options_parse(&command, argc, argv, &options);
     if (result < 0)
         result = lki_refuse_half_job(&command, &options.train.nodes);
-    if (result < 0)
+    if (result < 0) {
+        lki_train_suit(&options.train);
         result = verify(&options);
+    }
     free(options.train.file.text);
     free(rows);
     return result;
