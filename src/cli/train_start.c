@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/record.h"
 #include "cli/settings.h"
 #include "cli/train.h"
 #include "cli/words.h"
@@ -413,6 +414,7 @@ static int start(train_options *options, char **argv)
     if (status != LK_OK)
         return report(status);
     lki_train_print_choices(options);
+    lki_record_write(options);
     return run_all(options, argv, how);
 }
 
