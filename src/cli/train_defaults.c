@@ -93,10 +93,10 @@ static void choose_length(train_options *o)
     const char *source  = o->config.data.source;
     bool        limited = is_given(o, "max-epochs") || is_given(o, "max-samples") ||
                    is_given(o, "max-tokens");
-    if (is_given(o, "steps") || is_given(o, "epochs"))
-        return;
+    if (is_given(o, "steps") || is_given(o, "epochs") || strncmp(source, "stream:", 7) == 0)
+        return; /* a stream has no length that could be known */
     choose(o, "steps", "1000");
-    if (!limited && strncmp(source, "stream:", 7) != 0 && o->config.exchange.clients.count == 0)
+    if (!limited && o->config.exchange.clients.count == 0)
         choose(o, "max-epochs", "20");
 }
 

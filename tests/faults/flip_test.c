@@ -96,7 +96,7 @@ static void run(command_result *r, const char *folder, const char *flips, uint32
 /* Reads the steps of the log, without times and without the lines at its end. */
 static void read_steps(command_result *r, const char *folder)
 {
-    (void)run_shell(r, folder, "sed '/\"audit\"/d; /\"weights\"/d; /\"checkpoint\"/d; "
+    (void)run_shell(r, folder, "sed 's/, \"time\": [0-9.]*//; /\"config\"/d; /\"workers\"/d; /\"audit\"/d; /\"weights\"/d; /\"checkpoint\"/d; "
                                "s/\"samples_per_s.*//' log");
 }
 

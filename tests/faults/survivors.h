@@ -51,8 +51,8 @@ static inline void read_bits(const char *folder, const char *log, command_result
 {
     char line[256];
     (void)snprintf(line, sizeof line,
-                   "sed -E '/\"(checkpoint|rebalance|straggler)\"/d; "
-                   "s/\"samples_per_s.*_ms\": [0-9.]*//; s/\"run.*//' %s | sha256sum",
+                   "sed -E '/\"(checkpoint|rebalance|straggler|config|workers)\"/d; "
+                   "s/, \"time\": [0-9.]*//; s/\"samples_per_s.*_ms\": [0-9.]*//; s/\"run.*//' %s | sha256sum",
                    log);
     (void)run_shell(r, folder, line);
 }

@@ -138,8 +138,6 @@ lk_status lki_journal_header(lki_journal *journal, json_t *line, const char *exa
                               JSON_INDENT(2) | JSON_REAL_PRECISION(15));
     lk_status status = config == NULL ? LK_OK : lki_events_text(journal->events, "config", config);
     free(config);
-    if (journal->label != LK_LABEL_EXACT)
-        (void)json_object_set_new(line, "label", json_string(lk_label_name(journal->label)));
     if (status == LK_OK)
         return lki_journal_event(journal, line);
     json_decref(line);
@@ -347,13 +345,13 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
         (void)snprintf(stall, sizeof stall, ", \"offload_stall_ms\": %.3f", 1e3 * r->stalled);
     int written = fprintf(
         journal->log,
-        "{\"step\": %llu, \"time\": %.3f, \"epoch\": %llu, \"loss\": %s, \"loss_bits\": \"%s\", "
+        "{\"step\": %llu, \"epoch\": %llu, \"loss\": %s, \"loss_bits\": \"%s\", "
         "\"lr\": %.17g, \"grad_norm\": %s, \"samples_per_s\": %.1f%s, "
-        "\"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
+        "\"time\": %.3f, \"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
         "\"finish_ms\": %.3f%s%s%s%s%s%s}\n",
-        (unsigned long long)r->step, lki_wall_seconds(), (unsigned long long)r->epoch, number_text(loss, r->loss), bits,
+        (unsigned long long)r->step, (unsigned long long)r->epoch, number_text(loss, r->loss), bits,
         r->lr, number_text(norm, r->grad_norm), (double)r->samples / r->seconds, tokens,
-        1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds, 1e3 * r->finish_seconds,
+        lki_wall_seconds(), 1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds, 1e3 * r->finish_seconds,
         scale, noise, journal->repeated, stall, audited, label_field(journal));
     return log_checked(journal, written);
 }
@@ -379,15 +377,17 @@ lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double los
                        number_text(number, exp(loss)));
     return log_checked(journal,
                        fprintf(journal->log,
-                               "{\"step\": %llu, \"time\": %.3f, \"val_loss\": %s, "
-                               "\"val_loss_bits\": \"%s\", \"val_accuracy\": %.17g%s%s}\n",
-                               (unsigned long long)step, lki_wall_seconds(),
-                               number_text(text, loss), bits, accuracy, perplexity,
-                               label_field(journal)));
+                               "{\"step\": %llu, \"val_loss\": %s, \"val_loss_bits\": \"%s\", "
+                               "\"val_accuracy\": %.17g%s, \"time\": %.3f%s}\n",
+                               (unsigned long long)step, number_text(text, loss), bits, accuracy,
+                               perplexity, lki_wall_seconds(), label_field(journal)));
 }
 
 lk_status lki_journal_event(lki_journal *journal, json_t *line)
 {
+    if (journal != NULL && journal->label != LK_LABEL_EXACT &&
+        json_object_get(line, "label") == NULL)
+        (void)json_object_set_new(line, "label", json_string(lk_label_name(journal->label)));
     char *text = json_dumps(line, JSON_REAL_PRECISION(9));
     json_decref(line);
     if (text == NULL)
@@ -409,8 +409,6 @@ lk_status lki_journal_saved(lki_journal *journal, uint64_t step, uint64_t saved,
     json_t *line = json_pack("{s:I, s:I, s:f, s:f, s:s*}", "step", (json_int_t)step, "checkpoint",
                              (json_int_t)saved, "stall_ms", 1e3 * stall, "write_ms", 1e3 * seconds,
                              "error", error);
-    if (journal->label != LK_LABEL_EXACT)
-        (void)json_object_set_new(line, "label", json_string(lk_label_name(journal->label)));
     return lki_journal_event(journal, line);
 }
 
@@ -428,10 +426,10 @@ lk_status lki_journal_finding(lki_journal *journal, const lk_audit_finding *f)
         (void)snprintf(odd, sizeof odd, "%u", f->ranks[f->odd]);
     return log_checked(journal,
                        fprintf(journal->log,
-                               "{\"step\": %llu, \"time\": %.3f, \"audit\": {\"virtual_worker\": %u, "
-                               "\"ranks\": [%s], \"odd\": %s, \"what\": \"%s\"}}\n",
-                               (unsigned long long)f->step, lki_wall_seconds(), f->virtual_worker,
-                               ranks, odd, f->what));
+                               "{\"step\": %llu, \"audit\": {\"virtual_worker\": %u, "
+                               "\"ranks\": [%s], \"odd\": %s, \"what\": \"%s\"}, \"time\": %.3f}\n",
+                               (unsigned long long)f->step, f->virtual_worker, ranks, odd,
+                               f->what, lki_wall_seconds()));
 }
 
 lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result)
@@ -449,9 +447,8 @@ lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result)
         (void)snprintf(ended, sizeof ended, ", \"ended\": \"%s\"", result->ended);
     return log_checked(journal,
                        fprintf(journal->log,
-                               "{\"step\": %llu, \"time\": %.3f, \"weights\": \"%s\", "
-                               "\"run\": \"%s\"%s%s%s}\n",
-                               (unsigned long long)result->steps, lki_wall_seconds(),
-                               result->weights, result->run,
-                               ended, audited, label_field(journal)));
+                               "{\"step\": %llu, \"weights\": \"%s\", "
+                               "\"run\": \"%s\", \"time\": %.3f%s%s%s}\n",
+                               (unsigned long long)result->steps, result->weights, result->run,
+                               lki_wall_seconds(), ended, audited, label_field(journal)));
 }

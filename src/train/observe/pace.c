@@ -317,8 +317,8 @@ static void tell_waits(const lki_session *s)
 lk_status lki_pace_tell(lki_session *s, const lki_step_record *record, bool *told)
 {
     const lki_stragglers *all = &s->pace->stragglers;
-    bool listed = s->journal != NULL && s->config->log != NULL && s->ranks <= LISTED_MOST &&
-                  lki_seconds() - s->pace->listed >= LISTED_SECONDS;
+    bool listed = s->journal != NULL && s->config->log != NULL && s->pace->times != NULL &&
+                  s->ranks <= LISTED_MOST && lki_seconds() - s->pace->listed >= LISTED_SECONDS;
 
     if (listed)
         LK_TRY(tell_workers(s, record->step));
