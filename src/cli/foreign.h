@@ -4,8 +4,8 @@
 
 #include "cli/options.h"
 
-/* Writes a hint at the option of `command` that does what `name` does elsewhere (without the leading
- * hyphens, with _ or -).  Returns false if the table does not have the name. */
+/* Writes a hint at the option of `command` that does what `name` does elsewhere.  `name` has no
+ * leading hyphens, and _ or - between its words.  Returns false if the table does not have the name. */
 bool lki_foreign_hint(const lki_command *command, const char *name, size_t length,
                       lki_message *out);
 

@@ -94,8 +94,8 @@ void lki_record_write(const train_options *o)
     json_t *object = json_pack("{s:s, s:s, s:o}", "lockstep", LK_VERSION, "directory", here,
                                "options", options_json(o));
     if (object == NULL || !replace(path, object))
-        fprintf(stderr, "lockstep train: note: cannot write '%s': %s; lockstep resume will not find "
-                        "the options of this run\n", path, strerror(errno));
+        fprintf(stderr, "lockstep train: note: cannot write '%s': %s; lockstep resume will not "
+                        "find the options of this run\n", path, strerror(errno));
     json_decref(object);
 }
 
@@ -235,6 +235,19 @@ static json_t *load(const char *command, const char *run)
                 run);
     json_decref(object);
     return NULL;
+}
+
+bool lki_record_log(const char *run, char *out, size_t bytes)
+{
+    char path[PATH];
+    (void)snprintf(path, sizeof path, "%s/" LKI_RECORD_NAME, run);
+    json_t     *object    = json_load_file(path, 0, NULL);
+    const char *directory = json_string_value(json_object_get(object, "directory"));
+    const char *log = json_string_value(json_object_get(json_object_get(object, "options"), "log"));
+    if (log != NULL)
+        absolute(directory != NULL ? directory : ".", log, strlen(log), out, bytes);
+    json_decref(object);
+    return log != NULL;
 }
 
 char **lki_record_arguments(const char *command, const char *run, char *const *more, int *argc)

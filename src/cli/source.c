@@ -65,8 +65,8 @@ static bool pair_idx(const char *path, char out[LKI_SOURCE_BYTES], lki_message *
     if (labels && !exchange(half, "idx1", "idx3", other))
         (void)snprintf(other, sizeof other, "%s", half);
     if ((!images && !labels) || !exists(other))
-        return lki_refuse(error, "is one half of MNIST's format, and the other was not found; write "
-                                 "idx:IMAGES,LABELS");
+        return lki_refuse(error, "is one half of MNIST's format, and the other was not found; "
+                                 "write idx:IMAGES,LABELS");
     char both[LKI_SOURCE_BYTES - 8];
     if (snprintf(both, sizeof both, "%s,%s", images ? path : other, images ? other : path) >=
         (int)sizeof both)
@@ -108,8 +108,8 @@ static const char *advice_for(const char *path)
         const char *ending, *advice;
     } list[] = {
         { ".safetensors", "holds weights, which --init FILE reads; --data is what to train on" },
-        { ".parquet", "is Parquet, which is not read; write its texts as JSON lines, for docs:FILE" },
-        { ".arrow", "is Arrow, which is not read; write its texts as JSON lines, for docs:FILE" },
+        { ".parquet", "is Parquet, which is not read; write its texts as JSON lines (docs:FILE)" },
+        { ".arrow", "is Arrow, which is not read; write its texts as JSON lines (docs:FILE)" },
         { ".csv", "is a table, which is not read; save X and Y with NumPy, for npy:X.npy,Y.npy" },
         { ".pt", "is a PyTorch file, which is not read; save X and Y with NumPy, for npy:X,Y" },
         { ".pkl", "is a Python file, which is not read; save X and Y with NumPy, for npy:X,Y" },
@@ -160,8 +160,8 @@ static bool recognise_file(const char *path, char out[LKI_SOURCE_BYTES], lki_mes
         return lki_refuse(error, "may be token ids or pictures; write tokens:FILE?width=16 for ids "
                                  "(nanoGPT), or cifar10:DIR for the folder of CIFAR-10");
     if (memchr(head, '\0', bytes) != NULL)
-        return lki_refuse(error, "is not text (it has NUL bytes), and its ending is not known; write "
-                                 "its kind before it, such as tokens:FILE (docs/data.md)");
+        return lki_refuse(error, "is not text (it has NUL bytes), and its ending is not known; "
+                                 "write its kind before it, such as tokens:FILE (docs/data.md)");
     return say(out, error, "text", path);
 }
 
@@ -310,7 +310,8 @@ static bool recognise(const char *given, char out[LKI_SOURCE_BYTES], lki_message
             return recognise_two(given, out, error);
         (void)snprintf(plain, sizeof plain, "%.*s", (int)strcspn(given, "?"), given);
         if (strchr(given, '?') != NULL && stat(plain, &info) == 0)
-            return lki_refuse(error, "has settings, which need a kind before them, such as tokens:");
+            return lki_refuse(error, "has settings, which need a kind before them, such as "
+                                     "tokens:");
         return refuse_unknown(given, error);
     }
     if (S_ISDIR(info.st_mode))

@@ -11,7 +11,7 @@ typedef struct {
     size_t        count, wanted;
 } lki_text;
 
-/* Writes bytes as UTF-8.  Holds back the beginning of a character until the rest arrives, and writes
+/* Writes bytes as UTF-8.  Holds back the beginning of a character until the rest arrives.  Writes
  * U+FFFD for each byte that is in no character, and for control characters except newline and
  * tab. */
 void lki_text_write(lki_text *text, const char *bytes, size_t count, FILE *out);

@@ -109,7 +109,8 @@ void lki_train_defaults(lk_train_config *config);
  * model. */
 bool lki_may_return(const train_options *options);
 
-/* Returns the reason why --on-failure continue is impossible; NULL if it is possible or not used. */
+/* Returns the reason why --on-failure continue is impossible; NULL if it is possible or not
+ * used. */
 const char *lki_cannot_go_on(const train_options *options);
 
 /* Returns the reason why a run with these options cannot start on so many hosts; NULL if it can. */

@@ -71,8 +71,8 @@ static void choose_optimizer(train_options *o)
 }
 
 /* Chooses the batch.  Its default has 16 virtual workers of one micro-batch (gpt: 2 samples, as
- * every sample has many tokens).  With a given number of virtual workers or samples per micro-batch,
- * it is the next multiple of both. */
+ * every sample has many tokens).  With a given number of virtual workers, or of samples per
+ * micro-batch, it is the next multiple of both. */
 static void choose_batch(train_options *o)
 {
     bool     gpt   = strcmp(o->config.model, "gpt") == 0;
@@ -143,8 +143,8 @@ static void print_cores(const train_options *o)
     if (threads > 1)
         (void)snprintf(shared, sizeof shared, ", whose threads share the other cores");
     if (most <= c->workers)
-        fprintf(stderr, "note: %u virtual worker%s for %u cores%s: a larger --global-batch, such as "
-                        "%u, gives more (and another result)\n", c->virtual_workers,
+        fprintf(stderr, "note: %u virtual worker%s for %u cores%s: a larger --global-batch, such "
+                        "as %u, gives more (and another result)\n", c->virtual_workers,
                 c->virtual_workers == 1 ? "" : "s", cores, shared, cores * c->micro_batch);
     else
         fprintf(stderr, "note: %u virtual worker%s for %u cores%s: --virtual-workers %u "

@@ -430,25 +430,9 @@ lk_status lki_train_find_kernels(train_options *options)
     return lk_module_find(options->module, "onednn", "libdnnl-dev");
 }
 
-/* Finds out what the terminal can show: https://no-color.org, TERM, and the locale. */
-static unsigned terminal_of(void)
-{
-    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM"), *locale = getenv("LC_ALL");
-    if (locale == NULL || *locale == '\0')
-        locale = getenv("LC_CTYPE");
-    if (locale == NULL || *locale == '\0')
-        locale = getenv("LANG");
-    bool dumb  = term == NULL || *term == '\0' || strcmp(term, "dumb") == 0;
-    bool utf_8 = locale != NULL && (strcasestr(locale, "UTF-8") != NULL ||
-                                    strcasestr(locale, "utf8") != NULL);
-    bool color = !dumb && (no_color == NULL || *no_color == '\0');
-    return (dumb ? LK_TERMINAL_DUMB : 0u) | (color ? LK_TERMINAL_COLOR : 0u) |
-           (utf_8 ? LK_TERMINAL_UNICODE : 0u);
-}
-
 int lki_train_start(train_options *options, char **argv)
 {
-    options->config.terminal = terminal_of();
+    options->config.terminal = lki_terminal_of();
     /* A file larger than ulimit -f must cause an error that names the file.  Workers inherit this
      * setting. */
     (void)signal(SIGXFSZ, SIG_IGN);

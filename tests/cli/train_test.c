@@ -448,8 +448,8 @@ static void defaults_do_not_depend_on_the_machine(void **state)
 {
     static command_result one, all, said;
     char                  line[512], a[65], b[65], c[65];
-    static const char     command[] = "train mlp --hidden 8 --data synthetic:images=300,h=4,w=4,c=1,"
-                                      "classes=3";
+    static const char     command[] = "train mlp --hidden 8 --data synthetic:images=300,h=4,w=4,"
+                                      "c=1,classes=3";
     (void)snprintf(line, sizeof line, "taskset -c $(taskset -cp $$ | sed 's/.*: *//; s/[-,].*//') "
                    LK_TEST_COMMAND " %s", command);
     (void)run_shell(&one, *state, line);

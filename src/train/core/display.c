@@ -1,9 +1,9 @@
 /* display.c -- the progress of a run on stderr.
  *
  * On a terminal the bar is one line, which is redrawn in place: steps, a bar, the loss and its
- * curve over all steps, the last validation loss, the rate, the time left, and who is waited for.  It
- * is cut to the width of the terminal; in a wrapped line the carriage return would not return to the
- * beginning.  Narrow terminals lose the curve first, and then the bar.
+ * curve over all steps, the last validation loss, the rate, the time left, and who is waited for.
+ * The line fits the terminal; in a wrapped line the carriage return would not return to the
+ * beginning.  Narrow terminals lose the curve first, then the bar, and then the last fields.
  */
 #include "train/core/display.h"
 
@@ -144,15 +144,20 @@ static const char *time_text(double seconds, char text[32])
     return text;
 }
 
-/* Writes what stands right of the curve. */
-static void put_rest(line *l, const lki_display *d, const lki_step_record *r, double left)
+/* Writes the first `count` of what stands right of the curve: time left, validation loss, rate, who
+ * is waited for. */
+static void put_rest(line *l, const lki_display *d, const lki_step_record *r, double left,
+                     unsigned count)
 {
     char number[24], time[32];
-    if (isfinite(d->validation))
+    if (count >= 1)
+        put(l, NULL, "  %s left", time_text(left, time));
+    if (count >= 2 && isfinite(d->validation))
         put(l, cyan, "  val %.4f", d->validation);
-    put(l, NULL, "  %s %s/s", short_number(d->rate, number), r->tokens > 0 ? "tokens" : "samples");
-    put(l, NULL, "  %s left", time_text(left, time));
-    if (d->waits[0] != '\0')
+    if (count >= 3)
+        put(l, NULL, "  %s %s/s", short_number(d->rate, number),
+            r->tokens > 0 ? "tokens" : "samples");
+    if (count >= 4 && d->waits[0] != '\0')
         put(l, yellow, "  waits for %s", d->waits);
 }
 
@@ -164,9 +169,17 @@ void lki_display_line(const lki_display *d, const lki_step_record *r, size_t col
     char rest[768] = "", curve[4 * CURVE_MOST + 4];
     line l = { out, bytes, 0, 0, color }, tail = { rest, sizeof rest, 0, 0, color };
     out[0] = '\0';
-    put_rest(&tail, d, r, left);
     put(&l, bold, "%llu/%llu", (unsigned long long)r->step, (unsigned long long)d->end);
-    size_t fixed = l.columns + tail.columns + (size_t)snprintf(NULL, 0, "  loss %.4f", r->loss);
+    size_t fixed = l.columns + (size_t)snprintf(NULL, 0, "  loss %.4f", r->loss);
+    for (unsigned count = 4; count > 0; count--) { /* as many fields as fit */
+        tail = (line){ rest, sizeof rest, 0, 0, color };
+        put_rest(&tail, d, r, left, count);
+        if (fixed + tail.columns <= columns)
+            break;
+        rest[0]      = '\0';
+        tail.columns = 0;
+    }
+    fixed += tail.columns;
     size_t room  = columns > fixed ? columns - fixed : 0;
     size_t bar   = room >= BAR_LEAST + 3 ? lki_min(BAR_MOST, (room - 3 + 1) / 2) : 0;
     if (bar > 0)
@@ -178,9 +191,8 @@ void lki_display_line(const lki_display *d, const lki_step_record *r, size_t col
         (void)lki_curve_draw(&d->curve, lki_min(CURVE_MOST, room - 1), curve, sizeof curve);
         put(&l, dim, " %s", curve);
     }
-    if (l.columns + tail.columns <= columns)
-        put(&l, NULL, "%s", rest);
-    else if (l.columns > columns) /* of a terminal that is narrower than the loss */
+    put(&l, NULL, "%s", rest);
+    if (fixed > columns) /* the terminal is narrower than the loss */
         out[0] = '\0';
 }
 

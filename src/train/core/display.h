@@ -1,4 +1,4 @@
-/* train/core/display.h -- the progress of a run on stderr: a bar on a terminal, else plain lines. */
+/* train/core/display.h -- the progress of a run on stderr: a bar on a terminal, or plain lines. */
 #ifndef LKI_TRAIN_DISPLAY_H
 #define LKI_TRAIN_DISPLAY_H
 

@@ -12,8 +12,8 @@
 typedef struct lki_events lki_events;
 
 /* Creates a new file in the directory, and the directory if there is none.  The first scalar says
- * where the file begins, so that readers drop later steps of an earlier file: a resumed run has each
- * step once. */
+ * where the file begins, so that readers drop later steps of an earlier file.  So a resumed run has
+ * each step once. */
 LK_NODISCARD lk_status lki_events_open(lki_events **out, const char *directory);
 LK_NODISCARD lk_status lki_events_step(lki_events *events, const lki_step_record *record);
 LK_NODISCARD lk_status lki_events_evaluation(lki_events *events, uint64_t step, double loss,

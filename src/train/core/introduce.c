@@ -25,7 +25,7 @@ static lk_status different_data(const lki_session *s, uint32_t rank)
                    rank, s->config->data.source);
 }
 
-/* What a rank says about itself. */
+/* An introduction of a rank. */
 typedef struct {
     uint64_t pid, first, count; /* of virtual workers */
     char     host[64];

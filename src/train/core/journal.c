@@ -2,8 +2,8 @@
  *
  * The log is line-buffered, so a killed run leaves whole lines.  A resumed run truncates the log
  * after the checkpoint's step, so every step is logged once.  A checkpoint is published only after
- * the log up to its step is on disk, so no step is missing.  docs/log.md has all keys.  The display,
- * the event files and the metrics get the same values.
+ * the log up to its step is on disk, so no step is missing.  docs/log.md has all keys.  The
+ * display, the event files and the metrics get the same values.
  */
 #include <errno.h>
 #include <libgen.h>
@@ -351,8 +351,9 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
         "\"finish_ms\": %.3f%s%s%s%s%s%s}\n",
         (unsigned long long)r->step, (unsigned long long)r->epoch, number_text(loss, r->loss), bits,
         r->lr, number_text(norm, r->grad_norm), (double)r->samples / r->seconds, tokens,
-        lki_wall_seconds(), 1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds, 1e3 * r->finish_seconds,
-        scale, noise, journal->repeated, stall, audited, label_field(journal));
+        lki_wall_seconds(), 1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds,
+        1e3 * r->finish_seconds, scale, noise, journal->repeated, stall, audited,
+        label_field(journal));
     return log_checked(journal, written);
 }
 
@@ -385,18 +386,15 @@ lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double los
 
 lk_status lki_journal_event(lki_journal *journal, json_t *line)
 {
-    if (journal != NULL && journal->label != LK_LABEL_EXACT &&
-        json_object_get(line, "label") == NULL)
-        (void)json_object_set_new(line, "label", json_string(lk_label_name(journal->label)));
     char *text = json_dumps(line, JSON_REAL_PRECISION(9));
     json_decref(line);
     if (text == NULL)
         return lk_fail(LK_ENOMEM, "a line of the log");
     lk_status status = LK_OK;
-    size_t    first  = strcspn(text, ",}"); /* after "step": the time follows it */
+    int       length = (int)strlen(text) - 1; /* without the brace at the end */
     if (journal != NULL && journal->log != NULL)
-        status = log_checked(journal, fprintf(journal->log, "%.*s, \"time\": %.3f%s\n", (int)first,
-                                              text, lki_wall_seconds(), text + first));
+        status = log_checked(journal, fprintf(journal->log, "%.*s, \"time\": %.3f%s}\n", length,
+                                              text, lki_wall_seconds(), label_field(journal)));
     free(text);
     return status;
 }
