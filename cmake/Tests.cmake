@@ -148,7 +148,9 @@ set_tests_properties(house.floors house.tidy house.floors_refuse house.headers h
 if(NOT CMAKE_CROSSCOMPILING)
   add_test(NAME cli.logs COMMAND ${PROJECT_SOURCE_DIR}/tests/cli/logs $<TARGET_FILE:lockstep_command>
     ${PROJECT_SOURCE_DIR})
-  set_tests_properties(cli.logs PROPERTIES LABELS cli TIMEOUT 600)
+  add_test(NAME cli.random_lines
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/cli/random_lines $<TARGET_FILE:lockstep_command> 150)
+  set_tests_properties(cli.logs cli.random_lines PROPERTIES LABELS cli TIMEOUT 600)
 endif()
 
 # Bits frozen in a file, so that no compiler and no change of ours alters them unnoticed.  Under an

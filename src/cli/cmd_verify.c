@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/commands.h"
 #include "cli/record.h"
@@ -88,10 +89,11 @@ static int verify_run(int argc, char **argv)
 /* `verify RUN` takes the options from the directory of the run. */
 static int verify_main(int argc, char **argv)
 {
-    if (argc < 2 || argv[1][0] == '-' || !lki_record_exists(argv[1]))
+    struct stat info;
+    if (argc < 2 || stat(argv[1], &info) != 0 || !S_ISDIR(info.st_mode))
         return verify_run(argc, argv);
     int    count;
-    char **line   = lki_record_arguments("verify", argv[1], argv + 2, &count);
+    char **line   = lki_record_arguments("verify", "verify", argv[1], argv + 2, &count);
     int    result = line != NULL ? verify_run(count, line) : LKI_EXIT_USAGE;
     lki_record_free(line);
     return result;

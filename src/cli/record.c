@@ -227,8 +227,8 @@ static json_t *load(const char *command, const char *run)
                         "of a run\n", command, run);
     else if (!lki_record_exists(run))
         fprintf(stderr, "lockstep %s: '%s' has no " LKI_RECORD_NAME ", in which a run keeps its "
-                        "options; give them as before: lockstep train MODEL ... --checkpoint %s "
-                        "--resume\n", command, run, run);
+                        "options; is it the --checkpoint directory?  Else give them as before: "
+                        "lockstep train MODEL ... --checkpoint %s --resume\n", command, run, run);
     else
         fprintf(stderr, "lockstep %s: '%s' line %d: %s; give the options as before: lockstep train "
                         "MODEL ... --checkpoint %s --resume\n", command, path, why.line, why.text,
@@ -250,11 +250,12 @@ bool lki_record_log(const char *run, char *out, size_t bytes)
     return log != NULL;
 }
 
-char **lki_record_arguments(const char *command, const char *run, char *const *more, int *argc)
+char **lki_record_arguments(const char *asker, const char *command, const char *run,
+                            char *const *more, int *argc)
 {
     char        here[PATH], whole[2 * PATH];
     const char *name;
-    json_t     *value, *object = load(command, run);
+    json_t     *value, *object = load(asker, run);
     arguments   a = { .room = 16, .good = true };
     if (object == NULL)
         return NULL;
@@ -274,12 +275,12 @@ char **lki_record_arguments(const char *command, const char *run, char *const *m
     const char *directory = json_string_value(json_object_get(object, "directory"));
     if (directory != NULL && chdir(directory) != 0)
         fprintf(stderr, "lockstep %s: note: '%s', where the run was started, is not there; its "
-                        "paths are read from here\n", command, directory);
+                        "paths are read from here\n", asker, directory);
     json_decref(object);
     *argc = (int)a.count;
     if (a.good)
         return a.argv;
-    fprintf(stderr, "lockstep %s: out of memory\n", command);
+    fprintf(stderr, "lockstep %s: out of memory\n", asker);
     lki_record_free(a.argv);
     return NULL;
 }
