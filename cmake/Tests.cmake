@@ -155,6 +155,16 @@ set_tests_properties(house.floors house.tidy house.floors_refuse house.headers h
   house.install house.bench PROPERTIES
   LABELS house SKIP_RETURN_CODE 77 TIMEOUT 1500)
 
+# What tools read of a run: log, event files, metrics.  TensorBoard's own reader is asked where some
+# python3 has it.
+if(NOT CMAKE_CROSSCOMPILING)
+  add_test(NAME cli.logs COMMAND ${PROJECT_SOURCE_DIR}/tests/cli/logs $<TARGET_FILE:lockstep_command>
+    ${PROJECT_SOURCE_DIR})
+  add_test(NAME cli.random_lines
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/cli/random_lines $<TARGET_FILE:lockstep_command> 150)
+  set_tests_properties(cli.logs cli.random_lines PROPERTIES LABELS cli TIMEOUT 600)
+endif()
+
 # Bits frozen in a file, so that no compiler and no change of ours alters them unnoticed.  Under an
 # emulator one worker computes as a thread: processes are what the emulator does not do well.
 set(golden ${PROJECT_SOURCE_DIR}/tests/exactness/golden ${PROJECT_SOURCE_DIR} $<TARGET_FILE:lockstep_command>)

@@ -41,6 +41,13 @@ void lki_map_close(lki_map *map)
     *map = (lki_map){ NULL, 0 };
 }
 
+double lki_wall_seconds(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
 double lki_seconds(void)
 {
     struct timespec now;

@@ -15,6 +15,9 @@ void lki_map_close(lki_map *map);
  * depend on the clock. */
 double lki_seconds(void);
 
+/* Returns the seconds since 1970, for logs only. */
+double lki_wall_seconds(void);
+
 /* Returns the monotonic clock in milliseconds, for deadlines. */
 int64_t lki_now_ms(void);
 

@@ -1,6 +1,7 @@
 /* cmd_run.c -- `lockstep run`: runs any program N times, as the ranks of one job. */
 #include "cli/chaos.h"
 #include "cli/commands.h"
+#include "cli/foreign.h"
 #include "cli/nodes.h"
 #include "cli/words.h"
 #include "cli/workers.h"
@@ -69,7 +70,7 @@ static const lki_option table[] = {
 };
 /* clang-format on */
 
-static int run_main(int argc, char **argv)
+static int run_program(int argc, char **argv)
 {
     run_options options = { .prefix = true, .nodes = LKI_NODES_INIT };
     int         done    = lki_options_parse(&lki_command_run, argc, argv, &options);
@@ -107,6 +108,19 @@ static int run_main(int argc, char **argv)
     return result.exit_code;
 }
 
+static int run_main(int argc, char **argv)
+{
+    int    count;
+    char **line = lki_foreign_run(argc, argv, &count);
+    if (line == NULL) {
+        fprintf(stderr, "lockstep run: out of memory\n");
+        return LKI_EXIT_FAILURE;
+    }
+    int result = run_program(count, line);
+    lki_foreign_free(line);
+    return result;
+}
+
 const lki_command lki_command_run = {
     .name    = "run",
     .summary = "start any program as N workers",
@@ -133,6 +147,9 @@ const lki_command lki_command_run = {
         "\n"
         "If the environment describes half of a job, such as RANK without WORLD_SIZE, nothing is\n"
         "started (status 2).  Otherwise each of several launchers might run the whole job.\n"
+        "\n"
+        "The spellings of torchrun and mpirun are read, too: --nproc-per-node, --node_rank,\n"
+        "--rdzv-endpoint HOST:PORT, --standalone, -np.\n"
         "\n"
         "On several hosts, run the command on each of them with the same --nnodes, --rendezvous\n"
         "and --job-key.  A failure or request to stop on one host takes effect on all, and each\n"

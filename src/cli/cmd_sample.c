@@ -1,5 +1,8 @@
 /* cmd_sample.c -- `lockstep sample`: generates text with a trained gpt model. */
+#include <unistd.h>
+
 #include "cli/commands.h"
+#include "cli/text.h"
 #include "cli/words.h"
 #include "cli/workers.h"
 #include "lockstep/train.h"
@@ -36,10 +39,12 @@ static const lki_option table[] = {
 };
 /* clang-format on */
 
-static void print_bytes(void *unused, const char *bytes, size_t count)
+static void print_bytes(void *text, const char *bytes, size_t count)
 {
-    (void)unused;
-    (void)fwrite(bytes, 1, count, stdout);
+    if (text != NULL)
+        lki_text_write(text, bytes, count, stdout);
+    else
+        (void)fwrite(bytes, 1, count, stdout);
     (void)fflush(stdout);
 }
 
@@ -53,7 +58,10 @@ static int sample_main(int argc, char **argv)
         done = lki_refuse_half_job(&lki_command_sample, NULL);
     if (done >= 0)
         return done;
-    lk_status status = lk_sample(&options.sample);
+    lki_text  text        = { .count = 0 };
+    options.sample.context = isatty(STDOUT_FILENO) == 1 ? &text : NULL;
+    lk_status status       = lk_sample(&options.sample);
+    lki_text_end(&text, stdout);
     if (status != LK_OK) {
         lki_print_error("sample");
         return status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
@@ -67,7 +75,8 @@ const lki_command lki_command_sample = {
     .summary  = "generate text from a trained gpt",
     .usage    = "CHECKPOINT [--prompt TEXT] [--tokens N] [--temperature T] [options]",
     .about    = "Continues a prompt, byte by byte, with a byte-level gpt of `lockstep train`.\n"
-                "The same checkpoint, prompt, options and seed give the same text everywhere.",
+                "The same checkpoint, prompt, options and seed give the same text everywhere.  On a\n"
+                "terminal, bytes that are not UTF-8 are shown as U+FFFD; a file gets the bytes.",
     .examples = "  lockstep sample run1 --prompt \"static int \" --tokens 400 --seed 3",
     .options  = table,
     .main     = sample_main,

@@ -13,6 +13,33 @@
 
 /* ---- Readers of special values ----------------------------------------------------------- */
 
+/* Reads MODEL. */
+static bool read_model(const char *text, void *target, lki_message *error)
+{
+    const char *names[8], *meant;
+    size_t      count = 0;
+    for (; count < 8 && lk_model_builtin((uint32_t)count) != NULL; count++)
+        names[count] = lk_model_builtin((uint32_t)count);
+    ((train_options *)target)->config.model = text;
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(text, names[i]) == 0)
+            return true;
+    if (strncmp(text, "resnet", 6) == 0 && text[6] != '\0')
+        return lki_refuse(error, "there is no such model; write resnet --depth 20, 32, 56 or 18");
+    meant = lki_suggest(text, names, count);
+    return lki_refuse(error, "there is no such model; there are gpt, resnet and mlp%s%s%s",
+                      meant != NULL ? ", did you mean " : "", meant != NULL ? meant : "",
+                      meant != NULL ? "?" : "");
+}
+
+/* Reads --data: a source, or a path whose kind is recognised. */
+static bool read_source(const char *text, void *target, lki_message *error)
+{
+    train_options *options = target;
+    options->config.data.source = lki_source_of(text, options->source, error);
+    return options->config.data.source != NULL;
+}
+
 static bool read_resume(const char *text, void *target, lki_message *error)
 {
     lk_train_config *config = &((train_options *)target)->config;
@@ -144,9 +171,10 @@ static int train_main(int argc, char **argv)
 const lki_command lki_command_train = {
     .name    = "train",
     .summary = "train a model on this machine's cores",
-    .usage   = "MODEL --data SOURCE --global-batch N --steps N --lr X [options]",
+    .usage   = "MODEL --data SOURCE [options]",
     .about =
-        "Trains a built-in model with N worker processes.  The result is a function of the\n"
+        "Trains a built-in model with N worker processes.  Batch, optimizer, learning rate and\n"
+        "steps have defaults that suit the model; the first lines say them.  The result is a function of the\n"
         "options about model, data, batch, optimizer, learning rate, precision, evaluation and\n"
         "stopping, and of the other rules.  All other options, such as the number of workers and\n"
         "hosts, the strategy and the instruction set, change the speed, but not one bit of the\n"
@@ -158,6 +186,7 @@ const lki_command lki_command_train = {
         "Started by mpirun, srun or torchrun, it joins their job.  An environment that describes\n"
         "half of a job, such as RANK without WORLD_SIZE, is refused with status 2.",
     .examples =
+        "  lockstep train gpt --data book.txt --checkpoint run1\n"
         "  lockstep train gpt --data text:book.txt --validation 0.1 --workers 2 \\\n"
         "      --global-batch 32 --steps 500 --optimizer adamw --lr 1e-3 --checkpoint run1\n"
         "  lockstep train resnet --data idx:images.gz,labels.gz --validation 0.2 \\\n"

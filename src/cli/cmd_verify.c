@@ -4,8 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/commands.h"
+#include "cli/record.h"
 #include "cli/train.h"
 #include "cli/words.h"
 #include "cli/workers.h"
@@ -24,7 +26,7 @@ static const lki_option own[] = {
     { .group = "what to compute again", .required = true, .name = "step", .type = LKI_OPTION_U64,
       .value = "S", .offset = AT(step), .low = 1, .high = UINT64_MAX >> 16,
       .help = "step of the run, from 1" },
-    { .required = true, .name = "virtual-worker", .type = LKI_OPTION_U32, .value = "K",
+    { .name = "virtual-worker", .preset = "0", .type = LKI_OPTION_U32, .value = "K",
       .offset = AT(virtual_worker), .high = 4095, .help = "virtual worker of that step, from 0" },
     LKI_OPTIONS_END,
 };
@@ -61,7 +63,7 @@ static int verify(verify_options *o)
     return isfinite(replay.loss) && !o->odd ? 0 : LKI_EXIT_NONFINITE;
 }
 
-static int verify_main(int argc, char **argv)
+static int verify_run(int argc, char **argv)
 {
     verify_options options = { .train = LKI_TRAIN_OPTIONS_INIT };
     lki_command    command = lki_command_verify;
@@ -75,26 +77,43 @@ static int verify_main(int argc, char **argv)
     int result            = lki_options_parse(&command, argc, argv, &options);
     if (result < 0)
         result = lki_refuse_half_job(&command, &options.train.nodes);
-    if (result < 0)
+    if (result < 0) {
+        lki_train_suit(&options.train);
         result = verify(&options);
+    }
     free(options.train.file.text);
     free(rows);
+    return result;
+}
+
+/* `verify RUN` takes the options from the directory of the run. */
+static int verify_main(int argc, char **argv)
+{
+    struct stat info;
+    if (argc < 2 || stat(argv[1], &info) != 0 || !S_ISDIR(info.st_mode))
+        return verify_run(argc, argv);
+    int    count;
+    char **line   = lki_record_arguments("verify", "verify", argv[1], argv + 2, &count);
+    int    result = line != NULL ? verify_run(count, line) : LKI_EXIT_USAGE;
+    lki_record_free(line);
     return result;
 }
 
 const lki_command lki_command_verify = {
     .name    = "verify",
     .summary = "compute one virtual worker of one step again",
-    .usage   = "MODEL [options of train] --step S --virtual-worker K",
+    .usage   = "RUN --step S [--virtual-worker K], or with the options of train instead of RUN",
     .about =
         "Trains from the newest checkpoint before step S (in --checkpoint DIR; else from the\n"
         "beginning) to that step, and computes its virtual worker K again, alone and in this\n"
         "process.  Prints the number of its samples, its loss and the hash of its gradient, which\n"
         "are the same on every machine, and each block with a gradient that is not finite, from\n"
-        "the last block to the first (the status is then 3).  The options are those of the run;\n"
+        "the last block to the first (the status is then 3).  RUN is the --checkpoint directory of\n"
+        "the run, which has its options.  Otherwise MODEL and the options are those of the run;\n"
         "options that cannot change the result are ignored.  Nothing is written, and the run may\n"
         "still be active.",
-    .examples = "  lockstep verify gpt --data text:book.txt --global-batch 32 --steps 500 \\\n"
+    .examples = "  lockstep verify run1 --step 312\n"
+                "  lockstep verify gpt --data text:book.txt --global-batch 32 --steps 500 \\\n"
                 "      --optimizer adamw --lr 1e-3 --checkpoint run1 --step 312 --virtual-worker 5",
     .options  = own,
     .inherits = "train",

@@ -6,7 +6,8 @@
 #include "lockstep/base.h"
 
 static const lki_command *const commands[] = {
-    &lki_command_train, &lki_command_sample, &lki_command_run,    &lki_command_inspect,
+    &lki_command_train, &lki_command_resume, &lki_command_sample, &lki_command_run,
+    &lki_command_top,   &lki_command_inspect,
     &lki_command_plan,  &lki_command_verify, &lki_command_key,  &lki_command_bench,
     &lki_command_doctor, &lki_command_diff,  &lki_command_report, &lki_command_watch,
     &lki_command_help,  &lki_command_version,
@@ -23,9 +24,9 @@ static void write_overview(FILE *out)
         fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(
         out,
-        "\nTrain a small GPT on the text files of a directory, with two workers:\n\n"
-        "  lockstep train gpt --data text:DIR --workers 2 --global-batch 32 --micro-batch 4 \\\n"
-        "      --steps 200 --lr 1e-3 --optimizer adamw --checkpoint run1\n"
+        "\nTrain a small GPT on a text file, with all cores, and continue it:\n\n"
+        "  lockstep train gpt --data book.txt --checkpoint run1\n"
+        "  lockstep resume run1 --steps 2000\n"
         "  lockstep sample run1 --prompt \"static int \"\n\n"
         "The last line of a training run is the hash of its weights: run it again with another\n"
         "--workers and compare.  `lockstep COMMAND --help` explains a command.\n");
@@ -54,8 +55,8 @@ static int refuse_unknown(const char *name)
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         names[i] = commands[i]->name;
     const char *meant = lki_suggest(name, names, COMMAND_COUNT);
-    fprintf(stderr, "lockstep: there is no command %.60s%s%s%s\n(lockstep --help lists them)\n",
-            name, meant != NULL ? "; did you mean " : "", meant != NULL ? meant : "",
+    fprintf(stderr, "lockstep: there is no command %s%.60s%s%s%s%s\n(lockstep --help lists them)\n",
+            *name == '\0' ? "\"" : "", name, *name == '\0' ? "\"" : "", meant != NULL ? "; did you mean " : "", meant != NULL ? meant : "",
             meant != NULL ? "?" : "");
     return LKI_EXIT_USAGE;
 }

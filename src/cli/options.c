@@ -1,7 +1,8 @@
 /* options.c -- parses a command line by the table of a command.
  *
  * The config file is applied before the command line, so the command line takes precedence for any
- * order of the arguments.  All options are checked before the command does anything.
+ * order of the arguments.  All options are checked before the command does anything, and all errors
+ * are reported at once, those about names first.
  */
 #include "cli/options.h"
 
@@ -11,10 +12,11 @@
 #include <strings.h>
 
 #include "cli/config.h"
+#include "cli/foreign.h"
 #include "cli/values.h"
 #include "cli/words.h"
 
-enum { GO_ON = -1 };
+enum { GO_ON = -1, WRONG_MAX = 12 };
 
 /* An option's value (NULL: not given) and its source. `key` and `line` say where the value is in
  * the config file; a NULL `key` means the command line. */
@@ -33,54 +35,23 @@ typedef struct {
     bool               help; /* --help was given, so errors are ignored */
     const char        *topic, *first; /* TOPIC of --help=TOPIC; first positional argument */
     lki_message        error;
+    bool               of_name;     /* `error` is about the name of an option or of a model */
+    bool               swallowed;   /* an unknown option may have taken a positional argument */
+    lki_message        wrong[WRONG_MAX]; /* all errors, those about names first */
+    size_t             wrong_count, name_count;
 } state;
 
-/* ---- Suggestions ------------------------------------------------------------------------- */
-
-/* Returns the edit distance of two words: letters to insert, drop or replace, and neighbours to
- * swap.  Returns 99 if a word has more than 32 characters. */
-static size_t distance(const char *a, const char *b)
+/* Adds `error` to the list of errors. */
+static void note_error(state *s)
 {
-    size_t rows[3][33], na = strlen(a), nb = strlen(b); /* distances for the first i - 2, i - 1 and
-                                                         * i letters of `a`, in rotation */
-    if (na > 32 || nb > 32)
-        return 99;
-    for (size_t j = 0; j <= nb; j++)
-        rows[0][j] = j;
-    for (size_t i = 1; i <= na; i++) {
-        const size_t *above = rows[(i - 1) % 3], *two_above = rows[(i + 1) % 3];
-        size_t       *row   = rows[i % 3];
-        row[0]              = i;
-        for (size_t j = 1; j <= nb; j++) {
-            size_t best = above[j - 1] + (a[i - 1] != b[j - 1]);
-            bool   swap = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-            if (above[j] + 1 < best)
-                best = above[j] + 1;
-            if (row[j - 1] + 1 < best)
-                best = row[j - 1] + 1;
-            if (swap && two_above[j - 2] + 1 < best)
-                best = two_above[j - 2] + 1;
-            row[j] = best;
-        }
+    size_t at = s->of_name ? s->name_count : s->wrong_count;
+    if (s->wrong_count < WRONG_MAX) {
+        memmove(&s->wrong[at + 1], &s->wrong[at], (s->wrong_count - at) * sizeof s->wrong[0]);
+        s->wrong[at] = s->error;
+        s->wrong_count++;
+        s->name_count += s->of_name;
     }
-    return rows[na % 3][nb];
-}
-
-const char *lki_suggest(const char *word, const char *const *names, size_t count)
-{
-    size_t best   = count; /* `count`: no word was found yet */
-    size_t length = strlen(word), limit = length < 4 ? 1 : length < 8 ? 2 : 3;
-    for (size_t i = 0; i < count; i++) {
-        size_t d = distance(word, names[i]);
-        if (d <= limit) {
-            best  = i;
-            limit = d == 0 ? 0 : d - 1;
-        }
-    }
-    for (size_t i = 0; i < count && best == count && length >= 3; i++)
-        if (strncmp(word, names[i], length) == 0 || strncmp(word, names[i], strlen(names[i])) == 0)
-            best = i;
-    return best < count ? names[best] : NULL;
+    s->of_name = false;
 }
 
 /* ---- Looking up options ------------------------------------------------------------------ */
@@ -126,6 +97,10 @@ static bool refuse_unknown(state *s, const char *name, size_t length)
 {
     char word[40];
     (void)snprintf(word, sizeof word, "%.*s", (int)(length < 39 ? length : 39), name);
+    lki_message hint;
+    s->of_name = true;
+    if (lki_foreign_hint(s->command, name, length, &hint))
+        return lki_refuse(&s->error, "unknown option --%s: %.200s", word, hint.text);
     const char *meant = suggest_option(s->command, word);
     if (meant != NULL)
         return lki_refuse(&s->error, "unknown option --%s; did you mean --%s?", word, meant);
@@ -156,10 +131,12 @@ static bool set(state *s, const lki_option *option, origin from)
     lki_message name, why;
     if (option->type == LKI_OPTION_LATER)
         return lki_refuse(&s->error, "%s: %s", spell(s, option, &from, &name), option->help);
-    if (!lki_value_read(option, from.text, s->target, &why))
+    *origin_of(s, option) = from;
+    if (!lki_value_read(option, from.text, s->target, &why)) {
+        s->of_name = option->type == LKI_OPTION_POSITIONAL && option->read != NULL;
         return lki_refuse(&s->error, "%.220s %.120s: %.160s", spell(s, option, &from, &name),
                           *from.text != '\0' ? from.text : "\"\"", why.text);
-    *origin_of(s, option) = from;
+    }
     return true;
 }
 
@@ -248,19 +225,20 @@ static bool apply_config(state *s, const lki_option *option, const char *path)
 {
     lki_config       config;
     lki_config_file *file = (void *)((unsigned char *)s->target + option->offset);
-    if (file->text != NULL)
-        return lki_refuse(&s->error, "--%s stands twice", option->name);
-    if (!lki_config_open(&config, path, &s->error))
-        return false;
+    bool good = file->text == NULL || lki_refuse(&s->error, "--%s stands twice", option->name);
+    if (!good || !lki_config_open(&config, path, &s->error)) {
+        note_error(s);
+        return true;
+    }
     file->text = config.text;
     file->path = path;
     s->file    = file;
     s->config  = path;
-    bool good = true;
-    for (size_t i = 0; i < config.count && good; i++)
-        good = apply_item(s, path, &config.items[i]);
+    for (size_t i = 0; i < config.count; i++)
+        if (!apply_item(s, path, &config.items[i]))
+            note_error(s);
     free(config.items);
-    return good;
+    return true;
 }
 
 /* ---- The command line -------------------------------------------------------------------- */
@@ -289,8 +267,12 @@ static bool read_long(state *s, pass which, int argc, char **argv, int *i)
         }
         option = NULL;
     }
-    if (option == NULL)
+    if (option == NULL) { /* the next argument is taken to be its value */
+        bool next    = value == NULL && *i + 1 < argc && argv[*i + 1][0] != '-';
+        s->swallowed = s->swallowed || next;
+        *i += next;
         return refuse_unknown(s, name, length);
+    }
     if (option->type == LKI_OPTION_LATER)
         return set_from_line(s, option, "");
     if (option->type == LKI_OPTION_FLAG) {
@@ -313,12 +295,29 @@ static bool read_long(state *s, pass which, int argc, char **argv, int *i)
     return option->type == LKI_OPTION_CONFIG || set_from_line(s, option, value);
 }
 
+/* Refuses an option with one hyphen, such as -x, -np or -n4.  `option`: of the first letter. */
+static bool refuse_letters(state *s, const lki_option *option, int argc, char **argv, int *i)
+{
+    const char *text  = argv[*i];
+    bool        next  = option == NULL && *i + 1 < argc && argv[*i + 1][0] != '-';
+    lki_message hint  = { "" };
+    bool        known = lki_foreign_hint(s->command, text + 1, strcspn(text + 1, "="), &hint);
+    s->of_name        = true;
+    s->swallowed      = s->swallowed || next;
+    *i += next;
+    if (option != NULL && option->type != LKI_OPTION_FLAG && !known)
+        return lki_refuse(&s->error, "unknown option %.40s; did you mean -%c %.40s?", text,
+                          option->letter, text + 2);
+    return lki_refuse(&s->error, "unknown option %.40s%s%.200s", text, known ? ": " : "",
+                      hint.text);
+}
+
 static bool read_short(state *s, pass which, int argc, char **argv, int *i)
 {
     const lki_option *option = find_letter(s->command, argv[*i][1]);
     s->help                  = strcmp(argv[*i], "-h") == 0;
     if (option == NULL || argv[*i][2] != '\0')
-        return lki_refuse(&s->error, "unknown option %.40s", argv[*i]);
+        return refuse_letters(s, option, argc, argv, i);
     if (option->type == LKI_OPTION_FLAG)
         return set_from_line(s, option, "true");
     if (*i + 1 >= argc)
@@ -337,7 +336,16 @@ static const lki_option *next_positional(const lki_command *command, size_t inde
     return NULL;
 }
 
-/* Processes the arguments.  The first pass only finds and applies --config. */
+/* Adds the error of an argument.  The second pass finds the same errors as the first. */
+static void refused(state *s, pass which)
+{
+    if (which == PASS_ALL)
+        note_error(s);
+    s->of_name = false;
+}
+
+/* Processes the arguments.  The first pass only finds and applies --config.  Returns false if the
+ * help was requested. */
 static bool walk(state *s, pass which, int argc, char **argv)
 {
     size_t positionals = 0;
@@ -351,14 +359,20 @@ static bool walk(state *s, pass which, int argc, char **argv)
         if (!plain) {
             bool is_long = argv[i][1] == '-';
             if (!(is_long ? read_long(s, which, argc, argv, &i)
-                          : read_short(s, which, argc, argv, &i)))
-                return false;
+                          : read_short(s, which, argc, argv, &i))) {
+                if (s->help)
+                    return false;
+                refused(s, which);
+            }
             continue;
         }
         const lki_option *option = next_positional(s->command, positionals++);
         s->first                 = s->first != NULL ? s->first : argv[i];
-        if (option == NULL)
-            return lki_refuse(&s->error, "unexpected argument %.120s", argv[i]);
+        if (option == NULL) {
+            (void)lki_refuse(&s->error, "unexpected argument %.120s", argv[i]);
+            refused(s, which);
+            continue;
+        }
         if (option->type == LKI_OPTION_REST) {
             char **rest = argv + i;
             memcpy((unsigned char *)s->target + option->offset, &rest, sizeof rest);
@@ -366,22 +380,24 @@ static bool walk(state *s, pass which, int argc, char **argv)
             return true;
         }
         if (which == PASS_ALL && !set_from_line(s, option, argv[i]))
-            return false;
+            refused(s, which);
     }
     return true;
 }
 
-static bool check_required(state *s)
+/* Adds an error for each required option that is missing. */
+static void check_required(state *s)
 {
     for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++) {
-        if (!o->required || origin_of(s, o)->text != NULL)
+        if (!o->required || origin_of(s, o)->text != NULL || (s->swallowed && !is_named(o)))
             continue;
         if (o->letter != 0) /* names the option as the usage line does */
-            return lki_refuse(&s->error, "-%c %s is missing: %s", o->letter, o->value, o->help);
-        return lki_refuse(&s->error, "%s%s is missing: %s", is_named(o) ? "--" : "", o->name,
-                          o->help);
+            (void)lki_refuse(&s->error, "-%c %s is missing: %s", o->letter, o->value, o->help);
+        else
+            (void)lki_refuse(&s->error, "%s%s is missing: %s", is_named(o) ? "--" : "", o->name,
+                             o->help);
+        note_error(s);
     }
-    return true;
 }
 
 /* ---- Dependencies between options ---------------------------------------------------------- */
@@ -431,7 +447,7 @@ static bool refuse_useless(state *s, const lki_option *option, const lki_option 
                       is == NULL ? "" : "; this is ", is == NULL ? "" : is);
 }
 
-static bool check_needs(state *s)
+static void check_needs(state *s)
 {
     for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++) {
         if (o->needs == NULL || origin_of(s, o)->text == NULL)
@@ -439,10 +455,11 @@ static bool check_needs(state *s)
         const lki_option *other = s->command->options;
         while (other->type != LKI_OPTION_END && strcmp(other->name, o->needs->name) != 0)
             other++;
-        if (!is_met(s, o->needs, other))
-            return refuse_useless(s, o, other);
+        if (is_met(s, o->needs, other))
+            continue;
+        (void)refuse_useless(s, o, other);
+        note_error(s);
     }
-    return true;
 }
 
 /* Stores the sources of all options, for later messages and for lki_settings_of(). */
@@ -483,16 +500,25 @@ void lki_name_lines(lki_message *out, const lki_command *command, const lki_conf
     out->text[used < sizeof out->text ? used : sizeof out->text - 1] = '\0';
 }
 
+/* Prints all errors, one per line. */
+static int print_errors(const state *s)
+{
+    for (size_t i = 0; i + 1 < s->wrong_count; i++)
+        fprintf(stderr, "lockstep %s: %s\n", s->command->name, s->wrong[i].text);
+    return lki_usage_error(s->command, "%s", s->wrong[s->wrong_count - 1].text);
+}
+
 int lki_options_parse(const lki_command *command, int argc, char **argv, void *target)
 {
     state s    = { .command = command, .target = target };
-    bool  good = walk(&s, PASS_CONFIG, argc, argv) && walk(&s, PASS_ALL, argc, argv) &&
-                check_required(&s) && check_needs(&s);
+    bool  asks = !walk(&s, PASS_CONFIG, argc, argv) || !walk(&s, PASS_ALL, argc, argv);
+    if (!asks)
+        check_required(&s);
+    if (s.wrong_count == 0 && !asks)
+        check_needs(&s);
     keep_origins(&s);
-    if (good)
-        return GO_ON;
-    if (!s.help)
-        return lki_usage_error(command, "%s", s.error.text);
+    if (!asks)
+        return s.wrong_count == 0 ? GO_ON : print_errors(&s);
     if (lki_options_help(command, s.topic, s.first, stdout))
         return 0;
     lki_options_groups(command, &s.error);

@@ -56,7 +56,7 @@ typedef struct {
 typedef enum {
     LKI_OPTION_END = 0,
     LKI_OPTION_FLAG,       /* bool; --name and --no-name */
-    LKI_OPTION_STRING,     /* const char *, not empty */
+    LKI_OPTION_STRING,     /* const char *, not empty; parsed by read() if there is one */
     LKI_OPTION_U32,        /* uint32_t in [low, high] */
     LKI_OPTION_U64,        /* uint64_t in [low, high] */
     LKI_OPTION_U32_SPAN,   /* uint32_t in [low, high], or MIN:MAX with MIN at count_offset */
@@ -181,7 +181,7 @@ typedef struct {
 } lki_command;
 
 /* Reads argv[1..] into `target`, the zeroed struct of the command.  Returns a negative number to
- * continue, or an exit status: 0 after --help, LKI_EXIT_USAGE after an error, which is printed.
+ * continue, or an exit status: 0 after --help, LKI_EXIT_USAGE after errors, which are all printed.
  * Strings point into argv or into the config file's text, which the caller must free in all
  * cases. */
 int lki_options_parse(const lki_command *command, int argc, char **argv, void *target);

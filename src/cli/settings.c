@@ -1,5 +1,10 @@
-/* settings.c -- lists the options that must be equal on all hosts; see settings.h. */
+/* settings.c -- the options that must be equal on all hosts, and the properties of the terminal. */
 #include "cli/settings.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "lockstep/train.h"
 
 static bool is_of_the_job(const lki_option *option)
 {
@@ -22,4 +27,19 @@ void lki_settings_of(lki_settings *out, const lki_command *command, const lki_co
         count++;
     }
     out->list[count] = NULL;
+}
+
+unsigned lki_terminal_of(void)
+{
+    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM"), *locale = getenv("LC_ALL");
+    if (locale == NULL || *locale == '\0')
+        locale = getenv("LC_CTYPE");
+    if (locale == NULL || *locale == '\0')
+        locale = getenv("LANG");
+    bool dumb  = term == NULL || *term == '\0' || strcmp(term, "dumb") == 0;
+    bool utf_8 = locale != NULL && (strcasestr(locale, "UTF-8") != NULL ||
+                                    strcasestr(locale, "utf8") != NULL);
+    bool color = !dumb && (no_color == NULL || *no_color == '\0');
+    return (dumb ? LK_TERMINAL_DUMB : 0u) | (color ? LK_TERMINAL_COLOR : 0u) |
+           (utf_8 ? LK_TERMINAL_UNICODE : 0u);
 }

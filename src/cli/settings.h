@@ -15,4 +15,8 @@ typedef struct {
  * differ between hosts: where workers and files are, and how the host handles events. */
 void lki_settings_of(lki_settings *out, const lki_command *command, const lki_config_file *given);
 
+/* Returns what the terminal can show, as bits of lk_terminal: from NO_COLOR, TERM and the
+ * locale. */
+unsigned lki_terminal_of(void);
+
 #endif

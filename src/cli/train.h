@@ -3,6 +3,7 @@
 #define LKI_CLI_TRAIN_H
 
 #include "cli/nodes.h"
+#include "cli/source.h"
 #include "lockstep/launch.h"
 #include "lockstep/train.h"
 
@@ -10,6 +11,12 @@ typedef struct train_options train_options;
 
 enum { LKI_MODE_PROCESSES, LKI_MODE_THREADS }; /* --worker-mode */
 enum { LKI_UNSAID = -1 };                       /* default of --on-failure */
+enum { LKI_CHOSEN_MAX = 8 };
+
+/* An option that was not given, and the value that was chosen for it. */
+typedef struct {
+    const char *name, *text;
+} lki_chosen;
 
 /* All options of a command line. */
 struct train_options {
@@ -27,6 +34,11 @@ struct train_options {
     lk_mpi_mode     mpi;
     bool            by_mpi; /* MPI has started this worker and carries the bytes between hosts */
     lk_train_result result; /* the result on rank 0 */
+
+    lki_chosen chosen[LKI_CHOSEN_MAX];
+    uint32_t   chosen_count;
+    char       batch_text[24], threads_argument[24];
+    char       source[LKI_SOURCE_BYTES]; /* --data with its kind */
 
     const lki_command *command;                  /* the command named in errors */
     void (*print)(const train_options *options); /* called on rank 0 when the run is complete */
@@ -79,9 +91,30 @@ lki_option *lki_train_rows(const char *const *left_out, const lki_option *own, b
  * LK_EUNSUPPORTED if there is no module. */
 LK_NODISCARD lk_status lki_train_find_kernels(train_options *options);
 
+/* Chooses values for the options that are not given: optimizer, learning rate, batch, steps. */
+void lki_train_suit(train_options *options);
+
+/* Divides the cores among the workers, if neither --workers nor --threads is given: sets
+ * `threads`, and the argument for the workers.  The configuration must be complete. */
+void lki_train_use_cores(train_options *options);
+
+/* Prints the chosen values, the use of the cores, and whether the weights are kept. */
+void lki_train_print_choices(const train_options *options);
+
 /* Sets defaults for data, batch and learning rate, for commands whose results do not depend on
  * them. */
 void lki_train_defaults(lk_train_config *config);
+
+/* Returns true if a lost host can return, because other hosts have a copy of its part of the
+ * model. */
+bool lki_may_return(const train_options *options);
+
+/* Returns the reason why --on-failure continue is impossible; NULL if it is possible or not
+ * used. */
+const char *lki_cannot_go_on(const train_options *options);
+
+/* Returns the reason why a run with these options cannot start on so many hosts; NULL if it can. */
+const char *lki_cannot_start(const train_options *options, uint32_t hosts);
 
 /* Initial values, before options are read. */
 #define LKI_TRAIN_OPTIONS_INIT                                                                     \

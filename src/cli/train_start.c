@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/record.h"
 #include "cli/settings.h"
 #include "cli/train.h"
 #include "cli/words.h"
@@ -307,128 +308,6 @@ static int keep_workers(const train_options *options, char **argv, lk_launch_opt
     return lki_keep_workers(argv, how, here, options->restart);
 }
 
-static bool is_hybrid(const train_options *options)
-{
-    const char *strategy = options->config.strategy;
-    return strategy != NULL && strcmp(strategy, "hybrid") == 0;
-}
-
-static bool is_ddp(const train_options *options)
-{
-    const char *strategy = options->config.strategy;
-    return strategy == NULL || strcmp(strategy, "ddp") == 0;
-}
-
-/* Returns true if groups of virtual workers keep or share values from step to step, which a host
- * that enters lacks. */
-static bool keeps_errors(const lk_train_config *config)
-{
-    lk_exchange exchange = { .feedback = config->exchange.feedback };
-    if (config->optimizer.kind == LK_ONEBIT_ADAM || config->optimizer.kind == LK_ONEBIT_LAMB)
-        return true;
-    if (config->exchange.compressor == NULL ||
-        lk_compressor_find(&exchange.compressor, config->exchange.compressor) != LK_OK)
-        return false;
-    return lk_exchange_feedback(&exchange) != LK_FEEDBACK_OFF || exchange.compressor->begin != NULL;
-}
-
-/* Returns true if a lost host can return, because other hosts have a copy of its part of the
- * model. */
-static bool may_return(const train_options *options)
-{
-    return (is_ddp(options) || is_hybrid(options) || options->config.buddies) &&
-           !keeps_errors(&options->config);
-}
-
-/* Returns the number of workers on an emulated host. */
-static uint32_t workers_on(const train_options *options, uint32_t host)
-{
-    uint64_t workers = options->config.workers, hosts = options->nodes.hosts;
-    return (uint32_t)((host + 1) * workers / hosts - host * workers / hosts);
-}
-
-/* Returns the reason why hosts cannot join later; NULL if hosts can join later or need not. */
-static const char *cannot_grow(const train_options *options)
-{
-    uint32_t least = lki_nodes_least(&options->nodes);
-    if (least == 0)
-        return NULL;
-    if (!is_ddp(options) && !is_hybrid(options))
-        return "--nnodes MIN:MAX (and --hosts) needs --strategy ddp or hybrid: the others divide "
-               "the model among the hosts that are there at the start";
-    if (keeps_errors(&options->config))
-        return "--nnodes MIN:MAX (and --hosts) is not for compressed gradients: what groups keep "
-               "is on the hosts that are there at the start";
-    if (is_hybrid(options) && least < options->config.shard_hosts)
-        return "--nnodes MIN:MAX (and --hosts) with --strategy hybrid needs a whole group to begin "
-               "with: a MIN of at least --shard-size";
-    return options->nodes.hosts > 1 && options->config.workers % options->nodes.hosts != 0
-               ? "--hosts MIN:MAX needs as many workers on every host: give a --workers that MAX "
-                 "divides" : NULL;
-}
-
-/* Returns the reason why --shard-size is impossible; NULL if it is possible or not used.  Hosts at
- * the same position of their groups need equal numbers of workers. */
-static const char *cannot_group(const train_options *options, uint32_t hosts)
-{
-    uint32_t group = options->config.shard_hosts > 1 ? options->config.shard_hosts : 1;
-    bool     files = options->config.offloaded & LK_OFFLOADED_PARAMETERS;
-    if (!is_hybrid(options) || (group == 1 && !files))
-        return NULL;
-    if (hosts % group != 0)
-        return "--shard-size must divide the number of hosts (--hosts, --nnodes): every group "
-               "has a model of its own";
-    for (uint32_t host = group; host < hosts && options->nodes.hosts > 1; host++)
-        if (workers_on(options, host) != workers_on(options, host % group))
-            return group == 1
-                       ? "--offload parameters:DIR with --strategy hybrid needs as many workers on "
-                         "every host: give a --workers that the number of hosts divides"
-                       : "--shard-size needs as many workers in the same places of every group of "
-                         "hosts: give a --workers that the number of hosts divides";
-    return NULL;
-}
-
-/* Returns the reason why --restart is impossible; NULL if it is possible or not used. */
-static const char *cannot_start_again(const train_options *options)
-{
-    if (options->restart == 0)
-        return NULL;
-    if (options->worker_mode == LKI_MODE_THREADS)
-        return "--restart needs --worker-mode processes";
-    return strncmp(options->config.data.source, "stream:", 7) == 0
-               ? "--restart reads the data again, which a stream may not allow"
-               : NULL;
-}
-
-/* Returns the reason why --on-failure continue is impossible; NULL if it is possible or not
- * used. */
-static const char *cannot_go_on(const train_options *options)
-{
-    bool stream = strncmp(options->config.data.source, "stream:", 7) == 0;
-    if (options->on_failure != LK_ON_FAILURE_CONTINUE)
-        return NULL;
-    if (stream)
-        return "--on-failure continue cannot read a stream's last batch again; leave it out";
-    if (options->config.offload != NULL)
-        return "--on-failure continue needs all state in memory, because a worker's file is lost "
-               "with it; leave out --offload, or use --restart";
-    if (options->worker_mode == LKI_MODE_THREADS)
-        return "--on-failure continue needs --worker-mode processes: threads die together";
-    if (options->config.workers > 1 &&
-        options->config.model_options.batchnorm == LK_BATCHNORM_SYNC)
-        return "--on-failure continue needs --batchnorm ghost; with sync, --restart starts all "
-               "again from a checkpoint";
-    return NULL;
-}
-
-/* Returns the reason why --shard-replicas 2 is impossible; NULL if it is possible or not used. */
-static const char *cannot_have_buddies(const train_options *options)
-{
-    return options->config.buddies && options->on_failure != LK_ON_FAILURE_CONTINUE
-               ? "--shard-replicas 2 stores the shard of a lost host for the remaining hosts: "
-                 "give --on-failure continue, too" : NULL;
-}
-
 /* Prints a reason as a usage error, with the option that implied --on-failure continue. */
 static int refuse_going_on(const train_options *options, const char *why)
 {
@@ -440,32 +319,6 @@ static int refuse_going_on(const train_options *options, const char *why)
                                   : "");
 }
 
-/* Returns the reason why --backup-workers is impossible; NULL if it is possible or not used. */
-static const char *no_backups(const train_options *options, uint32_t hosts)
-{
-    if (options->config.elastic.backup_workers == 0)
-        return NULL;
-    return hosts > 1 ? "--backup-workers is for workers of one host: leave out --hosts and --nnodes"
-           : options->on_failure == LK_ON_FAILURE_CONTINUE
-               ? "--backup-workers is not for runs that continue after the loss of workers: leave "
-                 "out --on-failure continue, and MIN of --workers MIN:MAX"
-               : NULL;
-}
-
-/* Returns the reason why --chaos is impossible; NULL if it is possible or not used. */
-static const char *no_chaos(const train_options *options)
-{
-    bool ends = options->on_failure != LK_ON_FAILURE_CONTINUE && options->restart == 0;
-    bool kills = options->chaos.kinds == 0 || (options->chaos.kinds & LK_CHAOS_KILL) != 0;
-    if (!(options->chaos.rate > 0))
-        return NULL;
-    if (options->worker_mode == LKI_MODE_THREADS)
-        return "--chaos needs --worker-mode processes: threads die together";
-    return ends && kills ? "--chaos kills workers, which would end the run: give --on-failure "
-                           "continue or --restart, or leave out killing (SEED,RATE,stop,slow)"
-                         : NULL;
-}
-
 /* Returns true if rank 0 is on this host and would read standard input, which is closed.  The next
  * opened file would have the descriptor number of standard input. */
 static bool lacks_input(const train_options *options)
@@ -473,6 +326,50 @@ static bool lacks_input(const train_options *options)
     const char *data = options->config.data.source;
     return !options->config.files_elsewhere && fcntl(STDIN_FILENO, F_GETFD) < 0 &&
            (strcmp(data, "stream:-") == 0 || strncmp(data, "stream:-?", 9) == 0);
+}
+
+/* Copies argv, and inserts the number of threads.  Returns NULL if out of memory. */
+static char **with_threads(train_options *options, char **argv)
+{
+    size_t count = 0;
+    while (argv[count] != NULL)
+        count++;
+    char **copy = calloc(count + 2, sizeof *copy);
+    if (copy == NULL)
+        return NULL;
+    bool more = options->threads_argument[0] != '\0';
+    copy[0]   = argv[0];
+    if (more)
+        copy[1] = options->threads_argument;
+    memcpy(copy + 1 + more, argv + 1, (count - 1) * sizeof *copy);
+    return copy;
+}
+
+/* Starts the workers and watches them. */
+static int run_all(train_options *options, char **argv, lk_launch_options how)
+{
+    how.on_failure         = (lk_on_failure)options->on_failure;
+    how.ranks_tell         = how.on_failure == LK_ON_FAILURE_CONTINUE;
+    how.host_leaves        = how.ranks_tell;
+    how.host_returns       = how.ranks_tell && lki_may_return(options);
+    lki_settings settings;
+    lki_settings_of(&settings, options->command, &options->file);
+    how.settings           = settings.list;
+    how.leave_together     = true;
+    how.replacements       = how.on_failure == LK_ON_FAILURE_CONTINUE ? options->restart : 0;
+    how.chaos              = options->chaos;
+    how.chaos.note         = how.note;
+    how.chaos.note_context = how.note_context;
+    char **line = with_threads(options, argv);
+    int    exit = LKI_EXIT_FAILURE;
+    if (line == NULL)
+        fprintf(stderr, "lockstep %s: out of memory\n", argv[0]);
+    else
+        exit = options->worker_mode == LKI_MODE_THREADS ? run_threads(options)
+               : options->restart == 0                  ? lki_start_workers(line, how)
+                                                        : keep_workers(options, line, how);
+    free(line);
+    return merge_trace(options, 0, options->config.workers, exit);
 }
 
 /* Starts the run from the process that the user started. */
@@ -490,6 +387,7 @@ static int start(train_options *options, char **argv)
         return refuse(options, lk_error_last()->message);
     if (status != LK_OK)
         return report(status);
+    lki_train_use_cores(options);
     options->nodes.file = &options->file;
     lk_launch_options how   = { .struct_size = sizeof(lk_launch_options),
                                 .workers     = options->config.workers,
@@ -504,16 +402,10 @@ static int start(train_options *options, char **argv)
     if (options->config.host_memory > 0 && options->worker_mode == LKI_MODE_THREADS)
         return refuse(options, "--host-memory needs --worker-mode processes");
     uint32_t    hosts = how.nodes > 1 ? how.nodes : how.hosts > 1 ? how.hosts : 1;
-    const char *why   = cannot_start_again(options);
-    if (why == NULL && cannot_go_on(options) != NULL)
-        return refuse_going_on(options, cannot_go_on(options));
-    why               = why != NULL ? why : no_chaos(options);
-    why               = why != NULL ? why : no_backups(options, hosts);
-    why               = why != NULL ? why : cannot_grow(options);
-    why               = why != NULL ? why : cannot_group(options, hosts);
-    if (why == NULL && lk_train_check_hosts(&options->config, hosts) != LK_OK)
-        why = lk_error_last()->message;
-    why               = why != NULL ? why : cannot_have_buddies(options);
+    const char *why   = lki_cannot_go_on(options);
+    if (why != NULL)
+        return refuse_going_on(options, why);
+    why = lki_cannot_start(options, hosts);
     if (why != NULL)
         return refuse(options, why);
     status = lk_train_fits(&options->config, hosts);
@@ -521,22 +413,9 @@ static int start(train_options *options, char **argv)
         return refuse(options, lk_error_last()->message);
     if (status != LK_OK)
         return report(status);
-    how.on_failure         = (lk_on_failure)options->on_failure;
-    how.ranks_tell         = how.on_failure == LK_ON_FAILURE_CONTINUE;
-    how.host_leaves        = how.ranks_tell;
-    how.host_returns       = how.ranks_tell && may_return(options);
-    lki_settings settings;
-    lki_settings_of(&settings, options->command, &options->file);
-    how.settings           = settings.list;
-    how.leave_together     = true;
-    how.replacements       = how.on_failure == LK_ON_FAILURE_CONTINUE ? options->restart : 0;
-    how.chaos              = options->chaos;
-    how.chaos.note         = how.note;
-    how.chaos.note_context = how.note_context;
-    int exit = options->worker_mode == LKI_MODE_THREADS ? run_threads(options)
-               : options->restart == 0              ? lki_start_workers(argv, how)
-                                                    : keep_workers(options, argv, how);
-    return merge_trace(options, 0, options->config.workers, exit);
+    lki_train_print_choices(options);
+    lki_record_write(options);
+    return run_all(options, argv, how);
 }
 
 /* Finds the oneDNN module.  The module's threads must not spin, since Lockstep's threads use the
@@ -553,6 +432,7 @@ lk_status lki_train_find_kernels(train_options *options)
 
 int lki_train_start(train_options *options, char **argv)
 {
+    options->config.terminal = lki_terminal_of();
     /* A file larger than ulimit -f must cause an error that names the file.  Workers inherit this
      * setting. */
     (void)signal(SIGXFSZ, SIG_IGN);
@@ -571,6 +451,7 @@ int lki_train_start(train_options *options, char **argv)
         free(options->file.text);
         return result;
     }
+    lki_train_suit(options);
     result = LKI_EXIT_FAILURE;
     if (fcntl(STDOUT_FILENO, F_GETFD) < 0)
         fprintf(stderr, "lockstep train: standard output is closed, but the result is written "

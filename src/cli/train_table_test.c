@@ -195,7 +195,7 @@ static const char *value_for(const lki_option *o, char toml[64])
         quoted = true;
         break;
     case LKI_OPTION_STRING:
-        value  = "x";
+        value  = strcmp(o->name, "data") == 0 ? "text:x" : "x";
         quoted = true;
         break;
     default: quoted = true;
@@ -268,14 +268,14 @@ static void a_flag_alias_sets_its_value(void **state)
     char         *argv[] = { (char[]){ "train" },
                              (char[]){ "mlp" },
                              (char[]){ "--buddies" },
-                             (char[]){ "--data=x" },
+                             (char[]){ "--data=text:x" },
                              (char[]){ "--lr=1" },
                              (char[]){ "--global-batch=8" },
                              NULL };
     train_options target = LKI_TRAIN_OPTIONS_INIT;
     assert_int_equal(lki_options_parse(train, 6, argv, &target), -1);
     assert_true(target.config.buddies);
-    assert_string_equal(target.config.data.source, "x");
+    assert_string_equal(target.config.data.source, "text:x");
     assert_int_equal(parse_one(replicas, "buddies", NULL, "true"), -1);
     assert_int_equal(parse_one(replicas, "buddies", NULL, "false"), -1);
     assert_int_equal(parse_one(replicas, "shard-replicas", NULL, "true"), LKI_EXIT_USAGE);

@@ -292,6 +292,8 @@ bool lki_value_read(const lki_option *option, const char *text, void *target, lk
     case LKI_OPTION_POSITIONAL:
         if (*text == '\0')
             return lki_refuse(error, "must not be empty");
+        if (option->read != NULL)
+            return option->read(text, target, error);
         memcpy((unsigned char *)target + option->offset, &text, sizeof text);
         return true;
     case LKI_OPTION_U32_LIST:

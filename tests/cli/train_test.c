@@ -443,6 +443,66 @@ static void unsupported_backup_workers_are_refused(void **state)
     }
 }
 
+/* Checks that the defaults do not depend on the number of cores, and are as printed. */
+static void defaults_do_not_depend_on_the_machine(void **state)
+{
+    static command_result one, all, said;
+    char                  line[512], a[65], b[65], c[65];
+    static const char     command[] = "train mlp --hidden 8 --data synthetic:images=300,h=4,w=4,"
+                                      "c=1,classes=3";
+    (void)snprintf(line, sizeof line, "taskset -c $(taskset -cp $$ | sed 's/.*: *//; s/[-,].*//') "
+                   LK_TEST_COMMAND " %s", command);
+    (void)run_shell(&one, *state, line);
+    run_command(&all, *state, command);
+    read_weights(&one, a);
+    read_weights(&all, b);
+    assert_string_equal(a, b);
+    assert_says(one.err, "workers: 1 with 1 thread each, on 1 core");
+    const char *chosen = strstr(all.err, "not given, so:");
+    assert_non_null(chosen);
+    assert_says(all.err, "--optimizer sgd --momentum 0.9 --lr 0.05 --micro-batch 8 --global-batch "
+                         "128 --steps 1000 --max-epochs 20");
+    assert_says(all.err, "note: the weights are not kept; --checkpoint DIR keeps them");
+    (void)snprintf(line, sizeof line, "%s %.*s", command,
+                   (int)strcspn(chosen + 14, "("), chosen + 14);
+    run_command(&said, *state, line);
+    read_weights(&said, c);
+    assert_string_equal(a, c);
+    assert_says_not(said.err, "not given");
+    run_command(&said, *state, "train mlp --hidden 8 --data synthetic:images=64,h=2,w=2,c=1,"
+                               "classes=2 --global-batch 8 --steps 1 --threads 1");
+    assert_int_equal(said.status, 0);
+    if (sysconf(_SC_NPROCESSORS_ONLN) > 1)
+        assert_says(said.err, "note: 1 virtual worker for");
+}
+
+/* Checks that a run is continued and verified with its directory alone, from any directory. */
+static void a_run_is_continued_by_its_directory(void **state)
+{
+    static command_result r;
+    char                  whole[65], resumed[65];
+    static const char     command[] = "train gpt --layers 1 --heads 1 --width 8 --context 4 --data "
+                                      "poem.txt --steps 8 --param-group '*.bias:lr=2' "
+                                      "--param-group '*.weight:decay=0'";
+    (void)run_shell(&r, *state, "seq 200 >poem.txt");
+    run_command(&r, *state, command);
+    read_weights(&r, whole);
+    char line[512];
+    (void)snprintf(line, sizeof line, "%s --checkpoint kept --max-samples 64", command);
+    run_command(&r, *state, line);
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&r, *state, "mkdir -p below && cd below && " LK_TEST_COMMAND
+                                " resume ../kept --max-samples 100000 --workers 1");
+    read_weights(&r, resumed);
+    assert_string_equal(whole, resumed);
+    run_command(&r, *state, "verify kept --step 5");
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "step 5, virtual worker 0, from step 2 on");
+    run_command(&r, *state, "resume kept --lr 1");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "--lr is 1");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -463,6 +523,8 @@ int main(void)
         cmocka_unit_test(runs_resumed_from_backup_workers_are_labelled),
         cmocka_unit_test(runs_with_lossy_messages_are_labelled),
         cmocka_unit_test(unsupported_backup_workers_are_refused),
+        cmocka_unit_test(defaults_do_not_depend_on_the_machine),
+        cmocka_unit_test(a_run_is_continued_by_its_directory),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

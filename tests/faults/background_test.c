@@ -227,7 +227,7 @@ static void a_full_disk_ends_the_run_only_at_the_last_checkpoint(void **state)
     assert_int_equal(result.checkpoints.failed, 1);
     assert_int_equal(result.checkpoints.written, 2);
     assert_true(!is_there("full", 4) && is_there("full", 8) && is_there("full", STEPS));
-    assert_true(has_line("log", "No space left on device\"}"));
+    assert_true(has_line("log", "No space left on device\", \"time\": "));
     assert_int_equal(system("test -z \"$(ls -d full/.tmp* 2>/dev/null)\""), 0);
 }
 

@@ -98,18 +98,20 @@ static int run_until(const char *fatal)
     return WEXITSTATUS(status);
 }
 
-/* Reads the next line that is not about a checkpoint, because a resumed run may lack such lines. */
+/* Reads the next line about a step or the end.  A resumed run may lack lines about checkpoints, and
+ * has a first line of its own. */
 static void next_line(char *line, int size, FILE *log)
 {
     do
         assert_non_null(fgets(line, size, log));
-    while (strstr(line, "\"checkpoint\"") != NULL);
+    while (strstr(line, "\"checkpoint\"") != NULL || strstr(line, "\"config\"") != NULL ||
+           strstr(line, "\"workers\"") != NULL);
 }
 
 /* Checks that the log has the steps 1 to `steps` in order, and then only the end. */
 static void assert_log(unsigned long steps)
 {
-    char  line[1024];
+    char  line[8192];
     FILE *log = fopen("logs/log", "r");
     assert_non_null(log);
     for (unsigned long wanted = 1; wanted <= steps; wanted++) {

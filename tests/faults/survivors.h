@@ -49,10 +49,11 @@ static inline void job_begin(job *j, const char *folder, uint32_t workers, const
 /* Reads the contents of a log without times. */
 static inline void read_bits(const char *folder, const char *log, command_result *r)
 {
-    char line[256];
+    char line[320];
     (void)snprintf(line, sizeof line,
-                   "sed -E '/\"(checkpoint|rebalance|straggler)\"/d; "
-                   "s/\"samples_per_s.*_ms\": [0-9.]*//; s/\"run.*//' %s | sha256sum",
+                   "sed -E '/\"(checkpoint|rebalance|straggler|config|workers)\"/d; "
+                   "s/, \"time\": [0-9.]*//; s/\"samples_per_s.*_ms\": [0-9.]*//; "
+                   "s/\"run.*//' %s | sha256sum",
                    log);
     (void)run_shell(r, folder, line);
 }

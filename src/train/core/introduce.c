@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "train/core/feed.h"
+#include "train/core/identity.h"
 #include "train/options.h"
 
 enum { BUCKET_BYTES = 25 << 20 }; /* lk_train_config.bucket_bytes by default */
@@ -23,6 +24,12 @@ static lk_status different_data(const lki_session *s, uint32_t rank)
                    "the workers started; start again",
                    rank, s->config->data.source);
 }
+
+/* An introduction of a rank. */
+typedef struct {
+    uint64_t pid, first, count; /* of virtual workers */
+    char     host[64];
+} introduction;
 
 /* Returns " on host 3", or "" if there is only one host. */
 static const char *host_text(const lki_session *s, uint32_t rank, char text[32])
@@ -164,14 +171,56 @@ static void describe_steps(const lki_session *s, char *text, size_t bytes)
                        c->virtual_workers, s->micro_count, c->micro_batch);
 }
 
+/* Lists the ranks for the first line of the log: place, process and virtual workers. */
+static json_t *ranks_json(const lki_session *s, const introduction *all)
+{
+    json_t *list = json_array();
+    for (uint32_t r = 0; r < s->ranks; r++) {
+        json_t *one = json_pack("{s:I, s:I, s:s, s:I}", "rank",
+                                (json_int_t)lk_comm_world_rank(s->comm, r), "host",
+                                (json_int_t)lk_comm_host(s->comm, r), "hostname", all[r].host,
+                                "pid", (json_int_t)all[r].pid);
+        if (!lki_is_async(s->config)) {
+            (void)json_object_set_new(one, "first", json_integer((json_int_t)all[r].first));
+            (void)json_object_set_new(one, "virtual_workers",
+                                      json_integer((json_int_t)all[r].count));
+        }
+        (void)json_array_append_new(list, one);
+    }
+    return list;
+}
+
+/* Logs the configuration, versions, hosts and exactness id: the first line of a run, and of each
+ * continuation. */
+static lk_status log_header(lki_session *s, const introduction *all)
+{
+    const lk_train_config *c = s->config;
+    if (s->journal == NULL)
+        return LK_OK;
+    json_t *line = json_pack(
+        "{s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o}", "step",
+        (json_int_t)s->progress.start, "lockstep", LK_VERSION, "exactness_id", s->exactness_id,
+        "data", lk_dataset_describe(s->dataset)->content_hash, "parameters",
+        (json_int_t)lk_model_param_elements(s->model), "steps", (json_int_t)s->progress.end,
+        "hosts", (json_int_t)lk_comm_hosts(s->comm), "threads",
+        (json_int_t)(c->threads > 0 ? c->threads : 1), "ranks", ranks_json(s, all), "config",
+        lki_config_json(c, lk_dataset_describe(s->dataset)));
+    if (line == NULL)
+        return lk_fail(LK_ENOMEM, "the first line of the log");
+    return lki_journal_header(s->journal, line, s->exactness_id);
+}
+
 lk_status lki_introduce(lki_session *s)
 {
-    uint64_t mine[3] = { (uint64_t)getpid(), s->first, s->count }, *all = NULL;
-    char     text[80], every[32], samples[40];
+    introduction mine = { (uint64_t)getpid(), s->first, s->count, "" }, *all = NULL;
+    char         text[80], every[32], samples[40];
 
+    (void)gethostname(mine.host, sizeof mine.host - 1);
     (void)snprintf(every, sizeof every, ", every %u", s->stride);
-    LK_TRY(LKI_NEW(&all, 3 * (size_t)s->ranks, "introductions"));
-    lk_status status = lk_all_gather(s->comm, mine, all, sizeof mine);
+    LK_TRY(LKI_NEW(&all, s->ranks, "introductions"));
+    lk_status status = lk_all_gather(s->comm, &mine, all, sizeof mine);
+    if (status == LK_OK)
+        status = log_header(s, all);
     if (status == LK_OK) {
         if (lk_comm_hosts(s->comm) > 1)
             lki_journal_say(s->journal, "between hosts: %s", lk_comm_carrier(s->comm));
@@ -180,7 +229,7 @@ lk_status lki_introduce(lki_session *s)
                         lk_model_param_elements(s->model), lki_feed_text(s, samples),
                         (unsigned long long)s->progress.end, text);
         for (uint32_t r = 0; r < s->ranks; r++) {
-            unsigned long long pid = all[3 * r], first = all[3 * r + 1], count = all[3 * r + 2];
+            unsigned long long pid = all[r].pid, first = all[r].first, count = all[r].count;
             if (lki_is_async(s->config)) {
                 lki_journal_say(s->journal, "rank %u (pid %llu%s) computes tasks of any group",
                                 lk_comm_world_rank(s->comm, r), pid, host_text(s, r, text));

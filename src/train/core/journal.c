@@ -1,9 +1,9 @@
-/* journal.c -- the log, one JSON object per step, and the progress display.
+/* journal.c -- the log: one JSON object per line, for steps and for what happens between them.
  *
  * The log is line-buffered, so a killed run leaves whole lines.  A resumed run truncates the log
  * after the checkpoint's step, so every step is logged once.  A checkpoint is published only after
- * the log up to its step is on disk, so no step is missing.  Progress is printed on stderr: as a
- * bar on a terminal, else as plain lines at intervals.
+ * the log up to its step is on disk, so no step is missing.  docs/log.md has all keys.  The
+ * display, the event files and the metrics get the same values.
  */
 #include <errno.h>
 #include <libgen.h>
@@ -12,27 +12,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "base/memory.h"
 #include "checkpoint/directory.h"
+#include "train/core/display.h"
+#include "train/core/events.h"
 #include "train/core/identity.h"
+#include "train/core/metrics.h"
 #include "train/options.h"
-
-enum { BAR = 24, PLAIN_LINES = 20 };
-#define REDRAW_SECONDS 0.05
 
 struct lki_report_file {
     const lk_train_config *config;
     FILE                  *log; /* NULL: no --log */
-    bool                   terminal, bar_shown;
     lk_label               label;         /* of the run */
     char                   repeated[160]; /* options that every line repeats */
-    double                 begun, shown; /* shown: time of the last redraw */
-    uint64_t               start, end;
+    lki_display            display;
+    lki_events            *events;  /* NULL: no --tensorboard */
+    lki_metrics            metrics;
+    lki_step_record        last;    /* of the last step, for the metrics */
 };
 
 size_t lki_log_prefix(const uint8_t *log, size_t bytes, uint64_t step)
@@ -112,11 +112,36 @@ lk_status lki_journal_open(lki_journal **out, const lk_train_config *config)
     *out                 = NULL;
     LK_TRY(LKI_NEW(&journal, 1, "log"));
     journal->config   = config;
-    journal->terminal = isatty(STDERR_FILENO) == 1;
+    lki_display_open(&journal->display, config);
+    lki_metrics_open(&journal->metrics, config->metrics);
     journal->label    = lki_fields_label(config);
     lki_fields_log(config, journal->repeated, sizeof journal->repeated);
     *out              = journal;
     return LK_OK;
+}
+
+void lki_journal_waits(lki_journal *journal, const char *who)
+{
+    if (journal != NULL)
+        (void)snprintf(journal->display.waits, sizeof journal->display.waits, "%s", who);
+}
+
+lk_status lki_journal_header(lki_journal *journal, json_t *line, const char *exactness_id)
+{
+    if (journal == NULL) {
+        json_decref(line);
+        return LK_OK;
+    }
+    (void)snprintf(journal->metrics.exactness_id, sizeof journal->metrics.exactness_id, "%s",
+                   exactness_id);
+    char *config = json_dumps(json_object_get(line, "config"),
+                              JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    lk_status status = config == NULL ? LK_OK : lki_events_text(journal->events, "config", config);
+    free(config);
+    if (status == LK_OK)
+        return lki_journal_event(journal, line);
+    json_decref(line);
+    return status;
 }
 
 void lki_journal_label(lki_journal *journal, lk_label label)
@@ -143,9 +168,9 @@ lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end)
     if (journal == NULL)
         return LK_OK;
     const char *path = journal->config->log;
-    journal->begun   = lki_seconds();
-    journal->start   = start;
-    journal->end     = end;
+    lki_display_begin(&journal->display, start, end);
+    if (journal->config->tensorboard != NULL)
+        LK_TRY(lki_events_open(&journal->events, journal->config->tensorboard));
     if (path == NULL)
         return LK_OK;
     if (start > 0 && is_file(path)) {
@@ -168,9 +193,10 @@ lk_status lki_journal_find(const lki_journal *journal, uint64_t step, uint64_t *
 lk_status lki_journal_take_over(lki_journal *journal, uint64_t done, uint64_t end, uint64_t bytes)
 {
     const char *path = journal->config->log;
-    journal->begun   = lki_seconds();
-    journal->start   = done > 0 ? done - 1 : 0; /* the last step may still have to be logged */
-    journal->end     = end;
+    /* the last step may still have to be logged */
+    lki_display_begin(&journal->display, done > 0 ? done - 1 : 0, end);
+    if (journal->config->tensorboard != NULL)
+        LK_TRY(lki_events_open(&journal->events, journal->config->tensorboard));
     if (path == NULL)
         return LK_OK;
     if (is_file(path))
@@ -187,27 +213,21 @@ uint64_t lki_journal_bytes(const lki_journal *journal)
     return (uint64_t)info.st_size;
 }
 
-static void clear_bar(lki_journal *journal)
-{
-    if (journal->bar_shown)
-        fputs("\r\033[K", stderr);
-    journal->bar_shown = false;
-}
-
 void lki_journal_free(lki_journal *journal)
 {
     if (journal == NULL)
         return;
-    clear_bar(journal);
+    lki_display_clear(&journal->display);
     if (journal->log != NULL)
         (void)fclose(journal->log);
+    lki_events_free(journal->events);
     lki_free(journal);
 }
 
 __attribute__((format(printf, 2, 0))) static void say(lki_journal *journal, const char *format,
                                                       va_list args)
 {
-    clear_bar(journal);
+    lki_display_clear(&journal->display);
     (void)vfprintf(stderr, format, args);
     fputc('\n', stderr);
 }
@@ -238,53 +258,6 @@ static lk_status log_checked(const lki_journal *journal, int written)
         return lk_fail(LK_EIO, "cannot write the log '%s': %s", journal->config->log,
                        strerror(errno));
     return LK_OK;
-}
-
-static size_t terminal_columns(void)
-{
-    struct winsize size;
-    bool           known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    return known ? size.ws_col : 80;
-}
-
-/* Draws the progress bar, cut to the terminal's width.  In a wrapped line the carriage return would
- * not return to the beginning. */
-static void show_bar(lki_journal *journal, const lki_step_record *r, double rate, double left)
-{
-    char   bar[BAR + 1], line[256];
-    size_t full    = (size_t)(r->step * BAR / journal->end);
-    size_t columns = lki_min(terminal_columns() - 1, sizeof line - 1);
-    memset(bar, '.', BAR);
-    memset(bar, '#', full);
-    bar[BAR] = '\0';
-    (void)snprintf(line, sizeof line, "[%s] step %llu/%llu  loss %.4f  %.0f %s/s  %02d:%02d left",
-                   bar, (unsigned long long)r->step, (unsigned long long)journal->end, r->loss,
-                   rate, r->tokens ? "tokens" : "samples", (int)(left / 60), (int)fmod(left, 60));
-    line[columns] = '\0';
-    fprintf(stderr, "\r\033[K%s", line);
-    journal->bar_shown = true;
-    journal->shown     = lki_seconds();
-}
-
-static void show(lki_journal *journal, const lki_step_record *r)
-{
-    uint64_t steps = journal->end, done = r->step - journal->start;
-    double   spent = lki_seconds() - journal->begun;
-    double   left  = spent / (double)done * (double)(steps - r->step);
-    double   units = (double)(r->tokens ? r->tokens : r->samples);
-    double   rate  = units / r->seconds;
-    uint64_t every = lki_max(1, steps / PLAIN_LINES);
-
-    if (journal->config->quiet)
-        return;
-    if (journal->terminal && (r->step == steps || lki_seconds() - journal->shown > REDRAW_SECONDS))
-        show_bar(journal, r, rate, left);
-    else if (journal->terminal)
-        return;
-    else if (done == 1 || r->step % every == 0 || r->step == steps)
-        fprintf(stderr, "step %llu/%llu  loss %.4f  lr %.3g  %.0f %s/s  %.0f s left\n",
-                (unsigned long long)r->step, (unsigned long long)steps, r->loss, r->lr, rate,
-                r->tokens ? "tokens" : "samples", left);
 }
 
 /* Formats a number for JSON, which cannot represent values that are not finite. */
@@ -324,6 +297,16 @@ static void write_audited(const lki_journal *journal, uint32_t audited, char tex
         (void)snprintf(text, 32, ", \"audited\": %u", audited);
 }
 
+/* Returns the values for --metrics. */
+static lki_metrics_values metrics_of(const lki_journal *journal, bool done)
+{
+    return (lki_metrics_values){ .model  = journal->config->model,
+                                 .step   = &journal->last,
+                                 .steps  = journal->display.end,
+                                 .workers = journal->config->workers,
+                                 .done   = done };
+}
+
 /* Writes the values that, like times, depend on the load of the machine. */
 static void write_rates(const lki_step_record *r, char text[96])
 {
@@ -343,7 +326,10 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
     char stall[48] = "", audited[32];
     if (journal == NULL)
         return LK_OK;
-    show(journal, r);
+    lki_display_step(&journal->display, r);
+    journal->last = *r;
+    LK_TRY(lki_events_step(journal->events, r));
+    LK_TRY(lki_metrics_write(&journal->metrics, metrics_of(journal, false)));
     if (r->skips)
         lki_journal_say(journal,
                         "step %llu was skipped: its gradient overflows at a loss scale of %.10g",
@@ -361,31 +347,41 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
         journal->log,
         "{\"step\": %llu, \"epoch\": %llu, \"loss\": %s, \"loss_bits\": \"%s\", "
         "\"lr\": %.17g, \"grad_norm\": %s, \"samples_per_s\": %.1f%s, "
-        "\"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
+        "\"time\": %.3f, \"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
         "\"finish_ms\": %.3f%s%s%s%s%s%s}\n",
         (unsigned long long)r->step, (unsigned long long)r->epoch, number_text(loss, r->loss), bits,
         r->lr, number_text(norm, r->grad_norm), (double)r->samples / r->seconds, tokens,
-        1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds, 1e3 * r->finish_seconds,
-        scale, noise, journal->repeated, stall, audited, label_field(journal));
+        lki_wall_seconds(), 1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds,
+        1e3 * r->finish_seconds, scale, noise, journal->repeated, stall, audited,
+        label_field(journal));
     return log_checked(journal, written);
 }
 
 lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss, double accuracy)
 {
+    const bool tokens = journal != NULL && journal->last.tokens > 0;
     if (journal == NULL)
         return LK_OK;
     lki_journal_say(journal, "step %llu  validation loss %.4f  accuracy %.2f %%",
                     (unsigned long long)step, loss, 100 * accuracy);
+    journal->display.validation     = loss;
+    journal->metrics.validation     = loss;
+    journal->metrics.accuracy       = accuracy;
+    journal->metrics.has_validation = true;
+    LK_TRY(lki_events_evaluation(journal->events, step, loss, accuracy, tokens));
     if (journal->log == NULL)
         return LK_OK;
-    char bits[17], text[32];
+    char bits[17], text[32], perplexity[64] = "", number[32];
     lki_loss_bits(loss, bits);
+    if (tokens)
+        (void)snprintf(perplexity, sizeof perplexity, ", \"val_perplexity\": %s",
+                       number_text(number, exp(loss)));
     return log_checked(journal,
                        fprintf(journal->log,
                                "{\"step\": %llu, \"val_loss\": %s, \"val_loss_bits\": \"%s\", "
-                               "\"val_accuracy\": %.17g%s}\n",
+                               "\"val_accuracy\": %.17g%s, \"time\": %.3f%s}\n",
                                (unsigned long long)step, number_text(text, loss), bits, accuracy,
-                               label_field(journal)));
+                               perplexity, lki_wall_seconds(), label_field(journal)));
 }
 
 lk_status lki_journal_event(lki_journal *journal, json_t *line)
@@ -395,8 +391,10 @@ lk_status lki_journal_event(lki_journal *journal, json_t *line)
     if (text == NULL)
         return lk_fail(LK_ENOMEM, "a line of the log");
     lk_status status = LK_OK;
+    int       length = (int)strlen(text) - 1; /* without the brace at the end */
     if (journal != NULL && journal->log != NULL)
-        status = log_checked(journal, fprintf(journal->log, "%s\n", text));
+        status = log_checked(journal, fprintf(journal->log, "%.*s, \"time\": %.3f%s}\n", length,
+                                              text, lki_wall_seconds(), label_field(journal)));
     free(text);
     return status;
 }
@@ -409,8 +407,6 @@ lk_status lki_journal_saved(lki_journal *journal, uint64_t step, uint64_t saved,
     json_t *line = json_pack("{s:I, s:I, s:f, s:f, s:s*}", "step", (json_int_t)step, "checkpoint",
                              (json_int_t)saved, "stall_ms", 1e3 * stall, "write_ms", 1e3 * seconds,
                              "error", error);
-    if (journal->label != LK_LABEL_EXACT)
-        (void)json_object_set_new(line, "label", json_string(lk_label_name(journal->label)));
     return lki_journal_event(journal, line);
 }
 
@@ -429,14 +425,17 @@ lk_status lki_journal_finding(lki_journal *journal, const lk_audit_finding *f)
     return log_checked(journal,
                        fprintf(journal->log,
                                "{\"step\": %llu, \"audit\": {\"virtual_worker\": %u, "
-                               "\"ranks\": [%s], \"odd\": %s, \"what\": \"%s\"}}\n",
+                               "\"ranks\": [%s], \"odd\": %s, \"what\": \"%s\"}, \"time\": %.3f}\n",
                                (unsigned long long)f->step, f->virtual_worker, ranks, odd,
-                               f->what));
+                               f->what, lki_wall_seconds()));
 }
 
 lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result)
 {
-    if (journal == NULL || journal->log == NULL)
+    if (journal == NULL)
+        return LK_OK;
+    LK_TRY(lki_metrics_write(&journal->metrics, metrics_of(journal, true)));
+    if (journal->log == NULL)
         return LK_OK;
     char ended[64] = "", audited[48] = "";
     if (journal->config->audit > 0)
@@ -447,7 +446,7 @@ lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result)
     return log_checked(journal,
                        fprintf(journal->log,
                                "{\"step\": %llu, \"weights\": \"%s\", "
-                               "\"run\": \"%s\"%s%s%s}\n",
+                               "\"run\": \"%s\", \"time\": %.3f%s%s%s}\n",
                                (unsigned long long)result->steps, result->weights, result->run,
-                               ended, audited, label_field(journal)));
+                               lki_wall_seconds(), ended, audited, label_field(journal)));
 }

@@ -5,29 +5,16 @@
 #include <jansson.h>
 
 #include "base/status.h"
-#include "lockstep/train.h"
+#include "train/core/step_record.h"
 
 typedef struct lki_report_file lki_journal;
-
-/* The values of a step for its log line. */
-typedef struct lki_step_record {
-    uint64_t step, epoch, samples, tokens;
-    double   loss, lr, grad_norm;
-    double   loss_scale; /* 0: no loss scaling */
-    uint64_t skipped;    /* number of skipped steps so far, including this one */
-    bool     skips;      /* this step was skipped */
-    uint32_t audited;    /* number of virtual workers computed twice with identical results */
-    uint32_t moved;      /* number of virtual workers assigned to another rank after this step */
-    uint32_t duplicated; /* virtual workers computed by a rank they were not assigned to */
-    uint32_t dropped;    /* number of virtual workers left out of the update (--backup-workers) */
-    lk_noise noise;      /* averages so far, if the noise scale is measured */
-    double   stalled;    /* seconds that rank 0 waited for its offload file */
-    double   seconds, data_seconds, compute_seconds, finish_seconds;
-} lki_step_record;
 
 /* Opens the journal.  All functions below do nothing if the journal is NULL, as on ranks other than
  * 0. */
 LK_NODISCARD lk_status lki_journal_open(lki_journal **out, const lk_train_config *config);
+
+/* Sets who is waited for, as the display says it; "" for nobody. */
+void lki_journal_waits(lki_journal *journal, const char *who);
 
 /* Sets the label of all following log lines. */
 void lki_journal_label(lki_journal *journal, lk_label label);
@@ -57,6 +44,11 @@ LK_NODISCARD lk_status lki_journal_saved(lki_journal *journal, uint64_t step, ui
 
 /* Logs the finding of an audit. */
 LK_NODISCARD lk_status lki_journal_finding(lki_journal *journal, const lk_audit_finding *finding);
+
+/* Logs the first line of a run, or of a resumed run: `line` has its configuration, hosts and
+ * workers.  Takes over the reference. */
+LK_NODISCARD lk_status lki_journal_header(lki_journal *journal, json_t *line,
+                                          const char *exactness_id);
 
 /* Logs another event of a step.  Takes over the reference; fails if `line` is NULL (out of
  * memory). */

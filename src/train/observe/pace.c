@@ -22,6 +22,9 @@ typedef struct {
     uint64_t steps, virtual_workers;
 } dropped;
 
+enum { LISTED_MOST = 256 }; /* of ranks, whose times are logged */
+#define LISTED_SECONDS 1.0
+
 struct lki_pace {
     lki_stragglers stragglers;
     lki_network    network; /* of links between hosts */
@@ -34,6 +37,7 @@ struct lki_pace {
     uint64_t       duplicated; /* virtual workers computed by a rank they were not assigned to */
     dropped       *dropped;    /* [ranks], with backup workers */
     uint64_t       steps;      /* number of steps so far */
+    double         listed;     /* time of the last line with the times of all ranks */
 };
 
 /* ---- Opening ----------------------------------------------------------------------------- */
@@ -280,11 +284,47 @@ static lk_status tell_slow_host(const lki_session *s, uint64_t step, uint32_t h)
     return lki_journal_event(s->journal, line);
 }
 
+/* Logs the time of each rank in the last step, about once a second. */
+static lk_status tell_workers(lki_session *s, uint64_t step)
+{
+    lki_pace *p    = s->pace;
+    json_t   *list = json_array();
+    p->listed      = lki_seconds();
+    for (uint32_t r = 0; r < s->ranks; r++) {
+        json_t *one = json_pack("{s:I, s:I, s:I, s:I}", "rank",
+                                (json_int_t)lk_comm_world_rank(s->comm, r), "host",
+                                (json_int_t)lk_comm_host(s->comm, r), "first",
+                                (json_int_t)p->bounds[r], "virtual_workers",
+                                (json_int_t)(p->bounds[r + 1] - p->bounds[r]));
+        if (p->times[r].seconds > 0)
+            (void)json_object_set_new(one, "ms", json_real(1e3 * p->times[r].seconds));
+        (void)json_array_append_new(list, one);
+    }
+    return lki_journal_event(s->journal, json_pack("{s:I, s:o}", "step", (json_int_t)step,
+                                                   "workers", list));
+}
+
+/* Tells the display who is slow. */
+static void tell_waits(const lki_session *s)
+{
+    char who[LKI_WHO_BYTES] = "";
+    for (uint32_t r = s->pace->stragglers.ranks; r-- > 0;)
+        if (s->pace->stragglers.of[r].slow)
+            name_rank(s, r, who);
+    lki_journal_waits(s->journal, who);
+}
+
 lk_status lki_pace_tell(lki_session *s, const lki_step_record *record, bool *told)
 {
     const lki_stragglers *all = &s->pace->stragglers;
+    bool listed = s->journal != NULL && s->config->log != NULL && s->pace->times != NULL &&
+                  s->ranks <= LISTED_MOST && lki_seconds() - s->pace->listed >= LISTED_SECONDS;
 
-    *told = record->moved > 0 || s->pace->judged || s->pace->network.full;
+    if (listed)
+        LK_TRY(tell_workers(s, record->step));
+    if (s->pace->judged)
+        tell_waits(s);
+    *told = listed || record->moved > 0 || s->pace->judged || s->pace->network.full;
     if (!*told)
         return LK_OK;
     LK_TRY(tell_moved(s, record));

@@ -1,0 +1,84 @@
+/* cmd_resume.c -- `lockstep resume`: continues a run with the options that it was started with. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/commands.h"
+#include "cli/record.h"
+
+typedef struct {
+    const char *run;
+} resume_options;
+
+static const lki_option table[] = {
+    LKI_POSITIONAL("RUN", offsetof(resume_options, run), true,
+                   "the --checkpoint directory of the run"),
+    LKI_OPTIONS_END,
+};
+
+/* Splits the arguments: RUN is the first one; all others are for train.  Returns NULL, after the
+ * help or an error, if there is no RUN. */
+static const char *find_run(int argc, char **argv, int *status)
+{
+    resume_options options = { NULL };
+    if (argc > 1 && argv[1][0] != '-')
+        return argv[1];
+    bool help = argc > 1 && (strncmp(argv[1], "--help", 6) == 0 || strcmp(argv[1], "-h") == 0);
+    if (argc > 1 && !help)
+        *status = lki_usage_error(&lki_command_resume, "RUN must be the first argument, before %s",
+                                  argv[1]);
+    else
+        *status = lki_options_parse(&lki_command_resume, argc < 3 ? argc : 2, argv, &options);
+    return NULL;
+}
+
+static bool says_where(char *const *more)
+{
+    for (; *more != NULL; more++)
+        if (strcmp(*more, "--resume") == 0 || strncmp(*more, "--resume=", 9) == 0)
+            return true;
+    return false;
+}
+
+static int resume_main(int argc, char **argv)
+{
+    int         status = LKI_EXIT_USAGE, count;
+    const char *run    = find_run(argc, argv, &status);
+    if (run == NULL)
+        return status;
+    for (int i = 2; i < argc; i++) /* the help of train has the options that may be added */
+        if (strcmp(argv[i], "--help") == 0 || strncmp(argv[i], "--help=", 7) == 0)
+            return lki_options_parse(&lki_command_resume, 2, (char *[]){ argv[0], argv[i], NULL },
+                                     &(resume_options){ NULL });
+    char **more = calloc((size_t)argc + 1, sizeof *more);
+    if (more == NULL) {
+        fprintf(stderr, "lockstep resume: out of memory\n");
+        return LKI_EXIT_FAILURE;
+    }
+    static char again[] = "--resume";
+    int         added   = 0;
+    if (!says_where(argv + 2))
+        more[added++] = again;
+    memcpy(more + added, argv + 2, (size_t)(argc - 2) * sizeof *more);
+    char **line = lki_record_arguments("resume", "train", run, more, &count);
+    status      = line != NULL ? lki_command_train.main(count, line) : LKI_EXIT_USAGE;
+    lki_record_free(line);
+    free(more);
+    return status;
+}
+
+const lki_command lki_command_resume = {
+    .name    = "resume",
+    .summary = "continue a run with its own options",
+    .usage   = "RUN [options of train]",
+    .about =
+        "Continues the run in the directory RUN from its newest checkpoint, with the options that\n"
+        "it was started with.  Options of train after RUN replace them: --workers 3 continues on\n"
+        "three workers with the same bits, --steps 2000 goes on for longer.  An option that would\n"
+        "change the result of the steps so far is refused.  Paths among the options are those of\n"
+        "the directory in which the run was started.",
+    .examples = "  lockstep resume run1\n"
+                "  lockstep resume run1 --workers 3 --steps 2000",
+    .options  = table,
+    .inherits = "train",
+    .main     = resume_main,
+};

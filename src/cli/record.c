@@ -1,0 +1,293 @@
+/* record.c -- the command of a run, as DIR/command.json:
+ *
+ *   {"lockstep": VERSION, "directory": where it was started, "options": {"MODEL": "gpt", ...}}
+ *
+ * The options are those given or chosen, as text, by name.  Options that say how a run starts or
+ * where it is kept (--resume, --config, --checkpoint, --chaos) are not among them.
+ */
+#include "cli/record.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+
+enum { PATH = 2048 };
+
+static const char *const left_out[] = { "resume", "config", "checkpoint", "chaos", NULL };
+
+static bool is_left_out(const char *name)
+{
+    for (size_t i = 0; left_out[i] != NULL; i++)
+        if (strcmp(left_out[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* ---- Writing ------------------------------------------------------------------------------- */
+
+/* Writes all parameter groups as one value, since the option may have been repeated. */
+static json_t *groups_text(const lk_train_config *c)
+{
+    char   text[LK_GROUPS_MAX * 160] = "";
+    size_t used                      = 0;
+    for (uint32_t i = 0; i < c->group_count && used < sizeof text; i++) {
+        const lk_param_group *g = &c->groups[i];
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s:", i > 0 ? ";" : "",
+                                 g->pattern);
+        if (g->has_lr && used < sizeof text)
+            used += (size_t)snprintf(text + used, sizeof text - used, "lr=%.17g%s", g->lr,
+                                     g->has_decay ? "," : "");
+        if (g->has_decay && used < sizeof text)
+            used += (size_t)snprintf(text + used, sizeof text - used, "decay=%.17g",
+                                     g->weight_decay);
+    }
+    return json_string(text);
+}
+
+static json_t *options_json(const train_options *o)
+{
+    json_t *list = json_object();
+    for (const lki_option *row = o->command->options; row->type != LKI_OPTION_END; row++) {
+        const char *given = o->file.given[row - o->command->options];
+        if (given == NULL || is_left_out(row->name))
+            continue;
+        if (strcmp(row->name, "param-group") == 0)
+            (void)json_object_set_new(list, row->name, groups_text(&o->config));
+        else if (strcmp(row->name, "data") == 0)
+            (void)json_object_set_new(list, row->name, json_string(o->config.data.source));
+        else
+            (void)json_object_set_new(list, row->name, json_string(given));
+    }
+    return list;
+}
+
+/* Replaces a file.  Returns false with errno set. */
+static bool replace(const char *path, json_t *object)
+{
+    char  draft[PATH + 8];
+    char *text = json_dumps(object, JSON_INDENT(1));
+    (void)snprintf(draft, sizeof draft, "%s.new", path);
+    FILE *file = text != NULL ? fopen(draft, "we") : NULL;
+    bool  good = file != NULL && fprintf(file, "%s\n", text) > 0 && fflush(file) == 0 &&
+                fsync(fileno(file)) == 0;
+    if (file != NULL)
+        good = fclose(file) == 0 && good;
+    free(text);
+    return good && rename(draft, path) == 0;
+}
+
+void lki_record_write(const train_options *o)
+{
+    const char *folder = o->config.checkpoint.folder;
+    char        path[PATH], here[PATH];
+    if (folder == NULL || o->config.files_elsewhere ||
+        snprintf(path, sizeof path, "%s/" LKI_RECORD_NAME, folder) >= PATH ||
+        getcwd(here, sizeof here) == NULL)
+        return;
+    (void)mkdir(folder, 0777);
+    json_t *object = json_pack("{s:s, s:s, s:o}", "lockstep", LK_VERSION, "directory", here,
+                               "options", options_json(o));
+    if (object == NULL || !replace(path, object))
+        fprintf(stderr, "lockstep train: note: cannot write '%s': %s; lockstep resume will not "
+                        "find the options of this run\n", path, strerror(errno));
+    json_decref(object);
+}
+
+/* ---- Reading ------------------------------------------------------------------------------- */
+
+bool lki_record_exists(const char *run)
+{
+    char path[PATH];
+    return snprintf(path, sizeof path, "%s/" LKI_RECORD_NAME, run) < PATH &&
+           access(path, F_OK) == 0;
+}
+
+typedef struct {
+    char **argv;
+    size_t count, room;
+    bool   good;
+} arguments;
+
+/* Appends "A", or "A=B" if `b` is not NULL. */
+static void add(arguments *a, const char *text, const char *b)
+{
+    size_t bytes = strlen(text) + (b != NULL ? strlen(b) + 1 : 0) + 1;
+    char  *copy  = a->good && a->count + 1 < a->room ? malloc(bytes) : NULL;
+    a->good      = copy != NULL;
+    if (copy == NULL)
+        return;
+    (void)snprintf(copy, bytes, "%s%s%s", text, b != NULL ? "=" : "", b != NULL ? b : "");
+    a->argv[a->count++] = copy;
+}
+
+static const lki_option *find(const char *name, size_t length)
+{
+    for (const lki_option *o = lki_train_table; o->type != LKI_OPTION_END; o++)
+        if ((strlen(o->name) == length && strncmp(o->name, name, length) == 0) ||
+            (o->alias != NULL && strlen(o->alias) == length &&
+             strncmp(o->alias, name, length) == 0))
+            return o;
+    return NULL;
+}
+
+static void add_option(arguments *a, const char *name, const char *value)
+{
+    char              text[80];
+    const lki_option *row = find(name, strlen(name));
+    if (row == NULL || value == NULL) /* of another version */
+        return;
+    if (row->type == LKI_OPTION_POSITIONAL) {
+        add(a, value, NULL);
+        return;
+    }
+    bool off = row->type == LKI_OPTION_FLAG && strcmp(value, "false") == 0;
+    (void)snprintf(text, sizeof text, "--%s%s", off ? "no-" : "", name);
+    add(a, text, row->type == LKI_OPTION_FLAG || value[0] == '\0' ? NULL : value);
+}
+
+/* Writes a path as an absolute one. */
+static void absolute(const char *here, const char *path, size_t length, char *out, size_t bytes)
+{
+    bool whole = length > 0 && (*path == '/' || *path == '-');
+    (void)snprintf(out, bytes, "%s%s%.*s", whole ? "" : here, whole ? "" : "/", (int)length, path);
+}
+
+/* Writes the value of a FILE option with its paths as absolute ones. */
+static void absolute_value(const lki_option *row, const char *here, const char *value, char *out,
+                           size_t bytes)
+{
+    char        source[LKI_SOURCE_BYTES];
+    lki_message error;
+    if (row == NULL || row->scope != LKI_SCOPE_FILE ||
+        (row->type != LKI_OPTION_STRING && row->type != LKI_OPTION_CONFIG)) {
+        (void)snprintf(out, bytes, "%s", value);
+        return;
+    }
+    if (strcmp(row->name, "data") != 0) {
+        absolute(here, value, strlen(value), out, bytes);
+        return;
+    }
+    const char *known = lki_source_of(value, source, &error);
+    known             = known != NULL ? known : value;
+    size_t head       = strcspn(known, ":") + 1, first = strcspn(known + head, ",");
+    if (strncmp(known, "synthetic:", head) == 0 || known[head - 1] != ':') {
+        (void)snprintf(out, bytes, "%s", known);
+        return;
+    }
+    size_t used = (size_t)snprintf(out, bytes, "%.*s", (int)head, known);
+    absolute(here, known + head, first, out + used, bytes - used);
+    if (known[head + first] != ',')
+        return;
+    used = strlen(out);
+    (void)snprintf(out + used, bytes - used, ",");
+    absolute(here, known + head + first + 1, strlen(known + head + first + 1), out + used + 1,
+             bytes - used - 1);
+}
+
+/* Appends the arguments of the user; paths become absolute. */
+static void add_more(arguments *a, char *const *more, const char *here)
+{
+    char text[2 * PATH];
+    for (size_t i = 0; more[i] != NULL; i++) {
+        const char       *name   = more[i] + 2;
+        size_t            length = strncmp(more[i], "--", 2) == 0 ? strcspn(name, "=") : 0;
+        const lki_option *row    = length > 0 ? find(name, length) : NULL;
+        if (row != NULL && name[length] == '=') {
+            char head[80];
+            (void)snprintf(head, sizeof head, "--%.*s", (int)length, name);
+            absolute_value(row, here, name + length + 1, text, sizeof text);
+            add(a, head, text);
+            continue;
+        }
+        add(a, more[i], NULL);
+        bool takes = row != NULL && row->type != LKI_OPTION_FLAG && !row->value_optional;
+        if (takes && more[i + 1] != NULL) {
+            absolute_value(row, here, more[++i], text, sizeof text);
+            add(a, text, NULL);
+        }
+    }
+}
+
+static json_t *load(const char *command, const char *run)
+{
+    char         path[PATH];
+    json_error_t why;
+    (void)snprintf(path, sizeof path, "%s/" LKI_RECORD_NAME, run);
+    json_t *object = json_load_file(path, 0, &why);
+    if (object != NULL && json_is_object(json_object_get(object, "options")))
+        return object;
+    if (access(run, F_OK) != 0)
+        fprintf(stderr, "lockstep %s: there is no directory '%s'; give the --checkpoint directory "
+                        "of a run\n", command, run);
+    else if (!lki_record_exists(run))
+        fprintf(stderr, "lockstep %s: '%s' has no " LKI_RECORD_NAME ", in which a run keeps its "
+                        "options; is it the --checkpoint directory?  Else give them as before: "
+                        "lockstep train MODEL ... --checkpoint %s --resume\n", command, run, run);
+    else
+        fprintf(stderr, "lockstep %s: '%s' line %d: %s; give the options as before: lockstep train "
+                        "MODEL ... --checkpoint %s --resume\n", command, path, why.line, why.text,
+                run);
+    json_decref(object);
+    return NULL;
+}
+
+bool lki_record_log(const char *run, char *out, size_t bytes)
+{
+    char path[PATH];
+    (void)snprintf(path, sizeof path, "%s/" LKI_RECORD_NAME, run);
+    json_t     *object    = json_load_file(path, 0, NULL);
+    const char *directory = json_string_value(json_object_get(object, "directory"));
+    const char *log = json_string_value(json_object_get(json_object_get(object, "options"), "log"));
+    if (log != NULL)
+        absolute(directory != NULL ? directory : ".", log, strlen(log), out, bytes);
+    json_decref(object);
+    return log != NULL;
+}
+
+char **lki_record_arguments(const char *asker, const char *command, const char *run,
+                            char *const *more, int *argc)
+{
+    char        here[PATH], whole[2 * PATH];
+    const char *name;
+    json_t     *value, *object = load(asker, run);
+    arguments   a = { .room = 16, .good = true };
+    if (object == NULL)
+        return NULL;
+    json_t *options = json_object_get(object, "options");
+    while (more[a.count] != NULL)
+        a.count++;
+    a.room += a.count + json_object_size(options);
+    a.count = 0;
+    a.argv  = calloc(a.room, sizeof *a.argv);
+    a.good  = a.argv != NULL && getcwd(here, sizeof here) != NULL;
+    add(&a, command, NULL);
+    json_object_foreach(options, name, value) add_option(&a, name, json_string_value(value));
+    absolute(here, run, strlen(run), whole, sizeof whole);
+    add(&a, "--checkpoint", whole);
+    if (a.good)
+        add_more(&a, more, here);
+    const char *directory = json_string_value(json_object_get(object, "directory"));
+    if (directory != NULL && chdir(directory) != 0)
+        fprintf(stderr, "lockstep %s: note: '%s', where the run was started, is not there; its "
+                        "paths are read from here\n", asker, directory);
+    json_decref(object);
+    *argc = (int)a.count;
+    if (a.good)
+        return a.argv;
+    fprintf(stderr, "lockstep %s: out of memory\n", asker);
+    lki_record_free(a.argv);
+    return NULL;
+}
+
+void lki_record_free(char **argv)
+{
+    for (size_t i = 0; argv != NULL && argv[i] != NULL; i++)
+        free(argv[i]);
+    free(argv);
+}

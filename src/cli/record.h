@@ -1,0 +1,28 @@
+/* cli/record.h -- the command of a run, kept in its checkpoint directory, so that `resume` and
+ * `verify` need only the directory. */
+#ifndef LKI_CLI_RECORD_H
+#define LKI_CLI_RECORD_H
+
+#include "cli/train.h"
+
+#define LKI_RECORD_NAME "command.json"
+
+/* Writes the options of a run, given or chosen, to DIR/command.json in its checkpoint directory.
+ * Does nothing without one.  Prints a note if the file cannot be written. */
+void lki_record_write(const train_options *options);
+
+/* Returns true if `run` is a directory with the command of a run. */
+bool lki_record_exists(const char *run);
+
+/* Writes the path of the run's --log.  Returns false if it has none. */
+bool lki_record_log(const char *run, char *out, size_t bytes);
+
+/* Makes the arguments of `command` that continue or repeat the run in the directory `run`, for the
+ * command `asker`, which errors name: the recorded options, then --checkpoint and `more`, a list that ends with NULL, in which paths are
+ * relative to the current directory.  Changes to the directory in which the run was started, if it
+ * is there.  Returns NULL after an error, which is printed.  Free with lki_record_free(). */
+char **lki_record_arguments(const char *asker, const char *command, const char *run,
+                            char *const *more, int *argc);
+void   lki_record_free(char **argv);
+
+#endif

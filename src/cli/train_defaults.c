@@ -1,0 +1,172 @@
+/* train_defaults.c -- values for the options of a run that are not given.
+ *
+ * Values that decide the result depend on the model and on the other options, never on the machine:
+ * the same command gives the same bits everywhere.  They are read like options of the command line,
+ * so other hosts, `lockstep resume` and messages see them as such.  The optimizer is chosen only
+ * together with the learning rate, because a rate fits one optimizer.
+ */
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/train.h"
+#include "cli/values.h"
+
+static const lki_option *row_of(const train_options *o, const char *name)
+{
+    const lki_option *row = o->command->options;
+    while (row->type != LKI_OPTION_END && strcmp(row->name, name) != 0)
+        row++;
+    return row;
+}
+
+static bool is_given(const train_options *o, const char *name)
+{
+    const lki_option *row = row_of(o, name);
+    return row->type != LKI_OPTION_END && o->file.given[row - o->command->options] != NULL;
+}
+
+/* Sets an option that is not given, as if `text` were on the command line. */
+static void choose(train_options *o, const char *name, const char *text)
+{
+    lki_message       error;
+    const lki_option *row = row_of(o, name);
+    if (row->type == LKI_OPTION_END || is_given(o, name) ||
+        o->chosen_count == LKI_CHOSEN_MAX || !lki_value_read(row, text, o, &error))
+        return;
+    o->file.given[row - o->command->options] = text;
+    o->chosen[o->chosen_count].name          = name;
+    o->chosen[o->chosen_count++].text        = text;
+}
+
+/* ---- Values that decide the result --------------------------------------------------------- */
+
+static const char *rate_of(lk_optimizer_kind kind)
+{
+    switch ((int)kind) {
+    case LK_LARS: return "1";
+    case LK_LAMB:
+    case LK_ONEBIT_LAMB: return "2e-3";
+    case LK_LION: return "1e-4";
+    case LK_ADAGRAD:
+    case LK_YOGI: return "1e-2";
+    case LK_ADAMW:
+    case LK_ONEBIT_ADAM: return "1e-3";
+    default: return "0.1";
+    }
+}
+
+static void choose_optimizer(train_options *o)
+{
+    bool gpt     = strcmp(o->config.model, "gpt") == 0;
+    bool free_to = !is_given(o, "optimizer") && !is_given(o, "momentum") &&
+                   !is_given(o, "nesterov") && !is_given(o, "momentum-of");
+    if (is_given(o, "lr"))
+        return;
+    if (free_to)
+        choose(o, "optimizer", gpt ? "adamw" : "sgd");
+    if (free_to && !gpt)
+        choose(o, "momentum", "0.9");
+    choose(o, "lr", free_to && !gpt ? "0.05" : rate_of(o->config.optimizer.kind));
+}
+
+/* Chooses the batch.  Its default has 16 virtual workers of one micro-batch (gpt: 2 samples, as
+ * every sample has many tokens).  With a given number of virtual workers, or of samples per
+ * micro-batch, it is the next multiple of both. */
+static void choose_batch(train_options *o)
+{
+    bool     gpt   = strcmp(o->config.model, "gpt") == 0;
+    uint64_t most  = gpt ? 32 : 128, part = 1;
+    if (is_given(o, "global-batch") || o->config.exchange.clients.count > 0)
+        return;
+    if (!is_given(o, "micro-batch") && !is_given(o, "virtual-workers"))
+        choose(o, "micro-batch", gpt ? "2" : "8");
+    part *= o->config.micro_batch > 0 ? o->config.micro_batch : 1;
+    part *= o->config.virtual_workers > 0 ? o->config.virtual_workers : 1;
+    (void)snprintf(o->batch_text, sizeof o->batch_text, "%llu",
+                   (unsigned long long)((most + part - 1) / part * part));
+    choose(o, "global-batch", o->batch_text);
+}
+
+static void choose_length(train_options *o)
+{
+    const char *source  = o->config.data.source;
+    bool        limited = is_given(o, "max-epochs") || is_given(o, "max-samples") ||
+                   is_given(o, "max-tokens");
+    if (is_given(o, "steps") || is_given(o, "epochs") || strncmp(source, "stream:", 7) == 0)
+        return; /* a stream has no length that could be known */
+    choose(o, "steps", "1000");
+    if (!limited && o->config.exchange.clients.count == 0)
+        choose(o, "max-epochs", "20");
+}
+
+void lki_train_suit(train_options *o)
+{
+    choose_optimizer(o);
+    choose_batch(o);
+    choose_length(o);
+}
+
+/* ---- The machine --------------------------------------------------------------------------- */
+
+static uint32_t core_count(void)
+{
+    cpu_set_t cpus;
+    return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? (uint32_t)CPU_COUNT(&cpus) : 1;
+}
+
+void lki_train_use_cores(train_options *o)
+{
+    uint32_t cores = core_count(), workers = o->config.workers;
+    if (o->worker_mode == LKI_MODE_PROCESSES && !is_given(o, "workers") && !is_given(o, "threads"))
+        o->config.threads = cores > workers ? cores / workers : 1;
+    if (is_given(o, "threads") || o->config.threads <= 1)
+        return;
+    (void)snprintf(o->threads_argument, sizeof o->threads_argument, "--threads=%u",
+                   o->config.threads);
+}
+
+/* Prints which cores have no work of their own, and what would give it to them. */
+static void print_cores(const train_options *o)
+{
+    const lk_train_config *c     = &o->config;
+    uint32_t               cores = core_count(), threads = c->threads > 0 ? c->threads : 1;
+    uint32_t               pieces = c->global_batch, most = 1;
+    char                   shared[48] = "";
+    fprintf(stderr, "workers: %u with %u thread%s each, on %u core%s\n", c->workers, threads,
+            threads == 1 ? "" : "s", cores, cores == 1 ? "" : "s");
+    if (is_given(o, "workers") || c->workers != c->virtual_workers || c->workers >= cores ||
+        c->exchange.clients.count > 0 || lki_nodes_least(&o->nodes) > 0)
+        return;
+    while (most < cores && most < 4096 && most * 2 <= pieces && pieces % (most * 2) == 0)
+        most *= 2;
+    if (threads > 1)
+        (void)snprintf(shared, sizeof shared, ", whose threads share the other cores");
+    if (most <= c->workers)
+        fprintf(stderr, "note: %u virtual worker%s for %u cores%s: a larger --global-batch, such "
+                        "as %u, gives more (and another result)\n", c->virtual_workers,
+                c->virtual_workers == 1 ? "" : "s", cores, shared, cores * c->micro_batch);
+    else
+        fprintf(stderr, "note: %u virtual worker%s for %u cores%s: --virtual-workers %u "
+                        "--micro-batch %u gives every core its own work (and another result)\n",
+                c->virtual_workers, c->virtual_workers == 1 ? "" : "s", cores, shared, most,
+                c->global_batch / most > 8 ? 8 : c->global_batch / most);
+}
+
+void lki_train_print_choices(const train_options *o)
+{
+    const char *source = o->config.data.source;
+    if (o->config.quiet)
+        return;
+    if (source == o->source) /* its kind was recognised */
+        fprintf(stderr, "data: %s\n", source);
+    if (o->chosen_count > 0) {
+        fprintf(stderr, "not given, so:");
+        for (uint32_t i = 0; i < o->chosen_count; i++)
+            fprintf(stderr, " --%s %s", o->chosen[i].name, o->chosen[i].text);
+        fprintf(stderr, "  (V %u)\n", o->config.virtual_workers);
+    }
+    print_cores(o);
+    if (o->chosen_count > 0 && o->config.checkpoint.folder == NULL)
+        fprintf(stderr, "note: the weights are not kept; --checkpoint DIR keeps them\n");
+}

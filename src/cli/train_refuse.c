@@ -1,0 +1,161 @@
+/* train_refuse.c -- combinations of options that a run cannot have, beyond those that the library
+ * refuses. */
+#include <string.h>
+
+#include "cli/train.h"
+
+static bool is_hybrid(const train_options *options)
+{
+    const char *strategy = options->config.strategy;
+    return strategy != NULL && strcmp(strategy, "hybrid") == 0;
+}
+
+static bool is_ddp(const train_options *options)
+{
+    const char *strategy = options->config.strategy;
+    return strategy == NULL || strcmp(strategy, "ddp") == 0;
+}
+
+/* Returns true if groups of virtual workers keep or share values from step to step, which a host
+ * that enters lacks. */
+static bool keeps_errors(const lk_train_config *config)
+{
+    lk_exchange exchange = { .feedback = config->exchange.feedback };
+    if (config->optimizer.kind == LK_ONEBIT_ADAM || config->optimizer.kind == LK_ONEBIT_LAMB)
+        return true;
+    if (config->exchange.compressor == NULL ||
+        lk_compressor_find(&exchange.compressor, config->exchange.compressor) != LK_OK)
+        return false;
+    return lk_exchange_feedback(&exchange) != LK_FEEDBACK_OFF || exchange.compressor->begin != NULL;
+}
+
+bool lki_may_return(const train_options *options)
+{
+    return (is_ddp(options) || is_hybrid(options) || options->config.buddies) &&
+           !keeps_errors(&options->config);
+}
+
+/* Returns the number of workers on an emulated host. */
+static uint32_t workers_on(const train_options *options, uint32_t host)
+{
+    uint64_t workers = options->config.workers, hosts = options->nodes.hosts;
+    return (uint32_t)((host + 1) * workers / hosts - host * workers / hosts);
+}
+
+/* Returns the reason why hosts cannot join later; NULL if hosts can join later or need not. */
+static const char *cannot_grow(const train_options *options)
+{
+    uint32_t least = lki_nodes_least(&options->nodes);
+    if (least == 0)
+        return NULL;
+    if (!is_ddp(options) && !is_hybrid(options))
+        return "--nnodes MIN:MAX (and --hosts) needs --strategy ddp or hybrid: the others divide "
+               "the model among the hosts that are there at the start";
+    if (keeps_errors(&options->config))
+        return "--nnodes MIN:MAX (and --hosts) is not for compressed gradients: what groups keep "
+               "is on the hosts that are there at the start";
+    if (is_hybrid(options) && least < options->config.shard_hosts)
+        return "--nnodes MIN:MAX (and --hosts) with --strategy hybrid needs a whole group to begin "
+               "with: a MIN of at least --shard-size";
+    return options->nodes.hosts > 1 && options->config.workers % options->nodes.hosts != 0
+               ? "--hosts MIN:MAX needs as many workers on every host: give a --workers that MAX "
+                 "divides" : NULL;
+}
+
+/* Returns the reason why --shard-size is impossible; NULL if it is possible or not used.  Hosts at
+ * the same position of their groups need equal numbers of workers. */
+static const char *cannot_group(const train_options *options, uint32_t hosts)
+{
+    uint32_t group = options->config.shard_hosts > 1 ? options->config.shard_hosts : 1;
+    bool     files = options->config.offloaded & LK_OFFLOADED_PARAMETERS;
+    if (!is_hybrid(options) || (group == 1 && !files))
+        return NULL;
+    if (hosts % group != 0)
+        return "--shard-size must divide the number of hosts (--hosts, --nnodes): every group "
+               "has a model of its own";
+    for (uint32_t host = group; host < hosts && options->nodes.hosts > 1; host++)
+        if (workers_on(options, host) != workers_on(options, host % group))
+            return group == 1
+                       ? "--offload parameters:DIR with --strategy hybrid needs as many workers on "
+                         "every host: give a --workers that the number of hosts divides"
+                       : "--shard-size needs as many workers in the same places of every group of "
+                         "hosts: give a --workers that the number of hosts divides";
+    return NULL;
+}
+
+/* Returns the reason why --restart is impossible; NULL if it is possible or not used. */
+static const char *cannot_start_again(const train_options *options)
+{
+    if (options->restart == 0)
+        return NULL;
+    if (options->worker_mode == LKI_MODE_THREADS)
+        return "--restart needs --worker-mode processes";
+    return strncmp(options->config.data.source, "stream:", 7) == 0
+               ? "--restart reads the data again, which a stream may not allow"
+               : NULL;
+}
+
+const char *lki_cannot_go_on(const train_options *options)
+{
+    bool stream = strncmp(options->config.data.source, "stream:", 7) == 0;
+    if (options->on_failure != LK_ON_FAILURE_CONTINUE)
+        return NULL;
+    if (stream)
+        return "--on-failure continue cannot read a stream's last batch again; leave it out";
+    if (options->config.offload != NULL)
+        return "--on-failure continue needs all state in memory, because a worker's file is lost "
+               "with it; leave out --offload, or use --restart";
+    if (options->worker_mode == LKI_MODE_THREADS)
+        return "--on-failure continue needs --worker-mode processes: threads die together";
+    if (options->config.workers > 1 &&
+        options->config.model_options.batchnorm == LK_BATCHNORM_SYNC)
+        return "--on-failure continue needs --batchnorm ghost; with sync, --restart starts all "
+               "again from a checkpoint";
+    return NULL;
+}
+
+/* Returns the reason why --shard-replicas 2 is impossible; NULL if it is possible or not used. */
+static const char *cannot_have_buddies(const train_options *options)
+{
+    return options->config.buddies && options->on_failure != LK_ON_FAILURE_CONTINUE
+               ? "--shard-replicas 2 stores the shard of a lost host for the remaining hosts: "
+                 "give --on-failure continue, too" : NULL;
+}
+
+/* Returns the reason why --backup-workers is impossible; NULL if it is possible or not used. */
+static const char *no_backups(const train_options *options, uint32_t hosts)
+{
+    if (options->config.elastic.backup_workers == 0)
+        return NULL;
+    return hosts > 1 ? "--backup-workers is for workers of one host: leave out --hosts and --nnodes"
+           : options->on_failure == LK_ON_FAILURE_CONTINUE
+               ? "--backup-workers is not for runs that continue after the loss of workers: leave "
+                 "out --on-failure continue, and MIN of --workers MIN:MAX"
+               : NULL;
+}
+
+/* Returns the reason why --chaos is impossible; NULL if it is possible or not used. */
+static const char *no_chaos(const train_options *options)
+{
+    bool ends = options->on_failure != LK_ON_FAILURE_CONTINUE && options->restart == 0;
+    bool kills = options->chaos.kinds == 0 || (options->chaos.kinds & LK_CHAOS_KILL) != 0;
+    if (!(options->chaos.rate > 0))
+        return NULL;
+    if (options->worker_mode == LKI_MODE_THREADS)
+        return "--chaos needs --worker-mode processes: threads die together";
+    return ends && kills ? "--chaos kills workers, which would end the run: give --on-failure "
+                           "continue or --restart, or leave out killing (SEED,RATE,stop,slow)"
+                         : NULL;
+}
+
+const char *lki_cannot_start(const train_options *options, uint32_t hosts)
+{
+    const char *why = cannot_start_again(options);
+    why             = why != NULL ? why : no_chaos(options);
+    why             = why != NULL ? why : no_backups(options, hosts);
+    why             = why != NULL ? why : cannot_grow(options);
+    why             = why != NULL ? why : cannot_group(options, hosts);
+    if (why == NULL && lk_train_check_hosts(&options->config, hosts) != LK_OK)
+        why = lk_error_last()->message;
+    return why != NULL ? why : cannot_have_buddies(options);
+}

@@ -1,0 +1,89 @@
+/* metrics.c -- writes the state of a run as OpenMetrics text; see metrics.h.
+ *
+ * All values are gauges: so the text is valid for parsers of OpenMetrics and of the older text
+ * format, which node_exporter reads.
+ */
+#include "train/core/metrics.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+
+#define EVERY_SECONDS 1
+
+void lki_metrics_open(lki_metrics *metrics, const char *path)
+{
+    *metrics = (lki_metrics){ .path = path };
+}
+
+/* Writes a gauge.  The formats have their own spelling of values that are not finite. */
+static void put(FILE *file, const char *name, const char *help, double value)
+{
+    char text[32];
+    (void)snprintf(text, sizeof text, "%.17g", value);
+    if (!isfinite(value))
+        (void)snprintf(text, sizeof text, "%s", isnan(value) ? "NaN" : value > 0 ? "+Inf" : "-Inf");
+    fprintf(file, "# HELP lockstep_%s %s\n# TYPE lockstep_%s gauge\nlockstep_%s %s\n", name, help,
+            name, name, text);
+}
+
+static void write_all(FILE *file, const lki_metrics *m, const lki_metrics_values *v)
+{
+    const lki_step_record *r = v->step;
+    fprintf(file,
+            "# HELP lockstep_build The version of Lockstep, and what the run is.\n"
+            "# TYPE lockstep_build gauge\n"
+            "lockstep_build{version=\"%s\",model=\"%s\",exactness_id=\"%s\"} 1\n",
+            LK_VERSION, v->model, m->exactness_id);
+    put(file, "step", "Completed steps.", (double)r->step);
+    put(file, "steps_planned", "The last step of the run.", (double)v->steps);
+    put(file, "epoch", "The epoch of the last step, from 0.", (double)r->epoch);
+    put(file, "loss", "The loss of the last step.", r->loss);
+    put(file, "learning_rate", "The learning rate of the last step.", r->lr);
+    put(file, "gradient_norm", "The norm of the gradient of the last step.", r->grad_norm);
+    put(file, "samples_per_second", "Samples per second in the last step.",
+        (double)r->samples / r->seconds);
+    if (r->tokens > 0)
+        put(file, "tokens_per_second", "Tokens per second in the last step.",
+            (double)r->tokens / r->seconds);
+    put(file, "step_seconds", "The time of the last step.", r->seconds);
+    put(file, "step_data_seconds", "Waiting for data in the last step.", r->data_seconds);
+    put(file, "step_compute_seconds", "Forward and backward of the last step.",
+        r->compute_seconds);
+    put(file, "step_finish_seconds", "Waiting for others, and the update, in the last step.",
+        r->finish_seconds);
+    if (m->has_validation) {
+        put(file, "validation_loss", "The loss of the last evaluation.", m->validation);
+        put(file, "validation_accuracy_ratio", "The accuracy of the last evaluation.",
+            m->accuracy);
+    }
+    put(file, "workers", "Worker processes at the start.", v->workers);
+    put(file, "last_step_timestamp_seconds", "When this was written.", lki_wall_seconds());
+    put(file, "done", "1 when the run has ended.", v->done);
+    fprintf(file, "# EOF\n");
+}
+
+lk_status lki_metrics_write(lki_metrics *m, lki_metrics_values values)
+{
+    char   draft[4096];
+    double now = lki_seconds();
+    if (m->path == NULL || values.step->step == 0 ||
+        (!values.done && m->written > 0 && now - m->written < EVERY_SECONDS))
+        return LK_OK;
+    m->written = now;
+    if (snprintf(draft, sizeof draft, "%s.new", m->path) >= (int)sizeof draft)
+        return lk_fail(LK_EINVAL, "`metrics` has a path of %zu bytes", strlen(m->path));
+    FILE *file = fopen(draft, "we");
+    bool  good = file != NULL;
+    if (good) {
+        write_all(file, m, &values);
+        good = ferror(file) == 0;
+        good = fclose(file) == 0 && good;
+    }
+    if (!good || rename(draft, m->path) != 0)
+        return lk_fail(LK_EIO, "cannot write the metrics '%s': %s", m->path, strerror(errno));
+    return LK_OK;
+}

@@ -1,0 +1,30 @@
+/* train/core/metrics.h -- the state of a run as OpenMetrics text, for the textfile collector of
+ * node_exporter.  The file is replaced at most once per second, and at the end. */
+#ifndef LKI_TRAIN_METRICS_H
+#define LKI_TRAIN_METRICS_H
+
+#include "base/status.h"
+#include "train/core/step_record.h"
+
+typedef struct {
+    const char *path; /* NULL: no file */
+    double      written; /* by the monotonic clock */
+    bool        has_validation;
+    double      validation, accuracy;
+    char        exactness_id[33];
+} lki_metrics;
+
+typedef struct {
+    const char            *model;
+    const lki_step_record *step;
+    uint64_t               steps;
+    uint32_t               workers;
+    bool                   done;
+} lki_metrics_values;
+
+void lki_metrics_open(lki_metrics *metrics, const char *path);
+
+/* Replaces the file, if there is one and it is time. */
+LK_NODISCARD lk_status lki_metrics_write(lki_metrics *metrics, lki_metrics_values values);
+
+#endif
