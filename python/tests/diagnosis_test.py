@@ -8,7 +8,7 @@ import tempfile
 import textwrap
 import unittest
 
-from support import BUILD, TIMEOUT_S, Nursery, environment, launch
+from support import BUILD, TIMEOUT_S, environment, launch, nursery
 
 PROGRAM = """
     import os, random
@@ -127,14 +127,9 @@ CAUSES = "a generator of its own"
 
 
 class Diagnosis(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.nursery = Nursery()
-        cls.addClassCleanup(cls.nursery.close)
-
     def run_program(self, fault, workers, **env):
         with tempfile.TemporaryDirectory() as folder:
-            return self.nursery.run(PROGRAM, workers, folder=folder, env=dict(env, FAULT=fault))
+            return nursery().run(PROGRAM, workers, folder=folder, env=dict(env, FAULT=fault))
 
     def weights(self, fault, workers, **env):
         ranks = self.run_program(fault, workers, **env)

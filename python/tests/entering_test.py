@@ -97,9 +97,9 @@ PROGRAM = """
 """
 
 
-def run_program(workers, *launcher, **env):
+def run_program(workers, *launcher, real=False, **env):
     with tempfile.TemporaryDirectory() as folder:
-        ended = launch(PROGRAM, workers, *launcher, folder=folder, env=env)
+        ended = launch(PROGRAM, workers, *launcher, folder=folder, env=env, real=real)
     assert ended.status == 0, ended.err + ended.out
     return ended
 
@@ -119,8 +119,8 @@ class Entering(unittest.TestCase):
 
     def test_a_lost_worker_is_replaced(self):
         wanted = undisturbed()
-        for strategy in ("ddp", "zero2"):
-            ended = self.replaced(3, STRATEGY=strategy, DIES=9, WAITS=11)
+        for strategy, real in ("ddp", False), ("zero2", True):
+            ended = self.replaced(3, real=real, STRATEGY=strategy, DIES=9, WAITS=11)
             self.assert_entered(ended, 2, 12)
             self.assertEqual(ended.value("weights"), wanted)
 

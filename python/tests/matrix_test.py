@@ -13,14 +13,14 @@ import support
 PROGRAM = "import train_models; train_models.main()"
 
 
-def launch(workers, *launcher, arguments=(), left=1):
+def launch(workers, *launcher, arguments=(), left=1, real=False):
     """Train all models and return {"MODEL/STRATEGY": hash}.  With --dies, of four workers `left`
     are left."""
     tests = os.path.dirname(os.path.abspath(__file__))
     path = os.pathsep.join([str(support.ROOT / "python"), tests, os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         ended = support.launch(PROGRAM, workers, *launcher, folder=folder,
-                               env={"PYTHONPATH": path}, arguments=arguments)
+                               env={"PYTHONPATH": path}, arguments=arguments, real=real)
     assert ended.status == 0, ended.err
     if "--dies" in arguments:
         assert f"continues with {left} of 4" in ended.err, ended.err
@@ -31,7 +31,8 @@ def launch(workers, *launcher, arguments=(), left=1):
 def results(workers):
     """The results of one host, with all controls."""
     more = ("--parity",) if workers == 1 else ()
-    return launch(workers, arguments=("--strategies", "ddp,zero2", "--control", *more))
+    return launch(workers, arguments=("--strategies", "ddp,zero2", "--control", *more),
+                  real=workers == 3)
 
 
 TWICE = """
@@ -71,7 +72,8 @@ class Matrix(unittest.TestCase):
 
     def test_hosts(self):
         strategies = ("ddp", "zero1", "zero2", "zero3", "hybrid")
-        found = launch(2, "--hosts", "2", arguments=("--strategies", ",".join(strategies)))
+        found = launch(2, "--hosts", "2", arguments=("--strategies", ",".join(strategies)),
+                       real=True)
         self.check(found, strategies)
 
     def test_sharded_hosts(self):
