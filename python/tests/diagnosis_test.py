@@ -2,13 +2,13 @@
 
 import os
 import pathlib
-import subprocess
+import shlex
 import sys
 import tempfile
 import textwrap
 import unittest
 
-from support import BUILD, TIMEOUT_S, Nursery, environment, launch
+from support import BUILD, launch, nursery
 
 PROGRAM = """
     import os, random
@@ -127,14 +127,9 @@ CAUSES = "a generator of its own"
 
 
 class Diagnosis(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.nursery = Nursery()
-        cls.addClassCleanup(cls.nursery.close)
-
     def run_program(self, fault, workers, **env):
         with tempfile.TemporaryDirectory() as folder:
-            return self.nursery.run(PROGRAM, workers, folder=folder, env=dict(env, FAULT=fault))
+            return nursery().run(PROGRAM, workers, folder=folder, env=dict(env, FAULT=fault))
 
     def weights(self, fault, workers, **env):
         ranks = self.run_program(fault, workers, **env)
@@ -220,17 +215,25 @@ class Diagnosis(unittest.TestCase):
 
 
 class SelfTest(unittest.TestCase):
-    def selftest(self, fault, *options, **more):
+    def selftest(self, fault, *options, real=False, **more):
+        """Return the status and the text of a self-test.  real: see support.launch()."""
         with tempfile.TemporaryDirectory() as folder:
+            python = pathlib.Path(folder) / "python"
+            words = [sys.executable] if real else nursery().command()
+            python.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+            python.chmod(0o755)
             program = pathlib.Path(folder) / "train.py"
             program.write_text(textwrap.dedent(PROGRAM))
-            env = environment(FAULT=fault, LOCKSTEP_COMMAND=BUILD / "bin" / "lockstep",
-                              PYTHONHASHSEED="random", TMPDIR=folder, **more)
-            command = [sys.executable, "-m", "lockstep.torch", "selftest", *options, str(program)]
-            ended = subprocess.run(command, env=env, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S)
+            env = dict(FAULT=fault, LOCKSTEP_COMMAND=BUILD / "bin" / "lockstep",
+                       PYTHONHASHSEED="random", TMPDIR=folder, **more)
+            rank, = nursery().run(f"""
+                import runpy, sys
+                sys.executable = {str(python)!r}
+                sys.argv = ["lockstep.torch", "selftest", *{options!r}, {str(program)!r}]
+                runpy.run_module("lockstep.torch", run_name="__main__")
+            """, 1, folder=folder, env=env)
             self.assertEqual([f for f in os.listdir(folder) if "lockstep" in f], [])
-        return ended.returncode, ended.stdout
+        return rank.status, rank.out + rank.err
 
     def test_equal(self):
         status, text = self.selftest("seeded", "--workers", "1,2", "--steps", "2")
@@ -245,7 +248,7 @@ class SelfTest(unittest.TestCase):
         self.assertIn("2 steps with 1 and 2 workers", text)
 
     def test_the_order_of_a_set(self):
-        status, text = self.selftest("set", "--workers", "1,2", "--steps", "1")
+        status, text = self.selftest("set", "--workers", "1,2", "--steps", "1", real=True)
         self.assertEqual(status, 1, text)
         self.assertIn("1 and 2 workers differ in step 1 of virtual worker", text)
         self.assertIn("the loss, after equal outputs of all modules", text)

@@ -10,7 +10,7 @@ import textwrap
 import time
 import unittest
 
-from support import BUILD, TIMEOUT_S, Nursery, environment, launch
+from support import BUILD, TIMEOUT_S, environment, launch, nursery
 
 PROGRAM = """
     import os, pathlib, signal, sys, time
@@ -110,11 +110,6 @@ def await_files(folder, *names):
 
 
 class Failures(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.nursery = Nursery()
-        cls.addClassCleanup(cls.nursery.close)
-
     def run_program(self, fault, workers=2, await_=(), then=None, env=None, **options):
         """Run the program and check that it leaves neither processes nor files."""
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as scratch:
@@ -124,9 +119,9 @@ class Failures(unittest.TestCase):
                     then(pids)
 
             env = dict(env or {}, FAULT=fault, TMPDIR=scratch, PYTHONWARNINGS="ignore")
-            ranks = self.nursery.run(PROGRAM, workers, folder=folder, env=env,
+            ranks = nursery().run(PROGRAM, workers, folder=folder, env=env,
                                      meanwhile=meanwhile, **options)
-            self.assertEqual(self.nursery.left_behind(), [])
+            self.assertEqual(nursery().left_behind(), [])
             killed = any(rank.status == -signal.SIGKILL for rank in ranks)
             self.assertEqual([name for name in os.listdir(scratch)
                               if not (killed and name.startswith("pymp-"))], [])

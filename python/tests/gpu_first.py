@@ -76,7 +76,7 @@ DDP = """
 def run(program, workers, *launcher, steps, env=None):
     text = program.format(folder=str(GPT.parent), steps=steps)
     with tempfile.TemporaryDirectory() as folder:
-        return support.launch(text, workers, *launcher, folder=folder, env=env)
+        return support.launch(text, workers, *launcher, folder=folder, env=env, real=True)
 
 
 def result(ended, *names):

@@ -1,6 +1,7 @@
 """Runs training programs on workers, for the tests of this folder."""
 
-import json
+import atexit
+import functools
 import os
 import pathlib
 import signal
@@ -12,7 +13,10 @@ import threading
 import time
 import uuid
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+import forked
+
+TESTS = pathlib.Path(__file__).resolve().parent
+ROOT = TESTS.parents[1]
 BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD", ROOT / "build" / "release"))
 TIMEOUT_S = 300
 
@@ -42,13 +46,16 @@ def environment(**more):
     return env
 
 
-def launch(program, workers, *launcher, folder, env=None, arguments=()):
+def launch(program, workers, *launcher, folder, env=None, arguments=(), real=False):
     """Run the text of a Python program on `workers` workers.  `launcher` are options of
-    `lockstep run`, and `arguments` those of the program."""
+    `lockstep run`, and `arguments` those of the program.
+
+    real: start an interpreter for each worker.  Otherwise a nursery forks them.
+    """
     path = pathlib.Path(folder) / "program.py"
     path.write_text(textwrap.dedent(program))
     command = [str(BUILD / "bin" / "lockstep"), "run", "-n", str(workers), "--no-prefix",
-               *launcher, "--", sys.executable, str(path),
+               *launcher, "--", *([sys.executable] if real else nursery().command()), str(path),
                *arguments]
     try:
         return Ended(subprocess.run(command, env=environment(**(env or {})), capture_output=True,
@@ -64,23 +71,38 @@ class Rank:
         self.status, self.out, self.err = status, out, err
 
 
+@functools.lru_cache(maxsize=None)
+def nursery():
+    """Return the nursery of this process."""
+    found = Nursery()
+    atexit.register(found.close)
+    return found
+
+
 class Nursery:
-    """Runs jobs whose ranks are forked from one process with torch, and set up as by torchrun."""
+    """Runs jobs whose ranks are forked from one process with torch."""
 
     def __init__(self):
-        server = pathlib.Path(__file__).with_name("nursery.py")
         self._name = uuid.uuid4().hex   # in the command lines of all its processes
-        self._server = subprocess.Popen([sys.executable, str(server), self._name],
-                                        env=environment(), stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind("\0" + self._name)
+            listener.listen()
+            self._server = subprocess.Popen(
+                [sys.executable, str(TESTS / "nursery.py"), self._name, str(listener.fileno())],
+                env=environment(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                pass_fds=[listener.fileno()])
 
     def close(self):
         self._server.stdin.close()
         self._server.wait()
-        self._server.stdout.close()
+
+    def command(self):
+        """Return the words that begin the command of a worker of `lockstep run`."""
+        return [sys.executable, "-I", "-S", str(TESTS / "forked.py"), self._name]
 
     def run(self, program, workers, *, folder, env=None, each=None, expected=None, meanwhile=None):
-        """Run the text of a Python program on `workers` ranks and return a list of ``Rank``.
+        """Run the text of a Python program on `workers` ranks, set up as by torchrun, and return a
+        list of ``Rank``.
 
         each: a function from the rank to its own environment variables.
         expected: WORLD_SIZE, if it is not `workers`.
@@ -88,26 +110,28 @@ class Nursery:
         """
         path = pathlib.Path(folder) / "program.py"
         path.write_text(textwrap.dedent(program))
-        ranks = []
-        port = _free_port()
+        ranks, port = [], _free_port()
         for rank in range(workers):
             variables = dict(env or {}, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=expected or workers,
                              LOCAL_WORLD_SIZE=expected or workers, MASTER_ADDR="127.0.0.1",
                              MASTER_PORT=port, **(each(rank) if each else {}))
-            files = {name: str(path.with_name(f"{name}.{rank}")) for name in ("out", "err")}
-            for name in files.values():
-                open(name, "w").close()
-            ranks.append(dict(files, program=str(path),
-                              env={name: str(value) for name, value in variables.items()}))
-        pids = self._ask(ranks)
+            ranks.append(self._fork(path, rank, environment(**variables)))
+        pids = [rank.pid for rank in ranks]
         limit = threading.Timer(TIMEOUT_S, _end, [pids])
         limit.start()
         if meanwhile:
             meanwhile(pids)
-        statuses = json.loads(self._server.stdout.readline())
+        statuses = [rank.wait() for rank in ranks]
         limit.cancel()
-        return [Rank(_exit_status(status), pathlib.Path(r["out"]).read_text(),
-                     pathlib.Path(r["err"]).read_text()) for status, r in zip(statuses, ranks)]
+        return [Rank(status, *(path.with_name(f"{name}.{rank}").read_text()
+                               for name in ("out", "err")))
+                for rank, status in enumerate(statuses)]
+
+    def _fork(self, path, rank, env):
+        with open(os.devnull) as nothing, open(path.with_name(f"out.{rank}"), "w") as out, \
+                open(path.with_name(f"err.{rank}"), "w") as err:
+            return forked.Forked(self._name, [str(path)], env=env, folder=str(path.parent),
+                                 standard=[f.fileno() for f in (nothing, out, err)])
 
     def left_behind(self):
         """Return the process ids that jobs have left, once there is none or the time is over."""
@@ -125,17 +149,6 @@ class Nursery:
             except OSError:   # it has ended
                 pass
         return [pid for pid in found if pid != self._server.pid]
-
-    def _ask(self, ranks):
-        self._server.stdin.write(json.dumps(ranks) + "\n")
-        self._server.stdin.flush()
-        return json.loads(self._server.stdout.readline())
-
-
-def _exit_status(wait_status):
-    if os.WIFSIGNALED(wait_status):
-        return -os.WTERMSIG(wait_status)
-    return os.WEXITSTATUS(wait_status)
 
 
 def _end(pids):
