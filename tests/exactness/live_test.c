@@ -60,14 +60,14 @@ static void replays_have_the_same_weights(void **state)
     static const struct {
         int         workers;
         const char *options;
-    } lives[] = {
+    } lives[4] = {
         { 2, "" },
         { 3, "--consistency shard --shards 3 --delay-compensation 0.04" },
         { 2, "--consistency span --staleness-lr" },
         { 3, "" },
     };
     char want[HEX + 1], got[HEX + 1], options[256];
-    for (size_t i = 0; i < (lki_brief() ? 2 : sizeof lives / sizeof lives[0]); i++) {
+    for (size_t i = 0; i < (lki_brief() ? 2 : lki_thorough() ? 4 : 3); i++) {
         weights_of_disturbed(*state, lives[i].workers, lives[i].options, want);
         for (int workers = 1; workers <= 3; workers += lki_brief() ? 2 : 1) {
             (void)snprintf(options, sizeof options, "%s --replay s%d --workers %d",
