@@ -6,8 +6,9 @@
  * any time.  An empty message marks the end of a stream.  The writer sends one empty message for
  * each receive that the reader has posted, so that no receive stays open.
  *
- * MPI cannot sleep until a message arrives.  wait() therefore yields for a while and then sleeps
- * for growing times, up to 1 ms.
+ * MPI cannot sleep until a message arrives, and moves bytes only while it is polled.  wait()
+ * therefore yields until no request has completed for a while, and then sleeps for growing times,
+ * up to 1 ms.
  *
  * Closing sends the end to all peers, reads (and drops) incoming data until all peers have sent
  * their ends, and only then closes MPI.  MPI_Finalize waits for all ranks, and requires that no
@@ -26,13 +27,13 @@
 
 enum {
     CHUNK_MIN = 1 << 16,
-    CHUNK_MAX = 1 << 20,
+    CHUNK_MAX = (1 << 18) + (1 << 12), /* a piece of a message with its header (wire/frame.h) */
     IN_BYTES  = 1 << 26, /* incoming chunks of all streams together, if they are above CHUNK_MIN */
     OUT       = 4, /* outgoing chunks of a stream in flight */
     IN        = 4, /* incoming chunks of a stream in flight */
     SLOTS     = OUT + IN + IN, /* requests of a stream: outgoing chunks, incoming chunks, and empty
                                 * messages at the end */
-    YIELD_US  = 200,
+    YIELD_US  = 2000,
     SLEEP_US  = 1000,
     LINGER_MS = 5000,
     ENDING_MS = 500, /* if the launcher is ending the job, too */
@@ -60,6 +61,7 @@ typedef struct {
     size_t                chunk;   /* size of a chunk in bytes, equal on all ranks */
     uint32_t              open;    /* number of open requests */
     uint32_t              turn;    /* peer that wait() checks first */
+    int64_t               moved_us; /* time of the last completion of a request */
     unsigned char         nothing; /* buffer of empty messages */
 } mpi_link;
 
@@ -144,6 +146,8 @@ static lk_status poll_requests(mpi_link *mpi)
 
     if (error != NULL)
         return lk_fail(LK_EIO, "%s", error);
+    if (count > 0)
+        mpi->moved_us = now_us();
     for (uint32_t i = 0; i < count; i++)
         complete(mpi, &done[i]);
     return LK_OK;
@@ -292,15 +296,15 @@ static uint32_t collect(mpi_link *mpi, lki_ready *ready, uint32_t capacity)
     return count;
 }
 
-/* Yields the processor or sleeps for at most `left_us`.  The sleep is longer if the wait has
- * already lasted longer (`waited_us`). */
-static void rest(int64_t waited_us, int64_t left_us)
+/* Yields the processor or sleeps for at most `left_us`.  The sleep is longer if nothing has moved
+ * for longer (`idle_us`). */
+static void rest(int64_t idle_us, int64_t left_us)
 {
-    if (waited_us < YIELD_US) {
+    if (idle_us < YIELD_US) {
         (void)sched_yield();
         return;
     }
-    int64_t         us    = waited_us / 8 < SLEEP_US ? waited_us / 8 : SLEEP_US;
+    int64_t         us    = idle_us / 8 < SLEEP_US ? idle_us / 8 : SLEEP_US;
     struct timespec pause = { .tv_nsec = (us < left_us ? us : left_us) * 1000 };
     (void)nanosleep(&pause, NULL);
 }
@@ -315,10 +319,10 @@ static lk_status mpi_wait(lki_link *link, int64_t ms, lki_ready *ready, uint32_t
     for (;;) {
         LK_TRY(poll_requests(mpi));
         *count         = collect(mpi, ready, capacity);
-        int64_t waited = now_us() - began;
+        int64_t now = now_us(), waited = now - began;
         if (*count > 0 || waited >= ms * 1000)
             return LK_OK;
-        rest(waited, ms * 1000 - waited);
+        rest(now - (began > mpi->moved_us ? began : mpi->moved_us), ms * 1000 - waited);
     }
 }
 
@@ -389,7 +393,7 @@ static size_t chunk_bytes(uint32_t ranks)
 {
     size_t bytes = CHUNK_MAX;
 
-    while (bytes > CHUNK_MIN && bytes * IN * ranks > IN_BYTES)
+    while (bytes >= 2 * CHUNK_MIN && bytes * IN * ranks > IN_BYTES)
         bytes /= 2;
     return bytes;
 }
