@@ -31,7 +31,7 @@ static void the_line_fits_every_terminal(void **state)
     (void)state;
     for (unsigned terminal = 0; terminal < 4; terminal++)
         for (size_t columns = 1; columns <= 250; columns++) {
-            lk_train_config config  = { .views.terminal = terminal };
+            lk_train_config config  = { .terminal = terminal };
             lki_display     display = { .config = &config, .end = 1000, .rate = 12345,
                                         .validation = 1.9, .waits = "rank 1 (host 0)" };
             for (int i = 0; i < 100; i++)
