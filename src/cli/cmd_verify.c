@@ -108,8 +108,8 @@ const lki_command lki_command_verify = {
         "beginning) to that step, and computes its virtual worker K again, alone and in this\n"
         "process.  Prints the number of its samples, its loss and the hash of its gradient, which\n"
         "are the same on every machine, and each block with a gradient that is not finite, from\n"
-        "the last block to the first (the status is then 3).  RUN is the --checkpoint directory of\n"
-        "the run, which has its options.  Otherwise MODEL and the options are those of the run;\n"
+        "the last block to the first (the status is then 3).  RUN is the --checkpoint directory\n"
+        "of the run, which has its options.  Otherwise give MODEL and the options of the run;\n"
         "options that cannot change the result are ignored.  Nothing is written, and the run may\n"
         "still be active.",
     .examples = "  lockstep verify run1 --step 312\n"

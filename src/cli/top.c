@@ -262,7 +262,7 @@ static double column_of(const lki_top *t, size_t column, size_t columns)
 static void draw_curve(painter *p, const lki_top *t, size_t rows)
 {
     size_t columns = p->screen->columns > 12 ? p->screen->columns - 12 : 0;
-    double low = INFINITY, high = -INFINITY;
+    double low = (double)INFINITY, high = (double)-INFINITY;
     columns    = columns < t->point_count ? columns : t->point_count;
     if (columns < 2 || rows == 0)
         return;
@@ -396,7 +396,7 @@ void lki_top_draw(const lki_top *t, const lki_top_screen *screen, FILE *out)
         return;
     }
     draw_values(&p, t);
-    size_t left   = screen->rows > 6 ? screen->rows - 6 : 0; /* 4 so far, the head of the table, 1 */
+    size_t left   = screen->rows > 6 ? screen->rows - 6 : 0; /* 4 so far, and the table's */
     size_t events = left > 8 ? (t->event_count < 4 ? t->event_count : 4) : 0;
     left -= events;
     size_t ranks = t->rank_count < left / 2 ? t->rank_count : (left + 1) / 2;

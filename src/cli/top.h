@@ -36,8 +36,8 @@ typedef struct {
     uint32_t     event_count;
 } lki_top;
 
-/* Reads the lines that are new.  Starts over if the file has become shorter.  Returns false if there
- * is no such file. */
+/* Reads the lines that are new.  Starts over if the file has become shorter.  Returns false if
+ * there is no such file. */
 bool lki_top_read(lki_top *top);
 
 /* Adds one line of a log. */
