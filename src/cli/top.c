@@ -366,8 +366,9 @@ static void draw_ranks(painter *p, const lki_top *t, size_t rows)
         }
         bool slow = one->ms > 0 && one->ms == longest && one->ms > 1.1 * mean;
         char share[32];
+        uint64_t last = one->count > 0 ? one->first + one->count - 1 : one->first;
         (void)snprintf(share, sizeof share, "%llu-%llu", (unsigned long long)one->first,
-                       (unsigned long long)(one->first + (one->count > 0 ? one->count - 1 : 0)));
+                       (unsigned long long)last);
         put(p, NULL, "%5u %4u %-*.*s%8llu   %-10s %9.2f  ", one->rank, one->host, names ? 20 : 0,
             names ? 19 : 0, one->name, (unsigned long long)one->pid, share, one->ms);
         draw_bar(p, longest > 0 ? one->ms / longest : 0, width, slow ? yellow : green);

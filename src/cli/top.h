@@ -41,7 +41,7 @@ typedef struct {
 bool lki_top_read(lki_top *top);
 
 /* Adds one line of a log. */
-void lki_top_add(lki_top *top, const char *line, size_t length);
+void lki_top_add(lki_top *top, const char *text, size_t length);
 
 typedef struct {
     size_t columns, rows;

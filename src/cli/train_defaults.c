@@ -83,8 +83,8 @@ static void choose_batch(train_options *o)
         choose(o, "micro-batch", gpt ? "2" : "8");
     part *= o->config.micro_batch > 0 ? o->config.micro_batch : 1;
     part *= o->config.virtual_workers > 0 ? o->config.virtual_workers : 1;
-    (void)snprintf(o->batch_text, sizeof o->batch_text, "%llu",
-                   (unsigned long long)((most + part - 1) / part * part));
+    most = (most + part - 1) / part * part;
+    (void)snprintf(o->batch_text, sizeof o->batch_text, "%llu", (unsigned long long)most);
     choose(o, "global-batch", o->batch_text);
 }
 
@@ -117,7 +117,7 @@ static uint32_t core_count(void)
 
 void lki_train_use_cores(train_options *o)
 {
-    uint32_t cores = core_count(), workers = o->config.workers;
+    uint32_t cores = core_count(), workers = o->config.workers > 0 ? o->config.workers : 1;
     if (o->worker_mode == LKI_MODE_PROCESSES && !is_given(o, "workers") && !is_given(o, "threads"))
         o->config.threads = cores > workers ? cores / workers : 1;
     if (is_given(o, "threads") || o->config.threads <= 1)
