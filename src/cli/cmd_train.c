@@ -24,6 +24,8 @@ static bool read_model(const char *text, void *target, lki_message *error)
     for (size_t i = 0; i < count; i++)
         if (strcmp(text, names[i]) == 0)
             return true;
+    if (strcmp(text, "bare") == 0) /* only the library and plan know it */
+        return true;
     if (strncmp(text, "resnet", 6) == 0 && text[6] != '\0')
         return lki_refuse(error, "there is no such model; write resnet --depth 20, 32, 56 or 18");
     meant = lki_suggest(text, names, count);

@@ -226,6 +226,24 @@ void lki_display_clear(lki_display *display)
     display->bar_shown = false;
 }
 
+void lki_display_end(lki_display *d, const lki_step_record *last, bool same)
+{
+    char time[32], validation[32] = "", curve[4 * CURVE_MOST + 4] = "";
+    if (!d->terminal || d->config->quiet || last->step <= d->start)
+        return;
+    lki_display_clear(d);
+    if (isfinite(d->validation))
+        (void)snprintf(validation, sizeof validation, ", validation %.4f", d->validation);
+    if ((d->config->outputs.terminal & LK_TERMINAL_UNICODE) != 0)
+        (void)lki_curve_draw(&d->curve, CURVE_MOST / 2, curve, sizeof curve);
+    fprintf(stderr, "%llu steps in %s: loss %.4f %s%s\n",
+            (unsigned long long)(last->step - d->start), time_text(lki_seconds() - d->begun, time),
+            last->loss, curve, validation);
+    if (same)
+        fprintf(stderr, "the hashes, of the whole state and of the weights, are the same for any "
+                        "workers:\n");
+}
+
 void lki_display_step(lki_display *d, const lki_step_record *r)
 {
     char     text[1536];

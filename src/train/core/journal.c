@@ -434,6 +434,7 @@ lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result)
 {
     if (journal == NULL)
         return LK_OK;
+    lki_display_end(&journal->display, &journal->last, journal->label <= LK_LABEL_INVARIANT);
     LK_TRY(lki_metrics_write(&journal->metrics, metrics_of(journal, true)));
     if (journal->log == NULL)
         return LK_OK;
