@@ -167,7 +167,8 @@ void lki_train_print_choices(const train_options *o)
             fprintf(stderr, " --%s %s", o->chosen[i].name, o->chosen[i].text);
         fprintf(stderr, "  (V %u)\n", o->config.virtual_workers);
     }
-    print_cores(o);
+    if (o->chosen_count > 0 || !is_given(o, "workers"))
+        print_cores(o);
     if (o->chosen_count > 0 && o->config.checkpoint.folder == NULL)
         fprintf(stderr, "note: the weights are not kept; --checkpoint DIR keeps them\n");
 }
