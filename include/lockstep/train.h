@@ -146,6 +146,13 @@ typedef enum {
     LK_TERMINAL_DUMB    = 4, /* it cannot redraw a line: progress is in plain lines */
 } lk_terminal;
 
+/* Files that rank 0 writes besides the log, and its terminal. */
+typedef struct {
+    const char *tensorboard; /* a directory for event files, which TensorBoard reads */
+    const char *metrics;     /* a file for OpenMetrics text, replaced every second */
+    unsigned    terminal;    /* bits of lk_terminal: what the terminal of stderr can show */
+} lk_train_outputs;
+
 /* Functions of the caller that a run calls.  All are optional. */
 typedef struct {
     /* Receives the result of a completed run, on one rank, before any rank leaves.  If that rank is
@@ -230,8 +237,7 @@ typedef struct {
     const char         *init; /* a safetensors file with the initial weights */
     lk_train_checkpoint checkpoint;
     const char         *log;
-    const char         *tensorboard; /* a directory for event files, which TensorBoard reads */
-    const char         *metrics;     /* a file for OpenMetrics text, replaced every second */
+    lk_train_outputs    outputs;
     uint64_t            eval_every; /* 0 = at the end, if there are validation data */
     lk_weights          eval_weights;
 
@@ -240,7 +246,6 @@ typedef struct {
     lk_step_report *report; /* filled in by rank 0; leaves out the first `warm_up` steps */
     uint64_t        warm_up;
     bool            quiet; /* no progress on stderr */
-    unsigned        terminal; /* bits of lk_terminal: what the terminal of stderr can show */
 
     uint32_t         timeout_ms;
     lk_train_elastic elastic;

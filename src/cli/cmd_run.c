@@ -1,4 +1,7 @@
 /* cmd_run.c -- `lockstep run`: runs any program N times, as the ranks of one job. */
+#include <string.h>
+#include <unistd.h>
+
 #include "cli/chaos.h"
 #include "cli/commands.h"
 #include "cli/foreign.h"
@@ -70,6 +73,16 @@ static const lki_option table[] = {
 };
 /* clang-format on */
 
+/* Returns true if a Python script is given as the program, as with torchrun, and cannot be run by
+ * itself. */
+static bool is_script(const char *program)
+{
+    size_t length = strlen(program);
+    return length > 3 && strcmp(program + length - 3, ".py") == 0 &&
+           access(program, F_OK) == 0 &&
+           (strchr(program, '/') == NULL || access(program, X_OK) != 0);
+}
+
 static int run_program(int argc, char **argv)
 {
     run_options options = { .prefix = true, .nodes = LKI_NODES_INIT };
@@ -79,6 +92,10 @@ static int run_program(int argc, char **argv)
     if (done >= 0)
         return done;
 
+    if (is_script(options.argv[0]))
+        return lki_usage_error(&lki_command_run, "%.120s is no program: write python before it, as "
+                                                 "in -- python %.120s", options.argv[0],
+                               options.argv[0]);
     if (options.restart > 0 && options.on_failure != LK_ON_FAILURE_CONTINUE)
         return lki_usage_error(&lki_command_run, "--restart replaces lost copies while the others "
                                                   "continue: give --on-failure continue, too");

@@ -75,8 +75,9 @@ const lki_command lki_command_sample = {
     .summary  = "generate text from a trained gpt",
     .usage    = "CHECKPOINT [--prompt TEXT] [--tokens N] [--temperature T] [options]",
     .about    = "Continues a prompt, byte by byte, with a byte-level gpt of `lockstep train`.\n"
-                "The same checkpoint, prompt, options and seed give the same text everywhere.  On a\n"
-                "terminal, bytes that are not UTF-8 are shown as U+FFFD; a file gets the bytes.",
+                "The same checkpoint, prompt, options and seed give the same text everywhere.\n"
+                "On a terminal, bytes that are not UTF-8 are shown as U+FFFD; a file gets the\n"
+                "bytes.",
     .examples = "  lockstep sample run1 --prompt \"static int \" --tokens 400 --seed 3",
     .options  = table,
     .main     = sample_main,

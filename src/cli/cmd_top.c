@@ -155,8 +155,8 @@ const lki_command lki_command_top = {
     .about =
         "Shows the state of a run from its log: progress, the curve of the loss, the parts of a\n"
         "step, a row for every worker with its time in the step, and what happened last.  The run\n"
-        "may be elsewhere, as long as its --log FILE can be read, and may have ended.  q or Ctrl-C\n"
-        "ends.  NO_COLOR and TERM=dumb are respected.",
+        "may be elsewhere, as long as its --log FILE can be read, and may have ended.  q ends it.\n"
+        "NO_COLOR and TERM=dumb are respected.",
     .examples = "  lockstep top run1.jsonl\n"
                 "  lockstep top run1        (the --checkpoint directory of a run with --log)",
     .options  = table,

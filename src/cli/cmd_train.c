@@ -24,6 +24,8 @@ static bool read_model(const char *text, void *target, lki_message *error)
     for (size_t i = 0; i < count; i++)
         if (strcmp(text, names[i]) == 0)
             return true;
+    if (strcmp(text, "bare") == 0) /* only the library and plan know it */
+        return true;
     if (strncmp(text, "resnet", 6) == 0 && text[6] != '\0')
         return lki_refuse(error, "there is no such model; write resnet --depth 20, 32, 56 or 18");
     meant = lki_suggest(text, names, count);
@@ -174,11 +176,11 @@ const lki_command lki_command_train = {
     .usage   = "MODEL --data SOURCE [options]",
     .about =
         "Trains a built-in model with N worker processes.  Batch, optimizer, learning rate and\n"
-        "steps have defaults that suit the model; the first lines say them.  The result is a function of the\n"
-        "options about model, data, batch, optimizer, learning rate, precision, evaluation and\n"
-        "stopping, and of the other rules.  All other options, such as the number of workers and\n"
-        "hosts, the strategy and the instruction set, change the speed, but not one bit of the\n"
-        "weights.\n"
+        "steps have defaults that suit the model; the first lines say them.  The result is a\n"
+        "function of the options about model, data, batch, optimizer, learning rate, precision,\n"
+        "evaluation and stopping, and of the other rules.  All other options, such as the number\n"
+        "of workers and hosts, the strategy and the instruction set, change the speed, but not\n"
+        "one bit of the weights.\n"
         "Progress goes to stderr; the last line of stdout is `weights` and the hash of the\n"
         "trained weights.  Ctrl-C saves (with --checkpoint) and exits with status 75; --resume\n"
         "continues from there.\n"

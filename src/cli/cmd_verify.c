@@ -86,11 +86,25 @@ static int verify_run(int argc, char **argv)
     return result;
 }
 
+static bool is_model(const char *name)
+{
+    for (uint32_t i = 0; lk_model_builtin(i) != NULL; i++)
+        if (strcmp(name, lk_model_builtin(i)) == 0)
+            return true;
+    return false;
+}
+
 /* `verify RUN` takes the options from the directory of the run. */
 static int verify_main(int argc, char **argv)
 {
     struct stat info;
-    if (argc < 2 || stat(argv[1], &info) != 0 || !S_ISDIR(info.st_mode))
+    bool        there = argc > 1 && stat(argv[1], &info) == 0 && S_ISDIR(info.st_mode);
+    if (argc > 1 && argv[1][0] != '-' && !there && !is_model(argv[1]))
+        return lki_usage_error(&lki_command_verify,
+                               "%.120s is no directory of a run, and no model; give its "
+                               "--checkpoint directory, or gpt, resnet or mlp and the "
+                               "options of the run", argv[1][0] != '\0' ? argv[1] : "\"\"");
+    if (!there)
         return verify_run(argc, argv);
     int    count;
     char **line   = lki_record_arguments("verify", "verify", argv[1], argv + 2, &count);
@@ -108,8 +122,8 @@ const lki_command lki_command_verify = {
         "beginning) to that step, and computes its virtual worker K again, alone and in this\n"
         "process.  Prints the number of its samples, its loss and the hash of its gradient, which\n"
         "are the same on every machine, and each block with a gradient that is not finite, from\n"
-        "the last block to the first (the status is then 3).  RUN is the --checkpoint directory of\n"
-        "the run, which has its options.  Otherwise MODEL and the options are those of the run;\n"
+        "the last block to the first (the status is then 3).  RUN is the --checkpoint directory\n"
+        "of the run, which has its options.  Otherwise give MODEL and the options of the run;\n"
         "options that cannot change the result are ignored.  Nothing is written, and the run may\n"
         "still be active.",
     .examples = "  lockstep verify run1 --step 312\n"

@@ -5,7 +5,7 @@
 #include "cli/options.h"
 
 /* Writes a hint at the option of `command` that does what `name` does elsewhere.  `name` has no
- * leading hyphens, and _ or - between its words.  Returns false if the table does not have the name. */
+ * leading hyphens, and _ or - between its words.  Returns false if the table does not have it. */
 bool lki_foreign_hint(const lki_command *command, const char *name, size_t length,
                       lki_message *out);
 

@@ -55,9 +55,9 @@ static int refuse_unknown(const char *name)
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         names[i] = commands[i]->name;
     const char *meant = lki_suggest(name, names, COMMAND_COUNT);
-    fprintf(stderr, "lockstep: there is no command %s%.60s%s%s%s%s\n(lockstep --help lists them)\n",
-            *name == '\0' ? "\"" : "", name, *name == '\0' ? "\"" : "", meant != NULL ? "; did you mean " : "", meant != NULL ? meant : "",
-            meant != NULL ? "?" : "");
+    fprintf(stderr, "lockstep: there is no command %.60s%s%s%s\n(lockstep --help lists them)\n",
+            *name != '\0' ? name : "\"\"", meant != NULL ? "; did you mean " : "",
+            meant != NULL ? meant : "", meant != NULL ? "?" : "");
     return LKI_EXIT_USAGE;
 }
 

@@ -17,10 +17,11 @@ bool lki_record_exists(const char *run);
 /* Writes the path of the run's --log.  Returns false if it has none. */
 bool lki_record_log(const char *run, char *out, size_t bytes);
 
-/* Makes the arguments of `command` that continue or repeat the run in the directory `run`, for the
- * command `asker`, which errors name: the recorded options, then --checkpoint and `more`, a list that ends with NULL, in which paths are
+/* Makes the arguments of `command` that continue or repeat the run in the directory `run`: the
+ * recorded options, then --checkpoint and `more`, a list that ends with NULL, in which paths are
  * relative to the current directory.  Changes to the directory in which the run was started, if it
- * is there.  Returns NULL after an error, which is printed.  Free with lki_record_free(). */
+ * is there.  Returns NULL after an error, which is printed and names the command `asker`.  Free
+ * with lki_record_free(). */
 char **lki_record_arguments(const char *asker, const char *command, const char *run,
                             char *const *more, int *argc);
 void   lki_record_free(char **argv);

@@ -290,10 +290,9 @@ static bool refuse_unknown(const char *given, lki_message *error)
         return lki_refuse(error, "there is no such file or folder");
     (void)snprintf(word, sizeof word, "%.*s", (int)length, given);
     meant = lki_suggest(word, kinds, KIND_COUNT);
-    return lki_refuse(error, "there is no kind '%s'%s%s%s; there are text, tokens, shards, idx, "
+    return lki_refuse(error, "there is no kind '%s'%s%s; there are text, tokens, shards, idx, "
                              "cifar10, npy, tar, docs, stream and synthetic", word,
-                      meant != NULL ? ", did you mean " : "", meant != NULL ? meant : "",
-                      meant != NULL ? "" : "");
+                      meant != NULL ? ", did you mean " : "", meant != NULL ? meant : "");
 }
 
 static bool recognise(const char *given, char out[LKI_SOURCE_BYTES], lki_message *error)

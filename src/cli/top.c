@@ -262,7 +262,7 @@ static double column_of(const lki_top *t, size_t column, size_t columns)
 static void draw_curve(painter *p, const lki_top *t, size_t rows)
 {
     size_t columns = p->screen->columns > 12 ? p->screen->columns - 12 : 0;
-    double low = INFINITY, high = -INFINITY;
+    double low = (double)INFINITY, high = (double)-INFINITY;
     columns    = columns < t->point_count ? columns : t->point_count;
     if (columns < 2 || rows == 0)
         return;
@@ -366,8 +366,9 @@ static void draw_ranks(painter *p, const lki_top *t, size_t rows)
         }
         bool slow = one->ms > 0 && one->ms == longest && one->ms > 1.1 * mean;
         char share[32];
+        uint64_t last = one->count > 0 ? one->first + one->count - 1 : one->first;
         (void)snprintf(share, sizeof share, "%llu-%llu", (unsigned long long)one->first,
-                       (unsigned long long)(one->first + (one->count > 0 ? one->count - 1 : 0)));
+                       (unsigned long long)last);
         put(p, NULL, "%5u %4u %-*.*s%8llu   %-10s %9.2f  ", one->rank, one->host, names ? 20 : 0,
             names ? 19 : 0, one->name, (unsigned long long)one->pid, share, one->ms);
         draw_bar(p, longest > 0 ? one->ms / longest : 0, width, slow ? yellow : green);
@@ -396,7 +397,7 @@ void lki_top_draw(const lki_top *t, const lki_top_screen *screen, FILE *out)
         return;
     }
     draw_values(&p, t);
-    size_t left   = screen->rows > 6 ? screen->rows - 6 : 0; /* 4 so far, the head of the table, 1 */
+    size_t left   = screen->rows > 6 ? screen->rows - 6 : 0; /* 4 so far, and the table's */
     size_t events = left > 8 ? (t->event_count < 4 ? t->event_count : 4) : 0;
     left -= events;
     size_t ranks = t->rank_count < left / 2 ? t->rank_count : (left + 1) / 2;

@@ -36,12 +36,12 @@ typedef struct {
     uint32_t     event_count;
 } lki_top;
 
-/* Reads the lines that are new.  Starts over if the file has become shorter.  Returns false if there
- * is no such file. */
+/* Reads the lines that are new.  Starts over if the file has become shorter.  Returns false if
+ * there is no such file. */
 bool lki_top_read(lki_top *top);
 
 /* Adds one line of a log. */
-void lki_top_add(lki_top *top, const char *line, size_t length);
+void lki_top_add(lki_top *top, const char *text, size_t length);
 
 typedef struct {
     size_t columns, rows;

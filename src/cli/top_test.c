@@ -11,9 +11,10 @@
 
 static const char head[] =
     "{\"step\": 0, \"exactness_id\": \"ab\", \"parameters\": 834304, \"steps\": 100, \"ranks\": ["
-    "{\"rank\": 0, \"host\": 0, \"hostname\": \"a-long-name-of-a-host\", \"pid\": 17, \"first\": 0, "
-    "\"virtual_workers\": 8}, {\"rank\": 1, \"host\": 1, \"hostname\": \"b\", \"pid\": 18, \"first\": "
-    "8, \"virtual_workers\": 8}], \"config\": {\"model\": \"gpt\"}, \"time\": 1000.5}";
+    "{\"rank\": 0, \"host\": 0, \"hostname\": \"a-long-name-of-a-host\", \"pid\": 17, "
+    "\"first\": 0, \"virtual_workers\": 8}, "
+    "{\"rank\": 1, \"host\": 1, \"hostname\": \"b\", \"pid\": 18, \"first\": 8, "
+    "\"virtual_workers\": 8}], \"config\": {\"model\": \"gpt\"}, \"time\": 1000.5}";
 
 static void add(lki_top *top, const char *line)
 {
@@ -28,16 +29,17 @@ static void fill(lki_top *top, int steps)
     for (int i = 1; i <= steps; i++) {
         (void)snprintf(line, sizeof line,
                        "{\"step\": %d, \"epoch\": 0, \"loss\": %.3f, \"loss_bits\": \"0\", \"lr\": "
-                       "0.001, \"grad_norm\": 1.5, \"samples_per_s\": 100, \"time\": %d, \"step_ms\": "
-                       "250, \"data_ms\": 1, \"compute_ms\": 200, \"finish_ms\": 49}", i, 5.0 / i,
-                       1000 + i);
+                       "0.001, \"grad_norm\": 1.5, \"samples_per_s\": 100, \"time\": %d, "
+                       "\"step_ms\": 250, \"data_ms\": 1, \"compute_ms\": 200, "
+                       "\"finish_ms\": 49}", i, 5.0 / i, 1000 + i);
         add(top, line);
     }
     add(top, "{\"step\": 9, \"val_loss\": 1.25, \"val_loss_bits\": \"0\", \"val_accuracy\": 0.5}");
     add(top, "{\"step\": 9, \"workers\": [{\"rank\": 0, \"host\": 0, \"first\": 0, "
              "\"virtual_workers\": 6, \"ms\": 90.5}, {\"rank\": 1, \"host\": 1, \"first\": 6, "
              "\"virtual_workers\": 10, \"ms\": 250}]}");
-    add(top, "{\"step\": 9, \"straggler\": {\"rank\": 1, \"cause\": \"compute\", \"times_median\": 1.7}}");
+    add(top, "{\"step\": 9, \"straggler\": {\"rank\": 1, \"cause\": \"compute\", "
+             "\"times_median\": 1.7}}");
     add(top, "{\"step\": 9, \"checkpoint\": 9, \"stall_ms\": 1, \"write_ms\": 1}");
 }
 

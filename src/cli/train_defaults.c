@@ -83,8 +83,8 @@ static void choose_batch(train_options *o)
         choose(o, "micro-batch", gpt ? "2" : "8");
     part *= o->config.micro_batch > 0 ? o->config.micro_batch : 1;
     part *= o->config.virtual_workers > 0 ? o->config.virtual_workers : 1;
-    (void)snprintf(o->batch_text, sizeof o->batch_text, "%llu",
-                   (unsigned long long)((most + part - 1) / part * part));
+    most = (most + part - 1) / part * part;
+    (void)snprintf(o->batch_text, sizeof o->batch_text, "%llu", (unsigned long long)most);
     choose(o, "global-batch", o->batch_text);
 }
 
@@ -93,10 +93,11 @@ static void choose_length(train_options *o)
     const char *source  = o->config.data.source;
     bool        limited = is_given(o, "max-epochs") || is_given(o, "max-samples") ||
                    is_given(o, "max-tokens");
-    if (is_given(o, "steps") || is_given(o, "epochs") || strncmp(source, "stream:", 7) == 0)
-        return; /* a stream has no length that could be known */
+    if (is_given(o, "steps") || is_given(o, "epochs") || strncmp(source, "stream:", 7) == 0 ||
+        o->config.exchange.clients.count > 0)
+        return; /* a stream has no known length, and a round of clients no usual one */
     choose(o, "steps", "1000");
-    if (!limited && o->config.exchange.clients.count == 0)
+    if (!limited)
         choose(o, "max-epochs", "20");
 }
 
@@ -117,7 +118,7 @@ static uint32_t core_count(void)
 
 void lki_train_use_cores(train_options *o)
 {
-    uint32_t cores = core_count(), workers = o->config.workers;
+    uint32_t cores = core_count(), workers = o->config.workers > 0 ? o->config.workers : 1;
     if (o->worker_mode == LKI_MODE_PROCESSES && !is_given(o, "workers") && !is_given(o, "threads"))
         o->config.threads = cores > workers ? cores / workers : 1;
     if (is_given(o, "threads") || o->config.threads <= 1)
@@ -166,7 +167,8 @@ void lki_train_print_choices(const train_options *o)
             fprintf(stderr, " --%s %s", o->chosen[i].name, o->chosen[i].text);
         fprintf(stderr, "  (V %u)\n", o->config.virtual_workers);
     }
-    print_cores(o);
+    if (o->chosen_count > 0 || !is_given(o, "workers"))
+        print_cores(o);
     if (o->chosen_count > 0 && o->config.checkpoint.folder == NULL)
         fprintf(stderr, "note: the weights are not kept; --checkpoint DIR keeps them\n");
 }

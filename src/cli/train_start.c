@@ -432,7 +432,7 @@ lk_status lki_train_find_kernels(train_options *options)
 
 int lki_train_start(train_options *options, char **argv)
 {
-    options->config.terminal = lki_terminal_of();
+    options->config.outputs.terminal = lki_terminal_of();
     /* A file larger than ulimit -f must cause an error that names the file.  Workers inherit this
      * setting. */
     (void)signal(SIGXFSZ, SIG_IGN);

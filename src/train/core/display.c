@@ -55,7 +55,7 @@ static double column_of(const lki_curve *curve, size_t column, size_t columns)
 
 size_t lki_curve_draw(const lki_curve *curve, size_t columns, char *out, size_t bytes)
 {
-    double low = INFINITY, high = -INFINITY;
+    double low = (double)INFINITY, high = (double)-INFINITY;
     out[0]     = '\0';
     columns    = lki_min(columns, curve->count);
     for (size_t c = 0; c < columns; c++) {
@@ -164,8 +164,8 @@ static void put_rest(line *l, const lki_display *d, const lki_step_record *r, do
 void lki_display_line(const lki_display *d, const lki_step_record *r, size_t columns, double left,
                       char *out, size_t bytes)
 {
-    bool unicode = (d->config->terminal & LK_TERMINAL_UNICODE) != 0;
-    bool color   = (d->config->terminal & LK_TERMINAL_COLOR) != 0;
+    bool unicode = (d->config->outputs.terminal & LK_TERMINAL_UNICODE) != 0;
+    bool color   = (d->config->outputs.terminal & LK_TERMINAL_COLOR) != 0;
     char rest[768] = "", curve[4 * CURVE_MOST + 4];
     line l = { out, bytes, 0, 0, color }, tail = { rest, sizeof rest, 0, 0, color };
     out[0] = '\0';
@@ -209,7 +209,7 @@ void lki_display_open(lki_display *display, const lk_train_config *config)
 {
     *display = (lki_display){ .config = config, .validation = (double)NAN };
     display->terminal =
-        isatty(STDERR_FILENO) == 1 && (config->terminal & LK_TERMINAL_DUMB) == 0;
+        isatty(STDERR_FILENO) == 1 && (config->outputs.terminal & LK_TERMINAL_DUMB) == 0;
 }
 
 void lki_display_begin(lki_display *display, uint64_t start, uint64_t end)
@@ -224,6 +224,24 @@ void lki_display_clear(lki_display *display)
     if (display->bar_shown)
         fputs("\r\033[K", stderr);
     display->bar_shown = false;
+}
+
+void lki_display_end(lki_display *d, const lki_step_record *last, bool same)
+{
+    char time[32], validation[32] = "", curve[4 * CURVE_MOST + 4] = "";
+    if (!d->terminal || d->config->quiet || last->step <= d->start)
+        return;
+    lki_display_clear(d);
+    if (isfinite(d->validation))
+        (void)snprintf(validation, sizeof validation, ", validation %.4f", d->validation);
+    if ((d->config->outputs.terminal & LK_TERMINAL_UNICODE) != 0)
+        (void)lki_curve_draw(&d->curve, CURVE_MOST / 2, curve, sizeof curve);
+    fprintf(stderr, "%llu steps in %s: loss %.4f %s%s\n",
+            (unsigned long long)(last->step - d->start), time_text(lki_seconds() - d->begun, time),
+            last->loss, curve, validation);
+    if (same)
+        fprintf(stderr, "the hashes, of the whole state and of the weights, are the same for any "
+                        "workers:\n");
 }
 
 void lki_display_step(lki_display *d, const lki_step_record *r)

@@ -33,6 +33,10 @@ void lki_display_open(lki_display *display, const lk_train_config *config);
 void lki_display_begin(lki_display *display, uint64_t start, uint64_t end);
 void lki_display_step(lki_display *display, const lki_step_record *record);
 
+/* On a terminal, replaces the bar by a summary of the steps.  `last`: the record of the last one.
+ * `same`: the hashes that follow are the same for any number of workers. */
+void lki_display_end(lki_display *display, const lki_step_record *last, bool same);
+
 /* Removes the bar, so that another line can be printed. */
 void lki_display_clear(lki_display *display);
 

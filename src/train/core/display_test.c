@@ -27,11 +27,12 @@ static size_t width_of(const char *text)
 static void the_line_fits_every_terminal(void **state)
 {
     char            line[1536];
-    lki_step_record r = { .step = 412, .samples = 32, .tokens = 2048, .loss = 1.83421, .seconds = 1 };
+    lki_step_record r = { .step = 412, .samples = 32, .tokens = 2048, .loss = 1.83421,
+                          .seconds = 1 };
     (void)state;
     for (unsigned terminal = 0; terminal < 4; terminal++)
         for (size_t columns = 1; columns <= 250; columns++) {
-            lk_train_config config  = { .terminal = terminal };
+            lk_train_config config  = { .outputs.terminal = terminal };
             lki_display     display = { .config = &config, .end = 1000, .rate = 12345,
                                         .validation = 1.9, .waits = "rank 1 (host 0)" };
             for (int i = 0; i < 100; i++)

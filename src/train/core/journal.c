@@ -113,7 +113,7 @@ lk_status lki_journal_open(lki_journal **out, const lk_train_config *config)
     LK_TRY(LKI_NEW(&journal, 1, "log"));
     journal->config   = config;
     lki_display_open(&journal->display, config);
-    lki_metrics_open(&journal->metrics, config->metrics);
+    lki_metrics_open(&journal->metrics, config->outputs.metrics);
     journal->label    = lki_fields_label(config);
     lki_fields_log(config, journal->repeated, sizeof journal->repeated);
     *out              = journal;
@@ -169,8 +169,8 @@ lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end)
         return LK_OK;
     const char *path = journal->config->log;
     lki_display_begin(&journal->display, start, end);
-    if (journal->config->tensorboard != NULL)
-        LK_TRY(lki_events_open(&journal->events, journal->config->tensorboard));
+    if (journal->config->outputs.tensorboard != NULL)
+        LK_TRY(lki_events_open(&journal->events, journal->config->outputs.tensorboard));
     if (path == NULL)
         return LK_OK;
     if (start > 0 && is_file(path)) {
@@ -195,8 +195,8 @@ lk_status lki_journal_take_over(lki_journal *journal, uint64_t done, uint64_t en
     const char *path = journal->config->log;
     /* the last step may still have to be logged */
     lki_display_begin(&journal->display, done > 0 ? done - 1 : 0, end);
-    if (journal->config->tensorboard != NULL)
-        LK_TRY(lki_events_open(&journal->events, journal->config->tensorboard));
+    if (journal->config->outputs.tensorboard != NULL)
+        LK_TRY(lki_events_open(&journal->events, journal->config->outputs.tensorboard));
     if (path == NULL)
         return LK_OK;
     if (is_file(path))
@@ -434,6 +434,7 @@ lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result)
 {
     if (journal == NULL)
         return LK_OK;
+    lki_display_end(&journal->display, &journal->last, journal->label <= LK_LABEL_INVARIANT);
     LK_TRY(lki_metrics_write(&journal->metrics, metrics_of(journal, true)));
     if (journal->log == NULL)
         return LK_OK;

@@ -198,12 +198,13 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
     if (are_same(c->log, c->exchange.async.record) || are_same(c->log, c->exchange.async.replay))
         return lk_fail(LK_EINVAL, "`log` %s is the file of the schedule, which the log would "
                                   "overwrite: give each a file of its own", c->log);
-    if (c->metrics != NULL && !can_write(c->metrics))
-        return lk_fail(LK_EIO, "cannot write the metrics '%s': %s", c->metrics, strerror(errno));
-    if (c->tensorboard != NULL && mkdir(c->tensorboard, 0777) != 0 &&
-        (errno != EEXIST || access(c->tensorboard, W_OK | X_OK) != 0))
+    if (c->outputs.metrics != NULL && !can_write(c->outputs.metrics))
+        return lk_fail(LK_EIO, "cannot write the metrics '%s': %s", c->outputs.metrics,
+                       strerror(errno));
+    if (c->outputs.tensorboard != NULL && mkdir(c->outputs.tensorboard, 0777) != 0 &&
+        (errno != EEXIST || access(c->outputs.tensorboard, W_OK | X_OK) != 0))
         return lk_fail(LK_EIO, "cannot write event files to `tensorboard` '%s': %s",
-                       c->tensorboard, strerror(errno));
+                       c->outputs.tensorboard, strerror(errno));
     if (c->checkpoint.folder != NULL)
         LK_TRY(lki_lock_check(c->checkpoint.folder));
     LK_TRY(lki_checkpoint_check(c));
