@@ -51,7 +51,7 @@ static inline void read_bits(const char *folder, const char *log, command_result
 {
     char line[256];
     (void)snprintf(line, sizeof line,
-                   "sed -E '/\"(checkpoint|rebalance|straggler)\"/d; "
+                   "sed -E '/\"(checkpoint|rebalance|straggler|membership)\"/d; "
                    "s/\"samples_per_s.*_ms\": [0-9.]*//; s/\"run.*//' %s | sha256sum",
                    log);
     (void)run_shell(r, folder, line);

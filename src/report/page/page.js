@@ -657,7 +657,7 @@ function milestones() {
     for (const line of run.events) {
       const change = line.membership;
       if (!change) continue;
-      if ((change.lost || []).length > 0) out.push({ step: line.step, colour: "--bad", down: true });
+      if ((change.lost || change.left || []).length > 0) out.push({ step: line.step, colour: "--bad", down: true });
       if ((change.entered || []).length > 0) out.push({ step: line.step, colour: "--good", down: false });
     }
   for (const part of data.parts)
@@ -694,12 +694,14 @@ function eventText(line) {
 function membershipText(change) {
   const parts = [];
   if ((change.lost || []).length > 0) parts.push(`rank ${change.lost.join(", ")} was lost`);
+  if ((change.left || []).length > 0) parts.push(`rank ${change.left.join(", ")} left on request`);
   if ((change.entered || []).length > 0) parts.push(`rank ${change.entered.join(", ")} entered`);
   if (change.cause) parts.push(text(change.cause));
   parts.push(`now ${plural(change.workers, "worker")}`);
   if (change.unfinished !== undefined) parts.push(`${plural(change.unfinished, "virtual worker")} computed again`);
   if (change.ms !== undefined) parts.push(`${short(change.ms)} ms`);
-  return [(change.lost || []).length > 0 ? "lost" : "entered", parts.join("; ")];
+  const kind = (change.lost || []).length > 0 ? "lost" : (change.left || []).length > 0 ? "left" : "entered";
+  return [kind, parts.join("; ")];
 }
 
 // ---- Sections --------------------------------------------------------------------------------
