@@ -268,7 +268,7 @@ class Chart {
       this.canvas, this.output, details);
     this.element.style.margin = 0;
     this.listen();
-    charts.push(this);
+    register(this);
   }
 
   visible() {
@@ -462,6 +462,7 @@ class Chart {
     if (state.byTime) return;
     g.lineWidth = 1;
     for (const mark of milestones()) {
+      if (mark.step < this.x.low || mark.step > this.x.high) continue;
       const x = Math.round(this.px(mark.step)) + 0.5;
       g.strokeStyle = g.fillStyle = css(mark.colour);
       g.setLineDash([3, 3]);
@@ -627,14 +628,36 @@ function nearest(list, value) {
   return list[at] - value < value - list[at - 1] ? at : at - 1;
 }
 
+// Charts out of sight are drawn when they come into sight.
+const sight = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    const chart = charts.find((one) => one.canvas === entry.target);
+    if (chart === undefined) continue;
+    chart.inSight = entry.isIntersecting;
+    if (chart.inSight && chart.stale) draw(chart);
+  }
+}, { rootMargin: "200px" });
+
+function register(chart) {
+  chart.stale = true;
+  charts.push(chart);
+  sight.observe(chart.canvas);
+}
+
+function draw(chart) {
+  chart.stale = false;
+  chart.draw();
+}
+
 let pending = false;
 
 function redraw() {
+  for (const chart of charts) chart.stale = true;
   if (pending) return;
   pending = true;
   requestAnimationFrame(() => {
     pending = false;
-    for (const chart of charts) chart.draw();
+    for (const chart of charts) if (chart.inSight) draw(chart);
   });
 }
 
@@ -740,21 +763,24 @@ function overview() {
       run.last ? "complete" : run.rows > 0 ? "not complete" : "empty", hash(run.last && run.last.weights)] };
   });
   return section("runs", "Runs", table(["Show", "", "Run", "Step", "Loss", "Validation", "Best", "Label", "State", "Weights"],
-                                       rows, [3, 4, 5, 6]), ...partings());
+                                       rows, [3, 4, 5, 6]), partings());
 }
 
 // Tells where each run parts from the first one.
 function partings() {
-  return data.parts.map((part) => {
-    const a = runs[part.a].path, b = runs[part.b].path;
-    if (part.equal)
-      return make("p", { className: "good" }, `Equal, bit for bit: ${b} and ${a}, in all values that configuration, seed and data decide.`);
-    if (part.step === null) return make("p", { className: "soft" }, `${b} and ${a} have no value in common.`);
-    if (part.ends)
-      return make("p", {}, `Equal up to step ${part.step.toLocaleString("en")}, where one of them ends: ${b} and ${a}.`);
-    return make("p", {}, make("strong", {}, `${b} parts from ${a} in step ${part.step.toLocaleString("en")}`),
-                `: ${part.name} is ${part.y || "missing"} instead of ${part.x || "missing"}.`);
-  });
+  if (data.parts.length === 0) return null;
+  const rows = data.parts.map((part) => ({ cells: [swatch(part.b), runs[part.b].path,
+    make("td", { className: "wrap" + (part.equal ? " good" : "") }, partingText(part))] }));
+  return make("div", {}, make("p", { className: "soft small" }, `Compared with ${runs[0].path}, bit for bit, ` +
+    "in all values that configuration, seed and data decide:"), table(["", "Run", ""], rows));
+}
+
+function partingText(part) {
+  if (part.equal) return "equal";
+  if (part.step === null) return "no value in common";
+  const step = part.step.toLocaleString("en");
+  return part.ends ? `equal up to step ${step}, where one of them ends`
+    : `parts in step ${step}: ${part.name} is ${part.y || "missing"} instead of ${part.x || "missing"}`;
 }
 
 function items(...names) {
@@ -865,7 +891,7 @@ class Deal {
     this.element = make("figure", { className: "chart wide" }, make("div", { className: "top" },
       make("h3", {}, `Virtual workers and their ranks: ${run.path}`)), this.canvas);
     this.element.style.margin = 0;
-    charts.push(this);
+    register(this);
   }
 
   draw() {
@@ -933,7 +959,7 @@ function rankTable() {
   const rows = data.ranks.map((rank) => ({ cells: [String(rank.rank), rank.host, String(rank.pid), rank.state,
     rank.step === null ? "" : rank.step.toLocaleString("en"), rank.phase,
     rank.met > 0 ? `${rank.last.toLocaleString("en")} of ${rank.met.toLocaleString("en")}` : "",
-    short(rank.late_ms), make("td", { className: "wrap" }, rank.failure || rank.problem)] }));
+    rank.met > 0 ? short(rank.late_ms) : "", make("td", { className: "wrap" }, rank.failure || rank.problem)] }));
   return make("div", {}, make("p", { className: "small soft" },
     "From the flight records: a rank that was last is one for which the others waited."),
     table(["Rank", "Host", "Process", "State", "Step", "Phase", "Was last", "Others waited, ms", "Failure"], rows, [0, 2, 4, 6, 7]));
@@ -1075,6 +1101,7 @@ function controls() {
 function render() {
   const missing = [];
   const top = window.scrollY;
+  sight.disconnect();
   charts = [];
   const main = document.getElementById("page");
   const empty = runs.every((run) => run.rows === 0);
@@ -1088,7 +1115,6 @@ function render() {
   main.replaceChildren(...parts.filter((part) => part !== null));
   document.getElementById("made").textContent =
     `lockstep ${data.version}, ${new Date(1000 * data.made).toISOString().slice(0, 16).replace("T", " ")} UTC`;
-  for (const chart of charts) chart.draw();
   window.scrollTo(0, top);
 }
 
