@@ -710,8 +710,17 @@ function eventText(line) {
     return ["checkpoint", line.error ? `step ${line.checkpoint} was not written: ${text(line.error)}`
       : `step ${line.checkpoint}; the run waited ${short(line.stall_ms)} ms`];
   if (line.freeze_step !== undefined) return ["frozen", `the second moment, after step ${line.freeze_step}`];
-  if (line.run && typeof line.run === "object") return ["start", line.run.hosts ? `on ${text(line.run.hosts)}` : ""];
+  if (line.config) return ["start", startText(line)];
   return ["other", text(Object.fromEntries(Object.entries(line).filter(([key]) => key !== "step")))];
+}
+
+function startText(line) {
+  const hosts = new Set((line.ranks || []).map((rank) => rank.hostname).filter(Boolean));
+  const parts = [];
+  if (line.lockstep) parts.push(`lockstep ${text(line.lockstep)}`);
+  if (line.ranks) parts.push(`${plural(line.ranks.length, "worker")}${hosts.size > 0 ? " on " + [...hosts].join(", ") : ""}`);
+  if (line.exactness_id) parts.push(`exactness id ${text(line.exactness_id)}`);
+  return parts.join("; ") || "a run begins";
 }
 
 function membershipText(change) {
@@ -867,7 +876,8 @@ function partsChart(able, children) {
 function deals(run) {
   const out = [];
   for (const line of run.events) {
-    const change = line.membership || line.rebalance || (line.run && typeof line.run === "object" ? line.run : null);
+    const start = line.config && Array.isArray(line.ranks) && line.ranks.every((rank) => rank.virtual_workers > 0);
+    const change = line.membership || line.rebalance || (start ? { shares: line.ranks } : null);
     if (!change || !Array.isArray(change.shares)) continue;
     if (out.length === 0 && Array.isArray(change.before)) out.push({ step: run.first_step, shares: change.before });
     out.push({ step: line.step || 0, shares: change.shares });
@@ -947,6 +957,14 @@ function workers(missing) {
   const children = [];
   const pictures = runs.map((run) => [run, deals(run)]).filter(([, list]) => list.length > 0)
     .map(([run, list]) => new Deal(run, list).element);
+  for (const run of runs) {
+    const ranks = run.all.filter((one) => one.name.startsWith("rank_ms["));
+    if (ranks.length < 2) continue;
+    pictures.push(new Chart(`Time of each rank for its virtual workers: ${run.path}`, ranks.map((series) => {
+      const rank = Number(series.name.slice(8, -1));
+      return { series, index: rank, label: "rank " + rank };
+    }), { unit: "ms", zero: true, wide: true }).element);
+  }
   if (pictures.length > 0) children.push(make("div", { className: "grid" }, ...pictures));
   else missing.push("virtual workers that move, losses and entries of workers");
   if (data.ranks.length > 0) children.push(rankTable());
@@ -974,6 +992,12 @@ function traffic(missing) {
     ...list.map((chart) => chart.element)));
 }
 
+// Names the bins of staleness: 0, 1, 2 to 3, 4 to 7 and so on.
+function binText(i, count) {
+  if (i < 2) return String(i);
+  return i === count - 1 ? `${2 ** (i - 1)} or more` : `${2 ** (i - 1)} to ${2 ** i - 1}`;
+}
+
 // Draws how many gradients had which staleness, as bars with numbers.
 function staleness(missing) {
   const found = runs.filter((run) => run.staleness.length > 0);
@@ -986,7 +1010,7 @@ function staleness(missing) {
     const used = run.staleness.reduce((last, count, i) => (count > 0 ? i : last), 0);
     return make("div", { className: "chart" }, make("h3", {}, "Staleness of gradients: " + run.path),
       table(["Versions behind", "Gradients", "", ""], run.staleness.slice(0, used + 1).map((count, i) => ({ cells: [
-        i === run.staleness.length - 1 ? `${i} or more` : String(i), count.toLocaleString("en"), bar(count / sum, run.index),
+        binText(i, run.staleness.length), count.toLocaleString("en"), bar(count / sum, run.index),
         (100 * count / sum).toFixed(1) + " %"] })), [0, 1, 3]));
   });
   return section("staleness", "Staleness", make("div", { className: "grid" }, ...tables, ...list.map((chart) => chart.element)));
@@ -1005,7 +1029,7 @@ function bar(part, index) {
 }
 
 function others() {
-  const names = new Set(runs.flatMap((run) => run.all.map((one) => one.name)).filter((name) => !USED.has(name)));
+  const names = new Set(runs.flatMap((run) => run.all.map((one) => one.name)).filter((name) => !USED.has(name) && !name.startsWith("rank_ms[")));
   const list = [];
   for (const name of names) chartOf(list, name, [name], {});
   return list.length === 0 ? null : section("others", "Other values", make("div", { className: "grid" },
