@@ -804,7 +804,7 @@ function chartOf(list, title, names, options) {
 }
 
 const LOSS = { log: () => state.logLoss };
-const USED = new Set(["loss", "val_loss", "val_accuracy", "accuracy", "lr", "grad_norm", "tokens_per_s", "samples_per_s",
+const USED = new Set(["loss", "val_loss", "val_accuracy", "val_perplexity", "lr", "grad_norm", "tokens_per_s", "samples_per_s",
   "step_ms", "seconds", "data_ms", "compute_ms", "finish_ms", "offload_stall_ms", "message_bytes", "gradient_bytes",
   "staleness_mean", "staleness_max", "time", "epoch", "checkpoint", "stall_ms", "write_ms", "version", "groups"]);
 
@@ -813,6 +813,7 @@ function curves(missing) {
   if (!chartOf(list, "Training loss", ["loss"], { wide: true, ...LOSS })) missing.push("losses");
   if (!chartOf(list, "Validation loss", ["val_loss"], { marks: true, ...LOSS })) missing.push("validation");
   chartOf(list, "Validation accuracy", ["val_accuracy"], { marks: true });
+  chartOf(list, "Validation perplexity", ["val_perplexity"], { marks: true, ...LOSS });
   chartOf(list, "Learning rate", ["lr"], { zero: true });
   chartOf(list, "Gradient norm", ["grad_norm"], { log: () => state.logLoss });
   return list.length === 0 ? null : section("curves", "Curves", make("div", { className: "grid" },
