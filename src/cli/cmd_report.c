@@ -61,7 +61,7 @@ static int write_page(const report_options *options, const char *text, size_t by
 static int report_main(int argc, char **argv)
 {
     report_options options = { 0 };
-    lk_report     *report;
+    lk_report     *report  = NULL;
     const char    *text;
     size_t         bytes;
     int            done = lki_options_parse(&lki_command_report, argc, argv, &options);

@@ -70,8 +70,8 @@ static int serve(const watch_options *options, lk_report *report)
 static int watch_main(int argc, char **argv)
 {
     watch_options options = { 0 };
-    lk_report    *report;
-    int           done = lki_options_parse(&lki_command_watch, argc, argv, &options);
+    lk_report    *report  = NULL;
+    int           done    = lki_options_parse(&lki_command_watch, argc, argv, &options);
     if (done < 0)
         done = lki_refuse_half_job(&lki_command_watch, NULL);
     if (done < 0)

@@ -20,6 +20,8 @@ bool lki_is_result(const char *column)
                                            "moved", "duplicated",   "hits_per_s", "workers",
                                            "hosts", "message_bytes" };
     size_t                   length    = strlen(column);
+    if (strncmp(column, "rank_ms[", 8) == 0)
+        return false;
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
         size_t tail = strlen(endings[i]);
         if (length > tail && strcmp(column + length - tail, endings[i]) == 0)

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 static const char LIBRARY[] = "libmicrohttpd.so.12";
 
@@ -20,7 +21,13 @@ static const struct {
 
 lk_status lki_microhttpd_load(lki_microhttpd *out)
 {
-    *out        = (lki_microhttpd){ 0 };
+    *out = (lki_microhttpd){ 0 };
+    if (getauxval(AT_BASE) == 0) /* a second libc would come with the library, and crash */
+        return lk_fail(LK_EUNSUPPORTED,
+                       "a command that is linked statically cannot serve a page, "
+                       "because it cannot load %s: use one that is not, or write "
+                       "the page to a file",
+                       LIBRARY);
     out->handle = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (out->handle == NULL)
         return lk_fail(LK_EUNSUPPORTED,

@@ -132,8 +132,8 @@ static void hostile(void **state)
                                    "{\"step\": 1, \"</script><script>alert(1)</script>\": 2, "
                                      "\"straggler\": {\"cause\": \"</script><!--\"}}\n");
     lk_report  *report = open_report(path, NULL);
-    const char *page   = page_of(report);
     json_decref(data_of(report));
+    const char *page = page_of(report);
     assert_null(strstr(page, "<script>alert(1)"));
     assert_non_null(strstr(page, "default-src 'none'; script-src 'sha256-"));
     assert_non_null(strstr(page, "connect-src 'none'"));

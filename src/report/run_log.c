@@ -164,6 +164,21 @@ static lk_status add_list(lki_run_log *log, const char *key, const json_t *list)
     return LK_OK;
 }
 
+/* Stores the times of ranks, from a list of {"rank": 1, "ms": 2.5}, as columns rank_ms[1]. */
+static lk_status add_ranks(lki_run_log *log, const json_t *list)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        char          name[LKI_COLUMN_NAME];
+        const json_t *rank = json_object_get(json_array_get(list, i), "rank");
+        const json_t *ms   = json_object_get(json_array_get(list, i), "ms");
+        if (!json_is_integer(rank) || !json_is_number(ms))
+            continue;
+        (void)snprintf(name, sizeof name, "rank_ms[%lld]", (long long)json_integer_value(rank));
+        LK_TRY(set_value(log, name, json_number_value(ms)));
+    }
+    return LK_OK;
+}
+
 /* Stores the numbers of a line.  The member KEY_bits has the exact value of KEY, which is null if
  * it is not finite. */
 static lk_status add_numbers(lki_run_log *log, json_t *line)
@@ -188,6 +203,8 @@ static lk_status add_numbers(lki_run_log *log, json_t *line)
             LK_TRY(set_value(log, key,
                              json_is_null(value) ? of_bits(UINT64_C(0x7ff8) << 48)
                                                  : json_number_value(value)));
+        } else if (strcmp(key, "workers") == 0 && json_is_array(value)) {
+            LK_TRY(add_ranks(log, value));
         } else if (json_is_array(value)) {
             LK_TRY(add_list(log, key, value));
         }

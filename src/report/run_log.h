@@ -2,8 +2,9 @@
  * number.
  *
  * A log has one JSON object per line.  Lines of the same step become one row.  Lists of numbers
- * become columns such as error_norms[3].  Lines that describe an event, such as a loss of a worker,
- * are kept whole.  A log of a resumed run may repeat steps; the later lines count.
+ * become columns such as error_norms[3], and times of ranks columns such as rank_ms[1].  Lines that
+ * describe an event, such as a loss of a worker, are kept whole.  A log of a resumed run may repeat
+ * steps; the later lines count.
  *
  * A log can be read while the run writes to it: lki_run_log_update() reads the new lines.  A file
  * that was replaced or cut, as by a resumed run, is read again from its beginning.

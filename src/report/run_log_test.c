@@ -93,11 +93,12 @@ static void no_logs(void **state)
 static void headers(void **state)
 {
     (void)state;
-    lki_run_log *log = open_log(lkt_write("a", "w",
-                                          "{\"step\": 0, \"run\": {\"config\": {\"lr\": "
-                                          "0.5}, \"hosts\": [\"h\"]}}\n" LKT_ONE));
+    lki_run_log *log =
+        open_log(lkt_write("a", "w", "{\"step\": 0, \"hosts\": 1, \"config\": {\"lr\": 0.5}}\n"
+                                     "{\"step\": 1, \"workers\": [{\"rank\": 3, \"ms\": 2}]}\n"));
     assert_int_equal(log->rows, 1);
     assert_true(json_is_real(json_object_get(log->config, "lr")));
+    assert_true(value_at(log, "rank_ms[3]", 0) > 1.9);
     lki_run_log_free(log);
 }
 

@@ -85,7 +85,7 @@ typedef enum { MEAN, LEAST, MOST } summary;
 /* Summarises finite values; NaN if there is none. */
 static float summarise(const double *y, size_t count, summary what)
 {
-    double sum = 0, low = INFINITY, high = -INFINITY;
+    double sum = 0, low = (double)INFINITY, high = -(double)INFINITY;
     size_t finite = 0;
     for (size_t i = 0; i < count; i++) {
         if (!isfinite(y[i]))

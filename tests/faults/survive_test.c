@@ -132,12 +132,17 @@ static void the_log_and_checkpoints_are_complete(void **state)
                   BUSY GOES_ON "--steps 160 --log log --checkpoint ck --checkpoint-every 7");
         job_await_word(&j, "step 16/");
         rest(&seed);
-        if (is_taken_over(&j, 0)) {
+        bool taken = is_taken_over(&j, 0);
+        if (taken) {
             rest(&seed);
             (void)kill(j.worker[1 + round++ / 2], SIGKILL);
         }
         (void)job_wait(&j);
         assert_undisturbed(&j, wanted);
+        if (taken) {
+            (void)run_shell(&got, *state, "grep -c '\"membership\": {\"lost\": \\[0\\]' log");
+            assert_string_equal(got.out, "1\n");
+        }
         read_bits(*state, "log", &got);
         assert_string_equal(got.out, want.out);
         goes_on(*state, BUSY, 2, LOGGED, wanted);

@@ -51,7 +51,7 @@ static inline void read_bits(const char *folder, const char *log, command_result
 {
     char line[320];
     (void)snprintf(line, sizeof line,
-                   "sed -E '/\"(checkpoint|rebalance|straggler|config|workers)\"/d; "
+                   "sed -E '/\"(checkpoint|rebalance|straggler|config|workers|membership)\"/d; "
                    "s/, \"time\": [0-9.]*//; s/\"samples_per_s.*_ms\": [0-9.]*//; "
                    "s/\"run.*//' %s | sha256sum",
                    log);

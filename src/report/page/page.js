@@ -268,7 +268,7 @@ class Chart {
       this.canvas, this.output, details);
     this.element.style.margin = 0;
     this.listen();
-    charts.push(this);
+    register(this);
   }
 
   visible() {
@@ -462,6 +462,7 @@ class Chart {
     if (state.byTime) return;
     g.lineWidth = 1;
     for (const mark of milestones()) {
+      if (mark.step < this.x.low || mark.step > this.x.high) continue;
       const x = Math.round(this.px(mark.step)) + 0.5;
       g.strokeStyle = g.fillStyle = css(mark.colour);
       g.setLineDash([3, 3]);
@@ -627,14 +628,36 @@ function nearest(list, value) {
   return list[at] - value < value - list[at - 1] ? at : at - 1;
 }
 
+// Charts out of sight are drawn when they come into sight.
+const sight = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    const chart = charts.find((one) => one.canvas === entry.target);
+    if (chart === undefined) continue;
+    chart.inSight = entry.isIntersecting;
+    if (chart.inSight && chart.stale) draw(chart);
+  }
+}, { rootMargin: "200px" });
+
+function register(chart) {
+  chart.stale = true;
+  charts.push(chart);
+  sight.observe(chart.canvas);
+}
+
+function draw(chart) {
+  chart.stale = false;
+  chart.draw();
+}
+
 let pending = false;
 
 function redraw() {
+  for (const chart of charts) chart.stale = true;
   if (pending) return;
   pending = true;
   requestAnimationFrame(() => {
     pending = false;
-    for (const chart of charts) chart.draw();
+    for (const chart of charts) if (chart.inSight) draw(chart);
   });
 }
 
@@ -657,7 +680,7 @@ function milestones() {
     for (const line of run.events) {
       const change = line.membership;
       if (!change) continue;
-      if ((change.lost || []).length > 0) out.push({ step: line.step, colour: "--bad", down: true });
+      if ((change.lost || change.left || []).length > 0) out.push({ step: line.step, colour: "--bad", down: true });
       if ((change.entered || []).length > 0) out.push({ step: line.step, colour: "--good", down: false });
     }
   for (const part of data.parts)
@@ -687,19 +710,30 @@ function eventText(line) {
     return ["checkpoint", line.error ? `step ${line.checkpoint} was not written: ${text(line.error)}`
       : `step ${line.checkpoint}; the run waited ${short(line.stall_ms)} ms`];
   if (line.freeze_step !== undefined) return ["frozen", `the second moment, after step ${line.freeze_step}`];
-  if (line.run && typeof line.run === "object") return ["start", line.run.hosts ? `on ${text(line.run.hosts)}` : ""];
+  if (line.config) return ["start", startText(line)];
   return ["other", text(Object.fromEntries(Object.entries(line).filter(([key]) => key !== "step")))];
+}
+
+function startText(line) {
+  const hosts = new Set((line.ranks || []).map((rank) => rank.hostname).filter(Boolean));
+  const parts = [];
+  if (line.lockstep) parts.push(`lockstep ${text(line.lockstep)}`);
+  if (line.ranks) parts.push(`${plural(line.ranks.length, "worker")}${hosts.size > 0 ? " on " + [...hosts].join(", ") : ""}`);
+  if (line.exactness_id) parts.push(`exactness id ${text(line.exactness_id)}`);
+  return parts.join("; ") || "a run begins";
 }
 
 function membershipText(change) {
   const parts = [];
   if ((change.lost || []).length > 0) parts.push(`rank ${change.lost.join(", ")} was lost`);
+  if ((change.left || []).length > 0) parts.push(`rank ${change.left.join(", ")} left on request`);
   if ((change.entered || []).length > 0) parts.push(`rank ${change.entered.join(", ")} entered`);
   if (change.cause) parts.push(text(change.cause));
   parts.push(`now ${plural(change.workers, "worker")}`);
   if (change.unfinished !== undefined) parts.push(`${plural(change.unfinished, "virtual worker")} computed again`);
   if (change.ms !== undefined) parts.push(`${short(change.ms)} ms`);
-  return [(change.lost || []).length > 0 ? "lost" : "entered", parts.join("; ")];
+  const kind = (change.lost || []).length > 0 ? "lost" : (change.left || []).length > 0 ? "left" : "entered";
+  return [kind, parts.join("; ")];
 }
 
 // ---- Sections --------------------------------------------------------------------------------
@@ -738,21 +772,24 @@ function overview() {
       run.last ? "complete" : run.rows > 0 ? "not complete" : "empty", hash(run.last && run.last.weights)] };
   });
   return section("runs", "Runs", table(["Show", "", "Run", "Step", "Loss", "Validation", "Best", "Label", "State", "Weights"],
-                                       rows, [3, 4, 5, 6]), ...partings());
+                                       rows, [3, 4, 5, 6]), partings());
 }
 
 // Tells where each run parts from the first one.
 function partings() {
-  return data.parts.map((part) => {
-    const a = runs[part.a].path, b = runs[part.b].path;
-    if (part.equal)
-      return make("p", { className: "good" }, `Equal, bit for bit: ${b} and ${a}, in all values that configuration, seed and data decide.`);
-    if (part.step === null) return make("p", { className: "soft" }, `${b} and ${a} have no value in common.`);
-    if (part.ends)
-      return make("p", {}, `Equal up to step ${part.step.toLocaleString("en")}, where one of them ends: ${b} and ${a}.`);
-    return make("p", {}, make("strong", {}, `${b} parts from ${a} in step ${part.step.toLocaleString("en")}`),
-                `: ${part.name} is ${part.y || "missing"} instead of ${part.x || "missing"}.`);
-  });
+  if (data.parts.length === 0) return null;
+  const rows = data.parts.map((part) => ({ cells: [swatch(part.b), runs[part.b].path,
+    make("td", { className: "wrap" + (part.equal ? " good" : "") }, partingText(part))] }));
+  return make("div", {}, make("p", { className: "soft small" }, `Compared with ${runs[0].path}, bit for bit, ` +
+    "in all values that configuration, seed and data decide:"), table(["", "Run", ""], rows));
+}
+
+function partingText(part) {
+  if (part.equal) return "equal";
+  if (part.step === null) return "no value in common";
+  const step = part.step.toLocaleString("en");
+  return part.ends ? `equal up to step ${step}, where one of them ends`
+    : `parts in step ${step}: ${part.name} is ${part.y || "missing"} instead of ${part.x || "missing"}`;
 }
 
 function items(...names) {
@@ -767,7 +804,7 @@ function chartOf(list, title, names, options) {
 }
 
 const LOSS = { log: () => state.logLoss };
-const USED = new Set(["loss", "val_loss", "val_accuracy", "accuracy", "lr", "grad_norm", "tokens_per_s", "samples_per_s",
+const USED = new Set(["loss", "val_loss", "val_accuracy", "val_perplexity", "lr", "grad_norm", "tokens_per_s", "samples_per_s",
   "step_ms", "seconds", "data_ms", "compute_ms", "finish_ms", "offload_stall_ms", "message_bytes", "gradient_bytes",
   "staleness_mean", "staleness_max", "time", "epoch", "checkpoint", "stall_ms", "write_ms", "version", "groups"]);
 
@@ -776,6 +813,7 @@ function curves(missing) {
   if (!chartOf(list, "Training loss", ["loss"], { wide: true, ...LOSS })) missing.push("losses");
   if (!chartOf(list, "Validation loss", ["val_loss"], { marks: true, ...LOSS })) missing.push("validation");
   chartOf(list, "Validation accuracy", ["val_accuracy"], { marks: true });
+  chartOf(list, "Validation perplexity", ["val_perplexity"], { marks: true, ...LOSS });
   chartOf(list, "Learning rate", ["lr"], { zero: true });
   chartOf(list, "Gradient norm", ["grad_norm"], { log: () => state.logLoss });
   return list.length === 0 ? null : section("curves", "Curves", make("div", { className: "grid" },
@@ -839,7 +877,8 @@ function partsChart(able, children) {
 function deals(run) {
   const out = [];
   for (const line of run.events) {
-    const change = line.membership || line.rebalance || (line.run && typeof line.run === "object" ? line.run : null);
+    const start = line.config && Array.isArray(line.ranks) && line.ranks.every((rank) => rank.virtual_workers > 0);
+    const change = line.membership || line.rebalance || (start ? { shares: line.ranks } : null);
     if (!change || !Array.isArray(change.shares)) continue;
     if (out.length === 0 && Array.isArray(change.before)) out.push({ step: run.first_step, shares: change.before });
     out.push({ step: line.step || 0, shares: change.shares });
@@ -863,7 +902,7 @@ class Deal {
     this.element = make("figure", { className: "chart wide" }, make("div", { className: "top" },
       make("h3", {}, `Virtual workers and their ranks: ${run.path}`)), this.canvas);
     this.element.style.margin = 0;
-    charts.push(this);
+    register(this);
   }
 
   draw() {
@@ -919,6 +958,14 @@ function workers(missing) {
   const children = [];
   const pictures = runs.map((run) => [run, deals(run)]).filter(([, list]) => list.length > 0)
     .map(([run, list]) => new Deal(run, list).element);
+  for (const run of runs) {
+    const ranks = run.all.filter((one) => one.name.startsWith("rank_ms["));
+    if (ranks.length < 2) continue;
+    pictures.push(new Chart(`Time of each rank for its virtual workers: ${run.path}`, ranks.map((series) => {
+      const rank = Number(series.name.slice(8, -1));
+      return { series, index: rank, label: "rank " + rank };
+    }), { unit: "ms", zero: true, wide: true }).element);
+  }
   if (pictures.length > 0) children.push(make("div", { className: "grid" }, ...pictures));
   else missing.push("virtual workers that move, losses and entries of workers");
   if (data.ranks.length > 0) children.push(rankTable());
@@ -931,7 +978,7 @@ function rankTable() {
   const rows = data.ranks.map((rank) => ({ cells: [String(rank.rank), rank.host, String(rank.pid), rank.state,
     rank.step === null ? "" : rank.step.toLocaleString("en"), rank.phase,
     rank.met > 0 ? `${rank.last.toLocaleString("en")} of ${rank.met.toLocaleString("en")}` : "",
-    short(rank.late_ms), make("td", { className: "wrap" }, rank.failure || rank.problem)] }));
+    rank.met > 0 ? short(rank.late_ms) : "", make("td", { className: "wrap" }, rank.failure || rank.problem)] }));
   return make("div", {}, make("p", { className: "small soft" },
     "From the flight records: a rank that was last is one for which the others waited."),
     table(["Rank", "Host", "Process", "State", "Step", "Phase", "Was last", "Others waited, ms", "Failure"], rows, [0, 2, 4, 6, 7]));
@@ -946,6 +993,12 @@ function traffic(missing) {
     ...list.map((chart) => chart.element)));
 }
 
+// Names the bins of staleness: 0, 1, 2 to 3, 4 to 7 and so on.
+function binText(i, count) {
+  if (i < 2) return String(i);
+  return i === count - 1 ? `${2 ** (i - 1)} or more` : `${2 ** (i - 1)} to ${2 ** i - 1}`;
+}
+
 // Draws how many gradients had which staleness, as bars with numbers.
 function staleness(missing) {
   const found = runs.filter((run) => run.staleness.length > 0);
@@ -958,7 +1011,7 @@ function staleness(missing) {
     const used = run.staleness.reduce((last, count, i) => (count > 0 ? i : last), 0);
     return make("div", { className: "chart" }, make("h3", {}, "Staleness of gradients: " + run.path),
       table(["Versions behind", "Gradients", "", ""], run.staleness.slice(0, used + 1).map((count, i) => ({ cells: [
-        i === run.staleness.length - 1 ? `${i} or more` : String(i), count.toLocaleString("en"), bar(count / sum, run.index),
+        binText(i, run.staleness.length), count.toLocaleString("en"), bar(count / sum, run.index),
         (100 * count / sum).toFixed(1) + " %"] })), [0, 1, 3]));
   });
   return section("staleness", "Staleness", make("div", { className: "grid" }, ...tables, ...list.map((chart) => chart.element)));
@@ -977,7 +1030,7 @@ function bar(part, index) {
 }
 
 function others() {
-  const names = new Set(runs.flatMap((run) => run.all.map((one) => one.name)).filter((name) => !USED.has(name)));
+  const names = new Set(runs.flatMap((run) => run.all.map((one) => one.name)).filter((name) => !USED.has(name) && !name.startsWith("rank_ms[")));
   const list = [];
   for (const name of names) chartOf(list, name, [name], {});
   return list.length === 0 ? null : section("others", "Other values", make("div", { className: "grid" },
@@ -1073,6 +1126,7 @@ function controls() {
 function render() {
   const missing = [];
   const top = window.scrollY;
+  sight.disconnect();
   charts = [];
   const main = document.getElementById("page");
   const empty = runs.every((run) => run.rows === 0);
@@ -1086,7 +1140,6 @@ function render() {
   main.replaceChildren(...parts.filter((part) => part !== null));
   document.getElementById("made").textContent =
     `lockstep ${data.version}, ${new Date(1000 * data.made).toISOString().slice(0, 16).replace("T", " ")} UTC`;
-  for (const chart of charts) chart.draw();
   window.scrollTo(0, top);
 }
 

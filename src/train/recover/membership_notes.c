@@ -212,6 +212,60 @@ void lki_note_succession(const lki_session *s, const lki_succession *t)
                          "%.1f ms", (unsigned long long)t->done, t->refused, 1e3 * t->seconds);
 }
 
+/* ---- The log ----------------------------------------------------------------------------- */
+
+/* Returns the ranks of the communicator `of` that `other` lacks. */
+static json_t *ranks_without(const lk_comm *of, const lk_comm *other)
+{
+    json_t *list = json_array();
+    for (uint32_t r = 0; r < lk_comm_size(of); r++)
+        if (!is_left(of, r, other))
+            (void)json_array_append_new(list, json_integer(lk_comm_world_rank(of, r)));
+    return list;
+}
+
+/* Returns who computes which virtual workers. */
+static json_t *shares_json(const lki_dealing *deal, const lk_comm *comm)
+{
+    json_t *shares = json_array();
+    for (uint32_t r = 0; r < deal->ranks; r++) {
+        const lki_share share = lki_share_of(deal, r);
+        (void)json_array_append_new(
+            shares, json_pack("{s:i, s:i, s:i, s:i}", "rank", (int)lk_comm_world_rank(comm, r),
+                              "first", (int)share.first, "virtual_workers", (int)share.count,
+                              "stride", (int)share.stride));
+    }
+    return shares;
+}
+
+lk_status lki_log_succession(const lki_session *s, const lki_succession *t)
+{
+    const lki_dealing then = { .leaves = s->config->virtual_workers,
+                               .ranks  = lk_comm_size(t->before),
+                               .rounds = t->rounds,
+                               .bounds = t->bounds };
+    const lki_dealing deal = { .leaves = then.leaves,
+                               .ranks  = lk_comm_size(t->now),
+                               .rounds = t->rounds,
+                               .bounds = t->next };
+    char              cause[LINE_BYTES];
+    if (s->journal == NULL || t->early || t->lost + t->left + t->entered == 0)
+        return LK_OK;
+    json_t *change = json_pack(
+        "{s:o, s:o, s:i, s:f, s:o, s:o}", t->lost > 0 ? "lost" : "left",
+        ranks_without(t->before, t->now), "entered", ranks_without(t->now, t->before), "workers",
+        (int)lk_comm_size(t->now), "ms", 1e3 * t->seconds, "before",
+        shares_json(&then, t->before), "shares", shares_json(&deal, t->now));
+    if (t->lost + t->left > 0) {
+        say_cause(t, cause);
+        (void)json_object_set_new(change, "cause", json_string(cause));
+    }
+    if (!t->planned)
+        (void)json_object_set_new(change, "unfinished", json_integer(t->unfinished));
+    return lki_journal_event(s->journal, json_pack("{s:I, s:o}", "step", (json_int_t)t->done,
+                                                   "membership", change));
+}
+
 /* ---- At the end -------------------------------------------------------------------------- */
 
 void lki_note_summary(const lki_session *s)

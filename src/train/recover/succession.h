@@ -93,6 +93,9 @@ LK_NODISCARD lk_status lki_welcome(lki_session *s, lk_comm *comm);
 /* Prints which ranks have taken over which virtual workers. */
 void lki_note_succession(const lki_session *s, const lki_succession *t);
 
+/* Logs which ranks are gone or have entered, and who now computes which virtual workers. */
+LK_NODISCARD lk_status lki_log_succession(const lki_session *s, const lki_succession *t);
+
 /* Prints at the end of the run how many ranks were lost, left and entered. */
 void lki_note_summary(const lki_session *s);
 

@@ -462,7 +462,11 @@ static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lk
     t->seconds = lki_seconds() - begun;
     self->seconds += t->seconds;
     if (status == LK_OK)
+        status = lki_log_succession(s, t);
+    if (status == LK_OK) {
+        lki_note_all_said(s);
         lki_note_succession(s, t);
+    }
     lki_pace_regroup(s);
     if (before != s->given)
         lk_comm_free(before);
