@@ -23,7 +23,7 @@ V, GLOBAL_BATCH, SEED = 4, 8, 1
 BUCKET_BYTES = 4096   # several buckets also in small models
 TURNS_BEFORE_DEATH = 3
 MICRO_BATCH = {"lstm": 1, "gpt": 1}   # others: 2, all samples of a virtual worker
-PARITY_STEPS = 50
+PARITY_STEPS = 50 if "LK_THOROUGH" in os.environ else 20
 
 
 # ---- Runs ----------------------------------------------------------------------------------------
