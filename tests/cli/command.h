@@ -74,6 +74,15 @@ static inline const char *run_shell(command_result *out, const char *folder, con
     return line;
 }
 
+/* Reads the lines of a log that have a word, without the time and what is after it. */
+static inline void read_log_lines(command_result *out, const char *folder, const char *word,
+                                  const char *log)
+{
+    char line[256];
+    (void)snprintf(line, sizeof line, "grep '%s' %s | sed 's/, .time.*//'", word, log);
+    run_shell(out, folder, line);
+}
+
 /* Runs "lockstep ARGUMENTS" in the folder, through the shell. */
 static inline void run_command(command_result *out, const char *folder, const char *arguments)
 {

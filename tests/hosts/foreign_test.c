@@ -317,8 +317,15 @@ static void training_runs_under_mpich(void **state)
     runs_under(state, "mpirun.mpich", "");
 }
 
+/* srun is of use only where it knows a cluster. */
 static void training_runs_under_slurm(void **state)
 {
+    static command_result r;
+    (void)run_shell(&r, *state, "timeout 60 srun --overlap -n 1 true");
+    if (r.status != 0) {
+        print_message("srun cannot start a task\n");
+        skip();
+    }
     runs_under(state, "srun", "--overlap");
 }
 
