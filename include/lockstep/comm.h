@@ -222,6 +222,11 @@ LK_API LK_NODISCARD lk_status lk_comm_tune(lk_comm *comm, const char *path);
 /* Returns a text that names the source of the constants.  Only rank 0's text can name a file. */
 LK_API const char *lk_comm_tuning(const lk_comm *comm);
 
+/* Reads a file as in lk_comm_options.tuning: `latency` is the seconds of a small message, and
+ * `bandwidth` the bytes per second of a host. */
+LK_API LK_NODISCARD lk_status lk_comm_read_tuning(const char *path, double *latency,
+                                                  double *bandwidth);
+
 /* Selects algorithms from now on, as lk_comm_options.algorithms does; NULL = none.  All ranks must
  * pass the same text.  LK_EINVAL if an algorithm does not support these ranks; the message lists
  * the algorithms that do. */

@@ -154,6 +154,8 @@ typedef struct {
     bool     measure;      /* take times from lk_calibrate() */
     lk_rates rates;        /* with rates.flops set, times come from `rates` */
     uint32_t most_workers; /* largest number of workers of the points; 0 = 4096 */
+    const char *tuning;    /* a file as in lk_comm_options.tuning, which has the latency and the
+                            * bandwidth where `rates` has none; or NULL */
 } lk_train_plan_options;
 
 #define LK_TRAIN_PLAN_OPTIONS_INIT LK_OPTIONS_INIT(lk_train_plan_options)

@@ -40,7 +40,7 @@ static const lki_option own[] = {
       .help = "with --flops: memory bandwidth of a worker in bytes per second; without it, the "
               "prediction counts no time for updates" },
     LKI_REAL("bandwidth", "RATE", AT(plan.rates.bandwidth), &rate_range, "none",
-             "bytes per second that a host sends; required for several hosts"),
+             "bytes per second that a host sends; several hosts need it, or --tuning FILE"),
     LKI_REAL("latency", "SECONDS", AT(plan.rates.latency), &lki_range_not_negative, "0",
              "seconds per message between hosts, in addition to the time for its bytes"),
     { .needs = &need_offload, .name = "file-bandwidth", .type = LKI_OPTION_REAL, .value = "RATE",
@@ -116,9 +116,11 @@ static int run_plan(plan_options *o)
     }
     o->plan.hosts    = nodes->hosts > 1 ? nodes->hosts : nodes->count > 1 ? nodes->count : 1;
     lk_status status = LK_OK;
-    if (is_timed(o) && o->plan.hosts > 1 && o->plan.rates.bandwidth == 0)
-        result = lki_usage_error(o->train.command,
-                                 "the time of a step on %u hosts needs --bandwidth", o->plan.hosts);
+    o->plan.tuning   = o->train.tuning;
+    if (is_timed(o) && o->plan.hosts > 1 && o->plan.rates.bandwidth == 0 && o->plan.tuning == NULL)
+        result = lki_usage_error(o->train.command, "the time of a step on %u hosts needs "
+                                 "--bandwidth, or --tuning with a file of bench --tune",
+                                 o->plan.hosts);
     else if ((status = make_plan(o, plan)) != LK_OK)
         result = fail(o, status);
     else if (o->json)

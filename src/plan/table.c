@@ -221,6 +221,20 @@ static lk_status make(lk_train_plan *plan, inputs *in)
     return plan->timed ? fill_points(plan, in->options) : LK_OK;
 }
 
+/* Takes what `rates` does not have of the network from the file of constants. */
+static lk_status read_tuning(lk_train_plan_options *o)
+{
+    double latency, bandwidth;
+    if (o->tuning == NULL)
+        return LK_OK;
+    LK_TRY(lk_comm_read_tuning(o->tuning, &latency, &bandwidth));
+    if (o->rates.bandwidth == 0)
+        o->rates.bandwidth = bandwidth;
+    if (o->rates.latency == 0)
+        o->rates.latency = latency;
+    return LK_OK;
+}
+
 lk_status lk_train_plan_make(lk_train_plan *out, lk_train_config *config,
                              const lk_train_plan_options *options)
 {
@@ -230,6 +244,7 @@ lk_status lk_train_plan_make(lk_train_plan *out, lk_train_config *config,
     memset(out, 0, sizeof *out);
     LK_TRY(lki_options_copy(&c, sizeof c, config, "lk_train_config"));
     LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_train_plan_options"));
+    LK_TRY(read_tuning(&mine));
     inputs in = { .config  = &c,
                   .options = &mine,
                   .hosts   = mine.hosts > 0 ? mine.hosts : 1 };

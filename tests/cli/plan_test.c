@@ -308,6 +308,25 @@ static void predictions_reach_thousands_of_workers(void **state)
     assert_says_not(r.out, "\n      4 ");
 }
 
+/* A file of constants says the same as the options. */
+static void rates_may_come_from_a_file(void **state)
+{
+    static command_result by_options, by_file;
+    (void)run_shell(&by_file, *state, "printf 'alpha 0.001\nbeta 1e-6\n' > constants");
+    run_command(&by_options, *state, MLP "--workers 4 --hosts 2 --json --flops 1e9 "
+                "--bandwidth 1e6 --latency 0.001");
+    run_command(&by_file, *state, MLP "--workers 4 --hosts 2 --json --flops 1e9 "
+                "--tuning constants");
+    assert_int_equal(by_file.status, 0);
+    assert_string_equal(by_file.out, by_options.out);
+    run_command(&by_file, *state, MLP "--workers 4 --hosts 2 --json --flops 1e9 "
+                "--tuning constants --latency 0.5");
+    assert_string_not_equal(by_file.out, by_options.out);
+    run_command(&by_file, *state, MLP "--workers 4 --hosts 2 --flops 1e9 --tuning nowhere");
+    assert_int_not_equal(by_file.status, 0);
+    assert_says(by_file.err, "nowhere");
+}
+
 static void the_chosen_strategy_fits_into_memory(void **state)
 {
     static command_result r;
@@ -495,6 +514,7 @@ int main(void)
         cmocka_unit_test(times_follow_from_rates),
         cmocka_unit_test(offloading_takes_the_predicted_time),
         cmocka_unit_test(predictions_reach_thousands_of_workers),
+        cmocka_unit_test(rates_may_come_from_a_file),
         cmocka_unit_test(the_chosen_strategy_fits_into_memory),
         cmocka_unit_test(measures_this_machine),
         cmocka_unit_test(any_size_is_planned_at_once),

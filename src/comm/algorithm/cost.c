@@ -340,6 +340,16 @@ lk_status lki_model_read(lki_model *out, const char *path)
     return read_model(out, path, &found);
 }
 
+lk_status lk_comm_read_tuning(const char *path, double *latency, double *bandwidth)
+{
+    lki_model constants;
+
+    LK_TRY(lki_model_read(&constants, path));
+    *latency   = constants.alpha;
+    *bandwidth = 1 / constants.beta;
+    return LK_OK;
+}
+
 lk_status lki_model_read_whole(lki_model *out, const char *path)
 {
     unsigned found;
