@@ -45,6 +45,7 @@ void lki_fail_all(const lk_parallel *parallel, uint64_t task)
     const lk_error why    = *lk_error_last();
     const uint32_t first  = (uint32_t)(task % v->options.groups) * v->width;
     char           to[40] = "";
+    uint32_t       none   = LKI_FAILURE_NONE;
     if (lki_comm_has_failed(parallel->comm))
         return;
     if (v->width > 1)
@@ -52,9 +53,11 @@ void lki_fail_all(const lk_parallel *parallel, uint64_t task)
     else
         (void)snprintf(to, sizeof to, " %u", first);
     (void)lk_fail(why.status, "virtual worker%s: %s", to, why.message);
+    if (!atomic_compare_exchange_strong(&v->common->failed, &none, LKI_FAILURE_BEGUN))
+        return; /* ranks that update shards can fail at the same time: the first one counts */
     v->common->failure       = *lk_error_last();
     v->common->failure.where = NULL; /* other processes cannot read it */
-    atomic_store(&v->common->failed, 1);
+    atomic_store(&v->common->failed, LKI_FAILURE_KNOWN);
 }
 
 /* ---- The gradients of a version ---------------------------------------------------------- */

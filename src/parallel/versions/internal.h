@@ -36,6 +36,9 @@ enum {
  * The other bits are its number. */
 enum { LKI_CLAIM_FREE = 0, LKI_CLAIM_DONE = 1, LKI_CLAIMED = 2, LKI_CLAIM_BITS = 16 };
 
+/* The state of lki_common.failure, which is written once. */
+enum { LKI_FAILURE_NONE, LKI_FAILURE_BEGUN, LKI_FAILURE_KNOWN };
+
 /* A version of the parameters that is in memory. */
 typedef struct {
     _Atomic uint64_t tag; /* 1 + the version; 0: the buffer is free */
@@ -53,7 +56,7 @@ typedef struct {
     _Atomic uint64_t applied; /* number of gradients that have been applied */
     _Atomic uint32_t changes; /* ranks that wait for a change sleep on this word */
     _Atomic uint32_t applier; /* 1 + the rank that applies gradients; 0: none */
-    _Atomic uint32_t failed;  /* `failure` is valid */
+    _Atomic uint32_t failed;  /* LKI_FAILURE_KNOWN: `failure` is valid */
     lk_error         failure;
     /* of the versions of the step in progress */
     double           squares; /* sum of the squares of their gradients' norms */

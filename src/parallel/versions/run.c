@@ -91,7 +91,7 @@ static bool claim_some(lk_parallel *parallel)
 static bool failed(lk_parallel *parallel)
 {
     const lki_common *common = parallel->versions->common;
-    if (atomic_load(&common->failed) != 0) {
+    if (atomic_load(&common->failed) == LKI_FAILURE_KNOWN) {
         (void)lki_fail_again(&common->failure);
         parallel->now.failure = *lk_error_last();
     }
