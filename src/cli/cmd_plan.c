@@ -215,6 +215,8 @@ static int plan_main(int argc, char **argv)
     if (result < 0 && cannot_plan(&options) != NULL)
         result = lki_usage_error(&command, "%s", cannot_plan(&options));
     if (result < 0) {
+        if (options.train.config.model != NULL) /* as `train` chooses them */
+            lki_train_suit(&options.train);
         name_model(&options);
         lki_train_defaults(&options.train.config);
         if (options.train.config.steps == 0 && options.train.config.epochs == 0)

@@ -93,7 +93,8 @@ static void choose_length(train_options *o)
     const char *source  = o->config.data.source;
     bool        limited = is_given(o, "max-epochs") || is_given(o, "max-samples") ||
                    is_given(o, "max-tokens");
-    if (is_given(o, "steps") || is_given(o, "epochs") || strncmp(source, "stream:", 7) == 0 ||
+    bool        streams = source != NULL && strncmp(source, "stream:", 7) == 0;
+    if (is_given(o, "steps") || is_given(o, "epochs") || streams ||
         o->config.exchange.clients.count > 0)
         return; /* a stream has no known length, and a round of clients no usual one */
     choose(o, "steps", "1000");

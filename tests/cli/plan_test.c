@@ -141,6 +141,33 @@ static void surviving_takes_memory(void **state)
     }
 }
 
+/* Plans with the options that a run says it has chosen. */
+static void a_plan_has_the_defaults_of_its_run(void **state)
+{
+    static const char *const models[] = {
+        "gpt --data synthetic:tokens=4000,vocab=31 --layers 1 --heads 2 --width 16 --context 8",
+        "mlp --data synthetic:images=64,h=8,w=8,c=1,classes=10 --hidden 16",
+        "resnet --data synthetic:images=64,h=8,w=8,c=3,classes=4 --depth 8",
+    };
+    static command_result run, plan, spelled;
+    char                  line[512];
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        (void)snprintf(line, sizeof line, "train %s --max-samples 1", models[i]);
+        run_command(&run, *state, line);
+        assert_int_equal(run.status, 0);
+        const char *chosen = strstr(run.err, "not given, so:");
+        assert_non_null(chosen);
+        chosen += strlen("not given, so:");
+        (void)snprintf(line, sizeof line, "plan %s --json", models[i]);
+        run_command(&plan, *state, line);
+        assert_int_equal(plan.status, 0);
+        (void)snprintf(line, sizeof line, "plan %s --json %.*s", models[i],
+                       (int)(strstr(chosen, "  (V") - chosen), chosen);
+        run_command(&spelled, *state, line);
+        assert_string_equal(plan.out, spelled.out);
+    }
+}
+
 static void one_host_sends_nothing(void **state)
 {
     static command_result r;
@@ -406,9 +433,10 @@ static void a_parameter_count_gives_the_plan_of_its_model(void **state)
     static const char *const fields[] = { "\"parameters\"", "\"optimizer\"", "\"gradients\"",
                                           "\"sent_gradients\"", "\"sent_parameters\"" };
     run_command(&mlp, *state, "plan mlp --data synthetic:images=64,h=8,w=8,c=1,classes=16 --hidden "
-                              "1024,1024 --workers 4 --hosts 2 --optimizer adamw --json");
+                              "1024,1024 --workers 4 --hosts 2 --optimizer adamw --json "
+                              "--global-batch 32");
     run_command(&bare, *state, "plan --parameters 1132560 --largest-layer 1049600 --workers 4 "
-                               "--hosts 2 --optimizer adamw --json");
+                               "--hosts 2 --optimizer adamw --json --global-batch 32");
     assert_int_equal(bare.status, 0);
     assert_true(number(mlp.out, "\"elements\"", NULL) == 1132560);
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
@@ -504,6 +532,7 @@ int main(void)
         cmocka_unit_test(replicas_are_compared_with_ddp),
         cmocka_unit_test(a_plan_has_the_label_of_its_run),
         cmocka_unit_test(surviving_takes_memory),
+        cmocka_unit_test(a_plan_has_the_defaults_of_its_run),
         cmocka_unit_test(one_host_sends_nothing),
         cmocka_unit_test(joint_turns_are_counted),
         cmocka_unit_test(sync_batchnorm_takes_more),
