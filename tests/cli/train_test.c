@@ -479,7 +479,7 @@ static void defaults_do_not_depend_on_the_machine(void **state)
 /* Checks that a run is continued and verified with its directory alone, from any directory. */
 static void a_run_is_continued_by_its_directory(void **state)
 {
-    static command_result r;
+    static command_result r, files;
     char                  whole[65], resumed[65];
     static const char     command[] = "train gpt --layers 1 --heads 1 --width 8 --context 4 --data "
                                       "poem.txt --steps 8 --param-group '*.bias:lr=2' "
@@ -488,7 +488,8 @@ static void a_run_is_continued_by_its_directory(void **state)
     run_command(&r, *state, command);
     read_weights(&r, whole);
     char line[512];
-    (void)snprintf(line, sizeof line, "%s --checkpoint kept --max-samples 64", command);
+    (void)snprintf(line, sizeof line, "%s --checkpoint kept --checkpoint-every 2 --tensorboard "
+                   "board --max-samples 64", command);
     run_command(&r, *state, line);
     assert_int_equal(r.status, 0);
     (void)run_shell(&r, *state, "mkdir -p below && cd below && " LK_TEST_COMMAND
@@ -497,10 +498,49 @@ static void a_run_is_continued_by_its_directory(void **state)
     assert_string_equal(whole, resumed);
     run_command(&r, *state, "verify kept --step 5");
     assert_int_equal(r.status, 0);
-    assert_says(r.out, "step 5, virtual worker 0, from step 2 on");
+    assert_says(r.out, "step 5, virtual worker 0, from step 4 on");
+    (void)run_shell(&files, *state, "ls board");
+    run_command(&r, *state, "verify kept --step 1"); /* no checkpoint is older */
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "step 1, virtual worker 0, from step 0 on");
+    (void)run_shell(&r, *state, "ls board");
+    assert_string_equal(r.out, files.out);
     run_command(&r, *state, "resume kept --lr 1");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "--lr is 1");
+}
+
+/* Names files that a run reads, or that are not a run's, as its outputs.  Expects that they keep
+ * their contents. */
+static void outputs_overwrite_no_other_file(void **state)
+{
+    static const struct {
+        const char *options, *text;
+    } bad[] = {
+        { "--log poem.txt", "--log poem.txt is a file that the run reads" },
+        { "--log ./link", "--log ./link is a file that the run reads" },
+        { "--metrics poem.txt", "--metrics poem.txt is a file that the run reads" },
+        { "--trace poem.txt", "--trace poem.txt is a file that the run reads" },
+        { "--log other.txt", "--log other.txt is a file of another kind" },
+        { "--metrics other.txt", "--metrics other.txt is a file of another kind" },
+        { "--metrics /dev/null", "--metrics /dev/null is no file" },
+        { "--log same --metrics same", "--log and --metrics are the same file same" },
+        { "--log same --trace same", "--log and --trace are the same file same" },
+        { "--tensorboard other.txt", "'other.txt': Not a directory" },
+    };
+    static command_result before, after;
+    (void)run_shell(&before, *state, "seq 200 >poem.txt; seq 9 >other.txt; ln -s poem.txt link; "
+                                     "cksum poem.txt other.txt");
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char line[256];
+        (void)snprintf(line, sizeof line, "train gpt --layers 1 --heads 1 --width 8 --context 4 "
+                       "--data poem.txt --steps 1 %s", bad[i].options);
+        run_command(&after, *state, line);
+        assert_int_not_equal(after.status, 0);
+        assert_says(after.err, bad[i].text);
+    }
+    (void)run_shell(&after, *state, "cksum poem.txt other.txt");
+    assert_string_equal(after.out, before.out);
 }
 
 int main(void)
@@ -525,6 +565,7 @@ int main(void)
         cmocka_unit_test(unsupported_backup_workers_are_refused),
         cmocka_unit_test(defaults_do_not_depend_on_the_machine),
         cmocka_unit_test(a_run_is_continued_by_its_directory),
+        cmocka_unit_test(outputs_overwrite_no_other_file),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "train/core/feed.h"
+#include "train/loop/loop.h"
 #include "train/options.h"
 #include "train/saves/lock.h"
 #include "train/saves/save.h"
@@ -158,25 +159,6 @@ static lk_status check_schedule(lk_train_config *c, const lk_dataset_info *data)
     return LK_OK;
 }
 
-/* Creates the log if it does not exist.  Does not open a pipe or a device: a pipe's reader would
- * see the end of the log when this process closes it. */
-static bool can_write(const char *path)
-{
-    struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode))
-        return access(path, W_OK) == 0;
-    FILE *file = fopen(path, "ae");
-    return file != NULL && fclose(file) == 0;
-}
-
-/* Returns true if two paths name the same file, which exists. */
-static bool are_same(const char *one, const char *other)
-{
-    struct stat first, second;
-    return one != NULL && other != NULL && stat(one, &first) == 0 && stat(other, &second) == 0 &&
-           first.st_dev == second.st_dev && first.st_ino == second.st_ino;
-}
-
 static lk_status check_files(const lk_train_config *c, const lk_dataset_info *data)
 {
     if (c->eval_every > 0 && data->validation_count == 0)
@@ -191,20 +173,7 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
                        "`init` and `resume` contradict each other: a checkpoint has weights");
     if (c->files_elsewhere)
         return LK_OK;
-    if (c->log != NULL && strcmp(c->log, "-") == 0)
-        return lk_fail(LK_EINVAL, "`log` - names no file; write /dev/stdout, or ./- if it does");
-    if (c->log != NULL && !can_write(c->log))
-        return lk_fail(LK_EIO, "cannot write the log '%s': %s", c->log, strerror(errno));
-    if (are_same(c->log, c->exchange.async.record) || are_same(c->log, c->exchange.async.replay))
-        return lk_fail(LK_EINVAL, "`log` %s is the file of the schedule, which the log would "
-                                  "overwrite: give each a file of its own", c->log);
-    if (c->outputs.metrics != NULL && !can_write(c->outputs.metrics))
-        return lk_fail(LK_EIO, "cannot write the metrics '%s': %s", c->outputs.metrics,
-                       strerror(errno));
-    if (c->outputs.tensorboard != NULL && mkdir(c->outputs.tensorboard, 0777) != 0 &&
-        (errno != EEXIST || access(c->outputs.tensorboard, W_OK | X_OK) != 0))
-        return lk_fail(LK_EIO, "cannot write event files to `tensorboard` '%s': %s",
-                       c->outputs.tensorboard, strerror(errno));
+    LK_TRY(lki_outputs_check(c));
     if (c->checkpoint.folder != NULL)
         LK_TRY(lki_lock_check(c->checkpoint.folder));
     LK_TRY(lki_checkpoint_check(c));

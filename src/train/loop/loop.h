@@ -9,6 +9,12 @@
 LK_NODISCARD lk_status lki_session_open(lki_session *session);
 lk_status              lki_session_close(lki_session *session);
 
+/* ---- Files that are written (outputs.c) -------------------------------------------------- */
+
+/* Refuses a log, a trace, metrics or event files that cannot be written, and those that would
+ * overwrite a file that the run reads, a file of another kind, or each other. */
+LK_NODISCARD lk_status lki_outputs_check(const lk_train_config *config);
+
 /* ---- Memory (memory.c) ------------------------------------------------------------------- */
 
 /* Chooses session->joint: the largest size of joint turns with which the run takes at most

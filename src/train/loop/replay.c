@@ -40,8 +40,8 @@ static lk_status find_start(lk_train_config *c, const lk_replay *r)
         i++;
     c->checkpoint.resume = c->checkpoint.resume_required = i < count;
     c->checkpoint.resume_step                            = i < count ? (int64_t)steps[i] : -1;
-    if (i == count)
-        c->checkpoint.folder = NULL;
+    if (i == count) /* from the beginning */
+        c->checkpoint = (lk_train_checkpoint){ .resume_step = -1 };
     lki_free(steps);
     return LK_OK;
 }
@@ -66,6 +66,7 @@ static lk_status complete(lk_train_config *c, const lk_replay *r)
     c->shard_hosts       = 0;
     c->buddies           = false;
     c->log               = NULL;
+    c->outputs           = (lk_train_outputs){ 0 };
     c->trace             = NULL;
     c->report            = NULL;
     c->quiet             = true;
