@@ -135,7 +135,7 @@ static int top_main(int argc, char **argv)
             fprintf(stderr, "lockstep top: cannot read '%s'; give the --log FILE of a run, or its "
                             "--checkpoint directory\n", path);
             done = LKI_EXIT_FAILURE;
-        } else if (top->begun == 0 && top->at > 0) {
+        } else if (top->begun == 0 && there && info.st_size > 0) {
             fprintf(stderr, "lockstep top: '%s' is no log of lockstep train\n", path);
             done = LKI_EXIT_FAILURE;
         } else if (options.once || isatty(STDOUT_FILENO) != 1 ||

@@ -250,6 +250,24 @@ bool lki_record_log(const char *run, char *out, size_t bytes)
     return log != NULL;
 }
 
+static bool has(char *const *list, const char *name)
+{
+    size_t length = strlen(name);
+    for (; *list != NULL; list++)
+        if (strncmp(*list, "--", 2) == 0 && strncmp(*list + 2, name, length) == 0 &&
+            (list[0][2 + length] == '\0' || list[0][2 + length] == '='))
+            return true;
+    return false;
+}
+
+/* Returns true if one of the arguments says by another name what a recorded option says: how long
+ * the run is. */
+static bool is_replaced(const char *name, char *const *more)
+{
+    return (strcmp(name, "steps") == 0 && has(more, "epochs")) ||
+           (strcmp(name, "epochs") == 0 && has(more, "steps"));
+}
+
 char **lki_record_arguments(const char *asker, const char *command, const char *run,
                             char *const *more, int *argc)
 {
@@ -267,7 +285,11 @@ char **lki_record_arguments(const char *asker, const char *command, const char *
     a.argv  = calloc(a.room, sizeof *a.argv);
     a.good  = a.argv != NULL && getcwd(here, sizeof here) != NULL;
     add(&a, command, NULL);
-    json_object_foreach(options, name, value) add_option(&a, name, json_string_value(value));
+    json_object_foreach(options, name, value)
+    {
+        if (!is_replaced(name, more))
+            add_option(&a, name, json_string_value(value));
+    }
     absolute(here, run, strlen(run), whole, sizeof whole);
     add(&a, "--checkpoint", whole);
     if (a.good)

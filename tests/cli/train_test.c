@@ -505,6 +505,12 @@ static void a_run_is_continued_by_its_directory(void **state)
     assert_says(r.out, "step 1, virtual worker 0, from step 0 on");
     (void)run_shell(&r, *state, "ls board");
     assert_string_equal(r.out, files.out);
+    run_command(&r, *state, "resume kept");
+    assert_int_equal(r.status, 0);
+    assert_says(r.err, "note: the run has all its 8 steps: give more steps to go on");
+    run_command(&r, *state, "resume kept --epochs 2 --max-samples 100000"); /* not --steps, too */
+    assert_int_equal(r.status, 0);
+    assert_says(r.err, "step 12/12 ");
     run_command(&r, *state, "resume kept --lr 1");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "--lr is 1");

@@ -265,8 +265,12 @@ static lk_status resume(lki_session *session)
         status = check_schedule(session, checkpoint);
     if (status == LK_OK)
         status = load_all(session, checkpoint);
-    if (status == LK_OK && session->rank == 0)
+    if (status == LK_OK && session->rank == 0) {
         lki_journal_say(session->journal, "resuming from %s", lk_checkpoint_path(checkpoint));
+        if (progress->start >= session->config->steps)
+            lki_journal_say(session->journal, "note: the run has all its %llu steps: give more "
+                            "steps to go on", (unsigned long long)session->config->steps);
+    }
     lk_checkpoint_free(checkpoint);
     return status;
 }
