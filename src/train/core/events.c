@@ -97,24 +97,27 @@ static void put_string(message *m, uint32_t field, const char *text)
     put_head(m, field, end);
 }
 
-static void put_double(message *m, uint32_t field, double value)
+/* Writes a value of four bytes (type 5) or eight (type 1). */
+static void put_fixed(message *m, uint32_t field, uint64_t bits, size_t count)
 {
     unsigned char bytes[8];
-    uint64_t      bits;
+    store(bytes, bits, count);
+    put_bytes(m, bytes, count);
+    put_key(m, field, count == 4 ? 5 : 1);
+}
+
+static void put_double(message *m, uint32_t field, double value)
+{
+    uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
-    store(bytes, bits, sizeof bytes);
-    put_bytes(m, bytes, sizeof bytes);
-    put_key(m, field, 1);
+    put_fixed(m, field, bits, sizeof bits);
 }
 
 static void put_float(message *m, uint32_t field, float value)
 {
-    unsigned char bytes[4];
-    uint32_t      bits;
+    uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
-    store(bytes, bits, sizeof bytes);
-    put_bytes(m, bytes, sizeof bytes);
-    put_key(m, field, 5);
+    put_fixed(m, field, bits, sizeof bits);
 }
 
 static void put_number(message *m, uint32_t field, uint64_t value)
