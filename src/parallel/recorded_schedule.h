@@ -74,10 +74,16 @@ uint64_t lki_recorded_hash(uint64_t before, uint64_t task, uint64_t reads, uint3
 
 /* Opens and reads the file of options->record or, to read only, of options->replay.  `out` is
  * LKI_RECORDED_CLOSED, or comes from lki_recorded_prepare().  Fails with LK_EFORMAT if the file is
- * damaged, and with LK_EMISMATCH if it belongs to a run with other numbers. */
+ * damaged, with LK_EMISMATCH if it belongs to a run with other numbers, and with LK_EINVAL if a
+ * replay has more steps than it. */
 LK_NODISCARD lk_status lki_recorded_open(lki_recorded_schedule *out, const lk_async *options,
                                          const lki_recorded_run *run);
 void                   lki_recorded_close(lki_recorded_schedule *schedule);
+
+/* Fails as lki_recorded_open() does with the file of options->replay, before there is a model.  The
+ * number of shards is that which the file names.  `options` are complete. */
+LK_NODISCARD lk_status lki_recorded_check(const lk_async *options, uint32_t virtual_workers,
+                                          uint64_t seed);
 
 /* Writes gradient number `at`, so that it is in the file even if this process is killed. */
 LK_NODISCARD lk_status lki_recorded_write(const lki_recorded_schedule *schedule, uint64_t at,

@@ -45,6 +45,10 @@ LK_NODISCARD lk_status lki_versions_fetch_kept(lk_parallel *parallel, uint32_t p
 LK_NODISCARD lk_status lki_versions_load_kept(lk_parallel *parallel, uint32_t param, uint32_t group,
                                               const float *values);
 
+/* Returns the number of gradients that the recorded schedule of a live run or a replay had when it
+ * was opened. */
+uint64_t lki_versions_recorded(const lk_parallel *parallel);
+
 /* ---- Without a meeting of ranks ------------------------------------------------------------ */
 
 /* Ranks do not meet at the end of a step.  So that they can agree whether a run goes on, each gives

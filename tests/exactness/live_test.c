@@ -115,7 +115,9 @@ static void mistakes_are_named(void **state)
         { "--lr 2e-3 --replay s --aggregate 2", "the gradient of task " },
         { "--lr 1e-3 --replay t --aggregate 2", " the task reads a version that is" },
         { "--lr 1e-3 --replay s", "begins with \"lockstep schedule 1: groups 8, aggregate 2" },
-        { "--lr 1e-3 --replay none", "none" },
+        { "--lr 1e-3 --replay none", "--replay: cannot open 'none'" },
+        { "--lr 1e-3 --replay crlf --aggregate 2", "line 1 ends with a carriage return" },
+        { "--lr 1e-3 --replay cut --aggregate 2", "--replay: cut has the gradients of 4 steps" },
         { "--lr 1e-3 --record other", "other is not a schedule of this run" },
         { "--lr 1e-3 --record new --checkpoint cs --aggregate 2 --resume",
           "it is not the schedule of this run" },
@@ -130,6 +132,7 @@ static void mistakes_are_named(void **state)
     weights_of(*state, "--record s4 --workers 3 --aggregate 2", hash);
     run_shell(&r, *state,
               "seq 999 >other; cp other same; "
+              "sed 's/$/\\r/' s >crlf; head -n 36 s >cut; "
               "awk 'NR == 40 { kept = $0; next } { print } NR == 60 { print kept }' s >t");
     assert_int_equal(r.status, 0);
     for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
@@ -139,6 +142,10 @@ static void mistakes_are_named(void **state)
         if (strstr(r.err, mistakes[i].text) == NULL)
             fail_msg("%s: %s", mistakes[i].options, r.err);
     }
+    (void)snprintf(line, sizeof line, "%s --lr 1e-3 --record s --aggregate 2", GPT);
+    run_command(&r, *state, line); /* a schedule that is complete is only repeated */
+    if (strstr(r.err, "in the order of the first 192 in s, and then in that in which") == NULL)
+        fail_msg("%s%s", r.out, r.err);
     run_shell(&r, *state, "cmp other same && test ! -e new");
     assert_int_equal(r.status, 0);
     (void)snprintf(line, sizeof line, "plan%s", GPT + strlen("train"));

@@ -298,6 +298,41 @@ static lk_status make_version(lk_parallel *parallel, uint64_t at, const lki_grad
     return LK_OK;
 }
 
+lk_status lki_fail_gradient(const lki_versions *v, uint64_t at)
+{
+    return lk_fail(LK_EMISMATCH, "the gradient of task %llu is not the one that %.500s has in line "
+                                 "%llu: the schedule was changed, or options, data or program are "
+                                 "not those of the live run; give those, or another schedule",
+                   (unsigned long long)v->recorded.tasks[at].task, v->recorded.path,
+                   (unsigned long long)at + 3);
+}
+
+/* Returns the first gradient of the version from number `at` on that is not the recorded one; its
+ * end if there is none.  Gradients are compared when they are applied, and so in the order of their
+ * lines: the hash of a line depends on the line before, so a changed line makes the next one
+ * differ, too, and another rank may have that one first. */
+static uint64_t find_different(const lki_versions *v, uint64_t at)
+{
+    const uint64_t end   = at + v->options.aggregate;
+    const uint64_t known = lki_is_live(&v->options) ? lki_min(end, v->recorded.count) : 0;
+    while (at < known && v->order[at % v->window].hash == v->recorded.tasks[at].hash)
+        at++;
+    return at < known ? at : end;
+}
+
+lk_status lki_apply_one(lk_parallel *parallel, uint64_t at, const lki_gradients *sums)
+{
+    const lki_versions *v         = parallel->versions;
+    const uint64_t      different = find_different(v, at);
+    const bool          same      = different == at + v->options.aggregate;
+    const lk_status     status    = same ? make_version(parallel, at, sums)
+                                         : lki_fail_gradient(v, different);
+    if (status != LK_OK)
+        lki_fail_all(parallel, lki_task_at(v, same ? at : different)->task);
+    step_down(v);
+    return status;
+}
+
 /* Returns true if a rank is so many steps behind that its result would be overwritten. */
 static bool is_waited_for(const lk_parallel *parallel)
 {
@@ -329,11 +364,10 @@ lk_status lki_versions_apply(lk_parallel *parallel)
         (void)lki_look_ahead(v, at);
         if (is_due(parallel, at)) { /* another rank may have been faster */
             const lki_gradients sums = add_messages(v, at);
-            status                   = make_version(parallel, at, &sums);
-            if (status != LK_OK)
-                lki_fail_all(parallel, lki_task_at(v, at)->task);
+            status                   = lki_apply_one(parallel, at, &sums);
+        } else {
+            step_down(v);
         }
-        step_down(v);
     }
     return status;
 }
@@ -356,12 +390,18 @@ uint32_t lki_versions_store(lki_versions *v, const lki_gradients *sums)
     return place;
 }
 
+uint64_t lki_hash_before(const lki_versions *v, uint64_t at)
+{
+    return at == 0                   ? 0
+           : at <= v->recorded.count ? v->recorded.tasks[at - 1].hash
+                                     : v->order[(at - 1) % v->window].hash;
+}
+
 uint64_t lki_schedule_hash(const lki_versions *v, uint64_t end)
 {
-    return v->sharded.count > 0                  ? lki_sharded_hash(v)
-           : !lki_is_live(&v->options) || end == 0 ? 0
-           : end <= v->recorded.count            ? v->recorded.tasks[end - 1].hash
-                                                 : v->order[(end - 1) % v->window].hash;
+    return v->sharded.count > 0       ? lki_sharded_hash(v)
+           : lki_is_live(&v->options) ? lki_hash_before(v, end)
+                                      : 0;
 }
 
 uint64_t lki_gradient_hash(const lki_versions *v, const lki_gradients *sums)
@@ -376,30 +416,8 @@ uint64_t lki_gradient_hash(const lki_versions *v, const lki_gradients *sums)
 
 uint64_t lki_line_hash(const lki_versions *v, uint64_t at, uint64_t gradient)
 {
-    return lki_recorded_hash(lki_schedule_hash(v, at), v->task.task, v->task.reads, v->task.group,
+    return lki_recorded_hash(lki_hash_before(v, at), v->task.task, v->task.reads, v->task.group,
                              gradient);
-}
-
-/* Compares a gradient with that of the recorded schedule. */
-static lk_status check_recorded(const lki_versions *v, uint64_t at, const lki_gradients *sums)
-{
-    if (!lki_is_live(&v->options) ||
-        lki_line_hash(v, at, lki_gradient_hash(v, sums)) == v->recorded.tasks[at].hash)
-        return LK_OK;
-    return lk_fail(LK_EMISMATCH, "the gradient of task %llu is not the one that %.500s has in line "
-                                 "%llu: the schedule was changed, or options, data or program are "
-                                 "not those of the live run; give those, or another schedule",
-                   (unsigned long long)v->task.task, v->recorded.path,
-                   (unsigned long long)at + 3);
-}
-
-lk_status lki_apply_one(lk_parallel *parallel, uint64_t at, const lki_gradients *sums)
-{
-    const lk_status status = make_version(parallel, at, sums);
-    if (status != LK_OK)
-        lki_fail_all(parallel, lki_task_at(parallel->versions, at)->task);
-    step_down(parallel->versions);
-    return status;
 }
 
 lk_status lki_versions_push(lk_parallel *parallel, const lki_gradients *sums)
@@ -408,13 +426,10 @@ lk_status lki_versions_push(lk_parallel *parallel, const lki_gradients *sums)
     const uint64_t at   = v->at;
     const bool     next = v->options.aggregate == 1 && lki_applied(v) == at &&
                       lki_may_apply(parallel, at);
-    const lk_status status = check_recorded(v, at, sums);
-    if (status != LK_OK) {
-        lki_fail_all(parallel, lki_task_at(v, at)->task);
-        return status;
-    }
     if (!lki_late_hands_over(v))
         return LK_OK;
+    if (lki_is_live(&v->options))
+        v->order[at % v->window].hash = lki_line_hash(v, at, lki_gradient_hash(v, sums));
     if (!lki_claim_is(v, at, LKI_CLAIMED + parallel->rank))
         (void)atomic_fetch_add(&v->common->copied, 1);
     memcpy(lki_versions_report(v, at, 0), v->model->reports, v->width * v->model->report_bytes);

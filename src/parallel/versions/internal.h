@@ -68,7 +68,12 @@ typedef struct {
 } lki_common;
 
 /* The states of a group of a live run. */
-typedef enum { LKI_GROUP_FREE = 0, LKI_GROUP_COMPUTES, LKI_GROUP_WAITS } lki_group_state;
+typedef enum {
+    LKI_GROUP_FREE = 0,
+    LKI_GROUP_COMPUTES,
+    LKI_GROUP_WAITS,
+    LKI_GROUP_DIFFERS /* with shards: its gradient is not the recorded one, and is not applied */
+} lki_group_state;
 
 typedef struct {
     uint64_t        task, reads;
@@ -121,10 +126,10 @@ typedef struct {
     uint32_t         missing;  /* number of tasks below `begun` that must begin again */
 } lki_arrivals;
 
-/* A gradient that has arrived. */
+/* A gradient that has arrived, or that a replay has computed. */
 typedef struct {
     lki_group_task task;
-    uint64_t       hash; /* of its line in the recorded schedule */
+    uint64_t       hash; /* of its line, which a replay compares with the recorded one */
 } lki_arrival;
 
 /* A task of a live run that has no place in the order yet. */
@@ -167,11 +172,11 @@ struct lki_versions {
     _Atomic uint64_t *passed;   /* [ranks]: number of steps that a rank has finished */
     _Atomic uint32_t *said;     /* [ranks] */
     lki_outcome      *outcomes; /* [LKI_OUTCOMES] */
-    /* This and the next three: of live runs, and of replays with shards; else NULL. */
+    /* This and the next two: of live runs, and of replays with shards; else NULL. */
     lki_arrivals     *arrivals;
     lki_live_group   *doing;    /* [groups] */
     uint64_t         *again;    /* [groups]: arrivals->missing tasks, the first one last */
-    lki_arrival      *order;    /* [window]: the gradients that have arrived */
+    lki_arrival      *order;    /* [window]: of live runs and replays: gradients that are there */
     _Atomic uint64_t *late;     /* [window]: this and the next are of late.c */
     _Atomic uint64_t *reading;  /* [ranks]: 1 + the version that the rank's task reads */
     uint32_t          live_count, message_count;
@@ -251,8 +256,14 @@ uint64_t lki_gradient_hash(const lki_versions *versions, const lki_gradients *su
 /* Returns the hash of the line of gradient number `at`, which is that of v->task. */
 uint64_t lki_line_hash(const lki_versions *versions, uint64_t at, uint64_t gradient);
 
+/* Returns the hash of the line before that of gradient number `at`; 0 if that is the first one. */
+uint64_t lki_hash_before(const lki_versions *versions, uint64_t at);
+
 /* Returns the hash of the recorded schedule up to gradient number `end`; 0 if there is none. */
 uint64_t lki_schedule_hash(const lki_versions *versions, uint64_t end);
+
+/* Fails because the gradient of recorded line `at` is another one. */
+LK_NODISCARD lk_status lki_fail_gradient(const lki_versions *versions, uint64_t at);
 
 /* Hands over the gradient that the model has computed: applies it at once, if its time has come, or
  * keeps it. */
@@ -284,7 +295,8 @@ void lki_begin_means(lk_parallel *model, size_t first, size_t end, bool running)
 /* Returns the number of the bits of a staleness, which is its bin. */
 uint32_t lki_staleness_bin(uint64_t staleness);
 
-/* Applies the gradient in `sums`, number `at`.  This rank is the applier, and is not after it. */
+/* Makes the next version, of the gradients from number `at` on, whose sum is in `sums`.  This rank
+ * is the applier, and is not after it. */
 LK_NODISCARD lk_status lki_apply_one(lk_parallel *parallel, uint64_t at,
                                      const lki_gradients *sums);
 

@@ -173,15 +173,18 @@ static void an_interrupted_run_goes_on(void **state)
     }
 }
 
-/* Waits until both ranks have a task that reads version 0. */
+/* Waits until both ranks have a task that reads version 0 or, with the third task, until the
+ * gradients of both are in the file. */
 static void begin_together(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn,
                            uint32_t term)
 {
     const struct timespec pause = { .tv_nsec = 100000 };
+    const lki_versions   *v     = p->versions;
     (void)w;
     (void)turn;
     (void)term;
-    while (step == 0 && atomic_load(&p->versions->arrivals->begun) < 2)
+    while (step == 0 && (atomic_load(&v->arrivals->begun) < 2 ||
+                         (v->task.task > 1 && atomic_load(&v->arrivals->arrived) < 2)))
         (void)nanosleep(&pause, NULL);
 }
 
@@ -228,14 +231,14 @@ static void lines_cannot_be_exchanged(void **state)
     w.at_term = begin_together;
     lkt_run_crew(&w, want);
     char *lines = read_schedule(text);
-    int   late  = 1; /* the second gradient of version 0 */
-    while (strtoul(lines + late * LINE + 12, NULL, 10) > 0)
-        late++;
-    exchange(lines, late - 1, late);
+    exchange(lines, 0, 1);
     write_schedule(text);
     assert_non_null(strstr(replay_fails(&schedules[0], LK_EMISMATCH), "the gradient of task "));
-    exchange(lines, late - 1, late);
-    exchange(lines, 3, 3 + LEAVES);
+    exchange(lines, 0, 1);
+    int later = 3 + LEAVES;
+    while (strtoul(lines + later * LINE + 12, NULL, 10) <= 3)
+        later++;
+    exchange(lines, 3, later);
     write_schedule(text);
     assert_non_null(strstr(replay_fails(&schedules[0], LK_EFORMAT), "line 6: the task reads"));
 }
@@ -256,6 +259,47 @@ static void another_gradient_is_named(void **state)
     const char *message = replay_fails(&schedules[2], LK_EMISMATCH);
     assert_non_null(strstr(message, name));
     assert_non_null(strstr(message, "in line 12: "));
+}
+
+/* Lets the rank with gradient 9 wait until another rank has handed over gradient 10, or failed. */
+static void let_the_next_go_first(lkt_crew *w, lk_parallel *p, uint32_t step,
+                                  lk_parallel_turn turn, uint32_t term)
+{
+    const struct timespec pause = { .tv_nsec = 100000 };
+    const lki_versions   *v     = p->versions;
+    (void)w;
+    (void)step;
+    (void)turn;
+    (void)term;
+    while (v->at == 9 && !lki_claim_is(v, 10, LKI_CLAIM_DONE) &&
+           atomic_load(&v->common->failed) != LKI_FAILURE_KNOWN)
+        (void)nanosleep(&pause, NULL);
+}
+
+/* Changes the hash of a line, with which the hash of the next one does not fit either.  Expects the
+ * first one, though it is compared last. */
+static void the_first_line_that_differs_is_named(void **state)
+{
+    static char        text[BYTES];
+    static lkt_member  members[2];
+    lk_async           async = schedules[2];
+    lkt_crew           w;
+    char               hash[65];
+    (void)state;
+    (void)unlink(path);
+    hash_of(&async, 1, false, hash); /* gradients 8 to 11 read the same version */
+    char *line     = read_schedule(text) + 9 * LINE;
+    line[LINE - 2] = line[LINE - 2] == '0' ? '1' : '0';
+    write_schedule(text);
+    prepare(&w, &async, 2, true);
+    w.at_term = let_the_next_go_first;
+    for (int r = 0; r < 2; r++)
+        members[r] = (lkt_member){ .crew = &w };
+    lkt_run_on_one_host(&w, members);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(members[r].status, LK_EMISMATCH);
+        assert_non_null(strstr(members[r].failure.message, "in line 12: "));
+    }
 }
 
 /* Locks the file, as a run does that writes it.  Expects that no other run does. */
@@ -335,6 +379,7 @@ int main(void)
         cmocka_unit_test(lines_cannot_be_exchanged),
         cmocka_unit_test(the_last_lines_cannot_be_exchanged),
         cmocka_unit_test(another_gradient_is_named),
+        cmocka_unit_test(the_first_line_that_differs_is_named),
         cmocka_unit_test(two_runs_cannot_write_one_file),
         cmocka_unit_test(damaged_files_are_refused),
     };

@@ -38,8 +38,9 @@ static size_t lay_out(lk_parallel *parallel, char *base)
         v->arrivals = lki_carve(base, &at, sizeof *v->arrivals);
         v->doing    = lki_carve(base, &at, v->options.groups * sizeof *v->doing);
         v->again    = lki_carve(base, &at, v->options.groups * sizeof *v->again);
-        v->order    = lki_carve(base, &at, v->window * sizeof *v->order);
     }
+    if (lki_is_live(&v->options))
+        v->order = lki_carve(base, &at, v->window * sizeof *v->order);
     if (v->sharded.count > 0) {
         const size_t cells  = (size_t)v->options.groups * v->sharded.count;
         v->sharded.of       = lki_carve(base, &at, v->sharded.count * sizeof *v->sharded.of);

@@ -133,11 +133,6 @@ static lk_status open_recorded(lk_parallel *parallel, uint64_t seed)
     LK_TRY(lki_recorded_open(&v->recorded, o, &run));
     lk_comm_note(parallel->comm, 0, "making room for the model");
     *(o->record != NULL ? &o->record : &o->replay) = v->recorded.path;
-    if (o->replay != NULL && o->steps * o->groups > v->recorded.count)
-        return lk_fail(LK_EINVAL, "%.900s has the gradients of %llu steps, but the run has %llu: "
-                                  "lower `steps`", o->replay,
-                       (unsigned long long)(v->recorded.count / o->groups),
-                       (unsigned long long)o->steps);
     return LK_OK;
 }
 

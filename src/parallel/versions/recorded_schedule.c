@@ -58,13 +58,21 @@ static int printable(const uint8_t *data, size_t bytes)
 static lk_status check_header(const char *path, const uint8_t *data, size_t bytes,
                               const char *header, size_t header_bytes)
 {
+    const size_t first = (size_t)(strchr(header, '\n') - header); /* bytes of the first line */
     if (bytes >= header_bytes && memcmp(data, header, header_bytes) == 0)
         return LK_OK;
+    if (bytes > first && memcmp(data, header, first) == 0 && data[first] == '\r')
+        return lk_fail(LK_EFORMAT, "%.900s, line 1 ends with a carriage return: the file was "
+                                   "converted after the run; remove all of them, as with "
+                                   "dos2unix", path);
+    if (bytes < header_bytes && memcmp(data, header, bytes) == 0)
+        return lk_fail(LK_EFORMAT, "%.900s has %zu bytes and no gradient: the file was cut within "
+                                   "its first two lines", path, bytes);
     return lk_fail(LK_EMISMATCH, "%.500s is not a schedule of this run: it begins with \"%.*s\", "
                                  "and the schedule would with \"%.*s\"; give another file, or the "
                                  "options of the run that has written it",
                    path, printable(data, bytes), (const char *)data,
-                   (int)(strchr(header, '\n') - header), header);
+                   (int)first, header);
 }
 
 /* ---- Writing ----------------------------------------------------------------------------- */
@@ -282,6 +290,37 @@ lk_status lki_recorded_open(lki_recorded_schedule *s, const lk_async *options,
     LK_TRY(lki_map_open(&map, s->path));
     lk_status status = read_file(s, &map, options, run);
     lki_map_close(&map);
+    if (status == LK_OK && options->replay != NULL && options->steps * options->groups > s->count)
+        return lk_fail(LK_EINVAL, "%.900s has the gradients of %" PRIu64 " steps, but the run has "
+                                  "%" PRIu64 ": lower `steps`", path, s->count / options->groups,
+                       options->steps);
+    return status;
+}
+
+/* Returns the number of shards that the first line of a file names; 0 if it names none. */
+static uint32_t shards_of(const lki_map *map)
+{
+    char     line[HEADER_MOST] = "";
+    uint32_t shards            = 0;
+    memcpy(line, map->data, lki_min(map->bytes, sizeof line - 1));
+    return sscanf(line, "lockstep schedule 1: groups %*u, shards %9" SCNu32, &shards) == 1 ? shards
+                                                                                          : 0;
+}
+
+lk_status lki_recorded_check(const lk_async *options, uint32_t virtual_workers, uint64_t seed)
+{
+    lki_recorded_schedule s   = LKI_RECORDED_CLOSED;
+    lki_recorded_run      run = { .virtual_workers = virtual_workers, .seed = seed };
+    lki_map               map;
+    LK_TRY(lki_map_open(&map, options->replay));
+    if (options->consistency == LK_CONSISTENCY_SHARD)
+        run.shards = (uint32_t)lki_min(shards_of(&map), options->shards);
+    else if (options->consistency == LK_CONSISTENCY_SPAN)
+        run.shards = shards_of(&map);
+    run.shards = options->consistency != LK_CONSISTENCY_MODEL && run.shards == 0 ? 1 : run.shards;
+    lki_map_close(&map);
+    const lk_status status = lki_recorded_open(&s, options, &run);
+    lki_recorded_close(&s);
     return status;
 }
 

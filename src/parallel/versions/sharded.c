@@ -239,27 +239,30 @@ static lk_status measure(lk_parallel *parallel, const lki_gradients *sums, lk_st
     return LK_OK;
 }
 
-/* Gives the gradient of v->task its line, which becomes v->at, or compares it with the recorded
- * one.  Called by the holder. */
+/* Returns the versions that v->task has read. */
+static const uint64_t *reads_of(const lki_versions *v)
+{
+    return v->sharded.reads + (size_t)v->task.group * v->sharded.count;
+}
+
+/* Returns the hash of line `at`, which is that of v->task. */
+static uint64_t line_hash(const lki_versions *v, uint64_t at, uint64_t gradient)
+{
+    const lki_recorded_task line = { .task = v->task.task, .group = v->task.group };
+    return lki_recorded_line_hash(lki_hash_before(v, at), &line, v->sharded.count, reads_of(v),
+                                  gradient);
+}
+
+/* Gives the gradient of v->task its line, which becomes v->at.  Called by the holder. */
 static lk_status arrive(lk_parallel *parallel, uint64_t gradient)
 {
     lki_versions     *v     = parallel->versions;
-    const uint64_t   *reads = v->sharded.reads + (size_t)v->task.group * v->sharded.count;
     const bool        known = v->at != LKI_NO_PLACE;
     const uint64_t    at    = known ? v->at : atomic_load(&v->arrivals->arrived);
     lki_recorded_task line  = { .task = v->task.task, .group = v->task.group };
-    const uint64_t    before = at == 0                    ? 0
-                               : at <= v->recorded.count ? v->recorded.tasks[at - 1].hash
-                                                         : v->order[(at - 1) % v->window].hash;
-    line.hash = lki_recorded_line_hash(before, &line, v->sharded.count, reads, gradient);
-    if (known && line.hash != v->recorded.tasks[at].hash)
-        return lk_fail(LK_EMISMATCH, "the gradient of task %llu is not the one that %.500s has in "
-                                     "line %llu: the schedule was changed, or options, data or "
-                                     "program are not those of the live run; give those, or "
-                                     "another schedule", (unsigned long long)v->task.task,
-                       v->recorded.path, (unsigned long long)at + 3);
+    line.hash               = line_hash(v, at, gradient);
     if (!known) {
-        LK_TRY(lki_recorded_write_line(&v->recorded, at, &line, reads));
+        LK_TRY(lki_recorded_write_line(&v->recorded, at, &line, reads_of(v)));
         atomic_store(&v->arrivals->arrived, at + 1);
     }
     v->at                    = at;
@@ -281,26 +284,67 @@ static void publish(lk_parallel *parallel, const lk_step_result *result)
     group->state = LKI_GROUP_WAITS;
 }
 
+/* Fails if the gradient of the first recorded line that is not published is there, and is another
+ * one: *task becomes its task.  So the first line that differs is named, whichever rank is faster.
+ * (A changed hash makes the next line differ, too.)  All other ones can be computed before.  Called
+ * by the holder. */
+static lk_status check_recorded(const lki_versions *v, uint64_t *task)
+{
+    const lki_live_group *found = NULL;
+    uint64_t              first = v->recorded.count;
+    for (uint32_t g = 0; g < v->options.groups; g++) {
+        const lki_live_group *group = &v->doing[g];
+        const bool has = group->state == LKI_GROUP_COMPUTES || group->state == LKI_GROUP_DIFFERS;
+        const uint64_t line = has               ? group->line
+                              : group->next > 0 ? group->next - 1
+                                                : LKI_NO_PLACE;
+        if (line < first) {
+            first = line;
+            found = group;
+        }
+    }
+    if (found == NULL || found->state != LKI_GROUP_DIFFERS)
+        return LK_OK;
+    *task = found->task;
+    return lki_fail_gradient(v, first);
+}
+
+/* Hands over the gradient of v->task, which is finite, or says that it is not the recorded one.
+ * Called by the holder. */
+static lk_status hand_over(lk_parallel *parallel, const lk_step_result *result, uint64_t gradient,
+                           bool same, uint64_t *task)
+{
+    lki_versions *v = parallel->versions;
+    if (same) {
+        LK_TRY(arrive(parallel, gradient));
+        publish(parallel, result);
+    } else {
+        v->doing[v->task.group].state = LKI_GROUP_DIFFERS;
+    }
+    return check_recorded(v, task);
+}
+
 lk_status lki_sharded_push(lk_parallel *parallel, const lki_gradients *sums)
 {
     lki_versions      *v        = parallel->versions;
     const lk_parallel *model    = v->model;
     const size_t       n        = model->layout->grad_elements;
     const uint64_t     gradient = lki_gradient_hash(v, sums);
+    const bool         same     = v->at == LKI_NO_PLACE ||
+                      line_hash(v, v->at, gradient) == v->recorded.tasks[v->at].hash;
     float             *message  = lki_versions_message(v, v->task.group);
-    lk_step_result     result;
-    lk_status          status = measure(parallel, sums, &result);
+    uint64_t           task     = v->task.task; /* of a failure */
+    lk_step_result     result   = { 0 };
+    lk_status          status   = same ? measure(parallel, sums, &result) : LK_OK;
     if (status == LK_OK) {
         memcpy(message, sums->gradients, n * sizeof *message);
         memcpy(message + n, sums->states, (model->width - n) * sizeof *message);
         LK_TRY(lki_arrivals_hold(parallel));
-        status = arrive(parallel, gradient);
-        if (status == LK_OK)
-            publish(parallel, &result);
+        status = hand_over(parallel, &result, gradient, same, &task);
         lki_arrivals_release(v);
     }
     if (status != LK_OK) {
-        lki_fail_all(parallel, v->task.task);
+        lki_fail_all(parallel, task);
         return status;
     }
     return lki_sharded_apply(parallel, true);

@@ -423,6 +423,7 @@ static void exchanges_are_named(void **state)
     char           hash[65];
     (void)state;
     (void)unlink(path);
+    atomic_store(&met, 0);
     prepare(&w, &live, 2, false);
     w.at_term = end_together;
     lkt_run_crew(&w, hash);
@@ -446,6 +447,54 @@ static void exchanges_are_named(void **state)
     write_schedule(mine);
     message = replay_fails(&two, 1, LK_EMISMATCH);
     assert_non_null(strstr(message, "in line 12:"));
+}
+
+/* Lets the rank with the last line but one wait until another rank has handed over the last
+ * gradient, or failed. */
+static void let_the_last_go_first(lkt_crew *w, lk_parallel *p, uint32_t step,
+                                  lk_parallel_turn turn, uint32_t term)
+{
+    const struct timespec pause = { .tv_nsec = 100000 };
+    const lki_versions   *v     = p->versions;
+    const uint32_t        last  = v->recorded.tasks[LINES - 1].group;
+    (void)w;
+    (void)step;
+    (void)turn;
+    (void)term;
+    while (v->at == LINES - 2 && atomic_load(&v->common->failed) != LKI_FAILURE_KNOWN &&
+           (atomic_load(&v->doing[last].line) != LINES - 1 ||
+            v->doing[last].state == LKI_GROUP_COMPUTES))
+        (void)nanosleep(&pause, NULL);
+}
+
+/* Changes the hash of a line, with which the hash of the next one does not fit either.  Expects the
+ * first one, though it is there last. */
+static void the_first_line_that_differs_is_named(void **state)
+{
+    static char       text[BYTES];
+    static lkt_member members[2];
+    const size_t      line  = lki_recorded_line_bytes(2);
+    lk_async          async = { .consistency = LK_CONSISTENCY_SHARD, .shards = 2 };
+    lkt_crew          w;
+    char              hash[65];
+    (void)state;
+    (void)unlink(path);
+    atomic_store(&met, 0);
+    prepare(&w, &async, 2, false);
+    w.at_term = end_together;
+    lkt_run_crew(&w, hash);
+    char *digit = read_schedule(text) + (LINES - 2) * line + 20; /* of a hash */
+    *digit      = *digit == '0' ? '1' : '0';
+    write_schedule(text);
+    prepare(&w, &async, 2, true);
+    w.at_term = let_the_last_go_first;
+    for (int r = 0; r < 2; r++)
+        members[r] = (lkt_member){ .crew = &w };
+    lkt_run_on_one_host(&w, members);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(members[r].status, LK_EMISMATCH);
+        assert_non_null(strstr(members[r].failure.message, "in line 33:"));
+    }
 }
 
 static void damaged_files_are_refused(void **state)
@@ -533,6 +582,7 @@ int main(void)
         cmocka_unit_test(each_shard_follows_its_own_order),
         cmocka_unit_test(an_interrupted_run_goes_on),
         cmocka_unit_test(exchanges_are_named),
+        cmocka_unit_test(the_first_line_that_differs_is_named),
         cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(what_it_cannot_do_is_refused),
     };

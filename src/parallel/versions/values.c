@@ -128,6 +128,11 @@ lk_status lki_versions_load_state(lk_parallel *parallel, uint32_t state, const f
     return lk_barrier(parallel->comm);
 }
 
+uint64_t lki_versions_recorded(const lk_parallel *parallel)
+{
+    return parallel->versions->recorded.count;
+}
+
 /* ---- What the tasks of groups have read ---------------------------------------------------- */
 
 uint32_t lki_versions_groups(const lki_versions *v)

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "parallel/recorded_schedule.h"
 #include "train/core/delays.h"
 
 /* Asynchrony acts like momentum (Mitliagkas et al. 2016), so these together may diverge. */
@@ -124,24 +125,6 @@ static lk_status check_live(const lk_train_async *a, bool runs)
     return LK_OK;
 }
 
-lk_status lki_async_check(lk_train_config *c, bool runs)
-{
-    if (!lki_is_async(c))
-        return LK_OK;
-    const char *why = why_not(c);
-    if (why != NULL)
-        return lk_fail(LK_EINVAL, "asynchronous training (`exchange.async.mode`) %s", why);
-    LK_TRY(check_live(&c->exchange.async, runs));
-    if (c->exchange.groups == 0)
-        c->exchange.groups = c->virtual_workers;
-    if (c->exchange.async.aggregate == 0)
-        c->exchange.async.aggregate = 1;
-    LK_TRY(check_consistency(c));
-    c->optimizer.mean_square = c->exchange.async.adaptive ? SQUARES_DECAY : 0;
-    LK_TRY(check_numbers(c));
-    return lki_trace_check(c);
-}
-
 static void fill(const lk_train_config *c, lk_async *out)
 {
     const lk_train_async *a = &c->exchange.async;
@@ -166,6 +149,38 @@ static void fill(const lk_train_config *c, lk_async *out)
                        .shards            = a->shards };
     memcpy(out->slow_group, a->slow_group, sizeof out->slow_group);
     memcpy(out->slow_factor, a->slow_factor, sizeof out->slow_factor);
+}
+
+/* Reads the schedule of a replay, so that a file that is none fails before workers are started. */
+static lk_status check_replay(const lk_train_config *c)
+{
+    lk_async async;
+    if (c->exchange.async.replay == NULL)
+        return LK_OK;
+    fill(c, &async);
+    if (lki_recorded_check(&async, c->virtual_workers, c->seed) == LK_OK)
+        return LK_OK;
+    const lk_error why = *lk_error_last();
+    return lk_fail(why.status, "`exchange.async.replay`: %.1000s", why.message);
+}
+
+lk_status lki_async_check(lk_train_config *c, bool runs)
+{
+    if (!lki_is_async(c))
+        return LK_OK;
+    const char *why = why_not(c);
+    if (why != NULL)
+        return lk_fail(LK_EINVAL, "asynchronous training (`exchange.async.mode`) %s", why);
+    LK_TRY(check_live(&c->exchange.async, runs));
+    if (c->exchange.groups == 0)
+        c->exchange.groups = c->virtual_workers;
+    if (c->exchange.async.aggregate == 0)
+        c->exchange.async.aggregate = 1;
+    LK_TRY(check_consistency(c));
+    c->optimizer.mean_square = c->exchange.async.adaptive ? SQUARES_DECAY : 0;
+    LK_TRY(check_numbers(c));
+    LK_TRY(lki_trace_check(c));
+    return runs ? check_replay(c) : LK_OK;
 }
 
 lk_status lki_async_of(const lk_train_config *c, lk_async **out)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "parallel/versions.h"
 #include "train/config.h"
 #include "train/core/client_rounds.h"
 #include "train/core/delays.h"
@@ -112,7 +113,12 @@ static void tell_async(const lki_session *s)
         (void)snprintf(part, sizeof part, "each span of ");
     else if (a->consistency == LK_CONSISTENCY_SHARD)
         (void)snprintf(part, sizeof part, "each of %u shards of ", a->shards);
-    if (a->record != NULL)
+    const uint64_t known = lki_versions_recorded(s->parallel);
+    if (a->record != NULL && known > 0)
+        (void)snprintf(order, sizeof order, "of the first %llu in %.900s, and then in that in "
+                                            "which they arrive, recorded there",
+                       (unsigned long long)known, a->record);
+    else if (a->record != NULL)
         (void)snprintf(order, sizeof order, "in which they arrive, recorded in %.900s", a->record);
     else if (a->replay != NULL)
         (void)snprintf(order, sizeof order, "of %.900s", a->replay);
