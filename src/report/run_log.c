@@ -224,8 +224,8 @@ static lk_status add_event(lki_run_log *log, json_t *line)
     return LK_OK;
 }
 
-/* Takes the configuration from the line that describes the run: {"run": {"config": {...}}} or
- * {"config": {...}}. */
+/* Takes the configuration and the hash of the data from the line that describes the run:
+ * {"run": {"config": {...}}} or {"config": {...}}. */
 static bool take_config(lki_run_log *log, json_t *line)
 {
     json_t *run    = json_object_get(line, "run");
@@ -234,6 +234,9 @@ static bool take_config(lki_run_log *log, json_t *line)
         return false;
     json_decref(log->config);
     log->config = json_incref(json_is_object(config) ? config : run);
+
+    const char *data = json_string_value(json_object_get(line, "data"));
+    (void)snprintf(log->data, sizeof log->data, "%s", data != NULL ? data : "");
     return true;
 }
 
@@ -293,7 +296,7 @@ static void forget(lki_run_log *log)
     log->line_count = log->hint = log->tail_bytes = 0;
     log->offset                                   = 0;
     log->begun = log->has_bits = false;
-    log->label[0]              = '\0';
+    log->label[0] = log->data[0] = '\0';
 }
 
 static lk_status keep_tail(lki_run_log *log, const char *line, size_t bytes)

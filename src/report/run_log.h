@@ -35,6 +35,7 @@ typedef struct {
     lki_run_log_event *events;
     json_t            *config;    /* configuration of the run; NULL: the log has none */
     json_t            *last;      /* the newest line with the hash of the weights; NULL: none yet */
+    char               data[65];  /* hash of the data, from the first line; "" = none */
     char               label[16]; /* of the last line that has one; "" = none */
     bool               has_bits;  /* lines have exact values (loss_bits) */
     size_t   rows, row_capacity, column_count, column_capacity, event_count, event_capacity;
