@@ -69,7 +69,9 @@ lk_status lki_target_find(lki_target *out, const char *path)
     if (strlen(path) >= sizeof out->log)
         return lk_fail(LK_EINVAL, "a path of %zu bytes is too long", strlen(path));
     if (stat(path, &info) != 0)
-        return lk_fail(LK_EIO, "cannot find '%s': %s", path, strerror(errno));
+        return lk_fail(LK_EIO,
+                       "cannot find '%s': %s; the log of a run exists once the run has begun", path,
+                       strerror(errno));
     if (S_ISDIR(info.st_mode)) {
         lk_status status = find_in_directory(out);
         if (status != LK_OK)
