@@ -58,6 +58,13 @@ typedef void (*lk_difference_hook)(void *context, const lk_difference *differenc
 LK_API LK_NODISCARD lk_status lk_diff(const char *a, const char *b, lk_difference_hook report,
                                       void *context, bool *equal);
 
+/* ---- The log of a run -------------------------------------------------------------------- */
+
+/* Writes the path of the log of the run in the directory `run`: its file log.jsonl, or its only
+ * file *.jsonl, or the log that `lockstep train` has noted in its command.json.  Returns LK_EINVAL
+ * if it has none, or if the path does not fit into `bytes`. */
+LK_API LK_NODISCARD lk_status lk_run_log(char *out, size_t bytes, const char *run);
+
 /* ---- A page for a browser ---------------------------------------------------------------- */
 
 typedef struct lk_report lk_report;
