@@ -22,7 +22,7 @@ uint64_t lki_bits_of(double value)
     return bits;
 }
 
-static double of_bits(uint64_t bits)
+double lki_double_of(uint64_t bits)
 {
     double value;
     memcpy(&value, &bits, sizeof value);
@@ -31,7 +31,7 @@ static double of_bits(uint64_t bits)
 
 double lki_absent(void)
 {
-    return of_bits(ABSENT);
+    return lki_double_of(ABSENT);
 }
 
 bool lki_is_absent(double value)
@@ -44,7 +44,7 @@ bool lki_value_of_bits(const char *hex, double *value)
     char *end;
     if (hex == NULL || strlen(hex) != 16 || strspn(hex, "0123456789abcdef") != 16)
         return false;
-    *value = of_bits(strtoull(hex, &end, 16));
+    *value = lki_double_of(strtoull(hex, &end, 16));
     return true;
 }
 
@@ -201,7 +201,7 @@ static lk_status add_numbers(lki_run_log *log, json_t *line)
             (void)snprintf(log->label, sizeof log->label, "%s", json_string_value(value));
         } else if (json_is_number(value) || json_is_null(value)) {
             LK_TRY(set_value(log, key,
-                             json_is_null(value) ? of_bits(UINT64_C(0x7ff8) << 48)
+                             json_is_null(value) ? lki_double_of(UINT64_C(0x7ff8) << 48)
                                                  : json_number_value(value)));
         } else if (strcmp(key, "workers") == 0 && json_is_array(value)) {
             LK_TRY(add_ranks(log, value));

@@ -67,8 +67,9 @@ const lki_column *lki_run_log_column(const lki_run_log *log, const char *name);
 double lki_absent(void);
 bool   lki_is_absent(double value);
 
-/* Returns the bits of a double, and the double of 16 hexadecimal digits. */
+/* Returns the bits of a double, the double of bits, and that of 16 hexadecimal digits. */
 uint64_t lki_bits_of(double value);
+double   lki_double_of(uint64_t bits);
 bool     lki_value_of_bits(const char *hex, double *value);
 
 #endif
