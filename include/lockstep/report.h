@@ -15,9 +15,11 @@ extern "C" {
 /* ---- Where two runs differ --------------------------------------------------------------- */
 
 typedef enum {
-    LK_DIFFERENCE_CONFIG,  /* `name` is a key of the configuration */
+    LK_DIFFERENCE_CONFIG,  /* `name` is a key of the configuration, "data" for the hash of the data,
+                            * or "first line of the log" if only one log has it */
     LK_DIFFERENCE_LOG,     /* `name` is a value of a step in the logs */
-    LK_DIFFERENCE_END,     /* one log goes on after `step`, the last one of the other */
+    LK_DIFFERENCE_END,     /* after `step` one log goes on, or has the hashes of the end, and the
+                            * other does not */
     LK_DIFFERENCE_STEP,    /* the checkpoints are of different steps */
     LK_DIFFERENCE_RUN,     /* `name` is the seed, exactness id or a hash of a manifest */
     LK_DIFFERENCE_MISSING, /* only one checkpoint has the tensor `name` */
@@ -45,15 +47,23 @@ typedef void (*lk_difference_hook)(void *context, const lk_difference *differenc
 
 /* Compares `a` with `b`.  Each is a log, a checkpoint (a step's directory), a run (a directory of
  * steps, with or without its log), or a safetensors file.  Values that depend on the machine, such
- * as times, are not compared.  Reports the differences in this order: configuration, the first step
- * in which the logs differ, the tensors of the first checkpoint that differs.  Checkpoints may have
- * been written by any numbers of workers and strategies.
+ * as times, are not compared.  Reports the differences in this order: the data, the configuration,
+ * seed and exactness id; the first step in which the logs differ; hashes and tensors of the first
+ * checkpoint that differs, of the steps that both have.  Checkpoints may have been written by any
+ * numbers of workers and strategies.
  *
  * Sets *equal and returns LK_OK if both could be compared.  Returns LK_EINVAL if `a` and `b` have
  * nothing in common that can be compared; LK_EIO, LK_EFORMAT or LK_ECORRUPT if one cannot be
  * read. */
 LK_API LK_NODISCARD lk_status lk_diff(const char *a, const char *b, lk_difference_hook report,
                                       void *context, bool *equal);
+
+/* ---- The log of a run -------------------------------------------------------------------- */
+
+/* Writes the path of the log of the run in the directory `run`: its file log.jsonl, or its only
+ * file *.jsonl, or the log that `lockstep train` has noted in its command.json.  Returns LK_EINVAL
+ * if it has none, or if the path does not fit into `bytes`. */
+LK_API LK_NODISCARD lk_status lk_run_log(char *out, size_t bytes, const char *run);
 
 /* ---- A page for a browser ---------------------------------------------------------------- */
 

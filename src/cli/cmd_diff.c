@@ -90,7 +90,7 @@ static void print_difference(void *context, const lk_difference *d)
     case LK_DIFFERENCE_CONFIG: printf("configuration: "); break;
     case LK_DIFFERENCE_LOG: printf("log, step %" PRIu64, d->step); break;
     case LK_DIFFERENCE_END:
-        printf("log: equal up to step %" PRIu64 ", where one of them ends; last steps", d->step);
+        printf("log: equal up to step %" PRIu64 ", where one of them ends", d->step);
         break;
     case LK_DIFFERENCE_STEP: printf("checkpoint: step"); break;
     case LK_DIFFERENCE_RUN: printf("checkpoint of step %" PRIu64 ": ", d->step); break;
@@ -121,9 +121,9 @@ static int diff_main(int argc, char **argv)
         return EXIT_TROUBLE;
     }
     if (totals.tensors > 0)
-        printf("in all %" PRIu64 " tensors differ: %" PRIu64 " elements, and %" PRIu64
-               " tensors of which only one has the name, type or shape\n",
-               totals.tensors, totals.elements, totals.missing);
+        printf("tensors that differ: %" PRIu64 ", with %" PRIu64 " elements; missing or of another "
+               "type or shape: %" PRIu64 "\n",
+               totals.tensors - totals.missing, totals.elements, totals.missing);
     return equal ? 0 : EXIT_DIFFERENT;
 }
 
@@ -132,11 +132,11 @@ const lki_command lki_command_diff = {
     .summary = "find where two runs, checkpoints or logs first differ",
     .usage   = "A B",
     .about =
-        "Prints what differs, in this order: keys of the configuration; the first step in which\n"
-        "the logs differ, with its values; the first checkpoint that differs, with the first\n"
-        "element of its first tensor.  Numbers are in decimal and in hexadecimal.  A virtual\n"
-        "worker is named where the files know it.  Times and other values that depend on the\n"
-        "machine are not compared, and checkpoints may come from any numbers of workers and\n"
+        "Prints what differs, in this order: the data and keys of the configuration; the first\n"
+        "step in which the logs differ, with its values; the first checkpoint that differs, with\n"
+        "the first element of its first tensor.  Numbers are in decimal and in hexadecimal.  A\n"
+        "virtual worker is named where the files know it.  Times and other values that depend on\n"
+        "the machine are not compared, and checkpoints may come from any numbers of workers and\n"
         "strategies.  The exit status is that of cmp: 0 if A and B are equal, 1 if they differ,\n"
         "2 if they cannot be compared.",
     .examples = "  lockstep diff run1 run2\n"

@@ -1,7 +1,11 @@
 /* cmd_report.c -- `lockstep report`: writes a page about runs for a browser. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/report.h"
@@ -9,29 +13,23 @@
 #include "cli/workers.h"
 
 typedef struct {
-    char      **runs;
-    const char *flight, *out;
+    lki_report_runs given;
+    const char     *out;
 } report_options;
 
-#define AT(field) offsetof(report_options, field)
-
 static const lki_option table[] = {
-    LKI_STRING("flight", "DIR", AT(flight), NULL,
-               "also show where each rank is and whom the others wait for, from the records of "
-               "--flight-recorder DIR"),
-    LKI_STRING("out", "FILE", AT(out), "standard output", "the file to write"),
-    { .name     = "RUN...",
-      .type     = LKI_OPTION_REST,
-      .offset   = AT(runs),
-      .required = true,
-      .help     = "a log, or a directory with a log" },
+    LKI_REPORT_FLIGHT,
+    LKI_STRING("out", "FILE", offsetof(report_options, out), "standard output",
+               "the file to write, new or an HTML page that is replaced; - is standard output"),
+    LKI_REPORT_RUNS,
     LKI_OPTIONS_END,
 };
 
-int lki_report_open(const lki_command *command, char **runs, const char *flight, lk_report **out)
+int lki_report_open(const lki_command *command, const lki_report_runs *given, lk_report **out)
 {
     lk_report_options options = LK_REPORT_OPTIONS_INIT;
-    options.flight            = flight;
+    char            **runs    = given->runs;
+    options.flight            = given->flight;
     options.runs              = (const char *const *)runs;
     for (; runs[options.run_count] != NULL; options.run_count++)
         if (strncmp(runs[options.run_count], "--", 2) == 0)
@@ -43,19 +41,81 @@ int lki_report_open(const lki_command *command, char **runs, const char *flight,
     return LKI_EXIT_FAILURE;
 }
 
-static int write_page(const report_options *options, const char *text, size_t bytes)
+static bool is_regular(const char *path)
 {
-    FILE *out = options->out != NULL ? fopen(options->out, "we") : stdout;
-    bool  bad = out == NULL || fwrite(text, 1, bytes, out) != bytes || fflush(out) != 0;
-    int   why = errno;
-    if (out != NULL && out != stdout && fclose(out) != 0 && !bad) {
-        bad = true;
-        why = errno;
-    }
-    if (bad)
-        fprintf(stderr, "lockstep report: cannot write %s: %s\n",
-                options->out != NULL ? options->out : "the page", strerror(why));
-    return bad ? LKI_EXIT_FAILURE : 0;
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+/* Returns true for a file that begins as an HTML page. */
+static bool is_page(const char *path)
+{
+    static const char opening[]             = "<!doctype html";
+    char              begin[sizeof opening] = "";
+    FILE             *file                  = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    size_t bytes = fread(begin, 1, sizeof begin - 1, file);
+    (void)fclose(file);
+    return bytes == sizeof begin - 1 && strcasecmp(begin, opening) == 0;
+}
+
+/* Refuses to replace a file that is no page, such as a log: one of the runs, or the first of them
+ * after --out without a name.  Returns a negative number, or the exit status. */
+static int check_out(const char *path)
+{
+    if (path == NULL || !is_regular(path) || is_page(path))
+        return -1;
+    return lki_usage_error(&lki_command_report,
+                           "--out %s would replace a file that is no HTML page; give --out the "
+                           "name of a new file or of a page, and the runs after it",
+                           path);
+}
+
+/* Writes a file, and closes it.  Returns false with errno set. */
+static bool fill(FILE *file, const char *text, size_t bytes)
+{
+    bool good = fwrite(text, 1, bytes, file) == bytes && fflush(file) == 0;
+    int  why  = errno;
+    if (fclose(file) != 0)
+        return false;
+    errno = why;
+    return good;
+}
+
+/* Replaces a file, or the one that a symbolic link names, at once.  Returns false with errno set.
+ */
+static bool replace(const char *path, const char *text, size_t bytes)
+{
+    char        draft[4160];
+    char       *real = realpath(path, NULL);
+    const char *name = real != NULL ? real : path;
+    (void)snprintf(draft, sizeof draft, "%.4096s.%ld.new", name, (long)getpid());
+    FILE *file = fopen(draft, "wxe");
+    bool  good = file != NULL && fill(file, text, bytes) && rename(draft, name) == 0;
+    int   why  = errno;
+    if (file != NULL && !good)
+        (void)unlink(draft);
+    free(real);
+    errno = why;
+    return good;
+}
+
+static int write_page(const char *path, const char *text, size_t bytes)
+{
+    bool good;
+    if (path == NULL || strcmp(path, "-") == 0)
+        good = fwrite(text, 1, bytes, stdout) == bytes && fflush(stdout) == 0;
+    else if (access(path, F_OK) == 0 && !is_regular(path)) { /* a pipe, or a device */
+        FILE *file = fopen(path, "we");
+        good       = file != NULL && fill(file, text, bytes);
+    } else
+        good = replace(path, text, bytes);
+    if (good)
+        return 0;
+    fprintf(stderr, "lockstep report: cannot write %s: %s\n", path != NULL ? path : "the page",
+            strerror(errno));
+    return LKI_EXIT_FAILURE;
 }
 
 static int report_main(int argc, char **argv)
@@ -68,11 +128,13 @@ static int report_main(int argc, char **argv)
     if (done < 0)
         done = lki_refuse_half_job(&lki_command_report, NULL);
     if (done < 0)
-        done = lki_report_open(&lki_command_report, options.runs, options.flight, &report);
+        done = check_out(options.out);
+    if (done < 0)
+        done = lki_report_open(&lki_command_report, &options.given, &report);
     if (done >= 0)
         return done;
     if (lk_report_page(report, &text, &bytes) == LK_OK) {
-        done = write_page(&options, text, bytes);
+        done = write_page(options.out, text, bytes);
     } else {
         lki_print_error("report");
         done = LKI_EXIT_FAILURE;

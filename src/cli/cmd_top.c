@@ -9,9 +9,11 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/record.h"
 #include "cli/settings.h"
 #include "cli/top.h"
+#include "cli/words.h"
+#include "lockstep/report.h"
+#include "lockstep/train.h"
 
 typedef struct {
     const char *run;
@@ -122,9 +124,9 @@ static int top_main(int argc, char **argv)
     struct stat info;
     bool        there = stat(options.run, &info) == 0;
     (void)snprintf(path, sizeof path, "%s", options.run);
-    if (there && S_ISDIR(info.st_mode) && !lki_record_log(options.run, path, sizeof path)) {
-        done = lki_usage_error(&lki_command_top, "the run in '%s' has no log; give its --log FILE, "
-                               "or start it with --log FILE", options.run);
+    if (there && S_ISDIR(info.st_mode) && lk_run_log(path, sizeof path, options.run) != LK_OK) {
+        lki_print_error("top");
+        done = LKI_EXIT_USAGE;
     } else if (there && !S_ISDIR(info.st_mode) && !S_ISREG(info.st_mode)) {
         done = lki_usage_error(&lki_command_top, "'%s' is no file; give the --log FILE of a run",
                                options.run);

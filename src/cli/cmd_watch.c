@@ -9,9 +9,9 @@
 #include "cli/workers.h"
 
 typedef struct {
-    char      **runs;
-    const char *flight, *address;
-    uint32_t    port;
+    lki_report_runs given;
+    const char     *address;
+    uint32_t        port;
 } watch_options;
 
 #define AT(field) offsetof(watch_options, field)
@@ -21,14 +21,8 @@ static const lki_option table[] = {
     LKI_STRING("address", "IP", AT(address), "127.0.0.1",
                "address of this machine to listen at; with another one than the default, whoever "
                "has the URL can read the page over the network"),
-    LKI_STRING("flight", "DIR", AT(flight), NULL,
-               "also show where each rank is and whom the others wait for, from the records of "
-               "--flight-recorder DIR"),
-    { .name     = "RUN...",
-      .type     = LKI_OPTION_REST,
-      .offset   = AT(runs),
-      .required = true,
-      .help     = "a log, or a directory with a log" },
+    LKI_REPORT_FLIGHT,
+    LKI_REPORT_RUNS,
     LKI_OPTIONS_END,
 };
 
@@ -75,7 +69,7 @@ static int watch_main(int argc, char **argv)
     if (done < 0)
         done = lki_refuse_half_job(&lki_command_watch, NULL);
     if (done < 0)
-        done = lki_report_open(&lki_command_watch, options.runs, options.flight, &report);
+        done = lki_report_open(&lki_command_watch, &options.given, &report);
     if (done >= 0)
         return done;
     done = serve(&options, report);

@@ -237,19 +237,6 @@ static json_t *load(const char *command, const char *run)
     return NULL;
 }
 
-bool lki_record_log(const char *run, char *out, size_t bytes)
-{
-    char path[PATH];
-    (void)snprintf(path, sizeof path, "%s/" LKI_RECORD_NAME, run);
-    json_t     *object    = json_load_file(path, 0, NULL);
-    const char *directory = json_string_value(json_object_get(object, "directory"));
-    const char *log = json_string_value(json_object_get(json_object_get(object, "options"), "log"));
-    if (log != NULL)
-        absolute(directory != NULL ? directory : ".", log, strlen(log), out, bytes);
-    json_decref(object);
-    return log != NULL;
-}
-
 static bool has(char *const *list, const char *name)
 {
     size_t length = strlen(name);

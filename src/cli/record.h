@@ -14,9 +14,6 @@ void lki_record_write(const train_options *options);
 /* Returns true if `run` is a directory with the command of a run. */
 bool lki_record_exists(const char *run);
 
-/* Writes the path of the run's --log.  Returns false if it has none. */
-bool lki_record_log(const char *run, char *out, size_t bytes);
-
 /* Makes the arguments of `command` that continue or repeat the run in the directory `run`: the
  * recorded options, then --checkpoint and `more`, a list that ends with NULL, in which paths are
  * relative to the current directory.  Changes to the directory in which the run was started, if it

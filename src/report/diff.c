@@ -1,8 +1,8 @@
 /* diff.c -- compares two logs, checkpoints or runs.
  *
- * The manifests of all steps that both runs have are compared first, because they are small and
- * have the hashes of weights and losses.  The tensors are read of one step: the first one with
- * other hashes or, if there is none, the newest.
+ * What decides the result is compared first, then the logs, then the checkpoints of all steps that
+ * both runs have, from the first step on, up to one that differs.  All their tensors are read, so
+ * that a file that was changed later is found, too.
  */
 #include "report/diff.h"
 
@@ -44,11 +44,16 @@ static char *text_of(const json_t *value)
     return text;
 }
 
+static void report_origin(lki_diff *diff, const char *name, const char *a, const char *b)
+{
+    lki_diff_report(diff,
+                    &(lk_difference){ .kind = LK_DIFFERENCE_CONFIG, .name = name, .a = a, .b = b });
+}
+
 static void report_key(lki_diff *diff, const char *key, const json_t *a, const json_t *b)
 {
     char *x = text_of(a), *y = text_of(b);
-    lki_diff_report(diff,
-                    &(lk_difference){ .kind = LK_DIFFERENCE_CONFIG, .name = key, .a = x, .b = y });
+    report_origin(diff, key, x, y);
     free(x);
     free(y);
 }
@@ -63,12 +68,12 @@ static bool is_state(const char *key)
     return false;
 }
 
-lk_status lki_diff_config(lki_diff *diff, const json_t *a, const json_t *b)
+void lki_diff_config(lki_diff *diff, const json_t *a, const json_t *b)
 {
     const char *key;
     json_t     *value;
     if (a == NULL || b == NULL)
-        return LK_OK;
+        return;
     diff->virtual_workers = (uint32_t)json_integer_value(json_object_get(a, "virtual-workers"));
     diff->groups          = (uint32_t)json_integer_value(json_object_get(a, "groups"));
     json_object_foreach((json_t *)(uintptr_t)a, key, value)
@@ -82,7 +87,19 @@ lk_status lki_diff_config(lki_diff *diff, const json_t *a, const json_t *b)
         if (!is_state(key) && json_object_get(a, key) == NULL)
             report_key(diff, key, NULL, value);
     }
-    return LK_OK;
+}
+
+/* Compares the first lines of two logs; with `options` their configurations, too. */
+static void compare_headers(lki_diff *diff, const lki_run_log *a, const lki_run_log *b,
+                            bool options)
+{
+    if (a->data[0] != '\0' && b->data[0] != '\0' && strcmp(a->data, b->data) != 0)
+        report_origin(diff, "data", a->data, b->data);
+    if ((a->config == NULL) != (b->config == NULL))
+        report_origin(diff, "first line of the log", a->config != NULL ? "present" : NULL,
+                      b->config != NULL ? "present" : NULL);
+    if (options)
+        lki_diff_config(diff, a->config, b->config);
 }
 
 /* ---- Checkpoints --------------------------------------------------------------------------- */
@@ -140,19 +157,18 @@ static void compare_text(lki_diff *diff, uint64_t step, const char *name, const 
 }
 
 /* Compares what manifests say about a run: configuration, seed and exactness id. */
-static lk_status compare_identity(lki_diff *diff, const lk_checkpoint *a, const lk_checkpoint *b)
+static void compare_identity(lki_diff *diff, const lk_checkpoint *a, const lk_checkpoint *b)
 {
     const lk_checkpoint_info *x = lk_checkpoint_describe(a), *y = lk_checkpoint_describe(b);
     char                      seed_a[24], seed_b[24];
-    json_t   *config_a = json_loads(x->config, 0, NULL), *config_b = json_loads(y->config, 0, NULL);
-    lk_status status = lki_diff_config(diff, config_a, config_b);
+    json_t *config_a = json_loads(x->config, 0, NULL), *config_b = json_loads(y->config, 0, NULL);
+    lki_diff_config(diff, config_a, config_b);
     json_decref(config_a);
     json_decref(config_b);
     (void)snprintf(seed_a, sizeof seed_a, "%" PRIu64, x->seed);
     (void)snprintf(seed_b, sizeof seed_b, "%" PRIu64, y->seed);
     compare_text(diff, x->step, "seed", seed_a, seed_b);
     compare_text(diff, x->step, "exactness id", x->exactness_id, y->exactness_id);
-    return status;
 }
 
 /* Compares what manifests say about a step. */
@@ -242,31 +258,32 @@ static uint64_t step_at(const lki_target *a, const lki_target *b, size_t i)
     return run->steps != NULL ? run->steps[i] : 0;
 }
 
-static lk_status compare_newest_identity(lki_diff *diff, const lki_target *a, const lki_target *b)
+/* Compares what manifests say about runs, from the first common step on, up to a difference. */
+static lk_status compare_identities(lki_diff *diff, const lki_target *a, const lki_target *b)
 {
-    pair p;
-    LK_TRY(open_pair(&p, a, b, step_at(a, b, 0), false));
-    lk_status status = compare_identity(diff, p.a, p.b);
-    close_pair(&p);
-    return status;
-}
-
-/* Compares the manifests of common steps, from the first on, up to the first difference; then the
- * tensors of this step. */
-static lk_status compare_checkpoints(lki_diff *diff, const lki_target *a, const lki_target *b)
-{
-    uint64_t before = diff->found, step = 0;
+    uint64_t before = diff->found;
     pair     p;
     for (size_t i = step_count(a, b); i-- > 0 && diff->found == before;) {
-        step = step_at(a, b, i);
-        LK_TRY(open_pair(&p, a, b, step, false));
-        compare_progress(diff, p.a, p.b);
+        LK_TRY(open_pair(&p, a, b, step_at(a, b, i), false));
+        compare_identity(diff, p.a, p.b);
         close_pair(&p);
     }
-    LK_TRY(open_pair(&p, a, b, step, true));
-    lk_status status = lki_diff_tensors(diff, lk_checkpoint_describe(p.a)->step, tensor_at, p.a,
-                                        tensor_at, p.b);
-    close_pair(&p);
+    return LK_OK;
+}
+
+/* Compares the hashes and tensors of common steps, from the first on, up to a difference. */
+static lk_status compare_checkpoints(lki_diff *diff, const lki_target *a, const lki_target *b)
+{
+    uint64_t  before = diff->found;
+    lk_status status = LK_OK;
+    pair      p;
+    for (size_t i = step_count(a, b); i-- > 0 && diff->found == before && status == LK_OK;) {
+        LK_TRY(open_pair(&p, a, b, step_at(a, b, i), true));
+        compare_progress(diff, p.a, p.b);
+        status = lki_diff_tensors(diff, lk_checkpoint_describe(p.a)->step, tensor_at, p.a,
+                                  tensor_at, p.b);
+        close_pair(&p);
+    }
     return status;
 }
 
@@ -309,48 +326,70 @@ static lk_status compare_models(lki_diff *diff, const lki_target *a, const lki_t
 
 /* ---- All together -------------------------------------------------------------------------- */
 
-/* Compares two logs; with `config` their configurations, too. */
-static lk_status compare_logs(lki_diff *diff, const lki_target *a, const lki_target *b, bool config)
-{
-    lki_run_log *x, *y;
-    LK_TRY(lki_run_log_open(&x, a->log));
-    lk_status status = lki_run_log_open(&y, b->log);
-    if (status == LK_OK) {
-        if (config)
-            status = lki_diff_config(diff, x->config, y->config);
-        if (status == LK_OK)
-            status = lki_diff_logs(diff, x, y);
-        lki_run_log_free(y);
-    }
-    lki_run_log_free(x);
-    return status;
-}
-
 static bool has_checkpoints(const lki_target *target)
 {
     return target->is_checkpoint || target->step_count > 0;
 }
 
-static lk_status compare(lki_diff *diff, lki_target *a, lki_target *b)
+/* Two logs; NULL: one of the sides has none. */
+typedef struct {
+    lki_run_log *a, *b;
+} log_pair;
+
+static void close_logs(log_pair *logs)
 {
-    bool logs        = a->log[0] != '\0' && b->log[0] != '\0';
+    lki_run_log_free(logs->a);
+    lki_run_log_free(logs->b);
+}
+
+static lk_status open_logs(log_pair *logs, const lki_target *a, const lki_target *b)
+{
+    *logs = (log_pair){ NULL, NULL };
+    if (a->log[0] == '\0' || b->log[0] == '\0')
+        return LK_OK;
+    LK_TRY(lki_run_log_open(&logs->a, a->log));
+    lk_status status = lki_run_log_open(&logs->b, b->log);
+    if (status != LK_OK)
+        close_logs(logs);
+    return status;
+}
+
+static lk_status refuse(const lki_target *a, const lki_target *b)
+{
+    return lk_fail(LK_EINVAL,
+                   "'%s' and '%s' have nothing in common that can be compared: give two logs, two "
+                   "runs or checkpoints, or two models",
+                   a->path, b->path);
+}
+
+static lk_status compare(lki_diff *diff, lki_target *a, lki_target *b, const log_pair *logs)
+{
     bool checkpoints = has_checkpoints(a) && has_checkpoints(b);
     bool models      = (a->is_tensors && (b->is_tensors || has_checkpoints(b))) ||
                   (b->is_tensors && has_checkpoints(a));
-    if (!logs && !checkpoints && !models)
-        return lk_fail(LK_EINVAL,
-                       "'%s' and '%s' cannot be compared: give two logs, two runs or "
-                       "checkpoints, or two models",
-                       a->path, b->path);
-    if (checkpoints) {
+    bool common = checkpoints || models;
+    if (checkpoints)
         LK_TRY(choose_steps(a, b));
-        LK_TRY(compare_newest_identity(diff, a, b));
-    }
-    if (logs)
-        LK_TRY(compare_logs(diff, a, b, !checkpoints));
+    if (logs->a != NULL)
+        compare_headers(diff, logs->a, logs->b, !checkpoints);
+    if (checkpoints)
+        LK_TRY(compare_identities(diff, a, b));
+    if (logs->a != NULL)
+        common = lki_diff_logs(diff, logs->a, logs->b) || common;
+    if (!common && diff->found == 0)
+        return refuse(a, b);
     if (checkpoints)
         LK_TRY(compare_checkpoints(diff, a, b));
     return models ? compare_models(diff, a, b) : LK_OK;
+}
+
+static lk_status compare_targets(lki_diff *diff, lki_target *a, lki_target *b)
+{
+    log_pair logs;
+    LK_TRY(open_logs(&logs, a, b));
+    lk_status status = compare(diff, a, b, &logs);
+    close_logs(&logs);
+    return status;
 }
 
 lk_status lk_diff(const char *a, const char *b, lk_difference_hook report, void *context,
@@ -361,7 +400,7 @@ lk_status lk_diff(const char *a, const char *b, lk_difference_hook report, void 
     LK_TRY(lki_target_find(&x, a));
     lk_status status = lki_target_find(&y, b);
     if (status == LK_OK) {
-        status = compare(&diff, &x, &y);
+        status = compare_targets(&diff, &x, &y);
         lki_target_free(&y);
     }
     lki_target_free(&x);

@@ -20,12 +20,13 @@ typedef struct {
 void lki_diff_report(lki_diff *diff, const lk_difference *difference);
 
 /* Compares two configurations, key by key.  NULL: unknown, and not compared. */
-lk_status lki_diff_config(lki_diff *diff, const json_t *a, const json_t *b);
+void lki_diff_config(lki_diff *diff, const json_t *a, const json_t *b);
 
 /* Describes the first step in which two logs differ. */
 typedef struct {
     bool     parts;        /* they differ */
     bool     ends;         /* one ends before the other, and they are equal up to `step` */
+    bool     compared;     /* both have a value of the same step and name */
     uint64_t step;         /* of the difference; if there is none, the last step of both */
     size_t   row_a, row_b; /* SIZE_MAX: that log has no row of this step */
 } lki_run_log_parting;
@@ -36,8 +37,10 @@ lki_run_log_parting lki_run_log_part(const lki_run_log *a, const lki_run_log *b)
 /* Returns true if the values of a column are a function of configuration, seed and data. */
 bool lki_is_result(const char *column);
 
-/* Compares two logs.  Reports all values of the first step in which they differ. */
-lk_status lki_diff_logs(lki_diff *diff, const lki_run_log *a, const lki_run_log *b);
+/* Compares two logs.  Reports all values of the first step in which they differ, or that one of
+ * them ends before the other.  Returns false if they have nothing in common that can be compared.
+ */
+bool lki_diff_logs(lki_diff *diff, const lki_run_log *a, const lki_run_log *b);
 
 /* Returns the tensor at an index, its file ("model.safetensors") in *file; NULL past the last. */
 typedef const lk_tensor *(*lki_tensor_at)(const void *of, size_t index, const char **file);

@@ -98,6 +98,7 @@ static lki_run_log_parting walk(const lki_run_log *a, const lki_run_log *b,
             *(a->steps[p.row_a] > p.step ? &p.row_a : &p.row_b) = SIZE_MAX;
             return p;
         }
+        p.compared = true;
         for (size_t c = 0; c < count && !p.parts; c++)
             p.parts = values_differ(pairs[c].a, pairs[c].a->values[p.row_a],
                                     pairs[c].b->values[p.row_b]);
@@ -106,11 +107,20 @@ static lki_run_log_parting walk(const lki_run_log *a, const lki_run_log *b,
     }
 }
 
+/* Returns true if a log has steps with values that can be compared. */
+static bool has_results(const lki_run_log *log)
+{
+    for (size_t c = 0; log->rows > 0 && c < log->column_count; c++)
+        if (lki_is_result(log->columns[c].name))
+            return true;
+    return false;
+}
+
 lki_run_log_parting lki_run_log_part(const lki_run_log *a, const lki_run_log *b)
 {
     size_t              count;
     lki_run_log_parting p = { .parts = true, .ends = true };
-    if ((a->rows == 0) != (b->rows == 0))
+    if (has_results(a) != has_results(b))
         return p;
     column_pair *pairs = pair_columns(a, b, &count);
     p                  = walk(a, b, pairs, count);
@@ -167,16 +177,26 @@ static void report_step(lki_diff *diff, const lki_run_log *a, const lki_run_log 
     free(pairs);
 }
 
+/* Describes the end of a log, and what it lacks of the end of the other one. */
+static void end_text(char text[TEXT], const lki_run_log *log, const lki_run_log *other)
+{
+    char step[32] = "no step";
+    if (has_results(log))
+        (void)snprintf(step, sizeof step, "step %" PRIu64, log->steps[log->rows - 1]);
+    (void)snprintf(text, TEXT, "%s%s%s", step, log->unfinished ? ", then part of a line" : "",
+                   log->last == NULL && other->last != NULL
+                       ? ", without the last line, which has the hashes"
+                       : "");
+}
+
 static void report_end(lki_diff *diff, const lki_run_log *a, const lki_run_log *b, uint64_t step)
 {
     char          text_a[TEXT], text_b[TEXT];
     lk_difference d = {
         .kind = LK_DIFFERENCE_END, .step = step, .name = "", .a = text_a, .b = text_b
     };
-    (void)snprintf(text_a, TEXT, "step %" PRIu64 "%s", a->rows > 0 ? a->steps[a->rows - 1] : 0,
-                   a->unfinished ? ", then part of a line" : "");
-    (void)snprintf(text_b, TEXT, "step %" PRIu64 "%s", b->rows > 0 ? b->steps[b->rows - 1] : 0,
-                   b->unfinished ? ", then part of a line" : "");
+    end_text(text_a, a, b);
+    end_text(text_b, b, a);
     lki_diff_report(diff, &d);
 }
 
@@ -219,18 +239,27 @@ static void compare_audits(lki_diff *diff, const lki_run_log *a, const lki_run_l
     lki_diff_report(diff, &d);
 }
 
-lk_status lki_diff_logs(lki_diff *diff, const lki_run_log *a, const lki_run_log *b)
+/* Returns true if the logs have values, final hashes or configurations that were compared. */
+static bool has_common(const lki_run_log *a, const lki_run_log *b, const lki_run_log_parting *p)
 {
-    lki_run_log_parting p = lki_run_log_part(a, b);
+    bool steps = has_results(a) || has_results(b);
+    return p->parts || p->compared || (a->last != NULL && b->last != NULL) ||
+           (!steps && a->config != NULL && b->config != NULL);
+}
+
+bool lki_diff_logs(lki_diff *diff, const lki_run_log *a, const lki_run_log *b)
+{
+    lki_run_log_parting p      = lki_run_log_part(a, b);
+    bool                common = has_common(a, b, &p);
+    bool uneven = a->unfinished != b->unfinished || (a->last == NULL) != (b->last == NULL);
     compare_audits(diff, a, b, p.parts && !p.ends ? p.step : UINT64_MAX);
-    if (p.ends || (!p.parts && a->unfinished != b->unfinished))
+    if (p.ends || (!p.parts && common && uneven))
         report_end(diff, a, b, p.step);
     else if (p.parts)
         report_step(diff, a, b, &p);
-    else
+    else {
         compare_text(diff, a, b, "weights");
-    if (!p.parts && a->rows > 0 && b->rows > 0 && p.step == 0 && a->steps[0] + b->steps[0] > 0)
-        return lk_fail(LK_EINVAL, "the logs '%s' and '%s' have no value in common", a->path,
-                       b->path);
-    return LK_OK;
+        compare_text(diff, a, b, "run");
+    }
+    return common;
 }

@@ -29,13 +29,6 @@ static float float_of(uint32_t bits)
     return value;
 }
 
-static double double_of(uint64_t bits)
-{
-    double value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 /* Writes an element in decimal, with as many digits as identify it, and in hexadecimal. */
 static void element_text(char text[TEXT], const lk_tensor *tensor, uint64_t at)
 {
@@ -51,7 +44,7 @@ static void element_text(char text[TEXT], const lk_tensor *tensor, uint64_t at)
                        bits);
         break;
     case LK_F64:
-        (void)snprintf(text, TEXT, "%.17g (0x%016" PRIx64 ")", double_of(bits), bits);
+        (void)snprintf(text, TEXT, "%.17g (0x%016" PRIx64 ")", lki_double_of(bits), bits);
         break;
     case LK_F16:
         (void)snprintf(text, TEXT, "%.5g (0x%04" PRIx64 ")", half_value((uint16_t)bits), bits);

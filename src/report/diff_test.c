@@ -13,6 +13,7 @@ typedef struct {
     lk_difference first;
     char          name[256], a[256], b[256], index[64];
     unsigned      kinds[8];
+    char          kind_order[16]; /* digits of the kinds, each once */
     bool          equal;
 } outcome;
 
@@ -22,7 +23,10 @@ static void remember(void *context, const lk_difference *d)
     bool     first = true;
     for (size_t k = 0; k < 8; k++)
         first = first && o->kinds[k] == 0;
-    o->kinds[d->kind]++;
+    if (o->kinds[d->kind]++ == 0) {
+        const char digit[] = { (char)('0' + d->kind), '\0' };
+        strcat(o->kind_order, digit);
+    }
     if (!first)
         return;
     o->first = *d;
@@ -66,7 +70,7 @@ static void logs(void **state)
 static void what_does_not_count(void **state)
 {
     (void)state;
-    assert_true(compare_logs(LKT_LOG, LKT_ONE LKT_TWO LKT_THREE).equal);
+    assert_true(compare_logs(LKT_LOG, LKT_ONE LKT_TWO LKT_THREE LKT_END).equal);
     assert_true(compare_logs(LKT_ONE, "{\"step\": 1, \"loss\": 2, \"lr\": 0.5, \"step_ms\": 9, "
                                       "\"samples_per_s\": 8, \"time\": 5}\n")
                     .equal);
@@ -92,6 +96,41 @@ static void other_logs(void **state)
     assert_int_equal(o.first.worker_count, 1);
 }
 
+/* A log without its last or its first line differs from the whole one. */
+static void without_ends(void **state)
+{
+    (void)state;
+    outcome o = compare_logs(LKT_LOG, LKT_ONE LKT_TWO LKT_THREE);
+    assert_int_equal(o.first.kind, LK_DIFFERENCE_END);
+    assert_string_equal(o.a, "step 3");
+    assert_string_equal(o.b, "step 3, without the last line, which has the hashes");
+    o = compare_logs(LKT_LOG, LKT_ONE LKT_TWO LKT_THREE "{\"step\": 3, \"weights\": \"aa\", "
+                                                        "\"run\": \"cc\"}\n");
+    assert_string_equal(o.name, "run");
+    o = compare_logs("{\"step\": 0, \"config\": {\"lr\": 1}}\n" LKT_LOG, LKT_LOG);
+    assert_int_equal(o.first.kind, LK_DIFFERENCE_CONFIG);
+    assert_string_equal(o.name, "first line of the log");
+    assert_string_equal(o.b, "");
+}
+
+/* Logs of which nothing can be compared are not equal. */
+static void nothing_in_common(void **state)
+{
+    static const char *const pairs[][2] = {
+        { "", "" },
+        { "{\"a\": 1}\n", "{\"b\": 2}\n" },
+        { "{\"step\": 1, \"time\": 1}\n", "{\"step\": 1, \"time\": 1}\n" },
+    };
+    outcome o = { .equal = false };
+    bool    equal;
+    (void)state;
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        const char *a = lkt_write("a.jsonl", "w", pairs[i][0]);
+        const char *b = lkt_write("b.jsonl", "w", pairs[i][1]);
+        assert_int_equal(lk_diff(a, b, remember, &o, &equal), LK_EINVAL);
+    }
+}
+
 #define HEADER(lr)                                                                                 \
     "{\"step\": 0, \"run\": {\"config\": {\"lr\": " lr ", \"groups\": 2, "                         \
     "\"virtual-workers\": 8}}}\n"
@@ -104,6 +143,11 @@ static void configurations(void **state)
     assert_int_equal(o.first.kind, LK_DIFFERENCE_CONFIG);
     assert_string_equal(o.name, "lr");
     assert_string_equal(o.a, "0.1");
+    o = compare_logs("{\"step\": 0, \"data\": \"ab\", \"config\": {\"lr\": 1}}\n" LKT_LOG,
+                     "{\"step\": 0, \"data\": \"cd\", \"config\": {\"lr\": 2}}\n" LKT_LOG);
+    assert_string_equal(o.name, "data");
+    assert_string_equal(o.b, "cd");
+    assert_int_equal(o.kinds[LK_DIFFERENCE_CONFIG], 2);
     o = compare_logs(HEADER("0.1") "{\"step\": 1, \"groups\": 2, \"error_norms\": [1, 2]}\n",
                      HEADER("0.1") "{\"step\": 1, \"groups\": 2, \"error_norms\": [1, 3]}\n");
     assert_string_equal(o.name, "error_norms[1]");
@@ -171,6 +215,57 @@ static void first_step(void **state)
     assert_int_equal(o.kinds[LK_DIFFERENCE_TENSOR], 1);
 }
 
+static void flip_last_byte(const char *path)
+{
+    FILE *file = fopen(path, "r+");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, -1, SEEK_END), 0);
+    assert_int_equal(fputc(0x55, file), 0x55);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* The tensors of all common steps are compared, also of those before the newest, and if the hashes
+ * of the weights are equal. */
+static void older_steps(void **state)
+{
+    (void)state;
+    small   s;
+    outcome o;
+    bool    equal;
+    for (uint64_t step = 1; step <= 3; step++) {
+        small_init(&s, step);
+        put("old1", &s, 3);
+        s.counter += step == 2;
+        put("old2", &s, 3);
+    }
+    o = compare(lkt_path("old1"), lkt_path("old2"));
+    assert_int_equal(o.first.kind, LK_DIFFERENCE_TENSOR);
+    assert_int_equal(o.first.step, 2);
+    assert_string_equal(o.name, "counter");
+    flip_last_byte(lkt_path("old2/step-00000001/model.safetensors"));
+    assert_int_equal(lk_diff(lkt_path("old1"), lkt_path("old2"), remember, &o, &equal),
+                     LK_ECORRUPT);
+}
+
+/* The order is: configurations, logs, checkpoints. */
+static void order(void **state)
+{
+    (void)state;
+    static const char *const kept[] = { "kept1", "kept2" };
+    for (size_t i = 0; i < 2; i++) {
+        small s;
+        char  name[32];
+        small_init(&s, 1);
+        s.info.config = i == 0 ? "{\"lr\": 1}" : "{\"lr\": 2}";
+        s.counter += i;
+        put(kept[i], &s, 3);
+        (void)snprintf(name, sizeof name, "%s/log.jsonl", kept[i]);
+        (void)lkt_write(name, "w", i == 0 ? LKT_ONE : LKT_STEP(1, "1", "3ff0000000000000"));
+    }
+    outcome o = compare(lkt_path("kept1"), lkt_path("kept2"));
+    assert_string_equal(o.kind_order, "017"); /* CONFIG, LOG, TENSOR */
+}
+
 static void other_tensors(void **state)
 {
     (void)state;
@@ -225,22 +320,26 @@ static void trouble(void **state)
         lk_diff(lkt_path("one"), lkt_write("a.jsonl", "w", LKT_LOG), remember, &o, &equal),
         LK_EINVAL);
     assert_int_equal(lk_diff(lkt_folder, lkt_folder, remember, &o, &equal), LK_EINVAL);
-    FILE *file = fopen(lkt_path("one/step-00000001/model.safetensors"), "r+");
-    assert_non_null(file);
-    assert_int_equal(fseek(file, -1, SEEK_END), 0);
-    assert_int_equal(fputc(0x55, file), 0x55);
-    assert_int_equal(fclose(file), 0);
+    flip_last_byte(lkt_path("one/step-00000001/model.safetensors"));
     assert_int_equal(lk_diff(lkt_path("one"), lkt_path("one"), remember, &o, &equal), LK_ECORRUPT);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logs),          cmocka_unit_test(what_does_not_count),
-        cmocka_unit_test(other_logs),    cmocka_unit_test(configurations),
-        cmocka_unit_test(checkpoints),   cmocka_unit_test(first_step),
-        cmocka_unit_test(other_tensors), cmocka_unit_test(group_values),
+        cmocka_unit_test(logs),
+        cmocka_unit_test(what_does_not_count),
+        cmocka_unit_test(other_logs),
+        cmocka_unit_test(configurations),
+        cmocka_unit_test(checkpoints),
+        cmocka_unit_test(first_step),
+        cmocka_unit_test(other_tensors),
+        cmocka_unit_test(group_values),
         cmocka_unit_test(trouble),
+        cmocka_unit_test(without_ends),
+        cmocka_unit_test(nothing_in_common),
+        cmocka_unit_test(older_steps),
+        cmocka_unit_test(order),
     };
     return cmocka_run_group_tests(tests, lkt_make_folder, lkt_remove_folder);
 }

@@ -142,7 +142,7 @@ static void write_parts(FILE *out, const lk_report *report)
         part_writer w    = { .out = out };
         lki_diff    diff = { .report = write_difference, .context = &w };
         fprintf(out, "%s{\"a\":0,\"b\":%zu", b > 1 ? "," : "", b);
-        if (lki_diff_logs(&diff, report->runs[0].log, report->runs[b].log) != LK_OK)
+        if (!lki_diff_logs(&diff, report->runs[0].log, report->runs[b].log))
             fputs(",\"equal\":false,\"ends\":false,\"step\":null", out);
         else if (!w.written)
             fputs(",\"equal\":true", out);

@@ -185,6 +185,31 @@ static void beside_checkpoints(void **state)
     lk_report_free(report);
 }
 
+/* The log of a run is found through the command that its directory keeps. */
+static void recorded_log(void **state)
+{
+    (void)state;
+    char record[512], found[256], path[160];
+    (void)snprintf(path, sizeof path, "%s", lkt_write("elsewhere.jsonl", "w", LKT_ONE));
+    assert_int_equal(small_write(lkt_path("recorded"), 1, 0), LK_OK);
+    (void)snprintf(record, sizeof record,
+                   "{\"directory\": \"%s\", \"options\": {\"log\": \"elsewhere.jsonl\"}}",
+                   lkt_folder);
+    (void)lkt_write("recorded/command.json", "w", record);
+    assert_int_equal(lk_run_log(found, sizeof found, lkt_path("recorded")), LK_OK);
+    assert_string_equal(found, path);
+    lk_report *report = open_report(lkt_path("recorded"), NULL);
+    lk_report_free(report);
+    (void)snprintf(record, sizeof record, "{\"directory\": \"/\", \"options\": {\"log\": \"%s\"}}",
+                   path);
+    (void)lkt_write("recorded/command.json", "w", record);
+    assert_int_equal(lk_run_log(found, sizeof found, lkt_path("recorded")), LK_OK);
+    assert_string_equal(found, path);
+    assert_int_equal(lk_run_log(found, 8, lkt_path("recorded")), LK_EINVAL);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(lk_run_log(found, sizeof found, lkt_path("recorded")), LK_EINVAL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +218,7 @@ int main(void)
         cmocka_unit_test(hostile),
         cmocka_unit_test(two_runs),
         cmocka_unit_test(beside_checkpoints),
+        cmocka_unit_test(recorded_log),
     };
     return cmocka_run_group_tests(tests, lkt_make_folder, lkt_remove_folder);
 }

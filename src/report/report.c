@@ -58,10 +58,7 @@ static lk_status copy_text(char **out, const char *text)
 static lk_status open_target(lki_report_run *run, const lki_target *target)
 {
     if (target->log[0] == '\0')
-        return lk_fail(LK_EINVAL,
-                       "'%s' has no log (*.jsonl): a page needs the log of a run, which "
-                       "`log` of the run writes",
-                       target->path);
+        return lki_no_log(target->path);
     LK_TRY(copy_text(&run->path, target->path));
     if (target->step_count > 0)
         LK_TRY(copy_text(&run->directory, target->path));

@@ -22,7 +22,7 @@ uint64_t lki_bits_of(double value)
     return bits;
 }
 
-static double of_bits(uint64_t bits)
+double lki_double_of(uint64_t bits)
 {
     double value;
     memcpy(&value, &bits, sizeof value);
@@ -31,7 +31,7 @@ static double of_bits(uint64_t bits)
 
 double lki_absent(void)
 {
-    return of_bits(ABSENT);
+    return lki_double_of(ABSENT);
 }
 
 bool lki_is_absent(double value)
@@ -44,7 +44,7 @@ bool lki_value_of_bits(const char *hex, double *value)
     char *end;
     if (hex == NULL || strlen(hex) != 16 || strspn(hex, "0123456789abcdef") != 16)
         return false;
-    *value = of_bits(strtoull(hex, &end, 16));
+    *value = lki_double_of(strtoull(hex, &end, 16));
     return true;
 }
 
@@ -201,7 +201,7 @@ static lk_status add_numbers(lki_run_log *log, json_t *line)
             (void)snprintf(log->label, sizeof log->label, "%s", json_string_value(value));
         } else if (json_is_number(value) || json_is_null(value)) {
             LK_TRY(set_value(log, key,
-                             json_is_null(value) ? of_bits(UINT64_C(0x7ff8) << 48)
+                             json_is_null(value) ? lki_double_of(UINT64_C(0x7ff8) << 48)
                                                  : json_number_value(value)));
         } else if (strcmp(key, "workers") == 0 && json_is_array(value)) {
             LK_TRY(add_ranks(log, value));
@@ -224,8 +224,8 @@ static lk_status add_event(lki_run_log *log, json_t *line)
     return LK_OK;
 }
 
-/* Takes the configuration from the line that describes the run: {"run": {"config": {...}}} or
- * {"config": {...}}. */
+/* Takes the configuration and the hash of the data from the line that describes the run:
+ * {"run": {"config": {...}}} or {"config": {...}}. */
 static bool take_config(lki_run_log *log, json_t *line)
 {
     json_t *run    = json_object_get(line, "run");
@@ -234,6 +234,9 @@ static bool take_config(lki_run_log *log, json_t *line)
         return false;
     json_decref(log->config);
     log->config = json_incref(json_is_object(config) ? config : run);
+
+    const char *data = json_string_value(json_object_get(line, "data"));
+    (void)snprintf(log->data, sizeof log->data, "%s", data != NULL ? data : "");
     return true;
 }
 
@@ -293,7 +296,7 @@ static void forget(lki_run_log *log)
     log->line_count = log->hint = log->tail_bytes = 0;
     log->offset                                   = 0;
     log->begun = log->has_bits = false;
-    log->label[0]              = '\0';
+    log->label[0] = log->data[0] = '\0';
 }
 
 static lk_status keep_tail(lki_run_log *log, const char *line, size_t bytes)

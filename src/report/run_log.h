@@ -35,6 +35,7 @@ typedef struct {
     lki_run_log_event *events;
     json_t            *config;    /* configuration of the run; NULL: the log has none */
     json_t            *last;      /* the newest line with the hash of the weights; NULL: none yet */
+    char               data[65];  /* hash of the data, from the first line; "" = none */
     char               label[16]; /* of the last line that has one; "" = none */
     bool               has_bits;  /* lines have exact values (loss_bits) */
     size_t   rows, row_capacity, column_count, column_capacity, event_count, event_capacity;
@@ -66,8 +67,9 @@ const lki_column *lki_run_log_column(const lki_run_log *log, const char *name);
 double lki_absent(void);
 bool   lki_is_absent(double value);
 
-/* Returns the bits of a double, and the double of 16 hexadecimal digits. */
+/* Returns the bits of a double, the double of bits, and that of 16 hexadecimal digits. */
 uint64_t lki_bits_of(double value);
+double   lki_double_of(uint64_t bits);
 bool     lki_value_of_bits(const char *hex, double *value);
 
 #endif

@@ -36,11 +36,12 @@ struct lk_watch {
 
 /* ---- Requests ------------------------------------------------------------------------------ */
 
-/* Sends an answer.  Takes over `text`, which malloc() has allocated or is NULL. */
+/* Sends an answer.  Takes over `text`, which malloc() has allocated or is NULL.  A redirection goes
+ * to the page. */
 static enum MHD_Result answer(const lk_watch *w, struct MHD_Connection *to, unsigned code,
                               const char *type, char *text, size_t bytes)
 {
-    char                 policy[512];
+    char                 policy[512], page[2 * TOKEN_BYTES + 3];
     struct MHD_Response *response = w->http.MHD_create_response_from_buffer(
         bytes, text, text != NULL ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
     if (response == NULL) {
@@ -58,6 +59,9 @@ static enum MHD_Result answer(const lk_watch *w, struct MHD_Connection *to, unsi
     bool              good         = true;
     for (size_t i = 0; good && i < sizeof headers / sizeof headers[0]; i++)
         good = w->http.MHD_add_response_header(response, headers[i][0], headers[i][1]) == MHD_YES;
+    (void)snprintf(page, sizeof page, "/%s/", w->token);
+    if (good && code == MHD_HTTP_MOVED_PERMANENTLY)
+        good = w->http.MHD_add_response_header(response, "Location", page) == MHD_YES;
     enum MHD_Result result = good ? w->http.MHD_queue_response(to, code, response) : MHD_NO;
     w->http.MHD_destroy_response(response);
     return result;
@@ -71,16 +75,17 @@ static enum MHD_Result refuse(const lk_watch *w, struct MHD_Connection *to, unsi
 }
 
 /* Compares the beginning of a path with the token in a time that does not depend on where they
- * differ.  Returns the rest of the path, or NULL. */
+ * differ.  Returns the rest of the path, which is empty or begins with a slash, or NULL. */
 static const char *after_token(const lk_watch *w, const char *path)
 {
     size_t        length = 2 * TOKEN_BYTES;
     unsigned char other  = 0;
-    if (path[0] != '/' || strlen(path) < length + 2 || path[length + 1] != '/')
+    if (path[0] != '/' || strlen(path) < length + 1 ||
+        (path[length + 1] != '/' && path[length + 1] != '\0'))
         return NULL;
     for (size_t i = 0; i < length; i++)
         other |= (unsigned char)(path[i + 1] ^ w->token[i]);
-    return other == 0 ? path + length + 2 : NULL;
+    return other == 0 ? path + length + 1 : NULL;
 }
 
 static bool is_ours(const lk_watch *w, const char *host)
@@ -120,11 +125,14 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *to, const ch
     *upload_bytes = 0;
     if (!is_ours(w, host))
         return refuse(w, to, MHD_HTTP_FORBIDDEN, "This server does not go by that name.\n");
-    if (rest == NULL || (strcmp(rest, "") != 0 && strcmp(rest, "data") != 0))
+    if (rest == NULL ||
+        (strcmp(rest, "") != 0 && strcmp(rest, "/") != 0 && strcmp(rest, "/data") != 0))
         return refuse(w, to, MHD_HTTP_NOT_FOUND, "There is nothing here.\n");
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
         return refuse(w, to, MHD_HTTP_METHOD_NOT_ALLOWED, "Only GET is served here.\n");
-    return send_report(w, to, rest[0] == '\0');
+    if (rest[0] == '\0') /* the page requests its data relative to the URL */
+        return answer(w, to, MHD_HTTP_MOVED_PERMANENTLY, "text/plain; charset=utf-8", NULL, 0);
+    return send_report(w, to, rest[1] == '\0');
 }
 
 /* ---- The server ---------------------------------------------------------------------------- */

@@ -75,6 +75,10 @@ static void page(void **state)
     assert_non_null(strstr(answer, "Content-Security-Policy: default-src 'none'; script-src 'sha"));
     assert_non_null(strstr(answer, "connect-src 'self'"));
     assert_non_null(strstr(answer, "Referrer-Policy: no-referrer"));
+    (void)snprintf(name, sizeof name, "/%s", token); /* without the last slash */
+    assert_int_equal(request("GET", name, host), 301);
+    assert_non_null(strstr(answer, "Location: /"));
+    assert_non_null(strstr(answer, path_to("")));
     (void)snprintf(name, sizeof name, "localhost%s", strchr(host, ':'));
     assert_int_equal(request("GET", path_to(""), name), 200);
 }

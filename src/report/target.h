@@ -13,9 +13,11 @@ typedef struct {
     size_t      step_count;
 } lki_target;
 
-/* Finds out what a path names.  The log of a directory is its file log.jsonl or, if there is none,
- * its only file *.jsonl.  Returns LK_EIO if there is nothing, LK_EINVAL if it is none of these. */
+/* Finds out what a path names.  The log of a directory is that of lk_run_log().  Returns LK_EIO if
+ * there is nothing, LK_EINVAL if it is none of these. */
 LK_NODISCARD lk_status lki_target_find(lki_target *out, const char *path);
+/* Returns LK_EINVAL: what `path` names has no log. */
+LK_NODISCARD lk_status lki_no_log(const char *path);
 void                   lki_target_free(lki_target *target);
 
 #endif

@@ -57,6 +57,41 @@ static void report(void **state)
     assert_non_null(strstr(r.err, "cannot write no/page.html"));
 }
 
+/* A page replaces a page, and nothing else: no run, by whatever path, and no other file. */
+static void out(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {
+        "report --out a a", "report --out a b", "report --out ./link a", "report --out hard a",
+        "report --out empty a",
+    };
+    static command_result r;
+    char                  text[64];
+    write_file("a", "{\"step\": 1, \"loss\": 2}\n");
+    write_file("b", "{\"step\": 1, \"loss\": 2}\n");
+    write_file("empty", "");
+    run_shell(&r, folder, "ln -s a link && ln a hard");
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        run_command(&r, folder, lines[i]);
+        assert_int_equal(r.status, 2);
+        assert_non_null(strstr(r.err, "would replace a file that is no HTML page"));
+    }
+    read_stream(folder, "a", text, sizeof text);
+    assert_string_equal(text, "{\"step\": 1, \"loss\": 2}\n");
+    for (int i = 0; i < 2; i++) { /* a new file, then one that is replaced */
+        run_command(&r, folder, "report --out page.html a");
+        assert_int_equal(r.status, 0);
+    }
+    write_file("page.html", "<!DOCTYPE HTML><p>");
+    run_command(&r, folder, "report --out page.html a");
+    read_stream(folder, "page.html", text, sizeof text);
+    assert_int_equal(strncmp(text, "<!doctype html>", 15), 0);
+    run_command(&r, folder, "report --out - a");
+    assert_non_null(strstr(r.out, "</html>"));
+    run_shell(&r, folder, "ls -- *.new - ; rm page.html link hard");
+    assert_string_equal(r.out, "");
+}
+
 /* Starts the server, requests nothing, and ends it as Ctrl-C does. */
 static void watch(void **state)
 {
@@ -68,6 +103,9 @@ static void watch(void **state)
         skip();
     assert_int_equal(r.status, 2);
     assert_non_null(strstr(r.err, "--address is '0.0.0.0'"));
+    run_command(&r, folder, "watch not-yet.jsonl");
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.err, "once the run has begun"));
     run_shell(&r, folder, "mkfifo url; " LK_TEST_COMMAND " watch a >url & "
                           "read -r line <url; kill -INT $!; wait $!; echo $? $line");
     assert_non_null(strstr(r.out, "0 http://127.0.0.1:"));
@@ -78,6 +116,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(diff),
         cmocka_unit_test(report),
+        cmocka_unit_test(out),
         cmocka_unit_test(watch),
     };
     return cmocka_run_group_tests(tests, make, remove_folder);

@@ -124,7 +124,7 @@ static void mistakes_are_named(void **state)
         { "--lr 1e-3 --record s4 --checkpoint cs --aggregate 2 --resume",
           "the schedule is not the one of this checkpoint's run" },
         { "--lr 1e-3 --record .", "in opening the schedule: the schedule . cannot be opened" },
-        { "--lr 1e-3 --record both --log both", "is the file of the schedule" },
+        { "--lr 1e-3 --record both --log both", "--record and --log are the same file both" },
     };
     static command_result r;
     char                  line[1024];

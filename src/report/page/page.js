@@ -363,6 +363,7 @@ class Chart {
       const quiet = state.smooth > 0 && !this.options.marks;
       for (let i = line.from; i < line.to; i++) {
         take(line.y[i]);
+        if (quiet) take(line.raw[i]); // drawn behind the average
         if (!quiet && line.level.min) {
           take(line.level.min[i]);
           take(line.level.max[i]);
@@ -1163,8 +1164,6 @@ async function follow() {
 
 function start() {
   read(JSON.parse(document.getElementById("data").textContent));
-  if (runs.length > 1) state.slider = 0.3; // several noisy curves hide each other
-  state.smooth = keepOf(state.slider);
   render();
   new ResizeObserver(redraw).observe(document.getElementById("page"));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", render);

@@ -56,7 +56,7 @@ static bool is_data(const char *path, const char *source)
 static bool is_read(const lk_train_config *c, const char *path)
 {
     const char *const inputs[] = { c->init, c->data.weights, c->data.loss_weights,
-                                   c->exchange.async.record, c->exchange.async.replay };
+                                   c->exchange.async.replay };
     for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++)
         if (are_same(path, inputs[i]))
             return true;
@@ -115,11 +115,18 @@ static lk_status check_tensorboard(const char *path)
                               strerror(why));
 }
 
+static lk_status share_file(const char *one, const char *other, const char *path)
+{
+    return lk_fail(LK_EINVAL, "`%s` and `%s` are the same file %s: give each its own", one, other,
+                   path);
+}
+
 lk_status lki_outputs_check(const lk_train_config *c)
 {
     const output outputs[] = { { "log", c->log, '{' },
                                { "metrics", c->outputs.metrics, '#' },
                                { "trace", c->trace, '\0' } };
+    const char  *record    = c->exchange.async.record; /* checks its own contents */
     const size_t count     = sizeof outputs / sizeof outputs[0];
     if (c->outputs.metrics != NULL)
         LK_TRY(check_metrics(c->outputs.metrics));
@@ -127,10 +134,11 @@ lk_status lki_outputs_check(const lk_train_config *c)
         if (outputs[i].path == NULL)
             continue;
         LK_TRY(check_output(c, &outputs[i]));
+        if (are_same(outputs[i].path, record))
+            return share_file("record", outputs[i].option, record);
         for (size_t k = 0; k < i; k++)
             if (are_same(outputs[i].path, outputs[k].path))
-                return lk_fail(LK_EINVAL, "`%s` and `%s` are the same file %s: give each its own",
-                               outputs[k].option, outputs[i].option, outputs[i].path);
+                return share_file(outputs[k].option, outputs[i].option, outputs[i].path);
     }
     return c->outputs.tensorboard != NULL ? check_tensorboard(c->outputs.tensorboard) : LK_OK;
 }
