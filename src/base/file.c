@@ -1,13 +1,16 @@
-/* file.c -- mapping files, and the clock. */
+/* file.c -- mapping and locking files, and the clock. */
 #include "base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { LOCK_TRIES = 40 };
 
 lk_status lki_map_open(lki_map *out, const char *path)
 {
@@ -39,6 +42,19 @@ void lki_map_close(lki_map *map)
     if (map->bytes > 0)
         (void)munmap((void *)(uintptr_t)map->data, map->bytes);
     *map = (lki_map){ NULL, 0 };
+}
+
+int lki_file_lock(int fd)
+{
+    const struct timespec pause = { .tv_nsec = 50000000 };
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            return 0;
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return errno;
+        (void)nanosleep(&pause, NULL);
+    }
+    return EWOULDBLOCK;
 }
 
 double lki_wall_seconds(void)

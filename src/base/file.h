@@ -1,4 +1,4 @@
-/* base/file.h -- maps whole files into memory, and reads the clock. */
+/* base/file.h -- maps whole files into memory, locks files, and reads the clock. */
 #ifndef LKI_FILE_H
 #define LKI_FILE_H
 
@@ -10,6 +10,11 @@ typedef struct { const uint8_t *data; size_t bytes; } lki_map;
  * Returns LK_EIO, with the reason, if the file cannot be mapped. */
 LK_NODISCARD lk_status lki_map_open(lki_map *out, const char *path);
 void lki_map_close(lki_map *map);
+
+/* Locks an open file until all its descriptors are closed.  Tries for 2 seconds, as the processes
+ * of a killed run may need a moment to end.  Returns 0, EWOULDBLOCK if another process holds the
+ * lock, or the errno of a file system without locks. */
+LK_NODISCARD int lki_file_lock(int fd);
 
 /* Returns the monotonic clock in seconds.  For reports and timeouts only: parameters must not
  * depend on the clock. */

@@ -336,6 +336,19 @@ static const lki_option *next_positional(const lki_command *command, size_t inde
     return NULL;
 }
 
+/* Refuses an argument that is no option, such as the 3 of `--restart 3`.  `before`: the argument
+ * before it. */
+static void refuse_plain(state *s, const char *before, const char *text)
+{
+    const lki_option *option = strncmp(before, "--", 2) == 0
+                                   ? find(s->command, before + 2, strlen(before + 2)) : NULL;
+    if (option != NULL && option->value_optional)
+        (void)lki_refuse(&s->error, "unexpected argument %.120s; did you mean %s=%.120s?", text,
+                         before, text);
+    else
+        (void)lki_refuse(&s->error, "unexpected argument %.120s", text);
+}
+
 /* Adds the error of an argument.  The second pass finds the same errors as the first. */
 static void refused(state *s, pass which)
 {
@@ -369,7 +382,7 @@ static bool walk(state *s, pass which, int argc, char **argv)
         const lki_option *option = next_positional(s->command, positionals++);
         s->first                 = s->first != NULL ? s->first : argv[i];
         if (option == NULL) {
-            (void)lki_refuse(&s->error, "unexpected argument %.120s", argv[i]);
+            refuse_plain(s, argv[i - 1], argv[i]);
             refused(s, which);
             continue;
         }

@@ -91,8 +91,10 @@ void lki_record_write(const train_options *o)
         getcwd(here, sizeof here) == NULL)
         return;
     (void)mkdir(folder, 0777);
-    json_t *object = json_pack("{s:s, s:s, s:o}", "lockstep", LK_VERSION, "directory", here,
-                               "options", options_json(o));
+    char   *whole  = realpath(folder, NULL);
+    json_t *object = json_pack("{s:s, s:s, s:s*, s:o}", "lockstep", LK_VERSION, "directory", here,
+                               "checkpoint", whole, "options", options_json(o));
+    free(whole);
     if (object == NULL || !replace(path, object))
         fprintf(stderr, "lockstep train: note: cannot write '%s': %s; lockstep resume will not "
                         "find the options of this run\n", path, strerror(errno));
@@ -218,6 +220,8 @@ static json_t *load(const char *command, const char *run)
 {
     char         path[PATH];
     json_error_t why;
+    const bool   verifies = strcmp(command, "verify") == 0;
+    const char  *same = verifies ? "verify" : "train", *rest = verifies ? " --step N" : " --resume";
     (void)snprintf(path, sizeof path, "%s/" LKI_RECORD_NAME, run);
     json_t *object = json_load_file(path, 0, &why);
     if (object != NULL && json_is_object(json_object_get(object, "options")))
@@ -228,11 +232,11 @@ static json_t *load(const char *command, const char *run)
     else if (!lki_record_exists(run))
         fprintf(stderr, "lockstep %s: '%s' has no " LKI_RECORD_NAME ", in which a run keeps its "
                         "options; is it the --checkpoint directory?  Else give them as before: "
-                        "lockstep train MODEL ... --checkpoint %s --resume\n", command, run, run);
+                        "lockstep %s MODEL ... --checkpoint %s%s\n", command, run, same, run, rest);
     else
-        fprintf(stderr, "lockstep %s: '%s' line %d: %s; give the options as before: lockstep train "
-                        "MODEL ... --checkpoint %s --resume\n", command, path, why.line, why.text,
-                run);
+        fprintf(stderr, "lockstep %s: '%s' line %d: %s; give the options as before: lockstep %s "
+                        "MODEL ... --checkpoint %s%s\n", command, path, why.line, why.text, same,
+                run, rest);
     json_decref(object);
     return NULL;
 }
@@ -255,28 +259,63 @@ static bool is_replaced(const char *name, char *const *more)
            (strcmp(name, "epochs") == 0 && has(more, "steps"));
 }
 
+/* Returns true if the run's directory is a copy of one that still exists. */
+static bool is_copy(const json_t *object, const char *run)
+{
+    struct stat mine, other;
+    const char *original = json_string_value(json_object_get(object, "checkpoint"));
+    return original != NULL && stat(original, &other) == 0 && stat(run, &mine) == 0 &&
+           (mine.st_dev != other.st_dev || mine.st_ino != other.st_ino);
+}
+
+/* Returns true if an option names a file that a run adds to or replaces. */
+static bool is_output(const char *name)
+{
+    static const char *const names[] = { "log", "metrics", "record", "tensorboard", "trace" };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Appends the recorded options.  The files that the original of a copied run writes are left to
+ * it. */
+static void add_recorded(arguments *a, const json_t *object, const char *asker, const char *run,
+                         char *const *more)
+{
+    const char *name;
+    json_t     *value;
+    const bool  copy = is_copy(object, run);
+    json_object_foreach(json_object_get(object, "options"), name, value)
+    {
+        if (is_replaced(name, more))
+            continue;
+        if (!copy || !is_output(name))
+            add_option(a, name, json_string_value(value));
+        else if (!has(more, name))
+            fprintf(stderr, "lockstep %s: note: '%s' is a copy of '%s', so it does not write to "
+                            "that run's --%s %s: give it another one\n", asker, run,
+                    json_string_value(json_object_get(object, "checkpoint")), name,
+                    json_string_value(value));
+    }
+}
+
 char **lki_record_arguments(const char *asker, const char *command, const char *run,
                             char *const *more, int *argc)
 {
     char        here[PATH], whole[2 * PATH];
-    const char *name;
-    json_t     *value, *object = load(asker, run);
-    arguments   a = { .room = 16, .good = true };
+    json_t     *object = load(asker, run);
+    arguments   a      = { .room = 16, .good = true };
     if (object == NULL)
         return NULL;
-    json_t *options = json_object_get(object, "options");
     while (more[a.count] != NULL)
         a.count++;
-    a.room += a.count + json_object_size(options);
+    a.room += a.count + json_object_size(json_object_get(object, "options"));
     a.count = 0;
     a.argv  = calloc(a.room, sizeof *a.argv);
     a.good  = a.argv != NULL && getcwd(here, sizeof here) != NULL;
     add(&a, command, NULL);
-    json_object_foreach(options, name, value)
-    {
-        if (!is_replaced(name, more))
-            add_option(&a, name, json_string_value(value));
-    }
+    add_recorded(&a, object, asker, run, more);
     absolute(here, run, strlen(run), whole, sizeof whole);
     add(&a, "--checkpoint", whole);
     if (a.good)

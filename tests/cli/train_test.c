@@ -514,6 +514,12 @@ static void a_run_is_continued_by_its_directory(void **state)
     run_command(&r, *state, "resume kept --lr 1");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "--lr is 1");
+    (void)run_shell(&files, *state, "cp -r kept copy; cksum board/*");
+    run_command(&r, *state, "resume copy --epochs 3 --max-samples 100000"); /* leaves the events */
+    assert_int_equal(r.status, 0);
+    assert_says(r.err, "so it does not write to that run's --tensorboard board");
+    (void)run_shell(&r, *state, "cksum board/*");
+    assert_string_equal(r.out, files.out);
 }
 
 /* Names files that a run reads, or that are not a run's, as its outputs.  Expects that they keep

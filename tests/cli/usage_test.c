@@ -54,6 +54,7 @@ static const struct {
     { "chart", "there is no command chart" },
     { "train", "MODEL is missing" },
     { "train mlp gpt", "unexpected argument gpt" },
+    { "train mlp --restart 3", "unexpected argument 3; did you mean --restart=3?" },
     { "train mlp --global-batch 8 --lr 1", "--data is missing" },
     { "train --lr -1", "MODEL is missing" },
     { "train --lr -1", "--lr -1: must be a number above 0\nlockstep train: " },

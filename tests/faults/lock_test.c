@@ -1,10 +1,12 @@
-/* lock_test.c -- tests that only one run at a time uses a checkpoint directory.
+/* lock_test.c -- tests that only one run at a time uses a checkpoint directory, or a log.
  *
  * Goal:   a second run into a directory in use is refused before it does anything, with a message
  *         that names the process that uses the directory, and disturbs no run.  If several runs
  *         start together, one acquires the lock.  A lock left by a crash stops no later run.
  * Method: the command itself; the first run is blocked by its log's pipe (job.h).
  */
+#include <sys/file.h>
+
 #include "faults/job.h"
 
 #define RUN MLP "--checkpoint ck --steps 60 "
@@ -117,6 +119,26 @@ static void only_one_simultaneous_run_gets_the_lock(void **state)
     }
 }
 
+/* Holds the lock of a log, as a run that writes it does. */
+static void a_log_in_use_is_refused_and_keeps_its_lines(void **state)
+{
+    static command_result r;
+    char                  path[64];
+    (void)snprintf(path, sizeof path, "%s/used.jsonl", (const char *)*state);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    assert_true(fputs("{\"step\": 1}\n", file) >= 0 && fflush(file) == 0);
+    assert_int_equal(flock(fileno(file), LOCK_EX), 0);
+    run_command(&r, *state, MLP "--steps 5 --workers 2 --log used.jsonl");
+    assert_int_equal(r.status, 1);
+    assert_says(r.err, "another run is writing the --log 'used.jsonl': give each run its own file");
+    assert_int_equal(fclose(file), 0);
+    (void)run_shell(&r, *state, "cat used.jsonl");
+    assert_string_equal(r.out, "{\"step\": 1}\n");
+    run_command(&r, *state, MLP "--steps 5 --workers 2 --log used.jsonl");
+    assert_int_equal(r.status, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -124,6 +146,7 @@ int main(void)
         cmocka_unit_test_setup(a_lost_lock_ends_the_run, begin_afresh),
         cmocka_unit_test_setup(a_lock_left_by_a_crash_is_free, begin_afresh),
         cmocka_unit_test_setup(only_one_simultaneous_run_gets_the_lock, begin_afresh),
+        cmocka_unit_test(a_log_in_use_is_refused_and_keeps_its_lines),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -11,16 +11,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
 
-enum { LINE = 49, SHARDS_LINE = LKI_CELLS_AT + 1, HEADER_MOST = 256, LOCK_TRIES = 40 };
+enum { LINE = 49, SHARDS_LINE = LKI_CELLS_AT + 1, HEADER_MOST = 256 };
 
 static lk_status fail_file(const char *path, const char *what)
 {
@@ -89,19 +87,13 @@ uint64_t lki_recorded_hash(uint64_t before, uint64_t task, uint64_t reads, uint3
     return lki_xxh3(words, sizeof words);
 }
 
-/* Locks the file.  The ranks of a run that was killed may need a moment to end. */
 static lk_status lock(int fd, const char *path)
 {
-    const struct timespec pause = { .tv_nsec = 50000000 };
-    for (int i = 0; i < LOCK_TRIES; i++) {
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
-            return LK_OK;
-        if (errno != EWOULDBLOCK && errno != EINTR)
-            return fail_file(path, "locked");
-        (void)nanosleep(&pause, NULL);
-    }
-    return lk_fail(LK_EINVAL, "another run is writing the schedule %.900s: give each run its own "
-                              "file", path);
+    errno = lki_file_lock(fd);
+    if (errno == EWOULDBLOCK)
+        return lk_fail(LK_EINVAL, "another run is writing the schedule %.900s: give each run its "
+                                  "own file", path);
+    return errno == 0 ? LK_OK : fail_file(path, "locked");
 }
 
 /* Writes the header of a new file, and removes an incomplete last line. */

@@ -79,13 +79,18 @@ static bool is_file(const char *path)
     return stat(path, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-static lk_status log_open(lki_journal *journal, const char *path, const char *mode)
+/* Opens the log, and locks it if it is a regular file.  Sets `is_free` to false if another process
+ * has locked it. */
+static lk_status log_open(lki_journal *journal, const char *path, bool *is_free)
 {
     struct stat info;
-    journal->log = fopen(path, mode);
+    *is_free     = true;
+    journal->log = fopen(path, "ae");
     if (journal->log == NULL)
         return lk_fail(LK_EIO, "cannot write the log '%s': %s", path, strerror(errno));
     (void)setvbuf(journal->log, NULL, _IOLBF, 1 << 14);
+    if (is_file(path))
+        *is_free = lki_file_lock(fileno(journal->log)) != EWOULDBLOCK;
     if (lstat(path, &info) != 0 || !S_ISREG(info.st_mode)) /* a pipe, a device or a symbolic link */
         return LK_OK;
     char parent[LKI_PATH_BYTES];
@@ -164,7 +169,8 @@ static const char *label_field(const lki_journal *journal)
 
 lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end)
 {
-    size_t bytes;
+    size_t bytes = 0;
+    bool   is_free;
     if (journal == NULL)
         return LK_OK;
     const char *path = journal->config->log;
@@ -173,11 +179,15 @@ lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end)
         LK_TRY(lki_events_open(&journal->events, journal->config->outputs.tensorboard));
     if (path == NULL)
         return LK_OK;
-    if (start > 0 && is_file(path)) {
+    LK_TRY(log_open(journal, path, &is_free));
+    if (!is_free)
+        return lk_fail(LK_EINVAL, "another run is writing the `log` '%s': give each run its own "
+                                  "file", path);
+    if (!is_file(path))
+        return LK_OK;
+    if (start > 0)
         LK_TRY(find_prefix(path, start, &bytes));
-        LK_TRY(cut(path, bytes));
-    }
-    return log_open(journal, path, start > 0 ? "ae" : "we");
+    return cut(path, bytes);
 }
 
 lk_status lki_journal_find(const lki_journal *journal, uint64_t step, uint64_t *bytes)
@@ -193,15 +203,16 @@ lk_status lki_journal_find(const lki_journal *journal, uint64_t step, uint64_t *
 lk_status lki_journal_take_over(lki_journal *journal, uint64_t done, uint64_t end, uint64_t bytes)
 {
     const char *path = journal->config->log;
+    bool        is_free;
     /* the last step may still have to be logged */
     lki_display_begin(&journal->display, done > 0 ? done - 1 : 0, end);
     if (journal->config->outputs.tensorboard != NULL)
         LK_TRY(lki_events_open(&journal->events, journal->config->outputs.tensorboard));
     if (path == NULL)
         return LK_OK;
-    if (is_file(path))
-        LK_TRY(cut(path, (size_t)bytes));
-    return log_open(journal, path, "ae");
+    /* a disconnected host may still hold the lock, until its rank 0 ends */
+    LK_TRY(log_open(journal, path, &is_free));
+    return is_file(path) ? cut(path, (size_t)bytes) : LK_OK;
 }
 
 uint64_t lki_journal_bytes(const lki_journal *journal)
