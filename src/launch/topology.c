@@ -1,7 +1,7 @@
 /* topology.c -- reads the machine's topology from hwloc, which is loaded on demand. */
 #include <stdio.h>
-#include <string.h>
 
+#include "base/symbols.h"
 #include "launch/job/cores.h"
 
 #if defined(__has_include)
@@ -38,24 +38,16 @@ typedef struct {
 
 static bool load(library *l)
 {
-    static const struct {
-        const char *name;
-        size_t      offset;
-    } functions[] = {
+    static const lki_symbol functions[] = {
 #define ROW(name) { #name, offsetof(library, name) },
         HWLOC_TABLE(ROW)
 #undef ROW
     };
 
     l->handle = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    if (l->handle == NULL)
+    if (l->handle == NULL || lki_symbols_find(l, l->handle, functions,
+                                              sizeof functions / sizeof functions[0]) != NULL)
         return false;
-    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
-        void *found = dlsym(l->handle, functions[i].name);
-        if (found == NULL)
-            return false;
-        memcpy((char *)l + functions[i].offset, &found, sizeof found);
-    }
     if (l->hwloc_topology_init(&l->topology) != 0) {
         l->topology = NULL;
         return false;

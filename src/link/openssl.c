@@ -4,13 +4,12 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#include "base/symbols.h"
+
 static const char LIBRARY[] = "libssl.so.3"; /* dlsym() also finds symbols of libcrypto, which this
                                               * library loads */
 
-static const struct {
-    const char *name;
-    size_t      offset;
-} FUNCTIONS[] = {
+static const lki_symbol FUNCTIONS[] = {
 #define LKI_OPENSSL_ROW(name) { #name, offsetof(lki_openssl, name) },
     LKI_OPENSSL_TABLE(LKI_OPENSSL_ROW)
 #undef LKI_OPENSSL_ROW
@@ -26,19 +25,15 @@ lk_status lki_openssl_load(lki_openssl *out)
                        "libssl3, or run with `insecure` on a network that you "
                        "trust; the system says: %s",
                        LIBRARY, dlerror());
-    for (size_t i = 0; i < sizeof FUNCTIONS / sizeof FUNCTIONS[0]; i++) {
-        void *found = dlsym(out->handle, FUNCTIONS[i].name);
-        if (found == NULL) {
-            lki_openssl_unload(out);
-            return lk_fail(LK_EUNSUPPORTED,
-                           "%s has no %s: install the package libssl3 (OpenSSL 3.0 "
-                           "or later), or run with `insecure` on a network that "
-                           "you trust",
-                           LIBRARY, FUNCTIONS[i].name);
-        }
-        memcpy((char *)out + FUNCTIONS[i].offset, &found, sizeof found);
-    }
-    return LK_OK;
+    const char *missing = lki_symbols_find(out, out->handle, FUNCTIONS,
+                                           sizeof FUNCTIONS / sizeof FUNCTIONS[0]);
+    if (missing == NULL)
+        return LK_OK;
+    lki_openssl_unload(out);
+    return lk_fail(LK_EUNSUPPORTED,
+                   "%s has no %s: install the package libssl3 (OpenSSL 3.0 or later), or run "
+                   "with `insecure` on a network that you trust",
+                   LIBRARY, missing);
 }
 
 void lki_openssl_unload(lki_openssl *openssl)

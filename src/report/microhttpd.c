@@ -5,15 +5,13 @@
 
 #include <dlfcn.h>
 #include <stddef.h>
-#include <string.h>
 #include <sys/auxv.h>
+
+#include "base/symbols.h"
 
 static const char LIBRARY[] = "libmicrohttpd.so.12";
 
-static const struct {
-    const char *name;
-    size_t      offset;
-} FUNCTIONS[] = {
+static const lki_symbol FUNCTIONS[] = {
 #define LKI_MICROHTTPD_ROW(name) { #name, offsetof(lki_microhttpd, name) },
     LKI_MICROHTTPD_TABLE(LKI_MICROHTTPD_ROW)
 #undef LKI_MICROHTTPD_ROW
@@ -34,16 +32,13 @@ lk_status lki_microhttpd_load(lki_microhttpd *out)
                        "serving a page needs GNU libmicrohttpd (%s): install the package "
                        "libmicrohttpd12, or write the page to a file; the system says: %s",
                        LIBRARY, dlerror());
-    for (size_t i = 0; i < sizeof FUNCTIONS / sizeof FUNCTIONS[0]; i++) {
-        void *found = dlsym(out->handle, FUNCTIONS[i].name);
-        if (found == NULL) {
-            lki_microhttpd_unload(out);
-            return lk_fail(LK_EUNSUPPORTED, "%s has no %s: install the package libmicrohttpd12",
-                           LIBRARY, FUNCTIONS[i].name);
-        }
-        memcpy((char *)out + FUNCTIONS[i].offset, &found, sizeof found);
-    }
-    return LK_OK;
+    const char *missing = lki_symbols_find(out, out->handle, FUNCTIONS,
+                                           sizeof FUNCTIONS / sizeof FUNCTIONS[0]);
+    if (missing == NULL)
+        return LK_OK;
+    lki_microhttpd_unload(out);
+    return lk_fail(LK_EUNSUPPORTED, "%s has no %s: install the package libmicrohttpd12", LIBRARY,
+                   missing);
 }
 
 void lki_microhttpd_unload(lki_microhttpd *library)
