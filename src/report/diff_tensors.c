@@ -1,33 +1,15 @@
 /* diff_tensors.c -- finds the tensors in which two checkpoints differ, and their first elements. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "device/half.h"
 #include "report/diff.h"
 
 enum { TEXT = 160 };
 
 /* ---- Values as text ------------------------------------------------------------------------ */
-
-static double half_value(uint16_t bits)
-{
-    int    exponent = (bits >> 10) & 31;
-    double fraction = bits & 1023, value;
-    if (exponent == 31)
-        value = fraction > 0 ? (double)NAN : (double)INFINITY;
-    else
-        value = exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25);
-    return bits & 0x8000 ? -value : value;
-}
-
-static float float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
 
 /* Writes an element in decimal, with as many digits as identify it, and in hexadecimal. */
 static void element_text(char text[TEXT], const lk_tensor *tensor, uint64_t at)
@@ -40,18 +22,19 @@ static void element_text(char text[TEXT], const lk_tensor *tensor, uint64_t at)
     int64_t  whole = (int64_t)(bits << shift) >> shift;
     switch ((int)tensor->dtype) {
     case LK_F32:
-        (void)snprintf(text, TEXT, "%.9g (0x%08" PRIx64 ")", (double)float_of((uint32_t)bits),
-                       bits);
+        (void)snprintf(text, TEXT, "%.9g (0x%08" PRIx64 ")",
+                       (double)lki_f32_from_bits((uint32_t)bits), bits);
         break;
     case LK_F64:
         (void)snprintf(text, TEXT, "%.17g (0x%016" PRIx64 ")", lki_double_of(bits), bits);
         break;
     case LK_F16:
-        (void)snprintf(text, TEXT, "%.5g (0x%04" PRIx64 ")", half_value((uint16_t)bits), bits);
+        (void)snprintf(text, TEXT, "%.5g (0x%04" PRIx64 ")",
+                       (double)lki_f16_widen((uint16_t)bits), bits);
         break;
     case LK_BF16:
         (void)snprintf(text, TEXT, "%.4g (0x%04" PRIx64 ")",
-                       (double)float_of((uint32_t)(bits << 16)), bits);
+                       (double)lki_bf16_widen((uint16_t)bits), bits);
         break;
     case LK_I8:
     case LK_I16:
