@@ -1,8 +1,8 @@
 /* bench_scaling.c -- `lockstep bench scaling`: the speedup of steps with more workers.
  *
  * Runs the same global batch on 1, 2, ... N workers, so the result and the work are equal.  Each
- * run is a `bench step`.  Every round runs each number of workers once, alternately in ascending
- * and descending order.  Efficiency is the ratio of two speeds divided by the ratio of the numbers
+ * run is a `bench step`.  Every round runs each number of workers once, alternately in descending
+ * and ascending order; options that do not suit the largest number thus fail at once.  Efficiency is the ratio of two speeds divided by the ratio of the numbers
  * of workers.  Both speeds are measured in the same round, so that disturbances of the machine
  * affect both.
  */
@@ -194,7 +194,7 @@ static int measure(scaling *s)
 {
     for (uint32_t round = 0; round < s->rounds; round++)
         for (uint32_t i = 0; i < s->count_count; i++) {
-            uint32_t c      = round % 2 == 0 ? i : s->count_count - 1 - i;
+            uint32_t c      = round % 2 == 1 ? i : s->count_count - 1 - i;
             int      result = run(s, s->counts[c], &s->rates[c][round]);
             if (result != 0)
                 return result;
