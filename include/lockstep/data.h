@@ -56,11 +56,20 @@ typedef struct {
     /* A file in the format of `weights`, with numbers up to 256, in units of 1 / LK_WEIGHT_ONE.
      * They weight the labelled training samples in the loss.  NULL: none. */
     const char *loss_weights;
+
+    /* How bytes of images become values, (v/255 - mean) / deviation.  NULL or "source": by
+     * constants of the source.  "train": by mean and deviation of the training part, for each
+     * channel.  "none": v/255.  "MEAN,.../DEVIATION,...": by these numbers.  "auto": "train" for
+     * idx: and npy:, "source" for the others.  Sources without bytes take "source" and "auto"
+     * only. */
+    const char *normalize;
 } lk_dataset_options;
 
 #define LK_DATASET_OPTIONS_INIT LK_OPTIONS_INIT(lk_dataset_options)
 
 enum { LK_WEIGHT_ONE = 65536 };
+
+enum { LK_CHANNELS_MAX = 4 }; /* channels of an image with means of their own */
 
 typedef struct {
     bool tokens;          /* true: a sample has `context` token ids and one target per token;
@@ -72,6 +81,9 @@ typedef struct {
     uint64_t train_count; /* n: samples per epoch */
     uint64_t validation_count;
     char     content_hash[33]; /* XXH3-128 of the content, in hex */
+    uint32_t normalized;       /* number of the means and deviations below; 0: those of the source
+                                * apply, or samples are not bytes */
+    float    mean[LK_CHANNELS_MAX], deviation[LK_CHANNELS_MAX];
 } lk_dataset_info;
 
 /* Opens `spec` (docs/data.md describes the formats):

@@ -96,6 +96,7 @@ typedef struct {
     lk_order    order;
     const char *weights;      /* a file of sampling weights; sets LK_ORDER_WEIGHTED */
     const char *loss_weights; /* a file of weights of samples in the loss */
+    const char *normalize;    /* lk_dataset_options.normalize; NULL: "auto" */
     bool        ignores;      /* targets equal to `ignored` do not count in the loss */
     int64_t     ignored;
     uint32_t    loader_threads; /* per worker, to prepare micro-batches; 0 = 1 */

@@ -2,9 +2,9 @@
  *
  * Runs the same global batch on 1, 2, ... N workers, so the result and the work are equal.  Each
  * run is a `bench step`.  Every round runs each number of workers once, alternately in descending
- * and ascending order; options that do not suit the largest number thus fail at once.  Efficiency is the ratio of two speeds divided by the ratio of the numbers
- * of workers.  Both speeds are measured in the same round, so that disturbances of the machine
- * affect both.
+ * and ascending order; options that do not suit the largest number thus fail at once.  Efficiency
+ * is the ratio of two speeds divided by the ratio of the numbers of workers.  Both speeds are
+ * measured in the same round, so that disturbances of the machine affect both.
  */
 #include <errno.h>
 #include <spawn.h>

@@ -9,7 +9,7 @@
  * takes a few microseconds for a CIFAR-10 image.  Resized crops are in part.c and use separate
  * draws.
  */
-#include "data/source.h"
+#include "data/pixels.h"
 
 #include <string.h>
 
@@ -45,9 +45,7 @@ static void blank(const lk_dataset *dataset, float *to, size_t pixels)
     size_t channels = dataset->info.x.dims[2];
     for (size_t i = 0; i < pixels; i++)
         for (size_t c = 0; c < channels; c++)
-            to[i * channels + c] = dataset->source->blank != NULL
-                                       ? dataset->source->blank(dataset, (uint32_t)c)
-                                       : 0.0f;
+            to[i * channels + c] = lki_pixel(dataset, c, 0);
 }
 
 /* Sets row `to` of the image to row `from`, shifted to the right by `right` pixels. */

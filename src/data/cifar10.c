@@ -9,7 +9,7 @@
  * test_batch.bin, if present, is the validation part, as is usual for reported results.  With a
  * fraction, test_batch.bin is not read, and the validation part is taken from the training data.
  */
-#include "data/source.h"
+#include "data/pixels.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -23,7 +23,6 @@ enum { PLANE = 32 * 32, RECORD = 1 + 3 * PLANE, CLASSES = 10 };
 typedef struct {
     lki_map *maps;
     size_t   count, capacity;
-    float    pixel[3][256];
 } cifar10;
 
 static lk_status check_records(const lk_dataset *dataset, const lki_map *map, const char *path)
@@ -120,9 +119,8 @@ static lk_status cifar10_open(lk_dataset *dataset, const char *rest)
         LK_TRY(add_test(dataset, rest));
     for (size_t i = 0; i < self->count; i++)
         dataset->total += self->maps[i].bytes / RECORD;
-    lki_pixel_table(self->pixel[0], 0.4914f, 0.2470f);
-    lki_pixel_table(self->pixel[1], 0.4822f, 0.2435f);
-    lki_pixel_table(self->pixel[2], 0.4465f, 0.2616f);
+    lki_pixels_set(dataset, 3, (float[]){ 0.4914f, 0.4822f, 0.4465f },
+                   (float[]){ 0.2470f, 0.2435f, 0.2616f });
     dataset->info.x       = (lk_shape){ .rank = 3, .dims = { 32, 32, 3 } };
     dataset->info.classes = CLASSES;
     return hash_files(dataset);
@@ -145,16 +143,12 @@ static lk_status cifar10_read_sample(const lk_dataset *dataset, uint64_t index, 
     for (; index >= map->bytes / RECORD; map++)
         index -= map->bytes / RECORD;
     const uint8_t *record = map->data + index * RECORD;
+    const uint32_t channels = dataset->pixels.channels;
     *label = record[0];
     for (size_t i = 0; i < PLANE; i++)
         for (size_t c = 0; c < 3; c++)
-            x[3 * i + c] = self->pixel[c][record[1 + c * PLANE + i]];
+            x[3 * i + c] = dataset->pixels.value[c % channels][record[1 + c * PLANE + i]];
     return LK_OK;
-}
-
-static float cifar10_blank(const lk_dataset *dataset, uint32_t channel)
-{
-    return ((const cifar10 *)dataset->state)->pixel[channel][0];
 }
 
 static uint32_t cifar10_file_count(const lk_dataset *dataset)
@@ -176,7 +170,6 @@ const lki_source lki_source_cifar10 = {
     .open        = cifar10_open,
     .close       = cifar10_close,
     .read_sample = cifar10_read_sample,
-    .blank       = cifar10_blank,
     .file_count  = cifar10_file_count,
     .file_of     = cifar10_file_of,
 };

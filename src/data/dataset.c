@@ -20,6 +20,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "data/batch.h"
+#include "data/pixels.h"
 #include "data/stream.h"
 
 static const lki_source *const sources[] = {
@@ -121,11 +122,13 @@ static lk_status open_source(lk_dataset *dataset, const char *spec)
         for (uint32_t i = 0; i < dataset->info.x.rank; i++)
             dataset->elements *= dataset->info.x.dims[i];
         LK_TRY(split_samples(dataset, spec));
+        LK_TRY(lki_pixels_normalize(dataset, spec));
         return lki_weights_open(dataset, spec);
     }
     if (options->context == 0)
         return lk_fail(LK_EINVAL, "'%s' is a stream of tokens: give the length of a sample, "
                                   "`context`", spec);
+    LK_TRY(lki_pixels_normalize(dataset, spec));
     dataset->elements = options->context;
     dataset->info.x   = (lk_shape){ .rank = 1, .dims = { options->context } };
     if (dataset->source->read_document != NULL) {

@@ -1,7 +1,7 @@
 /* idx.c -- idx:IMAGES,LABELS: grey images and their classes, in the format of MNIST.
  *
- * A pixel v becomes (v/255 - 0.5) / 0.5, in [-1, 1], for every IDX file.  The spec thus determines
- * the values on which a model was trained.  A sample is (H, W, 1).
+ * Unless normalized otherwise, a pixel v becomes (v/255 - 0.5) / 0.5, in [-1, 1].  A sample is
+ * (H, W, 1).
  */
 #include "data/source.h"
 
@@ -9,12 +9,11 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "data/files.h"
-#include "data/lanes.h"
+#include "data/pixels.h"
 
 typedef struct {
     lki_map map[2]; /* images, labels */
     lki_idx file[2];
-    float   pixel[256];
 } idx;
 
 static lk_status open_files(lk_dataset *dataset, const char *rest)
@@ -45,7 +44,8 @@ static lk_status idx_open(lk_dataset *dataset, const char *rest)
     LK_TRY(LKI_NEW(&self, 1, "IDX files"));
     dataset->state = self;
     LK_TRY(open_files(dataset, rest));
-    lki_pixel_table(self->pixel, 0.5f, 0.5f);
+    lki_pixels_set(dataset, 1, (float[]){ 0.5f }, (float[]){ 0.5f });
+    dataset->pixels.by_training = true;
     const lki_idx *images = &self->file[0], *labels = &self->file[1];
     uint8_t        max = 0;
     char           hashes[2][33];
@@ -77,15 +77,9 @@ static lk_status idx_read_sample(const lk_dataset *dataset, uint64_t index, floa
     const idx     *self  = dataset->state;
     size_t         count = dataset->elements;
     const uint8_t *from  = self->file[0].values + index * count;
-    lki_lanes_best()->pixels(count, from, x);
+    lki_pixels_convert(dataset, count, from, x);
     *label = self->file[1].values[index];
     return LK_OK;
-}
-
-static float idx_blank(const lk_dataset *dataset, uint32_t channel)
-{
-    (void)channel;
-    return ((const idx *)dataset->state)->pixel[0];
 }
 
 const lki_source lki_source_idx = {
@@ -93,5 +87,4 @@ const lki_source lki_source_idx = {
     .open        = idx_open,
     .close       = idx_close,
     .read_sample = idx_read_sample,
-    .blank       = idx_blank,
 };

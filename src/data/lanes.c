@@ -15,10 +15,11 @@ static void plain_pass(const lki_network *of, uint32_t left[LKI_LANES], uint32_t
         }
 }
 
-static void plain_pixels(size_t count, const uint8_t *from, float *to)
+static void plain_pixels(size_t count, float mean, float deviation, const uint8_t *from,
+                         float *to)
 {
     for (size_t i = 0; i < count; i++)
-        to[i] = ((float)from[i] / 255.0f - 0.5f) / 0.5f;
+        to[i] = ((float)from[i] / 255.0f - mean) / deviation;
 }
 
 static const lki_lanes plain = { .name = "plain", .pass = plain_pass, .pixels = plain_pixels };

@@ -30,8 +30,8 @@ typedef struct {
      * value. */
     void (*pass)(const lki_network *of, uint32_t left[LKI_LANES], uint32_t right[LKI_LANES]);
 
-    /* Converts pixels to [-1, 1]: to[i] = (from[i] / 255 - 0.5) / 0.5. */
-    void (*pixels)(size_t count, const uint8_t *from, float *to);
+    /* Converts bytes: to[i] = (from[i] / 255 - mean) / deviation. */
+    void (*pixels)(size_t count, float mean, float deviation, const uint8_t *from, float *to);
 } lki_lanes;
 
 /* Returns the table for the widest registers of this processor. */

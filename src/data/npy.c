@@ -1,8 +1,8 @@
 /* npy.c -- npy:X,Y: NumPy arrays of samples and of their labels.
  *
  * X is (N, features), (N, H, W), read as (H, W, 1), or (N, H, W, C); (N) counts as one feature.
- * Bytes (uint8) are pixels and become (v/255 - 0.5) / 0.5.  All other numbers are used unscaled,
- * rounded to FP32.  Y is (N) or (N, 1), of any integer type; there are max + 1 classes.
+ * Bytes (uint8) are pixels (pixels.c).  All other numbers are used unscaled, rounded to FP32.  Y is
+ * (N) or (N, 1), of any integer type; there are max + 1 classes.
  */
 #include "data/source.h"
 
@@ -13,13 +13,12 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "data/files.h"
-#include "data/lanes.h"
+#include "data/pixels.h"
 
 typedef struct {
     lki_map  map[2]; /* X, Y */
     lki_npy  x;
     int32_t *labels;
-    float    pixel[256];
 } npy;
 
 /* Returns element `index` of an integer array, sign- or zero-extended to 64 bits. */
@@ -114,7 +113,9 @@ static lk_status npy_open(lk_dataset *dataset, const char *rest)
     lki_free(path[1]);
     if (status != LK_OK)
         return status;
-    lki_pixel_table(self->pixel, 0.5f, 0.5f);
+    if (self->x.dtype == LK_U8)
+        lki_pixels_set(dataset, 1, (float[]){ 0.5f }, (float[]){ 0.5f });
+    dataset->pixels.by_training = true;
     dataset->total  = self->x.dims[0];
     dataset->info.x = sample_shape(&self->x);
     char hashes[2][33];
@@ -140,7 +141,7 @@ static lk_status npy_read_sample(const lk_dataset *dataset, uint64_t index, floa
     if (self->x.dtype == LK_F32)
         memcpy(x, self->x.values + first * sizeof *x, count * sizeof *x);
     else if (self->x.dtype == LK_U8)
-        lki_lanes_best()->pixels(count, self->x.values + first, x);
+        lki_pixels_convert(dataset, count, self->x.values + first, x);
     else
         for (size_t i = 0; i < count; i++)
             x[i] = lki_npy_number(&self->x, first + i);
@@ -148,17 +149,9 @@ static lk_status npy_read_sample(const lk_dataset *dataset, uint64_t index, floa
     return LK_OK;
 }
 
-static float npy_blank(const lk_dataset *dataset, uint32_t channel)
-{
-    const npy *self = dataset->state;
-    (void)channel;
-    return self->x.dtype == LK_U8 ? self->pixel[0] : 0.0f;
-}
-
 const lki_source lki_source_npy = {
     .name        = "npy",
     .open        = npy_open,
     .close       = npy_close,
     .read_sample = npy_read_sample,
-    .blank       = npy_blank,
 };

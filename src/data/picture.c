@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "base/memory.h"
+#include "data/pixels.h"
 
 static lk_status read_label(lki_picture *out, const lki_tar *tar, const lki_tar_member *member)
 {
@@ -67,7 +68,7 @@ lk_status lki_picture_decode(const lki_picture *picture, const uint8_t *content,
 }
 
 lk_status lki_picture_fit(const lk_dataset *dataset, const lki_image *image, const lki_draw *draw,
-                          const float pixel[256], float *x)
+                          float *x)
 {
     lk_shape      shape = dataset->info.x;
     size_t        count = lk_shape_count(shape);
@@ -78,8 +79,8 @@ lk_status lki_picture_fit(const lk_dataset *dataset, const lki_image *image, con
         part = lki_part_of(dataset, draw, image->height, image->width);
     lk_status status = lki_image_fit(image, draw != NULL ? &part : NULL, (uint32_t)shape.dims[0],
                                      (uint32_t)shape.dims[1], bytes);
-    for (size_t i = 0; status == LK_OK && i < count; i++)
-        x[i] = pixel[bytes[i]];
+    if (status == LK_OK)
+        lki_pixels_convert(dataset, count, bytes, x);
     lki_free(bytes);
     return status;
 }

@@ -33,9 +33,9 @@ LK_NODISCARD lk_status lki_picture_decode(const lki_picture *picture, const uint
                                           uint32_t channels, const lki_image_place *place,
                                           lki_image *out);
 
-/* Converts a decoded image to a sample: the part drawn by `draw`, or the centre if `draw` is NULL.
- * `pixel` maps bytes to values. */
+/* Converts a decoded image to a sample: the part drawn by `draw`, or the centre if `draw` is
+ * NULL. */
 LK_NODISCARD lk_status lki_picture_fit(const lk_dataset *dataset, const lki_image *image,
-                                       const lki_draw *draw, const float pixel[256], float *x);
+                                       const lki_draw *draw, float *x);
 
 #endif

@@ -59,9 +59,6 @@ typedef struct {
     lk_status (*read_part)(const lk_dataset *dataset, uint64_t index, const lki_draw *draw,
                            float *x, int32_t *label);
 
-    /* (optional) Returns the value of a black pixel in a channel.  NULL: 0. */
-    float (*blank)(const lk_dataset *dataset, uint32_t channel);
-
     /* (optional) Returns the number of files with training samples, and the file of sample or
      * document `index` of the files. */
     uint32_t (*file_count)(const lk_dataset *dataset);
@@ -69,6 +66,14 @@ typedef struct {
 } lki_source;
 
 typedef struct lki_watched_file lki_watched_file; /* file_watch.c */
+
+/* How bytes become values (pixels.c). */
+typedef struct {
+    uint32_t channels;    /* channels with numbers of their own; 0: samples are not bytes */
+    bool     by_training; /* `auto` means `train` */
+    float    mean[LK_CHANNELS_MAX], deviation[LK_CHANNELS_MAX];
+    float    value[LK_CHANNELS_MAX][256];
+} lki_pixels;
 
 /* A sample of a document: run number `part` of T targets. */
 typedef struct {
@@ -85,6 +90,8 @@ struct lk_dataset {
     uint64_t           held_out; /* size of the validation part at the end of the data: number of
                                   * tokens, or of samples that the source itself reserves */
     size_t             elements; /* number of elements of x in one sample */
+    lki_pixels         pixels;
+    uint32_t           all_channels; /* of images; 1 for samples with more than LK_CHANNELS_MAX */
     lki_piece         *pieces;   /* with documents: training samples, then validation samples */
     int32_t            separator; /* the token before and after each document */
     double            *cumulative; /* inclusive prefix sums of the training samples' weights; NULL:
@@ -172,16 +179,6 @@ LK_NODISCARD lk_status lki_settings_parse(const char *text, char separator,
 /* Copies the two paths of "FIRST,SECOND".  The caller frees them with lki_free(), also on failure.
  * LK_EINVAL names `form` as the required syntax. */
 LK_NODISCARD lk_status lki_split_pair(char *path[2], const char *text, const char *form);
-
-/* ---- Pixels ------------------------------------------------------------------------------- */
-
-/* Fills table[v] for every pixel byte v with (v/255 - mean) / deviation.  Computes in FP32, in this
- * order. */
-static inline void lki_pixel_table(float table[256], float mean, float deviation)
-{
-    for (int v = 0; v < 256; v++)
-        table[v] = ((float)v / 255.0f - mean) / deviation;
-}
 
 /* ---- Folders ------------------------------------------------------------------------------ */
 

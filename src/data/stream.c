@@ -22,7 +22,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
-#include "data/source.h"
+#include "data/pixels.h"
 
 /* Stands for an unknown number of samples.  The value is large, but sums with it do not
  * overflow. */
@@ -126,7 +126,8 @@ static lk_status stream_open(lk_dataset *dataset, const char *rest)
     if (strcmp(self->path, "-") != 0 && access(self->path, R_OK) != 0)
         return lk_fail(LK_EIO, "cannot read '%s': %s", self->path, strerror(errno));
     LK_TRY(describe(dataset, self, rest));
-    lki_pixel_table(self->pixel, 0.5f, 0.5f);
+    if (!dataset->info.tokens)
+        lki_pixels_set(dataset, 1, (float[]){ 0.5f }, (float[]){ 0.5f });
     lki_xxh3_128(rest, strlen(rest), dataset->info.content_hash);
     return LK_OK;
 }
@@ -138,17 +139,10 @@ static void stream_close(lk_dataset *dataset)
     lki_free(self);
 }
 
-static float stream_blank(const lk_dataset *dataset, uint32_t channel)
-{
-    (void)channel;
-    return ((const source *)dataset->state)->pixel[0];
-}
-
 const lki_source lki_source_stream = {
     .name  = "stream",
     .open  = stream_open,
     .close = stream_close,
-    .blank = stream_blank,
 };
 
 bool lki_dataset_is_stream(const lk_dataset *dataset)
@@ -274,7 +268,7 @@ static lk_status take_image(const lki_stream *stream, const uint8_t *from, uint6
     *y = from[0];
     for (size_t i = 0; i < plane; i++)
         for (size_t c = 0; c < self->channels; c++)
-            x[i * self->channels + c] = self->pixel[from[1 + c * plane + i]];
+            x[i * self->channels + c] = lki_pixel(stream->dataset, c, from[1 + c * plane + i]);
     return lki_augment_apply(stream->dataset, &(lki_draw){ 0, number }, false, x);
 }
 

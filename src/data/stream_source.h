@@ -14,7 +14,6 @@ typedef struct {
     uint64_t archive; /* 1: an archive of images */
     size_t   record;  /* bytes from one sample to the next; 0 in an archive */
     size_t   beyond;  /* bytes of the next sample that a sample also needs */
-    float    pixel[256];
 } lki_stream_source;
 
 typedef struct lki_stream_tar lki_stream_tar;

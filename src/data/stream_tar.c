@@ -89,8 +89,7 @@ static lk_status see_picture(lki_stream_tar *self)
     lki_image                image;
     LK_TRY(lki_picture_decode(&self->now, member->content, (uint32_t)source->channels, &place,
                               &image));
-    lk_status status = lki_picture_fit(dataset, &image, part ? &draw : NULL, source->pixel,
-                                       self->x);
+    lk_status status = lki_picture_fit(dataset, &image, part ? &draw : NULL, self->x);
     lki_image_free(&image);
     return status == LK_OK ? lki_augment_apply(dataset, &draw, part, self->x) : status;
 }

@@ -16,6 +16,7 @@
 #include "base/memory.h"
 #include "data/fileset.h"
 #include "data/picture.h"
+#include "data/pixels.h"
 
 typedef struct {
     lki_fileset  shards;
@@ -23,7 +24,6 @@ typedef struct {
     size_t       count, capacity;
     lki_picture  now; /* while scanning: the sample to which members are still added */
     uint64_t     height, width, channels, classes; /* from the spec; 0: not given */
-    float        pixel[256];
 } archive;
 
 /* ---- Samples -------------------------------------------------------------------------------- */
@@ -152,7 +152,7 @@ static lk_status tar_open(lk_dataset *dataset, const char *rest)
         return lk_fail(LK_EFORMAT, "'%s' has no samples: %zu archives without a member .cls beside "
                                    "an image", rest, self->shards.count);
     LK_TRY(count_classes(dataset, rest));
-    lki_pixel_table(self->pixel, 0.5f, 0.5f);
+    lki_pixels_set(dataset, 1, (float[]){ 0.5f }, (float[]){ 0.5f });
     dataset->total  = self->count;
     dataset->info.x = (lk_shape){ .rank = 3,
                                   .dims = { self->height, self->width, self->channels } };
@@ -177,7 +177,7 @@ static lk_status tar_read_part(const lk_dataset *dataset, uint64_t index, const 
     const archive *self = dataset->state;
     lki_image      image;
     LK_TRY(decode(dataset, index, &image));
-    lk_status status = lki_picture_fit(dataset, &image, draw, self->pixel, x);
+    lk_status status = lki_picture_fit(dataset, &image, draw, x);
     *label = self->samples[index].label;
     lki_image_free(&image);
     return status;
@@ -187,12 +187,6 @@ static lk_status tar_read_sample(const lk_dataset *dataset, uint64_t index, floa
                                  int32_t *label)
 {
     return tar_read_part(dataset, index, NULL, x, label);
-}
-
-static float tar_blank(const lk_dataset *dataset, uint32_t channel)
-{
-    (void)channel;
-    return ((const archive *)dataset->state)->pixel[0];
 }
 
 static uint32_t tar_file_count(const lk_dataset *dataset)
@@ -211,7 +205,6 @@ const lki_source lki_source_tar = {
     .close       = tar_close,
     .read_sample = tar_read_sample,
     .read_part   = tar_read_part,
-    .blank       = tar_blank,
     .file_count  = tar_file_count,
     .file_of     = tar_file_of,
 };

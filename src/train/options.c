@@ -26,6 +26,11 @@ static json_t *augment_json(const lk_train_config *config)
     return json_string(text);
 }
 
+static json_t *normalize_json(const lk_train_config *config)
+{
+    return json_string(config->data.normalize != NULL ? config->data.normalize : "auto");
+}
+
 static json_t *loss_weights_json(const lk_train_config *config)
 {
     return json_boolean(config->data.loss_weights != NULL);

@@ -185,7 +185,8 @@ static void a_stream_trains_on_its_samples_in_order(void **state)
     };
     char want[65], got[65];
     make_images(*state);
-    run_line(*state, TRAIN "--data idx:images,labels --order sequential --epochs 1 --workers 1", 0,
+    run_line(*state, TRAIN "--data idx:images,labels --normalize source --order sequential "
+             "--epochs 1 --workers 1", 0,
              want, NULL);
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         run_line(*state, ways[i], 0, got,
@@ -193,7 +194,8 @@ static void a_stream_trains_on_its_samples_in_order(void **state)
         if (strcmp(got, want) != 0)
             fail_msg("%s: %s, not %s", ways[i], got, want);
     }
-    run_line(*state, TRAIN "--data idx:images,labels --order sequential --steps 3 --workers 1", 0,
+    run_line(*state, TRAIN "--data idx:images,labels --normalize source --order sequential "
+             "--steps 3 --workers 1", 0,
              want, NULL);
     run_line(*state, "head -c 360 records | " TRAIN STREAM("-") "--steps 50 --workers 2", 0, got,
              "--data ended the run after step 3 of 50");
@@ -385,6 +387,22 @@ static void weights_and_labels_count_alike_on_any_workers(void **state)
              "step 1: none of its 2 samples counts for anything, by their labels or weights");
 }
 
+/* Expects that a run is not continued with pixels of another mean. */
+static void a_checkpoint_keeps_the_mean_of_the_pixels(void **state)
+{
+    char one[65], three[65], told[65];
+    make_images(*state);
+    run_line(*state, IMAGES "--checkpoint pixels", 0, one, NULL);
+    run_line(*state, TRAIN "--data idx:images,labels --steps 6 --workers 3", 0, three, NULL);
+    assert_string_equal(one, three);
+    run_line(*state, IMAGES "--normalize source", 0, told, NULL);
+    assert_string_not_equal(one, told);
+    run_line(*state, "printf '\\377\\377' | dd of=images bs=1 seek=16 conv=notrunc status=none && "
+             TRAIN "--data idx:images,labels --steps 8 --workers 1 --checkpoint pixels --resume", 2,
+             NULL, "the mean of the pixels (--normalize) is [");
+    make_images(*state);
+}
+
 /* Returns the first loss of a batch of all images, with `weights` as the weights of the classes. */
 static double weighted_loss(const char *folder, const char *const weights[4])
 {
@@ -426,6 +444,7 @@ int main(void)
         cmocka_unit_test(bad_streams_are_refused),
         cmocka_unit_test(tokens_of_a_stream_give_the_same_bits),
         cmocka_unit_test(archives_of_a_stream_are_those_of_files),
+        cmocka_unit_test(a_checkpoint_keeps_the_mean_of_the_pixels),
         cmocka_unit_test(weights_and_labels_count_alike_on_any_workers),
         cmocka_unit_test(a_weighted_loss_is_that_of_its_classes),
     };

@@ -36,7 +36,9 @@ lk_dataset_options lki_dataset_options(const lk_train_config *config)
                                  .weights      = config->data.weights,
                                  .ignores      = config->data.ignores,
                                  .ignored      = config->data.ignored,
-                                 .loss_weights = config->data.loss_weights };
+                                 .loss_weights = config->data.loss_weights,
+                                 .normalize    = config->data.normalize != NULL
+                                                     ? config->data.normalize : "auto" };
 }
 
 static void put_integer(json_t *object, const char *key, uint64_t value)
@@ -49,9 +51,21 @@ static void put_real(json_t *object, const char *key, double value)
     (void)json_object_set_new(object, key, json_real(value));
 }
 
+static void put_reals(json_t *object, const char *key, const float *values, uint32_t count)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < count; i++)
+        (void)json_array_append_new(list, json_real((double)values[i]));
+    (void)json_object_set_new(object, key, list);
+}
+
 static void put_data(json_t *object, const lk_dataset_info *data)
 {
     json_t *input = json_array();
+    if (data->normalized > 0) {
+        put_reals(object, "pixel_mean", data->mean, data->normalized);
+        put_reals(object, "pixel_deviation", data->deviation, data->normalized);
+    }
     put_integer(object, "classes", data->classes);
     (void)json_object_set_new(object, "tokens", json_boolean(data->tokens));
     for (uint32_t i = 0; i < data->x.rank; i++)
@@ -144,6 +158,10 @@ static const char *known_as(const char *key, char text[64])
         return "the model";
     if (strcmp(key, "hook") == 0)
         return "the use of a gradient hook";
+    if (strcmp(key, "pixel_mean") == 0)
+        return "the mean of the pixels (`normalize`)";
+    if (strcmp(key, "pixel_deviation") == 0)
+        return "the deviation of the pixels (`normalize`)";
     (void)snprintf(text, 64, field != NULL ? "`%s`" : "'%s' of the data",
                    field != NULL ? field->path : key);
     return text;
