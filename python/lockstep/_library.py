@@ -92,7 +92,8 @@ Options = layout.struct("lk_parallel_options", struct_size=c_size_t, strategy=c_
                         optimizer=Optimizer, clip_norm=c_double, clip_value=c_double,
                         unused=c_uint32, seed=c_uint64, terms=POINTER(Term), term_count=c_uint32,
                         states=POINTER(State), state_count=c_uint32, reads=POINTER(c_uint32),
-                        read_count=c_uint32, shard_hosts=c_uint32, rules=POINTER(Rule),
+                        read_count=c_uint32, shard_hosts=c_uint32, grad_algorithm=c_uint32,
+                        rules=POINTER(Rule),
                         adds_once=c_bool, exchange=POINTER(Exchange),
                         replicas=POINTER(Replicas),
                         survives=c_bool, audit=c_double, audit_steps=c_uint64)

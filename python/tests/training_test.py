@@ -6,6 +6,8 @@ import tempfile
 import unittest
 
 from support import launch
+from lockstep._library import layout
+import lockstep.torch as lk
 
 PROGRAM = """
     import functools, os, signal, sys
@@ -51,7 +53,8 @@ PROGRAM = """
         global run
         run_module._current = None
         run = lk.init(seed=1, virtual_workers=6, strategy=strategy,
-                      audit_steps=int(os.environ.get("AUDITS", 2)))
+                      audit_steps=int(os.environ.get("AUDITS", 2)),
+                      grad_algorithm=os.environ.get("ALGORITHM", "auto"))
         model = run.prepare(Net())
         opt = lk.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1, clip_norm=1.0)
         sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=30)
@@ -67,6 +70,7 @@ PROGRAM = """
                   evaluation.accuracy, model.norm.running_mean.sum().item(),
                   int(model.norm.num_batches_tracked))
         run.print("weights." + strategy, run.weights_hash())
+        run.print("algorithm." + strategy, run._engine._options.grad_algorithm)
 
     for strategy in sys.argv[1:]:
         train(strategy)
@@ -96,11 +100,18 @@ class Training(unittest.TestCase):
             self.assertEqual(outcome(run_program(workers)), alone(), workers)
 
     def test_strategies_and_hosts(self):
-        for arguments, strategies in (((2,), ("ddp", "zero1", "zero2")),
-                                      ((4, "--hosts", "2"), ("ddp", "zero1"))):
-            ended = run_program(*arguments, strategies=strategies)
+        for arguments, strategies, algorithm in (
+                ((2,), ("ddp", "zero1", "zero2"), "auto"),
+                ((4, "--hosts", "2"), ("ddp", "zero1"), "linear")):
+            ended = run_program(*arguments, strategies=strategies, ALGORITHM=algorithm)
             for strategy in strategies:
                 self.assertEqual(outcome(ended, strategy), alone("single"), (arguments, strategy))
+                self.assertEqual(ended.value("algorithm." + strategy),
+                                 str(layout.constants["LK_TREE_" + algorithm.upper()]))
+
+    def test_an_unknown_algorithm_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "'ring': give one of auto, direct, linear"):
+            lk.init(grad_algorithm="ring")
 
     def test_data_workers(self):
         self.assertEqual(outcome(run_program(2, READERS=2)), alone())

@@ -175,21 +175,43 @@ static void print_report(const train_options *train)
 
 /* ---- A sweep ----------------------------------------------------------------------------- */
 
+static bool sweeps_buckets(const step_options *o)
+{
+    return o->sweep != NULL && strcmp(o->sweep, "none") != 0;
+}
+
 /* Returns an exit status if other options contradict a sweep, or a negative number. */
 static int check_sweep(const step_options *o, bool launched)
 {
-    const lk_train_config *c   = &o->train.config;
-    const char            *why = c->bucket_bytes > 0 ? "--sweep bucket tries several sizes: leave "
-                                                       "out --bucket-mb"
-                                 : c->log != NULL || c->trace != NULL
-                                     ? "--sweep makes several runs, and --log and --trace are for "
-                                       "one"
-                                 : o->predict ? "--predict is for one size of buckets: leave out "
-                                                "--sweep"
-                                 : launched ? "--sweep starts several jobs, so it does not work "
-                                              "under another launcher: use --nnodes"
-                                            : NULL;
+    const lk_train_config *c    = &o->train.config;
+    bool                   goes = o->train.on_failure == LK_ON_FAILURE_CONTINUE
+                || c->elastic.workers_least > 0;
+    const char *why = c->bucket_bytes > 0 ? "--sweep bucket tries several sizes: leave out "
+                                            "--bucket-mb"
+                      : c->log != NULL || c->trace != NULL
+                          ? "--sweep makes several runs, and --log and --trace are for one"
+                      : o->predict ? "--predict is for one size of buckets: leave out --sweep"
+                      : launched && goes
+                          ? "--sweep makes several runs in the job of the launcher, which must not "
+                            "lose workers: leave out --on-failure continue and MIN:MAX"
+                          : NULL;
     return why != NULL ? lki_usage_error(o->train.command, "%s", why) : -1;
+}
+
+enum { SIZE_BYTES = 16 };
+
+/* A command that runs one size as a job of its own. */
+typedef struct {
+    char **words, *size; /* `size`: the word with the size in MiB */
+} sweep_job;
+
+static int measure_job(void *context, size_t bytes, double *seconds)
+{
+    const sweep_job *job = context;
+    (void)snprintf(job->size, SIZE_BYTES, "%g", (double)bytes / (1 << 20));
+    int result  = lki_bench_run(seconds, job->words, "median_ms");
+    *seconds   /= 1e3;
+    return result;
 }
 
 /* Copies the words of the command without --sweep and --json, and adds those of a run. */
@@ -217,8 +239,9 @@ static int start_sweep(step_options *o, int argc, char **argv)
     const lki_nodes *nodes  = &o->train.nodes;
     const uint32_t   hosts  = nodes->hosts > 1 ? nodes->hosts : 1;
     lk_train_config *config = &o->train.config;
-    char             name[] = "lockstep", size[LKI_SWEEP_WORD] = "";
+    char             name[] = "lockstep", size[SIZE_BYTES] = "";
     char           **words  = calloc((size_t)argc + 8, sizeof *words);
+    sweep_job        job    = { words, size };
     lki_sweep        sweep  = { .count = 0 };
 
     if (words == NULL) {
@@ -229,11 +252,52 @@ static int start_sweep(step_options *o, int argc, char **argv)
     lki_sweep_choose(&sweep, config, hosts, nodes->count > 1);
     words[0] = name;
     list_words(words + 1, argc, argv, size);
-    int result = lki_sweep_measure(&sweep, words, size);
+    int result = lki_sweep_measure(&sweep, measure_job, &job);
     if (result == 0 && sweep.medians[0][0] > 0)
         lki_sweep_print(&sweep, config, o->json);
     free(words);
     return result;
+}
+
+/* ---- A sweep in the job of another launcher ---------------------------------------------- */
+
+typedef struct {
+    lk_comm      *comm;
+    step_options *options;
+} sweep_runs;
+
+static void print_nothing(const train_options *train)
+{
+    (void)train;
+}
+
+static int measure_run(void *context, size_t bytes, double *seconds)
+{
+    const sweep_runs *runs = context;
+    step_options     *o    = runs->options;
+
+    o->train.config.bucket_bytes = bytes;
+    o->report                    = (lk_step_report){ .steps = 0 };
+    lk_status status             = lki_train_work(runs->comm, &o->train);
+    *seconds                     = o->report.median;
+    return (int)status;
+}
+
+/* Runs all sizes one after another on the same ranks, because such a job can be joined only once.
+ * Rank 0 has the times, and prints. */
+static lk_status sweep_in_job(lk_comm *comm, train_options *train)
+{
+    step_options *o     = (step_options *)(void *)train;
+    uint32_t      hosts = lk_comm_hosts(comm);
+    sweep_runs    runs  = { comm, o };
+    lki_sweep     sweep = { .count = 0 };
+
+    train->print = print_nothing;
+    lki_sweep_choose(&sweep, &train->config, hosts, hosts > 1);
+    lk_status status = (lk_status)lki_sweep_measure(&sweep, measure_run, &runs);
+    if (status == LK_OK && lk_comm_rank(comm) == 0)
+        lki_sweep_print(&sweep, &train->config, o->json);
+    return status;
 }
 
 /* ---- A prediction ------------------------------------------------------------------------ */
@@ -325,7 +389,9 @@ int lki_bench_step(int argc, char **argv)
     options.train.print   = print_report;
     bool launched         = false;
     int  result           = lki_options_parse(&command, argc - 1, argv + 1, &options);
-    if (result < 0)
+    if (result < 0 && options.train.mpi == LK_MPI_ON)
+        launched = true; /* MPI tells the ranks: lki_train_find_launcher() */
+    else if (result < 0)
         result = lki_find_launcher(&command, &options.train.nodes, &launched);
     if (result < 0) {
         lk_train_config *config = &options.train.config;
@@ -336,9 +402,11 @@ int lki_bench_step(int argc, char **argv)
         config->warm_up  = options.warm_up;
         config->steps   += options.warm_up;
         config->report   = &options.report;
-        const bool several = options.sweep != NULL && strcmp(options.sweep, "none") != 0;
+        const bool several = sweeps_buckets(&options);
         result             = several ? check_sweep(&options, launched) : -1;
-        if (several && result < 0)
+        if (several && launched)
+            options.train.run = sweep_in_job;
+        else if (several && result < 0)
             result = start_sweep(&options, argc, argv);
         if (result >= 0)
             free(options.train.file.text);

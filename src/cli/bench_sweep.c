@@ -1,14 +1,12 @@
 /* bench_sweep.c -- times training steps with several sizes of buckets.
  *
- * Each size is a job of its own, in ascending and then in descending order.  So a machine that
- * becomes slower or faster does not favour a size.  The faster of the two runs of a size counts.
+ * The sizes are measured in ascending and then in descending order.  So a machine that becomes
+ * slower or faster does not favour a size.  The faster of the two runs of a size counts.
  */
 #include "cli/bench_sweep.h"
 
 #include <stdio.h>
-#include <string.h>
 
-#include "cli/bench_step.h"
 #include "lockstep/plan.h"
 
 enum { DEFAULT_BYTES = 25 << 20 };
@@ -37,18 +35,16 @@ void lki_sweep_choose(lki_sweep *sweep, lk_train_config *config, uint32_t hosts,
             sweep->bytes[sweep->count++] = sizes[i];
 }
 
-int lki_sweep_measure(lki_sweep *sweep, char **words, char *size)
+int lki_sweep_measure(lki_sweep *sweep, lki_sweep_measure_fn measure, void *context)
 {
-    for (uint32_t k = 0; k < LKI_SWEEP_PASSES * sweep->count; k++) {
+    int result = 0;
+
+    for (uint32_t k = 0; result == 0 && k < LKI_SWEEP_PASSES * sweep->count; k++) {
         const uint32_t pass = k / sweep->count, at = k % sweep->count;
         const uint32_t i    = pass % 2 == 0 ? at : sweep->count - 1 - at;
-        (void)snprintf(size, LKI_SWEEP_WORD, "%g", mebibytes(sweep, i));
-        int result = lki_bench_run(&sweep->medians[i][pass], words, "median_ms");
-        if (result != 0)
-            return result;
-        sweep->medians[i][pass] /= 1e3;
+        result = measure(context, sweep->bytes[i], &sweep->medians[i][pass]);
     }
-    return 0;
+    return result;
 }
 
 /* ---- Output ------------------------------------------------------------------------------ */

@@ -5,7 +5,7 @@
 
 #include "lockstep/train.h"
 
-enum { LKI_SWEEP_SIZES = 7, LKI_SWEEP_PASSES = 2, LKI_SWEEP_WORD = 16 };
+enum { LKI_SWEEP_SIZES = 7, LKI_SWEEP_PASSES = 2 };
 
 /* Sizes and measured times.  Zeroed, it is empty. */
 typedef struct {
@@ -18,9 +18,11 @@ typedef struct {
  * Completes *config as lk_train_check() does, if it is valid. */
 void lki_sweep_choose(lki_sweep *sweep, lk_train_config *config, uint32_t hosts, bool all);
 
-/* Runs the command `words` for each size, LKI_SWEEP_PASSES times.  `size` is the word with the size
- * in MiB, of LKI_SWEEP_WORD bytes.  Returns an exit status. */
-int lki_sweep_measure(lki_sweep *sweep, char **words, char *size);
+/* Times the steps with buckets of `bytes`.  Returns 0 or an error. */
+typedef int (*lki_sweep_measure_fn)(void *context, size_t bytes, double *seconds);
+
+/* Measures each size LKI_SWEEP_PASSES times.  Returns the first error of `measure`, or 0. */
+int lki_sweep_measure(lki_sweep *sweep, lki_sweep_measure_fn measure, void *context);
 
 /* Returns the index of the fastest size that takes at most 0.98 of the default's time in every
  * pass, or else of the default. */

@@ -12,6 +12,7 @@
 #include "cli/settings.h"
 #include "cli/top.h"
 #include "cli/words.h"
+#include "cli/workers.h"
 #include "lockstep/report.h"
 #include "lockstep/train.h"
 
@@ -117,6 +118,8 @@ static int top_main(int argc, char **argv)
     char        path[4096];
     lki_top    *top  = calloc(1, sizeof *top);
     int         done = lki_options_parse(&lki_command_top, argc, argv, &options);
+    if (done < 0)
+        done = lki_refuse_half_job(&lki_command_top, NULL);
     if (done >= 0 || top == NULL) {
         free(top);
         return done >= 0 ? done : LKI_EXIT_FAILURE;

@@ -42,6 +42,8 @@ struct train_options {
 
     const lki_command *command;                  /* the command named in errors */
     void (*print)(const train_options *options); /* called on rank 0 when the run is complete */
+    lk_status (*run)(lk_comm *comm, train_options *options); /* runs a worker of a job, instead of
+                                                              * lki_train_work(); may be NULL */
 };
 
 /* Rows for a struct whose first member is a train_options.  The first row is MODEL. */
@@ -127,6 +129,9 @@ const char *lki_cannot_start(const train_options *options, uint32_t hosts);
  * bytes between hosts (options->by_mpi).  Returns a negative number or, after an error, the exit
  * status. */
 int lki_train_find_launcher(train_options *options, bool *launched);
+
+/* Runs one rank of a run on `comm`.  The same communicator may be used for several runs. */
+LK_NODISCARD lk_status lki_train_work(lk_comm *comm, train_options *options);
 
 /* In a worker, runs the worker's part.  In any other process, checks the options, starts workers
  * with `argv` and watches them.  Frees the memory owned by the options.  Returns the exit

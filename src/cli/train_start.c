@@ -127,6 +127,11 @@ static lk_status work(lk_comm *comm, void *context)
     return status;
 }
 
+lk_status lki_train_work(lk_comm *comm, train_options *options)
+{
+    return work(comm, options);
+}
+
 /* Prints why the run was interrupted, and after which step. */
 static void print_stop(lk_status status)
 {
@@ -257,7 +262,7 @@ static int run_worker(train_options *options)
     if (status != LK_OK)
         lk_comm_abort(comm);
     else
-        status = work(comm, options);
+        status = options->run != NULL ? options->run(comm, options) : work(comm, options);
     if (options->result.speaks)
         print_stop(status);
     if (!silent && status != LK_ESTOPPED)

@@ -155,24 +155,24 @@ void lki_foreign_variables(char *out, size_t bytes, const char *by)
 
 /* ---- Values ------------------------------------------------------------------------------ */
 
-/* Refuses a variable that the environment has twice, with different values.  Programs disagree
- * about which of the values counts. */
-static lk_status check_once(const launcher *l, const char *name)
+/* Refuses a variable of the row, or another one that it names, with two values. */
+static lk_status check_once(const launcher *l)
 {
-    const char *first  = NULL;
-    size_t      length = strlen(name);
-    lki_names   names;
+    const char *const others[] = { l->processes, l->node, l->nodes, l->ranks };
+    lki_names         names;
 
-    for (char **entry = environ; *entry != NULL; entry++) {
-        if (strncmp(*entry, name, length) != 0 || (*entry)[length] != '=')
-            continue;
-        const char *value = *entry + length + 1;
-        if (first != NULL && strcmp(first, value) != 0)
-            return lk_fail(LK_EINVAL, "the environment has %s twice, as %.40s and as %.40s: set it "
-                           "once; unset %s to run alone", name, first, value, set_names(l, &names));
-        first = value;
-    }
-    return LK_OK;
+    LK_TRY(lki_names_check_once(l->names, NAMES, set_names(l, &names)));
+    return lki_names_check_once(others, sizeof others / sizeof others[0], names.text);
+}
+
+/* Refuses variables with two values, of any launcher. */
+static lk_status check_all_once(void)
+{
+    static const char *const tf_config[] = { "TF_CONFIG" };
+
+    for (size_t i = 0; i < LAUNCHERS; i++)
+        LK_TRY(check_once(&launchers[i]));
+    return lki_names_check_once(tf_config, 1, tf_config[0]);
 }
 
 static lk_status read_number(uint32_t *out, const launcher *l, const char *name)
@@ -182,7 +182,6 @@ static lk_status read_number(uint32_t *out, const launcher *l, const char *name)
     size_t      i     = 0;
     lki_names   names;
 
-    LK_TRY(check_once(l, name));
     for (; isdigit((unsigned char)text[i]) && value <= LKI_RANKS_MAX; i++)
         value = value * 10 + (uint32_t)(text[i] - '0');
     if (i == 0 || text[i] != '\0' || value > LKI_RANKS_MAX)
@@ -200,7 +199,6 @@ static lk_status read_tasks(lki_foreign *out, const launcher *l)
     uint32_t    node = 0;
     lki_names   names;
 
-    LK_TRY(check_once(l, name));
     if (is_set(l->node))
         LK_TRY(read_number(&node, l, l->node));
     out->local_size = lki_slurm_tasks(list, node);
@@ -319,8 +317,13 @@ lk_status lki_foreign_check_hosts(const lki_foreign *f)
 
 static lk_status find_meeting(lki_foreign *out, const launcher *l)
 {
-    const char *insecure = getenv("LOCKSTEP_INSECURE");
+    static const char *const settings[] = { "MASTER_ADDR", "MASTER_PORT", "LOCKSTEP_RENDEZVOUS",
+                                            "LOCKSTEP_JOB_KEY_FILE", "LOCKSTEP_INSECURE" };
+    const char              *insecure   = getenv("LOCKSTEP_INSECURE");
+    lki_names                names;
 
+    LK_TRY(lki_names_check_once(settings, sizeof settings / sizeof settings[0],
+                                l != NULL ? set_names(l, &names) : "TF_CONFIG"));
     out->insecure = insecure != NULL && strcmp(insecure, "1") == 0;
     out->key_file = getenv("LOCKSTEP_JOB_KEY_FILE");
     return find_rendezvous(out, l);
@@ -467,6 +470,7 @@ lk_status lki_foreign_find(lki_foreign *out)
     const launcher *found     = find_complete();
 
     *out = (lki_foreign){ .by = NULL };
+    LK_TRY(check_all_once());
     if (found != NULL)
         LK_TRY(read_launcher(out, found));
     else if (tf_config != NULL)

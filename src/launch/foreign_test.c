@@ -322,6 +322,38 @@ static void a_wrong_variable_of_any_launcher_is_refused(void **state)
             }
 }
 
+/* Sets variables twice that no row needs, or that another row needs. */
+static void two_values_of_any_variable_are_refused(void **state)
+{
+    static const struct {
+        const char *names;
+        uint32_t    twice;
+    } cases[] = {
+        { "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_PORT=1 MASTER_ADDR=h", 5 },
+        { "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_PORT=1 MASTER_ADDR=h", 4 },
+        { "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 LOCKSTEP_RENDEZVOUS=tcp://h:1", 4 },
+        { "RANK=1 WORLD_SIZE=3 PET_NPROC_PER_NODE=1 MASTER_ADDR=h MASTER_PORT=1", 2 },
+        { "RANK=0 WORLD_SIZE=1", 1 },
+        { "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=1(x2) "
+          "SLURM_NODEID=0 SLURM_STEP_NODELIST=a,b", 5 },
+        { "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 PMI_RANK=2 PMI_SIZE=4", 4 },
+        { "TF_CONFIG={}", 0 },
+        { "LOCKSTEP_CONTROL_FD=5 LOCKSTEP_SOCKET_FD=6 LOCKSTEP_TIMEOUT_MS=1 RANK=1 WORLD_SIZE=2",
+          3 },
+    };
+    char **kept = environ;
+    bool   launched;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *name = change_one(cases[i].names, cases[i].twice, "7", true);
+        lk_status   st   = lk_launched(&launched);
+        environ          = kept;
+        if (st != LK_EINVAL || strstr(lk_error_last()->message, " twice, as ") == NULL
+            || strstr(lk_error_last()->message, " to run alone") == NULL)
+            fail_msg("%s twice: %s", name, st == LK_OK ? "accepted" : lk_error_last()->message);
+    }
+}
+
 static void the_launcher_is_described(void **state)
 {
     static const struct {
@@ -509,6 +541,7 @@ int main(void)
         cmocka_unit_test_setup(environments_of_foreign_launchers_are_read, forget_all),
         cmocka_unit_test_setup(contradictory_environments_are_refused, forget_all),
         cmocka_unit_test_setup(a_wrong_variable_of_any_launcher_is_refused, forget_all),
+        cmocka_unit_test_setup(two_values_of_any_variable_are_refused, forget_all),
         cmocka_unit_test_setup(the_launcher_is_described, forget_all),
         cmocka_unit_test_setup(joining_needs_an_address_and_a_key, forget_all),
         cmocka_unit_test_setup(different_jobs_have_different_ids, forget_all),

@@ -259,6 +259,8 @@ static lk_status read_ours(inheritance *from)
 {
     uint32_t unused;
 
+    LK_TRY(lki_names_check_once(our_names, OUR_NAMES,
+                                lki_names_list(our_names, OUR_NAMES, LKI_NAMES_SET).text));
     LK_TRY(read_number(&from->size, "WORLD_SIZE", LKI_RANKS_MAX));
     LK_TRY(read_number(&from->rank, "RANK", LKI_RANKS_MAX - 1));
     LK_TRY(read_number(&from->options.timeout_ms, "LOCKSTEP_TIMEOUT_MS", UINT32_MAX));

@@ -92,18 +92,31 @@ static lk_status read_hosts(uint32_t *out)
     return LK_OK;
 }
 
-/* Fails if MPI reports one process and the environment reports several.  MPI without mpirun reports
- * one process even if another launcher has started several. */
-static lk_status check_alone(void)
-{
+/* The job that the environment describes, or the error why it describes none. */
+typedef struct {
     lki_foreign job;
+    lk_status   status;
+    lk_error    error;
+} description;
 
-    LK_TRY(lki_foreign_find(&job));
-    if (job.by == NULL)
+static void describe(description *out)
+{
+    out->status = lki_foreign_find(&out->job);
+    out->error  = *lk_error_last();
+}
+
+/* Fails if MPI reports one process and the environment reports several, or a part of a job.  MPI
+ * without mpirun reports one process even if another launcher has started several.  It then changes
+ * the environment, which was therefore read before. */
+static lk_status check_alone(const description *before)
+{
+    if (before->status != LK_OK)
+        return lk_fail(before->status, "%s", before->error.message);
+    if (before->job.by == NULL)
         return LK_OK;
     return lk_fail(LK_EINVAL, "to MPI this process is alone, but %s says that it is rank %u of %u: "
                    "start it with the mpirun of the MPI that it uses, or set LOCKSTEP_MPI=off",
-                   job.by, job.rank, job.size);
+                   before->job.by, before->job.rank, before->job.size);
 }
 
 /* Returns the MPI that this process belongs to; NULL if there is none. */
@@ -155,8 +168,11 @@ static lk_status open_ranks(lk_comm **out, lki_mpi_how how, const lk_comm_option
 /* Opens the communicator of all ranks of the job. */
 static lk_status open_all(lk_comm **out, bool tunes, const lk_comm_options *options)
 {
+    description before;
+
+    describe(&before);
     LK_TRY(open_ranks(out, (lki_mpi_how){ .tunes = tunes }, options));
-    lk_status status = lk_comm_size(*out) == 1 ? check_alone() : LK_OK;
+    lk_status status = lk_comm_size(*out) == 1 ? check_alone(&before) : LK_OK;
     if (status != LK_OK) {
         lk_comm_free(*out);
         *out = NULL;

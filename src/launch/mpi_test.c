@@ -2,7 +2,8 @@
  * installed MPI.
  *
  * The linker replaces lki_mpi_open() (mpi_test.wrap).  The replacement opens a group of one rank,
- * like an MPI that reports one process.  lki_mpi_library_load() loads nothing, but in one test.
+ * like an MPI that reports one process, and changes the environment as such an MPI does.
+ * lki_mpi_library_load() loads nothing, but in one test.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,7 +33,11 @@ lk_status __wrap_lki_mpi_open(lk_comm **out, const lki_mpi_how *how,
 lk_status __wrap_lki_mpi_open(lk_comm **out, const lki_mpi_how *how,
                               const lk_comm_options *options)
 {
-    return alone ? lk_comm_open_threads(out, 1, NULL) : __real_lki_mpi_open(out, how, options);
+    if (!alone)
+        return __real_lki_mpi_open(out, how, options);
+    if (getenv("PMI_ID") != NULL)
+        (void)setenv("PMI_ID", "0", 1);
+    return lk_comm_open_threads(out, 1, NULL);
 }
 
 lk_status __real_lki_mpi_library_load(const char *mpi, const char *const *names);
@@ -162,6 +167,10 @@ static void a_lone_mpi_process_of_a_larger_job_is_refused(void **state)
     (void)setenv("PMI_SIZE", "1", 1);
     assert_int_equal(lk_comm_open_mpi(&comm, NULL), LK_OK);
     lk_comm_free(comm);
+    forget_everything();
+    (void)setenv("LOCKSTEP_MODULES", folder, 1);
+    (void)setenv("PMI_ID", "2", 1);
+    assert_refused("PMI_ID=2 is set, but not the number of processes");
     alone = false;
     remove_module(folder, path);
     (void)setenv("WORLD_SIZE", "4", 1);

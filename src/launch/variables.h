@@ -1,8 +1,10 @@
-/* launch/variables.h -- formats lists of environment variables for messages. */
+/* launch/variables.h -- environment variables: lists for messages, and a check. */
 #ifndef LKI_LAUNCH_VARIABLES_H
 #define LKI_LAUNCH_VARIABLES_H
 
 #include <stddef.h>
+
+#include "base/status.h"
 
 typedef enum {
     LKI_NAMES_VALUES,  /* the variables that are set, with their values: "RANK=0 and
@@ -18,5 +20,11 @@ typedef struct {
 
 /* Lists names[0] to names[count - 1], skipping NULL entries. */
 lki_names lki_names_list(const char *const *names, size_t count, lki_names_kind kind);
+
+/* Refuses (LK_EINVAL) a variable that the environment has twice, with different values, since
+ * programs disagree about which of the values counts.  `names` may have NULL entries.  `alone`
+ * lists the variables to unset in order to run one process; "" stands for the variable itself. */
+LK_NODISCARD lk_status lki_names_check_once(const char *const *names, size_t count,
+                                            const char *alone);
 
 #endif

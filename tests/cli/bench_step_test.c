@@ -176,6 +176,14 @@ static void sizes_of_buckets_are_swept(void **state)
                             "--virtual-workers 2 --warm-up 1 --worker-mode threads --sweep bucket");
     assert_int_equal(r.status, 0);
     assert_says(r.out, "best: --bucket-mb ");
+    /* in the job of a launcher, which starts workers only once */
+    sweep_has_sizes(*state, "run -n 2 --no-prefix " LK_TEST_COMMAND " bench step mlp --hidden 64 "
+                            "--global-batch 8 --virtual-workers 2 --steps 2 --warm-up 1 "
+                            "--sweep bucket --json", small);
+    run_command(&r, *state, "run -n 2 --no-prefix " LK_TEST_COMMAND
+                            " bench step mlp --sweep bucket --on-failure continue");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "leave out --on-failure continue");
     run_command(&r, *state, "bench step mlp --sweep bucket --bucket-mb 4");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "leave out --bucket-mb");

@@ -79,6 +79,7 @@ static const char *const refusing[] = {
     "inspect ck --consolidate whole.safetensors",
     "sample ck --prompt a",
     "key secret",
+    "top log",
 };
 
 enum { REFUSING = sizeof refusing / sizeof refusing[0] };

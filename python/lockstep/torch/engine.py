@@ -119,6 +119,7 @@ class Engine:
             unused=layout.constants["LK_UNUSED_ZERO"], seed=settings["seed"], states=states,
             state_count=len(self._states), rules=self._rules, survives=self.survives,
             audit=1.0 if audits else 0.0, audit_steps=audits, shard_hosts=settings["shard_hosts"],
+            grad_algorithm=layout.constants["LK_TREE_" + settings["grad_algorithm"].upper()],
             adds_once=True)
         if self._exchange is not None:
             self._options.exchange = ctypes.pointer(self._exchange)

@@ -22,7 +22,7 @@ _ADMITTING = "letting workers in"
 
 # Settings that all workers have alike, besides those of a checkpoint's manifest.
 _SETTINGS = ("seed", "virtual_workers", "strategy", "threads", "deterministic", "audit_steps",
-             "buffers", "bucket_bytes", "shard_hosts")
+             "buffers", "bucket_bytes", "shard_hosts", "grad_algorithm")
 
 
 class Membership:

@@ -40,6 +40,7 @@ from lockstep.torch.results import Evaluation, StepResult
 from lockstep.torch.selftest import Observer
 from lockstep.torch.stream import Stream, is_stream
 
+_GRAD_ALGORITHMS = ("auto", "direct", "linear")
 STOPPED = 75   # the exit status of a run that was asked to stop, as that of `lockstep train`
 
 # Returns (sum of losses, count) or (sum of losses, count, hits) of a micro-batch.
@@ -51,9 +52,9 @@ _current: Run | None = None
 
 def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", threads: int = 1,
          deterministic: bool = True, audit_steps: int = 2, buffers: str = "check",
-         bucket_bytes: int = 0, shard_hosts: int = 1, compress: Compressor | None = None,
-         groups: int = 0, local_steps: int = 0, local_start: int = 0,
-         outer: local.Outer | None = None, topology: str = "all",
+         bucket_bytes: int = 0, shard_hosts: int = 1, grad_algorithm: str = "auto",
+         compress: Compressor | None = None, groups: int = 0, local_steps: int = 0,
+         local_start: int = 0, outer: local.Outer | None = None, topology: str = "all",
          log: str | os.PathLike[str] | None = None,
          tensorboard: str | os.PathLike[str] | None = None, timeout: float = 0.0,
          flight: str | None = None) -> Run:
@@ -77,6 +78,8 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
         once; 0 means 25 MiB.
     shard_hosts: with "hybrid", the number of neighbouring hosts that keep one copy of the model
         together.
+    grad_algorithm: how hosts sum gradients, with the same bits: "direct" (each host sums a part),
+        "linear" (each receives all: fewer messages, more bytes from three hosts on) or "auto".
     compress: a compressor of gradients such as ``PowerSGD(rank=4)``, with "ddp" or "zero1".  The
         result depends on the compressor and on `groups`, and not on the number of workers.  No
         virtual worker is computed twice then.
@@ -110,6 +113,9 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
                            "the program, or the kernel of a notebook, again")
     if buffers not in ("check", "ignore"):
         raise ValueError(f'buffers is {buffers!r}: give "check" or "ignore"')
+    if grad_algorithm not in _GRAD_ALGORITHMS:
+        raise ValueError(f"grad_algorithm is {grad_algorithm!r}: give one of "
+                         + ", ".join(_GRAD_ALGORITHMS))
     check_exchange(compress, groups)
     local.complete(settings)
     _current = Run(settings)
