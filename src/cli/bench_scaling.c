@@ -82,7 +82,7 @@ static void split(int argc, char **argv, char **mine, int *mine_count, char **ru
                     lki_bench_is_option(argv, argc, &i, "rounds", true) ||
                     lki_bench_is_option(argv, argc, &i, "json", false) ||
                     lki_bench_is_option(argv, argc, &i, "help", false) ||
-                    strcmp(argv[i], "-h") == 0;
+                    strncmp(argv[i], "--help=", 7) == 0 || strcmp(argv[i], "-h") == 0;
         for (; from <= i; from++)
             if (ours)
                 mine[(*mine_count)++] = argv[from];

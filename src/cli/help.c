@@ -215,7 +215,7 @@ static void write_rest(const lki_command *command, unsigned listed, FILE *out)
 
 bool lki_options_help(const lki_command *command, const char *topic, const char *model, FILE *out)
 {
-    bool found = topic == NULL;
+    bool found = topic == NULL || strcmp(topic, "all") == 0;
     for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
         found = found || is_listed(command, o, topic, model);
     if (!found)
