@@ -133,6 +133,7 @@ add_test(NAME house.tidy COMMAND ${PROJECT_SOURCE_DIR}/tools/tidy ${PROJECT_SOUR
 add_test(NAME house.floors_refuse COMMAND ${PROJECT_SOURCE_DIR}/tests/house/floors ${PROJECT_SOURCE_DIR})
 add_test(NAME house.headers COMMAND ${PROJECT_SOURCE_DIR}/tests/house/headers ${PROJECT_SOURCE_DIR})
 add_test(NAME house.options COMMAND ${PROJECT_SOURCE_DIR}/tests/house/options ${PROJECT_SOURCE_DIR})
+add_test(NAME house.site COMMAND ${PROJECT_SOURCE_DIR}/tests/site/run ${PROJECT_SOURCE_DIR})
 add_test(NAME house.layout COMMAND ${PROJECT_SOURCE_DIR}/tests/house/layout ${PROJECT_SOURCE_DIR})
 if(LK_SHARED)
   add_test(NAME house.exports
@@ -151,7 +152,7 @@ if(NOT CMAKE_CROSSCOMPILING)
 endif()
 add_test(NAME house.bench COMMAND ${PROJECT_SOURCE_DIR}/tests/bench/run ${PROJECT_SOURCE_DIR}
   ${CMAKE_BINARY_DIR}/bench)
-set_tests_properties(house.floors house.tidy house.floors_refuse house.headers house.options house.layout
+set_tests_properties(house.floors house.tidy house.floors_refuse house.headers house.options house.layout house.site
   house.install house.bench PROPERTIES
   LABELS house SKIP_RETURN_CODE 77 TIMEOUT 1500)
 
