@@ -1,5 +1,5 @@
-# What `cmake --install` puts where: libraries, headers, command, man pages, and the two ways in
-# which other builds find the library: pkg-config and a CMake package.
+# What `cmake --install` puts where: libraries, headers, command, man pages, completions, and the two
+# ways in which other builds find the library: pkg-config and a CMake package.
 include(CMakePackageConfigHelpers)
 
 # A program that links the static library also links the libraries that it needs.
@@ -21,20 +21,31 @@ if(LK_SHARED)
   install(FILES ${CMAKE_BINARY_DIR}/lockstep-shared.pc
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endif()
-install(TARGETS lockstep_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+# The component `command` is what tools/package packs.
+install(TARGETS lockstep_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT command)
 install(DIRECTORY include/lockstep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${CMAKE_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES ${CMAKE_BINARY_DIR}/lockstepConfig.cmake ${CMAKE_BINARY_DIR}/lockstepConfigVersion.cmake
   DESTINATION ${LK_PACKAGE_DIR})
 
-# Man pages come out of the command's own option tables, so it must run here to write them.
+# Man pages and completions come out of the command's own option tables, so it must run here to write
+# them.
 if(NOT CMAKE_CROSSCOMPILING)
-  set(man_pages ${CMAKE_BINARY_DIR}/man/lockstep.1)
-  add_custom_command(OUTPUT ${man_pages}
-    COMMAND ${PROJECT_SOURCE_DIR}/tools/man $<TARGET_FILE:lockstep_command> ${CMAKE_BINARY_DIR}/man
-    DEPENDS lockstep_command tools/man VERBATIM)
-  add_custom_target(man ALL DEPENDS ${man_pages})
-  install(DIRECTORY ${CMAKE_BINARY_DIR}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  set(derived_man lockstep.1)
+  set(derived_completions bash/lockstep)
+  foreach(kind man completions)
+    add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/${kind}/${derived_${kind}}
+      COMMAND ${PROJECT_SOURCE_DIR}/tools/${kind} $<TARGET_FILE:lockstep_command> ${CMAKE_BINARY_DIR}/${kind}
+      DEPENDS lockstep_command tools/${kind} VERBATIM)
+    add_custom_target(${kind} ALL DEPENDS ${CMAKE_BINARY_DIR}/${kind}/${derived_${kind}})
+  endforeach()
+  install(DIRECTORY ${CMAKE_BINARY_DIR}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT command)
+  install(FILES ${CMAKE_BINARY_DIR}/completions/bash/lockstep
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT command)
+  install(FILES ${CMAKE_BINARY_DIR}/completions/zsh/_lockstep
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions COMPONENT command)
+  install(FILES ${CMAKE_BINARY_DIR}/completions/fish/lockstep.fish
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT command)
 endif()
 
 if(SKBUILD)

@@ -60,7 +60,8 @@ function(lk_mpi_module name package macro)
   add_dependencies(lockstep_modules lockstep-mpi-${name})
   set(LK_MPI_INCLUDE_${name} ${folders} PARENT_SCOPE)
   set(LK_MPI_FLAGS_${name} ${flags} PARENT_SCOPE)
-  install(TARGETS lockstep-mpi-${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep)
+  install(TARGETS lockstep-mpi-${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep
+    COMPONENT command)
   set(LK_MPI_MODULES ${LK_MPI_MODULES} ${name} PARENT_SCOPE)
 endfunction()
 

@@ -133,6 +133,7 @@ add_test(NAME house.tidy COMMAND ${PROJECT_SOURCE_DIR}/tools/tidy ${PROJECT_SOUR
 add_test(NAME house.floors_refuse COMMAND ${PROJECT_SOURCE_DIR}/tests/house/floors ${PROJECT_SOURCE_DIR})
 add_test(NAME house.headers COMMAND ${PROJECT_SOURCE_DIR}/tests/house/headers ${PROJECT_SOURCE_DIR})
 add_test(NAME house.options COMMAND ${PROJECT_SOURCE_DIR}/tests/house/options ${PROJECT_SOURCE_DIR})
+add_test(NAME house.site COMMAND ${PROJECT_SOURCE_DIR}/tests/site/run ${PROJECT_SOURCE_DIR})
 add_test(NAME house.layout COMMAND ${PROJECT_SOURCE_DIR}/tests/house/layout ${PROJECT_SOURCE_DIR})
 if(LK_SHARED)
   add_test(NAME house.exports
@@ -147,11 +148,11 @@ add_test(NAME house.install
   COMMAND ${PROJECT_SOURCE_DIR}/tests/install/run ${PROJECT_SOURCE_DIR} ${CMAKE_BINARY_DIR})
 lk_test_programs(house lockstep lockstep_command)
 if(NOT CMAKE_CROSSCOMPILING)
-  add_dependencies(tests.house man) # house.install installs everything
+  add_dependencies(tests.house man completions) # house.install installs everything
 endif()
 add_test(NAME house.bench COMMAND ${PROJECT_SOURCE_DIR}/tests/bench/run ${PROJECT_SOURCE_DIR}
   ${CMAKE_BINARY_DIR}/bench)
-set_tests_properties(house.floors house.tidy house.floors_refuse house.headers house.options house.layout
+set_tests_properties(house.floors house.tidy house.floors_refuse house.headers house.options house.layout house.site
   house.install house.bench PROPERTIES
   LABELS house SKIP_RETURN_CODE 77 TIMEOUT 1500)
 
@@ -162,7 +163,9 @@ if(NOT CMAKE_CROSSCOMPILING)
     ${PROJECT_SOURCE_DIR})
   add_test(NAME cli.random_lines
     COMMAND ${PROJECT_SOURCE_DIR}/tests/cli/random_lines $<TARGET_FILE:lockstep_command> 150)
-  set_tests_properties(cli.logs cli.random_lines PROPERTIES LABELS cli TIMEOUT 600)
+  add_test(NAME cli.completion
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/cli/completion $<TARGET_FILE:lockstep_command>)
+  set_tests_properties(cli.logs cli.random_lines cli.completion PROPERTIES LABELS cli TIMEOUT 600)
 endif()
 
 # Bits frozen in a file, so that no compiler and no change of ours alters them unnoticed.  Under an

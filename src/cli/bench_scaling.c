@@ -47,7 +47,7 @@ static const lki_option own[] = {
     LKI_OPTIONS_END,
 };
 
-static const lki_command scaling_command = {
+const lki_command lki_command_bench_scaling = {
     .name    = "bench scaling",
     .summary = "time training steps with growing numbers of workers",
     .usage   = "MODEL [--workers N] [--rounds N] [--json] [options of bench step]",
@@ -55,10 +55,10 @@ static const lki_command scaling_command = {
              "prints how much faster more workers are.  All compute the same batch, so the\n"
              "result is the same: --virtual-workers must be at least N.  The efficiency is the\n"
              "speedup over one worker divided by the number of workers: median and range over\n"
-             "the rounds.\n"
-             "`lockstep bench step --help` lists the other options.",
+             "the rounds.",
     .examples = "  lockstep bench scaling gpt --workers 4 --global-batch 32 --micro-batch 4",
     .options  = own,
+    .inherits = "bench step",
 };
 
 bool lki_bench_is_option(char **argv, int argc, int *i, const char *name, bool valued)
@@ -82,7 +82,7 @@ static void split(int argc, char **argv, char **mine, int *mine_count, char **ru
                     lki_bench_is_option(argv, argc, &i, "rounds", true) ||
                     lki_bench_is_option(argv, argc, &i, "json", false) ||
                     lki_bench_is_option(argv, argc, &i, "help", false) ||
-                    strcmp(argv[i], "-h") == 0;
+                    strncmp(argv[i], "--help=", 7) == 0 || strcmp(argv[i], "-h") == 0;
         for (; from <= i; from++)
             if (ours)
                 mine[(*mine_count)++] = argv[from];
@@ -223,10 +223,10 @@ int lki_bench_scaling(int argc, char **argv)
         words[1] = bench;
         words[2] = step;
         split(argc, argv, mine, &mine_count, words, &run_count);
-        result = lki_options_parse(&scaling_command, mine_count, mine, &options);
+        result = lki_options_parse(&lki_command_bench_scaling, mine_count, mine, &options);
     }
     if (result < 0)
-        result = lki_find_launcher(&scaling_command, NULL, &launched);
+        result = lki_find_launcher(&lki_command_bench_scaling, NULL, &launched);
     if (result < 0) {
         words[run_count++] = json;
         words[run_count++] = workers;

@@ -358,7 +358,7 @@ static int start_predicted(step_options *o, int argc, char **argv)
 
 /* ---- The command ------------------------------------------------------------------------- */
 
-static const lki_command step_command = {
+const lki_command lki_command_bench_step = {
     .name    = "bench step",
     .summary = "time training steps",
     .usage   = "MODEL [options of train]",
@@ -368,7 +368,9 @@ static const lki_command step_command = {
         "multiply-adds (of bf16 with --precision bf16) on all threads in the same process; the\n"
         "parts of a step; and the blocks by type.  All values are means over the workers.\n"
         "docs/tracing.md explains what is counted.",
+    .options  = own,
     .inherits = "train",
+    .left_out = left_out,
     .examples = "  lockstep bench step gpt --layers 12 --heads 12 --width 768 --global-batch 4 \\\n"
                 "      --workers 1 --threads 2 --optimizer adamw\n"
                 "  lockstep bench step resnet --global-batch 128 --workers 2 --json\n"
@@ -378,8 +380,8 @@ static const lki_command step_command = {
 int lki_bench_step(int argc, char **argv)
 {
     step_options options = { .train = LKI_TRAIN_OPTIONS_INIT };
-    lki_command  command = step_command;
-    lki_option  *rows    = lki_train_rows(left_out, own, true);
+    lki_command  command = lki_command_bench_step;
+    lki_option  *rows    = lki_train_rows(command.left_out, own, true);
     if (rows == NULL) {
         fprintf(stderr, "lockstep bench step: out of memory\n");
         return LKI_EXIT_FAILURE;

@@ -215,7 +215,7 @@ static void write_rest(const lki_command *command, unsigned listed, FILE *out)
 
 bool lki_options_help(const lki_command *command, const char *topic, const char *model, FILE *out)
 {
-    bool found = topic == NULL;
+    bool found = topic == NULL || strcmp(topic, "all") == 0;
     for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
         found = found || is_listed(command, o, topic, model);
     if (!found)
@@ -278,20 +278,32 @@ static void write_roff_options(const lki_command *command, FILE *out)
             fprintf(out, "\n");
         }
     }
-    if (command->inherits != NULL)
-        fprintf(out,
-                ".PP\nAll options of\n.BR lockstep\\-%s (1)\nthat can matter here are "
-                "accepted, too.\n",
-                command->inherits);
+    if (command->inherits != NULL) {
+        fprintf(out, ".PP\nAll options of\n.BR ");
+        lki_man_name(command->inherits, out);
+        fprintf(out, " (1)\nthat can matter here are accepted, too.\n");
+    }
+}
+
+void lki_man_name(const char *command, FILE *out)
+{
+    fprintf(out, "lockstep\\-");
+    for (; *command != '\0'; command++) {
+        if (*command == ' ')
+            fprintf(out, "\\-");
+        else
+            fputc(*command, out);
+    }
 }
 
 void lki_options_man(const lki_command *command, FILE *out)
 {
     fprintf(out, ".TH LOCKSTEP\\-");
     for (const char *c = command->name; *c != '\0'; c++)
-        fputc(toupper((unsigned char)*c), out);
-    fprintf(out, " 1 \"\" \"Lockstep\" \"User Commands\"\n.SH NAME\nlockstep\\-%s \\- %s\n",
-            command->name, command->summary);
+        fputc(*c == ' ' ? '-' : toupper((unsigned char)*c), out);
+    fprintf(out, " 1 \"\" \"Lockstep " LK_VERSION "\" \"User Commands\"\n.SH NAME\n");
+    lki_man_name(command->name, out);
+    fprintf(out, " \\- %s\n", command->summary);
     fprintf(out, ".SH SYNOPSIS\n.B lockstep %s\n", command->name);
     write_roff(command->usage, out);
     fprintf(out, "\n.SH DESCRIPTION\n");

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/completion.h"
 #include "lockstep/base.h"
 
 static const lki_command *const commands[] = {
@@ -10,10 +11,13 @@ static const lki_command *const commands[] = {
     &lki_command_top,   &lki_command_inspect,
     &lki_command_plan,  &lki_command_verify, &lki_command_key,  &lki_command_bench,
     &lki_command_doctor, &lki_command_diff,  &lki_command_report, &lki_command_watch,
-    &lki_command_help,  &lki_command_version,
+    &lki_command_help,  &lki_command_version, &lki_command_completion,
+    /* Commands of two words, which the command of their first word runs. */
+    &lki_command_bench_step, &lki_command_bench_scaling,
 };
 
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
+_Static_assert(COMMAND_COUNT <= (int)LKI_COMPLETION_COMMANDS, "a set of commands has 32 bits");
 
 static void write_overview(FILE *out)
 {
@@ -21,7 +25,8 @@ static void write_overview(FILE *out)
             "lockstep trains one model on many workers, with the same bits for every number of "
             "workers.\n\nusage: lockstep COMMAND [options]\n\ncommands:\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++)
-        fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+        if (commands[i]->main != NULL)
+            fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(
         out,
         "\nTrain a small GPT on a text file, with all cores, and continue it:\n\n"
@@ -34,11 +39,14 @@ static void write_overview(FILE *out)
 
 static void write_man(FILE *out)
 {
-    fprintf(out, ".TH LOCKSTEP 1 \"\" \"Lockstep\" \"User Commands\"\n.SH NAME\n"
+    fprintf(out, ".TH LOCKSTEP 1 \"\" \"Lockstep " LK_VERSION "\" \"User Commands\"\n.SH NAME\n"
                  "lockstep \\- train one model on many workers, with the same bits for any number\n"
                  ".SH SYNOPSIS\n.B lockstep\nCOMMAND [options]\n.SH COMMANDS\n");
-    for (size_t i = 0; i < COMMAND_COUNT; i++)
-        fprintf(out, ".TP\n.BR lockstep\\-%s (1)\n%s\n", commands[i]->name, commands[i]->summary);
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        fprintf(out, ".TP\n.BR ");
+        lki_man_name(commands[i]->name, out);
+        fprintf(out, " (1)\n%s\n", commands[i]->summary);
+    }
 }
 
 static const lki_command *find(const char *name)
@@ -52,9 +60,11 @@ static const lki_command *find(const char *name)
 static int refuse_unknown(const char *name)
 {
     const char *names[COMMAND_COUNT];
+    size_t      count = 0;
     for (size_t i = 0; i < COMMAND_COUNT; i++)
-        names[i] = commands[i]->name;
-    const char *meant = lki_suggest(name, names, COMMAND_COUNT);
+        if (commands[i]->main != NULL)
+            names[count++] = commands[i]->name;
+    const char *meant = lki_suggest(name, names, count);
     fprintf(stderr, "lockstep: there is no command %.60s%s%s%s\n(lockstep --help lists them)\n",
             *name != '\0' ? name : "\"\"", meant != NULL ? "; did you mean " : "",
             meant != NULL ? meant : "", meant != NULL ? "?" : "");
@@ -92,9 +102,18 @@ static int help_main(int argc, char **argv)
         (options.man ? write_man : write_overview)(stdout);
         return 0;
     }
-    const lki_command *command = find(options.command);
+    const lki_command *command = find(options.command), *nested = NULL;
     if (command == NULL)
         return refuse_unknown(options.command);
+    if (options.topic != NULL) {
+        char name[64];
+        (void)snprintf(name, sizeof name, "%s %s", options.command, options.topic);
+        nested = find(name);
+    }
+    if (nested != NULL) {
+        command       = nested;
+        options.topic = NULL;
+    }
     if (options.man)
         lki_options_man(command, stdout);
     else if (!lki_options_help(command, options.topic, NULL, stdout))
@@ -132,6 +151,51 @@ const lki_command lki_command_version = {
     .main    = version_main,
 };
 
+/* ---- completion -------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *shell;
+} completion_options;
+
+static const lki_choice shells[] = { { .name = "bash" }, { .name = "zsh" }, { .name = "fish" },
+                                     { .name = NULL } };
+
+static const lki_option completion_table[] = {
+    { .name = "SHELL", .type = LKI_OPTION_POSITIONAL, .required = true, .choices = shells,
+      .offset = offsetof(completion_options, shell), .help = "the shell" },
+    LKI_OPTIONS_END,
+};
+
+static int completion_main(int argc, char **argv)
+{
+    completion_options options = { 0 };
+    int                done = lki_options_parse(&lki_command_completion, argc, argv, &options);
+    if (done >= 0)
+        return done;
+    lk_status status = lki_completion_write(options.shell, commands, COMMAND_COUNT, stdout);
+    if (status == LK_EINVAL)
+        return lki_usage_error(&lki_command_completion, "SHELL %.40s: must be bash, zsh or fish",
+                               options.shell);
+    if (status != LK_OK)
+        fprintf(stderr, "lockstep completion: out of memory\n");
+    return status == LK_OK ? 0 : LKI_EXIT_FAILURE;
+}
+
+const lki_command lki_command_completion = {
+    .name    = "completion",
+    .summary = "print a script that completes command lines in a shell",
+    .usage   = "SHELL",
+    .about =
+        "Prints a script that completes commands, options, their values, models and files in\n"
+        "bash, zsh or fish.  The packages install it.  Otherwise let your shell read it: in\n"
+        "~/.bashrc or ~/.zshrc (after compinit) by source, in fish from its own folder.",
+    .examples = "  source <(lockstep completion bash)\n"
+                "  source <(lockstep completion zsh)\n"
+                "  lockstep completion fish > ~/.config/fish/completions/lockstep.fish",
+    .options  = completion_table,
+    .main     = completion_main,
+};
+
 /* ---- main -------------------------------------------------------------------------------- */
 
 static int run(int argc, char **argv)
@@ -146,7 +210,7 @@ static int run(int argc, char **argv)
     }
     const char        *name    = strcmp(argv[1], "--version") == 0 ? "version" : argv[1];
     const lki_command *command = find(name);
-    if (command == NULL)
+    if (command == NULL || command->main == NULL)
         return refuse_unknown(argv[1]);
     return command->main(argc - 1, argv + 1);
 }

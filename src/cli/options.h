@@ -177,6 +177,8 @@ typedef struct {
     const char       *examples; /* complete command lines, one per line */
     const lki_option *options;
     const char       *inherits; /* a command whose options are also accepted; NULL: none */
+    const char *const *left_out; /* headings of the groups that are not inherited, ending with NULL;
+                                  * NULL: as in `inherits` */
     int (*main)(int argc, char **argv);
 } lki_command;
 
@@ -214,6 +216,9 @@ void lki_options_groups(const lki_command *command, lki_message *out);
 
 /* Writes the man page of a command in roff. */
 void lki_options_man(const lki_command *command, FILE *out);
+
+/* Writes the name of the man page of a command in roff. */
+void lki_man_name(const char *command, FILE *out);
 
 /* Returns the entry of names[count] that is most similar to `word`; NULL if none is similar. */
 const char *lki_suggest(const char *word, const char *const *names, size_t count);
