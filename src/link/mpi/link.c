@@ -1,10 +1,18 @@
-/* link.c -- the link over MPI: streams of chunks, polled.
+/* link.c -- the link over MPI: streams of chunks, and posted transfers, polled.
  *
  * A write copies into a free chunk and sends it.  A stream has a few chunks at its writer and a few
  * at its reader.  A send completes only when its receiver has matched it, so the number of chunks
  * bounds the bytes in flight.  Receives are always posted for every stream, so a peer can begin at
  * any time.  An empty message marks the end of a stream.  The writer sends one empty message for
  * each receive that the reader has posted, so that no receive stays open.
+ *
+ * Posted transfers are messages with a tag of their own, from and into the caller's memory.  MPI
+ * matches messages with one tag in order.
+ *
+ * After a failure cancel() cancels the posted receives that have no message yet.  Their senders
+ * cannot cancel.  Each cancelled receive is therefore posted again into memory that nobody reads
+ * (`dump`), so that the sends complete.  The rank that closes first cancels those of its peers'
+ * messages that were never sent, after the peer's end.
  *
  * MPI cannot sleep until a message arrives, and moves bytes only while it is polled.  wait()
  * therefore yields until no request has completed for a while, and then sleeps for growing times,
@@ -26,21 +34,37 @@
 #include "base/memory.h"
 
 enum {
-    CHUNK_MIN = 1 << 16,
-    CHUNK_MAX = (1 << 18) + (1 << 12), /* a piece of a message with its header (wire/frame.h) */
-    IN_BYTES  = 1 << 26, /* incoming chunks of all streams together, if they are above CHUNK_MIN */
+    CHUNK     = (1 << 16) + (1 << 12), /* an eager message with its header (wire/frame.h) */
     OUT       = 4, /* outgoing chunks of a stream in flight */
     IN        = 4, /* incoming chunks of a stream in flight */
-    SLOTS     = OUT + IN + IN, /* requests of a stream: outgoing chunks, incoming chunks, and empty
-                                * messages at the end */
+    POSTS     = LKI_LINK_POSTS,
+    ENDS_AT   = OUT + IN, /* requests of a stream: outgoing chunks, incoming chunks, empty messages
+                           * at the end, posted sends, posted receives */
+    SENDS_AT  = ENDS_AT + IN,
+    TAKES_AT  = SENDS_AT + POSTS,
+    SLOTS     = TAKES_AT + POSTS,
+    CANCEL_MS = 2000,
     YIELD_US  = 2000,
     SLEEP_US  = 1000,
     LINGER_MS = 5000,
     ENDING_MS = 500, /* if the launcher is ending the job, too */
 };
 
-/* Both directions of a stream with one peer. */
+enum { TAG_CHUNK, TAG_POST };
+
+typedef enum { IDLE, POSTED, DUMPED } post_state;
+
+/* The posts with a peer in one direction.  Post number n is at index n % POSTS. */
 typedef struct {
+    post_state state[POSTS];
+    size_t     bytes[POSTS];
+    uint64_t   posted, collected; /* numbers of posts */
+} mpi_posts;
+
+/* Both directions of a stream with one peer, and the posts with this peer. */
+typedef struct {
+    mpi_posts      sends, receives;
+    bool           completed; /* a post has completed since wait() reported one */
     unsigned char *out; /* OUT chunks, allocated by the first write */
     unsigned char *in;  /* IN chunks */
     bool           sending[OUT];
@@ -58,8 +82,11 @@ typedef struct {
     const lki_mpi_module *module;
     lki_mpi_world        *world;
     mpi_stream           *streams; /* of all peers; this rank's entry is unused */
-    size_t                chunk;   /* size of a chunk in bytes, equal on all ranks */
     uint32_t              open;    /* number of open requests */
+    uint32_t              lent;    /* number of posts whose memory MPI still has */
+    size_t                largest; /* largest posted receive */
+    unsigned char        *dump;    /* memory for cancelled receives */
+    bool                  stuck;   /* cancel() has failed: MPI is called no more */
     uint32_t              turn;    /* peer that wait() checks first */
     int64_t               moved_us; /* time of the last completion of a request */
     unsigned char         nothing; /* buffer of empty messages */
@@ -101,8 +128,8 @@ static void break_stream(mpi_stream *stream, const char *why)
 static void receive(mpi_link *mpi, uint32_t peer, uint32_t chunk)
 {
     mpi_stream *stream = &mpi->streams[peer];
-    const char *error  = mpi->module->receive(mpi->world, peer * SLOTS + OUT + chunk, peer, 0,
-                                              stream->in + chunk * mpi->chunk, mpi->chunk);
+    const char *error  = mpi->module->receive(mpi->world, peer * SLOTS + OUT + chunk, peer,
+                                              TAG_CHUNK, stream->in + chunk * (size_t)CHUNK, CHUNK);
 
     if (error != NULL)
         break_stream(stream, error);
@@ -121,12 +148,44 @@ static void next_chunk(mpi_link *mpi, uint32_t peer)
     receive(mpi, peer, chunk);
 }
 
+/* Receives a message whose receive was cancelled, and drops it. */
+static void dump(mpi_link *mpi, uint32_t slot, mpi_posts *posts, uint32_t at)
+{
+    if (mpi->dump == NULL || mpi->module->receive(mpi->world, slot, slot / SLOTS, TAG_POST,
+                                                  mpi->dump, posts->bytes[at]) != NULL)
+        return;
+    posts->state[at] = DUMPED;
+    mpi->open++;
+}
+
+static void complete_post(mpi_link *mpi, const lki_mpi_done *done)
+{
+    mpi_stream *stream    = &mpi->streams[done->slot / SLOTS];
+    uint32_t    part      = done->slot % SLOTS;
+    bool        receiving = part >= TAKES_AT;
+    mpi_posts  *posts     = receiving ? &stream->receives : &stream->sends;
+    uint32_t    at        = part - (receiving ? TAKES_AT : SENDS_AT);
+    bool        was_lent  = posts->state[at] == POSTED;
+
+    posts->state[at]  = IDLE;
+    mpi->lent        -= was_lent;
+    stream->completed = true;
+    if (was_lent && done->cancelled)
+        dump(mpi, done->slot, posts, at);
+    else if (done->error != NULL)
+        break_stream(stream, done->error);
+}
+
 static void complete(mpi_link *mpi, const lki_mpi_done *done)
 {
     mpi_stream *stream = &mpi->streams[done->slot / SLOTS];
     uint32_t    part   = done->slot % SLOTS;
 
     mpi->open--;
+    if (part >= SENDS_AT) {
+        complete_post(mpi, done);
+        return;
+    }
     if (part < OUT)
         stream->sending[part] = false;
     if (done->error != NULL) {
@@ -142,8 +201,10 @@ static lk_status poll_requests(mpi_link *mpi)
 {
     const lki_mpi_done *done;
     uint32_t            count;
-    const char         *error = mpi->module->poll(mpi->world, &done, &count);
 
+    if (mpi->stuck)
+        return lk_fail(LK_EIO, "MPI did not end its transfers after a failure");
+    const char *error = mpi->module->poll(mpi->world, &done, &count);
     if (error != NULL)
         return lk_fail(LK_EIO, "%s", error);
     if (count > 0)
@@ -223,14 +284,14 @@ static lk_status mpi_write(lki_link *link, uint32_t peer, uint32_t index,
     LK_ASSERT(peer < link->ranks && peer != link->rank && index == 0);
     *moved = 0;
     if (stream->out == NULL)
-        LK_TRY(lki_alloc_untouched((void **)&stream->out, OUT * mpi->chunk, "a stream over MPI"));
+        LK_TRY(lki_alloc_untouched((void **)&stream->out, (size_t)OUT * CHUNK, "a stream over MPI"));
     while (stream->why == NULL && !ended(stream) && (chunk = free_chunk(stream)) < OUT) {
-        unsigned char *data  = stream->out + chunk * mpi->chunk;
-        size_t         bytes = fill(data, mpi->chunk, parts, count, *moved);
+        unsigned char *data  = stream->out + chunk * (size_t)CHUNK;
+        size_t         bytes = fill(data, CHUNK, parts, count, *moved);
         if (bytes == 0)
             break;
-        const char *error = mpi->module->send(mpi->world, peer * SLOTS + chunk, peer, 0, data,
-                                              bytes);
+        const char *error = mpi->module->send(mpi->world, peer * SLOTS + chunk, peer, TAG_CHUNK,
+                                              data, bytes);
         if (error != NULL) {
             break_stream(stream, error);
             break;
@@ -251,7 +312,7 @@ static lk_status mpi_read(lki_link *link, uint32_t peer, uint32_t index, void *d
     LK_ASSERT(peer < link->ranks && peer != link->rank && index == 0);
     *moved = 0;
     while (*moved < bytes && full(stream)) {
-        const unsigned char *chunk = stream->in + stream->first * mpi->chunk;
+        const unsigned char *chunk = stream->in + stream->first * (size_t)CHUNK;
         size_t               left  = stream->bytes[stream->first] - stream->taken;
         size_t               n     = lki_min(bytes - *moved, left);
         memcpy((unsigned char *)data + *moved, chunk + stream->taken, n);
@@ -288,8 +349,9 @@ static uint32_t collect(mpi_link *mpi, lki_ready *ready, uint32_t capacity)
         bool gone = stream->why != NULL;
         bool r    = stream->reading && (gone || full(stream) || over(stream));
         bool w    = stream->writing && (gone || ended(stream) || free_chunk(stream) < OUT);
-        if (r || w)
-            ready[count++] = (lki_ready){ peer, 0, r, w };
+        if (r || w || mpi->streams[peer].completed)
+            ready[count++] = (lki_ready){ peer, 0, r, w, mpi->streams[peer].completed };
+        mpi->streams[peer].completed = false;
     }
     if (count == capacity)
         mpi->turn = peer + 1 < ranks ? peer + 1 : 0;
@@ -326,6 +388,111 @@ static lk_status mpi_wait(lki_link *link, int64_t ms, lki_ready *ready, uint32_t
     }
 }
 
+/* ---- Posts ------------------------------------------------------------------------------- */
+
+static lk_status start_post(mpi_link *mpi, uint32_t peer, mpi_posts *posts, size_t bytes,
+                            const char *error)
+{
+    mpi_stream *stream = &mpi->streams[peer];
+    uint32_t    at     = posts->posted % POSTS;
+
+    if (error != NULL)
+        break_stream(stream, error);
+    if (stream->why != NULL)
+        return broken(mpi, peer);
+    posts->state[at] = POSTED;
+    posts->bytes[at] = bytes;
+    posts->posted++;
+    mpi->open++;
+    mpi->lent++;
+    return LK_OK;
+}
+
+/* Returns the slot of the next post. */
+static uint32_t post_slot(uint32_t peer, const mpi_posts *posts, uint32_t first)
+{
+    LK_ASSERT(posts->posted - posts->collected < POSTS);
+    return peer * SLOTS + first + (uint32_t)(posts->posted % POSTS);
+}
+
+static lk_status mpi_post_send(lki_link *link, uint32_t peer, const void *data, size_t bytes)
+{
+    mpi_link   *mpi   = mpi_of(link);
+    mpi_posts  *posts = &mpi->streams[peer].sends;
+    const char *error = NULL;
+
+    if (mpi->streams[peer].why == NULL)
+        error = mpi->module->send(mpi->world, post_slot(peer, posts, SENDS_AT), peer, TAG_POST,
+                                  data, bytes);
+    return start_post(mpi, peer, posts, bytes, error);
+}
+
+static lk_status mpi_post_receive(lki_link *link, uint32_t peer, void *data, size_t bytes)
+{
+    mpi_link   *mpi   = mpi_of(link);
+    mpi_posts  *posts = &mpi->streams[peer].receives;
+    const char *error = NULL;
+
+    mpi->largest = lki_max(mpi->largest, bytes);
+    if (mpi->streams[peer].why == NULL)
+        error = mpi->module->receive(mpi->world, post_slot(peer, posts, TAKES_AT), peer, TAG_POST,
+                                     data, bytes);
+    return start_post(mpi, peer, posts, bytes, error);
+}
+
+static bool mpi_completed(lki_link *link, uint32_t peer, bool receiving)
+{
+    mpi_stream *stream = &mpi_of(link)->streams[peer];
+    mpi_posts  *posts  = receiving ? &stream->receives : &stream->sends;
+
+    if (stream->why != NULL || posts->collected == posts->posted
+        || posts->state[posts->collected % POSTS] != IDLE)
+        return false;
+    posts->collected++;
+    return true;
+}
+
+/* Cancels the receives with a peer that are in this state. */
+static void cancel_receives(mpi_link *mpi, uint32_t peer, post_state state)
+{
+    mpi_posts *posts = &mpi->streams[peer].receives;
+
+    for (uint32_t i = 0; i < POSTS; i++) {
+        if (posts->state[i] != state)
+            continue;
+        (void)mpi->module->cancel(mpi->world, peer * SLOTS + TAKES_AT + i);
+        posts->state[i] = state == DUMPED ? IDLE : state;
+    }
+}
+
+static bool mpi_cancel(lki_link *link)
+{
+    mpi_link *mpi   = mpi_of(link);
+    int64_t   began = now_us(), waited = 0;
+
+    if (mpi->lent == 0 || mpi->stuck)
+        return !mpi->stuck;
+    if (mpi->largest > 0
+        && lki_alloc_untouched((void **)&mpi->dump, mpi->largest, "cancelled receives") != LK_OK)
+        mpi->dump = NULL;
+    for (uint32_t peer = 0; peer < link->ranks; peer++)
+        cancel_receives(mpi, peer, POSTED);
+    for (; mpi->lent > 0 && waited < CANCEL_MS * 1000; rest(waited, SLEEP_US)) {
+        if (poll_requests(mpi) != LK_OK)
+            break;
+        waited = now_us() - began;
+    }
+    mpi->stuck = mpi->lent > 0;
+    for (uint32_t peer = 0; peer < link->ranks; peer++) {
+        mpi_stream *stream         = &mpi->streams[peer];
+        stream->sends.collected    = stream->sends.posted;
+        stream->receives.collected = stream->receives.posted;
+        if (mpi->stuck)
+            break_stream(stream, "MPI did not end its transfers after a failure");
+    }
+    return !mpi->stuck;
+}
+
 /* ---- Life -------------------------------------------------------------------------------- */
 
 void lki_mpi_link_free(lki_link *link)
@@ -337,6 +504,7 @@ void lki_mpi_link_free(lki_link *link)
         lki_free(mpi->streams[peer].in);
         lki_free(mpi->streams[peer].why);
     }
+    lki_free(mpi->dump);
     lki_free(mpi->streams);
     lki_free(mpi);
 }
@@ -345,16 +513,19 @@ static void send_ends(mpi_link *mpi)
 {
     for (uint32_t peer = 0; peer < mpi->super.ranks; peer++)
         for (uint32_t i = 0; i < IN && peer != mpi->super.rank; i++)
-            mpi->open += mpi->module->send(mpi->world, peer * SLOTS + OUT + IN + i, peer, 0,
+            mpi->open += mpi->module->send(mpi->world, peer * SLOTS + ENDS_AT + i, peer, TAG_CHUNK,
                                            &mpi->nothing, 0) == NULL;
 }
 
 /* Drops received bytes that will not be read, so that the writers can finish. */
 static void drain(mpi_link *mpi)
 {
-    for (uint32_t peer = 0; peer < mpi->super.ranks; peer++)
+    for (uint32_t peer = 0; peer < mpi->super.ranks; peer++) {
         while (full(&mpi->streams[peer]))
             next_chunk(mpi, peer);
+        if (ended(&mpi->streams[peer]))
+            cancel_receives(mpi, peer, DUMPED);
+    }
 }
 
 static void mpi_close(lki_link *link)
@@ -362,6 +533,8 @@ static void mpi_close(lki_link *link)
     mpi_link *mpi   = mpi_of(link);
     int64_t   began = now_us(), waited = 0;
 
+    if (!mpi_cancel(link))
+        return;
     send_ends(mpi);
     for (;; rest(waited, SLEEP_US)) {
         drain(mpi);
@@ -382,21 +555,13 @@ static const lki_link_ops operations = {
     .read   = mpi_read,
     .watch  = mpi_watch,
     .wait   = mpi_wait,
+    .post_send    = mpi_post_send,
+    .post_receive = mpi_post_receive,
+    .completed    = mpi_completed,
+    .cancel       = mpi_cancel,
     .now_ms = mpi_now_ms,
     .close  = mpi_close,
 };
-
-/* Returns the size of a chunk.  Large chunks are faster, because MPI announces each one and waits
- * for the receiver's answer.  With many ranks chunks are smaller, because every stream has its
- * own. */
-static size_t chunk_bytes(uint32_t ranks)
-{
-    size_t bytes = CHUNK_MAX;
-
-    while (bytes >= 2 * CHUNK_MIN && bytes * IN * ranks > IN_BYTES)
-        bytes /= 2;
-    return bytes;
-}
 
 static void name_carrier(mpi_link *mpi)
 {
@@ -419,13 +584,12 @@ lk_status lki_mpi_link_new(lki_link **out, const lki_mpi_module *module, lki_mpi
                               .streams = 1 };
     mpi->module = module;
     mpi->world  = world;
-    mpi->chunk  = chunk_bytes(ranks);
     name_carrier(mpi);
     lk_status st = LKI_NEW(&mpi->streams, ranks, "streams over MPI");
     for (uint32_t peer = 0; peer < ranks && st == LK_OK; peer++) {
         mpi->streams[peer].reading = true;
         if (peer != rank)
-            st = lki_alloc_untouched((void **)&mpi->streams[peer].in, IN * mpi->chunk,
+            st = lki_alloc_untouched((void **)&mpi->streams[peer].in, (size_t)IN * CHUNK,
                                      "a stream over MPI");
     }
     const char *error = st == LK_OK ? module->reserve(world, ranks * SLOTS) : NULL;
