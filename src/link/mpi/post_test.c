@@ -187,7 +187,14 @@ static void transfers_without_end_are_reported(void **state)
     lki_wire_abort(p.wires[1], 1, LK_ETIMEOUT, "rank 1 has waited too long");
     forget(1, 0, true);
     assert_true(lki_wire_stuck(p.wires[1]));
-    uint64_t calls = p.all.calls;
+    uint64_t  calls = p.all.calls;
+    lki_link *link  = p.all.links[1];
+    lki_ready ready;
+    uint32_t  count;
+    size_t    moved;
+    assert_int_equal(link->ops->wait(link, 0, &ready, 1, &count), LK_EIO);
+    assert_int_equal(link->ops->write(link, 0, 0, &(struct iovec){ p.out, 1 }, 1, &moved),
+                     LK_EPEER);
     lki_wire_close(p.wires[1], false);
     assert_int_equal(p.all.calls, calls);
     assert_false(p.all.ranks[1].closed);
