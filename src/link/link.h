@@ -73,10 +73,10 @@ typedef struct {
      * none, or if it is not complete. */
     bool (*completed)(lki_link *link, uint32_t peer, bool receiving);
 
-    /* Takes back the memory of all posts, after a failure.  Nothing may be posted afterwards.  Waits
-     * for transfers that have begun, for at most 2 s.  Returns false if some do not end.  The link
-     * then moves no more bytes.  Hardware may still complete such a transfer, so the memory of all
-     * uncollected posts must not be freed or used for anything else until the process ends. */
+    /* Takes back the memory of all posts, after a failure.  Nothing may be posted afterwards.
+     * Waits for transfers that have begun, for at most 2 s.  Returns false if some do not end.  The
+     * link then moves no more bytes.  Hardware may still complete such a transfer, so the memory of
+     * all uncollected posts must not be freed or used for anything else until the process ends. */
     bool (*cancel)(lki_link *link);
 
     int64_t (*now_ms)(const lki_link *link); /* the clock for deadlines */

@@ -1,7 +1,7 @@
 /* fake_testing.h -- for tests: a module without MPI, for two ranks in one process.
  *
  * Each poll of the fake module completes one request, namely the last one that was posted.  MPI may
- * behave in the same way: messages with one tag are matched in order, but may complete in any order.
+ * behave in the same way: messages with one tag are matched in order but complete in any order.
  */
 #ifndef LKI_LINK_MPI_FAKE_TESTING_H
 #define LKI_LINK_MPI_FAKE_TESTING_H
@@ -104,19 +104,20 @@ static inline const char *fake_reserve(lki_mpi_world *world, uint32_t slots)
     return NULL;
 }
 
-static inline const char *fake_send(lki_mpi_world *world, uint32_t slot, uint32_t peer, uint32_t tag,
-                             const void *data, size_t bytes)
+static inline const char *fake_send(lki_mpi_world *world, uint32_t slot, uint32_t peer,
+                                    uint32_t tag, const void *data, size_t bytes)
 {
     (void)peer;
-    return post(world, slot, (request){ .kind = SENDING, .tag = tag, .from = data, .bytes = bytes });
+    return post(world, slot,
+                (request){ .kind = SENDING, .tag = tag, .from = data, .bytes = bytes });
 }
 
-static inline const char *fake_receive(lki_mpi_world *world, uint32_t slot, uint32_t peer, uint32_t tag,
-                                void *data, size_t bytes)
+static inline const char *fake_receive(lki_mpi_world *world, uint32_t slot, uint32_t peer,
+                                       uint32_t tag, void *data, size_t bytes)
 {
     (void)peer;
-    return post(world, slot, (request){ .kind = RECEIVING, .tag = tag, .to = data,
-                                         .bytes = bytes });
+    return post(world, slot,
+                (request){ .kind = RECEIVING, .tag = tag, .to = data, .bytes = bytes });
 }
 
 static inline const char *fake_cancel(lki_mpi_world *world, uint32_t slot)
@@ -132,7 +133,8 @@ static inline const char *fake_cancel(lki_mpi_world *world, uint32_t slot)
     return NULL;
 }
 
-static inline const char *fake_poll(lki_mpi_world *world, const lki_mpi_done **done, uint32_t *count)
+static inline const char *fake_poll(lki_mpi_world *world, const lki_mpi_done **done,
+                                    uint32_t *count)
 {
     request *last = NULL;
 

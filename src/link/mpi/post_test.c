@@ -1,6 +1,6 @@
-/* post_test.c -- large messages of a wire over the link of MPI, which transfers them without copies.
+/* post_test.c -- large messages of a wire over MPI's link, which does not copy them.
  *
- * Goal:   the messages arrive, damage is detected, and after a failure the callers own their memory.
+ * Goal:   messages arrive, damage is detected, and after a failure callers own their memory.
  * Method: two ranks in one thread, over a fake module.
  */
 #include <setjmp.h>
@@ -154,9 +154,9 @@ static void grant(void)
     assert_int_equal(p.messages[1][COUNT].assigned, LKI_LINK_POSTS * LKI_WIRE_POST_BYTES);
 }
 
-/* Fails on the receiver, after it has granted a message.  Expects that its memory is its own at once.
- * The sender sends the message later, or fails before it does.  In both cases its sends must end, and
- * both ranks must close MPI. */
+/* Fails on the receiver, after it has granted a message.  Expects that the receiver owns its memory
+ * at once.  The sender sends the message later, or fails before it does.  In both cases its sends
+ * must end, and both ranks must close MPI. */
 static void a_failure_returns_memory(void **state)
 {
     (void)state;

@@ -201,7 +201,8 @@ static lk_status begin_piece(lki_wire *wire, lki_stream *stream)
 
     in->message = lki_queue_find(&peer->arriving, &in->frame.op, in->frame.step);
     if (in->message == NULL || in->message->bytes != in->frame.total
-        || lki_wire_is_posted(wire, in->message) || in->frame.bytes > in->message->bytes - in->message->assigned)
+        || lki_wire_is_posted(wire, in->message)
+        || in->frame.bytes > in->message->bytes - in->message->assigned)
         return unexpected(wire, stream->peer, &in->frame, "a piece that was not granted");
     in->message->assigned += in->frame.bytes;
     in->payload            = in->message->data + in->frame.offset;
