@@ -10,7 +10,10 @@
  * sim (all ranks in one process, seeded order, simulated time), chaos (wraps another link; delays,
  * cuts and breaks).
  *
- * Ownership: written data is copied before the call returns.  The opener of a link closes it.
+ * Some links can also transfer memory of the caller without a copy (post_send, post_receive).
+ *
+ * Ownership: written data is copied before the call returns.  Posted memory belongs to the link
+ *            until completed() or cancel().  The opener of a link closes it.
  * Threads:   only one thread at a time may use a link.
  * Errors:    LK_EPEER if a stream is broken, with a text that names the address and the error; the
  * stream stays broken.  Any other error is a failure of the link itself.
@@ -29,7 +32,11 @@ typedef struct lki_link lki_link;
 typedef struct {
     uint32_t peer, stream;
     bool     readable, writable;
+    bool     completed; /* completed() of this peer may return true */
 } lki_ready;
+
+/* Maximum number of posted transfers with a peer in one direction. */
+enum { LKI_LINK_POSTS = 4 };
 
 typedef struct {
     const char *name;
@@ -55,6 +62,22 @@ typedef struct {
      * connections. */
     lk_status (*wait)(lki_link *link, int64_t ms, lki_ready *ready, uint32_t capacity,
                       uint32_t *count);
+
+    /* (optional, with the next three calls) Sends `data` without a copy.  The n-th posted send to a
+     * rank is received by its n-th posted receive, which must have the same size.  At most
+     * LKI_LINK_POSTS posts with a peer in one direction may be uncollected. */
+    lk_status (*post_send)(lki_link *link, uint32_t peer, const void *data, size_t bytes);
+    lk_status (*post_receive)(lki_link *link, uint32_t peer, void *data, size_t bytes);
+
+    /* Collects the oldest uncollected post with a peer in one direction.  Returns false if there is
+     * none, or if it is not complete. */
+    bool (*completed)(lki_link *link, uint32_t peer, bool receiving);
+
+    /* Takes back the memory of all posts, after a failure.  Nothing may be posted afterwards.
+     * Waits for transfers that have begun, for at most 2 s.  Returns false if some do not end.  The
+     * link then moves no more bytes.  Hardware may still complete such a transfer, so the memory of
+     * all uncollected posts must not be freed or used for anything else until the process ends. */
+    bool (*cancel)(lki_link *link);
 
     int64_t (*now_ms)(const lki_link *link); /* the clock for deadlines */
 

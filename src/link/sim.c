@@ -199,7 +199,7 @@ static uint32_t collect(lki_sim *sim, const sim_rank *me, lki_ready *ready, uint
             bool            r   = in->reading && readable(sim, me, &sim->ranks[peer], stream);
             bool            w   = out->writing && writable(sim, out, &sim->ranks[peer]);
             if (r || w)
-                ready[count++] = (lki_ready){ peer, stream, r, w };
+                ready[count++] = (lki_ready){ peer, stream, r, w, false };
         }
     return count;
 }

@@ -258,7 +258,8 @@ static void tell(report *to, const lki_slot *slot, bool readable, bool writable)
     uint32_t streams = slot->tcp->super.streams;
     if ((readable || writable) && to->count < to->capacity)
         to->ready[to->count++] = (lki_ready){ (uint32_t)(index / streams),
-                                              (uint32_t)(index % streams), readable, writable };
+                                              (uint32_t)(index % streams), readable,
+                                              writable, false };
 }
 
 /* Ends an outgoing lane whose peer has sent data or closed the connection. */

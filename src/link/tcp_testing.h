@@ -100,7 +100,7 @@ static inline void world_close(world *w)
 static inline lki_ready wait_once(const world *w, uint32_t rank, uint32_t peer, uint32_t stream,
                                   int64_t ms)
 {
-    lki_ready ready[16], found = { peer, stream, false, false };
+    lki_ready ready[16], found = { .peer = peer, .stream = stream };
     uint32_t  count = 0;
     lki_link *link  = w->links[rank];
     if (link->ops->wait(link, ms, ready, 16, &count) != LK_OK)

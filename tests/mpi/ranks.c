@@ -3,6 +3,7 @@
  *    ranks conform FIRST    every operation, from call FIRST on, also in groups
  *    ranks bits             the same bits as in threads, by every exact algorithm
  *    ranks abort            rank 1 gives up, and the others are informed
+ *    ranks cut              rank 1 gives up while large vectors are being sent
  *    ranks die              rank 1 dies silently: MPI ends the job
  *    ranks late             a timeout, and the missing rank leaves much later
  *    ranks early            rank 1 leaves, the others continue without it
@@ -94,6 +95,35 @@ static bool gives_up(lk_comm *comm)
     }
     lk_status st = lk_all_reduce(comm, &x, &x, 1, LK_F32, LK_SUM);
     CHECK(st == LK_EPEER && strstr(lk_error_last()->message, "rank 1 (host ") != NULL);
+    return true;
+}
+
+/* Starts to exchange large vectors.  Rank 1 gives up when the others have begun.  Expects that no
+ * rank's buffer changes after the call has failed there.  Frees the communicator. */
+static bool is_cut_off(lk_comm *comm)
+{
+    enum { BYTES = 12 << 20, RANKS_MAX = 4 };
+    static unsigned char mine[BYTES], all[RANKS_MAX * BYTES], copy[RANKS_MAX * BYTES];
+    size_t               bytes = (size_t)lk_comm_size(comm) * BYTES;
+    uint32_t             rank  = lk_comm_rank(comm);
+    lk_request          *request;
+    unsigned char        begun = 0;
+
+    memset(mine, 1 + (int)rank, BYTES);
+    CHECK(bytes <= sizeof all);
+    CHECK(lk_all_gather_start(&request, comm, mine, all, BYTES) == LK_OK);
+    lk_status sent = rank == 1 ? LK_OK : lk_send(comm, &begun, 1, 1);
+    CHECK(sent == LK_OK || sent == LK_EPEER);
+    for (uint32_t r = 0; r < lk_comm_size(comm) && rank == 1; r++)
+        CHECK(r == 1 || lk_recv(comm, &begun, 1, r) == LK_OK);
+    if (rank == 1)
+        lk_comm_abort(comm);
+    CHECK(lk_request_wait(request) == LK_EPEER);
+    lk_request_free(request);
+    memcpy(copy, all, bytes);
+    memset(mine, 0, BYTES);
+    lk_comm_free(comm);
+    CHECK(memcmp(copy, all, bytes) == 0);
     return true;
 }
 
@@ -494,6 +524,8 @@ static bool satisfied(const char *what, const char *more)
         return leaves(comm, has_the_bits_of_threads(comm));
     if (strcmp(what, "abort") == 0)
         return leaves(comm, gives_up(comm));
+    if (strcmp(what, "cut") == 0)
+        return is_cut_off(comm);
     if (strcmp(what, "die") == 0)
         return leaves(comm, dies(comm));
     if (strcmp(what, "late") == 0)

@@ -50,7 +50,8 @@ enum { NO_ROOM = LKI_TASK_ROOMS };
 void lki_rooms_free(lki_rooms *rooms)
 {
     for (size_t k = 0; rooms != NULL && k < LKI_TASK_ROOMS; k++)
-        lki_free(rooms->rooms[k].memory);
+        if (!rooms->rooms[k].taken)
+            lki_free(rooms->rooms[k].memory);
     lki_free(rooms);
 }
 
@@ -94,8 +95,12 @@ static lk_status take_room(lki_rooms *rooms, size_t bytes, instance *i)
     return LK_OK;
 }
 
-static void give_room(lki_rooms *rooms, instance *i)
+static void give_room(const lki_task *task, instance *i)
 {
+    lki_rooms *rooms = task->plan.rooms;
+
+    if (lki_wire_stuck(task->wire)) /* the link may still write to it */
+        return;
     if (i->room == NO_ROOM) {
         lki_free(i->base[LKI_SCRATCH]);
         return;
@@ -141,7 +146,7 @@ static void forget(instance *i, const lki_task *task)
     lki_free(i->messages);
     lki_free(i->nodes);
     if (i->base[LKI_SCRATCH] != NULL)
-        give_room(task->plan.rooms, i);
+        give_room(task, i);
     *i = (instance){ 0 };
 }
 

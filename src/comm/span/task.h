@@ -31,7 +31,8 @@ typedef struct lki_rooms {
     lki_task *tasks; /* the open tasks */
 } lki_rooms;
 
-void lki_rooms_free(lki_rooms *rooms); /* NULL is allowed */
+/* NULL is allowed.  Memory of rooms that are still taken stays allocated (lki_wire_stuck()). */
+void lki_rooms_free(lki_rooms *rooms);
 
 typedef struct {
     const lki_method *method;

@@ -1,4 +1,4 @@
-/* link.c -- the link over MPI: streams of chunks, polled.
+/* link.c -- the link over MPI: streams of chunks, polled.  Posted transfers are in posts.c.
  *
  * A write copies into a free chunk and sends it.  A stream has a few chunks at its writer and a few
  * at its reader.  A send completes only when its receiver has matched it, so the number of chunks
@@ -16,80 +16,23 @@
  * after LINGER_MS, or ENDING_MS.  It leaves MPI unfinalised and does not free the buffers, because
  * MPI may still use them.
  */
-#include "link/mpi/link.h"
+#include "link/mpi/inside.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/memory.h"
-
-enum {
-    CHUNK_MIN = 1 << 16,
-    CHUNK_MAX = (1 << 18) + (1 << 12), /* a piece of a message with its header (wire/frame.h) */
-    IN_BYTES  = 1 << 26, /* incoming chunks of all streams together, if they are above CHUNK_MIN */
-    OUT       = 4, /* outgoing chunks of a stream in flight */
-    IN        = 4, /* incoming chunks of a stream in flight */
-    SLOTS     = OUT + IN + IN, /* requests of a stream: outgoing chunks, incoming chunks, and empty
-                                * messages at the end */
-    YIELD_US  = 2000,
-    SLEEP_US  = 1000,
-    LINGER_MS = 5000,
-    ENDING_MS = 500, /* if the launcher is ending the job, too */
-};
-
-/* Both directions of a stream with one peer. */
-typedef struct {
-    unsigned char *out; /* OUT chunks, allocated by the first write */
-    unsigned char *in;  /* IN chunks */
-    bool           sending[OUT];
-    bool           arrived[IN];
-    size_t         bytes[IN]; /* number of bytes received in each chunk */
-    uint32_t       first;     /* chunk to read next */
-    size_t         taken;     /* number of bytes already read from the first chunk */
-    bool           heard;     /* at least one byte was received */
-    bool           reading, writing; /* directions that the caller watches */
-    char          *why;              /* reason why the stream is broken; NULL: not broken */
-} mpi_stream;
-
-typedef struct {
-    lki_link              super;
-    const lki_mpi_module *module;
-    lki_mpi_world        *world;
-    mpi_stream           *streams; /* of all peers; this rank's entry is unused */
-    size_t                chunk;   /* size of a chunk in bytes, equal on all ranks */
-    uint32_t              open;    /* number of open requests */
-    uint32_t              turn;    /* peer that wait() checks first */
-    int64_t               moved_us; /* time of the last completion of a request */
-    unsigned char         nothing; /* buffer of empty messages */
-} mpi_link;
-
-static mpi_link *mpi_of(const lki_link *link)
-{
-    union {
-        const lki_link *link;
-        mpi_link       *mpi;
-    } cast = { link };
-    return cast.mpi;
-}
-
-static int64_t now_us(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
 
 static int64_t mpi_now_ms(const lki_link *link)
 {
     (void)link;
-    return now_us() / 1000;
+    return lki_mpi_now_us() / 1000;
 }
 
 /* ---- Requests ---------------------------------------------------------------------------- */
 
-static void break_stream(mpi_stream *stream, const char *why)
+void lki_mpi_break(mpi_stream *stream, const char *why)
 {
     enum { BYTES = 200 };
 
@@ -101,11 +44,11 @@ static void break_stream(mpi_stream *stream, const char *why)
 static void receive(mpi_link *mpi, uint32_t peer, uint32_t chunk)
 {
     mpi_stream *stream = &mpi->streams[peer];
-    const char *error  = mpi->module->receive(mpi->world, peer * SLOTS + OUT + chunk, peer, 0,
-                                              stream->in + chunk * mpi->chunk, mpi->chunk);
+    const char *error  = mpi->module->receive(mpi->world, peer * SLOTS + OUT + chunk, peer,
+                                              TAG_CHUNK, stream->in + chunk * (size_t)CHUNK, CHUNK);
 
     if (error != NULL)
-        break_stream(stream, error);
+        lki_mpi_break(stream, error);
     mpi->open += error == NULL;
 }
 
@@ -127,10 +70,14 @@ static void complete(mpi_link *mpi, const lki_mpi_done *done)
     uint32_t    part   = done->slot % SLOTS;
 
     mpi->open--;
+    if (part >= SENDS_AT) {
+        lki_mpi_complete_post(mpi, done);
+        return;
+    }
     if (part < OUT)
         stream->sending[part] = false;
     if (done->error != NULL) {
-        break_stream(stream, done->error);
+        lki_mpi_break(stream, done->error);
     } else if (part >= OUT && part < OUT + IN) {
         stream->arrived[part - OUT] = true;
         stream->bytes[part - OUT]   = done->bytes;
@@ -138,16 +85,18 @@ static void complete(mpi_link *mpi, const lki_mpi_done *done)
     }
 }
 
-static lk_status poll_requests(mpi_link *mpi)
+lk_status lki_mpi_poll(mpi_link *mpi)
 {
     const lki_mpi_done *done;
     uint32_t            count;
-    const char         *error = mpi->module->poll(mpi->world, &done, &count);
 
+    if (mpi->stuck)
+        return lk_fail(LK_EIO, "MPI did not end its transfers after a failure");
+    const char *error = mpi->module->poll(mpi->world, &done, &count);
     if (error != NULL)
         return lk_fail(LK_EIO, "%s", error);
     if (count > 0)
-        mpi->moved_us = now_us();
+        mpi->moved_us = lki_mpi_now_us();
     for (uint32_t i = 0; i < count; i++)
         complete(mpi, &done[i]);
     return LK_OK;
@@ -184,7 +133,7 @@ static bool over(const mpi_stream *stream)
     return ended(stream) && (stream->heard || stream->out != NULL);
 }
 
-static lk_status broken(const mpi_link *mpi, uint32_t peer)
+lk_status lki_mpi_broken(const mpi_link *mpi, uint32_t peer)
 {
     const mpi_stream *stream = &mpi->streams[peer];
 
@@ -216,42 +165,43 @@ static size_t fill(unsigned char *chunk, size_t room, const struct iovec *parts,
 static lk_status mpi_write(lki_link *link, uint32_t peer, uint32_t index,
                            const struct iovec *parts, int count, size_t *moved)
 {
-    mpi_link   *mpi    = mpi_of(link);
+    mpi_link   *mpi    = lki_mpi_of(link);
     mpi_stream *stream = &mpi->streams[peer];
     uint32_t    chunk;
 
     LK_ASSERT(peer < link->ranks && peer != link->rank && index == 0);
     *moved = 0;
     if (stream->out == NULL)
-        LK_TRY(lki_alloc_untouched((void **)&stream->out, OUT * mpi->chunk, "a stream over MPI"));
+        LK_TRY(lki_alloc_untouched((void **)&stream->out, (size_t)OUT * CHUNK,
+                                   "a stream over MPI"));
     while (stream->why == NULL && !ended(stream) && (chunk = free_chunk(stream)) < OUT) {
-        unsigned char *data  = stream->out + chunk * mpi->chunk;
-        size_t         bytes = fill(data, mpi->chunk, parts, count, *moved);
+        unsigned char *data  = stream->out + chunk * (size_t)CHUNK;
+        size_t         bytes = fill(data, CHUNK, parts, count, *moved);
         if (bytes == 0)
             break;
-        const char *error = mpi->module->send(mpi->world, peer * SLOTS + chunk, peer, 0, data,
-                                              bytes);
+        const char *error = mpi->module->send(mpi->world, peer * SLOTS + chunk, peer, TAG_CHUNK,
+                                              data, bytes);
         if (error != NULL) {
-            break_stream(stream, error);
+            lki_mpi_break(stream, error);
             break;
         }
         stream->sending[chunk] = true;
         mpi->open++;
         *moved += bytes;
     }
-    return stream->why != NULL || ended(stream) ? broken(mpi, peer) : LK_OK;
+    return stream->why != NULL || ended(stream) ? lki_mpi_broken(mpi, peer) : LK_OK;
 }
 
 static lk_status mpi_read(lki_link *link, uint32_t peer, uint32_t index, void *data, size_t bytes,
                           size_t *moved)
 {
-    mpi_link   *mpi    = mpi_of(link);
+    mpi_link   *mpi    = lki_mpi_of(link);
     mpi_stream *stream = &mpi->streams[peer];
 
     LK_ASSERT(peer < link->ranks && peer != link->rank && index == 0);
     *moved = 0;
     while (*moved < bytes && full(stream)) {
-        const unsigned char *chunk = stream->in + stream->first * mpi->chunk;
+        const unsigned char *chunk = stream->in + stream->first * (size_t)CHUNK;
         size_t               left  = stream->bytes[stream->first] - stream->taken;
         size_t               n     = lki_min(bytes - *moved, left);
         memcpy((unsigned char *)data + *moved, chunk + stream->taken, n);
@@ -261,13 +211,13 @@ static lk_status mpi_read(lki_link *link, uint32_t peer, uint32_t index, void *d
             next_chunk(mpi, peer);
     }
     if (*moved == 0 && (over(stream) || stream->why != NULL))
-        return broken(mpi, peer);
+        return lki_mpi_broken(mpi, peer);
     return LK_OK;
 }
 
 static void mpi_watch(lki_link *link, uint32_t peer, uint32_t index, bool reading, bool writing)
 {
-    mpi_stream *stream = &mpi_of(link)->streams[peer];
+    mpi_stream *stream = &lki_mpi_of(link)->streams[peer];
 
     LK_ASSERT(peer < link->ranks && index == 0);
     stream->reading = reading;
@@ -288,17 +238,16 @@ static uint32_t collect(mpi_link *mpi, lki_ready *ready, uint32_t capacity)
         bool gone = stream->why != NULL;
         bool r    = stream->reading && (gone || full(stream) || over(stream));
         bool w    = stream->writing && (gone || ended(stream) || free_chunk(stream) < OUT);
-        if (r || w)
-            ready[count++] = (lki_ready){ peer, 0, r, w };
+        if (r || w || mpi->streams[peer].completed)
+            ready[count++] = (lki_ready){ peer, 0, r, w, mpi->streams[peer].completed };
+        mpi->streams[peer].completed = false;
     }
     if (count == capacity)
         mpi->turn = peer + 1 < ranks ? peer + 1 : 0;
     return count;
 }
 
-/* Yields the processor or sleeps for at most `left_us`.  The sleep is longer if nothing has moved
- * for longer (`idle_us`). */
-static void rest(int64_t idle_us, int64_t left_us)
+void lki_mpi_rest(int64_t idle_us, int64_t left_us)
 {
     if (idle_us < YIELD_US) {
         (void)sched_yield();
@@ -312,17 +261,17 @@ static void rest(int64_t idle_us, int64_t left_us)
 static lk_status mpi_wait(lki_link *link, int64_t ms, lki_ready *ready, uint32_t capacity,
                           uint32_t *count)
 {
-    mpi_link *mpi   = mpi_of(link);
-    int64_t   began = now_us();
+    mpi_link *mpi   = lki_mpi_of(link);
+    int64_t   began = lki_mpi_now_us();
 
     *count = 0;
     for (;;) {
-        LK_TRY(poll_requests(mpi));
+        LK_TRY(lki_mpi_poll(mpi));
         *count         = collect(mpi, ready, capacity);
-        int64_t now = now_us(), waited = now - began;
+        int64_t now = lki_mpi_now_us(), waited = now - began;
         if (*count > 0 || waited >= ms * 1000)
             return LK_OK;
-        rest(now - (began > mpi->moved_us ? began : mpi->moved_us), ms * 1000 - waited);
+        lki_mpi_rest(now - (began > mpi->moved_us ? began : mpi->moved_us), ms * 1000 - waited);
     }
 }
 
@@ -330,13 +279,14 @@ static lk_status mpi_wait(lki_link *link, int64_t ms, lki_ready *ready, uint32_t
 
 void lki_mpi_link_free(lki_link *link)
 {
-    mpi_link *mpi = mpi_of(link);
+    mpi_link *mpi = lki_mpi_of(link);
 
     for (uint32_t peer = 0; mpi->streams != NULL && peer < link->ranks; peer++) {
         lki_free(mpi->streams[peer].out);
         lki_free(mpi->streams[peer].in);
         lki_free(mpi->streams[peer].why);
     }
+    lki_free(mpi->dump);
     lki_free(mpi->streams);
     lki_free(mpi);
 }
@@ -345,29 +295,34 @@ static void send_ends(mpi_link *mpi)
 {
     for (uint32_t peer = 0; peer < mpi->super.ranks; peer++)
         for (uint32_t i = 0; i < IN && peer != mpi->super.rank; i++)
-            mpi->open += mpi->module->send(mpi->world, peer * SLOTS + OUT + IN + i, peer, 0,
+            mpi->open += mpi->module->send(mpi->world, peer * SLOTS + ENDS_AT + i, peer, TAG_CHUNK,
                                            &mpi->nothing, 0) == NULL;
 }
 
 /* Drops received bytes that will not be read, so that the writers can finish. */
 static void drain(mpi_link *mpi)
 {
-    for (uint32_t peer = 0; peer < mpi->super.ranks; peer++)
+    for (uint32_t peer = 0; peer < mpi->super.ranks; peer++) {
         while (full(&mpi->streams[peer]))
             next_chunk(mpi, peer);
+        if (ended(&mpi->streams[peer]))
+            lki_mpi_cancel_dumps(mpi, peer);
+    }
 }
 
 static void mpi_close(lki_link *link)
 {
-    mpi_link *mpi   = mpi_of(link);
-    int64_t   began = now_us(), waited = 0;
+    mpi_link *mpi   = lki_mpi_of(link);
+    int64_t   began = lki_mpi_now_us(), waited = 0;
 
+    if (!lki_mpi_cancel(link))
+        return;
     send_ends(mpi);
-    for (;; rest(waited, SLEEP_US)) {
+    for (;; lki_mpi_rest(waited, SLEEP_US)) {
         drain(mpi);
-        waited    = now_us() - began;
+        waited    = lki_mpi_now_us() - began;
         bool late = link->hurry && waited >= (link->stopping ? ENDING_MS : LINGER_MS) * 1000;
-        if (mpi->open == 0 || late || poll_requests(mpi) != LK_OK)
+        if (mpi->open == 0 || late || lki_mpi_poll(mpi) != LK_OK)
             break;
     }
     if (mpi->open > 0)
@@ -382,21 +337,13 @@ static const lki_link_ops operations = {
     .read   = mpi_read,
     .watch  = mpi_watch,
     .wait   = mpi_wait,
+    .post_send    = lki_mpi_post_send,
+    .post_receive = lki_mpi_post_receive,
+    .completed    = lki_mpi_completed,
+    .cancel       = lki_mpi_cancel,
     .now_ms = mpi_now_ms,
     .close  = mpi_close,
 };
-
-/* Returns the size of a chunk.  Large chunks are faster, because MPI announces each one and waits
- * for the receiver's answer.  With many ranks chunks are smaller, because every stream has its
- * own. */
-static size_t chunk_bytes(uint32_t ranks)
-{
-    size_t bytes = CHUNK_MAX;
-
-    while (bytes >= 2 * CHUNK_MIN && bytes * IN * ranks > IN_BYTES)
-        bytes /= 2;
-    return bytes;
-}
 
 static void name_carrier(mpi_link *mpi)
 {
@@ -419,13 +366,12 @@ lk_status lki_mpi_link_new(lki_link **out, const lki_mpi_module *module, lki_mpi
                               .streams = 1 };
     mpi->module = module;
     mpi->world  = world;
-    mpi->chunk  = chunk_bytes(ranks);
     name_carrier(mpi);
     lk_status st = LKI_NEW(&mpi->streams, ranks, "streams over MPI");
     for (uint32_t peer = 0; peer < ranks && st == LK_OK; peer++) {
         mpi->streams[peer].reading = true;
         if (peer != rank)
-            st = lki_alloc_untouched((void **)&mpi->streams[peer].in, IN * mpi->chunk,
+            st = lki_alloc_untouched((void **)&mpi->streams[peer].in, (size_t)IN * CHUNK,
                                      "a stream over MPI");
     }
     const char *error = st == LK_OK ? module->reserve(world, ranks * SLOTS) : NULL;
@@ -443,5 +389,5 @@ void lki_mpi_link_start(lki_link *link)
 {
     for (uint32_t peer = 0; peer < link->ranks; peer++)
         for (uint32_t chunk = 0; chunk < IN && peer != link->rank; chunk++)
-            receive(mpi_of(link), peer, chunk);
+            receive(lki_mpi_of(link), peer, chunk);
 }

@@ -1,188 +1,16 @@
-/* link_test.c -- streams over a fake module: two ranks in one process.
- *
- * Each poll of the fake module completes one request, namely the last one that was posted.  MPI may
- * behave in the same way: chunks of a stream are matched in order, but may complete in any order.
- */
+/* link_test.c -- streams over a fake module. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
 
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/memory.h"
-#include "link/mpi/link.h"
+#include "link/mpi/fake_testing.h"
 
-enum { SLOTS_MAX = 32, CHUNK_BYTES = 1 << 20, BLOCK = 12800000 };
-
-typedef enum { FREE, SENDING, RECEIVING } request_kind;
-
-typedef struct {
-    request_kind   kind;
-    bool           matched;
-    uint64_t       order;
-    unsigned char *to;
-    const void    *from;
-    size_t         bytes;
-} request;
-
-typedef struct fake fake;
-
-struct lki_mpi_world {
-    fake        *all;
-    request      requests[SLOTS_MAX];
-    lki_mpi_done done;
-    bool         closed;
-};
-
-struct fake {
-    pthread_mutex_t lock;
-    lki_mpi_world   ranks[2];
-    uint64_t        orders;
-    bool            failing; /* requests complete with an error */
-    lki_link       *links[2];
-};
-
-static request *first_unmatched(lki_mpi_world *world, request_kind kind)
-{
-    request *first = NULL;
-
-    for (uint32_t i = 0; i < SLOTS_MAX; i++) {
-        request *r = &world->requests[i];
-        if (r->kind == kind && !r->matched && (first == NULL || r->order < first->order))
-            first = r;
-    }
-    return first;
-}
-
-static void match(fake *all)
-{
-    for (int to = 0; to < 2; to++)
-        for (;;) {
-            request *send = first_unmatched(&all->ranks[!to], SENDING);
-            request *recv = first_unmatched(&all->ranks[to], RECEIVING);
-            if (send == NULL || recv == NULL)
-                break;
-            assert_true(send->bytes <= recv->bytes);
-            if (send->bytes > 0)
-                memcpy(recv->to, send->from, send->bytes);
-            recv->bytes   = send->bytes;
-            send->matched = recv->matched = true;
-        }
-}
-
-static const char *post(lki_mpi_world *world, uint32_t slot, request made)
-{
-    fake *all = world->all;
-
-    (void)pthread_mutex_lock(&all->lock);
-    assert_true(slot < SLOTS_MAX && world->requests[slot].kind == FREE);
-    made.order            = ++all->orders;
-    world->requests[slot] = made;
-    match(all);
-    (void)pthread_mutex_unlock(&all->lock);
-    return NULL;
-}
-
-static const char *fake_reserve(lki_mpi_world *world, uint32_t slots)
-{
-    (void)world;
-    assert_true(slots <= SLOTS_MAX);
-    return NULL;
-}
-
-static const char *fake_send(lki_mpi_world *world, uint32_t slot, uint32_t peer, uint32_t tag,
-                             const void *data, size_t bytes)
-{
-    (void)peer;
-    (void)tag;
-    return post(world, slot, (request){ .kind = SENDING, .from = data, .bytes = bytes });
-}
-
-static const char *fake_receive(lki_mpi_world *world, uint32_t slot, uint32_t peer, uint32_t tag,
-                                void *data, size_t bytes)
-{
-    (void)peer;
-    (void)tag;
-    return post(world, slot, (request){ .kind = RECEIVING, .to = data, .bytes = bytes });
-}
-
-static const char *fake_poll(lki_mpi_world *world, const lki_mpi_done **done, uint32_t *count)
-{
-    request *last = NULL;
-
-    (void)pthread_mutex_lock(&world->all->lock);
-    for (uint32_t i = 0; i < SLOTS_MAX; i++) {
-        request *r = &world->requests[i];
-        if (r->kind != FREE && r->matched && (last == NULL || r->order > last->order))
-            last = r;
-    }
-    *count = last != NULL;
-    *done  = &world->done;
-    if (last != NULL) {
-        world->done = (lki_mpi_done){ (uint32_t)(last - world->requests), last->bytes,
-                                      world->all->failing ? "the network is down" : NULL };
-        last->kind    = FREE;
-        last->matched = false;
-    }
-    (void)pthread_mutex_unlock(&world->all->lock);
-    return NULL;
-}
-
-static void fake_close(lki_mpi_world *world, bool stopping)
-{
-    (void)stopping;
-    for (uint32_t i = 0; i < SLOTS_MAX; i++)
-        assert_int_equal(world->requests[i].kind, FREE);
-    world->closed = true;
-}
-
-static void fake_name(char out[LKI_MPI_NAME_BYTES])
-{
-    (void)snprintf(out, LKI_MPI_NAME_BYTES, "fake 1.2");
-}
-
-static const lki_mpi_module module = { .revision = LKI_MPI_REVISION,
-                                       .name     = fake_name,
-                                       .reserve  = fake_reserve,
-                                       .send     = fake_send,
-                                       .receive  = fake_receive,
-                                       .poll     = fake_poll,
-                                       .close    = fake_close };
-
-static void begin(fake *all)
-{
-    *all = (fake){ .orders = 0 };
-    (void)pthread_mutex_init(&all->lock, NULL);
-    for (uint32_t rank = 0; rank < 2; rank++) {
-        lki_mpi_world *world = &all->ranks[rank];
-        world->all           = all;
-        assert_int_equal(lki_mpi_link_new(&all->links[rank], &module, world, rank, 2), LK_OK);
-    }
-    for (uint32_t rank = 0; rank < 2; rank++)
-        lki_mpi_link_start(all->links[rank]);
-}
-
-static void *close_in_thread(void *link)
-{
-    ((lki_link *)link)->ops->close(link);
-    return NULL;
-}
-
-static void end(fake *all)
-{
-    pthread_t thread;
-
-    assert_int_equal(pthread_create(&thread, NULL, close_in_thread, all->links[0]), 0);
-    (void)close_in_thread(all->links[1]);
-    (void)pthread_join(thread, NULL);
-    assert_true(all->ranks[0].closed && all->ranks[1].closed);
-    (void)pthread_mutex_destroy(&all->lock);
-}
+enum { CHUNK_BYTES = 1 << 16, BLOCK = 12800000 };
 
 /* ---- Helpers ----------------------------------------------------------------------------- */
 
@@ -237,7 +65,7 @@ static void wait_for_matches(fake *all, uint32_t rank)
 {
     for (bool open = true; open;) {
         (void)pthread_mutex_lock(&all->lock);
-        open = first_unmatched(&all->ranks[rank], RECEIVING) != NULL;
+        open = first_unmatched(&all->ranks[rank], RECEIVING, 0) != NULL;
         (void)pthread_mutex_unlock(&all->lock);
         (void)usleep(100);
     }

@@ -271,6 +271,13 @@ static const char *module_receive(lki_mpi_world *world, uint32_t slot, uint32_t 
     return code == MPI_SUCCESS ? NULL : fail(world, "MPI_Irecv", code);
 }
 
+static const char *module_cancel(lki_mpi_world *world, uint32_t slot)
+{
+    int code = MPI_Cancel(&world->requests[slot]);
+
+    return code == MPI_SUCCESS ? NULL : fail(world, "MPI_Cancel", code);
+}
+
 static const char *module_poll(lki_mpi_world *world, const lki_mpi_done **done, uint32_t *count)
 {
     int n = 0, code;
@@ -284,14 +291,17 @@ static const char *module_poll(lki_mpi_world *world, const lki_mpi_done **done, 
         return NULL;
     for (int i = 0; i < n; i++) {
         bool broken = code == MPI_ERR_IN_STATUS && world->statuses[i].MPI_ERROR != MPI_SUCCESS;
-        int  bytes  = 0;
+        int  bytes  = 0, cancelled = 0;
         if (broken)
             (void)fail(world, "MPI_Testsome", world->statuses[i].MPI_ERROR);
         else
+            (void)MPI_Test_cancelled(&world->statuses[i], &cancelled);
+        if (!broken && cancelled == 0)
             (void)MPI_Get_count(&world->statuses[i], MPI_BYTE, &bytes);
-        world->done[i] = (lki_mpi_done){ .slot  = (uint32_t)world->indices[i],
-                                         .bytes = bytes > 0 ? (size_t)bytes : 0,
-                                         .error = broken ? world->text : NULL };
+        world->done[i] = (lki_mpi_done){ .slot      = (uint32_t)world->indices[i],
+                                         .bytes     = bytes > 0 ? (size_t)bytes : 0,
+                                         .cancelled = cancelled != 0,
+                                         .error     = broken ? world->text : NULL };
     }
     *count = (uint32_t)n;
     return NULL;
@@ -387,6 +397,7 @@ __attribute__((visibility("default"))) const lki_mpi_module lk_mpi_module = {
     .gather   = module_gather,
     .send     = module_send,
     .receive  = module_receive,
+    .cancel   = module_cancel,
     .poll     = module_poll,
     .start    = module_start,
     .test     = module_test,

@@ -18,7 +18,7 @@
 
 #include "lockstep/base.h"
 
-enum { LKI_MPI_REVISION = 3, LKI_MPI_NAME_BYTES = 64 };
+enum { LKI_MPI_REVISION = 4, LKI_MPI_NAME_BYTES = 64 };
 
 /* The module's only symbol, of type `const lki_mpi_module`. */
 #define LKI_MPI_SYMBOL "lk_mpi_module"
@@ -37,6 +37,7 @@ typedef struct {
 typedef struct {
     uint32_t    slot;
     size_t      bytes; /* number of bytes received */
+    bool        cancelled;
     const char *error; /* NULL: success */
 } lki_mpi_done;
 
@@ -95,6 +96,10 @@ typedef struct {
      * belongs to MPI until poll() reports the slot. */
     const char *(*receive)(lki_mpi_world *world, uint32_t slot, uint32_t peer, uint32_t tag,
                            void *data, size_t bytes);
+
+    /* Cancels a receive, unless its message has begun to arrive.  poll() reports the slot in both
+     * cases. */
+    const char *(*cancel)(lki_mpi_world *world, uint32_t slot);
 
     /* Lists requests that have completed, without waiting. */
     const char *(*poll)(lki_mpi_world *world, const lki_mpi_done **done, uint32_t *count);

@@ -74,7 +74,7 @@ static lk_status check_envelope(const unsigned char *in)
                                    "version everywhere", (unsigned)get(in + 4, 2), version);
     if (get32(in + SUM_AT) != lki_crc32c(0, in, SUM_AT))
         return lk_fail(LK_EFORMAT, "a frame's header was damaged on its way");
-    if (in[6] < LKI_FRAME_EAGER || in[6] > LKI_FRAME_GOODBYE || in[7] != 0)
+    if (in[6] < LKI_FRAME_EAGER || in[6] > LKI_FRAME_POSTED || in[7] != 0)
         return lk_fail(LK_EFORMAT, "a frame of unknown kind %u.%u", in[6], in[7]);
     return LK_OK;
 }

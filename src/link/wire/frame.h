@@ -13,6 +13,8 @@
  * GRANT     requests an announced message, because the receiver's buffer is available.
  * PIECE     `bytes` of an announced message, from `offset` on.  Pieces begin at multiples of
  *           LKI_FRAME_PIECE_BYTES.
+ * POSTED    all bytes of an announced message are posted sends of the link (post.c).  `value` is
+ *           their lki_crc32c(), or 0 if the link is sealed.
  * CREDIT    `total` more bytes of eager messages have been consumed.  The credit of a message is
  *           LKI_FRAME_EAGER_COST more than its payload.
  * PROBE     the sender waits in this operation and asks for the position of rank `step`, which is
@@ -55,6 +57,7 @@ typedef enum {
     LKI_FRAME_ANSWER,
     LKI_FRAME_ABORT,
     LKI_FRAME_GOODBYE,
+    LKI_FRAME_POSTED,
 } lki_frame_kind;
 
 typedef struct {

@@ -191,7 +191,7 @@ static lk_status begin_grant(lki_wire *wire, lki_stream *stream)
     }
     lki_queue_push(&peer->sending, message);
     lki_wire_stir_all(wire, stream->peer);
-    return LK_OK;
+    return lki_wire_post_sends(wire, stream->peer);
 }
 
 static lk_status begin_piece(lki_wire *wire, lki_stream *stream)
@@ -201,6 +201,7 @@ static lk_status begin_piece(lki_wire *wire, lki_stream *stream)
 
     in->message = lki_queue_find(&peer->arriving, &in->frame.op, in->frame.step);
     if (in->message == NULL || in->message->bytes != in->frame.total
+        || lki_wire_is_posted(wire, in->message)
         || in->frame.bytes > in->message->bytes - in->message->assigned)
         return unexpected(wire, stream->peer, &in->frame, "a piece that was not granted");
     in->message->assigned += in->frame.bytes;
@@ -244,6 +245,7 @@ static lk_status begin_frame(lki_wire *wire, lki_stream *stream)
     case LKI_FRAME_GRANT: return begin_grant(wire, stream);
     case LKI_FRAME_PIECE: return begin_piece(wire, stream);
     case LKI_FRAME_CREDIT: return begin_credit(wire, stream);
+    case LKI_FRAME_POSTED: return lki_wire_claimed(wire, stream->peer, &in->frame);
     case LKI_FRAME_PROBE: return lki_wire_probed(wire, stream->peer, &in->frame);
     case LKI_FRAME_ANSWER:
     case LKI_FRAME_ABORT:

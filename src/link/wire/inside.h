@@ -1,6 +1,6 @@
 /* link/wire/inside.h -- declarations shared by the files of the wire: wire.c (lifetime, messages,
- * progress), out.c (outgoing frames), in.c (incoming frames), ops.c (operations, and ranks that
- * disagree about them).
+ * progress), out.c (outgoing frames), in.c (incoming frames), post.c (messages that the link
+ * transfers without frames), ops.c (operations, and ranks that disagree about them).
  *
  * Between two ranks, stream 0 carries all frames except pieces, in the order in which they were
  * written.  If a frame reports that a peer has ended an operation, all eager messages and
@@ -24,6 +24,8 @@ enum {
     LKI_WIRE_WINDOW     = 256 * 1024, /* maximum of eager bytes of a peer that are parked */
     LKI_WIRE_ANNOUNCED  = 16384,      /* maximum of announcements of a peer that are parked */
     LKI_WIRE_INPUT      = 512,        /* maximum number of bytes read ahead */
+    LKI_WIRE_POST_BYTES = 1024 * 1024, /* largest part of a message that is posted at once; small,
+                                        * so that its sum is computed while other parts move */
     LKI_WIRE_TURN_BYTES = 1024 * 1024, /* bytes that a stream may move before the next stream is
                                         * served */
     LKI_WIRE_READY      = 64,
@@ -39,6 +41,18 @@ enum {
 typedef struct {
     lki_message *head, **tail;
 } lki_queue;
+
+/* A part of a message that the link transfers. */
+typedef struct {
+    lki_message *message;
+    size_t       bytes;
+} lki_post;
+
+/* Parts in the order in which they were posted. */
+typedef struct {
+    lki_post posts[LKI_LINK_POSTS];
+    uint32_t first, count;
+} lki_posts;
 
 /* ---- Operations -------------------------------------------------------------------------- */
 
@@ -109,6 +123,7 @@ typedef struct lki_stream {
 typedef struct {
     lki_queue outbox, announced, sending;
     lki_queue waiting, granting, arriving;
+    lki_posts posted_sends, posted_receives;
 
     uint64_t     credit;    /* number of eager bytes that this rank may still send to the peer */
     uint64_t     charged;   /* number of eager bytes received from the peer and not yet returned as
@@ -156,6 +171,7 @@ struct lki_wire {
     uint64_t         probed_turn; /* `turn` at the time probed_ms */
     lki_wire_counts  counts;
     bool             moved, failed, closing;
+    bool             cancelled, stuck; /* cancel() of the link was called; it returned false */
     uint32_t         culprit;
     lk_error         failure;
     lki_wire_eyes    eyes; /* callback of lki_wire_look_by(); NULL: none */
@@ -243,6 +259,31 @@ LK_NODISCARD lk_status lki_wire_unpark(lki_wire *wire, lki_message *message, boo
 
 /* Returns the bucket of parked messages for an operation. */
 lki_parked **lki_wire_bucket(lki_wire *wire, const lki_wire_op *op);
+
+/* ---- post.c ------------------------------------------------------------------------- */
+
+/* Returns true if the link transfers the payload of a message without frames.  Both ranks agree. */
+bool lki_wire_is_posted(const lki_wire *wire, const lki_message *message);
+
+/* Posts parts of granted messages, as many as are allowed. */
+lk_status lki_wire_post_sends(lki_wire *wire, uint32_t peer);
+lk_status lki_wire_post_receives(lki_wire *wire, uint32_t peer);
+
+/* Handles completed posts. */
+LK_NODISCARD lk_status lki_wire_collect(lki_wire *wire, uint32_t peer);
+
+/* Starts a POSTED frame, if a message needs one. */
+bool lki_wire_next_posted(const lki_wire *wire, uint32_t peer, lki_frame *frame,
+                          lki_message **message);
+
+/* Completes an outgoing message if all its bytes and frames were sent. */
+void lki_wire_finish_sending(lki_wire *wire, lki_message *message);
+
+/* Handles a POSTED frame. */
+LK_NODISCARD lk_status lki_wire_claimed(lki_wire *wire, uint32_t peer, const lki_frame *frame);
+
+/* Takes back the memory of all posts.  Called after a failure. */
+void lki_wire_cancel(lki_wire *wire);
 
 /* ---- ops.c -------------------------------------------------------------------------- */
 

@@ -110,6 +110,7 @@ static void start_grant(lki_wire *wire, lki_stream *stream)
     else
         lki_queue_push(&peer->arriving, message);
     start_frame(wire, stream, &frame, NULL, NULL);
+    (void)lki_wire_post_receives(wire, stream->peer);
 }
 
 /* Starts the eager frame of the first message if the message is small and there is credit for it.
@@ -144,7 +145,8 @@ static bool start_piece(lki_wire *wire, lki_stream *stream)
 {
     lki_message *message = wire->peers[stream->peer].sending.head;
 
-    while (message != NULL && message->assigned == message->bytes)
+    while (message != NULL
+           && (message->assigned == message->bytes || lki_wire_is_posted(wire, message)))
         message = message->next;
     if (message == NULL)
         return false;
@@ -159,6 +161,17 @@ static bool start_piece(lki_wire *wire, lki_stream *stream)
     const unsigned char *payload = message->data + message->assigned;
     message->assigned += frame.bytes;
     start_frame(wire, stream, &frame, payload, message);
+    return true;
+}
+
+static bool start_posted(lki_wire *wire, lki_stream *stream)
+{
+    lki_message *message;
+    lki_frame    frame;
+
+    if (!lki_wire_next_posted(wire, stream->peer, &frame, &message))
+        return false;
+    start_frame(wire, stream, &frame, NULL, message);
     return true;
 }
 
@@ -184,7 +197,7 @@ static bool start_next(lki_wire *wire, lki_stream *stream)
     else if (peer->saying)
         start_saying(wire, stream);
     else
-        return start_piece(wire, stream);
+        return start_posted(wire, stream) || start_piece(wire, stream);
     return true;
 }
 
@@ -204,11 +217,9 @@ static void finish_frame(lki_wire *wire, lki_stream *stream)
     if (message == NULL)
         return;
     wire->counts.bytes_sent += bytes;
-    message->moved += bytes;
-    if (message->moved == message->bytes) {
-        (void)lki_queue_remove(&wire->peers[stream->peer].sending, message);
-        lki_wire_done(wire, message);
-    }
+    message->moved  += bytes;
+    message->claimed = bytes == 0;
+    lki_wire_finish_sending(wire, message);
 }
 
 /* Writes as much of the frame as the link accepts. */

@@ -259,6 +259,7 @@ static void wire_free(lki_wire *wire)
     lki_wire_free_groups(wire);
     lki_free(wire->streams);
     lki_free(wire->peers);
+    lki_wire_cancel(wire);
     link->hurry = wire->failed;
     link->ops->close(link);
     lki_free(wire);
@@ -391,6 +392,8 @@ static void start(lki_wire *wire, lki_message *message)
     open->open++;
     message->assigned = 0;
     message->moved    = 0;
+    message->sum      = 0;
+    message->claimed  = false;
     message->granted  = false;
     message->done     = false;
 }
@@ -426,6 +429,8 @@ void lki_wire_forget(lki_wire *wire, lki_message *message)
     lki_open_op   *open     = lki_wire_find_open(wire, &message->op);
 
     LK_ASSERT(wire->failed || !message->granted);
+    if (message->granted)
+        lki_wire_cancel(wire);
     for (size_t i = 0; i < sizeof queues / sizeof queues[0]; i++)
         if (lki_queue_remove(queues[i], message) && open != NULL)
             open->open--;
@@ -449,6 +454,8 @@ static lk_status step(lki_wire *wire, int64_t ms)
     for (uint32_t i = 0; i < count; i++) {
         const lki_ready *ready = &wire->ready[i];
         make_room(wire, ready);
+        if (ready->completed)
+            LK_TRY(lki_wire_collect(wire, ready->peer));
         if (ready->readable)
             LK_TRY(lki_wire_read(wire, lki_wire_stream(wire, ready->peer, ready->stream)));
     }

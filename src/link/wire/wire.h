@@ -16,7 +16,7 @@
  * A wire fails once, for one reason, and reports it to every rank it can reach.
  *
  * Ownership: a wire owns its link.  Messages and their buffers belong to the caller.  They must
- *            stay in place until they are done or the wire is closed.
+ *            stay in place until they are done or withdrawn, or the wire is closed.
  * Threads:   only one thread at a time may use a wire.
  */
 #ifndef LKI_LINK_WIRE_WIRE_H
@@ -64,6 +64,9 @@ typedef struct lki_message {
                                 * operation's messages from the sender to the receiver; else 0 */
     size_t              assigned, moved; /* number of bytes put into frames; number of bytes sent or
                                           * received */
+    uint32_t            sum, claim;      /* of a posted message: sum of the bytes that were posted
+                                          * or received; the sender's sum of all bytes */
+    bool                claimed;         /* `claim` was sent or received */
     bool                granted;         /* the wire may access `data` at any time */
     bool                done;
 } lki_message;
@@ -108,9 +111,14 @@ void lki_wire_send(lki_wire *wire, lki_message *message);
 /* Receives a message; the rules are those of lki_wire_send(). */
 void lki_wire_receive(lki_wire *wire, lki_message *message);
 
-/* Withdraws a message.  This is allowed only while `granted` is false or after the wire has
- * failed. */
+/* Withdraws a message.  This is allowed only while `granted` is false or after the wire has failed.
+ * If the link has posted messages, the first call after a failure may wait as lki_link_ops.cancel
+ * does. */
 void lki_wire_forget(lki_wire *wire, lki_message *message);
+
+/* Returns true if the link could not take back all posted memory after a failure.  Memory of
+ * withdrawn messages must then not be freed. */
+bool lki_wire_stuck(const lki_wire *wire);
 
 /* Sends and receives as much as possible.  If no bytes can be moved, waits up to `ms`.  *moved
  * becomes true if bytes were sent or received.  A failure (LK_EPEER, LK_EMISMATCH, ...) is final,
