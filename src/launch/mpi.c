@@ -138,8 +138,10 @@ static lk_status find_module(char path[LK_MODULE_PATH], const implementation *wh
 static lk_status not_started(lk_status status)
 {
     return lk_fail(status, "this process was not started by MPI, neither Open MPI "
-                   "(OMPI_COMM_WORLD_RANK is not set) nor MPICH (PMI_RANK): start it with "
-                   "mpirun -n N");
+                   "(OMPI_COMM_WORLD_RANK is not set) nor MPICH (PMI_RANK): start it with %s",
+                   getenv("SLURM_PROCID") == NULL
+                       ? "mpirun -n N"
+                       : "mpirun -n N, or let srun serve pmix (Open MPI) or pmi2 (MPICH)");
 }
 
 /* ---- Opening ----------------------------------------------------------------------------- */

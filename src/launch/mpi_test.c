@@ -256,6 +256,9 @@ static void mpi_is_refused_without_its_launcher(void **state)
     forget_everything();
     assert_false(chooses(LK_MPI_AUTO));
     refuses_mode(LK_MPI_ON, "was not started by MPI");
+    (void)setenv("SLURM_PROCID", "0", 1);
+    refuses_mode(LK_MPI_ON, "or let srun serve pmix (Open MPI) or pmi2 (MPICH)");
+    (void)unsetenv("SLURM_PROCID");
     set_mpiexec("2");
     (void)setenv("LOCKSTEP_CONTROL_FD", "3", 1);
     assert_false(chooses(LK_MPI_AUTO));

@@ -50,7 +50,7 @@ static axes_text list(const lk_mesh_axis *axes, uint32_t count)
 
 static lk_status check_names(const lk_mesh_axis *axes, uint32_t count)
 {
-    if (count == 0)
+    if (count == 0 || axes == NULL)
         return lk_fail(LK_EINVAL, "a mesh needs at least one axis");
     for (uint32_t i = 0; i < count; i++)
         if (axes[i].name == NULL || axes[i].name[0] == '\0')
@@ -203,11 +203,11 @@ const lk_mesh_axis *lk_mesh_axes(const lk_mesh *mesh, uint32_t *count)
 
 static lk_status find(uint32_t *out, const lk_mesh *mesh, const char *name)
 {
-    for (*out = 0; *out < mesh->count; ++*out)
+    for (*out = 0; *out < mesh->count && name != NULL; ++*out)
         if (strcmp(mesh->axes[*out].name, name) == 0)
             return LK_OK;
-    return lk_fail(LK_EINVAL, "the mesh has no axis \"%.60s\"; its axes are %s", name,
-                   list(mesh->axes, mesh->count).text);
+    return lk_fail(LK_EINVAL, "the mesh has no axis \"%.60s\"; its axes are %s",
+                   name != NULL ? name : "", list(mesh->axes, mesh->count).text);
 }
 
 lk_comm *lk_mesh_axis_comm(const lk_mesh *mesh, const char *axis)
@@ -261,7 +261,7 @@ lk_status lk_mesh_flatten(lk_comm **out, lk_mesh *mesh, const char *const *axes,
     uint32_t *at;
 
     *out = NULL;
-    if (axis_count == 0)
+    if (axis_count == 0 || axes == NULL)
         return lk_fail(LK_EINVAL, "flatten: no axis is listed; the axes of the mesh are %s",
                        list(mesh->axes, mesh->count).text);
     LK_TRY(LKI_NEW(&at, axis_count, "axes of a mesh"));

@@ -200,7 +200,10 @@ static bool refuses(lk_comm *comm, void *context)
         CHECK(lk_mesh_open(&mesh, comm, refusals[k].axes, refusals[k].count) == LK_EINVAL);
         CHECK(mesh == NULL && strstr(lk_error_last()->message, refusals[k].message) != NULL);
     }
+    CHECK(lk_mesh_open(&mesh, comm, NULL, 2) == LK_EINVAL && mesh == NULL);
     CHECK(lk_mesh_open(&mesh, comm, good, 2) == LK_OK);
+    CHECK(lk_mesh_axis_comm(mesh, NULL) == NULL);
+    CHECK(lk_mesh_flatten(&group, mesh, NULL, 2) == LK_EINVAL && group == NULL);
     CHECK(lk_mesh_axis_comm(mesh, "tensor") == NULL);
     CHECK(strstr(lk_error_last()->message,
                  "the mesh has no axis \"tensor\"; its axes are data 2 x pipeline 2") != NULL);

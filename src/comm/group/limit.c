@@ -114,7 +114,7 @@ static void keep_nothing(void)
 
 lk_status lki_comm_limit_memory(lk_comm *comm, uint64_t bytes)
 {
-    if (comm->self->group->threads)
+    if (comm->self->group->threads && comm->self->seated > 1)
         return lk_fail(LK_EUNSUPPORTED, "the memory of threads cannot be limited; have processes");
     have_small_stacks();
     keep_nothing();

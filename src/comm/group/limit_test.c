@@ -2,6 +2,7 @@
  * below the limit together. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <sys/resource.h>
 
 #include "base/memory.h"
 #include "base/sanitized_testing.h"
@@ -88,11 +89,30 @@ static void thread_workers_have_no_memory_limit(void **state)
     assert_true(world_all(2, true, is_for_processes, NULL));
 }
 
+/* Opens a group of one rank, which is a process, as under MPI with one rank on a host. */
+static void a_rank_that_is_alone_on_its_host_has_a_limit(void **state)
+{
+    struct rlimit before;
+    lk_comm      *comm;
+
+    (void)state;
+    if (LKI_SANITIZED)
+        skip();
+    assert_int_equal(getrlimit(RLIMIT_DATA, &before), 0);
+    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+    assert_int_equal(lki_comm_limit_memory(comm, 64 * MIB), LK_OK);
+    assert_true(takes(24 * MIB));
+    assert_false(takes(96 * MIB));
+    assert_int_equal(setrlimit(RLIMIT_DATA, &before), 0);
+    lk_comm_free(comm);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_host_stays_below_its_limit),
         cmocka_unit_test(thread_workers_have_no_memory_limit),
+        cmocka_unit_test(a_rank_that_is_alone_on_its_host_has_a_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
