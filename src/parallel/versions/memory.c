@@ -5,7 +5,8 @@
  * for each task in flight, and K - 1 that wait for others of their version.
  *
  * Over several hosts messages also wait until they are sent, and are reserved by ranks that begin
- * tasks: twice as many, one for each rank, and one for what the update of a version changes.
+ * tasks: twice as many, one for each rank of a host, and one for what the update of a version
+ * changes.
  *
  * With shards: the current values, and for each group what its task reads, and its message.
  */
@@ -75,6 +76,13 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     return at;
 }
 
+/* Returns the number of ranks of the largest host.  All hosts have arenas of the same size. */
+static uint32_t most_ranks(const lk_parallel *parallel)
+{
+    const uint32_t widest = parallel->world.widest; /* 0: in an estimate */
+    return widest > 0 ? widest : parallel->ranks;
+}
+
 size_t lki_versions_bytes(lk_parallel *parallel)
 {
     lki_versions      *v     = parallel->versions;
@@ -86,10 +94,10 @@ size_t lki_versions_bytes(lk_parallel *parallel)
                            : v->options.groups + 2 + (v->speculates ? parallel->ranks : 0);
     v->message_count = v->options.groups + (v->sharded.count > 0 ? 0 : v->options.aggregate);
     if (lki_has_hosts(v)) {
-        v->window              = (uint32_t)lki_max(LKI_WINDOW, 8 * (size_t)v->options.groups);
-        v->message_count       = 2 * v->options.groups + v->options.aggregate + parallel->ranks;
-        v->hosts.arrived_count    = (LKI_OUTCOMES + 8) * v->options.groups;
-        v->hosts.envelope_bytes  = sizeof(lki_envelope) + v->width * model->report_bytes;
+        v->window        = (uint32_t)lki_max(LKI_WINDOW, 8 * (size_t)v->options.groups);
+        v->message_count = 2 * v->options.groups + v->options.aggregate + most_ranks(parallel);
+        v->hosts.arrived_count  = (LKI_OUTCOMES + 8) * v->options.groups;
+        v->hosts.envelope_bytes = sizeof(lki_envelope) + v->width * model->report_bytes;
     }
     v->buffer_bytes  = lki_round_up(model->layout->elements * sizeof(float) +
                                         model->layout->span_count * sizeof(uint64_t), 64);
