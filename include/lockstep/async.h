@@ -26,7 +26,12 @@
  * A rank that cannot apply a gradient yet keeps it in memory that all ranks of the host share, and
  * computes the next task.  There is no server: each rank applies gradients, one rank at a time.
  *
- * On one host, with strategy "ddp" and LK_UNUSED_ZERO.  Not with exchange, replicas, audit,
+ * Over several hosts each host keeps all versions, and the first host keeps the order and the file
+ * of `record`.  In a live run a group begins its next task with the version that has its last
+ * gradient.  lk_parallel_progress() sends and receives gradients during turns, and all ranks must
+ * call lk_parallel_free(), which meets the other hosts, unless something has failed.
+ *
+ * With strategy "ddp" and LK_UNUSED_ZERO.  Not with exchange, replicas, audit,
  * rebalance, duplicate, backups, hook, noise_decay, scaling, lock_step, offload, comm_dtype,
  * gather_dtype and survives.
  */

@@ -78,6 +78,11 @@ uint64_t lki_recorded_hash(uint64_t before, uint64_t task, uint64_t reads, uint3
  * replay has more steps than it. */
 LK_NODISCARD lk_status lki_recorded_open(lki_recorded_schedule *out, const lk_async *options,
                                          const lki_recorded_run *run);
+
+/* Reads a schedule that another host has in the file of options->record, and writes. */
+LK_NODISCARD lk_status lki_recorded_take(lki_recorded_schedule *out, const lk_async *options,
+                                         const lki_recorded_run *run, const void *text,
+                                         size_t bytes);
 void                   lki_recorded_close(lki_recorded_schedule *schedule);
 
 /* Fails as lki_recorded_open() does with the file of options->replay, before there is a model.  The

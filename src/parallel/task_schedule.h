@@ -4,6 +4,10 @@
  * It comes from a simulation of the groups, or from a recorded schedule.  The simulation has a
  * clock of its own, in ticks.  It sees no values, so it can run ahead of the training, and every
  * rank computes the same schedule by itself.
+ *
+ * In a live run over several hosts gradients arrive after the recorded ones.  Then the order of
+ * groups decides everything else: a group begins its next task when the version with its gradient
+ * is made, and reads it.
  */
 #ifndef LKI_PARALLEL_TASK_SCHEDULE_H
 #define LKI_PARALLEL_TASK_SCHEDULE_H
@@ -19,6 +23,7 @@ typedef struct {
     uint64_t done;   /* number of tasks that the group has finished */
     uint64_t finish; /* the tick at which the task ends */
     bool     waits;  /* it has no task, and waits for others; recorded: has no more tasks */
+    uint64_t last;   /* of recorded schedules: 1 + the number of its last gradient; 0: none */
 } lki_task_schedule_group;
 
 /* A simulation. */
@@ -32,6 +37,9 @@ typedef struct {
     uint32_t           *flights; /* [options.groups]: groups that have a task, by its beginning */
     uint32_t            flight_count;
     const lki_recorded_schedule *recorded; /* borrowed; NULL: simulated */
+    bool                arrives; /* more gradients arrive after those */
+    const uint64_t     *again;   /* [missing]: tasks to begin first, the last one first */
+    uint32_t            missing;
 } lki_task_schedule;
 
 /* A task whose gradient is the next to be applied. */
@@ -54,6 +62,18 @@ void                   lki_task_schedule_close(lki_task_schedule *schedule);
 /* Returns the task whose gradient is applied next, and goes on to the one after it.  A recorded
  * schedule must have it. */
 lki_group_task lki_task_schedule_next(lki_task_schedule *schedule);
+
+/* Lets more gradients arrive after those of a recorded schedule.  Before new tasks, from number
+ * `begun` on, groups begin the `missing` tasks of `again`, which is borrowed. */
+void lki_task_schedule_continue(lki_task_schedule *schedule, const uint64_t *again,
+                                uint32_t missing, uint64_t begun);
+
+/* Returns true if the gradient of a group's task may be next, by a bound in versions. */
+bool lki_task_schedule_may_arrive(const lki_task_schedule *schedule, uint32_t group);
+
+/* Applies the gradient of a group's task, which has arrived after the recorded ones, next.  Returns
+ * the task. */
+lki_group_task lki_task_schedule_arrive(lki_task_schedule *schedule, uint32_t group);
 
 /* Returns the time of a group's task number `clock`, which is number `task` of all groups, without
  * lk_async.slow_factor. */

@@ -19,8 +19,12 @@ LK_NODISCARD lk_status lki_versions_open(lk_parallel *parallel, const lk_param *
                                          uint32_t param_count, const lk_parallel_options *options,
                                          uint32_t joint);
 
-/* Frees what lki_versions_open() has made.  Accepts NULL. */
-void lki_versions_free(lki_versions *versions);
+/* Frees parallel->versions, if there are any.  Over several hosts all ranks meet, unless something
+ * has failed. */
+void lki_versions_free(lk_parallel *parallel);
+
+/* Sends and receives gradients between hosts, during a turn. */
+void lki_versions_progress(lk_parallel *parallel);
 
 /* Returns the object with which this rank computes.  Its parameters are those of the version that
  * the current task reads or, outside turns, of the last step. */

@@ -29,11 +29,11 @@ static const struct {
 static void runs_depend_on_the_schedule_alone(void **state)
 {
     static const char *const hows[] = { "--workers 3", "--workers 4 --worker-mode threads",
-                                        "--workers 2 --speculate on" };
+                                        "--workers 2 --speculate on", "--workers 3 --hosts 2" };
     char one[HEX + 1], got[HEX + 1], before[HEX + 1] = "";
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i += lki_brief() ? 2 : 1) {
         run_steps(*state, STEPS, cases[i].model, cases[i].rule, STEPS, "--workers 1", one);
-        run_steps(*state, STEPS, cases[i].model, cases[i].rule, STEPS, hows[i % 3], got);
+        run_steps(*state, STEPS, cases[i].model, cases[i].rule, STEPS, hows[i % 4], got);
         assert_string_equal(got, one);
         assert_string_not_equal(one, before);
         memcpy(before, one, sizeof before);

@@ -239,6 +239,7 @@ lk_status lki_comm_await_word(lk_comm *comm, _Atomic uint32_t *word, uint32_t se
 {
     const lki_goal nobody = { 0 };
     const uint64_t begun  = lki_trace_begin(comm->self->track);
+    comm                  = lki_comm_local(comm); /* the word is of this host */
     const int64_t  since  = lki_now_ms();
     lk_status      status = LK_OK;
     lki_ring(comm);

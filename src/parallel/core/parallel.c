@@ -538,7 +538,7 @@ void lk_parallel_free(lk_parallel *parallel)
     if (parallel == NULL)
         return;
     lki_replicas_free(parallel->replicas);
-    lki_versions_free(parallel->versions);
+    lki_versions_free(parallel);
     if (parallel->ops != NULL && parallel->private != NULL)
         parallel->ops->detach(parallel);
     lki_remains_deinit(&parallel->remains);

@@ -328,6 +328,8 @@ float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t index, uint32_t sta
 
 void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
+    if (parallel->versions != NULL)
+        lki_versions_progress(parallel);
     parallel = lki_in_use(parallel);
     lki_turn_state *turn = &parallel->turn;
     check_index(parallel, index);
@@ -521,6 +523,8 @@ void lk_parallel_progress(lk_parallel *parallel)
 {
     if (parallel->replicas != NULL)
         lki_replicas_progress(parallel->replicas);
+    if (parallel->versions != NULL)
+        lki_versions_progress(parallel);
     parallel = lki_in_use(parallel);
     if (parallel->gathers && !failed(parallel))
         keep(parallel, lki_units_progress(parallel));

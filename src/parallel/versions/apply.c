@@ -85,13 +85,23 @@ static void sort_by_task(const lki_versions *v, uint64_t at, uint32_t count)
     }
 }
 
-/* Adds the messages of a version, in the order of their tasks, by the canonical tree.  The sum is
- * in the memory of the first message. */
+/* Returns the memory for the sum of a version's messages, which the update changes: that of the
+ * first message, unless messages may be on their way to other hosts. */
+static float *sum_of(const lki_versions *v, uint64_t at)
+{
+    const uint32_t first = v->place_of[at % v->window];
+    const bool     sent  = lki_has_hosts(v) &&
+                      (v->options.aggregate > 1 || atomic_load(&v->taken[first]) > 1);
+    return lki_versions_message(v, sent ? v->message_count : first);
+}
+
+/* Adds the messages of a version, in the order of their tasks, by the canonical tree. */
 static lki_gradients add_messages(const lki_versions *v, uint64_t at)
 {
     const uint32_t     count = v->options.aggregate;
     const lk_parallel *model = v->model;
-    float             *sum   = lki_versions_message(v, v->place_of[at % v->window]);
+    const float       *first = lki_versions_message(v, v->place_of[at % v->window]);
+    float             *sum   = sum_of(v, at);
     sort_by_task(v, at, count);
     for (uint32_t i = 0; i < count; i++)
         v->inputs[i] = (lki_tree_input){
@@ -99,6 +109,8 @@ static lki_gradients add_messages(const lki_versions *v, uint64_t at)
         };
     if (count > 1)
         lki_tree_sum_f32(LK_F32, count, v->inputs, count, model->width, sum);
+    else if (sum != first)
+        memcpy(sum, first, model->width * sizeof *sum);
     return (lki_gradients){ .gradients = sum, .states = sum + model->layout->grad_elements };
 }
 
@@ -237,8 +249,10 @@ void lki_end_step(const lk_parallel *parallel, uint64_t end)
                            (double)out->result.count;
     out->result.grad_norm  = sqrt(common->squares / versions);
     out->result.duplicated = atomic_exchange(&common->copied, 0) * v->width;
-    for (uint32_t r = 0; r < parallel->ranks; r++)
+    for (uint32_t r = 0; r < parallel->ranks && !lki_has_hosts(v); r++)
         out->heard = (uint32_t)lki_max(out->heard, atomic_load(&v->said[r]));
+    if (lki_has_hosts(v))
+        out->heard = lki_hosts_heard(v, end);
     common->squares       = 0;
     common->staleness     = 0;
     common->staleness_max = 0;
@@ -251,7 +265,7 @@ static bool is_needed(const lk_parallel *parallel, uint64_t version, uint64_t en
     const lki_versions *v = parallel->versions;
     if (version == end / v->options.aggregate || lki_late_needs(v, parallel->ranks, version))
         return true;
-    for (uint32_t g = 0; v->arrivals != NULL && g < v->options.groups; g++)
+    for (uint32_t g = 0; v->arrivals != NULL && !lki_has_hosts(v) && g < v->options.groups; g++)
         if (v->doing[g].state != LKI_GROUP_FREE && v->doing[g].reads == version)
             return true;
     return v->now.applied == end && lki_task_schedule_needs(&v->now, version);
@@ -260,7 +274,9 @@ static bool is_needed(const lk_parallel *parallel, uint64_t version, uint64_t en
 void lki_free_versions(const lk_parallel *parallel, uint64_t end)
 {
     lki_versions *v = parallel->versions;
-    if (v->arrivals == NULL || end <= v->arrivals->replayed)
+    if (lki_has_hosts(v))
+        lki_hosts_advance(v, &v->now, end);
+    else if (v->arrivals == NULL || end <= v->arrivals->replayed)
         lki_task_schedule_advance(&v->now, end);
     for (uint32_t i = 0; i < v->live_count; i++) {
         const uint64_t tag = atomic_load(&v->live[i].tag);
@@ -275,7 +291,7 @@ static void free_messages(lki_versions *v, uint64_t at)
     for (uint32_t i = 0; i < v->options.aggregate; i++) {
         const uint32_t place = v->place_of[(at + i) % v->window];
         if (place != LKI_NO_BUFFER)
-            atomic_store(&v->taken[place], 0);
+            (void)atomic_fetch_sub(&v->taken[place], 1);
     }
 }
 
@@ -291,7 +307,7 @@ static lk_status make_version(lk_parallel *parallel, uint64_t at, const lki_grad
     if (end % v->options.groups == 0)
         lki_end_step(parallel, end);
     free_messages(v, at);
-    if (v->arrivals != NULL)
+    if (v->arrivals != NULL && !lki_has_hosts(v))
         return lki_arrivals_publish(parallel, end);
     lki_free_versions(parallel, end);
     atomic_store(&v->common->applied, end);

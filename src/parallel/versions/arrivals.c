@@ -78,7 +78,7 @@ lk_status lki_arrivals_open(lki_versions *v)
     const uint64_t count = v->recorded.count;
     a->replayed          = count;
     atomic_store(&a->arrived, count);
-    for (uint64_t at = 0; at < count; at++) {
+    for (uint64_t at = 0; at < count && !lki_has_hosts(v); at++) {
         const lki_recorded_task *task  = &v->recorded.tasks[at];
         lki_live_group          *group = &v->doing[task->group];
         group->done++;

@@ -10,6 +10,7 @@
  *             other
  *   outcomes  the results of the last steps
  *   arrivals  of a live run: the tasks of groups, and the order in which gradients have arrived
+ *   hosts     of a run over several hosts: what is sent with gradients
  *
  * One rank at a time applies gradients (`applier`).  It writes a new version and new states beside
  * the old ones, and then publishes both with one store (`applied`).  So an update that is broken
@@ -23,6 +24,7 @@
 #include "parallel/state.h"
 #include "parallel/versions.h"
 #include "parallel/task_schedule.h"
+#include "parallel/versions/hosts.h"
 
 enum {
     LKI_OUTCOMES = 64,  /* steps by which ranks can be apart */
@@ -138,6 +140,7 @@ typedef struct {
 struct lki_versions {
     lk_async      options;
     lki_sharded   sharded;
+    lki_hosts     hosts;
     lki_recorded_schedule recorded; /* of a live run or a replay */
     lk_parallel  *model; /* one group, on this rank alone */
     lk_comm      *alone; /* the communicator of `model` */
@@ -302,6 +305,78 @@ LK_NODISCARD lk_status lki_apply_one(lk_parallel *parallel, uint64_t at,
 
 /* Frees all versions that `end` gradients and the tasks in flight do not need. */
 void lki_free_versions(const lk_parallel *parallel, uint64_t end);
+
+/* ---- Several hosts (hosts.c) --------------------------------------------------------------- */
+
+static inline bool lki_has_hosts(const lki_versions *versions)
+{
+    return versions->hosts.count > 1;
+}
+
+static inline bool lki_keeps_order(const lki_versions *versions)
+{
+    return versions->hosts.here == LKI_ORDER_HOST;
+}
+
+/* Returns the description of the gradient in a message. */
+static inline lki_envelope *lki_envelope_of(const lki_versions *versions, uint32_t message)
+{
+    return (lki_envelope *)(void *)(versions->hosts.envelopes +
+                                    message * versions->hosts.envelope_bytes);
+}
+
+/* Fills in what the memory depends on. */
+void lki_hosts_describe(lk_parallel *parallel);
+
+/* Returns true if a gradient of several hosts has no place until it arrives at host 0. */
+bool lki_arrives(const lki_versions *versions, uint64_t place);
+
+/* Takes a free message.  Returns false if there is none. */
+bool lki_hosts_take(const lki_versions *versions, uint32_t *message);
+
+/* Returns true if this host computes gradient number `at`, whose task is known, and has room. */
+bool lki_hosts_computes(const lk_parallel *parallel, uint64_t at);
+
+/* Begins a task of a group of this host, as lki_arrivals_begin() does. */
+LK_NODISCARD lk_status lki_hosts_begin(lk_parallel *parallel, bool *found);
+
+/* Hands over the gradient of v->task to the ranks of all hosts. */
+LK_NODISCARD lk_status lki_hosts_push(lk_parallel *parallel, const lki_gradients *sums);
+
+/* Enters the gradient in a message into the order, on host 0. */
+LK_NODISCARD lk_status lki_hosts_enter(lk_parallel *parallel, uint32_t message);
+
+/* Lets the ranks of this host apply the gradient in a message, number `at`. */
+void lki_hosts_deliver(const lk_parallel *parallel, uint32_t message, uint64_t at);
+
+/* Goes on with a schedule until `end` gradients have been applied.  Gradients that arrive must have
+ * arrived. */
+void lki_hosts_advance(const lki_versions *versions, lki_task_schedule *schedule, uint64_t end);
+
+/* Ends the current step on this rank: notes its order, and sends what other hosts need for it. */
+LK_NODISCARD lk_status lki_hosts_end_step(lk_parallel *parallel);
+
+/* Returns the largest number that ranks of any host had given when they computed the gradients of
+ * the step that ends before gradient `end`. */
+uint32_t lki_hosts_heard(const lki_versions *versions, uint64_t end);
+
+/* ---- Carriers (carriers.c) ----------------------------------------------------------------- */
+
+/* Connects the hosts.  All ranks call it when the schedule and the arena are there.  Does nothing
+ * on one host. */
+LK_NODISCARD lk_status lki_hosts_open(lk_parallel *parallel);
+
+/* Goes on after `applied` gradients. */
+void lki_hosts_resume(lk_parallel *parallel, uint64_t applied);
+
+/* Sends and receives what can be, without waiting.  Does nothing but on a carrier. */
+LK_NODISCARD lk_status lki_hosts_poll(lk_parallel *parallel);
+
+/* Does the same after waiting a moment for other hosts.  Called by carriers. */
+LK_NODISCARD lk_status lki_hosts_wait(lk_parallel *parallel);
+
+/* Meets the other hosts, unless something has failed, and disconnects them. */
+void lki_hosts_close(lk_parallel *parallel);
 
 /* ---- Late tasks (late.c) ------------------------------------------------------------------- */
 

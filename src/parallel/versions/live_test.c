@@ -12,6 +12,7 @@
 
 #include "parallel/crew_testing.h"
 #include "parallel/versions/internal.h"
+#include "parallel/versions/schedule_testing.h"
 
 enum { LEAVES = 8, STEPS = 5, BYTES = 8192, LINE = 49 };
 
@@ -30,8 +31,6 @@ static const lk_async schedules[] = {
     { .groups = 4, .bounded = true, .in_versions = true, .staleness = 3 },
     { .groups = 4, .aggregate = 2, .bounded = true, .in_versions = true, .staleness = 1 },
 };
-
-static char path[] = "/tmp/lockstep-schedule-XXXXXX";
 
 /* Prepares a crew that records a schedule, or replays it. */
 static void prepare(lkt_crew *w, lk_async *async, uint32_t ranks, bool replays)
@@ -71,32 +70,6 @@ static const char *replay_fails(const lk_async *async, lk_status status)
 
 /* ---- Files of schedules -------------------------------------------------------------------- */
 
-/* Reads the file.  Returns its first line of a gradient. */
-static char *read_schedule(char text[BYTES])
-{
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    text[fread(text, 1, BYTES - 1, file)] = '\0';
-    (void)fclose(file);
-    return strchr(strchr(text, '\n') + 1, '\n') + 1;
-}
-
-static void write_schedule(const char *text)
-{
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0);
-    assert_int_equal(fclose(file), 0);
-}
-
-static void exchange(char *lines, int one, int other)
-{
-    char line[LINE];
-    memcpy(line, lines + one * LINE, LINE);
-    memcpy(lines + one * LINE, lines + other * LINE, LINE);
-    memcpy(lines + other * LINE, line, LINE);
-}
-
 /* Expects that the staleness of no gradient exceeds a bound in versions. */
 static void check_bound(const char *lines, const lk_async *async)
 {
@@ -117,7 +90,7 @@ static void replays_have_the_same_bits(void **state)
         (void)unlink(path);
         hash_of(&schedules[i], 2 + i % 3, false, want);
         if (schedules[i].in_versions)
-            check_bound(read_schedule(text), &schedules[i]);
+            check_bound(read_schedule(text, sizeof text), &schedules[i]);
         for (uint32_t ranks = 1; ranks <= 3; ranks++) {
             hash_of(&schedules[i], ranks, true, got);
             assert_string_equal(got, want);
@@ -153,11 +126,11 @@ static void an_interrupted_run_goes_on(void **state)
         const lk_async *async = &schedules[keeps % 2 == 0 ? 3 : 0];
         (void)unlink(path);
         hash_of(async, 4, false, want);
-        char *lines = read_schedule(before);
+        char *lines = read_schedule(before, sizeof before);
         lines[keeps * LINE + 5] = '\0';
         write_schedule(before);
         hash_of(async, 3, false, want);
-        char *more = read_schedule(after);
+        char *more = read_schedule(after, sizeof after);
         assert_memory_equal(after, before, (size_t)(lines - before) + (size_t)keeps * LINE);
         assert_int_equal(strlen(more), STEPS * LEAVES * LINE);
         unsigned used[STEPS * LEAVES] = { 0 };
@@ -214,7 +187,8 @@ static void the_last_lines_cannot_be_exchanged(void **state)
     prepare(&w, &async, 2, false);
     w.at_term = end_together;
     lkt_run_crew(&w, want);
-    exchange(read_schedule(text), STEPS * LEAVES - 2, STEPS * LEAVES - 1);
+    char *last = read_schedule(text, sizeof text) + (STEPS * LEAVES - 2) * LINE;
+    exchange(last, last + LINE, LINE);
     write_schedule(text);
     assert_non_null(strstr(replay_fails(&schedules[0], LK_EMISMATCH), "the gradient of task "));
 }
@@ -230,15 +204,15 @@ static void lines_cannot_be_exchanged(void **state)
     prepare(&w, &async, 2, false);
     w.at_term = begin_together;
     lkt_run_crew(&w, want);
-    char *lines = read_schedule(text);
-    exchange(lines, 0, 1);
+    char *lines = read_schedule(text, sizeof text);
+    exchange(lines, lines + LINE, LINE);
     write_schedule(text);
     assert_non_null(strstr(replay_fails(&schedules[0], LK_EMISMATCH), "the gradient of task "));
-    exchange(lines, 0, 1);
+    exchange(lines, lines + LINE, LINE);
     int later = 3 + LEAVES;
     while (strtoul(lines + later * LINE + 12, NULL, 10) <= 3)
         later++;
-    exchange(lines, 3, later);
+    exchange(lines + 3 * LINE, lines + later * LINE, LINE);
     write_schedule(text);
     assert_non_null(strstr(replay_fails(&schedules[0], LK_EFORMAT), "line 6: the task reads"));
 }
@@ -251,7 +225,7 @@ static void another_gradient_is_named(void **state)
     (void)state;
     (void)unlink(path);
     hash_of(&schedules[2], 2, false, want);
-    char *line = read_schedule(text) + 9 * LINE;
+    char *line = read_schedule(text, sizeof text) + 9 * LINE;
     (void)snprintf(name, sizeof name, "the gradient of task %lu is not the one",
                    strtoul(line, NULL, 10));
     line[LINE - 2] = line[LINE - 2] == '0' ? '1' : '0';
@@ -288,7 +262,7 @@ static void the_first_line_that_differs_is_named(void **state)
     (void)state;
     (void)unlink(path);
     hash_of(&async, 1, false, hash); /* gradients 8 to 11 read the same version */
-    char *line     = read_schedule(text) + 9 * LINE;
+    char *line     = read_schedule(text, sizeof text) + 9 * LINE;
     line[LINE - 2] = line[LINE - 2] == '0' ? '1' : '0';
     write_schedule(text);
     prepare(&w, &async, 2, true);
@@ -337,7 +311,7 @@ static void damaged_files_are_refused(void **state)
     (void)state;
     (void)unlink(path);
     hash_of(&schedules[0], 1, false, hash);
-    char *lines = read_schedule(text);
+    char *lines = read_schedule(text, sizeof text);
     for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
         memcpy(mine, text, BYTES);
         memcpy(mine + (lines - text) + 3 * LINE, mistakes[i].line, LINE);
@@ -357,19 +331,6 @@ static void damaged_files_are_refused(void **state)
     assert_non_null(strstr(replay_fails(&schedules[0], LK_EINVAL), "the gradients of 4 steps"));
 }
 
-static int remove_file(void **state)
-{
-    (void)state;
-    return unlink(path);
-}
-
-static int make_file(void **state)
-{
-    const int fd = mkstemp(path);
-    (void)state;
-    return fd < 0 || close(fd) != 0 ? -1 : 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -383,5 +344,5 @@ int main(void)
         cmocka_unit_test(two_runs_cannot_write_one_file),
         cmocka_unit_test(damaged_files_are_refused),
     };
-    return cmocka_run_group_tests(tests, make_file, remove_file);
+    return cmocka_run_group_tests(tests, make_schedule, remove_schedule);
 }

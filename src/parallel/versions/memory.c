@@ -4,6 +4,10 @@
  * being written; if late tasks are computed twice, one more for each rank.  Messages: at most one
  * for each task in flight, and K - 1 that wait for others of their version.
  *
+ * Over several hosts messages also wait until they are sent, and are reserved by ranks that begin
+ * tasks: twice as many, one for each rank of a host, and one for what the update of a version
+ * changes.
+ *
  * With shards: the current values, and for each group what its task reads, and its message.
  */
 #include <string.h>
@@ -50,6 +54,16 @@ static size_t lay_out(lk_parallel *parallel, char *base)
         v->sharded.norms    = lki_carve(base, &at, v->window * sizeof *v->sharded.norms);
         v->sharded.complete = lki_carve(base, &at, sizeof *v->sharded.complete);
     }
+    if (lki_has_hosts(v)) {
+        lki_hosts *h     = &v->hosts;
+        h->envelopes       = lki_carve(base, &at, v->message_count * h->envelope_bytes);
+        h->said          = lki_carve(base, &at, v->window * sizeof *h->said);
+        h->arrived       = lki_carve(base, &at, h->arrived_count * sizeof *h->arrived);
+        h->pending       = lki_carve(base, &at, v->options.groups * sizeof *h->pending);
+        h->pending_count = lki_carve(base, &at, sizeof *h->pending_count);
+        h->outbox        = lki_carve(base, &at, v->message_count * sizeof *h->outbox);
+        h->posted        = lki_carve(base, &at, sizeof *h->posted);
+    }
     v->live     = lki_carve(base, &at, v->live_count * sizeof *v->live);
     v->taken    = lki_carve(base, &at, v->message_count * sizeof *v->taken);
     for (uint32_t i = 0; i < 2; i++) /* shards are updated in place */
@@ -57,8 +71,16 @@ static size_t lay_out(lk_parallel *parallel, char *base)
                            ? v->states[0]
                            : lki_carve(base, &at, state_floats(model) * sizeof(float));
     v->buffers  = lki_carve(base, &at, v->live_count * v->buffer_bytes);
-    v->messages = lki_carve(base, &at, v->message_count * model->width * sizeof(float));
+    v->messages = lki_carve(base, &at, (v->message_count + (lki_has_hosts(v) ? 1 : 0)) *
+                                           model->width * sizeof(float));
     return at;
+}
+
+/* Returns the number of ranks of the largest host.  All hosts have arenas of the same size. */
+static uint32_t most_ranks(const lk_parallel *parallel)
+{
+    const uint32_t widest = parallel->world.widest; /* 0: in an estimate */
+    return widest > 0 ? widest : parallel->ranks;
 }
 
 size_t lki_versions_bytes(lk_parallel *parallel)
@@ -71,6 +93,12 @@ size_t lki_versions_bytes(lk_parallel *parallel)
                            ? v->options.groups + 1
                            : v->options.groups + 2 + (v->speculates ? parallel->ranks : 0);
     v->message_count = v->options.groups + (v->sharded.count > 0 ? 0 : v->options.aggregate);
+    if (lki_has_hosts(v)) {
+        v->window        = (uint32_t)lki_max(LKI_WINDOW, 8 * (size_t)v->options.groups);
+        v->message_count = 2 * v->options.groups + v->options.aggregate + most_ranks(parallel);
+        v->hosts.arrived_count  = (LKI_OUTCOMES + 8) * v->options.groups;
+        v->hosts.envelope_bytes = sizeof(lki_envelope) + v->width * model->report_bytes;
+    }
     v->buffer_bytes  = lki_round_up(model->layout->elements * sizeof(float) +
                                         model->layout->span_count * sizeof(uint64_t), 64);
     return lay_out(parallel, NULL);

@@ -1,6 +1,7 @@
 /* open.c -- opens asynchronous training: the model of each rank, and shared memory. */
 #include <string.h>
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "parallel/versions/internal.h"
 
@@ -41,8 +42,12 @@ static lk_status check(const lk_parallel *parallel, const lk_parallel_options *o
     if (parallel->versions->options.consistency != LK_CONSISTENCY_MODEL && options->duplicate)
         return lk_fail(LK_EUNSUPPORTED, "asynchronous training (`async`) with shards or spans "
                                         "computes no task twice: leave out `duplicate`");
-    if (parallel->world.hosts > 1)
-        return lk_fail(LK_EUNSUPPORTED, "asynchronous training (`async`) runs on one host, and "
+    if (parallel->world.hosts > 1 && options->duplicate)
+        return lk_fail(LK_EUNSUPPORTED, "asynchronous training (`async`) over several hosts "
+                                        "computes no task twice: leave out `duplicate`");
+    if (parallel->world.hosts > 1 &&
+        parallel->versions->options.consistency != LK_CONSISTENCY_MODEL)
+        return lk_fail(LK_EUNSUPPORTED, "`async.consistency` shard or span is for one host, and "
                                         "these workers are on %u", parallel->world.hosts);
     if (parallel->ranks > groups)
         return lk_fail(LK_EINVAL, "%u workers are more than the %u groups, of which each has one "
@@ -95,16 +100,24 @@ static double first_times(const lki_task_schedule *schedule)
     return sum;
 }
 
+/* Returns what tells different recorded schedules apart. */
+static double last_hash(const lki_versions *v)
+{
+    return lki_is_live(&v->options) && v->recorded.count > 0
+               ? (double)(v->recorded.tasks[v->recorded.count - 1].hash >> 11)
+               : 0;
+}
+
 /* Fails with LK_EMISMATCH if ranks were given different options of asynchronous training. */
 static lk_status verify_same_options(lk_parallel *parallel)
 {
-    enum { OPTIONS = 16 };
+    enum { OPTIONS = 17 };
     const lk_async *o = &parallel->versions->options;
     double values[OPTIONS + 2 * LK_SLOW_GROUPS_MAX] = {
         o->groups, o->aggregate, o->bounded, o->in_versions, o->staleness, o->delays, o->spread,
         first_times(&parallel->versions->ahead), o->slow_count, o->rate_by_staleness,
         o->compensation, (double)o->steps, o->record != NULL, o->replay != NULL,
-        o->consistency, o->shards
+        o->consistency, o->shards, last_hash(parallel->versions)
     };
     float  words[2 * sizeof values / sizeof values[0]];
     for (uint32_t i = 0; i < o->slow_count; i++) {
@@ -114,6 +127,38 @@ static lk_status verify_same_options(lk_parallel *parallel)
     memcpy(words, values, sizeof values);
     return lki_verify_same_values(parallel, "options of asynchronous training", words,
                                   sizeof words / sizeof words[0]);
+}
+
+/* Reads the recorded schedule.  Host 0 writes it, and the other hosts get what it has. */
+static lk_status read_recorded(lk_parallel *parallel, const lki_recorded_run *run)
+{
+    lki_versions   *v      = parallel->versions;
+    const lk_async *o      = &v->options;
+    uint64_t        bytes  = 0;
+    char           *text   = NULL;
+    lki_map         map    = { 0 };
+    lk_status       status = LK_OK;
+    if (o->record == NULL || !lki_has_hosts(v))
+        return lki_recorded_open(&v->recorded, o, run);
+    if (v->hosts.here == 0)
+        LK_TRY(lki_recorded_open(&v->recorded, o, run));
+    if (parallel->rank == 0) {
+        LK_TRY(lki_map_open(&map, v->recorded.path));
+        bytes = map.bytes;
+    }
+    status = lk_broadcast(parallel->comm, &bytes, sizeof bytes, 0);
+    if (status == LK_OK)
+        status = lki_alloc((void **)&text, bytes + 1, "a schedule");
+    if (status == LK_OK && parallel->rank == 0)
+        memcpy(text, map.data, bytes);
+    if (status == LK_OK)
+        status = lk_broadcast(parallel->comm, text, bytes, 0);
+    if (status == LK_OK && v->hosts.here != 0)
+        status = lki_recorded_take(&v->recorded, o, run, text, bytes);
+    if (parallel->rank == 0)
+        lki_map_close(&map);
+    lki_free(text);
+    return status;
 }
 
 /* Opens the recorded schedule of a live run or of a replay. */
@@ -126,11 +171,11 @@ static lk_status open_recorded(lk_parallel *parallel, uint64_t seed)
     if (!lki_is_live(o))
         return LK_OK;
     lk_comm_note(parallel->comm, 0, "opening the schedule");
-    if (o->record != NULL && parallel->local == 0)
+    if (o->record != NULL && parallel->rank == 0)
         status = lki_recorded_prepare(&v->recorded, o, &run);
     LK_TRY(status);
     LK_TRY(lk_barrier(parallel->comm));
-    LK_TRY(lki_recorded_open(&v->recorded, o, &run));
+    LK_TRY(read_recorded(parallel, &run));
     lk_comm_note(parallel->comm, 0, "making room for the model");
     *(o->record != NULL ? &o->record : &o->replay) = v->recorded.path;
     return LK_OK;
@@ -162,6 +207,7 @@ lk_status lki_versions_open(lk_parallel *parallel, const lk_param *params, uint3
     LK_TRY(lki_world_of(&parallel->world, parallel->comm));
     LK_TRY(lki_async_read(&v->options, options->async, options->virtual_workers));
     describe(parallel, options);
+    lki_hosts_describe(parallel);
     LK_TRY(check(parallel, options));
     v->width      = options->virtual_workers / v->options.groups;
     v->speculates = options->duplicate;
@@ -177,13 +223,16 @@ lk_status lki_versions_open(lk_parallel *parallel, const lk_param *params, uint3
     LK_TRY(lki_task_schedule_open(&v->now, &v->options, options->seed, recorded));
     LK_TRY(verify_same_options(parallel));
     LK_TRY(lki_versions_arena(parallel));
-    return begin_values(parallel, options->seed);
+    LK_TRY(begin_values(parallel, options->seed));
+    return lki_hosts_open(parallel);
 }
 
-void lki_versions_free(lki_versions *v)
+void lki_versions_free(lk_parallel *parallel)
 {
+    lki_versions *v = parallel->versions;
     if (v == NULL)
         return;
+    lki_hosts_close(parallel);
     if (v->model != NULL && v->hashes != NULL)
         v->model->owned.hashes = v->hashes;
     lk_parallel_free(v->model);

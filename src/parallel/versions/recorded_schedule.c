@@ -247,24 +247,38 @@ static lk_status check_tasks(const lki_recorded_schedule *s, const lk_async *o)
     return status;
 }
 
-static lk_status read_file(lki_recorded_schedule *s, const lki_map *map, const lk_async *o,
-                           const lki_recorded_run *run)
+static lk_status read_file(lki_recorded_schedule *s, const uint8_t *data, size_t bytes,
+                           const lk_async *o, const lki_recorded_run *run)
 {
     char header[HEADER_MOST];
     s->header = write_header(header, o, run);
-    LK_TRY(check_header(s->path, map->data, map->bytes, header, s->header));
+    LK_TRY(check_header(s->path, data, bytes, header, s->header));
     s->shards = run->shards;
     s->line   = lki_recorded_line_bytes(run->shards);
-    s->count  = (map->bytes - s->header) / s->line;
+    s->count  = (bytes - s->header) / s->line;
     LK_TRY(LKI_NEW(&s->tasks, s->count + 1, "a schedule"));
     uint64_t *last;
     LK_TRY(LKI_NEW(&last, o->groups, "groups of a schedule"));
-    lk_status status = s->shards > 0 ? lki_recorded_read_shards(s, map->data + s->header, o)
-                                     : read_lines(s, map->data + s->header, o, last);
+    lk_status status = s->shards > 0 ? lki_recorded_read_shards(s, data + s->header, o)
+                                     : read_lines(s, data + s->header, o, last);
     if (status == LK_OK)
         link_groups(s, o, last);
     lki_free(last);
     return status == LK_OK ? check_tasks(s, o) : status;
+}
+
+static lk_status keep_path(lki_recorded_schedule *s, const char *path)
+{
+    LK_TRY(LKI_NEW(&s->path, strlen(path) + 1, "a path"));
+    memcpy(s->path, path, strlen(path));
+    return LK_OK;
+}
+
+lk_status lki_recorded_take(lki_recorded_schedule *s, const lk_async *options,
+                            const lki_recorded_run *run, const void *text, size_t bytes)
+{
+    LK_TRY(keep_path(s, options->record));
+    return read_file(s, text, bytes, options, run);
 }
 
 lk_status lki_recorded_open(lki_recorded_schedule *s, const lk_async *options,
@@ -272,15 +286,14 @@ lk_status lki_recorded_open(lki_recorded_schedule *s, const lk_async *options,
 {
     const char *path = options->record != NULL ? options->record : options->replay;
     lki_map     map;
-    LK_TRY(LKI_NEW(&s->path, strlen(path) + 1, "a path"));
-    memcpy(s->path, path, strlen(path));
+    LK_TRY(keep_path(s, path));
     if (options->record != NULL) {
         s->fd = open(s->path, O_RDWR | O_CLOEXEC);
         if (s->fd < 0)
             return fail_file(s->path, "opened");
     }
     LK_TRY(lki_map_open(&map, s->path));
-    lk_status status = read_file(s, &map, options, run);
+    lk_status status = read_file(s, map.data, map.bytes, options, run);
     lki_map_close(&map);
     if (status == LK_OK && options->replay != NULL && options->steps * options->groups > s->count)
         return lk_fail(LK_EINVAL, "%.900s has the gradients of %" PRIu64 " steps, but the run has "

@@ -40,6 +40,9 @@ uint64_t lki_look_ahead(lki_versions *v, uint64_t applied)
     for (uint64_t at = v->ahead.applied; at < end; at++)
         if (v->arrivals == NULL || at < v->arrivals->replayed) {
             v->tasks[at % v->window] = lki_task_schedule_next(&v->ahead);
+        } else if (lki_has_hosts(v)) {
+            v->tasks[at % v->window] = v->order[at % v->window].task;
+            lki_hosts_advance(v, &v->ahead, at + 1);
         } else {
             v->tasks[at % v->window] = v->order[at % v->window].task;
             v->ahead.applied++;
@@ -73,13 +76,15 @@ static bool claim_some(lk_parallel *parallel)
                                                   : UINT64_MAX;
     const uint64_t end = lki_min(lki_look_ahead(v, applied), last);
     for (uint64_t at = applied; at < end; at++)
-        if (lki_task_at(v, at)->reads <= applied / v->options.aggregate && claim(parallel, at)) {
+        if (lki_task_at(v, at)->reads <= applied / v->options.aggregate &&
+            lki_hosts_computes(parallel, at) && claim(parallel, at)) {
             v->at   = at;
             v->task = *lki_task_at(v, at);
             return true;
         }
     if (v->arrivals != NULL)
-        lki_step_keep(parallel, lki_arrivals_begin(parallel, &found));
+        lki_step_keep(parallel, lki_has_hosts(v) ? lki_hosts_begin(parallel, &found)
+                                                 : lki_arrivals_begin(parallel, &found));
     return found;
 }
 
@@ -130,9 +135,10 @@ static lk_status end_task(lk_parallel *parallel)
     if (lki_late_is_over(v))
         return LK_OK;
     v->seconds = lki_seconds() - v->begun;
-    return v->sharded.count > 0  ? lki_sharded_push(parallel, &sums)
+    return v->sharded.count > 0    ? lki_sharded_push(parallel, &sums)
+           : lki_has_hosts(v)      ? lki_hosts_push(parallel, &sums)
            : v->at == LKI_NO_PLACE ? lki_arrivals_push(parallel, &sums)
-                                 : lki_versions_push(parallel, &sums);
+                                   : lki_versions_push(parallel, &sums);
 }
 
 /* ---- A step ------------------------------------------------------------------------------ */
@@ -244,7 +250,10 @@ static lk_status wait_for_change(lk_parallel *parallel, uint32_t seen, double *w
 {
     const lki_versions *v     = parallel->versions;
     const double        begun = lki_seconds();
-    LK_TRY(lki_comm_await_word(parallel->comm, &v->common->changes, seen, nap_ms(v)));
+    if (v->hosts.peer_count > 0)
+        LK_TRY(lki_hosts_wait(parallel));
+    else
+        LK_TRY(lki_comm_await_word(parallel->comm, &v->common->changes, seen, nap_ms(v)));
     const double now = lki_seconds();
     (void)atomic_fetch_add(&v->common->waited, (uint64_t)(1e6 * (now - begun)));
     *waited = atomic_load(&v->common->changes) == seen ? *waited + now - begun : 0;
@@ -259,6 +268,7 @@ static bool find_task(lk_parallel *parallel)
     double        waited = 0;
     while (!failed(parallel) && !is_over(parallel)) {
         const uint32_t seen = atomic_load(&v->common->changes);
+        lki_step_keep(parallel, lki_hosts_poll(parallel));
         lki_step_keep(parallel, v->sharded.count > 0 ? lki_sharded_apply(parallel, false)
                                                      : lki_versions_apply(parallel));
         if (failed(parallel) || is_over(parallel))
@@ -308,6 +318,8 @@ lk_status lki_versions_finish(lk_parallel *parallel, double lr, lk_step_result *
     while (lki_versions_next(parallel, &turn)) /* turns that the caller has skipped */
         continue;
     parallel->now.under_way = false;
+    if (!failed(parallel))
+        lki_step_keep(parallel, lki_hosts_end_step(parallel));
     if (failed(parallel))
         return lki_fail_again(&parallel->now.failure);
     const lki_outcome *out = &v->outcomes[parallel->step % LKI_OUTCOMES];

@@ -289,12 +289,83 @@ static uint32_t find_next(lki_task_schedule *s)
     return first;
 }
 
+/* Takes the task at a place among `flights` out, and counts its gradient. */
+static lki_group_task take(lki_task_schedule *s, uint32_t place)
+{
+    const uint32_t           g     = s->flights[place];
+    lki_task_schedule_group *group = &s->groups[g];
+    s->flight_count--;
+    memmove(s->flights + place, s->flights + place + 1,
+            (s->flight_count - place) * sizeof *s->flights);
+    group->waits = true;
+    group->done++;
+    group->last = ++s->applied;
+    return (lki_group_task){ group->task, group->reads, g };
+}
+
+/* ---- Gradients that arrive --------------------------------------------------------------- */
+
+/* Begins tasks of all groups that have none and whose last gradient is in the current version,
+ * unless they must wait, or the gradients of all tasks are enough for the run. */
+static void begin_arriving(lki_task_schedule *s)
+{
+    const lk_async *o       = &s->options;
+    const bool      tasks   = o->bounded && !o->in_versions;
+    const uint64_t  most    = tasks ? count_slowest(s) + o->staleness : UINT64_MAX;
+    const uint64_t  version = lki_task_schedule_version(s);
+    for (uint32_t g = 0; g < o->groups; g++) {
+        lki_task_schedule_group *group = &s->groups[g];
+        if (!group->waits || group->done > most || !has_place(s) ||
+            group->last > version * o->aggregate ||
+            (o->steps > 0 && s->applied + s->flight_count >= o->steps * o->groups))
+            continue;
+        group->waits = false;
+        group->task  = s->missing > 0 ? s->again[--s->missing] : s->begun++;
+        group->reads = version;
+        s->flights[s->flight_count++] = g;
+    }
+}
+
+void lki_task_schedule_continue(lki_task_schedule *s, const uint64_t *again, uint32_t missing,
+                                uint64_t begun)
+{
+    s->arrives = true;
+    s->again   = again;
+    s->missing = missing;
+    s->begun   = begun;
+    if (s->applied == s->recorded->count)
+        begin_arriving(s);
+}
+
+bool lki_task_schedule_may_arrive(const lki_task_schedule *s, uint32_t group)
+{
+    const uint64_t limit = limit_of(s);
+    return limit == UINT64_MAX || lki_deadline_of(&s->options, s->groups[group].reads) <= limit;
+}
+
+lki_group_task lki_task_schedule_arrive(lki_task_schedule *s, uint32_t group)
+{
+    uint32_t place = 0;
+    while (s->flights[place] != group) {
+        place++;
+        LK_ASSERT(place < s->flight_count);
+    }
+    const lki_group_task task = take(s, place);
+    begin_arriving(s);
+    return task;
+}
+
+/* ---- The next gradient ------------------------------------------------------------------- */
+
 static lki_group_task next_recorded(lki_task_schedule *s)
 {
     LK_ASSERT(s->applied < s->recorded->count);
     const lki_recorded_task *task = &s->recorded->tasks[s->applied++];
     s->groups[task->group].done++;
+    s->groups[task->group].last = s->applied;
     show_recorded(s, task->group, task->next);
+    if (s->arrives && s->applied == s->recorded->count)
+        begin_arriving(s);
     return (lki_group_task){ task->task, task->reads, task->group };
 }
 
@@ -302,16 +373,7 @@ lki_group_task lki_task_schedule_next(lki_task_schedule *s)
 {
     if (s->recorded != NULL)
         return next_recorded(s);
-    const uint32_t           place = find_next(s);
-    const uint32_t           first = s->flights[place];
-    lki_task_schedule_group *group = &s->groups[first];
-    const lki_group_task     task  = { group->task, group->reads, first };
-    s->flight_count--;
-    memmove(s->flights + place, s->flights + place + 1,
-            (s->flight_count - place) * sizeof *s->flights);
-    group->waits = true;
-    group->done++;
-    s->applied++;
+    const lki_group_task task = take(s, find_next(s));
     begin_tasks(s);
     return task;
 }

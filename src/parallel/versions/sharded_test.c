@@ -12,6 +12,7 @@
 #include "base/thorough_testing.h"
 #include "parallel/crew_testing.h"
 #include "parallel/versions/internal.h"
+#include "parallel/versions/schedule_testing.h"
 
 enum { LEAVES = 8, STEPS = 4, LINES = STEPS * LEAVES, SHARDS_MOST = 4, BYTES = 16384 };
 
@@ -27,8 +28,6 @@ static const lk_async kinds[] = {
     { .consistency = LK_CONSISTENCY_SHARD, .shards = 2, .bounded = true, .staleness = 1 },
     { .consistency = LK_CONSISTENCY_SHARD, .shards = 1 },
 };
-
-static char path[] = "/tmp/lockstep-schedule-XXXXXX";
 
 /* ---- Hashes that are replaced -------------------------------------------------------------- */
 
@@ -121,32 +120,6 @@ static const char *replay_fails(const lk_async *async, uint32_t ranks, lk_status
 }
 
 /* ---- Files --------------------------------------------------------------------------------- */
-
-static char *read_schedule(char text[BYTES])
-{
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    text[fread(text, 1, BYTES - 1, file)] = '\0';
-    (void)fclose(file);
-    return strchr(strchr(text, '\n') + 1, '\n') + 1;
-}
-
-static void write_schedule(const char *text)
-{
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0);
-    assert_int_equal(fclose(file), 0);
-}
-
-static void exchange(char *one, char *other, size_t bytes)
-{
-    char kept_bytes[256];
-    assert_true(bytes <= sizeof kept_bytes);
-    memcpy(kept_bytes, one, bytes);
-    memcpy(one, other, bytes);
-    memcpy(other, kept_bytes, bytes);
-}
 
 static char *cell_at(char *lines, uint32_t shards, uint64_t at, uint32_t shard)
 {
@@ -373,11 +346,11 @@ static void an_interrupted_run_goes_on(void **state)
         const size_t    line   = lki_recorded_line_bytes(shards);
         (void)unlink(path);
         hash_of(async, 4, false, want);
-        char *lines = read_schedule(before);
+        char *lines = read_schedule(before, sizeof before);
         interrupt(lines, shards, keeps);
         write_schedule(before);
         hash_of(async, 3, false, want);
-        char    *more              = read_schedule(after);
+        char    *more              = read_schedule(after, sizeof after);
         unsigned used[LINES] = { 0 };
         for (uint64_t at = 0; at < LINES; at++) {
             if (at < keeps)
@@ -427,7 +400,7 @@ static void exchanges_are_named(void **state)
     prepare(&w, &live, 2, false);
     w.at_term = end_together;
     lkt_run_crew(&w, hash);
-    const char *lines = read_schedule(text);
+    const char *lines = read_schedule(text, sizeof text);
     char       *last  = mine + (lines - text) + (LINES - 2) * line;
     memcpy(mine, text, BYTES);
     exchange(last, last + line, line);
@@ -483,7 +456,7 @@ static void the_first_line_that_differs_is_named(void **state)
     prepare(&w, &async, 2, false);
     w.at_term = end_together;
     lkt_run_crew(&w, hash);
-    char *digit = read_schedule(text) + (LINES - 2) * line + 20; /* of a hash */
+    char *digit = read_schedule(text, sizeof text) + (LINES - 2) * line + 20; /* of a hash */
     *digit      = *digit == '0' ? '1' : '0';
     write_schedule(text);
     prepare(&w, &async, 2, true);
@@ -518,7 +491,7 @@ static void damaged_files_are_refused(void **state)
     (void)state;
     (void)unlink(path);
     hash_of(&two, 1, false, hash);
-    const char *lines = read_schedule(text);
+    const char *lines = read_schedule(text, sizeof text);
     for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
         memcpy(mine, text, BYTES);
         char *begin = mine + (lines - text);
@@ -561,19 +534,6 @@ static void what_it_cannot_do_is_refused(void **state)
     lkt_refuse(model, &w.options, "is of live runs");
 }
 
-static int remove_file(void **state)
-{
-    (void)state;
-    return unlink(path);
-}
-
-static int make_file(void **state)
-{
-    const int fd = mkstemp(path);
-    (void)state;
-    return fd < 0 || close(fd) != 0 ? -1 : 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -586,5 +546,5 @@ int main(void)
         cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(what_it_cannot_do_is_refused),
     };
-    return cmocka_run_group_tests(tests, make_file, remove_file);
+    return cmocka_run_group_tests(tests, make_schedule, remove_schedule);
 }

@@ -27,9 +27,9 @@ static void show_current(lki_versions *v)
 static uint64_t version_of(lki_versions *v, uint32_t group)
 {
     const uint64_t applied = lki_applied(v);
-    if (v->arrivals != NULL && applied > v->arrivals->replayed)
+    if (v->arrivals != NULL && !lki_has_hosts(v) && applied > v->arrivals->replayed)
         return v->doing[group].state == LKI_GROUP_FREE ? current(v) : v->doing[group].reads;
-    lki_task_schedule_advance(&v->now, applied);
+    lki_hosts_advance(v, &v->now, applied);
     const lki_task_schedule_group *g = &v->now.groups[group];
     return g->waits || g->reads > current(v) ? current(v) : g->reads;
 }
@@ -67,7 +67,8 @@ lk_status lki_versions_resume(lk_parallel *parallel, uint64_t steps)
     }
     LK_TRY(lk_barrier(parallel->comm));
     atomic_store(&v->passed[parallel->rank], steps);
-    lki_task_schedule_advance(&v->ahead, applied);
+    lki_hosts_advance(v, &v->ahead, applied);
+    lki_hosts_resume(parallel, applied);
     if (parallel->local == 0 && v->sharded.count > 0) {
         lki_sharded_begin(v, applied);
     } else if (parallel->local == 0) {
@@ -175,8 +176,10 @@ lk_status lki_versions_load_kept(lk_parallel *parallel, uint32_t param, uint32_t
     LK_TRY(check_kept(v, param, group));
     LK_TRY(lki_verify_same_values(parallel, v->model->layout->params[param].name, values,
                                   v->model->layout->sizes[param]));
-    if (parallel->local == 0) {
-        const uint64_t version = v->sharded.count > 0 ? 0 : version_of(v, group);
+    const uint64_t version = v->sharded.count > 0 ? 0 : version_of(v, group);
+    /* The current version is there already.  In a live run that goes on, a group whose task is not
+     * recorded reads that, and not what its lost task has read. */
+    if (parallel->local == 0 && (v->sharded.count > 0 || version != current(v))) {
         lki_versions_show(v, v->sharded.count > 0 ? group : lki_versions_find(v, version),
                           version);
         LK_TRY(lk_parallel_load(v->model, param, 0, values));

@@ -15,6 +15,11 @@ bool lki_is_async(const lk_train_config *c)
     return c->exchange.async.mode != LK_ASYNC_OFF;
 }
 
+static bool has_hosts(const lk_train_config *c)
+{
+    return c->workers_here > 0 && c->workers_here < c->workers;
+}
+
 /* Returns what excludes asynchronous training; NULL if nothing does.  lki_exchange_check() checks
  * what excludes groups of any kind. */
 static const char *why_not(const lk_train_config *c)
@@ -29,8 +34,8 @@ static const char *why_not(const lk_train_config *c)
            : c->elastic.survives
                ? "ends with the first worker that is lost: leave out `on_failure` continue, and "
                  "MIN of `workers` MIN:MAX"
-           : c->workers_here > 0 && c->workers_here < c->workers
-               ? "runs on one host: leave out other hosts"
+           : has_hosts(c) && c->elastic.duplicate == LK_DUPLICATE_ON
+               ? "over several hosts computes no task twice: leave out `duplicate`"
            : c->elastic.duplicate == LK_DUPLICATE_ON && c->exchange.async.record != NULL
                ? "waits for no late task if gradients are applied as they arrive: leave out "
                  "`duplicate`"
@@ -85,6 +90,7 @@ static const char *why_no_shards(const lk_train_config *c)
                ? "has versions of its own: give `exchange.async.staleness` S, a bound in tasks"
            : c->optimizer.kind == LK_LARS || c->optimizer.kind == LK_LAMB
                ? "does not compute norms of tensors: use another optimizer than lars and lamb"
+           : has_hosts(c) ? "is for one host: leave out other hosts"
            : c->elastic.duplicate == LK_DUPLICATE_ON
                ? "computes no task twice: leave out `duplicate`"
                : NULL;

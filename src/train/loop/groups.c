@@ -92,6 +92,18 @@ static void bound_text(const lk_train_async *a, char *text, size_t bytes)
                                                      "slowest", most, most == 1 ? "" : "s");
 }
 
+/* Prints that a file to record has all gradients of the run, if that is so. */
+static void tell_complete(const lki_session *s)
+{
+    const lk_train_config *c     = s->config;
+    const uint64_t         known = lki_versions_recorded(s->parallel);
+    if (c->exchange.async.record != NULL && known > 0 &&
+        known >= s->progress.end * c->exchange.groups)
+        lki_journal_note(s->journal, "note: %.900s has all gradients of this run already, so the "
+                                     "run repeats them; give another file to record a new order",
+                         c->exchange.async.record);
+}
+
 /* Prints the schedule of asynchronous training. */
 static void tell_async(const lki_session *s)
 {
@@ -131,6 +143,7 @@ static void tell_async(const lki_session *s)
                     groups, s->config->virtual_workers / groups,
                     s->config->virtual_workers == groups ? "" : "s", order, bound, every,
                     part);
+    tell_complete(s);
     tell_tokens(s);
     if (lki_async_adds_momentum(s->config))
         lki_journal_note(s->journal, "note: asynchrony of %u groups acts like momentum, and adds "
