@@ -126,6 +126,8 @@ static const breach breaches[] = {
     { .text = "has no place", .frame = { .kind = LKI_FRAME_EAGER, .from = 0 } },
     { .text = "has no place", .frame = { .kind = LKI_FRAME_EAGER, .from = 7 } },
     { .text = "has no place", .frame = { .kind = LKI_FRAME_PROBE, .from = PEER }, .stream = 1 },
+    { .text = "which was not granted",
+      .frame = { .kind = LKI_FRAME_POSTED, .from = PEER, .total = LARGE } },
     { .text = "has no place", .frame = { .kind = LKI_FRAME_ABORT, .from = PEER }, .stream = 1 },
     { .text = "frame of kind 1 with 65537 bytes",
       .frame = { .kind = LKI_FRAME_EAGER, .from = PEER, .bytes = 65537, .total = 65537 } },
