@@ -95,7 +95,8 @@ static bool is_model(const char *name)
     return false;
 }
 
-/* `verify RUN` takes the options from the directory of the run, `verify FILE` from a statement. */
+/* `verify RUN` takes the options from the directory of the run; `verify FILE` verifies a
+ * statement. */
 static int verify_main(int argc, char **argv)
 {
     struct stat info;
@@ -105,8 +106,8 @@ static int verify_main(int argc, char **argv)
     if (argc > 1 && argv[1][0] != '-' && !there && !is_model(argv[1]))
         return lki_usage_error(&lki_command_verify,
                                "%.120s is no directory of a run, no statement, and no "
-                               "model; give its --checkpoint directory, or gpt, resnet or mlp and the "
-                               "options of the run", argv[1][0] != '\0' ? argv[1] : "\"\"");
+                               "model; give its --checkpoint directory, or gpt, resnet or "
+                               "mlp and the options of the run", argv[1][0] != '\0' ? argv[1] : "\"\"");
     if (!there)
         return verify_run(argc, argv);
     int    count;

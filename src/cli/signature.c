@@ -56,11 +56,11 @@ bool lki_verify_signature(const char *asker, const char *file, const char *signe
                           const char *identity)
 {
     char              signature[PATH];
-    const char *const known[] = { "ssh-keygen", "-Y", "verify", "-n", LKI_SIGNATURE_NAMESPACE, "-f",
-                      signers, "-I", identity, "-s",
-                      signature, NULL };
-    const char *const unknown[] = { "ssh-keygen", "-Y", "check-novalidate", "-n", LKI_SIGNATURE_NAMESPACE,
-                        "-s", signature, NULL };
+    const char *const space     = LKI_SIGNATURE_NAMESPACE;
+    const char *const known[]   = { "ssh-keygen", "-Y",     "verify", "-n", space, "-f",
+                                    signers, "-I", identity, "-s", signature, NULL };
+    const char *const unknown[] = { "ssh-keygen", "-Y", "check-novalidate", "-n", space,
+                                    "-s", signature, NULL };
     if (snprintf(signature, sizeof signature, "%s.sig", file) >= PATH)
         return false;
     if (access(signature, F_OK) != 0) {

@@ -43,10 +43,11 @@ static const lki_command command = {
     .name     = "verify",
     .summary  = "verify a statement of attest",
     .usage    = "FILE [--segments K] [--seed S] [--signers FILE --identity NAME]",
-    .about    = "Verifies the signature, the chain of hashes, the data and the checkpoints that are\n"
-                "there.  Then replays K segments between checkpoints, on any number of workers, and\n"
-                "prints `equal`, or the first step and tensor that is not.  The exit status is 0 if\n"
-                "everything is equal, 1 if not.",
+    .about =
+        "Verifies the signature, the chain of hashes, the data and the checkpoints that are\n"
+        "there.  Then replays K segments between checkpoints, on any number of workers, and\n"
+        "prints `equal`, or the first step and tensor that is not.  The exit status is 0 if\n"
+        "everything is equal, 1 if not.",
     .examples = "  lockstep verify run1.attest.json --segments 3 --seed 7 --workers 2",
     .options  = table,
 };

@@ -186,8 +186,9 @@ static lk_status add_checkpoint(json_t *root, const char *run, uint64_t step, bo
         status = hash_file(path, hex, &bytes);
     if (status == LK_OK && lk_checkpoint_weights_hash(checkpoint, weights) &&
         strcmp(weights, info->weights) != 0)
-        status = lk_fail(LK_ECORRUPT, "the weights in '%s' differ from the hash in its manifest",
-                         lk_checkpoint_path(checkpoint));
+        status = lk_fail(LK_ECORRUPT,
+                         "the weights in '%s' have the hash %s, which differs from the hash in its "
+                         "manifest", lk_checkpoint_path(checkpoint), weights);
     if (status == LK_OK && newest)
         status = add_identity(root, info);
     if (status == LK_OK)
