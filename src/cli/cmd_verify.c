@@ -107,7 +107,8 @@ static int verify_main(int argc, char **argv)
         return lki_usage_error(&lki_command_verify,
                                "%.120s is no directory of a run, no statement, and no "
                                "model; give its --checkpoint directory, or gpt, resnet or "
-                               "mlp and the options of the run", argv[1][0] != '\0' ? argv[1] : "\"\"");
+                               "mlp and the options of the run",
+                               argv[1][0] != '\0' ? argv[1] : "\"\"");
     if (!there)
         return verify_run(argc, argv);
     int    count;
@@ -120,8 +121,8 @@ static int verify_main(int argc, char **argv)
 const lki_command lki_command_verify = {
     .name    = "verify",
     .summary = "compute one virtual worker of one step again",
-    .usage   = "RUN --step S [--virtual-worker K], or with the options of train instead of RUN; or "
-               "FILE --segments K",
+    .usage   = "RUN --step S [--virtual-worker K], or with the options of train instead of RUN; "
+               "or FILE --segments K",
     .about =
         "Trains from the newest checkpoint before step S (in --checkpoint DIR; else from the\n"
         "beginning) to that step, and computes its virtual worker K again, alone and in this\n"
