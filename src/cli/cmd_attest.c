@@ -25,7 +25,7 @@ static const lki_option table[] = {
 
 static int attest_main(int argc, char **argv)
 {
-    attest_options options = { NULL };
+    attest_options options = { .run = NULL };
     char           file[4096];
     int            done = lki_options_parse(&lki_command_attest, argc, argv, &options);
     if (done < 0)

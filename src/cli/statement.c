@@ -254,8 +254,8 @@ static int verify(verification *v, size_t wanted)
     size_t count = 0;
     while (lk_statement_checkpoint_at(v->statement, count) != NULL)
         count++;
-    v->there    = calloc(count, sizeof *v->there);
-    v->segments = calloc(count, sizeof *v->segments);
+    v->there    = calloc(count + 1, sizeof *v->there);
+    v->segments = calloc(count + 1, sizeof *v->segments);
     bool good   = v->there != NULL && v->segments != NULL;
     if (!good)
         fprintf(stderr, "lockstep verify: out of memory\n");
@@ -272,7 +272,7 @@ static int verify(verification *v, size_t wanted)
 
 int lki_verify_statement(int argc, char **argv)
 {
-    statement_options options = { NULL };
+    statement_options options = { .file = NULL };
     verification      v       = { .options = &options };
     size_t            wanted;
     char             *run;
