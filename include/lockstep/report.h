@@ -65,6 +65,57 @@ LK_API LK_NODISCARD lk_status lk_diff(const char *a, const char *b, lk_differenc
  * if it has none, or if the path does not fit into `bytes`. */
 LK_API LK_NODISCARD lk_status lk_run_log(char *out, size_t bytes, const char *run);
 
+/* ---- Statements about runs ---------------------------------------------------------------- */
+
+/* Writes a statement about the run in the directory `run`, which has checkpoints and a log: its
+ * options, its data with SHA-256, the bits of each loss, and a chain of hashes over losses and
+ * checkpoints.  Verifies all checkpoints first.  Returns LK_EINVAL if something of this is missing;
+ * LK_ECORRUPT or LK_EIO if a file is damaged, or cannot be read or written. */
+LK_API LK_NODISCARD lk_status lk_attest(const char *run, const char *file);
+
+typedef struct lk_statement lk_statement;
+
+/* A checkpoint, as the statement has it. */
+typedef struct {
+    uint64_t    step;
+    const char *weights;  /* the weights hash */
+    const char *manifest; /* SHA-256 of the file manifest.json */
+} lk_statement_checkpoint;
+
+/* A step whose loss is not the stated one; step 0: none. */
+typedef struct {
+    uint64_t step;
+    double   stated, loss;
+} lk_statement_step;
+
+/* Reads a statement and verifies its chain.  Returns LK_EFORMAT if the file is none, LK_ECORRUPT if
+ * the chain breaks. */
+LK_API LK_NODISCARD lk_status lk_statement_open(lk_statement **out, const char *file);
+LK_API void                   lk_statement_free(lk_statement *statement);
+/* Returns the path of the run's directory when the statement was made. */
+LK_API const char *lk_statement_run(const lk_statement *statement);
+/* Returns the command of the run, in the form of command.json. */
+LK_API const char *lk_statement_command(const lk_statement *statement);
+/* Returns true if the recorded configuration has a key. */
+LK_API bool lk_statement_has_key(const lk_statement *statement, const char *key);
+/* Returns the index-th checkpoint, in ascending order of steps; NULL past the end. */
+LK_API const lk_statement_checkpoint *lk_statement_checkpoint_at(const lk_statement *statement,
+                                                                 size_t index);
+
+/* Compares the files of the data with the statement.  paths[count] replaces the paths in the
+ * statement, from the first on.  Returns LK_ECORRUPT if one differs. */
+LK_API LK_NODISCARD lk_status lk_statement_check_files(const lk_statement *statement,
+                                                       const char *const *paths, size_t count);
+/* Compares the index-th checkpoint with that in the directory `run`, of which it reads all files.
+ * Returns LK_ECORRUPT if it differs, LK_EIO if it is not there. */
+LK_API LK_NODISCARD lk_status lk_statement_check(const lk_statement *statement, size_t index,
+                                                 const char *run);
+/* Compares the losses of the steps after `from`, up to `to`, with those in a log.  Sets *step to
+ * the first step that differs.  Returns LK_EFORMAT if the log does not have all of them. */
+LK_API LK_NODISCARD lk_status lk_statement_compare_log(const lk_statement *statement,
+                                                       uint64_t from, uint64_t to,
+                                                       const char *log, lk_statement_step *step);
+
 /* ---- A page for a browser ---------------------------------------------------------------- */
 
 typedef struct lk_report lk_report;

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/difference.h"
 #include "cli/words.h"
 #include "cli/workers.h"
-#include "lockstep/report.h"
 
 enum { EXIT_DIFFERENT = 1, EXIT_TROUBLE = 2 }; /* as cmp(1) has them */
 
@@ -21,11 +21,6 @@ static const lki_option table[] = {
     LKI_POSITIONAL("B", offsetof(diff_options, b), true, "what A is compared with"),
     LKI_OPTIONS_END,
 };
-
-/* Counts differences of which only the first is printed. */
-typedef struct {
-    uint64_t tensors, elements, missing;
-} diff_totals;
 
 /* Prints a text from a file without control characters, which could move the cursor. */
 static void print_safely(const char *text)
@@ -74,7 +69,7 @@ static void print_tensor(const lk_difference *d)
     print_values(d);
 }
 
-static void count_tensor(diff_totals *totals, const lk_difference *d)
+static void count_tensor(lki_difference_totals *totals, const lk_difference *d)
 {
     if (d->kind == LK_DIFFERENCE_TENSOR)
         totals->elements += d->count;
@@ -84,7 +79,7 @@ static void count_tensor(diff_totals *totals, const lk_difference *d)
         print_tensor(d);
 }
 
-static void print_difference(void *context, const lk_difference *d)
+void lki_print_difference(void *context, const lk_difference *d)
 {
     switch (d->kind) {
     case LK_DIFFERENCE_CONFIG: printf("configuration: "); break;
@@ -106,24 +101,29 @@ static void print_difference(void *context, const lk_difference *d)
     print_values(d);
 }
 
+void lki_print_difference_totals(const lki_difference_totals *totals)
+{
+    if (totals->tensors > 0)
+        printf("tensors that differ: %" PRIu64 ", with %" PRIu64 " elements; missing or of another "
+               "type or shape: %" PRIu64 "\n",
+               totals->tensors - totals->missing, totals->elements, totals->missing);
+}
+
 static int diff_main(int argc, char **argv)
 {
     diff_options options = { 0 };
-    diff_totals  totals  = { 0 };
+    lki_difference_totals totals = { 0 };
     bool         equal   = false;
     int          done    = lki_options_parse(&lki_command_diff, argc, argv, &options);
     if (done < 0)
         done = lki_refuse_half_job(&lki_command_diff, NULL);
     if (done >= 0)
         return done;
-    if (lk_diff(options.a, options.b, print_difference, &totals, &equal) != LK_OK) {
+    if (lk_diff(options.a, options.b, lki_print_difference, &totals, &equal) != LK_OK) {
         lki_print_error("diff");
         return EXIT_TROUBLE;
     }
-    if (totals.tensors > 0)
-        printf("tensors that differ: %" PRIu64 ", with %" PRIu64 " elements; missing or of another "
-               "type or shape: %" PRIu64 "\n",
-               totals.tensors - totals.missing, totals.elements, totals.missing);
+    lki_print_difference_totals(&totals);
     return equal ? 0 : EXIT_DIFFERENT;
 }
 

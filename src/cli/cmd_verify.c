@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/record.h"
+#include "cli/statement.h"
 #include "cli/train.h"
 #include "cli/words.h"
 #include "cli/workers.h"
@@ -94,16 +95,20 @@ static bool is_model(const char *name)
     return false;
 }
 
-/* `verify RUN` takes the options from the directory of the run. */
+/* `verify RUN` takes the options from the directory of the run; `verify FILE` verifies a
+ * statement. */
 static int verify_main(int argc, char **argv)
 {
     struct stat info;
     bool        there = argc > 1 && stat(argv[1], &info) == 0 && S_ISDIR(info.st_mode);
+    if (argc > 1 && stat(argv[1], &info) == 0 && S_ISREG(info.st_mode))
+        return lki_verify_statement(argc, argv);
     if (argc > 1 && argv[1][0] != '-' && !there && !is_model(argv[1]))
         return lki_usage_error(&lki_command_verify,
-                               "%.120s is no directory of a run, and no model; give its "
-                               "--checkpoint directory, or gpt, resnet or mlp and the "
-                               "options of the run", argv[1][0] != '\0' ? argv[1] : "\"\"");
+                               "%.120s is no directory of a run, no statement, and no "
+                               "model; give its --checkpoint directory, or gpt, resnet or "
+                               "mlp and the options of the run",
+                               argv[1][0] != '\0' ? argv[1] : "\"\"");
     if (!there)
         return verify_run(argc, argv);
     int    count;
@@ -116,7 +121,8 @@ static int verify_main(int argc, char **argv)
 const lki_command lki_command_verify = {
     .name    = "verify",
     .summary = "compute one virtual worker of one step again",
-    .usage   = "RUN --step S [--virtual-worker K], or with the options of train instead of RUN",
+    .usage   = "RUN --step S [--virtual-worker K], or with the options of train instead of RUN; "
+               "or FILE --segments K",
     .about =
         "Trains from the newest checkpoint before step S (in --checkpoint DIR; else from the\n"
         "beginning) to that step, and computes its virtual worker K again, alone and in this\n"
@@ -125,7 +131,10 @@ const lki_command lki_command_verify = {
         "the last block to the first (the status is then 3).  RUN is the --checkpoint directory\n"
         "of the run, which has its options.  Otherwise give MODEL and the options of the run;\n"
         "options that cannot change the result are ignored.  Nothing is written, and the run may\n"
-        "still be active.",
+        "still be active.\n"
+        "\n"
+        "With FILE, a statement of `lockstep attest`, it verifies the statement and replays K\n"
+        "segments of the run; `lockstep verify FILE --help` has the options.",
     .examples = "  lockstep verify run1 --step 312\n"
                 "  lockstep verify gpt --data text:book.txt --global-batch 32 --steps 500 \\\n"
                 "      --optimizer adamw --lr 1e-3 --checkpoint run1 --step 312 --virtual-worker 5",

@@ -267,7 +267,7 @@ static const struct {
     { "run -n 0 ./program", "-n 0: must be an integer from 1 to" },
     { "run -n 1 --nnodes 2 --insecure --rendezvous tcp://h ./program", "is no rendezvous" },
     { "run", "-n N is missing: number of copies of the program to start" },
-    { "verify nothing --step 1", "nothing is no directory of a run, and no model" },
+    { "verify nothing --step 1", "nothing is no directory of a run, no statement, and no model" },
     { "run -n 1 cli/train.py 2>/dev/null; echo >a.py; " LK_TEST_COMMAND " run -np 1 a.py",
       "write python before it, as in -- python a.py" },
     { "run ./program", "-n N is missing: number of copies of the program to start" },

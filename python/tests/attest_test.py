@@ -1,0 +1,152 @@
+"""Statements: honest runs are verified, forged ones are found and named; needs no torch.
+
+Method: a run of six steps with checkpoints of steps 2, 4 and 6.  Each forger makes manifest and
+statement anew, so that all hashes fit, and only a replay or the data show the forgery.
+"""
+
+import ctypes
+import ctypes.util
+import hashlib
+import json
+import pathlib
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+import unittest
+
+from support import BUILD, environment
+
+COMMAND = str(BUILD / "bin" / "lockstep")
+OPTIONS = ("gpt --data text:t.txt --layers 1 --width 8 --heads 1 --context 8 --global-batch 4 "
+           "--micro-batch 1 --steps 6 --threads 1").split()
+TEXT = "".join(chr(97 + i * i % 23) for i in range(600))
+
+
+class Hash128(ctypes.Structure):
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+
+def xxh3(library, data):
+    """Return XXH3-128 in hexadecimal, as manifests have it."""
+    function = ctypes.CDLL(library).XXH3_128bits
+    function.restype, function.argtypes = Hash128, [ctypes.c_char_p, ctypes.c_size_t]
+    value = function(data, len(data))
+    return f"{value.high:016x}{value.low:016x}"
+
+
+class Attest(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.folder = pathlib.Path(holder.name)
+        (self.folder / "t.txt").write_text(TEXT)
+        self.train("run", "--checkpoint-every", "2", "--workers", "2", "--log", "log")
+        shutil.move(self.folder / "log", self.folder / "run" / "log.jsonl")
+
+    def call(self, status, *line):
+        done = subprocess.run(line, cwd=self.folder, env=environment(), capture_output=True,
+                              text=True)
+        self.assertEqual(done.returncode, status, (line, done.stdout, done.stderr))
+        return done.stdout
+
+    def train(self, run, *more):
+        self.call(0, COMMAND, "train", *OPTIONS, "--checkpoint", run, *more)
+
+    def verify(self, status, *more):
+        return self.call(status, COMMAND, "verify", "run.attest.json", "--segments", "all",
+                         "--workers", "1", "--threads", "1", *more)
+
+    def attest(self, *more):
+        self.call(0, COMMAND, "attest", "run", *more)
+
+    def rewrite(self, step, change):
+        """Change the manifest of a step, with the hash that it has of itself."""
+        path = self.folder / "run" / f"step-{step:08}" / "manifest.json"
+        lines = change(path.read_text()).split("\n")
+        rest = "\n".join(lines[:1] + lines[2:])
+        lines[1] = f' "manifest_sha256": "{hashlib.sha256(rest.encode()).hexdigest()}",'
+        path.write_text("\n".join(lines))
+
+    def test_honest(self):
+        self.attest()
+        out = self.verify(0)
+        self.assertIn("signature: none", out)
+        self.assertEqual(out.count("  equal\n"), 3)
+        shutil.rmtree(self.folder / "run" / "step-00000004")
+        out = self.verify(0, "--checkpoint", "run", "--workers", "4")
+        self.assertIn("steps 3-6:\n  equal", out)
+
+    def test_signature(self):
+        if shutil.which("ssh-keygen") is None:
+            self.skipTest("no ssh-keygen (openssh-client)")
+        for name in "k", "other":
+            self.call(0, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", name)
+            key = (self.folder / f"{name}.pub").read_text()
+            (self.folder / f"{name}.signers").write_text(f"me {key}")
+        self.attest("--key", "k")
+        line = ["verify", "run.attest.json", "--identity", "me", "--signers"]
+        self.assertIn("signature: good, by me", self.call(0, COMMAND, *line, "k.signers"))
+        self.assertIn("not signed by a key of me", self.call(1, COMMAND, *line, "other.signers"))
+        statement = self.folder / "run.attest.json"
+        statement.write_text(statement.read_text().replace('"lockstep": "', '"lockstep": "9'))
+        self.assertIn("signature: not good", self.call(1, COMMAND, *line, "k.signers"))
+
+    def test_nudged_weights(self):
+        """A weight of the last checkpoint is changed, and all its hashes are made anew."""
+        found = ctypes.util.find_library("xxhash")
+        if found is None:
+            self.skipTest("no libxxhash, with which the forger makes hashes")
+        path = self.folder / "run" / "step-00000006" / "model.safetensors"
+        before = hashlib.sha256(path.read_bytes()).hexdigest()
+        data = bytearray(path.read_bytes())
+        data[-4:] = struct.pack("<f", struct.unpack("<f", data[-4:])[0] + 0.5)
+        path.write_bytes(data)
+        manifest = json.loads((path.parent / "manifest.json").read_text())
+        block = next(f for f in manifest["files"] if f["name"] == path.name)["xxh3_128"][0]
+        self.rewrite(6, lambda text: text.replace(
+            before, hashlib.sha256(data).hexdigest()).replace(block, xxh3(found, bytes(data))))
+        failed = subprocess.run([COMMAND, "attest", "run"], cwd=self.folder, env=environment(),
+                                capture_output=True, text=True)
+        weights = re.search("have the hash ([0-9a-f]{64})", failed.stderr)
+        self.assertIsNotNone(weights, failed.stderr)
+        self.rewrite(6, lambda text: text.replace(manifest["weights"], weights[1]))
+        self.attest()
+        out = self.verify(1)
+        self.assertIn("not equal: the weights after step 6", out)
+        self.assertRegex(out, "checkpoint of step 6.*, tensor ")
+        self.assertIn("tensors that differ: 1, with 1 elements", out)
+
+    def test_skipped_batch(self):
+        """The state after step 4 counts as that after step 5."""
+        run = self.folder / "run"
+        shutil.rmtree(run / "step-00000006")
+        (run / "step-00000004").rename(run / "step-00000005")
+        self.rewrite(5, lambda text: text.replace('"step": 4,', '"step": 5,'))
+        self.train("run", "--resume=5", "--workers", "1", "--log", "rest")
+        lines = (run / "log.jsonl").read_text().splitlines()
+        rest = (self.folder / "rest").read_text().splitlines()
+        (run / "log.jsonl").write_text("\n".join(
+            [line for line in lines if json.loads(line)["step"] <= 5]
+            + [line for line in rest if '"loss"' in line]) + "\n")
+        self.attest()
+        out = self.verify(1)
+        self.assertIn("segment 1, steps 3-5:\n  not equal: the weights after step 5", out)
+
+    def test_seed(self):
+        path = self.folder / "run" / "command.json"
+        record = json.loads(path.read_text())
+        record["options"]["seed"] = "1"
+        path.write_text(json.dumps(record))
+        self.attest()
+        self.assertIn("not equal: step 1 is the first with another loss", self.verify(1))
+
+    def test_sample(self):
+        self.attest()
+        (self.folder / "t.txt").write_text(TEXT[:100] + "Z" + TEXT[101:])
+        self.assertIn("data: not equal", self.verify(1))
+
+
+if __name__ == "__main__":
+    unittest.main()

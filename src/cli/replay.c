@@ -1,0 +1,152 @@
+/* replay.c -- trains a part of a run again.  See replay.h.
+ *
+ * The options are those of a statement that somebody else may have written.  So only those are
+ * used that decide the result or read a file; others, such as --log, could replace files here.
+ */
+#include "cli/replay.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "cli/record.h"
+
+enum { PATH = 1024, EXTRA = 6 };
+
+static bool is_safe(const lki_option *row)
+{
+    static const char *const others[] = { "data", "init", "sample-weights", "loss-weights",
+                                          "eval-every" };
+    if (strcmp(row->name, "best-by") == 0) /* needs an option that writes */
+        return false;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (strcmp(row->name, others[i]) == 0)
+            return true;
+    return row->scope == LKI_SCOPE_RESULT || row->scope == LKI_SCOPE_RULE;
+}
+
+/* Writes FOLDER/command.json with the options of the statement that are safe. */
+static bool write_command(const lki_replay_part *part, const char *folder)
+{
+    char    path[PATH];
+    json_t *command = json_loads(lk_statement_command(part->statement), 0, NULL);
+    json_t *all = json_object_get(command, "options"), *kept = json_object();
+    for (const lki_option *row = lki_train_table; row->type != LKI_OPTION_END; row++) {
+        json_t *value = json_object_get(all, row->name);
+        if (value != NULL && is_safe(row))
+            (void)json_object_set(kept, row->name, value);
+    }
+    (void)json_object_set_new(command, "options", kept);
+    (void)snprintf(path, sizeof path, "%s/" LKI_RECORD_NAME, folder);
+    bool good = json_dump_file(command, path, JSON_INDENT(1)) == 0;
+    json_decref(command);
+    return good;
+}
+
+/* Makes the checkpoint where the replay begins appear in the folder. */
+static bool link_start(const lki_replay_part *part, const char *folder)
+{
+    char step[4096], path[PATH], *whole;
+    if (part->from == 0)
+        return true;
+    (void)snprintf(step, sizeof step, "%s/step-%08" PRIu64, part->run, part->from);
+    (void)snprintf(path, sizeof path, "%s/step-%08" PRIu64, folder, part->from);
+    whole     = realpath(step, NULL);
+    bool good = whole != NULL && symlink(whole, path) == 0;
+    free(whole);
+    return good;
+}
+
+/* Runs `lockstep train` in this process, with its output in FOLDER/output, and exits. */
+static _Noreturn void train(const lki_replay_part *part, const char *folder)
+{
+    char   text[EXTRA][PATH + 16], *more[64 + EXTRA] = { NULL };
+    size_t count = 0;
+    int    argc, status = LKI_EXIT_FAILURE;
+    for (; part->more[count] != NULL && count < 64; count++)
+        more[count] = part->more[count];
+    (void)snprintf(text[0], sizeof text[0], "--log=%s/log.jsonl", folder);
+    (void)snprintf(text[1], sizeof text[1], "--checkpoint-every=%" PRIu64, part->to);
+    (void)snprintf(text[2], sizeof text[2], "--keep=1048576");
+    for (size_t i = 0; i < 3; i++)
+        more[count++] = text[i];
+    if (part->from > 0) {
+        (void)snprintf(text[3], sizeof text[3], "--resume=%" PRIu64, part->from);
+        more[count++] = text[3];
+    }
+    if (!lk_statement_has_key(part->statement, "steps")) { /* the schedule does not need it */
+        (void)snprintf(text[4], sizeof text[4], "--steps=%" PRIu64, part->to);
+        more[count++] = text[4];
+    }
+    (void)snprintf(text[5], sizeof text[5], "%s/output", folder);
+    int output = open(text[5], O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (output >= 0 && dup2(output, STDOUT_FILENO) >= 0 && dup2(output, STDERR_FILENO) >= 0) {
+        char **line = lki_record_arguments("verify", "train", folder, more, &argc);
+        if (line != NULL)
+            status = lki_command_train.main(argc, line);
+        (void)fflush(NULL);
+    }
+    _exit(status);
+}
+
+/* Waits for the process.  Asks it to stop once the wanted checkpoint is there, because a run whose
+ * schedule depends on its length goes on to its end.  Returns its exit status. */
+static int await(pid_t pid, const char *wanted)
+{
+    const struct timespec moment = { .tv_nsec = 20000000 };
+    bool                  asked  = false;
+    int                   status;
+    for (pid_t ended; (ended = waitpid(pid, &status, WNOHANG)) != pid;) {
+        if (ended < 0 && errno != EINTR)
+            return -1;
+        if (!asked && access(wanted, F_OK) == 0) {
+            (void)kill(pid, SIGTERM);
+            asked = true;
+        }
+        (void)nanosleep(&moment, NULL);
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void print_output(const char *folder)
+{
+    char  path[PATH], text[1024];
+    (void)snprintf(path, sizeof path, "%s/output", folder);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fgets(text, sizeof text, file) != NULL)
+        fprintf(stderr, "  %s", text);
+    if (file != NULL)
+        (void)fclose(file);
+}
+
+bool lki_replay(const lki_replay_part *part, const char *folder)
+{
+    char wanted[PATH];
+    (void)snprintf(wanted, sizeof wanted, "%s/step-%08" PRIu64, folder, part->to);
+    if (!write_command(part, folder) || !link_start(part, folder)) {
+        fprintf(stderr, "lockstep verify: cannot prepare a replay in '%s': %s\n", folder,
+                strerror(errno));
+        return false;
+    }
+    (void)fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0)
+        train(part, folder);
+    int status = pid > 0 ? await(pid, wanted) : -1;
+    if (access(wanted, F_OK) == 0)
+        return true;
+    fprintf(stderr, "lockstep verify: the replay of steps %" PRIu64 "-%" PRIu64 " ended with "
+                    "status %d, and says:\n", part->from + 1, part->to, status);
+    print_output(folder);
+    return false;
+}

@@ -1,0 +1,18 @@
+/* cli/signature.h -- signatures of files in OpenSSH's format, made and verified by ssh-keygen. */
+#ifndef LKI_CLI_SIGNATURE_H
+#define LKI_CLI_SIGNATURE_H
+
+#include <stdbool.h>
+
+#define LKI_SIGNATURE_NAMESPACE "lockstep"
+
+/* Signs a file with an SSH key, into FILE.sig, which is replaced.  Prints errors.  Returns false
+ * after one. */
+bool lki_sign(const char *asker, const char *file, const char *key);
+
+/* Verifies FILE.sig.  `signers` is a file of allowed signers (ssh-keygen(1)) and `identity` one of
+ * them; both NULL: any key.  Prints the result, and errors.  Returns false unless it is good. */
+bool lki_verify_signature(const char *asker, const char *file, const char *signers,
+                          const char *identity);
+
+#endif
