@@ -244,27 +244,31 @@ static void count_copied(lkt_crew *w, lk_parallel *p, uint32_t step, const lk_st
     copied[p->rank] += result->duplicated;
 }
 
+/* Rank 1 may find no task of its own in step 1.  Then the run is repeated. */
 static void late_tasks_are_computed_twice(void **state)
 {
     char want[65], got[65];
     (void)state;
     for (int i = 0; i < 3; i++) {
-        lk_async async = schedules[i];
-        lkt_crew w     = lkt_make_crew(model, "ddp", LEAVES, 3);
+        lk_async       async  = schedules[i];
+        const uint32_t before = copied[1];
         hash_with(&async, 1, false, want);
-        async.struct_size   = sizeof async;
-        async.steps         = STEPS;
-        w.steps             = STEPS;
-        w.at_term           = stop_until_copied;
-        w.at_result         = count_copied;
-        w.options.unused    = LK_UNUSED_ZERO;
-        w.options.async     = &async;
-        w.options.duplicate = true;
-        lkt_run_crew(&w, got);
-        assert_string_equal(got, want);
+        async.struct_size = sizeof async;
+        async.steps       = STEPS;
+        for (int round = 0; round < 50 && copied[1] == before; round++) {
+            lkt_crew w          = lkt_make_crew(model, "ddp", LEAVES, 3);
+            w.steps             = STEPS;
+            w.at_term           = stop_until_copied;
+            w.at_result         = count_copied;
+            w.options.unused    = LK_UNUSED_ZERO;
+            w.options.async     = &async;
+            w.options.duplicate = true;
+            lkt_run_crew(&w, got);
+            assert_string_equal(got, want);
+        }
+        assert_true(copied[1] > before);
     }
-    for (uint32_t r = 0; r < 3; r++)
-        assert_true(copied[r] >= 3);
+    assert_true(copied[0] == copied[1] && copied[2] == copied[1]);
 }
 
 /* ---- The arithmetic ---------------------------------------------------------------------- */
