@@ -265,7 +265,8 @@ static lk_status read_added(reader *r, const json_t *token, int32_t *next)
         return refuse_added(r, content, "contains a line end");
     if (id != wanted)
         return lk_fail(LK_EFORMAT, "'%s': the added token \"%.60s\" has the id %d, but would get "
-                                   "%d from Hugging Face's tokenizers", r->name, content, id, wanted);
+                                   "%d from Hugging Face's tokenizers", r->name, content, id,
+                       wanted);
     const lki_span text = { t->memory + r->used, length };
     if (known == NULL) {
         LK_TRY(write_token(r, content, length, id, false));

@@ -36,7 +36,8 @@ lk_dataset_options lki_dataset_options(const lk_train_config *config)
                                  .weights      = config->data.weights,
                                  .ignores      = config->data.ignores,
                                  .ignored      = config->data.ignored,
-                                 .loss_weights = config->data.loss_weights };
+                                 .loss_weights = config->data.loss_weights,
+                                 .tokenizer    = config->data.tokenizer };
 }
 
 static void put_integer(json_t *object, const char *key, uint64_t value)
