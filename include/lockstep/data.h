@@ -63,6 +63,10 @@ typedef struct {
      * idx: and npy:, "source" for the others.  Sources without bytes take "source" and "auto"
      * only. */
     const char *normalize;
+
+    /* A tokenizer.json (lockstep/tokenizer.h), by which text: and docs: become token ids.  It is
+     * part of the content hash.  NULL: text is bytes. */
+    const char *tokenizer;
 } lk_dataset_options;
 
 #define LK_DATASET_OPTIONS_INIT LK_OPTIONS_INIT(lk_dataset_options)
@@ -87,7 +91,7 @@ typedef struct {
 } lk_dataset_info;
 
 /* Opens `spec` (docs/data.md describes the formats):
- *  text:FILE|DIR        bytes as tokens, vocabulary 256
+ *  text:FILE|DIR        bytes as tokens, vocabulary 256; or ids of `tokenizer`
  *  tokens:FILE          uint16 or uint32 ids, raw (.u16, .u32) or with llm.c's header;
  *                       FILE?vocab=N&width=16 supplies properties that the file lacks
  *  shards:DIR           the token files of a folder as one stream; takes ?vocab and ?width

@@ -24,10 +24,13 @@ static const lki_option table[] = {
                    "a directory of checkpoints (uses the newest), a checkpoint, or a .safetensors "
                    "file"),
     LKI_STRING("prompt", "TEXT", AT(prompt), "a newline", "text to continue"),
-    LKI_U32("tokens", "N", AT(tokens), 1, 1 << 24, "256", "number of bytes to generate"),
+    LKI_U32("tokens", "N", AT(tokens), 1, 1 << 24, "256", "number of tokens to generate"),
+    LKI_STRING("tokenizer", "FILE", AT(tokenizer), "tokenizer.json beside the checkpoint",
+               "the tokenizer.json of the model; a model of 256 tokens has bytes as tokens"),
     LKI_REAL("temperature", "T", AT(temperature), &lki_range_not_negative, "0.8",
-             "0 always chooses the most likely byte; 1 samples from the model's distribution"),
-    LKI_U32("top-k", "K", AT(top_k), 1, 65536, "all", "sample only from the K most likely bytes"),
+             "0 always chooses the most likely token; 1 samples from the model's distribution"),
+    LKI_U32("top-k", "K", AT(top_k), 1, 1 << 24, "all",
+            "sample only from the K most likely tokens"),
     LKI_U64("seed", "N", AT(seed), 0, UINT64_MAX, "0",
             "seed for sampling; the same seed gives the same text"),
     LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(weights), weights,
@@ -74,10 +77,11 @@ const lki_command lki_command_sample = {
     .name     = "sample",
     .summary  = "generate text from a trained gpt",
     .usage    = "CHECKPOINT [--prompt TEXT] [--tokens N] [--temperature T] [options]",
-    .about    = "Continues a prompt, byte by byte, with a byte-level gpt of `lockstep train`.\n"
+    .about    = "Continues a prompt with a gpt of `lockstep train`.  Its tokens are bytes, or\n"
+                "those of the run's --tokenizer, which is found beside the checkpoint.\n"
                 "The same checkpoint, prompt, options and seed give the same text everywhere.\n"
-                "On a terminal, bytes that are not UTF-8 are shown as U+FFFD; a file gets the\n"
-                "bytes.",
+                "Bytes that are not UTF-8 are shown as U+FFFD on a terminal, and with a tokenizer\n"
+                "everywhere; a file gets the bytes of a byte-level model.",
     .examples = "  lockstep sample run1 --prompt \"static int \" --tokens 400 --seed 3",
     .options  = table,
     .main     = sample_main,

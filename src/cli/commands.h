@@ -10,7 +10,7 @@ extern const lki_command lki_command_run, lki_command_key, lki_command_bench, lk
 extern const lki_command lki_command_diff, lki_command_attest;
 extern const lki_command lki_command_report, lki_command_watch;
 extern const lki_command lki_command_plan, lki_command_verify, lki_command_resume, lki_command_top;
-extern const lki_command lki_command_bench_step, lki_command_bench_scaling;
+extern const lki_command lki_command_bench_step, lki_command_bench_scaling, lki_command_tokenize;
 extern const lki_command lki_command_help, lki_command_version, lki_command_completion;
 
 #endif

@@ -112,6 +112,10 @@ static lk_status open_source(lk_dataset *dataset, const char *spec)
         return lk_fail(LK_EINVAL, "`validation` %g is not a fraction: at least 0 and below 1",
                        options->validation);
     LK_TRY(find_source(&dataset->source, spec));
+    if (options->tokenizer != NULL && dataset->source != &lki_source_text &&
+        dataset->source != &lki_source_docs)
+        return lk_fail(LK_EINVAL, "`tokenizer` '%s' is for text: and docs:, and '%s' is neither",
+                       options->tokenizer, spec);
     const char *rest = strchr(spec, ':') + 1;
     if (*rest == '\0')
         return lk_fail(LK_EINVAL, "'%s' names no data after the colon", spec);

@@ -6,12 +6,13 @@
  *     .u16 .u32 .bin     token ids (see tokens.c); the id given by ?end= separates documents
  *     others             one document per line
  *
- * Documents of text consist of bytes other than 0, and 0 is their separator.  Documents of ids are
- * separated by the id given by ?end=. Empty documents are skipped.  Files are mapped and scanned
- * once when they are opened, to find the beginning of each document.  Text in JSON is decoded when
- * it is read.
+ * Documents of text consist of bytes other than 0, and 0 is their separator.  With a tokenizer they
+ * are encoded when they are opened, and its end of text or the id given by ?end= separates them.
+ * Documents of ids are separated by the id given by ?end=. Empty documents are skipped.  Files are
+ * mapped and scanned once when they are opened, to find the beginning of each document.  Text in
+ * JSON is decoded when it is read.
  *
- * Memory: 24 bytes per document.
+ * Memory: 24 bytes per document, and the ids of encoded text.
  */
 #include "data/source.h"
 
@@ -21,12 +22,13 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "data/encoded.h"
 #include "data/fileset.h"
 
 typedef struct {
     uint64_t offset; /* offset of its bytes in the file, or index of its first id */
     uint32_t bytes;  /* number of bytes in the file; 0 for ids */
-    uint32_t tokens; /* JSON: bytes of the decoded text */
+    uint32_t tokens; /* ids, or bytes of the text (JSON: of the decoded text) */
     uint32_t shard;
     bool     json;
 } document;
@@ -34,6 +36,7 @@ typedef struct {
 typedef struct {
     lki_fileset  shards;
     lki_tokens *ids; /* one per shard; NULL: the documents are text */
+    lki_encoded encoded;
     document   *documents;
     size_t      count, capacity;
     document    text, json; /* while scanning an archive: the documents of the current sample */
@@ -66,12 +69,26 @@ static lk_status damaged(const place *at, const char *why)
     return lk_fail(LK_EFORMAT, "'%s': '%s' at byte %zu %s", at->path, at->member, at->number, why);
 }
 
-static lk_status check_text(const uint8_t *text, size_t bytes, const place *at)
+static lk_status check_text(const docs *self, const uint8_t *text, size_t bytes, const place *at)
 {
     if (bytes > INT32_MAX)
         return damaged(at, "is longer than 2 GiB");
-    if (bytes > 0 && memchr(text, 0, bytes) != NULL)
+    if (bytes > 0 && self->encoded.tokenizer == NULL && memchr(text, 0, bytes) != NULL)
         return damaged(at, "holds a NUL byte, which no document may: it stands between them");
+    return LK_OK;
+}
+
+/* Sets the number of tokens of a text, which becomes ids if there is a tokenizer. */
+static lk_status encode(docs *self, document *out, const void *text, size_t bytes, const place *at)
+{
+    out->tokens = (uint32_t)bytes;
+    if (self->encoded.tokenizer == NULL)
+        return LK_OK;
+    out->offset = self->encoded.ids.count;
+    LK_TRY(lki_encoded_add(&self->encoded, text, bytes));
+    if (self->encoded.ids.count - out->offset > INT32_MAX)
+        return damaged(at, "has more than 2 billion tokens");
+    out->tokens = (uint32_t)(self->encoded.ids.count - out->offset);
     return LK_OK;
 }
 
@@ -84,11 +101,12 @@ static json_t *parse(const uint8_t *bytes, size_t count, const json_t **text, js
     return object;
 }
 
-static lk_status measure_json(document *out, const uint8_t *bytes, size_t count, const place *at)
+static lk_status measure_json(docs *self, document *out, const uint8_t *bytes, size_t count,
+                              const place *at)
 {
     json_error_t  error;
     const json_t *text;
-    LK_TRY(check_text(bytes, count, at));
+    LK_TRY(check_text(self, bytes, count, at));
     json_t   *object = parse(bytes, count, &text, &error);
     lk_status status = LK_OK;
     if (object == NULL)
@@ -96,7 +114,7 @@ static lk_status measure_json(document *out, const uint8_t *bytes, size_t count,
     else if (!json_is_string(text))
         status = damaged(at, "has no \"text\" that is a string");
     else
-        out->tokens = (uint32_t)json_string_length(text);
+        status = encode(self, out, json_string_value(text), json_string_length(text), at);
     json_decref(object);
     return status;
 }
@@ -110,11 +128,12 @@ static lk_status add_line(docs *self, const lki_mapped *in, size_t first, size_t
     const uint8_t *line = in->map.data + first;
     if (bytes > 0 && line[bytes - 1] == '\r')
         bytes--;
-    LK_TRY(check_text(line, bytes, &at));
-    document what = { .offset = first, .bytes = (uint32_t)bytes, .tokens = (uint32_t)bytes,
-                      .shard = self->shard, .json = json };
-    if (json && bytes > 0)
-        LK_TRY(measure_json(&what, line, bytes, &at));
+    LK_TRY(check_text(self, line, bytes, &at));
+    document what = { .offset = first, .bytes = (uint32_t)bytes, .shard = self->shard,
+                      .json = json };
+    if (bytes > 0)
+        LK_TRY(json ? measure_json(self, &what, line, bytes, &at)
+                    : encode(self, &what, line, bytes, &at));
     return add_document(self, what);
 }
 
@@ -141,9 +160,9 @@ static lk_status see_member(void *context, const lki_tar *tar, const lki_tar_mem
         return LK_OK;
     if (to->bytes > 0)
         return damaged(&at, "is the second of its sample");
-    LK_TRY(check_text(member->content, member->bytes, &at));
+    LK_TRY(check_text(self, member->content, member->bytes, &at));
     *to = (document){ .offset = member->offset, .bytes = (uint32_t)member->bytes,
-                      .tokens = (uint32_t)member->bytes, .shard = self->shard, .json = json };
+                      .shard = self->shard, .json = json };
     return LK_OK;
 }
 
@@ -153,9 +172,11 @@ static lk_status end_sample(void *context, const lki_tar *tar, const char *key, 
     document    text = self->text, json = self->json;
     const place at   = { tar->path, key, start };
     self->text = self->json = (document){ .bytes = 0 };
+    if (text.bytes > 0)
+        LK_TRY(encode(self, &text, tar->data + text.offset, text.bytes, &at));
     if (text.bytes > 0 || json.bytes == 0)
         return add_document(self, text);
-    LK_TRY(measure_json(&json, tar->data + json.offset, json.bytes, &at));
+    LK_TRY(measure_json(self, &json, tar->data + json.offset, json.bytes, &at));
     return add_document(self, json);
 }
 
@@ -234,22 +255,38 @@ static lk_status parse_spec(docs *self, char **path, const char *rest)
     return LK_OK;
 }
 
-/* Sets the separator: 0 for text, the id in the spec for ids. */
+/* Sets the separator: the id in the spec, that of the tokenizer, or 0 for bytes. */
 static lk_status choose_separator(lk_dataset *dataset, const char *rest)
 {
-    docs *self = dataset->state;
-    bool  ids  = holds_ids(self->shards.at[0].path);
+    docs                *self      = dataset->state;
+    const lk_tokenizer  *tokenizer = self->encoded.tokenizer;
+    bool                 ids       = holds_ids(self->shards.at[0].path);
+    uint64_t             number    = self->vocabulary;
+    if (ids && tokenizer != NULL)
+        return lk_fail(LK_EINVAL, "'%s' holds token ids, and `tokenizer` is for text", rest);
     if (ids && self->end == UINT64_MAX)
         return lk_fail(LK_EINVAL, "'%s' holds token ids: say which of them stands between two "
                                   "documents, ?end=ID (50256 with GPT-2's)", rest);
-    if (!ids && (self->end != UINT64_MAX || self->width != 0 || self->vocabulary != 0))
+    if (!ids && ((self->end != UINT64_MAX && tokenizer == NULL) || self->width != 0 || number != 0))
         return lk_fail(LK_EINVAL, "'%s' is text, which has no end=, width= or vocab=: those are of "
                                   "token ids (.u16, .u32, .bin)", rest);
-    if (self->vocabulary > 0 && self->end >= self->vocabulary)
-        return lk_fail(LK_EINVAL, "'%s': end=%llu is not among the ids that vocab=%llu has", rest,
-                       (unsigned long long)self->end, (unsigned long long)self->vocabulary);
-    dataset->separator    = ids ? (int32_t)self->end : 0;
-    dataset->info.classes = ids ? (uint32_t)self->end + 1 : 256;
+    if (tokenizer != NULL) {
+        number = lk_tokenizer_describe(tokenizer)->vocabulary;
+        if (self->end == UINT64_MAX && lk_tokenizer_describe(tokenizer)->end < 0)
+            return lk_fail(LK_EINVAL, "'%s' has none of the tokens <|endoftext|>, <|end_of_text|> "
+                                      "and </s>: say which stands between two documents, ?end=ID",
+                           dataset->options.tokenizer);
+        if (self->end == UINT64_MAX)
+            self->end = (uint64_t)lk_tokenizer_describe(tokenizer)->end;
+    }
+    if (number > 0 && self->end >= number)
+        return lk_fail(LK_EINVAL, "'%s': end=%llu is not among the ids that %s%llu has", rest,
+                       (unsigned long long)self->end, tokenizer != NULL ? "a tokenizer of "
+                                                                        : "vocab=",
+                       (unsigned long long)number);
+    dataset->separator    = ids || tokenizer != NULL ? (int32_t)self->end : 0;
+    dataset->info.classes = ids ? (uint32_t)self->end + 1 : tokenizer != NULL ? (uint32_t)number
+                                                                             : 256;
     return ids ? LKI_NEW(&self->ids, self->shards.count, "token files") : LK_OK;
 }
 
@@ -257,6 +294,7 @@ static lk_status open_documents(lk_dataset *dataset, const char *rest, const cha
 {
     static const char *const endings[] = { ".txt", ".jsonl", ".tar", ".u16", ".u32", ".bin", NULL };
     docs                    *self      = dataset->state;
+    LK_TRY(lki_encoded_open(&self->encoded, dataset->options.tokenizer));
     LK_TRY(lki_fileset_open(&self->shards, dataset, path, endings));
     LK_TRY(choose_separator(dataset, rest));
     for (size_t i = 0; i < self->shards.count; i++) {
@@ -268,6 +306,7 @@ static lk_status open_documents(lk_dataset *dataset, const char *rest, const cha
                        rest, self->shards.count);
     if (self->vocabulary > 0)
         dataset->info.classes = (uint32_t)self->vocabulary;
+    lki_encoded_finish(&self->encoded);
     dataset->info.tokens = true;
     dataset->total       = self->count;
     return LK_OK;
@@ -285,13 +324,17 @@ static lk_status docs_open(lk_dataset *dataset, const char *rest)
     lki_free(path);
     LK_TRY(status);
     lki_xxh3_128(&dataset->separator, sizeof dataset->separator, separator);
-    return lki_fileset_hash(&self->shards, separator, dataset->info.content_hash);
+    LK_TRY(lki_fileset_hash(&self->shards, separator, dataset->info.content_hash));
+    return self->encoded.tokenizer == NULL
+               ? LK_OK
+               : lki_encoded_hash(&self->encoded, dataset->info.content_hash);
 }
 
 static void docs_close(lk_dataset *dataset)
 {
     docs *self = dataset->state;
     lki_fileset_close(&self->shards);
+    lki_encoded_close(&self->encoded);
     lki_free(self->ids);
     lki_free(self->documents);
     lki_free(self);
@@ -339,6 +382,8 @@ static lk_status docs_read(const lk_dataset *dataset, uint64_t index, uint64_t f
     LK_ASSERT(first + count <= what->tokens);
     if (self->ids != NULL)
         lki_tokens_copy(&self->ids[what->shard], what->offset + first, count, out);
+    else if (self->encoded.tokenizer != NULL)
+        lki_tokens_copy(&self->encoded.ids, what->offset + first, count, out);
     else if (what->json)
         return read_json(what, in, first, count, out);
     else

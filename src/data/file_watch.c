@@ -42,6 +42,8 @@ void lki_file_watch_end(lk_dataset *dataset)
     for (size_t i = 0; i < dataset->watched_count; i++)
         lki_free(dataset->watched[i].path);
     lki_free(dataset->watched);
+    dataset->watched       = NULL;
+    dataset->watched_count = dataset->watched_capacity = 0;
 }
 
 static lk_status refuse(const lki_watched_file *watched, const struct stat *info)

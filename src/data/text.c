@@ -1,4 +1,7 @@
-/* text.c -- bytes as tokens: a file, or all text files of a folder one after another.
+/* text.c -- text as tokens: a file, or all text files of a folder one after another.
+ *
+ * Tokens are bytes or, with a tokenizer, its ids.  These are computed when the text is opened, and
+ * the text is not needed any more.
  *
  * A file is mapped, so workers of one host share its pages.  A folder is read into memory, because
  * its many small files may be edited during training.  The copy does not change, and the content
@@ -15,11 +18,13 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
+#include "data/encoded.h"
 
 typedef struct {
     lki_map        map;    /* the mapping, if the text is a file */
     uint8_t       *memory; /* the copy, if the text is a folder */
     const uint8_t *bytes;
+    lki_encoded    encoded;
 } text;
 
 /* Appends at most `room` bytes of the file to memory + *used, unless the file contains a NUL. */
@@ -114,6 +119,26 @@ static lk_status open_file(lk_dataset *dataset, size_t *bytes, const char *path)
     return LK_OK;
 }
 
+/* Replaces the text by its ids, if there is a tokenizer. */
+static lk_status encode(lk_dataset *dataset, size_t bytes)
+{
+    text *self = dataset->state;
+    if (self->encoded.tokenizer == NULL)
+        return LK_OK;
+    LK_TRY(lki_encoded_add(&self->encoded, self->bytes, bytes));
+    LK_TRY(lki_encoded_hash(&self->encoded, dataset->info.content_hash));
+    LK_TRY(lk_dataset_check(dataset));
+    lki_encoded_finish(&self->encoded);
+    lki_file_watch_end(dataset);
+    lki_map_close(&self->map);
+    lki_free(self->memory);
+    self->map             = (lki_map){ .data = NULL };
+    self->memory          = NULL;
+    dataset->total        = self->encoded.ids.count;
+    dataset->info.classes = lk_tokenizer_describe(self->encoded.tokenizer)->vocabulary;
+    return LK_OK;
+}
+
 static lk_status text_open(lk_dataset *dataset, const char *rest)
 {
     text       *self  = NULL;
@@ -121,6 +146,7 @@ static lk_status text_open(lk_dataset *dataset, const char *rest)
     struct stat info;
     LK_TRY(LKI_NEW(&self, 1, "text"));
     dataset->state = self;
+    LK_TRY(lki_encoded_open(&self->encoded, dataset->options.tokenizer));
     if (stat(rest, &info) != 0)
         return lk_fail(LK_EIO, "cannot open '%s': %s", rest, strerror(errno));
     if (S_ISDIR(info.st_mode))
@@ -131,7 +157,7 @@ static lk_status text_open(lk_dataset *dataset, const char *rest)
     dataset->info.tokens  = true;
     dataset->info.classes = 256;
     lki_xxh3_128(self->bytes, bytes, dataset->info.content_hash);
-    return LK_OK;
+    return encode(dataset, bytes);
 }
 
 static void text_close(lk_dataset *dataset)
@@ -139,6 +165,7 @@ static void text_close(lk_dataset *dataset)
     text *self = dataset->state;
     lki_map_close(&self->map);
     lki_free(self->memory);
+    lki_encoded_close(&self->encoded);
     lki_free(self);
 }
 
@@ -147,6 +174,10 @@ static void text_read_tokens(const lk_dataset *dataset, uint64_t first, size_t c
 {
     const text    *self = dataset->state;
     const uint8_t *from = self->bytes + first;
+    if (self->encoded.tokenizer != NULL) {
+        lki_tokens_copy(&self->encoded.ids, first, count, out);
+        return;
+    }
     for (size_t i = 0; i < count; i++)
         out[i] = from[i];
 }

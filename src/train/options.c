@@ -36,6 +36,11 @@ static json_t *loss_weights_json(const lk_train_config *config)
     return json_boolean(config->data.loss_weights != NULL);
 }
 
+static json_t *tokenizer_json(const lk_train_config *config)
+{
+    return json_boolean(config->data.tokenizer != NULL);
+}
+
 static json_t *ignored_json(const lk_train_config *config)
 {
     return config->data.ignores ? json_integer(config->data.ignored) : json_null();

@@ -38,7 +38,8 @@ lk_dataset_options lki_dataset_options(const lk_train_config *config)
                                  .ignored      = config->data.ignored,
                                  .loss_weights = config->data.loss_weights,
                                  .normalize    = config->data.normalize != NULL
-                                                     ? config->data.normalize : "auto" };
+                                                     ? config->data.normalize : "auto",
+                                 .tokenizer    = config->data.tokenizer };
 }
 
 static void put_integer(json_t *object, const char *key, uint64_t value)

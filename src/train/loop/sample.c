@@ -1,4 +1,4 @@
-/* sample.c -- generates text with a trained byte-level gpt.
+/* sample.c -- generates text with a trained gpt, whose tokens are bytes or those of a tokenizer.
  *
  * For every new token the window of the last T tokens passes through the whole model.  Attention
  * only looks back, so positions after the last token have no influence and are zero.  No values of
@@ -11,6 +11,7 @@
  * machine draws the same token.
  */
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -21,6 +22,13 @@
 #include "lockstep/checkpoint.h"
 #include "lockstep/train.h"
 #include "tensor/ops.h"
+#include "train/loop/sample_text.h"
+
+/* A token that may be drawn. */
+typedef struct {
+    float    logit;
+    uint32_t token;
+} candidate;
 
 typedef struct {
     const lk_sample_options *options;
@@ -33,7 +41,10 @@ typedef struct {
     float                   *values; /* the memory behind `params` */
     int32_t                 *window;
     float                   *weights; /* of each token, for the draw */
+    candidate               *candidates; /* [choices], with top-k */
+    lki_sample_text          text;
     uint32_t                 context, vocabulary, param_count;
+    uint32_t                 choices; /* tokens that may be drawn; the vocabulary may be larger */
 } sampler;
 
 /* ---- Contents of the file ---------------------------------------------------------------- */
@@ -124,15 +135,13 @@ static lk_status describe(sampler *s, lk_model_options *out)
     if (tokens == NULL || places == NULL || tokens->shape.rank != 2 || places->shape.rank != 2)
         return lk_fail(LK_EINVAL, "%s holds no gpt: it has no matrices wte.weight and wpe.weight",
                        s->options->path);
-    if (tokens->shape.dims[0] != 256)
-        return lk_fail(LK_EINVAL,
-                       "%s has a vocabulary of %llu; text can be made of bytes only (256)",
-                       s->options->path, (unsigned long long)tokens->shape.dims[0]);
-    if (places->shape.dims[0] > UINT32_MAX || tokens->shape.dims[1] > UINT32_MAX)
+    if (places->shape.dims[0] > UINT32_MAX || tokens->shape.dims[1] > UINT32_MAX ||
+        tokens->shape.dims[0] > INT32_MAX)
         return lk_fail(LK_EFORMAT, "%s: wte.weight or wpe.weight is impossibly large",
                        s->options->path);
     LK_TRY(stored_heads(s, &heads));
-    s->vocabulary = 256;
+    s->vocabulary = s->choices = (uint32_t)tokens->shape.dims[0];
+    LK_TRY(lki_sample_text_open(&s->text, s->options, &s->choices));
     s->context    = (uint32_t)places->shape.dims[0];
     *out          = (lk_model_options){ .struct_size = sizeof *out,
                                         .input       = { 1, { s->context } },
@@ -198,27 +207,42 @@ static uint32_t likeliest(const float *logits, uint32_t count)
     return best;
 }
 
-/* Returns true if token i is among the k most likely tokens.  Of equally likely tokens the lowest
- * indices come first. */
-static bool in_top(const float *logits, uint32_t count, uint32_t i, uint32_t k)
+static int by_logit(const void *a, const void *b)
 {
-    uint32_t before = 0;
-    for (uint32_t j = 0; j < count; j++)
-        before += logits[j] > logits[i] || (logits[j] == logits[i] && j < i);
-    return before < k;
+    const candidate *x = a, *y = b;
+    if (x->logit != y->logit)
+        return x->logit > y->logit ? -1 : 1;
+    return x->token < y->token ? -1 : x->token > y->token;
+}
+
+/* Sets the weights of the k most likely tokens to 1 and of all others to 0.  Of equally likely
+ * tokens the lowest indices come first. */
+static void choose_top(const sampler *s, const float *logits)
+{
+    uint32_t count = s->choices, k = s->options->top_k;
+    bool     all   = k == 0 || k >= count;
+    for (uint32_t i = 0; i < count; i++) {
+        s->weights[i]    = all ? 1 : 0;
+        s->candidates[i] = (candidate){ logits[i], i };
+    }
+    if (all)
+        return;
+    qsort(s->candidates, count, sizeof *s->candidates, by_logit);
+    for (uint32_t i = 0; i < k; i++)
+        s->weights[s->candidates[i].token] = 1;
 }
 
 static uint32_t draw(const sampler *s, const float *logits, uint32_t index)
 {
-    uint32_t count = s->vocabulary, best = likeliest(logits, count);
-    uint32_t k   = s->options->top_k == 0 ? count : s->options->top_k;
+    uint32_t count = s->choices, best = likeliest(logits, count);
     double   sum = 0;
     if (s->options->temperature <= 0)
         return best;
 
+    choose_top(s, logits);
     for (uint32_t i = 0; i < count; i++) {
         double x      = (double)(logits[i] - logits[best]) / s->options->temperature;
-        s->weights[i] = in_top(logits, count, i, k) ? lki_expf((float)x) : 0;
+        s->weights[i] = s->weights[i] > 0 ? lki_expf((float)x) : 0;
         sum += (double)s->weights[i];
     }
     lki_random random = lki_philox(s->options->seed, LKI_RNG_SAMPLE, index, 0, 0, 0);
@@ -235,7 +259,7 @@ static uint32_t draw(const sampler *s, const float *logits, uint32_t index)
 /* ---- Generating -------------------------------------------------------------------------- */
 
 /* Appends a token to the window.  If the window is full, drops the oldest token. */
-static void push(sampler *s, uint32_t *used, uint8_t token)
+static void push(sampler *s, uint32_t *used, int32_t token)
 {
     if (*used == s->context) {
         memmove(s->window, s->window + 1, (s->context - 1) * sizeof *s->window);
@@ -250,17 +274,18 @@ static void generate(sampler *s)
     uint32_t    used   = 0;
     lk_walk     walk   = { .params = s->params };
 
-    for (const char *c = prompt; *c != '\0'; c++)
-        push(s, &used, (uint8_t)*c);
+    for (size_t i = 0; i < s->text.count; i++)
+        push(s, &used, s->text.prompt[i]);
     s->options->emit(s->options->context, prompt, strlen(prompt));
     for (uint32_t i = 0; i < s->options->tokens; i++) {
         lk_pass pass = { .samples = 1, .x = s->window };
         lk_engine_forward(s->engine, &walk, &pass, 1);
         const float *logits = lk_engine_output(s->engine, 0) + (size_t)(used - 1) * s->vocabulary;
-        char         byte   = (char)draw(s, logits, i);
-        push(s, &used, (uint8_t)byte);
-        s->options->emit(s->options->context, &byte, 1);
+        int32_t      token  = (int32_t)draw(s, logits, i);
+        push(s, &used, token);
+        lki_sample_text_emit(&s->text, s->options, token);
     }
+    lki_sample_text_end(&s->text, s->options);
 }
 
 static lk_status open_sampler(sampler *s)
@@ -276,7 +301,9 @@ static lk_status open_sampler(sampler *s)
     LK_TRY(lk_exec_open(&s->exec, s->options->threads, s->options->isa));
     LK_TRY(lk_engine_open(&s->engine, s->model, s->exec, LK_F32, 1, 1));
     LK_TRY(LKI_NEW(&s->window, s->context, "the window"));
-    return LKI_NEW(&s->weights, s->vocabulary, "weights of a draw");
+    LK_TRY(lki_sample_text_prompt(&s->text, prompt != NULL ? prompt : "\n"));
+    LK_TRY(LKI_NEW(&s->candidates, s->choices, "tokens of a draw"));
+    return LKI_NEW(&s->weights, s->choices, "weights of a draw");
 }
 
 lk_status lk_sample(const lk_sample_options *options)
@@ -291,6 +318,8 @@ lk_status lk_sample(const lk_sample_options *options)
     if (status == LK_OK)
         generate(&s);
     lki_float_mode_set(mode);
+    lki_sample_text_close(&s.text);
+    lki_free(s.candidates);
     lki_free(s.weights);
     lki_free(s.window);
     lk_engine_free(s.engine);

@@ -17,6 +17,7 @@
 #include "train/saves/groups.h"
 #include "train/saves/lock.h"
 #include "train/saves/save.h"
+#include "train/saves/tokenizer.h"
 
 /* ---- Resuming ---------------------------------------------------------------------------- */
 
@@ -70,7 +71,8 @@ lk_status lki_own_directory(lki_session *s)
     if (s->rank != 0 || c->checkpoint.folder == NULL || s->replays)
         return LK_OK;
     LK_TRY(lki_lock_take(&s->saves->lock, c->checkpoint.folder, s->journal));
-    return lki_checkpoint_check(c);
+    LK_TRY(lki_checkpoint_check(c));
+    return lki_tokenizer_keep(c);
 }
 
 /* Checks that this run can continue from the checkpoint, and reads further state from it. */

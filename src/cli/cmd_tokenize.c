@@ -1,0 +1,209 @@
+/* cmd_tokenize.c -- `lockstep tokenize`: makes a file of token ids of text files. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "cli/values.h"
+#include "cli/words.h"
+#include "lockstep/tokenizer.h"
+
+typedef struct {
+    char       **files;
+    const char  *tokenizer, *out;
+    uint32_t     threads;
+    bool         documents;
+} tokenize_options;
+
+#define AT(field) offsetof(tokenize_options, field)
+
+static const lki_option table[] = {
+    { .name = "FILE", .type = LKI_OPTION_REST, .offset = AT(files), .required = true,
+      .help = "text files, which are joined in this order" },
+    { .name = "tokenizer", .type = LKI_OPTION_STRING, .value = "FILE", .offset = AT(tokenizer),
+      .required = true, .help = "a tokenizer.json of byte-level BPE (GPT-2, Llama 3, Qwen)" },
+    { .name = "out", .type = LKI_OPTION_STRING, .value = "FILE", .offset = AT(out),
+      .required = true, .help = "the token file to write, for --data tokens:FILE" },
+    LKI_FLAG("documents", AT(documents),
+             "write the tokenizer's end of text after each file, for --data docs:FILE?end=ID"),
+    LKI_U32("threads", "N", AT(threads), 1, 1024, "all cores", "number of threads"),
+    LKI_OPTIONS_END,
+};
+
+/* A token file that is being written. */
+typedef struct {
+    FILE       *file;
+    const char *path;
+    uint32_t    width;
+    uint64_t    count;
+} sink;
+
+enum { HEADER = 256 };
+
+static lk_status fail_with(lk_status status, const char *what, const char *path, int error)
+{
+    char text[1100];
+    (void)snprintf(text, sizeof text, "cannot %s '%.900s': %s", what, path, strerror(error));
+    return lk_error_set(status, text);
+}
+
+static lk_status write_ids(void *context, const int32_t *ids, size_t count)
+{
+    sink *to = context;
+    to->count += count;
+    if (to->width == 4)
+        return fwrite(ids, sizeof *ids, count, to->file) == count
+                   ? LK_OK
+                   : fail_with(LK_EIO, "write", to->path, errno);
+    for (size_t i = 0; i < count; i++) {
+        uint16_t id = (uint16_t)ids[i];
+        if (fwrite(&id, sizeof id, 1, to->file) != 1)
+            return fail_with(LK_EIO, "write", to->path, errno);
+    }
+    return LK_OK;
+}
+
+/* Writes the header of llm.c's token files, which says the width and the number of the ids. */
+static lk_status write_header(const sink *to)
+{
+    int32_t header[HEADER] = { to->width == 2 ? 20240520 : 20240801, to->width == 2 ? 1 : 7,
+                               (int32_t)to->count };
+    if (to->count > INT32_MAX)
+        return lk_error_set(LK_EINVAL, "a token file has at most 2147483647 tokens; make several "
+                                       "of them, for --data shards:DIR");
+    if (fseek(to->file, 0, SEEK_SET) == 0 && fwrite(header, sizeof header, 1, to->file) == 1)
+        return LK_OK;
+    return fail_with(LK_EIO, "write", to->path, errno);
+}
+
+static lk_status encode_file(lk_encoder *encoder, const char *path, sink *to)
+{
+    struct stat info;
+    void       *text = NULL;
+    int         fd   = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fail_with(LK_EIO, "open", path, errno);
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        (void)close(fd);
+        return fail_with(LK_EIO, "read", path, EINVAL);
+    }
+    size_t bytes = (size_t)info.st_size;
+    if (bytes > 0)
+        text = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    int error = errno;
+    (void)close(fd);
+    if (text == MAP_FAILED)
+        return fail_with(LK_EIO, "read", path, error);
+    lk_status status = lk_encoder_encode(encoder, text, bytes, write_ids, to);
+    if (text != NULL)
+        (void)munmap(text, bytes);
+    return status;
+}
+
+static lk_status encode_files(const tokenize_options *options, const lk_tokenizer *tokenizer,
+                              sink *to)
+{
+    long        cores   = sysconf(_SC_NPROCESSORS_ONLN);
+    int32_t     end     = lk_tokenizer_describe(tokenizer)->end;
+    lk_encoder *encoder = NULL;
+    uint32_t    threads = options->threads > 0 ? options->threads : cores > 0 ? (uint32_t)cores : 1;
+    if (options->documents && end < 0)
+        return lk_error_set(LK_EINVAL, "--documents: the tokenizer has none of <|endoftext|>, "
+                                       "<|end_of_text|> and </s>");
+    lk_status status = lk_encoder_open(&encoder, tokenizer, threads);
+    for (char **file = options->files; status == LK_OK && *file != NULL; file++) {
+        status = encode_file(encoder, *file, to);
+        if (status == LK_OK && options->documents)
+            status = write_ids(to, &end, 1);
+    }
+    lk_encoder_free(encoder);
+    return status;
+}
+
+/* Writes the token file under another name, which it has once it is complete. */
+static lk_status write_tokens(const tokenize_options *options, const lk_tokenizer *tokenizer,
+                              sink *to)
+{
+    static const int32_t empty[HEADER] = { 0 };
+    char                 draft[4096];
+    lk_status            status = LK_OK;
+    if (snprintf(draft, sizeof draft, "%s.tmp", options->out) >= (int)sizeof draft)
+        return fail_with(LK_EINVAL, "write", options->out, ENAMETOOLONG);
+    to->width = lk_tokenizer_describe(tokenizer)->vocabulary > 65536 ? 4 : 2;
+    to->file  = fopen(draft, "wbe");
+    if (to->file == NULL || fwrite(empty, sizeof empty, 1, to->file) != 1)
+        status = fail_with(LK_EIO, "write", options->out, errno);
+    if (status == LK_OK)
+        status = encode_files(options, tokenizer, to);
+    if (status == LK_OK)
+        status = write_header(to);
+    if (to->file != NULL && fclose(to->file) != 0 && status == LK_OK)
+        status = fail_with(LK_EIO, "write", options->out, errno);
+    if (status == LK_OK && rename(draft, options->out) != 0)
+        status = fail_with(LK_EIO, "write", options->out, errno);
+    if (status != LK_OK)
+        (void)unlink(draft);
+    return status;
+}
+
+static void reverse(char **first, int count)
+{
+    for (int i = 0; i < count / 2; i++) {
+        char *one            = first[i];
+        first[i]             = first[count - 1 - i];
+        first[count - 1 - i] = one;
+    }
+}
+
+/* Moves files that are named before the first option behind the last. */
+static void files_last(int argc, char **argv)
+{
+    int files = 0;
+    while (files + 1 < argc && argv[files + 1][0] != '-')
+        files++;
+    reverse(argv + 1, files);
+    reverse(argv + 1 + files, argc - 1 - files);
+    reverse(argv + 1, argc - 1);
+}
+
+static int tokenize_main(int argc, char **argv)
+{
+    tokenize_options options = { .threads = 0 };
+    sink             to      = { .count = 0 };
+    lk_tokenizer    *tokenizer = NULL;
+    int              done;
+    files_last(argc, argv);
+    done = lki_options_parse(&lki_command_tokenize, argc, argv, &options);
+    if (done >= 0)
+        return done;
+    to.path          = options.out;
+    lk_status status = lk_tokenizer_open(&tokenizer, options.tokenizer);
+    if (status == LK_OK)
+        status = write_tokens(&options, tokenizer, &to);
+    if (status == LK_OK) {
+        const lk_tokenizer_info *info = lk_tokenizer_describe(tokenizer);
+        printf("%s: %llu tokens of %u bits; use --data 'tokens:%s?vocab=%u'\n", options.out,
+               (unsigned long long)to.count, 8 * to.width, options.out, info->vocabulary);
+    }
+    lk_tokenizer_free(tokenizer);
+    if (status == LK_OK)
+        return 0;
+    lki_print_error("tokenize");
+    return status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
+}
+
+const lki_command lki_command_tokenize = {
+    .name     = "tokenize",
+    .summary  = "make a file of token ids of text files",
+    .usage    = "--tokenizer FILE --out FILE [--documents] FILE...",
+    .about    = "Encodes text by a tokenizer.json of byte-level BPE.  Ids are those of Hugging\n"
+                "Face's tokenizers, without the tokens that its post-processor adds.",
+    .examples = "  lockstep tokenize --tokenizer tokenizer.json --out book.bin book.txt",
+    .options  = table,
+    .main     = tokenize_main,
+};

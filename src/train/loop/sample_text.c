@@ -1,0 +1,138 @@
+/* sample_text.c -- text of a sample; see sample_text.h. */
+#include "train/loop/sample_text.h"
+
+#include <libgen.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "checkpoint/directory.h"
+#include "tokenizer/unicode.h"
+
+enum { BYTES = 256 };
+
+/* Finds tokenizer.json in the directory, or in the one that has the step or the file. */
+static bool find(char out[LKI_PATH_BYTES], const char *path)
+{
+    char        copy[LKI_PATH_BYTES];
+    struct stat info;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode) &&
+        snprintf(out, LKI_PATH_BYTES, "%s/tokenizer.json", path) < LKI_PATH_BYTES &&
+        access(out, F_OK) == 0)
+        return true;
+    return snprintf(copy, sizeof copy, "%s", path) < LKI_PATH_BYTES &&
+           snprintf(out, LKI_PATH_BYTES, "%s/tokenizer.json", dirname(copy)) < LKI_PATH_BYTES &&
+           access(out, F_OK) == 0;
+}
+
+lk_status lki_sample_text_open(lki_sample_text *text, const lk_sample_options *options,
+                               uint32_t *vocabulary)
+{
+    char        found[LKI_PATH_BYTES];
+    const char *path = options->tokenizer;
+    *text            = (lki_sample_text){ .tokenizer = NULL };
+    if (path == NULL && *vocabulary == BYTES)
+        return LK_OK;
+    if (path == NULL && find(found, options->path))
+        path = found;
+    if (path == NULL)
+        return lk_fail(LK_EINVAL,
+                       "%s has a vocabulary of %u, not of the 256 bytes, and no tokenizer.json "
+                       "lies beside it; give `tokenizer` FILE", options->path, *vocabulary);
+    LK_TRY(lk_tokenizer_open(&text->tokenizer, path));
+    uint32_t has = lk_tokenizer_describe(text->tokenizer)->vocabulary;
+    if (has > *vocabulary)
+        return lk_fail(LK_EINVAL, "the tokenizer '%s' has %u tokens, but the model of %s only %u",
+                       path, has, options->path, *vocabulary);
+    *vocabulary = has;
+    return LK_OK;
+}
+
+void lki_sample_text_close(lki_sample_text *text)
+{
+    lk_tokenizer_free(text->tokenizer);
+    lki_free(text->prompt);
+}
+
+static lk_status keep(void *context, const int32_t *ids, size_t count)
+{
+    lki_sample_text *text = context;
+    for (size_t i = 0; i < count; i++) {
+        LK_TRY(lki_reserve((void **)&text->prompt, &text->capacity, text->count,
+                           sizeof *text->prompt, "tokens of a prompt"));
+        text->prompt[text->count++] = ids[i];
+    }
+    return LK_OK;
+}
+
+lk_status lki_sample_text_prompt(lki_sample_text *text, const char *prompt)
+{
+    lk_encoder *encoder = NULL;
+    if (text->tokenizer == NULL) {
+        for (const char *c = prompt; *c != '\0'; c++) {
+            int32_t token = (uint8_t)*c;
+            LK_TRY(keep(text, &token, 1));
+        }
+        return LK_OK;
+    }
+    LK_TRY(lk_encoder_open(&encoder, text->tokenizer, 1));
+    lk_status status = lk_encoder_encode(encoder, prompt, strlen(prompt), keep, text);
+    lk_encoder_free(encoder);
+    return status;
+}
+
+/* Returns true if bytes may be the beginning of a character. */
+static bool may_begin(const char *bytes, size_t count)
+{
+    uint8_t lead = (uint8_t)bytes[0];
+    size_t  all  = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+    if (lead < 0xc2 || lead > 0xf4 || count >= all)
+        return false;
+    for (size_t i = 1; i < count; i++)
+        if (((uint8_t)bytes[i] & 0xc0) != 0x80)
+            return false;
+    return true;
+}
+
+/* Emits the characters of what is held; all of it if `last`. */
+static void flush(lki_sample_text *text, const lk_sample_options *options, bool last)
+{
+    size_t at = 0;
+    while (at < text->held_count) {
+        const char    *from = text->held + at;
+        size_t         left = text->held_count - at;
+        uint32_t       character;
+        const uint8_t *bytes  = (const uint8_t *)from;
+        size_t         length = lki_character(bytes, bytes + left, &character);
+        if (length == 0 && !last && may_begin(from, left))
+            break;
+        options->emit(options->context, length > 0 ? from : "\xef\xbf\xbd",
+                      length > 0 ? length : 3);
+        at += length > 0 ? length : 1;
+    }
+    text->held_count -= at;
+    memmove(text->held, text->held + at, text->held_count);
+}
+
+void lki_sample_text_emit(lki_sample_text *text, const lk_sample_options *options, int32_t token)
+{
+    char byte = (char)token;
+    if (text->tokenizer == NULL) {
+        options->emit(options->context, &byte, 1);
+        return;
+    }
+    size_t      count = 0;
+    const char *bytes = lk_tokenizer_bytes(text->tokenizer, (uint32_t)token, &count);
+    for (size_t i = 0; i < count; i++) {
+        text->held[text->held_count++] = bytes[i];
+        flush(text, options, false);
+    }
+}
+
+void lki_sample_text_end(lki_sample_text *text, const lk_sample_options *options)
+{
+    flush(text, options, true);
+}

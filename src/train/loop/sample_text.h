@@ -1,0 +1,33 @@
+/* train/loop/sample_text.h -- the tokens of a prompt, and tokens as text. */
+#ifndef LKI_TRAIN_LOOP_SAMPLE_TEXT_H
+#define LKI_TRAIN_LOOP_SAMPLE_TEXT_H
+
+#include "lockstep/tokenizer.h"
+#include "lockstep/train.h"
+
+typedef struct {
+    lk_tokenizer *tokenizer; /* NULL: bytes are tokens */
+    int32_t      *prompt;    /* [count] */
+    size_t        count, capacity;
+    char          held[8]; /* the beginning of a character whose other bytes may follow */
+    size_t        held_count;
+} lki_sample_text;
+
+/* Opens the tokenizer that the options name.  If they name none and the model's vocabulary is not
+ * that of bytes, it is the tokenizer.json beside the weights.  `vocabulary` becomes the number of
+ * tokens that may be chosen.  After a failure the caller must still close the text. */
+LK_NODISCARD lk_status lki_sample_text_open(lki_sample_text *text, const lk_sample_options *options,
+                                            uint32_t *vocabulary);
+void                   lki_sample_text_close(lki_sample_text *text);
+
+/* Encodes the prompt. */
+LK_NODISCARD lk_status lki_sample_text_prompt(lki_sample_text *text, const char *prompt);
+
+/* Emits the bytes of a token; with a tokenizer only whole characters, and U+FFFD for a byte that is
+ * in no character. */
+void lki_sample_text_emit(lki_sample_text *text, const lk_sample_options *options, int32_t token);
+
+/* Emits what is held back. */
+void lki_sample_text_end(lki_sample_text *text, const lk_sample_options *options);
+
+#endif

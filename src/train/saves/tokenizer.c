@@ -1,0 +1,62 @@
+/* tokenizer.c -- keeps the tokenizer of a run in its checkpoint directory. */
+#include "train/saves/tokenizer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "checkpoint/directory.h"
+#include "lockstep/checkpoint.h"
+
+/* Writes a file under another name, which it has once it is complete. */
+static lk_status write_file(const char *path, const lki_map *content)
+{
+    char  draft[LKI_PATH_BYTES + 8];
+    FILE *file = NULL;
+    bool  good = false;
+    (void)snprintf(draft, sizeof draft, "%s.tmp", path);
+    file = fopen(draft, "wbe");
+    if (file != NULL) {
+        good = fwrite(content->data, 1, content->bytes, file) == content->bytes &&
+               fflush(file) == 0 && fsync(fileno(file)) == 0;
+        good = fclose(file) == 0 && good;
+    }
+    if (good && rename(draft, path) == 0)
+        return LK_OK;
+    int error = errno;
+    (void)unlink(draft);
+    return lk_fail(LK_EIO, "cannot write '%s': %s", path, strerror(error));
+}
+
+/* Compares with the tokenizer that the run has had. */
+static lk_status compare(const char *path, const lki_map *content, const char *given)
+{
+    lki_map old;
+    LK_TRY(lki_map_open(&old, path));
+    bool same = old.bytes == content->bytes && memcmp(old.data, content->data, old.bytes) == 0;
+    lki_map_close(&old);
+    if (same)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "the run was made with the tokenizer '%s', from which "
+                              "`data.tokenizer` '%s' differs; resume with the same one, or start "
+                              "a new run in another directory", path, given);
+}
+
+lk_status lki_tokenizer_keep(const lk_train_config *config)
+{
+    char    path[LKI_PATH_BYTES];
+    bool    exists = false;
+    lki_map content;
+    if (config->data.tokenizer == NULL)
+        return LK_OK;
+    LK_TRY(lki_directory_join(path, config->checkpoint.folder, "tokenizer.json"));
+    LK_TRY(lk_checkpoint_exists(config->checkpoint.folder, &exists));
+    LK_TRY(lki_map_open(&content, config->data.tokenizer));
+    lk_status status = exists && access(path, F_OK) == 0
+                           ? compare(path, &content, config->data.tokenizer)
+                           : write_file(path, &content);
+    lki_map_close(&content);
+    return status;
+}

@@ -1,0 +1,12 @@
+/* train/saves/tokenizer.h -- the copy of a run's tokenizer in its checkpoint directory. */
+#ifndef LKI_TRAIN_SAVES_TOKENIZER_H
+#define LKI_TRAIN_SAVES_TOKENIZER_H
+
+#include "lockstep/train.h"
+
+/* Copies the tokenizer of a run, if it has one, to DIR/tokenizer.json in its checkpoint directory,
+ * where lk_sample() finds it.  A run that continues from a checkpoint must have the same one:
+ * LK_EINVAL. */
+LK_NODISCARD lk_status lki_tokenizer_keep(const lk_train_config *config);
+
+#endif

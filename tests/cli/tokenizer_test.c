@@ -1,0 +1,86 @@
+/* tokenizer_test.c -- tests `tokenize`, and `train` and `sample` with a tokenizer.
+ *
+ * Goal:   a run on text with a tokenizer is the run on the token file that `tokenize` makes of it.
+ *         `sample` finds the tokenizer beside the checkpoint, and writes valid UTF-8.  A run does
+ *         not continue with another tokenizer.  Uses that have no meaning are refused.
+ * Method: the command, with the tokenizers of tests/tokenizers and a small model.
+ */
+#include "command.h"
+
+#define LOCKSTEP LK_TEST_COMMAND " "
+#define OF(name) LK_TEST_SOURCE "/tests/tokenizers/" name ".json"
+#define SMALL                                                                                    \
+    "gpt --layers 1 --width 16 --heads 2 --context 8 --global-batch 2 --micro-batch 2 "          \
+    "--virtual-workers 1 --steps 2 --worker-mode threads --workers 1 "
+
+static void run(command_result *out, void **state, const char *line, int status)
+{
+    (void)run_shell(out, *state, line);
+    if (out->status != status)
+        fail_msg("%s: status %d\n%s%s", line, out->status, out->out, out->err);
+}
+
+/* Returns the line of the output that begins with a word. */
+static const char *line_of(const command_result *result, const char *word, char out[256])
+{
+    const char *at = strstr(result->out, word);
+    assert_non_null(at);
+    (void)snprintf(out, 256, "%.*s", (int)strcspn(at, "\n"), at);
+    return out;
+}
+
+static void text_and_tokens_train_the_same_model(void **state)
+{
+    static command_result result;
+    char                  text[256], tokens[256];
+    run(&result, state,
+        "head -c 20000 " OF("cases") " > text; " LOCKSTEP "tokenize text --tokenizer " OF("gpt2")
+        " --out tokens.bin", 0);
+    assert_non_null(strstr(result.out, "tokens.bin?vocab=560"));
+    run(&result, state, LOCKSTEP "train " SMALL "--data text:text --tokenizer " OF("gpt2")
+        " --checkpoint run", 0);
+    (void)line_of(&result, "weights ", text);
+    run(&result, state, LOCKSTEP "train " SMALL "--data 'tokens:tokens.bin?vocab=560'", 0);
+    assert_string_equal(text, line_of(&result, "weights ", tokens));
+    run(&result, state, LOCKSTEP "train " SMALL "--data docs:text --tokenizer " OF("llama3"), 0);
+}
+
+static void samples_are_utf8(void **state)
+{
+    static command_result result;
+    run(&result, state, LOCKSTEP "sample run --prompt \xc3\xa9 --tokens 300 --temperature 9 "
+        "| iconv -f utf8 -t utf8 >text2; cat text2", 0);
+    assert_memory_equal(result.out, "\xc3\xa9", 2);
+    assert_true(strlen(result.out) > 300);
+    run(&result, state, LOCKSTEP "sample run/step-*2 --tokens 1", 0);
+    run(&result, state, LOCKSTEP "sample run --tokenizer " OF("qwen2"), 2);
+    assert_non_null(strstr(result.err, "has 566 tokens, but the model of run only 560"));
+    run(&result, state, "mv run/tokenizer.json away; " LOCKSTEP "sample run", 2);
+    assert_non_null(strstr(result.err, "give --tokenizer FILE"));
+    run(&result, state, "mv away run/tokenizer.json", 0);
+}
+
+static void other_tokenizers_are_refused(void **state)
+{
+    static command_result result;
+    run(&result, state, "sed 's/:{/: {/' " OF("gpt2") " >other; " LOCKSTEP "train " SMALL
+        "--data text:text --tokenizer other --checkpoint run --resume --steps 3", 1);
+    assert_non_null(strstr(result.err, "was made with the tokenizer 'run/tokenizer.json'"));
+    run(&result, state, LOCKSTEP "train " SMALL "--data text:text --checkpoint run --resume", 2);
+    run(&result, state, LOCKSTEP "train " SMALL "--data tokens:tokens.bin --tokenizer " OF("gpt2"),
+        2);
+    assert_non_null(strstr(result.err, "is for text: and docs:"));
+    run(&result, state, LOCKSTEP "tokenize none --tokenizer " OF("gpt2") " --out new.bin", 1);
+    assert_non_null(strstr(result.err, "cannot open 'none'"));
+    run(&result, state, "test ! -e new.bin && test ! -e new.bin.tmp", 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_and_tokens_train_the_same_model),
+        cmocka_unit_test(samples_are_utf8),
+        cmocka_unit_test(other_tokenizers_are_refused),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
