@@ -31,20 +31,23 @@ static double now_us(void)
 
 static void forward(const bench *b)
 {
+    lki_attention_input x = lki_attention_packed(&b->shape, b->bf16 ? LK_BF16 : LK_F32, b->qkv);
     if (b->bf16)
-        lki_attention_bf16(b->exec, &b->shape, (void *)b->qkv, (void *)b->y, b->lse, b->scratch);
+        lki_attention_bf16(b->exec, &b->shape, x, (void *)b->y, b->lse, b->scratch);
     else
-        lki_attention(b->exec, &b->shape, b->qkv, b->y, b->lse, b->scratch);
+        lki_attention(b->exec, &b->shape, x, b->y, b->lse, b->scratch);
 }
 
 static void backward(const bench *b)
 {
+    lk_dtype               type = b->bf16 ? LK_BF16 : LK_F32;
+    lki_attention_input    x    = lki_attention_packed(&b->shape, type, b->qkv);
+    lki_attention_gradient dx   = lki_attention_packed_gradient(&b->shape, type, b->dqkv, false);
     if (b->bf16)
-        lki_attention_bf16_backward(b->exec, &b->shape, (void *)b->qkv, (void *)b->y, b->lse,
-                                    (void *)b->dy, (void *)b->dqkv, false, b->scratch);
+        lki_attention_bf16_backward(b->exec, &b->shape, x, (void *)b->y, b->lse, (void *)b->dy, dx,
+                                    b->scratch);
     else
-        lki_attention_backward(b->exec, &b->shape, b->qkv, b->y, b->lse, b->dy, b->dqkv, false,
-                               b->scratch);
+        lki_attention_backward(b->exec, &b->shape, x, b->y, b->lse, b->dy, dx, b->scratch);
 }
 
 static int compare(const void *a, const void *b)

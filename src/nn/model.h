@@ -18,6 +18,7 @@ typedef struct {
     lk_block             block;
     void                *options; /* owned: block.options points here */
     size_t               options_bytes;
+    void                *constants; /* owned, or NULL; block.constants may be another block's */
     lk_value             inputs[LK_BLOCK_INPUTS_MAX];
     bool                 output_unread;
     uint32_t             segment; /* segment of activation checkpointing, from 1; 0: none */
