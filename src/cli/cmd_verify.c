@@ -102,7 +102,7 @@ static int verify_main(int argc, char **argv)
     if (argc > 1 && argv[1][0] != '-' && !there && !is_model(argv[1]))
         return lki_usage_error(&lki_command_verify,
                                "%.120s is no directory of a run, and no model; give its "
-                               "--checkpoint directory, or gpt, resnet or mlp and the "
+                               "--checkpoint directory, or gpt, llama, resnet or mlp and the "
                                "options of the run", argv[1][0] != '\0' ? argv[1] : "\"\"");
     if (!there)
         return verify_run(argc, argv);
