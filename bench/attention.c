@@ -1,7 +1,7 @@
 /* bench/attention.c -- Lockstep's side of bench/attention: causal attention, timed on request.
  *
  * Usage: attention THREADS [ISA [fp32|bf16]].  Prints "ready ISA".  Then, for each line "B T HEADS
- * SIZE CALLS" of stdin, prints the medians of CALLS forward and CALLS backward passes in
+ * SIZE CALLS [KV_HEADS]" of stdin, prints the medians of CALLS forward and CALLS backward passes in
  * microseconds.
  */
 #include <stdio.h>
@@ -135,11 +135,11 @@ int main(int count, char **words)
     }
     while (st == LK_OK && fgets(line, sizeof line, stdin) != NULL) {
         char  *at = line;
-        size_t number[5];
-        for (size_t i = 0; i < 5; i++)
-            number[i] = strtoul(at, &at, 10);
+        size_t number[6];
+        for (size_t i = 0; i < 6; i++)
+            number[i] = strtoul(at, &at, 10); /* kv_heads: 0 if absent */
         lki_attention_shape shape = { .b = number[0], .t = number[1], .c = number[2] * number[3],
-                                      .heads = number[2] };
+                                      .heads = number[2], .kv_heads = number[5] };
         st = measure(exec, shape, bf16, number[4]);
     }
     if (st != LK_OK)
