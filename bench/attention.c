@@ -1,7 +1,7 @@
 /* bench/attention.c -- Lockstep's side of bench/attention: causal attention, timed on request.
  *
  * Usage: attention THREADS [ISA [fp32|bf16]].  Prints "ready ISA".  Then, for each line "B T HEADS
- * SIZE CALLS" of stdin, prints the medians of CALLS forward and CALLS backward passes in
+ * SIZE CALLS [KV_HEADS]" of stdin, prints the medians of CALLS forward and CALLS backward passes in
  * microseconds.
  */
 #include <stdio.h>
@@ -31,20 +31,23 @@ static double now_us(void)
 
 static void forward(const bench *b)
 {
+    lki_attention_input x = lki_attention_packed(&b->shape, b->bf16 ? LK_BF16 : LK_F32, b->qkv);
     if (b->bf16)
-        lki_attention_bf16(b->exec, &b->shape, (void *)b->qkv, (void *)b->y, b->lse, b->scratch);
+        lki_attention_bf16(b->exec, &b->shape, x, (void *)b->y, b->lse, b->scratch);
     else
-        lki_attention(b->exec, &b->shape, b->qkv, b->y, b->lse, b->scratch);
+        lki_attention(b->exec, &b->shape, x, b->y, b->lse, b->scratch);
 }
 
 static void backward(const bench *b)
 {
+    lk_dtype               type = b->bf16 ? LK_BF16 : LK_F32;
+    lki_attention_input    x    = lki_attention_packed(&b->shape, type, b->qkv);
+    lki_attention_gradient dx   = lki_attention_packed_gradient(&b->shape, type, b->dqkv, false);
     if (b->bf16)
-        lki_attention_bf16_backward(b->exec, &b->shape, (void *)b->qkv, (void *)b->y, b->lse,
-                                    (void *)b->dy, (void *)b->dqkv, false, b->scratch);
+        lki_attention_bf16_backward(b->exec, &b->shape, x, (void *)b->y, b->lse, (void *)b->dy, dx,
+                                    b->scratch);
     else
-        lki_attention_backward(b->exec, &b->shape, b->qkv, b->y, b->lse, b->dy, b->dqkv, false,
-                               b->scratch);
+        lki_attention_backward(b->exec, &b->shape, x, b->y, b->lse, b->dy, dx, b->scratch);
 }
 
 static int compare(const void *a, const void *b)
@@ -132,11 +135,11 @@ int main(int count, char **words)
     }
     while (st == LK_OK && fgets(line, sizeof line, stdin) != NULL) {
         char  *at = line;
-        size_t number[5];
-        for (size_t i = 0; i < 5; i++)
-            number[i] = strtoul(at, &at, 10);
+        size_t number[6];
+        for (size_t i = 0; i < 6; i++)
+            number[i] = strtoul(at, &at, 10); /* kv_heads: 0 if absent */
         lki_attention_shape shape = { .b = number[0], .t = number[1], .c = number[2] * number[3],
-                                      .heads = number[2] };
+                                      .heads = number[2], .kv_heads = number[5] };
         st = measure(exec, shape, bf16, number[4]);
     }
     if (st != LK_OK)

@@ -186,12 +186,16 @@ if(CMAKE_BUILD_TYPE STREQUAL Release AND NOT CMAKE_CROSSCOMPILING)
   set_tests_properties(exactness.tiles PROPERTIES LABELS golden TIMEOUT 1500)
 endif()
 
-# Against PyTorch, where some python3 has it; once is enough.
+# Against PyTorch and transformers, where some python3 has them; once is enough.
 if(CMAKE_BUILD_TYPE STREQUAL Release AND NOT CMAKE_CROSSCOMPILING AND CMAKE_C_COMPILER_ID STREQUAL GNU)
   lk_test_programs(parity lockstep_command)
   add_test(NAME parity.pytorch
-    COMMAND ${PROJECT_SOURCE_DIR}/tests/parity/run $<TARGET_FILE:lockstep_command>)
-  set_tests_properties(parity.pytorch PROPERTIES LABELS parity SKIP_RETURN_CODE 77 TIMEOUT 1500)
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/parity/run parity.py $<TARGET_FILE:lockstep_command> numpy torch)
+  add_test(NAME parity.hugging_face
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/parity/run hugging_face.py $<TARGET_FILE:lockstep_command>
+            numpy torch transformers)
+  set_tests_properties(parity.pytorch parity.hugging_face PROPERTIES LABELS parity SKIP_RETURN_CODE 77
+                       TIMEOUT 1500)
 endif()
 
 # The Python package, on the shared library and the command of this build; once is enough.

@@ -1,4 +1,4 @@
-/* lockstep/models.h -- the built-in models: mlp, resnet, gpt. */
+/* lockstep/models.h -- the built-in models: mlp, resnet, gpt, llama. */
 #ifndef LK_MODELS_H
 #define LK_MODELS_H
 
@@ -20,16 +20,30 @@ typedef struct {
     lk_shape input; /* of one sample */
     bool     tokens;
     uint32_t classes; /* labels or vocabulary */
-    /* gpt */
+    /* gpt and llama */
     uint32_t layers;  /* 4 */
     uint32_t heads;   /* 4 */
     uint32_t width;   /* 128 */
-    float    dropout; /* 0 */
+    float    dropout; /* 0; gpt only */
     bool     logits;  /* the last value is the logits, for lk_engine_output(); else the head and the
                        * loss are one block, which needs less memory */
-    /* gpt and resnet: store only the outputs of layers or residual blocks, and recompute the other
-     * values in backward; the bits are the same */
+    /* gpt, llama and resnet: store only the outputs of layers or residual blocks, and recompute
+     * the other values in backward; the bits are the same */
     bool     activation_checkpointing;
+    /* llama */
+    uint32_t kv_heads;     /* heads of keys and values; as many as `heads` */
+    uint32_t head_size;    /* width / heads */
+    uint32_t ffn;          /* width of the feed-forward layers; 8/3 width, a multiple of 32 */
+    float    rope_theta;   /* 10000 */
+    float    norm_eps;     /* 1e-5 */
+    bool     tie;          /* the head has the weight of the embedding */
+    bool     qkv_bias;     /* biases of queries, keys and values (Qwen2) */
+    bool     qk_norm;      /* norms of the heads of queries and keys (Qwen3) */
+    /* scaled frequencies for longer contexts (Llama 3.1); see lk_rope_options */
+    float    rope_factor;   /* 0: not scaled */
+    float    rope_low;      /* 1 */
+    float    rope_high;     /* 4 */
+    uint32_t rope_original; /* 8192 */
     /* mlp */
     uint32_t hidden[8]; /* 512, 512 */
     uint32_t hidden_count;

@@ -2,7 +2,8 @@
  *
  * A block computes one new value from the values of earlier blocks, and its gradients.  It owns
  * nothing: all memory is passed as pointers, placed by the engine and the strategy.  Blocks know no
- * ranks.  To add a block type, fill in an lk_block_type; the built-in types use the same table.
+ * ranks.  To add a block type, fill in an lk_block_type; the built-in types (lockstep/blocks.h) use
+ * the same table.
  *
  * Only the engine walks the list: forward in order, backward in reverse, for a set of contexts
  * (virtual workers) at a time.  It calls the hooks.  Data-parallel strategies are hook tables.
@@ -16,6 +17,7 @@
 #ifndef LK_NN_H
 #define LK_NN_H
 
+#include "lockstep/blocks.h"
 #include "lockstep/tensor.h"
 
 #ifdef __cplusplus
@@ -39,6 +41,7 @@ typedef struct {
     uint32_t    input_count;
     lk_shape    x[LK_BLOCK_INPUTS_MAX], y;
     uint32_t    param_count, state_count;
+    const void *constants;            /* see lk_plan_constants() */
 } lk_block;
 
 /* One call of forward or backward.  Pointers are valid only during the call. */
@@ -108,7 +111,7 @@ typedef struct {
     lk_row_merge merge; /* merges the rows of forward; the rows of backward are added */
 } lk_block_statistics;
 
-typedef struct {
+struct lk_block_type {
     const char *name;
 
     /* Checks options and input shapes, declares output, parameters and state (lk_plan_...). */
@@ -150,7 +153,7 @@ typedef struct {
                            * even, when it reads it.  It also accepts the parameter as bf16
                            * (call->params_bf16), with the same bits */
     const lk_block_statistics *statistics; /* (optional) */
-} lk_block_type;
+};
 
 /* A loss block has one input, and its y is x[0], writable.  In training, forward or backward
  * replaces y by the gradient of the sum of the rows times loss_scale; dx[0] is the same memory.
@@ -176,6 +179,9 @@ LK_API LK_NODISCARD lk_status lk_plan_param_shared(lk_plan *plan, const char *fu
  * momentum) state + momentum (sum of state_sums over virtual workers / samples). */
 LK_API LK_NODISCARD lk_status lk_plan_state(lk_plan *plan, const char *suffix, size_t count,
                                             float initial, float momentum);
+/* Reserves `bytes` bytes for values that plan computes and calls only read, such as tables.  The
+ * model owns the memory; lk_block.constants is its address. */
+LK_API LK_NODISCARD lk_status lk_plan_constants(lk_plan *plan, size_t bytes, void **out);
 
 /* ---- Models ------------------------------------------------------------------------------ */
 
@@ -322,77 +328,6 @@ LK_API double lk_engine_flops(const lk_engine *engine, uint32_t block);
 /* Returns a context's value before the loss (logits), after forward with training == false; valid
  * until the engine's next call. */
 LK_API const float *lk_engine_output(const lk_engine *engine, uint32_t context);
-
-/* ---- Built-in block types ---------------------------------------------------------------- */
-
-/* linear: (..., in) -> (..., out).  weight is (out, in), or (in, out) if `transposed`.  A second
- * input (..., out) is added to the result after the activation. */
-typedef struct {
-    uint64_t    out;
-    bool        transposed, no_bias;
-    const char *activation;   /* NULL, "relu", "gelu" (erf), "gelu_tanh" */
-    /* initial values of the weight; with LK_INIT_UNIFORM also of the bias, which else is 0 */
-    lk_init     init;
-    float       scale;
-    const char *shared;       /* full name of an (out, in) weight to share, or NULL */
-} lk_linear_options;
-
-/* embedding: token ids (T) -> (T, width).  Parameters: wte.weight (vocabulary, width) and
- * wpe.weight (T, width), normal with standard deviation `scale`. */
-typedef struct {
-    uint64_t vocabulary, width;
-    float    scale;
-} lk_embedding_options;
-
-/* attention: causal, (T, 3C) -> (T, C); in training, dropout applies to probabilities. */
-typedef struct {
-    uint64_t heads;
-    float    dropout;
-} lk_attention_options;
-
-typedef struct {
-    float p;
-} lk_dropout_options;
-
-/* conv: (H, W, Cin) -> (OH, OW, out), weight (out, Cin, k, k), no bias, Kaiming normal fan-out */
-typedef struct {
-    uint64_t out, kernel, stride, pad;
-} lk_conv_options;
-
-/* batchnorm: normalises over all but the last dimension.  A second input is added to the result,
- * and then `relu` is applied.  With `zero_gamma` the weight starts at 0. */
-typedef struct {
-    bool relu, zero_gamma;
-} lk_batchnorm_options;
-
-/* sync_batchnorm: batchnorm with statistics over the micro-batches of all virtual workers */
-
-typedef struct {
-    uint64_t kernel, stride, pad;
-} lk_maxpool_options;
-
-/* shortcut: every stride-th pixel, with `channels` channels; channels that x lacks are 0 */
-typedef struct {
-    uint64_t channels, stride;
-} lk_shortcut_options;
-
-/* linear_cross_entropy: a loss block that fuses cross_entropy and linear without a bias; the logits
- * (..., classes) are never in memory as a whole.  weight (classes, in) is shared with an earlier
- * block by full name, or new: normal with standard deviation `scale`. */
-typedef struct {
-    uint64_t    classes;
-    const char *shared;
-    float       scale;
-    uint64_t    rows; /* rows of logits at a time, a multiple of 32; 0: as many as take 128 MiB */
-} lk_linear_cross_entropy_options;
-
-/* Block types without options: layernorm (over the last dimension), add (two inputs), relu, avgpool
- * (the mean over all but the last dimension), flatten, and cross_entropy.  cross_entropy takes
- * logits (..., classes), with one row of loss per row of logits. */
-LK_API extern const lk_block_type lk_block_linear, lk_block_layernorm, lk_block_attention,
-    lk_block_embedding, lk_block_dropout, lk_block_add, lk_block_relu, lk_block_conv,
-    lk_block_batchnorm, lk_block_sync_batchnorm, lk_block_maxpool, lk_block_avgpool,
-    lk_block_shortcut, lk_block_flatten, lk_block_cross_entropy, lk_block_linear_cross_entropy;
 
 #ifdef __cplusplus
 }

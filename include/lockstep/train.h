@@ -188,7 +188,7 @@ typedef struct {
  * default. */
 typedef struct {
     size_t           struct_size;   /* LK_TRAIN_CONFIG_INIT */
-    const char      *model;         /* "gpt", "resnet", "mlp" */
+    const char      *model;         /* "gpt", "llama", "resnet", "mlp" */
     lk_model_options model_options; /* fields that describe the data are filled in; its
                                      * struct_size is ignored */
 

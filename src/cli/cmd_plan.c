@@ -166,7 +166,7 @@ static const char *cannot_plan(const plan_options *o)
 {
     bool named = o->train.config.model != NULL;
     if (!named && o->parameters == 0)
-        return "MODEL is missing (gpt, resnet or mlp), or --parameters P in its place";
+        return "MODEL is missing (gpt, llama, resnet or mlp), or --parameters P in its place";
     if (named && strcmp(o->train.config.model, "bare") == 0)
         return "a model of which only sizes are known has no name: --parameters P in its place";
     if (named && o->parameters > 0)

@@ -56,31 +56,37 @@ static const char *rate_of(lk_optimizer_kind kind)
     }
 }
 
+/* Returns true if the model reads text. */
+static bool reads_text(const train_options *o)
+{
+    return strcmp(o->config.model, "gpt") == 0 || strcmp(o->config.model, "llama") == 0;
+}
+
 static void choose_optimizer(train_options *o)
 {
-    bool gpt     = strcmp(o->config.model, "gpt") == 0;
+    bool text    = reads_text(o);
     bool free_to = !is_given(o, "optimizer") && !is_given(o, "momentum") &&
                    !is_given(o, "nesterov") && !is_given(o, "momentum-of");
     if (is_given(o, "lr"))
         return;
     if (free_to)
-        choose(o, "optimizer", gpt ? "adamw" : "sgd");
-    if (free_to && !gpt)
+        choose(o, "optimizer", text ? "adamw" : "sgd");
+    if (free_to && !text)
         choose(o, "momentum", "0.9");
-    choose(o, "lr", free_to && !gpt ? "0.05" : rate_of(o->config.optimizer.kind));
+    choose(o, "lr", free_to && !text ? "0.05" : rate_of(o->config.optimizer.kind));
 }
 
-/* Chooses the batch.  Its default has 16 virtual workers of one micro-batch (gpt: 2 samples, as
- * every sample has many tokens).  With a given number of virtual workers, or of samples per
+/* Chooses the batch.  Its default has 16 virtual workers of one micro-batch (2 samples of
+ * text, each of which has many tokens).  With a given number of virtual workers, or of samples per
  * micro-batch, it is the next multiple of both. */
 static void choose_batch(train_options *o)
 {
-    bool     gpt   = strcmp(o->config.model, "gpt") == 0;
-    uint64_t most  = gpt ? 32 : 128, part = 1;
+    bool     text  = reads_text(o);
+    uint64_t most  = text ? 32 : 128, part = 1;
     if (is_given(o, "global-batch") || o->config.exchange.clients.count > 0)
         return;
     if (!is_given(o, "micro-batch") && !is_given(o, "virtual-workers"))
-        choose(o, "micro-batch", gpt ? "2" : "8");
+        choose(o, "micro-batch", text ? "2" : "8");
     part *= o->config.micro_batch > 0 ? o->config.micro_batch : 1;
     part *= o->config.virtual_workers > 0 ? o->config.virtual_workers : 1;
     most = (most + part - 1) / part * part;

@@ -355,7 +355,8 @@ lki_option *lki_train_rows(const char *const *left_out, const lki_option *own, b
 
 void lki_train_defaults(lk_train_config *config)
 {
-    if (config->data.source == NULL && strcmp(config->model, "gpt") == 0)
+    bool text = strcmp(config->model, "gpt") == 0 || strcmp(config->model, "llama") == 0;
+    if (config->data.source == NULL && text)
         config->data.source = "synthetic:tokens=1000000,vocab=50257";
     else if (config->data.source == NULL && strcmp(config->model, "resnet") == 0)
         config->data.source = "synthetic:images=2048,h=32,w=32,c=3,classes=10";

@@ -20,6 +20,10 @@ lk_value lki_build(lki_builder *builder, const lk_block_type *type, const char *
 /* Appends a block with two inputs, and returns its value. */
 lk_value lki_build2(lki_builder *builder, const lk_block_type *type, const char *name,
                     const void *options, size_t options_bytes, lk_value x0, lk_value x1);
+/* Appends a block with three inputs, and returns its value. */
+lk_value lki_build3(lki_builder *builder, const lk_block_type *type, const char *name,
+                    const void *options, size_t options_bytes, lk_value x0, lk_value x1,
+                    lk_value x2);
 
 /* Begins the next checkpointed segment if `begin` is true; otherwise ends the open one. */
 void lki_build_segment(lki_builder *builder, bool begin);
@@ -37,11 +41,13 @@ lki_name lki_name_of(const char *format, ...) __attribute__((format(printf, 1, 2
 
 /* Copies the fields of the model's own options, with defaults.  There is one function per model. */
 void lki_resolve_gpt(lk_model_options *out, const lk_model_options *options);
+void lki_resolve_llama(lk_model_options *out, const lk_model_options *options);
 void lki_resolve_mlp(lk_model_options *out, const lk_model_options *options);
 void lki_resolve_bare(lk_model_options *out, const lk_model_options *options);
 void lki_resolve_resnet(lk_model_options *out, const lk_model_options *options);
 /* Builds the model from resolved options.  There is one function per model. */
 LK_NODISCARD lk_status lki_build_gpt(lk_model **out, const lk_model_options *options);
+LK_NODISCARD lk_status lki_build_llama(lk_model **out, const lk_model_options *options);
 LK_NODISCARD lk_status lki_build_mlp(lk_model **out, const lk_model_options *options);
 LK_NODISCARD lk_status lki_build_bare(lk_model **out, const lk_model_options *options);
 LK_NODISCARD lk_status lki_build_resnet(lk_model **out, const lk_model_options *options);

@@ -14,6 +14,7 @@ static const struct {
     lk_status (*build)(lk_model **out, const lk_model_options *options);
 } builtin[] = {
     { "gpt", lki_resolve_gpt, lki_build_gpt },
+    { "llama", lki_resolve_llama, lki_build_llama },
     { "resnet", lki_resolve_resnet, lki_build_resnet },
     { "mlp", lki_resolve_mlp, lki_build_mlp },
     { "bare", lki_resolve_bare, lki_build_bare },
@@ -52,7 +53,7 @@ lk_status lk_model_build(lk_model **out, const char *name, const lk_model_option
     for (uint32_t i = 0; i < BUILTIN_COUNT; i++)
         if (strcmp(builtin[i].name, name) == 0)
             return builtin[i].build(out, &own);
-    return lk_fail(LK_EINVAL, "unknown model %s; there are gpt, resnet and mlp", name);
+    return lk_fail(LK_EINVAL, "unknown model %s; there are gpt, llama, resnet and mlp", name);
 }
 
 /* ---- Helpers of builders ---------------------------------------------------------------- */
@@ -79,6 +80,14 @@ lk_value lki_build2(lki_builder *builder, const lk_block_type *type, const char 
 {
     const lk_value inputs[] = { x0, x1 };
     return append(builder, type, name, options, options_bytes, inputs, 2);
+}
+
+lk_value lki_build3(lki_builder *builder, const lk_block_type *type, const char *name,
+                    const void *options, size_t options_bytes, lk_value x0, lk_value x1,
+                    lk_value x2)
+{
+    const lk_value inputs[] = { x0, x1, x2 };
+    return append(builder, type, name, options, options_bytes, inputs, 3);
 }
 
 lk_status lki_build_begin(lki_builder *builder, const char *name, lk_shape input, bool tokens)

@@ -120,6 +120,97 @@ static void test_gpt_has_dropout_only_when_asked(void **state)
     lk_model_free(model);
 }
 
+/* ---- llama -------------------------------------------------------------------------------- */
+
+/* Sizes of published models, from their configurations, and their numbers of parameters. */
+static const struct {
+    size_t   elements;
+    uint32_t classes, layers, heads, kv_heads, width, ffn, head_size;
+    bool     tie, qkv_bias, qk_norm;
+} published[] = {
+    { 6738415616, 32000, 32, 32, 32, 4096, 11008, 0, false, false, false }, /* Llama 2 7B */
+    { 1235814400, 128256, 16, 32, 8, 2048, 8192, 0, true, false, false },   /* Llama 3.2 1B */
+    { 494032768, 151936, 24, 14, 2, 896, 4864, 0, true, true, false },      /* Qwen2.5 0.5B */
+    { 596049920, 151936, 28, 16, 8, 1024, 3072, 128, true, false, true },   /* Qwen3 0.6B */
+    { 134515008, 49152, 30, 9, 3, 576, 1536, 0, true, false, false },       /* SmolLM2 135M */
+};
+
+static void test_llamas_have_their_parameters(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof published / sizeof published[0]; i++) {
+        lk_model_options options = { .struct_size = sizeof options, .input = { 1, { 32 } },
+                                     .tokens    = true,
+                                     .classes   = published[i].classes,
+                                     .layers    = published[i].layers,
+                                     .heads     = published[i].heads,
+                                     .kv_heads  = published[i].kv_heads,
+                                     .width     = published[i].width,
+                                     .ffn       = published[i].ffn,
+                                     .head_size = published[i].head_size,
+                                     .tie       = published[i].tie,
+                                     .qkv_bias  = published[i].qkv_bias,
+                                     .qk_norm   = published[i].qk_norm };
+        lk_model        *model   = model_of("llama", &options);
+        assert_int_equal(lk_model_param_elements(model), published[i].elements);
+        lk_model_free(model);
+    }
+}
+
+static void test_llama_has_the_names_of_hugging_face(void **state)
+{
+    lk_model_options options = { .struct_size = sizeof options, .input = { 1, { 8 } },
+                                 .tokens = true, .classes = 256, .heads = 4, .kv_heads = 2,
+                                 .head_size = 48, .qkv_bias = true, .qk_norm = true };
+    lk_model        *model   = model_of("llama", &options);
+    uint32_t         count;
+    (void)state;
+    assert_shape(model, "model.embed_tokens.weight", (lk_shape){ 2, { 256, 128 } });
+    assert_shape(model, "model.layers.0.input_layernorm.weight", (lk_shape){ 1, { 128 } });
+    assert_shape(model, "model.layers.0.self_attn.q_proj.weight", (lk_shape){ 2, { 192, 128 } });
+    assert_shape(model, "model.layers.1.self_attn.k_proj.weight", (lk_shape){ 2, { 96, 128 } });
+    assert_shape(model, "model.layers.2.self_attn.v_proj.bias", (lk_shape){ 1, { 96 } });
+    assert_shape(model, "model.layers.2.self_attn.q_norm.weight", (lk_shape){ 1, { 48 } });
+    assert_shape(model, "model.layers.2.self_attn.k_norm.weight", (lk_shape){ 1, { 48 } });
+    assert_shape(model, "model.layers.3.self_attn.o_proj.weight", (lk_shape){ 2, { 128, 192 } });
+    assert_shape(model, "model.layers.3.post_attention_layernorm.weight", (lk_shape){ 1, { 128 } });
+    assert_shape(model, "model.layers.3.mlp.gate_proj.weight", (lk_shape){ 2, { 352, 128 } });
+    assert_shape(model, "model.layers.3.mlp.up_proj.weight", (lk_shape){ 2, { 352, 128 } });
+    assert_shape(model, "model.layers.3.mlp.down_proj.weight", (lk_shape){ 2, { 128, 352 } });
+    assert_shape(model, "model.norm.weight", (lk_shape){ 1, { 128 } });
+    assert_shape(model, "lm_head.weight", (lk_shape){ 2, { 256, 128 } });
+    (void)lk_model_params(model, &count);
+    assert_int_equal(count, 1 + 4 * (2 + 4 + 3 + 2 + 3) + 2);
+    assert_true(param_of(model, "model.layers.0.mlp.down_proj.weight")->scale == 0.02F);
+    assert_true(param_of(model, "model.norm.weight")->no_decay);
+    lk_model_free(model);
+}
+
+static void test_llama_refuses_heads_that_do_not_fit(void **state)
+{
+    const lk_model_options text = { .input = { 1, { 8 } }, .tokens = true, .classes = 256 };
+    lk_model_options       o;
+    (void)state;
+    assert_refused("llama", (lk_model_options){ .input = { 1, { 8 } }, .classes = 9 }, "tokens");
+    o          = text;
+    o.heads    = 3;
+    o.width    = 64;
+    assert_refused("llama", o, "66 would do");
+    o          = text;
+    o.heads    = 4;
+    o.kv_heads = 3;
+    assert_refused("llama", o, "a divisor of 4");
+    o           = text;
+    o.head_size = 15;
+    assert_refused("llama", o, "even number");
+    o             = text;
+    o.rope_factor = 0.5F;
+    assert_refused("llama", o, "`rope_factor`");
+    o          = text;
+    o.norm_eps = 2;
+    assert_refused("llama", o, "`norm_eps`");
+}
+
 /* ---- resnet ------------------------------------------------------------------------------- */
 
 static size_t resnet_elements(uint32_t depth, uint64_t side, uint64_t channels, uint32_t classes)
@@ -215,7 +306,7 @@ static void test_options_that_do_not_fit_say_what_to_change(void **state)
     const lk_shape image = { 3, { 32, 32, 3 } }, text = { 1, { 16 } };
     (void)state;
     assert_refused("vgg", (lk_model_options){ .input = image, .classes = 10 },
-                   "gpt, resnet and mlp");
+                   "gpt, llama, resnet and mlp");
     assert_refused("gpt", (lk_model_options){ .input = image, .classes = 10 }, "`data.source`");
     assert_refused(
         "gpt",
@@ -258,9 +349,10 @@ static void test_the_list_of_built_in_models_ends(void **state)
 {
     (void)state;
     assert_string_equal(lk_model_builtin(0), "gpt");
-    assert_string_equal(lk_model_builtin(1), "resnet");
-    assert_string_equal(lk_model_builtin(2), "mlp");
-    assert_null(lk_model_builtin(3));
+    assert_string_equal(lk_model_builtin(1), "llama");
+    assert_string_equal(lk_model_builtin(2), "resnet");
+    assert_string_equal(lk_model_builtin(3), "mlp");
+    assert_null(lk_model_builtin(4));
 }
 
 int main(void)
@@ -269,6 +361,9 @@ int main(void)
         cmocka_unit_test(test_gpt2_small_has_its_parameters),
         cmocka_unit_test(test_gpt_ties_its_head_and_starts_as_gpt2_does),
         cmocka_unit_test(test_gpt_has_dropout_only_when_asked),
+        cmocka_unit_test(test_llamas_have_their_parameters),
+        cmocka_unit_test(test_llama_has_the_names_of_hugging_face),
+        cmocka_unit_test(test_llama_refuses_heads_that_do_not_fit),
         cmocka_unit_test(test_resnets_have_their_parameters),
         cmocka_unit_test(test_resnet18_has_the_usual_parameter_names),
         cmocka_unit_test(test_zero_gamma_is_for_the_last_norm_of_a_block),

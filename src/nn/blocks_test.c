@@ -204,15 +204,16 @@ static void finish(rig *r, lk_model *model, lk_value out, const void *x)
 static void check_block(const lk_block_type *type, const void *options, size_t options_bytes,
                         lk_shape shape, uint32_t inputs, bool loss)
 {
+    static const char *const names[LK_BLOCK_INPUTS_MAX] = { "a", "b", "c" };
     rig      r = { .targets = { 1, 0, 3, 2, -1, 1, 0, 0, 2, 3, 1, 2, 0, 1, 3 } };
     lk_model *model;
-    lk_value  values[2], out;
+    lk_value  values[LK_BLOCK_INPUTS_MAX], out;
     float    *x = noise_floats(1, SAMPLES * lk_shape_count(shape));
 
     MUST(lk_model_new(&model, "test", shape, false));
     for (uint32_t i = 0; i < inputs; i++) {
         const lk_value input = 0;
-        MUST(lk_model_add(&values[i], model, &probe, i == 0 ? "a" : "b", NULL, 0, &input, 1));
+        MUST(lk_model_add(&values[i], model, &probe, names[i], NULL, 0, &input, 1));
     }
     MUST(lk_model_add(&out, model, type, "block", options, options_bytes, values, inputs));
     finish(&r, model, loss ? 0 : out, x);
@@ -256,6 +257,48 @@ static void test_attention(void **state)
     (void)state;
     CHECK(lk_block_attention, plain, qkv, 1);
     CHECK(lk_block_attention, dropping, qkv, 1);
+}
+
+/* Tests queries, keys and values that are three values, and then heads of queries that share keys
+ * and values. */
+static void test_grouped_attention(void **state)
+{
+    const lk_shape       shape   = { 2, { 5, 8 } };
+    lk_attention_options plain   = { .heads = 4 }, dropping = { .heads = 2, .dropout = 0.3F };
+    lk_linear_options    narrow  = { .out = 4, .no_bias = true, .init = LK_INIT_UNIFORM,
+                                     .scale = 0.6F };
+    lk_linear_options    wide    = narrow;
+    const lk_value       input   = 0;
+    float               *x       = noise_floats(1, SAMPLES * lk_shape_count(shape));
+    rig                  r       = { 0 };
+    lk_model            *model;
+    lk_value             v[3], p;
+    (void)state;
+    CHECK(lk_block_attention, plain, shape, 3);
+    CHECK(lk_block_attention, dropping, shape, 3);
+    wide.out = 8;
+    MUST(lk_model_new(&model, "test", shape, false));
+    MUST(lk_model_add(&p, model, &probe, "a", NULL, 0, &input, 1));
+    MUST(lk_model_add(&v[0], model, &lk_block_linear, "q", &wide, sizeof wide, &p, 1));
+    MUST(lk_model_add(&v[1], model, &lk_block_linear, "k", &narrow, sizeof narrow, &p, 1));
+    MUST(lk_model_add(&v[2], model, &lk_block_linear, "v", &narrow, sizeof narrow, &p, 1));
+    MUST(lk_model_add(&v[0], model, &lk_block_attention, "block", &plain, sizeof plain, v, 3));
+    finish(&r, model, v[0], x);
+    lki_free(x);
+}
+
+static void test_decoder(void **state)
+{
+    lk_rmsnorm_options rows = { .eps = 1e-5F }, heads = { .eps = 1e-3F, .size = 3 };
+    lk_rope_options    rope = { .size = 6, .theta = 100 };
+    lk_rope_options    scaled = { .size = 2, .theta = 50, .factor = 4, .low = 1, .high = 4,
+                                  .original = 16 };
+    (void)state;
+    CHECK(lk_block_rmsnorm, rows, sequence, 1);
+    CHECK(lk_block_rmsnorm, heads, sequence, 1);
+    CHECK(lk_block_rope, rope, sequence, 1);
+    CHECK(lk_block_rope, scaled, sequence, 1);
+    CHECK_PLAIN(lk_block_swiglu, sequence, 2, false);
 }
 
 static void test_elementwise(void **state)
@@ -358,6 +401,7 @@ int main(void)
         cmocka_unit_test(test_conv),          cmocka_unit_test(test_batchnorm),
         cmocka_unit_test(test_pooling),       cmocka_unit_test(test_cross_entropy),
         cmocka_unit_test(test_embedding),     cmocka_unit_test(test_shared_value),
+        cmocka_unit_test(test_decoder),       cmocka_unit_test(test_grouped_attention),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -198,6 +198,17 @@ lk_status lk_plan_state(lk_plan *plan, const char *suffix, size_t count, float i
     return LK_OK;
 }
 
+lk_status lk_plan_constants(lk_plan *plan, size_t bytes, void **out)
+{
+    *out = NULL;
+    if (plan->entry->constants != NULL)
+        return lk_plan_fail(plan, "it reserves constants twice; reserve all at once");
+    LK_TRY(lki_alloc(&plan->entry->constants, bytes, "a block's constants"));
+    plan->entry->block.constants = *out = plan->entry->constants;
+    plan->model->constant_bytes += bytes;
+    return LK_OK;
+}
+
 /* ---- Life cycle -------------------------------------------------------------------------- */
 
 lk_status lk_model_new(lk_model **out, const char *name, lk_shape shape, bool tokens)
@@ -224,8 +235,10 @@ void lk_model_free(lk_model *model)
 {
     if (model == NULL)
         return;
-    for (size_t i = 0; i < model->block_count; i++)
+    for (size_t i = 0; i < model->block_count; i++) {
         lki_free(model->blocks[i].options);
+        lki_free(model->blocks[i].constants);
+    }
     lki_free(model->blocks);
     lki_free(model->params);
     lki_free(model->names);
@@ -350,7 +363,7 @@ lk_status lk_model_add(lk_value *out, lk_model *model, const lk_block_type *type
 {
     lki_block_entry entry       = { 0 };
     size_t          param_count = model->param_count, state_count = model->state_count;
-    size_t          elements    = model->param_elements;
+    size_t          elements    = model->param_elements, bytes = model->constant_bytes;
 
     lk_status st = entry_init(&entry, model, type, name, options, options_bytes);
     if (st == LK_OK)
@@ -370,7 +383,9 @@ lk_status lk_model_add(lk_value *out, lk_model *model, const lk_block_type *type
     model->param_count    = param_count;
     model->state_count    = state_count;
     model->param_elements = elements;
+    model->constant_bytes = bytes;
     lki_free(entry.options);
+    lki_free(entry.constants);
     return st;
 }
 

@@ -18,6 +18,7 @@ typedef struct {
     lk_block             block;
     void                *options; /* owned: block.options points here */
     size_t               options_bytes;
+    void                *constants; /* owned, or NULL; block.constants may be another block's */
     lk_value             inputs[LK_BLOCK_INPUTS_MAX];
     bool                 output_unread;
     uint32_t             segment; /* segment of activation checkpointing, from 1; 0: none */
@@ -38,7 +39,7 @@ struct lk_model {
     lk_grad_term    *terms; /* in backward's order: terms of the last block first */
     size_t           block_count, param_count, state_count, term_count;
     size_t           block_capacity, param_capacity, name_capacity, state_capacity, term_capacity;
-    size_t           param_elements;
+    size_t           param_elements, constant_bytes;
     /* the segment of the next block; the number of segments */
     uint32_t         segment, segment_count;
     /* the last segment that has blocks; its values are not recomputed */

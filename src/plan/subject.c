@@ -15,6 +15,14 @@
             .input = { 1, { places } }, .classes = (words)                                         \
         }                                                                                          \
     }
+#define LLAMA(m, layer_count, head_count, kv_count, channels, places, words)                       \
+    {                                                                                              \
+        m,                                                                                         \
+        {                                                                                          \
+            .layers = (layer_count), .heads = (head_count), .kv_heads = (kv_count),                \
+            .width = (channels), .tokens = true, .input = { 1, { places } }, .classes = (words)    \
+        }                                                                                          \
+    }
 #define RESNET(m, layer_count, side, labels)                                                       \
     {                                                                                              \
         m,                                                                                         \
@@ -36,6 +44,13 @@ static const lki_probe_model gpts[] = {
     GPT(2, 1, 9, 576, 300, 640), GPT(3, 3, 11, 704, 40, 12000), GPT(1, 1, 7, 224, 640, 200),
     GPT(1, 1, 7, 448, 96, 5000), GPT(5, 1, 3, 96, 160, 300),    GPT(2, 1, 3, 192, 64, 40000),
 };
+static const lki_probe_model llamas[] = {
+    LLAMA(8, 1, 2, 1, 72, 48, 97),    LLAMA(6, 2, 5, 5, 160, 104, 390),
+    LLAMA(3, 1, 5, 1, 320, 200, 1500), LLAMA(2, 1, 9, 3, 576, 300, 640),
+    LLAMA(3, 3, 11, 11, 704, 40, 12000), LLAMA(1, 1, 7, 7, 224, 640, 200),
+    LLAMA(1, 1, 8, 2, 448, 96, 5000), LLAMA(5, 1, 3, 1, 96, 160, 300),
+    LLAMA(2, 1, 3, 3, 192, 64, 40000),
+};
 static const lki_probe_model resnets[] = {
     RESNET(14, 8, 20, 12), RESNET(3, 14, 28, 10), RESNET(40, 8, 12, 10),  RESNET(5, 8, 40, 10),
     RESNET(4, 18, 20, 10), RESNET(2, 18, 36, 90), RESNET(1, 18, 72, 900), RESNET(10, 18, 12, 20),
@@ -47,6 +62,7 @@ static const lki_probe_model mlps[] = {
 
 static const lki_probe_family families[] = {
     { "gpt", gpts, sizeof gpts / sizeof gpts[0] },
+    { "llama", llamas, sizeof llamas / sizeof llamas[0] },
     { "resnet", resnets, sizeof resnets / sizeof resnets[0] },
     { "mlp", mlps, sizeof mlps / sizeof mlps[0] },
 };

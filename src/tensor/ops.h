@@ -249,33 +249,116 @@ void lki_avgpool(lk_exec *exec, lk_dtype type, size_t n, size_t positions, size_
 void lki_avgpool_backward(lk_exec *exec, lk_dtype type, size_t n, size_t positions, size_t c,
                           const void *dy, void *dx, bool add);
 
-/* ---- Attention and embedding ------------------------------------------------------------- */
+/* ---- Attention --------------------------------------------------------------------------- */
 
-/* The shapes of causal self-attention. qkv (b, t, 3c) has q, k and v one after another, each heads
- * x (c / heads); y is (b, t, c). lse (b, heads, t) is the log of the softmax's denominator, stored
- * for backward.  Scores are scaled by 1 / sqrt(c / heads).  The softmax is computed online, in
- * blocks, without a (t, t) tensor. dropout.p > 0 drops probabilities (element = (head * t + i) * t
- * + j). */
+/* The shapes of causal self-attention.  Queries and y are (b, t, heads, c / heads); keys and values
+ * are (b, t, kv_heads, c / heads), and heads / kv_heads neighbouring heads of queries read the same
+ * keys and values.  lse (b, heads, t) is the log of the softmax's denominator, stored for backward.
+ * Scores are scaled by 1 / sqrt(c / heads).  The softmax is computed online, in blocks, without a
+ * (t, t) tensor. dropout.p > 0 drops probabilities (element = (head * t + i) * t + j). */
 typedef struct {
-    size_t          b, t, c, heads;
+    size_t          b, t, c, heads, kv_heads; /* kv_heads 0: as many as heads */
     lki_dropout_key dropout;
 } lki_attention_shape;
+
+/* Queries, keys and values, or their gradients.  Rows are stride[i] elements apart.  A gradient is
+ * not computed if it is NULL, and is added to the memory if add[i]. */
+typedef struct {
+    const void *rows[3];
+    size_t      stride[3];
+} lki_attention_input;
+typedef struct {
+    void  *rows[3];
+    size_t stride[3];
+    bool   add[3];
+} lki_attention_gradient;
+
+/* Returns the address of queries, keys and values that are one after another in each row of `qkv`:
+ * (b, t, c + 2 kv_heads c / heads), of type F32 or BF16. */
+lki_attention_input    lki_attention_packed(const lki_attention_shape *shape, lk_dtype type,
+                                            const void *qkv);
+lki_attention_gradient lki_attention_packed_gradient(const lki_attention_shape *shape,
+                                                     lk_dtype type, void *dqkv, bool add);
+
 size_t lki_attention_scratch_bytes(const lk_exec *exec, const lki_attention_shape *shape);
-void   lki_attention(lk_exec *exec, const lki_attention_shape *shape, const float *qkv, float *y,
-                     float *lse, void *scratch);
-void   lki_attention_backward(lk_exec *exec, const lki_attention_shape *shape, const float *qkv,
-                              const float *y, const float *lse, const float *dy, float *dqkv,
-                              bool add, void *scratch);
+void   lki_attention(lk_exec *exec, const lki_attention_shape *shape, lki_attention_input x,
+                     float *y, float *lse, void *scratch);
+void   lki_attention_backward(lk_exec *exec, const lki_attention_shape *shape,
+                              lki_attention_input x, const float *y, const float *lse,
+                              const float *dy, lki_attention_gradient dx, void *scratch);
 
 /* Attention in bf16.  Probabilities and the gradients of scores are rounded to bf16 as operands of
  * products, which have the chains of lki_gemm().  Everything else is FP32, and lse is a logarithm
  * to base 2. */
 size_t lki_attention_bf16_scratch_bytes(const lk_exec *exec, const lki_attention_shape *shape);
-void   lki_attention_bf16(lk_exec *exec, const lki_attention_shape *shape, const uint16_t *qkv,
+void   lki_attention_bf16(lk_exec *exec, const lki_attention_shape *shape, lki_attention_input x,
                           uint16_t *y, float *lse, void *scratch);
 void   lki_attention_bf16_backward(lk_exec *exec, const lki_attention_shape *shape,
-                                   const uint16_t *qkv, const uint16_t *y, const float *lse,
-                                   const uint16_t *dy, uint16_t *dqkv, bool add, void *scratch);
+                                   lki_attention_input x, const uint16_t *y, const float *lse,
+                                   const uint16_t *dy, lki_attention_gradient dx, void *scratch);
+
+/* ---- Llama's blocks ---------------------------------------------------------------------- */
+
+/* RMSNorm: rows of c values are divided by their root mean square: y = x rstd gamma, with rstd
+ * (rows) = 1 / sqrt(mean of squares + eps).  The fields from dy on are for the backward pass. */
+typedef struct {
+    lk_dtype     type;
+    size_t       rows, c;
+    float        eps;
+    const void  *x;
+    const float *gamma;
+    void        *y;
+    float       *rstd;
+
+    const void  *dy;
+    void        *dx;
+    bool         add;
+    float       *dgamma;
+} lki_rmsnorm_args;
+void lki_rmsnorm(lk_exec *exec, const lki_rmsnorm_args *args);
+void lki_rmsnorm_backward(lk_exec *exec, const lki_rmsnorm_args *args);
+
+/* Rotary embeddings.  x and y are (b, t, heads, size); y may be x.  At position p, elements i and
+ * i + size / 2 of each head are rotated by the angle p f(i), or back by it.  The backward pass
+ * rotates dy back. */
+typedef struct {
+    lk_dtype     type;
+    size_t       b, t, heads, size;
+    const float *table; /* (t, size) */
+    const void  *x;
+    void        *y;
+    bool         back, add;
+} lki_rope_args;
+void lki_rope(lk_exec *exec, const lki_rope_args *args);
+
+/* The frequencies f(i) = theta^(-2i / size), rounded to FP32.  With a `factor` they are scaled as
+ * Llama 3.1 does for longer contexts: those that turn fewer than `low` times in `original`
+ * positions are divided by it, those that turn more than `high` times are kept, and there is a
+ * linear transition between the two. */
+typedef struct {
+    double theta, factor, low, high;
+    size_t original;
+} lki_rope_scale;
+
+/* Computes the table: at each position size / 2 cosines and then size / 2 sines, correctly rounded,
+ * of the angles p f(i) in FP32.  t is at most 2^20, and theta at least 1. */
+void lki_rope_table(const lki_rope_scale *scale, size_t t, size_t size, float *table);
+
+/* SwiGLU: y = gate sigmoid(gate) up.  For the backward pass dgate and dup may be NULL. */
+typedef struct {
+    lk_dtype    type;
+    size_t      n;
+    const void *gate, *up;
+    void       *y;
+
+    const void *dy;
+    void       *dgate, *dup;
+    bool        add_gate, add_up;
+} lki_swiglu_args;
+void lki_swiglu(lk_exec *exec, const lki_swiglu_args *args);
+void lki_swiglu_backward(lk_exec *exec, const lki_swiglu_args *args);
+
+/* ---- Embedding --------------------------------------------------------------------------- */
 
 /* A table of embeddings.  `type` is LK_F32 (or 0, which means the same) or, only if the results are
  * BF16, LK_BF16. */
@@ -375,7 +458,8 @@ float  lki_logf(float x);
 float  lki_tanhf(float x);
 float  lki_erff(float x);
 float  lki_cosf(float x);                        /* |x| <= 2 pi * 1024 */
-double lki_cos(double x);                        /* for schedules: |x| <= 16 */
+double lki_cos(double x);                        /* |x| <= 2^20; error 2^-52 of 1 */
+double lki_sin(double x);                        /* likewise */
 double lki_pow(double x, double y);              /* for schedules: x in [0, 1], y in [0, 100] */
 /* for bias corrections, by squaring and multiplying */
 double lki_powi(double base, uint64_t exponent);

@@ -49,9 +49,10 @@ typedef struct {
 static head_of head_at(const lki_attention_shape *s, const uint16_t *qkv, size_t index)
 {
     size_t size = s->c / s->heads, sample = index / s->heads, head = index % s->heads;
-    const uint16_t *q = qkv + sample * s->t * 3 * s->c + head * size;
-    return (head_of){ .s = s, .sample = sample, .head = head, .size = size, .row = 3 * s->c,
-                      .q = q, .k = q + s->c, .v = q + 2 * s->c,
+    lki_reference_row row   = lki_reference_row_of(s, head);
+    const uint16_t   *first = qkv + sample * s->t * row.width;
+    return (head_of){ .s = s, .sample = sample, .head = head, .size = size, .row = row.width,
+                      .q = first + row.q, .k = first + row.k, .v = first + row.v,
                       .scale = 1.0f / sqrtf((float)size) };
 }
 
@@ -159,7 +160,8 @@ static void attention_scores(const head_of *h, const float *lse, uint16_t *p, ui
 }
 
 /* Computes column d of the gradients of a head for token i: as a query, and as a key and value.
- * `out` has t rows, 3c apart. */
+ * `out` is the sample's first row.  The sums for a key continue over the heads that read it, and
+ * are scaled after the last of them. */
 static void attention_token(const head_of *h, const uint16_t *p, const uint16_t *ds, size_t i,
                             size_t d, float *out)
 {
@@ -172,13 +174,16 @@ static void attention_token(const head_of *h, const uint16_t *p, const uint16_t 
             row[j - first] = ds[i * t + j];
         dq = over_keys(h, row, first, end, h->k + d, dq);
     }
-    size_t at = from * t + i;
-    float  dk = chunks(t - from, (line){ ds + at, t }, (line){ h->q + from * h->row + d, h->row },
-                       0.0f);
-    float  dv = chunks(t - from, (line){ p + at, t }, (line){ h->dy + from * c + d, c }, 0.0f);
-    out[i * h->row + d]         = dq * h->scale;
-    out[i * h->row + c + d]     = dk * h->scale;
-    out[i * h->row + 2 * c + d] = dv;
+    lki_reference_row row = lki_reference_row_of(h->s, h->head);
+    size_t at = from * t + i, group = h->s->kv_heads > 0 ? h->s->heads / h->s->kv_heads : 1;
+    bool   later = h->head % group > 0, ends = (h->head + 1) % group == 0;
+    float *dk = out + i * h->row + row.k + d, *dv = out + i * h->row + row.v + d;
+    *dk = chunks(t - from, (line){ ds + at, t }, (line){ h->q + from * h->row + d, h->row },
+                 later ? *dk : 0.0f);
+    *dv = chunks(t - from, (line){ p + at, t }, (line){ h->dy + from * c + d, c },
+                 later ? *dv : 0.0f);
+    *dk = ends ? *dk * h->scale : *dk;
+    out[i * h->row + row.q + d] = dq * h->scale;
 }
 
 void lki_reference_attention_bf16_backward(const lki_attention_shape *s, const uint16_t *qkv,
@@ -194,8 +199,7 @@ void lki_reference_attention_bf16_backward(const lki_attention_shape *s, const u
         attention_scores(&h, lse + index * s->t, p, ds);
         for (size_t i = 0; i < s->t; i++)
             for (size_t d = 0; d < h.size; d++)
-                attention_token(&h, p, ds, i, d,
-                                dqkv + h.sample * s->t * h.row + h.head * h.size);
+                attention_token(&h, p, ds, i, d, dqkv + h.sample * s->t * h.row);
         free(p);
         free(ds);
     }

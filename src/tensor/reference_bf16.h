@@ -8,7 +8,7 @@
 void lki_reference_attention_bf16(const lki_attention_shape *s, const uint16_t *qkv, uint16_t *y,
                                   float *lse);
 
-/* Computes dqkv (b, t, 3c) without the final rounding, so that a test can add it to other
+/* Computes dqkv without the final rounding, so that a test can add it to other
  * values. */
 void lki_reference_attention_bf16_backward(const lki_attention_shape *s, const uint16_t *qkv,
                                            const uint16_t *y, const float *lse, const uint16_t *dy,

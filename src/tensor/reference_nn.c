@@ -253,6 +253,13 @@ void lki_reference_avgpool(size_t n, size_t positions, size_t c, const float *x,
 
 /* ---- Attention ---------------------------------------------------------------------------- */
 
+lki_reference_row lki_reference_row_of(const lki_attention_shape *s, size_t head)
+{
+    size_t size = s->c / s->heads, kv_heads = s->kv_heads > 0 ? s->kv_heads : s->heads;
+    size_t k = s->c + head / (s->heads / kv_heads) * size;
+    return (lki_reference_row){ s->c + 2 * kv_heads * size, head * size, k, k + kv_heads * size };
+}
+
 static float keep_one(const lki_attention_shape *s, size_t sample, size_t head, size_t i, size_t j)
 {
     if (!(s->dropout.p > 0.0f))
@@ -277,17 +284,18 @@ static float chain_dot(size_t n, const float *a, const float *b)
 static void attention_query(const lki_attention_shape *s, const float *qkv, size_t sample,
                             size_t head, size_t i, float *y, float *lse)
 {
-    size_t       size = s->c / s->heads;
-    const float *base = qkv + sample * s->t * 3 * s->c + head * size;
-    const float *q    = base + i * 3 * s->c;
-    float        scale = 1.0f / sqrtf((float)size), max = -INFINITY, sum = 0.0f;
+    size_t            size = s->c / s->heads;
+    lki_reference_row row  = lki_reference_row_of(s, head);
+    const float      *base = qkv + sample * s->t * row.width;
+    const float      *q    = base + i * row.width + row.q;
+    float             scale = 1.0f / sqrtf((float)size), max = -INFINITY, sum = 0.0f;
 
     memset(y, 0, size * sizeof *y);
     for (size_t first = 0; first <= i; first += KEYS) {
         size_t count = i + 1 - first < KEYS ? i + 1 - first : KEYS;
         float  p[KEYS], old = max;
         for (size_t j = 0; j < count; j++) {
-            p[j] = chain_dot(size, q, base + (first + j) * 3 * s->c + s->c) * scale;
+            p[j] = chain_dot(size, q, base + (first + j) * row.width + row.k) * scale;
             max  = p[j] > max ? p[j] : max;
         }
         for (size_t j = 0; j < count; j++)
@@ -298,7 +306,7 @@ static void attention_query(const lki_attention_shape *s, const float *qkv, size
             y[d] = y[d] * rescale;
             for (size_t j = 0; j < count; j++)
                 y[d] = fmaf(p[j] * keep_one(s, sample, head, i, first + j),
-                            base[(first + j) * 3 * s->c + 2 * s->c + d], y[d]);
+                            base[(first + j) * row.width + row.v + d], y[d]);
         }
     }
     for (size_t d = 0; d < size; d++)
@@ -317,19 +325,18 @@ void lki_reference_attention(const lki_attention_shape *s, const float *qkv, flo
 }
 
 /* Adds the contribution of the pair (query i, key j) of a head to the three gradients. */
-static void attention_pair(const lki_attention_shape *s, const float *row_i, const float *row_j,
-                           float lse, float delta, float keep, const float *dy, float *d_i,
-                           float *d_j)
+static void attention_pair(size_t size, lki_reference_row row, const float *row_i,
+                           const float *row_j, float lse, float delta, float keep, const float *dy,
+                           float *d_i, float *d_j)
 {
-    size_t size  = s->c / s->heads;
-    float  scale = 1.0f / sqrtf((float)size);
-    float  p     = lki_expf(chain_dot(size, row_i, row_j + s->c) * scale - lse);
-    float  dp    = chain_dot(size, dy, row_j + 2 * s->c);
-    float  ds    = p * (dp * keep - delta) * scale;
+    float scale = 1.0f / sqrtf((float)size);
+    float p     = lki_expf(chain_dot(size, row_i + row.q, row_j + row.k) * scale - lse);
+    float dp    = chain_dot(size, dy, row_j + row.v);
+    float ds    = p * (dp * keep - delta) * scale;
     for (size_t d = 0; d < size; d++) {
-        d_i[d]             = fmaf(ds, row_j[s->c + d], d_i[d]);
-        d_j[s->c + d]      = fmaf(ds, row_i[d], d_j[s->c + d]);
-        d_j[2 * s->c + d]  = fmaf(p * keep, dy[d], d_j[2 * s->c + d]);
+        d_i[row.q + d] = fmaf(ds, row_j[row.k + d], d_i[row.q + d]);
+        d_j[row.k + d] = fmaf(ds, row_i[row.q + d], d_j[row.k + d]);
+        d_j[row.v + d] = fmaf(p * keep, dy[d], d_j[row.v + d]);
     }
 }
 
@@ -337,17 +344,89 @@ void lki_reference_attention_backward(const lki_attention_shape *s, const float 
                                       const float *y, const float *lse, const float *dy,
                                       float *dqkv)
 {
-    size_t size = s->c / s->heads, row = 3 * s->c;
-    memset(dqkv, 0, s->b * s->t * row * sizeof *dqkv);
+    size_t size = s->c / s->heads, width = lki_reference_row_of(s, 0).width;
+    memset(dqkv, 0, s->b * s->t * width * sizeof *dqkv);
     for (size_t at = 0; at < s->b * s->heads * s->t; at++) {
         size_t i = at % s->t, head = at / s->t % s->heads, sample = at / s->t / s->heads;
         size_t out   = (sample * s->t + i) * s->c + head * size;
-        size_t first = sample * s->t * row + head * size;
+        size_t row_i = (sample * s->t + i) * width;
         float  delta = lane_dot(size, dy + out, y + out);
-        for (size_t j = 0; j <= i; j++)
-            attention_pair(s, qkv + first + i * row, qkv + first + j * row, lse[at], delta,
-                           keep_one(s, sample, head, i, j), dy + out, dqkv + first + i * row,
-                           dqkv + first + j * row);
+        for (size_t j = 0; j <= i; j++) {
+            size_t row_j = (sample * s->t + j) * width;
+            attention_pair(size, lki_reference_row_of(s, head), qkv + row_i, qkv + row_j, lse[at],
+                           delta, keep_one(s, sample, head, i, j), dy + out, dqkv + row_i,
+                           dqkv + row_j);
+        }
+    }
+}
+
+/* ---- Llama's blocks ----------------------------------------------------------------------- */
+
+void lki_reference_rmsnorm(const lki_rmsnorm_args *a)
+{
+    const float *x = a->x;
+    float       *y = a->y;
+    for (size_t r = 0; r < a->rows; r++, x += a->c, y += a->c) {
+        a->rstd[r] = 1.0f / sqrtf(lane_dot(a->c, x, x) / (float)a->c + a->eps);
+        for (size_t i = 0; i < a->c; i++)
+            y[i] = x[i] * a->rstd[r] * a->gamma[i];
+    }
+}
+
+void lki_reference_rmsnorm_backward(const lki_rmsnorm_args *a)
+{
+    const float *x = a->x, *dy = a->dy;
+    float       *dx = a->dx;
+    for (size_t r = 0; r < a->rows; r++, x += a->c, dy += a->c, dx += a->c) {
+        float lane[LANES] = { 0 };
+        for (size_t i = 0; i < a->c; i++) {
+            float xhat      = x[i] * a->rstd[r];
+            lane[i % LANES] = fmaf(dy[i] * a->gamma[i], xhat, lane[i % LANES]);
+            a->dgamma[i]    = fmaf(dy[i], xhat, a->dgamma[i]);
+        }
+        float mean = lane_tree(lane) / (float)a->c;
+        for (size_t i = 0; i < a->c; i++) {
+            float d = a->rstd[r] * fmaf(-(x[i] * a->rstd[r]), mean, dy[i] * a->gamma[i]);
+            dx[i]   = a->add ? dx[i] + d : d;
+        }
+    }
+}
+
+void lki_reference_rope(const lki_rope_args *a)
+{
+    size_t half = a->size / 2;
+    for (size_t at = 0; at < a->b * a->t * a->heads * half; at++) {
+        size_t       i = at % half, row = at / half, p = row / a->heads % a->t;
+        const float *x = (const float *)a->x + row * a->size + i, *table = a->table + p * a->size;
+        float       *y = (float *)a->y + row * a->size + i;
+        float        c = table[i], s = a->back ? -table[half + i] : table[half + i];
+        float        first = fmaf(-x[half], s, x[0] * c), second = fmaf(x[0], s, x[half] * c);
+        y[0]    = a->add ? y[0] + first : first;
+        y[half] = a->add ? y[half] + second : second;
+    }
+}
+
+static float sigmoid(float x)
+{
+    return 1.0f / (lki_expf(-x) + 1.0f);
+}
+
+void lki_reference_swiglu(const lki_swiglu_args *a)
+{
+    const float *gate = a->gate, *up = a->up;
+    for (size_t i = 0; i < a->n; i++)
+        ((float *)a->y)[i] = gate[i] * sigmoid(gate[i]) * up[i];
+}
+
+void lki_reference_swiglu_backward(const lki_swiglu_args *a)
+{
+    const float *gate = a->gate, *up = a->up, *dy = a->dy;
+    float       *dgate = a->dgate, *dup = a->dup;
+    for (size_t i = 0; i < a->n; i++) {
+        float s = sigmoid(gate[i]), silu = gate[i] * s;
+        float d = dy[i] * up[i] * fmaf(silu, 1.0f - s, s);
+        dgate[i] = a->add_gate ? dgate[i] + d : d;
+        dup[i]   = a->add_up ? dup[i] + dy[i] * silu : dy[i] * silu;
     }
 }
 

@@ -33,10 +33,21 @@ void lki_reference_conv_backward_weights(const lki_conv_shape *s, const float *x
 void lki_reference_maxpool(const lki_conv_shape *s, const float *x, float *y, uint32_t *argmax);
 void lki_reference_avgpool(size_t n, size_t positions, size_t c, const float *x, float *y);
 
+/* A row of qkv has the queries of all heads, then the keys, then the values (ops.h:
+ * lki_attention_packed()).  Returns its width, and the offsets of a head's query, key and value. */
+typedef struct { size_t width, q, k, v; } lki_reference_row;
+lki_reference_row lki_reference_row_of(const lki_attention_shape *s, size_t head);
+
 void lki_reference_attention(const lki_attention_shape *s, const float *qkv, float *y, float *lse);
 void lki_reference_attention_backward(const lki_attention_shape *s, const float *qkv,
                                       const float *y, const float *lse, const float *dy,
                                       float *dqkv);
+
+void lki_reference_rmsnorm(const lki_rmsnorm_args *a); /* F32 only, here and below */
+void lki_reference_rmsnorm_backward(const lki_rmsnorm_args *a);
+void lki_reference_rope(const lki_rope_args *a);
+void lki_reference_swiglu(const lki_swiglu_args *a);
+void lki_reference_swiglu_backward(const lki_swiglu_args *a);
 
 void lki_reference_embedding_backward(size_t b, size_t t, size_t c, const int32_t *tokens,
                                       const float *dy, float *dwte, float *dwpe);

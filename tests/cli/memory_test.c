@@ -102,6 +102,12 @@ static void run_as_planned(const char *folder, const char *options)
         fail_msg("%s: %s", line, r.err);
 }
 
+/* A model whose tables of rotary embeddings have 1 MiB. */
+#define LLAMA                                                                                      \
+    "llama --layers 1 --heads 2 --kv-heads 1 --width 64 --head-size 128 --context 2048 "           \
+    "--micro-batch 1 --virtual-workers 4 --global-batch 4 --steps 1 "                              \
+    "--data synthetic:tokens=12000,vocab=64 --optimizer adamw --lr 1e-3 --quiet --bucket-mb 1 "
+
 static void runs_fit_into_their_plan(void **state)
 {
     static const char *const ways[] = {
@@ -110,6 +116,7 @@ static void runs_fit_into_their_plan(void **state)
         LAYERS_OF("4", "8") "--workers 8 --hosts 2 --strategy zero2",
         LAYERS_OF("4", "8") "--workers 4 --hosts 2 --strategy zero3 --precision bf16",
         LAYERS_OF("4", "8") "--workers 2 --strategy zero1",
+        LLAMA "--workers 4 --hosts 2 --strategy zero3",
     };
     for (size_t i = 0; !LKI_SANITIZED && i < sizeof ways / sizeof ways[0]; i++)
         run_as_planned(*state, ways[i]);

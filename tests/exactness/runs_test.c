@@ -40,7 +40,13 @@ static const run_model models[] = {
       "resnet --data synthetic:images=150,h=9,w=9,c=3,classes=4 --depth 8 --optimizer sgd "
       "--momentum 0.9 --nesterov --lr 0.1 --validation 0.2 --augment crop=2,flip "
       "--grad-comm-dtype bf16" },
+    { "llama",
+      "llama --data synthetic:tokens=4000,vocab=31 --layers 2 --heads 4 --kv-heads 2 --width 24 "
+      "--head-size 10 --context 13 --tie --qkv-bias --qk-norm --optimizer adamw --lr 1e-3 "
+      "--validation 0.1 --clip-norm 1 --weight-decay 0.1" },
 };
+
+enum { MODELS = sizeof models / sizeof models[0] };
 
 /* A way of executing a run, and the number of workers that this way uses. */
 typedef struct {
@@ -200,14 +206,20 @@ static void resnet_has_the_same_bits(void **state)
     check_ways(&models[2], lki_thorough() ? 0 : 1, lki_thorough() ? 1 : 2);
 }
 
+static void llama_has_the_same_bits(void **state)
+{
+    (void)state;
+    check_ways(&models[3], lki_thorough() ? 0 : 2, lki_thorough() ? 1 : 3);
+}
+
 /* Checks each model in a third of the ways. */
 static void other_precisions_have_the_same_bits(void **state)
 {
     static const char *const precisions[] = { "bf16", "bf16",
-                                              "fp16 --loss-scale-initial 4294967296" };
+                                              "fp16 --loss-scale-initial 4294967296", "bf16" };
     char                     name[64], options[512];
     (void)state;
-    for (size_t m = 0; m < 3; m++) {
+    for (size_t m = 0; m < MODELS; m++) {
         (void)snprintf(name, sizeof name, "%s, %s", models[m].name, precisions[m]);
         (void)snprintf(options, sizeof options, "%s --precision %s", models[m].options,
                        precisions[m]);
@@ -301,7 +313,7 @@ static void a_run_resumes_on_any_workers(void **state)
 {
     static const char two_by_two[] = "--workers 4 --hosts 2", three[] = "--workers 3";
     (void)state;
-    for (size_t m = 0; m < sizeof models / sizeof models[0]; m += lki_brief() ? 2 : 1) {
+    for (size_t m = 0; m < MODELS; m += lki_brief() ? 2 : 1) {
         outcome want = run(&models[m], 8, "7 --schedule constant --strategy single --workers 1");
         assert_int_equal(want.status, 0);
         goes_on_elsewhere(&models[m], two_by_two, three, want.hash);
@@ -336,6 +348,7 @@ int main(void)
         cmocka_unit_test(mlp_has_the_same_bits),
         cmocka_unit_test(gpt_has_the_same_bits),
         cmocka_unit_test(resnet_has_the_same_bits),
+        cmocka_unit_test(llama_has_the_same_bits),
         cmocka_unit_test(other_precisions_have_the_same_bits),
         cmocka_unit_test(other_optimizers_have_the_same_bits),
         cmocka_unit_test(evaluations_may_follow_skipped_steps),

@@ -10,6 +10,7 @@
 #define LKI_TENSOR_ISA_KERNELS_H
 
 #include "tensor/isa/conv.h"
+#include "tensor/isa/decoder.h"
 #include "tensor/isa/elementwise.h"
 #include "tensor/isa/gemm.h"
 #include "tensor/isa/nn.h"
@@ -32,6 +33,7 @@ typedef struct lki_kernels {
     const lki_param_kernels       *param;
     const lki_nn_kernels          *nn;
     const lki_conv_kernels        *conv;
+    const lki_decoder_kernels     *decoder;
 } lki_kernels;
 
 #if defined(__x86_64__)

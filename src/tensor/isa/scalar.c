@@ -54,7 +54,8 @@ static double series(double s, int from)
     return sum;
 }
 
-double lki_cos(double x)
+/* Returns the cosine of x - `turned` quarters of a turn. */
+static double cos_turned(double x, int64_t turned)
 {
     double  quarters = x * 0x1.45f306dc9c883p-1; /* 2 / pi */
     int64_t q        = (int64_t)(quarters < 0 ? quarters - 0.5 : quarters + 0.5);
@@ -62,8 +63,19 @@ double lki_cos(double x)
     /* The first two parts have 33 bits, so their products with n < 2^20 are exact. */
     double r = ((x - n * 0x1.921fb544p+0) - n * 0x1.0b4611a6p-34) - n * 0x1.3198a2e037073p-69;
     double s = r * r;
+    q -= turned;
     double y = (q & 1) != 0 ? r * series(s, 1) : series(s, 0);
     return ((q + 1) & 2) != 0 ? -y : y;
+}
+
+double lki_cos(double x)
+{
+    return cos_turned(x, 0);
+}
+
+double lki_sin(double x)
+{
+    return cos_turned(x, 1);
 }
 
 double lki_powi(double base, uint64_t exponent)

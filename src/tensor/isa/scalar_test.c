@@ -82,7 +82,9 @@ static void functions_for_schedules_are_accurate(void **state)
     (void)state;
     for (double x = -16.0; x <= 16.0; x += 1e-3)
         assert_true(fabs(lki_cos(x) - cos(x)) < 3e-16);
-    assert_true(lki_cos(0.0) == 1.0);
+    for (double x = 1.0; x < 1 << 20; x *= 1.0003)
+        assert_true(fabs(lki_cos(x) - cos(x)) < 3e-16 && fabs(lki_sin(x) - sin(x)) < 3e-16);
+    assert_true(lki_cos(0.0) == 1.0 && lki_sin(0.0) == 0.0 && lki_sin(-0.5) == -lki_sin(0.5));
     for (uint64_t n = 0; n < 5000; n += 7) {
         assert_true(fabs(lki_powi(0.999, n) - pow(0.999, (double)n)) < 1e-12);
         assert_true(fabs(lki_powi(0.9, n) - pow(0.9, (double)n)) < 1e-14);

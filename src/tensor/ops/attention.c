@@ -1,7 +1,8 @@
 /* attention.c -- causal self-attention by blocks, forward and backward.
  *
- * A task is one head of one sample.  It packs the head's keys and values once, and then processes
- * blocks of QUERIES rows and KEYS columns.  A block of scores stays in the first-level cache, and
+ * A task is one head of one sample; in backward all heads of queries that read the same keys.  It
+ * packs the head's keys and values once, and then processes blocks of QUERIES rows and KEYS
+ * columns.  A block of scores stays in the first-level cache, and
  * there is no (t, t) tensor.  The softmax is online (isa/softmax.inc).  Blocks that are completely
  * in the future are skipped.  In other blocks a strip of STRIP queries skips the keys that follow
  * its last query, and a strip of STRIP keys skips the queries that precede its first key.  The few
@@ -16,7 +17,8 @@
  * dP use only the kept probabilities; both identities still hold.
  *
  * Order:   the block sizes are constants of this file.  O and dQ are chains over ascending keys, dK
- *          and dV over ascending queries, whichever thread computes the head.
+ *          and dV over ascending heads of queries, and in each over ascending queries, whichever
+ *          thread computes the head.
  * Cost:    4 t^2 c operations forward and 10 backward, halved by causality except in the
  *          diagonal blocks.
  * Memory:  a few (t, head size) matrices per thread; see lki_attention_scratch_bytes().
@@ -39,6 +41,7 @@ typedef struct {
     float *q, *k, *v, *dy, *dk, *dv;       /* (t_pad, width) */
     float *k_columns, *v_columns;          /* (t_pad / 16, head size, 16) */
     float *delta;                          /* (t_pad) */
+    bool   later; /* dk and dv have the sums of earlier heads of queries */
 } head;
 
 typedef struct {
@@ -46,10 +49,11 @@ typedef struct {
     const lki_attention_shape  *shape;
     size_t       size;  /* size of a head */
     float        scale; /* 1 / sqrt(size) */
-    const float *qkv, *dy;
-    float       *y, *lse, *dqkv;
+    lki_attention_input    x;
+    lki_attention_gradient dx;
+    const float *dy;
+    float       *y, *lse;
     const float *old_y, *old_lse;
-    bool         add;
     char        *scratch;
     size_t       scratch_each;
 } attention;
@@ -131,7 +135,8 @@ static void block_values(const attention *a, const head *h, const block *b, cons
 }
 
 /* Continues the chains of `to` (keys, width) over the block's queries: transposed scores times rows
- * of `right`.  A key's chain starts at the query with the key's position. */
+ * of `right`.  A key's chain starts at the query with the key's position, in the first head of
+ * queries. */
 static void block_transposed(const attention *a, const head *h, const block *b, const float *scores,
                              const float *right, float *to)
 {
@@ -143,12 +148,24 @@ static void block_transposed(const attention *a, const head *h, const block *b, 
             .rows = lki_min(STRIP, b->keys - j), .columns = h->width, .length = b->queries - skip,
             .a = scores + skip * KEYS + j, .lda = KEYS,
             .b = right + (b->first_query + skip) * h->width, .ldb = h->width,
-            .c = to + key * h->width, .ldc = h->width, .go_on = key < b->first_query,
+            .c = to + key * h->width, .ldc = h->width, .go_on = h->later || key < b->first_query,
         });
     }
 }
 
-/* Returns the scores of query i of a block.  The task `index` is a pair (sample, head). */
+/* Returns the first row of a head of queries.  Here and below, `index` is a pair (sample, head). */
+static const float *queries_of(const attention *a, size_t index)
+{
+    return (const float *)a->x.rows[Q] + query_row(a->shape, index, 0, a->x.stride[Q]);
+}
+
+/* Returns the first row of the keys or values that a head of queries reads. */
+static const float *keys_of(const attention *a, size_t index, int part)
+{
+    return (const float *)a->x.rows[part] + key_row(a->shape, index, 0, a->x.stride[part]);
+}
+
+/* Returns the scores of query i of a block. */
 static lki_score_row score_row(const attention *a, const head *h, const block *b, size_t index,
                                size_t i)
 {
@@ -166,8 +183,8 @@ static lki_score_row score_row(const attention *a, const head *h, const block *b
 
 static void forward_queries(const attention *a, const head *h, size_t index, size_t first_query)
 {
-    size_t t = a->shape->t, stride = 3 * a->shape->c, queries = lki_min(QUERIES, t - first_query);
-    const float *q = a->qkv + head_row(a->shape, index, 0, 3);
+    size_t t = a->shape->t, stride = a->x.stride[Q], queries = lki_min(QUERIES, t - first_query);
+    const float *q = queries_of(a, index);
     float  max[QUERIES], sum[QUERIES];
 
     for (size_t i = 0; i < queries; i++) {
@@ -186,7 +203,7 @@ static void forward_queries(const attention *a, const head *h, size_t index, siz
         block_values(a, h, &b, h->scores, h->v);
     }
     for (size_t i = 0; i < queries; i++) {
-        float *y = a->y + head_row(a->shape, index, first_query + i, 1);
+        float *y = a->y + query_row(a->shape, index, first_query + i, a->shape->c);
         a->kernels->scale(h->width, 1.0f / sum[i], h->out + i * h->width);
         memcpy(y, h->out + i * h->width, a->size * sizeof *y);
         a->lse[index * t + first_query + i] = max[i] + lki_logf(sum[i]);
@@ -195,27 +212,26 @@ static void forward_queries(const attention *a, const head *h, size_t index, siz
 
 static void head_open(const attention *a, size_t index, uint32_t thread, head *h)
 {
-    size_t t = a->shape->t, c = a->shape->c;
-    const float *k = a->qkv + head_row(a->shape, index, 0, 3) + c;
+    size_t t = a->shape->t;
 
     (void)head_lay_out(h, t, a->size, (float *)(void *)(a->scratch + thread * a->scratch_each));
-    a->kernels->pack_transposed(t, a->size, k, 3 * c, h->k_columns);
+    a->kernels->pack_transposed(t, a->size, keys_of(a, index, K), a->x.stride[K], h->k_columns);
 }
 
 static void forward_task(void *context, size_t index, uint32_t thread)
 {
     const attention *a = context;
-    size_t t = a->shape->t, c = a->shape->c;
+    size_t t = a->shape->t;
     head   h;
 
     head_open(a, index, thread, &h);
-    copy_rows(&h, t, a->size, 3 * c, a->qkv + head_row(a->shape, index, 0, 3) + 2 * c, h.v);
+    copy_rows(&h, t, a->size, a->x.stride[V], keys_of(a, index, V), h.v);
     for (size_t query = 0; query < t; query += QUERIES)
         forward_queries(a, &h, index, query);
 }
 
 static attention attention_of(const lk_exec *exec, const lki_attention_shape *shape,
-                              const float *qkv, void *scratch)
+                              lki_attention_input x, void *scratch)
 {
     head   h;
     size_t size = shape->c / shape->heads;
@@ -224,16 +240,16 @@ static attention attention_of(const lk_exec *exec, const lki_attention_shape *sh
         .shape        = shape,
         .size         = size,
         .scale        = 1.0f / __builtin_sqrtf((float)size),
-        .qkv          = qkv,
+        .x            = x,
         .scratch      = scratch,
         .scratch_each = head_lay_out(&h, shape->t, size, NULL),
     };
 }
 
-void lki_attention(lk_exec *exec, const lki_attention_shape *shape, const float *qkv, float *y,
-                   float *lse, void *scratch)
+void lki_attention(lk_exec *exec, const lki_attention_shape *shape, lki_attention_input x,
+                   float *y, float *lse, void *scratch)
 {
-    attention a = attention_of(exec, shape, qkv, scratch);
+    attention a = attention_of(exec, shape, x, scratch);
     a.y   = y;
     a.lse = lse;
     lki_pool_run(lki_exec_pool(exec), shape->b * shape->heads, forward_task, &a);
@@ -254,15 +270,17 @@ static void backward_block(const attention *a, const head *h, size_t index, cons
     block_values(a, h, b, h->dp, h->k);
 }
 
-/* Writes rows of the head to the head's part of dqkv, or adds them to that part. */
-static void put_rows(const attention *a, const head *h, size_t rows, const float *from, float *to)
+/* Writes or adds rows of the head to the gradient `part`, from element `at` on. */
+static void put_rows(const attention *a, const head *h, size_t rows, const float *from, int part,
+                     size_t at)
 {
-    for (size_t i = 0; i < rows; i++) {
+    bool add = a->dx.add[part];
+    for (size_t i = 0; a->dx.rows[part] != NULL && i < rows; i++) {
         const float *x = from + i * h->width;
-        float       *y = to + i * 3 * a->shape->c;
-        if (!a->add)
+        float       *y = (float *)a->dx.rows[part] + at + i * a->dx.stride[part];
+        if (!add)
             memcpy(y, x, a->size * sizeof *y);
-        for (size_t d = 0; a->add && d < a->size; d++)
+        for (size_t d = 0; add && d < a->size; d++)
             y[d] += x[d];
     }
 }
@@ -274,41 +292,82 @@ static void backward_queries(const attention *a, const head *h, size_t index, si
         block b = block_at(a->shape->t, first_query, first_key);
         backward_block(a, h, index, &b);
     }
-    put_rows(a, h, end - first_query, h->out, a->dqkv + head_row(a->shape, index, first_query, 3));
+    put_rows(a, h, end - first_query, h->out, Q,
+             query_row(a->shape, index, first_query, a->dx.stride[Q]));
 }
 
-static void backward_task(void *context, size_t index, uint32_t thread)
+/* Computes the gradients of a head of queries, and adds to those of its keys and values. */
+static void backward_head(const attention *a, const head *h, size_t index)
+{
+    size_t       t = a->shape->t, c = a->shape->c;
+    const float *dy = a->dy + query_row(a->shape, index, 0, c);
+
+    copy_rows(h, t, a->size, a->x.stride[Q], queries_of(a, index), h->q);
+    copy_rows(h, t, a->size, c, dy, h->dy);
+    for (size_t i = 0; i < t; i++)
+        h->delta[i] = a->kernels->dot(a->size, dy + i * c,
+                                      a->old_y + query_row(a->shape, index, i, c));
+    for (size_t query = 0; query < t; query += QUERIES)
+        backward_queries(a, h, index, query);
+}
+
+static void backward_task(void *context, size_t task, uint32_t thread)
 {
     const attention *a = context;
-    size_t t = a->shape->t, c = a->shape->c, size = a->size;
-    const float *qkv = a->qkv + head_row(a->shape, index, 0, 3);
-    const float *dy = a->dy + head_row(a->shape, index, 0, 1);
-    float       *dqkv = a->dqkv + head_row(a->shape, index, 0, 3);
-    head h;
+    size_t t = a->shape->t, group = group_of(a->shape), first = task * group;
+    head   h;
 
-    head_open(a, index, thread, &h);
-    copy_rows(&h, t, size, 3 * c, qkv, h.q);
-    copy_rows(&h, t, size, 3 * c, qkv + c, h.k);
-    copy_rows(&h, t, size, c, dy, h.dy);
-    a->kernels->pack_transposed(t, size, qkv + 2 * c, 3 * c, h.v_columns);
-    for (size_t i = 0; i < t; i++)
-        h.delta[i] = a->kernels->dot(size, dy + i * c, a->old_y + head_row(a->shape, index, i, 1));
-
-    for (size_t query = 0; query < t; query += QUERIES)
-        backward_queries(a, &h, index, query);
-    put_rows(a, &h, t, h.dk, dqkv + c);
-    put_rows(a, &h, t, h.dv, dqkv + 2 * c);
+    head_open(a, first, thread, &h);
+    copy_rows(&h, t, a->size, a->x.stride[K], keys_of(a, first, K), h.k);
+    a->kernels->pack_transposed(t, a->size, keys_of(a, first, V), a->x.stride[V], h.v_columns);
+    for (size_t i = 0; i < group; i++) {
+        h.later = i > 0;
+        backward_head(a, &h, first + i);
+    }
+    put_rows(a, &h, t, h.dk, K, key_row(a->shape, first, 0, a->dx.stride[K]));
+    put_rows(a, &h, t, h.dv, V, key_row(a->shape, first, 0, a->dx.stride[V]));
 }
 
-void lki_attention_backward(lk_exec *exec, const lki_attention_shape *shape, const float *qkv,
-                            const float *y, const float *lse, const float *dy, float *dqkv,
-                            bool add, void *scratch)
+void lki_attention_backward(lk_exec *exec, const lki_attention_shape *shape,
+                            lki_attention_input x, const float *y, const float *lse,
+                            const float *dy, lki_attention_gradient dx, void *scratch)
 {
-    attention a = attention_of(exec, shape, qkv, scratch);
+    attention a = attention_of(exec, shape, x, scratch);
     a.old_y   = y;
     a.old_lse = lse;
     a.dy      = dy;
-    a.dqkv    = dqkv;
-    a.add     = add;
-    lki_pool_run(lki_exec_pool(exec), shape->b * shape->heads, backward_task, &a);
+    a.dx      = dx;
+    lki_pool_run(lki_exec_pool(exec), shape->b * shape->heads / group_of(shape), backward_task, &a);
+}
+
+/* Returns the widths of the parts of a packed row. */
+static void packed(const lki_attention_shape *s, size_t from[3], size_t stride[3])
+{
+    size_t c = s->c, keys = c / group_of(s);
+    for (int i = Q; i <= V; i++) {
+        from[i]   = i == Q ? 0 : i == K ? c : c + keys;
+        stride[i] = c + 2 * keys;
+    }
+}
+
+lki_attention_input lki_attention_packed(const lki_attention_shape *shape, lk_dtype type,
+                                         const void *qkv)
+{
+    lki_attention_input x;
+    size_t              from[3];
+    packed(shape, from, x.stride);
+    for (int i = Q; i <= V; i++)
+        x.rows[i] = (const char *)qkv + from[i] * lk_dtype_bytes(type);
+    return x;
+}
+
+lki_attention_gradient lki_attention_packed_gradient(const lki_attention_shape *shape,
+                                                     lk_dtype type, void *dqkv, bool add)
+{
+    lki_attention_gradient dx = { .add = { add, add, add } };
+    size_t                 from[3];
+    packed(shape, from, dx.stride);
+    for (int i = Q; i <= V; i++)
+        dx.rows[i] = (char *)dqkv + from[i] * lk_dtype_bytes(type);
+    return dx;
 }

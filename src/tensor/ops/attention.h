@@ -22,11 +22,27 @@ static inline block block_at(size_t t, size_t first_query, size_t first_key)
     return (block){ first_query, queries, first_key, lki_min(KEYS, lki_round_up(past, LANES)) };
 }
 
-/* Returns the offset of row i of a head's part of a (b, t, parts * c) tensor.  The task `index` is
- * a pair (sample, head). */
-static inline size_t head_row(const lki_attention_shape *s, size_t index, size_t i, size_t parts)
+/* The three rows of an lki_attention_input. */
+enum { Q, K, V };
+
+/* Returns the number of heads of queries that read the same keys and values. */
+static inline size_t group_of(const lki_attention_shape *s)
 {
-    return (index / s->heads * s->t + i) * parts * s->c + index % s->heads * (s->c / s->heads);
+    return s->kv_heads > 0 ? s->heads / s->kv_heads : 1;
+}
+
+/* Returns the offset of row i of a head of queries, y or their gradients, whose rows are `stride`
+ * apart.  `index` is a pair (sample, head). */
+static inline size_t query_row(const lki_attention_shape *s, size_t index, size_t i, size_t stride)
+{
+    return (index / s->heads * s->t + i) * stride + index % s->heads * (s->c / s->heads);
+}
+
+/* Returns the offset of row i of the keys or values that this head of queries reads. */
+static inline size_t key_row(const lki_attention_shape *s, size_t index, size_t i, size_t stride)
+{
+    size_t head = index % s->heads / group_of(s);
+    return (index / s->heads * s->t + i) * stride + head * (s->c / s->heads);
 }
 
 /* Computes the dropout factors of the scores of query i of a block. */

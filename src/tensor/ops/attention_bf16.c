@@ -11,8 +11,9 @@
  *                 1 / sqrt(head size) at the end.
  *
  * Order:   O and dQ are sums of chunks of ascending keys up to the end of the query's block (future
- *          keys have probability +0); dK and dV of ascending queries from the first of the key's
- *          own block.  Chunks begin at multiples of 32.
+ *          keys have probability +0); dK and dV of ascending heads of queries, and in each of
+ *          ascending queries from the first of the key's own block.  Chunks begin at multiples of
+ *          32.
  * Memory:  a few (t, head size) matrices per thread; see lki_attention_bf16_scratch_bytes().
  */
 #include <string.h>
@@ -42,12 +43,13 @@ typedef struct {
     const lki_attention_shape  *shape;
     size_t          size;           /* size of a head */
     float           scale;          /* 1 / sqrt(size) */
-    const uint16_t *qkv, *dy;
-    uint16_t       *y, *dqkv;
+    lki_attention_input    x;
+    lki_attention_gradient dx;
+    const uint16_t *dy;
+    uint16_t       *y;
     float          *lse;
     const uint16_t *old_y;
     const float    *old_lse;
-    bool            add;
     char           *scratch;
     size_t          scratch_each;
 } attention;
@@ -132,14 +134,23 @@ static void zip(const attention *a, const head *h, const uint16_t *from, size_t 
     }
 }
 
+/* Returns the first row of a head of queries.  Here and below, `index` is a pair (sample, head). */
+static const uint16_t *queries_of(const attention *a, size_t index)
+{
+    return (const uint16_t *)a->x.rows[Q] + query_row(a->shape, index, 0, a->x.stride[Q]);
+}
+
+/* Returns the first row of the keys or values that a head of queries reads. */
+static const uint16_t *keys_of(const attention *a, size_t index, int part)
+{
+    return (const uint16_t *)a->x.rows[part] + key_row(a->shape, index, 0, a->x.stride[part]);
+}
+
 static void head_open(const attention *a, size_t index, uint32_t thread, head *h)
 {
-    size_t          c = a->shape->c;
-    const uint16_t *q = a->qkv + head_row(a->shape, index, 0, 3);
     (void)head_lay_out(h, a->shape->t, a->size, a->kernels->gemm->columns,
                        (float *)(void *)(a->scratch + thread * a->scratch_each));
-    pack_rows(a, q, 3 * c, h->q_rows);
-    turn(a, h, q + c, 3 * c, h->k_turned);
+    turn(a, h, keys_of(a, index, K), a->x.stride[K], h->k_turned);
 }
 
 /* ---- Blocks ------------------------------------------------------------------------------ */
@@ -217,8 +228,7 @@ static void block_transposed(const attention *a, const head *h, const block *b,
     });
 }
 
-/* Computes the dropout factors of a block; NULL without dropout.  The task `index` is a pair
- * (sample, head). */
+/* Computes the dropout factors of a block; NULL without dropout. */
 static const float *block_keep(const attention *a, const head *h, const block *b, size_t index)
 {
     if (!(a->shape->dropout.p > 0.0f))
@@ -265,8 +275,8 @@ static void forward_queries(const attention *a, const head *h, size_t index, siz
     }
     for (size_t i = 0; i < queries; i++) {
         float sum = a->kernels->scores->lane_sum(sums + i * LANES);
-        a->kernels->scores->finish(a->size, 1.0f / sum, h->out + i * h->width,
-                                   a->y + head_row(a->shape, index, first_query + i, 1), false);
+        size_t row = query_row(a->shape, index, first_query + i, a->shape->c);
+        a->kernels->scores->finish(a->size, 1.0f / sum, h->out + i * h->width, a->y + row, false);
         a->lse[index * t + first_query + i] = max[i] + lki_logf(sum) * log2_e;
     }
 }
@@ -274,17 +284,17 @@ static void forward_queries(const attention *a, const head *h, size_t index, siz
 static void forward_task(void *context, size_t index, uint32_t thread)
 {
     const attention *a = context;
-    size_t           c = a->shape->c;
     head             h;
 
     head_open(a, index, thread, &h);
-    zip(a, &h, a->qkv + head_row(a->shape, index, 0, 3) + 2 * c, 3 * c, h.v_zipped);
+    pack_rows(a, queries_of(a, index), a->x.stride[Q], h.q_rows);
+    zip(a, &h, keys_of(a, index, V), a->x.stride[V], h.v_zipped);
     for (size_t query = 0; query < a->shape->t; query += QUERIES)
         forward_queries(a, &h, index, query);
 }
 
 static attention attention_of(const lk_exec *exec, const lki_attention_shape *shape,
-                              const uint16_t *qkv, void *scratch)
+                              lki_attention_input x, void *scratch)
 {
     const lki_kernels *kernels = lki_exec_kernels(exec);
     head               h;
@@ -295,16 +305,16 @@ static attention attention_of(const lk_exec *exec, const lki_attention_shape *sh
         .shape        = shape,
         .size         = size,
         .scale        = 1.0f / __builtin_sqrtf((float)size),
-        .qkv          = qkv,
+        .x            = x,
         .scratch      = scratch,
         .scratch_each = head_lay_out(&h, shape->t, size, LKI_GEMM_COLUMNS_MAX, NULL),
     };
 }
 
-void lki_attention_bf16(lk_exec *exec, const lki_attention_shape *shape, const uint16_t *qkv,
+void lki_attention_bf16(lk_exec *exec, const lki_attention_shape *shape, lki_attention_input x,
                         uint16_t *y, float *lse, void *scratch)
 {
-    attention a = attention_of(exec, shape, qkv, scratch);
+    attention a = attention_of(exec, shape, x, scratch);
     a.y   = y;
     a.lse = lse;
     lki_exec_run(exec, shape->b * shape->heads, forward_task, &a);
@@ -332,7 +342,7 @@ static void backward_queries(const attention *a, const head *h, size_t index, si
     size_t t = a->shape->t, end = lki_min(t, first_query + QUERIES);
     float  delta[QUERIES];
     for (size_t i = first_query; i < end; i++) {
-        size_t row = head_row(a->shape, index, i, 1);
+        size_t row = query_row(a->shape, index, i, a->shape->c);
         delta[i - first_query] = a->kernels->scores->dot(a->size, a->dy + row, a->old_y + row);
     }
     for (size_t first_key = 0; first_key < end; first_key += KEYS) {
@@ -341,47 +351,56 @@ static void backward_queries(const attention *a, const head *h, size_t index, si
     }
 }
 
-static void put_rows(const attention *a, const head *h, float factor, const float *from,
-                     uint16_t *to)
+/* Writes or adds the head's rows, times `factor`, to the gradient `part`, from element `at` on. */
+static void put_rows(const attention *a, const head *h, float factor, const float *from, int part,
+                     size_t at)
 {
-    for (size_t i = 0; i < a->shape->t; i++)
-        a->kernels->scores->finish(a->size, factor, from + i * h->width, to + i * 3 * a->shape->c,
-                                   a->add);
+    for (size_t i = 0; a->dx.rows[part] != NULL && i < a->shape->t; i++)
+        a->kernels->scores->finish(a->size, factor, from + i * h->width,
+                                   (uint16_t *)a->dx.rows[part] + at + i * a->dx.stride[part],
+                                   a->dx.add[part]);
 }
 
-static void backward_task(void *context, size_t index, uint32_t thread)
+/* Computes the gradients of a head of queries, and adds to those of its keys and values. */
+static void backward_head(const attention *a, const head *h, size_t index)
+{
+    size_t          t = a->shape->t, c = a->shape->c;
+    const uint16_t *q = queries_of(a, index), *dy = a->dy + query_row(a->shape, index, 0, c);
+
+    pack_rows(a, q, a->x.stride[Q], h->q_rows);
+    pack_rows(a, dy, c, h->dy_rows);
+    zip(a, h, q, a->x.stride[Q], h->q_zipped);
+    zip(a, h, dy, c, h->dy_zipped);
+    for (size_t query = 0; query < t; query += QUERIES)
+        backward_queries(a, h, index, query);
+    put_rows(a, h, a->scale, h->dq, Q, query_row(a->shape, index, 0, a->dx.stride[Q]));
+}
+
+static void backward_task(void *context, size_t task, uint32_t thread)
 {
     const attention *a = context;
-    size_t           t = a->shape->t, c = a->shape->c;
-    const uint16_t  *qkv = a->qkv + head_row(a->shape, index, 0, 3);
-    const uint16_t  *dy = a->dy + head_row(a->shape, index, 0, 1);
-    uint16_t        *dqkv = a->dqkv + head_row(a->shape, index, 0, 3);
-    head h;
+    size_t           group = group_of(a->shape), first = task * group;
+    head             h;
 
-    head_open(a, index, thread, &h);
-    pack_rows(a, dy, c, h.dy_rows);
-    turn(a, &h, qkv + 2 * c, 3 * c, h.v_turned);
-    zip(a, &h, qkv, 3 * c, h.q_zipped);
-    zip(a, &h, qkv + c, 3 * c, h.k_zipped);
-    zip(a, &h, dy, c, h.dy_zipped);
+    head_open(a, first, thread, &h);
+    turn(a, &h, keys_of(a, first, V), a->x.stride[V], h.v_turned);
+    zip(a, &h, keys_of(a, first, K), a->x.stride[K], h.k_zipped);
     memset(h.dk, 0, h.t_pad * h.width * sizeof *h.dk);
     memset(h.dv, 0, h.t_pad * h.width * sizeof *h.dv);
-    for (size_t query = 0; query < t; query += QUERIES)
-        backward_queries(a, &h, index, query);
-    put_rows(a, &h, a->scale, h.dq, dqkv);
-    put_rows(a, &h, a->scale, h.dk, dqkv + c);
-    put_rows(a, &h, 1.0f, h.dv, dqkv + 2 * c);
+    for (size_t i = 0; i < group; i++)
+        backward_head(a, &h, first + i);
+    put_rows(a, &h, a->scale, h.dk, K, key_row(a->shape, first, 0, a->dx.stride[K]));
+    put_rows(a, &h, 1.0f, h.dv, V, key_row(a->shape, first, 0, a->dx.stride[V]));
 }
 
 void lki_attention_bf16_backward(lk_exec *exec, const lki_attention_shape *shape,
-                                 const uint16_t *qkv, const uint16_t *y, const float *lse,
-                                 const uint16_t *dy, uint16_t *dqkv, bool add, void *scratch)
+                                 lki_attention_input x, const uint16_t *y, const float *lse,
+                                 const uint16_t *dy, lki_attention_gradient dx, void *scratch)
 {
-    attention a = attention_of(exec, shape, qkv, scratch);
+    attention a = attention_of(exec, shape, x, scratch);
     a.old_y   = y;
     a.old_lse = lse;
     a.dy      = dy;
-    a.dqkv    = dqkv;
-    a.add     = add;
-    lki_exec_run(exec, shape->b * shape->heads, backward_task, &a);
+    a.dx      = dx;
+    lki_exec_run(exec, shape->b * shape->heads / group_of(shape), backward_task, &a);
 }

@@ -50,13 +50,16 @@ static void one_machine(lk_exec *exec, const lki_attention_shape *s, const resul
     void     *scratch = scratch_new(exec, s);
     uint16_t *y = nn_values_bf16(c.y, 8, 1), *d = nn_values_bf16(c.qkv, 5, 1);
     float    *lse = nn_values(c.lse, 8);
+    lki_attention_input x = lki_attention_packed(s, LK_BF16, want->qkv);
 
-    lki_attention_bf16(exec, s, want->qkv, y, lse, scratch);
+    lki_attention_bf16(exec, s, x, y, lse, scratch);
     nn_same_bf16(exec, "y", c.y, y, want->y);
     nn_same(exec, "lse", c.lse, lse, want->lse);
-    lki_attention_bf16_backward(exec, s, want->qkv, y, lse, want->dy, d, true, scratch);
+    lki_attention_bf16_backward(exec, s, x, y, lse, want->dy,
+                                lki_attention_packed_gradient(s, LK_BF16, d, true), scratch);
     nn_same_bf16(exec, "dqkv added", c.qkv, d, want->sum);
-    lki_attention_bf16_backward(exec, s, want->qkv, y, lse, want->dy, d, false, scratch);
+    lki_attention_bf16_backward(exec, s, x, y, lse, want->dy,
+                                lki_attention_packed_gradient(s, LK_BF16, d, false), scratch);
     nn_same_bf16(exec, "dqkv", c.qkv, d, want->d);
     free(scratch);
     free(y);
@@ -80,7 +83,7 @@ static void attention_bits(void **state)
 /* Uses values so small that many products, sums and gradients of scores are subnormal. */
 static void attention_flushes_subnormal_values(void **state)
 {
-    static const lki_attention_shape s = { 1, 35, 18, 2, { 0 } };
+    static const lki_attention_shape s = { .b = 1, .t = 35, .c = 18, .heads = 2 };
     nn_machines m = nn_machines_for(true);
     (void)state;
     for (int power = 58; power <= 66; power += 2) {
@@ -136,8 +139,10 @@ static void attention_gradients(void **state)
         uint16_t *y = nn_values_bf16(c.y, 3, 1), *d = nn_values_bf16(c.qkv, 4, 1);
         float    *lse = nn_values(c.lse, 5), *x = nn_widen(qkv, c.qkv), *g = nn_widen(dy, c.y);
         void     *scratch = scratch_new(exec, s);
-        lki_attention_bf16(exec, s, qkv, y, lse, scratch);
-        lki_attention_bf16_backward(exec, s, qkv, y, lse, dy, d, false, scratch);
+        lki_attention_input in = lki_attention_packed(s, LK_BF16, qkv);
+        lki_attention_bf16(exec, s, in, y, lse, scratch);
+        lki_attention_bf16_backward(exec, s, in, y, lse, dy,
+                                    lki_attention_packed_gradient(s, LK_BF16, d, false), scratch);
         float *gradient = nn_widen(d, c.qkv);
         exact  e        = { s, nn_doubles(x, c.qkv), nn_doubles(g, c.y) };
         nn_gradient_within(2e-2, "dqkv", exact_loss, &e, e.qkv, c.qkv, gradient, NULL);

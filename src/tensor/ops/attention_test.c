@@ -29,13 +29,16 @@ static void one_machine(lk_exec *exec, const lki_attention_shape *s, const float
     void  *scratch = scratch_new(exec, s);
     float *y = nn_values(c.y, 3), *lse = nn_values(c.lse, 4);
     float *d = nn_values(c.qkv, 5), *sum = nn_values(c.qkv, 5);
+    lki_attention_input x = lki_attention_packed(s, LK_F32, qkv);
 
-    lki_attention(exec, s, qkv, y, lse, scratch);
+    lki_attention(exec, s, x, y, lse, scratch);
     nn_same(exec, "y", c.y, y, want_y);
     nn_same(exec, "lse", c.lse, lse, want_lse);
-    lki_attention_backward(exec, s, qkv, y, lse, dy, d, false, scratch);
+    lki_attention_backward(exec, s, x, y, lse, dy,
+                           lki_attention_packed_gradient(s, LK_F32, d, false), scratch);
     nn_same(exec, "dqkv", c.qkv, d, want_d);
-    lki_attention_backward(exec, s, qkv, y, lse, dy, sum, true, scratch);
+    lki_attention_backward(exec, s, x, y, lse, dy,
+                           lki_attention_packed_gradient(s, LK_F32, sum, true), scratch);
     float *old = nn_values(c.qkv, 5);
     for (size_t i = 0; i < c.qkv; i++)
         old[i] = old[i] + want_d[i];
@@ -83,8 +86,10 @@ static void attention_gradients(void **state)
         float *qkv = qkv_new(c.qkv), *dy = nn_values(c.y, 2);
         float *y = nn_values(c.y, 3), *lse = nn_values(c.lse, 4), *d = nn_values(c.qkv, 5);
         void  *scratch = scratch_new(exec, s);
-        lki_attention(exec, s, qkv, y, lse, scratch);
-        lki_attention_backward(exec, s, qkv, y, lse, dy, d, false, scratch);
+        lki_attention_input x = lki_attention_packed(s, LK_F32, qkv);
+        lki_attention(exec, s, x, y, lse, scratch);
+        lki_attention_backward(exec, s, x, y, lse, dy,
+                               lki_attention_packed_gradient(s, LK_F32, d, false), scratch);
         exact e = { s, nn_doubles(qkv, c.qkv), nn_doubles(dy, c.y) };
         nn_gradient("dqkv", exact_loss, &e, e.qkv, c.qkv, d, NULL);
         free(e.qkv);
@@ -102,7 +107,7 @@ static void attention_gradients(void **state)
 /* Changing later tokens does not change earlier results. */
 static void attention_is_causal(void **state)
 {
-    lki_attention_shape s = { 1, 80, 32, 2, { 0 } };
+    lki_attention_shape s = { .b = 1, .t = 80, .c = 32, .heads = 2 };
     counts   c = counts_of(&s);
     lk_exec *exec = NULL;
     float   *qkv = qkv_new(c.qkv), *lse = nn_values(c.lse, 4);
@@ -110,10 +115,10 @@ static void attention_is_causal(void **state)
     (void)state;
     assert_int_equal(lk_exec_open(&exec, 1, NULL), LK_OK);
     void *scratch = scratch_new(exec, &s);
-    lki_attention(exec, &s, qkv, y, lse, scratch);
+    lki_attention(exec, &s, lki_attention_packed(&s, LK_F32, qkv), y, lse, scratch);
     for (size_t i = 70 * 3 * s.c; i < c.qkv; i++)
         qkv[i] = 100.0f;
-    lki_attention(exec, &s, qkv, changed, lse, scratch);
+    lki_attention(exec, &s, lki_attention_packed(&s, LK_F32, qkv), changed, lse, scratch);
     nn_same(exec, "y of the past", 70 * s.c, changed, y);
     assert_memory_not_equal(changed + 70 * s.c, y + 70 * s.c, 10 * s.c * sizeof *y);
     free(scratch);

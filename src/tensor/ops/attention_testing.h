@@ -9,10 +9,11 @@
 /* Context lengths equal to, below and above the blocks of 32 queries and 64 keys.  Heads have up to
  * 64 values, as in real networks, or sizes that are not multiples of 16. */
 static const lki_attention_shape shapes[] = {
-    { 1, 1, 4, 1, { 0 } },   { 2, 5, 6, 2, { 0 } },    { 2, 5, 6, 2, DROPOUT },
-    { 1, 64, 32, 1, { 0 } }, { 2, 33, 51, 3, DROPOUT }, { 1, 131, 40, 2, { 0 } },
-    { 1, 97, 32, 2, DROPOUT }, { 2, 19, 128, 2, { 0 } }, { 1, 71, 64, 1, DROPOUT },
-    { 1, 67, 51, 1, { 0 } },
+    { 1, 1, 4, 1, 0, { 0 } },   { 2, 5, 6, 2, 0, { 0 } },    { 2, 5, 6, 2, 0, DROPOUT },
+    { 1, 64, 32, 1, 0, { 0 } }, { 2, 33, 51, 3, 3, DROPOUT }, { 1, 131, 40, 2, 0, { 0 } },
+    { 1, 97, 32, 2, 2, DROPOUT }, { 2, 19, 128, 2, 0, { 0 } }, { 1, 71, 64, 1, 0, DROPOUT },
+    { 1, 67, 51, 1, 0, { 0 } }, { 2, 37, 24, 4, 2, { 0 } },  { 1, 75, 54, 6, 2, DROPOUT },
+    { 1, 99, 64, 4, 1, { 0 } },
 };
 
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
@@ -21,7 +22,8 @@ typedef struct { size_t qkv, y, lse; } counts;
 
 static inline counts counts_of(const lki_attention_shape *s)
 {
-    return (counts){ s->b * s->t * 3 * s->c, s->b * s->t * s->c, s->b * s->heads * s->t };
+    return (counts){ s->b * s->t * lki_reference_row_of(s, 0).width, s->b * s->t * s->c,
+                     s->b * s->heads * s->t };
 }
 
 typedef struct { const lki_attention_shape *s; double *qkv, *dy; } exact;
@@ -41,18 +43,19 @@ static inline double exact_loss(const void *context)
 {
     const exact *e = context;
     const lki_attention_shape *s = e->s;
-    size_t size = s->c / s->heads, row = 3 * s->c;
+    size_t size = s->c / s->heads, width = lki_reference_row_of(s, 0).width;
     double loss = 0;
     for (size_t at = 0; at < s->b * s->heads * s->t; at++) {
         size_t i = at % s->t, head = at / s->t % s->heads, sample = at / s->t / s->heads;
-        const double *base = e->qkv + sample * s->t * row + head * size;
-        double        sum = 0, value = 0;
+        lki_reference_row row  = lki_reference_row_of(s, head);
+        const double     *base = e->qkv + sample * s->t * width;
+        double            sum = 0, value = 0;
         for (size_t j = 0; j <= i; j++) {
             double score = 0, along = 0;
             for (size_t d = 0; d < size; d++) {
-                score += base[i * row + d] * base[j * row + s->c + d];
+                score += base[i * width + row.q + d] * base[j * width + row.k + d];
                 along += e->dy[(sample * s->t + i) * s->c + head * size + d] *
-                         base[j * row + 2 * s->c + d];
+                         base[j * width + row.v + d];
             }
             double p = exp(score / sqrt((double)size));
             sum += p;

@@ -373,7 +373,7 @@ static lk_status check_model_name(const char *name, bool runs)
     for (uint32_t i = 0; lk_model_builtin(i) != NULL; i++)
         if (strcmp(name, lk_model_builtin(i)) == 0)
             return LK_OK;
-    return lk_fail(LK_EINVAL, "there is no model '%s'; there are gpt, resnet and mlp", name);
+    return lk_fail(LK_EINVAL, "there is no model '%s'; there are gpt, llama, resnet and mlp", name);
 }
 
 static lk_status check_read(lk_train_config *c)
@@ -442,7 +442,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
     lk_dataset *dataset = NULL;
 
     if (c->model == NULL)
-        return lk_fail(LK_EINVAL, "which model? give gpt, resnet or mlp");
+        return lk_fail(LK_EINVAL, "which model? give gpt, llama, resnet or mlp");
     LK_TRY(check_model_name(c->model, runs));
     if (c->data.source == NULL)
         return lk_fail(LK_EINVAL, "`data.source` is missing: for example `data.source` text:FILE");

@@ -116,7 +116,7 @@ static size_t joint_bytes(const lk_train_config *c, const lk_model *model, uint3
 }
 
 /* Returns the bytes that a worker needs with any strategy: buffers of kernels, micro-batches read
- * ahead, and pieces. */
+ * ahead, pieces, and constants of blocks. */
 static size_t estimate_program(const lk_train_config *c, const lk_model *model, uint32_t hosts,
                                uint32_t together, uint32_t joint)
 {
@@ -129,7 +129,7 @@ static size_t estimate_program(const lk_train_config *c, const lk_model *model, 
                                         .borrowed    = joint,
                                         .count       = together };
     return PROGRAM_BYTES + kernel_bytes(c->threads) + lki_loader_bytes(&options, sample) +
-           piece_bytes(c, hosts) + joint_bytes(c, model, joint);
+           piece_bytes(c, hosts) + joint_bytes(c, model, joint) + model->constant_bytes;
 }
 
 static lk_status estimate_engine(const lki_run_shape *run, uint32_t together, uint32_t joint,
