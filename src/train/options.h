@@ -115,7 +115,7 @@ bool lki_field_note(const lki_field *field, const lk_train_config *config, char 
  * these fields is not at its default.  Otherwise writes an empty string. */
 void lki_fields_log(const lk_train_config *config, char *text, size_t bytes);
 
-enum { LKI_FIELDS_MAX = 160 };
+enum { LKI_FIELDS_MAX = 192 };
 
 /* Hashes each field whose value must be equal on all ranks, in the order of the table.  The hash of
  * any other field is 0. */
