@@ -58,8 +58,8 @@ static const struct {
     { "train mlp --global-batch 8 --lr 1", "--data is missing" },
     { "train --lr -1", "MODEL is missing" },
     { "train --lr -1", "--lr -1: must be a number above 0\nlockstep train: " },
-    { "train llama --batch-size 4 --lr x",
-      "lockstep train: MODEL llama: there is no such model; there are gpt, resnet and mlp\n"
+    { "train bert --batch-size 4 --lr x",
+      "lockstep train: MODEL bert: there is no such model; there are gpt, llama, resnet and mlp\n"
       "lockstep train: unknown option --batch-size: here it is --global-batch N, the samples of a "
       "step over all workers\nlockstep train: --lr x: must be a number above 0\nlockstep train: "
       "--data is missing" },
