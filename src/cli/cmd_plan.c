@@ -196,35 +196,44 @@ static void name_model(plan_options *o)
     model->activation_bytes = (uint64_t)o->activation_bytes;
 }
 
+/* Plans the run of options that have been parsed.  `result` is below 0, or an exit status. */
+static int plan_parsed(const lki_command *command, plan_options *o, int result)
+{
+    if (result < 0)
+        result = lki_refuse_half_job(command, &o->train.nodes);
+    if (result < 0 && cannot_plan(o) != NULL)
+        result = lki_usage_error(command, "%s", cannot_plan(o));
+    if (result >= 0)
+        return result;
+    if (o->train.config.model != NULL) /* as `train` chooses them */
+        lki_train_suit(&o->train);
+    name_model(o);
+    lki_train_defaults(&o->train.config);
+    if (o->train.config.steps == 0 && o->train.config.epochs == 0)
+        o->train.config.steps = 1;
+    o->train.config.elastic.survives = goes_on(&o->train);
+    return run_plan(o);
+}
+
 static int plan_main(int argc, char **argv)
 {
-    plan_options options = { .train = LKI_TRAIN_OPTIONS_INIT,
-                             .plan  = LK_TRAIN_PLAN_OPTIONS_INIT };
-    lki_command  command = lki_command_plan;
-    lki_option  *rows    = lki_train_rows(NULL, own, true);
-    if (rows == NULL) {
+    static const plan_options unset = { .train = LKI_TRAIN_OPTIONS_INIT,
+                                        .plan  = LK_TRAIN_PLAN_OPTIONS_INIT };
+    lki_command   command = lki_command_plan;
+    lki_option   *rows    = lki_train_rows(NULL, own, true);
+    plan_options *options = malloc(sizeof *options);
+    int           result  = LKI_EXIT_FAILURE;
+    if (rows == NULL || options == NULL) {
         fprintf(stderr, "lockstep plan: out of memory\n");
-        return LKI_EXIT_FAILURE;
+    } else {
+        *options               = unset;
+        rows[0].required       = false; /* MODEL may be omitted */
+        command.options        = rows;
+        options->train.command = &command;
+        result = plan_parsed(&command, options, lki_options_parse(&command, argc, argv, options));
+        free(options->train.file.text);
     }
-    rows[0].required      = false; /* MODEL may be omitted */
-    command.options       = rows;
-    options.train.command = &command;
-    int result            = lki_options_parse(&command, argc, argv, &options);
-    if (result < 0)
-        result = lki_refuse_half_job(&command, &options.train.nodes);
-    if (result < 0 && cannot_plan(&options) != NULL)
-        result = lki_usage_error(&command, "%s", cannot_plan(&options));
-    if (result < 0) {
-        if (options.train.config.model != NULL) /* as `train` chooses them */
-            lki_train_suit(&options.train);
-        name_model(&options);
-        lki_train_defaults(&options.train.config);
-        if (options.train.config.steps == 0 && options.train.config.epochs == 0)
-            options.train.config.steps = 1;
-        options.train.config.elastic.survives = goes_on(&options.train);
-        result                                = run_plan(&options);
-    }
-    free(options.train.file.text);
+    free(options);
     free(rows);
     return result;
 }

@@ -56,7 +56,7 @@ static bool write_command(const lki_replay_part *part, const char *folder)
 /* Makes the checkpoint where the replay begins appear in the folder. */
 static bool link_start(const lki_replay_part *part, const char *folder)
 {
-    char step[4096], path[PATH], *whole;
+    char step[2 * PATH], path[PATH], *whole;
     if (part->from == 0)
         return true;
     (void)snprintf(step, sizeof step, "%s/step-%08" PRIu64, part->run, part->from);

@@ -15,7 +15,7 @@
 #include "cli/workers.h"
 #include "lockstep/checkpoint.h"
 
-enum { PATH = 4096, FILES = 2 };
+enum { PATH = 2048, FILES = 2 };
 
 typedef struct {
     const char *file, *segments, *checkpoint, *signers, *identity, *data, *workers, *threads;

@@ -115,7 +115,7 @@ static lk_status npy_open(lk_dataset *dataset, const char *rest)
         return status;
     if (self->x.dtype == LK_U8)
         lki_pixels_set(dataset, 1, (float[]){ 0.5f }, (float[]){ 0.5f });
-    dataset->pixels.by_training = true;
+    dataset->pixels.by_training = self->x.dtype == LK_U8;
     dataset->total  = self->x.dims[0];
     dataset->info.x = sample_shape(&self->x);
     char hashes[2][33];

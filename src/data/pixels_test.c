@@ -139,6 +139,30 @@ static void channels_have_numbers_of_their_own(void **state)
     lk_dataset_free(set);
 }
 
+/* Reads floats, which `auto` leaves as they are. */
+static void numbers_are_not_pixels(void **state)
+{
+    static const char header[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (4, 2), }";
+    const float       values[] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+    uint8_t           file[128 + sizeof values];
+    float             x[2];
+    int32_t           y;
+    (void)state;
+    write_colours(); /* the labels */
+    memset(file, ' ', 128);
+    memcpy(file, "\x93NUMPY\1\0\x76\0", 10);
+    memcpy(file + 10, header, sizeof header - 1);
+    file[127] = '\n';
+    memcpy(file + 128, values, sizeof values);
+    lkt_write("floats.npy", file, sizeof file);
+    lk_dataset *set = lkt_open("npy:floats.npy,y.npy", LKT_DATASET(.normalize = "auto"));
+    LKT_OK(lk_dataset_read(set, false, 0, 3, x, &y));
+    assert_true(x[0] == 7 && x[1] == 8 && lk_dataset_describe(set)->normalized == 0);
+    lk_dataset_free(set);
+    lkt_refuses("npy:floats.npy,y.npy", LKT_DATASET(.normalize = "train"), LK_EINVAL,
+                "is for bytes of images", "floats.npy");
+}
+
 static void mistakes_are_named(void **state)
 {
     static const char *const bad[] = { "mean", "0.5", "0.5/", "/0.5", "0.5/0", "0.5/-1", "nan/1",
@@ -164,6 +188,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_training_part_decides),
         cmocka_unit_test(channels_have_numbers_of_their_own),
+        cmocka_unit_test(numbers_are_not_pixels),
         cmocka_unit_test(mistakes_are_named),
     };
     return cmocka_run_group_tests(tests, lkt_enter_folder, lkt_leave_folder);

@@ -263,21 +263,31 @@ static lk_status fill(json_t *root, const lki_target *target)
     return make_links(root, false);
 }
 
-lk_status lk_attest(const char *run, const char *file)
+static lk_status attest(const lki_target *target, const char *run, const char *file)
 {
-    lki_target target;
-    json_t    *root = NULL;
-    LK_TRY(lki_target_find(&target, run));
-    lk_status status = target.step_count > 0
+    json_t   *root   = NULL;
+    lk_status status = target->step_count > 0
                            ? begin(&root, run)
                            : lk_fail(LK_EINVAL, "'%s' has no checkpoints to attest; give the "
                                      "checkpoint directory of a run", run);
     if (status == LK_OK)
-        status = fill(root, &target);
+        status = fill(root, target);
     if (status == LK_OK && json_dump_file(root, file, JSON_INDENT(1)) != 0)
         status = lk_fail(LK_EIO, "cannot write '%s': %s", file, strerror(errno));
     json_decref(root);
-    lki_target_free(&target);
+    return status;
+}
+
+lk_status lk_attest(const char *run, const char *file)
+{
+    lki_target *target = NULL;
+    LK_TRY(LKI_NEW(&target, 1, "a run"));
+    lk_status status = lki_target_find(target, run);
+    if (status == LK_OK) {
+        status = attest(target, run, file);
+        lki_target_free(target);
+    }
+    lki_free(target);
     return status;
 }
 

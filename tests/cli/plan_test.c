@@ -492,7 +492,7 @@ static void mistakes_are_named(void **state)
         { "plan --parameters 1e9 --largest-layer 2.5", "must be a whole number" },
         { MLP "--kernels onednn --precision bf16", "onednn multiplies FP32 values alone" },
         { MLP "--backup-workers 1 --workers 2 --speculate auto", "leave one of them out" },
-        { "plan --parameters 1e9 --context 5", "--context needs MODEL gpt\n" },
+        { "plan --parameters 1e9 --context 5", "--context needs MODEL gpt or llama\n" },
         { "plan bare --workers 2", "has no name: --parameters P in its place" },
         { "plan --parameters 1e9 --flops 1e-300", "a number from 1 to 1e24" },
         { MLP "--largest-layer 5", "--largest-layer needs --parameters" },

@@ -74,7 +74,7 @@ static void a_config_file_is_quoted_in_errors(void **state)
         { "optimizer = \"adamw\"", "--momentum 0.9",
           ": --momentum needs --optimizer sgd or lars; this is adamw" },
         { "keep = 1", "", ": run.toml:2: keep needs checkpoint DIR" },
-        { "layers = 2", "", ": run.toml:2: layers needs MODEL gpt; this is mlp" },
+        { "layers = 2", "", ": run.toml:2: layers needs MODEL gpt or llama; this is mlp" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         static command_result r;

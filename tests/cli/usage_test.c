@@ -89,7 +89,7 @@ static const struct {
     { GOOD "--steps 1 --virtual-workers 2 --workers 3", "--virtual-workers" },
     { GOOD "--steps 1 --micro-batch 3", "--micro-batch 3" },
     { GOOD "--steps 1 --virtual-workers 3", "--virtual-workers 3" },
-    { GOOD "--steps 1 --layers 2", "--layers needs MODEL gpt; this is mlp" },
+    { GOOD "--steps 1 --layers 2", "--layers needs MODEL gpt or llama; this is mlp" },
     { GOOD "--steps 1 --depth 20", "--depth needs MODEL resnet; this is mlp" },
     { GOOD "--steps 1 --activation-checkpointing",
       "--activation-checkpointing needs MODEL gpt or resnet; this is mlp" },
