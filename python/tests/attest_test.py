@@ -147,6 +147,15 @@ class Attest(unittest.TestCase):
         (self.folder / "t.txt").write_text(TEXT[:100] + "Z" + TEXT[101:])
         self.assertIn("data: not equal", self.verify(1))
 
+    def test_data_changed_while_training(self):
+        (self.folder / "t.txt").write_text(TEXT[:100] + "Z" + TEXT[101:])
+        self.call(0, COMMAND, "resume", "run", "--steps", "8", "--log", "run/log.jsonl")
+        self.call(1, COMMAND, "attest", "run")
+
+    def test_missing_key(self):
+        self.call(1, COMMAND, "attest", "run", "--key", "nowhere")
+        self.assertFalse((self.folder / "run.attest.json").exists())
+
 
 if __name__ == "__main__":
     unittest.main()

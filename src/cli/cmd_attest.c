@@ -1,6 +1,8 @@
 /* cmd_attest.c -- `lockstep attest`: writes a statement about a run, and has it signed. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/signature.h"
@@ -39,6 +41,11 @@ static int attest_main(int argc, char **argv)
         (void)snprintf(file, sizeof file, "%s", options.out);
     else
         (void)snprintf(file, sizeof file, "%.*s.attest.json", (int)length, options.run);
+    if (options.key != NULL && access(options.key, R_OK) != 0) {
+        fprintf(stderr, "lockstep attest: cannot read the key '%s': %s; `ssh-keygen -t ed25519` "
+                        "makes a pair of keys\n", options.key, strerror(errno));
+        return LKI_EXIT_FAILURE;
+    }
     if (lk_attest(options.run, file) != LK_OK) {
         lki_print_error("attest");
         return LKI_EXIT_FAILURE;

@@ -189,7 +189,13 @@ static lk_status add_checkpoint(json_t *root, const char *run, uint64_t step, bo
         status = lk_fail(LK_ECORRUPT,
                          "the weights in '%s' have the hash %s, which differs from the hash in its "
                          "manifest", lk_checkpoint_path(checkpoint), weights);
-    if (status == LK_OK && newest)
+    const char *first = json_string_value(json_object_get(root, "exactness_id"));
+    if (status == LK_OK && first != NULL && strcmp(first, info->exactness_id) != 0)
+        status = lk_fail(LK_EINVAL,
+                         "the checkpoint of step %" PRIu64 " has exactness id %s, and an earlier "
+                         "one has %s: the data, the precision or the kernels have changed between "
+                         "them, so nobody could replay the run", step, info->exactness_id, first);
+    if (status == LK_OK && (newest || first == NULL))
         status = add_identity(root, info);
     if (status == LK_OK)
         (void)json_array_append_new(json_object_get(root, "checkpoints"),

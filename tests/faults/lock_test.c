@@ -43,6 +43,10 @@ static void a_second_run_is_refused_and_names_the_first(void **state)
         assert_refused(&r, j.worker[0]);
         run_command(&r, other, THERE "--workers 1 --resume --worker-mode threads");
         assert_refused(&r, j.worker[0]);
+        (void)snprintf(line, sizeof line, "verify%s--step 3", THERE + strlen("train"));
+        run_command(&r, other, line); /* writes nothing */
+        if (r.status != 0)
+            fail_msg("%s", r.err);
         j.hit_at = seconds_now();
         (void)memset(j.worker, 0, sizeof j.worker);
         (void)job_wait(&j);

@@ -174,8 +174,6 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
     if (c->files_elsewhere)
         return LK_OK;
     LK_TRY(lki_outputs_check(c));
-    if (c->checkpoint.folder != NULL)
-        LK_TRY(lki_lock_check(c->checkpoint.folder));
     LK_TRY(lki_checkpoint_check(c));
     return lki_resume_check(c, data);
 }
@@ -483,6 +481,8 @@ lk_status lk_train_check(lk_train_config *config)
     lk_train_config c;
 
     LK_TRY(lki_options_copy(&c, sizeof c, config, "lk_train_config"));
+    if (c.checkpoint.folder != NULL && !c.files_elsewhere)
+        LK_TRY(lki_lock_check(c.checkpoint.folder));
     lk_status status = lki_train_complete(&c, true);
     lki_options_return(config, &c);
     return status;

@@ -16,6 +16,7 @@
 #include "data/stream.h"
 #include "parallel/joint.h"
 #include "train/core/feed.h"
+#include "train/config.h"
 #include "train/core/run_environment.h"
 #include "train/loop/loop.h"
 
@@ -89,7 +90,7 @@ static lk_status complete(lk_train_config *c, const lk_replay *r)
                                   "`workers` and compare the logs, or check while training with "
                                   "`audit`");
     LK_TRY(find_start(c, r));
-    LK_TRY(lk_train_check(c));
+    LK_TRY(lki_train_complete(c, true)); /* another run may be using the directory */
     return check(c, r);
 }
 
