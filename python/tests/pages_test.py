@@ -20,7 +20,8 @@ def programs(language):
         for body in re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
             name = re.match(r"# (\w+\.py)\b", body)
             if name:
-                assert name[1] not in found, f"two programs are named {name[1]}"
+                first, lines = found.get(name[1], body), body.splitlines()[1:]
+                assert first.splitlines()[1:] == lines, f"two programs are named {name[1]}"
                 found[name[1]] = body
     return found
 

@@ -231,8 +231,10 @@ static json_t *load(const char *command, const char *run)
                         "of a run\n", command, run);
     else if (!lki_record_exists(run))
         fprintf(stderr, "lockstep %s: '%s' has no " LKI_RECORD_NAME ", in which a run keeps its "
-                        "options (a program with lockstep.torch has none: start it again); is it the --checkpoint directory?  Else give them as before: "
-                        "lockstep %s MODEL ... --checkpoint %s%s\n", command, run, same, run, rest);
+                        "options; is it the --checkpoint directory?  Else give them as before: "
+                        "lockstep %s MODEL ... --checkpoint %s%s.  A program with lockstep.torch "
+                        "has no such file: start the program again\n",
+                command, run, same, run, rest);
     else
         fprintf(stderr, "lockstep %s: '%s' line %d: %s; give the options as before: lockstep %s "
                         "MODEL ... --checkpoint %s%s\n", command, path, why.line, why.text, same,
