@@ -476,10 +476,49 @@ static void defaults_do_not_depend_on_the_machine(void **state)
         assert_says(said.err, "note: 1 virtual worker for");
 }
 
+__attribute__((noinline)) static void a_copy_leaves_the_events(void *folder)
+{
+    static command_result r, files;
+    (void)run_shell(&files, folder, "cp -r kept copy; cksum board/*");
+    run_command(&r, folder, "resume copy --epochs 3 --max-samples 100000");
+    assert_int_equal(r.status, 0);
+    assert_says(r.err, "so it does not write to that run's --tensorboard board");
+    (void)run_shell(&r, folder, "cksum board/*");
+    assert_string_equal(r.out, files.out);
+}
+
+__attribute__((noinline)) static void its_steps_are_verified(void *folder)
+{
+    static command_result r, files;
+    run_command(&r, folder, "verify kept --step 5");
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "step 5, virtual worker 0, from step 4 on");
+    (void)run_shell(&files, folder, "ls board");
+    run_command(&r, folder, "verify kept --step 1"); /* no checkpoint is older */
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "step 1, virtual worker 0, from step 0 on");
+    (void)run_shell(&r, folder, "ls board");
+    assert_string_equal(r.out, files.out);
+}
+
+__attribute__((noinline)) static void lengths_are_replaced(void *folder)
+{
+    static command_result r;
+    run_command(&r, folder, "resume kept");
+    assert_int_equal(r.status, 0);
+    assert_says(r.err, "note: the run has all its 8 steps: give more steps to go on");
+    run_command(&r, folder, "resume kept --epochs 2 --max-samples 100000"); /* not --steps, too */
+    assert_int_equal(r.status, 0);
+    assert_says(r.err, "step 12/12 ");
+    run_command(&r, folder, "resume kept --lr 1");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "--lr is 1");
+}
+
 /* Checks that a run is continued and verified with its directory alone, from any directory. */
 static void a_run_is_continued_by_its_directory(void **state)
 {
-    static command_result r, files;
+    static command_result r;
     char                  whole[65], resumed[65];
     static const char     command[] = "train gpt --layers 1 --heads 1 --width 8 --context 4 --data "
                                       "poem.txt --steps 8 --param-group '*.bias:lr=2' "
@@ -496,34 +535,12 @@ static void a_run_is_continued_by_its_directory(void **state)
                                 " resume ../kept --max-samples 100000 --workers 1");
     read_weights(&r, resumed);
     assert_string_equal(whole, resumed);
-    run_command(&r, *state, "verify kept --step 5");
-    assert_int_equal(r.status, 0);
-    assert_says(r.out, "step 5, virtual worker 0, from step 4 on");
-    (void)run_shell(&files, *state, "ls board");
-    run_command(&r, *state, "verify kept --step 1"); /* no checkpoint is older */
-    assert_int_equal(r.status, 0);
-    assert_says(r.out, "step 1, virtual worker 0, from step 0 on");
-    (void)run_shell(&r, *state, "ls board");
-    assert_string_equal(r.out, files.out);
-    run_command(&r, *state, "resume kept");
-    assert_int_equal(r.status, 0);
-    assert_says(r.err, "note: the run has all its 8 steps: give more steps to go on");
-    run_command(&r, *state, "resume kept --epochs 2 --max-samples 100000"); /* not --steps, too */
-    assert_int_equal(r.status, 0);
-    assert_says(r.err, "step 12/12 ");
-    run_command(&r, *state, "resume kept --lr 1");
-    assert_int_equal(r.status, 2);
-    assert_says(r.err, "--lr is 1");
-    (void)run_shell(&files, *state, "cp -r kept copy; cksum board/*");
-    run_command(&r, *state, "resume copy --epochs 3 --max-samples 100000"); /* leaves the events */
-    assert_int_equal(r.status, 0);
-    assert_says(r.err, "so it does not write to that run's --tensorboard board");
-    (void)run_shell(&r, *state, "cksum board/*");
-    assert_string_equal(r.out, files.out);
+    its_steps_are_verified(*state);
+    lengths_are_replaced(*state);
+    a_copy_leaves_the_events(*state);
 }
 
-/* Names files that a run reads, or that are not a run's, as its outputs.  Expects that they keep
- * their contents. */
+/* Names files that are not a run's as its outputs.  Expects that they keep their contents. */
 static void outputs_overwrite_no_other_file(void **state)
 {
     static const struct {
