@@ -294,7 +294,7 @@ static void add_recorded(arguments *a, const json_t *object, const char *asker, 
             continue;
         if (!copy || !is_output(name))
             add_option(a, name, json_string_value(value));
-        else if (!has(more, name))
+        else if (!has(more, name) && strcmp(asker, "resume") == 0) /* verify writes none */
             fprintf(stderr, "lockstep %s: note: '%s' is a copy of '%s', so it does not write to "
                             "that run's --%s %s: give it another one\n", asker, run,
                     json_string_value(json_object_get(object, "checkpoint")), name,
