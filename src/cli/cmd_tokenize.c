@@ -105,6 +105,21 @@ static lk_status encode_file(lk_encoder *encoder, const char *path, sink *to)
     return status;
 }
 
+/* Refuses to replace one of the texts. */
+static lk_status check_output(const tokenize_options *options)
+{
+    struct stat out, text;
+    char        why[1100];
+    for (char **file = options->files; *file != NULL; file++)
+        if (stat(options->out, &out) == 0 && stat(*file, &text) == 0 &&
+            out.st_dev == text.st_dev && out.st_ino == text.st_ino) {
+            (void)snprintf(why, sizeof why, "--out %.900s is one of the texts, and would be "
+                           "overwritten: give another one", options->out);
+            return lk_error_set(LK_EINVAL, why);
+        }
+    return LK_OK;
+}
+
 static lk_status encode_files(const tokenize_options *options, const lk_tokenizer *tokenizer,
                               sink *to)
 {
@@ -182,7 +197,9 @@ static int tokenize_main(int argc, char **argv)
     if (done >= 0)
         return done;
     to.path          = options.out;
-    lk_status status = lk_tokenizer_open(&tokenizer, options.tokenizer);
+    lk_status status = check_output(&options);
+    if (status == LK_OK)
+        status = lk_tokenizer_open(&tokenizer, options.tokenizer);
     if (status == LK_OK)
         status = write_tokens(&options, tokenizer, &to);
     if (status == LK_OK) {

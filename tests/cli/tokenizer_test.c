@@ -72,6 +72,8 @@ static void other_tokenizers_are_refused(void **state)
     assert_non_null(strstr(result.err, "is for text: and docs:"));
     run(&result, state, LOCKSTEP "tokenize none --tokenizer " OF("gpt2") " --out new.bin", 1);
     assert_non_null(strstr(result.err, "cannot open 'none'"));
+    run(&result, state, LOCKSTEP "tokenize text --tokenizer " OF("gpt2") " --out ./text", 2);
+    assert_non_null(strstr(result.err, "is one of the texts, and would be overwritten"));
     run(&result, state, "test ! -e new.bin && test ! -e new.bin.tmp", 0);
 }
 
