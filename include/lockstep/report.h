@@ -69,7 +69,8 @@ LK_API LK_NODISCARD lk_status lk_run_log(char *out, size_t bytes, const char *ru
 
 /* Writes a statement about the run in the directory `run`, which has checkpoints and a log: its
  * options, its data with SHA-256, the bits of each loss, and a chain of hashes over losses and
- * checkpoints.  Verifies all checkpoints first.  Returns LK_EINVAL if something of this is missing;
+ * checkpoints.  Verifies all checkpoints first.  Returns LK_EINVAL if something of this is missing,
+ * if the exactness ids of the checkpoints differ, or if `file` exists and is no statement;
  * LK_ECORRUPT or LK_EIO if a file is damaged, or cannot be read or written. */
 LK_API LK_NODISCARD lk_status lk_attest(const char *run, const char *file);
 

@@ -152,6 +152,26 @@ class Attest(unittest.TestCase):
         self.call(0, COMMAND, "resume", "run", "--steps", "8", "--log", "run/log.jsonl")
         self.call(1, COMMAND, "attest", "run")
 
+    def test_other_files_are_kept(self):
+        self.call(1, COMMAND, "attest", "run", "--out", "t.txt")
+        self.assertEqual((self.folder / "t.txt").read_text(), TEXT)
+        self.attest()
+        self.attest()
+
+    def test_draw(self):
+        """The segments are another choice each time, and the same with a seed."""
+        self.attest()
+        first = [line for line in self.draw() if line.startswith("segment")]
+        self.assertEqual(len(first), 2)
+        seeds = {self.draw("--segments", "1")[0] for _ in range(2)}
+        self.assertEqual(len(seeds), 2)
+        self.assertEqual(self.draw("--seed", "5"), self.draw("--seed", "5"))
+
+    def draw(self, *more):
+        out = self.call(0, COMMAND, "verify", "run.attest.json", "--workers", "1", "--segments",
+                        "2", *more)
+        return out[out.index("seed "):].splitlines()
+
     def test_missing_key(self):
         self.call(1, COMMAND, "attest", "run", "--key", "nowhere")
         self.assertFalse((self.folder / "run.attest.json").exists())

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "cli/commands.h"
 #include "cli/difference.h"
@@ -14,6 +15,7 @@
 #include "cli/words.h"
 #include "cli/workers.h"
 #include "lockstep/checkpoint.h"
+#include "lockstep/data.h"
 
 enum { PATH = 2048, FILES = 2 };
 
@@ -27,7 +29,8 @@ typedef struct {
 static const lki_option table[] = {
     LKI_POSITIONAL("FILE", AT(file), true, "the statement; its signature is FILE.sig"),
     LKI_STRING("segments", "K", AT(segments), "1", "segments to replay, drawn at random, or all"),
-    LKI_U64("seed", "S", AT(seed), 0, UINT64_MAX >> 16, "0", "seed of the draw"),
+    LKI_U64("seed", "S", AT(seed), 0, UINT64_MAX >> 16, "drawn at random, and printed",
+            "seed of the draw"),
     LKI_STRING("signers", "FILE", AT(signers), NULL,
                "allowed signers, a line \"NAME ssh-ed25519 KEY\" for each; needs --identity"),
     LKI_STRING("identity", "NAME", AT(identity), NULL, "the signer that is expected"),
@@ -212,27 +215,29 @@ static bool replay(const verification *v, const segment *s)
 
 /* ---- The draw ------------------------------------------------------------------------------ */
 
-/* Returns the next number of splitmix64. */
-static uint64_t draw(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15;
-    z          = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z          = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-}
-
+/* Replays segments in the order that the seed gives; all of them in their own order. */
 static bool replay_some(const verification *v, size_t wanted)
 {
-    uint64_t state = v->options->seed;
-    bool     equal = true;
-    printf("seed %" PRIu64 ": %zu of %zu segments\n", v->options->seed, wanted, v->count);
+    const uint64_t seed  = v->options->seed;
+    bool           equal = true;
+    printf("seed %" PRIu64 ": %zu of %zu segments\n", seed, wanted, v->count);
     for (size_t i = 0; i < wanted; i++) {
-        size_t  j      = wanted == v->count ? i : i + (size_t)(draw(&state) % (v->count - i));
-        segment chosen = v->segments[j];
-        v->segments[j] = v->segments[i];
-        equal          = replay(v, &chosen) && equal;
+        size_t at = wanted == v->count ? i : (size_t)lk_sample_at(seed, 0, v->count, i);
+        equal     = replay(v, &v->segments[at]) && equal;
     }
     return equal;
+}
+
+/* Draws a seed that nobody who made the statement could know. */
+static bool draw_seed(uint64_t *seed)
+{
+    uint32_t word;
+    if (getrandom(&word, sizeof word, 0) != (ssize_t)sizeof word) {
+        perror("lockstep verify: the system gives no random numbers; give --seed");
+        return false;
+    }
+    *seed = word;
+    return true;
 }
 
 /* ---- The command --------------------------------------------------------------------------- */
@@ -272,7 +277,7 @@ static int verify(verification *v, size_t wanted)
 
 int lki_verify_statement(int argc, char **argv)
 {
-    statement_options options = { .file = NULL };
+    statement_options options = { .seed = UINT64_MAX };
     verification      v       = { .options = &options };
     size_t            wanted;
     char             *run;
@@ -287,6 +292,8 @@ int lki_verify_statement(int argc, char **argv)
     if ((options.signers == NULL) != (options.identity == NULL))
         return lki_usage_error(&command, "--signers and --identity need each other: the first has "
                                          "the keys, the second says whose is expected");
+    if (options.seed == UINT64_MAX && !draw_seed(&options.seed))
+        return LKI_EXIT_FAILURE;
     if (!lki_verify_signature("verify", options.file, options.signers, options.identity))
         return LKI_EXIT_FAILURE;
     if (lk_statement_open(&v.statement, options.file) != LK_OK) {

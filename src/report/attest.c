@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/hash.h"
@@ -269,9 +270,23 @@ static lk_status fill(json_t *root, const lki_target *target)
     return make_links(root, false);
 }
 
+/* Refuses to replace a file that is no statement. */
+static lk_status check_output(const char *file)
+{
+    if (access(file, F_OK) != 0)
+        return LK_OK;
+    json_t    *there  = json_load_file(file, 0, NULL);
+    const bool is_one = strcmp(text_at(there, "format"), FORMAT) == 0;
+    json_decref(there);
+    return is_one ? LK_OK
+                  : lk_fail(LK_EINVAL, "'%s' is a file of another kind, and would be overwritten: "
+                                       "give another one, or remove it", file);
+}
+
 static lk_status attest(const lki_target *target, const char *run, const char *file)
 {
     json_t   *root   = NULL;
+    LK_TRY(check_output(file));
     lk_status status = target->step_count > 0
                            ? begin(&root, run)
                            : lk_fail(LK_EINVAL, "'%s' has no checkpoints to attest; give the "
