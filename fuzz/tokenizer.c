@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/ids_testing.h"
 
 static const char gpt2[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}";
 static const char llama3[] =
@@ -38,23 +38,14 @@ static lk_tokenizer *make(const char *split, const char *normalizer)
     return tokenizer;
 }
 
-static lk_status keep(void *context, const int32_t *ids, size_t count)
-{
-    lki_ids *all = context;
-    LK_TRY(lki_ids_room(all, count));
-    for (size_t i = 0; i < count; i++)
-        all->ids[all->count++] = ids[i];
-    return LK_OK;
-}
-
 static void encode(const lk_tokenizer *tokenizer, const uint8_t *data, size_t bytes)
 {
     lk_encoder *encoder = NULL;
     lki_ids     whole = { .count = 0 }, cut = { .count = 0 };
     size_t      at = 0, count = 0;
     LK_ASSERT(lk_encoder_open(&encoder, tokenizer, 1) == LK_OK);
-    LK_ASSERT(lki_encoder_run(encoder, data, bytes, SIZE_MAX, keep, &whole) == LK_OK);
-    LK_ASSERT(lki_encoder_run(encoder, data, bytes, 5, keep, &cut) == LK_OK);
+    LK_ASSERT(lki_encoder_run(encoder, data, bytes, SIZE_MAX, lkt_keep_ids, &whole) == LK_OK);
+    LK_ASSERT(lki_encoder_run(encoder, data, bytes, 5, lkt_keep_ids, &cut) == LK_OK);
     LK_ASSERT(whole.count == cut.count);
     for (size_t i = 0; i < whole.count; i++) {
         const char *token = lk_tokenizer_bytes(tokenizer, (uint32_t)whole.ids[i], &count);

@@ -33,31 +33,29 @@ const uint8_t *lki_unstable(const lki_unicode *unicode, const uint8_t *text, con
 
 /* ---- Parts --------------------------------------------------------------------------------- */
 
+static int compare_run(const void *key, const void *run)
+{
+    const uint32_t       character = *(const uint32_t *)key;
+    const lki_class_run *marks     = run;
+    return (character > marks->last) - (character < marks->first);
+}
+
 static uint32_t combining_class(uint32_t character)
 {
-    size_t low = 0, high = lki_mark_runs_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (lki_mark_runs[middle].last < character)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    bool found = low < lki_mark_runs_count && lki_mark_runs[low].first <= character;
-    return found ? lki_mark_runs[low].value : 0;
+    const lki_class_run *run = bsearch(&character, lki_mark_runs, lki_mark_runs_count,
+                                      sizeof *lki_mark_runs, compare_run);
+    return run != NULL ? run->value : 0;
+}
+
+static int compare_form(const void *key, const void *form)
+{
+    const uint32_t whole = *(const uint32_t *)key, other = ((const lki_form *)form)->whole;
+    return (whole > other) - (whole < other);
 }
 
 static const lki_form *find_form(const lki_form *forms, size_t count, uint32_t whole)
 {
-    size_t low = 0, high = count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (forms[middle].whole < whole)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < count && forms[low].whole == whole ? &forms[low] : NULL;
+    return bsearch(&whole, forms, count, sizeof *forms, compare_form);
 }
 
 static lk_status add_part(lki_normalized *out, uint32_t character)

@@ -18,7 +18,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/ids_testing.h"
 
 #define OK(call)                                                                                 \
     do {                                                                                         \
@@ -42,19 +42,10 @@ static lk_tokenizer *open_format(const char *name)
     return tokenizer;
 }
 
-static lk_status keep(void *context, const int32_t *ids, size_t count)
-{
-    lki_ids *all = context;
-    LK_TRY(lki_ids_room(all, count));
-    for (size_t i = 0; i < count; i++)
-        all->ids[all->count++] = ids[i];
-    return LK_OK;
-}
-
 static void encode(lk_encoder *encoder, const void *text, size_t bytes, size_t chunk, lki_ids *out)
 {
     out->count = 0;
-    OK(lki_encoder_run(encoder, text, bytes, chunk, keep, out));
+    OK(lki_encoder_run(encoder, text, bytes, chunk, lkt_keep_ids, out));
 }
 
 static json_t *read_cases(void)
