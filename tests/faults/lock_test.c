@@ -43,7 +43,7 @@ static void a_second_run_is_refused_and_names_the_first(void **state)
         assert_refused(&r, j.worker[0]);
         run_command(&r, other, THERE "--workers 1 --resume --worker-mode threads");
         assert_refused(&r, j.worker[0]);
-        (void)snprintf(line, sizeof line, "verify%s--step 3", THERE + strlen("train"));
+        (void)snprintf(line, sizeof line, "verify%s--step 3", &(THERE)[strlen("train")]);
         run_command(&r, other, line); /* writes nothing */
         if (r.status != 0)
             fail_msg("%s", r.err);
