@@ -116,14 +116,14 @@ foreach(name openmpi mpich) # of which the sanitizer of addresses needs to see o
       COMMAND ${PROJECT_SOURCE_DIR}/tests/mpi/train ${name} $<TARGET_FILE:lockstep_command>
         ${LK_MODULE_FOLDER} "${counter}")
     set_tests_properties(mpi.${name} mpi.train.${name} PROPERTIES LABELS mpi SKIP_RETURN_CODE 77
-      TIMEOUT 1500 RUN_SERIAL ON)
+      TIMEOUT 1500 PROCESSORS 2 RESOURCE_LOCK mpi)
   endif()
   if(NOT LK_SANITIZE) # the packages of PyPI
     add_test(NAME mpi.other.${name}
       COMMAND ${PROJECT_SOURCE_DIR}/tests/mpi/other ${name} ${version_${name}}
         $<TARGET_FILE:lockstep_command> ${LK_MODULE_FOLDER} "${counter}")
     set_tests_properties(mpi.other.${name} PROPERTIES LABELS mpi SKIP_RETURN_CODE 77 TIMEOUT 1500
-      RUN_SERIAL ON)
+      PROCESSORS 2 RESOURCE_LOCK mpi)
   endif()
 endforeach()
 
