@@ -458,11 +458,12 @@ class Chart {
     g.fillText(state.byTime ? "time since the start" : "step", this.left + this.w, bottom + 23);
   }
 
-  // Draws losses and entries of workers, and where runs part, as vertical lines.
+  // Draws losses and entries of workers, and where runs part, as vertical lines: those of the runs
+  // that have a curve here.
   marks(g) {
     if (state.byTime) return;
     g.lineWidth = 1;
-    for (const mark of milestones()) {
+    for (const mark of milestones(shown().filter((run) => this.drawn.some((line) => line.item.series.run === run)))) {
       if (mark.step < this.x.low || mark.step > this.x.high) continue;
       const x = Math.round(this.px(mark.step)) + 0.5;
       g.strokeStyle = g.fillStyle = css(mark.colour);
@@ -674,18 +675,24 @@ function zoom(range) {
 
 // ---- Events ----------------------------------------------------------------------------------
 
-// Returns losses and entries of workers of the visible runs, and where two of them part.
-function milestones() {
+// Returns the step of an event.  A loss within a step is logged with the number of the step before,
+// which was complete.
+function stepOf(line) {
+  return (line.step || 0) + (line.membership && line.membership.unfinished > 0 ? 1 : 0);
+}
+
+// Returns losses and entries of workers of some runs, and where they part from the first one.
+function milestones(list) {
   const out = [];
-  for (const run of shown())
+  for (const run of list)
     for (const line of run.events) {
       const change = line.membership;
       if (!change) continue;
-      if ((change.lost || change.left || []).length > 0) out.push({ step: line.step, colour: "--bad", down: true });
-      if ((change.entered || []).length > 0) out.push({ step: line.step, colour: "--good", down: false });
+      if ((change.lost || change.left || []).length > 0) out.push({ step: stepOf(line), colour: "--bad", down: true });
+      if ((change.entered || []).length > 0) out.push({ step: stepOf(line), colour: "--good", down: false });
     }
   for (const part of data.parts)
-    if (!part.equal && !part.ends && part.step !== null && !state.hidden.has(runs[part.b].path))
+    if (!part.equal && !part.ends && part.step !== null && list.includes(runs[part.b]))
       out.push({ step: part.step, colour: "--ink", down: true });
   return out;
 }
@@ -882,7 +889,7 @@ function deals(run) {
     const change = line.membership || line.rebalance || (start ? { shares: line.ranks } : null);
     if (!change || !Array.isArray(change.shares)) continue;
     if (out.length === 0 && Array.isArray(change.before)) out.push({ step: run.first_step, shares: change.before });
-    out.push({ step: line.step || 0, shares: change.shares });
+    out.push({ step: stepOf(line), shares: change.shares });
   }
   return out;
 }
@@ -1067,7 +1074,7 @@ function eventList() {
   for (const run of runs)
     for (const line of run.events) {
       const found = eventText(line);
-      if (found[1] !== "") rows.push({ step: line.step || 0, cells: [(line.step || 0).toLocaleString("en"), run.path, found[0],
+      if (found[1] !== "") rows.push({ step: stepOf(line), cells: [stepOf(line).toLocaleString("en"), run.path, found[0],
                                        make("td", { className: "wrap" }, found[1])] });
     }
   if (rows.length === 0) return null;
