@@ -97,10 +97,7 @@ static lk_status feed_step(lki_session *s, uint64_t step, lki_step_record *recor
 {
     lki_track *track  = lki_exec_track(s->exec);
     uint64_t   begun  = lki_trace_begin(track);
-    s->attempted      = lki_seconds();
-    if (s->begun_step != step + 1) /* a repeated step has lost time, too */
-        s->begun = s->attempted;
-    s->begun_step     = step + 1;
+    lki_session_clock(s, step + 1, lki_seconds());
     *record           = (lki_step_record){ .step = step + 1 };
     lk_status  status = lki_feed_step(s, step, there);
     if (s->feed == NULL)
