@@ -86,6 +86,20 @@ static void add_ranks(lki_top *t, const json_t *list)
     }
 }
 
+/* Removes the ranks of a list of numbers. */
+static void drop_ranks(lki_top *t, const json_t *lost)
+{
+    uint32_t kept = 0;
+    for (uint32_t r = 0; r < t->rank_count; r++) {
+        bool gone = false;
+        for (size_t i = 0; i < json_array_size(lost); i++)
+            gone = gone || json_integer_value(json_array_get(lost, i)) == t->ranks[r].rank;
+        if (!gone)
+            t->ranks[kept++] = t->ranks[r];
+    }
+    t->rank_count = kept;
+}
+
 /* Takes the ranks after a loss, a departure or an entry.  Their times are of other shares. */
 static void add_membership(lki_top *t, const json_t *change)
 {
@@ -96,7 +110,10 @@ static void add_membership(lki_top *t, const json_t *change)
               json_array_size(entered), (unsigned long long)integer_of(change, "workers", 0));
     for (uint32_t r = 0; r < t->rank_count; r++)
         t->ranks[r].ms = 0;
-    add_ranks(t, json_object_get(change, "shares"));
+    if (json_object_get(change, "shares") != NULL)
+        add_ranks(t, json_object_get(change, "shares"));
+    else
+        drop_ranks(t, lost);
 }
 
 static void add_header(lki_top *t, const json_t *line)
@@ -328,7 +345,8 @@ static void draw_bar(painter *p, double share, size_t width, const char *color)
 static void draw_head(painter *p, const lki_top *t)
 {
     char   time[32];
-    double age = p->screen->now - t->time;
+    double age   = p->screen->now - t->time;
+    bool   known = t->steps > 0 && t->step <= t->steps; /* a program may go on after its first loop */
     put(p, bold, "%s", t->path);
     put(p, NULL, "  %s", t->model);
     if (t->parameters > 0)
@@ -341,9 +359,10 @@ static void draw_head(painter *p, const lki_top *t)
         put(p, green, "  running");
     end_line(p);
     size_t width = p->screen->columns > 60 ? p->screen->columns - 50 : 10;
-    put(p, bold, t->steps > 0 ? "step %llu/%llu " : "step %llu ", (unsigned long long)t->step,
+    put(p, bold, known ? "step %llu/%llu " : "step %llu ", (unsigned long long)t->step,
         (unsigned long long)t->steps);
-    draw_bar(p, t->steps > 0 ? (double)t->step / (double)t->steps : 0, width, green);
+    if (known)
+        draw_bar(p, (double)t->step / (double)t->steps, width, green);
     put(p, NULL, "  %s", time_text(t->time - t->begun, time));
     if (!t->done && t->step < t->steps)
         put(p, NULL, ", %s left", time_text((double)(t->steps - t->step) * t->step_ms / 1e3, time));
@@ -398,11 +417,16 @@ static void draw_ranks(painter *p, const lki_top *t, size_t rows)
         bool slow = one->ms > 0 && one->ms == longest && one->ms > 1.1 * mean;
         char share[32];
         uint64_t last = one->count > 0 ? one->first + one->count - 1 : one->first;
-        (void)snprintf(share, sizeof share, "%llu-%llu", (unsigned long long)one->first,
-                       (unsigned long long)last);
-        put(p, NULL, "%5u %4u %-*.*s%8llu   %-10s %9.2f  ", one->rank, one->host, names ? 20 : 0,
-            names ? 19 : 0, one->name, (unsigned long long)one->pid, share, one->ms);
-        draw_bar(p, longest > 0 ? one->ms / longest : 0, width, slow ? yellow : green);
+        (void)snprintf(share, sizeof share, one->count > 0 ? "%llu-%llu" : "",
+                       (unsigned long long)one->first, (unsigned long long)last);
+        put(p, NULL, "%5u %4u %-*.*s%8llu   %-10s", one->rank, one->host, names ? 20 : 0,
+            names ? 19 : 0, one->name, (unsigned long long)one->pid, share);
+        if (longest <= 0) { /* the log has no times of ranks */
+            end_line(p);
+            continue;
+        }
+        put(p, NULL, " %9.2f  ", one->ms);
+        draw_bar(p, one->ms / longest, width, slow ? yellow : green);
         if (slow)
             put(p, yellow, " waited for");
         end_line(p);

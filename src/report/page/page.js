@@ -335,7 +335,10 @@ class Chart {
       return { item, first: all[0], last: all[all.length - 1] };
     }).filter((line) => line.first !== undefined);
     if (found.length === 0) return [];
-    this.full = [Math.min(...found.map((line) => line.first)), Math.max(...found.map((line) => line.last))];
+    // all charts of a run have the same steps, so that one place is one step in all of them
+    const ends = found.map((line) => (state.byTime ? [line.first, line.last]
+      : [line.item.series.run.first_step, line.item.series.run.last_step]));
+    this.full = [Math.min(...ends.map((end) => end[0])), Math.max(...ends.map((end) => end[1]))];
     const range = state.range || this.full;
     for (const line of found) {
       const span = Math.max(line.last - line.first, 1e-9);
@@ -814,7 +817,7 @@ function chartOf(list, title, names, options) {
 const LOSS = { log: () => state.logLoss };
 const USED = new Set(["loss", "val_loss", "val_accuracy", "val_perplexity", "lr", "grad_norm", "tokens_per_s", "samples_per_s",
   "step_ms", "seconds", "data_ms", "compute_ms", "finish_ms", "offload_stall_ms", "message_bytes", "gradient_bytes",
-  "staleness_mean", "staleness_max", "time", "epoch", "checkpoint", "stall_ms", "write_ms", "version", "groups"]);
+  "staleness_mean", "staleness_max", "time", "val_count", "val_hits", "epoch", "checkpoint", "stall_ms", "write_ms", "version", "groups"]);
 
 function curves(missing) {
   const list = [];
@@ -875,7 +878,7 @@ function partsChart(able, children) {
     });
     children.push(make("p", { className: "small" }, make("label", {}, "Parts of a step of ", select)));
   }
-  return new Chart(`Parts of a step${able.length > 1 ? " of " + run.path : ""}`, partsOf(run),
+  return new Chart(`Parts of a step${runs.length > 1 ? " of " + run.path : ""}`, partsOf(run),
                    { unit: "ms", stacked: true, wide: true });
 }
 
