@@ -116,7 +116,9 @@ static void read_log(progress *p)
     size_t             room = 0;
     unsigned long long step;
     long               at   = ftell(p->log);
-    for (ssize_t length; (length = getline(&line, &room, p->log)) > 0 && line[length - 1] == '\n';) {
+    for (ssize_t length; (length = getline(&line, &room, p->log)) > 0;) {
+        if (line[length - 1] != '\n')
+            break;
         at += length;
         if (strstr(line, "\"loss_bits\"") != NULL && sscanf(line, "{\"step\": %llu", &step) == 1)
             p->step = step;

@@ -346,7 +346,7 @@ static void draw_head(painter *p, const lki_top *t)
 {
     char   time[32];
     double age   = p->screen->now - t->time;
-    bool   known = t->steps > 0 && t->step <= t->steps; /* a program may go on after its first loop */
+    bool   known = t->steps > 0 && t->step <= t->steps; /* programs may have several loops */
     put(p, bold, "%s", t->path);
     put(p, NULL, "  %s", t->model);
     if (t->parameters > 0)

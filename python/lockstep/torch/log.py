@@ -65,9 +65,9 @@ class Log:
                     "the same run")
         what = "this run, which has ended" if same else "another run"
         raise Error("EINVAL", (
-            f"the log '{self._path}' is that of {what}, with step {last.get('step', 'unknown')}, and "
-            "would be lost: give init(log=...) another file, move this one away, or continue the "
-            "run from a checkpoint by run.resume()"))
+            f"the log '{self._path}' is that of {what}, with step {last.get('step', '?')}, "
+            "and would be lost: give init(log=...) another file, move this one away, or continue "
+            "the run from a checkpoint by run.resume()"))
 
     def add(self, step, result, more):
         """Add the fields of a result, and `more`, after a number of completed steps."""

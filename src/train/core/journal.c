@@ -363,7 +363,8 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
         "\"time\": %.3f, \"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
         "\"finish_ms\": %.3f%s%s%s%s%s%s}\n",
         (unsigned long long)r->step, (unsigned long long)r->epoch, number_text(loss, r->loss), bits,
-        number_text(lr, r->lr), number_text(norm, r->grad_norm), (double)r->samples / r->seconds, tokens,
+        number_text(lr, r->lr), number_text(norm, r->grad_norm), (double)r->samples / r->seconds,
+        tokens,
         lki_wall_seconds(), 1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds,
         1e3 * r->finish_seconds, scale, noise, journal->repeated, stall, audited,
         label_field(journal));

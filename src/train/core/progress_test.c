@@ -1,4 +1,4 @@
-/* progress_test.c -- a step that is repeated after a loss has the time since its first beginning. */
+/* progress_test.c -- a step that is repeated after a loss has the time since it first began. */
 #include "train/core/progress.h"
 
 #include <setjmp.h>
