@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/values.h"
 
 enum { PATH = 2048 };
 
@@ -35,17 +36,19 @@ static bool is_left_out(const char *name)
 static json_t *groups_text(const lk_train_config *c)
 {
     char   text[LK_GROUPS_MAX * 160] = "";
-    size_t used                      = 0;
+    char   number[LKI_REAL_BYTES];
+    size_t used = 0;
     for (uint32_t i = 0; i < c->group_count && used < sizeof text; i++) {
         const lk_param_group *g = &c->groups[i];
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%s:", i > 0 ? ";" : "",
                                  g->pattern);
+        lki_write_real(number, g->lr);
         if (g->has_lr && used < sizeof text)
-            used += (size_t)snprintf(text + used, sizeof text - used, "lr=%.17g%s", g->lr,
+            used += (size_t)snprintf(text + used, sizeof text - used, "lr=%s%s", number,
                                      g->has_decay ? "," : "");
+        lki_write_real(number, g->weight_decay);
         if (g->has_decay && used < sizeof text)
-            used += (size_t)snprintf(text + used, sizeof text - used, "decay=%.17g",
-                                     g->weight_decay);
+            used += (size_t)snprintf(text + used, sizeof text - used, "decay=%s", number);
     }
     return json_string(text);
 }

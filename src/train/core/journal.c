@@ -17,6 +17,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "checkpoint/directory.h"
 #include "train/core/display.h"
 #include "train/core/events.h"
@@ -272,19 +273,20 @@ static lk_status log_checked(const lki_journal *journal, int written)
 }
 
 /* Formats a number for JSON, which cannot represent values that are not finite. */
-static const char *number_text(char out[32], double value)
+static const char *number_text(char out[LKI_NUMBER_BYTES], double value)
 {
-    (void)snprintf(out, 32, "%.17g", value);
+    lki_number_text(out, value);
     return isfinite(value) ? out : "null";
 }
 
 /* Writes the loss scale and the number of skipped steps, if the run scales its loss. */
 static void write_scale(const lki_step_record *r, char text[96])
 {
+    char scale[32];
     text[0] = '\0';
     if (r->loss_scale > 0)
-        (void)snprintf(text, 96, ", \"loss_scale\": %.17g, \"skipped_steps\": %llu", r->loss_scale,
-                       (unsigned long long)r->skipped);
+        (void)snprintf(text, 96, ", \"loss_scale\": %s, \"skipped_steps\": %llu",
+                       number_text(scale, r->loss_scale), (unsigned long long)r->skipped);
 }
 
 /* Writes the gradient noise scale after this step. */
@@ -333,7 +335,7 @@ static void write_rates(const lki_step_record *r, char text[96])
 
 lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
 {
-    char bits[17], tokens[96], loss[32], norm[32], scale[96], noise[160];
+    char bits[17], tokens[96], loss[32], norm[32], lr[32], scale[96], noise[160];
     char stall[48] = "", audited[32];
     if (journal == NULL)
         return LK_OK;
@@ -357,11 +359,12 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
     int written = fprintf(
         journal->log,
         "{\"step\": %llu, \"epoch\": %llu, \"loss\": %s, \"loss_bits\": \"%s\", "
-        "\"lr\": %.17g, \"grad_norm\": %s, \"samples_per_s\": %.1f%s, "
+        "\"lr\": %s, \"grad_norm\": %s, \"samples_per_s\": %.1f%s, "
         "\"time\": %.3f, \"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
         "\"finish_ms\": %.3f%s%s%s%s%s%s}\n",
         (unsigned long long)r->step, (unsigned long long)r->epoch, number_text(loss, r->loss), bits,
-        r->lr, number_text(norm, r->grad_norm), (double)r->samples / r->seconds, tokens,
+        number_text(lr, r->lr), number_text(norm, r->grad_norm), (double)r->samples / r->seconds,
+        tokens,
         lki_wall_seconds(), 1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds,
         1e3 * r->finish_seconds, scale, noise, journal->repeated, stall, audited,
         label_field(journal));
@@ -382,7 +385,7 @@ lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double los
     LK_TRY(lki_events_evaluation(journal->events, step, loss, accuracy, tokens));
     if (journal->log == NULL)
         return LK_OK;
-    char bits[17], text[32], perplexity[64] = "", number[32];
+    char bits[17], text[32], perplexity[64] = "", number[32], share[32];
     lki_loss_bits(loss, bits);
     if (tokens)
         (void)snprintf(perplexity, sizeof perplexity, ", \"val_perplexity\": %s",
@@ -390,8 +393,9 @@ lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double los
     return log_checked(journal,
                        fprintf(journal->log,
                                "{\"step\": %llu, \"val_loss\": %s, \"val_loss_bits\": \"%s\", "
-                               "\"val_accuracy\": %.17g%s, \"time\": %.3f%s}\n",
-                               (unsigned long long)step, number_text(text, loss), bits, accuracy,
+                               "\"val_accuracy\": %s%s, \"time\": %.3f%s}\n",
+                               (unsigned long long)step, number_text(text, loss), bits,
+                               number_text(share, accuracy),
                                perplexity, lki_wall_seconds(), label_field(journal)));
 }
 
