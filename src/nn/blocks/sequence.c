@@ -19,11 +19,15 @@ static lk_status embedding_plan(lk_plan *plan)
                             "vocabulary %llu, width %llu: both are at least 1, the vocabulary "
                             "at most %d",
                             (unsigned long long)v, (unsigned long long)c, INT32_MAX);
+    if (options->positions != 0 && options->positions < t)
+        return lk_plan_fail(plan, "%llu positions for a sequence of %llu tokens",
+                            (unsigned long long)options->positions, (unsigned long long)t);
     LK_TRY(lk_plan_param(plan, options->no_positions ? "weight" : "wte.weight",
                          (lk_shape){ 2, { v, c } }, LK_INIT_NORMAL, options->scale, false));
     if (!options->no_positions)
-        LK_TRY(lk_plan_param(plan, "wpe.weight", (lk_shape){ 2, { t, c } }, LK_INIT_NORMAL,
-                             options->scale, false));
+        LK_TRY(lk_plan_param(plan, "wpe.weight",
+                             (lk_shape){ 2, { options->positions != 0 ? options->positions : t, c } },
+                             LK_INIT_NORMAL, options->scale, false));
     lk_plan_output(plan, (lk_shape){ 2, { t, c } });
     lk_plan_output_unread(plan);
     return LK_OK;

@@ -346,6 +346,7 @@ static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool 
     LK_TRY(check_schedule(c, data));
     LK_TRY(lki_exchange_check_span(c, dataset, data));
     LK_TRY(lki_stopping_check(c, data));
+    LK_TRY(lki_pretrained_check(c, data));
     LK_TRY(lk_model_build(&model, c->model, &options));
     lk_status status = check_groups(c, model);
     if (status == LK_OK)
@@ -356,10 +357,10 @@ static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool 
         status = check_offload_directory(c);
     if (status == LK_OK && runs)
         status = check_memory(c, model);
-    if (status == LK_OK && runs)
-        status = check_files(c, data);
     if (status == LK_OK && c->init != NULL && !c->files_elsewhere)
         status = lki_init_check(c->init, model);
+    if (status == LK_OK && runs)
+        status = check_files(c, data);
     lk_model_free(model);
     return status;
 }
@@ -439,6 +440,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
 {
     lk_dataset *dataset = NULL;
 
+    LK_TRY(lki_pretrained_complete(c));
     if (c->model == NULL)
         return lk_fail(LK_EINVAL, "which model? give gpt, llama, resnet or mlp");
     LK_TRY(check_model_name(c->model, runs));
