@@ -1,4 +1,7 @@
-/* lockstep/export.h -- a trained model as a folder that Hugging Face's transformers loads. */
+/* lockstep/export.h -- a trained model as a folder that Hugging Face's transformers loads.
+ *
+ * Part of lockstep/train.h, which includes it.
+ */
 #ifndef LK_EXPORT_H
 #define LK_EXPORT_H
 

@@ -396,4 +396,5 @@ LK_API LK_NODISCARD lk_status lk_sample(const lk_sample_options *options);
 #ifdef __cplusplus
 }
 #endif
+#include "lockstep/export.h"
 #endif /* LK_TRAIN_H */

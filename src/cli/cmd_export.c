@@ -3,7 +3,7 @@
 #include "cli/values.h"
 #include "cli/words.h"
 #include "cli/workers.h"
-#include "lockstep/export.h"
+#include "lockstep/train.h"
 
 typedef struct {
     lk_export_options export;

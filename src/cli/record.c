@@ -285,8 +285,8 @@ static bool resumes(char *const *more)
     return false;
 }
 
-/* Returns true if one of the arguments makes a recorded option void: how long the run is, by another
- * name, or initial weights, if a checkpoint has weights. */
+/* Returns true if one of the arguments replaces a recorded option: how long the run is, by another
+ * name, or initial weights by those of a checkpoint. */
 static bool is_replaced(const char *name, char *const *more)
 {
     return (strcmp(name, "steps") == 0 && has(more, "epochs")) ||

@@ -329,8 +329,8 @@ lk_status lki_hf_read_file(const lki_hf_family **out, lk_model_options *options,
 
 /* ---- Completing ---------------------------------------------------------------------------- */
 
-/* The fields of rotary position embeddings, which have no rows in the tables.  Those after the factor
- * have no effect without it. */
+/* The fields of rotary position embeddings, which have no rows in the tables.  Those after the
+ * factor have no effect without it. */
 static const row rope_rows[] = {
     FIELD_ROW(NUMBER_ROW, "rope_theta", rope_theta, .other = 0)
     FIELD_ROW(NUMBER_ROW, "factor", rope_factor, .other = 0)

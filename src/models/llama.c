@@ -187,8 +187,9 @@ lk_status lki_build_llama(lk_model **out, const lk_model_options *options)
 
     LK_TRY(check_options(options));
     LK_TRY(lki_build_begin(&m.base, "llama", options->input, true));
-    lk_embedding_options embedding = { .vocabulary = lki_vocabulary(options), .width = options->width,
-                                       .scale = DEVIATION, .no_positions = true };
+    lk_embedding_options embedding = { .vocabulary = lki_vocabulary(options),
+                                       .width = options->width, .scale = DEVIATION,
+                                       .no_positions = true };
     lk_value x = lki_build(&m.base, &lk_block_embedding, "model.embed_tokens", &embedding,
                            sizeof embedding, 0);
     for (uint32_t i = 0; i < options->layers; i++) {

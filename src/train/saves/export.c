@@ -3,7 +3,7 @@
  * The model is built from the recorded options, so names and shapes of all tensors are known before
  * anything is written.  Values are read, converted and written piece by piece.
  */
-#include "lockstep/export.h"
+#include "lockstep/train.h"
 
 #include <errno.h>
 #include <libgen.h>

@@ -1,4 +1,4 @@
-/* init.c -- the weights that a run starts with, from a safetensors file or a folder of Hugging Face's.
+/* init.c -- the weights that a run starts with, from a safetensors file or a Hugging Face folder.
  *
  * Rank 0 reads the values and broadcasts them.  All names, types and shapes are checked before.
  */
