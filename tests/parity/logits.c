@@ -1,6 +1,6 @@
 /* logits.c -- prints the logits of a Hugging Face folder with FP32 weights.
  *
- *     logits FOLDER <tokens >logits         tokens: int32, one sample; logits: floats, a row a token
+ *     logits FOLDER <tokens >logits     tokens: int32, one sample; logits: floats, a row a token
  */
 #include <stdio.h>
 #include <stdlib.h>
