@@ -142,7 +142,7 @@ static lk_status read_number(float *out, const json_t *value, double other, cons
 {
     bool   said   = value != NULL && !json_is_null(value);
     double number = said ? json_number_value(value) : other;
-    if ((said && !json_is_number(value)) || !(number > 0 && number <= 1e12))
+    if ((said && !json_is_number(value)) || !((float)number > 0 && number <= 1e12))
         return refuse(path, key, value, "and must be a number above 0, at most 1e12");
     *out = (float)number;
     return LK_OK;
@@ -258,6 +258,9 @@ static lk_status read_rest(lk_model_options *o, const lki_hf_family *family, con
     json_array_foreach(layers, i, layer)
         if (!json_is_string(layer) || strcmp(json_string_value(layer), "full_attention") != 0)
             return refuse(path, "layer_types", layer, "and only \"full_attention\" is supported");
+    if (o->head_size == 0 && o->width < o->heads)
+        return refuse(path, "num_attention_heads", json_object_get(config, "num_attention_heads"),
+                      "and larger than `hidden_size`");
     o->kv_heads  = o->kv_heads > 0 ? o->kv_heads : o->heads;
     o->head_size = o->head_size > 0 ? o->head_size : o->width / o->heads;
     return read_rope(o, config, path);
