@@ -7,11 +7,11 @@
 
 #include "models/hugging_face.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     const lki_hf_family *family = NULL, *again = NULL;
     lk_model_options     options, other, resolved;
-    json_t *json = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES, NULL);
+    json_t *json = json_loadb((const char *)data, bytes, JSON_REJECT_DUPLICATES, NULL);
     if (lki_hf_read(&family, &options, json, "fuzz") != LK_OK) {
         json_decref(json);
         return 0;

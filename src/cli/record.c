@@ -276,22 +276,12 @@ static bool has(char *const *list, const char *name)
     return false;
 }
 
-/* Returns true if the arguments say that the run continues from a checkpoint. */
-static bool resumes(char *const *more)
-{
-    for (; *more != NULL; more++)
-        if (strncmp(*more, "--resume", 8) == 0 && strcmp(*more, "--resume=auto") != 0)
-            return true;
-    return false;
-}
-
-/* Returns true if one of the arguments replaces a recorded option: how long the run is, by another
- * name, or initial weights by those of a checkpoint. */
+/* Returns true if one of the arguments says by another name what a recorded option says: how long
+ * the run is. */
 static bool is_replaced(const char *name, char *const *more)
 {
     return (strcmp(name, "steps") == 0 && has(more, "epochs")) ||
-           (strcmp(name, "epochs") == 0 && has(more, "steps")) ||
-           (strcmp(name, "init") == 0 && resumes(more));
+           (strcmp(name, "epochs") == 0 && has(more, "steps"));
 }
 
 /* Returns true if the run's directory is a copy of one that still exists. */

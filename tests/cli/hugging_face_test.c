@@ -47,7 +47,10 @@ static void a_run_takes_its_options_from_the_folder(void **state)
     static command_result result;
     run(&result, state,
         "grep -c '\"qk-norm\": \"true\"\\|\"head-size\": \"6\"\\|\"positions\": \"32\"' "
-        "again/command.json; mv qwen3 away; " LOCKSTEP "resume again --steps 2; mv away qwen3", 0);
+        "again/command.json; mv qwen3 away; " LOCKSTEP "resume again --steps 2 && "
+        LOCKSTEP "verify again --step 2 && ! " LOCKSTEP "verify again --step 1 && "
+        "mv away qwen3", 0);
+    assert_non_null(strstr(result.err, "cannot open '"));
     assert_memory_equal(result.out, "3\n", 2);
     run(&result, state, LOCKSTEP "train llama " DATA "--steps 1 --init qwen3 --checkpoint again3 "
         "--resume=auto; test -f again3/config.json", 0);

@@ -168,14 +168,22 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
     if (c->checkpoint.async && c->checkpoint.every == 0 && c->checkpoint.keep_best == 0)
         return lk_fail(LK_EINVAL, "`checkpoint.async` needs `checkpoint.every` N or `keep_best` K: "
                                   "the last checkpoint of a run has nothing to be written beside");
-    if (c->init != NULL && c->checkpoint.resume_required)
-        return lk_fail(LK_EINVAL,
-                       "`init` and `resume` contradict each other: a checkpoint has weights");
     if (c->files_elsewhere)
         return LK_OK;
     LK_TRY(lki_outputs_check(c));
     LK_TRY(lki_checkpoint_check(c));
     return lki_resume_check(c, data);
+}
+
+/* Checks the initial weights, which a run that continues from a checkpoint does not read. */
+static lk_status check_init(const lk_train_config *c, const lk_model *model)
+{
+    bool continues = false;
+    if (c->init == NULL || c->files_elsewhere)
+        return LK_OK;
+    if (c->checkpoint.resume && c->checkpoint.folder != NULL)
+        LK_TRY(lk_checkpoint_exists(c->checkpoint.folder, &continues));
+    return continues ? LK_OK : lki_init_check(c->init, model);
 }
 
 static lk_status check_lock_step(const lk_train_config *c, const lk_model *model)
@@ -357,8 +365,8 @@ static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool 
         status = check_offload_directory(c);
     if (status == LK_OK && runs)
         status = check_memory(c, model);
-    if (status == LK_OK && c->init != NULL && !c->files_elsewhere)
-        status = lki_init_check(c->init, model);
+    if (status == LK_OK)
+        status = check_init(c, model);
     if (status == LK_OK && runs)
         status = check_files(c, data);
     lk_model_free(model);
