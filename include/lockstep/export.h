@@ -1,4 +1,5 @@
-/* lockstep/export.h -- a trained model as a folder that Hugging Face's transformers loads.
+/* lockstep/export.h -- folders of Hugging Face's transformers: which model one has, and a trained
+ * model as one.
  *
  * Part of lockstep/train.h, which includes it.
  */
@@ -10,6 +11,10 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Reads the configuration of a folder.  *model becomes the name of the built-in model that it is:
+ * "gpt" or "llama". */
+LK_API LK_NODISCARD lk_status lk_folder_model(const char **model, const char *folder);
 
 typedef struct {
     size_t      struct_size; /* see LK_EXPORT_OPTIONS_INIT */

@@ -52,6 +52,13 @@ static void a_run_takes_its_options_from_the_folder(void **state)
         "mv away qwen3", 0);
     assert_non_null(strstr(result.err, "cannot open '"));
     assert_memory_equal(result.out, "3\n", 2);
+    run(&result, state, LOCKSTEP "train " DATA "--steps 1 --init=gpt2; " LOCKSTEP "train " DATA
+        "--steps 1 --init none", 2);
+    assert_non_null(strstr(result.out, "weights "));
+    assert_non_null(strstr(result.err, "MODEL is missing"));
+    run(&result, state, "mkdir odd; echo '{\"model_type\": \"bert\"}' >odd/config.json; " LOCKSTEP
+        "train " DATA "--init odd", 2);
+    assert_non_null(strstr(result.err, "`model_type` is \"bert\""));
     run(&result, state, LOCKSTEP "train llama " DATA "--steps 1 --init qwen3 --checkpoint again3 "
         "--resume=auto; test -f again3/config.json", 0);
 }

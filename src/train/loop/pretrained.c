@@ -61,21 +61,39 @@ static lk_status check_tokenizer(const lk_train_config *c, uint32_t vocabulary)
     return LK_OK;
 }
 
+/* Reads config.json, whose path is also returned. */
+static lk_status read_config(const char *folder, const lki_hf_family **family,
+                             lk_model_options *options, char path[LKI_PATH_BYTES])
+{
+    json_t *json = NULL;
+    LK_TRY(lki_directory_join(path, folder, "config.json"));
+    if (access(path, F_OK) != 0)
+        return lk_fail(LK_EINVAL, "`init`: the folder '%s' has no config.json, which every host "
+                                  "needs; give a folder as transformers writes it, or a "
+                                  ".safetensors file", folder);
+    LK_TRY(lki_hf_read_file(family, options, &json, path));
+    json_decref(json);
+    return LK_OK;
+}
+
+lk_status lk_folder_model(const char **model, const char *folder)
+{
+    char                 path[LKI_PATH_BYTES];
+    const lki_hf_family *family = NULL;
+    lk_model_options     options;
+    LK_TRY(read_config(folder, &family, &options, path));
+    *model = family->model;
+    return LK_OK;
+}
+
 lk_status lki_pretrained_complete(lk_train_config *c)
 {
     char                 path[LKI_PATH_BYTES];
     const lki_hf_family *family = NULL;
     lk_model_options     from;
-    json_t              *json = NULL;
     if (!is_folder(c->init))
         return LK_OK;
-    LK_TRY(lki_directory_join(path, c->init, "config.json"));
-    if (access(path, F_OK) != 0)
-        return lk_fail(LK_EINVAL, "`init`: the folder '%s' has no config.json, which every host "
-                                  "needs; give a folder as transformers writes it, or a "
-                                  ".safetensors file", c->init);
-    LK_TRY(lki_hf_read_file(&family, &from, &json, path));
-    json_decref(json);
+    LK_TRY(read_config(c->init, &family, &from, path));
     if (c->model != NULL && strcmp(c->model, family->model) != 0)
         return lk_fail(LK_EINVAL, "%s is for a %s, not for a %s: `model_type` is %s", path,
                        family->model, c->model, family->type);
