@@ -18,7 +18,9 @@
 
 enum { CONFIG_BYTES_MAX = 1 << 20, ORIGINAL_DEFAULT = 8192 };
 
-typedef enum { FAMILY_ROW, SIZE_ROW, NUMBER_ROW, SWITCH_ROW, IS_ROW, ALWAYS_ROW, SAYS_ROW } kind;
+typedef enum {
+    FAMILY_ROW, SIZE_ROW, NUMBER_ROW, SWITCH_ROW, IS_ROW, ALWAYS_ROW, SAYS_ROW, SAYS_SIZE_ROW
+} kind;
 
 typedef struct {
     kind                 kind;
@@ -44,6 +46,7 @@ typedef struct {
 #define IS(key_, values_) { .kind = IS_ROW, .key = key_, .values = values_ },
 #define ALWAYS(field_) FIELD_ROW(ALWAYS_ROW, NULL, field_, .other = 1)
 #define SAYS(key_, field_) FIELD_ROW(SAYS_ROW, key_, field_, .other = 0)
+#define SAYS_SIZE(key_, field_) FIELD_ROW(SAYS_SIZE_ROW, key_, field_, .other = 0)
 
 static const row rows[] = {
 #include "models/hugging_face.def"
@@ -192,6 +195,7 @@ static lk_status read_row(lk_model_options *options, const row *r, const json_t 
     case IS_ROW: return check_value(r, value, path);
     case ALWAYS_ROW: *switch_at(options, r) = true; return LK_OK;
     case SAYS_ROW:
+    case SAYS_SIZE_ROW:
     case FAMILY_ROW:
     default: return LK_OK;
     }
@@ -419,6 +423,7 @@ lk_status lki_hf_family_of(const lki_hf_family **out, const char *model,
 static json_t *value_of(const row *r, const lk_model_options *options)
 {
     switch (r->kind) {
+    case SAYS_SIZE_ROW:
     case SIZE_ROW: return json_integer(size_at(options, r));
     case SAYS_ROW:
     case NUMBER_ROW: return json_real(shortest(number_at(options, r)));

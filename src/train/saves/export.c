@@ -20,6 +20,7 @@
 #include "checkpoint/directory.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/output.h"
+#include "lockstep/tokenizer.h"
 #include "models/hugging_face.h"
 #include "train/core/group_values.h"
 #include "train/options.h"
@@ -117,11 +118,22 @@ static lk_status read_kept(exporter *e, const char *model, const lk_model_option
     return LK_OK;
 }
 
-/* Sets a token of the configuration: that between documents, or none. */
-static void set_token(json_t *config, const char *key)
+/* Sets the tokens at the begin and the end of texts: none, and the one between documents of the
+ * run's tokenizer, if it has one. */
+static lk_status set_tokens(exporter *e)
 {
-    if (json_object_get(config, key) == NULL)
-        (void)json_object_set_new(config, key, json_null());
+    char          path[LKI_PATH_BYTES];
+    lk_tokenizer *tokenizer = NULL;
+    int32_t       end       = -1;
+    LK_TRY(lki_directory_join(path, e->run, "tokenizer.json"));
+    if (access(path, F_OK) == 0) {
+        LK_TRY(lk_tokenizer_open(&tokenizer, path));
+        end = lk_tokenizer_describe(tokenizer)->end;
+        lk_tokenizer_free(tokenizer);
+    }
+    (void)json_object_set_new(e->config, "bos_token_id", json_null());
+    (void)json_object_set_new(e->config, "eos_token_id", end < 0 ? json_null() : json_integer(end));
+    return LK_OK;
 }
 
 static lk_status make_config(exporter *e, const char *model, const lk_model_options *options)
@@ -134,8 +146,7 @@ static lk_status make_config(exporter *e, const char *model, const lk_model_opti
         e->config = lki_hf_write(e->family, options);
         if (e->config == NULL)
             return lk_fail(LK_ENOMEM, "config.json");
-        set_token(e->config, "bos_token_id");
-        set_token(e->config, "eos_token_id");
+        LK_TRY(set_tokens(e));
     }
     bool narrow = said != NULL && strcmp(said, "bfloat16") == 0;
     e->dtype    = e->options->dtype != 0 ? e->options->dtype : narrow ? LK_BF16 : LK_F32;
