@@ -6,7 +6,8 @@ folder must be within 1e-5 of PyTorch's (tests/parity/logits.c).  `lockstep trai
 a step of plain SGD with a rate of 1: the loss, and the differences of all weights, are the loss and
 the gradients, and must be as near.  `lockstep export` writes the run with a configuration of its own,
 transformers loads it again, and its next loss must be that of the next step.  Where nothing is trained, the export is the folder, byte
-for byte: with a learning rate of 0 for all parameters, in FP32 and, from shards, in BF16.
+for byte: with a learning rate of 0 for all parameters, in FP32 and, from shards, in BF16.  FP16 is read
+exactly.
 
     tests/parity/hugging_face.py [COMMAND]      default: build/release/bin/lockstep
 Exits 77 with a message where transformers is absent.
@@ -210,6 +211,19 @@ def check_round_trip(name, folder, dtype, shards):
         assert after == before, [k for k in before | after if before.get(k) != after.get(k)]
 
 
+def check_halves(folder):
+    """Checks that FP16 values, subnormal ones included, are read exactly."""
+    model = llama(False, 2).to(torch.float16)
+    randomise(model)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[:9] *= 2.0 ** -20
+    model.save_pretrained(folder / "init")
+    (folder / "text").write_bytes(bytes(range(97, 117)) * 200)
+    run_lockstep(folder, folder / "init", "--steps", "1", "--param-group", "*:lr=0")
+    read = read_safetensors(folder / "run/step-00000001/model.safetensors")
+    assert all(torch.equal(read[k], p.float()) for k, p in model.named_parameters())
+
+
 def main():
     worst = 0.0
     for name in MODELS:
@@ -218,6 +232,8 @@ def main():
     for name, dtype, shards in (("gpt2", torch.float32, False), ("qwen3", torch.bfloat16, True)):
         with tempfile.TemporaryDirectory() as folder:
             check_round_trip(name, pathlib.Path(folder), dtype, shards)
+    with tempfile.TemporaryDirectory() as folder:
+        check_halves(pathlib.Path(folder))
     print(f"transformers {transformers.__version__}: worst {worst:.1e}, limit {LIMIT:.0e}")
     return worst > LIMIT
 
