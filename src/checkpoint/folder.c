@@ -21,7 +21,7 @@
 #define WHOLE_NAME "model.safetensors"
 #define INDEX_NAME "model.safetensors.index.json"
 
-enum { SHARDS_MAX = 4096 };
+enum { SHARDS_MAX = 4096, TENSORS_MAX = 1 << 15 };
 
 struct lki_folder {
     lk_safetensors **files;
@@ -109,6 +109,9 @@ static lk_status open_index(lki_folder *folder, const char *path, const char *in
     lk_status     status = LK_OK;
     if (!json_is_object(names))
         status = lk_fail(LK_EFORMAT, "%s: it has no object weight_map", index);
+    else if (json_object_size(names) > TENSORS_MAX)
+        status = lk_fail(LK_EFORMAT, "%s: it has %zu tensors, more than %d", index,
+                         json_object_size(names), TENSORS_MAX);
     if (status == LK_OK)
         status = open_shards(folder, path, names);
     json_decref(root);
