@@ -7,7 +7,7 @@ a step of plain SGD with a rate of 1: the loss, and the differences of all weigh
 the gradients, and must be as near.  `lockstep export` writes the run with a configuration of its own,
 transformers loads it again, and its next loss must be that of the next step.  Where nothing is trained, the export is the folder, byte
 for byte: with a learning rate of 0 for all parameters, in FP32 and, from shards, in BF16.  FP16 is read
-exactly.
+exactly, and BF16 written as PyTorch rounds.
 
     tests/parity/hugging_face.py [COMMAND]      default: build/release/bin/lockstep
 Exits 77 with a message where transformers is absent.
@@ -212,7 +212,7 @@ def check_round_trip(name, folder, dtype, shards):
 
 
 def check_halves(folder):
-    """Checks that FP16 values, subnormal ones included, are read exactly."""
+    """Checks that FP16 values, subnormal ones included, are read exactly, and rounded as PyTorch does."""
     model = llama(False, 2).to(torch.float16)
     randomise(model)
     with torch.no_grad():
@@ -222,6 +222,11 @@ def check_halves(folder):
     run_lockstep(folder, folder / "init", "--steps", "1", "--param-group", "*:lr=0")
     read = read_safetensors(folder / "run/step-00000001/model.safetensors")
     assert all(torch.equal(read[k], p.float()) for k, p in model.named_parameters())
+    for name, dtype in (("f32", torch.float32), ("bf16", torch.bfloat16)):
+        again = transformers.AutoModelForCausalLM.from_pretrained(
+            export(folder, folder / "run", "--dtype", name), dtype="auto")
+        assert again.dtype == dtype
+        assert all(torch.equal(p, read[k].to(dtype)) for k, p in again.named_parameters())
 
 
 def main():
