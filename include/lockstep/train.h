@@ -236,7 +236,7 @@ typedef struct {
     /* Files that rank 0 reads and writes on its host.  (Training data are read by every host.) */
     bool files_elsewhere;     /* rank 0 is on another host; this host does not check the
                                * files */
-    const char         *init; /* a safetensors file with the initial weights */
+    const char         *init; /* initial weights: a safetensors file or a Hugging Face folder */
     lk_train_checkpoint checkpoint;
     const char         *log;
     lk_train_outputs    outputs;
@@ -396,4 +396,5 @@ LK_API LK_NODISCARD lk_status lk_sample(const lk_sample_options *options);
 #ifdef __cplusplus
 }
 #endif
+#include "lockstep/export.h"
 #endif /* LK_TRAIN_H */

@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/train.h"
 #include "cli/values.h"
@@ -108,8 +109,21 @@ static void choose_length(train_options *o)
         choose(o, "max-epochs", "20");
 }
 
+/* Chooses the tokenizer of a folder of Hugging Face's, if the data are text. */
+static void choose_tokenizer(train_options *o)
+{
+    const char *source = o->config.data.source, *folder = o->config.init;
+    bool        text   = source != NULL && (strncmp(source, "text:", 5) == 0 ||
+                                   (strncmp(source, "docs:", 5) == 0 && !strchr(source, '?')));
+    if (folder == NULL || !text || asprintf(&o->tokenizer, "%s/tokenizer.json", folder) < 0)
+        return;
+    if (access(o->tokenizer, F_OK) == 0)
+        choose(o, "tokenizer", o->tokenizer);
+}
+
 void lki_train_suit(train_options *o)
 {
+    choose_tokenizer(o);
     choose_optimizer(o);
     choose_batch(o);
     choose_length(o);

@@ -73,6 +73,16 @@ LK_NODISCARD lk_status lki_log_freeze(lki_session *session, uint64_t done);
 /* Logs the sizes of messages, and the norms of what groups keep.  Collective. */
 LK_NODISCARD lk_status lki_log_groups(lki_session *session, uint64_t done);
 
+/* ---- A model of Hugging Face's (pretrained.c) -------------------------------------------- */
+
+/* If `init` is a folder, completes the model and its options from config.json.  Fails if they are
+ * given and differ, or if the tokenizer is another model's. */
+LK_NODISCARD lk_status lki_pretrained_complete(lk_train_config *config);
+
+/* Checks that the data have the tokens of such a model. */
+LK_NODISCARD lk_status lki_pretrained_check(const lk_train_config *config,
+                                            const lk_dataset_info *data);
+
 /* ---- The end of a run (finish.c) --------------------------------------------------------- */
 
 /* Fails with LK_ENONFINITE if the final weights or the last evaluation are not finite.
