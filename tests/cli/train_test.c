@@ -527,6 +527,7 @@ static void a_run_is_continued_by_its_directory(void **state)
     (void)run_shell(&r, *state, "seq 200 >poem.txt");
     run_command(&r, *state, command);
     read_weights(&r, whole);
+    assert_says(r.err, "--optimizer adamw --lr 1e-3 --clip-norm 1 --micro-batch 2");
     char line[512];
     (void)snprintf(line, sizeof line, "%s --checkpoint kept --checkpoint-every 2 --tensorboard "
                    "board --max-samples 64", command);
