@@ -114,6 +114,7 @@ typedef struct {
     lk_best_by  best_by;
     bool        resume, resume_required; /* --resume=auto sets resume only, --resume sets both */
     int64_t     resume_step;             /* step of the checkpoint; -1 = newest */
+    bool        changed_data; /* resumes with other data than the checkpoint's */
 } lk_train_checkpoint;
 
 /* Limits that may end a run before its last step.  The run then does its final evaluation and

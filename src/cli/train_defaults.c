@@ -63,6 +63,15 @@ static bool reads_text(const train_options *o)
     return strcmp(o->config.model, "gpt") == 0 || strcmp(o->config.model, "llama") == 0;
 }
 
+/* Returns true if gradients may be clipped: none of the other rules, which may refuse or change
+ * clipping, is used. */
+static bool may_clip(const train_options *o)
+{
+    const lk_train_exchange *x = &o->config.exchange;
+    return !is_given(o, "clip-value") && x->compressor == NULL && x->clients.count == 0 &&
+           x->async.mode == LK_ASYNC_OFF;
+}
+
 static void choose_optimizer(train_options *o)
 {
     bool text    = reads_text(o);
@@ -75,6 +84,8 @@ static void choose_optimizer(train_options *o)
     if (free_to && !text)
         choose(o, "momentum", "0.9");
     choose(o, "lr", free_to && !text ? "0.05" : rate_of(o->config.optimizer.kind));
+    if (free_to && text && may_clip(o)) /* one spike costs dozens of steps; docs/training.md */
+        choose(o, "clip-norm", "1");
 }
 
 /* Chooses the batch.  Its default has 16 virtual workers of one micro-batch (2 samples of

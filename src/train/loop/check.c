@@ -172,6 +172,7 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
         return LK_OK;
     LK_TRY(lki_outputs_check(c));
     LK_TRY(lki_checkpoint_check(c));
+    LK_TRY(lki_outputs_check_unused(c));
     return lki_resume_check(c, data);
 }
 

@@ -26,10 +26,15 @@
 static lk_status make_directory(const char *path)
 {
     char parent[LKI_PATH_BYTES];
-    if (mkdir(path, 0777) != 0)
-        return errno == EEXIST ? LK_OK
-                               : lk_fail(LK_EIO, "cannot create the checkpoint directory '%s': %s",
-                                         path, strerror(errno));
+    bool there = mkdir(path, 0777) != 0;
+    if (there && errno != EEXIST)
+        return lk_fail(LK_EIO, "cannot create the checkpoint directory '%s': %s; %s", path,
+                       strerror(errno),
+                       errno == ENOENT
+                           ? "create the directories above it first, or correct the path"
+                           : "give another `checkpoint.folder`");
+    if (there)
+        return LK_OK;
     if (snprintf(parent, sizeof parent, "%s", path) >= (int)sizeof parent)
         return lk_fail(LK_EINVAL, "`checkpoint.folder` has a path of %zu bytes", strlen(path));
     return lki_directory_sync(dirname(parent));
@@ -47,9 +52,9 @@ lk_status lki_checkpoint_check(const lk_train_config *config)
     LK_TRY(lk_checkpoint_exists(config->checkpoint.folder, &exists));
     if (exists && !config->checkpoint.resume)
         return lk_fail(LK_EINVAL,
-                       "'%s' already has checkpoints; continue that run with `resume`, or "
-                       "give another `checkpoint.folder` directory",
-                       config->checkpoint.folder);
+                       "'%s' already has checkpoints; continue that run by `checkpoint.resume` %s, "
+                       "or give another `checkpoint.folder` directory",
+                       config->checkpoint.folder, config->checkpoint.folder);
     if (!exists && config->checkpoint.resume_required)
         return lk_fail(LK_EINVAL,
                        "there is no checkpoint in '%s' to resume from; leave `resume` out "
@@ -89,6 +94,8 @@ static lk_status check_compatible(const lk_train_config *config, const lk_datase
                          error.text);
     else
         status = lki_config_compare(stored, mine);
+    if (status == LK_OK)
+        status = lki_data_compare(stored, config, data);
     const char *chain = json_string_value(json_object_get(stored, "loss-chain"));
     (void)snprintf(loss_chain, 65, "%s", chain ? chain : "");
     lki_scaler_read(json_object_get(stored, "loss-scaler"), scaler);
@@ -98,7 +105,9 @@ static lk_status check_compatible(const lk_train_config *config, const lk_datase
     json_decref(mine);
     LK_TRY(status);
     if (info->step > config->steps)
-        return lk_fail(LK_EINVAL, "the checkpoint is at step %llu, past `steps` %llu",
+        return lk_fail(LK_EINVAL,
+                       "the checkpoint is at step %llu, past `steps` %llu: give more `steps`, or "
+                       "begin at an earlier checkpoint with `resume`=STEP",
                        (unsigned long long)info->step, (unsigned long long)config->steps);
     return LK_OK;
 }
