@@ -101,6 +101,7 @@ typedef struct {
     int64_t     ignored;
     uint32_t    loader_threads; /* per worker, to prepare micro-batches; 0 = 1 */
     const char *tokenizer;      /* a tokenizer.json, for text; NULL: text is bytes */
+    const char *target;         /* columns of a table; see lk_dataset_options */
 } lk_train_data;
 
 /* Checkpoints of a run, which rank 0 reads and writes on its host.  The best evaluations'
@@ -323,7 +324,7 @@ struct lk_train_result {
     char     weights[65]; /* the weights hash */
     char     run[65];     /* hash of weights, running state, optimizer state and losses */
     uint64_t steps;
-    double   loss, validation_loss, validation_accuracy; /* NaN if not computed */
+    double loss, validation_loss, validation_accuracy, validation_rmse, validation_mae; /* or NaN */
     const char *ended; /* the limit that ended the run early, such as "max-time"; or NULL */
     lk_checkpoint_times checkpoints; /* filled in on rank 0 only */
     uint64_t    audited; /* number of virtual workers computed twice, with equal results */

@@ -331,7 +331,9 @@ static void draw_values(painter *p, const lki_top *t)
     put(p, NULL, "loss ");
     put(p, bold, "%.4f", t->loss);
     if (t->has_validation)
-        put(p, cyan, "  val %.4f  accuracy %.1f %%", t->validation, 100 * t->accuracy);
+        put(p, cyan, "  val %.4f", t->validation);
+    if (t->has_validation && !isnan(t->accuracy))
+        put(p, cyan, "  accuracy %.1f %%", 100 * t->accuracy);
     put(p, NULL, "  lr %.3g  gradient %.3g  epoch %llu", t->lr, t->norm,
         (unsigned long long)t->epoch);
     end_line(p);
