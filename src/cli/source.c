@@ -108,7 +108,8 @@ static const char *advice_for(const char *path)
         const char *ending, *advice;
     } list[] = {
         { ".safetensors", "holds weights, which --init FILE reads; --data is what to train on" },
-        { ".parquet", "is Parquet, which is not read; write its texts as JSON lines (docs:FILE)" },
+        { ".parquet", "is Parquet, which is not read; `python -m lockstep prepare` makes token "
+                      "files of it, and other programs JSON lines (docs:FILE)" },
         { ".arrow", "is Arrow, which is not read; write its texts as JSON lines (docs:FILE)" },
         { ".pt", "is a PyTorch file, which is not read; save X and Y with NumPy, for npy:X,Y" },
         { ".pkl", "is a Python file, which is not read; save X and Y with NumPy, for npy:X,Y" },

@@ -456,8 +456,8 @@ static void a_table_is_kept_in_the_checkpoint(void **state)
     run_line(*state, "'" LK_TEST_COMMAND "' verify table --step 5", 0, NULL, NULL);
     run_line(*state, TRAIN TABLE "--target u --steps 8 --workers 1 --checkpoint table --resume", 2,
              NULL, "target");
-    run_line(*state, "sed -i 's/^[0-9]*,/5,/' table.csv && " TRAIN TABLE
-             "--target price --steps 8 --workers 1 --checkpoint table --resume", 2, NULL, "columns");
+    run_line(*state, "sed -i 's/^[0-9]*,/5,/' table.csv && " TRAIN TABLE "--target "
+             "price --steps 8 --workers 1 --checkpoint table --resume", 2, NULL, "columns");
     run_line(*state, TRAIN "--data table.csv --steps 1", 2, NULL, "--target must name the column");
     run_line(*state, TRAIN TABLE "--target price --steps 1 --label-smoothing 0.5", 2, NULL,
              "is for the loss cross-entropy");
