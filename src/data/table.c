@@ -92,7 +92,7 @@ static lki_table_column *find(lki_table *table, const char *name, size_t length)
     return NULL;
 }
 
-static lk_status check_name(lki_table *table, size_t index, const char *name)
+static lk_status check_name(const lki_table *table, size_t index, const char *name)
 {
     if (*name == '\0')
         return lk_fail(LK_EFORMAT, "'%s': column %zu has no name; name it in the first line, or "
@@ -101,10 +101,28 @@ static lk_status check_name(lki_table *table, size_t index, const char *name)
     if (!is_utf8(name))
         return lk_fail(LK_EFORMAT, "'%s': the name of column %zu is no UTF-8; convert the file "
                                    "(iconv)", table->path, index + 1);
-    if (find(table, name, strlen(name)) != NULL)
-        return lk_fail(LK_EFORMAT, "'%s': two columns have the name '%.60s'; rename one",
-                       table->path, name);
     return LK_OK;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static lk_status check_twice(const lki_table *table)
+{
+    const char **names  = NULL;
+    lk_status    status = LK_OK;
+    LK_TRY(LKI_NEW(&names, table->column_count, "columns of a table"));
+    for (size_t i = 0; i < table->column_count; i++)
+        names[i] = table->columns[i].name;
+    qsort(names, table->column_count, sizeof *names, compare_names);
+    for (size_t i = 1; status == LK_OK && i < table->column_count; i++)
+        if (strcmp(names[i - 1], names[i]) == 0)
+            status = lk_fail(LK_EFORMAT, "'%s': two columns have the name '%.60s'; rename one",
+                             table->path, names[i]);
+    lki_free(names);
+    return status;
 }
 
 static lk_status read_header(lki_table *table, lki_csv *csv)
@@ -123,7 +141,7 @@ static lk_status read_header(lki_table *table, lki_csv *csv)
         LK_TRY(copy_text(&column->name, name));
         table->column_count++;
     }
-    return LK_OK;
+    return check_twice(table);
 }
 
 /* Writes the names of the columns, for messages. */
@@ -247,8 +265,8 @@ static lk_status find_level(const lki_csv *csv, lki_table_column *column, const 
                                          : "group its texts");
     if (!is_utf8(text))
         return refuse_cell(csv, column, "...", "is no UTF-8; convert the file (iconv)");
-    if (column->sorted == NULL)
-        LK_TRY(LKI_NEW(&column->sorted, LKI_LEVELS_MAX, "levels of a column"));
+    LK_TRY(lki_reserve((void **)&column->sorted, &column->sorted_capacity, column->level_count,
+                       sizeof *column->sorted, "levels of a column"));
     LK_TRY(lki_reserve((void **)&column->levels, &column->level_capacity, column->level_count,
                        sizeof *column->levels, "levels of a column"));
     LK_TRY(copy_text(&column->levels[column->level_count], text));

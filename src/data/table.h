@@ -14,8 +14,8 @@ typedef struct {
     uint64_t    numbers;   /* cells that are numbers */
     double      mean, deviation;
     char      **levels;    /* in the order of their first lines */
-    size_t      level_count, level_capacity;
-    uint32_t   *sorted;    /* [LKI_LEVELS_MAX]: numbers of the levels, sorted by their texts */
+    size_t      level_count, level_capacity, sorted_capacity;
+    uint32_t   *sorted;    /* [level_count]: numbers of the levels, sorted by their texts */
     uint32_t   *places;    /* [level_count]: 1 + the place of a level among `kept`; 0: not kept */
     const char **kept;     /* levels of the training part, or of a target, in their final order */
     uint32_t    kept_count;

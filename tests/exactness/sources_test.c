@@ -438,6 +438,31 @@ static void tables_and_losses(void **state)
     }
 }
 
+#define EVALUATES                                                                                \
+    "'" LK_TEST_COMMAND "' train mlp --hidden 9 --global-batch 12 --steps 1 --workers 1 "        \
+    "--lr 1e-30 --data table.csv --validation 0.2 "
+
+/* Checks the errors of an evaluation, and that its loss is without label smoothing: the weights of
+ * the three runs do not change. */
+static void evaluations_report_what_suits_the_loss(void **state)
+{
+    static command_result r;
+    double                loss, rmse, mae;
+    make_table(*state);
+    run_line(*state, EVALUATES "--target price --log e", 0, NULL, "  RMSE ");
+    (void)run_shell(&r, *state, "grep -o 'val_[^t]*' e | tr -d '\n'");
+    const char *at = strstr(r.out, "val_loss\"");
+    assert_true(at != NULL && sscanf(at, "val_loss\": %lf", &loss) == 1);
+    assert_true((at = strstr(at, "val_rmse")) != NULL && sscanf(at, "val_rmse\": %lf", &rmse) == 1);
+    assert_true((at = strstr(at, "val_mae")) != NULL && sscanf(at, "val_mae\": %lf", &mae) == 1);
+    assert_true(fabs(rmse * rmse - loss) < 1e-6 * loss && mae > 0 && mae < rmse);
+    run_line(*state, EVALUATES "--target class --log plain", 0, NULL, "  accuracy ");
+    run_line(*state, EVALUATES "--target class --log smooth --label-smoothing 0.5", 0, NULL, NULL);
+    run_line(*state, "for f in plain smooth; do grep -o 'val_loss_bits.*val_acc' $f >$f.bits; done;"
+             " test -s plain.bits && cmp plain.bits smooth.bits", 0, NULL, NULL);
+    run_line(*state, EVALUATES "--target rain,sun --loss bce", 0, NULL, "  accuracy ");
+}
+
 /* Checks that a run on a table goes on from a checkpoint, which has the columns, that a step can be
  * verified, and that a table with other numbers is refused. */
 static void a_table_is_kept_in_the_checkpoint(void **state)
@@ -506,6 +531,7 @@ int main(void)
         cmocka_unit_test(archives_of_a_stream_are_those_of_files),
         cmocka_unit_test(a_checkpoint_keeps_the_mean_of_the_pixels),
         cmocka_unit_test(tables_and_losses),
+        cmocka_unit_test(evaluations_report_what_suits_the_loss),
         cmocka_unit_test(a_table_is_kept_in_the_checkpoint),
         cmocka_unit_test(weights_and_labels_count_alike_on_any_workers),
         cmocka_unit_test(a_weighted_loss_is_that_of_its_classes),
