@@ -116,14 +116,14 @@ foreach(name openmpi mpich) # of which the sanitizer of addresses needs to see o
       COMMAND ${PROJECT_SOURCE_DIR}/tests/mpi/train ${name} $<TARGET_FILE:lockstep_command>
         ${LK_MODULE_FOLDER} "${counter}")
     set_tests_properties(mpi.${name} mpi.train.${name} PROPERTIES LABELS mpi SKIP_RETURN_CODE 77
-      TIMEOUT 1500 RUN_SERIAL ON)
+      TIMEOUT 1500 PROCESSORS 2 RESOURCE_LOCK mpi)
   endif()
   if(NOT LK_SANITIZE) # the packages of PyPI
     add_test(NAME mpi.other.${name}
       COMMAND ${PROJECT_SOURCE_DIR}/tests/mpi/other ${name} ${version_${name}}
         $<TARGET_FILE:lockstep_command> ${LK_MODULE_FOLDER} "${counter}")
     set_tests_properties(mpi.other.${name} PROPERTIES LABELS mpi SKIP_RETURN_CODE 77 TIMEOUT 1500
-      RUN_SERIAL ON)
+      PROCESSORS 2 RESOURCE_LOCK mpi)
   endif()
 endforeach()
 
@@ -188,7 +188,11 @@ endif()
 
 # Against PyTorch and transformers, where some python3 has them; once is enough.
 if(CMAKE_BUILD_TYPE STREQUAL Release AND NOT CMAKE_CROSSCOMPILING AND CMAKE_C_COMPILER_ID STREQUAL GNU)
-  lk_test_programs(parity lockstep_command)
+  add_executable(parity_logits tests/parity/logits.c)
+  set_target_properties(parity_logits PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_include_directories(parity_logits PRIVATE src)
+  target_link_libraries(parity_logits PRIVATE lockstep lk_warnings lk_dependencies)
+  lk_test_programs(parity lockstep_command parity_logits)
   add_test(NAME parity.pytorch
     COMMAND ${PROJECT_SOURCE_DIR}/tests/parity/run parity.py $<TARGET_FILE:lockstep_command> numpy torch)
   add_test(NAME parity.losses

@@ -15,6 +15,13 @@ target_compile_options(lk_warnings INTERFACE
   $<$<C_COMPILER_ID:Clang>:-Wcomma -Wno-gnu-zero-variadic-macro-arguments -Wno-psabi>
   $<$<BOOL:${LK_WERROR}>:-Werror>)
 target_compile_definitions(lk_warnings INTERFACE _GNU_SOURCE)
+# Messages of internal errors name source files by their paths from the build folder, so that programs
+# built in any folder have the same bytes.  ccache makes paths relative by itself (./dev asks it to),
+# and would have to forget what it has if the options changed.
+if(NOT CMAKE_C_COMPILER_LAUNCHER MATCHES ccache)
+  file(RELATIVE_PATH src ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR}/src)
+  target_compile_options(lk_warnings INTERFACE -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/src=${src})
+endif()
 if(LK_SANITIZE)
   # -O1: with ASan, gcc takes half as long again for -O2.
   add_compile_options(-fsanitize=${LK_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -O1)

@@ -27,12 +27,13 @@ typedef struct {
 } lk_linear_options;
 
 /* embedding: token ids (T) -> (T, width).  Parameters: wte.weight (vocabulary, width) and
- * wpe.weight (T, width), normal with standard deviation `scale`; with `no_positions` only `weight`
- * (vocabulary, width). */
+ * wpe.weight (positions, width), normal with standard deviation `scale`; with `no_positions` only
+ * `weight` (vocabulary, width). */
 typedef struct {
     uint64_t vocabulary, width;
     float    scale;
     bool     no_positions;
+    uint64_t positions; /* at least T; 0: T */
 } lk_embedding_options;
 
 /* attention: causal, (T, 3C) -> (T, C); in training, dropout applies to probabilities.  It also

@@ -42,6 +42,9 @@ typedef struct {
     uint32_t layers;  /* 4 */
     uint32_t heads;   /* 4 */
     uint32_t width;   /* 128 */
+    uint32_t vocabulary; /* rows of the embedding, at least `classes`; as many */
+    uint32_t positions;  /* the longest sequence: with gpt, rows of the position embedding; as long
+                          * as a sample */
     float    dropout; /* 0; gpt only */
     bool     logits;  /* the last value is the logits, for lk_engine_output(); else the head and the
                        * loss are one block, which needs less memory */

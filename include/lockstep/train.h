@@ -104,8 +104,7 @@ typedef struct {
     const char *target;         /* columns of a table; see lk_dataset_options */
 } lk_train_data;
 
-/* Checkpoints of a run, which rank 0 reads and writes on its host.  The best evaluations'
- * checkpoints are kept in addition to the newest ones. */
+/* Checkpoints of a run, on the host of rank 0.  Those of the best evaluations are kept, too. */
 typedef struct {
     const char *folder;
     uint64_t    every;     /* steps between checkpoints; 0 = only at the end */
@@ -115,6 +114,7 @@ typedef struct {
     lk_best_by  best_by;
     bool        resume, resume_required; /* --resume=auto sets resume only, --resume sets both */
     int64_t     resume_step;             /* step of the checkpoint; -1 = newest */
+    bool        changed_data; /* resumes with other data than the checkpoint's */
 } lk_train_checkpoint;
 
 /* Limits that may end a run before its last step.  The run then does its final evaluation and
@@ -237,7 +237,7 @@ typedef struct {
     /* Files that rank 0 reads and writes on its host.  (Training data are read by every host.) */
     bool files_elsewhere;     /* rank 0 is on another host; this host does not check the
                                * files */
-    const char         *init; /* a safetensors file with the initial weights */
+    const char         *init; /* initial weights: a safetensors file or a Hugging Face folder */
     lk_train_checkpoint checkpoint;
     const char         *log;
     lk_train_outputs    outputs;
@@ -312,8 +312,7 @@ LK_API LK_NODISCARD lk_status lk_train_replay(const lk_train_config *config, lk_
 /* ---- Running ------------------------------------------------------------------------------ */
 
 /* The checkpoints of a run; times in seconds.  `stalled` is the total time for which checkpoints
- * stopped the run, and longest_stall the longest such stop.  longest_write is the longest time to
- * write a checkpoint. */
+ * stopped the run, longest_stall the longest such stop, and longest_write the longest write. */
 typedef struct {
     uint64_t written, failed; /* failed: with checkpoint_async; the run continued */
     double   stalled, longest_stall, longest_write;
@@ -397,4 +396,5 @@ LK_API LK_NODISCARD lk_status lk_sample(const lk_sample_options *options);
 #ifdef __cplusplus
 }
 #endif
+#include "lockstep/export.h"
 #endif /* LK_TRAIN_H */

@@ -104,7 +104,7 @@ Result = layout.struct("lk_step_result", loss=c_double, grad_norm=c_double, coun
 Finding = layout.struct("lk_audit_finding", step=c_uint64, virtual_worker=c_uint32,
                         ranks=c_uint32 * 3, count=c_uint32, odd=c_uint32,
                         what=c_char * (NAME_MAX + 64))
-Standing = layout.struct("lk_parallel_standing", steps=c_uint64, last=Result)
+Standing = layout.struct("lk_parallel_standing", steps=c_uint64, last=Result, unfinished=c_uint32)
 CommOptions = layout.struct("lk_comm_options", struct_size=c_size_t, timeout_ms=c_uint32)
 JoinOptions = layout.struct("lk_join_options", struct_size=c_size_t, timeout_ms=c_uint32,
                             flight=c_char_p)
@@ -136,6 +136,7 @@ _FUNCTIONS = {
     "lk_comm_size": (c_uint32, [c_void_p]),
     "lk_comm_world_rank": (c_uint32, [c_void_p, c_uint32]),
     "lk_comm_hosts": (c_uint32, [c_void_p]),
+    "lk_comm_host": (c_uint32, [c_void_p, c_uint32]),
     "lk_comm_local_rank": (c_uint32, [c_void_p, c_uint32]),
     "lk_comm_note": (None, [c_void_p, c_uint64, c_char_p]),
     "lk_comm_set_timeout": (None, [c_void_p, c_uint32]),

@@ -8,7 +8,9 @@ import ctypes
 import ctypes.util
 import hashlib
 import json
+import os
 import pathlib
+import pty
 import re
 import shutil
 import struct
@@ -68,6 +70,19 @@ class Attest(unittest.TestCase):
         rest = "\n".join(lines[:1] + lines[2:])
         lines[1] = f' "manifest_sha256": "{hashlib.sha256(rest.encode()).hexdigest()}",'
         path.write_text("\n".join(lines))
+
+    def test_progress_on_a_terminal(self):
+        self.attest()
+        ours, theirs = pty.openpty()
+        subprocess.run([COMMAND, "verify", "run.attest.json", "--segments", "1", "--seed", "1",
+                        "--workers", "1", "--threads", "1"], cwd=self.folder, stderr=theirs,
+                       stdout=subprocess.DEVNULL, env=environment(TERM="xterm"), check=True)
+        os.close(theirs)
+        shown = os.read(ours, 1 << 16).decode()
+        os.close(ours)
+        self.assertIn("hashing the data", shown)
+        self.assertIn("reading the checkpoint of step 2", shown)
+        self.assertTrue(shown.endswith("\r\033[K"), shown)
 
     def test_honest(self):
         self.attest()

@@ -9,8 +9,13 @@ import tempfile
 import textwrap
 import time
 import unittest
+import warnings
+
+import torch
+import torch.nn.functional as F
 
 from support import BUILD, TIMEOUT_S, environment, launch, nursery
+from lockstep.torch.rehearsal import warn_of_mean
 
 PROGRAM = """
     import os, pathlib, signal, sys, time
@@ -205,6 +210,18 @@ class Failures(unittest.TestCase):
         self.assert_blamed("fraction", "returned 4.5 as count")
         self.assert_blamed("nothing counts", "no mean")
         self.assert_lines("nan", "step 1: the loss of virtual worker", "is not finite")
+
+    def test_a_mean_is_noticed(self):
+        out, wanted = torch.randn(4, 3, requires_grad=True), torch.tensor([0, 1, 2, 0])
+        means = (F.cross_entropy(out, wanted), out.mean(), F.mse_loss(out, torch.zeros(4, 3)))
+        for loss in means:
+            with self.assertWarnsRegex(UserWarning, r'returned a mean .* count 4.*reduction="sum"'):
+                self.assertTrue(warn_of_mean(loss, 4))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for loss, count in ((means[0] * 4, 4), (means[0], 1), (out.sum(), 4),
+                                (F.cross_entropy(out, wanted, reduction="sum"), 4)):
+                self.assertFalse(warn_of_mean(loss, count))
 
     def test_calls(self):
         self.assert_blamed("no step", "must call run.step() once in each round")

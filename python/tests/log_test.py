@@ -3,10 +3,13 @@
 import importlib.util
 import json
 import pathlib
+import shutil
+import struct
+import subprocess
 import tempfile
 import unittest
 
-from support import launch
+from support import BUILD, environment, launch
 
 PROGRAM = """
     import os, sys
@@ -32,7 +35,9 @@ PROGRAM = """
         run.log(run.step(loss_sum, data, opt), lr=0.5, note="text")
         if step == 1:
             run.save("saved")
-    run.log(run.evaluate(loss_sum, points))
+    run.log(run.evaluate(loss_sum, points), more=float("nan"))
+    if os.environ.get("HASH"):
+        run.weights_hash()
 """
 
 
@@ -41,15 +46,53 @@ class Logs(unittest.TestCase):
         ended = launch(PROGRAM, 2, folder=folder, env=env)
         self.assertEqual(ended.status, 0, ended.err)
 
+    def read(self, folder):
+        return [json.loads(line, parse_constant=self.fail) for line in
+                pathlib.Path(folder, "log.jsonl").read_text().splitlines()]
+
     def test_lines(self):
         with tempfile.TemporaryDirectory() as folder:
+            self.run_program(folder, HASH=1)
+            head, *steps, evaluation, end = self.read(folder)
+            shown = subprocess.run([BUILD / "bin" / "lockstep", "top", "log.jsonl"], cwd=folder,
+                                   capture_output=True, text=True, env=environment(), check=False)
+        self.assertEqual((head["step"], head["steps"], len(head["ranks"])), (0, 4, 2))
+        self.assertEqual(head["config"]["data"]["global_batch"], 8)
+        self.assertEqual([line["step"] for line in steps], [1, 2, 3, 4])
+        for line in steps:
+            self.assertEqual(struct.unpack(">d", bytes.fromhex(line["loss_bits"]))[0],
+                             line["loss"])
+        for name in ("grad_norm", "count", "hits", "step_ms", "samples_per_s", "lr", "note"):
+            self.assertIn(name, steps[0])
+        self.assertEqual(sorted(evaluation), ["more", "step", "time", "val_accuracy",
+                                              "val_count", "val_hits", "val_loss",
+                                              "val_loss_bits"])
+        self.assertIsNone(evaluation["more"])
+        self.assertEqual((end["step"], len(end["weights"])), (4, 64))
+        self.assertIn("step 4/4", shown.stdout)
+        self.assertIn("weights " + end["weights"], shown.stdout)
+
+    def test_no_log_is_lost(self):
+        """A run that is resumed goes on in its log.  One that begins replaces no other log."""
+        with tempfile.TemporaryDirectory() as folder:
             self.run_program(folder)
-            lines = [json.loads(line) for line in
-                     pathlib.Path(folder, "log.jsonl").read_text().splitlines()]
-        self.assertEqual([line.get("step") for line in lines], [0, 1, 2, 3, None])
-        for name in ("loss", "grad_norm", "count", "hits", "seconds", "lr", "note"):
-            self.assertIn(name, lines[0])
-        self.assertEqual(sorted(lines[-1]), ["count", "hits", "loss"])
+            self.run_program(folder, STEPS=6)
+            lines = self.read(folder)
+            self.assertEqual([line["step"] for line in lines if "loss" in line],
+                             [1, 2, 3, 4, 5, 6])
+            self.assertEqual(sum("weights" in line for line in lines), 1)
+            shutil.rmtree(pathlib.Path(folder, "saved"))
+            ended = launch(PROGRAM, 2, folder=folder)
+            self.assertNotEqual(ended.status, 0)
+            self.assertIn("the log 'log.jsonl' is that of this run, which has ended, with step 6",
+                          ended.err)
+            self.assertEqual(self.read(folder), lines)
+            log = pathlib.Path(folder, "log.jsonl")   # as if it had been killed
+            log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
+            ended = launch(PROGRAM, 2, folder=folder)
+            self.assertEqual(ended.status, 0, ended.err)
+            self.assertIn("begins the log 'log.jsonl' again", ended.out)
+            self.assertEqual(len(self.read(folder)), 7)
 
     @unittest.skipUnless(importlib.util.find_spec("tensorboard"), "no tensorboard")
     def test_tensorboard(self):
@@ -62,7 +105,8 @@ class Logs(unittest.TestCase):
             events.Reload()
         self.assertEqual(sorted(events.Tags()["scalars"]),
                          ["evaluation/accuracy", "evaluation/loss", "train/accuracy",
-                          "train/grad_norm", "train/loss", "train/lr", "train/seconds"])
+                          "train/grad_norm", "train/loss", "train/lr",
+                          "train/samples_per_s", "train/seconds"])
         self.assertEqual([e.step for e in events.Scalars("train/loss")], [1, 2, 3, 4, 5, 6])
         self.assertEqual([e.step for e in events.Scalars("evaluation/loss")], [6])
 

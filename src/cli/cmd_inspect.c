@@ -16,6 +16,7 @@
 #include "cli/commands.h"
 #include "cli/inspect.h"
 #include "cli/train.h"
+#include "cli/values.h"
 #include "cli/words.h"
 #include "cli/workers.h"
 #include "lockstep/checkpoint.h"
@@ -55,9 +56,9 @@ static const lki_option table[] = {
     LKI_OPTIONS_END,
 };
 
-static int fail(void)
+static int fail_about(const inspect_options *options)
 {
-    lki_print_error("inspect");
+    lki_print_error_about("inspect", options->path);
     return LKI_EXIT_FAILURE;
 }
 
@@ -278,21 +279,48 @@ static void print_safely(const char *text)
         putchar(*c < 32 || *c == 127 ? '?' : *c);
 }
 
-static void print_value(const json_t *value)
+/* Prints JSON with numbers as short as people write them, which jansson does not. */
+static void print_json(const json_t *value) /* NOLINT(misc-no-recursion) */
 {
-    if (json_is_string(value)) {
-        print_safely(json_string_value(value));
-    } else if (json_is_real(value)) {
-        char short_[40], *end;
-        (void)snprintf(short_, sizeof short_, "%.15g", json_real_value(value));
-        bool same = !(strtod(short_, &end) < json_real_value(value)) &&
-                    !(strtod(short_, &end) > json_real_value(value));
-        printf(same ? "%.15g" : "%.17g", json_real_value(value));
+    const char *separator = "", *key;
+    json_t     *member;
+    if (json_is_real(value)) {
+        char number[LKI_REAL_BYTES];
+        lki_write_real(number, json_real_value(value));
+        printf("%s", number);
+    } else if (json_is_array(value)) {
+        printf("[");
+        for (size_t i = 0; i < json_array_size(value); i++, separator = ",") {
+            printf("%s", separator);
+            print_json(json_array_get(value, i));
+        }
+        printf("]");
+    } else if (json_is_object(value)) {
+        printf("{");
+        json_object_foreach((json_t *)(uintptr_t)value, key, member)
+        {
+            json_t *name = json_string(key);
+            printf("%s", separator);
+            print_json(name);
+            printf(":");
+            print_json(member);
+            json_decref(name);
+            separator = ",";
+        }
+        printf("}");
     } else {
         char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
         printf("%s", text != NULL ? text : "?");
         free(text);
     }
+}
+
+static void print_value(const json_t *value)
+{
+    if (json_is_string(value))
+        print_safely(json_string_value(value));
+    else
+        print_json(value);
 }
 
 /* Returns the current name of an option.  Checkpoints have the option's first name. */
@@ -415,7 +443,7 @@ static int inspect_file(const inspect_options *options)
         return LKI_EXIT_FAILURE;
     }
     if (lk_safetensors_open(&file, options->path) != LK_OK)
-        return fail();
+        return fail_about(options);
     json_t *report = report_of_file(file, options);
     int     result = show(report, options, true);
     json_decref(report);
@@ -430,7 +458,7 @@ static int inspect_checkpoint(const inspect_options *options)
     lk_status status = lk_checkpoint_open_manifest(&checkpoint, options->path, notes, sizeof notes);
     fputs(notes, stderr);
     if (status != LK_OK)
-        return fail();
+        return fail_about(options);
     bool    good;
     json_t *report = report_of(checkpoint, options, &good);
     int     result = show(report, options, good);

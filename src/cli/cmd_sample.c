@@ -66,7 +66,7 @@ static int sample_main(int argc, char **argv)
     lk_status status       = lk_sample(&options.sample);
     lki_text_end(&text, stdout);
     if (status != LK_OK) {
-        lki_print_error("sample");
+        lki_print_error_about("sample", options.sample.path);
         return status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
     }
     printf("\n");

@@ -141,7 +141,8 @@ static int top_main(int argc, char **argv)
                             "--checkpoint directory\n", path);
             done = LKI_EXIT_FAILURE;
         } else if (top->begun == 0 && there && info.st_size > 0) {
-            fprintf(stderr, "lockstep top: '%s' is no log of lockstep train\n", path);
+            fprintf(stderr, "lockstep top: '%s' is no log of lockstep train or "
+                            "lockstep.torch\n", path);
             done = LKI_EXIT_FAILURE;
         } else if (options.once || isatty(STDOUT_FILENO) != 1 ||
                    (lki_terminal_of() & LK_TERMINAL_DUMB) != 0)

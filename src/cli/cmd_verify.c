@@ -10,6 +10,7 @@
 #include "cli/record.h"
 #include "cli/statement.h"
 #include "cli/train.h"
+#include "cli/values.h"
 #include "cli/words.h"
 #include "cli/workers.h"
 
@@ -56,10 +57,12 @@ static int verify(verify_options *o)
         lki_print_error("verify");
         return LKI_EXIT_FAILURE;
     }
+    char loss[LKI_REAL_BYTES];
+    lki_write_real(loss, replay.loss);
     printf("step %llu, virtual worker %u, from step %llu on\n", (unsigned long long)o->step,
            o->virtual_worker, (unsigned long long)replay.from);
-    printf("samples %llu\nloss %.17g (a mean over %llu)\ngradient %s\n",
-           (unsigned long long)replay.samples, replay.loss, (unsigned long long)replay.count,
+    printf("samples %llu\nloss %s (a mean over %llu)\ngradient %s\n",
+           (unsigned long long)replay.samples, loss, (unsigned long long)replay.count,
            replay.gradient);
     return isfinite(replay.loss) && !o->odd ? 0 : LKI_EXIT_NONFINITE;
 }
@@ -83,6 +86,7 @@ static int verify_run(int argc, char **argv)
         result = verify(&options);
     }
     free(options.train.file.text);
+    free(options.train.tokenizer);
     free(rows);
     return result;
 }

@@ -8,7 +8,7 @@
 
 static const lki_command *const commands[] = {
     &lki_command_train, &lki_command_resume, &lki_command_sample, &lki_command_tokenize,
-    &lki_command_run,    &lki_command_top,   &lki_command_inspect,
+    &lki_command_run,    &lki_command_top,   &lki_command_inspect, &lki_command_export,
     &lki_command_plan,  &lki_command_verify, &lki_command_key,  &lki_command_bench,
     &lki_command_doctor, &lki_command_diff,  &lki_command_attest,
     &lki_command_report, &lki_command_watch,

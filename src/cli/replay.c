@@ -20,8 +20,9 @@
 
 #include "cli/commands.h"
 #include "cli/record.h"
+#include "cli/settings.h"
 
-enum { PATH = 1024, EXTRA = 6 };
+enum { PATH = 1024, EXTRA = 7 };
 
 static bool is_safe(const lki_option *row)
 {
@@ -80,9 +81,11 @@ static _Noreturn void train(const lki_replay_part *part, const char *folder)
     (void)snprintf(text[2], sizeof text[2], "--keep=1048576");
     for (size_t i = 0; i < 3; i++)
         more[count++] = text[i];
-    if (part->from > 0) {
+    if (part->from > 0) { /* with other data, the replay finds the first step that differs */
         (void)snprintf(text[3], sizeof text[3], "--resume=%" PRIu64, part->from);
+        (void)snprintf(text[6], sizeof text[6], "--changed-data");
         more[count++] = text[3];
+        more[count++] = text[6];
     }
     if (!lk_statement_has_key(part->statement, "steps")) { /* the schedule does not need it */
         (void)snprintf(text[4], sizeof text[4], "--steps=%" PRIu64, part->to);
@@ -99,22 +102,85 @@ static _Noreturn void train(const lki_replay_part *part, const char *folder)
     _exit(status);
 }
 
+/* The progress of a replay on a terminal, from the log that it writes. */
+typedef struct {
+    const lki_replay_part *part;
+    FILE                  *log; /* NULL: no terminal, or no log yet */
+    uint64_t               step;
+    struct timespec        begun;
+    bool                   terminal;
+} progress;
+
+/* Reads the lines that are new. */
+static void read_log(progress *p)
+{
+    char              *line = NULL;
+    size_t             room = 0;
+    unsigned long long step;
+    long               at   = ftell(p->log);
+    for (ssize_t length; (length = getline(&line, &room, p->log)) > 0;) {
+        if (line[length - 1] != '\n')
+            break;
+        at += length;
+        if (strstr(line, "\"loss_bits\"") != NULL && sscanf(line, "{\"step\": %llu", &step) == 1)
+            p->step = step;
+    }
+    (void)fseek(p->log, at, SEEK_SET); /* a line that is not complete is read again */
+    free(line);
+}
+
+static void show_progress(progress *p, const char *folder)
+{
+    char            path[PATH];
+    struct timespec now;
+    const uint64_t  before = p->step, all = p->part->to - p->part->from;
+    (void)snprintf(path, sizeof path, "%s/log.jsonl", folder);
+    if (p->terminal && p->log == NULL)
+        p->log = fopen(path, "re");
+    if (p->log == NULL)
+        return;
+    read_log(p);
+    if (p->step == before || p->step > p->part->to)
+        return;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    double took = (double)(now.tv_sec - p->begun.tv_sec) +
+                  1e-9 * (double)(now.tv_nsec - p->begun.tv_nsec);
+    uint64_t done = p->step - p->part->from;
+    fprintf(stderr, "\r\033[K  step %" PRIu64 " of %" PRIu64 "-%" PRIu64 ", %.0f s left", p->step,
+            p->part->from + 1, p->part->to, took / (double)done * (double)(all - done));
+}
+
+static void end_progress(const progress *p)
+{
+    if (p->log != NULL) {
+        fprintf(stderr, "\r\033[K");
+        (void)fclose(p->log);
+    }
+}
+
 /* Waits for the process.  Asks it to stop once the wanted checkpoint is there, because a run whose
  * schedule depends on its length goes on to its end.  Returns its exit status. */
-static int await(pid_t pid, const char *wanted)
+static int await(pid_t pid, const lki_replay_part *part, const char *folder, const char *wanted)
 {
+    progress              p      = { .part = part, .step = part->from,
+                                     .terminal = lki_shows_progress() };
     const struct timespec moment = { .tv_nsec = 20000000 };
     bool                  asked  = false;
     int                   status;
+    (void)clock_gettime(CLOCK_MONOTONIC, &p.begun);
     for (pid_t ended; (ended = waitpid(pid, &status, WNOHANG)) != pid;) {
-        if (ended < 0 && errno != EINTR)
+        if (ended < 0 && errno != EINTR) {
+            end_progress(&p);
             return -1;
+        }
         if (!asked && access(wanted, F_OK) == 0) {
             (void)kill(pid, SIGTERM);
             asked = true;
         }
+        show_progress(&p, folder);
         (void)nanosleep(&moment, NULL);
     }
+    end_progress(&p);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
@@ -142,7 +208,7 @@ bool lki_replay(const lki_replay_part *part, const char *folder)
     pid_t pid = fork();
     if (pid == 0)
         train(part, folder);
-    int status = pid > 0 ? await(pid, wanted) : -1;
+    int status = pid > 0 ? await(pid, part, folder, wanted) : -1;
     if (access(wanted, F_OK) == 0)
         return true;
     fprintf(stderr, "lockstep verify: the replay of steps %" PRIu64 "-%" PRIu64 " ended with "

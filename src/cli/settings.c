@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "lockstep/train.h"
 
@@ -42,4 +43,9 @@ unsigned lki_terminal_of(void)
     bool color = !dumb && (no_color == NULL || *no_color == '\0');
     return (dumb ? LK_TERMINAL_DUMB : 0u) | (color ? LK_TERMINAL_COLOR : 0u) |
            (utf_8 ? LK_TERMINAL_UNICODE : 0u);
+}
+
+bool lki_shows_progress(void)
+{
+    return isatty(STDERR_FILENO) == 1 && (lki_terminal_of() & LK_TERMINAL_DUMB) == 0;
 }

@@ -19,4 +19,7 @@ void lki_settings_of(lki_settings *out, const lki_command *command, const lki_co
  * locale. */
 unsigned lki_terminal_of(void);
 
+/* Returns true if stderr is a terminal on which a line can be replaced, so progress is shown. */
+bool lki_shows_progress(void);
+
 #endif

@@ -289,7 +289,7 @@ static bool refuse_unknown(const char *given, lki_message *error)
     bool        colon  = given[length] == ':' && length < sizeof word;
     const char *meant  = NULL;
     if (!colon)
-        return lki_refuse(error, "there is no such file or folder");
+        return lki_refuse(error, "there is no such file or folder; correct the path");
     (void)snprintf(word, sizeof word, "%.*s", (int)length, given);
     meant = lki_suggest(word, kinds, KIND_COUNT);
     return lki_refuse(error, "there is no kind '%s'%s%s; there are text, tokens, shards, idx, "

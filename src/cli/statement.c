@@ -11,7 +11,9 @@
 #include "cli/commands.h"
 #include "cli/difference.h"
 #include "cli/replay.h"
+#include "cli/settings.h"
 #include "cli/signature.h"
+#include "cli/values.h"
 #include "cli/words.h"
 #include "cli/workers.h"
 #include "lockstep/checkpoint.h"
@@ -70,6 +72,13 @@ typedef struct {
     size_t                   count;
 } verification;
 
+/* Says on a terminal what takes long, in a line that the next one replaces; "" removes it. */
+static void show(const char *work)
+{
+    if (lki_shows_progress())
+        fprintf(stderr, "\r\033[K%s", work);
+}
+
 /* ---- Files --------------------------------------------------------------------------------- */
 
 static bool check_data(const verification *v)
@@ -88,7 +97,10 @@ static bool check_data(const verification *v)
             paths[1] = second + 1;
         }
     }
-    if (lk_statement_check_files(v->statement, paths, count) == LK_OK) {
+    show("hashing the data");
+    bool equal = lk_statement_check_files(v->statement, paths, count) == LK_OK;
+    show("");
+    if (equal) {
         printf("data: equal\n");
         return true;
     }
@@ -105,7 +117,11 @@ static bool check_checkpoints(verification *v)
     bool                           good  = true;
     for (size_t i = 0; (c = lk_statement_checkpoint_at(v->statement, i)) != NULL; i++) {
         v->segments[v->count++] = (segment){ .index = i, .from = from };
+        char          work[64];
+        (void)snprintf(work, sizeof work, "reading the checkpoint of step %" PRIu64, c->step);
+        show(work);
         lk_status status        = lk_statement_check(v->statement, i, v->run);
+        show("");
         if (status == LK_EIO) {
             printf("checkpoint of step %" PRIu64 ": not there\n", c->step);
             continue;
@@ -135,10 +151,13 @@ static bool print_step(const verification *v, const lk_statement_step *step)
 {
     if (step->step == 0)
         return true;
-    printf("  not equal: step %" PRIu64 " is the first with another loss: stated %.17g, replayed "
-           "%.17g\n  virtual worker: a log does not have single ones; compare the gradients of "
+    char stated[LKI_REAL_BYTES], replayed[LKI_REAL_BYTES];
+    lki_write_real(stated, step->stated);
+    lki_write_real(replayed, step->loss);
+    printf("  not equal: step %" PRIu64 " is the first with another loss: stated %s, replayed "
+           "%s\n  virtual worker: a log does not have single ones; compare the gradients of "
            "lockstep verify %s --step %" PRIu64 " --virtual-worker K with those of the author\n",
-           step->step, step->stated, step->loss, v->run, step->step);
+           step->step, stated, replayed, v->run, step->step);
     return false;
 }
 

@@ -57,10 +57,15 @@ __attribute__((format(printf, 2, 3))) static void add_event(lki_top *t, const ch
     va_end(args);
 }
 
+/* Replaces the ranks by those of a list, which keep what the list does not say of them. */
 static void add_ranks(lki_top *t, const json_t *list)
 {
-    size_t  index;
-    json_t *one;
+    const lki_top_rank nobody = { .rank = UINT32_MAX };
+    lki_top_rank      *old       = t->old;
+    const uint32_t     old_count = t->rank_count;
+    size_t             index;
+    json_t            *one;
+    memcpy(old, t->ranks, old_count * sizeof *old);
     t->rank_count = 0;
     json_array_foreach((json_t *)(uintptr_t)list, index, one)
     {
@@ -68,20 +73,47 @@ static void add_ranks(lki_top *t, const json_t *list)
             break;
         uint32_t      rank  = (uint32_t)integer_of(one, "rank", 0), known = 0;
         lki_top_rank *place = &t->ranks[t->rank_count++];
-        lki_top_rank  before = *place;
-        while (known < LKI_TOP_RANKS && t->ranks[known].rank != rank)
+        while (known < old_count && old[known].rank != rank)
             known++;
-        if (known < LKI_TOP_RANKS && known != t->rank_count - 1)
-            before = t->ranks[known]; /* a rank before it has left */
-        *place       = before;
+        *place       = known < old_count ? old[known] : nobody;
         place->rank  = rank;
-        place->host  = (uint32_t)integer_of(one, "host", 0);
+        place->host  = (uint32_t)integer_of(one, "host", place->host);
         place->pid   = integer_of(one, "pid", place->pid);
         place->first = integer_of(one, "first", 0);
         place->count = integer_of(one, "virtual_workers", 0);
         place->ms    = real_of(one, "ms", place->ms);
         text_of(one, "hostname", place->name, sizeof place->name);
     }
+}
+
+/* Removes the ranks of a list of numbers. */
+static void drop_ranks(lki_top *t, const json_t *lost)
+{
+    uint32_t kept = 0;
+    for (uint32_t r = 0; r < t->rank_count; r++) {
+        bool gone = false;
+        for (size_t i = 0; i < json_array_size(lost); i++)
+            gone = gone || json_integer_value(json_array_get(lost, i)) == t->ranks[r].rank;
+        if (!gone)
+            t->ranks[kept++] = t->ranks[r];
+    }
+    t->rank_count = kept;
+}
+
+/* Takes the ranks after a loss, a departure or an entry.  Their times are of other shares. */
+static void add_membership(lki_top *t, const json_t *change)
+{
+    const json_t *lost = json_object_get(change, "lost"), *left = json_object_get(change, "left");
+    const json_t *entered = json_object_get(change, "entered");
+    add_event(t, "step %llu: workers lost: %zu, left: %zu, entered: %zu; now %llu",
+              (unsigned long long)t->step, json_array_size(lost), json_array_size(left),
+              json_array_size(entered), (unsigned long long)integer_of(change, "workers", 0));
+    for (uint32_t r = 0; r < t->rank_count; r++)
+        t->ranks[r].ms = 0;
+    if (json_object_get(change, "shares") != NULL)
+        add_ranks(t, json_object_get(change, "shares"));
+    else
+        drop_ranks(t, lost);
 }
 
 static void add_header(lki_top *t, const json_t *line)
@@ -91,9 +123,7 @@ static void add_header(lki_top *t, const json_t *line)
     t->parameters = integer_of(line, "parameters", 0);
     t->steps      = integer_of(line, "steps", 0);
     t->done       = false;
-    memset(t->ranks, 0, sizeof t->ranks);
-    for (uint32_t r = 0; r < LKI_TOP_RANKS; r++)
-        t->ranks[r].rank = UINT32_MAX;
+    t->rank_count = 0;
     if (t->step > 0)
         add_event(t, "step %llu: the run was resumed", (unsigned long long)t->step);
     add_ranks(t, json_object_get(line, "ranks"));
@@ -104,7 +134,9 @@ static void add_step(lki_top *t, const json_t *line)
     t->loss       = real_of(line, "loss", (double)NAN);
     t->has_loss   = true;
     t->epoch      = integer_of(line, "epoch", 0);
-    t->lr         = real_of(line, "lr", 0);
+    t->has_epoch  = json_object_get(line, "epoch") != NULL;
+    t->has_parts  = json_object_get(line, "compute_ms") != NULL;
+    t->lr         = real_of(line, "lr", (double)NAN);
     t->norm       = real_of(line, "grad_norm", (double)NAN);
     t->samples    = real_of(line, "samples_per_s", 0);
     t->tokens     = real_of(line, "tokens_per_s", 0);
@@ -116,6 +148,13 @@ static void add_step(lki_top *t, const json_t *line)
         add_point(t, t->loss);
 }
 
+static void add_evaluation(lki_top *t, const json_t *line)
+{
+    t->validation     = real_of(line, "val_loss", (double)NAN);
+    t->accuracy       = real_of(line, "val_accuracy", (double)NAN);
+    t->has_validation = true;
+}
+
 /* Adds a line about something that happened. */
 static void add_other(lki_top *t, const json_t *line)
 {
@@ -123,8 +162,11 @@ static void add_other(lki_top *t, const json_t *line)
     const json_t      *straggler = json_object_get(line, "straggler");
     const json_t      *moved     = json_object_get(line, "rebalance");
     const json_t      *saved     = json_object_get(line, "checkpoint");
+    const json_t      *change    = json_object_get(line, "membership");
     const char        *error     = json_string_value(json_object_get(line, "error"));
-    if (straggler != NULL && json_object_get(straggler, "rank") != NULL)
+    if (change != NULL)
+        add_membership(t, change);
+    else if (straggler != NULL && json_object_get(straggler, "rank") != NULL)
         add_event(t, "step %llu: rank %llu is slow, %.2f times the median (%s)", step,
                   (unsigned long long)integer_of(straggler, "rank", 0),
                   real_of(straggler, "times_median", 0),
@@ -158,11 +200,9 @@ void lki_top_add(lki_top *t, const char *text, size_t length)
         add_header(t, line);
     else if (json_object_get(line, "loss_bits") != NULL)
         add_step(t, line);
-    else if (json_object_get(line, "val_loss_bits") != NULL) {
-        t->validation     = real_of(line, "val_loss", (double)NAN);
-        t->accuracy       = real_of(line, "val_accuracy", (double)NAN);
-        t->has_validation = true;
-    } else if (json_object_get(line, "weights") != NULL) {
+    else if (json_object_get(line, "val_loss_bits") != NULL)
+        add_evaluation(t, line);
+    else if (json_object_get(line, "weights") != NULL) { /* null: nobody has asked for the hash */
         text_of(line, "weights", t->weights, sizeof t->weights);
         text_of(line, "ended", t->ended, sizeof t->ended);
         t->done = true;
@@ -305,7 +345,8 @@ static void draw_bar(painter *p, double share, size_t width, const char *color)
 static void draw_head(painter *p, const lki_top *t)
 {
     char   time[32];
-    double age = p->screen->now - t->time;
+    double age   = p->screen->now - t->time;
+    bool   known = t->steps > 0 && t->step <= t->steps; /* programs may have several loops */
     put(p, bold, "%s", t->path);
     put(p, NULL, "  %s", t->model);
     if (t->parameters > 0)
@@ -318,8 +359,10 @@ static void draw_head(painter *p, const lki_top *t)
         put(p, green, "  running");
     end_line(p);
     size_t width = p->screen->columns > 60 ? p->screen->columns - 50 : 10;
-    put(p, bold, "step %llu/%llu ", (unsigned long long)t->step, (unsigned long long)t->steps);
-    draw_bar(p, t->steps > 0 ? (double)t->step / (double)t->steps : 0, width, green);
+    put(p, bold, known ? "step %llu/%llu " : "step %llu ", (unsigned long long)t->step,
+        (unsigned long long)t->steps);
+    if (known)
+        draw_bar(p, (double)t->step / (double)t->steps, width, green);
     put(p, NULL, "  %s", time_text(t->time - t->begun, time));
     if (!t->done && t->step < t->steps)
         put(p, NULL, ", %s left", time_text((double)(t->steps - t->step) * t->step_ms / 1e3, time));
@@ -332,14 +375,19 @@ static void draw_values(painter *p, const lki_top *t)
     put(p, bold, "%.4f", t->loss);
     if (t->has_validation)
         put(p, cyan, "  val %.4f", t->validation);
-    if (t->has_validation && !isnan(t->accuracy))
+    if (t->has_validation && isfinite(t->accuracy))
         put(p, cyan, "  accuracy %.1f %%", 100 * t->accuracy);
-    put(p, NULL, "  lr %.3g  gradient %.3g  epoch %llu", t->lr, t->norm,
-        (unsigned long long)t->epoch);
+    if (isfinite(t->lr)) /* a program may not log it */
+        put(p, NULL, "  lr %.3g", t->lr);
+    put(p, NULL, "  gradient %.3g", t->norm);
+    if (t->has_epoch)
+        put(p, NULL, "  epoch %llu", (unsigned long long)t->epoch);
     end_line(p);
-    put(p, NULL, "%.0f %s/s  step %.1f ms: data %.1f, compute %.1f, others and update %.1f",
-        t->tokens > 0 ? t->tokens : t->samples, t->tokens > 0 ? "tokens" : "samples", t->step_ms,
-        t->data_ms, t->compute_ms, t->finish_ms);
+    put(p, NULL, "%.0f %s/s  step %.1f ms", t->tokens > 0 ? t->tokens : t->samples,
+        t->tokens > 0 ? "tokens" : "samples", t->step_ms);
+    if (t->has_parts)
+        put(p, NULL, ": data %.1f, compute %.1f, others and update %.1f", t->data_ms, t->compute_ms,
+            t->finish_ms);
     end_line(p);
 }
 
@@ -369,11 +417,16 @@ static void draw_ranks(painter *p, const lki_top *t, size_t rows)
         bool slow = one->ms > 0 && one->ms == longest && one->ms > 1.1 * mean;
         char share[32];
         uint64_t last = one->count > 0 ? one->first + one->count - 1 : one->first;
-        (void)snprintf(share, sizeof share, "%llu-%llu", (unsigned long long)one->first,
-                       (unsigned long long)last);
-        put(p, NULL, "%5u %4u %-*.*s%8llu   %-10s %9.2f  ", one->rank, one->host, names ? 20 : 0,
-            names ? 19 : 0, one->name, (unsigned long long)one->pid, share, one->ms);
-        draw_bar(p, longest > 0 ? one->ms / longest : 0, width, slow ? yellow : green);
+        (void)snprintf(share, sizeof share, one->count > 0 ? "%llu-%llu" : "",
+                       (unsigned long long)one->first, (unsigned long long)last);
+        put(p, NULL, "%5u %4u %-*.*s%8llu   %-10s", one->rank, one->host, names ? 20 : 0,
+            names ? 19 : 0, one->name, (unsigned long long)one->pid, share);
+        if (longest <= 0) { /* the log has no times of ranks */
+            end_line(p);
+            continue;
+        }
+        put(p, NULL, " %9.2f  ", one->ms);
+        draw_bar(p, one->ms / longest, width, slow ? yellow : green);
         if (slow)
             put(p, yellow, " waited for");
         end_line(p);
@@ -407,7 +460,7 @@ void lki_top_draw(const lki_top *t, const lki_top_screen *screen, FILE *out)
     draw_curve(&p, t, curve < 16 ? curve : 16);
     draw_ranks(&p, t, ranks);
     draw_events(&p, t, events);
-    if (t->done) {
+    if (t->done && t->weights[0] != '\0') {
         put(&p, NULL, "weights %s", t->weights);
         end_line(&p);
     }

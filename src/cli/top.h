@@ -25,8 +25,8 @@ typedef struct {
     double      begun, time;    /* of the first and the last line */
     double      loss, lr, norm, validation, accuracy, samples, tokens, step_ms, data_ms,
         compute_ms, finish_ms;
-    bool         has_loss, has_validation, done;
-    lki_top_rank ranks[LKI_TOP_RANKS];
+    bool         has_loss, has_validation, has_epoch, has_parts, done;
+    lki_top_rank ranks[LKI_TOP_RANKS], old[LKI_TOP_RANKS]; /* old: before the last change */
     uint32_t     rank_count;
     double       points[LKI_TOP_POINTS]; /* mean losses of equal parts of the steps */
     uint32_t     point_count;

@@ -106,6 +106,51 @@ static void the_picture_has_the_state(void **state)
     free(text);
 }
 
+/* After a death nobody waits for the dead worker, and a worker that enters has no other's name. */
+static void workers_come_and_go(void **state)
+{
+    static lki_top       top;
+    const lki_top_screen screen = { 120, 24, false, true, 1010 };
+    (void)state;
+    fill(&top, 9);
+    add(&top, "{\"step\": 9, \"membership\": {\"lost\": [1], \"entered\": [], \"workers\": 1, "
+              "\"shares\": [{\"rank\": 0, \"first\": 0, \"virtual_workers\": 16}]}}");
+    char *text = draw(&top, &screen);
+    assert_non_null(strstr(text, "step 9: workers lost: 1, left: 0, entered: 0; now 1"));
+    assert_null(strstr(text, "waited for"));
+    assert_null(strstr(text, "6-15"));
+    free(text);
+    fill(&top, 9);
+    add(&top, "{\"step\": 9, \"membership\": {\"left\": [0], \"entered\": [2], \"workers\": 2, "
+              "\"shares\": [{\"rank\": 2, \"first\": 0, \"virtual_workers\": 8}, {\"rank\": 1, "
+              "\"first\": 8, \"virtual_workers\": 8}]}}");
+    assert_int_equal(top.ranks[0].pid, 0);
+    assert_string_equal(top.ranks[1].name, "b");
+    assert_int_equal(top.ranks[1].host, 1);
+}
+
+/* A program with lockstep.torch has no times of parts, and need not log a learning rate. */
+static void logs_of_programs_are_shown(void **state)
+{
+    static lki_top       top = { .path = "run.jsonl" };
+    const lki_top_screen screen = { 80, 24, false, true, 1010 };
+    (void)state;
+    add(&top, "{\"step\": 0, \"lockstep\": \"0\", \"ranks\": [{\"rank\": 0, \"host\": 0, "
+              "\"pid\": 5}], \"config\": {}, \"time\": 1000}");
+    add(&top, "{\"step\": 3, \"loss\": 2.5, \"loss_bits\": \"0\", \"grad_norm\": 1, "
+              "\"step_ms\": 20, \"samples_per_s\": 400, \"time\": 1001}");
+    add(&top, "{\"step\": 3, \"val_loss\": 2.25, \"val_loss_bits\": \"0\", \"time\": 1002}");
+    add(&top, "{\"step\": 3, \"weights\": null, \"time\": 1003}");
+    char *text = draw(&top, &screen);
+    assert_non_null(strstr(text, "step 3 "));
+    assert_non_null(strstr(text, "val 2.2500"));
+    assert_non_null(strstr(text, "400 samples/s  step 20.0 ms\n"));
+    assert_non_null(strstr(text, "done"));
+    assert_null(strstr(text, "nan"));
+    assert_null(strstr(text, "weights"));
+    free(text);
+}
+
 /* Changes bytes of good lines at random. */
 static void bad_lines_do_no_harm(void **state)
 {
@@ -159,6 +204,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_picture_fits_every_terminal),
         cmocka_unit_test(the_picture_has_the_state),
+        cmocka_unit_test(workers_come_and_go),
+        cmocka_unit_test(logs_of_programs_are_shown),
         cmocka_unit_test(bad_lines_do_no_harm),
         cmocka_unit_test(a_log_is_read_as_it_grows),
     };

@@ -49,6 +49,18 @@ bool lki_parse_u64(const char *text, size_t length, uint64_t *out)
     return length > 0;
 }
 
+/* 15 digits are enough for every double that was written with as many.  Below DBL_MIN a double has
+ * fewer bits, so fewer digits may be enough. */
+void lki_write_real(char text[LKI_REAL_BYTES], double value)
+{
+    double back;
+    int    digits = fabs(value) < DBL_MIN ? 1 : 15;
+    do {
+        (void)snprintf(text, LKI_REAL_BYTES, "%.*g", digits, value);
+        back = strtod(text, NULL);
+    } while ((back < value || back > value) && digits++ < 17);
+}
+
 bool lki_parse_real(const char *text, size_t length, double *out)
 {
     char copy[64], *end = NULL;

@@ -15,6 +15,7 @@
  */
 #include "data/source.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -46,6 +47,8 @@ static lk_status find_source(const lki_source **out, const char *spec)
                    spec);
 }
 
+enum { SHORT_CONTEXT = 8 }; /* the shortest context that messages recommend */
+
 static uint64_t part_of(double fraction, uint64_t total)
 {
     return (uint64_t)(fraction * (double)total + 1e-6);
@@ -57,14 +60,20 @@ static lk_status count_windows(uint64_t *out, const lk_dataset *dataset, const c
                                const char *part, uint64_t tokens)
 {
     uint64_t context = dataset->options.context;
+    char     lower[64] = "", change[64] = "";
+    if (tokens / 2 >= SHORT_CONTEXT)
+        (void)snprintf(lower, sizeof lower, ", lower `context` to at most %llu",
+                       (unsigned long long)(tokens / 2));
+    if (dataset->options.validation > 0)
+        (void)snprintf(change, sizeof change, ", change `validation` (now %g)",
+                       dataset->options.validation);
     if (tokens < 2 * context)
         return lk_fail(LK_EFORMAT,
                        "'%s' has %llu tokens, %llu of them for %s, but one window of `context` "
-                       "%llu needs %llu; lower `context` to at most %llu, or change `validation` "
-                       "(now %g)",
+                       "%llu needs %llu; give more data%s%s",
                        spec, (unsigned long long)dataset->total, (unsigned long long)tokens, part,
-                       (unsigned long long)context, (unsigned long long)(2 * context),
-                       (unsigned long long)(tokens / 2), dataset->options.validation);
+                       (unsigned long long)context, (unsigned long long)(2 * context), lower,
+                       change);
     *out = (tokens - context) / context;
     return LK_OK;
 }

@@ -43,6 +43,11 @@ LK_NODISCARD lk_status lki_build_end(lki_builder *builder, lk_model **out);
 typedef struct { char text[LK_NAME_MAX]; } lki_name;
 lki_name lki_name_of(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Returns the number of rows of an embedding of tokens. */
+uint32_t lki_vocabulary(const lk_model_options *options);
+/* Checks that the tables of embeddings have room for the data.  `model` is named in messages. */
+LK_NODISCARD lk_status lki_check_tables(const char *model, const lk_model_options *options);
+
 /* Copies the fields of the model's own options, with defaults.  There is one function per model. */
 void lki_resolve_gpt(lk_model_options *out, const lk_model_options *options);
 void lki_resolve_llama(lk_model_options *out, const lk_model_options *options);

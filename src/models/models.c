@@ -125,6 +125,25 @@ void lki_build_segment(lki_builder *builder, bool begin)
         lk_model_checkpoint_end(builder->model);
 }
 
+uint32_t lki_vocabulary(const lk_model_options *options)
+{
+    return options->vocabulary != 0 ? options->vocabulary : options->classes;
+}
+
+lk_status lki_check_tables(const char *model, const lk_model_options *options)
+{
+    if (lki_vocabulary(options) < options->classes)
+        return lk_fail(LK_EINVAL,
+                       "%s: the data have %u tokens, and the model's `vocabulary` only %u; is it "
+                       "another tokenizer's?", model, options->classes, options->vocabulary);
+    if (options->positions != 0 && options->positions < options->input.dims[0])
+        return lk_fail(LK_EINVAL,
+                       "%s: samples of %llu tokens, and the model has only %u `positions`; give a "
+                       "`context` up to that", model, (unsigned long long)options->input.dims[0],
+                       options->positions);
+    return LK_OK;
+}
+
 lki_name lki_name_of(const char *format, ...)
 {
     lki_name name;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "report/diff.h"
 
 enum { TEXT = 512 };
@@ -130,10 +131,11 @@ lki_run_log_parting lki_run_log_part(const lki_run_log *a, const lki_run_log *b)
 
 static void value_text(char text[TEXT], double value)
 {
+    char number[LKI_NUMBER_BYTES];
+    lki_number_text(number, value);
+    (void)snprintf(text, TEXT, "%s (0x%016" PRIx64 ")", number, lki_bits_of(value));
     if (lki_is_absent(value))
         text[0] = '\0';
-    else
-        (void)snprintf(text, TEXT, "%.17g (0x%016" PRIx64 ")", value, lki_bits_of(value));
 }
 
 /* Finds the virtual workers of an element of a list by group, such as error_norms[3]. */

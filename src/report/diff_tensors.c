@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "device/half.h"
 #include "report/diff.h"
 
@@ -16,6 +17,7 @@ static void element_text(char text[TEXT], const lk_tensor *tensor, uint64_t at)
 {
     size_t   size = lk_dtype_bytes(tensor->dtype);
     uint64_t bits = 0;
+    char     number[LKI_NUMBER_BYTES];
     memcpy(&bits, (const char *)tensor->data + at * size, size); /* little-endian */
     int      width = (int)(2 * size);
     unsigned shift = 64 - 8 * (unsigned)size;
@@ -26,7 +28,8 @@ static void element_text(char text[TEXT], const lk_tensor *tensor, uint64_t at)
                        (double)lki_f32_from_bits((uint32_t)bits), bits);
         break;
     case LK_F64:
-        (void)snprintf(text, TEXT, "%.17g (0x%016" PRIx64 ")", lki_double_of(bits), bits);
+        lki_number_text(number, lki_double_of(bits));
+        (void)snprintf(text, TEXT, "%s (0x%016" PRIx64 ")", number, bits);
         break;
     case LK_F16:
         (void)snprintf(text, TEXT, "%.5g (0x%04" PRIx64 ")",

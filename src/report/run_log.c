@@ -255,7 +255,8 @@ static lk_status add_line(lki_run_log *log, json_t *line)
     json_object_foreach(line, key, value) kept = kept || is_event(key, value);
     if (kept)
         LK_TRY(add_event(log, line));
-    if (json_is_string(json_object_get(line, "weights"))) {
+    value = json_object_get(line, "weights"); /* null: nobody has asked for the hash */
+    if (json_is_string(value) || json_is_null(value)) {
         json_decref(log->last);
         log->last = json_incref(line);
     }

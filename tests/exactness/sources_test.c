@@ -118,6 +118,7 @@ static void documents_weigh_by_their_tokens(void **state)
     (void)snprintf(path, sizeof path, "%s/lines", (const char *)*state);
     lkt_write_text(path, text);
 #define DOCUMENTS                                                                                \
+    "rm -f log; "                                                                                \
     "'" LK_TEST_COMMAND "' train gpt --data docs:lines --validation 0.2 --context 24 --layers 1 "\
     "--width 8 --heads 2 --global-batch 30 --lr 0.1 --steps 6 --eval-every 3 --log log "
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
@@ -497,8 +498,8 @@ static double weighted_loss(const char *folder, const char *const weights[4])
         (void)snprintf(all + strlen(all), sizeof all - strlen(all), "%s ", weights[i % 4]);
     (void)snprintf(path, sizeof path, "%s/classes", folder);
     lkt_write_text(path, all);
-    run_line(folder, TRAIN "--data idx:images,labels --global-batch 48 --steps 1 --workers 2 "
-             "--loss-weights classes --log log", 0, NULL, NULL);
+    run_line(folder, "rm -f log; " TRAIN "--data idx:images,labels --global-batch 48 --steps 1 "
+             "--workers 2 --loss-weights classes --log log", 0, NULL, NULL);
     assert_int_equal(losses_of(folder, losses), 1);
     return losses[0];
 }

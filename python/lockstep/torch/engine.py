@@ -15,7 +15,7 @@ from lockstep.torch import compress, gpu, kept, local, rehearsal, seeds, trace, 
 from lockstep.torch.gathered import Gathered, Interrupted
 from lockstep.torch.model import view
 from lockstep.torch.optim import names_of_states
-from lockstep.torch.rehearsal import evaluate_loss
+from lockstep.torch.rehearsal import evaluate_loss, warn_of_mean
 
 
 class Engine:
@@ -59,6 +59,7 @@ class Engine:
         self._transfers = None if self._on_host else gpu.Transfers(model.params)
         self._recorder = None
         self._shown, self._running = None, {}   # the replica of the turn, {Norm: its statistics}
+        self._warned = False   # that the loss is a mean
         self.observer = None   # called with the number and the Recorder of each step
         self._describe()
         self._handle = None
@@ -450,6 +451,8 @@ class Engine:
             result = evaluate_loss(loss_sum, self.model.module, batch)
             if self._recorder is not None:
                 self._recorder.end_forward(result)
+            if self.group.rank == 0 and not self._warned:
+                self._warned = warn_of_mean(*result[:2])
             self._backward(result[0], adds)
         return result
 

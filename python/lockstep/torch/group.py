@@ -74,6 +74,10 @@ class Group:
             return int(os.environ["LOCAL_RANK"])
         return lk.comm_local_rank(self.comm, self.rank)
 
+    def host(self, rank):
+        """Return the number of the host of a rank."""
+        return lk.comm_host(self.comm, rank)
+
     # ---- What ranks tell each other ----------------------------------------------------------
 
     def barrier(self):
@@ -191,6 +195,13 @@ class Group:
         form(new, old, options)
         self._take(new)
         return old
+
+    def changes(self, old):
+        """Return what a new group has lost and won, as logs have it (docs/log.md)."""
+        before = {lk.comm_world_rank(old, r) for r in range(lk.comm_size(old))}
+        now = {lk.comm_world_rank(self.comm, r) for r in range(self.size)}
+        return {"lost": sorted(before - now), "entered": sorted(now - before),
+                "workers": self.size}
 
     def take_arenas(self, old):
         """Move the shared memory of the old group to this one; None in a worker that entered."""

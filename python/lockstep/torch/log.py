@@ -1,14 +1,23 @@
-"""The log of a run: lines of JSON, and scalars for TensorBoard."""
+"""The log of a run: lines of JSON, and scalars for TensorBoard.
+
+The lines have the keys of `lockstep train --log` (docs/log.md), so `lockstep top`, `report` and
+`diff` read them.  The first line describes the run, and the last one says that it has ended.
+"""
 
 import dataclasses
 import json
 import math
+import os
+import struct
+import time
 
+from lockstep import __version__
+from lockstep._library import Error
 from lockstep.torch.results import Evaluation
 
 
 class Log:
-    """Written by the rank that calls ``add()``: rank 0, or its successor.
+    """Written by the rank that calls its methods: rank 0, or its successor.
 
     path: the file of JSON lines, or None.
     tensorboard: the directory of TensorBoard's event files, or None.  Raise ``ImportError`` if the
@@ -21,17 +30,62 @@ class Log:
         if tensorboard is not None:
             self._make_writer = _summary_writer()
 
+    @property
+    def has_lines(self):
+        """True if there is a file of lines."""
+        return self._path is not None
+
+    def begin(self, step, head):
+        """Begin the lines after a number of completed steps.  Lines of later steps are removed.
+        Return a note for the user, or None.
+
+        head: the fields of the first line.  Raise ``lockstep.Error`` if a run that begins would
+        replace the log of another run, or of one that has ended.
+        """
+        note = None
+        try:
+            old = _read(self._path)
+            kept = _prefix(old, step) if step else b""
+            if step == 0 and old:
+                note = self._check_old(old, head)
+            self._file = open(self._path, "ab")
+            if os.path.isfile(self._path):
+                self._file.truncate(len(kept))
+        except OSError as failure:
+            raise Error("EIO", f"cannot write the log '{self._path}': {failure}") from None
+        self.add_line({"step": step, "lockstep": __version__, **head})
+        return note
+
+    def _check_old(self, old, head):
+        first, last = _line(old.split(b"\n", 1)[0]), _line(old.rstrip(b"\n").rsplit(b"\n", 1)[-1])
+        same = all(first.get(key) == json.loads(json.dumps(head[key]))
+                   for key in ("config", "seed", "exactness_id"))
+        if same and "weights" not in last:
+            return (f"begins the log '{self._path}' again, which had step {last.get('step', 0)} of "
+                    "the same run")
+        what = "this run, which has ended" if same else "another run"
+        raise Error("EINVAL", (
+            f"the log '{self._path}' is that of {what}, with step {last.get('step', '?')}, "
+            "and would be lost: give init(log=...) another file, move this one away, or continue "
+            "the run from a checkpoint by run.resume()"))
+
     def add(self, step, result, more):
         """Add the fields of a result, and `more`, after a number of completed steps."""
         if self._path is not None:
-            self._add_line(dict(_fields(result), **more))
+            fields = _evaluation(result) if isinstance(result, Evaluation) else _step(result)
+            self.add_line({"step": step, **fields, **more})
         if self._directory is not None:
             self._add_scalars(step, result, more)
 
-    def _add_line(self, fields):
-        if self._file is None:
-            self._file = open(self._path, "a", encoding="utf-8")
-        self._file.write(json.dumps(fields) + "\n")
+    def add_line(self, fields):
+        """Add a line.  Numbers that are not finite become null."""
+        if self._path is None:
+            return
+        if self._file is None:   # the successor of a rank 0 that was lost
+            self._file = open(self._path, "ab")
+        line = {key: None if isinstance(value, float) and not math.isfinite(value) else value
+                for key, value in fields.items()}
+        self._file.write(json.dumps({**line, "time": round(time.time(), 3)}).encode() + b"\n")
         self._file.flush()
 
     def _add_scalars(self, step, result, more):
@@ -49,6 +103,56 @@ class Log:
             if isinstance(value, (int, float)) and not math.isnan(value):
                 self._writer.add_scalar(f"{kind}/{name}", value, step)
         self._writer.flush()
+
+
+def _read(path):
+    """Return the lines of an old log; nothing if there is none, or if it is no file."""
+    if not os.path.isfile(path):
+        return b""
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _line(text):
+    """Return a line of JSON; {} for what is none."""
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return {}
+    return line if isinstance(line, dict) else {}
+
+
+def _prefix(old, step):
+    """Return the lines of a log up to a step, without the end of the run."""
+    kept = 0
+    for text in old.splitlines(keepends=True):
+        line = _line(text)
+        if not text.endswith(b"\n") or "weights" in line or not (
+                isinstance(line.get("step"), int) and line["step"] <= step):
+            break
+        kept += len(text)
+    return old[:kept]
+
+
+def _bits(value):
+    """Return the bits of a double in hexadecimal."""
+    return struct.pack(">d", value).hex()
+
+
+def _step(result):
+    fields = _fields(result)
+    seconds = fields.pop("seconds")
+    del fields["step"]
+    return {"loss": fields.pop("loss"), "loss_bits": _bits(result.loss), **fields,
+            "step_ms": round(1e3 * seconds, 3)}
+
+
+def _evaluation(result):
+    fields = {"val_loss": result.loss, "val_loss_bits": _bits(result.loss),
+              "val_count": result.count}
+    if result.hits:
+        fields.update(val_accuracy=result.accuracy, val_hits=result.hits)
+    return fields
 
 
 def _fields(result):

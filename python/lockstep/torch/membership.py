@@ -7,6 +7,7 @@ operations do nothing, and loops that the others have left have no rounds.
 """
 
 import dataclasses
+import time
 
 import torch
 
@@ -88,8 +89,10 @@ class Membership:
 
     def _regroup(self):
         """Make the group of the survivors, and continue the interrupted step if there is one."""
+        begun = time.monotonic()
         run, old = self._run, self._group.rebuild()
         self._ended.append(old)
+        change = self._group.changes(old)
         if len(set(self._group.gather(int(run._engine is not None)))) > 1:
             raise Error("EPEER", "a worker was lost while the run was being opened; start it again")
         if run._engine is not None:
@@ -98,6 +101,9 @@ class Membership:
             if standing.steps > run._step:
                 run._step, run._completed = standing.steps, standing.last
                 run._engine.read_back()
+            else:
+                change["unfinished"] = standing.unfinished
+            run.log_membership({**change, "ms": 1e3 * (time.monotonic() - begun)})
         while self._ended:
             lk.comm_free(self._ended.pop())
 
@@ -122,8 +128,9 @@ class Membership:
     def _admit(self, total):
         if not self._group.awaited:   # this is repeated after a loss
             return
-        about = self._describe(total)
+        begun, about = time.monotonic(), self._describe(total)
         old = self._group.admit()
+        change = self._group.changes(old)
         try:
             self._group.take_arenas(old)
             enters = lk.comm_entered(self._group.comm) > 0
@@ -135,6 +142,8 @@ class Membership:
                 self._share_tensors(about)
         finally:
             lk.comm_free(old)
+        if change["lost"] or change["entered"]:
+            self._run.log_membership({**change, "ms": 1e3 * (time.monotonic() - begun)})
 
     def _describe(self, total):
         """Return what a worker that enters must have as well, and the state that is in no tensor;

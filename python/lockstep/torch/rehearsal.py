@@ -2,11 +2,14 @@
 with all parameters in memory, to learn in which order the model uses them (plan.py)."""
 
 import dataclasses
+import warnings
 
 import torch
 
 from lockstep.torch import plan, seeds
 from lockstep.torch.uses import Events
+
+_MEAN = 1   # torch's number of reduction="mean"
 
 
 def refuse(model, optimizer, strategy):
@@ -72,6 +75,23 @@ def evaluate_loss(loss_sum, module, batch):
                         'element (reduction="sum")')
     return (loss, *(_whole(number, name) for number, name in zip(result[1:], ("count", "hits"))),
             *[0] * (3 - len(result)))
+
+
+def warn_of_mean(loss, count):
+    """Warn if the last operation of a loss is a mean although it is to be divided by a count.
+    Return true after a warning.
+
+    Only the last operation is looked at: a mean that is multiplied by the count is a sum again.
+    """
+    last = loss.grad_fn
+    if last is None or count <= 1 or not (last.name().startswith("MeanBackward")
+                                          or getattr(last, "_saved_reduction", None) == _MEAN):
+        return False
+    warnings.warn(f"the loss function returned a mean ({last.name()}) with the count {count}, by "
+                  "which lockstep divides the sum of all losses once more: the gradients are as "
+                  f"much as {count} times too small.  Return the sum (reduction=\"sum\"), or the "
+                  "mean times the count", stacklevel=2)
+    return True
 
 
 def _whole(number, name):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -151,6 +152,10 @@ class Run:
         self._schedulers = ()
         self._directory, self._keep = None, 0   # of the last save() or resume()
         self._log = Log(settings["log"], settings["tensorboard"])
+        self._total = None          # of the first loop over steps()
+        self._stopped = False       # on request
+        self._hash = None           # (step, hash of the weights), if the program asked for it
+        self._group.at_close(self._end_log)
 
     @property
     def rank(self) -> int:
@@ -245,11 +250,42 @@ class Run:
             self._load_optimizer_state()
         if self._observer is not None:
             self._observer.watch(self._engine, self.virtual_workers, data)
+        else:
+            self._begin_log()
 
     def _make_engine(self, data, first):
         self._compare_ranks(data)
         return Engine(self._group, self._model, self._optimizer, self._settings, self._micro_limit,
                       first, step=self._step)
+
+    def _begin_log(self):
+        """Write the first line of the log on rank 0.  What it refuses is an error of all ranks."""
+        def begin():
+            if not self._group.share(self._log.has_lines):
+                return None
+            ranks = [self._group.share({"rank": r, "host": self._group.host(r),
+                                        "hostname": socket.gethostname(), "pid": os.getpid()}, r)
+                     for r in range(self.size)]
+            contents = self._contents()
+            head = {"exactness_id": contents.exactness_id, "seed": self.seed,
+                    "parameters": sum(p.numel() for p in self._model.module.parameters()),
+                    "hosts": self._group.hosts, "threads": torch.get_num_threads(), "ranks": ranks,
+                    "config": contents.config}
+            if self._total is not None:
+                head["steps"] = self._total
+            return self._group.share_work(lambda: self._log.begin(self._step, head))
+
+        note = self._collective("the log", begin)
+        if note is not None:
+            self.print("lockstep:", note)
+
+    def _end_log(self):
+        """Say in the log that the run has ended, unless the program failed or was stopped."""
+        if (self.rank != 0 or self._engine is None or self._group.failed or self._stopped
+                or self._observer is not None):
+            return
+        known = self._hash is not None and self._hash[0] == self._step
+        self._log.add_line({"step": self._step, "weights": self._hash[1] if known else None})
 
     def _compare_ranks(self, data):
         """Fail on all ranks if they have made another optimizer or loader.  The library compares
@@ -281,6 +317,7 @@ class Run:
         """
         if not self._members.begin_loop(total):
             return
+        self._total = self._total or total
         while self._step < total:
             begun = self._step
             yield begun
@@ -299,6 +336,7 @@ class Run:
         self._collective("the next round of run.steps()", lambda: None)
         if not self._group.stop:
             return
+        self._stopped = True
         words = f"stopped on request after step {self._step}"
         if self._directory is not None:
             self.save(self._directory, self._keep)
@@ -573,12 +611,22 @@ class Run:
         ``init()``, on rank 0: a line of JSON to `log`, and scalars to `tensorboard`, such as
         train/loss, train/lr and evaluation/loss."""
         if self.rank == 0 and self._observer is None and not self._group.enters:
-            self._log.add(self._step, result, more)
+            samples = {}
+            if isinstance(result, StepResult) and (self._data or {}).get("drop_last"):
+                samples["samples_per_s"] = round(self._data["global_batch"] / result.seconds, 1)
+            self._log.add(self._step, result, {**samples, **more})
+
+    def log_membership(self, change):
+        """Add a line about lost workers, or workers that have entered, on rank 0."""
+        if self.rank == 0 and self._observer is None:
+            self._log.add_line({"step": self._step, "membership": change})
 
     def weights_hash(self) -> str:
         """Return the SHA-256 of the weights that a checkpoint would have, 64 hex digits."""
         self._check_prepared()
-        return self._collective("run.weights_hash()", self._weights_hash) or ""
+        digits = self._collective("run.weights_hash()", self._weights_hash)
+        self._hash = (self._step, digits)
+        return digits or ""
 
     def _weights_hash(self):
         with self._whole_model(everywhere=False):

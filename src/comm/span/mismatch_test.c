@@ -307,6 +307,8 @@ static void differing_operations_are_reported(void **state)
         for (size_t k = 0; k < OPERATIONS; k++) {
             if (!lki_thorough() && (i < k) != ((i + k) % 2 == 0))
                 continue;
+            if (lki_brief() && (i + k) % 3 != 0)
+                continue;
             quarrel q   = { .what = what, .call = operations[i].call,
                             .other = operations[k].call, .victim = (uint32_t)(i + k) % 3,
                             .leaves = operations[k].has_root };

@@ -14,15 +14,19 @@ static lk_status embedding_plan(lk_plan *plan)
         return lk_plan_fail(plan, "it reads a sequence of token ids (T), not %s",
                             lki_shape_describe(block->x[0]).text);
     uint64_t t = block->x[0].dims[0], v = options->vocabulary, c = options->width;
+    uint64_t positions = options->positions != 0 ? options->positions : t;
     if (v == 0 || v > INT32_MAX || c == 0)
         return lk_plan_fail(plan,
                             "vocabulary %llu, width %llu: both are at least 1, the vocabulary "
                             "at most %d",
                             (unsigned long long)v, (unsigned long long)c, INT32_MAX);
+    if (positions < t)
+        return lk_plan_fail(plan, "%llu positions for a sequence of %llu tokens",
+                            (unsigned long long)positions, (unsigned long long)t);
     LK_TRY(lk_plan_param(plan, options->no_positions ? "weight" : "wte.weight",
                          (lk_shape){ 2, { v, c } }, LK_INIT_NORMAL, options->scale, false));
     if (!options->no_positions)
-        LK_TRY(lk_plan_param(plan, "wpe.weight", (lk_shape){ 2, { t, c } }, LK_INIT_NORMAL,
+        LK_TRY(lk_plan_param(plan, "wpe.weight", (lk_shape){ 2, { positions, c } }, LK_INIT_NORMAL,
                              options->scale, false));
     lk_plan_output(plan, (lk_shape){ 2, { t, c } });
     lk_plan_output_unread(plan);

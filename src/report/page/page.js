@@ -335,7 +335,10 @@ class Chart {
       return { item, first: all[0], last: all[all.length - 1] };
     }).filter((line) => line.first !== undefined);
     if (found.length === 0) return [];
-    this.full = [Math.min(...found.map((line) => line.first)), Math.max(...found.map((line) => line.last))];
+    // all charts of a run have the same steps, so that one place is one step in all of them
+    const ends = found.map((line) => (state.byTime ? [line.first, line.last]
+      : [line.item.series.run.first_step, line.item.series.run.last_step]));
+    this.full = [Math.min(...ends.map((end) => end[0])), Math.max(...ends.map((end) => end[1]))];
     const range = state.range || this.full;
     for (const line of found) {
       const span = Math.max(line.last - line.first, 1e-9);
@@ -458,11 +461,12 @@ class Chart {
     g.fillText(state.byTime ? "time since the start" : "step", this.left + this.w, bottom + 23);
   }
 
-  // Draws losses and entries of workers, and where runs part, as vertical lines.
+  // Draws losses and entries of workers, and where runs part, as vertical lines: those of the runs
+  // that have a curve here.
   marks(g) {
     if (state.byTime) return;
     g.lineWidth = 1;
-    for (const mark of milestones()) {
+    for (const mark of milestones(shown().filter((run) => this.drawn.some((line) => line.item.series.run === run)))) {
       if (mark.step < this.x.low || mark.step > this.x.high) continue;
       const x = Math.round(this.px(mark.step)) + 0.5;
       g.strokeStyle = g.fillStyle = css(mark.colour);
@@ -674,18 +678,24 @@ function zoom(range) {
 
 // ---- Events ----------------------------------------------------------------------------------
 
-// Returns losses and entries of workers of the visible runs, and where two of them part.
-function milestones() {
+// Returns the step of an event.  A loss within a step is logged with the number of the step before,
+// which was complete.
+function stepOf(line) {
+  return (line.step || 0) + (line.membership && line.membership.unfinished > 0 ? 1 : 0);
+}
+
+// Returns losses and entries of workers of some runs, and where they part from the first one.
+function milestones(list) {
   const out = [];
-  for (const run of shown())
+  for (const run of list)
     for (const line of run.events) {
       const change = line.membership;
       if (!change) continue;
-      if ((change.lost || change.left || []).length > 0) out.push({ step: line.step, colour: "--bad", down: true });
-      if ((change.entered || []).length > 0) out.push({ step: line.step, colour: "--good", down: false });
+      if ((change.lost || change.left || []).length > 0) out.push({ step: stepOf(line), colour: "--bad", down: true });
+      if ((change.entered || []).length > 0) out.push({ step: stepOf(line), colour: "--good", down: false });
     }
   for (const part of data.parts)
-    if (!part.equal && !part.ends && part.step !== null && !state.hidden.has(runs[part.b].path))
+    if (!part.equal && !part.ends && part.step !== null && list.includes(runs[part.b]))
       out.push({ step: part.step, colour: "--ink", down: true });
   return out;
 }
@@ -807,7 +817,7 @@ function chartOf(list, title, names, options) {
 const LOSS = { log: () => state.logLoss };
 const USED = new Set(["loss", "val_loss", "val_accuracy", "val_perplexity", "lr", "grad_norm", "tokens_per_s", "samples_per_s",
   "step_ms", "seconds", "data_ms", "compute_ms", "finish_ms", "offload_stall_ms", "message_bytes", "gradient_bytes",
-  "staleness_mean", "staleness_max", "time", "epoch", "checkpoint", "stall_ms", "write_ms", "version", "groups"]);
+  "staleness_mean", "staleness_max", "time", "val_count", "val_hits", "epoch", "checkpoint", "stall_ms", "write_ms", "version", "groups"]);
 
 function curves(missing) {
   const list = [];
@@ -868,7 +878,7 @@ function partsChart(able, children) {
     });
     children.push(make("p", { className: "small" }, make("label", {}, "Parts of a step of ", select)));
   }
-  return new Chart(`Parts of a step${able.length > 1 ? " of " + run.path : ""}`, partsOf(run),
+  return new Chart(`Parts of a step${runs.length > 1 ? " of " + run.path : ""}`, partsOf(run),
                    { unit: "ms", stacked: true, wide: true });
 }
 
@@ -882,7 +892,7 @@ function deals(run) {
     const change = line.membership || line.rebalance || (start ? { shares: line.ranks } : null);
     if (!change || !Array.isArray(change.shares)) continue;
     if (out.length === 0 && Array.isArray(change.before)) out.push({ step: run.first_step, shares: change.before });
-    out.push({ step: line.step || 0, shares: change.shares });
+    out.push({ step: stepOf(line), shares: change.shares });
   }
   return out;
 }
@@ -1067,7 +1077,7 @@ function eventList() {
   for (const run of runs)
     for (const line of run.events) {
       const found = eventText(line);
-      if (found[1] !== "") rows.push({ step: line.step || 0, cells: [(line.step || 0).toLocaleString("en"), run.path, found[0],
+      if (found[1] !== "") rows.push({ step: stepOf(line), cells: [stepOf(line).toLocaleString("en"), run.path, found[0],
                                        make("td", { className: "wrap" }, found[1])] });
     }
   if (rows.length === 0) return null;

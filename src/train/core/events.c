@@ -238,7 +238,7 @@ lk_status lki_events_evaluation(lki_events *events, uint64_t step, double loss, 
     size_t  end = m.at;
     if (tokens)
         put_scalar(&m, "evaluation/perplexity", exp(loss));
-    if (isnan(accuracy))
+    if (!isnan(rmse))
         put_scalar(&m, "evaluation/rmse", rmse);
     else
         put_scalar(&m, "evaluation/accuracy", accuracy);

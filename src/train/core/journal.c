@@ -17,6 +17,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "checkpoint/directory.h"
 #include "train/core/display.h"
 #include "train/core/events.h"
@@ -33,7 +34,8 @@ struct lki_report_file {
     lki_events            *events;  /* NULL: no --tensorboard */
     lki_metrics            metrics;
     lki_step_record        last;    /* of the last step, for the metrics */
-    double                 rmse, mae; /* of the next evaluation */
+    bool                   has_errors; /* the next evaluation has the errors below */
+    double                 rmse, mae;
 };
 
 size_t lki_log_prefix(const uint8_t *log, size_t bytes, uint64_t step)
@@ -273,19 +275,20 @@ static lk_status log_checked(const lki_journal *journal, int written)
 }
 
 /* Formats a number for JSON, which cannot represent values that are not finite. */
-static const char *number_text(char out[32], double value)
+static const char *number_text(char out[LKI_NUMBER_BYTES], double value)
 {
-    (void)snprintf(out, 32, "%.17g", value);
+    lki_number_text(out, value);
     return isfinite(value) ? out : "null";
 }
 
 /* Writes the loss scale and the number of skipped steps, if the run scales its loss. */
 static void write_scale(const lki_step_record *r, char text[96])
 {
+    char scale[32];
     text[0] = '\0';
     if (r->loss_scale > 0)
-        (void)snprintf(text, 96, ", \"loss_scale\": %.17g, \"skipped_steps\": %llu", r->loss_scale,
-                       (unsigned long long)r->skipped);
+        (void)snprintf(text, 96, ", \"loss_scale\": %s, \"skipped_steps\": %llu",
+                       number_text(scale, r->loss_scale), (unsigned long long)r->skipped);
 }
 
 /* Writes the gradient noise scale after this step. */
@@ -334,7 +337,7 @@ static void write_rates(const lki_step_record *r, char text[96])
 
 lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
 {
-    char bits[17], tokens[96], loss[32], norm[32], scale[96], noise[160];
+    char bits[17], tokens[96], loss[32], norm[32], lr[32], scale[96], noise[160];
     char stall[48] = "", audited[32];
     if (journal == NULL)
         return LK_OK;
@@ -358,11 +361,12 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
     int written = fprintf(
         journal->log,
         "{\"step\": %llu, \"epoch\": %llu, \"loss\": %s, \"loss_bits\": \"%s\", "
-        "\"lr\": %.17g, \"grad_norm\": %s, \"samples_per_s\": %.1f%s, "
+        "\"lr\": %s, \"grad_norm\": %s, \"samples_per_s\": %.1f%s, "
         "\"time\": %.3f, \"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
         "\"finish_ms\": %.3f%s%s%s%s%s%s}\n",
         (unsigned long long)r->step, (unsigned long long)r->epoch, number_text(loss, r->loss), bits,
-        r->lr, number_text(norm, r->grad_norm), (double)r->samples / r->seconds, tokens,
+        number_text(lr, r->lr), number_text(norm, r->grad_norm), (double)r->samples / r->seconds,
+        tokens,
         lki_wall_seconds(), 1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds,
         1e3 * r->finish_seconds, scale, noise, journal->repeated, stall, audited,
         label_field(journal));
@@ -373,26 +377,28 @@ void lki_journal_errors(lki_journal *journal, double rmse, double mae)
 {
     if (journal == NULL)
         return;
-    journal->rmse = rmse;
-    journal->mae  = mae;
+    journal->has_errors = !isnan(rmse);
+    journal->rmse       = rmse;
+    journal->mae        = mae;
 }
 
 /* Writes the metric of an evaluation, for people and for the log. */
-static void write_metric(const lki_journal *journal, double accuracy, char text[64], char log[96])
+static void write_metric(const lki_journal *journal, double accuracy, char text[64], char log[160])
 {
-    if (isnan(accuracy)) {
+    char first[LKI_NUMBER_BYTES], second[LKI_NUMBER_BYTES];
+    if (journal->has_errors) {
         (void)snprintf(text, 64, "RMSE %.6g  MAE %.6g", journal->rmse, journal->mae);
-        (void)snprintf(log, 96, "\"val_rmse\": %.17g, \"val_mae\": %.17g", journal->rmse,
-                       journal->mae);
+        (void)snprintf(log, 160, "\"val_rmse\": %s, \"val_mae\": %s",
+                       number_text(first, journal->rmse), number_text(second, journal->mae));
         return;
     }
     (void)snprintf(text, 64, "accuracy %.2f %%", 100 * accuracy);
-    (void)snprintf(log, 96, "\"val_accuracy\": %.17g", accuracy);
+    (void)snprintf(log, 160, "\"val_accuracy\": %s", number_text(first, accuracy));
 }
 
 lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss, double accuracy)
 {
-    char metric[64], logged[96];
+    char metric[64], logged[160];
     const bool tokens = journal != NULL && journal->last.tokens > 0;
     if (journal == NULL)
         return LK_OK;
@@ -403,7 +409,8 @@ lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double los
     journal->metrics.validation     = loss;
     journal->metrics.accuracy       = accuracy;
     journal->metrics.has_validation = true;
-    LK_TRY(lki_events_evaluation(journal->events, step, loss, accuracy, journal->rmse, tokens));
+    LK_TRY(lki_events_evaluation(journal->events, step, loss, accuracy,
+                                 journal->has_errors ? journal->rmse : (double)NAN, tokens));
     if (journal->log == NULL)
         return LK_OK;
     char bits[17], text[32], perplexity[64] = "", number[32];

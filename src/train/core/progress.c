@@ -58,6 +58,14 @@ void lki_session_record(const lki_session *s, const lk_step_result *result, doub
     record->skipped = lk_parallel_scaler(s->parallel).skipped;
 }
 
+void lki_session_clock(lki_session *s, uint64_t step, double now)
+{
+    if (s->begun_step != step)
+        s->begun = now;
+    s->begun_step = step;
+    s->attempted  = now;
+}
+
 void lki_session_chain(lki_session *s, uint64_t done, const lk_step_result *result)
 {
     lki_loss_chain_add(s->progress.loss_chain, loss_of(s, result));

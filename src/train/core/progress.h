@@ -10,6 +10,10 @@ void lki_find_end(lki_session *session);
 /* Returns true if the time limit of the run has passed or has already ended the run. */
 bool lki_time_is_over(const lki_session *s);
 
+/* Begins the time of step `step`, from 1, at `now`.  The time of a step that is repeated after a
+ * loss of ranks goes on, because the loss has cost it. */
+void lki_session_clock(lki_session *s, uint64_t step, double now);
+
 /* Adds the loss of step `done` to the loss chain. */
 void lki_session_chain(lki_session *s, uint64_t done, const lk_step_result *result);
 

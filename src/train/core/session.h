@@ -106,7 +106,9 @@ typedef struct {
     bool     replays;      /* replay: does not touch the checkpoint directory */
     bool     alone;        /* gradients are not announced before the end of their turn */
     bool     mends;        /* this rank computes missing parts of an interrupted step */
-    double   begun;        /* start time of the current step */
+    uint64_t begun_step;   /* the current step, from 1 */
+    double   begun;        /* when it began */
+    double   attempted;    /* when it began again after a loss of ranks; otherwise as `begun` */
 } lki_session;
 
 lki_session lki_session_of(const lk_train_config *config, lk_comm *given, lk_comm *comm);

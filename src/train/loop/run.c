@@ -97,12 +97,12 @@ static lk_status feed_step(lki_session *s, uint64_t step, lki_step_record *recor
 {
     lki_track *track  = lki_exec_track(s->exec);
     uint64_t   begun  = lki_trace_begin(track);
-    s->begun          = lki_seconds();
+    lki_session_clock(s, step + 1, lki_seconds());
     *record           = (lki_step_record){ .step = step + 1 };
     lk_status  status = lki_feed_step(s, step, there);
     if (s->feed == NULL)
         return status;
-    record->data_seconds = lki_seconds() - s->begun;
+    record->data_seconds = lki_seconds() - s->attempted;
     lki_trace_end(track, LKI_SPAN_DATA, 0, begun);
     return status;
 }

@@ -96,6 +96,7 @@ void lki_pace_close(lki_session *s)
 void lki_pace_regroup(lki_session *s)
 {
     free_books(s->pace);
+    lki_journal_waits(s->journal, ""); /* that rank may be lost */
 }
 
 const uint32_t *lki_pace_bounds(const lki_session *s)
@@ -128,7 +129,7 @@ static lk_status add_to_network(const lki_session *s)
     double    longest = 0;
     for (uint32_t r = 0; r < s->ranks; r++)
         longest = p->times[r].seconds > longest ? p->times[r].seconds : longest;
-    return lki_network_step(&p->network, s->comm, lki_seconds() - s->begun, longest);
+    return lki_network_step(&p->network, s->comm, lki_seconds() - s->attempted, longest);
 }
 
 /* Reopens the data of a rank that was dropped from a step before it had read all data of the
@@ -317,7 +318,8 @@ static void tell_waits(const lki_session *s)
 lk_status lki_pace_tell(lki_session *s, const lki_step_record *record, bool *told)
 {
     const lki_stragglers *all = &s->pace->stragglers;
-    bool listed = s->journal != NULL && s->config->log != NULL && s->pace->times != NULL &&
+    bool whole  = s->attempted <= s->begun; /* times of a repeated step are of its missing parts */
+    bool listed = s->journal != NULL && s->config->log != NULL && s->pace->times != NULL && whole &&
                   s->ranks <= LISTED_MOST && lki_seconds() - s->pace->listed >= LISTED_SECONDS;
 
     if (listed)

@@ -1,0 +1,19 @@
+/* number.c -- numbers as text. */
+#include "base/number.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* 15 digits are enough for every double that was written with as many.  Below DBL_MIN a double has
+ * fewer bits, so fewer digits may be enough. */
+void lki_number_text(char text[LKI_NUMBER_BYTES], double value)
+{
+    double back;
+    int    digits = fabs(value) < DBL_MIN ? 1 : 15;
+    do {
+        (void)snprintf(text, LKI_NUMBER_BYTES, "%.*g", digits, value);
+        back = strtod(text, NULL);
+    } while ((back < value || back > value) && digits++ < 17);
+}
