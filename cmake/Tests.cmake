@@ -195,10 +195,12 @@ if(CMAKE_BUILD_TYPE STREQUAL Release AND NOT CMAKE_CROSSCOMPILING AND CMAKE_C_CO
   lk_test_programs(parity lockstep_command parity_logits)
   add_test(NAME parity.pytorch
     COMMAND ${PROJECT_SOURCE_DIR}/tests/parity/run parity.py $<TARGET_FILE:lockstep_command> numpy torch)
+  add_test(NAME parity.losses
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/parity/run losses.py $<TARGET_FILE:lockstep_command> numpy torch)
   add_test(NAME parity.hugging_face
     COMMAND ${PROJECT_SOURCE_DIR}/tests/parity/run hugging_face.py $<TARGET_FILE:lockstep_command>
             numpy torch transformers)
-  set_tests_properties(parity.pytorch parity.hugging_face PROPERTIES LABELS parity SKIP_RETURN_CODE 77
+  set_tests_properties(parity.pytorch parity.losses parity.hugging_face PROPERTIES LABELS parity SKIP_RETURN_CODE 77
                        TIMEOUT 1500)
 endif()
 

@@ -137,6 +137,8 @@ struct lk_block_type {
     lk_block_flops (*flops)(const lk_block *block);
 
     bool loss;           /* the last block: rows of loss instead of an output value */
+    bool numbers;        /* of a loss block: targets are FP32 numbers, whose bits are passed as
+                          * int32, in place of classes */
     bool inplace;        /* forward may overwrite x[0] by y, and backward may overwrite dy by
                           * dx[0] */
     bool residual;       /* x[1], if any, is added to the result.  dx[1] equals dy and may share
@@ -158,7 +160,7 @@ struct lk_block_type {
 /* A loss block has one input, and its y is x[0], writable.  In training, forward or backward
  * replaces y by the gradient of the sum of the rows times loss_scale; dx[0] is the same memory.
  * Otherwise y stays unchanged.  The planned output is the shape of the rows of loss.  A row with a
- * negative target has loss 0 and is not counted. */
+ * negative target, or with `numbers` a NaN, has loss 0 and is not counted. */
 
 /* Returns the block being planned.  This and the next calls are for plan functions. */
 LK_API const lk_block *lk_plan_block(const lk_plan *plan);

@@ -101,10 +101,10 @@ typedef struct {
     int64_t     ignored;
     uint32_t    loader_threads; /* per worker, to prepare micro-batches; 0 = 1 */
     const char *tokenizer;      /* a tokenizer.json, for text; NULL: text is bytes */
+    const char *target;         /* columns of a table; see lk_dataset_options */
 } lk_train_data;
 
-/* Checkpoints of a run, which rank 0 reads and writes on its host.  The best evaluations'
- * checkpoints are kept in addition to the newest ones. */
+/* Checkpoints of a run, on the host of rank 0.  Those of the best evaluations are kept, too. */
 typedef struct {
     const char *folder;
     uint64_t    every;     /* steps between checkpoints; 0 = only at the end */
@@ -312,8 +312,7 @@ LK_API LK_NODISCARD lk_status lk_train_replay(const lk_train_config *config, lk_
 /* ---- Running ------------------------------------------------------------------------------ */
 
 /* The checkpoints of a run; times in seconds.  `stalled` is the total time for which checkpoints
- * stopped the run, and longest_stall the longest such stop.  longest_write is the longest time to
- * write a checkpoint. */
+ * stopped the run, longest_stall the longest such stop, and longest_write the longest write. */
 typedef struct {
     uint64_t written, failed; /* failed: with checkpoint_async; the run continued */
     double   stalled, longest_stall, longest_write;
@@ -324,7 +323,7 @@ struct lk_train_result {
     char     weights[65]; /* the weights hash */
     char     run[65];     /* hash of weights, running state, optimizer state and losses */
     uint64_t steps;
-    double   loss, validation_loss, validation_accuracy; /* NaN if not computed */
+    double loss, validation_loss, validation_accuracy, validation_rmse, validation_mae; /* or NaN */
     const char *ended; /* the limit that ended the run early, such as "max-time"; or NULL */
     lk_checkpoint_times checkpoints; /* filled in on rank 0 only */
     uint64_t    audited; /* number of virtual workers computed twice, with equal results */

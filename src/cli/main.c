@@ -66,6 +66,11 @@ static int refuse_unknown(const char *name)
         if (commands[i]->main != NULL)
             names[count++] = commands[i]->name;
     const char *meant = lki_suggest(name, names, count);
+    if (strcmp(name, "prepare") == 0) {
+        fprintf(stderr, "lockstep: prepare is a command of the Python package: python -m lockstep "
+                        "prepare (docs/data.md)\n");
+        return LKI_EXIT_USAGE;
+    }
     fprintf(stderr, "lockstep: there is no command %.60s%s%s%s\n(lockstep --help lists them)\n",
             *name != '\0' ? name : "\"\"", meant != NULL ? "; did you mean " : "",
             meant != NULL ? meant : "", meant != NULL ? "?" : "");

@@ -10,7 +10,7 @@
 #include "cli/values.h"
 
 static const char *const kinds[] = { "text", "tokens", "shards", "idx", "cifar10",
-                                     "npy",  "tar",    "docs",   "stream", "synthetic" };
+                                     "csv",  "npy",    "tar",    "docs",   "stream", "synthetic" };
 
 enum { KIND_COUNT = sizeof kinds / sizeof kinds[0], HEAD = 1024, PATH = 1024 };
 
@@ -108,9 +108,9 @@ static const char *advice_for(const char *path)
         const char *ending, *advice;
     } list[] = {
         { ".safetensors", "holds weights, which --init FILE reads; --data is what to train on" },
-        { ".parquet", "is Parquet, which is not read; write its texts as JSON lines (docs:FILE)" },
+        { ".parquet", "is Parquet, which is not read; `python -m lockstep prepare` makes token "
+                      "files of it, and other programs JSON lines (docs:FILE)" },
         { ".arrow", "is Arrow, which is not read; write its texts as JSON lines (docs:FILE)" },
-        { ".csv", "is a table, which is not read; save X and Y with NumPy, for npy:X.npy,Y.npy" },
         { ".pt", "is a PyTorch file, which is not read; save X and Y with NumPy, for npy:X,Y" },
         { ".pkl", "is a Python file, which is not read; save X and Y with NumPy, for npy:X,Y" },
         { ".npz", "holds several arrays; save X and Y alone, for npy:X.npy,Y.npy" },
@@ -152,6 +152,8 @@ static bool recognise_file(const char *path, char out[LKI_SOURCE_BYTES], lki_mes
         return lki_refuse(error, "%s", advice);
     if (ends(path, ".jsonl"))
         return say(out, error, "docs", path);
+    if (ends(path, ".csv") || ends(path, ".tsv"))
+        return say(out, error, "csv", path);
     if (ends(path, ".tar"))
         return say(out, error, kind_of_tar(head, bytes), path);
     if (magic || ends_in(path, ids))
@@ -291,7 +293,7 @@ static bool refuse_unknown(const char *given, lki_message *error)
     (void)snprintf(word, sizeof word, "%.*s", (int)length, given);
     meant = lki_suggest(word, kinds, KIND_COUNT);
     return lki_refuse(error, "there is no kind '%s'%s%s; there are text, tokens, shards, idx, "
-                             "cifar10, npy, tar, docs, stream and synthetic", word,
+                             "cifar10, csv, npy, tar, docs, stream and synthetic", word,
                       meant != NULL ? ", did you mean " : "", meant != NULL ? meant : "");
 }
 

@@ -25,6 +25,10 @@ lk_value lki_build3(lki_builder *builder, const lk_block_type *type, const char 
                     const void *options, size_t options_bytes, lk_value x0, lk_value x1,
                     lk_value x2);
 
+/* Appends the loss of a model with logits. */
+void lki_build_cross_entropy(lki_builder *builder, const lk_model_options *options,
+                             lk_value logits);
+
 /* Begins the next checkpointed segment if `begin` is true; otherwise ends the open one. */
 void lki_build_segment(lki_builder *builder, bool begin);
 

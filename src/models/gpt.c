@@ -78,7 +78,8 @@ static lk_value layer(gpt *g, uint32_t i, lk_value x)
 static void end(gpt *g, const lk_model_options *options, lk_value x)
 {
     static const char shared[] = "wte.weight";
-    lk_linear_cross_entropy_options both = { .classes = lki_vocabulary(options), .shared = shared };
+    lk_linear_cross_entropy_options both = { .classes = lki_vocabulary(options), .shared = shared,
+                                             .smoothing = options->label_smoothing };
     lk_linear_options head = { .out = lki_vocabulary(options), .no_bias = true,
                                .shared = shared };
 
@@ -87,7 +88,7 @@ static void end(gpt *g, const lk_model_options *options, lk_value x)
         return;
     }
     x = lki_build(&g->base, &lk_block_linear, "lm_head", &head, sizeof head, x);
-    lki_build(&g->base, &lk_block_cross_entropy, "", NULL, 0, x);
+    lki_build_cross_entropy(&g->base, options, x);
 }
 
 static lk_status check_options(const lk_model_options *options, const gpt *g)

@@ -90,7 +90,8 @@ static void end(llama *m, lk_value x)
     const lk_model_options *o      = m->options;
     const char             *shared = o->tie ? "model.embed_tokens.weight" : NULL;
     lk_linear_cross_entropy_options both = { .classes = lki_vocabulary(o), .shared = shared,
-                                             .scale = DEVIATION };
+                                             .scale = DEVIATION,
+                                             .smoothing = o->label_smoothing };
     lk_linear_options head = linear_options(lki_vocabulary(o), false);
 
     if (!o->logits) {
@@ -99,7 +100,7 @@ static void end(llama *m, lk_value x)
     }
     head.shared = shared;
     x = lki_build(&m->base, &lk_block_linear, "lm_head", &head, sizeof head, x);
-    lki_build(&m->base, &lk_block_cross_entropy, "", NULL, 0, x);
+    lki_build_cross_entropy(&m->base, o, x);
 }
 
 static lk_status check_heads(const lk_model_options *o)

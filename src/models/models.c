@@ -35,7 +35,9 @@ lk_status lk_model_resolve(lk_model_options *options, const char *name)
     lk_model_options own = { .struct_size = sizeof own,
                              .input       = given.input,
                              .tokens      = given.tokens,
-                             .classes     = given.classes };
+                             .classes     = given.classes,
+                             .numbers     = given.numbers,
+                             .label_smoothing = given.label_smoothing };
     for (uint32_t i = 0; i < BUILTIN_COUNT; i++)
         if (strcmp(builtin[i].name, name) == 0)
             builtin[i].resolve(&own, &given);
@@ -104,6 +106,13 @@ lk_status lki_build_end(lki_builder *builder, lk_model **out)
     }
     *out = builder->model;
     return LK_OK;
+}
+
+void lki_build_cross_entropy(lki_builder *builder, const lk_model_options *options,
+                             lk_value logits)
+{
+    const lk_cross_entropy_options own = { .smoothing = options->label_smoothing };
+    lki_build(builder, &lk_block_cross_entropy, "", &own, sizeof own, logits);
 }
 
 void lki_build_segment(lki_builder *builder, bool begin)

@@ -74,13 +74,13 @@ static lk_value stem(resnet *r, bool large, uint64_t channels)
     return large ? lki_build(&r->base, &lk_block_maxpool, "", &pool, sizeof pool, x) : x;
 }
 
-static void head(resnet *r, uint32_t classes, lk_value x)
+static void head(resnet *r, const lk_model_options *options, lk_value x)
 {
-    lk_linear_options fc = { .out = classes, .init = LK_INIT_UNIFORM,
+    lk_linear_options fc = { .out = options->classes, .init = LK_INIT_UNIFORM,
                              .scale = 1.0F / sqrtf((float)r->channels) };
     x = lki_build(&r->base, &lk_block_avgpool, "", NULL, 0, x);
     x = lki_build(&r->base, &lk_block_linear, "fc", &fc, sizeof fc, x);
-    lki_build(&r->base, &lk_block_cross_entropy, "", NULL, 0, x);
+    lki_build_cross_entropy(&r->base, options, x);
 }
 
 /* Returns true for supported depths.  50 and 152 are also 6n + 2, but denote bottleneck
@@ -141,6 +141,6 @@ lk_status lki_build_resnet(lk_model **out, const lk_model_options *options)
                             stage > 0 && i == 0 ? 2 : 1, x);
         }
     lki_build_segment(&r.base, false);
-    head(&r, options->classes, x);
+    head(&r, options, x);
     return lki_build_end(&r.base, out);
 }

@@ -21,7 +21,21 @@ lk_model_options lki_model_options(const lk_train_config *config, const lk_datas
     options.input            = data->x;
     options.tokens           = data->tokens;
     options.classes          = data->classes;
+    options.numbers          = data->numbers;
     return options;
+}
+
+/* Returns what the configuration's loss needs as targets. */
+static lk_targets targets_of(const lk_train_config *config)
+{
+    switch (config->model_options.loss) {
+    case LK_LOSS_CROSS_ENTROPY: return LK_TARGETS_CLASSES;
+    case LK_LOSS_MSE:
+    case LK_LOSS_HUBER: return LK_TARGETS_NUMBERS;
+    case LK_LOSS_BCE: return LK_TARGETS_LABELS;
+    case LK_LOSS_AUTO: break;
+    }
+    return LK_TARGETS_AUTO;
 }
 
 lk_dataset_options lki_dataset_options(const lk_train_config *config)
@@ -39,6 +53,8 @@ lk_dataset_options lki_dataset_options(const lk_train_config *config)
                                  .loss_weights = config->data.loss_weights,
                                  .normalize    = config->data.normalize != NULL
                                                      ? config->data.normalize : "auto",
+                                 .target       = config->data.target,
+                                 .targets      = targets_of(config),
                                  .tokenizer    = config->data.tokenizer };
 }
 
@@ -60,6 +76,30 @@ static void put_reals(json_t *object, const char *key, const float *values, uint
     (void)json_object_set_new(object, key, list);
 }
 
+static json_t *column_json(const lk_column *column)
+{
+    json_t *object = json_object(), *levels = json_array();
+    (void)json_object_set_new(object, "name", json_string(column->name));
+    for (uint32_t i = 0; i < column->level_count; i++)
+        (void)json_array_append_new(levels, json_string(column->levels[i]));
+    if (column->level_count > 0) {
+        (void)json_object_set_new(object, "levels", levels);
+        return object;
+    }
+    json_decref(levels);
+    put_real(object, "mean", column->mean);
+    put_real(object, "deviation", column->deviation);
+    return object;
+}
+
+static void put_columns(json_t *object, const lk_dataset_info *data)
+{
+    json_t *columns = json_array();
+    for (uint32_t i = 0; i < data->column_count; i++)
+        (void)json_array_append_new(columns, column_json(&data->columns[i]));
+    (void)json_object_set_new(object, "columns", columns);
+}
+
 static void put_data(json_t *object, const lk_dataset_info *data)
 {
     json_t *input = json_array();
@@ -67,6 +107,8 @@ static void put_data(json_t *object, const lk_dataset_info *data)
         put_reals(object, "pixel_mean", data->mean, data->normalized);
         put_reals(object, "pixel_deviation", data->deviation, data->normalized);
     }
+    if (data->columns != NULL)
+        put_columns(object, data);
     put_integer(object, "classes", data->classes);
     (void)json_object_set_new(object, "tokens", json_boolean(data->tokens));
     for (uint32_t i = 0; i < data->x.rank; i++)

@@ -47,10 +47,11 @@ void lki_read_block(void *user, uint32_t block);
 
 /* ---- Evaluation (evaluate.c) ------------------------------------------------------------- */
 
-/* Computes the mean loss and accuracy of the validation part after `done` steps, each sample once.
- * Uses the weights or, depending on the options, their moving means.  Collective. */
-LK_NODISCARD lk_status lki_evaluate(lki_session *session, uint64_t done, double *loss,
-                                    double *accuracy);
+/* Computes the mean loss of the validation part after `done` steps, each sample once, and its
+ * accuracy, or errors if the targets are numbers to be approximated.  Uses the weights or,
+ * depending on the options, their moving means.  Collective. */
+LK_NODISCARD lk_status lki_evaluate(lki_session *session, uint64_t done,
+                                    lk_train_result *result);
 
 /* ---- Between two steps (between_steps.c) ------------------------------------------------- */
 
