@@ -363,7 +363,7 @@ LK_API size_t lk_train_cost_bytes(const lk_train_cost *cost); /* the total, with
 
 /* ---- Sampling ---------------------------------------------------------------------------- */
 
-/* Options for generating text with a trained gpt model. */
+/* Options for generating text with a trained gpt or llama. */
 typedef struct {
     size_t      struct_size; /* see LK_SAMPLE_OPTIONS_INIT */
     const char *path;        /* a checkpoint, a directory of checkpoints, or a safetensors file */
@@ -373,7 +373,7 @@ typedef struct {
     uint32_t    top_k;       /* samples from the k most likely tokens; 0 = all tokens */
     uint64_t    seed;
     lk_weights  weights;
-    uint32_t    heads;   /* 0 = as in the checkpoint; required with a safetensors file */
+    uint32_t    heads;   /* of a gpt in a safetensors file; not used with a checkpoint */
     uint32_t    threads; /* 0 = 1 */
     const char *isa;     /* as in lk_exec_open() */
 

@@ -1,4 +1,4 @@
-/* cmd_sample.c -- `lockstep sample`: generates text with a trained gpt model. */
+/* cmd_sample.c -- `lockstep sample`: generates text with a trained gpt or llama. */
 #include <unistd.h>
 
 #include "cli/commands.h"
@@ -36,7 +36,7 @@ static const lki_option table[] = {
     LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(weights), weights,
                "ema, if there is one", "use the model's weights, or their moving average"),
     LKI_U32("heads", "N", AT(heads), 1, 1024, "as in the checkpoint",
-            "number of attention heads; required for .safetensors files, which do not store it"),
+            "number of attention heads of a gpt in a .safetensors file, which does not store it"),
     LKI_U32("threads", "N", AT(threads), 1, 1024, "1", "number of threads"),
     LKI_OPTIONS_END,
 };
@@ -75,10 +75,10 @@ static int sample_main(int argc, char **argv)
 
 const lki_command lki_command_sample = {
     .name     = "sample",
-    .summary  = "generate text from a trained gpt",
+    .summary  = "generate text with a trained gpt or llama",
     .usage    = "CHECKPOINT [--prompt TEXT] [--tokens N] [--temperature T] [options]",
-    .about    = "Continues a prompt with a gpt of `lockstep train`.  Its tokens are bytes, or\n"
-                "those of the run's --tokenizer, which is found beside the checkpoint.\n"
+    .about    = "Continues a prompt with a gpt or llama of `lockstep train`.  Its tokens are\n"
+                "bytes, or those of the run's --tokenizer, which is found beside the checkpoint.\n"
                 "The same checkpoint, prompt, options and seed give the same text everywhere.\n"
                 "Bytes that are not UTF-8 are shown as U+FFFD on a terminal, and with a tokenizer\n"
                 "everywhere; a file gets the bytes of a byte-level model.",
