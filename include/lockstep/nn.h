@@ -138,8 +138,8 @@ struct lk_block_type {
     size_t (*part_scratch)(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
                            uint32_t samples, uint32_t parts);
 
-    /* (optional) Returns the bytes in which the block keeps what it needs of earlier positions, with
-     * lk_engine_open_cached().  They are zero at first. */
+    /* (optional) Returns the bytes in which the block keeps what it needs of earlier positions,
+     * with lk_engine_open_cached().  They are zero at first. */
     size_t (*cache_bytes)(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
                           uint32_t samples);
 
@@ -316,7 +316,7 @@ LK_API LK_NODISCARD lk_status lk_engine_open_offloaded(lk_engine **out, const lk
                                                        const char *dir);
 
 /* Creates an engine for evaluation that keeps what blocks need of earlier positions, such as keys
- * and values of attention.  A pass has up to `positions` positions, those from lk_pass.first on; the
+ * and values of attention.  A pass has up to `positions` positions, from lk_pass.first on; the
  * earlier ones are those of earlier passes.  The values have the bits of one pass with all
  * positions.  LK_EINVAL, with the name of a block, if that block needs all positions at once. */
 LK_API LK_NODISCARD lk_status lk_engine_open_cached(lk_engine **out, const lk_model *model,

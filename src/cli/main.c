@@ -7,7 +7,8 @@
 #include "lockstep/base.h"
 
 static const lki_command *const commands[] = {
-    &lki_command_train, &lki_command_resume, &lki_command_sample, &lki_command_tokenize,
+    &lki_command_train, &lki_command_resume, &lki_command_sample, &lki_command_eval,
+    &lki_command_tokenize,
     &lki_command_run,    &lki_command_top,   &lki_command_inspect,
     &lki_command_plan,  &lki_command_verify, &lki_command_key,  &lki_command_bench,
     &lki_command_doctor, &lki_command_diff,  &lki_command_attest,
@@ -53,7 +54,8 @@ static void write_man(FILE *out)
 static const lki_command *find(const char *name)
 {
     for (size_t i = 0; i < COMMAND_COUNT; i++)
-        if (strcmp(commands[i]->name, name) == 0)
+        if (strcmp(commands[i]->name, name) == 0 ||
+            (commands[i]->other_name != NULL && strcmp(commands[i]->other_name, name) == 0))
             return commands[i];
     return NULL;
 }

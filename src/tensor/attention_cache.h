@@ -1,7 +1,7 @@
 /* tensor/attention_cache.h -- attention to earlier positions, whose keys and values are in a cache.
  *
- * The shape's rows are at the positions from cache.first on, of at most cache.positions.  Their keys
- * and values are appended to the cache.  y has the bits of the same rows of a call of
+ * The shape's rows are at the positions from cache.first on, of at most cache.positions.  Their
+ * keys and values are appended to the cache.  y has the bits of the same rows of a call of
  * lki_attention() with all rows from position 0 on.  There is no dropout.  `scratch` is that of
  * lki_attention().
  */
