@@ -90,9 +90,8 @@ bool lki_gemm_row(lk_exec *exec, const lki_gemm_args *g)
         return false;
     if (g->k % (narrow ? (size_t)LKI_CHUNK : 16) != 0 || (narrow && ldb % 2 != 0))
         return false;
-    r.each = lki_round_up((g->n + threads - 1) / threads, FEW_COLUMNS);
-    if (r.each > COLUMNS)
-        r.each = lki_round_up(g->n / (threads * ((g->n / threads + COLUMNS - 1) / COLUMNS)) + 1, 16);
+    size_t share = (g->n + threads - 1) / threads, rounds = (share + COLUMNS - 1) / COLUMNS;
+    r.each       = lki_min(COLUMNS, lki_round_up((share + rounds - 1) / rounds, FEW_COLUMNS));
     lki_exec_run(exec, (g->n + r.each - 1) / r.each, task, &r);
     return true;
 }
