@@ -8,6 +8,7 @@
 #include "lockstep/optim.h"
 #include "lockstep/parallel.h"
 #include "lockstep/train_exchange.h"
+#include "lockstep/trained.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -71,10 +72,6 @@ typedef struct {
 } lk_step_report;
 
 /* ---- Training ---------------------------------------------------------------------------- */
-
-/* The weights that evaluation or sampling uses.  Default: the moving means (lk_optimizer.ema) if
- * the run has them, else the model's weights. */
-typedef enum { LK_WEIGHTS_DEFAULT = 0, LK_WEIGHTS_MODEL, LK_WEIGHTS_EMA } lk_weights;
 
 /* The criterion that ranks evaluations (keep_best). */
 typedef enum { LK_BEST_BY_LOSS = 0, LK_BEST_BY_ACCURACY } lk_best_by;
@@ -360,38 +357,6 @@ typedef struct {
     size_t           program;     /* per worker: buffers and fixed overhead */
 } lk_train_cost;
 LK_API size_t lk_train_cost_bytes(const lk_train_cost *cost); /* the total, without the data */
-
-/* ---- Sampling ---------------------------------------------------------------------------- */
-
-/* Options for generating text with a trained gpt model. */
-typedef struct {
-    size_t      struct_size; /* see LK_SAMPLE_OPTIONS_INIT */
-    const char *path;        /* a checkpoint, a directory of checkpoints, or a safetensors file */
-    const char *prompt;      /* NULL = a newline */
-    uint32_t    tokens;      /* number of tokens to generate */
-    double      temperature; /* 0 = always the most likely token */
-    uint32_t    top_k;       /* samples from the k most likely tokens; 0 = all tokens */
-    uint64_t    seed;
-    lk_weights  weights;
-    uint32_t    heads;   /* 0 = as in the checkpoint; required with a safetensors file */
-    uint32_t    threads; /* 0 = 1 */
-    const char *isa;     /* as in lk_exec_open() */
-
-    /* Receives the prompt, and then what is generated: each byte or, with a tokenizer, valid
-     * UTF-8. */
-    void (*emit)(void *context, const char *bytes, size_t count);
-    void *context;
-
-    /* A tokenizer.json.  NULL: the one beside the checkpoint; tokens of a model with a vocabulary
-     * of 256 are bytes. */
-    const char *tokenizer;
-} lk_sample_options;
-
-#define LK_SAMPLE_OPTIONS_INIT LK_OPTIONS_INIT(lk_sample_options)
-
-/* Generates text.  Token i uses a random number of its own, keyed by (seed, i).  So the text
- * depends only on weights and options, not on threads or instruction sets. */
-LK_API LK_NODISCARD lk_status lk_sample(const lk_sample_options *options);
 
 #ifdef __cplusplus
 }

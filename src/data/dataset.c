@@ -204,6 +204,18 @@ const lk_dataset_info *lk_dataset_describe(const lk_dataset *dataset)
     return &dataset->info;
 }
 
+void lki_dataset_hold_all(lk_dataset *dataset)
+{
+    lk_dataset_info *info = &dataset->info;
+    if (info->validation_count > 0)
+        return;
+    info->validation_count = info->train_count;
+    if (info->tokens && !info->documents)
+        info->validation_count = (dataset->total - 1) / dataset->options.context;
+    info->train_count = 0;
+    dataset->held_out = dataset->total;
+}
+
 static void read_window(const lk_dataset *dataset, bool validation, uint64_t epoch,
                         uint64_t index, int32_t *x, int32_t *y)
 {

@@ -97,6 +97,7 @@ const lk_block_type lk_block_cross_entropy = {
     .backward = cross_entropy_backward,
     .loss     = true,
     .bf16     = true,
+    .by_position = true,
     .sums_parts = true,
 };
 
@@ -298,6 +299,7 @@ const lk_block_type lk_block_linear_cross_entropy = {
     .backward     = cross_entropy_backward,
     .loss         = true,
     .bf16         = true,
+    .by_position  = true,
     .bf16_params  = 1,
     .flops        = linear_cross_entropy_flops,
     .params_unread= true,
