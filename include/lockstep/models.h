@@ -48,7 +48,8 @@ typedef struct {
     uint32_t hidden[8]; /* 512, 512 */
     uint32_t hidden_count;
     /* resnet */
-    uint32_t depth; /* 20 (default), 32 and 56: the CIFAR family; 18: ResNet-18 */
+    uint32_t depth; /* 20 (default), 32, 44 ... (6n + 2): the CIFAR family; 18, 34, 50, 101, 152:
+                     * the ImageNet family */
     bool     zero_gamma;
     lk_batchnorm batchnorm;
     /* for the model "bare", of which only sizes are known: see `lockstep plan` */

@@ -335,8 +335,23 @@ static lk_status init_tensor(const lk_tensor **out, const lk_safetensors *file, 
     return LK_OK;
 }
 
-/* Returns true for tensors that a GPT-2 file may have in addition to the model's: mask buffers, and
- * an output head equal to the embedding. */
+/* Describes a running statistic as a parameter. */
+static lk_param param_of_state(const lk_state *state)
+{
+    lk_param param = { .shape = { 1, { state->count } } };
+    (void)snprintf(param.name, sizeof param.name, "%s", state->name);
+    return param;
+}
+
+/* Returns true if the file has running statistics, such as a state_dict of PyTorch. */
+static bool has_states(const lk_safetensors *file, const lk_state *states, uint32_t count)
+{
+    return count > 0 && find_param(file, states[0].name) != NULL;
+}
+
+/* Returns true for tensors that a file may have in addition to the model's.  In GPT-2's files they
+ * are mask buffers, and an output head equal to the embedding; in a state_dict with BatchNorm, the
+ * numbers of batches. */
 static bool may_be_left(const char *name, const lk_safetensors *file, const lk_tensor *tensor)
 {
     const char      *tail = strrchr(name, '.');
@@ -348,13 +363,17 @@ static bool may_be_left(const char *name, const lk_safetensors *file, const lk_t
                       lk_shape_count(wte->shape) * lk_dtype_bytes(wte->dtype)) == 0;
     bool bias = tail != NULL && strcmp(tail, ".bias") == 0 && tail - name >= 5 &&
                 strncmp(tail - 5, ".attn", 5) == 0;
-    return bias || strstr(name, ".attn.masked_bias") != NULL;
+    bool batches = tail != NULL && strcmp(tail, ".num_batches_tracked") == 0;
+    return bias || batches || strstr(name, ".attn.masked_bias") != NULL;
 }
 
 /* Fails if the file has more tensors than the model, because it then belongs to another model. */
 static lk_status check_nothing_left(const lk_safetensors *file, const char *path,
-                                    const lk_param *params, uint32_t count)
+                                    const lk_model *model)
 {
+    uint32_t        count, state_count;
+    const lk_param *params = lk_model_params(model, &count);
+    const lk_state *states = lk_model_states(model, &state_count);
     for (size_t i = 0; i < lk_safetensors_count(file); i++) {
         const lk_tensor *tensor = lk_safetensors_at(file, i);
         const char      *name   = tensor->name;
@@ -363,6 +382,8 @@ static lk_status check_nothing_left(const lk_safetensors *file, const char *path
             name += 12;
         for (uint32_t p = 0; p < count && !used; p++)
             used = strcmp(name, params[p].name) == 0;
+        for (uint32_t s = 0; s < state_count && !used; s++)
+            used = strcmp(name, states[s].name) == 0;
         if (!used && !may_be_left(name, file, tensor))
             return lk_fail(LK_EFORMAT,
                            "'%s' has a tensor '%s' for which this model has no place: it is "
@@ -374,15 +395,21 @@ static lk_status check_nothing_left(const lk_safetensors *file, const char *path
 
 lk_status lki_init_check(const char *path, const lk_model *model)
 {
-    uint32_t         count;
+    uint32_t         count, state_count;
     const lk_param  *params = lk_model_params(model, &count);
+    const lk_state  *states = lk_model_states(model, &state_count);
     const lk_tensor *tensor;
     lk_safetensors  *file   = NULL;
     lk_status        status = lk_safetensors_open(&file, path);
     for (uint32_t p = 0; status == LK_OK && p < count; p++)
         status = init_tensor(&tensor, file, path, &params[p]);
+    if (status == LK_OK && has_states(file, states, state_count))
+        for (uint32_t i = 0; status == LK_OK && i < state_count; i++) {
+            const lk_param state = param_of_state(&states[i]);
+            status               = init_tensor(&tensor, file, path, &state);
+        }
     if (status == LK_OK)
-        status = check_nothing_left(file, path, params, count);
+        status = check_nothing_left(file, path, model);
     lk_safetensors_free(file);
     return status;
 }
@@ -431,23 +458,50 @@ static lk_status read_init(const lk_safetensors *file, const char *path, const l
     return LK_OK;
 }
 
+/* Reads initial values on the rank that has the file, and shares them.  The caller frees
+ * *values. */
+static lk_status share_init(lki_session *session, const lk_safetensors *file,
+                            const lk_param *param, float **values)
+{
+    size_t count = lk_shape_count(param->shape);
+    LK_TRY(LKI_NEW(values, count, "initial values"));
+    if (file != NULL)
+        LK_TRY(read_init(file, session->config->init, param, count, *values));
+    return share(session, *values, count);
+}
+
+/* Loads the running statistics, if the file has them. */
+static lk_status load_init_states(lki_session *session, const lk_safetensors *file)
+{
+    lk_status status = LK_OK;
+    bool has = file != NULL && has_states(file, session->states, session->state_count);
+    LK_TRY(lk_broadcast(session->comm, &has, sizeof has, 0));
+    for (uint32_t i = 0; has && status == LK_OK && i < session->state_count; i++) {
+        const lk_param state  = param_of_state(&session->states[i]);
+        float         *values = NULL;
+        status                = share_init(session, file, &state, &values);
+        if (status == LK_OK)
+            status = lk_parallel_load_state(session->parallel, i, values);
+        lki_free(values);
+    }
+    return status;
+}
+
 static lk_status load_init(lki_session *session)
 {
-    const char     *path   = session->config->init;
     lk_safetensors *file   = NULL;
-    lk_status       status = session->rank == 0 ? lk_safetensors_open(&file, path) : LK_OK;
+    lk_status       status = LK_OK;
+    if (session->rank == 0)
+        status = lk_safetensors_open(&file, session->config->init);
     for (uint32_t p = 0; status == LK_OK && p < session->param_count; p++) {
-        size_t count  = lk_shape_count(session->params[p].shape);
         float *values = NULL;
-        status        = LKI_NEW(&values, count, "initial values");
-        if (status == LK_OK && file != NULL)
-            status = read_init(file, path, &session->params[p], count, values);
-        if (status == LK_OK)
-            status = share(session, values, count);
+        status        = share_init(session, file, &session->params[p], &values);
         if (status == LK_OK)
             status = lk_parallel_load(session->parallel, p, 0, values);
         lki_free(values);
     }
+    if (status == LK_OK)
+        status = load_init_states(session, file);
     lk_safetensors_free(file);
     return status;
 }
