@@ -140,7 +140,7 @@ static lk_status check_options(const lk_model_options *options, architecture *ou
         return lk_fail(
             LK_EINVAL,
             "resnet: it reads images (height, width, channels); give `data.source` idx:, "
-            "cifar10:, tar:, or npy: or stream: with images, or train mlp");
+            "cifar10:, tar:, folder:, or npy: or stream: with images, or train mlp");
     if (options->classes < 2)
         return lk_fail(LK_EINVAL,
                        "resnet: %u classes; the labels of `data.source` must have at least 2",
