@@ -115,6 +115,7 @@ typedef struct {
     uint32_t normalized;       /* number of the means and deviations below; 0: those of the source
                                 * apply, or samples are not bytes */
     float    mean[LK_CHANNELS_MAX], deviation[LK_CHANNELS_MAX];
+    const char *const *class_names; /* `classes` names; NULL: classes are numbers */
     const lk_column *columns; /* of a table, in the order of the file; NULL for other sources */
     uint32_t column_count;
 } lk_dataset_info;
@@ -128,7 +129,10 @@ typedef struct {
  *  cifar10:DIR          the binary version; (32, 32, 3); without a validation fraction,
  *                       test_batch.bin is the validation part
  *  tar:FILE|DIR|RANGE   images (JPEG, PNG) and classes in tar archives, as WebDataset packs them;
- *                       ?h=, w= (32), c= (3): size after resizing; ?classes=: number of classes
+ *                       ?h=, w= (32), c= (3): size after resizing; ?classes=: number of classes;
+ *                       ?resize=: shorter side of which the centre is evaluated
+ *  folder:DIR           images in a folder for each class, in DIR or in DIR/train and DIR/val;
+ *                       takes ?h=, w=, c= and resize=
  *  stream:FILE|-        bytes, tokens, images or tar archives from a pipe, read once; only
  *                       lk_train_run() can read it
  *  csv:FILE             a table with a header, and `target` columns (.tsv: with tabs); other

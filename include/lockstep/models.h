@@ -71,7 +71,8 @@ typedef struct {
     lk_loss  loss;
     float    huber_delta; /* 1 */
     /* resnet */
-    uint32_t depth; /* 20 (default), 32 and 56: the CIFAR family; 18: ResNet-18 */
+    uint32_t depth; /* 20 (default), 32, 44 ... (6n + 2): the CIFAR family; 18, 34, 50, 101, 152:
+                     * the ImageNet family */
     bool     zero_gamma;
     lk_batchnorm batchnorm;
     /* for the model "bare", of which only sizes are known: see `lockstep plan` */

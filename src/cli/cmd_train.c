@@ -28,7 +28,7 @@ static bool read_model(const char *text, void *target, lki_message *error)
     if (strcmp(text, "bare") == 0) /* only the library and plan know it */
         return true;
     if (strncmp(text, "resnet", 6) == 0 && text[6] != '\0')
-        return lki_refuse(error, "there is no such model; write resnet --depth 20, 32, 56 or 18");
+        return lki_refuse(error, "there is no such model; write resnet --depth 20, 32, 56, 18, 50");
     meant = lki_suggest(text, names, count);
     return lki_refuse(error, "there is no such model; there are gpt, llama, resnet and mlp%s%s%s",
                       meant != NULL ? ", did you mean " : "", meant != NULL ? meant : "",

@@ -26,7 +26,8 @@ static const char script[] =
     "touch both/a.txt both/a.u16 arrays/x.npy; printf 'a.txt' >t.tar; printf 'a.jpg' >p.tar; "
     "for s in train t10k; do touch mnist/$s-images-idx3-ubyte.gz mnist/$s-labels-idx1-ubyte.gz; "
     "done; printf '\\000\\000\\010\\003' >x-images; touch x-labels; "
-    "printf '\\000\\000\\010\\003' >lone";
+    "printf '\\000\\000\\010\\003' >lone; mkdir -p net/train/cat pets/cat pets/dog; "
+    "touch net/train/cat/1.JPEG pets/dog/x.png";
 
 static const struct {
     const char *given, *source, *message;
@@ -46,6 +47,8 @@ static const struct {
     { "-", "stream:-", NULL },
     { "texts", "text:texts", NULL },
     { "src", "text:src", NULL },
+    { "net", "folder:net", NULL },
+    { "pets", "folder:pets", NULL },
     { "ids", "shards:ids", NULL },
     { "cifar", "cifar10:cifar", NULL },
     { "mnist", "idx:mnist/train-images-idx3-ubyte.gz,mnist/train-labels-idx1-ubyte.gz", NULL },

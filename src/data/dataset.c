@@ -26,8 +26,8 @@
 
 static const lki_source *const sources[] = {
     &lki_source_text, &lki_source_tokens,  &lki_source_shards,    &lki_source_idx,
-    &lki_source_npy,  &lki_source_cifar10, &lki_source_tar,       &lki_source_docs,
-    &lki_source_csv,  &lki_source_stream,  &lki_source_synthetic,
+    &lki_source_npy,  &lki_source_cifar10, &lki_source_tar,       &lki_source_folder,
+    &lki_source_docs, &lki_source_csv,     &lki_source_stream,    &lki_source_synthetic,
 };
 
 static lk_status find_source(const lki_source **out, const char *spec)
@@ -41,9 +41,9 @@ static lk_status find_source(const lki_source **out, const char *spec)
             return LK_OK;
         }
     return lk_fail(LK_EINVAL, "unknown data source '%s'; write text:FILE, text:DIR, tokens:FILE, "
-                              "shards:DIR, idx:IMAGES,LABELS, cifar10:DIR, csv:FILE, "
-                              "npy:X,Y, "
-                              "tar:FILE|DIR, docs:FILE|DIR, stream:FILE|- or synthetic:SPEC",
+                              "shards:DIR, idx:IMAGES,LABELS, cifar10:DIR, csv:FILE, npy:X,Y, "
+                              "tar:FILE|DIR, folder:DIR, docs:FILE|DIR, stream:FILE|- or "
+                              "synthetic:SPEC",
                    spec);
 }
 

@@ -96,6 +96,8 @@ struct lk_dataset {
                                   * tokens, or of samples that the source itself reserves */
     size_t             elements; /* number of elements of x in one sample */
     lki_pixels         pixels;
+    uint32_t           resize;   /* of images: shorter side of which the centre is a sample; 0: the
+                                  * centre is as large as the image allows */
     uint32_t           all_channels; /* of images; 1 for samples with more than LK_CHANNELS_MAX */
     lki_piece         *pieces;   /* with documents: training samples, then validation samples */
     int32_t            separator; /* the token before and after each document */
@@ -112,7 +114,8 @@ LK_NODISCARD lk_status lki_file_watch(lk_dataset *dataset, const char *path);
 void                   lki_file_watch_end(lk_dataset *dataset);
 
 extern const lki_source lki_source_text, lki_source_tokens, lki_source_shards, lki_source_idx,
-    lki_source_cifar10, lki_source_csv, lki_source_npy, lki_source_tar, lki_source_docs,
+    lki_source_cifar10, lki_source_csv, lki_source_npy, lki_source_tar, lki_source_folder,
+    lki_source_docs,
     lki_source_stream, lki_source_synthetic;
 
 /* Checks the augmentation options (augment.c).  Returns LK_EINVAL if they do not apply to this

@@ -2,10 +2,11 @@
  * every kind.
  *
  * Goal:   images in archives, augmented, drawn by weights or in PyTorch's order, from any number of
- *         loader threads, train the same model with one, two and three workers.  Documents also
- *         train the same model: their tokens have equal weights however the documents are divided
- *         among workers.  A stream gives the bits of the same samples in files, including images in
- *         archives and a short last step.  Ignored labels and weights in the loss give exact sums.
+ *         loader threads, train the same model with one, two and three workers, and so do images in
+ *         folders.  Documents also train the same model: their tokens have equal weights however
+ *         the documents are divided among workers.  A stream gives the bits of the same samples in
+ *         files, including images in archives and a short last step.  Ignored labels and weights in
+ *         the loss give exact sums.
  * Method: the command itself; the hash of each run.
  */
 #include <math.h>
@@ -83,6 +84,34 @@ static void archives_give_the_same_bits(void **state)
     same_on_any_workers(*state, ARCHIVES "--augment resized-crop=0.2,flip", 3, other[3]);
     for (size_t i = 0; i < 4; i++)
         assert_string_not_equal(plain, other[i]);
+}
+
+/* Trains on images in folders.  The checkpoint has the names of the classes, and is not continued
+ * with others. */
+static void folders_give_the_same_bits(void **state)
+{
+    static lkt_file       picture;
+    static command_result r;
+    char                  path[160], hash[65];
+    run_line(*state, "mkdir -p net/train/cat net/train/dog net/val/dog", 0, NULL, NULL);
+    for (uint32_t i = 0; i < 14; i++) {
+        uint8_t rows[16 * 12 * 3];
+        for (size_t k = 0; k < sizeof rows; k++)
+            rows[k] = (uint8_t)(k * (i + 3) / 7 % 256);
+        lkt_png(&picture, 12, 16, 8, 2, NULL, rows, 36);
+        (void)snprintf(path, sizeof path, "%s/net/%s/%u.png", (const char *)*state,
+                       i < 6 ? "train/cat" : i < 12 ? "train/dog" : "val/dog", i);
+        lkt_write(path, picture.bytes, picture.count);
+    }
+#define FOLDER "--data 'folder:net?h=8&w=8&resize=9' --augment resized-crop=0.2,flip "
+    same_on_any_workers(*state, FOLDER "--loader-threads 2", 2, hash);
+    run_of(hash, *state, FOLDER "--checkpoint named", 1);
+    run_command(&r, *state, "inspect named");
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "[\"cat\",\"dog\"]");
+    run_line(*state, "mv net/train/dog net/train/wolf && mv net/val/dog net/val/wolf", 0, NULL,
+             NULL);
+    run_line(*state, "'" LK_TEST_COMMAND "' resume named", 2, NULL, "the list of classes is [");
 }
 
 /* ---- Documents ------------------------------------------------------------------------------ */
@@ -523,6 +552,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(archives_give_the_same_bits),
+        cmocka_unit_test(folders_give_the_same_bits),
         cmocka_unit_test(documents_weigh_by_their_tokens),
         cmocka_unit_test(a_stream_trains_on_its_samples_in_order),
         cmocka_unit_test(a_run_resumes_from_a_file_but_not_from_a_pipe),

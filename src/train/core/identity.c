@@ -100,9 +100,22 @@ static void put_columns(json_t *object, const lk_dataset_info *data)
     (void)json_object_set_new(object, "columns", columns);
 }
 
+/* Writes the names of classes.  A name that is not UTF-8 is written as its number. */
+static void put_class_names(json_t *object, const lk_dataset_info *data)
+{
+    json_t *names = json_array();
+    for (uint32_t i = 0; i < data->classes; i++) {
+        json_t *name = json_string(data->class_names[i]);
+        (void)json_array_append_new(names, name != NULL ? name : json_sprintf("%u", i));
+    }
+    (void)json_object_set_new(object, "class_names", names);
+}
+
 static void put_data(json_t *object, const lk_dataset_info *data)
 {
     json_t *input = json_array();
+    if (data->class_names != NULL)
+        put_class_names(object, data);
     if (data->normalized > 0) {
         put_reals(object, "pixel_mean", data->mean, data->normalized);
         put_reals(object, "pixel_deviation", data->deviation, data->normalized);
@@ -201,6 +214,8 @@ static const char *known_as(const char *key, char text[64])
         return "the model";
     if (strcmp(key, "hook") == 0)
         return "the use of a gradient hook";
+    if (strcmp(key, "class_names") == 0)
+        return "the list of classes";
     if (strcmp(key, "pixel_mean") == 0)
         return "the mean of the pixels (`normalize`)";
     if (strcmp(key, "pixel_deviation") == 0)

@@ -102,6 +102,7 @@ static lk_status check_workers(lk_train_config *c)
     return LK_OK;
 }
 
+/* Computes the steps from epochs.  Clears `epochs`, so that a second call changes nothing. */
 static lk_status check_length(lk_train_config *c, const lk_dataset_info *data)
 {
     uint64_t per_epoch =
@@ -121,6 +122,7 @@ static lk_status check_length(lk_train_config *c, const lk_dataset_info *data)
         return lk_fail(LK_EINVAL,
                        "`epochs` %g is less than one step; an epoch of these data has %llu steps",
                        c->epochs, (unsigned long long)per_epoch);
+    c->epochs = 0;
     if (c->steps == 0)
         return lk_fail(LK_EINVAL,
                        "how long to train is missing: give `steps` or `epochs` (an epoch of "

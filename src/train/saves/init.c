@@ -69,14 +69,29 @@ static lk_status init_tensor(const lk_tensor **out, const lki_folder *file, cons
     return LK_OK;
 }
 
+/* Describes a running statistic as a parameter. */
+static lk_param param_of_state(const lk_state *state)
+{
+    lk_param param = { .shape = { 1, { state->count } } };
+    (void)snprintf(param.name, sizeof param.name, "%s", state->name);
+    return param;
+}
+
+/* Returns true if the file has running statistics, such as a state_dict of PyTorch. */
+static bool has_states(const lki_folder *file, const lk_state *states, uint32_t count)
+{
+    return count > 0 && find_param(file, states[0].name) != NULL;
+}
+
 /* Returns true for tensors that a file may have in addition to the model's: buffers of older
- * versions of transformers. */
+ * versions of transformers, and the numbers of batches of a state_dict with BatchNorm. */
 static bool is_buffer(const char *name)
 {
     const char *tail = strrchr(name, '.');
     bool        bias = tail != NULL && strcmp(tail, ".bias") == 0 && tail - name >= 5 &&
                 strncmp(tail - 5, ".attn", 5) == 0;
-    return bias || strstr(name, ".attn.masked_bias") != NULL ||
+    bool batches = tail != NULL && strcmp(tail, ".num_batches_tracked") == 0;
+    return bias || batches || strstr(name, ".attn.masked_bias") != NULL ||
            strstr(name, ".rotary_emb.inv_freq") != NULL;
 }
 
@@ -96,8 +111,11 @@ static lk_status check_tied(const lki_folder *file, const char *path, const lk_t
 
 /* Fails if the file has more tensors than the model, because it then belongs to another model. */
 static lk_status check_nothing_left(const lki_folder *file, const char *path,
-                                    const lk_param *params, uint32_t count)
+                                    const lk_model *model)
 {
+    uint32_t         count, state_count;
+    const lk_param  *params = lk_model_params(model, &count);
+    const lk_state  *states = lk_model_states(model, &state_count);
     const lk_tensor *tensor;
     for (size_t i = 0; (tensor = lki_folder_at(file, i)) != NULL; i++) {
         const char      *name   = tensor->name;
@@ -106,6 +124,8 @@ static lk_status check_nothing_left(const lki_folder *file, const char *path,
             name += 12;
         for (uint32_t p = 0; p < count && !used; p++)
             used = strcmp(name, params[p].name) == 0;
+        for (uint32_t i = 0; i < state_count && !used; i++)
+            used = strcmp(name, states[i].name) == 0;
         if (!used && strcmp(name, "lm_head.weight") == 0)
             LK_TRY(check_tied(file, path, tensor));
         else if (!used && !is_buffer(name))
@@ -119,15 +139,21 @@ static lk_status check_nothing_left(const lki_folder *file, const char *path,
 
 lk_status lki_init_check(const char *path, const lk_model *model)
 {
-    uint32_t         count;
+    uint32_t         count, state_count;
     const lk_param  *params = lk_model_params(model, &count);
+    const lk_state  *states = lk_model_states(model, &state_count);
     const lk_tensor *tensor;
     lki_folder      *file   = NULL;
     lk_status        status = lki_folder_open(&file, path);
     for (uint32_t p = 0; status == LK_OK && p < count; p++)
         status = init_tensor(&tensor, file, path, &params[p]);
+    if (status == LK_OK && has_states(file, states, state_count))
+        for (uint32_t i = 0; status == LK_OK && i < state_count; i++) {
+            const lk_param state = param_of_state(&states[i]);
+            status               = init_tensor(&tensor, file, path, &state);
+        }
     if (status == LK_OK)
-        status = check_nothing_left(file, path, params, count);
+        status = check_nothing_left(file, path, model);
     lki_folder_free(file);
     return status;
 }
@@ -176,23 +202,50 @@ static lk_status read_init(const lki_folder *file, const char *path, const lk_pa
     return LK_OK;
 }
 
+/* Reads initial values on the rank that has the file, and shares them.  The caller frees
+ * *values. */
+static lk_status share_values(lki_session *session, const lki_folder *file, const lk_param *param,
+                              float **values)
+{
+    size_t count = lk_shape_count(param->shape);
+    LK_TRY(LKI_NEW(values, count, "initial values"));
+    if (file != NULL)
+        LK_TRY(read_init(file, session->config->init, param, count, *values));
+    return lk_broadcast(session->comm, *values, count * sizeof **values, 0);
+}
+
+/* Loads the running statistics, if the file has them. */
+static lk_status load_states(lki_session *session, const lki_folder *file)
+{
+    lk_status status = LK_OK;
+    bool has = file != NULL && has_states(file, session->states, session->state_count);
+    LK_TRY(lk_broadcast(session->comm, &has, sizeof has, 0));
+    for (uint32_t i = 0; has && status == LK_OK && i < session->state_count; i++) {
+        const lk_param state  = param_of_state(&session->states[i]);
+        float         *values = NULL;
+        status                = share_values(session, file, &state, &values);
+        if (status == LK_OK)
+            status = lk_parallel_load_state(session->parallel, i, values);
+        lki_free(values);
+    }
+    return status;
+}
+
 lk_status lki_init_load(lki_session *session)
 {
-    const char     *path   = session->config->init;
-    lki_folder     *file   = NULL;
-    lk_status       status = session->rank == 0 ? lki_folder_open(&file, path) : LK_OK;
+    lki_folder *file   = NULL;
+    lk_status   status = LK_OK;
+    if (session->rank == 0)
+        status = lki_folder_open(&file, session->config->init);
     for (uint32_t p = 0; status == LK_OK && p < session->param_count; p++) {
-        size_t count  = lk_shape_count(session->params[p].shape);
         float *values = NULL;
-        status        = LKI_NEW(&values, count, "initial values");
-        if (status == LK_OK && file != NULL)
-            status = read_init(file, path, &session->params[p], count, values);
-        if (status == LK_OK)
-            status = lk_broadcast(session->comm, values, count * sizeof *values, 0);
+        status        = share_values(session, file, &session->params[p], &values);
         if (status == LK_OK)
             status = lk_parallel_load(session->parallel, p, 0, values);
         lki_free(values);
     }
+    if (status == LK_OK)
+        status = load_states(session, file);
     lki_folder_free(file);
     return status;
 }
