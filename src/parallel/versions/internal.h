@@ -255,7 +255,7 @@ static inline const lki_group_task *lki_task_at(const lki_versions *versions, ui
  * the number of gradients whose tasks are known. */
 uint64_t lki_look_ahead(lki_versions *versions, uint64_t applied);
 
-/* Returns the XXH3 hash of a gradient. */
+/* Returns a hash of a gradient, made of XXH3 hashes. */
 uint64_t lki_gradient_hash(const lki_versions *versions, const lki_gradients *sums);
 
 /* Returns the hash of the line of gradient number `at`, which is that of v->task. */
