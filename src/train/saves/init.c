@@ -124,8 +124,8 @@ static lk_status check_nothing_left(const lki_folder *file, const char *path,
             name += 12;
         for (uint32_t p = 0; p < count && !used; p++)
             used = strcmp(name, params[p].name) == 0;
-        for (uint32_t i = 0; i < state_count && !used; i++)
-            used = strcmp(name, states[i].name) == 0;
+        for (uint32_t k = 0; k < state_count && !used; k++)
+            used = strcmp(name, states[k].name) == 0;
         if (!used && strcmp(name, "lm_head.weight") == 0)
             LK_TRY(check_tied(file, path, tensor));
         else if (!used && !is_buffer(name))
