@@ -100,7 +100,7 @@ static bool failed(lk_parallel *parallel)
     if (atomic_load(&common->failed) == LKI_FAILURE_KNOWN) {
         (void)lki_fail_again(&common->failure);
         parallel->now.failure = *lk_error_last();
-    } else if (gone) { /* a rank that always finds tasks would never wait, and so never know */
+    } else if (gone) { /* a rank that always finds tasks does not wait, where others learn it */
         lki_step_keep(parallel, lki_group_failure(parallel->comm));
     }
     return lki_step_failed(parallel);
