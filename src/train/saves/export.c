@@ -282,7 +282,6 @@ static lk_status put_folder(exporter *e)
 
 static lk_status publish(exporter *e)
 {
-    char        parent[LKI_PATH_BYTES];
     struct stat info;
     size_t      length = strlen(e->options->out);
     while (length > 1 && e->options->out[length - 1] == '/')
@@ -299,8 +298,7 @@ static lk_status publish(exporter *e)
         lki_directory_remove(e->draft);
         return status;
     }
-    (void)snprintf(parent, sizeof parent, "%s", e->draft);
-    return lki_directory_sync(dirname(parent));
+    return lki_directory_sync(dirname(e->draft)); /* which has its final name by now */
 }
 
 /* ---- The whole ----------------------------------------------------------------------------- */
@@ -308,9 +306,10 @@ static lk_status publish(exporter *e)
 /* Sets the directory of the run: the one that has the step. */
 static void find_run(exporter *e)
 {
-    char path[LKI_PATH_BYTES];
-    (void)snprintf(path, sizeof path, "%s", lk_checkpoint_path(e->checkpoint));
-    (void)snprintf(e->run, sizeof e->run, "%s", dirname(path));
+    (void)snprintf(e->run, sizeof e->run, "%s", lk_checkpoint_path(e->checkpoint));
+    const char *parent = dirname(e->run); /* cuts e->run, or is "." */
+    if (parent != e->run)
+        (void)snprintf(e->run, sizeof e->run, "%s", parent);
 }
 
 static lk_status export_model(exporter *e)
