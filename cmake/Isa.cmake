@@ -26,13 +26,15 @@ set_source_files_properties(src/tensor/isa/portable.c src/tensor/isa/amx_emulate
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   # With the generic tuning gcc keeps addresses in vector registers.  Moving them back takes the
   # execution slots of the chains.
-  set_source_files_properties(src/tensor/isa/avx512.c PROPERTIES COMPILE_OPTIONS
+  set_source_files_properties(src/tensor/isa/avx512.c src/tensor/isa/row_avx512.c PROPERTIES
+    COMPILE_OPTIONS
     "${avx512_frames};-mavx512f;-mavx512dq;-mavx512bw;-mavx512vl;-mavx2;-mfma;-mf16c;-mprefer-vector-width=512;-mtune=icelake-server")
   set_source_files_properties(src/tensor/isa/avx512_bf16.c PROPERTIES COMPILE_OPTIONS
     "${frames};-mavx512f;-mavx512dq;-mavx512bw;-mavx512vl;-mavx512bf16;-mavx2;-mfma;-mf16c;-mprefer-vector-width=512")
   set_source_files_properties(src/tensor/isa/amx.c PROPERTIES COMPILE_OPTIONS
     "${frames};-mamx-tile;-mamx-bf16;-mavx512f;-mavx512dq;-mavx512bw;-mavx512vl;-mavx2;-mfma;-mf16c;-mprefer-vector-width=512")
-  set_source_files_properties(src/tensor/isa/avx2.c PROPERTIES COMPILE_OPTIONS "${avx2_frames};-mavx2;-mfma;-mf16c")
+  set_source_files_properties(src/tensor/isa/avx2.c src/tensor/isa/row_avx2.c PROPERTIES COMPILE_OPTIONS
+    "${avx2_frames};-mavx2;-mfma;-mf16c")
   set_source_files_properties(src/base/hash_avx512.c PROPERTIES COMPILE_OPTIONS "-mavx512f;-mprefer-vector-width=512")
   set_source_files_properties(src/base/hash_avx2.c PROPERTIES COMPILE_OPTIONS -mavx2)
   set_source_files_properties(src/data/lanes_avx512.c PROPERTIES COMPILE_OPTIONS "-mavx512f;-mprefer-vector-width=512")

@@ -186,16 +186,25 @@ if(CMAKE_BUILD_TYPE STREQUAL Release AND NOT CMAKE_CROSSCOMPILING)
   set_tests_properties(exactness.tiles PROPERTIES LABELS golden TIMEOUT 1500)
 endif()
 
-# Against PyTorch and transformers, where some python3 has them; once is enough.
+# Against PyTorch, transformers and torchvision, where some python3 has them; once is enough.
 if(CMAKE_BUILD_TYPE STREQUAL Release AND NOT CMAKE_CROSSCOMPILING AND CMAKE_C_COMPILER_ID STREQUAL GNU)
-  lk_test_programs(parity lockstep_command)
+  add_executable(parity_logits tests/parity/logits.c)
+  set_target_properties(parity_logits PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_include_directories(parity_logits PRIVATE src)
+  target_link_libraries(parity_logits PRIVATE lockstep lk_warnings lk_dependencies)
+  lk_test_programs(parity lockstep_command parity_logits)
   add_test(NAME parity.pytorch
     COMMAND ${PROJECT_SOURCE_DIR}/tests/parity/run parity.py $<TARGET_FILE:lockstep_command> numpy torch)
+  add_test(NAME parity.losses
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/parity/run losses.py $<TARGET_FILE:lockstep_command> numpy torch)
   add_test(NAME parity.hugging_face
     COMMAND ${PROJECT_SOURCE_DIR}/tests/parity/run hugging_face.py $<TARGET_FILE:lockstep_command>
             numpy torch transformers)
-  set_tests_properties(parity.pytorch parity.hugging_face PROPERTIES LABELS parity SKIP_RETURN_CODE 77
-                       TIMEOUT 1500)
+  add_test(NAME parity.torchvision
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/parity/run torchvision_resnet.py $<TARGET_FILE:lockstep_command>
+            numpy torch torchvision)
+  set_tests_properties(parity.pytorch parity.losses parity.hugging_face parity.torchvision
+    PROPERTIES LABELS parity SKIP_RETURN_CODE 77 TIMEOUT 1500)
 endif()
 
 # The Python package, on the shared library and the command of this build; once is enough.

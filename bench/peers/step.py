@@ -54,6 +54,52 @@ class Gpt(nn.Module):
         return F.linear(self.norm(self.layers(x)), self.token.weight)
 
 
+class LlamaLayer(nn.Module):
+    def __init__(self, width, heads, kv_heads, ffn):
+        super().__init__()
+        self.size, self.kv = width // heads, kv_heads * (width // heads)
+        self.one, self.two = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
+        self.qkv = nn.Linear(width, width + 2 * self.kv, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.gate_up = nn.Linear(width, 2 * ffn, bias=False)
+        self.down = nn.Linear(ffn, width, bias=False)
+
+    def forward(self, x, cosine, sine):
+        b, t, w = x.shape
+        q, k, v = (p.view(b, t, -1, self.size).transpose(1, 2)
+                   for p in self.qkv(self.one(x)).split((w, self.kv, self.kv), 2))
+        half = self.size // 2
+        q, k = (p * cosine + torch.cat((-p[..., half:], p[..., :half]), 3) * sine for p in (q, k))
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=w != self.kv)
+        x = x + self.out(a.transpose(1, 2).reshape(b, t, w))
+        gate, up = self.gate_up(self.two(x)).chunk(2, 2)
+        return x + self.down(F.silu(gate) * up)
+
+
+class Llama(nn.Module):
+    """Tied head, rotary embeddings, SwiGLU."""
+
+    def __init__(self, layers, width, heads, kv_heads, ffn, context, vocabulary):
+        super().__init__()
+        self.token = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(LlamaLayer(width, heads, kv_heads, ffn) for _ in range(layers))
+        self.norm = nn.RMSNorm(width, eps=1e-5)
+        size  = width // heads
+        rates = 10000.0 ** (-torch.arange(0, size, 2) / size)
+        angle = torch.outer(torch.arange(context), rates).repeat(1, 2)
+        self.register_buffer("cosine", angle.cos())
+        self.register_buffer("sine", angle.sin())
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, x):
+        x = self.token(x)
+        for layer in self.layers:
+            x = layer(x, self.cosine, self.sine)
+        return F.linear(self.norm(x), self.token.weight)
+
+
 class Pair(nn.Module):
     """A residual block; `projection`: its shortcut has parameters where the shape changes."""
 
@@ -76,7 +122,38 @@ class Pair(nn.Module):
         return F.relu(y + x)
 
 
+class Bottleneck(nn.Module):
+    def __init__(self, inputs, width, stride):
+        super().__init__()
+        self.a = nn.Conv2d(inputs, width, 1, bias=False)
+        self.b = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.c = nn.Conv2d(width, 4 * width, 1, bias=False)
+        self.n, self.m, self.o = (nn.BatchNorm2d(w) for w in (width, width, 4 * width))
+        self.short = None
+        if stride > 1 or inputs != 4 * width:
+            self.short = nn.Sequential(nn.Conv2d(inputs, 4 * width, 1, stride, bias=False),
+                                       nn.BatchNorm2d(4 * width))
+
+    def forward(self, x):
+        y = F.relu(self.m(self.b(F.relu(self.n(self.a(x))))))
+        return F.relu(self.o(self.c(y)) + (x if self.short is None else self.short(x)))
+
+
+def resnet50(classes):
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(True),
+              nn.MaxPool2d(3, 2, 1)]
+    inputs = 64
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        for i in range(blocks):
+            layers.append(Bottleneck(inputs, 64 << stage, 2 if stage and i == 0 else 1))
+            inputs = 256 << stage
+    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
+    return net.to(memory_format=torch.channels_last)
+
+
 def resnet(depth, classes):
+    if depth == 50:
+        return resnet50(classes)
     first, stages, blocks = (64, 4, 2) if depth == 18 else (16, 3, (depth - 2) // 6)
     layers = [nn.Conv2d(3, first, 3, 1, 1, bias=False), nn.BatchNorm2d(first), nn.ReLU(True)]
     width = first
@@ -99,6 +176,9 @@ def build():
     if SPEC["model"] == "gpt":
         return Gpt(SPEC["layers"], SPEC["width"], SPEC["heads"], SPEC["context"],
                    SPEC["vocabulary"])
+    if SPEC["model"] == "llama":
+        return Llama(SPEC["layers"], SPEC["width"], SPEC["heads"], SPEC["kv_heads"], SPEC["ffn"],
+                     SPEC["context"], SPEC["vocabulary"])
     if SPEC["model"] == "resnet":
         return resnet(SPEC["depth"], 10)
     return mlp(SPEC["widths"])
@@ -107,12 +187,13 @@ def build():
 def batch():
     """Returns one rank's inputs and targets."""
     size = SPEC["batch"] // SPEC["ranks"]
-    if SPEC["model"] == "gpt":
+    if SPEC["model"] in ("gpt", "llama"):
         return torch.randint(SPEC["vocabulary"], (2, size, SPEC["context"])).unbind()
     y = torch.randint(10, (size,))
     if SPEC["model"] == "mlp":
         return torch.randn(size, SPEC["widths"][0]), y
-    return torch.randn(size, 3, 32, 32).to(memory_format=torch.channels_last), y
+    side = SPEC.get("side", 32)
+    return torch.randn(size, 3, side, side).to(memory_format=torch.channels_last), y
 
 
 def shard(net):

@@ -106,9 +106,9 @@ typedef struct {
     const char *record, *replay;
     /* The shards of a parameter server.  Each applies gradients in an order of its own, but those
      * of a step before those of the next one.  A task reads one shard after the other, while
-     * gradients are applied, so the versions that it reads may differ.  Only with `record` or
-     * `replay`; not with `aggregate`, `in_versions`, and optimizers that need norms of
-     * parameters. */
+     * gradients are applied, so the versions that it reads may differ.  Over several hosts all
+     * orders are the same, and a live run has no `compensation`.  Only with `record` or `replay`;
+     * not with `aggregate`, `in_versions`, and optimizers that need norms of parameters. */
     lk_consistency consistency;
     uint32_t       shards; /* of LK_CONSISTENCY_SHARD.  0 = 4 */
 } lk_async;

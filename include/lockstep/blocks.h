@@ -27,12 +27,13 @@ typedef struct {
 } lk_linear_options;
 
 /* embedding: token ids (T) -> (T, width).  Parameters: wte.weight (vocabulary, width) and
- * wpe.weight (T, width), normal with standard deviation `scale`; with `no_positions` only `weight`
- * (vocabulary, width). */
+ * wpe.weight (positions, width), normal with standard deviation `scale`; with `no_positions` only
+ * `weight` (vocabulary, width). */
 typedef struct {
     uint64_t vocabulary, width;
     float    scale;
     bool     no_positions;
+    uint64_t positions; /* at least T; 0: T */
 } lk_embedding_options;
 
 /* attention: causal, (T, 3C) -> (T, C); in training, dropout applies to probabilities.  It also
@@ -96,17 +97,33 @@ typedef struct {
     const char *shared;
     float       scale;
     uint64_t    rows; /* rows of logits at a time, a multiple of 32; 0: as many as take 128 MiB */
+    float       smoothing; /* as in lk_cross_entropy_options */
 } lk_linear_cross_entropy_options;
 
+/* cross_entropy: a loss block that takes logits (..., classes), with one row of loss per row of
+ * logits.  With `smoothing` s in [0, 1) the target of a row in training is
+ * (1 - s) onehot + s / classes.  The options may be left out. */
+typedef struct {
+    float smoothing;
+} lk_cross_entropy_options;
+
+/* huber: a loss block with d = x - target.  The loss is d^2 / 2 if |d| <= delta, and otherwise
+ * delta (|d| - delta / 2). */
+typedef struct {
+    float delta; /* above 0 */
+} lk_huber_options;
+
 /* Block types without options: layernorm (over the last dimension), add (two inputs), relu, swiglu
- * (x0 sigmoid(x0) x1), avgpool (the mean over all but the last dimension), flatten, and
- * cross_entropy.  cross_entropy takes
- * logits (..., classes), with one row of loss per row of logits. */
+ * (x0 sigmoid(x0) x1), avgpool (the mean over all but the last dimension), flatten, and the loss
+ * blocks mse, (x - target)^2, and bce, the binary cross-entropy of sigmoid(x), with targets in [0,
+ * 1].  mse, huber and bce have one row of loss per element, and targets are FP32 numbers
+ * (lk_block_type.numbers). */
 LK_API extern const lk_block_type lk_block_linear, lk_block_layernorm, lk_block_attention,
     lk_block_embedding, lk_block_dropout, lk_block_add, lk_block_relu, lk_block_conv,
     lk_block_batchnorm, lk_block_sync_batchnorm, lk_block_maxpool, lk_block_avgpool,
     lk_block_shortcut, lk_block_flatten, lk_block_rmsnorm, lk_block_rope, lk_block_swiglu,
-    lk_block_cross_entropy, lk_block_linear_cross_entropy;
+    lk_block_cross_entropy, lk_block_linear_cross_entropy, lk_block_mse, lk_block_huber,
+    lk_block_bce;
 
 #ifdef __cplusplus
 }

@@ -34,6 +34,15 @@ typedef struct {
     double resized_crop;
 } lk_augment;
 
+/* The form of a table's targets.  AUTO: numbers, or classes if the column has text.  LABELS:
+ * numbers from 0 to 1. */
+typedef enum {
+    LK_TARGETS_AUTO = 0,
+    LK_TARGETS_CLASSES,
+    LK_TARGETS_NUMBERS,
+    LK_TARGETS_LABELS,
+} lk_targets;
+
 typedef struct {
     size_t     struct_size; /* see LK_DATASET_OPTIONS_INIT */
     uint32_t   context;    /* tokens: T, the length of a sample */
@@ -60,9 +69,14 @@ typedef struct {
     /* How bytes of images become values, (v/255 - mean) / deviation.  NULL or "source": by
      * constants of the source.  "train": by mean and deviation of the training part, for each
      * channel.  "none": v/255.  "MEAN,.../DEVIATION,...": by these numbers.  "auto": "train" for
-     * idx: and npy:, "source" for the others.  Sources without bytes take "source" and "auto"
-     * only. */
+     * idx:, npy: and csv:, "source" for the others.  Numbers of a table become (v - mean) /
+     * deviation by "train", and are unchanged by "source" and "none".  Other sources without bytes
+     * take "source" and "auto" only. */
     const char *normalize;
+
+    /* Tables only: the names of the target columns, with commas between them.  Required. */
+    const char *target;
+    lk_targets  targets;
 
     /* A tokenizer.json (lockstep/tokenizer.h), by which text: and docs: become token ids.  It is
      * part of the content hash.  NULL: text is bytes. */
@@ -73,6 +87,17 @@ typedef struct {
 
 enum { LK_WEIGHT_ONE = 65536 };
 
+/* A column of a table.  A column of numbers has no levels, and mean 0 and deviation 1 if it is not
+ * standardised.  A column of text has the levels of the training part, sorted by their bytes, and
+ * as many numbers in a sample.  A target with levels has the classes, in their order. */
+typedef struct {
+    const char        *name;
+    bool               target;
+    double             mean, deviation;
+    const char *const *levels;
+    uint32_t           level_count;
+} lk_column;
+
 enum { LK_CHANNELS_MAX = 4 }; /* channels of an image with means of their own */
 
 typedef struct {
@@ -81,13 +106,18 @@ typedef struct {
                            * one label */
     bool documents;       /* tokens only: each sample has its own length, up to `context` */
     lk_shape x;           /* shape of a sample: (T), (H, W, C) or (features) */
-    uint32_t classes;     /* labels, or the vocabulary size */
+    uint32_t classes;     /* labels, or the vocabulary size, or `targets` if they are numbers */
+    uint32_t targets;     /* of a sample: T for tokens, else 1, or more if they are numbers */
+    bool     numbers;     /* targets are FP32 numbers, whose bits are passed as int32_t */
     uint64_t train_count; /* n: samples per epoch */
     uint64_t validation_count;
     char     content_hash[33]; /* XXH3-128 of the content, in hex */
     uint32_t normalized;       /* number of the means and deviations below; 0: those of the source
                                 * apply, or samples are not bytes */
     float    mean[LK_CHANNELS_MAX], deviation[LK_CHANNELS_MAX];
+    const char *const *class_names; /* `classes` names; NULL: classes are numbers */
+    const lk_column *columns; /* of a table, in the order of the file; NULL for other sources */
+    uint32_t column_count;
 } lk_dataset_info;
 
 /* Opens `spec` (docs/data.md describes the formats):
@@ -99,9 +129,14 @@ typedef struct {
  *  cifar10:DIR          the binary version; (32, 32, 3); without a validation fraction,
  *                       test_batch.bin is the validation part
  *  tar:FILE|DIR|RANGE   images (JPEG, PNG) and classes in tar archives, as WebDataset packs them;
- *                       ?h=, w= (32), c= (3): size after resizing; ?classes=: number of classes
+ *                       ?h=, w= (32), c= (3): size after resizing; ?classes=: number of classes;
+ *                       ?resize=: shorter side of which the centre is evaluated
+ *  folder:DIR           images in a folder for each class, in DIR or in DIR/train and DIR/val;
+ *                       takes ?h=, w=, c= and resize=
  *  stream:FILE|-        bytes, tokens, images or tar archives from a pipe, read once; only
  *                       lk_train_run() can read it
+ *  csv:FILE             a table with a header, and `target` columns (.tsv: with tabs); other
+ *                       columns are numbers, or texts, which become one number for each level
  *  npy:X,Y              NumPy arrays of samples and of integer labels
  *  docs:FILE|DIR|RANGE  documents, each a sample of its own length: lines of a text, "text" of
  *                       JSON lines, .txt and .json in tar archives, token ids between ?end=
@@ -127,7 +162,7 @@ LK_API uint32_t lk_dataset_length(const lk_dataset *dataset, bool validation, ui
 
 /* Reads one sample; `index` is below the count of the part.  Tokens: x is int32_t[T], and y is x
  * shifted by one, int32_t[T]. Past the end of a document x repeats the separator and targets are
- * -1.  Arrays: x is float[count], y int32_t[1]. In training `epoch` selects text windows and
+ * -1.  Arrays: x is float[count], y int32_t[targets].  In training `epoch` selects text windows and
  * augmentation; validation ignores it.  Returns LK_EFORMAT for an image that cannot be decoded, and
  * names its file, member and offset. */
 LK_API LK_NODISCARD lk_status lk_dataset_read(const lk_dataset *dataset, bool validation,
@@ -200,7 +235,7 @@ typedef struct {
 
 #define LK_LOADER_OPTIONS_INIT LK_OPTIONS_INIT(lk_loader_options)
 
-/* A micro-batch. x: `samples` samples; y: T targets or one label per sample.  `samples` may be 0.
+/* A micro-batch. x: `samples` samples; y: lk_dataset_info.targets per sample.  `samples` may be 0.
  * The memory has room for micro_batch samples and is zero beyond `samples`.  With documents each
  * sample has `length` ids and targets instead of T.  `length` is that of the longest document in
  * the micro-batch; targets past the end of a shorter document are -1. */

@@ -12,6 +12,22 @@ extern "C" {
  * micro-batches of all virtual workers, which then run in lock step. */
 typedef enum { LK_BATCHNORM_GHOST = 0, LK_BATCHNORM_SYNC } lk_batchnorm;
 
+/* Losses; lockstep/blocks.h defines them.  AUTO: MSE if targets are numbers, else cross-entropy.
+ * The last three need targets that are numbers. */
+typedef enum {
+    LK_LOSS_AUTO = 0,
+    LK_LOSS_CROSS_ENTROPY,
+    LK_LOSS_MSE,
+    LK_LOSS_HUBER,
+    LK_LOSS_BCE,
+} lk_loss;
+
+/* Returns the loss for targets that are numbers or not: `loss`, unless it is AUTO. */
+static inline lk_loss lk_loss_of(lk_loss loss, bool numbers)
+{
+    return loss != LK_LOSS_AUTO ? loss : numbers ? LK_LOSS_MSE : LK_LOSS_CROSS_ENTROPY;
+}
+
 /* Options of a model.  Zero means the default, which the comment after each field gives.  Each
  * model reads its own fields and the description of the data set. */
 typedef struct {
@@ -19,11 +35,16 @@ typedef struct {
     /* description of the data set */
     lk_shape input; /* of one sample */
     bool     tokens;
-    uint32_t classes; /* labels or vocabulary */
+    uint32_t classes; /* labels or vocabulary, or the numbers that are the targets of a sample */
+    bool     numbers; /* the targets are numbers */
+    float    label_smoothing; /* 0; of cross-entropy */
     /* gpt and llama */
     uint32_t layers;  /* 4 */
     uint32_t heads;   /* 4 */
     uint32_t width;   /* 128 */
+    uint32_t vocabulary; /* rows of the embedding, at least `classes`; as many */
+    uint32_t positions;  /* the longest sequence: with gpt, rows of the position embedding; as long
+                          * as a sample */
     float    dropout; /* 0; gpt only */
     bool     logits;  /* the last value is the logits, for lk_engine_output(); else the head and the
                        * loss are one block, which needs less memory */
@@ -47,8 +68,11 @@ typedef struct {
     /* mlp */
     uint32_t hidden[8]; /* 512, 512 */
     uint32_t hidden_count;
+    lk_loss  loss;
+    float    huber_delta; /* 1 */
     /* resnet */
-    uint32_t depth; /* 20 (default), 32 and 56: the CIFAR family; 18: ResNet-18 */
+    uint32_t depth; /* 20 (default), 32, 44 ... (6n + 2): the CIFAR family; 18, 34, 50, 101, 152:
+                     * the ImageNet family */
     bool     zero_gamma;
     lk_batchnorm batchnorm;
     /* for the model "bare", of which only sizes are known: see `lockstep plan` */

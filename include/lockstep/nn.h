@@ -53,6 +53,11 @@ typedef struct {
     uint64_t        seed;
     uint32_t        step, first_slot; /* sample s is in batch slot first_slot + s */
 
+    /* with lk_engine_open_cached(): position of the first row of x, positions of the model, and
+     * memory of cache_bytes() bytes; else 0, 0 and NULL */
+    uint32_t        first, positions;
+    void           *cache;
+
     lk_dtype            dtype;        /* type of x, y, dy, dx: LK_F32, or LK_BF16 if type->bf16 */
     const void         *x[LK_BLOCK_INPUTS_MAX];
     void               *y;
@@ -133,10 +138,17 @@ struct lk_block_type {
     size_t (*part_scratch)(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
                            uint32_t samples, uint32_t parts);
 
+    /* (optional) Returns the bytes in which the block keeps what it needs of earlier positions,
+     * with lk_engine_open_cached().  They are zero at first. */
+    size_t (*cache_bytes)(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
+                          uint32_t samples);
+
     /* (optional) Returns the operations of one sample, for lk_engine_flops(). */
     lk_block_flops (*flops)(const lk_block *block);
 
     bool loss;           /* the last block: rows of loss instead of an output value */
+    bool numbers;        /* of a loss block: targets are FP32 numbers, whose bits are passed as
+                          * int32, in place of classes */
     bool inplace;        /* forward may overwrite x[0] by y, and backward may overwrite dy by
                           * dx[0] */
     bool residual;       /* x[1], if any, is added to the result.  dx[1] equals dy and may share
@@ -144,6 +156,8 @@ struct lk_block_type {
     bool tokens;         /* x[0] is token ids (int32): the input of a token model */
     bool params_unread;  /* backward does not read parameters and is called without them */
     bool writes_grads;   /* obeys call->write, so gradients need not be zeroed first */
+    bool by_position;    /* rows of y depend only on the same rows of x, on call->first, and on the
+                          * cache; their bits are those of a call with all positions */
     bool sums_parts;     /* sums the gradients of call->part_ends' parts by the tree, into grads */
     bool bf16;           /* accepts bf16 values if the engine stores them.  Then x, y, dy and dx,
                           * and the model's input, have that type (call->dtype).  Gradients of
@@ -158,7 +172,7 @@ struct lk_block_type {
 /* A loss block has one input, and its y is x[0], writable.  In training, forward or backward
  * replaces y by the gradient of the sum of the rows times loss_scale; dx[0] is the same memory.
  * Otherwise y stays unchanged.  The planned output is the shape of the rows of loss.  A row with a
- * negative target has loss 0 and is not counted. */
+ * negative target, or with `numbers` a NaN, has loss 0 and is not counted. */
 
 /* Returns the block being planned.  This and the next calls are for plan functions. */
 LK_API const lk_block *lk_plan_block(const lk_plan *plan);
@@ -259,6 +273,7 @@ typedef struct {
     uint32_t       samples, first_slot;
     uint32_t       length; /* positions of each sample, at most T, the first dimension of x, targets
                             * and all values; 0 = T */
+    uint32_t       first;  /* position of the first; not 0 only with lk_engine_open_cached() */
     const void    *x;
     const int32_t *targets;
     const uint32_t *weights;   /* up to 2^24, one per target; NULL: 1 each */
@@ -301,6 +316,14 @@ LK_API LK_NODISCARD lk_status lk_engine_open_offloaded(lk_engine **out, const lk
                                                        lk_exec *exec, lk_dtype dtype,
                                                        uint32_t micro_batch, uint32_t contexts,
                                                        const char *dir);
+
+/* Creates an engine for evaluation that keeps what blocks need of earlier positions, such as keys
+ * and values of attention.  A pass has up to `positions` positions, from lk_pass.first on; the
+ * earlier ones are those of earlier passes.  The values have the bits of one pass with all
+ * positions.  LK_EINVAL, with the name of a block, if that block needs all positions at once. */
+LK_API LK_NODISCARD lk_status lk_engine_open_cached(lk_engine **out, const lk_model *model,
+                                                    lk_exec *exec, lk_dtype dtype,
+                                                    uint32_t samples, uint32_t positions);
 
 /* Returns LK_OK, or why the engine's file failed in a pass, whose results are then invalid. */
 LK_API LK_NODISCARD lk_status lk_engine_status(const lk_engine *engine);

@@ -8,6 +8,7 @@
 #include "lockstep/optim.h"
 #include "lockstep/parallel.h"
 #include "lockstep/train_exchange.h"
+#include "lockstep/trained.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -72,10 +73,6 @@ typedef struct {
 
 /* ---- Training ---------------------------------------------------------------------------- */
 
-/* The weights that evaluation or sampling uses.  Default: the moving means (lk_optimizer.ema) if
- * the run has them, else the model's weights. */
-typedef enum { LK_WEIGHTS_DEFAULT = 0, LK_WEIGHTS_MODEL, LK_WEIGHTS_EMA } lk_weights;
-
 /* The criterion that ranks evaluations (keep_best). */
 typedef enum { LK_BEST_BY_LOSS = 0, LK_BEST_BY_ACCURACY } lk_best_by;
 
@@ -101,10 +98,10 @@ typedef struct {
     int64_t     ignored;
     uint32_t    loader_threads; /* per worker, to prepare micro-batches; 0 = 1 */
     const char *tokenizer;      /* a tokenizer.json, for text; NULL: text is bytes */
+    const char *target;         /* columns of a table; see lk_dataset_options */
 } lk_train_data;
 
-/* Checkpoints of a run, which rank 0 reads and writes on its host.  The best evaluations'
- * checkpoints are kept in addition to the newest ones. */
+/* Checkpoints of a run, on the host of rank 0.  Those of the best evaluations are kept, too. */
 typedef struct {
     const char *folder;
     uint64_t    every;     /* steps between checkpoints; 0 = only at the end */
@@ -114,6 +111,7 @@ typedef struct {
     lk_best_by  best_by;
     bool        resume, resume_required; /* --resume=auto sets resume only, --resume sets both */
     int64_t     resume_step;             /* step of the checkpoint; -1 = newest */
+    bool        changed_data; /* resumes with other data than the checkpoint's */
 } lk_train_checkpoint;
 
 /* Limits that may end a run before its last step.  The run then does its final evaluation and
@@ -236,7 +234,7 @@ typedef struct {
     /* Files that rank 0 reads and writes on its host.  (Training data are read by every host.) */
     bool files_elsewhere;     /* rank 0 is on another host; this host does not check the
                                * files */
-    const char         *init; /* a safetensors file with the initial weights */
+    const char         *init; /* initial weights: a safetensors file or a Hugging Face folder */
     lk_train_checkpoint checkpoint;
     const char         *log;
     lk_train_outputs    outputs;
@@ -311,8 +309,7 @@ LK_API LK_NODISCARD lk_status lk_train_replay(const lk_train_config *config, lk_
 /* ---- Running ------------------------------------------------------------------------------ */
 
 /* The checkpoints of a run; times in seconds.  `stalled` is the total time for which checkpoints
- * stopped the run, and longest_stall the longest such stop.  longest_write is the longest time to
- * write a checkpoint. */
+ * stopped the run, longest_stall the longest such stop, and longest_write the longest write. */
 typedef struct {
     uint64_t written, failed; /* failed: with checkpoint_async; the run continued */
     double   stalled, longest_stall, longest_write;
@@ -323,7 +320,7 @@ struct lk_train_result {
     char     weights[65]; /* the weights hash */
     char     run[65];     /* hash of weights, running state, optimizer state and losses */
     uint64_t steps;
-    double   loss, validation_loss, validation_accuracy; /* NaN if not computed */
+    double loss, validation_loss, validation_accuracy, validation_rmse, validation_mae; /* or NaN */
     const char *ended; /* the limit that ended the run early, such as "max-time"; or NULL */
     lk_checkpoint_times checkpoints; /* filled in on rank 0 only */
     uint64_t    audited; /* number of virtual workers computed twice, with equal results */
@@ -361,39 +358,8 @@ typedef struct {
 } lk_train_cost;
 LK_API size_t lk_train_cost_bytes(const lk_train_cost *cost); /* the total, without the data */
 
-/* ---- Sampling ---------------------------------------------------------------------------- */
-
-/* Options for generating text with a trained gpt model. */
-typedef struct {
-    size_t      struct_size; /* see LK_SAMPLE_OPTIONS_INIT */
-    const char *path;        /* a checkpoint, a directory of checkpoints, or a safetensors file */
-    const char *prompt;      /* NULL = a newline */
-    uint32_t    tokens;      /* number of tokens to generate */
-    double      temperature; /* 0 = always the most likely token */
-    uint32_t    top_k;       /* samples from the k most likely tokens; 0 = all tokens */
-    uint64_t    seed;
-    lk_weights  weights;
-    uint32_t    heads;   /* 0 = as in the checkpoint; required with a safetensors file */
-    uint32_t    threads; /* 0 = 1 */
-    const char *isa;     /* as in lk_exec_open() */
-
-    /* Receives the prompt, and then what is generated: each byte or, with a tokenizer, valid
-     * UTF-8. */
-    void (*emit)(void *context, const char *bytes, size_t count);
-    void *context;
-
-    /* A tokenizer.json.  NULL: the one beside the checkpoint; tokens of a model with a vocabulary
-     * of 256 are bytes. */
-    const char *tokenizer;
-} lk_sample_options;
-
-#define LK_SAMPLE_OPTIONS_INIT LK_OPTIONS_INIT(lk_sample_options)
-
-/* Generates text.  Token i uses a random number of its own, keyed by (seed, i).  So the text
- * depends only on weights and options, not on threads or instruction sets. */
-LK_API LK_NODISCARD lk_status lk_sample(const lk_sample_options *options);
-
 #ifdef __cplusplus
 }
 #endif
+#include "lockstep/export.h"
 #endif /* LK_TRAIN_H */

@@ -1,4 +1,7 @@
-"""``python -m lockstep`` runs the command ``lockstep`` that was installed with this package."""
+"""``python -m lockstep`` runs the command ``lockstep`` that was installed with this package.
+
+``python -m lockstep prepare`` is a command of the package itself.
+"""
 
 import os
 import pathlib
@@ -29,4 +32,7 @@ def command():
 
 if __name__ == "__main__":
     path = command()
+    if sys.argv[1:2] == ["prepare"]:
+        from lockstep import prepare
+        sys.exit(prepare.main(sys.argv[2:], path))
     os.execv(path, ["lockstep", *sys.argv[1:]])

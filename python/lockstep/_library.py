@@ -115,6 +115,9 @@ Fetch = ctypes.CFUNCTYPE(c_int, c_void_p, c_size_t, c_size_t, c_size_t, c_void_p
 CheckpointFile = layout.struct("lk_checkpoint_file", name=c_char_p, tensors=POINTER(Tensor),
                                tensor_count=c_size_t, fetch=Fetch)
 
+DatasetOptions = layout.struct("lk_dataset_options", struct_size=c_size_t, context=c_uint32)
+DatasetInfo = layout.struct("lk_dataset_info", content_hash=c_char * 33)
+
 # ---- Functions ---------------------------------------------------------------------------------
 
 _out = POINTER(c_void_p)
@@ -196,6 +199,9 @@ _FUNCTIONS = {
     "lk_checkpoint_path": (c_char_p, [c_void_p]),
     "lk_checkpoint_tensor": (POINTER(Tensor), [c_void_p, c_size_t]),
     "lk_checkpoint_tensor_file": (c_char_p, [c_void_p, c_size_t]),
+    "lk_dataset_open": (_STATUS, [_out, c_char_p, POINTER(DatasetOptions)]),
+    "lk_dataset_free": (None, [c_void_p]),
+    "lk_dataset_describe": (POINTER(DatasetInfo), [c_void_p]),
     "lk_weights_hash": (None, [POINTER(Tensor), c_size_t, c_char * 65]),
 }
 
@@ -226,6 +232,17 @@ class _Functions:
 
 
 lk = _Functions()
+
+
+def content_hash(source, context):
+    """Return the content hash of a data source, which runs on it report."""
+    options = DatasetOptions(struct_size=ctypes.sizeof(DatasetOptions), context=context)
+    dataset = c_void_p()
+    lk.dataset_open(ctypes.byref(dataset), source.encode(), ctypes.byref(options))
+    try:
+        return lk.dataset_describe(dataset).contents.content_hash.decode()
+    finally:
+        lk.dataset_free(dataset)
 
 
 def version():

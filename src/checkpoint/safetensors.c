@@ -222,8 +222,8 @@ lk_status lki_safetensors_header_check(uint64_t header, uint64_t bytes, const ch
 {
     if (header > LKI_SAFETENSORS_HEADER_MAX || header > bytes - sizeof header)
         return lk_fail(LK_EFORMAT,
-                       "%s: a header of %" PRIu64 " bytes in a file of %" PRIu64 " (at most %u); "
-                       "not a safetensors file, or truncated",
+                       "%s is not a safetensors file, or is truncated: a header of %" PRIu64
+                       " bytes in a file of %" PRIu64 " (at most %u)",
                        path, header, bytes, LKI_SAFETENSORS_HEADER_MAX);
     return LK_OK;
 }

@@ -56,9 +56,9 @@ static const lki_option table[] = {
     LKI_OPTIONS_END,
 };
 
-static int fail(void)
+static int fail_about(const inspect_options *options)
 {
-    lki_print_error("inspect");
+    lki_print_error_about("inspect", options->path);
     return LKI_EXIT_FAILURE;
 }
 
@@ -443,7 +443,7 @@ static int inspect_file(const inspect_options *options)
         return LKI_EXIT_FAILURE;
     }
     if (lk_safetensors_open(&file, options->path) != LK_OK)
-        return fail();
+        return fail_about(options);
     json_t *report = report_of_file(file, options);
     int     result = show(report, options, true);
     json_decref(report);
@@ -458,7 +458,7 @@ static int inspect_checkpoint(const inspect_options *options)
     lk_status status = lk_checkpoint_open_manifest(&checkpoint, options->path, notes, sizeof notes);
     fputs(notes, stderr);
     if (status != LK_OK)
-        return fail();
+        return fail_about(options);
     bool    good;
     json_t *report = report_of(checkpoint, options, &good);
     int     result = show(report, options, good);

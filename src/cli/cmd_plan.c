@@ -232,6 +232,7 @@ static int plan_main(int argc, char **argv)
         options->train.command = &command;
         result = plan_parsed(&command, options, lki_options_parse(&command, argc, argv, options));
         free(options->train.file.text);
+        free(options->train.tokenizer);
     }
     free(options);
     free(rows);

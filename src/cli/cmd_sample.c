@@ -1,4 +1,7 @@
-/* cmd_sample.c -- `lockstep sample`: generates text with a trained gpt model. */
+/* cmd_sample.c -- `lockstep sample`: generates text with a trained gpt or llama. */
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "cli/commands.h"
@@ -19,25 +22,41 @@ static const lki_choice weights[] = {
     { .name = "ema", .value = LK_WEIGHTS_EMA },
     { .name = NULL },
 };
+static const lki_choice precisions[] = {
+    { .name = "fp32", .value = LK_F32 },
+    { .name = "bf16", .value = LK_BF16 },
+    { .name = NULL },
+};
 static const lki_option table[] = {
     LKI_POSITIONAL("CHECKPOINT", AT(path), true,
                    "a directory of checkpoints (uses the newest), a checkpoint, or a .safetensors "
                    "file"),
-    LKI_STRING("prompt", "TEXT", AT(prompt), "a newline", "text to continue"),
-    LKI_U32("tokens", "N", AT(tokens), 1, 1 << 24, "256", "number of tokens to generate"),
+    LKI_STRING("prompt", "TEXT", AT(prompt), "a newline",
+               "text to continue; - reads it from standard input"),
+    LKI_U32("tokens", "N", AT(tokens), 1, 1 << 24, "256", "largest number of tokens to generate"),
+    LKI_U32("count", "N", AT(count), 1, 1 << 24, "1",
+            "number of texts, each followed by a newline"),
     LKI_STRING("tokenizer", "FILE", AT(tokenizer), "tokenizer.json beside the checkpoint",
                "the tokenizer.json of the model; a model of 256 tokens has bytes as tokens"),
     LKI_REAL("temperature", "T", AT(temperature), &lki_range_not_negative, "0.8",
              "0 always chooses the most likely token; 1 samples from the model's distribution"),
     LKI_U32("top-k", "K", AT(top_k), 1, 1 << 24, "all",
             "sample only from the K most likely tokens"),
+    LKI_REAL("top-p", "P", AT(top_p), &lki_range_share, "1",
+             "sample only from the most likely tokens that together have the probability P"),
     LKI_U64("seed", "N", AT(seed), 0, UINT64_MAX, "0",
             "seed for sampling; the same seed gives the same text"),
+    LKI_FLAG("ignore-end", AT(ignore_end),
+             "go on after the token between documents, where a text ends else"),
     LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(weights), weights,
                "ema, if there is one", "use the model's weights, or their moving average"),
     LKI_U32("heads", "N", AT(heads), 1, 1024, "as in the checkpoint",
-            "number of attention heads; required for .safetensors files, which do not store it"),
-    LKI_U32("threads", "N", AT(threads), 1, 1024, "1", "number of threads"),
+            "number of attention heads of a gpt in a .safetensors file, which does not store it"),
+    LKI_CHOICE(LKI_OPTION_CHOICE, "precision", "NAME", AT(precision), precisions, "fp32",
+               "type of values and of the operands of matrix products: fp32 or bf16"),
+    LKI_U32("threads", "N", AT(threads), 1, 1024, "the cores", "number of threads"),
+    LKI_FLAG("no-cache", AT(no_cache),
+             "compute the whole window again for every token; the text is the same"),
     LKI_OPTIONS_END,
 };
 /* clang-format on */
@@ -51,38 +70,89 @@ static void print_bytes(void *text, const char *bytes, size_t count)
     (void)fflush(stdout);
 }
 
+static void end_text(void *text, uint32_t index)
+{
+    (void)index;
+    if (text != NULL)
+        lki_text_end(text, stdout);
+    printf("\n");
+    (void)fflush(stdout);
+}
+
+/* Reads standard input to its end.  Prints an error and returns NULL if it cannot be a prompt. */
+static char *read_prompt(void)
+{
+    char  *text = NULL;
+    size_t room = 0, used = 0;
+    for (size_t got = 1; got > 0; used += got) {
+        char *more = room - used < 4096 ? realloc(text, room = 2 * room + 8192) : text;
+        if (more == NULL)
+            break;
+        text = more;
+        got  = fread(text + used, 1, room - used - 1, stdin);
+    }
+    if (text == NULL || !feof(stdin) || memchr(text, '\0', used) != NULL) {
+        fprintf(stderr, "lockstep sample: standard input is no prompt: it cannot be read, is too "
+                        "long, or has a zero byte\n");
+        free(text);
+        return NULL;
+    }
+    text[used] = '\0';
+    return text;
+}
+
+static uint32_t core_count(void)
+{
+    cpu_set_t cpus;
+    return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? (uint32_t)CPU_COUNT(&cpus) : 1;
+}
+
+static int sample(lk_sample_options *options)
+{
+    lki_text text    = { .count = 0 };
+    options->context = isatty(STDOUT_FILENO) == 1 ? &text : NULL;
+    if (options->threads == 0)
+        options->threads = core_count();
+    if (lk_sample(options) == LK_OK)
+        return 0;
+    lki_print_error_about("sample", options->path);
+    return lk_error_last()->status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
+}
+
 static int sample_main(int argc, char **argv)
 {
-    sample_options options = { .sample = {
-                                   .struct_size = sizeof(lk_sample_options),
-                                   .tokens = 256, .temperature = 0.8, .emit = print_bytes } };
+    sample_options options = { .sample = { .struct_size = sizeof(lk_sample_options),
+                                           .tokens = 256, .temperature = 0.8,
+                                           .emit = print_bytes, .finished = end_text } };
     int            done    = lki_options_parse(&lki_command_sample, argc, argv, &options);
+    char          *prompt  = NULL;
     if (done < 0)
         done = lki_refuse_half_job(&lki_command_sample, NULL);
     if (done >= 0)
         return done;
-    lki_text  text        = { .count = 0 };
-    options.sample.context = isatty(STDOUT_FILENO) == 1 ? &text : NULL;
-    lk_status status       = lk_sample(&options.sample);
-    lki_text_end(&text, stdout);
-    if (status != LK_OK) {
-        lki_print_error("sample");
-        return status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
+    if (options.sample.prompt != NULL && strcmp(options.sample.prompt, "-") == 0) {
+        prompt = read_prompt();
+        if (prompt == NULL)
+            return LKI_EXIT_USAGE;
+        options.sample.prompt = prompt;
     }
-    printf("\n");
-    return 0;
+    done = sample(&options.sample);
+    free(prompt);
+    return done;
 }
 
 const lki_command lki_command_sample = {
     .name     = "sample",
-    .summary  = "generate text from a trained gpt",
+    .summary  = "generate text with a trained gpt or llama",
     .usage    = "CHECKPOINT [--prompt TEXT] [--tokens N] [--temperature T] [options]",
-    .about    = "Continues a prompt with a gpt of `lockstep train`.  Its tokens are bytes, or\n"
-                "those of the run's --tokenizer, which is found beside the checkpoint.\n"
-                "The same checkpoint, prompt, options and seed give the same text everywhere.\n"
+    .about    = "Continues a prompt with a gpt or llama of `lockstep train`.  Its tokens are\n"
+                "bytes, or those of the run's --tokenizer, which is found beside the checkpoint.\n"
+                "The same checkpoint, prompt, options and seed give the same text everywhere,\n"
+                "with any number of threads.  `lockstep generate` is the same command.\n"
                 "Bytes that are not UTF-8 are shown as U+FFFD on a terminal, and with a tokenizer\n"
                 "everywhere; a file gets the bytes of a byte-level model.",
     .examples = "  lockstep sample run1 --prompt \"static int \" --tokens 400 --seed 3",
     .options  = table,
     .main     = sample_main,
+    .other_name = "generate",
 };

@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/train.h"
 #include "cli/values.h"
+#include "cli/words.h"
 #include "cli/workers.h"
 #include "lockstep/launch.h"
 
@@ -27,7 +28,7 @@ static bool read_model(const char *text, void *target, lki_message *error)
     if (strcmp(text, "bare") == 0) /* only the library and plan know it */
         return true;
     if (strncmp(text, "resnet", 6) == 0 && text[6] != '\0')
-        return lki_refuse(error, "there is no such model; write resnet --depth 20, 32, 56 or 18");
+        return lki_refuse(error, "there is no such model; write resnet --depth 20, 32, 56, 18, 50");
     meant = lki_suggest(text, names, count);
     return lki_refuse(error, "there is no such model; there are gpt, llama, resnet and mlp%s%s%s",
                       meant != NULL ? ", did you mean " : "", meant != NULL ? meant : "",
@@ -158,15 +159,57 @@ static void print_weights(const train_options *options)
     printf("weights %s\n", options->result.weights);
 }
 
+/* Returns the folder of --init; NULL if there is none, or if the arguments name a model. */
+static const char *folder_of(int argc, char **argv)
+{
+    static const char init[] = "--init";
+    const size_t      length = sizeof init - 1;
+    const char       *folder = NULL;
+    for (int i = 1; i < argc; i++) {
+        for (uint32_t k = 0; lk_model_builtin(k) != NULL; k++)
+            if (strcmp(argv[i], lk_model_builtin(k)) == 0)
+                return NULL;
+        if (strncmp(argv[i], init, length) == 0 && argv[i][length] == '=')
+            folder = argv[i] + length + 1;
+        else if (strcmp(argv[i], init) == 0)
+            folder = argv[i + 1];
+    }
+    return folder;
+}
+
+/* Returns the arguments with the model that the folder of --init has, if they name none; else NULL.
+ * Says what is wrong with its configuration.  The caller frees the list. */
+static char **with_model(int argc, char **argv)
+{
+    const char *folder = folder_of(argc, argv), *model = NULL;
+    lk_status   status = folder != NULL ? lk_folder_model(&model, folder) : LK_EINVAL;
+    if (status != LK_OK && status != LK_EINVAL) /* LK_EINVAL: it has none */
+        lki_print_error("train");
+    if (status != LK_OK)
+        return NULL;
+    char **copy = calloc((size_t)argc + 2, sizeof *copy);
+    if (copy == NULL)
+        return NULL;
+    copy[0] = argv[0];
+    copy[1] = (char *)(uintptr_t)model;
+    memcpy(copy + 2, argv + 1, (size_t)argc * sizeof *copy); /* with the NULL at the end */
+    return copy;
+}
+
 static int train_main(int argc, char **argv)
 {
     train_options options = LKI_TRAIN_OPTIONS_INIT;
-    int           result  = lki_options_parse(&lki_command_train, argc, argv, &options);
-    options.command       = &lki_command_train;
-    options.print         = print_weights;
+    char        **longer  = with_model(argc, argv);
+    argv                  = longer != NULL ? longer : argv;
+    argc += longer != NULL;
+    int result      = lki_options_parse(&lki_command_train, argc, argv, &options);
+    options.command = &lki_command_train;
+    options.print   = print_weights;
     if (result < 0)
-        return lki_train_start(&options, argv);
-    free(options.file.text);
+        result = lki_train_start(&options, argv);
+    else
+        free(options.file.text);
+    free(longer);
     return result;
 }
 
@@ -188,6 +231,7 @@ const lki_command lki_command_train = {
         "Started by mpirun, srun or torchrun, it joins their job.  An environment that describes\n"
         "half of a job, such as RANK without WORLD_SIZE, is refused with status 2.",
     .examples =
+        "  lockstep train --init SmolLM2-135M --data notes --lr 1e-5 --checkpoint run2\n"
         "  lockstep train gpt --data book.txt --checkpoint run1\n"
         "  lockstep train gpt --data text:book.txt --validation 0.1 --workers 2 \\\n"
         "      --global-batch 32 --steps 500 --optimizer adamw --lr 1e-3 --checkpoint run1\n"

@@ -86,6 +86,7 @@ static int verify_run(int argc, char **argv)
         result = verify(&options);
     }
     free(options.train.file.text);
+    free(options.train.tokenizer);
     free(rows);
     return result;
 }

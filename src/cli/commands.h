@@ -4,8 +4,8 @@
 
 #include "cli/options.h"
 
-extern const lki_command lki_command_train, lki_command_sample;
-extern const lki_command lki_command_inspect;
+extern const lki_command lki_command_train, lki_command_sample, lki_command_eval;
+extern const lki_command lki_command_inspect, lki_command_export;
 extern const lki_command lki_command_run, lki_command_key, lki_command_bench, lki_command_doctor;
 extern const lki_command lki_command_diff, lki_command_attest;
 extern const lki_command lki_command_report, lki_command_watch;

@@ -7,12 +7,12 @@
 #include "lockstep/base.h"
 
 static const lki_command *const commands[] = {
-    &lki_command_train, &lki_command_resume, &lki_command_sample, &lki_command_tokenize,
-    &lki_command_run,    &lki_command_top,   &lki_command_inspect,
-    &lki_command_plan,  &lki_command_verify, &lki_command_key,  &lki_command_bench,
-    &lki_command_doctor, &lki_command_diff,  &lki_command_attest,
-    &lki_command_report, &lki_command_watch,
-    &lki_command_help,  &lki_command_version, &lki_command_completion,
+    &lki_command_train, &lki_command_resume, &lki_command_sample, &lki_command_eval,
+    &lki_command_tokenize, &lki_command_run, &lki_command_top, &lki_command_inspect,
+    &lki_command_export, &lki_command_plan, &lki_command_verify, &lki_command_key,
+    &lki_command_bench, &lki_command_doctor, &lki_command_diff, &lki_command_attest,
+    &lki_command_report, &lki_command_watch, &lki_command_help, &lki_command_version,
+    &lki_command_completion,
     /* Commands of two words, which the command of their first word runs. */
     &lki_command_bench_step, &lki_command_bench_scaling,
 };
@@ -53,7 +53,8 @@ static void write_man(FILE *out)
 static const lki_command *find(const char *name)
 {
     for (size_t i = 0; i < COMMAND_COUNT; i++)
-        if (strcmp(commands[i]->name, name) == 0)
+        if (strcmp(commands[i]->name, name) == 0 ||
+            (commands[i]->other_name != NULL && strcmp(commands[i]->other_name, name) == 0))
             return commands[i];
     return NULL;
 }
@@ -66,6 +67,11 @@ static int refuse_unknown(const char *name)
         if (commands[i]->main != NULL)
             names[count++] = commands[i]->name;
     const char *meant = lki_suggest(name, names, count);
+    if (strcmp(name, "prepare") == 0) {
+        fprintf(stderr, "lockstep: prepare is a command of the Python package: python -m lockstep "
+                        "prepare (docs/data.md)\n");
+        return LKI_EXIT_USAGE;
+    }
     fprintf(stderr, "lockstep: there is no command %.60s%s%s%s\n(lockstep --help lists them)\n",
             *name != '\0' ? name : "\"\"", meant != NULL ? "; did you mean " : "",
             meant != NULL ? meant : "", meant != NULL ? "?" : "");

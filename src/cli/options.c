@@ -36,6 +36,7 @@ typedef struct {
     const char        *topic, *first; /* TOPIC of --help=TOPIC; first positional argument */
     lki_message        error;
     bool               of_name;     /* `error` is about the name of an option or of a model */
+    const lki_option  *without_value; /* an option that was given without its value */
     bool               swallowed;   /* an unknown option may have taken a positional argument */
     lki_message        wrong[WRONG_MAX]; /* all errors, those about names first */
     size_t             wrong_count, name_count;
@@ -246,6 +247,14 @@ static bool apply_config(state *s, const lki_option *option, const char *path)
 typedef enum { PASS_CONFIG, PASS_ALL } pass;
 
 /* Reads the long option at argv[*i] and, if it takes one, its value. */
+static bool refuse_without_value(state *s, const lki_option *option)
+{
+    s->without_value = option;
+    return lki_refuse(&s->error, "--%s needs a value: --%s %s%s%s", option->name, option->name,
+                      option->value, option->required ? ", " : "",
+                      option->required ? option->help : "");
+}
+
 static bool read_long(state *s, pass which, int argc, char **argv, int *i)
 {
     const char *name   = argv[*i] + 2;
@@ -286,8 +295,7 @@ static bool read_long(state *s, pass which, int argc, char **argv, int *i)
     if (value == NULL && option->value_optional)
         value = "";
     if (value == NULL && (*i + 1 >= argc || strncmp(argv[*i + 1], "--", 2) == 0))
-        return lki_refuse(&s->error, "--%s needs a value: --%s %s", option->name, option->name,
-                          option->value);
+        return refuse_without_value(s, option);
     if (value == NULL)
         value = argv[++*i];
     if (which == PASS_CONFIG)
@@ -402,7 +410,8 @@ static bool walk(state *s, pass which, int argc, char **argv)
 static void check_required(state *s)
 {
     for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++) {
-        if (!o->required || origin_of(s, o)->text != NULL || (s->swallowed && !is_named(o)))
+        if (!o->required || origin_of(s, o)->text != NULL || o == s->without_value ||
+            (s->swallowed && !is_named(o)))
             continue;
         if (o->letter != 0) /* names the option as the usage line does */
             (void)lki_refuse(&s->error, "-%c %s is missing: %s", o->letter, o->value, o->help);

@@ -180,6 +180,7 @@ typedef struct {
     const char *const *left_out; /* headings of the groups that are not inherited, ending with NULL;
                                   * NULL: as in `inherits` */
     int (*main)(int argc, char **argv);
+    const char       *other_name; /* also accepted; or NULL */
 } lki_command;
 
 /* Reads argv[1..] into `target`, the zeroed struct of the command.  Returns a negative number to

@@ -3,7 +3,7 @@
  *   {"lockstep": VERSION, "directory": where it was started, "options": {"MODEL": "gpt", ...}}
  *
  * The options are those given or chosen, as text, by name.  Options that say how a run starts or
- * where it is kept (--resume, --config, --checkpoint, --chaos) are not among them.
+ * where it is kept (--resume, --changed-data, --config, --checkpoint, --chaos) are not among them.
  */
 #include "cli/record.h"
 
@@ -20,7 +20,8 @@
 
 enum { PATH = 2048 };
 
-static const char *const left_out[] = { "resume", "config", "checkpoint", "chaos", NULL };
+static const char *const left_out[] = { "resume",     "changed-data", "config",
+                                         "checkpoint", "chaos",        NULL };
 
 static bool is_left_out(const char *name)
 {
@@ -53,11 +54,34 @@ static json_t *groups_text(const lk_train_config *c)
     return json_string(text);
 }
 
+/* Writes an option of the model that is not given, but taken from the folder of --init.  Returns
+ * NULL if it has no value. */
+static const char *taken(const train_options *o, const lki_option *row, char text[32])
+{
+    const unsigned char *at    = (const unsigned char *)o + row->offset;
+    const unsigned char *model = (const unsigned char *)&o->config.model_options;
+    uint32_t             number;
+    float                real;
+    memcpy(&number, at, sizeof number);
+    memcpy(&real, at, sizeof real);
+    if (o->config.init == NULL || at < model || at >= model + sizeof o->config.model_options)
+        return NULL;
+    if (row->type == LKI_OPTION_FLAG)
+        return *(const bool *)at ? "true" : NULL;
+    if (number == 0 || (row->type != LKI_OPTION_U32 && row->type != LKI_OPTION_FLOAT))
+        return NULL;
+    (void)(row->type == LKI_OPTION_U32 ? snprintf(text, 32, "%u", number)
+                                       : snprintf(text, 32, "%.9g", (double)real));
+    return text;
+}
+
 static json_t *options_json(const train_options *o)
 {
     json_t *list = json_object();
     for (const lki_option *row = o->command->options; row->type != LKI_OPTION_END; row++) {
+        char        text[32];
         const char *given = o->file.given[row - o->command->options];
+        given             = given != NULL ? given : taken(o, row, text);
         if (given == NULL || is_left_out(row->name))
             continue;
         if (strcmp(row->name, "param-group") == 0)

@@ -22,7 +22,7 @@
 #include "cli/record.h"
 #include "cli/settings.h"
 
-enum { PATH = 1024, EXTRA = 6 };
+enum { PATH = 1024, EXTRA = 7 };
 
 static bool is_safe(const lki_option *row)
 {
@@ -81,9 +81,11 @@ static _Noreturn void train(const lki_replay_part *part, const char *folder)
     (void)snprintf(text[2], sizeof text[2], "--keep=1048576");
     for (size_t i = 0; i < 3; i++)
         more[count++] = text[i];
-    if (part->from > 0) {
+    if (part->from > 0) { /* with other data, the replay finds the first step that differs */
         (void)snprintf(text[3], sizeof text[3], "--resume=%" PRIu64, part->from);
+        (void)snprintf(text[6], sizeof text[6], "--changed-data");
         more[count++] = text[3];
+        more[count++] = text[6];
     }
     if (!lk_statement_has_key(part->statement, "steps")) { /* the schedule does not need it */
         (void)snprintf(text[4], sizeof text[4], "--steps=%" PRIu64, part->to);

@@ -10,7 +10,8 @@
 #include "cli/values.h"
 
 static const char *const kinds[] = { "text", "tokens", "shards", "idx", "cifar10",
-                                     "npy",  "tar",    "docs",   "stream", "synthetic" };
+                                     "csv",  "npy",    "tar",    "folder", "docs",
+                                     "stream", "synthetic" };
 
 enum { KIND_COUNT = sizeof kinds / sizeof kinds[0], HEAD = 1024, PATH = 1024 };
 
@@ -108,9 +109,9 @@ static const char *advice_for(const char *path)
         const char *ending, *advice;
     } list[] = {
         { ".safetensors", "holds weights, which --init FILE reads; --data is what to train on" },
-        { ".parquet", "is Parquet, which is not read; write its texts as JSON lines (docs:FILE)" },
+        { ".parquet", "is Parquet, which is not read; `python -m lockstep prepare` makes token "
+                      "files of it, and other programs JSON lines (docs:FILE)" },
         { ".arrow", "is Arrow, which is not read; write its texts as JSON lines (docs:FILE)" },
-        { ".csv", "is a table, which is not read; save X and Y with NumPy, for npy:X.npy,Y.npy" },
         { ".pt", "is a PyTorch file, which is not read; save X and Y with NumPy, for npy:X,Y" },
         { ".pkl", "is a Python file, which is not read; save X and Y with NumPy, for npy:X,Y" },
         { ".npz", "holds several arrays; save X and Y alone, for npy:X.npy,Y.npy" },
@@ -152,6 +153,8 @@ static bool recognise_file(const char *path, char out[LKI_SOURCE_BYTES], lki_mes
         return lki_refuse(error, "%s", advice);
     if (ends(path, ".jsonl"))
         return say(out, error, "docs", path);
+    if (ends(path, ".csv") || ends(path, ".tsv"))
+        return say(out, error, "csv", path);
     if (ends(path, ".tar"))
         return say(out, error, kind_of_tar(head, bytes), path);
     if (magic || ends_in(path, ids))
@@ -244,6 +247,28 @@ static bool refuse_several(const char *path, const listing *files, lki_message *
     return false;
 }
 
+/* Returns true if a folder `levels` below `path` has a JPEG or PNG.  Looks at a few entries
+ * only. */
+static bool has_images(const char *path, int levels)
+{
+    static const char *const images[] = { ".jpg", ".jpeg", ".png", NULL };
+    char                     below[PATH];
+    struct dirent           *entry;
+    bool                     found  = false;
+    DIR                     *folder = opendir(path);
+    for (int looks = 0; folder != NULL && !found && looks < 32; looks++) {
+        entry = readdir(folder);
+        if (entry == NULL)
+            break;
+        if (entry->d_name[0] != '.' &&
+            snprintf(below, sizeof below, "%s/%s", path, entry->d_name) < PATH)
+            found = levels > 0 ? has_images(below, levels - 1) : ends_in(entry->d_name, images);
+    }
+    if (folder != NULL)
+        (void)closedir(folder);
+    return found;
+}
+
 static bool recognise_folder(const char *path, char out[LKI_SOURCE_BYTES], lki_message *error)
 {
     listing  files;
@@ -258,6 +283,8 @@ static bool recognise_folder(const char *path, char out[LKI_SOURCE_BYTES], lki_m
         }
     if (sorts > 1)
         return refuse_several(path, &files, error);
+    if (sorts == 0 && (has_images(path, 1) || has_images(path, 2)))
+        return say(out, error, "folder", path);
     if (found == ARRAYS)
         return lki_refuse(error, "has arrays; write npy:X.npy,Y.npy, the samples and their labels");
     if (found == IDX) {
@@ -287,11 +314,11 @@ static bool refuse_unknown(const char *given, lki_message *error)
     bool        colon  = given[length] == ':' && length < sizeof word;
     const char *meant  = NULL;
     if (!colon)
-        return lki_refuse(error, "there is no such file or folder");
+        return lki_refuse(error, "there is no such file or folder; correct the path");
     (void)snprintf(word, sizeof word, "%.*s", (int)length, given);
     meant = lki_suggest(word, kinds, KIND_COUNT);
     return lki_refuse(error, "there is no kind '%s'%s%s; there are text, tokens, shards, idx, "
-                             "cifar10, npy, tar, docs, stream and synthetic", word,
+                             "cifar10, csv, npy, tar, folder, docs, stream and synthetic", word,
                       meant != NULL ? ", did you mean " : "", meant != NULL ? meant : "");
 }
 

@@ -19,13 +19,15 @@ static const char script[] =
     "printf 'Once upon' >book.txt; printf 'int x;' >a.c; printf '{}' >a.jsonl; "
     "printf 'a\\000b' >odd.x; printf 'ab' >ids.u16; printf 'ab' >train.bin; "
     "printf '\\200\\000\\065\\001\\001\\000\\000\\000ab' >w; printf 'x' >m.safetensors; "
-    "printf 'x' >t.parquet; mkfifo pipe; mkdir texts src ids cifar mnist both arrays sets; "
+    "printf 'x' >t.parquet; printf 'x' >t.tsv; "
+    "mkfifo pipe; mkdir texts src ids cifar mnist both arrays sets; "
     "touch texts/a.txt texts/README src/a.c ids/a.bin ids/README.md; "
     "touch cifar/data_batch_1.bin cifar/test_batch.bin; "
     "touch both/a.txt both/a.u16 arrays/x.npy; printf 'a.txt' >t.tar; printf 'a.jpg' >p.tar; "
     "for s in train t10k; do touch mnist/$s-images-idx3-ubyte.gz mnist/$s-labels-idx1-ubyte.gz; "
     "done; printf '\\000\\000\\010\\003' >x-images; touch x-labels; "
-    "printf '\\000\\000\\010\\003' >lone";
+    "printf '\\000\\000\\010\\003' >lone; mkdir -p net/train/cat pets/cat pets/dog; "
+    "touch net/train/cat/1.JPEG pets/dog/x.png";
 
 static const struct {
     const char *given, *source, *message;
@@ -34,6 +36,7 @@ static const struct {
     { "text:nowhere", "text:nowhere", NULL },
     { "a.c", "text:a.c", NULL },
     { "a.jsonl", "docs:a.jsonl", NULL },
+    { "t.tsv", "csv:t.tsv", NULL },
     { "ids.u16", "tokens:ids.u16", NULL },
     { "t.tar", "docs:t.tar", NULL },
     { "p.tar", "tar:p.tar", NULL },
@@ -44,6 +47,8 @@ static const struct {
     { "-", "stream:-", NULL },
     { "texts", "text:texts", NULL },
     { "src", "text:src", NULL },
+    { "net", "folder:net", NULL },
+    { "pets", "folder:pets", NULL },
     { "ids", "shards:ids", NULL },
     { "cifar", "cifar10:cifar", NULL },
     { "mnist", "idx:mnist/train-images-idx3-ubyte.gz,mnist/train-labels-idx1-ubyte.gz", NULL },

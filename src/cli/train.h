@@ -39,6 +39,7 @@ struct train_options {
     uint32_t   chosen_count;
     char       batch_text[24], threads_argument[24];
     char       source[LKI_SOURCE_BYTES]; /* --data with its kind */
+    char      *tokenizer; /* the tokenizer in the folder of --init; to be freed, as file.text */
 
     const lki_command *command;                  /* the command named in errors */
     void (*print)(const train_options *options); /* called on rank 0 when the run is complete */

@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/train.h"
 #include "cli/values.h"
@@ -62,6 +63,15 @@ static bool reads_text(const train_options *o)
     return strcmp(o->config.model, "gpt") == 0 || strcmp(o->config.model, "llama") == 0;
 }
 
+/* Returns true if gradients may be clipped: none of the other rules, which may refuse or change
+ * clipping, is used. */
+static bool may_clip(const train_options *o)
+{
+    const lk_train_exchange *x = &o->config.exchange;
+    return !is_given(o, "clip-value") && x->compressor == NULL && x->clients.count == 0 &&
+           x->async.mode == LK_ASYNC_OFF;
+}
+
 static void choose_optimizer(train_options *o)
 {
     bool text    = reads_text(o);
@@ -74,6 +84,8 @@ static void choose_optimizer(train_options *o)
     if (free_to && !text)
         choose(o, "momentum", "0.9");
     choose(o, "lr", free_to && !text ? "0.05" : rate_of(o->config.optimizer.kind));
+    if (free_to && text && may_clip(o)) /* one spike costs dozens of steps; docs/training.md */
+        choose(o, "clip-norm", "1");
 }
 
 /* Chooses the batch.  Its default has 16 virtual workers of one micro-batch (2 samples of
@@ -108,8 +120,21 @@ static void choose_length(train_options *o)
         choose(o, "max-epochs", "20");
 }
 
+/* Chooses the tokenizer of a folder of Hugging Face's, if the data are text. */
+static void choose_tokenizer(train_options *o)
+{
+    const char *source = o->config.data.source, *folder = o->config.init;
+    bool        text   = source != NULL && (strncmp(source, "text:", 5) == 0 ||
+                                   (strncmp(source, "docs:", 5) == 0 && !strchr(source, '?')));
+    if (folder == NULL || !text || asprintf(&o->tokenizer, "%s/tokenizer.json", folder) < 0)
+        return;
+    if (access(o->tokenizer, F_OK) == 0)
+        choose(o, "tokenizer", o->tokenizer);
+}
+
 void lki_train_suit(train_options *o)
 {
+    choose_tokenizer(o);
     choose_optimizer(o);
     choose_batch(o);
     choose_length(o);

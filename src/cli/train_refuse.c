@@ -148,9 +148,28 @@ static const char *no_chaos(const train_options *options)
                          : NULL;
 }
 
+/* Returns the reason why a flag of the model that is off contradicts the folder of --init, which
+ * has set it; NULL if none does. */
+static const char *contradicts_folder(const train_options *options)
+{
+    const unsigned char *model = (const unsigned char *)&options->config.model_options;
+    for (const lki_option *o = options->command->options;
+         options->config.init != NULL && o->type != LKI_OPTION_END; o++) {
+        const char          *given = options->file.given[o - options->command->options];
+        const unsigned char *at    = (const unsigned char *)options + o->offset;
+        bool ours = at >= model && at < model + sizeof options->config.model_options;
+        if (ours && o->type == LKI_OPTION_FLAG && given != NULL && strcmp(given, "false") == 0 &&
+            *(const bool *)at)
+            return "the model in the folder of --init is made with a flag that is off: leave out "
+                   "--no-tie, --no-qkv-bias and --no-qk-norm";
+    }
+    return NULL;
+}
+
 const char *lki_cannot_start(const train_options *options, uint32_t hosts)
 {
     const char *why = cannot_start_again(options);
+    why             = why != NULL ? why : contradicts_folder(options);
     why             = why != NULL ? why : no_chaos(options);
     why             = why != NULL ? why : no_backups(options, hosts);
     why             = why != NULL ? why : cannot_grow(options);

@@ -471,6 +471,7 @@ int lki_train_start(train_options *options, char **argv)
         result = lk_enters() ? run_late_worker(options)
                  : launched ? run_worker(options)
                             : start(options, argv);
+    free(options->tokenizer);
     free(options->file.text);
     return result;
 }

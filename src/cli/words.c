@@ -2,21 +2,24 @@
  *
  * The library writes the name of a public struct's field in backquotes: `global_batch`.  A user of
  * the command knows the option that sets the field.  options.def has both names.  Text in
- * backquotes that names neither a field nor lk_train_replay() is not changed.
+ * backquotes that names neither a field nor lk_train_replay() is not changed.  `checkpoint.resume`
+ * with a directory becomes `lockstep resume` with it, and `resume` alone the option.
  */
 #include "cli/words.h"
 
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "lockstep/base.h"
+#include "lockstep/checkpoint.h"
 
 typedef struct {
     const char *field, *type, *name;
 } word;
 
 static const word words[] = {
+    { "checkpoint.resume", "COMMAND", "lockstep resume" }, /* the short name is the option */
 #define OPTION(name_, type_, value_, field_, ...) { #field_, #type_, name_ },
 #define COMMAND_OPTION(name_, type_, value_, field_, ...) { #field_, #type_, name_ },
 #include "train/options.def"
@@ -33,13 +36,15 @@ static bool equal(const char *field, const char *name, size_t length)
     return strlen(field) == length && strncmp(field, name, length) == 0;
 }
 
-/* Finds the row of a field by its whole name, such as `data.order`, or else by the part after the
- * last dot.  Rooms that know only the inner struct use the shorter name. */
+/* Finds the row of a field by its whole name, such as `data.order`, or else that of an option by
+ * the part after the last dot.  Rooms that know only the inner struct use the shorter name. */
 static const word *find(const char *name, size_t length)
 {
     const word *found = NULL;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         const char *dot = strrchr(words[i].field, '.');
+        if (strcmp(words[i].type, "COMMAND") == 0)
+            dot = NULL;
         if (equal(words[i].field, name, length))
             return &words[i];
         if (found == NULL && dot != NULL && equal(dot + 1, name, length))
@@ -83,4 +88,24 @@ void lki_print_message(const char *command, const char *message)
 void lki_print_error(const char *command)
 {
     lki_print_message(command, lk_error_last()->message);
+}
+
+/* Returns true if the path is that of weights, by its name or by what is there. */
+static bool is_checkpoint(const char *path)
+{
+    static const char end[] = ".safetensors";
+    char              manifest[4096];
+    size_t            length = strlen(path), tail = strlen(end);
+    bool              exists = false;
+    (void)snprintf(manifest, sizeof manifest, "%s/manifest.json", path);
+    return (length > tail && strcmp(path + length - tail, end) == 0) ||
+           access(manifest, F_OK) == 0 ||
+           (lk_checkpoint_exists(path, &exists) == LK_OK && exists);
+}
+
+void lki_print_error_about(const char *command, const char *path)
+{
+    lki_print_error(command);
+    if (!is_checkpoint(path))
+        fprintf(stderr, "(give the --checkpoint directory of a run, or a .safetensors file)\n");
 }

@@ -17,4 +17,7 @@ void lki_print_message(const char *command, const char *message);
 /* Prints "lockstep COMMAND: " and the last error of this thread, in terms of the command. */
 void lki_print_error(const char *command);
 
+/* Prints the same, and if `path` is not that of weights, says what would be. */
+void lki_print_error_about(const char *command, const char *path);
+
 #endif

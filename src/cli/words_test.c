@@ -26,6 +26,8 @@ static void fields_become_options(void **state)
     becomes("`model` is", "MODEL is");
     becomes("`limits.epochs` or `epochs`", "--max-epochs or --epochs");
     becomes("`order` or `data.order`", "--order or --order");
+    becomes("by `checkpoint.resume` run, or `resume`=auto", "by lockstep resume run, or "
+                                                            "--resume=auto");
     becomes("`lk_train_replay` with `replay.step` 3", "`lockstep verify` with --step 3");
     becomes("`bucket` or `exchange.compression.bucket`", "--bucket or --bucket");
     becomes("`buddies` 2, `node` 0, `insecure`", "--shard-replicas 2, --node-rank 0, --insecure");

@@ -102,7 +102,7 @@ lk_status lki_ahead_open(lki_ahead **out, const lk_dataset *dataset, uint64_t sk
     ahead->most      = most;
     ahead->wake      = -1;
     ahead->x_bytes   = dataset->elements * (tokens ? sizeof(int32_t) : sizeof(float));
-    ahead->y_bytes   = (tokens ? dataset->elements : 1) * sizeof(int32_t);
+    ahead->y_bytes   = dataset->info.targets * sizeof(int32_t);
     lk_status status = lki_stream_open(&ahead->stream, dataset, skip, most);
     if (status == LK_OK)
         status = lki_alloc_array(&ahead->x, most, ahead->x_bytes, "a batch of a stream");

@@ -10,4 +10,8 @@ LK_NODISCARD lk_status lki_batch_read(const lk_dataset *dataset, bool validation
                                       const uint64_t *indices, uint32_t count, void *x, int32_t *y,
                                       uint32_t *length);
 
+/* Makes all samples the validation part, in the order of the files.  Text then begins at its first
+ * token.  A validation part that was asked for, or that the source has, stays as it is. */
+void lki_dataset_hold_all(lk_dataset *dataset);
+
 #endif

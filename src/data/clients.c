@@ -78,9 +78,10 @@ static lk_status sort_by_label(division *d)
 {
     const lk_dataset_info *info   = lk_dataset_describe(d->dataset);
     uint32_t              *labels = NULL;
-    if (info->tokens)
-        return lk_fail(LK_EINVAL, "these samples are text without labels, by which `split` shards "
-                                  "and dirichlet divide them: use `split` iid or files");
+    if (info->tokens || info->numbers)
+        return lk_fail(LK_EINVAL, "these samples are %s without labels, by which `split` shards "
+                                  "and dirichlet divide them: use `split` iid or files",
+                       info->tokens ? "text" : "numbers");
     d->class_count = info->classes + 1;
     LK_TRY(LKI_NEW(&d->classes, (size_t)d->class_count + 1, "classes"));
     LK_TRY(LKI_NEW(&d->sorted, info->train_count, "samples by label"));

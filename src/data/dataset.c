@@ -15,6 +15,7 @@
  */
 #include "data/source.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -25,8 +26,8 @@
 
 static const lki_source *const sources[] = {
     &lki_source_text, &lki_source_tokens,  &lki_source_shards,    &lki_source_idx,
-    &lki_source_npy,  &lki_source_cifar10, &lki_source_tar,       &lki_source_docs,
-    &lki_source_stream, &lki_source_synthetic,
+    &lki_source_npy,  &lki_source_cifar10, &lki_source_tar,       &lki_source_folder,
+    &lki_source_docs, &lki_source_csv,     &lki_source_stream,    &lki_source_synthetic,
 };
 
 static lk_status find_source(const lki_source **out, const char *spec)
@@ -40,10 +41,13 @@ static lk_status find_source(const lki_source **out, const char *spec)
             return LK_OK;
         }
     return lk_fail(LK_EINVAL, "unknown data source '%s'; write text:FILE, text:DIR, tokens:FILE, "
-                              "shards:DIR, idx:IMAGES,LABELS, cifar10:DIR, npy:X,Y, "
-                              "tar:FILE|DIR, docs:FILE|DIR, stream:FILE|- or synthetic:SPEC",
+                              "shards:DIR, idx:IMAGES,LABELS, cifar10:DIR, csv:FILE, npy:X,Y, "
+                              "tar:FILE|DIR, folder:DIR, docs:FILE|DIR, stream:FILE|- or "
+                              "synthetic:SPEC",
                    spec);
 }
+
+enum { SHORT_CONTEXT = 8 }; /* the shortest context that messages recommend */
 
 static uint64_t part_of(double fraction, uint64_t total)
 {
@@ -56,14 +60,20 @@ static lk_status count_windows(uint64_t *out, const lk_dataset *dataset, const c
                                const char *part, uint64_t tokens)
 {
     uint64_t context = dataset->options.context;
+    char     lower[64] = "", change[64] = "";
+    if (tokens / 2 >= SHORT_CONTEXT)
+        (void)snprintf(lower, sizeof lower, ", lower `context` to at most %llu",
+                       (unsigned long long)(tokens / 2));
+    if (dataset->options.validation > 0)
+        (void)snprintf(change, sizeof change, ", change `validation` (now %g)",
+                       dataset->options.validation);
     if (tokens < 2 * context)
         return lk_fail(LK_EFORMAT,
                        "'%s' has %llu tokens, %llu of them for %s, but one window of `context` "
-                       "%llu needs %llu; lower `context` to at most %llu, or change `validation` "
-                       "(now %g)",
+                       "%llu needs %llu; give more data%s%s",
                        spec, (unsigned long long)dataset->total, (unsigned long long)tokens, part,
-                       (unsigned long long)context, (unsigned long long)(2 * context),
-                       (unsigned long long)(tokens / 2), dataset->options.validation);
+                       (unsigned long long)context, (unsigned long long)(2 * context), lower,
+                       change);
     *out = (tokens - context) / context;
     return LK_OK;
 }
@@ -105,6 +115,22 @@ static lk_status split_samples(lk_dataset *dataset, const char *spec)
     return LK_OK;
 }
 
+static lk_status open_arrays(lk_dataset *dataset, const char *spec)
+{
+    const lki_source *source = dataset->source;
+    dataset->info.targets = 1;
+    LK_TRY(split_samples(dataset, spec));
+    if (source->fit != NULL)
+        LK_TRY(source->fit(dataset, spec));
+    if (dataset->info.numbers && dataset->options.ignores)
+        return lk_fail(LK_EINVAL, "'%s': `ignored` %lld is a class, and the targets are numbers",
+                       spec, (long long)dataset->options.ignored);
+    dataset->elements = lk_shape_count(dataset->info.x);
+    if (source->fit == NULL)
+        LK_TRY(lki_pixels_normalize(dataset, spec));
+    return lki_weights_open(dataset, spec);
+}
+
 static lk_status open_source(lk_dataset *dataset, const char *spec)
 {
     const lk_dataset_options *options = &dataset->options;
@@ -119,21 +145,19 @@ static lk_status open_source(lk_dataset *dataset, const char *spec)
     const char *rest = strchr(spec, ':') + 1;
     if (*rest == '\0')
         return lk_fail(LK_EINVAL, "'%s' names no data after the colon", spec);
+    if (options->target != NULL && dataset->source->fit == NULL)
+        return lk_fail(LK_EINVAL, "`target` '%s' is for tables (csv:), and '%s' is none",
+                       options->target, spec);
     LK_TRY(dataset->source->open(dataset, rest));
     LK_TRY(lki_augment_check(dataset, spec));
-    if (!dataset->info.tokens) {
-        dataset->elements = 1;
-        for (uint32_t i = 0; i < dataset->info.x.rank; i++)
-            dataset->elements *= dataset->info.x.dims[i];
-        LK_TRY(split_samples(dataset, spec));
-        LK_TRY(lki_pixels_normalize(dataset, spec));
-        return lki_weights_open(dataset, spec);
-    }
+    if (!dataset->info.tokens)
+        return open_arrays(dataset, spec);
     if (options->context == 0)
         return lk_fail(LK_EINVAL, "'%s' is a stream of tokens: give the length of a sample, "
                                   "`context`", spec);
     LK_TRY(lki_pixels_normalize(dataset, spec));
-    dataset->elements = options->context;
+    dataset->elements     = options->context;
+    dataset->info.targets = options->context;
     dataset->info.x   = (lk_shape){ .rank = 1, .dims = { options->context } };
     if (dataset->source->read_document != NULL) {
         LK_TRY(split_samples(dataset, spec));
@@ -178,6 +202,18 @@ void lk_dataset_free(lk_dataset *dataset)
 const lk_dataset_info *lk_dataset_describe(const lk_dataset *dataset)
 {
     return &dataset->info;
+}
+
+void lki_dataset_hold_all(lk_dataset *dataset)
+{
+    lk_dataset_info *info = &dataset->info;
+    if (info->validation_count > 0)
+        return;
+    info->validation_count = info->train_count;
+    if (info->tokens && !info->documents)
+        info->validation_count = (dataset->total - 1) / dataset->options.context;
+    info->train_count = 0;
+    dataset->held_out = dataset->total;
 }
 
 static void read_window(const lk_dataset *dataset, bool validation, uint64_t epoch,
@@ -239,7 +275,7 @@ lk_status lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t e
         read_window(dataset, validation, epoch, index, x, y);
     else
         LK_TRY(read_array(dataset, validation, epoch, index, x, y));
-    lki_ignore(dataset, info->tokens ? dataset->elements : 1, y);
+    lki_ignore(dataset, info->targets, y);
     return LK_OK;
 }
 
@@ -249,7 +285,7 @@ lk_status lki_batch_read(const lk_dataset *dataset, bool validation, uint64_t ep
 {
     bool   tokens  = dataset->info.tokens;
     size_t x_bytes = dataset->elements * (tokens ? sizeof(int32_t) : sizeof(float));
-    size_t y_count = tokens ? dataset->elements : 1;
+    size_t y_count = dataset->info.targets;
     *length        = 0;
     if (dataset->info.documents) {
         for (uint32_t i = 0; i < count; i++) {

@@ -73,7 +73,7 @@ uint32_t lk_dataset_length(const lk_dataset *dataset, bool validation, uint64_t 
     uint32_t context = dataset->options.context;
     LK_ASSERT(index < (validation ? dataset->info.validation_count : dataset->info.train_count));
     if (!dataset->info.documents)
-        return dataset->info.tokens ? context : 1;
+        return dataset->info.targets;
     const lki_piece *piece = piece_at(dataset, validation, index);
     uint64_t         left  = dataset->source->document_tokens(dataset, piece->document) + 1 -
                     (uint64_t)piece->part * context;

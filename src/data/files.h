@@ -44,6 +44,31 @@ LK_NODISCARD lk_status lki_npy_parse(lki_npy *out, const uint8_t *data, size_t b
 /* Returns element `index` as a number.  Rounds FP64 and wide integers. */
 float lki_npy_number(const lki_npy *array, size_t index);
 
+/* ---- Tables with commas or tabs -------------------------------------------------------------- */
+
+typedef struct {
+    const uint8_t *data;
+    size_t         bytes, at;
+    char           delimiter;
+    const char    *path;
+    uint64_t       line, next_line; /* numbers of lines, from 1: of the record, and after it */
+    size_t         count;           /* fields of the record */
+    char          *text;            /* the fields, each with a NUL after it */
+    size_t         text_bytes, text_capacity;
+    size_t        *starts; /* offsets of the fields in `text` */
+    size_t         capacity;
+} lki_csv;
+
+void lki_csv_begin(lki_csv *csv, const uint8_t *data, size_t bytes, char delimiter,
+                   const char *path);
+void lki_csv_end(lki_csv *csv);
+
+/* Reads the next record; *more is false at the end.  LK_EFORMAT names a damaged line. */
+LK_NODISCARD lk_status lki_csv_next(lki_csv *csv, bool *more);
+
+/* Returns a field of the record, valid until the next call. */
+const char *lki_csv_field(const lki_csv *csv, size_t index);
+
 /* ---- Token files ---------------------------------------------------------------------------- */
 
 typedef struct {

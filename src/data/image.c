@@ -40,18 +40,53 @@ void lki_image_free(lki_image *image)
 
 /* ---- JPEG ----------------------------------------------------------------------------------- */
 
+enum { FLAGS = TJFLAG_ACCURATEDCT | TJFLAG_STOPONWARNING | TJFLAG_LIMITSCANS };
+
+static uint8_t luma(const uint8_t *rgb)
+{
+    return (uint8_t)((299u * rgb[0] + 587u * rgb[1] + 114u * rgb[2] + 500) / 1000);
+}
+
+/* Decodes a JPEG of four inks.  Such files store 255 minus the ink, as Adobe's programs write them:
+ * a colour is the product of its value and that of black. */
+static lk_status decode_inks(tjhandle handle, lki_image *out, const uint8_t *data, size_t bytes,
+                             const lki_image_place *place)
+{
+    const size_t pixels = (size_t)out->width * out->height;
+    lki_image    inks   = { .width = out->width, .height = out->height, .channels = 4 };
+    LK_TRY(allocate(&inks, "JPEG", place));
+    lk_status status = allocate(out, "JPEG", place);
+    if (status == LK_OK &&
+        tjDecompress2(handle, data, bytes, inks.pixels, (int)inks.width, 0, (int)inks.height,
+                      TJPF_CMYK, FLAGS) != 0)
+        status = refuse(place, "JPEG", tjGetErrorStr2(handle));
+    for (size_t i = 0; status == LK_OK && i < pixels; i++) {
+        const uint8_t *ink = inks.pixels + 4 * i;
+        uint8_t        rgb[3];
+        for (size_t c = 0; c < 3; c++)
+            rgb[c] = (uint8_t)((2u * ink[c] * ink[3] + 255) / 510);
+        if (out->channels == 1)
+            out->pixels[i] = luma(rgb);
+        else
+            memcpy(out->pixels + 3 * i, rgb, 3);
+    }
+    lki_image_free(&inks);
+    return status;
+}
+
 static lk_status decode_with(tjhandle handle, lki_image *out, const uint8_t *data, size_t bytes,
                              const lki_image_place *place)
 {
-    const int flags = TJFLAG_ACCURATEDCT | TJFLAG_STOPONWARNING | TJFLAG_LIMITSCANS;
-    int       width = 0, height = 0, sampling, space;
+    int width = 0, height = 0, sampling, space;
     if (tjDecompressHeader3(handle, data, bytes, &width, &height, &sampling, &space) != 0)
         return refuse(place, "JPEG", tjGetErrorStr2(handle));
     out->width  = (uint32_t)width;
     out->height = (uint32_t)height;
+    if (space == TJCS_CMYK || space == TJCS_YCCK)
+        return decode_inks(handle, out, data, bytes, place);
     LK_TRY(allocate(out, "JPEG", place));
     if (tjDecompress2(handle, data, bytes, out->pixels, width, 0, height,
-                      out->channels == 1 ? TJPF_GRAY : TJPF_RGB, flags) != 0)
+                      out->channels == 1 ? TJPF_GRAY : TJPF_RGB, FLAGS) != 0)
         return refuse(place, "JPEG", tjGetErrorStr2(handle));
     return LK_OK;
 }
@@ -155,11 +190,6 @@ static lk_status read_png(reader *r)
     png_read_image(r->png, r->rows);
     png_read_end(r->png, NULL);
     return LK_OK;
-}
-
-static uint8_t luma(const uint8_t *rgb)
-{
-    return (uint8_t)((299u * rgb[0] + 587u * rgb[1] + 114u * rgb[2] + 500) / 1000);
 }
 
 /* Converts between one channel and three. */

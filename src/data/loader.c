@@ -167,7 +167,7 @@ static lk_status fill(lk_loader *loader, place *p)
     size_t each = p->batch.length > 0 ? p->batch.length : loader->y_count;
     size_t used = p->batch.samples * each;
     memset(y + used, 0, (b * loader->y_count - used) * sizeof *y);
-    used *= loader->x_bytes / loader->y_count;
+    used = p->batch.length > 0 ? used * sizeof(int32_t) : p->batch.samples * loader->x_bytes;
     memset(x + used, 0, b * loader->x_bytes - used);
     p->batch.x = x;
     p->batch.y = y;
@@ -348,7 +348,7 @@ lk_status lk_loader_open(lk_loader **out, const lk_dataset *dataset,
         loader->options.threads = 1;
     bool tokens     = dataset->info.tokens;
     loader->x_bytes = dataset->elements * (tokens ? sizeof(int32_t) : sizeof(float));
-    loader->y_count = tokens ? dataset->elements : 1;
+    loader->y_count = dataset->info.targets;
     loader->borrows = borrows(options);
     loader->slots   = count_slots(options, loader->x_bytes + loader->y_count * sizeof(int32_t));
     loader->micro_count =

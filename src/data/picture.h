@@ -1,4 +1,4 @@
-/* data/picture.h -- samples of archives: an image and its class. */
+/* data/picture.h -- samples that are an image with a class: sizes, decoding, resizing. */
 #ifndef LKI_DATA_PICTURE_H
 #define LKI_DATA_PICTURE_H
 
@@ -17,6 +17,19 @@ typedef struct {
     int32_t  label; /* -1: none yet */
     bool     is_png, has_image;
 } lki_picture;
+
+/* Parses "PATH?h=&w=&c=&resize=&classes=".  Sets the shape of a sample and dataset->resize.  The
+ * caller frees *path with lki_free(), also on failure.  If `classes` is NULL, the spec may not give
+ * it. */
+LK_NODISCARD lk_status lki_picture_spec(lk_dataset *dataset, char **path, const char *rest,
+                                        uint64_t *classes);
+
+/* Adds `resize` to the content hash if it is given. */
+LK_NODISCARD lk_status lki_picture_hash(lk_dataset *dataset);
+
+/* Returns true if the content is a PNG: by its first bytes, or if they are also no JPEG's, by the
+ * ending of its name. */
+bool lki_picture_is_png(const uint8_t *content, size_t bytes, const char *extension);
 
 /* Adds a member to its sample.  Ignores members that are neither an image nor a class.  Returns
  * LK_EFORMAT for a second image or class, or an invalid class. */

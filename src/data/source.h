@@ -54,6 +54,11 @@ typedef struct {
     /* Reads sample `index` of the files.  NULL in token sources. */
     lk_status (*read_sample)(const lk_dataset *dataset, uint64_t index, float *x, int32_t *label);
 
+    /* (optional) Called once the samples of the training part are known: sets what depends on them,
+     * the shape `x` and the targets in ->info, and replaces the content hash.  Applies the option
+     * `normalize`. */
+    lk_status (*fit)(lk_dataset *dataset, const char *spec);
+
     /* (optional) Reads a random part of a sample's original image, resized to the model's size.
      * lki_part_of() draws the part. */
     lk_status (*read_part)(const lk_dataset *dataset, uint64_t index, const lki_draw *draw,
@@ -91,6 +96,8 @@ struct lk_dataset {
                                   * tokens, or of samples that the source itself reserves */
     size_t             elements; /* number of elements of x in one sample */
     lki_pixels         pixels;
+    uint32_t           resize;   /* of images: shorter side of which the centre is a sample; 0: the
+                                  * centre is as large as the image allows */
     uint32_t           all_channels; /* of images; 1 for samples with more than LK_CHANNELS_MAX */
     lki_piece         *pieces;   /* with documents: training samples, then validation samples */
     int32_t            separator; /* the token before and after each document */
@@ -107,8 +114,9 @@ LK_NODISCARD lk_status lki_file_watch(lk_dataset *dataset, const char *path);
 void                   lki_file_watch_end(lk_dataset *dataset);
 
 extern const lki_source lki_source_text, lki_source_tokens, lki_source_shards, lki_source_idx,
-    lki_source_cifar10, lki_source_npy, lki_source_tar, lki_source_docs, lki_source_stream,
-    lki_source_synthetic;
+    lki_source_cifar10, lki_source_csv, lki_source_npy, lki_source_tar, lki_source_folder,
+    lki_source_docs,
+    lki_source_stream, lki_source_synthetic;
 
 /* Checks the augmentation options (augment.c).  Returns LK_EINVAL if they do not apply to this
  * source. */

@@ -23,7 +23,7 @@ typedef struct {
     lki_picture *samples;
     size_t       count, capacity;
     lki_picture  now; /* while scanning: the sample to which members are still added */
-    uint64_t     height, width, channels, classes; /* from the spec; 0: not given */
+    uint64_t     classes; /* from the spec; 0: not given */
 } archive;
 
 /* ---- Samples -------------------------------------------------------------------------------- */
@@ -64,30 +64,6 @@ static lk_status find_samples(lk_dataset *dataset, const char *path)
 
 /* ---- Opening -------------------------------------------------------------------------------- */
 
-static lk_status parse_spec(lk_dataset *dataset, char **path, const char *rest)
-{
-    archive          *self    = dataset->state;
-    const lki_setting table[] = {
-        { "h", &self->height, 1, 4096 },
-        { "w", &self->width, 1, 4096 },
-        { "c", &self->channels, 1, 3 },
-        { "classes", &self->classes, 1, LKI_CLASSES_MAX },
-        { NULL, NULL, 0, 0 },
-    };
-    const char *settings = strchr(rest, '?');
-    LK_TRY(lki_path_join(path, "", rest));
-    if (settings != NULL) {
-        (*path)[settings - rest] = '\0';
-        LK_TRY(lki_settings_parse(settings + 1, '&', table, rest));
-    }
-    self->height   = self->height > 0 ? self->height : LKI_PICTURE_SIDE;
-    self->width    = self->width > 0 ? self->width : LKI_PICTURE_SIDE;
-    self->channels = self->channels > 0 ? self->channels : LKI_PICTURE_CHANNELS;
-    if (self->channels == 2)
-        return lk_fail(LK_EINVAL, "'%s': c is 1 (grey) or 3 (colours)", rest);
-    return LK_OK;
-}
-
 static lk_status count_classes(lk_dataset *dataset, const char *rest)
 {
     const archive *self = dataset->state;
@@ -115,7 +91,7 @@ static lk_status decode(const lk_dataset *dataset, uint64_t index, lki_image *ou
     tar.at = from->start;
     LK_TRY(lki_tar_next(&tar, &member, &more));
     lki_image_place place = { in->path, member.name, from->start };
-    return lki_picture_decode(from, member.content, (uint32_t)self->channels, &place, out);
+    return lki_picture_decode(from, member.content, (uint32_t)dataset->info.x.dims[2], &place, out);
 }
 
 /* Hashes the first decoded JPEG, because decoders may differ in bits and their output is part of
@@ -143,7 +119,7 @@ static lk_status tar_open(lk_dataset *dataset, const char *rest)
     char    *path = NULL, decoder[33];
     LK_TRY(LKI_NEW(&self, 1, "archives"));
     dataset->state   = self;
-    lk_status status = parse_spec(dataset, &path, rest);
+    lk_status status = lki_picture_spec(dataset, &path, rest, &self->classes);
     if (status == LK_OK)
         status = find_samples(dataset, path);
     lki_free(path);
@@ -153,11 +129,10 @@ static lk_status tar_open(lk_dataset *dataset, const char *rest)
                                    "an image", rest, self->shards.count);
     LK_TRY(count_classes(dataset, rest));
     lki_pixels_set(dataset, 1, (float[]){ 0.5f }, (float[]){ 0.5f });
-    dataset->total  = self->count;
-    dataset->info.x = (lk_shape){ .rank = 3,
-                                  .dims = { self->height, self->width, self->channels } };
+    dataset->total = self->count;
     LK_TRY(hash_decoder(dataset, decoder));
-    return lki_fileset_hash(&self->shards, decoder, dataset->info.content_hash);
+    LK_TRY(lki_fileset_hash(&self->shards, decoder, dataset->info.content_hash));
+    return lki_picture_hash(dataset);
 }
 
 static void tar_close(lk_dataset *dataset)

@@ -406,7 +406,7 @@ static void a_damaged_picture_is_named(void **state)
     damaged[331] = 0xd8;
     refuses_picture("bad.jpg", damaged, sizeof damaged, "JPEG: ");
     refuses_picture("bad.png", picture.bytes, picture.count - 20, "PNG: ");
-    refuses_picture("bad.png", jpeg, sizeof jpeg, "PNG: Not a PNG file");
+    refuses_picture("bad.png", rows, 64, "PNG: Not a PNG file");
     picture.bytes[picture.count - 22] ^= 1;
     refuses_picture("bad.png", picture.bytes, picture.count, "PNG: ");
     lkt_png(&picture, 8, 8, 8, 0, NULL, rows, 8);

@@ -136,7 +136,8 @@ static void bad_texts_are_refused(void **state)
     assert_int_equal(mkfifo("pipe", 0600), 0);
     lkt_refuses("text:missing", &ten, LK_EIO, "missing", "No such file");
     lkt_refuses("text:empty", &ten, LK_EFORMAT, "empty", "empty");
-    lkt_refuses("text:short", &ten, LK_EFORMAT, "19", "needs 20; lower `context` to at most 9");
+    lkt_refuses("text:short", &ten, LK_EFORMAT, "19",
+                "needs 20; give more data, lower `context` to at most 9");
     lkt_refuses("text:bare", &ten, LK_EFORMAT, "bare", "no text");
     lkt_refuses("text:/dev/null", &ten, LK_EIO, "/dev/null", "not a regular file");
     lkt_refuses("text:pipe", &ten, LK_EIO, "pipe", "not a regular file"); /* without a writer */

@@ -145,6 +145,9 @@ static lk_status open_weights(lk_dataset *dataset, const char *spec, const char 
     if (dataset->info.tokens)
         return lk_fail(LK_EINVAL, "%s are of samples with labels; '%s' has tokens",
                        drawing ? "`weights`" : "`loss_weights`", spec);
+    if (!drawing && dataset->info.targets > 1)
+        return lk_fail(LK_EINVAL, "`loss_weights` are of samples with one target; those of '%s' "
+                                  "have %u", spec, dataset->info.targets);
     LK_TRY(lki_map_open(&map, path));
     bool      npy    = map.bytes >= sizeof magic && memcmp(map.data, magic, sizeof magic) == 0;
     lk_status status = npy ? read_npy(&all, &map, path) : read_text(&all, &map, path);

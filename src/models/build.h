@@ -25,6 +25,10 @@ lk_value lki_build3(lki_builder *builder, const lk_block_type *type, const char 
                     const void *options, size_t options_bytes, lk_value x0, lk_value x1,
                     lk_value x2);
 
+/* Appends the loss of a model with logits. */
+void lki_build_cross_entropy(lki_builder *builder, const lk_model_options *options,
+                             lk_value logits);
+
 /* Begins the next checkpointed segment if `begin` is true; otherwise ends the open one. */
 void lki_build_segment(lki_builder *builder, bool begin);
 
@@ -38,6 +42,11 @@ LK_NODISCARD lk_status lki_build_end(lki_builder *builder, lk_model **out);
  * refuses it. */
 typedef struct { char text[LK_NAME_MAX]; } lki_name;
 lki_name lki_name_of(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Returns the number of rows of an embedding of tokens. */
+uint32_t lki_vocabulary(const lk_model_options *options);
+/* Checks that the tables of embeddings have room for the data.  `model` is named in messages. */
+LK_NODISCARD lk_status lki_check_tables(const char *model, const lk_model_options *options);
 
 /* Copies the fields of the model's own options, with defaults.  There is one function per model. */
 void lki_resolve_gpt(lk_model_options *out, const lk_model_options *options);

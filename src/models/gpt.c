@@ -78,15 +78,17 @@ static lk_value layer(gpt *g, uint32_t i, lk_value x)
 static void end(gpt *g, const lk_model_options *options, lk_value x)
 {
     static const char shared[] = "wte.weight";
-    lk_linear_cross_entropy_options both = { .classes = options->classes, .shared = shared };
-    lk_linear_options head = { .out = options->classes, .no_bias = true, .shared = shared };
+    lk_linear_cross_entropy_options both = { .classes = lki_vocabulary(options), .shared = shared,
+                                             .smoothing = options->label_smoothing };
+    lk_linear_options head = { .out = lki_vocabulary(options), .no_bias = true,
+                               .shared = shared };
 
     if (!options->logits) {
         lki_build(&g->base, &lk_block_linear_cross_entropy, "lm_head", &both, sizeof both, x);
         return;
     }
     x = lki_build(&g->base, &lk_block_linear, "lm_head", &head, sizeof head, x);
-    lki_build(&g->base, &lk_block_cross_entropy, "", NULL, 0, x);
+    lki_build_cross_entropy(&g->base, options, x);
 }
 
 static lk_status check_options(const lk_model_options *options, const gpt *g)
@@ -99,6 +101,7 @@ static lk_status check_options(const lk_model_options *options, const gpt *g)
         return lk_fail(LK_EINVAL,
                        "gpt: a vocabulary of %u; the tokens of `data.source` must have at least 2",
                        options->classes);
+    LK_TRY(lki_check_tables("gpt", options));
     if (g->layers > LAYERS_MAX)
         return lk_fail(LK_EINVAL, "gpt: `layers` %u; at most %d", g->layers, LAYERS_MAX);
     if (g->width % g->heads != 0)
@@ -111,6 +114,8 @@ static lk_status check_options(const lk_model_options *options, const gpt *g)
 
 void lki_resolve_gpt(lk_model_options *out, const lk_model_options *options)
 {
+    out->vocabulary = options->vocabulary;
+    out->positions  = options->positions;
     out->layers  = options->layers > 0 ? options->layers : LAYERS_DEFAULT;
     out->heads   = options->heads > 0 ? options->heads : HEADS_DEFAULT;
     out->width   = options->width > 0 ? options->width : WIDTH_DEFAULT;
@@ -130,8 +135,8 @@ lk_status lki_build_gpt(lk_model **out, const lk_model_options *options)
 
     LK_TRY(check_options(options, &g));
     LK_TRY(lki_build_begin(&g.base, "gpt", options->input, true));
-    lk_embedding_options embedding = { .vocabulary = options->classes, .width = g.width,
-                                       .scale = DEVIATION };
+    lk_embedding_options embedding = { .vocabulary = lki_vocabulary(options), .width = g.width,
+                                       .scale = DEVIATION, .positions = options->positions };
     lk_value x = lki_build(&g.base, &lk_block_embedding, "", &embedding, sizeof embedding, 0);
     x          = dropout(&g, x);
     for (uint32_t i = 0; i < g.layers; i++) {

@@ -89,9 +89,10 @@ static void end(llama *m, lk_value x)
 {
     const lk_model_options *o      = m->options;
     const char             *shared = o->tie ? "model.embed_tokens.weight" : NULL;
-    lk_linear_cross_entropy_options both = { .classes = o->classes, .shared = shared,
-                                             .scale = DEVIATION };
-    lk_linear_options head = linear_options(o->classes, false);
+    lk_linear_cross_entropy_options both = { .classes = lki_vocabulary(o), .shared = shared,
+                                             .scale = DEVIATION,
+                                             .smoothing = o->label_smoothing };
+    lk_linear_options head = linear_options(lki_vocabulary(o), false);
 
     if (!o->logits) {
         lki_build(&m->base, &lk_block_linear_cross_entropy, "lm_head", &both, sizeof both, x);
@@ -99,7 +100,7 @@ static void end(llama *m, lk_value x)
     }
     head.shared = shared;
     x = lki_build(&m->base, &lk_block_linear, "lm_head", &head, sizeof head, x);
-    lki_build(&m->base, &lk_block_cross_entropy, "", NULL, 0, x);
+    lki_build_cross_entropy(&m->base, o, x);
 }
 
 static lk_status check_heads(const lk_model_options *o)
@@ -131,6 +132,7 @@ static lk_status check_options(const lk_model_options *o)
         return lk_fail(LK_EINVAL,
                        "llama: a vocabulary of %u; the tokens of `data.source` must have at least "
                        "2", o->classes);
+    LK_TRY(lki_check_tables("llama", o));
     if (o->layers > LAYERS_MAX)
         return lk_fail(LK_EINVAL, "llama: `layers` %u; at most %d", o->layers, LAYERS_MAX);
     LK_TRY(check_heads(o));
@@ -157,6 +159,8 @@ static uint32_t usual_ffn(uint32_t width)
 
 void lki_resolve_llama(lk_model_options *out, const lk_model_options *options)
 {
+    out->vocabulary = options->vocabulary;
+    out->positions  = options->positions;
     out->layers     = options->layers > 0 ? options->layers : LAYERS_DEFAULT;
     out->heads      = options->heads > 0 ? options->heads : HEADS_DEFAULT;
     out->kv_heads   = options->kv_heads > 0 ? options->kv_heads : out->heads;
@@ -184,8 +188,9 @@ lk_status lki_build_llama(lk_model **out, const lk_model_options *options)
 
     LK_TRY(check_options(options));
     LK_TRY(lki_build_begin(&m.base, "llama", options->input, true));
-    lk_embedding_options embedding = { .vocabulary = options->classes, .width = options->width,
-                                       .scale = DEVIATION, .no_positions = true };
+    lk_embedding_options embedding = { .vocabulary = lki_vocabulary(options),
+                                       .width = options->width, .scale = DEVIATION,
+                                       .no_positions = true };
     lk_value x = lki_build(&m.base, &lk_block_embedding, "model.embed_tokens", &embedding,
                            sizeof embedding, 0);
     for (uint32_t i = 0; i < options->layers; i++) {

@@ -22,12 +22,36 @@ static lk_value layer(lki_builder *builder, uint32_t index, uint64_t in, uint64_
                      sizeof options, x);
 }
 
+static const char *loss_name(lk_loss loss)
+{
+    return loss == LK_LOSS_MSE ? "mse" : loss == LK_LOSS_HUBER ? "huber" : "bce";
+}
+
+static lk_status check_numbers(const lk_model_options *options)
+{
+    if (options->loss == LK_LOSS_CROSS_ENTROPY)
+        return lk_fail(LK_EINVAL, "mlp: `loss` cross-entropy needs classes, and the targets of "
+                                  "`data.source` are numbers");
+    if (options->label_smoothing != 0)
+        return lk_fail(LK_EINVAL, "mlp: `label-smoothing` is for the loss cross-entropy, not %s",
+                       loss_name(lk_loss_of(options->loss, true)));
+    if (options->classes < 1)
+        return lk_fail(LK_EINVAL, "mlp: a sample has no target");
+    return LK_OK;
+}
+
 static lk_status check_options(const lk_model_options *options)
 {
     if (options->tokens)
         return lk_fail(LK_EINVAL,
                        "mlp: it reads images or features, not tokens; train gpt on text");
-    if (options->classes < 2)
+    if (options->numbers)
+        LK_TRY(check_numbers(options));
+    else if (options->loss > LK_LOSS_CROSS_ENTROPY)
+        return lk_fail(LK_EINVAL, "mlp: `loss` %s needs targets that are numbers, and those of "
+                                  "`data.source` are classes; use a table (csv:FILE) with such a "
+                                  "column, or the loss cross-entropy", loss_name(options->loss));
+    else if (options->classes < 2)
         return lk_fail(LK_EINVAL,
                        "mlp: %u classes; the labels of `data.source` must have at least 2",
                        options->classes);
@@ -46,6 +70,20 @@ void lki_resolve_mlp(lk_model_options *out, const lk_model_options *options)
     out->hidden_count = given ? options->hidden_count : HIDDEN_DEFAULT;
     for (uint32_t i = 0; i < HIDDEN_MAX && i < out->hidden_count; i++)
         out->hidden[i] = given ? options->hidden[i] : hidden_default[i];
+    out->loss        = options->loss;
+    out->huber_delta = options->huber_delta != 0 ? options->huber_delta : 1;
+}
+
+static void add_loss(lki_builder *builder, const lk_model_options *options, lk_value x)
+{
+    const lk_huber_options huber = { .delta = options->huber_delta };
+    switch (lk_loss_of(options->loss, options->numbers)) {
+    case LK_LOSS_MSE: lki_build(builder, &lk_block_mse, "", NULL, 0, x); break;
+    case LK_LOSS_HUBER: lki_build(builder, &lk_block_huber, "", &huber, sizeof huber, x); break;
+    case LK_LOSS_BCE: lki_build(builder, &lk_block_bce, "", NULL, 0, x); break;
+    case LK_LOSS_AUTO:
+    case LK_LOSS_CROSS_ENTROPY: lki_build_cross_entropy(builder, options, x); break;
+    }
 }
 
 lk_status lki_build_mlp(lk_model **out, const lk_model_options *options)
@@ -64,6 +102,6 @@ lk_status lki_build_mlp(lk_model **out, const lk_model_options *options)
         in = options->hidden[i];
     }
     x = layer(&builder, options->hidden_count, in, options->classes, NULL, x);
-    lki_build(&builder, &lk_block_cross_entropy, "", NULL, 0, x);
+    add_loss(&builder, options, x);
     return lki_build_end(&builder, out);
 }

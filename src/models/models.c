@@ -35,7 +35,9 @@ lk_status lk_model_resolve(lk_model_options *options, const char *name)
     lk_model_options own = { .struct_size = sizeof own,
                              .input       = given.input,
                              .tokens      = given.tokens,
-                             .classes     = given.classes };
+                             .classes     = given.classes,
+                             .numbers     = given.numbers,
+                             .label_smoothing = given.label_smoothing };
     for (uint32_t i = 0; i < BUILTIN_COUNT; i++)
         if (strcmp(builtin[i].name, name) == 0)
             builtin[i].resolve(&own, &given);
@@ -106,6 +108,13 @@ lk_status lki_build_end(lki_builder *builder, lk_model **out)
     return LK_OK;
 }
 
+void lki_build_cross_entropy(lki_builder *builder, const lk_model_options *options,
+                             lk_value logits)
+{
+    const lk_cross_entropy_options own = { .smoothing = options->label_smoothing };
+    lki_build(builder, &lk_block_cross_entropy, "", &own, sizeof own, logits);
+}
+
 void lki_build_segment(lki_builder *builder, bool begin)
 {
     if (builder->status != LK_OK)
@@ -114,6 +123,25 @@ void lki_build_segment(lki_builder *builder, bool begin)
         lk_model_checkpoint_begin(builder->model);
     else
         lk_model_checkpoint_end(builder->model);
+}
+
+uint32_t lki_vocabulary(const lk_model_options *options)
+{
+    return options->vocabulary != 0 ? options->vocabulary : options->classes;
+}
+
+lk_status lki_check_tables(const char *model, const lk_model_options *options)
+{
+    if (lki_vocabulary(options) < options->classes)
+        return lk_fail(LK_EINVAL,
+                       "%s: the data have %u tokens, and the model's `vocabulary` only %u; is it "
+                       "another tokenizer's?", model, options->classes, options->vocabulary);
+    if (options->positions != 0 && options->positions < options->input.dims[0])
+        return lk_fail(LK_EINVAL,
+                       "%s: samples of %llu tokens, and the model has only %u `positions`; give a "
+                       "`context` up to that", model, (unsigned long long)options->input.dims[0],
+                       options->positions);
+    return LK_OK;
 }
 
 lki_name lki_name_of(const char *format, ...)

@@ -235,6 +235,10 @@ static void test_resnets_have_their_parameters(void **state)
     assert_int_equal(resnet_elements(20, 28, 1, 10), 269722 - 2 * 9 * 16);
     assert_int_equal(resnet_elements(18, 224, 3, 1000), 11689512);
     assert_int_equal(resnet_elements(18, 32, 3, 10), 11173962); /* a 3x3 stem */
+    assert_int_equal(resnet_elements(34, 224, 3, 1000), 21797672);
+    assert_int_equal(resnet_elements(50, 224, 3, 1000), 25557032);
+    assert_int_equal(resnet_elements(101, 224, 3, 1000), 44549160);
+    assert_int_equal(resnet_elements(152, 224, 3, 1000), 60192808);
 }
 
 static void test_resnet18_has_the_usual_parameter_names(void **state)
@@ -262,6 +266,30 @@ static void test_resnet18_has_the_usual_parameter_names(void **state)
     const lk_param *conv = param_of(model, "layer1.0.conv1.weight");
     assert_int_equal(conv->init, LK_INIT_NORMAL);
     assert_true(conv->scale > 0.0589F && conv->scale < 0.0590F); /* sqrt(2 / (9 * 64)) */
+    lk_model_free(model);
+}
+
+static void test_bottlenecks_have_the_usual_parameter_names(void **state)
+{
+    lk_model_options options = { .struct_size = sizeof(lk_model_options),
+                                 .input = { 3, { 64, 64, 3 } }, .classes = 7, .depth = 50,
+                                 .zero_gamma = true };
+    lk_model        *model   = model_of("resnet", &options);
+    uint32_t         count;
+    (void)state;
+    assert_shape(model, "conv1.weight", (lk_shape){ 4, { 64, 3, 7, 7 } });
+    assert_shape(model, "layer1.0.conv1.weight", (lk_shape){ 4, { 64, 64, 1, 1 } });
+    assert_shape(model, "layer1.0.conv2.weight", (lk_shape){ 4, { 64, 64, 3, 3 } });
+    assert_shape(model, "layer1.0.conv3.weight", (lk_shape){ 4, { 256, 64, 1, 1 } });
+    assert_shape(model, "layer1.0.downsample.0.weight", (lk_shape){ 4, { 256, 64, 1, 1 } });
+    assert_shape(model, "layer3.5.conv1.weight", (lk_shape){ 4, { 256, 1024, 1, 1 } });
+    assert_shape(model, "layer4.0.downsample.0.weight", (lk_shape){ 4, { 2048, 1024, 1, 1 } });
+    assert_shape(model, "fc.weight", (lk_shape){ 2, { 7, 2048 } });
+    (void)lk_model_states(model, &count);
+    assert_int_equal(count, 2 * 53);
+    assert_int_equal(param_of(model, "layer1.0.bn2.weight")->init, LK_INIT_ONE);
+    assert_int_equal(param_of(model, "layer1.0.bn3.weight")->init, LK_INIT_ZERO);
+    assert_int_equal(param_of(model, "layer1.0.downsample.1.weight")->init, LK_INIT_ONE);
     lk_model_free(model);
 }
 
@@ -317,8 +345,6 @@ static void test_options_that_do_not_fit_say_what_to_change(void **state)
     assert_refused("resnet", (lk_model_options){ .input = text, .classes = 10 }, "images");
     assert_refused("resnet", (lk_model_options){ .input = image, .classes = 10, .depth = 21 },
                    "`depth` 21");
-    assert_refused("resnet", (lk_model_options){ .input = image, .classes = 10, .depth = 50 },
-                   "`depth` 50");
     assert_refused("resnet", (lk_model_options){ .input = image, .classes = 1 }, "labels");
     assert_refused("mlp", (lk_model_options){ .input = text, .tokens = true, .classes = 9 },
                    "tokens");
@@ -366,6 +392,7 @@ int main(void)
         cmocka_unit_test(test_llama_refuses_heads_that_do_not_fit),
         cmocka_unit_test(test_resnets_have_their_parameters),
         cmocka_unit_test(test_resnet18_has_the_usual_parameter_names),
+        cmocka_unit_test(test_bottlenecks_have_the_usual_parameter_names),
         cmocka_unit_test(test_zero_gamma_is_for_the_last_norm_of_a_block),
         cmocka_unit_test(test_mlp_has_its_parameters),
         cmocka_unit_test(test_options_that_do_not_fit_say_what_to_change),

@@ -89,7 +89,7 @@ typedef struct {
     net           n;
     double        sum;
     const void   *x;
-    const int32_t targets[12 * SAMPLES];
+    const int32_t targets[15 * SAMPLES];
 } rig;
 
 static double loss_of(rig *r)
@@ -354,6 +354,23 @@ static void test_cross_entropy(void **state)
                 true);
 }
 
+static void test_other_losses(void **state)
+{
+    (void)state;
+    const lk_shape                  row      = { 2, { 3, 5 } };
+    lk_cross_entropy_options        smoothed = { .smoothing = 0.2F };
+    lk_linear_cross_entropy_options fused    = { .classes = 4, .rows = 7, .smoothing = 0.2F };
+    lk_huber_options                huber    = { .delta = 0.5F };
+    check_block(&lk_block_cross_entropy, &smoothed, sizeof smoothed, (lk_shape){ 2, { 5, 4 } }, 1,
+                true);
+    check_block(&lk_block_linear_cross_entropy, &fused, sizeof fused, (lk_shape){ 2, { 11, 3 } },
+                1, true);
+    /* the bits of the test's targets are those of a NaN, and of numbers near 0 */
+    CHECK_PLAIN(lk_block_mse, row, 1, true);
+    CHECK_PLAIN(lk_block_bce, row, 1, true);
+    check_block(&lk_block_huber, &huber, sizeof huber, row, 1, true);
+}
+
 /* The embedding reads token ids, so it has no probe.  Its weight is also that of the head. */
 static void test_embedding(void **state)
 {
@@ -402,6 +419,7 @@ int main(void)
         cmocka_unit_test(test_pooling),       cmocka_unit_test(test_cross_entropy),
         cmocka_unit_test(test_embedding),     cmocka_unit_test(test_shared_value),
         cmocka_unit_test(test_decoder),       cmocka_unit_test(test_grouped_attention),
+        cmocka_unit_test(test_other_losses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

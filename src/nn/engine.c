@@ -56,11 +56,13 @@ const float *lk_engine_output(const lk_engine *engine, uint32_t context)
     const lk_model        *model = engine->model;
     const lki_block_entry *loss  = &model->blocks[model->block_count - 1];
     const void            *value = value_of(engine, context, loss->inputs[0]);
+    lk_block               room;
 
     LK_ASSERT(context < engine->contexts);
     if (engine->layout.dtype == LK_F32)
         return value;
-    lki_convert(engine->exec, engine->micro_batch * lk_shape_count(loss->block.x[0]),
+    const lk_block *block = lki_shortened(&room, &loss->block, engine->length);
+    lki_convert(engine->exec, engine->micro_batch * lk_shape_count(block->x[0]),
                 engine->layout.dtype, value, LK_F32, engine->wide);
     return (const float *)(const void *)engine->wide;
 }
@@ -96,18 +98,6 @@ typedef struct {
     float        *grads[LK_BLOCK_PARAMS_MAX], *sums[LK_BLOCK_PARAMS_MAX];
 } frame;
 
-/* Returns the block as planned in a model of `length` positions. */
-static const lk_block *shorten(lk_block *out, const lk_block *block, uint32_t length)
-{
-    if (length == 0)
-        return block;
-    *out = *block;
-    for (uint32_t i = 0; i < block->input_count; i++)
-        out->x[i].dims[0] = length;
-    out->y.dims[0] = length;
-    return out;
-}
-
 static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, const lk_pass *pass,
                        uint32_t context, uint32_t b, bool backward)
 {
@@ -115,8 +105,9 @@ static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, c
     const lki_place       *place = &engine->layout.places[b];
 
     f->call = (lk_block_call){
-        .block = shorten(&f->block, &entry->block, pass->length), .exec = engine->exec,
-        .training = walk->training,
+        .block = lki_shortened(&f->block, &entry->block, pass->length), .exec = engine->exec,
+        .first = pass->first, .cache = lki_cache_of(&engine->cache, b),
+        .positions = engine->cache.positions, .training = walk->training,
         .samples = pass->samples, .seed = walk->seed, .step = walk->step,
         .first_slot = pass->first_slot, .dtype = engine->layout.dtype, .params = f->params,
         .params_bf16 = f->params_bf16, .state = f->state,
@@ -320,6 +311,10 @@ static void check_passes(const lk_engine *engine, const lk_pass *passes, uint32_
     for (uint32_t c = 0; c < count; c++) {
         LK_ASSERT(passes[c].samples <= engine->micro_batch);
         LK_ASSERT(passes[c].length <= engine->positions);
+        LK_ASSERT(passes[c].first == 0 || engine->cache.at != NULL);
+        LK_ASSERT(engine->cache.at == NULL || passes[c].samples == 0 ||
+                  (passes[c].length > 0 &&
+                   passes[c].first + passes[c].length <= engine->cache.positions));
     }
 }
 
@@ -370,6 +365,8 @@ void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, 
     uint64_t        begun = lki_trace_begin(track);
 
     check_passes(engine, passes, count);
+    LK_ASSERT(engine->cache.at == NULL || !walk->training);
+    engine->length = count == 1 ? passes[0].length : 0;
     for (uint32_t b = 0; b < engine->model->block_count; b++) {
         tell_read(engine, hooks, b, false);
         tell(hooks->before_forward, hooks, b);

@@ -2,6 +2,7 @@
 #ifndef LKI_NN_ENGINE_H
 #define LKI_NN_ENGINE_H
 
+#include "nn/cache.h"
 #include "nn/spill.h"
 #include "nn/layout.h"
 #include "nn/packs.h"
@@ -13,6 +14,8 @@ struct lk_engine {
     lk_exec        *exec;  /* borrowed */
     uint32_t        micro_batch, contexts;
     uint32_t        positions; /* first dimension of all values; 0: values differ in it */
+    uint32_t        length;    /* positions of the last forward pass; 0: all */
+    lki_cache       cache;
     lki_layout      layout;
     unsigned char  *memory;      /* contexts x layout.context_bytes */
     lki_spill       spill; /* values that are stored in a file */

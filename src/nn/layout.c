@@ -58,6 +58,31 @@ static lk_status append(size_t *end, size_t bytes, size_t *offset)
     return LK_OK;
 }
 
+/* ---- Fewer positions --------------------------------------------------------------------- */
+
+const lk_block *lki_shortened(lk_block *room, const lk_block *block, uint32_t length)
+{
+    if (length == 0)
+        return block;
+    *room = *block;
+    for (uint32_t i = 0; i < block->input_count; i++)
+        room->x[i].dims[0] = length;
+    room->y.dims[0] = length;
+    return room;
+}
+
+/* Returns block `b` with the positions of the layout. */
+static const lki_block_entry *entry_of(const lki_layout *layout, const lk_model *model, uint32_t b,
+                                       lki_block_entry *room)
+{
+    const lki_block_entry *entry = &model->blocks[b];
+    if (layout->positions == 0)
+        return entry;
+    *room = *entry;
+    (void)lki_shortened(&room->block, &entry->block, layout->positions);
+    return room;
+}
+
 /* ---- Values and saved memory ------------------------------------------------------------- */
 
 static void count_readers(lki_layout *layout, const lk_model *model)
@@ -161,7 +186,8 @@ static size_t *end_of(lki_layout *layout, bool kept)
 static lk_status place_value(lki_layout *layout, const lk_model *model, uint32_t b,
                              uint32_t micro_batch)
 {
-    const lki_block_entry *entry = &model->blocks[b];
+    lki_block_entry        room;
+    const lki_block_entry *entry = entry_of(layout, model, b, &room);
     lki_place             *place = &layout->places[b];
     size_t                 count = lk_shape_count(entry->block.y);
 
@@ -206,7 +232,8 @@ static size_t slot_bytes(const lk_model *model, const lki_block_entry *entry)
 static void ask_bytes(lki_layout *layout, const lk_model *model, const lk_exec *exec, uint32_t b,
                       uint32_t micro_batch, size_t *scratch)
 {
-    const lki_block_entry *entry   = &model->blocks[b];
+    lki_block_entry        room;
+    const lki_block_entry *entry   = entry_of(layout, model, b, &room);
     const lk_block_type   *type    = entry->type;
     lki_place             *place   = &layout->places[b];
     bool                   by_part = lki_runs_by_part(entry, layout->parts);
@@ -245,7 +272,8 @@ static lk_status place_saved(lki_layout *layout, const lk_model *model, const lk
 static void place_copies(lki_layout *layout, const lk_model *model, uint32_t b,
                          uint32_t micro_batch)
 {
-    const lki_block_entry *entry = &model->blocks[b];
+    lki_block_entry        room;
+    const lki_block_entry *entry = entry_of(layout, model, b, &room);
     if (layout->dtype == LK_F32)
         return;
     layout->wide_bytes =
@@ -419,15 +447,28 @@ static lk_status lay_out(lki_layout *layout, const lk_model *model, const lk_exe
     return LK_OK;
 }
 
-lk_status lki_layout_init(lki_layout *layout, const lk_model *model, const lk_exec *exec,
-                          lk_dtype dtype, uint32_t micro_batch, uint32_t parts, bool files)
+static lk_status init(lki_layout *layout, const lk_model *model, const lk_exec *exec,
+                      uint32_t micro_batch, bool files)
 {
-    *layout      = (lki_layout){ .dtype = dtype, .parts = parts };
     lk_status st = lay_out(layout, model, exec, micro_batch, files);
-    layout->parts_bytes = lki_part_slots(parts) * layout->slot_bytes;
+    layout->parts_bytes = lki_part_slots(layout->parts) * layout->slot_bytes;
     if (st != LK_OK)
         lki_layout_deinit(layout);
     return st;
+}
+
+lk_status lki_layout_init(lki_layout *layout, const lk_model *model, const lk_exec *exec,
+                          lk_dtype dtype, uint32_t micro_batch, uint32_t parts, bool files)
+{
+    *layout = (lki_layout){ .dtype = dtype, .parts = parts };
+    return init(layout, model, exec, micro_batch, files);
+}
+
+lk_status lki_layout_init_short(lki_layout *layout, const lk_model *model, const lk_exec *exec,
+                                lk_dtype dtype, uint32_t samples, uint32_t positions)
+{
+    *layout = (lki_layout){ .dtype = dtype, .parts = 1, .positions = positions };
+    return init(layout, model, exec, samples, false);
 }
 
 void lki_layout_deinit(lki_layout *layout)

@@ -51,9 +51,13 @@ typedef struct {
     size_t   spilled_bytes;
     size_t   wide_bytes; /* maximum bytes for copies of values */
     lk_dtype dtype;      /* type of values and their gradients */
+    uint32_t positions;  /* of values; 0: all of the model's */
     uint32_t parts;      /* maximum number of virtual workers whose samples are in a pass */
     size_t   loss_rows;  /* rows of loss of a micro-batch */
 } lki_layout;
+
+/* Returns the block as planned in a model of `length` positions; 0: as it is. */
+const lk_block *lki_shortened(lk_block *room, const lk_block *block, uint32_t length);
 
 /* Returns true if a block of a model that has samples of up to `parts` virtual workers in a pass
  * runs once for each of them. */
@@ -70,6 +74,12 @@ static inline bool lki_runs_by_part(const lki_block_entry *entry, uint32_t parts
 LK_NODISCARD lk_status lki_layout_init(lki_layout *layout, const lk_model *model,
                                        const lk_exec *exec, lk_dtype dtype, uint32_t micro_batch,
                                        uint32_t parts, bool files);
+
+/* Lays out the memory for passes of at most `positions` positions, all values of which have that
+ * many in their first dimension. */
+LK_NODISCARD lk_status lki_layout_init_short(lki_layout *layout, const lk_model *model,
+                                             const lk_exec *exec, lk_dtype dtype,
+                                             uint32_t samples, uint32_t positions);
 void lki_layout_deinit(lki_layout *layout);
 
 #endif

@@ -101,14 +101,12 @@ static uint32_t count_positions(const lk_model *model)
     return positions <= UINT32_MAX ? (uint32_t)positions : 0;
 }
 
-/* Opens an engine for `micro_batch` samples, which may have up to `parts` parts. */
-static lk_status open_engine(lk_engine **out, const lk_model *model, lk_exec *exec, lk_dtype dtype,
-                             uint32_t micro_batch, uint32_t parts, uint32_t contexts,
-                             const char *dir)
+/* Checks the arguments, and creates an engine without memory for values. */
+static lk_status new_engine(lk_engine **out, const lk_model *model, lk_exec *exec, lk_dtype dtype,
+                            uint32_t micro_batch, uint32_t contexts)
 {
     lk_engine *engine;
 
-    *out = NULL;
     if (dtype != LK_F32 && dtype != LK_BF16 && dtype != LK_F16)
         return lk_fail(LK_EINVAL, "an engine stores values as F32, BF16 or F16, not %s",
                        lk_dtype_name(dtype));
@@ -125,16 +123,33 @@ static lk_status open_engine(lk_engine **out, const lk_model *model, lk_exec *ex
     engine->micro_batch = micro_batch;
     engine->contexts    = contexts;
     engine->positions   = count_positions(model);
+    *out                = engine;
+    return LK_OK;
+}
+
+static lk_status end_open(lk_engine **out, lk_engine *engine, lk_status status)
+{
+    if (status == LK_OK)
+        *out = engine;
+    else
+        lk_engine_free(engine);
+    return status;
+}
+
+/* Opens an engine for `micro_batch` samples, which may have up to `parts` parts. */
+static lk_status open_engine(lk_engine **out, const lk_model *model, lk_exec *exec, lk_dtype dtype,
+                             uint32_t micro_batch, uint32_t parts, uint32_t contexts,
+                             const char *dir)
+{
+    lk_engine *engine;
+
+    *out = NULL;
+    LK_TRY(new_engine(&engine, model, exec, dtype, micro_batch, contexts));
     lk_status st = lki_layout_init(&engine->layout, model, exec, dtype, micro_batch, parts,
                                    dir != NULL);
     if (st == LK_OK)
         st = allocate(engine, dir);
-    if (st != LK_OK) {
-        lk_engine_free(engine);
-        return st;
-    }
-    *out = engine;
-    return LK_OK;
+    return end_open(out, engine, st);
 }
 
 lk_status lk_engine_open(lk_engine **out, const lk_model *model, lk_exec *exec, lk_dtype dtype,
@@ -156,6 +171,27 @@ lk_status lki_engine_open_parts(lk_engine **out, const lk_model *model, lk_exec 
     return open_engine(out, model, exec, dtype, micro_batch * parts, parts, 1, NULL);
 }
 
+lk_status lk_engine_open_cached(lk_engine **out, const lk_model *model, lk_exec *exec,
+                                lk_dtype dtype, uint32_t samples, uint32_t positions)
+{
+    const uint32_t all = count_positions(model);
+    lk_engine     *engine;
+
+    *out = NULL;
+    if (positions == 0 || positions > all)
+        return lk_fail(LK_EINVAL, "an engine for %u positions; model %s has %u", positions,
+                       model->name, all);
+    LK_TRY(new_engine(&engine, model, exec, dtype, samples, 1));
+    engine->positions = positions;
+    lk_status st      = lki_layout_init_short(&engine->layout, model, exec, dtype, samples,
+                                              positions);
+    if (st == LK_OK)
+        st = lki_cache_init(&engine->cache, model, exec, dtype, samples);
+    if (st == LK_OK)
+        st = allocate(engine, NULL);
+    return end_open(out, engine, st);
+}
+
 void lk_engine_free(lk_engine *engine)
 {
     if (engine == NULL)
@@ -171,5 +207,6 @@ void lk_engine_free(lk_engine *engine)
     lki_free(engine->hits);
     lki_free(engine->first_terms);
     lki_statistics_deinit(&engine->statistics);
+    lki_cache_deinit(&engine->cache);
     lki_free(engine);
 }

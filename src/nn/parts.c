@@ -147,13 +147,20 @@ void lki_engine_run_parts(const lk_engine *engine, uint32_t b, const lk_block_ca
 
 /* ---- Rows of loss ------------------------------------------------------------------------ */
 
+/* Returns true if the row with this target does not count. */
+static bool is_masked(int32_t target, bool numbers)
+{
+    return numbers ? (uint32_t)target << 1 > UINT32_C(0xff000000) : target < 0;
+}
+
 /* Adds rows [first, end) of loss to the sums of a virtual worker, in row order. */
 static void sum_some(const lk_engine *engine, const lk_pass *pass, size_t first, size_t end,
                      lki_pass_part *of_part)
 {
+    const bool numbers = engine->model->blocks[engine->model->block_count - 1].type->numbers;
     for (size_t i = first; i < end; i++) {
         uint32_t weight = pass->weights != NULL ? pass->weights[i] : 1;
-        if (pass->targets[i] < 0 || weight == 0)
+        if (is_masked(pass->targets[i], numbers) || weight == 0)
             continue;
         of_part->loss_sum += (double)weight * (double)engine->loss[i];
         of_part->count += weight;

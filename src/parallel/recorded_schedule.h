@@ -98,14 +98,20 @@ LK_NODISCARD lk_status lki_recorded_write(const lki_recorded_schedule *schedule,
 void lki_recorded_discard(const lki_recorded_schedule *schedule);
 
 /* Writes gradient number `at` of a schedule with shards, before a shard applies it.  `reads` has
- * the versions that its task has read. */
+ * the versions that its task has read.  `orders` has the hashes of the orders of shards, if each
+ * applies the gradient as number `at`; else NULL. */
 LK_NODISCARD lk_status lki_recorded_write_line(const lki_recorded_schedule *schedule, uint64_t at,
-                                               const lki_recorded_task *task,
-                                               const uint64_t *reads);
+                                               const lki_recorded_task *task, uint32_t groups,
+                                               const uint64_t *reads, const uint64_t *orders);
 
 /* Writes the place of gradient number `at` in the order of a shard. */
 LK_NODISCARD lk_status lki_recorded_write_place(const lki_recorded_schedule *schedule, uint64_t at,
                                                 uint32_t shard, uint32_t place, uint16_t check);
+
+/* Gives all gradients of a schedule with shards places, in the order of lines after those that have
+ * one.  Writes them to the file if `writes`. */
+LK_NODISCARD lk_status lki_recorded_complete(lki_recorded_schedule *schedule, uint32_t groups,
+                                             bool writes);
 
 /* Returns the hash of a line with shards, as lki_recorded_hash() does. */
 uint64_t lki_recorded_line_hash(uint64_t before, const lki_recorded_task *task, uint32_t shards,
@@ -120,7 +126,7 @@ uint64_t lki_recorded_order_until(const lki_recorded_schedule *schedule, uint32_
                                   uint32_t shard, uint64_t end);
 
 /* Reads the lines of a schedule with shards.  Defined in versions/recorded_shards.c, as are the
- * five above. */
+ * six above. */
 LK_NODISCARD lk_status lki_recorded_read_shards(lki_recorded_schedule *schedule,
                                                 const uint8_t *data, const lk_async *options);
 

@@ -61,7 +61,8 @@ static void report_key(lki_diff *diff, const char *key, const json_t *a, const j
 /* Returns true for the state that manifests have beside the options. */
 static bool is_state(const char *key)
 {
-    static const char *const names[] = { "loss-chain", "loss-scaler", "noise", "watch" };
+    static const char *const names[] = { "loss-chain", "loss-scaler", "noise", "watch",
+                                         "data" };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strcmp(key, names[i]) == 0)
             return true;
@@ -89,12 +90,21 @@ void lki_diff_config(lki_diff *diff, const json_t *a, const json_t *b)
     }
 }
 
+/* Compares the hashes of the data, if both runs have one and none was compared before. */
+static void compare_data(lki_diff *diff, const char *a, const char *b)
+{
+    if (a == NULL || b == NULL || a[0] == '\0' || b[0] == '\0' || diff->data_compared)
+        return;
+    diff->data_compared = true;
+    if (strcmp(a, b) != 0)
+        report_origin(diff, "data", a, b);
+}
+
 /* Compares the first lines of two logs; with `options` their configurations, too. */
 static void compare_headers(lki_diff *diff, const lki_run_log *a, const lki_run_log *b,
                             bool options)
 {
-    if (a->data[0] != '\0' && b->data[0] != '\0' && strcmp(a->data, b->data) != 0)
-        report_origin(diff, "data", a->data, b->data);
+    compare_data(diff, a->data, b->data);
     if ((a->config == NULL) != (b->config == NULL))
         report_origin(diff, "first line of the log", a->config != NULL ? "present" : NULL,
                       b->config != NULL ? "present" : NULL);
@@ -156,12 +166,18 @@ static void compare_text(lki_diff *diff, uint64_t step, const char *name, const 
                       .kind = LK_DIFFERENCE_RUN, .step = step, .name = name, .a = a, .b = b });
 }
 
-/* Compares what manifests say about a run: configuration, seed and exactness id. */
+static const char *content_of(const json_t *config)
+{
+    return json_string_value(json_object_get(json_object_get(config, "data"), "content"));
+}
+
+/* Compares what manifests say about a run: data, configuration, seed and exactness id. */
 static void compare_identity(lki_diff *diff, const lk_checkpoint *a, const lk_checkpoint *b)
 {
     const lk_checkpoint_info *x = lk_checkpoint_describe(a), *y = lk_checkpoint_describe(b);
     char                      seed_a[24], seed_b[24];
     json_t *config_a = json_loads(x->config, 0, NULL), *config_b = json_loads(y->config, 0, NULL);
+    compare_data(diff, content_of(config_a), content_of(config_b));
     lki_diff_config(diff, config_a, config_b);
     json_decref(config_a);
     json_decref(config_b);

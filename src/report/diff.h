@@ -14,6 +14,7 @@ typedef struct {
     void              *context;
     uint64_t           found;                   /* number of differences so far */
     uint32_t           virtual_workers, groups; /* of the runs; 0: not known */
+    bool               data_compared;           /* the hashes of both runs' data were */
 } lki_diff;
 
 /* Reports a difference.  NULL strings count as "". */

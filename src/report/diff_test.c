@@ -212,6 +212,27 @@ static void checkpoints(void **state)
     assert_string_equal(o.name, "wte.weight");
 }
 
+/* Manifests have the hash of the data, except those of earlier versions. */
+static void data(void **state)
+{
+    static const char *const configs[] = { "{\"data\": {\"content\": \"ab\", \"samples\": 3}}",
+                                           "{\"data\": {\"content\": \"cd\", \"samples\": 3}}",
+                                           "{}" };
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        small s;
+        char  name[32];
+        small_init(&s, 1);
+        s.info.config = configs[i];
+        (void)snprintf(name, sizeof name, "data%zu", i);
+        put(name, &s, 3);
+    }
+    assert_true(compare(lkt_path("data0"), lkt_path("data2")).equal);
+    outcome o = compare(lkt_path("data0"), lkt_path("data1"));
+    assert_string_equal(o.name, "data");
+    assert_string_equal(o.b, "cd");
+}
+
 /* The first step with other hashes is compared, not the newest. */
 static void first_step(void **state)
 {
@@ -350,6 +371,7 @@ int main(void)
         cmocka_unit_test(other_logs),
         cmocka_unit_test(configurations),
         cmocka_unit_test(checkpoints),
+        cmocka_unit_test(data),
         cmocka_unit_test(first_step),
         cmocka_unit_test(other_tensors),
         cmocka_unit_test(group_values),

@@ -380,9 +380,25 @@ void lki_embedding_backward(lk_exec *exec, lk_dtype type, size_t b, size_t t, si
 /* Computes the softmax cross-entropy of logits (rows, classes) against targets (rows).  A row with
  * a negative target is ignored: its loss, gradient and hit are 0. loss (rows) is in nats; hit
  * (rows) is 1 if the first largest logit is the target.  If `gradient` is not 0, logits are
- * replaced by (softmax - onehot) * gradient; factors other than 1 need F32. */
+ * replaced by (softmax - onehot) * gradient; factors other than 1 need F32.  With `smoothing` s, a
+ * row's target is the distribution (1 - s) onehot + s / classes. */
 void lki_softmax_xent(lk_exec *exec, lk_dtype type, size_t rows, size_t classes, void *logits,
-                      const int32_t *targets, float *loss, uint8_t *hit, float gradient);
+                      const int32_t *targets, float *loss, uint8_t *hit, float gradient,
+                      float smoothing);
+
+typedef enum { LKI_LOSS_MSE, LKI_LOSS_HUBER, LKI_LOSS_BCE } lki_loss_kind;
+
+typedef struct {
+    lki_loss_kind kind;
+    float         delta; /* of Huber's loss */
+} lki_element_loss;
+
+/* Computes a loss for each of n elements: (x - t)^2; Huber's; or the binary cross-entropy of
+ * sigmoid(x), whose hit is 1 if x > 0 and t > 1/2 agree.  An element whose target is not a number
+ * is ignored.  If `gradient` is not 0, x is replaced by the derivative times `gradient`; factors
+ * other than 1 need F32. */
+void lki_element_losses(lk_exec *exec, lk_dtype type, const lki_element_loss *how, size_t n,
+                        void *x, const float *targets, float *loss, uint8_t *hit, float gradient);
 
 /* ---- Parameters: initial values, norms, updates ------------------------------------------ */
 

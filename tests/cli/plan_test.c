@@ -80,6 +80,51 @@ static void a_plan_knows_compressed_bytes(void **state)
     assert_says(r.out, "none sends less"); /* so bytes decide, not times */
 }
 
+/* Copies the options of docs/training.md for ResNet-50, from --augment on, to one line. */
+static void read_recipe(char out[1024])
+{
+    static char text[1 << 18];
+    FILE       *file = fopen(LK_TEST_SOURCE "/docs/training.md", "r");
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    (void)fclose(file);
+    const char *at = strstr(text, "lockstep train resnet --depth 50");
+    assert_non_null(at);
+    at              = strstr(at, "--augment");
+    const char *end = strstr(at, "\n```");
+    for (assert_true(end - at < 1024); at < end; at++)
+        *out++ = *at == '\\' || *at == '\n' ? ' ' : *at;
+    *out = '\0';
+}
+
+/* Plans the recipe of Goyal et al. with the shape of ImageNet, and follows its rates with epochs of
+ * one step. */
+static void the_recipe_of_goyal_et_al_is_planned(void **state)
+{
+    static command_result r;
+    static char           log[1 << 16], line[2048];
+    char                  recipe[1024];
+    const double          want[] = { 3.2, 0.32, 0.032, 0.0032 };
+    read_recipe(recipe);
+    (void)snprintf(line, sizeof line, "plan resnet --depth 50 --workers 256 --hosts 32 %s --data "
+                   "synthetic:images=1281167,h=224,w=224,c=3,classes=1000", recipe);
+    run_command(&r, *state, line);
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "resnet, 25557032 parameters, fp32; batch 8192 as V 256 x 32");
+    assert_null(strstr(r.out, "cannot"));
+    run_command(&r, *state, "train mlp --hidden 1 --data synthetic:images=64,h=1,w=1,c=1,classes=2 "
+                            "--global-batch 64 --base-batch 2 --virtual-workers 1 --epochs 90 "
+                            "--optimizer sgd --lr 0.1 --scale-lr linear --warmup-epochs 5 "
+                            "--schedule step --milestones 30,60,80 --workers 1 --log log");
+    assert_int_equal(r.status, 0);
+    read_stream(*state, "log", log, sizeof log);
+    const char *at = log;
+    for (int step = 1; step <= 90; step++, at = strstr(strstr(at, "\"loss\""), "\n")) {
+        double due = want[(step > 30) + (step > 60) + (step > 80)];
+        due        = step <= 5 ? 0.1 + 3.1 * step / 5 : due;
+        assert_true(fabs(number(at, "\"lr\"", "\"loss\"") - due) < 1e-6 * due);
+    }
+}
+
 /* Two hosts with a replica each send a gradient of 4 x 4816 bytes every ten steps. */
 static void replicas_are_compared_with_ddp(void **state)
 {
@@ -529,6 +574,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tells_memory_and_traffic),
         cmocka_unit_test(a_plan_knows_compressed_bytes),
+        cmocka_unit_test(the_recipe_of_goyal_et_al_is_planned),
         cmocka_unit_test(replicas_are_compared_with_ddp),
         cmocka_unit_test(a_plan_has_the_label_of_its_run),
         cmocka_unit_test(surviving_takes_memory),

@@ -116,6 +116,7 @@ static long staleness_in(void *scratch, const char *rule)
 {
     static command_result r;
     char                  hash[HEX + 1];
+    (void)run_shell(&r, scratch, "rm -f log");
     hash_of(scratch, GPT, rule, STEPS, "--workers 2 --log log", hash);
     run_shell(&r, scratch, "sed -n 's/.*staleness_max\": \\([0-9]*\\).*/\\1/p' log | sort -n | "
                            "tail -1");

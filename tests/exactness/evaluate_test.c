@@ -27,6 +27,7 @@ static verdict judge(const char *folder, int samples, const char *options)
     verdict               out = { 0 };
 
     (void)snprintf(line, sizeof line,
+                   "rm -f log; "
                    "'%s' train mlp --data synthetic:images=%d,h=4,w=4,c=1,classes=3 --hidden 9 "
                    "--validation 0.5 --global-batch 16 --steps 1 --lr 1e-30 --log log %s",
                    LK_TEST_COMMAND, 2 * samples, options);

@@ -63,7 +63,7 @@ static void replays_have_the_same_weights(void **state)
     } lives[4] = {
         { 3, "--hosts 2", "--delay-compensation 0.02" },
         { 3, "", "--consistency shard --shards 3 --delay-compensation 0.04" },
-        { 2, "", "--consistency span --staleness-lr" },
+        { 2, "--hosts 2", "--consistency span --staleness-lr" },
         { 2, "", "" },
     };
     char want[HEX + 1], got[HEX + 1], options[256];

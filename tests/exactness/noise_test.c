@@ -26,8 +26,8 @@ static figures train(const char *options)
     char    command[1024], line[2048], log[128];
     figures out = { "" };
     (void)snprintf(log, sizeof log, "%s/log.jsonl", dir);
-    (void)snprintf(command, sizeof command, "'%s' train %s --log %s %s > %s/out 2>&1",
-                   LK_TEST_COMMAND, model, log, options, dir);
+    (void)snprintf(command, sizeof command, "rm -f %s; '%s' train %s --log %s %s > %s/out 2>&1",
+                   log, LK_TEST_COMMAND, model, log, options, dir);
     if (system(command) != 0)
         fail_msg("%s", command);
     FILE *file = fopen(log, "r");

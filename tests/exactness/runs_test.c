@@ -212,6 +212,30 @@ static void llama_has_the_same_bits(void **state)
     check_ways(&models[3], lki_thorough() ? 0 : 2, lki_thorough() ? 1 : 3);
 }
 
+/* A network of bottleneck blocks, whose many parameters take their time: one step. */
+static const run_model bottleneck = {
+    "resnet, bottleneck",
+    "resnet --data synthetic:images=30,h=4,w=4,c=3,classes=4 --depth 50 --optimizer sgd "
+    "--momentum 0.9 --lr 0.1"
+};
+
+/* Checks the bottleneck in two ways; with LK_BRIEF, in one. */
+static void bottlenecks_have_the_same_bits(void **state)
+{
+    static const char *const rest[] = {
+        "1 --workers 2 --worker-mode threads --activation-checkpointing",
+        "1 --workers 2 --hosts 2 --strategy zero3",
+    };
+    (void)state;
+    outcome want = run(&bottleneck, 8, "1 --strategy single --workers 1");
+    assert_int_equal(want.status, 0);
+    for (size_t i = 0; i < (lki_brief() ? 1 : 2); i++) {
+        outcome got = run(&bottleneck, 8, rest[i]);
+        assert_int_equal(got.status, 0);
+        assert_string_equal(got.hash, want.hash);
+    }
+}
+
 /* Checks each model in a third of the ways. */
 static void other_precisions_have_the_same_bits(void **state)
 {
@@ -349,6 +373,7 @@ int main(void)
         cmocka_unit_test(gpt_has_the_same_bits),
         cmocka_unit_test(resnet_has_the_same_bits),
         cmocka_unit_test(llama_has_the_same_bits),
+        cmocka_unit_test(bottlenecks_have_the_same_bits),
         cmocka_unit_test(other_precisions_have_the_same_bits),
         cmocka_unit_test(other_optimizers_have_the_same_bits),
         cmocka_unit_test(evaluations_may_follow_skipped_steps),

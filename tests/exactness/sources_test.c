@@ -2,10 +2,11 @@
  * every kind.
  *
  * Goal:   images in archives, augmented, drawn by weights or in PyTorch's order, from any number of
- *         loader threads, train the same model with one, two and three workers.  Documents also
- *         train the same model: their tokens have equal weights however the documents are divided
- *         among workers.  A stream gives the bits of the same samples in files, including images in
- *         archives and a short last step.  Ignored labels and weights in the loss give exact sums.
+ *         loader threads, train the same model with one, two and three workers, and so do images in
+ *         folders.  Documents also train the same model: their tokens have equal weights however
+ *         the documents are divided among workers.  A stream gives the bits of the same samples in
+ *         files, including images in archives and a short last step.  Ignored labels and weights in
+ *         the loss give exact sums.
  * Method: the command itself; the hash of each run.
  */
 #include <math.h>
@@ -85,6 +86,34 @@ static void archives_give_the_same_bits(void **state)
         assert_string_not_equal(plain, other[i]);
 }
 
+/* Trains on images in folders.  The checkpoint has the names of the classes, and is not continued
+ * with others. */
+static void folders_give_the_same_bits(void **state)
+{
+    static lkt_file       picture;
+    static command_result r;
+    char                  path[160], hash[65];
+    run_line(*state, "mkdir -p net/train/cat net/train/dog net/val/dog", 0, NULL, NULL);
+    for (uint32_t i = 0; i < 14; i++) {
+        uint8_t rows[16 * 12 * 3];
+        for (size_t k = 0; k < sizeof rows; k++)
+            rows[k] = (uint8_t)(k * (i + 3) / 7 % 256);
+        lkt_png(&picture, 12, 16, 8, 2, NULL, rows, 36);
+        (void)snprintf(path, sizeof path, "%s/net/%s/%u.png", (const char *)*state,
+                       i < 6 ? "train/cat" : i < 12 ? "train/dog" : "val/dog", i);
+        lkt_write(path, picture.bytes, picture.count);
+    }
+#define FOLDER "--data 'folder:net?h=8&w=8&resize=9' --augment resized-crop=0.2,flip "
+    same_on_any_workers(*state, FOLDER "--loader-threads 2", 2, hash);
+    run_of(hash, *state, FOLDER "--checkpoint named", 1);
+    run_command(&r, *state, "inspect named");
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "[\"cat\",\"dog\"]");
+    run_line(*state, "mv net/train/dog net/train/wolf && mv net/val/dog net/val/wolf", 0, NULL,
+             NULL);
+    run_line(*state, "'" LK_TEST_COMMAND "' resume named", 2, NULL, "the list of classes is [");
+}
+
 /* ---- Documents ------------------------------------------------------------------------------ */
 
 /* Reads the losses of the steps, and the loss of the validation part at the end. */
@@ -93,8 +122,9 @@ static size_t losses_of(const char *folder, double out[16])
     static char log[1 << 14];
     size_t      count = 0;
     read_stream(folder, "log", log, sizeof log);
-    for (const char *at = log; (at = strstr(at, "loss\": ")) != NULL && count < 16; at++)
-        assert_int_equal(sscanf(at, "loss\": %lf", &out[count++]), 1);
+    const char *at = strchr(log, '\n'); /* after the configuration, which names the loss */
+    while (at != NULL && (at = strstr(at, "loss\": ")) != NULL && count < 16)
+        assert_int_equal(sscanf(at++, "loss\": %lf", &out[count++]), 1);
     return count;
 }
 
@@ -117,6 +147,7 @@ static void documents_weigh_by_their_tokens(void **state)
     (void)snprintf(path, sizeof path, "%s/lines", (const char *)*state);
     lkt_write_text(path, text);
 #define DOCUMENTS                                                                                \
+    "rm -f log; "                                                                                \
     "'" LK_TEST_COMMAND "' train gpt --data docs:lines --validation 0.2 --context 24 --layers 1 "\
     "--width 8 --heads 2 --global-batch 30 --lr 0.1 --steps 6 --eval-every 3 --log log "
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
@@ -403,6 +434,90 @@ static void a_checkpoint_keeps_the_mean_of_the_pixels(void **state)
     make_images(*state);
 }
 
+/* ---- Tables ------------------------------------------------------------------------------- */
+
+/* Writes a table of 50 rows: two columns of numbers, one of text, and targets of all kinds. */
+static void make_table(const char *folder)
+{
+    char   text[4096] = "u,v,\"city, name\",price,rain,sun,class\n", path[128];
+    size_t used       = strlen(text);
+    for (int i = 1; i <= 50; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%d,0.%d,c%d,%d.5,%d,%d,k%d\n",
+                                 i * i, i, i % 7, i % 9 - 4, i % 2, i % 3 / 2, i % 4);
+    (void)snprintf(path, sizeof path, "%s/table.csv", folder);
+    lkt_write_text(path, text);
+}
+
+#define TABLE "--data table.csv --validation 0.2 --eval-every 3 "
+
+/* Checks each loss with tables on any number of workers, and that they differ. */
+static void tables_and_losses(void **state)
+{
+    static const char *const losses[] = {
+        TABLE "--target price", TABLE "--target price,u --loss huber --huber-delta 4",
+        TABLE "--target rain,sun --loss bce", TABLE "--target class --label-smoothing 0.1",
+        TABLE "--target rain --loss cross-entropy", TABLE "--target price --precision bf16",
+        TABLE "--target price --normalize none --lr 0.000001",
+    };
+    char hashes[sizeof losses / sizeof losses[0]][65];
+    make_table(*state);
+    for (size_t i = 0; i < sizeof losses / sizeof losses[0]; i++) {
+        same_on_any_workers(*state, losses[i], i % 3 == 0 && !lki_brief() ? 2 : 3, hashes[i]);
+        for (size_t k = 0; k < i; k++)
+            assert_string_not_equal(hashes[i], hashes[k]);
+    }
+}
+
+#define EVALUATES                                                                                \
+    "'" LK_TEST_COMMAND "' train mlp --hidden 9 --global-batch 12 --steps 1 --workers 1 "        \
+    "--lr 1e-30 --data table.csv --validation 0.2 "
+
+/* Checks the errors of an evaluation, and that its loss is without label smoothing: the weights of
+ * the three runs do not change. */
+static void evaluations_report_what_suits_the_loss(void **state)
+{
+    static command_result r;
+    double                loss, rmse, mae;
+    make_table(*state);
+    run_line(*state, EVALUATES "--target price --log e", 0, NULL, "  RMSE ");
+    (void)run_shell(&r, *state, "grep -o 'val_[^t]*' e | tr -d '\n'");
+    const char *at = strstr(r.out, "val_loss\"");
+    assert_true(at != NULL && sscanf(at, "val_loss\": %lf", &loss) == 1);
+    assert_true((at = strstr(at, "val_rmse")) != NULL && sscanf(at, "val_rmse\": %lf", &rmse) == 1);
+    assert_true((at = strstr(at, "val_mae")) != NULL && sscanf(at, "val_mae\": %lf", &mae) == 1);
+    assert_true(fabs(rmse * rmse - loss) < 1e-6 * loss && mae > 0 && mae < rmse);
+    run_line(*state, EVALUATES "--target class --log plain", 0, NULL, "  accuracy ");
+    run_line(*state, EVALUATES "--target class --log smooth --label-smoothing 0.5", 0, NULL, NULL);
+    run_line(*state, "for f in plain smooth; do grep -o 'val_loss_bits.*val_acc' $f >$f.bits; done;"
+             " test -s plain.bits && cmp plain.bits smooth.bits", 0, NULL, NULL);
+    run_line(*state, EVALUATES "--target rain,sun --loss bce", 0, NULL, "  accuracy ");
+}
+
+/* Checks that a run on a table goes on from a checkpoint, which has the columns, that a step can be
+ * verified, and that a table with other numbers is refused. */
+static void a_table_is_kept_in_the_checkpoint(void **state)
+{
+    char want[65], got[65];
+    make_table(*state);
+    run_line(*state, TRAIN TABLE "--target price --steps 6 --workers 1", 0, want,
+             "  RMSE ");
+    run_line(*state, TRAIN TABLE "--target price --steps 2 --workers 2 --checkpoint table", 0, NULL,
+             NULL);
+    run_line(*state, "tr -d '\\n ' <table/step-00000002/manifest.json | grep -q "
+             "'\"levels\":\\[\"c0\",\"c1\",.*\"c6\"\\],\"name\":\"city,name\"'", 0, NULL, NULL);
+    run_line(*state, TRAIN TABLE "--target price --steps 6 --workers 3 --checkpoint table --resume",
+             0, got, NULL);
+    assert_string_equal(got, want);
+    run_line(*state, "'" LK_TEST_COMMAND "' verify table --step 5", 0, NULL, NULL);
+    run_line(*state, TRAIN TABLE "--target u --steps 8 --workers 1 --checkpoint table --resume", 2,
+             NULL, "target");
+    run_line(*state, "sed -i 's/^[0-9]*,/5,/' table.csv && " TRAIN TABLE "--target "
+             "price --steps 8 --workers 1 --checkpoint table --resume", 2, NULL, "columns");
+    run_line(*state, TRAIN "--data table.csv --steps 1", 2, NULL, "--target must name the column");
+    run_line(*state, TRAIN TABLE "--target price --steps 1 --label-smoothing 0.5", 2, NULL,
+             "is for the loss cross-entropy");
+}
+
 /* Returns the first loss of a batch of all images, with `weights` as the weights of the classes. */
 static double weighted_loss(const char *folder, const char *const weights[4])
 {
@@ -412,8 +527,8 @@ static double weighted_loss(const char *folder, const char *const weights[4])
         (void)snprintf(all + strlen(all), sizeof all - strlen(all), "%s ", weights[i % 4]);
     (void)snprintf(path, sizeof path, "%s/classes", folder);
     lkt_write_text(path, all);
-    run_line(folder, TRAIN "--data idx:images,labels --global-batch 48 --steps 1 --workers 2 "
-             "--loss-weights classes --log log", 0, NULL, NULL);
+    run_line(folder, "rm -f log; " TRAIN "--data idx:images,labels --global-batch 48 --steps 1 "
+             "--workers 2 --loss-weights classes --log log", 0, NULL, NULL);
     assert_int_equal(losses_of(folder, losses), 1);
     return losses[0];
 }
@@ -437,6 +552,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(archives_give_the_same_bits),
+        cmocka_unit_test(folders_give_the_same_bits),
         cmocka_unit_test(documents_weigh_by_their_tokens),
         cmocka_unit_test(a_stream_trains_on_its_samples_in_order),
         cmocka_unit_test(a_run_resumes_from_a_file_but_not_from_a_pipe),
@@ -445,6 +561,9 @@ int main(void)
         cmocka_unit_test(tokens_of_a_stream_give_the_same_bits),
         cmocka_unit_test(archives_of_a_stream_are_those_of_files),
         cmocka_unit_test(a_checkpoint_keeps_the_mean_of_the_pixels),
+        cmocka_unit_test(tables_and_losses),
+        cmocka_unit_test(evaluations_report_what_suits_the_loss),
+        cmocka_unit_test(a_table_is_kept_in_the_checkpoint),
         cmocka_unit_test(weights_and_labels_count_alike_on_any_workers),
         cmocka_unit_test(a_weighted_loss_is_that_of_its_classes),
     };

@@ -76,7 +76,8 @@ static void an_unwritable_directory_is_reported_first(void **state)
     if (r.status != 0)
         fail_msg("status %d: %s%s", r.status, r.out, r.err);
     assert_says(r.err, "cannot write to the checkpoint directory 'mnt': Read-only file system\n");
-    assert_says(r.err, "cannot create the checkpoint directory 'mnt/ck': Read-only file system\n");
+    assert_says(r.err, "cannot create the checkpoint directory 'mnt/ck': Read-only file system; "
+                       "give another --checkpoint\n");
     assert_says(r.err, "cannot write the log 'mnt/log': Read-only file system\n");
     assert_says_not(r.err, "step 1/"); /* the run ended before the first step */
 }

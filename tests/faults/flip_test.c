@@ -88,8 +88,8 @@ static void run(command_result *r, const char *folder, const char *flips, uint32
     char line[1024], wish[64] = "";
     if (flips != NULL)
         (void)snprintf(wish, sizeof wish, "LKT_FLIP='%s %d' ", flips, AT_STEP);
-    (void)snprintf(line, sizeof line, "%s%s " MLP "--workers %u --log log %s", wish, self, workers,
-                   options);
+    (void)snprintf(line, sizeof line, "rm -f log; %s%s " MLP "--workers %u --log log %s", wish,
+                   self, workers, options);
     (void)run_shell(r, folder, line);
 }
 
@@ -281,9 +281,10 @@ static void verify_prints_the_loss_of_the_log(void **state)
 {
     static command_result r;
     char                  loss[64];
-    run_command(&r, *state, "train " OPTIONS "--virtual-workers 1 --lr 0.05 --log log");
+    run_command(&r, *state, "train " OPTIONS "--virtual-workers 1 --lr 0.05 --log alone");
     assert_int_equal(r.status, 0);
-    (void)run_shell(&r, *state, "sed -n 's/^{\"step\": 6, .*\"loss\": \\([^,]*\\),.*/\\1/p' log");
+    (void)run_shell(&r, *state, "sed -n 's/^{\"step\": 6, .*\"loss\": \\([^,]*\\),.*/\\1/p' "
+                                "alone");
     (void)snprintf(loss, sizeof loss, "\nloss %.*s (a mean over 20)\n",
                    (int)strcspn(r.out, "\n"), r.out);
     run_command(&r, *state, "verify " OPTIONS "--virtual-workers 1 --lr 0.05 --step 6 "

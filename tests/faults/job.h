@@ -427,7 +427,7 @@ static inline void goes_on(const char *folder, const char *options, uint32_t wor
 static inline void forget(const char *folder)
 {
     static command_result r;
-    (void)run_shell(&r, folder, "rm -rf ck");
+    (void)run_shell(&r, folder, "rm -rf ck log");
 }
 
 /* Removes the files that a failed test has left.  Runs before each test. */

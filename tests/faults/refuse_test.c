@@ -30,7 +30,7 @@ static void contradicting_options_are_named(void **state)
         { "--micro-batch 1", "--micro-batch is 1," },
         { "--virtual-workers 2", "--virtual-workers is 2," },
         { "--compress topk", "--compress is \"topk\", but the checkpoint was made with none" },
-        { "--steps 5", "step 10, past --steps 5" },
+        { "--steps 5", "step 10, past --steps 5: give more --steps, or begin at an earlier" },
     };
     static command_result r;
     run_command(&r, *state, MLP "--steps 10 --checkpoint ck --workers 2");
@@ -51,7 +51,7 @@ static void contradicting_options_are_named(void **state)
     assert_says(r.err, "--optimizer is \"adamw\", but the checkpoint was made with \"sgd\"");
     run_command(&r, *state, MLP "--steps 20 --checkpoint ck");
     assert_int_equal(r.status, 2);
-    assert_says(r.err, "already has checkpoints; continue that run with --resume");
+    assert_says(r.err, "already has checkpoints; continue that run by lockstep resume ");
     run_command(&r, *state,
                 "train gpt --data synthetic:tokens=4000,vocab=31 --global-batch 8 --micro-batch 2 "
                 "--lr 0.05 " ON_CK);

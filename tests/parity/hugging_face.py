@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""hugging_face.py -- gpt and llama against Hugging Face's transformers: losses and gradients.
+"""hugging_face.py -- gpt and llama against Hugging Face's transformers: logits, losses, gradients.
 
-Makes small models of transformers with random weights, writes them as safetensors, and lets `lockstep`
-take a step of plain SGD with a rate of 1 from them: the loss, and the differences of all weights, are
-the loss and the gradients.  Both must be within 1e-5 of PyTorch's.  The checkpoint is then loaded by
-transformers again, by name, and the next loss must be that of the next step.
+Makes small models of transformers with random weights, and saves them as folders.  The logits of a
+folder must be within 1e-5 of PyTorch's (tests/parity/logits.c).  `lockstep train --init FOLDER` takes
+a step of plain SGD with a rate of 1: the loss, and the differences of all weights, are the loss and
+the gradients, and must be as near.  `lockstep export` writes the run with a configuration of its own,
+transformers loads it again, and its next loss must be that of the next step.  Where nothing is trained, the export is the folder, byte
+for byte: with a learning rate of 0 for all parameters, in FP32 and, from shards, in BF16.  FP16 is read
+exactly, and BF16 written as PyTorch rounds.
 
     tests/parity/hugging_face.py [COMMAND]      default: build/release/bin/lockstep
 Exits 77 with a message where transformers is absent.
 """
-import json, pathlib, subprocess, sys, tempfile
+import json, pathlib, shutil, subprocess, sys, tempfile
 
 import parity
 
@@ -17,6 +20,7 @@ try:
     import numpy as np
     import torch
     import torch.nn.functional as F
+    import safetensors
     import transformers
 except ImportError as missing:
     print(f"skipped: {missing} (pip install transformers)")
@@ -25,7 +29,7 @@ except ImportError as missing:
 CONTEXT, BATCH, LIMIT = 40, 4, 1e-5
 SIZES = dict(vocab_size=256, hidden_size=48, intermediate_size=88, num_hidden_layers=2,
              num_attention_heads=4, max_position_embeddings=128)
-OPTIONS = "--width 48 --ffn 88 --layers 2 --heads 4"
+LOGITS = pathlib.Path(parity.COMMAND).resolve().parents[1] / "tests/parity_logits"
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=64, rope_theta=500.0)
 
@@ -61,19 +65,18 @@ def qwen3():
 
 
 def gpt2():
-    config = transformers.GPT2Config(vocab_size=256, n_positions=CONTEXT, n_embd=48, n_layer=2, n_head=4,
-                                     resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    config = transformers.GPT2Config(vocab_size=256, n_positions=CONTEXT + 24, n_embd=48, n_layer=2, n_head=4,
+                                     resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+                                     bos_token_id=None, eos_token_id=None)
     return transformers.GPT2LMHeadModel(config)
 
 
 MODELS = {
-    "llama": (lambda: llama(False, 2), f"llama {OPTIONS} --kv-heads 2"),
-    "llama3": (lambda: llama(True, 4, LLAMA3), f"llama {OPTIONS} --tie --rope-theta 500 --rope-factor 8 "
-               "--rope-original 64"),
-    "qwen2": (qwen2, f"llama {OPTIONS} --kv-heads 2 --tie --qkv-bias --rope-theta 1e6 --norm-eps 1e-6"),
-    "qwen3": (qwen3, f"llama {OPTIONS} --kv-heads 1 --head-size 20 --qk-norm --rope-theta 1e6 "
-              "--norm-eps 1e-6"),
-    "gpt2": (gpt2, "gpt --width 48 --layers 2 --heads 4"),
+    "llama": lambda: llama(False, 2),
+    "llama3": lambda: llama(True, 4, LLAMA3),
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+    "gpt2": gpt2,
 }
 
 
@@ -112,43 +115,118 @@ def read_safetensors(path):
     return out
 
 
-def run_lockstep(options, folder):
+def run_lockstep(folder, init, *options):
     log = folder / "run.jsonl"
-    subprocess.run([parity.COMMAND, "train", *options.split(), "--data", f"text:{folder}/text", "--init",
-                    str(folder / "init.safetensors"), "--context", str(CONTEXT), "--global-batch", str(BATCH),
-                    "--micro-batch", "2", "--steps", "2", "--seed", str(parity.SEED), "--optimizer", "sgd",
-                    "--lr", "1", "--momentum", "0", "--log", str(log), "--checkpoint", str(folder / "run"),
-                    "--checkpoint-every", "1", "--keep", "2", "--quiet"],
+    model = "gpt" if "GPT2" in (init / "config.json").read_text() else "llama"
+    subprocess.run([parity.COMMAND, "train", model, "--data", f"text:{folder}/text", "--init", str(init),
+                    "--context", str(CONTEXT), "--global-batch", str(BATCH), "--micro-batch", "2",
+                    "--seed", str(parity.SEED), "--optimizer", "sgd", "--lr", "1", "--momentum", "0",
+                    "--log", str(log), "--worker-mode", "threads", "--workers", "1",
+                    "--checkpoint", str(folder / "run"), "--quiet", *options],
                    check=True, stdout=subprocess.DEVNULL)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     return [line["loss"] for line in lines if "loss" in line]
 
 
+def export(folder, run, *options):
+    out = folder / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    subprocess.run([parity.COMMAND, "export", str(run), "--out", str(out), *options], check=True,
+                   stdout=subprocess.DEVNULL)
+    return out
+
+
+def far_apart(a, b):
+    return float((a - b).abs().max())
+
+
+def compare_logits(model, init, text):
+    """Returns how far logits of the first sample are apart."""
+    tokens = text[:CONTEXT]
+    raw = subprocess.run([LOGITS, str(init)], input=tokens.to(torch.int32).numpy().tobytes(), check=True,
+                         stdout=subprocess.PIPE).stdout
+    logits = torch.from_numpy(np.frombuffer(raw, np.float32).reshape(CONTEXT, -1).copy())
+    return far_apart(logits, model(tokens[None]).logits[0].detach())
+
+
 def compare(name, folder):
-    make, options = MODELS[name]
-    model = make()
+    model = MODELS[name]()
     model.eval()
     randomise(model)
     prefix = prefix_of(model)
     weights = {k.removeprefix(prefix): p.detach().clone() for k, p in model.named_parameters()}
-    parity.write_safetensors(folder / "init.safetensors", {k: p.numpy() for k, p in weights.items()})
+    model.save_pretrained(folder / "init")
     text = bytes(np.random.default_rng(5).integers(97, 117, 30 * CONTEXT).astype(np.uint8))
     (folder / "text").write_bytes(text)
     text = torch.tensor(list(text))
-    ours = run_lockstep(options, folder)
+    logits = compare_logits(model, folder / "init", text)
+    ours = run_lockstep(folder, folder / "init", "--steps", "2", "--checkpoint-every", "1", "--keep", "2")
     loss = loss_of(model, text, 0)
     loss.backward()
     after = read_safetensors(folder / "run/step-00000001/model.safetensors")
     gradients = {k.removeprefix(prefix): p.grad for k, p in model.named_parameters()}
     assert after.keys() == weights.keys(), sorted(after.keys() ^ weights.keys())
-    worst = max(float((weights[k] - after[k] - g).abs().max()) for k, g in gradients.items())
-    model.load_state_dict({prefix + k: v for k, v in after.items()}, strict=False)
-    losses = [float(loss.detach()), float(loss_of(model, text, 1).detach())]
-    differ = max(abs(a - b) for a, b in zip(ours, losses))
+    worst = max(far_apart(weights[k] - after[k], g) for k, g in gradients.items())
     largest = max(float(g.abs().max()) for g in gradients.values())
-    print(f"{name:7} losses {losses[0]:.6f} {losses[1]:.6f}: {differ:.1e} apart; "
-          f"gradients up to {largest:.3f}: {worst:.1e} apart")
-    return max(worst, differ)
+    (folder / "run/config.json").unlink()  # so the export writes its own
+    again = transformers.AutoModelForCausalLM.from_pretrained(export(folder, folder / "run/step-00000001"))
+    assert type(again) is type(model) and again.dtype == torch.float32
+    losses = [float(loss.detach()), float(loss_of(again.eval(), text, 1).detach())]
+    differ = max(abs(a - b) for a, b in zip(ours, losses))
+    logits = max(logits, compare_logits(again, folder / "out", text))
+    print(f"{name:7} losses {losses[0]:.6f} {losses[1]:.6f}: {differ:.1e} apart; logits: {logits:.1e} "
+          f"apart; gradients up to {largest:.3f}: {worst:.1e} apart")
+    return max(worst, differ, logits)
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def values_of(folder):
+    """Returns the bytes of all tensors."""
+    out = {}
+    for path in folder.glob("*.safetensors"):
+        with safetensors.safe_open(path, "pt") as file:
+            out.update({k: file.get_tensor(k) for k in file.keys()})
+    return {k: (v.dtype, v.shape, v.view(torch.uint8).numpy().tobytes()) for k, v in out.items()}
+
+
+def check_round_trip(name, folder, dtype, shards):
+    """Checks that a model of which nothing is trained comes back as it was."""
+    model = MODELS[name]().to(dtype)
+    randomise(model)
+    model.save_pretrained(folder / "init", max_shard_size="20KB" if shards else "5GB")
+    (folder / "text").write_bytes(bytes(range(97, 117)) * 200)
+    run_lockstep(folder, folder / "init", "--steps", "1", "--param-group", "*:lr=0")
+    if shards:
+        before, after = values_of(folder / "init"), values_of(export(folder, folder / "run"))
+        assert after == before and len(list(folder.glob("init/*.safetensors"))) > 2
+        assert len(list(folder.glob("out/*.safetensors"))) == 1
+        assert values_of(export(folder, folder / "run", "--shard-size", "0.02")) == before
+        assert len(list(folder.glob("out/*.safetensors"))) > 2
+        transformers.AutoModelForCausalLM.from_pretrained(folder / "out")
+    else:
+        before, after = files_of(folder / "init"), files_of(export(folder, folder / "run"))
+        assert after == before, [k for k in before | after if before.get(k) != after.get(k)]
+
+
+def check_halves(folder):
+    """Checks that FP16 values, subnormal ones included, are read exactly, and rounded as PyTorch does."""
+    model = llama(False, 2).to(torch.float16)
+    randomise(model)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[:9] *= 2.0 ** -20
+    model.save_pretrained(folder / "init")
+    (folder / "text").write_bytes(bytes(range(97, 117)) * 200)
+    run_lockstep(folder, folder / "init", "--steps", "1", "--param-group", "*:lr=0")
+    read = read_safetensors(folder / "run/step-00000001/model.safetensors")
+    assert all(torch.equal(read[k], p.float()) for k, p in model.named_parameters())
+    for name, dtype in (("f32", torch.float32), ("bf16", torch.bfloat16)):
+        again = transformers.AutoModelForCausalLM.from_pretrained(
+            export(folder, folder / "run", "--dtype", name), dtype="auto")
+        assert again.dtype == dtype
+        assert all(torch.equal(p, read[k].to(dtype)) for k, p in again.named_parameters())
 
 
 def main():
@@ -156,6 +234,11 @@ def main():
     for name in MODELS:
         with tempfile.TemporaryDirectory() as folder:
             worst = max(worst, compare(name, pathlib.Path(folder)))
+    for name, dtype, shards in (("gpt2", torch.float32, False), ("qwen3", torch.bfloat16, True)):
+        with tempfile.TemporaryDirectory() as folder:
+            check_round_trip(name, pathlib.Path(folder), dtype, shards)
+    with tempfile.TemporaryDirectory() as folder:
+        check_halves(pathlib.Path(folder))
     print(f"transformers {transformers.__version__}: worst {worst:.1e}, limit {LIMIT:.0e}")
     return worst > LIMIT
 

@@ -38,14 +38,14 @@ def philox(seed, purpose, a, b, c, d):
     return x
 
 
-def sample_at(epoch, n, position):
+def sample_at(epoch, n, position, seed=SEED, purpose=3):
     bits = (n - 1).bit_length() if n > 1 else 0
     half = 1 if bits <= 2 else (bits + 1) // 2
     mask, at = (1 << half) - 1, position
     while True:
         left, right = at >> half, at & mask
         for r in range(8):
-            left, right = right, (left ^ philox(SEED, 3, right, epoch, 0, half << 8 | r)[0]) & mask
+            left, right = right, (left ^ philox(seed, purpose, right, epoch, 0, half << 8 | r)[0]) & mask
         at = left << half | right
         if at < n:
             return at

@@ -79,6 +79,7 @@ const lk_block_type lk_block_rmsnorm = {
     .forward  = rmsnorm_forward,
     .backward = rmsnorm_backward,
     .bf16     = true,
+    .by_position = true,
 };
 
 /* ---- Rotary embeddings ------------------------------------------------------------------- */
@@ -162,7 +163,8 @@ static lki_rope_args rope_args(const lk_block_call *call, const void *x, void *y
                             .t     = dims[0],
                             .heads = dims[1] / options->size,
                             .size  = options->size,
-                            .table = call->block->constants,
+                            .table = (const float *)call->block->constants +
+                                     call->first * options->size,
                             .x     = x,
                             .y     = y };
 }
@@ -190,6 +192,7 @@ const lk_block_type lk_block_rope = {
     .backward   = rope_backward,
     .inplace    = true,
     .bf16       = true,
+    .by_position = true,
     .sums_parts = true,
 };
 
@@ -240,5 +243,6 @@ const lk_block_type lk_block_swiglu = {
     .forward    = swiglu_forward,
     .backward   = swiglu_backward,
     .bf16       = true,
+    .by_position = true,
     .sums_parts = true,
 };

@@ -59,6 +59,7 @@ const lk_block_type lk_block_dropout = {
     .backward = dropout_backward,
     .inplace  = true,
     .bf16     = true,
+    .by_position = true,
 };
 
 /* ---- Add --------------------------------------------------------------------------------- */
@@ -103,6 +104,7 @@ const lk_block_type lk_block_add = {
     .backward = add_backward,
     .inplace  = true,
     .bf16     = true,
+    .by_position = true,
     .sums_parts = true,
 };
 
@@ -136,5 +138,6 @@ const lk_block_type lk_block_relu = {
     .backward = relu_backward,
     .inplace  = true,
     .bf16     = true,
+    .by_position = true,
     .sums_parts = true,
 };

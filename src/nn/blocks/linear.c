@@ -221,6 +221,7 @@ const lk_block_type lk_block_linear = {
     .bf16         = true,
     .bf16_params  = 1,
     .writes_grads = true,
+    .by_position  = true,
     .sums_parts   = true,
     .flops        = linear_flops,
 };

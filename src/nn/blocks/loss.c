@@ -1,4 +1,5 @@
-/* loss.c -- softmax cross-entropy: one row of loss for each row of logits.
+/* loss.c -- the losses.  Softmax cross-entropy has one row of loss for each row of logits; mse,
+ * huber and bce have one for each element.
  *
  * In training, forward replaces the logits by the gradient (softmax - onehot, unscaled), in the
  * pass that computes the loss.  Backward then does nothing.
@@ -11,14 +12,27 @@
  * Every element of dW is summed over the rows in order, and every other result belongs to one row,
  * so the bits are those of two separate blocks.
  */
+#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "device/half.h"
 #include "nn/blocks/blocks.h"
 
+static lk_status check_smoothing(const lk_plan *plan, float smoothing)
+{
+    if (!(smoothing >= 0 && smoothing < 1))
+        return lk_plan_fail(plan, "label smoothing %g; at least 0 and below 1", (double)smoothing);
+    return LK_OK;
+}
+
 static lk_status cross_entropy_plan(lk_plan *plan)
 {
+    const lk_cross_entropy_options *options = lk_plan_block(plan)->options;
+    if (options != NULL) {
+        LK_TRY(lki_plan_options(plan, sizeof *options));
+        LK_TRY(check_smoothing(plan, options->smoothing));
+    }
     LK_TRY(lki_plan_inputs(plan, 1, 1));
     lk_shape x = lk_plan_block(plan)->x[0];
     if (x.rank == 0 || lki_width(x) < 2 || lki_width(x) > INT32_MAX || lki_rows(x) > INT32_MAX)
@@ -63,9 +77,11 @@ static void weigh(const lk_block_call *call, size_t first, size_t m, size_t clas
 
 static void cross_entropy_forward(const lk_block_call *call)
 {
-    lk_shape x = call->block->x[0];
+    const lk_cross_entropy_options *options = call->block->options;
+    lk_shape                        x       = call->block->x[0];
     lki_softmax_xent(call->exec, call->dtype, call->samples * lki_rows(x), lki_width(x), call->y,
-                     call->targets, call->loss, call->hit, loss_factor(call));
+                     call->targets, call->loss, call->hit, loss_factor(call),
+                     options != NULL && call->training ? options->smoothing : 0);
     weigh(call, 0, call->samples * lki_rows(x), lki_width(x), call->y);
 }
 
@@ -81,6 +97,87 @@ const lk_block_type lk_block_cross_entropy = {
     .backward = cross_entropy_backward,
     .loss     = true,
     .bf16     = true,
+    .by_position = true,
+    .sums_parts = true,
+};
+
+/* ---- Losses of single elements ----------------------------------------------------------- */
+
+static lk_status element_plan(lk_plan *plan)
+{
+    LK_TRY(lki_plan_inputs(plan, 1, 1));
+    lk_shape x = lk_plan_block(plan)->x[0];
+    if (x.rank == 0 || lk_shape_count(x) > INT32_MAX)
+        return lk_plan_fail(plan, "it needs a row of numbers, not %s", lki_shape_describe(x).text);
+    lk_plan_output(plan, x);
+    return LK_OK;
+}
+
+static lk_status huber_plan(lk_plan *plan)
+{
+    const lk_huber_options *options = lk_plan_block(plan)->options;
+    LK_TRY(lki_plan_options(plan, sizeof *options));
+    if (!(options->delta > 0 && isfinite(options->delta)))
+        return lk_plan_fail(plan, "its delta is %g; above 0", (double)options->delta);
+    return element_plan(plan);
+}
+
+static void element_forward(const lk_block_call *call, lki_loss_kind kind, float delta)
+{
+    const lki_element_loss how = { .kind = kind, .delta = delta };
+    size_t                 n   = lki_elements(call, call->block->x[0]);
+    const void            *targets = call->targets; /* the bits of FP32 numbers */
+    lki_element_losses(call->exec, call->dtype, &how, n, call->y, targets, call->loss, call->hit,
+                       loss_factor(call));
+    weigh(call, 0, n, 1, call->y);
+}
+
+static void mse_forward(const lk_block_call *call)
+{
+    element_forward(call, LKI_LOSS_MSE, 0);
+}
+
+static void huber_forward(const lk_block_call *call)
+{
+    const lk_huber_options *options = call->block->options;
+    element_forward(call, LKI_LOSS_HUBER, options->delta);
+}
+
+static void bce_forward(const lk_block_call *call)
+{
+    element_forward(call, LKI_LOSS_BCE, 0);
+}
+
+const lk_block_type lk_block_mse = {
+    .name       = "mse",
+    .plan       = element_plan,
+    .forward    = mse_forward,
+    .backward   = cross_entropy_backward,
+    .loss       = true,
+    .numbers    = true,
+    .bf16       = true,
+    .sums_parts = true,
+};
+
+const lk_block_type lk_block_huber = {
+    .name       = "huber",
+    .plan       = huber_plan,
+    .forward    = huber_forward,
+    .backward   = cross_entropy_backward,
+    .loss       = true,
+    .numbers    = true,
+    .bf16       = true,
+    .sums_parts = true,
+};
+
+const lk_block_type lk_block_bce = {
+    .name       = "bce",
+    .plan       = element_plan,
+    .forward    = bce_forward,
+    .backward   = cross_entropy_backward,
+    .loss       = true,
+    .numbers    = true,
+    .bf16       = true,
     .sums_parts = true,
 };
 
@@ -98,6 +195,7 @@ typedef struct {
     size_t       rows, in, classes, chunk;
     size_t       bytes; /* size of one logit */
     void        *logits;
+    float        smoothing;
 } head;
 
 static size_t chunk_max(const lk_linear_cross_entropy_options *options, lk_dtype dtype)
@@ -122,6 +220,7 @@ static lk_status linear_cross_entropy_plan(lk_plan *plan)
                             "it makes logits of 2 to %d classes from rows, not of %llu from %s",
                             INT32_MAX, (unsigned long long)options->classes,
                             lki_shape_describe(x).text);
+    LK_TRY(check_smoothing(plan, options->smoothing));
     if (options->rows > INT32_MAX)
         return lk_plan_fail(plan, "%llu rows of logits at a time; at most %d",
                             (unsigned long long)options->rows, INT32_MAX);
@@ -154,7 +253,7 @@ static void head_chunk(const lk_block_call *call, const head *h, size_t first, s
     lki_weight_of(call, 0, &logits);
     lki_gemm(call->exec, &logits);
     lki_softmax_xent(call->exec, call->dtype, m, h->classes, h->logits, call->targets + first,
-                     call->loss + first, call->hit + first, loss_factor(call));
+                     call->loss + first, call->hit + first, loss_factor(call), h->smoothing);
     weigh(call, first, m, h->classes, h->logits);
     if (!call->training)
         return;
@@ -174,7 +273,8 @@ static void linear_cross_entropy_forward(const lk_block_call *call)
     const lk_linear_cross_entropy_options *options = call->block->options;
     head h = { .rows = call->samples * lki_rows(call->block->x[0]),
                .in = lki_width(call->block->x[0]), .classes = options->classes,
-               .bytes = lk_dtype_bytes(call->dtype), .logits = call->scratch };
+               .bytes = lk_dtype_bytes(call->dtype), .logits = call->scratch,
+               .smoothing = call->training ? options->smoothing : 0 };
     size_t most = chunk_max(options, call->dtype), chunks = (h.rows + most - 1) / most;
 
     /* chunks of nearly equal size */
@@ -199,6 +299,7 @@ const lk_block_type lk_block_linear_cross_entropy = {
     .backward     = cross_entropy_backward,
     .loss         = true,
     .bf16         = true,
+    .by_position  = true,
     .bf16_params  = 1,
     .flops        = linear_cross_entropy_flops,
     .params_unread= true,

@@ -95,6 +95,7 @@ const lk_block_type lk_block_layernorm = {
     .forward  = layernorm_forward,
     .backward = layernorm_backward,
     .bf16     = true,
+    .by_position = true,
 };
 
 /* ---- BatchNorm --------------------------------------------------------------------------- */

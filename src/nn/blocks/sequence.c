@@ -1,5 +1,6 @@
 /* sequence.c -- the two blocks for sequences: embedding and causal self-attention. */
 #include "nn/blocks/blocks.h"
+#include "tensor/attention_cache.h"
 
 /* ---- Embedding --------------------------------------------------------------------------- */
 
@@ -14,15 +15,19 @@ static lk_status embedding_plan(lk_plan *plan)
         return lk_plan_fail(plan, "it reads a sequence of token ids (T), not %s",
                             lki_shape_describe(block->x[0]).text);
     uint64_t t = block->x[0].dims[0], v = options->vocabulary, c = options->width;
+    uint64_t positions = options->positions != 0 ? options->positions : t;
     if (v == 0 || v > INT32_MAX || c == 0)
         return lk_plan_fail(plan,
                             "vocabulary %llu, width %llu: both are at least 1, the vocabulary "
                             "at most %d",
                             (unsigned long long)v, (unsigned long long)c, INT32_MAX);
+    if (positions < t)
+        return lk_plan_fail(plan, "%llu positions for a sequence of %llu tokens",
+                            (unsigned long long)positions, (unsigned long long)t);
     LK_TRY(lk_plan_param(plan, options->no_positions ? "weight" : "wte.weight",
                          (lk_shape){ 2, { v, c } }, LK_INIT_NORMAL, options->scale, false));
     if (!options->no_positions)
-        LK_TRY(lk_plan_param(plan, "wpe.weight", (lk_shape){ 2, { t, c } }, LK_INIT_NORMAL,
+        LK_TRY(lk_plan_param(plan, "wpe.weight", (lk_shape){ 2, { positions, c } }, LK_INIT_NORMAL,
                              options->scale, false));
     lk_plan_output(plan, (lk_shape){ 2, { t, c } });
     lk_plan_output_unread(plan);
@@ -34,8 +39,10 @@ static void embedding_forward(const lk_block_call *call)
     const uint64_t *y = call->block->y.dims;
     lki_table       wte, wpe = { 0 };
     wte.values = lki_param_of(call, 0, &wte.type);
-    if (call->block->param_count > 1)
+    if (call->block->param_count > 1) {
         wpe.values = lki_param_of(call, 1, &wpe.type);
+        wpe.values = (const char *)wpe.values + call->first * y[1] * lk_dtype_bytes(wpe.type);
+    }
     lki_embedding(call->exec, call->dtype, call->samples, y[0], y[1], call->x[0], wte, wpe,
                   call->y);
 }
@@ -56,6 +63,7 @@ const lk_block_type lk_block_embedding = {
     .bf16         = true,
     .bf16_params  = 3,
     .params_unread= true,
+    .by_position  = true,
 };
 
 /* ---- Attention --------------------------------------------------------------------------- */
@@ -136,6 +144,15 @@ static void attention_buffers(const lk_block *block, const lk_exec *exec, lk_dty
                                                  : lki_attention_scratch_bytes(exec, &shape);
 }
 
+static size_t attention_cache_bytes(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
+                                    uint32_t samples)
+{
+    lki_attention_shape shape = attention_of(block, samples);
+    (void)exec;
+    return dtype == LK_BF16 ? lki_attention_bf16_cache_bytes(&shape)
+                            : lki_attention_cache_bytes(&shape);
+}
+
 static lki_attention_input attention_input(const lk_block_call *call,
                                            const lki_attention_shape *shape)
 {
@@ -166,7 +183,12 @@ static void attention_forward(const lk_block_call *call)
 {
     lki_attention_shape shape = attention_call(call);
     lki_attention_input x     = attention_input(call, &shape);
-    if (call->dtype == LK_BF16)
+    lki_attention_cache cache = { call->cache, call->first, call->positions };
+    if (call->cache != NULL && call->dtype == LK_BF16)
+        lki_attention_bf16_cached(call->exec, &shape, x, cache, call->y, call->scratch);
+    else if (call->cache != NULL)
+        lki_attention_cached(call->exec, &shape, x, cache, call->y, call->scratch);
+    else if (call->dtype == LK_BF16)
         lki_attention_bf16(call->exec, &shape, x, call->y, call->saved, call->scratch);
     else
         lki_attention(call->exec, &shape, x, call->y, call->saved, call->scratch);
@@ -203,6 +225,8 @@ const lk_block_type lk_block_attention = {
     .buffers  = attention_buffers,
     .forward  = attention_forward,
     .backward = attention_backward,
+    .cache_bytes = attention_cache_bytes,
+    .by_position = true,
     .bf16     = true,
     .flops    = attention_flops,
 };

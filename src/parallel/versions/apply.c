@@ -420,11 +420,32 @@ uint64_t lki_schedule_hash(const lki_versions *v, uint64_t end)
                                       : 0;
 }
 
+/* Returns the XXH3 hash of the hashes of pieces of 1 KiB.  Four parts are read in turn: gradients
+ * are not in the cache any more, and one part alone waits longer for the memory. */
+static uint64_t hash_of(const float *values, size_t count)
+{
+    enum { PARTS = 4, PIECE = 256, MOST = 64 * PARTS };
+    const size_t part = count / (PARTS * PIECE) * PIECE;
+    const size_t rest = count - PARTS * part;
+    uint64_t     words[1 + MOST];
+    size_t       used = 1;
+    words[0]          = lki_xxh3(values + PARTS * part, rest * sizeof *values);
+    for (size_t i = 0; i < part; i += PIECE) {
+        for (size_t p = 0; p < PARTS; p++)
+            words[used++] = lki_xxh3(values + p * part + i, PIECE * sizeof *values);
+        if (used > MOST || i + PIECE == part) {
+            words[0] = lki_xxh3(words, used * sizeof *words);
+            used     = 1;
+        }
+    }
+    return words[0];
+}
+
 uint64_t lki_gradient_hash(const lki_versions *v, const lki_gradients *sums)
 {
     const size_t   n        = v->model->layout->grad_elements;
     const uint64_t parts[2] = {
-        lki_xxh3(sums->gradients, n * sizeof(float)),
+        hash_of(sums->gradients, n),
         lki_xxh3(sums->states, (v->model->width - n) * sizeof(float))
     };
     return lki_xxh3(parts, sizeof parts);

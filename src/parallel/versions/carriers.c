@@ -120,21 +120,34 @@ static lk_status read_envelope(const lki_versions *v, lki_peer *peer, bool *move
     return LK_OK;
 }
 
-/* Returns true if there is room for the gradient of an envelope. */
-static bool has_room(const lki_versions *v, lki_receiving *r)
+/* Returns true if shards have applied the last gradient of a group, and none of it is received. */
+static bool is_free(const lki_versions *v, lki_peer *peer, uint32_t group)
+{
+    for (uint64_t number = peer->taken_in; number < peer->begun; number++)
+        if (receiving_at(peer, number)->envelope->group == group)
+            return false;
+    return v->doing[group].state == LKI_GROUP_FREE;
+}
+
+/* Returns true if there is room for the gradient of an envelope from a peer. */
+static bool has_room(const lki_versions *v, lki_peer *peer, lki_receiving *r)
 {
     const lki_envelope *envelope = r->envelope;
     if (envelope->place != LKI_NO_PLACE &&
         envelope->place >= lki_applied(v) + v->window - v->options.groups)
         return false;
-    return envelope->host == v->hosts.here || lki_hosts_take(v, &r->message);
+    if (envelope->host == v->hosts.here)
+        return true;
+    if (v->sharded.count > 0 && !is_free(v, peer, envelope->group))
+        return false;
+    return lki_hosts_take(v, &r->message);
 }
 
 /* Begins to receive the values of the next gradient, if there is room for them. */
 static lk_status make_room(const lki_versions *v, lki_peer *peer, bool *moved)
 {
     lki_receiving *r = receiving_at(peer, peer->begun);
-    if (peer->begun == peer->read || !has_room(v, r))
+    if (peer->begun == peer->read || !has_room(v, peer, r))
         return LK_OK;
     *moved = true;
     peer->begun++;
@@ -160,12 +173,7 @@ static lk_status hand_over(lk_parallel *parallel, lki_receiving *r)
         (void)atomic_fetch_add(&v->common->waited, envelope->waited);
         return lki_hosts_enter(parallel, r->message);
     }
-    if (lki_arrives(v, envelope->place))
-        LK_TRY(lki_arrivals_hold(parallel));
-    lki_hosts_deliver(parallel, r->message, envelope->place);
-    if (lki_arrives(v, envelope->place))
-        lki_arrivals_release(v);
-    return LK_OK;
+    return lki_hosts_deliver(parallel, r->message, envelope->place);
 }
 
 /* Takes in the next gradient, if it is complete. */
@@ -288,7 +296,7 @@ lk_status lki_hosts_open(lk_parallel *parallel)
     lki_versions *v = parallel->versions;
     if (!lki_has_hosts(v))
         return LK_OK;
-    if (v->arrivals != NULL) {
+    if (v->options.record != NULL) {
         const lki_arrivals *a = v->arrivals;
         lki_task_schedule_continue(&v->ahead, v->again, a->missing, atomic_load(&a->begun));
         lki_task_schedule_continue(&v->now, v->again, a->missing, atomic_load(&a->begun));

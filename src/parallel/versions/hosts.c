@@ -10,6 +10,8 @@
  *                    next task of the group, and the version that it reads, follow from the order
  *                    (schedule.c).  So no host has to ask for a task.
  *
+ * Shards are as in a live run of the model (sharded_hosts.c).
+ *
  * The first rank of a host, its carrier, sends and receives, also between the blocks of its own
  * tasks (carriers.c).  Messages are in memory that the ranks of the host share.  Each has the
  * number of its users: the update, and the sends.
@@ -23,8 +25,7 @@
 #include "base/memory.h"
 #include "parallel/versions/internal.h"
 
-/* Returns the host that computes a gradient, by its place or, in live runs, by its group. */
-static uint32_t home_of(const lk_parallel *parallel, uint64_t number)
+uint32_t lki_hosts_home(const lk_parallel *parallel, uint64_t number)
 {
     return parallel->world.host_of[number % parallel->ranks];
 }
@@ -49,8 +50,7 @@ bool lki_hosts_take(const lki_versions *v, uint32_t *message)
     return false;
 }
 
-/* Takes a message for the next gradient of this rank, unless it has one. */
-static bool reserve(lki_versions *v)
+bool lki_hosts_reserve(lki_versions *v)
 {
     return v->hosts.message != LKI_NO_BUFFER || lki_hosts_take(v, &v->hosts.message);
 }
@@ -60,8 +60,9 @@ static bool reserve(lki_versions *v)
 bool lki_hosts_computes(const lk_parallel *parallel, uint64_t at)
 {
     lki_versions *v = parallel->versions;
-    return v->hosts.count == 1 || (!lki_arrives(v, at) && home_of(parallel, at) == v->hosts.here &&
-                                   reserve(v));
+    return v->hosts.count == 1 ||
+           (!lki_arrives(v, at) && lki_hosts_home(parallel, at) == v->hosts.here &&
+            lki_hosts_reserve(v));
 }
 
 void lki_hosts_advance(const lki_versions *v, lki_task_schedule *schedule, uint64_t end)
@@ -74,13 +75,17 @@ void lki_hosts_advance(const lki_versions *v, lki_task_schedule *schedule, uint6
             (void)lki_task_schedule_next(schedule);
 }
 
-/* Returns the hash of the line of a gradient, number `at`. */
-static uint64_t line_hash(const lki_versions *v, const lki_envelope *e, uint64_t at)
+/* Returns the hash of the line of the gradient in a message, number `at`. */
+static uint64_t line_hash(const lki_versions *v, uint32_t message, uint64_t at)
 {
-    return lki_recorded_hash(lki_hash_before(v, at), e->task, e->reads, e->group, e->gradient);
+    const lki_envelope *e = lki_envelope_of(v, message);
+    return v->sharded.count > 0 ? lki_sharded_line_hash(v, message, at)
+                                : lki_recorded_hash(lki_hash_before(v, at), e->task, e->reads,
+                                                    e->group, e->gradient);
 }
 
-void lki_hosts_deliver(const lk_parallel *parallel, uint32_t message, uint64_t at)
+/* Does what lki_hosts_deliver() does.  Called by the holder of the order, if that is needed. */
+static void deliver(const lk_parallel *parallel, uint32_t message, uint64_t at)
 {
     lki_versions       *v = parallel->versions;
     const lki_envelope *e = lki_envelope_of(v, message);
@@ -89,14 +94,35 @@ void lki_hosts_deliver(const lk_parallel *parallel, uint32_t message, uint64_t a
     v->place_of[at % v->window]   = message;
     if (lki_is_live(&v->options))
         v->order[at % v->window] = (lki_arrival){ { e->task, e->reads, e->group },
-                                                  line_hash(v, e, at) };
+                                                  line_hash(v, message, at) };
     atomic_store(&v->claims[at % v->window], at << LKI_CLAIM_BITS | LKI_CLAIM_DONE);
-    if (!lki_arrives(v, at))
-        return;
-    v->hosts.arrived[at % v->hosts.arrived_count] = e->group;
-    if (home_of(parallel, e->group) == v->hosts.here)
-        v->doing[e->group].state = LKI_GROUP_FREE;
-    atomic_store(&v->arrivals->arrived, at + 1);
+    if (lki_arrives(v, at)) {
+        v->hosts.arrived[at % v->hosts.arrived_count] = e->group;
+        if (v->sharded.count == 0 && lki_hosts_home(parallel, e->group) == v->hosts.here)
+            v->doing[e->group].state = LKI_GROUP_FREE;
+        atomic_store(&v->arrivals->arrived, at + 1);
+    }
+    if (v->sharded.count > 0) /* comes last: any rank may apply it from now on */
+        lki_sharded_deliver(v, message, at);
+}
+
+lk_status lki_hosts_deliver(lk_parallel *parallel, uint32_t message, uint64_t at)
+{
+    lki_versions *v      = parallel->versions;
+    lk_status     status = LK_OK;
+    uint64_t      task   = 0; /* of a failure */
+    if (v->sharded.count == 0 && !lki_arrives(v, at)) {
+        deliver(parallel, message, at);
+        return LK_OK;
+    }
+    LK_TRY(lki_arrivals_hold(parallel));
+    deliver(parallel, message, at);
+    if (v->sharded.count > 0)
+        status = lki_sharded_check(v, &task);
+    lki_arrivals_release(v);
+    if (status != LK_OK)
+        lki_fail_all(parallel, task);
+    return status;
 }
 
 /* Gives the gradient in a message the next place.  Called by the holder of the order. */
@@ -106,11 +132,12 @@ static lk_status give_place(const lk_parallel *parallel, uint32_t message)
     lki_envelope           *e    = lki_envelope_of(v, message);
     const uint64_t          at   = atomic_load(&v->arrivals->arrived);
     const lki_recorded_task line = {
-        .task = e->task, .reads = e->reads, .group = e->group, .hash = line_hash(v, e, at)
+        .task = e->task, .reads = e->reads, .group = e->group, .hash = line_hash(v, message, at)
     };
-    LK_TRY(lki_recorded_write(&v->recorded, at, &line));
+    LK_TRY(v->sharded.count > 0 ? lki_sharded_write(v, message, at, line.hash)
+                                : lki_recorded_write(&v->recorded, at, &line));
     e->place = at;
-    lki_hosts_deliver(parallel, message, at);
+    deliver(parallel, message, at);
     return LK_OK;
 }
 
@@ -142,10 +169,8 @@ lk_status lki_hosts_enter(lk_parallel *parallel, uint32_t message)
     lki_versions       *v        = parallel->versions;
     const lki_envelope *envelope = lki_envelope_of(v, message);
     (void)atomic_fetch_add(&v->taken[message], v->hosts.count - 1);
-    if (envelope->place != LKI_NO_PLACE) {
-        lki_hosts_deliver(parallel, message, envelope->place);
-        return LK_OK;
-    }
+    if (envelope->place != LKI_NO_PLACE)
+        return lki_hosts_deliver(parallel, message, envelope->place);
     LK_TRY(lki_arrivals_hold(parallel));
     v->hosts.pending[(*v->hosts.pending_count)++] = message;
     const lk_status status = give_places(parallel);
@@ -154,15 +179,15 @@ lk_status lki_hosts_enter(lk_parallel *parallel, uint32_t message)
 }
 
 /* Lets the carrier send the gradient in a message to host 0. */
-static void post(const lk_parallel *parallel, uint32_t message)
+static lk_status post(lk_parallel *parallel, uint32_t message)
 {
     lki_versions       *v        = parallel->versions;
     const lki_envelope *envelope = lki_envelope_of(v, message);
     (void)atomic_fetch_add(&v->taken[message], 1);
     const uint64_t number = atomic_fetch_add(v->hosts.posted, 1);
     atomic_store(&v->hosts.outbox[number % v->message_count], message + 1);
-    if (envelope->place != LKI_NO_PLACE)
-        lki_hosts_deliver(parallel, message, envelope->place);
+    return envelope->place != LKI_NO_PLACE ? lki_hosts_deliver(parallel, message, envelope->place)
+                                           : LK_OK;
 }
 
 static uint32_t said_here(const lk_parallel *parallel)
@@ -174,7 +199,8 @@ static uint32_t said_here(const lk_parallel *parallel)
     return most;
 }
 
-lk_status lki_hosts_push(lk_parallel *parallel, const lki_gradients *sums)
+lk_status lki_hosts_push(lk_parallel *parallel, const lki_gradients *sums, uint64_t gradient,
+                         double norm)
 {
     lki_versions  *v       = parallel->versions;
     const size_t   n       = v->model->layout->grad_elements;
@@ -185,7 +211,7 @@ lk_status lki_hosts_push(lk_parallel *parallel, const lki_gradients *sums)
     *e = (lki_envelope){ .place    = v->at,
                          .task     = v->task.task,
                          .reads    = v->task.reads,
-                         .gradient = lki_is_live(&v->options) ? lki_gradient_hash(v, sums) : 0,
+                         .gradient = gradient,
                          .waited   = lki_keeps_order(v) ? 0
                                                         : atomic_exchange(&v->common->waited, 0),
                          .group    = v->task.group,
@@ -195,27 +221,38 @@ lk_status lki_hosts_push(lk_parallel *parallel, const lki_gradients *sums)
     memcpy(e + 1, v->model->reports, v->width * v->model->report_bytes);
     memcpy(values, sums->gradients, n * sizeof *values);
     memcpy(values + n, sums->states, (v->model->width - n) * sizeof *values);
-    if (lki_keeps_order(v))
-        LK_TRY(lki_hosts_enter(parallel, message));
-    else
-        post(parallel, message);
+    if (v->sharded.count > 0)
+        lki_sharded_describe(v, message, norm);
+    LK_TRY(lki_keeps_order(v) ? lki_hosts_enter(parallel, message) : post(parallel, message));
     lki_versions_changed(v);
     return LK_OK;
 }
 
-/* Returns the group of this host that begins the first task; the number of groups if there is
- * none. */
-static uint32_t find_group(const lk_parallel *parallel)
+/* Returns true if a group of this host can begin its task.  With shards it reads what is there. */
+static bool can_begin(const lk_parallel *parallel, uint32_t g, uint64_t version)
 {
-    const lki_versions *v       = parallel->versions;
-    const uint64_t      version = lki_applied(v) / v->options.aggregate;
-    uint32_t            found   = v->options.groups;
+    const lki_versions            *v     = parallel->versions;
+    const lki_task_schedule_group *group = &v->ahead.groups[g];
+    return !group->waits && (v->sharded.count > 0 || group->reads <= version) &&
+           v->doing[g].state == LKI_GROUP_FREE && v->doing[g].next == 0 &&
+           lki_hosts_home(parallel, g) == v->hosts.here;
+}
+
+lki_live_group *lki_hosts_find_group(lk_parallel *parallel)
+{
+    lki_versions   *v       = parallel->versions;
+    const uint64_t  arrived = lki_look_ahead(v, lki_applied(v));
+    const uint64_t  version = lki_applied(v) / v->options.aggregate;
+    lki_live_group *found   = NULL;
+    uint64_t        first   = UINT64_MAX;
+    if (arrived != atomic_load(&v->arrivals->arrived) || arrived < v->arrivals->replayed)
+        return NULL;
     for (uint32_t g = 0; g < v->options.groups; g++) {
-        const lki_task_schedule_group *group = &v->ahead.groups[g];
-        if (!group->waits && group->reads <= version && v->doing[g].state == LKI_GROUP_FREE &&
-            home_of(parallel, g) == v->hosts.here &&
-            (found == v->options.groups || group->task < v->ahead.groups[found].task))
-            found = g;
+        const uint64_t task = v->ahead.groups[g].task;
+        if (can_begin(parallel, g, version) && task < first) {
+            first = task;
+            found = &v->doing[g];
+        }
     }
     return found;
 }
@@ -224,21 +261,19 @@ lk_status lki_hosts_begin(lk_parallel *parallel, bool *found)
 {
     lki_versions *v = parallel->versions;
     *found          = false;
-    if (!reserve(v))
+    if (!lki_hosts_reserve(v))
         return LK_OK;
     LK_TRY(lki_arrivals_hold(parallel));
-    const uint64_t arrived = lki_look_ahead(v, lki_applied(v));
-    const bool     live    = arrived == atomic_load(&v->arrivals->arrived) &&
-                      arrived >= v->arrivals->replayed;
-    const uint32_t g       = live ? find_group(parallel) : v->options.groups;
-    if (g < v->options.groups) {
-        const lki_task_schedule_group *group = &v->ahead.groups[g];
-        v->task           = (lki_group_task){ group->task, group->reads, g };
-        v->at             = LKI_NO_PLACE;
-        v->doing[g].task  = v->task.task;
-        v->doing[g].rank  = parallel->rank;
-        v->doing[g].state = LKI_GROUP_COMPUTES;
-        *found            = true;
+    lki_live_group *group = lki_hosts_find_group(parallel);
+    if (group != NULL) {
+        const uint32_t                 g    = (uint32_t)(group - v->doing);
+        const lki_task_schedule_group *next = &v->ahead.groups[g];
+        v->task      = (lki_group_task){ next->task, next->reads, g };
+        v->at        = LKI_NO_PLACE;
+        group->task  = v->task.task;
+        group->rank  = parallel->rank;
+        group->state = LKI_GROUP_COMPUTES;
+        *found       = true;
     }
     lki_arrivals_release(v);
     return LK_OK;

@@ -168,8 +168,9 @@ static void what_it_cannot_do_is_refused(void **state)
         bool        duplicate;
         const char *text;
     } mistakes[] = {
-        { { .consistency = LK_CONSISTENCY_SHARD }, false, "shard or span is for one host" },
         { { .groups = 4 }, true, "over several hosts computes no task twice" },
+        { { .consistency = LK_CONSISTENCY_SPAN, .compensation = 0.04 }, false,
+          "leave out `async.compensation`" },
     };
     static lkt_member members[LKT_RANKS_MAX];
     (void)state;

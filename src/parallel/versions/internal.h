@@ -90,6 +90,7 @@ typedef struct {
     _Atomic uint32_t placed; /* number of shards that have applied the gradient */
     lk_update        update;
     bool             skipped; /* the gradient has no samples */
+    uint32_t         message; /* over several hosts: which has the gradient */
 } lki_live_group;
 
 /* A shard: spans with an order of their own. */
@@ -116,6 +117,7 @@ typedef struct {
     _Atomic uint64_t *placed;   /* [groups][count]: 1 + the last line that a shard has applied */
     double           *norms;    /* [window]: of gradients */
     _Atomic uint32_t *complete; /* number of shards that have ended the step */
+    uint64_t         *orders;   /* [count]: over several hosts: hashes up to the last line */
 } lki_sharded;
 
 /* The order of a live run.  It is changed by the rank that holds it. */
@@ -253,7 +255,7 @@ static inline const lki_group_task *lki_task_at(const lki_versions *versions, ui
  * the number of gradients whose tasks are known. */
 uint64_t lki_look_ahead(lki_versions *versions, uint64_t applied);
 
-/* Returns the XXH3 hash of a gradient. */
+/* Returns a hash of a gradient, made of XXH3 hashes. */
 uint64_t lki_gradient_hash(const lki_versions *versions, const lki_gradients *sums);
 
 /* Returns the hash of the line of gradient number `at`, which is that of v->task. */
@@ -334,20 +336,32 @@ bool lki_arrives(const lki_versions *versions, uint64_t place);
 /* Takes a free message.  Returns false if there is none. */
 bool lki_hosts_take(const lki_versions *versions, uint32_t *message);
 
+/* Takes a message for the next gradient of this rank, unless it has one. */
+bool lki_hosts_reserve(lki_versions *versions);
+
+/* Returns the host that computes a gradient, by its place or, in live runs, by its group. */
+uint32_t lki_hosts_home(const lk_parallel *parallel, uint64_t number);
+
 /* Returns true if this host computes gradient number `at`, whose task is known, and has room. */
 bool lki_hosts_computes(const lk_parallel *parallel, uint64_t at);
 
 /* Begins a task of a group of this host, as lki_arrivals_begin() does. */
 LK_NODISCARD lk_status lki_hosts_begin(lk_parallel *parallel, bool *found);
 
-/* Hands over the gradient of v->task to the ranks of all hosts. */
-LK_NODISCARD lk_status lki_hosts_push(lk_parallel *parallel, const lki_gradients *sums);
+/* Returns a group of this host that may begin a task, which v->ahead has; NULL if there is none.
+ * Called by the holder of the order. */
+lki_live_group *lki_hosts_find_group(lk_parallel *parallel);
+
+/* Hands over the gradient of v->task, whose hash is `gradient` in live runs and replays, to the
+ * ranks of all hosts.  `norm` is needed with shards. */
+LK_NODISCARD lk_status lki_hosts_push(lk_parallel *parallel, const lki_gradients *sums,
+                                      uint64_t gradient, double norm);
 
 /* Enters the gradient in a message into the order, on host 0. */
 LK_NODISCARD lk_status lki_hosts_enter(lk_parallel *parallel, uint32_t message);
 
 /* Lets the ranks of this host apply the gradient in a message, number `at`. */
-void lki_hosts_deliver(const lk_parallel *parallel, uint32_t message, uint64_t at);
+LK_NODISCARD lk_status lki_hosts_deliver(lk_parallel *parallel, uint32_t message, uint64_t at);
 
 /* Goes on with a schedule until `end` gradients have been applied.  Gradients that arrive must have
  * arrived. */
@@ -468,6 +482,43 @@ void lki_sharded_fetch(const lki_versions *versions, uint32_t param, uint32_t gr
 
 /* Copies a shard from one buffer to another. */
 void lki_sharded_copy(const lki_versions *versions, uint32_t shard, uint32_t from, uint32_t to);
+
+/* Goes on to the next recorded line of a group: fills in its task and what this reads.  Called by
+ * the holder of the order. */
+void lki_sharded_take(lki_versions *versions, lki_live_group *group);
+
+/* Fails if the gradient of the first recorded line that is not published is there, and is another
+ * one: *task becomes its task.  Called by the holder of the order. */
+LK_NODISCARD lk_status lki_sharded_check(const lki_versions *versions, uint64_t *task);
+
+/* ---- Shards over several hosts (sharded_hosts.c) -------------------------------------------- */
+
+/* Returns the bytes of an envelope that are for shards. */
+size_t lki_sharded_envelope_bytes(const lki_versions *versions);
+
+/* Writes what updates need of the gradient of a group to the envelope in its message. */
+void lki_sharded_describe(const lki_versions *versions, uint32_t message, double norm);
+
+/* Returns the hash of the line of the gradient in a message, number `at`. */
+uint64_t lki_sharded_line_hash(const lki_versions *versions, uint32_t message, uint64_t at);
+
+/* Writes the line of the gradient in a message, on host 0, with its places in all shards. */
+LK_NODISCARD lk_status lki_sharded_write(const lki_versions *versions, uint32_t message,
+                                         uint64_t at, uint64_t hash);
+
+/* Lets shards apply the gradient in a message, number `at`.  Called by the holder of the order. */
+void lki_sharded_deliver(lki_versions *versions, uint32_t message, uint64_t at);
+
+/* Returns the values of a group's gradient. */
+static inline float *lki_sharded_message(const lki_versions *v, uint32_t group)
+{
+    return lki_versions_message(v, v->hosts.count > 1 ? v->doing[group].message : group);
+}
+
+/* Returns a copy of the part of a gradient that is of some spans, if the update changes it and it
+ * may be on its way to another host; else itself. */
+lki_gradients lki_sharded_own(const lk_parallel *parallel, uint32_t message, lki_gradients sums,
+                              const lki_part_of_step *part);
 
 /* Returns the first span of a shard; `count` is an end. */
 static inline size_t lki_shard_first(const lki_versions *v, uint32_t shard)

@@ -294,6 +294,27 @@ static void two_runs_cannot_write_one_file(void **state)
     assert_int_equal(close(fd), 0);
 }
 
+/* Changes one element after the other, of gradients with few and many pieces. */
+static void each_element_changes_the_hash(void **state)
+{
+    static lki_layout   layout;
+    static lk_parallel  one = { .layout = &layout };
+    static lki_versions v   = { .model = &one };
+    static float        values[70000];
+    const lki_gradients sums     = { .gradients = values, .states = values };
+    static const size_t counts[] = { 1, 1023, 5000, 70000 };
+    (void)state;
+    for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
+        layout.grad_elements = one.width = counts[c];
+        const uint64_t hash  = lki_gradient_hash(&v, &sums);
+        for (size_t i = 0; i < counts[c]; i += counts[c] > 10000 ? 129 : 1) {
+            values[i] = 1;
+            assert_true(lki_gradient_hash(&v, &sums) != hash);
+            values[i] = 0;
+        }
+    }
+}
+
 /* ---- Files that are refused ---------------------------------------------------------------- */
 
 static void damaged_files_are_refused(void **state)
@@ -342,6 +363,7 @@ int main(void)
         cmocka_unit_test(another_gradient_is_named),
         cmocka_unit_test(the_first_line_that_differs_is_named),
         cmocka_unit_test(two_runs_cannot_write_one_file),
+        cmocka_unit_test(each_element_changes_the_hash),
         cmocka_unit_test(damaged_files_are_refused),
     };
     return cmocka_run_group_tests(tests, make_schedule, remove_schedule);

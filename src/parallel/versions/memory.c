@@ -6,7 +6,7 @@
  *
  * Over several hosts messages also wait until they are sent, and are reserved by ranks that begin
  * tasks: twice as many, one for each rank of a host, and one for what the update of a version
- * changes.
+ * changes.  With shards each rank has one for its updates.
  *
  * With shards: the current values, and for each group what its task reads, and its message.
  */
@@ -20,6 +20,20 @@ static size_t state_floats(const lk_parallel *model)
     const size_t states  = lk_optimizer_state_count(&model->optimizer);
     const size_t running = model->optimizer.ema > 0 ? 2 : 1;
     return states * lki_stored_elements(model) + running * model->state_width;
+}
+
+/* Returns the number of ranks of the largest host.  All hosts have arenas of the same size. */
+static uint32_t most_ranks(const lk_parallel *parallel)
+{
+    const uint32_t widest = parallel->world.widest; /* 0: in an estimate */
+    return widest > 0 ? widest : parallel->ranks;
+}
+
+/* Returns the number of messages for what updates change. */
+static uint32_t changed_messages(const lk_parallel *parallel)
+{
+    const lki_versions *v = parallel->versions;
+    return !lki_has_hosts(v) ? 0 : v->sharded.count > 0 ? most_ranks(parallel) : 1;
 }
 
 static size_t lay_out(lk_parallel *parallel, char *base)
@@ -53,6 +67,7 @@ static size_t lay_out(lk_parallel *parallel, char *base)
         v->sharded.placed   = lki_carve(base, &at, cells * sizeof *v->sharded.placed);
         v->sharded.norms    = lki_carve(base, &at, v->window * sizeof *v->sharded.norms);
         v->sharded.complete = lki_carve(base, &at, sizeof *v->sharded.complete);
+        v->sharded.orders   = lki_carve(base, &at, v->sharded.count * sizeof *v->sharded.orders);
     }
     if (lki_has_hosts(v)) {
         lki_hosts *h     = &v->hosts;
@@ -71,16 +86,9 @@ static size_t lay_out(lk_parallel *parallel, char *base)
                            ? v->states[0]
                            : lki_carve(base, &at, state_floats(model) * sizeof(float));
     v->buffers  = lki_carve(base, &at, v->live_count * v->buffer_bytes);
-    v->messages = lki_carve(base, &at, (v->message_count + (lki_has_hosts(v) ? 1 : 0)) *
+    v->messages = lki_carve(base, &at, (v->message_count + changed_messages(parallel)) *
                                            model->width * sizeof(float));
     return at;
-}
-
-/* Returns the number of ranks of the largest host.  All hosts have arenas of the same size. */
-static uint32_t most_ranks(const lk_parallel *parallel)
-{
-    const uint32_t widest = parallel->world.widest; /* 0: in an estimate */
-    return widest > 0 ? widest : parallel->ranks;
 }
 
 size_t lki_versions_bytes(lk_parallel *parallel)
@@ -97,7 +105,8 @@ size_t lki_versions_bytes(lk_parallel *parallel)
         v->window        = (uint32_t)lki_max(LKI_WINDOW, 8 * (size_t)v->options.groups);
         v->message_count = 2 * v->options.groups + v->options.aggregate + most_ranks(parallel);
         v->hosts.arrived_count  = (LKI_OUTCOMES + 8) * v->options.groups;
-        v->hosts.envelope_bytes = sizeof(lki_envelope) + v->width * model->report_bytes;
+        v->hosts.envelope_bytes = sizeof(lki_envelope) + v->width * model->report_bytes +
+                                  lki_sharded_envelope_bytes(v);
     }
     v->buffer_bytes  = lki_round_up(model->layout->elements * sizeof(float) +
                                         model->layout->span_count * sizeof(uint64_t), 64);

@@ -45,10 +45,12 @@ static lk_status check(const lk_parallel *parallel, const lk_parallel_options *o
     if (parallel->world.hosts > 1 && options->duplicate)
         return lk_fail(LK_EUNSUPPORTED, "asynchronous training (`async`) over several hosts "
                                         "computes no task twice: leave out `duplicate`");
-    if (parallel->world.hosts > 1 &&
+    if (parallel->world.hosts > 1 && options->async->record != NULL &&
+        parallel->versions->options.compensation > 0 &&
         parallel->versions->options.consistency != LK_CONSISTENCY_MODEL)
-        return lk_fail(LK_EUNSUPPORTED, "`async.consistency` shard or span is for one host, and "
-                                        "these workers are on %u", parallel->world.hosts);
+        return lk_fail(LK_EUNSUPPORTED, "a live run with shards or spans over several hosts has "
+                                        "what a task has read on one of them only: leave out "
+                                        "`async.compensation`, or `async.consistency`");
     if (parallel->ranks > groups)
         return lk_fail(LK_EINVAL, "%u workers are more than the %u groups, of which each has one "
                                   "task at a time; raise `async.groups` or lower `workers`",
@@ -176,6 +178,8 @@ static lk_status open_recorded(lk_parallel *parallel, uint64_t seed)
     LK_TRY(status);
     LK_TRY(lk_barrier(parallel->comm));
     LK_TRY(read_recorded(parallel, &run));
+    if (o->record != NULL && run.shards > 0 && lki_has_hosts(v))
+        LK_TRY(lki_recorded_complete(&v->recorded, o->groups, parallel->rank == 0));
     lk_comm_note(parallel->comm, 0, "making room for the model");
     *(o->record != NULL ? &o->record : &o->replay) = v->recorded.path;
     return LK_OK;

@@ -47,15 +47,19 @@ uint64_t lki_recorded_order_until(const lki_recorded_schedule *s, uint32_t group
 /* ---- Writing ----------------------------------------------------------------------------- */
 
 lk_status lki_recorded_write_line(const lki_recorded_schedule *s, uint64_t at,
-                                  const lki_recorded_task *task, const uint64_t *reads)
+                                  const lki_recorded_task *task, uint32_t groups,
+                                  const uint64_t *reads, const uint64_t *orders)
 {
     char *out  = s->buffer;
     int   used = snprintf(out, s->line + 1, "%12" PRIu64 " %5u %016" PRIx64, task->task,
                           task->group, task->hash);
     LK_ASSERT(used == LKI_CELLS_AT);
     for (uint32_t k = 0; k < s->shards; k++) {
-        used = snprintf(out + LKI_CELLS_AT + (size_t)k * LKI_CELL, LKI_CELL + 2,
-                        " %6" PRIu64 "    - ----", at - reads[k]);
+        char *cell = out + LKI_CELLS_AT + (size_t)k * LKI_CELL;
+        used       = orders == NULL
+                         ? snprintf(cell, LKI_CELL + 2, " %6" PRIu64 "    - ----", at - reads[k])
+                         : snprintf(cell, LKI_CELL + 2, " %6" PRIu64 " %4u %04x", at - reads[k],
+                                    (unsigned)(at % groups), (unsigned)(uint16_t)orders[k]);
         LK_ASSERT(used == LKI_CELL);
     }
     out[s->line - 1] = '\n';
@@ -76,6 +80,32 @@ lk_status lki_recorded_write_place(const lki_recorded_schedule *s, uint64_t at, 
     errno = ENOSPC; /* of a short write */
     return pwrite(s->fd, text, PLACE_BYTES, where) == PLACE_BYTES ? LK_OK
                                                                   : lki_recorded_fail_write(s);
+}
+
+/* Gives the gradients that have none places in the order of a shard. */
+static lk_status complete_shard(lki_recorded_schedule *s, uint32_t groups, uint32_t shard,
+                                bool writes)
+{
+    uint64_t hash = lki_recorded_order_until(s, groups, shard, s->ends[shard]);
+    for (uint64_t at = 0; at < s->count; at++) {
+        lki_recorded_cell *cell = &s->cells[at * s->shards + shard];
+        if (cell->place != LKI_NOT_PLACED)
+            continue;
+        hash  = lki_recorded_order_hash(hash, s->tasks[at].hash, s->ends[shard]);
+        *cell = (lki_recorded_cell){ .age   = cell->age,
+                                     .place = (uint16_t)(s->ends[shard]++ % groups),
+                                     .check = (uint16_t)hash };
+        if (writes)
+            LK_TRY(lki_recorded_write_place(s, at, shard, cell->place, cell->check));
+    }
+    return LK_OK;
+}
+
+lk_status lki_recorded_complete(lki_recorded_schedule *s, uint32_t groups, bool writes)
+{
+    for (uint32_t k = 0; k < s->shards; k++)
+        LK_TRY(complete_shard(s, groups, k, writes));
+    return LK_OK;
 }
 
 /* ---- Reading ----------------------------------------------------------------------------- */

@@ -136,7 +136,9 @@ static lk_status end_task(lk_parallel *parallel)
         return LK_OK;
     v->seconds = lki_seconds() - v->begun;
     return v->sharded.count > 0    ? lki_sharded_push(parallel, &sums)
-           : lki_has_hosts(v)      ? lki_hosts_push(parallel, &sums)
+           : lki_has_hosts(v)
+               ? lki_hosts_push(parallel, &sums,
+                                lki_is_live(&v->options) ? lki_gradient_hash(v, &sums) : 0, 0)
            : v->at == LKI_NO_PLACE ? lki_arrivals_push(parallel, &sums)
                                    : lki_versions_push(parallel, &sums);
 }

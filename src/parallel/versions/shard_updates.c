@@ -6,7 +6,7 @@
 #include "parallel/versions/internal.h"
 
 /* Writes the place of a gradient in the order of a shard or, if it is recorded, compares the order
- * with the recorded one. */
+ * with the recorded one.  Over several hosts the place has been written with the line. */
 static lk_status place(lki_versions *v, uint32_t k, const lki_live_group *group, uint64_t at)
 {
     lki_shard     *shard = &v->sharded.of[k];
@@ -14,7 +14,8 @@ static lk_status place(lki_versions *v, uint32_t k, const lki_live_group *group,
     const uint64_t hash  = lki_recorded_order_hash(shard->hash, group->hash, at);
     const uint64_t line  = group->line;
     if (at >= v->recorded.ends[k]) {
-        LK_TRY(lki_recorded_write_place(&v->recorded, line, k, order, (uint16_t)hash));
+        if (!lki_has_hosts(v))
+            LK_TRY(lki_recorded_write_place(&v->recorded, line, k, order, (uint16_t)hash));
     } else if (v->recorded.cells[line * v->sharded.count + k].check != (uint16_t)hash) {
         return lk_fail(LK_EMISMATCH, "task %llu, in line %llu of %.500s, has another place in the "
                                      "order of shard %u than in the live run: the schedule was "
@@ -26,12 +27,13 @@ static lk_status place(lki_versions *v, uint32_t k, const lki_live_group *group,
 }
 
 /* Changes the parameters of a shard by the gradient of a group. */
-static lk_status change(lki_versions *v, uint32_t k, uint32_t g, uint64_t at)
+static lk_status change(const lk_parallel *parallel, uint32_t k, uint32_t g, uint64_t at)
 {
+    lki_versions           *v         = parallel->versions;
     lk_parallel            *model     = v->model;
     const lki_live_group   *group     = &v->doing[g];
     const uint64_t          staleness = at - v->sharded.reads[g * v->sharded.count + k];
-    float                  *message   = lki_versions_message(v, g);
+    float                  *message   = lki_sharded_message(v, g);
     const lki_gradients     sums      = { .gradients = message,
                                           .states = message + model->layout->grad_elements };
     const lki_part_of_step  part      = { .first   = lki_shard_first(v, k),
@@ -52,7 +54,8 @@ static lk_status change(lki_versions *v, uint32_t k, uint32_t g, uint64_t at)
     model->now.named         = group->task / v->options.groups + 1;
     model->clip.compensation = v->options.compensation;
     model->clip.read         = lki_versions_params(v, g);
-    return lki_step_update_part(model, &sums, &update, &part);
+    const lki_gradients own  = lki_sharded_own(parallel, group->message, sums, &part);
+    return lki_step_update_part(model, &own, &update, &part);
 }
 
 static void note(lki_shard *shard, uint64_t staleness)
@@ -115,13 +118,15 @@ lk_status lki_sharded_update(lk_parallel *parallel, uint32_t k, uint32_t g)
     const uint64_t  at    = atomic_load(&shard->applied);
 
     LK_TRY(place(v, k, group, at));
-    LK_TRY(change(v, k, g, at));
+    LK_TRY(change(parallel, k, g, at));
     note(shard, at - s->reads[g * s->count + k]);
     atomic_store(&s->placed[g * s->count + k], group->line + 1);
     atomic_store(&shard->applied, at + 1);
     give(v, k, g, at + 1);
     if (atomic_fetch_add(&group->placed, 1) + 1 == s->count) {
         atomic_store(&group->placed, 0);
+        if (lki_has_hosts(v))
+            (void)atomic_fetch_sub(&v->taken[group->message], 1);
         group->state = LKI_GROUP_FREE;
     }
     if ((at + 1) % v->options.groups == 0 && atomic_fetch_add(s->complete, 1) + 1 == s->count)

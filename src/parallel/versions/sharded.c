@@ -17,6 +17,8 @@
  *
  * A run that goes on first repeats the lines that it has.  The last ones may have places in some
  * shards only: then the other shards apply them when they come.
+ *
+ * This is on one host.  Over several the places of a line are written with it (sharded_hosts.c).
  */
 #include <string.h>
 
@@ -99,6 +101,10 @@ void lki_sharded_begin(lki_versions *v, uint64_t applied)
 lk_status lki_sharded_open(lki_versions *v)
 {
     atomic_store(&v->arrivals->arrived, v->recorded.count);
+    v->arrivals->replayed = v->recorded.count;
+    for (uint32_t k = 0; k < v->sharded.count && lki_has_hosts(v); k++)
+        v->sharded.orders[k] = lki_recorded_order_until(&v->recorded, v->options.groups, k,
+                                                        v->recorded.count);
     lki_sharded_begin(v, 0);
     return v->options.record != NULL ? lki_arrivals_list_missing(v) : LK_OK;
 }
@@ -140,24 +146,27 @@ static void release_shard(lki_shard *shard)
 
 /* ---- Tasks --------------------------------------------------------------------------------- */
 
-/* Returns the group of the first recorded line that can be computed; NULL if there is none. */
-static lki_live_group *find_recorded(const lki_versions *v)
+/* Returns the group of the first recorded line that this host can compute; NULL if there is
+ * none. */
+static lki_live_group *find_recorded(const lk_parallel *parallel)
 {
-    const uint64_t  steps = v->options.steps;
-    const uint64_t  end   = lki_min(lki_applied(v) + v->window,
-                                    steps > 0 ? steps * v->options.groups : UINT64_MAX);
-    lki_live_group *found = NULL;
+    const lki_versions *v     = parallel->versions;
+    const uint64_t      steps = v->options.steps;
+    const uint64_t      end   = lki_min(lki_applied(v) + v->window,
+                                        steps > 0 ? steps * v->options.groups : UINT64_MAX);
+    lki_live_group     *found = NULL;
     for (uint32_t g = 0; g < v->options.groups; g++) {
         lki_live_group *group = &v->doing[g];
         if (group->state == LKI_GROUP_FREE && group->next > 0 && group->next <= end &&
             atomic_load(&group->copied) == v->sharded.count &&
+            lki_hosts_home(parallel, group->next - 1) == v->hosts.here &&
             (found == NULL || group->next < found->next))
             found = group;
     }
     return found;
 }
 
-/* Returns true if all gradients that the run applies have a task. */
+/* Returns true if all gradients that the run applies have a task, on one host. */
 static bool are_all_begun(const lki_versions *v)
 {
     uint64_t count = atomic_load(&v->arrivals->arrived);
@@ -166,7 +175,17 @@ static bool are_all_begun(const lki_versions *v)
     return v->options.steps > 0 && count >= v->options.steps * v->options.groups;
 }
 
-static void begin_recorded(lki_versions *v, lki_live_group *group)
+/* Returns a group that can begin a task without a line; NULL if there is none. */
+static lki_live_group *find_live(lk_parallel *parallel)
+{
+    const lki_versions *v = parallel->versions;
+    return v->options.record == NULL ? NULL
+           : lki_has_hosts(v)        ? lki_hosts_find_group(parallel)
+           : are_all_begun(v)        ? NULL
+                                     : lki_arrivals_find_group(v);
+}
+
+void lki_sharded_take(lki_versions *v, lki_live_group *group)
 {
     lki_sharded    *s  = &v->sharded;
     const uint32_t  g  = (uint32_t)(group - v->doing);
@@ -198,15 +217,18 @@ lk_status lki_sharded_claim(lk_parallel *parallel, bool *found)
 {
     lki_versions *v = parallel->versions;
     *found          = false;
+    if (lki_has_hosts(v) && !lki_hosts_reserve(v))
+        return LK_OK;
     LK_TRY(lki_arrivals_hold(parallel));
-    lki_live_group *group    = find_recorded(v);
+    lki_live_group *group    = find_recorded(parallel);
     const bool      recorded = group != NULL;
-    if (!recorded && v->options.record != NULL && !are_all_begun(v))
-        group = lki_arrivals_find_group(v);
+    if (!recorded)
+        group = find_live(parallel);
     if (recorded) {
-        begin_recorded(v, group);
+        lki_sharded_take(v, group);
     } else if (group != NULL) {
-        group->task = lki_arrivals_next_task(v);
+        group->task = lki_has_hosts(v) ? v->ahead.groups[group - v->doing].task
+                                       : lki_arrivals_next_task(v);
         atomic_store(&group->line, LKI_NO_PLACE);
     }
     if (group != NULL) {
@@ -262,7 +284,7 @@ static lk_status arrive(lk_parallel *parallel, uint64_t gradient)
     lki_recorded_task line  = { .task = v->task.task, .group = v->task.group };
     line.hash               = line_hash(v, at, gradient);
     if (!known) {
-        LK_TRY(lki_recorded_write_line(&v->recorded, at, &line, reads_of(v)));
+        LK_TRY(lki_recorded_write_line(&v->recorded, at, &line, 0, reads_of(v), NULL));
         atomic_store(&v->arrivals->arrived, at + 1);
     }
     v->at                    = at;
@@ -284,11 +306,9 @@ static void publish(lk_parallel *parallel, const lk_step_result *result)
     group->state = LKI_GROUP_WAITS;
 }
 
-/* Fails if the gradient of the first recorded line that is not published is there, and is another
- * one: *task becomes its task.  So the first line that differs is named, whichever rank is faster.
- * (A changed hash makes the next line differ, too.)  All other ones can be computed before.  Called
- * by the holder. */
-static lk_status check_recorded(const lki_versions *v, uint64_t *task)
+/* So the first line that differs is named, whichever rank is faster.  (A changed hash makes the
+ * next line differ, too.)  All other ones can be computed before. */
+lk_status lki_sharded_check(const lki_versions *v, uint64_t *task)
 {
     const lki_live_group *found = NULL;
     uint64_t              first = v->recorded.count;
@@ -321,28 +341,39 @@ static lk_status hand_over(lk_parallel *parallel, const lk_step_result *result, 
     } else {
         v->doing[v->task.group].state = LKI_GROUP_DIFFERS;
     }
-    return check_recorded(v, task);
+    return lki_sharded_check(v, task);
+}
+
+/* Stores the gradient of v->task where all ranks of this host see it, and hands it over. */
+static lk_status store(lk_parallel *parallel, const lki_gradients *sums,
+                       const lk_step_result *result, uint64_t gradient, bool same, uint64_t *task)
+{
+    lki_versions *v       = parallel->versions;
+    const size_t  n       = v->model->layout->grad_elements;
+    float        *message = lki_versions_message(v, v->task.group);
+    if (same && lki_has_hosts(v))
+        return lki_hosts_push(parallel, sums, gradient, result->grad_norm);
+    if (!lki_has_hosts(v)) {
+        memcpy(message, sums->gradients, n * sizeof *message);
+        memcpy(message + n, sums->states, (v->model->width - n) * sizeof *message);
+    }
+    LK_TRY(lki_arrivals_hold(parallel));
+    const lk_status status = hand_over(parallel, result, gradient, same, task);
+    lki_arrivals_release(v);
+    return status;
 }
 
 lk_status lki_sharded_push(lk_parallel *parallel, const lki_gradients *sums)
 {
     lki_versions      *v        = parallel->versions;
-    const lk_parallel *model    = v->model;
-    const size_t       n        = model->layout->grad_elements;
     const uint64_t     gradient = lki_gradient_hash(v, sums);
     const bool         same     = v->at == LKI_NO_PLACE ||
                       line_hash(v, v->at, gradient) == v->recorded.tasks[v->at].hash;
-    float             *message  = lki_versions_message(v, v->task.group);
     uint64_t           task     = v->task.task; /* of a failure */
     lk_step_result     result   = { 0 };
     lk_status          status   = same ? measure(parallel, sums, &result) : LK_OK;
-    if (status == LK_OK) {
-        memcpy(message, sums->gradients, n * sizeof *message);
-        memcpy(message + n, sums->states, (model->width - n) * sizeof *message);
-        LK_TRY(lki_arrivals_hold(parallel));
-        status = hand_over(parallel, &result, gradient, same, &task);
-        lki_arrivals_release(v);
-    }
+    if (status == LK_OK)
+        status = store(parallel, sums, &result, gradient, same, &task);
     if (status != LK_OK) {
         lki_fail_all(parallel, task);
         return status;
@@ -352,7 +383,8 @@ lk_status lki_sharded_push(lk_parallel *parallel, const lki_gradients *sums)
 
 /* ---- Orders -------------------------------------------------------------------------------- */
 
-/* Returns true if a shard applies the gradient of a group next. */
+/* Returns true if a shard applies the gradient of a group next.  Over several hosts those without
+ * a recorded place are in the order of lines. */
 static bool is_next(const lki_versions *v, uint32_t k, uint32_t g, uint64_t at)
 {
     const lki_sharded *s    = &v->sharded;
@@ -364,7 +396,9 @@ static bool is_next(const lki_versions *v, uint32_t k, uint32_t g, uint64_t at)
     const uint32_t place = line < v->recorded.count
                                ? v->recorded.cells[line * s->count + k].place
                                : LKI_NOT_PLACED;
-    return place != LKI_NOT_PLACED ? place == at % v->options.groups : at >= v->recorded.ends[k];
+    return place != LKI_NOT_PLACED ? place == at % v->options.groups
+           : lki_has_hosts(v)      ? line == at
+                                   : at >= v->recorded.ends[k];
 }
 
 /* Returns the group whose gradient a shard applies next, this rank's own one if it may; the number

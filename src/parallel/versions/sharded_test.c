@@ -104,6 +104,16 @@ static void hash_of(const lk_async *async, uint32_t ranks, bool replays, char ha
     lkt_run_crew(&w, hash);
 }
 
+/* Replays a schedule on two hosts, of one rank and two. */
+static void hash_on_hosts(const lk_async *async, char hash[65])
+{
+    lkt_crew w;
+    lk_async mine = *async;
+    prepare(&w, &mine, 3, true);
+    w.hosts = (hosted){ .hosts = 2, .each = 2, .fewer_first = 1, .seed = 4 };
+    lkt_run_crew(&w, hash);
+}
+
 /* Runs a replay that must fail, with `status` if it is not LK_OK.  Returns its message. */
 static const char *replay_fails(const lk_async *async, uint32_t ranks, lk_status status)
 {
@@ -117,19 +127,6 @@ static const char *replay_fails(const lk_async *async, uint32_t ranks, lk_status
     if (members[0].status == LK_OK || (status != LK_OK && members[0].status != status))
         fail_msg("%d: %s", members[0].status, members[0].failure.message);
     return members[0].failure.message;
-}
-
-/* ---- Files --------------------------------------------------------------------------------- */
-
-static char *cell_at(char *lines, uint32_t shards, uint64_t at, uint32_t shard)
-{
-    return lines + at * lki_recorded_line_bytes(shards) + LKI_CELLS_AT +
-           (size_t)shard * LKI_CELL;
-}
-
-static unsigned long number_at(const char *text)
-{
-    return strtoul(text, NULL, 10);
 }
 
 /* ---- Replays ------------------------------------------------------------------------------- */
@@ -293,6 +290,8 @@ static void each_shard_follows_its_own_order(void **state)
         draw_schedule(&d, async.shards, i);
         write_drawn(&d);
         hash_of(&async, 3, true, want);
+        hash_on_hosts(&async, hash);
+        assert_string_equal(hash, want);
         hash_of(&async, 1, true, hash);
         assert_string_equal(hash, want);
         memcpy(got, kept, sizeof got);
@@ -310,31 +309,6 @@ static void each_shard_follows_its_own_order(void **state)
 
 /* ---- Interrupted runs ---------------------------------------------------------------------- */
 
-/* Leaves what a run had written when it was killed: `keeps` lines, and the places of the step in
- * progress that the tasks of these lines have read, with as many more in odd shards as may be. */
-static void interrupt(char *lines, uint32_t shards, uint64_t keeps)
-{
-    const uint64_t step = keeps / LEAVES * LEAVES;
-    for (uint32_t k = 0; k < shards; k++) {
-        uint64_t end = step;
-        for (uint64_t at = 0; at < keeps; at++)
-            end = lki_max(end, at - number_at(cell_at(lines, shards, at, k)));
-        uint64_t known = step, at = step;
-        while (at < keeps) /* the first places that have kept lines */
-            if (number_at(cell_at(lines, shards, at, k) + 7) == known - step) {
-                known++;
-                at = step;
-            } else {
-                at++;
-            }
-        end = k % 2 == 1 ? known : end;
-        for (at = step; at < keeps; at++)
-            if (number_at(cell_at(lines, shards, at, k) + 7) + step >= end)
-                memcpy(cell_at(lines, shards, at, k) + 7, "    - ----", 10);
-    }
-    lines[keeps * lki_recorded_line_bytes(shards) + 5] = '\0';
-}
-
 static void an_interrupted_run_goes_on(void **state)
 {
     static char before[BYTES], after[BYTES];
@@ -347,7 +321,7 @@ static void an_interrupted_run_goes_on(void **state)
         (void)unlink(path);
         hash_of(async, 4, false, want);
         char *lines = read_schedule(before, sizeof before);
-        interrupt(lines, shards, keeps);
+        interrupt(lines, shards, keeps, LEAVES);
         write_schedule(before);
         hash_of(async, 3, false, want);
         char    *more              = read_schedule(after, sizeof after);

@@ -162,7 +162,9 @@ lk_status lki_versions_fetch_kept(lk_parallel *parallel, uint32_t param, uint32_
         LK_TRY(lki_recorded_sync(&v->recorded));
     if (v->sharded.count > 0) {
         lki_sharded_fetch(v, param, group, first, count, out);
-        return LK_OK;
+        return lki_has_hosts(v) ? lk_broadcast(parallel->comm, out, count * sizeof *out,
+                                               group % parallel->ranks)
+                                : LK_OK;
     }
     const float *params = lki_versions_params(v, lki_versions_find(v, version_of(v, group)));
     memcpy(out, params + v->model->layout->param_at[param] + first, count * sizeof *out);

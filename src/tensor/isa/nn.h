@@ -96,6 +96,12 @@ typedef struct {
     /* Computes consecutive rows.  Rows with a negative target are set to zeros. */
     void (*softmax_xent)(lk_dtype type, size_t rows, size_t classes, void *logits,
                          const int32_t *targets, float *loss, uint8_t *hit, bool gradient);
+    void (*element_loss)(lk_dtype type, const lki_element_loss *how, size_t n, void *x,
+                         const float *targets, float *loss, uint8_t *hit, float gradient);
+    /* Return the mean of wanted - logit over a row, and smooth the gradient of a row. */
+    float (*smooth_mean)(lk_dtype type, size_t classes, const void *logits, size_t target);
+    void (*smooth_gradient)(lk_dtype type, size_t classes, void *row, size_t target,
+                            float smoothing);
 
     /* Updates (max, sum) with the row.  Returns the factor for results that were summed with the
      * old max. */

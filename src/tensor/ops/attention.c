@@ -22,10 +22,14 @@
  * Cost:    4 t^2 c operations forward and 10 backward, halved by causality except in the
  *          diagonal blocks.
  * Memory:  a few (t, head size) matrices per thread; see lki_attention_scratch_bytes().
+ *
+ * With a cache, the copies of keys and values are in the cache, and a call appends rows to them.  A
+ * query is computed as above: its bits do not depend on the other queries of a block.
  */
 #include <string.h>
 
 #include "tensor/ops/attention.h"
+#include "tensor/attention_cache.h"
 #include "tensor/isa/kernels.h"
 
 enum { STRIP = 8 }; /* number of queries, or keys, that skip the same masked scores */
@@ -49,6 +53,7 @@ typedef struct {
     const lki_attention_shape  *shape;
     size_t       size;  /* size of a head */
     float        scale; /* 1 / sqrt(size) */
+    size_t       first; /* position of the first query */
     lki_attention_input    x;
     lki_attention_gradient dx;
     const float *dy;
@@ -56,6 +61,8 @@ typedef struct {
     const float *old_y, *old_lse;
     char        *scratch;
     size_t       scratch_each;
+    float       *cache; /* NULL: none */
+    size_t       cache_each, positions;
 } attention;
 
 static size_t head_lay_out(head *h, size_t t, size_t size, float *base)
@@ -103,7 +110,8 @@ static size_t keys_seen(const block *b, size_t i)
     return lki_min(b->keys, b->first_query + i + 1 - b->first_key);
 }
 
-/* Computes `to` (queries, keys): rows of `left`, `stride` apart, times the columns of `right`. */
+/* Computes `to` (queries, keys): rows of `left`, `stride` apart, times the columns of `right`.
+ * `left` begins with the call's first query. */
 static void block_scores(const attention *a, const head *h, const block *b, const float *left,
                          size_t stride, const float *right, float *to)
 {
@@ -111,7 +119,7 @@ static void block_scores(const attention *a, const head *h, const block *b, cons
         size_t rows = lki_min(STRIP, b->queries - i);
         a->kernels->tile_rows(&(lki_tile_rows){
             .rows = rows, .columns = lki_round_up(keys_seen(b, i + rows - 1), LANES),
-            .length = a->size, .a = left + (b->first_query + i) * stride, .lda = stride,
+            .length = a->size, .a = left + (b->first_query - a->first + i) * stride, .lda = stride,
             .b = right + b->first_key / LANES * h->panel, .panel = h->panel, .step = LANES,
             .c = to + i * KEYS, .ldc = KEYS,
         });
@@ -183,7 +191,7 @@ static lki_score_row score_row(const attention *a, const head *h, const block *b
 
 static void forward_queries(const attention *a, const head *h, size_t index, size_t first_query)
 {
-    size_t t = a->shape->t, stride = a->x.stride[Q], queries = lki_min(QUERIES, t - first_query);
+    size_t t = a->first + a->shape->t, queries = block_at(t, first_query, 0).queries;
     const float *q = queries_of(a, index);
     float  max[QUERIES], sum[QUERIES];
 
@@ -193,7 +201,7 @@ static void forward_queries(const attention *a, const head *h, size_t index, siz
     }
     for (size_t first_key = 0; first_key < first_query + queries; first_key += KEYS) {
         block b = block_at(t, first_query, first_key);
-        block_scores(a, h, &b, q, stride, h->k_columns, h->scores);
+        block_scores(a, h, &b, q, a->x.stride[Q], h->k_columns, h->scores);
         for (size_t i = 0; i < queries; i++) {
             lki_score_row row = score_row(a, h, &b, index, i);
             float rescale = a->kernels->score_forward(&row, &max[i], &sum[i]);
@@ -203,10 +211,12 @@ static void forward_queries(const attention *a, const head *h, size_t index, siz
         block_values(a, h, &b, h->scores, h->v);
     }
     for (size_t i = 0; i < queries; i++) {
-        float *y = a->y + query_row(a->shape, index, first_query + i, a->shape->c);
+        size_t row = first_query - a->first + i;
+        float *y   = a->y + query_row(a->shape, index, row, a->shape->c);
         a->kernels->scale(h->width, 1.0f / sum[i], h->out + i * h->width);
         memcpy(y, h->out + i * h->width, a->size * sizeof *y);
-        a->lse[index * t + first_query + i] = max[i] + lki_logf(sum[i]);
+        if (a->lse != NULL)
+            a->lse[index * a->shape->t + row] = max[i] + lki_logf(sum[i]);
     }
 }
 
@@ -254,6 +264,88 @@ void lki_attention(lk_exec *exec, const lki_attention_shape *shape, lki_attentio
     a.lse = lse;
     lki_pool_run(lki_exec_pool(exec), shape->b * shape->heads, forward_task, &a);
 }
+
+/* ---- With a cache ------------------------------------------------------------------------ */
+
+/* Points `h` to the copies of the keys and values in a cache.  Returns the number of floats that
+ * they take. */
+static size_t cache_lay_out(head *h, size_t positions, size_t size, float *base)
+{
+    h->width  = lki_round_up(size, LANES);
+    h->panel  = size * LANES;
+    h->t_pad  = lki_round_up(positions, LANES);
+    size_t at = lki_round_up(h->t_pad * size, LANES);
+    if (base != NULL) {
+        h->k_columns = base;
+        h->v         = base + at;
+    }
+    return at + h->t_pad * h->width;
+}
+
+size_t lki_attention_cache_bytes(const lki_attention_shape *shape)
+{
+    head h;
+    return shape->b * shape->heads / group_of(shape) * sizeof(float) *
+           cache_lay_out(&h, shape->t, shape->c / shape->heads, NULL);
+}
+
+/* Appends the new rows of a head of keys and values, of which `index` is the first reader. */
+static void append(const attention *a, size_t index)
+{
+    const float *k = keys_of(a, index, K), *v = keys_of(a, index, V);
+    head         h = { .width = 0 };
+    (void)cache_lay_out(&h, a->positions, a->size,
+                        a->cache + index / group_of(a->shape) * a->cache_each);
+    for (size_t i = 0; i < a->shape->t; i++) {
+        size_t at     = a->first + i;
+        float *column = h.k_columns + at / LANES * h.panel + at % LANES;
+        for (size_t d = 0; d < a->size; d++)
+            column[d * LANES] = k[i * a->x.stride[K] + d];
+        memcpy(h.v + at * h.width, v + i * a->x.stride[V], a->size * sizeof *v);
+    }
+}
+
+static void append_task(void *context, size_t index, uint32_t thread)
+{
+    const attention *a = context;
+    (void)thread;
+    append(a, index * group_of(a->shape));
+}
+
+static void cached_task(void *context, size_t index, uint32_t thread)
+{
+    const attention *a = context;
+    head   h;
+
+    (void)head_lay_out(&h, a->shape->t, a->size,
+                       (float *)(void *)(a->scratch + thread * a->scratch_each));
+    (void)cache_lay_out(&h, a->positions, a->size,
+                        a->cache + index / group_of(a->shape) * a->cache_each);
+    for (size_t query = a->first; query < a->first + a->shape->t;
+         query += QUERIES - query % QUERIES)
+        forward_queries(a, &h, index, query);
+}
+
+void lki_attention_cached(lk_exec *exec, const lki_attention_shape *shape, lki_attention_input x,
+                          lki_attention_cache cache, float *y, void *scratch)
+{
+    attention a = attention_of(exec, shape, x, scratch);
+    head      h;
+    size_t    groups = shape->b * shape->heads / group_of(shape);
+    a.y          = y;
+    a.first      = cache.first;
+    a.cache      = cache.memory;
+    a.positions  = cache.positions;
+    a.cache_each = cache_lay_out(&h, cache.positions, a.size, NULL);
+    if (shape->t == 1) /* too little work to wake threads */
+        for (size_t i = 0; i < groups; i++)
+            append_task(&a, i, 0);
+    else
+        lki_pool_run(lki_exec_pool(exec), groups, append_task, &a);
+    lki_pool_run(lki_exec_pool(exec), shape->b * shape->heads, cached_task, &a);
+}
+
+/* ---- Backward ---------------------------------------------------------------------------- */
 
 static void backward_block(const attention *a, const head *h, size_t index, const block *b)
 {

@@ -10,13 +10,13 @@
 
 enum { LANES = 16, QUERIES = 32, KEYS = 64 };
 
-/* Queries first_query .. first_query + queries - 1 and keys first_key .. first_key + keys - 1.
- * `keys` is a multiple of 16. */
+/* Queries first_query .. first_query + queries - 1, which end at a multiple of QUERIES or at t, and
+ * keys first_key .. first_key + keys - 1.  `keys` is a multiple of 16. */
 typedef struct { size_t first_query, queries, first_key, keys; } block;
 
 static inline block block_at(size_t t, size_t first_query, size_t first_key)
 {
-    size_t queries = lki_min(QUERIES, t - first_query);
+    size_t queries = lki_min(QUERIES - first_query % QUERIES, t - first_query);
     /* number of keys up to the position of the last query */
     size_t past    = first_query + queries - first_key;
     return (block){ first_query, queries, first_key, lki_min(KEYS, lki_round_up(past, LANES)) };

@@ -15,10 +15,14 @@
  *          ascending queries from the first of the key's own block.  Chunks begin at multiples of
  *          32.
  * Memory:  a few (t, head size) matrices per thread; see lki_attention_bf16_scratch_bytes().
+ *
+ * With a cache, the packed copies of keys and values are in the cache.  A call appends rows to
+ * them: it packs the rows of a chunk of positions again, which the cache also has as they came.
  */
 #include <string.h>
 
 #include "tensor/ops/attention.h"
+#include "tensor/attention_cache.h"
 #include "tensor/isa/kernels.h"
 
 _Static_assert(QUERIES == (int)LKI_CHUNK && KEYS % LKI_CHUNK == 0, "blocks are whole chunks");
@@ -43,6 +47,7 @@ typedef struct {
     const lki_attention_shape  *shape;
     size_t          size;           /* size of a head */
     float           scale;          /* 1 / sqrt(size) */
+    size_t          first;          /* position of the first query */
     lki_attention_input    x;
     lki_attention_gradient dx;
     const uint16_t *dy;
@@ -52,6 +57,8 @@ typedef struct {
     const float    *old_lse;
     char           *scratch;
     size_t          scratch_each;
+    float          *cache; /* NULL: none */
+    size_t          cache_each, positions;
 } attention;
 
 static const float log2_e = 0x1.715476p+0f;
@@ -163,16 +170,17 @@ static block block_of(size_t t, size_t first_query, size_t first_key)
 }
 
 /* Computes scores, or gradients of probabilities: `to` (queries, keys) = `rows` times `turned`, the
- * packed transpose of keys or values. */
+ * packed transpose of keys or values.  `rows` begins with the call's first query. */
 static void block_scores(const attention *a, const head *h, const block *b, const float *rows,
                          const float *turned, float *to)
 {
     size_t words = words_of(a, a->size);
     a->kernels->gemm->block(&(lki_gemm_block){
         .m          = b->queries,
-        .n          = lki_min(b->keys, lki_round_up(a->shape->t - b->first_key, LANES)),
+        .n          = lki_min(b->keys,
+                              lki_round_up(a->first + a->shape->t - b->first_key, LANES)),
         .k          = words,
-        .a          = rows + b->first_query * words,
+        .a          = rows + (b->first_query - a->first) * words,
         .row_stride = words,
         .k_stride   = 1,
         .b          = turned + b->first_key * words,
@@ -257,7 +265,7 @@ static lki_score_block score_block(const attention *a, const head *h, const bloc
 
 static void forward_queries(const attention *a, const head *h, size_t index, size_t first_query)
 {
-    size_t t = a->shape->t, queries = lki_min(QUERIES, t - first_query);
+    size_t t = a->first + a->shape->t, queries = block_at(t, first_query, 0).queries;
     float  max[QUERIES], sums[QUERIES * LANES] = { 0 };
 
     for (size_t i = 0; i < queries; i++)
@@ -274,10 +282,12 @@ static void forward_queries(const attention *a, const head *h, size_t index, siz
         block_values(a, h, &b, h->p, h->v_zipped, h->out);
     }
     for (size_t i = 0; i < queries; i++) {
-        float sum = a->kernels->scores->lane_sum(sums + i * LANES);
-        size_t row = query_row(a->shape, index, first_query + i, a->shape->c);
+        float  sum = a->kernels->scores->lane_sum(sums + i * LANES);
+        size_t at  = first_query - a->first + i;
+        size_t row = query_row(a->shape, index, at, a->shape->c);
         a->kernels->scores->finish(a->size, 1.0f / sum, h->out + i * h->width, a->y + row, false);
-        a->lse[index * t + first_query + i] = max[i] + lki_logf(sum) * log2_e;
+        if (a->lse != NULL)
+            a->lse[index * a->shape->t + at] = max[i] + lki_logf(sum) * log2_e;
     }
 }
 
@@ -318,6 +328,112 @@ void lki_attention_bf16(lk_exec *exec, const lki_attention_shape *shape, lki_att
     a.y   = y;
     a.lse = lse;
     lki_exec_run(exec, shape->b * shape->heads, forward_task, &a);
+}
+
+/* ---- With a cache ------------------------------------------------------------------------ */
+
+/* The rows of keys and values of the chunk of positions that is not complete. */
+typedef struct { uint16_t *k, *v; } recent;
+
+/* Points `h` and `rows` to the parts of a cache.  Returns the number of floats that they take. */
+static size_t cache_lay_out(head *h, recent *rows, size_t positions, size_t size, size_t panel,
+                            float *base)
+{
+    h->words      = lki_round_up(size, LKI_CHUNK) / 2;
+    h->width      = lki_round_up(size, LANES);
+    h->t_pad      = lki_round_up(positions, LKI_CHUNK);
+    h->panel      = panel;
+    size_t turned = lki_round_up(positions, LKI_GEMM_COLUMNS_MAX) * h->words;
+    size_t zipped = h->t_pad / 2 * lki_round_up(size, LKI_GEMM_COLUMNS_MAX);
+    size_t few    = (size_t)LKI_CHUNK * size / 2;
+    if (base != NULL) {
+        h->k_turned = base;
+        h->v_zipped = base + turned;
+        rows->k     = (uint16_t *)(h->v_zipped + zipped);
+        rows->v     = (uint16_t *)(h->v_zipped + zipped + few);
+    }
+    return lki_round_up(turned + zipped + 2 * few, LANES);
+}
+
+size_t lki_attention_bf16_cache_bytes(const lki_attention_shape *shape)
+{
+    head   h;
+    recent rows;
+    return shape->b * shape->heads / group_of(shape) * sizeof(float) *
+           cache_lay_out(&h, &rows, shape->t, shape->c / shape->heads, LKI_GEMM_COLUMNS_MAX, NULL);
+}
+
+/* Packs the first `count` positions of the chunk from position `from` on. */
+static void pack_chunk(const attention *a, const head *h, const recent *rows, size_t from,
+                       size_t count)
+{
+    const lki_gemm_kernels *gemm = a->kernels->gemm;
+    size_t used = words_of(a, count), words = h->t_pad / 2;
+    for (size_t key = 0; key < count; key += h->panel)
+        gemm->pack_b(true, lki_min(h->panel, count - key), a->size, rows->k + key * a->size,
+                     a->size, h->k_turned + (from + key) * words_of(a, a->size));
+    for (size_t d = 0; d < a->size; d += h->panel) {
+        float *to = h->v_zipped + (d / h->panel * words + from / 2) * h->panel;
+        gemm->pack_b(false, lki_min(h->panel, a->size - d), count, rows->v + d, a->size, to);
+        memset(to + used * h->panel, 0, (LKI_CHUNK / 2 - used) * h->panel * sizeof *to);
+    }
+}
+
+/* Appends the new rows of a head of keys and values, chunk by chunk. */
+static void append_task(void *context, size_t task, uint32_t thread)
+{
+    const attention *a = context;
+    size_t           index = task * group_of(a->shape), end = a->first + a->shape->t;
+    const uint16_t  *k = keys_of(a, index, K), *v = keys_of(a, index, V);
+    head             h    = { .words = 0 };
+    recent           rows = { .k = NULL };
+    (void)thread;
+    (void)cache_lay_out(&h, &rows, a->positions, a->size, a->kernels->gemm->columns,
+                        a->cache + task * a->cache_each);
+    for (size_t at = a->first; at < end; at++) {
+        size_t i = at - a->first, place = at % LKI_CHUNK;
+        memcpy(rows.k + place * a->size, k + i * a->x.stride[K], a->size * sizeof *k);
+        memcpy(rows.v + place * a->size, v + i * a->x.stride[V], a->size * sizeof *v);
+        if (place == LKI_CHUNK - 1 || at + 1 == end)
+            pack_chunk(a, &h, &rows, at - place, place + 1);
+    }
+}
+
+static void cached_task(void *context, size_t index, uint32_t thread)
+{
+    const attention *a = context;
+    head             h    = { .words = 0 };
+    recent           rows = { .k = NULL };
+
+    (void)head_lay_out(&h, a->shape->t, a->size, a->kernels->gemm->columns,
+                       (float *)(void *)(a->scratch + thread * a->scratch_each));
+    (void)cache_lay_out(&h, &rows, a->positions, a->size, a->kernels->gemm->columns,
+                        a->cache + index / group_of(a->shape) * a->cache_each);
+    pack_rows(a, queries_of(a, index), a->x.stride[Q], h.q_rows);
+    for (size_t query = a->first; query < a->first + a->shape->t;
+         query += QUERIES - query % QUERIES)
+        forward_queries(a, &h, index, query);
+}
+
+void lki_attention_bf16_cached(lk_exec *exec, const lki_attention_shape *shape,
+                               lki_attention_input x, lki_attention_cache cache, uint16_t *y,
+                               void *scratch)
+{
+    attention a = attention_of(exec, shape, x, scratch);
+    head      h;
+    recent    rows;
+    size_t    groups = shape->b * shape->heads / group_of(shape);
+    a.y          = y;
+    a.first      = cache.first;
+    a.cache      = cache.memory;
+    a.positions  = cache.positions;
+    a.cache_each = cache_lay_out(&h, &rows, cache.positions, a.size, LKI_GEMM_COLUMNS_MAX, NULL);
+    if (shape->t == 1) /* too little work to wake threads */
+        for (size_t i = 0; i < groups; i++)
+            append_task(&a, i, 0);
+    else
+        lki_exec_run(exec, groups, append_task, &a);
+    lki_exec_run(exec, shape->b * shape->heads, cached_task, &a);
 }
 
 /* ---- Backward ---------------------------------------------------------------------------- */

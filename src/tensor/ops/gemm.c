@@ -574,7 +574,7 @@ size_t lki_gemm_pack_bytes(const lk_exec *exec, const lki_gemm_args *args)
 
 void lki_gemm(lk_exec *exec, const lki_gemm_args *args)
 {
-    if (lki_other_gemm(exec, args) || lki_gemm_turned(exec, args))
+    if (lki_other_gemm(exec, args) || lki_gemm_row(exec, args) || lki_gemm_turned(exec, args))
         return;
     product p = product_of(exec, args);
     p.exec    = exec;

@@ -90,7 +90,9 @@ static const char *why_no_shards(const lk_train_config *c)
                ? "has versions of its own: give `exchange.async.staleness` S, a bound in tasks"
            : c->optimizer.kind == LK_LARS || c->optimizer.kind == LK_LAMB
                ? "does not compute norms of tensors: use another optimizer than lars and lamb"
-           : has_hosts(c) ? "is for one host: leave out other hosts"
+           : has_hosts(c) && a->compensation > 0 && a->replay == NULL
+               ? "has what a task has read on one host only: leave out "
+                 "`exchange.async.compensation`, or other hosts"
            : c->elastic.duplicate == LK_DUPLICATE_ON
                ? "computes no task twice: leave out `duplicate`"
                : NULL;

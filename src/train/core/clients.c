@@ -187,7 +187,7 @@ static lk_status make_room(lki_session *s, lki_clients *self)
     for (uint32_t p = 0; p < s->param_count; p++)
         largest = lki_max(largest, lk_shape_count(s->params[p].shape));
     LK_TRY(lki_alloc_array(&self->x, samples * each, sizeof(float), "a client's micro-batch"));
-    LK_TRY(LKI_NEW(&self->y, samples * (data->tokens ? each : 1), "a client's micro-batch"));
+    LK_TRY(LKI_NEW(&self->y, samples * data->targets, "a client's micro-batch"));
     LK_TRY(LKI_NEW(&self->indices, samples, "a client's micro-batch"));
     LK_TRY(LKI_NEW(&self->zeros, largest, "a parameter of a client"));
     return LKI_NEW(&self->chosen, s->config->virtual_workers, "clients of a round");

@@ -229,7 +229,7 @@ lk_status lki_events_step(lki_events *events, const lki_step_record *r)
 }
 
 lk_status lki_events_evaluation(lki_events *events, uint64_t step, double loss, double accuracy,
-                                bool tokens)
+                                double rmse, bool tokens)
 {
     if (events == NULL)
         return LK_OK;
@@ -238,7 +238,10 @@ lk_status lki_events_evaluation(lki_events *events, uint64_t step, double loss, 
     size_t  end = m.at;
     if (tokens)
         put_scalar(&m, "evaluation/perplexity", exp(loss));
-    put_scalar(&m, "evaluation/accuracy", accuracy);
+    if (!isnan(rmse))
+        put_scalar(&m, "evaluation/rmse", rmse);
+    else
+        put_scalar(&m, "evaluation/accuracy", accuracy);
     put_scalar(&m, "evaluation/loss", loss);
     put_head(&m, 5, end);
     return write_event(events, &m, step);

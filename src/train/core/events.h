@@ -17,7 +17,7 @@ typedef struct lki_events lki_events;
 LK_NODISCARD lk_status lki_events_open(lki_events **out, const char *directory);
 LK_NODISCARD lk_status lki_events_step(lki_events *events, const lki_step_record *record);
 LK_NODISCARD lk_status lki_events_evaluation(lki_events *events, uint64_t step, double loss,
-                                             double accuracy, bool tokens);
+                                             double accuracy, double rmse, bool tokens);
 LK_NODISCARD lk_status lki_events_text(lki_events *events, const char *tag, const char *text);
 void                   lki_events_free(lki_events *events);
 

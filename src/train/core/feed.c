@@ -116,7 +116,7 @@ lk_status lki_feed_open(lki_session *s, uint64_t start)
     LK_TRY(LKI_NEW(&feed, 1, "a feed"));
     s->feed       = feed;
     feed->x_bytes = lk_shape_count(data->x) * (data->tokens ? sizeof(int32_t) : sizeof(float));
-    feed->y_count = data->tokens ? lk_shape_count(data->x) : 1;
+    feed->y_count = data->targets;
     LK_TRY(lki_alloc_array((void **)&feed->x, batch, feed->x_bytes, "a batch of a stream"));
     LK_TRY(LKI_NEW(&feed->y, batch * feed->y_count, "a batch of a stream"));
     if (s->rank != 0 || start >= s->progress.end)

@@ -21,7 +21,21 @@ lk_model_options lki_model_options(const lk_train_config *config, const lk_datas
     options.input            = data->x;
     options.tokens           = data->tokens;
     options.classes          = data->classes;
+    options.numbers          = data->numbers;
     return options;
+}
+
+/* Returns what the configuration's loss needs as targets. */
+static lk_targets targets_of(const lk_train_config *config)
+{
+    switch (config->model_options.loss) {
+    case LK_LOSS_CROSS_ENTROPY: return LK_TARGETS_CLASSES;
+    case LK_LOSS_MSE:
+    case LK_LOSS_HUBER: return LK_TARGETS_NUMBERS;
+    case LK_LOSS_BCE: return LK_TARGETS_LABELS;
+    case LK_LOSS_AUTO: break;
+    }
+    return LK_TARGETS_AUTO;
 }
 
 lk_dataset_options lki_dataset_options(const lk_train_config *config)
@@ -39,6 +53,8 @@ lk_dataset_options lki_dataset_options(const lk_train_config *config)
                                  .loss_weights = config->data.loss_weights,
                                  .normalize    = config->data.normalize != NULL
                                                      ? config->data.normalize : "auto",
+                                 .target       = config->data.target,
+                                 .targets      = targets_of(config),
                                  .tokenizer    = config->data.tokenizer };
 }
 
@@ -60,13 +76,52 @@ static void put_reals(json_t *object, const char *key, const float *values, uint
     (void)json_object_set_new(object, key, list);
 }
 
+static json_t *column_json(const lk_column *column)
+{
+    json_t *object = json_object(), *levels = json_array();
+    (void)json_object_set_new(object, "name", json_string(column->name));
+    for (uint32_t i = 0; i < column->level_count; i++)
+        (void)json_array_append_new(levels, json_string(column->levels[i]));
+    if (column->level_count > 0) {
+        (void)json_object_set_new(object, "levels", levels);
+        return object;
+    }
+    json_decref(levels);
+    put_real(object, "mean", column->mean);
+    put_real(object, "deviation", column->deviation);
+    return object;
+}
+
+static void put_columns(json_t *object, const lk_dataset_info *data)
+{
+    json_t *columns = json_array();
+    for (uint32_t i = 0; i < data->column_count; i++)
+        (void)json_array_append_new(columns, column_json(&data->columns[i]));
+    (void)json_object_set_new(object, "columns", columns);
+}
+
+/* Writes the names of classes.  A name that is not UTF-8 is written as its number. */
+static void put_class_names(json_t *object, const lk_dataset_info *data)
+{
+    json_t *names = json_array();
+    for (uint32_t i = 0; i < data->classes; i++) {
+        json_t *name = json_string(data->class_names[i]);
+        (void)json_array_append_new(names, name != NULL ? name : json_sprintf("%u", i));
+    }
+    (void)json_object_set_new(object, "class_names", names);
+}
+
 static void put_data(json_t *object, const lk_dataset_info *data)
 {
     json_t *input = json_array();
+    if (data->class_names != NULL)
+        put_class_names(object, data);
     if (data->normalized > 0) {
         put_reals(object, "pixel_mean", data->mean, data->normalized);
         put_reals(object, "pixel_deviation", data->deviation, data->normalized);
     }
+    if (data->columns != NULL)
+        put_columns(object, data);
     put_integer(object, "classes", data->classes);
     (void)json_object_set_new(object, "tokens", json_boolean(data->tokens));
     for (uint32_t i = 0; i < data->x.rank; i++)
@@ -159,6 +214,8 @@ static const char *known_as(const char *key, char text[64])
         return "the model";
     if (strcmp(key, "hook") == 0)
         return "the use of a gradient hook";
+    if (strcmp(key, "class_names") == 0)
+        return "the list of classes";
     if (strcmp(key, "pixel_mean") == 0)
         return "the mean of the pixels (`normalize`)";
     if (strcmp(key, "pixel_deviation") == 0)
@@ -253,6 +310,37 @@ lk_status lki_config_compare(const json_t *stored, const json_t *mine)
             status = refuse(key, value, other);
         json_decref(other);
     }
+    return status;
+}
+
+void lki_data_write(json_t *object, const lk_train_config *config, const lk_dataset_info *data)
+{
+    if (config->data.source != NULL && strncmp(config->data.source, "stream:", 7) == 0)
+        return;
+    (void)json_object_set_new(object, LKI_DATA_KEY,
+                              json_pack("{s:s, s:I}", "content", data->content_hash, "samples",
+                                        (json_int_t)data->train_count));
+}
+
+lk_status lki_data_compare(const json_t *stored, const lk_train_config *config,
+                           const lk_dataset_info *data)
+{
+    json_t     *mine = json_object();
+    const char *was  = NULL, *now = NULL;
+    json_int_t  samples = 0;
+    lk_status   status  = LK_OK;
+    lki_data_write(mine, config, data);
+    (void)json_unpack(json_object_get(mine, LKI_DATA_KEY), "{s:s}", "content", &now);
+    (void)json_unpack(json_object_get(stored, LKI_DATA_KEY), "{s:s, s:I}", "content", &was,
+                      "samples", &samples);
+    if (was != NULL && now != NULL && strcmp(was, now) != 0 && !config->checkpoint.changed_data)
+        status = lk_fail(LK_EINVAL,
+                         "`data.source` %s is not the data of the checkpoint: it has %llu samples "
+                         "and hash %.8s, but the checkpoint was made with %lld and %.8s; resume "
+                         "with the same data, or say `changed_data`",
+                         config->data.source, (unsigned long long)data->train_count, now,
+                         (long long)samples, was);
+    json_decref(mine);
     return status;
 }
 

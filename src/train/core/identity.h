@@ -26,6 +26,16 @@ json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *da
  * The message names the first differing option. */
 LK_NODISCARD lk_status lki_config_compare(const json_t *stored, const json_t *mine);
 
+/* Adds the hash and the number of samples of the data, except for a stream, whose content is not
+ * known. */
+#define LKI_DATA_KEY "data"
+void lki_data_write(json_t *object, const lk_train_config *config, const lk_dataset_info *data);
+
+/* Fails with LK_EINVAL if a checkpoint's configuration has the hash of other data, unless the run
+ * has `checkpoint.changed_data`.  Earlier versions recorded no hash. */
+LK_NODISCARD lk_status lki_data_compare(const json_t *stored, const lk_train_config *config,
+                                        const lk_dataset_info *data);
+
 void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33]);
 
 /* Returns a loss scaler as JSON for a checkpoint. */

@@ -201,6 +201,28 @@ static void a_default_is_its_value(void **state)
     assert_int_equal(compare("resnet", "seed", "0"), LK_OK);
 }
 
+/* Checks that checkpoints know their data, except those of earlier versions and of streams. */
+static void a_checkpoint_knows_its_data(void **state)
+{
+    lk_train_config config = { .data.source = "text:a" }, stream = { .data.source = "stream:-" };
+    lk_dataset_info mine   = { .train_count = 3, .content_hash = "aa" };
+    lk_dataset_info other  = { .train_count = 4, .content_hash = "bb" };
+    json_t         *stored = json_object();
+    (void)state;
+    assert_int_equal(lki_data_compare(stored, &config, &other), LK_OK);
+    lki_data_write(stored, &stream, &mine);
+    assert_int_equal(json_object_size(stored), 0);
+    lki_data_write(stored, &config, &mine);
+    assert_int_equal(lki_data_compare(stored, &config, &mine), LK_OK);
+    assert_int_equal(lki_data_compare(stored, &stream, &other), LK_OK);
+    assert_int_equal(lki_data_compare(stored, &config, &other), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "4 samples and hash bb, but the checkpoint "
+                                                     "was made with 3 and aa"));
+    config.checkpoint.changed_data = true;
+    assert_int_equal(lki_data_compare(stored, &config, &other), LK_OK);
+    json_decref(stored);
+}
+
 /* Checks options that checkpoints of earlier versions lack.  Expects their defaults. */
 static void an_unrecorded_option_has_its_default(void **state)
 {
@@ -225,6 +247,7 @@ int main(void)
         cmocka_unit_test(a_run_takes_a_weaker_label),
         cmocka_unit_test(a_model_records_its_own_options),
         cmocka_unit_test(a_default_is_its_value),
+        cmocka_unit_test(a_checkpoint_knows_its_data),
         cmocka_unit_test(an_unrecorded_option_has_its_default),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -81,7 +81,7 @@ lk_status lki_joint_init(lki_joint *joint, const lk_dataset_info *data, uint32_t
     joint->most    = most;
     joint->count   = 1;
     joint->x_bytes = lk_shape_count(data->x) * (data->tokens ? sizeof(int32_t) : sizeof(float));
-    joint->y_count = data->tokens ? lk_shape_count(data->x) : 1;
+    joint->y_count = data->targets;
     if (most == 1)
         return LK_OK;
     LK_TRY(lki_alloc_array((void **)&joint->x, samples, joint->x_bytes, "samples of a turn"));

@@ -34,6 +34,8 @@ struct lki_report_file {
     lki_events            *events;  /* NULL: no --tensorboard */
     lki_metrics            metrics;
     lki_step_record        last;    /* of the last step, for the metrics */
+    bool                   has_errors; /* the next evaluation has the errors below */
+    double                 rmse, mae;
 };
 
 size_t lki_log_prefix(const uint8_t *log, size_t bytes, uint64_t step)
@@ -387,21 +389,47 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
     return log_checked(journal, written);
 }
 
+void lki_journal_errors(lki_journal *journal, double rmse, double mae)
+{
+    if (journal == NULL)
+        return;
+    journal->has_errors = !isnan(rmse);
+    journal->rmse       = rmse;
+    journal->mae        = mae;
+}
+
+/* Writes the metric of an evaluation, for people and for the log. */
+static void write_metric(const lki_journal *journal, double accuracy, char text[64], char log[160])
+{
+    char first[LKI_NUMBER_BYTES], second[LKI_NUMBER_BYTES];
+    if (journal->has_errors) {
+        (void)snprintf(text, 64, "RMSE %.6g  MAE %.6g", journal->rmse, journal->mae);
+        (void)snprintf(log, 160, "\"val_rmse\": %s, \"val_mae\": %s",
+                       number_text(first, journal->rmse), number_text(second, journal->mae));
+        return;
+    }
+    (void)snprintf(text, 64, "accuracy %.2f %%", 100 * accuracy);
+    (void)snprintf(log, 160, "\"val_accuracy\": %s", number_text(first, accuracy));
+}
+
 lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss, double accuracy)
 {
+    char metric[64], logged[160];
     const bool tokens = journal != NULL && journal->last.tokens > 0;
     if (journal == NULL)
         return LK_OK;
-    lki_journal_say(journal, "step %llu  validation loss %.4f  accuracy %.2f %%",
-                    (unsigned long long)step, loss, 100 * accuracy);
+    write_metric(journal, accuracy, metric, logged);
+    lki_journal_say(journal, "step %llu  validation loss %.4f  %s", (unsigned long long)step, loss,
+                    metric);
     journal->display.validation     = loss;
     journal->metrics.validation     = loss;
     journal->metrics.accuracy       = accuracy;
     journal->metrics.has_validation = true;
-    LK_TRY(lki_events_evaluation(journal->events, step, loss, accuracy, tokens));
+    LK_TRY(lki_events_evaluation(journal->events, step, loss, accuracy,
+                                 journal->has_errors ? journal->rmse : (double)NAN, tokens));
     if (journal->log == NULL)
         return LK_OK;
-    char bits[17], text[32], perplexity[64] = "", number[32], share[32];
+    char bits[17], text[32], perplexity[64] = "", number[32];
     lki_loss_bits(loss, bits);
     if (tokens)
         (void)snprintf(perplexity, sizeof perplexity, ", \"val_perplexity\": %s",
@@ -409,9 +437,8 @@ lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double los
     return log_checked(journal,
                        fprintf(journal->log,
                                "{\"step\": %llu, \"val_loss\": %s, \"val_loss_bits\": \"%s\", "
-                               "\"val_accuracy\": %s%s, \"time\": %.3f%s}\n",
-                               (unsigned long long)step, number_text(text, loss), bits,
-                               number_text(share, accuracy),
+                               "%s%s, \"time\": %.3f%s}\n",
+                               (unsigned long long)step, number_text(text, loss), bits, logged,
                                perplexity, lki_wall_seconds(), label_field(journal)));
 }
 

@@ -31,6 +31,8 @@ LK_NODISCARD lk_status lki_journal_find(const lki_journal *journal, uint64_t ste
 uint64_t               lki_journal_bytes(const lki_journal *journal); /* 0: no file */
 void                   lki_journal_free(lki_journal *journal);
 LK_NODISCARD lk_status lki_journal_step(lki_journal *journal, const lki_step_record *record);
+/* Sets the errors of the next evaluation; NaN: there are none. */
+void                   lki_journal_errors(lki_journal *journal, double rmse, double mae);
 LK_NODISCARD lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss,
                                               double accuracy);
 

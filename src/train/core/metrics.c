@@ -58,8 +58,9 @@ static void write_all(FILE *file, const lki_metrics *m, const lki_metrics_values
         r->finish_seconds);
     if (m->has_validation) {
         put(file, "validation_loss", "The loss of the last evaluation.", m->validation);
-        put(file, "validation_accuracy_ratio", "The accuracy of the last evaluation.",
-            m->accuracy);
+        if (!isnan(m->accuracy))
+            put(file, "validation_accuracy_ratio", "The accuracy of the last evaluation.",
+                m->accuracy);
     }
     put(file, "workers", "Worker processes at the start.", v->workers);
     put(file, "last_step_timestamp_seconds", "When this was written.", lki_wall_seconds());

@@ -102,6 +102,7 @@ static lk_status check_workers(lk_train_config *c)
     return LK_OK;
 }
 
+/* Computes the steps from epochs.  Clears `epochs`, so that a second call changes nothing. */
 static lk_status check_length(lk_train_config *c, const lk_dataset_info *data)
 {
     uint64_t per_epoch =
@@ -121,6 +122,7 @@ static lk_status check_length(lk_train_config *c, const lk_dataset_info *data)
         return lk_fail(LK_EINVAL,
                        "`epochs` %g is less than one step; an epoch of these data has %llu steps",
                        c->epochs, (unsigned long long)per_epoch);
+    c->epochs = 0;
     if (c->steps == 0)
         return lk_fail(LK_EINVAL,
                        "how long to train is missing: give `steps` or `epochs` (an epoch of "
@@ -168,14 +170,23 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
     if (c->checkpoint.async && c->checkpoint.every == 0 && c->checkpoint.keep_best == 0)
         return lk_fail(LK_EINVAL, "`checkpoint.async` needs `checkpoint.every` N or `keep_best` K: "
                                   "the last checkpoint of a run has nothing to be written beside");
-    if (c->init != NULL && c->checkpoint.resume_required)
-        return lk_fail(LK_EINVAL,
-                       "`init` and `resume` contradict each other: a checkpoint has weights");
     if (c->files_elsewhere)
         return LK_OK;
     LK_TRY(lki_outputs_check(c));
     LK_TRY(lki_checkpoint_check(c));
+    LK_TRY(lki_outputs_check_unused(c));
     return lki_resume_check(c, data);
+}
+
+/* Checks the initial weights, which a run that continues from a checkpoint does not read. */
+static lk_status check_init(const lk_train_config *c, const lk_model *model)
+{
+    bool continues = false;
+    if (c->init == NULL || c->files_elsewhere)
+        return LK_OK;
+    if (c->checkpoint.resume && c->checkpoint.folder != NULL)
+        LK_TRY(lk_checkpoint_exists(c->checkpoint.folder, &continues));
+    return continues ? LK_OK : lki_init_check(c->init, model);
 }
 
 static lk_status check_lock_step(const lk_train_config *c, const lk_model *model)
@@ -346,6 +357,7 @@ static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool 
     LK_TRY(check_schedule(c, data));
     LK_TRY(lki_exchange_check_span(c, dataset, data));
     LK_TRY(lki_stopping_check(c, data));
+    LK_TRY(lki_pretrained_check(c, data));
     LK_TRY(lk_model_build(&model, c->model, &options));
     lk_status status = check_groups(c, model);
     if (status == LK_OK)
@@ -356,10 +368,10 @@ static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool 
         status = check_offload_directory(c);
     if (status == LK_OK && runs)
         status = check_memory(c, model);
+    if (status == LK_OK)
+        status = check_init(c, model);
     if (status == LK_OK && runs)
         status = check_files(c, data);
-    if (status == LK_OK && c->init != NULL && !c->files_elsewhere)
-        status = lki_init_check(c->init, model);
     lk_model_free(model);
     return status;
 }
@@ -439,6 +451,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
 {
     lk_dataset *dataset = NULL;
 
+    LK_TRY(lki_pretrained_complete(c));
     if (c->model == NULL)
         return lk_fail(LK_EINVAL, "which model? give gpt, llama, resnet or mlp");
     LK_TRY(check_model_name(c->model, runs));

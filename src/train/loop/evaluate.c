@@ -3,6 +3,9 @@
  * The part is divided into V fixed slices.  Each rank processes the slices of its virtual workers
  * in order.  Sums and counts are added in the canonical tree, so the bits are the same for every N.
  */
+#include <math.h>
+#include <string.h>
+
 #include "base/memory.h"
 #include "data/batch.h"
 #include "lockstep/checkpoint.h"
@@ -18,10 +21,9 @@ typedef struct {
 static lk_status samples_open(samples *s, const lk_dataset_info *data, uint32_t micro_batch)
 {
     size_t x_bytes = lk_shape_count(data->x) * (data->tokens ? sizeof(int32_t) : sizeof(float));
-    size_t y_count = data->tokens ? lk_shape_count(data->x) : 1;
     LK_TRY(lki_alloc_array(&s->x, micro_batch, x_bytes, "evaluation samples"));
     LK_TRY(LKI_NEW(&s->indices, micro_batch, "evaluation samples"));
-    return LKI_NEW(&s->y, micro_batch * y_count, "evaluation samples");
+    return LKI_NEW(&s->y, (size_t)micro_batch * data->targets, "evaluation samples");
 }
 
 /* The position of this rank in its slices of the validation part. */
@@ -32,8 +34,26 @@ typedef struct {
     lk_pass  pass; /* of the current slice */
     uint32_t leaf; /* index of the slice among this rank's slices */
     uint64_t at;
-    double  *mine; /* three sums per slice */
+    bool     measures; /* sums errors, whose targets are numbers */
+    double   errors, squares;
+    double  *mine; /* SUMS per slice */
 } course;
+
+enum { SUMS = 5 };
+
+/* Adds the errors of a micro-batch, in the order of its targets. */
+static void add_errors(const lki_session *session, course *c)
+{
+    const float *x     = lk_engine_output(session->engine, 0);
+    const size_t count = (size_t)c->pass.samples * lk_model_loss_rows(session->model);
+    for (size_t i = 0; i < count; i++) {
+        float target;
+        memcpy(&target, &c->samples.y[i], sizeof target);
+        const double d = (double)x[i] - (double)target;
+        c->errors += fabs(d);
+        c->squares += d * d;
+    }
+}
 
 /* Returns the first sample of slice v of the validation part. */
 static uint64_t slice_begin(const lki_session *session, uint64_t v)
@@ -53,6 +73,8 @@ static lk_status micro_batch(lki_session *session, course *c, uint64_t end)
     LK_TRY(lki_batch_read(session->dataset, true, 0, s->indices, c->pass.samples, s->x, s->y,
                           &c->pass.length));
     lk_engine_forward(session->engine, &c->walk, &c->pass, 1);
+    if (c->measures)
+        add_errors(session, c);
     c->at += c->pass.samples;
     return LK_OK;
 }
@@ -70,11 +92,14 @@ static lk_status advance(lki_session *session, course *c, uint64_t count)
                 return LK_OK;
             LK_TRY(micro_batch(session, c, end));
         }
-        double *sums = c->mine + 3 * (size_t)c->leaf;
+        double *sums = c->mine + SUMS * (size_t)c->leaf;
         sums[0]      = c->pass.loss_sum;
         sums[1]      = (double)c->pass.count;
         sums[2]      = (double)c->pass.hits;
+        sums[3]      = c->errors;
+        sums[4]      = c->squares;
         c->pass      = (lk_pass){ 0 };
+        c->errors = c->squares = 0;
     }
     for (; count > 0; count--)
         lk_engine_forward(session->engine, &c->walk, &c->pass, 1);
@@ -157,14 +182,22 @@ static bool wants_means(const lki_session *session, uint64_t done)
 
 /* ---- Evaluating -------------------------------------------------------------------------- */
 
-lk_status lki_evaluate(lki_session *session, uint64_t done, double *loss, double *accuracy)
+/* Returns true if the metric is the error of numbers, and not the share of hits. */
+static bool measures_errors(const lki_session *session)
 {
-    double sums[3] = { 0 };
+    return lk_dataset_describe(session->dataset)->numbers &&
+           session->config->model_options.loss != LK_LOSS_BCE;
+}
+
+lk_status lki_evaluate(lki_session *session, uint64_t done, lk_train_result *result)
+{
+    double sums[SUMS] = { 0 };
     course c       = { .hooks = { .user = session, .before_read = lki_read_block },
                        .walk  = { .seed   = session->config->seed,
                                   .params = session->param_data,
                                   .params_bf16 = session->param_bf16,
-                                  .state  = session->state_data } };
+                                  .state  = session->state_data },
+                       .measures = measures_errors(session) };
 
     bool      means  = wants_means(session, done);
     lk_status status = means ? fetch_means(session) : LK_OK;
@@ -172,21 +205,23 @@ lk_status lki_evaluate(lki_session *session, uint64_t done, double *loss, double
     if (means)
         c.walk.params_bf16 = NULL;
     if (status == LK_OK)
-        status = LKI_NEW(&c.mine, 3 * (size_t)session->count, "evaluation sums");
+        status = LKI_NEW(&c.mine, SUMS * (size_t)session->count, "evaluation sums");
     if (status == LK_OK)
         status = samples_open(&c.samples, lk_dataset_describe(session->dataset),
                               session->config->micro_batch);
     if (status == LK_OK)
         status = walk_part(session, &c);
     if (status == LK_OK)
-        status = lk_parallel_sum(session->parallel, c.mine, 3, sums);
+        status = lk_parallel_sum(session->parallel, c.mine, SUMS, sums);
     if (status == LK_OK && sums[1] == 0)
         status = lk_fail(LK_EINVAL, "none of the %llu samples for validation counts for anything, "
                                     "by their labels; keep more of them, or others",
                          (unsigned long long)lk_dataset_describe(session->dataset)
                              ->validation_count);
-    *loss     = sums[0] / sums[1];
-    *accuracy = sums[2] / sums[1];
+    result->validation_loss     = sums[0] / sums[1];
+    result->validation_accuracy = c.measures ? (double)NAN : sums[2] / sums[1];
+    result->validation_mae      = c.measures ? sums[3] / sums[1] : (double)NAN;
+    result->validation_rmse     = c.measures ? sqrt(sums[4] / sums[1]) : (double)NAN;
     lki_free(c.samples.x);
     lki_free(c.samples.y);
     lki_free(c.samples.indices);

@@ -216,13 +216,16 @@ lk_status lki_leave(const lki_session *s, uint64_t done, lk_train_result *result
 
 lk_status lki_incomplete(const lki_session *s, uint64_t done)
 {
-    const char *kept = s->config->checkpoint.folder
-                           ? "the state is saved, continue with `resume`"
-                           : "nothing was saved: there is no `checkpoint.folder` directory";
+    const char *folder = s->config->checkpoint.folder;
+    const char *kept   = folder != NULL
+                             ? "the state is saved; continue by `checkpoint.resume` "
+                             : "nothing was saved: there is no `checkpoint.folder` directory";
+    folder             = folder != NULL ? folder : "";
     lk_comm_note(s->comm, done, "ending the run");
     if (s->depleted)
-        return lk_fail(LK_EPEER, "%u of at least %u workers are left after step %llu; %s", s->ranks,
-                       s->config->elastic.workers_least, (unsigned long long)done, kept);
-    return lk_fail(LK_ESTOPPED, "stopped on request after step %llu; %s", (unsigned long long)done,
-                   kept);
+        return lk_fail(LK_EPEER, "%u of at least %u workers are left after step %llu; %s%s",
+                       s->ranks, s->config->elastic.workers_least, (unsigned long long)done, kept,
+                       folder);
+    return lk_fail(LK_ESTOPPED, "stopped on request after step %llu; %s%s",
+                   (unsigned long long)done, kept, folder);
 }

@@ -15,6 +15,10 @@ lk_status              lki_session_close(lki_session *session);
  * overwrite a file that the run reads, a file of another kind, or each other. */
 LK_NODISCARD lk_status lki_outputs_check(const lk_train_config *config);
 
+/* Fails if a run that is not resumed would replace the log of another run, or add to its event
+ * files.  Those of a run that made no step may be replaced. */
+LK_NODISCARD lk_status lki_outputs_check_unused(const lk_train_config *config);
+
 /* ---- Memory (memory.c) ------------------------------------------------------------------- */
 
 /* Chooses session->joint: the largest size of joint turns with which the run takes at most
@@ -43,10 +47,11 @@ void lki_read_block(void *user, uint32_t block);
 
 /* ---- Evaluation (evaluate.c) ------------------------------------------------------------- */
 
-/* Computes the mean loss and accuracy of the validation part after `done` steps, each sample once.
- * Uses the weights or, depending on the options, their moving means.  Collective. */
-LK_NODISCARD lk_status lki_evaluate(lki_session *session, uint64_t done, double *loss,
-                                    double *accuracy);
+/* Computes the mean loss of the validation part after `done` steps, each sample once, and its
+ * accuracy, or errors if the targets are numbers to be approximated.  Uses the weights or,
+ * depending on the options, their moving means.  Collective. */
+LK_NODISCARD lk_status lki_evaluate(lki_session *session, uint64_t done,
+                                    lk_train_result *result);
 
 /* ---- Between two steps (between_steps.c) ------------------------------------------------- */
 
@@ -72,6 +77,16 @@ LK_NODISCARD lk_status lki_log_freeze(lki_session *session, uint64_t done);
 
 /* Logs the sizes of messages, and the norms of what groups keep.  Collective. */
 LK_NODISCARD lk_status lki_log_groups(lki_session *session, uint64_t done);
+
+/* ---- A model of Hugging Face's (pretrained.c) -------------------------------------------- */
+
+/* If `init` is a folder, completes the model and its options from config.json.  Fails if they are
+ * given and differ, or if the tokenizer is another model's. */
+LK_NODISCARD lk_status lki_pretrained_complete(lk_train_config *config);
+
+/* Checks that the data have the tokens of such a model. */
+LK_NODISCARD lk_status lki_pretrained_check(const lk_train_config *config,
+                                            const lk_dataset_info *data);
 
 /* ---- The end of a run (finish.c) --------------------------------------------------------- */
 

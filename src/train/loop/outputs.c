@@ -1,5 +1,6 @@
 /* outputs.c -- checks the files that a run writes, before it starts: they can be written, and no
- * file is lost by that. */
+ * file and no other run's log is lost by that. */
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -7,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "train/loop/loop.h"
 
 /* A file that a run writes.  `first` is the first character of such a file; 0: it is a trace, which
@@ -141,4 +143,56 @@ lk_status lki_outputs_check(const lk_train_config *c)
                 return share_file(outputs[k].option, outputs[i].option, outputs[i].path);
     }
     return c->outputs.tensorboard != NULL ? check_tensorboard(c->outputs.tensorboard) : LK_OK;
+}
+
+/* Returns true if a file contains a text. */
+static bool contains(const char *path, const char *text)
+{
+    lki_map map;
+    if (lki_map_open(&map, path) != LK_OK)
+        return false;
+    bool found = map.bytes > 0 && memmem(map.data, map.bytes, text, strlen(text)) != NULL;
+    lki_map_close(&map);
+    return found;
+}
+
+/* Fails if a new run would replace the log of a run that made a step. */
+static lk_status check_log(const lk_train_config *c)
+{
+    struct stat info;
+    if (c->log == NULL || stat(c->log, &info) != 0 || !S_ISREG(info.st_mode) ||
+        !contains(c->log, "\"loss\": "))
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "`log` %s has the log of another run, and would be overwritten: give "
+                              "another one, or remove it", c->log);
+}
+
+/* Fails if a new run would share its event files' directory with a run that made a step, whose
+ * steps TensorBoard would then leave out. */
+static lk_status check_events(const lk_train_config *c)
+{
+    const char    *folder = c->outputs.tensorboard;
+    DIR           *list   = opendir(folder);
+    bool           used   = false;
+    struct dirent *entry;
+    while (list != NULL && !used && (entry = readdir(list)) != NULL) {
+        char path[PATH_MAX];
+        used = strncmp(entry->d_name, "events.out.tfevents.", 20) == 0 &&
+               snprintf(path, sizeof path, "%s/%s", folder, entry->d_name) < PATH_MAX &&
+               contains(path, "train/loss");
+    }
+    if (list != NULL)
+        (void)closedir(list);
+    return used ? lk_fail(LK_EINVAL, "`tensorboard` %s has the event files of another run, which "
+                                     "TensorBoard would no longer show: give another directory, "
+                                     "or remove it", folder)
+                : LK_OK;
+}
+
+lk_status lki_outputs_check_unused(const lk_train_config *c)
+{
+    if (c->checkpoint.resume)
+        return LK_OK;
+    LK_TRY(check_log(c));
+    return c->outputs.tensorboard != NULL ? check_events(c) : LK_OK;
 }

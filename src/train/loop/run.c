@@ -217,7 +217,9 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
 
     *result = (lk_train_result){ .loss                = (double)NAN,
                                  .validation_loss     = (double)NAN,
-                                 .validation_accuracy = (double)NAN };
+                                 .validation_accuracy = (double)NAN,
+                                 .validation_rmse     = (double)NAN,
+                                 .validation_mae      = (double)NAN };
     lk_status usable = lki_options_copy(&mine, sizeof mine, config, "lk_train_config");
     if (usable != LK_OK) {
         lk_comm_abort(comm);

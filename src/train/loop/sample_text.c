@@ -14,8 +14,8 @@
 
 enum { BYTES = 256 };
 
-/* Finds tokenizer.json in the directory, or in the one that has the step or the file. */
-static bool find(char out[LKI_PATH_BYTES], const char *path)
+/* Looks in the directory, and in the one that has the step or the file. */
+bool lki_sample_text_find(char out[LKI_PATH_BYTES], const char *path)
 {
     char        copy[LKI_PATH_BYTES];
     struct stat info;
@@ -33,10 +33,10 @@ lk_status lki_sample_text_open(lki_sample_text *text, const lk_sample_options *o
 {
     char        found[LKI_PATH_BYTES];
     const char *path = options->tokenizer;
-    *text            = (lki_sample_text){ .tokenizer = NULL };
+    *text            = (lki_sample_text){ .tokenizer = NULL, .end = -1 };
     if (path == NULL && *vocabulary == BYTES)
         return LK_OK;
-    if (path == NULL && find(found, options->path))
+    if (path == NULL && lki_sample_text_find(found, options->path))
         path = found;
     if (path == NULL)
         return lk_fail(LK_EINVAL,
@@ -48,6 +48,7 @@ lk_status lki_sample_text_open(lki_sample_text *text, const lk_sample_options *o
         return lk_fail(LK_EINVAL, "the tokenizer '%s' has %u tokens, but the model of %s only %u",
                        path, has, options->path, *vocabulary);
     *vocabulary = has;
+    text->end   = lk_tokenizer_describe(text->tokenizer)->end;
     return LK_OK;
 }
 
@@ -55,6 +56,11 @@ void lki_sample_text_close(lki_sample_text *text)
 {
     lk_tokenizer_free(text->tokenizer);
     lki_free(text->prompt);
+}
+
+const char *lki_sample_prompt(const lk_sample_options *options)
+{
+    return options->prompt != NULL ? options->prompt : "\n";
 }
 
 static lk_status keep(void *context, const int32_t *ids, size_t count)

@@ -9,6 +9,7 @@ typedef struct {
     lk_tokenizer *tokenizer; /* NULL: bytes are tokens */
     int32_t      *prompt;    /* [count] */
     size_t        count, capacity;
+    int32_t       end;       /* the token between documents; -1: there is none */
     char          held[8]; /* the beginning of a character whose other bytes may follow */
     size_t        held_count;
 } lki_sample_text;
@@ -19,6 +20,12 @@ typedef struct {
 LK_NODISCARD lk_status lki_sample_text_open(lki_sample_text *text, const lk_sample_options *options,
                                             uint32_t *vocabulary);
 void                   lki_sample_text_close(lki_sample_text *text);
+
+/* Finds the tokenizer.json beside a checkpoint or a file.  Returns false if there is none. */
+bool lki_sample_text_find(char out[4096], const char *path);
+
+/* Returns the prompt of the options, or the default. */
+const char *lki_sample_prompt(const lk_sample_options *options);
 
 /* Encodes the prompt. */
 LK_NODISCARD lk_status lki_sample_text_prompt(lki_sample_text *text, const char *prompt);

@@ -154,6 +154,8 @@ static bool is_there_already(const char *dir, const lk_checkpoint_info *info)
         return false;
     const lk_checkpoint_info *there = lk_checkpoint_describe(checkpoint);
     json_t *theirs = json_loads(there->config, 0, NULL), *ours = json_loads(info->config, 0, NULL);
+    (void)json_object_del(theirs, LKI_DATA_KEY); /* earlier versions lack it, and it is in the id */
+    (void)json_object_del(ours, LKI_DATA_KEY);
     bool    same = json_equal(theirs, ours) && strcmp(there->weights, info->weights) == 0 &&
                 strcmp(there->exactness_id, info->exactness_id) == 0;
     json_decref(theirs);
@@ -169,6 +171,7 @@ static lk_status describe(lki_session *session, uint64_t step, lki_sheet *s)
     LK_TRY(lki_sheet_fill(session, s));
 
     json_t *object = lki_config_json(config, lk_dataset_describe(session->dataset));
+    lki_data_write(object, config, lk_dataset_describe(session->dataset));
     (void)json_object_set_new(object, "loss-chain", json_string(session->progress.loss_chain));
     lki_schedule_write(object, session->parallel);
     lk_loss_scaler scaler = lk_parallel_scaler(session->parallel);

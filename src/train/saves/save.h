@@ -60,8 +60,11 @@ bool lki_parts_writes(const lki_session *session);
  * wait only until the copy is complete.  Collective. */
 LK_NODISCARD lk_status lki_save(lki_session *session, uint64_t step, bool later);
 
-/* Checks that a safetensors file has every parameter of the model. */
+/* Checks that a safetensors file, or a folder of them, has the parameters of the model and no
+ * others.  Defined in saves/init.c, as the next one. */
 LK_NODISCARD lk_status lki_init_check(const char *path, const lk_model *model);
+/* Loads the weights of config.init.  Collective. */
+LK_NODISCARD lk_status lki_init_load(lki_session *session);
 
 typedef struct {
     char         name[64];

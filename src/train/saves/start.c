@@ -26,10 +26,15 @@
 static lk_status make_directory(const char *path)
 {
     char parent[LKI_PATH_BYTES];
-    if (mkdir(path, 0777) != 0)
-        return errno == EEXIST ? LK_OK
-                               : lk_fail(LK_EIO, "cannot create the checkpoint directory '%s': %s",
-                                         path, strerror(errno));
+    bool there = mkdir(path, 0777) != 0;
+    if (there && errno != EEXIST)
+        return lk_fail(LK_EIO, "cannot create the checkpoint directory '%s': %s; %s", path,
+                       strerror(errno),
+                       errno == ENOENT
+                           ? "create the directories above it first, or correct the path"
+                           : "give another `checkpoint.folder`");
+    if (there)
+        return LK_OK;
     if (snprintf(parent, sizeof parent, "%s", path) >= (int)sizeof parent)
         return lk_fail(LK_EINVAL, "`checkpoint.folder` has a path of %zu bytes", strlen(path));
     return lki_directory_sync(dirname(parent));
@@ -47,9 +52,9 @@ lk_status lki_checkpoint_check(const lk_train_config *config)
     LK_TRY(lk_checkpoint_exists(config->checkpoint.folder, &exists));
     if (exists && !config->checkpoint.resume)
         return lk_fail(LK_EINVAL,
-                       "'%s' already has checkpoints; continue that run with `resume`, or "
-                       "give another `checkpoint.folder` directory",
-                       config->checkpoint.folder);
+                       "'%s' already has checkpoints; continue that run by `checkpoint.resume` %s, "
+                       "or give another `checkpoint.folder` directory",
+                       config->checkpoint.folder, config->checkpoint.folder);
     if (!exists && config->checkpoint.resume_required)
         return lk_fail(LK_EINVAL,
                        "there is no checkpoint in '%s' to resume from; leave `resume` out "
@@ -89,6 +94,8 @@ static lk_status check_compatible(const lk_train_config *config, const lk_datase
                          error.text);
     else
         status = lki_config_compare(stored, mine);
+    if (status == LK_OK)
+        status = lki_data_compare(stored, config, data);
     const char *chain = json_string_value(json_object_get(stored, "loss-chain"));
     (void)snprintf(loss_chain, 65, "%s", chain ? chain : "");
     lki_scaler_read(json_object_get(stored, "loss-scaler"), scaler);
@@ -98,7 +105,9 @@ static lk_status check_compatible(const lk_train_config *config, const lk_datase
     json_decref(mine);
     LK_TRY(status);
     if (info->step > config->steps)
-        return lk_fail(LK_EINVAL, "the checkpoint is at step %llu, past `steps` %llu",
+        return lk_fail(LK_EINVAL,
+                       "the checkpoint is at step %llu, past `steps` %llu: give more `steps`, or "
+                       "begin at an earlier checkpoint with `resume`=STEP",
                        (unsigned long long)info->step, (unsigned long long)config->steps);
     return LK_OK;
 }
@@ -277,180 +286,7 @@ static lk_status resume(lki_session *session)
     return status;
 }
 
-/* ---- Starting from a file ---------------------------------------------------------------- */
-
-/* Finds a parameter by name.  Other programs may write GPT-2's names with the prefix
- * "transformer.". */
-static const lk_tensor *find_param(const lk_safetensors *file, const char *name)
-{
-    char             prefixed[LK_NAME_MAX + 16];
-    const lk_tensor *tensor = lk_safetensors_find(file, name);
-    if (tensor != NULL)
-        return tensor;
-    (void)snprintf(prefixed, sizeof prefixed, "transformer.%s", name);
-    return lk_safetensors_find(file, prefixed);
-}
-
-/* Returns true if the file's shape matches the parameter's.  Position embeddings in the file may be
- * longer; then their first rows are used. */
-static bool shape_fits(const lk_param *param, lk_shape shape)
-{
-    bool fits = shape.rank == param->shape.rank;
-    for (uint32_t d = 0; fits && d < shape.rank; d++)
-        if (d == 0 && strcmp(param->name, "wpe.weight") == 0)
-            fits = shape.dims[d] >= param->shape.dims[d];
-        else
-            fits = shape.dims[d] == param->shape.dims[d];
-    return fits;
-}
-
-static void describe_shape(lk_shape shape, char *text, size_t bytes)
-{
-    size_t at = 0;
-    text[0]   = '\0';
-    for (uint32_t d = 0; d < shape.rank && at < bytes; d++)
-        at += (size_t)snprintf(text + at, bytes - at, "%s%llu", d ? " x " : "",
-                               (unsigned long long)shape.dims[d]);
-}
-
-static lk_status init_tensor(const lk_tensor **out, const lk_safetensors *file, const char *path,
-                             const lk_param *param)
-{
-    char theirs[96], ours[96];
-    *out = find_param(file, param->name);
-    if (*out == NULL)
-        return lk_fail(LK_EFORMAT, "'%s' has no tensor '%s': it is not a file of this model", path,
-                       param->name);
-    if (!shape_fits(param, (*out)->shape)) {
-        describe_shape((*out)->shape, theirs, sizeof theirs);
-        describe_shape(param->shape, ours, sizeof ours);
-        return lk_fail(LK_EFORMAT,
-                       "'%s': tensor '%s' is %s, but this model's is %s; set the model's "
-                       "options as the file was made",
-                       path, param->name, theirs, ours);
-    }
-    if ((*out)->dtype != LK_F32 && (*out)->dtype != LK_F16 && (*out)->dtype != LK_BF16)
-        return lk_fail(LK_EUNSUPPORTED, "'%s': tensor '%s' is %s; F32, F16 and BF16 can be read",
-                       path, param->name, lk_dtype_name((*out)->dtype));
-    return LK_OK;
-}
-
-/* Returns true for tensors that a GPT-2 file may have in addition to the model's: mask buffers, and
- * an output head equal to the embedding. */
-static bool may_be_left(const char *name, const lk_safetensors *file, const lk_tensor *tensor)
-{
-    const char      *tail = strrchr(name, '.');
-    const lk_tensor *wte  = find_param(file, "wte.weight");
-    if (strcmp(name, "lm_head.weight") == 0)
-        return wte != NULL && wte->dtype == tensor->dtype &&
-               lk_shape_count(wte->shape) == lk_shape_count(tensor->shape) &&
-               memcmp(wte->data, tensor->data,
-                      lk_shape_count(wte->shape) * lk_dtype_bytes(wte->dtype)) == 0;
-    bool bias = tail != NULL && strcmp(tail, ".bias") == 0 && tail - name >= 5 &&
-                strncmp(tail - 5, ".attn", 5) == 0;
-    return bias || strstr(name, ".attn.masked_bias") != NULL;
-}
-
-/* Fails if the file has more tensors than the model, because it then belongs to another model. */
-static lk_status check_nothing_left(const lk_safetensors *file, const char *path,
-                                    const lk_param *params, uint32_t count)
-{
-    for (size_t i = 0; i < lk_safetensors_count(file); i++) {
-        const lk_tensor *tensor = lk_safetensors_at(file, i);
-        const char      *name   = tensor->name;
-        bool             used   = false;
-        if (strncmp(name, "transformer.", 12) == 0)
-            name += 12;
-        for (uint32_t p = 0; p < count && !used; p++)
-            used = strcmp(name, params[p].name) == 0;
-        if (!used && !may_be_left(name, file, tensor))
-            return lk_fail(LK_EFORMAT,
-                           "'%s' has a tensor '%s' for which this model has no place: it is "
-                           "another model's; set the model's options as the file was made",
-                           path, tensor->name);
-    }
-    return LK_OK;
-}
-
-lk_status lki_init_check(const char *path, const lk_model *model)
-{
-    uint32_t         count;
-    const lk_param  *params = lk_model_params(model, &count);
-    const lk_tensor *tensor;
-    lk_safetensors  *file   = NULL;
-    lk_status        status = lk_safetensors_open(&file, path);
-    for (uint32_t p = 0; status == LK_OK && p < count; p++)
-        status = init_tensor(&tensor, file, path, &params[p]);
-    if (status == LK_OK)
-        status = check_nothing_left(file, path, params, count);
-    lk_safetensors_free(file);
-    return status;
-}
-
-static float half_to_float(uint16_t half)
-{
-    uint32_t sign = (uint32_t)(half >> 15) << 31, exponent = half >> 10 & 31,
-             mantissa = half & 1023;
-    float value;
-    if (exponent == 0) { /* zero or subnormal: mantissa * 2^-24, exact */
-        value = (float)mantissa * 0x1p-24f;
-        return sign ? -value : value;
-    }
-    uint32_t bits = sign | (exponent == 31 ? 255u : exponent + 112) << 23 | mantissa << 13;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static void to_floats(const lk_tensor *tensor, size_t count, float *out)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint16_t half;
-        memcpy(&half, (const char *)tensor->data + 2 * i, sizeof half);
-        uint32_t bits = (uint32_t)half << 16;
-        if (tensor->dtype == LK_F16)
-            out[i] = half_to_float(half);
-        else
-            memcpy(out + i, &bits, sizeof bits);
-    }
-}
-
-/* Reads a tensor of the file as floats, and checks that all values are finite. */
-static lk_status read_init(const lk_safetensors *file, const char *path, const lk_param *param,
-                           size_t count, float *values)
-{
-    const lk_tensor *tensor;
-    LK_TRY(init_tensor(&tensor, file, path, param));
-    if (tensor->dtype == LK_F32)
-        memcpy(values, tensor->data, count * sizeof *values);
-    else
-        to_floats(tensor, count, values);
-    size_t finite = lki_finite_count(values, count);
-    if (finite < count)
-        return lk_fail(LK_EFORMAT, "'%s': element %zu of tensor '%s' is %g; weights must be finite",
-                       path, finite, tensor->name, (double)values[finite]);
-    return LK_OK;
-}
-
-static lk_status load_init(lki_session *session)
-{
-    const char     *path   = session->config->init;
-    lk_safetensors *file   = NULL;
-    lk_status       status = session->rank == 0 ? lk_safetensors_open(&file, path) : LK_OK;
-    for (uint32_t p = 0; status == LK_OK && p < session->param_count; p++) {
-        size_t count  = lk_shape_count(session->params[p].shape);
-        float *values = NULL;
-        status        = LKI_NEW(&values, count, "initial values");
-        if (status == LK_OK && file != NULL)
-            status = read_init(file, path, &session->params[p], count, values);
-        if (status == LK_OK)
-            status = share(session, values, count);
-        if (status == LK_OK)
-            status = lk_parallel_load(session->parallel, p, 0, values);
-        lki_free(values);
-    }
-    lk_safetensors_free(file);
-    return status;
-}
+/* ---- Starting ---------------------------------------------------------------------------- */
 
 lk_status lki_start_values(lki_session *session)
 {
@@ -466,7 +302,7 @@ lk_status lki_start_values(lki_session *session)
     if (status == LK_OK && exists)
         status = resume(session);
     else if (status == LK_OK && config->init != NULL)
-        status = load_init(session);
+        status = lki_init_load(session);
     lki_let_rank_0_work(session, false);
     return status;
 }

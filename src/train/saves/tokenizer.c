@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -44,15 +45,42 @@ static lk_status compare(const char *path, const lki_map *content, const char *g
                               "a new run in another directory", path, given);
 }
 
+const char *const lki_kept_names[] = {
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+    "chat_template.jinja", NULL,
+};
+
+/* Copies the small files of a Hugging Face folder, at the start of a run. */
+static lk_status keep_folder(const char *from, const char *to)
+{
+    char    path[LKI_PATH_BYTES], copy[LKI_PATH_BYTES];
+    lki_map content;
+    for (size_t i = 0; lki_kept_names[i] != NULL; i++) {
+        LK_TRY(lki_directory_join(path, from, lki_kept_names[i]));
+        LK_TRY(lki_directory_join(copy, to, lki_kept_names[i]));
+        if (access(path, F_OK) != 0)
+            continue;
+        LK_TRY(lki_map_open(&content, path));
+        lk_status status = write_file(copy, &content);
+        lki_map_close(&content);
+        LK_TRY(status);
+    }
+    return LK_OK;
+}
+
 lk_status lki_tokenizer_keep(const lk_train_config *config)
 {
-    char    path[LKI_PATH_BYTES];
-    bool    exists = false;
-    lki_map content;
+    char        path[LKI_PATH_BYTES];
+    bool        exists = false;
+    lki_map     content;
+    struct stat info;
+    LK_TRY(lk_checkpoint_exists(config->checkpoint.folder, &exists));
+    if (!exists && config->init != NULL && stat(config->init, &info) == 0 && S_ISDIR(info.st_mode))
+        LK_TRY(keep_folder(config->init, config->checkpoint.folder));
     if (config->data.tokenizer == NULL)
         return LK_OK;
     LK_TRY(lki_directory_join(path, config->checkpoint.folder, "tokenizer.json"));
-    LK_TRY(lk_checkpoint_exists(config->checkpoint.folder, &exists));
     LK_TRY(lki_map_open(&content, config->data.tokenizer));
     lk_status status = exists && access(path, F_OK) == 0
                            ? compare(path, &content, config->data.tokenizer)

@@ -6,7 +6,11 @@
 
 /* Copies the tokenizer of a run, if it has one, to DIR/tokenizer.json in its checkpoint directory,
  * where lk_sample() finds it.  A run that continues from a checkpoint must have the same one:
- * LK_EINVAL. */
+ * LK_EINVAL.  Also copies the configuration and the other small files of a folder that `init`
+ * names, which lk_export() needs. */
 LK_NODISCARD lk_status lki_tokenizer_keep(const lk_train_config *config);
+
+/* The names of these files, ending with NULL. */
+extern const char *const lki_kept_names[];
 
 #endif

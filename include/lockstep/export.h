@@ -1,0 +1,48 @@
+/* lockstep/export.h -- folders of Hugging Face's transformers: which model one has, and a trained
+ * model as one.
+ *
+ * Part of lockstep/train.h, which includes it.
+ */
+#ifndef LK_EXPORT_H
+#define LK_EXPORT_H
+
+#include "lockstep/train.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Reads the configuration of a folder.  *model becomes the name of the built-in model that it is:
+ * "gpt" or "llama". */
+LK_API LK_NODISCARD lk_status lk_folder_model(const char **model, const char *folder);
+
+typedef struct {
+    size_t      struct_size; /* see LK_EXPORT_OPTIONS_INIT */
+    const char *path;        /* a directory of checkpoints (uses the newest), or a checkpoint */
+    const char *out;         /* the new folder; must not exist */
+    lk_dtype    dtype;       /* LK_F32 or LK_BF16, to which values are rounded to nearest even; 0 =
+                              * that of the folder with which the run began, if it is one of them,
+                              * else LK_F32 */
+    lk_weights  weights;
+    uint64_t    shard_bytes; /* the largest file of weights, if no tensor is larger; 0 = 5 GB */
+} lk_export_options;
+
+#define LK_EXPORT_OPTIONS_INIT LK_OPTIONS_INIT(lk_export_options)
+
+typedef struct {
+    char     type[16]; /* `model_type` of config.json: gpt2, llama, qwen2 or qwen3 */
+    uint64_t step, parameters;
+    lk_dtype dtype;
+} lk_exported;
+
+/* Writes config.json, the weights as model.safetensors or as shards with their index, and the
+ * tokenizer and the other small files that the run has kept.  A run that began with a folder keeps
+ * its config.json, of which only the type of the weights may change.  The folder appears complete
+ * and durable, or not at all.  LK_EINVAL if it exists; LK_EUNSUPPORTED if transformers has no such
+ * model.  `result` may be NULL. */
+LK_API LK_NODISCARD lk_status lk_export(const lk_export_options *options, lk_exported *result);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LK_EXPORT_H */

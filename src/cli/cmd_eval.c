@@ -1,0 +1,160 @@
+/* cmd_eval.c -- `lockstep eval`: the loss of a trained model on data. */
+#include <libgen.h>
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/commands.h"
+#include "cli/record.h"
+#include "cli/source.h"
+#include "cli/words.h"
+#include "cli/workers.h"
+#include "lockstep/train.h"
+
+typedef struct {
+    lk_evaluate_options evaluate;
+    bool                json;
+} eval_options;
+
+#define AT(field) offsetof(eval_options, evaluate.field)
+
+/* clang-format off */
+static const lki_choice weights[] = {
+    { .name = "model", .value = LK_WEIGHTS_MODEL },
+    { .name = "ema", .value = LK_WEIGHTS_EMA },
+    { .name = NULL },
+};
+static const lki_option table[] = {
+    LKI_POSITIONAL("RUN", AT(path), true,
+                   "the directory of a run (uses the newest checkpoint), a checkpoint, or a "
+                   ".safetensors file"),
+    LKI_STRING("data", "SOURCE", AT(source), "the validation part of the run",
+               "what to evaluate on: a file or folder, or KIND:FILE as for train"),
+    LKI_STRING("tokenizer", "FILE", AT(tokenizer), "tokenizer.json beside the checkpoint",
+               "the tokenizer.json of the model"),
+    LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(weights), weights,
+               "ema, if there is one", "use the model's weights, or their moving average"),
+    LKI_U32("heads", "N", AT(heads), 1, 1024, "as in the checkpoint",
+            "number of attention heads of a gpt in a .safetensors file, which does not store it"),
+    LKI_U32("workers", "N", AT(workers), 1, 1024, "the cores",
+            "number of threads that evaluate samples, at most the virtual workers of the run"),
+    LKI_FLAG("json", offsetof(eval_options, json), "print one line of JSON"),
+    LKI_OPTIONS_END,
+};
+/* clang-format on */
+
+static void print_json(const lk_evaluation *e)
+{
+    uint64_t bits;
+    memcpy(&bits, &e->loss, sizeof bits);
+    printf("{\"samples\": %llu, \"count\": %llu, \"loss\": %.17g, \"loss_bits\": \"%016llx\", "
+           "\"accuracy\": %.17g",
+           (unsigned long long)e->samples, (unsigned long long)e->count, e->loss,
+           (unsigned long long)bits, e->accuracy);
+    if (e->tokens)
+        printf(", \"perplexity\": %.17g", exp(e->loss));
+    if (e->bytes > 0)
+        printf(", \"bytes\": %llu, \"bits_per_byte\": %.17g", (unsigned long long)e->bytes,
+               e->bits_per_byte);
+    printf("}\n");
+}
+
+static void print_text(const lk_evaluation *e)
+{
+    printf("loss           %.6f (a mean over %llu targets of %llu samples)\n", e->loss,
+           (unsigned long long)e->count, (unsigned long long)e->samples);
+    if (e->tokens)
+        printf("perplexity     %.4f\n", exp(e->loss));
+    if (e->bytes > 0)
+        printf("bits per byte  %.5f\n", e->bits_per_byte);
+    printf("accuracy       %.4f\n", e->accuracy);
+}
+
+/* Finds the data among the recorded options of a run, whose directory is `path` or the one that has
+ * `path`.  The directory in which it was started becomes the current one.  The caller frees
+ * *line. */
+static const char *recorded_data(const char *path, char ***line)
+{
+    static char *const none[] = { NULL };
+    static const char  head[] = "--data=";
+    int                count  = 0;
+    char               above[4096];
+    (void)snprintf(above, sizeof above, "%s", path);
+    const char *run = lki_record_exists(path) ? path : dirname(above);
+    if (!lki_record_exists(run))
+        return NULL;
+    *line = lki_record_arguments("eval", "train", run, none, &count);
+    for (int i = 0; *line != NULL && i < count; i++)
+        if (strncmp((*line)[i], head, sizeof head - 1) == 0)
+            return (*line)[i] + sizeof head - 1;
+    return NULL;
+}
+
+static uint32_t core_count(void)
+{
+    cpu_set_t cpus;
+    return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? (uint32_t)CPU_COUNT(&cpus) : 1;
+}
+
+static int evaluate(eval_options *o)
+{
+    lk_evaluation e;
+    if (o->evaluate.workers == 0)
+        o->evaluate.workers = core_count();
+    if (lk_evaluate(&o->evaluate, &e) != LK_OK) {
+        lki_print_error("eval");
+        return lk_error_last()->status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
+    }
+    if (o->json)
+        print_json(&e);
+    else
+        print_text(&e);
+    return isfinite(e.loss) ? 0 : LKI_EXIT_NONFINITE;
+}
+
+static int eval_main(int argc, char **argv)
+{
+    eval_options options = { .evaluate = { .struct_size = sizeof(lk_evaluate_options) } };
+    int          done    = lki_options_parse(&lki_command_eval, argc, argv, &options);
+    char         source[LKI_SOURCE_BYTES], **line = NULL;
+    lki_message  error;
+    if (done < 0)
+        done = lki_refuse_half_job(&lki_command_eval, NULL);
+    if (done >= 0)
+        return done;
+    char *path = realpath(options.evaluate.path, NULL); /* the current directory may change */
+    if (options.evaluate.source == NULL && path != NULL) {
+        options.evaluate.own_part = true;
+        options.evaluate.source   = recorded_data(path, &line);
+        options.evaluate.path     = path;
+    } else if (options.evaluate.source != NULL) {
+        options.evaluate.source = lki_source_of(options.evaluate.source, source, &error);
+        if (options.evaluate.source == NULL)
+            done = lki_usage_error(&lki_command_eval, "--data %s", error.text);
+    }
+    if (done < 0 && options.evaluate.source == NULL)
+        done = lki_usage_error(&lki_command_eval, "give --data SOURCE: '%s' does not say on what "
+                                                  "it was trained", argv[1]);
+    if (done < 0)
+        done = evaluate(&options);
+    lki_record_free(line);
+    free(path);
+    return done;
+}
+
+const lki_command lki_command_eval = {
+    .name     = "eval",
+    .summary  = "compute the loss of a trained model on data",
+    .usage    = "RUN [--data SOURCE] [options]",
+    .about =
+        "Evaluates a model of `lockstep train` on data, each sample once, and prints the mean\n"
+        "loss, the perplexity and the bits per byte of text, and the accuracy.  Model, context,\n"
+        "precision, normalization and tokenizer are those of the run.  Without --data it\n"
+        "evaluates the validation part of the run, with the bits that the run had.  The same\n"
+        "checkpoint and data give the same bits everywhere, with any --workers.",
+    .examples = "  lockstep eval run1 --data other.txt\n"
+                "  lockstep eval run1/step-00000500 --json",
+    .options  = table,
+    .main     = eval_main,
+};

@@ -1,0 +1,77 @@
+/* cmd_export.c -- `lockstep export`: writes a trained model as a folder of Hugging Face's. */
+#include "cli/commands.h"
+#include "cli/values.h"
+#include "cli/words.h"
+#include "cli/workers.h"
+#include "lockstep/train.h"
+
+typedef struct {
+    lk_export_options export;
+    size_t            shard_bytes;
+    int               dtype;
+} export_options;
+
+#define AT(field) offsetof(export_options, field)
+
+/* clang-format off */
+static const lki_choice types[] = {
+    { .name = "f32", .value = LK_F32 },
+    { .name = "bf16", .value = LK_BF16 },
+    { .name = NULL },
+};
+static const lki_choice weights[] = {
+    { .name = "model", .value = LK_WEIGHTS_MODEL },
+    { .name = "ema", .value = LK_WEIGHTS_EMA },
+    { .name = NULL },
+};
+static const lki_option table[] = {
+    LKI_POSITIONAL("RUN", AT(export.path), true,
+                   "a directory of checkpoints (uses the newest), or a checkpoint"),
+    { .name = "out", .type = LKI_OPTION_STRING, .value = "DIR", .offset = AT(export.out),
+      .required = true, .help = "the folder to write, which must not exist" },
+    LKI_CHOICE(LKI_OPTION_CHOICE, "dtype", "TYPE", AT(dtype), types,
+               "that of the folder of --init; else f32",
+               "type of the weights; bf16 rounds them to nearest even"),
+    LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(export.weights), weights,
+               "ema, if there is one", "export the model's weights, or their moving average"),
+    { .name = "shard-size", .type = LKI_OPTION_MEBIBYTES, .value = "MIB",
+      .offset = AT(shard_bytes), .preset = "4768", .range = &lki_range_positive,
+      .help = "largest size of a file of weights" },
+    LKI_OPTIONS_END,
+};
+/* clang-format on */
+
+static int export_main(int argc, char **argv)
+{
+    export_options options = { .export = LK_EXPORT_OPTIONS_INIT };
+    lk_exported    result;
+    int            done = lki_options_parse(&lki_command_export, argc, argv, &options);
+    if (done < 0)
+        done = lki_refuse_half_job(&lki_command_export, NULL);
+    if (done >= 0)
+        return done;
+    options.export.dtype       = (lk_dtype)options.dtype;
+    options.export.shard_bytes = options.shard_bytes;
+    lk_status status           = lk_export(&options.export, &result);
+    if (status != LK_OK) {
+        lki_print_error("export");
+        return status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
+    }
+    printf("%s: %s, %llu parameters in %s, step %llu\n", options.export.out, result.type,
+           (unsigned long long)result.parameters, result.dtype == LK_BF16 ? "bf16" : "f32",
+           (unsigned long long)result.step);
+    return 0;
+}
+
+const lki_command lki_command_export = {
+    .name     = "export",
+    .summary  = "write a trained gpt or llama as a Hugging Face folder",
+    .usage    = "RUN --out DIR [options]",
+    .about    = "Writes config.json, model.safetensors and the tokenizer of the run to a new\n"
+                "folder, which AutoModelForCausalLM.from_pretrained() of transformers loads: as\n"
+                "GPT-2, Llama, Qwen2 or Qwen3, whichever has the model's parts.  A run that began\n"
+                "with such a folder (train --init DIR) keeps its configuration.",
+    .examples = "  lockstep export run1 --out model --dtype bf16",
+    .options  = table,
+    .main     = export_main,
+};

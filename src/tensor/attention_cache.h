@@ -1,0 +1,28 @@
+/* tensor/attention_cache.h -- attention to earlier positions, whose keys and values are in a cache.
+ *
+ * The shape's rows are at the positions from cache.first on, of at most cache.positions.  Their
+ * keys and values are appended to the cache.  y has the bits of the same rows of a call of
+ * lki_attention() with all rows from position 0 on.  There is no dropout.  `scratch` is that of
+ * lki_attention().
+ */
+#ifndef LKI_TENSOR_ATTENTION_CACHE_H
+#define LKI_TENSOR_ATTENTION_CACHE_H
+
+#include "tensor/ops.h"
+
+typedef struct {
+    void  *memory; /* zeros at first */
+    size_t first, positions;
+} lki_attention_cache;
+
+/* Returns the bytes of a cache for as many positions as the shape has rows. */
+size_t lki_attention_cache_bytes(const lki_attention_shape *shape);
+size_t lki_attention_bf16_cache_bytes(const lki_attention_shape *shape);
+
+void lki_attention_cached(lk_exec *exec, const lki_attention_shape *shape, lki_attention_input x,
+                          lki_attention_cache cache, float *y, void *scratch);
+void lki_attention_bf16_cached(lk_exec *exec, const lki_attention_shape *shape,
+                               lki_attention_input x, lki_attention_cache cache, uint16_t *y,
+                               void *scratch);
+
+#endif

@@ -1,0 +1,114 @@
+/* pretrained.c -- completes a configuration from the folder of a Hugging Face model (`init`).
+ *
+ * Every host reads config.json; rank 0 alone reads the weights.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "checkpoint/directory.h"
+#include "lockstep/tokenizer.h"
+#include "models/hugging_face.h"
+#include "train/loop/loop.h"
+
+static bool is_folder(const char *path)
+{
+    struct stat info;
+    return path != NULL && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+static bool are_equal(const lki_map *a, const lki_map *b)
+{
+    return a->bytes == b->bytes && memcmp(a->data, b->data, a->bytes) == 0;
+}
+
+/* Checks that `data.tokenizer` is the one of the folder, if that has one. */
+static lk_status compare_tokenizers(const lk_train_config *c)
+{
+    char    path[LKI_PATH_BYTES];
+    lki_map given, own;
+    LK_TRY(lki_directory_join(path, c->init, "tokenizer.json"));
+    if (access(path, F_OK) != 0)
+        return LK_OK;
+    LK_TRY(lki_map_open(&given, c->data.tokenizer));
+    lk_status status = lki_map_open(&own, path);
+    bool      same   = status == LK_OK && are_equal(&given, &own);
+    if (status == LK_OK)
+        lki_map_close(&own);
+    lki_map_close(&given);
+    if (status == LK_OK && !same)
+        status = lk_fail(LK_EINVAL, "`data.tokenizer` '%s' differs from '%s', the tokenizer of the "
+                                    "model; leave it out", c->data.tokenizer, path);
+    return status;
+}
+
+/* Checks the tokenizer before data are read with it. */
+static lk_status check_tokenizer(const lk_train_config *c, uint32_t vocabulary)
+{
+    lk_tokenizer *tokenizer = NULL;
+    if (c->data.tokenizer == NULL)
+        return LK_OK;
+    LK_TRY(compare_tokenizers(c));
+    LK_TRY(lk_tokenizer_open(&tokenizer, c->data.tokenizer));
+    uint32_t has = lk_tokenizer_describe(tokenizer)->vocabulary;
+    lk_tokenizer_free(tokenizer);
+    if (has > vocabulary)
+        return lk_fail(LK_EINVAL, "the tokenizer '%s' has %u tokens, and the model of '%s' only "
+                                  "%u: it is another model's", c->data.tokenizer, has, c->init,
+                       vocabulary);
+    return LK_OK;
+}
+
+/* Reads config.json, whose path is also returned. */
+static lk_status read_config(const char *folder, const lki_hf_family **family,
+                             lk_model_options *options, char path[LKI_PATH_BYTES])
+{
+    json_t *json = NULL;
+    LK_TRY(lki_directory_join(path, folder, "config.json"));
+    if (access(path, F_OK) != 0)
+        return lk_fail(LK_EINVAL, "`init`: the folder '%s' has no config.json, which every host "
+                                  "needs; give a folder as transformers writes it, or a "
+                                  ".safetensors file", folder);
+    LK_TRY(lki_hf_read_file(family, options, &json, path));
+    json_decref(json);
+    return LK_OK;
+}
+
+lk_status lk_folder_model(const char **model, const char *folder)
+{
+    char                 path[LKI_PATH_BYTES];
+    const lki_hf_family *family = NULL;
+    lk_model_options     options;
+    LK_TRY(read_config(folder, &family, &options, path));
+    *model = family->model;
+    return LK_OK;
+}
+
+lk_status lki_pretrained_complete(lk_train_config *c)
+{
+    char                 path[LKI_PATH_BYTES];
+    const lki_hf_family *family = NULL;
+    lk_model_options     from;
+    if (!is_folder(c->init))
+        return LK_OK;
+    LK_TRY(read_config(c->init, &family, &from, path));
+    if (c->model != NULL && strcmp(c->model, family->model) != 0)
+        return lk_fail(LK_EINVAL, "%s is for a %s, not for a %s: `model_type` is %s", path,
+                       family->model, c->model, family->type);
+    c->model = family->model;
+    LK_TRY(lki_hf_complete(&c->model_options, family, &from, path));
+    return check_tokenizer(c, from.vocabulary);
+}
+
+lk_status lki_pretrained_check(const lk_train_config *c, const lk_dataset_info *data)
+{
+    uint32_t vocabulary = c->model_options.vocabulary;
+    if (!is_folder(c->init) || c->data.tokenizer != NULL ||
+        strncmp(c->data.source, "text:", 5) != 0 || data->classes == vocabulary)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "the model of '%s' has %u tokens, not the %u of text without a "
+                              "tokenizer; give `data.tokenizer` FILE", c->init, vocabulary,
+                   data->classes);
+}

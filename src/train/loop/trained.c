@@ -1,0 +1,286 @@
+/* trained.c -- reads a trained model; see trained.h. */
+#include "train/loop/trained.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/float.h"
+#include "base/memory.h"
+#include "tensor/ops.h"
+#include "train/options.h"
+
+/* ---- Tensors ----------------------------------------------------------------------------- */
+
+static const lk_tensor *tensor_at(const lki_trained *t, size_t index)
+{
+    return t->checkpoint != NULL ? lk_checkpoint_tensor(t->checkpoint, index)
+                                 : lk_safetensors_at(t->file, index);
+}
+
+/* Finds a tensor by name.  Other programs may write the names with the prefix "transformer.". */
+static const lk_tensor *find_tensor(const lki_trained *t, const char *name)
+{
+    static const char prefix[] = "transformer.";
+    const lk_tensor  *tensor;
+    for (size_t i = 0; (tensor = tensor_at(t, i)) != NULL; i++) {
+        const char *bare = tensor->name;
+        if (strncmp(bare, prefix, sizeof prefix - 1) == 0)
+            bare += sizeof prefix - 1;
+        if (strcmp(bare, name) == 0)
+            return tensor;
+    }
+    return NULL;
+}
+
+/* Finds a value or, if requested, its moving mean. */
+static const lk_tensor *find_weights(const lki_trained *t, const char *name, lk_weights weights)
+{
+    char             averaged[LK_NAME_MAX + 8];
+    const lk_tensor *tensor = NULL;
+    (void)snprintf(averaged, sizeof averaged, "%s.ema", name);
+    if (weights != LK_WEIGHTS_MODEL)
+        tensor = find_tensor(t, averaged);
+    return tensor != NULL || weights == LK_WEIGHTS_EMA ? tensor : find_tensor(t, name);
+}
+
+/* ---- The options in a checkpoint --------------------------------------------------------- */
+
+static void read_list(const lki_field *field, const json_t *value, unsigned char *config)
+{
+    uint32_t count = (uint32_t)json_array_size(value);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t number = (uint32_t)json_integer_value(json_array_get(value, i));
+        memcpy(config + field->offset + i * sizeof number, &number, sizeof number);
+    }
+    memcpy(config + field->count_offset, &count, sizeof count);
+}
+
+/* Reads a field of the model's options, which are of these types. */
+static void read_field(const lki_field *field, const json_t *value, lk_train_config *config)
+{
+    unsigned char *at     = (unsigned char *)config + field->offset;
+    uint32_t       number = (uint32_t)json_integer_value(value);
+    float          real   = (float)json_number_value(value);
+    bool           flag   = json_is_true(value);
+    const char    *text   = json_string_value(value);
+
+    if (field->type == LKI_FIELD_U32)
+        memcpy(at, &number, sizeof number);
+    if (field->type == LKI_FIELD_FLOAT)
+        memcpy(at, &real, sizeof real);
+    if (field->type == LKI_FIELD_FLAG)
+        memcpy(at, &flag, sizeof flag);
+    if (field->type == LKI_FIELD_U32_LIST &&
+        json_array_size(value) <= sizeof config->model_options.hidden / sizeof number)
+        read_list(field, value, (unsigned char *)config);
+    for (const lki_field_choice *c = field->choices;
+         field->type == LKI_FIELD_CHOICE && text != NULL && c->name != NULL; c++)
+        if (strcmp(c->name, text) == 0)
+            memcpy(at, &c->value, sizeof c->value);
+}
+
+/* Reads the model and its options from the configuration of a checkpoint. */
+static lk_status read_config(lki_trained *t)
+{
+    static const char head[] = "model_options.";
+    lk_train_config   config = { .model = NULL };
+    json_t           *input  = json_object_get(t->config, "input");
+    size_t            rank   = json_array_size(input);
+
+    t->name = json_string_value(json_object_get(t->config, "model"));
+    if (t->name == NULL || rank > LK_RANK_MAX)
+        return lk_fail(LK_EFORMAT, "'%s' does not say which model it has", t->path);
+    for (const lki_field *f = lki_fields; f->name != NULL; f++) {
+        const json_t *value = json_object_get(t->config, lki_field_key(f));
+        if (value != NULL && strncmp(f->path, head, sizeof head - 1) == 0)
+            read_field(f, value, &config);
+    }
+    t->options                          = config.model_options;
+    t->options.struct_size              = sizeof t->options;
+    t->options.activation_checkpointing = false;
+    t->options.tokens     = json_is_true(json_object_get(t->config, "tokens"));
+    t->options.classes    = (uint32_t)json_integer_value(json_object_get(t->config, "classes"));
+    t->options.input.rank = (uint32_t)rank;
+    for (size_t i = 0; i < rank; i++)
+        t->options.input.dims[i] = (uint64_t)json_integer_value(json_array_get(input, i));
+    return lk_model_resolve(&t->options, t->name);
+}
+
+/* ---- The shapes in a file ---------------------------------------------------------------- */
+
+static uint32_t count_layers(const lki_trained *t)
+{
+    char     name[LK_NAME_MAX];
+    uint32_t layers = 0;
+    do
+        (void)snprintf(name, sizeof name, "h.%u.ln_1.weight", (unsigned)layers++);
+    while (find_tensor(t, name) != NULL);
+    return layers - 1;
+}
+
+/* Derives the options of a gpt from its shapes, except the number of heads. */
+static lk_status read_shapes(lki_trained *t, uint32_t heads)
+{
+    const lk_tensor *tokens = find_tensor(t, "wte.weight"), *places = find_tensor(t, "wpe.weight");
+    const uint32_t   layers = count_layers(t);
+
+    if (find_tensor(t, "model.embed_tokens.weight") != NULL)
+        return lk_fail(LK_EINVAL,
+                       "'%s' has a llama, but not its options; give the directory of the "
+                       "checkpoint", t->path);
+    if (tokens == NULL || places == NULL || tokens->shape.rank != 2 || places->shape.rank != 2)
+        return lk_fail(LK_EINVAL, "%s holds no gpt: it has no matrices wte.weight and wpe.weight",
+                       t->path);
+    if (places->shape.dims[0] > UINT32_MAX || tokens->shape.dims[1] > UINT32_MAX ||
+        tokens->shape.dims[0] > INT32_MAX)
+        return lk_fail(LK_EFORMAT, "%s: wte.weight or wpe.weight is impossibly large", t->path);
+    if (layers == 0)
+        return lk_fail(LK_EINVAL, "%s holds no gpt: it has no h.0.ln_1.weight", t->path);
+    if (heads == 0)
+        return lk_fail(LK_EINVAL,
+                       "%s does not say how many attention heads the model has; give `heads`",
+                       t->path);
+    t->name    = "gpt";
+    t->options = (lk_model_options){ .struct_size = sizeof t->options,
+                                     .input       = { 1, { places->shape.dims[0] } },
+                                     .tokens      = true,
+                                     .classes     = (uint32_t)tokens->shape.dims[0],
+                                     .layers      = layers,
+                                     .heads       = heads,
+                                     .width       = (uint32_t)tokens->shape.dims[1] };
+    return LK_OK;
+}
+
+lk_status lki_trained_open(lki_trained *t, const char *path, uint32_t heads)
+{
+    struct stat about;
+
+    *t = (lki_trained){ .path = path };
+    if (stat(path, &about) == 0 && S_ISREG(about.st_mode)) {
+        LK_TRY(lk_safetensors_open(&t->file, path));
+        return read_shapes(t, heads);
+    }
+    LK_TRY(lk_checkpoint_open(&t->checkpoint, path, NULL, 0));
+    const char *text = lk_checkpoint_describe(t->checkpoint)->config;
+    t->config        = text == NULL ? NULL : json_loads(text, 0, NULL);
+    return json_is_string(json_object_get(t->config, "model")) ? read_config(t)
+                                                               : read_shapes(t, heads);
+}
+
+/* ---- Weights ----------------------------------------------------------------------------- */
+
+/* Returns true if a tensor has the shape or, as a table of positions, more rows. */
+static bool fits(const lk_tensor *tensor, const char *name, lk_shape shape)
+{
+    bool longer = strcmp(name, "wpe.weight") == 0 && tensor->shape.rank == 2 &&
+                  shape.rank == 2 && tensor->shape.dims[0] > shape.dims[0];
+    for (uint32_t i = longer ? 1 : 0; i < shape.rank && i < tensor->shape.rank; i++)
+        if (tensor->shape.dims[i] != shape.dims[i])
+            return false;
+    return tensor->shape.rank == shape.rank;
+}
+
+/* Finds the tensor of a parameter or of running state, and checks it. */
+static lk_status find_values(const lki_trained *t, const char *name, lk_shape shape,
+                             lk_weights weights, const float **out)
+{
+    const lk_tensor *tensor = find_weights(t, name, weights);
+    size_t           count  = lk_shape_count(shape);
+    if (tensor == NULL)
+        return lk_fail(LK_EFORMAT, "%s has no tensor %s%s", t->path, name,
+                       weights == LK_WEIGHTS_EMA ? ".ema" : "");
+    if (tensor->dtype != LK_F32 || !fits(tensor, name, shape))
+        return lk_fail(LK_EFORMAT, "%s: %s has another shape or type than the model's FP32 tensor",
+                       t->path, name);
+    if (tensor->data == NULL)
+        return lk_fail(LK_ENOMEM, "%s: a tensor of %zu elements", tensor->name, count);
+    size_t finite = lki_finite_count(tensor->data, count);
+    if (finite < count)
+        return lk_fail(LK_EFORMAT,
+                       "'%s': element %zu of tensor '%s' is %g; nothing can be computed with such "
+                       "weights",
+                       t->path, finite, tensor->name,
+                       (double)((const float *)tensor->data)[finite]);
+    *out = tensor->data;
+    return LK_OK;
+}
+
+/* Returns the bytes of a value, in whole cache lines. */
+static size_t bytes_of(size_t count, size_t each)
+{
+    return lki_round_up(count * each, LKI_LINE);
+}
+
+static lk_status load_param(lki_trained *t, lk_exec *exec, const lk_param *param, uint32_t p,
+                            lk_weights weights, unsigned char **at)
+{
+    const float *from  = NULL;
+    size_t       count = lk_shape_count(param->shape);
+    LK_TRY(find_values(t, param->name, param->shape, weights, &from));
+    if (t->params_bf16 == NULL || !param->bf16) {
+        memcpy(*at, from, count * sizeof *from);
+        t->params[p] = (const float *)(const void *)*at;
+        *at += bytes_of(count, sizeof *from);
+        return LK_OK;
+    }
+    lki_convert(exec, count, LK_F32, from, LK_BF16, *at);
+    t->params_bf16[p] = (const uint16_t *)(const void *)*at;
+    *at += bytes_of(count, sizeof **t->params_bf16);
+    return LK_OK;
+}
+
+static lk_status load_state(lki_trained *t, const lk_state *state, uint32_t i, lk_weights weights,
+                            unsigned char **at)
+{
+    const float *from  = NULL;
+    lk_shape     shape = { 1, { state->count } };
+    LK_TRY(find_values(t, state->name, shape, weights, &from));
+    memcpy(*at, from, state->count * sizeof *from);
+    t->state[i] = (const float *)(const void *)*at;
+    *at += bytes_of(state->count, sizeof *from);
+    return LK_OK;
+}
+
+static size_t count_bytes(const lki_trained *t, const lk_param *params, const lk_state *states)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < t->param_count; i++)
+        bytes += bytes_of(lk_shape_count(params[i].shape),
+                          t->params_bf16 != NULL && params[i].bf16 ? 2 : 4);
+    for (uint32_t i = 0; i < t->state_count; i++)
+        bytes += bytes_of(states[i].count, 4);
+    return bytes;
+}
+
+lk_status lki_trained_load(lki_trained *t, lk_exec *exec, lk_weights weights, lk_dtype dtype)
+{
+    unsigned char *at;
+    LK_TRY(lk_model_build(&t->model, t->name, &t->options));
+    const lk_param *params = lk_model_params(t->model, &t->param_count);
+    const lk_state *states = lk_model_states(t->model, &t->state_count);
+
+    LK_TRY(LKI_NEW(&t->params, t->param_count, "parameters"));
+    LK_TRY(LKI_NEW(&t->state, t->state_count, "running state"));
+    if (dtype == LK_BF16)
+        LK_TRY(LKI_NEW(&t->params_bf16, t->param_count, "parameters"));
+    LK_TRY(lki_alloc(&t->values, count_bytes(t, params, states), "weights"));
+    at = t->values;
+    for (uint32_t i = 0; i < t->param_count; i++)
+        LK_TRY(load_param(t, exec, &params[i], i, weights, &at));
+    for (uint32_t i = 0; i < t->state_count; i++)
+        LK_TRY(load_state(t, &states[i], i, weights, &at));
+    return LK_OK;
+}
+
+void lki_trained_close(lki_trained *t)
+{
+    lk_model_free(t->model);
+    lki_free(t->values);
+    lki_free(t->params);
+    lki_free(t->params_bf16);
+    lki_free(t->state);
+    lk_safetensors_free(t->file);
+    lk_checkpoint_free(t->checkpoint);
+    json_decref(t->config);
+}

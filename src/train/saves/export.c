@@ -1,0 +1,360 @@
+/* export.c -- a checkpoint as a folder of Hugging Face's transformers.
+ *
+ * The model is built from the recorded options, so names and shapes of all tensors are known before
+ * anything is written.  Values are read, converted and written piece by piece.
+ */
+#include "lockstep/train.h"
+
+#include <errno.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/float.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "checkpoint/directory.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/output.h"
+#include "lockstep/tokenizer.h"
+#include "models/hugging_face.h"
+#include "train/core/group_values.h"
+#include "train/options.h"
+#include "train/saves/save.h"
+#include "train/saves/tokenizer.h"
+
+#define SHARD_BYTES UINT64_C(5000000000)
+
+typedef struct {
+    const lk_export_options *options;
+    lk_checkpoint           *checkpoint;
+    char                     run[LKI_PATH_BYTES]; /* the directory of the run */
+    char                     draft[LKI_PATH_BYTES];
+    const lki_hf_family     *family;
+    json_t                  *config; /* config.json */
+    bool                     kept;   /* `config` is that of the run's first folder, unchanged */
+    lk_model                *model;
+    const lk_param          *params;
+    uint32_t                 count;
+    lk_tensor               *tensors;
+    char                   (*names)[LK_NAME_MAX + 16];
+    bool                     averaged; /* the weights are the moving means */
+    lk_dtype                 dtype;
+    float                   *piece;
+} exporter;
+
+/* ---- The recorded model -------------------------------------------------------------------- */
+
+/* Reads a recorded field of the model's options. */
+static void read_field(const lki_field *field, const json_t *value, lk_model_options *options)
+{
+    unsigned char *at     = (unsigned char *)options + field->offset -
+                        offsetof(lk_train_config, model_options);
+    uint32_t       number = (uint32_t)json_integer_value(value);
+    float          real   = (float)json_number_value(value);
+    if (field->type == LKI_FIELD_U32)
+        memcpy(at, &number, sizeof number);
+    else if (field->type == LKI_FIELD_FLOAT)
+        memcpy(at, &real, sizeof real);
+    else if (field->type == LKI_FIELD_FLAG)
+        *(bool *)at = json_is_true(value);
+}
+
+static lk_status read_options(const json_t *config, const char **model, lk_model_options *options)
+{
+    const size_t begin = offsetof(lk_train_config, model_options);
+    *options           = (lk_model_options){ .struct_size = sizeof *options, .tokens = true };
+    *model             = json_string_value(json_object_get(config, "model"));
+    if (*model == NULL)
+        return lk_fail(LK_EFORMAT, "the checkpoint does not say which model it has; a program's "
+                                   "own model cannot be exported");
+    for (const lki_field *f = lki_fields; f->name != NULL; f++) {
+        const json_t *value = json_object_get(config, lki_field_key(f));
+        if (value != NULL && f->offset > begin && f->offset < begin + sizeof *options)
+            read_field(f, value, options);
+    }
+    options->classes = (uint32_t)json_integer_value(json_object_get(config, "classes"));
+    options->input   = (lk_shape){ 1, { (uint64_t)json_integer_value(
+                                          json_array_get(json_object_get(config, "input"), 0)) } };
+    LK_TRY(lk_model_resolve(options, *model));
+    options->vocabulary = options->vocabulary != 0 ? options->vocabulary : options->classes;
+    options->positions  = options->positions != 0 ? options->positions
+                                                  : (uint32_t)options->input.dims[0];
+    return LK_OK;
+}
+
+/* ---- config.json --------------------------------------------------------------------------- */
+
+static const char *type_name(lk_dtype dtype)
+{
+    return dtype == LK_BF16 ? "bfloat16" : "float32";
+}
+
+/* Returns the key of the type of the weights, which transformers 5 has renamed. */
+static const char *type_key(const json_t *config)
+{
+    return json_object_get(config, "dtype") != NULL ? "dtype" : "torch_dtype";
+}
+
+/* Reads the configuration that the run has kept, which must be that of the recorded model. */
+static lk_status read_kept(exporter *e, const char *model, const lk_model_options *options)
+{
+    char                 path[LKI_PATH_BYTES];
+    lk_model_options     stored, recorded = *options;
+    const lki_hf_family *family = NULL;
+    LK_TRY(lki_directory_join(path, e->run, "config.json"));
+    if (access(path, F_OK) != 0)
+        return LK_OK;
+    LK_TRY(lki_hf_read_file(&family, &stored, &e->config, path));
+    if (strcmp(family->model, model) != 0)
+        return lk_fail(LK_EFORMAT, "%s is for a %s, but the run has trained a %s", path,
+                       family->model, model);
+    LK_TRY(lki_hf_complete(&recorded, family, &stored, path));
+    e->family = family;
+    return LK_OK;
+}
+
+/* Sets the tokens at the begin and the end of texts: none, and the one between documents of the
+ * run's tokenizer, if it has one. */
+static lk_status set_tokens(exporter *e)
+{
+    char          path[LKI_PATH_BYTES];
+    lk_tokenizer *tokenizer = NULL;
+    int32_t       end       = -1;
+    LK_TRY(lki_directory_join(path, e->run, "tokenizer.json"));
+    if (access(path, F_OK) == 0) {
+        LK_TRY(lk_tokenizer_open(&tokenizer, path));
+        end = lk_tokenizer_describe(tokenizer)->end;
+        lk_tokenizer_free(tokenizer);
+    }
+    (void)json_object_set_new(e->config, "bos_token_id", json_null());
+    (void)json_object_set_new(e->config, "eos_token_id", end < 0 ? json_null() : json_integer(end));
+    return LK_OK;
+}
+
+static lk_status make_config(exporter *e, const char *model, const lk_model_options *options)
+{
+    LK_TRY(read_kept(e, model, options));
+    const bool  kept = e->config != NULL;
+    const char *said = json_string_value(json_object_get(e->config, type_key(e->config)));
+    if (!kept) {
+        LK_TRY(lki_hf_family_of(&e->family, model, options));
+        e->config = lki_hf_write(e->family, options);
+        if (e->config == NULL)
+            return lk_fail(LK_ENOMEM, "config.json");
+        LK_TRY(set_tokens(e));
+    }
+    bool narrow = said != NULL && strcmp(said, "bfloat16") == 0;
+    e->dtype    = e->options->dtype != 0 ? e->options->dtype : narrow ? LK_BF16 : LK_F32;
+    e->kept     = kept && said != NULL && strcmp(said, type_name(e->dtype)) == 0;
+    if (!e->kept)
+        (void)json_object_set_new(e->config, type_key(e->config),
+                                  json_string(type_name(e->dtype)));
+    return LK_OK;
+}
+
+/* ---- Weights ------------------------------------------------------------------------------- */
+
+/* Returns true if the checkpoint has moving means of the weights. */
+static bool has_means(const exporter *e)
+{
+    const lk_tensor *tensor;
+    for (size_t i = 0; (tensor = lk_checkpoint_tensor(e->checkpoint, i)) != NULL; i++) {
+        const char *end = strrchr(tensor->name, '.');
+        if (end != NULL && strcmp(end, ".ema") == 0)
+            return true;
+    }
+    return false;
+}
+
+static uint16_t narrow(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* Reads a piece of a parameter and converts it.  Implements lk_checkpoint_fetch. */
+static lk_status fetch(void *context, size_t tensor, size_t first, size_t count, void *out)
+{
+    exporter       *e     = context;
+    const lk_param *param = &e->params[tensor];
+    char            name[LKI_OPTIMIZER_NAME_MAX];
+    (void)snprintf(name, sizeof name, "%s%s", param->name, e->averaged ? ".ema" : "");
+    LK_TRY(lk_checkpoint_read(e->checkpoint, e->averaged ? LKI_OPTIMIZER_FILE : LKI_MODEL_FILE,
+                              name, param->shape, first, count, e->piece));
+    size_t finite = lki_finite_count(e->piece, count);
+    if (finite < count)
+        return lk_fail(LK_EFORMAT, "element %zu of '%s' is %g; weights must be finite",
+                       first + finite, name, (double)e->piece[finite]);
+    if (e->dtype == LK_F32) {
+        memcpy(out, e->piece, count * sizeof *e->piece);
+        return LK_OK;
+    }
+    for (size_t i = 0; i < count; i++)
+        ((uint16_t *)out)[i] = narrow(e->piece[i]);
+    return LK_OK;
+}
+
+static lk_status plan_weights(exporter *e, const char *model, const lk_model_options *options)
+{
+    LK_TRY(lk_model_build(&e->model, model, options));
+    e->params = lk_model_params(e->model, &e->count);
+    LK_TRY(LKI_NEW(&e->tensors, e->count, "tensors"));
+    LK_TRY(LKI_NEW(&e->names, e->count, "names of tensors"));
+    LK_TRY(LKI_NEW(&e->piece, LK_CHECKPOINT_PIECE, "a piece of a tensor"));
+    for (uint32_t i = 0; i < e->count; i++) {
+        const char *name   = e->params[i].name;
+        const char *prefix = strcmp(name, e->family->head) == 0 ? "" : e->family->prefix;
+        (void)snprintf(e->names[i], sizeof e->names[i], "%s%s", prefix, name);
+        e->tensors[i] = (lk_tensor){ e->names[i], e->dtype, e->params[i].shape, NULL };
+    }
+    e->averaged = e->options->weights == LK_WEIGHTS_EMA ||
+                  (e->options->weights == LK_WEIGHTS_DEFAULT && has_means(e));
+    return LK_OK;
+}
+
+/* ---- The folder ---------------------------------------------------------------------------- */
+
+static lk_status put_file(const char *path, const void *data, size_t bytes)
+{
+    lki_output output;
+    lk_status  status = lki_output_open(&output, path, true);
+    if (status == LK_OK)
+        status = lki_output_add(&output, data, bytes);
+    if (status == LK_OK)
+        status = lki_output_finish(&output, true);
+    lki_output_free(&output);
+    return status;
+}
+
+static lk_status put_config(const exporter *e)
+{
+    char  path[LKI_PATH_BYTES];
+    char *text = json_dumps(e->config, JSON_INDENT(2) | JSON_REAL_PRECISION(9) | JSON_SORT_KEYS);
+    if (text == NULL)
+        return lk_fail(LK_ENOMEM, "config.json");
+    size_t length = strlen(text);
+    text[length]  = '\n'; /* in place of the NUL */
+    lk_status status = lki_directory_join(path, e->draft, "config.json");
+    if (status == LK_OK)
+        status = put_file(path, text, length + 1);
+    free(text);
+    return status;
+}
+
+/* Copies the small files that the run has kept. */
+static lk_status put_kept(const exporter *e)
+{
+    char    from[LKI_PATH_BYTES], to[LKI_PATH_BYTES];
+    lki_map content;
+    for (size_t i = 0; lki_kept_names[i] != NULL; i++) {
+        bool config = strcmp(lki_kept_names[i], "config.json") == 0;
+        LK_TRY(lki_directory_join(from, e->run, lki_kept_names[i]));
+        LK_TRY(lki_directory_join(to, e->draft, lki_kept_names[i]));
+        if ((config && !e->kept) || access(from, F_OK) != 0)
+            continue;
+        LK_TRY(lki_map_open(&content, from));
+        lk_status status = put_file(to, content.data, content.bytes);
+        lki_map_close(&content);
+        LK_TRY(status);
+    }
+    return e->kept ? LK_OK : put_config(e);
+}
+
+static lk_status put_folder(exporter *e)
+{
+    const lk_checkpoint_file file = { .name = e->options->out, .tensors = e->tensors,
+                                      .tensor_count = e->count, .fetch = fetch, .context = e };
+    const uint64_t most = e->options->shard_bytes != 0 ? e->options->shard_bytes : SHARD_BYTES;
+    LK_TRY(put_kept(e));
+    LK_TRY(lki_folder_write(e->draft, &file, most));
+    LK_TRY(lki_directory_sync(e->draft));
+    if (rename(e->draft, e->options->out) != 0)
+        return lk_fail(LK_EIO, "cannot rename '%s' to '%s': %s", e->draft, e->options->out,
+                       strerror(errno));
+    return LK_OK;
+}
+
+static lk_status publish(exporter *e)
+{
+    char        parent[LKI_PATH_BYTES];
+    struct stat info;
+    size_t      length = strlen(e->options->out);
+    while (length > 1 && e->options->out[length - 1] == '/')
+        length--;
+    if (lstat(e->options->out, &info) == 0)
+        return lk_fail(LK_EINVAL, "'%s' is there already and is not overwritten", e->options->out);
+    if (snprintf(e->draft, sizeof e->draft, "%.*s.tmp-%ld", (int)length, e->options->out,
+                 (long)getpid()) >= (int)sizeof e->draft)
+        return lk_fail(LK_EINVAL, "'%.60s...' is too long for a path", e->options->out);
+    if (mkdir(e->draft, 0777) != 0)
+        return lk_fail(LK_EIO, "cannot create '%s': %s", e->draft, strerror(errno));
+    lk_status status = put_folder(e);
+    if (status != LK_OK) {
+        lki_directory_remove(e->draft);
+        return status;
+    }
+    (void)snprintf(parent, sizeof parent, "%s", e->draft);
+    return lki_directory_sync(dirname(parent));
+}
+
+/* ---- The whole ----------------------------------------------------------------------------- */
+
+/* Sets the directory of the run: the one that has the step. */
+static void find_run(exporter *e)
+{
+    char path[LKI_PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s", lk_checkpoint_path(e->checkpoint));
+    (void)snprintf(e->run, sizeof e->run, "%s", dirname(path));
+}
+
+static lk_status export_model(exporter *e)
+{
+    const char       *model = NULL;
+    lk_model_options  options;
+    LK_TRY(lk_checkpoint_open(&e->checkpoint, e->options->path, NULL, 0));
+    find_run(e);
+    json_t *config = json_loads(lk_checkpoint_describe(e->checkpoint)->config, 0, NULL);
+    lk_status status = read_options(config, &model, &options);
+    if (status == LK_OK)
+        status = make_config(e, model, &options);
+    if (status == LK_OK)
+        status = plan_weights(e, model, &options);
+    if (status == LK_OK)
+        status = publish(e);
+    json_decref(config); /* `model` is in it */
+    return status;
+}
+
+lk_status lk_export(const lk_export_options *options, lk_exported *result)
+{
+    lk_export_options mine;
+    LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_export_options"));
+    if (mine.path == NULL || mine.out == NULL)
+        return lk_fail(LK_EINVAL, "lk_export: `path` and `out` are required");
+    if (mine.dtype != 0 && mine.dtype != LK_F32 && mine.dtype != LK_BF16)
+        return lk_fail(LK_EINVAL, "lk_export: `dtype` is F32 or BF16");
+    exporter *e = NULL;
+    LK_TRY(LKI_NEW(&e, 1, "an export"));
+    e->options       = &mine;
+    lk_status status = export_model(e);
+    if (status == LK_OK && result != NULL) {
+        *result = (lk_exported){ .step       = lk_checkpoint_describe(e->checkpoint)->step,
+                                 .parameters = lk_model_param_elements(e->model),
+                                 .dtype      = e->dtype };
+        (void)snprintf(result->type, sizeof result->type, "%s", e->family->type);
+    }
+    lki_free(e->piece);
+    lki_free(e->names);
+    lki_free(e->tensors);
+    lk_model_free(e->model);
+    json_decref(e->config);
+    lk_checkpoint_free(e->checkpoint);
+    lki_free(e);
+    return status;
+}

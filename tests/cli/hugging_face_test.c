@@ -1,0 +1,157 @@
+/* hugging_face_test.c -- tests `export`, and `train --init` with the folders that it writes.
+ *
+ * Goal:   a folder of which nothing is trained comes back byte for byte, in both types and as
+ *         shards.  The options of a run come from the folder, and a resumed run does not need it.
+ *         Damaged folders and options that contradict are refused by name before a run starts.
+ * Method: the command with small models.  tests/parity/hugging_face.py compares with transformers.
+ */
+#include "command.h"
+
+#define LOCKSTEP LK_TEST_COMMAND " "
+#define OF(name) LK_TEST_SOURCE "/tests/tokenizers/" name ".json"
+#define DATA                                                                                     \
+    "--data text:text --context 8 --global-batch 2 --workers 1 --worker-mode threads --quiet "
+#define FROZEN "--steps 1 --param-group '*:lr=0' "
+#define SIZES "--layers 2 --width 16 --heads 2 --positions 32 "
+
+static void run(command_result *out, void **state, const char *line, int status)
+{
+    (void)run_shell(out, *state, line);
+    if (out->status != status)
+        fail_msg("%s: status %d\n%s%s", line, out->status, out->out, out->err);
+}
+
+static void nothing_trained_comes_back_as_it_was(void **state)
+{
+    static command_result result;
+    run(&result, state,
+        "seq 3000 >text; " LOCKSTEP "train llama " SIZES DATA "--steps 1 --kv-heads 1 "
+        "--rope-factor 8 --rope-original 64 --qk-norm --head-size 6 --checkpoint run; "
+        LOCKSTEP "export run --out qwen3 --shard-size 0.004 --dtype bf16", 0);
+    assert_non_null(strstr(result.out, "qwen3: qwen3, "));
+    assert_non_null(strstr(result.out, " parameters in bf16, step 1\n"));
+    run(&result, state, "ls qwen3/*.safetensors | grep -c model-0000; " LOCKSTEP "train llama " DATA
+        FROZEN "--init qwen3 --checkpoint again; " LOCKSTEP "export again --out back "
+        "--shard-size 0.004; diff -r qwen3 back", 0);
+    run(&result, state, LOCKSTEP "train gpt " SIZES DATA FROZEN "--checkpoint run2; " LOCKSTEP
+        "export run2 --out gpt2; " LOCKSTEP "train gpt " DATA FROZEN
+        "--init gpt2 --checkpoint again2; " LOCKSTEP "export again2 --out back2; "
+        "diff -r gpt2 back2", 0);
+    run(&result, state, LOCKSTEP "export run2 --out gpt2", 2);
+    assert_non_null(strstr(result.err, "'gpt2' is there already"));
+    run(&result, state, "ls | grep -c tmp-", 1);
+    run(&result, state, LOCKSTEP "train gpt " SIZES DATA FROZEN "--tokenizer " OF("gpt2")
+        " --checkpoint run3; " LOCKSTEP "export run3 --out words; cmp words/tokenizer.json "
+        OF("gpt2") "; cat words/config.json", 0);
+    assert_non_null(strstr(result.out, "\"eos_token_id\": 0,"));
+    assert_non_null(strstr(result.out, "\"n_ctx\": 32,"));
+    assert_non_null(strstr(result.out, "\"vocab_size\": 560\n"));
+}
+
+static void a_run_takes_its_options_from_the_folder(void **state)
+{
+    static command_result result;
+    run(&result, state,
+        "grep -c '\"qk-norm\": \"true\"\\|\"head-size\": \"6\"\\|\"positions\": \"32\"' "
+        "again/command.json; mv qwen3 away; " LOCKSTEP "resume again --steps 2 && "
+        LOCKSTEP "verify again --step 2 && ! " LOCKSTEP "verify again --step 1 && "
+        "mv away qwen3", 0);
+    assert_non_null(strstr(result.err, "cannot open '"));
+    assert_memory_equal(result.out, "3\n", 2);
+    run(&result, state, LOCKSTEP "train " DATA "--steps 1 --init=gpt2; " LOCKSTEP "train " DATA
+        "--steps 1 --init none", 2);
+    assert_non_null(strstr(result.out, "weights "));
+    assert_non_null(strstr(result.err, "MODEL is missing"));
+    run(&result, state, "mkdir odd; echo '{\"model_type\": \"bert\"}' >odd/config.json; " LOCKSTEP
+        "train " DATA "--init odd", 2);
+    assert_non_null(strstr(result.err, "`model_type` is \"bert\""));
+    run(&result, state, LOCKSTEP "train llama " DATA "--steps 1 --init qwen3 --checkpoint again3 "
+        "--resume=auto; test -f again3/config.json", 0);
+}
+
+#define EDIT(key, from, to) "sed -i '/\"" key "\"/s/" from "/" to "/' bad/config.json"
+#define INDEX(program) "sed -i '" program "' bad/*.index.json"
+
+/* A folder that is damaged, or options that contradict one, and what the message says. */
+static const struct {
+    const char *damage, *options, *says;
+} refused[] = {
+    { "true", "llama --layers 3", "--layers is 3, but bad/config.json has num_hidden_layers 2" },
+    { "true", "llama --rope-theta 5",
+      "--rope-theta is 5, but bad/config.json has rope_theta 10000" },
+    { "true", "llama --tie", "--tie is set, but the model of bad/config.json is made without" },
+    { "true", "llama --no-qk-norm", "leave out --no-tie, --no-qkv-bias and --no-qk-norm" },
+    { "true", "llama --qkv-bias", "--qkv-bias is set" },
+    { "true", "gpt", "bad/config.json is for a llama, not for a gpt: `model_type` is qwen3" },
+    { "true", "llama --context 64", "the model has only 32 --positions; give a --context" },
+    { "true", "llama --tokenizer " OF("gpt2"), "560 tokens, and the model of 'bad' only 256" },
+    { "cp " OF("llama3") " bad/tokenizer.json", "llama --tokenizer " OF("gpt2"),
+      "differs from 'bad/tokenizer.json'" },
+    { "cp " OF("gpt2") " bad/tokenizer.json", "llama", "560 tokens, and the model" },
+    { "rm bad/config.json", "llama", "the folder 'bad' has no config.json" },
+    { "echo '{' >bad/config.json", "llama", "bad/config.json: line 2" },
+    { "sed -i s/Qwen3For/MambaFor/ bad/config.json", "llama",
+      "`architectures` is [\"MambaForCausalLM\"]" },
+    { EDIT("model_type", "qwen3", "mamba"), "llama", "`model_type` is \"mamba\", and only" },
+    { EDIT("rope_type", "llama3", "yarn"), "llama", "`rope_type` is \"yarn\", and only" },
+    { EDIT("hidden_size", "16", "18"), "llama", "is 256 x 16, but this model's" },
+    { EDIT("hidden_size", "16", "99999999999"), "llama",
+      "`hidden_size` is 99999999999, and must be a whole number" },
+    { EDIT("num_hidden_layers", "2", "2000000"), "llama", "--layers 2000000; at most 1000" },
+    { EDIT("num_hidden_layers", "2", "1"), "llama", "for which this model has no" },
+    { EDIT("num_hidden_layers", "num", "n"), "llama", "it has no `num_hidden_layers`" },
+    { EDIT("vocab_size", "256", "300"), "llama", "has 300 tokens, not the 256" },
+    { EDIT("tie_word_embeddings", "false", "true"), "llama",
+      "'lm_head.weight' is not equal to the embedding" },
+    { EDIT("attention_bias", "false", "true"), "llama", "`attention_bias` is true" },
+    { "rm bad/model-00001-*", "llama", "a shard is missing" },
+    { "rm bad/*.index.json", "llama", "neither model.safetensors nor model.safetensors.index" },
+    { "truncate -s 60 bad/model-00001-*", "llama", "truncated" },
+    { INDEX("s|model-00001|../model-00001|"), "llama",
+      "is no name of a safetensors file in the folder" },
+    { INDEX("/lm_head/d"), "llama", "so its head is the embedding" },
+    { INDEX("/0.input_layernorm/d"), "llama", "does not say" },
+    { INDEX("s/lm_head.weight/lm_tail.weight/"), "llama", "does not say" },
+    { "cp bad/model-00002-* bad/x; for f in bad/model-0*; do cp bad/x $f; done", "llama",
+      "does not say" },
+};
+
+static void damage_and_contradictions_are_refused(void **state)
+{
+    static command_result result;
+    char                  line[2048];
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        (void)snprintf(line, sizeof line, "rm -rf bad; cp -r qwen3 bad; %s; " LOCKSTEP
+                       "train %s --init bad " DATA "%s--steps 1 --checkpoint none",
+                       refused[i].damage, refused[i].options,
+                       strstr(refused[i].options, "--context") != NULL ? "--context 64 " : "");
+        (void)run_shell(&result, *state, line);
+        if (result.status == 0 || strstr(result.err, refused[i].says) == NULL)
+            fail_msg("%s, %s: \"%s\" is not in: %s", refused[i].damage, refused[i].options,
+                     refused[i].says, result.err);
+    }
+    run(&result, state, "ls none/*", 2); /* nothing */
+}
+
+static void models_that_transformers_lacks_are_not_exported(void **state)
+{
+    static command_result result;
+    run(&result, state, LOCKSTEP "train mlp --data synthetic:samples=64,features=8,classes=2 "
+        "--global-batch 8 --workers 1 --worker-mode threads --quiet --steps 1 --checkpoint run4; "
+        LOCKSTEP "export run4 --out none", 1);
+    assert_non_null(strstr(result.err, "a mlp is no model of transformers"));
+    run(&result, state, "sed -i 's/\"hidden_size\": 16/\"hidden_size\": 18/' again/config.json; "
+        LOCKSTEP "export again --out none", 2);
+    assert_non_null(strstr(result.err, "--width is 16, but again/config.json has hidden_size 18"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_trained_comes_back_as_it_was),
+        cmocka_unit_test(a_run_takes_its_options_from_the_folder),
+        cmocka_unit_test(damage_and_contradictions_are_refused),
+        cmocka_unit_test(models_that_transformers_lacks_are_not_exported),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

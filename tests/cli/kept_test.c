@@ -1,0 +1,101 @@
+/* kept_test.c -- checks that a run keeps to the data of the run that it continues, and leaves the
+ * files of other runs.
+ *
+ * Method: the command itself, and checksums of the files.
+ */
+#include "cli/command.h"
+
+#define DATA "--data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 4 "
+#define GPT                                                                                        \
+    "--layers 1 --heads 2 --width 16 --context 16 --global-batch 8 --optimizer adamw --lr 1e-2 "   \
+    "--quiet "
+#define MLP "train mlp " DATA "--hidden 8 --global-batch 8 --micro-batch 2 --lr 0.1 "
+
+/* Changes the data of a run.  Expects that a resume names them and does not go on, unless it is
+ * told to, and that the run then has the new data. */
+static void a_resume_refuses_other_data(void **state)
+{
+    static command_result r;
+    static const char     start[] = "train gpt --layers 1 --heads 1 --width 8 --context 4 --data "
+                                    "moved.txt --global-batch 8 --steps 2 --checkpoint moved";
+    (void)run_shell(&r, *state, "seq 200 >moved.txt; cp moved.txt same.txt");
+    run_command(&r, *state, start);
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&r, *state, "seq 201 >moved.txt");
+    run_command(&r, *state, "resume moved --steps 4");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "lockstep train: --data text:moved.txt is not the data of the checkpoint");
+    assert_says(r.err, "or say --changed-data");
+    run_command(&r, *state, "resume moved --steps 4 --data same.txt"); /* a name is no content */
+    assert_int_equal(r.status, 0);
+    run_command(&r, *state, "resume moved --steps 5 --data moved.txt --changed-data");
+    assert_int_equal(r.status, 0);
+    assert_says(r.err, "the data, the precision or the kernels have changed");
+    run_command(&r, *state, "resume moved --steps 6 --data same.txt");
+    assert_int_equal(r.status, 2);
+}
+
+/* Names files that are not a run's as its outputs.  Expects that they keep their contents. */
+static void outputs_overwrite_no_other_file(void **state)
+{
+    static const struct {
+        const char *options, *text;
+    } bad[] = {
+        { "--log poem.txt", "--log poem.txt is a file that the run reads" },
+        { "--log ./link", "--log ./link is a file that the run reads" },
+        { "--metrics poem.txt", "--metrics poem.txt is a file that the run reads" },
+        { "--trace poem.txt", "--trace poem.txt is a file that the run reads" },
+        { "--log other.txt", "--log other.txt is a file of another kind" },
+        { "--metrics other.txt", "--metrics other.txt is a file of another kind" },
+        { "--metrics /dev/null", "--metrics /dev/null is no file" },
+        { "--log same --metrics same", "--log and --metrics are the same file same" },
+        { "--log same --trace same", "--log and --trace are the same file same" },
+        { "--tensorboard other.txt", "'other.txt': Not a directory" },
+    };
+    static command_result before, after;
+    (void)run_shell(&before, *state, "seq 200 >poem.txt; seq 9 >other.txt; ln -s poem.txt link; "
+                                     "cksum poem.txt other.txt");
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char line[256];
+        (void)snprintf(line, sizeof line, "train gpt --layers 1 --heads 1 --width 8 --context 4 "
+                       "--data poem.txt --steps 1 %s", bad[i].options);
+        run_command(&after, *state, line);
+        assert_int_not_equal(after.status, 0);
+        assert_says(after.err, bad[i].text);
+    }
+    (void)run_shell(&after, *state, "cksum poem.txt other.txt");
+    assert_string_equal(after.out, before.out);
+}
+
+/* Starts a second run with the log, and with the event files, of a first one.  Expects that it is
+ * refused, and that a log without steps is not kept. */
+static void the_outputs_of_another_run_are_kept(void **state)
+{
+    static command_result before, r;
+    static const char     first[] = MLP "--steps 2 --log first.log --tensorboard first";
+    run_command(&r, *state, first);
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&before, *state, "cksum first.log first/*");
+    run_command(&r, *state, first);
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "--log first.log has the log of another run, and would be overwritten: give "
+                       "another one, or remove it");
+    run_command(&r, *state, MLP "--steps 2 --tensorboard first");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "--tensorboard first has the event files of another run");
+    (void)run_shell(&r, *state, "cksum first.log first/*");
+    assert_string_equal(r.out, before.out);
+    (void)run_shell(&r, *state, "head -n 1 first.log >begun.log");
+    run_command(&r, *state, MLP "--steps 2 --log begun.log");
+    assert_int_equal(r.status, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_resume_refuses_other_data),
+        cmocka_unit_test(outputs_overwrite_no_other_file),
+        cmocka_unit_test(the_outputs_of_another_run_are_kept),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
