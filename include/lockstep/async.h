@@ -31,9 +31,13 @@
  * gradient.  lk_parallel_progress() sends and receives gradients during turns, and all ranks must
  * call lk_parallel_free(), which meets the other hosts, unless something has failed.
  *
- * With strategy "ddp" and LK_UNUSED_ZERO.  Not with exchange, replicas, audit,
- * rebalance, duplicate, backups, hook, noise_decay, scaling, lock_step, offload, comm_dtype,
- * gather_dtype and survives.
+ * After a loss lk_parallel_go_on() drops the tasks in progress.  standing->steps is the number of
+ * steps that all ranks had finished, so a rank may begin steps that it has finished before.  They
+ * are over, and have the same results.
+ *
+ * With strategy "ddp" and LK_UNUSED_ZERO.  Not with exchange, replicas, audit, rebalance, backups,
+ * hook, noise_decay, scaling, lock_step, offload, comm_dtype and gather_dtype.  With survives on
+ * one host only, and with LK_CONSISTENCY_MODEL; so with duplicate, and that not with `record`.
  */
 #ifndef LK_ASYNC_H
 #define LK_ASYNC_H

@@ -415,10 +415,10 @@ static void draw_ranks(painter *p, const lki_top *t, size_t rows)
             break;
         }
         bool slow = one->ms > 0 && one->ms == longest && one->ms > 1.1 * mean;
-        char share[32];
-        uint64_t last = one->count > 0 ? one->first + one->count - 1 : one->first;
-        (void)snprintf(share, sizeof share, one->count > 0 ? "%llu-%llu" : "",
-                       (unsigned long long)one->first, (unsigned long long)last);
+        char share[32] = "";
+        if (one->count > 0)
+            (void)snprintf(share, sizeof share, "%llu-%llu", (unsigned long long)one->first,
+                           (unsigned long long)(one->first + one->count - 1));
         put(p, NULL, "%5u %4u %-*.*s%8llu   %-10s", one->rank, one->host, names ? 20 : 0,
             names ? 19 : 0, one->name, (unsigned long long)one->pid, share);
         if (longest <= 0) { /* the log has no times of ranks */

@@ -138,7 +138,8 @@ static void refuses_bad_files(void **state)
     write_u32("wide.u32", 0x7ffffff0u, COUNT);
     lkt_refuses("tokens:wide.u32", &ten, LK_EFORMAT, "token 2147483731", "2147483647");
     write_u16("few.u16", 1, 19);
-    lkt_refuses("tokens:few.u16", &ten, LK_EFORMAT, "19 tokens", "needs 20; lower `context`");
+    lkt_refuses("tokens:few.u16", &ten, LK_EFORMAT, "19 tokens",
+                "needs 20; give more data, lower `context` to at most 9");
     write_with_header("bad.bin", 20240520, 1, COUNT, 2 * COUNT - 1);
     lkt_refuses("tokens:bad.bin", &ten, LK_EFORMAT, "truncated", "100 tokens of 2 bytes");
     write_with_header("bad.bin", 20240520, 1, COUNT, 2 * COUNT + 1);

@@ -68,6 +68,10 @@ typedef struct { uint32_t virtual_workers, shards; uint64_t seed; } lki_recorded
 LK_NODISCARD lk_status lki_recorded_prepare(lki_recorded_schedule *out, const lk_async *options,
                                             const lki_recorded_run *run);
 
+/* Gives `out` the lock of a schedule that is closed later, before lki_recorded_prepare(). */
+LK_NODISCARD lk_status lki_recorded_inherit(lki_recorded_schedule *out,
+                                            const lki_recorded_schedule *from);
+
 /* Returns the hash of a line, after a line with the hash `before` (0: after none). */
 uint64_t lki_recorded_hash(uint64_t before, uint64_t task, uint64_t reads, uint32_t group,
                            uint64_t gradient);

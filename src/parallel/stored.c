@@ -63,7 +63,8 @@ lk_status lki_stored_for_all(const lk_parallel *parallel, bool *out)
 {
     lki_world first;
     lk_status status = lki_world_first(&first, parallel->comm);
-    *out             = !parallel->ops->sharded || first.hosts == parallel->shard_map.born;
+    *out             = parallel->ops == NULL || !parallel->ops->sharded || /* NULL: of versions */
+           first.hosts == parallel->shard_map.born;
     lki_world_deinit(&first);
     return status;
 }

@@ -19,6 +19,13 @@ LK_NODISCARD lk_status lki_versions_open(lk_parallel *parallel, const lk_param *
                                          uint32_t param_count, const lk_parallel_options *options,
                                          uint32_t joint);
 
+/* Does what lk_parallel_go_on() does. */
+LK_NODISCARD lk_status lki_versions_go_on(lk_parallel **out, const lk_parallel *failed,
+                                          lk_comm *comm, const lk_param *params,
+                                          uint32_t param_count,
+                                          const lk_parallel_options *options,
+                                          lk_parallel_standing *standing);
+
 /* Frees parallel->versions, if there are any.  Over several hosts all ranks meet, unless something
  * has failed. */
 void lki_versions_free(lk_parallel *parallel);

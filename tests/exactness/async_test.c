@@ -135,7 +135,7 @@ static void mistakes_are_named(void **state)
         { "--async virtual --delays normal", "must be constant, exponential, tokens, trace" },
         { "--async virtual --staleness x", "must be none, a number of tasks" },
         { "--async virtual --strategy zero1", "needs --strategy ddp" },
-        { "--async virtual --on-failure continue", "leave out --on-failure continue" },
+        { "--async virtual --hosts 2 --on-failure continue", "--restart goes on from a" },
         { "--async virtual --groups 1", "--workers 2 are more than --groups 1" },
         { "--async virtual --aggregate 2 --delay-compensation 0.1", "leave out --aggregate" },
         { "--aggregate 2", "--aggregate needs --async" },

@@ -517,8 +517,7 @@ lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed, lk_com
     *out = NULL;
     LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_parallel_options"));
     if (mine.async != NULL)
-        return lk_fail(LK_EUNSUPPORTED, "asynchronous training cannot go on after a loss: start "
-                                        "again from a checkpoint");
+        return lki_versions_go_on(out, failed, comm, params, param_count, &mine, standing);
     if (mine.replicas != NULL)
         return lk_fail(LK_EUNSUPPORTED, "replicas cannot go on after a loss: start again from a "
                                         "checkpoint");

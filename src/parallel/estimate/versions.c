@@ -44,6 +44,7 @@ lk_status lki_estimate_versions(lk_parallel_cost *out, const lk_param *params,
     versions.hosts.count = hosts;
     for (uint32_t h = 0; h < hosts; h++)
         whole.ranks = (uint32_t)lki_max(whole.ranks, host_sizes[h]);
+    versions.seats = whole.ranks;
     const lk_parallel_options group  = lki_versions_inner(options, versions.width);
     lk_status                 status = lki_estimate_describe(&versions.model, params, param_count,
                                                              &group, &one, 1, &part);

@@ -102,6 +102,8 @@ static lki_gradients add_messages(const lki_versions *v, uint64_t at)
     const lk_parallel *model = v->model;
     const float       *first = lki_versions_message(v, v->place_of[at % v->window]);
     float             *sum   = sum_of(v, at);
+    atomic_store(&v->common->spent, at + 1);
+    atomic_signal_fence(memory_order_seq_cst); /* before any message changes: see survive.c */
     sort_by_task(v, at, count);
     for (uint32_t i = 0; i < count; i++)
         v->inputs[i] = (lki_tree_input){
@@ -207,20 +209,23 @@ uint32_t lki_staleness_bin(uint64_t staleness)
     return bin;
 }
 
-/* Adds the results of a version to those of the step. */
-static void note(const lki_versions *v, uint64_t at, const lk_step_result *result)
+/* Sums up the versions of the step that ends before gradient number `end`. */
+static lki_step_sums sum_up(const lki_versions *v, uint64_t end)
 {
-    lki_common *common = v->common;
-    common->squares += result->grad_norm * result->grad_norm;
-    for (uint32_t i = 0; i < v->options.aggregate; i++) {
-        const uint64_t staleness = staleness_of(v, at + i);
-        common->staleness += staleness;
-        common->staleness_max = (uint32_t)lki_max(common->staleness_max, staleness);
-        common->staleness_bins[lki_staleness_bin(staleness)]++;
+    const uint32_t count = v->options.aggregate;
+    lki_step_sums  sums  = { .squares = 0 };
+    for (uint64_t at = end - v->options.groups; at < end; at++) {
+        const uint64_t staleness = staleness_of(v, at);
+        const double   norm      = at % count == 0 ? v->norms[at / count % v->window] : 0;
+        sums.squares += norm * norm;
+        sums.staleness += staleness;
+        sums.staleness_max = (uint32_t)lki_max(sums.staleness_max, staleness);
+        sums.staleness_bins[lki_staleness_bin(staleness)]++;
     }
+    return sums;
 }
 
-void lki_end_step(const lk_parallel *parallel, uint64_t end)
+void lki_end_step(const lk_parallel *parallel, uint64_t end, const lki_step_sums *sums)
 {
     const lki_versions *v        = parallel->versions;
     const uint32_t      groups   = v->options.groups;
@@ -231,11 +236,11 @@ void lki_end_step(const lk_parallel *parallel, uint64_t end)
 
     *out = (lki_outcome){ .async = { .version        = end / v->options.aggregate,
                                      .schedule_hash  = lki_schedule_hash(v, end),
-                                     .staleness_mean = (double)common->staleness / groups / each,
-                                     .staleness_max  = common->staleness_max,
+                                     .staleness_mean = (double)sums->staleness / groups / each,
+                                     .staleness_max  = sums->staleness_max,
                                      .waited = 1e-6 * (double)atomic_exchange(&common->waited,
                                                                               0) } };
-    memcpy(out->async.staleness_bins, common->staleness_bins, sizeof common->staleness_bins);
+    memcpy(out->async.staleness_bins, sums->staleness_bins, sizeof sums->staleness_bins);
     sort_by_task(v, end - groups, groups);
     for (uint32_t leaf = 0; leaf < parallel->leaves; leaf++) {
         const lki_report *one =
@@ -247,16 +252,12 @@ void lki_end_step(const lk_parallel *parallel, uint64_t end)
     if (out->result.count > 0)
         out->result.loss = lki_tree_sum_f64(v->losses, parallel->leaves) /
                            (double)out->result.count;
-    out->result.grad_norm  = sqrt(common->squares / versions);
+    out->result.grad_norm  = sqrt(sums->squares / versions);
     out->result.duplicated = atomic_exchange(&common->copied, 0) * v->width;
     for (uint32_t r = 0; r < parallel->ranks && !lki_has_hosts(v); r++)
         out->heard = (uint32_t)lki_max(out->heard, atomic_load(&v->said[r]));
     if (lki_has_hosts(v))
         out->heard = lki_hosts_heard(v, end);
-    common->squares       = 0;
-    common->staleness     = 0;
-    common->staleness_max = 0;
-    memset(common->staleness_bins, 0, sizeof common->staleness_bins);
 }
 
 /* Returns true if a task in flight or to come needs a version when `end` gradients are applied. */
@@ -295,7 +296,8 @@ static void free_messages(lki_versions *v, uint64_t at)
     }
 }
 
-/* Makes the next version, of the gradients from number `at` on.  Called by the applier only. */
+/* Makes the next version, of the gradients from number `at` on.  Called by the applier only.  What
+ * is needed to make it again is freed after it is published. */
 static lk_status make_version(lk_parallel *parallel, uint64_t at, const lki_gradients *sums)
 {
     lki_versions  *v   = parallel->versions;
@@ -303,14 +305,18 @@ static lk_status make_version(lk_parallel *parallel, uint64_t at, const lki_grad
     lk_step_result result;
 
     LK_TRY(update(parallel, at, sums, &result));
-    note(v, at, &result);
-    if (end % v->options.groups == 0)
-        lki_end_step(parallel, end);
+    v->norms[at / v->options.aggregate % v->window] = result.grad_norm;
+    if (end % v->options.groups == 0) {
+        const lki_step_sums of_step = sum_up(v, end);
+        lki_end_step(parallel, end, &of_step);
+    }
+    if (v->arrivals != NULL && !lki_has_hosts(v)) {
+        LK_TRY(lki_arrivals_publish(parallel, end));
+    } else {
+        atomic_store(&v->common->applied, end);
+        lki_free_versions(parallel, end);
+    }
     free_messages(v, at);
-    if (v->arrivals != NULL && !lki_has_hosts(v))
-        return lki_arrivals_publish(parallel, end);
-    lki_free_versions(parallel, end);
-    atomic_store(&v->common->applied, end);
     return LK_OK;
 }
 
@@ -349,12 +355,13 @@ lk_status lki_apply_one(lk_parallel *parallel, uint64_t at, const lki_gradients 
     return status;
 }
 
-/* Returns true if a rank is so many steps behind that its result would be overwritten. */
+/* Returns true if a rank is so many steps behind that its result would be overwritten, or that of
+ * its last step, which a run that has lost ranks needs again. */
 static bool is_waited_for(const lk_parallel *parallel)
 {
     const lki_versions *v = parallel->versions;
     for (uint32_t r = 0; r < parallel->ranks; r++)
-        if (atomic_load(&v->passed[r]) + LKI_OUTCOMES <= parallel->step)
+        if (atomic_load(&v->passed[r]) + LKI_OUTCOMES <= parallel->step + 1)
             return true;
     return false;
 }

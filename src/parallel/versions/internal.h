@@ -14,7 +14,7 @@
  *
  * One rank at a time applies gradients (`applier`).  It writes a new version and new states beside
  * the old ones, and then publishes both with one store (`applied`).  So an update that is broken
- * off has changed no version.
+ * off has changed no version, and after the death of a rank it is made again (survive.c).
  */
 #ifndef LKI_PARALLEL_VERSIONS_INTERNAL_H
 #define LKI_PARALLEL_VERSIONS_INTERNAL_H
@@ -53,6 +53,14 @@ typedef struct {
     uint32_t       heard;
 } lki_outcome;
 
+/* The gradients of a step. */
+typedef struct {
+    double   squares; /* sum of the squares of the norms of the versions' gradients */
+    uint64_t staleness;
+    uint32_t staleness_max;
+    uint32_t staleness_bins[LK_STALENESS_BINS];
+} lki_step_sums;
+
 /* The memory that ranks share. */
 typedef struct {
     _Atomic uint64_t applied; /* number of gradients that have been applied */
@@ -60,11 +68,10 @@ typedef struct {
     _Atomic uint32_t applier; /* 1 + the rank that applies gradients; 0: none */
     _Atomic uint32_t failed;  /* LKI_FAILURE_KNOWN: `failure` is valid */
     lk_error         failure;
-    /* of the versions of the step in progress */
-    double           squares; /* sum of the squares of their gradients' norms */
-    uint64_t         staleness;
-    uint32_t         staleness_max;
-    uint32_t         staleness_bins[LK_STALENESS_BINS];
+    /* 1 + the first gradient of the last version whose messages an update changes, and which are
+     * therefore no gradients any more */
+    _Atomic uint64_t spent;
+    uint64_t         first;   /* number of steps before those of this run */
     _Atomic uint64_t waited; /* microseconds for which ranks had no task, since the last step */
     _Atomic uint32_t copied; /* number of gradients of the step that a copy was faster with */
 } lki_common;
@@ -152,6 +159,7 @@ struct lki_versions {
     lki_task_schedule  now;    /* after the gradients that this rank knows to be applied */
     uint32_t      window; /* number of gradients of the next three arrays */
     lki_group_task     *tasks;  /* [window]: of this rank, by number modulo `window` */
+    uint32_t      seats;  /* number of ranks for which the arena has room */
     uint64_t       *sorted; /* [groups]: numbers of gradients.  This and the next two are scratch */
     lki_tree_input *inputs; /* [aggregate] */
     double         *losses; /* [virtual workers] */
@@ -174,8 +182,9 @@ struct lki_versions {
     _Atomic uint64_t *claims;   /* [window] */
     uint32_t         *place_of; /* [window]: the message of a gradient */
     char             *reports;  /* [window][width][model->report_bytes] */
-    _Atomic uint64_t *passed;   /* [ranks]: number of steps that a rank has finished */
-    _Atomic uint32_t *said;     /* [ranks] */
+    _Atomic uint64_t *passed;   /* [seats]: number of steps that a rank has finished */
+    _Atomic uint32_t *said;     /* [seats] */
+    double           *norms;    /* [window]: of versions, by number modulo `window` */
     lki_outcome      *outcomes; /* [LKI_OUTCOMES] */
     /* This and the next two: of live runs, and of replays with shards; else NULL. */
     lki_arrivals     *arrivals;
@@ -183,7 +192,7 @@ struct lki_versions {
     uint64_t         *again;    /* [groups]: arrivals->missing tasks, the first one last */
     lki_arrival      *order;    /* [window]: of live runs and replays: gradients that are there */
     _Atomic uint64_t *late;     /* [window]: this and the next are of late.c */
-    _Atomic uint64_t *reading;  /* [ranks]: 1 + the version that the rank's task reads */
+    _Atomic uint64_t *reading;  /* [seats]: 1 + the version that the rank's task reads */
     uint32_t          live_count, message_count;
     lki_live         *live;     /* [live_count] */
     _Atomic uint32_t *taken;    /* [message_count]: 1: the message is in use */
@@ -193,16 +202,29 @@ struct lki_versions {
     float            *messages; /* [message_count][model->width] */
 };
 
+/* The state with which a run goes on. */
+typedef struct {
+    bool                goes_on;  /* false: a new run */
+    const lki_versions *versions; /* of this rank in the group before; NULL: it was not in it */
+} lki_before;
+
+/* Does what lki_versions_open() does, or takes over the arena of the group before. */
+LK_NODISCARD lk_status lki_versions_open_over(lk_parallel *parallel, const lk_param *params,
+                                              uint32_t param_count,
+                                              const lk_parallel_options *options, uint32_t joint,
+                                              const lki_before *before);
+
 /* Returns the options of the model of a group of `width` virtual workers (open.c). */
 lk_parallel_options lki_versions_inner(const lk_parallel_options *options, uint32_t width);
 
 /* ---- Memory (memory.c) ------------------------------------------------------------------- */
 
-/* Opens the arena and finds the parts.  `model` is open. */
-LK_NODISCARD lk_status lki_versions_arena(lk_parallel *parallel);
+/* Opens the arena or, if `goes_on`, takes over that of the group before.  Finds the parts.  `model`
+ * is open. */
+LK_NODISCARD lk_status lki_versions_arena(lk_parallel *parallel, bool goes_on);
 
-/* Returns the bytes of the arena for parallel->ranks ranks.  Of `versions` the model, the width and
- * the options are needed. */
+/* Returns the bytes of the arena for `seats` ranks.  Of `versions` the model, the width and the
+ * options are needed. */
 size_t lki_versions_bytes(lk_parallel *parallel);
 
 /* Returns the buffer of a version; LKI_NO_BUFFER if there is none. */
@@ -292,7 +314,7 @@ bool lki_may_apply(const lk_parallel *parallel, uint64_t at);
 void lki_fail_all(const lk_parallel *parallel, uint64_t task);
 
 /* Writes the result of the step that ends before gradient number `end`. */
-void lki_end_step(const lk_parallel *parallel, uint64_t end);
+void lki_end_step(const lk_parallel *parallel, uint64_t end, const lki_step_sums *sums);
 
 /* Begins the moving means of the spans [first, end) and, if `running`, of the running state. */
 void lki_begin_means(lk_parallel *model, size_t first, size_t end, bool running);
@@ -391,6 +413,18 @@ LK_NODISCARD lk_status lki_hosts_wait(lk_parallel *parallel);
 
 /* Meets the other hosts, unless something has failed, and disconnects them. */
 void lki_hosts_close(lk_parallel *parallel);
+
+/* ---- After a death (survive.c) ------------------------------------------------------------- */
+
+/* Lets nobody wait for the seats that have no rank.  One rank of a host calls it. */
+void lki_versions_seat(const lk_parallel *parallel);
+
+/* Repairs the arena of a group that has lost ranks, and goes on with it.  The schedules are open,
+ * and at their beginning. */
+LK_NODISCARD lk_status lki_versions_repair(lk_parallel *parallel);
+
+/* Forgets that a gradient which is not there was handed over.  No rank has a task. */
+void lki_late_forget(const lki_versions *versions, uint64_t at);
 
 /* ---- Late tasks (late.c) ------------------------------------------------------------------- */
 

@@ -46,6 +46,13 @@ bool lki_late_hands_over(const lki_versions *v)
     return !v->speculates || add_state(v, v->at, HANDED_OVER);
 }
 
+void lki_late_forget(const lki_versions *v, uint64_t at)
+{
+    _Atomic uint64_t *word = &v->late[at % v->window];
+    if (states(atomic_load(word), at) != 0)
+        atomic_store(word, 0);
+}
+
 bool lki_late_reads(const lk_parallel *parallel)
 {
     lki_versions *v = parallel->versions;

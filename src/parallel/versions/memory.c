@@ -13,7 +13,10 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "comm/worker.h"
 #include "parallel/versions/internal.h"
+
+static const char NAME[] = "versions"; /* of the arena */
 
 static size_t state_floats(const lk_parallel *model)
 {
@@ -45,12 +48,13 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     v->claims   = lki_carve(base, &at, v->window * sizeof *v->claims);
     v->place_of = lki_carve(base, &at, v->window * sizeof *v->place_of);
     v->reports  = lki_carve(base, &at, (size_t)v->window * v->width * model->report_bytes);
-    v->passed   = lki_carve(base, &at, parallel->ranks * sizeof *v->passed);
-    v->said     = lki_carve(base, &at, parallel->ranks * sizeof *v->said);
+    v->passed   = lki_carve(base, &at, v->seats * sizeof *v->passed);
+    v->said     = lki_carve(base, &at, v->seats * sizeof *v->said);
+    v->norms    = lki_carve(base, &at, v->window * sizeof *v->norms);
     v->outcomes = lki_carve(base, &at, LKI_OUTCOMES * sizeof *v->outcomes);
     if (v->speculates) {
         v->late    = lki_carve(base, &at, v->window * sizeof *v->late);
-        v->reading = lki_carve(base, &at, parallel->ranks * sizeof *v->reading);
+        v->reading = lki_carve(base, &at, v->seats * sizeof *v->reading);
     }
     if (v->options.record != NULL || v->sharded.count > 0) {
         v->arrivals = lki_carve(base, &at, sizeof *v->arrivals);
@@ -99,7 +103,7 @@ size_t lki_versions_bytes(lk_parallel *parallel)
     v->sharded.count = lki_sharded_count(v);
     v->live_count    = v->sharded.count > 0
                            ? v->options.groups + 1
-                           : v->options.groups + 2 + (v->speculates ? parallel->ranks : 0);
+                           : v->options.groups + 2 + (v->speculates ? v->seats : 0);
     v->message_count = v->options.groups + (v->sharded.count > 0 ? 0 : v->options.aggregate);
     if (lki_has_hosts(v)) {
         v->window        = (uint32_t)lki_max(LKI_WINDOW, 8 * (size_t)v->options.groups);
@@ -113,7 +117,18 @@ size_t lki_versions_bytes(lk_parallel *parallel)
     return lay_out(parallel, NULL);
 }
 
-lk_status lki_versions_arena(lk_parallel *parallel)
+static lk_status take_over(lk_parallel *parallel, size_t bytes)
+{
+    lki_versions *v = parallel->versions;
+    v->arena        = lki_comm_arena_named(parallel->comm, NAME);
+    return v->arena != NULL && lk_arena_bytes(v->arena) >= bytes
+               ? LK_OK
+               : lk_fail(LK_EINVAL, "there is no arena '%s' of %zu bytes to continue with: the "
+                                    "group has yet to take over that of the one before, or has "
+                                    "other options", NAME, bytes);
+}
+
+lk_status lki_versions_arena(lk_parallel *parallel, bool goes_on)
 {
     lki_versions *v     = parallel->versions;
     const size_t  bytes = lki_versions_bytes(parallel);
@@ -121,7 +136,8 @@ lk_status lki_versions_arena(lk_parallel *parallel)
     LK_TRY(LKI_NEW(&v->sorted, v->options.groups, "gradients to add"));
     LK_TRY(LKI_NEW(&v->inputs, v->options.aggregate, "gradients to add"));
     LK_TRY(LKI_NEW(&v->losses, parallel->leaves, "losses"));
-    LK_TRY(lk_comm_arena(&v->arena, parallel->comm, "versions", bytes));
+    LK_TRY(goes_on ? take_over(parallel, bytes)
+                   : lk_comm_arena(&v->arena, parallel->comm, NAME, bytes));
     (void)lay_out(parallel, lk_arena_data(v->arena));
     return LK_OK;
 }

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "comm/worker.h"
 #include "parallel/versions/internal.h"
 
 /* Returns what excludes asynchronous training; NULL if nothing does. */
@@ -22,7 +23,6 @@ static const char *why_not(const lk_parallel_options *o)
                  "`duplicate`"
            : o->backups > 0      ? "drops no gradient: leave out `backups`"
            : o->scaling.rule > LK_SCALE_NONE ? "does not support a loss scale"
-           : o->survives         ? "cannot go on after a loss: leave out `survives`"
            : o->gather_dtype > LK_F32 ? "reads FP32 parameters: leave out `gather_dtype`"
            : o->comm_dtype > LK_F32   ? "sends FP32 gradients: leave out `comm_dtype`"
            : o->offload != NULL       ? "is in memory: leave out `offload`"
@@ -51,6 +51,11 @@ static lk_status check(const lk_parallel *parallel, const lk_parallel_options *o
         return lk_fail(LK_EUNSUPPORTED, "a live run with shards or spans over several hosts has "
                                         "what a task has read on one of them only: leave out "
                                         "`async.compensation`, or `async.consistency`");
+    if (options->survives && (parallel->world.hosts > 1 ||
+                              parallel->versions->options.consistency != LK_CONSISTENCY_MODEL))
+        return lk_fail(LK_EUNSUPPORTED, "asynchronous training (`async`) over several hosts, or "
+                                        "with shards or spans, cannot go on after a loss: leave "
+                                        "out `survives`, and start again from a checkpoint");
     if (parallel->ranks > groups)
         return lk_fail(LK_EINVAL, "%u workers are more than the %u groups, of which each has one "
                                   "task at a time; raise `async.groups` or lower `workers`",
@@ -77,6 +82,7 @@ lk_parallel_options lki_versions_inner(const lk_parallel_options *options, uint3
     group.virtual_workers = width;
     group.async           = NULL;
     group.duplicate       = false;
+    group.survives        = false;
     return group;
 }
 
@@ -163,8 +169,18 @@ static lk_status read_recorded(lk_parallel *parallel, const lki_recorded_run *ru
     return status;
 }
 
+/* Creates or trims the file of a live run.  If this rank has locked the file in the group before,
+ * it keeps the lock. */
+static lk_status prepare_recorded(lki_versions *v, const lki_recorded_run *run,
+                                  const lki_versions *before)
+{
+    if (before != NULL && before->recorded.lock >= 0)
+        LK_TRY(lki_recorded_inherit(&v->recorded, &before->recorded));
+    return lki_recorded_prepare(&v->recorded, &v->options, run);
+}
+
 /* Opens the recorded schedule of a live run or of a replay. */
-static lk_status open_recorded(lk_parallel *parallel, uint64_t seed)
+static lk_status open_recorded(lk_parallel *parallel, uint64_t seed, const lki_versions *before)
 {
     lki_versions          *v      = parallel->versions;
     lk_async              *o      = &v->options;
@@ -174,7 +190,7 @@ static lk_status open_recorded(lk_parallel *parallel, uint64_t seed)
         return LK_OK;
     lk_comm_note(parallel->comm, 0, "opening the schedule");
     if (o->record != NULL && parallel->rank == 0)
-        status = lki_recorded_prepare(&v->recorded, o, &run);
+        status = prepare_recorded(v, &run, before);
     LK_TRY(status);
     LK_TRY(lk_barrier(parallel->comm));
     LK_TRY(read_recorded(parallel, &run));
@@ -198,12 +214,23 @@ static lk_status begin_values(lk_parallel *parallel, uint64_t seed)
             LK_TRY(lki_sharded_open(v));
         else
             atomic_store(&v->live[0].tag, 1);
+        lki_versions_seat(parallel);
     }
     return lk_barrier(parallel->comm);
 }
 
-lk_status lki_versions_open(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
-                            const lk_parallel_options *options, uint32_t joint)
+/* Returns the number of ranks that may take part in a run on this host, with those that enter
+ * later. */
+static uint32_t seats_of(const lk_parallel *parallel, const lk_parallel_options *options)
+{
+    const uint32_t world = lki_comm_world(parallel->comm);
+    return options->survives ? (uint32_t)lki_min(world, parallel->versions->options.groups)
+                             : parallel->ranks;
+}
+
+lk_status lki_versions_open_over(lk_parallel *parallel, const lk_param *params,
+                                 uint32_t param_count, const lk_parallel_options *options,
+                                 uint32_t joint, const lki_before *before)
 {
     LK_TRY(LKI_NEW(&parallel->versions, 1, "asynchronous training"));
     lki_versions *v = parallel->versions;
@@ -213,6 +240,7 @@ lk_status lki_versions_open(lk_parallel *parallel, const lk_param *params, uint3
     describe(parallel, options);
     lki_hosts_describe(parallel);
     LK_TRY(check(parallel, options));
+    v->seats      = seats_of(parallel, options);
     v->width      = options->virtual_workers / v->options.groups;
     v->speculates = options->duplicate;
     LK_TRY(open_model(parallel, params, param_count, options, joint));
@@ -221,14 +249,23 @@ lk_status lki_versions_open(lk_parallel *parallel, const lk_param *params, uint3
     if (v->sharded.count > 0 && lki_measures(v->model, LKI_OF_VALUES))
         return lk_fail(LK_EUNSUPPORTED, "`async.consistency` shard or span does not compute norms "
                                         "of parameters: use another optimizer than lars and lamb");
-    LK_TRY(open_recorded(parallel, options->seed));
+    LK_TRY(open_recorded(parallel, options->seed, before->versions));
     const lki_recorded_schedule *recorded = lki_is_live(&v->options) ? &v->recorded : NULL;
     LK_TRY(lki_task_schedule_open(&v->ahead, &v->options, options->seed, recorded));
     LK_TRY(lki_task_schedule_open(&v->now, &v->options, options->seed, recorded));
     LK_TRY(verify_same_options(parallel));
-    LK_TRY(lki_versions_arena(parallel));
+    LK_TRY(lki_versions_arena(parallel, before->goes_on));
+    if (before->goes_on)
+        return lki_versions_repair(parallel);
     LK_TRY(begin_values(parallel, options->seed));
     return lki_hosts_open(parallel);
+}
+
+lk_status lki_versions_open(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
+                            const lk_parallel_options *options, uint32_t joint)
+{
+    const lki_before none = { .goes_on = false };
+    return lki_versions_open_over(parallel, params, param_count, options, joint, &none);
 }
 
 void lki_versions_free(lk_parallel *parallel)

@@ -118,18 +118,31 @@ static lk_status trim(int fd, const char *path, const char *header, size_t bytes
     return torn == 0 || ftruncate(fd, end) == 0 ? LK_OK : fail_file(path, "written");
 }
 
+/* The lock belongs to both descriptors, and lasts until both are closed. */
+lk_status lki_recorded_inherit(lki_recorded_schedule *s, const lki_recorded_schedule *from)
+{
+    s->lock = fcntl(from->lock, F_DUPFD_CLOEXEC, 0);
+    return s->lock >= 0 ? LK_OK : fail_file(from->path, "locked");
+}
+
+static lk_status open_and_lock(lki_recorded_schedule *s, const lk_async *options)
+{
+    s->lock    = open(options->record, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    s->created = s->lock >= 0;
+    if (!s->created)
+        s->lock = open(options->record, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (s->lock < 0)
+        return fail_file(options->record, "opened");
+    return lock(s->lock, options->record);
+}
+
 lk_status lki_recorded_prepare(lki_recorded_schedule *s, const lk_async *options,
                                const lki_recorded_run *run)
 {
     char         header[HEADER_MOST];
     const size_t bytes = write_header(header, options, run);
-    s->lock            = open(options->record, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    s->created         = s->lock >= 0;
-    if (!s->created)
-        s->lock = open(options->record, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (s->lock < 0)
-        return fail_file(options->record, "opened");
-    LK_TRY(lock(s->lock, options->record));
+        LK_TRY(open_and_lock(s, options));
     return trim(s->lock, options->record, header, bytes, lki_recorded_line_bytes(run->shards));
 }
 

@@ -96,9 +96,12 @@ static bool claim_some(lk_parallel *parallel)
 static bool failed(lk_parallel *parallel)
 {
     const lki_common *common = parallel->versions->common;
+    const bool        gone   = lki_comm_has_failed(parallel->comm); /* before the reason is read */
     if (atomic_load(&common->failed) == LKI_FAILURE_KNOWN) {
         (void)lki_fail_again(&common->failure);
         parallel->now.failure = *lk_error_last();
+    } else if (gone) { /* a rank that always finds tasks does not wait, where others learn it */
+        lki_step_keep(parallel, lki_group_failure(parallel->comm));
     }
     return lki_step_failed(parallel);
 }

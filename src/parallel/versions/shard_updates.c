@@ -87,26 +87,26 @@ static void give(lki_versions *v, uint32_t k, uint32_t g, uint64_t version)
 /* Writes the result of the step that ends before gradient number `end`. */
 static void complete(const lk_parallel *parallel, uint64_t end)
 {
-    lki_versions *v      = parallel->versions;
-    lki_common   *common = v->common;
+    lki_versions *v    = parallel->versions;
+    lki_step_sums sums = { .squares = 0 };
     for (uint64_t at = end - v->options.groups; at < end; at++) {
         const double norm       = v->sharded.norms[at % v->window];
         v->tasks[at % v->window] = v->order[at % v->window].task;
-        common->squares += norm * norm;
+        sums.squares += norm * norm;
     }
     for (uint32_t k = 0; k < v->sharded.count; k++) {
         lki_shard *shard = &v->sharded.of[k];
-        common->staleness += shard->staleness;
-        common->staleness_max = (uint32_t)lki_max(common->staleness_max, shard->staleness_max);
+        sums.staleness += shard->staleness;
+        sums.staleness_max = (uint32_t)lki_max(sums.staleness_max, shard->staleness_max);
         for (uint32_t b = 0; b < LK_STALENESS_BINS; b++)
-            common->staleness_bins[b] += shard->staleness_bins[b];
+            sums.staleness_bins[b] += shard->staleness_bins[b];
         shard->staleness     = 0;
         shard->staleness_max = 0;
         memset(shard->staleness_bins, 0, sizeof shard->staleness_bins);
     }
-    lki_end_step(parallel, end);
+    lki_end_step(parallel, end, &sums);
     atomic_store(v->sharded.complete, 0);
-    atomic_store(&common->applied, end);
+    atomic_store(&v->common->applied, end);
 }
 
 lk_status lki_sharded_update(lk_parallel *parallel, uint32_t k, uint32_t g)

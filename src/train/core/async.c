@@ -31,9 +31,10 @@ static const char *why_not(const lk_train_config *c)
                  "optimizer than onebit-adam and onebit-lamb"
            : lki_replicates(c) ? "has one model: leave out `exchange.local.steps`"
            : lki_federates(c)  ? "has no rounds: leave out `exchange.clients.count`"
-           : c->elastic.survives
-               ? "ends with the first worker that is lost: leave out `on_failure` continue, and "
-                 "MIN of `workers` MIN:MAX"
+           : has_hosts(c) && c->elastic.survives
+               ? "over several hosts ends with the first worker that is lost: leave out "
+                 "`on_failure` continue, and MIN of `workers` MIN:MAX; `restart` goes on from a "
+                 "checkpoint"
            : has_hosts(c) && c->elastic.duplicate == LK_DUPLICATE_ON
                ? "over several hosts computes no task twice: leave out `duplicate`"
            : c->elastic.duplicate == LK_DUPLICATE_ON && c->exchange.async.record != NULL
@@ -93,6 +94,9 @@ static const char *why_no_shards(const lk_train_config *c)
            : has_hosts(c) && a->compensation > 0 && a->replay == NULL
                ? "has what a task has read on one host only: leave out "
                  "`exchange.async.compensation`, or other hosts"
+           : c->elastic.survives
+               ? "ends with the first worker that is lost: leave out `on_failure` continue, and "
+                 "MIN of `workers` MIN:MAX; `restart` goes on from a checkpoint"
            : c->elastic.duplicate == LK_DUPLICATE_ON
                ? "computes no task twice: leave out `duplicate`"
                : NULL;

@@ -84,18 +84,15 @@ lk_status lki_session_turns(lki_session *s)
                                     turn->together, files ? c->offload : NULL);
 }
 
-/* Opens the strategy, with the times of tasks that the session has. */
-static lk_status open_parallel(lki_session *s, const lk_parallel_options *options, uint32_t most)
+lk_status lki_session_options(lki_session *s, lk_parallel_options *out)
 {
-    lk_parallel_options timed = *options;
-    lk_async            async;
-    if (s->delays != NULL) {
-        async              = *options->async;
-        async.time         = lki_delays_time;
-        async.time_context = s->delays;
-        timed.async        = &async;
-    }
-    return lki_parallel_open_joint(&s->parallel, s->comm, s->params, s->param_count, &timed, most);
+    LK_TRY(lki_parallel_options_of(s->config, s->model, s->exec, out));
+    lk_async *async = (lk_async *)(uintptr_t)out->async;
+    if (s->delays == NULL)
+        return LK_OK;
+    async->time         = lki_delays_time;
+    async->time_context = s->delays;
+    return LK_OK;
 }
 
 /* Joint turns have the same limit on all ranks, which the strategy verifies: the memory of models
@@ -106,9 +103,10 @@ lk_status lki_session_parallel(lki_session *s)
     uint32_t            most = s->replays ? 1 : s->joint;
     lk_parallel_options options;
     LK_TRY(lki_delays_open(&s->delays, s->config, s->dataset));
-    lk_status status = lki_parallel_options_of(s->config, s->model, s->exec, &options);
+    lk_status status = lki_session_options(s, &options);
     if (status == LK_OK)
-        status = open_parallel(s, &options, most);
+        status = lki_parallel_open_joint(&s->parallel, s->comm, s->params, s->param_count, &options,
+                                         most);
     lki_parallel_options_free(&options);
     lki_session_may_idle(s->config, s->parallel);
     return status;

@@ -133,6 +133,10 @@ LK_NODISCARD lk_status lki_session_model(lki_session *s);
 /* Opens the strategy.  Collective. */
 LK_NODISCARD lk_status lki_session_parallel(lki_session *s);
 
+/* Makes the options of the strategy, with the times of tasks that the session has.  The caller
+ * frees them by lki_parallel_options_free(), even after an error. */
+LK_NODISCARD lk_status lki_session_options(lki_session *s, lk_parallel_options *out);
+
 /* Lets a step without samples change nothing, if all clients of a round may drop out. */
 void lki_session_may_idle(const lk_train_config *config, lk_parallel *parallel);
 

@@ -126,5 +126,7 @@ lk_status lki_between_steps(lki_session *s, uint64_t done, lk_train_result *resu
     if (c->checkpoint.folder != NULL && saving)
         LK_TRY(save(s, done, !last));
     lki_settle(s, done);
+    if (lki_must_meet(s) && !last && (saving || lki_is_due(c->eval_every, done)))
+        LK_TRY(lk_barrier(s->comm));
     return last ? LK_OK : lki_membership_make(s, done);
 }

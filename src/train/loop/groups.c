@@ -11,6 +11,7 @@
 #include "train/core/client_rounds.h"
 #include "train/core/delays.h"
 #include "train/loop/loop.h"
+#include "train/recover/survive.h"
 
 static const char *const outer_names[] = { "their mean", "sgd",     "nesterov",
                                            "adam",       "adagrad", "yogi" };
@@ -159,11 +160,11 @@ static lk_status log_async(lki_session *s, uint64_t done)
     json_t             *bins = json_array();
     for (int i = 0; i < LK_STALENESS_BINS; i++)
         (void)json_array_append_new(bins, json_integer(step.staleness_bins[i]));
-    return lki_journal_event(
-        s->journal, json_pack("{s:I, s:I, s:f, s:i, s:o, s:f}", "step", (json_int_t)done, "version",
-                              (json_int_t)step.version, "staleness_mean", step.staleness_mean,
-                              "staleness_max", (int)step.staleness_max, "staleness_bins", bins,
-                              "waited_ms", 1e3 * step.waited));
+    return lki_say_versions(
+        s, done, json_pack("{s:I, s:I, s:f, s:i, s:o, s:f}", "step", (json_int_t)done, "version",
+                           (json_int_t)step.version, "staleness_mean", step.staleness_mean,
+                           "staleness_max", (int)step.staleness_max, "staleness_bins", bins,
+                           "waited_ms", 1e3 * step.waited));
 }
 
 /* Logs the round that ended.  If no client counts, says so. */

@@ -297,7 +297,8 @@ lk_status lki_session_step(lki_session *s, uint64_t step, lki_step_record *recor
     record->finish_seconds = end - mark;
     record->seconds        = end - s->begun;
     lki_session_record(s, &result, scale, record);
-    lki_session_chain(s, step + 1, &result);
+    if (s->progress.chained <= step) /* else a run that has lost ranks finishes the step again */
+        lki_session_chain(s, step + 1, &result);
     s->stalled += result.stalled;
     LK_TRY(lki_pace_step(s, step + 1, &result));
     if (!s->mends)

@@ -105,6 +105,13 @@ static void note_entered(const lki_session *s, const lki_succession *t)
     lki_list_end(&workers);
     (void)snprintf(several, sizeof several, "ranks %s", ranks.text);
     bool one = ranks.count == 1;
+    if (lki_is_async(s->config)) {
+        lki_journal_note(s->journal, "%s %s after step %llu and %s tasks of any group; nothing was "
+                         "redone; %.1f ms", one ? who : several, one ? "enters" : "enter",
+                         (unsigned long long)t->done, one ? "computes" : "compute",
+                         1e3 * t->seconds);
+        return;
+    }
     lki_journal_note(s->journal, "%s %s after step %llu and %s over virtual worker%s %s; nothing "
                      "was redone; %.1f ms", one ? who : several, one ? "enters" : "enter",
                      (unsigned long long)t->done, one ? "takes" : "take",
@@ -184,6 +191,18 @@ static void note_early(const lki_session *s, const lki_succession *t)
                      s->ranks, lk_comm_size(s->given), 1e3 * t->seconds);
 }
 
+/* Asynchronous training assigns no virtual workers to ranks. */
+static void note_gone_async(const lki_session *s, const lki_succession *t, const char *cause,
+                            const char *redone)
+{
+    lki_list ranks = { .count = 0 };
+    for (uint32_t r = 0; r < lk_comm_size(t->now); r++)
+        lki_list_add(&ranks, lk_comm_world_rank(t->now, r));
+    lki_list_end(&ranks);
+    lki_journal_note(s->journal, "%s; rank%s %s took over the tasks in flight; %s; %.1f ms", cause,
+                     ranks.count > 1 ? "s" : "", ranks.text, redone, 1e3 * t->seconds);
+}
+
 static void note_gone(const lki_session *s, const lki_succession *t)
 {
     uint32_t leaves = s->config->virtual_workers;
@@ -194,6 +213,10 @@ static void note_gone(const lki_session *s, const lki_succession *t)
     say_cause(t, cause);
     if (!t->planned)
         (void)snprintf(redone, sizeof redone, "%u of %u were unfinished", t->unfinished, leaves);
+    if (lki_is_async(s->config)) {
+        note_gone_async(s, t, cause, redone);
+        return;
+    }
     lki_journal_note(s->journal, "%s; rank%s %s took over virtual worker%s %s; %s; %.1f ms", cause,
                      l.ranks.count > 1 ? "s" : "", l.ranks.text, l.workers.count > 1 ? "s" : "",
                      l.workers.text, redone, 1e3 * t->seconds);
@@ -252,10 +275,13 @@ lk_status lki_log_succession(const lki_session *s, const lki_succession *t)
     if (s->journal == NULL || t->early || t->lost + t->left + t->entered == 0)
         return LK_OK;
     json_t *change = json_pack(
-        "{s:o, s:o, s:i, s:f, s:o, s:o}", t->lost > 0 ? "lost" : "left",
-        ranks_without(t->before, t->now), "entered", ranks_without(t->now, t->before), "workers",
-        (int)lk_comm_size(t->now), "ms", 1e3 * t->seconds, "before",
-        shares_json(&then, t->before), "shares", shares_json(&deal, t->now));
+        "{s:o, s:o, s:i, s:f}", t->lost > 0 ? "lost" : "left", ranks_without(t->before, t->now),
+        "entered", ranks_without(t->now, t->before), "workers", (int)lk_comm_size(t->now), "ms",
+        1e3 * t->seconds);
+    if (!lki_is_async(s->config)) { /* else virtual workers are of no rank */
+        (void)json_object_set_new(change, "before", shares_json(&then, t->before));
+        (void)json_object_set_new(change, "shares", shares_json(&deal, t->now));
+    }
     if (t->lost + t->left > 0) {
         say_cause(t, cause);
         (void)json_object_set_new(change, "cause", json_string(cause));

@@ -16,6 +16,7 @@
 #include "base/memory.h"
 #include "comm/worker.h"
 #include "parallel/stored.h"
+#include "train/core/delays.h"
 #include "train/core/identity.h"
 #include "train/core/progress.h"
 #include "train/observe/observe.h"
@@ -180,6 +181,7 @@ lk_status lki_session_enter(lki_session *s, lki_position *at, lk_train_result *r
     lki_exactness_id(s->config, lk_dataset_describe(s->dataset), s->exactness_id);
     LK_TRY(lki_saves_open(s));
     LK_TRY(lki_session_model(s));
+    LK_TRY(lki_delays_open(&s->delays, s->config, s->dataset));
     LK_TRY(go_in(s, at, result));
     LK_TRY(lki_pace_open(s));
     LK_TRY(lki_session_turns(s));

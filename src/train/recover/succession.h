@@ -11,7 +11,7 @@ enum { LKI_LIST_BYTES = 160, LKI_WHY_BYTES = 400 };
 
 /* The position up to which rank 0 has written the log. */
 typedef struct {
-    uint64_t bytes, step, evaluation;
+    uint64_t bytes, step, evaluation, versions;
     bool     ended, done;
     double   loss, accuracy; /* loss and accuracy of the evaluation after step `evaluation` */
 } lki_said;

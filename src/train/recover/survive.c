@@ -99,6 +99,21 @@ lk_status lki_say_step(lki_session *s, const lki_step_record *record)
     return LK_OK;
 }
 
+lk_status lki_say_versions(lki_session *s, uint64_t step, json_t *line)
+{
+    if (s->survival == NULL || s->rank != 0)
+        return lki_journal_event(s->journal, line);
+    lki_said now = *said_now(s->survival->minutes);
+    if (now.versions >= step) {
+        json_decref(line);
+        return LK_OK;
+    }
+    LK_TRY(lki_journal_event(s->journal, line));
+    now.versions = step;
+    note_said(s, &now);
+    return LK_OK;
+}
+
 lk_status lki_say_evaluation(lki_session *s, uint64_t step, double loss, double accuracy)
 {
     if (s->survival == NULL || s->rank != 0)
@@ -169,6 +184,11 @@ void lki_settle(lki_session *s, uint64_t done)
         atomic_store(&s->survival->minutes->settled, done);
 }
 
+bool lki_must_meet(const lki_session *s)
+{
+    return s->survival != NULL && lki_is_async(s->config);
+}
+
 /* ---- The new group ----------------------------------------------------------------------- */
 
 /* Makes the session use a new communicator.  The caller still owns the old one.  Restores the
@@ -219,7 +239,7 @@ lk_status lki_parallel_over(lki_session *s, lk_parallel **out, lk_comm *comm,
                             lk_parallel_standing *standing)
 {
     lk_parallel_options options;
-    lk_status status = lki_parallel_options_of(s->config, s->model, s->exec, &options);
+    lk_status status = lki_session_options(s, &options);
     if (status == LK_OK)
         status = lk_parallel_go_on(out, s->parallel, comm, s->params, s->param_count, &options,
                                    standing);

@@ -37,6 +37,10 @@ LK_NODISCARD lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_resu
 /* Logs a step on rank 0, unless an earlier rank 0 has logged it. */
 LK_NODISCARD lk_status lki_say_step(lki_session *s, const lki_step_record *record);
 
+/* Logs the versions that a step has made on rank 0, unless an earlier rank 0 has logged them.
+ * Takes `line`. */
+LK_NODISCARD lk_status lki_say_versions(lki_session *s, uint64_t step, json_t *line);
+
 /* Logs an evaluation on rank 0, unless an earlier rank 0 has logged it. */
 LK_NODISCARD lk_status lki_say_evaluation(lki_session *s, uint64_t step, double loss,
                                           double accuracy);
@@ -73,6 +77,10 @@ LK_NODISCARD lk_status lki_membership_agree(lki_session *s, uint64_t done);
 /* Makes the agreed change, after all work that follows the step.  Leavers leave (s->left); for the
  * other ranks the communicator ends as if the leavers were lost.  Collective. */
 LK_NODISCARD lk_status lki_membership_make(lki_session *s, uint64_t done);
+
+/* Returns true if ranks may be in different steps, and may have to repeat the work after a step.
+ * Then all meet after work that needs the parameters, before any of them changes them. */
+bool lki_must_meet(const lki_session *s);
 
 /* Records that all work after step `done` is complete.  Does nothing if the run ends after this
  * step.  Survivors of a later loss then repeat that work, because not all of them may know why the

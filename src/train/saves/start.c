@@ -125,6 +125,7 @@ lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info 
         LK_TRY(lk_checkpoint_exists(config->checkpoint.folder, &exists));
     if (!exists)
         return LK_OK;
+    LK_TRY(lki_tokenizer_check(config)); /* the data's hash would differ, too */
     (void)snprintf(path, sizeof path, "%s", config->checkpoint.folder);
     if (config->checkpoint.resume_step >= 0)
         (void)snprintf(path, sizeof path, "%s/step-%08lld", config->checkpoint.folder,

@@ -69,6 +69,21 @@ static lk_status keep_folder(const char *from, const char *to)
     return LK_OK;
 }
 
+lk_status lki_tokenizer_check(const lk_train_config *config)
+{
+    char    path[LKI_PATH_BYTES];
+    lki_map content;
+    if (config->data.tokenizer == NULL)
+        return LK_OK;
+    LK_TRY(lki_directory_join(path, config->checkpoint.folder, "tokenizer.json"));
+    if (access(path, F_OK) != 0)
+        return LK_OK;
+    LK_TRY(lki_map_open(&content, config->data.tokenizer));
+    lk_status status = compare(path, &content, config->data.tokenizer);
+    lki_map_close(&content);
+    return status;
+}
+
 lk_status lki_tokenizer_keep(const lk_train_config *config)
 {
     char        path[LKI_PATH_BYTES];
@@ -81,10 +96,10 @@ lk_status lki_tokenizer_keep(const lk_train_config *config)
     if (config->data.tokenizer == NULL)
         return LK_OK;
     LK_TRY(lki_directory_join(path, config->checkpoint.folder, "tokenizer.json"));
+    if (exists && access(path, F_OK) == 0)
+        return lki_tokenizer_check(config);
     LK_TRY(lki_map_open(&content, config->data.tokenizer));
-    lk_status status = exists && access(path, F_OK) == 0
-                           ? compare(path, &content, config->data.tokenizer)
-                           : write_file(path, &content);
+    lk_status status = write_file(path, &content);
     lki_map_close(&content);
     return status;
 }

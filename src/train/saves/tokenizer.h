@@ -10,6 +10,10 @@
  * names, which lk_export() needs. */
 LK_NODISCARD lk_status lki_tokenizer_keep(const lk_train_config *config);
 
+/* Compares the tokenizer of a run that continues with that in its checkpoint directory, if both
+ * exist.  Returns LK_EINVAL if they differ. */
+LK_NODISCARD lk_status lki_tokenizer_check(const lk_train_config *config);
+
 /* The names of these files, ending with NULL. */
 extern const char *const lki_kept_names[];
 
