@@ -251,15 +251,17 @@ class Attest(unittest.TestCase):
         model = "gpt --data text:t.txt --layers 1 --width 8 --heads 1 --context 4 --steps 1"
         for more in ("--virtual-workers 128 --global-batch 128",
                      "--clients 4 --client-fraction 0.5 --client-batch 1"):
+            log = self.folder / more
             self.call(0, COMMAND, "train", *model.split(), *more.split(), "--threads", "1",
-                      "--log", "log")
-            text = (self.folder / "log").read_text()
+                      "--log", str(log))
+            text = log.read_text()
             self.assertIn('"loss_bits"', text)
             self.assertNotIn("virtual_losses", text)
 
     def test_data_changed_while_training(self):
         (self.folder / "t.txt").write_text(TEXT[:100] + "Z" + TEXT[101:])
-        self.call(0, COMMAND, "resume", "run", "--steps", "8", "--log", "run/log.jsonl")
+        self.call(0, COMMAND, "resume", "run", "--steps", "8", "--log", "run/log.jsonl",
+                  "--changed-data")
         self.call(1, COMMAND, "attest", "run")
 
     def test_other_files_are_kept(self):
