@@ -83,10 +83,15 @@ typedef struct {
     const char *manifest; /* SHA-256 of the file manifest.json */
 } lk_statement_checkpoint;
 
+#define LK_NO_WORKER UINT32_MAX
+
 /* A step whose loss is not the stated one; step 0: none. */
 typedef struct {
     uint64_t step;
-    double   stated, loss;
+    double   stated, loss; /* of the whole batch */
+    uint32_t worker;       /* the first virtual worker whose loss is not the stated one;
+                            * LK_NO_WORKER: not known, or all have the stated losses */
+    double   worker_stated, worker_loss;
 } lk_statement_step;
 
 /* Reads a statement and verifies its chain.  Returns LK_EFORMAT if the file is none, LK_ECORRUPT if

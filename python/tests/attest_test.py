@@ -38,6 +38,25 @@ def xxh3(library, data):
     return f"{value.high:016x}{value.low:016x}"
 
 
+def sha256(*lines):
+    return hashlib.sha256("".join(line + "\n" for line in lines).encode()).hexdigest()
+
+
+def chain(text, change):
+    """Change a statement, and make its links anew, as docs/attest.md describes them."""
+    # Numbers stay as they are written, because another JSON library may write them otherwise.
+    root = json.loads(text, parse_float="#{}#".format)
+    change(root)
+    rest = {key: value for key, value in root.items() if key not in ("losses", "checkpoints")}
+    written = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    link, first = sha256(re.sub('"#|#"', "", written)), 0
+    for checkpoint in root["checkpoints"]:
+        losses = [f"{i + 1} {root['losses'][i]}" for i in range(first, checkpoint["step"])]
+        link = sha256(link, *losses, checkpoint["weights"], checkpoint["manifest"])
+        checkpoint["link"], first = link, checkpoint["step"]
+    return re.sub('"#|#"', "", json.dumps(root, ensure_ascii=False))
+
+
 class Attest(unittest.TestCase):
     def setUp(self):
         holder = tempfile.TemporaryDirectory()
@@ -162,9 +181,87 @@ class Attest(unittest.TestCase):
         (self.folder / "t.txt").write_text(TEXT[:100] + "Z" + TEXT[101:])
         self.assertIn("data: not equal", self.verify(1))
 
+    def loss_of(self, worker):
+        out = self.call(0, COMMAND, "verify", "run", "--step", "2", "--virtual-worker", worker)
+        return re.search("loss ([^ ]*)", out)[1]
+
+    def swap_sample(self):
+        """Train with a sample of step 2 changed, and state the honest data."""
+        honest = [self.loss_of(worker) for worker in "01"]
+        shutil.rmtree(self.folder / "run")
+        (self.folder / "t.txt").write_text(TEXT[:340] + "Z" + TEXT[341:])
+        self.train("run", "--checkpoint-every", "2", "--workers", "2", "--log", "log")
+        shutil.move(self.folder / "log", self.folder / "run" / "log.jsonl")
+        forged = [self.loss_of(worker) for worker in "01"]
+        (self.folder / "t.txt").write_text(TEXT)
+        self.assertEqual(honest[0], forged[0])
+        self.assertNotEqual(honest[1], forged[1])
+        return honest[1], forged[1]
+
+    def test_swapped_sample(self):
+        """The virtual worker is named, with the losses that it has when it is computed alone."""
+        honest, forged = self.swap_sample()
+        self.attest()
+        out = self.verify(1)
+        self.assertIn("data: equal", out)
+        self.assertIn("not equal: step 2 is the first with another loss", out)
+        self.assertIn("not equal: virtual worker 1 is the first with another loss in step 2: "
+                      f"stated {forged}, replayed {honest}\n", out)
+
+    def test_losses_of_virtual_workers(self):
+        """A loss is changed, in a statement of each kind, and the chain is made anew."""
+        self.attest()
+        path = self.folder / "run.attest.json"
+        text = path.read_text()
+
+        def change(root):
+            loss = root["losses"][2]
+            self.assertEqual(len(loss), 16 * 5)
+            root["losses"][2] = f"{loss[:-17]}{'01'[loss[-17] == '0']}{loss[-16:]}"
+
+        def shorten(root):
+            root["losses"][2] = root["losses"][2][:-16]
+
+        def old(root):
+            root.update(version=1, losses=[loss[:16] for loss in root["losses"]])
+
+        def old_and_changed(root):
+            old(root)
+            root["losses"][2] = f"{root['losses'][2][:-1]}f"
+
+        cases = ((change, "not equal: virtual worker 2 is the first with another loss in step 3"),
+                 (shorten, "not equal: step 3 is the first with another loss"),
+                 (old, None),
+                 (old_and_changed, "virtual worker: the statement does not have single ones"))
+        for forge, says in cases:
+            with self.subTest(forge.__name__):
+                path.write_text(chain(text, forge))
+                out = self.verify(0 if says is None else 1)
+                self.assertIn(says or "\nequal\n", out)
+        root = json.loads(text)
+        change(root)
+        path.write_text(json.dumps(root))
+        failed = subprocess.run([COMMAND, "verify", str(path)], env=environment(),
+                                capture_output=True, text=True)
+        self.assertEqual(failed.returncode, 1)
+        self.assertIn("the statement was changed", failed.stderr)
+
+    def test_logs_without_virtual_workers(self):
+        """Many virtual workers would make lines long, and clients are none."""
+        model = "gpt --data text:t.txt --layers 1 --width 8 --heads 1 --context 4 --steps 1"
+        for more in ("--virtual-workers 128 --global-batch 128",
+                     "--clients 4 --client-fraction 0.5 --client-batch 1"):
+            log = self.folder / more
+            self.call(0, COMMAND, "train", *model.split(), *more.split(), "--threads", "1",
+                      "--log", str(log))
+            text = log.read_text()
+            self.assertIn('"loss_bits"', text)
+            self.assertNotIn("virtual_losses", text)
+
     def test_data_changed_while_training(self):
         (self.folder / "t.txt").write_text(TEXT[:100] + "Z" + TEXT[101:])
-        self.call(0, COMMAND, "resume", "run", "--steps", "8", "--log", "run/log.jsonl")
+        self.call(0, COMMAND, "resume", "run", "--steps", "8", "--log", "run/log.jsonl",
+                  "--changed-data")
         self.call(1, COMMAND, "attest", "run")
 
     def test_other_files_are_kept(self):

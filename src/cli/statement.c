@@ -51,8 +51,8 @@ static const lki_command command = {
     .about =
         "Verifies the signature, the chain of hashes, the data and the checkpoints that are\n"
         "there.  Then replays K segments between checkpoints, on any number of workers, and\n"
-        "prints `equal`, or the first step and tensor that is not.  The exit status is 0 if\n"
-        "everything is equal, 1 if not.",
+        "prints `equal`, or the first step, virtual worker and tensor that is not.  The exit\n"
+        "status is 0 if everything is equal, 1 if not.",
     .examples = "  lockstep verify run1.attest.json --segments 3 --seed 7 --workers 2",
     .options  = table,
 };
@@ -155,9 +155,16 @@ static bool print_step(const verification *v, const lk_statement_step *step)
     lki_write_real(stated, step->stated);
     lki_write_real(replayed, step->loss);
     printf("  not equal: step %" PRIu64 " is the first with another loss: stated %s, replayed "
-           "%s\n  virtual worker: a log does not have single ones; compare the gradients of "
-           "lockstep verify %s --step %" PRIu64 " --virtual-worker K with those of the author\n",
-           step->step, stated, replayed, v->run, step->step);
+           "%s\n", step->step, stated, replayed);
+    lki_write_real(stated, step->worker_stated);
+    lki_write_real(replayed, step->worker_loss);
+    if (step->worker != LK_NO_WORKER)
+        printf("  not equal: virtual worker %" PRIu32 " is the first with another loss in step "
+               "%" PRIu64 ": stated %s, replayed %s\n", step->worker, step->step, stated, replayed);
+    else
+        printf("  virtual worker: the statement does not have single ones; compare the gradients "
+               "of lockstep verify %s --step %" PRIu64 " --virtual-worker K with those of the "
+               "author\n", v->run, step->step);
     return false;
 }
 

@@ -54,6 +54,7 @@
 #include "base/status.h"
 #include "lockstep/parallel.h"
 #include "parallel/layout.h"
+#include "parallel/losses.h"
 #include "tensor/ops.h"
 
 /* The stages of an update.  LAMB has both stages, all other optimizers only the second. */
@@ -64,6 +65,7 @@ enum { LKI_TALLY_BYTES = 128 }; /* maximum that all features together may reserv
 /* The results that all ranks have once a step's sums are complete. */
 typedef struct {
     lk_step_result result;
+    lki_losses     losses;
     lk_update      update; /* the step's update, without the values that differ between tensors */
     uint32_t       owners; /* number of owners of running state */
     unsigned char  of_features[LKI_TALLY_BYTES]; /* see lki_tally_reserve() */

@@ -1,7 +1,8 @@
-/* reports.c -- the bytes of features in reports and tallies, and changes to single reports.
+/* reports.c -- the bytes of features in reports and tallies, changes to single reports, and losses.
  *
  * All ranks have the same features, so all ranks reserve the same offsets.
  */
+#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -45,4 +46,20 @@ void lki_report_waited(lk_parallel *parallel, double seconds)
     LK_ASSERT(parallel->turn.running);
     if (parallel->turn.kind != LKI_TURN_AGAIN)
         lki_report_now(parallel, 0)->data += seconds;
+}
+
+void lki_losses_take(lk_parallel *parallel)
+{
+    lki_losses *losses = &parallel->norms.losses;
+    losses->count      = parallel->leaves <= LKI_LOSSES_MAX ? parallel->leaves : 0;
+    for (uint32_t v = 0; v < losses->count; v++) {
+        const lki_report *report = lki_report_of(parallel, v);
+        const double      mean   = report->count > 0 ? report->loss / (double)report->count : 0;
+        losses->of[v]            = isnan(mean) ? (double)NAN : mean; /* machines differ in NaNs */
+    }
+}
+
+const lki_losses *lki_losses_of(const lk_parallel *parallel)
+{
+    return &parallel->norms.losses;
 }

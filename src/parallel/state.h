@@ -59,7 +59,7 @@ typedef struct {
     lki_vector_file *params;
 } lki_offload;
 
-/* Sums of squares, and the norms computed from them. */
+/* Sums of squares, the norms computed from them, and losses. */
 typedef struct {
     uint32_t measures;     /* number of sums for each span */
     double   root_squares; /* sum of squares of the summed gradient */
@@ -74,6 +74,7 @@ typedef struct {
     const double *trusts; /* [param_count]: trust ratios that a feature has computed; NULL: those of
                            * lk_optimizer_trust() */
     double *scratch; /* [max(spans, virtual workers)] */
+    lki_losses losses;
 } lki_norms;
 
 /* The spans that this rank owns. */

@@ -1,14 +1,16 @@
 /* attest.c -- statements about runs: writes, reads and compares them.
  *
- *   {"format": "lockstep-statement", "version": 1, "lockstep": VERSION,
+ *   {"format": "lockstep-statement", "version": 2, "lockstep": VERSION,
  *    "run": path, "directory": where it was started, "options": {...} as in command.json,
  *    "configuration": {...}, "seed": "0", "exactness_id": "..."          of the newest checkpoint
  *    "data": {"content": hash in the log, "files": [{"path": "...", "bytes": 1, "sha256": "..."}]},
- *    "losses": ["4016276040000000", ...],       of steps 1, 2, ...: the bits of each double
+ *    "losses": ["4016276040000000", ...],      of steps 1, 2, ...: the bits of the double, followed
+ *                                              by those of virtual workers if the log has them
  *    "checkpoints": [{"step": 2, "weights": "...", "manifest": SHA-256, "link": "..."}, ...]}
  *
  * A link is the SHA-256 of the link before it, a line "STEP LOSS" for each step since then, and the
  * hashes of weights and manifest.  The first link continues the SHA-256 of all other keys.
+ * Statements of version 1 have no losses of virtual workers.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -28,7 +30,7 @@
 #include "report/target.h"
 
 #define FORMAT "lockstep-statement"
-enum { VERSION = 1, DATA_FILES_MAX = 2 };
+enum { VERSION = 2, DATA_FILES_MAX = 2, LOSS_DIGITS = 16 };
 
 struct lk_statement {
     json_t                  *root; /* owns all strings */
@@ -81,13 +83,14 @@ static void hash_link(char link[65], const json_t *losses, uint64_t from, uint64
                       const char *weights, const char *manifest)
 {
     lki_sha256 hash;
-    char       line[64];
+    char       step_text[32];
     lki_sha256_begin(&hash);
     add_line(&hash, link);
     for (uint64_t i = from; i < step && i < json_array_size(losses); i++) {
         const char *bits = json_string_value(json_array_get(losses, i));
-        (void)snprintf(line, sizeof line, "%" PRIu64 " %.16s", i + 1, bits != NULL ? bits : "");
-        add_line(&hash, line);
+        (void)snprintf(step_text, sizeof step_text, "%" PRIu64 " ", i + 1);
+        lki_sha256_add(&hash, step_text, strlen(step_text));
+        add_line(&hash, bits != NULL ? bits : "");
     }
     add_line(&hash, weights);
     add_line(&hash, manifest);
@@ -115,6 +118,16 @@ static json_t *list_files(const char *source, const char *directory)
     return list;
 }
 
+/* Makes the text of the losses in a row of a log. */
+static json_t *losses_of(const lki_run_log *log, size_t row, double loss)
+{
+    char   *workers = lki_run_log_losses(log, row);
+    json_t *text    = json_sprintf("%016" PRIx64 "%s", lki_bits_of(loss),
+                                   workers != NULL ? workers : "");
+    free(workers);
+    return text;
+}
+
 static lk_status add_losses(json_t *root, const char *path)
 {
     lki_run_log *log;
@@ -123,7 +136,6 @@ static lk_status add_losses(json_t *root, const char *path)
     json_t           *losses = json_array();
     lk_status         status = LK_OK;
     for (size_t i = 0; i < log->rows && loss != NULL; i++) {
-        char bits[17];
         if (lki_is_absent(loss->values[i]))
             continue;
         if (log->steps[i] != json_array_size(losses) + 1) {
@@ -131,8 +143,7 @@ static lk_status add_losses(json_t *root, const char *path)
                              json_array_size(losses) + 1);
             break;
         }
-        (void)snprintf(bits, sizeof bits, "%016" PRIx64, lki_bits_of(loss->values[i]));
-        (void)json_array_append_new(losses, json_string(bits));
+        (void)json_array_append_new(losses, losses_of(log, i, loss->values[i]));
     }
     (void)json_object_set_new(root, "losses", losses);
     (void)json_object_set_new(json_object_get(root, "data"), "content", json_string(log->data));
@@ -343,9 +354,10 @@ static lk_status read_statement(lk_statement *s, const char *file)
         return lk_fail(LK_EFORMAT, "'%s', line %d: %s", file, error.line, error.text);
     if (strcmp(text_at(s->root, "format"), FORMAT) != 0)
         return lk_fail(LK_EFORMAT, "'%s' is no statement of `lockstep attest`", file);
-    if (json_integer_value(json_object_get(s->root, "version")) != VERSION)
-        return lk_fail(LK_EUNSUPPORTED, "'%s' has another version; this build reads version %d",
-                       file, VERSION);
+    const json_int_t version = json_integer_value(json_object_get(s->root, "version"));
+    if (version < 1 || version > VERSION)
+        return lk_fail(LK_EUNSUPPORTED, "'%s' has another version; this build reads versions 1 to "
+                       "%d", file, VERSION);
     LK_TRY(read_checkpoints(s, file));
     return make_links(s->root, true);
 }
@@ -446,6 +458,28 @@ lk_status lk_statement_check(const lk_statement *s, size_t index, const char *ru
     return LK_OK;
 }
 
+/* Compares what a statement has of a step with a row of a log. */
+static lk_statement_step compare_step(const char *stated, const lki_run_log *log, size_t row,
+                                      double loss)
+{
+    lk_statement_step step    = { .step = 0, .loss = loss, .worker = LK_NO_WORKER };
+    char             *workers = lki_run_log_losses(log, row);
+    const char       *theirs  = strlen(stated) > LOSS_DIGITS ? stated + LOSS_DIGITS : NULL;
+    const size_t      worker  = lki_first_of_losses(theirs, workers);
+    const bool        other   = theirs != NULL && /* of another number of virtual workers */
+                       (workers == NULL || strlen(theirs) != strlen(workers));
+    step.stated = lki_loss_of_worker(stated, 0);
+    if (worker != SIZE_MAX) {
+        step.worker        = (uint32_t)worker;
+        step.worker_stated = lki_loss_of_worker(theirs, worker);
+        step.worker_loss   = lki_loss_of_worker(workers, worker);
+    }
+    if (other || worker != SIZE_MAX || lki_bits_of(step.stated) != lki_bits_of(loss))
+        step.step = log->steps[row];
+    free(workers);
+    return step;
+}
+
 lk_status lk_statement_compare_log(const lk_statement *s, uint64_t from, uint64_t to,
                                    const char *path, lk_statement_step *step)
 {
@@ -456,16 +490,10 @@ lk_status lk_statement_compare_log(const lk_statement *s, uint64_t from, uint64_
     uint64_t          next   = from + 1;
     *step                    = (lk_statement_step){ .step = 0 };
     for (size_t i = 0; i < log->rows && loss != NULL && next <= to && step->step == 0; i++) {
-        char        bits[17];
         const char *stated = json_string_value(json_array_get(losses, next - 1));
         if (log->steps[i] != next || lki_is_absent(loss->values[i]))
             continue;
-        (void)snprintf(bits, sizeof bits, "%016" PRIx64, lki_bits_of(loss->values[i]));
-        double value = 0;
-        if (stated == NULL || strcmp(bits, stated) != 0) {
-            (void)(stated != NULL && lki_value_of_bits(stated, &value));
-            *step = (lk_statement_step){ .step = next, .stated = value, .loss = loss->values[i] };
-        }
+        *step = compare_step(stated != NULL ? stated : "", log, i, loss->values[i]);
         next++;
     }
     lki_run_log_free(log);

@@ -150,32 +150,52 @@ static void find_workers(const lki_diff *diff, lk_difference *d)
     d->first_worker = group * d->worker_count;
 }
 
-static void report_value(lki_diff *diff, uint64_t step, const char *name, double a, double b)
+static void report_value(lki_diff *diff, lk_difference d, double a, double b)
 {
-    char          text_a[TEXT], text_b[TEXT];
-    lk_difference d = {
-        .kind = LK_DIFFERENCE_LOG, .step = step, .name = name, .a = text_a, .b = text_b
-    };
+    char text_a[TEXT], text_b[TEXT];
+    d.kind = LK_DIFFERENCE_LOG;
+    d.a    = text_a;
+    d.b    = text_b;
     value_text(text_a, a);
     value_text(text_b, b);
     find_workers(diff, &d);
     lki_diff_report(diff, &d);
 }
 
-/* Reports the values of one step; first the loss, then the others in the order of the log. */
+/* Reports the first virtual worker whose losses differ, if both logs have them. */
+static void report_worker(lki_diff *diff, const lki_run_log *a, const lki_run_log *b,
+                          const lki_run_log_parting *p)
+{
+    char        *of_a = lki_run_log_losses(a, p->row_a), *of_b = lki_run_log_losses(b, p->row_b);
+    const size_t worker = lki_first_of_losses(of_a, of_b);
+    if (worker != SIZE_MAX)
+        report_value(diff,
+                     (lk_difference){ .step = p->step, .name = "loss", .worker_count = 1,
+                                      .first_worker = (uint32_t)worker },
+                     lki_loss_of_worker(of_a, worker), lki_loss_of_worker(of_b, worker));
+    free(of_a);
+    free(of_b);
+}
+
+/* Reports the values of one step: first the loss, then that of a virtual worker, then the others in
+ * the order of the log. */
 static void report_step(lki_diff *diff, const lki_run_log *a, const lki_run_log *b,
                         const lki_run_log_parting *p)
 {
     size_t       count;
     column_pair *pairs = pair_columns(a, b, &count);
-    for (size_t turn = 0; turn < 2; turn++)
+    for (size_t turn = 0; turn < 2; turn++) {
+        if (turn == 1)
+            report_worker(diff, a, b, p);
         for (size_t c = 0; c < count; c++) {
             bool   first = strcmp(pairs[c].a->name, "loss") == 0;
             double x     = p->row_a == SIZE_MAX ? lki_absent() : pairs[c].a->values[p->row_a];
             double y     = p->row_b == SIZE_MAX ? lki_absent() : pairs[c].b->values[p->row_b];
             if (first == (turn == 0) && values_differ(pairs[c].a, x, y))
-                report_value(diff, p->step, pairs[c].a->name, x, y);
+                report_value(diff,
+                             (lk_difference){ .step = p->step, .name = pairs[c].a->name }, x, y);
         }
+    }
     free(pairs);
 }
 

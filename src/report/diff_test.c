@@ -66,6 +66,23 @@ static void logs(void **state)
     assert_string_equal(o.b, "1.0000000000000002 (0x3ff0000000000001)");
 }
 
+/* The first virtual worker with another loss is named, in the first step that differs. */
+static void virtual_workers(void **state)
+{
+    (void)state;
+    outcome o = compare_logs("{\"step\": 1, \"grad_norm\": 1}\n" LKT_WORKERS("3ff0000000000000"),
+                             "{\"step\": 1, \"grad_norm\": 2}\n" LKT_WORKERS("3ff0000000000001"));
+    assert_int_equal(o.first.step, 1);
+    assert_int_equal(o.first.worker_count, 1);
+    assert_int_equal(o.first.first_worker, 1);
+    assert_string_equal(o.name, "loss");
+    assert_string_equal(o.a, "1 (0x3ff0000000000000)");
+    assert_string_equal(o.b, "1.0000000000000002 (0x3ff0000000000001)");
+    o = compare_logs("{\"step\": 1, \"grad_norm\": 1}\n" LKT_WORKERS("3ff0000000000000"),
+                     "{\"step\": 1, \"grad_norm\": 2}\n");
+    assert_string_equal(o.name, "grad_norm");
+}
+
 /* Times, evaluations and saves depend on the machine or on what was asked for. */
 static void what_does_not_count(void **state)
 {
@@ -349,6 +366,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logs),
+        cmocka_unit_test(virtual_workers),
         cmocka_unit_test(what_does_not_count),
         cmocka_unit_test(other_logs),
         cmocka_unit_test(configurations),

@@ -60,6 +60,9 @@ static inline const char *lkt_write(const char *name, const char *mode, const ch
 #define LKT_SAVED "{\"step\": 2, \"checkpoint\": 2, \"stall_ms\": 1, \"write_ms\": 1}\n"
 #define LKT_THREE LKT_STEP(3, "0.5", "3fe0000000000000")
 #define LKT_END "{\"step\": 3, \"weights\": \"aa\", \"run\": \"bb\"}\n"
+/* A line of step 1 that adds the losses of two virtual workers: 2 and that of `bits`. */
+#define LKT_WORKERS(bits)                                                                          \
+    "{\"step\": 1, \"virtual_losses\": \"4000000000000000" bits "\"}\n"
 #define LKT_LOG LKT_ONE LKT_TWO LKT_EVALUATION LKT_SAVED LKT_THREE LKT_END
 
 #endif

@@ -10,7 +10,8 @@
 
 #include "base/memory.h"
 
-enum { LIST_MAX = 4096 };
+#define LOSSES "virtual_losses"
+enum { LIST_MAX = 4096, LOSS_DIGITS = 16 };
 
 /* A NaN that no computation gives: its payload is a word of our own. */
 static const uint64_t ABSENT = UINT64_C(0x7ff86c6b6162736e);
@@ -58,7 +59,11 @@ static lk_status grow_rows(lki_run_log *log)
     uint64_t *steps = realloc(log->steps, capacity * sizeof *steps);
     if (steps == NULL)
         return lk_fail(LK_ENOMEM, "%zu rows of the log '%s'", capacity, log->path);
-    log->steps = steps;
+    log->steps      = steps;
+    uint64_t *lines = realloc(log->lines, capacity * sizeof *lines);
+    if (lines == NULL)
+        return lk_fail(LK_ENOMEM, "%zu rows of the log '%s'", capacity, log->path);
+    log->lines = lines;
     for (size_t c = 0; c < log->column_count; c++) {
         double *values = realloc(log->columns[c].values, capacity * sizeof *values);
         if (values == NULL)
@@ -117,6 +122,59 @@ static lk_status set_value(lki_run_log *log, const char *name, double value)
     return LK_OK;
 }
 
+/* ---- Losses of virtual workers -------------------------------------------------------------- */
+
+/* Reads the line of a log at an offset. */
+static json_t *line_at(const char *path, uint64_t offset)
+{
+    char   *text = NULL;
+    size_t  room = 0;
+    json_t *line = NULL;
+    FILE   *file = fopen(path, "re");
+    if (file == NULL)
+        return NULL;
+    if (fseeko(file, (off_t)offset, SEEK_SET) == 0 && getline(&text, &room, file) > 0)
+        line = json_loads(text, 0, NULL);
+    free(text);
+    (void)fclose(file);
+    return line;
+}
+
+char *lki_run_log_losses(const lki_run_log *log, size_t row)
+{
+    if (row >= log->rows || log->lines[row] == UINT64_MAX)
+        return NULL;
+    json_t     *line   = line_at(log->path, log->lines[row]);
+    const char *losses = json_string_value(json_object_get(line, LOSSES));
+    const json_int_t step = json_integer_value(json_object_get(line, "step"));
+    char *copy = NULL;
+    if (losses != NULL && step == (json_int_t)log->steps[row] && losses[0] != '\0' &&
+        strlen(losses) % LOSS_DIGITS == 0 &&
+        strspn(losses, "0123456789abcdef") == strlen(losses))
+        copy = strdup(losses);
+    json_decref(line);
+    return copy;
+}
+
+size_t lki_first_of_losses(const char *a, const char *b)
+{
+    size_t at = 0;
+    if (a == NULL || b == NULL || strlen(a) != strlen(b))
+        return SIZE_MAX;
+    while (a[at] != '\0' && a[at] == b[at])
+        at++;
+    return a[at] != '\0' ? at / LOSS_DIGITS : SIZE_MAX;
+}
+
+double lki_loss_of_worker(const char *losses, size_t worker)
+{
+    char   bits[LOSS_DIGITS + 1];
+    double value = lki_absent();
+    (void)snprintf(bits, sizeof bits, "%.*s", LOSS_DIGITS, losses + worker * LOSS_DIGITS);
+    (void)lki_value_of_bits(bits, &value);
+    return value;
+}
+
 /* ---- Lines --------------------------------------------------------------------------------- */
 
 /* Removes rows and events after step `step`. */
@@ -139,6 +197,7 @@ static lk_status begin_row(lki_run_log *log, uint64_t step)
     if (log->rows > 0 && log->steps[log->rows - 1] == step)
         return LK_OK;
     LK_TRY(grow_rows(log));
+    log->lines[log->rows]   = UINT64_MAX;
     log->steps[log->rows++] = step;
     for (size_t c = 0; c < log->column_count; c++)
         log->columns[c].values[log->rows - 1] = lki_absent();
@@ -185,6 +244,8 @@ static lk_status add_numbers(lki_run_log *log, json_t *line)
 {
     const char *key;
     json_t     *value;
+    if (json_object_get(line, "loss") != NULL) /* also if it repeats the step */
+        log->lines[log->rows - 1] = UINT64_MAX;
     json_object_foreach(line, key, value)
     {
         double exact;
@@ -197,6 +258,8 @@ static lk_status add_numbers(lki_run_log *log, json_t *line)
             (void)snprintf(name, sizeof name, "%.*s", (int)(length - 5), key);
             LK_TRY(set_value(log, name, exact));
             log->has_bits = true;
+        } else if (strcmp(key, LOSSES) == 0 && json_is_string(value)) {
+            log->lines[log->rows - 1] = log->offset;
         } else if (strcmp(key, "label") == 0 && json_is_string(value)) {
             (void)snprintf(log->label, sizeof log->label, "%s", json_string_value(value));
         } else if (json_is_number(value) || json_is_null(value)) {
@@ -402,6 +465,7 @@ void lki_run_log_free(lki_run_log *log)
     lki_free(log->columns);
     lki_free(log->events);
     free(log->steps);
+    free(log->lines);
     free(log->tail);
     free(log->path);
     lki_free(log);

@@ -31,6 +31,8 @@ typedef struct {
 typedef struct {
     char              *path;
     uint64_t          *steps; /* by row, ascending */
+    uint64_t          *lines; /* by row: where its line with virtual_losses begins; UINT64_MAX: the
+                               * log has none */
     lki_column        *columns;
     lki_run_log_event *events;
     json_t            *config;    /* configuration of the run; NULL: the log has none */
@@ -62,6 +64,17 @@ LK_NODISCARD lk_status lki_run_log_update(lki_run_log *log, bool *changed);
 
 /* Returns a column, or NULL. */
 const lki_column *lki_run_log_column(const lki_run_log *log, const char *name);
+
+/* Reads the losses of single virtual workers in a row, 16 hexadecimal digits for each.  The caller
+ * frees the text.  Returns NULL if the log has none there. */
+char *lki_run_log_losses(const lki_run_log *log, size_t row);
+
+/* Returns the first virtual worker whose losses in two such texts differ; SIZE_MAX if there is none
+ * or the texts cannot be compared, because one is NULL or they are of different lengths. */
+size_t lki_first_of_losses(const char *a, const char *b);
+
+/* Returns the loss of a virtual worker in such a text. */
+double lki_loss_of_worker(const char *losses, size_t worker);
 
 /* Returns the value that marks a row without a number in a column. */
 double lki_absent(void);

@@ -102,11 +102,40 @@ static void headers(void **state)
     lki_run_log_free(log);
 }
 
+static void check_losses(const char *text, const char *losses)
+{
+    lki_run_log *log  = open_log(lkt_write("a", "w", text));
+    char        *read = lki_run_log_losses(log, 0);
+    if (losses != NULL)
+        assert_string_equal(read, losses);
+    else
+        assert_null(read);
+    assert_null(lki_run_log_losses(log, log->rows));
+    free(read);
+    lki_run_log_free(log);
+}
+
+/* Losses of virtual workers are read from the last line of a step that has them. */
+static void losses_of_workers(void **state)
+{
+    (void)state;
+    check_losses(LKT_LOG, NULL);
+    check_losses(LKT_WORKERS("3ff0000000000000") LKT_TWO, "40000000000000003ff0000000000000");
+    check_losses(LKT_WORKERS("3ff0000000000000") LKT_TWO LKT_WORKERS("4000000000000000"),
+                 "40000000000000004000000000000000");
+    check_losses(LKT_WORKERS("3ff0000000000000") LKT_TWO LKT_ONE, NULL);
+    check_losses(LKT_WORKERS("3ff000000000000"), NULL);
+    check_losses(LKT_WORKERS("3ff000000000000x"), NULL);
+    assert_int_equal(lki_first_of_losses("4000000000000000", "4000000000000000"), SIZE_MAX);
+    assert_int_equal(lki_first_of_losses("4000000000000000", NULL), SIZE_MAX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows),           cmocka_unit_test(exact_values), cmocka_unit_test(growing),
         cmocka_unit_test(repeated_steps), cmocka_unit_test(no_logs),      cmocka_unit_test(headers),
+        cmocka_unit_test(losses_of_workers),
     };
     return cmocka_run_group_tests(tests, lkt_make_folder, lkt_remove_folder);
 }

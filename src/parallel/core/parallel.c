@@ -493,7 +493,8 @@ static lk_status complete(lk_parallel *parallel, const lk_parallel *failed,
     LK_TRY(lki_ledger_agree(parallel, &standing->steps, &tally));
     if (is_fresh(parallel) && parallel->local == 0)
         lki_ledger_fill(parallel, standing->steps);
-    standing->last = tally.result;
+    standing->last   = tally.result;
+    parallel->norms.losses = tally.losses;
     LK_TRY(copy_to_joined(parallel));
     if (standing->steps == 0)
         LK_TRY(lk_barrier(parallel->comm));

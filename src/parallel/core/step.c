@@ -229,10 +229,11 @@ static lk_status collect(lk_parallel *parallel, lk_step_result *result)
                            "%u's have %u; every rank must begin a step with the same number",
                            (unsigned long long)parallel->step + 1, v, report->micros,
                            parallel->rank, parallel->now.micros);
-        losses[v]                = report->loss;
+        losses[v] = report->loss;
         result->count += report->count;
         result->hits += report->hits;
     }
+    lki_losses_take(parallel);
     result->skipped = result->count == 0 && parallel->effects.idles;
     if (result->skipped)
         return LK_OK;
@@ -491,14 +492,13 @@ static void decide(step_context *step, double lr, const lk_step_result *result)
     const bool   momenta  = lki_sums_momenta(parallel); /* groups have clipped their gradients */
     double       count    = result->count > 0 ? (double)result->count : 1;
     double       inverse  = 1.0 / count / parallel->now.seed;
+    const float  clip     = lk_clip_factor(result->grad_norm, parallel->clip.norm);
     lki_tally    tally    = { .result = *result,
+                              .losses = parallel->norms.losses,
                               .update = { .step  = parallel->step,
                                           .lr    = lr,
                                           .scale = (float)inverse,
-                                          .clip  = momenta
-                                                       ? 1
-                                                       : lk_clip_factor(result->grad_norm,
-                                                                        parallel->clip.norm),
+                                          .clip  = momenta ? 1 : clip,
                                           .frozen = momenta ? parallel->effects.cut_from : 0 },
                               .owners = parallel->world.widest };
 

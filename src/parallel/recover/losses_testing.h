@@ -307,11 +307,11 @@ static inline uint64_t hash_of_groups(lk_parallel *parallel, float *values)
     return hash;
 }
 
-/* Returns the hash of all values, including those stored on other hosts.  Collective. */
+/* Returns the hash of all values and losses, including those stored on other hosts.  Collective. */
 static inline uint64_t hash_of(lk_parallel *parallel)
 {
     static _Thread_local float values[5000];
-    uint64_t hashes[PARAMS * (1 + LK_OPTIMIZER_STATES_MAX) + 3] = { 0 }, n = 0;
+    uint64_t hashes[PARAMS * (1 + LK_OPTIMIZER_STATES_MAX) + 4] = { 0 }, n = 0;
     for (uint32_t p = 0; p < PARAMS; p++)
         for (uint32_t w = 0; w <= lk_optimizer_state_count(&parallel->optimizer); w++) {
             if (lk_parallel_fetch(parallel, p, w, 0, sizes[p], values) != LK_OK)
@@ -321,6 +321,7 @@ static inline uint64_t hash_of(lk_parallel *parallel)
     for (uint32_t s = 0; s < 2; s++)
         hashes[n++] = lki_xxh3(lk_parallel_state_data(parallel, s), 33 * sizeof(float));
     hashes[n++] = hash_of_groups(parallel, values);
+    hashes[n++] = lki_xxh3(lki_losses_of(parallel)->of, sizeof(double[LKI_LOSSES_MAX]));
     return lki_xxh3(hashes, n * sizeof hashes[0]);
 }
 
@@ -544,8 +545,7 @@ static long stride(void)
 static void lose_all_through(plot p, long every)
 {
     uint64_t want = undisturbed(&p);
-    assert_true(want != 0);
-    assert_true(play(&p) == want);
+    assert_true(want != 0 && play(&p) == want);
     long moments = p.longest;
     assert_true(moments > 20);
     for (long at = 1; at <= moments; at += every * stride()) {

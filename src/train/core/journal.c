@@ -335,10 +335,25 @@ static void write_rates(const lki_step_record *r, char text[96])
         (void)snprintf(text + used, 96 - (size_t)used, ", \"dropped\": %u", r->dropped);
 }
 
+enum { VIRTUAL_BYTES = 32 + 16 * LKI_LOSSES_MAX };
+
+/* Writes the bits of the losses of single virtual workers. */
+static void write_losses(const lki_losses *losses, char text[VIRTUAL_BYTES])
+{
+    size_t used = 0;
+    text[0]     = '\0';
+    if (losses->count > 0)
+        used = (size_t)snprintf(text, VIRTUAL_BYTES, ", \"virtual_losses\": \"");
+    for (uint32_t v = 0; v < losses->count; v++, used += 16)
+        lki_loss_bits(losses->of[v], text + used);
+    if (losses->count > 0)
+        (void)snprintf(text + used, VIRTUAL_BYTES - used, "\"");
+}
+
 lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
 {
     char bits[17], tokens[96], loss[32], norm[32], lr[32], scale[96], noise[160];
-    char stall[48] = "", audited[32];
+    char stall[48] = "", audited[32], losses[VIRTUAL_BYTES];
     if (journal == NULL)
         return LK_OK;
     lki_display_step(&journal->display, r);
@@ -352,6 +367,7 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
     if (journal->log == NULL)
         return LK_OK;
     lki_loss_bits(r->loss, bits);
+    write_losses(&r->losses, losses);
     write_scale(r, scale);
     write_noise(journal, &r->noise, noise);
     write_audited(journal, r->audited, audited);
@@ -363,12 +379,12 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
         "{\"step\": %llu, \"epoch\": %llu, \"loss\": %s, \"loss_bits\": \"%s\", "
         "\"lr\": %s, \"grad_norm\": %s, \"samples_per_s\": %.1f%s, "
         "\"time\": %.3f, \"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
-        "\"finish_ms\": %.3f%s%s%s%s%s%s}\n",
+        "\"finish_ms\": %.3f%s%s%s%s%s%s%s}\n",
         (unsigned long long)r->step, (unsigned long long)r->epoch, number_text(loss, r->loss), bits,
         number_text(lr, r->lr), number_text(norm, r->grad_norm), (double)r->samples / r->seconds,
         tokens,
         lki_wall_seconds(), 1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds,
-        1e3 * r->finish_seconds, scale, noise, journal->repeated, stall, audited,
+        1e3 * r->finish_seconds, scale, noise, journal->repeated, stall, audited, losses,
         label_field(journal));
     return log_checked(journal, written);
 }

@@ -55,6 +55,7 @@ void lki_session_record(const lki_session *s, const lk_step_result *result, doub
     if (s->config->elastic.backup_workers > 0)
         record->samples = samples_that_count(s);
     record->noise   = lk_parallel_noise(s->parallel);
+    record->losses  = s->clients == NULL ? *lki_losses_of(s->parallel) : (lki_losses){ 0 };
     record->skipped = lk_parallel_scaler(s->parallel).skipped;
 }
 

@@ -3,11 +3,13 @@
 #define LKI_TRAIN_STEP_RECORD_H
 
 #include "lockstep/train.h"
+#include "parallel/losses.h"
 
 /* The values of a step for its log line. */
 typedef struct lki_step_record {
     uint64_t step, epoch, samples, tokens;
     double   loss, lr, grad_norm;
+    lki_losses losses;   /* of single virtual workers; none with clients */
     double   loss_scale; /* 0: no loss scaling */
     uint64_t skipped;    /* number of skipped steps so far, including this one */
     bool     skips;      /* this step was skipped */
