@@ -133,6 +133,7 @@ def read(path):
 
 def train(folder, *options, data=SPEC):
     """Run the command, and return the weights at its end."""
+    pathlib.Path(folder, "log").unlink(missing_ok=True)
     done = subprocess.run([str(BUILD / "bin" / "lockstep"), "train", "mlp", "--data", data,
                            "--hidden", str(HIDDEN), "--lr", str(LR), "--seed", str(SEED),
                            "--checkpoint", "ck", "--log", "log", "--quiet", *options],

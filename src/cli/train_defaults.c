@@ -2,8 +2,7 @@
  *
  * Values that decide the result depend on the model and on the other options, never on the machine:
  * the same command gives the same bits everywhere.  They are read like options of the command line,
- * so other hosts, `lockstep resume` and messages see them as such.  The optimizer is chosen only
- * together with the learning rate, because a rate fits one optimizer.
+ * so other hosts, `lockstep resume` and messages see them as such.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -72,16 +71,17 @@ static bool may_clip(const train_options *o)
            x->async.mode == LK_ASYNC_OFF;
 }
 
+/* Chooses adamw for text.  For other models, and for clients, a given learning rate is that of plain
+ * sgd. */
 static void choose_optimizer(train_options *o)
 {
-    bool text    = reads_text(o);
+    bool rate    = is_given(o, "lr");
+    bool text    = reads_text(o) && (!rate || o->config.exchange.clients.count == 0);
     bool free_to = !is_given(o, "optimizer") && !is_given(o, "momentum") &&
                    !is_given(o, "nesterov") && !is_given(o, "momentum-of");
-    if (is_given(o, "lr"))
-        return;
-    if (free_to)
+    if (free_to && (text || !rate))
         choose(o, "optimizer", text ? "adamw" : "sgd");
-    if (free_to && !text)
+    if (free_to && !text && !rate)
         choose(o, "momentum", "0.9");
     choose(o, "lr", free_to && !text ? "0.05" : rate_of(o->config.optimizer.kind));
     if (free_to && text && may_clip(o)) /* one spike costs dozens of steps; docs/training.md */
@@ -197,10 +197,16 @@ void lki_train_print_choices(const train_options *o)
         fprintf(stderr, "not given, so:");
         for (uint32_t i = 0; i < o->chosen_count; i++)
             fprintf(stderr, " --%s %s", o->chosen[i].name, o->chosen[i].text);
-        fprintf(stderr, "  (V %u)\n", o->config.virtual_workers);
+        fprintf(stderr, "  (V %u", o->config.virtual_workers);
+        if (row_of(o, "micro-batch")->type != LKI_OPTION_END && !is_given(o, "micro-batch"))
+            fprintf(stderr, ", micro-batch %u", o->config.micro_batch);
+        fprintf(stderr, ")\n");
     }
     if (o->chosen_count > 0 || !is_given(o, "workers"))
         print_cores(o);
     if (o->chosen_count > 0 && o->config.checkpoint.folder == NULL)
         fprintf(stderr, "note: the weights are not kept; --checkpoint DIR keeps them\n");
+    else if (o->chosen_count > 0 && o->config.checkpoint.every == 0)
+        fprintf(stderr, "note: the checkpoint is written at the end; --checkpoint-every N writes "
+                        "more, so that a run that is killed can go on\n");
 }

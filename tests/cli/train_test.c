@@ -498,6 +498,9 @@ __attribute__((noinline)) static void its_steps_are_verified(void *folder)
     run_command(&r, folder, "verify kept --step 1"); /* no checkpoint is older */
     assert_int_equal(r.status, 0);
     assert_says(r.out, "step 1, virtual worker 0, from step 0 on");
+    run_command(&r, folder, "verify kept --step 1 --seed 9"); /* compared with later ones */
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "seed");
     (void)run_shell(&r, folder, "ls board");
     assert_string_equal(r.out, files.out);
 }

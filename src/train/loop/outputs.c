@@ -161,7 +161,7 @@ static lk_status check_log(const lk_train_config *c)
 {
     struct stat info;
     if (c->log == NULL || stat(c->log, &info) != 0 || !S_ISREG(info.st_mode) ||
-        !contains(c->log, "\"loss\": "))
+        !contains(c->log, "\"loss_bits\": "))
         return LK_OK;
     return lk_fail(LK_EINVAL, "`log` %s has the log of another run, and would be overwritten: give "
                               "another one, or remove it", c->log);

@@ -19,10 +19,13 @@
 #include "train/config.h"
 #include "train/core/run_environment.h"
 #include "train/loop/loop.h"
+#include "train/saves/save.h"
 
 /* ---- Where to begin ---------------------------------------------------------------------- */
 
-static lk_status find_start(lk_train_config *c, const lk_replay *r)
+/* Finds the newest checkpoint before the step.  If there is none, the run is computed from its
+ * beginning, and *later becomes the first checkpoint of the directory, or nothing. */
+static lk_status find_start(lk_train_config *c, const lk_replay *r, lk_train_checkpoint *later)
 {
     uint64_t *steps = NULL;
     size_t    count = 0, i = 0;
@@ -41,6 +44,10 @@ static lk_status find_start(lk_train_config *c, const lk_replay *r)
         i++;
     c->checkpoint.resume = c->checkpoint.resume_required = i < count;
     c->checkpoint.resume_step                            = i < count ? (int64_t)steps[i] : -1;
+    *later = (lk_train_checkpoint){ .resume_step = -1 };
+    if (i == count && count > 0)
+        *later = (lk_train_checkpoint){ .folder = c->checkpoint.folder, .resume = true,
+                                        .resume_step = (int64_t)steps[count - 1] };
     if (i == count) /* from the beginning */
         c->checkpoint = (lk_train_checkpoint){ .resume_step = -1 };
     lki_free(steps);
@@ -59,7 +66,7 @@ static lk_status check(const lk_train_config *c, const lk_replay *r)
 }
 
 /* Completes the configuration for one worker that neither prints nor saves. */
-static lk_status complete(lk_train_config *c, const lk_replay *r)
+static lk_status complete(lk_train_config *c, const lk_replay *r, lk_train_checkpoint *later)
 {
     c->workers           = 1;
     c->workers_here      = 0;
@@ -89,7 +96,7 @@ static lk_status complete(lk_train_config *c, const lk_replay *r)
                                   "clients, which are not computed again alone: train with other "
                                   "`workers` and compare the logs, or check while training with "
                                   "`audit`");
-    LK_TRY(find_start(c, r));
+    LK_TRY(find_start(c, r, later));
     LK_TRY(lki_train_complete(c, true)); /* another run may be using the directory */
     return check(c, r);
 }
@@ -154,11 +161,23 @@ static lk_status make_alone(lki_session *s, lk_replay *r)
     return lk_parallel_finish(s->parallel, 0, &unused); /* fails, and says why */
 }
 
-static lk_status replay(lki_session *s, lk_replay *r)
+/* Compares the configuration and the data of a run from its beginning with a checkpoint of the same
+ * run, as a run that continues does. */
+static lk_status check_later(const lki_session *s, const lk_train_checkpoint *later)
+{
+    lk_train_config c = *s->config;
+    if (later->folder == NULL)
+        return LK_OK;
+    c.checkpoint = *later;
+    return lki_resume_check(&c, lk_dataset_describe(s->dataset));
+}
+
+static lk_status replay(lki_session *s, lk_replay *r, const lk_train_checkpoint *later)
 {
     lki_step_record record;
 
     LK_TRY(lki_session_open(s));
+    LK_TRY(check_later(s, later));
     if (lki_dataset_is_stream(s->dataset))
         return lk_fail(LK_EINVAL, "a stream is over when it has been read: no step of it can be "
                                   "made again");
@@ -175,16 +194,17 @@ static lk_status replay(lki_session *s, lk_replay *r)
 
 lk_status lk_train_replay(const lk_train_config *config, lk_replay *r)
 {
-    lk_train_config c;
-    lk_comm        *comm = NULL;
+    lk_train_config     c;
+    lk_train_checkpoint later;
+    lk_comm            *comm = NULL;
 
     LK_TRY(lki_options_copy(&c, sizeof c, config, "lk_train_config"));
-    LK_TRY(complete(&c, r));
+    LK_TRY(complete(&c, r, &later));
     LK_TRY(lk_comm_open_threads(&comm, 1, NULL));
     lki_session         s           = lki_session_of(&c, comm, comm);
     lki_run_environment environment = lki_run_environment_enter();
     s.replays                       = true;
-    lk_status status                = replay(&s, r);
+    lk_status status                = replay(&s, r, &later);
     lk_error  why                   = *lk_error_last();
     lk_status closed                = lki_session_close(&s);
     lk_comm_free(comm);

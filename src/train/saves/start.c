@@ -57,8 +57,8 @@ lk_status lki_checkpoint_check(const lk_train_config *config)
                        config->checkpoint.folder, config->checkpoint.folder);
     if (!exists && config->checkpoint.resume_required)
         return lk_fail(LK_EINVAL,
-                       "there is no checkpoint in '%s' to resume from; leave `resume` out "
-                       "to start a new run (or use `resume`=auto)",
+                       "there is no checkpoint in '%s' to resume from: the run has not reached its "
+                       "first one; start it again without `resume`, after removing its log",
                        config->checkpoint.folder);
     LK_TRY(make_directory(config->checkpoint.folder));
     if (access(config->checkpoint.folder, W_OK | X_OK) != 0)
