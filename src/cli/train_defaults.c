@@ -71,8 +71,8 @@ static bool may_clip(const train_options *o)
            x->async.mode == LK_ASYNC_OFF;
 }
 
-/* Chooses adamw for text.  For other models, and for clients, a given learning rate is that of plain
- * sgd. */
+/* Chooses adamw for text.  For other models, and for clients, a given learning rate is that of
+ * plain sgd. */
 static void choose_optimizer(train_options *o)
 {
     bool rate    = is_given(o, "lr");

@@ -477,7 +477,7 @@ static void tables_and_losses(void **state)
 static void evaluations_report_what_suits_the_loss(void **state)
 {
     static command_result r;
-    double                loss, rmse, mae;
+    double                loss = 0, rmse = 0, mae = 0;
     make_table(*state);
     run_line(*state, EVALUATES "--target price --log e", 0, NULL, "  RMSE ");
     (void)run_shell(&r, *state, "grep -o 'val_[^t]*' e | tr -d '\n'");

@@ -214,6 +214,18 @@ static inline bool read_log(job *j, unsigned long step)
     return false;
 }
 
+/* Waits until stderr contains `word`, and reads the log meanwhile, a step at a time: a new rank 0
+ * may have to write lines that the lost one has not written, before it prints what has happened. */
+static inline void await_word_reading(job *j, const char *word)
+{
+    for (double since = seconds_now();; check_waiting(j, since, word)) {
+        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
+        if (strstr(j->result.err, word) != NULL)
+            return;
+        (void)read_log(j, 0);
+    }
+}
+
 static inline void job_await_step(job *j, unsigned long step)
 {
     job_await_word(j, "step 1/");

@@ -436,7 +436,7 @@ static void failures_of_all_ranks_end_the_run(void **state)
     undisturbed(*state, MLP, STEPS, wanted);
     job_begin(&j, *state, 3, MLP GOES_ON "--steps 60 --log pipe --checkpoint ck");
     job_hit(&j, j.worker[0], SIGKILL);
-    job_await_word(&j, "took over");
+    await_word_reading(&j, "took over");
     job_hit(&j, j.pid, SIGTERM);
     (void)job_wait(&j);
     assert_int_equal(j.result.status, 75);
