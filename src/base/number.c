@@ -11,12 +11,12 @@
  * fewer bits, so fewer digits may be enough. */
 void lki_number_text(char text[LKI_NUMBER_BYTES], double value)
 {
-    char   whole[48] = ""; /* at most 24 are used, but gcc does not see the bound of `digits` */
-    double back;
-    int    digits = fabs(value) < DBL_MIN ? 1 : 15;
-    do {
+    char whole[40] = ""; /* at most 24 are used, which not every gcc sees */
+    for (int digits = fabs(value) < DBL_MIN ? 1 : 15; digits <= 17; digits++) {
         (void)snprintf(whole, sizeof whole, "%.*g", digits, value);
-        back = strtod(whole, NULL);
-    } while ((back < value || back > value) && digits++ < 17);
+        double back = strtod(whole, NULL);
+        if (!(back < value || back > value))
+            break;
+    }
     memcpy(text, whole, LKI_NUMBER_BYTES);
 }

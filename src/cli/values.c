@@ -53,12 +53,14 @@ bool lki_parse_u64(const char *text, size_t length, uint64_t *out)
  * fewer bits, so fewer digits may be enough. */
 void lki_write_real(char text[LKI_REAL_BYTES], double value)
 {
-    double back;
-    int    digits = fabs(value) < DBL_MIN ? 1 : 15;
-    do {
-        (void)snprintf(text, LKI_REAL_BYTES, "%.*g", digits, value);
-        back = strtod(text, NULL);
-    } while ((back < value || back > value) && digits++ < 17);
+    char whole[40] = ""; /* at most 24 are used, which not every gcc sees */
+    for (int digits = fabs(value) < DBL_MIN ? 1 : 15; digits <= 17; digits++) {
+        (void)snprintf(whole, sizeof whole, "%.*g", digits, value);
+        double back = strtod(whole, NULL);
+        if (!(back < value || back > value))
+            break;
+    }
+    memcpy(text, whole, LKI_REAL_BYTES);
 }
 
 bool lki_parse_real(const char *text, size_t length, double *out)
