@@ -54,9 +54,10 @@ static bool write_command(const lki_replay_part *part, const char *folder)
     return good;
 }
 
-/* Makes the checkpoint where the replay begins appear in the folder.  Not inlined, because its paths
- * are large. */
-__attribute__((noinline)) static bool link_start(const lki_replay_part *part, const char *folder)
+/* Makes the checkpoint where the replay begins appear in the folder.  Not inlined, because its
+ * paths are large. */
+__attribute__((noinline)) static bool link_start(const lki_replay_part *part,
+                                                 const char *folder)
 {
     char step[2 * PATH], path[PATH], *whole;
     if (part->from == 0)
