@@ -402,10 +402,11 @@ uint32_t lki_versions_store(lki_versions *v, const lki_gradients *sums)
     const lk_parallel *model = v->model;
     const size_t       n     = model->layout->grad_elements;
     uint32_t           place = 0, none = 0;
+    /* A place is free, but a rank may see it taken: another one takes it just before, and frees one
+     * that was passed already.  So the search goes round. */
     while (!atomic_compare_exchange_strong(&v->taken[place], &none, 1)) {
-        none = 0;
-        place++;
-        LK_ASSERT(place < v->message_count);
+        none  = 0;
+        place = (place + 1) % v->message_count;
     }
     float *message = lki_versions_message(v, place);
     memcpy(message, sums->gradients, n * sizeof(float));
