@@ -2,7 +2,8 @@
  *
  * Versions in memory: those that the G tasks in flight read, the current one, and the one that is
  * being written; if late tasks are computed twice, one more for each rank.  Messages: at most one
- * for each task in flight, and K - 1 that wait for others of their version.
+ * for each task in flight, K - 1 that wait for others of their version, and K of the version that has
+ * just been published and are about to be freed.
  *
  * Over several hosts messages also wait until they are sent, and are reserved by ranks that begin
  * tasks: twice as many, one for each rank of a host, and one for what the update of a version
@@ -104,7 +105,9 @@ size_t lki_versions_bytes(lk_parallel *parallel)
     v->live_count    = v->sharded.count > 0
                            ? v->options.groups + 1
                            : v->options.groups + 2 + (v->speculates ? v->seats : 0);
-    v->message_count = v->options.groups + (v->sharded.count > 0 ? 0 : v->options.aggregate);
+    v->message_count = v->options.groups;
+    if (v->sharded.count == 0)
+        v->message_count += 2 * v->options.aggregate - 1;
     if (lki_has_hosts(v)) {
         v->window        = (uint32_t)lki_max(LKI_WINDOW, 8 * (size_t)v->options.groups);
         v->message_count = 2 * v->options.groups + v->options.aggregate + most_ranks(parallel);
