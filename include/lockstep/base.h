@@ -159,6 +159,13 @@ LK_API size_t lk_dtype_bytes(lk_dtype dtype);
 /* Returns the name of a type, e.g. "F32"; "?" for values outside of lk_dtype. */
 LK_API const char *lk_dtype_name(lk_dtype dtype);
 
+/* ---- Numbers as text ------------------------------------------------------------------------ */
+
+enum { LK_NUMBER_BYTES = 32 };
+
+/* Writes a number as the shortest decimal that reads back to the same bits, such as 0.9. */
+LK_API void lk_number_text(char text[LK_NUMBER_BYTES], double value);
+
 /* ---- Reductions -------------------------------------------------------------------------- */
 
 /* One row per kind: X(NAME, code, name in messages). */

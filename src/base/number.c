@@ -1,5 +1,5 @@
 /* number.c -- numbers as text. */
-#include "base/number.h"
+#include "lockstep/base.h"
 
 #include <float.h>
 #include <math.h>
@@ -9,7 +9,7 @@
 
 /* 15 digits are enough for every double that was written with as many.  Below DBL_MIN a double has
  * fewer bits, so fewer digits may be enough. */
-void lki_number_text(char text[LKI_NUMBER_BYTES], double value)
+void lk_number_text(char text[LK_NUMBER_BYTES], double value)
 {
     char whole[40] = ""; /* at most 24 are used, which not every gcc sees */
     for (int digits = fabs(value) < DBL_MIN ? 1 : 15; digits <= 17; digits++) {
@@ -18,5 +18,5 @@ void lki_number_text(char text[LKI_NUMBER_BYTES], double value)
         if (!(back < value || back > value))
             break;
     }
-    memcpy(text, whole, LKI_NUMBER_BYTES);
+    memcpy(text, whole, LK_NUMBER_BYTES);
 }

@@ -1,5 +1,4 @@
 /* number_test.c -- numbers as text read back to the same bits, and are short. */
-#include "base/number.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -9,6 +8,8 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+#include "lockstep/base.h"
 
 static void numbers_are_as_short_as_people_write_them(void **state)
 {
@@ -21,8 +22,8 @@ static void numbers_are_as_short_as_people_write_them(void **state)
                  { 1e300, "1e+300" },  { 3.1766017335467041, "3.176601733546704" } };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        char text[LKI_NUMBER_BYTES];
-        lki_number_text(text, rows[i].value);
+        char text[LK_NUMBER_BYTES];
+        lk_number_text(text, rows[i].value);
         assert_string_equal(text, rows[i].text);
     }
 }
@@ -32,12 +33,12 @@ static void all_numbers_read_back(void **state)
     uint64_t random = 1;
     (void)state;
     for (int i = 0; i < 20000; i++) {
-        char     text[LKI_NUMBER_BYTES];
+        char     text[LK_NUMBER_BYTES];
         double   value, back;
         uint64_t bits;
         random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
         memcpy(&value, &random, sizeof value);
-        lki_number_text(text, value);
+        lk_number_text(text, value);
         back = strtod(text, NULL);
         memcpy(&bits, &back, sizeof bits);
         assert_true(bits == random || isnan(value));

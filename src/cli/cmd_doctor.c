@@ -6,7 +6,6 @@
  */
 #include <errno.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,6 +17,7 @@
 
 #include "cli/commands.h"
 #include "cli/nodes.h"
+#include "cli/workers.h"
 #include "lockstep/tensor.h"
 
 /* ---- Findings ---------------------------------------------------------------------------- */
@@ -143,12 +143,10 @@ static uint64_t cgroup_memory(void)
 
 static void check_cores(report *r)
 {
-    cpu_set_t set;
-    long      online = sysconf(_SC_NPROCESSORS_ONLN);
-    double    quota  = cgroup_cores();
+    long   online = sysconf(_SC_NPROCESSORS_ONLN);
+    double quota  = cgroup_cores();
 
-    CPU_ZERO(&set);
-    r->cores = sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+    r->cores = lki_core_count();
     if (quota > 0 && quota < r->cores) {
         say(r, FOUND_WARN, "cores", "%u, but the cgroup grants the time of %.1f: use no more "
             "workers times threads than that, or raise its CPU limit", r->cores, quota);

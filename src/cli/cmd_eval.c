@@ -1,13 +1,14 @@
 /* cmd_eval.c -- `lockstep eval`: the loss of a trained model on data. */
+#include <errno.h>
 #include <libgen.h>
 #include <math.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/commands.h"
 #include "cli/record.h"
 #include "cli/source.h"
+#include "cli/values.h"
 #include "cli/words.h"
 #include "cli/workers.h"
 #include "lockstep/train.h"
@@ -20,11 +21,6 @@ typedef struct {
 #define AT(field) offsetof(eval_options, evaluate.field)
 
 /* clang-format off */
-static const lki_choice weights[] = {
-    { .name = "model", .value = LK_WEIGHTS_MODEL },
-    { .name = "ema", .value = LK_WEIGHTS_EMA },
-    { .name = NULL },
-};
 static const lki_option table[] = {
     LKI_POSITIONAL("RUN", AT(path), true,
                    "the directory of a run (uses the newest checkpoint), a checkpoint, or a "
@@ -33,7 +29,7 @@ static const lki_option table[] = {
                "what to evaluate on: a file or folder, or KIND:FILE as for train"),
     LKI_STRING("tokenizer", "FILE", AT(tokenizer), "tokenizer.json beside the checkpoint",
                "the tokenizer.json of the model"),
-    LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(weights), weights,
+    LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(weights), lki_weights_choices,
                "ema, if there is one", "use the model's weights, or their moving average"),
     LKI_U32("heads", "N", AT(heads), 1, 1024, "as in the checkpoint",
             "number of attention heads of a gpt in a .safetensors file, which does not store it"),
@@ -44,19 +40,28 @@ static const lki_option table[] = {
 };
 /* clang-format on */
 
+/* Prints a member of an object.  JSON has no numbers that are not finite. */
+static void print_number(const char *key, double value)
+{
+    char text[LK_NUMBER_BYTES];
+    lk_number_text(text, value);
+    printf(", \"%s\": %s", key, isfinite(value) ? text : "null");
+}
+
 static void print_json(const lk_evaluation *e)
 {
     uint64_t bits;
     memcpy(&bits, &e->loss, sizeof bits);
-    printf("{\"samples\": %llu, \"count\": %llu, \"loss\": %.17g, \"loss_bits\": \"%016llx\", "
-           "\"accuracy\": %.17g",
-           (unsigned long long)e->samples, (unsigned long long)e->count, e->loss,
-           (unsigned long long)bits, e->accuracy);
+    printf("{\"samples\": %llu, \"count\": %llu, \"loss_bits\": \"%016llx\"",
+           (unsigned long long)e->samples, (unsigned long long)e->count, (unsigned long long)bits);
+    print_number("loss", e->loss);
+    print_number("accuracy", e->accuracy);
     if (e->tokens)
-        printf(", \"perplexity\": %.17g", exp(e->loss));
-    if (e->bytes > 0)
-        printf(", \"bytes\": %llu, \"bits_per_byte\": %.17g", (unsigned long long)e->bytes,
-               e->bits_per_byte);
+        print_number("perplexity", exp(e->loss));
+    if (e->bytes > 0) {
+        printf(", \"bytes\": %llu", (unsigned long long)e->bytes);
+        print_number("bits_per_byte", e->bits_per_byte);
+    }
     printf("}\n");
 }
 
@@ -91,17 +96,11 @@ static const char *recorded_data(const char *path, char ***line)
     return NULL;
 }
 
-static uint32_t core_count(void)
-{
-    cpu_set_t cpus;
-    return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? (uint32_t)CPU_COUNT(&cpus) : 1;
-}
-
 static int evaluate(eval_options *o)
 {
     lk_evaluation e;
     if (o->evaluate.workers == 0)
-        o->evaluate.workers = core_count();
+        o->evaluate.workers = lki_core_count();
     if (lk_evaluate(&o->evaluate, &e) != LK_OK) {
         lki_print_error("eval");
         return lk_error_last()->status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
@@ -123,23 +122,32 @@ static int eval_main(int argc, char **argv)
         done = lki_refuse_half_job(&lki_command_eval, NULL);
     if (done >= 0)
         return done;
-    char *path = realpath(options.evaluate.path, NULL); /* the current directory may change */
-    if (options.evaluate.source == NULL && path != NULL) {
+    char *path      = realpath(options.evaluate.path, NULL); /* the current directory may change */
+    char *tokenizer = NULL;
+    if (options.evaluate.tokenizer != NULL)
+        tokenizer = realpath(options.evaluate.tokenizer, NULL);
+    if (path == NULL)
+        done = lki_usage_error(&lki_command_eval, "cannot find '%s': %s", options.evaluate.path,
+                               strerror(errno));
+    if (tokenizer != NULL)
+        options.evaluate.tokenizer = tokenizer;
+    if (done < 0 && options.evaluate.source == NULL) {
         options.evaluate.own_part = true;
         options.evaluate.source   = recorded_data(path, &line);
         options.evaluate.path     = path;
-    } else if (options.evaluate.source != NULL) {
+    } else if (done < 0) {
         options.evaluate.source = lki_source_of(options.evaluate.source, source, &error);
         if (options.evaluate.source == NULL)
             done = lki_usage_error(&lki_command_eval, "--data %s", error.text);
     }
     if (done < 0 && options.evaluate.source == NULL)
         done = lki_usage_error(&lki_command_eval, "give --data SOURCE: '%s' does not say on what "
-                                                  "it was trained", argv[1]);
+                                                  "it was trained", options.evaluate.path);
     if (done < 0)
         done = evaluate(&options);
     lki_record_free(line);
     free(path);
+    free(tokenizer);
     return done;
 }
 

@@ -19,11 +19,6 @@ static const lki_choice types[] = {
     { .name = "bf16", .value = LK_BF16 },
     { .name = NULL },
 };
-static const lki_choice weights[] = {
-    { .name = "model", .value = LK_WEIGHTS_MODEL },
-    { .name = "ema", .value = LK_WEIGHTS_EMA },
-    { .name = NULL },
-};
 static const lki_option table[] = {
     LKI_POSITIONAL("RUN", AT(export.path), true,
                    "a directory of checkpoints (uses the newest), or a checkpoint"),
@@ -32,7 +27,7 @@ static const lki_option table[] = {
     LKI_CHOICE(LKI_OPTION_CHOICE, "dtype", "TYPE", AT(dtype), types,
                "that of the folder of --init; else f32",
                "type of the weights; bf16 rounds them to nearest even"),
-    LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(export.weights), weights,
+    LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(export.weights), lki_weights_choices,
                "ema, if there is one", "export the model's weights, or their moving average"),
     { .name = "shard-size", .type = LKI_OPTION_MEBIBYTES, .value = "MIB",
       .offset = AT(shard_bytes), .preset = "4768", .range = &lki_range_positive,

@@ -285,8 +285,8 @@ static void print_json(const json_t *value) /* NOLINT(misc-no-recursion) */
     const char *separator = "", *key;
     json_t     *member;
     if (json_is_real(value)) {
-        char number[LKI_REAL_BYTES];
-        lki_write_real(number, json_real_value(value));
+        char number[LK_NUMBER_BYTES];
+        lk_number_text(number, json_real_value(value));
         printf("%s", number);
     } else if (json_is_array(value)) {
         printf("[");

@@ -1,11 +1,11 @@
 /* cmd_sample.c -- `lockstep sample`: generates text with a trained gpt or llama. */
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/text.h"
+#include "cli/values.h"
 #include "cli/words.h"
 #include "cli/workers.h"
 #include "lockstep/train.h"
@@ -17,11 +17,6 @@ typedef struct {
 #define AT(field) offsetof(sample_options, sample.field)
 
 /* clang-format off */
-static const lki_choice weights[] = {
-    { .name = "model", .value = LK_WEIGHTS_MODEL },
-    { .name = "ema", .value = LK_WEIGHTS_EMA },
-    { .name = NULL },
-};
 static const lki_choice precisions[] = {
     { .name = "fp32", .value = LK_F32 },
     { .name = "bf16", .value = LK_BF16 },
@@ -48,7 +43,7 @@ static const lki_option table[] = {
             "seed for sampling; the same seed gives the same text"),
     LKI_FLAG("ignore-end", AT(ignore_end),
              "go on after the token between documents, where a text ends else"),
-    LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(weights), weights,
+    LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(weights), lki_weights_choices,
                "ema, if there is one", "use the model's weights, or their moving average"),
     LKI_U32("heads", "N", AT(heads), 1, 1024, "as in the checkpoint",
             "number of attention heads of a gpt in a .safetensors file, which does not store it"),
@@ -101,18 +96,12 @@ static char *read_prompt(void)
     return text;
 }
 
-static uint32_t core_count(void)
-{
-    cpu_set_t cpus;
-    return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? (uint32_t)CPU_COUNT(&cpus) : 1;
-}
-
 static int sample(lk_sample_options *options)
 {
     lki_text text    = { .count = 0 };
     options->context = isatty(STDOUT_FILENO) == 1 ? &text : NULL;
     if (options->threads == 0)
-        options->threads = core_count();
+        options->threads = lki_core_count();
     if (lk_sample(options) == LK_OK)
         return 0;
     lki_print_error_about("sample", options->path);

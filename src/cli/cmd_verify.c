@@ -57,8 +57,8 @@ static int verify(verify_options *o)
         lki_print_error("verify");
         return LKI_EXIT_FAILURE;
     }
-    char loss[LKI_REAL_BYTES];
-    lki_write_real(loss, replay.loss);
+    char loss[LK_NUMBER_BYTES];
+    lk_number_text(loss, replay.loss);
     printf("step %llu, virtual worker %u, from step %llu on\n", (unsigned long long)o->step,
            o->virtual_worker, (unsigned long long)replay.from);
     printf("samples %llu\nloss %s (a mean over %llu)\ngradient %s\n",

@@ -37,17 +37,17 @@ static bool is_left_out(const char *name)
 static json_t *groups_text(const lk_train_config *c)
 {
     char   text[LK_GROUPS_MAX * 160] = "";
-    char   number[LKI_REAL_BYTES];
+    char   number[LK_NUMBER_BYTES];
     size_t used = 0;
     for (uint32_t i = 0; i < c->group_count && used < sizeof text; i++) {
         const lk_param_group *g = &c->groups[i];
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%s:", i > 0 ? ";" : "",
                                  g->pattern);
-        lki_write_real(number, g->lr);
+        lk_number_text(number, g->lr);
         if (g->has_lr && used < sizeof text)
             used += (size_t)snprintf(text + used, sizeof text - used, "lr=%s%s", number,
                                      g->has_decay ? "," : "");
-        lki_write_real(number, g->weight_decay);
+        lk_number_text(number, g->weight_decay);
         if (g->has_decay && used < sizeof text)
             used += (size_t)snprintf(text + used, sizeof text - used, "decay=%s", number);
     }

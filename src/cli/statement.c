@@ -151,13 +151,13 @@ static bool print_step(const verification *v, const lk_statement_step *step)
 {
     if (step->step == 0)
         return true;
-    char stated[LKI_REAL_BYTES], replayed[LKI_REAL_BYTES];
-    lki_write_real(stated, step->stated);
-    lki_write_real(replayed, step->loss);
+    char stated[LK_NUMBER_BYTES], replayed[LK_NUMBER_BYTES];
+    lk_number_text(stated, step->stated);
+    lk_number_text(replayed, step->loss);
     printf("  not equal: step %" PRIu64 " is the first with another loss: stated %s, replayed "
            "%s\n", step->step, stated, replayed);
-    lki_write_real(stated, step->worker_stated);
-    lki_write_real(replayed, step->worker_loss);
+    lk_number_text(stated, step->worker_stated);
+    lk_number_text(replayed, step->worker_loss);
     if (step->worker != LK_NO_WORKER)
         printf("  not equal: virtual worker %" PRIu32 " is the first with another loss in step "
                "%" PRIu64 ": stated %s, replayed %s\n", step->worker, step->step, stated, replayed);

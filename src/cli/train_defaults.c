@@ -4,13 +4,13 @@
  * the same command gives the same bits everywhere.  They are read like options of the command line,
  * so other hosts, `lockstep resume` and messages see them as such.
  */
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/train.h"
 #include "cli/values.h"
+#include "cli/workers.h"
 
 static const lki_option *row_of(const train_options *o, const char *name)
 {
@@ -126,8 +126,12 @@ static void choose_tokenizer(train_options *o)
     const char *source = o->config.data.source, *folder = o->config.init;
     bool        text   = source != NULL && (strncmp(source, "text:", 5) == 0 ||
                                    (strncmp(source, "docs:", 5) == 0 && !strchr(source, '?')));
-    if (folder == NULL || !text || asprintf(&o->tokenizer, "%s/tokenizer.json", folder) < 0)
+    if (folder == NULL || !text)
         return;
+    if (asprintf(&o->tokenizer, "%s/tokenizer.json", folder) < 0) {
+        o->tokenizer = NULL; /* which is undefined then, and freed later */
+        return;
+    }
     if (access(o->tokenizer, F_OK) == 0)
         choose(o, "tokenizer", o->tokenizer);
 }
@@ -142,15 +146,9 @@ void lki_train_suit(train_options *o)
 
 /* ---- The machine --------------------------------------------------------------------------- */
 
-static uint32_t core_count(void)
-{
-    cpu_set_t cpus;
-    return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? (uint32_t)CPU_COUNT(&cpus) : 1;
-}
-
 void lki_train_use_cores(train_options *o)
 {
-    uint32_t cores = core_count(), workers = o->config.workers > 0 ? o->config.workers : 1;
+    uint32_t cores = lki_core_count(), workers = o->config.workers > 0 ? o->config.workers : 1;
     if (o->worker_mode == LKI_MODE_PROCESSES && !is_given(o, "workers") && !is_given(o, "threads"))
         o->config.threads = cores > workers ? cores / workers : 1;
     if (is_given(o, "threads") || o->config.threads <= 1)
@@ -163,7 +161,7 @@ void lki_train_use_cores(train_options *o)
 static void print_cores(const train_options *o)
 {
     const lk_train_config *c     = &o->config;
-    uint32_t               cores = core_count(), threads = c->threads > 0 ? c->threads : 1;
+    uint32_t               cores = lki_core_count(), threads = c->threads > 0 ? c->threads : 1;
     uint32_t               pieces = c->global_batch, most = 1;
     char                   shared[48] = "";
     fprintf(stderr, "workers: %u with %u thread%s each, on %u core%s\n", c->workers, threads,

@@ -11,7 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lockstep/train.h"
+
 /* clang-format off */
+const lki_choice lki_weights_choices[] = {
+    { .name = "model", .value = LK_WEIGHTS_MODEL },
+    { .name = "ema", .value = LK_WEIGHTS_EMA },
+    { .name = NULL },
+};
 const lki_range lki_range_positive     = { .low_open = true, .high = DBL_MAX,
                                            .text = "a number above 0" };
 const lki_range lki_range_not_negative = { .high = DBL_MAX, .text = "a number of at least 0" };
@@ -47,20 +54,6 @@ bool lki_parse_u64(const char *text, size_t length, uint64_t *out)
     }
     *out = value;
     return length > 0;
-}
-
-/* 15 digits are enough for every double that was written with as many.  Below DBL_MIN a double has
- * fewer bits, so fewer digits may be enough. */
-void lki_write_real(char text[LKI_REAL_BYTES], double value)
-{
-    char whole[40] = ""; /* at most 24 are used, which not every gcc sees */
-    for (int digits = fabs(value) < DBL_MIN ? 1 : 15; digits <= 17; digits++) {
-        (void)snprintf(whole, sizeof whole, "%.*g", digits, value);
-        double back = strtod(whole, NULL);
-        if (!(back < value || back > value))
-            break;
-    }
-    memcpy(text, whole, LKI_REAL_BYTES);
 }
 
 bool lki_parse_real(const char *text, size_t length, double *out)

@@ -14,10 +14,8 @@ bool lki_refuse(lki_message *error, const char *format, ...) __attribute__((form
 /* Parses an unsigned decimal integer.  The whole text must be the number. */
 bool lki_parse_u64(const char *text, size_t length, uint64_t *out);
 
-enum { LKI_REAL_BYTES = 32 };
-
-/* Writes a number as the shortest decimal that reads back to the same bits, such as 0.9. */
-void lki_write_real(char text[LKI_REAL_BYTES], double value);
+/* The values of --weights. */
+extern const lki_choice lki_weights_choices[];
 
 /* Parses a finite decimal number.  The whole text must be the number. */
 bool lki_parse_real(const char *text, size_t length, double *out);

@@ -15,6 +15,9 @@ int lki_start_workers(char **argv, lk_launch_options how);
  * NULL `checkpoint` means that another host has the checkpoints and counts the restarts. */
 int lki_keep_workers(char **argv, lk_launch_options how, const char *checkpoint, uint32_t most);
 
+/* Returns the number of cores that this process may use. */
+uint32_t lki_core_count(void);
+
 /* Reads the value of --restart: a maximum of failures in a row, or nothing, which means 3. */
 bool lki_parse_restart(const char *text, uint32_t *most, lki_message *error);
 

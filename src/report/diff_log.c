@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "base/number.h"
 #include "report/diff.h"
 
 enum { TEXT = 512 };
@@ -131,8 +130,8 @@ lki_run_log_parting lki_run_log_part(const lki_run_log *a, const lki_run_log *b)
 
 static void value_text(char text[TEXT], double value)
 {
-    char number[LKI_NUMBER_BYTES];
-    lki_number_text(number, value);
+    char number[LK_NUMBER_BYTES];
+    lk_number_text(number, value);
     (void)snprintf(text, TEXT, "%s (0x%016" PRIx64 ")", number, lki_bits_of(value));
     if (lki_is_absent(value))
         text[0] = '\0';

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "base/number.h"
 #include "device/half.h"
 #include "report/diff.h"
 
@@ -17,7 +16,7 @@ static void element_text(char text[TEXT], const lk_tensor *tensor, uint64_t at)
 {
     size_t   size = lk_dtype_bytes(tensor->dtype);
     uint64_t bits = 0;
-    char     number[LKI_NUMBER_BYTES];
+    char     number[LK_NUMBER_BYTES];
     memcpy(&bits, (const char *)tensor->data + at * size, size); /* little-endian */
     int      width = (int)(2 * size);
     unsigned shift = 64 - 8 * (unsigned)size;
@@ -28,7 +27,7 @@ static void element_text(char text[TEXT], const lk_tensor *tensor, uint64_t at)
                        (double)lki_f32_from_bits((uint32_t)bits), bits);
         break;
     case LK_F64:
-        lki_number_text(number, lki_double_of(bits));
+        lk_number_text(number, lki_double_of(bits));
         (void)snprintf(text, TEXT, "%s (0x%016" PRIx64 ")", number, bits);
         break;
     case LK_F16:

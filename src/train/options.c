@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "base/number.h"
 #include "base/status.h"
 #include "lockstep/base.h"
 
@@ -16,8 +15,8 @@
 static json_t *augment_json(const lk_train_config *config)
 {
     const lk_augment *augment  = &config->data.augment;
-    char              text[64] = "none", part[LKI_NUMBER_BYTES];
-    lki_number_text(part, augment->resized_crop);
+    char              text[64] = "none", part[LK_NUMBER_BYTES];
+    lk_number_text(part, augment->resized_crop);
     if (augment->crop > 0)
         (void)snprintf(text, sizeof text, "crop=%u%s", augment->crop, augment->flip ? ",flip" : "");
     else if (augment->resized_crop > 0)
@@ -99,8 +98,8 @@ static json_t *split_json(const lk_train_config *config)
     static const char *const names[] = { "iid", "shards", "dirichlet", "files" };
     const lk_train_clients  *k       = &config->exchange.clients;
     const bool               by = k->split == LK_SPLIT_SHARDS || k->split == LK_SPLIT_DIRICHLET;
-    char                     text[48], number[LKI_NUMBER_BYTES];
-    lki_number_text(number, k->split_by);
+    char                     text[48], number[LK_NUMBER_BYTES];
+    lk_number_text(number, k->split_by);
     (void)snprintf(text, sizeof text, "%s%s%s", names[k->split], by ? ":" : "", by ? number : "");
     return json_string(text);
 }
@@ -132,8 +131,8 @@ static json_t *delays_json(const lk_train_config *config)
 static json_t *compensation_json(const lk_train_config *config)
 {
     const lk_train_async *a = &config->exchange.async;
-    char                  text[48], number[LKI_NUMBER_BYTES];
-    lki_number_text(number, a->compensation);
+    char                  text[48], number[LK_NUMBER_BYTES];
+    lk_number_text(number, a->compensation);
     (void)snprintf(text, sizeof text, "adaptive:%s", number);
     return a->adaptive ? json_string(text) : json_real(a->compensation);
 }

@@ -17,7 +17,6 @@
 
 #include "base/file.h"
 #include "base/memory.h"
-#include "base/number.h"
 #include "checkpoint/directory.h"
 #include "train/core/display.h"
 #include "train/core/events.h"
@@ -34,8 +33,6 @@ struct lki_report_file {
     lki_events            *events;  /* NULL: no --tensorboard */
     lki_metrics            metrics;
     lki_step_record        last;    /* of the last step, for the metrics */
-    bool                   has_errors; /* the next evaluation has the errors below */
-    double                 rmse, mae;
 };
 
 size_t lki_log_prefix(const uint8_t *log, size_t bytes, uint64_t step)
@@ -275,9 +272,9 @@ static lk_status log_checked(const lki_journal *journal, int written)
 }
 
 /* Formats a number for JSON, which cannot represent values that are not finite. */
-static const char *number_text(char out[LKI_NUMBER_BYTES], double value)
+static const char *number_text(char out[LK_NUMBER_BYTES], double value)
 {
-    lki_number_text(out, value);
+    lk_number_text(out, value);
     return isfinite(value) ? out : "null";
 }
 
@@ -389,44 +386,36 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
     return log_checked(journal, written);
 }
 
-void lki_journal_errors(lki_journal *journal, double rmse, double mae)
-{
-    if (journal == NULL)
-        return;
-    journal->has_errors = !isnan(rmse);
-    journal->rmse       = rmse;
-    journal->mae        = mae;
-}
-
 /* Writes the metric of an evaluation, for people and for the log. */
-static void write_metric(const lki_journal *journal, double accuracy, char text[64], char log[160])
+static void write_metric(const lki_evaluated *found, char text[64], char log[160])
 {
-    char first[LKI_NUMBER_BYTES], second[LKI_NUMBER_BYTES];
-    if (journal->has_errors) {
-        (void)snprintf(text, 64, "RMSE %.6g  MAE %.6g", journal->rmse, journal->mae);
+    char first[LK_NUMBER_BYTES], second[LK_NUMBER_BYTES];
+    if (!isnan(found->rmse)) {
+        (void)snprintf(text, 64, "RMSE %.6g  MAE %.6g", found->rmse, found->mae);
         (void)snprintf(log, 160, "\"val_rmse\": %s, \"val_mae\": %s",
-                       number_text(first, journal->rmse), number_text(second, journal->mae));
+                       number_text(first, found->rmse), number_text(second, found->mae));
         return;
     }
-    (void)snprintf(text, 64, "accuracy %.2f %%", 100 * accuracy);
-    (void)snprintf(log, 160, "\"val_accuracy\": %s", number_text(first, accuracy));
+    (void)snprintf(text, 64, "accuracy %.2f %%", 100 * found->accuracy);
+    (void)snprintf(log, 160, "\"val_accuracy\": %s", number_text(first, found->accuracy));
 }
 
-lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss, double accuracy)
+lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, const lki_evaluated *found)
 {
-    char metric[64], logged[160];
+    char       metric[64], logged[160];
+    const double loss = found->loss;
     const bool tokens = journal != NULL && journal->last.tokens > 0;
     if (journal == NULL)
         return LK_OK;
-    write_metric(journal, accuracy, metric, logged);
+    write_metric(found, metric, logged);
     lki_journal_say(journal, "step %llu  validation loss %.4f  %s", (unsigned long long)step, loss,
                     metric);
     journal->display.validation     = loss;
     journal->metrics.validation     = loss;
-    journal->metrics.accuracy       = accuracy;
+    journal->metrics.accuracy       = found->accuracy;
     journal->metrics.has_validation = true;
-    LK_TRY(lki_events_evaluation(journal->events, step, loss, accuracy,
-                                 journal->has_errors ? journal->rmse : (double)NAN, tokens));
+    LK_TRY(lki_events_evaluation(journal->events, step, loss, found->accuracy, found->rmse,
+                                 tokens));
     if (journal->log == NULL)
         return LK_OK;
     char bits[17], text[32], perplexity[64] = "", number[32];

@@ -7,6 +7,11 @@
 #include "base/status.h"
 #include "train/core/step_record.h"
 
+/* The results of an evaluation; NaN: not computed. */
+typedef struct {
+    double loss, accuracy, rmse, mae;
+} lki_evaluated;
+
 typedef struct lki_report_file lki_journal;
 
 /* Opens the journal.  All functions below do nothing if the journal is NULL, as on ranks other than
@@ -31,10 +36,8 @@ LK_NODISCARD lk_status lki_journal_find(const lki_journal *journal, uint64_t ste
 uint64_t               lki_journal_bytes(const lki_journal *journal); /* 0: no file */
 void                   lki_journal_free(lki_journal *journal);
 LK_NODISCARD lk_status lki_journal_step(lki_journal *journal, const lki_step_record *record);
-/* Sets the errors of the next evaluation; NaN: there are none. */
-void                   lki_journal_errors(lki_journal *journal, double rmse, double mae);
-LK_NODISCARD lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss,
-                                              double accuracy);
+LK_NODISCARD lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step,
+                                              const lki_evaluated *found);
 
 /* Returns the bytes of `log` before the first line of a later step or of the end of the run. */
 size_t lki_log_prefix(const uint8_t *log, size_t bytes, uint64_t step);

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "base/number.h"
 
 #define EVERY_SECONDS 1
 
@@ -23,8 +22,8 @@ void lki_metrics_open(lki_metrics *metrics, const char *path)
 /* Writes a gauge.  The formats have their own spelling of values that are not finite. */
 static void put(FILE *file, const char *name, const char *help, double value)
 {
-    char text[LKI_NUMBER_BYTES];
-    lki_number_text(text, value);
+    char text[LK_NUMBER_BYTES];
+    lk_number_text(text, value);
     if (!isfinite(value))
         (void)snprintf(text, sizeof text, "%s", isnan(value) ? "NaN" : value > 0 ? "+Inf" : "-Inf");
     fprintf(file, "# HELP lockstep_%s %s\n# TYPE lockstep_%s gauge\nlockstep_%s %s\n", name, help,

@@ -60,9 +60,8 @@ static lk_status evaluate(lki_session *s, uint64_t step, lk_train_result *result
     LK_TRY(lki_average_replicas(s, step));
     lki_fetch_states(s);
     LK_TRY(lki_evaluate(s, step, result));
-    lki_journal_errors(s->journal, result->validation_rmse, result->validation_mae);
     lki_trace_end(lki_exec_track(s->exec), LKI_SPAN_EVALUATE, 0, begun);
-    return lki_say_evaluation(s, step, result->validation_loss, result->validation_accuracy);
+    return lki_say_evaluation(s, step, result);
 }
 
 /* Checks on rank 0 that the data are unchanged, and reports the result to all ranks.  Checks at the

@@ -13,7 +13,7 @@ enum { LKI_LIST_BYTES = 160, LKI_WHY_BYTES = 400 };
 typedef struct {
     uint64_t bytes, step, evaluation, versions;
     bool     ended, done;
-    double   loss, accuracy; /* loss and accuracy of the evaluation after step `evaluation` */
+    lki_evaluated found; /* by the evaluation after step `evaluation` */
 } lki_said;
 
 /* Notes of rank 0, in an arena, so that they are still available if rank 0 is lost. */

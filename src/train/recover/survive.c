@@ -114,17 +114,18 @@ lk_status lki_say_versions(lki_session *s, uint64_t step, json_t *line)
     return LK_OK;
 }
 
-lk_status lki_say_evaluation(lki_session *s, uint64_t step, double loss, double accuracy)
+lk_status lki_say_evaluation(lki_session *s, uint64_t step, const lk_train_result *result)
 {
+    const lki_evaluated found = { result->validation_loss, result->validation_accuracy,
+                                  result->validation_rmse, result->validation_mae };
     if (s->survival == NULL || s->rank != 0)
-        return lki_journal_evaluation(s->journal, step, loss, accuracy);
+        return lki_journal_evaluation(s->journal, step, &found);
     lki_said now = *said_now(s->survival->minutes);
     if (now.evaluation >= step)
         return LK_OK;
-    LK_TRY(lki_journal_evaluation(s->journal, step, loss, accuracy));
+    LK_TRY(lki_journal_evaluation(s->journal, step, &found));
     now.evaluation = step;
-    now.loss       = loss;
-    now.accuracy   = accuracy;
+    now.found      = found;
     note_said(s, &now);
     return LK_OK;
 }
@@ -439,12 +440,14 @@ void lki_catch_up(lki_session *s, const lk_parallel_standing *standing, lki_posi
         lki_session_chain(s, at->done, &standing->last);
     result->loss = standing->last.loss;
     if (told->evaluation == at->done && at->done > 0) {
-        result->validation_loss     = told->loss;
-        result->validation_accuracy = told->accuracy;
+        result->validation_loss     = told->found.loss;
+        result->validation_accuracy = told->found.accuracy;
+        result->validation_rmse     = told->found.rmse;
+        result->validation_mae      = told->found.mae;
     }
     at->behind = atomic_load(&s->survival->found.settled) < at->done;
     if (!at->behind && told->evaluation == at->done)
-        (void)lki_heed_evaluation(s, at->done, told->loss, told->accuracy);
+        (void)lki_heed_evaluation(s, at->done, told->found.loss, told->found.accuracy);
     at->record = (lki_step_record){ .step    = at->done,
                                     .lr      = lk_schedule_at(&s->config->schedule, at->done - 1),
                                     .seconds = lki_seconds() - s->begun };

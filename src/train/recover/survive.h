@@ -42,8 +42,8 @@ LK_NODISCARD lk_status lki_say_step(lki_session *s, const lki_step_record *recor
 LK_NODISCARD lk_status lki_say_versions(lki_session *s, uint64_t step, json_t *line);
 
 /* Logs an evaluation on rank 0, unless an earlier rank 0 has logged it. */
-LK_NODISCARD lk_status lki_say_evaluation(lki_session *s, uint64_t step, double loss,
-                                          double accuracy);
+LK_NODISCARD lk_status lki_say_evaluation(lki_session *s, uint64_t step,
+                                          const lk_train_result *result);
 
 /* Logs the finding of an audit on rank 0. */
 LK_NODISCARD lk_status lki_say_finding(lki_session *s, const lk_audit_finding *finding);
