@@ -14,6 +14,7 @@
 #include "base/float.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "models/build.h"
 #include "train/loop/draw.h"
 #include "train/loop/sample_text.h"
 #include "train/loop/trained.h"
@@ -91,7 +92,7 @@ static lk_status describe(sampler *s)
     if (!model->tokens || model->input.rank != 1)
         return lk_fail(LK_EINVAL, "%s has a %s, which generates no text; gpt and llama do",
                        o->path, s->trained.name);
-    s->vocabulary = model->classes;
+    s->vocabulary = lki_vocabulary(model);
     s->draw       = (lki_draw){ .temperature = o->temperature, .top_k = o->top_k, .seed = o->seed,
                                 .top_p = o->top_p > 0 ? o->top_p : 1, .count = model->classes };
     LK_TRY(lki_sample_text_open(&s->text, o, &s->draw.count));

@@ -74,6 +74,11 @@ lk_status lki_trained_data_open(lk_dataset **out, const lki_trained *trained,
                                    .ignored = json_integer_value(ignored) };
 
     *out      = NULL;
+    if (strncmp(options->source, "csv:", 4) == 0 ||
+        json_object_get(trained->config, "columns") != NULL)
+        return lk_fail(LK_EUNSUPPORTED, "the model of %s and '%s': models of tables are evaluated "
+                                        "during their training only (`eval_every`)",
+                       options->path, options->source);
     o.context = 1; /* of tokens for a model of images, which check_fit() refuses */
     if (trained->options.tokens && trained->options.input.rank == 1)
         o.context = (uint32_t)trained->options.input.dims[0];
