@@ -34,7 +34,7 @@ typedef struct {
 typedef struct {
     char       *train, *val; /* folders of the parts; `val` may be NULL */
     char      **classes;
-    size_t      class_count, class_capacity;
+    size_t      class_count;
     entry      *samples;
     size_t      count, capacity, train_count;
     char       *names; /* the paths below the folders of classes, each with a NUL */
@@ -58,7 +58,8 @@ static bool is_folder(const char *parent, const char *name)
 }
 
 /* Lists the folders in a folder, also those behind links, in byte order.  The caller frees the list
- * with lki_listing_close(), also on failure. */
+ * with lki_listing_close(), also on failure.  (lki_listing_open() lists files, and follows no
+ * links.) */
 static lk_status list_folders(lki_listing *out, const char *path)
 {
     DIR *handle = opendir(path);
@@ -67,7 +68,7 @@ static lk_status list_folders(lki_listing *out, const char *path)
         return lk_fail(LK_EIO, "cannot open the folder '%s': %s", path, strerror(errno));
     lk_status            status = LK_OK;
     const struct dirent *item;
-    while (status == LK_OK && (item = readdir(handle)) != NULL) {
+    while (status == LK_OK && (errno = 0, item = readdir(handle)) != NULL) {
         if (item->d_name[0] == '.' || !is_folder(path, item->d_name))
             continue;
         status = lki_reserve((void **)&out->paths, &out->capacity, out->count, sizeof *out->paths,
@@ -76,6 +77,8 @@ static lk_status list_folders(lki_listing *out, const char *path)
             status = lki_path_join(&out->paths[out->count], "", item->d_name);
         out->count += status == LK_OK;
     }
+    if (status == LK_OK && errno != 0)
+        status = lk_fail(LK_EIO, "cannot list '%s': %s", path, strerror(errno));
     (void)closedir(handle);
     if (out->count > 0)
         qsort(out->paths, out->count, sizeof *out->paths, by_bytes);
@@ -329,13 +332,26 @@ static lk_status hash_decoder(const folder *self, char hex[33])
     return LK_OK;
 }
 
-/* Sets the content hash: of all files, their names, the classes, and the decoder. */
+/* Hashes the class of each file, and how many files are for training. */
+static lk_status hash_places(const folder *self, char hex[33])
+{
+    uint64_t *places = NULL;
+    LK_TRY(LKI_NEW(&places, self->count + 1, "places of files"));
+    for (size_t i = 0; i < self->count; i++)
+        places[i] = self->samples[i].class;
+    places[self->count] = self->train_count;
+    lki_xxh3_128(places, (self->count + 1) * sizeof *places, hex);
+    lki_free(places);
+    return LK_OK;
+}
+
+/* Sets the content hash: of all files, their names and places, the classes, and the decoder. */
 static lk_status hash_content(lk_dataset *dataset)
 {
     const folder *self        = dataset->state;
     const size_t  count       = self->count + self->class_count;
     char        (*hashes)[33] = NULL;
-    LK_TRY(LKI_NEW(&hashes, count + 2, "hashes"));
+    LK_TRY(LKI_NEW(&hashes, count + 3, "hashes"));
     for (size_t c = 0; c < self->class_count; c++)
         lki_xxh3_128(self->classes[c], strlen(self->classes[c]), hashes[self->count + c]);
     lki_xxh3_128(self->names, self->names_used, hashes[count]);
@@ -343,7 +359,9 @@ static lk_status hash_content(lk_dataset *dataset)
     if (status == LK_OK)
         status = hash_decoder(self, hashes[count + 1]);
     if (status == LK_OK)
-        status = lki_hash_of_hashes(dataset->info.content_hash, hashes, count + 2);
+        status = hash_places(self, hashes[count + 2]);
+    if (status == LK_OK)
+        status = lki_hash_of_hashes(dataset->info.content_hash, hashes, count + 3);
     lki_free(hashes);
     return status == LK_OK ? lki_picture_hash(dataset) : status;
 }

@@ -72,6 +72,24 @@ static void classes_are_numbered_in_byte_order(void **state)
     lk_dataset_free(set);
 }
 
+/* Moves a file to another class, where it has the same name and place in the order. */
+static void a_file_of_another_class_is_other_data(void **state)
+{
+    char before[33];
+    (void)state;
+    run("mkdir -p moved/a moved/b");
+    write_image("moved/a/1.png", 0);
+    write_image("moved/b/2.png", 1);
+    write_image("moved/b/3.png", 2);
+    lk_dataset *set = lkt_open("folder:moved?h=4&w=4", &none);
+    (void)snprintf(before, sizeof before, "%s", lk_dataset_describe(set)->content_hash);
+    lk_dataset_free(set);
+    run("mv moved/b/2.png moved/a/2.png");
+    set = lkt_open("folder:moved?h=4&w=4", &none);
+    assert_string_not_equal(before, lk_dataset_describe(set)->content_hash);
+    lk_dataset_free(set);
+}
+
 /* Compares with an archive of the same images in the same order, as they are and augmented. */
 static void samples_are_those_of_an_archive(void **state)
 {
@@ -233,6 +251,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(classes_are_numbered_in_byte_order),
+        cmocka_unit_test(a_file_of_another_class_is_other_data),
         cmocka_unit_test(samples_are_those_of_an_archive),
         cmocka_unit_test(train_and_val_are_parts),
         cmocka_unit_test(resize_takes_the_centre),
