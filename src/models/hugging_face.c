@@ -13,8 +13,6 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "base/memory.h"
-#include "base/options.h"
 
 enum { CONFIG_BYTES_MAX = 1 << 20, ORIGINAL_DEFAULT = 8192 };
 
@@ -71,33 +69,10 @@ static const row *rows_of(const lki_hf_family *family)
 
 /* ---- Values ------------------------------------------------------------------------------ */
 
-static void set_size(lk_model_options *options, const row *r, uint32_t value)
+/* Returns the field of a row: uint32_t, float or bool, by the kind of the row. */
+static void *field_at(const lk_model_options *options, const row *r)
 {
-    memcpy((char *)options + r->offset, &value, sizeof value);
-}
-
-static uint32_t size_at(const lk_model_options *options, const row *r)
-{
-    uint32_t value;
-    memcpy(&value, (const char *)options + r->offset, sizeof value);
-    return value;
-}
-
-static void set_number(lk_model_options *options, const row *r, float value)
-{
-    memcpy((char *)options + r->offset, &value, sizeof value);
-}
-
-static float number_at(const lk_model_options *options, const row *r)
-{
-    float value;
-    memcpy(&value, (const char *)options + r->offset, sizeof value);
-    return value;
-}
-
-static bool *switch_at(const lk_model_options *options, const row *r)
-{
-    return (bool *)(uintptr_t)((const char *)options + r->offset);
+    return (void *)((uintptr_t)options + r->offset);
 }
 
 /* Returns the number with the fewest digits that is this float, as a configuration has it. */
@@ -130,13 +105,13 @@ static lk_status read_size(lk_model_options *options, const row *r, const json_t
     if (value == NULL || json_is_null(value)) {
         if (r->required)
             return lk_fail(LK_EFORMAT, "%s: it has no `%s`", path, r->key);
-        set_size(options, r, (uint32_t)r->other);
+        *(uint32_t *)field_at(options, r) = (uint32_t)r->other;
         return LK_OK;
     }
     json_int_t number = json_integer_value(value);
     if (!json_is_integer(value) || number < 1 || number > INT32_MAX)
         return refuse(path, r->key, value, "and must be a whole number from 1 to 2147483647");
-    set_size(options, r, (uint32_t)number);
+    *(uint32_t *)field_at(options, r) = (uint32_t)number;
     return LK_OK;
 }
 
@@ -156,7 +131,7 @@ static lk_status read_switch(lk_model_options *options, const row *r, const json
 {
     if (value != NULL && !json_is_boolean(value))
         return refuse(path, r->key, value, "and must be true or false");
-    *switch_at(options, r) = value != NULL ? json_is_true(value) : r->other > 0;
+    *(bool *)field_at(options, r) = value != NULL ? json_is_true(value) : r->other > 0;
     return LK_OK;
 }
 
@@ -189,11 +164,11 @@ static lk_status read_row(lk_model_options *options, const row *r, const json_t 
     case SIZE_ROW: return read_size(options, r, value, path);
     case NUMBER_ROW:
         LK_TRY(read_number(&number, value, r->other, r->key, path));
-        set_number(options, r, number);
+        *(float *)field_at(options, r) = number;
         return LK_OK;
     case SWITCH_ROW: return read_switch(options, r, value, path);
     case IS_ROW: return check_value(r, value, path);
-    case ALWAYS_ROW: *switch_at(options, r) = true; return LK_OK;
+    case ALWAYS_ROW: *(bool *)field_at(options, r) = true; return LK_OK;
     case SAYS_ROW:
     case SAYS_SIZE_ROW:
     case FAMILY_ROW:
@@ -358,20 +333,22 @@ static lk_status complete_row(lk_model_options *options, const row *r, const lk_
                               const char *path)
 {
     if (r->kind == SIZE_ROW) {
-        uint32_t given = size_at(options, r), stored = size_at(from, r);
+        uint32_t given  = *(const uint32_t *)field_at(options, r);
+        uint32_t stored = *(const uint32_t *)field_at(from, r);
         if (given != 0 && given != stored)
             return refuse_given(r, given, stored, path);
-        set_size(options, r, stored);
+        *(uint32_t *)field_at(options, r) = stored;
     } else if (r->kind == NUMBER_ROW) {
-        float given = number_at(options, r), stored = number_at(from, r);
+        float given  = *(const float *)field_at(options, r);
+        float stored = *(const float *)field_at(from, r);
         if (given > 0 && given != stored)
             return refuse_given(r, shortest(given), shortest(stored), path);
-        set_number(options, r, stored);
+        *(float *)field_at(options, r) = stored;
     } else if (r->kind == SWITCH_ROW || r->kind == ALWAYS_ROW) {
-        if (*switch_at(options, r) && !*switch_at(from, r))
+        if (*(bool *)field_at(options, r) && !*(bool *)field_at(from, r))
             return lk_fail(LK_EINVAL, "`%s` is set, but the model of %s is made without; leave it "
                                       "out", r->name, path);
-        *switch_at(options, r) = *switch_at(from, r);
+        *(bool *)field_at(options, r) = *(bool *)field_at(from, r);
     }
     return LK_OK;
 }
@@ -424,10 +401,10 @@ static json_t *value_of(const row *r, const lk_model_options *options)
 {
     switch (r->kind) {
     case SAYS_SIZE_ROW:
-    case SIZE_ROW: return json_integer(size_at(options, r));
+    case SIZE_ROW: return json_integer(*(const uint32_t *)field_at(options, r));
     case SAYS_ROW:
-    case NUMBER_ROW: return json_real(shortest(number_at(options, r)));
-    case SWITCH_ROW: return json_boolean(*switch_at(options, r));
+    case NUMBER_ROW: return json_real(shortest(*(const float *)field_at(options, r)));
+    case SWITCH_ROW: return json_boolean(*(bool *)field_at(options, r));
     case IS_ROW: {
         json_t *list = json_loads(r->values, 0, NULL), *first = json_array_get(list, 0);
         json_incref(first);
@@ -453,6 +430,12 @@ static void write_rope(json_t *config, const lk_model_options *o)
     (void)json_object_set_new(config, "rope_scaling", scaling);
 }
 
+static json_t *release(json_t *config)
+{
+    json_decref(config);
+    return NULL;
+}
+
 json_t *lki_hf_write(const lki_hf_family *family, const lk_model_options *options)
 {
     json_t *config = json_pack("{s:s, s:[s]}", "model_type", family->type, "architectures",
@@ -461,8 +444,8 @@ json_t *lki_hf_write(const lki_hf_family *family, const lk_model_options *option
         json_t *value = r->key == NULL ? NULL : value_of(r, options);
         if (value != NULL && json_is_null(value))
             json_decref(value);
-        else if (value != NULL)
-            (void)json_object_set_new(config, r->key, value);
+        else if (r->key != NULL && json_object_set_new(config, r->key, value) != 0)
+            config = release(config);
     }
     if (config != NULL && strcmp(family->model, "llama") == 0)
         write_rope(config, options);

@@ -85,7 +85,7 @@ static void cross_entropy_forward(const lk_block_call *call)
     weigh(call, 0, call->samples * lki_rows(x), lki_width(x), call->y);
 }
 
-static void cross_entropy_backward(const lk_block_call *call)
+static void loss_backward(const lk_block_call *call)
 {
     LK_ASSERT(call->dx[0] == call->y);
 }
@@ -94,7 +94,7 @@ const lk_block_type lk_block_cross_entropy = {
     .name     = "cross_entropy",
     .plan     = cross_entropy_plan,
     .forward  = cross_entropy_forward,
-    .backward = cross_entropy_backward,
+    .backward = loss_backward,
     .loss     = true,
     .bf16     = true,
     .by_position = true,
@@ -148,38 +148,21 @@ static void bce_forward(const lk_block_call *call)
     element_forward(call, LKI_LOSS_BCE, 0);
 }
 
-const lk_block_type lk_block_mse = {
-    .name       = "mse",
-    .plan       = element_plan,
-    .forward    = mse_forward,
-    .backward   = cross_entropy_backward,
-    .loss       = true,
-    .numbers    = true,
-    .bf16       = true,
-    .sums_parts = true,
-};
+#define ELEMENT_LOSS(name_, plan_)                                                               \
+    const lk_block_type lk_block_##name_ = {                                                     \
+        .name       = #name_,                                                                    \
+        .plan       = plan_,                                                                     \
+        .forward    = name_##_forward,                                                           \
+        .backward   = loss_backward,                                                             \
+        .loss       = true,                                                                      \
+        .numbers    = true,                                                                      \
+        .bf16       = true,                                                                      \
+        .sums_parts = true,                                                                      \
+    }
 
-const lk_block_type lk_block_huber = {
-    .name       = "huber",
-    .plan       = huber_plan,
-    .forward    = huber_forward,
-    .backward   = cross_entropy_backward,
-    .loss       = true,
-    .numbers    = true,
-    .bf16       = true,
-    .sums_parts = true,
-};
-
-const lk_block_type lk_block_bce = {
-    .name       = "bce",
-    .plan       = element_plan,
-    .forward    = bce_forward,
-    .backward   = cross_entropy_backward,
-    .loss       = true,
-    .numbers    = true,
-    .bf16       = true,
-    .sums_parts = true,
-};
+ELEMENT_LOSS(mse, element_plan);
+ELEMENT_LOSS(huber, huber_plan);
+ELEMENT_LOSS(bce, element_plan);
 
 /* ---- Fused with the linear layer before it ---------------------------------------------- */
 
@@ -296,7 +279,7 @@ const lk_block_type lk_block_linear_cross_entropy = {
     .plan         = linear_cross_entropy_plan,
     .buffers      = linear_cross_entropy_buffers,
     .forward      = linear_cross_entropy_forward,
-    .backward     = cross_entropy_backward,
+    .backward     = loss_backward,
     .loss         = true,
     .bf16         = true,
     .by_position  = true,
