@@ -2,8 +2,8 @@
  *
  * Versions in memory: those that the G tasks in flight read, the current one, and the one that is
  * being written; if late tasks are computed twice, one more for each rank.  Messages: at most one
- * for each task in flight, K - 1 that wait for others of their version, and K of the version that has
- * just been published and are about to be freed.
+ * for each task in flight, K - 1 that wait for others of their version, and K of the version that
+ * has just been published and are about to be freed.
  *
  * Over several hosts messages also wait until they are sent, and are reserved by ranks that begin
  * tasks: twice as many, one for each rank of a host, and one for what the update of a version
