@@ -130,7 +130,7 @@ typedef struct {
  *                       test_batch.bin is the validation part
  *  tar:FILE|DIR|RANGE   images (JPEG, PNG) and classes in tar archives, as WebDataset packs them;
  *                       ?h=, w= (32), c= (3): size after resizing; ?classes=: number of classes;
- *                       ?resize=: shorter side of which the centre is evaluated
+ *                       ?resize=: shorter side after resizing, of which the centre is taken
  *  folder:DIR           images in a folder for each class, in DIR or in DIR/train and DIR/val;
  *                       takes ?h=, w=, c= and resize=
  *  stream:FILE|-        bytes, tokens, images or tar archives from a pipe, read once; only

@@ -42,7 +42,7 @@ typedef struct {
     uint32_t layers;  /* 4 */
     uint32_t heads;   /* 4 */
     uint32_t width;   /* 128 */
-    uint32_t vocabulary; /* rows of the embedding, at least `classes`; as many */
+    uint32_t vocabulary; /* rows of the embedding, at least `classes`, the default */
     uint32_t positions;  /* the longest sequence: with gpt, rows of the position embedding; as long
                           * as a sample */
     float    dropout; /* 0; gpt only */

@@ -320,7 +320,8 @@ struct lk_train_result {
     char     weights[65]; /* the weights hash */
     char     run[65];     /* hash of weights, running state, optimizer state and losses */
     uint64_t steps;
-    double loss, validation_loss, validation_accuracy, validation_rmse, validation_mae; /* or NaN */
+    /* NaN: not computed */
+    double loss, validation_loss, validation_accuracy, validation_rmse, validation_mae;
     const char *ended; /* the limit that ended the run early, such as "max-time"; or NULL */
     lk_checkpoint_times checkpoints; /* filled in on rank 0 only */
     uint64_t    audited; /* number of virtual workers computed twice, with equal results */

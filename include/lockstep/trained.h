@@ -42,7 +42,8 @@ typedef struct {
     double      top_p;      /* samples from the most likely tokens that together have this share of
                              * the probability, after top_k; 0 or 1 = all tokens */
     uint32_t    count;      /* texts, each with random numbers of its own; 0 = 1 */
-    bool        ignore_end; /* goes on after the token between documents, where a text ends else */
+    bool        ignore_end; /* goes on after the token between documents, where a text would
+                             * otherwise end */
     bool        no_cache;   /* computes the whole window for every token; the text is the same */
     lk_dtype    precision;  /* of values and matrix products: LK_F32 (0 = LK_F32) or LK_BF16 */
     void (*finished)(void *context, uint32_t text); /* (optional) called after text 0, 1 ... */

@@ -56,7 +56,7 @@ static lk_status open_shard(lki_folder *folder, const char *path, const json_t *
         const char *said   = json_string_value(json_object_get(map, tensor));
         if (said == NULL || strcmp(said, name) != 0)
             return lk_fail(LK_EFORMAT, "%s: it has the tensor '%s', which " INDEX_NAME " does not "
-                                       "say", shard, tensor);
+                                       "list", shard, tensor);
     }
     return LK_OK;
 }
@@ -73,8 +73,8 @@ static lk_status open_shards(lki_folder *folder, const char *path, const json_t 
         if (status != LK_OK || (name != NULL && json_object_get(seen, name) != NULL))
             continue;
         if (name == NULL || !is_plain(name))
-            status = lk_fail(LK_EFORMAT, "%s/" INDEX_NAME ": '%.120s' is in '%.120s', which is no "
-                                         "name of a safetensors file in the folder", path, tensor,
+            status = lk_fail(LK_EFORMAT, "%s/" INDEX_NAME ": '%.120s' is in '%.120s', which is not "
+                                         "the name of a safetensors file in the folder", path, tensor,
                              name != NULL ? name : "none");
         else if (folder->file_count == SHARDS_MAX)
             status = lk_fail(LK_EFORMAT, "%s/" INDEX_NAME ": more than %d files", path, SHARDS_MAX);
@@ -88,7 +88,7 @@ static lk_status open_shards(lki_folder *folder, const char *path, const json_t 
     json_object_foreach((json_t *)(uintptr_t)map, tensor, value)
         if (lki_folder_find(folder, tensor) == NULL)
             return lk_fail(LK_EFORMAT, "%s/%s: it has no tensor '%.120s', which " INDEX_NAME
-                                       " says", path, json_string_value(value), tensor);
+                                       " lists", path, json_string_value(value), tensor);
     return LK_OK;
 }
 

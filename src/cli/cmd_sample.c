@@ -42,7 +42,7 @@ static const lki_option table[] = {
     LKI_U64("seed", "N", AT(seed), 0, UINT64_MAX, "0",
             "seed for sampling; the same seed gives the same text"),
     LKI_FLAG("ignore-end", AT(ignore_end),
-             "go on after the token between documents, where a text ends else"),
+             "go on after the token between documents, where a text would otherwise end"),
     LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(weights), lki_weights_choices,
                "ema, if there is one", "use the model's weights, or their moving average"),
     LKI_U32("heads", "N", AT(heads), 1, 1024, "as in the checkpoint",

@@ -96,8 +96,8 @@ struct lk_dataset {
                                   * tokens, or of samples that the source itself reserves */
     size_t             elements; /* number of elements of x in one sample */
     lki_pixels         pixels;
-    uint32_t           resize;   /* of images: shorter side of which the centre is a sample; 0: the
-                                  * centre is as large as the image allows */
+    uint32_t           resize;   /* of images: shorter side after resizing, before the centre is
+                                  * taken; 0: the centre is as large as the image allows */
     uint32_t           all_channels; /* of images; 1 for samples with more than LK_CHANNELS_MAX */
     lki_piece         *pieces;   /* with documents: training samples, then validation samples */
     int32_t            separator; /* the token before and after each document */

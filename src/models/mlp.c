@@ -33,7 +33,7 @@ static lk_status check_numbers(const lk_model_options *options)
         return lk_fail(LK_EINVAL, "mlp: `loss` cross-entropy needs classes, and the targets of "
                                   "`data.source` are numbers");
     if (options->label_smoothing != 0)
-        return lk_fail(LK_EINVAL, "mlp: `label-smoothing` is for the loss cross-entropy, not %s",
+        return lk_fail(LK_EINVAL, "mlp: `label_smoothing` is for the loss cross-entropy, not %s",
                        loss_name(lk_loss_of(options->loss, true)));
     if (options->classes < 1)
         return lk_fail(LK_EINVAL, "mlp: a sample has no target");

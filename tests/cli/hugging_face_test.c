@@ -108,12 +108,12 @@ static const struct {
     { "rm bad/*.index.json", "llama", "neither model.safetensors nor model.safetensors.index" },
     { "truncate -s 60 bad/model-00001-*", "llama", "truncated" },
     { INDEX("s|model-00001|../model-00001|"), "llama",
-      "is no name of a safetensors file in the folder" },
+      "is not the name of a safetensors file in the folder" },
     { INDEX("/lm_head/d"), "llama", "so its head is the embedding" },
-    { INDEX("/0.input_layernorm/d"), "llama", "does not say" },
-    { INDEX("s/lm_head.weight/lm_tail.weight/"), "llama", "does not say" },
+    { INDEX("/0.input_layernorm/d"), "llama", "does not list" },
+    { INDEX("s/lm_head.weight/lm_tail.weight/"), "llama", "does not list" },
     { "cp bad/model-00002-* bad/x; for f in bad/model-0*; do cp bad/x $f; done", "llama",
-      "does not say" },
+      "does not list" },
 };
 
 static void damage_and_contradictions_are_refused(void **state)

@@ -118,7 +118,7 @@ static lk_status read_kept(exporter *e, const char *model, const lk_model_option
     return LK_OK;
 }
 
-/* Sets the tokens at the begin and the end of texts: none, and the one between documents of the
+/* Sets the tokens at the beginning and the end of texts: none, and the one between documents of the
  * run's tokenizer, if it has one. */
 static lk_status set_tokens(exporter *e)
 {
