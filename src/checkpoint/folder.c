@@ -73,9 +73,9 @@ static lk_status open_shards(lki_folder *folder, const char *path, const json_t 
         if (status != LK_OK || (name != NULL && json_object_get(seen, name) != NULL))
             continue;
         if (name == NULL || !is_plain(name))
-            status = lk_fail(LK_EFORMAT, "%s/" INDEX_NAME ": '%.120s' is in '%.120s', which is not "
-                                         "the name of a safetensors file in the folder", path, tensor,
-                             name != NULL ? name : "none");
+            status = lk_fail(LK_EFORMAT, "%s/" INDEX_NAME ": '%.120s' is in '%.120s', which is "
+                                         "not the name of a safetensors file in the folder",
+                             path, tensor, name != NULL ? name : "none");
         else if (folder->file_count == SHARDS_MAX)
             status = lk_fail(LK_EFORMAT, "%s/" INDEX_NAME ": more than %d files", path, SHARDS_MAX);
         else
