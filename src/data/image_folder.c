@@ -57,6 +57,13 @@ static bool is_folder(const char *parent, const char *name)
            stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+/* Returns the next entry of a folder, or NULL, with errno 0 at the end. */
+static const struct dirent *next_entry(DIR *handle)
+{
+    errno = 0;
+    return readdir(handle);
+}
+
 /* Lists the folders in a folder, also those behind links, in byte order.  The caller frees the list
  * with lki_listing_close(), also on failure.  (lki_listing_open() lists files, and follows no
  * links.) */
@@ -68,7 +75,7 @@ static lk_status list_folders(lki_listing *out, const char *path)
         return lk_fail(LK_EIO, "cannot open the folder '%s': %s", path, strerror(errno));
     lk_status            status = LK_OK;
     const struct dirent *item;
-    while (status == LK_OK && (errno = 0, item = readdir(handle)) != NULL) {
+    while (status == LK_OK && (item = next_entry(handle)) != NULL) {
         if (item->d_name[0] == '.' || !is_folder(path, item->d_name))
             continue;
         status = lki_reserve((void **)&out->paths, &out->capacity, out->count, sizeof *out->paths,
