@@ -267,26 +267,32 @@ void lki_attention(lk_exec *exec, const lki_attention_shape *shape, lki_attentio
 
 /* ---- With a cache ------------------------------------------------------------------------ */
 
-/* Points `h` to the copies of the keys and values in a cache.  Returns the number of floats that
- * they take. */
-static size_t cache_lay_out(head *h, size_t positions, size_t size, float *base)
+/* Returns the number of floats of a cache's copy of the keys of a head; its values follow. */
+static size_t cache_keys(size_t positions, size_t size)
 {
-    h->width  = lki_round_up(size, LANES);
-    h->panel  = size * LANES;
-    h->t_pad  = lki_round_up(positions, LANES);
-    size_t at = lki_round_up(h->t_pad * size, LANES);
-    if (base != NULL) {
-        h->k_columns = base;
-        h->v         = base + at;
-    }
-    return at + h->t_pad * h->width;
+    return lki_round_up(lki_round_up(positions, LANES) * size, LANES);
+}
+
+/* Returns the number of floats of a cache for the keys and values of a head. */
+static size_t cache_floats(size_t positions, size_t size)
+{
+    return cache_keys(positions, size) + lki_round_up(positions, LANES) * lki_round_up(size, LANES);
+}
+
+/* Points `h` to the copies of the keys and values in a cache. */
+static void cache_lay_out(head *h, size_t positions, size_t size, float *base)
+{
+    h->width     = lki_round_up(size, LANES);
+    h->panel     = size * LANES;
+    h->t_pad     = lki_round_up(positions, LANES);
+    h->k_columns = base;
+    h->v         = base + cache_keys(positions, size);
 }
 
 size_t lki_attention_cache_bytes(const lki_attention_shape *shape)
 {
-    head h;
     return shape->b * shape->heads / group_of(shape) * sizeof(float) *
-           cache_lay_out(&h, shape->t, shape->c / shape->heads, NULL);
+           cache_floats(shape->t, shape->c / shape->heads);
 }
 
 /* Appends the new rows of a head of keys and values, of which `index` is the first reader. */
@@ -294,8 +300,8 @@ static void append(const attention *a, size_t index)
 {
     const float *k = keys_of(a, index, K), *v = keys_of(a, index, V);
     head         h = { .width = 0 };
-    (void)cache_lay_out(&h, a->positions, a->size,
-                        a->cache + index / group_of(a->shape) * a->cache_each);
+    cache_lay_out(&h, a->positions, a->size,
+                  a->cache + index / group_of(a->shape) * a->cache_each);
     for (size_t i = 0; i < a->shape->t; i++) {
         size_t at     = a->first + i;
         float *column = h.k_columns + at / LANES * h.panel + at % LANES;
@@ -319,8 +325,8 @@ static void cached_task(void *context, size_t index, uint32_t thread)
 
     (void)head_lay_out(&h, a->shape->t, a->size,
                        (float *)(void *)(a->scratch + thread * a->scratch_each));
-    (void)cache_lay_out(&h, a->positions, a->size,
-                        a->cache + index / group_of(a->shape) * a->cache_each);
+    cache_lay_out(&h, a->positions, a->size,
+                  a->cache + index / group_of(a->shape) * a->cache_each);
     for (size_t query = a->first; query < a->first + a->shape->t;
          query += QUERIES - query % QUERIES)
         forward_queries(a, &h, index, query);
@@ -330,13 +336,12 @@ void lki_attention_cached(lk_exec *exec, const lki_attention_shape *shape, lki_a
                           lki_attention_cache cache, float *y, void *scratch)
 {
     attention a = attention_of(exec, shape, x, scratch);
-    head      h;
     size_t    groups = shape->b * shape->heads / group_of(shape);
     a.y          = y;
     a.first      = cache.first;
     a.cache      = cache.memory;
     a.positions  = cache.positions;
-    a.cache_each = cache_lay_out(&h, cache.positions, a.size, NULL);
+    a.cache_each = cache_floats(cache.positions, a.size);
     if (shape->t == 1) /* too little work to wake threads */
         for (size_t i = 0; i < groups; i++)
             append_task(&a, i, 0);

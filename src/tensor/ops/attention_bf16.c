@@ -335,32 +335,45 @@ void lki_attention_bf16(lk_exec *exec, const lki_attention_shape *shape, lki_att
 /* The rows of keys and values of the chunk of positions that is not complete. */
 typedef struct { uint16_t *k, *v; } recent;
 
-/* Points `h` and `rows` to the parts of a cache.  Returns the number of floats that they take. */
-static size_t cache_lay_out(head *h, recent *rows, size_t positions, size_t size, size_t panel,
-                            float *base)
+/* The floats of the parts of a head's cache: packed keys, packed values, and the rows of keys, or
+ * of values, that are not packed yet. */
+typedef struct { size_t turned, zipped, few; } cache_parts;
+
+static cache_parts cache_parts_of(size_t positions, size_t size)
 {
-    h->words      = lki_round_up(size, LKI_CHUNK) / 2;
-    h->width      = lki_round_up(size, LANES);
-    h->t_pad      = lki_round_up(positions, LKI_CHUNK);
-    h->panel      = panel;
-    size_t turned = lki_round_up(positions, LKI_GEMM_COLUMNS_MAX) * h->words;
-    size_t zipped = h->t_pad / 2 * lki_round_up(size, LKI_GEMM_COLUMNS_MAX);
-    size_t few    = (size_t)LKI_CHUNK * size / 2;
-    if (base != NULL) {
-        h->k_turned = base;
-        h->v_zipped = base + turned;
-        rows->k     = (uint16_t *)(h->v_zipped + zipped);
-        rows->v     = (uint16_t *)(h->v_zipped + zipped + few);
-    }
-    return lki_round_up(turned + zipped + 2 * few, LANES);
+    size_t words = lki_round_up(size, LKI_CHUNK) / 2;
+    size_t pairs = lki_round_up(positions, LKI_CHUNK) / 2;
+    return (cache_parts){ .turned = lki_round_up(positions, LKI_GEMM_COLUMNS_MAX) * words,
+                          .zipped = pairs * lki_round_up(size, LKI_GEMM_COLUMNS_MAX),
+                          .few    = (size_t)LKI_CHUNK * size / 2 };
+}
+
+/* Returns the number of floats of a cache for the keys and values of a head. */
+static size_t cache_floats(size_t positions, size_t size)
+{
+    cache_parts parts = cache_parts_of(positions, size);
+    return lki_round_up(parts.turned + parts.zipped + 2 * parts.few, LANES);
+}
+
+/* Points `h` and `rows` to the parts of a cache. */
+static void cache_lay_out(head *h, recent *rows, size_t positions, size_t size, size_t panel,
+                          float *base)
+{
+    cache_parts parts = cache_parts_of(positions, size);
+    h->words    = lki_round_up(size, LKI_CHUNK) / 2;
+    h->width    = lki_round_up(size, LANES);
+    h->t_pad    = lki_round_up(positions, LKI_CHUNK);
+    h->panel    = panel;
+    h->k_turned = base;
+    h->v_zipped = base + parts.turned;
+    rows->k     = (uint16_t *)(h->v_zipped + parts.zipped);
+    rows->v     = (uint16_t *)(h->v_zipped + parts.zipped + parts.few);
 }
 
 size_t lki_attention_bf16_cache_bytes(const lki_attention_shape *shape)
 {
-    head   h;
-    recent rows;
     return shape->b * shape->heads / group_of(shape) * sizeof(float) *
-           cache_lay_out(&h, &rows, shape->t, shape->c / shape->heads, LKI_GEMM_COLUMNS_MAX, NULL);
+           cache_floats(shape->t, shape->c / shape->heads);
 }
 
 /* Packs the first `count` positions of the chunk from position `from` on. */
@@ -388,8 +401,8 @@ static void append_task(void *context, size_t task, uint32_t thread)
     head             h    = { .words = 0 };
     recent           rows = { .k = NULL };
     (void)thread;
-    (void)cache_lay_out(&h, &rows, a->positions, a->size, a->kernels->gemm->columns,
-                        a->cache + task * a->cache_each);
+    cache_lay_out(&h, &rows, a->positions, a->size, a->kernels->gemm->columns,
+                  a->cache + task * a->cache_each);
     for (size_t at = a->first; at < end; at++) {
         size_t i = at - a->first, place = at % LKI_CHUNK;
         memcpy(rows.k + place * a->size, k + i * a->x.stride[K], a->size * sizeof *k);
@@ -407,8 +420,8 @@ static void cached_task(void *context, size_t index, uint32_t thread)
 
     (void)head_lay_out(&h, a->shape->t, a->size, a->kernels->gemm->columns,
                        (float *)(void *)(a->scratch + thread * a->scratch_each));
-    (void)cache_lay_out(&h, &rows, a->positions, a->size, a->kernels->gemm->columns,
-                        a->cache + index / group_of(a->shape) * a->cache_each);
+    cache_lay_out(&h, &rows, a->positions, a->size, a->kernels->gemm->columns,
+                  a->cache + index / group_of(a->shape) * a->cache_each);
     pack_rows(a, queries_of(a, index), a->x.stride[Q], h.q_rows);
     for (size_t query = a->first; query < a->first + a->shape->t;
          query += QUERIES - query % QUERIES)
@@ -420,14 +433,12 @@ void lki_attention_bf16_cached(lk_exec *exec, const lki_attention_shape *shape,
                                void *scratch)
 {
     attention a = attention_of(exec, shape, x, scratch);
-    head      h;
-    recent    rows;
     size_t    groups = shape->b * shape->heads / group_of(shape);
     a.y          = y;
     a.first      = cache.first;
     a.cache      = cache.memory;
     a.positions  = cache.positions;
-    a.cache_each = cache_lay_out(&h, &rows, cache.positions, a.size, LKI_GEMM_COLUMNS_MAX, NULL);
+    a.cache_each = cache_floats(cache.positions, a.size);
     if (shape->t == 1) /* too little work to wake threads */
         for (size_t i = 0; i < groups; i++)
             append_task(&a, i, 0);
