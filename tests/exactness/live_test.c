@@ -118,6 +118,7 @@ static void mistakes_are_named(void **state)
         { "--lr 1e-3 --replay none", "--replay: cannot open 'none'" },
         { "--lr 1e-3 --replay crlf --aggregate 2", "line 1 ends with a carriage return" },
         { "--lr 1e-3 --replay cut --aggregate 2", "--replay: cut has the gradients of 4 steps" },
+        { "--lr 1e-3 --replay tail --aggregate 2", "tail, line 195: it has another length" },
         { "--lr 1e-3 --record other", "other is not a schedule of this run" },
         { "--lr 1e-3 --record new --checkpoint cs --aggregate 2 --resume",
           "it is not the schedule of this run" },
@@ -132,7 +133,7 @@ static void mistakes_are_named(void **state)
     weights_of(*state, "--record s4 --workers 3 --aggregate 2", hash);
     run_shell(&r, *state,
               "seq 999 >other; cp other same; "
-              "sed 's/$/\\r/' s >crlf; head -n 36 s >cut; "
+              "sed 's/$/\\r/' s >crlf; { cat s; echo hello; } >tail; head -n 36 s >cut; "
               "awk 'NR == 40 { kept = $0; next } { print } NR == 60 { print kept }' s >t");
     assert_int_equal(r.status, 0);
     for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {

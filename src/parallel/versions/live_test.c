@@ -54,18 +54,23 @@ static void hash_of(const lk_async *async, uint32_t ranks, bool replays, char ha
     lkt_run_crew(&w, hash);
 }
 
-/* Runs a replay that must fail.  Returns its message. */
-static const char *replay_fails(const lk_async *async, lk_status status)
+/* Runs what must fail.  Returns its message. */
+static const char *run_fails(const lk_async *async, bool replays, lk_status status)
 {
     static lkt_member member;
     lkt_crew          w;
     lk_async          mine = *async;
-    prepare(&w, &mine, 1, true);
+    prepare(&w, &mine, 1, replays);
     member = (lkt_member){ .crew = &w };
     lkt_run_on_one_host(&w, &member);
     if (member.status != status)
         fail_msg("%d: %s", member.status, member.failure.message);
     return member.failure.message;
+}
+
+static const char *replay_fails(const lk_async *async, lk_status status)
+{
+    return run_fails(async, true, status);
 }
 
 /* ---- Files of schedules -------------------------------------------------------------------- */
@@ -347,9 +352,42 @@ static void damaged_files_are_refused(void **state)
     assert_non_null(strstr(replay_fails(&schedules[0], LK_EFORMAT), "line 23: the task has"));
     write_schedule(text);
     assert_non_null(strstr(replay_fails(&schedules[1], LK_EMISMATCH), "not a schedule of"));
+    lines[-2]++; /* the name of the last column */
+    write_schedule(text);
+    assert_non_null(strstr(replay_fails(&schedules[0], LK_EFORMAT), "line 2 is not \"   "));
+    lines[-2]--;
     lines[STEPS * LEAVES * LINE - 2 * LINE] = '\0';
     write_schedule(text);
     assert_non_null(strstr(replay_fails(&schedules[0], LK_EINVAL), "the gradients of 4 steps"));
+}
+
+/* Ends a file with what is no line.  What a killed run has left of one is left out. */
+static void a_last_line_of_something_else_is_refused(void **state)
+{
+    static const struct {
+        const char *tail, *text;
+    } tails[] = { { "hello\n", "line 43: it has another length" },
+                  { "hello", "line 43: it is not the beginning of a line" },
+                  { "          40           39", NULL } };
+    static char text[BYTES];
+    char        want[65], got[65];
+    (void)state;
+    (void)unlink(path);
+    hash_of(&schedules[0], 2, false, want);
+    char *end = read_schedule(text, sizeof text) + STEPS * LEAVES * LINE;
+    for (int i = 0; i < 3; i++)
+        for (int replays = 0; replays < 2; replays++) {
+            (void)snprintf(end, 32, "%s", tails[i].tail);
+            write_schedule(text);
+            if (tails[i].text == NULL) {
+                hash_of(&schedules[0], 1, replays > 0, got);
+                assert_string_equal(got, want);
+                continue;
+            }
+            const char *message = run_fails(&schedules[0], replays > 0, LK_EFORMAT);
+            if (strstr(message, tails[i].text) == NULL)
+                fail_msg("%s", message);
+        }
 }
 
 int main(void)
@@ -365,6 +403,7 @@ int main(void)
         cmocka_unit_test(two_runs_cannot_write_one_file),
         cmocka_unit_test(each_element_changes_the_hash),
         cmocka_unit_test(damaged_files_are_refused),
+        cmocka_unit_test(a_last_line_of_something_else_is_refused),
     };
     return cmocka_run_group_tests(tests, make_schedule, remove_schedule);
 }
