@@ -147,6 +147,10 @@ typedef struct {
     /* Number of gradients with staleness 0, 1, 2 to 3, 4 to 7, ..., 64 to 127, and more. */
     uint32_t staleness_bins[LK_STALENESS_BINS];
     double   waited; /* seconds for which ranks had no task, all together, since the last step */
+    /* Mean time of the last steps, 8 at most, by the times at which their last gradients were
+     * applied: a rank that computes a long task finishes several steps at once.  0: not known, in
+     * the first step of a run. */
+    double   seconds;
 } lk_async_step;
 
 LK_API lk_async_step lk_parallel_async_step(const lk_parallel *parallel);

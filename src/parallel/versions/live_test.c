@@ -390,6 +390,36 @@ static void a_last_line_of_something_else_is_refused(void **state)
         }
 }
 
+/* ---- Times --------------------------------------------------------------------------------- */
+
+static double paces[3][STEPS]; /* by rank and step */
+
+static void keep_pace(lkt_crew *w, lk_parallel *p, uint32_t step, const lk_step_result *result)
+{
+    (void)w;
+    (void)result;
+    paces[p->rank][step] = lk_parallel_async_step(p).seconds;
+}
+
+/* The time of a step does not depend on when a rank finishes it, which may finish several at
+ * once. */
+static void ranks_agree_on_the_time_of_a_step(void **state)
+{
+    lkt_crew w;
+    lk_async async = schedules[0];
+    char     hash[65];
+    (void)state;
+    (void)unlink(path);
+    prepare(&w, &async, 3, false);
+    w.at_result = keep_pace;
+    lkt_run_crew(&w, hash);
+    for (uint32_t step = 0; step < STEPS; step++)
+        for (uint32_t r = 0; r < 3; r++) {
+            assert_true(step == 0 ? paces[r][step] <= 0 : paces[r][step] > 0);
+            assert_memory_equal(&paces[r][step], &paces[0][step], sizeof paces[0][0]);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -404,6 +434,7 @@ int main(void)
         cmocka_unit_test(each_element_changes_the_hash),
         cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(a_last_line_of_something_else_is_refused),
+        cmocka_unit_test(ranks_agree_on_the_time_of_a_step),
     };
     return cmocka_run_group_tests(tests, make_schedule, remove_schedule);
 }
