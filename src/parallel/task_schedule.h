@@ -33,6 +33,7 @@ typedef struct {
     uint64_t            begun;   /* number of tasks that have begun */
     uint64_t            applied; /* number of gradients that have been applied */
     uint64_t            now;     /* in ticks */
+    uint64_t            waited;  /* ticks for which groups had waited when they began their tasks */
     lki_task_schedule_group *groups;  /* [options.groups] */
     uint32_t           *flights; /* [options.groups]: groups that have a task, by its beginning */
     uint32_t            flight_count;

@@ -140,13 +140,18 @@ static void plans_predict_the_schedule(void **state)
                           "exponential --staleness versions:7");
     assert_int_equal(r.status, 0);
     assert_says(r.out, "\n8 groups, staleness: 6.99 on average, at most 7\n"
-                       "2 workers of equal speed: 1.00 of the sum of their speeds\n"
-                       "with one of them at half speed: 0.9");
+                       "  versions behind        0       1     2-3     4-7\n"
+                       "  gradients, %        0.02    0.02    0.05   99.90\n"
+                       "groups wait for others in ");
+    assert_says(r.out, "2 workers of equal speed: 1.00 of the sum of their speeds, waiting 0.");
+    assert_says(r.out, " % of the time\nwith one of them at half speed: 0.9");
     run_shell(&r, *state, "'" LK_TEST_COMMAND "' plan gpt --data docs:lines --layers 1 --heads 2 "
                           "--width 16 --context 24 --global-batch 16 --virtual-workers 8 "
                           "--workers 1 --async virtual --delays tokens --json --flops 1e9");
     assert_int_equal(r.status, 0);
     assert_says(r.out, "\"async\": {\"staleness_mean\": 6.99");
+    assert_says(r.out, "\"staleness_bins\": [0.01");
+    assert_says(r.out, "\"slow_waiting\": 0.");
     assert_says_not(r.out, "step_ms");
 }
 

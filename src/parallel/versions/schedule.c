@@ -229,6 +229,7 @@ static void begin_tasks(lki_task_schedule *s)
         group->waits  = false;
         group->task   = s->begun++;
         group->reads  = lki_task_schedule_version(s);
+        s->waited += s->now - group->finish;
         group->finish = s->now + ticks_of(s, g, group->done, group->task);
         s->flights[s->flight_count++] = g;
     }

@@ -162,15 +162,25 @@ static void predictions_are_those_of_known_crews(void **state)
     lk_async_forecast f = predict(2, 2, true, 2);
     assert_true(f.staleness_mean == 0 && f.staleness_max == 0);
     assert_true(is_near(f.equal, 1) && is_near(f.slow, 2.0 / 2 / 1.5));
+    assert_true(f.staleness_bins[0] > 0.999 && f.group_waiting <= 0);
+    assert_true(is_near(f.equal_waiting, 0) && is_near(f.slow_waiting, 0.25));
     f = predict(6, 6, true, 4); /* two rounds for four workers: 6 of 8 places */
-    assert_true(is_near(f.equal, 0.75));
+    assert_true(is_near(f.equal, 0.75) && is_near(f.equal_waiting, 0.25));
     f = predict(4, 1, false, 2);
     assert_true(is_near(f.staleness_mean, 3) && f.staleness_max == 3);
+    for (uint32_t bin = 0; bin < LK_STALENESS_BINS; bin++) /* one gradient of each, then all of 3 */
+        assert_true(is_near(4096 * f.staleness_bins[bin], bin < 2 ? 1 : bin == 2 ? 4094 : 0));
     assert_true(is_near(f.equal, 1) && is_near(f.slow, 1));
+    assert_true(is_near(f.equal_waiting, 0) && is_near(f.slow_waiting, 0));
     f = predict(4, 1, false, 4);
     assert_true(is_near(f.equal, 1) && f.slow > 0.5 && f.slow < 0.99);
     f = predict(1, 1, false, 1);
     assert_true(f.staleness_max == 0 && is_near(f.equal, 1) && is_near(f.slow, 1));
+    const lk_async half = { .struct_size = sizeof half, .groups = 2, .aggregate = 2,
+                            .bounded = true, .slow_count = 1, .slow_group = { 1 },
+                            .slow_factor = { 2 } };
+    assert_int_equal(lk_async_predict(&f, &half, 2, 1, 1), LK_OK);
+    assert_true(is_near(f.group_waiting, 0.25)); /* group 0 waits for half of its time */
     const lk_async none = { .struct_size = sizeof none, .groups = 4 };
     assert_int_equal(lk_async_predict(&f, &none, 4, 1, 5), LK_EINVAL);
 }
