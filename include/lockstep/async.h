@@ -81,9 +81,12 @@ typedef struct {
      * `staleness` instead, a bounded delay as in parameter servers (Li et al. 2014): a task that
      * has ended waits while its gradient would make another one too stale, and a group begins none
      * that could become so.  `staleness` is then at least G / K - 1, which G tasks at a time
-     * force. */
+     * force.  With `drops_late` any bound in versions is possible: a gradient that would have more
+     * is discarded, as those of backup workers (Chen et al. 2016), and a group begins its next task
+     * when the version with its last gradient is made. */
     bool      bounded;
     bool      in_versions;
+    bool      drops_late;
     uint32_t  staleness;
     lk_delays delays;
     double    spread;      /* of LK_DELAYS_LOGNORMAL */
@@ -128,6 +131,7 @@ typedef struct {
     uint32_t staleness_max;
     double   staleness_bins[LK_STALENESS_BINS]; /* parts of all gradients */
     double   group_waiting; /* part of the simulated time in which groups wait for others */
+    double   dropped;       /* number of late gradients for each that is applied */
     /* Throughput of workers that take the tasks in order, each as soon as the version is there that
      * it reads, divided by the sum of their speeds.  Updates take no time.  `slow`: one worker has
      * half the speed of the others. */
@@ -149,6 +153,7 @@ typedef struct {
     double   staleness_mean; /* over the gradients of the step */
     uint32_t staleness_max;
     uint32_t staleness_bins[LK_STALENESS_BINS]; /* numbers of gradients */
+    uint64_t dropped; /* late gradients that were discarded since the last step */
     double   waited; /* seconds for which ranks had no task, all together, since the last step */
     /* Mean time of the last steps, 8 at most, by the times at which their last gradients were
      * applied: a rank that computes a long task finishes several steps at once.  0: not known, in

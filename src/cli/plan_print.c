@@ -282,6 +282,9 @@ static void print_async(const plan_options *o, const lk_train_plan *plan)
     if (c->exchange.async.staleness > 0)
         printf("groups wait for others in %.1f %% of their simulated time\n",
                100 * plan->async.group_waiting);
+    if (c->exchange.async.drops_late)
+        printf("late gradients that are dropped: %.2f for each that is applied\n",
+               plan->async.dropped);
     printf("%u worker%s of equal speed: %.2f of the sum of their speeds, waiting %.1f %% of the "
            "time\n",
            c->workers, c->workers == 1 ? "" : "s", plan->async.equal,
@@ -405,9 +408,9 @@ static void print_json_async(const lk_async_forecast *f)
            f->staleness_mean, f->staleness_max);
     for (uint32_t i = 0; i < LK_STALENESS_BINS; i++)
         printf("%s%.6f", i > 0 ? ", " : "", f->staleness_bins[i]);
-    printf("], \"group_waiting\": %.6f, \"equal\": %.6f, \"equal_waiting\": %.6f, "
-           "\"slow\": %.6f, \"slow_waiting\": %.6f}",
-           f->group_waiting, f->equal, f->equal_waiting, f->slow, f->slow_waiting);
+    printf("], \"group_waiting\": %.6f, \"dropped\": %.6f, \"equal\": %.6f, "
+           "\"equal_waiting\": %.6f, \"slow\": %.6f, \"slow_waiting\": %.6f}",
+           f->group_waiting, f->dropped, f->equal, f->equal_waiting, f->slow, f->slow_waiting);
 }
 
 void lki_plan_print_json(const plan_options *o, const lk_train_plan *plan)

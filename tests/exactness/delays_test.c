@@ -155,6 +155,21 @@ static void plans_predict_the_schedule(void **state)
     assert_says_not(r.out, "step_ms");
 }
 
+/* With half of the groups as backup workers, no gradient is stale. */
+static void plans_count_late_gradients(void **state)
+{
+    static command_result r;
+    run_shell(&r, *state, "'" LK_TEST_COMMAND "' plan mlp --data synthetic:images=64,h=6,w=6,c=1,"
+                          "classes=4 --global-batch 16 --virtual-workers 8 --workers 2 --async "
+                          "virtual --delays exponential --aggregate 4 --staleness versions:0 "
+                          "--drop-late");
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "  versions behind        0\n"
+                       "  gradients, %      100.00\n"
+                       "groups wait for others in ");
+    assert_says(r.out, "simulated time\nlate gradients that are dropped: ");
+}
+
 static void mistakes_are_named(void **state)
 {
     static const struct {
@@ -197,6 +212,7 @@ int main(void)
         cmocka_unit_test(tokens_of_equal_samples_are_constant),
         cmocka_unit_test(bounds_hold),
         cmocka_unit_test(plans_predict_the_schedule),
+        cmocka_unit_test(plans_count_late_gradients),
         cmocka_unit_test(mistakes_are_named),
     };
     return cmocka_run_group_tests(tests, make_files, remove_folder);

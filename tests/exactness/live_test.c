@@ -82,11 +82,13 @@ static void replays_have_the_same_weights(void **state)
 static void a_replay_is_resumed(void **state)
 {
     static const char *const kinds[] = { "--record s --workers 2 --aggregate 2",
-                                         "--record r --workers 2 --consistency shard" };
+                                         "--record r --workers 2 --consistency shard",
+                                         "--record d --workers 2 --aggregate 4 "
+                                         "--staleness versions:0 --drop-late" };
     char                     want[HEX + 1], got[HEX + 1], options[256];
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         const char file  = kinds[i][strlen("--record ")];
-        const char *kind = strstr(kinds[i], i == 0 ? "--agg" : "--con");
+        const char *kind = strstr(kinds[i], i == 1 ? "--con" : "--agg");
         weights_of(*state, kinds[i], want);
         (void)snprintf(options, sizeof options,
                        "--replay %c --workers 3 %s --checkpoint c%c --max-samples 176", file, kind,
@@ -110,6 +112,8 @@ static void mistakes_are_named(void **state)
         { "--lr 1e-3 --record a --consistency span --aggregate 2", "leave out --aggregate" },
         { "--lr 1e-3 --record a --consistency shard --staleness versions:9", "a bound in tasks" },
         { "--lr 1e-3 --record a --consistency span --optimizer lamb", "than lars and lamb" },
+        { "--lr 1e-3 --record a --drop-late", "--drop-late needs --staleness" },
+        { "--lr 1e-3 --record a --staleness 2 --drop-late", "--staleness versions:T" },
         { "--lr 1e-3 --record a --shards 2", "--shards needs --consistency shard" },
         { "--lr 1e-3 --record a --slow 1:2", "are of simulated schedules" },
         { "--lr 2e-3 --replay s --aggregate 2", "the gradient of task " },

@@ -222,6 +222,7 @@ static lki_step_sums sum_up(const lki_versions *v, uint64_t end)
         sums.staleness += staleness;
         sums.staleness_max = (uint32_t)lki_max(sums.staleness_max, staleness);
         sums.staleness_bins[lki_staleness_bin(staleness)]++;
+        sums.dropped += lki_task_at(v, at)->dropped;
     }
     return sums;
 }
@@ -249,6 +250,7 @@ void lki_end_step(const lk_parallel *parallel, uint64_t end, const lki_step_sums
                                      .schedule_hash  = lki_schedule_hash(v, end),
                                      .staleness_mean = (double)sums->staleness / groups / each,
                                      .staleness_max  = sums->staleness_max,
+                                     .dropped        = sums->dropped,
                                      .waited = 1e-6 * (double)atomic_exchange(&common->waited, 0),
                                      .seconds = pace_of(common, end / groups - 1) } };
     memcpy(out->async.staleness_bins, sums->staleness_bins, sizeof sums->staleness_bins);

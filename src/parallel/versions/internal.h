@@ -60,6 +60,7 @@ typedef struct {
     uint64_t staleness;
     uint32_t staleness_max;
     uint32_t staleness_bins[LK_STALENESS_BINS];
+    uint64_t dropped;
 } lki_step_sums;
 
 /* The memory that ranks share. */
@@ -75,6 +76,7 @@ typedef struct {
     uint64_t         first;   /* number of steps before those of this run */
     _Atomic uint64_t waited; /* microseconds for which ranks had no task, since the last step */
     _Atomic uint32_t copied; /* number of gradients of the step that a copy was faster with */
+    _Atomic uint32_t dropped; /* late gradients of a live run since the last one that has arrived */
     /* The times at which the last steps have ended, by number modulo LKI_PACED + 1. */
     double           ended[LKI_PACED + 1];
 } lki_common;

@@ -30,6 +30,7 @@ static const lk_async schedules[] = {
     { .compensation = 0.04 },
     { .groups = 4, .bounded = true, .in_versions = true, .staleness = 3 },
     { .groups = 4, .aggregate = 2, .bounded = true, .in_versions = true, .staleness = 1 },
+    { .groups = 4, .aggregate = 2, .bounded = true, .in_versions = true, .drops_late = true },
 };
 
 /* Prepares a crew that records a schedule, or replays it. */
@@ -179,6 +180,60 @@ static void end_together(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel
     while (v->task.task == STEPS * LEAVES - 2 &&
            atomic_load(&v->arrivals->begun) < STEPS * LEAVES)
         (void)nanosleep(&pause, NULL);
+}
+
+static uint64_t discarded; /* by a run */
+
+static void count_discarded(lkt_crew *w, lk_parallel *p, uint32_t step,
+                            const lk_step_result *result)
+{
+    (void)w;
+    (void)step;
+    (void)result;
+    if (p->rank == 0)
+        discarded += lk_parallel_async_step(p).dropped;
+}
+
+/* Waits until three ranks have tasks that read version 0, of which two gradients make version 1. */
+static void begin_three(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn,
+                        uint32_t term)
+{
+    const struct timespec pause = { .tv_nsec = 100000 };
+    const lki_versions   *v     = p->versions;
+    (void)w;
+    (void)step;
+    (void)turn;
+    (void)term;
+    while (v->options.record != NULL && v->task.task < 3 && atomic_load(&v->arrivals->begun) < 3)
+        (void)nanosleep(&pause, NULL);
+}
+
+/* Runs with one backup worker, or two, and repeats that without the gradients that came late. */
+static void late_gradients_are_discarded(void **state)
+{
+    static char    text[BYTES];
+    const lk_async backups = { .groups = 4, .aggregate = 2, .bounded = true, .in_versions = true,
+                               .drops_late = true };
+    char           want[65], got[65];
+    (void)state;
+    (void)unlink(path);
+    for (uint32_t ranks = 3; ranks > 0; ranks--) {
+        lkt_crew w;
+        lk_async async = backups;
+        prepare(&w, &async, ranks, ranks < 3);
+        w.at_term   = begin_three;
+        w.at_result = count_discarded;
+        discarded   = 0;
+        lkt_run_crew(&w, ranks == 3 ? want : got);
+        assert_true(discarded > 0);
+        if (ranks < 3)
+            assert_string_equal(got, want);
+    }
+    const char *lines = read_schedule(text, sizeof text);
+    uint64_t    most  = 0;
+    for (int i = 0; i < STEPS * 4; i++)
+        most = lki_max(most, strtoul(lines + i * LINE, NULL, 10));
+    assert_int_equal(most + 1, STEPS * 4 + discarded); /* those after the last do not count */
 }
 
 static void the_last_lines_cannot_be_exchanged(void **state)
@@ -427,6 +482,7 @@ int main(void)
         cmocka_unit_test(without_staleness_it_is_ddp),
         cmocka_unit_test(an_interrupted_run_goes_on),
         cmocka_unit_test(lines_cannot_be_exchanged),
+        cmocka_unit_test(late_gradients_are_discarded),
         cmocka_unit_test(the_last_lines_cannot_be_exchanged),
         cmocka_unit_test(another_gradient_is_named),
         cmocka_unit_test(the_first_line_that_differs_is_named),

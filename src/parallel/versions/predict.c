@@ -157,6 +157,7 @@ static lk_status predict_staleness(lk_async_forecast *out, const lk_async *optio
         out->staleness_bins[lki_staleness_bin(staleness)] += 1 / (double)count;
     }
     out->staleness_mean = sum / (double)count;
+    out->dropped        = (double)schedule.dropped / (double)count;
     out->group_waiting  = (double)schedule.waited / ((double)schedule.now * options->groups);
     lki_task_schedule_close(&schedule);
     return status;

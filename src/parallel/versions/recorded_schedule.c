@@ -38,9 +38,10 @@ static size_t write_header(char out[HEADER_MOST], const lk_async *o, const lki_r
                                 run->seed, "task", "group", "hash");
     return (size_t)snprintf(out, HEADER_MOST,
                             "lockstep schedule 1: groups %u, aggregate %u, virtual workers %u, "
-                            "seed %" PRIu64 "\n%12s %12s %5s %16s\n",
-                            o->groups, o->aggregate, run->virtual_workers, run->seed, "task",
-                            "reads", "group", "hash");
+                            "seed %" PRIu64 "%s\n%12s %12s %5s %16s\n",
+                            o->groups, o->aggregate, run->virtual_workers, run->seed,
+                            o->drops_late ? ", without late gradients" : "", "task", "reads",
+                            "group", "hash");
 }
 
 /* Returns the length of the first line, as far as it can be printed. */
@@ -284,6 +285,53 @@ static lk_status check_tasks(const lki_recorded_schedule *s, const lk_async *o)
     return status;
 }
 
+static int compare_tasks(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Returns how many of the `count` tasks, which are sorted, are below `task`. */
+static uint64_t count_below(const uint64_t *sorted, uint64_t count, uint64_t task)
+{
+    uint64_t first = 0;
+    while (count > 0) {
+        const uint64_t half = count / 2;
+        if (sorted[first + half] < task) {
+            first += half + 1;
+            count -= half + 1;
+        } else {
+            count = half;
+        }
+    }
+    return first;
+}
+
+/* Does what check_tasks() does, if late gradients were discarded: they have no line.  Counts
+ * them. */
+static lk_status count_dropped(lki_recorded_schedule *s)
+{
+    uint64_t *sorted, end = 0, missing = 0;
+    lk_status status = LK_OK;
+    LK_TRY(LKI_NEW(&sorted, s->count + 1, "tasks of a schedule"));
+    for (uint64_t at = 0; at < s->count; at++)
+        sorted[at] = s->tasks[at].task;
+    qsort(sorted, s->count, sizeof *sorted, compare_tasks);
+    for (uint64_t at = 0; at < s->count && status == LK_OK; at++) {
+        const uint64_t task  = s->tasks[at].task;
+        const uint64_t below = count_below(sorted, s->count, task);
+        if (below + 1 < s->count && sorted[below + 1] == task)
+            status = lki_recorded_fail_line(s, at, "the task has a gradient in another line, too");
+        if (task < end)
+            continue;
+        s->tasks[at].dropped = (uint32_t)(task - below - missing);
+        missing              = task - below;
+        end                  = task + 1;
+    }
+    lki_free(sorted);
+    return status;
+}
+
 static lk_status read_file(lki_recorded_schedule *s, const uint8_t *data, size_t bytes,
                            const lk_async *o, const lki_recorded_run *run)
 {
@@ -303,7 +351,9 @@ static lk_status read_file(lki_recorded_schedule *s, const uint8_t *data, size_t
     if (status == LK_OK)
         link_groups(s, o, last);
     lki_free(last);
-    return status == LK_OK ? check_tasks(s, o) : status;
+    if (status != LK_OK)
+        return status;
+    return o->drops_late ? count_dropped(s) : check_tasks(s, o);
 }
 
 static lk_status keep_path(lki_recorded_schedule *s, const char *path)
