@@ -81,9 +81,12 @@ typedef struct {
      * `staleness` instead, a bounded delay as in parameter servers (Li et al. 2014): a task that
      * has ended waits while its gradient would make another one too stale, and a group begins none
      * that could become so.  `staleness` is then at least G / K - 1, which G tasks at a time
-     * force. */
+     * force.  With `drops_late` any bound in versions is possible: a gradient that would have more
+     * is discarded, as those of backup workers (Chen et al. 2016), and a group begins its next task
+     * when the version with its last gradient is made. */
     bool      bounded;
     bool      in_versions;
+    bool      drops_late;
     uint32_t  staleness;
     lk_delays delays;
     double    spread;      /* of LK_DELAYS_LOGNORMAL */
@@ -119,14 +122,21 @@ typedef struct {
 
 #define LK_ASYNC_INIT LK_OPTIONS_INIT(lk_async)
 
+/* Gradients are counted by staleness: 0, 1, 2 to 3, 4 to 7, ..., 64 to 127, and more. */
+enum { LK_STALENESS_BINS = 9 };
+
 /* The outcome of a schedule. */
 typedef struct {
     double   staleness_mean;
     uint32_t staleness_max;
+    double   staleness_bins[LK_STALENESS_BINS]; /* parts of all gradients */
+    double   group_waiting; /* part of the simulated time in which groups wait for others */
+    double   dropped;       /* number of late gradients for each that is applied */
     /* Throughput of workers that take the tasks in order, each as soon as the version is there that
      * it reads, divided by the sum of their speeds.  Updates take no time.  `slow`: one worker has
      * half the speed of the others. */
     double   equal, slow;
+    double   equal_waiting, slow_waiting; /* parts of the workers' time without a task */
 } lk_async_forecast;
 
 /* Simulates the first gradients of a run, 4096 or 8 of each group, and 1 to `groups` workers that
@@ -136,17 +146,19 @@ LK_API LK_NODISCARD lk_status lk_async_predict(lk_async_forecast *out, const lk_
                                                uint32_t virtual_workers, uint64_t seed,
                                                uint32_t workers);
 
-enum { LK_STALENESS_BINS = 9 };
-
 /* The versions and gradients of the last step of lk_parallel_finish(). */
 typedef struct {
     uint64_t version;        /* number of versions made so far */
     uint64_t schedule_hash;  /* of a recorded schedule up to the step; also after a resume */
     double   staleness_mean; /* over the gradients of the step */
     uint32_t staleness_max;
-    /* Number of gradients with staleness 0, 1, 2 to 3, 4 to 7, ..., 64 to 127, and more. */
-    uint32_t staleness_bins[LK_STALENESS_BINS];
+    uint32_t staleness_bins[LK_STALENESS_BINS]; /* numbers of gradients */
+    uint64_t dropped; /* late gradients that were discarded since the last step */
     double   waited; /* seconds for which ranks had no task, all together, since the last step */
+    /* Mean time of the last steps, 8 at most, by the times at which their last gradients were
+     * applied: a rank that computes a long task finishes several steps at once.  0: not known, in
+     * the first step of a run. */
+    double   seconds;
 } lk_async_step;
 
 LK_API lk_async_step lk_parallel_async_step(const lk_parallel *parallel);

@@ -59,7 +59,8 @@ typedef struct {
     lk_async_mode mode; /* LK_ASYNC_OFF: the other fields have no effect */
     uint32_t  aggregate; /* this and others as in lk_async */
     uint32_t  staleness; /* 1 + lk_async.staleness; 0: not bounded */
-    bool      in_versions; /* lk_async.in_versions */
+    bool      in_versions; /* this and the next as in lk_async */
+    bool      drops_late;
     lk_delays delays;    /* LK_DELAYS_GIVEN: by `trace` or, without it, by the tokens of tasks */
     double    spread;
     const char *trace;   /* a file with times of tasks (docs/asynchronous.md); NULL: none */

@@ -236,6 +236,36 @@ static void print_start(const plan_options *o, const lk_train_plan *plan)
                i + 1 < plan->row_count ? ", " : "\n");
 }
 
+/* Names the staleness of the gradients in a bin. */
+static void bin_text(uint32_t bin, char text[32])
+{
+    const unsigned first = bin > 0 ? 1U << (bin - 1) : 0;
+    if (bin < 2)
+        (void)snprintf(text, 32, "%u", first);
+    else if (bin + 1 < LK_STALENESS_BINS)
+        (void)snprintf(text, 32, "%u-%u", first, 2 * first - 1);
+    else
+        (void)snprintf(text, 32, "%u+", first);
+}
+
+/* Prints which part of the gradients has which staleness. */
+static void print_staleness(const lk_async_forecast *f)
+{
+    uint32_t bins = LK_STALENESS_BINS;
+    char     text[32];
+    while (bins > 1 && f->staleness_bins[bins - 1] <= 0)
+        bins--;
+    printf("  versions behind ");
+    for (uint32_t i = 0; i < bins; i++) {
+        bin_text(i, text);
+        printf(" %7s", text);
+    }
+    printf("\n  gradients, %%    ");
+    for (uint32_t i = 0; i < bins; i++)
+        printf(" %7.2f", 100 * f->staleness_bins[i]);
+    printf("\n");
+}
+
 /* Prints the staleness of asynchronous training, and how busy its schedule keeps the workers. */
 static void print_async(const plan_options *o, const lk_train_plan *plan)
 {
@@ -248,10 +278,20 @@ static void print_async(const plan_options *o, const lk_train_plan *plan)
     }
     printf("\n%u groups, staleness: %.2f on average, at most %u\n", c->exchange.groups,
            plan->async.staleness_mean, plan->async.staleness_max);
-    printf("%u worker%s of equal speed: %.2f of the sum of their speeds\n", c->workers,
-           c->workers == 1 ? "" : "s", plan->async.equal);
+    print_staleness(&plan->async);
+    if (c->exchange.async.staleness > 0)
+        printf("groups wait for others in %.1f %% of their simulated time\n",
+               100 * plan->async.group_waiting);
+    if (c->exchange.async.drops_late)
+        printf("late gradients that are dropped: %.2f for each that is applied\n",
+               plan->async.dropped);
+    printf("%u worker%s of equal speed: %.2f of the sum of their speeds, waiting %.1f %% of the "
+           "time\n",
+           c->workers, c->workers == 1 ? "" : "s", plan->async.equal,
+           100 * plan->async.equal_waiting);
     if (c->workers > 1)
-        printf("with one of them at half speed: %.2f\n", plan->async.slow);
+        printf("with one of them at half speed: %.2f, waiting %.1f %%\n", plan->async.slow,
+               100 * plan->async.slow_waiting);
     if (o->plan.measure || o->plan.rates.flops > 0)
         printf("no times: what updates of versions take is not predicted\n");
 }
@@ -361,6 +401,18 @@ static void print_json_refused(const lk_train_plan *plan)
     printf("]");
 }
 
+static void print_json_async(const lk_async_forecast *f)
+{
+    printf(", \"async\": {\"staleness_mean\": %.6f, \"staleness_max\": %u, "
+           "\"staleness_bins\": [",
+           f->staleness_mean, f->staleness_max);
+    for (uint32_t i = 0; i < LK_STALENESS_BINS; i++)
+        printf("%s%.6f", i > 0 ? ", " : "", f->staleness_bins[i]);
+    printf("], \"group_waiting\": %.6f, \"dropped\": %.6f, \"equal\": %.6f, "
+           "\"equal_waiting\": %.6f, \"slow\": %.6f, \"slow_waiting\": %.6f}",
+           f->group_waiting, f->dropped, f->equal, f->equal_waiting, f->slow, f->slow_waiting);
+}
+
 void lki_plan_print_json(const plan_options *o, const lk_train_plan *plan)
 {
     const lk_train_config *c = &o->train.config;
@@ -387,9 +439,7 @@ void lki_plan_print_json(const plan_options *o, const lk_train_plan *plan)
     if (plan->timed)
         print_json_points(plan);
     if (c->exchange.async.mode == LK_ASYNC_VIRTUAL)
-        printf(", \"async\": {\"staleness_mean\": %.6f, \"staleness_max\": %u, \"equal\": %.6f, "
-               "\"slow\": %.6f}", plan->async.staleness_mean, plan->async.staleness_max,
-               plan->async.equal, plan->async.slow);
+        print_json_async(&plan->async);
     if (plan->chosen < plan->row_count)
         printf(", \"choice\": \"%s\"", plan->rows[plan->chosen].strategy);
     else

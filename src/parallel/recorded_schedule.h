@@ -23,6 +23,9 @@ typedef struct {
     uint64_t task, reads, hash;
     uint64_t next; /* number of the group's next gradient; UINT64_MAX: there is none */
     uint32_t group;
+    /* with lk_async.drops_late: the number of tasks without a gradient between this one and the
+     * largest number before */
+    uint32_t dropped;
 } lki_recorded_task;
 
 /* The part of a line that is of a shard. */

@@ -23,7 +23,7 @@ typedef struct {
     uint64_t done;   /* number of tasks that the group has finished */
     uint64_t finish; /* the tick at which the task ends */
     bool     waits;  /* it has no task, and waits for others; recorded: has no more tasks */
-    uint64_t last;   /* of recorded schedules: 1 + the number of its last gradient; 0: none */
+    uint64_t last;   /* 1 + the number of its last gradient; 0: none */
 } lki_task_schedule_group;
 
 /* A simulation. */
@@ -33,6 +33,8 @@ typedef struct {
     uint64_t            begun;   /* number of tasks that have begun */
     uint64_t            applied; /* number of gradients that have been applied */
     uint64_t            now;     /* in ticks */
+    uint64_t            waited;  /* ticks for which groups had waited when they began their tasks */
+    uint64_t            dropped; /* number of late gradients */
     lki_task_schedule_group *groups;  /* [options.groups] */
     uint32_t           *flights; /* [options.groups]: groups that have a task, by its beginning */
     uint32_t            flight_count;
@@ -47,6 +49,7 @@ typedef struct {
     uint64_t task;
     uint64_t reads;
     uint32_t group;
+    uint32_t dropped; /* number of late gradients that were discarded since the one before */
 } lki_group_task;
 
 /* Completes the options of a run with V virtual workers, and checks them. */
@@ -87,6 +90,18 @@ void lki_task_schedule_advance(lki_task_schedule *schedule, uint64_t applied);
 static inline uint64_t lki_task_schedule_version(const lki_task_schedule *schedule)
 {
     return schedule->applied / schedule->options.aggregate;
+}
+
+/* Returns true if a bound in versions lets tasks wait. */
+static inline bool lki_waits_in_versions(const lk_async *o)
+{
+    return o->in_versions && !o->drops_late;
+}
+
+/* Returns true if gradient number `at` is discarded, because its task has read `reads`. */
+static inline bool lki_is_late(const lk_async *o, uint64_t at, uint64_t reads)
+{
+    return o->drops_late && at / o->aggregate > reads + o->staleness;
 }
 
 /* Returns the number of gradients that come before the first one that `reads` would make too

@@ -18,7 +18,7 @@ bool lki_is_result(const char *column)
     static const char *const endings[] = { "_ms", "_s", "_seconds", "_time" };
     static const char *const names[]   = { "time",  "seconds",      "checkpoint", "audited",
                                            "moved", "duplicated",   "hits_per_s", "workers",
-                                           "hosts", "message_bytes" };
+                                           "hosts", "message_bytes", "late" };
     size_t                   length    = strlen(column);
     if (strncmp(column, "rank_ms[", 8) == 0)
         return false;

@@ -139,6 +139,7 @@ static void mistakes_are_named(void **state)
         { "--async virtual --groups 1", "--workers 2 are more than --groups 1" },
         { "--async virtual --aggregate 2 --delay-compensation 0.1", "leave out --aggregate" },
         { "--aggregate 2", "--aggregate needs --async" },
+        { "--async virtual --clients 4", "rounds, which all wait for: leave out --async" },
     };
     static command_result r;
     char                  line[1024];

@@ -140,14 +140,34 @@ static void plans_predict_the_schedule(void **state)
                           "exponential --staleness versions:7");
     assert_int_equal(r.status, 0);
     assert_says(r.out, "\n8 groups, staleness: 6.99 on average, at most 7\n"
-                       "2 workers of equal speed: 1.00 of the sum of their speeds\n"
-                       "with one of them at half speed: 0.9");
+                       "  versions behind        0       1     2-3     4-7\n"
+                       "  gradients, %        0.02    0.02    0.05   99.90\n"
+                       "groups wait for others in ");
+    assert_says(r.out, "2 workers of equal speed: 1.00 of the sum of their speeds, waiting 0.");
+    assert_says(r.out, " % of the time\nwith one of them at half speed: 0.9");
     run_shell(&r, *state, "'" LK_TEST_COMMAND "' plan gpt --data docs:lines --layers 1 --heads 2 "
                           "--width 16 --context 24 --global-batch 16 --virtual-workers 8 "
                           "--workers 1 --async virtual --delays tokens --json --flops 1e9");
     assert_int_equal(r.status, 0);
     assert_says(r.out, "\"async\": {\"staleness_mean\": 6.99");
+    assert_says(r.out, "\"staleness_bins\": [0.01");
+    assert_says(r.out, "\"slow_waiting\": 0.");
     assert_says_not(r.out, "step_ms");
+}
+
+/* With half of the groups as backup workers, no gradient is stale. */
+static void plans_count_late_gradients(void **state)
+{
+    static command_result r;
+    run_shell(&r, *state, "'" LK_TEST_COMMAND "' plan mlp --data synthetic:images=64,h=6,w=6,c=1,"
+                          "classes=4 --global-batch 16 --virtual-workers 8 --workers 2 --async "
+                          "virtual --delays exponential --aggregate 4 --staleness versions:0 "
+                          "--drop-late");
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "  versions behind        0\n"
+                       "  gradients, %      100.00\n"
+                       "groups wait for others in ");
+    assert_says(r.out, "simulated time\nlate gradients that are dropped: ");
 }
 
 static void mistakes_are_named(void **state)
@@ -192,6 +212,7 @@ int main(void)
         cmocka_unit_test(tokens_of_equal_samples_are_constant),
         cmocka_unit_test(bounds_hold),
         cmocka_unit_test(plans_predict_the_schedule),
+        cmocka_unit_test(plans_count_late_gradients),
         cmocka_unit_test(mistakes_are_named),
     };
     return cmocka_run_group_tests(tests, make_files, remove_folder);

@@ -82,11 +82,13 @@ static void replays_have_the_same_weights(void **state)
 static void a_replay_is_resumed(void **state)
 {
     static const char *const kinds[] = { "--record s --workers 2 --aggregate 2",
-                                         "--record r --workers 2 --consistency shard" };
+                                         "--record r --workers 2 --consistency shard",
+                                         "--record d --workers 2 --aggregate 4 "
+                                         "--staleness versions:0 --drop-late" };
     char                     want[HEX + 1], got[HEX + 1], options[256];
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         const char file  = kinds[i][strlen("--record ")];
-        const char *kind = strstr(kinds[i], i == 0 ? "--agg" : "--con");
+        const char *kind = strstr(kinds[i], i == 1 ? "--con" : "--agg");
         weights_of(*state, kinds[i], want);
         (void)snprintf(options, sizeof options,
                        "--replay %c --workers 3 %s --checkpoint c%c --max-samples 176", file, kind,
@@ -110,6 +112,8 @@ static void mistakes_are_named(void **state)
         { "--lr 1e-3 --record a --consistency span --aggregate 2", "leave out --aggregate" },
         { "--lr 1e-3 --record a --consistency shard --staleness versions:9", "a bound in tasks" },
         { "--lr 1e-3 --record a --consistency span --optimizer lamb", "than lars and lamb" },
+        { "--lr 1e-3 --record a --drop-late", "--drop-late needs --staleness" },
+        { "--lr 1e-3 --record a --staleness 2 --drop-late", "--staleness versions:T" },
         { "--lr 1e-3 --record a --shards 2", "--shards needs --consistency shard" },
         { "--lr 1e-3 --record a --slow 1:2", "are of simulated schedules" },
         { "--lr 2e-3 --replay s --aggregate 2", "the gradient of task " },
@@ -118,6 +122,7 @@ static void mistakes_are_named(void **state)
         { "--lr 1e-3 --replay none", "--replay: cannot open 'none'" },
         { "--lr 1e-3 --replay crlf --aggregate 2", "line 1 ends with a carriage return" },
         { "--lr 1e-3 --replay cut --aggregate 2", "--replay: cut has the gradients of 4 steps" },
+        { "--lr 1e-3 --replay tail --aggregate 2", "tail, line 195: it has another length" },
         { "--lr 1e-3 --record other", "other is not a schedule of this run" },
         { "--lr 1e-3 --record new --checkpoint cs --aggregate 2 --resume",
           "it is not the schedule of this run" },
@@ -132,7 +137,7 @@ static void mistakes_are_named(void **state)
     weights_of(*state, "--record s4 --workers 3 --aggregate 2", hash);
     run_shell(&r, *state,
               "seq 999 >other; cp other same; "
-              "sed 's/$/\\r/' s >crlf; head -n 36 s >cut; "
+              "sed 's/$/\\r/' s >crlf; { cat s; echo hello; } >tail; head -n 36 s >cut; "
               "awk 'NR == 40 { kept = $0; next } { print } NR == 60 { print kept }' s >t");
     assert_int_equal(r.status, 0);
     for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {

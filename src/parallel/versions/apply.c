@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
 #include "comm/worker.h"
@@ -221,8 +222,19 @@ static lki_step_sums sum_up(const lki_versions *v, uint64_t end)
         sums.staleness += staleness;
         sums.staleness_max = (uint32_t)lki_max(sums.staleness_max, staleness);
         sums.staleness_bins[lki_staleness_bin(staleness)]++;
+        sums.dropped += lki_task_at(v, at)->dropped;
     }
     return sums;
+}
+
+/* Notes that a step ends now, and returns the mean time of the last ones. */
+static double pace_of(lki_common *common, uint64_t step)
+{
+    const uint64_t count = lki_min(LKI_PACED, step - common->first);
+    double        *ended = &common->ended[step % (LKI_PACED + 1)];
+    *ended               = lki_seconds();
+    return count == 0 ? 0
+                      : (*ended - common->ended[(step - count) % (LKI_PACED + 1)]) / (double)count;
 }
 
 void lki_end_step(const lk_parallel *parallel, uint64_t end, const lki_step_sums *sums)
@@ -238,8 +250,9 @@ void lki_end_step(const lk_parallel *parallel, uint64_t end, const lki_step_sums
                                      .schedule_hash  = lki_schedule_hash(v, end),
                                      .staleness_mean = (double)sums->staleness / groups / each,
                                      .staleness_max  = sums->staleness_max,
-                                     .waited = 1e-6 * (double)atomic_exchange(&common->waited,
-                                                                              0) } };
+                                     .dropped        = sums->dropped,
+                                     .waited = 1e-6 * (double)atomic_exchange(&common->waited, 0),
+                                     .seconds = pace_of(common, end / groups - 1) } };
     memcpy(out->async.staleness_bins, sums->staleness_bins, sizeof sums->staleness_bins);
     sort_by_task(v, end - groups, groups);
     for (uint32_t leaf = 0; leaf < parallel->leaves; leaf++) {

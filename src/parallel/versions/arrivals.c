@@ -9,6 +9,10 @@
  * A task that is lost with its rank has left no trace: a run that goes on from a checkpoint first
  * repeats what the file has, and then begins the missing tasks before new ones.  So each sample is
  * used once.
+ *
+ * A gradient that is late for lk_async.drops_late has no place and no line, and its group is free
+ * again.  So a replay does not compute its task.  A run that goes on cannot tell it from a task
+ * that was lost, and begins neither of them again.
  */
 #include <string.h>
 
@@ -62,6 +66,8 @@ lk_status lki_arrivals_list_missing(lki_versions *v)
     for (uint64_t at = 0; at < v->recorded.count; at++)
         begun = lki_max(begun, v->recorded.tasks[at].task + 1);
     atomic_store(&a->begun, begun);
+    if (v->options.drops_late)
+        return LK_OK; /* tasks without a line were late */
     LK_TRY(LKI_NEW(&seen, begun + 1, "tasks of a schedule"));
     for (uint64_t at = 0; at < v->recorded.count; at++)
         seen[v->recorded.tasks[at].task] = 1;
@@ -117,7 +123,7 @@ static bool has_place(const lki_versions *v, uint64_t version)
     uint64_t places = atomic_load(&v->arrivals->arrived) + 1;
     for (uint32_t g = 0; g < v->options.groups; g++)
         places += v->doing[g].state == LKI_GROUP_COMPUTES;
-    return !v->options.in_versions || places <= lki_deadline_of(&v->options, version);
+    return !lki_waits_in_versions(&v->options) || places <= lki_deadline_of(&v->options, version);
 }
 
 /* Returns true if the gradient of v->task may have the next place: all other tasks can still have
@@ -127,7 +133,7 @@ static bool may_arrive(const lki_versions *v)
     const uint64_t  next = atomic_load(&v->arrivals->arrived) + 1;
     lki_live_group *own  = &v->doing[v->task.group];
     bool            may  = true;
-    if (!v->options.in_versions)
+    if (!lki_waits_in_versions(&v->options))
         return true;
     own->state = LKI_GROUP_WAITS; /* does not count */
     for (uint32_t g = 0; g < v->options.groups && may; g++)
@@ -186,7 +192,7 @@ lk_status lki_arrivals_begin(lk_parallel *parallel, bool *found)
         group->rank  = parallel->rank;
         group->state = LKI_GROUP_COMPUTES;
         v->at        = LKI_NO_PLACE;
-        v->task = (lki_group_task){ group->task, group->reads, (uint32_t)(group - v->doing) };
+        v->task = (lki_group_task){ group->task, group->reads, (uint32_t)(group - v->doing), 0 };
         *found  = true;
     }
     lki_arrivals_release(v);
@@ -234,6 +240,7 @@ static lk_status arrive(lk_parallel *parallel, uint64_t gradient, uint32_t place
                                       .hash  = lki_line_hash(v, at, gradient) };
     LK_TRY(lki_recorded_write(&v->recorded, at, &line));
     v->at                       = at;
+    v->task.dropped             = atomic_exchange(&v->common->dropped, 0);
     v->order[at % v->window]    = (lki_arrival){ v->task, line.hash };
     v->place_of[at % v->window] = place;
     memcpy(lki_versions_report(v, at, 0), v->model->reports, v->width * v->model->report_bytes);
@@ -269,17 +276,37 @@ static lk_status hold_for_place(lk_parallel *parallel)
     }
 }
 
+/* Discards the gradient of v->task if it is late, and its message.  Called by the holder, who then
+ * is none any more. */
+static bool drop_late(const lki_versions *v, uint32_t place)
+{
+    if (!lki_is_late(&v->options, atomic_load(&v->arrivals->arrived), v->task.reads))
+        return false;
+    if (place != LKI_NO_BUFFER)
+        (void)atomic_fetch_sub(&v->taken[place], 1);
+    v->doing[v->task.group].done++;
+    v->doing[v->task.group].state = LKI_GROUP_FREE;
+    (void)atomic_fetch_add(&v->common->dropped, 1);
+    lki_arrivals_release(v);
+    lki_versions_changed(v);
+    return true;
+}
+
 lk_status lki_arrivals_push(lk_parallel *parallel, const lki_gradients *sums)
 {
     lki_versions  *v    = parallel->versions;
     const uint64_t hash = lki_gradient_hash(v, sums);
     LK_TRY(hold_for_place(parallel));
+    if (drop_late(v, LKI_NO_BUFFER))
+        return LK_OK;
     const bool at_once = becomes_next(parallel);
     uint32_t   place   = LKI_NO_BUFFER;
     if (!at_once) { /* the copy takes long, so others may go first */
         lki_arrivals_release(v);
         place = lki_versions_store(v, sums);
         LK_TRY(hold_for_place(parallel));
+        if (drop_late(v, place))
+            return LK_OK;
     }
     const lk_status status = arrive(parallel, hash, place);
     lki_arrivals_release(v);

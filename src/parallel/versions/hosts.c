@@ -93,8 +93,11 @@ static void deliver(const lk_parallel *parallel, uint32_t message, uint64_t at)
     v->hosts.said[at % v->window] = e->said;
     v->place_of[at % v->window]   = message;
     if (lki_is_live(&v->options))
-        v->order[at % v->window] = (lki_arrival){ { e->task, e->reads, e->group },
-                                                  line_hash(v, message, at) };
+        v->order[at % v->window] = (lki_arrival){
+            { e->task, e->reads, e->group,
+              at < v->recorded.count ? v->recorded.tasks[at].dropped : 0 },
+            line_hash(v, message, at)
+        };
     atomic_store(&v->claims[at % v->window], at << LKI_CLAIM_BITS | LKI_CLAIM_DONE);
     if (lki_arrives(v, at)) {
         v->hosts.arrived[at % v->hosts.arrived_count] = e->group;
@@ -268,7 +271,7 @@ lk_status lki_hosts_begin(lk_parallel *parallel, bool *found)
     if (group != NULL) {
         const uint32_t                 g    = (uint32_t)(group - v->doing);
         const lki_task_schedule_group *next = &v->ahead.groups[g];
-        v->task      = (lki_group_task){ next->task, next->reads, g };
+        v->task      = (lki_group_task){ next->task, next->reads, g, 0 };
         v->at        = LKI_NO_PLACE;
         group->task  = v->task.task;
         group->rank  = parallel->rank;

@@ -29,6 +29,7 @@
 enum {
     LKI_OUTCOMES = 64,  /* steps by which ranks can be apart */
     LKI_WINDOW   = 256, /* smallest number of gradients that are claimed ahead */
+    LKI_PACED    = 8,   /* steps whose times are averaged */
     LKI_NAP_MS   = 50   /* longest sleep of a rank that waits, before it looks for failures */
 };
 
@@ -59,6 +60,7 @@ typedef struct {
     uint64_t staleness;
     uint32_t staleness_max;
     uint32_t staleness_bins[LK_STALENESS_BINS];
+    uint64_t dropped;
 } lki_step_sums;
 
 /* The memory that ranks share. */
@@ -74,6 +76,9 @@ typedef struct {
     uint64_t         first;   /* number of steps before those of this run */
     _Atomic uint64_t waited; /* microseconds for which ranks had no task, since the last step */
     _Atomic uint32_t copied; /* number of gradients of the step that a copy was faster with */
+    _Atomic uint32_t dropped; /* late gradients of a live run since the last one that has arrived */
+    /* The times at which the last steps have ended, by number modulo LKI_PACED + 1. */
+    double           ended[LKI_PACED + 1];
 } lki_common;
 
 /* The states of a group of a live run. */

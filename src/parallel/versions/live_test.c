@@ -30,6 +30,7 @@ static const lk_async schedules[] = {
     { .compensation = 0.04 },
     { .groups = 4, .bounded = true, .in_versions = true, .staleness = 3 },
     { .groups = 4, .aggregate = 2, .bounded = true, .in_versions = true, .staleness = 1 },
+    { .groups = 4, .aggregate = 2, .bounded = true, .in_versions = true, .drops_late = true },
 };
 
 /* Prepares a crew that records a schedule, or replays it. */
@@ -54,18 +55,23 @@ static void hash_of(const lk_async *async, uint32_t ranks, bool replays, char ha
     lkt_run_crew(&w, hash);
 }
 
-/* Runs a replay that must fail.  Returns its message. */
-static const char *replay_fails(const lk_async *async, lk_status status)
+/* Runs what must fail.  Returns its message. */
+static const char *run_fails(const lk_async *async, bool replays, lk_status status)
 {
     static lkt_member member;
     lkt_crew          w;
     lk_async          mine = *async;
-    prepare(&w, &mine, 1, true);
+    prepare(&w, &mine, 1, replays);
     member = (lkt_member){ .crew = &w };
     lkt_run_on_one_host(&w, &member);
     if (member.status != status)
         fail_msg("%d: %s", member.status, member.failure.message);
     return member.failure.message;
+}
+
+static const char *replay_fails(const lk_async *async, lk_status status)
+{
+    return run_fails(async, true, status);
 }
 
 /* ---- Files of schedules -------------------------------------------------------------------- */
@@ -174,6 +180,60 @@ static void end_together(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel
     while (v->task.task == STEPS * LEAVES - 2 &&
            atomic_load(&v->arrivals->begun) < STEPS * LEAVES)
         (void)nanosleep(&pause, NULL);
+}
+
+static uint64_t discarded; /* by a run */
+
+static void count_discarded(lkt_crew *w, lk_parallel *p, uint32_t step,
+                            const lk_step_result *result)
+{
+    (void)w;
+    (void)step;
+    (void)result;
+    if (p->rank == 0)
+        discarded += lk_parallel_async_step(p).dropped;
+}
+
+/* Waits until three ranks have tasks that read version 0, of which two gradients make version 1. */
+static void begin_three(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn,
+                        uint32_t term)
+{
+    const struct timespec pause = { .tv_nsec = 100000 };
+    const lki_versions   *v     = p->versions;
+    (void)w;
+    (void)step;
+    (void)turn;
+    (void)term;
+    while (v->options.record != NULL && v->task.task < 3 && atomic_load(&v->arrivals->begun) < 3)
+        (void)nanosleep(&pause, NULL);
+}
+
+/* Runs with one backup worker, or two, and repeats that without the gradients that came late. */
+static void late_gradients_are_discarded(void **state)
+{
+    static char    text[BYTES];
+    const lk_async backups = { .groups = 4, .aggregate = 2, .bounded = true, .in_versions = true,
+                               .drops_late = true };
+    char           want[65], got[65];
+    (void)state;
+    (void)unlink(path);
+    for (uint32_t ranks = 3; ranks > 0; ranks--) {
+        lkt_crew w;
+        lk_async async = backups;
+        prepare(&w, &async, ranks, ranks < 3);
+        w.at_term   = begin_three;
+        w.at_result = count_discarded;
+        discarded   = 0;
+        lkt_run_crew(&w, ranks == 3 ? want : got);
+        assert_true(discarded > 0);
+        if (ranks < 3)
+            assert_string_equal(got, want);
+    }
+    const char *lines = read_schedule(text, sizeof text);
+    uint64_t    most  = 0;
+    for (int i = 0; i < STEPS * 4; i++)
+        most = lki_max(most, strtoul(lines + i * LINE, NULL, 10));
+    assert_int_equal(most + 1, STEPS * 4 + discarded); /* those after the last do not count */
 }
 
 static void the_last_lines_cannot_be_exchanged(void **state)
@@ -347,9 +407,72 @@ static void damaged_files_are_refused(void **state)
     assert_non_null(strstr(replay_fails(&schedules[0], LK_EFORMAT), "line 23: the task has"));
     write_schedule(text);
     assert_non_null(strstr(replay_fails(&schedules[1], LK_EMISMATCH), "not a schedule of"));
+    lines[-2]++; /* the name of the last column */
+    write_schedule(text);
+    assert_non_null(strstr(replay_fails(&schedules[0], LK_EFORMAT), "line 2 is not \"   "));
+    lines[-2]--;
     lines[STEPS * LEAVES * LINE - 2 * LINE] = '\0';
     write_schedule(text);
     assert_non_null(strstr(replay_fails(&schedules[0], LK_EINVAL), "the gradients of 4 steps"));
+}
+
+/* Ends a file with what is no line.  What a killed run has left of one is left out. */
+static void a_last_line_of_something_else_is_refused(void **state)
+{
+    static const struct {
+        const char *tail, *text;
+    } tails[] = { { "hello\n", "line 43: it has another length" },
+                  { "hello", "line 43: it is not the beginning of a line" },
+                  { "          40           39", NULL } };
+    static char text[BYTES];
+    char        want[65], got[65];
+    (void)state;
+    (void)unlink(path);
+    hash_of(&schedules[0], 2, false, want);
+    char *end = read_schedule(text, sizeof text) + STEPS * LEAVES * LINE;
+    for (int i = 0; i < 3; i++)
+        for (int replays = 0; replays < 2; replays++) {
+            (void)snprintf(end, 32, "%s", tails[i].tail);
+            write_schedule(text);
+            if (tails[i].text == NULL) {
+                hash_of(&schedules[0], 1, replays > 0, got);
+                assert_string_equal(got, want);
+                continue;
+            }
+            const char *message = run_fails(&schedules[0], replays > 0, LK_EFORMAT);
+            if (strstr(message, tails[i].text) == NULL)
+                fail_msg("%s", message);
+        }
+}
+
+/* ---- Times --------------------------------------------------------------------------------- */
+
+static double paces[3][STEPS]; /* by rank and step */
+
+static void keep_pace(lkt_crew *w, lk_parallel *p, uint32_t step, const lk_step_result *result)
+{
+    (void)w;
+    (void)result;
+    paces[p->rank][step] = lk_parallel_async_step(p).seconds;
+}
+
+/* The time of a step does not depend on when a rank finishes it, which may finish several at
+ * once. */
+static void ranks_agree_on_the_time_of_a_step(void **state)
+{
+    lkt_crew w;
+    lk_async async = schedules[0];
+    char     hash[65];
+    (void)state;
+    (void)unlink(path);
+    prepare(&w, &async, 3, false);
+    w.at_result = keep_pace;
+    lkt_run_crew(&w, hash);
+    for (uint32_t step = 0; step < STEPS; step++)
+        for (uint32_t r = 0; r < 3; r++) {
+            assert_true(step == 0 ? paces[r][step] <= 0 : paces[r][step] > 0);
+            assert_memory_equal(&paces[r][step], &paces[0][step], sizeof paces[0][0]);
+        }
 }
 
 int main(void)
@@ -359,12 +482,15 @@ int main(void)
         cmocka_unit_test(without_staleness_it_is_ddp),
         cmocka_unit_test(an_interrupted_run_goes_on),
         cmocka_unit_test(lines_cannot_be_exchanged),
+        cmocka_unit_test(late_gradients_are_discarded),
         cmocka_unit_test(the_last_lines_cannot_be_exchanged),
         cmocka_unit_test(another_gradient_is_named),
         cmocka_unit_test(the_first_line_that_differs_is_named),
         cmocka_unit_test(two_runs_cannot_write_one_file),
         cmocka_unit_test(each_element_changes_the_hash),
         cmocka_unit_test(damaged_files_are_refused),
+        cmocka_unit_test(a_last_line_of_something_else_is_refused),
+        cmocka_unit_test(ranks_agree_on_the_time_of_a_step),
     };
     return cmocka_run_group_tests(tests, make_schedule, remove_schedule);
 }

@@ -51,6 +51,10 @@ static lk_status check(const lk_parallel *parallel, const lk_parallel_options *o
         return lk_fail(LK_EUNSUPPORTED, "a live run with shards or spans over several hosts has "
                                         "what a task has read on one of them only: leave out "
                                         "`async.compensation`, or `async.consistency`");
+    if (parallel->world.hosts > 1 && options->async->record != NULL &&
+        parallel->versions->options.drops_late)
+        return lk_fail(LK_EUNSUPPORTED, "a live run over several hosts applies all gradients: "
+                                        "leave out `async.drops_late`");
     if (options->survives && (parallel->world.hosts > 1 ||
                               parallel->versions->options.consistency != LK_CONSISTENCY_MODEL))
         return lk_fail(LK_EUNSUPPORTED, "asynchronous training (`async`) over several hosts, or "
@@ -119,13 +123,13 @@ static double last_hash(const lki_versions *v)
 /* Fails with LK_EMISMATCH if ranks were given different options of asynchronous training. */
 static lk_status verify_same_options(lk_parallel *parallel)
 {
-    enum { OPTIONS = 17 };
+    enum { OPTIONS = 18 };
     const lk_async *o = &parallel->versions->options;
     double values[OPTIONS + 2 * LK_SLOW_GROUPS_MAX] = {
         o->groups, o->aggregate, o->bounded, o->in_versions, o->staleness, o->delays, o->spread,
         first_times(&parallel->versions->ahead), o->slow_count, o->rate_by_staleness,
         o->compensation, (double)o->steps, o->record != NULL, o->replay != NULL,
-        o->consistency, o->shards, last_hash(parallel->versions)
+        o->consistency, o->shards, last_hash(parallel->versions), o->drops_late
     };
     float  words[2 * sizeof values / sizeof values[0]];
     for (uint32_t i = 0; i < o->slow_count; i++) {

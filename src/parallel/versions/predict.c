@@ -1,4 +1,5 @@
-/* predict.c -- predicts the staleness of a schedule, and the use that it makes of unequal workers.
+/* predict.c -- predicts the staleness of a schedule, the time for which its bound lets groups wait,
+ * and the use that it makes of unequal workers.
  *
  * The workers do what ranks do (run.c): one that is free computes the first task, in the order of
  * application, that nobody computes and whose version is there.  They differ from ranks in that
@@ -29,6 +30,7 @@ typedef struct {
     double    done;      /* sum of the times of the gradients that have been applied */
     uint32_t  workers;
     double   *free;      /* [workers]: the time at which a worker is free */
+    double    waited;    /* sum of the times for which workers had no task */
     bool      slow;      /* worker 0 has half the speed of the others */
 } crew;
 
@@ -108,6 +110,7 @@ static void turn(crew *c)
     const uint64_t at = find_task(c);
     if (at == UINT64_MAX) { /* then some worker computes the next gradient */
         c->free[first] = next_end(c, now);
+        c->waited += c->free[first] - now;
         return;
     }
     gradient *one  = gradient_at(c, at);
@@ -116,23 +119,26 @@ static void turn(crew *c)
     c->free[first] = one->finish;
 }
 
-static lk_status predict_throughput(double *out, const lk_async *options, uint64_t seed,
-                                    uint32_t workers, bool slow, uint64_t count)
+static lk_status predict_throughput(double *out, double *waiting, const lk_async *options,
+                                    uint64_t seed, uint32_t workers, bool slow, uint64_t count)
 {
     crew      c;
     lk_status status = open_crew(&c, options, seed, workers, slow);
-    double    when = 0, done = 0;
+    double    when = 0, done = 0, waited = 0;
     if (status == LK_OK)
         look_ahead(&c);
     while (status == LK_OK && c.applied < count) {
         turn(&c);
         if (c.applied <= count / WARM) {
-            when = c.when;
-            done = c.done;
+            when   = c.when;
+            done   = c.done;
+            waited = c.waited;
         }
     }
-    if (status == LK_OK)
-        *out = (c.done - done) / ((c.when - when) * (workers - (slow ? 0.5 : 0)));
+    if (status == LK_OK) {
+        *out     = (c.done - done) / ((c.when - when) * (workers - (slow ? 0.5 : 0)));
+        *waiting = (c.waited - waited) / ((c.when - when) * workers);
+    }
     close_crew(&c);
     return status;
 }
@@ -148,8 +154,11 @@ static lk_status predict_staleness(lk_async_forecast *out, const lk_async *optio
         const uint64_t       staleness = at / options->aggregate - task.reads;
         sum += (double)staleness;
         out->staleness_max = (uint32_t)lki_max(out->staleness_max, staleness);
+        out->staleness_bins[lki_staleness_bin(staleness)] += 1 / (double)count;
     }
     out->staleness_mean = sum / (double)count;
+    out->dropped        = (double)schedule.dropped / (double)count;
+    out->group_waiting  = (double)schedule.waited / ((double)schedule.now * options->groups);
     lki_task_schedule_close(&schedule);
     return status;
 }
@@ -164,6 +173,6 @@ lk_status lk_async_predict(lk_async_forecast *out, const lk_async *options,
         return lk_fail(LK_EINVAL, "%u workers are not from 1 to the %u groups", workers, o.groups);
     const uint64_t count = lki_max(GRADIENTS_LEAST, OF_EACH_GROUP * (uint64_t)o.groups);
     LK_TRY(predict_staleness(out, &o, seed, count));
-    LK_TRY(predict_throughput(&out->equal, &o, seed, workers, false, count));
-    return predict_throughput(&out->slow, &o, seed, workers, true, count);
+    LK_TRY(predict_throughput(&out->equal, &out->equal_waiting, &o, seed, workers, false, count));
+    return predict_throughput(&out->slow, &out->slow_waiting, &o, seed, workers, true, count);
 }

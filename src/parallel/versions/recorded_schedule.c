@@ -38,18 +38,39 @@ static size_t write_header(char out[HEADER_MOST], const lk_async *o, const lki_r
                                 run->seed, "task", "group", "hash");
     return (size_t)snprintf(out, HEADER_MOST,
                             "lockstep schedule 1: groups %u, aggregate %u, virtual workers %u, "
-                            "seed %" PRIu64 "\n%12s %12s %5s %16s\n",
-                            o->groups, o->aggregate, run->virtual_workers, run->seed, "task",
-                            "reads", "group", "hash");
+                            "seed %" PRIu64 "%s\n%12s %12s %5s %16s\n",
+                            o->groups, o->aggregate, run->virtual_workers, run->seed,
+                            o->drops_late ? ", without late gradients" : "", "task", "reads",
+                            "group", "hash");
 }
 
 /* Returns the length of the first line, as far as it can be printed. */
 static int printable(const uint8_t *data, size_t bytes)
 {
-    int length = 0;
-    while ((size_t)length < lki_min(bytes, 100) && data[length] >= ' ' && data[length] < 127)
+    const size_t most   = lki_min(bytes, HEADER_MOST);
+    int          length = 0;
+    while ((size_t)length < most && data[length] >= ' ' && data[length] < 127)
         length++;
     return length;
+}
+
+static lk_status fail_line(const char *path, uint64_t at, const char *what)
+{
+    return lk_fail(LK_EFORMAT, "%.900s, line %" PRIu64 ": %s; the file was changed after the run, "
+                               "and only the lines before this one can be trusted",
+                   path, at + 3, what);
+}
+
+/* Fails unless what follows the first `count` lines of gradients can be the beginning of a line
+ * that was being written when the run was killed. */
+static lk_status check_rest(const char *path, uint64_t count, const uint8_t *rest, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if (rest[i] == '\0' || strchr("0123456789abcdef -", rest[i]) == NULL)
+            return fail_line(path, count, memchr(rest, '\n', bytes) != NULL
+                                              ? "it has another length than the lines before it"
+                                              : "it is not the beginning of a line of a gradient");
+    return LK_OK;
 }
 
 /* Fails unless the file begins with the header. */
@@ -66,6 +87,10 @@ static lk_status check_header(const char *path, const uint8_t *data, size_t byte
     if (bytes < header_bytes && memcmp(data, header, bytes) == 0)
         return lk_fail(LK_EFORMAT, "%.900s has %zu bytes and no gradient: the file was cut within "
                                    "its first two lines", path, bytes);
+    if (bytes > first && memcmp(data, header, first + 1) == 0)
+        return lk_fail(LK_EFORMAT, "%.900s, line 2 is not \"%.*s\", the names of the columns: the "
+                                   "file was changed after the run",
+                       path, (int)(header_bytes - first - 2), header + first + 1);
     return lk_fail(LK_EMISMATCH, "%.500s is not a schedule of this run: it begins with \"%.*s\", "
                                  "and the schedule would with \"%.*s\"; give another file, or the "
                                  "options of the run that has written it",
@@ -106,16 +131,18 @@ static lk_status trim(int fd, const char *path, const char *header, size_t bytes
     LK_TRY(lki_map_open(&map, path));
     const size_t    torn   = map.bytes > bytes ? (map.bytes - bytes) % line : 0;
     const bool      begins = map.bytes < bytes && memcmp(map.data, header, map.bytes) == 0;
-    const lk_status status = begins ? LK_OK
+    const size_t    end    = map.bytes - torn;
+    lk_status       status = begins ? LK_OK
                                     : check_header(path, map.data, map.bytes, header, bytes);
-    const off_t     end    = (off_t)(map.bytes - torn);
+    if (status == LK_OK && torn > 0)
+        status = check_rest(path, (end - bytes) / line, (const uint8_t *)map.data + end, torn);
     lki_map_close(&map);
     if (status != LK_OK)
         return status;
     errno = ENOSPC; /* of a short write */
     if (begins && pwrite(fd, header, bytes, 0) != (ssize_t)bytes)
         return fail_file(path, "written");
-    return torn == 0 || ftruncate(fd, end) == 0 ? LK_OK : fail_file(path, "written");
+    return torn == 0 || ftruncate(fd, (off_t)end) == 0 ? LK_OK : fail_file(path, "written");
 }
 
 /* The lock belongs to both descriptors, and lasts until both are closed. */
@@ -182,9 +209,7 @@ lk_status lki_recorded_sync(const lki_recorded_schedule *schedule)
 
 lk_status lki_recorded_fail_line(const lki_recorded_schedule *s, uint64_t at, const char *what)
 {
-    return lk_fail(LK_EFORMAT, "%.900s, line %" PRIu64 ": %s; the file was changed after the run, "
-                               "and only the lines before this one can be trusted",
-                   s->path, at + 3, what);
+    return fail_line(s->path, at, what);
 }
 
 /* Reads one line. */
@@ -260,6 +285,53 @@ static lk_status check_tasks(const lki_recorded_schedule *s, const lk_async *o)
     return status;
 }
 
+static int compare_tasks(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Returns how many of the `count` tasks, which are sorted, are below `task`. */
+static uint64_t count_below(const uint64_t *sorted, uint64_t count, uint64_t task)
+{
+    uint64_t first = 0;
+    while (count > 0) {
+        const uint64_t half = count / 2;
+        if (sorted[first + half] < task) {
+            first += half + 1;
+            count -= half + 1;
+        } else {
+            count = half;
+        }
+    }
+    return first;
+}
+
+/* Does what check_tasks() does, if late gradients were discarded: they have no line.  Counts
+ * them. */
+static lk_status count_dropped(lki_recorded_schedule *s)
+{
+    uint64_t *sorted, end = 0, missing = 0;
+    lk_status status = LK_OK;
+    LK_TRY(LKI_NEW(&sorted, s->count + 1, "tasks of a schedule"));
+    for (uint64_t at = 0; at < s->count; at++)
+        sorted[at] = s->tasks[at].task;
+    qsort(sorted, s->count, sizeof *sorted, compare_tasks);
+    for (uint64_t at = 0; at < s->count && status == LK_OK; at++) {
+        const uint64_t task  = s->tasks[at].task;
+        const uint64_t below = count_below(sorted, s->count, task);
+        if (below + 1 < s->count && sorted[below + 1] == task)
+            status = lki_recorded_fail_line(s, at, "the task has a gradient in another line, too");
+        if (task < end)
+            continue;
+        s->tasks[at].dropped = (uint32_t)(task - below - missing);
+        missing              = task - below;
+        end                  = task + 1;
+    }
+    lki_free(sorted);
+    return status;
+}
+
 static lk_status read_file(lki_recorded_schedule *s, const uint8_t *data, size_t bytes,
                            const lk_async *o, const lki_recorded_run *run)
 {
@@ -269,6 +341,8 @@ static lk_status read_file(lki_recorded_schedule *s, const uint8_t *data, size_t
     s->shards = run->shards;
     s->line   = lki_recorded_line_bytes(run->shards);
     s->count  = (bytes - s->header) / s->line;
+    const size_t end = s->header + s->count * s->line;
+    LK_TRY(check_rest(s->path, s->count, data + end, bytes - end));
     LK_TRY(LKI_NEW(&s->tasks, s->count + 1, "a schedule"));
     uint64_t *last;
     LK_TRY(LKI_NEW(&last, o->groups, "groups of a schedule"));
@@ -277,7 +351,9 @@ static lk_status read_file(lki_recorded_schedule *s, const uint8_t *data, size_t
     if (status == LK_OK)
         link_groups(s, o, last);
     lki_free(last);
-    return status == LK_OK ? check_tasks(s, o) : status;
+    if (status != LK_OK)
+        return status;
+    return o->drops_late ? count_dropped(s) : check_tasks(s, o);
 }
 
 static lk_status keep_path(lki_recorded_schedule *s, const char *path)

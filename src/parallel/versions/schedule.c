@@ -12,6 +12,10 @@
  * applied, so the simulation goes on.  At the beginning of a version all groups may begin a task if
  * G <= (T + 1) K, so no group waits for ever.
  *
+ * With `drops_late` no task waits.  One that ends after its deadline is discarded, and its group
+ * begins the next one, so workers need not compute it.  A group whose gradient counts begins the
+ * next one when the version with it is made, so a version has one gradient of a group at most.
+ *
  * Times are integers, computed by Lockstep's own logarithm and exponential, so they are the same on
  * every machine.  REVISION is part of the key of the random numbers: change it with whatever
  * changes a schedule.
@@ -68,7 +72,9 @@ static lk_status check_groups(const lk_async *o, uint32_t leaves)
 static lk_status check_bound(const lk_async *o)
 {
     const uint32_t least = o->groups / o->aggregate - 1;
-    if (!o->in_versions || (o->bounded && o->staleness >= least))
+    if (o->drops_late && !o->in_versions)
+        return lk_fail(LK_EINVAL, "`async.drops_late` needs `async.in_versions`");
+    if (!o->in_versions || (o->bounded && (o->staleness >= least || o->drops_late)))
         return LK_OK;
     if (!o->bounded)
         return lk_fail(LK_EINVAL, "`async.in_versions` needs `async.bounded`");
@@ -190,7 +196,7 @@ static uint64_t ticks_of(const lki_task_schedule *s, uint32_t group, uint64_t cl
  * places before it, one of these tasks must be next. */
 static uint64_t limit_of(const lki_task_schedule *s)
 {
-    for (uint32_t i = 0; s->options.in_versions && i < s->flight_count; i++) {
+    for (uint32_t i = 0; lki_waits_in_versions(&s->options) && i < s->flight_count; i++) {
         const uint64_t deadline = lki_deadline_of(&s->options, s->groups[s->flights[i]].reads);
         if (s->applied + i + 1 >= deadline)
             return deadline;
@@ -201,7 +207,7 @@ static uint64_t limit_of(const lki_task_schedule *s)
 /* Returns true if a group may begin a task, which has the last of all deadlines. */
 static bool has_place(const lki_task_schedule *s)
 {
-    return !s->options.in_versions ||
+    return !lki_waits_in_versions(&s->options) ||
            s->applied + s->flight_count + 1 <=
                lki_deadline_of(&s->options, lki_task_schedule_version(s));
 }
@@ -224,11 +230,13 @@ static void begin_tasks(lki_task_schedule *s)
     const uint64_t  most  = tasks ? count_slowest(s) + o->staleness : UINT64_MAX;
     for (uint32_t g = 0; g < o->groups; g++) {
         lki_task_schedule_group *group = &s->groups[g];
-        if (!group->waits || group->done > most || !has_place(s))
+        if (!group->waits || group->done > most || !has_place(s) ||
+            (o->drops_late && group->last > lki_task_schedule_version(s) * o->aggregate))
             continue;
         group->waits  = false;
         group->task   = s->begun++;
         group->reads  = lki_task_schedule_version(s);
+        s->waited += s->now - group->finish;
         group->finish = s->now + ticks_of(s, g, group->done, group->task);
         s->flights[s->flight_count++] = g;
     }
@@ -289,18 +297,38 @@ static uint32_t find_next(lki_task_schedule *s)
     return first;
 }
 
-/* Takes the task at a place among `flights` out, and counts its gradient. */
-static lki_group_task take(lki_task_schedule *s, uint32_t place)
+/* Takes the task at a place among `flights` out.  Returns its group. */
+static uint32_t end_task(lki_task_schedule *s, uint32_t place)
 {
-    const uint32_t           g     = s->flights[place];
-    lki_task_schedule_group *group = &s->groups[g];
+    const uint32_t g = s->flights[place];
     s->flight_count--;
     memmove(s->flights + place, s->flights + place + 1,
             (s->flight_count - place) * sizeof *s->flights);
-    group->waits = true;
-    group->done++;
+    s->groups[g].waits = true;
+    s->groups[g].done++;
+    return g;
+}
+
+/* Takes the task at a place among `flights` out, and counts its gradient. */
+static lki_group_task take(lki_task_schedule *s, uint32_t place)
+{
+    const uint32_t           g     = end_task(s, place);
+    lki_task_schedule_group *group = &s->groups[g];
     group->last = ++s->applied;
-    return (lki_group_task){ group->task, group->reads, g };
+    return (lki_group_task){ group->task, group->reads, g, 0 };
+}
+
+/* Discards late gradients.  Returns the place of the next one that is not late. */
+static uint32_t drop_late(lki_task_schedule *s)
+{
+    uint32_t next = find_next(s);
+    while (lki_is_late(&s->options, s->applied, s->groups[s->flights[next]].reads)) {
+        (void)end_task(s, next);
+        s->dropped++;
+        begin_tasks(s);
+        next = find_next(s);
+    }
+    return next;
 }
 
 /* ---- Gradients that arrive --------------------------------------------------------------- */
@@ -366,14 +394,16 @@ static lki_group_task next_recorded(lki_task_schedule *s)
     show_recorded(s, task->group, task->next);
     if (s->arrives && s->applied == s->recorded->count)
         begin_arriving(s);
-    return (lki_group_task){ task->task, task->reads, task->group };
+    return (lki_group_task){ task->task, task->reads, task->group, task->dropped };
 }
 
 lki_group_task lki_task_schedule_next(lki_task_schedule *s)
 {
     if (s->recorded != NULL)
         return next_recorded(s);
-    const lki_group_task task = take(s, find_next(s));
+    const uint64_t dropped = s->dropped;
+    lki_group_task task    = take(s, drop_late(s));
+    task.dropped           = (uint32_t)(s->dropped - dropped);
     begin_tasks(s);
     return task;
 }

@@ -119,6 +119,35 @@ static void no_gradient_is_staler_than_the_bound(void **state)
     assert_true(compare(8, 1, 100) > 8); /* the control */
 }
 
+/* A gradient that would be too stale is discarded.  A version has one of a group at most, so if it
+ * has all there are none. */
+static void late_gradients_are_discarded(void **state)
+{
+    (void)state;
+    for (uint32_t k = 1; k <= 4; k *= 2)
+        for (uint32_t bound = 0; bound < 3; bound++) {
+            const lk_async    options = { .struct_size = sizeof options, .groups = 4,
+                                          .aggregate = k, .bounded = true, .in_versions = true,
+                                          .staleness = bound, .drops_late = true,
+                                          .delays = LK_DELAYS_GIVEN, .time = odd_time };
+            lki_task_schedule s;
+            lk_async          read;
+            uint64_t          dropped = 0, most = 0;
+            assert_int_equal(lki_async_read(&read, &options, 4), LK_OK);
+            assert_int_equal(lki_task_schedule_open(&s, &read, 1, NULL), LK_OK);
+            for (uint64_t at = 0; at < GRADIENTS; at++) {
+                const lki_group_task got = lki_task_schedule_next(&s);
+                assert_true(at / k - got.reads <= bound);
+                dropped += got.dropped;
+                most = lki_max(most, got.task);
+            }
+            assert_int_equal(dropped, s.dropped);
+            assert_true(k == 4 ? dropped == 0 : bound > 0 || dropped > 0);
+            assert_true(most < GRADIENTS + dropped + 4);
+            lki_task_schedule_close(&s);
+        }
+}
+
 static void bounds_that_none_can_keep_are_refused(void **state)
 {
     lk_async out, options = { .struct_size = sizeof options, .groups = 8, .aggregate = 2,
@@ -162,15 +191,25 @@ static void predictions_are_those_of_known_crews(void **state)
     lk_async_forecast f = predict(2, 2, true, 2);
     assert_true(f.staleness_mean == 0 && f.staleness_max == 0);
     assert_true(is_near(f.equal, 1) && is_near(f.slow, 2.0 / 2 / 1.5));
+    assert_true(f.staleness_bins[0] > 0.999 && f.group_waiting <= 0);
+    assert_true(is_near(f.equal_waiting, 0) && is_near(f.slow_waiting, 0.25));
     f = predict(6, 6, true, 4); /* two rounds for four workers: 6 of 8 places */
-    assert_true(is_near(f.equal, 0.75));
+    assert_true(is_near(f.equal, 0.75) && is_near(f.equal_waiting, 0.25));
     f = predict(4, 1, false, 2);
     assert_true(is_near(f.staleness_mean, 3) && f.staleness_max == 3);
+    for (uint32_t bin = 0; bin < LK_STALENESS_BINS; bin++) /* one gradient of each, then all of 3 */
+        assert_true(is_near(4096 * f.staleness_bins[bin], bin < 2 ? 1 : bin == 2 ? 4094 : 0));
     assert_true(is_near(f.equal, 1) && is_near(f.slow, 1));
+    assert_true(is_near(f.equal_waiting, 0) && is_near(f.slow_waiting, 0));
     f = predict(4, 1, false, 4);
     assert_true(is_near(f.equal, 1) && f.slow > 0.5 && f.slow < 0.99);
     f = predict(1, 1, false, 1);
     assert_true(f.staleness_max == 0 && is_near(f.equal, 1) && is_near(f.slow, 1));
+    const lk_async half = { .struct_size = sizeof half, .groups = 2, .aggregate = 2,
+                            .bounded = true, .slow_count = 1, .slow_group = { 1 },
+                            .slow_factor = { 2 } };
+    assert_int_equal(lk_async_predict(&f, &half, 2, 1, 1), LK_OK);
+    assert_true(is_near(f.group_waiting, 0.25)); /* group 0 waits for half of its time */
     const lk_async none = { .struct_size = sizeof none, .groups = 4 };
     assert_int_equal(lk_async_predict(&f, &none, 4, 1, 5), LK_EINVAL);
 }
@@ -241,6 +280,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_gradient_is_staler_than_the_bound),
+        cmocka_unit_test(late_gradients_are_discarded),
         cmocka_unit_test(bounds_that_none_can_keep_are_refused),
         cmocka_unit_test(predictions_are_those_of_known_crews),
         cmocka_unit_test(different_options_are_told),

@@ -221,7 +221,7 @@ static lk_status run_steps(member *m, uint64_t first)
                            (unsigned long long)step);
         m->results[step]         = result;
         m->versions[step]        = lk_parallel_async_step(m->parallel);
-        m->versions[step].waited = 0;
+        m->versions[step].waited = m->versions[step].seconds = 0;
         m->known         = (uint32_t)lki_max(m->known, step + 1);
     }
     return __real_lk_barrier(m->comm); /* no rank is lost after this barrier */

@@ -45,6 +45,8 @@ static const lk_async schedules[] = {
     { .delays = LK_DELAYS_LOGNORMAL, .spread = 1, .groups = 4, .aggregate = 2, .bounded = true,
       .in_versions = true, .staleness = 1 },
     { .delays = LK_DELAYS_GIVEN, .time = given_time, .time_context = &given_least },
+    { .delays = LK_DELAYS_EXPONENTIAL, .aggregate = 4, .bounded = true, .in_versions = true,
+      .drops_late = true },
 };
 
 /* Returns lk_optimizer.mean_square of a schedule: a compensation of 2 is adaptive. */
@@ -108,8 +110,8 @@ static void without_staleness_it_is_ddp(void **state)
     const lk_async all = { .aggregate = LEAVES, .bounded = true },
                    half = { .groups = 4, .aggregate = 4, .bounded = true, .delays = 2,
                             .rate_by_staleness = true },
-                   one = { .groups = 1, .delays = LK_DELAYS_EXPONENTIAL },
-                   none = { .aggregate = LEAVES, .bounded = true, .in_versions = true,
+                   one = { .groups = 1, .delays = LK_DELAYS_EXPONENTIAL };
+    lk_async       none = { .aggregate = LEAVES, .bounded = true, .in_versions = true,
                             .delays = LK_DELAYS_EXPONENTIAL };
     (void)state;
     hash_with(NULL, 2, false, want);
@@ -118,6 +120,7 @@ static void without_staleness_it_is_ddp(void **state)
         assert_string_equal(got, want);
         hash_with(&half, ranks, false, got);
         assert_string_equal(got, want);
+        none.drops_late = ranks > 2; /* no gradient is late */
         hash_with(&none, ranks, false, got);
         assert_string_equal(got, want);
     }

@@ -817,7 +817,7 @@ function chartOf(list, title, names, options) {
 const LOSS = { log: () => state.logLoss };
 const USED = new Set(["loss", "val_loss", "val_accuracy", "val_perplexity", "lr", "grad_norm", "tokens_per_s", "samples_per_s",
   "step_ms", "seconds", "data_ms", "compute_ms", "finish_ms", "offload_stall_ms", "message_bytes", "gradient_bytes",
-  "staleness_mean", "staleness_max", "time", "val_count", "val_hits", "epoch", "checkpoint", "stall_ms", "write_ms", "version", "groups"]);
+  "staleness_mean", "staleness_max", "waited_ms", "late", "time", "val_count", "val_hits", "epoch", "checkpoint", "stall_ms", "write_ms", "version", "groups"]);
 
 function curves(missing) {
   const list = [];
@@ -1017,6 +1017,8 @@ function staleness(missing) {
   const list = [];
   chartOf(list, "Mean staleness", ["staleness_mean"], { zero: true });
   chartOf(list, "Largest staleness", ["staleness_max"], { zero: true });
+  chartOf(list, "Time without a task, all workers, ms", ["waited_ms"], { zero: true });
+  chartOf(list, "Late gradients that were dropped", ["late"], { zero: true });
   const tables = found.map((run) => {
     const sum = run.staleness.reduce((a, b) => a + b, 0) || 1;
     const used = run.staleness.reduce((last, count, i) => (count > 0 ? i : last), 0);

@@ -50,11 +50,18 @@ static lk_status check_bound(const lk_train_config *c)
 {
     const lk_train_async *a     = &c->exchange.async;
     const uint32_t        least = c->exchange.groups / a->aggregate - 1;
-    if (a->staleness == 0 || !a->in_versions || a->staleness - 1 >= least)
+    if (a->drops_late && (a->staleness == 0 || !a->in_versions))
+        return lk_fail(LK_EINVAL, "`exchange.async.drops_late` needs a bound in versions: give "
+                                  "`exchange.async.staleness` versions:T");
+    if (a->drops_late && a->mode == LK_ASYNC_LIVE && has_hosts(c) && a->replay == NULL)
+        return lk_fail(LK_EINVAL, "`exchange.async.drops_late` records on one host: leave out "
+                                  "other hosts, or use `exchange.async.mode` virtual");
+    if (a->staleness == 0 || !a->in_versions || a->drops_late || a->staleness - 1 >= least)
         return LK_OK;
     return lk_fail(LK_EINVAL, "`exchange.async.staleness` versions:%u: %u groups, of which each "
                               "has a task, have a staleness of %u at least; give versions:%u, "
-                              "raise `exchange.async.aggregate`, or lower `exchange.groups`",
+                              "raise `exchange.async.aggregate`, lower `exchange.groups`, or "
+                              "give `exchange.async.drops_late`",
                    a->staleness - 1, c->exchange.groups, least, least);
 }
 
@@ -145,6 +152,7 @@ static void fill(const lk_train_config *c, lk_async *out)
                        .aggregate         = a->aggregate,
                        .bounded           = a->staleness > 0,
                        .in_versions       = a->staleness > 0 && a->in_versions,
+                       .drops_late        = a->drops_late,
                        .staleness         = a->staleness > 0 ? a->staleness - 1 : 0,
                        .delays            = a->delays,
                        .spread            = a->spread,

@@ -57,6 +57,8 @@ static const char *why_not_these_data(const lk_train_config *c)
 static const char *why_not(const lk_train_config *c)
 {
     return !is_summed_whole(c->strategy) ? "need `strategy` ddp or zero1"
+           : lki_is_async(c)
+               ? "train in rounds, which all wait for: leave out `exchange.async.mode`"
            : c->exchange.local.steps > 0 || c->exchange.local.start > 0
                ? "take as many steps as `exchange.clients.epochs` and `exchange.clients.batch` "
                  "say: leave out `exchange.local.steps` and `exchange.local.start`"

@@ -250,7 +250,7 @@ void lki_display_step(lki_display *d, const lki_step_record *r)
     uint64_t steps = d->end, done = r->step - d->start, every = lki_max(1, steps / PLAIN_LINES);
     double   now   = lki_seconds();
     double   left  = (now - d->begun) / (double)done * (double)(steps - r->step);
-    double   units = (double)(r->tokens > 0 ? r->tokens : r->samples) / r->seconds;
+    double   units = lki_per_second(r, r->tokens > 0 ? r->tokens : r->samples);
 
     lki_curve_add(&d->curve, r->loss);
     d->rate = d->rate > 0 && isfinite(units) ? 0.9 * d->rate + 0.1 * units : units;

@@ -218,8 +218,8 @@ lk_status lki_events_step(lki_events *events, const lki_step_record *r)
     put_scalar(&m, "time/data_ms", 1e3 * r->data_seconds);
     put_scalar(&m, "time/step_ms", 1e3 * r->seconds);
     if (r->tokens > 0)
-        put_scalar(&m, "speed/tokens_per_s", (double)r->tokens / r->seconds);
-    put_scalar(&m, "speed/samples_per_s", (double)r->samples / r->seconds);
+        put_scalar(&m, "speed/tokens_per_s", lki_per_second(r, r->tokens));
+    put_scalar(&m, "speed/samples_per_s", lki_per_second(r, r->samples));
     put_scalar(&m, "train/epoch", (double)r->epoch);
     put_scalar(&m, "train/grad_norm", r->grad_norm);
     put_scalar(&m, "train/lr", r->lr);

@@ -325,7 +325,7 @@ static void write_rates(const lki_step_record *r, char text[96])
     int used = 0;
     text[0]  = '\0';
     if (r->tokens > 0)
-        used = snprintf(text, 96, ", \"tokens_per_s\": %.1f", (double)r->tokens / r->seconds);
+        used = snprintf(text, 96, ", \"tokens_per_s\": %.1f", lki_per_second(r, r->tokens));
     if (r->duplicated > 0)
         used += snprintf(text + used, 96 - (size_t)used, ", \"duplicated\": %u", r->duplicated);
     if (r->dropped > 0)
@@ -378,7 +378,7 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
         "\"time\": %.3f, \"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
         "\"finish_ms\": %.3f%s%s%s%s%s%s%s}\n",
         (unsigned long long)r->step, (unsigned long long)r->epoch, number_text(loss, r->loss), bits,
-        number_text(lr, r->lr), number_text(norm, r->grad_norm), (double)r->samples / r->seconds,
+        number_text(lr, r->lr), number_text(norm, r->grad_norm), lki_per_second(r, r->samples),
         tokens,
         lki_wall_seconds(), 1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds,
         1e3 * r->finish_seconds, scale, noise, journal->repeated, stall, audited, losses,

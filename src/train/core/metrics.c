@@ -45,10 +45,10 @@ static void write_all(FILE *file, const lki_metrics *m, const lki_metrics_values
     put(file, "learning_rate", "The learning rate of the last step.", r->lr);
     put(file, "gradient_norm", "The norm of the gradient of the last step.", r->grad_norm);
     put(file, "samples_per_second", "Samples per second in the last step.",
-        (double)r->samples / r->seconds);
+        lki_per_second(r, r->samples));
     if (r->tokens > 0)
         put(file, "tokens_per_second", "Tokens per second in the last step.",
-            (double)r->tokens / r->seconds);
+            lki_per_second(r, r->tokens));
     put(file, "step_seconds", "The time of the last step.", r->seconds);
     put(file, "step_data_seconds", "Waiting for data in the last step.", r->data_seconds);
     put(file, "step_compute_seconds", "Forward and backward of the last step.",

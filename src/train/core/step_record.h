@@ -20,6 +20,15 @@ typedef struct lki_step_record {
     lk_noise noise;      /* averages so far, if the noise scale is measured */
     double   stalled;    /* seconds that rank 0 waited for its offload file */
     double   seconds, data_seconds, compute_seconds, finish_seconds;
+    /* The time that the step's samples took, if rank 0 may finish several steps at once; else 0,
+     * and it is `seconds`. */
+    double   pace;
 } lki_step_record;
+
+/* Returns how many of `count` things of the step are done in a second. */
+static inline double lki_per_second(const lki_step_record *record, uint64_t count)
+{
+    return (double)count / (record->pace > 0 ? record->pace : record->seconds);
+}
 
 #endif

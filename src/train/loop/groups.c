@@ -88,9 +88,11 @@ static void bound_text(const lk_train_async *a, char *text, size_t bytes)
     const uint32_t most = a->staleness - 1;
     text[0] = '\0';
     if (a->staleness > 0)
-        (void)snprintf(text, bytes, a->in_versions ? "; the staleness is at most %u version%s"
-                                                   : "; none is more than %u task%s ahead of the "
-                                                     "slowest", most, most == 1 ? "" : "s");
+        (void)snprintf(text, bytes,
+                       a->drops_late    ? "; those staler than %u version%s are dropped"
+                       : a->in_versions ? "; the staleness is at most %u version%s"
+                                        : "; none is more than %u task%s ahead of the slowest",
+                       most, most == 1 ? "" : "s");
 }
 
 /* Prints that a file to record has all gradients of the run, if that is so. */
@@ -160,11 +162,13 @@ static lk_status log_async(lki_session *s, uint64_t done)
     json_t             *bins = json_array();
     for (int i = 0; i < LK_STALENESS_BINS; i++)
         (void)json_array_append_new(bins, json_integer(step.staleness_bins[i]));
-    return lki_say_versions(
-        s, done, json_pack("{s:I, s:I, s:f, s:i, s:o, s:f}", "step", (json_int_t)done, "version",
-                           (json_int_t)step.version, "staleness_mean", step.staleness_mean,
-                           "staleness_max", (int)step.staleness_max, "staleness_bins", bins,
-                           "waited_ms", 1e3 * step.waited));
+    json_t *line = json_pack("{s:I, s:I, s:f, s:i, s:o, s:f}", "step", (json_int_t)done, "version",
+                             (json_int_t)step.version, "staleness_mean", step.staleness_mean,
+                             "staleness_max", (int)step.staleness_max, "staleness_bins", bins,
+                             "waited_ms", 1e3 * step.waited);
+    if (s->config->exchange.async.drops_late)
+        (void)json_object_set_new(line, "late", json_integer((json_int_t)step.dropped));
+    return lki_say_versions(s, done, line);
 }
 
 /* Logs the round that ended.  If no client counts, says so. */

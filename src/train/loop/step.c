@@ -296,6 +296,7 @@ lk_status lki_session_step(lki_session *s, uint64_t step, lki_step_record *recor
     double end             = lki_seconds();
     record->finish_seconds = end - mark;
     record->seconds        = end - s->begun;
+    record->pace           = lk_parallel_async_step(s->parallel).seconds;
     lki_session_record(s, &result, scale, record);
     if (s->progress.chained <= step) /* else a run that has lost ranks finishes the step again */
         lki_session_chain(s, step + 1, &result);

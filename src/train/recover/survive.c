@@ -450,7 +450,8 @@ void lki_catch_up(lki_session *s, const lk_parallel_standing *standing, lki_posi
         (void)lki_heed_evaluation(s, at->done, told->found.loss, told->found.accuracy);
     at->record = (lki_step_record){ .step    = at->done,
                                     .lr      = lk_schedule_at(&s->config->schedule, at->done - 1),
-                                    .seconds = lki_seconds() - s->begun };
+                                    .seconds = lki_seconds() - s->begun,
+                                    .pace    = lk_parallel_async_step(s->parallel).seconds };
     lki_session_record(s, &standing->last, standing->loss_scale, &at->record);
 }
 
