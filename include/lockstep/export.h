@@ -6,7 +6,7 @@
 #ifndef LK_EXPORT_H
 #define LK_EXPORT_H
 
-#include "lockstep/train.h"
+#include "lockstep/trained.h"
 
 #ifdef __cplusplus
 extern "C" {

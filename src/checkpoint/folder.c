@@ -260,8 +260,7 @@ static size_t end_of(const shard *s, size_t first, uint64_t most)
 
 static lk_status put_index(const char *folder, json_t *map, uint64_t bytes)
 {
-    char    path[LKI_PATH_BYTES];
-    lki_output output;
+    char path[LKI_PATH_BYTES];
     LK_TRY(lki_directory_join(path, folder, INDEX_NAME));
     json_t *root = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)bytes,
                              "weight_map", map);
@@ -269,14 +268,9 @@ static lk_status put_index(const char *folder, json_t *map, uint64_t bytes)
     json_decref(root);
     if (text == NULL)
         return lk_fail(LK_ENOMEM, "the index of '%s'", folder);
-    lk_status status = lki_output_open(&output, path, true);
-    if (status == LK_OK)
-        status = lki_output_add(&output, text, strlen(text));
-    if (status == LK_OK)
-        status = lki_output_add(&output, "\n", 1);
-    if (status == LK_OK)
-        status = lki_output_finish(&output, true);
-    lki_output_free(&output);
+    size_t length = strlen(text);
+    text[length]  = '\n'; /* in place of the NUL */
+    lk_status status = lki_output_write(path, true, text, length + 1);
     free(text);
     return status;
 }

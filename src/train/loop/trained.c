@@ -8,7 +8,8 @@
 #include "base/float.h"
 #include "base/memory.h"
 #include "tensor/ops.h"
-#include "train/options.h"
+#include "train/core/recorded.h"
+#include "train/saves/save.h"
 
 /* ---- Tensors ----------------------------------------------------------------------------- */
 
@@ -46,65 +47,12 @@ static const lk_tensor *find_weights(const lki_trained *t, const char *name, lk_
 
 /* ---- The options in a checkpoint --------------------------------------------------------- */
 
-static void read_list(const lki_field *field, const json_t *value, unsigned char *config)
-{
-    uint32_t count = (uint32_t)json_array_size(value);
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t number = (uint32_t)json_integer_value(json_array_get(value, i));
-        memcpy(config + field->offset + i * sizeof number, &number, sizeof number);
-    }
-    memcpy(config + field->count_offset, &count, sizeof count);
-}
-
-/* Reads a field of the model's options, which are of these types. */
-static void read_field(const lki_field *field, const json_t *value, lk_train_config *config)
-{
-    unsigned char *at     = (unsigned char *)config + field->offset;
-    uint32_t       number = (uint32_t)json_integer_value(value);
-    float          real   = (float)json_number_value(value);
-    bool           flag   = json_is_true(value);
-    const char    *text   = json_string_value(value);
-
-    if (field->type == LKI_FIELD_U32)
-        memcpy(at, &number, sizeof number);
-    if (field->type == LKI_FIELD_FLOAT)
-        memcpy(at, &real, sizeof real);
-    if (field->type == LKI_FIELD_FLAG)
-        memcpy(at, &flag, sizeof flag);
-    if (field->type == LKI_FIELD_U32_LIST &&
-        json_array_size(value) <= sizeof config->model_options.hidden / sizeof number)
-        read_list(field, value, (unsigned char *)config);
-    for (const lki_field_choice *c = field->choices;
-         field->type == LKI_FIELD_CHOICE && text != NULL && c->name != NULL; c++)
-        if (strcmp(c->name, text) == 0)
-            memcpy(at, &c->value, sizeof c->value);
-}
-
 /* Reads the model and its options from the configuration of a checkpoint. */
 static lk_status read_config(lki_trained *t)
 {
-    static const char head[] = "model_options.";
-    lk_train_config   config = { .model = NULL };
-    json_t           *input  = json_object_get(t->config, "input");
-    size_t            rank   = json_array_size(input);
-
-    t->name = json_string_value(json_object_get(t->config, "model"));
-    if (t->name == NULL || rank > LK_RANK_MAX)
-        return lk_fail(LK_EFORMAT, "'%s' does not say which model it has", t->path);
-    for (const lki_field *f = lki_fields; f->name != NULL; f++) {
-        const json_t *value = json_object_get(t->config, lki_field_key(f));
-        if (value != NULL && strncmp(f->path, head, sizeof head - 1) == 0)
-            read_field(f, value, &config);
-    }
-    t->options                          = config.model_options;
-    t->options.struct_size              = sizeof t->options;
+    LK_TRY(lki_recorded_model(t->config, t->path, &t->name, &t->options));
     t->options.activation_checkpointing = false;
-    t->options.tokens     = json_is_true(json_object_get(t->config, "tokens"));
-    t->options.classes    = (uint32_t)json_integer_value(json_object_get(t->config, "classes"));
-    t->options.input.rank = (uint32_t)rank;
-    for (size_t i = 0; i < rank; i++)
-        t->options.input.dims[i] = (uint64_t)json_integer_value(json_array_get(input, i));
-    return lk_model_resolve(&t->options, t->name);
+    return LK_OK;
 }
 
 /* ---- The shapes in a file ---------------------------------------------------------------- */
@@ -170,17 +118,6 @@ lk_status lki_trained_open(lki_trained *t, const char *path, uint32_t heads)
 
 /* ---- Weights ----------------------------------------------------------------------------- */
 
-/* Returns true if a tensor has the shape or, as a table of positions, more rows. */
-static bool fits(const lk_tensor *tensor, const char *name, lk_shape shape)
-{
-    bool longer = strcmp(name, "wpe.weight") == 0 && tensor->shape.rank == 2 &&
-                  shape.rank == 2 && tensor->shape.dims[0] > shape.dims[0];
-    for (uint32_t i = longer ? 1 : 0; i < shape.rank && i < tensor->shape.rank; i++)
-        if (tensor->shape.dims[i] != shape.dims[i])
-            return false;
-    return tensor->shape.rank == shape.rank;
-}
-
 /* Finds the tensor of a parameter or of running state, and checks it. */
 static lk_status find_values(const lki_trained *t, const char *name, lk_shape shape,
                              lk_weights weights, const float **out)
@@ -190,7 +127,7 @@ static lk_status find_values(const lki_trained *t, const char *name, lk_shape sh
     if (tensor == NULL)
         return lk_fail(LK_EFORMAT, "%s has no tensor %s%s", t->path, name,
                        weights == LK_WEIGHTS_EMA ? ".ema" : "");
-    if (tensor->dtype != LK_F32 || !fits(tensor, name, shape))
+    if (tensor->dtype != LK_F32 || !lki_init_fits(name, shape, tensor->shape))
         return lk_fail(LK_EFORMAT, "%s: %s has another shape or type than the model's FP32 tensor",
                        t->path, name);
     if (tensor->data == NULL)

@@ -8,6 +8,7 @@
 #include "base/float.h"
 #include "base/memory.h"
 #include "checkpoint/folder.h"
+#include "tensor/ops.h"
 #include "train/saves/save.h"
 
 /* Finds a parameter by name.  Other programs may write GPT-2's names with the prefix
@@ -22,16 +23,14 @@ static const lk_tensor *find_param(const lki_folder *file, const char *name)
     return lki_folder_find(file, prefixed);
 }
 
-/* Returns true if the file's shape matches the parameter's.  Position embeddings in the file may be
- * longer; then their first rows are used. */
-static bool shape_fits(const lk_param *param, lk_shape shape)
+bool lki_init_fits(const char *name, lk_shape shape, lk_shape file)
 {
-    bool fits = shape.rank == param->shape.rank;
-    for (uint32_t d = 0; fits && d < shape.rank; d++)
-        if (d == 0 && strcmp(param->name, "wpe.weight") == 0)
-            fits = shape.dims[d] >= param->shape.dims[d];
+    bool fits = file.rank == shape.rank;
+    for (uint32_t d = 0; fits && d < file.rank; d++)
+        if (d == 0 && strcmp(name, "wpe.weight") == 0)
+            fits = file.dims[d] >= shape.dims[d];
         else
-            fits = shape.dims[d] == param->shape.dims[d];
+            fits = file.dims[d] == shape.dims[d];
     return fits;
 }
 
@@ -55,7 +54,7 @@ static lk_status init_tensor(const lk_tensor **out, const lki_folder *file, cons
     if (*out == NULL)
         return lk_fail(LK_EFORMAT, "'%s' has no tensor '%s': it is not a file of this model", path,
                        param->name);
-    if (!shape_fits(param, (*out)->shape)) {
+    if (!lki_init_fits(param->name, param->shape, (*out)->shape)) {
         describe_shape((*out)->shape, theirs, sizeof theirs);
         describe_shape(param->shape, ours, sizeof ours);
         return lk_fail(LK_EFORMAT,
@@ -158,43 +157,13 @@ lk_status lki_init_check(const char *path, const lk_model *model)
     return status;
 }
 
-static float half_to_float(uint16_t half)
-{
-    uint32_t sign = (uint32_t)(half >> 15) << 31, exponent = half >> 10 & 31,
-             mantissa = half & 1023;
-    float value;
-    if (exponent == 0) { /* zero or subnormal: mantissa * 2^-24, exact */
-        value = (float)mantissa * 0x1p-24f;
-        return sign ? -value : value;
-    }
-    uint32_t bits = sign | (exponent == 31 ? 255u : exponent + 112) << 23 | mantissa << 13;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static void to_floats(const lk_tensor *tensor, size_t count, float *out)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint16_t half;
-        memcpy(&half, (const char *)tensor->data + 2 * i, sizeof half);
-        uint32_t bits = (uint32_t)half << 16;
-        if (tensor->dtype == LK_F16)
-            out[i] = half_to_float(half);
-        else
-            memcpy(out + i, &bits, sizeof bits);
-    }
-}
-
 /* Reads a tensor of the file as floats, and checks that all values are finite. */
-static lk_status read_init(const lki_folder *file, const char *path, const lk_param *param,
-                           size_t count, float *values)
+static lk_status read_init(lk_exec *exec, const lki_folder *file, const char *path,
+                           const lk_param *param, size_t count, float *values)
 {
     const lk_tensor *tensor;
     LK_TRY(init_tensor(&tensor, file, path, param));
-    if (tensor->dtype == LK_F32)
-        memcpy(values, tensor->data, count * sizeof *values);
-    else
-        to_floats(tensor, count, values);
+    lki_convert(exec, count, tensor->dtype, tensor->data, LK_F32, values);
     size_t finite = lki_finite_count(values, count);
     if (finite < count)
         return lk_fail(LK_EFORMAT, "'%s': element %zu of tensor '%s' is %g; weights must be finite",
@@ -210,7 +179,7 @@ static lk_status share_values(lki_session *session, const lki_folder *file, cons
     size_t count = lk_shape_count(param->shape);
     LK_TRY(LKI_NEW(values, count, "initial values"));
     if (file != NULL)
-        LK_TRY(read_init(file, session->config->init, param, count, *values));
+        LK_TRY(read_init(session->exec, file, session->config->init, param, count, *values));
     return lk_broadcast(session->comm, *values, count * sizeof **values, 0);
 }
 

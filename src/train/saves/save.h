@@ -61,8 +61,11 @@ bool lki_parts_writes(const lki_session *session);
 LK_NODISCARD lk_status lki_save(lki_session *session, uint64_t step, bool later);
 
 /* Checks that a safetensors file, or a folder of them, has the parameters of the model and no
- * others.  Defined in saves/init.c, as the next one. */
+ * others.  Defined in saves/init.c, as the next two. */
 LK_NODISCARD lk_status lki_init_check(const char *path, const lk_model *model);
+/* Returns true if the shape of a tensor in a file fits the parameter `name`.  Position embeddings
+ * in the file may be longer; then their first rows are used. */
+bool lki_init_fits(const char *name, lk_shape shape, lk_shape file);
 /* Loads the weights of config.init.  Collective. */
 LK_NODISCARD lk_status lki_init_load(lki_session *session);
 
