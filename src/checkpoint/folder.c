@@ -314,6 +314,17 @@ static lk_status sort(shard *s)
     return LK_OK;
 }
 
+lk_status lki_folder_write_one(const char *folder, const char *name,
+                               const lk_checkpoint_file *file)
+{
+    shard     s      = { .file = file, .end = file->tensor_count };
+    lk_status status = sort(&s);
+    if (status == LK_OK)
+        status = put_shard(folder, name, &s);
+    lki_free(s.order);
+    return status;
+}
+
 lk_status lki_folder_write(const char *folder, const lk_checkpoint_file *file, uint64_t shard_bytes)
 {
     shard     s      = { .file = file };
@@ -329,4 +340,28 @@ lk_status lki_folder_write(const char *folder, const lk_checkpoint_file *file, u
     }
     lki_free(s.order);
     return status;
+}
+
+/* ---- The hash ------------------------------------------------------------------------------ */
+
+static int tensor_by_name(const void *left, const void *right)
+{
+    const lk_tensor *a = left, *b = right;
+    return strcmp(a->name, b->name);
+}
+
+lk_status lki_folder_hash(const lki_folder *folder, char hex[65])
+{
+    const lk_tensor *tensor;
+    lk_tensor       *all   = NULL;
+    size_t           count = 0;
+    while (lki_folder_at(folder, count) != NULL)
+        count++;
+    LK_TRY(LKI_NEW(&all, count + 1, "the tensors of a folder"));
+    for (size_t i = 0; (tensor = lki_folder_at(folder, i)) != NULL; i++)
+        all[i] = *tensor;
+    qsort(all, count, sizeof *all, tensor_by_name);
+    lk_weights_hash(all, count, hex);
+    lki_free(all);
+    return LK_OK;
 }

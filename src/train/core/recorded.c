@@ -34,6 +34,8 @@ static void read_field(const lki_field *field, const json_t *value, lk_train_con
     if (field->type == LKI_FIELD_U32_LIST &&
         json_array_size(value) <= sizeof config->model_options.hidden / sizeof number)
         read_list(field, value, (unsigned char *)config);
+    if (field->type == LKI_FIELD_STRING)
+        memcpy(at, &text, sizeof text);
     for (const lki_field_choice *c = field->choices;
          field->type == LKI_FIELD_CHOICE && text != NULL && c->name != NULL; c++)
         if (strcmp(c->name, text) == 0)

@@ -7,8 +7,8 @@
 #include "lockstep/train.h"
 
 /* Reads the name and the options of the model from the configuration of a checkpoint.  `path` is
- * named in messages.  *name points into `config`.  Returns LK_EFORMAT if the configuration names no
- * model, as that of a program's own model. */
+ * named in messages.  *name and strings of *options point into `config`.  Returns LK_EFORMAT if the
+ * configuration names no model, as that of a program's own model. */
 LK_NODISCARD lk_status lki_recorded_model(const json_t *config, const char *path,
                                           const char **name, lk_model_options *options);
 

@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "tensor/ops.h"
 #include "train/core/recorded.h"
-#include "train/saves/save.h"
+#include "train/saves/base.h"
 
 /* ---- Tensors ----------------------------------------------------------------------------- */
 
@@ -190,6 +190,23 @@ static size_t count_bytes(const lki_trained *t, const lk_param *params, const lk
     return bytes;
 }
 
+/* Reads the frozen parameters of a model with adapters. */
+static lk_status load_base(lki_trained *t, lk_exec *exec)
+{
+    uint32_t    count;
+    char        hash[65];
+    const char *folder = lki_base_recorded(t->config);
+    (void)lk_model_frozen(t->model, &count);
+    if (count == 0)
+        return LK_OK;
+    if (folder == NULL)
+        return lk_fail(LK_EFORMAT, "'%s' has adapters, but does not say of which model", t->path);
+    LK_TRY(LKI_NEW(&t->frozen, count, "frozen parameters"));
+    LK_TRY(lki_alloc(&t->base, lki_base_bytes(t->model), "frozen parameters"));
+    LK_TRY(lki_base_read(folder, exec, t->model, t->base, t->frozen, hash));
+    return lki_base_compare(t->config, folder, hash);
+}
+
 lk_status lki_trained_load(lki_trained *t, lk_exec *exec, lk_weights weights, lk_dtype dtype)
 {
     unsigned char *at;
@@ -207,7 +224,7 @@ lk_status lki_trained_load(lki_trained *t, lk_exec *exec, lk_weights weights, lk
         LK_TRY(load_param(t, exec, &params[i], i, weights, &at));
     for (uint32_t i = 0; i < t->state_count; i++)
         LK_TRY(load_state(t, &states[i], i, weights, &at));
-    return LK_OK;
+    return load_base(t, exec);
 }
 
 void lki_trained_close(lki_trained *t)
@@ -217,6 +234,8 @@ void lki_trained_close(lki_trained *t)
     lki_free(t->params);
     lki_free(t->params_bf16);
     lki_free(t->state);
+    lki_free(t->frozen);
+    lki_free(t->base);
     lk_safetensors_free(t->file);
     lk_checkpoint_free(t->checkpoint);
     json_decref(t->config);

@@ -1,4 +1,5 @@
-/* export.c -- a checkpoint as a folder of Hugging Face's transformers.
+/* export.c -- a checkpoint as a folder of Hugging Face's transformers, or its adapters as one of
+ * PEFT's.
  *
  * The model is built from the recorded options, so names and shapes of all tensors are known before
  * anything is written.  Values are read, converted and written piece by piece.
@@ -22,10 +23,11 @@
 #include "checkpoint/output.h"
 #include "lockstep/tokenizer.h"
 #include "models/hugging_face.h"
+#include "models/peft.h"
 #include "tensor/ops.h"
 #include "train/core/group_values.h"
 #include "train/core/recorded.h"
-#include "train/saves/save.h"
+#include "train/saves/base.h"
 #include "train/saves/tokenizer.h"
 
 #define SHARD_BYTES UINT64_C(5000000000)
@@ -36,13 +38,14 @@ typedef struct {
     char                     run[LKI_PATH_BYTES]; /* the directory of the run */
     char                     draft[LKI_PATH_BYTES];
     const lki_hf_family     *family;
-    json_t                  *config; /* config.json */
+    json_t                  *config; /* config.json, or adapter_config.json */
+    bool                     adapters; /* only the adapters are written */
     bool                     kept;   /* `config` is that of the run's first folder, unchanged */
     lk_model                *model;
     const lk_param          *params;
     uint32_t                 count;
     lk_tensor               *tensors;
-    char                   (*names)[LK_NAME_MAX + 16];
+    char                   (*names)[LK_NAME_MAX + 48];
     bool                     averaged; /* the weights are the moving means */
     lk_dtype                 dtype;
     float                   *piece;
@@ -111,6 +114,20 @@ static lk_status set_tokens(exporter *e)
     return LK_OK;
 }
 
+/* Makes the configuration of adapters, in place of that of the model. */
+static lk_status make_adapter_config(exporter *e, const json_t *recorded,
+                                     const lk_model_options *options)
+{
+    const char *base = lki_base_recorded(recorded);
+    if (!e->adapters)
+        return LK_OK;
+    json_decref(e->config);
+    e->kept   = false;
+    e->dtype  = e->options->dtype != 0 ? e->options->dtype : LK_F32;
+    e->config = lki_peft_write(e->model, options, base != NULL ? base : "");
+    return e->config != NULL ? LK_OK : lk_fail(LK_ENOMEM, "adapter_config.json");
+}
+
 static lk_status make_config(exporter *e, const char *model, const lk_model_options *options)
 {
     LK_TRY(read_kept(e, model, options));
@@ -163,18 +180,24 @@ static lk_status fetch(void *context, size_t tensor, size_t first, size_t count,
     return LK_OK;
 }
 
-static lk_status plan_weights(exporter *e, const char *model, const lk_model_options *options)
+static lk_status build_model(exporter *e, const char *model, const lk_model_options *options)
 {
     LK_TRY(lk_exec_open(&e->exec, 1, NULL));
     LK_TRY(lk_model_build(&e->model, model, options));
     e->params = lk_model_params(e->model, &e->count);
+    return LK_OK;
+}
+
+static lk_status plan_weights(exporter *e)
+{
     LK_TRY(LKI_NEW(&e->tensors, e->count, "tensors"));
     LK_TRY(LKI_NEW(&e->names, e->count, "names of tensors"));
     LK_TRY(LKI_NEW(&e->piece, LK_CHECKPOINT_PIECE, "a piece of a tensor"));
     for (uint32_t i = 0; i < e->count; i++) {
         const char *name   = e->params[i].name;
         const char *prefix = strcmp(name, e->family->head) == 0 ? "" : e->family->prefix;
-        (void)snprintf(e->names[i], sizeof e->names[i], "%s%s", prefix, name);
+        (void)snprintf(e->names[i], sizeof e->names[i], "%s%s%s",
+                       e->adapters ? "base_model.model." : "", prefix, name);
         e->tensors[i] = (lk_tensor){ e->names[i], e->dtype, e->params[i].shape, NULL };
     }
     e->averaged = e->options->weights == LK_WEIGHTS_EMA ||
@@ -192,7 +215,8 @@ static lk_status put_config(const exporter *e)
         return lk_fail(LK_ENOMEM, "config.json");
     size_t length = strlen(text);
     text[length]  = '\n'; /* in place of the NUL */
-    lk_status status = lki_directory_join(path, e->draft, "config.json");
+    const char *name   = e->adapters ? "adapter_config.json" : "config.json";
+    lk_status   status = lki_directory_join(path, e->draft, name);
     if (status == LK_OK)
         status = lki_output_write(path, true, text, length + 1);
     free(text);
@@ -204,7 +228,7 @@ static lk_status put_kept(const exporter *e)
 {
     char    from[LKI_PATH_BYTES], to[LKI_PATH_BYTES];
     lki_map content;
-    for (size_t i = 0; lki_kept_names[i] != NULL; i++) {
+    for (size_t i = 0; !e->adapters && lki_kept_names[i] != NULL; i++) {
         bool config = strcmp(lki_kept_names[i], "config.json") == 0;
         LK_TRY(lki_directory_join(from, e->run, lki_kept_names[i]));
         LK_TRY(lki_directory_join(to, e->draft, lki_kept_names[i]));
@@ -224,7 +248,8 @@ static lk_status put_folder(exporter *e)
                                       .tensor_count = e->count, .fetch = fetch, .context = e };
     const uint64_t most = e->options->shard_bytes != 0 ? e->options->shard_bytes : SHARD_BYTES;
     LK_TRY(put_kept(e));
-    LK_TRY(lki_folder_write(e->draft, &file, most));
+    LK_TRY(e->adapters ? lki_folder_write_one(e->draft, "adapter_model.safetensors", &file)
+                       : lki_folder_write(e->draft, &file, most));
     LK_TRY(lki_directory_sync(e->draft));
     if (rename(e->draft, e->options->out) != 0)
         return lk_fail(LK_EIO, "cannot rename '%s' to '%s': %s", e->draft, e->options->out,
@@ -272,10 +297,15 @@ static lk_status export_model(exporter *e)
     find_run(e);
     json_t *config = json_loads(lk_checkpoint_describe(e->checkpoint)->config, 0, NULL);
     lk_status status = read_options(e, config, &model, &options);
+    e->adapters      = options.lora_rank > 0;
     if (status == LK_OK)
         status = make_config(e, model, &options);
     if (status == LK_OK)
-        status = plan_weights(e, model, &options);
+        status = build_model(e, model, &options);
+    if (status == LK_OK)
+        status = make_adapter_config(e, config, &options);
+    if (status == LK_OK)
+        status = plan_weights(e);
     if (status == LK_OK)
         status = publish(e);
     json_decref(config); /* `model` is in it */

@@ -1,0 +1,42 @@
+/* train/saves/base.h -- the frozen parameters of a model with adapters: the base of the adapters.
+ *
+ * Checkpoints have the adapters only.  They record the folder or file of the base and the hash of
+ * its tensors.
+ */
+#ifndef LKI_TRAIN_SAVES_BASE_H
+#define LKI_TRAIN_SAVES_BASE_H
+
+#include "checkpoint/directory.h"
+#include "train/saves/save.h"
+
+struct lki_base {
+    const float **values; /* of each frozen parameter */
+    char          folder[LKI_PATH_BYTES];
+    char          hash[65];
+};
+
+/* Returns the bytes of the values of a model's frozen parameters. */
+size_t lki_base_bytes(const lk_model *model);
+
+/* Reads the frozen parameters of `model` from a folder or a file into `memory`, which has
+ * lki_base_bytes() bytes and is aligned to 64, and sets the address of each.  `hash` receives that
+ * of all tensors in the folder. */
+LK_NODISCARD lk_status lki_base_read(const char *folder, lk_exec *exec, const lk_model *model,
+                                     void *memory, const float **values, char hash[65]);
+
+/* Returns the path of the base that a checkpoint's configuration records; NULL if it has none. */
+const char *lki_base_recorded(const json_t *config);
+
+/* Fails with LK_EMISMATCH unless the configuration of a checkpoint has the hash of the base. */
+LK_NODISCARD lk_status lki_base_compare(const json_t *config, const char *folder,
+                                        const char *hash);
+
+/* Opens the base of the session's model, if that has frozen parameters, in memory that the ranks of
+ * a host share.  Rank 0 reads it.  Collective. */
+LK_NODISCARD lk_status lki_base_open(lki_session *session);
+void                   lki_base_close(lki_session *session);
+
+/* Adds the path and the hash of the base to the configuration of a checkpoint. */
+void lki_base_write(json_t *config, const lki_session *session);
+
+#endif
