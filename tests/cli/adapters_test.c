@@ -164,9 +164,7 @@ static void another_base_is_refused(void **state)
         "text:text", 1);
     assert_non_null(strstr(result.err, "has other weights"));
     assert_non_null(strstr(result.err, "base"));
-    run(&result, state, "mv kept base; " LOCKSTEP "train gpt " LORA DATA "--steps 2 "
-        "--on-failure continue", 1);
-    assert_non_null(strstr(result.err, "cannot continue after the loss of workers"));
+    run(&result, state, "mv kept base", 0);
 }
 
 int main(void)

@@ -206,11 +206,6 @@ static lk_status check_adapters(const lk_train_config *c)
         return LK_OK;
     if (strcmp(c->model, "gpt") != 0 && strcmp(c->model, "llama") != 0)
         return lk_fail(LK_EINVAL, "`lora_rank` is for gpt and llama, not for %s", c->model);
-    if (c->elastic.survives)
-        return lk_fail(LK_EUNSUPPORTED,
-                       "`lora_rank`: a run with adapters cannot continue after the loss of workers "
-                       "(`elastic.survives`), because workers that enter lack the frozen "
-                       "parameters; let it restart from its newest checkpoint");
     return LK_OK;
 }
 

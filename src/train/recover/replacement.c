@@ -22,7 +22,7 @@
 #include "train/observe/observe.h"
 #include "train/observe/pace.h"
 #include "train/recover/succession.h"
-#include "train/saves/save.h"
+#include "train/saves/base.h"
 
 /* State that is equal on all ranks, computed from the steps so far. */
 typedef struct {
@@ -186,6 +186,7 @@ lk_status lki_session_enter(lki_session *s, lki_position *at, lk_train_result *r
     LK_TRY(lki_pace_open(s));
     LK_TRY(lki_session_turns(s));
     LK_TRY(lki_share_packs(s));
+    LK_TRY(lki_base_enter(s));
     LK_TRY(lki_session_deal(s, at->done));
     lki_observe_loader(s);
     s->outside = false;

@@ -8,8 +8,10 @@
 
 #include "base/memory.h"
 #include "checkpoint/folder.h"
+#include "comm/worker.h"
 
 #define BASE_KEY "base"
+#define ARENA "frozen"
 
 /* ---- Reading ------------------------------------------------------------------------------- */
 
@@ -75,8 +77,9 @@ void lki_base_write(json_t *config, const lki_session *session)
 {
     const lki_base *base = session->base;
     if (base != NULL)
-        (void)json_object_set_new(config, BASE_KEY, json_pack("{s:s, s:s}", "path", base->folder,
-                                                              "hash", base->hash));
+        (void)json_object_set_new(config, BASE_KEY, json_pack("{s:s, s:s}", "path",
+                                                              base->origin->folder, "hash",
+                                                              base->origin->hash));
 }
 
 /* Reads the configuration of the checkpoint to continue from; NULL if there is none. */
@@ -104,7 +107,7 @@ static lk_status read_recorded(const lk_train_config *config, json_t **out)
 
 /* Sets the absolute path of the base: that of `init` or, if the run continues and `init` is not
  * there, the recorded one. */
-static lk_status find_folder(lki_base *base, const char *init, const json_t *stored)
+static lk_status find_folder(lki_base_origin *base, const char *init, const json_t *stored)
 {
     const char *recorded = lki_base_recorded(stored);
     const bool  there    = init != NULL && (recorded == NULL || access(init, F_OK) == 0);
@@ -119,17 +122,29 @@ static lk_status find_folder(lki_base *base, const char *init, const json_t *sto
                : lk_fail(LK_EINVAL, "`init`: a path of %d bytes is too long", wrote);
 }
 
+/* Returns the bytes before the values in their memory. */
+static size_t origin_bytes(void)
+{
+    return lki_round_up(sizeof(lki_base_origin), LKI_LINE);
+}
+
+static unsigned char *values_in(lk_arena *arena)
+{
+    return (unsigned char *)lk_arena_data(arena) + origin_bytes();
+}
+
 /* Reads the base on rank 0.  It must be that of the checkpoint to continue from. */
 static lk_status read_first(lki_session *s, void *memory)
 {
-    json_t *stored = NULL;
+    lki_base_origin *origin = s->base->origin;
+    json_t          *stored = NULL;
     LK_TRY(read_recorded(s->config, &stored));
-    lk_status status = find_folder(s->base, s->config->init, stored);
+    lk_status status = find_folder(origin, s->config->init, stored);
     if (status == LK_OK)
-        status = lki_base_read(s->base->folder, s->exec, s->model, memory, s->base->values,
-                               s->base->hash);
+        status = lki_base_read(origin->folder, s->exec, s->model, memory, s->base->values,
+                               origin->hash);
     if (status == LK_OK)
-        status = lki_base_compare(stored, s->base->folder, s->base->hash);
+        status = lki_base_compare(stored, origin->folder, origin->hash);
     json_decref(stored);
     return status;
 }
@@ -139,10 +154,21 @@ static lk_status share(lki_session *s, lk_arena *arena)
 {
     size_t *parts = NULL;
     LK_TRY(LKI_NEW(&parts, s->ranks, "parts of an arena"));
-    parts[0]         = lki_base_bytes(s->model);
+    parts[0]         = origin_bytes() + lki_base_bytes(s->model);
     lk_status status = lk_arena_mirror(s->comm, arena, 0, parts);
     lki_free(parts);
     return status;
+}
+
+/* Gives the engine the addresses in an arena. */
+static lk_status use(lki_session *s, lk_arena *arena, uint32_t count)
+{
+    LK_TRY(LKI_NEW(&s->base, 1, "frozen parameters"));
+    LK_TRY(LKI_NEW(&s->base->values, count, "frozen parameters"));
+    s->base->origin = lk_arena_data(arena);
+    place(s->model, values_in(arena), s->base->values);
+    lk_engine_set_frozen(s->engine, s->base->values);
+    return LK_OK;
 }
 
 lk_status lki_base_open(lki_session *s)
@@ -153,17 +179,28 @@ lk_status lki_base_open(lki_session *s)
     (void)lk_model_frozen(s->model, &count);
     if (count == 0)
         return LK_OK;
-    LK_TRY(LKI_NEW(&s->base, 1, "frozen parameters"));
-    LK_TRY(LKI_NEW(&s->base->values, count, "frozen parameters"));
-    LK_TRY(lk_comm_arena(&arena, s->comm, "frozen", lki_base_bytes(s->model)));
-    place(s->model, lk_arena_data(arena), s->base->values);
+    LK_TRY(lk_comm_arena(&arena, s->comm, ARENA, origin_bytes() + lki_base_bytes(s->model)));
+    LK_TRY(use(s, arena, count));
     lki_let_rank_0_work(s, true);
-    lk_status status = s->rank == 0 ? read_first(s, lk_arena_data(arena)) : LK_OK;
+    lk_status status = s->rank == 0 ? read_first(s, values_in(arena)) : LK_OK;
     if (status == LK_OK)
         status = share(s, arena);
     lki_let_rank_0_work(s, false);
-    lk_engine_set_frozen(s->engine, s->base->values);
     return status;
+}
+
+lk_status lki_base_enter(lki_session *s)
+{
+    uint32_t  count;
+    lk_arena *arena = lki_comm_arena_named(s->comm, ARENA);
+
+    (void)lk_model_frozen(s->model, &count);
+    if (count == 0)
+        return LK_OK;
+    if (arena == NULL || lki_comm_host_is_fresh(s->comm, lk_comm_host(s->comm, s->rank)))
+        return lk_fail(LK_EUNSUPPORTED, "a run with adapters (`lora_rank`) lets no new host enter: "
+                                        "the host lacks the frozen parameters");
+    return use(s, arena, count);
 }
 
 void lki_base_close(lki_session *s)

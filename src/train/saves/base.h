@@ -9,10 +9,15 @@
 #include "checkpoint/directory.h"
 #include "train/saves/save.h"
 
+/* The origin of the values.  It precedes them in their memory. */
+typedef struct {
+    char folder[LKI_PATH_BYTES];
+    char hash[65];
+} lki_base_origin;
+
 struct lki_base {
-    const float **values; /* of each frozen parameter */
-    char          folder[LKI_PATH_BYTES];
-    char          hash[65];
+    const float    **values; /* of each frozen parameter */
+    lki_base_origin *origin; /* written by rank 0 */
 };
 
 /* Returns the bytes of the values of a model's frozen parameters. */
@@ -34,6 +39,10 @@ LK_NODISCARD lk_status lki_base_compare(const json_t *config, const char *folder
 /* Opens the base of the session's model, if that has frozen parameters, in memory that the ranks of
  * a host share.  Rank 0 reads it.  Collective. */
 LK_NODISCARD lk_status lki_base_open(lki_session *session);
+
+/* Does the same for a rank that enters a running communicator, on a host that has the base.
+ * LK_EUNSUPPORTED on a new host. */
+LK_NODISCARD lk_status lki_base_enter(lki_session *session);
 void                   lki_base_close(lki_session *session);
 
 /* Adds the path and the hash of the base to the configuration of a checkpoint. */
