@@ -156,6 +156,7 @@ static lk_status go_in(lki_session *s, lki_position *at, lk_train_result *result
     s->begun = lki_seconds();
     LK_TRY(lk_comm_take_arenas(comm, NULL));
     LK_TRY(lki_check_entrants(s, comm));
+    LK_TRY(lki_base_hand_over(s, comm));
     LK_TRY(LKI_NEW(&s->survival, 1, "minutes"));
     lk_arena *arena = lki_comm_arena_named(comm, "minutes");
     if (lki_comm_host_is_fresh(comm, lk_comm_host(comm, s->rank)))

@@ -149,13 +149,14 @@ static lk_status read_first(lki_session *s, void *memory)
     return status;
 }
 
-/* Copies the values to the other hosts; on one host, waits until they are complete. */
-static lk_status share(lki_session *s, lk_arena *arena)
+/* Copies what the host of rank `from` has to the other hosts; on one host, waits until the values
+ * are complete. */
+static lk_status share(lk_comm *comm, lk_arena *arena, uint32_t from, size_t bytes)
 {
     size_t *parts = NULL;
-    LK_TRY(LKI_NEW(&parts, s->ranks, "parts of an arena"));
-    parts[0]         = origin_bytes() + lki_base_bytes(s->model);
-    lk_status status = lk_arena_mirror(s->comm, arena, 0, parts);
+    LK_TRY(LKI_NEW(&parts, lk_comm_size(comm), "parts of an arena"));
+    parts[from]      = bytes;
+    lk_status status = lk_arena_mirror(comm, arena, 0, parts);
     lki_free(parts);
     return status;
 }
@@ -173,20 +174,44 @@ static lk_status use(lki_session *s, lk_arena *arena, uint32_t count)
 
 lk_status lki_base_open(lki_session *s)
 {
-    uint32_t  count;
-    lk_arena *arena = NULL;
+    const size_t bytes = origin_bytes() + lki_base_bytes(s->model);
+    uint32_t     count;
+    lk_arena    *arena = NULL;
 
     (void)lk_model_frozen(s->model, &count);
     if (count == 0)
         return LK_OK;
-    LK_TRY(lk_comm_arena(&arena, s->comm, ARENA, origin_bytes() + lki_base_bytes(s->model)));
+    LK_TRY(lk_comm_arena(&arena, s->comm, ARENA, bytes));
     LK_TRY(use(s, arena, count));
     lki_let_rank_0_work(s, true);
     lk_status status = s->rank == 0 ? read_first(s, values_in(arena)) : LK_OK;
     if (status == LK_OK)
-        status = share(s, arena);
+        status = share(s->comm, arena, 0, bytes);
     lki_let_rank_0_work(s, false);
     return status;
+}
+
+/* Returns the lowest rank whose host has the base, or one that lacks it if not `has`; the number of
+ * ranks if there is none. */
+static uint32_t find_host(const lk_comm *comm, bool has)
+{
+    uint32_t r = 0;
+    while (r < lk_comm_size(comm) && lki_comm_host_is_fresh(comm, lk_comm_host(comm, r)) == has)
+        r++;
+    return r;
+}
+
+lk_status lki_base_hand_over(const lki_session *s, lk_comm *comm)
+{
+    const size_t bytes = origin_bytes() + lki_base_bytes(s->model);
+    uint32_t     count;
+    (void)lk_model_frozen(s->model, &count);
+    if (count == 0 || find_host(comm, false) == lk_comm_size(comm))
+        return LK_OK;
+    lk_arena *arena = lki_comm_arena_named(comm, ARENA);
+    if (lki_comm_host_is_fresh(comm, lk_comm_host(comm, lk_comm_rank(comm))))
+        LK_TRY(lki_comm_own_arena(&arena, comm, ARENA, bytes));
+    return share(comm, arena, find_host(comm, true), bytes);
 }
 
 lk_status lki_base_enter(lki_session *s)
@@ -197,9 +222,8 @@ lk_status lki_base_enter(lki_session *s)
     (void)lk_model_frozen(s->model, &count);
     if (count == 0)
         return LK_OK;
-    if (arena == NULL || lki_comm_host_is_fresh(s->comm, lk_comm_host(s->comm, s->rank)))
-        return lk_fail(LK_EUNSUPPORTED, "a run with adapters (`lora_rank`) lets no new host enter: "
-                                        "the host lacks the frozen parameters");
+    if (arena == NULL)
+        return lk_fail(LK_EINVAL, "the others have no frozen parameters: they cannot be entered");
     return use(s, arena, count);
 }
 

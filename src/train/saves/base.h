@@ -40,8 +40,9 @@ LK_NODISCARD lk_status lki_base_compare(const json_t *config, const char *folder
  * a host share.  Rank 0 reads it.  Collective. */
 LK_NODISCARD lk_status lki_base_open(lki_session *session);
 
-/* Does the same for a rank that enters a running communicator, on a host that has the base.
- * LK_EUNSUPPORTED on a new host. */
+/* Copies the base to hosts that enter a running communicator.  Collective over `comm`. */
+LK_NODISCARD lk_status lki_base_hand_over(const lki_session *session, lk_comm *comm);
+/* Opens the base on a rank that has entered, whose host has it by then. */
 LK_NODISCARD lk_status lki_base_enter(lki_session *session);
 void                   lki_base_close(lki_session *session);
 
