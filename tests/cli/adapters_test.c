@@ -5,6 +5,7 @@
  *         were.  Damaged folders and another base are refused by name.
  * Method: the command with small models.  tests/parity/adapters.py compares with PEFT.
  */
+#include "base/thorough_testing.h"
 #include "command.h"
 
 #define LOCKSTEP LK_TEST_COMMAND " "
@@ -141,7 +142,7 @@ static void damage_and_contradictions_are_refused(void **state)
 {
     static command_result result;
     char                  line[2048];
-    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i += lki_brief() ? 3 : 1) {
         (void)snprintf(line, sizeof line, "rm -rf bad; cp -r peft bad; %s; " LOCKSTEP
                        "train %s --adapter bad " DATA "--steps 1 --workers 1 --worker-mode threads "
                        "--checkpoint none", refused[i].damage, refused[i].options);
