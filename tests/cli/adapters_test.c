@@ -165,7 +165,9 @@ static void another_base_is_refused(void **state)
         "text:text", 1);
     assert_non_null(strstr(result.err, "has other weights"));
     assert_non_null(strstr(result.err, "base"));
-    run(&result, state, "mv kept base", 0);
+    run(&result, state, "mv kept base; " LOCKSTEP "train gpt --init base --lr 0.1 " DATA
+        "--steps 9 --workers 1 --checkpoint run --resume", 2);
+    assert_non_null(strstr(result.err, "but the checkpoint was made with 3"));
 }
 
 int main(void)
