@@ -200,10 +200,14 @@ if(CMAKE_BUILD_TYPE STREQUAL Release AND NOT CMAKE_CROSSCOMPILING AND CMAKE_C_CO
   add_test(NAME parity.hugging_face
     COMMAND ${PROJECT_SOURCE_DIR}/tests/parity/run hugging_face.py $<TARGET_FILE:lockstep_command>
             numpy torch transformers)
+  add_test(NAME parity.adapters
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/parity/run adapters.py $<TARGET_FILE:lockstep_command>
+            numpy torch transformers peft)
   add_test(NAME parity.torchvision
     COMMAND ${PROJECT_SOURCE_DIR}/tests/parity/run torchvision_resnet.py $<TARGET_FILE:lockstep_command>
             numpy torch torchvision)
-  set_tests_properties(parity.pytorch parity.losses parity.hugging_face parity.torchvision
+  set_tests_properties(parity.pytorch parity.losses parity.hugging_face parity.adapters
+    parity.torchvision
     PROPERTIES LABELS parity SKIP_RETURN_CODE 77 TIMEOUT 1500)
 endif()
 

@@ -48,6 +48,11 @@ typedef struct {
     float p;
 } lk_dropout_options;
 
+/* scale: multiplies all values by a constant */
+typedef struct {
+    float factor;
+} lk_scale_options;
+
 /* conv: (H, W, Cin) -> (OH, OW, out), weight (out, Cin, k, k), no bias, Kaiming normal fan-out */
 typedef struct {
     uint64_t out, kernel, stride, pad;
@@ -119,7 +124,8 @@ typedef struct {
  * 1].  mse, huber and bce have one row of loss per element, and targets are FP32 numbers
  * (lk_block_type.numbers). */
 LK_API extern const lk_block_type lk_block_linear, lk_block_layernorm, lk_block_attention,
-    lk_block_embedding, lk_block_dropout, lk_block_add, lk_block_relu, lk_block_conv,
+    lk_block_embedding, lk_block_dropout, lk_block_add, lk_block_relu, lk_block_gelu_tanh,
+    lk_block_scale, lk_block_conv,
     lk_block_batchnorm, lk_block_sync_batchnorm, lk_block_maxpool, lk_block_avgpool,
     lk_block_shortcut, lk_block_flatten, lk_block_rmsnorm, lk_block_rope, lk_block_swiglu,
     lk_block_cross_entropy, lk_block_linear_cross_entropy, lk_block_mse, lk_block_huber,

@@ -6,7 +6,7 @@
 #ifndef LK_EXPORT_H
 #define LK_EXPORT_H
 
-#include "lockstep/train.h"
+#include "lockstep/trained.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -37,9 +37,10 @@ typedef struct {
 
 /* Writes config.json, the weights as model.safetensors or as shards with their index, and the
  * tokenizer and the other small files that the run has kept.  A run that began with a folder keeps
- * its config.json, of which only the type of the weights may change.  The folder appears complete
- * and durable, or not at all.  LK_EINVAL if it exists; LK_EUNSUPPORTED if transformers has no such
- * model.  `result` may be NULL. */
+ * its config.json, of which only the type of the weights may change.  A run with adapters
+ * (lora_rank) writes these alone, as adapter_config.json and adapter_model.safetensors of PEFT.
+ * The folder appears complete and durable, or not at all.  LK_EINVAL if it exists;
+ * LK_EUNSUPPORTED if transformers has no such model.  `result` may be NULL. */
 LK_API LK_NODISCARD lk_status lk_export(const lk_export_options *options, lk_exported *result);
 
 #ifdef __cplusplus

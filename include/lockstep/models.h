@@ -48,6 +48,13 @@ typedef struct {
     float    dropout; /* 0; gpt only */
     bool     logits;  /* the last value is the logits, for lk_engine_output(); else the head and the
                        * loss are one block, which needs less memory */
+    /* gpt and llama: low-rank adapters (LoRA, Hu et al. 2021).  All other parameters are frozen: a
+     * projection is y = W x + b + lora_alpha / lora_rank B (A x), and A and B are trained */
+    uint32_t lora_rank;    /* 0: none; rows of A */
+    float    lora_alpha;   /* 8 */
+    const char *lora_targets; /* which projections, by the ends of their names, with commas;
+                               * "all-linear": all.  gpt: "c_attn"; llama: "q_proj,v_proj" */
+    const char *adapter;  /* initial values of A and B: a folder of PEFT's; NULL: as PEFT's */
     /* gpt, llama and resnet: store only the outputs of layers or residual blocks, and recompute
      * the other values in backward; the bits are the same */
     bool     activation_checkpointing;

@@ -73,7 +73,8 @@ typedef struct {
     const void   *dy;
     void         *dx[LK_BLOCK_INPUTS_MAX];  /* NULL: not needed */
     bool          add[LK_BLOCK_INPUTS_MAX]; /* true: add to dx; false: overwrite dx */
-    float *const *grads; /* [param_count]: add to grads[i], unless write[i] is set */
+    float *const *grads; /* [param_count]: add to grads[i], unless write[i] is set; an entry that is
+                          * NULL is that of a frozen parameter */
     bool          write[LK_BLOCK_PARAMS_MAX]; /* overwrite grads[i]; for types with writes_grads */
     const uint32_t *part_ends;  /* [part_count]: ends of virtual workers' samples; see sums_parts */
     uint32_t        part_count; /* 0: all samples are of one virtual worker */
@@ -83,7 +84,8 @@ typedef struct {
     const double *total, *total_backward;
 
     /* loss blocks only: targets as the data set returns them; loss and hit have one element per
-     * row.  `forward_grads` is for blocks that compute their backward pass during forward */
+     * row.  `forward_grads` is for blocks that compute their backward pass during forward; NULL
+     * entries as in `grads` */
     float *const   *forward_grads;
     const int32_t  *targets;
     const uint32_t *weights; /* factors of the rows' gradients; NULL: 1 each */
@@ -220,6 +222,12 @@ LK_API LK_NODISCARD lk_status lk_model_add(lk_value *out, lk_model *model,
 LK_API void lk_model_checkpoint_begin(lk_model *model);
 LK_API void lk_model_checkpoint_end(lk_model *model);
 
+/* Makes the parameters of the blocks that are added from now on frozen, or trainable again.  Frozen
+ * parameters have no gradients: they are not among lk_model_params() and have no terms, so no
+ * strategy sees them.  lk_engine_set_frozen() gives their values.  A block that shares a frozen
+ * parameter must be frozen, too. */
+LK_API void lk_model_freeze(lk_model *model, bool frozen);
+
 typedef struct {
     char     name[LK_NAME_MAX];
     size_t   count;
@@ -232,6 +240,8 @@ typedef struct { uint32_t param, use, block; } lk_grad_term;
 LK_API const char *lk_model_name(const lk_model *model);
 /* Returns the parameters in the order of definition. */
 LK_API const lk_param *lk_model_params(const lk_model *model, uint32_t *count);
+/* Returns the frozen parameters in the order of definition. */
+LK_API const lk_param *lk_model_frozen(const lk_model *model, uint32_t *count);
 LK_API const lk_state *lk_model_states(const lk_model *model, uint32_t *count);
 /* Returns the terms in the order in which backward finishes them, the order of gradient buffers. */
 LK_API const lk_grad_term *lk_model_terms(const lk_model *model, uint32_t *count);
@@ -308,6 +318,10 @@ LK_API LK_NODISCARD lk_status lk_engine_open(lk_engine **out, const lk_model *mo
                                              lk_dtype dtype, uint32_t micro_batch,
                                              uint32_t contexts);
 LK_API void lk_engine_free(lk_engine *engine);
+
+/* Sets the addresses of the values of lk_model_frozen(), which the engine borrows.  Required before
+ * the first pass if the model has any. */
+LK_API void lk_engine_set_frozen(lk_engine *engine, const float *const *values);
 
 /* Creates an engine that stores the values of checkpointed segments, except three, in an unnamed
  * file in `dir` between forward and backward; NULL: in memory.  The bits are the same.  The file

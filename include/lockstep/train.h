@@ -354,6 +354,7 @@ typedef struct {
     size_t           activations; /* bytes per worker, including scratch memory of the blocks */
     uint64_t         spilled;     /* bytes of activations that each worker stores in a file */
     size_t           packs;       /* packed weights, shared by the workers of a host */
+    size_t           frozen;      /* frozen parameters, shared by the workers of a host */
     size_t           snapshot;    /* copy that checkpoint_async takes; of the largest host */
     size_t           program;     /* per worker: buffers and fixed overhead */
 } lk_train_cost;

@@ -260,8 +260,7 @@ static size_t end_of(const shard *s, size_t first, uint64_t most)
 
 static lk_status put_index(const char *folder, json_t *map, uint64_t bytes)
 {
-    char    path[LKI_PATH_BYTES];
-    lki_output output;
+    char path[LKI_PATH_BYTES];
     LK_TRY(lki_directory_join(path, folder, INDEX_NAME));
     json_t *root = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)bytes,
                              "weight_map", map);
@@ -269,14 +268,9 @@ static lk_status put_index(const char *folder, json_t *map, uint64_t bytes)
     json_decref(root);
     if (text == NULL)
         return lk_fail(LK_ENOMEM, "the index of '%s'", folder);
-    lk_status status = lki_output_open(&output, path, true);
-    if (status == LK_OK)
-        status = lki_output_add(&output, text, strlen(text));
-    if (status == LK_OK)
-        status = lki_output_add(&output, "\n", 1);
-    if (status == LK_OK)
-        status = lki_output_finish(&output, true);
-    lki_output_free(&output);
+    size_t length = strlen(text);
+    text[length]  = '\n'; /* in place of the NUL */
+    lk_status status = lki_output_write(path, true, text, length + 1);
     free(text);
     return status;
 }
@@ -320,6 +314,17 @@ static lk_status sort(shard *s)
     return LK_OK;
 }
 
+lk_status lki_folder_write_one(const char *folder, const char *name,
+                               const lk_checkpoint_file *file)
+{
+    shard     s      = { .file = file, .end = file->tensor_count };
+    lk_status status = sort(&s);
+    if (status == LK_OK)
+        status = put_shard(folder, name, &s);
+    lki_free(s.order);
+    return status;
+}
+
 lk_status lki_folder_write(const char *folder, const lk_checkpoint_file *file, uint64_t shard_bytes)
 {
     shard     s      = { .file = file };
@@ -335,4 +340,28 @@ lk_status lki_folder_write(const char *folder, const lk_checkpoint_file *file, u
     }
     lki_free(s.order);
     return status;
+}
+
+/* ---- The hash ------------------------------------------------------------------------------ */
+
+static int tensor_by_name(const void *left, const void *right)
+{
+    const lk_tensor *a = left, *b = right;
+    return strcmp(a->name, b->name);
+}
+
+lk_status lki_folder_hash(const lki_folder *folder, char hex[65])
+{
+    const lk_tensor *tensor;
+    lk_tensor       *all   = NULL;
+    size_t           count = 0;
+    while (lki_folder_at(folder, count) != NULL)
+        count++;
+    LK_TRY(LKI_NEW(&all, count + 1, "the tensors of a folder"));
+    for (size_t i = 0; (tensor = lki_folder_at(folder, i)) != NULL; i++)
+        all[i] = *tensor;
+    qsort(all, count, sizeof *all, tensor_by_name);
+    lk_weights_hash(all, count, hex);
+    lki_free(all);
+    return LK_OK;
 }

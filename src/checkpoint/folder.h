@@ -23,6 +23,9 @@ const lk_tensor *lki_folder_at(const lki_folder *folder, size_t index);
 /* Returns the tensor with the name `name`, or NULL. */
 const lk_tensor *lki_folder_find(const lki_folder *folder, const char *name);
 
+/* Computes the hash (lk_weights_hash()) of all tensors, in the order of their names. */
+LK_NODISCARD lk_status lki_folder_hash(const lki_folder *folder, char hex[65]);
+
 /* ---- Writing ------------------------------------------------------------------------------- */
 
 /* Writes the tensors of `file` into `folder`, in the order of their names: model.safetensors if
@@ -30,5 +33,8 @@ const lk_tensor *lki_folder_find(const lki_folder *folder, const char *name);
  * its own) and their index.  Files are synced.  file->name is not used. */
 LK_NODISCARD lk_status lki_folder_write(const char *folder, const lk_checkpoint_file *file,
                                         uint64_t shard_bytes);
+/* Writes the tensors of `file` into the file `name` in `folder`, in the order of their names. */
+LK_NODISCARD lk_status lki_folder_write_one(const char *folder, const char *name,
+                                            const lk_checkpoint_file *file);
 
 #endif

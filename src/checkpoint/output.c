@@ -85,3 +85,15 @@ void lki_output_free(lki_output *output)
     json_decref(output->blocks);
     *output = (lki_output){ .fd = -1 };
 }
+
+lk_status lki_output_write(const char *path, bool fresh, const void *data, size_t bytes)
+{
+    lki_output output;
+    lk_status  status = lki_output_open(&output, path, fresh);
+    if (status == LK_OK)
+        status = lki_output_add(&output, data, bytes);
+    if (status == LK_OK)
+        status = lki_output_finish(&output, true);
+    lki_output_free(&output);
+    return status;
+}

@@ -33,4 +33,8 @@ LK_NODISCARD lk_status lki_output_add(lki_output *output, const void *data, size
 LK_NODISCARD lk_status lki_output_finish(lki_output *output, bool sync);
 void lki_output_free(lki_output *output);
 
+/* Writes a whole file and syncs it to disk.  With `fresh`, `path` must not exist. */
+LK_NODISCARD lk_status lki_output_write(const char *path, bool fresh, const void *data,
+                                        size_t bytes);
+
 #endif

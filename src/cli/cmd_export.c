@@ -65,7 +65,8 @@ const lki_command lki_command_export = {
     .about    = "Writes config.json, model.safetensors and the tokenizer of the run to a new\n"
                 "folder, which AutoModelForCausalLM.from_pretrained() of transformers loads: as\n"
                 "GPT-2, Llama, Qwen2 or Qwen3, whichever has the model's parts.  A run that began\n"
-                "with such a folder (train --init DIR) keeps its configuration.",
+                "with such a folder (train --init DIR) keeps its configuration.  Of a run with\n"
+                "adapters (train --lora-rank) these alone are written, as PEFT does.",
     .examples = "  lockstep export run1 --out model --dtype bf16",
     .options  = table,
     .main     = export_main,

@@ -96,6 +96,13 @@ static void print_memory(const plan_options *o, const lk_train_plan *plan)
                i + 1 == plan->row_count ? "\n" : "");
 }
 
+static void print_frozen(const lk_train_plan *plan)
+{
+    if (plan->rows[0].cost.frozen > 0)
+        printf("all: with frozen parameters, MiB a host: %.2f\n",
+               mebi((double)plan->rows[0].cost.frozen));
+}
+
 static void print_refused(const lk_train_plan *plan)
 {
     for (uint32_t i = 0; i < plan->refused_count; i++)
@@ -315,6 +322,7 @@ void lki_plan_print(const plan_options *o, const lk_train_plan *plan)
 {
     print_head(o, plan);
     print_memory(o, plan);
+    print_frozen(plan);
     print_refused(plan);
     print_unknown(o);
     print_spilled(plan);
@@ -344,11 +352,12 @@ static void print_json_row(const plan_options *o, const lk_train_plan *plan,
     const lk_parallel_cost *c = &row->cost.shared;
     printf("{\"strategy\": \"%s\", \"parameters\": %zu, \"optimizer\": %zu, \"gradients\": %zu, "
            "\"activations\": %.0f, \"buffers\": %.0f, \"all\": %.0f, \"sent_gradients\": "
-           "%" PRIu64 ", \"sent_parameters\": %" PRIu64 ", \"snapshot\": %zu, \"files\": %zu, "
-           "\"spilled\": %" PRIu64 ", \"sent_before\": %" PRIu64,
+           "%" PRIu64 ", \"sent_parameters\": %" PRIu64 ", \"snapshot\": %zu, \"frozen\": "
+           "%zu, \"files\": %zu, \"spilled\": %" PRIu64 ", \"sent_before\": %" PRIu64,
            row->strategy, c->params, c->optimizer, c->gradients, activations_of(&row->cost),
            buffers_of(&row->cost), row->bytes, c->sent_gradients, c->sent_params,
-           row->cost.snapshot, c->files, row->cost.workers * row->cost.spilled, c->sent_before);
+           row->cost.snapshot, row->cost.frozen, c->files,
+           row->cost.workers * row->cost.spilled, c->sent_before);
     if (o->plan.memory > 0)
         printf(", \"fits\": %s", row->fits ? "true" : "false");
     if (plan->timed)

@@ -21,7 +21,7 @@
 enum { PATH = 2048 };
 
 static const char *const left_out[] = { "resume",     "changed-data", "config",
-                                         "checkpoint", "chaos",        NULL };
+                                         "checkpoint", "chaos",        "adapter", NULL };
 
 static bool is_left_out(const char *name)
 {

@@ -25,6 +25,18 @@ lk_value lki_build3(lki_builder *builder, const lk_block_type *type, const char 
                     const void *options, size_t options_bytes, lk_value x0, lk_value x1,
                     lk_value x2);
 
+/* Appends a linear block, and returns its value.  `added` is its second input, or 0.  With
+ * adapters, the block is frozen, and blocks of its adapter follow if its name is that of a target.
+ * Defined in lora.c, as the next ones. */
+lk_value lki_build_linear(lki_builder *builder, const lk_model_options *options, const char *name,
+                          const lk_linear_options *linear, lk_value x, lk_value added);
+/* Freezes the model's parameters if it has adapters. */
+void lki_build_freeze(lki_builder *builder, const lk_model_options *options);
+/* Fails if a target of adapters is no projection of the model. */
+LK_NODISCARD lk_status lki_check_targets(const lk_model *model, const lk_model_options *options);
+/* Copies the options of adapters, with defaults. */
+void lki_resolve_lora(lk_model_options *out, const lk_model_options *options, const char *targets);
+
 /* Appends the loss of a model with logits. */
 void lki_build_cross_entropy(lki_builder *builder, const lk_model_options *options,
                              lk_value logits);

@@ -20,6 +20,7 @@ typedef struct {
     lki_builder base;
     uint32_t    layers, heads, width;
     float       dropout, residual_deviation;
+    const lk_model_options *options;
 } gpt;
 
 static lk_value norm(gpt *g, lki_name name, lk_value x)
@@ -36,7 +37,7 @@ static lk_linear_options linear_options(uint64_t out, const char *activation, fl
 static lk_value linear(gpt *g, lki_name name, uint64_t out, const char *activation, lk_value x)
 {
     lk_linear_options options = linear_options(out, activation, DEVIATION);
-    return lki_build(&g->base, &lk_block_linear, name.text, &options, sizeof options, x);
+    return lki_build_linear(&g->base, g->options, name.text, &options, x, 0);
 }
 
 static lk_value dropout(gpt *g, lk_value x)
@@ -54,8 +55,8 @@ static lk_value end_branch(gpt *g, lki_name name, lk_value h, lk_value x)
 {
     lk_linear_options options = linear_options(g->width, NULL, g->residual_deviation);
     if (g->dropout == 0.0F)
-        return lki_build2(&g->base, &lk_block_linear, name.text, &options, sizeof options, h, x);
-    h = lki_build(&g->base, &lk_block_linear, name.text, &options, sizeof options, h);
+        return lki_build_linear(&g->base, g->options, name.text, &options, h, x);
+    h = lki_build_linear(&g->base, g->options, name.text, &options, h, 0);
     return lki_build2(&g->base, &lk_block_add, "", NULL, 0, dropout(g, h), x);
 }
 
@@ -121,6 +122,7 @@ void lki_resolve_gpt(lk_model_options *out, const lk_model_options *options)
     out->width   = options->width > 0 ? options->width : WIDTH_DEFAULT;
     out->dropout = options->dropout;
     out->logits  = options->logits;
+    lki_resolve_lora(out, options, "c_attn");
 
     out->activation_checkpointing = options->activation_checkpointing;
 }
@@ -130,11 +132,13 @@ lk_status lki_build_gpt(lk_model **out, const lk_model_options *options)
     gpt g = { .layers  = options->layers,
               .heads   = options->heads,
               .width   = options->width,
-              .dropout = options->dropout };
+              .dropout = options->dropout,
+              .options = options };
     g.residual_deviation = DEVIATION / sqrtf(2.0F * (float)g.layers);
 
     LK_TRY(check_options(options, &g));
     LK_TRY(lki_build_begin(&g.base, "gpt", options->input, true));
+    lki_build_freeze(&g.base, options);
     lk_embedding_options embedding = { .vocabulary = lki_vocabulary(options), .width = g.width,
                                        .scale = DEVIATION, .positions = options->positions };
     lk_value x = lki_build(&g.base, &lk_block_embedding, "", &embedding, sizeof embedding, 0);

@@ -39,14 +39,14 @@ static lk_linear_options linear_options(uint64_t out, bool bias)
 static lk_value linear(llama *m, lki_name name, uint64_t out, bool bias, lk_value x)
 {
     lk_linear_options options = linear_options(out, bias);
-    return lki_build(&m->base, &lk_block_linear, name.text, &options, sizeof options, x);
+    return lki_build_linear(&m->base, m->options, name.text, &options, x, 0);
 }
 
 /* Ends a residual branch: x + h w, in one product. */
 static lk_value end_branch(llama *m, lki_name name, lk_value h, lk_value x)
 {
     lk_linear_options options = linear_options(m->options->width, false);
-    return lki_build2(&m->base, &lk_block_linear, name.text, &options, sizeof options, h, x);
+    return lki_build_linear(&m->base, m->options, name.text, &options, h, x);
 }
 
 /* Returns queries or keys with their positions. */
@@ -173,6 +173,7 @@ void lki_resolve_llama(lk_model_options *out, const lk_model_options *options)
     out->qkv_bias   = options->qkv_bias;
     out->qk_norm    = options->qk_norm;
     out->logits     = options->logits;
+    lki_resolve_lora(out, options, "q_proj,v_proj");
 
     out->rope_factor   = options->rope_factor;
     out->rope_low      = options->rope_low > 0.0F ? options->rope_low : 1.0F;
@@ -188,6 +189,7 @@ lk_status lki_build_llama(lk_model **out, const lk_model_options *options)
 
     LK_TRY(check_options(options));
     LK_TRY(lki_build_begin(&m.base, "llama", options->input, true));
+    lki_build_freeze(&m.base, options);
     lk_embedding_options embedding = { .vocabulary = lki_vocabulary(options),
                                        .width = options->width, .scale = DEVIATION,
                                        .no_positions = true };

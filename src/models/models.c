@@ -45,6 +45,17 @@ lk_status lk_model_resolve(lk_model_options *options, const char *name)
     return LK_OK;
 }
 
+static lk_status build_one(lk_model **out, uint32_t index, const lk_model_options *options)
+{
+    LK_TRY(builtin[index].build(out, options));
+    lk_status status = lki_check_targets(*out, options);
+    if (status != LK_OK) {
+        lk_model_free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
 lk_status lk_model_build(lk_model **out, const char *name, const lk_model_options *options)
 {
     lk_model_options own;
@@ -54,7 +65,7 @@ lk_status lk_model_build(lk_model **out, const char *name, const lk_model_option
     LK_TRY(lk_model_resolve(&own, name));
     for (uint32_t i = 0; i < BUILTIN_COUNT; i++)
         if (strcmp(builtin[i].name, name) == 0)
-            return builtin[i].build(out, &own);
+            return build_one(out, i, &own);
     return lk_fail(LK_EINVAL, "unknown model %s; there are gpt, llama, resnet and mlp", name);
 }
 

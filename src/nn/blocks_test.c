@@ -304,11 +304,14 @@ static void test_decoder(void **state)
 static void test_elementwise(void **state)
 {
     lk_dropout_options none = { 0 }, some = { .p = 0.4F };
+    lk_scale_options   factor = { .factor = -1.7F };
     (void)state;
     CHECK(lk_block_dropout, none, sequence, 1);
     CHECK(lk_block_dropout, some, sequence, 1);
     CHECK_PLAIN(lk_block_add, sequence, 2, false);
     CHECK_PLAIN(lk_block_relu, sequence, 1, false);
+    CHECK_PLAIN(lk_block_gelu_tanh, sequence, 1, false);
+    CHECK(lk_block_scale, factor, sequence, 1);
     CHECK_PLAIN(lk_block_flatten, image, 1, false);
 }
 

@@ -73,7 +73,7 @@ double lki_block_flops(const lki_block_entry *entry, const lki_place *place)
         return 0;
     lk_block_flops needs = entry->type->flops(&entry->block);
     double         sum   = needs.forward;
-    if (place->wanted && entry->block.param_count > 0)
+    if (place->wanted && lki_grad_count(entry) > 0)
         sum += needs.weights;
     if (place->wanted && place->dx[0])
         sum += needs.input;
@@ -117,7 +117,7 @@ static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, c
     for (uint32_t i = 0; i < entry->block.input_count; i++)
         f->call.x[i] =
             entry->inputs[i] == 0 ? pass->x : value_of(engine, context, entry->inputs[i]);
-    lki_block_params(entry, walk, backward, f->params, f->params_bf16);
+    lki_block_params(entry, walk, engine->frozen, backward, f->params, f->params_bf16);
     for (uint32_t i = 0; i < entry->block.state_count; i++)
         f->state[i] = walk->state != NULL ? walk->state[entry->states[i]] : NULL;
     if (entry->type->statistics != NULL && walk->training) {
@@ -173,7 +173,7 @@ static void begin_grads(const lk_engine *engine, const lk_pass *pass, uint32_t b
                         lk_block_call *call)
 {
     const lki_block_entry *entry = &engine->model->blocks[b];
-    for (uint32_t i = 0; i < entry->block.param_count; i++) {
+    for (uint32_t i = 0; i < lki_grad_count(entry); i++) {
         uint32_t term  = engine->first_terms[b] + i;
         bool     empty = pass->empty != NULL && pass->empty[term];
         if (!empty && engine->part_count == 0)
@@ -208,7 +208,8 @@ static void forward_call(const lk_engine *engine, const lk_walk *walk, lk_pass *
     }
     if (entry->type->loss) {
         const void *logits = value_of(engine, context, entry->inputs[0]);
-        for (uint32_t i = 0; walk->training && i < entry->block.param_count; i++)
+        memset(f.grads, 0, sizeof f.grads);
+        for (uint32_t i = 0; walk->training && i < lki_grad_count(entry); i++)
             f.grads[i] = pass->grads[engine->first_terms[b] + i];
         f.call.forward_grads = f.grads;
         if (walk->training)
@@ -237,8 +238,8 @@ static void backward_frame_init(frame *f, const lk_engine *engine, const lk_walk
             f->call.dx[i] = gradient_of(engine, context, entry->inputs[i]);
         f->call.add[i] = place->add[i];
     }
-    for (uint32_t i = 0; i < entry->block.param_count; i++)
-        f->grads[i] = pass->grads[engine->first_terms[b] + i];
+    for (uint32_t i = 0; i < LK_BLOCK_PARAMS_MAX; i++)
+        f->grads[i] = i < lki_grad_count(entry) ? pass->grads[engine->first_terms[b] + i] : NULL;
     f->call.grads      = f->grads;
     f->call.part_ends  = engine->part_ends;
     f->call.part_count = engine->part_count;
@@ -298,7 +299,7 @@ static void tell_read(const lk_engine *engine, const lk_hooks *hooks, uint32_t b
 
 static void tell_ready(const lk_engine *engine, const lk_hooks *hooks, uint32_t context, uint32_t b)
 {
-    uint32_t first = engine->first_terms[b], count = engine->model->blocks[b].block.param_count;
+    uint32_t first = engine->first_terms[b], count = lki_grad_count(&engine->model->blocks[b]);
     if (hooks->grad_ready == NULL)
         return;
     for (uint32_t i = 0; i < count; i++)
@@ -365,6 +366,7 @@ void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, 
     uint64_t        begun = lki_trace_begin(track);
 
     check_passes(engine, passes, count);
+    LK_ASSERT(engine->model->frozen_count == 0 || engine->frozen != NULL);
     LK_ASSERT(engine->cache.at == NULL || !walk->training);
     engine->length = count == 1 ? passes[0].length : 0;
     for (uint32_t b = 0; b < engine->model->block_count; b++) {

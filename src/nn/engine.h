@@ -28,6 +28,7 @@ struct lk_engine {
     uint32_t       *first_terms;
     lki_statistics  statistics;
     lki_packs       packs;
+    const float *const *frozen; /* borrowed: the values of the model's frozen parameters */
     unsigned char  *slots; /* sums of parameters' gradients and of state (parts.c) */
     /* the virtual workers whose samples a pass has; part_count 0: a single one */
     lki_pass_part *parts;

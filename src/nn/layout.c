@@ -90,7 +90,7 @@ static void count_readers(lki_layout *layout, const lk_model *model)
     for (size_t b = 0; b < model->block_count; b++) {
         const lki_block_entry *entry = &model->blocks[b];
         lki_place             *place = &layout->places[b];
-        place->wanted                = entry->block.param_count > 0;
+        place->wanted                = lki_grad_count(entry) > 0;
         place->slot                  = LKI_NO_SLOT;
         place->kept                  = entry->segment == 0;
         for (uint32_t i = 0; i < entry->block.input_count; i++) {
@@ -220,7 +220,7 @@ static lk_status place_value(lki_layout *layout, const lk_model *model, uint32_t
 static size_t slot_bytes(const lk_model *model, const lki_block_entry *entry)
 {
     size_t bytes = 0;
-    for (uint32_t i = 0; i < entry->block.param_count; i++)
+    for (uint32_t i = 0; i < lki_grad_count(entry); i++)
         bytes += lki_round_up(lk_shape_count(model->params[entry->params[i]].shape) * sizeof(float),
                               ALIGNMENT);
     for (uint32_t i = 0; i < entry->block.state_count; i++)

@@ -111,21 +111,41 @@ static lk_status full_name(const lk_plan *plan, const char *suffix, char out[LK_
     return LK_OK;
 }
 
-static lk_param *find_param(const lk_model *model, const char *name)
+static lk_param *find_param(const lk_model *model, bool frozen, const char *name)
 {
-    const uint64_t hash = lki_xxh3(name, strlen(name));
-    for (size_t i = 0; i < model->param_count; i++)
-        if (model->names[i] == hash && strcmp(model->params[i].name, name) == 0)
-            return &model->params[i];
+    const uint64_t  hash   = lki_xxh3(name, strlen(name));
+    const uint64_t *hashes = frozen ? model->frozen_names : model->names;
+    lk_param       *params = frozen ? model->frozen : model->params;
+    const size_t    count  = frozen ? model->frozen_count : model->param_count;
+    for (size_t i = 0; i < count; i++)
+        if (hashes[i] == hash && strcmp(params[i].name, name) == 0)
+            return &params[i];
     return NULL;
+}
+
+/* Appends a parameter to those of the model, or to its frozen ones. */
+static lk_status append_param(lk_model *model, bool frozen, const lk_param *param)
+{
+    static const char what[] = "the model's parameters";
+    lk_param  **params = frozen ? &model->frozen : &model->params;
+    uint64_t  **names  = frozen ? &model->frozen_names : &model->names;
+    size_t     *count  = frozen ? &model->frozen_count : &model->param_count;
+    size_t     *room   = frozen ? &model->frozen_capacity : &model->param_capacity;
+    size_t     *more   = frozen ? &model->frozen_name_capacity : &model->name_capacity;
+    LK_TRY(lki_reserve((void **)params, room, *count, sizeof **params, what));
+    LK_TRY(lki_reserve((void **)names, more, *count, sizeof **names, what));
+    (*names)[*count]    = lki_xxh3(param->name, strlen(param->name));
+    (*params)[(*count)++] = *param;
+    return LK_OK;
 }
 
 static lk_status append_term(lk_plan *plan, const lk_param *param)
 {
     lki_block_entry *entry = plan->entry;
+    const lk_param  *first = entry->frozen ? plan->model->frozen : plan->model->params;
     if (entry->block.param_count == LK_BLOCK_PARAMS_MAX)
         return lk_plan_fail(plan, "it has more than %d parameters; split it", LK_BLOCK_PARAMS_MAX);
-    entry->params[entry->block.param_count] = (uint32_t)(param - plan->model->params);
+    entry->params[entry->block.param_count] = (uint32_t)(param - first);
     entry->uses[entry->block.param_count++] = param->uses - 1;
     return LK_OK;
 }
@@ -138,31 +158,28 @@ lk_status lk_plan_param(lk_plan *plan, const char *suffix, lk_shape shape, lk_in
         .shape = shape, .uses = 1, .no_decay = no_decay, .init = init, .scale = scale,
         .bf16 = true /* set to false when a block that cannot read bf16 is appended */
     };
-    uint64_t  count;
+    const bool frozen   = plan->entry->frozen;
+    size_t    *elements = frozen ? &model->frozen_elements : &model->param_elements;
+    uint64_t   count;
 
     LK_TRY(full_name(plan, suffix, param.name));
-    if (find_param(model, param.name) != NULL)
+    if (find_param(model, false, param.name) != NULL || find_param(model, true, param.name) != NULL)
         return lk_plan_fail(plan, "there is a parameter %s already; give the block another name",
                             param.name);
     if (!lki_shape_elements(shape, &count))
         return lk_plan_fail(plan, "parameter %s has the shape %s: no elements, or more than %llu; "
                             "change its width", param.name, lki_shape_describe(shape).text,
                             (unsigned long long)LKI_ELEMENTS_MAX);
-    if (__builtin_add_overflow(model->param_elements, (size_t)count, &model->param_elements))
+    if (__builtin_add_overflow(*elements, (size_t)count, elements))
         return lk_plan_fail(plan,
                             "the parameters are more than any machine holds; change the width");
-    LK_TRY(lki_reserve((void **)&model->params, &model->param_capacity, model->param_count,
-                       sizeof *model->params, "the model's parameters"));
-    LK_TRY(lki_reserve((void **)&model->names, &model->name_capacity, model->param_count,
-                       sizeof *model->names, "the model's parameters"));
-    model->names[model->param_count]  = lki_xxh3(param.name, strlen(param.name));
-    model->params[model->param_count] = param;
-    return append_term(plan, &model->params[model->param_count++]);
+    LK_TRY(append_param(model, frozen, &param));
+    return append_term(plan, find_param(model, frozen, param.name));
 }
 
 lk_status lk_plan_param_shared(lk_plan *plan, const char *name, lk_shape shape)
 {
-    lk_param *param = find_param(plan->model, name);
+    lk_param *param = find_param(plan->model, plan->entry->frozen, name);
     if (param == NULL)
         return lk_plan_fail(plan, "it shares %s, which no earlier block has", name);
     if (!same_shape(param->shape, shape))
@@ -242,6 +259,8 @@ void lk_model_free(lk_model *model)
     lki_free(model->blocks);
     lki_free(model->params);
     lki_free(model->names);
+    lki_free(model->frozen);
+    lki_free(model->frozen_names);
     lki_free(model->states);
     lki_free(model->terms);
     lki_free(model);
@@ -255,6 +274,11 @@ void lk_model_checkpoint_begin(lk_model *model)
 void lk_model_checkpoint_end(lk_model *model)
 {
     model->segment = 0;
+}
+
+void lk_model_freeze(lk_model *model, bool frozen)
+{
+    model->freezing = frozen;
 }
 
 /* ---- Adding a block ---------------------------------------------------------------------- */
@@ -289,6 +313,7 @@ static lk_status entry_init(lki_block_entry *entry, const lk_model *model,
         return lk_fail(LK_EINVAL, "a block's name has at most %d characters", LK_NAME_MAX - 1);
     entry->type        = type;
     entry->segment     = model->segment;
+    entry->frozen      = model->freezing;
     entry->block.layer = (uint32_t)model->block_count;
     entry->block.y     = (lk_shape){ .rank = UINT32_MAX }; /* until planned */
     memcpy(entry->name, name, strlen(name) + 1);
@@ -342,15 +367,16 @@ static bool takes_bf16(const lk_block_type *type, uint32_t param)
 
 static void append_entry(lk_model *model, const lki_block_entry *entry)
 {
-    uint32_t count = entry->block.param_count;
+    lk_param *params = entry->frozen ? model->frozen : model->params;
+    uint32_t  count  = lki_grad_count(entry);
     if (count > 0) {
         memmove(model->terms + count, model->terms, model->term_count * sizeof *model->terms);
         for (uint32_t i = 0; i < count; i++)
             model->terms[i] =
                 (lk_grad_term){ entry->params[i], entry->uses[i], entry->block.layer };
     }
-    for (uint32_t i = 0; i < count; i++)
-        model->params[entry->params[i]].bf16 &= takes_bf16(entry->type, i);
+    for (uint32_t i = 0; i < entry->block.param_count; i++)
+        params[entry->params[i]].bf16 &= takes_bf16(entry->type, i);
     model->term_count += count;
     model->blocks[model->block_count++] = *entry;
     if (entry->segment != 0)
@@ -364,6 +390,7 @@ lk_status lk_model_add(lk_value *out, lk_model *model, const lk_block_type *type
     lki_block_entry entry       = { 0 };
     size_t          param_count = model->param_count, state_count = model->state_count;
     size_t          elements    = model->param_elements, bytes = model->constant_bytes;
+    size_t          frozen_count = model->frozen_count, frozen_elements = model->frozen_elements;
 
     lk_status st = entry_init(&entry, model, type, name, options, options_bytes);
     if (st == LK_OK)
@@ -379,11 +406,13 @@ lk_status lk_model_add(lk_value *out, lk_model *model, const lk_block_type *type
     }
     /* remove the block's declarations, and its uses of earlier blocks' parameters */
     for (uint32_t i = 0; i < entry.block.param_count; i++)
-        model->params[entry.params[i]].uses--;
-    model->param_count    = param_count;
-    model->state_count    = state_count;
-    model->param_elements = elements;
-    model->constant_bytes = bytes;
+        (entry.frozen ? model->frozen : model->params)[entry.params[i]].uses--;
+    model->param_count     = param_count;
+    model->state_count     = state_count;
+    model->param_elements  = elements;
+    model->constant_bytes  = bytes;
+    model->frozen_count    = frozen_count;
+    model->frozen_elements = frozen_elements;
     lki_free(entry.options);
     lki_free(entry.constants);
     return st;
@@ -400,6 +429,12 @@ const lk_param *lk_model_params(const lk_model *model, uint32_t *count)
 {
     *count = (uint32_t)model->param_count;
     return model->params;
+}
+
+const lk_param *lk_model_frozen(const lk_model *model, uint32_t *count)
+{
+    *count = (uint32_t)model->frozen_count;
+    return model->frozen;
 }
 
 const lk_state *lk_model_states(const lk_model *model, uint32_t *count)

@@ -22,6 +22,7 @@ typedef struct {
     lk_value             inputs[LK_BLOCK_INPUTS_MAX];
     bool                 output_unread;
     uint32_t             segment; /* segment of activation checkpointing, from 1; 0: none */
+    bool                 frozen;  /* `params` are indices of the model's frozen parameters */
     uint32_t             params[LK_BLOCK_PARAMS_MAX]; /* in the order planned */
     uint32_t             uses[LK_BLOCK_PARAMS_MAX];
     uint32_t             states[LK_BLOCK_PARAMS_MAX];
@@ -40,6 +41,10 @@ struct lk_model {
     size_t           block_count, param_count, state_count, term_count;
     size_t           block_capacity, param_capacity, name_capacity, state_capacity, term_capacity;
     size_t           param_elements, constant_bytes;
+    lk_param        *frozen; /* parameters without gradients, and the hashes of their names */
+    uint64_t        *frozen_names;
+    size_t           frozen_count, frozen_capacity, frozen_name_capacity, frozen_elements;
+    bool             freezing; /* the parameters of the next block are frozen */
     /* the segment of the next block; the number of segments */
     uint32_t         segment, segment_count;
     /* the last segment that has blocks; its values are not recomputed */
@@ -51,13 +56,20 @@ struct lk_model {
  * segment that is not the model's last segment.  Defined in reads.c. */
 bool lki_model_again(const lk_model *model, uint32_t last, uint32_t *first);
 
-/* Returns true if the block's forward or backward pass reads parameters. */
+/* Returns the number of the block's parameters that have gradients: all, or none. */
+static inline uint32_t lki_grad_count(const lki_block_entry *entry)
+{
+    return entry->frozen ? 0 : entry->block.param_count;
+}
+
+/* Returns true if the block's forward or backward pass reads parameters that are not frozen. */
 bool lki_block_reads(const lki_block_entry *entry, bool backward);
 
 /* Finds the addresses of the parameters that a pass reads; NULL for parameters that it does not
  * read. */
-void lki_block_params(const lki_block_entry *entry, const lk_walk *walk, bool backward,
-                      const float **params, const uint16_t **params_bf16);
+void lki_block_params(const lki_block_entry *entry, const lk_walk *walk,
+                      const float *const *frozen, bool backward, const float **params,
+                      const uint16_t **params_bf16);
 
 struct lk_plan {
     lk_model        *model;

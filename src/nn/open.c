@@ -90,6 +90,11 @@ static lk_status allocate(lk_engine *engine, const char *dir)
     return LK_OK;
 }
 
+void lk_engine_set_frozen(lk_engine *engine, const float *const *values)
+{
+    engine->frozen = values;
+}
+
 static uint32_t count_positions(const lk_model *model)
 {
     uint64_t positions = model->input.rank > 0 ? model->input.dims[0] : 0;

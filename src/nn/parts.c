@@ -51,7 +51,7 @@ static sums list_sums(const lk_engine *engine, const lki_block_entry *entry,
                           : call->training  ? call->forward_grads
                                             : NULL;
     sums          s     = { .count = 0 };
-    for (uint32_t i = 0; grads != NULL && i < entry->block.param_count; i++)
+    for (uint32_t i = 0; grads != NULL && i < lki_grad_count(entry); i++)
         list_one(&s, grads[i], lk_shape_count(engine->model->params[entry->params[i]].shape));
     s.gradients = s.count;
     for (uint32_t i = 0; call->state_sums != NULL && i < entry->block.state_count; i++)
@@ -129,7 +129,7 @@ void lki_engine_run_parts(const lk_engine *engine, uint32_t b, const lk_block_ca
     }
     sums s = list_sums(engine, entry, call);
     for (uint32_t i = 0; i < engine->part_count; first = engine->part_ends[i++]) {
-        float        *table[2 * LK_BLOCK_PARAMS_MAX];
+        float        *table[2 * LK_BLOCK_PARAMS_MAX] = { NULL };
         uint32_t      slot = lki_part_slot(i);
         lk_block_call one  = part_of(engine, b, call, i, first);
         begin_slot(engine, &s, slot, table);

@@ -16,15 +16,21 @@ bool lki_model_again(const lk_model *model, uint32_t last, uint32_t *first)
 
 bool lki_block_reads(const lki_block_entry *entry, bool backward)
 {
-    return entry->block.param_count > 0 && !(backward && entry->type->params_unread);
+    return lki_grad_count(entry) > 0 && !(backward && entry->type->params_unread);
 }
 
-void lki_block_params(const lki_block_entry *entry, const lk_walk *walk, bool backward,
-                      const float **params, const uint16_t **params_bf16)
+void lki_block_params(const lki_block_entry *entry, const lk_walk *walk,
+                      const float *const *frozen, bool backward, const float **params,
+                      const uint16_t **params_bf16)
 {
     bool reads = lki_block_reads(entry, backward);
     for (uint32_t i = 0; i < entry->block.param_count; i++) {
         uint32_t param = entry->params[i];
+        if (entry->frozen) {
+            params[i]      = frozen[param];
+            params_bf16[i] = NULL;
+            continue;
+        }
         params[i]      = reads ? walk->params[param] : NULL;
         params_bf16[i] = reads && walk->params_bf16 != NULL ? walk->params_bf16[param] : NULL;
     }

@@ -60,6 +60,28 @@ static void a_lost_host_returns(void **state)
     }
 }
 
+/* Loses a host of a run with adapters.  It returns and receives the frozen parameters. */
+static void a_lost_host_returns_to_adapters(void **state)
+{
+#define ADAPTERS TEXT "--init base --lora-rank 4 --lora-targets all-linear "
+    static command_result result;
+    static job            j;
+    char                  wanted[65];
+    (void)run_shell(&result, *state, "seq 3000 >text; " LK_TEST_COMMAND " " TEXT "--steps 1 "
+                    "--workers 1 --quiet --checkpoint whole; " LK_TEST_COMMAND
+                    " export whole --out base");
+    assert_int_equal(result.status, 0);
+    undisturbed(*state, ADAPTERS, LONGER, wanted);
+    job_start(&j, *state, 4, ADAPTERS RETURNS "--hosts 2");
+    job_await_step(&j, HIT_AT);
+    hit_launcher(&j, 2);
+    drip_before_next(&j, LEFT, 1);
+    drip_until_nth(&j, READY, 1);
+    drip_before_next(&j, ENTERS, 1);
+    finish(&j, wanted);
+    assert_says(j.result.err, "note: the run has lost 2 ranks and went on with 4; 2 entered;");
+}
+
 /* Loses a host with a part of the model.  The host with the replica of that part sends the part,
  * and may then be lost. */
 static void a_lost_host_with_a_shard_returns(void **state)
@@ -274,6 +296,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest waiting[] = { WAITING(cmocka_unit_test) };
     const struct CMUnitTest tests[]   = {
         cmocka_unit_test_setup(a_lost_host_returns, begin_afresh),
+        cmocka_unit_test_setup(a_lost_host_returns_to_adapters, begin_afresh),
         cmocka_unit_test_setup(a_lost_host_with_a_shard_returns, begin_afresh),
         cmocka_unit_test_setup(a_returning_host_may_be_killed_while_starting, begin_afresh),
         cmocka_unit_test_setup(hosts_may_be_killed_around_a_return, begin_afresh),

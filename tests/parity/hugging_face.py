@@ -140,10 +140,10 @@ def far_apart(a, b):
     return float((a - b).abs().max())
 
 
-def compare_logits(model, init, text):
+def compare_logits(model, *folders, text):
     """Returns how far logits of the first sample are apart."""
     tokens = text[:CONTEXT]
-    raw = subprocess.run([LOGITS, str(init)], input=tokens.to(torch.int32).numpy().tobytes(), check=True,
+    raw = subprocess.run([LOGITS, *map(str, folders)], input=tokens.to(torch.int32).numpy().tobytes(), check=True,
                          stdout=subprocess.PIPE).stdout
     logits = torch.from_numpy(np.frombuffer(raw, np.float32).reshape(CONTEXT, -1).copy())
     return far_apart(logits, model(tokens[None]).logits[0].detach())
@@ -159,7 +159,7 @@ def compare(name, folder):
     text = bytes(np.random.default_rng(5).integers(97, 117, 30 * CONTEXT).astype(np.uint8))
     (folder / "text").write_bytes(text)
     text = torch.tensor(list(text))
-    logits = compare_logits(model, folder / "init", text)
+    logits = compare_logits(model, folder / "init", text=text)
     ours = run_lockstep(folder, folder / "init", "--steps", "2", "--checkpoint-every", "1", "--keep", "2")
     loss = loss_of(model, text, 0)
     loss.backward()
@@ -173,7 +173,7 @@ def compare(name, folder):
     assert type(again) is type(model) and again.dtype == torch.float32
     losses = [float(loss.detach()), float(loss_of(again.eval(), text, 1).detach())]
     differ = max(abs(a - b) for a, b in zip(ours, losses))
-    logits = max(logits, compare_logits(again, folder / "out", text))
+    logits = max(logits, compare_logits(again, folder / "out", text=text))
     print(f"{name:7} losses {losses[0]:.6f} {losses[1]:.6f}: {differ:.1e} apart; logits: {logits:.1e} "
           f"apart; gradients up to {largest:.3f}: {worst:.1e} apart")
     return max(worst, differ, logits)

@@ -1,7 +1,8 @@
-/* elementwise.c -- dropout, add and relu: one output element for each input element.
+/* elementwise.c -- dropout, add, relu, gelu_tanh and scale: one output element for each input
+ * element.
  *
- * All three can work in place, because their backward passes need no x and replace dy by dx element
- * by element.
+ * All but gelu_tanh can work in place, because their backward passes need no x and replace dy by dx
+ * element by element.
  */
 #include "nn/blocks/blocks.h"
 
@@ -138,6 +139,80 @@ const lk_block_type lk_block_relu = {
     .backward = relu_backward,
     .inplace  = true,
     .bf16     = true,
+    .by_position = true,
+    .sums_parts = true,
+};
+
+/* ---- GELU -------------------------------------------------------------------------------- */
+
+static lk_status gelu_plan(lk_plan *plan)
+{
+    LK_TRY(lki_plan_inputs(plan, 1, 1));
+    lk_plan_output(plan, lk_plan_block(plan)->x[0]);
+    lk_plan_output_unread(plan);
+    return LK_OK;
+}
+
+static void gelu_forward(const lk_block_call *call)
+{
+    size_t count = lki_elements(call, call->block->y);
+    lki_activate(call->exec, call->dtype, LKI_ACT_GELU_TANH, count, call->x[0], call->y);
+}
+
+static void gelu_backward(const lk_block_call *call)
+{
+    size_t count = lki_elements(call, call->block->y);
+    if (call->dx[0] != NULL)
+        lki_activate_backward(call->exec, call->dtype, LKI_ACT_GELU_TANH, count, call->x[0],
+                              call->dy, call->dx[0], call->add[0]);
+}
+
+const lk_block_type lk_block_gelu_tanh = {
+    .name     = "gelu_tanh",
+    .plan     = gelu_plan,
+    .forward  = gelu_forward,
+    .backward = gelu_backward,
+    .bf16     = true,
+    .by_position = true,
+    .sums_parts = true,
+};
+
+/* ---- Scale ------------------------------------------------------------------------------- */
+
+static lk_status scale_plan(lk_plan *plan)
+{
+    LK_TRY(lki_plan_options(plan, sizeof(lk_scale_options)));
+    LK_TRY(lki_plan_inputs(plan, 1, 1));
+    lk_plan_output(plan, lk_plan_block(plan)->x[0]);
+    lk_plan_output_unread(plan);
+    return LK_OK;
+}
+
+static void scale(const lk_block_call *call, const float *from, float *to, bool add)
+{
+    const lk_scale_options *options = call->block->options;
+    const size_t            count   = lki_elements(call, call->block->y);
+    for (size_t i = 0; i < count; i++)
+        to[i] = add ? to[i] + from[i] * options->factor : from[i] * options->factor;
+}
+
+static void scale_forward(const lk_block_call *call)
+{
+    scale(call, call->x[0], call->y, false);
+}
+
+static void scale_backward(const lk_block_call *call)
+{
+    if (call->dx[0] != NULL)
+        scale(call, call->dy, call->dx[0], call->add[0]);
+}
+
+const lk_block_type lk_block_scale = {
+    .name     = "scale",
+    .plan     = scale_plan,
+    .forward  = scale_forward,
+    .backward = scale_backward,
+    .inplace  = true,
     .by_position = true,
     .sums_parts = true,
 };

@@ -149,15 +149,16 @@ static const void *before_activation(const lk_block_call *call, size_t rows, siz
     const lk_linear_options *options    = call->block->options;
     lki_activation           activation = activation_of(call->block);
     const void              *at         = keeps_pre(call->block) ? call->saved : call->y;
+    const bool               biased     = !options->no_bias && call->grads[1] != NULL;
 
-    if (parts != NULL && !options->no_bias) {
+    if (parts != NULL && biased) {
         lki_bias_backward_parts(call->exec, call->dtype, activation, out, at, call->dy,
                                 call->scratch, call->grads[1], parts);
         return activation == LKI_ACT_NONE ? call->dy : call->scratch;
     }
     if (call->write[1])
         memset(call->grads[1], 0, out * sizeof *call->grads[1]);
-    if (!options->no_bias)
+    if (biased)
         lki_bias_backward(call->exec, call->dtype, activation, rows, out, at, call->dy,
                           call->scratch, call->grads[1]);
     else if (activation != LKI_ACT_NONE)
@@ -166,15 +167,13 @@ static const void *before_activation(const lk_block_call *call, size_t rows, siz
     return activation == LKI_ACT_NONE ? call->dy : call->scratch;
 }
 
-static void linear_backward(const lk_block_call *call)
+/* Computes the gradient of the weight from dz, the gradient before the activation. */
+static void weight_backward(const lk_block_call *call, const void *dz, size_t rows,
+                            const lki_parts *parts)
 {
-    const lk_block          *block   = call->block;
-    const lk_linear_options *options = block->options;
-    size_t rows = call->samples * lki_rows(block->x[0]), in = lki_width(block->x[0]),
-           out = options->out;
-    lki_part_rows    room;
-    const lki_parts *parts = lki_parts_of(&room, call, lki_rows(block->x[0]));
-    const void *x = call->x[0], *dz = before_activation(call, rows, out, parts); /* (rows, out) */
+    const lk_linear_options *options = call->block->options;
+    const void *x = call->x[0];
+    const size_t in = lki_width(call->block->x[0]), out = options->out;
 
     lki_gemm_args weight = { .operands = call->dtype, .transpose_a = true,
                              .accumulate = !call->write[0], .m = out, .n = in, .k = rows,
@@ -189,6 +188,19 @@ static void linear_backward(const lk_block_call *call)
         lki_gemm_parts(call->exec, &weight, parts);
     else
         lki_gemm(call->exec, &weight);
+}
+
+static void linear_backward(const lk_block_call *call)
+{
+    const lk_block          *block   = call->block;
+    const lk_linear_options *options = block->options;
+    size_t rows = call->samples * lki_rows(block->x[0]), out = options->out;
+    lki_part_rows    room;
+    const lki_parts *parts = lki_parts_of(&room, call, lki_rows(block->x[0]));
+    const void      *dz    = before_activation(call, rows, out, parts); /* (rows, out) */
+
+    if (call->grads[0] != NULL)
+        weight_backward(call, dz, rows, parts);
     if (block->input_count == 2)
         lki_pass_gradient(call, 1, rows * out, call->dy);
     if (call->dx[0] == NULL)

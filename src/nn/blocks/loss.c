@@ -244,7 +244,8 @@ static void head_chunk(const lk_block_call *call, const head *h, size_t first, s
                              .accumulate = first > 0 || !call->write[0], .m = h->classes,
                              .n = h->in, .k = m, .a = h->logits, .b = x,
                              .c = call->forward_grads[0] };
-    lki_gemm(call->exec, &weight);
+    if (weight.c != NULL)
+        lki_gemm(call->exec, &weight);
     lki_gemm_args input = { .operands = call->dtype, .result = call->dtype, .m = m, .n = h->in,
                             .k = h->classes, .a = h->logits, .c = x };
     lki_weight_of(call, 0, &input);

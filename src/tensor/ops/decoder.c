@@ -101,8 +101,9 @@ void lki_rmsnorm_backward(lk_exec *exec, const lki_rmsnorm_args *args)
 {
     rmsnorm n = rmsnorm_of(exec, args);
     /* dx may be dy, so the gradient that reads dy is computed first */
-    lki_exec_run(exec, (args->c + COLUMNS_PER_TASK - 1) / COLUMNS_PER_TASK, rmsnorm_dgamma_task,
-                 &n);
+    if (args->dgamma != NULL)
+        lki_exec_run(exec, (args->c + COLUMNS_PER_TASK - 1) / COLUMNS_PER_TASK,
+                     rmsnorm_dgamma_task, &n);
     lki_exec_run(exec, (args->rows + n.each - 1) / n.each, rmsnorm_dx_task, &n);
 }
 

@@ -114,7 +114,9 @@ void lki_layernorm_backward(lk_exec *exec, lk_dtype type, size_t rows, size_t c,
     };
     lki_pool *pool = lki_exec_pool(exec);
     /* dx may be dy, so the gradients that read dy are computed first. */
-    lki_pool_run(pool, (c + COLUMNS_PER_TASK - 1) / COLUMNS_PER_TASK, layernorm_dparams_task, &n);
+    if (dgamma != NULL)
+        lki_pool_run(pool, (c + COLUMNS_PER_TASK - 1) / COLUMNS_PER_TASK, layernorm_dparams_task,
+                     &n);
     lki_pool_run(pool, (rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK, layernorm_dx_task, &n);
 }
 

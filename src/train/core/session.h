@@ -16,6 +16,7 @@
 
 typedef struct lki_observer lki_observer; /* observe/observe.c */
 typedef struct lki_pace     lki_pace;     /* observe/pace.c */
+typedef struct lki_base     lki_base;     /* saves/base.h */
 typedef struct lki_saves    lki_saves;    /* saves/save.h */
 typedef struct lki_survival lki_survival; /* recover/succession.h */
 typedef struct lki_feed     lki_feed;     /* feed.c */
@@ -76,6 +77,7 @@ typedef struct {
     lki_observer *observer; /* trace or step report; NULL if none is requested */
     lki_pace     *pace;     /* step times of the ranks */
     lki_saves    *saves;
+    lki_base     *base; /* frozen parameters; NULL if there are none */
     lki_survival *survival; /* state needed to continue after a loss; NULL without
                              * config->survives */
 

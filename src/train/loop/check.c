@@ -13,7 +13,7 @@
 #include "train/loop/loop.h"
 #include "train/options.h"
 #include "train/saves/lock.h"
-#include "train/saves/save.h"
+#include "train/saves/base.h"
 
 enum { VIRTUAL_WORKERS_DEFAULT_MAX = 32, CONTEXT_DEFAULT = 64 };
 
@@ -182,11 +182,31 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
 static lk_status check_init(const lk_train_config *c, const lk_model *model)
 {
     bool continues = false;
-    if (c->init == NULL || c->files_elsewhere)
+    if ((c->init == NULL && c->model_options.lora_rank == 0) || c->files_elsewhere)
         return LK_OK;
     if (c->checkpoint.resume && c->checkpoint.folder != NULL)
         LK_TRY(lk_checkpoint_exists(c->checkpoint.folder, &continues));
-    return continues ? LK_OK : lki_init_check(c->init, model);
+    if (continues)
+        return LK_OK;
+    if (c->init == NULL)
+        return lk_fail(LK_EINVAL, "`lora_rank` needs `init`, the model that the adapters adapt");
+    LK_TRY(lki_init_check(c->init, model));
+    const char *adapter = c->model_options.adapter;
+    return adapter == NULL ? LK_OK : lki_adapter_check(adapter, model);
+}
+
+/* Refuses what adapters cannot be trained with. */
+static lk_status check_adapters(const lk_train_config *c)
+{
+    const lk_model_options *o = &c->model_options;
+    if (o->lora_rank == 0 && (o->lora_alpha > 0 || o->lora_targets != NULL))
+        return lk_fail(LK_EINVAL, "`%s` needs `lora_rank`, or `adapter`, adapters to start from",
+                       o->lora_targets != NULL ? "lora_targets" : "lora_alpha");
+    if (o->lora_rank == 0)
+        return LK_OK;
+    if (strcmp(c->model, "gpt") != 0 && strcmp(c->model, "llama") != 0)
+        return lk_fail(LK_EINVAL, "`lora_rank` is for gpt and llama, not for %s", c->model);
+    return LK_OK;
 }
 
 static lk_status check_lock_step(const lk_train_config *c, const lk_model *model)
@@ -251,6 +271,7 @@ static lk_status check_memory(const lk_train_config *c, const lk_model *model)
     if (lki_federates(c)) /* the copies in which workers train clients */
         needed += (double)lk_model_param_elements(model) * here * (double)sizeof(float) *
                   (2 + lk_optimizer_state_count(&c->optimizer));
+    needed += (double)lki_base_bytes(model);
     if (needed <= machine)
         return LK_OK;
     return lk_fail(
@@ -463,6 +484,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
                        c->data.validation);
     if (c->eval_weights == LK_WEIGHTS_EMA && c->optimizer.ema == 0)
         return lk_fail(LK_EINVAL, "`eval_weights` ema needs `optimizer.ema` DECAY");
+    LK_TRY(check_adapters(c));
     LK_TRY(check_clipping(c));
     if (c->context == 0)
         c->context = CONTEXT_DEFAULT;

@@ -18,6 +18,7 @@
 #include "tensor/exec.h"
 #include "train/core/joint.h"
 #include "train/loop/loop.h"
+#include "train/saves/base.h"
 
 /* Fixed memory of every process: pages of the program and its libraries, thread stacks and unused
  * parts of the heap.  2 to 4 MiB were measured. */
@@ -163,7 +164,8 @@ size_t lk_train_cost_bytes(const lk_train_cost *c)
 {
     const lk_parallel_cost *shared = &c->shared;
     return shared->params + shared->optimizer + shared->gradients + shared->tables +
-           shared->messages + c->packs + c->workers * (c->activations + c->program) + c->snapshot;
+           shared->messages + c->packs + c->frozen + c->snapshot +
+           c->workers * (c->activations + c->program);
 }
 
 lk_status lki_run_cost(lk_train_cost *out, const lki_run_shape *run, uint32_t joint)
@@ -179,6 +181,7 @@ lk_status lki_run_cost(lk_train_cost *out, const lki_run_shape *run, uint32_t jo
         out->workers = run->sizes[h] > out->workers ? run->sizes[h] : out->workers;
     LK_TRY(estimate_engine(run, together, joint, out));
     LK_TRY(lki_pack_bytes(&out->packs, c, run->model, run->exec, gathers(c, run->hosts), joint));
+    out->frozen = lki_base_bytes(run->model);
     LK_TRY(estimate_parallel(run, joint, out));
     LK_TRY(add_clients(run, out));
     out->program  = estimate_program(c, run->model, run->hosts, together, joint) +

@@ -12,6 +12,7 @@
 #include "lockstep/tokenizer.h"
 #include "models/hugging_face.h"
 #include "train/loop/loop.h"
+#include "train/saves/save.h"
 
 static bool is_folder(const char *path)
 {
@@ -91,6 +92,7 @@ lk_status lki_pretrained_complete(lk_train_config *c)
     char                 path[LKI_PATH_BYTES];
     const lki_hf_family *family = NULL;
     lk_model_options     from;
+    LK_TRY(lki_adapter_complete(c));
     if (!is_folder(c->init))
         return LK_OK;
     LK_TRY(read_config(c->init, &family, &from, path));

@@ -19,7 +19,7 @@
 #include "train/observe/observe.h"
 #include "train/observe/pace.h"
 #include "train/recover/survive.h"
-#include "train/saves/save.h"
+#include "train/saves/base.h"
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
@@ -46,6 +46,7 @@ lk_status lki_session_open(lki_session *s)
     LK_TRY(lki_pace_open(s));
     LK_TRY(lki_session_turns(s));
     LK_TRY(lki_share_packs(s));
+    LK_TRY(lki_base_open(s));
     lk_comm_note(s->comm, 0, "loading what it starts from");
     LK_TRY(lki_start_values(s));
     lki_find_end(s);
@@ -68,6 +69,7 @@ lk_status lki_session_close(lki_session *s)
     lki_saves_stop(s);
     lk_status status = lki_observe_close(s);
     lki_session_free(s);
+    lki_base_close(s);
     lki_survival_close(s);
     lki_pace_close(s);
     lki_saves_close(s);

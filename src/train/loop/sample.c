@@ -110,9 +110,12 @@ static lk_status open_engine(sampler *s)
     LK_TRY(lk_exec_open(&s->exec, o->threads, o->isa));
     LK_TRY(lki_trained_load(&s->trained, s->exec, o->weights, type));
     if (o->no_cache)
-        return lk_engine_open(&s->engine, s->trained.model, s->exec, type, 1, 1);
-    return lk_engine_open_cached(&s->engine, s->trained.model, s->exec, type, 1,
-                                 (uint32_t)lki_min(PART, s->context));
+        LK_TRY(lk_engine_open(&s->engine, s->trained.model, s->exec, type, 1, 1));
+    else
+        LK_TRY(lk_engine_open_cached(&s->engine, s->trained.model, s->exec, type, 1,
+                                     (uint32_t)lki_min(PART, s->context)));
+    lk_engine_set_frozen(s->engine, s->trained.frozen);
+    return LK_OK;
 }
 
 static lk_status open_sampler(sampler *s)

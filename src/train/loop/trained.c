@@ -8,7 +8,8 @@
 #include "base/float.h"
 #include "base/memory.h"
 #include "tensor/ops.h"
-#include "train/options.h"
+#include "train/core/recorded.h"
+#include "train/saves/base.h"
 
 /* ---- Tensors ----------------------------------------------------------------------------- */
 
@@ -46,65 +47,12 @@ static const lk_tensor *find_weights(const lki_trained *t, const char *name, lk_
 
 /* ---- The options in a checkpoint --------------------------------------------------------- */
 
-static void read_list(const lki_field *field, const json_t *value, unsigned char *config)
-{
-    uint32_t count = (uint32_t)json_array_size(value);
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t number = (uint32_t)json_integer_value(json_array_get(value, i));
-        memcpy(config + field->offset + i * sizeof number, &number, sizeof number);
-    }
-    memcpy(config + field->count_offset, &count, sizeof count);
-}
-
-/* Reads a field of the model's options, which are of these types. */
-static void read_field(const lki_field *field, const json_t *value, lk_train_config *config)
-{
-    unsigned char *at     = (unsigned char *)config + field->offset;
-    uint32_t       number = (uint32_t)json_integer_value(value);
-    float          real   = (float)json_number_value(value);
-    bool           flag   = json_is_true(value);
-    const char    *text   = json_string_value(value);
-
-    if (field->type == LKI_FIELD_U32)
-        memcpy(at, &number, sizeof number);
-    if (field->type == LKI_FIELD_FLOAT)
-        memcpy(at, &real, sizeof real);
-    if (field->type == LKI_FIELD_FLAG)
-        memcpy(at, &flag, sizeof flag);
-    if (field->type == LKI_FIELD_U32_LIST &&
-        json_array_size(value) <= sizeof config->model_options.hidden / sizeof number)
-        read_list(field, value, (unsigned char *)config);
-    for (const lki_field_choice *c = field->choices;
-         field->type == LKI_FIELD_CHOICE && text != NULL && c->name != NULL; c++)
-        if (strcmp(c->name, text) == 0)
-            memcpy(at, &c->value, sizeof c->value);
-}
-
 /* Reads the model and its options from the configuration of a checkpoint. */
 static lk_status read_config(lki_trained *t)
 {
-    static const char head[] = "model_options.";
-    lk_train_config   config = { .model = NULL };
-    json_t           *input  = json_object_get(t->config, "input");
-    size_t            rank   = json_array_size(input);
-
-    t->name = json_string_value(json_object_get(t->config, "model"));
-    if (t->name == NULL || rank > LK_RANK_MAX)
-        return lk_fail(LK_EFORMAT, "'%s' does not say which model it has", t->path);
-    for (const lki_field *f = lki_fields; f->name != NULL; f++) {
-        const json_t *value = json_object_get(t->config, lki_field_key(f));
-        if (value != NULL && strncmp(f->path, head, sizeof head - 1) == 0)
-            read_field(f, value, &config);
-    }
-    t->options                          = config.model_options;
-    t->options.struct_size              = sizeof t->options;
+    LK_TRY(lki_recorded_model(t->config, t->path, &t->name, &t->options));
     t->options.activation_checkpointing = false;
-    t->options.tokens     = json_is_true(json_object_get(t->config, "tokens"));
-    t->options.classes    = (uint32_t)json_integer_value(json_object_get(t->config, "classes"));
-    t->options.input.rank = (uint32_t)rank;
-    for (size_t i = 0; i < rank; i++)
-        t->options.input.dims[i] = (uint64_t)json_integer_value(json_array_get(input, i));
-    return lk_model_resolve(&t->options, t->name);
+    return LK_OK;
 }
 
 /* ---- The shapes in a file ---------------------------------------------------------------- */
@@ -170,17 +118,6 @@ lk_status lki_trained_open(lki_trained *t, const char *path, uint32_t heads)
 
 /* ---- Weights ----------------------------------------------------------------------------- */
 
-/* Returns true if a tensor has the shape or, as a table of positions, more rows. */
-static bool fits(const lk_tensor *tensor, const char *name, lk_shape shape)
-{
-    bool longer = strcmp(name, "wpe.weight") == 0 && tensor->shape.rank == 2 &&
-                  shape.rank == 2 && tensor->shape.dims[0] > shape.dims[0];
-    for (uint32_t i = longer ? 1 : 0; i < shape.rank && i < tensor->shape.rank; i++)
-        if (tensor->shape.dims[i] != shape.dims[i])
-            return false;
-    return tensor->shape.rank == shape.rank;
-}
-
 /* Finds the tensor of a parameter or of running state, and checks it. */
 static lk_status find_values(const lki_trained *t, const char *name, lk_shape shape,
                              lk_weights weights, const float **out)
@@ -190,7 +127,7 @@ static lk_status find_values(const lki_trained *t, const char *name, lk_shape sh
     if (tensor == NULL)
         return lk_fail(LK_EFORMAT, "%s has no tensor %s%s", t->path, name,
                        weights == LK_WEIGHTS_EMA ? ".ema" : "");
-    if (tensor->dtype != LK_F32 || !fits(tensor, name, shape))
+    if (tensor->dtype != LK_F32 || !lki_init_fits(name, shape, tensor->shape))
         return lk_fail(LK_EFORMAT, "%s: %s has another shape or type than the model's FP32 tensor",
                        t->path, name);
     if (tensor->data == NULL)
@@ -253,6 +190,23 @@ static size_t count_bytes(const lki_trained *t, const lk_param *params, const lk
     return bytes;
 }
 
+/* Reads the frozen parameters of a model with adapters. */
+static lk_status load_base(lki_trained *t, lk_exec *exec)
+{
+    uint32_t    count;
+    char        hash[65];
+    const char *folder = lki_base_recorded(t->config);
+    (void)lk_model_frozen(t->model, &count);
+    if (count == 0)
+        return LK_OK;
+    if (folder == NULL)
+        return lk_fail(LK_EFORMAT, "'%s' has adapters, but does not say of which model", t->path);
+    LK_TRY(LKI_NEW(&t->frozen, count, "frozen parameters"));
+    LK_TRY(lki_alloc(&t->base, lki_base_bytes(t->model), "frozen parameters"));
+    LK_TRY(lki_base_read(folder, exec, t->model, t->base, t->frozen, hash));
+    return lki_base_compare(t->config, folder, hash);
+}
+
 lk_status lki_trained_load(lki_trained *t, lk_exec *exec, lk_weights weights, lk_dtype dtype)
 {
     unsigned char *at;
@@ -270,7 +224,7 @@ lk_status lki_trained_load(lki_trained *t, lk_exec *exec, lk_weights weights, lk
         LK_TRY(load_param(t, exec, &params[i], i, weights, &at));
     for (uint32_t i = 0; i < t->state_count; i++)
         LK_TRY(load_state(t, &states[i], i, weights, &at));
-    return LK_OK;
+    return load_base(t, exec);
 }
 
 void lki_trained_close(lki_trained *t)
@@ -280,6 +234,8 @@ void lki_trained_close(lki_trained *t)
     lki_free(t->params);
     lki_free(t->params_bf16);
     lki_free(t->state);
+    lki_free(t->frozen);
+    lki_free(t->base);
     lk_safetensors_free(t->file);
     lk_checkpoint_free(t->checkpoint);
     json_decref(t->config);

@@ -24,6 +24,8 @@ typedef struct {
     const uint16_t **params_bf16; /* [param_count], or NULL */
     const float    **state;      /* [state_count] */
     void            *values;     /* the memory behind them */
+    const float    **frozen;     /* of each frozen parameter, or NULL; for lk_engine_set_frozen() */
+    void            *base;       /* the memory behind those */
 } lki_trained;
 
 /* Opens a checkpoint, a directory of checkpoints, or a safetensors file, and fills in the name and

@@ -119,6 +119,7 @@ static lk_status open_worker(evaluation *e, worker *w)
     size_t                 bytes = each * (data->tokens ? sizeof(int32_t) : sizeof(float));
     LK_TRY(lk_exec_open(&w->exec, e->options->threads, e->options->isa));
     LK_TRY(lk_engine_open(&w->engine, e->trained.model, w->exec, e->precision, e->micro_batch, 1));
+    lk_engine_set_frozen(w->engine, e->trained.frozen);
     LK_TRY(lki_alloc_array(&w->x, e->micro_batch, bytes, "evaluation samples"));
     LK_TRY(LKI_NEW(&w->indices, e->micro_batch, "evaluation samples"));
     return LKI_NEW(&w->y, e->micro_batch * (data->tokens ? each : 1), "evaluation samples");

@@ -22,7 +22,7 @@
 #include "train/observe/observe.h"
 #include "train/observe/pace.h"
 #include "train/recover/succession.h"
-#include "train/saves/save.h"
+#include "train/saves/base.h"
 
 /* State that is equal on all ranks, computed from the steps so far. */
 typedef struct {
@@ -156,6 +156,7 @@ static lk_status go_in(lki_session *s, lki_position *at, lk_train_result *result
     s->begun = lki_seconds();
     LK_TRY(lk_comm_take_arenas(comm, NULL));
     LK_TRY(lki_check_entrants(s, comm));
+    LK_TRY(lki_base_hand_over(s, comm));
     LK_TRY(LKI_NEW(&s->survival, 1, "minutes"));
     lk_arena *arena = lki_comm_arena_named(comm, "minutes");
     if (lki_comm_host_is_fresh(comm, lk_comm_host(comm, s->rank)))
@@ -186,6 +187,7 @@ lk_status lki_session_enter(lki_session *s, lki_position *at, lk_train_result *r
     LK_TRY(lki_pace_open(s));
     LK_TRY(lki_session_turns(s));
     LK_TRY(lki_share_packs(s));
+    LK_TRY(lki_base_enter(s));
     LK_TRY(lki_session_deal(s, at->done));
     lki_observe_loader(s);
     s->outside = false;

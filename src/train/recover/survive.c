@@ -30,8 +30,8 @@
 #include "train/observe/observe.h"
 #include "train/observe/pace.h"
 #include "train/recover/succession.h"
+#include "train/saves/base.h"
 #include "train/saves/lock.h"
-#include "train/saves/save.h"
 
 enum { PATIENCE_MS = 3600 * 1000, MOMENT_MS = 10 };
 
@@ -301,6 +301,7 @@ static lk_status settle_in(lki_session *s, lk_comm *next, lk_parallel **parallel
 {
     lk_comm_note(next, s->progress.chained + 1, "continuing");
     LK_TRY(lki_check_entrants(s, next));
+    LK_TRY(lki_base_hand_over(s, next));
     LK_TRY(lki_read_minutes(s, next));
     LK_TRY(lki_parallel_over(s, parallel, next, standing));
     lk_status status = lki_welcome(s, next);

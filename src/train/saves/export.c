@@ -1,4 +1,5 @@
-/* export.c -- a checkpoint as a folder of Hugging Face's transformers.
+/* export.c -- a checkpoint as a folder of Hugging Face's transformers, or its adapters as one of
+ * PEFT's.
  *
  * The model is built from the recorded options, so names and shapes of all tensors are known before
  * anything is written.  Values are read, converted and written piece by piece.
@@ -22,9 +23,11 @@
 #include "checkpoint/output.h"
 #include "lockstep/tokenizer.h"
 #include "models/hugging_face.h"
+#include "models/peft.h"
+#include "tensor/ops.h"
 #include "train/core/group_values.h"
-#include "train/options.h"
-#include "train/saves/save.h"
+#include "train/core/recorded.h"
+#include "train/saves/base.h"
 #include "train/saves/tokenizer.h"
 
 #define SHARD_BYTES UINT64_C(5000000000)
@@ -35,52 +38,27 @@ typedef struct {
     char                     run[LKI_PATH_BYTES]; /* the directory of the run */
     char                     draft[LKI_PATH_BYTES];
     const lki_hf_family     *family;
-    json_t                  *config; /* config.json */
+    json_t                  *config; /* config.json, or adapter_config.json */
+    bool                     adapters; /* only the adapters are written */
     bool                     kept;   /* `config` is that of the run's first folder, unchanged */
     lk_model                *model;
     const lk_param          *params;
     uint32_t                 count;
     lk_tensor               *tensors;
-    char                   (*names)[LK_NAME_MAX + 16];
+    char                   (*names)[LK_NAME_MAX + 48];
     bool                     averaged; /* the weights are the moving means */
     lk_dtype                 dtype;
     float                   *piece;
+    lk_exec                 *exec;
 } exporter;
 
 /* ---- The recorded model -------------------------------------------------------------------- */
 
-/* Reads a recorded field of the model's options. */
-static void read_field(const lki_field *field, const json_t *value, lk_model_options *options)
+/* Reads the recorded options, with the sizes of tables that they leave to the data. */
+static lk_status read_options(const exporter *e, const json_t *config, const char **model,
+                              lk_model_options *options)
 {
-    unsigned char *at     = (unsigned char *)options + field->offset -
-                        offsetof(lk_train_config, model_options);
-    uint32_t       number = (uint32_t)json_integer_value(value);
-    float          real   = (float)json_number_value(value);
-    if (field->type == LKI_FIELD_U32)
-        memcpy(at, &number, sizeof number);
-    else if (field->type == LKI_FIELD_FLOAT)
-        memcpy(at, &real, sizeof real);
-    else if (field->type == LKI_FIELD_FLAG)
-        *(bool *)at = json_is_true(value);
-}
-
-static lk_status read_options(const json_t *config, const char **model, lk_model_options *options)
-{
-    const size_t begin = offsetof(lk_train_config, model_options);
-    *options           = (lk_model_options){ .struct_size = sizeof *options, .tokens = true };
-    *model             = json_string_value(json_object_get(config, "model"));
-    if (*model == NULL)
-        return lk_fail(LK_EFORMAT, "the checkpoint does not say which model it has; a program's "
-                                   "own model cannot be exported");
-    for (const lki_field *f = lki_fields; f->name != NULL; f++) {
-        const json_t *value = json_object_get(config, lki_field_key(f));
-        if (value != NULL && f->offset > begin && f->offset < begin + sizeof *options)
-            read_field(f, value, options);
-    }
-    options->classes = (uint32_t)json_integer_value(json_object_get(config, "classes"));
-    options->input   = (lk_shape){ 1, { (uint64_t)json_integer_value(
-                                          json_array_get(json_object_get(config, "input"), 0)) } };
-    LK_TRY(lk_model_resolve(options, *model));
+    LK_TRY(lki_recorded_model(config, e->options->path, model, options));
     options->vocabulary = options->vocabulary != 0 ? options->vocabulary : options->classes;
     options->positions  = options->positions != 0 ? options->positions
                                                   : (uint32_t)options->input.dims[0];
@@ -136,6 +114,20 @@ static lk_status set_tokens(exporter *e)
     return LK_OK;
 }
 
+/* Makes the configuration of adapters, in place of that of the model. */
+static lk_status make_adapter_config(exporter *e, const json_t *recorded,
+                                     const lk_model_options *options)
+{
+    const char *base = lki_base_recorded(recorded);
+    if (!e->adapters)
+        return LK_OK;
+    json_decref(e->config);
+    e->kept   = false;
+    e->dtype  = e->options->dtype != 0 ? e->options->dtype : LK_F32;
+    e->config = lki_peft_write(e->model, options, base != NULL ? base : "");
+    return e->config != NULL ? LK_OK : lk_fail(LK_ENOMEM, "adapter_config.json");
+}
+
 static lk_status make_config(exporter *e, const char *model, const lk_model_options *options)
 {
     LK_TRY(read_kept(e, model, options));
@@ -171,13 +163,6 @@ static bool has_means(const exporter *e)
     return false;
 }
 
-static uint16_t narrow(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 /* Reads a piece of a parameter and converts it.  Implements lk_checkpoint_fetch. */
 static lk_status fetch(void *context, size_t tensor, size_t first, size_t count, void *out)
 {
@@ -191,26 +176,28 @@ static lk_status fetch(void *context, size_t tensor, size_t first, size_t count,
     if (finite < count)
         return lk_fail(LK_EFORMAT, "element %zu of '%s' is %g; weights must be finite",
                        first + finite, name, (double)e->piece[finite]);
-    if (e->dtype == LK_F32) {
-        memcpy(out, e->piece, count * sizeof *e->piece);
-        return LK_OK;
-    }
-    for (size_t i = 0; i < count; i++)
-        ((uint16_t *)out)[i] = narrow(e->piece[i]);
+    lki_convert(e->exec, count, LK_F32, e->piece, e->dtype, out);
     return LK_OK;
 }
 
-static lk_status plan_weights(exporter *e, const char *model, const lk_model_options *options)
+static lk_status build_model(exporter *e, const char *model, const lk_model_options *options)
 {
+    LK_TRY(lk_exec_open(&e->exec, 1, NULL));
     LK_TRY(lk_model_build(&e->model, model, options));
     e->params = lk_model_params(e->model, &e->count);
+    return LK_OK;
+}
+
+static lk_status plan_weights(exporter *e)
+{
     LK_TRY(LKI_NEW(&e->tensors, e->count, "tensors"));
     LK_TRY(LKI_NEW(&e->names, e->count, "names of tensors"));
     LK_TRY(LKI_NEW(&e->piece, LK_CHECKPOINT_PIECE, "a piece of a tensor"));
     for (uint32_t i = 0; i < e->count; i++) {
         const char *name   = e->params[i].name;
         const char *prefix = strcmp(name, e->family->head) == 0 ? "" : e->family->prefix;
-        (void)snprintf(e->names[i], sizeof e->names[i], "%s%s", prefix, name);
+        (void)snprintf(e->names[i], sizeof e->names[i], "%s%s%s",
+                       e->adapters ? "base_model.model." : "", prefix, name);
         e->tensors[i] = (lk_tensor){ e->names[i], e->dtype, e->params[i].shape, NULL };
     }
     e->averaged = e->options->weights == LK_WEIGHTS_EMA ||
@@ -220,18 +207,6 @@ static lk_status plan_weights(exporter *e, const char *model, const lk_model_opt
 
 /* ---- The folder ---------------------------------------------------------------------------- */
 
-static lk_status put_file(const char *path, const void *data, size_t bytes)
-{
-    lki_output output;
-    lk_status  status = lki_output_open(&output, path, true);
-    if (status == LK_OK)
-        status = lki_output_add(&output, data, bytes);
-    if (status == LK_OK)
-        status = lki_output_finish(&output, true);
-    lki_output_free(&output);
-    return status;
-}
-
 static lk_status put_config(const exporter *e)
 {
     char  path[LKI_PATH_BYTES];
@@ -240,9 +215,10 @@ static lk_status put_config(const exporter *e)
         return lk_fail(LK_ENOMEM, "config.json");
     size_t length = strlen(text);
     text[length]  = '\n'; /* in place of the NUL */
-    lk_status status = lki_directory_join(path, e->draft, "config.json");
+    const char *name   = e->adapters ? "adapter_config.json" : "config.json";
+    lk_status   status = lki_directory_join(path, e->draft, name);
     if (status == LK_OK)
-        status = put_file(path, text, length + 1);
+        status = lki_output_write(path, true, text, length + 1);
     free(text);
     return status;
 }
@@ -252,14 +228,14 @@ static lk_status put_kept(const exporter *e)
 {
     char    from[LKI_PATH_BYTES], to[LKI_PATH_BYTES];
     lki_map content;
-    for (size_t i = 0; lki_kept_names[i] != NULL; i++) {
+    for (size_t i = 0; !e->adapters && lki_kept_names[i] != NULL; i++) {
         bool config = strcmp(lki_kept_names[i], "config.json") == 0;
         LK_TRY(lki_directory_join(from, e->run, lki_kept_names[i]));
         LK_TRY(lki_directory_join(to, e->draft, lki_kept_names[i]));
         if ((config && !e->kept) || access(from, F_OK) != 0)
             continue;
         LK_TRY(lki_map_open(&content, from));
-        lk_status status = put_file(to, content.data, content.bytes);
+        lk_status status = lki_output_write(to, true, content.data, content.bytes);
         lki_map_close(&content);
         LK_TRY(status);
     }
@@ -272,7 +248,8 @@ static lk_status put_folder(exporter *e)
                                       .tensor_count = e->count, .fetch = fetch, .context = e };
     const uint64_t most = e->options->shard_bytes != 0 ? e->options->shard_bytes : SHARD_BYTES;
     LK_TRY(put_kept(e));
-    LK_TRY(lki_folder_write(e->draft, &file, most));
+    LK_TRY(e->adapters ? lki_folder_write_one(e->draft, "adapter_model.safetensors", &file)
+                       : lki_folder_write(e->draft, &file, most));
     LK_TRY(lki_directory_sync(e->draft));
     if (rename(e->draft, e->options->out) != 0)
         return lk_fail(LK_EIO, "cannot rename '%s' to '%s': %s", e->draft, e->options->out,
@@ -319,11 +296,16 @@ static lk_status export_model(exporter *e)
     LK_TRY(lk_checkpoint_open(&e->checkpoint, e->options->path, NULL, 0));
     find_run(e);
     json_t *config = json_loads(lk_checkpoint_describe(e->checkpoint)->config, 0, NULL);
-    lk_status status = read_options(config, &model, &options);
+    lk_status status = read_options(e, config, &model, &options);
+    e->adapters      = options.lora_rank > 0;
     if (status == LK_OK)
         status = make_config(e, model, &options);
     if (status == LK_OK)
-        status = plan_weights(e, model, &options);
+        status = build_model(e, model, &options);
+    if (status == LK_OK)
+        status = make_adapter_config(e, config, &options);
+    if (status == LK_OK)
+        status = plan_weights(e);
     if (status == LK_OK)
         status = publish(e);
     json_decref(config); /* `model` is in it */
@@ -348,6 +330,7 @@ lk_status lk_export(const lk_export_options *options, lk_exported *result)
                                  .dtype      = e->dtype };
         (void)snprintf(result->type, sizeof result->type, "%s", e->family->type);
     }
+    lk_exec_free(e->exec);
     lki_free(e->piece);
     lki_free(e->names);
     lki_free(e->tensors);

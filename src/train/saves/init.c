@@ -1,4 +1,5 @@
-/* init.c -- the weights that a run starts with, from a safetensors file or a Hugging Face folder.
+/* init.c -- the weights that a run starts with, from a safetensors file or a Hugging Face folder,
+ * and adapters in a folder of PEFT's.
  *
  * Rank 0 reads the values and broadcasts them.  All names, types and shapes are checked before.
  */
@@ -8,30 +9,46 @@
 #include "base/float.h"
 #include "base/memory.h"
 #include "checkpoint/folder.h"
-#include "train/saves/save.h"
+#include "models/peft.h"
+#include "tensor/ops.h"
+#include "train/saves/base.h"
 
-/* Finds a parameter by name.  Other programs may write GPT-2's names with the prefix
- * "transformer.". */
+#define ADAPTER_FILE "adapter_model.safetensors"
+
+/* The prefixes that other programs may write before names: of GPT-2, and of adapters. */
+static const char *const prefixes[] = { "", "transformer.", "base_model.model.",
+                                        "base_model.model.transformer.", NULL };
+
 static const lk_tensor *find_param(const lki_folder *file, const char *name)
 {
-    char             prefixed[LK_NAME_MAX + 16];
-    const lk_tensor *tensor = lki_folder_find(file, name);
-    if (tensor != NULL)
-        return tensor;
-    (void)snprintf(prefixed, sizeof prefixed, "transformer.%s", name);
-    return lki_folder_find(file, prefixed);
+    char             prefixed[LK_NAME_MAX + 48];
+    const lk_tensor *tensor = NULL;
+    for (size_t i = 0; tensor == NULL && prefixes[i] != NULL; i++) {
+        (void)snprintf(prefixed, sizeof prefixed, "%s%s", prefixes[i], name);
+        tensor = lki_folder_find(file, prefixed);
+    }
+    return tensor;
 }
 
-/* Returns true if the file's shape matches the parameter's.  Position embeddings in the file may be
- * longer; then their first rows are used. */
-static bool shape_fits(const lk_param *param, lk_shape shape)
+/* Returns true if `name` is that of a parameter, after one of the prefixes. */
+static bool is_named(const char *name, const char *param)
 {
-    bool fits = shape.rank == param->shape.rank;
-    for (uint32_t d = 0; fits && d < shape.rank; d++)
-        if (d == 0 && strcmp(param->name, "wpe.weight") == 0)
-            fits = shape.dims[d] >= param->shape.dims[d];
+    bool same = false;
+    for (size_t i = 0; !same && prefixes[i] != NULL; i++) {
+        size_t bytes = strlen(prefixes[i]);
+        same = strncmp(name, prefixes[i], bytes) == 0 && strcmp(name + bytes, param) == 0;
+    }
+    return same;
+}
+
+bool lki_init_fits(const char *name, lk_shape shape, lk_shape file)
+{
+    bool fits = file.rank == shape.rank;
+    for (uint32_t d = 0; fits && d < file.rank; d++)
+        if (d == 0 && strcmp(name, "wpe.weight") == 0)
+            fits = file.dims[d] >= shape.dims[d];
         else
-            fits = shape.dims[d] == param->shape.dims[d];
+            fits = file.dims[d] == shape.dims[d];
     return fits;
 }
 
@@ -55,7 +72,7 @@ static lk_status init_tensor(const lk_tensor **out, const lki_folder *file, cons
     if (*out == NULL)
         return lk_fail(LK_EFORMAT, "'%s' has no tensor '%s': it is not a file of this model", path,
                        param->name);
-    if (!shape_fits(param, (*out)->shape)) {
+    if (!lki_init_fits(param->name, param->shape, (*out)->shape)) {
         describe_shape((*out)->shape, theirs, sizeof theirs);
         describe_shape(param->shape, ours, sizeof ours);
         return lk_fail(LK_EFORMAT,
@@ -109,24 +126,25 @@ static lk_status check_tied(const lki_folder *file, const char *path, const lk_t
                                "model has one weight for both", path, head->name);
 }
 
+/* The tensors that a file must have: parameters, and possibly running statistics. */
+typedef struct {
+    const lk_param *params;
+    const lk_state *states;
+    uint32_t        count, state_count;
+} contents;
+
 /* Fails if the file has more tensors than the model, because it then belongs to another model. */
-static lk_status check_nothing_left(const lki_folder *file, const char *path,
-                                    const lk_model *model)
+static lk_status check_nothing_left(const lki_folder *file, const char *path, const contents *c)
 {
-    uint32_t         count, state_count;
-    const lk_param  *params = lk_model_params(model, &count);
-    const lk_state  *states = lk_model_states(model, &state_count);
     const lk_tensor *tensor;
     for (size_t i = 0; (tensor = lki_folder_at(file, i)) != NULL; i++) {
-        const char      *name   = tensor->name;
-        bool             used   = false;
-        if (strncmp(name, "transformer.", 12) == 0)
-            name += 12;
-        for (uint32_t p = 0; p < count && !used; p++)
-            used = strcmp(name, params[p].name) == 0;
-        for (uint32_t k = 0; k < state_count && !used; k++)
-            used = strcmp(name, states[k].name) == 0;
-        if (!used && strcmp(name, "lm_head.weight") == 0)
+        const char *name = tensor->name;
+        bool        used = false;
+        for (uint32_t p = 0; p < c->count && !used; p++)
+            used = is_named(name, c->params[p].name);
+        for (uint32_t k = 0; k < c->state_count && !used; k++)
+            used = is_named(name, c->states[k].name);
+        if (!used && is_named(name, "lm_head.weight"))
             LK_TRY(check_tied(file, path, tensor));
         else if (!used && !is_buffer(name))
             return lk_fail(LK_EFORMAT,
@@ -137,64 +155,41 @@ static lk_status check_nothing_left(const lki_folder *file, const char *path,
     return LK_OK;
 }
 
-lk_status lki_init_check(const char *path, const lk_model *model)
+static lk_status check_file(const char *path, const contents *c)
 {
-    uint32_t         count, state_count;
-    const lk_param  *params = lk_model_params(model, &count);
-    const lk_state  *states = lk_model_states(model, &state_count);
     const lk_tensor *tensor;
     lki_folder      *file   = NULL;
     lk_status        status = lki_folder_open(&file, path);
-    for (uint32_t p = 0; status == LK_OK && p < count; p++)
-        status = init_tensor(&tensor, file, path, &params[p]);
-    if (status == LK_OK && has_states(file, states, state_count))
-        for (uint32_t i = 0; status == LK_OK && i < state_count; i++) {
-            const lk_param state = param_of_state(&states[i]);
+    for (uint32_t p = 0; status == LK_OK && p < c->count; p++)
+        status = init_tensor(&tensor, file, path, &c->params[p]);
+    if (status == LK_OK && has_states(file, c->states, c->state_count))
+        for (uint32_t i = 0; status == LK_OK && i < c->state_count; i++) {
+            const lk_param state = param_of_state(&c->states[i]);
             status               = init_tensor(&tensor, file, path, &state);
         }
     if (status == LK_OK)
-        status = check_nothing_left(file, path, model);
+        status = check_nothing_left(file, path, c);
     lki_folder_free(file);
     return status;
 }
 
-static float half_to_float(uint16_t half)
+lk_status lki_init_check(const char *path, const lk_model *model)
 {
-    uint32_t sign = (uint32_t)(half >> 15) << 31, exponent = half >> 10 & 31,
-             mantissa = half & 1023;
-    float value;
-    if (exponent == 0) { /* zero or subnormal: mantissa * 2^-24, exact */
-        value = (float)mantissa * 0x1p-24f;
-        return sign ? -value : value;
-    }
-    uint32_t bits = sign | (exponent == 31 ? 255u : exponent + 112) << 23 | mantissa << 13;
-    memcpy(&value, &bits, sizeof value);
-    return value;
+    contents c;
+    c.params = lk_model_frozen(model, &c.count);
+    if (c.count == 0)
+        c.params = lk_model_params(model, &c.count);
+    c.states = lk_model_states(model, &c.state_count);
+    return check_file(path, &c);
 }
 
-static void to_floats(const lk_tensor *tensor, size_t count, float *out)
+lk_status lki_init_read(lk_exec *exec, const lki_folder *file, const char *path,
+                        const lk_param *param, float *values)
 {
-    for (size_t i = 0; i < count; i++) {
-        uint16_t half;
-        memcpy(&half, (const char *)tensor->data + 2 * i, sizeof half);
-        uint32_t bits = (uint32_t)half << 16;
-        if (tensor->dtype == LK_F16)
-            out[i] = half_to_float(half);
-        else
-            memcpy(out + i, &bits, sizeof bits);
-    }
-}
-
-/* Reads a tensor of the file as floats, and checks that all values are finite. */
-static lk_status read_init(const lki_folder *file, const char *path, const lk_param *param,
-                           size_t count, float *values)
-{
+    const size_t     count = lk_shape_count(param->shape);
     const lk_tensor *tensor;
     LK_TRY(init_tensor(&tensor, file, path, param));
-    if (tensor->dtype == LK_F32)
-        memcpy(values, tensor->data, count * sizeof *values);
-    else
-        to_floats(tensor, count, values);
+    lki_convert(exec, count, tensor->dtype, tensor->data, LK_F32, values);
     size_t finite = lki_finite_count(values, count);
     if (finite < count)
         return lk_fail(LK_EFORMAT, "'%s': element %zu of tensor '%s' is %g; weights must be finite",
@@ -204,13 +199,13 @@ static lk_status read_init(const lki_folder *file, const char *path, const lk_pa
 
 /* Reads initial values on the rank that has the file, and shares them.  The caller frees
  * *values. */
-static lk_status share_values(lki_session *session, const lki_folder *file, const lk_param *param,
-                              float **values)
+static lk_status share_values(lki_session *session, const lki_folder *file, const char *path,
+                              const lk_param *param, float **values)
 {
     size_t count = lk_shape_count(param->shape);
     LK_TRY(LKI_NEW(values, count, "initial values"));
     if (file != NULL)
-        LK_TRY(read_init(file, session->config->init, param, count, *values));
+        LK_TRY(lki_init_read(session->exec, file, path, param, *values));
     return lk_broadcast(session->comm, *values, count * sizeof **values, 0);
 }
 
@@ -223,7 +218,7 @@ static lk_status load_states(lki_session *session, const lki_folder *file)
     for (uint32_t i = 0; has && status == LK_OK && i < session->state_count; i++) {
         const lk_param state  = param_of_state(&session->states[i]);
         float         *values = NULL;
-        status                = share_values(session, file, &state, &values);
+        status                = share_values(session, file, session->config->init, &state, &values);
         if (status == LK_OK)
             status = lk_parallel_load_state(session->parallel, i, values);
         lki_free(values);
@@ -231,15 +226,16 @@ static lk_status load_states(lki_session *session, const lki_folder *file)
     return status;
 }
 
-lk_status lki_init_load(lki_session *session)
+/* Loads the parameters, and the running statistics that the file may have. */
+static lk_status load_file(lki_session *session, const char *path)
 {
     lki_folder *file   = NULL;
     lk_status   status = LK_OK;
     if (session->rank == 0)
-        status = lki_folder_open(&file, session->config->init);
+        status = lki_folder_open(&file, path);
     for (uint32_t p = 0; status == LK_OK && p < session->param_count; p++) {
         float *values = NULL;
-        status        = share_values(session, file, &session->params[p], &values);
+        status        = share_values(session, file, path, &session->params[p], &values);
         if (status == LK_OK)
             status = lk_parallel_load(session->parallel, p, 0, values);
         lki_free(values);
@@ -248,4 +244,47 @@ lk_status lki_init_load(lki_session *session)
         status = load_states(session, file);
     lki_folder_free(file);
     return status;
+}
+
+lk_status lki_init_load(lki_session *session)
+{
+    const lk_train_config *config = session->config;
+    char                   path[LKI_PATH_BYTES];
+    if (session->base == NULL)
+        return config->init == NULL ? LK_OK : load_file(session, config->init);
+    if (config->model_options.adapter == NULL)
+        return LK_OK;
+    LK_TRY(lki_directory_join(path, config->model_options.adapter, ADAPTER_FILE));
+    return load_file(session, path);
+}
+
+/* ---- Adapters ------------------------------------------------------------------------------ */
+
+lk_status lki_adapter_check(const char *folder, const lk_model *model)
+{
+    contents c = { .states = NULL };
+    char     path[LKI_PATH_BYTES];
+    c.params = lk_model_params(model, &c.count);
+    LK_TRY(lki_directory_join(path, folder, ADAPTER_FILE));
+    return check_file(path, &c);
+}
+
+lk_status lki_adapter_complete(lk_train_config *c)
+{
+    lk_model_options *o = &c->model_options;
+    char              path[LKI_PATH_BYTES];
+    lki_peft          peft;
+    if (c->model_options.adapter == NULL)
+        return LK_OK;
+    LK_TRY(lki_directory_join(path, c->model_options.adapter, "adapter_config.json"));
+    LK_TRY(lki_peft_read_file(&peft, path));
+    if (o->lora_rank != 0 && o->lora_rank != peft.rank)
+        return lk_fail(LK_EINVAL, "`lora_rank` is %u, but %s has %u; leave it out", o->lora_rank,
+                       path, peft.rank);
+    if (o->lora_alpha > 0 && (o->lora_alpha < peft.alpha || o->lora_alpha > peft.alpha))
+        return lk_fail(LK_EINVAL, "`lora_alpha` is %g, but %s has %g; leave it out",
+                       (double)o->lora_alpha, path, (double)peft.alpha);
+    o->lora_rank  = peft.rank;
+    o->lora_alpha = peft.alpha;
+    return LK_OK;
 }

@@ -18,6 +18,7 @@
 #include "train/core/identity.h"
 #include "train/saves/groups.h"
 #include "train/saves/lock.h"
+#include "train/saves/base.h"
 #include "train/saves/parts.h"
 
 /* ---- The session's state ----------------------------------------------------------------- */
@@ -174,6 +175,7 @@ static lk_status describe(lki_session *session, uint64_t step, lki_sheet *s)
     lki_data_write(object, config, lk_dataset_describe(session->dataset));
     (void)json_object_set_new(object, "loss-chain", json_string(session->progress.loss_chain));
     lki_schedule_write(object, session->parallel);
+    lki_base_write(object, session);
     lk_loss_scaler scaler = lk_parallel_scaler(session->parallel);
     if (config->scaling.rule > LK_SCALE_NONE || scaler.skipped > 0)
         (void)json_object_set_new(object, "loss-scaler", lki_scaler_json(&scaler));

@@ -3,6 +3,7 @@
 #define LKI_TRAIN_SAVE_H
 
 #include "checkpoint/draft.h"
+#include "checkpoint/folder.h"
 #include "train/core/group_values.h"
 
 #define LKI_MODEL_FILE "model.safetensors"
@@ -61,10 +62,23 @@ bool lki_parts_writes(const lki_session *session);
 LK_NODISCARD lk_status lki_save(lki_session *session, uint64_t step, bool later);
 
 /* Checks that a safetensors file, or a folder of them, has the parameters of the model and no
- * others.  Defined in saves/init.c, as the next one. */
+ * others.  With adapters, it must have the frozen parameters only.  Defined in saves/init.c, as the
+ * next ones. */
 LK_NODISCARD lk_status lki_init_check(const char *path, const lk_model *model);
-/* Loads the weights of config.init.  Collective. */
+/* Returns true if the shape of a tensor in a file fits the parameter `name`.  Position embeddings
+ * in the file may be longer; then their first rows are used. */
+bool lki_init_fits(const char *name, lk_shape shape, lk_shape file);
+/* Reads a parameter from an open folder as floats, which must be finite.  `path` is named in
+ * messages. */
+LK_NODISCARD lk_status lki_init_read(lk_exec *exec, const lki_folder *file, const char *path,
+                                     const lk_param *param, float *values);
+/* Loads the weights of config.init or, with adapters, of config.adapter.  Collective. */
 LK_NODISCARD lk_status lki_init_load(lki_session *session);
+/* Completes rank and alpha of adapters from the folder config.adapter.  LK_EINVAL if they differ
+ * from those that are given. */
+LK_NODISCARD lk_status lki_adapter_complete(lk_train_config *config);
+/* Checks that the folder of adapters has the tensors of the model and no others. */
+LK_NODISCARD lk_status lki_adapter_check(const char *folder, const lk_model *model);
 
 typedef struct {
     char         name[64];

@@ -302,7 +302,7 @@ lk_status lki_start_values(lki_session *session)
         status = lk_broadcast(session->comm, &exists, sizeof exists, 0);
     if (status == LK_OK && exists)
         status = resume(session);
-    else if (status == LK_OK && config->init != NULL)
+    else if (status == LK_OK)
         status = lki_init_load(session);
     lki_let_rank_0_work(session, false);
     return status;

@@ -9,26 +9,20 @@
 
 #include "base/file.h"
 #include "checkpoint/directory.h"
+#include "checkpoint/output.h"
 #include "lockstep/checkpoint.h"
 
 /* Writes a file under another name, which it has once it is complete. */
 static lk_status write_file(const char *path, const lki_map *content)
 {
-    char  draft[LKI_PATH_BYTES + 8];
-    FILE *file = NULL;
-    bool  good = false;
+    char draft[LKI_PATH_BYTES + 8];
     (void)snprintf(draft, sizeof draft, "%s.tmp", path);
-    file = fopen(draft, "wbe");
-    if (file != NULL) {
-        good = fwrite(content->data, 1, content->bytes, file) == content->bytes &&
-               fflush(file) == 0 && fsync(fileno(file)) == 0;
-        good = fclose(file) == 0 && good;
-    }
-    if (good && rename(draft, path) == 0)
-        return LK_OK;
-    int error = errno;
-    (void)unlink(draft);
-    return lk_fail(LK_EIO, "cannot write '%s': %s", path, strerror(error));
+    lk_status status = lki_output_write(draft, false, content->data, content->bytes);
+    if (status == LK_OK && rename(draft, path) != 0)
+        status = lk_fail(LK_EIO, "cannot rename '%s' to '%s': %s", draft, path, strerror(errno));
+    if (status != LK_OK)
+        (void)unlink(draft);
+    return status;
 }
 
 /* Compares with the tokenizer that the run has had. */

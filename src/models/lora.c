@@ -1,0 +1,152 @@
+/* lora.c -- low-rank adapters of projections (LoRA).
+ *
+ * A projection with an adapter is a chain of blocks:
+ *
+ *      y = W x + b (+ the end of a residual branch)    the projection's own block, frozen
+ *      u = A x, then u lora_alpha / lora_rank
+ *      B u + y, within the product
+ *      an activation, if the projection has one
+ *
+ * Initial values: A uniform in 1 / sqrt(in) (Kaiming with a = sqrt(5)), and B 0, as in PEFT.
+ *
+ * Source: Hu et al. 2021, section 4.1.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "models/build.h"
+#include "nn/model.h"
+
+#define ALPHA_DEFAULT 8.0F
+
+static const char all_linear[] = "all-linear";
+
+/* Returns true if `name` is a target, or ends in one after a dot. */
+static bool ends_in(const char *name, size_t length, const char *target, size_t bytes)
+{
+    if (bytes == 0 || length < bytes || strncmp(name + length - bytes, target, bytes) != 0)
+        return false;
+    return length == bytes || name[length - bytes - 1] == '.';
+}
+
+/* Returns the next target of a list at *at, and its length; NULL at the end. */
+static const char *next_target(const char **at, size_t *bytes)
+{
+    const char *target = *at;
+    if (target == NULL || *target == '\0')
+        return NULL;
+    *bytes = strcspn(target, ",");
+    *at    = target + *bytes + (target[*bytes] == ',');
+    return target;
+}
+
+static bool is_target(const lk_model_options *options, const char *name)
+{
+    const char *at = options->lora_targets, *target;
+    size_t      bytes;
+    if (strcmp(at, all_linear) == 0)
+        return true;
+    while ((target = next_target(&at, &bytes)) != NULL)
+        if (ends_in(name, strlen(name), target, bytes))
+            return true;
+    return false;
+}
+
+static void freeze(lki_builder *builder, bool frozen)
+{
+    if (builder->status == LK_OK)
+        lk_model_freeze(builder->model, frozen);
+}
+
+void lki_build_freeze(lki_builder *builder, const lk_model_options *options)
+{
+    freeze(builder, options->lora_rank > 0);
+}
+
+static lk_value own_block(lki_builder *builder, const char *name, const lk_linear_options *linear,
+                          lk_value x, lk_value added)
+{
+    return added == 0
+               ? lki_build(builder, &lk_block_linear, name, linear, sizeof *linear, x)
+               : lki_build2(builder, &lk_block_linear, name, linear, sizeof *linear, x, added);
+}
+
+/* Appends the blocks of an adapter, whose result is added to y. */
+static lk_value adapter(lki_builder *builder, const lk_model_options *options, const char *name,
+                        uint64_t out, lk_value x, lk_value y)
+{
+    if (builder->status != LK_OK)
+        return 0;
+    const lk_shape    shape  = builder->model->blocks[x - 1].block.y;
+    const float       width  = (float)shape.dims[shape.rank - 1];
+    lk_linear_options down   = { .out = options->lora_rank, .no_bias = true,
+                                 .init = LK_INIT_UNIFORM, .scale = 1.0F / sqrtf(width) };
+    lk_linear_options up     = { .out = out, .no_bias = true };
+    lk_scale_options  factor = { options->lora_alpha / (float)options->lora_rank };
+    lk_value u = lki_build(builder, &lk_block_linear, lki_name_of("%s.lora_A", name).text, &down,
+                           sizeof down, x);
+    if (factor.factor < 1.0F || factor.factor > 1.0F)
+        u = lki_build(builder, &lk_block_scale, "", &factor, sizeof factor, u);
+    return lki_build2(builder, &lk_block_linear, lki_name_of("%s.lora_B", name).text, &up,
+                      sizeof up, u, y);
+}
+
+lk_value lki_build_linear(lki_builder *builder, const lk_model_options *options, const char *name,
+                          const lk_linear_options *linear, lk_value x, lk_value added)
+{
+    lk_linear_options own = *linear;
+    if (options->lora_rank == 0 || !is_target(options, name))
+        return own_block(builder, name, linear, x, added);
+    own.activation = NULL;
+    lk_value y     = own_block(builder, name, &own, x, added);
+    freeze(builder, false);
+    y = adapter(builder, options, name, linear->out, x, y);
+    freeze(builder, true);
+    if (linear->activation == NULL)
+        return y;
+    LK_ASSERT(strcmp(linear->activation, "gelu_tanh") == 0 && added == 0);
+    return lki_build(builder, &lk_block_gelu_tanh, "", NULL, 0, y);
+}
+
+/* Returns true if the model has an adapter for a target. */
+static bool has_adapter(const lk_model *model, const char *target, size_t bytes)
+{
+    static const char end[] = ".lora_A";
+    for (size_t b = 0; b < model->block_count; b++) {
+        const char  *name = model->blocks[b].name;
+        const size_t tail = sizeof end - 1, length = strlen(name);
+        if (length > tail && strcmp(name + length - tail, end) == 0 &&
+            ends_in(name, length - tail, target, bytes))
+            return true;
+    }
+    return false;
+}
+
+lk_status lki_check_targets(const lk_model *model, const lk_model_options *options)
+{
+    const char *at = options->lora_targets, *target;
+    size_t      bytes;
+    if (options->lora_rank == 0 || strcmp(at, all_linear) == 0)
+        return LK_OK;
+    while ((target = next_target(&at, &bytes)) != NULL)
+        if (!has_adapter(model, target, bytes))
+            return lk_fail(LK_EINVAL,
+                           "%s: `lora_targets` '%.*s' is no projection of this model; there are "
+                           "%s, or all-linear", model->name, (int)bytes, target,
+                           strcmp(model->name, "gpt") == 0
+                               ? "c_attn, c_proj and c_fc"
+                               : "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and "
+                                 "down_proj");
+    return LK_OK;
+}
+
+void lki_resolve_lora(lk_model_options *out, const lk_model_options *options, const char *targets)
+{
+    const bool given = options->lora_targets != NULL && options->lora_targets[0] != '\0';
+    if (options->lora_rank == 0)
+        return;
+    out->lora_rank    = options->lora_rank;
+    out->lora_alpha   = options->lora_alpha > 0.0F ? options->lora_alpha : ALPHA_DEFAULT;
+    out->lora_targets = given ? options->lora_targets : targets;
+    out->adapter      = options->adapter;
+}

@@ -1,0 +1,25 @@
+/* models/peft.h -- adapter_config.json of PEFT, read and written. */
+#ifndef LKI_MODELS_PEFT_H
+#define LKI_MODELS_PEFT_H
+
+#include <jansson.h>
+
+#include "base/status.h"
+#include "lockstep/models.h"
+
+typedef struct {
+    uint32_t rank;
+    float    alpha;
+    char     targets[1024]; /* as lk_model_options.lora_targets */
+} lki_peft;
+
+/* Reads a configuration of LoRA.  LK_EFORMAT or LK_EUNSUPPORTED names the file `path`, the key and
+ * what is wrong. */
+LK_NODISCARD lk_status lki_peft_read(lki_peft *out, const json_t *config, const char *path);
+LK_NODISCARD lk_status lki_peft_read_file(lki_peft *out, const char *path);
+
+/* Returns the configuration of the adapters of a model with complete options.  `base` is the folder
+ * of the model that they adapt.  Returns NULL if out of memory. */
+json_t *lki_peft_write(const lk_model *model, const lk_model_options *options, const char *base);
+
+#endif

@@ -1,0 +1,183 @@
+/* adapters_test.c -- tests low-rank adapters: `train --lora-rank`, and folders of PEFT's.
+ *
+ * Goal:   the result does not depend on workers, strategy, interruptions or activation
+ *         checkpointing.  Checkpoints have the adapters only.  Exported adapters come back as they
+ *         were.  Damaged folders and another base are refused by name.
+ * Method: the command with small models.  tests/parity/adapters.py compares with PEFT.
+ */
+#include "base/thorough_testing.h"
+#include "command.h"
+
+#define LOCKSTEP LK_TEST_COMMAND " "
+#define DATA "--data text:text --context 8 --global-batch 6 --micro-batch 1 --seed 3 --quiet "
+#define SIZES "--layers 2 --width 16 --heads 2 --steps 1 --workers 1 --worker-mode threads "
+#define LORA "--init base --lora-rank 3 --lora-targets c_attn,mlp.c_proj,c_fc --lr 0.1 "
+#define LLAMA "--init llama_base --lora-rank 2 --lora-alpha 5 --lora-targets all-linear --lr 0.1 "
+
+static void run(command_result *out, void **state, const char *line, int status)
+{
+    (void)run_shell(out, *state, line);
+    if (out->status != status)
+        fail_msg("%s: status %d\n%s%s", line, out->status, out->out, out->err);
+}
+
+/* Runs the command, and returns the hash of the weights. */
+static const char *hash_of(command_result *out, void **state, const char *line)
+{
+    run(out, state, line, 0);
+    char *hash = strstr(out->out, "weights ");
+    if (hash == NULL)
+        fail_msg("%s: no hash\n%s%s", line, out->out, out->err);
+    hash[strlen("weights ") + 64] = '\0';
+    return hash;
+}
+
+static int make_bases(void **state)
+{
+    static command_result result;
+    if (make_folder(state) != 0)
+        return 1;
+    run(&result, state, "seq 3000 >text; " LOCKSTEP "train gpt " SIZES DATA "--checkpoint g; "
+        LOCKSTEP "export g --out base; " LOCKSTEP "train llama " SIZES DATA "--kv-heads 1 "
+        "--checkpoint l; " LOCKSTEP "export l --out llama_base --dtype bf16", 0);
+    return 0;
+}
+
+/* The ways to run the same steps. */
+static const char *const ways[] = {
+    "train gpt " LORA DATA "--steps 4 --workers 1 --checkpoint run --checkpoint-every 2 --keep 2",
+    "train gpt " LORA DATA "--steps 4 --workers 2 --activation-checkpointing",
+    "train gpt " LORA DATA "--steps 4 --workers 3 --strategy zero3",
+    "train gpt " LORA DATA "--steps 4 --workers 3 --threads 2 --strategy zero1",
+    "train gpt " LORA DATA "--steps 4 --workers 2 --checkpoint run --resume=2",
+};
+
+static const char *const llama_ways[] = {
+    "train llama " LLAMA DATA "--steps 2 --workers 1 --precision bf16 --checkpoint lrun",
+    "train llama " LLAMA DATA "--steps 2 --workers 3 --precision bf16 --strategy zero2",
+};
+
+static void compare_ways(void **state, const char *const *list, size_t count)
+{
+    static command_result result;
+    char                  first[128] = "", line[1024];
+    for (size_t i = 0; i < count; i++) {
+        (void)snprintf(line, sizeof line, LOCKSTEP "%s --worker-mode threads", list[i]);
+        const char *hash = hash_of(&result, state, line);
+        if (i == 0)
+            (void)snprintf(first, sizeof first, "%s", hash);
+        else if (strcmp(first, hash) != 0)
+            fail_msg("%s:\n%s, not %s", line, hash, first);
+    }
+    (void)snprintf(line, sizeof line, LOCKSTEP "%s --worker-mode threads "
+                   "--label-smoothing 0.1", list[1]);
+    if (strcmp(first, hash_of(&result, state, line)) == 0)
+        fail_msg("another loss has the same hash");
+}
+
+static void the_bits_are_the_same_for_all_workers(void **state)
+{
+    compare_ways(state, ways, sizeof ways / sizeof ways[0]);
+    compare_ways(state, llama_ways, sizeof llama_ways / sizeof llama_ways[0]);
+}
+
+static void checkpoints_have_the_adapters_only(void **state)
+{
+    static command_result result;
+    run(&result, state, "! grep -aq 'wte\\|bias' run/step-00000004/*.safetensors && "
+        "grep -aq 'h.1.mlp.c_fc.lora_B.weight' run/step-00000004/model.safetensors", 0);
+    run(&result, state, LOCKSTEP "plan gpt " LORA "--data text:text --context 8 "
+        "--global-batch 6", 0);
+    assert_non_null(strstr(result.out, "gpt, 1344 parameters"));
+    assert_non_null(strstr(result.out, "frozen parameters, MiB a host: 0.0"));
+}
+
+static void base_and_adapters_are_used_together(void **state)
+{
+    static command_result result;
+    run(&result, state, "mkdir away; (cd away && " LOCKSTEP "resume ../run --data text:../text "
+        "--steps 5) && " LOCKSTEP "verify run --step 4 && "
+        LOCKSTEP "eval run --data text:text && "
+        LOCKSTEP "sample run --tokens 9 --prompt a >one && "
+        LOCKSTEP "sample run --tokens 9 --prompt a --no-cache >two && cmp one two && "
+        LOCKSTEP "train gpt --init base --lora-targets c_attn,mlp.c_proj,c_fc " DATA
+        "--steps 1 --workers 1 --worker-mode threads --param-group '*:lr=0' --adapter peft "
+        "--checkpoint again", 1);
+    assert_non_null(strstr(result.err, "peft/adapter_config.json"));
+    run(&result, state, LOCKSTEP "export run --out peft; " LOCKSTEP "train gpt --init base "
+        "--lora-targets c_attn,mlp.c_proj,c_fc " DATA "--steps 1 --workers 1 "
+        "--worker-mode threads --param-group '*:lr=0' --adapter peft --checkpoint again; "
+        LOCKSTEP "export again --out back; diff -r peft back", 0);
+    assert_non_null(strstr(result.out, "peft: gpt2, 1344 parameters in f32, step 5\n"));
+}
+
+#define EDIT(key, from, to) "sed -i '/\"" key "\"/s/" from "/" to "/' bad/adapter_config.json"
+
+/* A folder that is damaged, or options that contradict one, and what the message says. */
+static const struct {
+    const char *damage, *options, *says;
+} refused[] = {
+    { "true", "gpt --init base --lora-rank 4",
+      "--lora-rank is 4, but bad/adapter_config.json has 3" },
+    { "true", "gpt --init base --lora-alpha 4", "--lora-alpha is 4, but bad/adapter_config.json" },
+    { "true", "gpt --init base", "has a tensor" }, /* other targets */
+    { "true", "gpt --init base --lora-targets all-linear", "has no tensor" },
+    { "true", "gpt --init base --lora-targets c_attn,head", "'head' is no projection of this" },
+    { "true", "gpt", "--lora-rank needs --init" },
+    { "true", "llama --init llama_base",
+      "has no tensor 'model.layers.0.self_attn.q_proj.lora_A" },
+    { "rm bad/adapter_model.safetensors", "gpt --init base", "adapter_model.safetensors" },
+    { "truncate -s 100 bad/adapter_model.safetensors", "gpt --init base", "truncated" },
+    { "echo '{' >bad/adapter_config.json", "gpt --init base", "bad/adapter_config.json: " },
+    { EDIT("peft_type", "LORA", "IA3"), "gpt --init base", "'peft_type' is IA3; only LORA" },
+    { EDIT("bias", "none", "all"), "gpt --init base", "'bias' is all; only none" },
+    { EDIT("use_dora", "false", "true"), "gpt --init base", "it has 'use_dora'" },
+    { EDIT("r", "3", "0"), "gpt --init base", "'r' is not a whole number from 1 to 4096" },
+    { EDIT("lora_alpha", "8", "-8"), "gpt --init base", "'lora_alpha' is not a number above 0" },
+    { EDIT("target_modules", "target", "some"), "gpt --init base",
+      "'target_modules' is not a list" },
+};
+
+static void damage_and_contradictions_are_refused(void **state)
+{
+    static command_result result;
+    char                  line[2048];
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i += lki_brief() ? 3 : 1) {
+        (void)snprintf(line, sizeof line, "rm -rf bad; cp -r peft bad; %s; " LOCKSTEP
+                       "train %s --adapter bad " DATA "--steps 1 --workers 1 --worker-mode threads "
+                       "--checkpoint none", refused[i].damage, refused[i].options);
+        (void)run_shell(&result, *state, line);
+        if (result.status == 0 || strstr(result.err, refused[i].says) == NULL)
+            fail_msg("%s, %s: \"%s\" is not in: %s", refused[i].damage, refused[i].options,
+                     refused[i].says, result.err);
+    }
+    run(&result, state, "ls none/*", 2); /* nothing */
+}
+
+static void another_base_is_refused(void **state)
+{
+    static command_result result;
+    run(&result, state, "cp -r base kept; printf '\\1' | dd of=base/model.safetensors bs=1 "
+        "seek=$(($(stat -c %s base/model.safetensors) - 3)) conv=notrunc; " LOCKSTEP
+        "resume run --steps 6", 1);
+    assert_non_null(strstr(result.err, "has other weights"));
+    run(&result, state, LOCKSTEP "sample run --tokens 2; rm -r base; " LOCKSTEP "eval run --data "
+        "text:text", 1);
+    assert_non_null(strstr(result.err, "has other weights"));
+    assert_non_null(strstr(result.err, "base"));
+    run(&result, state, "mv kept base; " LOCKSTEP "train gpt --init base --lr 0.1 " DATA
+        "--steps 9 --workers 1 --checkpoint run --resume", 2);
+    assert_non_null(strstr(result.err, "but the checkpoint was made with 3"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_bits_are_the_same_for_all_workers),
+        cmocka_unit_test(checkpoints_have_the_adapters_only),
+        cmocka_unit_test(base_and_adapters_are_used_together),
+        cmocka_unit_test(damage_and_contradictions_are_refused),
+        cmocka_unit_test(another_base_is_refused),
+    };
+    return cmocka_run_group_tests(tests, make_bases, remove_folder);
+}
