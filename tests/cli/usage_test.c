@@ -266,6 +266,21 @@ static const struct {
     { GOOD "--steps 1 --chaos 1,1e300",
       "--chaos 1,1e300: must be SEED,RATE with an integer and a number above 0 and up to 10000" },
     { GOOD "--steps 1 --log -", "--log - names no file" },
+    { GOOD "--steps 0 --log no/a --metrics no/b --tensorboard /dev/null --checkpoint no/c",
+      "--steps 0: must be an integer of at least 1\nlockstep train: --checkpoint no/c: there is no "
+      "directory 'no'; make it first (mkdir -p), or correct the path\nlockstep train: --log no/a: "
+      "there is no directory 'no'; make it first (mkdir -p), or correct the path\nlockstep train: "
+      "--tensorboard /dev/null: is a file, not a directory; give another path\nlockstep train: "
+      "--metrics no/b: there is no directory 'no'" },
+    { GOOD "--steps 1 --trace / --flight-recorder no/a",
+      "--trace /: is a directory; name a file in it\nlockstep train: --flight-recorder no/a" },
+    { GOOD "--steps 1 -lr 3", "unknown option -lr; did you mean --lr?" },
+    { "train --init nowhere --data nowhere.txt",
+      "there is no such file or folder; correct the path\nlockstep train: --init nowhere: No such "
+      "file or directory; correct the path\n(" },
+    { "plan --init nowhere", "lockstep plan: --init nowhere: No such file or directory" },
+    { "eval . --data nowhere.txt", "--data nowhere.txt: there is no such file or folder" },
+    { "verify", "RUN or FILE is missing: give the --checkpoint directory of a run and a step" },
     { "run -n 0 ./program", "-n 0: must be an integer from 1 to" },
     { "run -n 1 --nnodes 2 --insecure --rendezvous tcp://h ./program", "is no rendezvous" },
     { "run", "-n N is missing: number of copies of the program to start" },
@@ -347,9 +362,8 @@ static void a_missing_file_is_no_usage_error(void **state)
     } cases[] = {
         { "train mlp --data idx:a,b --global-batch 8 --steps 1 --lr 1", "'a'" },
         { "train gpt --data text:none --global-batch 8 --steps 1 --lr 1", "'none'" },
-        { GOOD "--steps 1 --log none/log", "none/log" },
+        { GOOD "--steps 1 --log /proc/log", "'/proc/log': No such file or directory; give an" },
         { GOOD "--steps 1 --checkpoint /proc/here", "/proc/here" },
-        { GOOD "--steps 1 --checkpoint none/run", "create the directories above it first" },
         { GOOD "--steps 1 --init none.safetensors", "none.safetensors" },
         { "sample none", "(give the --checkpoint directory of a run, or a .safetensors file)" },
         { "sample .", "there is no checkpoint in '.'\n(give the --checkpoint directory of a run" },
