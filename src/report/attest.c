@@ -11,8 +11,8 @@
  *
  * A link is the SHA-256 of the link before it, a line "STEP LOSS" for each step since then, and the
  * hashes of weights and manifest.  The first link continues the SHA-256 of all other keys.  The
- * fields have the first digits of the SHA-256 of each of these keys.  If the chain breaks, they show
- * which one was changed.  They prove nothing themselves; earlier versions have none.
+ * fields have the first digits of the SHA-256 of each of these keys.  If the chain breaks, they
+ * show which one was changed.  They prove nothing themselves; earlier versions have none.
  * Statements of version 1 have no losses of virtual workers.
  */
 #include <errno.h>
