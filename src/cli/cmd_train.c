@@ -1,6 +1,7 @@
 /* cmd_train.c -- the options of `lockstep train`. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/chaos.h"
 #include "cli/commands.h"
@@ -29,6 +30,9 @@ static bool read_model(const char *text, void *target, lki_message *error)
         return true;
     if (strncmp(text, "resnet", 6) == 0 && text[6] != '\0')
         return lki_refuse(error, "there is no such model; write resnet --depth 20, 32, 56, 18, 50");
+    if (access(text, F_OK) == 0)
+        return lki_refuse(error, "there is no such model; there are gpt, llama, resnet and mlp; if "
+                                 "it is the data, write gpt --data %.120s", text);
     meant = lki_suggest(text, names, count);
     return lki_refuse(error, "there is no such model; there are gpt, llama, resnet and mlp%s%s%s",
                       meant != NULL ? ", did you mean " : "", meant != NULL ? meant : "",

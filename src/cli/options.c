@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "cli/config.h"
 #include "cli/foreign.h"
@@ -353,9 +354,13 @@ static void refuse_plain(state *s, const char *before, const char *text)
 {
     const char       *name   = strncmp(before, "--", 2) == 0 ? before + 2 : "";
     const lki_option *option = lki_option_find(s->command, name, strlen(name));
+    const bool is_data = lki_option_find(s->command, "data", 4) != NULL && access(text, F_OK) == 0;
     if (option != NULL && option->value_optional)
         (void)lki_refuse(&s->error, "unexpected argument %.120s; did you mean %s=%.120s?", text,
                          before, text);
+    else if (is_data)
+        (void)lki_refuse(&s->error, "unexpected argument %.120s; did you mean --data %.120s?", text,
+                         text);
     else
         (void)lki_refuse(&s->error, "unexpected argument %.120s", text);
 }
